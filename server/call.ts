@@ -1,0 +1,25 @@
+import type { DescService, MessageInitShape, MessageShape } from '@bufbuild/protobuf'
+
+/** What the services know of a call besides its request, whichever door it came through. */
+export interface Call {
+  /** Value of the `authorization` header or metadata, as sent. */
+  readonly authorization: string | undefined
+  /** IP address of the client, in canonical text. */
+  readonly address: string
+  /** Value of `accept-language` (RFC 9110), as sent. */
+  readonly acceptLanguage: string | undefined
+  /** Id that names the call in logs, audit events and error answers. */
+  readonly requestId: string
+  /** Aborted when the caller has gone or its deadline has passed. */
+  readonly signal: AbortSignal
+  /** When the caller stops waiting, in ms since 1970; Infinity when it never does. */
+  readonly deadline: number
+}
+
+/** One function for each unary RPC of a service. Functions throw `Refusal` (refusal.ts) to refuse. */
+export type Implementation<S extends DescService> = {
+  [K in keyof S['method']]: (
+    request: MessageShape<S['method'][K]['input']>,
+    call: Call,
+  ) => Promise<MessageInitShape<S['method'][K]['output']>>
+}
