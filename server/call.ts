@@ -1,4 +1,5 @@
 import type { DescService, MessageInitShape, MessageShape } from '@bufbuild/protobuf'
+import type { FieldViolation } from './refusal.js'
 
 /** What the services know of a call besides its request, whichever door it came through. */
 export interface Call {
@@ -10,6 +11,8 @@ export interface Call {
   readonly acceptLanguage: string | undefined
   /** Id that names the call in logs, audit events and error answers. */
   readonly requestId: string
+  /** Fields that didn't even reach the request, since their JSON has the wrong type. */
+  readonly malformedFields: readonly FieldViolation[]
   /** Aborted when the caller has gone or its deadline has passed. */
   readonly signal: AbortSignal
   /** When the caller stops waiting, in ms since 1970; Infinity when it never does. */

@@ -1,0 +1,96 @@
+/** Reads the body of a request, whatever its operation: size, media type, encoding, syntax. */
+import type { IncomingMessage } from 'node:http'
+import type { Http2ServerRequest } from 'node:http2'
+import { Fault } from './problem.js'
+
+/** Bytes that a body may have at most. */
+export const bodyLimit = 64 * 1024
+
+/** Levels of nesting that JSON may have at most. */
+const depthLimit = 32
+
+/** A body that could be read. */
+export type Body = { readonly form: string } | { readonly json: unknown }
+
+/** Strictly decoded UTF-8 (RFC 8259 allows no other encoding), a byte order mark dropped. */
+const utf8 = new TextDecoder('utf-8', { fatal: true })
+
+/**
+ * Reads a request's body; undefined when it has none.
+ *
+ * @throws Fault PAYLOAD_TOO_LARGE as soon as that is known; the rest is left unread
+ * @throws Fault UNSUPPORTED_MEDIA_TYPE when it is neither JSON nor a form, or in another encoding than UTF-8
+ * @throws Fault MALFORMED_REQUEST when it isn't what its media type says
+ */
+export async function readBody(request: IncomingMessage | Http2ServerRequest): Promise<Body | undefined> {
+  const bytes = await readBytes(request)
+  if (bytes.length === 0) return undefined
+  const { 'content-type': type = '', 'content-encoding': encoding = 'identity' } = request.headers
+  const isForm = isFormType(type)
+  if (encoding !== 'identity') throw new Fault('UNSUPPORTED_MEDIA_TYPE', 'Send the body without compression.')
+  let text: string
+  try {
+    text = utf8.decode(bytes)
+  } catch {
+    throw new Fault('MALFORMED_REQUEST', 'The body is not valid UTF-8.')
+  }
+  return isForm ? { form: text } : { json: parse(text) }
+}
+
+function readBytes(request: IncomingMessage | Http2ServerRequest): Promise<Buffer> {
+  return new Promise((resolve, reject) => {
+    const tooLarge = () => reject(new Fault('PAYLOAD_TOO_LARGE', `The body has more than ${bodyLimit} bytes.`))
+    if (Number(request.headers['content-length']) > bodyLimit) return tooLarge()
+    const chunks: Buffer[] = []
+    let size = 0
+    function onData(chunk: Buffer) {
+      size += chunk.length
+      if (size > bodyLimit) {
+        request.off('data', onData)
+        request.pause()
+        return tooLarge()
+      }
+      chunks.push(chunk)
+    }
+    request.on('data', onData)
+    request.once('end', () => resolve(chunks.length === 1 ? (chunks[0] as Buffer) : Buffer.concat(chunks)))
+    const cut = () => reject(new Fault('MALFORMED_REQUEST', 'The body ends early.'))
+    request.once('error', cut)
+    request.once('close', cut)
+  })
+}
+
+/** Whether the media type is a form's; a type that is neither a form's nor JSON's is refused. */
+function isFormType(header: string): boolean {
+  const [type = '', ...parameters] = header.split(';').map(part => part.trim().toLowerCase())
+  const isForm = type === 'application/x-www-form-urlencoded'
+  if (!isForm && type !== 'application/json' && !/^application\/[\w.-]+\+json$/.test(type)) {
+    throw new Fault('UNSUPPORTED_MEDIA_TYPE', 'Send the body as application/json.')
+  }
+  const charset = parameters.find(parameter => parameter.startsWith('charset='))
+  if (charset && !/^charset="?utf-?8"?$/.test(charset)) {
+    throw new Fault('UNSUPPORTED_MEDIA_TYPE', 'Send the body in UTF-8.')
+  }
+  return isForm
+}
+
+function parse(text: string): unknown {
+  let value: unknown
+  try {
+    value = JSON.parse(text)
+  } catch {
+    throw new Fault('MALFORMED_REQUEST', 'The body is not valid JSON.')
+  }
+  check(value, depthLimit)
+  return value
+}
+
+/** Refuses what is nested too deep, and text that no UTF-8 can hold: half of a surrogate pair, written as `\ud800`. */
+function check(value: unknown, depth: number): void {
+  if (typeof value === 'string') {
+    if (/\p{Surrogate}/u.test(value)) throw new Fault('MALFORMED_REQUEST', 'The body holds half a character.')
+  } else if (typeof value === 'object' && value !== null) {
+    if (depth === 0) throw new Fault('MALFORMED_REQUEST', 'The body is nested too deep.')
+    for (const inner of Object.values(value)) check(inner, depth - 1)
+  }
+}

@@ -1,0 +1,237 @@
+/** Turns an HTTP request into the message of its RPC, and the message that comes back into an HTTP answer. */
+import {
+  create,
+  type DescField,
+  type DescMessage,
+  fromJson,
+  type JsonObject,
+  type JsonValue,
+  type Message,
+  mergeFromJson,
+  ScalarType,
+  toJson,
+} from '@bufbuild/protobuf'
+import type { Body } from './body.js'
+import { Fault } from './problem.js'
+import { organizationFields, type Revision, type Route } from './routes.js'
+
+/** What of a request decides on its message. */
+export interface Input {
+  /** Last segment of the path as sent, where that is a variable. */
+  readonly segment: string | undefined
+  /** Query as sent, without the question mark. */
+  readonly query: string
+  readonly body: Body | undefined
+}
+
+/** The message of a request. */
+export interface Translated {
+  readonly message: Message
+  /**
+   * Fields of a whole-message body whose value has the wrong type, and what it must be, as
+   * `application/x-www-form-urlencoded` pairs. They are absent from the message, and the RPC refuses them together with
+   * every other fault it finds.
+   */
+  readonly malformed?: string
+}
+
+/** An HTTP answer, but for the headers that every answer has. */
+export interface Answer {
+  readonly status: number
+  readonly headers: Readonly<Record<string, string>>
+  readonly body: string
+}
+
+/** The two directions of one operation. */
+export interface Translation {
+  /** Makes the message. Throws `Fault` when the request can't be read. */
+  readonly read: (input: Input) => Translated
+  /** Makes the answer; `accept` is the request's header of that name. */
+  readonly write: (message: Message, accept: string | undefined) => Answer
+}
+
+/** Prepares the translation of a route for a revision: everything that doesn't depend on the request is done here. */
+export function createTranslation(route: Route, revision: Revision): Translation {
+  return { read: createRead(route), write: createWrite(route, revision) }
+}
+
+function createRead({ rpc: { input }, path, parameters = {}, body: bodyRule }: Route): Translation['read'] {
+  const fields = new Map(Object.keys(parameters).map(name => [name, fieldOf(input, name).localName]))
+  const variable = /\{(\w+)\}$/.exec(path)?.[1]
+
+  return ({ segment, query, body }) => {
+    const message = create(input)
+    let malformed: string | undefined
+    if (bodyRule) {
+      malformed = readBodyInto(input, message, bodyRule, body)
+    }
+    const values = message as unknown as Record<string, string | undefined>
+
+    function give(name: string, value: string) {
+      const field = fields.get(name)
+      if (field === undefined) return
+      const given = values[field]
+      if (given !== undefined && given !== value) {
+        throw new Fault('MALFORMED_REQUEST', `The parameter ${name} is given twice, with different values.`)
+      }
+      values[field] = value
+    }
+
+    if (query) eachPair(query, give)
+    if (body && !bodyRule) readParameters(body, give)
+    if (variable && segment !== undefined) {
+      const name = decode(segment)
+      // Clients generated from the interface may send the template itself and name the value in the query.
+      if (name !== `{${variable}}` || values[variable] === undefined) give(variable, name)
+    }
+    return malformed === undefined ? { message } : { message, malformed }
+  }
+}
+
+function readParameters(body: Body, give: (name: string, value: string) => void): void {
+  if ('form' in body) {
+    eachPair(body.form, give)
+    return
+  }
+  if (body.json === null) return
+  if (!isObject(body.json)) throw new Fault('MALFORMED_REQUEST', 'The body must be a JSON object.')
+  for (const [name, value] of Object.entries(body.json)) {
+    if (typeof value === 'string') give(name, value)
+    else if (value !== null) throw new Fault('MALFORMED_REQUEST', 'The parameters in the body must be strings.')
+  }
+}
+
+function readBodyInto(
+  input: DescMessage,
+  message: Message,
+  { field, required }: NonNullable<Route['body']>,
+  body: Body | undefined,
+): string | undefined {
+  if (!body) {
+    if (required) throw new Fault('MALFORMED_REQUEST', 'The body is missing.')
+    return undefined
+  }
+  if ('form' in body) throw new Fault('UNSUPPORTED_MEDIA_TYPE', 'Send the body as application/json.')
+  const json = body.json as JsonValue
+  if (field === '*') {
+    if (!isObject(json)) throw new Fault('MALFORMED_REQUEST', 'The body must be a JSON object.')
+    return merge(input, message, json) ? undefined : mergeRightOnes(input, message, json)
+  }
+  if (!merge(input, message, { [field]: json })) {
+    throw new Fault('MALFORMED_REQUEST', 'The body does not have the documented shape.')
+  }
+  return undefined
+}
+
+function merge(schema: DescMessage, message: Message, json: JsonObject): boolean {
+  try {
+    mergeFromJson(schema, message, json, { ignoreUnknownFields: true })
+    return true
+  } catch {
+    return false
+  }
+}
+
+/** Takes over the fields that can be read, and returns the others with what their values must be. */
+function mergeRightOnes(schema: DescMessage, message: Message, json: JsonObject): string {
+  const wrong = new URLSearchParams()
+  for (const [name, value] of Object.entries(json)) {
+    const field = schema.fields.find(field => field.jsonName === name || field.name === name)
+    if (!field) continue
+    try {
+      fromJson(schema, { [name]: value as JsonValue })
+      mergeFromJson(schema, message, { [name]: value as JsonValue })
+    } catch {
+      clear(message, field)
+      wrong.set(field.jsonName, `must be ${kindOf(field)}`)
+    }
+  }
+  return wrong.toString()
+}
+
+function clear(message: Message, field: DescField): void {
+  Object.assign(message, { [field.localName]: field.fieldKind === 'list' ? [] : undefined })
+}
+
+function kindOf(field: DescField): string {
+  if (field.fieldKind === 'list') return 'a list of strings'
+  return field.scalar === ScalarType.BOOL ? 'true or false' : 'a string'
+}
+
+function eachPair(text: string, give: (name: string, value: string) => void): void {
+  for (const pair of text.split('&')) {
+    const equals = pair.indexOf('=')
+    if (equals < 0) give(decodeForm(pair), '')
+    else give(decodeForm(pair.slice(0, equals)), decodeForm(pair.slice(equals + 1)))
+  }
+}
+
+function decodeForm(text: string): string {
+  return decode(text.includes('+') ? text.replaceAll('+', ' ') : text)
+}
+
+function decode(text: string): string {
+  if (!text.includes('%')) return text
+  try {
+    return decodeURIComponent(text)
+  } catch {
+    throw new Fault('MALFORMED_REQUEST', 'The URL or the form holds a wrong percent-encoding.')
+  }
+}
+
+function createWrite({ rpc: { output }, result, cacheable }: Route, revision: Revision): Translation['write'] {
+  const cache = cacheable ? 'no-cache' : 'no-store'
+  const empty = { status: 200, headers: { 'cache-control': cache }, body: '' }
+  if (result === undefined) return () => empty
+
+  const text = { 'content-type': 'text/plain; charset=utf-8', 'cache-control': cache }
+  const json = { 'content-type': 'application/json', 'cache-control': cache }
+  const field = fieldOf(output, result)
+  const resultOf = (message: Message) => (message as unknown as Record<string, unknown>)[field.localName]
+
+  if (field.fieldKind === 'scalar' && field.scalar === ScalarType.STRING) {
+    return (message, accept) => {
+      const value = resultOf(message) as string
+      return wantsJson(accept)
+        ? { status: 200, headers: json, body: JSON.stringify(value) }
+        : { status: 200, headers: text, body: value }
+    }
+  }
+  if (field.fieldKind === 'scalar') {
+    return message => ({ status: 200, headers: json, body: JSON.stringify(resultOf(message)) })
+  }
+  return message => {
+    const whole = toJson(output, message, { alwaysEmitImplicit: true }) as JsonObject
+    const value = whole[field.jsonName] as JsonObject
+    if (isObject(value?.partnerOrganization)) narrow(value.partnerOrganization, revision)
+    return { status: 200, headers: json, body: JSON.stringify(value) }
+  }
+}
+
+/** Leaves out of an organization what the revision doesn't show. */
+function narrow(organization: JsonObject, revision: Revision): void {
+  for (const [name, only] of Object.entries(organizationFields)) {
+    if (only !== revision) delete organization[name]
+  }
+}
+
+/** Whether the client takes JSON and no text. */
+function wantsJson(accept: string | undefined): boolean {
+  if (accept === undefined || accept === '*/*') return false
+  const types = accept
+    .toLowerCase()
+    .split(',')
+    .filter(range => !/;\s*q=0(\.0*)?\s*(;|$)/.test(range))
+    .map(range => range.split(';', 1)[0]?.trim())
+  return types.includes('application/json') && !types.some(type => type === '*/*' || type?.startsWith('text/'))
+}
+
+function isObject(value: unknown): value is JsonObject {
+  return typeof value === 'object' && value !== null && !Array.isArray(value)
+}
+
+function fieldOf(schema: DescMessage, jsonName: string): DescField {
+  const field = schema.fields.find(field => field.jsonName === jsonName)
+  if (!field) throw new Error(`${schema.typeName} has no field ${jsonName}`)
+  return field
+}

@@ -1,0 +1,165 @@
+import { randomUUID } from 'node:crypto'
+import { BlockList, isIP } from 'node:net'
+import { create, type DescMethodUnary, fromBinary, type Message, toBinary } from '@bufbuild/protobuf'
+import { anyPack, FileDescriptorProtoSchema } from '@bufbuild/protobuf/wkt'
+import {
+  Metadata,
+  type sendUnaryData,
+  Server,
+  type ServerCredentials,
+  type ServerUnaryCall,
+  type ServiceDefinition,
+  type UntypedHandleCall,
+} from '@grpc/grpc-js'
+import { StatusSchema } from '../proto/gen/google/rpc/status_pb.js'
+import type { Call } from './call.js'
+import { type Calls, services } from './calls.js'
+import { detailsOf } from './details.js'
+import type { FieldViolation, Refusal } from './refusal.js'
+
+/** Largest message that is taken, in bytes. */
+const largestMessage = 64 * 1024
+
+/** The gRPC door. */
+export interface GrpcServer {
+  /** Starts to listen and returns the port. */
+  listen(address: { host: string; port: number }, credentials: ServerCredentials): Promise<number>
+  /** Tells health checkers whether the service can answer. */
+  setServing(serving: boolean): void
+  /** Takes no new calls, lets those under way end for `grace` milliseconds, then cuts them. */
+  close(grace: number): Promise<void>
+}
+
+/** Mounts all RPCs on grpc-js, with health checking (grpc.health.v1) and reflection. */
+export async function createGrpcServer(deps: { calls: Calls; trustedProxies: readonly string[] }): Promise<GrpcServer> {
+  const server = new Server({
+    'grpc.max_receive_message_length': largestMessage,
+    'grpc.max_send_message_length': 4 * 1024 * 1024,
+    'grpc.max_metadata_size': 16 * 1024,
+    'grpc.max_concurrent_streams': 200,
+    'grpc.keepalive_time_ms': 60_000,
+    'grpc.keepalive_timeout_ms': 20_000,
+    'grpc.max_connection_idle_ms': 30 * 60_000,
+  })
+  const trusted = toBlockList(deps.trustedProxies)
+
+  for (const service of services) {
+    const definition: Record<string, ServiceDefinition[string]> = {}
+    const handlers: Record<string, UntypedHandleCall> = {}
+    for (const method of service.methods as DescMethodUnary[]) {
+      definition[method.localName] = {
+        path: `/${service.typeName}/${method.name}`,
+        requestStream: false,
+        responseStream: false,
+        requestSerialize: message => Buffer.from(toBinary(method.input, message)),
+        requestDeserialize: bytes => fromBinary(method.input, bytes),
+        responseSerialize: message => Buffer.from(toBinary(method.output, message)),
+        responseDeserialize: bytes => fromBinary(method.output, bytes),
+      }
+      handlers[method.localName] = (incoming: ServerUnaryCall<Message, Message>, callback: sendUnaryData<Message>) => {
+        const call = toCall(incoming, trusted)
+        deps.calls.run(method, incoming.request, call).then(
+          response => callback(null, response),
+          refusal => callback(toStatus(refusal, call.requestId)),
+        )
+      }
+    }
+    server.addService(definition, handlers)
+  }
+
+  // Loaded here, since both bring a second protobuf library with them.
+  const [{ HealthImplementation }, { ReflectionService }] = await Promise.all([
+    import('grpc-health-check'),
+    import('@grpc/reflection'),
+  ])
+  const names = ['', ...services.map(({ typeName }) => typeName)]
+  const health = new HealthImplementation(Object.fromEntries(names.map(name => [name, 'SERVING' as const])))
+  health.addToServer(server)
+  const files = descriptors()
+  new ReflectionService({ auth: { fileDescriptorProtos: files } } as never, {
+    services: services.map(({ typeName }) => typeName),
+  }).addToServer(server)
+
+  return {
+    listen: ({ host, port }, credentials) =>
+      new Promise((resolve, reject) => {
+        const target = host.includes(':') ? `[${host}]:${port}` : `${host}:${port}`
+        server.bindAsync(target, credentials, (error, bound) => (error ? reject(error) : resolve(bound)))
+      }),
+    setServing(serving) {
+      for (const name of names) health.setStatus(name, serving ? 'SERVING' : 'NOT_SERVING')
+    },
+    close: grace =>
+      new Promise(resolve => {
+        const timer = setTimeout(() => server.forceShutdown(), grace)
+        server.tryShutdown(() => {
+          clearTimeout(timer)
+          resolve()
+        })
+      }),
+  }
+}
+
+/** The descriptors of all services and of what they import, imports first. */
+function descriptors(): Uint8Array[] {
+  const files = new Map<string, Uint8Array>()
+  const visit = (file: (typeof services)[number]['file']) => {
+    if (files.has(file.name)) return
+    for (const dependency of file.dependencies) visit(dependency)
+    files.set(file.name, toBinary(FileDescriptorProtoSchema, file.proto))
+  }
+  for (const service of services) visit(service.file)
+  return [...files.values()]
+}
+
+function toCall(incoming: ServerUnaryCall<Message, Message>, trusted: BlockList): Call {
+  const metadata = incoming.metadata
+  const text = (name: string) => metadata.get(name)[0]?.toString()
+  const peer = peerAddress(incoming.getPeer())
+  const believed = isIP(peer) !== 0 && trusted.check(peer, peer.includes(':') ? 'ipv6' : 'ipv4')
+  const forwarded = believed ? text('x-forwarded-for') : undefined
+  const requestId = believed ? text('x-request-id') : undefined
+  const controller = new AbortController()
+  incoming.on('cancelled', () => controller.abort())
+  return {
+    authorization: text('authorization'),
+    address: forwarded && isIP(forwarded) ? forwarded : peer,
+    acceptLanguage: text('accept-language'),
+    requestId: requestId && /^[\w-]{1,64}$/.test(requestId) ? requestId : randomUUID(),
+    malformedFields: readMalformedFields(text('x-malformed-fields')),
+    signal: controller.signal,
+    deadline: Number(incoming.getDeadline()),
+  }
+}
+
+/** The address in a peer such as `127.0.0.1:51000`, `[::1]:51000` or `::1:51000`. */
+export function peerAddress(peer: string): string {
+  const host = peer.replace(/:\d+$/, '').replace(/^\[(.*)\]$/, '$1')
+  return host.replace(/^::ffff:(?=\d+\.)/i, '')
+}
+
+/** A list of addresses and CIDR blocks. */
+function toBlockList(blocks: readonly string[]): BlockList {
+  const list = new BlockList()
+  for (const block of blocks) {
+    const [address = '', bits] = block.split('/')
+    const family = address.includes(':') ? 'ipv6' : 'ipv4'
+    if (bits === undefined) list.addAddress(address, family)
+    else list.addSubnet(address, Number(bits), family)
+  }
+  return list
+}
+
+/** Fields that a gateway couldn't put into the request, as `field=message` pairs in the notation of a form. */
+export function readMalformedFields(header: string | undefined): FieldViolation[] {
+  if (!header) return []
+  return [...new URLSearchParams(header)].slice(0, 100).map(([field, message]) => ({ field, message }))
+}
+
+function toStatus(refusal: Refusal, requestId: string) {
+  const details = detailsOf(refusal, requestId).map(({ desc, value }) => anyPack(desc, value as never))
+  const status = create(StatusSchema, { code: refusal.code, message: refusal.message, details })
+  const metadata = new Metadata()
+  metadata.set('grpc-status-details-bin', Buffer.from(toBinary(StatusSchema, status)))
+  return { code: refusal.code as number, details: refusal.message, metadata }
+}

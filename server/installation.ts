@@ -1,0 +1,129 @@
+import { randomInt } from 'node:crypto'
+import { chmod, mkdir, writeFile } from 'node:fs/promises'
+import { dirname } from 'node:path'
+import type { AuditEvent } from './models/audit.js'
+import { migrate } from './models/migrate.js'
+import { publishLead } from './models/signingkey.js'
+import { nicknameKey, questionKey, usernameKey } from './names.js'
+import { checkPassword, createPasswordPolicy, type Passwords, preparePassword } from './passwords.js'
+import { adminPasswordFile, type Registry } from './registry.js'
+import type { Settings } from './settings.js'
+
+/** Security questions that an installation offers at first. */
+export const firstQuestions = [
+  'Qual é o nome do seu primeiro animal de estimação?',
+  'Em que cidade sua mãe nasceu?',
+  'Qual era o nome da sua primeira escola?',
+  'Qual é o nome do seu melhor amigo de infância?',
+  'Qual era o apelido da sua avó?',
+  'Em que rua você morou quando era criança?',
+  'Qual era o nome do seu professor preferido?',
+  'Qual é a sua comida preferida da infância?',
+]
+
+/** What an installation did; everything in it was there already when nothing is set. */
+export interface Installation {
+  /** Migrations that were run. */
+  readonly migrations: readonly string[]
+  /** Username of the administrator that was made. */
+  readonly administrator?: string
+  /** A random password that was made for it, and the file that keeps it. */
+  readonly password?: { readonly text: string; readonly file: string }
+  /** How many questions were added. */
+  readonly questions: number
+  /** Id of the signing key that was made. */
+  readonly signingKey?: string
+}
+
+/**
+ * Makes a database ready for use: schema, first signing key, first security questions, default administrator.
+ * What is there already stays as it is, so it may be repeated, and run by several processes at once.
+ */
+export async function install(
+  registry: Registry,
+  settings: Pick<Settings, 'adminUsername' | 'adminPassword' | 'dataDir' | 'tokenTtl' | 'passwordMinLength' | 'passwordDenylist'>,
+  passwords: Pick<Passwords, 'hash'>,
+  actor: string,
+): Promise<Installation> {
+  const { database, users, questions, signingKeys, audit } = registry
+  const migrations = await migrate(database)
+  const username = settings.adminUsername.trim()
+  const key = usernameKey(username)
+  const missing = !(await users.taken(key, '')).username
+  const random = missing && settings.adminPassword === undefined ? randomPassword() : undefined
+  const text = settings.adminPassword ?? random
+  const hash = missing ? await hashFor(username, text!, settings, passwords) : undefined
+
+  const event = (action: string, object: string): AuditEvent => ({ action, outcome: 'ok', actor, object })
+  const done = await database.transact(async t => {
+    const events: AuditEvent[] = []
+    const signingKey = await signingKeys.rotate({ force: false, lead: publishLead, tokenTtl: settings.tokenTtl }, t)
+    if (signingKey) events.push(event('signing-key.add', `signing-key:${signingKey}`))
+
+    // Whoever retired all questions doesn't want them back: only an empty table is filled.
+    const fresh = (await questions.table.count({ transaction: t })) === 0
+    const rows = firstQuestions.map(question => ({ question, questionKey: questionKey(question), active: true }))
+    if (fresh) await questions.table.bulkCreate(rows, { transaction: t })
+    if (fresh) events.push(event('question.add', `questions:${rows.length}`))
+
+    // Holding the lock of the signing keys, no other installation is here.
+    let made = false
+    if (hash && !(await users.table.findOne({ where: { usernameKey: key }, transaction: t }))) {
+      const id = await users.add({ ...administrator(username, key), passwordHash: hash }, t)
+      events.push({ ...event('user.add', 'default-administrator'), subject_id: id })
+      made = true
+      if (random) await keep(adminPasswordFile(settings.dataDir), random)
+    }
+    for (const each of events) await audit.append(each, t)
+    return { signingKey, questions: fresh ? rows.length : 0, made }
+  })
+  return {
+    migrations,
+    questions: done.questions,
+    ...(done.signingKey && { signingKey: done.signingKey }),
+    ...(done.made && { administrator: username }),
+    ...(done.made && random && { password: { text: random, file: adminPasswordFile(settings.dataDir) } }),
+  }
+}
+
+async function hashFor(
+  username: string,
+  password: string,
+  settings: Pick<Settings, 'passwordMinLength' | 'passwordDenylist'>,
+  passwords: Pick<Passwords, 'hash'>,
+) {
+  const policy = createPasswordPolicy({
+    minLength: settings.passwordMinLength,
+    ...(settings.passwordDenylist && { denylistFile: settings.passwordDenylist }),
+  })
+  const problem = checkPassword(password, { username }, policy)
+  if (problem || preparePassword(password) === undefined) throw new Error(`AUTH_ADMIN_PASSWORD: ${problem}`)
+  return passwords.hash(password, 'password', { account: username, deadline: Number.POSITIVE_INFINITY })
+}
+
+function administrator(username: string, key: string) {
+  return {
+    username,
+    usernameKey: key,
+    nickname: username,
+    nicknameKey: nicknameKey(username),
+    state: 'DF',
+    city: 'Brasília',
+    termsOfUsage: true,
+    role: 'ROLE_ADMIN' as const,
+    active: true,
+  }
+}
+
+/** 20 letters and digits, about 119 bits. */
+function randomPassword(): string {
+  const signs = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789'
+  return Array.from({ length: 20 }, () => signs[randomInt(signs.length)]).join('')
+}
+
+async function keep(file: string, password: string): Promise<void> {
+  await mkdir(dirname(file), { recursive: true, mode: 0o700 })
+  await writeFile(file, password, { mode: 0o600 })
+  // The mode above counts for a new file only.
+  await chmod(file, 0o600)
+}

@@ -1,0 +1,77 @@
+/**
+ * The log: one JSON object a line on standard output, or a short line at a terminal. Standard error stays free for
+ * what a person must read.
+ *
+ * Secrets are kept out by what may go in: an error leaves its class, code and place only, since the message of a
+ * driver or parser may quote what it was given; requests, headers, URLs and bodies have no serializer and are never
+ * passed. What one must say of an error goes into the message by hand.
+ */
+import { isatty } from 'node:tty'
+import { type Logger, pino } from 'pino'
+
+export type Log = Logger
+
+/**
+ * Makes the log. `level` is the least severe level written. `write` takes the lines in place of standard output.
+ */
+export function createLog(level: string, write?: (line: string) => void): Log {
+  const sink = write
+    ? { write }
+    : isatty(1)
+      ? { write: (line: string) => process.stdout.write(forHumans(line)) }
+      : undefined
+  const options = {
+    level,
+    base: undefined,
+    timestamp: () => `,"time":"${new Date().toISOString()}"`,
+    formatters: { level: (label: string) => ({ level: label }) },
+    serializers: { err: describe, error: describe },
+    // A second fence, for a field that is passed by mistake.
+    redact: {
+      paths: secrets.flatMap(name => [name, `*.${name}`]),
+      censor: '[secret]',
+    },
+  }
+  return sink ? pino(options, sink) : pino(options)
+}
+
+const secrets = [
+  'password',
+  'newPassword',
+  'securityanswer',
+  'answer',
+  'key',
+  'activationkey',
+  'token',
+  'authorization',
+  'masterKey',
+  'url',
+]
+
+/** An error without its message: class, code (Node.js, SQLSTATE), SMTP response code, and where it was thrown. */
+function describe(error: unknown): unknown {
+  if (!(error instanceof Error)) return { type: typeof error }
+  const { code, responseCode, original } = error as { code?: unknown; responseCode?: unknown; original?: unknown }
+  return {
+    type: error.name,
+    code: typeof code === 'string' || typeof code === 'number' ? code : undefined,
+    responseCode: typeof responseCode === 'number' ? responseCode : undefined,
+    stack: error.stack
+      ?.split('\n')
+      .filter(line => /^\s+at /.test(line))
+      .slice(0, 12)
+      .map(line => line.trim()),
+    cause: error.cause === undefined && original === undefined ? undefined : describe(error.cause ?? original),
+  }
+}
+
+function forHumans(line: string): string {
+  const { time, level, msg, err, error, ...rest } = JSON.parse(line)
+  const fields = Object.entries(rest).map(([name, value]) => `${name}=${JSON.stringify(value)}`)
+  const stack = (err ?? error)?.stack as string[] | undefined
+  const failure = (err ?? error) ? ` ${(err ?? error).type} ${(err ?? error).code ?? ''}` : ''
+  const head = [String(time).slice(11, 19), String(level).padEnd(5), msg, ...fields]
+    .filter(part => part !== undefined)
+    .join(' ')
+  return `${head}${failure}\n${stack && level !== 'debug' ? stack.map(place => `    ${place}\n`).join('') : ''}`
+}

@@ -1,0 +1,56 @@
+import { existsSync } from 'node:fs'
+import { createLog } from './log.js'
+import { adminPasswordFile } from './registry.js'
+import { startService, type Service } from './service.js'
+import { readSettings, type Settings } from './settings.js'
+
+/** The service as a process: starts, says where it is, and stops on SIGINT or SIGTERM. */
+async function main(): Promise<void> {
+  const settings = readSettings(process.env)
+  const log = createLog(settings.logLevel)
+  if (settings.recoveryEmail === 'any') {
+    log.warn('AUTH_RECOVERY_EMAIL=any: whoever knows a username can have a recovery key sent to an address of their own')
+  }
+  if (settings.bcryptCost < 10) log.warn('AUTH_BCRYPT_COST is below 10: hashes are cheap to guess at')
+
+  let stopping = false
+  const starting = startService(settings, log)
+  const stop = async () => {
+    // A second signal ends it at once.
+    if (stopping) process.exit(1)
+    stopping = true
+    const service = await starting.catch(() => undefined)
+    await service?.stop()
+    process.exit(0)
+  }
+  process.on('SIGINT', stop)
+  process.on('SIGTERM', stop)
+
+  const service = await starting
+  if (!stopping) process.stderr.write(greeting(service, settings))
+}
+
+/** What a person needs to know first. */
+function greeting({ addresses, installation }: Service, settings: Settings): string {
+  const url = ({ host, port }: { host: string; port: number }) => (host.includes(':') ? `[${host}]:${port}` : `${host}:${port}`)
+  const { password, administrator } = installation
+  const admin = settings.adminUsername
+  const made = adminPasswordFile(settings.dataDir)
+  const file = existsSync(made) ? made : undefined
+  const http = addresses.http && `http://${url(addresses.http)}`
+  const lines = [
+    `gRPC     ${url(addresses.grpc)}`,
+    http && `HTTP     ${http}`,
+    addresses.metrics && `metrics  http://${url(addresses.metrics)}/metrics`,
+    password && `admin    ${administrator}, password ${password.text} (kept in ${password.file})`,
+    !password && `admin    ${admin}${file ? `, password kept in ${file}` : ''}`,
+    http && file && `try      curl '${http}/users/login' -d username=${admin} --data-urlencode password@${file}`,
+    http && !file && `try      curl '${http}/forgotpasswords/findallforgotpasswordquestions'`,
+  ]
+  return `${lines.filter(Boolean).join('\n')}\n`
+}
+
+main().catch((error: Error) => {
+  process.stderr.write(`${process.env.AUTH_LOG_LEVEL === 'debug' ? error.stack : error.message}\n`)
+  process.exit(1)
+})

@@ -1,0 +1,117 @@
+import type { Transaction } from 'sequelize'
+import { limits, type Subjects } from './attempt.js'
+import type { Database, Statement } from './database.js'
+
+/** What a letter is for, and what it needs besides a key. */
+export type LetterIntent =
+  /** A wish for a recovery key; whether a letter follows is decided out of the caller's sight. */
+  | { kind: 'recovery-request'; parameters: { usernameKey: string; email: string } }
+  | { kind: 'recovery-key'; parameters: { userId: number; to: string } }
+  | { kind: 'activation-key'; parameters: { userId: number; organizationId: number } }
+  | { kind: 'password-changed' | 'recovery-login'; parameters: { userId: number; at: string; address: string } }
+
+/** A letter that is due, on loan to one worker. */
+export type Letter = LetterIntent & { readonly id: string; readonly locale: string; readonly attempts: number; readonly createdAt: Date }
+
+/** The queue of letters. */
+export interface Letters {
+  /** Queues a letter. */
+  add(intent: LetterIntent, locale: string, t?: Transaction): Promise<void>
+  /** Counts a request for a recovery key against the client address; queues it unless there were too many. */
+  request(usernameKey: string, email: string, locale: string, address: string): Promise<{ wait: number | undefined }>
+  /** Lends the letter that has been due longest, for `lease` seconds; it comes back if it isn't settled by then. */
+  claim(lease: number): Promise<Letter | undefined>
+  /** Turns an admitted request into its letter, unless the person had too many; then it is dropped. */
+  admit(letter: Letter, userId: number, to: string): Promise<boolean>
+  /** Whether another letter of a kind may go out for a person within the hour; counts it if so. */
+  mayMail(kind: string, userId: number, t: Transaction): Promise<boolean>
+  /** Forgets a letter that is sent or not wanted. */
+  done(id: string): Promise<void>
+  /** Keeps a letter for another try after `delay` seconds, or for good without one. `error` holds no secret. */
+  failed(id: string, error: string, delay: number | undefined): Promise<void>
+}
+
+const add: Statement = {
+  name: 'letter-add',
+  text: 'INSERT INTO letters (kind, parameters, locale) VALUES ($1, $2, $3)',
+}
+
+const request: Statement = {
+  name: 'letter-request',
+  text: `WITH counted AS (SELECT * FROM attempts_count(ARRAY[$1::bytea], ${limits.mailRequests.seconds})),
+  queued AS (INSERT INTO letters (kind, parameters, locale)
+    SELECT 'recovery-request', $2, $3 FROM counted WHERE count <= ${limits.mailRequests.count})
+  SELECT count, seconds_left AS seconds FROM counted`,
+}
+
+const claim: Statement = {
+  name: 'letter-claim',
+  text: `UPDATE letters SET next_attempt_at = now() + make_interval(secs => $1), attempts = attempts + 1
+    WHERE id = (SELECT id FROM letters WHERE next_attempt_at <= now()
+      ORDER BY next_attempt_at FOR UPDATE SKIP LOCKED LIMIT 1)
+    RETURNING id::text, kind, parameters, locale, attempts, created_at AS "createdAt"`,
+}
+
+// Counts only what is let through, so that requests in vain use up nothing.
+const mayMail: Statement = {
+  name: 'letter-may-mail',
+  text: `INSERT INTO attempts AS a (subject, count, window_ends) VALUES ($1, 1, now() + make_interval(secs => $3))
+    ON CONFLICT (subject) DO UPDATE SET
+      count = CASE WHEN a.window_ends <= now() THEN 1 ELSE a.count + 1 END,
+      window_ends = CASE WHEN a.window_ends <= now() THEN excluded.window_ends ELSE a.window_ends END
+    WHERE a.window_ends <= now() OR a.count < $2 RETURNING 1`,
+}
+
+const admit: Statement = {
+  name: 'letter-admit',
+  text: `UPDATE letters SET kind = 'recovery-key', parameters = $2, attempts = 0, next_attempt_at = now() WHERE id = $1`,
+}
+
+const done: Statement = { name: 'letter-done', text: 'DELETE FROM letters WHERE id = $1' }
+
+const failed: Statement = {
+  name: 'letter-failed',
+  text: 'UPDATE letters SET last_error = $2, next_attempt_at = now() + make_interval(secs => $3) WHERE id = $1',
+}
+
+/** The queue of letters in a database. */
+export function createLetters(database: Database, subjects: Subjects): Letters {
+  const count = async (span: 'minute' | 'hour', kind: string, userId: number, t: Transaction) => {
+    const limit = span === 'minute' ? limits.mailsAMinute : limits.mailsAnHour
+    const values = [subjects.mails(span, kind, userId), limit.count, limit.seconds]
+    return (await database.run(mayMail, values, t)).length > 0
+  }
+  return {
+    async add(intent, locale, transaction) {
+      await database.run(add, [intent.kind, JSON.stringify(intent.parameters), locale], transaction)
+    },
+    async request(usernameKey, email, locale, address) {
+      const values = [subjects.mailRequests(address), JSON.stringify({ usernameKey, email }), locale]
+      const row = (await database.run<{ count: number; seconds: number }>(request, values))[0]!
+      return { wait: row.count > limits.mailRequests.count ? Math.max(1, Math.ceil(row.seconds)) : undefined }
+    },
+    claim: async lease => (await database.run<Letter>(claim, [lease]))[0],
+    async admit(letter, userId, to) {
+      // Undoes the count of the hour when the minute refuses: what sends nothing uses up nothing.
+      const refused = new Error('refused')
+      const work = async (transaction: Transaction) => {
+        for (const span of ['hour', 'minute'] as const) {
+          if (!(await count(span, 'recovery', userId, transaction))) throw refused
+        }
+        await database.run(admit, [letter.id, JSON.stringify({ userId, to })], transaction)
+        return true
+      }
+      return database.transact(work).catch(error => {
+        if (error !== refused) throw error
+        return false
+      })
+    },
+    mayMail: (kind, userId, transaction) => count('hour', kind, userId, transaction),
+    async done(id) {
+      await database.run(done, [id])
+    },
+    async failed(id, error, delay) {
+      await database.run(failed, [id, error, delay ?? null])
+    },
+  }
+}

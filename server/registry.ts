@@ -1,0 +1,61 @@
+import { join } from 'node:path'
+import type { Log } from './log.js'
+import { createAttempts, createSubjects } from './models/attempt.js'
+import { createAudit } from './models/audit.js'
+import { openDatabase } from './models/database.js'
+import { createLetters } from './models/letter.js'
+import { createMailedKeys } from './models/mailedkey.js'
+import { createOrganizations } from './models/organization.js'
+import { createQuestions } from './models/question.js'
+import { createSignIns } from './models/signin.js'
+import { createSigningKeys } from './models/signingkey.js'
+import { createUsers } from './models/user.js'
+import type { Settings } from './settings.js'
+import { createVault } from './vault.js'
+
+/** The tables of the registry and what is done with them, for the service and for `auth-admin` alike. */
+export type Registry = Awaited<ReturnType<typeof openRegistry>>
+
+/**
+ * Opens the registry: the database that `DATABASE_URL` names, or the embedded one of the data folder, which it starts
+ * unless it runs already. `connections` bounds the pool. Nothing is migrated yet.
+ */
+export async function openRegistry(settings: Settings, options: { log: Log; connections?: number }) {
+  const { url, masterKey, release } = await locate(settings, options.log)
+  const database = openDatabase(url, options.connections)
+  const vault = createVault(masterKey)
+  const subjects = createSubjects(vault)
+  return {
+    database,
+    vault,
+    subjects,
+    users: createUsers(database, vault),
+    organizations: createOrganizations(database, vault),
+    questions: createQuestions(database),
+    mailedKeys: createMailedKeys(database, vault),
+    letters: createLetters(database, subjects),
+    signIns: createSignIns(database, subjects),
+    signingKeys: createSigningKeys(database, vault),
+    attempts: createAttempts(database),
+    audit: createAudit(database),
+    /** Closes the pool, and stops the embedded database unless somebody else uses it. */
+    async close() {
+      await database.close()
+      await release()
+    },
+  }
+}
+
+async function locate({ databaseUrl, masterKey, dataDir }: Settings, log: Log) {
+  if (databaseUrl) return { url: databaseUrl, masterKey: masterKey!, release: async () => {} }
+  // Loaded only where a database is embedded.
+  const { embeddedSecrets, startEmbedded } = await import('./models/embedded.js')
+  const secrets = await embeddedSecrets(dataDir)
+  const { url, stop } = await startEmbedded({ dataDir, log })
+  return { url, masterKey: masterKey ?? secrets.masterKey, release: stop }
+}
+
+/** File that holds the administrator's password when a random one was made. */
+export function adminPasswordFile(dataDir: string): string {
+  return join(dataDir, 'initial-admin-password')
+}

@@ -1,0 +1,110 @@
+import { ServerCredentials } from '@grpc/grpc-js'
+import { type Gateway, createGateway } from '../gateway/http.js'
+import { createCallers } from './caller.js'
+import { createCalls } from './calls.js'
+import { createForgotPasswordsService } from './forgotpasswords.js'
+import { createGrpcServer } from './grpc.js'
+import { createHashing } from './hashing.js'
+import { createInProcessTransport } from './inprocess.js'
+import { install, type Installation } from './installation.js'
+import { createKeyring } from './keyring.js'
+import type { Log } from './log.js'
+import { startMail } from './mail/post.js'
+import { chooseLocale } from './mail/texts.js'
+import { createMetrics } from './metrics.js'
+import { startMaintenance } from './maintenance.js'
+import { createPasswordPolicy, createPasswords } from './passwords.js'
+import { openRegistry } from './registry.js'
+import type { Address, Settings } from './settings.js'
+import { createTokens } from './tokens.js'
+import { createUsersService, type UsersDeps } from './users.js'
+
+/** A running service. */
+export interface Service {
+  /** Where it listens; ports are the real ones. */
+  readonly addresses: { readonly grpc: Address; readonly http?: Address; readonly metrics?: Address }
+  readonly installation: Installation
+  /** Takes nothing new, lets calls, letters and statements under way end, and releases everything. */
+  stop(): Promise<void>
+}
+
+/** Milliseconds that calls under way have to end when the service stops. */
+const grace = 10_000
+
+/** Starts everything: database, installation, gRPC server, gateway, mail, maintenance, metrics. */
+export async function startService(settings: Settings, log: Log): Promise<Service> {
+  const metrics = createMetrics()
+  const hashing = createHashing({
+    cost: settings.bcryptCost,
+    onWait: ms => metrics.observeWait(ms),
+    onFault: error => log.error({ err: error }, 'a hashing thread broke and is replaced'),
+  })
+  metrics.watchHashing(() => hashing.stats())
+  // What is to be undone when the service stops, or when its start fails half-way: last first.
+  const undo: (() => Promise<unknown>)[] = [() => hashing.close()]
+  const stop = async () => {
+    for (const step of undo.splice(0).reverse()) await step()
+  }
+  try {
+    const registry = await openRegistry(settings, { log })
+    undo.push(() => registry.close())
+    const passwords = createPasswords({ pepper: registry.vault.pepper, cost: settings.bcryptCost, hashing })
+    const installation = await install(registry, settings, passwords, 'service')
+
+    const keyring = createKeyring(registry.signingKeys)
+    const { issuer, audience, tokenTtl: ttl } = settings
+    const tokens = createTokens({ keyring, issuer, audience, ttl })
+    const deps: UsersDeps = {
+      ...registry,
+      callers: createCallers(tokens, registry.users),
+      tokens,
+      keyring,
+      hashing,
+      passwords,
+      policy: createPasswordPolicy({
+        minLength: settings.passwordMinLength,
+        ...(settings.passwordDenylist && { denylistFile: settings.passwordDenylist }),
+      }),
+      chooseLocale: acceptLanguage => chooseLocale(acceptLanguage, settings.mailLocale),
+    }
+    const users = createUsersService(deps)
+    const calls = createCalls({
+      users,
+      forgotPasswords: createForgotPasswordsService(deps),
+      log,
+      observe: metrics.observe,
+    })
+
+    const post = startMail(registry, settings, log)
+    undo.push(() => post.close())
+    const maintenance = startMaintenance(registry, settings, log)
+    undo.push(async () => maintenance.stop())
+
+    const grpc = await createGrpcServer({ calls, trustedProxies: settings.trustedProxies })
+    const grpcPort = await grpc.listen(settings.grpcAddress, ServerCredentials.createInsecure())
+    undo.push(() => grpc.close(grace))
+    const addresses: { grpc: Address; http?: Address; metrics?: Address } = {
+      grpc: { ...settings.grpcAddress, port: grpcPort },
+    }
+    if (settings.metricsAddress) {
+      addresses.metrics = { ...settings.metricsAddress, port: await metrics.listen(settings.metricsAddress) }
+      undo.push(() => metrics.close())
+    }
+    if (settings.httpAddress) {
+      const gateway: Gateway = createGateway({
+        transport: createInProcessTransport(calls),
+        address: settings.httpAddress,
+        defaultRevision: settings.defaultRevision,
+        trustedProxies: settings.trustedProxies,
+        corsOrigins: settings.corsOrigins,
+        log,
+      })
+      addresses.http = await gateway.listen()
+      undo.push(() => gateway.close(grace))
+    }
+    return { addresses, installation, stop }
+  } catch (error) {
+    await stop()
+    throw error
+  }
+}

@@ -1,0 +1,282 @@
+/**
+ * The settings: what the environment says, checked and frozen. Reads nothing but the environment and the files that
+ * `NAME_FILE` names; what an embedded database needs besides is made by models/embedded.ts.
+ */
+import { readFileSync } from 'node:fs'
+import { isIP, isIPv4 } from 'node:net'
+
+/** Where a server listens. Port 0 means any free port. */
+export interface Address {
+  /** Name or IP address; an IPv6 address without brackets. */
+  readonly host: string
+  readonly port: number
+}
+
+/** A value that can't be used. The message says what is expected and never repeats the value. */
+class Fault extends Error {}
+
+interface Setting<T> {
+  readonly name: string
+  /** Never shown; may come from the file that `NAME_FILE` names. */
+  readonly secret: boolean
+  /** Taken when the variable is unset or empty, in the same notation. */
+  readonly fallback: string | undefined
+  readonly read: (text: string) => T
+}
+
+function setting<T>(name: string, read: (text: string) => T, fallback: string): Setting<T> {
+  return { name, secret: false, fallback, read }
+}
+
+function optional<T>(name: string, read: (text: string) => T): Setting<T | undefined> {
+  return { name, secret: false, fallback: undefined, read }
+}
+
+function secret<T>(name: string, read: (text: string) => T): Setting<T | undefined> {
+  return { name, secret: true, fallback: undefined, read }
+}
+
+const table = {
+  /** PostgreSQL to use, `postgres://user:password@host:port/database`. Unset: an embedded one in the data folder. */
+  databaseUrl: secret(
+    'DATABASE_URL',
+    url('a URL postgres://user:password@host:port/database', 'postgres:', 'postgresql:'),
+  ),
+  /** Folder of the embedded database, of its secrets, and of letters when there is no mail server. */
+  dataDir: setting('AUTH_DATA_DIR', text, './.auth'),
+  /** Where the gRPC server listens. */
+  grpcAddress: setting('AUTH_GRPC_ADDRESS', address, '127.0.0.1:50051'),
+  /** Where the HTTP gateway listens; undefined (`off`) when this process has none. */
+  httpAddress: setting('AUTH_HTTP_ADDRESS', addressOrOff, '127.0.0.1:8080'),
+  /** Where metrics are served, not for the public; undefined (`off`) when they aren't. */
+  metricsAddress: setting('AUTH_METRICS_ADDRESS', addressOrOff, '127.0.0.1:9090'),
+  /** Where a gateway in a process of its own finds the gRPC server. Unset: `AUTH_GRPC_ADDRESS`. */
+  serverUrl: optional('AUTH_SERVER_URL', target),
+  /** Mail server, `smtp://` or `smtps://user:password@host:port`. Unset: letters become files in the data folder. */
+  smtpUrl: secret('SMTP_URL', url('a URL smtp://host:port or smtps://user:password@host:port', 'smtp:', 'smtps:')),
+  /** Sender of letters, `address` or `Name <address>`. */
+  mailFrom: setting('AUTH_MAIL_FROM', mailbox, 'auth@localhost'),
+  /** Key that seals the signing keys at rest and peppers hashes: 32 bytes or more, in base64 or hexadecimal. */
+  masterKey: secret('AUTH_MASTER_KEY', key),
+  /** Username of the administrator made at installation. */
+  adminUsername: setting('AUTH_ADMIN_USERNAME', text, 'admin'),
+  /** Password of the administrator made at installation. Unset: a random one. */
+  adminPassword: secret('AUTH_ADMIN_PASSWORD', text),
+  /** Work factor of password hashes: each step doubles the time. */
+  bcryptCost: setting('AUTH_BCRYPT_COST', integer(4, 16), '12'),
+  /** Shortest password accepted, in characters. */
+  passwordMinLength: setting('AUTH_PASSWORD_MIN_LENGTH', integer(1, 256), '8'),
+  /** Path of a file with more passwords to refuse, one a line. */
+  passwordDenylist: optional('AUTH_PASSWORD_DENYLIST', text),
+  /** How long a token is good, in seconds. */
+  tokenTtl: setting('AUTH_TOKEN_TTL', duration, '1h'),
+  /** `iss` of tokens. Unset: `http://` and the address of the HTTP gateway. */
+  issuer: optional('AUTH_ISSUER', text),
+  /** `aud` of tokens. */
+  audience: setting('AUTH_AUDIENCE', text, 'work-packages'),
+  /** Origins (RFC 6454) whose pages may call the gateway from a browser. */
+  corsOrigins: setting('AUTH_CORS_ORIGINS', list(origin), ''),
+  /** Addresses and CIDR blocks of proxies whose `X-Forwarded-For` counts. */
+  trustedProxies: setting('AUTH_TRUSTED_PROXIES', list(block), ''),
+  /** Whether recovery keys go to the `registered` address only, or to `any` address the caller gives (unsafe). */
+  recoveryEmail: setting('AUTH_RECOVERY_EMAIL', oneOf('registered', 'any'), 'registered'),
+  /** Language of letters to people who ask for none. */
+  mailLocale: setting('AUTH_MAIL_LOCALE', oneOf('pt-BR', 'en'), 'pt-BR'),
+  /** Revision of the interface that the base path serves. */
+  defaultRevision: setting('AUTH_DEFAULT_REVISION', oneOf('1.0.0', '1.0.2'), '1.0.2'),
+  /** Least severe level that is logged. */
+  logLevel: setting('AUTH_LOG_LEVEL', oneOf('trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'), 'info'),
+}
+
+type Table = typeof table
+type Read = { readonly [K in keyof Table]: Table[K] extends Setting<infer T> ? T : never }
+
+/** The settings of a process, each described in the table above. */
+export type Settings = Omit<Read, 'serverUrl' | 'issuer'> & { readonly serverUrl: string; readonly issuer: string }
+
+/** Name of every setting's variable, for help and documentation. */
+export const settingNames: readonly string[] = Object.values(table).map(({ name }) => name)
+
+/**
+ * Reads the settings from the environment. An empty variable counts as unset.
+ * Throws one Error whose message names every setting that is wrong or missing, and what to do about it.
+ */
+export function readSettings(env: Readonly<Record<string, string | undefined>>): Settings {
+  const faults: string[] = []
+  const values: Record<string, unknown> = {}
+  for (const [field, entry] of Object.entries(table) as [string, Setting<unknown>][]) {
+    try {
+      const given = lookUp(entry, env) ?? entry.fallback
+      values[field] = given === undefined ? undefined : entry.read(given)
+    } catch (error) {
+      if (!(error instanceof Fault)) throw error
+      faults.push(`${entry.name}: ${error.message}`)
+    }
+  }
+  if (env.DATABASE_URL || env.DATABASE_URL_FILE) {
+    if (!env.AUTH_MASTER_KEY && !env.AUTH_MASTER_KEY_FILE)
+      faults.push('AUTH_MASTER_KEY: is required with DATABASE_URL; make one with `openssl rand -base64 32` and keep it')
+  }
+  faults.push(...unknownNames(env))
+  if (faults.length > 0) throw new Error(`Wrong settings:\n${faults.map(fault => `  ${fault}`).join('\n')}`)
+
+  const read = values as Read
+  return Object.freeze({
+    ...read,
+    serverUrl: read.serverUrl ?? write(read.grpcAddress),
+    issuer: read.issuer ?? `http://${write(read.httpAddress ?? address(table.httpAddress.fallback!))}`,
+  })
+}
+
+/** An address in the notation of the settings, `host:port`, with IPv6 in brackets. */
+export function write({ host, port }: Address): string {
+  return `${isIP(host) === 6 ? `[${host}]` : host}:${port}`
+}
+
+function lookUp({ name, secret }: Setting<unknown>, env: Readonly<Record<string, string | undefined>>) {
+  const path = secret ? env[`${name}_FILE`] : undefined
+  if (!path) return env[name] || undefined
+  if (env[name]) throw new Fault(`${name} and ${name}_FILE are both set; keep one`)
+  let content: string
+  try {
+    content = readFileSync(path, 'utf8')
+  } catch (error) {
+    throw new Fault(`the file that ${name}_FILE names can’t be read (${(error as NodeJS.ErrnoException).code})`)
+  }
+  content = content.replace(/\r?\n$/, '')
+  if (content === '') throw new Fault(`the file that ${name}_FILE names is empty`)
+  return content
+}
+
+/** A mistyped name would silently leave its default in force. */
+function unknownNames(env: Readonly<Record<string, string | undefined>>): string[] {
+  const known = Object.values(table).flatMap(({ name, secret }) => (secret ? [name, `${name}_FILE`] : [name]))
+  return Object.keys(env)
+    .filter(name => name.startsWith('AUTH_') && !known.includes(name))
+    .map(name => {
+      const [near] = known.map(other => ({ other, steps: distance(name, other) })).sort((a, b) => a.steps - b.steps)
+      return `${name}: there is no such setting${near && near.steps <= 3 ? `; did you mean ${near.other}?` : ''}`
+    })
+}
+
+/** Levenshtein distance: how many letters to put in, take out or change. */
+function distance(a: string, b: string): number {
+  let row = Array.from({ length: b.length + 1 }, (_, i) => i)
+  for (let i = 1; i <= a.length; i++) {
+    const next = [i]
+    for (let j = 1; j <= b.length; j++)
+      next.push(Math.min(row[j]! + 1, next[j - 1]! + 1, row[j - 1]! + (a[i - 1] === b[j - 1] ? 0 : 1)))
+    row = next
+  }
+  return row[b.length]!
+}
+
+function text(value: string): string {
+  if (/[\u0000-\u001f\u007f]/.test(value)) throw new Fault('must not hold control characters')
+  return value
+}
+
+function address(value: string): Address {
+  const { bracketed, plain, digits } =
+    /^(?:\[(?<bracketed>[^\]]+)\]|(?<plain>[^:[\]\s/]+)):(?<digits>\d{1,5})$/.exec(value)?.groups ?? {}
+  const host = bracketed ?? plain
+  if (host === undefined || (bracketed !== undefined && isIP(bracketed) !== 6) || Number(digits) > 65535)
+    throw new Fault('expected host:port, such as 127.0.0.1:8080 or [::1]:8080, with a port from 0 to 65535')
+  return Object.freeze({ host, port: Number(digits) })
+}
+
+function addressOrOff(value: string): Address | undefined {
+  if (value === 'off') return undefined
+  try {
+    return address(value)
+  } catch (error) {
+    throw new Fault(`${(error as Error).message}, or off`)
+  }
+}
+
+function target(value: string): string {
+  if (/^(dns|ipv4|ipv6|unix|xds):\S+$/.test(value)) return value
+  const plain = /^https?:\/\/[^/?#@\s]+\/?$/.test(value) && URL.canParse(value)
+  if (!plain) {
+    try {
+      address(value)
+    } catch {
+      throw new Fault('expected host:port, http(s)://host:port, or a gRPC name such as dns:///auth.example:50051')
+    }
+  }
+  return value
+}
+
+function url(expected: string, ...protocols: string[]) {
+  return (value: string): string => {
+    const parsed = URL.canParse(value) ? new URL(value) : undefined
+    if (!parsed || !protocols.includes(parsed.protocol)) throw new Fault(`expected ${expected}`)
+    return value
+  }
+}
+
+function mailbox(value: string): string {
+  const { named, bare } =
+    /^(?:[^<>\u0000-\u001f\u007f]*<(?<named>[^<>\s]+)>|(?<bare>[^<>\s]+))$/.exec(value)?.groups ?? {}
+  if (!/^[^@,;:"()\\]+@[^@,;:"()\\]+$/.test(named ?? bare ?? ''))
+    throw new Fault('expected an address, or Name <address>')
+  return value
+}
+
+function key(value: string): Buffer {
+  const hexadecimal = /^(?:[0-9a-f]{2}){32,}$/i.test(value)
+  const base64 = /^[A-Za-z0-9+/_-]+={0,2}$/.test(value)
+  const bytes = hexadecimal ? Buffer.from(value, 'hex') : base64 ? Buffer.from(value, 'base64') : Buffer.alloc(0)
+  if (bytes.length < 32)
+    throw new Fault('expected at least 32 bytes in base64 or hexadecimal; make them with `openssl rand -base64 32`')
+  return bytes
+}
+
+function integer(least: number, most: number) {
+  return (value: string): number => {
+    if (!/^\d{1,9}$/.test(value) || Number(value) < least || Number(value) > most)
+      throw new Fault(`expected a whole number from ${least} to ${most}`)
+    return Number(value)
+  }
+}
+
+function duration(value: string): number {
+  const { digits, unit = 's' } = /^(?<digits>\d{1,9})(?<unit>[smhd])?$/.exec(value)?.groups ?? {}
+  const seconds = Number(digits) * { s: 1, m: 60, h: 3600, d: 86400 }[unit]!
+  if (!(seconds >= 1 && seconds <= 30 * 86400))
+    throw new Fault('expected a time from 1s to 30d, such as 1h, 15m, 3600s or 3600 (seconds)')
+  return seconds
+}
+
+function list<T>(read: (item: string) => T) {
+  return (value: string): readonly T[] =>
+    Object.freeze(
+      value
+        .split(',')
+        .map(item => item.trim())
+        .filter(item => item !== '')
+        .map(read),
+    )
+}
+
+function origin(value: string): string {
+  const parsed = URL.canParse(value) ? new URL(value) : undefined
+  if (!parsed || !/^https?:$/.test(parsed.protocol) || parsed.origin !== value.toLowerCase().replace(/\/$/, ''))
+    throw new Fault('expected origins separated by commas, such as https://app.example.org')
+  return parsed.origin
+}
+
+function block(value: string): string {
+  const [ip = '', bits, ...rest] = value.split('/')
+  const most = isIPv4(ip) ? 32 : 128
+  if (!isIP(ip) || rest.length > 0 || (bits !== undefined && (!/^\d{1,3}$/.test(bits) || Number(bits) > most)))
+    throw new Fault('expected IP addresses or CIDR blocks separated by commas, such as 10.0.0.0/8, ::1')
+  return value
+}
+
+function oneOf<const T extends string>(...allowed: readonly T[]) {
+  return (value: string): T => {
+    if (!(allowed as readonly string[]).includes(value)) throw new Fault(`expected ${allowed.join(' or ')}`)
+    return value as T
+  }
+}

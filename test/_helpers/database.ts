@@ -1,0 +1,55 @@
+/** Databases for tests, in the PostgreSQL that test/run.ts starts: each a copy of one that is migrated once. */
+import { randomBytes } from 'node:crypto'
+import pg from 'pg'
+import { openDatabase } from '../../server/models/database.js'
+import { migrate } from '../../server/models/migrate.js'
+
+const template = 'auth_template'
+
+/** What registers a clean-up: ava's `t` in a test. */
+export interface Teardown {
+  teardown(work: () => Promise<void>): void
+}
+
+/** Makes the database that the others are copies of. */
+export async function makeTemplate(server: string): Promise<void> {
+  await ask(server, `CREATE DATABASE ${template}`)
+  const database = openDatabase(at(server, template), 2)
+  try {
+    await migrate(database)
+  } finally {
+    await database.close()
+  }
+}
+
+/** URL of a new, migrated database, dropped when the test ends. `from: 'template0'` gives one without tables. */
+export async function freshDatabase(t: Teardown, { from = template } = {}): Promise<string> {
+  const { url, drop } = await createDatabase(from)
+  t.teardown(drop)
+  return url
+}
+
+/** The same for hooks, which have no teardown. */
+export async function createDatabase(from = template): Promise<{ url: string; drop: () => Promise<void> }> {
+  const server = process.env.TEST_DATABASE_URL
+  if (!server) throw new Error('TEST_DATABASE_URL is not set: run tests with `npm test -- <files>`')
+  const name = `test_${randomBytes(8).toString('hex')}`
+  await ask(server, `CREATE DATABASE ${name} TEMPLATE ${from}`)
+  return { url: at(server, name), drop: () => ask(server, `DROP DATABASE IF EXISTS ${name} WITH (FORCE)`) }
+}
+
+async function ask(url: string, sql: string): Promise<void> {
+  const client = new pg.Client({ connectionString: url })
+  await client.connect()
+  try {
+    await client.query(sql)
+  } finally {
+    await client.end()
+  }
+}
+
+function at(server: string, database: string): string {
+  const url = new URL(server)
+  url.pathname = `/${database}`
+  return url.href
+}

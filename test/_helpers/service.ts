@@ -1,0 +1,177 @@
+import { randomInt } from 'node:crypto'
+import { mkdtemp, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import test from 'ava'
+import { createLog } from '../../server/log.js'
+import { nicknameKey } from '../../server/names.js'
+import { openRegistry, type Registry } from '../../server/registry.js'
+import { type Service, startService } from '../../server/service.js'
+import { readSettings, type Settings } from '../../server/settings.js'
+import { freshDatabase, type Teardown } from './database.js'
+
+/** Password of the administrator and of everybody signed up here. */
+export const password = 'cavalo-marinho-azul-42'
+
+/** An answer over HTTP. */
+export interface Answer {
+  readonly status: number
+  readonly headers: Headers
+  readonly text: string
+  /** The body as JSON; undefined when it is none. */
+  // biome-ignore lint/suspicious/noExplicitAny: tests look into whatever comes
+  readonly json: any
+}
+
+/** What a request may carry. */
+export interface RequestOptions {
+  readonly query?: Record<string, string>
+  /** Sent as JSON, unless it is a string: then as it is. */
+  readonly body?: unknown
+  readonly token?: string
+  readonly headers?: Record<string, string>
+}
+
+/** Somebody who signed up. */
+export interface SignedUp {
+  readonly username: string
+  readonly nickname: string
+  readonly token: string
+}
+
+/** A whole service on a database of its own, as users meet it. */
+export interface TestService {
+  readonly http: string
+  /** host:port */
+  readonly grpc: string
+  readonly settings: Settings
+  /** Environment that `auth-admin` needs to work on the same database. */
+  readonly env: Record<string, string>
+  /** For setting the scene, not for what is tested. */
+  readonly registry: Registry
+  readonly service: Service
+  request(method: string, path: string, options?: RequestOptions): Promise<Answer>
+  /** Signs somebody up with good values in every required field. */
+  signUp(role: string, fields?: Record<string, unknown>): Promise<SignedUp>
+  login(username: string, password?: string): Promise<string>
+  adminToken(): Promise<string>
+  /** An organization and its activation key. */
+  organization(fields?: {
+    name?: string
+    email?: string
+  }): Promise<{ id: number; activationkey: string; email: string }>
+  /** A ROLE_INSTITUTION person that is active in the organization, and its provider key. */
+  institution(organization: { activationkey: string }): Promise<SignedUp & { providerKey: string }>
+}
+
+/** One service for all tests of the calling file; there once the tests run. */
+export function serviceForFile(env: Record<string, string> = {}): TestService {
+  const service = {} as TestService
+  const cleanUps: (() => Promise<void>)[] = []
+  test.before(async () => {
+    Object.assign(service, await startTestService({ teardown: work => void cleanUps.push(work) }, env))
+  })
+  test.after.always(async () => {
+    for (const work of cleanUps.reverse()) await work()
+  })
+  return service
+}
+
+/** Starts a service that stops with the test. Clients on loopback may name any address in X-Forwarded-For. */
+export async function startTestService(t: Teardown, env: Record<string, string> = {}): Promise<TestService> {
+  const dataDir = await mkdtemp(join(tmpdir(), 'auth-test-'))
+  const all: Record<string, string> = {
+    DATABASE_URL: await freshDatabase(t),
+    AUTH_MASTER_KEY: Buffer.alloc(32, 7).toString('base64'),
+    AUTH_DATA_DIR: dataDir,
+    AUTH_GRPC_ADDRESS: '127.0.0.1:0',
+    AUTH_HTTP_ADDRESS: '127.0.0.1:0',
+    AUTH_METRICS_ADDRESS: 'off',
+    AUTH_ISSUER: 'http://auth.test',
+    AUTH_BCRYPT_COST: '4',
+    AUTH_ADMIN_PASSWORD: password,
+    AUTH_TRUSTED_PROXIES: '127.0.0.1',
+    AUTH_LOG_LEVEL: 'silent',
+    ...env,
+  }
+  const settings = readSettings(all)
+  const log = createLog(settings.logLevel)
+  const service = await startService(settings, log)
+  const registry = await openRegistry(settings, { log, connections: 2 })
+  t.teardown(async () => {
+    await service.stop()
+    await registry.close()
+    await rm(dataDir, { recursive: true, force: true })
+  })
+  const http = `http://127.0.0.1:${service.addresses.http?.port}`
+
+  async function request(method: string, path: string, options: RequestOptions = {}): Promise<Answer> {
+    const { query, body, token, headers } = options
+    const search = query ? `?${new URLSearchParams(query)}` : ''
+    const response = await fetch(`${http}${path}${search}`, {
+      method,
+      headers: {
+        ...(body !== undefined && { 'content-type': 'application/json' }),
+        ...(token !== undefined && { authorization: `Bearer ${token}` }),
+        ...headers,
+      },
+      ...(body !== undefined && { body: typeof body === 'string' ? body : JSON.stringify(body) }),
+    })
+    const text = await response.text()
+    const isJson = /json/.test(response.headers.get('content-type') ?? '')
+    return { status: response.status, headers: response.headers, text, json: isJson ? JSON.parse(text) : undefined }
+  }
+
+  const must = async (answer: Promise<Answer>) => {
+    const { status, text } = await answer
+    if (status !== 200) throw new Error(`${status} ${text}`)
+    return text
+  }
+
+  const login = (username: string, secret = password) =>
+    must(request('POST', '/users/login', { query: { username, password: secret } }))
+
+  async function signUp(role: string, fields: Record<string, unknown> = {}): Promise<SignedUp> {
+    const number = randomInt(10_000_000, 99_999_999)
+    const form = {
+      username: `(11)9${String(number).slice(0, 4)}-${String(number).slice(4)}`,
+      nickname: `pessoa ${number}`,
+      password,
+      state: 'SP',
+      city: 'São Paulo',
+      termsofusage: true,
+      roles: [role],
+      ...fields,
+    }
+    const token = await must(request('POST', '/users/signup', { body: form }))
+    return { username: form.username, nickname: form.nickname, token }
+  }
+
+  return {
+    http,
+    grpc: `127.0.0.1:${service.addresses.grpc.port}`,
+    settings,
+    env: all,
+    registry,
+    service,
+    request,
+    signUp,
+    login,
+    adminToken: () => login('admin'),
+    async organization(fields = {}) {
+      const name = fields.name ?? `Defesa Civil ${randomInt(1e9)}`
+      const email = fields.email ?? `org${randomInt(1e9)}@example.org`
+      const row = await registry.database.transact(transaction =>
+        registry.organizations.add({ name, nameKey: nicknameKey(name), email }, transaction),
+      )
+      return { id: row.id, activationkey: registry.organizations.activationKey(row), email }
+    },
+    async institution({ activationkey }) {
+      const person = await signUp('ROLE_INSTITUTION')
+      const { token, username } = person
+      await must(request('POST', '/users/activate', { token, query: { username, activationkey } }))
+      const me = await request('GET', '/users/me', { token })
+      return { ...person, providerKey: me.json.providerActivationKey.activationkey }
+    },
+  }
+}

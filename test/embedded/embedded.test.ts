@@ -1,0 +1,166 @@
+import { type ChildProcessByStdio, spawn } from 'node:child_process'
+import { existsSync } from 'node:fs'
+import { mkdtemp, readdir, readFile, rm, stat, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import type { Readable, Writable } from 'node:stream'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { fileURLToPath } from 'node:url'
+import test, { type ExecutionContext } from 'ava'
+import pg from 'pg'
+import { embeddedSecrets, startEmbedded } from '../../server/models/embedded.js'
+
+type Member = ChildProcessByStdio<Writable, Readable, null>
+
+const log = { info() {}, warn() {} }
+const start = (dataDir: string) => startEmbedded({ dataDir, log })
+const memberProgram = fileURLToPath(new URL('../_helpers/member.js', import.meta.url))
+
+async function folder(t: ExecutionContext): Promise<string> {
+  const path = await mkdtemp(join(tmpdir(), 'auth-embedded-'))
+  t.teardown(() => rm(path, { recursive: true, force: true }))
+  return path
+}
+
+function spawnMember(t: ExecutionContext, dataDir: string): Member {
+  const member = spawn(process.execPath, [memberProgram, dataDir], { stdio: ['pipe', 'pipe', 'inherit'] })
+  t.teardown(() => member.kill('SIGKILL'))
+  return member
+}
+
+async function urlFrom(member: Member): Promise<string> {
+  for await (const text of member.stdout.iterator({ destroyOnReturn: false })) return String(text).trim()
+  throw new Error('the process ended without a database')
+}
+
+function ended(member: Member): Promise<number | null> {
+  return new Promise(resolve => member.once('exit', resolve))
+}
+
+async function query(url: string, sql: string): Promise<Record<string, unknown>[]> {
+  const client = new pg.Client({ connectionString: url })
+  client.on('error', () => {})
+  await client.connect()
+  try {
+    return (await client.query(sql)).rows
+  } finally {
+    await client.end()
+  }
+}
+
+async function postmaster(dataDir: string): Promise<number> {
+  return Number.parseInt(await readFile(join(dataDir, 'postgres/postmaster.pid'), 'utf8'), 10)
+}
+
+async function drafts(dataDir: string): Promise<string[]> {
+  return (await readdir(dataDir)).filter(name => name.startsWith('postgres.new-'))
+}
+
+async function eventually<T>(attempt: () => Promise<T>): Promise<T> {
+  for (let left = 500; ; left--) {
+    try {
+      return await attempt()
+    } catch (error) {
+      if (left === 0) throw error
+      await sleep(20)
+    }
+  }
+}
+
+test.serial('starters at once share one database, and the last to leave stops it', async t => {
+  const dataDir = await folder(t)
+  const members = [spawnMember(t, dataDir), spawnMember(t, dataDir)] as const
+  const [mine, theirs, others] = await Promise.all([start(dataDir), urlFrom(members[0]), urlFrom(members[1])])
+  t.is(theirs, mine.url)
+  t.is(others, mine.url)
+  await query(mine.url, 'CREATE TABLE kept AS SELECT 7 AS n')
+
+  await mine.stop()
+  t.deepEqual(await query(theirs, 'SELECT n FROM kept'), [{ n: 7 }])
+  members[0].stdin.end()
+  t.is(await ended(members[0]), 0)
+  t.deepEqual(await query(theirs, 'SELECT n FROM kept'), [{ n: 7 }])
+  members[1].stdin.end()
+  t.is(await ended(members[1]), 0)
+  t.false(existsSync(join(dataDir, 'postgres/postmaster.pid')))
+  t.deepEqual((await readdir(dataDir)).sort(), ['database-password', 'master-key', 'postgres', 'postgres.log'])
+})
+
+test.serial('a starter that meets a database on its way out starts it again', async t => {
+  const dataDir = await folder(t)
+  let current = await start(dataDir)
+  for (let round = 0; round < 5; round++) {
+    const [, next] = await Promise.all([current.stop(), start(dataDir)])
+    t.is((await query(next.url, 'SELECT 1 AS n')).length, 1)
+    current = next
+  }
+  await current.stop()
+})
+
+test.serial('what was committed survives the SIGKILL of every process', async t => {
+  const dataDir = await folder(t)
+  const first = spawnMember(t, dataDir)
+  const url = await urlFrom(first)
+  await query(url, 'CREATE TABLE kept AS SELECT 7 AS n')
+  first.kill('SIGKILL')
+  await ended(first)
+  const orphan = await postmaster(dataDir)
+
+  const joined = spawnMember(t, dataDir)
+  t.is(await urlFrom(joined), url, 'the orphan is joined')
+  t.is(await postmaster(dataDir), orphan)
+  joined.kill('SIGKILL')
+  process.kill(orphan, 'SIGKILL')
+  await ended(joined)
+
+  const again = await start(dataDir)
+  t.deepEqual(await query(again.url, 'SELECT n FROM kept'), [{ n: 7 }])
+  await again.stop()
+})
+
+test.serial('a database that dies while it is in use comes back at the same URL', async t => {
+  const dataDir = await folder(t)
+  const embedded = await start(dataDir)
+  process.kill(await postmaster(dataDir), 'SIGKILL')
+  t.deepEqual(await eventually(() => query(embedded.url, 'SELECT 7 AS n')), [{ n: 7 }])
+  await embedded.stop()
+  t.false(existsSync(join(dataDir, 'postgres/postmaster.pid')))
+})
+
+test.serial('an interrupted making leaves nothing in the way', async t => {
+  const dataDir = await folder(t)
+  const member = spawnMember(t, dataDir)
+  await eventually(async () => {
+    if (!(await drafts(dataDir)).length) throw new Error('not begun')
+  })
+  member.kill('SIGKILL')
+  await ended(member)
+  t.false(existsSync(join(dataDir, 'postgres')))
+  const embedded = await start(dataDir)
+  t.deepEqual(await query(embedded.url, 'SELECT 7 AS n'), [{ n: 7 }])
+  await embedded.stop()
+  t.deepEqual(await drafts(dataDir), [])
+})
+
+test.serial('a leftover postmaster.pid with the number of another program is no hindrance', async t => {
+  const dataDir = await folder(t)
+  await (await start(dataDir)).stop()
+  const { uid, gid } = await stat(join(dataDir, 'postgres'))
+  const other = spawn('sleep', ['60'], process.getuid?.() === 0 ? { uid, gid } : {})
+  t.teardown(() => other.kill())
+  const lines = [other.pid, join(dataDir, 'postgres'), 1, 1, '', '127.0.0.1', '', 'ready']
+  await writeFile(join(dataDir, 'postgres/postmaster.pid'), lines.join('\n'))
+  const embedded = await start(dataDir)
+  t.deepEqual(await query(embedded.url, 'SELECT 7 AS n'), [{ n: 7 }])
+  await embedded.stop()
+})
+
+test.serial('the secrets are made once, whoever asks at once, and only their owner reads them', async t => {
+  const dataDir = join(await folder(t), 'data')
+  const [first, ...more] = await Promise.all(Array.from({ length: 8 }, () => embeddedSecrets(dataDir)))
+  for (const secrets of more) t.deepEqual(secrets, first)
+  t.is(first!.masterKey.length, 32)
+  t.deepEqual((await readdir(dataDir)).sort(), ['database-password', 'master-key'])
+  t.is((await stat(join(dataDir, 'master-key'))).mode & 0o777, 0o600)
+  t.is((await stat(dataDir)).mode & 0o777, 0o700)
+})

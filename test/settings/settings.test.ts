@@ -1,0 +1,133 @@
+import { mkdtempSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import test from 'ava'
+import { readSettings, settingNames } from '../../server/settings.js'
+
+const key = Buffer.alloc(32, 7)
+
+function faults(env: Record<string, string>): string {
+  try {
+    readSettings(env)
+    return ''
+  } catch (error) {
+    return (error as Error).message
+  }
+}
+
+test('an empty environment gives the documented defaults, frozen', t => {
+  const settings = readSettings({ PATH: '/bin', AUTH_CORS_ORIGINS: '' })
+  t.true(Object.isFrozen(settings))
+  t.deepEqual(
+    { ...settings },
+    {
+      databaseUrl: undefined,
+      dataDir: './.auth',
+      grpcAddress: { host: '127.0.0.1', port: 50051 },
+      httpAddress: { host: '127.0.0.1', port: 8080 },
+      metricsAddress: { host: '127.0.0.1', port: 9090 },
+      serverUrl: '127.0.0.1:50051',
+      smtpUrl: undefined,
+      mailFrom: 'auth@localhost',
+      masterKey: undefined,
+      adminUsername: 'admin',
+      adminPassword: undefined,
+      bcryptCost: 12,
+      passwordMinLength: 8,
+      passwordDenylist: undefined,
+      tokenTtl: 3600,
+      issuer: 'http://127.0.0.1:8080',
+      audience: 'work-packages',
+      corsOrigins: [],
+      trustedProxies: [],
+      recoveryEmail: 'registered',
+      mailLocale: 'pt-BR',
+      defaultRevision: '1.0.2',
+      logLevel: 'info',
+    },
+  )
+})
+
+test('every setting is read in its own notation', t => {
+  const settings = readSettings({
+    DATABASE_URL: 'postgres://auth:pw@db/auth',
+    AUTH_MASTER_KEY: key.toString('hex'),
+    AUTH_GRPC_ADDRESS: '[::1]:0',
+    AUTH_HTTP_ADDRESS: 'off',
+    AUTH_METRICS_ADDRESS: 'off',
+    AUTH_TOKEN_TTL: '15m',
+    AUTH_CORS_ORIGINS: 'https://a.example, http://localhost:3000',
+    AUTH_TRUSTED_PROXIES: '10.0.0.0/8,::1',
+    AUTH_MAIL_FROM: 'Cadastro <auth@example.org>',
+    AUTH_BCRYPT_COST: '4',
+  })
+  t.deepEqual(settings.masterKey, key)
+  t.deepEqual(settings.grpcAddress, { host: '::1', port: 0 })
+  t.is(settings.serverUrl, '[::1]:0')
+  t.is(settings.httpAddress, undefined)
+  t.is(settings.tokenTtl, 900)
+  t.deepEqual(settings.corsOrigins, ['https://a.example', 'http://localhost:3000'])
+  t.deepEqual(settings.trustedProxies, ['10.0.0.0/8', '::1'])
+  t.deepEqual(readSettings({ AUTH_MASTER_KEY: key.toString('base64') }).masterKey, key)
+  t.is(readSettings({ AUTH_TOKEN_TTL: '3600' }).tokenTtl, readSettings({ AUTH_TOKEN_TTL: '3600s' }).tokenTtl)
+})
+
+test('all faults are told at once, and none repeats a secret', t => {
+  const message = faults({
+    DATABASE_URL: 'mysql://root:hunter2@db/auth',
+    SMTP_URL: 'http://user:hunter2@mail',
+    AUTH_MASTER_KEY: 'hunter2',
+    AUTH_GRPC_ADDRESS: 'localhost',
+    AUTH_HTTP_ADDRESS: '::1:80',
+    AUTH_METRICS_ADDRESS: '127.0.0.1:70000',
+    AUTH_BCRYPT_COST: '3',
+    AUTH_TOKEN_TTL: 'soon',
+    AUTH_CORS_ORIGINS: 'https://a.example/path',
+    AUTH_TRUSTED_PROXIES: '10.0.0.0/33',
+    AUTH_RECOVERY_EMAIL: 'all',
+    AUTH_MAIL_LOCALE: 'fr',
+    AUTH_DEFAULT_REVISION: '2',
+    AUTH_LOG_LEVEL: 'loud',
+    AUTH_MAIL_FROM: 'a@b\nBcc: c@d',
+    AUTH_BCRIPT_COST: 'hunter2',
+    AUTH_NONSENSE_OF_OURS: 'hunter2',
+  })
+  for (const name of [
+    'DATABASE_URL: ',
+    'SMTP_URL: ',
+    'AUTH_MASTER_KEY: ',
+    'AUTH_GRPC_ADDRESS: ',
+    'AUTH_HTTP_ADDRESS: ',
+    'AUTH_METRICS_ADDRESS: ',
+    'AUTH_BCRYPT_COST: ',
+    'AUTH_TOKEN_TTL: ',
+    'AUTH_CORS_ORIGINS: ',
+    'AUTH_TRUSTED_PROXIES: ',
+    'AUTH_RECOVERY_EMAIL: ',
+    'AUTH_MAIL_LOCALE: ',
+    'AUTH_DEFAULT_REVISION: ',
+    'AUTH_LOG_LEVEL: ',
+    'AUTH_MAIL_FROM: ',
+    'did you mean AUTH_BCRYPT_COST?',
+    'AUTH_NONSENSE_OF_OURS: there is no such setting',
+  ])
+    t.true(message.includes(name), name)
+  t.false(message.includes('hunter2'))
+})
+
+test('a database of one’s own needs a master key', t => {
+  t.regex(faults({ DATABASE_URL: 'postgresql://db/auth' }), /AUTH_MASTER_KEY: is required/)
+})
+
+test('a secret can come from a file, but not from two places', t => {
+  const file = join(mkdtempSync(join(tmpdir(), 'settings-')), 'secret')
+  writeFileSync(file, 'correct horse\n')
+  t.is(readSettings({ AUTH_ADMIN_PASSWORD_FILE: file }).adminPassword, 'correct horse')
+  t.regex(faults({ AUTH_ADMIN_PASSWORD_FILE: file, AUTH_ADMIN_PASSWORD: 'x' }), /both set/)
+  t.regex(faults({ AUTH_ADMIN_PASSWORD_FILE: `${file}.gone` }), /ENOENT/)
+  t.regex(faults({ AUTH_LOG_LEVEL_FILE: file }), /no such setting/)
+})
+
+test('the list of names is complete', t => {
+  t.is(settingNames.length, Object.keys(readSettings({})).length)
+})
