@@ -23,6 +23,7 @@ const utf8 = new TextDecoder('utf-8', { fatal: true })
  * @throws Fault MALFORMED_REQUEST when it isn't what its media type says
  */
 export async function readBody(request: IncomingMessage | Http2ServerRequest): Promise<Body | undefined> {
+  if (!mayHaveBody(request)) return undefined
   const bytes = await readBytes(request)
   if (bytes.length === 0) return undefined
   const { 'content-type': type = '', 'content-encoding': encoding = 'identity' } = request.headers
@@ -35,6 +36,13 @@ export async function readBody(request: IncomingMessage | Http2ServerRequest): P
     throw new Fault('MALFORMED_REQUEST', 'The body is not valid UTF-8.')
   }
   return isForm ? { form: text } : { json: parse(text) }
+}
+
+/** Tells from the headers alone, which is all that most requests need. */
+function mayHaveBody(request: IncomingMessage | Http2ServerRequest): boolean {
+  if ('stream' in request) return !request.stream.endAfterHeaders
+  const { 'content-length': length = '0', 'transfer-encoding': coding } = request.headers
+  return length !== '0' || coding !== undefined
 }
 
 function readBytes(request: IncomingMessage | Http2ServerRequest): Promise<Buffer> {

@@ -220,9 +220,20 @@ function mountServices(router: ConnectRouter, transport: Transport): void {
     router.rpc(rpc, async (message, context) => {
       const timeout = Math.min(context.timeoutMs() ?? callTimeout, callTimeout)
       const passedOn = passOn(name => context.requestHeader.get(name))
-      return (await transport.unary(rpc, context.signal, timeout, passedOn, message)).message
+      try {
+        return (await transport.unary(rpc, context.signal, timeout, passedOn, message)).message
+      } catch (error) {
+        throw error instanceof ConnectError ? bare(error) : error
+      }
     })
   }
+}
+
+/** The error without the headers it came with: they belong to the call behind the gateway, not to the one before it. */
+function bare(error: ConnectError): ConnectError {
+  const copy = new ConnectError(error.rawMessage, error.code, undefined, undefined, error)
+  copy.details = error.details
+  return copy
 }
 
 function passOn(header: (name: string) => string | string[] | null | undefined): Record<string, string> {

@@ -55,6 +55,7 @@ const preface = Buffer.from('PRI ')
 export function createListener({ host, port }: Address, onRequest: (request: Request, response: Response) => void) {
   const sessions = new Set<ServerHttp2Session>()
   const strangers = new Set<Socket>()
+  const sockets = new Set<Socket>()
   const current = new WeakMap<object, ServerResponse>()
   let closing = false
 
@@ -111,6 +112,8 @@ export function createListener({ host, port }: Address, onRequest: (request: Req
     const drop = () => socket.destroy()
     const timer = setTimeout(drop, headersTimeout)
     strangers.add(socket)
+    sockets.add(socket)
+    socket.once('close', () => sockets.delete(socket))
     const leave = () => {
       clearTimeout(timer)
       strangers.delete(socket)
@@ -118,14 +121,16 @@ export function createListener({ host, port }: Address, onRequest: (request: Req
       socket.off('error', drop)
       socket.off('close', leave)
     }
+    let first: Buffer = Buffer.alloc(0)
     const peek = () => {
-      const first: Buffer | null = socket.read()
-      if (first === null) return
-      socket.unshift(first)
+      const bytes: Buffer | null = socket.read()
+      if (bytes === null) return
+      first = Buffer.concat([first, bytes])
       const length = Math.min(first.length, preface.length)
       const isPrefix = first.subarray(0, length).equals(preface.subarray(0, length))
       if (isPrefix && length < preface.length) return
       leave()
+      socket.unshift(first)
       if (isPrefix) http2.emit('connection', socket)
       else http1?.call(server, socket)
     }
@@ -142,8 +147,9 @@ export function createListener({ host, port }: Address, onRequest: (request: Req
     // A connection that was busy when the server closed turns idle when its answer is out.
     const sweep = setInterval(() => server.closeIdleConnections(), 50)
     const cut = setTimeout(() => {
-      server.closeAllConnections()
+      // HTTP/2 streams that their client left half open would outlive their session.
       for (const session of sessions) session.destroy()
+      for (const socket of sockets) socket.destroy()
     }, graceMs)
     await closed
     clearInterval(sweep)

@@ -6,7 +6,8 @@ import { createRemoteTransport } from './remote.js'
 const settings = readSettings(process.env)
 if (!settings.httpAddress) throw new Error('AUTH_HTTP_ADDRESS is off: there is nothing for a gateway to do.')
 
-const transport = createRemoteTransport({ target: settings.serverUrl })
+const { serverUrl: target, tlsCa: ca, tlsCert: cert, tlsKey: key } = settings
+const transport = createRemoteTransport({ target, ...(ca && { tls: { ca, ...(cert && key && { cert, key }) } }) })
 const gateway = createGateway({
   transport,
   address: settings.httpAddress,

@@ -78,7 +78,7 @@ function createRead({ rpc: { input }, path, parameters = {}, body: bodyRule }: R
     }
 
     if (query) eachPair(query, give)
-    if (body && !bodyRule) readParameters(body, give)
+    if (body && !bodyRule) readParameters(body, fields, give)
     if (variable && segment !== undefined) {
       const name = decode(segment)
       // Clients generated from the interface may send the template itself and name the value in the query.
@@ -88,7 +88,11 @@ function createRead({ rpc: { input }, path, parameters = {}, body: bodyRule }: R
   }
 }
 
-function readParameters(body: Body, give: (name: string, value: string) => void): void {
+function readParameters(
+  body: Body,
+  known: ReadonlyMap<string, string>,
+  give: (name: string, value: string) => void,
+): void {
   if ('form' in body) {
     eachPair(body.form, give)
     return
@@ -96,8 +100,9 @@ function readParameters(body: Body, give: (name: string, value: string) => void)
   if (body.json === null) return
   if (!isObject(body.json)) throw new Fault('MALFORMED_REQUEST', 'The body must be a JSON object.')
   for (const [name, value] of Object.entries(body.json)) {
+    if (!known.has(name) || value === null) continue
     if (typeof value === 'string') give(name, value)
-    else if (value !== null) throw new Fault('MALFORMED_REQUEST', 'The parameters in the body must be strings.')
+    else throw new Fault('MALFORMED_REQUEST', 'The parameters in the body must be strings.')
   }
 }
 

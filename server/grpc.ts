@@ -31,7 +31,7 @@ export interface GrpcServer {
 }
 
 /** Mounts all RPCs on grpc-js, with health checking (grpc.health.v1) and reflection. */
-export async function createGrpcServer(deps: { calls: Calls; trustedProxies: readonly string[] }): Promise<GrpcServer> {
+export async function createGrpcServer(deps: { calls: Calls } & Trust): Promise<GrpcServer> {
   const server = new Server({
     'grpc.max_receive_message_length': largestMessage,
     'grpc.max_send_message_length': 4 * 1024 * 1024,
@@ -41,7 +41,7 @@ export async function createGrpcServer(deps: { calls: Calls; trustedProxies: rea
     'grpc.keepalive_timeout_ms': 20_000,
     'grpc.max_connection_idle_ms': 30 * 60_000,
   })
-  const trusted = toBlockList(deps.trustedProxies)
+  const trusts = createTrust(deps)
 
   for (const service of services) {
     const definition: Record<string, ServiceDefinition[string]> = {}
@@ -56,8 +56,8 @@ export async function createGrpcServer(deps: { calls: Calls; trustedProxies: rea
         responseSerialize: message => Buffer.from(toBinary(method.output, message)),
         responseDeserialize: bytes => fromBinary(method.output, bytes),
       }
-      handlers[method.localName] = (incoming: ServerUnaryCall<Message, Message>, callback: sendUnaryData<Message>) => {
-        const call = toCall(incoming, trusted)
+      handlers[method.localName] = (incoming: Incoming, callback: sendUnaryData<Message>) => {
+        const call = toCall(incoming, trusts)
         deps.calls.run(method, incoming.request, call).then(
           response => callback(null, response),
           refusal => callback(toStatus(refusal, call.requestId)),
@@ -112,11 +112,34 @@ function descriptors(): Uint8Array[] {
   return [...files.values()]
 }
 
-function toCall(incoming: ServerUnaryCall<Message, Message>, trusted: BlockList): Call {
+/** Whose word on the client's address is taken: that of gateways. */
+interface Trust {
+  /** Addresses and CIDR blocks of gateways, where callers present no certificates. */
+  readonly trustedProxies: readonly string[]
+  /** Names in the certificates of gateways, where callers present them. */
+  readonly gatewayNames: readonly string[]
+}
+
+type Incoming = ServerUnaryCall<Message, Message>
+
+/** Tells gateways from other callers. A certificate outweighs the address, which others on the network may take. */
+function createTrust({ trustedProxies, gatewayNames }: Trust): (incoming: Incoming, peer: string) => boolean {
+  const trusted = toBlockList(trustedProxies)
+  return (incoming, peer) => {
+    const certificate = incoming.getAuthContext().sslPeerCertificate
+    if (certificate?.subject) {
+      const names = certificate.subjectaltname?.split(', ').map(name => name.replace(/^DNS:/, '')) ?? []
+      return [certificate.subject.CN, ...names].some(name => gatewayNames.includes(String(name)))
+    }
+    return isIP(peer) !== 0 && trusted.check(peer, peer.includes(':') ? 'ipv6' : 'ipv4')
+  }
+}
+
+function toCall(incoming: Incoming, trusts: ReturnType<typeof createTrust>): Call {
   const metadata = incoming.metadata
   const text = (name: string) => metadata.get(name)[0]?.toString()
   const peer = peerAddress(incoming.getPeer())
-  const believed = isIP(peer) !== 0 && trusted.check(peer, peer.includes(':') ? 'ipv6' : 'ipv4')
+  const believed = trusts(incoming, peer)
   const forwarded = believed ? text('x-forwarded-for') : undefined
   const requestId = believed ? text('x-request-id') : undefined
   const controller = new AbortController()

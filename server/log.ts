@@ -68,10 +68,8 @@ function describe(error: unknown): unknown {
 function forHumans(line: string): string {
   const { time, level, msg, err, error, ...rest } = JSON.parse(line)
   const fields = Object.entries(rest).map(([name, value]) => `${name}=${JSON.stringify(value)}`)
-  const stack = (err ?? error)?.stack as string[] | undefined
-  const failure = (err ?? error) ? ` ${(err ?? error).type} ${(err ?? error).code ?? ''}` : ''
-  const head = [String(time).slice(11, 19), String(level).padEnd(5), msg, ...fields]
-    .filter(part => part !== undefined)
-    .join(' ')
-  return `${head}${failure}\n${stack && level !== 'debug' ? stack.map(place => `    ${place}\n`).join('') : ''}`
+  const { type, code, stack = [] } = err ?? error ?? {}
+  const head = [String(time).slice(11, 19), String(level).padEnd(5), msg, ...fields, type, code]
+  const places = (stack as string[]).map(place => `\n    ${place}`).join('')
+  return `${head.filter(part => part !== undefined).join(' ')}${places}\n`
 }

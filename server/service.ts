@@ -80,8 +80,8 @@ export async function startService(settings: Settings, log: Log): Promise<Servic
     const maintenance = startMaintenance(registry, settings, log)
     undo.push(async () => maintenance.stop())
 
-    const grpc = await createGrpcServer({ calls, trustedProxies: settings.trustedProxies })
-    const grpcPort = await grpc.listen(settings.grpcAddress, ServerCredentials.createInsecure())
+    const grpc = await createGrpcServer({ calls, ...settings })
+    const grpcPort = await grpc.listen(settings.grpcAddress, credentialsOf(settings))
     undo.push(() => grpc.close(grace))
     const addresses: { grpc: Address; http?: Address; metrics?: Address } = {
       grpc: { ...settings.grpcAddress, port: grpcPort },
@@ -107,4 +107,11 @@ export async function startService(settings: Settings, log: Log): Promise<Servic
     await stop()
     throw error
   }
+}
+
+/** TLS where certificates are set; callers must present one where the authority for theirs is set. */
+function credentialsOf({ tlsCert, tlsKey, tlsCa }: Settings): ServerCredentials {
+  if (!tlsCert || !tlsKey) return ServerCredentials.createInsecure()
+  const pair = { cert_chain: tlsCert, private_key: tlsKey }
+  return ServerCredentials.createSsl(tlsCa ?? null, [pair], tlsCa !== undefined)
 }

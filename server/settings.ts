@@ -4,6 +4,7 @@
  */
 import { readFileSync } from 'node:fs'
 import { isIP, isIPv4 } from 'node:net'
+import { createSecureContext, type SecureContextOptions } from 'node:tls'
 
 /** Where a server listens. Port 0 means any free port. */
 export interface Address {
@@ -66,7 +67,7 @@ const table = {
   bcryptCost: setting('AUTH_BCRYPT_COST', integer(4, 16), '12'),
   /** Shortest password accepted, in characters. */
   passwordMinLength: setting('AUTH_PASSWORD_MIN_LENGTH', integer(1, 256), '8'),
-  /** Path of a file with more passwords to refuse, one a line. */
+  /** Path of a file of passwords to refuse, one a line, in place of the built-in list. */
   passwordDenylist: optional('AUTH_PASSWORD_DENYLIST', text),
   /** How long a token is good, in seconds. */
   tokenTtl: setting('AUTH_TOKEN_TTL', duration, '1h'),
@@ -84,6 +85,15 @@ const table = {
   mailLocale: setting('AUTH_MAIL_LOCALE', oneOf('pt-BR', 'en'), 'pt-BR'),
   /** Revision of the interface that the base path serves. */
   defaultRevision: setting('AUTH_DEFAULT_REVISION', oneOf('1.0.0', '1.0.2'), '1.0.2'),
+  /**
+   * Certificate and key, PEM files: of the gRPC server, or of a gateway towards it. Unset: no TLS.
+   */
+  tlsCert: optional('AUTH_TLS_CERT', pem('CERTIFICATE')),
+  tlsKey: optional('AUTH_TLS_KEY', pem('PRIVATE KEY')),
+  /** Authority that the certificate of the other side must come from, PEM file. With it, callers must present one. */
+  tlsCa: optional('AUTH_TLS_CA', pem('CERTIFICATE')),
+  /** Names in certificates (common name or DNS name) of gateways: they may tell the address of the client they serve. */
+  gatewayNames: setting('AUTH_GATEWAY_NAMES', list(text), 'auth-gateway'),
   /** Least severe level that is logged. */
   logLevel: setting('AUTH_LOG_LEVEL', oneOf('trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'), 'info'),
 }
@@ -117,6 +127,9 @@ export function readSettings(env: Readonly<Record<string, string | undefined>>):
     if (!env.AUTH_MASTER_KEY && !env.AUTH_MASTER_KEY_FILE)
       faults.push('AUTH_MASTER_KEY: is required with DATABASE_URL; make one with `openssl rand -base64 32` and keep it')
   }
+  const { tlsCert: cert, tlsKey: key, tlsCa: ca } = values as Partial<Read>
+  if (!cert !== !key) faults.push('AUTH_TLS_CERT, AUTH_TLS_KEY: set both or neither')
+  else faults.push(...tlsFault({ cert, key, ca }))
   faults.push(...unknownNames(env))
   if (faults.length > 0) throw new Error(`Wrong settings:\n${faults.map(fault => `  ${fault}`).join('\n')}`)
 
@@ -148,14 +161,14 @@ function lookUp({ name, secret }: Setting<unknown>, env: Readonly<Record<string,
   return content
 }
 
-/** A mistyped name would silently leave its default in force. */
+/** A mistyped name would silently leave its default in force. Names far from ours belong to somebody else. */
 function unknownNames(env: Readonly<Record<string, string | undefined>>): string[] {
   const known = Object.values(table).flatMap(({ name, secret }) => (secret ? [name, `${name}_FILE`] : [name]))
   return Object.keys(env)
     .filter(name => name.startsWith('AUTH_') && !known.includes(name))
-    .map(name => {
-      const [near] = known.map(other => ({ other, steps: distance(name, other) })).sort((a, b) => a.steps - b.steps)
-      return `${name}: there is no such setting${near && near.steps <= 3 ? `; did you mean ${near.other}?` : ''}`
+    .flatMap(name => {
+      const near = known.find(other => distance(name, other) <= 2)
+      return near ? [`${name}: there is no such setting; did you mean ${near}?`] : []
     })
 }
 
@@ -169,6 +182,30 @@ function distance(a: string, b: string): number {
     row = next
   }
   return row[b.length]!
+}
+
+/** Reads a PEM file (RFC 7468) that must hold a block of this kind. */
+function pem(kind: string) {
+  return (path: string): Buffer => {
+    let content: Buffer
+    try {
+      content = readFileSync(path)
+    } catch (error) {
+      throw new Fault(`the file can’t be read (${(error as NodeJS.ErrnoException).code})`)
+    }
+    if (!content.includes(`${kind}-----`)) throw new Fault(`the file holds no PEM block of a ${kind.toLowerCase()}`)
+    return content
+  }
+}
+
+/** Whether TLS can be spoken with these; certificate and key must belong together. */
+function tlsFault(files: { cert?: Buffer | undefined; key?: Buffer | undefined; ca?: Buffer | undefined }): string[] {
+  try {
+    createSecureContext(files as SecureContextOptions)
+    return []
+  } catch (error) {
+    return [`AUTH_TLS_CERT, AUTH_TLS_KEY, AUTH_TLS_CA: can’t be used together (${(error as { code?: string }).code})`]
+  }
 }
 
 function text(value: string): string {
@@ -194,17 +231,14 @@ function addressOrOff(value: string): Address | undefined {
   }
 }
 
+/** A gRPC target: a name such as `dns:///auth.example:50051`, or host:port, written as a URL or not. */
 function target(value: string): string {
   if (/^(dns|ipv4|ipv6|unix|xds):\S+$/.test(value)) return value
-  const plain = /^https?:\/\/[^/?#@\s]+\/?$/.test(value) && URL.canParse(value)
-  if (!plain) {
-    try {
-      address(value)
-    } catch {
-      throw new Fault('expected host:port, http(s)://host:port, or a gRPC name such as dns:///auth.example:50051')
-    }
+  try {
+    return write(address(value.replace(/^https?:\/\/(.*?)\/?$/, '$1')))
+  } catch {
+    throw new Fault('expected host:port, http(s)://host:port, or a gRPC name such as dns:///auth.example:50051')
   }
-  return value
 }
 
 function url(expected: string, ...protocols: string[]) {

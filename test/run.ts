@@ -8,6 +8,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { fileURLToPath } from 'node:url'
+import { stripVTControlCharacters } from 'node:util'
 import { startEmbedded } from '../server/models/embedded.js'
 import { makeTemplate } from './_helpers/database.js'
 
@@ -47,10 +48,11 @@ async function testFiles(): Promise<string[]> {
     .sort()
 }
 
-/** Runs AVA, shows what it reports in TAP (https://testanything.org), and counts every failure, crashes included. */
+/** Runs AVA, shows its report, and counts: crashed files, timeouts and stray errors are failures too. */
 async function runAva(server: string): Promise<typeof outcome> {
   if (files.length === 0 && options.length === 0) return { passed: 0, failed: 0 }
-  const child = spawn(process.execPath, [ava, '--tap', ...options, ...files], {
+  const color = process.stdout.isTTY ? ['--color'] : []
+  const child = spawn(process.execPath, [ava, ...color, ...options, ...files], {
     env: { ...process.env, TEST_DATABASE_URL: server, NODE_ENV: 'test' },
     stdio: ['ignore', 'pipe', 'inherit'],
   })
@@ -60,22 +62,20 @@ async function runAva(server: string): Promise<typeof outcome> {
 
   let passed = 0
   let failed = 0
-  let reported = 0
-  let finished = false
+  let crashes = 0
+  let strayErrors = 0
   for await (const line of createInterface({ input: child.stdout })) {
-    const passes = /^ok \d+ - (.*)$/.exec(line)
-    if (passes && !/ # (SKIP|TODO)/i.test(line)) passed++
-    if (/^not ok /.test(line) && !/ # TODO/i.test(line)) failed++
-    // Tests that never ended are in AVA's own sum only.
-    const sum = /^# fail (\d+)/.exec(line)
-    if (sum) {
-      finished = true
-      reported = Number(sum[1])
-    }
-    if (passes) console.log(`✔ ${passes[1]}`)
-    else if (!/^(TAP version|1\.\.|# (tests|pass|fail|skip|todo) |\s*$)/.test(line)) console.log(line)
+    console.log(line)
+    const plain = stripVTControlCharacters(line).trim()
+    const count = Number.parseInt(plain.replace(/^✘ /, ''), 10)
+    if (plain.startsWith('✔ ')) passed++
+    else if (/^\d+ (tests?|hooks?) failed$|^\d+ tests? remained pending/.test(plain)) failed += count
+    else if (/^✘ \d+ tests? remaining in /.test(plain)) failed += count
+    else if (/^\d+ (uncaught exception|unhandled rejection)s?$/.test(plain)) strayErrors += count
+    else if (/^✘ (.* exited |No tests found|Internal error|Exiting due to |Timed out|Couldn’t find)/.test(plain))
+      crashes++
   }
-  failed = Math.max(failed, reported)
-  if ((await exit) !== 0 || !finished || passed === 0) failed = Math.max(failed, 1)
+  failed += Math.max(crashes, strayErrors)
+  if ((await exit) !== 0 || passed === 0) failed = Math.max(failed, 1)
   return { passed, failed }
 }

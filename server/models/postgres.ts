@@ -102,6 +102,8 @@ export function startAs(
     `--reuid=${user.uid}`,
     `--regid=${user.gid}`,
     '--clear-groups',
+    // initdb asks access(2), which heeds capabilities only with this bit (capabilities(7)).
+    '--securebits=+no_setuid_fixup',
     `--inh-caps=${capability}`,
     `--ambient-caps=${capability}`,
   ]

@@ -1,6 +1,6 @@
 import type { Transaction } from 'sequelize'
-import type { AuditEvent } from './audit.js'
 import { knownAddressDays, limits, type Subjects } from './attempt.js'
+import type { AuditEvent } from './audit.js'
 import type { Database, Statement } from './database.js'
 import type { Role } from './user.js'
 
@@ -141,7 +141,6 @@ export function createSignIns(database: Database, subjects: Subjects): SignIns {
       ]
       await database.run(succeed, values, transaction)
     },
-    knows: async (userId, address) =>
-      (await database.run(knows, [userId, subjects.knownAddress(address)])).length > 0,
+    knows: async (userId, address) => (await database.run(knows, [userId, subjects.knownAddress(address)])).length > 0,
   }
 }

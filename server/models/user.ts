@@ -220,7 +220,12 @@ export interface Users {
    * Sets the password, revokes every token and voids a mailed recovery key. With `generation`, only while the token
    * generation is still that one. Returns whom it concerned, if anyone.
    */
-  changePassword(id: number, passwordHash: string, generation: number | null, t: Transaction): Promise<Owner | undefined>
+  changePassword(
+    id: number,
+    passwordHash: string,
+    generation: number | null,
+    t: Transaction,
+  ): Promise<Owner | undefined>
   /** The people who fit, by id. */
   list(filter: UserFilter): Promise<Person[]>
   /** Shuts a person out and revokes every token. */

@@ -68,7 +68,8 @@ export interface TestService {
 export function serviceForFile(env: Record<string, string> = {}): TestService {
   const service = {} as TestService
   const cleanUps: (() => Promise<void>)[] = []
-  test.before(async () => {
+  // Serial, so that the hooks of the file find it running.
+  test.serial.before(async () => {
     Object.assign(service, await startTestService({ teardown: work => void cleanUps.push(work) }, env))
   })
   test.after.always(async () => {

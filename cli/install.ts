@@ -1,0 +1,46 @@
+import type { Command } from 'commander'
+import { jsonOption, printJson, say } from './output.js'
+import { withPasswords, withRegistry } from './session.js'
+
+/** Adds `auth-admin install`. */
+export function addInstall(program: Command): void {
+  program
+    .command('install')
+    .description('Make the database ready, or bring it up to date. What is there stays; run it as often as you like.')
+    .addOption(jsonOption())
+    .addHelpText(
+      'after',
+      `
+Creates or updates the tables, and where there is none yet: the first signing key, security questions in Portuguese,
+and the default administrator AUTH_ADMIN_USERNAME with AUTH_ADMIN_PASSWORD. Without AUTH_ADMIN_PASSWORD a random
+password is made, printed once (never with --json), and kept in the file initial-admin-password of AUTH_DATA_DIR.
+
+Examples:
+  $ auth-admin install
+  $ AUTH_ADMIN_USERNAME=root AUTH_ADMIN_PASSWORD_FILE=/run/secrets/admin auth-admin install`,
+    )
+    .action(async (options: { json?: boolean }) => {
+      const done = await withRegistry(
+        async session => {
+          const { install } = await import('../server/installation.js')
+          const { registry, settings, actor } = session
+          return withPasswords(session, passwords => install(registry, settings, passwords, actor))
+        },
+        { create: true },
+      )
+      const { migrations, signingKey, questions, administrator, password } = done
+      if (options.json) {
+        printJson({ migrations, signingKey, questions, administrator, passwordFile: password?.file })
+        return
+      }
+      if (migrations.length > 0) say(`Tables       ${migrations.join(', ')}`)
+      if (signingKey) say(`Signing key  ${signingKey}`)
+      if (questions > 0) say(`Questions    ${questions} added`)
+      if (administrator)
+        say(`Administrator ${administrator}${password ? '' : ', with the password of AUTH_ADMIN_PASSWORD'}`)
+      if (password) say(`Password     ${password.text}\n`)
+      if (password) say(`It is kept in ${password.file}. Delete the file once you have it.`)
+      const changed = migrations.length > 0 || signingKey || questions > 0 || administrator
+      say(changed ? 'The registry is installed.' : 'The registry is installed already; nothing was changed.')
+    })
+}

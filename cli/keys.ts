@@ -1,0 +1,69 @@
+import type { Command } from 'commander'
+import { jsonOption, printJson, printTable, say, warn } from './output.js'
+import { withRegistry } from './session.js'
+
+/** Adds `auth-admin keys`. */
+export function addKeys(program: Command): void {
+  const keys = program.command('keys').description('Keys that sign tokens')
+
+  keys
+    .command('list')
+    .description('List the keys that verify tokens, the newest first. Private keys are never shown.')
+    .addOption(jsonOption())
+    .addHelpText(
+      'after',
+      `
+States: published (known to verifiers, doesn't sign yet), signing, retiring (verifies the tokens it signed).
+Times are in UTC.
+
+Example:
+  $ auth-admin keys list`,
+    )
+    .action(async (options: { json?: boolean }) => {
+      const all = await withRegistry(({ registry }) => registry.signingKeys.all())
+      const now = Date.now()
+      const signing = all.find(({ signsAt }) => signsAt.getTime() <= now)
+      const rows = all.map(key => ({
+        kid: key.kid,
+        state: key === signing ? 'signing' : key.signsAt.getTime() > now ? 'published' : 'retiring',
+        signs_at: key.signsAt,
+        ...(key.verifiesUntil && { verifies_until: key.verifiesUntil }),
+      }))
+      if (options.json) return printJson(rows)
+      const cells = rows.map(row => [row.kid, row.state, row.signs_at, row.verifies_until])
+      printTable(
+        ['kid', 'state', 'signs from', 'verifies until'],
+        cells,
+        'There are no keys: run `auth-admin install`.',
+      )
+    })
+
+  keys
+    .command('rotate')
+    .description('Publish a new key that takes over signing. Nobody is logged out.')
+    .option('--now', 'sign with it at once: verifiers that hold an older key set refuse new tokens for some minutes')
+    .addOption(jsonOption())
+    .addHelpText(
+      'after',
+      `
+The new key signs once every verifier knows it, 600 seconds after it is published; the old one verifies until its last
+token has expired. Use --now only when the old key may have been stolen.
+
+Example:
+  $ auth-admin keys rotate`,
+    )
+    .action(async (options: { now?: boolean; json?: boolean }) => {
+      const { publishLead } = await import('../server/models/signingkey.js')
+      const lead = options.now ? 0 : publishLead
+      const kid = await withRegistry(async ({ registry, settings, change }) =>
+        change(async t => {
+          const { tokenTtl } = settings
+          const result = (await registry.signingKeys.rotate({ force: true, lead, tokenTtl }, t))!
+          return { result, event: { action: 'signing-key.rotate', object: `signing-key:${result}` } }
+        }),
+      )
+      if (options.now) warn('Verifiers that have not fetched the key set since may refuse new tokens for some minutes.')
+      if (options.json) return printJson({ kid, signs_in_seconds: lead })
+      say(`Key ${kid} is published${lead > 0 ? ` and signs in ${lead / 60} minutes` : ' and signs from now on'}.`)
+    })
+}

@@ -1,0 +1,77 @@
+import { readFile } from 'node:fs/promises'
+import { text as readAll } from 'node:stream/consumers'
+import { type Command, Option } from 'commander'
+import type { Person } from '../server/models/user.js'
+import type { Settings } from '../server/settings.js'
+import { askPassword, canAsk } from './ask.js'
+import { fail, misuse } from './failure.js'
+import { withPasswords } from './session.js'
+import { changeUser, type Named, withUser } from './users.js'
+
+/** What the letter about it names as the place it came from. */
+const place = 'auth-admin'
+
+/** Adds `auth-admin users set-password`. */
+export function addSetPassword(users: Command): void {
+  withUser(users.command('set-password'))
+    .description('Set a password and log the person out everywhere. It gets a letter about it at its e-mail address.')
+    .addOption(new Option('--password-file <file>', 'file that holds the password; - for standard input'))
+    .addHelpText(
+      'after',
+      `
+The password obeys the rules of sign-up. A line break at the end of the file doesn't count. At a terminal it is asked
+for twice, without showing it. It can't be given on the command line, where other users of the system could see it.
+
+Examples:
+  $ auth-admin users set-password '(11)98765-4321'
+  $ auth-admin users set-password admin --password-file /run/secrets/admin
+  $ generate-password | auth-admin users set-password admin --password-file -`,
+    )
+    .action(async (name: string | undefined, options: Named & { passwordFile?: string }) => {
+      if (options.passwordFile === undefined && !canAsk(options)) {
+        misuse('Give the file with the new password with --password-file, or - for standard input.')
+      }
+      await changeUser(name, options, async (session, person) => {
+        const { users, letters } = session.registry
+        const check = await createCheck(person, session.settings)
+        const password = await choosePassword(options.passwordFile, check)
+        const turn = { account: person.usernameKey, deadline: Number.POSITIVE_INFINITY }
+        const hash = await withPasswords(session, passwords => passwords.hash(password, 'password', turn))
+        return {
+          event: { action: 'user.set-password' },
+          async work(t) {
+            const changed = await users.changePassword(person.id, hash, null, t)
+            if (!changed) fail('The user is gone.')
+            const parameters = { userId: person.id, at: new Date().toISOString(), address: place }
+            const { mailLocale } = session.settings
+            if (changed.email) await letters.add({ kind: 'password-changed', parameters }, mailLocale, t)
+            return true
+          },
+          done: 'has the new password',
+        }
+      })
+    })
+}
+
+async function createCheck(person: Person, settings: Settings): Promise<(password: string) => string | undefined> {
+  const { checkPassword, createPasswordPolicy } = await import('../server/passwords.js')
+  const { passwordMinLength: minLength, passwordDenylist: denylistFile } = settings
+  const policy = createPasswordPolicy({ minLength, ...(denylistFile && { denylistFile }) })
+  const words = { ...person, institution: person.institution ?? undefined, email: person.email ?? undefined }
+  return password => checkPassword(password, words, policy)
+}
+
+async function choosePassword(
+  file: string | undefined,
+  check: (password: string) => string | undefined,
+): Promise<string> {
+  if (file === undefined) return askPassword(check)
+  const content = file === '-' ? await readAll(process.stdin) : await readPasswordFile(file)
+  const password = content.replace(/\r?\n$/, '')
+  const problem = check(password)
+  return problem ? fail(`The new password is not acceptable. ${problem}`) : password
+}
+
+async function readPasswordFile(file: string): Promise<string> {
+  return readFile(file, 'utf8').catch(error => fail(`The file of --password-file can’t be read (${error.code}).`))
+}

@@ -1,0 +1,142 @@
+import { type Command, Option } from 'commander'
+import type { QuestionRow } from '../server/models/question.js'
+import type { Registry } from '../server/registry.js'
+import { askText, canAsk, given, readText } from './ask.js'
+import { fail, misuse } from './failure.js'
+import { jsonOption, printJson, printTable, say } from './output.js'
+import { withRegistry } from './session.js'
+
+/** Adds `auth-admin questions`. */
+export function addQuestions(program: Command): void {
+  const questions = program.command('questions').description('Security questions that people may answer')
+
+  questions
+    .command('add')
+    .description('Offer a new question.')
+    .addOption(new Option('--question <text>', 'its text, unique whatever case and accents').argParser(readText))
+    .addOption(jsonOption())
+    .addHelpText('after', "\nExample:\n  $ auth-admin questions add --question 'Qual é o seu livro preferido?'")
+    .action(async (options: { question?: string; json?: boolean }) => {
+      const text = await given(
+        options.question,
+        'The question:',
+        'Give the text of the question with --question.',
+        options,
+      )
+      const added = await withRegistry(async ({ registry, change }) => {
+        const questionKey = await keyOf(text)
+        return change(async t => {
+          const row = { question: text, questionKey, active: true }
+          const result = await unique(registry.questions.table.create(row, { transaction: t }), registry, questionKey)
+          return { result, event: { action: 'question.add', object: `question:${result.id}` } }
+        })
+      })
+      show(added, options, `Question ${added.id} is offered.`)
+    })
+
+  questions
+    .command('list')
+    .description('List all questions by id, retired ones included.')
+    .addOption(jsonOption())
+    .addHelpText('after', '\nExample:\n  $ auth-admin questions list --json')
+    .action(async (options: { json?: boolean }) => {
+      const rows = await withRegistry(({ registry }) => registry.questions.all())
+      if (options.json) return printJson(rows.map(toJson))
+      const cells = rows.map(({ id, question, active }) => [id, question, active ? 'offered' : 'retired'])
+      printTable(['id', 'question', 'state'], cells, 'There are no questions.')
+    })
+
+  questions
+    .command('edit')
+    .description('Change the text of a question. Answers already saved stay and count for the new text.')
+    .argument('[question]', 'id or present text')
+    .addOption(new Option('--question <text>', 'its new text').argParser(readText))
+    .addOption(jsonOption())
+    .addHelpText('after', "\nExample:\n  $ auth-admin questions edit 3 --question 'Qual era o nome da sua escola?'")
+    .action(async (wanted: string | undefined, options: { question?: string; json?: boolean }) => {
+      const named = await nameOf(wanted, options)
+      const edited = await withRegistry(async ({ registry, change }) => {
+        const found = await findQuestion(registry, named)
+        const text = options.question || (await askForText(options, found.question))
+        const questionKey = await keyOf(text)
+        return change(async t => {
+          const row = await found.reload({ transaction: t, lock: t.LOCK.UPDATE })
+          if (row.question === text) return { result: row }
+          const result = await unique(
+            row.update({ question: text, questionKey }, { transaction: t }),
+            registry,
+            questionKey,
+          )
+          return { result, event: { action: 'question.edit', object: `question:${row.id}` } }
+        })
+      })
+      show(edited, options, `Question ${edited.id} is saved.`)
+    })
+
+  const verbs = [
+    { verb: 'retire', active: false, about: 'Take no new answers to a question. Answers already saved still count.' },
+    { verb: 'restore', active: true, about: 'Offer a retired question again.' },
+  ]
+  for (const { verb, active, about } of verbs) {
+    questions
+      .command(verb)
+      .description(about)
+      .argument('[question]', 'id or text')
+      .addOption(jsonOption())
+      .addHelpText('after', `\nExample:\n  $ auth-admin questions ${verb} 3`)
+      .action(async (wanted: string | undefined, options: { json?: boolean }) => {
+        const named = await nameOf(wanted, options)
+        const { row, changed } = await withRegistry(async ({ registry, change }) => {
+          const found = await findQuestion(registry, named)
+          return change(async t => {
+            const row = await found.reload({ transaction: t, lock: t.LOCK.UPDATE })
+            const changed = row.active !== active
+            if (changed) await row.update({ active }, { transaction: t })
+            const event = { action: `question.${verb}`, object: `question:${row.id}` }
+            return { result: { row, changed }, ...(changed && { event }) }
+          })
+        })
+        show(row, options, `Question ${row.id} is ${active ? 'offered' : 'retired'}${changed ? '' : ' already'}.`)
+      })
+  }
+}
+
+async function findQuestion({ questions }: Registry, wanted: string) {
+  const { questionKey } = await import('../server/names.js')
+  const id = /^#?(\d{1,9})$/.exec(wanted.trim())?.[1]
+  const byId = id === undefined ? null : await questions.table.findByPk(Number(id))
+  const found = byId ?? (await questions.table.findOne({ where: { questionKey: questionKey(wanted) } }))
+  return found ?? fail(`There is no question ${wanted.trim()}: see \`auth-admin questions list\`.`)
+}
+
+function nameOf(wanted: string | undefined, options: { json?: boolean }): Promise<string> {
+  return given(wanted, 'Which question (id or text)?', 'Say which question: give its id or text.', options)
+}
+
+async function askForText(options: { json?: boolean; question?: string }, fallback: string): Promise<string> {
+  if (options.question !== undefined || !canAsk(options)) misuse('Give the new text of the question with --question.')
+  return askText('The question:', { required: true, fallback })
+}
+
+async function keyOf(text: string): Promise<string> {
+  const { questionKey } = await import('../server/names.js')
+  return questionKey(text) || misuse('The text of --question has nothing in it to compare.')
+}
+
+async function unique<T>(work: Promise<T>, { questions }: Registry, questionKey: string): Promise<T> {
+  const { brokenConstraint } = await import('../server/models/database.js')
+  return work.catch(async error => {
+    if (brokenConstraint(error) !== 'questions_question_key_key') throw error
+    const same = await questions.table.findOne({ where: { questionKey } })
+    return fail(`Question ${same?.id ?? ''} has this text already${same?.active === false ? ', and is retired' : ''}.`)
+  })
+}
+
+function toJson({ id, question, active }: QuestionRow) {
+  return { id, question, active: active ? 1 : 0 }
+}
+
+function show(row: QuestionRow, { json }: { json?: boolean }, sentence: string): void {
+  if (json) printJson(toJson(row))
+  else say(sentence)
+}

@@ -1,0 +1,92 @@
+import { existsSync } from 'node:fs'
+import { userInfo } from 'node:os'
+import { join } from 'node:path'
+import type { Transaction } from 'sequelize'
+import type { AuditEvent } from '../server/models/audit.js'
+import type { Passwords } from '../server/passwords.js'
+import type { Registry } from '../server/registry.js'
+import type { Settings } from '../server/settings.js'
+import { fail } from './failure.js'
+
+/** What a command works with. */
+export interface Session {
+  readonly settings: Settings
+  readonly registry: Registry
+  /** Who runs it, for the record: `cli:<system user>`. */
+  readonly actor: string
+  /**
+   * Makes a change and records it as an event, in one transaction. `work` returns its result and the event; without an
+   * event it changed nothing.
+   */
+  change<T>(work: (t: Transaction) => Promise<{ result: T; event?: Change }>): Promise<T>
+}
+
+/** An event but for what is the same for all events of a command. */
+export type Change = Pick<AuditEvent, 'action' | 'subject_id' | 'object' | 'reason'>
+
+/**
+ * Opens the registry that the settings name, whether the service runs or not, and closes it when `work` has ended.
+ * `create` lets it make an embedded database that isn't there yet.
+ */
+export async function withRegistry<T>(work: (session: Session) => Promise<T>, { create = false } = {}): Promise<T> {
+  const { readSettings } = await import('../server/settings.js')
+  const settings = readSettings(process.env)
+  if (!create && !settings.databaseUrl && !existsSync(join(settings.dataDir, 'postgres'))) {
+    fail(
+      `There is no registry in ${settings.dataDir}: run \`auth-admin install\` first, or set DATABASE_URL or AUTH_DATA_DIR.`,
+    )
+  }
+  const [{ openRegistry }, { createLog }] = await Promise.all([
+    import('../server/registry.js'),
+    import('../server/log.js'),
+  ])
+  const level = settings.logLevel === 'info' ? 'warn' : settings.logLevel
+  const log = createLog(level, line => process.stderr.write(`${JSON.parse(line).level}: ${JSON.parse(line).msg}\n`))
+  const registry = await openRegistry(settings, { log, connections: 3 })
+  const stop = () => void registry.close().finally(() => process.exit(130))
+  process.once('SIGINT', stop).once('SIGTERM', stop)
+  const actor = `cli:${systemUser()}`
+  try {
+    return await work({
+      settings,
+      registry,
+      actor,
+      change: work =>
+        registry.database.transact(async t => {
+          const { result, event } = await work(t)
+          if (event) await registry.audit.append({ ...event, outcome: 'ok', actor }, t)
+          return result
+        }),
+    })
+  } finally {
+    process.off('SIGINT', stop).off('SIGTERM', stop)
+    await registry.close()
+  }
+}
+
+/** Runs `work` with what hashes passwords, on one thread that ends with it. */
+export async function withPasswords<T>(
+  { settings, registry }: Pick<Session, 'settings' | 'registry'>,
+  work: (passwords: Passwords) => Promise<T>,
+): Promise<T> {
+  const [{ createHashing }, { createPasswords }] = await Promise.all([
+    import('../server/hashing.js'),
+    import('../server/passwords.js'),
+  ])
+  const cost = settings.bcryptCost
+  const hashing = createHashing({ cost, threads: 1, patience: 60_000 })
+  try {
+    return await work(createPasswords({ pepper: registry.vault.pepper, cost, hashing }))
+  } finally {
+    await hashing.close()
+  }
+}
+
+/** A user id without a name (in a container) stands for itself. */
+function systemUser(): string {
+  try {
+    return userInfo().username
+  } catch {
+    return String(process.getuid?.() ?? 'unknown')
+  }
+}

@@ -1,0 +1,326 @@
+import { type Command, Option } from 'commander'
+import type { Person, Role } from '../server/models/user.js'
+import type { Registry } from '../server/registry.js'
+import { askChoice, askText, canAsk, readId, readNumber, readText } from './ask.js'
+import { fail, misuse } from './failure.js'
+import { addLocks } from './locks.js'
+import { findOrganization } from './organizations.js'
+import { jsonOption, printJson, printRecord, printTable, say } from './output.js'
+import { addSetPassword } from './passwords.js'
+import { type Session, withRegistry } from './session.js'
+
+const roles = ['ROLE_ADMIN', 'ROLE_INSTITUTION', 'ROLE_CLIENT']
+
+/** How a command names a person. */
+export interface Named {
+  readonly id?: number
+  readonly json?: boolean
+}
+
+/** Adds `auth-admin users`. */
+export function addUsers(program: Command): void {
+  const users = program
+    .command('users')
+    .description('People: look-up, activation, suspension, recovery address, password, locks')
+    .addHelpText('after', '\nA user is named by its username in any spelling, by #id, or by --id.')
+
+  users
+    .command('list')
+    .description('List people by id. Only --json holds every field. Passwords and answers are in neither.')
+    .addOption(new Option('--role <role>', 'only this role').choices(roles))
+    .addOption(new Option('--active', 'only active people').conflicts('inactive'))
+    .option('--inactive', 'only people not yet activated, or suspended')
+    .option('--suspended', 'only suspended people')
+    .addOption(new Option('--organization <organization>', 'only members of it: id or name').argParser(readText))
+    .addOption(
+      new Option('--search <text>', 'only with this in username, nickname or e-mail address').argParser(readText),
+    )
+    .addOption(new Option('--limit <number>', 'at most so many').argParser(readNumber(1)).default(100))
+    .addOption(
+      new Option('--after-id <id>', 'only ids after this one, to go on from an earlier list').argParser(readNumber(0)),
+    )
+    .addOption(jsonOption())
+    .addHelpText(
+      'after',
+      `
+Examples:
+  $ auth-admin users list --inactive --role ROLE_INSTITUTION
+  $ auth-admin users list --organization 'Escola Azul' --limit 50 --after-id 1200 --json`,
+    )
+    .action(async (options: ListOptions) => {
+      const { people, json } = await withRegistry(async ({ registry }) => {
+        const { role, organization, search, suspended, afterId, limit } = options
+        const found = organization === undefined ? undefined : await findOrganization(registry, organization)
+        const people = await registry.users.list({
+          ...(role && { role }),
+          ...((options.active || options.inactive) && { active: options.active === true }),
+          ...(suspended && { suspended }),
+          ...(found && { organizationId: found.id }),
+          ...(search && { search }),
+          ...(afterId !== undefined && { afterId }),
+          limit,
+        })
+        return { people, json: options.json && (await Promise.all(people.map(person => listed(person, registry)))) }
+      })
+      if (json) return printJson(json)
+      const cells = people.map(({ id, username, role, email, organizationName, ...person }) => {
+        return [id, username, role.slice('ROLE_'.length), state(person), email, organizationName]
+      })
+      printTable(['id', 'username', 'role', 'state', 'email', 'organization'], cells, 'There are no such users.')
+      const last = people.at(-1)
+      if (last && people.length === options.limit) say(`There may be more: go on with --after-id ${last.id}.`)
+    })
+
+  withUser(users.command('show'))
+    .description('Show a person, with the activation keys of its organization and of its own.')
+    .addHelpText(
+      'after',
+      "\nExamples:\n  $ auth-admin users show '(11)98765-4321'\n  $ auth-admin users show --id 7 --json",
+    )
+    .action(async (name: string | undefined, options: Named) => {
+      const wanted = await userName(name, options)
+      const user = await withRegistry(async ({ registry }) => toJson(await findUser(registry, wanted), registry))
+      if (options.json) return printJson(user)
+      const { partnerOrganization: organization, providerActivationKey: key, active, ...rest } = user
+      printRecord({
+        ...rest,
+        active: active === 1,
+        partnerOrganization: organization && `${organization.name} (#${organization.id})`,
+        'activationkey of it': organization?.activationkey,
+        providerActivationKey: key?.activationkey,
+      })
+    })
+
+  withUser(users.command('activate'))
+    .description('Activate a person of any role, without a key.')
+    .addOption(
+      new Option(
+        '--organization <organization>',
+        'organization to belong to, id or name; ROLE_ADMIN needs none',
+      ).argParser(readText),
+    )
+    .addHelpText('after', "\nExample:\n  $ auth-admin users activate '(11)98765-4321' --organization 'Escola Azul'")
+    .action(async (name: string | undefined, options: Named & { organization?: string }) => {
+      await changeUser(name, options, async (session, person) => {
+        const chosen = person.active ? undefined : await chooseOrganization(session, person, options)
+        return {
+          event: { action: 'user.activate', ...(chosen && { object: `organization:${chosen}` }) },
+          async work(t) {
+            const { users, organizations } = session.registry
+            const locked = (await users.lock(person.usernameKey, t))!
+            if (locked.suspended) fail(`${person.username} is suspended: run \`auth-admin users resume\` first.`)
+            if (locked.active) return false
+            if (chosen !== undefined && !(await organizations.isActive(chosen, t))) {
+              fail(`Organization ${chosen} is inactive: run \`auth-admin organizations activate ${chosen}\` first.`)
+            }
+            await users.activate(locked, chosen ?? null, t)
+            return true
+          },
+          done: 'is active',
+        }
+      })
+    })
+
+  withUser(users.command('suspend'))
+    .description('Shut a person out: it can’t sign in, and every token of it is revoked at once.')
+    .addHelpText('after', "\nExample:\n  $ auth-admin users suspend '(11)98765-4321'")
+    .action((name: string | undefined, options: Named) =>
+      changeUser(name, options, async ({ registry: { users } }, person) => ({
+        event: { action: 'user.suspend' },
+        async work(t) {
+          if ((await users.lock(person.usernameKey, t))?.suspended) return false
+          await users.suspend(person.id, t)
+          return true
+        },
+        done: 'is suspended',
+      })),
+    )
+
+  withUser(users.command('resume'))
+    .description('End a suspension. Tokens from before stay revoked.')
+    .addHelpText('after', "\nExample:\n  $ auth-admin users resume '(11)98765-4321'")
+    .action((name: string | undefined, options: Named) =>
+      changeUser(name, options, async ({ registry: { users } }, person) => ({
+        event: { action: 'user.resume' },
+        async work(t) {
+          if (!(await users.lock(person.usernameKey, t))?.suspended) return false
+          await users.resume(person.id, t)
+          return true
+        },
+        done: 'is not suspended',
+      })),
+    )
+
+  withUser(users.command('set-email'))
+    .description('Set the address that recovery keys go to, or remove it.')
+    .argument('[address]', 'e-mail address (RFC 5321)')
+    .option('--remove', 'leave the person without an address')
+    .addHelpText(
+      'after',
+      `
+Examples:
+  $ auth-admin users set-email '(11)98765-4321' ana@example.org
+  $ auth-admin users set-email --id 7 ana@example.org
+  $ auth-admin users set-email '(11)98765-4321' --remove`,
+    )
+    .action(async (first: string | undefined, second: string | undefined, options: Named & { remove?: boolean }) => {
+      // With --id the only argument is the address.
+      const [name, address] = options.id !== undefined && second === undefined ? [undefined, first] : [first, second]
+      if (options.remove && address !== undefined) misuse('Give an address or --remove, not both.')
+      const wanted = await userName(name, options)
+      const email = options.remove ? null : await chooseAddress(address, options)
+      await changeUser(wanted, { ...options, id: undefined }, async ({ registry: { users } }, person) => ({
+        event: { action: 'user.set-email', reason: email === null ? 'removed' : 'set' },
+        async work(t) {
+          await users.lock(person.usernameKey, t)
+          if (person.email === email) return false
+          await users.setEmail(person.id, email, t)
+          return true
+        },
+        done: email === null ? 'has no e-mail address' : `has the e-mail address ${email}`,
+      }))
+    })
+
+  addSetPassword(users)
+
+  withUser(users.command('revoke-tokens'))
+    .description('Log a person out everywhere: every token of it is revoked at once.')
+    .addHelpText('after', "\nExample:\n  $ auth-admin users revoke-tokens '(11)98765-4321'")
+    .action((name: string | undefined, options: Named) =>
+      changeUser(name, options, async ({ registry: { users } }, person) => ({
+        event: { action: 'user.revoke-tokens' },
+        async work(t) {
+          await users.revokeTokens(person.id, t)
+          return true
+        },
+        done: 'is logged out everywhere',
+      })),
+    )
+
+  addLocks(users)
+}
+
+interface ListOptions {
+  readonly role?: Role
+  readonly active?: boolean
+  readonly inactive?: boolean
+  readonly suspended?: boolean
+  readonly organization?: string
+  readonly search?: string
+  readonly limit: number
+  readonly afterId?: number
+  readonly json?: boolean
+}
+
+/** Adds what names a person to a command. */
+export function withUser(command: Command): Command {
+  return command
+    .argument('[user]', 'username in any spelling, or #id')
+    .addOption(new Option('--id <id>', 'id of the user, in place of a name').argParser(readId))
+    .addOption(jsonOption())
+}
+
+/** The name on the command line, `#id` for an id, or what the person at the terminal answers. */
+export async function userName(name: string | undefined, options: Named): Promise<string> {
+  if (name !== undefined && options.id !== undefined) misuse('Name the user by username or --id, not both.')
+  if (options.id !== undefined) return `#${options.id}`
+  if (name !== undefined && name.trim() !== '') return name
+  if (name !== undefined || !canAsk(options)) misuse('Say which user: give a username, #id or --id.')
+  return askText('Which user (username or #id)?', { required: true })
+}
+
+/** The person with a username in any spelling, or `#id`. Fails when there is none. */
+export async function findUser({ users }: Registry, wanted: string): Promise<Person> {
+  const { usernameKey } = await import('../server/names.js')
+  // Always an id, so that nobody can pass for another by a username of this form.
+  const id = /^#(\d{1,9})$/.exec(wanted.trim())?.[1]
+  const found = id === undefined ? await users.byUsername(usernameKey(wanted)) : await users.byId(Number(id))
+  return found ?? fail(`There is no user ${wanted.trim()}: see \`auth-admin users list\`.`)
+}
+
+/** A change to a person. */
+export interface UserChange {
+  readonly event: { readonly action: string; readonly object?: string; readonly reason?: string }
+  /** Makes it, and returns whether there was anything to do. */
+  work(t: Parameters<Parameters<Session['change']>[0]>[0]): Promise<boolean>
+  /** What is true of the person now, to follow its name. */
+  readonly done: string
+}
+
+/** Finds a person, makes a change and records it in one transaction, and prints the person or a sentence. */
+export async function changeUser(
+  name: string | undefined,
+  options: Named,
+  plan: (session: Session, person: Person) => Promise<UserChange>,
+): Promise<void> {
+  const wanted = await userName(name, options)
+  const { user, changed, done } = await withRegistry(async session => {
+    const person = await findUser(session.registry, wanted)
+    const { event, work, done } = await plan(session, person)
+    const changed = await session.change(async t => {
+      const result = await work(t)
+      return { result, ...(result && { event: { ...event, subject_id: person.id } }) }
+    })
+    return { user: await toJson(await findUser(session.registry, `#${person.id}`), session.registry), changed, done }
+  })
+  if (options.json) printJson(user)
+  else say(`User ${user.id} (${user.username}) ${done}${changed ? '' : ' already'}.`)
+}
+
+async function chooseOrganization(
+  { registry }: Session,
+  person: Person,
+  options: Named & { organization?: string },
+): Promise<number | undefined> {
+  if (options.organization !== undefined) return (await findOrganization(registry, options.organization)).id
+  if (person.organizationId !== null) return person.organizationId
+  if (person.role === 'ROLE_ADMIN') return undefined
+  if (!canAsk(options))
+    misuse(`${person.username} is ${person.role} and needs an organization: give it with --organization.`)
+  const all = await registry.organizations.table.findAll({ where: { active: true }, order: [['name', 'ASC']] })
+  if (all.length === 0) fail('There is no active organization: run `auth-admin organizations add` first.')
+  return askChoice(
+    'Which organization does the user belong to?',
+    all.map(({ id, name }) => ({ name, value: id })),
+  )
+}
+
+async function chooseAddress(given: string | undefined, options: Named): Promise<string> {
+  const { isEmailAddress } = await import('../server/names.js')
+  const check = (text: string) => (isEmailAddress(text) ? undefined : 'This is no valid e-mail address.')
+  if (given === undefined && canAsk(options)) return askText('E-mail address:', { required: true, check })
+  if (given === undefined) misuse('Give the e-mail address after the user, or --remove.')
+  return check(given.trim()) ? misuse('The address given is no valid e-mail address.') : given.trim()
+}
+
+/** A person in the fields of the contract, with all that an administrator sees, and `email` and `suspended`. */
+async function toJson(person: Person, { vault }: Pick<Registry, 'vault'>) {
+  const [{ create, toJson }, { UserSchema }, { toRecord }] = await Promise.all([
+    import('@bufbuild/protobuf'),
+    import('../proto/gen/auth/v1/records_pb.js'),
+    import('../server/record.js'),
+  ])
+  const administrator = { person, admin: true, session: { method: 'pwd', startedAt: 0 } } as const
+  const record = toJson(UserSchema, create(UserSchema, toRecord(person, administrator, vault))) as unknown as UserJson
+  return { ...record, ...(person.email !== null && { email: person.email }), suspended: person.suspended }
+}
+
+interface UserJson {
+  id: number
+  username: string
+  active: number
+  partnerOrganization?: { id: number; name: string; activationkey?: string }
+  providerActivationKey?: { id: number; usersid: number; activationkey: string }
+}
+
+/** The same for a list, which shows no keys. */
+async function listed(person: Person, registry: Registry) {
+  const { providerActivationKey: _, partnerOrganization, ...user } = await toJson(person, registry)
+  if (!partnerOrganization) return user
+  const { activationkey: _key, ...organization } = partnerOrganization
+  return { ...user, partnerOrganization: organization }
+}
+
+function state({ active, suspended }: Pick<Person, 'active' | 'suspended'>): string {
+  return suspended ? 'suspended' : active ? 'active' : 'inactive'
+}

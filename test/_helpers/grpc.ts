@@ -1,0 +1,67 @@
+/** A bare gRPC client, which knows the services by their descriptors alone. */
+import { create, type DescMethodUnary, fromBinary, type MessageInitShape, type MessageShape, toBinary } from '@bufbuild/protobuf'
+import type { DescMessage } from '@bufbuild/protobuf'
+import { type CallOptions, Client, type ClientUnaryCall, credentials, Metadata, type ServiceError } from '@grpc/grpc-js'
+import { BadRequestSchema, ErrorInfoSchema, RetryInfoSchema } from '../../proto/gen/google/rpc/error_details_pb.js'
+import { StatusSchema } from '../../proto/gen/google/rpc/status_pb.js'
+
+/** What a call may carry, and how it may be cut short. */
+export interface GrpcOptions extends CallOptions {
+  readonly token?: string
+  readonly metadata?: Record<string, string>
+  /** Receives the call, to cancel it. */
+  readonly started?: (call: ClientUnaryCall) => void
+}
+
+/** Calls RPCs over one connection. */
+export interface GrpcClient {
+  call<I extends DescMessage, O extends DescMessage>(
+    rpc: DescMethodUnary<I, O>,
+    request: MessageInitShape<I>,
+    options?: GrpcOptions,
+  ): Promise<MessageShape<O>>
+  close(): void
+}
+
+/** Opens a client of the server at `host:port`. */
+export function openGrpc(target: string): GrpcClient {
+  const client = new Client(target, credentials.createInsecure())
+  return {
+    call: (rpc, request, { token, metadata = {}, started, ...options } = {}) =>
+      new Promise((resolve, reject) => {
+        const sent = new Metadata()
+        if (token !== undefined) sent.set('authorization', `Bearer ${token}`)
+        for (const [name, value] of Object.entries(metadata)) sent.set(name, value)
+        const call = client.makeUnaryRequest(
+          `/${rpc.parent.typeName}/${rpc.name}`,
+          message => Buffer.from(toBinary(rpc.input, message)),
+          bytes => fromBinary(rpc.output, bytes),
+          create(rpc.input, request),
+          sent,
+          options,
+          (error, message) => (error ? reject(error) : resolve(message!)),
+        )
+        started?.(call)
+      }),
+    close: () => client.close(),
+  }
+}
+
+/** What a failed call tells: code, message, and the details that machines read. */
+export function refusalOf(error: unknown) {
+  const { code, details: message, metadata } = error as ServiceError
+  const [bytes] = metadata.get('grpc-status-details-bin')
+  const status = Buffer.isBuffer(bytes) ? fromBinary(StatusSchema, bytes) : undefined
+  const find = <D extends DescMessage>(schema: D): MessageShape<D> | undefined => {
+    const detail = status?.details.find(({ typeUrl }) => typeUrl === `type.googleapis.com/${schema.typeName}`)
+    return detail && fromBinary(schema, detail.value)
+  }
+  return {
+    code,
+    message,
+    status,
+    info: find(ErrorInfoSchema),
+    badRequest: find(BadRequestSchema),
+    retryInfo: find(RetryInfoSchema),
+  }
+}

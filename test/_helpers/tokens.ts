@@ -1,0 +1,40 @@
+/** Tokens looked into and forged, with the service's own key where a test needs one that is right but for one thing. */
+import { randomUUID } from 'node:crypto'
+import jwt from 'jsonwebtoken'
+import type { TestService } from './service.js'
+
+/** Claims of a token, unchecked. */
+// biome-ignore lint/suspicious/noExplicitAny: tests look into whatever comes
+export function claimsOf(token: string): any {
+  return JSON.parse(Buffer.from(token.split('.')[1] ?? '', 'base64url').toString())
+}
+
+/** Header of a token. */
+// biome-ignore lint/suspicious/noExplicitAny: tests look into whatever comes
+export function headerOf(token: string): any {
+  return JSON.parse(Buffer.from(token.split('.')[0] ?? '', 'base64url').toString())
+}
+
+/** Id of a token's holder. */
+export function idOf(token: string): number {
+  return Number(claimsOf(token).sub)
+}
+
+/** A token with the claims of a genuine one but for those given, signed with the key of the service. */
+export async function forge(
+  { registry }: TestService,
+  genuine: string,
+  claims: Record<string, unknown>,
+  header: Record<string, unknown> = {},
+): Promise<string> {
+  const [key] = await registry.signingKeys.all()
+  const payload = { ...claimsOf(genuine), jti: randomUUID(), ...claims }
+  for (const name of Object.keys(payload)) if (payload[name] === undefined) delete payload[name]
+  const all = { alg: 'ES256' as const, typ: 'at+jwt', kid: key!.kid, ...header }
+  return jwt.sign(payload, key!.privateKey, { algorithm: 'ES256', header: all, noTimestamp: true })
+}
+
+/** Seconds since 1970. */
+export function nowInSeconds(): number {
+  return Math.floor(Date.now() / 1000)
+}

@@ -1,0 +1,212 @@
+/** Every field of every published resource: there with its type and value, or left out. */
+import { randomUUID } from 'node:crypto'
+import test from 'ava'
+import { password, type SignedUp, serviceForFile } from '../_helpers/service.js'
+import { idOf } from '../_helpers/tokens.js'
+
+const service = serviceForFile()
+const uuid = /^[\da-f]{8}-[\da-f]{4}-[1-8][\da-f]{3}-[89ab][\da-f]{3}-[\da-f]{12}$/
+const bases = [
+  ['', '1.0.2'],
+  ['/1.0.0', '1.0.0'],
+  ['/1.0.2', '1.0.2'],
+] as const
+
+let admin: string
+let organization: { id: number; activationkey: string; email: string }
+let full: SignedUp
+let minimal: SignedUp
+test.before(async () => {
+  admin = await service.adminToken()
+  organization = await service.organization({ name: 'Escola Estadual Machado de Assis', email: 'escola@example.org' })
+  const details = {
+    address: 'Rua das Laranjeiras, 1',
+    creationDate: '2019-03-05',
+    inepCode: '33000001',
+    login: 'machado',
+    phone: '(21)2555-0100',
+    responsible: 'Dona Inês',
+    type: 'E',
+    website: 'https://escola.example.org',
+  }
+  await service.registry.organizations.table.update(details, { where: { id: organization.id } })
+  full = await service.signUp('ROLE_INSTITUTION', {
+    username: '(21)98888-7777',
+    nickname: 'Capitu',
+    dateofborn: '07/09/1982',
+    gender: 'F',
+    state: 'RJ',
+    city: 'Rio de Janeiro',
+    institutiontype: 'E',
+    institution: 'Machado de Assis',
+    securityquestion: 'Em que cidade sua mãe nasceu?',
+    securityanswer: 'Paraty',
+    email: 'capitu@example.org',
+  })
+  const query = { username: full.username, activationkey: organization.activationkey }
+  await service.request('POST', '/users/activate', { token: full.token, query })
+  minimal = await service.signUp('ROLE_CLIENT')
+})
+
+/** The organization as a revision shows it, with its activation key or without. */
+function partnerOrganization(revision: string, withKey: boolean) {
+  return {
+    id: organization.id,
+    active: 'true',
+    address: 'Rua das Laranjeiras, 1',
+    creation_date: '2019-03-05',
+    inep_code: '33000001',
+    login: 'machado',
+    name: 'Escola Estadual Machado de Assis',
+    phone: '(21)2555-0100',
+    responsible: 'Dona Inês',
+    type: 'E',
+    website: 'https://escola.example.org',
+    ...(revision === '1.0.0' && { email: 'escola@example.org' }),
+    ...(revision === '1.0.2' && withKey && { activationkey: organization.activationkey }),
+  }
+}
+
+for (const [base, revision] of bases) {
+  for (const path of ['/users/me', `/users/${encodeURIComponent('(21)98888-7777')}`]) {
+    test(`GET ${base}${path} shows every field of an active ROLE_INSTITUTION, and nothing else`, async t => {
+      const { json, text } = await service.request('GET', base + path, { token: full.token })
+      const { providerActivationKey, ...rest } = json
+      t.deepEqual(rest, {
+        id: idOf(full.token),
+        username: '(21)98888-7777',
+        nickname: 'Capitu',
+        dateofborn: '07/09/1982',
+        gender: 'F',
+        state: 'RJ',
+        city: 'Rio de Janeiro',
+        institutiontype: 'E',
+        institution: 'Machado de Assis',
+        securityquestion: 'Em que cidade sua mãe nasceu?',
+        termsofusage: true,
+        active: 1,
+        role: 'ROLE_INSTITUTION',
+        partnerOrganization: partnerOrganization(revision, true),
+      })
+      const { id, activationkey, ...more } = providerActivationKey
+      t.true(Number.isInteger(id))
+      t.regex(activationkey, uuid)
+      t.deepEqual(more, { usersid: idOf(full.token) })
+      t.notRegex(text, /Paraty|cavalo|hmac1|\$2b/)
+    })
+  }
+
+  test(`GET ${base}/users/me leaves out what was not given, but not active: 0`, async t => {
+    const { json } = await service.request('GET', `${base}/users/me`, { token: minimal.token })
+    t.deepEqual(json, {
+      id: idOf(minimal.token),
+      username: minimal.username,
+      nickname: minimal.nickname,
+      state: 'SP',
+      city: 'São Paulo',
+      termsofusage: true,
+      active: 0,
+      role: 'ROLE_CLIENT',
+    })
+  })
+
+  test(`GET ${base}/users/me shows a ROLE_CLIENT its organization without the activation key`, async t => {
+    const provider = await service.institution(organization)
+    const { username, token } = await service.signUp('ROLE_CLIENT')
+    await service.request('POST', '/users/activate', { token, query: { username, activationkey: provider.providerKey } })
+    const { json } = await service.request('GET', `${base}/users/me`, { token })
+    t.deepEqual(json.partnerOrganization, partnerOrganization(revision, false))
+    t.false('providerActivationKey' in json)
+  })
+
+  test(`GET ${base}/users/me leaves out what an organization did not give`, async t => {
+    const { id, activationkey, email } = await service.organization({ name: `Sem dados ${base}` })
+    const { token } = await service.institution({ activationkey })
+    const { json } = await service.request('GET', `${base}/users/me`, { token })
+    const { creation_date, ...rest } = json.partnerOrganization
+    t.regex(creation_date, /^\d{4}-\d\d-\d\d$/)
+    t.deepEqual(rest, {
+      id,
+      active: 'true',
+      name: `Sem dados ${base}`,
+      ...(revision === '1.0.0' ? { email } : { activationkey }),
+    })
+  })
+
+  test(`GET ${base}/forgotpasswords/findallforgotpasswordquestions shows number, text and state of each`, async t => {
+    const { json } = await service.request('GET', `${base}/forgotpasswords/findallforgotpasswordquestions`)
+    t.true(json.length >= 2)
+    for (const { id, question, active, ...more } of json) {
+      t.true(Number.isInteger(id))
+      t.is(typeof question, 'string')
+      t.true(active === 0 || active === 1)
+      t.deepEqual(more, {})
+    }
+    t.deepEqual(
+      json.map(({ id }: { id: number }) => id),
+      json.map(({ id }: { id: number }) => id).sort((a: number, b: number) => a - b),
+    )
+  })
+
+  test(`POST ${base}/users/signup takes every published field`, async t => {
+    const body = {
+      username: `Bentinho ${base}`,
+      nickname: `Casmurro ${base}`,
+      password,
+      dateofborn: '01/02/1990',
+      gender: 'M',
+      state: 'RJ',
+      city: 'Rio de Janeiro',
+      institutiontype: 'N',
+      institution: 'Seminário',
+      securityquestion: 'Qual era a cor do bonde?',
+      securityanswer: 'verde',
+      termsofusage: true,
+      roles: ['ROLE_CLIENT'],
+    }
+    const { text: token } = await service.request('POST', `${base}/users/signup`, { body })
+    const { json } = await service.request('GET', `${base}/users/me`, { token })
+    const { password: _, securityanswer, roles, ...shown } = body
+    t.deepEqual(json, { ...shown, id: idOf(token), active: 0, role: 'ROLE_CLIENT' })
+  })
+
+  test(`POST ${base}/forgotpasswords/saveforgotpasswordquestionsusersanswers takes every published field`, async t => {
+    const { token } = await service.signUp('ROLE_CLIENT')
+    const [question] = (await service.request('GET', '/forgotpasswords/findallforgotpasswordquestions')).json
+    const path = `${base}/forgotpasswords/saveforgotpasswordquestionsusersanswers`
+    const numbers = { id: 1, forgotpasswordquestionsid: question.id, usersid: idOf(token) }
+    t.is((await service.request('POST', path, { token, body: { ...numbers, answer: 'verde' } })).status, 200)
+    const strings = Object.fromEntries(Object.entries(numbers).map(([name, value]) => [name, String(value)]))
+    t.is((await service.request('POST', path, { token, body: { ...strings, answer: 'verde' } })).status, 200)
+  })
+}
+
+test('an inactive organization reads "false"', async t => {
+  const { id, activationkey } = await service.organization()
+  const { token } = await service.institution({ activationkey })
+  await service.registry.organizations.table.update({ active: false }, { where: { id } })
+  t.is((await service.request('GET', '/users/me', { token })).json.partnerOrganization.active, 'false')
+})
+
+test('a retired question stays in the list and reads 0', async t => {
+  const text = `Pergunta ${randomUUID()}`
+  await service.registry.questions.table.create({ question: text, questionKey: text, active: false })
+  const { json } = await service.request('GET', '/forgotpasswords/findallforgotpasswordquestions')
+  t.is(json.find(({ question }: { question: string }) => question === text).active, 0)
+})
+
+test('administrators see the provider key of others, and nobody else does', async t => {
+  const colleague = await service.institution(organization)
+  const path = `/users/${encodeURIComponent(full.username)}`
+  t.regex((await service.request('GET', path, { token: admin })).json.providerActivationKey.activationkey, uuid)
+  const seen = (await service.request('GET', path, { token: colleague.token })).json
+  t.false('providerActivationKey' in seen)
+  t.is(seen.partnerOrganization.activationkey, organization.activationkey)
+})
+
+test('a ROLE_INSTITUTION that was suspended reads 0', async t => {
+  const { username, token } = await service.institution(organization)
+  await service.registry.database.transact(transaction => service.registry.users.suspend(idOf(token), transaction))
+  const { json } = await service.request('GET', `/users/${encodeURIComponent(username)}`, { token: admin })
+  t.is(json.active, 0)
+})

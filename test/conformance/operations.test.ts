@@ -1,0 +1,261 @@
+/** Every operation of the published interface, in both revisions, with every status that it declares. */
+import { randomUUID } from 'node:crypto'
+import test from 'ava'
+import { refused } from '../_helpers/problem.js'
+import { type Answer, password, type RequestOptions, type SignedUp, serviceForFile } from '../_helpers/service.js'
+import { forge, idOf, nowInSeconds } from '../_helpers/tokens.js'
+
+type Result = 'string' | 'empty' | 'user' | 'questions'
+
+/** The tables of endpoints as published: operation, whether marked (K), result of 200, other statuses. */
+const published: [operation: string, mark: '' | 'K', result: Result, errors: number[], revisions?: string[]][] = [
+  ['GET /forgotpasswords/findallforgotpasswordquestions', '', 'questions', [400]],
+  ['POST /forgotpasswords/loginbyusernameandanswers', '', 'string', [400, 404, 422]],
+  ['POST /forgotpasswords/loginbyusernameandkey', '', 'string', [400, 422]],
+  ['POST /forgotpasswords/passwordupdatebyusername', 'K', 'empty', [400, 403, 404, 500]],
+  ['POST /forgotpasswords/saveforgotpasswordquestionsusersanswers', 'K', 'empty', [400, 403, 404, 500]],
+  ['POST /forgotpasswords/sendkeybyemail', '', 'empty', [400, 422]],
+  ['POST /users/signup', '', 'string', [400, 422]],
+  ['POST /users/activate', 'K', 'string', [400, 403, 422, 500]],
+  ['POST /users/login', '', 'string', [400, 404]],
+  ['GET /users/me', 'K', 'user', [400, 403, 500]],
+  ['GET /users/refresh', '', 'string', []],
+  ['GET /users/{username}', 'K', 'user', [403, 404, 500]],
+  ['POST /users/sendadminkeybyemailpartner', 'K', 'empty', [400, 403, 404, 500], ['1.0.0']],
+]
+
+const service = serviceForFile()
+
+/** Sends the operation's request below the base path of a revision. */
+type Send = (options?: RequestOptions, segment?: string) => Promise<Answer>
+type Scenarios = Record<number, (send: Send) => Promise<Answer>>
+
+let admin: string
+let questions: number[]
+test.before(async () => {
+  admin = await service.adminToken()
+  const list = await service.request('GET', '/forgotpasswords/findallforgotpasswordquestions')
+  questions = list.json.map(({ id }: { id: number }) => id)
+})
+
+const form = (fields: Record<string, unknown> = {}) => ({
+  username: `pessoa ${randomUUID()}`,
+  nickname: `apelido ${randomUUID()}`,
+  password,
+  state: 'PE',
+  city: 'Recife',
+  termsofusage: true,
+  roles: ['ROLE_CLIENT'],
+  ...fields,
+})
+
+async function withAnswers(): Promise<SignedUp> {
+  const person = await service.signUp('ROLE_CLIENT')
+  for (const forgotpasswordquestionsid of questions.slice(0, 3)) {
+    const body = { forgotpasswordquestionsid, answer: `resposta ${forgotpasswordquestionsid}` }
+    const path = '/forgotpasswords/saveforgotpasswordquestionsusersanswers'
+    const { status } = await service.request('POST', path, { token: person.token, body })
+    if (status !== 200) throw new Error(`answer not saved: ${status}`)
+  }
+  return person
+}
+
+const answer = (index: number, text = `resposta ${questions[index]}`) => ({
+  forgotpasswordquestionsid: questions[index],
+  answer: text,
+})
+
+/** A genuine token, an hour after its end. */
+async function expired(): Promise<string> {
+  const { token } = await service.signUp('ROLE_CLIENT')
+  const now = nowInSeconds()
+  return forge(service, token, { iat: now - 7200, exp: now - 3600, auth_time: now - 7200 })
+}
+
+const badToken = async (send: Send) => send({ token: await expired(), query: { username: 'x' } })
+const noToken = (send: Send) => send()
+/** What nobody can read is refused wherever there is something to read. */
+const unreadable = (send: Send) => send({ body: '{"username"' })
+
+const scenarios: Record<string, Scenarios> = {
+  'GET /forgotpasswords/findallforgotpasswordquestions': {
+    200: send => send(),
+    400: send => send({}, '?a=%E0'),
+  },
+  'POST /forgotpasswords/loginbyusernameandanswers': {
+    200: async send => {
+      const { username } = await withAnswers()
+      return send({ query: { username }, body: [answer(0), answer(1)] })
+    },
+    400: unreadable,
+    404: send => send({ query: { username: `ninguém ${randomUUID()}` }, body: [answer(0), answer(1)] }),
+    422: async send => {
+      const { username } = await withAnswers()
+      return send({ query: { username }, body: [answer(0), answer(1, 'outra')] })
+    },
+  },
+  'POST /forgotpasswords/loginbyusernameandkey': {
+    200: async send => {
+      const { username, token } = await service.signUp('ROLE_CLIENT')
+      await service.registry.mailedKeys.replace(idOf(token), 'recovery', 'ABCD2345')
+      return send({ query: { username, key: 'ABCD2345' } })
+    },
+    400: unreadable,
+    422: async send => {
+      const { username } = await service.signUp('ROLE_CLIENT')
+      return send({ query: { username, key: 'ABCD2345' } })
+    },
+  },
+  'POST /forgotpasswords/passwordupdatebyusername': {
+    200: async send => {
+      const { username, token } = await service.signUp('ROLE_CLIENT')
+      return send({ token, query: { username, newPassword: 'tartaruga de couro 7' } })
+    },
+    400: async send => send({ token: (await service.signUp('ROLE_CLIENT')).token, query: { newPassword: 'short' } }),
+    403: noToken,
+    404: send => send({ token: admin, query: { username: randomUUID(), newPassword: 'tartaruga de couro 7' } }),
+    500: badToken,
+  },
+  'POST /forgotpasswords/saveforgotpasswordquestionsusersanswers': {
+    200: async send => send({ token: (await service.signUp('ROLE_CLIENT')).token, body: answer(0) }),
+    400: async send => send({ token: (await service.signUp('ROLE_CLIENT')).token }),
+    403: noToken,
+    404: async send => {
+      const { token } = await service.signUp('ROLE_CLIENT')
+      return send({ token, body: { forgotpasswordquestionsid: 999_999, answer: 'azul' } })
+    },
+    500: badToken,
+  },
+  'POST /forgotpasswords/sendkeybyemail': {
+    200: async send => {
+      const { username } = await service.signUp('ROLE_CLIENT', { email: 'ana@example.org' })
+      return send({ query: { username, email: 'ana@example.org' } })
+    },
+    400: unreadable,
+    422: send => send({ query: { username: 'ana', email: 'not an address' } }),
+  },
+  'POST /users/signup': {
+    200: send => send({ body: form() }),
+    400: unreadable,
+    422: send => send({ body: form({ city: undefined }) }),
+  },
+  'POST /users/activate': {
+    200: async send => {
+      const { activationkey } = await service.organization()
+      const { username, token } = await service.signUp('ROLE_INSTITUTION')
+      return send({ token, query: { username, activationkey } })
+    },
+    400: async send => {
+      const { username, token } = await service.signUp('ROLE_CLIENT')
+      return send({ token, query: { username } })
+    },
+    403: noToken,
+    422: async send => {
+      const { username, token } = await service.signUp('ROLE_CLIENT')
+      return send({ token, query: { username, activationkey: randomUUID() } })
+    },
+    500: badToken,
+  },
+  'POST /users/login': {
+    200: async send => send({ query: { username: (await service.signUp('ROLE_CLIENT')).username, password } }),
+    400: send => send({ query: { username: 'ana' } }),
+    404: async send => {
+      const { username } = await service.signUp('ROLE_CLIENT')
+      return send({ query: { username, password: `${password}?` } })
+    },
+  },
+  'GET /users/me': {
+    200: async send => send({ token: (await service.signUp('ROLE_CLIENT')).token }),
+    400: async send => send({ token: (await service.signUp('ROLE_CLIENT')).token }, '?a=%E0'),
+    403: noToken,
+    500: badToken,
+  },
+  'GET /users/refresh': {
+    200: async send => send({ token: (await service.signUp('ROLE_CLIENT')).token }),
+  },
+  'GET /users/{username}': {
+    200: async send => {
+      const { username, token } = await service.signUp('ROLE_CLIENT')
+      return send({ token, query: { username } }, username)
+    },
+    403: async send => send({}, (await service.signUp('ROLE_CLIENT')).username),
+    404: send => send({ token: admin }, randomUUID()),
+    500: async send => send({ token: await expired() }, 'ana'),
+  },
+  'POST /users/sendadminkeybyemailpartner': {
+    200: async send => {
+      const { email: emailpartner } = await service.organization()
+      const { username, token } = await service.signUp('ROLE_INSTITUTION')
+      return send({ token, query: { username, emailpartner } })
+    },
+    400: async send => {
+      const { username, token } = await service.signUp('ROLE_INSTITUTION')
+      return send({ token, query: { username } })
+    },
+    403: noToken,
+    404: async send => {
+      const { username, token } = await service.signUp('ROLE_INSTITUTION')
+      return send({ token, query: { username, emailpartner: `${randomUUID()}@example.org` } })
+    },
+    500: badToken,
+  },
+}
+
+test('there is a scenario for every published status, and for no other', t => {
+  const written = Object.entries(scenarios).map(([name, rows]) => [name, Object.keys(rows).map(Number)])
+  t.deepEqual(
+    written,
+    published.map(([name, , , errors]) => [name, [200, ...errors]]),
+  )
+})
+
+const results: Record<Result, (answer: Answer) => boolean> = {
+  string: ({ headers, text }) => headers.get('content-type') === 'text/plain; charset=utf-8' && text !== '',
+  empty: ({ headers, text }) => headers.get('content-type') === null && text === '',
+  user: ({ headers, json }) => headers.get('content-type') === 'application/json' && Number.isInteger(json.id),
+  questions: ({ headers, json }) => headers.get('content-type') === 'application/json' && Array.isArray(json),
+}
+
+for (const [operation, mark, result, errors, only = ['1.0.0', '1.0.2']] of published) {
+  const [method = '', path = ''] = operation.split(' ')
+  for (const [base, revision] of [
+    ['', '1.0.2'],
+    ['/1.0.0', '1.0.0'],
+    ['/1.0.2', '1.0.2'],
+  ] as const) {
+    const send: Send = (options, segment) => {
+      const target = segment?.startsWith('?')
+        ? path + segment
+        : path.replace('{username}', encodeURIComponent(segment ?? 'x'))
+      return service.request(method, base + target, options)
+    }
+    const name = `${method} ${base}${path}`
+    if (!only.includes(revision)) {
+      test(`${name} is answered with 404, as revision ${revision} has no such operation`, async t => {
+        refused(t, await send({ token: admin, query: { username: 'ana' } }), 404, 'NOT_FOUND')
+      })
+      continue
+    }
+    for (const status of [200, ...errors]) {
+      test(`${name} can be answered with ${status}`, async t => {
+        const given = await scenarios[operation]![status]!(send)
+        if (status !== 200) return refused(t, given, status)
+        t.is(given.status, 200, given.text)
+        t.true(results[result](given), given.text)
+      })
+    }
+    const isProtected = mark === 'K' || path === '/users/refresh'
+    test(`${name} ${isProtected ? 'is denied' : 'may be called'} without a token`, async t => {
+      const { status, json } = await send()
+      if (isProtected) t.is(`${status} ${json.reason}`, '403 ACCESS_DENIED')
+      else t.not(status, 403)
+    })
+    if (!isProtected) {
+      test(`${name} takes no notice of a bad token`, async t => {
+        const { status } = await send({ token: 'bad' })
+        t.not(status, 403)
+        t.not(status, 500)
+      })
+    }
+  }
+}

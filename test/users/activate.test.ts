@@ -1,0 +1,186 @@
+/** Activation: who may, with which key, and what it brings about. */
+import { randomUUID } from 'node:crypto'
+import test from 'ava'
+import { refused } from '../_helpers/problem.js'
+import { type SignedUp, serviceForFile } from '../_helpers/service.js'
+import { claimsOf, idOf } from '../_helpers/tokens.js'
+
+const service = serviceForFile()
+
+const activate = (token: string, query: { username?: string; activationkey?: string }) =>
+  service.request('POST', '/users/activate', { token, query })
+const me = async ({ token }: { token: string }) => (await service.request('GET', '/users/me', { token })).json
+
+async function scene() {
+  const organization = await service.organization()
+  return { organization, provider: await service.institution(organization) }
+}
+
+test('a ROLE_INSTITUTION is activated by its organization’s key, and gets a provider key of its own', async t => {
+  const { id, activationkey } = await service.organization()
+  const { username, token } = await service.signUp('ROLE_INSTITUTION')
+  const { status, text } = await activate(token, { username, activationkey })
+  t.is(`${status} ${text}`, `200 ${username}`)
+  const { active, partnerOrganization, providerActivationKey } = await me({ token })
+  t.is(active, 1)
+  t.is(partnerOrganization.id, id)
+  t.regex(providerActivationKey.activationkey, /^[\da-f]{8}(-[\da-f]{4}){3}-[\da-f]{12}$/)
+  t.not(providerActivationKey.activationkey, activationkey)
+})
+
+test('a ROLE_CLIENT is activated by the key of a provider and belongs to its organization', async t => {
+  const { organization, provider } = await scene()
+  const { username, token } = await service.signUp('ROLE_CLIENT')
+  const { status, text } = await activate(token, { username, activationkey: provider.providerKey })
+  t.is(`${status} ${text}`, `200 ${username}`)
+  const { active, partnerOrganization, providerActivationKey } = await me({ token })
+  t.is(active, 1)
+  t.is(partnerOrganization.id, organization.id)
+  t.is(providerActivationKey, undefined)
+})
+
+test('organization keys and provider keys can be used again and again', async t => {
+  const { organization } = await scene()
+  const { providerKey } = await service.institution(organization)
+  for (const _ of [1, 2]) {
+    const { username, token } = await service.signUp('ROLE_CLIENT')
+    t.is((await activate(token, { username, activationkey: providerKey })).status, 200)
+  }
+})
+
+test('a rotated organization key activates nobody any more, the new one does', async t => {
+  const { id, activationkey } = await service.organization()
+  const { database, organizations } = service.registry
+  const fresh = await database.transact(transaction => organizations.rotateKey(id, transaction))
+  const { username, token } = await service.signUp('ROLE_INSTITUTION')
+  refused(t, await activate(token, { username, activationkey }), 422, 'ACTIVATION_REFUSED')
+  t.is((await activate(token, { username, activationkey: fresh })).status, 200)
+})
+
+test('a token from before the activation stays valid, and a refreshed one tells of it', async t => {
+  const { organization } = await scene()
+  const { token } = await service.institution(organization)
+  t.is((await me({ token })).active, 1)
+  const { text } = await service.request('GET', '/users/refresh', { token })
+  t.is(claimsOf(token).active, false)
+  t.is(claimsOf(text).active, true)
+  t.is(claimsOf(text).org, organization.id)
+})
+
+test('an administrator activates anybody', async t => {
+  const { provider } = await scene()
+  const { username, token } = await service.signUp('ROLE_CLIENT')
+  const admin = await service.adminToken()
+  t.is((await activate(admin, { username, activationkey: provider.providerKey })).text, username)
+  t.is((await me({ token })).active, 1)
+})
+
+test('the username may be written in another spelling, the key in upper case with space around it', async t => {
+  const { provider } = await scene()
+  const { username, token } = await service.signUp('ROLE_CLIENT')
+  const query = { username: username.replace(/\D/g, ''), activationkey: ` ${provider.providerKey.toUpperCase()} ` }
+  t.is((await activate(token, query)).text, username)
+})
+
+test('nobody but itself and administrators activates a person: 403', async t => {
+  const { provider } = await scene()
+  const { username } = await service.signUp('ROLE_CLIENT')
+  const stranger = await service.signUp('ROLE_CLIENT')
+  const query = { username, activationkey: provider.providerKey }
+  for (const { token } of [stranger, provider]) refused(t, await activate(token, query), 403, 'ACCESS_DENIED')
+  refused(t, await activate(stranger.token, { ...query, username: randomUUID() }), 403, 'ACCESS_DENIED')
+})
+
+test('a missing key or username is answered with 400', async t => {
+  const { username, token } = await service.signUp('ROLE_CLIENT')
+  refused(t, await activate(token, { username }), 400, 'MISSING_PARAMETER')
+  refused(t, await activate(token, { activationkey: randomUUID() }), 400, 'MISSING_PARAMETER')
+  refused(t, await activate(token, { username, activationkey: ' ' }), 400, 'MISSING_PARAMETER')
+})
+
+async function suspend({ token }: SignedUp) {
+  const { database, users } = service.registry
+  await database.transact(transaction => users.suspend(idOf(token), transaction))
+}
+
+type Refusal = () => Promise<{ token: string; username: string; activationkey: string }>
+const refusals: Record<string, Refusal> = {
+  'an unknown person': async () => {
+    const { provider } = await scene()
+    return { token: await service.adminToken(), username: randomUUID(), activationkey: provider.providerKey }
+  },
+  'a person who is active already': async () => {
+    const { organization, provider } = await scene()
+    return { ...provider, activationkey: organization.activationkey }
+  },
+  'a suspended person, whom an administrator tries to activate': async () => {
+    const { provider } = await scene()
+    const person = await service.signUp('ROLE_CLIENT')
+    await suspend(person)
+    return { ...person, token: await service.adminToken(), activationkey: provider.providerKey }
+  },
+  'a ROLE_ADMIN': async () => {
+    const { organization } = await scene()
+    return { ...(await service.signUp('ROLE_ADMIN')), activationkey: organization.activationkey }
+  },
+  'an unknown key': async () => ({ ...(await service.signUp('ROLE_CLIENT')), activationkey: randomUUID() }),
+  'a malformed key': async () => ({ ...(await service.signUp('ROLE_INSTITUTION')), activationkey: 'open sesame' }),
+  'the organization’s key for a ROLE_CLIENT': async () => {
+    const { organization } = await scene()
+    return { ...(await service.signUp('ROLE_CLIENT')), activationkey: organization.activationkey }
+  },
+  'a provider key for a ROLE_INSTITUTION': async () => {
+    const { provider } = await scene()
+    return { ...(await service.signUp('ROLE_INSTITUTION')), activationkey: provider.providerKey }
+  },
+  'the key of an inactive organization': async () => {
+    const { organization } = await scene()
+    await service.registry.organizations.table.update({ active: false }, { where: { id: organization.id } })
+    return { ...(await service.signUp('ROLE_INSTITUTION')), activationkey: organization.activationkey }
+  },
+  'the provider key of an inactive organization': async () => {
+    const { organization, provider } = await scene()
+    await service.registry.organizations.table.update({ active: false }, { where: { id: organization.id } })
+    return { ...(await service.signUp('ROLE_CLIENT')), activationkey: provider.providerKey }
+  },
+  'the key of a suspended provider': async () => {
+    const { provider } = await scene()
+    await suspend(provider)
+    return { ...(await service.signUp('ROLE_CLIENT')), activationkey: provider.providerKey }
+  },
+  'a key mailed for somebody else': async () => {
+    const { organization } = await scene()
+    const other = await service.signUp('ROLE_INSTITUTION')
+    const activationkey = randomUUID()
+    await service.registry.mailedKeys.replace(idOf(other.token), 'activation', activationkey, organization.id)
+    return { ...(await service.signUp('ROLE_INSTITUTION')), activationkey }
+  },
+  'a key mailed for an organization that is inactive by now': async () => {
+    const { organization } = await scene()
+    const person = await service.signUp('ROLE_INSTITUTION')
+    const activationkey = randomUUID()
+    await service.registry.mailedKeys.replace(idOf(person.token), 'activation', activationkey, organization.id)
+    await service.registry.organizations.table.update({ active: false }, { where: { id: organization.id } })
+    return { ...person, activationkey }
+  },
+}
+for (const [what, arrange] of Object.entries(refusals)) {
+  test(`${what}: 422, and nobody becomes active`, async t => {
+    const { token, username, activationkey } = await arrange()
+    const count = () => service.registry.users.byId(idOf(token))
+    const before = await count()
+    refused(t, await activate(token, { username, activationkey }), 422, 'ACTIVATION_REFUSED')
+    t.deepEqual(await count(), before)
+  })
+}
+
+test('a key mailed for an organization activates its person, once', async t => {
+  const { organization } = await scene()
+  const { username, token } = await service.signUp('ROLE_INSTITUTION')
+  const activationkey = randomUUID()
+  const { mailedKeys } = service.registry
+  await mailedKeys.replace(idOf(token), 'activation', activationkey, organization.id)
+  t.is((await activate(token, { username, activationkey })).text, username)
+  t.is((await me({ token })).partnerOrganization.id, organization.id)
+  t.is(await mailedKeys.attempt(idOf(token), 'activation'), undefined)
+})

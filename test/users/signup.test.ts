@@ -1,0 +1,300 @@
+/** Sign-up: each field's rule, names that are taken, and what becomes of the new person. */
+import { randomUUID } from 'node:crypto'
+import test from 'ava'
+import { refused, wrongFields } from '../_helpers/problem.js'
+import { password, serviceForFile } from '../_helpers/service.js'
+import { claimsOf, idOf } from '../_helpers/tokens.js'
+
+const service = serviceForFile()
+
+const form = (fields: Record<string, unknown> = {}) => ({
+  username: `pessoa ${randomUUID()}`,
+  nickname: `apelido ${randomUUID()}`,
+  password,
+  state: 'BA',
+  city: 'Salvador',
+  termsofusage: true,
+  roles: ['ROLE_CLIENT'],
+  ...fields,
+})
+const signUp = (fields: Record<string, unknown> = {}) =>
+  service.request('POST', '/users/signup', { body: form(fields) })
+
+const required = ['city', 'nickname', 'password', 'roles', 'state', 'termsofusage', 'username']
+
+for (const field of required) {
+  for (const [how, value] of [
+    ['missing', undefined],
+    ['null', null],
+    ['empty', field === 'roles' ? [] : field === 'termsofusage' ? false : ''],
+    ...(['roles', 'termsofusage'].includes(field) ? [] : [['blank', '  \u00a0 '] as const]),
+  ] as const) {
+    test(`${field} that is ${how} is answered with 422 and named`, async t => {
+      const answer = await signUp({ [field]: value })
+      refused(t, answer, 422, 'INVALID_SIGN_UP')
+      t.deepEqual(wrongFields(answer), [field])
+    })
+  }
+}
+
+test('all wrong fields are listed, each once, taken names and wrong types among them', async t => {
+  const { username, nickname } = await service.signUp('ROLE_CLIENT')
+  t.deepEqual(wrongFields(await service.request('POST', '/users/signup', { body: {} })), required)
+  const wrong = { username, nickname, gender: 'X', state: 5, termsofusage: 'yes', roles: 'ROLE_CLIENT', city: '' }
+  const answer = await signUp({ ...wrong, dateofborn: '31/02/2000', password: 'short', institutiontype: 'Z' })
+  refused(t, answer, 422, 'INVALID_SIGN_UP')
+  t.deepEqual(wrongFields(answer), [
+    'city',
+    'dateofborn',
+    'gender',
+    'institutiontype',
+    'nickname',
+    'password',
+    'roles',
+    'state',
+    'termsofusage',
+    'username',
+  ])
+})
+
+const refusedValues: [field: string, value: unknown][] = [
+  ['state', 'B'],
+  ['state', 'BAH'],
+  ['gender', 'm'],
+  ['gender', 'male'],
+  ['institutiontype', 'S'],
+  ['dateofborn', '31/04/1990'],
+  ['dateofborn', '29/02/2023'],
+  ['dateofborn', '1/2/1990'],
+  ['dateofborn', '12/31/1990'],
+  ['dateofborn', '1990-02-30'],
+  ['dateofborn', '1990-13-01T00:00:00Z'],
+  ['dateofborn', '01/01/2999'],
+  ['dateofborn', 'yesterday'],
+  ['termsofusage', false],
+  ['roles', ['ROLE_CLIENT', 'ROLE_INSTITUTION']],
+  ['roles', ['ROLE_CLIENT', 'ROLE_CLIENT']],
+  ['roles', ['ROLE_ROOT']],
+  ['roles', ['role_client']],
+  ['roles', [7]],
+  ['password', 'seven77'],
+  ['password', 'é'.repeat(257)],
+  ['password', 'password123'],
+  ['password', 'PASSWORD123'],
+  ['city', 'a'.repeat(256)],
+  ['city', 'Sal\nvador'],
+  ['city', 'Sal\u0000vador'],
+  ['institution', 'a'.repeat(256)],
+  ['institution', 'a\u0007b'],
+  ['securityquestion', 'a'.repeat(256)],
+  ['securityanswer', 'a'.repeat(256)],
+  ['username', 'a'.repeat(256)],
+  ['username', 'an\u007fa'],
+  ['nickname', 'a'.repeat(256)],
+  ['nickname', 'a\tb'],
+  ['email', 'not an address'],
+  ['city', 7],
+]
+for (const [field, value] of refusedValues) {
+  const shown = String(JSON.stringify(value)).slice(0, 40)
+  test(`${field} ${shown} is answered with 422 and named`, async t => {
+    const answer = await signUp({ [field]: value })
+    refused(t, answer, 422, 'INVALID_SIGN_UP')
+    t.deepEqual(wrongFields(answer), [field])
+  })
+}
+
+const takenValues: [field: string, value: unknown][] = [
+  ['password', 'eightéé8'],
+  ['password', 'é'.repeat(256)],
+  ['password', 'пароль 長い 🐙 passe'],
+  ['city', 'a'.repeat(255)],
+  ['city', "Olho-d'Água das Cunhãs"],
+  ['gender', 'N'],
+  ['gender', null],
+  ['gender', ''],
+  ['institutiontype', 'D'],
+  ['institutiontype', 'O'],
+  ['state', 'é€'],
+  ['unknownfield', { a: [1] }],
+  ['email', 'ana.maria+auth@example.org'],
+]
+for (const [field, value] of takenValues) {
+  test(`${field} ${String(JSON.stringify(value)).slice(0, 40)} is accepted`, async t => {
+    const { status, text } = await signUp({ [field]: value })
+    t.is(status, 200, text)
+  })
+}
+
+for (const [given, shown] of [
+  ['29/02/2024', '29/02/2024'],
+  ['1990-02-01', '01/02/1990'],
+  ['1990-02-01T23:30:00.000Z', '01/02/1990'],
+  ['1990-02-01T00:30:00-03:00', '01/02/1990'],
+] as const) {
+  test(`the date of birth ${given} is shown as ${shown}`, async t => {
+    const { text: token } = await signUp({ dateofborn: given })
+    t.is((await service.request('GET', '/users/me', { token })).json.dateofborn, shown)
+  })
+}
+
+test('today is a date of birth, tomorrow is in the future', async t => {
+  const day = (offset: number) => {
+    const moment = new Date(Date.now() + offset * 86_400_000)
+    return moment.toLocaleDateString('pt-BR', { timeZone: 'America/Sao_Paulo' })
+  }
+  t.is((await signUp({ dateofborn: day(0) })).status, 200)
+  t.is((await signUp({ dateofborn: day(1) })).status, 422)
+})
+
+for (const name of [
+  'me',
+  'refresh',
+  'login',
+  'signup',
+  'activate',
+  'existsByUsername',
+  'existsByNickname',
+  'sendadminkeybyemailpartner',
+  '{username}',
+  'ME',
+  ' Login ',
+  'ｓｉｇｎｕｐ',
+]) {
+  test(`the username "${name}" is reserved`, async t => {
+    const answer = await signUp({ username: name })
+    refused(t, answer, 422, 'INVALID_SIGN_UP')
+    t.deepEqual(wrongFields(answer), ['username'])
+  })
+}
+
+for (const [field, first, other] of [
+  ['username', 'Ana', 'ana'],
+  ['username', 'Ana', '  ANA '],
+  ['username', 'Ana', 'Ａｎａ'],
+  ['username', 'Conceição', 'CONCEIC\u0327A\u0303O'],
+  ['nickname', 'Rosa', ' ROSA'],
+  ['nickname', 'Rosa', 'ｒｏｓａ'],
+] as const) {
+  test(`with the ${field} "${first}" the ${field} "${other}" is taken`, async t => {
+    const mark = randomUUID()
+    t.is((await signUp({ [field]: `${first}${mark}` })).status, 200)
+    const answer = await signUp({ [field]: other.trimEnd() === other ? `${other}${mark}` : `${other.trimEnd()}${mark} ` })
+    refused(t, answer, 422, 'INVALID_SIGN_UP')
+    t.deepEqual(wrongFields(answer), [field])
+  })
+}
+
+test('a Brazilian telephone number is one account in all its spellings, shown as it was signed up', async t => {
+  const { text: token } = await signUp({ username: ' (71)98765-4321 ' })
+  for (const spelling of ['(71)98765-4321', '(71) 98765-4321', '71987654321', '71 98765 4321', '+5571987654321']) {
+    t.deepEqual(wrongFields(await signUp({ username: spelling })), ['username'], spelling)
+    const login = await service.request('POST', '/users/login', { query: { username: spelling, password } })
+    t.is(login.status, 200, spelling)
+  }
+  t.is((await service.request('GET', '/users/me', { token })).json.username, '(71)98765-4321')
+  t.is((await signUp({ username: 'tel 71987654321' })).status, 200)
+  t.is((await signUp({ username: '(71)98765-4322' })).status, 200)
+})
+
+test('a taken nickname is answered with a free one', async t => {
+  const { nickname } = await service.signUp('ROLE_CLIENT')
+  const answer = await signUp({ nickname })
+  const [{ message }] = answer.json.errors
+  const free = /taken, (.+) is free/.exec(message)?.[1]
+  t.truthy(free, message)
+  t.is((await signUp({ nickname: free })).status, 200)
+})
+
+test('a username may equal somebody’s nickname', async t => {
+  const { nickname } = await service.signUp('ROLE_CLIENT')
+  t.is((await signUp({ username: nickname })).status, 200)
+})
+
+test('the password may not be the username or the nickname', async t => {
+  const name = `Manoela ${randomUUID()}`
+  t.deepEqual(wrongFields(await signUp({ username: name, password: name.toUpperCase() })), ['password'])
+  t.deepEqual(wrongFields(await signUp({ nickname: name, password: name })), ['password'])
+  t.deepEqual(wrongFields(await signUp({ username: '(71)97777-1234', password: '71977771234' })), ['password'])
+})
+
+for (const body of ['[]', '"text"', '7', 'null', 'true', '{"username":', '', 'username=ana']) {
+  test(`the body ${body || '(none)'} is answered with 400`, async t => {
+    const headers = { 'content-type': 'application/json' }
+    refused(t, await service.request('POST', '/users/signup', { body, headers }), 400, 'MALFORMED_REQUEST')
+  })
+}
+
+test('sign-up returns a token of the new person, who is inactive', async t => {
+  const { status, text: token, headers } = await signUp()
+  t.is(status, 200)
+  t.is(headers.get('cache-control'), 'no-store')
+  const { json } = await service.request('GET', '/users/me', { token })
+  t.is(json.active, 0)
+  t.is(json.id, idOf(token))
+  const { active, roles, amr } = claimsOf(token)
+  t.deepEqual({ active, roles, amr }, { active: false, roles: ['ROLE_CLIENT'], amr: ['pwd'] })
+})
+
+test('ROLE_ADMIN may be asked for, but is powerless and cannot activate itself', async t => {
+  const { username, token } = await service.signUp('ROLE_ADMIN')
+  const other = await service.signUp('ROLE_CLIENT')
+  const { json } = await service.request('GET', '/users/me', { token })
+  t.is(`${json.role} ${json.active}`, 'ROLE_ADMIN 0')
+  refused(t, await service.request('GET', `/users/${other.username}`, { token }), 403, 'ACCESS_DENIED')
+  const { activationkey } = await service.organization()
+  const { providerKey } = await service.institution({ activationkey })
+  for (const key of [activationkey, providerKey]) {
+    const query = { username, activationkey: key }
+    refused(t, await service.request('POST', '/users/activate', { token, query }), 422, 'ACTIVATION_REFUSED')
+    const admin = await service.adminToken()
+    refused(t, await service.request('POST', '/users/activate', { token: admin, query }), 422, 'ACTIVATION_REFUSED')
+  }
+})
+
+test('a security question in any case and without accents, or by number, stores its answer', async t => {
+  const { json } = await service.request('GET', '/forgotpasswords/findallforgotpasswordquestions')
+  const [first, second] = json
+  const plain = first.question.normalize('NFD').replace(/\p{M}/gu, '').toUpperCase()
+  const byText = { username: `por texto ${randomUUID()}`, securityquestion: `  ${plain} `, securityanswer: 'Lobo-guará' }
+  const byNumber = { username: `por número ${randomUUID()}`, securityquestion: String(second.id), securityanswer: 'Mico' }
+  for (const [fields, mine, other] of [
+    [byText, first, second],
+    [byNumber, second, first],
+  ] as const) {
+    const { text: token } = await signUp(fields)
+    const path = '/forgotpasswords/saveforgotpasswordquestionsusersanswers'
+    await service.request('POST', path, { token, body: { forgotpasswordquestionsid: other.id, answer: 'Anta' } })
+    const body = [
+      { forgotpasswordquestionsid: mine.id, answer: fields.securityanswer },
+      { forgotpasswordquestionsid: other.id, answer: 'anta' },
+    ]
+    const query = { username: fields.username }
+    const login = await service.request('POST', '/forgotpasswords/loginbyusernameandanswers', { query, body })
+    t.is(login.status, 200, login.text)
+  }
+})
+
+test('a security question of one’s own is kept as text and answers nothing', async t => {
+  const username = `própria ${randomUUID()}`
+  const { text: token } = await signUp({ username, securityquestion: 'A cor do céu?', securityanswer: 'azul' })
+  t.is((await service.request('GET', '/users/me', { token })).json.securityquestion, 'A cor do céu?')
+  t.deepEqual(await service.registry.questions.answers(idOf(token)), [])
+})
+
+for (const [path, field, value] of [
+  ['existsByUsername', 'username', (person: { username: string }) => person.username.replace(/\D/g, '')],
+  ['existsByNickname', 'nickname', (person: { nickname: string }) => ` ${person.nickname.toUpperCase()} `],
+] as const) {
+  for (const base of ['', '/1.0.0', '/1.0.2']) {
+    test(`POST ${base}/users/${path} tells without a token whether the name is taken`, async t => {
+      const person = await service.signUp('ROLE_CLIENT')
+      const ask = (query: Record<string, string>) => service.request('POST', `${base}/users/${path}`, { query })
+      const taken = await ask({ [field]: value(person) })
+      t.is(`${taken.status} ${taken.headers.get('content-type')} ${taken.text}`, '200 application/json true')
+      t.is((await ask({ [field]: randomUUID() })).text, 'false')
+      refused(t, await ask({}), 400, 'MISSING_PARAMETER')
+      refused(t, await ask({ [field]: ' ' }), 400, 'MISSING_PARAMETER')
+    })
+  }
+}
