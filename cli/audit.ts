@@ -39,7 +39,7 @@ Examples:
     .action(async (options: Filter) => {
       const events = await withRegistry(async ({ registry }) => registry.audit.list(await toFilter(options, registry)))
       if (options.json) return printJson(events.map(toJson))
-      const head = ['id', 'time', 'what', 'by', 'whom', 'from']
+      const head = ['id', 'time (utc)', 'what', 'by', 'whom', 'from']
       const cells = events.map(event => [event.id, event.at, what(event), by(event), whom(event), event.address])
       printTable(head, cells, 'There are no such events.')
     })

@@ -1,5 +1,5 @@
 import type { Command } from 'commander'
-import { jsonOption, printJson, say } from './output.js'
+import { jsonOption, printJson, printRecord, say } from './output.js'
 import { withPasswords, withRegistry } from './session.js'
 
 /** Adds `auth-admin install`. */
@@ -11,13 +11,15 @@ export function addInstall(program: Command): void {
     .addHelpText(
       'after',
       `
-Creates or updates the tables, and where there is none yet: the first signing key, security questions in Portuguese,
-and the default administrator AUTH_ADMIN_USERNAME with AUTH_ADMIN_PASSWORD. Without AUTH_ADMIN_PASSWORD a random
-password is made, printed once (never with --json), and kept in the file initial-admin-password of AUTH_DATA_DIR.
+Creates or updates the tables, and where there is none yet: the first signing
+key, security questions in Portuguese, and the default administrator
+AUTH_ADMIN_USERNAME with AUTH_ADMIN_PASSWORD. Without AUTH_ADMIN_PASSWORD a
+random password is made, printed once (never with --json), and kept in the file
+initial-admin-password of AUTH_DATA_DIR.
 
 Examples:
   $ auth-admin install
-  $ AUTH_ADMIN_USERNAME=root AUTH_ADMIN_PASSWORD_FILE=/run/secrets/admin auth-admin install`,
+  $ AUTH_ADMIN_PASSWORD_FILE=/run/secrets/admin auth-admin install`,
     )
     .action(async (options: { json?: boolean }) => {
       const done = await withRegistry(
@@ -33,13 +35,14 @@ Examples:
         printJson({ migrations, signingKey, questions, administrator, passwordFile: password?.file })
         return
       }
-      if (migrations.length > 0) say(`Tables       ${migrations.join(', ')}`)
-      if (signingKey) say(`Signing key  ${signingKey}`)
-      if (questions > 0) say(`Questions    ${questions} added`)
-      if (administrator)
-        say(`Administrator ${administrator}${password ? '' : ', with the password of AUTH_ADMIN_PASSWORD'}`)
-      if (password) say(`Password     ${password.text}\n`)
-      if (password) say(`It is kept in ${password.file}. Delete the file once you have it.`)
+      printRecord({
+        tables: migrations.length > 0 ? migrations.join(', ') : undefined,
+        'signing key': signingKey,
+        questions: questions > 0 ? `${questions} added` : undefined,
+        administrator,
+        password: password?.text,
+        'kept in': password?.file,
+      })
       const changed = migrations.length > 0 || signingKey || questions > 0 || administrator
       say(changed ? 'The registry is installed.' : 'The registry is installed already; nothing was changed.')
     })

@@ -13,8 +13,8 @@ export function addKeys(program: Command): void {
     .addHelpText(
       'after',
       `
-States: published (known to verifiers, doesn't sign yet), signing, retiring (verifies the tokens it signed).
-Times are in UTC.
+States: published (known to verifiers, doesn't sign yet), signing, retiring
+(verifies the tokens it signed). Times are in UTC.
 
 Example:
   $ auth-admin keys list`,
@@ -30,12 +30,8 @@ Example:
         ...(key.verifiesUntil && { verifies_until: key.verifiesUntil }),
       }))
       if (options.json) return printJson(rows)
-      const cells = rows.map(row => [row.kid, row.state, row.signs_at, row.verifies_until])
-      printTable(
-        ['kid', 'state', 'signs from', 'verifies until'],
-        cells,
-        'There are no keys: run `auth-admin install`.',
-      )
+      const cells = rows.map(row => [row.kid, `${row.state} ${when(row)}`])
+      printTable(['kid', 'state (UTC)'], cells, 'There are no keys: run `auth-admin install`.')
     })
 
   keys
@@ -46,8 +42,9 @@ Example:
     .addHelpText(
       'after',
       `
-The new key signs once every verifier knows it, 600 seconds after it is published; the old one verifies until its last
-token has expired. Use --now only when the old key may have been stolen.
+The new key signs once every verifier knows it, 600 seconds after it is
+published; the old one verifies until its last token has expired. Use --now only
+when waiting is worse than refused tokens.
 
 Example:
   $ auth-admin keys rotate`,
@@ -66,4 +63,12 @@ Example:
       if (options.json) return printJson({ kid, signs_in_seconds: lead })
       say(`Key ${kid} is published${lead > 0 ? ` and signs in ${lead / 60} minutes` : ' and signs from now on'}.`)
     })
+}
+
+/** Until when a key is in its state, or since when it signs. */
+function when({ state, signs_at, verifies_until }: { state: string; signs_at: Date; verifies_until?: Date }): string {
+  const minute = (time?: Date) => time?.toISOString().slice(0, 16).replace('T', ' ')
+  return state === 'signing'
+    ? `since ${minute(signs_at)}`
+    : `until ${minute(state === 'published' ? signs_at : verifies_until)}`
 }

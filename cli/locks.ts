@@ -25,7 +25,8 @@ export function addLocks(users: Command): void {
     .addHelpText(
       'after',
       `
-An address from which the person signed in within 30 days has a count of its own, in place of the common one.
+An address from which the person signed in within 30 days has a count of its
+own, in place of the common one.
 
 Examples:
   $ auth-admin users why-locked '(11)98765-4321'

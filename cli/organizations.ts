@@ -1,5 +1,6 @@
 import { type Command, InvalidArgumentError, Option } from 'commander'
 import type { OrganizationDetails, OrganizationRow } from '../server/models/organization.js'
+import { isEmailAddress, nicknameKey } from '../server/names.js'
 import type { Registry } from '../server/registry.js'
 import { askText, canAsk, given, readText } from './ask.js'
 import { fail, misuse } from './failure.js'
@@ -27,14 +28,11 @@ export function addOrganizations(program: Command): void {
 
   withDetails(organizations.command('add'))
     .description('Register an active organization. Prints it with its activation key.')
-    .addHelpText(
-      'after',
-      "\nExample:\n  $ auth-admin organizations add --name 'Escola Azul' --type E --phone '(11)3222-1000'",
-    )
+    .addHelpText('after', "\nExample:\n  $ auth-admin organizations add --name 'Escola Azul' --type E")
     .action(async (options: Given) => {
       const values = await askForDetails(options)
       const added = await withRegistry(async ({ registry, change }) => {
-        const form = await toForm(values)
+        const form = toForm(values)
         if (form.name === undefined) return misuse('Give the organization a name with --name.')
         const { name, nameKey } = form as { name: string; nameKey: string }
         const row = await change(async t => {
@@ -80,16 +78,14 @@ export function addOrganizations(program: Command): void {
 
   withDetails(withName(organizations.command('edit')))
     .description("Change details of an organization. An empty value clears a detail: --phone ''.")
-    .addHelpText(
-      'after',
-      "\nExample:\n  $ auth-admin organizations edit 'Escola Azul' --responsible 'Ana Lima' --phone ''",
-    )
+    .addHelpText('after', "\nExample:\n  $ auth-admin organizations edit 3 --responsible 'Ana Lima' --phone ''")
     .action(async (name: string | undefined, options: Given) => {
       const wanted = await nameOf(name, options)
       const edited = await withRegistry(async session => {
         const { registry, change } = session
-        const { id } = await findOrganization(registry, wanted)
-        const form = await toForm(await askForChanges(options, await findOrganization(registry, `#${id}`)))
+        const before = await findOrganization(registry, wanted)
+        const { id } = before
+        const form = toForm(await askForChanges(options, before))
         if (form.name === null) misuse('An organization needs a name: give --name a text.')
         const row = await change(async t => {
           const before = await lockOrganization(session, id, t)
@@ -160,7 +156,6 @@ export function addOrganizations(program: Command): void {
 
 /** The organization with an id (`3`, `#3`) or a name in any spelling. Fails when there is none. */
 export async function findOrganization({ organizations }: Registry, wanted: string) {
-  const { nicknameKey } = await import('../server/names.js')
   const id = /^#?(\d{1,9})$/.exec(wanted.trim())?.[1]
   const byId = id === undefined ? null : await organizations.table.findByPk(Number(id))
   const found = byId ?? (await organizations.table.findOne({ where: { nameKey: nicknameKey(wanted) } }))
@@ -196,26 +191,25 @@ function nameOf(name: string | undefined, options: { json?: boolean }): Promise<
 
 async function askForDetails(options: Given): Promise<Given> {
   if (options.name || !canAsk(options)) return options
-  const values: Given = { ...options }
-  for (const { column, about } of details) {
-    values[column] ??= await askText(`${about[0]!.toUpperCase()}${about.slice(1)}:`, {
-      required: column === 'name',
-      check: text => detailProblem(column, text),
-    })
-  }
-  return values
+  return askForEach(options)
 }
 
 async function askForChanges(options: Given, now: OrganizationRow): Promise<Given> {
   if (details.some(({ column }) => options[column] !== undefined)) return options
   const flags = details.map(({ field }) => `--${field.replace('_', '-')}`)
   if (!canAsk(options)) misuse(`Say what to change: give one or more of ${flags.join(', ')}.`)
+  return askForEach(options, now)
+}
+
+/** Asks for each detail that no flag gives, beginning with what there is now. */
+async function askForEach(options: Given, now?: OrganizationRow): Promise<Given> {
+  say('Leave a detail empty where there is none.')
   const values: Given = { ...options }
   for (const { column, about } of details) {
-    values[column] = await askText(`${about[0]!.toUpperCase()}${about.slice(1)}:`, {
+    values[column] ??= await askText(`${about[0]!.toUpperCase()}${about.slice(1)}:`, {
       required: column === 'name',
       check: text => detailProblem(column, text),
-      fallback: now[column] ?? '',
+      fallback: now?.[column] ?? '',
     })
   }
   return values
@@ -225,15 +219,14 @@ function detailProblem(column: string, text: string): string | undefined {
   try {
     if (column === 'type') readType(text)
     else readText(text)
-    return undefined
+    return column === 'email' && text !== '' && !isEmailAddress(text) ? 'This is no valid e-mail address.' : undefined
   } catch (error) {
     return (error as Error).message
   }
 }
 
 /** The columns that are given, null for those to clear. */
-async function toForm(options: Given): Promise<Partial<Record<keyof OrganizationDetails | 'nameKey', string | null>>> {
-  const { isEmailAddress, nicknameKey } = await import('../server/names.js')
+function toForm(options: Given): Partial<Record<keyof OrganizationDetails | 'nameKey', string | null>> {
   const columns = details.map(({ column }) => column).filter(column => options[column] !== undefined)
   const form = Object.fromEntries(columns.map(column => [column, options[column] || null]))
   if (form.email && !isEmailAddress(form.email)) misuse('The address of --email is not a valid e-mail address.')
@@ -264,7 +257,9 @@ function toJson(row: OrganizationRow, { organizations }: Registry) {
 }
 
 function show(organization: ReturnType<typeof toJson>, { json }: { json?: boolean }, sentence?: string): void {
-  if (json) return printJson(organization)
-  if (sentence) say(sentence)
-  printRecord(organization)
+  if (json) printJson(organization)
+  else {
+    if (sentence) say(sentence)
+    printRecord(organization)
+  }
 }

@@ -37,42 +37,46 @@ function write(cell: Cell): string {
   if (cell === null || cell === undefined) return ''
   if (cell === true) return 'yes'
   if (cell === false) return 'no'
-  return printable(cell instanceof Date ? `${cell.toISOString().slice(0, 19).replace('T', ' ')}Z` : String(cell))
+  return cell instanceof Date ? cell.toISOString().slice(0, 19).replace('T', ' ') : printable(String(cell))
 }
 
 /** Prints rows under a head, or `empty` when there are none. Long cells are folded to fit the terminal. */
 export function printTable(head: readonly string[], rows: readonly (readonly Cell[])[], empty: string): void {
-  if (rows.length === 0) return say(empty)
   const cells = rows.map(row => row.map(write))
-  const natural = head.map((title, column) => Math.max(...[title, ...cells.map(row => row[column] ?? '')].map(width)))
-  const table = new Table({
-    head: [...head],
-    colWidths: fit(natural, lineWidth() - head.length - 1 - 2 * head.length).map(columns => columns + 2),
-    wordWrap: true,
-    wrapOnWordBoundary: false,
-    style: { head: [], border: [], compact: true },
-  })
-  for (const row of cells) table.push(row)
-  process.stdout.write(`${table.toString()}\n`)
+  const times = head.map((_, column) => rows.some(row => row[column] instanceof Date))
+  if (rows.length === 0) say(empty)
+  else printColumns([head.map(title => title.toUpperCase()), ...cells], times)
 }
 
 /** Prints a record, a line for each field that is there. */
 export function printRecord(fields: Readonly<Record<string, Cell>>): void {
   const present = Object.entries(fields).filter(([, value]) => value !== null && value !== undefined)
-  const label = Math.max(...present.map(([name]) => name.length))
+  if (present.length > 0)
+    printColumns(
+      present.map(([name, value]) => [name, write(value)]),
+      [true, false],
+    )
+}
+
+/** Columns side by side, without rules between them, so that a key can be copied whole. `whole` ones are never folded. */
+function printColumns(rows: readonly (readonly string[])[], whole: readonly boolean[]): void {
+  const natural = rows[0]!.map((_, column) => Math.max(...rows.map(row => width(row[column] ?? ''))))
   const table = new Table({
-    chars: Object.fromEntries(borders.map(border => [border, ''])),
-    colWidths: [label + 2, Math.max(20, lineWidth() - label - 2)],
+    chars: Object.fromEntries(rules.map(rule => [rule, ''])),
+    colWidths: narrow(natural, whole, lineWidth() - gap * natural.length).map(columns => columns + gap),
     wordWrap: true,
     wrapOnWordBoundary: false,
-    style: { head: [], border: [], 'padding-left': 0, 'padding-right': 0 },
+    style: { head: [], border: [], 'padding-left': 0, 'padding-right': gap },
   })
-  for (const [name, value] of present) table.push([name, write(value)])
+  for (const row of rows) table.push([...row])
   const lines = table.toString().split('\n')
   process.stdout.write(`${lines.map(line => line.trimEnd()).join('\n')}\n`)
 }
 
-const borders = [
+/** Spaces between columns. */
+const gap = 2
+
+const rules = [
   ...['top', 'top-mid', 'top-left', 'top-right', 'bottom', 'bottom-mid', 'bottom-left', 'bottom-right'],
   ...['left', 'left-mid', 'mid', 'mid-mid', 'right', 'right-mid', 'middle'],
 ]
@@ -96,13 +100,13 @@ function width(text: string): number {
   )
 }
 
-/** Narrows the widest columns until they fit together. */
-function fit(natural: readonly number[], available: number): number[] {
+/** Narrows the widest columns until all fit together. */
+function narrow(natural: readonly number[], whole: readonly boolean[], available: number): number[] {
   const widths = [...natural]
   while (widths.reduce((a, b) => a + b, 0) > available) {
-    const widest = widths.indexOf(Math.max(...widths))
-    if (widths[widest]! <= 4) break
-    widths[widest]!--
+    const widest = Math.max(...widths.filter((_, column) => !whole[column]))
+    if (widest <= 4) break
+    widths[widths.findIndex((columns, column) => columns === widest && !whole[column])] = widest - 1
   }
   return widths
 }

@@ -19,8 +19,9 @@ export function addSetPassword(users: Command): void {
     .addHelpText(
       'after',
       `
-The password obeys the rules of sign-up. A line break at the end of the file doesn't count. At a terminal it is asked
-for twice, without showing it. It can't be given on the command line, where other users of the system could see it.
+The password obeys the rules of sign-up. A line break at the end of the file
+doesn't count. At a terminal it is asked for twice, without showing it. It can't
+be given on the command line, where other users of the system could see it.
 
 Examples:
   $ auth-admin users set-password '(11)98765-4321'

@@ -10,9 +10,7 @@ import { addUsers } from './users.js'
 /** Assembles `auth-admin`. Parsing throws in place of ending the process. */
 export function createProgram(): Command {
   const program = new Command('auth-admin')
-    .description(
-      'Looks after the registry of users: installation, organizations, security questions, people, keys, record.',
-    )
+    .description('Looks after the registry of users: its organizations, people, keys and record.')
     .version(version(), '--version', 'print the version')
     .helpOption('-h, --help', 'explain a command')
     .configureOutput({ outputError: (text, print) => print(text.replace(/\n\(Did you mean/, ' (Did you mean')) })
@@ -20,15 +18,16 @@ export function createProgram(): Command {
     .addHelpText(
       'after',
       `
-It reads the settings of the service from the environment (DATABASE_URL, AUTH_DATA_DIR, AUTH_MASTER_KEY, …) and may
-run while the service runs. What is missing on the command line is asked for at a terminal, unless --json is given.
-Every change is recorded; see \`auth-admin audit list\`.
+It reads the settings of the service from the environment (DATABASE_URL,
+AUTH_DATA_DIR, AUTH_MASTER_KEY, …) and may run while the service runs. What is
+missing on the command line is asked for at a terminal, unless --json is given.
+Every change is recorded: see \`auth-admin audit list\`.
 
 Exit codes: 0 done, 1 could not be done, 2 wrong command line, 130 stopped by Ctrl-C.
 
 Examples:
   $ auth-admin install
-  $ auth-admin organizations add --name 'Escola Azul' --type E --email escola@example.org
+  $ auth-admin organizations add --name 'Escola Azul' --type E
   $ auth-admin users activate '(11)98765-4321' --organization 'Escola Azul'
   $ auth-admin users list --role ROLE_INSTITUTION --json`,
     )

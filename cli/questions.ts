@@ -1,5 +1,6 @@
 import { type Command, Option } from 'commander'
 import type { QuestionRow } from '../server/models/question.js'
+import { questionKey as compare } from '../server/names.js'
 import type { Registry } from '../server/registry.js'
 import { askText, canAsk, given, readText } from './ask.js'
 import { fail, misuse } from './failure.js'
@@ -24,7 +25,7 @@ export function addQuestions(program: Command): void {
         options,
       )
       const added = await withRegistry(async ({ registry, change }) => {
-        const questionKey = await keyOf(text)
+        const questionKey = keyOf(text)
         return change(async t => {
           const row = { question: text, questionKey, active: true }
           const result = await unique(registry.questions.table.create(row, { transaction: t }), registry, questionKey)
@@ -58,7 +59,7 @@ export function addQuestions(program: Command): void {
       const edited = await withRegistry(async ({ registry, change }) => {
         const found = await findQuestion(registry, named)
         const text = options.question || (await askForText(options, found.question))
-        const questionKey = await keyOf(text)
+        const questionKey = keyOf(text)
         return change(async t => {
           const row = await found.reload({ transaction: t, lock: t.LOCK.UPDATE })
           if (row.question === text) return { result: row }
@@ -102,10 +103,9 @@ export function addQuestions(program: Command): void {
 }
 
 async function findQuestion({ questions }: Registry, wanted: string) {
-  const { questionKey } = await import('../server/names.js')
   const id = /^#?(\d{1,9})$/.exec(wanted.trim())?.[1]
   const byId = id === undefined ? null : await questions.table.findByPk(Number(id))
-  const found = byId ?? (await questions.table.findOne({ where: { questionKey: questionKey(wanted) } }))
+  const found = byId ?? (await questions.table.findOne({ where: { questionKey: compare(wanted) } }))
   return found ?? fail(`There is no question ${wanted.trim()}: see \`auth-admin questions list\`.`)
 }
 
@@ -118,9 +118,8 @@ async function askForText(options: { json?: boolean; question?: string }, fallba
   return askText('The question:', { required: true, fallback })
 }
 
-async function keyOf(text: string): Promise<string> {
-  const { questionKey } = await import('../server/names.js')
-  return questionKey(text) || misuse('The text of --question has nothing in it to compare.')
+function keyOf(text: string): string {
+  return compare(text) || misuse('The text of --question has nothing in it to compare.')
 }
 
 async function unique<T>(work: Promise<T>, { questions }: Registry, questionKey: string): Promise<T> {

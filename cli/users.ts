@@ -1,5 +1,6 @@
 import { type Command, Option } from 'commander'
 import type { Person, Role } from '../server/models/user.js'
+import { isEmailAddress, usernameKey } from '../server/names.js'
 import type { Registry } from '../server/registry.js'
 import { askChoice, askText, canAsk, readId, readNumber, readText } from './ask.js'
 import { fail, misuse } from './failure.js'
@@ -45,7 +46,7 @@ export function addUsers(program: Command): void {
       `
 Examples:
   $ auth-admin users list --inactive --role ROLE_INSTITUTION
-  $ auth-admin users list --organization 'Escola Azul' --limit 50 --after-id 1200 --json`,
+  $ auth-admin users list --organization 'Escola Azul' --after-id 1200 --json`,
     )
     .action(async (options: ListOptions) => {
       const { people, json } = await withRegistry(async ({ registry }) => {
@@ -99,7 +100,7 @@ Examples:
         'organization to belong to, id or name; ROLE_ADMIN needs none',
       ).argParser(readText),
     )
-    .addHelpText('after', "\nExample:\n  $ auth-admin users activate '(11)98765-4321' --organization 'Escola Azul'")
+    .addHelpText('after', "\nExample:\n  $ auth-admin users activate '(11)98765-4321' --organization 3")
     .action(async (name: string | undefined, options: Named & { organization?: string }) => {
       await changeUser(name, options, async (session, person) => {
         const chosen = person.active ? undefined : await chooseOrganization(session, person, options)
@@ -231,7 +232,6 @@ export async function userName(name: string | undefined, options: Named): Promis
 
 /** The person with a username in any spelling, or `#id`. Fails when there is none. */
 export async function findUser({ users }: Registry, wanted: string): Promise<Person> {
-  const { usernameKey } = await import('../server/names.js')
   // Always an id, so that nobody can pass for another by a username of this form.
   const id = /^#(\d{1,9})$/.exec(wanted.trim())?.[1]
   const found = id === undefined ? await users.byUsername(usernameKey(wanted)) : await users.byId(Number(id))
@@ -286,7 +286,6 @@ async function chooseOrganization(
 }
 
 async function chooseAddress(given: string | undefined, options: Named): Promise<string> {
-  const { isEmailAddress } = await import('../server/names.js')
   const check = (text: string) => (isEmailAddress(text) ? undefined : 'This is no valid e-mail address.')
   if (given === undefined && canAsk(options)) return askText('E-mail address:', { required: true, check })
   if (given === undefined) misuse('Give the e-mail address after the user, or --remove.')

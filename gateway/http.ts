@@ -164,7 +164,9 @@ export function createGateway(options: GatewayOptions): Gateway {
   function refuse(request: Request, response: Response, error: unknown): void {
     const problem = problemOf(error)
     const requestId = one(request.headers['x-request-id']) ?? ''
-    if (problem.reason === 'INTERNAL' && !response.destroyed) {
+    // A call that ended because its client has gone is no failure.
+    const canceled = error instanceof ConnectError && error.code === Code.Canceled
+    if (problem.reason === 'INTERNAL' && !canceled) {
       log.error({ requestId, error }, 'request failed')
     }
     send(request, response, {

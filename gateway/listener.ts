@@ -67,6 +67,9 @@ export function createListener({ host, port }: Address, onRequest: (request: Req
     (request, response) => {
       const timer = setTimeout(() => request.stream.close(constants.NGHTTP2_CANCEL), streamTimeout)
       request.stream.once('close', () => clearTimeout(timer))
+      // A stream that its client breaks off is no fault; without a listener the error would end the process.
+      request.on('error', () => {})
+      response.on('error', () => {})
       onRequest(request, response)
     },
   )
@@ -77,7 +80,7 @@ export function createListener({ host, port }: Address, onRequest: (request: Req
     session.once('close', () => sessions.delete(session))
     if (closing) session.close()
   })
-  // A broken session is the client's affair; without a listener the error would end the process.
+  // The same goes for a session.
   http2.on('sessionError', () => {})
 
   const server = createServer(

@@ -1,10 +1,10 @@
 /** The gateway as a process of its own, in front of servers that run elsewhere. */
-import { readSettings } from '../server/settings.js'
+import { readSettings, write } from '../server/settings.js'
 import { createGateway } from './http.js'
 import { createRemoteTransport } from './remote.js'
 
-const settings = readSettings(process.env)
-if (!settings.httpAddress) throw new Error('AUTH_HTTP_ADDRESS is off: there is nothing for a gateway to do.')
+const settings = read()
+if (!settings.httpAddress) fail('AUTH_HTTP_ADDRESS is off: there is nothing for a gateway to do.')
 
 const { serverUrl: target, tlsCa: ca, tlsCert: cert, tlsKey: key } = settings
 const transport = createRemoteTransport({ target, ...(ca && { tls: { ca, ...(cert && key && { cert, key }) } }) })
@@ -17,10 +17,7 @@ const gateway = createGateway({
   log: { error },
 })
 
-const { host, port } = await gateway.listen()
-console.log(
-  `Gateway ready at http://${host.includes(':') ? `[${host}]` : host}:${port}, services at ${settings.serverUrl}`,
-)
+console.log(`Gateway ready at http://${write(await gateway.listen())}, services at ${settings.serverUrl}`)
 
 async function stop() {
   await gateway.close()
@@ -34,4 +31,17 @@ function error({ error, ...fields }: { error?: unknown }, message: string) {
   const { name, stack } = error instanceof Error ? error : { name: typeof error, stack: '' }
   const at = stack?.split('\n').find(line => line.startsWith('    at '))
   console.error(JSON.stringify({ level: 'error', ...fields, error: name, at: at?.trim(), message }))
+}
+
+function read() {
+  try {
+    return readSettings(process.env)
+  } catch (error) {
+    return fail((error as Error).message)
+  }
+}
+
+function fail(message: string): never {
+  console.error(message)
+  process.exit(1)
 }

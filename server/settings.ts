@@ -167,7 +167,7 @@ function unknownNames(env: Readonly<Record<string, string | undefined>>): string
   return Object.keys(env)
     .filter(name => name.startsWith('AUTH_') && !known.includes(name))
     .flatMap(name => {
-      const near = known.find(other => distance(name, other) <= 2)
+      const near = known.find(other => distance(name, other) <= 2 || name === `${other}_FILE`)
       return near ? [`${name}: there is no such setting; did you mean ${near}?`] : []
     })
 }

@@ -150,8 +150,8 @@ for (const [base, revision] of bases) {
 
   test(`POST ${base}/users/signup takes every published field`, async t => {
     const body = {
-      username: `Bentinho ${base}`,
-      nickname: `Casmurro ${base}`,
+      username: `Bentinho${base}`,
+      nickname: `Casmurro${base}`,
       password,
       dateofborn: '01/02/1990',
       gender: 'M',

@@ -1,0 +1,363 @@
+/** Forged, stale and revoked tokens at every door of two replicas, and signing keys in rotation and at rest. */
+import { randomUUID } from 'node:crypto'
+import { setTimeout as sleep } from 'node:timers/promises'
+import test, { type ExecutionContext } from 'ava'
+import { Users } from '../../proto/gen/auth/v1/users_pb.js'
+import { createSigningKeys } from '../../server/models/signingkey.js'
+import { createVault } from '../../server/vault.js'
+import {
+  assemble,
+  constant,
+  ecdsa,
+  ecdsaDer,
+  hmac,
+  ownKeys,
+  ownRsaKeys,
+  rsa,
+  type Signer,
+} from '../_helpers/forging.js'
+import { type GrpcClient, openGrpc, refusalOf } from '../_helpers/grpc.js'
+import { password, startTestService, type TestService } from '../_helpers/service.js'
+import { claimsOf, headerOf, idOf, nowInSeconds } from '../_helpers/tokens.js'
+
+/** Two replicas on one database, and a gRPC client of each. */
+async function startReplicas(t: ExecutionContext) {
+  const first = await startTestService(t)
+  const second = await startTestService(t, { DATABASE_URL: first.env.DATABASE_URL! })
+  const clients = [first, second].map(({ grpc }) => openGrpc(grpc))
+  t.teardown(async () => {
+    for (const client of clients) client.close()
+  })
+  return { first, second, doors: [first, second].map((service, index) => ({ service, client: clients[index]! })) }
+}
+
+type Door = { service: TestService; client: GrpcClient }
+
+/** What each door says of a token; `[]` when all refuse it as they should. */
+async function openings(doors: readonly Door[], token: string, from?: string): Promise<string[]> {
+  const found: string[] = []
+  const headers: Record<string, string> = from === undefined ? {} : { 'x-forwarded-for': from }
+  for (const [index, { service, client }] of doors.entries()) {
+    const me = await service.request('GET', '/users/me', { token, headers })
+    if (me.status !== 500 || me.json.reason !== 'INVALID_TOKEN') found.push(`replica ${index + 1} HTTP ${me.status}`)
+    const refresh = await service.request('GET', '/users/refresh', { token })
+    if (refresh.status !== 500) found.push(`replica ${index + 1} refresh ${refresh.status}`)
+    const call = await client.call(Users.method.getMe, {}, { token }).then(() => 'OK', refusalOf)
+    if (call === 'OK' || call.info?.reason !== 'INVALID_TOKEN') found.push(`replica ${index + 1} gRPC`)
+    const verdict = await client.call(Users.method.verifyToken, { token })
+    if (verdict.active || verdict.sub !== undefined) found.push(`replica ${index + 1} VerifyToken`)
+  }
+  return found
+}
+
+test('no forged token opens any door', async t => {
+  const { first, doors } = await startReplicas(t)
+  const { token } = await first.signUp('ROLE_CLIENT')
+  const admin = await first.adminToken()
+  const [key] = await first.registry.signingKeys.all()
+  const { kid, privateKey, publicKey, publicJwk } = key!
+  const now = nowInSeconds()
+  const head = headerOf(token)
+  const claims = claimsOf(token)
+  const genuine = ecdsa(privateKey)
+  const mine = ownKeys()
+  const mineJwk = mine.publicKey.export({ format: 'jwk' })
+  const myRsa = ownRsaKeys()
+  const spki = publicKey.export({ format: 'pem', type: 'spki' }) as string
+  const empty = constant(Buffer.alloc(0))
+
+  const without = (name: string) => Object.fromEntries(Object.entries(claims).filter(([each]) => each !== name))
+  const signed = (header: object, changed: object = claims, signer: Signer = genuine) =>
+    assemble(header, changed, signer)
+  const asAdmin = { ...claims, sub: claimsOf(admin).sub, roles: ['ROLE_ADMIN'], username: 'admin', active: true }
+
+  const forgeries: Record<string, string> = {}
+  for (const alg of ['none', 'None', 'NONE', 'nOnE', '']) {
+    forgeries[`alg ${alg || 'empty'}, no signature`] = signed({ ...head, alg }, asAdmin, empty)
+    forgeries[`alg ${alg || 'empty'}, a signature of ours`] = signed({ ...head, alg }, asAdmin)
+  }
+  forgeries['no signature'] = signed(head, asAdmin, empty)
+  forgeries['no last part'] = token.slice(0, token.lastIndexOf('.'))
+  forgeries['a signature of nothing but zeros'] = signed(head, asAdmin, constant(Buffer.alloc(64)))
+  forgeries['a signature in DER'] = signed(head, claims, ecdsaDer(privateKey))
+  forgeries['claims altered under a genuine signature'] = [
+    token.split('.')[0],
+    Buffer.from(JSON.stringify(asAdmin)).toString('base64url'),
+    token.split('.')[2],
+  ].join('.')
+  const guesses = { PEM: spki, 'PEM without its end': spki.trim(), JWK: JSON.stringify(publicJwk), kid, nothing: '' }
+  for (const [name, secret] of Object.entries({ ...guesses, DER: publicKey.export({ format: 'der', type: 'spki' }) })) {
+    forgeries[`HS256 with ${name} as its secret`] = signed({ ...head, alg: 'HS256' }, asAdmin, hmac(secret))
+  }
+  forgeries['ES256 with a key of their own'] = signed(head, asAdmin, ecdsa(mine.privateKey))
+  forgeries['RS256 with a key of their own'] = signed({ ...head, alg: 'RS256' }, asAdmin, rsa(myRsa.privateKey))
+  for (const [alg, curve, hash] of [
+    ['ES384', 'P-384', 'sha384'],
+    ['ES512', 'P-521', 'sha512'],
+    ['ES256K', 'secp256k1', 'sha256'],
+    ['ES256', 'P-384', 'sha256'],
+  ] as const) {
+    const other = ownKeys(curve)
+    forgeries[`${alg} on ${curve}`] = signed({ ...head, alg }, asAdmin, ecdsa(other.privateKey, hash))
+  }
+  forgeries['ES384 with the right key'] = signed({ ...head, alg: 'ES384' }, claims, ecdsa(privateKey, 'sha384'))
+  const remote = 'https://attacker.example/jwks.json'
+  for (const [name, more] of Object.entries({
+    jwk: { jwk: mineJwk },
+    'jwk under a kid of its own': { jwk: mineJwk, kid: 'mine' },
+    jku: { jku: remote },
+    'jku under a kid of its own': { jku: remote, kid: 'mine' },
+    x5u: { x5u: remote },
+    x5c: { x5c: [mine.publicKey.export({ format: 'der', type: 'spki' }).toString('base64')] },
+  })) {
+    forgeries[`a key that the header brings along: ${name}`] = signed(
+      { ...head, ...more },
+      asAdmin,
+      ecdsa(mine.privateKey),
+    )
+  }
+
+  // From here on signed with the right key: only what is said can give them away.
+  for (const typ of ['JWT', 'jwt', 'id+jwt', 'dpop+jwt', '', undefined, 1, ['at+jwt']]) {
+    forgeries[`typ ${JSON.stringify(typ)}`] = signed({ ...head, typ })
+  }
+  // A list of one value reads as that value in text, but is none of the types of RFC 9068.
+  for (const crit of [['exp'], [], ['b64'], ['http://attacker.example'], 'exp', null]) {
+    forgeries[`crit ${JSON.stringify(crit)}`] = signed({ ...head, crit, b64: true })
+  }
+  const kids = [
+    '',
+    'unknown',
+    "' OR 1=1 --",
+    "x' UNION SELECT kid FROM signing_keys --",
+    '../../../../dev/null',
+    '/dev/null',
+  ]
+  for (const odd of [
+    ...kids,
+    '__proto__',
+    'constructor',
+    'a\u0000b',
+    'x'.repeat(2000),
+    1,
+    null,
+    undefined,
+    [kid],
+    { kid },
+  ]) {
+    forgeries[`kid ${JSON.stringify(odd)?.slice(0, 40)}`] = signed({ ...head, kid: odd })
+  }
+  for (const iss of ['https://attacker.example', '', [claims.iss], null, `${claims.iss}/`, 1]) {
+    forgeries[`iss ${JSON.stringify(iss)}`] = signed(head, { ...claims, iss })
+  }
+  for (const aud of ['others', '', [], ['others'], null, { aud: claims.aud }]) {
+    forgeries[`aud ${JSON.stringify(aud)}`] = signed(head, { ...claims, aud })
+  }
+  for (const exp of [now - 1, now - 86_400, 0, -1, `${now + 60}`, null, true, 'never']) {
+    forgeries[`exp ${exp}`] = signed(head, { ...claims, exp, iat: now - 90_000, auth_time: now - 90_000 })
+  }
+  forgeries['not valid yet'] = signed(head, { ...claims, nbf: now + 3600 })
+  forgeries['issued in the future'] = signed(head, { ...claims, iat: now + 3600, exp: now + 7200 })
+  for (const sub of ['0', '-1', '999999999', '', ' 1', '1 OR 1=1', '1.0', '1e0', '0x1', 'admin', null, { id: 1 }]) {
+    forgeries[`sub ${JSON.stringify(sub)}`] = signed(head, { ...claims, sub })
+  }
+  for (const ver of [-1, 1, '0', null, 0.5, true]) {
+    forgeries[`ver ${JSON.stringify(ver)}`] = signed(head, { ...claims, ver })
+  }
+  for (const amr of [[], null, ['root'], ['constructor'], 'p']) {
+    forgeries[`amr ${JSON.stringify(amr)}`] = signed(head, { ...claims, amr })
+  }
+  for (const name of ['iss', 'aud', 'exp', 'sub', 'ver', 'iat', 'auth_time', 'amr']) {
+    forgeries[`no ${name}`] = signed(head, without(name))
+  }
+  forgeries['claims that are a list'] = signed(head, [claims])
+  forgeries['claims that are a text'] = signed(head, 'claims')
+  forgeries['longer than any of ours'] = signed(head, { ...claims, more: 'x'.repeat(5000) })
+  forgeries['four parts'] = `${token}.${token.split('.')[2]}`
+  forgeries['five parts, as if encrypted'] = `${token}.a.b`
+  forgeries['padded'] = `${token}=`
+  forgeries['two at once'] = `${token},${token}`
+  forgeries['no JSON in it'] = 'YQ.YQ.YQ'
+  forgeries['half a million levels of JSON'] = `${Buffer.from('['.repeat(2500)).toString('base64url')}.YQ.YQ`
+
+  t.deepEqual(await openings(doors, signed(head, { ...claims, jti: randomUUID() })).then(found => found.length), 8)
+  const opened: Record<string, string[]> = {}
+  for (const [name, forgery] of Object.entries(forgeries)) {
+    // One replica after the other: each keeps to itself what it has verified.
+    const found = await openings(doors, forgery)
+    if (found.length > 0) opened[name] = found
+  }
+  t.deepEqual(opened, {})
+  t.true(Object.keys(forgeries).length > 90)
+})
+
+test('a token given in the wrong place or shape is none', async t => {
+  const { first } = await startReplicas(t)
+  const { token } = await first.signUp('ROLE_CLIENT')
+  const said: Record<string, number> = {}
+  for (const authorization of [
+    `Basic ${token}`,
+    token,
+    'Bearer',
+    `Token ${token}`,
+    `Bearer${token}`,
+    `X Bearer ${token}`,
+  ]) {
+    const { status } = await first.request('GET', '/users/me', { headers: { authorization } })
+    said[authorization.replace(token, '…')] = status
+  }
+  t.deepEqual(said, { 'Basic …': 403, '…': 403, Bearer: 403, 'Token …': 403, 'Bearer…': 403, 'X Bearer …': 403 })
+  const { status } = await first.request('GET', '/users/me', {
+    query: { access_token: token, authorization: `Bearer ${token}` },
+  })
+  t.is(status, 403)
+})
+
+test('a token is good for nothing after a password update, a suspension or a revocation, on every replica', async t => {
+  const { first, second, doors } = await startReplicas(t)
+  const { registry } = first
+  const acts: Record<string, (token: string) => Promise<unknown>> = {
+    'password update': token =>
+      second.request('POST', '/forgotpasswords/passwordupdatebyusername', {
+        token,
+        query: { newPassword: 'tartaruga de couro 7' },
+      }),
+    suspension: token => registry.database.transact(transaction => registry.users.suspend(idOf(token), transaction)),
+    revocation: token =>
+      registry.database.transact(transaction => registry.users.revokeTokens(idOf(token), transaction)),
+    deletion: token => registry.database.sequelize.query(`DELETE FROM users WHERE id = ${idOf(token)}`),
+  }
+  for (const [name, act] of Object.entries(acts)) {
+    const { token } = await first.signUp('ROLE_CLIENT')
+    // Every replica has verified it and remembers it.
+    for (const { service } of doors) t.is((await service.request('GET', '/users/me', { token })).status, 200)
+    const { text: fresh } = await second.request('GET', '/users/refresh', { token })
+    await act(token)
+    t.deepEqual(await openings(doors, token), [], name)
+    t.deepEqual(await openings(doors, fresh), [], `${name}, refreshed before`)
+  }
+})
+
+test('a suspension over shows in no old token', async t => {
+  const { first, doors } = await startReplicas(t)
+  const { registry } = first
+  const { token, username } = await first.signUp('ROLE_CLIENT')
+  await registry.database.transact(async transaction => {
+    await registry.users.suspend(idOf(token), transaction)
+    await registry.users.resume(idOf(token), transaction)
+  })
+  t.deepEqual(await openings(doors, token), [])
+  t.is((await first.request('GET', '/users/me', { token: await first.login(username) })).status, 200)
+})
+
+test('a session doesn’t outlive its end, however often it is refreshed', async t => {
+  const { first, doors } = await startReplicas(t)
+  const { token } = await first.signUp('ROLE_CLIENT')
+  const [key] = await first.registry.signingKeys.all()
+  const now = nowInSeconds()
+  const aged = (method: string, age: number) => {
+    const claims = { ...claimsOf(token), amr: [method], auth_time: now - age, jti: randomUUID() }
+    return assemble(headerOf(token), claims, ecdsa(key!.privateKey))
+  }
+  for (const [method, length] of [
+    ['pwd', 30 * 86_400],
+    ['kba', 3600],
+    ['otp', 3600],
+  ] as const) {
+    for (const { service } of doors) {
+      const soon = await service.request('GET', '/users/refresh', { token: aged(method, length - 30) })
+      t.is(soon.status, 200)
+      t.true(claimsOf(soon.text).exp <= now + 31, method)
+      t.is((await service.request('GET', '/users/refresh', { token: aged(method, length + 1) })).status, 500, method)
+    }
+  }
+})
+
+test('keys rotate under way: no token is refused, and none is signed by a key that isn’t published', async t => {
+  const { first, doors } = await startReplicas(t)
+  const { registry, settings } = first
+  const kids = async ({ service }: Door): Promise<string[]> =>
+    (await service.request('GET', '/.well-known/jwks.json')).json.keys.map(({ kid }: { kid: string }) => kid)
+  const { token: old, username } = await first.signUp('ROLE_CLIENT')
+  const before = headerOf(old).kid
+
+  const refused: string[] = []
+  const unpublished: string[] = []
+  const signers = new Set<string>()
+  let over = false
+  const client = async (door: Door, other: Door) => {
+    for (let token = old; !over; ) {
+      const published = await kids(other)
+      const { status, text } = await door.service.request('GET', '/users/refresh', { token })
+      if (status !== 200) {
+        refused.push(`${status} ${text}`)
+        return
+      }
+      token = text
+      const { kid } = headerOf(token)
+      signers.add(kid)
+      if (!published.includes(kid)) unpublished.push(kid)
+      const me = await other.service.request('GET', '/users/me', { token })
+      if (me.status !== 200) refused.push(`elsewhere ${me.status} ${me.text}`)
+      await sleep(20)
+    }
+  }
+  const clients = [client(doors[0]!, doors[1]!), client(doors[1]!, doors[0]!)]
+  // Both replicas hold the old set; a stranger's key id makes them read again, at most every 5 seconds.
+  await sleep(5100)
+  const lead = 3
+  const kid = await registry.database.transact(transaction =>
+    registry.signingKeys.rotate({ force: true, lead, tokenTtl: settings.tokenTtl }, transaction),
+  )
+  const stranger = assemble({ ...headerOf(old), kid: 'unknown' }, claimsOf(old), ecdsa(ownKeys().privateKey))
+  for (const door of doors) {
+    await door.service.request('GET', '/users/me', { token: stranger })
+    t.deepEqual(await kids(door), [kid!, before])
+    t.is(headerOf(await door.service.login(username)).kid, before)
+  }
+  t.deepEqual([...signers], [before])
+  await sleep(lead * 1000 + 500)
+  for (const { service } of doors) t.is(headerOf(await service.login(username)).kid, kid)
+  over = true
+  await Promise.all(clients)
+  t.deepEqual(refused, [])
+  t.deepEqual(unpublished, [])
+  t.deepEqual([...signers], [before, kid!])
+  for (const { service } of doors) t.is((await service.request('GET', '/users/me', { token: old })).status, 200)
+})
+
+test('signing keys lie sealed: nothing in the database signs, or opens with another master key', async t => {
+  const { first } = await startReplicas(t)
+  const { registry } = first
+  const [key] = await registry.signingKeys.all()
+  const { d } = key!.privateKey.export({ format: 'jwk' })
+  const pem = key!.privateKey.export({ format: 'pem', type: 'pkcs8' }) as string
+  const secret = Buffer.from(d!, 'base64url')
+  const [tables] = await registry.database.sequelize.query(
+    `SELECT table_name AS name FROM information_schema.tables WHERE table_schema = 'public'`,
+  )
+  for (const { name } of tables as { name: string }[]) {
+    const [rows] = await registry.database.sequelize.query(`SELECT row_to_json(x)::text AS row FROM "${name}" x`)
+    const dump = (rows as { row: string }[]).map(({ row }) => row).join('\n')
+    for (const form of [d!, pem.split('\n')[1]!, 'PRIVATE KEY', secret.toString('hex'), secret.toString('base64')]) {
+      t.false(dump.includes(form), name)
+    }
+  }
+  const other = createSigningKeys(registry.database, createVault(Buffer.alloc(32, 8)))
+  await t.throwsAsync(other.all(), { message: /authenticate/ })
+  // A seal is of one key: it opens under no other name.
+  await registry.database.sequelize.query(`UPDATE signing_keys SET kid = 'other'`)
+  await t.throwsAsync(registry.signingKeys.all(), { message: /authenticate/ })
+})
+
+test('a service with another master key neither starts to sign nor lets anybody in', async t => {
+  const first = await startTestService(t)
+  const { username, token } = await first.signUp('ROLE_CLIENT')
+  const other = await startTestService(t, {
+    DATABASE_URL: first.env.DATABASE_URL!,
+    AUTH_MASTER_KEY: Buffer.alloc(32, 8).toString('base64'),
+  }).catch(() => undefined)
+  if (!other) return t.pass()
+  t.not((await other.request('POST', '/users/login', { query: { username, password } })).status, 200)
+  t.not((await other.request('GET', '/users/me', { token })).status, 200)
+})

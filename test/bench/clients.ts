@@ -1,0 +1,155 @@
+/**
+ * Clients that cost little, so that on few cores it is the server that is measured: HTTP/1.1 on bare sockets, gRPC on
+ * bare HTTP/2. They understand what servers here answer, and no more.
+ */
+import { type ClientHttp2Session, connect as connectHttp2 } from 'node:http2'
+import { connect, type Socket } from 'node:net'
+import type { Door, Wire } from './operations.js'
+
+/** An answer. `status` is that of HTTP, or of gRPC (0 is OK). */
+export interface Answer {
+  readonly status: number
+  readonly body: Buffer
+  /** Text of a gRPC status. */
+  readonly message?: string
+  /** Seconds. */
+  readonly retryAfter?: number
+}
+
+/** Connections to one server. */
+export interface Client {
+  send(wire: Wire): Promise<Answer>
+  /** Cuts everything. */
+  close(): void
+}
+
+/** Makes a client for a door. `connections` bounds them (gRPC: calls at a time); `timeout` is a gRPC deadline in ms. */
+export function createClient(door: Door, port: number, connections: number, timeout?: number): Client {
+  return door === 'grpc' ? createGrpcClient(port, connections, timeout) : createHttpClient(port, connections)
+}
+
+interface Line {
+  readonly socket: Socket
+  received: Buffer
+  pending: { resolve: (answer: Answer) => void; reject: (error: Error) => void } | undefined
+}
+
+function createHttpClient(port: number, connections: number): Client {
+  const idle: Line[] = []
+  const open = new Set<Line>()
+  const waiting: ((line: Line) => void)[] = []
+
+  function dial(): Line {
+    const line: Line = { socket: connect({ port, host: '127.0.0.1', noDelay: true }), received: Buffer.alloc(0), pending: undefined }
+    open.add(line)
+    line.socket.on('data', chunk => {
+      line.received = line.received.length === 0 ? chunk : Buffer.concat([line.received, chunk])
+      const read = readAnswer(line.received)
+      if (!read || !line.pending) return
+      line.received = line.received.subarray(read.length)
+      const { resolve } = line.pending
+      line.pending = undefined
+      const next = waiting.shift()
+      if (next) next(line)
+      else idle.push(line)
+      resolve(read.answer)
+    })
+    const gone = (error?: Error) => {
+      open.delete(line)
+      const place = idle.indexOf(line)
+      if (place >= 0) idle.splice(place, 1)
+      line.pending?.reject(error ?? new Error('connection closed'))
+      line.pending = undefined
+      line.socket.destroy()
+    }
+    line.socket.on('error', gone).on('close', () => gone())
+    return line
+  }
+
+  return {
+    send: wire =>
+      new Promise((resolve, reject) => {
+        const use = (line: Line) => {
+          line.pending = { resolve, reject }
+          line.socket.write(head(wire))
+          if (wire.body) line.socket.write(wire.body)
+        }
+        const line = idle.pop()
+        if (line) use(line)
+        else if (open.size < connections) use(dial())
+        else waiting.push(use)
+      }),
+    close() {
+      for (const { socket } of open) socket.destroy()
+    },
+  }
+}
+
+function head({ method, path, token, address, contentType, body }: Wire): string {
+  let text = `${method} ${path} HTTP/1.1\r\nhost: 127.0.0.1\r\n`
+  if (token) text += `authorization: Bearer ${token}\r\n`
+  if (address) text += `x-forwarded-for: ${address}\r\n`
+  if (contentType) text += `content-type: ${contentType}\r\n`
+  if (body) text += `content-length: ${body.length}\r\n`
+  else if (method === 'POST') text += 'content-length: 0\r\n'
+  return `${text}\r\n`
+}
+
+/** The answer at the beginning of what was received and how long it is; undefined while it isn't there as a whole. */
+function readAnswer(received: Buffer): { answer: Answer; length: number } | undefined {
+  const end = received.indexOf('\r\n\r\n')
+  if (end < 0) return undefined
+  const headers = received.latin1Slice(0, end)
+  const bytes = /\r\ncontent-length: *(\d+)/i.exec(headers)?.[1]
+  if (bytes === undefined) throw new Error(`an answer without content-length: ${headers}`)
+  const length = end + 4 + Number(bytes)
+  if (received.length < length) return undefined
+  const after = /\r\nretry-after: *(\d+)/i.exec(headers)?.[1]
+  const answer = { status: Number(headers.slice(9, 12)), body: received.subarray(end + 4, length) }
+  return { answer: after === undefined ? answer : { ...answer, retryAfter: Number(after) }, length }
+}
+
+/** Calls that share an HTTP/2 connection. */
+const callsAConnection = 100
+
+function createGrpcClient(port: number, calls: number, timeout: number | undefined): Client {
+  const sessions: ClientHttp2Session[] = Array.from({ length: Math.ceil(calls / callsAConnection) }, () =>
+    connectHttp2(`http://127.0.0.1:${port}`).on('error', () => {}),
+  )
+  let next = 0
+  return {
+    send: ({ path, token, address, body }) =>
+      new Promise((resolve, reject) => {
+        const session = sessions[next++ % sessions.length]!
+        const stream = session.request({
+          ':method': 'POST',
+          ':path': path,
+          te: 'trailers',
+          'content-type': 'application/grpc',
+          ...(token && { authorization: `Bearer ${token}` }),
+          ...(address && { 'x-forwarded-for': address }),
+          ...(timeout && { 'grpc-timeout': `${timeout}m` }),
+        })
+        const chunks: Buffer[] = []
+        let last: Record<string, unknown> = {}
+        stream.on('response', headers => {
+          last = headers
+        })
+        stream.on('trailers', headers => {
+          last = headers
+        })
+        stream.on('data', chunk => chunks.push(chunk))
+        stream.on('error', reject)
+        stream.on('close', () => {
+          const status = last['grpc-status']
+          if (status === undefined) reject(new Error('stream closed'))
+          const message = decodeURIComponent(String(last['grpc-message'] ?? ''))
+          resolve({ status: Number(status), body: chunks.length === 1 ? chunks[0]! : Buffer.concat(chunks), message })
+        })
+        stream.end(body)
+      }),
+    close() {
+      for (const session of sessions) session.destroy()
+    },
+  }
+}
