@@ -49,7 +49,7 @@ export async function given(
   return askText(question, { required: true })
 }
 
-/** Asks for a line of text. `fallback` is taken on Enter. */
+/** Asks for a line of text. `fallback` is taken on Enter, put into the line by Tab, dropped by Backspace. */
 export async function askText(
   message: string,
   options: { required?: boolean; fallback?: string; check?: (text: string) => string | undefined } = {},
@@ -57,13 +57,7 @@ export async function askText(
   const { required = false, fallback, check = textProblem } = options
   const validate = (text: string) => (required && text.trim() === '' ? 'This is needed.' : (check(text.trim()) ?? true))
   const { default: inquirer } = await import('inquirer')
-  const question = {
-    type: 'input',
-    name: 'text',
-    message,
-    validate,
-    ...(fallback && { default: fallback, prefill: 'editable' }),
-  } as const
+  const question = { type: 'input', name: 'text', message, validate, default: fallback ?? '' } as const
   return ((await inquirer.prompt([question])) as { text: string }).text.trim()
 }
 

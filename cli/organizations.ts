@@ -203,7 +203,7 @@ async function askForChanges(options: Given, now: OrganizationRow): Promise<Give
 
 /** Asks for each detail that no flag gives, beginning with what there is now. */
 async function askForEach(options: Given, now?: OrganizationRow): Promise<Given> {
-  say('Leave a detail empty where there is none.')
+  say(now ? 'Enter keeps what there is, Tab edits it, Backspace empties it.' : 'Leave empty what there is none of.')
   const values: Given = { ...options }
   for (const { column, about } of details) {
     values[column] ??= await askText(`${about[0]!.toUpperCase()}${about.slice(1)}:`, {

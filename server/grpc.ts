@@ -1,5 +1,6 @@
 import { randomUUID } from 'node:crypto'
 import { BlockList, isIP } from 'node:net'
+import { promisify } from 'node:util'
 import { create, type DescMethodUnary, fromBinary, type Message, toBinary } from '@bufbuild/protobuf'
 import { anyPack, FileDescriptorProtoSchema } from '@bufbuild/protobuf/wkt'
 import {
@@ -11,6 +12,7 @@ import {
   type ServiceDefinition,
   type UntypedHandleCall,
 } from '@grpc/grpc-js'
+import { HealthImplementation } from 'grpc-health-check'
 import { StatusSchema } from '../proto/gen/google/rpc/status_pb.js'
 import type { Call } from './call.js'
 import { type Calls, services } from './calls.js'
@@ -31,7 +33,7 @@ export interface GrpcServer {
 }
 
 /** Mounts all RPCs on grpc-js, with health checking (grpc.health.v1) and reflection. */
-export async function createGrpcServer(deps: { calls: Calls } & Trust): Promise<GrpcServer> {
+export function createGrpcServer(deps: { calls: Calls } & Trust): GrpcServer {
   const server = new Server({
     'grpc.max_receive_message_length': largestMessage,
     'grpc.max_send_message_length': 4 * 1024 * 1024,
@@ -67,25 +69,17 @@ export async function createGrpcServer(deps: { calls: Calls } & Trust): Promise<
     server.addService(definition, handlers)
   }
 
-  // Loaded here, since both bring a second protobuf library with them.
-  const [{ HealthImplementation }, { ReflectionService }] = await Promise.all([
-    import('grpc-health-check'),
-    import('@grpc/reflection'),
-  ])
   const names = ['', ...services.map(({ typeName }) => typeName)]
   const health = new HealthImplementation(Object.fromEntries(names.map(name => [name, 'SERVING' as const])))
   health.addToServer(server)
-  const files = descriptors()
-  new ReflectionService({ auth: { fileDescriptorProtos: files } } as never, {
-    services: services.map(({ typeName }) => typeName),
-  }).addToServer(server)
 
   return {
-    listen: ({ host, port }, credentials) =>
-      new Promise((resolve, reject) => {
-        const target = host.includes(':') ? `[${host}]:${port}` : `${host}:${port}`
-        server.bindAsync(target, credentials, (error, bound) => (error ? reject(error) : resolve(bound)))
-      }),
+    async listen({ host, port }, credentials) {
+      const target = host.includes(':') ? `[${host}]:${port}` : `${host}:${port}`
+      const bound = await promisify(server.bindAsync).call(server, target, credentials)
+      addReflection(server).catch(() => {})
+      return bound
+    },
     setServing(serving) {
       for (const name of names) health.setStatus(name, serving ? 'SERVING' : 'NOT_SERVING')
     },
@@ -98,6 +92,15 @@ export async function createGrpcServer(deps: { calls: Calls } & Trust): Promise<
         })
       }),
   }
+}
+
+/** Adds reflection once the port is open: it brings a second protobuf library, which nothing else waits for. */
+async function addReflection(server: Server): Promise<void> {
+  const { ReflectionService } = await import('@grpc/reflection')
+  const reflection = new ReflectionService({ auth: { fileDescriptorProtos: descriptors() } } as never, {
+    services: services.map(({ typeName }) => typeName),
+  })
+  reflection.addToServer(server)
 }
 
 /** The descriptors of all services and of what they import, imports first. */

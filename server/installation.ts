@@ -6,7 +6,8 @@ import { migrate } from './models/migrate.js'
 import { publishLead } from './models/signingkey.js'
 import { nicknameKey, questionKey, usernameKey } from './names.js'
 import { checkPassword, createPasswordPolicy, type Passwords, preparePassword } from './passwords.js'
-import { adminPasswordFile, type Registry } from './registry.js'
+import { adminPasswordFile } from './models/located.js'
+import type { Registry } from './registry.js'
 import type { Settings } from './settings.js'
 
 /** Security questions that an installation offers at first. */

@@ -1,7 +1,7 @@
 import { existsSync } from 'node:fs'
 import { createLog } from './log.js'
-import { adminPasswordFile } from './registry.js'
-import { startService, type Service } from './service.js'
+import { adminPasswordFile, locateDatabase } from './models/located.js'
+import type { Service } from './service.js'
 import { readSettings, type Settings } from './settings.js'
 
 /** The service as a process: starts, says where it is, and stops on SIGINT or SIGTERM. */
@@ -14,7 +14,10 @@ async function main(): Promise<void> {
   if (settings.bcryptCost < 10) log.warn('AUTH_BCRYPT_COST is below 10: hashes are cheap to guess at')
 
   let stopping = false
-  const starting = startService(settings, log)
+  // The database comes up while the rest is loaded.
+  const at = locateDatabase(settings, log)
+  at.catch(() => {})
+  const starting = import('./service.js').then(({ startService }) => startService(settings, log, at))
   const stop = async () => {
     // A second signal ends it at once.
     if (stopping) process.exit(1)

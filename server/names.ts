@@ -106,7 +106,7 @@ function isMailDomain(domain: string): boolean {
 }
 
 function visible(text: string): string {
-  return text.replace(/\p{Default_Ignorable_Code_Point}/gu, '')
+  return text.replace(/[\0\p{Default_Ignorable_Code_Point}]/gu, '')
 }
 
 /** Case folded, and white space trimmed and collapsed. Down, up and down again so that `ẞ`, `ß` and `SS` meet. */

@@ -1,4 +1,3 @@
-import { join } from 'node:path'
 import type { Log } from './log.js'
 import { createAttempts, createSubjects } from './models/attempt.js'
 import { createAudit } from './models/audit.js'
@@ -10,6 +9,7 @@ import { createQuestions } from './models/question.js'
 import { createSignIns } from './models/signin.js'
 import { createSigningKeys } from './models/signingkey.js'
 import { createUsers } from './models/user.js'
+import { type Located, locateDatabase } from './models/located.js'
 import type { Settings } from './settings.js'
 import { createVault } from './vault.js'
 
@@ -17,11 +17,11 @@ import { createVault } from './vault.js'
 export type Registry = Awaited<ReturnType<typeof openRegistry>>
 
 /**
- * Opens the registry: the database that `DATABASE_URL` names, or the embedded one of the data folder, which it starts
- * unless it runs already. `connections` bounds the pool. Nothing is migrated yet.
+ * Opens the registry in the database that `DATABASE_URL` names, or in the embedded one. `connections` bounds the pool.
+ * Nothing is migrated yet.
  */
-export async function openRegistry(settings: Settings, options: { log: Log; connections?: number }) {
-  const { url, masterKey, release } = await locate(settings, options.log)
+export async function openRegistry(settings: Settings, options: { log: Log; connections?: number; at?: Promise<Located> }) {
+  const { url, masterKey, release } = await (options.at ?? locateDatabase(settings, options.log))
   const database = openDatabase(url, options.connections)
   const vault = createVault(masterKey)
   const subjects = createSubjects(vault)
@@ -44,18 +44,4 @@ export async function openRegistry(settings: Settings, options: { log: Log; conn
       await release()
     },
   }
-}
-
-async function locate({ databaseUrl, masterKey, dataDir }: Settings, log: Log) {
-  if (databaseUrl) return { url: databaseUrl, masterKey: masterKey!, release: async () => {} }
-  // Loaded only where a database is embedded.
-  const { embeddedSecrets, startEmbedded } = await import('./models/embedded.js')
-  const secrets = await embeddedSecrets(dataDir)
-  const { url, stop } = await startEmbedded({ dataDir, log })
-  return { url, masterKey: masterKey ?? secrets.masterKey, release: stop }
-}
-
-/** File that holds the administrator's password when a random one was made. */
-export function adminPasswordFile(dataDir: string): string {
-  return join(dataDir, 'initial-admin-password')
 }

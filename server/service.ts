@@ -13,6 +13,7 @@ import { startMail } from './mail/post.js'
 import { chooseLocale } from './mail/texts.js'
 import { createMetrics } from './metrics.js'
 import { startMaintenance } from './maintenance.js'
+import type { Located } from './models/located.js'
 import { createPasswordPolicy, createPasswords } from './passwords.js'
 import { openRegistry } from './registry.js'
 import type { Address, Settings } from './settings.js'
@@ -31,8 +32,14 @@ export interface Service {
 /** Milliseconds that calls under way have to end when the service stops. */
 const grace = 10_000
 
-/** Starts everything: database, installation, gRPC server, gateway, mail, maintenance, metrics. */
-export async function startService(settings: Settings, log: Log): Promise<Service> {
+/** Milliseconds between two looks at whether the database answers. */
+const pulse = 5_000
+
+/**
+ * Starts everything: database, installation, gRPC server, gateway, mail, maintenance, metrics. `at` is the database
+ * when somebody has begun to start it already.
+ */
+export async function startService(settings: Settings, log: Log, at?: Promise<Located>): Promise<Service> {
   const metrics = createMetrics()
   const hashing = createHashing({
     cost: settings.bcryptCost,
@@ -46,7 +53,7 @@ export async function startService(settings: Settings, log: Log): Promise<Servic
     for (const step of undo.splice(0).reverse()) await step()
   }
   try {
-    const registry = await openRegistry(settings, { log })
+    const registry = await openRegistry(settings, { log, ...(at && { at }) })
     undo.push(() => registry.close())
     const passwords = createPasswords({ pepper: registry.vault.pepper, cost: settings.bcryptCost, hashing })
     const installation = await install(registry, settings, passwords, 'service')
@@ -80,9 +87,14 @@ export async function startService(settings: Settings, log: Log): Promise<Servic
     const maintenance = startMaintenance(registry, settings, log)
     undo.push(async () => maintenance.stop())
 
-    const grpc = await createGrpcServer({ calls, ...settings })
+    const grpc = createGrpcServer({ calls, ...settings })
     const grpcPort = await grpc.listen(settings.grpcAddress, credentialsOf(settings))
     undo.push(() => grpc.close(grace))
+    const beating = setInterval(() => {
+      const answer = registry.database.run({ name: 'pulse', text: 'SELECT 1' }, [])
+      answer.then(() => grpc.setServing(true), () => grpc.setServing(false))
+    }, pulse)
+    undo.push(async () => clearInterval(beating))
     const addresses: { grpc: Address; http?: Address; metrics?: Address } = {
       grpc: { ...settings.grpcAddress, port: grpcPort },
     }

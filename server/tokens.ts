@@ -59,6 +59,9 @@ export interface Tokens {
 /** Verified tokens that are remembered, so that a signature is verified once in its life. */
 const remembered = 20_000
 
+/** Seconds by which the clocks of replicas may differ. */
+const clockSkew = 60
+
 /** Longest token that is looked at, in characters. */
 const longest = 4096
 
@@ -78,7 +81,7 @@ export function createTokens(deps: {
   async function check(token: string): Promise<Claims> {
     const decoded = token.length <= longest ? jwt.decode(token, { complete: true }) : null
     const header = decoded?.header as Record<string, unknown> | undefined
-    const type = String(header?.typ).toLowerCase()
+    const type = typeof header?.typ === 'string' ? header.typ.toLowerCase() : ''
     const typed = type === 'at+jwt' || type === 'application/at+jwt'
     // Extensions that we don't know must not be passed over (RFC 7515, 4.1.11).
     if (typeof header?.kid !== 'string' || !typed || header.crit !== undefined) refuse(Reason.INVALID_TOKEN)
@@ -87,7 +90,8 @@ export function createTokens(deps: {
     try {
       const options = { algorithms: ['ES256' as const], issuer, audience, clockTimestamp: seconds() }
       const claims = jwt.verify(token, key.publicKey, options) as unknown as Claims
-      return isComplete(claims) ? claims : refuse(Reason.INVALID_TOKEN)
+      const early = claims.iat > seconds() + clockSkew
+      return isComplete(claims) && !early ? claims : refuse(Reason.INVALID_TOKEN)
     } catch {
       refuse(Reason.INVALID_TOKEN)
     }

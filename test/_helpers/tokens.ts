@@ -27,11 +27,12 @@ export async function forge(
   claims: Record<string, unknown>,
   header: Record<string, unknown> = {},
 ): Promise<string> {
-  const [key] = await registry.signingKeys.all()
+  const { kid } = headerOf(genuine)
+  const key = (await registry.signingKeys.all()).find(each => each.kid === kid)
   const payload = { ...claimsOf(genuine), jti: randomUUID(), ...claims }
   for (const name of Object.keys(payload)) if (payload[name] === undefined) delete payload[name]
-  const all = { alg: 'ES256' as const, typ: 'at+jwt', kid: key!.kid, ...header }
-  return jwt.sign(payload, key!.privateKey, { algorithm: 'ES256', header: all, noTimestamp: true })
+  const all = { alg: 'ES256' as const, typ: 'at+jwt', kid, ...header }
+  return jwt.sign(payload, key!.privateKey, { algorithm: 'ES256', header: all })
 }
 
 /** Seconds since 1970. */

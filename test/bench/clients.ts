@@ -99,7 +99,7 @@ function head({ method, path, token, address, contentType, body }: Wire): string
 function readAnswer(received: Buffer): { answer: Answer; length: number } | undefined {
   const end = received.indexOf('\r\n\r\n')
   if (end < 0) return undefined
-  const headers = received.latin1Slice(0, end)
+  const headers = received.toString("latin1", 0, end)
   const bytes = /\r\ncontent-length: *(\d+)/i.exec(headers)?.[1]
   if (bytes === undefined) throw new Error(`an answer without content-length: ${headers}`)
   const length = end + 4 + Number(bytes)

@@ -160,7 +160,7 @@ function pathOf({ parent, name }: DescMethodUnary): string {
 }
 
 async function serveGrpc(): Promise<number> {
-  type Handler = (request: Record<string, string>, id: () => number) => Promise<object>
+  type Handler = (request: Record<string, string>, id: () => number) => Promise<Record<string, unknown>>
   const handlers: Record<string, Handler> = {
     getMe: async (_, id) => ({ user: await person(id()) }),
     refresh: async (_, id) => ({ token: token((await person(id())).id!) }),

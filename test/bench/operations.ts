@@ -37,7 +37,7 @@ export interface Wire {
 
 interface Rule {
   readonly rpc: DescMethodUnary
-  readonly fields?: object
+  readonly fields?: Record<string, unknown>
   readonly http?: { readonly method: 'GET' | 'POST'; readonly path: string; readonly form?: Record<string, string> }
   readonly token?: string
   readonly address?: string

@@ -1,0 +1,98 @@
+/** `auth-admin install`: a usable registry, however often and by however many at once it is run. */
+import { mkdtemp, readFile, rm, stat } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import test, { type ExecutionContext } from 'ava'
+import pg from 'pg'
+import { runCli } from '../_helpers/cli.js'
+import { freshDatabase } from '../_helpers/database.js'
+
+async function emptyDatabase(t: ExecutionContext, env: Record<string, string> = {}) {
+  const dataDir = await mkdtemp(join(tmpdir(), 'auth-test-'))
+  t.teardown(() => rm(dataDir, { recursive: true, force: true }))
+  return {
+    DATABASE_URL: await freshDatabase(t, { from: 'template0' }),
+    AUTH_MASTER_KEY: Buffer.alloc(32, 7).toString('base64'),
+    AUTH_DATA_DIR: dataDir,
+    ...env,
+  }
+}
+
+async function ask(url: string, sql: string) {
+  const client = new pg.Client({ connectionString: url })
+  await client.connect()
+  const { rows } = await client.query(sql)
+  await client.end()
+  return rows
+}
+
+test('an empty database gets tables, a signing key, questions and the administrator; the second time nothing', async t => {
+  const env = await emptyDatabase(t)
+  const first = await runCli(env, ['install'])
+  t.is(first.code, 0, first.stderr)
+  t.is(first.stderr, '')
+  const file = join(env.AUTH_DATA_DIR, 'initial-admin-password')
+  const password = (await readFile(file, 'utf8')).trim()
+  t.true(first.stdout.includes(password))
+  t.true(first.stdout.includes(file))
+  t.is((await stat(file)).mode & 0o777, 0o600)
+
+  const second = await runCli(env, ['install'])
+  t.is(second.code, 0, second.stderr)
+  t.is(second.stdout, 'The registry is installed already; nothing was changed.\n')
+
+  const questions = JSON.parse((await runCli(env, ['questions', 'list', '--json'])).stdout)
+  t.true(questions.length >= 5)
+  t.regex(questions[0].question, /^Qual é/)
+  const users = JSON.parse((await runCli(env, ['users', 'list', '--json'])).stdout)
+  t.like(users, [{ username: 'admin', role: 'ROLE_ADMIN', active: 1, suspended: false }])
+  t.is(users.length, 1)
+})
+
+test('two installations at once make everything once, and both succeed', async t => {
+  const env = await emptyDatabase(t)
+  const runs = await Promise.all([runCli(env, ['install', '--json']), runCli(env, ['install', '--json'])])
+  t.deepEqual(
+    runs.map(({ code, stderr }) => [code, stderr]),
+    [
+      [0, ''],
+      [0, ''],
+    ],
+  )
+  const [row] = await ask(
+    env.DATABASE_URL,
+    `SELECT (SELECT count(*)::int FROM users) AS users, (SELECT count(*)::int FROM signing_keys) AS keys,
+      (SELECT count(*)::int FROM questions) AS questions`,
+  )
+  t.is(row.users, 1)
+  t.is(row.keys, 1)
+  const added = runs.map(({ stdout }) => JSON.parse(stdout).questions)
+  t.deepEqual([...added].sort(), [0, row.questions])
+  const audit = JSON.parse((await runCli(env, ['audit', 'list', '--json'])).stdout)
+  t.true(audit.every((event: { actor: string }) => event.actor.startsWith('cli:')))
+  t.is(audit.filter((event: { action: string }) => event.action === 'user.add').length, 1)
+})
+
+test('as JSON the random password is not printed, only where it is kept', async t => {
+  const env = await emptyDatabase(t)
+  const { stdout, code } = await runCli(env, ['install', '--json'])
+  t.is(code, 0)
+  const { passwordFile, administrator, signingKey, migrations } = JSON.parse(stdout)
+  t.is(administrator, 'admin')
+  t.is(typeof signingKey, 'string')
+  t.true(migrations.length > 0)
+  t.false(stdout.includes((await readFile(passwordFile, 'utf8')).trim()))
+})
+
+test('a password given for the administrator is taken, and never printed; one that breaks the rules is refused', async t => {
+  const given = 'um-cavalo-bem-azul-19'
+  const env = await emptyDatabase(t, { AUTH_ADMIN_USERNAME: 'Chefe', AUTH_ADMIN_PASSWORD: 'short' })
+  const refused = await runCli(env, ['install'])
+  t.is(refused.code, 1)
+  t.regex(refused.stderr, /^error: AUTH_ADMIN_PASSWORD: /)
+  t.false(refused.stderr.includes('short'))
+  const { stdout, code } = await runCli({ ...env, AUTH_ADMIN_PASSWORD: given }, ['install'])
+  t.is(code, 0)
+  t.true(stdout.includes('Chefe'))
+  t.false(stdout.includes(given))
+})

@@ -1,0 +1,169 @@
+/** Answers to security questions: saving them, and signing in with two of them. */
+import { randomUUID } from 'node:crypto'
+import test from 'ava'
+import { refused } from '../_helpers/problem.js'
+import { type SignedUp, serviceForFile } from '../_helpers/service.js'
+import { claimsOf, idOf } from '../_helpers/tokens.js'
+
+const service = serviceForFile()
+let questions: number[]
+test.before(async () => {
+  const { json } = await service.request('GET', '/forgotpasswords/findallforgotpasswordquestions')
+  questions = json.map(({ id }: { id: number }) => id)
+})
+
+const answer = (index: number, text: unknown) => ({ forgotpasswordquestionsid: questions[index], answer: text })
+const save = (token: string | undefined, body?: unknown) =>
+  service.request('POST', '/forgotpasswords/saveforgotpasswordquestionsusersanswers', { ...(token && { token }), body })
+const login = (username: string | undefined, body?: unknown) =>
+  service.request('POST', '/forgotpasswords/loginbyusernameandanswers', { ...(username && { query: { username } }), body })
+
+/** Somebody who answered the first three questions. */
+async function answered(): Promise<SignedUp> {
+  const person = await service.signUp('ROLE_CLIENT')
+  const given = ['São João del-Rei', 'Água', 'Três Corações']
+  for (const [index, text] of given.entries()) {
+    const { status, text: problem } = await save(person.token, answer(index, text))
+    if (status !== 200) throw new Error(problem)
+  }
+  return person
+}
+
+test('two correct answers of two give a token that tells so', async t => {
+  const { username, token } = await answered()
+  const { status, text } = await login(username, [answer(0, 'São João del-Rei'), answer(1, 'Água')])
+  t.is(status, 200, text)
+  const { amr, sub, exp, iat } = claimsOf(text)
+  t.deepEqual({ amr, sub, seconds: exp - iat }, { amr: ['kba'], sub: String(idOf(token)), seconds: 3600 })
+  t.is((await service.request('GET', '/users/me', { token: text })).status, 200)
+})
+
+test('two correct answers of three are enough', async t => {
+  const { username } = await answered()
+  const body = [answer(0, 'wrong'), answer(1, 'Água'), answer(2, 'Três Corações')]
+  t.is((await login(username, body)).status, 200)
+})
+
+test('case, accents and extra space do not matter', async t => {
+  const { username } = await answered()
+  t.is((await login(username, [answer(0, '  SAO   JOAO DEL-REI '), answer(2, 'tres\u00a0corac\u0327o\u0303es')])).status, 200)
+})
+
+test('ids in the body are ignored, and numbers may be strings', async t => {
+  const { username } = await answered()
+  const body = [
+    { id: 77, usersid: 1, forgotpasswordquestionsid: String(questions[0]), answer: 'São João del-Rei' },
+    { id: '78', usersid: '1', ...answer(1, 'Água'), more: true },
+  ]
+  t.is((await login(username, body)).status, 200)
+})
+
+test('fewer than two correct answers are answered with 422', async t => {
+  const { username } = await answered()
+  for (const body of [
+    [answer(0, 'São João del-Rei')],
+    [answer(0, 'São João del-Rei'), answer(1, 'wrong')],
+    [answer(0, 'wrong'), answer(1, 'wrong'), answer(2, 'wrong')],
+    [answer(0, 'São João del-Rei'), answer(1, '')],
+    [answer(0, 'São João del-Rei'), { forgotpasswordquestionsid: questions[1] }],
+  ]) {
+    refused(t, await login(username, body), 422, 'INVALID_ANSWERS')
+  }
+})
+
+test('the same question twice is one answer', async t => {
+  const { username } = await answered()
+  const twice = [answer(0, 'São João del-Rei'), answer(0, 'são joão del-rei')]
+  refused(t, await login(username, twice), 422, 'INVALID_ANSWERS')
+  t.is((await login(username, [...twice, answer(1, 'Água')])).status, 200)
+})
+
+test('no body and an empty list are answered with 422', async t => {
+  const { username } = await answered()
+  refused(t, await login(username), 422, 'INVALID_ANSWERS')
+  refused(t, await login(username, []), 422, 'INVALID_ANSWERS')
+})
+
+test('an unknown person is answered with 404', async t => {
+  refused(t, await login(randomUUID(), [answer(0, 'a'), answer(1, 'b')]), 404, 'USER_NOT_FOUND')
+})
+
+test('a question that the person never answered is answered with 404, as one that nobody has', async t => {
+  const { username } = await answered()
+  const right = [answer(0, 'São João del-Rei'), answer(1, 'Água')]
+  refused(t, await login(username, [...right, answer(3, 'x')]), 404, 'ANSWER_NOT_FOUND')
+  const unknown = { forgotpasswordquestionsid: 999_999, answer: 'x' }
+  refused(t, await login(username, [...right, unknown]), 404, 'ANSWER_NOT_FOUND')
+  refused(t, await login(username, [...right, { answer: 'x' }]), 404, 'ANSWER_NOT_FOUND')
+})
+
+test('more than 10 answers are answered with 400, 10 are not', async t => {
+  const { username } = await answered()
+  const many = Array.from({ length: 11 }, (_, index) => answer(index % 2, index % 2 ? 'Água' : 'São João del-Rei'))
+  refused(t, await login(username, many), 400, 'TOO_MANY_ANSWERS')
+  t.is((await login(username, many.slice(1))).status, 200)
+})
+
+for (const body of ['{}', '{"answer":"a"}', '"a"', '[7]', '[[]]', '[{"answer":7}]', '[{"forgotpasswordquestionsid":"a"}]', '[']) {
+  test(`the body ${body} is answered with 400`, async t => {
+    const { username } = await service.signUp('ROLE_CLIENT')
+    refused(t, await login(username, body), 400, 'MALFORMED_REQUEST')
+  })
+}
+
+test('saving again replaces the answer', async t => {
+  const { username, token } = await answered()
+  const saved = await save(token, answer(0, 'Ouro Preto'))
+  t.is(`${saved.status}${saved.text}`, '200')
+  refused(t, await login(username, [answer(0, 'São João del-Rei'), answer(1, 'Água')]), 422, 'INVALID_ANSWERS')
+  t.is((await login(username, [answer(0, 'ouro preto'), answer(1, 'Água')])).status, 200)
+  t.is((await service.registry.questions.answers(idOf(token))).length, 3)
+})
+
+test('answers are stored hashed', async t => {
+  const { token } = await answered()
+  for (const { answerHash } of await service.registry.questions.answers(idOf(token))) {
+    t.regex(answerHash, /^hmac1:\$2b\$/)
+  }
+})
+
+test('an empty answer, no question and no body are answered with 400', async t => {
+  const { token } = await service.signUp('ROLE_CLIENT')
+  for (const body of [undefined, {}, answer(0, ''), answer(0, ' \u00a0'), answer(0, null), { answer: 'azul' }]) {
+    refused(t, await save(token, body), 400, 'MISSING_PARAMETER')
+  }
+  refused(t, await save(token, answer(0, 'a'.repeat(256))), 400)
+  for (const body of ['[]', '"x"', '{', '{"usersid":"x"}', '{"usersid":1.5}', '{"answer":{}}']) {
+    refused(t, await save(token, body), 400, 'MALFORMED_REQUEST')
+  }
+})
+
+test('an unknown question is answered with 404, a retired one as well, though its old answers still count', async t => {
+  const { username, token } = await answered()
+  refused(t, await save(token, { forgotpasswordquestionsid: 999_999, answer: 'a' }), 404, 'QUESTION_NOT_FOUND')
+  const text = `Pergunta ${randomUUID()}`
+  const { table } = service.registry.questions
+  const { id } = await table.create({ question: text, questionKey: text.toLowerCase(), active: true })
+  const own = { forgotpasswordquestionsid: id, answer: 'ipê' }
+  t.is((await save(token, own)).status, 200)
+  await table.update({ active: false }, { where: { id } })
+  refused(t, await save(token, own), 404, 'QUESTION_NOT_FOUND')
+  t.is((await login(username, [own, answer(1, 'Água')])).status, 200)
+})
+
+test('an unknown person is answered with 404, another existing one with 403, for an administrator with 200', async t => {
+  const { token } = await service.signUp('ROLE_CLIENT')
+  const other = await service.signUp('ROLE_CLIENT')
+  refused(t, await save(token, { ...answer(0, 'a'), usersid: 2_000_000_000 }), 404, 'USER_NOT_FOUND')
+  refused(t, await save(token, { ...answer(0, 'a'), usersid: idOf(other.token) }), 403, 'ACCESS_DENIED')
+  t.is((await save(token, { ...answer(0, 'a'), usersid: idOf(token) })).status, 200)
+  t.is((await save(await service.adminToken(), { ...answer(0, 'a'), usersid: idOf(other.token) })).status, 200)
+  t.is((await service.registry.questions.answers(idOf(other.token))).length, 1)
+})
+
+test('a suspended person does not get in by answers', async t => {
+  const { username, token } = await answered()
+  const { database, users } = service.registry
+  await database.transact(transaction => users.suspend(idOf(token), transaction))
+  refused(t, await login(username, [answer(0, 'São João del-Rei'), answer(1, 'Água')]), 422, 'INVALID_ANSWERS')
+})
