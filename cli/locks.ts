@@ -60,7 +60,8 @@ Examples:
     .addHelpText(
       'after',
       `
-With --address it also forgets those from this address, on this account and on any.
+With --address it also forgets those from this address, on this account and on
+any.
 
 Example:
   $ auth-admin users unlock '(11)98765-4321' --address 203.0.113.7`,

@@ -206,11 +206,13 @@ async function askForEach(options: Given, now?: OrganizationRow): Promise<Given>
   say(now ? 'Enter keeps what there is, Tab edits it, Backspace empties it.' : 'Leave empty what there is none of.')
   const values: Given = { ...options }
   for (const { column, about } of details) {
-    values[column] ??= await askText(`${about[0]!.toUpperCase()}${about.slice(1)}:`, {
+    if (values[column] !== undefined) continue
+    const answer = await askText(`${about[0]!.toUpperCase()}${about.slice(1)}:`, {
       required: column === 'name',
       check: text => detailProblem(column, text),
       fallback: now?.[column] ?? '',
     })
+    values[column] = column === 'type' ? readType(answer) : readText(answer)
   }
   return values
 }

@@ -4,6 +4,7 @@ import { addAudit } from './audit.js'
 import { addInstall } from './install.js'
 import { addKeys } from './keys.js'
 import { addOrganizations } from './organizations.js'
+import { printable } from './output.js'
 import { addQuestions } from './questions.js'
 import { addUsers } from './users.js'
 
@@ -13,7 +14,7 @@ export function createProgram(): Command {
     .description('Looks after the registry of users: its organizations, people, keys and record.')
     .version(version(), '--version', 'print the version')
     .helpOption('-h, --help', 'explain a command')
-    .configureOutput({ outputError: (text, print) => print(text.replace(/\n\(Did you mean/, ' (Did you mean')) })
+    .configureOutput({ outputError: (text, print) => print(`${printable(text.trim().replaceAll('\n', ' '))}\n`) })
     .exitOverride()
     .addHelpText(
       'after',

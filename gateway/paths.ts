@@ -35,7 +35,8 @@ export function createLookup<Action>(
 
   for (const [base, revision] of [['', defaultRevision] as const, ...revisions.map(r => [`/${r}`, r] as const)]) {
     for (const route of routes) {
-      reserved.add(base + route.path)
+      // Clients may send `{username}` itself as the value.
+      if (!route.path.includes('{')) reserved.add(base + route.path)
       if (route.revisions?.includes(revision) ?? true) add(route.method, base + route.path, action(route, revision))
     }
   }

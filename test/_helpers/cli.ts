@@ -36,7 +36,7 @@ export function runCli(env: Record<string, string>, args: readonly string[], inp
 
 /** A command at a terminal of 80 columns. */
 export interface Terminal {
-  /** Resolves once the text stands in what was written since the last call; rejects after 10 seconds. */
+  /** Resolves once the text stands in what was written since the last call; rejects after 30 seconds. */
   shows(text: string): Promise<void>
   type(text: string): void
   /** Everything written so far, without colours and cursor movements. */
@@ -67,7 +67,7 @@ export function openTerminal(env: Record<string, string>, args: readonly string[
     ended,
     type: text => terminal.write(text),
     async shows(text) {
-      for (const end = Date.now() + 10_000; Date.now() < end; ) {
+      for (const end = Date.now() + 30_000; Date.now() < end; ) {
         const at = screen().indexOf(text, seen)
         if (at >= 0) {
           seen = at + text.length

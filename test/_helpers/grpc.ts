@@ -1,6 +1,14 @@
 /** A bare gRPC client, which knows the services by their descriptors alone. */
-import { create, type DescMethodUnary, fromBinary, type MessageInitShape, type MessageShape, toBinary } from '@bufbuild/protobuf'
+
 import type { DescMessage } from '@bufbuild/protobuf'
+import {
+  create,
+  type DescMethodUnary,
+  fromBinary,
+  type MessageInitShape,
+  type MessageShape,
+  toBinary,
+} from '@bufbuild/protobuf'
 import { type CallOptions, Client, type ClientUnaryCall, credentials, Metadata, type ServiceError } from '@grpc/grpc-js'
 import { BadRequestSchema, ErrorInfoSchema, RetryInfoSchema } from '../../proto/gen/google/rpc/error_details_pb.js'
 import { StatusSchema } from '../../proto/gen/google/rpc/status_pb.js'

@@ -64,6 +64,26 @@ export interface TestService {
   institution(organization: { activationkey: string }): Promise<SignedUp & { providerKey: string }>
 }
 
+/** What sends requests to a gateway at `http`, such as `http://127.0.0.1:8080`. */
+export function createRequest(http: string): TestService['request'] {
+  return async (method, path, options = {}) => {
+    const { query, body, token, headers } = options
+    const search = query ? `?${new URLSearchParams(query)}` : ''
+    const response = await fetch(`${http}${path}${search}`, {
+      method,
+      headers: {
+        ...(body !== undefined && { 'content-type': 'application/json' }),
+        ...(token !== undefined && { authorization: `Bearer ${token}` }),
+        ...headers,
+      },
+      ...(body !== undefined && { body: typeof body === 'string' ? body : JSON.stringify(body) }),
+    })
+    const text = await response.text()
+    const isJson = /json/.test(response.headers.get('content-type') ?? '')
+    return { status: response.status, headers: response.headers, text, json: isJson ? JSON.parse(text) : undefined }
+  }
+}
+
 /** One service for all tests of the calling file; there once the tests run. */
 export function serviceForFile(env: Record<string, string> = {}): TestService {
   const service = {} as TestService
@@ -106,22 +126,7 @@ export async function startTestService(t: Teardown, env: Record<string, string> 
   })
   const http = `http://127.0.0.1:${service.addresses.http?.port}`
 
-  async function request(method: string, path: string, options: RequestOptions = {}): Promise<Answer> {
-    const { query, body, token, headers } = options
-    const search = query ? `?${new URLSearchParams(query)}` : ''
-    const response = await fetch(`${http}${path}${search}`, {
-      method,
-      headers: {
-        ...(body !== undefined && { 'content-type': 'application/json' }),
-        ...(token !== undefined && { authorization: `Bearer ${token}` }),
-        ...headers,
-      },
-      ...(body !== undefined && { body: typeof body === 'string' ? body : JSON.stringify(body) }),
-    })
-    const text = await response.text()
-    const isJson = /json/.test(response.headers.get('content-type') ?? '')
-    return { status: response.status, headers: response.headers, text, json: isJson ? JSON.parse(text) : undefined }
-  }
+  const request = createRequest(http)
 
   const must = async (answer: Promise<Answer>) => {
     const { status, text } = await answer

@@ -1,7 +1,7 @@
 /** Forged, stale and revoked tokens at every door of two replicas, and signing keys in rotation and at rest. */
 import { randomUUID } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
-import test, { type ExecutionContext } from 'ava'
+import test from 'ava'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { createSigningKeys } from '../../server/models/signingkey.js'
 import { createVault } from '../../server/vault.js'
@@ -17,19 +17,21 @@ import {
   type Signer,
 } from '../_helpers/forging.js'
 import { type GrpcClient, openGrpc, refusalOf } from '../_helpers/grpc.js'
+import { replicasForFile } from '../_helpers/replicas.js'
 import { password, startTestService, type TestService } from '../_helpers/service.js'
 import { claimsOf, headerOf, idOf, nowInSeconds } from '../_helpers/tokens.js'
 
-/** Two replicas on one database, and a gRPC client of each. */
-async function startReplicas(t: ExecutionContext) {
-  const first = await startTestService(t)
-  const second = await startTestService(t, { DATABASE_URL: first.env.DATABASE_URL! })
-  const clients = [first, second].map(({ grpc }) => openGrpc(grpc))
-  t.teardown(async () => {
-    for (const client of clients) client.close()
-  })
-  return { first, second, doors: [first, second].map((service, index) => ({ service, client: clients[index]! })) }
-}
+const replicas = replicasForFile(2) as readonly [TestService, TestService]
+const [first, second] = replicas
+
+/** Each replica with a gRPC client. */
+const doors: Door[] = []
+test.before(() => {
+  for (const service of replicas) doors.push({ service, client: openGrpc(service.grpc) })
+})
+test.after.always(() => {
+  for (const { client } of doors) client.close()
+})
 
 type Door = { service: TestService; client: GrpcClient }
 
@@ -54,7 +56,6 @@ async function openings(doors: readonly Door[], token: string, from?: string): P
 }
 
 test('no forged token opens any door', async t => {
-  const { first, doors } = await startReplicas(t)
   const { token } = await first.signUp('ROLE_CLIENT')
   const admin = await first.adminToken()
   const [key] = await first.registry.signingKeys.all()
@@ -195,7 +196,6 @@ test('no forged token opens any door', async t => {
 })
 
 test('a token given in the wrong place or shape is none', async t => {
-  const { first } = await startReplicas(t)
   const { token } = await first.signUp('ROLE_CLIENT')
   const said: Record<string, number> = {}
   for (const authorization of [
@@ -217,7 +217,6 @@ test('a token given in the wrong place or shape is none', async t => {
 })
 
 test('a token is good for nothing after a password update, a suspension or a revocation, on every replica', async t => {
-  const { first, second, doors } = await startReplicas(t)
   const { registry } = first
   const acts: Record<string, (token: string) => Promise<unknown>> = {
     'password update': token =>
@@ -242,7 +241,6 @@ test('a token is good for nothing after a password update, a suspension or a rev
 })
 
 test('a suspension over shows in no old token', async t => {
-  const { first, doors } = await startReplicas(t)
   const { registry } = first
   const { token, username } = await first.signUp('ROLE_CLIENT')
   await registry.database.transact(async transaction => {
@@ -254,7 +252,6 @@ test('a suspension over shows in no old token', async t => {
 })
 
 test('a session doesn’t outlive its end, however often it is refreshed', async t => {
-  const { first, doors } = await startReplicas(t)
   const { token } = await first.signUp('ROLE_CLIENT')
   const [key] = await first.registry.signingKeys.all()
   const now = nowInSeconds()
@@ -277,9 +274,12 @@ test('a session doesn’t outlive its end, however often it is refreshed', async
 })
 
 test('keys rotate under way: no token is refused, and none is signed by a key that isn’t published', async t => {
-  const { first, doors } = await startReplicas(t)
+  // A database of its own: elsewhere the key in force is to stay the same.
+  const first = await startTestService(t)
+  const second = await startTestService(t, { DATABASE_URL: first.env.DATABASE_URL! })
+  const doors = [first, second].map(service => ({ service }))
   const { registry, settings } = first
-  const kids = async ({ service }: Door): Promise<string[]> =>
+  const kids = async ({ service }: Pick<Door, 'service'>): Promise<string[]> =>
     (await service.request('GET', '/.well-known/jwks.json')).json.keys.map(({ kid }: { kid: string }) => kid)
   const { token: old, username } = await first.signUp('ROLE_CLIENT')
   const before = headerOf(old).kid
@@ -288,7 +288,7 @@ test('keys rotate under way: no token is refused, and none is signed by a key th
   const unpublished: string[] = []
   const signers = new Set<string>()
   let over = false
-  const client = async (door: Door, other: Door) => {
+  const client = async (door: Pick<Door, 'service'>, other: Pick<Door, 'service'>) => {
     for (let token = old; !over; ) {
       const published = await kids(other)
       const { status, text } = await door.service.request('GET', '/users/refresh', { token })
@@ -330,7 +330,7 @@ test('keys rotate under way: no token is refused, and none is signed by a key th
 })
 
 test('signing keys lie sealed: nothing in the database signs, or opens with another master key', async t => {
-  const { first } = await startReplicas(t)
+  const first = await startTestService(t)
   const { registry } = first
   const [key] = await registry.signingKeys.all()
   const { d } = key!.privateKey.export({ format: 'jwk' })

@@ -1,0 +1,207 @@
+/** What bcrypt, Unicode and a stolen table would give away. */
+import { createHash, createHmac } from 'node:crypto'
+import test from 'ava'
+import bcrypt from 'bcrypt'
+import { refused, wrongFields } from '../_helpers/problem.js'
+import { password, serviceForFile, startTestService, type TestService } from '../_helpers/service.js'
+import { idOf } from '../_helpers/tokens.js'
+
+const service = serviceForFile()
+
+const tryLogin = async (username: string, secret: string, at: TestService = service) =>
+  (await at.request('POST', '/users/login', { query: { username, password: secret } })).status
+
+const update = (token: string, newPassword: string) =>
+  service.request('POST', '/forgotpasswords/passwordupdatebyusername', { token, query: { newPassword } })
+
+async function storedHash(token: string): Promise<string> {
+  const row = await service.registry.users.table.findByPk(idOf(token))
+  return row!.passwordHash
+}
+
+const storeHash = (token: string, passwordHash: string) =>
+  service.registry.users.table.update({ passwordHash }, { where: { id: idOf(token) } })
+
+test('two passwords that are equal in their first 72 bytes are two passwords', async t => {
+  for (const start of ['0123456789'.repeat(7) + 'ab', 'ação'.repeat(12), '🐢'.repeat(18)]) {
+    t.is(Buffer.byteLength(start), 72)
+    const { username, token } = await service.signUp('ROLE_CLIENT', { password: `${start}, one` })
+    t.is(await tryLogin(username, `${start}, one`), 200)
+    for (const other of [start, `${start}, two`, `${start}, onee`]) t.is(await tryLogin(username, other), 404, other)
+    const answer = await update(token, `${start}, three`)
+    t.is(answer.status, 200)
+    t.is(await tryLogin(username, `${start}, three`), 200)
+    t.is(await tryLogin(username, `${start}, one`), 404)
+  }
+})
+
+test('a password doesn’t end at a NUL', async t => {
+  const { username, token } = await service.signUp('ROLE_CLIENT')
+  for (const other of [`${password}\0`, `${password}\0junk`, '\0', `\0${password}`]) {
+    t.is(await tryLogin(username, other), 404)
+    refused(t, await update(token, other), 400, 'INVALID_PASSWORD')
+    const form = {
+      username: 'nul',
+      nickname: 'nul',
+      password: other,
+      state: 'SP',
+      city: 'Z',
+      termsofusage: true,
+      roles: ['ROLE_CLIENT'],
+    }
+    t.deepEqual(wrongFields(await service.request('POST', '/users/signup', { body: form })), ['password'])
+  }
+  // Nor does one whose hash another system made.
+  await storeHash(token, bcrypt.hashSync('secreta', 4).replace('$2b$', '$2a$'))
+  t.is(await tryLogin(username, 'secreta\0junk'), 404)
+  t.is(await tryLogin(username, 'secreta'), 200)
+})
+
+test('all keyboards write the same password, and case, width and spaces around it still count', async t => {
+  const secret = 'Ação do Tuiuiú ñandú'
+  const { username } = await service.signUp('ROLE_CLIENT', { password: secret })
+  t.not(secret.normalize('NFD'), secret.normalize('NFC'))
+  const same = [secret.normalize('NFD'), secret.replaceAll(' ', '\u3000'), secret.replaceAll(' ', '\u00a0')]
+  for (const text of [...same, secret.normalize('NFD').replaceAll(' ', '\u2003')])
+    t.is(await tryLogin(username, text), 200)
+  const others = [
+    secret.toLowerCase(),
+    secret.toUpperCase(),
+    ` ${secret}`,
+    `${secret} `,
+    secret.replace(' ', '  '),
+    secret.replace('A', 'Ａ'),
+  ]
+  for (const text of [...others, secret.replace('ç', 'c')]) t.is(await tryLogin(username, text), 404, text)
+})
+
+test('a hash of another cost is renewed at login, once', async t => {
+  const { username, token } = await service.signUp('ROLE_CLIENT')
+  const dearer = await startTestService(t, { DATABASE_URL: service.env.DATABASE_URL!, AUTH_BCRYPT_COST: '5' })
+  const first = await storedHash(token)
+  t.regex(first, /^hmac1:\$2b\$04\$/)
+  t.is(await tryLogin(username, 'not the password', dearer), 404)
+  t.is(await storedHash(token), first)
+  t.is(await tryLogin(username, password, dearer), 200)
+  const second = await storedHash(token)
+  t.regex(second, /^hmac1:\$2b\$05\$/)
+  t.is(await tryLogin(username, password, dearer), 200)
+  t.is(await storedHash(token), second)
+})
+
+test('a bare hash of another system lets its owner in and is bare no longer', async t => {
+  const start = 'x'.repeat(72)
+  for (const kind of ['$2a$', '$2b$', '$2y$']) {
+    const { username, token } = await service.signUp('ROLE_CLIENT')
+    await storeHash(token, bcrypt.hashSync(`${start}1`, 4).replace('$2b$', kind))
+    t.is(await tryLogin(username, 'y'), 404)
+    t.is(await tryLogin(username, `${start}1`), 200)
+    t.regex(await storedHash(token), /^hmac1:\$2b\$04\$/)
+    // What the other system cut off counts from now on.
+    t.is(await tryLogin(username, `${start}1`), 200)
+    t.is(await tryLogin(username, `${start}2`), 404)
+  }
+})
+
+test('a hash that nothing can be compared with lets nobody in', async t => {
+  const { username, token } = await service.signUp('ROLE_CLIENT')
+  const broken = [
+    '',
+    'x',
+    'hmac1:',
+    'hmac1:x',
+    password,
+    `plain:${password}`,
+    '$2b$31$abcdefghijklmnopqrstuuabcdefghijklmnopqrstuvwxyz01234',
+    '$1$a$b',
+  ]
+  for (const hash of broken) {
+    await storeHash(token, hash)
+    t.is(await tryLogin(username, password), 404, hash)
+    await service.registry.database.sequelize.query('DELETE FROM attempts')
+  }
+})
+
+test('nobody takes a common password or a word of their own data, at sign-up or later', async t => {
+  const own = {
+    username: 'capivara.do.brejo',
+    nickname: 'Dona Capivara',
+    city: 'Presidente Prudente',
+    institution: 'Escola do Brejo Alto',
+  }
+  const email = 'capivara42@example.org'
+  const { token } = await service.signUp('ROLE_CLIENT', { ...own, email })
+  const phone = await service.signUp('ROLE_CLIENT', { username: '(21)98888-7777' })
+  const form = {
+    ...own,
+    nickname: 'Outra Capivara',
+    username: 'outra.capivara',
+    state: 'SP',
+    termsofusage: true,
+    roles: ['ROLE_CLIENT'],
+    email,
+  }
+  const common = ['password', 'PASSWORD', '12345678', 'qwertyuiop', 'iloveyou', ' password1', 'ｐａｓｓｗｏｒｄ']
+  for (const bad of [
+    ...common,
+    'short',
+    'Presidente Prudente',
+    'presidenteprudente',
+    'escola do brejo alto',
+    email,
+    'capivara42',
+  ]) {
+    refused(t, await update(token, bad), 400, 'INVALID_PASSWORD')
+    const answer = await service.request('POST', '/users/signup', { body: { ...form, password: bad } })
+    t.deepEqual(wrongFields(answer), ['password'], bad)
+  }
+  for (const bad of ['capivara.do.brejo', 'CAPIVARA.DO.BREJO', 'dona capivara', 'DonaCapivara']) {
+    refused(t, await update(token, bad), 400, 'INVALID_PASSWORD')
+  }
+  for (const bad of ['21988887777', '(21) 98888-7777', '+5521988887777', '988887777', '98888-7777']) {
+    refused(t, await update(phone.token, bad), 400, 'INVALID_PASSWORD')
+  }
+})
+
+test('a stolen table gives nothing to guess at without the master key', async t => {
+  const question = (await service.request('GET', '/forgotpasswords/findallforgotpasswordquestions')).json[0].id
+  const people = [await service.signUp('ROLE_CLIENT'), await service.signUp('ROLE_CLIENT')]
+  for (const { token } of people) {
+    const body = { forgotpasswordquestionsid: question, answer: 'azul' }
+    await service.request('POST', '/forgotpasswords/saveforgotpasswordquestionsusersanswers', { token, body })
+  }
+  const hashes = await Promise.all(people.map(({ token }) => storedHash(token)))
+  const answers = await service.registry.questions.answers(idOf(people[0]!.token))
+  t.not(hashes[0], hashes[1])
+  const digest = (algorithm: string, text: string) => createHash(algorithm).update(text).digest('base64')
+  for (const [text, stored] of [
+    [password, hashes[0]!],
+    ['azul', answers[0]!.answerHash],
+  ] as const) {
+    t.true(stored.startsWith('hmac1:$2b$'))
+    const hash = stored.slice('hmac1:'.length)
+    const guesses = [text, text.slice(0, 72), digest('sha256', text), digest('sha384', text), digest('sha512', text)]
+    for (const context of ['password', 'answer']) {
+      guesses.push(
+        digest('sha384', `${context}\0${text}`),
+        createHmac('sha384', '').update(`${context}\0${text}`).digest('base64'),
+      )
+    }
+    for (const guess of guesses) t.false(await bcrypt.compare(guess, hash))
+    // With the key, the same guess would be right: the comparison is of the right thing.
+    const context = text === password ? 'password' : 'answer'
+    const keyed = createHmac('sha384', service.registry.vault.pepper).update(`${context}\0${text}`).digest('base64')
+    t.true(await bcrypt.compare(keyed, hash))
+  }
+})
+
+test('the hash of an answer is none of a password', async t => {
+  const question = (await service.request('GET', '/forgotpasswords/findallforgotpasswordquestions')).json[0].id
+  const { token, username } = await service.signUp('ROLE_CLIENT')
+  const answer = 'tartaruga de couro 7'
+  const body = { forgotpasswordquestionsid: question, answer }
+  await service.request('POST', '/forgotpasswords/saveforgotpasswordquestionsusersanswers', { token, body })
+  const [stored] = await service.registry.questions.answers(idOf(token))
+  await storeHash(token, stored!.answerHash)
+  t.is(await tryLogin(username, answer), 404)
+})

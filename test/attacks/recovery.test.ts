@@ -1,0 +1,361 @@
+/** The side doors: mailed keys, answers to questions, and the letters that tell the owner. */
+import { randomInt, randomUUID } from 'node:crypto'
+import { setTimeout as sleep } from 'node:timers/promises'
+import test from 'ava'
+import type { Email } from 'postal-mime'
+import { type Mailbox, openMailbox } from '../_helpers/mailbox.js'
+import { type Answer, password, type SignedUp, startTestService, type TestService } from '../_helpers/service.js'
+import { claimsOf, idOf } from '../_helpers/tokens.js'
+
+const service = {} as TestService
+let mailbox: Mailbox
+let questions: number[]
+const cleanUps: (() => Promise<void>)[] = []
+test.serial.before(async () => {
+  mailbox = await openMailbox()
+  const hooks = { teardown: (work: () => Promise<void>) => void cleanUps.push(work) }
+  Object.assign(service, await startTestService(hooks, { SMTP_URL: mailbox.url }))
+  const list = await service.request('GET', '/forgotpasswords/findallforgotpasswordquestions')
+  questions = list.json.map(({ id }: { id: number }) => id)
+})
+test.after.always(async () => {
+  for (const work of cleanUps.reverse()) await work()
+  await mailbox?.shut()
+})
+
+const anyAddress = () => `10.${randomInt(256)}.${randomInt(256)}.${randomInt(1, 255)}`
+const post = (
+  path: string,
+  query: Record<string, string>,
+  more: { token?: string; body?: unknown } = {},
+  address = anyAddress(),
+) => service.request('POST', `/forgotpasswords/${path}`, { query, headers: { 'x-forwarded-for': address }, ...more })
+const sendKey = (username: string, email: string, address?: string) =>
+  post('sendkeybyemail', { username, email }, {}, address)
+const useKey = (username: string, key: string) => post('loginbyusernameandkey', { username, key })
+const useAnswers = (username: string, body: unknown) => post('loginbyusernameandanswers', { username }, { body })
+const gist = ({ status, text, headers }: Answer) => ({ status, text, type: headers.get('content-type') })
+const sql = async (text: string) =>
+  (await service.registry.database.sequelize.query(text))[0] as Record<string, unknown>[]
+
+/** Somebody with a recovery address that nobody else has. */
+async function withEmail(): Promise<SignedUp & { email: string; id: number }> {
+  const email = `pessoa${randomUUID().slice(0, 8)}@example.org`
+  const person = await service.signUp('ROLE_CLIENT', { email })
+  return { ...person, email, id: idOf(person.token) }
+}
+
+const keyIn = ({ text }: Email) => /: ([2-9A-HJ-NP-Z]{8})\n/.exec(text ?? '')?.[1] ?? ''
+
+/** Has a key sent and takes it out of the letter. */
+async function mailedKey({ username, email }: { username: string; email: string }): Promise<string> {
+  await sendKey(username, email)
+  const key = keyIn(await mailbox.nextLetter(email))
+  if (key === '') throw new Error('no key in the letter')
+  return key
+}
+
+/** Lets the next letter go out at once. */
+const aMinuteLater = (id: number) =>
+  service.registry.attempts.clear([service.registry.subjects.mails('minute', 'recovery', id)])
+
+/** The count of failures isn't what is looked at. */
+const forget = () => sql('DELETE FROM attempts')
+
+/** Until every letter that is due has been looked at. */
+async function quiet(): Promise<void> {
+  while ((await sql('SELECT 1 FROM letters WHERE next_attempt_at <= now() LIMIT 1')).length > 0) await sleep(50)
+  await sleep(200)
+}
+
+const wrongKey = (key: string) => (key.startsWith('2') ? `3${key.slice(1)}` : `2${key.slice(1)}`)
+
+test('of 50 at once with the same key, one gets in', async t => {
+  const person = await withEmail()
+  const key = await mailedKey(person)
+  const answers = await Promise.all(Array.from({ length: 50 }, () => useKey(person.username, key)))
+  t.is(answers.filter(({ status }) => status === 200).length, 1)
+  t.true(answers.every(({ status }) => [200, 422, 429].includes(status)))
+  const [row] = await sql(`SELECT count(*)::int AS count FROM audit_events
+    WHERE subject_id = ${person.id} AND action = 'session.login-by-key' AND outcome = 'ok'`)
+  t.is(row!.count, 1)
+})
+
+test('a key is good once', async t => {
+  const person = await withEmail()
+  const key = await mailedKey(person)
+  t.is((await useKey(person.username, key.toLowerCase())).status, 200)
+  t.is((await useKey(person.username, key)).status, 422)
+})
+
+test('a key bears five tries, the right one included', async t => {
+  const [lucky, late] = [await withEmail(), await withEmail()]
+  for (const [person, wrong] of [
+    [lucky, 4],
+    [late, 5],
+  ] as const) {
+    const key = await mailedKey(person)
+    for (let index = 0; index < wrong; index++) t.is((await useKey(person.username, wrongKey(key))).status, 422)
+    t.is((await useKey(person.username, key)).status, person === lucky ? 200 : 422)
+  }
+})
+
+test('tries at once are counted before they are compared', async t => {
+  const person = await withEmail()
+  const key = await mailedKey(person)
+  await Promise.all(Array.from({ length: 9 }, () => useKey(person.username, wrongKey(key))))
+  const [row] = await sql(`SELECT tries FROM mailed_keys WHERE user_id = ${person.id}`)
+  t.is(row!.tries, 5)
+  t.is((await useKey(person.username, key)).status, 422)
+})
+
+test('a key is over after 15 minutes', async t => {
+  const person = await withEmail()
+  const key = await mailedKey(person)
+  const [row] = await sql(
+    `SELECT extract(epoch FROM expires_at - now())::int AS left FROM mailed_keys WHERE user_id = ${person.id}`,
+  )
+  t.true(Number(row!.left) > 800 && Number(row!.left) <= 900)
+  await sql(`UPDATE mailed_keys SET expires_at = now() WHERE user_id = ${person.id}`)
+  t.is((await useKey(person.username, key)).status, 422)
+})
+
+test('the newest key is the only one', async t => {
+  const person = await withEmail()
+  const old = await mailedKey(person)
+  await aMinuteLater(person.id)
+  const fresh = await mailedKey(person)
+  t.is((await useKey(person.username, old)).status, 422)
+  t.is((await useKey(person.username, fresh)).status, 200)
+})
+
+test('a key is of one person and one purpose', async t => {
+  const [one, other] = [await withEmail(), await withEmail()]
+  const key = await mailedKey(one)
+  await mailedKey(other)
+  t.is((await useKey(other.username, key)).status, 422)
+  await sql(`UPDATE mailed_keys SET purpose = 'activation' WHERE user_id = ${one.id}`)
+  t.is((await useKey(one.username, key)).status, 422)
+  await sql(`UPDATE mailed_keys SET purpose = 'recovery' WHERE user_id = ${one.id}`)
+  t.is((await useKey(one.username, key)).status, 200)
+})
+
+test('a new password or address voids the key that is under way', async t => {
+  const [first, second] = [await withEmail(), await withEmail()]
+  const keys = [await mailedKey(first), await mailedKey(second)]
+  await post('passwordupdatebyusername', { newPassword: 'tartaruga de couro 7' }, { token: first.token })
+  const { users, database } = service.registry
+  await database.transact(transaction => users.setEmail(second.id, 'outra@example.org', transaction))
+  t.is((await useKey(first.username, keys[0]!)).status, 422)
+  t.is((await useKey(second.username, keys[1]!)).status, 422)
+})
+
+test('a suspended person gets neither key nor entry', async t => {
+  const person = await withEmail()
+  const key = await mailedKey(person)
+  await service.registry.database.transact(transaction => service.registry.users.suspend(person.id, transaction))
+  t.is((await useKey(person.username, key)).status, 422)
+  await aMinuteLater(person.id)
+  t.is((await sendKey(person.username, person.email)).status, 200)
+  await quiet()
+  await t.throwsAsync(mailbox.nextLetter(person.email, 100))
+})
+
+test('a wish for a key to somebody else’s address is answered alike and sends nothing', async t => {
+  const person = await withEmail()
+  const answers: Record<string, unknown> = {}
+  for (const [name, [username, email]] of Object.entries({
+    registered: [person.username, person.email],
+    foreign: [person.username, `mallory${randomUUID()}@example.org`],
+    'nobody’s name': [`ninguém ${randomUUID()}`, `mallory${randomUUID()}@example.org`],
+    'two addresses': [person.username, `"mallory@example.org, x"@example.org`],
+    'another letter case': [person.username, person.email.toUpperCase()],
+  } as Record<string, [string, string]>)) {
+    answers[name] = gist(await sendKey(username, email))
+  }
+  for (const [name, answer] of Object.entries(answers)) t.deepEqual(answer, { status: 200, text: '', type: null }, name)
+  await quiet()
+  const sent = mailbox.letters.filter(({ text }) => text?.includes(person.username))
+  t.deepEqual(
+    sent.map(({ to }) => to?.[0]?.address),
+    [person.email],
+  )
+  for (const hostile of [
+    '',
+    'x',
+    `${person.email}\r\nBcc: mallory@example.org`,
+    `${person.email},mallory@example.org`,
+    `<${person.email}>`,
+  ]) {
+    t.is((await sendKey(person.username, hostile)).status, 422, hostile)
+  }
+})
+
+test('letters go out once a minute and five times an hour, and wishes that send nothing use up none of it', async t => {
+  const person = await withEmail()
+  const keyLetters = () =>
+    mailbox.letters.filter(({ to, text }) => to?.[0]?.address === person.email && /chave:/.test(text ?? '')).length
+  for (let index = 0; index < 15; index++) await sendKey(person.username, `mallory${index}@example.org`)
+  await quiet()
+  t.is(keyLetters(), 0)
+  for (let sent = 1; sent <= 5; sent++) {
+    for (let index = 0; index < 3; index++) t.is((await sendKey(person.username, person.email)).status, 200)
+    await quiet()
+    t.is(keyLetters(), sent)
+    await aMinuteLater(person.id)
+  }
+  t.is((await sendKey(person.username, person.email)).status, 200)
+  await quiet()
+  t.is(keyLetters(), 5)
+})
+
+test('an address asks for 20 letters an hour, whomever they are for', async t => {
+  const address = anyAddress()
+  const person = await withEmail()
+  const statuses: number[] = []
+  for (let index = 0; index < 23; index++) {
+    const username = index % 2 ? person.username : randomUUID()
+    const { status, headers } = await sendKey(username, `mallory${index}@example.org`, address)
+    statuses.push(status)
+    if (status === 429) t.true(Number(headers.get('retry-after')) > 0 && Number(headers.get('retry-after')) <= 3600)
+  }
+  t.deepEqual(statuses, [...Array(20).fill(200), ...Array(3).fill(429)])
+})
+
+test('the owner hears of a changed password and of every entry without it', async t => {
+  const person = await withEmail()
+  const letters = () =>
+    mailbox.letters.filter(({ to }) => to?.[0]?.address === person.email).map(({ subject }) => subject)
+  for (const id of questions.slice(0, 2)) {
+    const body = { forgotpasswordquestionsid: id, answer: 'azul' }
+    await post('saveforgotpasswordquestionsusersanswers', {}, { token: person.token, body })
+  }
+  const key = await mailedKey(person)
+  await useKey(person.username, key)
+  const body = questions.slice(0, 2).map(id => ({ forgotpasswordquestionsid: id, answer: 'AZUL ' }))
+  const { status, text: token } = await useAnswers(person.username, body)
+  t.is(status, 200)
+  t.deepEqual(claimsOf(token).amr, ['kba'])
+  await post('passwordupdatebyusername', { newPassword: 'tartaruga de couro 7' }, { token })
+  await quiet()
+  const counts = Object.groupBy(letters(), subject => subject ?? '')
+  t.is(counts['Acesso à sua conta sem a senha']?.length, 2)
+  t.is(counts['Sua senha foi alterada']?.length, 1)
+})
+
+test('an administrator’s change of somebody’s password reaches the owner', async t => {
+  const person = await withEmail()
+  await post(
+    'passwordupdatebyusername',
+    { newPassword: 'tartaruga de couro 7', username: person.username },
+    { token: await service.adminToken() },
+  )
+  t.is((await mailbox.nextLetter(person.email)).subject, 'Sua senha foi alterada')
+})
+
+test('fewer than two right answers to two different questions open nothing', async t => {
+  const { username, token } = await service.signUp('ROLE_CLIENT')
+  const [a, b, c, d] = questions as [number, number, number, number]
+  for (const [id, answer] of [
+    [a, 'azul'],
+    [b, 'verde'],
+    [c, 'vermelho'],
+  ] as const) {
+    await post(
+      'saveforgotpasswordquestionsusersanswers',
+      {},
+      { token, body: { forgotpasswordquestionsid: id, answer } },
+    )
+  }
+  const list = (...pairs: [number, string][]) =>
+    pairs.map(([forgotpasswordquestionsid, answer]) => ({ forgotpasswordquestionsid, answer }))
+  const expected: [string, unknown, number][] = [
+    ['none', [], 422],
+    ['no body', undefined, 422],
+    ['one right', list([a, 'azul']), 422],
+    ['one right twice', list([a, 'azul'], [a, 'azul']), 422],
+    ['one right ten times', list(...Array.from({ length: 10 }, () => [a, 'azul'] as [number, string])), 422],
+    ['one right of two', list([a, 'azul'], [b, 'azul']), 422],
+    ['a second chance at the same question', list([a, 'azul'], [b, 'azul'], [b, 'verde']), 422],
+    ['none right', list([a, 'x'], [b, 'y'], [c, 'z']), 422],
+    ['empty ones', list([a, ''], [b, '']), 422],
+    ['a question never answered', list([a, 'azul'], [b, 'verde'], [d, 'x']), 404],
+    ['no such question', list([a, 'azul'], [999_999, 'verde']), 404],
+    ['eleven', list(...Array.from({ length: 11 }, (_, index) => [index + 1, 'azul'] as [number, string])), 400],
+    ['two right', list([a, ' AZUL'], [b, 'Vérde']), 200],
+    ['two right and one wrong', list([a, 'azul'], [c, 'x'], [b, 'verde']), 200],
+  ]
+  for (const [name, body, status] of expected) {
+    await forget()
+    t.is((await useAnswers(username, body)).status, status, name)
+  }
+})
+
+test('answers give no hint how many of them were right', async t => {
+  const { username, token } = await service.signUp('ROLE_CLIENT')
+  for (const id of questions.slice(0, 2)) {
+    await post(
+      'saveforgotpasswordquestionsusersanswers',
+      {},
+      { token, body: { forgotpasswordquestionsid: id, answer: 'azul' } },
+    )
+  }
+  const tell = async (...answers: string[]) => {
+    const body = answers.map((answer, index) => ({ forgotpasswordquestionsid: questions[index], answer }))
+    const { status, json, headers } = await useAnswers(username, body)
+    return { status, ...json, requestId: '', type: headers.get('content-type') }
+  }
+  t.deepEqual(await tell('azul', 'verde'), await tell('verde', 'verde'))
+})
+
+test('a key or an answer lies nowhere in the clear', async t => {
+  const person = await withEmail()
+  const answer = `resposta ${randomUUID()}`
+  await post(
+    'saveforgotpasswordquestionsusersanswers',
+    {},
+    { token: person.token, body: { forgotpasswordquestionsid: questions[0], answer } },
+  )
+  const response = await sendKey(person.username, person.email)
+  const key = keyIn(await mailbox.nextLetter(person.email))
+  t.is(response.text, '')
+  for (const { name } of await sql(
+    `SELECT table_name AS name FROM information_schema.tables WHERE table_schema = 'public'`,
+  )) {
+    const rows = await sql(`SELECT row_to_json(x)::text AS row FROM "${name}" x`)
+    const dump = rows.map(({ row }) => row).join('\n')
+    for (const secret of [key, Buffer.from(key).toString('hex'), answer, password])
+      t.false(dump.includes(secret), String(name))
+  }
+})
+
+test('a mail server that refuses or is down delays a letter and loses none', async t => {
+  const own = await openMailbox()
+  const other = await startTestService(t, { SMTP_URL: own.url })
+  t.teardown(() => own.shut())
+  const email = 'ana@example.org'
+  const { username } = await other.signUp('ROLE_CLIENT', { email })
+  const due = () => other.registry.database.sequelize.query('UPDATE letters SET next_attempt_at = now()')
+  const delayed = async () => {
+    for (let index = 0; index < 100; index++) {
+      const [rows] = await other.registry.database.sequelize.query('SELECT 1 FROM letters WHERE last_error IS NOT NULL')
+      if (rows.length > 0) return
+      await sleep(50)
+    }
+    throw new Error('no letter was delayed')
+  }
+  own.refuse(1)
+  t.is((await other.request('POST', '/forgotpasswords/sendkeybyemail', { query: { username, email } })).status, 200)
+  await delayed()
+  t.is(own.letters.length, 0)
+  await own.shut()
+  await due()
+  await sleep(700)
+  await own.reopen()
+  await due()
+  const key = keyIn(await own.nextLetter(email))
+  t.is(
+    (await other.request('POST', '/forgotpasswords/loginbyusernameandkey', { query: { username, key } })).status,
+    200,
+  )
+})

@@ -1,0 +1,110 @@
+/** `auth-admin audit`: what happened can be looked up, followed, and not be tampered with unseen. */
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { createInterface } from 'node:readline'
+import { fileURLToPath } from 'node:url'
+import test, { type ExecutionContext } from 'ava'
+import pg from 'pg'
+import { runCli } from '../_helpers/cli.js'
+import { freshDatabase } from '../_helpers/database.js'
+
+const program = fileURLToPath(new URL('../../cli/main.js', import.meta.url))
+
+/** A registry with some events of its own. */
+async function eventful(t: ExecutionContext) {
+  const env = {
+    DATABASE_URL: await freshDatabase(t),
+    AUTH_MASTER_KEY: Buffer.alloc(32, 7).toString('base64'),
+    AUTH_ADMIN_PASSWORD: 'um cavalo bem azul 19',
+  }
+  const client = new pg.Client({ connectionString: env.DATABASE_URL })
+  await client.connect()
+  t.teardown(() => client.end())
+  await runCli(env, ['install'])
+  const append = (action: string, more: object = {}) =>
+    client.query('SELECT audit_append($1)', [JSON.stringify({ action, outcome: 'ok', actor: 'user', ...more })])
+  for (const outcome of ['ok', 'refused', 'ok']) await append('session.login', { outcome, subject_id: 1 })
+  return { env, client, append, audit: (...args: string[]) => runCli(env, ['audit', ...args]) }
+}
+
+test('list filters by person, action, outcome and time, and keeps to the newest', async t => {
+  const { audit } = await eventful(t)
+  const list = async (...args: string[]) => JSON.parse((await audit('list', '--json', ...args)).stdout)
+  const all = await list()
+  t.deepEqual(
+    all.map(({ id }: { id: string }) => Number(id)),
+    all.map((_: unknown, index: number) => index + 1),
+  )
+  t.is((await list('--action', 'session.login')).length, 3)
+  t.is((await list('--action', 'session.*', '--outcome', 'refused')).length, 1)
+  t.true((await list('--user', 'ADMIN')).length >= 3)
+  t.deepEqual(await list('--limit', '2'), all.slice(-2))
+  t.deepEqual(await list('--since', '5m'), all)
+  t.deepEqual(await list('--since', '2999-01-01'), [])
+  t.true(all.every((event: object) => !Object.values(event).includes(null)))
+  const { stdout } = await audit('list')
+  t.true(stdout.split('\n').every(line => line.length <= 80))
+  for (const args of [
+    ['--since', 'yesterday'],
+    ['--outcome', 'bad'],
+    ['--limit', '0'],
+  ]) {
+    const { code, stderr } = await audit('list', ...args)
+    t.is(code, 2)
+    t.regex(stderr, /^error: [^\n]+\n$/)
+  }
+})
+
+test('verify counts a whole record', async t => {
+  const { audit } = await eventful(t)
+  const { code, stdout } = await audit('verify', '--json')
+  t.is(code, 0)
+  t.true(JSON.parse(stdout).events >= 6)
+})
+
+const tampering: [what: string, sql: string, broken: (last: number) => number][] = [
+  ['an altered event', "UPDATE audit_events SET outcome = 'refused' WHERE id = 2", () => 2],
+  ['a removed event', 'DELETE FROM audit_events WHERE id = 2', () => 2],
+  ['the removed newest event', 'DELETE FROM audit_events WHERE id = (SELECT max(id) FROM audit_events)', last => last],
+  [
+    'an added event',
+    'INSERT INTO audit_events SELECT 1000, at, action, outcome, reason, actor, actor_id, subject_id, object, address, request_id, hash FROM audit_events WHERE id = 1',
+    last => last + 1,
+  ],
+]
+for (const [what, sql, broken] of tampering) {
+  test(`verify finds ${what} and names the first broken id`, async t => {
+    const { audit, client } = await eventful(t)
+    const { rows } = await client.query('SELECT max(id)::int AS last FROM audit_events')
+    await client.query(sql)
+    const { code, stderr, stdout } = await audit('verify')
+    t.is(code, 1)
+    t.is(stdout, '')
+    t.regex(stderr, new RegExp(`^error: [^\\n]+ event ${broken(rows[0].last)} [^\\n]*\\n$`))
+    const json = await audit('verify', '--json')
+    t.is(json.code, 1)
+    t.is(JSON.parse(json.stdout).broken, String(broken(rows[0].last)))
+  })
+}
+
+test('tail prints each event once as it happens, until Ctrl-C', async t => {
+  const { env, append } = await eventful(t)
+  const child = spawn(process.execPath, [program, 'audit', 'tail', '--action', 'session.*', '--limit', '1', '--json'], {
+    env: { PATH: process.env.PATH, ...env },
+  })
+  t.teardown(() => void child.kill('SIGKILL'))
+  const actions: string[] = []
+  const lines = createInterface({ input: child.stdout })
+  lines.on('line', line => actions.push(JSON.parse(line).action))
+  await once(lines, 'line')
+  await append('session.one')
+  await append('user.other')
+  await append('session.two')
+  while (actions.length < 3) await once(lines, 'line')
+  await append('session.three')
+  await once(lines, 'line')
+  t.deepEqual(actions, ['session.login', 'session.one', 'session.two', 'session.three'])
+  child.kill('SIGINT')
+  const [code] = await once(child, 'exit')
+  t.is(code, 0)
+})

@@ -1,0 +1,314 @@
+/** How requests and answers look over HTTP, whatever the operation. */
+import { randomUUID } from 'node:crypto'
+import { request as open } from 'node:http'
+import test from 'ava'
+import pg from 'pg'
+import { refused } from '../_helpers/problem.js'
+import { type Answer, password, serviceForFile, startTestService } from '../_helpers/service.js'
+
+const service = serviceForFile()
+const request: typeof service.request = (...all) => service.request(...all)
+
+/** A request as it stands, where fetch would tidy it up. */
+function raw(method: string, path: string, headers: Record<string, string> = {}, body?: string | Buffer): Promise<Answer> {
+  return new Promise((resolve, reject) => {
+    const outgoing = open(`${service.http}`, { method, path, headers }, async response => {
+      const chunks: Buffer[] = []
+      for await (const chunk of response) chunks.push(chunk)
+      const text = Buffer.concat(chunks).toString()
+      const all = new Headers()
+      for (const [name, value] of Object.entries(response.headers)) all.set(name, String(value))
+      const json = /json/.test(all.get('content-type') ?? '') && text ? JSON.parse(text) : undefined
+      resolve({ status: response.statusCode ?? 0, headers: all, text, json })
+    })
+    outgoing.on('error', reject)
+    outgoing.end(body)
+  })
+}
+
+const credentials = async () => ({ username: (await service.signUp('ROLE_CLIENT')).username, password })
+
+for (const [accept, type] of [
+  [undefined, 'text/plain; charset=utf-8'],
+  ['*/*', 'text/plain; charset=utf-8'],
+  ['text/plain', 'text/plain; charset=utf-8'],
+  ['application/json, text/plain, */*', 'text/plain; charset=utf-8'],
+  ['application/json, text/*;q=0.5', 'text/plain; charset=utf-8'],
+  ['application/json;q=0.9, */*;q=0.1', 'text/plain; charset=utf-8'],
+  ['application/json', 'application/json'],
+  ['Application/JSON; charset=utf-8', 'application/json'],
+  ['application/json, application/problem+json', 'application/json'],
+] as const) {
+  test(`a string goes to a client that accepts ${accept ?? 'nothing in particular'} as ${type}`, async t => {
+    const query = new URLSearchParams(await credentials())
+    const answer = await raw('POST', `/users/login?${query}`, accept === undefined ? {} : { accept })
+    t.is(answer.status, 200)
+    t.is(answer.headers.get('content-type'), type)
+    const token = type === 'application/json' ? answer.json : answer.text
+    t.is((await request('GET', '/users/me', { token })).status, 200)
+  })
+}
+
+for (const type of ['application/x-www-form-urlencoded', 'application/json', 'application/json; charset=UTF-8']) {
+  test(`parameters may come in a body of ${type} in place of the query`, async t => {
+    const { username, token } = await service.signUp('ROLE_CLIENT')
+    const write = (fields: Record<string, string>) =>
+      type.includes('json') ? JSON.stringify(fields) : String(new URLSearchParams(fields))
+    const send = (path: string, fields: Record<string, string>) =>
+      request('POST', path, { token, body: write(fields), headers: { 'content-type': type } })
+    t.is((await send('/users/login', { username, password })).status, 200)
+    t.is((await send('/users/existsByUsername', { username })).text, 'true')
+    t.is((await send('/users/existsByNickname', { nickname: randomUUID() })).text, 'false')
+    t.is((await send('/forgotpasswords/sendkeybyemail', { username, email: 'a@example.org' })).status, 200)
+    refused(t, await send('/forgotpasswords/loginbyusernameandkey', { username, key: 'ABCD2345' }), 422, 'INVALID_KEY')
+    refused(t, await send('/users/activate', { username, activationkey: randomUUID() }), 422, 'ACTIVATION_REFUSED')
+    const update = { username, newPassword: 'cágado de barbicha 3' }
+    t.is((await send('/forgotpasswords/passwordupdatebyusername', update)).status, 200)
+  })
+}
+
+test('in a form plus is space and percent escapes are bytes of UTF-8, in the query as well', async t => {
+  const username = `João +${randomUUID()} &=`
+  await service.signUp('ROLE_CLIENT', { username })
+  const written = encodeURIComponent(username).replaceAll('%20', '+')
+  const headers = { 'content-type': 'application/x-www-form-urlencoded' }
+  t.is((await request('POST', '/users/existsByUsername', { body: `username=${written}`, headers })).text, 'true')
+  t.is((await raw('POST', `/users/existsByUsername?username=${written}`)).text, 'true')
+})
+
+test('unknown parameters and unknown JSON fields are ignored', async t => {
+  const { username } = await credentials()
+  t.is((await request('POST', '/users/login', { query: { username, password, more: '1' } })).status, 200)
+  t.is((await request('POST', '/users/login', { query: { more: '1' }, body: { username, password, other: 'x' } })).status, 200)
+})
+
+test('a parameter given twice with different values is answered with 400, with the same value it is one', async t => {
+  const { username } = await credentials()
+  const again = await request('POST', '/users/login', { query: { username, password }, body: { username: 'other' } })
+  refused(t, again, 400, 'MALFORMED_REQUEST')
+  t.is((await request('POST', '/users/login', { query: { username, password }, body: { username } })).status, 200)
+})
+
+test('integers may arrive as JSON strings', async t => {
+  const { token } = await service.signUp('ROLE_CLIENT')
+  const [{ id }] = (await request('GET', '/forgotpasswords/findallforgotpasswordquestions')).json
+  const body = { forgotpasswordquestionsid: String(id), answer: 'azul' }
+  const path = '/forgotpasswords/saveforgotpasswordquestionsusersanswers'
+  t.is((await request('POST', path, { token, body })).status, 200)
+})
+
+for (const segment of ['{username}', '%7Busername%7D', '%7busername%7d']) {
+  test(`GET /users/${segment} looks up the person named in the query`, async t => {
+    const { username, token } = await service.signUp('ROLE_CLIENT')
+    const headers = { authorization: `Bearer ${token}` }
+    for (const base of ['', '/1.0.0', '/1.0.2']) {
+      const answer = await raw('GET', `${base}/users/${segment}?username=${encodeURIComponent(username)}`, headers)
+      t.is(answer.status, 200, answer.text)
+      t.is(answer.json.username, username)
+    }
+    t.not((await raw('GET', `/users/${segment}`, headers)).status, 200)
+  })
+}
+
+test('GET /users/{username} takes the name from path and query when they agree, and refuses others with 400', async t => {
+  const { username, token } = await service.signUp('ROLE_CLIENT')
+  const path = `/users/${encodeURIComponent(username)}`
+  t.is((await request('GET', path, { token })).json.username, username)
+  t.is((await request('GET', path, { token, query: { username } })).json.username, username)
+  refused(t, await request('GET', path, { token, query: { username: 'other' } }), 400, 'MALFORMED_REQUEST')
+})
+
+test('a username with any character can be looked up', async t => {
+  const username = `a/b?c#d%e&f+g é ${randomUUID()}`
+  const { token } = await service.signUp('ROLE_CLIENT', { username })
+  t.is((await request('GET', `/users/${encodeURIComponent(username)}`, { token })).json.username, username)
+})
+
+for (const [method, path, allow] of [
+  ['DELETE', '/users/me', 'GET, HEAD, OPTIONS'],
+  ['POST', '/users/me', 'GET, HEAD, OPTIONS'],
+  ['PUT', '/users/ana', 'GET, HEAD, OPTIONS'],
+  ['GET', '/users/login', 'POST, OPTIONS'],
+  ['PATCH', '/1.0.0/users/signup', 'POST, OPTIONS'],
+  ['GET', '/1.0.0/users/sendadminkeybyemailpartner', 'POST, OPTIONS'],
+  ['POST', '/1.0.2/forgotpasswords/findallforgotpasswordquestions', 'GET, HEAD, OPTIONS'],
+  ['POST', '/.well-known/jwks.json', 'GET, HEAD, OPTIONS'],
+] as const) {
+  test(`${method} ${path} is answered with 405 and the methods there are`, async t => {
+    const answer = await request(method, path)
+    refused(t, answer, 405, 'METHOD_NOT_ALLOWED')
+    t.is(answer.headers.get('allow'), allow)
+  })
+}
+
+for (const path of ['/', '/user', '/users', '/users/', '/users/a/b', '/1.0.1/users/me', '/1.0.0', '/Users/Me', '/%', '/auth.v1.Users/Nothing']) {
+  test(`${path} is answered with 404`, async t => {
+    refused(t, await raw('GET', path), 404, 'NOT_FOUND')
+  })
+}
+
+test('a body over 64 KiB is answered with 413, announced or not, and one of 64 KiB is not', async t => {
+  const body = JSON.stringify({ username: 'a'.repeat(65536 - 15) })
+  t.is(body.length, 65536)
+  const headers = { 'content-type': 'application/json' }
+  t.not((await request('POST', '/users/login', { body })).status, 413)
+  refused(t, await request('POST', '/users/login', { body: `${body} ` }), 413, 'PAYLOAD_TOO_LARGE')
+  const chunked = { ...headers, 'transfer-encoding': 'chunked' }
+  refused(t, await raw('POST', '/users/login', chunked, `${body} `), 413, 'PAYLOAD_TOO_LARGE')
+  refused(t, await request('POST', '/users/signup', { body: `${body} `, headers }), 413, 'PAYLOAD_TOO_LARGE')
+})
+
+for (const type of ['text/plain', 'multipart/form-data; boundary=x', 'application/xml', 'application/json; charset=latin1', '']) {
+  test(`a body of ${type || 'no media type'} is answered with 415`, async t => {
+    const headers: Record<string, string> = type ? { 'content-type': type } : {}
+    for (const path of ['/users/login', '/users/signup']) {
+      refused(t, await raw('POST', path, headers, '{"username":"a"}'), 415, 'UNSUPPORTED_MEDIA_TYPE')
+    }
+  })
+}
+
+test('a form where JSON must be is answered with 415', async t => {
+  const headers = { 'content-type': 'application/x-www-form-urlencoded' }
+  refused(t, await request('POST', '/users/signup', { body: 'username=a', headers }), 415, 'UNSUPPORTED_MEDIA_TYPE')
+})
+
+for (const [what, body] of [
+  ['no JSON', '{"username": ana}'],
+  ['no object', '["username"]'],
+  ['not UTF-8', Buffer.from('7b22757365726e616d65223a22ff227d', 'hex')],
+  ['half a character', '{"username":"\\ud800"}'],
+  ['a number where a string must be', '{"username":7}'],
+] as const) {
+  test(`a body that is ${what} is answered with 400`, async t => {
+    refused(t, await raw('POST', '/users/login', { 'content-type': 'application/json' }, body), 400, 'MALFORMED_REQUEST')
+  })
+}
+
+test('HEAD is GET without the body', async t => {
+  const { token } = await service.signUp('ROLE_CLIENT')
+  const headers = { authorization: `Bearer ${token}` }
+  for (const path of ['/users/me', '/1.0.0/users/me', '/forgotpasswords/findallforgotpasswordquestions', '/.well-known/jwks.json']) {
+    const [get, head] = [await raw('GET', path, headers), await raw('HEAD', path, headers)]
+    t.is(`${head.status}${head.text}`, '200')
+    for (const name of ['content-type', 'content-length', 'cache-control']) {
+      t.is(head.headers.get(name), get.headers.get(name), `${path} ${name}`)
+    }
+  }
+  const denied = await raw('HEAD', '/users/me')
+  t.is(`${denied.status}${denied.text}`, '403')
+})
+
+test('OPTIONS tells the methods there are, and needs no token', async t => {
+  for (const [path, allow] of [
+    ['/users/me', 'GET, HEAD, OPTIONS'],
+    ['/users/ana', 'GET, HEAD, OPTIONS'],
+    ['/1.0.0/users/login', 'POST, OPTIONS'],
+  ] as const) {
+    const { status, headers, text } = await request('OPTIONS', path)
+    t.is(`${status} ${headers.get('allow')}${text}`, `204 ${allow}`)
+  }
+  refused(t, await request('OPTIONS', '/nothing'), 404, 'NOT_FOUND')
+})
+
+test('answers with a token or a person must not be stored', async t => {
+  const { username, token } = await service.signUp('ROLE_CLIENT')
+  const login = await request('POST', '/users/login', { query: { username, password } })
+  const answers = [login, await request('GET', '/users/me', { token }), await request('GET', '/users/refresh', { token })]
+  answers.push(await request('GET', `/users/${encodeURIComponent(username)}`, { token }))
+  for (const { status, headers } of answers) t.is(`${status} ${headers.get('cache-control')}`, '200 no-store')
+})
+
+test('every answer has a request id of its own; a proxy that is trusted may give it', async t => {
+  const [first, second] = [await request('GET', '/nothing'), await request('GET', '/healthz')]
+  t.regex(first.headers.get('x-request-id') ?? '', /^[\w-]{36}$/)
+  t.not(first.headers.get('x-request-id'), second.headers.get('x-request-id'))
+  const given = await request('GET', '/users/me', { headers: { 'x-request-id': 'from-the-proxy_1' } })
+  refused(t, given, 403)
+  t.is(given.json.requestId, 'from-the-proxy_1')
+  const wild = await request('GET', '/nothing', { headers: { 'x-request-id': 'a b<c>' } })
+  t.regex(wild.json.requestId, /^[\w-]{36}$/)
+})
+
+test('wrong percent-encoding is answered with 400', async t => {
+  const { token } = await service.signUp('ROLE_CLIENT')
+  const headers = { authorization: `Bearer ${token}` }
+  for (const path of ['/users/%E0', '/users/me?a=%', '/users/ana?username=%zz']) {
+    refused(t, await raw('GET', path, headers), 400, 'MALFORMED_REQUEST')
+  }
+})
+
+test('an answer says how to take it, and gives no page of another origin access', async t => {
+  const { headers } = await request('GET', '/users/me', { headers: { origin: 'https://app.example.org' } })
+  t.is(headers.get('x-content-type-options'), 'nosniff')
+  t.is(headers.get('access-control-allow-origin'), null)
+})
+
+test('pages of an origin that is allowed have access, others not', async t => {
+  const other = await startTestService(t, { AUTH_CORS_ORIGINS: 'https://app.example.org' })
+  const ask = (origin: string) => other.request('GET', '/users/me', { headers: { origin } })
+  const allowed = await ask('https://app.example.org')
+  t.is(allowed.headers.get('access-control-allow-origin'), 'https://app.example.org')
+  t.regex(allowed.headers.get('vary') ?? '', /origin/i)
+  t.is((await ask('https://evil.example.org')).headers.get('access-control-allow-origin'), null)
+  const preflight = await other.request('OPTIONS', '/users/me', {
+    headers: {
+      origin: 'https://app.example.org',
+      'access-control-request-method': 'GET',
+      'access-control-request-headers': 'authorization',
+    },
+  })
+  t.is(preflight.status, 204)
+  t.regex(preflight.headers.get('access-control-allow-headers') ?? '', /\bauthorization\b/)
+  t.regex(preflight.headers.get('access-control-allow-methods') ?? '', /\bGET\b/)
+})
+
+test('AUTH_DEFAULT_REVISION says which revision the base path serves; the others stay where they are', async t => {
+  const other = await startTestService(t, { AUTH_DEFAULT_REVISION: '1.0.0' })
+  const status = async (base: string) => (await other.request('POST', `${base}/users/sendadminkeybyemailpartner`)).status
+  t.deepEqual([await status(''), await status('/1.0.0'), await status('/1.0.2')], [403, 403, 404])
+  const { token } = await other.institution(await other.organization())
+  const organization = async (base: string) =>
+    Object.keys((await other.request('GET', `${base}/users/me`, { token })).json.partnerOrganization)
+  t.true((await organization('')).includes('email'))
+  t.false((await organization('')).includes('activationkey'))
+  t.false((await organization('/1.0.2')).includes('email'))
+})
+
+test('X-Forwarded-For counts from trusted proxies only', async t => {
+  const seen = async (it: typeof service, username: string) => {
+    const query = { username, password }
+    await it.request('POST', '/users/login', { query, headers: { 'x-forwarded-for': '192.0.2.7' } })
+    const events = await it.registry.audit.list({ action: 'session.login', limit: 100 })
+    return events.at(-1)?.address
+  }
+  const strict = await startTestService(t, { AUTH_TRUSTED_PROXIES: '' })
+  const believing = await startTestService(t)
+  t.is(await seen(strict, 'admin'), '127.0.0.1')
+  t.is(await seen(believing, 'admin'), '192.0.2.7')
+})
+
+test('while the database is away answers are 503 with Retry-After, and afterwards all is well', async t => {
+  const other = await startTestService(t)
+  const { token } = await other.signUp('ROLE_CLIENT')
+  const name = new URL(other.env.DATABASE_URL!).pathname.slice(1)
+  const client = new pg.Client({ connectionString: process.env.TEST_DATABASE_URL })
+  await client.connect()
+  t.teardown(() => client.end())
+  await client.query(`ALTER DATABASE ${name} ALLOW_CONNECTIONS false`)
+  await client.query('SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1', [name])
+  const calls: [string, string, object][] = [
+    ['GET', '/users/me', { token }],
+    ['POST', '/users/login', { query: { username: 'admin', password } }],
+    ['GET', '/forgotpasswords/findallforgotpasswordquestions', {}],
+  ]
+  for (const [method, path, options] of calls) {
+    const answer = await other.request(method, path, options)
+    refused(t, answer, 503, 'UNAVAILABLE')
+    t.regex(answer.headers.get('retry-after') ?? '', /^[1-9]\d*$/)
+  }
+  t.is((await other.request('GET', '/healthz')).status, 200)
+  t.is((await other.request('GET', '/readyz')).status, 503)
+  await client.query(`ALTER DATABASE ${name} ALLOW_CONNECTIONS true`)
+  t.is((await other.request('GET', '/users/me', { token })).status, 200)
+  t.is((await other.request('GET', '/readyz')).status, 200)
+})

@@ -1,0 +1,141 @@
+/** Connect, gRPC-Web and gRPC on the gateway's port: the same services, and refusals with their details. */
+import { randomUUID } from 'node:crypto'
+import { Code, ConnectError, createClient, type Transport } from '@connectrpc/connect'
+import { createConnectTransport, createGrpcTransport, createGrpcWebTransport } from '@connectrpc/connect-node'
+import test from 'ava'
+import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
+import { Users } from '../../proto/gen/auth/v1/users_pb.js'
+import { BadRequestSchema, ErrorInfoSchema, RetryInfoSchema } from '../../proto/gen/google/rpc/error_details_pb.js'
+import { password, serviceForFile } from '../_helpers/service.js'
+import { claimsOf } from '../_helpers/tokens.js'
+
+const service = serviceForFile()
+
+const form = (fields: Record<string, unknown> = {}) => ({
+  username: `pessoa ${randomUUID()}`,
+  nickname: `apelido ${randomUUID()}`,
+  password,
+  state: 'AM',
+  city: 'Manaus',
+  termsofusage: true,
+  roles: ['ROLE_CLIENT'],
+  ...fields,
+})
+
+const transports: Record<string, () => Transport> = {
+  'Connect (JSON)': () => createConnectTransport({ baseUrl: service.http, httpVersion: '1.1', useBinaryFormat: false }),
+  'Connect (binary)': () => createConnectTransport({ baseUrl: service.http, httpVersion: '1.1', useBinaryFormat: true }),
+  'gRPC-Web': () => createGrpcWebTransport({ baseUrl: service.http, httpVersion: '1.1' }),
+  gRPC: () => createGrpcTransport({ baseUrl: service.http }),
+}
+
+async function refusal(call: Promise<unknown>) {
+  const error = await call.then(
+    () => undefined,
+    error => error,
+  )
+  if (!(error instanceof ConnectError)) throw new Error('not refused')
+  const [info] = error.findDetails(ErrorInfoSchema)
+  const fields = error.findDetails(BadRequestSchema).flatMap(({ fieldViolations }) => fieldViolations)
+  const [retry] = error.findDetails(RetryInfoSchema)
+  return { code: error.code, info, fields, retry }
+}
+
+for (const [name, open] of Object.entries(transports)) {
+  test(`${name}: sign up, log in, read the record`, async t => {
+    const users = createClient(Users, open())
+    const person = form()
+    t.is(claimsOf((await users.signUp(person)).token).username, person.username)
+    const { token } = await users.login({ username: person.username, password })
+    const headers = { authorization: `Bearer ${token}` }
+    const { user } = await users.getMe({}, { headers })
+    t.is(user?.username, person.username)
+    t.is(user?.active, 0)
+    t.is(user?.partnerOrganization, undefined)
+    t.is((await users.getUser({ username: person.username }, { headers })).user?.id, user?.id)
+    t.is(claimsOf((await users.refresh({}, { headers })).token).sub, String(user?.id))
+    t.true((await createClient(ForgotPasswords, open()).findAllForgotPasswordQuestions({})).questions.length > 0)
+  })
+
+  test(`${name}: a refusal carries reason, wrong fields and the time to wait`, async t => {
+    const users = createClient(Users, open())
+    const signUp = await refusal(users.signUp(form({ city: '', state: 'AMZ' })))
+    t.is(signUp.code, Code.InvalidArgument)
+    t.is(`${signUp.info?.domain} ${signUp.info?.reason}`, 'auth.v1 INVALID_SIGN_UP')
+    t.truthy(signUp.info?.metadata.requestId)
+    t.deepEqual(signUp.fields.map(({ field }) => field).sort(), ['city', 'state'])
+
+    const denied = await refusal(users.getMe({}))
+    t.deepEqual([denied.code, denied.info?.reason], [Code.PermissionDenied, 'ACCESS_DENIED'])
+    const bad = await refusal(users.getMe({}, { headers: { authorization: 'Bearer bad' } }))
+    t.deepEqual([bad.code, bad.info?.reason], [Code.Unauthenticated, 'INVALID_TOKEN'])
+
+    const username = randomUUID()
+    for (let i = 0; i < 10; i++) {
+      const wrong = await refusal(users.login({ username, password: 'wrong password' }))
+      t.deepEqual([wrong.code, wrong.info?.reason], [Code.Unauthenticated, 'INVALID_CREDENTIALS'])
+    }
+    const held = await refusal(users.login({ username, password: 'wrong password' }))
+    t.deepEqual([held.code, held.info?.reason], [Code.ResourceExhausted, 'TOO_MANY_ATTEMPTS'])
+    t.true(Number(held.retry?.retryDelay?.seconds) > 840)
+  })
+
+  test(`${name}: a call ends at its deadline`, async t => {
+    const { database } = service.registry
+    const questions = createClient(ForgotPasswords, open())
+    await database.transact(async transaction => {
+      await database.sequelize.query('LOCK TABLE questions', { transaction })
+      const late = await refusal(questions.findAllForgotPasswordQuestions({}, { timeoutMs: 150 }))
+      t.is(late.code, Code.DeadlineExceeded)
+    })
+    t.true((await questions.findAllForgotPasswordQuestions({}, { timeoutMs: 5000 })).questions.length > 0)
+  })
+}
+
+const post = (rpc: string, body: string, headers: Record<string, string> = {}) =>
+  service.request('POST', `/auth.v1.${rpc}`, { body, headers: { 'content-type': 'application/json', ...headers } })
+
+test('a plain POST of JSON calls an RPC', async t => {
+  const { username } = await service.signUp('ROLE_CLIENT')
+  const login = await post('Users/Login', JSON.stringify({ username, password }))
+  t.is(login.status, 200)
+  const me = await post('Users/GetMe', '{}', { authorization: `Bearer ${login.json.token}` })
+  t.is(me.json.user.username, username)
+  t.is(me.json.user.active, 0)
+})
+
+test('a plain POST of JSON that is refused is answered with Connect’s own status and details', async t => {
+  const { status, json } = await post('Users/SignUp', JSON.stringify(form({ city: '' })))
+  t.is(`${status} ${json.code}`, '400 invalid_argument')
+  t.deepEqual(
+    json.details.map(({ type }: { type: string }) => type),
+    ['google.rpc.ErrorInfo', 'google.rpc.BadRequest'],
+  )
+  t.is((await post('Users/GetMe', '{}')).status, 403)
+  t.is((await post('Users/GetMe', '{')).status, 400)
+  t.is((await post('Users/Nothing', '{}')).status, 404)
+})
+
+test('the service itself ends a call at the deadline that Connect-Timeout-Ms sets', async t => {
+  const { database } = service.registry
+  await database.transact(async transaction => {
+    await database.sequelize.query('LOCK TABLE questions', { transaction })
+    const late = await post('ForgotPasswords/FindAllForgotPasswordQuestions', '{}', { 'connect-timeout-ms': '150' })
+    t.is(late.json.code, 'deadline_exceeded')
+  })
+})
+
+test('what a client says of its address or of malformed fields is not believed', async t => {
+  const { username } = await service.signUp('ROLE_CLIENT')
+  const headers = { 'x-malformed-fields': 'username=must+be+blue', 'x-forwarded-for': '192.0.2.9, 192.0.2.10' }
+  t.is((await post('Users/Login', JSON.stringify({ username, password }), headers)).status, 200)
+  t.is((await post('Users/SignUp', JSON.stringify(form()), headers)).status, 200)
+  const events = await service.registry.audit.list({ action: 'session.login', outcome: 'ok', limit: 1000 })
+  t.true(events.some(({ address }) => address === '192.0.2.10'))
+  t.false(events.some(({ address }) => address === '192.0.2.9'))
+})
+
+test('a message over 64 KiB is refused', async t => {
+  const { status, json } = await post('Users/Login', JSON.stringify({ username: 'a'.repeat(70_000), password }))
+  t.true(status === 413 || json?.code === 'resource_exhausted', String(status))
+})
