@@ -5,8 +5,8 @@ import type { Registry } from '../server/registry.js'
 import { readNumber, readText } from './ask.js'
 import { fail } from './failure.js'
 import { jsonOption, printable, printJson, printTable, say } from './output.js'
+import { findUser } from './person.js'
 import { withRegistry } from './session.js'
-import { findUser } from './users.js'
 
 /** Milliseconds between two looks for new events. */
 const pollEvery = 1000

@@ -1,5 +1,5 @@
 import type { Command } from 'commander'
-import { jsonOption, printJson, printRecord, say } from './output.js'
+import { jsonOption, printJson, printRecord, say, warn } from './output.js'
 import { withPasswords, withRegistry } from './session.js'
 
 /** Adds `auth-admin install`. */
@@ -30,7 +30,8 @@ Examples:
         },
         { create: true },
       )
-      const { migrations, signingKey, questions, administrator, password } = done
+      const { migrations, signingKey, questions, administrator, password, weakness } = done
+      if (weakness) warn(`AUTH_ADMIN_PASSWORD is weak: ${weakness}`)
       if (options.json) {
         printJson({ migrations, signingKey, questions, administrator, passwordFile: password?.file })
         return

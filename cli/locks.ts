@@ -4,8 +4,8 @@ import type { Count } from '../server/models/attempt.js'
 import type { Person } from '../server/models/user.js'
 import type { Registry } from '../server/registry.js'
 import { printJson, printTable, say } from './output.js'
+import { findUser, type Named, userName, withUser } from './person.js'
 import { withRegistry } from './session.js'
-import { findUser, type Named, userName, withUser } from './users.js'
 
 type Options = Named & { readonly address?: string }
 

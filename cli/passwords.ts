@@ -5,8 +5,8 @@ import type { Person } from '../server/models/user.js'
 import type { Settings } from '../server/settings.js'
 import { askPassword, canAsk } from './ask.js'
 import { fail, misuse } from './failure.js'
+import { changeUser, type Named, withUser } from './person.js'
 import { withPasswords } from './session.js'
-import { changeUser, type Named, withUser } from './users.js'
 
 /** What the letter about it names as the place it came from. */
 const place = 'auth-admin'

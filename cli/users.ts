@@ -1,22 +1,16 @@
 import { type Command, Option } from 'commander'
 import type { Person, Role } from '../server/models/user.js'
-import { isEmailAddress, usernameKey } from '../server/names.js'
-import type { Registry } from '../server/registry.js'
-import { askChoice, askText, canAsk, readId, readNumber, readText } from './ask.js'
+import { isEmailAddress } from '../server/names.js'
+import { askChoice, askText, canAsk, readNumber, readText } from './ask.js'
 import { fail, misuse } from './failure.js'
 import { addLocks } from './locks.js'
 import { findOrganization } from './organizations.js'
 import { jsonOption, printJson, printRecord, printTable, say } from './output.js'
 import { addSetPassword } from './passwords.js'
+import { changeUser, findUser, listedJson, type Named, personJson, userName, withUser } from './person.js'
 import { type Session, withRegistry } from './session.js'
 
 const roles = ['ROLE_ADMIN', 'ROLE_INSTITUTION', 'ROLE_CLIENT']
-
-/** How a command names a person. */
-export interface Named {
-  readonly id?: number
-  readonly json?: boolean
-}
 
 /** Adds `auth-admin users`. */
 export function addUsers(program: Command): void {
@@ -61,7 +55,7 @@ Examples:
           ...(afterId !== undefined && { afterId }),
           limit,
         })
-        return { people, json: options.json && (await Promise.all(people.map(person => listed(person, registry)))) }
+        return { people, json: options.json && (await Promise.all(people.map(person => listedJson(person, registry)))) }
       })
       if (json) return printJson(json)
       const cells = people.map(({ id, username, role, email, organizationName, ...person }) => {
@@ -80,7 +74,7 @@ Examples:
     )
     .action(async (name: string | undefined, options: Named) => {
       const wanted = await userName(name, options)
-      const user = await withRegistry(async ({ registry }) => toJson(await findUser(registry, wanted), registry))
+      const user = await withRegistry(async ({ registry }) => personJson(await findUser(registry, wanted), registry))
       if (options.json) return printJson(user)
       const { partnerOrganization: organization, providerActivationKey: key, active, ...rest } = user
       printRecord({
@@ -213,60 +207,6 @@ interface ListOptions {
   readonly json?: boolean
 }
 
-/** Adds what names a person to a command. */
-export function withUser(command: Command): Command {
-  return command
-    .argument('[user]', 'username in any spelling, or #id')
-    .addOption(new Option('--id <id>', 'id of the user, in place of a name').argParser(readId))
-    .addOption(jsonOption())
-}
-
-/** The name on the command line, `#id` for an id, or what the person at the terminal answers. */
-export async function userName(name: string | undefined, options: Named): Promise<string> {
-  if (name !== undefined && options.id !== undefined) misuse('Name the user by username or --id, not both.')
-  if (options.id !== undefined) return `#${options.id}`
-  if (name !== undefined && name.trim() !== '') return name
-  if (name !== undefined || !canAsk(options)) misuse('Say which user: give a username, #id or --id.')
-  return askText('Which user (username or #id)?', { required: true })
-}
-
-/** The person with a username in any spelling, or `#id`. Fails when there is none. */
-export async function findUser({ users }: Registry, wanted: string): Promise<Person> {
-  // Always an id, so that nobody can pass for another by a username of this form.
-  const id = /^#(\d{1,9})$/.exec(wanted.trim())?.[1]
-  const found = id === undefined ? await users.byUsername(usernameKey(wanted)) : await users.byId(Number(id))
-  return found ?? fail(`There is no user ${wanted.trim()}: see \`auth-admin users list\`.`)
-}
-
-/** A change to a person. */
-export interface UserChange {
-  readonly event: { readonly action: string; readonly object?: string; readonly reason?: string }
-  /** Makes it, and returns whether there was anything to do. */
-  work(t: Parameters<Parameters<Session['change']>[0]>[0]): Promise<boolean>
-  /** What is true of the person now, to follow its name. */
-  readonly done: string
-}
-
-/** Finds a person, makes a change and records it in one transaction, and prints the person or a sentence. */
-export async function changeUser(
-  name: string | undefined,
-  options: Named,
-  plan: (session: Session, person: Person) => Promise<UserChange>,
-): Promise<void> {
-  const wanted = await userName(name, options)
-  const { user, changed, done } = await withRegistry(async session => {
-    const person = await findUser(session.registry, wanted)
-    const { event, work, done } = await plan(session, person)
-    const changed = await session.change(async t => {
-      const result = await work(t)
-      return { result, ...(result && { event: { ...event, subject_id: person.id } }) }
-    })
-    return { user: await toJson(await findUser(session.registry, `#${person.id}`), session.registry), changed, done }
-  })
-  if (options.json) printJson(user)
-  else say(`User ${user.id} (${user.username}) ${done}${changed ? '' : ' already'}.`)
-}
-
 async function chooseOrganization(
   { registry }: Session,
   person: Person,
@@ -290,34 +230,6 @@ async function chooseAddress(given: string | undefined, options: Named): Promise
   if (given === undefined && canAsk(options)) return askText('E-mail address:', { required: true, check })
   if (given === undefined) misuse('Give the e-mail address after the user, or --remove.')
   return check(given.trim()) ? misuse('The address given is no valid e-mail address.') : given.trim()
-}
-
-/** A person in the fields of the contract, with all that an administrator sees, and `email` and `suspended`. */
-async function toJson(person: Person, { vault }: Pick<Registry, 'vault'>) {
-  const [{ create, toJson }, { UserSchema }, { toRecord }] = await Promise.all([
-    import('@bufbuild/protobuf'),
-    import('../proto/gen/auth/v1/records_pb.js'),
-    import('../server/record.js'),
-  ])
-  const administrator = { person, admin: true, session: { method: 'pwd', startedAt: 0 } } as const
-  const record = toJson(UserSchema, create(UserSchema, toRecord(person, administrator, vault))) as unknown as UserJson
-  return { ...record, ...(person.email !== null && { email: person.email }), suspended: person.suspended }
-}
-
-interface UserJson {
-  id: number
-  username: string
-  active: number
-  partnerOrganization?: { id: number; name: string; activationkey?: string }
-  providerActivationKey?: { id: number; usersid: number; activationkey: string }
-}
-
-/** The same for a list, which shows no keys. */
-async function listed(person: Person, registry: Registry) {
-  const { providerActivationKey: _, partnerOrganization, ...user } = await toJson(person, registry)
-  if (!partnerOrganization) return user
-  const { activationkey: _key, ...organization } = partnerOrganization
-  return { ...user, partnerOrganization: organization }
 }
 
 function state({ active, suspended }: Pick<Person, 'active' | 'suspended'>): string {

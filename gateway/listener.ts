@@ -70,7 +70,9 @@ export function createListener({ host, port }: Address, onRequest: (request: Req
       // A stream that its client breaks off is no fault; without a listener the error would end the process.
       request.on('error', () => {})
       response.on('error', () => {})
-      onRequest(request, response)
+      // Node takes up to 64 KiB whatever the settings tell the client.
+      if (sizeOf(request.rawHeaders) <= headerBytes) onRequest(request, response)
+      else refuseHeaders(response)
     },
   )
   http2.setTimeout(sessionTimeout, () => {})
@@ -175,12 +177,28 @@ export function createListener({ host, port }: Address, onRequest: (request: Req
   } satisfies Listener
 }
 
+function sizeOf(headers: readonly string[]): number {
+  return headers.reduce((size, text) => size + text.length, 0)
+}
+
+function headersTooLarge(): Fault {
+  return new Fault('HEADERS_TOO_LARGE', `The headers have more than ${headerBytes} bytes.`)
+}
+
+function refuseHeaders(response: Http2ServerResponse): void {
+  const requestId = randomUUID()
+  const problem = problemOf(headersTooLarge())
+  const headers = { 'content-type': 'application/problem+json', 'cache-control': 'no-store', 'x-request-id': requestId }
+  response.writeHead(problem.status, headers)
+  response.end(problemDocument(problem, requestId))
+}
+
 /** The whole answer to bytes that are no request, ready to be written to the socket. */
 function faultResponse(code: string | undefined): string {
   const requestId = randomUUID()
   const problem = problemOf(
     code === 'HPE_HEADER_OVERFLOW'
-      ? new Fault('HEADERS_TOO_LARGE', `The headers have more than ${headerBytes} bytes.`)
+      ? headersTooLarge()
       : code === 'ERR_HTTP_REQUEST_TIMEOUT'
         ? new Fault('REQUEST_TIMEOUT', 'The request took too long to arrive.')
         : new Fault('MALFORMED_REQUEST', 'This is not an HTTP request.'),

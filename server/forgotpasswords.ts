@@ -149,7 +149,9 @@ export function createForgotPasswordsService(deps: UsersDeps): Implementation<ty
       if (!isEmailAddress(email)) refuse(Reason.INVALID_EMAIL)
       // The same for everybody: whether a letter goes out is found out later, when nobody can measure it.
       const key = usernameKey((request.username ?? '').slice(0, 1024))
-      const { wait } = await letters.request(key, email, chooseLocale(call.acceptLanguage), call.address)
+      const { address, requestId } = call
+      const wish = { usernameKey: key, email, address, requestId }
+      const { wait } = await letters.request(wish, chooseLocale(call.acceptLanguage))
       if (wait !== undefined) refuse(Reason.TOO_MANY_ATTEMPTS, { retryAfter: wait })
       return {}
     },

@@ -30,6 +30,8 @@ export interface Installation {
   readonly administrator?: string
   /** A random password that was made for it, and the file that keeps it. */
   readonly password?: { readonly text: string; readonly file: string }
+  /** What is wrong with the password that was set for it, by the policy that everybody else is under. */
+  readonly weakness?: string
   /** How many questions were added. */
   readonly questions: number
   /** Id of the signing key that was made. */
@@ -53,7 +55,7 @@ export async function install(
   const missing = !(await users.taken(key, '')).username
   const random = missing && settings.adminPassword === undefined ? randomPassword() : undefined
   const text = settings.adminPassword ?? random
-  const hash = missing ? await hashFor(username, text!, settings, passwords) : undefined
+  const { hash, weakness } = missing ? await hashFor(username, text!, settings, passwords) : {}
 
   const event = (action: string, object: string): AuditEvent => ({ action, outcome: 'ok', actor, object })
   const done = await database.transact(async t => {
@@ -82,7 +84,7 @@ export async function install(
     migrations,
     questions: done.questions,
     ...(done.signingKey && { signingKey: done.signingKey }),
-    ...(done.made && { administrator: username }),
+    ...(done.made && { administrator: username, ...(weakness && { weakness }) }),
     ...(done.made && random && { password: { text: random, file: adminPasswordFile(settings.dataDir) } }),
   }
 }
@@ -97,9 +99,9 @@ async function hashFor(
     minLength: settings.passwordMinLength,
     ...(settings.passwordDenylist && { denylistFile: settings.passwordDenylist }),
   })
-  const problem = checkPassword(password, { username }, policy)
-  if (problem || preparePassword(password) === undefined) throw new Error(`AUTH_ADMIN_PASSWORD: ${problem}`)
-  return passwords.hash(password, 'password', { account: username, deadline: Number.POSITIVE_INFINITY })
+  if (preparePassword(password) === undefined) throw new Error('AUTH_ADMIN_PASSWORD: leave out control characters.')
+  const hash = await passwords.hash(password, 'password', { account: username, deadline: Number.POSITIVE_INFINITY })
+  return { hash, weakness: checkPassword(password, { username }, policy) }
 }
 
 function administrator(username: string, key: string) {

@@ -25,6 +25,7 @@ export async function openRegistry(settings: Settings, options: { log: Log; conn
   const database = openDatabase(url, options.connections)
   const vault = createVault(masterKey)
   const subjects = createSubjects(vault)
+  const audit = createAudit(database)
   return {
     database,
     vault,
@@ -33,11 +34,11 @@ export async function openRegistry(settings: Settings, options: { log: Log; conn
     organizations: createOrganizations(database, vault),
     questions: createQuestions(database),
     mailedKeys: createMailedKeys(database, vault),
-    letters: createLetters(database, subjects),
+    letters: createLetters(database, subjects, audit),
     signIns: createSignIns(database, subjects),
     signingKeys: createSigningKeys(database, vault),
     attempts: createAttempts(database),
-    audit: createAudit(database),
+    audit,
     /** Closes the pool, and stops the embedded database unless somebody else uses it. */
     async close() {
       await database.close()

@@ -57,6 +57,7 @@ export async function startService(settings: Settings, log: Log, at?: Promise<Lo
     undo.push(() => registry.close())
     const passwords = createPasswords({ pepper: registry.vault.pepper, cost: settings.bcryptCost, hashing })
     const installation = await install(registry, settings, passwords, 'service')
+    if (installation.weakness) log.warn(`AUTH_ADMIN_PASSWORD is weak: ${installation.weakness}`)
 
     const keyring = createKeyring(registry.signingKeys)
     const { issuer, audience, tokenTtl: ttl } = settings

@@ -6,7 +6,7 @@ import { type Callers, traces } from './caller.js'
 import type { Hashing } from './hashing.js'
 import type { Keyring } from './keyring.js'
 import type { Audit } from './models/audit.js'
-import { brokenConstraint, type Database } from './models/database.js'
+import { brokenConstraint, type Database, type Transaction } from './models/database.js'
 import type { Letters } from './models/letter.js'
 import type { MailedKeys } from './models/mailedkey.js'
 import type { Organizations } from './models/organization.js'
@@ -21,7 +21,6 @@ import { type FieldViolation, refuse } from './refusal.js'
 import { attemptSignIn, withPlace } from './signin.js'
 import { checkSignUp, dayInBrazil, type SignUpForm } from './signup.js'
 import type { Tokens } from './tokens.js'
-import type { Transaction } from 'sequelize'
 import type { Vault } from './vault.js'
 
 /** What the Users service is made of. */
@@ -161,7 +160,11 @@ export function createUsersService(deps: UsersDeps): Implementation<typeof Users
       })
       if (activated !== undefined) return { username: activated }
       const event = { action: 'user.activate', outcome: 'refused', reason: 'ACTIVATION_REFUSED' } as const
-      await audit.append({ ...traces(call, caller.person), ...event, ...(!caller.admin && { subject_id: caller.person.id }) })
+      await audit.append({
+        ...traces(call, caller.person),
+        ...event,
+        ...(!caller.admin && { subject_id: caller.person.id }),
+      })
       return refuse(Reason.ACTIVATION_REFUSED)
     },
 
@@ -267,4 +270,3 @@ export function createUsersService(deps: UsersDeps): Implementation<typeof Users
 export function startSession<M>(method: M): { method: M; startedAt: number } {
   return { method, startedAt: Math.floor(Date.now() / 1000) }
 }
-

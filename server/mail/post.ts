@@ -32,13 +32,15 @@ export function startMail(
 
   const composers: Composers = {
     async 'recovery-request'(letter) {
-      const { usernameKey, email } = letter.parameters
+      const { usernameKey, email, address, requestId } = letter.parameters
       const person = await users.byUsername(usernameKey)
       if (!person || person.suspended) return 'unwanted'
       const registered = person.email !== null && emailKey(person.email) === emailKey(email)
       if (!registered && settings.recoveryEmail !== 'any') return 'unwanted'
       const to = registered ? person.email! : email
-      return (await letters.admit(letter, person.id, to)) ? 'requeued' : 'unwanted'
+      const event = { action: 'recovery.send-key', outcome: 'ok', actor: 'anonymous', subject_id: person.id } as const
+      const admitted = await letters.admit(letter, person.id, to, { ...event, address, request_id: requestId })
+      return admitted ? 'requeued' : 'unwanted'
     },
     async 'recovery-key'({ parameters: { userId, to } }, locale) {
       const person = await users.byId(userId)

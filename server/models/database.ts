@@ -1,6 +1,8 @@
 import type { Client } from 'pg'
 import { Sequelize, Transaction } from 'sequelize'
 
+export type { Transaction }
+
 /** A statement that PostgreSQL prepares once on each connection. */
 export interface Statement {
   readonly name: string
@@ -62,6 +64,8 @@ export function isUnreachable(error: unknown): boolean {
   const cause = ((error as { original?: unknown })?.original ?? error) as { name?: string; code?: string }
   if (/^Sequelize(Connection|HostNot|AccessDenied)/.test(String((error as Error)?.name))) return true
   // Classes 08 (connection), 53 (resources), 57 (operator intervention); sockets' own codes.
-  return /^(08|53|57)...$|^E(CONN|PIPE|TIMEDOUT|HOST|NOTFOUND|AI_)/.test(String(cause?.code)) ||
+  return (
+    /^(08|53|57)...$|^E(CONN|PIPE|TIMEDOUT|HOST|NOTFOUND|AI_)/.test(String(cause?.code)) ||
     /Connection terminated|timeout exceeded when trying to connect/.test(String((cause as Error)?.message))
+  )
 }

@@ -1,11 +1,20 @@
 import type { Transaction } from 'sequelize'
 import { limits, type Subjects } from './attempt.js'
+import type { Audit, AuditEvent } from './audit.js'
 import type { Database, Statement } from './database.js'
+
+/** Who wants a recovery key sent where, and where the wish came from. */
+export interface RecoveryRequest {
+  readonly usernameKey: string
+  readonly email: string
+  readonly address: string
+  readonly requestId: string
+}
 
 /** What a letter is for, and what it needs besides a key. */
 export type LetterIntent =
   /** A wish for a recovery key; whether a letter follows is decided out of the caller's sight. */
-  | { kind: 'recovery-request'; parameters: { usernameKey: string; email: string } }
+  | { kind: 'recovery-request'; parameters: RecoveryRequest }
   | { kind: 'recovery-key'; parameters: { userId: number; to: string } }
   | { kind: 'activation-key'; parameters: { userId: number; organizationId: number } }
   | { kind: 'password-changed' | 'recovery-login'; parameters: { userId: number; at: string; address: string } }
@@ -18,11 +27,11 @@ export interface Letters {
   /** Queues a letter. */
   add(intent: LetterIntent, locale: string, t?: Transaction): Promise<void>
   /** Counts a request for a recovery key against the client address; queues it unless there were too many. */
-  request(usernameKey: string, email: string, locale: string, address: string): Promise<{ wait: number | undefined }>
+  request(request: RecoveryRequest, locale: string): Promise<{ wait: number | undefined }>
   /** Lends the letter that has been due longest, for `lease` seconds; it comes back if it isn't settled by then. */
   claim(lease: number): Promise<Letter | undefined>
-  /** Turns an admitted request into its letter, unless the person had too many; then it is dropped. */
-  admit(letter: Letter, userId: number, to: string): Promise<boolean>
+  /** Turns a request into its letter and records that, unless the person had too many letters: then it says false. */
+  admit(letter: Letter, userId: number, to: string, event: AuditEvent): Promise<boolean>
   /** Whether another letter of a kind may go out for a person within the hour; counts it if so. */
   mayMail(kind: string, userId: number, t: Transaction): Promise<boolean>
   /** Forgets a letter that is sent or not wanted. */
@@ -75,7 +84,7 @@ const failed: Statement = {
 }
 
 /** The queue of letters in a database. */
-export function createLetters(database: Database, subjects: Subjects): Letters {
+export function createLetters(database: Database, subjects: Subjects, audit: Audit): Letters {
   const count = async (span: 'minute' | 'hour', kind: string, userId: number, t: Transaction) => {
     const limit = span === 'minute' ? limits.mailsAMinute : limits.mailsAnHour
     const values = [subjects.mails(span, kind, userId), limit.count, limit.seconds]
@@ -85,13 +94,13 @@ export function createLetters(database: Database, subjects: Subjects): Letters {
     async add(intent, locale, transaction) {
       await database.run(add, [intent.kind, JSON.stringify(intent.parameters), locale], transaction)
     },
-    async request(usernameKey, email, locale, address) {
-      const values = [subjects.mailRequests(address), JSON.stringify({ usernameKey, email }), locale]
+    async request(wish, locale) {
+      const values = [subjects.mailRequests(wish.address), JSON.stringify(wish), locale]
       const row = (await database.run<{ count: number; seconds: number }>(request, values))[0]!
       return { wait: row.count > limits.mailRequests.count ? Math.max(1, Math.ceil(row.seconds)) : undefined }
     },
     claim: async lease => (await database.run<Letter>(claim, [lease]))[0],
-    async admit(letter, userId, to) {
+    async admit(letter, userId, to, event) {
       // Undoes the count of the hour when the minute refuses: what sends nothing uses up nothing.
       const refused = new Error('refused')
       const work = async (transaction: Transaction) => {
@@ -99,6 +108,7 @@ export function createLetters(database: Database, subjects: Subjects): Letters {
           if (!(await count(span, 'recovery', userId, transaction))) throw refused
         }
         await database.run(admit, [letter.id, JSON.stringify({ userId, to })], transaction)
+        await audit.append(event, transaction)
         return true
       }
       return database.transact(work).catch(error => {

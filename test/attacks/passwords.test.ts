@@ -23,7 +23,7 @@ const storeHash = (token: string, passwordHash: string) =>
   service.registry.users.table.update({ passwordHash }, { where: { id: idOf(token) } })
 
 test('two passwords that are equal in their first 72 bytes are two passwords', async t => {
-  for (const start of ['0123456789'.repeat(7) + 'ab', 'ação'.repeat(12), '🐢'.repeat(18)]) {
+  for (const start of [`${'0123456789'.repeat(7)}ab`, 'ação'.repeat(12), '🐢'.repeat(18)]) {
     t.is(Buffer.byteLength(start), 72)
     const { username, token } = await service.signUp('ROLE_CLIENT', { password: `${start}, one` })
     t.is(await tryLogin(username, `${start}, one`), 200)

@@ -40,7 +40,11 @@ function createHttpClient(port: number, connections: number): Client {
   const waiting: ((line: Line) => void)[] = []
 
   function dial(): Line {
-    const line: Line = { socket: connect({ port, host: '127.0.0.1', noDelay: true }), received: Buffer.alloc(0), pending: undefined }
+    const line: Line = {
+      socket: connect({ port, host: '127.0.0.1', noDelay: true }),
+      received: Buffer.alloc(0),
+      pending: undefined,
+    }
     open.add(line)
     line.socket.on('data', chunk => {
       line.received = line.received.length === 0 ? chunk : Buffer.concat([line.received, chunk])
@@ -99,7 +103,7 @@ function head({ method, path, token, address, contentType, body }: Wire): string
 function readAnswer(received: Buffer): { answer: Answer; length: number } | undefined {
   const end = received.indexOf('\r\n\r\n')
   if (end < 0) return undefined
-  const headers = received.toString("latin1", 0, end)
+  const headers = received.toString('latin1', 0, end)
   const bytes = /\r\ncontent-length: *(\d+)/i.exec(headers)?.[1]
   if (bytes === undefined) throw new Error(`an answer without content-length: ${headers}`)
   const length = end + 4 + Number(bytes)

@@ -4,7 +4,7 @@
  *
  * Arguments: the kind of floor, then the port of the gRPC floor for `hop`.
  */
-import { sign, generateKeyPairSync } from 'node:crypto'
+import { generateKeyPairSync, sign } from 'node:crypto'
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { availableParallelism } from 'node:os'
@@ -16,8 +16,8 @@ import {
   Server,
   ServerCredentials,
   type ServerUnaryCall,
-  type sendUnaryData,
   type ServiceDefinition,
+  type sendUnaryData,
   type UntypedHandleCall,
 } from '@grpc/grpc-js'
 import bcrypt from 'bcrypt'

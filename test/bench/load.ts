@@ -1,5 +1,5 @@
 /** The process that makes the load. Its parent sends a `Job` and gets a `Report`. */
-import { setImmediate as turn, setTimeout as sleep } from 'node:timers/promises'
+import { setTimeout as sleep, setImmediate as turn } from 'node:timers/promises'
 import { type Answer, type Client, createClient } from './clients.js'
 import { type Door, type Operation, type Wire, type World, wireOf } from './operations.js'
 
@@ -88,7 +88,7 @@ async function open(job: Job, rate: number, client: Client): Promise<Report> {
     const due = tally.start + (index * 1000) / rate
     await until(due)
     const wire = next()
-    client
+    void client
       .send(wire)
       .catch((error: Error) => error)
       .then(answer => {
@@ -157,7 +157,14 @@ function createTally({ door, seconds, deadline = Number.POSITIVE_INFINITY }: Job
     miss(requests: number) {
       errors['no answer'] = requests
     },
-    report: (): Report => ({ perSecond: count === 0 ? 0 : (count * 1000) / last, count, latencies, refusals, late, errors }),
+    report: (): Report => ({
+      perSecond: count === 0 ? 0 : (count * 1000) / last,
+      count,
+      latencies,
+      refusals,
+      late,
+      errors,
+    }),
   }
 }
 

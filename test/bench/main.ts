@@ -17,7 +17,9 @@ import { type Bench, type Prepared, type Row, type Sample, scenarios } from './s
 const usage = `npm run bench -- [--scenario name]… [--rounds 5] [--quick] [--out bench.json]
 
 ${Object.entries(scenarios)
-  .map(([name, { about, byDefault }]) => `  ${name.padEnd(12)} ${about}${byDefault === false ? ' (only when named)' : ''}`)
+  .map(
+    ([name, { about, byDefault }]) => `  ${name.padEnd(12)} ${about}${byDefault === false ? ' (only when named)' : ''}`,
+  )
   .join('\n')}
 
 --quick shows within two minutes that all of it works; its figures mean little.`
@@ -56,7 +58,13 @@ async function main(): Promise<void> {
   const embedded = await startEmbedded({ dataDir: join(folder, 'database'), log })
   process.once('SIGINT', () => process.exit(130))
   const machine = { cores: availableParallelism(), model: cpus()[0]?.model, memory: totalmem(), node: process.version }
-  const record = { at: new Date().toISOString(), machine, rounds, quick: options.quick, scenarios: {} as Record<string, unknown> }
+  const record = {
+    at: new Date().toISOString(),
+    machine,
+    rounds,
+    quick: options.quick,
+    scenarios: {} as Record<string, unknown>,
+  }
   let failed = false
   try {
     const bench = createBench(embedded.url, folder)
@@ -124,10 +132,13 @@ async function measure({ segments }: Prepared, rounds: number, scale: number): P
 function evaluate(row: Row, samples: Samples): Result {
   const subject = samples[row.subject]!
   const floor = row.floor === undefined ? undefined : samples[row.floor]!
-  const each = subject.map((sample, round) => figureOf(row.figure, [sample]) / (floor ? figureOf(row.figure, [floor[round]!]) : 1))
+  const each = subject.map(
+    (sample, round) => figureOf(row.figure, [sample]) / (floor ? figureOf(row.figure, [floor[round]!]) : 1),
+  )
   const pooled = percentileIn(row.figure) !== undefined
   const value = pooled ? figureOf(row.figure, subject) : median(subject.map(sample => figureOf(row.figure, [sample])))
-  const floorValue = floor && (pooled ? figureOf(row.figure, floor) : median(floor.map(sample => figureOf(row.figure, [sample]))))
+  const floorValue =
+    floor && (pooled ? figureOf(row.figure, floor) : median(floor.map(sample => figureOf(row.figure, [sample]))))
   const ratio = floorValue === undefined ? undefined : pooled ? value / floorValue : median(each)
   const judged = ratio ?? value
   return {
@@ -144,7 +155,10 @@ function figureOf(figure: string, samples: readonly Sample[]): number {
   const percent = percentileIn(figure)
   if (percent === undefined) return samples[0]!.figures[figure]!
   const of = figure.startsWith('refusal') ? 'refusals' : 'latencies'
-  return percentile(samples.flatMap(sample => sample[of] ?? []), percent)
+  return percentile(
+    samples.flatMap(sample => sample[of] ?? []),
+    percent,
+  )
 }
 
 function percentileIn(figure: string): number | undefined {
@@ -180,7 +194,12 @@ function errorsIn(samples: Samples): Record<string, number> {
 function summarize(samples: Samples) {
   const of = (values: readonly number[] | undefined) =>
     values?.length
-      ? { count: values.length, p50: percentile(values, 50), p99: percentile(values, 99), most: percentile(values, 100) }
+      ? {
+          count: values.length,
+          p50: percentile(values, 50),
+          p99: percentile(values, 99),
+          most: percentile(values, 100),
+        }
       : undefined
   return Object.fromEntries(
     Object.entries(samples).map(([name, rounds]) => [
@@ -190,7 +209,14 @@ function summarize(samples: Samples) {
   )
 }
 
-const units: Record<string, string> = { perSecond: '/s', logins: 'logins/s', processor: 'µs CPU', time: 'µs', seconds: 's', memory: 'MB' }
+const units: Record<string, string> = {
+  perSecond: '/s',
+  logins: 'logins/s',
+  processor: 'µs CPU',
+  time: 'µs',
+  seconds: 's',
+  memory: 'MB',
+}
 
 function print(name: string, results: readonly Result[], errors: Record<string, number>, seconds: number): void {
   console.log(`\n${name}: ${scenarios[name]!.about} (${Math.round(seconds)} s)`)
@@ -206,7 +232,9 @@ function print(name: string, results: readonly Result[], errors: Record<string, 
   const table = [['', '', 'figure', 'floor', 'ratio', 'spread', 'goal'], ...rows]
   const widths = table[0]!.map((_, column) => Math.max(...table.map(row => row[column]!.length)))
   for (const row of table) {
-    console.log(`  ${row.map((cell, column) => (column < 2 ? cell.padEnd(widths[column]!) : cell.padStart(widths[column]!))).join('  ')}`)
+    console.log(
+      `  ${row.map((cell, column) => (column < 2 ? cell.padEnd(widths[column]!) : cell.padStart(widths[column]!))).join('  ')}`,
+    )
   }
   for (const [what, count] of Object.entries(errors)) console.log(`  ${count} × ${what}`)
 }

@@ -1,7 +1,7 @@
 /** Starts the processes of the benchmark and measures what they use. */
 import { type ChildProcess, fork, spawn } from 'node:child_process'
-import { readFileSync } from 'node:fs'
 import { once } from 'node:events'
+import { readFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import type { Job, Report } from './load.js'
 
@@ -32,9 +32,14 @@ const common = {
 }
 
 /** Starts the service as in production and waits until it says where it is. `flags` are for Node. */
-export async function startService(env: Record<string, string>, flags: readonly string[] = []): Promise<ServiceProcess> {
+export async function startService(
+  env: Record<string, string>,
+  flags: readonly string[] = [],
+): Promise<ServiceProcess> {
   const main = fileURLToPath(new URL('server/main.js', dist))
-  const child = track(spawn(process.execPath, [...flags, main], { env: { ...common, ...env }, stdio: ['ignore', 'ignore', 'pipe'] }))
+  const child = track(
+    spawn(process.execPath, [...flags, main], { env: { ...common, ...env }, stdio: ['ignore', 'ignore', 'pipe'] }),
+  )
   const [, grpc, http] = await say(child, /gRPC +[\d.]+:(\d+)\nHTTP +http:\/\/[\d.]+:(\d+)/)
   return { ...handle(child), grpc: Number(grpc), http: Number(http) }
 }
@@ -49,7 +54,11 @@ export async function startGateway(grpc: number): Promise<Process & { http: numb
 }
 
 /** Starts a floor. */
-export async function startFloor(kind: string, url = '', port = ''): Promise<Process & { port: number; ask(message: object): Promise<unknown> }> {
+export async function startFloor(
+  kind: string,
+  url = '',
+  port = '',
+): Promise<Process & { port: number; ask(message: object): Promise<unknown> }> {
   const child = forkModule('floors.js', [kind, String(port)], { DATABASE_URL: url })
   const [{ port: bound }] = await once(child, 'message')
   return {

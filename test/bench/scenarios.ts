@@ -56,7 +56,10 @@ export interface Bench {
 }
 
 /** A scenario by its name for `--scenario`. */
-export const scenarios: Record<string, { about: string; byDefault?: false; prepare: (bench: Bench) => Promise<Prepared> }> = {
+export const scenarios: Record<
+  string,
+  { about: string; byDefault?: false; prepare: (bench: Bench) => Promise<Prepared> }
+> = {
   light: { about: 'light operations through each door, 16 connections', prepare: light },
   connections: { about: 'me with 1, 16 and 128 connections, and at a constant rate', prepare: connections },
   gateway: { about: 'me through a gateway in a process of its own', prepare: gateway },
@@ -333,7 +336,13 @@ async function start(bench: Bench): Promise<Prepared> {
 async function memoryLong(bench: Bench): Promise<Prepared> {
   const { service, world } = await serviceOn(bench, 1000, 10)
   const load = startLoad()
-  const job = { world, door: 'http', port: service.http, mix: { me: 16, refresh: 3, login: 1 }, connections: 64 } as const
+  const job = {
+    world,
+    door: 'http',
+    port: service.http,
+    mix: { me: 16, refresh: 3, login: 1 },
+    connections: 64,
+  } as const
   return {
     once: true,
     segments: {

@@ -113,7 +113,10 @@ for (const [base, revision] of bases) {
   test(`GET ${base}/users/me shows a ROLE_CLIENT its organization without the activation key`, async t => {
     const provider = await service.institution(organization)
     const { username, token } = await service.signUp('ROLE_CLIENT')
-    await service.request('POST', '/users/activate', { token, query: { username, activationkey: provider.providerKey } })
+    await service.request('POST', '/users/activate', {
+      token,
+      query: { username, activationkey: provider.providerKey },
+    })
     const { json } = await service.request('GET', `${base}/users/me`, { token })
     t.deepEqual(json.partnerOrganization, partnerOrganization(revision, false))
     t.false('providerActivationKey' in json)

@@ -16,7 +16,10 @@ const answer = (index: number, text: unknown) => ({ forgotpasswordquestionsid: q
 const save = (token: string | undefined, body?: unknown) =>
   service.request('POST', '/forgotpasswords/saveforgotpasswordquestionsusersanswers', { ...(token && { token }), body })
 const login = (username: string | undefined, body?: unknown) =>
-  service.request('POST', '/forgotpasswords/loginbyusernameandanswers', { ...(username && { query: { username } }), body })
+  service.request('POST', '/forgotpasswords/loginbyusernameandanswers', {
+    ...(username && { query: { username } }),
+    body,
+  })
 
 /** Somebody who answered the first three questions. */
 async function answered(): Promise<SignedUp> {
@@ -46,7 +49,10 @@ test('two correct answers of three are enough', async t => {
 
 test('case, accents and extra space do not matter', async t => {
   const { username } = await answered()
-  t.is((await login(username, [answer(0, '  SAO   JOAO DEL-REI '), answer(2, 'tres\u00a0corac\u0327o\u0303es')])).status, 200)
+  t.is(
+    (await login(username, [answer(0, '  SAO   JOAO DEL-REI '), answer(2, 'tres\u00a0corac\u0327o\u0303es')])).status,
+    200,
+  )
 })
 
 test('ids in the body are ignored, and numbers may be strings', async t => {
@@ -104,7 +110,16 @@ test('more than 10 answers are answered with 400, 10 are not', async t => {
   t.is((await login(username, many.slice(1))).status, 200)
 })
 
-for (const body of ['{}', '{"answer":"a"}', '"a"', '[7]', '[[]]', '[{"answer":7}]', '[{"forgotpasswordquestionsid":"a"}]', '[']) {
+for (const body of [
+  '{}',
+  '{"answer":"a"}',
+  '"a"',
+  '[7]',
+  '[[]]',
+  '[{"answer":7}]',
+  '[{"forgotpasswordquestionsid":"a"}]',
+  '[',
+]) {
   test(`the body ${body} is answered with 400`, async t => {
     const { username } = await service.signUp('ROLE_CLIENT')
     refused(t, await login(username, body), 400, 'MALFORMED_REQUEST')

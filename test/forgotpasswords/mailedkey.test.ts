@@ -132,7 +132,17 @@ test('the key is nowhere in the database', async t => {
   }
 })
 
-for (const email of ['', ' ', 'ana', 'ana@', '@example.org', 'ana@exa mple.org', 'ana@example..org', 'a@b@c', `${'a'.repeat(65)}@b.org`]) {
+for (const email of [
+  '',
+  ' ',
+  'ana',
+  'ana@',
+  '@example.org',
+  'ana@exa mple.org',
+  'ana@example..org',
+  'a@b@c',
+  `${'a'.repeat(65)}@b.org`,
+]) {
   test(`the address "${email.slice(0, 30)}" is answered with 422`, async t => {
     refused(t, await ask({ username: 'ana', email }), 422, 'INVALID_EMAIL')
   })

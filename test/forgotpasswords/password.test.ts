@@ -79,11 +79,16 @@ test('a suspended person’s password can be set, and still does not open', asyn
 test('whoever forgot the password gets in by two answers and sets a new one', async t => {
   const { username, token } = await service.signUp('ROLE_CLIENT')
   const questions = (await service.request('GET', '/forgotpasswords/findallforgotpasswordquestions')).json
-  const body = questions.slice(0, 2).map(({ id }: { id: number }) => ({ forgotpasswordquestionsid: id, answer: `é ${id}` }))
+  const body = questions
+    .slice(0, 2)
+    .map(({ id }: { id: number }) => ({ forgotpasswordquestionsid: id, answer: `é ${id}` }))
   for (const answer of body) {
     await service.request('POST', '/forgotpasswords/saveforgotpasswordquestionsusersanswers', { token, body: answer })
   }
-  const recovery = await service.request('POST', '/forgotpasswords/loginbyusernameandanswers', { query: { username }, body })
+  const recovery = await service.request('POST', '/forgotpasswords/loginbyusernameandanswers', {
+    query: { username },
+    body,
+  })
   t.is((await update(recovery.text, { username, newPassword: next })).status, 200)
   t.is((await login(username, next)).status, 200)
   refused(t, await service.request('GET', '/users/me', { token: recovery.text }), 500, 'INVALID_TOKEN')

@@ -18,7 +18,9 @@ interface Scene {
 type Row = [faults: string, status: number, reason: string, request: (scene: Scene) => RequestOptions, path?: string]
 
 const operations: Record<string, Row[]> = {
-  'GET /users/me': [['unreadable query', 400, 'MALFORMED_REQUEST', ({ self }) => ({ token: self.token }), '/users/me?a=%E0']],
+  'GET /users/me': [
+    ['unreadable query', 400, 'MALFORMED_REQUEST', ({ self }) => ({ token: self.token }), '/users/me?a=%E0'],
+  ],
   'GET /users/refresh': [
     ['unreadable query', 400, 'MALFORMED_REQUEST', ({ self }) => ({ token: self.token }), '/users/refresh?a=%E0'],
   ],
@@ -33,7 +35,12 @@ const operations: Record<string, Row[]> = {
       'ACCESS_DENIED',
       ({ self, other }) => ({ token: self.token, query: { username: other.username } }),
     ],
-    ['key missing, unknown person', 400, 'MISSING_PARAMETER', ({ admin }) => ({ token: admin, query: { username: 'x' } })],
+    [
+      'key missing, unknown person',
+      400,
+      'MISSING_PARAMETER',
+      ({ admin }) => ({ token: admin, query: { username: 'x' } }),
+    ],
     [
       'unknown person, unknown key',
       422,
@@ -49,17 +56,32 @@ const operations: Record<string, Row[]> = {
       'ACCESS_DENIED',
       ({ self, other }) => ({ token: self.token, query: { username: other.username, newPassword: 'x' } }),
     ],
-    ['not its own, unknown', 403, 'ACCESS_DENIED', ({ self }) => ({ token: self.token, query: { username: randomUUID() } })],
+    [
+      'not its own, unknown',
+      403,
+      'ACCESS_DENIED',
+      ({ self }) => ({ token: self.token, query: { username: randomUUID() } }),
+    ],
     [
       'password too short, unknown person',
       400,
       'INVALID_PASSWORD',
       ({ admin }) => ({ token: admin, query: { username: randomUUID(), newPassword: 'x' } }),
     ],
-    ['unknown', 404, 'USER_NOT_FOUND', ({ admin }) => ({ token: admin, query: { username: 'x', newPassword: 'papa-capim 77' } })],
+    [
+      'unknown',
+      404,
+      'USER_NOT_FOUND',
+      ({ admin }) => ({ token: admin, query: { username: 'x', newPassword: 'papa-capim 77' } }),
+    ],
   ],
   'POST /forgotpasswords/saveforgotpasswordquestionsusersanswers': [
-    ['not its own, answer empty', 403, 'ACCESS_DENIED', ({ self }) => ({ token: self.token, body: { usersid: 1, answer: '' } })],
+    [
+      'not its own, answer empty',
+      403,
+      'ACCESS_DENIED',
+      ({ self }) => ({ token: self.token, body: { usersid: 1, answer: '' } }),
+    ],
     [
       'answer empty, unknown question',
       400,
@@ -87,7 +109,12 @@ const operations: Record<string, Row[]> = {
       'ACCESS_DENIED',
       ({ other }) => ({ token: other.token, query: { username: other.username } }),
     ],
-    ['address missing, unknown person', 400, 'MISSING_PARAMETER', ({ admin }) => ({ token: admin, query: { username: 'x' } })],
+    [
+      'address missing, unknown person',
+      400,
+      'MISSING_PARAMETER',
+      ({ admin }) => ({ token: admin, query: { username: 'x' } }),
+    ],
     [
       'unknown person, unknown address',
       404,

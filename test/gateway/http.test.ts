@@ -10,7 +10,12 @@ const service = serviceForFile()
 const request: typeof service.request = (...all) => service.request(...all)
 
 /** A request as it stands, where fetch would tidy it up. */
-function raw(method: string, path: string, headers: Record<string, string> = {}, body?: string | Buffer): Promise<Answer> {
+function raw(
+  method: string,
+  path: string,
+  headers: Record<string, string> = {},
+  body?: string | Buffer,
+): Promise<Answer> {
   return new Promise((resolve, reject) => {
     const outgoing = open(`${service.http}`, { method, path, headers }, async response => {
       const chunks: Buffer[] = []
@@ -79,7 +84,10 @@ test('in a form plus is space and percent escapes are bytes of UTF-8, in the que
 test('unknown parameters and unknown JSON fields are ignored', async t => {
   const { username } = await credentials()
   t.is((await request('POST', '/users/login', { query: { username, password, more: '1' } })).status, 200)
-  t.is((await request('POST', '/users/login', { query: { more: '1' }, body: { username, password, other: 'x' } })).status, 200)
+  t.is(
+    (await request('POST', '/users/login', { query: { more: '1' }, body: { username, password, other: 'x' } })).status,
+    200,
+  )
 })
 
 test('a parameter given twice with different values is answered with 400, with the same value it is one', async t => {
@@ -141,7 +149,18 @@ for (const [method, path, allow] of [
   })
 }
 
-for (const path of ['/', '/user', '/users', '/users/', '/users/a/b', '/1.0.1/users/me', '/1.0.0', '/Users/Me', '/%', '/auth.v1.Users/Nothing']) {
+for (const path of [
+  '/',
+  '/user',
+  '/users',
+  '/users/',
+  '/users/a/b',
+  '/1.0.1/users/me',
+  '/1.0.0',
+  '/Users/Me',
+  '/%',
+  '/auth.v1.Users/Nothing',
+]) {
   test(`${path} is answered with 404`, async t => {
     refused(t, await raw('GET', path), 404, 'NOT_FOUND')
   })
@@ -158,7 +177,13 @@ test('a body over 64 KiB is answered with 413, announced or not, and one of 64 K
   refused(t, await request('POST', '/users/signup', { body: `${body} `, headers }), 413, 'PAYLOAD_TOO_LARGE')
 })
 
-for (const type of ['text/plain', 'multipart/form-data; boundary=x', 'application/xml', 'application/json; charset=latin1', '']) {
+for (const type of [
+  'text/plain',
+  'multipart/form-data; boundary=x',
+  'application/xml',
+  'application/json; charset=latin1',
+  '',
+]) {
   test(`a body of ${type || 'no media type'} is answered with 415`, async t => {
     const headers: Record<string, string> = type ? { 'content-type': type } : {}
     for (const path of ['/users/login', '/users/signup']) {
@@ -180,14 +205,24 @@ for (const [what, body] of [
   ['a number where a string must be', '{"username":7}'],
 ] as const) {
   test(`a body that is ${what} is answered with 400`, async t => {
-    refused(t, await raw('POST', '/users/login', { 'content-type': 'application/json' }, body), 400, 'MALFORMED_REQUEST')
+    refused(
+      t,
+      await raw('POST', '/users/login', { 'content-type': 'application/json' }, body),
+      400,
+      'MALFORMED_REQUEST',
+    )
   })
 }
 
 test('HEAD is GET without the body', async t => {
   const { token } = await service.signUp('ROLE_CLIENT')
   const headers = { authorization: `Bearer ${token}` }
-  for (const path of ['/users/me', '/1.0.0/users/me', '/forgotpasswords/findallforgotpasswordquestions', '/.well-known/jwks.json']) {
+  for (const path of [
+    '/users/me',
+    '/1.0.0/users/me',
+    '/forgotpasswords/findallforgotpasswordquestions',
+    '/.well-known/jwks.json',
+  ]) {
     const [get, head] = [await raw('GET', path, headers), await raw('HEAD', path, headers)]
     t.is(`${head.status}${head.text}`, '200')
     for (const name of ['content-type', 'content-length', 'cache-control']) {
@@ -213,7 +248,11 @@ test('OPTIONS tells the methods there are, and needs no token', async t => {
 test('answers with a token or a person must not be stored', async t => {
   const { username, token } = await service.signUp('ROLE_CLIENT')
   const login = await request('POST', '/users/login', { query: { username, password } })
-  const answers = [login, await request('GET', '/users/me', { token }), await request('GET', '/users/refresh', { token })]
+  const answers = [
+    login,
+    await request('GET', '/users/me', { token }),
+    await request('GET', '/users/refresh', { token }),
+  ]
   answers.push(await request('GET', `/users/${encodeURIComponent(username)}`, { token }))
   for (const { status, headers } of answers) t.is(`${status} ${headers.get('cache-control')}`, '200 no-store')
 })
@@ -264,7 +303,8 @@ test('pages of an origin that is allowed have access, others not', async t => {
 
 test('AUTH_DEFAULT_REVISION says which revision the base path serves; the others stay where they are', async t => {
   const other = await startTestService(t, { AUTH_DEFAULT_REVISION: '1.0.0' })
-  const status = async (base: string) => (await other.request('POST', `${base}/users/sendadminkeybyemailpartner`)).status
+  const status = async (base: string) =>
+    (await other.request('POST', `${base}/users/sendadminkeybyemailpartner`)).status
   t.deepEqual([await status(''), await status('/1.0.0'), await status('/1.0.2')], [403, 403, 404])
   const { token } = await other.institution(await other.organization())
   const organization = async (base: string) =>

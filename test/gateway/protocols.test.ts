@@ -24,7 +24,8 @@ const form = (fields: Record<string, unknown> = {}) => ({
 
 const transports: Record<string, () => Transport> = {
   'Connect (JSON)': () => createConnectTransport({ baseUrl: service.http, httpVersion: '1.1', useBinaryFormat: false }),
-  'Connect (binary)': () => createConnectTransport({ baseUrl: service.http, httpVersion: '1.1', useBinaryFormat: true }),
+  'Connect (binary)': () =>
+    createConnectTransport({ baseUrl: service.http, httpVersion: '1.1', useBinaryFormat: true }),
   'gRPC-Web': () => createGrpcWebTransport({ baseUrl: service.http, httpVersion: '1.1' }),
   gRPC: () => createGrpcTransport({ baseUrl: service.http }),
 }

@@ -70,12 +70,17 @@ test.serial('every operation works, in both revisions', async t => {
     t.is(claimsOf(await ok('GET', '/users/refresh', { token })).sub, String(me.id))
     t.is(await ok('POST', '/users/existsByUsername', { query: { username } }), true)
     t.is(await ok('POST', '/users/existsByNickname', { query: { nickname: randomUUID() } }), false)
-    const answers = questions.slice(0, 2).map(({ id }: { id: number }) => ({ forgotpasswordquestionsid: id, answer: 'a' }))
+    const answers = questions
+      .slice(0, 2)
+      .map(({ id }: { id: number }) => ({ forgotpasswordquestionsid: id, answer: 'a' }))
     for (const answer of answers) {
       const path = '/forgotpasswords/saveforgotpasswordquestionsusersanswers'
       t.is(await ok('POST', path, { token, body: answer }), '')
     }
-    const byAnswers = await ok('POST', '/forgotpasswords/loginbyusernameandanswers', { query: { username }, body: answers })
+    const byAnswers = await ok('POST', '/forgotpasswords/loginbyusernameandanswers', {
+      query: { username },
+      body: answers,
+    })
     t.deepEqual(claimsOf(byAnswers).amr, ['kba'])
     t.is(await ok('POST', '/forgotpasswords/sendkeybyemail', { query: { username, email: 'ze@example.org' } }), '')
     await service.registry.mailedKeys.replace(idOf(token), 'recovery', 'ABCD2345')
@@ -93,7 +98,15 @@ test.serial('every operation works, in both revisions', async t => {
 test.serial('refusals come through with status, reason, wrong fields, request id and the time to wait', async t => {
   refused(t, await request('GET', '/users/me'), 403, 'ACCESS_DENIED')
   refused(t, await request('GET', '/users/me', { token: 'bad' }), 500, 'INVALID_TOKEN')
-  const body = { username: 'x', nickname: 7, password: 'short', state: 'ABC', city: 'ç', termsofusage: 'yes', roles: [] }
+  const body = {
+    username: 'x',
+    nickname: 7,
+    password: 'short',
+    state: 'ABC',
+    city: 'ç',
+    termsofusage: 'yes',
+    roles: [],
+  }
   const signUp = await request('POST', '/users/signup', { body })
   refused(t, signUp, 422, 'INVALID_SIGN_UP')
   t.deepEqual(wrongFields(signUp), ['nickname', 'password', 'roles', 'state', 'termsofusage'])

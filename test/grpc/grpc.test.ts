@@ -1,5 +1,6 @@
 /** The gRPC server, met by a bare client: RPCs, typed refusals, deadlines, health, reflection. */
 import { randomUUID } from 'node:crypto'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { Client, credentials, Metadata, status } from '@grpc/grpc-js'
 import test, { type ExecutionContext } from 'ava'
 import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
@@ -103,17 +104,37 @@ test('every kind of refusal has its gRPC code and reason', async t => {
     [client.call(users.login, { username: 'a'.repeat(2000), password }), status.INVALID_ARGUMENT, 'MALFORMED_REQUEST'],
     [client.call(users.signUp, {}), status.INVALID_ARGUMENT, 'INVALID_SIGN_UP'],
     [client.call(users.login, { username, password: 'x' }), status.UNAUTHENTICATED, 'INVALID_CREDENTIALS'],
-    [client.call(users.activate, { username, activationkey: 'x' }, { token }), status.FAILED_PRECONDITION, 'ACTIVATION_REFUSED'],
+    [
+      client.call(users.activate, { username, activationkey: 'x' }, { token }),
+      status.FAILED_PRECONDITION,
+      'ACTIVATION_REFUSED',
+    ],
     [client.call(users.getUser, { username: randomUUID() }, { token: admin }), status.NOT_FOUND, 'USER_NOT_FOUND'],
-    [client.call(save, { answer: { ...answer, forgotpasswordquestionsid: 0 } }, { token }), status.NOT_FOUND, 'QUESTION_NOT_FOUND'],
+    [
+      client.call(save, { answer: { ...answer, forgotpasswordquestionsid: 0 } }, { token }),
+      status.NOT_FOUND,
+      'QUESTION_NOT_FOUND',
+    ],
     [client.call(byAnswers, { username, answers: [answer] }), status.NOT_FOUND, 'ANSWER_NOT_FOUND'],
     [client.call(byAnswers, { username }), status.UNAUTHENTICATED, 'INVALID_ANSWERS'],
-    [client.call(byAnswers, { username, answers: Array(11).fill(answer) }), status.INVALID_ARGUMENT, 'TOO_MANY_ANSWERS'],
+    [
+      client.call(byAnswers, { username, answers: Array(11).fill(answer) }),
+      status.INVALID_ARGUMENT,
+      'TOO_MANY_ANSWERS',
+    ],
     [client.call(forgotPasswords.loginByUsernameAndKey, { username, key: 'x' }), status.UNAUTHENTICATED, 'INVALID_KEY'],
     [client.call(forgotPasswords.sendKeyByEmail, { username, email: 'x' }), status.INVALID_ARGUMENT, 'INVALID_EMAIL'],
-    [client.call(forgotPasswords.passwordUpdateByUsername, { newPassword: 'x' }, { token }), status.INVALID_ARGUMENT, 'INVALID_PASSWORD'],
     [
-      client.call(users.sendAdminKeyByEmailPartner, { ...mail, username: institution.username }, { token: institution.token }),
+      client.call(forgotPasswords.passwordUpdateByUsername, { newPassword: 'x' }, { token }),
+      status.INVALID_ARGUMENT,
+      'INVALID_PASSWORD',
+    ],
+    [
+      client.call(
+        users.sendAdminKeyByEmailPartner,
+        { ...mail, username: institution.username },
+        { token: institution.token },
+      ),
       status.NOT_FOUND,
       'ORGANIZATION_EMAIL_NOT_FOUND',
     ],
@@ -216,7 +237,9 @@ test('a message over 64 KiB is refused', async t => {
 function ask(path: string, request: Buffer): Promise<Buffer> {
   const same = (bytes: Buffer) => bytes
   return new Promise((resolve, reject) => {
-    bare.makeUnaryRequest(path, same, same, request, new Metadata(), (error, bytes) => (error ? reject(error) : resolve(bytes!)))
+    bare.makeUnaryRequest(path, same, same, request, new Metadata(), (error, bytes) =>
+      error ? reject(error) : resolve(bytes!),
+    )
   })
 }
 
@@ -250,7 +273,18 @@ for (const version of ['v1', 'v1alpha']) {
         stream.write(request)
         stream.end()
       })
-    const list = await reflect(field(7, '*'))
+    // Reflection is added a moment after the port is open.
+    const patient = async (request: Buffer): Promise<string> => {
+      for (let tries = 0; ; tries++) {
+        try {
+          return await reflect(request)
+        } catch (error) {
+          if (tries === 50 || (error as { code: number }).code !== status.UNIMPLEMENTED) throw error
+          await sleep(100)
+        }
+      }
+    }
+    const list = await patient(field(7, '*'))
     for (const name of ['auth.v1.Users', 'auth.v1.ForgotPasswords']) t.true(list.includes(name))
     const file = await reflect(field(4, 'auth.v1.Users'))
     for (const name of ['SignUpRequest', 'auth/v1/users.proto', 'sendAdminKey']) t.regex(file, new RegExp(name, 'i'))

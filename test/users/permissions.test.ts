@@ -13,9 +13,17 @@ type Who =
   | 'an inactive institution'
   | 'an administrator'
   | 'an inactive administrator'
-type Whose = 'its own record' | 'a client of its organization' | 'a colleague’s record' | 'somebody else’s record' | 'nobody’s record'
+type Whose =
+  | 'its own record'
+  | 'a client of its organization'
+  | 'a colleague’s record'
+  | 'somebody else’s record'
+  | 'nobody’s record'
 
-let one: { organization: Awaited<ReturnType<typeof service.organization>>; provider: SignedUp & { providerKey: string } }
+let one: {
+  organization: Awaited<ReturnType<typeof service.organization>>
+  provider: SignedUp & { providerKey: string }
+}
 let admin: SignedUp
 let question: number
 test.before(async () => {
@@ -144,7 +152,8 @@ test('the organization’s activation key is shown to its active institutions an
   const client = await member()
   const institution = await member('ROLE_INSTITUTION')
   const key = async ({ token }: SignedUp, { username }: SignedUp) =>
-    (await operations['look up']!({ token } as SignedUp, { username } as SignedUp)).json.partnerOrganization.activationkey
+    (await operations['look up']!({ token } as SignedUp, { username } as SignedUp)).json.partnerOrganization
+      .activationkey
   const { activationkey } = one.organization
   t.is(await key(client, client), undefined)
   t.is(await key(institution, client), activationkey)
@@ -165,7 +174,10 @@ test('the provider key is shown to its owner and to administrators only', async 
 test('without a username the token’s person is meant by the password update and the answer', async t => {
   const { username, token } = await service.signUp('ROLE_CLIENT')
   const body = { forgotpasswordquestionsid: question, answer: 'azul' }
-  const save = await service.request('POST', '/forgotpasswords/saveforgotpasswordquestionsusersanswers', { token, body })
+  const save = await service.request('POST', '/forgotpasswords/saveforgotpasswordquestionsusersanswers', {
+    token,
+    body,
+  })
   t.is(save.status, 200)
   t.is((await service.registry.questions.answers(idOf(token))).length, 1)
   const query = { newPassword: `${password}?` }

@@ -179,7 +179,9 @@ for (const [field, first, other] of [
   test(`with the ${field} "${first}" the ${field} "${other}" is taken`, async t => {
     const mark = randomUUID()
     t.is((await signUp({ [field]: `${first}${mark}` })).status, 200)
-    const answer = await signUp({ [field]: other.trimEnd() === other ? `${other}${mark}` : `${other.trimEnd()}${mark} ` })
+    const answer = await signUp({
+      [field]: other.trimEnd() === other ? `${other}${mark}` : `${other.trimEnd()}${mark} `,
+    })
     refused(t, answer, 422, 'INVALID_SIGN_UP')
     t.deepEqual(wrongFields(answer), [field])
   })
@@ -256,8 +258,16 @@ test('a security question in any case and without accents, or by number, stores 
   const { json } = await service.request('GET', '/forgotpasswords/findallforgotpasswordquestions')
   const [first, second] = json
   const plain = first.question.normalize('NFD').replace(/\p{M}/gu, '').toUpperCase()
-  const byText = { username: `por texto ${randomUUID()}`, securityquestion: `  ${plain} `, securityanswer: 'Lobo-guará' }
-  const byNumber = { username: `por número ${randomUUID()}`, securityquestion: String(second.id), securityanswer: 'Mico' }
+  const byText = {
+    username: `por texto ${randomUUID()}`,
+    securityquestion: `  ${plain} `,
+    securityanswer: 'Lobo-guará',
+  }
+  const byNumber = {
+    username: `por número ${randomUUID()}`,
+    securityquestion: String(second.id),
+    securityanswer: 'Mico',
+  }
   for (const [fields, mine, other] of [
     [byText, first, second],
     [byNumber, second, first],

@@ -60,7 +60,12 @@ test('others verify tokens with the published key set and nothing but node:crypt
   const [header, payload, signature = ''] = token.split('.')
   const publicKey = createPublicKey({ key, format: 'jwk' })
   const check = (text: string) =>
-    verify('sha256', Buffer.from(text), { key: publicKey, dsaEncoding: 'ieee-p1363' }, Buffer.from(signature, 'base64url'))
+    verify(
+      'sha256',
+      Buffer.from(text),
+      { key: publicKey, dsaEncoding: 'ieee-p1363' },
+      Buffer.from(signature, 'base64url'),
+    )
   t.true(check(`${header}.${payload}`))
   t.false(check(`${header}.${payload}x`))
   // The key id is the thumbprint of RFC 7638.

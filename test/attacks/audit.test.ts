@@ -1,0 +1,306 @@
+/** The record of events: that everything is in it, that no secret is, and that an insider can't bend it unseen. */
+
+import { execFile } from 'node:child_process'
+import { randomInt, randomUUID } from 'node:crypto'
+import { fileURLToPath } from 'node:url'
+import { promisify } from 'node:util'
+import test from 'ava'
+import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
+import type { RecordedEvent } from '../../server/models/audit.js'
+import { openGrpc } from '../_helpers/grpc.js'
+import { password, startTestService, type TestService } from '../_helpers/service.js'
+import { idOf } from '../_helpers/tokens.js'
+
+const run = promisify(execFile)
+const cli = fileURLToPath(new URL('../../cli/main.js', import.meta.url))
+
+const everything = { limit: 100_000 }
+const sql = async ({ registry }: TestService, text: string) =>
+  (await registry.database.sequelize.query(text))[0] as Record<string, unknown>[]
+
+/** An event without what differs from run to run. */
+const gist = ({ action, outcome, reason, actor, actor_id, subject_id, object }: RecordedEvent) =>
+  [action, outcome, reason, actor, actor_id, subject_id, object].map(part => part ?? '-').join(' ')
+
+test('every step of a person’s life leaves its event: who did what to whom, from where, how it ended and why', async t => {
+  const service = await startTestService(t)
+  const { request, registry } = service
+  const address = `10.${randomInt(256)}.${randomInt(256)}.9`
+  const headers = { 'x-forwarded-for': address, 'x-request-id': 'request-of-the-test' }
+  const begun = (await registry.audit.list(everything)).length
+  const questions = (await request('GET', '/forgotpasswords/findallforgotpasswordquestions')).json
+  const post = (path: string, query: Record<string, string>, more: object = {}) =>
+    request('POST', path, { query, headers, ...more })
+
+  const { activationkey, id: organization } = await service.organization()
+  const wrong = 'wrong-secret-41'
+  const secret = 'own-secret-4711'
+  const answer = 'answer-secret-12'
+  const username = 'dona.capivara'
+  const form = {
+    username,
+    nickname: 'capivara',
+    password: secret,
+    state: 'SP',
+    city: 'Z',
+    termsofusage: true,
+    roles: ['ROLE_INSTITUTION'],
+    email: 'capivara@example.org',
+  }
+  const { text: token } = await post('/users/signup', {}, { body: form })
+  const id = idOf(token)
+  await post('/users/login', { username, password: wrong })
+  await post('/users/login', { username: 'mistyped-secret-9', password: secret })
+  await post('/users/login', { username, password: secret })
+  await post('/users/activate', { username, activationkey: randomUUID() }, { token })
+  await post('/users/activate', { username, activationkey }, { token })
+  for (const { id: forgotpasswordquestionsid } of questions.slice(0, 2)) {
+    const path = '/forgotpasswords/saveforgotpasswordquestionsusersanswers'
+    await post(path, {}, { token, body: { forgotpasswordquestionsid, answer } })
+  }
+  const answers = (text: string) =>
+    questions
+      .slice(0, 2)
+      .map(({ id: forgotpasswordquestionsid }: { id: number }) => ({ forgotpasswordquestionsid, answer: text }))
+  await post('/forgotpasswords/loginbyusernameandanswers', { username }, { body: answers('wrong') })
+  await post('/forgotpasswords/loginbyusernameandanswers', { username }, { body: answers(answer) })
+  await post('/forgotpasswords/sendkeybyemail', { username, email: 'capivara@example.org' })
+  for (let index = 0; index < 100; index++) {
+    const waiting = await sql(service, `SELECT 1 FROM letters WHERE kind LIKE 'recovery-%'`)
+    if (waiting.length === 0) break
+    await new Promise(resolve => setTimeout(resolve, 50))
+  }
+  await registry.mailedKeys.replace(id, 'recovery', 'ABCD2345')
+  await post('/forgotpasswords/loginbyusernameandkey', { username, key: 'ABCD2346' })
+  await post('/forgotpasswords/loginbyusernameandkey', { username, key: 'ABCD2345' })
+  await post('/forgotpasswords/passwordupdatebyusername', { newPassword: 'new-secret-815-x' }, { token })
+  for (let index = 0; index < 12; index++) await post('/users/login', { username, password: wrong })
+
+  const events = (await registry.audit.list(everything)).slice(begun)
+  const anonymous = (action: string, reason: string) => `${action} refused ${reason} anonymous - ${id} -`
+  const own = (action: string, object = '-') => `${action} ok - user ${id} ${id} ${object}`
+  const failures = Array.from({ length: 10 }, () => anonymous('session.login', 'INVALID_CREDENTIALS'))
+  const expected = [
+    `user.sign-up ok - anonymous - ${id} -`,
+    anonymous('session.login', 'INVALID_CREDENTIALS'),
+    'session.login refused INVALID_CREDENTIALS anonymous - - -',
+    own('session.login'),
+    `user.activate refused ACTIVATION_REFUSED user ${id} ${id} -`,
+    own('user.activate', `organization:${organization}`),
+    own('user.save-answer', `question:${questions[0].id}`),
+    own('user.save-answer', `question:${questions[1].id}`),
+    anonymous('session.login-by-answers', 'INVALID_ANSWERS'),
+    own('session.login-by-answers'),
+    `recovery.send-key ok - anonymous - ${id} -`,
+    anonymous('session.login-by-key', 'INVALID_KEY'),
+    own('session.login-by-key'),
+    own('user.change-password'),
+  ]
+  t.deepEqual(events.slice(0, expected.length).map(gist), expected)
+  // The lock shows once; what comes after it does not fill the record.
+  const locked = events.slice(expected.length)
+  t.is(locked.at(-1)?.reason, 'TOO_MANY_ATTEMPTS')
+  t.is(locked.filter(({ reason }) => reason === 'TOO_MANY_ATTEMPTS').length, 1)
+  t.deepEqual(locked.slice(0, -1).map(gist), failures.slice(0, locked.length - 1))
+  for (const event of events) {
+    t.is(event.address, address, event.action)
+    t.is(event.request_id, 'request-of-the-test', event.action)
+    t.true(Math.abs(new Date(event.at).getTime() - Date.now()) < 60_000)
+  }
+  const dump = JSON.stringify(await sql(service, 'SELECT * FROM audit_events'))
+  for (const text of [
+    wrong,
+    secret,
+    answer,
+    'mistyped-secret-9',
+    'new-secret-815-x',
+    'ABCD2345',
+    activationkey,
+    token,
+  ]) {
+    t.false(dump.includes(text), text)
+  }
+})
+
+test('acts of administrators and changes of keys leave their events', async t => {
+  const service = await startTestService(t)
+  const { username, token } = await service.signUp('ROLE_CLIENT')
+  const env = { PATH: process.env.PATH, HOME: process.env.HOME, ...service.env }
+  const admin = async (...args: string[]) => run(process.execPath, [cli, ...args], { env })
+  const before = (await service.registry.audit.list(everything)).length
+  await admin('users', 'suspend', username)
+  await admin('users', 'resume', username)
+  await admin('keys', 'rotate')
+  await admin('organizations', 'add', '--name', 'Defesa Civil do Brejo')
+  const events = (await service.registry.audit.list(everything)).slice(before)
+  t.is(events.length, 4)
+  for (const { actor, outcome } of events) {
+    t.regex(actor, /^cli:./)
+    t.is(outcome, 'ok')
+  }
+  t.deepEqual(
+    events.slice(0, 2).map(({ subject_id }) => subject_id),
+    [idOf(token), idOf(token)],
+  )
+  t.regex(events[2]!.object ?? '', /^signing-key:/)
+  t.regex(events[3]!.object ?? '', /^organization:/)
+})
+
+test('what fails leaves no event, and what can’t be recorded doesn’t happen', async t => {
+  const service = await startTestService(t)
+  const { registry, request } = service
+  const { token, username } = await service.signUp('ROLE_CLIENT', { email: 'ana@example.org' })
+  const count = async () => (await registry.audit.verify()).events
+  const change = () =>
+    request('POST', '/forgotpasswords/passwordupdatebyusername', {
+      token,
+      query: { newPassword: 'tartaruga de couro 7' },
+    })
+
+  await sql(service, 'ALTER TABLE letters ADD CONSTRAINT broken CHECK (false) NOT VALID')
+  const before = await count()
+  t.is((await change()).json.reason, 'INTERNAL')
+  t.is(await count(), before)
+  await service.login(username)
+  await sql(service, 'ALTER TABLE letters DROP CONSTRAINT broken')
+
+  await sql(
+    service,
+    `ALTER TABLE audit_events ADD CONSTRAINT broken CHECK (action NOT IN ('user.change-password', 'session.login', 'user.sign-up', 'user.save-answer')) NOT VALID`,
+  )
+  t.is((await change()).json.reason, 'INTERNAL')
+  const login = await request('POST', '/users/login', { query: { username, password } })
+  t.is(login.json.reason, 'INTERNAL')
+  await t.throwsAsync(service.signUp('ROLE_CLIENT', { username: 'unrecorded' }))
+  const [question] = (await request('GET', '/forgotpasswords/findallforgotpasswordquestions')).json
+  const body = { forgotpasswordquestionsid: question.id, answer: 'azul' }
+  await request('POST', '/forgotpasswords/saveforgotpasswordquestionsusersanswers', { token, body })
+  await sql(service, 'ALTER TABLE audit_events DROP CONSTRAINT broken')
+  t.deepEqual(await sql(service, `SELECT 1 FROM users WHERE username = 'unrecorded'`), [])
+  t.deepEqual(await sql(service, 'SELECT 1 FROM answers'), [])
+  await service.login(username)
+  t.is(await count(), before + 2)
+  t.is((await change()).status, 200)
+})
+
+test('an insider who alters, deletes, reorders, inserts or cuts off events is found at the first of them', async t => {
+  const service = await startTestService(t)
+  const { registry } = service
+  for (let index = 0; index < 6; index++) await service.signUp('ROLE_CLIENT')
+  const { events } = await registry.audit.verify()
+  t.true(events >= 9)
+  await sql(service, 'CREATE TABLE kept AS TABLE audit_events')
+  const last = events
+  const swap = (column: string) =>
+    `UPDATE audit_events a SET ${column} = b.${column} FROM kept b WHERE (a.id, b.id) IN ((4, 5), (5, 4))`
+  const deeds: Record<string, [string[], number]> = {
+    'alters the action': [[`UPDATE audit_events SET action = 'session.login' WHERE id = 4`], 4],
+    'alters the outcome': [[`UPDATE audit_events SET outcome = 'refused' WHERE id = 4`], 4],
+    'alters the reason': [[`UPDATE audit_events SET reason = 'X' WHERE id = 4`], 4],
+    'alters the actor': [[`UPDATE audit_events SET actor = 'service' WHERE id = 6`], 6],
+    'alters whose account it was': [['UPDATE audit_events SET subject_id = 1 WHERE id = 6'], 6],
+    'alters who did it': [['UPDATE audit_events SET actor_id = 1 WHERE id = 6'], 6],
+    'alters the object': [[`UPDATE audit_events SET object = 'organization:1' WHERE id = 4`], 4],
+    'alters the address': [[`UPDATE audit_events SET address = '192.0.2.1' WHERE id = 6`], 6],
+    'alters the request id': [[`UPDATE audit_events SET request_id = 'x' WHERE id = 4`], 4],
+    'alters the time': [[`UPDATE audit_events SET at = at - interval '1 microsecond' WHERE id = 4`], 4],
+    'alters the first': [[`UPDATE audit_events SET action = 'x' WHERE id = 1`], 1],
+    'alters the last': [[`UPDATE audit_events SET action = 'x' WHERE id = ${last}`], last],
+    'alters a hash': [[`UPDATE audit_events SET hash = sha256('x') WHERE id = 4`], 4],
+    'moves a part of one event into the next': [
+      [`UPDATE audit_events SET action = action || outcome, outcome = '' WHERE id = 4`],
+      4,
+    ],
+    'deletes one': [['DELETE FROM audit_events WHERE id = 4'], 4],
+    'deletes the first': [['DELETE FROM audit_events WHERE id = 1'], 1],
+    'deletes two in different places': [['DELETE FROM audit_events WHERE id IN (3, 6)'], 3],
+    'deletes one and closes the gap': [
+      ['DELETE FROM audit_events WHERE id = 4', 'UPDATE audit_events SET id = id - 1 WHERE id > 4'],
+      4,
+    ],
+    'cuts off the last': [[`DELETE FROM audit_events WHERE id = ${last}`], last],
+    'cuts off the last three': [[`DELETE FROM audit_events WHERE id > ${last - 3}`], last - 2],
+    'cuts off everything': [['DELETE FROM audit_events'], 1],
+    'puts two in another order': [
+      [
+        'UPDATE audit_events SET id = -id WHERE id IN (4, 5)',
+        'UPDATE audit_events SET id = 9 + id WHERE id IN (-4, -5)',
+      ],
+      4,
+    ],
+    'swaps what two say': [[swap('subject_id'), swap('at'), swap('request_id'), swap('action')], 4],
+    'adds one at the end': [
+      [
+        `INSERT INTO audit_events SELECT ${last + 1}, at, action, outcome, reason, actor, actor_id, subject_id, object, address, request_id, hash FROM kept WHERE id = 4`,
+      ],
+      last + 1,
+    ],
+    'adds one at the end with a hash that fits': [
+      [
+        `INSERT INTO audit_events SELECT ${last + 1}, at, action, outcome, reason, actor, actor_id, subject_id, object, address, request_id, hash FROM kept WHERE id = 4`,
+        `UPDATE audit_events e SET hash = audit_hash(e, (SELECT hash FROM kept WHERE id = ${last})) WHERE id = ${last + 1}`,
+      ],
+      last + 1,
+    ],
+    'slips one in before the first': [
+      [
+        `INSERT INTO audit_events SELECT 0, at, action, outcome, reason, actor, actor_id, subject_id, object, address, request_id, hash FROM kept WHERE id = 4`,
+      ],
+      0,
+    ],
+    'slips one in and moves the others': [
+      [
+        'UPDATE audit_events SET id = id + 1000 WHERE id >= 4',
+        'UPDATE audit_events SET id = id - 999 WHERE id > 1000',
+        'INSERT INTO audit_events SELECT * FROM kept WHERE id = 4',
+      ],
+      5,
+    ],
+  }
+  const found: Record<string, unknown> = {}
+  const wanted: Record<string, unknown> = {}
+  for (const [name, [statements, broken]] of Object.entries(deeds)) {
+    for (const statement of statements) await sql(service, statement)
+    found[name] = (await registry.audit.verify()).broken
+    wanted[name] = String(broken)
+    await sql(service, 'TRUNCATE audit_events')
+    await sql(service, 'INSERT INTO audit_events SELECT * FROM kept')
+    t.is((await registry.audit.verify()).broken, undefined)
+  }
+  t.deepEqual(found, wanted)
+})
+
+test('an event hidden under a tail of its own shows even after more were added', async t => {
+  const service = await startTestService(t)
+  for (let index = 0; index < 4; index++) await service.signUp('ROLE_CLIENT')
+  await sql(service, `UPDATE audit_events SET address = '192.0.2.1' WHERE id = 3`)
+  for (let index = 0; index < 4; index++) await service.signUp('ROLE_CLIENT')
+  t.is((await service.registry.audit.verify()).broken, '3')
+  const env = { PATH: process.env.PATH, HOME: process.env.HOME, ...service.env }
+  const failure = await t.throwsAsync(run(process.execPath, [cli, 'audit', 'verify'], { env }))
+  t.regex((failure as unknown as { stderr: string }).stderr, /broken at event 3\b/)
+})
+
+test('a hundred events at once make one whole chain', async t => {
+  const service = await startTestService(t)
+  const second = await startTestService(t, { DATABASE_URL: service.env.DATABASE_URL! })
+  const client = openGrpc(second.grpc)
+  t.teardown(async () => client.close())
+  const { events: before } = await service.registry.audit.verify()
+  const tries = Array.from({ length: 100 }, (_, index) => {
+    const address = `10.1.${index}.1`
+    const query = { username: `ninguém ${index}`, password: 'x' }
+    if (index % 2) return service.request('POST', '/users/login', { query, headers: { 'x-forwarded-for': address } })
+    const request = { username: query.username, key: 'ABCD2345' }
+    return client
+      .call(ForgotPasswords.method.loginByUsernameAndKey, request, { metadata: { 'x-forwarded-for': address } })
+      .catch(() => {})
+  })
+  await Promise.all(tries)
+  t.deepEqual(await service.registry.audit.verify(), { events: before + 100 })
+  const list = await service.registry.audit.list(everything)
+  t.deepEqual(
+    list.map(({ id }) => Number(id)),
+    Array.from({ length: before + 100 }, (_, index) => index + 1),
+  )
+})

@@ -1,0 +1,391 @@
+/** What arrives at the ports: too much, too slow, ambiguous, nested without end, or from a strange page. */
+import { connect as connectHttp2 } from 'node:http2'
+import { Client, credentials, Metadata, type ServiceError } from '@grpc/grpc-js'
+import test from 'ava'
+import { refused } from '../_helpers/problem.js'
+import { type RawAnswer, sendRaw } from '../_helpers/raw.js'
+import { serviceForFile, startTestService } from '../_helpers/service.js'
+
+const service = serviceForFile()
+const port = () => Number(new URL(service.http).port)
+const raw = (text: string | Buffer, patience?: number) =>
+  sendRaw(port(), [text], patience === undefined ? {} : { patience })
+
+/** Whether somebody else is still served, and in time. */
+async function stillServes(): Promise<boolean> {
+  const startedAt = performance.now()
+  const { status } = await service.request('GET', '/readyz')
+  return status === 200 && performance.now() - startedAt < 5000
+}
+
+test('a body has at most 64 KiB, whatever it says of itself', async t => {
+  const large = 'x'.repeat(64 * 1024 + 1)
+  const json = { 'content-type': 'application/json' }
+  refused(
+    t,
+    await service.request('POST', '/users/signup', { body: JSON.stringify({ username: large }), headers: json }),
+    413,
+  )
+  const form = { 'content-type': 'application/x-www-form-urlencoded' }
+  refused(t, await service.request('POST', '/users/login', { body: `username=${large}`, headers: form }), 413)
+  for (const path of ['/auth.v1.Users/Login', '/auth.v1.Users/SignUp']) {
+    const { status, json: error } = await service.request('POST', path, {
+      body: JSON.stringify({ username: large }),
+      headers: json,
+    })
+    t.is(`${status} ${error.code}`, '429 resource_exhausted')
+  }
+  const head = 'POST /users/signup HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n'
+  // Announced: refused before it is sent.
+  t.deepEqual((await raw(`${head}Content-Length: 999999999\r\n\r\n{`)).statuses, [413])
+  // In chunks, it shows only on the way, and the rest isn't taken.
+  const chunk = `4000\r\n${'x'.repeat(0x4000)}\r\n`
+  const endless = await sendRaw(
+    port(),
+    [`${head}Transfer-Encoding: chunked\r\n\r\n`, ...Array.from({ length: 200 }, () => chunk)],
+    { pause: 1 },
+  )
+  t.deepEqual(endless.statuses, [413])
+  t.true(endless.closed)
+})
+
+test('URLs and headers have their limits', async t => {
+  const { statuses } = await raw(`GET /users/me?x=${'x'.repeat(9000)} HTTP/1.1\r\nHost: a\r\n\r\n`)
+  t.deepEqual(statuses, [414])
+  for (const lines of [
+    `X: ${'x'.repeat(17_000)}\r\n`,
+    'X-Something: some value\r\n'.repeat(1000),
+    `Authorization: Bearer ${'x'.repeat(17_000)}\r\n`,
+  ]) {
+    const answer = await raw(`GET /users/me HTTP/1.1\r\nHost: a\r\n${lines}\r\n`)
+    t.deepEqual(answer.statuses, [431])
+    t.true(answer.closed)
+  }
+  const client = connectHttp2(service.http)
+  t.teardown(() => client.destroy())
+  client.on('error', () => {})
+  const ended = await new Promise<string>(resolve => {
+    const stream = client.request({ ':path': '/users/me', x: 'x'.repeat(20_000) })
+    stream.on('response', headers => resolve(String(headers[':status'])))
+    stream.on('error', () => resolve('cut'))
+    stream.on('close', () => resolve('cut'))
+    stream.end()
+  })
+  t.true(['cut', '431'].includes(ended), ended)
+  t.true(await stillServes())
+})
+
+/** Drips a byte at a time until the other side has enough of it. */
+const drip = (start: string, piece: string, patience = 2000) =>
+  sendRaw(
+    port(),
+    (function* () {
+      yield start
+      for (let index = 0; index < 25; index++) yield piece
+    })(),
+    { pause: 1000, patience },
+  )
+
+test('who sends headers slowly is cut off', async t => {
+  const { closed, ms, text } = await drip('GET /healthz HTTP/1.1\r\nHost: a\r\n', 'X: x\r\n')
+  t.true(closed && ms < 15_000, `${ms}`)
+  t.notRegex(text, / 200 /)
+})
+
+test('who sends a body slowly is cut off', async t => {
+  const head =
+    'POST /users/login HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{'
+  const { closed, ms } = await drip(head, ' ')
+  t.true(closed && ms < 20_000, `${ms}`)
+})
+
+test('who sends a body in slow chunks is cut off', async t => {
+  const head =
+    'POST /users/login HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n'
+  const { closed, ms } = await drip(head, '1\r\n \r\n')
+  t.true(closed && ms < 20_000, `${ms}`)
+})
+
+test('who says nothing, or never says which protocol, is cut off', async t => {
+  const answers = await Promise.all([
+    sendRaw(port(), [], { patience: 14_000 }),
+    sendRaw(port(), ['P'], { patience: 14_000 }),
+    sendRaw(port(), ['PRI '.slice(0, 3)], { patience: 14_000 }),
+    drip('P', ''),
+  ])
+  for (const { closed, ms } of answers) t.true(closed && ms < 14_000, `${ms}`)
+})
+
+const smuggled = 'GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n'
+const post = (lines: string, body: string) =>
+  `POST /users/login HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n${lines}\r\n${body}`
+const chunked = `0\r\n\r\n${smuggled}`
+const ambiguous: Record<string, string> = {
+  'length and chunks': post(`Content-Length: 4\r\nTransfer-Encoding: chunked\r\n`, chunked),
+  'chunks and length': post(`Transfer-Encoding: chunked\r\nContent-Length: 4\r\n`, chunked),
+  'two lengths': post(`Content-Length: 0\r\nContent-Length: ${smuggled.length}\r\n`, smuggled),
+  'two lengths in one': post(`Content-Length: 0, ${smuggled.length}\r\n`, smuggled),
+  'a length with a sign': post('Content-Length: +0\r\n', smuggled),
+  'a length below zero': post('Content-Length: -1\r\n', smuggled),
+  'a length in hexadecimal': post('Content-Length: 0x0\r\n', smuggled),
+  'a length with a space in it': post('Content-Length: 0 0\r\n', smuggled),
+  'a length beyond counting': post('Content-Length: 18446744073709551616\r\n', smuggled),
+  'an empty length': post('Content-Length: \r\n', smuggled),
+  'unknown coding': post('Transfer-Encoding: xchunked\r\n', chunked),
+  'chunks not last': post('Transfer-Encoding: chunked, identity\r\n', chunked),
+  'chunks twice': post('Transfer-Encoding: chunked, chunked\r\n', chunked),
+  'chunks in quotes': post('Transfer-Encoding: "chunked"\r\n', chunked),
+  'chunks after a vertical tab': post('Transfer-Encoding: \x0bchunked\r\n', chunked),
+  'chunks after a NUL': post('Transfer-Encoding: \0chunked\r\n', chunked),
+  'a space before the colon': post(`Transfer-Encoding : chunked\r\nContent-Length: 4\r\n`, chunked),
+  'a header folded into the next line': post(`X: x\r\n Transfer-Encoding: chunked\r\nContent-Length: 4\r\n`, chunked),
+  'a coding folded into the next line': post(`Transfer-Encoding:\r\n chunked\r\nContent-Length: 4\r\n`, chunked),
+  'lines that end in LF alone': `POST /users/login HTTP/1.1\nHost: a\nContent-Type: application/json\nContent-Length: 0\n\n${smuggled}`,
+  'a bare CR in a value': post(`X: a\rTransfer-Encoding: chunked\r\nContent-Length: 4\r\n`, chunked),
+  'a header without a name': post(`: x\r\nContent-Length: 0\r\n`, smuggled),
+  'a name in brackets': post(`Content(Length): 0\r\n`, smuggled),
+  'a chunk beyond counting': post('Transfer-Encoding: chunked\r\n', `FFFFFFFFFFFFFFFF0\r\n${smuggled}`),
+  'a chunk below zero': post('Transfer-Encoding: chunked\r\n', `-1\r\n${smuggled}`),
+  'a chunk in LF': post('Transfer-Encoding: chunked\r\n', `0\n\n${smuggled}`),
+  'a chunk without its end': post('Transfer-Encoding: chunked\r\n', `1\r\nxx0\r\n\r\n${smuggled}`),
+  'a chunk’s extension with LF': post('Transfer-Encoding: chunked\r\n', `0;a\n\r\n\r\n${smuggled}`),
+  'HTTP/1.0 in chunks': post('Transfer-Encoding: chunked\r\n', chunked).replace('HTTP/1.1', 'HTTP/1.0'),
+  'HTTP/0.9': `GET /users/me\r\n${smuggled}`,
+  'HTTP/1.2': `GET /users/me HTTP/1.2\r\nHost: a\r\n\r\n${smuggled}`,
+  'a version with more': `GET /users/me HTTP/1.1 HTTP/1.1\r\nHost: a\r\n\r\n${smuggled}`,
+  'a space in the target': `GET /users /me HTTP/1.1\r\nHost: a\r\n\r\n${smuggled}`,
+  'a NUL in the target': `GET /users/\0me HTTP/1.1\r\nHost: a\r\n\r\n${smuggled}`,
+}
+
+test('a request of which two parties could see two different ends ends the connection', async t => {
+  const answers = await Promise.all(
+    Object.entries(ambiguous).map(async ([name, text]) => [name, await raw(Buffer.from(text, 'latin1'))] as const),
+  )
+  const smuggledIn = answers.filter(([, { text }]) => / 200 |\r\nok/.test(text)).map(([name]) => name)
+  t.deepEqual(smuggledIn, [])
+  const wrong = answers.filter(
+    ([, { statuses, closed }]: readonly [string, RawAnswer]) =>
+      !closed || statuses.length > 1 || (statuses[0] ?? 400) !== 400,
+  )
+  t.deepEqual(
+    wrong.map(([name, { text }]) => `${name}: ${text.slice(0, 60)}`),
+    [],
+  )
+})
+
+test('what pipelines in good order is answered in that order', async t => {
+  const { statuses } = await raw(`${smuggled}GET /users/me HTTP/1.1\r\nHost: a\r\n\r\n${smuggled}`)
+  t.deepEqual(statuses, [200, 403, 200])
+})
+
+test('nothing that is said comes back as a header', async t => {
+  const evil = 'x\r\nX-Injected: 1\r\n\r\n<script>'
+  const coded = encodeURIComponent(evil)
+  const { token } = await service.signUp('ROLE_CLIENT')
+  const answers = [
+    await service.request('POST', '/users/login', { query: { username: evil, password: evil } }),
+    await service.request('GET', `/users/${coded}`, { token }),
+    await service.request('GET', `/${coded}`),
+    await service.request('POST', '/users/signup', { body: { username: evil, nickname: evil } }),
+    await service.request('GET', '/users/me', {
+      token,
+      headers: { 'x-request-id': coded, origin: `https://a.example/${coded}`, accept: coded },
+    }),
+    await service.request('POST', '/auth.v1.Users/Login', { body: { username: evil, password: evil } }),
+  ]
+  for (const { headers, text } of answers) {
+    t.is(headers.get('x-injected'), null)
+    t.regex(headers.get('x-request-id') ?? '', /^[\w-]{1,64}$/)
+    t.false(text.includes('<script>'))
+    t.is(headers.get('x-content-type-options'), 'nosniff')
+  }
+  for (const id of ['a'.repeat(65), 'a b', 'a;b', '', 'ä']) {
+    const { text } = await raw(
+      Buffer.from(`GET /healthz HTTP/1.1\r\nHost: a\r\nX-Request-Id: ${id}\r\nConnection: close\r\n\r\n`, 'latin1'),
+    )
+    t.regex(text, /x-request-id: [\da-f-]{36}\r/i)
+  }
+  // Nor does a method that asks for an echo get one.
+  const trace = await raw('TRACE /users/me HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer x\r\nConnection: close\r\n\r\n')
+  t.deepEqual(trace.statuses, [405])
+  t.notRegex(trace.text, /Bearer x/)
+})
+
+test('odd methods, hosts and upgrades are answered and forgotten', async t => {
+  const end = 'Connection: close\r\n\r\n'
+  const expected: [string, number[]][] = [
+    [`CONNECT example.org:443 HTTP/1.1\r\nHost: example.org\r\n${end}`, []],
+    [`GET /healthz HTTP/1.1\r\n${end}`, [400]],
+    [`GET http://[::1/healthz HTTP/1.1\r\nHost: a\r\n${end}`, [200]],
+    [
+      `GET /healthz HTTP/1.1\r\nHost: a\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\nConnection: Upgrade, close\r\n\r\n`,
+      [200],
+    ],
+    [`GET /healthz HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade, close\r\n\r\n`, [200]],
+    [
+      `POST /auth.v1.Users/Login HTTP/1.1\r\nHost: [\r\nContent-Type: application/json\r\nContent-Length: 2\r\n${end}{}`,
+      [400],
+    ],
+    [`PROPFIND /users/me HTTP/1.1\r\nHost: a\r\n${end}`, [405]],
+    [`GET /../../etc/passwd HTTP/1.1\r\nHost: a\r\n${end}`, [404]],
+    [`GET //users/me HTTP/1.1\r\nHost: a\r\n${end}`, [404]],
+  ]
+  for (const [text, statuses] of expected) t.deepEqual((await raw(text)).statuses, statuses, text)
+  t.true(await stillServes())
+})
+
+test('JSON without bottom or sense is refused, and leaves no trace in the process', async t => {
+  const refusedWith = async (body: string) => {
+    const answer = await service.request('POST', '/users/signup', { body })
+    return `${answer.status} ${answer.json.reason}`
+  }
+  const deep = (open: string, close: string, levels: number) => open.repeat(levels) + close.repeat(levels)
+  t.is(await refusedWith(deep('[', ']', 30_000)), '400 MALFORMED_REQUEST')
+  t.is(await refusedWith(`{"username":${deep('[', ']', 30_000)}}`), '400 MALFORMED_REQUEST')
+  t.is(await refusedWith(`{"x":${deep('{"a":', '}', 10_000).replace(/\{"a":\}/, '{"a":1}')}}`), '400 MALFORMED_REQUEST')
+  t.is(await refusedWith(`{"username":"\\ud800"}`), '400 MALFORMED_REQUEST')
+  t.is(await refusedWith('{"username":1e999}'), '422 INVALID_SIGN_UP')
+  t.is(
+    await refusedWith('{"__proto__":{"polluted":1},"constructor":{"prototype":{"polluted":1}}}'),
+    '422 INVALID_SIGN_UP',
+  )
+  t.is(({} as { polluted?: number }).polluted, undefined)
+  t.is(await refusedWith('[]'), '400 MALFORMED_REQUEST')
+  t.is(await refusedWith('null'), '400 MALFORMED_REQUEST')
+  t.is(await refusedWith('{"username":"a","username":{}}'), '422 INVALID_SIGN_UP')
+  t.is(
+    await refusedWith(`{${Array.from({ length: 6000 }, (_, index) => `"${index}":0`).join(',')}}`),
+    '422 INVALID_SIGN_UP',
+  )
+  const wrongBytes = await fetch(`${service.http}/users/signup`, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json' },
+    body: Buffer.from([0x7b, 0x22, 0xff, 0xfe, 0x22, 0x3a, 0x31, 0x7d]),
+  })
+  t.is(wrongBytes.status, 400)
+})
+
+/** Sends bytes as the message of an RPC and returns the gRPC code, 0 when it was answered. */
+function sendBytes(
+  client: Client,
+  bytes: Buffer,
+  metadata = new Metadata(),
+  path = '/auth.v1.Users/Login',
+): Promise<number> {
+  return new Promise(resolve => {
+    client.makeUnaryRequest(
+      path,
+      value => value as Buffer,
+      value => value,
+      bytes,
+      metadata,
+      { deadline: Date.now() + 10_000 },
+      (error: ServiceError | null) => resolve(error?.code ?? 0),
+    )
+  })
+}
+
+const hostileMessages: Record<string, Buffer> = {
+  'groups without end': Buffer.alloc(60_000, 0x0b),
+  'groups of unknown fields without end': Buffer.concat(
+    Array.from({ length: 20_000 }, () => Buffer.from([0xa3, 0x06])),
+  ),
+  'a varint of eleven bytes': Buffer.alloc(11, 0xff),
+  'a length beyond the end': Buffer.from([0x0a, 0xff, 0xff, 0xff, 0xff, 0x07]),
+  'a length below zero': Buffer.from([0x0a, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01]),
+  'field number zero': Buffer.from([0x02, 0x01, 0x61]),
+  'an unknown wire type': Buffer.from([0x0f, 0x01]),
+  'the end of a group that never began': Buffer.from([0x0c]),
+  'bytes that are no UTF-8': Buffer.from([0x0a, 0x02, 0xff, 0xfe, 0x12, 0x02, 0xc0, 0x80]),
+  'the wrong wire type': Buffer.from([0x08, 0x01]),
+  'half a field': Buffer.from([0x0a]),
+}
+
+test('hostile protobuf is refused at both gRPC doors and with Connect, and the process stays up', async t => {
+  const clients = [service.grpc, `127.0.0.1:${port()}`].map(target => new Client(target, credentials.createInsecure()))
+  t.teardown(() => {
+    for (const client of clients) client.close()
+  })
+  for (const [name, bytes] of Object.entries(hostileMessages)) {
+    for (const [index, client] of clients.entries()) {
+      const code = await sendBytes(client, bytes)
+      // INVALID_ARGUMENT, INTERNAL (what grpc-js says of a message that can't be read), UNAUTHENTICATED (read as empty)
+      t.true([3, 13, 16].includes(code), `${name}, door ${index + 1}: ${code}`)
+    }
+    const { status } = await fetch(`${service.http}/auth.v1.Users/Login`, {
+      method: 'POST',
+      headers: { 'content-type': 'application/proto', 'connect-protocol-version': '1' },
+      body: new Uint8Array(bytes),
+    })
+    // Connect has INTERNAL, 500, for a message that can't be read.
+    t.true(status >= 400 && status <= 500, `${name}: ${status}`)
+  }
+  t.true(await stillServes())
+  await service.adminToken()
+})
+
+test('a gRPC message has at most 64 KiB, its metadata 16 KiB, a connection 200 calls at once', async t => {
+  const client = new Client(service.grpc, credentials.createInsecure())
+  const fresh = new Client(service.grpc, credentials.createInsecure(), { 'grpc.use_local_subchannel_pool': 1 })
+  t.teardown(() => {
+    client.close()
+    fresh.close()
+  })
+  const field = Buffer.alloc(70_000, 0x61)
+  t.is(await sendBytes(client, Buffer.concat([Buffer.from([0x0a, 0xf0, 0xa2, 0x04]), field])), 8)
+  const metadata = new Metadata()
+  metadata.set('x-much', 'x'.repeat(40_000))
+  t.not(await sendBytes(fresh, Buffer.alloc(0), metadata), 0)
+  t.is(await sendBytes(client, Buffer.alloc(0)), 3)
+  const session = connectHttp2(`http://${service.grpc}`)
+  t.teardown(() => session.destroy())
+  const { maxConcurrentStreams } = await new Promise<{ maxConcurrentStreams?: number }>(resolve =>
+    session.once('remoteSettings', resolve),
+  )
+  t.is(maxConcurrentStreams, 200)
+})
+
+test('pages of strange origins get no leave to read anything', async t => {
+  const { token } = await service.signUp('ROLE_CLIENT')
+  const open = await startTestService(t, {
+    DATABASE_URL: service.env.DATABASE_URL!,
+    AUTH_CORS_ORIGINS: 'https://app.example.org',
+  })
+  const near = [
+    'https://app.example.org.attacker.example',
+    'https://attacker-app.example.org',
+    'http://app.example.org',
+    'https://app.example.org:8443',
+    'null',
+    'https://APP.example.org',
+    '*',
+    'https://app.example.org/',
+    'https://sub.app.example.org',
+  ]
+  for (const one of [service, open]) {
+    for (const origin of [
+      'https://attacker.example',
+      ...near,
+      ...(one === service ? ['https://app.example.org'] : []),
+    ]) {
+      for (const [method, path] of [
+        ['GET', '/users/me'],
+        ['OPTIONS', '/users/me'],
+        ['OPTIONS', '/auth.v1.Users/Login'],
+        ['GET', '/.well-known/jwks.json'],
+      ] as const) {
+        const headers = {
+          origin,
+          'access-control-request-method': 'GET',
+          'access-control-request-headers': 'authorization',
+        }
+        const answer = await one.request(method, path, { token, headers })
+        const granted = [...answer.headers.keys()].filter(name => name.startsWith('access-control-'))
+        t.deepEqual(granted, [], `${origin} ${method} ${path}`)
+      }
+    }
+  }
+  const { headers } = await open.request('GET', '/users/me', { token, headers: { origin: 'https://app.example.org' } })
+  t.is(headers.get('access-control-allow-origin'), 'https://app.example.org')
+  t.is(headers.get('access-control-allow-credentials'), null)
+})

@@ -1,0 +1,143 @@
+/** A whole day of a service that logs everything it can: what was secret is in no line of it. */
+import { randomUUID } from 'node:crypto'
+import test from 'ava'
+import pg from 'pg'
+import { password } from '../_helpers/service.js'
+import { spawnService } from '../_helpers/spawned.js'
+
+test('no secret that passes through the service is in a line of its log', async t => {
+  const { http, databaseUrl, output, alive } = await spawnService(t, {
+    AUTH_LOG_LEVEL: 'trace',
+    SMTP_URL: 'smtp://user:mailsecret@127.0.0.1:9',
+  })
+  const database = new pg.Client({ connectionString: databaseUrl })
+  await database.connect()
+  t.teardown(() => database.end())
+
+  const secrets: string[] = [password, 'mailsecret', Buffer.alloc(32, 7).toString('base64')]
+  const secret = (name: string) => {
+    const text = `${name}-${randomUUID()}`
+    secrets.push(text)
+    return text
+  }
+  const ask = async (
+    method: string,
+    path: string,
+    query: Record<string, string> = {},
+    more: { token?: string; body?: unknown; headers?: Record<string, string> } = {},
+  ) => {
+    const { token, body, headers } = more
+    const response = await fetch(`${http}${path}?${new URLSearchParams(query)}`, {
+      method,
+      headers: {
+        'x-request-id': `id-${requests++}`,
+        ...(body !== undefined && { 'content-type': 'application/json' }),
+        ...(token && { authorization: `Bearer ${token}` }),
+        ...headers,
+      },
+      ...(body !== undefined && { body: typeof body === 'string' ? body : JSON.stringify(body) }),
+    })
+    return { status: response.status, text: await response.text() }
+  }
+  let requests = 0
+
+  const own = secret('password')
+  const answer = secret('answer')
+  const username = '(11)98765-4321'
+  const form = {
+    username,
+    nickname: 'ana',
+    password: own,
+    state: 'SP',
+    city: 'Z',
+    termsofusage: true,
+    roles: ['ROLE_INSTITUTION'],
+    securityquestion: '1',
+    securityanswer: answer,
+    email: 'ana@example.org',
+  }
+  const { status, text: token } = await ask('POST', '/users/signup', {}, { body: form })
+  t.is(status, 200)
+  secrets.push(token, token.split('.')[2]!)
+  // Twice, half, wrong in every way: the errors are what might quote.
+  await ask('POST', '/users/signup', {}, { body: { ...form, password: secret('password') } })
+  await ask('POST', '/users/signup', {}, { body: `{"password":"${secret('password')}"` })
+  await ask(
+    'POST',
+    '/users/signup',
+    {},
+    { body: { ...form, password: [secret('password')], dateofborn: secret('date') } },
+  )
+  await ask('POST', '/users/login', { username, password: own })
+  await ask('POST', '/users/login', { username, password: secret('wrong') })
+  await ask('POST', '/users/login', { username: secret('mistyped'), password: own })
+  await ask('GET', '/users/login', { username, password: secret('method') })
+  await ask('POST', `/users/nowhere/${secret('path')}`, { password: secret('nowhere') })
+  await ask(
+    'POST',
+    '/users/login',
+    {},
+    {
+      body: `username=${username}&password=%E0${secret('form')}`,
+      headers: { 'content-type': 'application/x-www-form-urlencoded' },
+    },
+  )
+  await ask('POST', '/users/activate', { username, activationkey: secret('key') }, { token })
+  await ask('POST', '/forgotpasswords/loginbyusernameandkey', { username, key: secret('key') })
+  await ask(
+    'POST',
+    '/forgotpasswords/loginbyusernameandanswers',
+    { username },
+    {
+      body: [
+        { forgotpasswordquestionsid: 1, answer: secret('answer') },
+        { forgotpasswordquestionsid: 2, answer: secret('answer') },
+      ],
+    },
+  )
+  await ask('POST', '/forgotpasswords/sendkeybyemail', { username, email: 'ana@example.org' })
+  await ask('GET', '/users/me', { access_token: secret('token') }, { token: secret('bad-token') })
+  await ask('GET', `/users/${secret('name')}`, {}, { token })
+  await ask('POST', '/auth.v1.Users/Login', {}, { body: { username, password: secret('connect') } })
+  await ask('POST', '/auth.v1.Users/Login', {}, { body: { username: { password: secret('connect') } } })
+  await ask('POST', '/auth.v1.Users/VerifyToken', {}, { body: { token: secret('token') } })
+  // Faults of the database quote rows and values.
+  await database.query(`ALTER TABLE users ADD CONSTRAINT broken CHECK (nickname <> 'bia') NOT VALID`)
+  const failed = await ask(
+    'POST',
+    '/users/signup',
+    {},
+    { body: { ...form, username: secret('username'), nickname: 'bia', password: secret('password') } },
+  )
+  t.is(failed.status, 400)
+  t.notRegex(failed.text, /constraint|Failing row|broken/)
+  await database.query('ALTER TABLE letters RENAME TO away')
+  t.is(
+    (await ask('POST', '/forgotpasswords/sendkeybyemail', { username: secret('username'), email: 'x@example.org' }))
+      .status,
+    400,
+  )
+  t.is(
+    (await ask('POST', '/forgotpasswords/passwordupdatebyusername', { newPassword: secret('password') }, { token }))
+      .status,
+    400,
+  )
+  await database.query('ALTER TABLE away RENAME TO letters')
+  const updated = await ask(
+    'POST',
+    '/forgotpasswords/passwordupdatebyusername',
+    { newPassword: secret('password') },
+    { token },
+  )
+  t.is(updated.status, 200)
+  await new Promise(resolve => setTimeout(resolve, 1500))
+
+  const log = output()
+  t.true(alive())
+  // It did log: each call, and the faults.
+  t.true(log.split('\n').filter(line => line.includes('"msg":"call"')).length >= 15)
+  t.true(log.includes('"msg":"call failed"'))
+  t.true(log.includes('letter delayed'))
+  const found = secrets.filter(text => log.includes(text) || log.includes(encodeURIComponent(text)))
+  t.deepEqual(found, [])
+})

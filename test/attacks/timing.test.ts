@@ -1,0 +1,159 @@
+/** Whether time tells who exists: each way in is timed for every kind of account, turn by turn. */
+
+import { randomInt, randomUUID } from 'node:crypto'
+import { Agent, request as httpRequest } from 'node:http'
+import test, { type ExecutionContext } from 'ava'
+import { separation } from '../_helpers/separation.js'
+import { password, type SignedUp, serviceForFile } from '../_helpers/service.js'
+import { idOf } from '../_helpers/tokens.js'
+
+// A hash must weigh enough to show among everything else that takes its time.
+const service = serviceForFile({ AUTH_BCRYPT_COST: '6' })
+
+/** Times that each kind is measured. */
+const rounds = 100
+
+const agent = new Agent({ keepAlive: true, maxSockets: 1 })
+test.after.always(() => agent.destroy())
+
+let serial = randomInt(1 << 22)
+
+/** Milliseconds from a request to the end of its answer, each from an address of its own, and the status. */
+function time(path: string, query: Record<string, string>): Promise<{ ms: number; status: number }> {
+  serial = (serial + 1) % (1 << 24)
+  const address = `10.${serial >> 16}.${(serial >> 8) & 255}.${serial & 255}`
+  const url = `${service.http}${path}?${new URLSearchParams(query)}`
+  return new Promise((resolve, reject) => {
+    const startedAt = performance.now()
+    httpRequest(url, { method: 'POST', agent, headers: { 'x-forwarded-for': address } }, response => {
+      response.resume().once('end', () => resolve({ ms: performance.now() - startedAt, status: response.statusCode! }))
+    })
+      .once('error', reject)
+      .end()
+  })
+}
+
+type Kind = { name: string; ask: (round: number) => Promise<{ ms: number; status: number }> }
+
+/** Times all kinds in every round, in another order each, and returns what they took. */
+async function measure(t: ExecutionContext, kinds: readonly Kind[], status: number): Promise<Map<string, number[]>> {
+  const times = new Map(kinds.map(({ name }) => [name, [] as number[]]))
+  for (let round = -5; round < rounds; round++) {
+    const order = kinds.map(kind => ({ kind, place: Math.random() })).sort((a, b) => a.place - b.place)
+    for (const { kind } of order) {
+      const answer = await kind.ask(round + 5)
+      if (answer.status !== status) t.fail(`${kind.name}: ${answer.status}`)
+      // The first rounds warm up connections and statements.
+      if (round >= 0) times.get(kind.name)!.push(answer.ms)
+    }
+  }
+  return times
+}
+
+/** Fails when any two kinds can be told apart by time. */
+function indistinguishable(t: ExecutionContext, times: Map<string, number[]>): void {
+  const entries = [...times]
+  for (const [index, [name, some]] of entries.entries()) {
+    for (const [other, others] of entries.slice(index + 1)) {
+      const { told, chance, gap } = separation(some, others)
+      const said = `${name} / ${other}: a guess is right ${(100 * chance).toFixed(0)} times of 100, medians ${gap.toFixed(2)} ms apart`
+      t.log(said)
+      t.false(told, said)
+    }
+  }
+}
+
+const people: Record<'inactive' | 'active' | 'suspended', SignedUp[]> = { inactive: [], active: [], suspended: [] }
+test.before(async () => {
+  const { users, database } = service.registry
+  const count = Math.ceil((rounds + 5) / 9)
+  for (const kind of ['inactive', 'active', 'suspended'] as const) {
+    for (let index = 0; index < 2 * count; index++) {
+      const email = `${randomUUID()}@example.org`
+      const person = await service.signUp('ROLE_CLIENT', { email })
+      const id = idOf(person.token)
+      if (kind === 'active') await users.table.update({ active: true }, { where: { id } })
+      if (kind === 'suspended') await database.transact(transaction => users.suspend(id, transaction))
+      people[kind].push(person)
+    }
+  }
+})
+
+/** Somebody of a kind who hasn't failed ten times yet: 9 tries each, from the first half or the second. */
+const somebody = (kind: keyof typeof people, half: 0 | 1, round: number) => {
+  const list = people[kind]
+  return list[half * (list.length / 2) + Math.floor(round / 9)]!.username
+}
+const nobody = () => `(11)9${randomInt(1000, 10_000)}-${randomInt(1000, 10_000)}`
+
+test.serial('a wrong login takes the same time for everybody and nobody', async t => {
+  const login = (username: string, secret = 'not the password') => time('/users/login', { username, password: secret })
+  const times = await measure(
+    t,
+    [
+      { name: 'unknown', ask: () => login(nobody()) },
+      { name: 'inactive', ask: round => login(somebody('inactive', 0, round)) },
+      { name: 'active', ask: round => login(somebody('active', 0, round)) },
+      { name: 'suspended, with the right password', ask: round => login(somebody('suspended', 0, round), password) },
+      { name: 'a password that can be none', ask: round => login(somebody('active', 1, round), '\u0000') },
+    ],
+    404,
+  )
+  indistinguishable(t, times)
+})
+
+test.serial('a wrong mailed key takes the same time for everybody and nobody', async t => {
+  await service.registry.database.sequelize.query('TRUNCATE attempts')
+  const ask = (username: string) => time('/forgotpasswords/loginbyusernameandkey', { username, key: 'ABCD2345' })
+  const times = await measure(
+    t,
+    [
+      { name: 'unknown', ask: () => ask(nobody()) },
+      { name: 'inactive', ask: round => ask(somebody('inactive', 0, round)) },
+      { name: 'active', ask: round => ask(somebody('active', 0, round)) },
+      { name: 'suspended', ask: round => ask(somebody('suspended', 0, round)) },
+    ],
+    422,
+  )
+  indistinguishable(t, times)
+})
+
+test.serial('a wish for a key takes the same time for everybody and nobody', async t => {
+  const ask = (username: string, email: string) => time('/forgotpasswords/sendkeybyemail', { username, email })
+  const foreign = () => `${randomUUID()}@example.org`
+  const times = await measure(
+    t,
+    [
+      { name: 'unknown', ask: () => ask(nobody(), foreign()) },
+      { name: 'active', ask: round => ask(somebody('active', 1, round), foreign()) },
+      { name: 'suspended', ask: round => ask(somebody('suspended', 1, round), foreign()) },
+    ],
+    200,
+  )
+  indistinguishable(t, times)
+})
+
+test.serial('a locked account takes the same time whether it exists or not', async t => {
+  await service.registry.database.sequelize.query('TRUNCATE attempts')
+  const known = people.active[0]!.username
+  const unknown = nobody()
+  const login = (username: string) => time('/users/login', { username, password })
+  for (let index = 0; index < 11; index++) {
+    for (const username of [known, unknown]) await time('/users/login', { username, password: 'not the password' })
+  }
+  const kinds = [
+    { name: 'known', ask: () => login(known) },
+    { name: 'unknown', ask: () => login(unknown) },
+  ]
+  indistinguishable(t, await measure(t, kinds, 429))
+})
+
+test.serial('the comparison finds a difference of half a millisecond among noise, and none where there is none', t => {
+  // What a quiet machine and a busy one add: a tail that is longer than the difference looked for.
+  const noise = () => 4 + Math.random() * 0.6 + (Math.random() < 0.15 ? Math.random() * 20 : 0)
+  const sample = (more: number) => Array.from({ length: rounds }, () => noise() + more)
+  for (let index = 0; index < 200; index++) {
+    t.false(separation(sample(0), sample(0)).told)
+    t.true(separation(sample(0), sample(0.5)).told)
+  }
+})

@@ -1,0 +1,135 @@
+/** What many do at the same moment: exactly one wins where one may, and all where all may. */
+import { randomUUID } from 'node:crypto'
+import test from 'ava'
+import { refused, wrongFields } from '../_helpers/problem.js'
+import { type Answer, password, serviceForFile } from '../_helpers/service.js'
+import { idOf } from '../_helpers/tokens.js'
+
+const service = serviceForFile()
+const many = 100
+
+/** A client address for each, as failures are counted by address. */
+const from = (index: number) => ({ 'x-forwarded-for': `10.1.2.${index}` })
+const atOnce = (work: (index: number) => Promise<Answer>, times = many) =>
+  Promise.all(Array.from({ length: times }, (_, index) => work(index)))
+
+const form = (fields: Record<string, unknown>) => ({
+  username: randomUUID(),
+  nickname: randomUUID(),
+  password,
+  state: 'TO',
+  city: 'Palmas',
+  termsofusage: true,
+  roles: ['ROLE_CLIENT'],
+  ...fields,
+})
+
+test.serial(
+  'of 100 sign-ups with one username one succeeds, the others are answered with 422, and there is one row',
+  async t => {
+    // In different spellings of one telephone number.
+    const spellings = ['(63)98765-4321', '63987654321', '(63) 98765-4321', '+55 63 98765-4321']
+    const answers = await atOnce(index =>
+      service.request('POST', '/users/signup', { body: form({ username: spellings[index % 4] }) }),
+    )
+    t.is(answers.filter(({ status }) => status === 200).length, 1)
+    for (const answer of answers.filter(({ status }) => status !== 200)) {
+      refused(t, answer, 422, 'INVALID_SIGN_UP')
+      t.deepEqual(wrongFields(answer), ['username'])
+    }
+    t.is(await service.registry.users.table.count({ where: { usernameKey: 'tel:+5563987654321' } }), 1)
+  },
+)
+
+test.serial('of 100 sign-ups with one nickname one succeeds, the others are offered another', async t => {
+  const nickname = 'Capim Dourado'
+  const answers = await atOnce(() => service.request('POST', '/users/signup', { body: form({ nickname }) }))
+  t.is(answers.filter(({ status }) => status === 200).length, 1)
+  for (const answer of answers.filter(({ status }) => status !== 200)) {
+    refused(t, answer, 422, 'INVALID_SIGN_UP')
+    t.regex(answer.json.errors[0].message, /Capim Dourado\d+ is free/)
+  }
+  t.is(await service.registry.users.table.count({ where: { nicknameKey: 'capim dourado' } }), 1)
+})
+
+test.serial('of 100 activations of one person one wins', async t => {
+  const { activationkey } = await service.organization()
+  const { username, token } = await service.signUp('ROLE_INSTITUTION')
+  const query = { username, activationkey }
+  const answers = await atOnce(() => service.request('POST', '/users/activate', { token, query }))
+  t.is(answers.filter(({ status }) => status === 200).length, 1)
+  for (const answer of answers.filter(({ status }) => status !== 200)) refused(t, answer, 422, 'ACTIVATION_REFUSED')
+  const [rows] = await service.registry.database.sequelize.query(
+    'SELECT count(*)::int AS n FROM provider_keys WHERE user_id = $1',
+    { bind: [idOf(token)] },
+  )
+  t.deepEqual(rows, [{ n: 1 }])
+})
+
+test.serial('100 clients activated with one provider key at once all become active', async t => {
+  const { providerKey } = await service.institution(await service.organization())
+  const people = await Promise.all(Array.from({ length: many }, () => service.signUp('ROLE_CLIENT')))
+  const answers = await atOnce(index => {
+    const { username, token } = people[index]!
+    return service.request('POST', '/users/activate', { token, query: { username, activationkey: providerKey } })
+  })
+  t.true(answers.every(({ status }) => status === 200))
+})
+
+test.serial('of 100 uses of an activation key mailed to a person one wins', async t => {
+  const organization = await service.organization()
+  const { username, token } = await service.signUp('ROLE_INSTITUTION')
+  const activationkey = randomUUID()
+  await service.registry.mailedKeys.replace(idOf(token), 'activation', activationkey, organization.id)
+  const answers = await atOnce(() =>
+    service.request('POST', '/users/activate', { token, query: { username, activationkey } }),
+  )
+  t.is(answers.filter(({ status }) => status === 200).length, 1)
+})
+
+test.serial('100 saves of one answer all succeed, and there is one row', async t => {
+  const { token } = await service.signUp('ROLE_CLIENT')
+  const [{ id }] = (await service.request('GET', '/forgotpasswords/findallforgotpasswordquestions')).json
+  const path = '/forgotpasswords/saveforgotpasswordquestionsusersanswers'
+  const answers = await atOnce(index =>
+    service.request('POST', path, { token, body: { forgotpasswordquestionsid: id, answer: `resposta ${index}` } }),
+  )
+  t.deepEqual([...new Set(answers.map(({ status }) => status))], [200])
+  t.is((await service.registry.questions.answers(idOf(token))).length, 1)
+})
+
+test.serial('of parallel uses of a mailed recovery key one gets in', async t => {
+  const { username, token } = await service.signUp('ROLE_CLIENT')
+  await service.registry.mailedKeys.replace(idOf(token), 'recovery', 'ABCD2345')
+  const query = { username, key: 'ABCD2345' }
+  const answers = await atOnce(
+    index => service.request('POST', '/forgotpasswords/loginbyusernameandkey', { query, headers: from(index) }),
+    10,
+  )
+  t.is(answers.filter(({ status }) => status === 200).length, 1)
+  for (const answer of answers.filter(({ status }) => status !== 200)) t.true([422, 429].includes(answer.status))
+})
+
+test.serial('of 100 password updates with one token one holds', async t => {
+  const { username, token } = await service.signUp('ROLE_CLIENT')
+  const passwords = Array.from({ length: many }, (_, index) => `jararaca-verde-${index}`)
+  const answers = await atOnce(index =>
+    service.request('POST', '/forgotpasswords/passwordupdatebyusername', {
+      token,
+      query: { newPassword: passwords[index]! },
+    }),
+  )
+  const winners = passwords.filter((_, index) => answers[index]!.status === 200)
+  t.is(winners.length, 1)
+  for (const answer of answers) if (answer.status !== 200) t.true([500, 503].includes(answer.status), answer.text)
+  t.truthy(await service.login(username, winners[0]))
+})
+
+test.serial('of 100 parallel guesses at a password 10 are compared, the others held up', async t => {
+  const { username } = await service.signUp('ROLE_CLIENT')
+  const answers = await atOnce(index =>
+    service.request('POST', '/users/login', { query: { username, password: `guess ${index}` }, headers: from(index) }),
+  )
+  const counts = (status: number) => answers.filter(answer => answer.status === status).length
+  t.deepEqual([counts(404) + counts(429) + counts(503), counts(404) <= 10], [many, true])
+})
