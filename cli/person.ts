@@ -78,7 +78,7 @@ export async function personJson(person: Person, { vault }: Pick<Registry, 'vaul
     import('../proto/gen/auth/v1/records_pb.js'),
     import('../server/record.js'),
   ])
-  const administrator = { person, admin: true, session: { method: 'pwd', startedAt: 0 } } as const
+  const administrator = { person, admin: true }
   const record = toJson(UserSchema, create(UserSchema, toRecord(person, administrator, vault))) as unknown as UserJson
   return { ...record, ...(person.email !== null && { email: person.email }), suspended: person.suspended }
 }

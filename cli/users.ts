@@ -91,20 +91,20 @@ Examples:
     .addOption(
       new Option(
         '--organization <organization>',
-        'organization to belong to, id or name; ROLE_ADMIN needs none',
+        'organization to belong to, id or name; without one a ROLE_INSTITUTION can activate nobody',
       ).argParser(readText),
     )
     .addHelpText('after', "\nExample:\n  $ auth-admin users activate '(11)98765-4321' --organization 3")
     .action(async (name: string | undefined, options: Named & { organization?: string }) => {
       await changeUser(name, options, async (session, person) => {
-        const chosen = person.active ? undefined : await chooseOrganization(session, person, options)
+        const chosen = await chooseOrganization(session, person, options)
         return {
           event: { action: 'user.activate', ...(chosen && { object: `organization:${chosen}` }) },
           async work(t) {
             const { users, organizations } = session.registry
             const locked = (await users.lock(person.usernameKey, t))!
             if (locked.suspended) fail(`${person.username} is suspended: run \`auth-admin users resume\` first.`)
-            if (locked.active) return false
+            if (locked.active && (chosen === undefined || chosen === locked.organizationId)) return false
             if (chosen !== undefined && !(await organizations.isActive(chosen, t))) {
               fail(`Organization ${chosen} is inactive: run \`auth-admin organizations activate ${chosen}\` first.`)
             }
@@ -215,8 +215,8 @@ async function chooseOrganization(
   if (options.organization !== undefined) return (await findOrganization(registry, options.organization)).id
   if (person.organizationId !== null) return person.organizationId
   if (person.role === 'ROLE_ADMIN') return undefined
-  if (!canAsk(options))
-    misuse(`${person.username} is ${person.role} and needs an organization: give it with --organization.`)
+  // Without one, a person uses the service, but its provider key activates nobody.
+  if (person.active || !canAsk(options)) return undefined
   const all = await registry.organizations.table.findAll({ where: { active: true }, order: [['name', 'ASC']] })
   if (all.length === 0) fail('There is no active organization: run `auth-admin organizations add` first.')
   return askChoice(

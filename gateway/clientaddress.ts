@@ -25,7 +25,16 @@ export function createSenderOf(
     if (prefix === undefined) list.addAddress(address, family)
     else list.addSubnet(address, Number(prefix), family)
   }
-  const trusted = (address: string) => list.check(address, isIPv4(address) ? 'ipv4' : 'ipv6')
+  // The peer is one of few proxies, and asking the list costs more than the rest.
+  const known = new Map<string, boolean>()
+  const trusted = (address: string) => {
+    const before = known.get(address)
+    if (before !== undefined) return before
+    if (known.size === 1000) known.clear()
+    const now = list.check(address, isIPv4(address) ? 'ipv4' : 'ipv6')
+    known.set(address, now)
+    return now
+  }
 
   return (peer, forwardedFor) => {
     // A peer without an address has gone or came over a Unix socket.

@@ -3,6 +3,7 @@
  * on one port. It passes every call on to a Connect `Transport` and knows nothing else of what stands behind it.
  */
 import { randomUUID } from 'node:crypto'
+import { setMaxListeners } from 'node:events'
 import { create, type DescMethodUnary, type Message, toJson } from '@bufbuild/protobuf'
 import { Code, ConnectError, type ConnectRouter, cors, type Transport } from '@connectrpc/connect'
 import { connectNodeAdapter } from '@connectrpc/connect-node'
@@ -145,10 +146,7 @@ export function createGateway(options: GatewayOptions): Gateway {
     const action = actions.get(method)
     if (!action) throw new Fault('METHOD_NOT_ALLOWED', `The methods here are ${allow}.`, { allow })
 
-    const gone = new AbortController()
-    response.once('close', () => {
-      if (!response.writableEnded) gone.abort()
-    })
+    const gone = goneOf(request, response)
     return action({
       request,
       query,
@@ -156,7 +154,7 @@ export function createGateway(options: GatewayOptions): Gateway {
       async call(rpc, message, { timeout = callTimeout, malformed } = {}) {
         const passedOn = passOn(name => headers[name])
         if (malformed) passedOn['x-malformed-fields'] = malformed
-        return (await transport.unary(rpc, gone.signal, timeout, passedOn, message)).message
+        return (await transport.unary(rpc, gone, timeout, passedOn, message)).message
       },
     })
   }
@@ -324,6 +322,27 @@ function sendAndHangUp(request: Request, response: Response, headers: Record<str
 function writeHead(response: Response, status: number, headers: Record<string, string>): void {
   if ('stream' in response) response.writeHead(status, headers)
   else response.writeHead(status, headers)
+}
+
+const goners = new WeakMap<object, AbortSignal>()
+
+/** Aborted when the client has gone. Requests of an HTTP/1.1 connection share one: making it costs as much as the rest. */
+function goneOf(request: Request, response: Response): AbortSignal {
+  if ('stream' in response) {
+    const gone = new AbortController()
+    response.once('close', () => {
+      if (!response.writableEnded) gone.abort()
+    })
+    return gone.signal
+  }
+  const known = goners.get(request.socket)
+  if (known) return known
+  const gone = new AbortController()
+  // One for each request of a pipeline.
+  setMaxListeners(0, gone.signal)
+  request.socket.once('close', () => gone.abort())
+  goners.set(request.socket, gone.signal)
+  return gone.signal
 }
 
 /** A header that may come more than once, as one value. */

@@ -67,24 +67,19 @@ export function createCalls(deps: {
 }
 
 /** Stops waiting at the caller's deadline or when the caller goes. */
-async function inTime<T>(call: Call, work: () => Promise<T>): Promise<T> {
+function inTime<T>(call: Call, work: () => Promise<T>): Promise<T> {
   const left = call.deadline - Date.now()
   if (left <= 0 || call.signal.aborted) throw new Refusal(Reason.DEADLINE_EXCEEDED)
-  let stop = () => {}
-  const late = new Promise<never>((_, reject) => {
+  return new Promise((resolve, reject) => {
     const expire = () => reject(new Refusal(Reason.DEADLINE_EXCEEDED, { retryAfter: 1 }))
     const timer = left < 2 ** 31 ? setTimeout(expire, left) : undefined
-    call.signal.addEventListener('abort', expire, { once: true })
-    stop = () => {
+    call.signal.addEventListener('abort', expire)
+    const stop = () => {
       clearTimeout(timer)
       call.signal.removeEventListener('abort', expire)
     }
+    work().then(resolve, reject).finally(stop)
   })
-  try {
-    return await Promise.race([work(), late])
-  } finally {
-    stop()
-  }
 }
 
 /** What the caller may know of a fault. */

@@ -5,11 +5,11 @@ import { create, type DescMethodUnary, fromBinary, type Message, toBinary } from
 import { anyPack, FileDescriptorProtoSchema } from '@bufbuild/protobuf/wkt'
 import {
   Metadata,
-  type sendUnaryData,
   Server,
   type ServerCredentials,
   type ServerUnaryCall,
   type ServiceDefinition,
+  type sendUnaryData,
   type UntypedHandleCall,
 } from '@grpc/grpc-js'
 import { HealthImplementation } from 'grpc-health-check'
@@ -59,10 +59,18 @@ export function createGrpcServer(deps: { calls: Calls } & Trust): GrpcServer {
         responseDeserialize: bytes => fromBinary(method.output, bytes),
       }
       handlers[method.localName] = (incoming: Incoming, callback: sendUnaryData<Message>) => {
-        const call = toCall(incoming, trusts)
+        const gone = new AbortController()
+        let answered = false
+        // grpc-js calls a call cancelled when it has ended, too.
+        incoming.on('cancelled', () => answered || gone.abort())
+        const call = toCall(incoming, trusts, gone.signal)
+        const answer: typeof callback = (...given) => {
+          answered = true
+          callback(...given)
+        }
         deps.calls.run(method, incoming.request, call).then(
-          response => callback(null, response),
-          refusal => callback(toStatus(refusal, call.requestId)),
+          response => answer(null, response),
+          refusal => answer(toStatus(refusal, call.requestId)),
         )
       }
     }
@@ -138,22 +146,20 @@ function createTrust({ trustedProxies, gatewayNames }: Trust): (incoming: Incomi
   }
 }
 
-function toCall(incoming: Incoming, trusts: ReturnType<typeof createTrust>): Call {
+function toCall(incoming: Incoming, trusts: ReturnType<typeof createTrust>, signal: AbortSignal): Call {
   const metadata = incoming.metadata
   const text = (name: string) => metadata.get(name)[0]?.toString()
   const peer = peerAddress(incoming.getPeer())
   const believed = trusts(incoming, peer)
   const forwarded = believed ? text('x-forwarded-for') : undefined
   const requestId = believed ? text('x-request-id') : undefined
-  const controller = new AbortController()
-  incoming.on('cancelled', () => controller.abort())
   return {
     authorization: text('authorization'),
     address: forwarded && isIP(forwarded) ? forwarded : peer,
     acceptLanguage: text('accept-language'),
     requestId: requestId && /^[\w-]{1,64}$/.test(requestId) ? requestId : randomUUID(),
     malformedFields: readMalformedFields(text('x-malformed-fields')),
-    signal: controller.signal,
+    signal,
     deadline: Number(incoming.getDeadline()),
   }
 }

@@ -86,7 +86,7 @@ function keyOf(username: string): string {
   return `tel:+55${username.replace(/\D/g, '')}`
 }
 
-const record = (person: Person) => toRecord(person, { person, admin: false, session: none }, none)
+const record = (person: Person) => toRecord(person, { person, admin: false }, none)
 
 async function person(id: number) {
   return record((await ask<Person>(statements.me, [id]))[0]!)

@@ -93,9 +93,9 @@ test('activate makes each role active; institutions get a provider key', async t
   t.is((await service.request('GET', '/users/admin', { token: admin.token })).status, 200)
 
   const institution = await service.signUp('ROLE_INSTITUTION')
-  const refused = await users('activate', institution.username)
-  t.is(refused.code, 2)
-  t.regex(refused.stderr, /^error: .+--organization\.\n$/)
+  const alone = await json('activate', institution.username)
+  t.is(alone.active, 1)
+  t.is(alone.partnerOrganization, undefined)
   const active = await json('activate', institution.username, '--organization', 'ATIVADORA')
   t.like(active, { active: 1, partnerOrganization: { id: organization.id } })
   t.regex(active.providerActivationKey.activationkey, /^[\da-f-]{36}$/)

@@ -1,0 +1,550 @@
+/**
+ * Requests that nobody would write, made from the table of routes and the descriptors of the RPCs, and what every
+ * answer must keep to all the same.
+ */
+
+import { randomInt } from 'node:crypto'
+import {
+  create,
+  type DescField,
+  type DescMessage,
+  type DescMethodUnary,
+  ScalarType,
+  toBinary,
+} from '@bufbuild/protobuf'
+import fc from 'fast-check'
+import { type Route, routes } from '../../gateway/routes.js'
+import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
+import { Users } from '../../proto/gen/auth/v1/users_pb.js'
+import { type Answer, password, type TestService } from './service.js'
+import { claimsOf, forge } from './tokens.js'
+
+/** Who sends a request. */
+export const roles = ['nobody', 'stranger', 'client', 'member', 'institution', 'admin'] as const
+export type Role = (typeof roles)[number]
+
+/** A request over HTTP before it is sent. Values in braces stand for what only the running service knows. */
+export interface HttpRequest {
+  readonly route: Route
+  readonly base: string
+  readonly method: string
+  readonly path: string
+  readonly query: readonly (readonly [string, string])[]
+  readonly body: string | undefined
+  readonly type: string | undefined
+  readonly headers: Readonly<Record<string, string>>
+  readonly role: Role
+}
+
+/** A gRPC call before it is sent. */
+export interface GrpcRequest {
+  readonly rpc: DescMethodUnary
+  readonly fields: Readonly<Record<string, unknown>>
+  readonly bytes: Uint8Array | undefined
+  readonly role: Role
+}
+
+const hostileTexts = [
+  '',
+  ' ',
+  '\t',
+  '\u0000',
+  'a\u0000b',
+  'null',
+  'undefined',
+  'true',
+  '0',
+  '-1',
+  '1',
+  '2147483647',
+  '2147483648',
+  '9'.repeat(40),
+  'NaN',
+  '1e309',
+  "' OR 1=1 --",
+  "'; DROP TABLE users; --",
+  '\\',
+  '"',
+  '%',
+  '%00',
+  '%s%n',
+  '$1',
+  '{{7*7}}}',
+  '{{7*7}}',
+  '../../etc/passwd',
+  '{username}',
+  'me',
+  'login',
+  '__proto__',
+  'constructor',
+  '<script>alert(1)</script>',
+  'a\r\nSet-Cookie: a=b',
+  '\u202egnp.exe',
+  '\u200b',
+  '\ufeff',
+  'ｆｕｌｌ ｗｉｄｔｈ',
+  'ß',
+  'İ',
+  '👩‍👩‍👧',
+  'e\u0301'.repeat(100),
+  '\ud83d',
+  'ﷺ'.repeat(50),
+  'x'.repeat(256),
+  'x'.repeat(1025),
+  'ä'.repeat(1100),
+  '31/02/2001',
+  '29/02/2000',
+  '2001-01-01T00:00:00Z',
+  '99/99/9999',
+  'ROLE_ADMIN',
+  'a@b',
+  '"a b"@[127.0.0.1]',
+  `${'a'.repeat(65)}@example.org`,
+  'ana@exämple.org',
+  '00000000-0000-0000-0000-000000000000',
+  'ABCD2345',
+]
+
+/** Texts that mean something to the running service. */
+const meaningful = [
+  '{client}',
+  '{member}',
+  '{institution}',
+  '{admin}',
+  '{organization key}',
+  '{provider key}',
+  '{fresh}',
+  '{email}',
+]
+
+const text = fc.oneof(
+  { weight: 4, arbitrary: fc.constantFrom(...meaningful) },
+  { weight: 3, arbitrary: fc.constantFrom(...hostileTexts) },
+  { weight: 1, arbitrary: fc.string({ maxLength: 40 }) },
+  { weight: 1, arbitrary: fc.string({ unit: 'binary', maxLength: 40 }) },
+)
+
+/** A good value where there is one for a field, and otherwise anything. */
+const good: Record<string, fc.Arbitrary<unknown>> = {
+  username: fc.constantFrom('{fresh}', '{client}', '{member}', '{admin}'),
+  nickname: fc.constant('{fresh}'),
+  password: fc.constantFrom('{password}', '{password}', 'not the password'),
+  newPassword: fc.constantFrom('tartaruga de couro 7', 'tuiuiú no brejo 8'),
+  dateofborn: fc.constantFrom('29/02/2000', '2001-12-31', '31/12/1999'),
+  gender: fc.constantFrom('M', 'F', 'N'),
+  state: fc.constantFrom('SP', 'PE', 'DF'),
+  city: fc.constantFrom('São Paulo', 'Recife'),
+  institutiontype: fc.constantFrom('E', 'D', 'N', 'O'),
+  institution: fc.constant('Escola do Brejo'),
+  securityquestion: fc.constantFrom('1', '2', 'Qual é a sua cor?'),
+  securityanswer: fc.constant('resposta'),
+  termsofusage: fc.constant(true),
+  roles: fc.constantFrom(['ROLE_CLIENT'], ['ROLE_INSTITUTION'], ['ROLE_ADMIN']),
+  email: fc.constantFrom('{email}', 'bia@example.org'),
+  emailpartner: fc.constantFrom('{organization email}', 'bia@example.org'),
+  activationkey: fc.constantFrom('{organization key}', '{provider key}', '00000000-0000-4000-8000-000000000000'),
+  key: fc.constantFrom('ABCD2345', 'ABCD234'),
+  answer: fc.constantFrom('azul', 'verde'),
+  forgotpasswordquestionsid: fc.integer({ min: 0, max: 9 }),
+  usersid: fc.integer({ min: 0, max: 9 }),
+}
+
+const anyJson = fc.oneof(
+  fc.constantFrom<unknown>(null, true, false, 0, -1, 1.5, 1e21, 2 ** 31, [], {}, [[]], { a: { b: 1 } }),
+  fc.jsonValue({ maxDepth: 3 }),
+  text,
+)
+
+const valueFor = (name: string): fc.Arbitrary<unknown> =>
+  fc.oneof(
+    { weight: 6, arbitrary: good[name] ?? text },
+    { weight: 2, arbitrary: text },
+    { weight: 1, arbitrary: anyJson },
+  )
+
+/** An object with most of the fields of a message, good, odd or wrong. */
+function objectOf(message: DescMessage): fc.Arbitrary<Record<string, unknown>> {
+  const model = Object.fromEntries(
+    message.fields.map(field => [
+      field.jsonName,
+      fc.oneof({ weight: 12, arbitrary: valueFor(field.jsonName) }, { weight: 1, arbitrary: fc.constant(undefined) }),
+    ]),
+  )
+  // Half of them wholly good, so that the way behind the checks is walked too.
+  const best = Object.fromEntries(message.fields.map(({ jsonName }) => [jsonName, good[jsonName] ?? text]))
+  return fc.oneof(fc.record(model), fc.record(best))
+}
+
+function jsonBodyOf({ rpc: { input }, body, parameters = {} }: Route): fc.Arbitrary<string | undefined> {
+  const field = input.fields.find(({ jsonName }) => jsonName === body?.field)
+  const whole = body?.field === '*' ? objectOf(input) : field?.message ? objectOf(field.message) : undefined
+  const named = Object.fromEntries(Object.keys(parameters).map(name => [name, valueFor(name)]))
+  const shape: fc.Arbitrary<unknown> =
+    whole === undefined ? fc.record(named) : field?.fieldKind === 'list' ? fc.array(whole, { maxLength: 12 }) : whole
+  const written = shape.map(value => JSON.stringify(value))
+  return fc.oneof(
+    { weight: 10, arbitrary: written },
+    { weight: 1, arbitrary: fc.constant(undefined) },
+    { weight: 1, arbitrary: anyJson.map(value => JSON.stringify(value)) },
+    { weight: 1, arbitrary: written.map(json => json.slice(0, -1 - (json.length % 7))) },
+    {
+      weight: 1,
+      arbitrary: fc.constantFrom(
+        '',
+        ' ',
+        '{',
+        '[]',
+        '"',
+        '\u0000',
+        '{"a":1}{"b":2}',
+        '['.repeat(500),
+        `{"a":"${'x'.repeat(66_000)}"}`,
+      ),
+    },
+  )
+}
+
+const types = [
+  undefined,
+  'application/json',
+  'application/json; charset=utf-8',
+  'application/x-www-form-urlencoded',
+  'text/plain',
+  'application/json; charset=latin1',
+  'application/grpc',
+  'application/merge-patch+json',
+  '*/*',
+  ';',
+]
+const methods = ['GET', 'POST', 'PUT', 'DELETE', 'PATCH', 'HEAD', 'OPTIONS', 'PROPFIND']
+
+/** Requests to all operations, and to what is near them. */
+export const httpRequests: fc.Arbitrary<HttpRequest> = fc
+  .record({ route: fc.constantFrom(...routes), base: fc.constantFrom('', '/1.0.0', '/1.0.2', '', '', '/1.0.1') })
+  .chain(({ route, base }) => {
+    const names = Object.keys(route.parameters ?? {})
+    const pair = fc.oneof(
+      {
+        weight: 5,
+        arbitrary: fc
+          .constantFrom(...(names.length > 0 ? names : ['x']))
+          .chain(name => fc.tuple(fc.constant(name), valueFor(name).map(String))),
+      },
+      { weight: 1, arbitrary: fc.tuple(text, text) },
+    )
+    const all = fc.tuple(...names.map(name => fc.tuple(fc.constant(name), (good[name] ?? text).map(String))))
+    return fc.record({
+      route: fc.constant(route),
+      base: fc.constant(base),
+      method: fc.oneof(
+        { weight: 9, arbitrary: fc.constant(route.method as string) },
+        { weight: 1, arbitrary: fc.constantFrom(...methods) },
+      ),
+      path: fc.oneof(
+        {
+          weight: 9,
+          arbitrary: route.path.includes('{')
+            ? text.map(segment => route.path.replace('{username}', `{segment:${segment}}`))
+            : fc.constant(route.path),
+        },
+        {
+          weight: 1,
+          arbitrary: fc.constantFrom(
+            `${route.path}/`,
+            `/${route.path}`,
+            route.path.toUpperCase(),
+            `${route.path}x`,
+            `${route.path}%00`,
+            `${route.path};a=b`,
+          ),
+        },
+      ),
+      query: fc.oneof(
+        { weight: 3, arbitrary: all },
+        { weight: 2, arbitrary: fc.array(pair, { maxLength: 4 }) },
+      ) as fc.Arbitrary<[string, string][]>,
+      body:
+        route.method === 'GET'
+          ? fc.constant(undefined)
+          : route.body
+            ? jsonBodyOf(route)
+            : fc.oneof({ weight: 3, arbitrary: fc.constant(undefined) }, { weight: 1, arbitrary: jsonBodyOf(route) }),
+      type: fc.oneof(
+        { weight: 8, arbitrary: fc.constant('application/json') },
+        { weight: 1, arbitrary: fc.constantFrom(...types) },
+      ),
+      headers: fc.oneof(
+        { weight: 3, arbitrary: fc.constant({}) },
+        {
+          weight: 1,
+          arbitrary: fc.constantFrom<Record<string, string>>(
+            { accept: 'application/json' },
+            { accept: 'text/html;q=0' },
+            { 'accept-language': 'en;q=0.5, pt-BR;q=2, *;;;' },
+            { 'x-request-id': 'a b' },
+            { origin: 'null' },
+            { 'content-encoding': 'gzip' },
+            { authorization: 'Bearer' },
+            { authorization: 'Basic YTpi' },
+            { 'accept-encoding': 'br' },
+            { te: 'trailers' },
+            { range: 'bytes=0-1' },
+            { 'if-none-match': '*' },
+          ),
+        },
+      ),
+      role: fc.constantFrom(...roles),
+    })
+  })
+
+const rpcs = [...Users.methods, ...ForgotPasswords.methods] as DescMethodUnary[]
+
+function fieldValue(field: DescField): fc.Arbitrary<unknown> {
+  if (field.fieldKind === 'message') return messageValue(field.message)
+  if (field.fieldKind === 'list') {
+    const item: fc.Arbitrary<unknown> = field.message ? messageValue(field.message) : text
+    const list = fc.array(item, { maxLength: 12 })
+    return good[field.jsonName] ? fc.oneof(good[field.jsonName]!, list) : list
+  }
+  if (field.scalar === ScalarType.BOOL) return fc.boolean()
+  if (field.scalar === ScalarType.INT32)
+    return fc.oneof(fc.integer({ min: -2, max: 12 }), fc.integer({ min: -(2 ** 31), max: 2 ** 31 - 1 }))
+  return valueFor(field.jsonName).map(value => (typeof value === 'string' ? value : JSON.stringify(value)))
+}
+
+function messageValue(message: DescMessage): fc.Arbitrary<Record<string, unknown>> {
+  return fc.record(
+    Object.fromEntries(
+      message.fields.map(field => [field.localName, fc.option(fieldValue(field), { nil: undefined, freq: 8 })]),
+    ),
+  )
+}
+
+/** Calls of all RPCs: well formed, and as bytes that may mean nothing. */
+export const grpcRequests: fc.Arbitrary<GrpcRequest> = fc.constantFrom(...rpcs).chain(rpc =>
+  fc.record({
+    rpc: fc.constant(rpc),
+    fields: messageValue(rpc.input),
+    bytes: fc.oneof(
+      { weight: 6, arbitrary: fc.constant(undefined) },
+      { weight: 1, arbitrary: fc.uint8Array({ maxLength: 60 }) },
+    ),
+    role: fc.constantFrom(...roles),
+  }),
+)
+
+/** The people of a fuzzed service, replaced when a request took their token's power. */
+export interface Cast {
+  token(role: Role): string | undefined
+  /** Puts the values in for what stands in braces. */
+  fill(text: string): string
+  fillAll<T>(value: T): T
+  /** Whether the role's token is good now; if it was revoked by a request, the role is given a new one. */
+  isGood(role: Role): Promise<boolean>
+  /** What nobody may ever be shown. */
+  readonly secrets: readonly string[]
+}
+
+/** A token of the administrator, whose password may have been changed by a request. */
+async function adminToken(service: TestService, other: string): Promise<string> {
+  const { id, tokenGeneration: ver } = (await service.registry.users.byUsername('admin'))!
+  return forge(service, other, { sub: String(id), roles: ['ROLE_ADMIN'], username: 'admin', active: true, ver })
+}
+
+/** Signs people up for all roles. */
+export async function createCast(service: TestService): Promise<Cast> {
+  const organization = await service.organization({ email: `org${randomInt(1e9)}@example.org` })
+  const institution = await service.institution(organization)
+  const email = `ana${randomInt(1e9)}@example.org`
+  const member = await service.signUp('ROLE_CLIENT', { email })
+  await service.request('POST', '/users/activate', {
+    token: member.token,
+    query: { username: member.username, activationkey: institution.providerKey },
+  })
+  const client = await service.signUp('ROLE_CLIENT')
+  const tokens: Partial<Record<Role, string>> = {
+    stranger: `${client.token.slice(0, -8)}AAAAAAAA`,
+    client: client.token,
+    member: member.token,
+    institution: institution.token,
+    admin: await adminToken(service, client.token),
+  }
+  const values: Record<string, string> = {
+    client: client.username,
+    member: member.username,
+    institution: institution.username,
+    admin: 'admin',
+    'organization key': organization.activationkey,
+    'provider key': institution.providerKey,
+    'organization email': organization.email,
+    email,
+    password,
+  }
+  const fill = (text: string) =>
+    text.replace(/\{([a-z ]+)\}/g, (whole, name: string) =>
+      name === 'fresh' ? `pessoa ${randomInt(1e12)}` : (values[name] ?? whole),
+    )
+  const fillAll = <T>(value: T): T => {
+    if (typeof value === 'string') return fill(value) as T
+    if (Array.isArray(value)) return value.map(fillAll) as T
+    if (typeof value === 'object' && value !== null && !ArrayBuffer.isView(value)) {
+      return Object.fromEntries(Object.entries(value).map(([name, inner]) => [name, fillAll(inner)])) as T
+    }
+    return value
+  }
+  return {
+    token: role => tokens[role],
+    fill,
+    fillAll,
+    secrets: [password, ...Object.values(tokens)],
+    async isGood(role) {
+      const token = tokens[role]
+      if (!token || role === 'stranger') return false
+      const { sub, ver } = claimsOf(token)
+      const person = await service.registry.users.byId(Number(sub))
+      if (person?.tokenGeneration === ver) return true
+      const [key] = await service.registry.signingKeys.all()
+      if (!person || !key) throw new Error('somebody of the cast is gone')
+      tokens[role] = await forge(service, token, { ver: person.tokenGeneration })
+      return false
+    },
+  }
+}
+
+/** Statuses that an operation may be answered with, apart from those of any request. */
+const declared: Record<string, number[]> = {
+  '/forgotpasswords/findallforgotpasswordquestions': [200, 400],
+  '/forgotpasswords/loginbyusernameandanswers': [200, 400, 404, 422, 429],
+  '/forgotpasswords/loginbyusernameandkey': [200, 400, 422, 429],
+  '/forgotpasswords/passwordupdatebyusername': [200, 400, 403, 404, 500],
+  '/forgotpasswords/saveforgotpasswordquestionsusersanswers': [200, 400, 403, 404, 500],
+  '/forgotpasswords/sendkeybyemail': [200, 400, 422, 429],
+  '/users/signup': [200, 400, 422],
+  '/users/activate': [200, 400, 403, 422, 500],
+  '/users/login': [200, 400, 404, 429],
+  '/users/me': [200, 400, 403, 500],
+  '/users/refresh': [200, 400, 403, 500],
+  '/users/{username}': [200, 400, 403, 404, 500],
+  '/users/sendadminkeybyemailpartner': [200, 400, 403, 404, 500],
+  '/users/existsByUsername': [200, 400],
+  '/users/existsByNickname': [200, 400],
+}
+
+/** Stack traces, SQL, hashes, keys and places on this machine. */
+const inside =
+  /\bat .+:\d+:\d+|node_modules|\.[jt]s:\d|Sequelize|syntax error|\bSELECT .+ FROM\b|\bINSERT INTO\b|violates|\$2[aby]\$|hmac1:|PRIVATE KEY|ECONN|postgres:/
+
+/** What is wrong with an answer over HTTP, if anything. */
+export async function judgeHttp(sent: HttpRequest, answer: Answer, cast: Cast): Promise<string | undefined> {
+  const { status, json, headers, text } = answer
+  const { route, role } = sent
+  const reason = json?.reason
+  if (inside.test(text)) return 'it shows what is inside'
+  for (const secret of cast.secrets) if (text.includes(secret)) return 'it shows a secret'
+  if (headers.get('x-content-type-options') !== 'nosniff' || !headers.get('x-request-id')) return 'a header is missing'
+
+  const exact = sent.path === route.path || sent.path.includes('{segment:')
+  const known = sent.base !== '/1.0.1' && (route.revisions?.some(revision => sent.base === `/${revision}`) ?? true)
+  const allowed = new Set([404, 405, 413, 414, 415, 431, 503])
+  // A path near an operation's is none, or a username.
+  const own = exact && known ? declared[route.path]! : [200, 400, 403, 404, 500]
+  for (const each of own) allowed.add(each)
+  if (sent.method === 'OPTIONS') allowed.add(204)
+  if (!allowed.has(status)) return `it has the status ${status}`
+  if (status === 405 && exact && known && sent.method === route.method) return 'its method was refused'
+  if (status === 415 && sent.method !== 'POST') return 'it has no body whose type could be wrong'
+
+  if (status === 204) return text === '' ? undefined : 'it has a body'
+  if (status === 200)
+    return sent.method === 'HEAD' || judgeResult(sent, answer) ? undefined : 'its body isn’t the documented one'
+  if (sent.method === 'HEAD') return undefined
+
+  if (headers.get('content-type') !== 'application/problem+json') return 'it is no problem document'
+  const { type, title, detail, requestId, errors = [] } = json
+  for (const each of [type, title, detail, requestId])
+    if (typeof each !== 'string' || each === '') return 'its problem lacks a field'
+  if (json.status !== status || !/^[A-Z]+(_[A-Z]+)*$/.test(reason)) return 'its problem contradicts its status'
+  if (!Array.isArray(errors) || errors.some(({ field, message }) => !field || !message))
+    return 'its errors have another shape'
+  if (reason === 'INTERNAL') return 'the service failed inside'
+  if (status === 403 && !route.protected && exact) return 'it is denied though open to all'
+  if (status === 500) {
+    if (reason !== 'INVALID_TOKEN') return 'it has the status 500 for another reason than its token'
+    if (!(sent.headers.authorization ?? '').startsWith('Basic') && (await cast.isGood(role)))
+      return 'its good token was refused'
+  }
+  if ((status === 429 || status === 503) && !(Number(headers.get('retry-after')) >= 1))
+    return 'it doesn’t say when to try again'
+  return undefined
+}
+
+function judgeResult({ route, path, base }: HttpRequest, { headers, text, json }: Answer): boolean {
+  if (path !== route.path && !path.includes('{segment:')) return true
+  if (base === '/1.0.1') return true
+  const type = headers.get('content-type')
+  switch (route.result) {
+    case undefined:
+      return text === '' && type === null
+    case 'token':
+      return /^"?[\w-]+\.[\w-]+\.[\w-]+"?$/.test(text)
+    case 'username':
+      return text !== ''
+    case 'exists':
+      return text === 'true' || text === 'false'
+    case 'questions':
+      return (
+        Array.isArray(json) &&
+        json.every(({ id, question, active }) => Number.isInteger(id) && question && (active === 0 || active === 1))
+      )
+    default:
+      return (
+        Number.isInteger(json?.id) &&
+        !('password' in json) &&
+        !('securityanswer' in json) &&
+        (json.active === 0 || json.active === 1)
+      )
+  }
+}
+
+/** Sends a request over HTTP from an address of its own. */
+export async function sendHttp(service: TestService, sent: HttpRequest, cast: Cast): Promise<Answer> {
+  const path = cast.fill(
+    sent.path.replace(/\{segment:([\s\S]*)\}$/, (_, segment: string) => encodePart(cast.fill(segment))),
+  )
+  const search = sent.query
+    .map(([name, value]) => `${encodePart(cast.fill(name))}=${encodePart(cast.fill(value))}`)
+    .join('&')
+  const token = cast.token(sent.role)
+  const withBody = sent.body !== undefined && sent.method !== 'GET' && sent.method !== 'HEAD'
+  const response = await fetch(`${service.http}${sent.base}${path}${search ? `?${search}` : ''}`, {
+    method: sent.method,
+    headers: {
+      'x-forwarded-for': `10.${randomInt(256)}.${randomInt(256)}.${randomInt(256)}`,
+      ...(withBody && sent.type && { 'content-type': sent.type }),
+      ...(token && { authorization: `Bearer ${token}` }),
+      ...sent.headers,
+    },
+    ...(withBody && { body: cast.fill(sent.body!) }),
+    redirect: 'manual',
+  })
+  const text = await response.text()
+  const isJson = /json/.test(response.headers.get('content-type') ?? '') && text !== ''
+  return { status: response.status, headers: response.headers, text, json: isJson ? JSON.parse(text) : undefined }
+}
+
+function encodePart(text: string): string {
+  return encodeURIComponent(wellFormed(text)).replace(/^\.+$/, dots => dots.replaceAll('.', '%2E'))
+}
+
+function wellFormed(text: string): string {
+  return text.replace(/\p{Surrogate}/gu, '\ufffd')
+}
+
+/** The bytes of a call's message. */
+export function messageBytes({ rpc, fields, bytes }: GrpcRequest, cast: Cast): Buffer {
+  if (bytes) return Buffer.from(bytes)
+  const filled = JSON.parse(JSON.stringify(cast.fillAll(fields)), (_, value) =>
+    typeof value === 'string' ? wellFormed(value) : value,
+  )
+  return Buffer.from(toBinary(rpc.input, create(rpc.input, filled)))
+}
