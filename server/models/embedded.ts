@@ -6,29 +6,19 @@
  * What tells the processes of each other is a session-level advisory lock that each holds as shared: whoever can have
  * it exclusively is the last. PostgreSQL's own postmaster.pid says whether and where it runs.
  */
-import { type ChildProcess, spawn } from 'node:child_process'
-import { createHash, randomBytes } from 'node:crypto'
+import { spawn } from 'node:child_process'
 import { closeSync, existsSync, fchownSync, openSync } from 'node:fs'
-import {
-  chown,
-  link,
-  mkdir,
-  open,
-  readdir,
-  readFile,
-  realpath,
-  rename,
-  rm,
-  stat,
-  unlink,
-  writeFile,
-} from 'node:fs/promises'
-import { connect, createServer, type Server } from 'node:net'
-import { platform, tmpdir } from 'node:os'
-import { join, resolve } from 'node:path'
+import { readFile, realpath, stat, writeFile } from 'node:fs/promises'
+import { createServer } from 'node:net'
+import { platform } from 'node:os'
+import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import pg from 'pg'
-import { chooseUser, findPrograms, type Programs, type Start, startAs, type User } from './postgres.js'
+import { alone, listens } from './alone.js'
+import { environment, finish, initialize, type Place, parameters } from './cluster.js'
+import { absent, has } from './errno.js'
+import { chooseUser, findPrograms, startAs } from './postgres.js'
+import { embeddedSecrets } from './secrets.js'
 
 /** A PostgreSQL that this process uses. */
 export interface Embedded {
@@ -47,14 +37,6 @@ export interface Options {
   readonly durable?: boolean
 }
 
-interface Place extends Options {
-  /** The data folder, absolute. */
-  readonly dataDir: string
-  /** PostgreSQL's own folder in it. */
-  readonly folder: string
-  readonly password: string
-}
-
 /** What postmaster.pid says of the PostgreSQL that runs in a folder. */
 interface Postmaster {
   readonly pid: number
@@ -66,7 +48,6 @@ interface Postmaster {
 /** Any number; the lock is in a database of our own. */
 const lockKey = 1
 const patience = 120_000
-const whole = { recursive: true, force: true }
 
 /**
  * Starts the PostgreSQL of a data folder, or joins the one that runs there; makes the database at the first start.
@@ -119,42 +100,6 @@ export async function startEmbedded(options: Options): Promise<Embedded> {
   }
 }
 
-/**
- * The secrets of an embedded set-up, each made once and kept in a file of the data folder that only its owner reads:
- * `master-key` (for AUTH_MASTER_KEY, in base64) and `database-password`. Makes the folder when there is none.
- */
-export async function embeddedSecrets(dataDir: string): Promise<{ masterKey: Buffer; databasePassword: string }> {
-  const folder = resolve(dataDir)
-  await mkdir(folder, { recursive: true, mode: 0o700 })
-  const masterKey = await keep(join(folder, 'master-key'), () => randomBytes(32).toString('base64'))
-  const databasePassword = await keep(join(folder, 'database-password'), () => randomBytes(24).toString('hex'))
-  return { masterKey: Buffer.from(masterKey, 'base64'), databasePassword }
-}
-
-/** The content of a file, made when there is none. All processes get the same, and never a part of it. */
-async function keep(path: string, make: () => string): Promise<string> {
-  for (;;) {
-    try {
-      return (await readFile(path, 'utf8')).trim()
-    } catch (error) {
-      if (!has(error, 'ENOENT')) throw error
-    }
-    const draft = `${path}.${randomBytes(6).toString('hex')}`
-    const file = await open(draft, 'wx', 0o600)
-    try {
-      await file.writeFile(`${make()}\n`)
-      await file.sync()
-      // Unlike rename, link fails when another process was first.
-      await link(draft, path)
-    } catch (error) {
-      if (!has(error, 'EEXIST')) throw error
-    } finally {
-      await file.close()
-      await unlink(draft)
-    }
-  }
-}
-
 /** Becomes one of the processes that use the database, which is started if need be. */
 async function attach(place: Place): Promise<{ client: pg.Client; port: number }> {
   const end = Date.now() + patience
@@ -164,7 +109,7 @@ async function attach(place: Place): Promise<{ client: pg.Client; port: number }
       const client = await hold(place, running.port)
       if (client) return { client, port: running.port }
     }
-    if (!running) await alone(place, () => launch(place))
+    if (!running) await alone(place.dataDir, () => launch(place))
     if (Date.now() > end) throw new Error(`PostgreSQL in ${place.folder} takes no connections; see ${logOf(place)}`)
     await sleep(10)
   }
@@ -293,67 +238,6 @@ async function disown(folder: string): Promise<void> {
   if (content !== undefined) await writeFile(path, [process.pid, ...content.split('\n').slice(1)].join('\n'))
 }
 
-/** Makes the database beside its place, and moves it there when it is whole. */
-async function initialize(place: Place, { initdb, postgres }: Programs, user: User | undefined, start: Start) {
-  const { dataDir, folder, password, log, durable = true } = place
-  for (const name of await readdir(dataDir))
-    if (name.startsWith('postgres.new-')) await rm(join(dataDir, name), { ...whole, maxRetries: 10 })
-  log.info('Making the embedded database')
-
-  const draft = join(dataDir, `postgres.new-${randomBytes(6).toString('hex')}`)
-  const data = join(draft, 'data')
-  const passwordFile = join(draft, 'password')
-  try {
-    await mkdir(data, { recursive: true, mode: 0o700 })
-    const file = await open(passwordFile, 'wx', 0o600)
-    await file.writeFile(password)
-    await file.close()
-    if (user) for (const path of [draft, data, passwordFile]) await chown(path, user.uid, user.gid)
-    const options = { cwd: draft, env: environment(), windowsHide: true }
-    const authentication = ['--username=auth', '--auth=scram-sha-256', `--pwfile=${passwordFile}`]
-    const locale = ['--encoding=UTF8', '--locale=C', '--locale-provider=builtin', '--builtin-locale=C.UTF-8']
-    await succeed(start(initdb, ['-D', data, ...authentication, ...locale, '--no-sync'], options))
-    await succeed(start(postgres, ['--single', '-D', data, '-F', 'template1'], options), 'CREATE DATABASE auth\n')
-    if (durable) await succeed(start(initdb, ['-D', data, '--sync-only'], options))
-    await rename(data, folder)
-    if (durable && platform() !== 'win32') {
-      const parent = await open(dataDir)
-      await parent.sync().finally(() => parent.close())
-    }
-  } catch (error) {
-    // Without the guard of `alone` another process may have been first: its database is as good as ours.
-    if (!(has(error, 'ENOTEMPTY') || has(error, 'EEXIST'))) throw error
-  } finally {
-    await rm(draft, whole)
-  }
-}
-
-function parameters(port: number, durable: boolean): string[] {
-  const values: Record<string, string | number> = {
-    listen_addresses: '127.0.0.1',
-    port,
-    unix_socket_directories: '',
-    max_connections: 100,
-    shared_buffers: '128MB',
-    io_method: 'sync',
-    max_logical_replication_workers: 0,
-    log_timezone: 'UTC',
-    timezone: 'UTC',
-    // Texts of failed statements and of their errors may quote what people entered.
-    log_min_messages: 'log',
-    log_min_error_statement: 'panic',
-    log_error_verbosity: 'terse',
-    ...(durable ? {} : { fsync: 'off', synchronous_commit: 'off', full_page_writes: 'off' }),
-  }
-  return Object.entries(values).flatMap(([name, value]) => ['-c', `${name}=${value}`])
-}
-
-/** Nothing of ours but the path: PG… variables would change what the programs do. */
-function environment(): NodeJS.ProcessEnv {
-  const { PATH, SystemRoot, TEMP } = process.env
-  return { PATH, LC_ALL: 'C', ...(platform() === 'win32' ? { SystemRoot, TEMP } : {}) }
-}
-
 /** The port of the last start, which processes that use the database know. */
 async function lastPort(folder: string): Promise<number | undefined> {
   const options = await readFile(join(folder, 'postmaster.opts'), 'utf8').catch(absent)
@@ -370,72 +254,6 @@ async function choosePort(preferred = 0): Promise<number> {
   return port
 }
 
-/**
- * Runs a task while no other process runs one for the same folder. The guard is a socket name, which the system frees
- * however a process ends.
- */
-async function alone(place: Place, task: () => Promise<void>): Promise<void> {
-  const name = `auth-${createHash('sha256').update(place.dataDir).digest('hex').slice(0, 32)}`
-  const path =
-    { linux: `\0${name}`, win32: `\\\\.\\pipe\\${name}` }[platform() as string] ?? join(tmpdir(), `${name}.sock`)
-  const server = createServer(socket => socket.destroy())
-  const end = Date.now() + patience
-  while (!(await listens(server, { path }))) {
-    // Elsewhere the name is a file, which a process that was killed leaves behind.
-    if (path.endsWith('.sock') && !(await answers(path))) await rm(path, { force: true })
-    if (Date.now() > end)
-      throw new Error(`Another process has been starting PostgreSQL in ${place.folder} for too long`)
-    await sleep(20)
-  }
-  try {
-    await task()
-  } finally {
-    await new Promise(done => server.close(done))
-  }
-}
-
-function listens(server: Server, where: { port: number; host: string } | { path: string }): Promise<boolean> {
-  return new Promise((resolve, reject) => {
-    const failed = (error: Error) => {
-      server.off('listening', succeeded)
-      if (has(error, 'EADDRINUSE')) resolve(false)
-      else reject(error)
-    }
-    const succeeded = () => {
-      server.off('error', failed)
-      resolve(true)
-    }
-    server.once('error', failed).once('listening', succeeded).listen(where)
-  })
-}
-
-function answers(path: string): Promise<boolean> {
-  return new Promise(resolve => {
-    const socket = connect({ path })
-    socket.once('connect', () => resolve(true)).once('error', () => resolve(false))
-    socket.once('connect', () => socket.destroy())
-  })
-}
-
-/** Exit code of a program, undefined when it was killed or couldn't be started. */
-function finish(child: ChildProcess): Promise<number | undefined> {
-  return new Promise(resolve => {
-    child.once('error', () => resolve(undefined)).once('close', code => resolve(code ?? undefined))
-  })
-}
-
-/** Gives a program its input and waits for it to end. Throws an Error with what it said when it fails. */
-async function succeed(child: ChildProcess, input = ''): Promise<void> {
-  let said = ''
-  child.stdout?.resume()
-  child.stderr?.setEncoding('utf8').on('data', text => {
-    said += text
-  })
-  child.stdin?.on('error', () => {}).end(input)
-  const code = await finish(child)
-  if (code !== 0) throw new Error(`The embedded database can’t be made: ${said.trim() || `exit code ${code}`}`)
-}
-
 /** What PostgreSQL said before it gave up. */
 async function lastWords(place: Place): Promise<string> {
   const lines = (await readFile(logOf(place), 'utf8').catch(absent))?.trim().split('\n') ?? []
@@ -448,13 +266,4 @@ function logOf({ dataDir }: Place): string {
 
 function urlOf({ password }: Place, port: number): string {
   return `postgres://auth:${password}@127.0.0.1:${port}/auth`
-}
-
-function has(error: unknown, code: string): boolean {
-  return (error as NodeJS.ErrnoException).code === code
-}
-
-/** For `catch`: a file that isn't there is no error. */
-function absent(error: unknown): undefined {
-  if (!has(error, 'ENOENT')) throw error
 }

@@ -20,7 +20,12 @@ export type LetterIntent =
   | { kind: 'password-changed' | 'recovery-login'; parameters: { userId: number; at: string; address: string } }
 
 /** A letter that is due, on loan to one worker. */
-export type Letter = LetterIntent & { readonly id: string; readonly locale: string; readonly attempts: number; readonly createdAt: Date }
+export type Letter = LetterIntent & {
+  readonly id: string
+  readonly locale: string
+  readonly attempts: number
+  readonly createdAt: Date
+}
 
 /** The queue of letters. */
 export interface Letters {

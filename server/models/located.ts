@@ -14,7 +14,7 @@ export interface Located {
 export async function locateDatabase({ databaseUrl, masterKey, dataDir }: Settings, log: Log): Promise<Located> {
   if (databaseUrl) return { url: databaseUrl, masterKey: masterKey!, release: async () => {} }
   // Loaded only where a database is embedded.
-  const { embeddedSecrets, startEmbedded } = await import('./embedded.js')
+  const [{ embeddedSecrets }, { startEmbedded }] = await Promise.all([import('./secrets.js'), import('./embedded.js')])
   const secrets = await embeddedSecrets(dataDir)
   const { url, stop } = await startEmbedded({ dataDir, log })
   return { url, masterKey: masterKey ?? secrets.masterKey, release: stop }

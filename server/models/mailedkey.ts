@@ -64,8 +64,7 @@ export function createMailedKeys(database: Database, vault: Vault): MailedKeys {
       const values = [userId, purpose, digest(userId, purpose, key), organizationId ?? null, validity[purpose]]
       await database.run(replace, values)
     },
-    attempt: async (userId, purpose) =>
-      (await database.run<{ digest: Buffer }>(attempt, [userId, purpose]))[0]?.digest,
+    attempt: async (userId, purpose) => (await database.run<{ digest: Buffer }>(attempt, [userId, purpose]))[0]?.digest,
     spend: async (userId, purpose, key, transaction) =>
       (
         await database.run<{ organizationId: number | null }>(

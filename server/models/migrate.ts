@@ -19,7 +19,9 @@ export async function migrate(database: Database, last = Number.POSITIVE_INFINIT
     const ask = async (text: string, bind: unknown[] = []) =>
       (await database.sequelize.query(text, { bind, transaction }))[0] as { name: string }[]
     await ask('SELECT pg_advisory_xact_lock($1)', [lock])
-    await ask('CREATE TABLE IF NOT EXISTS migrations (name text PRIMARY KEY, run_at timestamptz NOT NULL DEFAULT now())')
+    await ask(
+      'CREATE TABLE IF NOT EXISTS migrations (name text PRIMARY KEY, run_at timestamptz NOT NULL DEFAULT now())',
+    )
     const done = new Set((await ask('SELECT name FROM migrations')).map(row => row.name))
     const ahead = [...done].filter(name => !names.includes(name))
     if (ahead.length > 0) {

@@ -62,7 +62,10 @@ export function newActivationKey(vault: Vault): { key: string; digest: Buffer; s
 export interface Organizations {
   readonly table: ReturnType<typeof defineOrganizations>
   /** Registers an active organization with a new activation key. Throws on a name that is taken. */
-  add(details: Partial<OrganizationDetails> & { name: string; nameKey: string }, t: Transaction): Promise<OrganizationRow>
+  add(
+    details: Partial<OrganizationDetails> & { name: string; nameKey: string },
+    t: Transaction,
+  ): Promise<OrganizationRow>
   /** Changes details. */
   edit(id: number, details: Partial<OrganizationDetails> & { nameKey?: string }, t: Transaction): Promise<void>
   /** Lets keys of the organization work, or not. */

@@ -8,7 +8,8 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import test, { type ExecutionContext } from 'ava'
 import pg from 'pg'
-import { embeddedSecrets, startEmbedded } from '../../server/models/embedded.js'
+import { startEmbedded } from '../../server/models/embedded.js'
+import { embeddedSecrets } from '../../server/models/secrets.js'
 
 type Member = ChildProcessByStdio<Writable, Readable, null>
 

@@ -3,7 +3,7 @@ import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import { openMailbox } from '../_helpers/mailbox.js'
 import { refused } from '../_helpers/problem.js'
-import { serviceForFile } from '../_helpers/service.js'
+import { serviceForFile, startTestService } from '../_helpers/service.js'
 import { claimsOf, idOf } from '../_helpers/tokens.js'
 
 const mailbox = await openMailbox()
@@ -181,6 +181,37 @@ test('of two requests within a minute one letter goes out, and requests in vain 
   t.is((await ask({ username, email })).status, 200)
   await mailed()
   t.is(mailbox.letters.filter(({ to }) => to?.[0]?.address === email).length, 1)
+})
+
+test('within an hour 5 letters go out to a person, then silently none', async t => {
+  const email = newEmail()
+  const { username, token } = await service.signUp('ROLE_CLIENT', { email })
+  const { attempts, subjects } = service.registry
+  const askAgain = async () => {
+    // As if a minute had passed.
+    await attempts.clear([subjects.mails('minute', 'recovery', idOf(token))])
+    t.is((await ask({ username, email })).status, 200)
+  }
+  for (let i = 0; i < 5; i++) {
+    await askAgain()
+    await mailbox.nextLetter(email)
+  }
+  await askAgain()
+  await mailed()
+  t.is(mailbox.letters.filter(({ to }) => to?.[0]?.address === email).length, 5)
+})
+
+test('AUTH_RECOVERY_EMAIL=any sends the key to whatever address is given, to people who exist', async t => {
+  const other = await startTestService(t, { SMTP_URL: mailbox.url, AUTH_RECOVERY_EMAIL: 'any' })
+  const { username } = await other.signUp('ROLE_CLIENT', { email: newEmail() })
+  const [any, nobodys] = [newEmail(), newEmail()]
+  const send = (query: Record<string, string>) => other.request('POST', '/forgotpasswords/sendkeybyemail', { query })
+  t.is((await send({ username: randomUUID(), email: nobodys })).status, 200)
+  t.is((await send({ username, email: any })).status, 200)
+  const key = /: ([2-9A-HJ-NP-Z]{8})$/m.exec((await mailbox.nextLetter(any)).text ?? '')?.[1] ?? ''
+  const login = await other.request('POST', '/forgotpasswords/loginbyusernameandkey', { query: { username, key } })
+  t.deepEqual(claimsOf(login.text).amr, ['otp'])
+  t.false(mailbox.letters.some(({ to }) => to?.[0]?.address === nobodys))
 })
 
 test('letters are in Portuguese unless English is asked for', async t => {
