@@ -117,7 +117,7 @@ interface Thread {
 /** Milliseconds that one unit of bcrypt's work took where this was written; only the first estimate rests on it. */
 const firstGuess = 0.06
 
-/** Starts the threads and returns the pool. Idle threads don't keep the process alive. */
+/** A pool whose threads start with the first jobs. Idle threads don't keep the process alive. */
 export function createHashing(options: HashingOptions): Hashing {
   const { cost, threads: size = availableParallelism(), limit = 1000, patience = 10_000, onWait, onFault } = options
   const threads = new Set<Thread>()
@@ -132,8 +132,6 @@ export function createHashing(options: HashingOptions): Hashing {
   let lastWaitMs = 0
   let averageMs = firstGuess * 2 ** cost
   let closed = false
-
-  for (let index = 0; index < size; index++) startThread()
 
   function startThread(): Thread {
     const worker = new Worker(new URL('./hashingworker.js', import.meta.url), { name: 'hashing' })

@@ -31,9 +31,9 @@ export interface GrpcClient {
   close(): void
 }
 
-/** Opens a client of the server at `host:port`. */
-export function openGrpc(target: string): GrpcClient {
-  const client = new Client(target, credentials.createInsecure())
+/** Opens a client of the server at `host:port`, without TLS unless told how. */
+export function openGrpc(target: string, channel = credentials.createInsecure()): GrpcClient {
+  const client = new Client(target, channel)
   return {
     call: (rpc, request, { token, metadata = {}, started, ...options } = {}) =>
       new Promise((resolve, reject) => {

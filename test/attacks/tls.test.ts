@@ -1,0 +1,147 @@
+/** Between gateway and server: who has no certificate, a wrong one, or one of another name; and a server that is none. */
+import { randomUUID } from 'node:crypto'
+import { mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { create } from '@bufbuild/protobuf'
+import { credentials, Server, ServerCredentials } from '@grpc/grpc-js'
+import test from 'ava'
+import { createRemoteTransport } from '../../gateway/remote.js'
+import { Users } from '../../proto/gen/auth/v1/users_pb.js'
+import { createAuthority } from '../_helpers/certificates.js'
+import { openGrpc, refusalOf } from '../_helpers/grpc.js'
+import { startTestService, type TestService } from '../_helpers/service.js'
+
+const authority = createAuthority('Authority')
+const impostor = createAuthority('Authority')
+const server = authority.issue({ name: 'auth-server', dnsNames: ['localhost'], addresses: ['127.0.0.1'] })
+
+let service: TestService
+const cleanUps: (() => Promise<void>)[] = []
+test.before(async () => {
+  const hooks = { teardown: (work: () => Promise<void>) => void cleanUps.push(work) }
+  const folder = await mkdtemp(join(tmpdir(), 'auth-test-'))
+  hooks.teardown(() => rm(folder, { recursive: true, force: true }))
+  const files = { AUTH_TLS_CERT: server.cert, AUTH_TLS_KEY: server.key, AUTH_TLS_CA: authority.certificate }
+  const env: Record<string, string> = {}
+  for (const [name, content] of Object.entries(files)) {
+    env[name] = join(folder, name)
+    await writeFile(env[name], content)
+  }
+  service = await startTestService(hooks, env)
+})
+test.after.always(async () => {
+  for (const work of cleanUps.reverse()) await work()
+})
+
+/** What becomes of a wrong login, and from which address it came in the eyes of the server. */
+async function outcome(channel = credentials.createInsecure()): Promise<string> {
+  const client = openGrpc(service.grpc, channel)
+  const requestId = randomUUID()
+  const metadata = { 'x-forwarded-for': '10.9.9.9', 'x-request-id': requestId }
+  const request = { username: requestId, password: 'not the password' }
+  try {
+    const reason = await client.call(Users.method.login, request, { metadata, deadline: Date.now() + 3000 }).then(
+      () => 'OK',
+      error => refusalOf(error).info?.reason ?? 'no connection',
+    )
+    if (reason !== 'INVALID_CREDENTIALS') return reason
+    const [event] = await service.registry.audit.list({ limit: 1 })
+    return event?.address === '10.9.9.9' && event.request_id === requestId ? 'believed' : String(event?.address)
+  } finally {
+    client.close()
+  }
+}
+
+const presenting = ({ cert, key }: { cert: Buffer; key: Buffer }) =>
+  credentials.createSsl(authority.certificate, key, cert)
+
+test.serial('nobody speaks to the server without a certificate from its authority', async t => {
+  t.is(await outcome(), 'no connection')
+  t.is(await outcome(credentials.createSsl(authority.certificate)), 'no connection')
+  t.is(await outcome(presenting(impostor.issue({ name: 'auth-gateway', dnsNames: ['auth-gateway'] }))), 'no connection')
+  t.is(
+    await outcome(presenting(authority.issue({ name: 'auth-gateway', until: new Date(Date.now() - 86_400_000) }))),
+    'no connection',
+  )
+})
+
+test.serial('only a gateway may say for whom it speaks, wherever the caller is', async t => {
+  t.is(await outcome(presenting(authority.issue({ name: 'auth-gateway' }))), 'believed')
+  t.is(await outcome(presenting(authority.issue({ name: 'x', dnsNames: ['auth-gateway'] }))), 'believed')
+  // The address is one of AUTH_TRUSTED_PROXIES: without a certificate it would do.
+  for (const options of [
+    { name: 'some-app' },
+    { name: 'auth-gateway.attacker.example' },
+    { name: 'xauth-gateway' },
+    { name: 'auth-gateway,' },
+    { name: '', dnsNames: ['app'] },
+    { name: 'app', dnsNames: ['app, DNS:auth-gateway'] },
+    { name: 'app', uris: ['auth-gateway'] },
+    { name: 'app', uris: ['x:y, DNS:auth-gateway'] },
+  ]) {
+    t.is(await outcome(presenting(authority.issue(options))), '127.0.0.1', JSON.stringify(options))
+  }
+})
+
+test.serial('a gateway gives no token to a server that it can’t know', async t => {
+  const given: string[] = []
+  for (const [name, { cert, key }, told] of [
+    ['another authority', impostor.issue({ name: 'auth-server', addresses: ['127.0.0.1'] }), false],
+    ['another name', authority.issue({ name: 'auth-server', dnsNames: ['elsewhere.example.org'] }), false],
+    [
+      'expired',
+      authority.issue({ name: 'x', addresses: ['127.0.0.1'], until: new Date(Date.now() - 86_400_000) }),
+      false,
+    ],
+    ['the right one', server, true],
+  ] as const) {
+    const fake = new Server()
+    const bytes = (value: Buffer) => value
+    const method = {
+      path: '/auth.v1.Users/GetMe',
+      requestStream: false,
+      responseStream: false,
+      requestSerialize: bytes,
+      requestDeserialize: bytes,
+      responseSerialize: bytes,
+      responseDeserialize: bytes,
+    } as const
+    fake.addService(
+      { getMe: method },
+      {
+        getMe: (call: { metadata: { get(name: string): unknown[] } }, answer: (error: null, value: Buffer) => void) => {
+          given.push(`${name} ${call.metadata.get('authorization')[0]}`)
+          answer(null, Buffer.alloc(0))
+        },
+      },
+    )
+    const port = await new Promise<number>((resolve, reject) =>
+      fake.bindAsync(
+        '127.0.0.1:0',
+        ServerCredentials.createSsl(null, [{ cert_chain: cert, private_key: key }]),
+        (error, bound) => (error ? reject(error) : resolve(bound)),
+      ),
+    )
+    const gateway = authority.issue({ name: 'auth-gateway' })
+    const transport = createRemoteTransport({
+      target: `127.0.0.1:${port}`,
+      tls: { ca: authority.certificate, ...gateway },
+    })
+    const call = transport.unary(
+      Users.method.getMe,
+      undefined,
+      2000,
+      { authorization: 'Bearer secret' },
+      create(Users.method.getMe.input),
+    )
+    const answered = await call.then(
+      () => true,
+      () => false,
+    )
+    t.is(answered, told, name)
+    transport.close()
+    fake.forceShutdown()
+  }
+  t.deepEqual(given, ['the right one Bearer secret'])
+})
