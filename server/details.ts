@@ -1,6 +1,6 @@
 import { create, type DescMessage, type MessageInitShape } from '@bufbuild/protobuf'
-import { BadRequestSchema, ErrorInfoSchema, RetryInfoSchema } from '../proto/gen/google/rpc/error_details_pb.js'
 import { Reason } from '../proto/gen/auth/v1/reason_pb.js'
+import { BadRequestSchema, ErrorInfoSchema, RetryInfoSchema } from '../proto/gen/google/rpc/error_details_pb.js'
 import type { Refusal } from './refusal.js'
 
 /** `domain` of every `google.rpc.ErrorInfo`. */

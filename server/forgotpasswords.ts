@@ -1,7 +1,7 @@
 import { timingSafeEqual } from 'node:crypto'
 import type { ForgotPasswords as ForgotPasswordsService } from '../proto/gen/auth/v1/forgotpasswords_pb.js'
-import type { Answer } from '../proto/gen/auth/v1/records_pb.js'
 import { Reason } from '../proto/gen/auth/v1/reason_pb.js'
+import type { Answer } from '../proto/gen/auth/v1/records_pb.js'
 import type { Implementation } from './call.js'
 import { traces } from './caller.js'
 import type { StoredAnswer } from './models/question.js'
@@ -96,7 +96,11 @@ export function createForgotPasswordsService(deps: UsersDeps): Implementation<ty
       const own = target?.id === caller.person.id
       if (!own && !caller.admin) refuse(Reason.ACCESS_DENIED)
       const { newPassword } = required({ newPassword: request.newPassword })
-      const words = target && { ...target, institution: target.institution ?? undefined, email: target.email ?? undefined }
+      const words = target && {
+        ...target,
+        institution: target.institution ?? undefined,
+        email: target.email ?? undefined,
+      }
       const problem = checkPassword(newPassword, words ?? {}, policy)
       if (problem) {
         refuse(Reason.INVALID_PASSWORD, { text: problem, fields: [{ field: 'newPassword', message: problem }] })
@@ -126,7 +130,10 @@ export function createForgotPasswordsService(deps: UsersDeps): Implementation<ty
       if (!own && !caller.admin && target) refuse(Reason.ACCESS_DENIED)
       const text = given?.answer ?? ''
       const questionId = given?.forgotpasswordquestionsid
-      required({ answer: answerKey(text.slice(0, 2 * longestAnswer)), forgotpasswordquestionsid: questionId?.toString() })
+      required({
+        answer: answerKey(text.slice(0, 2 * longestAnswer)),
+        forgotpasswordquestionsid: questionId?.toString(),
+      })
       if (text.length > longestAnswer) {
         const fields = [{ field: 'answer', message: `Use at most ${longestAnswer} characters.` }]
         refuse(Reason.MALFORMED_REQUEST, { fields })

@@ -17,6 +17,7 @@ import { StatusSchema } from '../proto/gen/google/rpc/status_pb.js'
 import type { Call } from './call.js'
 import { type Calls, services } from './calls.js'
 import { detailsOf } from './details.js'
+import type { Log } from './log.js'
 import type { FieldViolation, Refusal } from './refusal.js'
 
 /** Largest message that is taken, in bytes. */
@@ -33,7 +34,7 @@ export interface GrpcServer {
 }
 
 /** Mounts all RPCs on grpc-js, with health checking (grpc.health.v1) and reflection. */
-export function createGrpcServer(deps: { calls: Calls } & Trust): GrpcServer {
+export function createGrpcServer(deps: { calls: Calls; log: Log } & Trust): GrpcServer {
   const server = new Server({
     'grpc.max_receive_message_length': largestMessage,
     'grpc.max_send_message_length': 4 * 1024 * 1024,
@@ -85,7 +86,7 @@ export function createGrpcServer(deps: { calls: Calls } & Trust): GrpcServer {
     async listen({ host, port }, credentials) {
       const target = host.includes(':') ? `[${host}]:${port}` : `${host}:${port}`
       const bound = await promisify(server.bindAsync).call(server, target, credentials)
-      addReflection(server).catch(() => {})
+      addReflection(server).catch(error => deps.log.error({ err: error }, 'reflection is not available'))
       return bound
     },
     setServing(serving) {

@@ -28,7 +28,14 @@ export function createInProcessTransport(calls: Calls): Transport {
       try {
         const response = await calls.run(method as DescMethodUnary, create(method.input, message), call)
         const none = new Headers()
-        return { stream: false, service: method.parent, method, header: none, trailer: none, message: response } as never
+        return {
+          stream: false,
+          service: method.parent,
+          method,
+          header: none,
+          trailer: none,
+          message: response,
+        } as never
       } catch (error) {
         const refusal = error as Refusal
         throw new ConnectError(refusal.message, refusal.code, undefined, detailsOf(refusal, call.requestId) as never)

@@ -2,11 +2,11 @@ import { randomInt } from 'node:crypto'
 import { chmod, mkdir, writeFile } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import type { AuditEvent } from './models/audit.js'
+import { adminPasswordFile } from './models/located.js'
 import { migrate } from './models/migrate.js'
 import { publishLead } from './models/signingkey.js'
 import { nicknameKey, questionKey, usernameKey } from './names.js'
 import { checkPassword, createPasswordPolicy, type Passwords, preparePassword } from './passwords.js'
-import { adminPasswordFile } from './models/located.js'
 import type { Registry } from './registry.js'
 import type { Settings } from './settings.js'
 
@@ -44,7 +44,10 @@ export interface Installation {
  */
 export async function install(
   registry: Registry,
-  settings: Pick<Settings, 'adminUsername' | 'adminPassword' | 'dataDir' | 'tokenTtl' | 'passwordMinLength' | 'passwordDenylist'>,
+  settings: Pick<
+    Settings,
+    'adminUsername' | 'adminPassword' | 'dataDir' | 'tokenTtl' | 'passwordMinLength' | 'passwordDenylist'
+  >,
   passwords: Pick<Passwords, 'hash'>,
   actor: string,
 ): Promise<Installation> {

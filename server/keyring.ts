@@ -1,6 +1,5 @@
-import type { Key } from '../proto/gen/auth/v1/users_pb.js'
 import type { MessageInitShape } from '@bufbuild/protobuf'
-import type { KeySchema } from '../proto/gen/auth/v1/users_pb.js'
+import type { Key, KeySchema } from '../proto/gen/auth/v1/users_pb.js'
 import type { SigningKey, SigningKeys } from './models/signingkey.js'
 
 /** Milliseconds after which the keys are read again. Less than the lead with which keys are published. */
@@ -62,6 +61,8 @@ export function createKeyring(keys: Pick<SigningKeys, 'all'>, now: () => number 
       return held.find(key => key.kid === kid)
     },
     published: async () =>
-      (await fresh()).map(({ kid, publicJwk }) => ({ ...publicJwk, kid, use: 'sig', alg: 'ES256' }) satisfies Partial<Key>),
+      (await fresh()).map(
+        ({ kid, publicJwk }) => ({ ...publicJwk, kid, use: 'sig', alg: 'ES256' }) satisfies Partial<Key>,
+      ),
   }
 }

@@ -1,6 +1,6 @@
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
-import { collectDefaultMetrics, Counter, Gauge, Histogram, Registry } from 'prom-client'
+import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client'
 import { Reason } from '../proto/gen/auth/v1/reason_pb.js'
 import type { Observe } from './calls.js'
 import type { HashingStats } from './hashing.js'

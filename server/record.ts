@@ -6,7 +6,11 @@ import type { Person } from './models/user.js'
 import type { Vault } from './vault.js'
 
 /** The record of a person with what this caller may see of it; absent fields stay absent. */
-export function toRecord(person: Person, caller: Pick<Caller, 'person' | 'admin'>, vault: Vault): MessageInitShape<typeof UserSchema> {
+export function toRecord(
+  person: Person,
+  caller: Pick<Caller, 'person' | 'admin'>,
+  vault: Vault,
+): MessageInitShape<typeof UserSchema> {
   const viewer = caller.person
   const own = viewer.id === person.id
   const colleague =

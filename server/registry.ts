@@ -3,13 +3,13 @@ import { createAttempts, createSubjects } from './models/attempt.js'
 import { createAudit } from './models/audit.js'
 import { openDatabase } from './models/database.js'
 import { createLetters } from './models/letter.js'
+import { type Located, locateDatabase } from './models/located.js'
 import { createMailedKeys } from './models/mailedkey.js'
 import { createOrganizations } from './models/organization.js'
 import { createQuestions } from './models/question.js'
 import { createSignIns } from './models/signin.js'
 import { createSigningKeys } from './models/signingkey.js'
 import { createUsers } from './models/user.js'
-import { type Located, locateDatabase } from './models/located.js'
 import type { Settings } from './settings.js'
 import { createVault } from './vault.js'
 
@@ -20,7 +20,10 @@ export type Registry = Awaited<ReturnType<typeof openRegistry>>
  * Opens the registry in the database that `DATABASE_URL` names, or in the embedded one. `connections` bounds the pool.
  * Nothing is migrated yet.
  */
-export async function openRegistry(settings: Settings, options: { log: Log; connections?: number; at?: Promise<Located> }) {
+export async function openRegistry(
+  settings: Settings,
+  options: { log: Log; connections?: number; at?: Promise<Located> },
+) {
   const { url, masterKey, release } = await (options.at ?? locateDatabase(settings, options.log))
   const database = openDatabase(url, options.connections)
   const vault = createVault(masterKey)

@@ -1,18 +1,18 @@
 import { ServerCredentials } from '@grpc/grpc-js'
-import { type Gateway, createGateway } from '../gateway/http.js'
+import { createGateway, type Gateway } from '../gateway/http.js'
 import { createCallers } from './caller.js'
 import { createCalls } from './calls.js'
 import { createForgotPasswordsService } from './forgotpasswords.js'
 import { createGrpcServer } from './grpc.js'
 import { createHashing } from './hashing.js'
 import { createInProcessTransport } from './inprocess.js'
-import { install, type Installation } from './installation.js'
+import { type Installation, install } from './installation.js'
 import { createKeyring } from './keyring.js'
 import type { Log } from './log.js'
 import { startMail } from './mail/post.js'
 import { chooseLocale } from './mail/texts.js'
-import { createMetrics } from './metrics.js'
 import { startMaintenance } from './maintenance.js'
+import { createMetrics } from './metrics.js'
 import type { Located } from './models/located.js'
 import { createPasswordPolicy, createPasswords } from './passwords.js'
 import { openRegistry } from './registry.js'
@@ -88,12 +88,15 @@ export async function startService(settings: Settings, log: Log, at?: Promise<Lo
     const maintenance = startMaintenance(registry, settings, log)
     undo.push(async () => maintenance.stop())
 
-    const grpc = createGrpcServer({ calls, ...settings })
+    const grpc = createGrpcServer({ calls, log, ...settings })
     const grpcPort = await grpc.listen(settings.grpcAddress, credentialsOf(settings))
     undo.push(() => grpc.close(grace))
     const beating = setInterval(() => {
       const answer = registry.database.run({ name: 'pulse', text: 'SELECT 1' }, [])
-      answer.then(() => grpc.setServing(true), () => grpc.setServing(false))
+      answer.then(
+        () => grpc.setServing(true),
+        () => grpc.setServing(false),
+      )
     }, pulse)
     undo.push(async () => clearInterval(beating))
     const addresses: { grpc: Address; http?: Address; metrics?: Address } = {

@@ -24,7 +24,10 @@ export function startMail(
 
   const tellOwner =
     <K extends 'password-changed' | 'recovery-login'>(kind: K) =>
-    async ({ parameters: { userId, at, address } }: { parameters: { userId: number; at: string; address: string } }, locale: Locale) => {
+    async (
+      { parameters: { userId, at, address } }: { parameters: { userId: number; at: string; address: string } },
+      locale: Locale,
+    ) => {
       const person = await users.byId(userId)
       if (!person?.email) return 'unwanted'
       return { to: person.email, ...writeLetter(kind, locale, { username: person.username, at, address }) }
