@@ -164,6 +164,18 @@ test('what fails leaves no event, and what can’t be recorded doesn’t happen'
   await service.login(username)
   await sql(service, 'ALTER TABLE letters DROP CONSTRAINT broken')
 
+  // At the very end of the transaction, when the event is written already.
+  await sql(service, `CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'too late'; END $$`)
+  await sql(
+    service,
+    `CREATE CONSTRAINT TRIGGER late AFTER UPDATE OF token_generation ON users DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW EXECUTE FUNCTION fail()`,
+  )
+  const late = await count()
+  t.is((await change()).json.reason, 'INTERNAL')
+  t.is(await count(), late)
+  await sql(service, 'DROP TRIGGER late ON users')
+
   await sql(
     service,
     `ALTER TABLE audit_events ADD CONSTRAINT broken CHECK (action NOT IN ('user.change-password', 'session.login', 'user.sign-up', 'user.save-answer')) NOT VALID`,
@@ -193,6 +205,12 @@ test('an insider who alters, deletes, reorders, inserts or cuts off events is fo
   const last = events
   const swap = (column: string) =>
     `UPDATE audit_events a SET ${column} = b.${column} FROM kept b WHERE (a.id, b.id) IN ((4, 5), (5, 4))`
+  const computeAnew = `DO $$ DECLARE e audit_events; previous bytea := ''; BEGIN
+    FOR e IN SELECT * FROM audit_events ORDER BY id LOOP
+      previous := audit_hash(e, previous);
+      UPDATE audit_events SET hash = previous WHERE id = e.id;
+    END LOOP;
+    UPDATE audit_head SET hash = previous; END $$`
   const deeds: Record<string, [string[], number]> = {
     'alters the action': [[`UPDATE audit_events SET action = 'session.login' WHERE id = 4`], 4],
     'alters the outcome': [[`UPDATE audit_events SET outcome = 'refused' WHERE id = 4`], 4],
@@ -242,6 +260,7 @@ test('an insider who alters, deletes, reorders, inserts or cuts off events is fo
       ],
       last + 1,
     ],
+    'deletes the first and computes all hashes anew': [['DELETE FROM audit_events WHERE id = 1', computeAnew], 1],
     'slips one in before the first': [
       [
         `INSERT INTO audit_events SELECT 0, at, action, outcome, reason, actor, actor_id, subject_id, object, address, request_id, hash FROM kept WHERE id = 4`,
@@ -264,6 +283,7 @@ test('an insider who alters, deletes, reorders, inserts or cuts off events is fo
     found[name] = (await registry.audit.verify()).broken
     wanted[name] = String(broken)
     await sql(service, 'TRUNCATE audit_events')
+    await sql(service, 'UPDATE audit_head SET (id, hash) = (SELECT id, hash FROM kept ORDER BY id DESC LIMIT 1)')
     await sql(service, 'INSERT INTO audit_events SELECT * FROM kept')
     t.is((await registry.audit.verify()).broken, undefined)
   }

@@ -227,6 +227,8 @@ test('a token is good for nothing after a password update, a suspension or a rev
     suspension: token => registry.database.transact(transaction => registry.users.suspend(idOf(token), transaction)),
     revocation: token =>
       registry.database.transact(transaction => registry.users.revokeTokens(idOf(token), transaction)),
+    'suspension by hand': token =>
+      registry.database.sequelize.query(`UPDATE users SET suspended = true WHERE id = ${idOf(token)}`),
     deletion: token => registry.database.sequelize.query(`DELETE FROM users WHERE id = ${idOf(token)}`),
   }
   for (const [name, act] of Object.entries(acts)) {

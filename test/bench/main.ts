@@ -43,6 +43,8 @@ interface Result extends Row {
   /** Least and greatest ratio (or value, without a floor) of a round. */
   readonly spread: readonly [number, number]
   readonly met?: boolean
+  /** How many requests a percentile rests on. */
+  readonly requests?: number
 }
 
 async function main(): Promise<void> {
@@ -50,13 +52,23 @@ async function main(): Promise<void> {
   const names = options.scenario ?? Object.keys(scenarios).filter(name => scenarios[name]!.byDefault !== false)
   for (const name of names) if (!scenarios[name]) throw new Error(`There is no scenario ${name}.\n\n${usage}`)
   const rounds = options.quick ? 2 : Number(options.rounds)
+  if (!Number.isInteger(rounds) || rounds < 1) throw new Error('--rounds is a whole number from 1 on')
   const scale = options.quick ? 0.1 : 1
 
   const folder = await mkdtemp(join(tmpdir(), 'auth-bench-'))
   await chmod(folder, 0o755)
   const log = { info() {}, warn: (text: string) => console.error(text) }
   const embedded = await startEmbedded({ dataDir: join(folder, 'database'), log })
-  process.once('SIGINT', () => process.exit(130))
+  let cleaned: Promise<void> | undefined
+  const clean = () => {
+    cleaned ??= (async () => {
+      await stopAll()
+      await embedded.stop()
+      await rm(folder, { recursive: true, force: true })
+    })()
+    return cleaned
+  }
+  process.once('SIGINT', () => clean().finally(() => process.exit(130)))
   const machine = { cores: availableParallelism(), model: cpus()[0]?.model, memory: totalmem(), node: process.version }
   const record = {
     at: new Date().toISOString(),
@@ -81,9 +93,7 @@ async function main(): Promise<void> {
       writeFileSync(options.out, `${JSON.stringify(record, null, 2)}\n`)
     }
   } finally {
-    await stopAll()
-    await embedded.stop()
-    await rm(folder, { recursive: true, force: true })
+    await clean()
   }
   // A goal that isn't met is a finding; a wrong answer makes the figures worthless.
   if (failed) process.exitCode = 1
@@ -146,6 +156,7 @@ function evaluate(row: Row, samples: Samples): Result {
     value,
     ...(floorValue !== undefined && { floorValue, ratio: ratio! }),
     spread: [Math.min(...each), Math.max(...each)],
+    ...(pooled && { requests: timesIn(row.figure, subject).length }),
     ...(row.goal && { met: 'least' in row.goal ? judged >= row.goal.least : judged <= row.goal.most }),
   }
 }
@@ -153,12 +164,12 @@ function evaluate(row: Row, samples: Samples): Result {
 /** A figure of several samples: a percentile of everything in them, or the figure of the only one. */
 function figureOf(figure: string, samples: readonly Sample[]): number {
   const percent = percentileIn(figure)
-  if (percent === undefined) return samples[0]!.figures[figure]!
-  const of = figure.startsWith('refusal') ? 'refusals' : 'latencies'
-  return percentile(
-    samples.flatMap(sample => sample[of] ?? []),
-    percent,
-  )
+  return percent === undefined ? samples[0]!.figures[figure]! : percentile(timesIn(figure, samples), percent)
+}
+
+function timesIn(figure: string, samples: readonly Sample[]): number[] {
+  const kind = figure.startsWith('refusal') ? 'refusals' : 'latencies'
+  return samples.flatMap(sample => sample[kind] ?? [])
 }
 
 function percentileIn(figure: string): number | undefined {
@@ -243,5 +254,10 @@ function short(value: number): string {
   return value >= 100 ? String(Math.round(value)) : value.toPrecision(3)
 }
 
-await main()
-process.exit()
+main().then(
+  () => process.exit(),
+  error => {
+    console.error(error)
+    process.exit(1)
+  },
+)

@@ -1,4 +1,5 @@
 /** What is measured: segments that take turns within a round, and the ratios between them. */
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { Job, Report } from './load.js'
 import type { Door, Operation, World } from './operations.js'
 import { accountsOf, holdersOf, password, usernameOf } from './people.js'
@@ -207,86 +208,62 @@ async function mix(bench: Bench): Promise<Prepared> {
 }
 
 async function logins(bench: Bench): Promise<Prepared> {
-  const services = { 10: await serviceOn(bench, 1000, 10), 12: await serviceOn(bench, 1000, 12) }
   const floor = await startFloor('bcrypt')
   const [load, lightLoad] = [startLoad(), startLoad()]
   const segments: Record<string, Segment> = {}
   const rows: Row[] = []
+  /** Logins a second, as last measured at cost 10. */
+  let capacity = 30
 
-  const storm = (cost: 10 | 12, seconds: number): Job => {
-    const { service, world } = services[cost]
-    return { world, door: 'http', port: service.http, mix: { login: 1 }, connections: 200, seconds }
-  }
-  const beside = (cost: 10 | 12, seconds: number): Job => {
-    const { service, world } = services[cost]
-    return { world, door: 'http', port: service.http, mix: { me: 1 }, connections: 64, rate: 50, seconds }
-  }
-  const settle = async <T>(sample: T) => {
-    // Hashes that nobody waits for any more can't be stopped.
-    await new Promise(done => setTimeout(done, 600))
-    return sample
-  }
-
-  segments['me alone'] = scale => segment(lightLoad, [services[10].service], beside(10, 20))(scale)
   for (const cost of [10, 12] as const) {
-    const { service, world } = services[cost]
+    const { service, world } = await serviceOn(bench, 1000, cost)
+    const common = { world, door: 'http', port: service.http } as const
+    const storm = async (seconds: number, scale: number) => {
+      const job = { ...common, mix: { login: 1 }, connections: 200, seconds }
+      const { figures, errors } = await segment(load, [service], job)(scale)
+      return { figures: { ...figures, logins: figures.perSecond! }, errors: errors! }
+    }
+    const me = segment(lightLoad, [service], { ...common, mix: { me: 1 }, connections: 64, rate: 50, seconds: 20 })
+
+    if (cost === 10) segments['me alone'] = me
     segments[`bcrypt ${cost}`] = bcrypt(floor, cost, cost === 10 ? 4 : 6)
-    segments[`logins ${cost}`] = async scale =>
-      settle(await segment(load, [service], storm(cost, cost === 10 ? 4 : 7))(scale))
+    segments[`logins ${cost}`] = async scale => {
+      const sample = await storm(cost === 10 ? 4 : 7, scale)
+      if (cost === 10) capacity = sample.figures.logins
+      return settled(sample)
+    }
     segments[`me beside logins ${cost}`] = async scale => {
-      const logins = segment(load, [service], storm(cost, 21))(scale)
+      const logins = storm(21, scale)
       // Only once all of them wait.
-      await new Promise(done => setTimeout(done, 1000 * scale))
-      const me = await segment(lightLoad, [service], beside(cost, 20))(scale)
+      await sleep(1000 * scale)
+      const sample = await me(scale)
       const { figures, errors } = await logins
-      return settle({
-        ...me,
-        figures: { ...me.figures, logins: figures.perSecond! },
-        errors: { ...me.errors, ...errors },
+      return settled({
+        ...sample,
+        figures: { ...sample.figures, logins: figures.logins },
+        errors: { ...sample.errors, ...errors },
       })
     }
+    if (cost === 10) {
+      segments.overload = async scale => {
+        const job = { world, door: 'grpc', port: service.grpc, mix: { login: 1 }, connections: 400 } as const
+        const overload = { ...job, rate: Math.round(5 * capacity), seconds: 6, deadline: 2000 }
+        return settled(await segment(load, [service], overload)(scale))
+      }
+    }
+    const alone = { subject: `logins ${cost}`, floor: `bcrypt ${cost}` }
+    const beside = { subject: `me beside logins ${cost}`, floor: `logins ${cost}` }
     rows.push(
+      { ...alone, label: `logins, cost ${cost} ÷ bare bcrypt`, figure: 'perSecond', goal: { least: 0.95 } },
       {
-        label: `logins, cost ${cost} ÷ bare bcrypt`,
-        subject: `logins ${cost}`,
-        floor: `bcrypt ${cost}`,
-        figure: 'perSecond',
-        goal: { least: 0.95 },
-      },
-      {
+        ...beside,
         label: `me beside 200 logins, cost ${cost}`,
-        subject: `me beside logins ${cost}`,
         floor: 'me alone',
         figure: 'p99',
         goal: { most: 1.3 },
       },
-      {
-        label: `logins beside me, cost ${cost}`,
-        subject: `me beside logins ${cost}`,
-        floor: `logins ${cost}`,
-        figure: 'logins',
-        goal: { least: 0.95 },
-      },
+      { ...beside, label: `logins beside me, cost ${cost}`, figure: 'logins', goal: { least: 0.95 } },
     )
-    if (cost === 12) continue
-    segments.overload = async scale => {
-      const rate = Math.round(5 * capacity)
-      const job = { world, door: 'grpc', port: service.grpc, mix: { login: 1 }, connections: 400 } as const
-      return settle(await segment(load, [service], { ...job, rate, seconds: 6, deadline: 2000 })(scale))
-    }
-  }
-  // In one of the first segments of a round, whichever way round it goes.
-  let capacity = 30
-  const measure = segments['logins 10']!
-  segments['logins 10'] = async scale => {
-    const sample = await measure(scale)
-    capacity = sample.figures.perSecond!
-    return { ...sample, figures: { ...sample.figures, logins: capacity } }
-  }
-  const measure12 = segments['logins 12']!
-  segments['logins 12'] = async scale => {
-    const sample = await measure12(scale)
-    return { ...sample, figures: { ...sample.figures, logins: sample.figures.perSecond! } }
   }
   const overload = { subject: 'overload' }
   rows.push(
@@ -301,6 +278,12 @@ async function logins(bench: Bench): Promise<Prepared> {
     { ...overload, label: 'logins then past their deadline', figure: 'late', goal: { most: 0 } },
   )
   return { segments, rows }
+}
+
+/** Hashes that nobody waits for any more can't be stopped: the next segment begins when they are through. */
+async function settled<T>(sample: T): Promise<T> {
+  await sleep(600)
+  return sample
 }
 
 async function start(bench: Bench): Promise<Prepared> {

