@@ -1,12 +1,13 @@
+/** Standard deviations beyond which chance is no explanation: about once in a thousand million tests. */
+const beyondChance = 6
+
 /**
  * Tells whether two samples of times can be told apart, by either of two statistics in which outliers weigh nothing:
- * - the chance that a guess "the longer one is of the second kind" is right for a pair of them (Mann and Whitney), where
- *   0.5 is no knowledge; above 0.7 they are told apart;
- * - the share of one kind in the fastest quarter of all, where noise, which only ever adds time, blurs least; above
- *   0.78 they are told apart.
+ * - the chance that a guess "the longer one is of the second kind" is right for a pair of them (Mann and Whitney);
+ * - the share of one kind in the fastest quarter of all, where noise, which only ever adds time, blurs least.
  *
- * With 150 samples each, chance alone goes beyond either less than once in ten million tests, so a noisy machine isn't
- * taken for a leak; and a leak that matters, a hash or a query left out, goes far beyond them.
+ * Both are 0.5 where there is no difference, and the kinds are told apart where one of them is farther from that than
+ * chance explains: so a noisy machine isn't taken for a leak. More samples find smaller differences.
  */
 export function separation(some: readonly number[], others: readonly number[]) {
   let longer = 0
@@ -18,7 +19,11 @@ export function separation(some: readonly number[], others: readonly number[]) {
   const fastest = all.sort((a, b) => a.ms - b.ms).slice(0, Math.floor(all.length / 4))
   const ofFirst = fastest.filter(({ first }) => first).length / fastest.length
   const share = Math.max(ofFirst, 1 - ofFirst)
-  return { told: chance > 0.7 || share > 0.78, chance, share, gap: Math.abs(median(others) - median(some)) }
+  const [n, m] = [some.length, others.length]
+  const told =
+    chance - 0.5 > beyondChance * Math.sqrt((n + m + 1) / (12 * n * m)) ||
+    share - 0.5 > beyondChance * Math.sqrt((0.25 * 0.75) / fastest.length)
+  return { told, chance, share, gap: Math.abs(median(others) - median(some)) }
 }
 
 function median(values: readonly number[]): number {

@@ -36,18 +36,20 @@ function time(path: string, query: Record<string, string>): Promise<{ ms: number
 type Kind = { name: string; ask: (round: number) => Promise<{ ms: number; status: number }> }
 
 /** Times all kinds in every round, in another order each, and returns what they took. */
-async function measure(t: ExecutionContext, kinds: readonly Kind[], status: number): Promise<Map<string, number[]>> {
-  const times = new Map(kinds.map(({ name }) => [name, [] as number[]]))
-  for (let round = -5; round < rounds; round++) {
+async function measure(t: ExecutionContext, kinds: readonly Kind[], status: number, times = rounds) {
+  const taken = new Map(kinds.map(({ name }) => [name, [] as number[]]))
+  for (let round = -5; round < times; round++) {
+    // Nobody may come to ten failures.
+    if (round % 100 === 99 && times > rounds) await service.registry.database.sequelize.query('DELETE FROM attempts')
     const order = kinds.map(kind => ({ kind, place: Math.random() })).sort((a, b) => a.place - b.place)
     for (const { kind } of order) {
       const answer = await kind.ask(round + 5)
       if (answer.status !== status) t.fail(`${kind.name}: ${answer.status}`)
       // The first rounds warm up connections and statements.
-      if (round >= 0) times.get(kind.name)!.push(answer.ms)
+      if (round >= 0) taken.get(kind.name)!.push(answer.ms)
     }
   }
-  return times
+  return taken
 }
 
 /** Fails when any two kinds can be told apart by time. */
@@ -82,7 +84,7 @@ test.before(async () => {
 /** Somebody of a kind who hasn't failed ten times yet: 9 tries each, from the first half or the second. */
 const somebody = (kind: keyof typeof people, half: 0 | 1, round: number) => {
   const list = people[kind]
-  return list[half * (list.length / 2) + Math.floor(round / 9)]!.username
+  return list[half * (list.length / 2) + (Math.floor(round / 9) % (list.length / 2))]!.username
 }
 const nobody = () => `(11)9${randomInt(1000, 10_000)}-${randomInt(1000, 10_000)}`
 
@@ -114,6 +116,8 @@ test.serial('a wrong mailed key takes the same time for everybody and nobody', a
       { name: 'suspended', ask: round => ask(somebody('suspended', 0, round)) },
     ],
     422,
+    // Less is done here than for a password, so less would show.
+    400,
   )
   indistinguishable(t, times)
 })
