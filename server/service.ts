@@ -13,6 +13,7 @@ import { startMail } from './mail/post.js'
 import { chooseLocale } from './mail/texts.js'
 import { startMaintenance } from './maintenance.js'
 import { createMetrics } from './metrics.js'
+import { isUnreachable } from './models/database.js'
 import type { Located } from './models/located.js'
 import { createPasswordPolicy, createPasswords } from './passwords.js'
 import { openRegistry } from './registry.js'
@@ -60,6 +61,11 @@ export async function startService(settings: Settings, log: Log, at?: Promise<Lo
     if (installation.weakness) log.warn(`AUTH_ADMIN_PASSWORD is weak: ${installation.weakness}`)
 
     const keyring = createKeyring(registry.signingKeys)
+    // Better no start than one that lets nobody in.
+    await keyring.signer().catch(cause => {
+      if (isUnreachable(cause)) throw cause
+      throw new Error('AUTH_MASTER_KEY is not the key that this database was set up with.', { cause })
+    })
     const { issuer, audience, tokenTtl: ttl } = settings
     const tokens = createTokens({ keyring, issuer, audience, ttl })
     const deps: UsersDeps = {
