@@ -69,15 +69,23 @@ Examples:
   audit
     .command('verify')
     .description('Check that no event was altered, removed or slipped in. Exit code 1 names the first broken one.')
+    .addOption(
+      new Option('--known <link>', 'the newest link of an earlier check, id:hash, kept elsewhere').argParser(readLink),
+    )
     .addOption(jsonOption())
     .addHelpText('after', '\nExample:\n  $ auth-admin audit verify')
-    .action(async (options: { json?: boolean }) => {
-      const found = await withRegistry(({ registry }) => registry.audit.verify())
+    .action(async (options: { json?: boolean; known?: string }) => {
+      const found = await withRegistry(({ registry }) => registry.audit.verify(options.known))
       if (options.json) printJson(found)
       if (found.broken !== undefined)
         fail(`The record is broken at event ${found.broken} (${found.events} events there).`)
-      if (!options.json) say(`${found.events} events, all whole.`)
+      if (!options.json) say(`${found.events} events, all whole. Keep the newest link elsewhere: ${found.newest}`)
     })
+}
+
+function readLink(text: string): string {
+  if (!/^\d{1,18}:[\da-f]{64}$/.test(text)) throw new InvalidArgumentError('Give a link as `audit verify` prints it.')
+  return text
 }
 
 function withFilter(command: Command, limit: string): Command {

@@ -42,8 +42,12 @@ export interface Audit {
   append(event: AuditEvent, transaction?: Transaction): Promise<void>
   /** The newest events that fit, oldest first. */
   list(filter: AuditFilter): Promise<RecordedEvent[]>
-  /** Checks every link. Returns how many there are, and the id of the first broken or missing one. */
-  verify(): Promise<{ events: number; broken?: string }>
+  /**
+   * Checks every link. Returns how many there are, the newest as `id:hash`, and the id of the first broken or missing
+   * one. Whoever can write the database could also forge what follows; so keep the newest link elsewhere, and give it
+   * as `known` another time.
+   */
+  verify(known?: string): Promise<{ events: number; newest: string; broken?: string }>
 }
 
 const append: Statement = { name: 'audit-append', text: 'SELECT audit_append($1)' }
@@ -67,10 +71,11 @@ const verify: Statement = {
   ), broken AS (
     SELECT min(least(id, place)) AS id FROM links WHERE hash <> expected OR id <> place
   ), newest AS (SELECT coalesce(max(id), 0) AS id, count(*) AS events FROM audit_events)
-  SELECT newest.events, coalesce(broken.id, CASE
+  SELECT newest.events, head.id || ':' || encode(head.hash, 'hex') AS newest, coalesce(broken.id, CASE
       WHEN newest.id < head.id THEN newest.id + 1
       WHEN newest.id > head.id THEN head.id + 1
       WHEN head.id > 0 AND head.hash <> (SELECT hash FROM audit_events WHERE id = head.id) THEN head.id
+      WHEN $1::bigint > 0 AND NOT EXISTS (SELECT FROM audit_events WHERE id = $1 AND hash = $2) THEN $1
     END)::text AS broken
   FROM head, newest, broken`,
 }
@@ -90,9 +95,12 @@ export function createAudit(database: Database): Audit {
         filter.since ?? null,
         filter.limit,
       ]),
-    async verify() {
-      const [row] = await database.run<{ events: string; broken: string | null }>(verify, [])
-      return { events: Number(row?.events), ...(row?.broken == null ? {} : { broken: row.broken }) }
+    async verify(known = '0:') {
+      const [id, hash = ''] = known.split(':')
+      type Row = { events: string; newest: string; broken: string | null }
+      const [row] = await database.run<Row>(verify, [id, Buffer.from(hash, 'hex')])
+      const { events, newest, broken } = row!
+      return { events: Number(events), newest, ...(broken !== null && { broken }) }
     },
   }
 }

@@ -301,6 +301,28 @@ test('an event hidden under a tail of its own shows even after more were added',
   t.regex((failure as unknown as { stderr: string }).stderr, /broken at event 3\b/)
 })
 
+test('a past rewritten with fitting hashes, or cut off, shows to whoever kept a link of it', async t => {
+  const service = await startTestService(t)
+  for (let index = 0; index < 4; index++) await service.signUp('ROLE_CLIENT')
+  const { newest } = await service.registry.audit.verify()
+  await service.signUp('ROLE_CLIENT')
+  t.is((await service.registry.audit.verify(newest)).broken, undefined)
+  const id = Number(newest.split(':')[0])
+
+  await sql(service, `UPDATE audit_events SET address = '192.0.2.1' WHERE id = 3`)
+  const chained = `UPDATE audit_events SET hash = audit_hash(audit_events,
+    (SELECT hash FROM audit_events before WHERE before.id = audit_events.id - 1)) WHERE id = $id`
+  for (let each = 3; each <= id + 1; each++) await sql(service, chained.replace('$id', String(each)))
+  await sql(service, 'UPDATE audit_head SET hash = (SELECT hash FROM audit_events ORDER BY id DESC LIMIT 1)')
+  t.is((await service.registry.audit.verify()).broken, undefined)
+  t.is((await service.registry.audit.verify(newest)).broken, String(id))
+
+  await sql(service, `DELETE FROM audit_events WHERE id > 2`)
+  await sql(service, 'UPDATE audit_head SET (id, hash) = (SELECT id, hash FROM audit_events ORDER BY id DESC LIMIT 1)')
+  t.is((await service.registry.audit.verify()).broken, undefined)
+  t.is((await service.registry.audit.verify(newest)).broken, String(id))
+})
+
 test('a hundred events at once make one whole chain', async t => {
   const service = await startTestService(t)
   const second = await startTestService(t, { DATABASE_URL: service.env.DATABASE_URL! })
@@ -317,7 +339,9 @@ test('a hundred events at once make one whole chain', async t => {
       .catch(() => {})
   })
   await Promise.all(tries)
-  t.deepEqual(await service.registry.audit.verify(), { events: before + 100 })
+  const after = await service.registry.audit.verify()
+  t.is(after.events, before + 100)
+  t.is(after.broken, undefined)
   const list = await service.registry.audit.list(everything)
   t.deepEqual(
     list.map(({ id }) => Number(id)),
