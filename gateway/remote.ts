@@ -1,11 +1,4 @@
-import {
-  create,
-  type DescMessage,
-  type DescMethodUnary,
-  fromBinary,
-  type MessageShape,
-  toBinary,
-} from '@bufbuild/protobuf'
+import { create, type DescMessage, type DescMethodUnary, fromBinary, type Message, toBinary } from '@bufbuild/protobuf'
 import { Code, ConnectError, type Transport } from '@connectrpc/connect'
 import { Client, credentials, Metadata, type ServiceError } from '@grpc/grpc-js'
 import { StatusSchema } from '../proto/gen/google/rpc/status_pb.js'
@@ -55,27 +48,21 @@ export function createRemoteTransport({ target, tls }: RemoteOptions): RemoteTra
     header: HeadersInit | undefined,
     input: Parameters<typeof create<I>>[1],
   ): ReturnType<Transport['unary']> {
+    const { path, serialize, deserialize } = wireOf(method)
     return new Promise((resolve, reject) => {
       if (signal?.aborted) return reject(new ConnectError('The call was canceled.', Code.Canceled))
-      const responseHeader = new Headers()
-      const call = client.makeUnaryRequest<MessageShape<I>, MessageShape<O>>(
-        `/${method.parent.typeName}/${method.name}`,
-        message => Buffer.from(toBinary(method.input, message)),
-        bytes => fromBinary(method.output, bytes),
+      const call = client.makeUnaryRequest<Message, Message>(
+        path,
+        serialize,
+        deserialize,
         create(method.input, input),
         metadataOf(header),
         timeoutMs === undefined ? {} : { deadline: Date.now() + timeoutMs },
         (error, message) => {
           signal?.removeEventListener('abort', cancel)
           if (error) return reject(connectErrorOf(error))
-          resolve({
-            stream: false,
-            service: method.parent,
-            method,
-            header: responseHeader,
-            message: message as never,
-            trailer: new Headers(),
-          })
+          const { parent: service } = method
+          resolve({ stream: false, service, method, header: none, message: message as never, trailer: none })
         },
       )
       const cancel = () => call.cancel()
@@ -90,6 +77,31 @@ export function createRemoteTransport({ target, tls }: RemoteOptions): RemoteTra
     },
     close: () => client.close(),
   }
+}
+
+/** Headers and trailers of an answer: the services send none that matter beyond them. */
+const none = new Headers()
+
+/** How a method is called, made once for each. */
+interface Wire {
+  readonly path: string
+  readonly serialize: (message: Message) => Buffer
+  readonly deserialize: (bytes: Buffer) => Message
+}
+
+const wires = new Map<DescMethodUnary, Wire>()
+
+function wireOf(method: DescMethodUnary): Wire {
+  let wire = wires.get(method)
+  if (!wire) {
+    wire = {
+      path: `/${method.parent.typeName}/${method.name}`,
+      serialize: message => Buffer.from(toBinary(method.input, message)),
+      deserialize: bytes => fromBinary(method.output, bytes),
+    }
+    wires.set(method, wire)
+  }
+  return wire
 }
 
 function metadataOf(header: HeadersInit | undefined): Metadata {

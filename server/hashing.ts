@@ -29,8 +29,6 @@ export type Outcome<J extends Job> = J extends HashJob ? string : boolean
 /** What a thread reports of a job. */
 export interface Report {
   readonly result: string | boolean
-  /** How long the job itself took; a thread's own start isn't in it. */
-  readonly ms: number
 }
 
 /** Who wants something hashed, and until when. */
@@ -117,6 +115,12 @@ interface Thread {
 /** Milliseconds that one unit of bcrypt's work took where this was written; only the first estimate rests on it. */
 const firstGuess = 0.06
 
+/** Part of a wait that its estimate may be wrong by. */
+const doubt = 0.1
+
+/** Milliseconds that a call needs besides its hash: what is admitted must be answered in time. */
+const rest = 100
+
 /** A pool whose threads start with the first jobs. Idle threads don't keep the process alive. */
 export function createHashing(options: HashingOptions): Hashing {
   const { cost, threads: size = availableParallelism(), limit = 1000, patience = 10_000, onWait, onFault } = options
@@ -166,11 +170,11 @@ export function createHashing(options: HashingOptions): Hashing {
     return true
   }
 
-  function finish(thread: Thread, { result, ms }: Report): void {
+  function finish(thread: Thread, { result }: Report): void {
     const { task } = thread
     if (!task) return
-    // Weaker or stronger hashes from elsewhere would spoil the estimate.
-    if (task.job.cost === cost) averageMs += (ms - averageMs) / 8
+    // The way to the thread and back counts, too. Weaker or stronger hashes from elsewhere would spoil the estimate.
+    if (task.job.cost === cost) averageMs += (performance.now() - thread.startedAt - averageMs) / 8
     done++
     delete thread.task
     thread.worker.unref()
@@ -253,7 +257,7 @@ export function createHashing(options: HashingOptions): Hashing {
     const running = size - idle()
     // An idle thread takes any job: only so can a bad estimate mend.
     if (running + outstanding >= size) {
-      const late = estimate(account, jobs) - time
+      const late = estimate(account, jobs) * (1 + doubt) + rest - time
       if (late > 0) throw overloaded(late)
     }
     while (outstanding + jobs > limit) if (!makeRoom(account, jobs)) throw overloaded(averageMs)
