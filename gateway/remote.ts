@@ -34,6 +34,7 @@ export function createRemoteTransport({ target, tls }: RemoteOptions): RemoteTra
     tls ? credentials.createSsl(tls.ca, tls.key ?? null, tls.cert ?? null) : credentials.createInsecure(),
     {
       'grpc.service_config': JSON.stringify({ loadBalancingConfig: [{ round_robin: {} }] }),
+      'grpc.enable_channelz': 0,
       'grpc.keepalive_time_ms': 30_000,
       'grpc.keepalive_timeout_ms': 10_000,
       // A server that comes back is found within seconds, not minutes.

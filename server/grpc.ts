@@ -62,18 +62,10 @@ export function createGrpcServer(deps: { calls: Calls; log: Log } & Trust): Grpc
         responseDeserialize: bytes => fromBinary(method.output, bytes),
       }
       handlers[method.localName] = (incoming: Incoming, callback: sendUnaryData<Message>) => {
-        const gone = new AbortController()
-        let answered = false
-        // grpc-js calls a call cancelled when it has ended, too.
-        incoming.on('cancelled', () => answered || gone.abort())
-        const call = toCall(incoming, trusts, gone.signal)
-        const answer: typeof callback = (...given) => {
-          answered = true
-          callback(...given)
-        }
+        const call = toCall(incoming, trusts)
         deps.calls.run(method, incoming.request, call).then(
-          response => answer(null, response),
-          refusal => answer(toStatus(refusal, call.requestId)),
+          response => callback(null, response),
+          refusal => callback(toStatus(refusal, call.requestId)),
         )
       }
     }
@@ -159,20 +151,30 @@ function createTrust({ trustedProxies, gatewayNames }: Trust): (incoming: Incomi
   }
 }
 
-function toCall(incoming: Incoming, trusts: ReturnType<typeof createTrust>, signal: AbortSignal): Call {
+function toCall(incoming: Incoming, trusts: ReturnType<typeof createTrust>): Call {
   const metadata = incoming.metadata
   const text = (name: string) => metadata.get(name)[0]?.toString()
   const peer = peerAddress(incoming.getPeer())
   const believed = trusts(incoming, peer)
   const forwarded = believed ? text('x-forwarded-for') : undefined
   const requestId = believed ? text('x-request-id') : undefined
+  let gone: AbortController | undefined
   return {
     authorization: text('authorization'),
     address: forwarded && isIP(forwarded) ? forwarded : peer,
     acceptLanguage: text('accept-language'),
     requestId: requestId && /^[\w-]{1,64}$/.test(requestId) ? requestId : randomUUID(),
     malformedFields: readMalformedFields(text('x-malformed-fields')),
-    signal,
+    // Few calls ask for it, and it costs more than the rest of this.
+    get signal() {
+      if (!gone) {
+        const controller = new AbortController()
+        gone = controller
+        if (incoming.cancelled) controller.abort()
+        else incoming.on('cancelled', () => controller.abort())
+      }
+      return gone.signal
+    },
     deadline: Number(incoming.getDeadline()),
   }
 }

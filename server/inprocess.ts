@@ -7,6 +7,7 @@ import { readMalformedFields } from './grpc.js'
 import type { Refusal } from './refusal.js'
 
 const never = new AbortController().signal
+const none = new Headers()
 
 /**
  * The way from a gateway in the same process: calls are handed over as they are, without a socket or an encoding.
@@ -27,7 +28,6 @@ export function createInProcessTransport(calls: Calls): Transport {
       }
       try {
         const response = await calls.run(method as DescMethodUnary, create(method.input, message), call)
-        const none = new Headers()
         return {
           stream: false,
           service: method.parent,
