@@ -207,20 +207,19 @@ test.serial('every no takes the same time, also of weaker hashes and without any
   const pool = create({ cost: 10 })
   const weak = bcrypt.hashSync('secret', 6)
   const equal = bcrypt.hashSync('secret', 10)
-  const time = async (hash: string | undefined) => {
-    const times: number[] = []
-    for (let round = 0; round < 5; round++) {
+  const best = new Map<string | undefined, number>()
+  // In turns, and by the quickest of each, so that a busy machine is unjust to none.
+  for (let round = 0; round < 10; round++) {
+    for (const hash of [equal, undefined, weak]) {
       const before = performance.now()
       t.false(await pool.run({ kind: 'compare', text: 'wrong', hash, cost: 10 }, turn()))
-      times.push(performance.now() - before)
+      best.set(hash, Math.min(best.get(hash) ?? Number.POSITIVE_INFINITY, performance.now() - before))
     }
-    return Math.min(...times)
   }
-  await time(equal)
-  const expected = await time(equal)
   for (const hash of [undefined, weak]) {
-    const ratio = (await time(hash)) / expected
-    t.true(ratio > 0.75 && ratio < 1.35, `${ratio}`)
+    const ratio = best.get(hash)! / best.get(equal)!
+    // Without the comparison it would be near 0, with the weak one alone 0.06.
+    t.true(ratio > 0.6 && ratio < 1.6, `${ratio}`)
   }
 })
 
