@@ -57,7 +57,7 @@ Examples:
 async function createCheck(person: Person, settings: Settings): Promise<(password: string) => string | undefined> {
   const { checkPassword, createPasswordPolicy } = await import('../server/passwords.js')
   const { passwordMinLength: minLength, passwordDenylist: denylistFile } = settings
-  const policy = createPasswordPolicy({ minLength, ...(denylistFile && { denylistFile }) })
+  const policy = createPasswordPolicy({ minLength, denylistFile })
   const words = { ...person, institution: person.institution ?? undefined, email: person.email ?? undefined }
   return password => checkPassword(password, words, policy)
 }

@@ -26,3 +26,9 @@ export type Implementation<S extends DescService> = {
     call: Call,
   ) => Promise<MessageInitShape<S['method'][K]['output']>>
 }
+
+/** Fields that a gateway couldn't put into the request, as `field=message` pairs in the notation of a form. */
+export function readMalformedFields(header: string | undefined): FieldViolation[] {
+  if (!header) return []
+  return [...new URLSearchParams(header)].slice(0, 100).map(([field, message]) => ({ field, message }))
+}

@@ -2,9 +2,11 @@ import { timingSafeEqual } from 'node:crypto'
 import type { ForgotPasswords as ForgotPasswordsService } from '../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Reason } from '../proto/gen/auth/v1/reason_pb.js'
 import type { Answer } from '../proto/gen/auth/v1/records_pb.js'
-import type { Implementation } from './call.js'
+import type { Call, Implementation } from './call.js'
 import { traces } from './caller.js'
+import type { Transaction } from './models/database.js'
 import type { StoredAnswer } from './models/question.js'
+import type { Owner } from './models/user.js'
 import { answerKey, isEmailAddress, usernameKey } from './names.js'
 import { required } from './parameters.js'
 import { checkPassword } from './passwords.js'
@@ -25,6 +27,17 @@ const longestAnswer = 255
 export function createForgotPasswordsService(deps: UsersDeps): Implementation<typeof ForgotPasswordsService> {
   const { database, users, questions, mailedKeys, letters, signIns, audit } = deps
   const { callers, tokens, hashing, passwords, policy, chooseLocale } = deps
+
+  /** Queues a letter that tells people with an address what was done to their account, and from where. */
+  async function tellOwner(
+    kind: 'password-changed' | 'recovery-login',
+    { id: userId, email }: Pick<Owner, 'id' | 'email'>,
+    { address, acceptLanguage }: Call,
+    t: Transaction,
+  ): Promise<void> {
+    const parameters = { userId, at: new Date().toISOString(), address }
+    if (email) await letters.add({ kind, parameters }, chooseLocale(acceptLanguage), t)
+  }
 
   return {
     async findAllForgotPasswordQuestions() {
@@ -52,10 +65,7 @@ export function createForgotPasswordsService(deps: UsersDeps): Implementation<ty
           if (correct < answersNeeded || account.suspended) return attempt.fail(Reason.INVALID_ANSWERS)
           const event = attempt.success(account)
           await database.transact(async transaction => {
-            if (account.email) {
-              const parameters = { userId: account.id, at: new Date().toISOString(), address: call.address }
-              await letters.add({ kind: 'recovery-login', parameters }, chooseLocale(call.acceptLanguage), transaction)
-            }
+            await tellOwner('recovery-login', account, call, transaction)
             await signIns.succeed({ ...attempt, account }, call.address, event, { transaction })
           })
           return { token: await tokens.issue(account, startSession('kba')) }
@@ -78,9 +88,7 @@ export function createForgotPasswordsService(deps: UsersDeps): Implementation<ty
         const event = attempt.success(account)
         const spent = await database.transact(async transaction => {
           if (!(await mailedKeys.spend(id, 'recovery', typed, transaction))) return false
-          const parameters = { userId: id, at: new Date().toISOString(), address: call.address }
-          const locale = chooseLocale(call.acceptLanguage)
-          if (account.email) await letters.add({ kind: 'recovery-login', parameters }, locale, transaction)
+          await tellOwner('recovery-login', account, call, transaction)
           await signIns.succeed({ ...attempt, account }, call.address, event, { transaction })
           return true
         })
@@ -113,9 +121,7 @@ export function createForgotPasswordsService(deps: UsersDeps): Implementation<ty
         const generation = own ? caller.person.tokenGeneration : null
         const changed = await users.changePassword(target.id, hash, generation, t)
         if (!changed) refuse(Reason.INVALID_TOKEN)
-        const parameters = { userId: target.id, at: new Date().toISOString(), address: call.address }
-        const locale = chooseLocale(call.acceptLanguage)
-        if (changed.email) await letters.add({ kind: 'password-changed', parameters }, locale, t)
+        await tellOwner('password-changed', changed, call, t)
         const event = { action: 'user.change-password', outcome: 'ok', subject_id: target.id } as const
         await audit.append({ ...traces(call, caller.person), ...event }, t)
       })

@@ -14,11 +14,12 @@ import {
 } from '@grpc/grpc-js'
 import { HealthImplementation } from 'grpc-health-check'
 import { StatusSchema } from '../proto/gen/google/rpc/status_pb.js'
-import type { Call } from './call.js'
+import { type Call, readMalformedFields } from './call.js'
 import { type Calls, services } from './calls.js'
 import { detailsOf } from './details.js'
 import type { Log } from './log.js'
-import type { FieldViolation, Refusal } from './refusal.js'
+import type { Refusal } from './refusal.js'
+import { type Address, write } from './settings.js'
 
 /** Largest message that is taken, in bytes. */
 const largestMessage = 64 * 1024
@@ -26,7 +27,7 @@ const largestMessage = 64 * 1024
 /** The gRPC door. */
 export interface GrpcServer {
   /** Starts to listen and returns the port. */
-  listen(address: { host: string; port: number }, credentials: ServerCredentials): Promise<number>
+  listen(address: Address, credentials: ServerCredentials): Promise<number>
   /** Tells health checkers whether the service can answer. */
   setServing(serving: boolean): void
   /** Takes no new calls, lets those under way end for `grace` milliseconds, then cuts them. */
@@ -77,9 +78,8 @@ export function createGrpcServer(deps: { calls: Calls; log: Log } & Trust): Grpc
   health.addToServer(server)
 
   return {
-    async listen({ host, port }, credentials) {
-      const target = host.includes(':') ? `[${host}]:${port}` : `${host}:${port}`
-      const bound = await promisify(server.bindAsync).call(server, target, credentials)
+    async listen(address, credentials) {
+      const bound = await promisify(server.bindAsync).call(server, write(address), credentials)
       addReflection(server).catch(error => deps.log.error({ err: error }, 'reflection is not available'))
       return bound
     },
@@ -180,7 +180,7 @@ function toCall(incoming: Incoming, trusts: ReturnType<typeof createTrust>): Cal
 }
 
 /** The address in a peer such as `127.0.0.1:51000`, `[::1]:51000` or `::1:51000`. */
-export function peerAddress(peer: string): string {
+function peerAddress(peer: string): string {
   const host = peer.replace(/:\d+$/, '').replace(/^\[(.*)\]$/, '$1')
   return host.replace(/^::ffff:(?=\d+\.)/i, '')
 }
@@ -195,12 +195,6 @@ function toBlockList(blocks: readonly string[]): BlockList {
     else list.addSubnet(address, Number(bits), family)
   }
   return list
-}
-
-/** Fields that a gateway couldn't put into the request, as `field=message` pairs in the notation of a form. */
-export function readMalformedFields(header: string | undefined): FieldViolation[] {
-  if (!header) return []
-  return [...new URLSearchParams(header)].slice(0, 100).map(([field, message]) => ({ field, message }))
 }
 
 /** The same bytes, not a copy. */

@@ -1,9 +1,8 @@
 import { create, type DescMethodUnary } from '@bufbuild/protobuf'
 import { Code, ConnectError, type Transport } from '@connectrpc/connect'
-import type { Call } from './call.js'
+import { type Call, readMalformedFields } from './call.js'
 import type { Calls } from './calls.js'
 import { detailsOf } from './details.js'
-import { readMalformedFields } from './grpc.js'
 import type { Refusal } from './refusal.js'
 
 const never = new AbortController().signal

@@ -100,7 +100,7 @@ async function hashFor(
 ) {
   const policy = createPasswordPolicy({
     minLength: settings.passwordMinLength,
-    ...(settings.passwordDenylist && { denylistFile: settings.passwordDenylist }),
+    denylistFile: settings.passwordDenylist,
   })
   if (preparePassword(password) === undefined) throw new Error('AUTH_ADMIN_PASSWORD: leave out control characters.')
   const hash = await passwords.hash(password, 'password', { account: username, deadline: Number.POSITIVE_INFINITY })

@@ -3,7 +3,7 @@ import module from 'node:module'
 import { createLog } from './log.js'
 import { adminPasswordFile, locateDatabase } from './models/located.js'
 import type { Service } from './service.js'
-import { readSettings, type Settings } from './settings.js'
+import { readSettings, type Settings, write } from './settings.js'
 
 // Compiled code is kept for the next start, by versions of Node.js that can (22.8 and newer).
 ;(module as { enableCompileCache?: () => void }).enableCompileCache?.()
@@ -41,17 +41,15 @@ async function main(): Promise<void> {
 
 /** What a person needs to know first. */
 function greeting({ addresses, installation }: Service, settings: Settings): string {
-  const url = ({ host, port }: { host: string; port: number }) =>
-    host.includes(':') ? `[${host}]:${port}` : `${host}:${port}`
   const { password, administrator } = installation
   const admin = settings.adminUsername
   const made = adminPasswordFile(settings.dataDir)
   const file = existsSync(made) ? made : undefined
-  const http = addresses.http && `http://${url(addresses.http)}`
+  const http = addresses.http && `http://${write(addresses.http)}`
   const lines = [
-    `gRPC     ${url(addresses.grpc)}`,
+    `gRPC     ${write(addresses.grpc)}`,
     http && `HTTP     ${http}`,
-    addresses.metrics && `metrics  http://${url(addresses.metrics)}/metrics`,
+    addresses.metrics && `metrics  http://${write(addresses.metrics)}/metrics`,
     password && `admin    ${administrator}, password ${password.text} (kept in ${password.file})`,
     !password && `admin    ${admin}${file ? `, password kept in ${file}` : ''}`,
     http && file && `try      curl '${http}/users/login' -d username=${admin} --data-urlencode password@${file}`,

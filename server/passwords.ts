@@ -16,7 +16,10 @@ export interface PasswordPolicy {
 }
 
 /** The policy for new passwords. Throws when the file of common passwords, one a line, can't be read. */
-export function createPasswordPolicy(options: { minLength: number; denylistFile?: string }): PasswordPolicy {
+export function createPasswordPolicy(options: {
+  minLength: number
+  denylistFile?: string | undefined
+}): PasswordPolicy {
   return { minLength: options.minLength, denylist: createDenylist(options.denylistFile) }
 }
 

@@ -75,10 +75,7 @@ export async function startService(settings: Settings, log: Log, at?: Promise<Lo
       keyring,
       hashing,
       passwords,
-      policy: createPasswordPolicy({
-        minLength: settings.passwordMinLength,
-        ...(settings.passwordDenylist && { denylistFile: settings.passwordDenylist }),
-      }),
+      policy: createPasswordPolicy({ minLength: settings.passwordMinLength, denylistFile: settings.passwordDenylist }),
       chooseLocale: acceptLanguage => chooseLocale(acceptLanguage, settings.mailLocale),
     }
     const users = createUsersService(deps)
