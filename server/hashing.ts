@@ -1,5 +1,9 @@
 // Runs bcrypt on threads of low priority behind a bounded queue. It owns who waits for how long: accounts take turns,
 // and what can't be done in time is refused before any work is spent on it. It knows nothing of passwords.
+//
+// Threads of the lowest priority (niceness 19) leave calls that hash nothing undisturbed, but a machine that is busy
+// with other work may give them no processor time at all. A job that takes far too long is therefore taken away from
+// its thread and done once more by one of higher priority, and for a while such threads do the others, too.
 import { availableParallelism } from 'node:os'
 import { Worker } from 'node:worker_threads'
 import { Reason } from '../proto/gen/auth/v1/reason_pb.js'
@@ -108,9 +112,24 @@ interface Task {
 
 interface Thread {
   readonly worker: Worker
+  /** Whether it insists on a share of a busy machine. */
+  readonly firm: boolean
+  /** What it works on. */
   task?: Task
   startedAt: number
+  /** Whether its job was taken away from it before it was through. */
+  stuck: boolean
+  overdue?: NodeJS.Timeout
 }
+
+/** Niceness of threads (0 is that of other work, 19 the most yielding): as a rule, and where that is too yielding. */
+const niceness = { yielding: 19, firm: 5 }
+
+/** A job that takes so many times as long as the fastest of its kind lacks processor time. */
+const starving = 8
+
+/** Milliseconds that firm threads then do all jobs. */
+const firmFor = 30_000
 
 /** Milliseconds that one unit of bcrypt's work took where this was written; only the first estimate rests on it. */
 const firstGuess = 0.06
@@ -120,6 +139,9 @@ const doubt = 0.1
 
 /** Milliseconds that a call needs besides its hash: what is admitted must be answered in time. */
 const rest = 100
+
+/** Milliseconds of delay that mean nothing. */
+const hiccup = 100
 
 /** A pool whose threads start with the first jobs. Idle threads don't keep the process alive. */
 export function createHashing(options: HashingOptions): Hashing {
@@ -135,17 +157,23 @@ export function createHashing(options: HashingOptions): Hashing {
   let shed = 0
   let lastWaitMs = 0
   let averageMs = firstGuess * 2 ** cost
+  let fastestMs = Number.POSITIVE_INFINITY
+  /** Jobs taken away from their threads, waiting for another. */
+  const takenAway: Task[] = []
+  let firmUntil = 0
   let closed = false
 
-  function startThread(): Thread {
-    const worker = new Worker(new URL('./hashingworker.js', import.meta.url), { name: 'hashing' })
-    const thread: Thread = { worker, startedAt: 0 }
+  function startThread(firm: boolean): Thread {
+    const workerData = firm ? niceness.firm : niceness.yielding
+    const worker = new Worker(new URL('./hashingworker.js', import.meta.url), { name: 'hashing', workerData })
+    const thread: Thread = { worker, firm, startedAt: 0, stuck: false }
     threads.add(thread)
     worker.unref()
     worker.on('message', (report: Report) => finish(thread, report))
     worker.on('error', error => onFault?.(error))
     worker.on('exit', () => {
       threads.delete(thread)
+      clearTimeout(thread.overdue)
       thread.task?.reject(new Refusal(closed ? Reason.UNAVAILABLE : Reason.INTERNAL))
       // A new thread starts with the next job, so one that can't start refuses a job each time and never spins.
       startTasks()
@@ -154,32 +182,65 @@ export function createHashing(options: HashingOptions): Hashing {
   }
 
   function startTasks(): void {
-    for (const thread of threads) if (!thread.task && !startTask(thread)) return
-    while (threads.size < size && waiting > 0 && !closed) startTask(startThread())
+    while (running() < size && !closed) {
+      const task = takenAway.shift() ?? takeTask()
+      if (!task) return
+      startTask(freeThread(), task)
+    }
   }
 
-  function startTask(thread: Thread): boolean {
-    const task = takeTask()
-    if (!task) return false
+  function freeThread(): Thread {
+    const free = (firm: boolean) => {
+      const alike = [...threads].filter(thread => thread.firm === firm)
+      const idle = alike.find(thread => !thread.task && !thread.stuck)
+      return idle ?? (alike.length < size ? startThread(firm) : undefined)
+    }
+    // As fewer than `size` jobs run and a firm thread is never stuck, there is always one of those.
+    return (performance.now() < firmUntil ? undefined : free(false)) ?? free(true)!
+  }
+
+  function startTask(thread: Thread, task: Task): void {
     thread.task = task
     thread.startedAt = performance.now()
     lastWaitMs = thread.startedAt - task.since
     onWait?.(lastWaitMs)
     thread.worker.ref()
     thread.worker.postMessage(task.job)
-    return true
+    if (thread.firm) return
+    const { job } = task
+    const work = job.kind === 'compare' ? Math.max(job.cost, Number(job.hash?.slice(4, 6) ?? 0)) : job.cost
+    const patient = starving * Math.min(fastestMs, averageMs) * 2 ** (work - cost) + hiccup
+    thread.overdue = setTimeout(() => takeAway(thread), patient).unref()
+  }
+
+  function takeAway(thread: Thread): void {
+    const { task } = thread
+    if (!task) return
+    delete thread.task
+    thread.stuck = true
+    thread.worker.unref()
+    firmUntil = performance.now() + firmFor
+    takenAway.push(task)
+    startTasks()
   }
 
   function finish(thread: Thread, { result }: Report): void {
     const { task } = thread
-    if (!task) return
-    // The way to the thread and back counts, too. Weaker or stronger hashes from elsewhere would spoil the estimate.
-    if (task.job.cost === cost) averageMs += (performance.now() - thread.startedAt - averageMs) / 8
-    done++
-    delete thread.task
-    thread.worker.unref()
+    thread.stuck = false
+    if (task) {
+      const took = performance.now() - thread.startedAt
+      // The way to the thread and back counts, too. Weaker or stronger hashes from elsewhere would spoil the estimate.
+      if (task.job.cost === cost) {
+        averageMs += (took - averageMs) / 8
+        fastestMs = Math.min(fastestMs, took)
+      }
+      done++
+      clearTimeout(thread.overdue)
+      delete thread.task
+      thread.worker.unref()
+    }
     startTasks()
-    task.resolve(result)
+    task?.resolve(result)
   }
 
   function takeTask(): Task | undefined {
@@ -204,6 +265,7 @@ export function createHashing(options: HashingOptions): Hashing {
 
   /** Takes a task out of the queue; false when it isn't waiting any more. */
   function dequeue(task: Task): boolean {
+    if (takenAway.includes(task)) return takenAway.splice(takenAway.indexOf(task), 1).length > 0
     const tasks = queue.get(task.account)
     const index = tasks?.indexOf(task) ?? -1
     if (!tasks || index < 0) return false
@@ -254,9 +316,8 @@ export function createHashing(options: HashingOptions): Hashing {
     if (closed) throw new Refusal(Reason.UNAVAILABLE)
     const time = Math.min(deadline - Date.now(), patience)
     if (signal?.aborted || time <= 0) throw new Refusal(Reason.DEADLINE_EXCEEDED)
-    const running = size - idle()
     // An idle thread takes any job: only so can a bad estimate mend.
-    if (running + outstanding >= size) {
+    if (running() + outstanding >= size) {
       const late = estimate(account, jobs) * (1 + doubt) + rest - time
       if (late > 0) throw overloaded(late)
     }
@@ -264,10 +325,10 @@ export function createHashing(options: HashingOptions): Hashing {
     return createPlace(account, jobs, time, signal)
   }
 
-  function idle(): number {
-    let busy = 0
-    for (const thread of threads) if (thread.task) busy++
-    return size - busy
+  function running(): number {
+    let count = 0
+    for (const { task } of threads) if (task) count++
+    return count
   }
 
   function createPlace(account: string, jobs: number, time: number, signal: AbortSignal | undefined): Place {
@@ -336,11 +397,14 @@ export function createHashing(options: HashingOptions): Hashing {
       }
     },
     stats() {
-      return { waiting, reserved: outstanding - waiting, running: size - idle(), done, shed, lastWaitMs, averageMs }
+      const queued = waiting + takenAway.length
+      return { waiting: queued, reserved: outstanding - waiting, running: running(), done, shed, lastWaitMs, averageMs }
     },
     async close() {
       closed = true
-      for (let task = takeTask(); task; task = takeTask()) task.reject(new Refusal(Reason.UNAVAILABLE))
+      for (let task = takenAway.shift() ?? takeTask(); task; task = takenAway.shift() ?? takeTask()) {
+        task.reject(new Refusal(Reason.UNAVAILABLE))
+      }
       await Promise.all([...threads].map(({ worker }) => worker.terminate()))
     },
   }

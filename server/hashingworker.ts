@@ -1,16 +1,13 @@
 // A thread of hashing.ts: takes one job at a time and answers with its result.
 import { getPriority, setPriority } from 'node:os'
-import { parentPort } from 'node:worker_threads'
+import { parentPort, workerData } from 'node:worker_threads'
 import bcrypt from 'bcrypt'
 import type { CompareJob, Job, Report } from './hashing.js'
-
-/** Niceness of the thread: answering calls comes first, yet hashing keeps a share of a busy machine (19 keeps none). */
-const niceness = 5
 
 // Elsewhere than on Linux the niceness would be that of the whole process.
 if (process.platform === 'linux') {
   try {
-    setPriority(0, Math.max(niceness, getPriority(0)))
+    setPriority(0, Math.max(workerData, getPriority(0)))
   } catch {
     // A sandbox may forbid it; hashing works all the same.
   }

@@ -59,12 +59,12 @@ const saveAnswer: Statement = {
 export function createQuestions(database: Database): Questions {
   return {
     table: defineQuestions(database),
-    all: () => database.run<QuestionRow>(all, []),
+    all: () => database.read<QuestionRow>(all, []),
     async offered(wanted) {
       const values = 'id' in wanted ? [wanted.id, null] : [null, wanted.key]
-      return (await database.run<QuestionRow>(offered, values))[0]
+      return (await database.read<QuestionRow>(offered, values))[0]
     },
-    answers: userId => database.run<StoredAnswer>(answers, [userId]),
+    answers: userId => database.read<StoredAnswer>(answers, [userId]),
     async saveAnswer(userId, questionId, answerHash, transaction) {
       await database.run(saveAnswer, [userId, questionId, answerHash], transaction)
     },

@@ -250,21 +250,21 @@ export function createUsers(database: Database, vault: Vault): Users {
   const table = defineUsers(database)
   return {
     table,
-    byId: async id => (await database.run<Person>(byId, [id]))[0],
-    byUsername: async usernameKey => (await database.run<Person>(byUsername, [usernameKey]))[0],
+    byId: async id => (await database.read<Person>(byId, [id]))[0],
+    byUsername: async usernameKey => (await database.read<Person>(byUsername, [usernameKey]))[0],
     async both(callerId, usernameKey) {
-      const rows = await database.run<Person>(both, [callerId, usernameKey])
+      const rows = await database.read<Person>(both, [callerId, usernameKey])
       return {
         caller: rows.find(row => row.id === callerId),
         target: rows.find(row => row.usernameKey === usernameKey),
       }
     },
     async taken(usernameKey, nicknameKey) {
-      const [row] = await database.run<{ username: boolean; nickname: boolean }>(exists, [usernameKey, nicknameKey])
+      const [row] = await database.read<{ username: boolean; nickname: boolean }>(exists, [usernameKey, nicknameKey])
       return row!
     },
     async takenNicknames(keys) {
-      return new Set((await database.run<{ key: string }>(takenNicknames, [keys])).map(row => row.key))
+      return new Set((await database.read<{ key: string }>(takenNicknames, [keys])).map(row => row.key))
     },
     async add(row, transaction) {
       return (await table.create(row, { transaction, returning: ['id'] })).id

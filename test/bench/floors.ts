@@ -39,7 +39,7 @@ async function statementOf(use: (database: never) => Promise<unknown>): Promise<
     statement = given
     return []
   }
-  await use({ sequelize: { define: () => ({}) }, run } as never)
+  await use({ sequelize: { define: () => ({}) }, run, read: run } as never)
   return statement!
 }
 

@@ -58,20 +58,22 @@ async function plansOf(use: (database: Database) => Promise<unknown>): Promise<P
     nodes.push(plan)
     for (const inner of plan.Plans ?? []) collect(inner)
   }
-  const explaining: Database = {
+  const explain = async <Row>({ text }: { text: string }, values: readonly unknown[]) => {
+    await database.transact(async t => {
+      const ask = async (name: string, sql: string, given: readonly unknown[]) =>
+        (await database.run<{ 'QUERY PLAN': [{ Plan: Plan }] }>({ name, text: sql }, given, t))[0]!['QUERY PLAN'][0]
+          .Plan
+      collect(await ask('', `EXPLAIN (FORMAT JSON) ${text}`, values))
+      collect(await ask('', `EXPLAIN (GENERIC_PLAN, FORMAT JSON) ${text}`, []))
+    })
+    return [] as Row[]
+  }
+  const explaining = {
     ...database,
     transact: work => work(undefined as never),
-    async run<Row>({ text }: { text: string }, values: readonly unknown[]) {
-      await database.transact(async t => {
-        const ask = async (name: string, sql: string, given: readonly unknown[]) =>
-          (await database.run<{ 'QUERY PLAN': [{ Plan: Plan }] }>({ name, text: sql }, given, t))[0]!['QUERY PLAN'][0]
-            .Plan
-        collect(await ask('', `EXPLAIN (FORMAT JSON) ${text}`, values))
-        collect(await ask('', `EXPLAIN (GENERIC_PLAN, FORMAT JSON) ${text}`, []))
-      })
-      return [] as Row[]
-    },
-  }
+    run: explain,
+    read: explain,
+  } as Database
   // What a model makes of no rows is of no interest here.
   await use(explaining).catch(error => {
     if (nodes.length === 0) throw error
