@@ -239,11 +239,13 @@ function toForm(options: Given): Partial<Record<keyof OrganizationDetails | 'nam
 }
 
 async function unique<T>(work: Promise<T>, name: string): Promise<T> {
-  const { brokenConstraint } = await import('../server/models/database.js')
-  return work.catch(error => {
+  try {
+    return await work
+  } catch (error) {
+    const { brokenConstraint } = await import('../server/models/database.js')
     if (brokenConstraint(error) !== 'organizations_name_key_key') throw error
     return fail(`There is an organization with the name ${name} already.`)
-  })
+  }
 }
 
 /** An organization in the fields of the contract; what is absent is left out. */

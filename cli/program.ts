@@ -42,5 +42,5 @@ Examples:
 }
 
 function version(): string {
-  return JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8')).version
+  return JSON.parse(readFileSync(new URL(import.meta.resolve('#package')), 'utf8')).version
 }

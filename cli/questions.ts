@@ -123,12 +123,14 @@ function keyOf(text: string): string {
 }
 
 async function unique<T>(work: Promise<T>, { questions }: Registry, questionKey: string): Promise<T> {
-  const { brokenConstraint } = await import('../server/models/database.js')
-  return work.catch(async error => {
+  try {
+    return await work
+  } catch (error) {
+    const { brokenConstraint } = await import('../server/models/database.js')
     if (brokenConstraint(error) !== 'questions_question_key_key') throw error
     const same = await questions.table.findOne({ where: { questionKey } })
     return fail(`Question ${same?.id ?? ''} has this text already${same?.active === false ? ', and is retired' : ''}.`)
-  })
+  }
 }
 
 function toJson({ id, question, active }: QuestionRow) {

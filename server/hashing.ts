@@ -140,6 +140,9 @@ const doubt = 0.1
 /** Milliseconds that a call needs besides its hash: what is admitted must be answered in time. */
 const rest = 100
 
+/** Program of the threads. */
+const program = new URL('dist/server/hashingworker.js', import.meta.resolve('#package'))
+
 /** Milliseconds of delay that mean nothing. */
 const hiccup = 100
 
@@ -165,7 +168,7 @@ export function createHashing(options: HashingOptions): Hashing {
 
   function startThread(firm: boolean): Thread {
     const workerData = firm ? niceness.firm : niceness.yielding
-    const worker = new Worker(new URL('./hashingworker.js', import.meta.url), { name: 'hashing', workerData })
+    const worker = new Worker(program, { name: 'hashing', workerData })
     const thread: Thread = { worker, firm, startedAt: 0, stuck: false }
     threads.add(thread)
     worker.unref()

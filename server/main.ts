@@ -20,10 +20,14 @@ async function main(): Promise<void> {
   if (settings.bcryptCost < 10) log.warn('AUTH_BCRYPT_COST is below 10: hashes are cheap to guess at')
 
   let stopping = false
-  // The database comes up while the rest is loaded.
-  const at = locateDatabase(settings, log)
-  at.catch(() => {})
-  const starting = import('./service.js').then(({ startService }) => startService(settings, log, at))
+  // The database comes up while the rest is loaded. Loading keeps this thread busy, so the launch goes first.
+  let launched = () => {}
+  const launch = new Promise<void>(resolve => {
+    launched = resolve
+  })
+  const at = locateDatabase(settings, log, launched)
+  at.then(launched, launched)
+  const starting = launch.then(() => import('./service.js')).then(({ startService }) => startService(settings, log, at))
   const stop = async () => {
     // A second signal ends it at once.
     if (stopping) process.exit(1)

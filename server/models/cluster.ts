@@ -17,6 +17,7 @@ export interface Place {
   readonly password: string
   /** False gives up safety after a crash of the machine for speed. Default true. */
   readonly durable?: boolean
+  readonly onLaunch?: () => void
   readonly log: { info(text: string): void; warn(text: string): void }
 }
 

@@ -1,4 +1,4 @@
-import type { Client } from 'pg'
+import pg from 'pg'
 import { Sequelize, Transaction } from 'sequelize'
 import { createPipeline } from './pipeline.js'
 
@@ -28,6 +28,7 @@ export interface Database {
 export function openDatabase(url: string, connections = 10): Database {
   const sequelize = new Sequelize(url, {
     dialect: 'postgres',
+    dialectModule: pg,
     logging: false,
     pool: { max: connections, idle: 60_000, acquire: 10_000 },
     dialectOptions: { application_name: 'auth', connectionTimeoutMillis: 5_000, keepAlive: true },
@@ -42,10 +43,10 @@ export function openDatabase(url: string, connections = 10): Database {
     async run<Row>(statement: Statement, values: readonly unknown[], transaction?: Transaction) {
       const query = { name: statement.name, text: statement.text, values: values as unknown[] }
       if (transaction) {
-        const { connection } = transaction as Transaction & { connection: Client }
+        const { connection } = transaction as Transaction & { connection: pg.Client }
         return (await connection.query(query)).rows as Row[]
       }
-      const connection = (await pool.getConnection({ type: 'write' } as never)) as Client
+      const connection = (await pool.getConnection({ type: 'write' } as never)) as pg.Client
       try {
         return (await connection.query(query)).rows as Row[]
       } finally {

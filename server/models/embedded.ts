@@ -35,6 +35,8 @@ export interface Options {
   readonly log: { info(text: string): void; warn(text: string): void }
   /** False gives up safety after a crash of the machine for speed: for tests. Default true. */
   readonly durable?: boolean
+  /** Called when PostgreSQL has been launched and all that is left is to wait for it. */
+  readonly onLaunch?: () => void
 }
 
 /** What postmaster.pid says of the PostgreSQL that runs in a folder. */
@@ -211,6 +213,7 @@ async function launch(place: Place): Promise<void> {
       stdio: ['ignore', output, output],
     })
     closeSync(output)
+    place.onLaunch?.()
     let ended = false
     const end = finish(child).then(() => {
       ended = true

@@ -10,13 +10,20 @@ export interface Located {
   release(): Promise<void>
 }
 
-/** Finds the database that `DATABASE_URL` names, or starts the embedded one of the data folder unless it runs. */
-export async function locateDatabase({ databaseUrl, masterKey, dataDir }: Settings, log: Log): Promise<Located> {
+/**
+ * Finds the database that `DATABASE_URL` names, or starts the embedded one of the data folder unless it runs. Once that
+ * is launched, `onLaunch` is called.
+ */
+export async function locateDatabase(
+  { databaseUrl, masterKey, dataDir }: Settings,
+  log: Log,
+  onLaunch?: () => void,
+): Promise<Located> {
   if (databaseUrl) return { url: databaseUrl, masterKey: masterKey!, release: async () => {} }
   // Loaded only where a database is embedded.
   const [{ embeddedSecrets }, { startEmbedded }] = await Promise.all([import('./secrets.js'), import('./embedded.js')])
   const secrets = await embeddedSecrets(dataDir)
-  const { url, stop } = await startEmbedded({ dataDir, log })
+  const { url, stop } = await startEmbedded({ dataDir, log, ...(onLaunch && { onLaunch }) })
   return { url, masterKey: masterKey ?? secrets.masterKey, release: stop }
 }
 

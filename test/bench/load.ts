@@ -1,6 +1,9 @@
 /** The process that makes the load. Its parent sends a `Job` and gets a `Report`. */
-import { setTimeout as sleep, setImmediate as turn } from 'node:timers/promises'
+import { once } from 'node:events'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { Worker } from 'node:worker_threads'
 import { type Answer, type Client, createClient } from './clients.js'
+import type { Beats } from './metronome.js'
 import { type Door, type Operation, type Wire, type World, wireOf } from './operations.js'
 
 /** A load to make. */
@@ -15,6 +18,8 @@ export interface Job {
   /** Requests a second that arrive whatever happens to those before; makes it an open loop. */
   readonly rate?: number
   readonly seconds: number
+  /** Closed loop: seconds before these in which answers don't count, until as many calls end as begin. */
+  readonly lead?: number
   /** Milliseconds after which nobody waits for an answer any more (gRPC). */
   readonly deadline?: number
 }
@@ -56,7 +61,8 @@ async function run(job: Job): Promise<Report> {
 
 /** Each client sends its next request when it has the answer to its last; refused, it waits as it was told. */
 async function closed(job: Job, client: Client): Promise<Report> {
-  const tally = createTally(job)
+  const lead = (job.lead ?? 0) * 1000
+  const tally = createTally(job, performance.now() + lead)
   const next = createRequests(job)
   const end = tally.start + job.seconds * 1000
   let over = false
@@ -73,40 +79,36 @@ async function closed(job: Job, client: Client): Promise<Report> {
     }
   }
   const workers = Promise.all(Array.from({ length: job.connections }, work))
-  await Promise.race([workers, sleep(job.seconds * 1000 + 250)])
+  await Promise.race([workers, sleep(lead + job.seconds * 1000 + 250)])
   over = true
   return tally.report()
 }
 
 /** Requests go out on time whatever became of those before. */
 async function open(job: Job, rate: number, client: Client): Promise<Report> {
-  const tally = createTally(job)
+  const interval = 1000 / rate
+  const count = Math.round(rate * job.seconds)
   const next = createRequests(job)
-  const total = Math.round(rate * job.seconds)
+  const start = performance.now() + 100
+  const beats: Beats = { start: performance.timeOrigin + start, interval, count }
+  const tally = createTally(job, start)
   let settled = 0
-  for (let index = 0; index < total; index++) {
-    const due = tally.start + (index * 1000) / rate
-    await until(due)
+  const metronome = new Worker(new URL('./metronome.js', import.meta.url), { workerData: beats })
+  metronome.on('message', (beat: number) => {
     const wire = next()
     void client
       .send(wire)
       .catch((error: Error) => error)
       .then(answer => {
         settled++
-        tally.take(wire, answer, due)
+        tally.take(wire, answer, start + beat * interval)
       })
-  }
+  })
+  await once(metronome, 'exit')
   const end = performance.now() + patience
-  while (settled < total && performance.now() < end) await sleep(5)
-  if (settled < total) tally.miss(total - settled)
+  while (settled < count && performance.now() < end) await sleep(5)
+  if (settled < count) tally.miss(count - settled)
   return tally.report()
-}
-
-/** Timers are up to 1 ms late: the last moment passes in turns of the event loop. */
-async function until(due: number): Promise<void> {
-  const left = due - performance.now()
-  if (left > 1.5) await sleep(left - 1.5)
-  while (performance.now() < due) await turn()
 }
 
 /** Yields the requests of a mix in a fixed order in which each part is spread evenly. */
@@ -128,8 +130,7 @@ function createRequests({ mix, world, door }: Job): () => Wire {
   }
 }
 
-function createTally({ door, seconds, deadline = Number.POSITIVE_INFINITY }: Job) {
-  const start = performance.now()
+function createTally({ door, seconds, deadline = Number.POSITIVE_INFINITY }: Job, start: number) {
   const latencies: number[] = []
   const refusals: number[] = []
   const errors: Record<string, number> = {}
@@ -149,6 +150,7 @@ function createTally({ door, seconds, deadline = Number.POSITIVE_INFINITY }: Job
       }
       if (kind === 'late' || (kind === 'right' && now - from > deadline)) return void late++
       if (kind !== 'right') return void wrong(kind)
+      if (now < start) return undefined
       latencies.push(now - from)
       if (now - start > seconds * 1000) return undefined
       count++

@@ -2,6 +2,7 @@
 import { type ChildProcess, fork, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { readFileSync } from 'node:fs'
+import { availableParallelism } from 'node:os'
 import { fileURLToPath } from 'node:url'
 import type { Job, Report } from './load.js'
 
@@ -82,6 +83,18 @@ export function startLoad(): Process & { run(job: Job): Promise<Report> } {
       if (answer.failed) throw new Error(answer.failed)
       return answer
     },
+  }
+}
+
+/** Keeps every core busy, at the priority of any other process, while `work` lasts. */
+export async function besideNeighbours<T>(work: () => Promise<T>): Promise<T> {
+  const neighbours = Array.from({ length: availableParallelism() }, () =>
+    handle(track(spawn(process.execPath, ['-e', 'for (;;);'], { stdio: 'ignore' }))),
+  )
+  try {
+    return await work()
+  } finally {
+    await Promise.all(neighbours.map(neighbour => neighbour.stop()))
   }
 }
 

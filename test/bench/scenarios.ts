@@ -4,6 +4,7 @@ import type { Job, Report } from './load.js'
 import type { Door, Operation, World } from './operations.js'
 import { accountsOf, holdersOf, password, usernameOf } from './people.js'
 import {
+  besideNeighbours,
   memory,
   type Process,
   processorSeconds,
@@ -219,7 +220,7 @@ async function logins(bench: Bench): Promise<Prepared> {
     const { service, world } = await serviceOn(bench, 1000, cost)
     const common = { world, door: 'http', port: service.http } as const
     const storm = async (seconds: number, scale: number) => {
-      const job = { ...common, mix: { login: 1 }, connections: 200, seconds }
+      const job = { ...common, mix: { login: 1 }, connections: 200, seconds, lead: 1.5 * scale }
       const { figures, errors } = await segment(load, [service], job)(scale)
       return { figures: { ...figures, logins: figures.perSecond! }, errors: errors! }
     }
@@ -233,9 +234,9 @@ async function logins(bench: Bench): Promise<Prepared> {
       return settled(sample)
     }
     segments[`me beside logins ${cost}`] = async scale => {
-      const logins = storm(21, scale)
+      const logins = storm(20, scale)
       // Only once all of them wait.
-      await sleep(1000 * scale)
+      await sleep(1500 * scale)
       const sample = await me(scale)
       const { figures, errors } = await logins
       return settled({
@@ -245,6 +246,10 @@ async function logins(bench: Bench): Promise<Prepared> {
       })
     }
     if (cost === 10) {
+      segments['bcrypt 10 beside neighbours'] = scale => besideNeighbours(() => bcrypt(floor, 10, 5)(scale))
+      // The first seconds, in which the threads of low priority starve, are part of it.
+      segments['logins 10 beside neighbours'] = async scale =>
+        settled(await besideNeighbours(() => storm(8, Math.max(scale, 0.5))))
       segments.overload = async scale => {
         const job = { world, door: 'grpc', port: service.grpc, mix: { login: 1 }, connections: 400 } as const
         const overload = { ...job, rate: Math.round(5 * capacity), seconds: 6, deadline: 2000 }
@@ -267,6 +272,12 @@ async function logins(bench: Bench): Promise<Prepared> {
   }
   const overload = { subject: 'overload' }
   rows.push(
+    {
+      label: 'logins beside a busy neighbour on each core ÷ bare bcrypt there',
+      subject: 'logins 10 beside neighbours',
+      floor: 'bcrypt 10 beside neighbours',
+      figure: 'perSecond',
+    },
     {
       ...overload,
       label: 'goodput at 5 times the capacity',
