@@ -64,9 +64,14 @@ export function createGrpcServer(deps: { calls: Calls; log: Log } & Trust): Grpc
       }
       handlers[method.localName] = (incoming: Incoming, callback: sendUnaryData<Message>) => {
         const call = toCall(incoming, trusts)
+        const answer: typeof callback = (...result) => {
+          // grpc-js says of an answered call that it was cancelled; nobody needs to hear that.
+          incoming.removeAllListeners('cancelled')
+          callback(...result)
+        }
         deps.calls.run(method, incoming.request, call).then(
-          response => callback(null, response),
-          refusal => callback(toStatus(refusal, call.requestId)),
+          response => answer(null, response),
+          refusal => answer(toStatus(refusal, call.requestId)),
         )
       }
     }

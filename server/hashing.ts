@@ -186,27 +186,40 @@ export function createHashing(options: HashingOptions): Hashing {
 
   function startTasks(): void {
     while (running() < size && !closed) {
-      const task = takenAway.shift() ?? takeTask()
+      const again = takenAway.shift()
+      const task = again ?? takeTask()
       if (!task) return
+      if (!again) {
+        lastWaitMs = performance.now() - task.since
+        onWait?.(lastWaitMs)
+      }
       startTask(freeThread(), task)
     }
   }
 
   function freeThread(): Thread {
+    const isIdle = (thread: Thread) => !thread.task && !thread.stuck
     const free = (firm: boolean) => {
       const alike = [...threads].filter(thread => thread.firm === firm)
-      const idle = alike.find(thread => !thread.task && !thread.stuck)
-      return idle ?? (alike.length < size ? startThread(firm) : undefined)
+      const idle = alike.find(isIdle)
+      if (idle || alike.length === size) return idle
+      // One of the other kind makes room: each takes its memory.
+      for (const thread of threads) if (thread.firm !== firm && isIdle(thread)) return replace(thread, firm)
+      return startThread(firm)
     }
     // As fewer than `size` jobs run and a firm thread is never stuck, there is always one of those.
     return (performance.now() < firmUntil ? undefined : free(false)) ?? free(true)!
   }
 
+  function replace(thread: Thread, firm: boolean): Thread {
+    threads.delete(thread)
+    void thread.worker.terminate()
+    return startThread(firm)
+  }
+
   function startTask(thread: Thread, task: Task): void {
     thread.task = task
     thread.startedAt = performance.now()
-    lastWaitMs = thread.startedAt - task.since
-    onWait?.(lastWaitMs)
     thread.worker.ref()
     thread.worker.postMessage(task.job)
     if (thread.firm) return
@@ -229,21 +242,20 @@ export function createHashing(options: HashingOptions): Hashing {
 
   function finish(thread: Thread, { result }: Report): void {
     const { task } = thread
-    thread.stuck = false
-    if (task) {
-      const took = performance.now() - thread.startedAt
-      // The way to the thread and back counts, too. Weaker or stronger hashes from elsewhere would spoil the estimate.
-      if (task.job.cost === cost) {
-        averageMs += (took - averageMs) / 8
-        fastestMs = Math.min(fastestMs, took)
-      }
-      done++
-      clearTimeout(thread.overdue)
-      delete thread.task
-      thread.worker.unref()
+    // Another has done its job, and its kind isn't wanted now.
+    if (!task) return void thread.worker.terminate()
+    const took = performance.now() - thread.startedAt
+    // The way to the thread and back counts, too. Weaker or stronger hashes from elsewhere would spoil the estimate.
+    if (task.job.cost === cost) {
+      averageMs += (took - averageMs) / 8
+      fastestMs = Math.min(fastestMs, took)
     }
+    done++
+    clearTimeout(thread.overdue)
+    delete thread.task
+    thread.worker.unref()
     startTasks()
-    task?.resolve(result)
+    task.resolve(result)
   }
 
   function takeTask(): Task | undefined {

@@ -46,6 +46,8 @@ export function createPipeline(url: string): Pipeline {
       connectionTimeoutMillis: 5_000,
       query_timeout: patience,
       keepAlive: true,
+      // Routers forget connections that are silent for long.
+      keepAliveInitialDelayMillis: 60_000,
     })
     const connected = client.connect().then(
       () => client,

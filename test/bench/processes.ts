@@ -32,11 +32,14 @@ const common = {
   AUTH_TRUSTED_PROXIES: '127.0.0.1',
 }
 
-/** Starts the service as in production and waits until it says where it is. `flags` are for Node. */
-export async function startService(
-  env: Record<string, string>,
-  flags: readonly string[] = [],
-): Promise<ServiceProcess> {
+/** Flags for Node that `npm start` has. */
+const flags = (() => {
+  const { scripts } = JSON.parse(readFileSync(new URL(import.meta.resolve('#package')), 'utf8'))
+  return (scripts.start as string).split(' ').filter(word => word.startsWith('--'))
+})()
+
+/** Starts the service as `npm start` does and waits until it says where it is. */
+export async function startService(env: Record<string, string>): Promise<ServiceProcess> {
   const main = fileURLToPath(new URL('server/main.js', dist))
   const child = track(
     spawn(process.execPath, [...flags, main], { env: { ...common, ...env }, stdio: ['ignore', 'ignore', 'pipe'] }),
