@@ -144,7 +144,7 @@ const rest = 100
 const program = new URL('dist/server/hashingworker.js', import.meta.resolve('#package'))
 
 /** Milliseconds of delay that mean nothing. */
-const hiccup = 100
+const hiccup = 1000
 
 /** A pool whose threads start with the first jobs. Idle threads don't keep the process alive. */
 export function createHashing(options: HashingOptions): Hashing {

@@ -26,9 +26,15 @@ export interface Database {
 
 /** Opens a pool of connections. `connections` bounds it; nothing connects before the first use. */
 export function openDatabase(url: string, connections = 10): Database {
-  const sequelize = new Sequelize(url, {
+  /** Reads the URL itself; Sequelize would with a function that newer versions of Node.js warn of. */
+  class Client extends pg.Client {
+    constructor(config: pg.ClientConfig) {
+      super({ ...config, connectionString: url })
+    }
+  }
+  const sequelize = new Sequelize({
     dialect: 'postgres',
-    dialectModule: pg,
+    dialectModule: Object.create(pg, { Client: { value: Client } }),
     logging: false,
     pool: { max: connections, idle: 60_000, acquire: 10_000 },
     dialectOptions: { application_name: 'auth', connectionTimeoutMillis: 5_000, keepAlive: true },

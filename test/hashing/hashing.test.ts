@@ -70,13 +70,13 @@ test.serial('what can’t be done in time is refused at once, with seconds to wa
   })
   t.true(performance.now() - before < averageMs)
   t.is(refusal.reason, Reason.OVERLOADED)
-  t.is(refusal.more.retryAfter, 1)
+  t.true(Number(refusal.more.retryAfter) >= 1)
   t.is(pool.stats().shed, 1)
   await Promise.all(jobs)
 })
 
 test.serial('the queue of one account doesn’t shut out another', async t => {
-  const pool = create({ cost: 8 })
+  const pool = create({ cost: 8, patience: 600_000 })
   const job: Job = { ...slow, cost: 8 }
   await pool.run(job, turn())
   const crowd = Array.from({ length: 300 }, () => reasonOf(pool.run(job, turn('crowd'))))
