@@ -33,10 +33,10 @@ const objectId = (hex: string) => der(0x06, Buffer.from(hex, 'hex'))
 const ecdsaWithSha256 = sequence(objectId('2a8648ce3d040302'))
 const nameOf = (common: string) => sequence(der(0x31, sequence(objectId('550403'), der(0x0c, Buffer.from(common)))))
 const timeOf = (date: Date) => der(0x17, Buffer.from(`${date.toISOString().replace(/[-:T]/g, '').slice(2, 14)}Z`))
-const pem = (bytes: Buffer) =>
-  Buffer.from(
-    `-----BEGIN CERTIFICATE-----\n${bytes.toString('base64').replace(/.{64}/g, '$&\n')}\n-----END CERTIFICATE-----\n`,
-  )
+const pem = (bytes: Buffer) => {
+  const lines = bytes.toString('base64').match(/.{1,64}/g)!
+  return Buffer.from(['-----BEGIN CERTIFICATE-----', ...lines, '-----END CERTIFICATE-----', ''].join('\n'))
+}
 
 /** Makes an authority with a key of its own. */
 export function createAuthority(common: string): Authority {
