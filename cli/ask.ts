@@ -4,7 +4,7 @@ import { misuse } from './failure.js'
 /** Longest text, in characters, as at sign-up. */
 const maxLength = 255
 
-/** Whether a person is there to ask: input and output are a terminal, and the answer needn't be JSON. */
+/** Whether a user is there to ask: input and output are a terminal, and the answer needn't be JSON. */
 export function canAsk({ json }: { json?: boolean }): boolean {
   return process.stdin.isTTY === true && process.stdout.isTTY === true && !json
 }
@@ -37,7 +37,7 @@ export function readId(value: string): number {
   return readNumber(1)(value.replace(/^#/, ''))
 }
 
-/** The value given, or what the person at the terminal answers; otherwise a failure with the sentence `missing`. */
+/** The value given, or what the user at the terminal answers; otherwise a failure with the sentence `missing`. */
 export async function given(
   value: string | undefined,
   question: string,

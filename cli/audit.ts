@@ -1,12 +1,12 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { type Command, InvalidArgumentError, Option } from 'commander'
 import type { AuditFilter, RecordedEvent } from '../server/models/audit.js'
-import type { Registry } from '../server/registry.js'
+import type { Registry } from '../server/models/definemodels.js'
 import { readNumber, readText } from './ask.js'
 import { fail } from './failure.js'
 import { jsonOption, printable, printJson, printTable, say } from './output.js'
-import { findUser } from './person.js'
 import { withRegistry } from './session.js'
+import { findUser } from './user.js'
 
 /** Milliseconds between two looks for new events. */
 const pollEvery = 1000

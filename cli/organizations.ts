@@ -1,7 +1,7 @@
 import { type Command, InvalidArgumentError, Option } from 'commander'
+import type { Registry } from '../server/models/definemodels.js'
 import type { OrganizationDetails, OrganizationRow } from '../server/models/organization.js'
 import { isEmailAddress, nicknameKey } from '../server/names.js'
-import type { Registry } from '../server/registry.js'
 import { askText, canAsk, given, readText } from './ask.js'
 import { fail, misuse } from './failure.js'
 import { jsonOption, printJson, printRecord, printTable, say } from './output.js'
@@ -102,11 +102,11 @@ export function addOrganizations(program: Command): void {
     })
 
   const verbs = [
-    { verb: 'activate', active: true, about: 'Let the keys of an organization and of its people work.' },
+    { verb: 'activate', active: true, about: 'Let the keys of an organization and of its users work.' },
     {
       verb: 'deactivate',
       active: false,
-      about: 'Stop the keys of an organization and of its people from activating anyone.',
+      about: 'Stop the keys of an organization and of its users from activating anyone.',
     },
   ]
   for (const { verb, active, about } of verbs) {
@@ -242,7 +242,7 @@ async function unique<T>(work: Promise<T>, name: string): Promise<T> {
   try {
     return await work
   } catch (error) {
-    const { brokenConstraint } = await import('../server/models/database.js')
+    const { brokenConstraint } = await import('../server/database/connection.js')
     if (brokenConstraint(error) !== 'organizations_name_key_key') throw error
     return fail(`There is an organization with the name ${name} already.`)
   }

@@ -11,18 +11,18 @@ export function printJson(value: unknown): void {
   process.stdout.write(`${JSON.stringify(value, null, 2)}\n`)
 }
 
-/** Prints a line for people. */
+/** Prints a line for users. */
 export function say(text: string): void {
   process.stdout.write(`${printable(text)}\n`)
 }
 
-/** Prints a line for people beside the output: a warning. */
+/** Prints a line for users beside the output: a warning. */
 export function warn(text: string): void {
   process.stderr.write(`warning: ${printable(text)}\n`)
 }
 
 /**
- * A text without anything that a terminal obeys: people choose their names, and names must not move the cursor or turn
+ * A text without anything that a terminal obeys: users choose their names, and names must not move the cursor or turn
  * the direction of writing.
  */
 export function printable(text: string): string {

@@ -1,20 +1,20 @@
 import { readFile } from 'node:fs/promises'
 import { text as readAll } from 'node:stream/consumers'
 import { type Command, Option } from 'commander'
-import type { Person } from '../server/models/user.js'
+import type { User } from '../server/models/user.js'
 import type { Settings } from '../server/settings.js'
 import { askPassword, canAsk } from './ask.js'
 import { fail, misuse } from './failure.js'
-import { changeUser, type Named, withUser } from './person.js'
 import { withPasswords } from './session.js'
+import { changeUser, type Named, withUser } from './user.js'
 
-/** What the letter about it names as the place it came from. */
+/** What the e-mail about it names as the place it came from. */
 const place = 'auth-admin'
 
 /** Adds `auth-admin users set-password`. */
 export function addSetPassword(users: Command): void {
   withUser(users.command('set-password'))
-    .description('Set a password and log the person out everywhere. It gets a letter about it at its e-mail address.')
+    .description('Set a password and log the user out everywhere. It gets an e-mail about it at its e-mail address.')
     .addOption(new Option('--password-file <file>', 'file that holds the password; - for standard input'))
     .addHelpText(
       'after',
@@ -32,20 +32,20 @@ Examples:
       if (options.passwordFile === undefined && !canAsk(options)) {
         misuse('Give the file with the new password with --password-file, or - for standard input.')
       }
-      await changeUser(name, options, async (session, person) => {
-        const { users, letters } = session.registry
-        const check = await createCheck(person, session.settings)
+      await changeUser(name, options, async (session, user) => {
+        const { users, emails } = session.registry
+        const check = await createCheck(user, session.settings)
         const password = await choosePassword(options.passwordFile, check)
-        const turn = { account: person.usernameKey, deadline: Number.POSITIVE_INFINITY }
+        const turn = { account: user.usernameKey, deadline: Number.POSITIVE_INFINITY }
         const hash = await withPasswords(session, passwords => passwords.hash(password, 'password', turn))
         return {
           event: { action: 'user.set-password' },
           async work(t) {
-            const changed = await users.changePassword(person.id, hash, null, t)
+            const changed = await users.changePassword(user.id, hash, null, t)
             if (!changed) fail('The user is gone.')
-            const parameters = { userId: person.id, at: new Date().toISOString(), address: place }
+            const parameters = { userId: user.id, at: new Date().toISOString(), address: place }
             const { mailLocale } = session.settings
-            if (changed.email) await letters.add({ kind: 'password-changed', parameters }, mailLocale, t)
+            if (changed.email) await emails.add({ kind: 'password-changed', parameters }, mailLocale, t)
             return true
           },
           done: 'has the new password',
@@ -54,11 +54,11 @@ Examples:
     })
 }
 
-async function createCheck(person: Person, settings: Settings): Promise<(password: string) => string | undefined> {
-  const { checkPassword, createPasswordPolicy } = await import('../server/passwords.js')
+async function createCheck(user: User, settings: Settings): Promise<(password: string) => string | undefined> {
+  const { checkPassword, createPasswordPolicy } = await import('../server/passwords/hash.js')
   const { passwordMinLength: minLength, passwordDenylist: denylistFile } = settings
   const policy = createPasswordPolicy({ minLength, denylistFile })
-  const words = { ...person, institution: person.institution ?? undefined, email: person.email ?? undefined }
+  const words = { ...user, institution: user.institution ?? undefined, email: user.email ?? undefined }
   return password => checkPassword(password, words, policy)
 }
 

@@ -2,16 +2,16 @@ import { readFileSync } from 'node:fs'
 import { Command } from 'commander'
 import { addAudit } from './audit.js'
 import { addInstall } from './install.js'
-import { addKeys } from './keys.js'
 import { addOrganizations } from './organizations.js'
 import { printable } from './output.js'
 import { addQuestions } from './questions.js'
+import { addKeys } from './signingkeys.js'
 import { addUsers } from './users.js'
 
 /** Assembles `auth-admin`. Parsing throws in place of ending the process. */
 export function createProgram(): Command {
   const program = new Command('auth-admin')
-    .description('Looks after the registry of users: its organizations, people, keys and record.')
+    .description('Looks after the registry of users: its organizations, users, keys and record.')
     .version(version(), '--version', 'print the version')
     .helpOption('-h, --help', 'explain a command')
     .configureOutput({ outputError: (text, print) => print(`${printable(text.trim().replaceAll('\n', ' '))}\n`) })

@@ -1,7 +1,7 @@
 import { type Command, Option } from 'commander'
+import type { Registry } from '../server/models/definemodels.js'
 import type { QuestionRow } from '../server/models/question.js'
 import { questionKey as compare } from '../server/names.js'
-import type { Registry } from '../server/registry.js'
 import { askText, canAsk, given, readText } from './ask.js'
 import { fail, misuse } from './failure.js'
 import { jsonOption, printJson, printTable, say } from './output.js'
@@ -9,7 +9,7 @@ import { withRegistry } from './session.js'
 
 /** Adds `auth-admin questions`. */
 export function addQuestions(program: Command): void {
-  const questions = program.command('questions').description('Security questions that people may answer')
+  const questions = program.command('questions').description('Security questions that users may answer')
 
   questions
     .command('add')
@@ -126,7 +126,7 @@ async function unique<T>(work: Promise<T>, { questions }: Registry, questionKey:
   try {
     return await work
   } catch (error) {
-    const { brokenConstraint } = await import('../server/models/database.js')
+    const { brokenConstraint } = await import('../server/database/connection.js')
     if (brokenConstraint(error) !== 'questions_question_key_key') throw error
     const same = await questions.table.findOne({ where: { questionKey } })
     return fail(`Question ${same?.id ?? ''} has this text already${same?.active === false ? ', and is retired' : ''}.`)

@@ -1,10 +1,10 @@
 import { existsSync } from 'node:fs'
 import { userInfo } from 'node:os'
 import { join } from 'node:path'
+import type { Transaction } from '../server/database/connection.js'
 import type { AuditEvent } from '../server/models/audit.js'
-import type { Transaction } from '../server/models/database.js'
-import type { Passwords } from '../server/passwords.js'
-import type { Registry } from '../server/registry.js'
+import type { Registry } from '../server/models/definemodels.js'
+import type { Passwords } from '../server/passwords/hash.js'
 import type { Settings } from '../server/settings.js'
 import { fail } from './failure.js'
 
@@ -37,7 +37,7 @@ export async function withRegistry<T>(work: (session: Session) => Promise<T>, { 
     )
   }
   const [{ openRegistry }, { createLog }] = await Promise.all([
-    import('../server/registry.js'),
+    import('../server/models/definemodels.js'),
     import('../server/log.js'),
   ])
   const level = settings.logLevel === 'info' ? 'warn' : settings.logLevel
@@ -70,13 +70,13 @@ export async function withPasswords<T>(
   work: (passwords: Passwords) => Promise<T>,
 ): Promise<T> {
   const [{ createHashing }, { createPasswords }] = await Promise.all([
-    import('../server/hashing.js'),
-    import('../server/passwords.js'),
+    import('../server/passwords/pool.js'),
+    import('../server/passwords/hash.js'),
   ])
   const cost = settings.bcryptCost
   const hashing = createHashing({ cost, threads: 1, patience: 60_000 })
   try {
-    return await work(createPasswords({ pepper: registry.vault.pepper, cost, hashing }))
+    return await work(createPasswords({ pepper: registry.masterKey.pepper, cost, hashing }))
   } finally {
     await hashing.close()
   }

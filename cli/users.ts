@@ -1,14 +1,14 @@
 import { type Command, Option } from 'commander'
-import type { Person, Role } from '../server/models/user.js'
+import type { Role, User } from '../server/models/user.js'
 import { isEmailAddress } from '../server/names.js'
 import { askChoice, askText, canAsk, readNumber, readText } from './ask.js'
 import { fail, misuse } from './failure.js'
-import { addLocks } from './locks.js'
+import { addLocks } from './lockouts.js'
 import { findOrganization } from './organizations.js'
 import { jsonOption, printJson, printRecord, printTable, say } from './output.js'
 import { addSetPassword } from './passwords.js'
-import { changeUser, findUser, listedJson, type Named, personJson, userName, withUser } from './person.js'
 import { type Session, withRegistry } from './session.js'
+import { changeUser, findUser, listedJson, type Named, userJson, userName, withUser } from './user.js'
 
 const roles = ['ROLE_ADMIN', 'ROLE_INSTITUTION', 'ROLE_CLIENT']
 
@@ -16,16 +16,16 @@ const roles = ['ROLE_ADMIN', 'ROLE_INSTITUTION', 'ROLE_CLIENT']
 export function addUsers(program: Command): void {
   const users = program
     .command('users')
-    .description('People: look-up, activation, suspension, recovery address, password, locks')
+    .description('Users: look-up, activation, suspension, recovery address, password, locks')
     .addHelpText('after', '\nA user is named by its username in any spelling, by #id, or by --id.')
 
   users
     .command('list')
-    .description('List people by id. Only --json holds every field. Passwords and answers are in neither.')
+    .description('List users by id. Only --json holds every field. Passwords and answers are in neither.')
     .addOption(new Option('--role <role>', 'only this role').choices(roles))
-    .addOption(new Option('--active', 'only active people').conflicts('inactive'))
-    .option('--inactive', 'only people not yet activated, or suspended')
-    .option('--suspended', 'only suspended people')
+    .addOption(new Option('--active', 'only active users').conflicts('inactive'))
+    .option('--inactive', 'only users not yet activated, or suspended')
+    .option('--suspended', 'only suspended users')
     .addOption(new Option('--organization <organization>', 'only members of it: id or name').argParser(readText))
     .addOption(
       new Option('--search <text>', 'only with this in username, nickname or e-mail address').argParser(readText),
@@ -43,10 +43,10 @@ Examples:
   $ auth-admin users list --organization 'Escola Azul' --after-id 1200 --json`,
     )
     .action(async (options: ListOptions) => {
-      const { people, json } = await withRegistry(async ({ registry }) => {
+      const { users, json } = await withRegistry(async ({ registry }) => {
         const { role, organization, search, suspended, afterId, limit } = options
         const found = organization === undefined ? undefined : await findOrganization(registry, organization)
-        const people = await registry.users.list({
+        const users = await registry.users.list({
           ...(role && { role }),
           ...((options.active || options.inactive) && { active: options.active === true }),
           ...(suspended && { suspended }),
@@ -55,26 +55,26 @@ Examples:
           ...(afterId !== undefined && { afterId }),
           limit,
         })
-        return { people, json: options.json && (await Promise.all(people.map(person => listedJson(person, registry)))) }
+        return { users, json: options.json && (await Promise.all(users.map(user => listedJson(user, registry)))) }
       })
       if (json) return printJson(json)
-      const cells = people.map(({ id, username, role, email, organizationName, ...person }) => {
-        return [id, username, role.slice('ROLE_'.length), state(person), email, organizationName]
+      const cells = users.map(({ id, username, role, email, organizationName, ...user }) => {
+        return [id, username, role.slice('ROLE_'.length), state(user), email, organizationName]
       })
       printTable(['id', 'username', 'role', 'state', 'email', 'organization'], cells, 'There are no such users.')
-      const last = people.at(-1)
-      if (last && people.length === options.limit) say(`There may be more: go on with --after-id ${last.id}.`)
+      const last = users.at(-1)
+      if (last && users.length === options.limit) say(`There may be more: go on with --after-id ${last.id}.`)
     })
 
   withUser(users.command('show'))
-    .description('Show a person, with the activation keys of its organization and of its own.')
+    .description('Show a user, with the activation keys of its organization and of its own.')
     .addHelpText(
       'after',
       "\nExamples:\n  $ auth-admin users show '(11)98765-4321'\n  $ auth-admin users show --id 7 --json",
     )
     .action(async (name: string | undefined, options: Named) => {
       const wanted = await userName(name, options)
-      const user = await withRegistry(async ({ registry }) => personJson(await findUser(registry, wanted), registry))
+      const user = await withRegistry(async ({ registry }) => userJson(await findUser(registry, wanted), registry))
       if (options.json) return printJson(user)
       const { partnerOrganization: organization, providerActivationKey: key, active, ...rest } = user
       printRecord({
@@ -87,7 +87,7 @@ Examples:
     })
 
   withUser(users.command('activate'))
-    .description('Activate a person of any role, without a key.')
+    .description('Activate a user of any role, without a key.')
     .addOption(
       new Option(
         '--organization <organization>',
@@ -96,14 +96,14 @@ Examples:
     )
     .addHelpText('after', "\nExample:\n  $ auth-admin users activate '(11)98765-4321' --organization 3")
     .action(async (name: string | undefined, options: Named & { organization?: string }) => {
-      await changeUser(name, options, async (session, person) => {
-        const chosen = await chooseOrganization(session, person, options)
+      await changeUser(name, options, async (session, user) => {
+        const chosen = await chooseOrganization(session, user, options)
         return {
           event: { action: 'user.activate', ...(chosen && { object: `organization:${chosen}` }) },
           async work(t) {
             const { users, organizations } = session.registry
-            const locked = (await users.lock(person.usernameKey, t))!
-            if (locked.suspended) fail(`${person.username} is suspended: run \`auth-admin users resume\` first.`)
+            const locked = (await users.lock(user.usernameKey, t))!
+            if (locked.suspended) fail(`${user.username} is suspended: run \`auth-admin users resume\` first.`)
             if (locked.active && (chosen === undefined || chosen === locked.organizationId)) return false
             if (chosen !== undefined && !(await organizations.isActive(chosen, t))) {
               fail(`Organization ${chosen} is inactive: run \`auth-admin organizations activate ${chosen}\` first.`)
@@ -117,14 +117,14 @@ Examples:
     })
 
   withUser(users.command('suspend'))
-    .description('Shut a person out: it can’t sign in, and every token of it is revoked at once.')
+    .description('Shut a user out: it can’t sign in, and every token of it is revoked at once.')
     .addHelpText('after', "\nExample:\n  $ auth-admin users suspend '(11)98765-4321'")
     .action((name: string | undefined, options: Named) =>
-      changeUser(name, options, async ({ registry: { users } }, person) => ({
+      changeUser(name, options, async ({ registry: { users } }, user) => ({
         event: { action: 'user.suspend' },
         async work(t) {
-          if ((await users.lock(person.usernameKey, t))?.suspended) return false
-          await users.suspend(person.id, t)
+          if ((await users.lock(user.usernameKey, t))?.suspended) return false
+          await users.suspend(user.id, t)
           return true
         },
         done: 'is suspended',
@@ -135,11 +135,11 @@ Examples:
     .description('End a suspension. Tokens from before stay revoked.')
     .addHelpText('after', "\nExample:\n  $ auth-admin users resume '(11)98765-4321'")
     .action((name: string | undefined, options: Named) =>
-      changeUser(name, options, async ({ registry: { users } }, person) => ({
+      changeUser(name, options, async ({ registry: { users } }, user) => ({
         event: { action: 'user.resume' },
         async work(t) {
-          if (!(await users.lock(person.usernameKey, t))?.suspended) return false
-          await users.resume(person.id, t)
+          if (!(await users.lock(user.usernameKey, t))?.suspended) return false
+          await users.resume(user.id, t)
           return true
         },
         done: 'is not suspended',
@@ -149,7 +149,7 @@ Examples:
   withUser(users.command('set-email'))
     .description('Set the address that recovery keys go to, or remove it.')
     .argument('[address]', 'e-mail address (RFC 5321)')
-    .option('--remove', 'leave the person without an address')
+    .option('--remove', 'leave the user without an address')
     .addHelpText(
       'after',
       `
@@ -164,12 +164,12 @@ Examples:
       if (options.remove && address !== undefined) misuse('Give an address or --remove, not both.')
       const wanted = await userName(name, options)
       const email = options.remove ? null : await chooseAddress(address, options)
-      await changeUser(wanted, { ...options, id: undefined }, async ({ registry: { users } }, person) => ({
+      await changeUser(wanted, { ...options, id: undefined }, async ({ registry: { users } }, user) => ({
         event: { action: 'user.set-email', reason: email === null ? 'removed' : 'set' },
         async work(t) {
-          await users.lock(person.usernameKey, t)
-          if (person.email === email) return false
-          await users.setEmail(person.id, email, t)
+          await users.lock(user.usernameKey, t)
+          if (user.email === email) return false
+          await users.setEmail(user.id, email, t)
           return true
         },
         done: email === null ? 'has no e-mail address' : `has the e-mail address ${email}`,
@@ -179,13 +179,13 @@ Examples:
   addSetPassword(users)
 
   withUser(users.command('revoke-tokens'))
-    .description('Log a person out everywhere: every token of it is revoked at once.')
+    .description('Log a user out everywhere: every token of it is revoked at once.')
     .addHelpText('after', "\nExample:\n  $ auth-admin users revoke-tokens '(11)98765-4321'")
     .action((name: string | undefined, options: Named) =>
-      changeUser(name, options, async ({ registry: { users } }, person) => ({
+      changeUser(name, options, async ({ registry: { users } }, user) => ({
         event: { action: 'user.revoke-tokens' },
         async work(t) {
-          await users.revokeTokens(person.id, t)
+          await users.revokeTokens(user.id, t)
           return true
         },
         done: 'is logged out everywhere',
@@ -209,14 +209,14 @@ interface ListOptions {
 
 async function chooseOrganization(
   { registry }: Session,
-  person: Person,
+  user: User,
   options: Named & { organization?: string },
 ): Promise<number | undefined> {
   if (options.organization !== undefined) return (await findOrganization(registry, options.organization)).id
-  if (person.organizationId !== null) return person.organizationId
-  if (person.role === 'ROLE_ADMIN') return undefined
-  // Without one, a person uses the service, but its provider key activates nobody.
-  if (person.active || !canAsk(options)) return undefined
+  if (user.organizationId !== null) return user.organizationId
+  if (user.role === 'ROLE_ADMIN') return undefined
+  // Without one, a user uses the service, but its provider key activates nobody.
+  if (user.active || !canAsk(options)) return undefined
   const all = await registry.organizations.table.findAll({ where: { active: true }, order: [['name', 'ASC']] })
   if (all.length === 0) fail('There is no active organization: run `auth-admin organizations add` first.')
   return askChoice(
@@ -232,6 +232,6 @@ async function chooseAddress(given: string | undefined, options: Named): Promise
   return check(given.trim()) ? misuse('The address given is no valid e-mail address.') : given.trim()
 }
 
-function state({ active, suspended }: Pick<Person, 'active' | 'suspended'>): string {
+function state({ active, suspended }: Pick<User, 'active' | 'suspended'>): string {
   return suspended ? 'suspended' : active ? 'active' : 'inactive'
 }

@@ -9,11 +9,11 @@ import { Code, ConnectError, type ConnectRouter, cors, type Transport } from '@c
 import { connectNodeAdapter } from '@connectrpc/connect-node'
 import { ForgotPasswords } from '../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { GetKeysResponseSchema, Users } from '../proto/gen/auth/v1/users_pb.js'
+import { createSenderOf } from '../server/clientaddress.js'
 import { bodyLimit, readBody } from './body.js'
-import { createSenderOf } from './clientaddress.js'
 import { type Address, createListener, type Request, type Response } from './listener.js'
-import { createLookup } from './paths.js'
 import { Fault, problemDocument, problemOf } from './problem.js'
+import { createLookup } from './router.js'
 import type { Revision, Route } from './routes.js'
 import { type Answer, createTranslation } from './translate.js'
 

@@ -38,7 +38,7 @@ export interface Route {
   readonly result?: string
   /** Whether the caller must send `Authorization: Bearer …`. */
   readonly protected?: boolean
-  /** Whether a cache may keep the answer: true only where it holds neither token nor person. */
+  /** Whether a cache may keep the answer: true only where it holds neither token nor user. */
   readonly cacheable?: boolean
 }
 

@@ -1,13 +1,13 @@
 import { randomInt } from 'node:crypto'
 import { chmod, mkdir, writeFile } from 'node:fs/promises'
 import { dirname } from 'node:path'
+import { migrate } from './database/migrate.js'
+import { adminPasswordFile } from './database/source.js'
 import type { AuditEvent } from './models/audit.js'
-import { adminPasswordFile } from './models/located.js'
-import { migrate } from './models/migrate.js'
+import type { Registry } from './models/definemodels.js'
 import { publishLead } from './models/signingkey.js'
 import { nicknameKey, questionKey, usernameKey } from './names.js'
-import { checkPassword, createPasswordPolicy, type Passwords, preparePassword } from './passwords.js'
-import type { Registry } from './registry.js'
+import { checkPassword, createPasswordPolicy, type Passwords, preparePassword } from './passwords/hash.js'
 import type { Settings } from './settings.js'
 
 /** Security questions that an installation offers at first. */

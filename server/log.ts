@@ -1,6 +1,6 @@
 /**
  * The log: one JSON object a line on standard output, or a short line at a terminal. Standard error stays free for
- * what a person must read.
+ * what a user must read.
  *
  * Secrets are kept out by what may go in: an error leaves its class, code and place only, since the message of a
  * driver or parser may quote what it was given; requests, headers, URLs and bodies have no serializer and are never

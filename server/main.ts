@@ -1,7 +1,7 @@
 import { existsSync } from 'node:fs'
 import module from 'node:module'
+import { adminPasswordFile, locateDatabase } from './database/source.js'
 import { createLog } from './log.js'
-import { adminPasswordFile, locateDatabase } from './models/located.js'
 import type { Service } from './service.js'
 import { readSettings, type Settings, write } from './settings.js'
 
@@ -43,7 +43,7 @@ async function main(): Promise<void> {
   if (!stopping) process.stderr.write(greeting(service, settings))
 }
 
-/** What a person needs to know first. */
+/** What a user needs to know first. */
 function greeting({ addresses, installation }: Service, settings: Settings): string {
   const { password, administrator } = installation
   const admin = settings.adminUsername

@@ -1,7 +1,7 @@
 import type { Log } from './log.js'
+import type { Registry } from './models/definemodels.js'
 import { tidy } from './models/housekeeping.js'
 import { publishLead } from './models/signingkey.js'
-import type { Registry } from './registry.js'
 
 /** Milliseconds between two rounds. */
 const interval = 10 * 60_000

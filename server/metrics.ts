@@ -2,8 +2,8 @@ import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client'
 import { Reason } from '../proto/gen/auth/v1/reason_pb.js'
-import type { Observe } from './calls.js'
-import type { HashingStats } from './hashing.js'
+import type { Observe } from './calls/dispatch.js'
+import type { HashingStats } from './passwords/pool.js'
 
 /** What is counted and measured, in the text format of Prometheus. */
 export interface Metrics {
@@ -17,7 +17,7 @@ export interface Metrics {
   close(): Promise<void>
 }
 
-/** Creates the metrics of this process. No label holds a person, address or anything a caller typed. */
+/** Creates the metrics of this process. No label holds a user, address or anything a caller typed. */
 export function createMetrics(): Metrics {
   const registers = [new Registry()]
   const [registry] = registers as [Registry]

@@ -1,5 +1,5 @@
 // How names, questions, answers and addresses compare: two texts are the same when their keys are equal.
-// Keys are for comparing and look-up only; what people see stays as they wrote it.
+// Keys are for comparing and look-up only; what users see stays as they wrote it.
 import { isIPv4, isIPv6 } from 'node:net'
 import { domainToASCII } from 'node:url'
 
@@ -38,7 +38,7 @@ export function answerKey(text: string): string {
   return questionKey(text)
 }
 
-/** Words of the paths under `/users`, which would hide a person of that name. */
+/** Words of the paths under `/users`, which would hide a user of that name. */
 const reserved = new Set(
   [
     'me',

@@ -1,32 +1,32 @@
 import { ServerCredentials } from '@grpc/grpc-js'
 import { createGateway, type Gateway } from '../gateway/http.js'
-import { createCallers } from './caller.js'
-import { createCalls } from './calls.js'
-import { createForgotPasswordsService } from './forgotpasswords.js'
-import { createGrpcServer } from './grpc.js'
-import { createHashing } from './hashing.js'
-import { createInProcessTransport } from './inprocess.js'
+import { createCallers } from './access/caller.js'
+import { createKeyring } from './access/keyring.js'
+import { createTokens } from './access/tokens.js'
+import { createCalls } from './calls/dispatch.js'
+import { createGrpcServer } from './calls/grpc.js'
+import { createInProcessTransport } from './calls/inprocess.js'
+import { isUnreachable } from './database/connection.js'
+import type { Located } from './database/source.js'
+import { createForgotPasswordsService } from './forgotpasswords/forgotpasswords.js'
 import { type Installation, install } from './installation.js'
-import { createKeyring } from './keyring.js'
 import type { Log } from './log.js'
-import { startMail } from './mail/post.js'
-import { chooseLocale } from './mail/texts.js'
 import { startMaintenance } from './maintenance.js'
 import { createMetrics } from './metrics.js'
-import { isUnreachable } from './models/database.js'
-import type { Located } from './models/located.js'
-import { createPasswordPolicy, createPasswords } from './passwords.js'
-import { openRegistry } from './registry.js'
+import { openRegistry } from './models/definemodels.js'
+import { startMail } from './outbox/compose.js'
+import { chooseLocale } from './outbox/texts.js'
+import { createPasswordPolicy, createPasswords } from './passwords/hash.js'
+import { createHashing } from './passwords/pool.js'
 import type { Address, Settings } from './settings.js'
-import { createTokens } from './tokens.js'
-import { createUsersService, type UsersDeps } from './users.js'
+import { createUsersService, type UsersDeps } from './users/users.js'
 
 /** A running service. */
 export interface Service {
   /** Where it listens; ports are the real ones. */
   readonly addresses: { readonly grpc: Address; readonly http?: Address; readonly metrics?: Address }
   readonly installation: Installation
-  /** Takes nothing new, lets calls, letters and statements under way end, and releases everything. */
+  /** Takes nothing new, lets calls, e-mails and statements under way end, and releases everything. */
   stop(): Promise<void>
 }
 
@@ -56,7 +56,7 @@ export async function startService(settings: Settings, log: Log, at?: Promise<Lo
   try {
     const registry = await openRegistry(settings, { log, ...(at && { at }) })
     undo.push(() => registry.close())
-    const passwords = createPasswords({ pepper: registry.vault.pepper, cost: settings.bcryptCost, hashing })
+    const passwords = createPasswords({ pepper: registry.masterKey.pepper, cost: settings.bcryptCost, hashing })
     const installation = await install(registry, settings, passwords, 'service')
     if (installation.weakness) log.warn(`AUTH_ADMIN_PASSWORD is weak: ${installation.weakness}`)
 

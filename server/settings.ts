@@ -43,7 +43,7 @@ const table = {
     'DATABASE_URL',
     url('a URL postgres://user:password@host:port/database', 'postgres:', 'postgresql:'),
   ),
-  /** Folder of the embedded database, of its secrets, and of letters when there is no mail server. */
+  /** Folder of the embedded database, of its secrets, and of e-mails when there is no mail server. */
   dataDir: setting('AUTH_DATA_DIR', text, './.auth'),
   /** Where the gRPC server listens. */
   grpcAddress: setting('AUTH_GRPC_ADDRESS', address, '127.0.0.1:50051'),
@@ -53,9 +53,9 @@ const table = {
   metricsAddress: setting('AUTH_METRICS_ADDRESS', addressOrOff, '127.0.0.1:9090'),
   /** Where a gateway in a process of its own finds the gRPC server. Unset: `AUTH_GRPC_ADDRESS`. */
   serverUrl: optional('AUTH_SERVER_URL', target),
-  /** Mail server, `smtp://` or `smtps://user:password@host:port`. Unset: letters become files in the data folder. */
+  /** Mail server, `smtp://` or `smtps://user:password@host:port`. Unset: e-mails become files in the data folder. */
   smtpUrl: secret('SMTP_URL', url('a URL smtp://host:port or smtps://user:password@host:port', 'smtp:', 'smtps:')),
-  /** Sender of letters, `address` or `Name <address>`. */
+  /** Sender of e-mails, `address` or `Name <address>`. */
   mailFrom: setting('AUTH_MAIL_FROM', mailbox, 'auth@localhost'),
   /** Key that seals the signing keys at rest and peppers hashes: 32 bytes or more, in base64 or hexadecimal. */
   masterKey: secret('AUTH_MASTER_KEY', key),
@@ -81,7 +81,7 @@ const table = {
   trustedProxies: setting('AUTH_TRUSTED_PROXIES', list(block), ''),
   /** Whether recovery keys go to the `registered` address only, or to `any` address the caller gives (unsafe). */
   recoveryEmail: setting('AUTH_RECOVERY_EMAIL', oneOf('registered', 'any'), 'registered'),
-  /** Language of letters to people who ask for none. */
+  /** Language of e-mails to users who ask for none. */
   mailLocale: setting('AUTH_MAIL_LOCALE', oneOf('pt-BR', 'en'), 'pt-BR'),
   /** Revision of the interface that the base path serves. */
   defaultRevision: setting('AUTH_DEFAULT_REVISION', oneOf('1.0.0', '1.0.2'), '1.0.2'),

@@ -10,7 +10,7 @@ import { Reason } from '../proto/gen/auth/v1/reason_pb.js'
 import { Users } from '../proto/gen/auth/v1/users_pb.js'
 import { Refusal } from '../server/refusal.js'
 
-const root = fileURLToPath(new URL('../../', import.meta.url))
+const root = fileURLToPath(new URL('../..', import.meta.url))
 
 /** What each source file imports: files of ours as paths from the root, packages by name. */
 const imports = new Map<string, string[]>()
@@ -42,15 +42,16 @@ const isPackage = (target: string, ...names: string[]) =>
 
 test('imports are found', t => {
   t.true(imports.size > 40)
-  t.true(imports.get('server/users.ts')?.includes('server/refusal.ts'))
-  t.true(imports.get('server/grpc.ts')?.includes('@grpc/grpc-js'))
+  t.true(imports.get('server/users/users.ts')?.includes('server/refusal.ts'))
+  t.true(imports.get('server/calls/grpc.ts')?.includes('@grpc/grpc-js'))
 })
 
-test('the gateway imports nothing of the server but its settings, and those in main.ts only', t => {
+test('the gateway imports nothing of the server but client addresses, and in main.ts its settings', t => {
   const wrong = breaches(
     (file, target) =>
       file.startsWith('gateway/') &&
       /^(server|cli)\//.test(target) &&
+      target !== 'server/clientaddress.ts' &&
       !(file === 'gateway/main.ts' && target === 'server/settings.ts'),
   )
   t.deepEqual(wrong, [])
@@ -64,12 +65,14 @@ test('of the server only its wiring imports the gateway', t => {
 })
 
 test('only models know Sequelize and pg', t => {
-  const wrong = breaches((file, target) => isPackage(target, 'sequelize', 'pg') && !file.startsWith('server/models/'))
+  const wrong = breaches(
+    (file, target) => isPackage(target, 'sequelize', 'pg') && !/^server\/(models|database|embedded)\//.test(file),
+  )
   t.deepEqual(wrong, [])
 })
 
 test('only the gRPC door, the wiring and the way to remote services import grpc-js', t => {
-  const allowed = ['server/grpc.ts', 'server/service.ts', 'gateway/remote.ts']
+  const allowed = ['server/calls/grpc.ts', 'server/service.ts', 'gateway/remote.ts']
   const wrong = breaches(
     (file, target) =>
       isPackage(target, '@grpc/grpc-js', '@grpc/reflection', 'grpc-health-check') && !allowed.includes(file),

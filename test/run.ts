@@ -9,7 +9,7 @@ import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { fileURLToPath } from 'node:url'
 import { stripVTControlCharacters } from 'node:util'
-import { startEmbedded } from '../server/models/embedded.js'
+import { startEmbedded } from '../server/embedded/start.js'
 import { makeTemplate } from './_helpers/database.js'
 
 const ava = fileURLToPath(new URL('../../node_modules/ava/entrypoints/cli.mjs', import.meta.url))

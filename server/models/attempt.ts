@@ -1,6 +1,6 @@
 import type { Transaction } from 'sequelize'
-import type { Vault } from '../vault.js'
-import type { Database, Statement } from './database.js'
+import type { Database, Statement } from '../database/connection.js'
+import type { MasterKey } from '../masterkey.js'
 
 /** Limits on failures and requests: how many, in how many seconds. */
 export const limits = {
@@ -22,17 +22,17 @@ export interface Subjects {
   known(usernameKey: string, address: string): Buffer
   /** Failures of one client address on any account. */
   address(address: string): Buffer
-  /** Requests for letters from one client address. */
+  /** Requests for e-mails from one client address. */
   mailRequests(address: string): Buffer
-  /** Letters that went out for a person. */
+  /** Emails that went out for a user. */
   mails(span: 'minute' | 'hour', kind: string, userId: number): Buffer
   /** A client address, for the list of those known to an account. */
   knownAddress(address: string): Buffer
 }
 
 /** Makes the names of what is counted. An IPv6 client is its /64: whoever has one address has them all. */
-export function createSubjects(vault: Vault): Subjects {
-  const name = (...parts: string[]) => vault.digest('attempts', parts.join('\0')).subarray(0, 16)
+export function createSubjects(masterKey: MasterKey): Subjects {
+  const name = (...parts: string[]) => masterKey.digest('attempts', parts.join('\0')).subarray(0, 16)
   return {
     account: usernameKey => name('account', usernameKey),
     known: (usernameKey, address) => name('known', usernameKey, network(address)),

@@ -1,5 +1,5 @@
 import type { Transaction } from 'sequelize'
-import type { Database, Statement } from './database.js'
+import type { Database, Statement } from '../database/connection.js'
 
 /** Something that happened, for the record. It holds no secret and no text that a stranger typed. */
 export interface AuditEvent {
@@ -11,7 +11,7 @@ export interface AuditEvent {
   /** Kind of actor: `user`, `anonymous`, `service`, or `cli:<system user>`. */
   readonly actor: string
   readonly actor_id?: number
-  /** The person it was done to. */
+  /** The user it was done to. */
   readonly subject_id?: number
   /** The other thing it was done to, such as `organization:3`. */
   readonly object?: string

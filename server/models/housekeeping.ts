@@ -1,5 +1,5 @@
+import type { Database, Statement } from '../database/connection.js'
 import { knownAddressDays } from './attempt.js'
-import type { Database, Statement } from './database.js'
 
 const statements: Statement[] = [
   {

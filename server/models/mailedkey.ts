@@ -1,7 +1,7 @@
 import { randomInt } from 'node:crypto'
 import type { Transaction } from 'sequelize'
-import type { Vault } from '../vault.js'
-import type { Database, Statement } from './database.js'
+import type { Database, Statement } from '../database/connection.js'
+import type { MasterKey } from '../masterkey.js'
 
 /** Tries that a mailed key allows. */
 const tries = 5
@@ -38,7 +38,7 @@ const spend: Statement = {
     RETURNING organization_id AS "organizationId"`,
 }
 
-/** Keys sent by mail: of each purpose a person has at most the newest, and it opens once. */
+/** Keys sent by mail: of each purpose a user has at most the newest, and it opens once. */
 export interface MailedKeys {
   /** Stores a key in place of an earlier one. */
   replace(userId: number, purpose: keyof typeof validity, key: string, organizationId?: number): Promise<void>
@@ -51,13 +51,14 @@ export interface MailedKeys {
     key: string,
     t: Transaction,
   ): Promise<{ organizationId: number | null } | undefined>
-  /** How keys are compared: as keyed digests bound to person and purpose. */
+  /** How keys are compared: as keyed digests bound to user and purpose. */
   digest(userId: number, purpose: keyof typeof validity, key: string): Buffer
 }
 
 /** The mailed keys in a database. */
-export function createMailedKeys(database: Database, vault: Vault): MailedKeys {
-  const digest: MailedKeys['digest'] = (userId, purpose, key) => vault.digest(`mailed-key ${purpose} ${userId}`, key)
+export function createMailedKeys(database: Database, masterKey: MasterKey): MailedKeys {
+  const digest: MailedKeys['digest'] = (userId, purpose, key) =>
+    masterKey.digest(`mailed-key ${purpose} ${userId}`, key)
   return {
     digest,
     async replace(userId, purpose, key, organizationId) {

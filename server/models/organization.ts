@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto'
 import { DataTypes, type Model, type Transaction } from 'sequelize'
-import type { Vault } from '../vault.js'
-import type { Database, Statement } from './database.js'
+import type { Database, Statement } from '../database/connection.js'
+import type { MasterKey } from '../masterkey.js'
 
 /** The texts of an organization that may be edited. */
 export interface OrganizationDetails {
@@ -27,7 +27,7 @@ export interface OrganizationRow extends OrganizationDetails {
   activationKeySealed: Buffer
 }
 
-/** Uses of the vault by this table and by provider keys. */
+/** Uses of the masterKey by this table and by provider keys. */
 export const activationKeyUse = 'activation-key'
 
 /** The table of organizations. */
@@ -53,9 +53,9 @@ export function defineOrganizations({ sequelize }: Database) {
 }
 
 /** A new activation key in the two forms in which it is stored. It is reusable until it is rotated. */
-export function newActivationKey(vault: Vault): { key: string; digest: Buffer; sealed: Buffer } {
+export function newActivationKey(masterKey: MasterKey): { key: string; digest: Buffer; sealed: Buffer } {
   const key = randomUUID()
-  return { key, digest: vault.digest(activationKeyUse, key), sealed: vault.seal(activationKeyUse, key) }
+  return { key, digest: masterKey.digest(activationKeyUse, key), sealed: masterKey.seal(activationKeyUse, key) }
 }
 
 /** What is done with organizations. */
@@ -75,13 +75,13 @@ export interface Organizations {
   /** The activation key in the clear. */
   activationKey(row: Pick<OrganizationRow, 'activationKeySealed'>): string
   /**
-   * The active organization that a letter to this address reaches: that of the person, or else, of several with the
-   * address, the one with the name that the person gave at sign-up.
+   * The active organization that an e-mail to this address reaches: that of the user, or else, of several with the
+   * address, the one with the name that the user gave at sign-up.
    */
   byEmail(email: string, member: { organizationId: number | null; institutionKey: string }): Promise<number | undefined>
   /** The active organization whose activation key this is; locked against rotation until the end of the transaction. */
   byActivationKey(key: string, t: Transaction): Promise<number | undefined>
-  /** The active organization of the active ROLE_INSTITUTION person whose provider key this is; locked likewise. */
+  /** The active organization of the active ROLE_INSTITUTION user whose provider key this is; locked likewise. */
   byProviderKey(key: string, t: Transaction): Promise<number | undefined>
   /** Whether an organization is active; locked likewise. */
   isActive(id: number, t: Transaction): Promise<boolean>
@@ -110,14 +110,14 @@ const isActive: Statement = {
 }
 
 /** The organizations in a database. */
-export function createOrganizations(database: Database, vault: Vault): Organizations {
+export function createOrganizations(database: Database, masterKey: MasterKey): Organizations {
   const table = defineOrganizations(database)
   const find = async (statement: Statement, values: unknown[], transaction?: Transaction) =>
     (await database.run<{ id: number }>(statement, values, transaction))[0]?.id
   return {
     table,
     async add(details, transaction) {
-      const { digest, sealed } = newActivationKey(vault)
+      const { digest, sealed } = newActivationKey(masterKey)
       const row = { ...details, active: true, activationKeyDigest: digest, activationKeySealed: sealed }
       return (await table.create(row, { transaction, returning: true })).reload({ transaction })
     },
@@ -128,14 +128,14 @@ export function createOrganizations(database: Database, vault: Vault): Organizat
       await table.update({ active }, { where: { id }, transaction })
     },
     async rotateKey(id, transaction) {
-      const { key, digest, sealed } = newActivationKey(vault)
+      const { key, digest, sealed } = newActivationKey(masterKey)
       await table.update({ activationKeyDigest: digest, activationKeySealed: sealed }, { where: { id }, transaction })
       return key
     },
     byEmail: (email, member) => find(byEmail, [email, member.organizationId, member.institutionKey]),
-    byActivationKey: (key, t) => find(byActivationKey, [vault.digest(activationKeyUse, key)], t),
-    byProviderKey: (key, t) => find(byProviderKey, [vault.digest(activationKeyUse, key)], t),
+    byActivationKey: (key, t) => find(byActivationKey, [masterKey.digest(activationKeyUse, key)], t),
+    byProviderKey: (key, t) => find(byProviderKey, [masterKey.digest(activationKeyUse, key)], t),
     isActive: async (id, t) => (await find(isActive, [id], t)) !== undefined,
-    activationKey: row => vault.open(activationKeyUse, row.activationKeySealed),
+    activationKey: row => masterKey.open(activationKeyUse, row.activationKeySealed),
   }
 }

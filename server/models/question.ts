@@ -1,5 +1,5 @@
 import { DataTypes, type Model, type Transaction } from 'sequelize'
-import type { Database, Statement } from './database.js'
+import type { Database, Statement } from '../database/connection.js'
 
 /** A security question as it is stored. */
 export interface QuestionRow {
@@ -9,20 +9,20 @@ export interface QuestionRow {
   active: boolean
 }
 
-/** A person's hashed answer to a question. */
+/** A user's hashed answer to a question. */
 export interface StoredAnswer {
   readonly questionId: number
   readonly answerHash: string
 }
 
-/** Security questions and people's answers to them. */
+/** Security questions and users's answers to them. */
 export interface Questions {
   readonly table: ReturnType<typeof defineQuestions>
   /** All questions by id, retired ones included. */
   all(): Promise<QuestionRow[]>
   /** The offered question with this number, or with this text in comparing form. */
   offered(wanted: { id: number } | { key: string }): Promise<QuestionRow | undefined>
-  /** A person's answers. */
+  /** A user's answers. */
   answers(userId: number): Promise<StoredAnswer[]>
   /** Saves an answer in place of an earlier one. */
   saveAnswer(userId: number, questionId: number, answerHash: string, t: Transaction): Promise<void>

@@ -1,7 +1,7 @@
 import type { Transaction } from 'sequelize'
+import type { Database, Statement } from '../database/connection.js'
 import { knownAddressDays, limits, type Subjects } from './attempt.js'
 import type { AuditEvent } from './audit.js'
-import type { Database, Statement } from './database.js'
 import type { Role } from './user.js'
 
 /** What a sign-in needs to know of an account. */
@@ -45,7 +45,7 @@ export interface SignIns {
     event: AuditEvent,
     options?: { renewed?: string; transaction?: Transaction },
   ): Promise<void>
-  /** Whether the client address counts as known to a person. */
+  /** Whether the client address counts as known to a user. */
   knows(userId: number, address: string): Promise<boolean>
 }
 

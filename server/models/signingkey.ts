@@ -1,7 +1,7 @@
 import { createHash, createPrivateKey, createPublicKey, generateKeyPairSync, type KeyObject } from 'node:crypto'
 import type { Transaction } from 'sequelize'
-import type { Vault } from '../vault.js'
-import type { Database, Statement } from './database.js'
+import type { Database, Statement } from '../database/connection.js'
+import type { MasterKey } from '../masterkey.js'
 
 /** A public key as it is published, in the fields of RFC 7517 and RFC 7518. */
 export interface PublicJwk {
@@ -84,14 +84,14 @@ function thumbprint({ crv, kty, x, y }: PublicJwk): string {
 }
 
 /** The signing keys in a database. */
-export function createSigningKeys(database: Database, vault: Vault): SigningKeys {
+export function createSigningKeys(database: Database, masterKey: MasterKey): SigningKeys {
   return {
     async all() {
       type Row = Omit<SigningKey, 'publicKey' | 'privateKey'> & { privateSealed: Buffer }
       return (await database.run<Row>(all, [])).map(({ privateSealed, ...row }) => ({
         ...row,
         publicKey: createPublicKey({ key: { ...row.publicJwk }, format: 'jwk' }),
-        privateKey: createPrivateKey(vault.open(keyUse(row.kid), privateSealed)),
+        privateKey: createPrivateKey(masterKey.open(keyUse(row.kid), privateSealed)),
       }))
     },
     async rotate({ force, lead, tokenTtl }, transaction) {
@@ -106,7 +106,7 @@ export function createSigningKeys(database: Database, vault: Vault): SigningKeys
       // The first key has nobody to wait for.
       const wait = last ? lead : 0
       await database.run(succeed, [wait + tokenTtl + 60], transaction)
-      await database.run(add, [kid, JSON.stringify(jwk), vault.seal(keyUse(kid), pem), wait], transaction)
+      await database.run(add, [kid, JSON.stringify(jwk), masterKey.seal(keyUse(kid), pem), wait], transaction)
       return kid
     },
     prune: async () => (await database.run(prune, [])).length,

@@ -1,14 +1,14 @@
 import { DataTypes, type Model, type Transaction } from 'sequelize'
+import type { Database, Statement } from '../database/connection.js'
+import type { MasterKey } from '../masterkey.js'
 import { nicknameKey } from '../names.js'
-import type { Vault } from '../vault.js'
-import type { Database, Statement } from './database.js'
 import { newActivationKey } from './organization.js'
 
-/** The three kinds of people. */
+/** The three kinds of users. */
 export type Role = 'ROLE_ADMIN' | 'ROLE_INSTITUTION' | 'ROLE_CLIENT'
 
-/** A person with its organization and provider key, as one statement reads it. Keys are sealed. */
-export interface Person {
+/** A user with its organization and provider key, as one statement reads it. Keys are sealed. */
+export interface User {
   readonly id: number
   readonly username: string
   readonly usernameKey: string
@@ -45,7 +45,7 @@ export interface Person {
   readonly providerKeySealed: Buffer | null
 }
 
-/** A person as it is stored. */
+/** A user as it is stored. */
 export interface UserRow {
   id: number
   username: string
@@ -111,12 +111,12 @@ const columns = `u.id, u.username, u.username_key AS "usernameKey", u.nickname, 
   k.id AS "providerKeyId", k.key_sealed AS "providerKeySealed"
   FROM users u LEFT JOIN organizations o ON o.id = u.organization_id LEFT JOIN provider_keys k ON k.user_id = u.id`
 
-const byId: Statement = { name: 'person-by-id', text: `SELECT ${columns} WHERE u.id = $1` }
+const byId: Statement = { name: 'user-by-id', text: `SELECT ${columns} WHERE u.id = $1` }
 
-const byUsername: Statement = { name: 'person-by-username', text: `SELECT ${columns} WHERE u.username_key = $1` }
+const byUsername: Statement = { name: 'user-by-username', text: `SELECT ${columns} WHERE u.username_key = $1` }
 
 const both: Statement = {
-  name: 'person-both',
+  name: 'user-both',
   text: `SELECT ${columns} WHERE u.id = $1 UNION ALL SELECT ${columns} WHERE u.username_key = $2 AND u.id <> $1`,
 }
 
@@ -156,7 +156,7 @@ const changePassword: Statement = {
 }
 
 const list: Statement = {
-  name: 'people-list',
+  name: 'users-list',
   text: `SELECT ${columns} WHERE u.id > $1 AND ($2::text IS NULL OR u.role = $2)
     AND ($3::boolean IS NULL OR (u.active AND NOT u.suspended) = $3) AND ($4::boolean IS NULL OR u.suspended = $4)
     AND ($5::int IS NULL OR u.organization_id = $5)
@@ -183,7 +183,7 @@ const setEmail: Statement = {
     UPDATE users SET email = $2 WHERE id = $1`,
 }
 
-/** Which people to list: all conditions given must hold. */
+/** Which users to list: all conditions given must hold. */
 export interface UserFilter {
   readonly afterId?: number
   readonly role?: Role
@@ -199,22 +199,22 @@ export interface UserFilter {
 /** A locked row, with what the verbs of activation and administration decide on. */
 export type LockedUser = Pick<UserRow, 'id' | 'username' | 'role' | 'active' | 'suspended' | 'organizationId'>
 
-/** What is done with people. Verbs that change a person run in the transaction of their caller. */
+/** What is done with users. Verbs that change a user run in the transaction of their caller. */
 export interface Users {
   readonly table: ReturnType<typeof defineUsers>
-  byId(id: number): Promise<Person | undefined>
-  byUsername(usernameKey: string): Promise<Person | undefined>
-  /** The caller and, when it is another, the person with the username; in one statement. */
-  both(callerId: number, usernameKey: string): Promise<{ caller: Person | undefined; target: Person | undefined }>
+  byId(id: number): Promise<User | undefined>
+  byUsername(usernameKey: string): Promise<User | undefined>
+  /** The caller and, when it is another, the user with the username; in one statement. */
+  both(callerId: number, usernameKey: string): Promise<{ caller: User | undefined; target: User | undefined }>
   /** Whether the names are taken. */
   taken(usernameKey: string, nicknameKey: string): Promise<{ username: boolean; nickname: boolean }>
   /** Which of the nicknames are taken. */
   takenNicknames(keys: readonly string[]): Promise<Set<string>>
-  /** Registers a person. Throws a unique violation of `users_username_key_key` or `users_nickname_key_key`. */
+  /** Registers a user. Throws a unique violation of `users_username_key_key` or `users_nickname_key_key`. */
   add(row: Partial<UserRow>, t: Transaction): Promise<number>
-  /** Locks a person until the end of the transaction. */
+  /** Locks a user until the end of the transaction. */
   lock(usernameKey: string, t: Transaction): Promise<LockedUser | undefined>
-  /** Makes a person active, a member of the organization, and gives a ROLE_INSTITUTION its provider key. */
+  /** Makes a user active, a member of the organization, and gives a ROLE_INSTITUTION its provider key. */
   activate(user: LockedUser, organizationId: number | null, t: Transaction): Promise<void>
   /**
    * Sets the password, revokes every token and voids a mailed recovery key. With `generation`, only while the token
@@ -226,9 +226,9 @@ export interface Users {
     generation: number | null,
     t: Transaction,
   ): Promise<Owner | undefined>
-  /** The people who fit, by id. */
-  list(filter: UserFilter): Promise<Person[]>
-  /** Shuts a person out and revokes every token. */
+  /** The users who fit, by id. */
+  list(filter: UserFilter): Promise<User[]>
+  /** Shuts a user out and revokes every token. */
   suspend(id: number, t: Transaction): Promise<void>
   /** Ends a suspension. Tokens stay revoked. */
   resume(id: number, t: Transaction): Promise<void>
@@ -238,22 +238,22 @@ export interface Users {
   setEmail(id: number, email: string | null, t: Transaction): Promise<void>
 }
 
-/** Whom a letter about an account goes to. */
+/** Whom an e-mail about an account goes to. */
 export interface Owner {
   readonly id: number
   readonly username: string
   readonly email: string | null
 }
 
-/** The people in a database. */
-export function createUsers(database: Database, vault: Vault): Users {
+/** The users in a database. */
+export function createUsers(database: Database, masterKey: MasterKey): Users {
   const table = defineUsers(database)
   return {
     table,
-    byId: async id => (await database.read<Person>(byId, [id]))[0],
-    byUsername: async usernameKey => (await database.read<Person>(byUsername, [usernameKey]))[0],
+    byId: async id => (await database.read<User>(byId, [id]))[0],
+    byUsername: async usernameKey => (await database.read<User>(byUsername, [usernameKey]))[0],
     async both(callerId, usernameKey) {
-      const rows = await database.read<Person>(both, [callerId, usernameKey])
+      const rows = await database.read<User>(both, [callerId, usernameKey])
       return {
         caller: rows.find(row => row.id === callerId),
         target: rows.find(row => row.usernameKey === usernameKey),
@@ -273,7 +273,7 @@ export function createUsers(database: Database, vault: Vault): Users {
     async activate(user, organizationId, transaction) {
       await database.run(activate, [user.id, organizationId], transaction)
       if (user.role !== 'ROLE_INSTITUTION') return
-      const { digest, sealed } = newActivationKey(vault)
+      const { digest, sealed } = newActivationKey(masterKey)
       await database.run(provide, [user.id, digest, sealed], transaction)
     },
     changePassword: async (id, passwordHash, generation, transaction) =>
@@ -282,7 +282,7 @@ export function createUsers(database: Database, vault: Vault): Users {
       const digits = search && /^[\d\s+().\p{Pd}]+$/u.test(search) ? search.replace(/\D/g, '') : ''
       const key = search === undefined ? null : nicknameKey(search)
       const values = [role ?? null, active ?? null, suspended ?? null, organizationId ?? null, key, digits || null]
-      return database.run<Person>(list, [afterId, ...values, limit])
+      return database.run<User>(list, [afterId, ...values, limit])
     },
     async suspend(id, transaction) {
       await database.run(suspend, [id], transaction)

@@ -341,7 +341,7 @@ export const grpcRequests: fc.Arbitrary<GrpcRequest> = fc.constantFrom(...rpcs).
   }),
 )
 
-/** The people of a fuzzed service, replaced when a request took their token's power. */
+/** The users of a fuzzed service, replaced when a request took their token's power. */
 export interface Cast {
   token(role: Role): string | undefined
   /** Puts the values in for what stands in braces. */
@@ -359,7 +359,7 @@ async function adminToken(service: TestService, other: string): Promise<string> 
   return forge(service, other, { sub: String(id), roles: ['ROLE_ADMIN'], username: 'admin', active: true, ver })
 }
 
-/** Signs people up for all roles. */
+/** Signs users up for all roles. */
 export async function createCast(service: TestService): Promise<Cast> {
   const organization = await service.organization({ email: `org${randomInt(1e9)}@example.org` })
   const institution = await service.institution(organization)
@@ -409,11 +409,11 @@ export async function createCast(service: TestService): Promise<Cast> {
       const token = tokens[role]
       if (!token || role === 'stranger') return false
       const { sub, ver } = claimsOf(token)
-      const person = await service.registry.users.byId(Number(sub))
-      if (person?.tokenGeneration === ver) return true
+      const user = await service.registry.users.byId(Number(sub))
+      if (user?.tokenGeneration === ver) return true
       const [key] = await service.registry.signingKeys.all()
-      if (!person || !key) throw new Error('somebody of the cast is gone')
-      tokens[role] = await forge(service, token, { ver: person.tokenGeneration })
+      if (!user || !key) throw new Error('somebody of the cast is gone')
+      tokens[role] = await forge(service, token, { ver: user.tokenGeneration })
       return false
     },
   }

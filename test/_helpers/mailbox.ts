@@ -1,4 +1,4 @@
-/** A mail server for tests: real SMTP on a port of its own, letters read with a parser that isn't ours. */
+/** A mail server for tests: real SMTP on a port of its own, e-mails read with a parser that isn't ours. */
 import type { AddressInfo } from 'node:net'
 import PostalMime, { type Email } from 'postal-mime'
 import { SMTPServer } from 'smtp-server'
@@ -7,11 +7,11 @@ import { SMTPServer } from 'smtp-server'
 export interface Mailbox {
   /** For SMTP_URL. */
   readonly url: string
-  /** Every letter accepted so far. */
-  readonly letters: readonly Email[]
-  /** The oldest letter to an address that wasn't handed out yet; waits for it, and rejects after `timeout` ms. */
+  /** Every e-mail accepted so far. */
+  readonly emails: readonly Email[]
+  /** The oldest e-mail to an address that wasn't handed out yet; waits for it, and rejects after `timeout` ms. */
   nextLetter(to: string, timeout?: number): Promise<Email>
-  /** Answers the next `times` letters with 451. */
+  /** Answers the next `times` e-mails with 451. */
   refuse(times: number): void
   /** Shuts the server; connections are refused. */
   shut(): Promise<void>
@@ -21,7 +21,7 @@ export interface Mailbox {
 
 /** Opens a mail server. Shut it when the test ends. */
 export async function openMailbox(): Promise<Mailbox> {
-  const letters: Email[] = []
+  const emails: Email[] = []
   const handedOut = new Set<Email>()
   const waiting = new Set<() => void>()
   let refusals = 0
@@ -40,7 +40,7 @@ export async function openMailbox(): Promise<Mailbox> {
           refusals--
           return answer(Object.assign(new Error('try again later'), { responseCode: 451 }))
         }
-        letters.push(await PostalMime.parse(Buffer.concat(chunks)))
+        emails.push(await PostalMime.parse(Buffer.concat(chunks)))
         answer()
         for (const look of waiting) look()
       },
@@ -53,11 +53,11 @@ export async function openMailbox(): Promise<Mailbox> {
 
   return {
     url: `smtp://127.0.0.1:${port}`,
-    letters,
+    emails,
     nextLetter(to, timeout = 10_000) {
       return new Promise((resolve, reject) => {
         const look = () => {
-          const fresh = letters.find(one => !handedOut.has(one) && one.to?.some(({ address }) => address === to))
+          const fresh = emails.find(one => !handedOut.has(one) && one.to?.some(({ address }) => address === to))
           if (!fresh) return
           handedOut.add(fresh)
           waiting.delete(look)
@@ -66,7 +66,7 @@ export async function openMailbox(): Promise<Mailbox> {
         }
         const timer = setTimeout(() => {
           waiting.delete(look)
-          reject(new Error(`no letter to ${to} within ${timeout} ms`))
+          reject(new Error(`no e-mail to ${to} within ${timeout} ms`))
         }, timeout)
         waiting.add(look)
         look()

@@ -4,8 +4,8 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import test from 'ava'
 import { createLog } from '../../server/log.js'
+import { openRegistry, type Registry } from '../../server/models/definemodels.js'
 import { nicknameKey } from '../../server/names.js'
-import { openRegistry, type Registry } from '../../server/registry.js'
 import { type Service, startService } from '../../server/service.js'
 import { readSettings, type Settings } from '../../server/settings.js'
 import { freshDatabase, type Teardown } from './database.js'
@@ -60,7 +60,7 @@ export interface TestService {
     name?: string
     email?: string
   }): Promise<{ id: number; activationkey: string; email: string }>
-  /** A ROLE_INSTITUTION person that is active in the organization, and its provider key. */
+  /** A ROLE_INSTITUTION user that is active in the organization, and its provider key. */
   institution(organization: { activationkey: string }): Promise<SignedUp & { providerKey: string }>
 }
 
@@ -173,11 +173,11 @@ export async function startTestService(t: Teardown, env: Record<string, string> 
       return { id: row.id, activationkey: registry.organizations.activationKey(row), email }
     },
     async institution({ activationkey }) {
-      const person = await signUp('ROLE_INSTITUTION')
-      const { token, username } = person
+      const user = await signUp('ROLE_INSTITUTION')
+      const { token, username } = user
       await must(request('POST', '/users/activate', { token, query: { username, activationkey } }))
       const me = await request('GET', '/users/me', { token })
-      return { ...person, providerKey: me.json.providerActivationKey.activationkey }
+      return { ...user, providerKey: me.json.providerActivationKey.activationkey }
     },
   }
 }

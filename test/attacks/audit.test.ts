@@ -22,7 +22,7 @@ const sql = async ({ registry }: TestService, text: string) =>
 const gist = ({ action, outcome, reason, actor, actor_id, subject_id, object }: RecordedEvent) =>
   [action, outcome, reason, actor, actor_id, subject_id, object].map(part => part ?? '-').join(' ')
 
-test('every step of a person’s life leaves its event: who did what to whom, from where, how it ended and why', async t => {
+test('every step of a user’s life leaves its event: who did what to whom, from where, how it ended and why', async t => {
   const service = await startTestService(t)
   const { request, registry } = service
   const address = `10.${randomInt(256)}.${randomInt(256)}.9`
@@ -66,7 +66,7 @@ test('every step of a person’s life leaves its event: who did what to whom, fr
   await post('/forgotpasswords/loginbyusernameandanswers', { username }, { body: answers(answer) })
   await post('/forgotpasswords/sendkeybyemail', { username, email: 'capivara@example.org' })
   for (let index = 0; index < 100; index++) {
-    const waiting = await sql(service, `SELECT 1 FROM letters WHERE kind LIKE 'recovery-%'`)
+    const waiting = await sql(service, `SELECT 1 FROM emails WHERE kind LIKE 'recovery-%'`)
     if (waiting.length === 0) break
     await new Promise(resolve => setTimeout(resolve, 50))
   }
@@ -157,12 +157,12 @@ test('what fails leaves no event, and what can’t be recorded doesn’t happen'
       query: { newPassword: 'tartaruga de couro 7' },
     })
 
-  await sql(service, 'ALTER TABLE letters ADD CONSTRAINT broken CHECK (false) NOT VALID')
+  await sql(service, 'ALTER TABLE emails ADD CONSTRAINT broken CHECK (false) NOT VALID')
   const before = await count()
   t.is((await change()).json.reason, 'INTERNAL')
   t.is(await count(), before)
   await service.login(username)
-  await sql(service, 'ALTER TABLE letters DROP CONSTRAINT broken')
+  await sql(service, 'ALTER TABLE emails DROP CONSTRAINT broken')
 
   // At the very end of the transaction, when the event is written already.
   await sql(service, `CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'too late'; END $$`)

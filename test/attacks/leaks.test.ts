@@ -111,7 +111,7 @@ test('no secret that passes through the service is in a line of its log', async 
   )
   t.is(failed.status, 400)
   t.notRegex(failed.text, /constraint|Failing row|broken/)
-  await database.query('ALTER TABLE letters RENAME TO away')
+  await database.query('ALTER TABLE emails RENAME TO away')
   t.is(
     (await ask('POST', '/forgotpasswords/sendkeybyemail', { username: secret('username'), email: 'x@example.org' }))
       .status,
@@ -122,7 +122,7 @@ test('no secret that passes through the service is in a line of its log', async 
       .status,
     400,
   )
-  await database.query('ALTER TABLE away RENAME TO letters')
+  await database.query('ALTER TABLE away RENAME TO emails')
   const updated = await ask(
     'POST',
     '/forgotpasswords/passwordupdatebyusername',
@@ -137,7 +137,7 @@ test('no secret that passes through the service is in a line of its log', async 
   // It did log: each call, and the faults.
   t.true(log.split('\n').filter(line => line.includes('"msg":"call"')).length >= 15)
   t.true(log.includes('"msg":"call failed"'))
-  t.true(log.includes('letter delayed'))
+  t.true(log.includes('e-mail delayed'))
   const found = secrets.filter(text => log.includes(text) || log.includes(encodeURIComponent(text)))
   t.deepEqual(found, [])
 })

@@ -165,13 +165,13 @@ test('nobody takes a common password or a word of their own data, at sign-up or 
 
 test('a stolen table gives nothing to guess at without the master key', async t => {
   const question = (await service.request('GET', '/forgotpasswords/findallforgotpasswordquestions')).json[0].id
-  const people = [await service.signUp('ROLE_CLIENT'), await service.signUp('ROLE_CLIENT')]
-  for (const { token } of people) {
+  const users = [await service.signUp('ROLE_CLIENT'), await service.signUp('ROLE_CLIENT')]
+  for (const { token } of users) {
     const body = { forgotpasswordquestionsid: question, answer: 'azul' }
     await service.request('POST', '/forgotpasswords/saveforgotpasswordquestionsusersanswers', { token, body })
   }
-  const hashes = await Promise.all(people.map(({ token }) => storedHash(token)))
-  const answers = await service.registry.questions.answers(idOf(people[0]!.token))
+  const hashes = await Promise.all(users.map(({ token }) => storedHash(token)))
+  const answers = await service.registry.questions.answers(idOf(users[0]!.token))
   t.not(hashes[0], hashes[1])
   const digest = (algorithm: string, text: string) => createHash(algorithm).update(text).digest('base64')
   for (const [text, stored] of [
@@ -190,7 +190,7 @@ test('a stolen table gives nothing to guess at without the master key', async t 
     for (const guess of guesses) t.false(await bcrypt.compare(guess, hash))
     // With the key, the same guess would be right: the comparison is of the right thing.
     const context = text === password ? 'password' : 'answer'
-    const keyed = createHmac('sha384', service.registry.vault.pepper).update(`${context}\0${text}`).digest('base64')
+    const keyed = createHmac('sha384', service.registry.masterKey.pepper).update(`${context}\0${text}`).digest('base64')
     t.true(await bcrypt.compare(keyed, hash))
   }
 })

@@ -1,4 +1,4 @@
-/** The side doors: mailed keys, answers to questions, and the letters that tell the owner. */
+/** The side doors: mailed keys, answers to questions, and the e-mails that tell the owner. */
 import { randomInt, randomUUID } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
 import test from 'ava'
@@ -42,21 +42,21 @@ const sql = async (text: string) =>
 /** Somebody with a recovery address that nobody else has. */
 async function withEmail(): Promise<SignedUp & { email: string; id: number }> {
   const email = `pessoa${randomUUID().slice(0, 8)}@example.org`
-  const person = await service.signUp('ROLE_CLIENT', { email })
-  return { ...person, email, id: idOf(person.token) }
+  const user = await service.signUp('ROLE_CLIENT', { email })
+  return { ...user, email, id: idOf(user.token) }
 }
 
 const keyIn = ({ text }: Email) => /: ([2-9A-HJ-NP-Z]{8})\n/.exec(text ?? '')?.[1] ?? ''
 
-/** Has a key sent and takes it out of the letter. */
+/** Has a key sent and takes it out of the e-mail. */
 async function mailedKey({ username, email }: { username: string; email: string }): Promise<string> {
   await sendKey(username, email)
   const key = keyIn(await mailbox.nextLetter(email))
-  if (key === '') throw new Error('no key in the letter')
+  if (key === '') throw new Error('no key in the e-mail')
   return key
 }
 
-/** Lets the next letter go out at once. */
+/** Lets the next e-mail go out at once. */
 const aMinuteLater = (id: number) =>
   service.registry.attempts.clear([service.registry.subjects.mails('minute', 'recovery', id)])
 
@@ -66,71 +66,71 @@ const forget = (username: string) =>
 
 /** Until nothing is left in the queue. */
 async function quiet(): Promise<void> {
-  while ((await sql('SELECT 1 FROM letters LIMIT 1')).length > 0) await sleep(50)
+  while ((await sql('SELECT 1 FROM emails LIMIT 1')).length > 0) await sleep(50)
 }
 
 const wrongKey = (key: string) => (key.startsWith('2') ? `3${key.slice(1)}` : `2${key.slice(1)}`)
 
 test('of 50 at once with the same key, one gets in', async t => {
-  const person = await withEmail()
-  const key = await mailedKey(person)
-  const answers = await Promise.all(Array.from({ length: 50 }, () => useKey(person.username, key)))
+  const user = await withEmail()
+  const key = await mailedKey(user)
+  const answers = await Promise.all(Array.from({ length: 50 }, () => useKey(user.username, key)))
   t.is(answers.filter(({ status }) => status === 200).length, 1)
   t.true(answers.every(({ status }) => [200, 422, 429].includes(status)))
   const [row] = await sql(`SELECT count(*)::int AS count FROM audit_events
-    WHERE subject_id = ${person.id} AND action = 'session.login-by-key' AND outcome = 'ok'`)
+    WHERE subject_id = ${user.id} AND action = 'session.login-by-key' AND outcome = 'ok'`)
   t.is(row!.count, 1)
 })
 
 test('a key is good once', async t => {
-  const person = await withEmail()
-  const key = await mailedKey(person)
-  t.is((await useKey(person.username, key.toLowerCase())).status, 200)
-  t.is((await useKey(person.username, key)).status, 422)
+  const user = await withEmail()
+  const key = await mailedKey(user)
+  t.is((await useKey(user.username, key.toLowerCase())).status, 200)
+  t.is((await useKey(user.username, key)).status, 422)
 })
 
 test('a key bears five tries, the right one included', async t => {
   const [lucky, late] = [await withEmail(), await withEmail()]
-  for (const [person, wrong] of [
+  for (const [user, wrong] of [
     [lucky, 4],
     [late, 5],
   ] as const) {
-    const key = await mailedKey(person)
-    for (let index = 0; index < wrong; index++) t.is((await useKey(person.username, wrongKey(key))).status, 422)
-    t.is((await useKey(person.username, key)).status, person === lucky ? 200 : 422)
+    const key = await mailedKey(user)
+    for (let index = 0; index < wrong; index++) t.is((await useKey(user.username, wrongKey(key))).status, 422)
+    t.is((await useKey(user.username, key)).status, user === lucky ? 200 : 422)
   }
 })
 
 test('tries at once are counted before they are compared', async t => {
-  const person = await withEmail()
-  const key = await mailedKey(person)
-  await Promise.all(Array.from({ length: 9 }, () => useKey(person.username, wrongKey(key))))
-  const [row] = await sql(`SELECT tries FROM mailed_keys WHERE user_id = ${person.id}`)
+  const user = await withEmail()
+  const key = await mailedKey(user)
+  await Promise.all(Array.from({ length: 9 }, () => useKey(user.username, wrongKey(key))))
+  const [row] = await sql(`SELECT tries FROM mailed_keys WHERE user_id = ${user.id}`)
   t.is(row!.tries, 5)
-  t.is((await useKey(person.username, key)).status, 422)
+  t.is((await useKey(user.username, key)).status, 422)
 })
 
 test('a key is over after 15 minutes', async t => {
-  const person = await withEmail()
-  const key = await mailedKey(person)
+  const user = await withEmail()
+  const key = await mailedKey(user)
   const [row] = await sql(
-    `SELECT extract(epoch FROM expires_at - now())::int AS left FROM mailed_keys WHERE user_id = ${person.id}`,
+    `SELECT extract(epoch FROM expires_at - now())::int AS left FROM mailed_keys WHERE user_id = ${user.id}`,
   )
   t.true(Number(row!.left) > 800 && Number(row!.left) <= 900)
-  await sql(`UPDATE mailed_keys SET expires_at = now() WHERE user_id = ${person.id}`)
-  t.is((await useKey(person.username, key)).status, 422)
+  await sql(`UPDATE mailed_keys SET expires_at = now() WHERE user_id = ${user.id}`)
+  t.is((await useKey(user.username, key)).status, 422)
 })
 
 test('the newest key is the only one', async t => {
-  const person = await withEmail()
-  const old = await mailedKey(person)
-  await aMinuteLater(person.id)
-  const fresh = await mailedKey(person)
-  t.is((await useKey(person.username, old)).status, 422)
-  t.is((await useKey(person.username, fresh)).status, 200)
+  const user = await withEmail()
+  const old = await mailedKey(user)
+  await aMinuteLater(user.id)
+  const fresh = await mailedKey(user)
+  t.is((await useKey(user.username, old)).status, 422)
+  t.is((await useKey(user.username, fresh)).status, 200)
 })
 
-test('a key is of one person and one purpose', async t => {
+test('a key is of one user and one purpose', async t => {
   const [one, other] = [await withEmail(), await withEmail()]
   const key = await mailedKey(one)
   await mailedKey(other)
@@ -159,71 +159,71 @@ test('a new password or address voids the key that is under way', async t => {
   t.is((await useKey(second.username, keys[1]!)).status, 422)
 })
 
-test('a suspended person gets neither key nor entry', async t => {
-  const person = await withEmail()
-  const key = await mailedKey(person)
-  await service.registry.database.transact(transaction => service.registry.users.suspend(person.id, transaction))
-  t.is((await useKey(person.username, key)).status, 422)
-  await aMinuteLater(person.id)
-  t.is((await sendKey(person.username, person.email)).status, 200)
+test('a suspended user gets neither key nor entry', async t => {
+  const user = await withEmail()
+  const key = await mailedKey(user)
+  await service.registry.database.transact(transaction => service.registry.users.suspend(user.id, transaction))
+  t.is((await useKey(user.username, key)).status, 422)
+  await aMinuteLater(user.id)
+  t.is((await sendKey(user.username, user.email)).status, 200)
   await quiet()
-  await t.throwsAsync(mailbox.nextLetter(person.email, 100))
+  await t.throwsAsync(mailbox.nextLetter(user.email, 100))
 })
 
 test('a wish for a key to somebody else’s address is answered alike and sends nothing', async t => {
-  const person = await withEmail()
+  const user = await withEmail()
   const answers: Record<string, unknown> = {}
   for (const [name, [username, email]] of Object.entries({
-    foreign: [person.username, `mallory${randomUUID()}@example.org`],
+    foreign: [user.username, `mallory${randomUUID()}@example.org`],
     'nobody’s name': [`ninguém ${randomUUID()}`, `mallory${randomUUID()}@example.org`],
-    'two addresses': [person.username, `"mallory@example.org, x"@example.org`],
-    // Last: a letter that goes out keeps others back for a minute.
-    registered: [person.username, person.email.toUpperCase()],
+    'two addresses': [user.username, `"mallory@example.org, x"@example.org`],
+    // Last: an e-mail that goes out keeps others back for a minute.
+    registered: [user.username, user.email.toUpperCase()],
   } as Record<string, [string, string]>)) {
     answers[name] = gist(await sendKey(username, email))
   }
   for (const [name, answer] of Object.entries(answers)) t.deepEqual(answer, { status: 200, text: '', type: null }, name)
   await quiet()
-  const sent = mailbox.letters.filter(({ text }) => text?.includes(person.username))
+  const sent = mailbox.emails.filter(({ text }) => text?.includes(user.username))
   t.deepEqual(
     sent.map(({ to }) => to?.[0]?.address),
-    [person.email],
+    [user.email],
   )
   for (const hostile of [
     '',
     'x',
-    `${person.email}\r\nBcc: mallory@example.org`,
-    `${person.email},mallory@example.org`,
-    `<${person.email}>`,
+    `${user.email}\r\nBcc: mallory@example.org`,
+    `${user.email},mallory@example.org`,
+    `<${user.email}>`,
   ]) {
-    t.is((await sendKey(person.username, hostile)).status, 422, hostile)
+    t.is((await sendKey(user.username, hostile)).status, 422, hostile)
   }
 })
 
-test('letters go out once a minute and five times an hour, and wishes that send nothing use up none of it', async t => {
-  const person = await withEmail()
+test('e-mails go out once a minute and five times an hour, and wishes that send nothing use up none of it', async t => {
+  const user = await withEmail()
   const keyLetters = () =>
-    mailbox.letters.filter(({ to, text }) => to?.[0]?.address === person.email && /chave:/.test(text ?? '')).length
-  for (let index = 0; index < 15; index++) await sendKey(person.username, `mallory${index}@example.org`)
+    mailbox.emails.filter(({ to, text }) => to?.[0]?.address === user.email && /chave:/.test(text ?? '')).length
+  for (let index = 0; index < 15; index++) await sendKey(user.username, `mallory${index}@example.org`)
   await quiet()
   t.is(keyLetters(), 0)
   for (let sent = 1; sent <= 5; sent++) {
-    for (let index = 0; index < 3; index++) t.is((await sendKey(person.username, person.email)).status, 200)
+    for (let index = 0; index < 3; index++) t.is((await sendKey(user.username, user.email)).status, 200)
     await quiet()
     t.is(keyLetters(), sent)
-    await aMinuteLater(person.id)
+    await aMinuteLater(user.id)
   }
-  t.is((await sendKey(person.username, person.email)).status, 200)
+  t.is((await sendKey(user.username, user.email)).status, 200)
   await quiet()
   t.is(keyLetters(), 5)
 })
 
-test('an address asks for 20 letters an hour, whomever they are for', async t => {
+test('an address asks for 20 e-mails an hour, whomever they are for', async t => {
   const address = anyAddress()
-  const person = await withEmail()
+  const user = await withEmail()
   const statuses: number[] = []
   for (let index = 0; index < 23; index++) {
-    const username = index % 2 ? person.username : randomUUID()
+    const username = index % 2 ? user.username : randomUUID()
     const { status, headers } = await sendKey(username, `mallory${index}@example.org`, address)
     statuses.push(status)
     if (status === 429) t.true(Number(headers.get('retry-after')) > 0 && Number(headers.get('retry-after')) <= 3600)
@@ -232,34 +232,33 @@ test('an address asks for 20 letters an hour, whomever they are for', async t =>
 })
 
 test('the owner hears of a changed password and of every entry without it', async t => {
-  const person = await withEmail()
-  const letters = () =>
-    mailbox.letters.filter(({ to }) => to?.[0]?.address === person.email).map(({ subject }) => subject)
+  const user = await withEmail()
+  const emails = () => mailbox.emails.filter(({ to }) => to?.[0]?.address === user.email).map(({ subject }) => subject)
   for (const id of questions.slice(0, 2)) {
     const body = { forgotpasswordquestionsid: id, answer: 'azul' }
-    await post('saveforgotpasswordquestionsusersanswers', {}, { token: person.token, body })
+    await post('saveforgotpasswordquestionsusersanswers', {}, { token: user.token, body })
   }
-  const key = await mailedKey(person)
-  await useKey(person.username, key)
+  const key = await mailedKey(user)
+  await useKey(user.username, key)
   const body = questions.slice(0, 2).map(id => ({ forgotpasswordquestionsid: id, answer: 'AZUL ' }))
-  const { status, text: token } = await useAnswers(person.username, body)
+  const { status, text: token } = await useAnswers(user.username, body)
   t.is(status, 200)
   t.deepEqual(claimsOf(token).amr, ['kba'])
   await post('passwordupdatebyusername', { newPassword: 'tartaruga de couro 7' }, { token })
   await quiet()
-  const count = (subject: string) => letters().filter(each => each === subject).length
+  const count = (subject: string) => emails().filter(each => each === subject).length
   t.is(count('Acesso à sua conta sem a senha'), 2)
   t.is(count('Sua senha foi alterada'), 1)
 })
 
 test('an administrator’s change of somebody’s password reaches the owner', async t => {
-  const person = await withEmail()
+  const user = await withEmail()
   await post(
     'passwordupdatebyusername',
-    { newPassword: 'tartaruga de couro 7', username: person.username },
+    { newPassword: 'tartaruga de couro 7', username: user.username },
     { token: await service.adminToken() },
   )
-  t.is((await mailbox.nextLetter(person.email)).subject, 'Sua senha foi alterada')
+  t.is((await mailbox.nextLetter(user.email)).subject, 'Sua senha foi alterada')
 })
 
 test('fewer than two right answers to two different questions open nothing', async t => {
@@ -318,15 +317,15 @@ test('answers give no hint how many of them were right', async t => {
 })
 
 test('a key or an answer lies nowhere in the clear', async t => {
-  const person = await withEmail()
+  const user = await withEmail()
   const answer = `resposta ${randomUUID()}`
   await post(
     'saveforgotpasswordquestionsusersanswers',
     {},
-    { token: person.token, body: { forgotpasswordquestionsid: questions[0], answer } },
+    { token: user.token, body: { forgotpasswordquestionsid: questions[0], answer } },
   )
-  const response = await sendKey(person.username, person.email)
-  const key = keyIn(await mailbox.nextLetter(person.email))
+  const response = await sendKey(user.username, user.email)
+  const key = keyIn(await mailbox.nextLetter(user.email))
   t.is(response.text, '')
   for (const { name } of await sql(
     `SELECT table_name AS name FROM information_schema.tables WHERE table_schema = 'public'`,
@@ -338,25 +337,25 @@ test('a key or an answer lies nowhere in the clear', async t => {
   }
 })
 
-test('a mail server that refuses or is down delays a letter and loses none', async t => {
+test('a mail server that refuses or is down delays an e-mail and loses none', async t => {
   const own = await openMailbox()
   const other = await startTestService(t, { SMTP_URL: own.url })
   t.teardown(() => own.shut())
   const email = 'ana@example.org'
   const { username } = await other.signUp('ROLE_CLIENT', { email })
-  const due = () => other.registry.database.sequelize.query('UPDATE letters SET next_attempt_at = now()')
+  const due = () => other.registry.database.sequelize.query('UPDATE emails SET next_attempt_at = now()')
   const delayed = async () => {
     for (let index = 0; index < 100; index++) {
-      const [rows] = await other.registry.database.sequelize.query('SELECT 1 FROM letters WHERE last_error IS NOT NULL')
+      const [rows] = await other.registry.database.sequelize.query('SELECT 1 FROM emails WHERE last_error IS NOT NULL')
       if (rows.length > 0) return
       await sleep(50)
     }
-    throw new Error('no letter was delayed')
+    throw new Error('no e-mail was delayed')
   }
   own.refuse(1)
   t.is((await other.request('POST', '/forgotpasswords/sendkeybyemail', { query: { username, email } })).status, 200)
   await delayed()
-  t.is(own.letters.length, 0)
+  t.is(own.emails.length, 0)
   await own.shut()
   await due()
   await sleep(700)

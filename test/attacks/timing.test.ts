@@ -65,25 +65,25 @@ function indistinguishable(t: ExecutionContext, times: Map<string, number[]>): v
   }
 }
 
-const people: Record<'inactive' | 'active' | 'suspended', SignedUp[]> = { inactive: [], active: [], suspended: [] }
+const signedUp: Record<'inactive' | 'active' | 'suspended', SignedUp[]> = { inactive: [], active: [], suspended: [] }
 test.before(async () => {
   const { users, database } = service.registry
   const count = Math.ceil((rounds + 5) / 9)
   for (const kind of ['inactive', 'active', 'suspended'] as const) {
     for (let index = 0; index < 2 * count; index++) {
       const email = `${randomUUID()}@example.org`
-      const person = await service.signUp('ROLE_CLIENT', { email })
-      const id = idOf(person.token)
+      const user = await service.signUp('ROLE_CLIENT', { email })
+      const id = idOf(user.token)
       if (kind === 'active') await users.table.update({ active: true }, { where: { id } })
       if (kind === 'suspended') await database.transact(transaction => users.suspend(id, transaction))
-      people[kind].push(person)
+      signedUp[kind].push(user)
     }
   }
 })
 
 /** Somebody of a kind who hasn't failed ten times yet: 9 tries each, from the first half or the second. */
-const somebody = (kind: keyof typeof people, half: 0 | 1, round: number) => {
-  const list = people[kind]
+const somebody = (kind: keyof typeof signedUp, half: 0 | 1, round: number) => {
+  const list = signedUp[kind]
   return list[half * (list.length / 2) + (Math.floor(round / 9) % (list.length / 2))]!.username
 }
 const nobody = () => `(11)9${randomInt(1000, 10_000)}-${randomInt(1000, 10_000)}`
@@ -139,7 +139,7 @@ test.serial('a wish for a key takes the same time for everybody and nobody', asy
 
 test.serial('a locked account takes the same time whether it exists or not', async t => {
   await service.registry.database.sequelize.query('TRUNCATE attempts')
-  const known = people.active[0]!.username
+  const known = signedUp.active[0]!.username
   const unknown = nobody()
   const login = (username: string) => time('/users/login', { username, password })
   for (let index = 0; index < 11; index++) {

@@ -3,8 +3,8 @@ import { randomUUID } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
 import test from 'ava'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
+import { createMasterKey } from '../../server/masterkey.js'
 import { createSigningKeys } from '../../server/models/signingkey.js'
-import { createVault } from '../../server/vault.js'
 import {
   assemble,
   constant,
@@ -348,7 +348,7 @@ test('signing keys lie sealed: nothing in the database signs, or opens with anot
       t.false(dump.includes(form), name)
     }
   }
-  const other = createSigningKeys(registry.database, createVault(Buffer.alloc(32, 8)))
+  const other = createSigningKeys(registry.database, createMasterKey(Buffer.alloc(32, 8)))
   await t.throwsAsync(other.all(), { message: /authenticate/ })
   // A seal is of one key: it opens under no other name.
   await registry.database.sequelize.query(`UPDATE signing_keys SET kid = 'other'`)

@@ -9,10 +9,10 @@ import { availableParallelism, cpus, tmpdir, totalmem } from 'node:os'
 import { join } from 'node:path'
 import { parseArgs } from 'node:util'
 import pg from 'pg'
-import { startEmbedded } from '../../server/models/embedded.js'
-import { loadPeople } from './people.js'
+import { startEmbedded } from '../../server/embedded/start.js'
 import { stopAll } from './processes.js'
 import { type Bench, type Prepared, type Row, type Sample, scenarios } from './scenarios.js'
+import { loadUsers } from './users.js'
 
 const usage = `npm run bench -- [--scenario name]… [--rounds 5] [--quick] [--out bench.json]
 
@@ -109,7 +109,7 @@ function createBench(server: string, folder: string): Bench {
     await client.end()
     const url = new URL(server)
     url.pathname = `/people_${population}`
-    await loadPeople(url.href, population, masterKey)
+    await loadUsers(url.href, population, masterKey)
     return url.href
   }
   return {

@@ -2,7 +2,7 @@
 import { create, type DescMethodUnary, toBinary, toJson } from '@bufbuild/protobuf'
 import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
-import { password, usernameOf } from './people.js'
+import { password, usernameOf } from './users.js'
 
 /** The ways into the service. */
 export type Door = 'http' | 'connect' | 'grpc'
@@ -12,7 +12,7 @@ export type Operation = 'me' | 'refresh' | 'look-up' | 'exists' | 'questions' | 
 
 /** Who is in the service that the load goes to. */
 export interface World {
-  /** How many people are in the table. */
+  /** How many users are in the table. */
   readonly population: number
   readonly holders: readonly { readonly username: string; readonly token: string }[]
   readonly adminToken: string
@@ -47,7 +47,7 @@ interface Rule {
 
 const isTrue = { http: 'true', connect: '"exists":true', grpc: '\x08\x01' }
 
-/** The request number `index` of an operation. Consecutive requests concern different people all over the table. */
+/** The request number `index` of an operation. Consecutive requests concern different users all over the table. */
 export function wireOf(operation: Operation, door: Door, index: number, world: World): Wire {
   const rule = rules[operation](index, world)
   const expected = typeof rule.expected === 'string' ? rule.expected : rule.expected[door]
@@ -127,7 +127,7 @@ const rules: Record<Operation, (index: number, world: World) => Rule> = {
   },
 }
 
-/** A person's number; neighbours in `index` are far apart. */
+/** A user's number; neighbours in `index` are far apart. */
 function spread(index: number, population: number): number {
   return ((index * 7_919) % population) + 1
 }

@@ -6,7 +6,7 @@ import { availableParallelism } from 'node:os'
 import { fileURLToPath } from 'node:url'
 import type { Job, Report } from './load.js'
 
-const dist = new URL('../../', import.meta.url)
+const dist = new URL('../..', import.meta.url)
 const running = new Set<ChildProcess>()
 
 /** A process that was started. */

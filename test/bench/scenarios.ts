@@ -2,7 +2,6 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Job, Report } from './load.js'
 import type { Door, Operation, World } from './operations.js'
-import { accountsOf, holdersOf, password, usernameOf } from './people.js'
 import {
   besideNeighbours,
   memory,
@@ -15,6 +14,7 @@ import {
   startService,
 } from './processes.js'
 import { createStarts } from './starts.js'
+import { accountsOf, holdersOf, password, usernameOf } from './users.js'
 
 /** What one turn of a segment measured. */
 export interface Sample {
@@ -50,7 +50,7 @@ export interface Prepared {
 
 /** What scenarios share. */
 export interface Bench {
-  /** URL of the database with so many people; made at the first call. */
+  /** URL of the database with so many users; made at the first call. */
   database(population: number): Promise<string>
   /** Where scenarios may put folders. */
   readonly folder: string
@@ -65,7 +65,7 @@ export const scenarios: Record<
   light: { about: 'light operations through each door, 16 connections', prepare: light },
   connections: { about: 'me with 1, 16 and 128 connections, and at a constant rate', prepare: connections },
   gateway: { about: 'me through a gateway in a process of its own', prepare: gateway },
-  people: { about: 'light operations at 1,000 and 1,000,000 people', prepare: people },
+  users: { about: 'light operations at 1,000 and 1,000,000 users', prepare: users },
   'sign-up': { about: 'sign-ups through each door', prepare: signUp },
   mix: { about: '80% me, 15% refresh, 5% login; memory before and after', prepare: mix },
   logins: { about: 'logins, me beside logins, five times the capacity', prepare: logins },
@@ -140,7 +140,7 @@ async function gateway(bench: Bench): Promise<Prepared> {
   }
 }
 
-async function people(bench: Bench): Promise<Prepared> {
+async function users(bench: Bench): Promise<Prepared> {
   const few = await serviceOn(bench, 1000, 4)
   const many = await serviceOn(bench, 1_000_000, 4)
   const load = startLoad()
@@ -149,7 +149,7 @@ async function people(bench: Bench): Promise<Prepared> {
   for (const operation of ['me', 'refresh', 'look-up', 'exists', 'verify', 'questions'] as const) {
     const door = operation === 'verify' ? 'grpc' : 'http'
     const names = [few, many].map(({ service, world }) => {
-      const name = `${operation}, ${world.population} people`
+      const name = `${operation}, ${world.population} users`
       const job = { world, door, mix: { [operation]: 1 }, connections: 16, seconds: 1 } as const
       segments[name] = segment(load, [service], { ...job, port: portOf(service, door) })
       return name
@@ -365,7 +365,7 @@ function portOf({ http, grpc }: ServiceProcess, door: Door): number {
 
 const adminPassword = password
 
-/** A service on a database of so many people, with whom the load is to know there. */
+/** A service on a database of so many users, with whom the load is to know there. */
 async function serviceOn(bench: Bench, population: number, cost: 4 | 10 | 12) {
   const url = await bench.database(population)
   const service = await startService({

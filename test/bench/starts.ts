@@ -4,8 +4,8 @@ import { once } from 'node:events'
 import { mkdir, mkdtemp, readFile, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { startEmbedded } from '../../server/models/embedded.js'
-import { chooseUser, findPrograms, startAs } from '../../server/models/postgres.js'
+import { chooseUser, findPrograms, startAs } from '../../server/embedded/programs.js'
+import { startEmbedded } from '../../server/embedded/start.js'
 import { startService } from './processes.js'
 
 /** Each returns the seconds of one start, and has stopped everything again when it returns. */

@@ -27,7 +27,7 @@ async function eventful(t: ExecutionContext) {
   return { env, client, append, audit: (...args: string[]) => runCli(env, ['audit', ...args]) }
 }
 
-test('list filters by person, action, outcome and time, and keeps to the newest', async t => {
+test('list filters by user, action, outcome and time, and keeps to the newest', async t => {
   const { audit } = await eventful(t)
   const list = async (...args: string[]) => JSON.parse((await audit('list', '--json', ...args)).stdout)
   const all = await list()

@@ -42,7 +42,7 @@ test('add, show and list give the fields of the contract; absent ones are left o
   t.deepEqual(Object.keys(bare).sort(), ['activationkey', 'active', 'creation_date', 'id', 'name'])
 })
 
-test('a key printed by add activates a person until it is rotated', async t => {
+test('a key printed by add activates a user until it is rotated', async t => {
   const { id, activationkey: old } = await json('add', '--name', 'Giratória')
   const first = await service.institution({ activationkey: old })
   t.is(typeof first.providerKey, 'string')

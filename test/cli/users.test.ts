@@ -1,4 +1,4 @@
-/** `auth-admin users`: what each verb changes for the person, as the service shows it. */
+/** `auth-admin users`: what each verb changes for the user, as the service shows it. */
 import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -17,15 +17,15 @@ const json = async (...args: string[]) => {
 const me = async (token: string) => (await service.request('GET', '/users/me', { token })).status
 const login = async (username: string, secret = password) =>
   (await service.request('POST', '/users/login', { query: { username, password: secret } })).status
-const lettersTo = (id: number) =>
+const emailsTo = (id: number) =>
   service.registry.database.sequelize.query(
-    `SELECT kind, parameters FROM letters WHERE (parameters->>'userId')::int = ${id}`,
+    `SELECT kind, parameters FROM emails WHERE (parameters->>'userId')::int = ${id}`,
     { type: QueryTypes.SELECT },
   ) as Promise<{ kind: string; parameters: Record<string, unknown> }[]>
 
 const fields = ['active', 'city', 'id', 'nickname', 'role', 'state', 'suspended', 'termsofusage', 'username']
 
-test('show gives the fields of the contract, keys included, and no secret of the person', async t => {
+test('show gives the fields of the contract, keys included, and no secret of the user', async t => {
   const organization = await service.organization()
   const { username, providerKey } = await service.institution(organization)
   const answer = 'resposta muito secreta'
@@ -41,11 +41,11 @@ test('show gives the fields of the contract, keys included, and no secret of the
   t.like(shown.providerActivationKey, { usersid: shown.id, activationkey: providerKey })
 
   const digits = client.username.replace(/\D/g, '')
-  const person = await json('show', digits)
-  t.like(person, { username: client.username, active: 0, suspended: false, dateofborn: '01/02/1990' })
-  t.is(person.email, 'cliente@example.org')
-  t.deepEqual(await json('show', `#${person.id}`), person)
-  t.deepEqual(await json('show', '--id', String(person.id)), person)
+  const user = await json('show', digits)
+  t.like(user, { username: client.username, active: 0, suspended: false, dateofborn: '01/02/1990' })
+  t.is(user.email, 'cliente@example.org')
+  t.deepEqual(await json('show', `#${user.id}`), user)
+  t.deepEqual(await json('show', '--id', String(user.id)), user)
   for (const run of [
     await users('show', digits),
     await users('show', digits, '--json'),
@@ -109,7 +109,7 @@ test('activate makes each role active; institutions get a provider key', async t
   t.is((await json('show', client.username)).active, 0)
 })
 
-test('a suspended person is shut out at once; resume lets it in again, but not its old tokens', async t => {
+test('a suspended user is shut out at once; resume lets it in again, but not its old tokens', async t => {
   const { username, token } = await service.signUp('ROLE_CLIENT')
   t.is(await me(token), 200)
   t.like(await json('suspend', username), { suspended: true, active: 0 })
@@ -150,7 +150,7 @@ test('set-email sets and removes a checked address, and voids a key mailed to th
   t.false('email' in (await json('set-email', username, '--remove')))
 })
 
-test('set-password takes a file or standard input, logs out, tells the person, and prints no password', async t => {
+test('set-password takes a file or standard input, logs out, tells the user, and prints no password', async t => {
   const folder = await mkdtemp(join(tmpdir(), 'auth-test-'))
   t.teardown(() => rm(folder, { recursive: true, force: true }))
   const { username, token } = await service.signUp('ROLE_CLIENT', { email: 'dona@example.org' })
@@ -201,7 +201,7 @@ test('set-password keeps the rules of sign-up and never takes the password itsel
   t.is(await login(username), 200)
 })
 
-test('why-locked tells what holds a person up and how long, and unlock ends it', async t => {
+test('why-locked tells what holds a user up and how long, and unlock ends it', async t => {
   const { username } = await service.signUp('ROLE_CLIENT')
   const from = (address: string) => ({ headers: { 'x-forwarded-for': address } })
   const tryIn = async (address: string, secret: string) =>
@@ -224,7 +224,7 @@ test('why-locked tells what holds a person up and how long, and unlock ends it',
   t.regex((await users('unlock', username, '--address', 'here')).stderr, /^error: .*--address.*\n$/)
 })
 
-test('a name that looks like an id never stands for another person', async t => {
+test('a name that looks like an id never stands for another user', async t => {
   const { id } = await json('show', 'admin')
   const trap = `#${id}`
   const signedUp = await service.signUp('ROLE_CLIENT', { username: trap })
@@ -243,7 +243,7 @@ test('nobody of that name, or no name, is said in one sentence', async t => {
   }
 })
 
-test('every change is on record with its person', async t => {
+test('every change is on record with its user', async t => {
   const { username } = await service.signUp('ROLE_CLIENT')
   const { id } = await json('suspend', username)
   await json('resume', username)
@@ -257,23 +257,23 @@ test('every change is on record with its person', async t => {
   )
 })
 
-test('a letter about a new password waits for the person, without the password', async t => {
+test('an e-mail about a new password waits for the user, without the password', async t => {
   const { username } = await service.signUp('ROLE_CLIENT')
   const { id } = await json('show', username)
   const set = () =>
     runCli(service.env, ['users', 'set-password', username, '--password-file', '-'], 'tres girafas bem altas')
   t.is((await set()).code, 0)
-  t.deepEqual(await lettersTo(id), [])
+  t.deepEqual(await emailsTo(id), [])
   await json('set-email', username, 'quem@example.org')
   // The service would send it at once.
   await service.registry.database.sequelize.query(
-    `CREATE RULE keep AS ON DELETE TO letters WHERE OLD.kind = 'password-changed' DO INSTEAD NOTHING`,
+    `CREATE RULE keep AS ON DELETE TO emails WHERE OLD.kind = 'password-changed' DO INSTEAD NOTHING`,
   )
   t.is((await set()).code, 0)
-  const letters = await lettersTo(id)
+  const emails = await emailsTo(id)
   t.deepEqual(
-    letters.map(({ kind }) => kind),
+    emails.map(({ kind }) => kind),
     ['password-changed'],
   )
-  t.notRegex(JSON.stringify(letters), /girafa/)
+  t.notRegex(JSON.stringify(emails), /girafa/)
 })

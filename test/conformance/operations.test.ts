@@ -50,14 +50,14 @@ const form = (fields: Record<string, unknown> = {}) => ({
 })
 
 async function withAnswers(): Promise<SignedUp> {
-  const person = await service.signUp('ROLE_CLIENT')
+  const user = await service.signUp('ROLE_CLIENT')
   for (const forgotpasswordquestionsid of questions.slice(0, 3)) {
     const body = { forgotpasswordquestionsid, answer: `resposta ${forgotpasswordquestionsid}` }
     const path = '/forgotpasswords/saveforgotpasswordquestionsusersanswers'
-    const { status } = await service.request('POST', path, { token: person.token, body })
+    const { status } = await service.request('POST', path, { token: user.token, body })
     if (status !== 200) throw new Error(`answer not saved: ${status}`)
   }
-  return person
+  return user
 }
 
 const answer = (index: number, text = `resposta ${questions[index]}`) => ({

@@ -24,13 +24,13 @@ function at(base: string) {
 }
 
 async function withAnswers(): Promise<SignedUp> {
-  const person = await service.signUp('ROLE_CLIENT')
+  const user = await service.signUp('ROLE_CLIENT')
   for (const id of questions.slice(0, 2)) {
     const body = { forgotpasswordquestionsid: id, answer: `resposta ${id}` }
     const path = '/forgotpasswords/saveforgotpasswordquestionsusersanswers'
-    await service.request('POST', path, { token: person.token, body })
+    await service.request('POST', path, { token: user.token, body })
   }
-  return person
+  return user
 }
 
 for (const base of bases) {
@@ -165,7 +165,7 @@ test('the default administrator is there after the installation, active and able
   t.deepEqual([json.username, json.role, json.active], ['admin', 'ROLE_ADMIN', 1])
 })
 
-test('versioning: a person signed up by one revision is met by the other, with the same token', async t => {
+test('versioning: a user signed up by one revision is met by the other, with the same token', async t => {
   const { username, token } = await service.signUp('ROLE_CLIENT')
   for (const base of bases) {
     t.is((await at(base).me(token)).username, username)

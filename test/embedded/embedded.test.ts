@@ -8,8 +8,8 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import test, { type ExecutionContext } from 'ava'
 import pg from 'pg'
-import { startEmbedded } from '../../server/models/embedded.js'
-import { embeddedSecrets } from '../../server/models/secrets.js'
+import { embeddedSecrets } from '../../server/embedded/secrets.js'
+import { startEmbedded } from '../../server/embedded/start.js'
 
 type Member = ChildProcessByStdio<Writable, Readable, null>
 

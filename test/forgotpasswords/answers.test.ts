@@ -23,13 +23,13 @@ const login = (username: string | undefined, body?: unknown) =>
 
 /** Somebody who answered the first three questions. */
 async function answered(): Promise<SignedUp> {
-  const person = await service.signUp('ROLE_CLIENT')
+  const user = await service.signUp('ROLE_CLIENT')
   const given = ['São João del-Rei', 'Água', 'Três Corações']
   for (const [index, text] of given.entries()) {
-    const { status, text: problem } = await save(person.token, answer(index, text))
+    const { status, text: problem } = await save(user.token, answer(index, text))
     if (status !== 200) throw new Error(problem)
   }
-  return person
+  return user
 }
 
 test('two correct answers of two give a token that tells so', async t => {
@@ -90,11 +90,11 @@ test('no body and an empty list are answered with 422', async t => {
   refused(t, await login(username, []), 422, 'INVALID_ANSWERS')
 })
 
-test('an unknown person is answered with 404', async t => {
+test('an unknown user is answered with 404', async t => {
   refused(t, await login(randomUUID(), [answer(0, 'a'), answer(1, 'b')]), 404, 'USER_NOT_FOUND')
 })
 
-test('a question that the person never answered is answered with 404, as one that nobody has', async t => {
+test('a question that the user never answered is answered with 404, as one that nobody has', async t => {
   const { username } = await answered()
   const right = [answer(0, 'São João del-Rei'), answer(1, 'Água')]
   refused(t, await login(username, [...right, answer(3, 'x')]), 404, 'ANSWER_NOT_FOUND')
@@ -166,7 +166,7 @@ test('an unknown question is answered with 404, a retired one as well, though it
   t.is((await login(username, [own, answer(1, 'Água')])).status, 200)
 })
 
-test('an unknown person is answered with 404, another existing one with 403, for an administrator with 200', async t => {
+test('an unknown user is answered with 404, another existing one with 403, for an administrator with 200', async t => {
   const { token } = await service.signUp('ROLE_CLIENT')
   const other = await service.signUp('ROLE_CLIENT')
   refused(t, await save(token, { ...answer(0, 'a'), usersid: 2_000_000_000 }), 404, 'USER_NOT_FOUND')
@@ -176,7 +176,7 @@ test('an unknown person is answered with 404, another existing one with 403, for
   t.is((await service.registry.questions.answers(idOf(other.token))).length, 1)
 })
 
-test('a suspended person does not get in by answers', async t => {
+test('a suspended user does not get in by answers', async t => {
   const { username, token } = await answered()
   const { database, users } = service.registry
   await database.transact(transaction => users.suspend(idOf(token), transaction))

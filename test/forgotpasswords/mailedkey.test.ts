@@ -1,4 +1,4 @@
-/** Keys that are mailed, from the request to the letter to the sign-in; and who gets none. */
+/** Keys that are mailed, from the request to the e-mail to the sign-in; and who gets none. */
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import { openMailbox } from '../_helpers/mailbox.js'
@@ -29,12 +29,12 @@ const enter = (username: string, key: string) =>
 /** Somebody, and the key mailed to them. */
 async function mailed(headers: Record<string, string> = {}) {
   const email = newEmail()
-  const person = await service.signUp('ROLE_CLIENT', { email })
-  const { status, text } = await ask({ username: person.username, email }, headers)
+  const user = await service.signUp('ROLE_CLIENT', { email })
+  const { status, text } = await ask({ username: user.username, email }, headers)
   if (`${status}${text}` !== '200') throw new Error(text)
-  const letter = await mailbox.nextLetter(email)
-  const key = /: ([2-9A-HJ-NP-Z]{8})$/m.exec(letter.text ?? '')?.[1] ?? ''
-  return { ...person, email, letter, key }
+  const entry = await mailbox.nextLetter(email)
+  const key = /: ([2-9A-HJ-NP-Z]{8})$/m.exec(entry.text ?? '')?.[1] ?? ''
+  return { ...user, email, entry, key }
 }
 
 test('the mailed key gives a token that tells so, once', async t => {
@@ -56,7 +56,7 @@ test('case and space around the key do not matter', async t => {
   t.is((await enter(username.replace(/\D/g, ''), ` ${key.toLowerCase()} `)).status, 200)
 })
 
-test('a wrong key, no key, and an unknown person are all answered alike', async t => {
+test('a wrong key, no key, and an unknown user are all answered alike', async t => {
   const { username } = await mailed()
   const { username: keyless } = await service.signUp('ROLE_CLIENT')
   const details = new Set<string>()
@@ -114,7 +114,7 @@ test('a password update voids a mailed key', async t => {
   refused(t, await enter(username, key), 422, 'INVALID_KEY')
 })
 
-test('a suspended person does not get in by key', async t => {
+test('a suspended user does not get in by key', async t => {
   const { username, token, key } = await mailed()
   const { database, users } = service.registry
   await database.transact(transaction => users.suspend(idOf(token), transaction))
@@ -124,7 +124,7 @@ test('a suspended person does not get in by key', async t => {
 test('the key is nowhere in the database', async t => {
   const { key } = await mailed()
   const { sequelize } = service.registry.database
-  for (const table of ['mailed_keys', 'letters', 'audit_events', 'attempts', 'users']) {
+  for (const table of ['mailed_keys', 'emails', 'audit_events', 'attempts', 'users']) {
     const [rows] = await sequelize.query(`SELECT count(*)::int AS n FROM ${table} x WHERE x::text ILIKE $1`, {
       bind: [`%${key}%`],
     })
@@ -153,26 +153,26 @@ test('a missing address is answered with 422', async t => {
   refused(t, await ask({}), 422, 'INVALID_EMAIL')
 })
 
-test('whom the address is not registered for gets no letter, and the answers are all alike', async t => {
+test('whom the address is not registered for gets no e-mail, and the answers are all alike', async t => {
   const own = newEmail()
   const foreign = newEmail()
-  const person = await service.signUp('ROLE_CLIENT', { email: own })
+  const user = await service.signUp('ROLE_CLIENT', { email: own })
   const without = await service.signUp('ROLE_CLIENT')
   const answers = [
-    await ask({ username: person.username, email: foreign }),
+    await ask({ username: user.username, email: foreign }),
     await ask({ username: without.username, email: foreign }),
     await ask({ username: randomUUID(), email: foreign }),
     await ask({ email: foreign }),
-    await ask({ username: person.username, email: ` ${own.toUpperCase()} ` }),
+    await ask({ username: user.username, email: ` ${own.toUpperCase()} ` }),
   ]
   for (const { status, text } of answers) t.is(`${status}${text}`, '200')
   await mailbox.nextLetter(own)
-  // Letters leave in the order of the requests.
-  const to = mailbox.letters.flatMap(letter => letter.to ?? [])
+  // Emails leave in the order of the requests.
+  const to = mailbox.emails.flatMap(entry => entry.to ?? [])
   t.false(to.some(({ address }) => address === foreign))
 })
 
-test('of two requests within a minute one letter goes out, and requests in vain use up nothing', async t => {
+test('of two requests within a minute one e-mail goes out, and requests in vain use up nothing', async t => {
   const email = newEmail()
   const { username } = await service.signUp('ROLE_CLIENT', { email })
   for (let i = 0; i < 6; i++) await ask({ username, email: newEmail() })
@@ -180,10 +180,10 @@ test('of two requests within a minute one letter goes out, and requests in vain 
   await mailbox.nextLetter(email)
   t.is((await ask({ username, email })).status, 200)
   await mailed()
-  t.is(mailbox.letters.filter(({ to }) => to?.[0]?.address === email).length, 1)
+  t.is(mailbox.emails.filter(({ to }) => to?.[0]?.address === email).length, 1)
 })
 
-test('within an hour 5 letters go out to a person, then silently none', async t => {
+test('within an hour 5 e-mails go out to a user, then silently none', async t => {
   const email = newEmail()
   const { username, token } = await service.signUp('ROLE_CLIENT', { email })
   const { attempts, subjects } = service.registry
@@ -198,10 +198,10 @@ test('within an hour 5 letters go out to a person, then silently none', async t 
   }
   await askAgain()
   await mailed()
-  t.is(mailbox.letters.filter(({ to }) => to?.[0]?.address === email).length, 5)
+  t.is(mailbox.emails.filter(({ to }) => to?.[0]?.address === email).length, 5)
 })
 
-test('AUTH_RECOVERY_EMAIL=any sends the key to whatever address is given, to people who exist', async t => {
+test('AUTH_RECOVERY_EMAIL=any sends the key to whatever address is given, to users who exist', async t => {
   const other = await startTestService(t, { SMTP_URL: mailbox.url, AUTH_RECOVERY_EMAIL: 'any' })
   const { username } = await other.signUp('ROLE_CLIENT', { email: newEmail() })
   const [any, nobodys] = [newEmail(), newEmail()]
@@ -211,13 +211,13 @@ test('AUTH_RECOVERY_EMAIL=any sends the key to whatever address is given, to peo
   const key = /: ([2-9A-HJ-NP-Z]{8})$/m.exec((await mailbox.nextLetter(any)).text ?? '')?.[1] ?? ''
   const login = await other.request('POST', '/forgotpasswords/loginbyusernameandkey', { query: { username, key } })
   t.deepEqual(claimsOf(login.text).amr, ['otp'])
-  t.false(mailbox.letters.some(({ to }) => to?.[0]?.address === nobodys))
+  t.false(mailbox.emails.some(({ to }) => to?.[0]?.address === nobodys))
 })
 
-test('letters are in Portuguese unless English is asked for', async t => {
-  t.regex((await mailed()).letter.text ?? '', /Sua chave: /)
-  t.regex((await mailed({ 'accept-language': 'en-GB, pt;q=0.5' })).letter.text ?? '', /Your key: /)
-  t.regex((await mailed({ 'accept-language': 'fr' })).letter.text ?? '', /Sua chave: /)
+test('e-mails are in Portuguese unless English is asked for', async t => {
+  t.regex((await mailed()).entry.text ?? '', /Sua chave: /)
+  t.regex((await mailed({ 'accept-language': 'en-GB, pt;q=0.5' })).entry.text ?? '', /Your key: /)
+  t.regex((await mailed({ 'accept-language': 'fr' })).entry.text ?? '', /Sua chave: /)
 })
 
 test('who has an address is told of a new password and of a sign-in by key', async t => {
@@ -231,7 +231,7 @@ test('who has an address is told of a new password and of a sign-in by key', asy
   t.false((text ?? '').includes(query.newPassword))
 })
 
-test('a mail server that is down delays a letter, never loses it', async t => {
+test('a mail server that is down delays an e-mail, never loses it', async t => {
   mailbox.refuse(1)
   const email = newEmail()
   const { username } = await service.signUp('ROLE_CLIENT', { email })
@@ -239,15 +239,15 @@ test('a mail server that is down delays a letter, never loses it', async t => {
   t.truthy(await mailbox.nextLetter(email, 20_000))
 })
 
-test('the key for a ROLE_INSTITUTION goes to the organization, and activates that person once', async t => {
+test('the key for a ROLE_INSTITUTION goes to the organization, and activates that user once', async t => {
   const organization = await service.organization({ email: newEmail() })
   const { username, token } = await service.signUp('ROLE_INSTITUTION')
   const query = { username, emailpartner: organization.email }
   const { status, text } = await service.request('POST', '/1.0.0/users/sendadminkeybyemailpartner', { token, query })
   t.is(`${status}${text}`, '200')
-  const letter = await mailbox.nextLetter(organization.email)
-  const activationkey = /: ([\da-f]{8}(?:-[\da-f]{4}){3}-[\da-f]{12})$/m.exec(letter.text ?? '')?.[1] ?? ''
-  t.true(letter.text?.includes(username))
+  const entry = await mailbox.nextLetter(organization.email)
+  const activationkey = /: ([\da-f]{8}(?:-[\da-f]{4}){3}-[\da-f]{12})$/m.exec(entry.text ?? '')?.[1] ?? ''
+  t.true(entry.text?.includes(username))
   const other = await service.signUp('ROLE_INSTITUTION')
   const activate = (who: { token: string; username: string }) =>
     service.request('POST', '/users/activate', { token: who.token, query: { username: who.username, activationkey } })

@@ -57,7 +57,7 @@ test('no new password is answered with 400', async t => {
   refused(t, await update(token, { username, newPassword: '' }), 400, 'MISSING_PARAMETER')
 })
 
-test('an unknown person is answered with 404 to an administrator, who may set anybody’s password', async t => {
+test('an unknown user is answered with 404 to an administrator, who may set anybody’s password', async t => {
   const admin = await service.adminToken()
   refused(t, await update(admin, { username: randomUUID(), newPassword: next }), 404, 'USER_NOT_FOUND')
   const { username, token } = await service.signUp('ROLE_CLIENT')
@@ -67,7 +67,7 @@ test('an unknown person is answered with 404 to an administrator, who may set an
   t.is((await service.request('GET', '/users/me', { token: admin })).status, 200)
 })
 
-test('a suspended person’s password can be set, and still does not open', async t => {
+test('a suspended user’s password can be set, and still does not open', async t => {
   const { username, token } = await service.signUp('ROLE_CLIENT')
   const { database, users } = service.registry
   const { claimsOf } = await import('../_helpers/tokens.js')

@@ -36,13 +36,13 @@ const operations: Record<string, Row[]> = {
       ({ self, other }) => ({ token: self.token, query: { username: other.username } }),
     ],
     [
-      'key missing, unknown person',
+      'key missing, unknown user',
       400,
       'MISSING_PARAMETER',
       ({ admin }) => ({ token: admin, query: { username: 'x' } }),
     ],
     [
-      'unknown person, unknown key',
+      'unknown user, unknown key',
       422,
       'ACTIVATION_REFUSED',
       ({ admin }) => ({ token: admin, query: { username: randomUUID(), activationkey: 'x' } }),
@@ -63,7 +63,7 @@ const operations: Record<string, Row[]> = {
       ({ self }) => ({ token: self.token, query: { username: randomUUID() } }),
     ],
     [
-      'password too short, unknown person',
+      'password too short, unknown user',
       400,
       'INVALID_PASSWORD',
       ({ admin }) => ({ token: admin, query: { username: randomUUID(), newPassword: 'x' } }),
@@ -89,7 +89,7 @@ const operations: Record<string, Row[]> = {
       ({ self }) => ({ token: self.token, body: { forgotpasswordquestionsid: 999_999, answer: '' } }),
     ],
     [
-      'answer empty, unknown person',
+      'answer empty, unknown user',
       400,
       'MISSING_PARAMETER',
       ({ admin }) => ({ token: admin, body: { usersid: 2_000_000_000, forgotpasswordquestionsid: 1 } }),
@@ -110,13 +110,13 @@ const operations: Record<string, Row[]> = {
       ({ other }) => ({ token: other.token, query: { username: other.username } }),
     ],
     [
-      'address missing, unknown person',
+      'address missing, unknown user',
       400,
       'MISSING_PARAMETER',
       ({ admin }) => ({ token: admin, query: { username: 'x' } }),
     ],
     [
-      'unknown person, unknown address',
+      'unknown user, unknown address',
       404,
       'USER_NOT_FOUND',
       ({ admin }) => ({ token: admin, query: { username: 'x', emailpartner: 'x' } }),

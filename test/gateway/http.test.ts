@@ -106,7 +106,7 @@ test('integers may arrive as JSON strings', async t => {
 })
 
 for (const segment of ['{username}', '%7Busername%7D', '%7busername%7d']) {
-  test(`GET /users/${segment} looks up the person named in the query`, async t => {
+  test(`GET /users/${segment} looks up the user named in the query`, async t => {
     const { username, token } = await service.signUp('ROLE_CLIENT')
     const headers = { authorization: `Bearer ${token}` }
     for (const base of ['', '/1.0.0', '/1.0.2']) {
@@ -245,7 +245,7 @@ test('OPTIONS tells the methods there are, and needs no token', async t => {
   refused(t, await request('OPTIONS', '/nothing'), 404, 'NOT_FOUND')
 })
 
-test('answers with a token or a person must not be stored', async t => {
+test('answers with a token or a user must not be stored', async t => {
   const { username, token } = await service.signUp('ROLE_CLIENT')
   const login = await request('POST', '/users/login', { query: { username, password } })
   const answers = [

@@ -45,15 +45,15 @@ async function refusal(call: Promise<unknown>) {
 for (const [name, open] of Object.entries(transports)) {
   test(`${name}: sign up, log in, read the record`, async t => {
     const users = createClient(Users, open())
-    const person = form()
-    t.is(claimsOf((await users.signUp(person)).token).username, person.username)
-    const { token } = await users.login({ username: person.username, password })
+    const signUp = form()
+    t.is(claimsOf((await users.signUp(signUp)).token).username, signUp.username)
+    const { token } = await users.login({ username: signUp.username, password })
     const headers = { authorization: `Bearer ${token}` }
     const { user } = await users.getMe({}, { headers })
-    t.is(user?.username, person.username)
+    t.is(user?.username, signUp.username)
     t.is(user?.active, 0)
     t.is(user?.partnerOrganization, undefined)
-    t.is((await users.getUser({ username: person.username }, { headers })).user?.id, user?.id)
+    t.is((await users.getUser({ username: signUp.username }, { headers })).user?.id, user?.id)
     t.is(claimsOf((await users.refresh({}, { headers })).token).sub, String(user?.id))
     t.true((await createClient(ForgotPasswords, open()).findAllForgotPasswordQuestions({})).questions.length > 0)
   })

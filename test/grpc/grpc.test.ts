@@ -55,9 +55,9 @@ async function isRefused(t: ExecutionContext, call: Promise<unknown>, code: stat
 
 test('sign up, log in, read, refresh, activate, look up, recover', async t => {
   const { activationkey, id } = await service.organization()
-  const person = form({ roles: ['ROLE_INSTITUTION'] })
-  const { token } = await client.call(users.signUp, person)
-  const { username } = person
+  const signUp = form({ roles: ['ROLE_INSTITUTION'] })
+  const { token } = await client.call(users.signUp, signUp)
+  const { username } = signUp
   t.is((await client.call(users.activate, { username, activationkey }, { token })).username, username)
   const login = await client.call(users.login, { username, password })
   t.is(claimsOf(login.token).org, id)
@@ -210,9 +210,9 @@ test('a call ends at its deadline, and the server is none the worse', async t =>
 })
 
 test('a call whose deadline is over is not begun', async t => {
-  const person = form()
-  t.is((await refusal(client.call(users.signUp, person, { deadline: Date.now() - 1 }))).code, status.DEADLINE_EXCEEDED)
-  t.false((await client.call(users.existsByUsername, { username: person.username })).exists)
+  const user = form()
+  t.is((await refusal(client.call(users.signUp, user, { deadline: Date.now() - 1 }))).code, status.DEADLINE_EXCEEDED)
+  t.false((await client.call(users.existsByUsername, { username: user.username })).exists)
 })
 
 test('a canceled call ends at once, and the server is none the worse', async t => {

@@ -52,7 +52,7 @@ test.serial('of 100 sign-ups with one nickname one succeeds, the others are offe
   t.is(await service.registry.users.table.count({ where: { nicknameKey: 'capim dourado' } }), 1)
 })
 
-test.serial('of 100 activations of one person one wins', async t => {
+test.serial('of 100 activations of one user one wins', async t => {
   const { activationkey } = await service.organization()
   const { username, token } = await service.signUp('ROLE_INSTITUTION')
   const query = { username, activationkey }
@@ -68,15 +68,15 @@ test.serial('of 100 activations of one person one wins', async t => {
 
 test.serial('100 clients activated with one provider key at once all become active', async t => {
   const { providerKey } = await service.institution(await service.organization())
-  const people = await Promise.all(Array.from({ length: many }, () => service.signUp('ROLE_CLIENT')))
+  const users = await Promise.all(Array.from({ length: many }, () => service.signUp('ROLE_CLIENT')))
   const answers = await atOnce(index => {
-    const { username, token } = people[index]!
+    const { username, token } = users[index]!
     return service.request('POST', '/users/activate', { token, query: { username, activationkey: providerKey } })
   })
   t.true(answers.every(({ status }) => status === 200))
 })
 
-test.serial('of 100 uses of an activation key mailed to a person one wins', async t => {
+test.serial('of 100 uses of an activation key mailed to a user one wins', async t => {
   const organization = await service.organization()
   const { username, token } = await service.signUp('ROLE_INSTITUTION')
   const activationkey = randomUUID()

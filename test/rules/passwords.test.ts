@@ -5,10 +5,10 @@ import { join } from 'node:path'
 import test from 'ava'
 import fc from 'fast-check'
 import { nicknameKey } from '../../server/names.js'
-import { checkPassword, createPasswordPolicy, preparePassword } from '../../server/passwords.js'
+import { checkPassword, createPasswordPolicy, preparePassword } from '../../server/passwords/hash.js'
 
 const policy = createPasswordPolicy({ minLength: 8 })
-const check = (password: string, person = {}) => checkPassword(password, person, policy)
+const check = (password: string, user = {}) => checkPassword(password, user, policy)
 
 test('a password is the same from every keyboard', t => {
   t.is(preparePassword('cafe\u0301 forte'), preparePassword('café\u00a0forte'))
@@ -72,8 +72,8 @@ test('a file replaces the list of common passwords', async t => {
   t.throws(() => createPasswordPolicy({ minLength: 8, denylistFile: `${file}.none` }))
 })
 
-test('what others know of a person is no password', t => {
-  const person = {
+test('what others know of a user is no password', t => {
+  const user = {
     username: 'Maria da Silva',
     nickname: 'Professora Má',
     city: 'Florianópolis',
@@ -90,9 +90,9 @@ test('what others know of a person is no password', t => {
     'Maria.Silva',
     'maria.silva@example.org',
   ]) {
-    t.truthy(check(password, person), password)
+    t.truthy(check(password, user), password)
   }
-  for (const password of ['maria da silva.', 'maria da selva', 'forte e azul']) t.is(check(password, person), undefined)
+  for (const password of ['maria da silva.', 'maria da selva', 'forte e azul']) t.is(check(password, user), undefined)
 })
 
 test('a telephone number that is a username is no password in any spelling', t => {

@@ -1,7 +1,7 @@
 import test from 'ava'
 import fc from 'fast-check'
-import { createPasswordPolicy } from '../../server/passwords.js'
-import { checkSignUp, dayInBrazil, formatDateOfBirth, readDateOfBirth } from '../../server/signup.js'
+import { createPasswordPolicy } from '../../server/passwords/hash.js'
+import { checkSignUp, dayInBrazil, formatDateOfBirth, readDateOfBirth } from '../../server/users/signupform.js'
 
 const policy = createPasswordPolicy({ minLength: 8 })
 const today = '2026-11-21'
@@ -134,7 +134,7 @@ test('exactly one role of the three is taken', t => {
   }
 })
 
-test('a state has exactly 2 characters, counted as people do', t => {
+test('a state has exactly 2 characters, counted as users do', t => {
   for (const state of ['S', 'SPO', '🙂']) t.deepEqual(wrongFields({ state }), ['state'], state)
   for (const state of ['SP', 'ÃÇ', ' SP ']) t.deepEqual(wrongFields({ state }), [], state)
 })

@@ -82,7 +82,7 @@ test('the username may be written in another spelling, the key in upper case wit
   t.is((await activate(token, query)).text, username)
 })
 
-test('nobody but itself and administrators activates a person: 403', async t => {
+test('nobody but itself and administrators activates a user: 403', async t => {
   const { provider } = await scene()
   const { username } = await service.signUp('ROLE_CLIENT')
   const stranger = await service.signUp('ROLE_CLIENT')
@@ -105,19 +105,19 @@ async function suspend({ token }: SignedUp) {
 
 type Refusal = () => Promise<{ token: string; username: string; activationkey: string }>
 const refusals: Record<string, Refusal> = {
-  'an unknown person': async () => {
+  'an unknown user': async () => {
     const { provider } = await scene()
     return { token: await service.adminToken(), username: randomUUID(), activationkey: provider.providerKey }
   },
-  'a person who is active already': async () => {
+  'a user who is active already': async () => {
     const { organization, provider } = await scene()
     return { ...provider, activationkey: organization.activationkey }
   },
-  'a suspended person, whom an administrator tries to activate': async () => {
+  'a suspended user, whom an administrator tries to activate': async () => {
     const { provider } = await scene()
-    const person = await service.signUp('ROLE_CLIENT')
-    await suspend(person)
-    return { ...person, token: await service.adminToken(), activationkey: provider.providerKey }
+    const user = await service.signUp('ROLE_CLIENT')
+    await suspend(user)
+    return { ...user, token: await service.adminToken(), activationkey: provider.providerKey }
   },
   'a ROLE_ADMIN': async () => {
     const { organization } = await scene()
@@ -157,11 +157,11 @@ const refusals: Record<string, Refusal> = {
   },
   'a key mailed for an organization that is inactive by now': async () => {
     const { organization } = await scene()
-    const person = await service.signUp('ROLE_INSTITUTION')
+    const user = await service.signUp('ROLE_INSTITUTION')
     const activationkey = randomUUID()
-    await service.registry.mailedKeys.replace(idOf(person.token), 'activation', activationkey, organization.id)
+    await service.registry.mailedKeys.replace(idOf(user.token), 'activation', activationkey, organization.id)
     await service.registry.organizations.table.update({ active: false }, { where: { id: organization.id } })
-    return { ...person, activationkey }
+    return { ...user, activationkey }
   },
 }
 for (const [what, arrange] of Object.entries(refusals)) {
@@ -174,7 +174,7 @@ for (const [what, arrange] of Object.entries(refusals)) {
   })
 }
 
-test('a key mailed for an organization activates its person, once', async t => {
+test('a key mailed for an organization activates its user, once', async t => {
   const { organization } = await scene()
   const { username, token } = await service.signUp('ROLE_INSTITUTION')
   const activationkey = randomUUID()

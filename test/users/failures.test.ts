@@ -21,7 +21,7 @@ async function fail(times: number, username: string, address: string) {
   for (let i = 0; i < times; i++) await login(username, 'wrong password', address)
 }
 
-for (const who of ['a person', 'nobody']) {
+for (const who of ['a user', 'nobody']) {
   test(`after 10 failures on the name of ${who}, even the right password is answered with 429`, async t => {
     const username = who === 'nobody' ? randomUUID() : (await service.signUp('ROLE_CLIENT')).username
     const address = newAddress()
@@ -84,7 +84,7 @@ test('100 failures from one address hold up that address alone', async t => {
   t.is((await login(username, password, newAddress())).status, 200)
 })
 
-test('more than 20 requests for a letter within the hour from one address are answered with 429', async t => {
+test('more than 20 requests for an e-mail within the hour from one address are answered with 429', async t => {
   const headers = { 'x-forwarded-for': newAddress() }
   const ask = () =>
     service.request('POST', '/forgotpasswords/sendkeybyemail', {

@@ -34,11 +34,11 @@ test.before(async () => {
 })
 
 async function member(role = 'ROLE_CLIENT'): Promise<SignedUp> {
-  const person = await service.signUp(role)
+  const user = await service.signUp(role)
   const activationkey = role === 'ROLE_CLIENT' ? one.provider.providerKey : one.organization.activationkey
-  const query = { username: person.username, activationkey }
-  await service.request('POST', '/users/activate', { token: person.token, query })
-  return person
+  const query = { username: user.username, activationkey }
+  await service.request('POST', '/users/activate', { token: user.token, query })
+  return user
 }
 
 const callers: Record<Who, () => Promise<SignedUp>> = {
@@ -56,13 +56,13 @@ const others: Record<Exclude<Whose, 'its own record'>, () => Promise<SignedUp>> 
   'nobody’s record': async () => ({ username: randomUUID(), nickname: '', token: '' }),
 }
 
-/** The same people again and again, for operations that leave them as they are. */
+/** The same users again and again, for operations that leave them as they are. */
 function reused<K extends string>(make: Record<K, () => Promise<SignedUp>>): (name: K) => Promise<SignedUp> {
   const made = new Map<K, Promise<SignedUp>>()
   return name => {
-    const person = made.get(name) ?? make[name]()
-    made.set(name, person)
-    return person
+    const user = made.get(name) ?? make[name]()
+    made.set(name, user)
+    return user
   }
 }
 const callerOf = reused(callers)
@@ -125,7 +125,7 @@ const table: Record<string, Record<Who, number[]>> = {
     'an administrator': [422, 422, 422, 422, 422],
     'an inactive administrator': [422, 403, 403, 403, 403],
   },
-  // A client or an administrator is none of the people whom keys are mailed for.
+  // A client or an administrator is none of the users whom keys are mailed for.
   'have a key mailed for': {
     'a client': [403, 403, 403, 403, 403],
     'an inactive client': [403, 403, 403, 403, 403],
@@ -185,7 +185,7 @@ test('the provider key is shown to its owner and to administrators only', async 
   t.is(await key(colleague), undefined)
 })
 
-test('without a username the token’s person is meant by the password update and the answer', async t => {
+test('without a username the token’s user is meant by the password update and the answer', async t => {
   const { username, token } = await service.signUp('ROLE_CLIENT')
   const body = { forgotpasswordquestionsid: question, answer: 'azul' }
   const save = await service.request('POST', '/forgotpasswords/saveforgotpasswordquestionsusersanswers', {

@@ -1,4 +1,4 @@
-/** Sign-up: each field's rule, names that are taken, and what becomes of the new person. */
+/** Sign-up: each field's rule, names that are taken, and what becomes of the new user. */
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import { refused, wrongFields } from '../_helpers/problem.js'
@@ -227,7 +227,7 @@ for (const body of ['[]', '"text"', '7', 'null', 'true', '{"username":', '', 'us
   })
 }
 
-test('sign-up returns a token of the new person, who is inactive', async t => {
+test('sign-up returns a token of the new user, who is inactive', async t => {
   const { status, text: token, headers } = await signUp()
   t.is(status, 200)
   t.is(headers.get('cache-control'), 'no-store')
@@ -293,14 +293,14 @@ test('a security question of one’s own is kept as text and answers nothing', a
 })
 
 for (const [path, field, value] of [
-  ['existsByUsername', 'username', (person: { username: string }) => person.username.replace(/\D/g, '')],
-  ['existsByNickname', 'nickname', (person: { nickname: string }) => ` ${person.nickname.toUpperCase()} `],
+  ['existsByUsername', 'username', (user: { username: string }) => user.username.replace(/\D/g, '')],
+  ['existsByNickname', 'nickname', (user: { nickname: string }) => ` ${user.nickname.toUpperCase()} `],
 ] as const) {
   for (const base of ['', '/1.0.0', '/1.0.2']) {
     test(`POST ${base}/users/${path} tells without a token whether the name is taken`, async t => {
-      const person = await service.signUp('ROLE_CLIENT')
+      const user = await service.signUp('ROLE_CLIENT')
       const ask = (query: Record<string, string>) => service.request('POST', `${base}/users/${path}`, { query })
-      const taken = await ask({ [field]: value(person) })
+      const taken = await ask({ [field]: value(user) })
       t.is(`${taken.status} ${taken.headers.get('content-type')} ${taken.text}`, '200 application/json true')
       t.is((await ask({ [field]: randomUUID() })).text, 'false')
       refused(t, await ask({}), 400, 'MISSING_PARAMETER')

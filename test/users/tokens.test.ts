@@ -37,7 +37,7 @@ test('a login’s token has the claims of RFC 9068 and our own, and no others', 
   })
 })
 
-test('a person without an organization has no claim org, and every token its own id', async t => {
+test('a user without an organization has no claim org, and every token its own id', async t => {
   const { username, token } = await service.signUp('ROLE_CLIENT')
   t.false('org' in claimsOf(token))
   t.not(claimsOf(await service.login(username)).jti, claimsOf(token).jti)
@@ -122,7 +122,7 @@ const bad: Record<string, Forged> = {
   'without a session start': genuine => forge(service, genuine, { auth_time: undefined }),
   'without a token generation': genuine => forge(service, genuine, { ver: undefined }),
   'of another token generation': genuine => forge(service, genuine, { ver: 1 }),
-  'of a person who is gone': genuine => forge(service, genuine, { sub: '2147483647' }),
+  'of a user who is gone': genuine => forge(service, genuine, { sub: '2147483647' }),
   'of nobody': genuine => forge(service, genuine, { sub: undefined }),
   'that goes on for ever': () => 'a'.repeat(5000),
 }
@@ -179,7 +179,7 @@ for (const [method, length, name] of [
   })
 }
 
-test('a password update revokes every earlier token, and only that person’s', async t => {
+test('a password update revokes every earlier token, and only that user’s', async t => {
   const other = await service.signUp('ROLE_CLIENT')
   const { username, token } = await service.signUp('ROLE_CLIENT')
   const second = await service.login(username)
@@ -215,7 +215,7 @@ test('a suspension revokes every token, and the login looks like a wrong passwor
   t.is(new Set(answers.map(({ json }) => json.detail)).size, 1)
 })
 
-test('a suspended person’s forged token of the newest generation is refused, too', async t => {
+test('a suspended user’s forged token of the newest generation is refused, too', async t => {
   const { token } = await service.signUp('ROLE_CLIENT')
   const { database, users } = service.registry
   await database.transact(transaction => users.suspend(idOf(token), transaction))

@@ -57,7 +57,7 @@ export const FindAllForgotPasswordQuestionsResponseSchema: GenMessage<FindAllFor
  */
 export type LoginByUsernameAndAnswersRequest = Message<"auth.v1.LoginByUsernameAndAnswersRequest"> & {
   /**
-   * Username of the person.
+   * Username of the user.
    *
    * @generated from field: optional string username = 1;
    */
@@ -113,7 +113,7 @@ export type LoginByUsernameAndKeyRequest = Message<"auth.v1.LoginByUsernameAndKe
   key?: string | undefined;
 
   /**
-   * Username of the person.
+   * Username of the user.
    *
    * @generated from field: optional string username = 2;
    */
@@ -162,7 +162,7 @@ export type PasswordUpdateByUsernameRequest = Message<"auth.v1.PasswordUpdateByU
   newPassword?: string | undefined;
 
   /**
-   * Username of the person; absent means the caller.
+   * Username of the user; absent means the caller.
    *
    * @generated from field: optional string username = 2;
    */
@@ -234,14 +234,14 @@ export const SaveForgotPasswordQuestionsUsersAnswersResponseSchema: GenMessage<S
  */
 export type SendKeyByEmailRequest = Message<"auth.v1.SendKeyByEmailRequest"> & {
   /**
-   * Required. E-mail address registered for the person.
+   * Required. E-mail address registered for the user.
    *
    * @generated from field: optional string email = 1;
    */
   email?: string | undefined;
 
   /**
-   * Username of the person.
+   * Username of the user.
    *
    * @generated from field: optional string username = 2;
    */
@@ -291,7 +291,7 @@ export const ForgotPasswords: GenService<{
   /**
    * Signs in with answers to at least 2 different security questions.
    * Refuses with TOO_MANY_ANSWERS (more than 10), INVALID_ANSWERS (none given, or fewer than 2 correct),
-   * USER_NOT_FOUND, ANSWER_NOT_FOUND (a given question the person never answered), and TOO_MANY_ATTEMPTS.
+   * USER_NOT_FOUND, ANSWER_NOT_FOUND (a given question the user never answered), and TOO_MANY_ATTEMPTS.
    *
    * @generated from rpc auth.v1.ForgotPasswords.LoginByUsernameAndAnswers
    */
@@ -302,7 +302,7 @@ export const ForgotPasswords: GenService<{
   },
   /**
    * Signs in with the key mailed by SendKeyByEmail. The key is spent.
-   * Refuses with INVALID_KEY for an unknown person and for a wrong, used or expired key, all alike, and with
+   * Refuses with INVALID_KEY for an unknown user and for a wrong, used or expired key, all alike, and with
    * TOO_MANY_ATTEMPTS.
    *
    * @generated from rpc auth.v1.ForgotPasswords.LoginByUsernameAndKey
@@ -313,7 +313,7 @@ export const ForgotPasswords: GenService<{
     output: typeof LoginByUsernameAndKeyResponseSchema;
   },
   /**
-   * Sets a new password and revokes every earlier token of the person. Protected: the person itself or an active
+   * Sets a new password and revokes every earlier token of the user. Protected: the user itself or an active
    * ROLE_ADMIN. Refuses with INVALID_PASSWORD when the password breaks the policy of sign-up, and USER_NOT_FOUND.
    *
    * @generated from rpc auth.v1.ForgotPasswords.PasswordUpdateByUsername
@@ -324,7 +324,7 @@ export const ForgotPasswords: GenService<{
     output: typeof PasswordUpdateByUsernameResponseSchema;
   },
   /**
-   * Saves the answer to a question, in place of an earlier one. Protected: the person itself or an active ROLE_ADMIN.
+   * Saves the answer to a question, in place of an earlier one. Protected: the user itself or an active ROLE_ADMIN.
    * Refuses with MISSING_PARAMETER (no or empty answer), USER_NOT_FOUND, and QUESTION_NOT_FOUND (unknown or retired).
    *
    * @generated from rpc auth.v1.ForgotPasswords.SaveForgotPasswordQuestionsUsersAnswers
@@ -336,7 +336,7 @@ export const ForgotPasswords: GenService<{
   },
   /**
    * Mails a key of 8 characters, good for 15 minutes, one use and 5 tries, when the address is the one registered for
-   * the person. Answers alike whether or not a letter goes out; at most 1 a minute and 5 an hour do per person.
+   * the user. Answers alike whether or not an e-mail goes out; at most 1 a minute and 5 an hour do per user.
    * Refuses with INVALID_EMAIL when the address is none, and TOO_MANY_ATTEMPTS after 20 requests an hour.
    *
    * @generated from rpc auth.v1.ForgotPasswords.SendKeyByEmail

@@ -33,7 +33,7 @@ export enum Reason {
   ACCESS_DENIED = 1,
 
   /**
-   * The token is malformed, wrongly signed, expired or revoked, or its person is gone or suspended. [500]
+   * The token is malformed, wrongly signed, expired or revoked, or its user is gone or suspended. [500]
    *
    * @generated from enum value: REASON_INVALID_TOKEN = 2;
    */
@@ -68,14 +68,14 @@ export enum Reason {
   INVALID_CREDENTIALS = 6,
 
   /**
-   * Person or key stand in the way of the activation. [422]
+   * User or key stand in the way of the activation. [422]
    *
    * @generated from enum value: REASON_ACTIVATION_REFUSED = 7;
    */
   ACTIVATION_REFUSED = 7,
 
   /**
-   * There is no such person. [404]
+   * There is no such user. [404]
    *
    * @generated from enum value: REASON_USER_NOT_FOUND = 8;
    */
@@ -89,7 +89,7 @@ export enum Reason {
   QUESTION_NOT_FOUND = 9,
 
   /**
-   * The person never answered a question that was given. [404]
+   * The user never answered a question that was given. [404]
    *
    * @generated from enum value: REASON_ANSWER_NOT_FOUND = 10;
    */

@@ -15,14 +15,14 @@ export const file_auth_v1_records: GenFile = /*@__PURE__*/
   fileDesc("ChVhdXRoL3YxL3JlY29yZHMucHJvdG8SB2F1dGgudjEizAUKBFVzZXISDwoCaWQYASABKAVIAIgBARIVCgh1c2VybmFtZRgCIAEoCUgBiAEBEhUKCG5pY2tuYW1lGAMgASgJSAKIAQESFwoKZGF0ZW9mYm9ybhgEIAEoCUgDiAEBEhMKBmdlbmRlchgFIAEoCUgEiAEBEhIKBXN0YXRlGAYgASgJSAWIAQESEQoEY2l0eRgHIAEoCUgGiAEBEhwKD2luc3RpdHV0aW9udHlwZRgIIAEoCUgHiAEBEhgKC2luc3RpdHV0aW9uGAkgASgJSAiIAQESHQoQc2VjdXJpdHlxdWVzdGlvbhgKIAEoCUgJiAEBEhsKDnNlY3VyaXR5YW5zd2VyGAsgASgJSAqIAQESGQoMdGVybXNvZnVzYWdlGAwgASgISAuIAQESEwoGYWN0aXZlGA0gASgFSAyIAQESEQoEcm9sZRgOIAEoCUgNiAEBEj8KFHBhcnRuZXJfb3JnYW5pemF0aW9uGA8gASgLMhwuYXV0aC52MS5QYXJ0bmVyT3JnYW5pemF0aW9uSA6IAQESRAoXcHJvdmlkZXJfYWN0aXZhdGlvbl9rZXkYECABKAsyHi5hdXRoLnYxLlByb3ZpZGVyQWN0aXZhdGlvbktleUgPiAEBQgUKA19pZEILCglfdXNlcm5hbWVCCwoJX25pY2tuYW1lQg0KC19kYXRlb2Zib3JuQgkKB19nZW5kZXJCCAoGX3N0YXRlQgcKBV9jaXR5QhIKEF9pbnN0aXR1dGlvbnR5cGVCDgoMX2luc3RpdHV0aW9uQhMKEV9zZWN1cml0eXF1ZXN0aW9uQhEKD19zZWN1cml0eWFuc3dlckIPCg1fdGVybXNvZnVzYWdlQgkKB19hY3RpdmVCBwoFX3JvbGVCFwoVX3BhcnRuZXJfb3JnYW5pemF0aW9uQhoKGF9wcm92aWRlcl9hY3RpdmF0aW9uX2tleSLpAwoTUGFydG5lck9yZ2FuaXphdGlvbhIPCgJpZBgBIAEoBUgAiAEBEhMKBmFjdGl2ZRgCIAEoCUgBiAEBEhQKB2FkZHJlc3MYAyABKAlIAogBARIpCg1jcmVhdGlvbl9kYXRlGAQgASgJSANSDWNyZWF0aW9uX2RhdGWIAQESIQoJaW5lcF9jb2RlGAUgASgJSARSCWluZXBfY29kZYgBARISCgVsb2dpbhgGIAEoCUgFiAEBEhEKBG5hbWUYByABKAlIBogBARISCgVwaG9uZRgIIAEoCUgHiAEBEhgKC3Jlc3BvbnNpYmxlGAkgASgJSAiIAQESEQoEdHlwZRgKIAEoCUgJiAEBEhQKB3dlYnNpdGUYCyABKAlICogBARISCgVlbWFpbBgMIAEoCUgLiAEBEhoKDWFjdGl2YXRpb25rZXkYDSABKAlIDIgBAUIFCgNfaWRCCQoHX2FjdGl2ZUIKCghfYWRkcmVzc0IQCg5fY3JlYXRpb25fZGF0ZUIMCgpfaW5lcF9jb2RlQggKBl9sb2dpbkIHCgVfbmFtZUIICgZfcGhvbmVCDgoMX3Jlc3BvbnNpYmxlQgcKBV90eXBlQgoKCF93ZWJzaXRlQggKBl9lbWFpbEIQCg5fYWN0aXZhdGlvbmtleSJ/ChVQcm92aWRlckFjdGl2YXRpb25LZXkSDwoCaWQYASABKAVIAIgBARIUCgd1c2Vyc2lkGAIgASgFSAGIAQESGgoNYWN0aXZhdGlvbmtleRgDIAEoCUgCiAEBQgUKA19pZEIKCghfdXNlcnNpZEIQCg5fYWN0aXZhdGlvbmtleSJmCghRdWVzdGlvbhIPCgJpZBgBIAEoBUgAiAEBEhUKCHF1ZXN0aW9uGAIgASgJSAGIAQESEwoGYWN0aXZlGAMgASgFSAKIAQFCBQoDX2lkQgsKCV9xdWVzdGlvbkIJCgdfYWN0aXZlIqgBCgZBbnN3ZXISDwoCaWQYASABKAVIAIgBARImChlmb3Jnb3RwYXNzd29yZHF1ZXN0aW9uc2lkGAIgASgFSAGIAQESFAoHdXNlcnNpZBgDIAEoBUgCiAEBEhMKBmFuc3dlchgEIAEoCUgDiAEBQgUKA19pZEIcChpfZm9yZ290cGFzc3dvcmRxdWVzdGlvbnNpZEIKCghfdXNlcnNpZEIJCgdfYW5zd2VyYgZwcm90bzM");
 
 /**
- * A person in the registry. No field ever holds a password or the answer to a security question.
+ * A user in the registry. No field ever holds a password or the answer to a security question.
  * A field that is absent was not given, or is not for this caller to see.
  *
  * @generated from message auth.v1.User
  */
 export type User = Message<"auth.v1.User"> & {
   /**
-   * Serial number of the person.
+   * Serial number of the user.
    *
    * @generated from field: optional int32 id = 1;
    */
@@ -99,7 +99,7 @@ export type User = Message<"auth.v1.User"> & {
   securityanswer?: string | undefined;
 
   /**
-   * Whether the person accepted the terms of usage.
+   * Whether the user accepted the terms of usage.
    *
    * @generated from field: optional bool termsofusage = 12;
    */
@@ -120,14 +120,14 @@ export type User = Message<"auth.v1.User"> & {
   role?: string | undefined;
 
   /**
-   * The organization the person belongs to, known from activation on.
+   * The organization the user belongs to, known from activation on.
    *
    * @generated from field: optional auth.v1.PartnerOrganization partner_organization = 15;
    */
   partnerOrganization?: PartnerOrganization | undefined;
 
   /**
-   * The key with which this `ROLE_INSTITUTION` person activates others. Shown to its owner and to active
+   * The key with which this `ROLE_INSTITUTION` user activates others. Shown to its owner and to active
    * administrators only.
    *
    * @generated from field: optional auth.v1.ProviderActivationKey provider_activation_key = 16;
@@ -212,7 +212,7 @@ export type PartnerOrganization = Message<"auth.v1.PartnerOrganization"> & {
   responsible?: string | undefined;
 
   /**
-   * Kind of organization, `E`, `D`, `N` or `O` as for a person's institution.
+   * Kind of organization, `E`, `D`, `N` or `O` as for a user's institution.
    *
    * @generated from field: optional string type = 10;
    */
@@ -233,8 +233,8 @@ export type PartnerOrganization = Message<"auth.v1.PartnerOrganization"> & {
   email?: string | undefined;
 
   /**
-   * Key (UUID, RFC 9562) that activates `ROLE_INSTITUTION` people of the organization. Shown in revision 1.0.2
-   * only, and only to active administrators and active `ROLE_INSTITUTION` people of the organization.
+   * Key (UUID, RFC 9562) that activates `ROLE_INSTITUTION` users of the organization. Shown in revision 1.0.2
+   * only, and only to active administrators and active `ROLE_INSTITUTION` users of the organization.
    *
    * @generated from field: optional string activationkey = 13;
    */
@@ -249,7 +249,7 @@ export const PartnerOrganizationSchema: GenMessage<PartnerOrganization> = /*@__P
   messageDesc(file_auth_v1_records, 1);
 
 /**
- * The key with which a `ROLE_INSTITUTION` person activates `ROLE_CLIENT` people.
+ * The key with which a `ROLE_INSTITUTION` user activates `ROLE_CLIENT` users.
  *
  * @generated from message auth.v1.ProviderActivationKey
  */
@@ -262,7 +262,7 @@ export type ProviderActivationKey = Message<"auth.v1.ProviderActivationKey"> & {
   id?: number | undefined;
 
   /**
-   * Serial number of the person it belongs to.
+   * Serial number of the user it belongs to.
    *
    * @generated from field: optional int32 usersid = 2;
    */
@@ -319,7 +319,7 @@ export const QuestionSchema: GenMessage<Question> = /*@__PURE__*/
   messageDesc(file_auth_v1_records, 3);
 
 /**
- * A person's answer to a security question.
+ * A user's answer to a security question.
  *
  * @generated from message auth.v1.Answer
  */
@@ -339,7 +339,7 @@ export type Answer = Message<"auth.v1.Answer"> & {
   forgotpasswordquestionsid?: number | undefined;
 
   /**
-   * Serial number of the person; absent means the caller.
+   * Serial number of the user; absent means the caller.
    *
    * @generated from field: optional int32 usersid = 3;
    */

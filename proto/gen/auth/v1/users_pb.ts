@@ -15,7 +15,7 @@ export const file_auth_v1_users: GenFile = /*@__PURE__*/
   fileDesc("ChNhdXRoL3YxL3VzZXJzLnByb3RvEgdhdXRoLnYxIpYECg1TaWduVXBSZXF1ZXN0EhUKCHVzZXJuYW1lGAEgASgJSACIAQESFQoIbmlja25hbWUYAiABKAlIAYgBARIVCghwYXNzd29yZBgDIAEoCUgCiAEBEhcKCmRhdGVvZmJvcm4YBCABKAlIA4gBARITCgZnZW5kZXIYBSABKAlIBIgBARISCgVzdGF0ZRgGIAEoCUgFiAEBEhEKBGNpdHkYByABKAlIBogBARIcCg9pbnN0aXR1dGlvbnR5cGUYCCABKAlIB4gBARIYCgtpbnN0aXR1dGlvbhgJIAEoCUgIiAEBEh0KEHNlY3VyaXR5cXVlc3Rpb24YCiABKAlICYgBARIbCg5zZWN1cml0eWFuc3dlchgLIAEoCUgKiAEBEhkKDHRlcm1zb2Z1c2FnZRgMIAEoCEgLiAEBEg0KBXJvbGVzGA0gAygJEhIKBWVtYWlsGA4gASgJSAyIAQFCCwoJX3VzZXJuYW1lQgsKCV9uaWNrbmFtZUILCglfcGFzc3dvcmRCDQoLX2RhdGVvZmJvcm5CCQoHX2dlbmRlckIICgZfc3RhdGVCBwoFX2NpdHlCEgoQX2luc3RpdHV0aW9udHlwZUIOCgxfaW5zdGl0dXRpb25CEwoRX3NlY3VyaXR5cXVlc3Rpb25CEQoPX3NlY3VyaXR5YW5zd2VyQg8KDV90ZXJtc29mdXNhZ2VCCAoGX2VtYWlsIh8KDlNpZ25VcFJlc3BvbnNlEg0KBXRva2VuGAEgASgJImMKD0FjdGl2YXRlUmVxdWVzdBIaCg1hY3RpdmF0aW9ua2V5GAEgASgJSACIAQESFQoIdXNlcm5hbWUYAiABKAlIAYgBAUIQCg5fYWN0aXZhdGlvbmtleUILCglfdXNlcm5hbWUiJAoQQWN0aXZhdGVSZXNwb25zZRIQCgh1c2VybmFtZRgBIAEoCSJWCgxMb2dpblJlcXVlc3QSFQoIdXNlcm5hbWUYASABKAlIAIgBARIVCghwYXNzd29yZBgCIAEoCUgBiAEBQgsKCV91c2VybmFtZUILCglfcGFzc3dvcmQiHgoNTG9naW5SZXNwb25zZRINCgV0b2tlbhgBIAEoCSIOCgxHZXRNZVJlcXVlc3QiLAoNR2V0TWVSZXNwb25zZRIbCgR1c2VyGAEgASgLMg0uYXV0aC52MS5Vc2VyIhAKDlJlZnJlc2hSZXF1ZXN0IiAKD1JlZnJlc2hSZXNwb25zZRINCgV0b2tlbhgBIAEoCSI0Cg5HZXRVc2VyUmVxdWVzdBIVCgh1c2VybmFtZRgBIAEoCUgAiAEBQgsKCV91c2VybmFtZSIuCg9HZXRVc2VyUmVzcG9uc2USGwoEdXNlchgBIAEoCzINLmF1dGgudjEuVXNlciJzCiFTZW5kQWRtaW5LZXlCeUVtYWlsUGFydG5lclJlcXVlc3QSGQoMZW1haWxwYXJ0bmVyGAEgASgJSACIAQESFQoIdXNlcm5hbWUYAiABKAlIAYgBAUIPCg1fZW1haWxwYXJ0bmVyQgsKCV91c2VybmFtZSIkCiJTZW5kQWRtaW5LZXlCeUVtYWlsUGFydG5lclJlc3BvbnNlIj0KF0V4aXN0c0J5VXNlcm5hbWVSZXF1ZXN0EhUKCHVzZXJuYW1lGAEgASgJSACIAQFCCwoJX3VzZXJuYW1lIioKGEV4aXN0c0J5VXNlcm5hbWVSZXNwb25zZRIOCgZleGlzdHMYASABKAgiPQoXRXhpc3RzQnlOaWNrbmFtZVJlcXVlc3QSFQoIbmlja25hbWUYASABKAlIAIgBAUILCglfbmlja25hbWUiKgoYRXhpc3RzQnlOaWNrbmFtZVJlc3BvbnNlEg4KBmV4aXN0cxgBIAEoCCIyChJWZXJpZnlUb2tlblJlcXVlc3QSEgoFdG9rZW4YASABKAlIAIgBAUIICgZfdG9rZW4itwMKE1ZlcmlmeVRva2VuUmVzcG9uc2USDgoGYWN0aXZlGAEgASgIEhAKA3N1YhgCIAEoCUgAiAEBEhUKCHVzZXJuYW1lGAMgASgJSAGIAQESIwoKdG9rZW5fdHlwZRgEIAEoCUgCUgp0b2tlbl90eXBliAEBEhAKA2V4cBgFIAEoA0gDiAEBEhAKA2lhdBgGIAEoA0gEiAEBEhAKA2lzcxgHIAEoCUgFiAEBEhAKA2F1ZBgIIAEoCUgGiAEBEhAKA2p0aRgJIAEoCUgHiAEBEiEKCWF1dGhfdGltZRgKIAEoA0gIUglhdXRoX3RpbWWIAQESCwoDYW1yGAsgAygJEg0KBXJvbGVzGAwgAygJEhAKA29yZxgNIAEoBUgJiAEBEiUKC3VzZXJfYWN0aXZlGA4gASgISApSC3VzZXJfYWN0aXZliAEBQgYKBF9zdWJCCwoJX3VzZXJuYW1lQg0KC190b2tlbl90eXBlQgYKBF9leHBCBgoEX2lhdEIGCgRfaXNzQgYKBF9hdWRCBgoEX2p0aUIMCgpfYXV0aF90aW1lQgYKBF9vcmdCDgoMX3VzZXJfYWN0aXZlIhAKDkdldEtleXNSZXF1ZXN0Ii0KD0dldEtleXNSZXNwb25zZRIaCgRrZXlzGAEgAygLMgwuYXV0aC52MS5LZXkiXAoDS2V5EgsKA2t0eRgBIAEoCRILCgNraWQYAiABKAkSCwoDdXNlGAMgASgJEgsKA2FsZxgEIAEoCRILCgNjcnYYBSABKAkSCQoBeBgGIAEoCRIJCgF5GAcgASgJMqAGCgVVc2VycxI5CgZTaWduVXASFi5hdXRoLnYxLlNpZ25VcFJlcXVlc3QaFy5hdXRoLnYxLlNpZ25VcFJlc3BvbnNlEj8KCEFjdGl2YXRlEhguYXV0aC52MS5BY3RpdmF0ZVJlcXVlc3QaGS5hdXRoLnYxLkFjdGl2YXRlUmVzcG9uc2USNgoFTG9naW4SFS5hdXRoLnYxLkxvZ2luUmVxdWVzdBoWLmF1dGgudjEuTG9naW5SZXNwb25zZRI2CgVHZXRNZRIVLmF1dGgudjEuR2V0TWVSZXF1ZXN0GhYuYXV0aC52MS5HZXRNZVJlc3BvbnNlEjwKB1JlZnJlc2gSFy5hdXRoLnYxLlJlZnJlc2hSZXF1ZXN0GhguYXV0aC52MS5SZWZyZXNoUmVzcG9uc2USPAoHR2V0VXNlchIXLmF1dGgudjEuR2V0VXNlclJlcXVlc3QaGC5hdXRoLnYxLkdldFVzZXJSZXNwb25zZRJ1ChpTZW5kQWRtaW5LZXlCeUVtYWlsUGFydG5lchIqLmF1dGgudjEuU2VuZEFkbWluS2V5QnlFbWFpbFBhcnRuZXJSZXF1ZXN0GisuYXV0aC52MS5TZW5kQWRtaW5LZXlCeUVtYWlsUGFydG5lclJlc3BvbnNlElcKEEV4aXN0c0J5VXNlcm5hbWUSIC5hdXRoLnYxLkV4aXN0c0J5VXNlcm5hbWVSZXF1ZXN0GiEuYXV0aC52MS5FeGlzdHNCeVVzZXJuYW1lUmVzcG9uc2USVwoQRXhpc3RzQnlOaWNrbmFtZRIgLmF1dGgudjEuRXhpc3RzQnlOaWNrbmFtZVJlcXVlc3QaIS5hdXRoLnYxLkV4aXN0c0J5Tmlja25hbWVSZXNwb25zZRJICgtWZXJpZnlUb2tlbhIbLmF1dGgudjEuVmVyaWZ5VG9rZW5SZXF1ZXN0GhwuYXV0aC52MS5WZXJpZnlUb2tlblJlc3BvbnNlEjwKB0dldEtleXMSFy5hdXRoLnYxLkdldEtleXNSZXF1ZXN0GhguYXV0aC52MS5HZXRLZXlzUmVzcG9uc2ViBnByb3RvMw", [file_auth_v1_records]);
 
 /**
- * The form of a new person. Text fields hold at most 255 characters and no control characters.
+ * The form of a new user. Text fields hold at most 255 characters and no control characters.
  *
  * @generated from message auth.v1.SignUpRequest
  */
@@ -127,13 +127,13 @@ export const SignUpRequestSchema: GenMessage<SignUpRequest> = /*@__PURE__*/
   messageDesc(file_auth_v1_users, 0);
 
 /**
- * The token of a new person.
+ * The token of a new user.
  *
  * @generated from message auth.v1.SignUpResponse
  */
 export type SignUpResponse = Message<"auth.v1.SignUpResponse"> & {
   /**
-   * JWT for the new, inactive person.
+   * JWT for the new, inactive user.
    *
    * @generated from field: string token = 1;
    */
@@ -161,7 +161,7 @@ export type ActivateRequest = Message<"auth.v1.ActivateRequest"> & {
   activationkey?: string | undefined;
 
   /**
-   * Required. Username of the person to activate.
+   * Required. Username of the user to activate.
    *
    * @generated from field: optional string username = 2;
    */
@@ -345,7 +345,7 @@ export const GetUserRequestSchema: GenMessage<GetUserRequest> = /*@__PURE__*/
  */
 export type GetUserResponse = Message<"auth.v1.GetUserResponse"> & {
   /**
-   * The named person.
+   * The named user.
    *
    * @generated from field: auth.v1.User user = 1;
    */
@@ -373,7 +373,7 @@ export type SendAdminKeyByEmailPartnerRequest = Message<"auth.v1.SendAdminKeyByE
   emailpartner?: string | undefined;
 
   /**
-   * Required. Username of the ROLE_INSTITUTION person.
+   * Required. Username of the ROLE_INSTITUTION user.
    *
    * @generated from field: optional string username = 2;
    */
@@ -388,7 +388,7 @@ export const SendAdminKeyByEmailPartnerRequestSchema: GenMessage<SendAdminKeyByE
   messageDesc(file_auth_v1_users, 12);
 
 /**
- * Nothing: the letter is queued.
+ * Nothing: the e-mail is queued.
  *
  * @generated from message auth.v1.SendAdminKeyByEmailPartnerResponse
  */
@@ -514,21 +514,21 @@ export const VerifyTokenRequestSchema: GenMessage<VerifyTokenRequest> = /*@__PUR
  */
 export type VerifyTokenResponse = Message<"auth.v1.VerifyTokenResponse"> & {
   /**
-   * Whether the token is good: genuine, within its time, not revoked, its person there and not suspended.
+   * Whether the token is good: genuine, within its time, not revoked, its user there and not suspended.
    *
    * @generated from field: bool active = 1;
    */
   active: boolean;
 
   /**
-   * Id of the person.
+   * Id of the user.
    *
    * @generated from field: optional string sub = 2;
    */
   sub?: string | undefined;
 
   /**
-   * Username of the person as it is now.
+   * Username of the user as it is now.
    *
    * @generated from field: optional string username = 3;
    */
@@ -584,28 +584,28 @@ export type VerifyTokenResponse = Message<"auth.v1.VerifyTokenResponse"> & {
   authTime?: bigint | undefined;
 
   /**
-   * How the person signed in (RFC 8176): `pwd` password, `kba` answers, `otp` mailed key.
+   * How the user signed in (RFC 8176): `pwd` password, `kba` answers, `otp` mailed key.
    *
    * @generated from field: repeated string amr = 11;
    */
   amr: string[];
 
   /**
-   * The person's role as it is now, one value.
+   * The user's role as it is now, one value.
    *
    * @generated from field: repeated string roles = 12;
    */
   roles: string[];
 
   /**
-   * Id of the person's organization, when it has one.
+   * Id of the user's organization, when it has one.
    *
    * @generated from field: optional int32 org = 13;
    */
   org?: number | undefined;
 
   /**
-   * Whether the person has been activated, as it is now.
+   * Whether the user has been activated, as it is now.
    *
    * @generated from field: optional bool user_active = 14 [json_name = "user_active"];
    */
@@ -719,11 +719,11 @@ export const KeySchema: GenMessage<Key> = /*@__PURE__*/
   messageDesc(file_auth_v1_users, 22);
 
 /**
- * Sign-up, activation, sign-in and look-up of people.
+ * Sign-up, activation, sign-in and look-up of users.
  *
  * A protected call carries the metadata `authorization: Bearer <token>` with a token from SignUp, Login, Refresh or
  * one of the recovery logins. Protected calls check in this order, and refuse with the first that fails: a token is
- * there (ACCESS_DENIED); it is genuine, not expired, not revoked, and its person exists and isn't suspended
+ * there (ACCESS_DENIED); it is genuine, not expired, not revoked, and its user exists and isn't suspended
  * (INVALID_TOKEN); role and ownership (ACCESS_DENIED); shape of the request; existence; state.
  *
  * Every refusal carries `google.rpc.ErrorInfo` with a `reason` of auth.v1.Reason and the domain `auth.v1`; wrong
@@ -733,7 +733,7 @@ export const KeySchema: GenMessage<Key> = /*@__PURE__*/
  */
 export const Users: GenService<{
   /**
-   * Registers an inactive person and returns a token for it.
+   * Registers an inactive user and returns a token for it.
    * Refuses with INVALID_SIGN_UP and every wrong field listed: required fields missing, values outside their allowed
    * set, length or form, terms not accepted, username or nickname taken (with a free nickname suggested).
    *
@@ -745,8 +745,8 @@ export const Users: GenService<{
     output: typeof SignUpResponseSchema;
   },
   /**
-   * Activates a person with a key. Protected: the person itself or an active ROLE_ADMIN.
-   * Refuses with ACTIVATION_REFUSED for an unknown, active or suspended person, for a ROLE_ADMIN, and for a key that
+   * Activates a user with a key. Protected: the user itself or an active ROLE_ADMIN.
+   * Refuses with ACTIVATION_REFUSED for an unknown, active or suspended user, for a ROLE_ADMIN, and for a key that
    * is unknown, malformed, of the wrong kind, or of an inactive organization.
    *
    * @generated from rpc auth.v1.Users.Activate
@@ -758,7 +758,7 @@ export const Users: GenService<{
   },
   /**
    * Exchanges username and password for a token.
-   * Refuses with INVALID_CREDENTIALS when the pair is wrong or the person is suspended, and with TOO_MANY_ATTEMPTS
+   * Refuses with INVALID_CREDENTIALS when the pair is wrong or the user is suspended, and with TOO_MANY_ATTEMPTS
    * after repeated failures.
    *
    * @generated from rpc auth.v1.Users.Login
@@ -791,7 +791,7 @@ export const Users: GenService<{
     output: typeof RefreshResponseSchema;
   },
   /**
-   * Returns the record of a named person. Protected: the person itself, an active ROLE_INSTITUTION for people of its
+   * Returns the record of a named user. Protected: the user itself, an active ROLE_INSTITUTION for users of its
    * organization, an active ROLE_ADMIN for anyone. Refuses with USER_NOT_FOUND when there is none.
    *
    * @generated from rpc auth.v1.Users.GetUser
@@ -803,8 +803,8 @@ export const Users: GenService<{
   },
   /**
    * Mails a one-time activation key to the address of an active organization. Revision 1.0.0 only.
-   * Protected: the ROLE_INSTITUTION person itself, or an active ROLE_ADMIN for anyone.
-   * Refuses with USER_NOT_FOUND, and with ORGANIZATION_EMAIL_NOT_FOUND when no active organization (or, for a person
+   * Protected: the ROLE_INSTITUTION user itself, or an active ROLE_ADMIN for anyone.
+   * Refuses with USER_NOT_FOUND, and with ORGANIZATION_EMAIL_NOT_FOUND when no active organization (or, for a user
    * who belongs to one, not that organization) has the address.
    *
    * @generated from rpc auth.v1.Users.SendAdminKeyByEmailPartner

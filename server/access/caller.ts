@@ -1,0 +1,71 @@
+import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import type { Call } from '../call.js'
+import type { AuditEvent } from '../models/audit.js'
+import type { User, Users } from '../models/user.js'
+import { refuse } from '../refusal.js'
+import type { Claims, Session, Tokens } from './tokens.js'
+
+/** Who calls, and by which session. */
+export interface Caller {
+  readonly user: User
+  readonly session: Session
+  /** Whether it may act for anybody: an active ROLE_ADMIN. */
+  readonly admin: boolean
+}
+
+/** Finds out who calls: the first two checks of every protected operation. */
+export interface Callers {
+  /** The token's holder. Refuses with ACCESS_DENIED without a token, INVALID_TOKEN with a bad one. */
+  identify(call: Call): Promise<Caller>
+  /** The same, and the user with a username (undefined when nobody has it), read in one statement. */
+  identifyWith(call: Call, usernameKey: string): Promise<{ caller: Caller; target: User | undefined }>
+  /** The token's holder, for a token given by itself; undefined when it is bad. */
+  introspect(token: string): Promise<{ caller: Caller; claims: Claims } | undefined>
+}
+
+/** Finds callers among users by their tokens. */
+export function createCallers(tokens: Tokens, users: Pick<Users, 'byId' | 'both'>): Callers {
+  const claimsOf = (call: Call) => {
+    const [, token] = /^Bearer +([^\s]+)\s*$/i.exec(call.authorization ?? '') ?? []
+    if (!token) {
+      // `Bearer` with something that can't be a token is a bad token; anything else is none.
+      refuse(/^Bearer +\S/i.test(call.authorization ?? '') ? Reason.INVALID_TOKEN : Reason.ACCESS_DENIED)
+    }
+    return tokens.verify(token)
+  }
+  return {
+    async identify(call) {
+      const claims = await claimsOf(call)
+      return admit(claims, await users.byId(Number(claims.sub))) ?? refuse(Reason.INVALID_TOKEN)
+    },
+    async identifyWith(call, usernameKey) {
+      const claims = await claimsOf(call)
+      const { caller, target } = await users.both(Number(claims.sub), usernameKey)
+      return { caller: admit(claims, caller) ?? refuse(Reason.INVALID_TOKEN), target }
+    },
+    async introspect(token) {
+      const claims = await tokens.verify(token).catch(error => {
+        if (error?.reason === Reason.INVALID_TOKEN) return undefined
+        throw error
+      })
+      const caller = claims && admit(claims, await users.byId(Number(claims.sub)))
+      return caller && { caller, claims }
+    },
+  }
+}
+
+/** The caller, unless the token is revoked or the user gone or suspended. */
+function admit(claims: Claims, user: User | undefined): Caller | undefined {
+  if (!user || user.suspended || user.tokenGeneration !== claims.ver) return undefined
+  const session = { method: claims.amr[0], startedAt: claims.auth_time }
+  return { user, session, admin: user.role === 'ROLE_ADMIN' && user.active }
+}
+
+/** What events of a call have in common: who, from where. */
+export function traces(
+  call: Call,
+  caller?: Pick<User, 'id'>,
+): Pick<AuditEvent, 'actor' | 'actor_id' | 'address' | 'request_id'> {
+  const from = { address: call.address, request_id: call.requestId }
+  return caller ? { actor: 'user', actor_id: caller.id, ...from } : { actor: 'anonymous', ...from }
+}

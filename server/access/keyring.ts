@@ -1,0 +1,68 @@
+import type { MessageInitShape } from '@bufbuild/protobuf'
+import type { Key, KeySchema } from '../../proto/gen/auth/v1/users_pb.js'
+import type { SigningKey, SigningKeys } from '../models/signingkey.js'
+
+/** Milliseconds after which the keys are read again. Less than the lead with which keys are published. */
+const refreshAfter = 60_000
+
+/** Least milliseconds between two readings that unknown key ids provoke. */
+const provokedAtMost = 5_000
+
+/** The signing keys as this process holds them. */
+export interface Keyring {
+  /** The key that signs now. */
+  signer(): Promise<SigningKey>
+  /** The key that verifies tokens with this key id, if there is one. */
+  find(kid: string): Promise<SigningKey | undefined>
+  /** The keys that may verify a token, for publication (RFC 7517). */
+  published(): Promise<MessageInitShape<typeof KeySchema>[]>
+}
+
+/** Holds the keys of the database, reading them again each minute and when an unknown key id turns up. */
+export function createKeyring(keys: Pick<SigningKeys, 'all'>, now: () => number = Date.now): Keyring {
+  let held: SigningKey[] = []
+  let readAt = Number.NEGATIVE_INFINITY
+  let reading: Promise<void> | undefined
+
+  function read(): Promise<void> {
+    reading ??= keys
+      .all()
+      .then(all => {
+        held = all
+        readAt = now()
+      })
+      .finally(() => {
+        reading = undefined
+      })
+    return reading
+  }
+
+  async function fresh(): Promise<SigningKey[]> {
+    const age = now() - readAt
+    if (age > refreshAfter) {
+      const done = read()
+      // Old keys serve while new ones are read, and while the database is away; but not for ever.
+      if (age > 5 * refreshAfter) await done
+      else done.catch(() => {})
+    }
+    return held.filter(key => key.verifiesUntil === null || key.verifiesUntil.getTime() > now())
+  }
+
+  return {
+    async signer() {
+      const key = (await fresh()).find(each => each.signsAt.getTime() <= now())
+      if (!key) throw new Error('No key signs now: run `auth-admin install`.')
+      return key
+    },
+    async find(kid) {
+      const known = (await fresh()).find(key => key.kid === kid)
+      if (known || now() - readAt < provokedAtMost) return known
+      await read()
+      return held.find(key => key.kid === kid)
+    },
+    published: async () =>
+      (await fresh()).map(
+        ({ kid, publicJwk }) => ({ ...publicJwk, kid, use: 'sig', alg: 'ES256' }) satisfies Partial<Key>,
+      ),
+  }
+}

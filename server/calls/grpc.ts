@@ -1,0 +1,216 @@
+import { randomUUID } from 'node:crypto'
+import { BlockList, isIP } from 'node:net'
+import { promisify } from 'node:util'
+import { create, type DescMethodUnary, fromBinary, type Message, toBinary } from '@bufbuild/protobuf'
+import { anyPack, FileDescriptorProtoSchema } from '@bufbuild/protobuf/wkt'
+import {
+  Metadata,
+  Server,
+  type ServerCredentials,
+  type ServerUnaryCall,
+  type ServiceDefinition,
+  type sendUnaryData,
+  type UntypedHandleCall,
+} from '@grpc/grpc-js'
+import { HealthImplementation } from 'grpc-health-check'
+import { StatusSchema } from '../../proto/gen/google/rpc/status_pb.js'
+import { type Call, readMalformedFields } from '../call.js'
+import type { Log } from '../log.js'
+import type { Refusal } from '../refusal.js'
+import { type Address, write } from '../settings.js'
+import { type Calls, services } from './dispatch.js'
+import { detailsOf } from './errordetails.js'
+
+/** Largest message that is taken, in bytes. */
+const largestMessage = 64 * 1024
+
+/** The gRPC door. */
+export interface GrpcServer {
+  /** Starts to listen and returns the port. */
+  listen(address: Address, credentials: ServerCredentials): Promise<number>
+  /** Tells health checkers whether the service can answer. */
+  setServing(serving: boolean): void
+  /** Takes no new calls, lets those under way end for `grace` milliseconds, then cuts them. */
+  close(grace: number): Promise<void>
+}
+
+/** Mounts all RPCs on grpc-js, with health checking (grpc.health.v1) and reflection. */
+export function createGrpcServer(deps: { calls: Calls; log: Log } & Trust): GrpcServer {
+  const server = new Server({
+    'grpc.max_receive_message_length': largestMessage,
+    'grpc.max_send_message_length': 4 * 1024 * 1024,
+    'grpc.max_metadata_size': 16 * 1024,
+    'grpc.max_concurrent_streams': 200,
+    'grpc.keepalive_time_ms': 60_000,
+    'grpc.keepalive_timeout_ms': 20_000,
+    'grpc.max_connection_idle_ms': 30 * 60_000,
+    // Statistics that nothing here shows.
+    'grpc.enable_channelz': 0,
+  })
+  const trusts = createTrust(deps)
+
+  for (const service of services) {
+    const definition: Record<string, ServiceDefinition[string]> = {}
+    const handlers: Record<string, UntypedHandleCall> = {}
+    for (const method of service.methods as DescMethodUnary[]) {
+      definition[method.localName] = {
+        path: `/${service.typeName}/${method.name}`,
+        requestStream: false,
+        responseStream: false,
+        requestSerialize: message => Buffer.from(toBinary(method.input, message)),
+        requestDeserialize: bytes => fromBinary(method.input, bytes),
+        responseSerialize: message => asBuffer(toBinary(method.output, message)),
+        responseDeserialize: bytes => fromBinary(method.output, bytes),
+      }
+      handlers[method.localName] = (incoming: Incoming, callback: sendUnaryData<Message>) => {
+        const call = toCall(incoming, trusts)
+        const answer: typeof callback = (...result) => {
+          // grpc-js says of an answered call that it was cancelled; nobody needs to hear that.
+          incoming.removeAllListeners('cancelled')
+          callback(...result)
+        }
+        deps.calls.run(method, incoming.request, call).then(
+          response => answer(null, response),
+          refusal => answer(toStatus(refusal, call.requestId)),
+        )
+      }
+    }
+    server.addService(definition, handlers)
+  }
+
+  const names = ['', ...services.map(({ typeName }) => typeName)]
+  const health = new HealthImplementation(Object.fromEntries(names.map(name => [name, 'SERVING' as const])))
+  health.addToServer(server)
+
+  return {
+    async listen(address, credentials) {
+      const bound = await promisify(server.bindAsync).call(server, write(address), credentials)
+      addReflection(server).catch(error => deps.log.error({ err: error }, 'reflection is not available'))
+      return bound
+    },
+    setServing(serving) {
+      for (const name of names) health.setStatus(name, serving ? 'SERVING' : 'NOT_SERVING')
+    },
+    close: grace =>
+      new Promise(resolve => {
+        const timer = setTimeout(() => server.forceShutdown(), grace)
+        server.tryShutdown(() => {
+          clearTimeout(timer)
+          resolve()
+        })
+      }),
+  }
+}
+
+/** Adds reflection once the port is open: it brings a second protobuf library, which nothing else waits for. */
+async function addReflection(server: Server): Promise<void> {
+  const { ReflectionService } = await import('@grpc/reflection')
+  const reflection = new ReflectionService({ auth: { fileDescriptorProtos: descriptors() } } as never, {
+    services: services.map(({ typeName }) => typeName),
+  })
+  reflection.addToServer(server)
+}
+
+/** The descriptors of all services and of what they import, imports first. */
+function descriptors(): Uint8Array[] {
+  const files = new Map<string, Uint8Array>()
+  const visit = (file: (typeof services)[number]['file']) => {
+    if (files.has(file.name)) return
+    for (const dependency of file.dependencies) visit(dependency)
+    files.set(file.name, toBinary(FileDescriptorProtoSchema, file.proto))
+  }
+  for (const service of services) visit(service.file)
+  return [...files.values()]
+}
+
+/** Whose word on the client's address is taken: that of gateways. */
+interface Trust {
+  /** Addresses and CIDR blocks of gateways, where callers present no certificates. */
+  readonly trustedProxies: readonly string[]
+  /** Names in the certificates of gateways, where callers present them. */
+  readonly gatewayNames: readonly string[]
+}
+
+type Incoming = ServerUnaryCall<Message, Message>
+
+/** Tells gateways from other callers. A certificate outweighs the address, which others on the network may take. */
+function createTrust({ trustedProxies, gatewayNames }: Trust): (incoming: Incoming, peer: string) => boolean {
+  const list = toBlockList(trustedProxies)
+  // Calls come from few gateways, and asking the list costs more than the rest.
+  const known = new Map<string, boolean>()
+  const trusted = (peer: string) => {
+    const before = known.get(peer)
+    if (before !== undefined) return before
+    if (known.size === 1000) known.clear()
+    const now = isIP(peer) !== 0 && list.check(peer, peer.includes(':') ? 'ipv6' : 'ipv4')
+    known.set(peer, now)
+    return now
+  }
+  return (incoming, peer) => {
+    const certificate = incoming.getAuthContext().sslPeerCertificate
+    if (certificate?.subject) {
+      const names = certificate.subjectaltname?.split(', ').map(name => name.replace(/^DNS:/, '')) ?? []
+      return [certificate.subject.CN, ...names].some(name => gatewayNames.includes(String(name)))
+    }
+    return trusted(peer)
+  }
+}
+
+function toCall(incoming: Incoming, trusts: ReturnType<typeof createTrust>): Call {
+  const metadata = incoming.metadata
+  const text = (name: string) => metadata.get(name)[0]?.toString()
+  const peer = peerAddress(incoming.getPeer())
+  const believed = trusts(incoming, peer)
+  const forwarded = believed ? text('x-forwarded-for') : undefined
+  const requestId = believed ? text('x-request-id') : undefined
+  let gone: AbortController | undefined
+  return {
+    authorization: text('authorization'),
+    address: forwarded && isIP(forwarded) ? forwarded : peer,
+    acceptLanguage: text('accept-language'),
+    requestId: requestId && /^[\w-]{1,64}$/.test(requestId) ? requestId : randomUUID(),
+    malformedFields: readMalformedFields(text('x-malformed-fields')),
+    // Few calls ask for it, and it costs more than the rest of this.
+    get signal() {
+      if (!gone) {
+        const controller = new AbortController()
+        gone = controller
+        if (incoming.cancelled) controller.abort()
+        else incoming.on('cancelled', () => controller.abort())
+      }
+      return gone.signal
+    },
+    deadline: Number(incoming.getDeadline()),
+  }
+}
+
+/** The address in a peer such as `127.0.0.1:51000`, `[::1]:51000` or `::1:51000`. */
+function peerAddress(peer: string): string {
+  const host = peer.replace(/:\d+$/, '').replace(/^\[(.*)\]$/, '$1')
+  return host.replace(/^::ffff:(?=\d+\.)/i, '')
+}
+
+/** A list of addresses and CIDR blocks. */
+function toBlockList(blocks: readonly string[]): BlockList {
+  const list = new BlockList()
+  for (const block of blocks) {
+    const [address = '', bits] = block.split('/')
+    const family = address.includes(':') ? 'ipv6' : 'ipv4'
+    if (bits === undefined) list.addAddress(address, family)
+    else list.addSubnet(address, Number(bits), family)
+  }
+  return list
+}
+
+/** The same bytes, not a copy. */
+function asBuffer({ buffer, byteOffset, byteLength }: Uint8Array<ArrayBuffer>): Buffer {
+  return Buffer.from(buffer, byteOffset, byteLength)
+}
+
+function toStatus(refusal: Refusal, requestId: string) {
+  const details = detailsOf(refusal, requestId).map(({ desc, value }) => anyPack(desc, value as never))
+  const status = create(StatusSchema, { code: refusal.code, message: refusal.message, details })
+  const metadata = new Metadata()
+  metadata.set('grpc-status-details-bin', Buffer.from(toBinary(StatusSchema, status)))
+  return { code: refusal.code as number, details: refusal.message, metadata }
+}

@@ -1,0 +1,145 @@
+/**
+ * Sends the e-mails of the queue, several at once, and none inside a transaction. An e-mail stays in the queue until it
+ * is accepted: a failure only delays it, by 5 seconds at first and up to an hour, and after 72 hours it is kept as
+ * failed. An e-mail may go out twice when the process dies between sending and settling, under the same Message-ID.
+ */
+import type { Mail, MailTransport } from './transport.js'
+
+/** What the worker must know of an e-mail on loan. */
+interface Queued {
+  readonly id: string
+  readonly kind: string
+  /** Attempts so far, this one included. */
+  readonly attempts: number
+  readonly createdAt: Date
+}
+
+/** The queue, as far as the worker uses it. */
+interface Queue<L> {
+  /** Lends an e-mail that is due for `lease` seconds. Concurrent callers get different e-mails. */
+  claim(lease: number): Promise<L | undefined>
+  /** Forgets an e-mail. */
+  done(id: string): Promise<void>
+  /** Puts an e-mail off for `delay` seconds, or for good without one. */
+  failed(id: string, error: string, delay: number | undefined): Promise<void>
+}
+
+/**
+ * What became of an intent: an e-mail, none because nobody wants it any longer (`unwanted`: it is forgotten), or
+ * another entry of the queue that is settled by itself (`requeued`: it is left alone).
+ */
+export type Composed = Omit<Mail, 'name'> | 'unwanted' | 'requeued'
+
+/** The worker, at work from its making. */
+export interface MailWorker {
+  /** Looks at the queue now rather than at the next turn. */
+  wake(): void
+  /** Takes no more e-mails and waits for those under way. */
+  close(): Promise<void>
+}
+
+const parallel = 4
+const turn = 500
+/** Seconds. The lease outlasts the longest attempt, so that nobody else takes the e-mail meanwhile. */
+const lease = 90
+const longestAttempt = 60
+const firstDelay = 5
+const longestDelay = 3600
+const givenUpAfter = 72 * 3600
+
+/** Starts sending. `compose` makes the e-mail, with the keys in it, at each attempt. */
+export function createMailWorker<L extends Queued>(parts: {
+  readonly queue: Queue<L>
+  readonly compose: (entry: L) => Promise<Composed>
+  readonly transport: MailTransport
+  readonly log: { warn(fields: object, text: string): void; info(fields: object, text: string): void }
+}): MailWorker {
+  const { queue, compose, transport, log } = parts
+  const underWay = new Set<Promise<void>>()
+  let closed = false
+  let again = false
+  let filling: Promise<void> | undefined
+  let reachable = true
+
+  async function deliver(entry: L): Promise<void> {
+    const { id, kind, attempts, createdAt } = entry
+    try {
+      const mail = await compose(entry)
+      if (mail === 'requeued') return wake()
+      if (mail !== 'unwanted') {
+        await within(longestAttempt, transport.send({ ...mail, name: `auth.${id}.${createdAt.getTime()}` }))
+        log.info({ entry: id, kind, attempts }, 'e-mail sent')
+      }
+    } catch (error) {
+      const reason = describe(error)
+      const age = (Date.now() - createdAt.getTime()) / 1000
+      const delay =
+        age < givenUpAfter ? Math.min(firstDelay * 2 ** Math.min(attempts - 1, 30), longestDelay) : undefined
+      log.warn({ entry: id, kind, attempts, reason, delay }, delay ? 'e-mail delayed' : 'e-mail given up')
+      return queue.failed(id, reason, delay)
+    }
+    await queue.done(id)
+  }
+
+  async function fill(): Promise<void> {
+    try {
+      do {
+        again = false
+        while (!closed && underWay.size < parallel) {
+          const entry = await queue.claim(lease)
+          reachable = true
+          if (!entry) break
+          const work: Promise<void> = deliver(entry)
+            // The e-mail comes back when its lease is over.
+            .catch(error => log.warn({ entry: entry.id, reason: describe(error) }, 'e-mail not settled'))
+            .finally(() => {
+              underWay.delete(work)
+              wake()
+            })
+          underWay.add(work)
+        }
+      } while (again && !closed)
+    } catch (error) {
+      if (reachable) log.warn({ reason: describe(error) }, 'mail queue out of reach')
+      reachable = false
+    }
+  }
+
+  function wake(): void {
+    if (closed) return
+    again = true
+    filling ??= fill().finally(() => {
+      filling = undefined
+    })
+  }
+
+  const timer = setInterval(wake, turn)
+  wake()
+  return {
+    wake,
+    async close() {
+      closed = true
+      clearInterval(timer)
+      await filling
+      await Promise.all(underWay)
+      transport.close()
+    },
+  }
+}
+
+/** Rejects when a task takes longer than some seconds. The task isn't stopped. */
+async function within(seconds: number, task: Promise<void>): Promise<void> {
+  let timer: NodeJS.Timeout | undefined
+  const late = new Promise<never>((_, reject) => {
+    timer = setTimeout(() => reject(Object.assign(new Error('too slow'), { code: 'ETIMEDOUT' })), seconds * 1000)
+  })
+  await Promise.race([task, late]).finally(() => clearTimeout(timer))
+}
+
+/** An error by its codes alone: what a mail server or a driver says may quote e-mails, addresses or passwords. */
+function describe(error: unknown): string {
+  const { name, code, responseCode, command } = error as Record<string, unknown>
+  return [name, code, responseCode, command]
+    .filter(part => typeof part === 'string' || typeof part === 'number')
+    .join(' ')
+}

@@ -1,0 +1,92 @@
+/** The way out for e-mails: a mail server, or files in a folder where there is none. */
+import { randomBytes } from 'node:crypto'
+import { mkdir, open, rename } from 'node:fs/promises'
+import { join } from 'node:path'
+import type { SendMailOptions } from 'nodemailer'
+
+/** An e-mail ready to go. */
+export interface Mail {
+  /** One address (RFC 5321). */
+  readonly to: string
+  readonly subject: string
+  readonly text: string
+  /** Names the e-mail in its Message-ID: the same at every attempt, so that an e-mail that comes twice shows as one. */
+  readonly name: string
+}
+
+/** Sends e-mails. */
+export interface MailTransport {
+  /** Resolves once the mail server has accepted the e-mail, or the file is written. */
+  send(mail: Mail): Promise<void>
+  /** Closes idle connections. */
+  close(): void
+}
+
+/**
+ * Makes the transport. Without `smtpUrl` e-mails become `.eml` files (RFC 5322) in `<dataDir>/mail`, sorted by time
+ * and readable by their owner only.
+ */
+export function createMailTransport(settings: {
+  readonly smtpUrl?: string | undefined
+  readonly mailFrom: string
+  readonly dataDir: string
+}): MailTransport {
+  const { smtpUrl, mailFrom, dataDir } = settings
+  const sender = mailFrom.replace(/^.*<|>$/g, '')
+  const compose = ({ to, subject, text, name }: Mail): SendMailOptions => {
+    if (/[\p{Cc}<>]/u.test(to)) throw new Error('The address of an e-mail holds characters that it may not')
+    return {
+      from: mailFrom,
+      to: { name: '', address: to },
+      envelope: { from: sender, to: [to] },
+      subject,
+      text,
+      messageId: `<${name}@${sender.slice(sender.lastIndexOf('@') + 1)}>`,
+      headers: { 'Auto-Submitted': 'auto-generated' }, // RFC 3834: no out-of-office answers
+      disableFileAccess: true,
+      disableUrlAccess: true,
+    }
+  }
+  return smtpUrl ? toServer(smtpUrl, compose) : toFiles(join(dataDir, 'mail'), compose)
+}
+
+type Compose = (mail: Mail) => SendMailOptions
+
+function toServer(url: string, compose: Compose): MailTransport {
+  const timeouts = { dnsTimeout: 10_000, connectionTimeout: 10_000, greetingTimeout: 10_000, socketTimeout: 20_000 }
+  // Loaded with the first e-mail: the start needn't wait for it.
+  const load = async () =>
+    (await import('nodemailer')).createTransport({ url, pool: true, maxConnections: 4, ...timeouts })
+  let transporter: ReturnType<typeof load> | undefined
+  return {
+    async send(mail) {
+      transporter ??= load()
+      await (await transporter).sendMail(compose(mail))
+    },
+    close() {
+      void transporter?.then(loaded => loaded.close())
+    },
+  }
+}
+
+function toFiles(folder: string, compose: Compose): MailTransport {
+  return {
+    async send(mail) {
+      const { createTransport } = await import('nodemailer')
+      const writer = createTransport({ streamTransport: true, buffer: true, newline: 'unix' })
+      const { message } = await writer.sendMail(compose(mail))
+      await mkdir(folder, { recursive: true, mode: 0o700 })
+      const name = `${new Date().toISOString().replaceAll(':', '')}-${randomBytes(4).toString('hex')}`
+      const draft = join(folder, `.${name}.draft`)
+      const file = await open(draft, 'wx', 0o600)
+      try {
+        await file.writeFile(message as Buffer)
+        await file.sync()
+      } finally {
+        await file.close()
+      }
+      await rename(draft, join(folder, `${name}.eml`))
+    },
+    close() {},
+  }
+}

@@ -1,0 +1,29 @@
+// Passwords that are guessed first.
+import { readFileSync } from 'node:fs'
+import { createRequire } from 'node:module'
+import { nicknameKey } from '../names.js'
+
+/** Tells whether a password is among the common ones, ignoring case and space around it. */
+export interface Denylist {
+  has(password: string): boolean
+}
+
+/**
+ * The passwords of a file, one a line, UTF-8; without a file, the 49 233 common ones of @zxcvbn-ts/language-common,
+ * unpacked when first asked (about 25 ms). Throws when the file can't be read.
+ */
+export function createDenylist(file?: string): Denylist {
+  let list = file === undefined ? undefined : new Set(readFileSync(file, 'utf8').split('\n').map(nicknameKey))
+  return {
+    has(password) {
+      list ??= readCommonPasswords()
+      return list.has(nicknameKey(password))
+    },
+  }
+}
+
+function readCommonPasswords(): Set<string> {
+  // Required, not imported: the list is wanted only when somebody chooses a password.
+  const { dictionary } = createRequire(import.meta.url)('@zxcvbn-ts/language-common')
+  return new Set(dictionary['passwords-common'])
+}

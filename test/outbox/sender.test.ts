@@ -1,0 +1,161 @@
+import { mkdtemp, readdir, readFile, rm, stat } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import test from 'ava'
+import PostalMime from 'postal-mime'
+import { type Composed, createMailWorker } from '../../server/outbox/sender.js'
+import { createMailTransport } from '../../server/outbox/transport.js'
+import { openMailbox } from '../_helpers/mailbox.js'
+
+interface Row {
+  readonly id: string
+  readonly kind: string
+  attempts: number
+  readonly createdAt: Date
+  due: number
+  error?: string
+}
+
+const log = { info() {}, warn() {} }
+
+/** A queue in memory. Delays pass a thousand times faster. */
+function createQueue() {
+  const rows = new Map<string, Row>()
+  const history: string[] = []
+  return {
+    rows,
+    history,
+    add(id: string, createdAt = new Date()) {
+      rows.set(id, { id, kind: 'test', attempts: 0, createdAt, due: 0 })
+    },
+    async claim(lease: number) {
+      const row = [...rows.values()].find(({ due }) => due <= Date.now())
+      if (!row) return undefined
+      row.attempts++
+      row.due = Date.now() + lease * 1000
+      return { ...row }
+    },
+    async done(id: string) {
+      history.push(`done ${id}`)
+      rows.delete(id)
+    },
+    async failed(id: string, error: string, delay: number | undefined) {
+      history.push(`failed ${id} ${delay}`)
+      Object.assign(rows.get(id)!, { error, due: delay === undefined ? Number.POSITIVE_INFINITY : Date.now() + delay })
+    },
+  }
+}
+
+async function until(holds: () => boolean): Promise<void> {
+  for (let left = 500; !holds(); left--) {
+    if (left === 0) throw new Error('it never happened')
+    await sleep(20)
+  }
+}
+
+const to = 'maria@example.org'
+const entry: Composed = { to, subject: 'Açaí', text: 'Olá, Maria.\n' }
+
+test('an e-mail that is refused, and then can’t be delivered at all, arrives once the server is back', async t => {
+  const mailbox = await openMailbox()
+  const queue = createQueue()
+  const transport = createMailTransport({ smtpUrl: mailbox.url, mailFrom: 'Cadastro <auth@example.org>', dataDir: '' })
+  mailbox.refuse(2)
+  queue.add('7')
+  const worker = createMailWorker({ queue, compose: async () => entry, transport, log })
+  await until(() => queue.history.length === 2)
+  await mailbox.shut()
+  await until(() => queue.history.length >= 3)
+  await mailbox.reopen()
+
+  const received = await mailbox.nextLetter(to)
+  t.is(received.subject, 'Açaí')
+  t.is(received.text?.trim(), 'Olá, Maria.')
+  t.is(received.from?.address, 'auth@example.org')
+  t.regex(received.messageId!, /^<auth\.7\.\d+@example\.org>$/)
+  await until(() => queue.history.at(-1) === 'done 7')
+  t.deepEqual(queue.history.slice(0, 3), ['failed 7 5', 'failed 7 10', 'failed 7 20'])
+  t.is(mailbox.emails.length, 1)
+  await worker.close()
+  await mailbox.shut()
+})
+
+test('what a mail server says is not kept, its codes are', async t => {
+  const mailbox = await openMailbox()
+  const queue = createQueue()
+  mailbox.refuse(1000)
+  queue.add('1', new Date(Date.now() - 73 * 3600_000))
+  const transport = createMailTransport({ smtpUrl: mailbox.url, mailFrom: 'auth@localhost', dataDir: '' })
+  const worker = createMailWorker({ queue, compose: async () => entry, transport, log })
+  await until(() => queue.history.length === 1)
+  t.deepEqual(queue.history, ['failed 1 undefined'], 'after 72 hours it is kept, and tried no more')
+  t.regex(queue.rows.get('1')!.error!, /451/)
+  t.notRegex(queue.rows.get('1')!.error!, /try again later/)
+  await worker.close()
+  await mailbox.shut()
+})
+
+test('several e-mails leave at once, and close waits for them', async t => {
+  const queue = createQueue()
+  let now = 0
+  let most = 0
+  const transport = {
+    async send() {
+      most = Math.max(most, ++now)
+      await sleep(100)
+      now--
+    },
+    close() {},
+  }
+  for (let id = 1; id <= 6; id++) queue.add(String(id))
+  const worker = createMailWorker({ queue, compose: async () => entry, transport, log })
+  await until(() => now === 4)
+  await worker.close()
+  t.is(now, 0)
+  t.is(most, 4)
+  t.is(queue.history.length, 4)
+  t.is(queue.rows.size, 2)
+})
+
+test('an intent nobody wants is forgotten, one that became another is left alone', async t => {
+  const queue = createQueue()
+  queue.add('unwanted')
+  queue.add('requeued')
+  const transport = { send: async () => t.fail(), close() {} }
+  const worker = createMailWorker({ queue, compose: async ({ id }) => id as Composed, transport, log })
+  await until(() => queue.history.length === 1)
+  await worker.close()
+  t.deepEqual(queue.history, ['done unwanted'])
+})
+
+test('without a mail server e-mails become files that only their owner reads', async t => {
+  const dataDir = await mkdtemp(join(tmpdir(), 'auth-mail-'))
+  t.teardown(() => rm(dataDir, { recursive: true, force: true }))
+  const transport = createMailTransport({ mailFrom: 'auth@localhost', dataDir })
+  await transport.send({ ...entry, name: 'auth.1.1' })
+  await sleep(2)
+  await transport.send({ ...entry, subject: 'Second', name: 'auth.2.1' })
+  const names = (await readdir(join(dataDir, 'mail'))).sort()
+  t.is(names.length, 2)
+  const [first, second] = await Promise.all(
+    names.map(async name => PostalMime.parse(await readFile(join(dataDir, 'mail', name)))),
+  )
+  t.is(first!.subject, 'Açaí')
+  t.is(second!.subject, 'Second')
+  t.is((await stat(join(dataDir, 'mail'))).mode & 0o777, 0o700)
+  t.is((await stat(join(dataDir, 'mail', names[0]!))).mode & 0o777, 0o600)
+})
+
+test('an address can’t smuggle in another recipient or header', async t => {
+  const mailbox = await openMailbox()
+  const transport = createMailTransport({ smtpUrl: mailbox.url, mailFrom: 'auth@localhost', dataDir: '' })
+  for (const bad of ['a@b.example\r\nBcc: c@d.example', 'a@b.example>,<c@d.example'])
+    await t.throwsAsync(transport.send({ to: bad, subject: 'x', text: 'x', name: '1' }))
+  await transport.send({ to, subject: 'x\r\nBcc: c@d.example', text: 'x', name: '1' })
+  const received = await mailbox.nextLetter(to)
+  t.is(received.bcc, undefined)
+  t.is(mailbox.emails.length, 1)
+  transport.close()
+  await mailbox.shut()
+})
