@@ -8,10 +8,10 @@ import { jsonOption, printable, printJson, printTable, say } from './output.js'
 import { withRegistry } from './session.js'
 import { findUser } from './user.js'
 
-/** Milliseconds between two looks for new events. */
+/** Milliseconds between two polls for new events. */
 const pollEvery = 1000
 
-/** More events than happen between two looks. */
+/** More events than happen between two polls. */
 const many = 100_000
 
 interface Filter {
@@ -25,10 +25,10 @@ interface Filter {
 
 /** Adds `auth-admin audit`. */
 export function addAudit(program: Command): void {
-  const audit = program.command('audit').description('The record of what happened')
+  const audit = program.command('audit').description('The audit log: who did what to whom, when, and how it ended')
 
   withFilter(audit.command('list'), '50')
-    .description('List the newest events that fit, oldest first. Times are in UTC.')
+    .description('List the newest events that match, oldest first. Times are in UTC.')
     .addHelpText(
       'after',
       `
@@ -45,13 +45,15 @@ Examples:
     })
 
   withFilter(audit.command('tail'), '10')
-    .description('Print the newest events that fit, then each new one, until Ctrl-C. With --json, a document a line.')
+    .description(
+      'Print the newest events that match, then each new one, until Ctrl-C. With --json, one document per line.',
+    )
     .addHelpText('after', "\nExample:\n  $ auth-admin audit tail --action 'user.*'")
     .action(async (options: Filter) => {
       const ended = new AbortController()
       const end = () => ended.abort()
       await withRegistry(async ({ registry }) => {
-        // In place of the session's own: Ctrl-C is how this command is meant to end.
+        // Replaces the session's own handler: Ctrl-C is how this command is meant to end.
         process.removeAllListeners('SIGINT').on('SIGINT', end)
         let filter = await toFilter(options, registry)
         while (!ended.signal.aborted) {
@@ -68,7 +70,7 @@ Examples:
 
   audit
     .command('verify')
-    .description('Check that no event was altered, removed or slipped in. Exit code 1 names the first broken one.')
+    .description('Check that no event was altered, removed or inserted. If one was, name the first and end with 1.')
     .addOption(
       new Option('--known <link>', 'the newest link of an earlier check, id:hash, kept elsewhere').argParser(readLink),
     )
@@ -78,8 +80,8 @@ Examples:
       const found = await withRegistry(({ registry }) => registry.audit.verify(options.known))
       if (options.json) printJson(found)
       if (found.broken !== undefined)
-        fail(`The record is broken at event ${found.broken} (${found.events} events there).`)
-      if (!options.json) say(`${found.events} events, all whole. Keep the newest link elsewhere: ${found.newest}`)
+        fail(`The audit log is broken at event ${found.broken} (${found.events} events there).`)
+      if (!options.json) say(`${found.events} events, all intact. Keep the newest link elsewhere: ${found.newest}`)
     })
 }
 
@@ -94,12 +96,16 @@ function withFilter(command: Command, limit: string): Command {
     .addOption(
       new Option('--action <name>', 'only this action; * stands for any text, as in user.*').argParser(readText),
     )
-    .addOption(new Option('--outcome <outcome>', 'only what ended so').choices(['ok', 'refused']))
+    .addOption(new Option('--outcome <outcome>', 'only events with this outcome').choices(['ok', 'refused']))
     .addOption(
-      new Option('--since <time>', 'only from a time on: 90s, 15m, 2h, 7d ago, or ISO 8601').argParser(readTime),
+      new Option('--since <time>', 'only events since: 90s, 15m, 2h, 7d ago, or a time in ISO 8601').argParser(
+        readTime,
+      ),
     )
     .addOption(
-      new Option('--limit <number>', 'at most so many of the newest').argParser(readNumber(1)).default(Number(limit)),
+      new Option('--limit <number>', 'at most so many events, the newest')
+        .argParser(readNumber(1))
+        .default(Number(limit)),
     )
     .addOption(jsonOption())
 }

@@ -48,7 +48,7 @@ function cause(error: unknown): { name?: string; code?: string; message?: string
   return (error as { original?: object })?.original ?? (error as object)
 }
 
-/** What PostgreSQL and its driver say, by SQLSTATE or socket code. */
+/** A sentence for what PostgreSQL and its driver report, by SQLSTATE or socket code. */
 function databaseFailure(error: unknown): string | undefined {
   const { code = '', message = '' } = cause(error)
   const name = String((error as Error)?.name)
@@ -57,7 +57,7 @@ function databaseFailure(error: unknown): string | undefined {
   if (code === '3D000')
     return 'The database that DATABASE_URL names does not exist: create it, then run `auth-admin install`.'
   if (/^28/.test(code)) return 'The database refuses the user or password of DATABASE_URL.'
-  if (code === '42501') return 'The user of DATABASE_URL may not do this in the database: give it the rights.'
+  if (code === '42501') return 'The user of DATABASE_URL lacks the rights for this in the database: grant them.'
   if (code === '53300') return 'The database has no connection left: try again, or raise max_connections.'
   const unreachable = /^(E(CONN|PIPE|TIMEDOUT|HOST|NETUNREACH|NOTFOUND|AI_)|(08|57)...$)/.test(code)
   if (
@@ -67,7 +67,7 @@ function databaseFailure(error: unknown): string | undefined {
   ) {
     return 'The database can’t be reached: check DATABASE_URL, and that PostgreSQL runs there.'
   }
-  // Node.js gives no code when a sealed text doesn't open.
+  // Node.js gives no code when a ciphertext fails authentication.
   if (/^Unsupported state or unable to authenticate data$/.test(message)) {
     return 'The master key does not fit the database: set AUTH_MASTER_KEY to the one it was installed with.'
   }

@@ -1,12 +1,12 @@
 import type { Command } from 'commander'
-import { jsonOption, printJson, printRecord, say, warn } from './output.js'
+import { jsonOption, printFields, printJson, say, warn } from './output.js'
 import { withPasswords, withRegistry } from './session.js'
 
 /** Adds `auth-admin install`. */
 export function addInstall(program: Command): void {
   program
     .command('install')
-    .description('Make the database ready, or bring it up to date. What is there stays; run it as often as you like.')
+    .description('Prepare the database, or bring it up to date. It keeps what is there and may be run again.')
     .addOption(jsonOption())
     .addHelpText(
       'after',
@@ -36,7 +36,7 @@ Examples:
         printJson({ migrations, signingKey, questions, administrator, passwordFile: password?.file })
         return
       }
-      printRecord({
+      printFields({
         tables: migrations.length > 0 ? migrations.join(', ') : undefined,
         'signing key': signingKey,
         questions: questions > 0 ? `${questions} added` : undefined,

@@ -1,6 +1,5 @@
-import { isIP, isIPv4, SocketAddress } from 'node:net'
 import { type Command, InvalidArgumentError, Option } from 'commander'
-import type { Count } from '../server/models/attempt.js'
+import { canonicalAddress } from '../server/clientaddress.js'
 import type { Registry } from '../server/models/definemodels.js'
 import type { User } from '../server/models/user.js'
 import { printJson, printTable, say } from './output.js'
@@ -19,14 +18,14 @@ interface Lock {
 }
 
 /** Adds `auth-admin users why-locked` and `unlock`. */
-export function addLocks(users: Command): void {
+export function addLockouts(users: Command): void {
   withAddress(withUser(users.command('why-locked')))
-    .description('Show the failed sign-ins that count against a user, and how long they hold it up.')
+    .description('Show the failed sign-ins that count against a user, and for how long.')
     .addHelpText(
       'after',
       `
 An address from which the user signed in within 30 days has a count of its
-own, in place of the common one.
+own, instead of the common one.
 
 Examples:
   $ auth-admin users why-locked '(11)98765-4321'
@@ -34,12 +33,12 @@ Examples:
     )
     .action(async (name: string | undefined, options: Options) => {
       const wanted = await userName(name, options)
-      const found = await withRegistry(async ({ registry }) => {
+      const found = await withRegistry(async ({ registry, settings }) => {
         const user = await findUser(registry, wanted)
         return {
           username: user.username,
           suspended: user.suspended,
-          ...(await readLocks(registry, user, options)),
+          ...(await readLocks(registry, user, { address: options.address, factor: settings.limitFactor })),
         }
       })
       if (options.json) return printJson(found)
@@ -60,8 +59,7 @@ Examples:
     .addHelpText(
       'after',
       `
-With --address it also forgets those from this address, on this account and on
-any.
+With --address, those from this address on any account are forgotten too.
 
 Example:
   $ auth-admin users unlock '(11)98765-4321' --address 203.0.113.7`,
@@ -69,14 +67,16 @@ Example:
     .action(async (name: string | undefined, options: Options) => {
       const wanted = await userName(name, options)
       const { user, cleared } = await withRegistry(async ({ registry, change }) => {
-        const { attempts, subjects } = registry
+        const { attempts, buckets, subjects } = registry
         const user = await findUser(registry, wanted)
         const { address } = options
-        const here = address ? [subjects.known(user.usernameKey, address), subjects.address(address)] : []
+        const here = address ? [subjects.known(user.usernameKey, address)] : []
+        const bucket = address ? [subjects.address('failures', address)] : []
         const cleared = await change(async t => {
-          const result = await attempts.clear([subjects.account(user.usernameKey), ...here], t)
+          const counts = await attempts.clear([subjects.account(user.usernameKey), ...here], t)
+          const result = counts + (await buckets.clear(bucket, t))
           const event = {
-            action: 'user.unlock',
+            action: 'user.unlock' as const,
             subject_id: user.id,
             ...(address && { object: `address:${address}` }),
           }
@@ -97,26 +97,38 @@ function withAddress(command: Command): Command {
 
 /** An IP address in canonical text, as the service counts it. */
 function readAddress(value: string): string {
-  const text = value.trim()
-  if (isIPv4(text)) return text
-  if (isIP(text) !== 6) throw new InvalidArgumentError('Give an IP address.')
-  const { address } = new SocketAddress({ address: text, family: 'ipv6' })
-  return /^::ffff:(\d+\.\d+\.\d+\.\d+)$/.exec(address)?.[1] ?? address
+  const address = canonicalAddress(value.trim())
+  if (address === undefined) throw new InvalidArgumentError('Give an IP address.')
+  return address
 }
 
-async function readLocks({ attempts, signIns, subjects }: Registry, { id, usernameKey }: User, { address }: Options) {
-  const { limits } = await import('../server/models/attempt.js')
-  // The next try counts itself, so it is one too many from the limit on.
-  const lock = (found: Count | undefined, limit: number): Lock => {
-    const { count, seconds } = found ?? { count: 0, seconds: 0 }
-    return { count, limit, seconds, locked: count >= limit }
+async function readLocks(
+  { attempts, buckets, subjects }: Registry,
+  { id, usernameKey }: User,
+  { address, factor }: { address: string | undefined; factor: number },
+) {
+  const [{ failuresThatLock, knownAddressDays }, { addressLimits }] = await Promise.all([
+    import('../server/access/lockout.js'),
+    import('../server/access/admission.js'),
+  ])
+  const most = failuresThatLock(factor)
+  const read = async (subject: Buffer): Promise<Lock> => {
+    const { count, seconds } = (await attempts.read(subject)) ?? { count: 0, seconds: 0 }
+    return { count, limit: most, seconds, locked: count >= most }
   }
-  const account = lock(await attempts.read(subjects.account(usernameKey)), limits.account.count)
+  const account = await read(subjects.account(usernameKey))
   if (address === undefined) return { account }
-  const fromHere = lock(await attempts.read(subjects.address(address)), limits.address.count)
-  if (!(await signIns.knows(id, address))) return { account, address: fromHere }
-  const known = lock(await attempts.read(subjects.known(usernameKey, address)), limits.account.count)
-  return { account, knownAddress: known, address: fromHere }
+  const limit = {
+    capacity: addressLimits.failures.capacity * factor,
+    perSecond: addressLimits.failures.perSecond * factor,
+  }
+  const level = await buckets.read(subjects.address('failures', address), limit)
+  const locked = level + 1 > limit.capacity
+  const seconds = Math.ceil((locked ? level + 1 - limit.capacity : level) / limit.perSecond)
+  const fromHere: Lock = { count: Math.ceil(level), limit: limit.capacity, seconds, locked }
+  if (!(await attempts.knows(id, subjects.knownAddress(address), knownAddressDays)))
+    return { account, address: fromHere }
+  return { account, knownAddress: await read(subjects.known(usernameKey, address)), address: fromHere }
 }
 
 function verdict({ locked, count, seconds }: Lock): string {

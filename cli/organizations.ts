@@ -4,7 +4,7 @@ import type { OrganizationDetails, OrganizationRow } from '../server/models/orga
 import { isEmailAddress, nicknameKey } from '../server/names.js'
 import { askText, canAsk, given, readText } from './ask.js'
 import { fail, misuse } from './failure.js'
-import { jsonOption, printJson, printRecord, printTable, say } from './output.js'
+import { jsonOption, printFields, printJson, printTable, say } from './output.js'
 import { type Session, withRegistry } from './session.js'
 
 /** Flags of an organization's details; each field of the contract beside its column. */
@@ -37,7 +37,7 @@ export function addOrganizations(program: Command): void {
         const { name, nameKey } = form as { name: string; nameKey: string }
         const row = await change(async t => {
           const result = await unique(registry.organizations.add({ ...form, name, nameKey }, t), name)
-          return { result, event: { action: 'organization.add', object: `organization:${result.id}` } }
+          return { result, event: { action: 'organization.add' as const, object: `organization:${result.id}` } }
         })
         return toJson(row, registry)
       })
@@ -53,8 +53,8 @@ export function addOrganizations(program: Command): void {
     .addHelpText('after', '\nExample:\n  $ auth-admin organizations list --active --json')
     .action(async (options: { active?: boolean; inactive?: boolean; json?: boolean }) => {
       const rows = await withRegistry(async ({ registry }) => {
-        const where = options.active ? { active: true } : options.inactive ? { active: false } : {}
-        const all = await registry.organizations.table.findAll({ where, order: [['id', 'ASC']] })
+        const filter = options.active ? { active: true } : options.inactive ? { active: false } : {}
+        const all = await registry.organizations.list(filter)
         return all.map(row => toJson(row, registry))
       })
       if (options.json) return printJson(rows)
@@ -93,8 +93,8 @@ export function addOrganizations(program: Command): void {
           if (changed.length === 0) return { result: before }
           await unique(registry.organizations.edit(id, form as Partial<OrganizationDetails>, t), String(form.name))
           const reason = changed.map(({ field }) => field).join(',')
-          const event = { action: 'organization.edit', object: `organization:${id}`, reason }
-          return { result: await before.reload({ transaction: t }), event }
+          const event = { action: 'organization.edit', object: `organization:${id}`, reason } as const
+          return { result: await lockOrganization(session, id, t), event }
         })
         return toJson(row, registry)
       })
@@ -108,7 +108,7 @@ export function addOrganizations(program: Command): void {
       active: false,
       about: 'Stop the keys of an organization and of its users from activating anyone.',
     },
-  ]
+  ] as const
   for (const { verb, active, about } of verbs) {
     withName(organizations.command(verb))
       .description(about)
@@ -122,11 +122,9 @@ export function addOrganizations(program: Command): void {
             const row = await lockOrganization(session, id, t)
             const changed = row.active !== active
             if (changed) await registry.organizations.setActive(id, active, t)
-            const result = { organization: toJson(await row.reload({ transaction: t }), registry), changed }
-            return {
-              result,
-              ...(changed && { event: { action: `organization.${verb}`, object: `organization:${id}` } }),
-            }
+            const result = { organization: toJson(await lockOrganization(session, id, t), registry), changed }
+            const event = { action: `organization.${verb}`, object: `organization:${id}` } as const
+            return { result, ...(changed && { event }) }
           })
         })
         const state = active ? 'active' : 'inactive'
@@ -136,7 +134,7 @@ export function addOrganizations(program: Command): void {
   }
 
   withName(organizations.command('rotate-key'))
-    .description('Put a new activation key in place of the old one, which is void at once. Prints the new one.')
+    .description('Replace the activation key: the old one stops working at once. Prints the new one.')
     .addHelpText('after', "\nExample:\n  $ auth-admin organizations rotate-key 'Escola Azul'")
     .action(async (name: string | undefined, options: { json?: boolean }) => {
       const wanted = await nameOf(name, options)
@@ -144,10 +142,10 @@ export function addOrganizations(program: Command): void {
         const { registry, change } = session
         const { id } = await findOrganization(registry, wanted)
         return change(async t => {
-          const row = await lockOrganization(session, id, t)
+          await lockOrganization(session, id, t)
           await registry.organizations.rotateKey(id, t)
-          const result = toJson(await row.reload({ transaction: t }), registry)
-          return { result, event: { action: 'organization.rotate-key', object: `organization:${id}` } }
+          const result = toJson(await lockOrganization(session, id, t), registry)
+          return { result, event: { action: 'organization.rotate-key' as const, object: `organization:${id}` } }
         })
       })
       show(rotated, options, `Organization ${rotated.id} has a new activation key.`)
@@ -157,14 +155,13 @@ export function addOrganizations(program: Command): void {
 /** The organization with an id (`3`, `#3`) or a name in any spelling. Fails when there is none. */
 export async function findOrganization({ organizations }: Registry, wanted: string) {
   const id = /^#?(\d{1,9})$/.exec(wanted.trim())?.[1]
-  const byId = id === undefined ? null : await organizations.table.findByPk(Number(id))
-  const found = byId ?? (await organizations.table.findOne({ where: { nameKey: nicknameKey(wanted) } }))
+  const byId = id === undefined ? undefined : await organizations.find({ id: Number(id) })
+  const found = byId ?? (await organizations.find({ nameKey: nicknameKey(wanted) }))
   return found ?? fail(`There is no organization ${wanted.trim()}: see \`auth-admin organizations list\`.`)
 }
 
 async function lockOrganization({ registry }: Session, id: number, t: Parameters<Parameters<Session['change']>[0]>[0]) {
-  const row = await registry.organizations.table.findByPk(id, { transaction: t, lock: t.LOCK.UPDATE })
-  return row ?? fail('The organization is gone.')
+  return (await registry.organizations.lock(id, t)) ?? fail('The organization is gone.')
 }
 
 function withName(command: Command): Command {
@@ -264,6 +261,6 @@ function show(organization: ReturnType<typeof toJson>, { json }: { json?: boolea
   if (json) printJson(organization)
   else {
     if (sentence) say(sentence)
-    printRecord(organization)
+    printFields(organization)
   }
 }

@@ -16,7 +16,7 @@ export function say(text: string): void {
   process.stdout.write(`${printable(text)}\n`)
 }
 
-/** Prints a line for users beside the output: a warning. */
+/** Prints a warning on standard error. */
 export function warn(text: string): void {
   process.stderr.write(`warning: ${printable(text)}\n`)
 }
@@ -48,8 +48,8 @@ export function printTable(head: readonly string[], rows: readonly (readonly Cel
   else printColumns([head.map(title => title.toUpperCase()), ...cells], times)
 }
 
-/** Prints a record, a line for each field that is there. */
-export function printRecord(fields: Readonly<Record<string, Cell>>): void {
+/** Prints fields, one a line; absent ones are left out. */
+export function printFields(fields: Readonly<Record<string, Cell>>): void {
   const present = Object.entries(fields).filter(([, value]) => value !== null && value !== undefined)
   if (present.length > 0)
     printColumns(

@@ -1,17 +1,35 @@
+/**
+ * The command line owns its words: commands, questions, output and exit codes. What a command changes, and whether it
+ * may, is decided by the models and rules of the server. Nothing imports it but its main.ts.
+ */
 import { readFileSync } from 'node:fs'
 import { Command } from 'commander'
 import { addAudit } from './audit.js'
+import { type ExitCode, explain } from './failure.js'
 import { addInstall } from './install.js'
 import { addOrganizations } from './organizations.js'
 import { printable } from './output.js'
 import { addQuestions } from './questions.js'
-import { addKeys } from './signingkeys.js'
+import { addSigningKeys } from './signingkeys.js'
 import { addUsers } from './users.js'
 
-/** Assembles `auth-admin`. Parsing throws in place of ending the process. */
+/** Runs a command line (without the program's name), prints why it failed, and returns the exit code. */
+export async function run(args: readonly string[]): Promise<ExitCode> {
+  try {
+    await createProgram().parseAsync(args, { from: 'user' })
+    return 0
+  } catch (error) {
+    const { message, exitCode } = explain(error)
+    if (message !== undefined) process.stderr.write(`error: ${message.split('\n').map(printable).join('\n')}\n`)
+    if (process.env.AUTH_LOG_LEVEL === 'debug' && exitCode === 1) process.stderr.write(`${(error as Error).stack}\n`)
+    return exitCode
+  }
+}
+
+/** Assembles `auth-admin`. Parsing throws instead of ending the process. */
 export function createProgram(): Command {
   const program = new Command('auth-admin')
-    .description('Looks after the registry of users: its organizations, users, keys and record.')
+    .description('Administers the registry: organizations, security questions, users, signing keys, audit log.')
     .version(version(), '--version', 'print the version')
     .helpOption('-h, --help', 'explain a command')
     .configureOutput({ outputError: (text, print) => print(`${printable(text.trim().replaceAll('\n', ' '))}\n`) })
@@ -22,7 +40,7 @@ export function createProgram(): Command {
 It reads the settings of the service from the environment (DATABASE_URL,
 AUTH_DATA_DIR, AUTH_MASTER_KEY, …) and may run while the service runs. What is
 missing on the command line is asked for at a terminal, unless --json is given.
-Every change is recorded: see \`auth-admin audit list\`.
+Every change leaves an event in the audit log: see \`auth-admin audit list\`.
 
 Exit codes: 0 done, 1 could not be done, 2 wrong command line, 130 stopped by Ctrl-C.
 
@@ -36,7 +54,7 @@ Examples:
   addOrganizations(program)
   addQuestions(program)
   addUsers(program)
-  addKeys(program)
+  addSigningKeys(program)
   addAudit(program)
   return program
 }

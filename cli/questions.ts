@@ -1,4 +1,5 @@
 import { type Command, Option } from 'commander'
+import type { Transaction } from '../server/database/connection.js'
 import type { Registry } from '../server/models/definemodels.js'
 import type { QuestionRow } from '../server/models/question.js'
 import { questionKey as compare } from '../server/names.js'
@@ -27,9 +28,9 @@ export function addQuestions(program: Command): void {
       const added = await withRegistry(async ({ registry, change }) => {
         const questionKey = keyOf(text)
         return change(async t => {
-          const row = { question: text, questionKey, active: true }
-          const result = await unique(registry.questions.table.create(row, { transaction: t }), registry, questionKey)
-          return { result, event: { action: 'question.add', object: `question:${result.id}` } }
+          const added = registry.questions.add({ question: text, questionKey }, t)
+          const result = await unique(added, registry, questionKey)
+          return { result, event: { action: 'question.add' as const, object: `question:${result.id}` } }
         })
       })
       show(added, options, `Question ${added.id} is offered.`)
@@ -61,14 +62,12 @@ export function addQuestions(program: Command): void {
         const text = options.question || (await askForText(options, found.question))
         const questionKey = keyOf(text)
         return change(async t => {
-          const row = await found.reload({ transaction: t, lock: t.LOCK.UPDATE })
+          const row = await lockQuestion(registry, found.id, t)
           if (row.question === text) return { result: row }
-          const result = await unique(
-            row.update({ question: text, questionKey }, { transaction: t }),
-            registry,
-            questionKey,
-          )
-          return { result, event: { action: 'question.edit', object: `question:${row.id}` } }
+          const edited = registry.questions.edit(row.id, { question: text, questionKey }, t)
+          await unique(edited, registry, questionKey)
+          const event = { action: 'question.edit', object: `question:${row.id}` } as const
+          return { result: { ...row, question: text }, event }
         })
       })
       show(edited, options, `Question ${edited.id} is saved.`)
@@ -77,7 +76,7 @@ export function addQuestions(program: Command): void {
   const verbs = [
     { verb: 'retire', active: false, about: 'Take no new answers to a question. Answers already saved still count.' },
     { verb: 'restore', active: true, about: 'Offer a retired question again.' },
-  ]
+  ] as const
   for (const { verb, active, about } of verbs) {
     questions
       .command(verb)
@@ -90,11 +89,11 @@ export function addQuestions(program: Command): void {
         const { row, changed } = await withRegistry(async ({ registry, change }) => {
           const found = await findQuestion(registry, named)
           return change(async t => {
-            const row = await found.reload({ transaction: t, lock: t.LOCK.UPDATE })
+            const row = await lockQuestion(registry, found.id, t)
             const changed = row.active !== active
-            if (changed) await row.update({ active }, { transaction: t })
-            const event = { action: `question.${verb}`, object: `question:${row.id}` }
-            return { result: { row, changed }, ...(changed && { event }) }
+            if (changed) await registry.questions.setActive(row.id, active, t)
+            const event = { action: `question.${verb}`, object: `question:${row.id}` } as const
+            return { result: { row: { ...row, active }, changed }, ...(changed && { event }) }
           })
         })
         show(row, options, `Question ${row.id} is ${active ? 'offered' : 'retired'}${changed ? '' : ' already'}.`)
@@ -104,9 +103,13 @@ export function addQuestions(program: Command): void {
 
 async function findQuestion({ questions }: Registry, wanted: string) {
   const id = /^#?(\d{1,9})$/.exec(wanted.trim())?.[1]
-  const byId = id === undefined ? null : await questions.table.findByPk(Number(id))
-  const found = byId ?? (await questions.table.findOne({ where: { questionKey: compare(wanted) } }))
+  const byId = id === undefined ? undefined : await questions.find({ id: Number(id) })
+  const found = byId ?? (await questions.find({ key: compare(wanted) }))
   return found ?? fail(`There is no question ${wanted.trim()}: see \`auth-admin questions list\`.`)
+}
+
+async function lockQuestion({ questions }: Registry, id: number, t: Transaction): Promise<QuestionRow> {
+  return (await questions.lock(id, t)) ?? fail('The question is gone.')
 }
 
 function nameOf(wanted: string | undefined, options: { json?: boolean }): Promise<string> {
@@ -128,7 +131,7 @@ async function unique<T>(work: Promise<T>, { questions }: Registry, questionKey:
   } catch (error) {
     const { brokenConstraint } = await import('../server/database/connection.js')
     if (brokenConstraint(error) !== 'questions_question_key_key') throw error
-    const same = await questions.table.findOne({ where: { questionKey } })
+    const same = await questions.find({ key: questionKey })
     return fail(`Question ${same?.id ?? ''} has this text already${same?.active === false ? ', and is retired' : ''}.`)
   }
 }

@@ -12,16 +12,16 @@ import { fail } from './failure.js'
 export interface Session {
   readonly settings: Settings
   readonly registry: Registry
-  /** Who runs it, for the record: `cli:<system user>`. */
+  /** Who runs it, for the audit log: `cli:<system user>`. */
   readonly actor: string
   /**
-   * Makes a change and records it as an event, in one transaction. `work` returns its result and the event; without an
-   * event it changed nothing.
+   * Makes a change and appends its event to the audit log, in one transaction. `work` returns its result and the event;
+   * without an event it changed nothing.
    */
   change<T>(work: (t: Transaction) => Promise<{ result: T; event?: Change }>): Promise<T>
 }
 
-/** An event but for what is the same for all events of a command. */
+/** An event without what is the same for all events of a command. */
 export type Change = Pick<AuditEvent, 'action' | 'subject_id' | 'object' | 'reason'>
 
 /**
@@ -69,16 +69,16 @@ export async function withPasswords<T>(
   { settings, registry }: Pick<Session, 'settings' | 'registry'>,
   work: (passwords: Passwords) => Promise<T>,
 ): Promise<T> {
-  const [{ createHashing }, { createPasswords }] = await Promise.all([
+  const [{ createPool }, { createPasswords }] = await Promise.all([
     import('../server/passwords/pool.js'),
     import('../server/passwords/hash.js'),
   ])
   const cost = settings.bcryptCost
-  const hashing = createHashing({ cost, threads: 1, patience: 60_000 })
+  const pool = createPool({ cost, count: 1, patience: 60_000 })
   try {
-    return await work(createPasswords({ pepper: registry.masterKey.pepper, cost, hashing }))
+    return await work(createPasswords({ pepper: registry.masterKey.pepper, cost, pool }))
   } finally {
-    await hashing.close()
+    await pool.close()
   }
 }
 

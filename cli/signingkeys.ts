@@ -1,9 +1,10 @@
 import type { Command } from 'commander'
+import { fail, misuse } from './failure.js'
 import { jsonOption, printJson, printTable, say, warn } from './output.js'
 import { withRegistry } from './session.js'
 
 /** Adds `auth-admin keys`. */
-export function addKeys(program: Command): void {
+export function addSigningKeys(program: Command): void {
   const keys = program.command('keys').description('Keys that sign tokens')
 
   keys
@@ -62,6 +63,40 @@ Example:
       if (options.now) warn('Verifiers that have not fetched the key set since may refuse new tokens for some minutes.')
       if (options.json) return printJson({ kid, signs_in_seconds: lead })
       say(`Key ${kid} is published${lead > 0 ? ` and signs in ${lead / 60} minutes` : ' and signs from now on'}.`)
+    })
+  addRetire(keys)
+}
+
+/** Adds `auth-admin keys retire`. */
+function addRetire(keys: Command): void {
+  keys
+    .command('retire')
+    .description('Drop a key at once, with every token that it signed: for a key that others may hold.')
+    .argument('<kid>', 'id of the key, as `keys list` shows it')
+    .option('--now', 'needed: everyone whose token it signed has to log in again')
+    .addOption(jsonOption())
+    .addHelpText(
+      'after',
+      `
+When it is the key that signs, a new one takes over at once. Verifiers that hold
+an older key set refuse the new key's tokens, and accept the dropped key's,
+until they fetch it again: within 5 minutes.
+
+Example:
+  $ auth-admin keys retire iPEMZ8dz3Yl1pTtBxhYvYbDlN6CmTkUHzLzwP1zEYDU --now`,
+    )
+    .action(async (kid: string, options: { now?: boolean; json?: boolean }) => {
+      if (!options.now) misuse('Keys end by themselves after `keys rotate`. To drop one at once, add --now.')
+      const retired = await withRegistry(async ({ registry, change }) =>
+        change(async t => {
+          const result = await registry.signingKeys.retire(kid, t)
+          const event = { action: 'signing-key.retire', object: `signing-key:${kid}` } as const
+          return { result, ...(result && { event }) }
+        }),
+      )
+      if (!retired) fail(`There is no key ${kid}: see \`auth-admin keys list\`.`)
+      if (options.json) return printJson({ kid, ...retired })
+      say(`Key ${kid} is dropped${retired.successor ? `; key ${retired.successor} signs from now on` : ''}.`)
     })
 }
 

@@ -5,7 +5,7 @@ import { usernameKey } from '../server/names.js'
 import { askText, canAsk, readId } from './ask.js'
 import { fail, misuse } from './failure.js'
 import { jsonOption, printJson, say } from './output.js'
-import { type Session, withRegistry } from './session.js'
+import { type Change, type Session, withRegistry } from './session.js'
 
 /** How a command names a user. */
 export interface Named {
@@ -17,7 +17,7 @@ export interface Named {
 export function withUser(command: Command): Command {
   return command
     .argument('[user]', 'username in any spelling, or #id')
-    .addOption(new Option('--id <id>', 'id of the user, in place of a name').argParser(readId))
+    .addOption(new Option('--id <id>', 'id of the user, instead of a username').argParser(readId))
     .addOption(jsonOption())
 }
 
@@ -40,14 +40,14 @@ export async function findUser({ users }: Registry, wanted: string): Promise<Use
 
 /** A change to a user. */
 export interface UserChange {
-  readonly event: { readonly action: string; readonly object?: string; readonly reason?: string }
+  readonly event: Omit<Change, 'subject_id'>
   /** Makes it, and returns whether there was anything to do. */
   work(t: Parameters<Parameters<Session['change']>[0]>[0]): Promise<boolean>
   /** What is true of the user now, to follow its name. */
   readonly done: string
 }
 
-/** Finds a user, makes a change and records it in one transaction, and prints the user or a sentence. */
+/** Finds a user, makes a change with its event in one transaction, and prints the user or a sentence. */
 export async function changeUser(
   name: string | undefined,
   options: Named,
@@ -73,13 +73,16 @@ export async function changeUser(
 
 /** A user in the fields of the contract, with all that an administrator sees, and `email` and `suspended`. */
 export async function userJson(user: User, { masterKey }: Pick<Registry, 'masterKey'>) {
-  const [{ create, toJson }, { UserSchema }, { toRecord }] = await Promise.all([
+  const [{ create, toJson }, { UserSchema }, { toUserRecord }] = await Promise.all([
     import('@bufbuild/protobuf'),
     import('../proto/gen/auth/v1/records_pb.js'),
     import('../server/users/userrecord.js'),
   ])
   const administrator = { user, admin: true }
-  const record = toJson(UserSchema, create(UserSchema, toRecord(user, administrator, masterKey))) as unknown as UserJson
+  const record = toJson(
+    UserSchema,
+    create(UserSchema, toUserRecord(user, administrator, masterKey)),
+  ) as unknown as UserJson
   return { ...record, ...(user.email !== null && { email: user.email }), suspended: user.suspended }
 }
 

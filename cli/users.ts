@@ -1,16 +1,15 @@
 import { type Command, Option } from 'commander'
-import type { Role, User } from '../server/models/user.js'
+import type { User } from '../server/models/user.js'
 import { isEmailAddress } from '../server/names.js'
+import { type Role, roles } from '../server/roles.js'
 import { askChoice, askText, canAsk, readNumber, readText } from './ask.js'
 import { fail, misuse } from './failure.js'
-import { addLocks } from './lockouts.js'
+import { addLockouts } from './lockouts.js'
 import { findOrganization } from './organizations.js'
-import { jsonOption, printJson, printRecord, printTable, say } from './output.js'
-import { addSetPassword } from './passwords.js'
+import { jsonOption, printFields, printJson, printTable, say } from './output.js'
 import { type Session, withRegistry } from './session.js'
+import { addSetPassword } from './setpassword.js'
 import { changeUser, findUser, listedJson, type Named, userJson, userName, withUser } from './user.js'
-
-const roles = ['ROLE_ADMIN', 'ROLE_INSTITUTION', 'ROLE_CLIENT']
 
 /** Adds `auth-admin users`. */
 export function addUsers(program: Command): void {
@@ -30,7 +29,7 @@ export function addUsers(program: Command): void {
     .addOption(
       new Option('--search <text>', 'only with this in username, nickname or e-mail address').argParser(readText),
     )
-    .addOption(new Option('--limit <number>', 'at most so many').argParser(readNumber(1)).default(100))
+    .addOption(new Option('--limit <number>', 'at most so many users').argParser(readNumber(1)).default(100))
     .addOption(
       new Option('--after-id <id>', 'only ids after this one, to go on from an earlier list').argParser(readNumber(0)),
     )
@@ -77,11 +76,11 @@ Examples:
       const user = await withRegistry(async ({ registry }) => userJson(await findUser(registry, wanted), registry))
       if (options.json) return printJson(user)
       const { partnerOrganization: organization, providerActivationKey: key, active, ...rest } = user
-      printRecord({
+      printFields({
         ...rest,
         active: active === 1,
         partnerOrganization: organization && `${organization.name} (#${organization.id})`,
-        'activationkey of it': organization?.activationkey,
+        'partnerOrganization.activationkey': organization?.activationkey,
         providerActivationKey: key?.activationkey,
       })
     })
@@ -117,7 +116,7 @@ Examples:
     })
 
   withUser(users.command('suspend'))
-    .description('Shut a user out: it can’t sign in, and every token of it is revoked at once.')
+    .description('Shut a user out: it can’t sign in, and all its tokens are revoked at once.')
     .addHelpText('after', "\nExample:\n  $ auth-admin users suspend '(11)98765-4321'")
     .action((name: string | undefined, options: Named) =>
       changeUser(name, options, async ({ registry: { users } }, user) => ({
@@ -179,7 +178,7 @@ Examples:
   addSetPassword(users)
 
   withUser(users.command('revoke-tokens'))
-    .description('Log a user out everywhere: every token of it is revoked at once.')
+    .description('Log a user out everywhere: all its tokens are revoked at once.')
     .addHelpText('after', "\nExample:\n  $ auth-admin users revoke-tokens '(11)98765-4321'")
     .action((name: string | undefined, options: Named) =>
       changeUser(name, options, async ({ registry: { users } }, user) => ({
@@ -192,7 +191,7 @@ Examples:
       })),
     )
 
-  addLocks(users)
+  addLockouts(users)
 }
 
 interface ListOptions {
@@ -217,11 +216,11 @@ async function chooseOrganization(
   if (user.role === 'ROLE_ADMIN') return undefined
   // Without one, a user uses the service, but its provider key activates nobody.
   if (user.active || !canAsk(options)) return undefined
-  const all = await registry.organizations.table.findAll({ where: { active: true }, order: [['name', 'ASC']] })
+  const all = await registry.organizations.list({ active: true })
   if (all.length === 0) fail('There is no active organization: run `auth-admin organizations add` first.')
   return askChoice(
     'Which organization does the user belong to?',
-    all.map(({ id, name }) => ({ name, value: id })),
+    all.map(({ id, name }) => ({ name, value: id })).sort((a, b) => a.name.localeCompare(b.name)),
   )
 }
 

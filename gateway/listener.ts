@@ -1,4 +1,13 @@
-/** One port for HTTP/1.1 and for HTTP/2 without TLS, with the limits that keep a client from holding on to it. */
+/**
+ * One port for HTTP/1.1 and for HTTP/2 without TLS, with the limits that keep a client from holding on to it.
+ *
+ * It leans on what Node.js doesn't document, and listener.test.ts holds the versions that are supported to it:
+ * - An `http.Server` comes with one listener of `connection`, which speaks HTTP/1.1. It may be called later, with a
+ *   socket whose first bytes were read and put back (`unshift`).
+ * - That listener adds one listener of `data`, the parser's; taken off and called by another with pieces of what
+ *   arrives, it parses them alike (`pipelining.ts`). A parser is paused only along with its socket.
+ * - An HTTP/2 server takes a socket, with bytes put back alike, by `emit('connection', socket)`.
+ */
 import { randomUUID } from 'node:crypto'
 import { createServer, type IncomingMessage, type ServerResponse, STATUS_CODES } from 'node:http'
 import {
@@ -9,7 +18,8 @@ import {
   type ServerHttp2Session,
 } from 'node:http2'
 import type { AddressInfo, Socket } from 'node:net'
-import { Fault, problemDocument, problemOf } from './problem.js'
+import { limitPipeline, type Pipeline } from './pipelining.js'
+import { Fault, problemDocument, problemOf, securityHeaders } from './problem.js'
 
 /** A request of either version of HTTP. */
 export type Request = IncomingMessage | Http2ServerRequest
@@ -30,42 +40,52 @@ export interface Listener {
   listen(): Promise<Address>
   /** Takes no more connections, lets requests finish for so many ms, then cuts off the rest. */
   close(graceMs: number): Promise<void>
-  /** Whether `close` was called. */
-  readonly closing: boolean
+}
+
+/** What a client may take of a port. Times are in ms. */
+export const listenerLimits = {
+  /** How long a connection may take to send its first bytes, and a request its headers. */
+  headersTimeout: 10_000,
+  /** How long a request may take to arrive as a whole. */
+  requestTimeout: 15_000,
+  /** How long an unused HTTP/1.1 connection stays open: longer than load balancers keep theirs. */
+  keepAliveTimeout: 65_000,
+  /** How long an HTTP/2 connection may be silent. */
+  sessionTimeout: 120_000,
+  /** How long a request over HTTP/2 may take. */
+  streamTimeout: 30_000,
+  /** How long what a refused client still sends is thrown away before its connection is closed. */
+  lingerTimeout: 500,
+  /** Connections at one time, of both versions. */
+  maxConnections: 10_000,
 }
 
 /** Bytes of all headers of a request together. */
 const headerBytes = 16 * 1024
-/** How long a connection may take to send its first bytes, and a request its headers, in ms. */
-const headersTimeout = 10_000
-/** How long a request may take to arrive as a whole, in ms. */
-const requestTimeout = 15_000
-/** How long an unused HTTP/1.1 connection stays open, in ms: longer than load balancers keep theirs. */
-const keepAliveTimeout = 65_000
-/** How long an HTTP/2 connection may be silent, and how long one of its requests may take, in ms. */
-const sessionTimeout = 120_000
-const streamTimeout = 30_000
-/** Connections at one time, of both versions. */
-const maxConnections = 10_000
 
 /** What an HTTP/2 client without TLS begins with (RFC 9113, 3.4). HTTP/1.1 has no method of this name. */
 const preface = Buffer.from('PRI ')
 
 /** Prepares a listener. Requests of both versions go to `onRequest`. */
-export function createListener({ host, port }: Address, onRequest: (request: Request, response: Response) => void) {
+export function createListener(
+  { host, port }: Address,
+  onRequest: (request: Request, response: Response) => void,
+  given: Partial<typeof listenerLimits> = {},
+): Listener {
+  const limits = { ...listenerLimits, ...given }
   const sessions = new Set<ServerHttp2Session>()
-  const strangers = new Set<Socket>()
+  const pendingSockets = new Set<Socket>()
   const sockets = new Set<Socket>()
-  const current = new WeakMap<object, ServerResponse>()
+  const pipelines = new WeakMap<object, Pipeline>()
   let closing = false
 
   const http2 = createHttp2Server(
     {
-      settings: { maxConcurrentStreams: 100, maxHeaderListSize: headerBytes, enablePush: false },
+      settings: { maxConcurrentStreams: 128, maxHeaderListSize: headerBytes, enablePush: false },
       maxSessionMemory: 4,
     },
     (request, response) => {
-      const timer = setTimeout(() => request.stream.close(constants.NGHTTP2_CANCEL), streamTimeout)
+      const timer = setTimeout(() => request.stream.close(constants.NGHTTP2_CANCEL), limits.streamTimeout)
       request.stream.once('close', () => clearTimeout(timer))
       // A stream that its client breaks off is no fault; without a listener the error would end the process.
       request.on('error', () => {})
@@ -75,12 +95,11 @@ export function createListener({ host, port }: Address, onRequest: (request: Req
       else refuseHeaders(response)
     },
   )
-  http2.setTimeout(sessionTimeout, () => {})
+  http2.setTimeout(limits.sessionTimeout, () => {})
   http2.on('timeout', (session: ServerHttp2Session) => session.close())
   http2.on('session', session => {
     sessions.add(session)
     session.once('close', () => sessions.delete(session))
-    if (closing) session.close()
   })
   // The same goes for a session.
   http2.on('sessionError', () => {})
@@ -88,40 +107,52 @@ export function createListener({ host, port }: Address, onRequest: (request: Req
   const server = createServer(
     {
       maxHeaderSize: headerBytes,
-      headersTimeout,
-      requestTimeout,
-      keepAliveTimeout,
+      headersTimeout: limits.headersTimeout,
+      requestTimeout: limits.requestTimeout,
+      keepAliveTimeout: limits.keepAliveTimeout,
       connectionsCheckingInterval: 2_000,
       // A missing Host is answered like every other fault, not by Node.
       requireHostHeader: false,
       noDelay: true,
     },
     (request, response) => {
-      current.set(request.socket, response)
+      pipelines.get(request.socket)?.begin(response)
       if (closing) response.shouldKeepAlive = false
       onRequest(request, response)
     },
   )
-  server.maxConnections = maxConnections
-  server.on('clientError', (error: NodeJS.ErrnoException, socket) => {
-    const response = current.get(socket)
-    const halfSent = response?.headersSent && !response.writableFinished
-    if (!socket.writable || halfSent || error.code === 'ECONNRESET') socket.destroy()
-    else socket.end(faultResponse(error.code))
+  server.maxConnections = limits.maxConnections
+  server.on('clientError', (error: NodeJS.ErrnoException, socket: Socket) => {
+    const pipeline = pipelines.get(socket)
+    if (!pipeline || !socket.writable || error.code === 'ECONNRESET') {
+      socket.destroy()
+      return
+    }
+    pipeline.stop()
+    const refuse = () => {
+      if (socket.writable) socket.end(faultResponse(error.code))
+      setTimeout(() => socket.destroy(), limits.lingerTimeout).unref()
+    }
+    // What was asked before is answered first; a request that broke off in its body gets no other answer than this.
+    const last = [...pipeline.pending].at(-1)
+    if (!last) refuse()
+    else if (last.req.complete) last.once('close', refuse)
+    else if (pipeline.pending.size === 1 && !last.headersSent) refuse()
+    else socket.destroy()
   })
 
   // The server's own listener speaks HTTP/1.1. It gets a connection only once its first bytes are known.
-  const [http1] = server.listeners('connection') as ((socket: Socket) => void)[]
+  const [speakHttp1] = server.listeners('connection') as [(socket: Socket) => void]
   server.removeAllListeners('connection')
   server.on('connection', (socket: Socket) => {
     const drop = () => socket.destroy()
-    const timer = setTimeout(drop, headersTimeout)
-    strangers.add(socket)
+    const timer = setTimeout(drop, limits.headersTimeout)
+    pendingSockets.add(socket)
     sockets.add(socket)
     socket.once('close', () => sockets.delete(socket))
     const leave = () => {
       clearTimeout(timer)
-      strangers.delete(socket)
+      pendingSockets.delete(socket)
       socket.off('readable', peek)
       socket.off('error', drop)
       socket.off('close', leave)
@@ -136,8 +167,12 @@ export function createListener({ host, port }: Address, onRequest: (request: Req
       if (isPrefix && length < preface.length) return
       leave()
       socket.unshift(first)
-      if (isPrefix) http2.emit('connection', socket)
-      else http1?.call(server, socket)
+      if (isPrefix) {
+        http2.emit('connection', socket)
+        return
+      }
+      speakHttp1.call(server, socket)
+      pipelines.set(socket, limitPipeline(socket))
     }
     socket.on('readable', peek)
     socket.on('error', drop)
@@ -147,7 +182,7 @@ export function createListener({ host, port }: Address, onRequest: (request: Req
   async function close(graceMs: number) {
     closing = true
     const closed = new Promise<void>(resolve => server.close(() => resolve()))
-    for (const socket of strangers) socket.destroy()
+    for (const socket of pendingSockets) socket.destroy()
     for (const session of sessions) session.close()
     // A connection that was busy when the server closed turns idle when its answer is out.
     const sweep = setInterval(() => server.closeIdleConnections(), 50)
@@ -163,7 +198,7 @@ export function createListener({ host, port }: Address, onRequest: (request: Req
 
   return {
     listen: () =>
-      new Promise<Address>((resolve, reject) => {
+      new Promise((resolve, reject) => {
         server.once('error', reject)
         server.listen({ host, port }, () => {
           server.off('error', reject)
@@ -171,10 +206,7 @@ export function createListener({ host, port }: Address, onRequest: (request: Req
         })
       }),
     close,
-    get closing() {
-      return closing
-    },
-  } satisfies Listener
+  }
 }
 
 function sizeOf(headers: readonly string[]): number {
@@ -185,11 +217,18 @@ function headersTooLarge(): Fault {
   return new Fault('HEADERS_TOO_LARGE', `The headers have more than ${headerBytes} bytes.`)
 }
 
+/** Headers of what is answered here, before anything knows the request. */
+const headersOf = (requestId: string) => ({
+  'content-type': 'application/problem+json',
+  'cache-control': 'no-store',
+  ...securityHeaders,
+  'x-request-id': requestId,
+})
+
 function refuseHeaders(response: Http2ServerResponse): void {
   const requestId = randomUUID()
   const problem = problemOf(headersTooLarge())
-  const headers = { 'content-type': 'application/problem+json', 'cache-control': 'no-store', 'x-request-id': requestId }
-  response.writeHead(problem.status, headers)
+  response.writeHead(problem.status, headersOf(requestId))
   response.end(problemDocument(problem, requestId))
 }
 
@@ -206,12 +245,8 @@ function faultResponse(code: string | undefined): string {
   const body = problemDocument(problem, requestId)
   return [
     `HTTP/1.1 ${problem.status} ${STATUS_CODES[problem.status]}`,
-    'content-type: application/problem+json',
+    ...Object.entries(headersOf(requestId)).map(([name, value]) => `${name}: ${value}`),
     `content-length: ${Buffer.byteLength(body)}`,
-    'cache-control: no-store',
-    'x-content-type-options: nosniff',
-    "content-security-policy: default-src 'none'",
-    `x-request-id: ${requestId}`,
     'connection: close',
     '',
     body,

@@ -1,47 +1,34 @@
 /** The gateway as a process of its own, in front of servers that run elsewhere. */
-import { readSettings, write } from '../server/settings.js'
+import { createLog } from '../server/log.js'
+import { readSettings, type Settings, write } from '../server/settings.js'
 import { createGateway } from './http.js'
 import { createRemoteTransport } from './remote.js'
 
-const settings = read()
-if (!settings.httpAddress) fail('AUTH_HTTP_ADDRESS is off: there is nothing for a gateway to do.')
+async function main(): Promise<void> {
+  const settings = readSettings(process.env)
+  const { httpAddress: address, serverUrl: target } = settings
+  if (!address) throw new Error('AUTH_HTTP_ADDRESS is off: there is nothing for a gateway to do.')
+  const tls = tlsOf(settings)
+  const transport = createRemoteTransport({ target, ...(tls && { tls }) })
+  const { defaultRevision, trustedProxies, corsOrigins } = settings
+  const log = createLog(settings.logLevel)
+  const gateway = createGateway({ transport, address, defaultRevision, trustedProxies, corsOrigins, log })
 
-const { serverUrl: target, tlsCa: ca, tlsCert: cert, tlsKey: key } = settings
-const transport = createRemoteTransport({ target, ...(ca && { tls: { ca, ...(cert && key && { cert, key }) } }) })
-const gateway = createGateway({
-  transport,
-  address: settings.httpAddress,
-  defaultRevision: settings.defaultRevision,
-  trustedProxies: settings.trustedProxies,
-  corsOrigins: settings.corsOrigins,
-  log: { error },
-})
-
-console.log(`Gateway ready at http://${write(await gateway.listen())}, services at ${settings.serverUrl}`)
-
-async function stop() {
-  await gateway.close()
-  transport.close()
-}
-process.once('SIGINT', () => void stop())
-process.once('SIGTERM', () => void stop())
-
-/** One JSON object a line. Of an error only its class and place: the message may quote what a client sent. */
-function error({ error, ...fields }: { error?: unknown }, message: string) {
-  const { name, stack } = error instanceof Error ? error : { name: typeof error, stack: '' }
-  const at = stack?.split('\n').find(line => line.startsWith('    at '))
-  console.error(JSON.stringify({ level: 'error', ...fields, error: name, at: at?.trim(), message }))
-}
-
-function read() {
-  try {
-    return readSettings(process.env)
-  } catch (error) {
-    return fail((error as Error).message)
+  process.stderr.write(`HTTP     http://${write(await gateway.listen())}\nservices ${target}\n`)
+  const stop = async () => {
+    await gateway.close()
+    transport.close()
   }
+  process.once('SIGINT', stop)
+  process.once('SIGTERM', stop)
 }
 
-function fail(message: string): never {
-  console.error(message)
-  process.exit(1)
+/** TLS where the servers' authority is set; the gateway presents itself where it has a certificate. */
+function tlsOf({ tlsCa: ca, tlsCert: cert, tlsKey: key }: Settings) {
+  return ca && { ca, ...(cert && key && { cert, key }) }
 }
+
+main().catch((error: Error) => {
+  process.stderr.write(`${error.message}\n`)
+  process.exit(1)
+})

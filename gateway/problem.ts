@@ -26,8 +26,11 @@ export const statuses: Readonly<Record<Reason, number>> = {
   [Reason.OVERLOADED]: 503,
   [Reason.UNAVAILABLE]: 503,
   [Reason.DEADLINE_EXCEEDED]: 503,
-  [Reason.INTERNAL]: 400,
+  [Reason.INTERNAL]: 503,
 }
+
+/** Headers of every answer that keep browsers from making more of it than it is. */
+export const securityHeaders = { 'x-content-type-options': 'nosniff', 'content-security-policy': "default-src 'none'" }
 
 /** HTTP status of each reason the gateway itself refuses for, before any service is asked. */
 export const gatewayStatuses = {
@@ -97,11 +100,27 @@ export function problemDocument({ status, reason, detail, errors }: Problem, req
   })
 }
 
-function refused(error: ConnectError): Problem | undefined {
+/**
+ * Whether an error is a fault that nobody has reported: it is no refusal, and not what a client brought about by
+ * leaving or a deadline by passing. A service that refuses for a fault of its own has logged it.
+ */
+export function isUnreported(error: unknown): boolean {
+  if (error instanceof Fault) return false
+  if (!(error instanceof ConnectError)) return true
+  return ![Code.Canceled, Code.DeadlineExceeded].includes(error.code) && reasonOf(error) === undefined
+}
+
+/** Reasons of faults and refusals that pass with time; INTERNAL doesn't. */
+const passing = new Set([Reason.TOO_MANY_ATTEMPTS, Reason.OVERLOADED, Reason.UNAVAILABLE, Reason.DEADLINE_EXCEEDED])
+
+function reasonOf(error: ConnectError): Reason | undefined {
   const info = error.findDetails(ErrorInfoSchema).find(({ domain }) => domain === 'auth.v1')
-  const code = info && Reason[info.reason as keyof typeof Reason]
-  if (code === undefined) return undefined
-  const status = statuses[code]
+  return info && Reason[info.reason as keyof typeof Reason]
+}
+
+function refused(error: ConnectError): Problem | undefined {
+  const reason = reasonOf(error)
+  if (reason === undefined) return undefined
   const errors = error
     .findDetails(BadRequestSchema)
     .flatMap(({ fieldViolations }) =>
@@ -110,11 +129,11 @@ function refused(error: ConnectError): Problem | undefined {
   const delay = error.findDetails(RetryInfoSchema)[0]?.retryDelay
   const seconds = Number(delay?.seconds ?? 0) + (delay?.nanos ? 1 : 0)
   return {
-    status,
-    reason: Reason[code],
+    status: statuses[reason],
+    reason: Reason[reason],
     detail: error.rawMessage,
     ...(errors.length > 0 && { errors }),
-    headers: status === 429 || status === 503 ? { 'retry-after': String(Math.max(1, seconds)) } : {},
+    headers: passing.has(reason) ? { 'retry-after': String(Math.max(1, seconds)) } : {},
   }
 }
 
@@ -127,5 +146,5 @@ function undelivered(code: Code): Problem {
   if (code === Code.DeadlineExceeded) {
     return { status: 503, reason: 'DEADLINE_EXCEEDED', detail: 'The answer would come too late.', headers }
   }
-  return { status: 400, reason: 'INTERNAL', detail: 'Something went wrong.', headers: {} }
+  return { status: 503, reason: 'INTERNAL', detail: 'Something went wrong.', headers: {} }
 }

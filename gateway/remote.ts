@@ -1,5 +1,14 @@
-import { create, type DescMessage, type DescMethodUnary, fromBinary, type Message, toBinary } from '@bufbuild/protobuf'
-import { Code, ConnectError, type Transport } from '@connectrpc/connect'
+import {
+  create,
+  type DescMessage,
+  type DescMethodUnary,
+  fromBinary,
+  type Message,
+  type MessageInitShape,
+  type MessageShape,
+  toBinary,
+} from '@bufbuild/protobuf'
+import { Code, ConnectError, type Transport, type UnaryResponse } from '@connectrpc/connect'
 import { Client, credentials, Metadata, type ServiceError } from '@grpc/grpc-js'
 import { StatusSchema } from '../proto/gen/google/rpc/status_pb.js'
 
@@ -16,7 +25,7 @@ export interface RemoteOptions {
 
 /** A transport that holds connections. */
 export type RemoteTransport = Transport & {
-  /** Gives up the connections; calls under way come to an end first. */
+  /** Closes the connections; calls under way come to an end first. */
   close(): void
 }
 
@@ -24,10 +33,12 @@ export type RemoteTransport = Transport & {
 const lost: Partial<Record<Code, string>> = {
   [Code.Unavailable]: 'The service can’t answer now. Try again later.',
   [Code.DeadlineExceeded]: 'The answer would come too late.',
-  [Code.Canceled]: 'The call was canceled.',
 }
 
-/** Returns a transport that calls services in another process over gRPC. It connects with the first call. */
+/**
+ * Returns a transport that calls services in another process over gRPC. It connects with the first call. Answers come
+ * without headers and trailers: the services send none that matter.
+ */
 export function createRemoteTransport({ target, tls }: RemoteOptions): RemoteTransport {
   const client = new Client(
     target,
@@ -42,46 +53,57 @@ export function createRemoteTransport({ target, tls }: RemoteOptions): RemoteTra
     },
   )
 
-  function unary<I extends DescMessage, O extends DescMessage>(
+  async function unary<I extends DescMessage, O extends DescMessage>(
     method: DescMethodUnary<I, O>,
     signal: AbortSignal | undefined,
     timeoutMs: number | undefined,
-    header: HeadersInit | undefined,
-    input: Parameters<typeof create<I>>[1],
-  ): ReturnType<Transport['unary']> {
+    headers: HeadersInit | undefined,
+    input: MessageInitShape<I>,
+  ): Promise<UnaryResponse<I, O>> {
+    if (signal?.aborted) throw reasonOf(signal)
     const { path, serialize, deserialize } = wireOf(method)
-    return new Promise((resolve, reject) => {
-      if (signal?.aborted) return reject(new ConnectError('The call was canceled.', Code.Canceled))
+    const request = create(method.input, input)
+    const message = await new Promise<Message>((resolve, reject) => {
       const call = client.makeUnaryRequest<Message, Message>(
         path,
         serialize,
         deserialize,
-        create(method.input, input),
-        metadataOf(header),
-        timeoutMs === undefined ? {} : { deadline: Date.now() + timeoutMs },
+        request,
+        metadataOf(headers),
+        timeoutMs === undefined || timeoutMs <= 0 ? {} : { deadline: Date.now() + timeoutMs },
         (error, message) => {
           signal?.removeEventListener('abort', cancel)
-          if (error) return reject(connectErrorOf(error))
-          const { parent: service } = method
-          resolve({ stream: false, service, method, header: none, message: message as never, trailer: none })
+          if (signal?.aborted) reject(reasonOf(signal))
+          else if (error) reject(connectErrorOf(error))
+          else resolve(message!)
         },
       )
       const cancel = () => call.cancel()
       signal?.addEventListener('abort', cancel)
     })
+    return {
+      stream: false,
+      service: method.parent,
+      method,
+      header: new Headers(),
+      trailer: new Headers(),
+      message: message as MessageShape<O>,
+    }
   }
 
   return {
-    unary: unary as Transport['unary'],
+    unary,
     stream: async () => {
-      throw new ConnectError('Streams are not supported.', Code.Unimplemented)
+      throw new ConnectError('There are no streams.', Code.Unimplemented)
     },
     close: () => client.close(),
   }
 }
 
-/** Headers and trailers of an answer: the services send none that matter beyond them. */
-const none = new Headers()
+/** Why a call was aborted: by whoever made it, or since Connect's deadline passed. */
+function reasonOf({ reason }: AbortSignal): ConnectError {
+  return reason instanceof ConnectError ? reason : new ConnectError('The call was canceled.', Code.Canceled)
+}
 
 /** How a method is called, made once for each. */
 interface Wire {
@@ -105,19 +127,20 @@ function wireOf(method: DescMethodUnary): Wire {
   return wire
 }
 
-function metadataOf(header: HeadersInit | undefined): Metadata {
+/** Headers as metadata, which has ASCII only: what else HTTP allows in a value can't be part of a good one. */
+function metadataOf(headers: HeadersInit = {}): Metadata {
   const metadata = new Metadata()
-  if (!header) return metadata
-  const entries = Array.isArray(header) || header instanceof Headers ? header : Object.entries(header)
-  for (const [name, value] of entries as Iterable<[string, string]>) metadata.set(name, value)
+  const pairs = Symbol.iterator in headers ? headers : Object.entries(headers)
+  for (const [name = '', value = ''] of pairs) metadata.add(name, value.replace(/[^ -~]/g, '?'))
   return metadata
 }
 
 function connectErrorOf(error: ServiceError): ConnectError {
+  const code: Code = error.code as number
   const [bytes] = error.metadata?.get('grpc-status-details-bin') ?? []
   const status = Buffer.isBuffer(bytes) ? readStatus(bytes) : undefined
-  if (!status)
-    return new ConnectError(lost[error.code as number as Code] ?? 'Something went wrong.', error.code as number)
+  // The cause is for the log, which leaves its text out.
+  if (!status) return new ConnectError(lost[code] ?? 'Something went wrong.', code, undefined, undefined, error)
   const result = new ConnectError(status.message, status.code)
   result.details = status.details.map(({ typeUrl, value }) => ({
     type: typeUrl.slice(typeUrl.lastIndexOf('/') + 1),

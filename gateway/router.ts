@@ -13,13 +13,12 @@ export interface Resource<Action> {
 export type Lookup<Action> = (path: string) => Resource<Action> | undefined
 
 /**
- * Lays out the routes under `/` (the default revision), `/1.0.0` and `/1.0.2`, and the given extra paths, once, so that
- * finding one is a map look-up. A word that is a path of any revision is never the value of a variable.
+ * Lays out the routes under `/` (the default revision), `/1.0.0` and `/1.0.2` once, so that finding one is a map
+ * look-up. A word that is a path of any revision is never the value of a variable.
  */
 export function createLookup<Action>(
   defaultRevision: Revision,
   action: (route: Route, revision: Revision) => Action,
-  extra: Readonly<Record<string, Action>>,
 ): Lookup<Action> {
   const fixed = new Map<string, Resource<Action>>()
   const variable = new Map<string, Resource<Action>>()
@@ -33,14 +32,16 @@ export function createLookup<Action>(
     map.set(key, { actions, allow: [...actions.keys(), 'OPTIONS'].join(', '), variable: open >= 0 })
   }
 
-  for (const [base, revision] of [['', defaultRevision] as const, ...revisions.map(r => [`/${r}`, r] as const)]) {
-    for (const route of routes) {
+  const bases = [['', defaultRevision] as const, ...revisions.map(revision => [`/${revision}`, revision] as const)]
+  for (const route of routes) {
+    const rootOnly = route.revisions?.length === 0
+    for (const [base, revision] of rootOnly ? bases.slice(0, 1) : bases) {
+      const path = base + route.path
       // Clients may send `{username}` itself as the value.
-      if (!route.path.includes('{')) reserved.add(base + route.path)
-      if (route.revisions?.includes(revision) ?? true) add(route.method, base + route.path, action(route, revision))
+      if (!path.includes('{')) reserved.add(path)
+      if (rootOnly || (route.revisions?.includes(revision) ?? true)) add(route.method, path, action(route, revision))
     }
   }
-  for (const [path, value] of Object.entries(extra)) add('GET', path, value)
 
   return path => {
     const found = fixed.get(path)

@@ -3,6 +3,7 @@ import {
   create,
   type DescField,
   type DescMessage,
+  type DescMethodUnary,
   fromJson,
   type JsonObject,
   type JsonValue,
@@ -42,20 +43,14 @@ export interface Answer {
   readonly body: string
 }
 
-/** The two directions of one operation. */
-export interface Translation {
-  /** Makes the message. Throws `Fault` when the request can't be read. */
-  readonly read: (input: Input) => Translated
-  /** Makes the answer; `accept` is the request's header of that name. */
-  readonly write: (message: Message, accept: string | undefined) => Answer
-}
+/** Makes the message of a request. Throws `Fault` when the request can't be read. */
+export type Read = (input: Input) => Translated
 
-/** Prepares the translation of a route for a revision: everything that doesn't depend on the request is done here. */
-export function createTranslation(route: Route, revision: Revision): Translation {
-  return { read: createRead(route), write: createWrite(route, revision) }
-}
+/** Makes the answer of an RPC's result; `accept` is the request's header of that name. */
+export type Write = (message: Message, accept: string | undefined) => Answer
 
-function createRead({ rpc: { input }, path, parameters = {}, body: bodyRule }: Route): Translation['read'] {
+/** Prepares the reading of requests of a route: everything that doesn't depend on the request is done here. */
+export function createRead({ path, parameters = {}, body: bodyRule }: Route, { input }: DescMethodUnary): Read {
   const fields = new Map(Object.keys(parameters).map(name => [name, fieldOf(input, name).localName]))
   const variable = /\{(\w+)\}$/.exec(path)?.[1]
 
@@ -184,32 +179,37 @@ function decode(text: string): string {
   }
 }
 
-function createWrite({ rpc: { output }, result, cacheable }: Route, revision: Revision): Translation['write'] {
-  const cache = cacheable ? 'no-cache' : 'no-store'
+/** The answer of a route that has a fixed text, whatever its RPC returned. */
+export function textAnswer(body: string): Answer {
+  return { status: 200, headers: { 'content-type': 'text/plain; charset=utf-8', 'cache-control': 'no-store' }, body }
+}
+
+/** Prepares the answers of a route for a revision, likewise. */
+export function createWrite(route: Route, { output }: DescMethodUnary, revision: Revision): Write {
+  const { result, text: fixed, cache = 'no-store', mediaType = 'application/json' } = route
+  if (fixed !== undefined) return () => textAnswer(fixed)
   const empty = { status: 200, headers: { 'cache-control': cache }, body: '' }
   if (result === undefined) return () => empty
 
-  const text = { 'content-type': 'text/plain; charset=utf-8', 'cache-control': cache }
-  const json = { 'content-type': 'application/json', 'cache-control': cache }
+  const json = { 'content-type': mediaType, 'cache-control': cache }
+  const write = (value: unknown) => ({ status: 200, headers: json, body: JSON.stringify(value) })
+  const toJsonObject = (message: Message) => toJson(output, message, { alwaysEmitImplicit: true }) as JsonObject
+  if (result === '*') return message => write(toJsonObject(message))
+
   const field = fieldOf(output, result)
   const resultOf = (message: Message) => (message as unknown as Record<string, unknown>)[field.localName]
-
   if (field.fieldKind === 'scalar' && field.scalar === ScalarType.STRING) {
+    const text = { 'content-type': 'text/plain; charset=utf-8', 'cache-control': cache }
     return (message, accept) => {
       const value = resultOf(message) as string
-      return wantsJson(accept)
-        ? { status: 200, headers: json, body: JSON.stringify(value) }
-        : { status: 200, headers: text, body: value }
+      return wantsJson(accept) ? write(value) : { status: 200, headers: text, body: value }
     }
   }
-  if (field.fieldKind === 'scalar') {
-    return message => ({ status: 200, headers: json, body: JSON.stringify(resultOf(message)) })
-  }
+  if (field.fieldKind === 'scalar') return message => write(resultOf(message))
   return message => {
-    const whole = toJson(output, message, { alwaysEmitImplicit: true }) as JsonObject
-    const value = whole[field.jsonName] as JsonObject
+    const value = toJsonObject(message)[field.jsonName] as JsonObject
     if (isObject(value?.partnerOrganization)) narrow(value.partnerOrganization, revision)
-    return { status: 200, headers: json, body: JSON.stringify(value) }
+    return write(value)
   }
 }
 

@@ -1,7 +1,7 @@
-import type { DescService, MessageInitShape, MessageShape } from '@bufbuild/protobuf'
+import type { DescMethodUnary, DescService, MessageInitShape, MessageShape } from '@bufbuild/protobuf'
 import type { FieldViolation } from './refusal.js'
 
-/** What the services know of a call besides its request, whichever door it came through. */
+/** What an RPC knows of a call besides its request, whichever endpoint it came through. */
 export interface Call {
   /** Value of the `authorization` header or metadata, as sent. */
   readonly authorization: string | undefined
@@ -19,12 +19,15 @@ export interface Call {
   readonly deadline: number
 }
 
-/** One function for each unary RPC of a service. Functions throw `Refusal` (refusal.ts) to refuse. */
+/** The function of a unary RPC. It throws `Refusal` (refusal.ts) to refuse. */
+export type Unary<M extends DescMethodUnary> = (
+  request: MessageShape<M['input']>,
+  call: Call,
+) => Promise<MessageInitShape<M['output']>>
+
+/** One function for each RPC of a service. */
 export type Implementation<S extends DescService> = {
-  [K in keyof S['method']]: (
-    request: MessageShape<S['method'][K]['input']>,
-    call: Call,
-  ) => Promise<MessageInitShape<S['method'][K]['output']>>
+  [K in keyof S['method']]: S['method'][K] extends DescMethodUnary ? Unary<S['method'][K]> : never
 }
 
 /** Fields that a gateway couldn't put into the request, as `field=message` pairs in the notation of a form. */

@@ -1,4 +1,9 @@
+/**
+ * Client addresses: how one is read and written, which network it counts for, and whose word on it is taken. The same
+ * at every endpoint and on the command line, so that a client is counted once however it comes.
+ */
 import { BlockList, isIP, isIPv4, SocketAddress } from 'node:net'
+import { LRUCache } from 'lru-cache'
 
 /** Who sent a request, as far as addresses tell. */
 export interface Sender {
@@ -8,55 +13,74 @@ export interface Sender {
   readonly proxied: boolean
 }
 
+/** Finds the client of a request; `trusted` says of the peer what the list of trusted proxies would say otherwise. */
+export type SenderOf = (peer: string | undefined, forwardedFor: string | undefined, trusted?: boolean) => Sender
+
 /**
- * Returns the function that finds the client's address. It is the peer's, unless the peer is a trusted proxy: then
- * `X-Forwarded-For` is followed from the right, past trusted proxies, to the first address that isn't one. What stands
- * left of an unreadable entry counts for nothing.
- *
- * `trustedProxies` are addresses or CIDR blocks (RFC 4632).
+ * An IP address in canonical text (RFC 5952), without the zone of a link; an IPv4-mapped IPv6 address is the IPv4
+ * address. Undefined for text that is no IP address.
  */
-export function createSenderOf(
-  trustedProxies: readonly string[],
-): (peer: string | undefined, forwardedFor: string | undefined) => Sender {
-  const list = new BlockList()
-  for (const proxy of trustedProxies) {
-    const [address = '', prefix] = proxy.split('/')
-    const family = isIPv4(address) ? 'ipv4' : 'ipv6'
-    if (prefix === undefined) list.addAddress(address, family)
-    else list.addSubnet(address, Number(prefix), family)
-  }
-  // The peer is one of few proxies, and asking the list costs more than the rest.
-  const known = new Map<string, boolean>()
-  const trusted = (address: string) => {
-    const before = known.get(address)
-    if (before !== undefined) return before
-    if (known.size === 1000) known.clear()
-    const now = list.check(address, isIPv4(address) ? 'ipv4' : 'ipv6')
-    known.set(address, now)
-    return now
-  }
-
-  return (peer, forwardedFor) => {
-    // A peer without an address has gone or came over a Unix socket.
-    let address = canonical(peer ?? '') ?? '0.0.0.0'
-    if (trustedProxies.length === 0 || !trusted(address)) return { address, proxied: false }
-    for (const entry of forwardedFor?.split(',').reverse() ?? []) {
-      const next = canonical(withoutPort(entry.trim()))
-      if (next === undefined) break
-      address = next
-      if (!trusted(address)) break
-    }
-    return { address, proxied: true }
-  }
-}
-
-function canonical(text: string): string | undefined {
+export function canonicalAddress(text: string): string | undefined {
   if (isIPv4(text)) return text
   const address = text.split('%', 1)[0] ?? ''
   if (isIP(address) !== 6) return undefined
   const plain = new SocketAddress({ address, family: 'ipv6' }).address
   const mapped = /^::ffff:(\d+\.\d+\.\d+\.\d+)$/.exec(plain)
   return mapped?.[1] ?? plain
+}
+
+/** What a canonical address is counted as: the /64 of an IPv6 address, since whoever has one address of it has all. */
+export function network(address: string): string {
+  if (!address.includes(':')) return address
+  const [head = '', tail] = address.split('::')
+  const left = head === '' ? [] : head.split(':')
+  const right = tail ? tail.split(':') : []
+  const middle = tail === undefined ? [] : Array<string>(Math.max(0, 8 - left.length - right.length)).fill('0')
+  return `${[...left, ...middle, ...right].slice(0, 4).join(':')}::/64`
+}
+
+/**
+ * Returns the function that finds the client's address. It is the peer's, unless the peer is a trusted proxy: then
+ * `X-Forwarded-For` is followed from the right, past trusted proxies, to the first address that isn't one. What stands
+ * left of an unreadable entry counts for nothing. A peer without an address (it has gone) is `0.0.0.0`.
+ *
+ * `trustedProxies` are addresses or CIDR blocks (RFC 4632).
+ */
+export function createSenderOf(trustedProxies: readonly string[]): SenderOf {
+  const isTrusted = createMatcher(trustedProxies)
+  return (peer, forwardedFor, trusted) => {
+    let address = canonicalAddress(peer ?? '') ?? '0.0.0.0'
+    if (!(trusted ?? isTrusted(address))) return { address, proxied: false }
+    for (const entry of forwardedFor?.split(',').reverse() ?? []) {
+      const next = canonicalAddress(withoutPort(entry.trim()))
+      if (next === undefined) break
+      address = next
+      if (!isTrusted(address)) break
+    }
+    return { address, proxied: true }
+  }
+}
+
+/** Tells whether a canonical address is in a list of addresses and CIDR blocks. */
+function createMatcher(blocks: readonly string[]): (address: string) => boolean {
+  if (blocks.length === 0) return () => false
+  const list = new BlockList()
+  for (const block of blocks) {
+    const [address = '', prefix] = block.split('/')
+    const family = isIPv4(address) ? 'ipv4' : 'ipv6'
+    if (prefix === undefined) list.addAddress(address, family)
+    else list.addSubnet(address, Number(prefix), family)
+  }
+  // Proxies are few, and asking the list costs more than the rest of this file.
+  const known = new LRUCache<string, boolean>({ max: 1000 })
+  return address => {
+    let found = known.get(address)
+    if (found === undefined) {
+      found = list.check(address, isIPv4(address) ? 'ipv4' : 'ipv6')
+      known.set(address, found)
+    }
+    return found
+  }
 }
 
 /** Some proxies add the port: `192.0.2.1:4711`, `[2001:db8::1]:4711`. */

@@ -1,13 +1,19 @@
+/**
+ * The installation: what a database needs before the service can use it. Each start of the service sees to it, and the
+ * command line on request. Whatever is there already stays as it is.
+ */
 import { randomInt } from 'node:crypto'
 import { chmod, mkdir, writeFile } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import { migrate } from './database/migrate.js'
 import { adminPasswordFile } from './database/source.js'
-import type { AuditEvent } from './models/audit.js'
+import type { AuditAction, AuditEvent } from './models/audit.js'
 import type { Registry } from './models/definemodels.js'
 import { publishLead } from './models/signingkey.js'
+import { emptyUser, type NewUser } from './models/user.js'
 import { nicknameKey, questionKey, usernameKey } from './names.js'
-import { checkPassword, createPasswordPolicy, type Passwords, preparePassword } from './passwords/hash.js'
+import type { Passwords } from './passwords/hash.js'
+import { checkPassword, createPasswordPolicy, preparePassword } from './passwords/policy.js'
 import type { Settings } from './settings.js'
 
 /** Security questions that an installation offers at first. */
@@ -53,6 +59,7 @@ export async function install(
 ): Promise<Installation> {
   const { database, users, questions, signingKeys, audit } = registry
   const migrations = await migrate(database)
+  await users.renewKeys()
   const username = settings.adminUsername.trim()
   const key = usernameKey(username)
   const missing = !(await users.taken(key, '')).username
@@ -60,28 +67,27 @@ export async function install(
   const text = settings.adminPassword ?? random
   const { hash, weakness } = missing ? await hashFor(username, text!, settings, passwords) : {}
 
-  const event = (action: string, object: string): AuditEvent => ({ action, outcome: 'ok', actor, object })
+  const event = (action: AuditAction, object: string): AuditEvent => ({ action, outcome: 'ok', actor, object })
   const done = await database.transact(async t => {
     const events: AuditEvent[] = []
     const signingKey = await signingKeys.rotate({ force: false, lead: publishLead, tokenTtl: settings.tokenTtl }, t)
     if (signingKey) events.push(event('signing-key.add', `signing-key:${signingKey}`))
 
     // Whoever retired all questions doesn't want them back: only an empty table is filled.
-    const fresh = (await questions.table.count({ transaction: t })) === 0
-    const rows = firstQuestions.map(question => ({ question, questionKey: questionKey(question), active: true }))
-    if (fresh) await questions.table.bulkCreate(rows, { transaction: t })
-    if (fresh) events.push(event('question.add', `questions:${rows.length}`))
+    const fresh = (await questions.all()).length === 0 ? firstQuestions : []
+    for (const question of fresh) await questions.add({ question, questionKey: questionKey(question) }, t)
+    if (fresh.length > 0) events.push(event('question.add', `questions:${fresh.length}`))
 
     // Holding the lock of the signing keys, no other installation is here.
     let made = false
-    if (hash && !(await users.table.findOne({ where: { usernameKey: key }, transaction: t }))) {
+    if (hash && !(await users.taken(key, '')).username) {
       const id = await users.add({ ...administrator(username, key), passwordHash: hash }, t)
       events.push({ ...event('user.add', 'default-administrator'), subject_id: id })
       made = true
       if (random) await keep(adminPasswordFile(settings.dataDir), random)
     }
     for (const each of events) await audit.append(each, t)
-    return { signingKey, questions: fresh ? rows.length : 0, made }
+    return { signingKey, questions: fresh.length, made }
   })
   return {
     migrations,
@@ -103,12 +109,14 @@ async function hashFor(
     denylistFile: settings.passwordDenylist,
   })
   if (preparePassword(password) === undefined) throw new Error('AUTH_ADMIN_PASSWORD: leave out control characters.')
-  const hash = await passwords.hash(password, 'password', { account: username, deadline: Number.POSITIVE_INFINITY })
-  return { hash, weakness: checkPassword(password, { username }, policy) }
+  const waiter = { known: false, address: '', account: username, deadline: Number.POSITIVE_INFINITY }
+  const [hash] = await passwords.hash([{ context: 'password', text: password }], waiter)
+  return { hash: hash!, weakness: checkPassword(password, { username }, policy) }
 }
 
-function administrator(username: string, key: string) {
+function administrator(username: string, key: string): Omit<NewUser, 'passwordHash'> {
   return {
+    ...emptyUser,
     username,
     usernameKey: key,
     nickname: username,
@@ -116,7 +124,7 @@ function administrator(username: string, key: string) {
     state: 'DF',
     city: 'Brasília',
     termsOfUsage: true,
-    role: 'ROLE_ADMIN' as const,
+    role: 'ROLE_ADMIN',
     active: true,
   }
 }

@@ -12,7 +12,7 @@ import { type Logger, pino } from 'pino'
 export type Log = Logger
 
 /**
- * Makes the log. `level` is the least severe level written. `write` takes the lines in place of standard output.
+ * Makes the log. `level` is the least severe level written. `write` takes the lines instead of standard output.
  */
 export function createLog(level: string, write?: (line: string) => void): Log {
   const sink = write

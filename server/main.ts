@@ -1,6 +1,6 @@
 import { existsSync } from 'node:fs'
 import module from 'node:module'
-import { adminPasswordFile, locateDatabase } from './database/source.js'
+import { adminPasswordFile, resolveDatabase } from './database/source.js'
 import { createLog } from './log.js'
 import type { Service } from './service.js'
 import { readSettings, type Settings, write } from './settings.js'
@@ -19,19 +19,24 @@ async function main(): Promise<void> {
   }
   if (settings.bcryptCost < 10) log.warn('AUTH_BCRYPT_COST is below 10: hashes are cheap to guess at')
 
-  let stopping = false
+  let stoppingSince: number | undefined
   // The database comes up while the rest is loaded. Loading keeps this thread busy, so the launch goes first.
   let launched = () => {}
   const launch = new Promise<void>(resolve => {
     launched = resolve
   })
-  const at = locateDatabase(settings, log, launched)
+  const at = resolveDatabase(settings, log, launched)
   at.then(launched, launched)
-  const starting = launch.then(() => import('./service.js')).then(({ startService }) => startService(settings, log, at))
+  const starting = launch
+    .then(() => import('./service.js'))
+    .then(({ startService }) => startService(settings, log, { at }))
   const stop = async () => {
-    // A second signal ends it at once.
-    if (stopping) process.exit(1)
-    stopping = true
+    if (stoppingSince !== undefined) {
+      // npm passes on the Ctrl-C that the terminal has sent already. A later signal ends the process at once.
+      if (Date.now() - stoppingSince > 1000) process.exit(1)
+      return
+    }
+    stoppingSince = Date.now()
     const service = await starting.catch(() => undefined)
     await service?.stop()
     process.exit(0)
@@ -40,7 +45,7 @@ async function main(): Promise<void> {
   process.on('SIGTERM', stop)
 
   const service = await starting
-  if (!stopping) process.stderr.write(greeting(service, settings))
+  if (stoppingSince === undefined) process.stderr.write(greeting(service, settings))
 }
 
 /** What a user needs to know first. */

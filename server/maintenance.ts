@@ -1,30 +1,56 @@
+import { setTimeout as sleep } from 'node:timers/promises'
+import { knownAddressDays } from './access/lockout.js'
 import type { Log } from './log.js'
-import type { Registry } from './models/definemodels.js'
-import { tidy } from './models/housekeeping.js'
+import type { Models } from './models/definemodels.js'
 import { publishLead } from './models/signingkey.js'
 
-/** Milliseconds between two rounds. */
-const interval = 10 * 60_000
+/** What has to be done from time to time. Every replica does it; each step is safe when several do. */
+export interface Maintenance {
+  /** Deletes what has lapsed, and succeeds a signing key that is of age. */
+  round(): Promise<void>
+  /** Begins no more rounds, and waits for the one under way. */
+  stop(): Promise<void>
+}
 
-/**
- * What has to be done from time to time: deletes what has lapsed and rotates signing keys that are of age.
- * Every replica does it; each step is safe when several do.
- */
-export function startMaintenance(registry: Registry, settings: { tokenTtl: number }, log: Log): { stop(): void } {
-  const { database, signingKeys, audit } = registry
+/** Milliseconds. The first round comes soon, as a process may not live for long, but not in the way of the start. */
+const times = { first: 1_000, interval: 10 * 60_000 }
+
+/** Starts the rounds. What a failed round leaves undone the next one does. */
+export function startMaintenance(
+  { database, attempts, buckets, emails, emailQuotas, mailedKeys, signingKeys, audit }: Models,
+  { tokenTtl }: { tokenTtl: number },
+  log: Log,
+  { first, interval } = times,
+): Maintenance {
   async function round() {
-    await tidy(database)
+    await attempts.prune(knownAddressDays)
+    await buckets.prune()
+    await mailedKeys.prune()
+    await emails.prune()
+    await emailQuotas.prune()
     await signingKeys.prune()
     await database.transact(async t => {
-      const kid = await signingKeys.rotate({ force: false, lead: publishLead, tokenTtl: settings.tokenTtl }, t)
+      const kid = await signingKeys.rotate({ force: false, lead: publishLead, tokenTtl }, t)
       if (!kid) return
       const event = { action: 'signing-key.rotate', outcome: 'ok', reason: 'age', actor: 'service' } as const
       await audit.append({ ...event, object: `signing-key:${kid}` }, t)
     })
   }
-  const timer = setInterval(() => {
-    round().catch(error => log.warn({ err: error }, 'maintenance failed; it will be tried again'))
-  }, interval)
-  timer.unref()
-  return { stop: () => clearInterval(timer) }
+
+  const stopping = new AbortController()
+  async function run() {
+    for (let delay = first; ; delay = interval) {
+      await sleep(delay, undefined, { signal: stopping.signal, ref: false })
+      await round().catch(error => log.warn({ err: error }, 'maintenance failed; the next round does its work'))
+    }
+  }
+  // Ends by being aborted, and in no other way.
+  const running = run().catch(() => {})
+  return {
+    round,
+    async stop() {
+      stopping.abort()
+      await running
+    },
+  }
 }

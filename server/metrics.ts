@@ -3,7 +3,7 @@ import type { AddressInfo } from 'node:net'
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client'
 import { Reason } from '../proto/gen/auth/v1/reason_pb.js'
 import type { Observe } from './calls/dispatch.js'
-import type { HashingStats } from './passwords/pool.js'
+import type { PoolStats } from './passwords/pool.js'
 
 /** What is counted and measured, in the text format of Prometheus. */
 export interface Metrics {
@@ -11,7 +11,7 @@ export interface Metrics {
   /** How long a hash waited for its turn, in ms. */
   observeWait(ms: number): void
   /** Shows the state of the hashing queue from now on. */
-  watchHashing(stats: () => HashingStats): void
+  watchHashing(stats: () => PoolStats): void
   /** Serves `GET /metrics`; returns the port. */
   listen(address: { host: string; port: number }): Promise<number>
   close(): Promise<void>
@@ -59,13 +59,12 @@ export function createMetrics(): Metrics {
     watchHashing(stats) {
       new Gauge({
         name: 'auth_hash_queue',
-        help: 'Hashes waiting, reserved and running.',
+        help: 'Hashes waiting and running.',
         labelNames: ['state'],
         registers,
         collect() {
-          const { waiting, reserved, running } = stats()
+          const { waiting, running } = stats()
           this.set({ state: 'waiting' }, waiting)
-          this.set({ state: 'reserved' }, reserved)
           this.set({ state: 'running' }, running)
         },
       })

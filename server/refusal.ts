@@ -39,7 +39,7 @@ export class Refusal extends Error {
   constructor(
     readonly reason: Reason,
     readonly more: {
-      /** In place of the catalogue's text. */
+      /** Instead of the catalogue’s text. */
       readonly text?: string
       /** Every wrong field. */
       readonly fields?: readonly FieldViolation[]

@@ -1,25 +1,41 @@
 import { ServerCredentials } from '@grpc/grpc-js'
 import { createGateway, type Gateway } from '../gateway/http.js'
+import { createAdmission } from './access/admission.js'
 import { createCallers } from './access/caller.js'
-import { createKeyring } from './access/keyring.js'
+import { createKeyring, type Keyring } from './access/keyring.js'
+import { createSignIns } from './access/signin.js'
 import { createTokens } from './access/tokens.js'
-import { createCalls } from './calls/dispatch.js'
+import { createCalls, type Implementations } from './calls/dispatch.js'
 import { createGrpcServer } from './calls/grpc.js'
 import { createInProcessTransport } from './calls/inprocess.js'
 import { isUnreachable } from './database/connection.js'
-import type { Located } from './database/source.js'
-import { createForgotPasswordsService } from './forgotpasswords/forgotpasswords.js'
+import type { Source } from './database/source.js'
+import { loginByUsernameAndAnswers, saveForgotPasswordQuestionsUsersAnswers } from './forgotpasswords/answers.js'
+import { createTellOwner } from './forgotpasswords/notice.js'
+import { passwordUpdateByUsername } from './forgotpasswords/password.js'
+import { findAllForgotPasswordQuestions } from './forgotpasswords/questions.js'
+import { loginByUsernameAndKey, sendKeyByEmail } from './forgotpasswords/recoverykey.js'
 import { type Installation, install } from './installation.js'
 import type { Log } from './log.js'
 import { startMaintenance } from './maintenance.js'
 import { createMetrics } from './metrics.js'
-import { openRegistry } from './models/definemodels.js'
+import { openRegistry, type Registry } from './models/definemodels.js'
 import { startMail } from './outbox/compose.js'
+import { createQuotas } from './outbox/quotas.js'
 import { chooseLocale } from './outbox/texts.js'
-import { createPasswordPolicy, createPasswords } from './passwords/hash.js'
-import { createHashing } from './passwords/pool.js'
+import { createPasswords } from './passwords/hash.js'
+import { createPasswordPolicy } from './passwords/policy.js'
+import { createPool, type Pool } from './passwords/pool.js'
+import { createRenewals } from './passwords/renewal.js'
 import type { Address, Settings } from './settings.js'
-import { createUsersService, type UsersDeps } from './users/users.js'
+import { activate } from './users/activate.js'
+import { sendAdminKeyByEmailPartner } from './users/activationemail.js'
+import { existsByNickname, existsByUsername } from './users/exists.js'
+import { login } from './users/login.js'
+import { getMe, getUser } from './users/lookup.js'
+import { refresh } from './users/refresh.js'
+import { signUp } from './users/signup.js'
+import { getKeys, verifyToken } from './users/verifytoken.js'
 
 /** A running service. */
 export interface Service {
@@ -38,56 +54,63 @@ const pulse = 5_000
 
 /**
  * Starts everything: database, installation, gRPC server, gateway, mail, maintenance, metrics. `at` is the database
- * when somebody has begun to start it already.
+ * when somebody has begun to start it already; `now` is the clock, in ms since 1970.
  */
-export async function startService(settings: Settings, log: Log, at?: Promise<Located>): Promise<Service> {
+export async function startService(
+  settings: Settings,
+  log: Log,
+  { at, now = Date.now }: { at?: Promise<Source>; now?: () => number } = {},
+): Promise<Service> {
   const metrics = createMetrics()
-  const hashing = createHashing({
+  const pool = createPool({
     cost: settings.bcryptCost,
     onWait: ms => metrics.observeWait(ms),
-    onFault: error => log.error({ err: error }, 'a hashing thread broke and is replaced'),
+    onFault: error => log.error({ err: error }, 'a hash thread broke and is replaced'),
   })
-  metrics.watchHashing(() => hashing.stats())
+  metrics.watchHashing(() => pool.stats())
   // What is to be undone when the service stops, or when its start fails half-way: last first.
-  const undo: (() => Promise<unknown>)[] = [() => hashing.close()]
+  const undo: (() => Promise<unknown>)[] = [() => pool.close()]
   const stop = async () => {
     for (const step of undo.splice(0).reverse()) await step()
   }
   try {
     const registry = await openRegistry(settings, { log, ...(at && { at }) })
     undo.push(() => registry.close())
-    const passwords = createPasswords({ pepper: registry.masterKey.pepper, cost: settings.bcryptCost, hashing })
+    const passwords = createPasswords({ pepper: registry.masterKey.pepper, cost: settings.bcryptCost, pool })
     const installation = await install(registry, settings, passwords, 'service')
     if (installation.weakness) log.warn(`AUTH_ADMIN_PASSWORD is weak: ${installation.weakness}`)
 
-    const keyring = createKeyring(registry.signingKeys)
+    await registry.signingKeys.raiseTtl(settings.tokenTtl)
+    const keyring = createKeyring(registry.signingKeys, now)
     // Better no start than one that lets nobody in.
     await keyring.signer().catch(cause => {
       if (isUnreachable(cause)) throw cause
       throw new Error('AUTH_MASTER_KEY is not the key that this database was set up with.', { cause })
     })
-    const { issuer, audience, tokenTtl: ttl } = settings
-    const tokens = createTokens({ keyring, issuer, audience, ttl })
-    const deps: UsersDeps = {
-      ...registry,
-      callers: createCallers(tokens, registry.users),
-      tokens,
-      keyring,
-      hashing,
-      passwords,
-      policy: createPasswordPolicy({ minLength: settings.passwordMinLength, denylistFile: settings.passwordDenylist }),
-      chooseLocale: acceptLanguage => chooseLocale(acceptLanguage, settings.mailLocale),
-    }
-    const users = createUsersService(deps)
+    const { issuer, audience, tokenTtl: ttl, limitFactor: factor } = settings
     const calls = createCalls({
-      users,
-      forgotPasswords: createForgotPasswordsService(deps),
+      ...createImplementations({
+        ...registry,
+        ...createAccess(registry, { keyring, issuer, audience, ttl, pool, factor, now }),
+        pool,
+        passwords,
+        renewals: createRenewals({ passwords, users: registry.users, log }),
+        policy: createPasswordPolicy({
+          minLength: settings.passwordMinLength,
+          denylistFile: settings.passwordDenylist,
+        }),
+        chooseLocale: acceptLanguage => chooseLocale(acceptLanguage, settings.mailLocale),
+        keyring,
+        timeZone: settings.timeZone,
+        factor,
+        now,
+      }),
       log,
       observe: metrics.observe,
     })
 
-    const post = startMail(registry, settings, log)
-    undo.push(() => post.close())
+    const sender = startMail(registry, settings, log, now)
+    undo.push(() => sender.close())
     const maintenance = startMaintenance(registry, settings, log)
     undo.push(async () => maintenance.stop())
 
@@ -127,6 +150,76 @@ export async function startService(settings: Settings, log: Log, at?: Promise<Lo
     throw error
   }
 }
+
+/** Who may do what: callers, tokens, limits, sign-ins. */
+function createAccess(
+  { users, attempts, buckets, subjects, audit }: Registry,
+  options: {
+    keyring: Keyring
+    issuer: string
+    audience: string
+    ttl: number
+    pool: Pool
+    factor: number
+    now: () => number
+  },
+) {
+  const { pool, factor, ...issuing } = options
+  const tokens = createTokens(issuing)
+  const admission = createAdmission({ buckets, attempts, subjects, factor, now: issuing.now })
+  return {
+    tokens,
+    callers: createCallers(tokens, users),
+    admission,
+    signIns: createSignIns({ attempts, subjects, admission, audit, pool, factor }),
+  }
+}
+
+/** One function for each RPC. */
+function createImplementations(
+  deps: Omit<AllDeps, 'tellOwner' | 'quotas'> & Pick<Registry, 'emailQuotas'>,
+): Implementations {
+  const all: AllDeps = {
+    ...deps,
+    tellOwner: createTellOwner(deps.emails, deps.chooseLocale),
+    quotas: createQuotas(deps.emailQuotas, deps.subjects, deps.factor),
+  }
+  return {
+    users: {
+      signUp: signUp(all),
+      activate: activate(all),
+      login: login(all),
+      getMe: getMe(all),
+      refresh: refresh(all),
+      getUser: getUser(all),
+      sendAdminKeyByEmailPartner: sendAdminKeyByEmailPartner(all),
+      existsByUsername: existsByUsername(all),
+      existsByNickname: existsByNickname(all),
+      verifyToken: verifyToken(all),
+      getKeys: getKeys(all),
+    },
+    forgotPasswords: {
+      findAllForgotPasswordQuestions: findAllForgotPasswordQuestions(all),
+      loginByUsernameAndAnswers: loginByUsernameAndAnswers(all),
+      loginByUsernameAndKey: loginByUsernameAndKey(all),
+      passwordUpdateByUsername: passwordUpdateByUsername(all),
+      saveForgotPasswordQuestionsUsersAnswers: saveForgotPasswordQuestionsUsersAnswers(all),
+      sendKeyByEmail: sendKeyByEmail(all),
+    },
+  }
+}
+
+/** What the RPCs are made of: each takes what it names of it. */
+type AllDeps = Parameters<typeof signUp>[0] &
+  Parameters<typeof activate>[0] &
+  Parameters<typeof login>[0] &
+  Parameters<typeof getMe>[0] &
+  Parameters<typeof sendAdminKeyByEmailPartner>[0] &
+  Parameters<typeof getKeys>[0] &
+  Parameters<typeof loginByUsernameAndAnswers>[0] &
+  Parameters<typeof loginByUsernameAndKey>[0] &
+  Parameters<typeof passwordUpdateByUsername>[0] &
+  Parameters<typeof sendKeyByEmail>[0]
 
 /** TLS where certificates are set; callers must present one where the authority for theirs is set. */
 function credentialsOf({ tlsCert, tlsKey, tlsCa }: Settings): ServerCredentials {

@@ -1,6 +1,6 @@
 /**
  * The settings: what the environment says, checked and frozen. Reads nothing but the environment and the files that
- * `NAME_FILE` names; what an embedded database needs besides is made by models/embedded.ts.
+ * `NAME_FILE` names; what an embedded database needs besides is made by embedded/secrets.ts.
  */
 import { readFileSync } from 'node:fs'
 import { isIP, isIPv4 } from 'node:net'
@@ -67,7 +67,7 @@ const table = {
   bcryptCost: setting('AUTH_BCRYPT_COST', integer(4, 16), '12'),
   /** Shortest password accepted, in characters. */
   passwordMinLength: setting('AUTH_PASSWORD_MIN_LENGTH', integer(1, 256), '8'),
-  /** Path of a file of passwords to refuse, one a line, in place of the built-in list. */
+  /** Path of a file of passwords to refuse, one a line, instead of the built-in list. */
   passwordDenylist: optional('AUTH_PASSWORD_DENYLIST', text),
   /** How long a token is good, in seconds. */
   tokenTtl: setting('AUTH_TOKEN_TTL', duration, '1h'),
@@ -83,6 +83,8 @@ const table = {
   recoveryEmail: setting('AUTH_RECOVERY_EMAIL', oneOf('registered', 'any'), 'registered'),
   /** Language of e-mails to users who ask for none. */
   mailLocale: setting('AUTH_MAIL_LOCALE', oneOf('pt-BR', 'en'), 'pt-BR'),
+  /** Time zone (IANA name) whose day a date-time of birth means, and in which nobody is born tomorrow. */
+  timeZone: setting('AUTH_TIME_ZONE', timeZone, 'America/Sao_Paulo'),
   /** Revision of the interface that the base path serves. */
   defaultRevision: setting('AUTH_DEFAULT_REVISION', oneOf('1.0.0', '1.0.2'), '1.0.2'),
   /**
@@ -94,6 +96,8 @@ const table = {
   tlsCa: optional('AUTH_TLS_CA', pem('CERTIFICATE')),
   /** Names in certificates (common name or DNS name) of gateways: they may tell the address of the client they serve. */
   gatewayNames: setting('AUTH_GATEWAY_NAMES', list(text), 'auth-gateway'),
+  /** Multiplies the limits on attempts, requests and e-mails. */
+  limitFactor: setting('AUTH_LIMIT_FACTOR', factor, '1'),
   /** Least severe level that is logged. */
   logLevel: setting('AUTH_LOG_LEVEL', oneOf('trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'), 'info'),
 }
@@ -172,7 +176,7 @@ function unknownNames(env: Readonly<Record<string, string | undefined>>): string
     })
 }
 
-/** Levenshtein distance: how many letters to put in, take out or change. */
+/** Levenshtein distance: how many characters to put in, take out or change. */
 function distance(a: string, b: string): number {
   let row = Array.from({ length: b.length + 1 }, (_, i) => i)
   for (let i = 1; i <= a.length; i++) {
@@ -274,12 +278,29 @@ function integer(least: number, most: number) {
   }
 }
 
+function factor(value: string): number {
+  if (!/^\d{1,6}(\.\d{1,3})?$/.test(value) || !(Number(value) > 0))
+    throw new Fault('expected a number above 0, such as 2')
+  return Number(value)
+}
+
 function duration(value: string): number {
   const { digits, unit = 's' } = /^(?<digits>\d{1,9})(?<unit>[smhd])?$/.exec(value)?.groups ?? {}
   const seconds = Number(digits) * { s: 1, m: 60, h: 3600, d: 86400 }[unit]!
   if (!(seconds >= 1 && seconds <= 30 * 86400))
     throw new Fault('expected a time from 1s to 30d, such as 1h, 15m, 3600s or 3600 (seconds)')
   return seconds
+}
+
+function timeZone(value: string): string {
+  try {
+    // Newer versions of Node.js take offsets too; they have no past changes, such as summer times.
+    if (!/^[A-Za-z]/.test(value)) throw new RangeError()
+    new Intl.DateTimeFormat('en', { timeZone: value })
+  } catch {
+    throw new Fault('expected the name of a time zone, such as America/Sao_Paulo')
+  }
+  return value
 }
 
 function list<T>(read: (item: string) => T) {

@@ -4,11 +4,13 @@ import { dirname, join, normalize } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import test from 'ava'
 import { statuses } from '../gateway/problem.js'
-import { routes } from '../gateway/routes.js'
+import { refusalsOf, revisions, routes } from '../gateway/routes.js'
 import { ForgotPasswords } from '../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Reason } from '../proto/gen/auth/v1/reason_pb.js'
 import { Users } from '../proto/gen/auth/v1/users_pb.js'
+import { isReservedUsername } from '../server/names.js'
 import { Refusal } from '../server/refusal.js'
+import { statusesOf } from './_helpers/problem.js'
 
 const root = fileURLToPath(new URL('../..', import.meta.url))
 
@@ -42,19 +44,29 @@ const isPackage = (target: string, ...names: string[]) =>
 
 test('imports are found', t => {
   t.true(imports.size > 40)
-  t.true(imports.get('server/users/users.ts')?.includes('server/refusal.ts'))
+  t.true(imports.get('server/users/login.ts')?.includes('server/refusal.ts'))
   t.true(imports.get('server/calls/grpc.ts')?.includes('@grpc/grpc-js'))
 })
 
-test('the gateway imports nothing of the server but client addresses, and in main.ts its settings', t => {
+test('the gateway imports nothing of the server but client addresses, and in main.ts settings and log', t => {
   const wrong = breaches(
     (file, target) =>
       file.startsWith('gateway/') &&
       /^(server|cli)\//.test(target) &&
       target !== 'server/clientaddress.ts' &&
-      !(file === 'gateway/main.ts' && target === 'server/settings.ts'),
+      !(file === 'gateway/main.ts' && ['server/settings.ts', 'server/log.ts'].includes(target)),
   )
   t.deepEqual(wrong, [])
+})
+
+test('client addresses import nothing of ours, and nobody else reads or compares addresses', async t => {
+  t.deepEqual(imports.get('server/clientaddress.ts'), ['node:net', 'lru-cache'])
+  const others: string[] = []
+  for (const file of imports.keys()) {
+    const text = await readFile(join(root, file), 'utf8')
+    if (file !== 'server/clientaddress.ts' && /\b(BlockList|SocketAddress)\b/.test(text)) others.push(file)
+  }
+  t.deepEqual(others, [])
 })
 
 test('of the server only its wiring imports the gateway', t => {
@@ -64,14 +76,14 @@ test('of the server only its wiring imports the gateway', t => {
   t.deepEqual(wrong, [])
 })
 
-test('only models know Sequelize and pg', t => {
+test('only models, the database and the embedded PostgreSQL know Sequelize and pg', t => {
   const wrong = breaches(
     (file, target) => isPackage(target, 'sequelize', 'pg') && !/^server\/(models|database|embedded)\//.test(file),
   )
   t.deepEqual(wrong, [])
 })
 
-test('only the gRPC door, the wiring and the way to remote services import grpc-js', t => {
+test('only the gRPC server, the wiring and the way to remote services import grpc-js', t => {
   const allowed = ['server/calls/grpc.ts', 'server/service.ts', 'gateway/remote.ts']
   const wrong = breaches(
     (file, target) =>
@@ -80,28 +92,71 @@ test('only the gRPC door, the wiring and the way to remote services import grpc-
   t.deepEqual(wrong, [])
 })
 
-test('the command line imports no RPC and no door', t => {
-  const doors = [
-    'users',
-    'forgotpasswords',
-    'calls',
-    'call',
-    'caller',
-    'grpc',
-    'inprocess',
-    'signin',
-    'service',
-    'tokens',
-  ]
+/**
+ * The floors of the server, from the bottom. A file imports from its own place and from floors below; what stands on one
+ * floor in several rooms is apart. `embedded` stands beside `database`, which loads it where no DATABASE_URL is set.
+ */
+const floors: readonly (readonly RegExp[])[] = [
+  [/^proto\//],
+  [
+    /^server\/(call|clientaddress|log|lookalikes|lookalikes-table|masterkey|names|refusal|required|roles|settings|sizes|telephone)\.ts$/,
+  ],
+  [/^server\/embedded\//],
+  [/^server\/database\//],
+  [/^server\/models\//],
+  [/^server\/passwords\//],
+  [/^server\/access\//],
+  [/^server\/outbox\//],
+  [/^server\/users\//, /^server\/forgotpasswords\//],
+  [/^server\/calls\//],
+  [/^server\/installation\.ts$/, /^server\/maintenance\.ts$/, /^server\/metrics\.ts$/],
+  [/^server\/service\.ts$/],
+  [/^server\/main\.ts$/],
+]
+
+/** Floor and room of a file. */
+function placeOf(file: string): { floor: number; room: number } | undefined {
+  const floor = floors.findIndex(rooms => rooms.some(room => room.test(file)))
+  return floor < 0 ? undefined : { floor, room: floors[floor]!.findIndex(room => room.test(file)) }
+}
+
+test('every file of the server stands on a floor, and no import leads up or to a neighbour', t => {
+  const homeless = [...imports.keys()].filter(file => file.startsWith('server/') && !placeOf(file))
+  t.deepEqual(homeless, [])
+  const wrong = breaches((file, target) => {
+    if (!file.startsWith('server/') || !/^(server|proto)\//.test(target)) return false
+    const [from, to] = [placeOf(file)!, placeOf(target)!]
+    return to.floor > from.floor || (to.floor === from.floor && to.room !== from.room)
+  })
+  t.deepEqual(wrong, [])
+})
+
+test('no import leads back to where it came from', t => {
+  const done = new Set<string>()
+  const circles: string[] = []
+  const visit = (file: string, way: readonly string[]) => {
+    if (way.includes(file)) circles.push([...way.slice(way.indexOf(file)), file].join(' -> '))
+    else if (!done.has(file)) {
+      for (const target of imports.get(file) ?? []) visit(target, [...way, file])
+      done.add(file)
+    }
+  }
+  for (const file of imports.keys()) visit(file, [])
+  t.deepEqual(circles, [])
+})
+
+test('the command line imports no RPC and no endpoint', t => {
   const wrong = breaches(
     (file, target) =>
       file.startsWith('cli/') &&
-      (doors.some(name => target === `server/${name}.ts`) ||
-        target.startsWith('gateway/') ||
+      (/^(server\/(calls|forgotpasswords|service)|gateway)/.test(target) ||
+        /^server\/(access|users)\//.test(target) !== leaves.has(target) ||
         isPackage(target, '@grpc/grpc-js')),
   )
   t.deepEqual(wrong, [])
 })
+/** What the command line may know of access and users: how many failures lock, and how a record looks. */
+const leaves = new Set(['server/access/admission.ts', 'server/access/lockout.ts', 'server/users/userrecord.ts'])
 
 test('nothing imports a main.ts', t => {
   t.deepEqual(
@@ -110,10 +165,11 @@ test('nothing imports a main.ts', t => {
   )
 })
 
-test('settings, names and the generated code import nothing of ours', t => {
-  for (const file of ['server/settings.ts', 'server/names.ts']) {
+test('settings, small rules and the generated code import nothing of ours but each other', t => {
+  const rules = ['names', 'telephone', 'sizes', 'lookalikes', 'lookalikes-table'].map(name => `server/${name}.ts`)
+  for (const file of ['server/settings.ts', ...rules]) {
     t.deepEqual(
-      imports.get(file)?.filter(target => /^(server|gateway|cli|proto)\//.test(target)),
+      imports.get(file)?.filter(target => /^(server|gateway|cli|proto)\//.test(target) && !rules.includes(target)),
       [],
     )
   }
@@ -123,24 +179,54 @@ test('settings, names and the generated code import nothing of ours', t => {
   )
 })
 
-test('models import no RPC, no caller and no token', t => {
-  const wrong = breaches(
-    (file, target) =>
-      file.startsWith('server/models/') &&
-      /^server\/(users|forgotpasswords|caller|tokens|calls?|grpc|service)\.ts$/.test(target),
-  )
-  t.deepEqual(wrong, [])
+test('each room says at its head what it owns', async t => {
+  const heads: Record<string, string> = {
+    access: 'signin.ts',
+    calls: 'dispatch.ts',
+    database: 'connection.ts',
+    embedded: 'start.ts',
+    forgotpasswords: 'answers.ts',
+    models: 'definemodels.ts',
+    outbox: 'compose.ts',
+    passwords: 'hash.ts',
+    users: 'login.ts',
+  }
+  const rooms = (await readdir(join(root, 'server'), { withFileTypes: true })).filter(each => each.isDirectory())
+  t.deepEqual(rooms.map(({ name }) => name).sort(), Object.keys(heads))
+  for (const [room, file] of Object.entries(heads)) {
+    const [head = ''] = (await readFile(join(root, 'server', room, file), 'utf8')).split('\nimport ')
+    t.regex(head, /^\/[/*].*(\n[ /*].*){2,}/, room)
+    t.regex(head, /\bowns?\b/, room)
+  }
 })
 
-test('every RPC has a row in the table of routes, but for those that are met otherwise', t => {
-  const withoutRow = new Set(['auth.v1.Users.VerifyToken', 'auth.v1.Users.GetKeys'])
+test('every RPC has a row in the table of routes, but for the one that is gRPC only', t => {
   const rpcs = [...Users.methods, ...ForgotPasswords.methods].map(({ parent, name }) => `${parent.typeName}.${name}`)
-  const routed = new Set(routes.map(({ rpc }) => `${rpc.parent.typeName}.${rpc.name}`))
-  t.is(routed.size, routes.length)
+  const routed = routes.flatMap(({ rpc, text }) => (rpc && !text ? [`${rpc.parent.typeName}.${rpc.name}`] : []))
+  t.is(new Set(routed).size, routed.length)
   t.deepEqual(
-    rpcs.filter(name => !routed.has(name)),
-    [...withoutRow],
+    rpcs.filter(name => !routed.includes(name)),
+    ['auth.v1.Users.VerifyToken'],
   )
+})
+
+test('every word of a path under /users is a reserved username, in any spelling, and other words are not', t => {
+  const words = routes.flatMap(({ path }) => /^\/users\/([^/]+)$/.exec(path)?.[1] ?? [])
+  t.true(words.length > 5)
+  for (const word of [...words, ...revisions, '.', '..']) {
+    for (const spelling of [word, word.toUpperCase(), ` ${word} `]) t.true(isReservedUsername(spelling), spelling)
+  }
+  for (const name of ['users', 'forgotpasswords', 'healthz', 'admin', 'meu', '(11)98765-4321']) {
+    t.false(isReservedUsername(name), name)
+  }
+})
+
+test('a row lists each of its own refusals once, and none that it shares with others', t => {
+  for (const route of routes) {
+    const all = refusalsOf(route)
+    t.is(new Set(all).size, all.length, route.path)
+    t.true(statusesOf(route).size > 1)
+  }
 })
 
 test('every reason has the HTTP status that its comment says', async t => {

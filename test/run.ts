@@ -1,6 +1,6 @@
 /**
  * Runs the tests against a PostgreSQL of their own and ends with a line `N passed, N failed`. Arguments go to AVA:
- * files (of dist) and options. `--long` in their place runs the long tests, `*.long.test.ts`.
+ * files (of dist) and options. `--long` instead runs the long tests, `*.long.test.ts`.
  */
 import { spawn } from 'node:child_process'
 import { mkdtemp, readdir, rm } from 'node:fs/promises'

@@ -24,7 +24,7 @@ export interface Callers {
 }
 
 /** Finds callers among users by their tokens. */
-export function createCallers(tokens: Tokens, users: Pick<Users, 'byId' | 'both'>): Callers {
+export function createCallers(tokens: Tokens, users: Pick<Users, 'asCaller' | 'asCallerWith'>): Callers {
   const claimsOf = (call: Call) => {
     const [, token] = /^Bearer +([^\s]+)\s*$/i.exec(call.authorization ?? '') ?? []
     if (!token) {
@@ -36,11 +36,11 @@ export function createCallers(tokens: Tokens, users: Pick<Users, 'byId' | 'both'
   return {
     async identify(call) {
       const claims = await claimsOf(call)
-      return admit(claims, await users.byId(Number(claims.sub))) ?? refuse(Reason.INVALID_TOKEN)
+      return admit(claims, await users.asCaller(Number(claims.sub), claims.kid)) ?? refuse(Reason.INVALID_TOKEN)
     },
     async identifyWith(call, usernameKey) {
       const claims = await claimsOf(call)
-      const { caller, target } = await users.both(Number(claims.sub), usernameKey)
+      const { caller, target } = await users.asCallerWith(Number(claims.sub), claims.kid, usernameKey)
       return { caller: admit(claims, caller) ?? refuse(Reason.INVALID_TOKEN), target }
     },
     async introspect(token) {
@@ -48,7 +48,7 @@ export function createCallers(tokens: Tokens, users: Pick<Users, 'byId' | 'both'
         if (error?.reason === Reason.INVALID_TOKEN) return undefined
         throw error
       })
-      const caller = claims && admit(claims, await users.byId(Number(claims.sub)))
+      const caller = claims && admit(claims, await users.asCaller(Number(claims.sub), claims.kid))
       return caller && { caller, claims }
     },
   }

@@ -5,24 +5,28 @@ import type { SigningKey, SigningKeys } from '../models/signingkey.js'
 /** Milliseconds after which the keys are read again. Less than the lead with which keys are published. */
 const refreshAfter = 60_000
 
-/** Least milliseconds between two readings that unknown key ids provoke. */
+/** Least milliseconds between two readings that unknown key ids and long lifetimes provoke. */
 const provokedAtMost = 5_000
 
 /** The signing keys as this process holds them. */
 export interface Keyring {
-  /** The key that signs now. */
+  /** The key that signs now: the database is asked each time, so that a key dropped there signs nothing more. */
   signer(): Promise<SigningKey>
-  /** The key that verifies tokens with this key id, if there is one. */
-  find(kid: string): Promise<SigningKey | undefined>
+  /**
+   * The key that verifies tokens with this key id, if there is one. Its `tokenTtl` may have risen since it was read:
+   * for tokens that last longer, in seconds, it is read again.
+   */
+  find(kid: string, lifetime: number): Promise<SigningKey | undefined>
   /** The keys that may verify a token, for publication (RFC 7517). */
   published(): Promise<MessageInitShape<typeof KeySchema>[]>
 }
 
 /** Holds the keys of the database, reading them again each minute and when an unknown key id turns up. */
-export function createKeyring(keys: Pick<SigningKeys, 'all'>, now: () => number = Date.now): Keyring {
+export function createKeyring(keys: Pick<SigningKeys, 'all' | 'signer'>, now: () => number = Date.now): Keyring {
   let held: SigningKey[] = []
   let readAt = Number.NEGATIVE_INFINITY
   let reading: Promise<void> | undefined
+  let provokedAt = Number.NEGATIVE_INFINITY
 
   function read(): Promise<void> {
     reading ??= keys
@@ -50,13 +54,17 @@ export function createKeyring(keys: Pick<SigningKeys, 'all'>, now: () => number 
 
   return {
     async signer() {
-      const key = (await fresh()).find(each => each.signsAt.getTime() <= now())
+      const kid = await keys.signer()
+      const known = held.find(each => each.kid === kid)
+      if (!known) await read()
+      const key = known ?? held.find(each => each.kid === kid)
       if (!key) throw new Error('No key signs now: run `auth-admin install`.')
       return key
     },
-    async find(kid) {
+    async find(kid, lifetime) {
       const known = (await fresh()).find(key => key.kid === kid)
-      if (known || now() - readAt < provokedAtMost) return known
+      if ((known && lifetime <= known.tokenTtl) || now() - provokedAt < provokedAtMost) return known
+      provokedAt = now()
       await read()
       return held.find(key => key.kid === kid)
     },

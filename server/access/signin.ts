@@ -1,66 +1,168 @@
+// Signing in: an attempt is admitted, counted as under way, and ends as a success, a failure, or as if it had never been.
+//
+// This room owns who calls and what they may: limits of client addresses (admission.ts) and accounts (lockout.ts),
+// tokens and their keys (tokens.ts, keyring.ts), callers (caller.ts) and their permissions (permissions.ts). How counts
+// and keys are stored is models/', how hashes are computed passwords/'. The RPCs use it, and nobody below them.
+import { LRUCache } from 'lru-cache'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Call } from '../call.js'
+import { network } from '../clientaddress.js'
+import type { Transaction } from '../database/connection.js'
+import type { Account, Attempts, Begun, Subjects } from '../models/attempt.js'
 import type { Audit, AuditEvent } from '../models/audit.js'
-import type { Account, SignInAttempt, SignIns } from '../models/signin.js'
-import type { Place } from '../passwords/pool.js'
+import type { Pool, Waiter } from '../passwords/pool.js'
 import { Refusal, refuse } from '../refusal.js'
+import { type Admission, limitsOf, tooManyAttempts } from './admission.js'
 import { traces } from './caller.js'
+import { failuresThatLock, knownAddressDays, lockout, underWaySeconds } from './lockout.js'
 
 /** The ways to sign in, as events name them. */
 export type SignInAction = 'session.login' | 'session.login-by-answers' | 'session.login-by-key'
 
-/** An account that a try is about, and how to end the try. */
-export interface CountedAttempt extends SignInAttempt {
-  /** Records the try as failed and refuses it. */
+/** An attempt under way. Leaving its scope before it succeeded or failed takes it back: it was never made. */
+export interface Attempt extends AsyncDisposable {
+  /** Whom it is about; undefined when nobody has the name. */
+  readonly account: Account | undefined
+  /** Whether the account knows the address. */
+  readonly known: boolean
+  /** Its place among those who want something hashed. */
+  readonly waiter: Waiter
+  /** Ends it: forgets the failures, remembers the address as known, records the event. */
+  succeed(t?: Transaction): Promise<void>
+  /** Ends it: counts a failure against account and client address, records it, and refuses. */
   fail(reason: Reason): Promise<never>
-  /** The event of its success. */
-  success(account: Account): AuditEvent
 }
 
-/**
- * Counts a try before anything is compared, and runs `work` on it. Refuses with TOO_MANY_ATTEMPTS once the account or
- * the client address has failed too often. A try that the service itself refused for lack of time isn't counted.
- */
-export async function attemptSignIn<T>(
-  deps: { signIns: SignIns; audit: Audit },
-  action: SignInAction,
-  usernameKey: string,
-  call: Call,
-  work: (attempt: CountedAttempt) => Promise<T>,
-): Promise<T> {
-  const attempt = await deps.signIns.begin(usernameKey, call.address)
-  const event = (outcome: 'ok' | 'refused', reason?: Reason): AuditEvent => ({
-    ...traces(call, outcome === 'ok' ? attempt.account : undefined),
-    action,
-    outcome,
-    ...(reason === undefined ? {} : { reason: Reason[reason] }),
-    ...(attempt.account && { subject_id: attempt.account.id }),
-  })
-  if (attempt.wait !== undefined) {
-    if (attempt.reached) await deps.audit.append(event('refused', Reason.TOO_MANY_ATTEMPTS))
-    refuse(Reason.TOO_MANY_ATTEMPTS, { retryAfter: attempt.wait })
+/** Begins attempts to sign in. */
+export interface SignIns {
+  /**
+   * Counts an attempt as under way before anything is compared. Refuses with TOO_MANY_ATTEMPTS once the client address
+   * or the account has failed too often, or has as many attempts under way as it has failures left; with OVERLOADED
+   * when `hashes` wouldn't be compared in time. Who is refused is counted against nobody.
+   */
+  begin(action: SignInAction, usernameKey: string, call: Call, hashes: number): Promise<Attempt>
+}
+
+/** Milliseconds for which a lock that the database told of is believed, so that hammering at it costs no statements. */
+const lockBelieved = 100
+
+export function createSignIns(deps: {
+  attempts: Attempts
+  subjects: Subjects
+  admission: Admission
+  audit: Audit
+  pool: Pick<Pool, 'check'>
+  /** Multiplies the limits. */
+  factor: number
+}): SignIns {
+  const { attempts, subjects, admission, audit, pool, factor } = deps
+  const most = failuresThatLock(factor)
+  const bucket = limitsOf(factor).failures
+  /** Seconds to wait, by account and address. */
+  const locks = new LRUCache<string, number>({ max: 10_000, ttl: lockBelieved })
+
+  /** Refuses who is held up or comes too late, unless the account knows the address: those go on under their own counts. */
+  async function admit(waiter: Waiter, call: Call, hashes: number): Promise<void> {
+    const held = await admission.heldUp(call.address)
+    const busy = held === undefined && hashes > 0 ? refusalOf(() => pool.check(waiter, hashes)) : undefined
+    const refusal = held === undefined ? busy : tooManyAttempts(held)
+    if (refusal && !(await admission.knows(call.address, waiter.account))) throw refusal
   }
-  try {
-    return await work({
-      ...attempt,
-      async fail(reason) {
-        await deps.audit.append(event('refused', reason))
-        refuse(reason)
+
+  function count(usernameKey: string, { address }: Call): Promise<Begun> {
+    return attempts.begin({
+      usernameKey,
+      subjects: {
+        account: subjects.account(usernameKey),
+        known: subjects.known(usernameKey, address),
+        address: subjects.address('failures', address),
       },
-      success: () => event('ok'),
+      knownAddress: subjects.knownAddress(address),
+      knownDays: knownAddressDays,
+      most,
+      underWaySeconds,
+      bucket,
     })
-  } catch (error) {
-    const reason = error instanceof Refusal ? error.reason : undefined
-    if (reason === Reason.OVERLOADED || reason === Reason.DEADLINE_EXCEEDED) await deps.signIns.undo(attempt)
-    throw error
+  }
+
+  return {
+    async begin(action, usernameKey, call, hashes) {
+      const { address, deadline, signal } = call
+      const waiter = { known: false, address: network(address), account: usernameKey, deadline, signal }
+      const lock = `${usernameKey}\0${waiter.address}`
+      const locked = locks.get(lock)
+      if (locked !== undefined) throw tooManyAttempts(locked)
+      await admit(waiter, call, hashes)
+
+      const leave = admission.begin(address)
+      let open = true
+      const begun = await count(usernameKey, call).catch(error => {
+        leave()
+        throw error
+      })
+      admission.learn(address, begun.addressLevel)
+      if (!begun.begun) {
+        leave()
+        throw refusalOfBegun(begun)
+      }
+
+      const { account, known } = begun
+      const subject = known ? subjects.known(usernameKey, address) : subjects.account(usernameKey)
+      const event = (outcome: 'ok' | 'refused', reason?: Reason): AuditEvent => ({
+        ...traces(call, outcome === 'ok' ? account : undefined),
+        action,
+        outcome,
+        ...(reason === undefined ? {} : { reason: Reason[reason] }),
+        ...(account && { subject_id: account.id }),
+      })
+      function end() {
+        open = false
+        leave()
+      }
+      return {
+        account,
+        known,
+        waiter: { ...waiter, known: known && account?.active === true && !account.suspended },
+        async succeed(t) {
+          await attempts.succeed(subject, subjects.knownAddress(address), account!.id, event('ok'), t)
+          end()
+        },
+        async fail(reason) {
+          // At once: whoever returns this promise leaves the scope before it settles.
+          end()
+          const failures = await attempts.fail(subject, lockout.seconds, event('refused', reason))
+          const addressHeldUp = await admission.addFailure(address)
+          // A lock is recorded once, not each refusal that follows.
+          if (failures === most || addressHeldUp) await audit.append(event('refused', Reason.TOO_MANY_ATTEMPTS))
+          return refuse(reason)
+        },
+        async [Symbol.asyncDispose]() {
+          if (!open) return
+          end()
+          // What can’t be taken back lapses by itself.
+          await attempts.undo(subject).catch(() => {})
+        },
+      }
+
+      function refusalOfBegun({ known, addressLevel, failed, seconds }: Begun): Refusal {
+        if (!known && addressLevel + 1 > bucket.capacity) {
+          return tooManyAttempts((addressLevel + 1 - bucket.capacity) / bucket.perSecond)
+        }
+        // Only those under way stand in the way: they are decided soon.
+        if (failed < most) return tooManyAttempts(1)
+        locks.set(lock, seconds)
+        return tooManyAttempts(seconds)
+      }
+    },
   }
 }
 
-/** Runs `work` with a place in the hashing queue, taken before anything else is spent on the call. */
-export async function withPlace<T>(place: Place, work: (place: Place) => Promise<T>): Promise<T> {
+function refusalOf(work: () => void): Refusal | undefined {
   try {
-    return await work(place)
-  } finally {
-    place.release()
+    work()
+    return undefined
+  } catch (error) {
+    if (error instanceof Refusal) return error
+    throw error
   }
 }

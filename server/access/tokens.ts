@@ -1,8 +1,9 @@
-import { randomUUID } from 'node:crypto'
+import { type KeyObject, randomUUID } from 'node:crypto'
 import jwt from 'jsonwebtoken'
 import { LRUCache } from 'lru-cache'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { refuse } from '../refusal.js'
+import { tooLong } from '../sizes.js'
 import type { Keyring } from './keyring.js'
 
 /** How somebody signed in (RFC 8176): password, answers to questions, mailed key. */
@@ -31,6 +32,11 @@ export interface Claims {
   readonly ver: number
 }
 
+/** What a token says, and the id of the key that it was signed with. */
+export interface Verified extends Claims {
+  readonly kid: string
+}
+
 /** Whom a token is for. */
 export interface Holder {
   readonly id: number
@@ -50,10 +56,16 @@ export interface Session {
 
 /** Issues and verifies tokens. */
 export interface Tokens {
-  /** A token for the holder, signed ES256. Refuses with INVALID_TOKEN when the session is over. */
-  issue(holder: Holder, session: Session): Promise<string>
-  /** The claims of a genuine token within its time; refuses any other with INVALID_TOKEN. Knows no revocation. */
-  verify(token: string): Promise<Claims>
+  /**
+   * A token for the holder, signed ES256: of a session, or of one that starts now with a way to sign in. Refuses with
+   * INVALID_TOKEN when the session is over.
+   */
+  issue(holder: Holder, session: Session | Method): Promise<string>
+  /**
+   * The claims of a genuine token within its time, and the key that signed it; refuses any other with INVALID_TOKEN.
+   * Knows no revocation, neither of the token nor of a key that it has seen before: the caller's statement asks those.
+   */
+  verify(token: string): Promise<Verified>
 }
 
 /** Verified tokens that are remembered, so that a signature is verified once in its life. */
@@ -61,9 +73,6 @@ const remembered = 20_000
 
 /** Seconds by which the clocks of replicas may differ. */
 const clockSkew = 60
-
-/** Longest token that is looked at, in characters. */
-const longest = 4096
 
 /** Issues and verifies tokens by RFC 9068, with what RFC 8725 asks: algorithm, type, issuer, audience and key pinned. */
 export function createTokens(deps: {
@@ -75,31 +84,42 @@ export function createTokens(deps: {
   now?: () => number
 }): Tokens {
   const { keyring, issuer, audience, ttl, now = Date.now } = deps
-  const verified = new LRUCache<string, Claims>({ max: remembered })
+  const verified = new LRUCache<string, Verified>({ max: remembered })
   const seconds = () => Math.floor(now() / 1000)
 
-  async function check(token: string): Promise<Claims> {
-    const decoded = token.length <= longest ? jwt.decode(token, { complete: true }) : null
+  async function check(token: string): Promise<Verified> {
+    const decoded = tooLong(token, 'token') ? null : jwt.decode(token, { complete: true })
     const header = decoded?.header as Record<string, unknown> | undefined
     const type = typeof header?.typ === 'string' ? header.typ.toLowerCase() : ''
     const typed = type === 'at+jwt' || type === 'application/at+jwt'
     // Extensions that we don't know must not be passed over (RFC 7515, 4.1.11).
     if (typeof header?.kid !== 'string' || !typed || header.crit !== undefined) refuse(Reason.INVALID_TOKEN)
-    const key = await keyring.find(header.kid)
+    const { iat, exp } = (decoded?.payload ?? {}) as jwt.JwtPayload
+    const key = await keyring.find(header.kid, Number(exp) - Number(iat))
     if (!key) refuse(Reason.INVALID_TOKEN)
+    const claims = verifySignature(token, key.publicKey)
+    if (!claims || !isComplete(claims) || !isInOrder(claims, key.tokenTtl)) refuse(Reason.INVALID_TOKEN)
+    return { ...claims, kid: header.kid }
+  }
+
+  function verifySignature(token: string, publicKey: KeyObject): Claims | undefined {
     try {
       const options = { algorithms: ['ES256' as const], issuer, audience, clockTimestamp: seconds() }
-      const claims = jwt.verify(token, key.publicKey, options) as unknown as Claims
-      const early = claims.iat > seconds() + clockSkew
-      return isComplete(claims) && !early ? claims : refuse(Reason.INVALID_TOKEN)
+      return jwt.verify(token, publicKey, options) as unknown as Claims
     } catch {
-      refuse(Reason.INVALID_TOKEN)
+      return undefined
     }
   }
 
+  /** Whether the times make sense: a token that we issued began in a session, and lasts no longer than its key allows. */
+  function isInOrder({ auth_time, iat, exp }: Claims, longest: number): boolean {
+    return auth_time <= iat && iat <= seconds() + clockSkew && exp - iat <= longest
+  }
+
   return {
-    async issue(holder, { method, startedAt }) {
+    async issue(holder, session) {
       const iat = seconds()
+      const { method, startedAt } = typeof session === 'string' ? { method: session, startedAt: iat } : session
       const exp = Math.min(iat + ttl, startedAt + sessionLength[method])
       if (exp <= iat) refuse(Reason.INVALID_TOKEN, { text: 'The session is over. Log in again.' })
       const { kid, privateKey } = await keyring.signer()

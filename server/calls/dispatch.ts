@@ -1,3 +1,8 @@
+// What every call has in common, whichever endpoint it came through: deadline, translation of faults, log and metrics.
+//
+// This room owns how a call gets in and out: over gRPC (grpc.ts), from a gateway in the same process (inprocess.ts), and
+// what a refusal tells machines (errordetails.ts). What an RPC does is users/' and forgotpasswords/'; service.ts hands
+// their functions over. Only the program's wiring uses it.
 import { create, type DescMethodUnary, type DescService, type Message } from '@bufbuild/protobuf'
 import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
@@ -10,7 +15,7 @@ import { Refusal } from '../refusal.js'
 /** What the service reports of each call, for metrics. */
 export type Observe = (method: DescMethodUnary, reason: Reason | undefined, seconds: number) => void
 
-/** All RPCs, behind what every call has in common whichever door it comes through. */
+/** All RPCs, behind what every call has in common whichever endpoint it comes through. */
 export interface Calls {
   /** Runs an RPC to its end or its deadline. Throws nothing but `Refusal`. */
   run(method: DescMethodUnary, request: Message, call: Call): Promise<Message>
@@ -18,16 +23,17 @@ export interface Calls {
 
 type Handler = (request: Message, call: Call) => Promise<Record<string, unknown>>
 
-/** The services in reach of the doors. */
+/** The services that every endpoint offers. */
 export const services = [Users, ForgotPasswords] as const
 
+/** The functions of all RPCs. */
+export interface Implementations {
+  readonly users: Implementation<typeof Users>
+  readonly forgotPasswords: Implementation<typeof ForgotPasswords>
+}
+
 /** Puts the services behind the deadline, the translation of faults, the log and the metrics. */
-export function createCalls(deps: {
-  users: Implementation<typeof Users>
-  forgotPasswords: Implementation<typeof ForgotPasswords>
-  log: Log
-  observe: Observe
-}): Calls {
+export function createCalls(deps: Implementations & { log: Log; observe: Observe }): Calls {
   const handlers = new Map<DescMethodUnary, Handler>()
   const implementations: [DescService, object][] = [
     [Users, deps.users],

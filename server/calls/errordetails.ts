@@ -1,4 +1,4 @@
-import { create, type DescMessage, type MessageInitShape } from '@bufbuild/protobuf'
+import { create, type DescMessage, type Message } from '@bufbuild/protobuf'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { BadRequestSchema, ErrorInfoSchema, RetryInfoSchema } from '../../proto/gen/google/rpc/error_details_pb.js'
 import type { Refusal } from '../refusal.js'
@@ -9,7 +9,7 @@ export const domain = 'auth.v1'
 /** A detail of an error, before it is encoded. */
 export interface Detail {
   readonly desc: DescMessage
-  readonly value: MessageInitShape<DescMessage>
+  readonly value: Message
 }
 
 /** What a refusal tells machines: ErrorInfo, and BadRequest and RetryInfo where they apply (AIP-193). */

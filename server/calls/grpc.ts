@@ -1,5 +1,4 @@
 import { randomUUID } from 'node:crypto'
-import { BlockList, isIP } from 'node:net'
 import { promisify } from 'node:util'
 import { create, type DescMethodUnary, fromBinary, type Message, toBinary } from '@bufbuild/protobuf'
 import { anyPack, FileDescriptorProtoSchema } from '@bufbuild/protobuf/wkt'
@@ -15,6 +14,7 @@ import {
 import { HealthImplementation } from 'grpc-health-check'
 import { StatusSchema } from '../../proto/gen/google/rpc/status_pb.js'
 import { type Call, readMalformedFields } from '../call.js'
+import { createSenderOf, type Sender } from '../clientaddress.js'
 import type { Log } from '../log.js'
 import type { Refusal } from '../refusal.js'
 import { type Address, write } from '../settings.js'
@@ -24,7 +24,7 @@ import { detailsOf } from './errordetails.js'
 /** Largest message that is taken, in bytes. */
 const largestMessage = 64 * 1024
 
-/** The gRPC door. */
+/** The gRPC server of all services. */
 export interface GrpcServer {
   /** Starts to listen and returns the port. */
   listen(address: Address, credentials: ServerCredentials): Promise<number>
@@ -40,14 +40,15 @@ export function createGrpcServer(deps: { calls: Calls; log: Log } & Trust): Grpc
     'grpc.max_receive_message_length': largestMessage,
     'grpc.max_send_message_length': 4 * 1024 * 1024,
     'grpc.max_metadata_size': 16 * 1024,
-    'grpc.max_concurrent_streams': 200,
+    'grpc.max_concurrent_streams': 128,
     'grpc.keepalive_time_ms': 60_000,
     'grpc.keepalive_timeout_ms': 20_000,
     'grpc.max_connection_idle_ms': 30 * 60_000,
     // Statistics that nothing here shows.
     'grpc.enable_channelz': 0,
   })
-  const trusts = createTrust(deps)
+  const senderOf = createSenderOfCall(deps)
+  let bound: string | undefined
 
   for (const service of services) {
     const definition: Record<string, ServiceDefinition[string]> = {}
@@ -63,7 +64,7 @@ export function createGrpcServer(deps: { calls: Calls; log: Log } & Trust): Grpc
         responseDeserialize: bytes => fromBinary(method.output, bytes),
       }
       handlers[method.localName] = (incoming: Incoming, callback: sendUnaryData<Message>) => {
-        const call = toCall(incoming, trusts)
+        const call = toCall(incoming, senderOf(incoming))
         const answer: typeof callback = (...result) => {
           // grpc-js says of an answered call that it was cancelled; nobody needs to hear that.
           incoming.removeAllListeners('cancelled')
@@ -84,16 +85,20 @@ export function createGrpcServer(deps: { calls: Calls; log: Log } & Trust): Grpc
 
   return {
     async listen(address, credentials) {
-      const bound = await promisify(server.bindAsync).call(server, write(address), credentials)
+      const port = await promisify(server.bindAsync).call(server, write(address), credentials)
+      bound = write({ ...address, port })
       addReflection(server).catch(error => deps.log.error({ err: error }, 'reflection is not available'))
-      return bound
+      return port
     },
     setServing(serving) {
       for (const name of names) health.setStatus(name, serving ? 'SERVING' : 'NOT_SERVING')
     },
     close: grace =>
       new Promise(resolve => {
-        const timer = setTimeout(() => server.forceShutdown(), grace)
+        // Not `forceShutdown`, which knows of no connections where channelz is off.
+        if (bound !== undefined) server.drain(bound, grace)
+        // A connection that never got through its TLS handshake isn't drained, and would be waited for.
+        const timer = setTimeout(resolve, grace)
         server.tryShutdown(() => {
           clearTimeout(timer)
           resolve()
@@ -133,43 +138,38 @@ interface Trust {
 
 type Incoming = ServerUnaryCall<Message, Message>
 
-/** Tells gateways from other callers. A certificate outweighs the address, which others on the network may take. */
-function createTrust({ trustedProxies, gatewayNames }: Trust): (incoming: Incoming, peer: string) => boolean {
-  const list = toBlockList(trustedProxies)
-  // Calls come from few gateways, and asking the list costs more than the rest.
-  const known = new Map<string, boolean>()
-  const trusted = (peer: string) => {
-    const before = known.get(peer)
-    if (before !== undefined) return before
-    if (known.size === 1000) known.clear()
-    const now = isIP(peer) !== 0 && list.check(peer, peer.includes(':') ? 'ipv6' : 'ipv4')
-    known.set(peer, now)
-    return now
-  }
-  return (incoming, peer) => {
+/** Tells who sent a call. A certificate outweighs the address, which others on the network may take. */
+function createSenderOfCall({ trustedProxies, gatewayNames }: Trust): (incoming: Incoming) => Sender {
+  const senderOf = createSenderOf(trustedProxies)
+  return incoming => {
     const certificate = incoming.getAuthContext().sslPeerCertificate
+    let trusted: boolean | undefined
     if (certificate?.subject) {
       const names = certificate.subjectaltname?.split(', ').map(name => name.replace(/^DNS:/, '')) ?? []
-      return [certificate.subject.CN, ...names].some(name => gatewayNames.includes(String(name)))
+      trusted = [certificate.subject.CN, ...names].some(name => gatewayNames.includes(String(name)))
     }
-    return trusted(peer)
+    // The peer reads `127.0.0.1:51000`, `[::1]:51000` or `::1:51000`.
+    const peer = incoming
+      .getPeer()
+      .replace(/:\d+$/, '')
+      .replace(/^\[(.*)\]$/, '$1')
+    return senderOf(peer, textOf(incoming, 'x-forwarded-for'), trusted)
   }
 }
 
-function toCall(incoming: Incoming, trusts: ReturnType<typeof createTrust>): Call {
-  const metadata = incoming.metadata
-  const text = (name: string) => metadata.get(name)[0]?.toString()
-  const peer = peerAddress(incoming.getPeer())
-  const believed = trusts(incoming, peer)
-  const forwarded = believed ? text('x-forwarded-for') : undefined
-  const requestId = believed ? text('x-request-id') : undefined
+function textOf(incoming: Incoming, name: string): string | undefined {
+  return incoming.metadata.get(name)[0]?.toString()
+}
+
+function toCall(incoming: Incoming, { address, proxied }: Sender): Call {
+  const requestId = proxied ? textOf(incoming, 'x-request-id') : undefined
   let gone: AbortController | undefined
   return {
-    authorization: text('authorization'),
-    address: forwarded && isIP(forwarded) ? forwarded : peer,
-    acceptLanguage: text('accept-language'),
+    authorization: textOf(incoming, 'authorization'),
+    address,
+    acceptLanguage: textOf(incoming, 'accept-language'),
     requestId: requestId && /^[\w-]{1,64}$/.test(requestId) ? requestId : randomUUID(),
-    malformedFields: readMalformedFields(text('x-malformed-fields')),
+    malformedFields: readMalformedFields(textOf(incoming, 'x-malformed-fields')),
     // Few calls ask for it, and it costs more than the rest of this.
     get signal() {
       if (!gone) {
@@ -184,31 +184,13 @@ function toCall(incoming: Incoming, trusts: ReturnType<typeof createTrust>): Cal
   }
 }
 
-/** The address in a peer such as `127.0.0.1:51000`, `[::1]:51000` or `::1:51000`. */
-function peerAddress(peer: string): string {
-  const host = peer.replace(/:\d+$/, '').replace(/^\[(.*)\]$/, '$1')
-  return host.replace(/^::ffff:(?=\d+\.)/i, '')
-}
-
-/** A list of addresses and CIDR blocks. */
-function toBlockList(blocks: readonly string[]): BlockList {
-  const list = new BlockList()
-  for (const block of blocks) {
-    const [address = '', bits] = block.split('/')
-    const family = address.includes(':') ? 'ipv6' : 'ipv4'
-    if (bits === undefined) list.addAddress(address, family)
-    else list.addSubnet(address, Number(bits), family)
-  }
-  return list
-}
-
 /** The same bytes, not a copy. */
 function asBuffer({ buffer, byteOffset, byteLength }: Uint8Array<ArrayBuffer>): Buffer {
   return Buffer.from(buffer, byteOffset, byteLength)
 }
 
 function toStatus(refusal: Refusal, requestId: string) {
-  const details = detailsOf(refusal, requestId).map(({ desc, value }) => anyPack(desc, value as never))
+  const details = detailsOf(refusal, requestId).map(({ desc, value }) => anyPack(desc, value))
   const status = create(StatusSchema, { code: refusal.code, message: refusal.message, details })
   const metadata = new Metadata()
   metadata.set('grpc-status-details-bin', Buffer.from(toBinary(StatusSchema, status)))

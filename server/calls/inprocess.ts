@@ -1,47 +1,69 @@
-import { create, type DescMethodUnary } from '@bufbuild/protobuf'
-import { Code, ConnectError, type Transport } from '@connectrpc/connect'
+import {
+  create,
+  type DescMessage,
+  type DescMethodUnary,
+  type MessageInitShape,
+  type MessageShape,
+} from '@bufbuild/protobuf'
+import { Code, ConnectError, type Transport, type UnaryResponse } from '@connectrpc/connect'
 import { type Call, readMalformedFields } from '../call.js'
 import type { Refusal } from '../refusal.js'
 import type { Calls } from './dispatch.js'
 import { detailsOf } from './errordetails.js'
 
 const never = new AbortController().signal
-const none = new Headers()
 
 /**
  * The way from a gateway in the same process: calls are handed over as they are, without a socket or an encoding.
- * Headers come from our own gateway and are believed.
+ * Headers come from our own gateway and are believed; answers have none.
  */
 export function createInProcessTransport(calls: Calls): Transport {
+  async function unary<I extends DescMessage, O extends DescMessage>(
+    method: DescMethodUnary<I, O>,
+    signal: AbortSignal | undefined,
+    timeoutMs: number | undefined,
+    headers: HeadersInit | undefined,
+    message: MessageInitShape<I>,
+  ): Promise<UnaryResponse<I, O>> {
+    const read = createReader(headers)
+    const call: Call = {
+      authorization: read('authorization'),
+      address: read('x-forwarded-for') ?? '',
+      acceptLanguage: read('accept-language'),
+      requestId: read('x-request-id') ?? '',
+      malformedFields: readMalformedFields(read('x-malformed-fields')),
+      signal: signal ?? never,
+      deadline: timeoutMs === undefined || timeoutMs <= 0 ? Number.POSITIVE_INFINITY : Date.now() + timeoutMs,
+    }
+    try {
+      const response = await calls.run(method, create(method.input, message), call)
+      return {
+        stream: false,
+        service: method.parent,
+        method,
+        header: new Headers(),
+        trailer: new Headers(),
+        message: response as MessageShape<O>,
+      }
+    } catch (error) {
+      const refusal = error as Refusal
+      throw new ConnectError(refusal.message, refusal.code, undefined, detailsOf(refusal, call.requestId))
+    }
+  }
+
   return {
-    async unary(method, signal, timeoutMs, header, message) {
-      const headers = (header ?? {}) as Record<string, string | undefined>
-      const call: Call = {
-        authorization: headers.authorization,
-        address: headers['x-forwarded-for'] ?? '',
-        acceptLanguage: headers['accept-language'],
-        requestId: headers['x-request-id'] ?? '',
-        malformedFields: readMalformedFields(headers['x-malformed-fields']),
-        signal: signal ?? never,
-        deadline: timeoutMs === undefined || timeoutMs <= 0 ? Number.POSITIVE_INFINITY : Date.now() + timeoutMs,
-      }
-      try {
-        const response = await calls.run(method as DescMethodUnary, create(method.input, message), call)
-        return {
-          stream: false,
-          service: method.parent,
-          method,
-          header: none,
-          trailer: none,
-          message: response,
-        } as never
-      } catch (error) {
-        const refusal = error as Refusal
-        throw new ConnectError(refusal.message, refusal.code, undefined, detailsOf(refusal, call.requestId) as never)
-      }
-    },
-    stream() {
-      return Promise.reject(new ConnectError('There are no streams.', Code.Unimplemented))
+    unary,
+    stream: async () => {
+      throw new ConnectError('There are no streams.', Code.Unimplemented)
     },
   }
+}
+
+/** Reads headers by their names in lower case. */
+function createReader(headers: HeadersInit = {}): (name: string) => string | undefined {
+  const isRecord = !(Symbol.iterator in headers)
+  // A record in lower case is what our gateway gives; to make Headers of it takes longer than the rest of a call.
+  if (isRecord && Object.keys(headers).every(name => name === name.toLowerCase())) return name => headers[name]
+  const all = new Headers(headers)
+  return name => all.get(name) ?? undefined
 }

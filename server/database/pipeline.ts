@@ -1,6 +1,6 @@
 import pg from 'pg'
 import { ConnectionError } from 'sequelize'
-import type { Statement } from './connection.js'
+import type { Statement } from './statement.js'
 
 /** Connections that are shared by statements that only read. */
 export interface Pipeline {
@@ -16,10 +16,10 @@ const width = 4
 /** Statements under way on one connection before the next one is used: many on few cost least, a slow one blocks few. */
 const depth = 16
 
-/** Milliseconds after which a connection that doesn't answer is given up with everything on it. */
+/** Milliseconds after which a connection that doesn't answer is dropped, with everything on it. */
 const patience = 10_000
 
-interface Lane {
+interface Connection {
   readonly client: Promise<pg.Client>
   underWay: number
 }
@@ -29,16 +29,16 @@ interface Lane {
  * before the first use; a connection that breaks is replaced at the next one.
  */
 export function createPipeline(url: string): Pipeline {
-  const lanes: Lane[] = []
+  const connections: Connection[] = []
 
-  function chooseLane(): Lane {
-    const free = lanes.find(lane => lane.underWay < depth)
+  function choose(): Connection {
+    const free = connections.find(({ underWay }) => underWay < depth)
     if (free) return free
-    if (lanes.length < width) return openLane()
-    return lanes.reduce((least, lane) => (lane.underWay < least.underWay ? lane : least))
+    if (connections.length < width) return open()
+    return connections.reduce((least, each) => (each.underWay < least.underWay ? each : least))
   }
 
-  function openLane(): Lane {
+  function open(): Connection {
     const client = new pg.Client({
       connectionString: url,
       pipeline: true,
@@ -55,31 +55,31 @@ export function createPipeline(url: string): Pipeline {
         throw new ConnectionError(cause)
       },
     )
-    const lane = { client: connected, underWay: 0 }
+    const connection = { client: connected, underWay: 0 }
     const leave = () => {
-      if (lanes.includes(lane)) lanes.splice(lanes.indexOf(lane), 1)
+      if (connections.includes(connection)) connections.splice(connections.indexOf(connection), 1)
     }
     client.on('error', leave)
     client.on('end', leave)
     connected.catch(leave)
-    lanes.push(lane)
-    return lane
+    connections.push(connection)
+    return connection
   }
 
   return {
     async read<Row>({ name, text }: Statement, values: readonly unknown[]) {
-      const lane = chooseLane()
-      lane.underWay++
+      const connection = choose()
+      connection.underWay++
       try {
-        const client = await lane.client
+        const client = await connection.client
         return (await client.query({ name, text, values: values as unknown[] })).rows as Row[]
       } finally {
-        lane.underWay--
+        connection.underWay--
       }
     },
     async close() {
-      const open = await Promise.allSettled(lanes.map(({ client }) => client))
-      await Promise.all(open.map(result => result.status === 'fulfilled' && result.value.end()))
+      const settled = await Promise.allSettled(connections.map(({ client }) => client))
+      await Promise.all(settled.map(result => result.status === 'fulfilled' && result.value.end()))
     },
   }
 }

@@ -3,7 +3,7 @@ import type { Log } from '../log.js'
 import type { Settings } from '../settings.js'
 
 /** A database that is there to be opened. */
-export interface Located {
+export interface Source {
   readonly url: string
   readonly masterKey: Buffer
   /** Leaves it; an embedded one that nobody else uses stops. */
@@ -14,11 +14,11 @@ export interface Located {
  * Finds the database that `DATABASE_URL` names, or starts the embedded one of the data folder unless it runs. Once that
  * is launched, `onLaunch` is called.
  */
-export async function locateDatabase(
+export async function resolveDatabase(
   { databaseUrl, masterKey, dataDir }: Settings,
   log: Log,
   onLaunch?: () => void,
-): Promise<Located> {
+): Promise<Source> {
   if (databaseUrl) return { url: databaseUrl, masterKey: masterKey!, release: async () => {} }
   // Loaded only where a database is embedded.
   const [{ embeddedSecrets }, { startEmbedded }] = await Promise.all([

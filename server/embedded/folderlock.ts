@@ -10,10 +10,10 @@ import { has } from './errno.js'
 const patience = 120_000
 
 /**
- * Runs a task while no other process runs one for the same folder. The guard is a socket name, which the system frees
+ * Runs a task while no other process runs one for the same folder. The lock is a socket name, which the system frees
  * however a process ends.
  */
-export async function alone(folder: string, task: () => Promise<void>): Promise<void> {
+export async function withProcessLock(folder: string, task: () => Promise<void>): Promise<void> {
   const name = `auth-${createHash('sha256').update(folder).digest('hex').slice(0, 32)}`
   const path =
     { linux: `\0${name}`, win32: `\\\\.\\pipe\\${name}` }[platform() as string] ?? join(tmpdir(), `${name}.sock`)

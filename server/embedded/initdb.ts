@@ -51,7 +51,7 @@ export async function initialize(place: Place, { initdb, postgres }: Programs, u
       await parent.sync().finally(() => parent.close())
     }
   } catch (error) {
-    // Without the guard of `alone` another process may have been first: its database is as good as ours.
+    // Without `withProcessLock` another process may have been first: its database is as good as ours.
     if (!(has(error, 'ENOTEMPTY') || has(error, 'EEXIST'))) throw error
   } finally {
     await rm(draft, whole)
@@ -74,7 +74,8 @@ export function parameters(port: number, durable: boolean): string[] {
     log_min_messages: 'log',
     log_min_error_statement: 'panic',
     log_error_verbosity: 'terse',
-    ...(durable ? {} : { fsync: 'off', synchronous_commit: 'off', full_page_writes: 'off' }),
+    // Tests run many services at once on one server.
+    ...(durable ? {} : { fsync: 'off', synchronous_commit: 'off', full_page_writes: 'off', max_connections: 300 }),
   }
   return Object.entries(values).flatMap(([name, value]) => ['-c', `${name}=${value}`])
 }

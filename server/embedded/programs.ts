@@ -1,6 +1,6 @@
 /**
  * The programs of the bundled PostgreSQL: where they are, and how to start them. They refuse to run as root, so root
- * runs them as an ordinary user of the system. When the database starts and stops is up to embedded.ts.
+ * runs them as an ordinary user of the system. When the database starts and stops is up to start.ts.
  */
 import { type ChildProcess, type SpawnOptions, spawn, spawnSync } from 'node:child_process'
 import { chmodSync, existsSync, readFileSync, realpathSync, statSync, symlinkSync } from 'node:fs'

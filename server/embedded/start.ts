@@ -5,6 +5,10 @@
  *
  * What tells the processes of each other is a session-level advisory lock that each holds as shared: whoever can have
  * it exclusively is the last. PostgreSQL's own postmaster.pid says whether and where it runs.
+ *
+ * This room owns the folder: its secrets (secrets.ts), how the database is made and run (initdb.ts), by which programs
+ * and as whom (programs.ts), one process at a time (folderlock.ts). What is in the database is none of its business.
+ * It gives away a URL and a master key; database/source.ts asks for them where no DATABASE_URL is set.
  */
 import { spawn } from 'node:child_process'
 import { closeSync, existsSync, fchownSync, openSync } from 'node:fs'
@@ -15,7 +19,7 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import pg from 'pg'
 import { absent, has } from './errno.js'
-import { alone, listens } from './folderlock.js'
+import { listens, withProcessLock } from './folderlock.js'
 import { environment, finish, initialize, type Place, parameters } from './initdb.js'
 import { chooseUser, findPrograms, startAs } from './programs.js'
 import { embeddedSecrets } from './secrets.js'
@@ -111,7 +115,7 @@ async function attach(place: Place): Promise<{ client: pg.Client; port: number }
       const client = await hold(place, running.port)
       if (client) return { client, port: running.port }
     }
-    if (!running) await alone(place.dataDir, () => launch(place))
+    if (!running) await withProcessLock(place.dataDir, () => launch(place))
     if (Date.now() > end) throw new Error(`PostgreSQL in ${place.folder} takes no connections; see ${logOf(place)}`)
     await sleep(10)
   }

@@ -1,10 +1,59 @@
-import type { Transaction } from 'sequelize'
+import { DataTypes, type Transaction } from 'sequelize'
+import {
+  attribute,
+  bigint,
+  bytes,
+  defineTable,
+  flag,
+  integer,
+  key,
+  nullable,
+  preset,
+  type Row,
+  selectList,
+  text,
+  time,
+} from '../database/attributes.js'
 import type { Database, Statement } from '../database/connection.js'
 
-/** Something that happened, for the record. It holds no secret and no text that a stranger typed. */
+/** Everything that leaves an event, noun and verb. */
+export const auditActions = [
+  'organization.activate',
+  'organization.add',
+  'organization.deactivate',
+  'organization.edit',
+  'organization.rotate-key',
+  'question.add',
+  'question.edit',
+  'question.restore',
+  'question.retire',
+  'recovery.send-key',
+  'session.login',
+  'session.login-by-answers',
+  'session.login-by-key',
+  'signing-key.add',
+  'signing-key.retire',
+  'signing-key.rotate',
+  'user.activate',
+  'user.add',
+  'user.change-password',
+  'user.resume',
+  'user.revoke-tokens',
+  'user.save-answer',
+  'user.send-activation-key',
+  'user.set-email',
+  'user.set-password',
+  'user.sign-up',
+  'user.suspend',
+  'user.unlock',
+] as const
+
+/** What was done. */
+export type AuditAction = (typeof auditActions)[number]
+
+/** Something that happened, for the audit log. It holds no secret and no text that somebody unknown typed. */
 export interface AuditEvent {
-  /** What was done, noun and verb: `session.login`, `user.activate`. */
-  readonly action: string
+  readonly action: AuditAction
   readonly outcome: 'ok' | 'refused'
   /** Why it was refused, a name of auth.v1.Reason; or what else tells two events of one action apart. */
   readonly reason?: string
@@ -20,11 +69,22 @@ export interface AuditEvent {
   readonly request_id?: string
 }
 
-/** An event as it stands in the record. */
-export interface RecordedEvent extends AuditEvent {
-  readonly id: string
-  readonly at: Date
+const shown = {
+  id: key(bigint),
+  at: time,
+  action: attribute<AuditAction>(DataTypes.TEXT),
+  outcome: attribute<AuditEvent['outcome']>(DataTypes.TEXT),
+  reason: nullable(text),
+  actor: text,
+  actor_id: nullable(integer),
+  subject_id: nullable(integer),
+  object: nullable(text),
+  address: nullable(text),
+  request_id: nullable(text),
 }
+
+/** An event as it stands in the audit log. */
+export interface RecordedEvent extends Row<typeof shown> {}
 
 /** Which events to list: all conditions given must hold. */
 export interface AuditFilter {
@@ -36,9 +96,9 @@ export interface AuditFilter {
   readonly limit: number
 }
 
-/** The record of events: each is chained to the one before by a hash, so that a lost or altered row is found. */
+/** The audit log: each event is chained to the one before by a hash, so that a lost or altered row is found. */
 export interface Audit {
-  /** Records an event. Inside a transaction, call it last. */
+  /** Appends an event. Inside a transaction, call it last. */
   append(event: AuditEvent, transaction?: Transaction): Promise<void>
   /** The newest events that fit, oldest first. */
   list(filter: AuditFilter): Promise<RecordedEvent[]>
@@ -55,8 +115,7 @@ const append: Statement = { name: 'audit-append', text: 'SELECT audit_append($1)
 const list: Statement = {
   name: 'audit-list',
   text: `SELECT * FROM (
-    SELECT id, at, action, outcome, reason, actor, actor_id, subject_id, object, address, request_id
-    FROM audit_events
+    SELECT ${selectList(shown, 'e')} FROM audit_events e
     WHERE id > $1 AND ($2::int IS NULL OR subject_id = $2) AND ($3::text IS NULL OR action LIKE $3)
       AND ($4::text IS NULL OR outcome = $4) AND ($5::timestamptz IS NULL OR at >= $5)
     ORDER BY id DESC LIMIT $6) newest ORDER BY id`,
@@ -80,8 +139,11 @@ const verify: Statement = {
   FROM head, newest, broken`,
 }
 
-/** The record of events in a database. */
+/** The audit log in a database. */
 export function createAudit(database: Database): Audit {
+  defineTable(database, 'audit_events', { ...shown, hash: bytes })
+  // The newest link of the chain.
+  defineTable(database, 'audit_head', { single: preset(key(flag)), id: bigint, hash: bytes })
   return {
     async append(event, transaction) {
       await database.run(append, [JSON.stringify(event)], transaction)

@@ -1,20 +1,52 @@
-import { openDatabase } from '../database/connection.js'
-import { type Located, locateDatabase } from '../database/source.js'
+/**
+ * The models: what is in each table, how rows are found and changed, and what must hold of them whoever changes them.
+ * Each file owns one table, or a pair that can't be told apart, with its attribute table, its statements and the upkeep
+ * of its rows. They decide nothing about who may do what and write no event but their own; `users`, `forgotpasswords`,
+ * `access`, `outbox`, the program's wiring and the command line use them, by their verbs alone.
+ */
+import { type Database, openDatabase } from '../database/connection.js'
+import { resolveDatabase, type Source } from '../database/source.js'
 import type { Log } from '../log.js'
-import { createMasterKey } from '../masterkey.js'
+import { createMasterKey, type MasterKey } from '../masterkey.js'
 import type { Settings } from '../settings.js'
 import { createAttempts, createSubjects } from './attempt.js'
 import { createAudit } from './audit.js'
+import { createBuckets } from './bucket.js'
 import { createEmails } from './email.js'
+import { createEmailQuotas } from './emailquota.js'
 import { createMailedKeys } from './mailedkey.js'
 import { createOrganizations } from './organization.js'
 import { createQuestions } from './question.js'
-import { createSignIns } from './signin.js'
 import { createSigningKeys } from './signingkey.js'
 import { createUsers } from './user.js'
 
-/** The tables of the registry and what is done with them, for the service and for `auth-admin` alike. */
+/** The tables of a database and what is done with them. */
+export type Models = ReturnType<typeof defineModels>
+
+/** The models of a database that is open, for the service and for `auth-admin` alike. */
 export type Registry = Awaited<ReturnType<typeof openRegistry>>
+
+/** Defines every table of a database that is open. Nothing is asked of it yet. */
+export function defineModels(database: Database, masterKey: MasterKey) {
+  const subjects = createSubjects(masterKey)
+  const attempts = createAttempts(database)
+  const mailedKeys = createMailedKeys(database, masterKey, attempts, subjects)
+  return {
+    database,
+    masterKey,
+    subjects,
+    users: createUsers(database, masterKey, mailedKeys),
+    organizations: createOrganizations(database, masterKey),
+    questions: createQuestions(database),
+    mailedKeys,
+    emails: createEmails(database),
+    emailQuotas: createEmailQuotas(database),
+    signingKeys: createSigningKeys(database, masterKey),
+    attempts,
+    buckets: createBuckets(database),
+    audit: createAudit(database),
+  }
+}
 
 /**
  * Opens the registry in the database that `DATABASE_URL` names, or in the embedded one. `connections` bounds the pool.
@@ -22,26 +54,12 @@ export type Registry = Awaited<ReturnType<typeof openRegistry>>
  */
 export async function openRegistry(
   settings: Settings,
-  options: { log: Log; connections?: number; at?: Promise<Located> },
+  options: { log: Log; connections?: number; at?: Promise<Source> },
 ) {
-  const { url, masterKey: bytes, release } = await (options.at ?? locateDatabase(settings, options.log))
+  const { url, masterKey, release } = await (options.at ?? resolveDatabase(settings, options.log))
   const database = openDatabase(url, options.connections)
-  const masterKey = createMasterKey(bytes)
-  const subjects = createSubjects(masterKey)
-  const audit = createAudit(database)
   return {
-    database,
-    masterKey,
-    subjects,
-    users: createUsers(database, masterKey),
-    organizations: createOrganizations(database, masterKey),
-    questions: createQuestions(database),
-    mailedKeys: createMailedKeys(database, masterKey),
-    emails: createEmails(database, subjects, audit),
-    signIns: createSignIns(database, subjects),
-    signingKeys: createSigningKeys(database, masterKey),
-    attempts: createAttempts(database),
-    audit,
+    ...defineModels(database, createMasterKey(masterKey)),
     /** Closes the pool, and stops the embedded database unless somebody else uses it. */
     async close() {
       await database.close()

@@ -1,56 +1,59 @@
 import { randomUUID } from 'node:crypto'
-import { DataTypes, type Model, type Transaction } from 'sequelize'
+import type { Transaction } from 'sequelize'
+import {
+  bytes,
+  column,
+  day,
+  defineTable,
+  flag,
+  integer,
+  key,
+  nullable,
+  preset,
+  type Row,
+  text,
+} from '../database/attributes.js'
 import type { Database, Statement } from '../database/connection.js'
 import type { MasterKey } from '../masterkey.js'
 
+const detail = preset(nullable(text))
+
 /** The texts of an organization that may be edited. */
-export interface OrganizationDetails {
-  name: string
-  address: string | null
-  inepCode: string | null
-  login: string | null
-  phone: string | null
-  responsible: string | null
-  type: string | null
-  website: string | null
-  email: string | null
+const details = {
+  name: text,
+  address: detail,
+  inepCode: detail,
+  login: detail,
+  phone: detail,
+  responsible: detail,
+  type: detail,
+  website: detail,
+  email: detail,
 }
+
+/** What the record of a user shows of its organization; the activation key is sealed. */
+export const shownOfOrganization = {
+  active: preset(flag),
+  creationDate: preset(day()),
+  ...details,
+  keySealed: column('activation_key_sealed', bytes),
+}
+
+const attributes = {
+  id: preset(key(integer)),
+  ...shownOfOrganization,
+  nameKey: text,
+  keyDigest: column('activation_key_digest', bytes),
+}
+
+/** The texts of an organization that may be edited. */
+export interface OrganizationDetails extends Row<typeof details> {}
 
 /** An organization as it is stored. */
-export interface OrganizationRow extends OrganizationDetails {
-  id: number
-  active: boolean
-  nameKey: string
-  /** yyyy-MM-dd */
-  creationDate: string
-  activationKeyDigest: Buffer
-  activationKeySealed: Buffer
-}
+export interface OrganizationRow extends Row<typeof attributes> {}
 
-/** Uses of the masterKey by this table and by provider keys. */
+/** What the master key seals and digests here and for provider keys. */
 export const activationKeyUse = 'activation-key'
-
-/** The table of organizations. */
-export function defineOrganizations({ sequelize }: Database) {
-  const text = DataTypes.TEXT
-  return sequelize.define<Model<OrganizationRow, Partial<OrganizationRow>> & OrganizationRow>('organizations', {
-    id: { type: DataTypes.INTEGER, primaryKey: true, autoIncrement: true },
-    active: DataTypes.BOOLEAN,
-    name: text,
-    nameKey: text,
-    address: text,
-    creationDate: DataTypes.DATEONLY,
-    inepCode: text,
-    login: text,
-    phone: text,
-    responsible: text,
-    type: text,
-    website: text,
-    email: text,
-    activationKeyDigest: DataTypes.BLOB,
-    activationKeySealed: DataTypes.BLOB,
-  })
-}
 
 /** A new activation key in the two forms in which it is stored. It is reusable until it is rotated. */
 export function newActivationKey(masterKey: MasterKey): { key: string; digest: Buffer; sealed: Buffer } {
@@ -60,29 +63,34 @@ export function newActivationKey(masterKey: MasterKey): { key: string; digest: B
 
 /** What is done with organizations. */
 export interface Organizations {
-  readonly table: ReturnType<typeof defineOrganizations>
-  /** Registers an active organization with a new activation key. Throws on a name that is taken. */
+  /** Those that are active, or not, or all; by id. */
+  list(filter?: { active?: boolean | undefined }): Promise<OrganizationRow[]>
+  /** The organization with an id, or with a name in comparing form. */
+  find(wanted: { id: number } | { nameKey: string }): Promise<OrganizationRow | undefined>
+  /** Locks an organization until the end of the transaction. */
+  lock(id: number, t: Transaction): Promise<OrganizationRow | undefined>
+  /** Registers an active organization with a new activation key. Throws a unique violation on a name that is taken. */
   add(
     details: Partial<OrganizationDetails> & { name: string; nameKey: string },
     t: Transaction,
   ): Promise<OrganizationRow>
-  /** Changes details. */
-  edit(id: number, details: Partial<OrganizationDetails> & { nameKey?: string }, t: Transaction): Promise<void>
+  /** Changes details. Throws as `add` does. */
+  edit(id: number, details: Partial<OrganizationDetails> & { nameKey?: string }, t?: Transaction): Promise<void>
   /** Lets keys of the organization work, or not. */
-  setActive(id: number, active: boolean, t: Transaction): Promise<void>
-  /** Puts a new activation key in place of the old one, which is void at once. Returns it. */
+  setActive(id: number, active: boolean, t?: Transaction): Promise<void>
+  /** Gives it a new activation key; the one before is void at once. Returns the new one. */
   rotateKey(id: number, t: Transaction): Promise<string>
   /** The activation key in the clear. */
-  activationKey(row: Pick<OrganizationRow, 'activationKeySealed'>): string
+  activationKey(row: Pick<OrganizationRow, 'keySealed'>): string
   /**
    * The active organization that an e-mail to this address reaches: that of the user, or else, of several with the
    * address, the one with the name that the user gave at sign-up.
    */
   byEmail(email: string, member: { organizationId: number | null; institutionKey: string }): Promise<number | undefined>
-  /** The active organization whose activation key this is; locked against rotation until the end of the transaction. */
-  byActivationKey(key: string, t: Transaction): Promise<number | undefined>
+  /** The active organization whose activation key this is; locked against rotation until the end of a transaction. */
+  byActivationKey(key: string, t?: Transaction): Promise<number | undefined>
   /** The active organization of the active ROLE_INSTITUTION user whose provider key this is; locked likewise. */
-  byProviderKey(key: string, t: Transaction): Promise<number | undefined>
+  byProviderKey(key: string, t?: Transaction): Promise<number | undefined>
   /** Whether an organization is active; locked likewise. */
   isActive(id: number, t: Transaction): Promise<boolean>
 }
@@ -95,31 +103,43 @@ const byEmail: Statement = {
 
 const byActivationKey: Statement = {
   name: 'organization-by-activation-key',
-  text: 'SELECT id FROM organizations WHERE activation_key_digest = $1 AND active FOR SHARE',
+  text: 'SELECT o.id FROM organizations o WHERE o.activation_key_digest = $1 AND o.active',
 }
 
 const byProviderKey: Statement = {
   name: 'organization-by-provider-key',
   text: `SELECT o.id FROM provider_keys k JOIN users u ON u.id = k.user_id JOIN organizations o ON o.id = u.organization_id
-    WHERE k.key_digest = $1 AND u.active AND NOT u.suspended AND u.role = 'ROLE_INSTITUTION' AND o.active FOR SHARE`,
+    WHERE k.key_digest = $1 AND u.active AND NOT u.suspended AND u.role = 'ROLE_INSTITUTION' AND o.active`,
 }
 
 const isActive: Statement = {
   name: 'organization-is-active',
-  text: 'SELECT id FROM organizations WHERE id = $1 AND active FOR SHARE',
+  text: 'SELECT o.id FROM organizations o WHERE o.id = $1 AND o.active',
 }
 
 /** The organizations in a database. */
 export function createOrganizations(database: Database, masterKey: MasterKey): Organizations {
-  const table = defineOrganizations(database)
-  const find = async (statement: Statement, values: unknown[], transaction?: Transaction) =>
-    (await database.run<{ id: number }>(statement, values, transaction))[0]?.id
+  const table = defineTable(database, 'organizations', attributes)
+  const find = async (statement: Statement, values: unknown[]) =>
+    (await database.read<{ id: number }>(statement, values))[0]?.id
+  /** The same, and nobody changes what it rests on before the transaction ends. */
+  const hold = async ({ name, text }: Statement, values: unknown[], t: Transaction) =>
+    (await database.run<{ id: number }>({ name: `${name}-held`, text: `${text} FOR SHARE` }, values, t))[0]?.id
+  const byKey = (statement: Statement, key: string, t: Transaction | undefined) => {
+    const values = [masterKey.digest(activationKeyUse, key)]
+    return t ? hold(statement, values, t) : find(statement, values)
+  }
   return {
-    table,
+    async list({ active } = {}) {
+      const rows = await table.findAll({ where: active === undefined ? {} : { active }, order: ['id'] })
+      return rows.map(row => row.get())
+    },
+    find: async where => (await table.findOne({ where }))?.get(),
+    lock: async (id, transaction) => (await table.findByPk(id, { transaction, lock: transaction.LOCK.UPDATE }))?.get(),
     async add(details, transaction) {
       const { digest, sealed } = newActivationKey(masterKey)
-      const row = { ...details, active: true, activationKeyDigest: digest, activationKeySealed: sealed }
-      return (await table.create(row, { transaction, returning: true })).reload({ transaction })
+      const row = { ...details, active: true, keyDigest: digest, keySealed: sealed }
+      return (await table.create(row, { transaction })).get()
     },
     async edit(id, details, transaction) {
       await table.update(details, { where: { id }, transaction })
@@ -129,13 +149,13 @@ export function createOrganizations(database: Database, masterKey: MasterKey): O
     },
     async rotateKey(id, transaction) {
       const { key, digest, sealed } = newActivationKey(masterKey)
-      await table.update({ activationKeyDigest: digest, activationKeySealed: sealed }, { where: { id }, transaction })
+      await table.update({ keyDigest: digest, keySealed: sealed }, { where: { id }, transaction })
       return key
     },
+    activationKey: row => masterKey.open(activationKeyUse, row.keySealed),
     byEmail: (email, member) => find(byEmail, [email, member.organizationId, member.institutionKey]),
-    byActivationKey: (key, t) => find(byActivationKey, [masterKey.digest(activationKeyUse, key)], t),
-    byProviderKey: (key, t) => find(byProviderKey, [masterKey.digest(activationKeyUse, key)], t),
-    isActive: async (id, t) => (await find(isActive, [id], t)) !== undefined,
-    activationKey: row => masterKey.open(activationKeyUse, row.activationKeySealed),
+    byActivationKey: (key, t) => byKey(byActivationKey, key, t),
+    byProviderKey: (key, t) => byKey(byProviderKey, key, t),
+    isActive: async (id, t) => (await hold(isActive, [id], t)) !== undefined,
   }
 }

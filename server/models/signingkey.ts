@@ -1,5 +1,18 @@
 import { createHash, createPrivateKey, createPublicKey, generateKeyPairSync, type KeyObject } from 'node:crypto'
-import type { Transaction } from 'sequelize'
+import { DataTypes, fn, Op, type Transaction } from 'sequelize'
+import {
+  attribute,
+  bytes,
+  defineTable,
+  fromNow,
+  integer,
+  key,
+  nullable,
+  preset,
+  type Row,
+  text,
+  time,
+} from '../database/attributes.js'
 import type { Database, Statement } from '../database/connection.js'
 import type { MasterKey } from '../masterkey.js'
 
@@ -11,22 +24,31 @@ export interface PublicJwk {
   readonly y: string
 }
 
-/** A key that may verify tokens, and sign them in its time. */
-export interface SigningKey {
+const shown = {
   /** Thumbprint of the public key (RFC 7638). */
-  readonly kid: string
-  readonly publicJwk: PublicJwk
+  kid: key(text),
+  publicJwk: attribute<PublicJwk>(DataTypes.JSONB),
+  /** When it begins to sign, unless a newer one does. */
+  signsAt: time,
+  /** Null while no successor is planned. */
+  verifiesUntil: preset(nullable(time)),
+  /** Longest lifetime of a token that it may have signed, in seconds. */
+  tokenTtl: integer,
+}
+
+const attributes = { ...shown, privateSealed: bytes, createdAt: preset(time) }
+
+/** A key that may verify tokens, and sign them in its time. */
+export interface SigningKey extends Row<typeof shown> {
   readonly publicKey: KeyObject
   readonly privateKey: KeyObject
-  readonly signsAt: Date
-  readonly verifiesUntil: Date | null
 }
 
 /** Seconds between publishing a key and signing with it: longer than anyone holds a key set. */
 export const publishLead = 600
 
-/** Days after which a key is succeeded. */
-const rotateAfterDays = 90
+/** Milliseconds after which a key is succeeded. */
+const rotateAfter = 90 * 86_400_000
 
 /** The signing keys in the database, sealed with the master key. */
 export interface SigningKeys {
@@ -35,45 +57,38 @@ export interface SigningKeys {
   /**
    * Publishes a new key that signs `lead` seconds from now; the one before verifies until its last token is over.
    * Without `force`, does so only when there is no key yet or the newest is of age. Returns the kid of a new key.
+   * How long tokens last is kept with the keys; `tokenTtl` is for the first one.
    */
   rotate(options: { force: boolean; lead: number; tokenTtl: number }, t: Transaction): Promise<string | undefined>
-  /** Deletes keys that verify nothing any more, and returns how many. */
-  prune(): Promise<number>
+  /** Before tokens of this lifetime are issued: every key is known for as long as one may last that it signs. */
+  raiseTtl(tokenTtl: number): Promise<void>
+  /** Id of the key that signs now. */
+  signer(): Promise<string | undefined>
+  /**
+   * Drops a key at once, with every token that it signed. When it was the one that signs, a new one signs from now on:
+   * its kid is returned. False when there is no such key.
+   */
+  retire(kid: string, t: Transaction): Promise<{ successor?: string } | false>
+  /** Deletes keys that verify nothing any more. */
+  prune(): Promise<void>
 }
 
-const all: Statement = {
-  name: 'signing-keys',
-  text: `SELECT kid, public_jwk AS "publicJwk", private_sealed AS "privateSealed", signs_at AS "signsAt",
-    verifies_until AS "verifiesUntil" FROM signing_keys
-    WHERE verifies_until IS NULL OR verifies_until > now() ORDER BY signs_at DESC`,
-}
-
-const newest: Statement = {
-  name: 'signing-keys-newest',
-  text: `SELECT signs_at < now() - interval '${rotateAfterDays} days' AS old FROM signing_keys
-    ORDER BY signs_at DESC LIMIT 1`,
-}
-
+// Of several who rotate at once, one does; those who read the keys don't wait.
 const lockTable: Statement = {
   name: 'signing-keys-lock',
   text: 'LOCK TABLE signing_keys IN SHARE ROW EXCLUSIVE MODE',
 }
 
-// A minute more for clocks that differ.
-const succeed: Statement = {
-  name: 'signing-keys-succeed',
-  text: `UPDATE signing_keys SET verifies_until = now() + make_interval(secs => $1) WHERE verifies_until IS NULL`,
+const signer: Statement = {
+  name: 'signing-key-signer',
+  text: `SELECT kid FROM signing_keys WHERE signs_at <= now() AND (verifies_until IS NULL OR verifies_until > now())
+    ORDER BY signs_at DESC LIMIT 1`,
 }
 
-const add: Statement = {
-  name: 'signing-keys-add',
-  text: `INSERT INTO signing_keys (kid, public_jwk, private_sealed, signs_at)
-    VALUES ($1, $2, $3, now() + make_interval(secs => $4))`,
-}
-
-const prune: Statement = {
-  name: 'signing-keys-prune',
-  text: 'DELETE FROM signing_keys WHERE verifies_until < now() RETURNING kid',
+const raiseTtl: Statement = {
+  name: 'signing-keys-raise-ttl',
+  text: `UPDATE signing_keys SET token_ttl = $1, verifies_until = verifies_until + make_interval(secs => $1 - token_ttl)
+    WHERE token_ttl < $1`,
 }
 
 const keyUse = (kid: string) => `signing-key ${kid}`
@@ -85,30 +100,61 @@ function thumbprint({ crv, kty, x, y }: PublicJwk): string {
 
 /** The signing keys in a database. */
 export function createSigningKeys(database: Database, masterKey: MasterKey): SigningKeys {
+  const table = defineTable(database, 'signing_keys', attributes)
+
+  /** Publishes a new key that signs `lead` seconds from now, and ends those before it in their time. */
+  async function add(newest: Row<typeof shown> | undefined, lead: number, ttl: number, transaction: Transaction) {
+    const { privateKey, publicKey } = generateKeyPairSync('ec', { namedCurve: 'P-256' })
+    const { kty, crv, x, y } = publicKey.export({ format: 'jwk' })
+    const publicJwk = { kty, crv, x, y } as PublicJwk
+    const kid = thumbprint(publicJwk)
+    const pem = privateKey.export({ format: 'pem', type: 'pkcs8' }) as string
+    // The first key has nobody to wait for.
+    const wait = newest ? lead : 0
+    const tokenTtl = newest?.tokenTtl ?? ttl
+    // A minute more for clocks that differ.
+    const verifiesUntil = fromNow(wait + tokenTtl + 60)
+    await table.update({ verifiesUntil }, { where: { verifiesUntil: null }, transaction })
+    const privateSealed = masterKey.seal(keyUse(kid), pem)
+    await table.create({ kid, publicJwk, privateSealed, signsAt: fromNow(wait), tokenTtl }, { transaction })
+    return kid
+  }
+
   return {
     async all() {
-      type Row = Omit<SigningKey, 'publicKey' | 'privateKey'> & { privateSealed: Buffer }
-      return (await database.run<Row>(all, [])).map(({ privateSealed, ...row }) => ({
-        ...row,
-        publicKey: createPublicKey({ key: { ...row.publicJwk }, format: 'jwk' }),
-        privateKey: createPrivateKey(masterKey.open(keyUse(row.kid), privateSealed)),
-      }))
+      const where = { verifiesUntil: { [Op.or]: [null, { [Op.gt]: fn('now') }] } }
+      const rows = await table.findAll({ where, order: [['signsAt', 'DESC']] })
+      return rows.map(row => {
+        const { privateSealed, ...shown } = row.get()
+        const publicKey = createPublicKey({ key: { ...shown.publicJwk }, format: 'jwk' })
+        return { ...shown, publicKey, privateKey: createPrivateKey(masterKey.open(keyUse(shown.kid), privateSealed)) }
+      })
     },
     async rotate({ force, lead, tokenTtl }, transaction) {
       await database.run(lockTable, [], transaction)
-      const [last] = await database.run<{ old: boolean }>(newest, [], transaction)
-      if (last && !last.old && !force) return undefined
-      const { privateKey, publicKey } = generateKeyPairSync('ec', { namedCurve: 'P-256' })
-      const { kty, crv, x, y } = publicKey.export({ format: 'jwk' })
-      const jwk = { kty, crv, x, y } as PublicJwk
-      const kid = thumbprint(jwk)
-      const pem = privateKey.export({ format: 'pem', type: 'pkcs8' }) as string
-      // The first key has nobody to wait for.
-      const wait = last ? lead : 0
-      await database.run(succeed, [wait + tokenTtl + 60], transaction)
-      await database.run(add, [kid, JSON.stringify(jwk), masterKey.seal(keyUse(kid), pem), wait], transaction)
-      return kid
+      const newest = (await table.findOne({ order: [['signsAt', 'DESC']], transaction }))?.get()
+      if (newest && Date.now() - newest.signsAt.getTime() < rotateAfter && !force) return undefined
+      return add(newest, lead, tokenTtl, transaction)
     },
-    prune: async () => (await database.run(prune, [])).length,
+    async raiseTtl(tokenTtl) {
+      await database.run(raiseTtl, [tokenTtl])
+    },
+    signer: async () => (await database.read<{ kid: string }>(signer, []))[0]?.kid,
+    async retire(kid, transaction) {
+      await database.run(lockTable, [], transaction)
+      const retired = (await table.findByPk(kid, { transaction }))?.get()
+      if (!retired) return false
+      await table.destroy({ where: { kid }, transaction })
+      const [left] = await database.run<{ kid: string }>(signer, [], transaction)
+      if (left) return {}
+      // One that is published already is known to some verifiers: it needn't wait any longer.
+      const published = (await table.findOne({ where: { verifiesUntil: null }, transaction }))?.get()
+      if (!published) return { successor: await add(undefined, 0, retired.tokenTtl, transaction) }
+      await table.update({ signsAt: fromNow(0) }, { where: { kid: published.kid }, transaction })
+      return { successor: published.kid }
+    },
+    async prune() {
+      await table.destroy({ where: { verifiesUntil: { [Op.lt]: fn('now') } } })
+    },
   }
 }

@@ -5,7 +5,7 @@
  */
 import type { Mail, MailTransport } from './transport.js'
 
-/** What the worker must know of an e-mail on loan. */
+/** What the sender must know of an e-mail on loan. */
 interface Queued {
   readonly id: string
   readonly kind: string
@@ -14,7 +14,7 @@ interface Queued {
   readonly createdAt: Date
 }
 
-/** The queue, as far as the worker uses it. */
+/** The queue, as far as the sender uses it. */
 interface Queue<L> {
   /** Lends an e-mail that is due for `lease` seconds. Concurrent callers get different e-mails. */
   claim(lease: number): Promise<L | undefined>
@@ -25,13 +25,13 @@ interface Queue<L> {
 }
 
 /**
- * What became of an intent: an e-mail, none because nobody wants it any longer (`unwanted`: it is forgotten), or
- * another entry of the queue that is settled by itself (`requeued`: it is left alone).
+ * What became of an entry of the queue: an e-mail, none because nobody wants it any longer (`unwanted`: it is
+ * forgotten), or another entry that has its own turn (`requeued`: it is left alone).
  */
 export type Composed = Omit<Mail, 'name'> | 'unwanted' | 'requeued'
 
-/** The worker, at work from its making. */
-export interface MailWorker {
+/** The sender of e-mails. */
+export interface Sender {
   /** Looks at the queue now rather than at the next turn. */
   wake(): void
   /** Takes no more e-mails and waits for those under way. */
@@ -45,16 +45,18 @@ const lease = 90
 const longestAttempt = 60
 const firstDelay = 5
 const longestDelay = 3600
-const givenUpAfter = 72 * 3600
+const failedAfter = 72 * 3600
 
 /** Starts sending. `compose` makes the e-mail, with the keys in it, at each attempt. */
-export function createMailWorker<L extends Queued>(parts: {
+export function startSender<L extends Queued>(parts: {
   readonly queue: Queue<L>
   readonly compose: (entry: L) => Promise<Composed>
   readonly transport: MailTransport
   readonly log: { warn(fields: object, text: string): void; info(fields: object, text: string): void }
-}): MailWorker {
-  const { queue, compose, transport, log } = parts
+  /** The clock, in ms since 1970. */
+  readonly now?: () => number
+}): Sender {
+  const { queue, compose, transport, log, now = Date.now } = parts
   const underWay = new Set<Promise<void>>()
   let closed = false
   let again = false
@@ -72,10 +74,9 @@ export function createMailWorker<L extends Queued>(parts: {
       }
     } catch (error) {
       const reason = describe(error)
-      const age = (Date.now() - createdAt.getTime()) / 1000
-      const delay =
-        age < givenUpAfter ? Math.min(firstDelay * 2 ** Math.min(attempts - 1, 30), longestDelay) : undefined
-      log.warn({ entry: id, kind, attempts, reason, delay }, delay ? 'e-mail delayed' : 'e-mail given up')
+      const age = (now() - createdAt.getTime()) / 1000
+      const delay = age < failedAfter ? Math.min(firstDelay * 2 ** Math.min(attempts - 1, 30), longestDelay) : undefined
+      log.warn({ entry: id, kind, attempts, reason, delay }, delay ? 'e-mail delayed' : 'e-mail failed for good')
       return queue.failed(id, reason, delay)
     }
     await queue.done(id)

@@ -1,7 +1,11 @@
 /** The e-mails: plain text in Brazilian Portuguese and English. Subjects are fixed, so nothing given gets into a header. */
+import { visible } from '../names.js'
 
 /** Languages there are e-mails in. */
 export type Locale = 'pt-BR' | 'en'
+
+/** The language for a value of `Accept-Language` (RFC 9110). */
+export type ChooseLocale = (acceptLanguage: string | undefined) => Locale
 
 /** What each kind of e-mail tells. */
 export interface Contents {
@@ -9,18 +13,31 @@ export interface Contents {
   'recovery-key': { username: string; key: string }
   /** To an organization, for a user of its own who wants to be activated. The key is good for 72 hours. */
   'activation-key': { username: string; key: string }
-  /** To a user whose password was changed at a time (ISO 8601 or Date) from a client address. */
-  'password-changed': { username: string; at: string | Date; address: string }
-  /** To a user as whom someone signed in without the password: with `answers` or with a mailed `key`. */
-  'recovery-login': { username: string; at: string | Date; address: string; how?: 'answers' | 'key' }
+  /** To a user whose password was changed. */
+  'password-changed': Happened
+  /** To a user for whom the answer to a security question was saved. */
+  'answer-saved': Happened
+  /** To a user as whom someone signed in without the password. */
+  'recovery-login': Happened
+}
+
+/** What happened to a user's account so many times, the last time at a time (ISO 8601) and from a client address. */
+interface Happened {
+  username: string
+  times: number
+  at: string
+  address: string
 }
 
 type Catalogue = {
   [K in keyof Contents]: {
     subject: string
-    text: (content: Contents[K], when: (at: string | Date) => string) => string
+    text: (content: Contents[K], when: (at: string) => string) => string
   }
 }
+
+const vezes = (times: number) => (times === 1 ? '' : `${times} vezes, a última `)
+const count = (times: number) => (times === 1 ? '' : `${times} times, the last time `)
 
 const portuguese: Catalogue = {
   'recovery-key': {
@@ -51,21 +68,31 @@ Se você não conhece esta pessoa, não faça nada: sem a chave a conta continua
   },
   'password-changed': {
     subject: 'Sua senha foi alterada',
-    text: ({ username, at, address }, when) => `Olá,
+    text: ({ username, times, at, address }, when) => `Olá,
 
-a senha do usuário ${username} foi alterada em ${when(at)}, a partir do endereço ${address}.
+a senha do usuário ${username} foi alterada ${vezes(times)}em ${when(at)}, a partir do endereço ${address}.
 Todos os acessos abertos foram encerrados.
 
 Se foi você, não é preciso fazer nada.
 Se não foi você, recupere o acesso agora pelo aplicativo, em "Esqueci minha senha", escolha uma senha nova
 e avise a sua instituição.`,
   },
+  'answer-saved': {
+    subject: 'Resposta a uma pergunta de segurança alterada',
+    text: ({ username, times, at, address }, when) => `Olá,
+
+uma resposta a uma pergunta de segurança do usuário ${username} foi gravada ${vezes(times)}em ${when(at)}, a partir do endereço ${address}.
+
+Se foi você, não é preciso fazer nada.
+Se não foi você, troque a sua senha agora pelo aplicativo: isso encerra todos os acessos abertos e descarta
+a resposta nova. Avise também a sua instituição.`,
+  },
   'recovery-login': {
     subject: 'Acesso à sua conta sem a senha',
-    text: ({ username, at, address, how }, when) => `Olá,
+    text: ({ username, times, at, address }, when) => `Olá,
 
-alguém entrou na conta do usuário ${username}${how ? { answers: ' com as respostas às perguntas de segurança', key: ' com uma chave enviada por e-mail' }[how] : ' pela recuperação de acesso'}
-em ${when(at)}, a partir do endereço ${address}.
+alguém entrou na conta do usuário ${username} pela recuperação de acesso
+${vezes(times)}em ${when(at)}, a partir do endereço ${address}.
 
 Se foi você, não é preciso fazer nada.
 Se não foi você, troque a sua senha agora pelo aplicativo: isso encerra todos os acessos abertos. Troque
@@ -102,21 +129,31 @@ If you don't know this user, do nothing: without the key the account stays inact
   },
   'password-changed': {
     subject: 'Your password was changed',
-    text: ({ username, at, address }, when) => `Hello,
+    text: ({ username, times, at, address }, when) => `Hello,
 
-the password of the user ${username} was changed on ${when(at)}, from the address ${address}.
+the password of the user ${username} was changed ${count(times)}on ${when(at)}, from the address ${address}.
 All open sessions were ended.
 
 If it was you, there is nothing to do.
 If it wasn't you, regain access now in the app under "Forgot password", choose a new password, and tell
 your organization.`,
   },
+  'answer-saved': {
+    subject: 'The answer to a security question was changed',
+    text: ({ username, times, at, address }, when) => `Hello,
+
+the answer to a security question of the user ${username} was saved ${count(times)}on ${when(at)}, from the address ${address}.
+
+If it was you, there is nothing to do.
+If it wasn't you, change your password now in the app: that ends all open sessions and discards the new
+answer. Also tell your organization.`,
+  },
   'recovery-login': {
     subject: 'Your account was entered without the password',
-    text: ({ username, at, address, how }, when) => `Hello,
+    text: ({ username, times, at, address }, when) => `Hello,
 
-someone entered the account of the user ${username}${how ? { answers: ' with the answers to the security questions', key: ' with a key sent by e-mail' }[how] : ' by account recovery'}
-on ${when(at)}, from the address ${address}.
+someone entered the account of the user ${username} by account recovery
+${count(times)}on ${when(at)}, from the address ${address}.
 
 If it was you, there is nothing to do.
 If it wasn't you, change your password now in the app: that ends all open sessions. Also change the answers
@@ -126,41 +163,48 @@ to the security questions, and tell your organization.`,
 
 const catalogues: Record<Locale, Catalogue> = { 'pt-BR': portuguese, en: english }
 
-/** Subject and body of an e-mail. What is given goes into the body alone, without its control characters. */
+/** Subject and body of an e-mail. What is given goes into the body alone; of it only the username is a stranger's text. */
 export function writeEmail<K extends keyof Contents>(
   kind: K,
   locale: Locale,
   content: Contents[K],
 ): { subject: string; text: string } {
   const format = new Intl.DateTimeFormat(locale, { dateStyle: 'long', timeStyle: 'short', timeZone: 'UTC' })
-  const when = (at: string | Date) => `${format.format(new Date(at))} (UTC)`
-  const plain = Object.fromEntries(
-    Object.entries(content).map(([name, value]) => [
-      name,
-      typeof value === 'string' ? value.replace(unseen, '') : value,
-    ]),
-  ) as Contents[K]
+  const when = (at: string) => `${format.format(new Date(at))} (UTC)`
   const { subject, text } = catalogues[locale][kind]
-  return { subject, text: `${text(plain, when)}\n` }
+  return { subject, text: `${text({ ...content, username: shownUsername(content.username) }, when)}\n` }
 }
 
-/** Control characters, and those that turn the direction of text around. */
-const unseen = /[\p{Cc}\u2028\u2029\u202a-\u202e\u2066-\u2069]/gu
+/** Most characters of a username in an e-mail. */
+const mostShown = 40
+
+/**
+ * A username as e-mails show it. It is anybody's text: `·` stands for what isn't a letter, a digit, a space or a sign of
+ * telephone numbers and names, since no link and no address can do without, and a long one is cut.
+ */
+export function shownUsername(username: string): string {
+  const plain = visible(username)
+    .normalize('NFKC')
+    .replace(/\s+/gu, ' ')
+    .replace(/[^\p{L}\p{M}\p{N} ()+'’_\p{Pd}]+/gu, '·')
+  const characters = [...plain]
+  return characters.length <= mostShown ? plain : `${characters.slice(0, mostShown - 1).join('')}…`
+}
 
 /**
  * The language for a user who sent an `Accept-Language` header: look-up of RFC 4647 among the languages there are,
  * by quality. Any Portuguese gets pt-BR. `fallback` when there is no header, no match, or the match is `*`.
  */
 export function chooseLocale(acceptLanguage: string | undefined, fallback: Locale): Locale {
-  const wishes = (acceptLanguage ?? '')
+  const ranges = (acceptLanguage ?? '')
     .slice(0, 1000)
     .split(',')
-    .map(wish => /^\s*([a-z]{1,8}|\*)(?:-[a-z0-9-]*)?\s*(?:;\s*q\s*=\s*([01](?:\.\d{0,3})?)\s*)?$/i.exec(wish))
-    .filter(wish => wish !== null)
+    .map(range => /^\s*([a-z]{1,8}|\*)(?:-[a-z0-9-]*)?\s*(?:;\s*q\s*=\s*([01](?:\.\d{0,3})?)\s*)?$/i.exec(range))
+    .filter(range => range !== null)
     .map(([, language, quality = '1']) => ({ language: language!.toLowerCase(), quality: Number(quality) }))
     .filter(({ quality }) => quality > 0)
     .sort((a, b) => b.quality - a.quality)
-  for (const { language } of wishes) {
+  for (const { language } of ranges) {
     if (language === 'pt') return 'pt-BR'
     if (language === 'en') return 'en'
     if (language === '*') return fallback

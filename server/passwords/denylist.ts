@@ -13,13 +13,19 @@ export interface Denylist {
  * unpacked when first asked (about 25 ms). Throws when the file can't be read.
  */
 export function createDenylist(file?: string): Denylist {
-  let list = file === undefined ? undefined : new Set(readFileSync(file, 'utf8').split('\n').map(nicknameKey))
+  let list = file === undefined ? undefined : readList(file)
   return {
     has(password) {
       list ??= readCommonPasswords()
       return list.has(nicknameKey(password))
     },
   }
+}
+
+function readList(file: string): Set<string> {
+  const keys = readFileSync(file, 'utf8').split('\n').map(nicknameKey)
+  // Blank lines are no passwords.
+  return new Set(keys.filter(key => key !== ''))
 }
 
 function readCommonPasswords(): Set<string> {

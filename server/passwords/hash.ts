@@ -1,82 +1,24 @@
-// Which passwords are acceptable, and how passwords and answers are kept: as bcrypt hashes of keyed digests.
+// How passwords and answers are kept: as bcrypt hashes of keyed digests (OWASP, Password Storage: peppering). This room
+// owns what a password may be (policy.ts, denylist.ts), the form that is stored, and the threads that compute it
+// (pool.ts, queue.ts, threads.ts); who may try how often is access/'s. Everybody above may use it.
 import { createHmac } from 'node:crypto'
-import { answerKey, nicknameKey, usernameKey } from '../names.js'
-import { createDenylist, type Denylist } from './denylist.js'
-import type { Hashing, Place, Turn } from './pool.js'
-
-/** Longest password, in characters (code points). */
-const maxLength = 256
-
-/** What a new password must be. */
-export interface PasswordPolicy {
-  /** Fewest characters (code points). */
-  readonly minLength: number
-  /** Passwords that are too common. */
-  readonly denylist: Denylist
-}
-
-/** The policy for new passwords. Throws when the file of common passwords, one a line, can't be read. */
-export function createPasswordPolicy(options: {
-  minLength: number
-  denylistFile?: string | undefined
-}): PasswordPolicy {
-  return { minLength: options.minLength, denylist: createDenylist(options.denylistFile) }
-}
-
-/**
- * The form in which passwords compare: the OpaqueString profile of RFC 8265, so that all keyboards write the same
- * password. Undefined for what can't be a password: nothing, control characters, unpaired surrogates. Characters that
- * Unicode doesn't know yet are let through, so that no version of it locks anybody out.
- */
-export function preparePassword(text: string): string | undefined {
-  const prepared = text.replace(/\p{Zs}/gu, ' ').normalize('NFC')
-  return prepared === '' || /[\p{Cc}\p{Cs}]/u.test(prepared) ? undefined : prepared
-}
-
-/** What others know of a user, and so try as the password first. */
-export interface KnownWords {
-  readonly username?: string | undefined
-  readonly nickname?: string | undefined
-  readonly city?: string | undefined
-  readonly institution?: string | undefined
-  readonly email?: string | undefined
-}
-
-/** What is wrong with a new password, as a sentence that says what to do; undefined when it is acceptable. */
-export function checkPassword(password: string, user: KnownWords, policy: PasswordPolicy): string | undefined {
-  const prepared = preparePassword(password)
-  if (password.trim() === '') return 'Give a password.'
-  if (prepared === undefined) return 'Leave out control characters.'
-  const length = [...prepared].length
-  if (length < policy.minLength) return `Use at least ${policy.minLength} characters.`
-  if (length > maxLength) return `Use at most ${maxLength} characters.`
-  if (policy.denylist.has(prepared)) return 'Choose another password: this one is among the most common.'
-  if (isKnownWord(prepared, user)) return 'Choose a password that isn’t part of your own data.'
-  return undefined
-}
-
-function isKnownWord(password: string, user: KnownWords): boolean {
-  const { username, nickname, city, institution, email } = user
-  const words = [username, nickname, city, institution, email, email?.slice(0, email.lastIndexOf('@'))]
-  const key = spaceless(password)
-  if (words.some(word => word !== undefined && spaceless(word) !== '' && spaceless(word) === key)) return true
-  return [username, nickname].some(name => name !== undefined && isPhoneOf(password, name))
-}
-
-/** Whether a password is the telephone number that is somebody's name, with or without area or other prefixes. */
-function isPhoneOf(password: string, name: string): boolean {
-  const number = /^tel:\+55(\d+)$/.exec(usernameKey(name))?.[1]
-  if (number === undefined || !/^[\d\s+().\p{Pd}]+$/u.test(nicknameKey(password))) return false
-  const digits = nicknameKey(password).replace(/\D/g, '')
-  return digits.endsWith(number) || (digits.length >= 8 && number.endsWith(digits))
-}
-
-function spaceless(text: string): string {
-  return nicknameKey(text).replaceAll(' ', '')
-}
+import { answerKey } from '../names.js'
+import { preparePassword } from './policy.js'
+import type { Pool, Waiter } from './pool.js'
 
 /** What a hash is of; the same text in another context has another hash. */
 export type HashContext = 'password' | 'answer'
+
+/** A text to hash. */
+export interface Secret {
+  readonly context: HashContext
+  readonly text: string
+}
+
+/** A text to compare with a stored hash; none for an unknown user. */
+export interface Claim extends Secret {
+  readonly stored: string | undefined
+}
 
 /** What comparing found. */
 export interface Verdict {
@@ -85,16 +27,18 @@ export interface Verdict {
   readonly renew: boolean
 }
 
-/** Hashes and compares passwords and answers. Each call takes its turn in the pool, or uses a place already taken. */
+/** Hashes and compares passwords and answers. What is given at once waits, and is refused, together. */
 export interface Passwords {
-  /** Hash to store. Throws for a text that `preparePassword` refuses; refuses as the pool does. */
-  hash(text: string, context: HashContext, turn: Turn | Place): Promise<string>
+  /** Hashes to store. Throws for a text that `preparePassword` refuses; refuses as the pool does. */
+  hash(secrets: readonly Secret[], waiter: Waiter): Promise<string[]>
   /**
-   * Compares a text with a stored hash. With none (an unknown user), an unreadable one, or a text that can't be
-   * right, the answer is no after the time of a comparison. A no takes the same time for hashes up to the configured
-   * cost; a stronger one takes longer until it is renewed.
+   * Compares texts with stored hashes. With none (an unknown user), an unreadable one, or a text that can't be right,
+   * the answer is no after the time of a comparison. A no takes the same time for hashes up to the configured cost; a
+   * stronger one takes longer until it is renewed.
    */
-  verify(text: string, stored: string | undefined, context: HashContext, turn: Turn | Place): Promise<Verdict>
+  verify(claims: readonly Claim[], waiter: Waiter): Promise<Verdict[]>
+  /** A new hash made once nothing else waits; undefined when too many wait for that already. */
+  renew(secret: Secret): Promise<string | undefined>
 }
 
 const scheme = 'hmac1:'
@@ -104,50 +48,66 @@ const scheme = 'hmac1:'
  * length counts, and the database alone gives nothing to guess at. Bare bcrypt hashes (`$2a$`, `$2b$`, `$2y$`) of the
  * text itself, as other systems store them, compare too; bcrypt knows only the first 72 bytes of those.
  */
-export function createPasswords(deps: { pepper: Buffer; cost: number; hashing: Hashing }): Passwords {
-  const { pepper, cost, hashing } = deps
+export function createPasswords(deps: { pepper: Buffer; cost: number; pool: Pool }): Passwords {
+  const { pepper, cost, pool } = deps
 
   /** 64 ASCII characters, within bcrypt's 72 bytes and without its NUL. */
   function digest(prepared: string, context: HashContext): string {
     return createHmac('sha384', pepper).update(`${context}\0${prepared}`).digest('base64')
   }
 
-  return {
-    async hash(text, context, turn) {
-      const prepared = prepare(text, context)
-      if (prepared === undefined) throw new Error(`The ${context} can't be hashed: check it first.`)
-      return scheme + (await runner(hashing, turn).run({ kind: 'hash', text: digest(prepared, context), cost }))
-    },
+  function hashJob({ text, context }: Secret) {
+    const prepared = prepare(text, context)
+    if (prepared === undefined) throw new Error(`The ${context} can't be hashed: check it first.`)
+    return { kind: 'hash', text: digest(prepared, context), cost } as const
+  }
 
-    async verify(text, stored, context, turn) {
-      const keyed = stored?.startsWith(scheme) ?? true
-      const hash = readBcrypt(keyed ? stored?.slice(scheme.length) : stored)
-      const prepared = prepare(text, context)
-      // Cut here: older kinds of bcrypt count long texts wrongly.
-      const data = keyed ? digest(prepared ?? '', context) : Buffer.from(text).subarray(0, 72)
-      const job = { kind: 'compare', text: data, hash: prepared === undefined ? undefined : hash, cost } as const
-      const correct = await runner(hashing, turn).run(job)
-      return { correct, renew: correct && (!keyed || Number(hash?.slice(4, 6)) !== cost) }
+  function compareJob({ text, context, stored }: Claim) {
+    const keyed = isKeyed(stored)
+    const hash = readBcrypt(stored)
+    const prepared = prepare(text, context)
+    // Cut here: older kinds of bcrypt count long texts wrongly.
+    const data = keyed ? digest(prepared ?? '', context) : Buffer.from(text).subarray(0, 72)
+    return { kind: 'compare', text: data, hash: prepared === undefined ? undefined : hash, cost } as const
+  }
+
+  return {
+    async hash(secrets, waiter) {
+      const hashes = await pool.run(secrets.map(hashJob), waiter)
+      return hashes.map(hash => scheme + hash)
+    },
+    async verify(claims, waiter) {
+      const outcomes = await pool.run(claims.map(compareJob), waiter)
+      return outcomes.map((correct, index) => {
+        const { stored } = claims[index]!
+        const outdated = !isKeyed(stored) || Number(readBcrypt(stored)?.slice(4, 6)) !== cost
+        return { correct, renew: correct && outdated }
+      })
+    },
+    async renew(secret) {
+      const hash = await pool.whenIdle(hashJob(secret))
+      return hash && scheme + hash
     },
   }
 }
 
 /** Whether a text is a hash that `verify` can compare: ours, or a bare bcrypt hash of cost 4 to 16. */
 export function isHash(text: string): boolean {
-  return readBcrypt(text.startsWith(scheme) ? text.slice(scheme.length) : text) !== undefined
+  return readBcrypt(text) !== undefined
+}
+
+function isKeyed(stored: string | undefined): boolean {
+  return stored?.startsWith(scheme) ?? true
 }
 
 /** A bcrypt hash in the form our bcrypt reads: `$2a$` and `$2y$` differ from `$2b$` in name only within 72 bytes. */
-function readBcrypt(text: string | undefined): string | undefined {
+function readBcrypt(stored: string | undefined): string | undefined {
+  const bare = stored?.startsWith(scheme) ? stored.slice(scheme.length) : stored
   // A greater cost would hold a thread for many seconds.
-  const match = /^\$2[aby](\$(?:0[4-9]|1[0-6])\$[./A-Za-z\d]{53})$/.exec(text ?? '')
+  const match = /^\$2[aby](\$(?:0[4-9]|1[0-6])\$[./A-Za-z\d]{53})$/.exec(bare ?? '')
   return match ? `$2b${match[1]}` : undefined
 }
 
 function prepare(text: string, context: HashContext): string | undefined {
   return context === 'password' ? preparePassword(text) : answerKey(text) || undefined
-}
-
-function runner(hashing: Hashing, turn: Turn | Place): Pick<Place, 'run'> {
-  return 'run' in turn ? turn : { run: job => hashing.run(job, turn) }
 }

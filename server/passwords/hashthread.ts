@@ -1,8 +1,8 @@
-// A thread of hashing.ts: takes one job at a time and answers with its result.
+// A hash thread: takes one job at a time and answers with its result.
 import { getPriority, setPriority } from 'node:os'
 import { parentPort, workerData } from 'node:worker_threads'
 import bcrypt from 'bcrypt'
-import type { CompareJob, Job, Report } from './pool.js'
+import type { CompareJob, Job } from './threads.js'
 
 // Elsewhere than on Linux the niceness would be that of the whole process.
 if (process.platform === 'linux') {
@@ -14,8 +14,8 @@ if (process.platform === 'linux') {
 }
 
 parentPort?.on('message', (job: Job) => {
-  const result = job.kind === 'hash' ? bcrypt.hashSync(job.text, job.cost) : compare(job)
-  parentPort?.postMessage({ result } satisfies Report)
+  const result: string | boolean = job.kind === 'hash' ? bcrypt.hashSync(job.text, job.cost) : compare(job)
+  parentPort?.postMessage(result)
 })
 
 function compare({ text, hash, cost }: CompareJob): boolean {

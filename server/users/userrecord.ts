@@ -1,12 +1,18 @@
 import type { MessageInitShape } from '@bufbuild/protobuf'
-import type { UserSchema } from '../../proto/gen/auth/v1/records_pb.js'
+import type { User as UserMessage, UserSchema } from '../../proto/gen/auth/v1/records_pb.js'
 import type { Caller } from '../access/caller.js'
 import type { MasterKey } from '../masterkey.js'
 import { activationKeyUse } from '../models/organization.js'
-import type { User } from '../models/user.js'
+import type { Profile, User } from '../models/user.js'
+
+/** Fields of the contract are named like attributes, in lower case, but for one. */
+type FieldOf<A extends string> = A extends 'dateOfBirth' ? 'dateofborn' : Lowercase<A>
+
+/** What shows a profile: an attribute that the contract or `toRecord` forgets doesn't compile. */
+type ProfileFields = { readonly [F in FieldOf<keyof Profile>]: UserMessage[F] }
 
 /** The record of a user with what this caller may see of it; absent fields stay absent. */
-export function toRecord(
+export function toUserRecord(
   user: User,
   caller: Pick<Caller, 'user' | 'admin'>,
   masterKey: MasterKey,
@@ -16,8 +22,7 @@ export function toRecord(
   const colleague = viewer.role === 'ROLE_INSTITUTION' && viewer.active && viewer.organizationId === user.organizationId
   const open = (sealed: Buffer | null, visible: boolean) =>
     sealed && visible ? masterKey.open(activationKeyUse, sealed) : undefined
-  return {
-    id: user.id,
+  const profile: ProfileFields = {
     username: user.username,
     nickname: user.nickname,
     dateofborn: user.dateOfBirth ?? undefined,
@@ -28,8 +33,12 @@ export function toRecord(
     institution: user.institution ?? undefined,
     securityquestion: user.securityQuestion ?? undefined,
     termsofusage: user.termsOfUsage,
-    active: user.active && !user.suspended ? 1 : 0,
     role: user.role,
+  }
+  return {
+    ...profile,
+    id: user.id,
+    active: user.active && !user.suspended ? 1 : 0,
     partnerOrganization:
       user.organizationId === null
         ? undefined

@@ -1,7 +1,9 @@
 /** A mail server for tests: real SMTP on a port of its own, e-mails read with a parser that isn't ours. */
 import type { AddressInfo } from 'node:net'
+import test from 'ava'
 import PostalMime, { type Email } from 'postal-mime'
 import { SMTPServer } from 'smtp-server'
+import { waitFor } from './patience.js'
 
 /** A mail server and what it received. */
 export interface Mailbox {
@@ -9,8 +11,8 @@ export interface Mailbox {
   readonly url: string
   /** Every e-mail accepted so far. */
   readonly emails: readonly Email[]
-  /** The oldest e-mail to an address that wasn't handed out yet; waits for it, and rejects after `timeout` ms. */
-  nextLetter(to: string, timeout?: number): Promise<Email>
+  /** The oldest e-mail to an address that wasn't handed out yet; waits for it as long as others arrive. */
+  nextEmail(to: string): Promise<Email>
   /** Answers the next `times` e-mails with 451. */
   refuse(times: number): void
   /** Shuts the server; connections are refused. */
@@ -19,11 +21,21 @@ export interface Mailbox {
   reopen(): Promise<void>
 }
 
+/** One mail server for all tests of the calling file; there once the tests run. */
+export function mailboxForFile(): Mailbox {
+  const mailbox = {} as Mailbox
+  // Serial, so that the hooks of the file find it open.
+  test.serial.before(async () => {
+    Object.assign(mailbox, await openMailbox())
+  })
+  test.after.always(() => mailbox.shut?.())
+  return mailbox
+}
+
 /** Opens a mail server. Shut it when the test ends. */
 export async function openMailbox(): Promise<Mailbox> {
   const emails: Email[] = []
   const handedOut = new Set<Email>()
-  const waiting = new Set<() => void>()
   let refusals = 0
   let port = 0
   let server: SMTPServer
@@ -42,7 +54,6 @@ export async function openMailbox(): Promise<Mailbox> {
         }
         emails.push(await PostalMime.parse(Buffer.concat(chunks)))
         answer()
-        for (const look of waiting) look()
       },
     })
     server.on('error', () => {})
@@ -54,24 +65,15 @@ export async function openMailbox(): Promise<Mailbox> {
   return {
     url: `smtp://127.0.0.1:${port}`,
     emails,
-    nextLetter(to, timeout = 10_000) {
-      return new Promise((resolve, reject) => {
-        const look = () => {
+    nextEmail: to =>
+      waitFor(
+        () => {
           const fresh = emails.find(one => !handedOut.has(one) && one.to?.some(({ address }) => address === to))
-          if (!fresh) return
-          handedOut.add(fresh)
-          waiting.delete(look)
-          clearTimeout(timer)
-          resolve(fresh)
-        }
-        const timer = setTimeout(() => {
-          waiting.delete(look)
-          reject(new Error(`no e-mail to ${to} within ${timeout} ms`))
-        }, timeout)
-        waiting.add(look)
-        look()
-      })
-    },
+          if (fresh) handedOut.add(fresh)
+          return fresh
+        },
+        () => emails.length,
+      ),
     refuse(times) {
       refusals = times
     },

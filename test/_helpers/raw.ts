@@ -1,4 +1,5 @@
 /** Bytes sent as they are, where every HTTP client would put them right. */
+import { once } from 'node:events'
 import { connect } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 
@@ -13,39 +14,108 @@ export interface RawAnswer {
   readonly statuses: readonly number[]
 }
 
+/** Milliseconds between two looks at whether something came. */
+const pause = 50
+
+/** Milliseconds of silence after which somebody who hasn't answered yet never will. */
+const dead = 60_000
+
 /**
- * Sends pieces one after the other with a pause in between, and collects what comes back until the other side closes
- * or `patience` ms have passed since the last piece.
+ * Sends pieces one after the other with a pause in between, and collects what comes back until the other side closes,
+ * or is silent for `patience` ms after it answered. Without an answer it waits a minute, unless patience is given.
+ * Silence is counted in looks, so that it lasts longer where this process itself has to wait.
  */
 export async function sendRaw(
   port: number,
   pieces: Iterable<string | Buffer>,
-  { pause = 0, patience = 1500 }: { pause?: number; patience?: number } = {},
+  options: { pause?: number; patience?: number } = {},
 ): Promise<RawAnswer> {
   const socket = connect(port, '127.0.0.1')
   const chunks: Buffer[] = []
-  let closed = false
-  const end = new Promise<void>(resolve => {
-    socket.on('data', chunk => chunks.push(chunk))
-    socket.on('error', () => {})
-    socket.on('close', () => {
-      closed = true
-      resolve()
-    })
-  })
+  const closing = new AbortController()
+  const closed = closing.signal
+  socket.on('data', chunk => chunks.push(chunk))
+  socket.on('error', () => {})
+  socket.on('close', () => closing.abort())
   const startedAt = performance.now()
   for (const piece of pieces) {
-    if (closed) break
+    if (closed.aborted) break
     socket.write(piece as Buffer)
-    if (pause > 0) await sleep(pause)
+    if (options.pause) await sleep(options.pause)
   }
-  const timer = new AbortController()
-  await Promise.race([end, sleep(patience, undefined, { signal: timer.signal }).catch(() => {})])
-  timer.abort()
+  let seen = -1
+  for (let quiet = 0; !closed.aborted; quiet += pause) {
+    if (chunks.length > seen) quiet = 0
+    seen = chunks.length
+    if (quiet >= (options.patience ?? (seen === 0 ? dead : 1500))) break
+    await sleep(pause, undefined, { signal: closed }).catch(() => {})
+  }
   const ms = performance.now() - startedAt
   const text = Buffer.concat(chunks).toString('latin1')
-  const wasClosed = closed
+  const wasClosed = closed.aborted
   socket.destroy()
   const statuses = [...text.matchAll(/HTTP\/1\.1 (\d{3}) /g)].map(([, status]) => Number(status))
   return { text, closed: wasClosed, ms, statuses }
+}
+
+/** A connection on which bytes go out as they are, and what came back is looked at on the way. */
+export interface RawConnection {
+  write(bytes: string | Buffer): void
+  /** Stops reading, so that the other side can't go on writing. */
+  pause(): void
+  resume(): void
+  /** Everything that came back so far. */
+  text(): string
+  /** Whether the other side closed the connection. */
+  closed(): boolean
+  /** Waits until what came back matches; throws when the other side closes before. */
+  until(pattern: RegExp): Promise<RegExpExecArray>
+  /** Waits until the other side closes. */
+  end(): Promise<void>
+  destroy(): void
+}
+
+/** Opens a connection to a port on this machine. It stays half open when the other side has ended, until `destroy`. */
+export async function openRaw(port: number): Promise<RawConnection> {
+  const socket = connect({ port, host: '127.0.0.1', allowHalfOpen: true })
+  await once(socket, 'connect')
+  let text = ''
+  let ended = false
+  const waiting = new Set<() => void>()
+  const wake = () => {
+    for (const each of waiting) each()
+  }
+  socket.on('data', chunk => {
+    text += chunk.toString('latin1')
+    wake()
+  })
+  const onEnd = () => {
+    ended = true
+    wake()
+  }
+  socket.on('error', () => {})
+  socket.on('end', onEnd)
+  socket.on('close', onEnd)
+  const wait = <T>(look: () => T | null | undefined) =>
+    new Promise<T>((resolve, reject) => {
+      const check = () => {
+        const found = look()
+        if (found == null && !ended) return
+        waiting.delete(check)
+        if (found == null) reject(new Error(`The connection was closed after: ${text}`))
+        else resolve(found)
+      }
+      waiting.add(check)
+      check()
+    })
+  return {
+    write: bytes => void socket.write(bytes),
+    pause: () => void socket.pause(),
+    resume: () => void socket.resume(),
+    text: () => text,
+    closed: () => ended,
+    until: pattern => wait(() => pattern.exec(text)),
+    end: () => wait(() => undefined).catch(() => {}),
+    destroy: () => void socket.destroy(),
+  }
 }

@@ -1,16 +1,23 @@
 import test from 'ava'
+import { type Clock, serviceWithClock } from './clock.js'
 import { startTestService, type TestService } from './service.js'
 
-/** Services on one database for all tests of the calling file; there once the tests run. */
-export function replicasForFile(count: number, env: Record<string, string> = {}): readonly TestService[] {
-  const replicas = Array.from({ length: count }, () => ({}) as TestService)
+/**
+ * Services on one database for all tests of the calling file; there once the tests run. With `clocked` they have one
+ * clock, which stands still.
+ */
+export function replicasForFile(count: number, { clocked = false } = {}): readonly TestService[] {
+  const replicas = Array.from({ length: count }, () => ({}) as TestService & { clock?: Clock })
   const cleanUps: (() => Promise<void>)[] = []
   const hooks = { teardown: (work: () => Promise<void>) => void cleanUps.push(work) }
   // Serial, so that the hooks of the file find them running.
   test.serial.before(async () => {
-    for (const [index, replica] of replicas.entries()) {
-      const shared: Record<string, string> = index === 0 ? {} : { DATABASE_URL: replicas[0]!.env.DATABASE_URL! }
-      Object.assign(replica, await startTestService(hooks, { ...env, ...shared }))
+    const [first, ...others] = replicas
+    Object.assign(first!, await (clocked ? serviceWithClock(hooks) : startTestService(hooks)))
+    const { env, clock } = first!
+    for (const other of others) {
+      const shared = { DATABASE_URL: env.DATABASE_URL! }
+      Object.assign(other, await startTestService(hooks, shared, clock && { clock }))
     }
   })
   test.after.always(async () => {

@@ -2,13 +2,17 @@ import { randomInt } from 'node:crypto'
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
 import test from 'ava'
-import { createLog } from '../../server/log.js'
+import { isUnreachable } from '../../server/database/connection.js'
+import { createLog, type Log } from '../../server/log.js'
 import { openRegistry, type Registry } from '../../server/models/definemodels.js'
 import { nicknameKey } from '../../server/names.js'
 import { type Service, startService } from '../../server/service.js'
 import { readSettings, type Settings } from '../../server/settings.js'
+import type { Clock } from './clock.js'
 import { freshDatabase, type Teardown } from './database.js'
+import { keepLog } from './logged.js'
 
 /** Password of the administrator and of everybody signed up here. */
 export const password = 'cavalo-marinho-azul-42'
@@ -30,6 +34,8 @@ export interface RequestOptions {
   readonly body?: unknown
   readonly token?: string
   readonly headers?: Record<string, string>
+  /** Takes a 503 for the answer, for tests of one. Otherwise it is waited out as its Retry-After says. */
+  readonly once?: boolean
 }
 
 /** Somebody who signed up. */
@@ -64,9 +70,12 @@ export interface TestService {
   institution(organization: { activationkey: string }): Promise<SignedUp & { providerKey: string }>
 }
 
+/** Times that a service may say it is busy before that is its answer. */
+const patience = 60
+
 /** What sends requests to a gateway at `http`, such as `http://127.0.0.1:8080`. */
 export function createRequest(http: string): TestService['request'] {
-  return async (method, path, options = {}) => {
+  const send: TestService['request'] = async (method, path, options = {}) => {
     const { query, body, token, headers } = options
     const search = query ? `?${new URLSearchParams(query)}` : ''
     const response = await fetch(`${http}${path}${search}`, {
@@ -82,15 +91,23 @@ export function createRequest(http: string): TestService['request'] {
     const isJson = /json/.test(response.headers.get('content-type') ?? '')
     return { status: response.status, headers: response.headers, text, json: isJson ? JSON.parse(text) : undefined }
   }
+  return async (method, path, options) => {
+    for (let times = 1; ; times++) {
+      const answer = await send(method, path, options)
+      const wait = Number(answer.headers.get('retry-after'))
+      if (answer.status !== 503 || wait === 0 || options?.once || times === patience) return answer
+      await sleep(wait * 1000)
+    }
+  }
 }
 
-/** One service for all tests of the calling file; there once the tests run. */
-export function serviceForFile(env: Record<string, string> = {}): TestService {
+/** One service for all tests of the calling file; there once the tests run. `env` is asked for when it starts. */
+export function serviceForFile(env: () => Record<string, string> = () => ({})): TestService {
   const service = {} as TestService
   const cleanUps: (() => Promise<void>)[] = []
   // Serial, so that the hooks of the file find it running.
   test.serial.before(async () => {
-    Object.assign(service, await startTestService({ teardown: work => void cleanUps.push(work) }, env))
+    Object.assign(service, await startTestService({ teardown: work => void cleanUps.push(work) }, env()))
   })
   test.after.always(async () => {
     for (const work of cleanUps.reverse()) await work()
@@ -98,8 +115,23 @@ export function serviceForFile(env: Record<string, string> = {}): TestService {
   return service
 }
 
+/** Starts as often as the database doesn't answer in time, for machines that are very busy. */
+async function startPatiently(settings: Settings, log: Log, clock?: Clock): Promise<Service> {
+  for (let times = 1; ; times++) {
+    try {
+      return await startService(settings, log, clock && { now: clock.now })
+    } catch (error) {
+      if (!isUnreachable(error) || times === patience) throw error
+    }
+  }
+}
+
 /** Starts a service that stops with the test. Clients on loopback may name any address in X-Forwarded-For. */
-export async function startTestService(t: Teardown, env: Record<string, string> = {}): Promise<TestService> {
+export async function startTestService(
+  t: Teardown,
+  env: Record<string, string> = {},
+  { clock }: { clock?: Clock } = {},
+): Promise<TestService> {
   const dataDir = await mkdtemp(join(tmpdir(), 'auth-test-'))
   const all: Record<string, string> = {
     DATABASE_URL: await freshDatabase(t),
@@ -112,12 +144,12 @@ export async function startTestService(t: Teardown, env: Record<string, string> 
     AUTH_BCRYPT_COST: '4',
     AUTH_ADMIN_PASSWORD: password,
     AUTH_TRUSTED_PROXIES: '127.0.0.1',
-    AUTH_LOG_LEVEL: 'silent',
+    AUTH_LOG_LEVEL: 'warn',
     ...env,
   }
   const settings = readSettings(all)
-  const log = createLog(settings.logLevel)
-  const service = await startService(settings, log)
+  const log = createLog(settings.logLevel, keepLog)
+  const service = await startPatiently(settings, log, clock)
   const registry = await openRegistry(settings, { log, connections: 2 })
   t.teardown(async () => {
     await service.stop()

@@ -5,6 +5,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { freshDatabase, type Teardown } from './database.js'
+import { keepLog } from './logged.js'
 import { password } from './service.js'
 
 const main = fileURLToPath(new URL('../../server/main.js', import.meta.url))
@@ -54,13 +55,14 @@ export async function spawnService(t: Teardown, env: Record<string, string> = {}
   const addresses = await new Promise<[string, string]>((resolve, reject) => {
     const read = (chunk: Buffer) => {
       output += chunk
+      keepLog(String(chunk))
       const grpc = /gRPC +(\S+:\d+)/.exec(output)?.[1]
       const http = /HTTP +(http:\S+)/.exec(output)?.[1]
       if (grpc && http) resolve([grpc, http])
     }
     child.stdout.on('data', read)
     child.stderr.on('data', read)
-    child.once('exit', code => reject(new Error(`the service ended with ${code}: ${output}`)))
+    child.once('exit', code => reject(new Error(`the service ended with ${code}`)))
   })
   return {
     grpc: addresses[0],

@@ -1,4 +1,4 @@
-/** What arrives at the ports: too much, too slow, ambiguous, nested without end, or from a strange page. */
+/** What arrives at the ports: too much, too slow, ambiguous, nested without end, or from a page of another origin. */
 import { connect as connectHttp2 } from 'node:http2'
 import { Client, credentials, Metadata, type ServiceError } from '@grpc/grpc-js'
 import test from 'ava'
@@ -301,7 +301,7 @@ const hostileMessages: Record<string, Buffer> = {
   'half a field': Buffer.from([0x0a]),
 }
 
-test('hostile protobuf is refused at both gRPC doors and with Connect, and the process stays up', async t => {
+test('hostile protobuf is refused at both gRPC endpoints and with Connect, and the process stays up', async t => {
   const clients = [service.grpc, `127.0.0.1:${port()}`].map(target => new Client(target, credentials.createInsecure()))
   t.teardown(() => {
     for (const client of clients) client.close()
@@ -310,7 +310,7 @@ test('hostile protobuf is refused at both gRPC doors and with Connect, and the p
     for (const [index, client] of clients.entries()) {
       const code = await sendBytes(client, bytes)
       // INVALID_ARGUMENT, INTERNAL (what grpc-js says of a message that can't be read), UNAUTHENTICATED (read as empty)
-      t.true([3, 13, 16].includes(code), `${name}, door ${index + 1}: ${code}`)
+      t.true([3, 13, 16].includes(code), `${name}, endpoint ${index + 1}: ${code}`)
     }
     const { status } = await fetch(`${service.http}/auth.v1.Users/Login`, {
       method: 'POST',
@@ -324,7 +324,7 @@ test('hostile protobuf is refused at both gRPC doors and with Connect, and the p
   await service.adminToken()
 })
 
-test('a gRPC message has at most 64 KiB, its metadata 16 KiB, a connection 200 calls at once', async t => {
+test('a gRPC message has at most 64 KiB, its metadata 16 KiB, a connection 128 calls at once', async t => {
   const client = new Client(service.grpc, credentials.createInsecure())
   const fresh = new Client(service.grpc, credentials.createInsecure(), { 'grpc.use_local_subchannel_pool': 1 })
   t.teardown(() => {
@@ -342,10 +342,10 @@ test('a gRPC message has at most 64 KiB, its metadata 16 KiB, a connection 200 c
   const { maxConcurrentStreams } = await new Promise<{ maxConcurrentStreams?: number }>(resolve =>
     session.once('remoteSettings', resolve),
   )
-  t.is(maxConcurrentStreams, 200)
+  t.is(maxConcurrentStreams, 128)
 })
 
-test('pages of strange origins get no leave to read anything', async t => {
+test('pages of origins that aren’t allowed may read nothing', async t => {
   const { token } = await service.signUp('ROLE_CLIENT')
   const open = await startTestService(t, {
     DATABASE_URL: service.env.DATABASE_URL!,

@@ -8,8 +8,12 @@ import { credentials, Server, ServerCredentials } from '@grpc/grpc-js'
 import test from 'ava'
 import { createRemoteTransport } from '../../gateway/remote.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
+import { createGrpcServer } from '../../server/calls/grpc.js'
+import { createLog } from '../../server/log.js'
 import { createAuthority } from '../_helpers/certificates.js'
 import { openGrpc, refusalOf } from '../_helpers/grpc.js'
+import { within } from '../_helpers/patience.js'
+import { openRaw } from '../_helpers/raw.js'
 import { startTestService, type TestService } from '../_helpers/service.js'
 
 const authority = createAuthority('Authority')
@@ -144,4 +148,18 @@ test.serial('a gateway gives no token to a server that it can’t know', async t
     fake.forceShutdown()
   }
   t.deepEqual(given, ['the right one Bearer secret'])
+})
+
+test.serial('a connection that says nothing doesn’t keep the server from closing', async t => {
+  const grpc = createGrpcServer({
+    calls: { run: () => Promise.reject(new Error('nobody calls')) },
+    log: createLog('silent'),
+    trustedProxies: [],
+    gatewayNames: [],
+  })
+  const pair = { cert_chain: server.cert, private_key: server.key }
+  const port = await grpc.listen({ host: '127.0.0.1', port: 0 }, ServerCredentials.createSsl(null, [pair]))
+  const silent = await openRaw(port)
+  t.teardown(silent.destroy)
+  t.true(await within(10_000, grpc.close(100)))
 })

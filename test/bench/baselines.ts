@@ -1,13 +1,15 @@
 /**
- * The floors, each a process of its own: what the service can't be better than. They read the same rows with the same
- * prepared statements through pg's own pool, and check nothing.
+ * The baselines, each a process of its own: what the service can't be better than. They read with the service's own
+ * models down its own shared connections and run with the same flags of Node, but check nothing, count nothing and limit
+ * nothing.
  *
- * Arguments: the kind of floor, then the port of the gRPC floor for `hop`.
+ * Arguments: the kind of baseline, then the port of the gRPC baseline for `hop`.
  */
 import { generateKeyPairSync, sign } from 'node:crypto'
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { availableParallelism } from 'node:os'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { create, type DescMethodUnary, fromBinary, type Message, toBinary, toJson } from '@bufbuild/protobuf'
 import {
   Client,
@@ -21,54 +23,28 @@ import {
   type UntypedHandleCall,
 } from '@grpc/grpc-js'
 import bcrypt from 'bcrypt'
-import pg from 'pg'
 import { UserSchema } from '../../proto/gen/auth/v1/records_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
-import type { Statement } from '../../server/database/connection.js'
-import { createQuestions, type QuestionRow } from '../../server/models/question.js'
-import { createUsers, type User } from '../../server/models/user.js'
-import { toRecord } from '../../server/users/userrecord.js'
+import { openDatabase } from '../../server/database/connection.js'
+import { defineModels } from '../../server/models/definemodels.js'
+import type { User } from '../../server/models/user.js'
+import { toUserRecord } from '../../server/users/userrecord.js'
 
-/** Connections of the pool, as many as the service has. */
-const poolSize = 10
+/** Without a URL nothing is asked. */
+const database = openDatabase(process.env.DATABASE_URL ?? 'postgres://127.0.0.1')
+/** Nothing sealed is opened here. */
+const masterKey = undefined as never
+const { users } = defineModels(database, masterKey)
 
-/** The statement that a model runs, taken from the model itself. */
-async function statementOf(use: (database: never) => Promise<unknown>): Promise<Statement> {
-  let statement: Statement | undefined
-  const run = async (given: Statement) => {
-    statement = given
-    return []
-  }
-  await use({ sequelize: { define: () => ({}) }, run, read: run } as never)
-  return statement!
-}
-
-const none = undefined as never
-const statements = {
-  me: await statementOf(database => createUsers(database, none).byId(1)),
-  both: await statementOf(database => createUsers(database, none).both(1, '')),
-  taken: await statementOf(database => createUsers(database, none).taken('', '')),
-  questions: await statementOf(database => createQuestions(database).all()),
-  login: { name: 'login', text: 'SELECT id, password_hash FROM users WHERE username_key = $1' },
-}
-
-const pool = process.env.DATABASE_URL
-  ? new pg.Pool({ connectionString: process.env.DATABASE_URL, max: poolSize })
-  : undefined
-
-async function ask<Row>({ name, text }: Statement, values: unknown[]): Promise<Row[]> {
-  return (await pool!.query({ name, text, values })).rows
-}
-
-const holders = new Map<string, number>()
+const ids = new Map<string, number>()
 
 /** Id in a token, which isn't verified. */
 function idIn(authorization: string | undefined): number {
   const token = authorization ?? ''
-  let id = holders.get(token)
+  let id = ids.get(token)
   if (id === undefined) {
     id = Number(JSON.parse(Buffer.from(token.split('.')[1] ?? '', 'base64url').toString()).sub)
-    holders.set(token, id)
+    ids.set(token, id)
   }
   return id
 }
@@ -86,21 +62,15 @@ function keyOf(username: string): string {
   return `tel:+55${username.replace(/\D/g, '')}`
 }
 
-const record = (user: User) => toRecord(user, { user, admin: false }, none)
+const record = (user: User) => toUserRecord(user, { user, admin: false }, masterKey)
 
 async function user(id: number) {
-  return record((await ask<User>(statements.me, [id]))[0]!)
+  return record((await users.byId(id))!)
 }
 
 async function other(id: number, username: string) {
-  const rows = await ask<User>(statements.both, [id, keyOf(username)])
-  return record(rows.find(row => row.id !== id)!)
-}
-
-async function login(username: string, password: string) {
-  const [row] = await ask<{ id: number; password_hash: string }>(statements.login, [keyOf(username)])
-  await bcrypt.compare(password, row!.password_hash.replace(/^hmac1:/, ''))
-  return token(row!.id)
+  const [, target] = await Promise.all([users.byId(id), users.byUsername(keyOf(username))])
+  return record(target!)
 }
 
 type Serve = (request: IncomingMessage) => Promise<{ json: unknown } | { text: string }>
@@ -125,34 +95,14 @@ function send(response: ServerResponse, type: string, body: string): void {
   response.end(body)
 }
 
-async function plain(request: IncomingMessage) {
-  const { url = '', headers } = request
+async function plain({ url = '', headers }: IncomingMessage) {
   const bearer = headers.authorization
   if (url === '/users/me') return { json: await user(idIn(bearer)) }
   if (url === '/users/refresh') {
     const { id } = await user(idIn(bearer))
     return { text: token(id!) }
   }
-  if (url === '/users/login') {
-    const form = new URLSearchParams(await bodyOf(request))
-    return { text: await login(form.get('username')!, form.get('password')!) }
-  }
-  if (url === '/forgotpasswords/findallforgotpasswordquestions') {
-    const rows = await ask<QuestionRow>(statements.questions, [])
-    return { json: rows.map(({ id, question, active }) => ({ id, question, active: active ? 1 : 0 })) }
-  }
-  const [, exists] = url.split('/users/existsByUsername?username=')
-  if (exists !== undefined) {
-    const [row] = await ask<{ username: boolean }>(statements.taken, [keyOf(decodeURIComponent(exists)), ''])
-    return { json: row!.username }
-  }
   return { json: await other(idIn(bearer), decodeURIComponent(url.slice('/users/'.length))) }
-}
-
-async function bodyOf(request: IncomingMessage): Promise<string> {
-  let text = ''
-  for await (const chunk of request) text += chunk
-  return text
 }
 
 function pathOf({ parent, name }: DescMethodUnary): string {
@@ -165,9 +115,6 @@ async function serveGrpc(): Promise<number> {
     getMe: async (_, id) => ({ user: await user(id()) }),
     refresh: async (_, id) => ({ token: token((await user(id())).id!) }),
     getUser: async ({ username }, id) => ({ user: await other(id(), username!) }),
-    existsByUsername: async ({ username }) => ({
-      exists: (await ask<{ username: boolean }>(statements.taken, [keyOf(username!), '']))[0]!.username,
-    }),
     async verifyToken({ token }) {
       const { id, username, role } = await user(idIn(token))
       return { active: true, sub: String(id), username, roles: [role] }
@@ -231,20 +178,23 @@ function serveHop(port: string): Promise<number> {
 function serveBcrypt(): 0 {
   process.on('message', async ({ cost, seconds }: { cost: number; seconds: number }) => {
     const hash = await bcrypt.hash('secret', cost)
-    const start = performance.now()
     let count = 0
-    let last = start
+    let over = false
     async function work() {
-      for (;;) {
+      while (!over) {
         await bcrypt.compare('secret', hash)
-        const now = performance.now()
-        if (now - start > seconds * 1000) return
         count++
-        last = now
       }
     }
-    await Promise.all(Array.from({ length: availableParallelism() }, work))
-    process.send?.({ perSecond: (count * 1000) / (last - start) })
+    const working = Promise.all(Array.from({ length: availableParallelism() }, work))
+    // Counts from when as many end as begin.
+    await sleep(300)
+    const [before, from] = [count, performance.now()]
+    await sleep(seconds * 1000)
+    const perSecond = ((count - before) * 1000) / (performance.now() - from)
+    over = true
+    await working
+    process.send?.({ perSecond })
   })
   return 0
 }

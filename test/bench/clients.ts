@@ -4,7 +4,7 @@
  */
 import { type ClientHttp2Session, connect as connectHttp2 } from 'node:http2'
 import { connect, type Socket } from 'node:net'
-import type { Door, Wire } from './operations.js'
+import type { Endpoint, Wire } from './operations.js'
 
 /** An answer. `status` is that of HTTP, or of gRPC (0 is OK). */
 export interface Answer {
@@ -23,64 +23,78 @@ export interface Client {
   close(): void
 }
 
-/** Makes a client for a door. `connections` bounds them (gRPC: calls at a time); `timeout` is a gRPC deadline in ms. */
-export function createClient(door: Door, port: number, connections: number, timeout?: number): Client {
-  return door === 'grpc' ? createGrpcClient(port, connections, timeout) : createHttpClient(port, connections)
+/**
+ * Makes a client whose requests leave from the addresses that they name. `connections` bounds those of each address
+ * (gRPC: its calls at a time); `timeout` is a gRPC deadline in ms.
+ */
+export function createClient(endpoint: Endpoint, port: number, connections: number, timeout?: number): Client {
+  const clients = new Map<string, Client>()
+  const clientAt = (address: string) => {
+    const dial = () => connect({ port, host: '127.0.0.1', localAddress: address, noDelay: true })
+    return endpoint === 'grpc' ? createGrpcClient(dial, connections, timeout) : createHttpClient(dial, connections)
+  }
+  return {
+    send(wire) {
+      const address = wire.address ?? '127.0.0.1'
+      const client = clients.get(address) ?? clientAt(address)
+      clients.set(address, client)
+      return client.send(wire)
+    },
+    close() {
+      for (const client of clients.values()) client.close()
+    },
+  }
 }
 
-interface Line {
+interface Connection {
   readonly socket: Socket
   received: Buffer
   pending: { resolve: (answer: Answer) => void; reject: (error: Error) => void } | undefined
 }
 
-function createHttpClient(port: number, connections: number): Client {
-  const idle: Line[] = []
-  const open = new Set<Line>()
-  const waiting: ((line: Line) => void)[] = []
+function createHttpClient(dial: () => Socket, connections: number): Client {
+  const idle: Connection[] = []
+  const open = new Set<Connection>()
+  const waiting: ((connection: Connection) => void)[] = []
 
-  function dial(): Line {
-    const line: Line = {
-      socket: connect({ port, host: '127.0.0.1', noDelay: true }),
-      received: Buffer.alloc(0),
-      pending: undefined,
-    }
-    open.add(line)
-    line.socket.on('data', chunk => {
-      line.received = line.received.length === 0 ? chunk : Buffer.concat([line.received, chunk])
-      const read = readAnswer(line.received)
-      if (!read || !line.pending) return
-      line.received = line.received.subarray(read.length)
-      const { resolve } = line.pending
-      line.pending = undefined
+  function create(): Connection {
+    const connection: Connection = { socket: dial(), received: Buffer.alloc(0), pending: undefined }
+    open.add(connection)
+    connection.socket.on('data', chunk => {
+      connection.received = connection.received.length === 0 ? chunk : Buffer.concat([connection.received, chunk])
+      const read = readAnswer(connection.received)
+      if (!read || !connection.pending) return
+      connection.received = connection.received.subarray(read.length)
+      const { resolve } = connection.pending
+      connection.pending = undefined
       const next = waiting.shift()
-      if (next) next(line)
-      else idle.push(line)
+      if (next) next(connection)
+      else idle.push(connection)
       resolve(read.answer)
     })
     const gone = (error?: Error) => {
-      open.delete(line)
-      const place = idle.indexOf(line)
+      open.delete(connection)
+      const place = idle.indexOf(connection)
       if (place >= 0) idle.splice(place, 1)
-      line.pending?.reject(error ?? new Error('connection closed'))
-      line.pending = undefined
-      line.socket.destroy()
+      connection.pending?.reject(error ?? new Error('connection closed'))
+      connection.pending = undefined
+      connection.socket.destroy()
     }
-    line.socket.on('error', gone).on('close', () => gone())
-    return line
+    connection.socket.on('error', gone).on('close', () => gone())
+    return connection
   }
 
   return {
     send: wire =>
       new Promise((resolve, reject) => {
-        const use = (line: Line) => {
-          line.pending = { resolve, reject }
-          line.socket.write(head(wire))
-          if (wire.body) line.socket.write(wire.body)
+        const use = (connection: Connection) => {
+          connection.pending = { resolve, reject }
+          connection.socket.write(head(wire))
+          if (wire.body) connection.socket.write(wire.body)
         }
-        const line = idle.pop()
-        if (line) use(line)
-        else if (open.size < connections) use(dial())
+        const connection = idle.pop()
+        if (connection) use(connection)
+        else if (open.size < connections) use(create())
         else waiting.push(use)
       }),
     close() {
@@ -89,10 +103,10 @@ function createHttpClient(port: number, connections: number): Client {
   }
 }
 
-function head({ method, path, token, address, contentType, body }: Wire): string {
+/** The head of a request over HTTP/1.1. */
+export function head({ method, path, token, contentType, body }: Omit<Wire, 'expected' | 'refusable'>): string {
   let text = `${method} ${path} HTTP/1.1\r\nhost: 127.0.0.1\r\n`
   if (token) text += `authorization: Bearer ${token}\r\n`
-  if (address) text += `x-forwarded-for: ${address}\r\n`
   if (contentType) text += `content-type: ${contentType}\r\n`
   if (body) text += `content-length: ${body.length}\r\n`
   else if (method === 'POST') text += 'content-length: 0\r\n'
@@ -100,7 +114,7 @@ function head({ method, path, token, address, contentType, body }: Wire): string
 }
 
 /** The answer at the beginning of what was received and how long it is; undefined while it isn't there as a whole. */
-function readAnswer(received: Buffer): { answer: Answer; length: number } | undefined {
+export function readAnswer(received: Buffer): { answer: Answer; length: number } | undefined {
   const end = received.indexOf('\r\n\r\n')
   if (end < 0) return undefined
   const headers = received.toString('latin1', 0, end)
@@ -116,13 +130,13 @@ function readAnswer(received: Buffer): { answer: Answer; length: number } | unde
 /** Calls that share an HTTP/2 connection. */
 const callsAConnection = 100
 
-function createGrpcClient(port: number, calls: number, timeout: number | undefined): Client {
+function createGrpcClient(dial: () => Socket, calls: number, timeout: number | undefined): Client {
   const sessions: ClientHttp2Session[] = Array.from({ length: Math.ceil(calls / callsAConnection) }, () =>
-    connectHttp2(`http://127.0.0.1:${port}`).on('error', () => {}),
+    connectHttp2('http://127.0.0.1', { createConnection: dial }).on('error', () => {}),
   )
   let next = 0
   return {
-    send: ({ path, token, address, body }) =>
+    send: ({ path, token, body }) =>
       new Promise((resolve, reject) => {
         const session = sessions[next++ % sessions.length]!
         const stream = session.request({
@@ -131,7 +145,6 @@ function createGrpcClient(port: number, calls: number, timeout: number | undefin
           te: 'trailers',
           'content-type': 'application/grpc',
           ...(token && { authorization: `Bearer ${token}` }),
-          ...(address && { 'x-forwarded-for': address }),
           ...(timeout && { 'grpc-timeout': `${timeout}m` }),
         })
         const chunks: Buffer[] = []

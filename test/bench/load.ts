@@ -4,19 +4,22 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { Worker } from 'node:worker_threads'
 import { type Answer, type Client, createClient } from './clients.js'
 import type { Beats } from './metronome.js'
-import { type Door, type Operation, type Wire, type World, wireOf } from './operations.js'
+import { type Endpoint, type Operation, type Wire, type World, wireOf } from './operations.js'
 
-/** A load to make. */
+/** A load to make: a closed loop, or with `rate` an open one, or with `visits` users who come one by one. */
 export interface Job {
   readonly world: World
-  readonly door: Door
+  readonly endpoint: Endpoint
   readonly port: number
   /** Parts of the mix, in whole numbers. */
-  readonly mix: Partial<Record<Operation, number>>
-  /** Closed loop: so many clients, each with one request at a time. Open loop: connections at most. */
+  readonly mix?: Partial<Record<Operation, number>>
+  /** Closed loop: so many clients, each with one request at a time. Otherwise: connections of an address at most. */
   readonly connections: number
-  /** Requests a second that arrive whatever happens to those before; makes it an open loop. */
+  /** Requests a second that are sent whatever happens to those before. */
   readonly rate?: number
+  /** Users who want something done, and try until it is. */
+  readonly visits?: readonly Visit[]
+  /** How long answers count. */
   readonly seconds: number
   /** Closed loop: seconds before these in which answers don't count, until as many calls end as begin. */
   readonly lead?: number
@@ -24,18 +27,30 @@ export interface Job {
   readonly deadline?: number
 }
 
+/** A user who comes after some seconds and takes one step after the other. */
+export interface Visit {
+  readonly after: number
+  readonly steps: readonly Operation[]
+}
+
 /** What came of it. */
 export interface Report {
-  /** Right answers a second, from the start to the last of them within the time. */
-  readonly perSecond: number
-  /** Right answers. */
+  /** Right answers within the time (of visits: those that were done), and the same for each second of it. */
   readonly count: number
-  /** Of each right answer, ms; in an open loop from the moment when its request was meant to go out. */
+  readonly perSecond: number
+  /** Right answers at any time. */
+  readonly answers: number
+  /**
+   * ms, of an open loop's right answers from the moment when each request was meant to go out, of visits from coming
+   * to being done. A closed loop has none: it sends less when answers are slow, so its percentiles flatter.
+   */
   readonly latencies: number[]
-  /** Of each refusal for lack of capacity, ms, counted alike. */
+  /** Of each refusal for lack of capacity in an open loop, ms, counted alike. */
   readonly refusals: number[]
-  /** Requests that were neither answered in time nor refused. */
+  /** Requests (visits) that were neither answered (done) in time nor refused. */
   readonly late: number
+  /** Seconds from the start to the last right answer. */
+  readonly last: number
   /** Everything else, by what it was. */
   readonly errors: Record<string, number>
 }
@@ -43,7 +58,7 @@ export interface Report {
 /** How long an open loop waits for answers after its last request, in ms. */
 const patience = 15_000
 
-process.on('message', async ({ job }: { job: Job }) => {
+process.on('message', async (job: Job) => {
   const report = await run(job).catch(error => ({ failed: String(error?.stack ?? error) }))
   process.send?.(report)
 })
@@ -51,8 +66,9 @@ process.on('message', async ({ job }: { job: Job }) => {
 process.once('disconnect', () => process.exit())
 
 async function run(job: Job): Promise<Report> {
-  const client = createClient(job.door, job.port, job.connections, job.deadline)
+  const client = createClient(job.endpoint, job.port, job.connections, job.deadline)
   try {
+    if (job.visits) return await visit(job, job.visits, client)
     return await (job.rate === undefined ? closed(job, client) : open(job, job.rate, client))
   } finally {
     client.close()
@@ -63,19 +79,14 @@ async function run(job: Job): Promise<Report> {
 async function closed(job: Job, client: Client): Promise<Report> {
   const lead = (job.lead ?? 0) * 1000
   const tally = createTally(job, performance.now() + lead)
-  const next = createRequests(job)
-  const end = tally.start + job.seconds * 1000
   let over = false
-  async function work() {
-    while (!over && performance.now() < end) {
+  async function work(_: unknown, place: number) {
+    const next = createRequests(job, place, job.connections)
+    while (!over && performance.now() < tally.end) {
       const wire = next()
-      const from = performance.now()
       const answer = await client.send(wire).catch((error: Error) => error)
       if (over) return
-      if (tally.take(wire, answer, from) === 'refused') {
-        const after = answer instanceof Error ? undefined : answer.retryAfter
-        await sleep(Math.min((after ?? 1) * 1000, Math.max(0, end - performance.now())))
-      }
+      if (tally.take(wire, answer) !== 'right') await sleep(pauseAfter(answer, tally.end))
     }
   }
   const workers = Promise.all(Array.from({ length: job.connections }, work))
@@ -88,31 +99,63 @@ async function closed(job: Job, client: Client): Promise<Report> {
 async function open(job: Job, rate: number, client: Client): Promise<Report> {
   const interval = 1000 / rate
   const count = Math.round(rate * job.seconds)
-  const next = createRequests(job)
+  const next = createRequests(job, 0, 1)
   const start = performance.now() + 100
   const beats: Beats = { start: performance.timeOrigin + start, interval, count }
   const tally = createTally(job, start)
-  let settled = 0
+  const underWay = new Set<number>()
   const metronome = new Worker(new URL('./metronome.js', import.meta.url), { workerData: beats })
   metronome.on('message', (beat: number) => {
     const wire = next()
+    const from = start + beat * interval
+    underWay.add(from)
     void client
       .send(wire)
       .catch((error: Error) => error)
       .then(answer => {
-        settled++
-        tally.take(wire, answer, start + beat * interval)
+        underWay.delete(from)
+        tally.take(wire, answer, from)
       })
   })
   await once(metronome, 'exit')
   const end = performance.now() + patience
-  while (settled < count && performance.now() < end) await sleep(5)
-  if (settled < count) tally.miss(count - settled)
+  while (underWay.size > 0 && performance.now() < end) await sleep(5)
+  tally.miss([...underWay])
   return tally.report()
 }
 
-/** Yields the requests of a mix in a fixed order in which each part is spread evenly. */
-function createRequests({ mix, world, door }: Job): () => Wire {
+/** Users come when they come, and each goes on until it is done; refused, it waits as it was told. */
+async function visit(job: Job, visits: readonly Visit[], client: Client): Promise<Report> {
+  const tally = createTally(job, performance.now())
+  let done = 0
+  async function stay({ after, steps }: Visit, index: number) {
+    const from = tally.start + after * 1000
+    await sleep(from - performance.now())
+    for (const [place, step] of steps.entries()) {
+      const wire = wireOf(step, job.endpoint, index, job.world)
+      for (;;) {
+        if (performance.now() > tally.end) return
+        const answer = await client.send(wire).catch((error: Error) => error)
+        const last = place === steps.length - 1
+        if (tally.take(wire, answer, last ? from : undefined) === 'right') break
+        await sleep(pauseAfter(answer, tally.end))
+      }
+    }
+    done++
+  }
+  await Promise.race([Promise.all(visits.map(stay)), sleep(job.seconds * 1000)])
+  const report = tally.report()
+  return { ...report, count: done, perSecond: done / job.seconds, late: visits.length - done }
+}
+
+/** Milliseconds that a client waits after this answer: as it was told, and not beyond the end. */
+function pauseAfter(answer: Answer | Error, end: number): number {
+  const seconds = answer instanceof Error ? 1 : (answer.retryAfter ?? 1)
+  return Math.max(0, Math.min(seconds * 1000, end - performance.now()))
+}
+
+/** Yields every `step`th request of a mix from the `first` on, in a fixed order in which each part is spread evenly. */
+function createRequests({ mix = {}, world, endpoint }: Job, first: number, step: number): () => Wire {
   const parts = Object.entries(mix) as [Operation, number][]
   const total = parts.reduce((sum, [, part]) => sum + part, 0)
   const order = parts
@@ -120,63 +163,63 @@ function createRequests({ mix, world, door }: Job): () => Wire {
       Array.from({ length: part }, (_, index) => ({ operation, at: ((index + 0.5) * total) / part })),
     )
     .sort((a, b) => a.at - b.at)
-  let sent = 0
-  const each = new Map<Operation, number>()
+  let index = first - step
   return () => {
-    const { operation } = order[sent++ % order.length]!
-    const index = each.get(operation) ?? 0
-    each.set(operation, index + 1)
-    return wireOf(operation, door, index, world)
+    index += step
+    return wireOf(order[index % order.length]!.operation, endpoint, index, world)
   }
 }
 
-function createTally({ door, seconds, deadline = Number.POSITIVE_INFINITY }: Job, start: number) {
+function createTally({ endpoint, seconds, deadline = Number.POSITIVE_INFINITY }: Job, start: number) {
   const latencies: number[] = []
   const refusals: number[] = []
   const errors: Record<string, number> = {}
-  let [count, last, late] = [0, 0, 0]
-  const wrong = (what: string) => {
-    errors[what] = (errors[what] ?? 0) + 1
-  }
+  const end = start + seconds * 1000
+  let [count, answers, late, last] = [0, 0, 0, 0]
   return {
     start,
-    take(wire: Wire, answer: Answer | Error, from: number): 'refused' | undefined {
+    end,
+    /** Counts an answer; `from` is the moment from which its latency counts, if that says anything. */
+    take(wire: Wire, answer: Answer | Error, from?: number): string {
       const now = performance.now()
-      if (answer instanceof Error) return void wrong(answer.message)
-      const kind = judge(door, wire, answer)
-      if (kind === 'refused') {
-        refusals.push(now - from)
-        return kind
+      const took = from === undefined ? 0 : now - from
+      const judged = answer instanceof Error ? answer.message : judge(endpoint, wire, answer)
+      const kind = judged === 'right' && took > deadline ? 'late' : judged
+      if (kind === 'late') late++
+      else if (kind === 'refused') from !== undefined && refusals.push(took)
+      else if (kind !== 'right') errors[kind] = (errors[kind] ?? 0) + 1
+      else {
+        answers++
+        if (from !== undefined) latencies.push(took)
+        last = now - start
+        if (now >= start && now <= end) count++
       }
-      if (kind === 'late' || (kind === 'right' && now - from > deadline)) return void late++
-      if (kind !== 'right') return void wrong(kind)
-      if (now < start) return undefined
-      latencies.push(now - from)
-      if (now - start > seconds * 1000) return undefined
-      count++
-      last = now - start
+      return kind
     },
-    miss(requests: number) {
-      errors['no answer'] = requests
+    /** Counts requests that went unanswered, by when they went out: they waited at least until now. */
+    miss(sent: readonly number[]) {
+      if (sent.length > 0) errors['no answer'] = sent.length
+      for (const from of sent) latencies.push(performance.now() - from)
     },
     report: (): Report => ({
-      perSecond: count === 0 ? 0 : (count * 1000) / last,
       count,
+      perSecond: count / seconds,
+      answers,
       latencies,
       refusals,
       late,
+      last: last / 1000,
       errors,
     }),
   }
 }
 
 /** What an answer is: `right`, `refused`, `late`, or else what is wrong with it. */
-function judge(door: Door, { path, expected }: Wire, { status, body, message = '' }: Answer): string {
-  if (status === (door === 'grpc' ? 0 : 200)) {
-    return body.includes(expected) ? 'right' : `wrong content of ${path.slice(0, 20)}`
-  }
-  const text = message || body.toString()
-  if (text.includes('service is busy')) return 'refused'
-  if (text.includes('come too late') || (door === 'grpc' && status === 4)) return 'late'
-  return `${status} ${text.slice(0, 120)}`
+function judge(endpoint: Endpoint, wire: Wire, { status, body, message = '' }: Answer): string {
+  const right = endpoint === 'grpc' ? 0 : (wire.status ?? 200)
+  if (status === right) return body.includes(wire.expected) ? 'right' : `wrong content of ${wire.path.slice(0, 20)}`
+  const refused = endpoint === 'grpc' ? status === 8 : status === 429 || (status === 503 && body.includes('OVERLOADED'))
+  if (wire.refusable && refused) return 'refused'
+  if (endpoint === 'grpc' ? status === 4 : status === 503 && body.includes('DEADLINE_EXCEEDED')) return 'late'
+  return `${status} ${(message || body.toString()).slice(0, 120)}`
 }

@@ -1,14 +1,12 @@
-/** What the load sends: each operation of the service as bytes for each door, and what the answer must hold. */
+/** What the load sends: each operation of the service as bytes for each endpoint, and what the answer must hold. */
 import { create, type DescMethodUnary, toBinary, toJson } from '@bufbuild/protobuf'
-import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
-import { password, usernameOf } from './users.js'
 
 /** The ways into the service. */
-export type Door = 'http' | 'connect' | 'grpc'
+export type Endpoint = 'http' | 'connect' | 'grpc'
 
-/** Operations that are measured. */
-export type Operation = 'me' | 'refresh' | 'look-up' | 'exists' | 'questions' | 'verify' | 'login' | 'sign-up'
+/** Operations that are measured. A `first login` is that of the user of the `sign-up` with the same index. */
+export type Operation = 'me' | 'refresh' | 'look-up' | 'verify' | 'login' | 'mistyped login' | 'sign-up' | 'first login'
 
 /** Who is in the service that the load goes to. */
 export interface World {
@@ -16,8 +14,12 @@ export interface World {
   readonly population: number
   readonly holders: readonly { readonly username: string; readonly token: string }[]
   readonly adminToken: string
-  /** Usernames for logins. */
-  readonly accounts: readonly string[]
+  /** Numbers of the users who log in. */
+  readonly accounts: readonly number[]
+  /** From how many addresses those who log in or sign up come. */
+  readonly addresses: number
+  /** Those are 127.`network`.0.0 and the following ones. */
+  readonly network: number
   /** Sets the sign-ups of one run apart from those of every other. */
   readonly series: number
 }
@@ -27,12 +29,16 @@ export interface Wire {
   readonly method: 'GET' | 'POST'
   readonly path: string
   readonly token?: string
-  /** For `x-forwarded-for`. */
+  /** Where it comes from, in 127.0.0.0/8; Linux lets any address there be used. */
   readonly address?: string
   readonly contentType?: string
   readonly body?: Buffer
   /** What a right answer holds. */
   readonly expected: string
+  /** Status of a right answer over HTTP; 200 unless told. */
+  readonly status?: number
+  /** Whether it may be refused for lack of capacity. */
+  readonly refusable: boolean
 }
 
 interface Rule {
@@ -41,38 +47,60 @@ interface Rule {
   readonly http?: { readonly method: 'GET' | 'POST'; readonly path: string; readonly form?: Record<string, string> }
   readonly token?: string
   readonly address?: string
-  /** By door where they differ. */
-  readonly expected: string | Record<Door, string>
+  readonly expected: string
+  readonly status?: number
 }
 
-const isTrue = { http: 'true', connect: '"exists":true', grpc: '\x08\x01' }
+/** Password of every user, the administrator included. */
+export const password = 'cavalo-marinho-azul-42'
+
+/** Username of user number 1, 2, 3, …: a telephone number of the area. */
+export function usernameOf(number: number, area = 11): string {
+  const digits = String(900_000_000 + number)
+  return `(${area})${digits.slice(0, 5)}-${digits.slice(5)}`
+}
+
+/** E-mail address of user number 1, 2, 3, … */
+export function emailOf(number: number): string {
+  return `pessoa${number}@example.org`
+}
+
+/** A sign-up form with good values in every required field. */
+export function formOf(username: string, nickname: string, fields: Record<string, unknown> = {}) {
+  const required = { username, nickname, password, state: 'SP', city: 'Campinas', termsofusage: true }
+  return { ...required, roles: ['ROLE_CLIENT'], ...fields }
+}
+
+/** The address number 0, 1, 2, … of a network. */
+export function addressIn(network: number, number: number): string {
+  return `127.${network}.${(number >> 8) & 255}.${number & 255}`
+}
 
 /** The request number `index` of an operation. Consecutive requests concern different users all over the table. */
-export function wireOf(operation: Operation, door: Door, index: number, world: World): Wire {
-  const rule = rules[operation](index, world)
-  const expected = typeof rule.expected === 'string' ? rule.expected : rule.expected[door]
-  const who = { ...(rule.token && { token: rule.token }), ...(rule.address && { address: rule.address }), expected }
-  if (door === 'http') {
-    if (!rule.http) throw new Error(`${operation} isn’t served over HTTP`)
-    const { method, path, form } = rule.http
+export function wireOf(operation: Operation, endpoint: Endpoint, index: number, world: World): Wire {
+  const { rpc, fields, http, ...rest } = rules[operation](index, world)
+  const wire = { ...rest, refusable: rest.address !== undefined }
+  if (endpoint === 'http') {
+    if (!http) throw new Error(`${operation} isn’t served over HTTP`)
+    const { method, path, form } = http
     if (operation === 'sign-up') {
-      return { ...who, method, path, contentType: 'application/json', body: Buffer.from(JSON.stringify(rule.fields)) }
+      return { ...wire, method, path, contentType: 'application/json', body: Buffer.from(JSON.stringify(fields)) }
     }
-    if (!form) return { ...who, method, path }
+    if (!form) return { ...wire, method, path }
     const body = Buffer.from(new URLSearchParams(form).toString())
-    return { ...who, method, path, contentType: 'application/x-www-form-urlencoded', body }
+    return { ...wire, method, path, contentType: 'application/x-www-form-urlencoded', body }
   }
-  const path = `/${rule.rpc.parent.typeName}/${rule.rpc.name}`
-  const message = create(rule.rpc.input, rule.fields)
-  if (door === 'connect') {
-    const body = Buffer.from(JSON.stringify(toJson(rule.rpc.input, message)))
-    return { ...who, method: 'POST', path, contentType: 'application/json', body }
+  const path = `/${rpc.parent.typeName}/${rpc.name}`
+  const message = create(rpc.input, fields)
+  if (endpoint === 'connect') {
+    const body = Buffer.from(JSON.stringify(toJson(rpc.input, message)))
+    return { ...wire, method: 'POST', path, contentType: 'application/json', body }
   }
-  const bytes = toBinary(rule.rpc.input, message)
+  const bytes = toBinary(rpc.input, message)
   const frame = Buffer.alloc(5 + bytes.length)
   frame.writeUInt32BE(bytes.length, 1)
   frame.set(bytes, 5)
-  return { ...who, method: 'POST', path, contentType: 'application/grpc', body: frame }
+  return { ...wire, method: 'POST', path, contentType: 'application/grpc', body: frame }
 }
 
 const rules: Record<Operation, (index: number, world: World) => Rule> = {
@@ -85,53 +113,38 @@ const rules: Record<Operation, (index: number, world: World) => Rule> = {
     return { rpc: Users.method.refresh, http: { method: 'GET', path: '/users/refresh' }, token, expected: 'eyJ' }
   },
   'look-up'(index, { population, adminToken }) {
-    const username = usernameOf(spread(index, population))
+    const username = usernameOf(((index * 7_919) % population) + 1)
     const http = { method: 'GET', path: `/users/${encodeURIComponent(username)}` } as const
     return { rpc: Users.method.getUser, fields: { username }, http, token: adminToken, expected: username }
   },
-  exists(index, { population }) {
-    const username = usernameOf(spread(index, population))
-    const path = `/users/existsByUsername?username=${encodeURIComponent(username)}`
-    const rpc = Users.method.existsByUsername
-    return { rpc, fields: { username }, http: { method: 'POST', path }, expected: isTrue }
-  },
-  questions: () => ({
-    rpc: ForgotPasswords.method.findAllForgotPasswordQuestions,
-    http: { method: 'GET', path: '/forgotpasswords/findallforgotpasswordquestions' },
-    expected: 'Em que cidade',
-  }),
   verify(index, { holders }) {
     const { username, token } = holders[index % holders.length]!
     return { rpc: Users.method.verifyToken, fields: { token }, expected: username }
   },
-  login(index, { accounts }) {
-    const place = index % accounts.length
-    const form = { username: accounts[place]!, password }
-    const http = { method: 'POST', path: '/users/login', form } as const
-    return { rpc: Users.method.login, fields: form, http, address: addressOf(place), expected: 'eyJ' }
+  login(index, world) {
+    const place = index % world.accounts.length
+    return login(usernameOf(world.accounts[place]!), place, world)
   },
-  'sign-up'(index, { series }) {
-    const number = series * 10_000 + index
-    const digits = String(900_000_000 + number)
-    const fields = {
-      username: `(21)${digits.slice(0, 5)}-${digits.slice(5)}`,
-      nickname: `Novata ${number}`,
-      password,
-      state: 'SP',
-      city: 'Campinas',
-      termsofusage: true,
-      roles: ['ROLE_CLIENT'],
-    }
+  'mistyped login'(index, world) {
+    const { http, ...rule } = rules.login(index, world)
+    const form = { ...http!.form!, password: `${password}3` }
+    return { ...rule, http: { ...http!, form }, expected: 'INVALID_CREDENTIALS', status: 404 }
+  },
+  'sign-up'(index, world) {
+    const number = world.series * 10_000 + index
+    const fields = formOf(usernameOf(number, 21), `Novata ${number}`)
     const http = { method: 'POST', path: '/users/signup' } as const
-    return { rpc: Users.method.signUp, fields, http, address: addressOf(number), expected: 'eyJ' }
+    return { rpc: Users.method.signUp, fields, http, address: addressOf(index, world), expected: 'eyJ' }
   },
+  'first login': (index, world) => login(usernameOf(world.series * 10_000 + index, 21), index, world),
 }
 
-/** A user's number; neighbours in `index` are far apart. */
-function spread(index: number, population: number): number {
-  return ((index * 7_919) % population) + 1
+function login(username: string, place: number, world: World): Rule {
+  const form = { username, password }
+  const http = { method: 'POST', path: '/users/login', form } as const
+  return { rpc: Users.method.login, fields: form, http, address: addressOf(place, world), expected: 'eyJ' }
 }
 
-function addressOf(number: number): string {
-  return `10.${(number >> 16) & 255}.${(number >> 8) & 255}.${number & 255}`
+function addressOf(place: number, { addresses, network }: World): string {
+  return addressIn(network, place % addresses)
 }

@@ -3,10 +3,14 @@ import { type ChildProcess, fork, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { readFileSync } from 'node:fs'
 import { availableParallelism } from 'node:os'
+import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
+import type { FloodPlan, FloodReport } from './flood.js'
 import type { Job, Report } from './load.js'
 
-const dist = new URL('../..', import.meta.url)
+/** The folder of package.json. */
+export const root = fileURLToPath(new URL('.', import.meta.resolve('#package')))
+
 const running = new Set<ChildProcess>()
 
 /** A process that was started. */
@@ -22,6 +26,12 @@ export interface ServiceProcess extends Process {
   readonly grpc: number
 }
 
+/** A process that answers messages of its parent. */
+interface Answering<Message, Answer> extends Process {
+  /** Sends a message and waits for the answer. */
+  ask(message: Message): Promise<Answer>
+}
+
 /** The environment that every process of the service gets, besides what a scenario adds. */
 const common = {
   PATH: process.env.PATH,
@@ -29,64 +39,61 @@ const common = {
   AUTH_HTTP_ADDRESS: '127.0.0.1:0',
   AUTH_METRICS_ADDRESS: '127.0.0.1:0',
   AUTH_ISSUER: 'http://auth.bench',
-  AUTH_TRUSTED_PROXIES: '127.0.0.1',
 }
 
-/** Flags for Node that `npm start` has. */
+/** Node's flags of `npm start`, for everything that is measured. */
 const flags = (() => {
-  const { scripts } = JSON.parse(readFileSync(new URL(import.meta.resolve('#package')), 'utf8'))
+  const { scripts } = JSON.parse(readFileSync(`${root}/package.json`, 'utf8'))
   return (scripts.start as string).split(' ').filter(word => word.startsWith('--'))
 })()
 
-/** Starts the service as `npm start` does and waits until it says where it is. */
-export async function startService(env: Record<string, string>): Promise<ServiceProcess> {
-  const main = fileURLToPath(new URL('server/main.js', dist))
-  const child = track(
-    spawn(process.execPath, [...flags, main], { env: { ...common, ...env }, stdio: ['ignore', 'ignore', 'pipe'] }),
-  )
-  const [, grpc, http] = await say(child, /gRPC +[\d.]+:(\d+)\nHTTP +http:\/\/[\d.]+:(\d+)/)
-  return { ...handle(child), grpc: Number(grpc), http: Number(http) }
+/** Starts the service as `npm start` does, built in `folder`, and waits until it says where it is. */
+export async function startService(env: Record<string, string>, folder = root): Promise<ServiceProcess> {
+  const main = join(folder, 'dist/server/main.js')
+  // What it logs with each call costs it what it costs, and goes nowhere.
+  const child = startProgram(main, env, 'ignore')
+  const said = await say(child, /gRPC +[\d.]+:(\d+)\nHTTP +http:\/\/[\d.]+:(\d+)/)
+  return { ...handle(child), grpc: Number(said[1]), http: Number(said[2]) }
 }
 
 /** Starts a gateway in front of a gRPC port. */
 export async function startGateway(grpc: number): Promise<Process & { http: number }> {
-  const main = fileURLToPath(new URL('gateway/main.js', dist))
-  const env = { ...common, AUTH_SERVER_URL: `127.0.0.1:${grpc}` }
-  const child = track(spawn(process.execPath, [main], { env, stdio: ['ignore', 'pipe', 'pipe'] }))
-  const [, http] = await say(child, /http:\/\/[\d.]+:(\d+)/)
-  return { ...handle(child), http: Number(http) }
+  const env = { AUTH_SERVER_URL: `127.0.0.1:${grpc}` }
+  const child = startProgram(join(root, 'dist/gateway/main.js'), env, 'pipe')
+  const said = await say(child, /http:\/\/[\d.]+:(\d+)/)
+  return { ...handle(child), http: Number(said[1]) }
 }
 
-/** Starts a floor. */
-export async function startFloor(
-  kind: string,
-  url = '',
-  port = '',
-): Promise<Process & { port: number; ask(message: object): Promise<unknown> }> {
-  const child = forkModule('floors.js', [kind, String(port)], { DATABASE_URL: url })
-  const [{ port: bound }] = await once(child, 'message')
-  return {
-    ...handle(child),
-    port: bound,
-    async ask(message) {
-      child.send(message)
-      return (await once(child, 'message'))[0]
-    },
-  }
+function startProgram(main: string, env: Record<string, string>, stdout: 'ignore' | 'pipe'): ChildProcess {
+  const stdio = ['ignore', stdout, 'pipe'] as const
+  return track(spawn(process.execPath, [...flags, main], { env: { ...common, ...env }, stdio: [...stdio] }))
+}
+
+/** Starts a baseline. */
+export async function startBaseline(
+  kind: 'http' | 'grpc' | 'hop' | 'bcrypt',
+  options: { url?: string; grpc?: number } = {},
+): Promise<Answering<{ cost: number; seconds: number }, { perSecond: number }> & { port: number }> {
+  const env = options.url === undefined ? {} : { DATABASE_URL: options.url }
+  const child = forkModule(
+    'baselines.js',
+    [kind, ...(options.grpc === undefined ? [] : [String(options.grpc)])],
+    env,
+    flags,
+  )
+  const [{ port }] = await once(child, 'message')
+  return { ...answering(child), port }
 }
 
 /** Starts a process that makes load. */
-export function startLoad(): Process & { run(job: Job): Promise<Report> } {
-  const child = forkModule('load.js', [], {})
-  return {
-    ...handle(child),
-    async run(job) {
-      child.send({ job })
-      const [answer] = await once(child, 'message')
-      if (answer.failed) throw new Error(answer.failed)
-      return answer
-    },
-  }
+export function startLoad(): Answering<Job, Report> {
+  return answering(forkModule('load.js'))
+}
+
+/** Starts a process that floods: asked first with a plan, then to go. */
+export function startFlood(): Answering<FloodPlan | 'go', FloodReport> & { tell(message: 'stop'): void } {
+  const child = forkModule('flood.js')
+  return { ...answering(child), tell: message => void child.send(message) }
 }
 
 /** Keeps every core busy, at the priority of any other process, while `work` lasts. */
@@ -121,9 +128,9 @@ export function memory(pid: number): number {
   return (Number(/VmRSS:\s+(\d+)/.exec(readFileSync(`/proc/${pid}/status`, 'latin1'))?.[1]) * 1024) / 1e6
 }
 
-function forkModule(name: string, args: string[], env: Record<string, string>): ChildProcess {
+function forkModule(name: string, args: string[] = [], env = {}, execArgv: string[] = []): ChildProcess {
   const path = fileURLToPath(new URL(name, import.meta.url))
-  return track(fork(path, args, { env: { PATH: process.env.PATH, ...env }, serialization: 'advanced' }))
+  return track(fork(path, args, { env: { PATH: process.env.PATH, ...env }, execArgv, serialization: 'advanced' }))
 }
 
 function track(child: ChildProcess): ChildProcess {
@@ -144,6 +151,25 @@ function handle(child: ChildProcess): Process {
   }
 }
 
+function answering<Message extends object | string, Answer>(child: ChildProcess): Answering<Message, Answer> {
+  return {
+    ...handle(child),
+    async ask(message) {
+      const answered = new AbortController()
+      const { signal } = answered
+      const gone = once(child, 'exit', { signal }).then(() => ({ failed: 'A process of the benchmark has ended.' }))
+      try {
+        child.send(message)
+        const answer = await Promise.race([once(child, 'message', { signal }).then(([each]) => each), gone])
+        if (answer.failed) throw new Error(answer.failed)
+        return answer
+      } finally {
+        answered.abort()
+      }
+    },
+  }
+}
+
 /** Waits for what a process is to say on either output; throws with what it said when it ends instead. */
 function say(child: ChildProcess, expected: RegExp): Promise<RegExpExecArray> {
   return new Promise((resolve, reject) => {
@@ -151,7 +177,10 @@ function say(child: ChildProcess, expected: RegExp): Promise<RegExpExecArray> {
     const read = (chunk: Buffer) => {
       said += chunk
       const match = expected.exec(said)
-      if (match) resolve(match)
+      if (!match) return
+      // Whatever it says from now on goes nowhere.
+      for (const output of [child.stdout, child.stderr]) output?.off('data', read).resume()
+      resolve(match)
     }
     child.stdout?.on('data', read)
     child.stderr?.on('data', read)

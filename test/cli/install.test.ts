@@ -1,10 +1,10 @@
-/** `auth-admin install`: a usable registry, however often and by however many at once it is run. */
+/** `auth-admin install`: a usable registry, however often it runs, and however many run at once. */
 import { mkdtemp, readFile, rm, stat } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
 import pg from 'pg'
-import { runCli } from '../_helpers/cli.js'
+import { runCli, spawnCli } from '../_helpers/cli.js'
 import { freshDatabase } from '../_helpers/database.js'
 
 async function emptyDatabase(t: ExecutionContext, env: Record<string, string> = {}) {
@@ -26,7 +26,7 @@ async function ask(url: string, sql: string) {
   return rows
 }
 
-test('an empty database gets tables, a signing key, questions and the administrator; the second time nothing', async t => {
+test('install gives an empty database tables, a signing key, questions and the administrator; the second time nothing', async t => {
   const env = await emptyDatabase(t)
   const first = await runCli(env, ['install'])
   t.is(first.code, 0, first.stderr)
@@ -49,9 +49,9 @@ test('an empty database gets tables, a signing key, questions and the administra
   t.is(users.length, 1)
 })
 
-test('of several installations at once each thing is made once, and all succeed', async t => {
+test('several installations at once make each thing once, and all succeed', async t => {
   const env = await emptyDatabase(t)
-  const runs = await Promise.all(Array.from({ length: 4 }, () => runCli(env, ['install', '--json'])))
+  const runs = await Promise.all(Array.from({ length: 4 }, () => spawnCli(env, ['install', '--json'])))
   for (const { code, stderr } of runs) t.deepEqual([code, stderr], [0, ''])
   const [row] = await ask(
     env.DATABASE_URL,
@@ -67,7 +67,7 @@ test('of several installations at once each thing is made once, and all succeed'
   t.is(audit.filter((event: { action: string }) => event.action === 'user.add').length, 1)
 })
 
-test('as JSON the random password is not printed, only where it is kept', async t => {
+test('install --json prints where the random password is kept, not the password', async t => {
   const env = await emptyDatabase(t)
   const { stdout, code } = await runCli(env, ['install', '--json'])
   t.is(code, 0)
@@ -78,7 +78,7 @@ test('as JSON the random password is not printed, only where it is kept', async 
   t.false(stdout.includes((await readFile(passwordFile, 'utf8')).trim()))
 })
 
-test('a password given for the administrator is taken and never printed; a weak one is warned about', async t => {
+test('install takes the administrator’s password from the settings, never prints it, and warns of a weak one', async t => {
   for (const [given, warning] of [
     ['um-cavalo-bem-azul-19', /^$/],
     ['fraca1', /^warning: AUTH_ADMIN_PASSWORD is weak: [^\n]+\n$/],

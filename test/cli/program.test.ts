@@ -1,30 +1,23 @@
 /** `auth-admin` as a whole: help, failures and what a terminal must not obey. */
-import { mkdtemp, readdir, rm } from 'node:fs/promises'
+import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import test, { type ExecutionContext } from 'ava'
-import type { Command } from 'commander'
+import test from 'ava'
+import pg from 'pg'
 import { createProgram } from '../../cli/program.js'
-import { runCli } from '../_helpers/cli.js'
-import { freshDatabase } from '../_helpers/database.js'
-
-const masterKey = Buffer.alloc(32, 7).toString('base64')
-
-function leaves(command: Command, path: string[] = []): { command: Command; path: string[] }[] {
-  if (command.commands.length === 0) return [{ command, path }]
-  return command.commands.flatMap(sub => leaves(sub, [...path, sub.name()]))
-}
+import { installedRegistry, leaves, runCli, spawnCli } from '../_helpers/cli.js'
+import { meetObstacles } from '../_helpers/obstacles.js'
 
 for (const { command, path } of leaves(createProgram())) {
-  test(`${path.join(' ')} explains itself: what it does, each option, an example, within 80 columns`, async t => {
-    const { code, stdout, stderr } = await runCli({}, [...path, '--help'])
+  test(`${path} explains what it does, each option and an example, within 80 columns`, async t => {
+    const { code, stdout, stderr } = await runCli({}, [...path.split(' '), '--help'])
     t.is(code, 0)
     t.is(stderr, '')
-    t.true(stdout.startsWith(`Usage: auth-admin ${path.join(' ')} `))
+    t.true(stdout.startsWith(`Usage: auth-admin ${path} `))
     t.not(command.description(), '')
     for (const { description, long } of command.options) t.true(description.length > 5, String(long))
     t.true(command.options.some(({ long }) => long === '--json'))
-    t.regex(stdout, new RegExp(`\\nExamples?:\\n(  .*\\n)*.*auth-admin ${path.join(' ')}`))
+    t.regex(stdout, new RegExp(`\\nExamples?:\\n(  .*\\n)*.*auth-admin ${path}`))
     t.deepEqual(
       stdout.split('\n').filter(line => line.length > 80),
       [],
@@ -32,7 +25,7 @@ for (const { command, path } of leaves(createProgram())) {
   })
 }
 
-test('--version prints the version; no command and a wrong one end with 2', async t => {
+test('--version prints the version; a missing and an unknown command end with 2', async t => {
   t.regex((await runCli({}, ['--version'])).stdout, /^\d+\.\d+\.\d+\n$/)
   t.is((await runCli({}, [])).code, 2)
   const wrong = await runCli({}, ['user', 'list'])
@@ -40,52 +33,10 @@ test('--version prints the version; no command and a wrong one end with 2', asyn
   t.regex(wrong.stderr, /^error: [^\n]*users[^\n]*\n$/)
 })
 
-async function dataDir(t: ExecutionContext): Promise<string> {
-  const folder = await mkdtemp(join(tmpdir(), 'auth-test-'))
-  t.teardown(() => rm(folder, { recursive: true, force: true }))
-  return folder
-}
+test('a command says in one sentence what stands in its way, and makes no database', t =>
+  meetObstacles(t, env => runCli(env, ['users', 'list', '--json'])))
 
-const commands = [
-  ['users', 'list'],
-  ['organizations', 'list'],
-  ['questions', 'list'],
-  ['keys', 'list'],
-  ['audit', 'verify'],
-]
-
-for (const args of commands) {
-  test(`${args.join(' ')} says in one sentence what stands in its way`, async t => {
-    const AUTH_DATA_DIR = await dataDir(t)
-    const empty = {
-      DATABASE_URL: await freshDatabase(t, { from: 'template0' }),
-      AUTH_MASTER_KEY: masterKey,
-      AUTH_DATA_DIR,
-    }
-    const nothing = new URL(empty.DATABASE_URL)
-    nothing.pathname = '/there_is_none'
-    const stranger = new URL(empty.DATABASE_URL)
-    stranger.password = 'verywrong'
-    const cases: [RegExp, Record<string, string>][] = [
-      [/auth-admin install/, { AUTH_DATA_DIR }],
-      [/auth-admin install/, empty],
-      [/can’t be reached/, { ...empty, DATABASE_URL: 'postgres://u:verywrong@127.0.0.1:1/x' }],
-      [/does not exist/, { ...empty, DATABASE_URL: nothing.href }],
-      [/user or password/, { ...empty, DATABASE_URL: stranger.href }],
-    ]
-    for (const [sentence, env] of cases) {
-      const { code, stdout, stderr } = await runCli(env, [...args, '--json'])
-      t.is(code, 1, stderr)
-      t.is(stdout, '')
-      t.regex(stderr, sentence)
-      t.regex(stderr, /^error: [^\n]+\n$/)
-      t.notRegex(stderr, /verywrong| {4}at |select/i)
-    }
-    t.deepEqual(await readdir(AUTH_DATA_DIR), [], 'a look-up makes no database')
-  })
-}
-
-test('all wrong settings are named, without their values', async t => {
+test('a command names all wrong settings, without their values', async t => {
   const { code, stderr } = await runCli({ DATABASE_URL: 'mysql://secret', AUTH_TOKEN_TTL: 'never' }, ['users', 'list'])
   t.is(code, 1)
   t.regex(stderr, /DATABASE_URL/)
@@ -93,36 +44,23 @@ test('all wrong settings are named, without their values', async t => {
   t.notRegex(stderr, /secret|never/)
 })
 
-test('a wrong master key is told apart from a fault', async t => {
-  const env = {
-    DATABASE_URL: await freshDatabase(t),
-    AUTH_MASTER_KEY: masterKey,
-    AUTH_ADMIN_PASSWORD: 'um cavalo bem azul 19',
-  }
-  t.is((await runCli(env, ['install'])).code, 0)
-  const { code, stderr } = await runCli({ ...env, AUTH_MASTER_KEY: Buffer.alloc(32, 8).toString('base64') }, [
-    'keys',
-    'list',
-  ])
+test('a command tells a wrong master key from a fault', async t => {
+  const env = await installedRegistry(t)
+  const other = { ...env, AUTH_MASTER_KEY: Buffer.alloc(32, 8).toString('base64') }
+  const { code, stderr } = await runCli(other, ['keys', 'list'])
   t.is(code, 1)
   t.regex(stderr, /^error: The master key [^\n]+\n$/)
 })
 
-test('a stack is shown to those who ask for it only', async t => {
-  const env = { DATABASE_URL: 'postgres://u:verywrong@127.0.0.1:1/x', AUTH_MASTER_KEY: masterKey }
+test('AUTH_LOG_LEVEL=debug shows a stack trace, without secrets', async t => {
+  const env = { DATABASE_URL: 'postgres://u:verywrong@127.0.0.1:1/x', AUTH_MASTER_KEY: 'a'.repeat(64) }
   const { stderr } = await runCli({ ...env, AUTH_LOG_LEVEL: 'debug' }, ['users', 'list'])
   t.regex(stderr, /\n {4}at /)
   t.notRegex(stderr, /verywrong/)
 })
 
-test('names can’t make the terminal obey', async t => {
-  const env = {
-    DATABASE_URL: await freshDatabase(t),
-    AUTH_MASTER_KEY: masterKey,
-    AUTH_ADMIN_PASSWORD: 'um cavalo bem azul 19',
-  }
-  t.is((await runCli(env, ['install'])).code, 0)
-  const { default: pg } = await import('pg')
+test('names have no power over the terminal', async t => {
+  const env = await installedRegistry(t)
   const client = new pg.Client({ connectionString: env.DATABASE_URL })
   await client.connect()
   t.teardown(() => client.end())
@@ -143,11 +81,12 @@ test('names can’t make the terminal obey', async t => {
   }
 })
 
-test('it runs while nobody else does, on the embedded database', async t => {
-  const env = { AUTH_DATA_DIR: await dataDir(t) }
-  const installed = await runCli(env, ['install'])
+test('a command starts the embedded database when the service doesn’t run', async t => {
+  const env = { AUTH_DATA_DIR: await mkdtemp(join(tmpdir(), 'auth-test-')) }
+  t.teardown(() => rm(env.AUTH_DATA_DIR, { recursive: true, force: true }))
+  const installed = await spawnCli(env, ['install'])
   t.is(installed.code, 0, installed.stderr)
-  const { code, stdout } = await runCli(env, ['users', 'list', '--json'])
+  const { code, stdout } = await spawnCli(env, ['users', 'list', '--json'])
   t.is(code, 0)
   t.is(JSON.parse(stdout).length, 1)
 })

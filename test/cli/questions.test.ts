@@ -1,4 +1,4 @@
-/** `auth-admin questions`: what is offered, and answers that outlive every change. */
+/** `auth-admin questions`: questions change, and answers outlive every change. */
 import test from 'ava'
 import { runCli } from '../_helpers/cli.js'
 import { serviceForFile } from '../_helpers/service.js'
@@ -11,7 +11,7 @@ const json = async (...args: string[]) => {
   return JSON.parse(stdout)
 }
 
-test('add, list, retire, restore and edit give the fields of the contract', async t => {
+test('add, list, retire, restore and edit print the contract’s fields of a question', async t => {
   const { id, ...added } = await json('add', '--question', 'Qual é a cor do mar?')
   t.deepEqual(added, { question: 'Qual é a cor do mar?', active: 1 })
   t.deepEqual(await json('retire', String(id)), { id, question: 'Qual é a cor do mar?', active: 0 })
@@ -26,7 +26,7 @@ test('add, list, retire, restore and edit give the fields of the contract', asyn
   t.deepEqual(Object.keys(served.json[0]).sort(), Object.keys(all[0]).sort())
 })
 
-test('answers stay when a question is edited or retired', async t => {
+test('edit and retire keep the answers already saved', async t => {
   const ids = [1, 2]
   const { username, token } = await service.signUp('ROLE_CLIENT')
   for (const id of ids) {
@@ -44,7 +44,7 @@ test('answers stay when a question is edited or retired', async t => {
   t.is((await service.request('POST', path, { query: { username }, body })).status, 200)
 })
 
-test('a text is unique whatever case and accents', async t => {
+test('add and edit refuse a text that exists in other case or accents', async t => {
   const { id } = await json('add', '--question', 'Única pergunta?')
   const { id: other } = await json('add', '--question', 'Outra pergunta?')
   for (const args of [
@@ -58,7 +58,7 @@ test('a text is unique whatever case and accents', async t => {
   }
 })
 
-test('what is wrong or missing is said in one sentence', async t => {
+test('every command says in one sentence what is wrong or missing', async t => {
   const cases: [RegExp, number, ...string[]][] = [
     [/--question/, 2, 'add'],
     [/--question/, 2, 'add', '--question', ' '],

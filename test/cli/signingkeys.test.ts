@@ -1,9 +1,10 @@
-/** `auth-admin keys`: signing keys change hands and nobody is logged out. */
+/** `auth-admin keys`: signing keys rotate and nobody is logged out. */
 import test from 'ava'
 import { runCli } from '../_helpers/cli.js'
 import { startTestService } from '../_helpers/service.js'
+import { headerOf } from '../_helpers/tokens.js'
 
-test('a new key waits before it signs, or takes over at once, and old tokens stay good', async t => {
+test('rotate publishes a key that signs later, or with --now at once, and old tokens stay good', async t => {
   const service = await startTestService(t)
   const keys = async (...args: string[]) => {
     const { code, stdout, stderr } = await runCli(service.env, ['keys', ...args, '--json'])
@@ -38,4 +39,33 @@ test('a new key waits before it signs, or takes over at once, and old tokens sta
     events.map(({ object }) => object),
     [`signing-key:${rotated.kid}`, `signing-key:${now.json.kid}`],
   )
+})
+
+test('retire drops a key at once, on every replica, with all that it signed, and the next one signs', async t => {
+  const service = await startTestService(t)
+  const other = await startTestService(t, { DATABASE_URL: service.env.DATABASE_URL! })
+  const retire = (kid: string, ...more: string[]) => runCli(service.env, ['keys', 'retire', kid, ...more])
+  const me = (token: string, at = service) => at.request('GET', '/users/me', { token })
+  const { username, token } = await service.signUp('ROLE_CLIENT')
+  for (const at of [service, other]) t.is((await me(token, at)).status, 200)
+  const { kid } = headerOf(token)
+
+  t.is((await retire(kid)).code, 2)
+  t.is((await retire('no-such-key', '--now')).code, 1)
+  t.is((await me(token)).status, 200)
+  const { code, stdout } = await retire(kid, '--now', '--json')
+  t.is(code, 0)
+  // Both believed the token before.
+  for (const at of [service, other]) t.is((await me(token, at)).status, 500)
+  for (const at of [service, other]) {
+    const next = await at.login(username)
+    t.is(headerOf(next).kid, JSON.parse(stdout).successor)
+    for (const each of [service, other]) t.is((await me(next, each)).status, 200)
+  }
+
+  // A key that is published already takes over.
+  const rotated = JSON.parse((await runCli(service.env, ['keys', 'rotate', '--json'])).stdout)
+  const second = JSON.parse((await retire(JSON.parse(stdout).successor, '--now', '--json')).stdout)
+  t.is(second.successor, rotated.kid)
+  t.is(headerOf(await service.login(username)).kid, rotated.kid)
 })

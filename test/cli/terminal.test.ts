@@ -1,4 +1,4 @@
-/** `auth-admin` at a terminal: it asks for what is missing, hides passwords, and lets go on Ctrl-C. */
+/** `auth-admin` at a terminal: it asks for what is missing, hides passwords, and ends on Ctrl-C. */
 import test from 'ava'
 import { keys, openTerminal, runCli } from '../_helpers/cli.js'
 import { serviceForFile } from '../_helpers/service.js'
@@ -33,7 +33,7 @@ test('organizations add asks for every detail, and again for one that is wrong',
   t.true(screen().includes(key))
 })
 
-test('organizations edit begins with what there is; Backspace empties it', async t => {
+test('organizations edit offers the present details; Backspace empties one', async t => {
   await service.organization({ name: 'Editada', email: 'velho@example.org' })
   const { shows, type, ended, screen } = terminal('organizations', 'edit', 'Editada')
   await shows('Editada')
@@ -51,7 +51,7 @@ test('organizations edit begins with what there is; Backspace empties it', async
   t.deepEqual({ name, address, email }, { name: 'Editada', address: 'Rua B', email: undefined })
 })
 
-test('users activate lets choose the organization', async t => {
+test('users activate offers the organizations to choose from', async t => {
   await service.organization({ name: 'AA primeira' })
   const { id } = await service.organization({ name: 'AB segunda' })
   const { username } = await service.signUp('ROLE_INSTITUTION')
@@ -66,7 +66,7 @@ test('users activate lets choose the organization', async t => {
   t.is((await json('users', 'show', username)).partnerOrganization.id, id)
 })
 
-test('set-password asks twice, again when the two differ or the rules say no, and never shows what is typed', async t => {
+test('set-password asks twice, again when the two differ or break the rules, and never shows what is typed', async t => {
   const { username } = await service.signUp('ROLE_CLIENT')
   const { shows, type, ended, screen } = terminal('users', 'set-password', username)
   await shows('New password')
@@ -95,7 +95,7 @@ test('Ctrl-C at a question changes nothing and is no error', async t => {
   t.false(all.some(({ question }) => question.startsWith('Meia')))
 })
 
-test('with --json nothing is asked, even at a terminal', async t => {
+test('a command with --json asks nothing, even at a terminal', async t => {
   const { ended, screen } = terminal('organizations', 'add', '--json')
   t.is(await ended, 2)
   t.regex(screen(), /^error: [^\n]*--name[^\n]*\n$/)

@@ -2,9 +2,9 @@
 import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import test from 'ava'
+import test, { type ExecutionContext } from 'ava'
 import { QueryTypes } from 'sequelize'
-import { runCli } from '../_helpers/cli.js'
+import { runCli, spawnCli } from '../_helpers/cli.js'
 import { password, serviceForFile } from '../_helpers/service.js'
 
 const service = serviceForFile()
@@ -23,9 +23,16 @@ const emailsTo = (id: number) =>
     { type: QueryTypes.SELECT },
   ) as Promise<{ kind: string; parameters: Record<string, unknown> }[]>
 
+const setPassword = async (t: ExecutionContext, username: string, content: string) => {
+  const folder = await mkdtemp(join(tmpdir(), 'auth-test-'))
+  t.teardown(() => rm(folder, { recursive: true, force: true }))
+  await writeFile(join(folder, 'password'), content)
+  return users('set-password', username, '--password-file', join(folder, 'password'))
+}
+
 const fields = ['active', 'city', 'id', 'nickname', 'role', 'state', 'suspended', 'termsofusage', 'username']
 
-test('show gives the fields of the contract, keys included, and no secret of the user', async t => {
+test('show prints the contract’s fields of a user, keys included, and no secret', async t => {
   const organization = await service.organization()
   const { username, providerKey } = await service.institution(organization)
   const answer = 'resposta muito secreta'
@@ -56,7 +63,7 @@ test('show gives the fields of the contract, keys included, and no secret of the
   }
 })
 
-test('list filters, pages, and leaves keys out', async t => {
+test('list filters, pages, and shows no keys', async t => {
   const organization = await service.organization({ name: 'Filtrada' })
   const head = await service.institution(organization)
   const other = await service.signUp('ROLE_CLIENT', { nickname: 'Nenhum Ímpar', email: 'Filtro@example.org' })
@@ -86,7 +93,7 @@ test('list filters, pages, and leaves keys out', async t => {
   t.true(stdout.split('\n').every(line => line.length <= 80))
 })
 
-test('activate makes each role active; institutions get a provider key', async t => {
+test('activate activates users of each role, and gives institutions a provider key', async t => {
   const organization = await service.organization({ name: 'Ativadora' })
   const admin = await service.signUp('ROLE_ADMIN')
   t.is((await json('activate', admin.username)).active, 1)
@@ -109,7 +116,7 @@ test('activate makes each role active; institutions get a provider key', async t
   t.is((await json('show', client.username)).active, 0)
 })
 
-test('a suspended user is shut out at once; resume lets it in again, but not its old tokens', async t => {
+test('suspend shuts a user out at once; resume lets it in again, but not its old tokens', async t => {
   const { username, token } = await service.signUp('ROLE_CLIENT')
   t.is(await me(token), 200)
   t.like(await json('suspend', username), { suspended: true, active: 0 })
@@ -126,7 +133,7 @@ test('a suspended user is shut out at once; resume lets it in again, but not its
   t.is(await me(token), 500)
 })
 
-test('revoke-tokens ends every session', async t => {
+test('revoke-tokens ends every session of a user', async t => {
   const { username, token } = await service.signUp('ROLE_CLIENT')
   const { code } = await users('revoke-tokens', username)
   t.is(code, 0)
@@ -134,13 +141,13 @@ test('revoke-tokens ends every session', async t => {
   t.is(await login(username), 200)
 })
 
-test('set-email sets and removes a checked address, and voids a key mailed to the one before', async t => {
+test('set-email sets and removes a checked address, and voids a key mailed to the former one', async t => {
   const { username } = await service.signUp('ROLE_CLIENT')
   const { id, email } = await json('set-email', username, ' ana@example.org ')
   t.is(email, 'ana@example.org')
   await service.registry.mailedKeys.replace(id, 'recovery', 'ABCD2345')
   t.is((await json('set-email', '--id', String(id), 'bia@example.org')).email, 'bia@example.org')
-  t.is(await service.registry.mailedKeys.attempt(id, 'recovery'), undefined)
+  t.is(await service.registry.mailedKeys.attempt(id, 'recovery', '192.0.2.1'), undefined)
   for (const args of [[username, 'nobody'], [username], [username, 'a@example.org', '--remove']]) {
     const { code, stdout, stderr } = await users('set-email', ...args)
     t.is(code, 2)
@@ -150,20 +157,16 @@ test('set-email sets and removes a checked address, and voids a key mailed to th
   t.false('email' in (await json('set-email', username, '--remove')))
 })
 
-test('set-password takes a file or standard input, logs out, tells the user, and prints no password', async t => {
-  const folder = await mkdtemp(join(tmpdir(), 'auth-test-'))
-  t.teardown(() => rm(folder, { recursive: true, force: true }))
+test('set-password reads a file or standard input, logs the user out, and prints no password', async t => {
   const { username, token } = await service.signUp('ROLE_CLIENT', { email: 'dona@example.org' })
   const { id } = await json('show', username)
   const secrets = ['uma girafa bem alta 7', 'duas girafas bem altas 8']
-  const file = join(folder, 'password')
-  await writeFile(file, `${secrets[0]}\n`)
-  const runs = [await users('set-password', username, '--password-file', file)]
+  const runs = [await setPassword(t, username, `${secrets[0]}\n`)]
   t.is(runs[0]!.code, 0, runs[0]!.stderr)
   t.is(await login(username, secrets[0]), 200)
   t.is(await me(token), 500)
   runs.push(
-    await runCli(
+    await spawnCli(
       service.env,
       ['users', 'set-password', username, '--password-file', '-', '--json'],
       `${secrets[1]}\r\n`,
@@ -179,14 +182,10 @@ test('set-password takes a file or standard input, logs out, tells the user, and
   t.notRegex(JSON.stringify(events), /girafa/)
 })
 
-test('set-password keeps the rules of sign-up and never takes the password itself', async t => {
+test('set-password enforces the rules of sign-up, and takes no password on the command line', async t => {
   const { username } = await service.signUp('ROLE_CLIENT')
   for (const bad of ['', 'curta', username, 'password1', 'x'.repeat(257), 'a\nb\nc\nd\ne\n']) {
-    const { code, stdout, stderr } = await runCli(
-      service.env,
-      ['users', 'set-password', username, '--password-file', '-'],
-      bad,
-    )
+    const { code, stdout, stderr } = await setPassword(t, username, bad)
     t.is(code, 1)
     t.is(stdout, '')
     t.regex(stderr, /^error: The new password is not acceptable\. [^\n]+\n$/)
@@ -201,30 +200,7 @@ test('set-password keeps the rules of sign-up and never takes the password itsel
   t.is(await login(username), 200)
 })
 
-test('why-locked tells what holds a user up and how long, and unlock ends it', async t => {
-  const { username } = await service.signUp('ROLE_CLIENT')
-  const from = (address: string) => ({ headers: { 'x-forwarded-for': address } })
-  const tryIn = async (address: string, secret: string) =>
-    (await service.request('POST', '/users/login', { query: { username, password: secret }, ...from(address) })).status
-  t.is(await tryIn('192.0.2.1', password), 200)
-  for (let i = 0; i < 10; i++) t.is(await tryIn('192.0.2.2', 'errada-errada'), 404)
-  t.is(await tryIn('192.0.2.2', password), 429)
-  t.is(await tryIn('192.0.2.1', 'errada-errada'), 404)
-
-  const stranger = await json('why-locked', username, '--address', '192.0.2.2')
-  t.like(stranger, { username, account: { limit: 10, locked: true }, address: { limit: 100, locked: false } })
-  t.true(stranger.account.seconds > 800 && stranger.account.seconds <= 900)
-  t.false('knownAddress' in stranger)
-  const own = await json('why-locked', username, '--address', '::ffff:192.0.2.1')
-  t.like(own, { knownAddress: { count: 1, locked: false } })
-  t.regex((await users('why-locked', username)).stdout, /locked for 1[45] min/)
-
-  t.true((await json('unlock', username, '--address', '192.0.2.2')).cleared >= 1)
-  t.is(await tryIn('192.0.2.2', password), 200)
-  t.regex((await users('unlock', username, '--address', 'here')).stderr, /^error: .*--address.*\n$/)
-})
-
-test('a name that looks like an id never stands for another user', async t => {
+test('a username that looks like an id never stands for another user', async t => {
   const { id } = await json('show', 'admin')
   const trap = `#${id}`
   const signedUp = await service.signUp('ROLE_CLIENT', { username: trap })
@@ -232,7 +208,7 @@ test('a name that looks like an id never stands for another user', async t => {
   t.is((await json('list', '--search', trap))[0].username, signedUp.username)
 })
 
-test('nobody of that name, or no name, is said in one sentence', async t => {
+test('every command says in one sentence that there is no such user, or that none was given', async t => {
   for (const verb of ['show', 'activate', 'suspend', 'resume', 'revoke-tokens', 'why-locked', 'unlock']) {
     const unknown = await users(verb, 'ninguém')
     t.is(unknown.code, 1, verb)
@@ -243,25 +219,10 @@ test('nobody of that name, or no name, is said in one sentence', async t => {
   }
 })
 
-test('every change is on record with its user', async t => {
-  const { username } = await service.signUp('ROLE_CLIENT')
-  const { id } = await json('suspend', username)
-  await json('resume', username)
-  await json('resume', username)
-  await json('set-email', username, 'x@example.org')
-  await json('revoke-tokens', username)
-  const events = await service.registry.audit.list({ subjectId: id, action: 'user.*', limit: 100 })
-  t.deepEqual(
-    events.filter(({ actor }) => actor.startsWith('cli:')).map(({ action }) => action),
-    ['user.suspend', 'user.resume', 'user.set-email', 'user.revoke-tokens'],
-  )
-})
-
-test('an e-mail about a new password waits for the user, without the password', async t => {
+test('set-password queues an e-mail to the user, without the password', async t => {
   const { username } = await service.signUp('ROLE_CLIENT')
   const { id } = await json('show', username)
-  const set = () =>
-    runCli(service.env, ['users', 'set-password', username, '--password-file', '-'], 'tres girafas bem altas')
+  const set = () => setPassword(t, username, 'tres girafas bem altas')
   t.is((await set()).code, 0)
   t.deepEqual(await emailsTo(id), [])
   await json('set-email', username, 'quem@example.org')

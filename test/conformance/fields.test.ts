@@ -29,7 +29,7 @@ test.before(async () => {
     type: 'E',
     website: 'https://escola.example.org',
   }
-  await service.registry.organizations.table.update(details, { where: { id: organization.id } })
+  await service.registry.organizations.edit(organization.id, details)
   full = await service.signUp('ROLE_INSTITUTION', {
     username: '(21)98888-7777',
     nickname: 'Capitu',
@@ -187,13 +187,14 @@ for (const [base, revision] of bases) {
 test('an inactive organization reads "false"', async t => {
   const { id, activationkey } = await service.organization()
   const { token } = await service.institution({ activationkey })
-  await service.registry.organizations.table.update({ active: false }, { where: { id } })
+  await service.registry.organizations.setActive(id, false)
   t.is((await service.request('GET', '/users/me', { token })).json.partnerOrganization.active, 'false')
 })
 
 test('a retired question stays in the list and reads 0', async t => {
   const text = `Pergunta ${randomUUID()}`
-  await service.registry.questions.table.create({ question: text, questionKey: text, active: false })
+  const { id } = await service.registry.questions.add({ question: text, questionKey: text })
+  await service.registry.questions.setActive(id, false)
   const { json } = await service.request('GET', '/forgotpasswords/findallforgotpasswordquestions')
   t.is(json.find(({ question }: { question: string }) => question === text).active, 0)
 })

@@ -1,7 +1,8 @@
 /** Every operation of the published interface, in both revisions, with every status that it declares. */
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
-import { refused } from '../_helpers/problem.js'
+import { routes } from '../../gateway/routes.js'
+import { refused, statusesOf } from '../_helpers/problem.js'
 import { type Answer, password, type RequestOptions, type SignedUp, serviceForFile } from '../_helpers/service.js'
 import { forge, idOf, nowInSeconds } from '../_helpers/tokens.js'
 
@@ -207,6 +208,25 @@ test('there is a scenario for every published status, and for no other', t => {
     written,
     published.map(([name, , , errors]) => [name, [200, ...errors]]),
   )
+})
+
+test('the row of an operation has every published status, and no others than limits and failures bring', t => {
+  for (const [operation, mark, , errors, only] of published) {
+    const [method, path] = operation.split(' ')
+    const row = routes.find(route => route.method === method && route.path === path)!
+    t.is(row.protected ?? false, mark === 'K' || path === '/users/refresh', operation)
+    t.deepEqual(row.revisions, only, operation)
+    const statuses = statusesOf(row)
+    for (const status of errors) t.true(statuses.has(status), `${operation} ${status}`)
+    const anywhere = new Set([200, 400, 408, 413, 414, 415, 429, 431, 503, ...errors])
+    // It declares none.
+    const more = path === '/users/refresh' ? [403, 500] : []
+    t.deepEqual(
+      [...statuses].filter(status => !anywhere.has(status)),
+      more,
+      operation,
+    )
+  }
 })
 
 const results: Record<Result, (answer: Answer) => boolean> = {

@@ -57,7 +57,7 @@ async function drafts(dataDir: string): Promise<string[]> {
   return (await readdir(dataDir)).filter(name => name.startsWith('postgres.new-'))
 }
 
-async function eventually<T>(attempt: () => Promise<T>): Promise<T> {
+async function waitFor<T>(attempt: () => Promise<T>): Promise<T> {
   for (let left = 500; ; left--) {
     try {
       return await attempt()
@@ -123,7 +123,7 @@ test.serial('a database that dies while it is in use comes back at the same URL'
   const dataDir = await folder(t)
   const embedded = await start(dataDir)
   process.kill(await postmaster(dataDir), 'SIGKILL')
-  t.deepEqual(await eventually(() => query(embedded.url, 'SELECT 7 AS n')), [{ n: 7 }])
+  t.deepEqual(await waitFor(() => query(embedded.url, 'SELECT 7 AS n')), [{ n: 7 }])
   await embedded.stop()
   t.false(existsSync(join(dataDir, 'postgres/postmaster.pid')))
 })
@@ -131,7 +131,7 @@ test.serial('a database that dies while it is in use comes back at the same URL'
 test.serial('an interrupted making leaves nothing in the way', async t => {
   const dataDir = await folder(t)
   const member = spawnMember(t, dataDir)
-  await eventually(async () => {
+  await waitFor(async () => {
     if (!(await drafts(dataDir)).length) throw new Error('not begun')
   })
   member.kill('SIGKILL')

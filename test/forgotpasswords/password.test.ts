@@ -11,7 +11,7 @@ const login = (username: string, secret: string) =>
   service.request('POST', '/users/login', { query: { username, password: secret } })
 const next = 'bem-te-vi de peito amarelo'
 
-test('the new password opens, the old one does not, and the answer is empty', async t => {
+test('the new password signs in, the old one doesn’t, and the answer is empty', async t => {
   const { username, token } = await service.signUp('ROLE_CLIENT')
   const { status, text, headers } = await update(token, { username, newPassword: next })
   t.is(`${status}${text}${headers.get('content-type')}`, '200null')
@@ -67,7 +67,7 @@ test('an unknown user is answered with 404 to an administrator, who may set anyb
   t.is((await service.request('GET', '/users/me', { token: admin })).status, 200)
 })
 
-test('a suspended user’s password can be set, and still does not open', async t => {
+test('a suspended user’s password can be set, and still doesn’t sign in', async t => {
   const { username, token } = await service.signUp('ROLE_CLIENT')
   const { database, users } = service.registry
   const { claimsOf } = await import('../_helpers/tokens.js')
@@ -76,7 +76,7 @@ test('a suspended user’s password can be set, and still does not open', async 
   refused(t, await login(username, next), 404, 'INVALID_CREDENTIALS')
 })
 
-test('whoever forgot the password gets in by two answers and sets a new one', async t => {
+test('a user who forgot the password signs in by two answers and sets a new one', async t => {
   const { username, token } = await service.signUp('ROLE_CLIENT')
   const questions = (await service.request('GET', '/forgotpasswords/findallforgotpasswordquestions')).json
   const body = questions

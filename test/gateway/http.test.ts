@@ -1,10 +1,14 @@
 /** How requests and answers look over HTTP, whatever the operation. */
 import { randomUUID } from 'node:crypto'
 import { request as open } from 'node:http'
+import { brotliCompressSync, deflateSync, gzipSync } from 'node:zlib'
 import test from 'ava'
 import pg from 'pg'
-import { refused } from '../_helpers/problem.js'
-import { type Answer, password, serviceForFile, startTestService } from '../_helpers/service.js'
+import { routes } from '../../gateway/routes.js'
+import { waitFor } from '../_helpers/patience.js'
+import { refused, wrongFields } from '../_helpers/problem.js'
+import { type Answer, createRequest, password, serviceForFile, startTestService } from '../_helpers/service.js'
+import { spawnService } from '../_helpers/spawned.js'
 
 const service = serviceForFile()
 const request: typeof service.request = (...all) => service.request(...all)
@@ -40,7 +44,11 @@ for (const [accept, type] of [
   ['application/json, text/plain, */*', 'text/plain; charset=utf-8'],
   ['application/json, text/*;q=0.5', 'text/plain; charset=utf-8'],
   ['application/json;q=0.9, */*;q=0.1', 'text/plain; charset=utf-8'],
+  ['application/json;q=0', 'text/plain; charset=utf-8'],
+  ['application/json; q=0.0, application/xml', 'text/plain; charset=utf-8'],
   ['application/json', 'application/json'],
+  ['application/json, text/plain;q=0', 'application/json'],
+  ['application/json, text/plain; q=0.00, */*; q=0', 'application/json'],
   ['Application/JSON; charset=utf-8', 'application/json'],
   ['application/json, application/problem+json', 'application/json'],
 ] as const) {
@@ -55,7 +63,7 @@ for (const [accept, type] of [
 }
 
 for (const type of ['application/x-www-form-urlencoded', 'application/json', 'application/json; charset=UTF-8']) {
-  test(`parameters may come in a body of ${type} in place of the query`, async t => {
+  test(`parameters may come in a body of ${type} instead of the query`, async t => {
     const { username, token } = await service.signUp('ROLE_CLIENT')
     const write = (fields: Record<string, string>) =>
       type.includes('json') ? JSON.stringify(fields) : String(new URLSearchParams(fields))
@@ -214,6 +222,32 @@ for (const [what, body] of [
   })
 }
 
+test('JSON may be nested 32 levels deep', async t => {
+  // The object is a level, too.
+  const nested = (levels: number) => `{"x":${'['.repeat(levels - 1)}${']'.repeat(levels - 1)}}`
+  const objects = (levels: number) => `${'{"x":'.repeat(levels)}1${'}'.repeat(levels)}`
+  for (const make of [nested, objects]) {
+    refused(t, await request('POST', '/users/signup', { body: make(32) }), 422, 'INVALID_SIGN_UP')
+    refused(t, await request('POST', '/users/signup', { body: make(33) }), 400, 'MALFORMED_REQUEST')
+  }
+})
+
+test('a compressed body is answered with 415', async t => {
+  const type = { 'content-type': 'application/json' }
+  const body = JSON.stringify(await credentials())
+  for (const [coding, bytes] of [
+    ['gzip', gzipSync(body)],
+    ['deflate', deflateSync(body)],
+    ['br', brotliCompressSync(body)],
+    // Nor is one believed that says so and isn't.
+    ['gzip', Buffer.from(body)],
+  ] as const) {
+    const headers = { ...type, 'content-encoding': coding }
+    refused(t, await raw('POST', '/users/login', headers, bytes), 415, 'UNSUPPORTED_MEDIA_TYPE')
+  }
+  t.is((await raw('POST', '/users/login', { ...type, 'content-encoding': 'identity' }, body)).status, 200)
+})
+
 test('HEAD is GET without the body', async t => {
   const { token } = await service.signUp('ROLE_CLIENT')
   const headers = { authorization: `Bearer ${token}` }
@@ -276,30 +310,78 @@ test('wrong percent-encoding is answered with 400', async t => {
   }
 })
 
-test('an answer says how to take it, and gives no page of another origin access', async t => {
-  const { headers } = await request('GET', '/users/me', { headers: { origin: 'https://app.example.org' } })
-  t.is(headers.get('x-content-type-options'), 'nosniff')
-  t.is(headers.get('access-control-allow-origin'), null)
+test('every answer says how to take it, and gives no page of another origin access', async t => {
+  const { token } = await service.signUp('ROLE_CLIENT')
+  const rpc = { body: {}, headers: { origin: 'https://app.example.org' } }
+  for (const [method, path, options, status] of [
+    ['GET', '/users/me', { token }, 200],
+    ['GET', '/healthz', {}, 200],
+    ['GET', '/readyz', {}, 200],
+    ['GET', '/.well-known/jwks.json', {}, 200],
+    ['OPTIONS', '/users/me', {}, 204],
+    ['POST', '/users/signup', { body: '{' }, 400],
+    ['GET', '/users/me', {}, 403],
+    ['GET', '/nothing', {}, 404],
+    ['POST', '/users/me', {}, 405],
+    ['POST', '/users/signup', { body: 'x'.repeat(70_000) }, 413],
+    ['POST', '/auth.v1.Users/GetKeys', rpc, 200],
+    ['POST', '/auth.v1.Users/GetMe', rpc, 403],
+    ['POST', '/auth.v1.Users/GetMe', { body: '{}', headers: { 'content-type': 'text/plain' } }, 415],
+    ['GET', '/auth.v1.Users/GetMe', {}, 405],
+  ] as const) {
+    const { headers: more, ...rest } = options as { headers?: Record<string, string> }
+    const answer = await request(method, path, { ...rest, headers: { origin: 'https://app.example.org', ...more } })
+    const name = `${method} ${path}`
+    t.is(answer.status, status, name)
+    t.is(answer.headers.get('x-content-type-options'), 'nosniff', name)
+    t.is(answer.headers.get('content-security-policy'), "default-src 'none'", name)
+    t.regex(answer.headers.get('x-request-id') ?? '', /^[\w-]{36}$/, name)
+    t.is(answer.headers.get('access-control-allow-origin'), null, name)
+  }
 })
 
 test('pages of an origin that is allowed have access, others not', async t => {
   const other = await startTestService(t, { AUTH_CORS_ORIGINS: 'https://app.example.org' })
-  const ask = (origin: string) => other.request('GET', '/users/me', { headers: { origin } })
-  const allowed = await ask('https://app.example.org')
-  t.is(allowed.headers.get('access-control-allow-origin'), 'https://app.example.org')
-  t.regex(allowed.headers.get('vary') ?? '', /origin/i)
-  t.is((await ask('https://evil.example.org')).headers.get('access-control-allow-origin'), null)
-  const preflight = await other.request('OPTIONS', '/users/me', {
-    headers: {
-      origin: 'https://app.example.org',
-      'access-control-request-method': 'GET',
-      'access-control-request-headers': 'authorization',
-    },
-  })
-  t.is(preflight.status, 204)
-  t.regex(preflight.headers.get('access-control-allow-headers') ?? '', /\bauthorization\b/)
-  t.regex(preflight.headers.get('access-control-allow-methods') ?? '', /\bGET\b/)
+  const ask = (origin: string, path = '/users/me') => other.request('GET', path, { headers: { origin } })
+  for (const path of ['/users/me', '/nothing', '/auth.v1.Users/Login']) {
+    const { headers } = await ask('https://app.example.org', path)
+    t.is(headers.get('access-control-allow-origin'), 'https://app.example.org')
+    t.regex(headers.get('vary') ?? '', /origin/i)
+    for (const name of ['retry-after', 'x-request-id', 'grpc-status', 'grpc-message']) {
+      t.true(listOf(headers, 'access-control-expose-headers').includes(name), `${path} ${name}`)
+    }
+    t.is((await ask('https://evil.example.org', path)).headers.get('access-control-allow-origin'), null)
+  }
+  for (const path of ['/users/me', '/1.0.0/users/login', '/auth.v1.Users/Login', '/nothing']) {
+    const { status, headers } = await other.request('OPTIONS', path, {
+      headers: {
+        origin: 'https://app.example.org',
+        'access-control-request-method': 'POST',
+        'access-control-request-headers': 'authorization',
+      },
+    })
+    t.is(status, 204, path)
+    t.is(headers.get('access-control-allow-origin'), 'https://app.example.org')
+    for (const method of ['get', 'head', 'post']) {
+      t.true(listOf(headers, 'access-control-allow-methods').includes(method), `${path} ${method}`)
+    }
+    for (const name of [
+      'authorization',
+      'content-type',
+      'x-requested-with',
+      'traceparent',
+      'connect-protocol-version',
+      'connect-timeout-ms',
+      'x-grpc-web',
+      'x-user-agent',
+      'grpc-timeout',
+    ]) {
+      t.true(listOf(headers, 'access-control-allow-headers').includes(name), `${path} ${name}`)
+    }
+  }
 })
+
+const listOf = (headers: Headers, name: string) => headers.get(name)?.toLowerCase().split(', ') ?? []
 
 test('AUTH_DEFAULT_REVISION says which revision the base path serves; the others stay where they are', async t => {
   const other = await startTestService(t, { AUTH_DEFAULT_REVISION: '1.0.0' })
@@ -314,10 +396,72 @@ test('AUTH_DEFAULT_REVISION says which revision the base path serves; the others
   t.false((await organization('/1.0.2')).includes('email'))
 })
 
+test('what is said of a refusal is the service’s own text', async t => {
+  t.is((await request('GET', '/users/me')).json.detail, 'Access denied.')
+  t.is(
+    (await request('GET', '/users/me', { token: 'bad' })).json.detail,
+    'The token is expired or invalid. Log in again.',
+  )
+  t.is((await request('POST', '/users/login')).json.detail, 'Give username and password.')
+})
+
+test('a required parameter that is missing is named, and a required body asked for', async t => {
+  const token = await service.adminToken()
+  let asked = 0
+  for (const { method, path, parameters = {}, body, revisions } of routes) {
+    const target = `${revisions?.length ? `/${revisions[0]}` : ''}${path.replace('{username}', '%20')}`
+    const { username } = await service.signUp('ROLE_INSTITUTION')
+    const all = Object.fromEntries(Object.keys(parameters).map(name => [name, name === 'username' ? username : 'x']))
+    for (const [name, kind] of Object.entries(parameters)) {
+      if (kind === 'optional') continue
+      const { [name]: _, ...query } = all
+      const answer = await request(method, target, { token, query })
+      refused(t, answer, 400, 'MISSING_PARAMETER')
+      t.deepEqual(wrongFields(answer), [name], path)
+      asked++
+    }
+    if (!body) continue
+    const answer = await request(method, target, { token })
+    t.is(answer.json.reason === 'MALFORMED_REQUEST', body.required, path)
+    asked++
+  }
+  t.is(asked, 12)
+})
+
+test('a fault is answered with 503 and logged once, with its request id', async t => {
+  const other = await spawnService(t, { AUTH_LOG_LEVEL: 'error' })
+  const client = new pg.Client({ connectionString: other.databaseUrl })
+  await client.connect()
+  t.teardown(() => client.end())
+  await client.query('ALTER TABLE questions RENAME TO questions_gone')
+  const path = '/forgotpasswords/findallforgotpasswordquestions'
+  const rpc = '/auth.v1.ForgotPasswords/FindAllForgotPasswordQuestions'
+  const ask = createRequest(other.http)
+  const answer = await ask('GET', path, { headers: { 'x-request-id': 'fault-1' } })
+  refused(t, answer, 503, 'INTERNAL')
+  t.is(answer.headers.get('retry-after'), null)
+  t.is((await ask('POST', rpc, { body: {}, headers: { 'x-request-id': 'fault-2' } })).json.code, 'internal')
+  refused(t, await ask('GET', '/readyz', { headers: { 'x-request-id': 'fault-3' } }), 503, 'INTERNAL')
+  refused(t, await ask('GET', '/nothing', { headers: { 'x-request-id': 'fault-4' } }), 404)
+  const lines = () =>
+    other
+      .output()
+      .split('\n')
+      .filter(line => line.startsWith('{'))
+  await waitFor(() => lines().length >= 3)
+  t.deepEqual(
+    lines().map(line => {
+      const { level, requestId, rpc } = JSON.parse(line)
+      return `${level} ${requestId} ${rpc}`
+    }),
+    [1, 2, 3].map(index => `error fault-${index} FindAllForgotPasswordQuestions`),
+  )
+})
+
 test('X-Forwarded-For counts from trusted proxies only', async t => {
-  const seen = async (it: typeof service, username: string) => {
+  const seen = async (it: typeof service, username: string, forwardedFor = '192.0.2.7') => {
     const query = { username, password }
-    await it.request('POST', '/users/login', { query, headers: { 'x-forwarded-for': '192.0.2.7' } })
+    await it.request('POST', '/users/login', { query, headers: { 'x-forwarded-for': forwardedFor } })
     const events = await it.registry.audit.list({ action: 'session.login', limit: 100 })
     return events.at(-1)?.address
   }
@@ -325,6 +469,9 @@ test('X-Forwarded-For counts from trusted proxies only', async t => {
   const believing = await startTestService(t)
   t.is(await seen(strict, 'admin'), '127.0.0.1')
   t.is(await seen(believing, 'admin'), '192.0.2.7')
+  t.is(await seen(believing, 'admin', '192.0.2.7, ::ffff:c000:208'), '192.0.2.8')
+  // What stands left of an entry that can't be read may be anybody's.
+  t.is(await seen(believing, 'admin', '192.0.2.7, unknown'), '127.0.0.1')
 })
 
 test('while the database is away answers are 503 with Retry-After, and afterwards all is well', async t => {
@@ -342,12 +489,12 @@ test('while the database is away answers are 503 with Retry-After, and afterward
     ['GET', '/forgotpasswords/findallforgotpasswordquestions', {}],
   ]
   for (const [method, path, options] of calls) {
-    const answer = await other.request(method, path, options)
+    const answer = await other.request(method, path, { ...options, once: true })
     refused(t, answer, 503, 'UNAVAILABLE')
     t.regex(answer.headers.get('retry-after') ?? '', /^[1-9]\d*$/)
   }
   t.is((await other.request('GET', '/healthz')).status, 200)
-  t.is((await other.request('GET', '/readyz')).status, 503)
+  t.is((await other.request('GET', '/readyz', { once: true })).status, 503)
   await client.query(`ALTER DATABASE ${name} ALLOW_CONNECTIONS true`)
   t.is((await other.request('GET', '/users/me', { token })).status, 200)
   t.is((await other.request('GET', '/readyz')).status, 200)

@@ -1,5 +1,6 @@
 /** Connect, gRPC-Web and gRPC on the gateway's port: the same services, and refusals with their details. */
 import { randomUUID } from 'node:crypto'
+import { create, toBinary } from '@bufbuild/protobuf'
 import { Code, ConnectError, createClient, type Transport } from '@connectrpc/connect'
 import { createConnectTransport, createGrpcTransport, createGrpcWebTransport } from '@connectrpc/connect-node'
 import test from 'ava'
@@ -81,6 +82,16 @@ for (const [name, open] of Object.entries(transports)) {
     t.true(Number(held.retry?.retryDelay?.seconds) > 840)
   })
 
+  test(`${name}: an RPC or a service that does not exist is unimplemented`, async t => {
+    const { getMe } = Users.method
+    const nope = { ...getMe, name: 'Nope' }
+    const elsewhere = { ...getMe, parent: { ...Users, typeName: 'unknown.Service' } }
+    for (const rpc of [nope, elsewhere]) {
+      const error = await t.throwsAsync(open().unary(rpc, undefined, undefined, undefined, {}))
+      t.is(ConnectError.from(error).code, Code.Unimplemented, `${rpc.parent.typeName}/${rpc.name}`)
+    }
+  })
+
   test(`${name}: a call ends at its deadline`, async t => {
     const { database } = service.registry
     const questions = createClient(ForgotPasswords, open())
@@ -103,6 +114,35 @@ test('a plain POST of JSON calls an RPC', async t => {
   const me = await post('Users/GetMe', '{}', { authorization: `Bearer ${login.json.token}` })
   t.is(me.json.user.username, username)
   t.is(me.json.user.active, 0)
+})
+
+test('no answer of an RPC may be stored', async t => {
+  const { username } = await service.signUp('ROLE_CLIENT')
+  const types = ['application/json', 'application/proto', 'application/grpc-web+json', 'application/grpc-web+proto']
+  for (const type of types) {
+    const isJson = type.endsWith('json')
+    const message = isJson
+      ? Buffer.from(JSON.stringify({ username, password }))
+      : Buffer.from(toBinary(Users.method.login.input, create(Users.method.login.input, { username, password })))
+    const head = Buffer.alloc(5)
+    head.writeUInt32BE(message.length, 1)
+    const answer = await fetch(`${service.http}/auth.v1.Users/Login`, {
+      method: 'POST',
+      headers: { 'content-type': type },
+      body: new Uint8Array(type.includes('grpc') ? Buffer.concat([head, message]) : message),
+    })
+    t.is(answer.status, 200)
+    t.regex(await answer.text(), /\beyJ/)
+    t.is(answer.headers.get('cache-control'), 'no-store', type)
+  }
+  t.is((await post('Users/GetMe', '{}')).headers.get('cache-control'), 'no-store')
+})
+
+test('a request with gRPC’s media type to a JSON path is no RPC', async t => {
+  const headers = { 'content-type': 'application/grpc' }
+  const { status } = await service.request('POST', '/users/login', { body: 'x', headers })
+  t.is(status, 415)
+  t.is((await service.request('GET', '/unknown.Service/X', { headers })).status, 404)
 })
 
 test('a plain POST of JSON that is refused is answered with Connect’s own status and details', async t => {

@@ -1,45 +1,71 @@
 /** A gateway in a process of its own, which reaches the services over gRPC: the same answers, errors and all. */
 import { type ChildProcess, spawn } from 'node:child_process'
 import { randomUUID } from 'node:crypto'
-import { once } from 'node:events'
+import { getEventListeners, once } from 'node:events'
 import { createInterface } from 'node:readline'
 import { fileURLToPath } from 'node:url'
-import test from 'ava'
+import { Code, ConnectError } from '@connectrpc/connect'
+import { status } from '@grpc/grpc-js'
+import test, { type ExecutionContext } from 'ava'
+import pg from 'pg'
 import { createGateway } from '../../gateway/http.js'
 import { createRemoteTransport } from '../../gateway/remote.js'
+import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
+import { Users } from '../../proto/gen/auth/v1/users_pb.js'
+import { waitFor } from '../_helpers/patience.js'
 import { refused, wrongFields } from '../_helpers/problem.js'
-import { createRequest, password, serviceForFile, type TestService } from '../_helpers/service.js'
+import { createRequest, password, serviceForFile, startTestService, type TestService } from '../_helpers/service.js'
+import { spawnService } from '../_helpers/spawned.js'
 import { claimsOf, idOf } from '../_helpers/tokens.js'
 
 const service = serviceForFile()
-let gateway: ChildProcess
-let request: TestService['request']
+const main = fileURLToPath(new URL('../../gateway/main.js', import.meta.url))
 
-test.before(async () => {
-  const main = fileURLToPath(new URL('../../gateway/main.js', import.meta.url))
-  gateway = spawn(process.execPath, [main], {
+interface GatewayProcess {
+  readonly http: string
+  readonly child: ChildProcess
+  readonly request: TestService['request']
+  /** What it logged: one JSON object a line. */
+  log(): Record<string, unknown>[]
+}
+
+/** Starts a gateway in front of a gRPC target. */
+async function spawnGateway(target: string): Promise<GatewayProcess> {
+  const child = spawn(process.execPath, [main], {
     env: {
       PATH: process.env.PATH,
-      AUTH_SERVER_URL: service.grpc,
+      AUTH_SERVER_URL: target,
       AUTH_HTTP_ADDRESS: '127.0.0.1:0',
       AUTH_TRUSTED_PROXIES: '127.0.0.1',
     },
-    stdio: ['ignore', 'pipe', 'inherit'],
+    stdio: ['ignore', 'pipe', 'pipe'],
   })
-  for await (const line of createInterface({ input: gateway.stdout! })) {
-    const url = /http:\/\/\S+?(?=,|$)/.exec(line)?.[0]
-    if (!url) continue
-    request = createRequest(url)
-    return
+  let logged = ''
+  child.stdout.on('data', chunk => {
+    logged += chunk
+  })
+  for await (const line of createInterface({ input: child.stderr })) {
+    const http = /^HTTP +(http:\S+)$/.exec(line)?.[1]
+    if (!http) throw new Error(line)
+    const lines = () => logged.split('\n').filter(line => line !== '')
+    return { http, child, request: createRequest(http), log: () => lines().map(line => JSON.parse(line)) }
   }
   throw new Error('the gateway did not start')
+}
+
+async function kill({ child }: GatewayProcess): Promise<void> {
+  if (child.exitCode !== null) return
+  child.kill('SIGKILL')
+  await once(child, 'exit')
+}
+
+let gateway: GatewayProcess
+let request: TestService['request']
+test.before(async () => {
+  gateway = await spawnGateway(service.grpc)
+  request = gateway.request
 })
-test.after.always(async () => {
-  if (gateway.exitCode === null) {
-    gateway.kill('SIGKILL')
-    await once(gateway, 'exit')
-  }
-})
+test.after.always(() => kill(gateway))
 
 test.serial('every operation works, in both revisions', async t => {
   for (const base of ['', '/1.0.0', '/1.0.2']) {
@@ -128,11 +154,179 @@ test.serial('refusals come through with status, reason, wrong fields, request id
   t.is(events.at(-1)?.address, '198.51.100.77')
 })
 
+test.serial('what a header holds besides ASCII changes no answer', async t => {
+  const headers = { authorization: 'Bearer é', 'accept-language': 'português' }
+  for (const send of [request, service.request]) {
+    refused(t, await send('GET', '/users/me', { headers }), 500, 'INVALID_TOKEN')
+    refused(t, await send('GET', '/users/me', { headers: { authorization: 'é' } }), 403, 'ACCESS_DENIED')
+  }
+})
+
+test.serial('what is said of a refusal is the service’s own text', async t => {
+  t.is((await request('GET', '/users/me')).json.detail, 'Access denied.')
+  t.is((await request('POST', '/users/login')).json.detail, 'Give username and password.')
+})
+
+test.serial('a call has its deadline also when the server would wait longer', async t => {
+  const { database } = service.registry
+  await database.transact(async transaction => {
+    await database.sequelize.query('LOCK TABLE questions', { transaction })
+    const answer = await request('GET', '/readyz', { once: true })
+    refused(t, answer, 503, 'DEADLINE_EXCEEDED')
+    t.is(answer.headers.get('retry-after'), '1')
+    const headers = { 'connect-timeout-ms': '150' }
+    const late = await request('POST', '/auth.v1.ForgotPasswords/FindAllForgotPasswordQuestions', {
+      body: {},
+      headers,
+      once: true,
+    })
+    t.is(late.json.code, 'deadline_exceeded')
+  })
+  t.is((await request('GET', '/readyz')).status, 200)
+})
+
+test.serial('what went well or was refused is not logged', async t => {
+  t.deepEqual(gateway.log(), [])
+})
+
 test.serial('the gateway ends on SIGTERM', async t => {
-  gateway.kill('SIGTERM')
-  const [code] = await once(gateway, 'exit')
+  gateway.child.kill('SIGTERM')
+  const [code] = await once(gateway.child, 'exit')
   t.is(code, 0)
 })
+
+test('a gateway without an address refuses to start, and so does one with a wrong setting', async t => {
+  for (const [name, value, message] of [
+    ['AUTH_HTTP_ADDRESS', 'off', /AUTH_HTTP_ADDRESS/],
+    ['AUTH_SERVER_URL', 'nowhere', /AUTH_SERVER_URL/],
+  ] as const) {
+    const child = spawn(process.execPath, [main], { env: { PATH: process.env.PATH, [name]: value }, stdio: 'pipe' })
+    let said = ''
+    child.stderr.on('data', chunk => {
+      said += chunk
+    })
+    const [code] = await once(child, 'close')
+    t.is(code, 1)
+    t.regex(said, message)
+    t.notRegex(said, / at /)
+  }
+})
+
+test('a fault is logged where it happened, and not again by the gateway', async t => {
+  const server = await spawnService(t, { AUTH_LOG_LEVEL: 'error', AUTH_HTTP_ADDRESS: '127.0.0.1:0' })
+  const before = await spawnGateway(server.grpc)
+  t.teardown(() => kill(before))
+  const client = new pg.Client({ connectionString: server.databaseUrl })
+  await client.connect()
+  t.teardown(() => client.end())
+  await client.query('ALTER TABLE questions RENAME TO questions_gone')
+  const headers = { 'x-request-id': 'fault-1' }
+  const answer = await before.request('GET', '/forgotpasswords/findallforgotpasswordquestions', { headers })
+  refused(t, answer, 503, 'INTERNAL')
+  t.is(answer.headers.get('retry-after'), null)
+  await waitFor(() => server.output().includes('fault-1'))
+  t.is(server.output().split('fault-1').length, 2)
+  t.deepEqual(before.log(), [])
+})
+
+test('a server that can’t be reached is logged by the gateway, without a word of what was asked', async t => {
+  const alone = await spawnGateway('127.0.0.1:9')
+  t.teardown(() => kill(alone))
+  const headers = { 'x-request-id': 'lost-1' }
+  const options = { query: { username: 'ana', password: 'secret word' }, headers, once: true }
+  refused(t, await alone.request('POST', '/users/login', options), 503, 'UNAVAILABLE')
+  await waitFor(() => alone.log().length > 0)
+  const [line, ...more] = alone.log()
+  t.deepEqual(more, [])
+  const { level, requestId, msg, err } = line as { level: string; requestId: string; msg: string; err: Logged }
+  t.deepEqual([level, requestId, msg], ['error', 'lost-1', 'request failed'])
+  t.is(err.code, Code.Unavailable)
+  t.is(err.cause.code, status.UNAVAILABLE)
+  t.notRegex(JSON.stringify(line), /secret|127\.0\.0\.1|ECONN/)
+})
+
+interface Logged {
+  readonly code: number
+  readonly cause: Logged
+}
+
+test('calls are spread over all servers, and go on when one stops', async t => {
+  const replicas = [await startReplica(t), await startReplica(t)]
+  const addresses = replicas.map(({ grpc }) => grpc).join(',')
+  const spread = await spawnGateway(`ipv4:${addresses}`)
+  t.teardown(() => kill(spread))
+  const ask = async () => (await spread.request('POST', '/users/existsByUsername', { query: { username: 'x' } })).status
+  const counts = () => Promise.all(replicas.map(callsOf))
+  // Connections are made one after the other.
+  await waitFor(async () => {
+    t.is(await ask(), 200)
+    return (await counts()).every(count => count > 0)
+  })
+  const before = await counts()
+  for (let index = 0; index < 20; index++) t.is(await ask(), 200)
+  const after = await counts()
+  t.deepEqual(
+    after.map((count, index) => count - before[index]!),
+    [10, 10],
+  )
+  await replicas[0]!.service.stop()
+  await waitFor(async () => (await ask()) === 200)
+  for (let index = 0; index < 20; index++) t.is(await ask(), 200)
+})
+
+const startReplica = (t: ExecutionContext) => startTestService(t, { AUTH_METRICS_ADDRESS: '127.0.0.1:0' })
+
+/** How many calls a service has answered. */
+async function callsOf({ service: { addresses } }: TestService): Promise<number> {
+  const metrics = await (await fetch(`http://127.0.0.1:${addresses.metrics?.port}/metrics`)).text()
+  return Number(/auth_calls_total\{rpc="ExistsByUsername",outcome="OK"\} (\d+)/.exec(metrics)?.[1] ?? 0)
+}
+
+/** The way to the service's gRPC port. */
+function remote(t: ExecutionContext) {
+  const transport = createRemoteTransport({ target: service.grpc })
+  t.teardown(() => transport.close())
+  return transport
+}
+
+test('a call that is canceled ends at once, and one canceled before isn’t begun', async t => {
+  const { database } = service.registry
+  const rpc = ForgotPasswords.method.findAllForgotPasswordQuestions
+  const transport = remote(t)
+  await database.transact(async transaction => {
+    await database.sequelize.query('LOCK TABLE questions', { transaction })
+    const canceler = new AbortController()
+    const call = transport.unary(rpc, canceler.signal, undefined, undefined, {})
+    setTimeout(() => canceler.abort(), 100)
+    const error = await t.throwsAsync(call)
+    t.is(ConnectError.from(error).code, Code.Canceled)
+    const late = await t.throwsAsync(transport.unary(rpc, canceler.signal, undefined, undefined, {}))
+    t.is(ConnectError.from(late).code, Code.Canceled)
+  })
+  const { signal } = new AbortController()
+  t.true((await transport.unary(rpc, signal, 0, undefined, {})).message.questions.length > 0)
+  // A connection's signal outlives its calls by far.
+  t.is(getEventListeners(signal, 'abort').length, 0)
+})
+
+for (const [kind, make] of Object.entries({
+  'a record': (pairs: [string, string][]) => Object.fromEntries(pairs),
+  'a list': (pairs: [string, string][]) => pairs,
+  Headers: (pairs: [string, string][]) => new Headers(pairs),
+})) {
+  test(`the way to another process takes headers as ${kind}, and no answer shares its own with another`, async t => {
+    const transport = remote(t)
+    const { token } = await service.signUp('ROLE_CLIENT')
+    const call = () =>
+      transport.unary(Users.method.getMe, undefined, 5000, make([['Authorization', `Bearer ${token}`]]), {})
+    const [first, second] = [await call(), await call()]
+    t.is(first.message.user?.role, 'ROLE_CLIENT')
+    first.header.set('x', 'y')
+    first.trailer.set('x', 'y')
+    t.is(second.header.get('x'), null)
+    t.is(second.trailer.get('x'), null)
+  })
+}
 
 test('while no server answers, the gateway says 503 with Retry-After', async t => {
   const transport = createRemoteTransport({ target: '127.0.0.1:9' })
@@ -149,10 +343,10 @@ test('while no server answers, the gateway says 503 with Retry-After', async t =
     ['POST', '/users/login?username=a&password=b'],
     ['GET', '/.well-known/jwks.json'],
   ] as const) {
-    const answer = await ask(method, path)
+    const answer = await ask(method, path, { once: true })
     refused(t, answer, 503, 'UNAVAILABLE')
     t.regex(answer.headers.get('retry-after') ?? '', /^[1-9]\d*$/)
     t.notRegex(answer.text, /127\.0\.0\.1|ECONN/)
   }
-  t.is((await ask('GET', '/readyz')).status, 503)
+  t.is((await ask('GET', '/readyz', { once: true })).status, 503)
 })

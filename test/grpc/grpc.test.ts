@@ -1,12 +1,17 @@
 /** The gRPC server, met by a bare client: RPCs, typed refusals, deadlines, health, reflection. */
 import { randomUUID } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { Client, credentials, Metadata, status } from '@grpc/grpc-js'
+import { create, type Message } from '@bufbuild/protobuf'
+import { Client, credentials, Metadata, ServerCredentials, status } from '@grpc/grpc-js'
 import test, { type ExecutionContext } from 'ava'
+import pg from 'pg'
 import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
+import { createGrpcServer } from '../../server/calls/grpc.js'
+import { createLog } from '../../server/log.js'
 import { type GrpcClient, openGrpc, refusalOf } from '../_helpers/grpc.js'
-import { password, serviceForFile } from '../_helpers/service.js'
+import { waitFor, within } from '../_helpers/patience.js'
+import { password, serviceForFile, startTestService } from '../_helpers/service.js'
 import { claimsOf, forge, idOf, nowInSeconds } from '../_helpers/tokens.js'
 
 const service = serviceForFile()
@@ -101,7 +106,16 @@ test('every kind of refusal has its gRPC code and reason', async t => {
     [client.call(users.getUser, { username: other }, { token }), status.PERMISSION_DENIED, 'ACCESS_DENIED'],
     [client.call(users.getMe, {}, { token: 'bad' }), status.UNAUTHENTICATED, 'INVALID_TOKEN'],
     [client.call(users.login, { username }), status.INVALID_ARGUMENT, 'MISSING_PARAMETER'],
-    [client.call(users.login, { username: 'a'.repeat(2000), password }), status.INVALID_ARGUMENT, 'MALFORMED_REQUEST'],
+    [client.call(users.login, { username: 'a'.repeat(2000), password }), status.UNAUTHENTICATED, 'INVALID_CREDENTIALS'],
+    [
+      client.call(
+        forgotPasswords.saveForgotPasswordQuestionsUsersAnswers,
+        { answer: { forgotpasswordquestionsid: 1, answer: 'a'.repeat(256) } },
+        { token },
+      ),
+      status.INVALID_ARGUMENT,
+      'MALFORMED_REQUEST',
+    ],
     [client.call(users.signUp, {}), status.INVALID_ARGUMENT, 'INVALID_SIGN_UP'],
     [client.call(users.login, { username, password: 'x' }), status.UNAUTHENTICATED, 'INVALID_CREDENTIALS'],
     [
@@ -160,6 +174,23 @@ test('too many failures carry the time to wait in RetryInfo', async t => {
 test('the request id of a trusted gateway comes back in ErrorInfo', async t => {
   const call = client.call(users.getMe, {}, { metadata: { 'x-request-id': 'from-the-gateway' } })
   t.is((await refusal(call)).info?.metadata.requestId, 'from-the-gateway')
+})
+
+test('what a trusted gateway says of its client’s address counts in the same form as over HTTP', async t => {
+  for (const [said, address] of [
+    ['198.51.100.20', '198.51.100.20'],
+    ['::ffff:198.51.100.21', '198.51.100.21'],
+    ['2001:DB8:0:0::22', '2001:db8::22'],
+    ['[2001:db8::23]:4711', '2001:db8::23'],
+    ['198.51.100.1, 198.51.100.24, 127.0.0.1', '198.51.100.24'],
+    ['198.51.100.1, unknown', '127.0.0.1'],
+  ] as const) {
+    const requestId = randomUUID()
+    const metadata = { 'x-forwarded-for': said, 'x-request-id': requestId }
+    await refusal(client.call(users.login, { username: requestId, password: 'x' }, { metadata }))
+    const events = await service.registry.audit.list({ action: 'session.login', limit: 1000 })
+    t.is(events.find(({ request_id }) => request_id === requestId)?.address, address, said)
+  }
 })
 
 test('VerifyToken tells whether a token is good, as RFC 7662 says it', async t => {
@@ -234,10 +265,10 @@ test('a message over 64 KiB is refused', async t => {
 })
 
 /** Calls by path alone, with bytes in and out. */
-function ask(path: string, request: Buffer): Promise<Buffer> {
+function ask(path: string, request: Buffer, client = bare): Promise<Buffer> {
   const same = (bytes: Buffer) => bytes
   return new Promise((resolve, reject) => {
-    bare.makeUnaryRequest(path, same, same, request, new Metadata(), (error, bytes) =>
+    client.makeUnaryRequest(path, same, same, request, new Metadata(), (error, bytes) =>
       error ? reject(error) : resolve(bytes!),
     )
   })
@@ -247,9 +278,15 @@ function ask(path: string, request: Buffer): Promise<Buffer> {
 const field = (number: number, text: string) =>
   Buffer.concat([Buffer.from([(number << 3) | 2, Buffer.byteLength(text)]), Buffer.from(text)])
 
-test('a method that does not exist is unimplemented', async t => {
-  const error = await t.throwsAsync(ask('/auth.v1.Users/Nothing', Buffer.alloc(0)))
-  t.is((error as unknown as { code: number }).code, status.UNIMPLEMENTED)
+test('a method or a service that does not exist is unimplemented, on every port that takes gRPC', async t => {
+  const gateway = new Client(new URL(service.http).host, credentials.createInsecure())
+  t.teardown(() => gateway.close())
+  for (const client of [bare, gateway]) {
+    for (const path of ['/auth.v1.Users/Nope', '/unknown.Service/X']) {
+      const error = await t.throwsAsync(ask(path, Buffer.from('a message'), client))
+      t.is((error as unknown as { code: number }).code, status.UNIMPLEMENTED, path)
+    }
+  }
 })
 
 test('the health check says SERVING for the server and both services, and knows no others', async t => {
@@ -259,6 +296,63 @@ test('the health check says SERVING for the server and both services, and knows 
   }
   const error = await t.throwsAsync(ask('/grpc.health.v1.Health/Check', field(1, 'other.Service')))
   t.is((error as unknown as { code: number }).code, status.NOT_FOUND)
+})
+
+test('the health check says NOT_SERVING while the database is away', async t => {
+  const other = await startTestService(t)
+  const name = new URL(other.env.DATABASE_URL!).pathname.slice(1)
+  const database = new pg.Client({ connectionString: process.env.TEST_DATABASE_URL })
+  await database.connect()
+  const probe = new Client(other.grpc, credentials.createInsecure())
+  t.teardown(async () => {
+    probe.close()
+    await database.end()
+  })
+  const says = async (state: number) => (await ask('/grpc.health.v1.Health/Check', field(1, ''), probe))[1] === state
+  t.true(await says(1))
+  await database.query(`ALTER DATABASE ${name} ALLOW_CONNECTIONS false`)
+  await database.query('SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1', [name])
+  await waitFor(() => says(2))
+  await database.query(`ALTER DATABASE ${name} ALLOW_CONNECTIONS true`)
+  await waitFor(() => says(1))
+  t.pass()
+})
+
+/** A gRPC server of which calls end when they are told to. */
+async function heldServer(t: ExecutionContext) {
+  const ends: (() => void)[] = []
+  const run = () => new Promise<Message>(resolve => ends.push(() => resolve(create(users.getMe.output))))
+  const server = createGrpcServer({
+    calls: { run },
+    log: createLog('silent'),
+    trustedProxies: [],
+    gatewayNames: [],
+  })
+  const port = await server.listen({ host: '127.0.0.1', port: 0 }, ServerCredentials.createInsecure())
+  const held = openGrpc(`127.0.0.1:${port}`)
+  t.teardown(() => held.close())
+  const call = held.call(users.getMe, {}).then(
+    () => 'OK',
+    error => status[error.code],
+  )
+  await waitFor(() => ends.length === 1)
+  return { server, held, call, end: ends[0]! }
+}
+
+test('a server that closes lets calls end, and takes no others', async t => {
+  const { server, held, call, end } = await heldServer(t)
+  const closed = server.close(60_000)
+  const late = await t.throwsAsync(held.call(users.getMe, {}))
+  t.is((late as unknown as { code: number }).code, status.UNAVAILABLE)
+  end()
+  t.is(await call, 'OK')
+  t.true(await within(10_000, closed))
+})
+
+test('a server that closes cuts off calls that take longer than the time given', async t => {
+  const { server, call } = await heldServer(t)
+  t.true(await within(10_000, server.close(100)))
+  t.not(await call, 'OK')
 })
 
 for (const version of ['v1', 'v1alpha']) {
@@ -275,11 +369,11 @@ for (const version of ['v1', 'v1alpha']) {
       })
     // Reflection is added a moment after the port is open.
     const patient = async (request: Buffer): Promise<string> => {
-      for (let tries = 0; ; tries++) {
+      for (let attempts = 0; ; attempts++) {
         try {
           return await reflect(request)
         } catch (error) {
-          if (tries === 50 || (error as { code: number }).code !== status.UNIMPLEMENTED) throw error
+          if (attempts === 50 || (error as { code: number }).code !== status.UNIMPLEMENTED) throw error
           await sleep(100)
         }
       }

@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import test from 'ava'
 import PostalMime from 'postal-mime'
-import { type Composed, createMailWorker } from '../../server/outbox/sender.js'
+import { type Composed, startSender } from '../../server/outbox/sender.js'
 import { createMailTransport } from '../../server/outbox/transport.js'
 import { openMailbox } from '../_helpers/mailbox.js'
 
@@ -63,13 +63,13 @@ test('an e-mail that is refused, and then can’t be delivered at all, arrives o
   const transport = createMailTransport({ smtpUrl: mailbox.url, mailFrom: 'Cadastro <auth@example.org>', dataDir: '' })
   mailbox.refuse(2)
   queue.add('7')
-  const worker = createMailWorker({ queue, compose: async () => entry, transport, log })
+  const sender = startSender({ queue, compose: async () => entry, transport, log })
   await until(() => queue.history.length === 2)
   await mailbox.shut()
   await until(() => queue.history.length >= 3)
   await mailbox.reopen()
 
-  const received = await mailbox.nextLetter(to)
+  const received = await mailbox.nextEmail(to)
   t.is(received.subject, 'Açaí')
   t.is(received.text?.trim(), 'Olá, Maria.')
   t.is(received.from?.address, 'auth@example.org')
@@ -77,7 +77,7 @@ test('an e-mail that is refused, and then can’t be delivered at all, arrives o
   await until(() => queue.history.at(-1) === 'done 7')
   t.deepEqual(queue.history.slice(0, 3), ['failed 7 5', 'failed 7 10', 'failed 7 20'])
   t.is(mailbox.emails.length, 1)
-  await worker.close()
+  await sender.close()
   await mailbox.shut()
 })
 
@@ -87,12 +87,12 @@ test('what a mail server says is not kept, its codes are', async t => {
   mailbox.refuse(1000)
   queue.add('1', new Date(Date.now() - 73 * 3600_000))
   const transport = createMailTransport({ smtpUrl: mailbox.url, mailFrom: 'auth@localhost', dataDir: '' })
-  const worker = createMailWorker({ queue, compose: async () => entry, transport, log })
+  const sender = startSender({ queue, compose: async () => entry, transport, log })
   await until(() => queue.history.length === 1)
   t.deepEqual(queue.history, ['failed 1 undefined'], 'after 72 hours it is kept, and tried no more')
   t.regex(queue.rows.get('1')!.error!, /451/)
   t.notRegex(queue.rows.get('1')!.error!, /try again later/)
-  await worker.close()
+  await sender.close()
   await mailbox.shut()
 })
 
@@ -109,9 +109,9 @@ test('several e-mails leave at once, and close waits for them', async t => {
     close() {},
   }
   for (let id = 1; id <= 6; id++) queue.add(String(id))
-  const worker = createMailWorker({ queue, compose: async () => entry, transport, log })
+  const sender = startSender({ queue, compose: async () => entry, transport, log })
   await until(() => now === 4)
-  await worker.close()
+  await sender.close()
   t.is(now, 0)
   t.is(most, 4)
   t.is(queue.history.length, 4)
@@ -123,9 +123,9 @@ test('an intent nobody wants is forgotten, one that became another is left alone
   queue.add('unwanted')
   queue.add('requeued')
   const transport = { send: async () => t.fail(), close() {} }
-  const worker = createMailWorker({ queue, compose: async ({ id }) => id as Composed, transport, log })
+  const sender = startSender({ queue, compose: async ({ id }) => id as Composed, transport, log })
   await until(() => queue.history.length === 1)
-  await worker.close()
+  await sender.close()
   t.deepEqual(queue.history, ['done unwanted'])
 })
 
@@ -153,7 +153,7 @@ test('an address can’t smuggle in another recipient or header', async t => {
   for (const bad of ['a@b.example\r\nBcc: c@d.example', 'a@b.example>,<c@d.example'])
     await t.throwsAsync(transport.send({ to: bad, subject: 'x', text: 'x', name: '1' }))
   await transport.send({ to, subject: 'x\r\nBcc: c@d.example', text: 'x', name: '1' })
-  const received = await mailbox.nextLetter(to)
+  const received = await mailbox.nextEmail(to)
   t.is(received.bcc, undefined)
   t.is(mailbox.emails.length, 1)
   transport.close()

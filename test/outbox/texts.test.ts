@@ -1,5 +1,6 @@
 import test from 'ava'
-import { chooseLocale, writeEmail } from '../../server/outbox/texts.js'
+import fc from 'fast-check'
+import { chooseLocale, shownUsername, writeEmail } from '../../server/outbox/texts.js'
 
 test('every e-mail says what it is for, in both languages', t => {
   const username = '(11)98765-4321'
@@ -12,19 +13,82 @@ test('every e-mail says what it is for, in both languages', t => {
       t.true(text.includes(kind === 'recovery-key' ? '15 minut' : '72 ho'))
     }
     for (const kind of ['password-changed', 'recovery-login'] as const) {
-      const { text } = writeEmail(kind, locale, { username, at, address: '192.0.2.7' })
+      const { text } = writeEmail(kind, locale, { username, times: 1, at, address: '192.0.2.7' })
       t.true(text.includes(username) && text.includes('192.0.2.7') && text.includes('2026') && text.includes('UTC'))
     }
   }
-  t.regex(
-    writeEmail('recovery-login', 'en', { username, at, address: '::1', how: 'answers' }).text,
-    /security questions/,
-  )
 })
 
 test('a name can’t add lines or turn text around', t => {
   const { text } = writeEmail('recovery-key', 'en', { username: 'a\r\n\r\nYour key: EVIL\u202e', key: 'K' })
   t.notRegex(text, /\r|\u202e|^Your key: EVIL/m)
+})
+
+test('an e-mail about several events says how many', t => {
+  for (const kind of ['password-changed', 'recovery-login', 'answer-saved'] as const) {
+    const content = { username: 'ana', at: '2026-11-21T06:10:00Z', address: '192.0.2.7' }
+    t.regex(writeEmail(kind, 'en', { ...content, times: 451 }).text, /451 times, the last time on/)
+    t.regex(writeEmail(kind, 'pt-BR', { ...content, times: 451 }).text, /451 vezes, a última em/)
+    t.notRegex(writeEmail(kind, 'pt-BR', { ...content, times: 1 }).text, /vezes|\b1\b.*última/)
+  }
+})
+
+const part = fc.oneof(
+  fc.webUrl(),
+  fc.emailAddress(),
+  fc.domain(),
+  fc.ipV4(),
+  fc.ipV6(),
+  fc.string({ unit: 'binary' }),
+  fc.string({ unit: 'grapheme' }),
+  fc.constantFrom(
+    'http://',
+    'WWW.',
+    'ｗｗｗ．',
+    'example。org',
+    'a＠b',
+    'a․b',
+    '⒈',
+    '℀',
+    '\u200b',
+    '\u202e',
+    'mailto:',
+    '//',
+    ' ',
+  ),
+)
+const username = fc.array(part, { maxLength: 6 }).map(parts => parts.join(''))
+
+test('nothing of a username is a link or an address, and at most 40 characters are shown', t => {
+  fc.assert(
+    fc.property(username, name => {
+      const shown = shownUsername(name)
+      // As mail clients may read it: compatibility forms are dots, slashes and signs like any other.
+      const read = shown.replace(/…$/, '').normalize('NFKC')
+      t.notRegex(read, /[@:/\\.。#%?=&<>\p{Cc}\p{Cf}\p{Cs}]/u, name)
+      t.true([...shown].length <= 40, name)
+      for (const kind of ['recovery-key', 'activation-key'] as const) {
+        t.true(writeEmail(kind, 'en', { username: name, key: 'K' }).text.includes(` ${shown}`))
+      }
+    }),
+    { numRuns: 2000 },
+  )
+})
+
+test('names and telephone numbers stay readable', t => {
+  for (const plain of [
+    '(11)98765-4321',
+    '+55 11 98765-4321',
+    'João d’Ávila_2',
+    "Ana O'Neil",
+    '大文字',
+    'a'.repeat(40),
+  ]) {
+    t.is(shownUsername(plain), plain)
+  }
+  t.is(shownUsername('ana.silva@example.org'), 'ana·silva·example·org')
+  t.is(shownUsername('http://www.example.org/a?b'), 'http·www·example·org·a·b')
+  t.is(shownUsername('a'.repeat(41)), `${'a'.repeat(39)}…`)
 })
 
 test('the language follows Accept-Language by quality, and falls back', t => {

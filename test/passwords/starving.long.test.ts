@@ -2,14 +2,14 @@
 import { spawn } from 'node:child_process'
 import { availableParallelism } from 'node:os'
 import test from 'ava'
-import { createHashing, type Job } from '../../server/passwords/pool.js'
+import { createPool } from '../../server/passwords/pool.js'
 
 test('neighbours that keep every core busy don’t starve the threads', async t => {
-  const pool = createHashing({ threads: 2, cost: 10 })
+  const pool = createPool({ count: 2, cost: 10 })
   t.teardown(() => pool.close())
   const hash = (account: string) => {
-    const job: Job = { kind: 'hash', text: 'x', cost: 10 }
-    return pool.run(job, { account, deadline: Number.POSITIVE_INFINITY }).then(
+    const job = { kind: 'hash', text: 'x', cost: 10 } as const
+    return pool.run([job], { known: false, address: '', account, deadline: Number.POSITIVE_INFINITY }).then(
       () => 'done',
       error => String(error),
     )

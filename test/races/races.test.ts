@@ -8,8 +8,6 @@ import { idOf } from '../_helpers/tokens.js'
 const service = serviceForFile()
 const many = 100
 
-/** A client address for each, as failures are counted by address. */
-const from = (index: number) => ({ 'x-forwarded-for': `10.1.2.${index}` })
 const atOnce = (work: (index: number) => Promise<Answer>, times = many) =>
   Promise.all(Array.from({ length: times }, (_, index) => work(index)))
 
@@ -37,7 +35,7 @@ test.serial(
       refused(t, answer, 422, 'INVALID_SIGN_UP')
       t.deepEqual(wrongFields(answer), ['username'])
     }
-    t.is(await service.registry.users.table.count({ where: { usernameKey: 'tel:+5563987654321' } }), 1)
+    t.is((await service.registry.users.list({ search: 'tel:+5563987654321', limit: many })).length, 1)
   },
 )
 
@@ -49,16 +47,20 @@ test.serial('of 100 sign-ups with one nickname one succeeds, the others are offe
     refused(t, answer, 422, 'INVALID_SIGN_UP')
     t.regex(answer.json.errors[0].message, /Capim Dourado\d+ is free/)
   }
-  t.is(await service.registry.users.table.count({ where: { nicknameKey: 'capim dourado' } }), 1)
+  t.is((await service.registry.users.list({ search: 'capim dourado', limit: many })).length, 1)
 })
 
-test.serial('of 100 activations of one user one wins', async t => {
+test.serial('of 100 activations of one user one succeeds', async t => {
   const { activationkey } = await service.organization()
   const { username, token } = await service.signUp('ROLE_INSTITUTION')
   const query = { username, activationkey }
   const answers = await atOnce(() => service.request('POST', '/users/activate', { token, query }))
   t.is(answers.filter(({ status }) => status === 200).length, 1)
-  for (const answer of answers.filter(({ status }) => status !== 200)) refused(t, answer, 422, 'ACTIVATION_REFUSED')
+  for (const answer of answers.filter(({ status }) => status !== 200)) {
+    // Ten may be under way at once.
+    if (answer.status === 429) t.is(answer.headers.get('retry-after'), '1')
+    else refused(t, answer, 422, 'ACTIVATION_REFUSED')
+  }
   const [rows] = await service.registry.database.sequelize.query(
     'SELECT count(*)::int AS n FROM provider_keys WHERE user_id = $1',
     { bind: [idOf(token)] },
@@ -76,7 +78,7 @@ test.serial('100 clients activated with one provider key at once all become acti
   t.true(answers.every(({ status }) => status === 200))
 })
 
-test.serial('of 100 uses of an activation key mailed to a user one wins', async t => {
+test.serial('of 100 uses of an activation key mailed to a user one succeeds', async t => {
   const organization = await service.organization()
   const { username, token } = await service.signUp('ROLE_INSTITUTION')
   const activationkey = randomUUID()
@@ -98,19 +100,7 @@ test.serial('100 saves of one answer all succeed, and there is one row', async t
   t.is((await service.registry.questions.answers(idOf(token))).length, 1)
 })
 
-test.serial('of parallel uses of a mailed recovery key one gets in', async t => {
-  const { username, token } = await service.signUp('ROLE_CLIENT')
-  await service.registry.mailedKeys.replace(idOf(token), 'recovery', 'ABCD2345')
-  const query = { username, key: 'ABCD2345' }
-  const answers = await atOnce(
-    index => service.request('POST', '/forgotpasswords/loginbyusernameandkey', { query, headers: from(index) }),
-    10,
-  )
-  t.is(answers.filter(({ status }) => status === 200).length, 1)
-  for (const answer of answers.filter(({ status }) => status !== 200)) t.true([422, 429].includes(answer.status))
-})
-
-test.serial('of 100 password updates with one token one holds', async t => {
+test.serial('of 100 password updates with one token one succeeds', async t => {
   const { username, token } = await service.signUp('ROLE_CLIENT')
   const passwords = Array.from({ length: many }, (_, index) => `jararaca-verde-${index}`)
   const answers = await atOnce(index =>
@@ -123,13 +113,4 @@ test.serial('of 100 password updates with one token one holds', async t => {
   t.is(winners.length, 1)
   for (const answer of answers) if (answer.status !== 200) t.true([500, 503].includes(answer.status), answer.text)
   t.truthy(await service.login(username, winners[0]))
-})
-
-test.serial('of 100 parallel guesses at a password 10 are compared, the others held up', async t => {
-  const { username } = await service.signUp('ROLE_CLIENT')
-  const answers = await atOnce(index =>
-    service.request('POST', '/users/login', { query: { username, password: `guess ${index}` }, headers: from(index) }),
-  )
-  const counts = (status: number) => answers.filter(answer => answer.status === status).length
-  t.deepEqual([counts(404) + counts(429) + counts(503), counts(404) <= 10], [many, true])
 })

@@ -45,69 +45,37 @@ test('names ignore case, surrounding and doubled space, compatibility forms and 
   t.is(nicknameKey('\u200b \u3164'), '')
 })
 
-const areaCodes = [
-  ...[11, 12, 13, 14, 15, 16, 17, 18, 19, 21, 22, 24, 27, 28, 31, 32, 33, 34, 35, 37, 38, 41, 42, 43, 44, 45, 46, 47],
-  ...[48, 49, 51, 53, 54, 55, 61, 62, 63, 64, 65, 66, 67, 68, 69, 71, 73, 74, 75, 77, 79, 81, 82, 83, 84, 85, 86, 87],
-  ...[88, 89, 91, 92, 93, 94, 95, 96, 97, 98, 99],
-]
-const subscriber = fc.oneof(
-  fc.integer({ min: 900000000, max: 999999999 }).map(String),
-  fc.integer({ min: 20000000, max: 99999999 }).map(String),
-)
-
-test('a telephone number is one username in all its spellings', t => {
-  t.is(areaCodes.length, 67)
-  fc.assert(
-    fc.property(fc.constantFrom(...areaCodes), subscriber, (area, number) => {
-      const [head, tail] = [number.slice(0, -4), number.slice(-4)]
-      const spellings = [
-        `(${area})${head}-${tail}`,
-        `(${area}) ${head}-${tail}`,
-        `${area}${number}`,
-        `${area} ${head} ${tail}`,
-        `${area}.${head}.${tail}`,
-        ` ${area}-${head}–${tail} `,
-        `+55${area}${number}`,
-        `+55 (${area}) ${head}-${tail}`,
-        `tel:+55-${area}-${head}-${tail}`,
-        `（${area}）${head}-${tail}`,
-      ]
-      return spellings.every(spelling => usernameKey(spelling) === `tel:+55${area}${number}`)
-    }),
-  )
-})
-
-test('only whole telephone numbers with a real area code are treated as such', t => {
-  for (const text of [
-    '(10)98765-4321',
-    '(20)98765-4321',
-    '(11)88765-43210',
-    '119876543210',
-    '(11)1765-4321',
-    '98765-4321',
-    '(11)98765-4321 x',
-    'a(11)98765-4321',
-    '(11 98765-4321',
-    '11)98765-4321',
-    '+5598765-4321',
-    '+1 11 98765-4321',
-    'tel:11987654321',
-    'tel:+5510987654321',
-  ]) {
-    t.is(usernameKey(text), nicknameKey(text), text)
-  }
-  t.is(usernameKey('55987654321'), 'tel:+5555987654321')
+test('a telephone number is one username in all its spellings, and a text like any other as a nickname', t => {
+  for (const text of ['(11)98765-4321', ' 011 98765-4321', '٠١١٩٨٧٦٥٤٣٢١', '（11）98765-4321', '5511987654321'])
+    t.is(usernameKey(text), 'tel:+5511987654321', text)
   t.is(nicknameKey('(11)98765-4321'), '(11)98765-4321')
 })
 
-test('no other name has the key of a telephone number', t => {
-  const key = usernameKey('(11)98765-4321')
-  fc.assert(
-    fc.property(fc.string({ unit: fc.constantFrom(...'tel:+5(1)98765-4321 xA') }), text =>
-      usernameKey(text) === key ? text.replace(/\D/g, '').endsWith('11987654321') : true,
-    ),
-  )
-  t.not(usernameKey('+5511987654321 '), usernameKey('+551198765432'))
+test('a text that can’t be stored has the key of nothing', t => {
+  for (const key of [usernameKey, nicknameKey, questionKey, answerKey]) {
+    t.not(key('🙂'.repeat(255)), '')
+    for (const bad of ['a'.repeat(256), '🙂'.repeat(256), `${'x'.repeat(1023)}🙂`, 'a\ud83d', '\udc00a'])
+      t.is(key(bad), '')
+  }
+  t.is(emailKey(`${'a'.repeat(251)}@b`).length, 253)
+  t.is(emailKey(`${'a'.repeat(253)}@b`), '')
+  t.is(emailKey('a\ud83d@example.org'), '')
+})
+
+test.serial('no key normalizes a long text', t => {
+  const own = String.prototype.normalize
+  const lengths: number[] = []
+  String.prototype.normalize = function (form?: string) {
+    lengths.push(this.length)
+    return own.call(this, form)
+  }
+  try {
+    for (const key of [...Object.values(keys), isReservedUsername, isEmailAddress])
+      key(`a@${'u\u0308\u0323'.repeat(20_000)}.example`)
+  } finally {
+    String.prototype.normalize = own
+  }
+  t.true(lengths.every(length => length < 512))
 })
 
 test('questions and answers ignore case, accents and extra space', t => {
@@ -141,8 +109,6 @@ test('addresses of RFC 5321 are accepted', t => {
     'maria@example.org',
     'maria.silva+x@sub.example.com.br',
     "!#$%&'*+-/=?^_`{|}~@example.org",
-    '"maria silva"@example.org',
-    '"a\\"b@c"@example.org',
     'a@localhost',
     'a@[192.0.2.1]',
     'a@[IPv6:2001:db8::1]',
@@ -150,6 +116,12 @@ test('addresses of RFC 5321 are accepted', t => {
     'a@bücher.example',
     'a@EXAMPLE.ORG',
     `${'a'.repeat(64)}@example.org`,
+    'a@bu\u0308cher.example',
+    'a@日本語.jp',
+    'a@straße.de',
+    'a@xn--aa-ea.com',
+    'a@2x.1and1.com',
+    'a@0xabc.g',
   ]) {
     t.true(isEmailAddress(address), address)
   }
@@ -188,6 +160,20 @@ test('what is no address of RFC 5321 is refused', t => {
     'Maria <a@example.org>',
     'a@example.org,b@example.org',
     'a@ex\u00adample\u2028.org',
+    '"maria silva"@example.org',
+    '"maria"@example.org',
+    'a@example.org>',
+    'a@127.0.0.1',
+    'a@1',
+    'a@example.0x7f',
+    'a@１.org.１',
+    'a@bücher.xn--bcher-kva.example',
+    'a@b\ud83d.example',
+    'a@straẞe.de',
+    `a@b${'\ufe0f'.repeat(300)}.org`,
+    'a@bücher.XN--bcher-kva.example',
+    'ana\ud83d@example.org',
+    `a@${'b\u0301\u0323'.repeat(20_000)}.example`,
   ]) {
     t.false(isEmailAddress(text), text)
   }

@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import test from 'ava'
 import fc from 'fast-check'
 import { nicknameKey } from '../../server/names.js'
-import { checkPassword, createPasswordPolicy, preparePassword } from '../../server/passwords/hash.js'
+import { checkPassword, createPasswordPolicy, preparePassword } from '../../server/passwords/policy.js'
 
 const policy = createPasswordPolicy({ minLength: 8 })
 const check = (password: string, user = {}) => checkPassword(password, user, policy)
@@ -28,7 +28,7 @@ test('preparing a password twice changes nothing more', t => {
   t.pass()
 })
 
-test('control characters and broken text are no password', t => {
+test('control characters and broken text can’t be a password', t => {
   for (const bad of ['', 'abc\u0000def', 'abcdefgh\n', '\u0085abcdefgh', 'abcdefg\ud800'])
     t.is(preparePassword(bad), undefined)
   t.truthy(check('abcdefgh\u0000ijk'))
@@ -72,7 +72,7 @@ test('a file replaces the list of common passwords', async t => {
   t.throws(() => createPasswordPolicy({ minLength: 8, denylistFile: `${file}.none` }))
 })
 
-test('what others know of a user is no password', t => {
+test('what others know of a user can’t be the password', t => {
   const user = {
     username: 'Maria da Silva',
     nickname: 'Professora Má',
@@ -95,7 +95,7 @@ test('what others know of a user is no password', t => {
   for (const password of ['maria da silva.', 'maria da selva', 'forte e azul']) t.is(check(password, user), undefined)
 })
 
-test('a telephone number that is a username is no password in any spelling', t => {
+test('a telephone number that is a username can’t be the password in any spelling', t => {
   for (const username of ['(11)98723-4321', '11987234321', '+55 11 98723 4321']) {
     for (const password of [
       '(11) 98723-4321',
@@ -112,7 +112,7 @@ test('a telephone number that is a username is no password in any spelling', t =
   }
 })
 
-test('whatever is typed, there is an answer', t => {
+test('any text is accepted or refused with a sentence', t => {
   fc.assert(
     fc.property(fc.string({ unit: 'binary' }), fc.string({ unit: 'binary' }), (password, username) => {
       const message = check(password, { username, nickname: username, email: username })

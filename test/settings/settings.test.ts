@@ -37,11 +37,13 @@ test('an empty environment gives the documented defaults, frozen', t => {
       passwordDenylist: undefined,
       tokenTtl: 3600,
       issuer: 'http://127.0.0.1:8080',
+      limitFactor: 1,
       audience: 'work-packages',
       corsOrigins: [],
       trustedProxies: [],
       recoveryEmail: 'registered',
       mailLocale: 'pt-BR',
+      timeZone: 'America/Sao_Paulo',
       defaultRevision: '1.0.2',
       logLevel: 'info',
       tlsCert: undefined,
@@ -64,7 +66,9 @@ test('every setting is read in its own notation', t => {
     AUTH_TRUSTED_PROXIES: '10.0.0.0/8,::1',
     AUTH_MAIL_FROM: 'Cadastro <auth@example.org>',
     AUTH_BCRYPT_COST: '4',
+    AUTH_TIME_ZONE: 'America/Rio_Branco',
   })
+  t.is(settings.timeZone, 'America/Rio_Branco')
   t.deepEqual(settings.masterKey, key)
   t.deepEqual(settings.grpcAddress, { host: '::1', port: 0 })
   t.is(settings.serverUrl, '[::1]:0')
@@ -115,6 +119,13 @@ test('all faults are told at once, and none repeats a secret', t => {
   ])
     t.true(message.includes(name), name)
   t.false(message.includes('hunter2'))
+})
+
+test('a time zone is one that is known, by its name', t => {
+  for (const zone of ['UTC', 'America/Noronha', 'Etc/GMT+3'])
+    t.is(readSettings({ AUTH_TIME_ZONE: zone }).timeZone, zone)
+  for (const zone of ['Brazil', '-03:00', '+0300', 'America/Sao Paulo', '../etc/passwd'])
+    t.regex(faults({ AUTH_TIME_ZONE: zone }), /AUTH_TIME_ZONE: expected the name of a time zone/, zone)
 })
 
 test('a database of one’s own needs a master key', t => {

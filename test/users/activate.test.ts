@@ -1,6 +1,7 @@
 /** Activation: who may, with which key, and what it brings about. */
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
+import { serviceWithClock } from '../_helpers/clock.js'
 import { refused } from '../_helpers/problem.js'
 import { type SignedUp, serviceForFile } from '../_helpers/service.js'
 import { claimsOf, idOf } from '../_helpers/tokens.js'
@@ -57,7 +58,7 @@ test('a rotated organization key activates nobody any more, the new one does', a
   t.is((await activate(token, { username, activationkey: fresh })).status, 200)
 })
 
-test('a token from before the activation stays valid, and a refreshed one tells of it', async t => {
+test('a token from before the activation stays valid, and a refreshed one says active', async t => {
   const { organization } = await scene()
   const { token } = await service.institution(organization)
   t.is((await me({ token })).active, 1)
@@ -113,7 +114,7 @@ const refusals: Record<string, Refusal> = {
     const { organization, provider } = await scene()
     return { ...provider, activationkey: organization.activationkey }
   },
-  'a suspended user, whom an administrator tries to activate': async () => {
+  'a suspended user whom an administrator activates': async () => {
     const { provider } = await scene()
     const user = await service.signUp('ROLE_CLIENT')
     await suspend(user)
@@ -135,12 +136,12 @@ const refusals: Record<string, Refusal> = {
   },
   'the key of an inactive organization': async () => {
     const { organization } = await scene()
-    await service.registry.organizations.table.update({ active: false }, { where: { id: organization.id } })
+    await service.registry.organizations.setActive(organization.id, false)
     return { ...(await service.signUp('ROLE_INSTITUTION')), activationkey: organization.activationkey }
   },
   'the provider key of an inactive organization': async () => {
     const { organization, provider } = await scene()
-    await service.registry.organizations.table.update({ active: false }, { where: { id: organization.id } })
+    await service.registry.organizations.setActive(organization.id, false)
     return { ...(await service.signUp('ROLE_CLIENT')), activationkey: provider.providerKey }
   },
   'the key of a suspended provider': async () => {
@@ -160,12 +161,12 @@ const refusals: Record<string, Refusal> = {
     const user = await service.signUp('ROLE_INSTITUTION')
     const activationkey = randomUUID()
     await service.registry.mailedKeys.replace(idOf(user.token), 'activation', activationkey, organization.id)
-    await service.registry.organizations.table.update({ active: false }, { where: { id: organization.id } })
+    await service.registry.organizations.setActive(organization.id, false)
     return { ...user, activationkey }
   },
 }
 for (const [what, arrange] of Object.entries(refusals)) {
-  test(`${what}: 422, and nobody becomes active`, async t => {
+  test(`${what} is refused with 422, and nobody becomes active`, async t => {
     const { token, username, activationkey } = await arrange()
     const count = () => service.registry.users.byId(idOf(token))
     const before = await count()
@@ -182,5 +183,23 @@ test('a key mailed for an organization activates its user, once', async t => {
   await mailedKeys.replace(idOf(token), 'activation', activationkey, organization.id)
   t.is((await activate(token, { username, activationkey })).text, username)
   t.is((await me({ token })).partnerOrganization.id, organization.id)
-  t.is(await mailedKeys.attempt(idOf(token), 'activation'), undefined)
+  t.is(await mailedKeys.attempt(idOf(token), 'activation', '192.0.2.1'), undefined)
+})
+
+test('a key mailed for an organization is good for 72 hours', async t => {
+  const later = await serviceWithClock(t)
+  const organization = await later.organization()
+  const users = [await later.signUp('ROLE_INSTITUTION'), await later.signUp('ROLE_INSTITUTION')]
+  const activationkey = randomUUID()
+  for (const { token } of users) {
+    await later.registry.mailedKeys.replace(idOf(token), 'activation', activationkey, organization.id)
+  }
+  const activate = async ({ username }: SignedUp) => {
+    const token = await later.login(username)
+    return later.request('POST', '/users/activate', { token, query: { username, activationkey } })
+  }
+  await later.clock.pass(72 * 3600 - 1)
+  t.is((await activate(users[0]!)).status, 200)
+  await later.clock.pass(1)
+  refused(t, await activate(users[1]!), 422, 'ACTIVATION_REFUSED')
 })

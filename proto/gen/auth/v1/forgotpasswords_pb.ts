@@ -228,7 +228,7 @@ export const SaveForgotPasswordQuestionsUsersAnswersResponseSchema: GenMessage<S
   messageDesc(file_auth_v1_forgotpasswords, 9);
 
 /**
- * Where the key is to go.
+ * Where to send the key.
  *
  * @generated from message auth.v1.SendKeyByEmailRequest
  */
@@ -273,7 +273,7 @@ export const SendKeyByEmailResponseSchema: GenMessage<SendKeyByEmailResponse> = 
 /**
  * Password recovery: security questions, a key sent by e-mail, and the new password.
  *
- * What the comment of Users says of tokens, order of checks and refusals holds here too.
+ * What the comment of Users says about tokens, the order of checks and refusals holds here too.
  *
  * @generated from service auth.v1.ForgotPasswords
  */
@@ -302,7 +302,7 @@ export const ForgotPasswords: GenService<{
   },
   /**
    * Signs in with the key mailed by SendKeyByEmail. The key is spent.
-   * Refuses with INVALID_KEY for an unknown user and for a wrong, used or expired key, all alike, and with
+   * Refuses with INVALID_KEY for an unknown user and for a wrong, used or expired key, all the same, and with
    * TOO_MANY_ATTEMPTS.
    *
    * @generated from rpc auth.v1.ForgotPasswords.LoginByUsernameAndKey
@@ -324,7 +324,9 @@ export const ForgotPasswords: GenService<{
     output: typeof PasswordUpdateByUsernameResponseSchema;
   },
   /**
-   * Saves the answer to a question, in place of an earlier one. Protected: the user itself or an active ROLE_ADMIN.
+   * Saves the answer to a question, replacing an earlier one. Protected: the user itself or an active ROLE_ADMIN.
+   * In the first day after sign-up it counts at once; later it counts from 24 hours on, until then the one before does,
+   * and an update of the password before that discards it. The owner is told by e-mail.
    * Refuses with MISSING_PARAMETER (no or empty answer), USER_NOT_FOUND, and QUESTION_NOT_FOUND (unknown or retired).
    *
    * @generated from rpc auth.v1.ForgotPasswords.SaveForgotPasswordQuestionsUsersAnswers
@@ -335,9 +337,10 @@ export const ForgotPasswords: GenService<{
     output: typeof SaveForgotPasswordQuestionsUsersAnswersResponseSchema;
   },
   /**
-   * Mails a key of 8 characters, good for 15 minutes, one use and 5 tries, when the address is the one registered for
-   * the user. Answers alike whether or not an e-mail goes out; at most 1 a minute and 5 an hour do per user.
-   * Refuses with INVALID_EMAIL when the address is none, and TOO_MANY_ATTEMPTS after 20 requests an hour.
+   * Mails a key of 8 characters, good for 15 minutes, one use and 5 attempts, when the address is the one registered
+   * for the user. Answers the same whether or not an e-mail goes out; at most 1 a minute and 5 an hour do per user.
+   * Refuses with INVALID_EMAIL when the text is no e-mail address, and TOO_MANY_ATTEMPTS after 60 requests an hour from
+   * one client address.
    *
    * @generated from rpc auth.v1.ForgotPasswords.SendKeyByEmail
    */

@@ -166,7 +166,7 @@ export enum Reason {
   DEADLINE_EXCEEDED = 20,
 
   /**
-   * A fault of the service; the request id leads to its log. [400]
+   * A fault of the service; the request id leads to its log. [503]
    *
    * @generated from enum value: REASON_INTERNAL = 21;
    */

@@ -2,7 +2,7 @@
 // @generated from file auth/v1/records.proto (package auth.v1, syntax proto3)
 /* eslint-disable */
 
-// The records that the services speak of. JSON names are the documented ones, letter for letter.
+// The messages that the services share. JSON names are the documented ones, character for character.
 
 import type { GenFile, GenMessage } from "@bufbuild/protobuf/codegenv2";
 import { fileDesc, messageDesc } from "@bufbuild/protobuf/codegenv2";
@@ -120,7 +120,7 @@ export type User = Message<"auth.v1.User"> & {
   role?: string | undefined;
 
   /**
-   * The organization the user belongs to, known from activation on.
+   * The organization the user belongs to, present from activation on.
    *
    * @generated from field: optional auth.v1.PartnerOrganization partner_organization = 15;
    */
@@ -184,7 +184,7 @@ export type PartnerOrganization = Message<"auth.v1.PartnerOrganization"> & {
   inepCode?: string | undefined;
 
   /**
-   * Login name of the organization in the systems of its own.
+   * Login name of the organization in its own systems.
    *
    * @generated from field: optional string login = 6;
    */

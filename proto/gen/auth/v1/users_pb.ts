@@ -261,13 +261,13 @@ export const GetMeRequestSchema: GenMessage<GetMeRequest> = /*@__PURE__*/
   messageDesc(file_auth_v1_users, 6);
 
 /**
- * The record asked for.
+ * The user asked for.
  *
  * @generated from message auth.v1.GetMeResponse
  */
 export type GetMeResponse = Message<"auth.v1.GetMeResponse"> & {
   /**
-   * The token's holder.
+   * The token's user.
    *
    * @generated from field: auth.v1.User user = 1;
    */
@@ -297,7 +297,7 @@ export const RefreshRequestSchema: GenMessage<RefreshRequest> = /*@__PURE__*/
   messageDesc(file_auth_v1_users, 8);
 
 /**
- * The fresh token.
+ * The new token.
  *
  * @generated from message auth.v1.RefreshResponse
  */
@@ -339,7 +339,7 @@ export const GetUserRequestSchema: GenMessage<GetUserRequest> = /*@__PURE__*/
   messageDesc(file_auth_v1_users, 10);
 
 /**
- * The record asked for.
+ * The user asked for.
  *
  * @generated from message auth.v1.GetUserResponse
  */
@@ -360,7 +360,7 @@ export const GetUserResponseSchema: GenMessage<GetUserResponse> = /*@__PURE__*/
   messageDesc(file_auth_v1_users, 11);
 
 /**
- * For whom a key is wanted, and where it is to go.
+ * Who needs a key, and where to send it.
  *
  * @generated from message auth.v1.SendAdminKeyByEmailPartnerRequest
  */
@@ -430,7 +430,7 @@ export const ExistsByUsernameRequestSchema: GenMessage<ExistsByUsernameRequest> 
  */
 export type ExistsByUsernameResponse = Message<"auth.v1.ExistsByUsernameResponse"> & {
   /**
-   * True when somebody has it.
+   * True when a user has it.
    *
    * @generated from field: bool exists = 1;
    */
@@ -472,7 +472,7 @@ export const ExistsByNicknameRequestSchema: GenMessage<ExistsByNicknameRequest> 
  */
 export type ExistsByNicknameResponse = Message<"auth.v1.ExistsByNicknameResponse"> & {
   /**
-   * True when somebody has it.
+   * True when a user has it.
    *
    * @generated from field: bool exists = 1;
    */
@@ -508,7 +508,7 @@ export const VerifyTokenRequestSchema: GenMessage<VerifyTokenRequest> = /*@__PUR
   messageDesc(file_auth_v1_users, 18);
 
 /**
- * What RFC 7662 answers of a token, with the claims of this service. All but `active` are absent for a bad token.
+ * What RFC 7662 says about a token, with the claims of this service. All but `active` are absent for a bad token.
  *
  * @generated from message auth.v1.VerifyTokenResponse
  */
@@ -759,7 +759,7 @@ export const Users: GenService<{
   /**
    * Exchanges username and password for a token.
    * Refuses with INVALID_CREDENTIALS when the pair is wrong or the user is suspended, and with TOO_MANY_ATTEMPTS
-   * after repeated failures.
+   * once the account or the client address has failed too often, or while other attempts of the account are decided.
    *
    * @generated from rpc auth.v1.Users.Login
    */
@@ -769,7 +769,7 @@ export const Users: GenService<{
     output: typeof LoginResponseSchema;
   },
   /**
-   * Returns the record of the token's holder. Protected.
+   * Returns the token's user. Protected.
    *
    * @generated from rpc auth.v1.Users.GetMe
    */
@@ -779,7 +779,7 @@ export const Users: GenService<{
     output: typeof GetMeResponseSchema;
   },
   /**
-   * Exchanges a token for a fresh one with the same session start. Protected.
+   * Exchanges a token for a new one with the same session start. Protected.
    * Refuses with INVALID_TOKEN once the session is over: 30 days after a sign-in by password, 1 hour after a
    * sign-in by recovery.
    *
@@ -791,7 +791,7 @@ export const Users: GenService<{
     output: typeof RefreshResponseSchema;
   },
   /**
-   * Returns the record of a named user. Protected: the user itself, an active ROLE_INSTITUTION for users of its
+   * Returns a named user. Protected: the user itself, an active ROLE_INSTITUTION for users of its
    * organization, an active ROLE_ADMIN for anyone. Refuses with USER_NOT_FOUND when there is none.
    *
    * @generated from rpc auth.v1.Users.GetUser

@@ -8,13 +8,13 @@ import { fail, misuse } from './failure.js'
 import { withPasswords } from './session.js'
 import { changeUser, type Named, withUser } from './user.js'
 
-/** What the e-mail about it names as the place it came from. */
+/** Where the change came from, as the e-mail about it says. */
 const place = 'auth-admin'
 
 /** Adds `auth-admin users set-password`. */
 export function addSetPassword(users: Command): void {
   withUser(users.command('set-password'))
-    .description('Set a password and log the user out everywhere. It gets an e-mail about it at its e-mail address.')
+    .description('Set a password and log the user out everywhere. The user is told by e-mail.')
     .addOption(new Option('--password-file <file>', 'file that holds the password; - for standard input'))
     .addHelpText(
       'after',
@@ -36,12 +36,14 @@ Examples:
         const { users, emails } = session.registry
         const check = await createCheck(user, session.settings)
         const password = await choosePassword(options.passwordFile, check)
-        const turn = { account: user.usernameKey, deadline: Number.POSITIVE_INFINITY }
-        const hash = await withPasswords(session, passwords => passwords.hash(password, 'password', turn))
+        const waiter = { known: false, address: '', account: user.usernameKey, deadline: Number.POSITIVE_INFINITY }
+        const [hash] = await withPasswords(session, passwords =>
+          passwords.hash([{ context: 'password', text: password }], waiter),
+        )
         return {
           event: { action: 'user.set-password' },
           async work(t) {
-            const changed = await users.changePassword(user.id, hash, null, t)
+            const changed = await users.changePassword(user.id, hash!, null, t)
             if (!changed) fail('The user is gone.')
             const parameters = { userId: user.id, at: new Date().toISOString(), address: place }
             const { mailLocale } = session.settings
@@ -55,7 +57,7 @@ Examples:
 }
 
 async function createCheck(user: User, settings: Settings): Promise<(password: string) => string | undefined> {
-  const { checkPassword, createPasswordPolicy } = await import('../server/passwords/hash.js')
+  const { checkPassword, createPasswordPolicy } = await import('../server/passwords/policy.js')
   const { passwordMinLength: minLength, passwordDenylist: denylistFile } = settings
   const policy = createPasswordPolicy({ minLength, denylistFile })
   const words = { ...user, institution: user.institution ?? undefined, email: user.email ?? undefined }

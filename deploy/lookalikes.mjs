@@ -1,0 +1,95 @@
+/**
+ * Makes server/lookalikes-table.ts from Unicode's list of look-alikes (UTS 39), which each version of Unicode publishes
+ * as https://www.unicode.org/Public/security/17.0.0/confusables.txt:
+ *
+ *     node deploy/lookalikes.mjs < confusables.txt > server/lookalikes-table.ts
+ *
+ * The database keeps skeletons made with the table. So a new one comes with a migration that sets them to NULL, and the
+ * next start of the service makes them anew.
+ */
+import { readFileSync } from 'node:fs'
+
+const list = readFileSync(0, 'utf8')
+const version = /^# Version: (.+)$/m.exec(list)[1]
+const copyright = /^# (©.+)$/m.exec(list)[1]
+
+const fromHex = text =>
+  text
+    .trim()
+    .split(/\s+/)
+    .map(hex => String.fromCodePoint(Number.parseInt(hex, 16)))
+    .join('')
+const published = new Map(
+  [...list.matchAll(/^\ufeff?([\dA-F]+)\s*;([\dA-F\s]+);\s*MA/gm)].map(([, from, to]) => [fromHex(from), fromHex(to)]),
+)
+
+const isAscii = text => /^[ -~]*$/.test(text)
+const fold = text => text.toLowerCase().toUpperCase().toLowerCase()
+const lookOf = character => fold(published.get(character) ?? character)
+
+/** What a small letter stands for. Names are the same in capitals: when only the capital looks like ASCII, that counts. */
+function standsFor(small) {
+  // As capital I looks like l.
+  if (small === 'i') return 'l'
+  const look = lookOf(small)
+  const capital = lookOf(small.toUpperCase())
+  return !isAscii(look) && isAscii(capital) ? capital : look
+}
+
+/** The end of the way from a character to its small letter, to what that stands for, and so on. */
+function skeletonOf(character) {
+  const look = lookOf(character)
+  let text = isAscii(look) ? look : fold(character)
+  for (let last = ''; text !== last; ) {
+    last = text
+    text = [...text.normalize('NFKC').normalize('NFD')].map(standsFor).join('')
+  }
+  return text
+}
+
+/** Sources by what they stand for; both are code points in hexadecimal. */
+const groups = new Map()
+const toHex = text => [...text].map(character => character.codePointAt(0).toString(16)).join('+')
+for (let point = 0; point <= 0x10ffff; point++) {
+  const character = String.fromCodePoint(point)
+  // Others never get into the form in which names are looked up.
+  if (/[\p{Cs}\p{Default_Ignorable_Code_Point}\s]/u.test(character)) continue
+  if (character.normalize('NFKC').normalize('NFD') !== character) continue
+  const skeleton = skeletonOf(character)
+  if (skeleton === fold(character)) continue
+  const target = toHex(skeleton)
+  groups.set(target, [...(groups.get(target) ?? []), toHex(character)])
+}
+
+const lines = ['']
+for (const [target, sources] of groups) {
+  const group = `${target}=${sources.join(' ')};`
+  if (lines.at(-1).length + group.length > 118) lines.push('')
+  lines[lines.length - 1] += group
+}
+
+process.stdout.write(`// Made by deploy/lookalikes.mjs from Unicode's confusables.txt, version ${version}. Don't edit.
+//
+// ${copyright} The list is used under the Unicode License v3:
+//
+// Permission is hereby granted, free of charge, to any person obtaining a copy of data files and any associated
+// documentation (the "Data Files") or software and any associated documentation (the "Software") to deal in the Data
+// Files or Software without restriction, including without limitation the rights to use, copy, modify, merge, publish,
+// distribute, and/or sell copies of the Data Files or Software, and to permit persons to whom the Data Files or Software
+// are furnished to do so, provided that either (a) this copyright and permission notice appear with all copies of the
+// Data Files or Software, or (b) this copyright and permission notice appear in associated Documentation.
+//
+// THE DATA FILES AND SOFTWARE ARE PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED, INCLUDING BUT NOT
+// LIMITED TO THE WARRANTIES OF MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT OF THIRD PARTY
+// RIGHTS. IN NO EVENT SHALL THE COPYRIGHT HOLDER OR HOLDERS INCLUDED IN THIS NOTICE BE LIABLE FOR ANY CLAIM, OR ANY
+// SPECIAL INDIRECT OR CONSEQUENTIAL DAMAGES, OR ANY DAMAGES WHATSOEVER RESULTING FROM LOSS OF USE, DATA OR PROFITS,
+// WHETHER IN AN ACTION OF CONTRACT, NEGLIGENCE OR OTHER TORTIOUS ACTION, ARISING OUT OF OR IN CONNECTION WITH THE USE OR
+// PERFORMANCE OF THE DATA FILES OR SOFTWARE. Except as contained in this notice, the name of a copyright holder shall not
+// be used in advertising or otherwise to promote the sale, use or other dealings in these Data Files or Software without
+// prior written authorization of the copyright holder.
+
+/** What characters stand for in a skeleton: \`target=sources;\`, code points in hexadecimal, those of a target joined by +. */
+export const table = \`
+${lines.join('\n')}
+\`
+`)

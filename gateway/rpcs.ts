@@ -1,0 +1,70 @@
+/** Connect, gRPC-Web and gRPC on the gateway's port: each call goes on through its Transport as it came. */
+import type { DescMethodUnary } from '@bufbuild/protobuf'
+import type { Interceptor, Transport } from '@connectrpc/connect'
+import { connectNodeAdapter } from '@connectrpc/connect-node'
+import { ForgotPasswords } from '../proto/gen/auth/v1/forgotpasswords_pb.js'
+import { Users } from '../proto/gen/auth/v1/users_pb.js'
+import { bodyLimit } from './body.js'
+import type { Request, Response } from './listener.js'
+import { isUnreported } from './problem.js'
+
+/** Where the gateway reports faults, as `{ requestId, err }`. A pino logger fits. */
+export interface Log {
+  error(fields: object, message: string): void
+}
+
+/** What the calls need. */
+export interface RpcOptions {
+  readonly transport: Transport
+  readonly log: Log
+  /** Milliseconds that a call may take; callers may ask for less. */
+  readonly callTimeout: number
+  /** Gets every request whose path is no RPC's. */
+  readonly fallback: (request: Request, response: Response) => void
+}
+
+/** Headers that go on to the services. The last two are the gateway's findings, whatever the client sent. */
+const forwarded = ['authorization', 'accept-language', 'x-request-id', 'x-forwarded-for'] as const
+
+/** The headers that go on to the services, of a request whose headers `header` reads. */
+export function forwardedHeaders(header: (name: string) => string | string[] | null | undefined) {
+  const headers: Record<string, string> = {}
+  for (const name of forwarded) {
+    const value = header(name)
+    if (typeof value === 'string') headers[name] = value
+  }
+  return headers
+}
+
+/** Prepares the handler of requests to the RPCs. */
+export function createRpcHandler({ transport, log, callTimeout, fallback }: RpcOptions) {
+  const forwardHeaders: Interceptor = next => request =>
+    next({ ...request, header: new Headers(forwardedHeaders(name => request.header.get(name))) })
+
+  const logFaults: Interceptor = next => async request => {
+    try {
+      return await next(request)
+    } catch (error) {
+      const requestId = request.header.get('x-request-id')
+      if (isUnreported(error)) log.error({ rpc: request.method.name, requestId, err: error }, 'call failed')
+      throw error
+    }
+  }
+
+  const handler = connectNodeAdapter({
+    routes(router) {
+      for (const rpc of [...Users.methods, ...ForgotPasswords.methods] as DescMethodUnary[]) {
+        router.rpc(rpc, async (message, { signal, timeoutMs, requestHeader }) => {
+          // A Transport takes 0 for no deadline at all.
+          signal.throwIfAborted()
+          const timeout = Math.min(Math.max(timeoutMs() ?? callTimeout, 1), callTimeout)
+          return (await transport.unary(rpc, signal, timeout, requestHeader, message)).message
+        })
+      }
+    },
+    interceptors: [logFaults, forwardHeaders],
+    readMaxBytes: bodyLimit,
+    fallback: (request, response) => fallback(request, response as Response),
+  })
+  return (request: Request, response: Response) => handler(request, response as Parameters<typeof handler>[1])
+}

@@ -1,0 +1,94 @@
+/** How answers leave: the headers that all of them have, and the end of a request whose body wasn't wanted. */
+import { cors } from '@connectrpc/connect'
+import type { Request, Response } from './listener.js'
+import { securityHeaders } from './problem.js'
+import type { Answer } from './translate.js'
+
+const allowedMethods = 'GET, HEAD, POST'
+const allowedHeaders = ['authorization', 'x-requested-with', 'traceparent', ...cors.allowedHeaders]
+const exposedHeaders = ['x-request-id', 'retry-after', ...cors.exposedHeaders]
+
+/** What a gateway answers with. */
+export interface Sender {
+  /** Headers of every answer to a request, CORS (Fetch standard, 3.2) among them. */
+  commonHeaders(request: Request): Record<string, string>
+  /** Whether a page of an allowed origin asks what it may send. */
+  isPreflight(request: Request): boolean
+  /** Sends an answer, unless one was sent or the client has gone. */
+  send(request: Request, response: Response, answer: Answer): void
+}
+
+/** Prepares sending. Pages of `corsOrigins` may read answers; a body that is refused is thrown away for `linger` ms. */
+export function createSender(corsOrigins: readonly string[], linger: number): Sender {
+  const origins = new Set(corsOrigins)
+
+  function commonHeaders({ headers }: Request): Record<string, string> {
+    const common: Record<string, string> = { ...securityHeaders, 'x-request-id': headers['x-request-id'] as string }
+    if (origins.size === 0) return common
+    common.vary = 'origin'
+    const { origin } = headers
+    if (origin === undefined || !origins.has(origin)) return common
+    common['access-control-allow-origin'] = origin
+    common['access-control-expose-headers'] = exposedHeaders.join(', ').toLowerCase()
+    if (headers['access-control-request-method']) {
+      common['access-control-allow-methods'] = allowedMethods
+      common['access-control-allow-headers'] = allowedHeaders.join(', ').toLowerCase()
+      common['access-control-max-age'] = '7200'
+    }
+    return common
+  }
+
+  return {
+    commonHeaders,
+    isPreflight: ({ method, headers }) =>
+      method === 'OPTIONS' &&
+      headers['access-control-request-method'] !== undefined &&
+      origins.has(headers.origin ?? ''),
+    send(request, response, { status, headers, body }) {
+      if (response.headersSent || response.destroyed) return
+      const all = { ...headers, ...commonHeaders(request) }
+      const bytes = Buffer.byteLength(body)
+      if (status !== 204) all['content-length'] = String(bytes)
+      if (status === 413) {
+        sendAndHangUp(request, response, all, body, linger)
+        return
+      }
+      writeHead(response, status, all)
+      if (bytes === 0 || request.method === 'HEAD') response.end()
+      else response.end(body)
+    },
+  }
+}
+
+/**
+ * Answers and closes the connection though a part of the body hasn't been read. What still arrives is thrown away for
+ * a moment: closing at once would reset the connection, and the client might never see the answer.
+ */
+function sendAndHangUp(
+  request: Request,
+  response: Response,
+  headers: Record<string, string>,
+  body: string,
+  linger: number,
+): void {
+  request.on('error', () => {})
+  request.resume()
+  if ('stream' in response) {
+    response.writeHead(413, headers)
+    response.end(body, () => response.stream?.close())
+    return
+  }
+  response.writeHead(413, { ...headers, connection: 'close' })
+  response.write(body)
+  const timer = setTimeout(() => response.end(), linger)
+  request.once('end', () => {
+    clearTimeout(timer)
+    response.end()
+  })
+}
+
+/** The same for both versions of HTTP, whose overloads TypeScript can't tell apart. */
+function writeHead(response: Response, status: number, headers: Record<string, string>): void {
+  if ('stream' in response) response.writeHead(status, headers)
+  else response.writeHead(status, headers)
+}

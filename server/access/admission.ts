@@ -1,0 +1,174 @@
+// Who is within the limits of a client address, before anything is done for it. Each process keeps what it last heard of
+// the shared buckets, so that whoever is held up is refused from memory: no statement, no hash, no row.
+import { LRUCache } from 'lru-cache'
+import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import { network } from '../clientaddress.js'
+import type { Attempts, Subjects } from '../models/attempt.js'
+import type { BucketLimit, Buckets } from '../models/bucket.js'
+import { Refusal, refuse } from '../refusal.js'
+import { knownAddressDays } from './lockout.js'
+
+/** What a client address may do: so much at once, refilled evenly. */
+export const addressLimits = {
+  /** Failed sign-ins, answers, mailed keys and activation keys: 300 in 15 minutes. */
+  failures: { capacity: 300, perSecond: 300 / 900 },
+  /** Sign-ups: 600 at once, refilled 300 an hour. */
+  signUps: { capacity: 600, perSecond: 300 / 3600 },
+  /** Requests for recovery keys: 60 an hour. */
+  recoveryRequests: { capacity: 60, perSecond: 60 / 3600 },
+  /** Availability look-ups, counted by each process for itself: 300 at once, refilled 60 a minute. */
+  lookUps: { capacity: 300, perSecond: 1 },
+} as const satisfies Record<string, BucketLimit>
+
+/** The limits as a factor multiplies them. A bucket holds one at least: else it would be full for ever. */
+export function limitsOf(factor: number): Record<keyof typeof addressLimits, BucketLimit> {
+  const limits = Object.entries(addressLimits).map(([kind, { capacity, perSecond }]) => [
+    kind,
+    { capacity: Math.max(1, capacity * factor), perSecond: perSecond * factor },
+  ])
+  return Object.fromEntries(limits)
+}
+
+/** Kinds of bucket that all replicas share. */
+export type SharedKind = Exclude<keyof typeof addressLimits, 'lookUps'>
+
+/** Most accounts of a held-up address that go on under their own counts. */
+const mostKnown = 5_000
+
+/** Most client addresses that a process remembers; the longest unused ones are forgotten. */
+const remembered = 100_000
+
+/** Decides who may go on, by client address. */
+export interface Admission {
+  /** Takes one of a shared kind. Refuses with TOO_MANY_ATTEMPTS, from memory where that is known. */
+  take(kind: Exclude<SharedKind, 'failures'>, address: string): Promise<void>
+  /** Takes a look-up; false when there are none left. */
+  takeLookUp(address: string): boolean
+  /**
+   * Seconds to wait for an address that has failed too often, or that has too many attempts under way; else undefined.
+   * Told from memory, but for one call in a quarter of a second, which asks whether somebody has unlocked the address.
+   */
+  heldUp(address: string): Promise<number | undefined>
+  /** Counts an attempt of the address as under way until the function that it returns is called. */
+  begin(address: string): () => void
+  /** Takes note of what the database said of the address's failures. */
+  learn(address: string, level: number): void
+  /** Counts a failure of the address. Whether it is held up from now on, told once in the time that a bucket empties. */
+  addFailure(address: string): Promise<boolean>
+  /** Whether an active account knows the address; asked once a minute for an address. */
+  knows(address: string, usernameKey: string): Promise<boolean>
+}
+
+/** What a process knows of a bucket. */
+interface State {
+  level: number
+  at: number
+  underWay: number
+  /** When the database was last asked whether it is still so full. */
+  confirmedAt: number
+  /** When it was last told that the address is held up: a lock is told once, however long it is hammered at. */
+  toldAt: number
+}
+
+/** Milliseconds for which a full bucket is believed to be full. */
+const believed = 250
+
+/** `factor` multiplies the limits; `now` is a clock in milliseconds. */
+export function createAdmission(deps: {
+  buckets: Buckets
+  attempts: Pick<Attempts, 'accountsKnowing'>
+  subjects: Subjects
+  factor: number
+  now: () => number
+}): Admission {
+  const { buckets, attempts, subjects, factor, now } = deps
+  const states = new LRUCache<string, State>({ max: remembered })
+  const limits = limitsOf(factor)
+
+  const accounts = new LRUCache<string, ReadonlySet<string>>({
+    max: remembered,
+    maxSize: 1_000_000,
+    sizeCalculation: keys => keys.size + 1,
+    ttl: 60_000,
+    fetchMethod: async (_network, _stale, { context }) =>
+      new Set(await attempts.accountsKnowing(subjects.knownAddress(context as string), knownAddressDays, mostKnown)),
+  })
+
+  /** The state of a bucket as it is now. */
+  function stateOf(kind: keyof typeof addressLimits, address: string): State {
+    const key = `${kind} ${network(address)}`
+    const time = now()
+    const state = states.get(key) ?? { level: 0, at: time, underWay: 0, confirmedAt: 0, toldAt: 0 }
+    states.set(key, state)
+    const seconds = Math.max(0, time - state.at) / 1000
+    state.level = Math.max(0, state.level - seconds * limits[kind].perSecond)
+    state.at = time
+    return state
+  }
+
+  /** Seconds until there is room for one more, counting those under way. */
+  function wait(kind: keyof typeof addressLimits, { level, underWay }: State): number | undefined {
+    const { capacity, perSecond } = limits[kind]
+    if (level + underWay + 1 <= capacity) return undefined
+    return Math.max(1, Math.ceil((level + 1 - capacity) / perSecond))
+  }
+
+  return {
+    async take(kind, address) {
+      const state = stateOf(kind, address)
+      const retryAfter = wait(kind, state)
+      if (retryAfter !== undefined) refuse(Reason.TOO_MANY_ATTEMPTS, { retryAfter })
+      state.underWay++
+      const { level, taken } = await buckets.take(subjects.address(kind, address), limits[kind]).finally(() => {
+        state.underWay--
+      })
+      state.level = level
+      state.at = now()
+      if (!taken) refuse(Reason.TOO_MANY_ATTEMPTS, { retryAfter: wait(kind, state) ?? 1 })
+    },
+    takeLookUp(address) {
+      const state = stateOf('lookUps', address)
+      const free = wait('lookUps', state) === undefined
+      if (free) state.level++
+      return free
+    },
+    async heldUp(address) {
+      const state = stateOf('failures', address)
+      const full = state.level + 1 > limits.failures.capacity
+      if (full && now() - state.confirmedAt > believed) {
+        state.confirmedAt = now()
+        const level = await buckets.read(subjects.address('failures', address), limits.failures)
+        Object.assign(state, { level, at: now() })
+      }
+      return wait('failures', state)
+    },
+    begin(address) {
+      const state = stateOf('failures', address)
+      state.underWay++
+      return () => {
+        state.underWay--
+      }
+    },
+    learn(address, level) {
+      stateOf('failures', address).level = level
+    },
+    async addFailure(address) {
+      const level = await buckets.add(subjects.address('failures', address), limits.failures)
+      const state = stateOf('failures', address)
+      Object.assign(state, { level, confirmedAt: now() })
+      const { capacity, perSecond } = limits.failures
+      const isNew = level + 1 > capacity && now() - state.toldAt > (capacity / perSecond) * 1000
+      if (isNew) state.toldAt = now()
+      return isNew
+    },
+    async knows(address, usernameKey) {
+      const keys = await accounts.fetch(network(address), { context: address })
+      return keys?.has(usernameKey) ?? false
+    },
+  }
+}
+
+/** The refusal of someone who has to wait. */
+export function tooManyAttempts(retryAfter: number): Refusal {
+  return new Refusal(Reason.TOO_MANY_ATTEMPTS, { retryAfter: Math.max(1, Math.ceil(retryAfter)) })
+}

@@ -1,0 +1,122 @@
+// This room owns the RPCs of the service `auth.v1.ForgotPasswords`: recovery by answers (here), by a mailed key
+// (recoverykey.ts), and the new password (password.ts), and what owners are told of them (notice.ts). Which e-mails go
+// out, and their texts, are outbox/'s; who may try how often is access/'s. service.ts puts the functions together.
+import type { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
+import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import type { Answer } from '../../proto/gen/auth/v1/records_pb.js'
+import { type Callers, traces } from '../access/caller.js'
+import { permit } from '../access/permissions.js'
+import type { SignIns } from '../access/signin.js'
+import type { Tokens } from '../access/tokens.js'
+import type { Unary } from '../call.js'
+import { network } from '../clientaddress.js'
+import type { Database } from '../database/connection.js'
+import type { Audit } from '../models/audit.js'
+import type { Questions, StoredAnswer } from '../models/question.js'
+import type { Users } from '../models/user.js'
+import { answerKey, usernameKey } from '../names.js'
+import type { Claim, Passwords } from '../passwords/hash.js'
+import { refuse } from '../refusal.js'
+import { required } from '../required.js'
+import { limits, tooLong } from '../sizes.js'
+import type { TellOwner } from './notice.js'
+
+/** Correct answers that a sign-in needs. */
+const answersNeeded = 2
+
+/** Answers that a sign-in may give. */
+const answersAllowed = 10
+
+interface Deps {
+  readonly database: Database
+  readonly users: Users
+  readonly questions: Questions
+  readonly audit: Audit
+  readonly callers: Callers
+  readonly signIns: SignIns
+  readonly tokens: Tokens
+  readonly passwords: Passwords
+  readonly tellOwner: TellOwner
+}
+
+/** Signs in with answers to at least 2 different security questions. */
+export function loginByUsernameAndAnswers(deps: Deps): Unary<typeof ForgotPasswords.method.loginByUsernameAndAnswers> {
+  const { database, questions, signIns, tokens, passwords, tellOwner } = deps
+  return async (request, call) => {
+    if (request.answers.length > answersAllowed) refuse(Reason.TOO_MANY_ANSWERS)
+    const given = distinct(request.answers)
+    if (given.size === 0) refuse(Reason.INVALID_ANSWERS, { text: 'Give answers to at least 2 questions.' })
+    const { username } = required({ username: request.username })
+    const key = usernameKey(username)
+    if (key === '') refuse(Reason.USER_NOT_FOUND)
+
+    await using attempt = await signIns.begin('session.login-by-answers', key, call, given.size)
+    const { account, waiter } = attempt
+    if (!account) return attempt.fail(Reason.USER_NOT_FOUND)
+    const claims = toClaims(given, await questions.answers(account.id))
+    if (!claims) return attempt.fail(Reason.ANSWER_NOT_FOUND)
+    const verdicts = await passwords.verify(claims, waiter)
+    const correct = verdicts.filter(verdict => verdict.correct).length
+    if (correct < answersNeeded || account.suspended) return attempt.fail(Reason.INVALID_ANSWERS)
+    await database.transact(async t => {
+      await tellOwner('recovery-login', account, call, t)
+      await attempt.succeed(t)
+    })
+    return { token: await tokens.issue(account, 'kba') }
+  }
+}
+
+/** Saves the answer to a question instead of an earlier one. */
+export function saveForgotPasswordQuestionsUsersAnswers(
+  deps: Deps,
+): Unary<typeof ForgotPasswords.method.saveForgotPasswordQuestionsUsersAnswers> {
+  const { database, users, questions, audit, callers, passwords, tellOwner } = deps
+  return async ({ answer: given }, call) => {
+    const caller = await callers.identify(call)
+    const userId = given?.usersid ?? caller.user.id
+    const target = userId === caller.user.id ? caller.user : await users.byId(userId)
+    // Who isn't there has no owner to protect.
+    if (target) permit('saveForgotPasswordQuestionsUsersAnswers', caller, target)
+    const text = given?.answer ?? ''
+    const questionId = given?.forgotpasswordquestionsid
+    const long = tooLong(text, 'text')
+    // What holds nothing to compare is no answer.
+    required({ answer: long ? 'given' : answerKey(text), forgotpasswordquestionsid: questionId?.toString() })
+    if (long) {
+      const fields = [{ field: 'answer', message: `Use at most ${limits.text} characters.` }]
+      refuse(Reason.MALFORMED_REQUEST, { fields })
+    }
+    if (!target) refuse(Reason.USER_NOT_FOUND)
+    const question = (await questions.offered({ id: questionId! })) ?? refuse(Reason.QUESTION_NOT_FOUND)
+
+    const { address, deadline, signal } = call
+    const waiter = { known: false, address: network(address), account: target.usernameKey, deadline, signal }
+    const [hash] = await passwords.hash([{ context: 'answer', text }], waiter)
+    await database.transact(async t => {
+      // Since the call began the session may have been revoked.
+      if (!(await users.holdSession(caller.user.id, caller.user.tokenGeneration, t))) refuse(Reason.INVALID_TOKEN)
+      await questions.saveAnswer(userId, question.id, hash!, t)
+      await tellOwner('answer-saved', target, call, t)
+      const object = `question:${question.id}`
+      const event = { action: 'user.save-answer', outcome: 'ok', subject_id: userId, object } as const
+      await audit.append({ ...traces(call, caller.user), ...event }, t)
+    })
+    return {}
+  }
+}
+
+/** The first answer given to each question. */
+function distinct(answers: readonly Answer[]): Map<number, string> {
+  const given = new Map<number, string>()
+  for (const { forgotpasswordquestionsid: id = 0, answer = '' } of answers) {
+    if (!given.has(id)) given.set(id, answer)
+  }
+  return given
+}
+
+/** Each answer given with the one stored; undefined when one of the questions was never answered. */
+function toClaims(given: Map<number, string>, stored: readonly StoredAnswer[]): Claim[] | undefined {
+  const hashes = new Map(stored.map(({ questionId, answerHash }) => [questionId, answerHash]))
+  const claims = [...given].map(([id, text]) => ({ context: 'answer' as const, text, stored: hashes.get(id) }))
+  return claims.every(claim => claim.stored !== undefined) ? claims : undefined
+}

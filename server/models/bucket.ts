@@ -1,0 +1,77 @@
+// Buckets that empty evenly: what client addresses did lately, shared by all replicas.
+import { DataTypes } from 'sequelize'
+import { attribute, bytes, defineTable, key, time } from '../database/attributes.js'
+import type { Database, Statement, Transaction } from '../database/connection.js'
+
+/** How much a bucket holds, and how fast it empties. */
+export interface BucketLimit {
+  readonly capacity: number
+  readonly perSecond: number
+}
+
+/** The buckets of client addresses. */
+export interface Buckets {
+  /** Puts one in unless it would overflow. Returns how full it is then, and whether it took it. */
+  take(subject: Buffer, limit: BucketLimit): Promise<{ level: number; taken: boolean }>
+  /** Puts one in, and returns how full it is then. */
+  add(subject: Buffer, limit: BucketLimit): Promise<number>
+  /** How full it is. */
+  read(subject: Buffer, limit: BucketLimit): Promise<number>
+  /** Empties buckets and returns how many weren't empty. */
+  clear(subjects: readonly Buffer[], t?: Transaction): Promise<number>
+  /** Deletes those that have been empty for long. */
+  prune(): Promise<void>
+}
+
+const left = (table: string) =>
+  `greatest(0, ${table}.level - extract(epoch FROM clock_timestamp() - ${table}.updated_at) * $2)`
+
+const put = (condition: string) => `INSERT INTO buckets AS b (subject, level, updated_at)
+    SELECT $1, 1, clock_timestamp() FROM relaxed
+    ON CONFLICT (subject) DO UPDATE SET level = ${left('b')} + 1, updated_at = clock_timestamp() ${condition}
+    RETURNING level`
+
+const relaxed = `WITH relaxed AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true))`
+
+const add: Statement = { name: 'bucket-add', text: `${relaxed} ${put('')}` }
+
+const take: Statement = {
+  name: 'bucket-take',
+  text: `${relaxed}, taken AS (${put(`WHERE ${left('b')} + 1 <= $3`)})
+    SELECT coalesce((SELECT level FROM taken), (SELECT ${left('buckets')} FROM buckets WHERE subject = $1), $3)::float8 AS level,
+      EXISTS (SELECT FROM taken) AS taken`,
+}
+
+const read: Statement = {
+  name: 'bucket-read',
+  text: `SELECT ${left('buckets')}::float8 AS level FROM buckets WHERE subject = $1`,
+}
+
+const clear: Statement = {
+  name: 'bucket-clear',
+  text: 'DELETE FROM buckets WHERE subject = ANY($1::bytea[]) RETURNING 1',
+}
+
+// A full one is empty within 3 hours. Rows in use are passed over.
+const prune: Statement = {
+  name: 'buckets-prune',
+  text: `DELETE FROM buckets WHERE subject IN (SELECT subject FROM buckets
+    WHERE updated_at < clock_timestamp() - interval '3 hours' FOR UPDATE SKIP LOCKED)`,
+}
+
+/** The buckets in a database. */
+export function createBuckets(database: Database): Buckets {
+  defineTable(database, 'buckets', { subject: key(bytes), level: attribute<number>(DataTypes.DOUBLE), updatedAt: time })
+  return {
+    async take(subject, { capacity, perSecond }) {
+      return (await database.run<{ level: number; taken: boolean }>(take, [subject, perSecond, capacity]))[0]!
+    },
+    add: async (subject, { perSecond }) => (await database.run<{ level: number }>(add, [subject, perSecond]))[0]!.level,
+    read: async (subject, { perSecond }) =>
+      (await database.read<{ level: number }>(read, [subject, perSecond]))[0]?.level ?? 0,
+    clear: async (subjects, transaction) => (await database.run(clear, [subjects], transaction)).length,
+    async prune() {
+      await database.run(prune, [])
+    },
+  }
+}

@@ -1,0 +1,56 @@
+// How many e-mails may go out, whoever asks for them. What is refused uses up nothing.
+import { network } from '../clientaddress.js'
+import type { Transaction } from '../database/connection.js'
+import type { Subjects } from '../models/attempt.js'
+import type { EmailLimit, EmailQuotas } from '../models/emailquota.js'
+import { emailKey } from '../names.js'
+
+const [minute, hour, day] = [60, 3600, 86_400]
+
+/** Most e-mails, each in any span of that length. */
+export const emailLimits = {
+  /** Recovery keys for an account: 1 a minute and 5 an hour. */
+  recovery: [
+    { most: 1, seconds: minute },
+    { most: 5, seconds: hour },
+  ],
+  /** To one recipient, whatever the account: 5 an hour and 20 a day. */
+  recipient: [
+    { most: 5, seconds: hour },
+    { most: 20, seconds: day },
+  ],
+  /** Activation keys that an account asks its organization for: 10 a day. */
+  partner: [{ most: 10, seconds: day }],
+  /** Activation keys to one organization: 60 an hour. */
+  organization: [{ most: 60, seconds: hour }],
+} as const satisfies Record<string, readonly EmailLimit[]>
+
+/**
+ * Counts e-mails, each by a limit of its own. Every function counts one if it may go out, and returns 0; else it returns
+ * the seconds until it may. Whoever asks several and gets a refusal rolls back.
+ */
+export interface Quotas {
+  /** A recovery key for an account; those asked for from an address that it knows are counted apart. */
+  recovery(userId: number, knownAddress: string | undefined, t: Transaction): Promise<number>
+  /** Any e-mail to an address; `known` counts apart those asked for from an address that an account knows. */
+  recipient(email: string, known: boolean, t: Transaction): Promise<number>
+  /** An activation key that an account asks for. */
+  partner(userId: number, t: Transaction): Promise<number>
+  /** An activation key to an organization. */
+  organization(organizationId: number, t: Transaction): Promise<number>
+}
+
+/** `factor` multiplies the limits; each lets at least one e-mail through. */
+export function createQuotas(counts: EmailQuotas, subjects: Subjects, factor: number): Quotas {
+  function take(limit: keyof typeof emailLimits, of: (string | number)[], t: Transaction): Promise<number> {
+    const limits = emailLimits[limit].map(({ most, seconds }) => ({ most: Math.ceil(most * factor), seconds }))
+    return counts.take(subjects.emails(limit, of.join('\0')), limits, t)
+  }
+  return {
+    recovery: (userId, knownAddress, t) =>
+      take('recovery', knownAddress === undefined ? [userId] : [userId, network(knownAddress)], t),
+    recipient: (email, known, t) => take('recipient', known ? [emailKey(email), 'known'] : [emailKey(email)], t),
+    partner: (userId, t) => take('partner', [userId], t),
+    organization: (organizationId, t) => take('organization', [organizationId], t),
+  }
+}

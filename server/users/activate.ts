@@ -1,0 +1,135 @@
+import { LRUCache } from 'lru-cache'
+import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import type { Users as UsersService } from '../../proto/gen/auth/v1/users_pb.js'
+import { type Admission, tooManyAttempts } from '../access/admission.js'
+import { type Caller, type Callers, traces } from '../access/caller.js'
+import { failuresThatLock, lockout } from '../access/lockout.js'
+import { permit } from '../access/permissions.js'
+import type { Call, Unary } from '../call.js'
+import type { Database, Transaction } from '../database/connection.js'
+import type { Attempts, Subjects } from '../models/attempt.js'
+import type { Audit } from '../models/audit.js'
+import type { MailedKeys } from '../models/mailedkey.js'
+import type { Organizations } from '../models/organization.js'
+import type { LockedUser, Users } from '../models/user.js'
+import { usernameKey } from '../names.js'
+import { refuse } from '../refusal.js'
+import { isBlank, required } from '../required.js'
+import { tooLong } from '../sizes.js'
+
+const uuid = /^[\da-f]{8}(-[\da-f]{4}){3}-[\da-f]{12}$/
+
+export interface ActivateDeps {
+  readonly database: Database
+  readonly users: Users
+  readonly organizations: Organizations
+  readonly mailedKeys: MailedKeys
+  readonly attempts: Attempts
+  readonly subjects: Subjects
+  readonly admission: Admission
+  readonly audit: Audit
+  readonly callers: Callers
+  /** Multiplies the limit of wrong keys. */
+  readonly factor: number
+  /** The clock, in ms since 1970. */
+  readonly now: () => number
+}
+
+/** Activates a user with a key. A key is looked up before anything is locked for it. */
+export function activate(deps: ActivateDeps): Unary<typeof UsersService.method.activate> {
+  const { database, users, audit, callers } = deps
+  const wrongKeys = createWrongKeys(deps)
+  return async (request, call) => {
+    const key = usernameKey(request.username ?? '')
+    const { caller, target } = await callers.identifyWith(call, key)
+    permit('activate', caller, isBlank(request.username) ? caller.user : target)
+    const given = required({ username: request.username, activationkey: request.activationkey })
+    const activationkey = tooLong(given.activationkey, 'key') ? '' : given.activationkey.trim().toLowerCase()
+
+    const leave = await wrongKeys.begin(caller, call)
+    try {
+      if (!target || !canBeActivated(target)) refuse(Reason.ACTIVATION_REFUSED)
+      if (!uuid.test(activationkey) || !(await findOrganization(deps, target, activationkey))) {
+        await wrongKeys.add(caller, call)
+        refuse(Reason.ACTIVATION_REFUSED)
+      }
+      const username = await database.transact(async t => {
+        const user = await users.lock(key, t)
+        if (!user || !canBeActivated(user)) return undefined
+        const organization = await findOrganization(deps, user, activationkey, t)
+        if (organization === undefined) return undefined
+        await users.activate(user, organization, t)
+        const object = `organization:${organization}`
+        const event = { action: 'user.activate', outcome: 'ok', subject_id: user.id, object } as const
+        await audit.append({ ...traces(call, caller.user), ...event }, t)
+        return user.username
+      })
+      return { username: username ?? refuse(Reason.ACTIVATION_REFUSED) }
+    } finally {
+      leave()
+    }
+  }
+}
+
+function canBeActivated(user: Pick<LockedUser, 'active' | 'suspended' | 'role'>): boolean {
+  return !user.active && !user.suspended && user.role !== 'ROLE_ADMIN'
+}
+
+/**
+ * The organization that a key makes the user a member of; undefined when the key is no good for this user. In a
+ * transaction the key is locked against rotation, and a mailed one is spent.
+ */
+async function findOrganization(
+  { organizations, mailedKeys }: ActivateDeps,
+  user: Pick<LockedUser, 'id' | 'role'>,
+  key: string,
+  t?: Transaction,
+): Promise<number | undefined> {
+  if (user.role === 'ROLE_CLIENT') return organizations.byProviderKey(key, t)
+  return (await organizations.byActivationKey(key, t)) ?? mailedKeys.organizationOf(user.id, key, t)
+}
+
+/** Counts wrong keys: 10 in 15 minutes for a token's user, and as failures of the client address. */
+function createWrongKeys({ attempts, subjects, admission, audit, factor, now }: ActivateDeps) {
+  const most = failuresThatLock(factor)
+  /** Wrong keys of users, by id, and when they are forgotten, in ms since 1970. */
+  const counts = new LRUCache<number, { count: number; until: number }>({ max: 100_000 })
+  /** Keys under way. */
+  const underWay = new Map<number, number>()
+
+  function countOf(userId: number): { count: number; until: number } {
+    const known = counts.get(userId)
+    return known && known.until > now() ? known : { count: 0, until: 0 }
+  }
+
+  return {
+    /**
+     * Refuses with TOO_MANY_ATTEMPTS, from memory, who gave too many, or has as many under way as are left. Counts one
+     * as under way until the function that it returns is called.
+     */
+    async begin({ user }: Caller, { address }: Call): Promise<() => void> {
+      const { count, until } = countOf(user.id)
+      if (count >= most) throw tooManyAttempts((until - now()) / 1000)
+      const wait = await admission.heldUp(address)
+      if (wait !== undefined) throw tooManyAttempts(wait)
+      const others = underWay.get(user.id) ?? 0
+      if (countOf(user.id).count + others >= most) throw tooManyAttempts(1)
+      underWay.set(user.id, others + 1)
+      const leave = admission.begin(address)
+      return () => {
+        leave()
+        const left = underWay.get(user.id)! - 1
+        if (left > 0) underWay.set(user.id, left)
+        else underWay.delete(user.id)
+      }
+    },
+    async add({ user }: Caller, call: Call): Promise<void> {
+      const { count, seconds } = await attempts.count(subjects.activation(user.id), lockout.seconds)
+      if (count > countOf(user.id).count) counts.set(user.id, { count, until: now() + seconds * 1000 })
+      const addressHeldUp = await admission.addFailure(call.address)
+      if (count !== most && !addressHeldUp) return
+      const event = { action: 'user.activate', outcome: 'refused', reason: 'TOO_MANY_ATTEMPTS' } as const
+      await audit.append({ ...traces(call, user), ...event, subject_id: user.id })
+    },
+  }
+}

@@ -1,0 +1,53 @@
+import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import type { Users as UsersService } from '../../proto/gen/auth/v1/users_pb.js'
+import { tooManyAttempts } from '../access/admission.js'
+import { type Callers, traces } from '../access/caller.js'
+import { permit } from '../access/permissions.js'
+import type { Unary } from '../call.js'
+import type { Database } from '../database/connection.js'
+import type { Audit } from '../models/audit.js'
+import type { Emails } from '../models/email.js'
+import type { Organizations } from '../models/organization.js'
+import { isEmailAddress, nicknameKey, usernameKey } from '../names.js'
+import type { Quotas } from '../outbox/quotas.js'
+import type { ChooseLocale } from '../outbox/texts.js'
+import { refuse } from '../refusal.js'
+import { isBlank, required } from '../required.js'
+
+/**
+ * Mails a one-time activation key to the organization of a ROLE_INSTITUTION user. Refuses with TOO_MANY_ATTEMPTS after
+ * 10 in a day for the user, or 60 in an hour to the organization.
+ */
+export function sendAdminKeyByEmailPartner(deps: {
+  database: Database
+  organizations: Organizations
+  emails: Emails
+  quotas: Quotas
+  audit: Audit
+  callers: Callers
+  chooseLocale: ChooseLocale
+}): Unary<typeof UsersService.method.sendAdminKeyByEmailPartner> {
+  const { database, organizations, emails, quotas, audit, callers, chooseLocale } = deps
+  return async (request, call) => {
+    const key = usernameKey(request.username ?? '')
+    const { caller, target } = await callers.identifyWith(call, key)
+    permit('sendAdminKeyByEmailPartner', caller, isBlank(request.username) ? caller.user : target)
+    const { emailpartner } = required({ emailpartner: request.emailpartner, username: request.username })
+    if (target?.role !== 'ROLE_INSTITUTION') refuse(Reason.USER_NOT_FOUND)
+    const member = { organizationId: target.organizationId, institutionKey: nicknameKey(target.institution ?? '') }
+    const email = emailpartner.trim()
+    const organizationId = isEmailAddress(email) ? await organizations.byEmail(email, member) : undefined
+    if (organizationId === undefined) refuse(Reason.ORGANIZATION_EMAIL_NOT_FOUND)
+
+    await database.transact(async t => {
+      const wait = (await quotas.partner(target.id, t)) || (await quotas.organization(organizationId, t))
+      if (wait > 0) throw tooManyAttempts(wait)
+      const locale = chooseLocale(call.acceptLanguage)
+      await emails.add({ kind: 'activation-key', parameters: { userId: target.id, organizationId } }, locale, t)
+      const object = `organization:${organizationId}`
+      const event = { action: 'user.send-activation-key', outcome: 'ok', subject_id: target.id, object } as const
+      await audit.append({ ...traces(call, caller.user), ...event }, t)
+    })
+    return {}
+  }
+}

@@ -1,0 +1,29 @@
+import type { Users as UsersService } from '../../proto/gen/auth/v1/users_pb.js'
+import { type Admission, tooManyAttempts } from '../access/admission.js'
+import type { Unary } from '../call.js'
+import type { Users } from '../models/user.js'
+import { nicknameKey, usernameKey } from '../names.js'
+import { required } from '../required.js'
+
+interface Deps {
+  readonly users: Pick<Users, 'taken'>
+  readonly admission: Pick<Admission, 'takeLookUp'>
+}
+
+/** Tells whether a username is taken. */
+export function existsByUsername({ users, admission }: Deps): Unary<typeof UsersService.method.existsByUsername> {
+  return async (request, call) => {
+    if (!admission.takeLookUp(call.address)) throw tooManyAttempts(1)
+    const { username } = required({ username: request.username })
+    return { exists: (await users.taken(usernameKey(username), '')).username }
+  }
+}
+
+/** Tells whether a nickname is taken. */
+export function existsByNickname({ users, admission }: Deps): Unary<typeof UsersService.method.existsByNickname> {
+  return async (request, call) => {
+    if (!admission.takeLookUp(call.address)) throw tooManyAttempts(1)
+    const { nickname } = required({ nickname: request.nickname })
+    return { exists: (await users.taken('', nicknameKey(nickname))).nickname }
+  }
+}

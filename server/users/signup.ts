@@ -1,0 +1,137 @@
+import { randomInt } from 'node:crypto'
+import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import type { SignUpRequest, Users as UsersService } from '../../proto/gen/auth/v1/users_pb.js'
+import type { Admission } from '../access/admission.js'
+import { traces } from '../access/caller.js'
+import type { Tokens } from '../access/tokens.js'
+import type { Call, Unary } from '../call.js'
+import { network } from '../clientaddress.js'
+import { brokenConstraint, type Database } from '../database/connection.js'
+import type { Audit } from '../models/audit.js'
+import type { Questions } from '../models/question.js'
+import type { Users } from '../models/user.js'
+import { nicknameKey, questionKey, usernameKey } from '../names.js'
+import type { Passwords, Secret } from '../passwords/hash.js'
+import type { PasswordPolicy } from '../passwords/policy.js'
+import type { Pool } from '../passwords/pool.js'
+import { type FieldViolation, refuse } from '../refusal.js'
+import { checkSignUp, type SignUpForm } from './signupform.js'
+
+export interface SignUpDeps {
+  readonly database: Database
+  readonly users: Users
+  readonly questions: Questions
+  readonly audit: Audit
+  readonly admission: Admission
+  readonly pool: Pick<Pool, 'check'>
+  readonly passwords: Passwords
+  readonly policy: PasswordPolicy
+  readonly tokens: Tokens
+  /** Whose day a date-time of birth means. */
+  readonly timeZone: string
+  /** The clock, in ms since 1970. */
+  readonly now: () => number
+}
+
+/** Registers an inactive user and returns a token for it. */
+export function signUp(deps: SignUpDeps): Unary<typeof UsersService.method.signUp> {
+  const { database, users, questions, audit, admission, pool, passwords, tokens } = deps
+  return async (request, call) => {
+    const form = await readForm(deps, request, call)
+    const { address, deadline, signal } = call
+    const waiter = { known: false, address: network(address), account: form.usernameKey, deadline, signal }
+    pool.check(waiter, 1)
+    await admission.take('signUps', address)
+    const taken = await takenNames(users, request)
+    if (taken.length > 0) refuse(Reason.INVALID_SIGN_UP, { fields: taken })
+
+    const question = await chosenQuestion(questions, form)
+    const secrets: Secret[] = [{ context: 'password', text: form.password }]
+    if (question && form.securityanswer) secrets.push({ context: 'answer', text: form.securityanswer })
+    const [passwordHash, answerHash] = await passwords.hash(secrets, waiter)
+    const row = toRow(form, passwordHash!, question?.question)
+    const id = await database
+      .transact(async t => {
+        const alike = await users.lookalikes(form, t)
+        if (alike.username || alike.nickname) return undefined
+        const added = await users.add(row, t)
+        if (question && answerHash) await questions.saveAnswer(added, question.id, answerHash, t)
+        await audit.append({ ...traces(call), action: 'user.sign-up', outcome: 'ok', subject_id: added }, t)
+        return added
+      })
+      .catch(error => {
+        if (!brokenConstraint(error)?.startsWith('users_')) throw error
+        return undefined
+      })
+    // Somebody else took a name since it was looked up.
+    if (id === undefined) refuse(Reason.INVALID_SIGN_UP, { fields: await takenNames(users, request) })
+    const holder = { id, username: form.username, role: form.role, active: false }
+    return { token: await tokens.issue({ ...holder, organizationId: null, tokenGeneration: 0 }, 'pwd') }
+  }
+}
+
+/** The form, if every field is right. Refuses it with all that is wrong, taken names included while look-ups are left. */
+async function readForm({ policy, users, admission, timeZone, now }: SignUpDeps, request: SignUpRequest, call: Call) {
+  const { fields, form } = checkSignUp(request, policy, { now: new Date(now()), timeZone })
+  if (form && call.malformedFields.length === 0) return form
+  const malformed = new Set(call.malformedFields.map(({ field }) => field))
+  const wrong = [...fields.filter(({ field }) => !malformed.has(field)), ...call.malformedFields]
+  const known = new Set(wrong.map(({ field }) => field))
+  const taken = admission.takeLookUp(call.address) ? await takenNames(users, request) : []
+  return refuse(Reason.INVALID_SIGN_UP, { fields: [...wrong, ...taken.filter(({ field }) => !known.has(field))] })
+}
+
+/** The names in the form that can't be had, as wrong fields. */
+async function takenNames(users: Users, { username = '', nickname = '' }: SignUpRequest): Promise<FieldViolation[]> {
+  const [taken, alike] = await Promise.all([
+    users.taken(usernameKey(username), nicknameKey(nickname)),
+    users.lookalikes({ username, nickname }),
+  ])
+  const why = (field: 'username' | 'nickname') =>
+    taken[field] ? 'is taken' : alike[field] ? 'looks like one that is taken' : undefined
+  const fields: FieldViolation[] = []
+  const [name, nick] = [why('username'), why('nickname')]
+  if (name) fields.push({ field: 'username', message: `Choose another username: this one ${name}.` })
+  if (nick) {
+    const free = await freeNickname(users, nickname.trim())
+    fields.push({ field: 'nickname', message: `Choose another nickname: this one ${nick}, ${free} is free.` })
+  }
+  return fields
+}
+
+async function freeNickname(users: Users, nickname: string): Promise<string> {
+  const base = [...nickname].slice(0, 200).join('')
+  for (let digits = 1; ; digits++) {
+    const offers = Array.from({ length: 8 }, () => `${base}${randomInt(10 ** digits, 10 ** (digits + 1))}`)
+    const taken = await users.takenNicknames(offers.map(nicknameKey))
+    const free = offers.find(offer => !taken.has(nicknameKey(offer)))
+    if (free) return free
+  }
+}
+
+/** The offered question that the form names by number or text, if any. */
+async function chosenQuestion(questions: Questions, { securityquestion: text }: SignUpForm) {
+  if (text === undefined) return undefined
+  const id = /^\d{1,9}$/.test(text) ? Number(text) : undefined
+  return questions.offered(id === undefined ? { key: questionKey(text) } : { id })
+}
+
+function toRow(form: SignUpForm, passwordHash: string, question: string | undefined) {
+  return {
+    username: form.username,
+    usernameKey: form.usernameKey,
+    nickname: form.nickname,
+    nicknameKey: form.nicknameKey,
+    passwordHash,
+    email: form.email ?? null,
+    dateOfBirth: form.dateofborn ?? null,
+    gender: form.gender ?? null,
+    state: form.state,
+    city: form.city,
+    institutionType: form.institutiontype ?? null,
+    institution: form.institution ?? null,
+    securityQuestion: question ?? form.securityquestion ?? null,
+    termsOfUsage: true,
+    role: form.role,
+  }
+}

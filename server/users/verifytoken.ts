@@ -1,0 +1,35 @@
+import type { Users } from '../../proto/gen/auth/v1/users_pb.js'
+import type { Callers } from '../access/caller.js'
+import type { Keyring } from '../access/keyring.js'
+import type { Unary } from '../call.js'
+
+/** Tells whether a token is good at this moment, in the fields of RFC 7662. */
+export function verifyToken({ callers }: { callers: Callers }): Unary<typeof Users.method.verifyToken> {
+  return async request => {
+    const found = await callers.introspect(request.token?.trim() ?? '')
+    if (!found) return { active: false }
+    const { claims, caller } = found
+    const { user } = caller
+    return {
+      active: true,
+      sub: claims.sub,
+      username: user.username,
+      tokenType: 'Bearer',
+      exp: BigInt(claims.exp),
+      iat: BigInt(claims.iat),
+      iss: claims.iss,
+      aud: claims.aud,
+      jti: claims.jti,
+      authTime: BigInt(claims.auth_time),
+      amr: [...claims.amr],
+      roles: [user.role],
+      org: user.organizationId ?? undefined,
+      userActive: user.active,
+    }
+  }
+}
+
+/** Returns the public keys that verify tokens (RFC 7517). */
+export function getKeys({ keyring }: { keyring: Keyring }): Unary<typeof Users.method.getKeys> {
+  return async () => ({ keys: await keyring.published() })
+}

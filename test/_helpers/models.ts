@@ -1,0 +1,45 @@
+/** The models on a database of their own, without a service that works on it too. */
+import { setTimeout as sleep } from 'node:timers/promises'
+import { type Database, openDatabase } from '../../server/database/connection.js'
+import { createMasterKey } from '../../server/masterkey.js'
+import { defineModels, type Models } from '../../server/models/definemodels.js'
+import { emptyUser } from '../../server/models/user.js'
+import type { Role } from '../../server/roles.js'
+import { freshDatabase, type Teardown } from './database.js'
+
+/** Opens models that close with the test. */
+export async function openModels(t: Teardown): Promise<Models> {
+  const database = openDatabase(await freshDatabase(t))
+  t.teardown(() => database.close())
+  return defineModels(database, createMasterKey(Buffer.alloc(32, 7)))
+}
+
+/** Registers a user of that name, and returns its id. */
+export function addUser({ database, users }: Models, name: string, role: Role = 'ROLE_CLIENT', email?: string) {
+  const names = { username: name, usernameKey: name, nickname: name, nicknameKey: name }
+  const rest = { passwordHash: '', state: 'SP', city: 'Bauru', termsOfUsage: true, role, email: email ?? null }
+  return database.transact(t => users.add({ ...emptyUser, ...names, ...rest }, t))
+}
+
+/** Waits until something holds; throws when it doesn't within half a minute. */
+export async function until(holds: () => Promise<boolean>): Promise<void> {
+  for (const end = Date.now() + 30_000; !(await holds()); await sleep(20)) {
+    if (Date.now() > end) throw new Error('it never happened')
+  }
+}
+
+/** Whether somebody waits for a lock in a database. */
+export async function waits({ run }: Database): Promise<boolean> {
+  const text = `SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`
+  return (await run({ name: 'waits', text }, [])).length > 0
+}
+
+/** Whether work ends, or has to wait for a lock that somebody else holds. */
+export async function endsOrWaits(database: Database, work: Promise<unknown>): Promise<'ends' | 'waits'> {
+  let ended = false
+  const end = work.finally(() => {
+    ended = true
+  })
+  await Promise.race([end, until(async () => ended || (await waits(database)))])
+  return ended ? 'ends' : 'waits'
+}

@@ -1,0 +1,47 @@
+/** What can stand between `auth-admin` and a registry, and what a command says about it. */
+import { mkdtemp, readdir, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import type { ExecutionContext } from 'ava'
+import pg from 'pg'
+import type { Run } from './cli.js'
+import { freshDatabase } from './database.js'
+
+/** Has a command meet every obstacle: it says in one sentence what is wrong, without secrets, and makes no database. */
+export async function meetObstacles(
+  t: ExecutionContext,
+  run: (env: Record<string, string>) => Promise<Run>,
+): Promise<void> {
+  const AUTH_DATA_DIR = await mkdtemp(join(tmpdir(), 'auth-test-'))
+  t.teardown(() => rm(AUTH_DATA_DIR, { recursive: true, force: true }))
+  const [empty, ready] = [await freshDatabase(t, { from: 'template0' }), await freshDatabase(t)]
+  const secret = 'verywrong'
+  // As unique as the database.
+  const username = new URL(ready).pathname.slice(1)
+  const client = new pg.Client({ connectionString: ready })
+  await client.connect()
+  await client.query(`CREATE ROLE ${username} LOGIN PASSWORD '${secret}'`)
+  await client.end()
+
+  const at = (database: string, change: Partial<URL> = {}) => ({
+    DATABASE_URL: Object.assign(new URL(database), change).href,
+    AUTH_MASTER_KEY: 'a'.repeat(64),
+    AUTH_DATA_DIR,
+  })
+  const obstacles: [what: string, env: Record<string, string>, says: RegExp][] = [
+    ['no data folder', { AUTH_DATA_DIR }, /auth-admin install/],
+    ['no tables', at(empty), /auth-admin install/],
+    ['no server', at(`postgres://u:${secret}@127.0.0.1:1/x`), /can’t be reached/],
+    ['no database', at(empty, { pathname: '/there_is_none' }), /does not exist/],
+    ['a wrong password', at(empty, { password: secret }), /refuses the user or password/],
+    ['no rights', at(ready, { username, password: secret }), /lacks the rights/],
+  ]
+  for (const [what, env, says] of obstacles) {
+    const { code, stdout, stderr } = await run(env)
+    t.deepEqual([code, stdout], [1, ''], `${what}: ${stderr}`)
+    t.regex(stderr, says, what)
+    t.regex(stderr, /^error: [^\n]+\n$/, what)
+    t.notRegex(stderr, new RegExp(`${secret}| {4}at |select`, 'i'), what)
+  }
+  t.deepEqual(await readdir(AUTH_DATA_DIR), [])
+}

@@ -1,0 +1,277 @@
+/** Who is beyond a limit: refused for nothing, at nobody's cost, and not a moment longer than told. */
+import { randomInt, randomUUID } from 'node:crypto'
+import { setTimeout as sleep } from 'node:timers/promises'
+import test, { type ExecutionContext } from 'ava'
+import bcrypt from 'bcrypt'
+import pg from 'pg'
+import { type Clock, createClock, serviceWithClock } from '../_helpers/clock.js'
+import { freshDatabase } from '../_helpers/database.js'
+import { until } from '../_helpers/models.js'
+import { type Answer, password, type SignedUp, startTestService, type TestService } from '../_helpers/service.js'
+import { idOf } from '../_helpers/tokens.js'
+
+const anyAddress = () => `10.${randomInt(256)}.${randomInt(256)}.${randomInt(1, 255)}`
+const from = (address: string) => ({ 'x-forwarded-for': address })
+
+/** A service whose clock the test moves, with limits of that many of a hundred. */
+async function withClock(t: ExecutionContext, percent: number): Promise<[TestService, Clock]> {
+  const url = await freshDatabase(t)
+  const clock = await createClock(url)
+  const env = { DATABASE_URL: url, AUTH_LIMIT_FACTOR: String(percent / 100) }
+  return [await startTestService(t, env, { clock }), clock]
+}
+
+const login = (service: TestService, username: string, address: string, secret = password) =>
+  service.request('POST', '/users/login', { body: { username, password: secret }, headers: from(address) })
+
+/** Fails at an address until it is held up. */
+async function holdUp(service: TestService, address: string): Promise<void> {
+  while ((await login(service, randomUUID(), address)).status !== 429);
+}
+
+/** Somebody active, who knows an address. */
+async function known(service: TestService, address: string): Promise<SignedUp> {
+  const user = await service.signUp('ROLE_CLIENT')
+  const { database, users } = service.registry
+  await database.transact(t => users.activate({ id: idOf(user.token), role: 'ROLE_CLIENT' } as never, null, t))
+  const { status, text } = await login(service, user.username, address)
+  if (status !== 200) throw new Error(text)
+  return user
+}
+
+const form = (fields: object = {}) => ({
+  username: `ana ${randomUUID()}`,
+  nickname: `ana ${randomUUID()}`,
+  password,
+  state: 'SP',
+  city: 'Assis',
+  termsofusage: true,
+  roles: ['ROLE_CLIENT'],
+  ...fields,
+})
+
+const statuses = (answers: readonly Answer[]) =>
+  Object.fromEntries(
+    [...new Set(answers.map(({ status }) => status))].map(each => [
+      each,
+      answers.filter(({ status }) => status === each).length,
+    ]),
+  )
+
+test('an address signs up 600 at once, then one each 12 seconds, wherever it asks, and wrong forms count for nothing', async t => {
+  const [service, clock] = await withClock(t, 5)
+  const other = await startTestService(t, { ...service.env, AUTH_DATA_DIR: service.settings.dataDir }, { clock })
+  const [address, elsewhere] = [anyAddress(), anyAddress()]
+  const signUp = (at: string, fields?: object, where = service) =>
+    where.request('POST', '/users/signup', { body: form(fields), headers: from(at) })
+  const wrong = await Promise.all(Array.from({ length: 40 }, () => signUp(address, { state: 'São Paulo' })))
+  t.deepEqual(statuses(wrong), { 422: 40 })
+  const both = await Promise.all(
+    Array.from({ length: 40 }, (_, index) => signUp(address, {}, index % 2 ? service : other)),
+  )
+  t.deepEqual(statuses(both), { 200: 30, 429: 10 })
+  for (const where of [service, other]) {
+    const { status, headers, json } = await signUp(address, {}, where)
+    t.is(status, 429)
+    t.is(json.reason, 'TOO_MANY_ATTEMPTS')
+    const wait = Number(headers.get('retry-after'))
+    t.true(wait > 220 && wait <= 240, `${wait}`)
+  }
+  t.is((await signUp(elsewhere)).status, 200)
+  await clock.pass(240)
+  t.is((await signUp(address)).status, 200)
+  t.is((await signUp(address)).status, 429)
+})
+
+test('a process answers an address 300 look-ups at once, then one a second', async t => {
+  const [service, clock] = await withClock(t, 5)
+  const address = anyAddress()
+  const ask = (at = address, path = 'existsByUsername') =>
+    service.request('POST', `/users/${path}`, { query: { username: 'ana', nickname: 'ana' }, headers: from(at) })
+  const answers = await Promise.all(
+    Array.from({ length: 20 }, (_, index) => ask(address, index % 2 ? 'existsByUsername' : 'existsByNickname')),
+  )
+  t.deepEqual(statuses(answers), { 200: 15, 429: 5 })
+  t.regex((await ask()).headers.get('retry-after') ?? '', /^[1-9]\d*$/)
+  t.is((await ask(anyAddress())).status, 200)
+  await clock.pass(20)
+  t.is((await ask()).status, 200)
+  t.is((await ask()).status, 429)
+})
+
+// Runs alone: it counts every statement of the process.
+test.serial('who is held up costs no statement, no hash and no row, and is counted against nobody', async t => {
+  // On a clock that stands still nothing drains away meanwhile.
+  const service = await serviceWithClock(t, { AUTH_LIMIT_FACTOR: '0.1' })
+  const address = anyAddress()
+  const owners: SignedUp[] = []
+  for (let index = 0; index < 30; index++) owners.push(await service.signUp('ROLE_CLIENT'))
+  await holdUp(service, address)
+  const rows = async () => {
+    const tables = ['attempts', 'buckets', 'audit_events', 'emails', 'known_addresses']
+    const counts = tables.map(name => `(SELECT count(*)::int FROM ${name}) AS ${name}`)
+    return (await service.registry.database.sequelize.query(`SELECT ${counts.join()}`))[0]
+  }
+  const before = await rows()
+
+  const statements: string[] = []
+  const own = pg.Client.prototype.query
+  pg.Client.prototype.query = function (this: pg.Client, ...given: unknown[]) {
+    statements.push(String((given[0] as { name?: string })?.name))
+    return Reflect.apply(own, this, given)
+  } as typeof own
+  const startedAt = Date.now()
+  try {
+    for (let index = 0; index < 500; index++) {
+      const { username } = owners[index % 30]!
+      const ways: Record<string, [object, string?]> = {
+        '/users/login': [{ username, password }],
+        '/forgotpasswords/loginbyusernameandkey': [{ username, key: 'ABCD2345' }],
+        '/forgotpasswords/loginbyusernameandanswers': [[{ forgotpasswordquestionsid: 1, answer: 'azul' }], username],
+      }
+      const [path, [body, name]] = Object.entries(ways)[index % 3]!
+      const query = name === undefined ? {} : { query: { username: name } }
+      const { status } = await service.request('POST', path, { ...query, body, headers: from(address) })
+      t.is(status, 429)
+    }
+  } finally {
+    pg.Client.prototype.query = own
+  }
+  const asked = statements.filter(name => /^(attempt|bucket|answers|user|mailed)(?!.*prune)/.test(name))
+  // Whether somebody has unlocked the address is asked four times a second, who knows it once a minute.
+  const most = (Date.now() - startedAt) / 250 + 2
+  t.true(asked.length <= most, `${asked.length} of ${most}`)
+  t.deepEqual(
+    [...new Set(asked)].filter(name => !['bucket-read', 'attempt-accounts-knowing'].includes(name)),
+    [],
+  )
+  t.deepEqual(await rows(), before)
+
+  for (const { username } of owners) t.is((await login(service, username, anyAddress())).status, 200)
+})
+
+test.serial('who is held up takes no more of the processor than a path that isn’t there', async t => {
+  const service = await serviceWithClock(t, { AUTH_LIMIT_FACTOR: '0.1' })
+  const address = anyAddress()
+  await holdUp(service, address)
+  const cost = async (path: string, expected: number) => {
+    const all: number[] = []
+    for (let round = 0; round < 5; round++) {
+      const before = process.cpuUsage()
+      for (let index = 0; index < 60; index++) {
+        const body = { username: `x${index}`, password }
+        t.is((await service.request('POST', path, { body, headers: from(address) })).status, expected)
+      }
+      const { user, system } = process.cpuUsage(before)
+      all.push(user + system)
+    }
+    return Math.min(...all)
+  }
+  const nothing = await cost('/users/nothing/there', 404)
+  const refused = await cost('/users/login', 429)
+  t.true(refused < 3 * nothing, `${refused} µs, ${nothing} µs`)
+})
+
+test('what is under way is no failure: forty behind one address, of whom thirty may fail, all get in as they are told', async t => {
+  const service = await startTestService(t, { AUTH_LIMIT_FACTOR: '0.1' })
+  const address = anyAddress()
+  const users: SignedUp[] = []
+  for (let index = 0; index < 40; index++) users.push(await service.signUp('ROLE_CLIENT'))
+  let waited = 0
+  const enter = async (username: string) => {
+    for (;;) {
+      const { status, headers, text } = await login(service, username, address)
+      if (status === 200) return
+      if (status !== 429) throw new Error(text)
+      t.is(headers.get('retry-after'), '1')
+      waited++
+      await sleep(1000)
+    }
+  }
+  // The last three at once: of one account one may be under way.
+  await Promise.all([...users, users[0]!, users[0]!].map(({ username }) => enter(username)))
+  t.true(waited > 0)
+  for (const { username } of users) t.is((await login(service, username, anyAddress())).status, 200)
+})
+
+test('a pupil’s wrong passwords lock out strangers at the school, and none of those that it knows', async t => {
+  const service = await startTestService(t, { AUTH_LIMIT_FACTOR: '0.1' })
+  const school = anyAddress()
+  const [ana, bia, pupil] = [await known(service, school), await known(service, school), await known(service, school)]
+  const newcomer = await service.signUp('ROLE_CLIENT')
+  const inactive = await service.signUp('ROLE_CLIENT')
+  t.is((await login(service, inactive.username, school)).status, 200)
+  await login(service, pupil.username, school, 'wrong')
+  await holdUp(service, school)
+  for (const { username } of [ana, bia, ana, bia]) t.is((await login(service, username, school)).status, 200)
+  for (const { username } of [newcomer, inactive, pupil]) t.is((await login(service, username, school)).status, 429)
+  for (const { username } of [newcomer, inactive, pupil])
+    t.is((await login(service, username, anyAddress())).status, 200)
+  // Nor does it hold up those who are in already.
+  t.is((await service.request('GET', '/users/me', { token: newcomer.token, headers: from(school) })).status, 200)
+})
+
+test('limits stay whole, whatever multiplies them', async t => {
+  const service = await startTestService(t, { AUTH_LIMIT_FACTOR: '0.25' })
+  const { username } = await service.signUp('ROLE_CLIENT')
+  const wrong: number[] = []
+  for (let index = 0; index < 4; index++) wrong.push((await login(service, username, anyAddress(), 'wrong')).status)
+  t.deepEqual(wrong, [404, 404, 404, 429])
+  const [rows] = await service.registry.database.sequelize.query(
+    `SELECT count(*)::int AS count FROM audit_events WHERE reason = 'TOO_MANY_ATTEMPTS'`,
+  )
+  t.deepEqual(rows, [{ count: 1 }])
+  // Less than one is one: nothing is full for ever.
+  const least = await startTestService(t, { AUTH_LIMIT_FACTOR: '0.001' })
+  const { username: only } = await least.signUp('ROLE_CLIENT')
+  t.is((await login(least, only, anyAddress())).status, 200)
+})
+
+const storeHash = ({ registry }: TestService, token: string, hash: string) =>
+  registry.database.sequelize.query('UPDATE users SET password_hash = $1 WHERE id = $2', { bind: [hash, idOf(token)] })
+
+const storedHashes = async ({ registry }: TestService) => {
+  const [rows] = await registry.database.sequelize.query(`SELECT password_hash AS hash FROM users WHERE NOT active`)
+  return (rows as { hash: string }[]).map(({ hash }) => hash)
+}
+
+test('on the morning after moving in everybody gets in, and hashes are renewed behind their backs', async t => {
+  const service = await startTestService(t, { AUTH_BCRYPT_COST: '9' })
+  const moved = Array.from({ length: 30 }, () => service.signUp('ROLE_CLIENT'))
+  const users = await Promise.all(moved)
+  const old = await bcrypt.hash(password, 8)
+  for (const { token } of users) await storeHash(service, token, old)
+  let over = false
+  const load = Array.from({ length: 3 }, async () => {
+    while (!over) await login(service, randomUUID(), anyAddress())
+  })
+  const answers = await Promise.all(users.map(({ username }) => login(service, username, anyAddress())))
+  t.deepEqual(statuses(answers), { 200: 30 })
+  over = true
+  await Promise.all(load)
+  await until(async () => (await storedHashes(service)).every(hash => hash.startsWith('hmac1:$2b$09$')))
+  t.pass()
+})
+
+test('renewing a hash brings back no password that was changed meanwhile', async t => {
+  const service = await startTestService(t, { AUTH_BCRYPT_COST: '9' })
+  const { username, token } = await service.signUp('ROLE_CLIENT')
+  const marker = await service.signUp('ROLE_CLIENT')
+  for (const each of [token, marker.token]) await storeHash(service, each, await bcrypt.hash(password, 8))
+  let over = false
+  // Enough that no thread is idle until the password is changed.
+  const load = Array.from({ length: 30 }, async () => {
+    while (!over) await login(service, randomUUID(), anyAddress())
+  })
+  t.is((await login(service, username, anyAddress())).status, 200)
+  const newPassword = 'tartaruga de couro 7'
+  t.is((await login(service, marker.username, anyAddress())).status, 200)
+  const path = '/forgotpasswords/passwordupdatebyusername'
+  t.is((await service.request('POST', path, { token, body: { newPassword } })).status, 200)
+  over = true
+  await Promise.all(load)
+  // Renewals are done in order: once the later one is, the earlier one has had its time.
+  await until(async () => (await storedHashes(service)).every(hash => hash.startsWith('hmac1:$2b$09$')))
+  t.is((await login(service, username, anyAddress(), newPassword)).status, 200)
+  t.is((await login(service, username, anyAddress())).status, 404)
+})

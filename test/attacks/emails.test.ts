@@ -1,0 +1,287 @@
+/** Floods of e-mails: what a stranger has sent to somebody, to an organization, or spends of an owner's quota. */
+import { randomInt, randomUUID } from 'node:crypto'
+import test from 'ava'
+import type { Email } from 'postal-mime'
+import { createLog } from '../../server/log.js'
+import { startMaintenance } from '../../server/maintenance.js'
+import { type Clock, createClock } from '../_helpers/clock.js'
+import { freshDatabase, type Teardown } from '../_helpers/database.js'
+import { type Mailbox, openMailbox } from '../_helpers/mailbox.js'
+import { until } from '../_helpers/models.js'
+import { refused } from '../_helpers/problem.js'
+import { password, type SignedUp, startTestService, type TestService } from '../_helpers/service.js'
+
+interface Scene {
+  readonly service: TestService
+  readonly clock: Clock
+  readonly mailbox: Mailbox
+}
+
+/** A service with a mail server, both on a clock that the test moves. */
+async function scene(t: Teardown, env: Record<string, string> = {}): Promise<Scene> {
+  const mailbox = await openMailbox()
+  t.teardown(() => mailbox.shut())
+  const url = await freshDatabase(t)
+  const clock = await createClock(url)
+  const service = await startTestService(t, { DATABASE_URL: url, SMTP_URL: mailbox.url, ...env }, { clock })
+  return { service, clock, mailbox }
+}
+
+const newAddress = () => `10.${randomInt(256)}.${randomInt(256)}.${randomInt(1, 255)}`
+const post = (
+  { service }: Scene,
+  path: string,
+  query: Record<string, string>,
+  { address = newAddress(), token }: { address?: string; token?: string } = {},
+) => service.request('POST', path, { query, headers: { 'x-forwarded-for': address }, ...(token && { token }) })
+
+/** What has an account's password changed by its owner as often as it is called. */
+async function passwordChanger(on: Scene, email: string): Promise<() => Promise<void>> {
+  const { username } = await on.service.signUp('ROLE_CLIENT', { email })
+  let secret = password
+  return async () => {
+    const token = await on.service.login(username, secret)
+    secret = `${password} ${randomUUID()}`
+    const { status, text } = await post(
+      on,
+      '/forgotpasswords/passwordupdatebyusername',
+      { newPassword: secret },
+      { token },
+    )
+    if (status !== 200) throw new Error(text)
+  }
+}
+
+/** Until nothing in the queue is due. */
+const settled = ({ service }: Scene) =>
+  until(async () => {
+    const text =
+      'SELECT FROM emails WHERE next_attempt_at <= now() OR next_attempt_at IS NOT NULL AND attempts > 0 AND last_error IS NULL'
+    return (await service.registry.database.run({ name: 'due', text }, [])).length === 0
+  })
+
+const received = ({ mailbox }: Scene, to: string) =>
+  mailbox.emails.filter(email => email.to?.some(({ address }) => address?.toLowerCase() === to))
+
+/** How many events e-mails tell of. */
+const told = (emails: readonly Email[]) =>
+  emails.reduce((sum, { text }) => sum + Number(/(\d+) vezes, a última/.exec(text ?? '')?.[1] ?? 1), 0)
+
+const keyIn = ({ text }: Email) => /: ([2-9A-HJ-NP-Z]{8})\n/.exec(text ?? '')?.[1] ?? ''
+
+test.serial('of 456 notices to one victim 5 go out in an hour and 20 in a day, and none is lost', async t => {
+  const on = await scene(t)
+  const victim = 'vitima@example.org'
+  const changers = await Promise.all(
+    [victim, 'Vitima@EXAMPLE.org', 'VITIMA@example.org'].map(email => passwordChanger(on, email)),
+  )
+  const flood = changers.map(async change => {
+    for (let index = 0; index < 456 / changers.length; index++) await change()
+  })
+  await Promise.all(flood)
+  await settled(on)
+  t.is(received(on, victim).length, 5)
+
+  let events = 456
+  for (let hour = 1; hour < 24; hour++) {
+    const before = received(on, victim).length
+    await on.clock.pass(3600)
+    await changers[0]!()
+    events++
+    await settled(on)
+    t.true(received(on, victim).length - before <= 5)
+  }
+  t.is(received(on, victim).length, 20)
+
+  await on.clock.pass(24 * 3600)
+  await settled(on)
+  t.is(told(received(on, victim)), events)
+  t.is(received(on, victim).length, 21, 'of one kind for one user they are merged')
+})
+
+test.serial('the limit of a recipient holds in any hour, not only from full hour to full hour', async t => {
+  const on = await scene(t)
+  const victim = 'vitima@example.org'
+  const change = await passwordChanger(on, victim)
+  const changeAndCount = async (times: number) => {
+    for (let index = 0; index < times; index++) await change()
+    await settled(on)
+    return received(on, victim).length
+  }
+  t.is(await changeAndCount(1), 1)
+  await on.clock.pass(3500)
+  t.is(await changeAndCount(4), 5)
+  await on.clock.pass(200)
+  t.is(await changeAndCount(4), 6)
+})
+
+test.serial(
+  '20 accounts have 60 keys an hour sent to their organization, each 10 a day, and hear when to come again',
+  async t => {
+    const on = await scene(t)
+    const { email } = await on.service.organization({ email: 'escola@example.org' })
+    const users = await Promise.all(Array.from({ length: 20 }, () => on.service.signUp('ROLE_INSTITUTION')))
+    const ask = ({ username, token }: SignedUp) =>
+      post(on, '/1.0.0/users/sendadminkeybyemailpartner', { username, emailpartner: email }, { token })
+    const answers = await Promise.all(users.flatMap(user => Array.from({ length: 5 }, () => ask(user))))
+    t.is(answers.filter(({ status }) => status === 200).length, 60)
+    for (const answer of answers.filter(({ status }) => status !== 200)) {
+      refused(t, answer, 429, 'TOO_MANY_ATTEMPTS')
+      const seconds = Number(answer.headers.get('retry-after'))
+      t.true(seconds > 3400 && seconds <= 3600, `${seconds}`)
+    }
+    await settled(on)
+    t.is(received(on, email).length, 60)
+
+    // Another organization has its own, so that only the account's limit is left.
+    const other = await on.service.organization({ email: 'outra@example.org' })
+    const newcomer = await on.service.signUp('ROLE_INSTITUTION')
+    const askOther = () =>
+      post(
+        on,
+        '/1.0.0/users/sendadminkeybyemailpartner',
+        { username: newcomer.username, emailpartner: other.email },
+        newcomer,
+      )
+    // What the organization refused has used up nothing of the account's.
+    for (let index = 0; index < 3; index++) refused(t, await ask(newcomer), 429, 'TOO_MANY_ATTEMPTS')
+    const own = await Promise.all(Array.from({ length: 14 }, askOther))
+    t.is(own.filter(({ status }) => status === 200).length, 10)
+    const seconds = Number(own.find(({ status }) => status === 429)!.headers.get('retry-after'))
+    t.true(seconds > 86_000 && seconds <= 86_400, `${seconds}`)
+
+    await on.clock.pass(3601)
+    const [again] = await Promise.all([on.service.login(users[0]!.username)])
+    t.is((await ask({ ...users[0]!, token: again })).status, 200)
+  },
+)
+
+test.serial(
+  'recovery e-mails go out once a minute and five times an hour, and requests that send nothing use up none',
+  async t => {
+    const on = await scene(t)
+    const email = 'ana@example.org'
+    const { username } = await on.service.signUp('ROLE_CLIENT', { email })
+    const ask = async (to: string) => {
+      t.is((await post(on, '/forgotpasswords/sendkeybyemail', { username, email: to })).status, 200)
+      await settled(on)
+      return received(on, email).length
+    }
+    for (let index = 0; index < 15; index++) t.is(await ask(`mallory${index}@example.org`), 0)
+    for (let sent = 1; sent <= 5; sent++) {
+      t.is(await ask(email), sent)
+      t.is(await ask(email), sent)
+      await on.clock.pass(61)
+    }
+    t.is(await ask(email), 5)
+    await on.clock.pass(3600)
+    t.is(await ask(email), 6)
+  },
+)
+
+test.serial(
+  'an owner at a known address recovers by e-mail, though a stranger spent the quota and the attempts',
+  async t => {
+    const on = await scene(t)
+    const email = 'ana@example.org'
+    const { username } = await on.service.signUp('ROLE_CLIENT', { email })
+    const [home, stranger] = [newAddress(), newAddress()]
+    const login = await post(on, '/users/login', { username, password }, { address: home })
+    t.is(login.status, 200)
+    const ask = async (address: string) => {
+      t.is((await post(on, '/forgotpasswords/sendkeybyemail', { username, email }, { address })).status, 200)
+      await settled(on)
+      return received(on, email)
+    }
+    const enter = (key: string, address: string) =>
+      post(on, '/forgotpasswords/loginbyusernameandkey', { username, key }, { address })
+
+    for (let sent = 1; sent <= 5; sent++) {
+      t.is((await ask(stranger)).length, sent)
+      await on.clock.pass(61)
+    }
+    t.is((await ask(stranger)).length, 5)
+    for (let index = 0; index < 5; index++) refused(t, await enter('ABCD2345', stranger), 422, 'INVALID_KEY')
+    const emails = await ask(home)
+    t.is(emails.length, 6)
+    const key = keyIn(emails[5]!)
+    for (let index = 0; index < 5; index++) refused(t, await enter('ABCD2345', stranger), 422, 'INVALID_KEY')
+    refused(t, await enter(key, stranger), 429, 'TOO_MANY_ATTEMPTS')
+    t.is((await enter(key, home)).status, 200)
+  },
+)
+
+test.serial(
+  'accounts made up with a victim’s address reach it five times an hour from addresses that they know',
+  async t => {
+    const on = await scene(t)
+    const victim = 'vitima@example.org'
+    const address = newAddress()
+    for (let index = 0; index < 8; index++) {
+      const { username } = await on.service.signUp('ROLE_CLIENT', { email: victim })
+      await post(on, '/users/login', { username, password }, { address })
+      await post(on, '/forgotpasswords/sendkeybyemail', { username, email: victim }, { address })
+    }
+    await settled(on)
+    t.is(received(on, victim).length, 5)
+  },
+)
+
+test.serial(
+  'active accounts with one address, as of a school, all get their keys at an address that they know',
+  async t => {
+    const on = await scene(t)
+    const email = 'escola@example.org'
+    const address = newAddress()
+    const organization = await on.service.organization()
+    for (let index = 0; index < 8; index++) {
+      const { username, token } = await on.service.signUp('ROLE_INSTITUTION', { email })
+      await post(on, '/users/activate', { username, activationkey: organization.activationkey }, { token })
+      await post(on, '/users/login', { username, password }, { address })
+      await post(on, '/forgotpasswords/sendkeybyemail', { username, email }, { address })
+    }
+    await settled(on)
+    t.is(received(on, email).length, 8)
+  },
+)
+
+test.serial('AUTH_LIMIT_FACTOR multiplies the limits', async t => {
+  const on = await scene(t, { AUTH_LIMIT_FACTOR: '2' })
+  const victim = 'vitima@example.org'
+  const change = await passwordChanger(on, victim)
+  for (let index = 0; index < 12; index++) await change()
+  await settled(on)
+  t.is(received(on, victim).length, 10)
+})
+
+test.serial('an e-mail that can’t be delivered is attempted for 72 hours and deleted after 7 days', async t => {
+  const on = await scene(t)
+  const { registry } = on.service
+  const times = { first: 2 ** 31 - 1, interval: 2 ** 31 - 1 }
+  const maintenance = startMaintenance(registry, { tokenTtl: 3600 }, createLog('silent'), times)
+  t.teardown(() => maintenance.stop())
+  const queued = async () => {
+    const rows = await registry.database.run<{ due: boolean }>(
+      { name: 'queued', text: 'SELECT next_attempt_at IS NOT NULL AS due FROM emails' },
+      [],
+    )
+    return rows.map(({ due }) => due)
+  }
+  on.mailbox.refuse(1_000)
+  const change = await passwordChanger(on, 'ana@example.org')
+  await change()
+  await settled(on)
+  await on.clock.pass(71 * 3600)
+  await settled(on)
+  t.deepEqual(await queued(), [true])
+  await on.clock.pass(2 * 3600)
+  await settled(on)
+  await maintenance.round()
+  t.deepEqual(await queued(), [false])
+  await on.clock.pass(90 * 3600)
+  await maintenance.round()
+  t.deepEqual(await queued(), [false])
+  await on.clock.pass(6 * 3600)
+  await maintenance.round()
+  t.deepEqual(await queued(), [])
+})

@@ -1,0 +1,131 @@
+/** Logins, which are nearly all hashing: as fast as they come, beside light calls, beside busy neighbours, too many. */
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { Prepared, Row, Segment } from './measure.js'
+import { startBaseline, startLoad } from './processes.js'
+import { bcrypt, besideBusyNeighbours, type Load, settled, underLoad } from './segments.js'
+import { type Bench, serviceOn } from './world.js'
+
+/** Logins of 200 clients at as many addresses, and `me` of others. */
+export function loginSegments(
+  { load, lightLoad }: { load: Load; lightLoad: Load },
+  { service, world }: Awaited<ReturnType<typeof serviceOn>>,
+  seconds = 4,
+) {
+  const common = { endpoint: 'http', port: service.http } as const
+  const crowd = { ...world, accounts: world.accounts.slice(0, 400), addresses: 200 }
+  // Until then 200 logins begin while none ends.
+  const lead = 1.5
+  const storm = (seconds: number) =>
+    underLoad(load, [service], { ...common, world: crowd, mix: { login: 1 }, connections: 200, seconds, lead })
+  const me = underLoad(lightLoad, [service], {
+    ...common,
+    world,
+    mix: { me: 1 },
+    connections: 64,
+    rate: 50,
+    seconds: 20,
+  })
+  const meBeside: Segment = async scale => {
+    const logins = storm(20)(scale)
+    await sleep(lead * 1000 * scale)
+    const sample = await me(scale)
+    const { figures, errors } = await logins
+    return {
+      ...sample,
+      figures: { ...sample.figures, perSecond: figures.perSecond! },
+      errors: { ...sample.errors, ...errors },
+    }
+  }
+  return {
+    me,
+    logins: settled(storm(seconds)),
+    meBeside: settled(meBeside),
+    // The first seconds, in which threads of low priority may starve, are part of it.
+    besideNeighbours: settled(besideBusyNeighbours(scale => storm(8)(Math.max(scale, 0.5)))),
+  }
+}
+
+/** Everything about logins at cost 10, and the plain figures at cost 12. */
+export async function logins(bench: Bench): Promise<Prepared> {
+  const baseline = await startBaseline('bcrypt')
+  const loads = { load: startLoad(), lightLoad: startLoad() }
+  const ten = await serviceOn(bench, 1000, 10)
+  const twelve = await serviceOn(bench, 1000, 12)
+  const at10 = loginSegments(loads, ten)
+  const at12 = loginSegments(loads, twelve, 7)
+
+  /** Logins a second, as last measured. */
+  let capacity = 30
+  const measured: Segment = async scale => {
+    const sample = await at10.logins(scale)
+    capacity = sample.figures.perSecond!
+    return sample
+  }
+  const overload: Segment = scale => {
+    const job = { world: { ...ten.world, addresses: 20 }, endpoint: 'grpc', port: ten.service.grpc } as const
+    const rate = Math.max(1, Math.round(5 * capacity))
+    const load = { ...job, mix: { login: 1 }, connections: 100, rate, seconds: 6, deadline: 2000 }
+    return underLoad(loads.load, [ten.service], load)(scale)
+  }
+  const signUp: Segment = scale => {
+    const world = { ...ten.world, series: series++ }
+    const job = { world, endpoint: 'http', port: ten.service.http, mix: { 'sign-up': 1 }, connections: 16 } as const
+    return underLoad(loads.load, [ten.service], { ...job, seconds: 3 })(scale)
+  }
+
+  const beside = (cost: 10 | 12): Row[] => {
+    const row = { subject: `me beside logins ${cost}` }
+    const p99 = { ...row, label: `me beside 200 logins, cost ${cost}`, baseline: 'me alone', figure: 'p99' }
+    const perSecond = { ...row, label: `logins beside me, cost ${cost}`, baseline: `logins ${cost}` }
+    return [
+      { ...p99, goal: { most: 1.3 } },
+      { ...perSecond, figure: 'perSecond', goal: { least: 0.95 } },
+    ]
+  }
+  return {
+    segments: {
+      'me alone': at10.me,
+      'bcrypt 10': bcrypt(baseline, 10, 4),
+      'logins 10': measured,
+      'me beside logins 10': at10.meBeside,
+      'sign-ups 10': settled(signUp),
+      'bcrypt 10 beside neighbours': besideBusyNeighbours(bcrypt(baseline, 10, 5)),
+      'logins 10 beside neighbours': at10.besideNeighbours,
+      overload: settled(overload),
+      'bcrypt 12': bcrypt(baseline, 12, 6),
+      'logins 12': at12.logins,
+      'me beside logins 12': at12.meBeside,
+    },
+    rows: [
+      ...([10, 12] as const).map(
+        (cost): Row => ({
+          label: `logins, cost ${cost} ÷ bare bcrypt`,
+          subject: `logins ${cost}`,
+          baseline: `bcrypt ${cost}`,
+          figure: 'perSecond',
+          goal: { least: 0.95 },
+        }),
+      ),
+      ...beside(10),
+      ...beside(12),
+      { label: 'sign-ups, cost 10 ÷ bare bcrypt', subject: 'sign-ups 10', baseline: 'bcrypt 10', figure: 'perSecond' },
+      {
+        label: 'logins beside busy neighbours ÷ bare bcrypt there',
+        subject: 'logins 10 beside neighbours',
+        baseline: 'bcrypt 10 beside neighbours',
+        figure: 'perSecond',
+      },
+      {
+        label: 'goodput at 5 times the capacity',
+        subject: 'overload',
+        baseline: 'logins 10',
+        figure: 'perSecond',
+        goal: { least: 0.9 },
+      },
+      { label: 'refusals then', subject: 'overload', figure: 'refusal p99', goal: { most: 50 } },
+      { label: 'logins then past their deadline', subject: 'overload', figure: 'late', goal: { most: 0 } },
+    ],
+  }
+}
+
+let series = 1

@@ -1,0 +1,147 @@
+/** How segments are measured, and what figures come to: ratios between segments that take turns within a round. */
+
+/** What one turn of a segment measured. */
+export interface Sample {
+  readonly figures: Readonly<Record<string, number>>
+  /** ms of every right answer of an open loop. */
+  readonly latencies?: readonly number[]
+  /** ms of every refusal there. */
+  readonly refusals?: readonly number[]
+  readonly errors?: Readonly<Record<string, number>>
+  /** What else there is to say of it. */
+  readonly note?: string
+}
+
+/** Measures for `scale` times its usual length. */
+export type Segment = (scale: number) => Promise<Sample>
+
+/** A figure beside its baseline, or by itself. */
+export interface Row {
+  readonly label: string
+  readonly subject: string
+  /** Segment to divide by; without one the figure stands for itself. */
+  readonly baseline?: string
+  /** Name of a figure, or a percentile of all rounds together: `p99` of latencies, `refusal p99` of refusals. */
+  readonly figure: string
+  readonly goal?: { readonly least: number } | { readonly most: number }
+}
+
+/** A scenario that is ready to run. */
+export interface Prepared {
+  readonly segments: Readonly<Record<string, Segment>>
+  readonly rows: readonly Row[]
+  /** No round to warm up, and one round unless more are asked for. */
+  readonly once?: boolean
+}
+
+/** A row with what it came to. */
+export interface Result extends Row {
+  /** Median of rounds, or the percentile of all rounds together. */
+  readonly value: number
+  readonly baselineValue?: number
+  readonly ratio?: number
+  /** Least and greatest ratio (or value, without a baseline) of a round. */
+  readonly spread: readonly [number, number]
+  readonly met?: boolean
+  /** How many requests a percentile rests on. */
+  readonly requests?: number
+}
+
+/** The samples of each segment, one a round. */
+export type Samples = Record<string, Sample[]>
+
+/** Runs each segment once to warm up and then once a round, there and back again. */
+export async function measure({ segments, once }: Prepared, rounds: number, scale: number): Promise<Samples> {
+  const entries = Object.entries(segments)
+  const samples: Samples = Object.fromEntries(entries.map(([name]) => [name, []]))
+  if (!once) for (const [, run] of entries) await run(scale * 0.3)
+  for (let round = 0; round < rounds; round++) {
+    for (const [name, run] of round % 2 ? entries.toReversed() : entries) samples[name]!.push(await run(scale))
+  }
+  return samples
+}
+
+/** What a row came to. */
+export function evaluate(row: Row, samples: Samples): Result {
+  const subject = samples[row.subject]!
+  const baseline = row.baseline === undefined ? undefined : samples[row.baseline]!
+  const percent = percentIn(row.figure)
+  const over = (rounds: readonly Sample[]) =>
+    percent === undefined ? median(rounds.map(each => figureOf(row.figure, [each]))) : figureOf(row.figure, rounds)
+  const each = subject.map(
+    (sample, round) => figureOf(row.figure, [sample]) / (baseline ? figureOf(row.figure, [baseline[round]!]) : 1),
+  )
+  const value = over(subject)
+  const baselineValue = baseline && over(baseline)
+  const ratio = baselineValue === undefined ? undefined : percent === undefined ? median(each) : value / baselineValue
+  const judged = ratio ?? value
+  return {
+    ...row,
+    value,
+    ...(baselineValue !== undefined && { baselineValue, ratio: ratio! }),
+    spread: [Math.min(...each), Math.max(...each)],
+    ...(percent !== undefined && { requests: timesIn(row.figure, subject).length }),
+    // Nothing divided by nothing is no success.
+    ...(row.goal && { met: Number.isFinite(judged) && reaches(row.goal, judged) }),
+  }
+}
+
+function reaches(goal: NonNullable<Row['goal']>, value: number): boolean {
+  return 'least' in goal ? value >= goal.least : value <= goal.most
+}
+
+/** A figure of several samples: a percentile of everything in them, or the figure of the only one. */
+function figureOf(figure: string, samples: readonly Sample[]): number {
+  const percent = percentIn(figure)
+  return percent === undefined ? samples[0]!.figures[figure]! : percentile(timesIn(figure, samples), percent)
+}
+
+function timesIn(figure: string, samples: readonly Sample[]): number[] {
+  const kind = figure.startsWith('refusal') ? 'refusals' : 'latencies'
+  return samples.flatMap(sample => sample[kind] ?? [])
+}
+
+function percentIn(figure: string): number | undefined {
+  const digits = /^(?:refusal )?p(\d+)$/.exec(figure)?.[1]
+  return digits === undefined ? undefined : Number(digits)
+}
+
+/** The least value that so many percent of all values don't exceed. */
+function percentile(values: readonly number[], percent: number): number {
+  const sorted = values.toSorted((a, b) => a - b)
+  return sorted[Math.max(0, Math.ceil((sorted.length * percent) / 100) - 1)] ?? Number.NaN
+}
+
+function median(values: readonly number[]): number {
+  const sorted = values.toSorted((a, b) => a - b)
+  const middle = sorted.length / 2
+  return sorted.length % 2 ? sorted[Math.floor(middle)]! : (sorted[middle - 1]! + sorted[middle]!) / 2
+}
+
+/** Wrong answers by segment and kind. */
+export function errorsIn(samples: Samples): Record<string, number> {
+  const errors: Record<string, number> = {}
+  for (const [name, rounds] of Object.entries(samples)) {
+    for (const [what, count] of rounds.flatMap(sample => Object.entries(sample.errors ?? {}))) {
+      errors[`${name}: ${what}`] = (errors[`${name}: ${what}`] ?? 0) + count
+    }
+  }
+  return errors
+}
+
+/** Samples to keep: percentiles instead of every latency. */
+export function summarize(samples: Samples) {
+  const of = (values: readonly number[] = []) =>
+    values.length === 0
+      ? undefined
+      : {
+          count: values.length,
+          p50: percentile(values, 50),
+          p99: percentile(values, 99),
+          most: percentile(values, 100),
+        }
+  const brief = ({ figures, latencies, refusals, note }: Sample) => {
+    return { ...figures, latency: of(latencies), refusal: of(refusals), note }
+  }
+  return Object.fromEntries(Object.entries(samples).map(([name, rounds]) => [name, rounds.map(brief)]))
+}

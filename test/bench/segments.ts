@@ -1,0 +1,46 @@
+/** Segments that several scenarios are made of. */
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { Job } from './load.js'
+import type { Prepared, Segment } from './measure.js'
+import { besideNeighbours, type Process, processorSeconds, type startBaseline, type startLoad } from './processes.js'
+import type { Bench } from './world.js'
+
+/** A scenario by its name for `--scenario`. */
+export type Scenarios = Record<
+  string,
+  { about: string; byDefault?: false; prepare: (bench: Bench) => Promise<Prepared> }
+>
+
+export type Load = ReturnType<typeof startLoad>
+
+/** Measures a load, and the processor time that it costs these processes. */
+export function underLoad(load: Load, on: readonly Process[], job: Job): Segment {
+  const pids = on.map(({ pid }) => pid)
+  return async scale => {
+    const before = processorSeconds(pids)
+    const report = await load.ask({ ...job, seconds: job.seconds * scale, lead: (job.lead ?? 0) * scale })
+    const used = processorSeconds(pids) - before
+    const { perSecond, answers, late, latencies, refusals, errors } = report
+    const figures = { perSecond, late, time: 1e6 / perSecond, processor: (used * 1e6) / answers }
+    return { figures, latencies, refusals, errors }
+  }
+}
+
+/** Measures bare bcrypt on all cores. */
+export function bcrypt(baseline: Awaited<ReturnType<typeof startBaseline>>, cost: number, seconds: number): Segment {
+  return async scale => ({ figures: await baseline.ask({ cost, seconds: seconds * scale }) })
+}
+
+/** Measures while every core has something else to do, too. */
+export function besideBusyNeighbours(segment: Segment): Segment {
+  return scale => besideNeighbours(() => segment(scale))
+}
+
+/** Waits afterwards: hashes that nobody waits for any more can't be stopped. */
+export function settled(segment: Segment): Segment {
+  return async scale => {
+    const sample = await segment(scale)
+    await sleep(600)
+    return sample
+  }
+}

@@ -1,0 +1,123 @@
+/** Services to measure, each on a database of its own full of users, with those whom the load is to know there. */
+import { randomBytes } from 'node:crypto'
+import pg from 'pg'
+import { createMasterKey } from '../../server/masterkey.js'
+import { newActivationKey } from '../../server/models/organization.js'
+import { formOf, password, usernameOf, type World } from './operations.js'
+import { type ServiceProcess, startService } from './processes.js'
+
+/** What scenarios share. */
+export interface Bench {
+  /** URL of the PostgreSQL in which databases are made. */
+  readonly server: string
+  /** Where scenarios may put folders. */
+  readonly folder: string
+  /** Seconds of a window of the rude scenarios. */
+  readonly seconds: number
+  /** Users of the school in the rude scenarios, and the cost of everybody's hash there. */
+  readonly users: number
+  readonly cost: number
+}
+
+/** How many users hold a token; they are spread evenly over the table. */
+const holders = 20
+
+/** The user whose hashes everybody has. */
+const model = usernameOf(0, 19)
+
+const masterKey = randomBytes(32)
+
+/**
+ * Starts a service (`again` starts another one on the same database) with hashes of the cost on a new database of active clients, users 1 to `population` (a multiple of
+ * 20). `folder` is where it was built, if not here.
+ */
+export async function serviceOn(
+  bench: Bench,
+  population: number,
+  cost: number,
+  { folder, ...env }: { folder?: string } & Record<string, string> = {},
+): Promise<{ service: ServiceProcess; url: string; world: World; again: () => Promise<ServiceProcess> }> {
+  const name = `users_${randomBytes(6).toString('hex')}`
+  await query(bench.server, [[`CREATE DATABASE ${name}`]])
+  const url = new URL(bench.server)
+  url.pathname = `/${name}`
+  const settings = {
+    DATABASE_URL: url.href,
+    AUTH_DATA_DIR: bench.folder,
+    AUTH_MASTER_KEY: masterKey.toString('base64'),
+    AUTH_ADMIN_PASSWORD: password,
+    AUTH_BCRYPT_COST: String(cost),
+  }
+  const again = () => startService({ ...settings, ...env }, folder)
+  const service = await again()
+  const request = async (path: string, body: object) => {
+    const headers = { 'content-type': 'application/json' }
+    const options = { method: 'POST', headers, body: JSON.stringify(body) }
+    const answer = await fetch(`http://127.0.0.1:${service.http}/users/${path}`, options)
+    if (!answer.ok) throw new Error(`${path}: ${answer.status} ${await answer.text()}`)
+    return answer.text()
+  }
+  await request('signup', formOf(model, 'Modelo', { securityquestion: '1', securityanswer: 'Jacareí' }))
+  await fill(url.href, population)
+
+  const login = async (username: string) => ({ username, token: await request('login', { username, password }) })
+  const isHolder = (number: number) => number % (population / holders) === 0
+  const numbers = Array.from({ length: Math.min(population, 10_000) }, (_, index) => index + 1)
+  const accounts = numbers.filter(number => !isHolder(number))
+  const held = Array.from({ length: holders }, (_, index) => usernameOf(((index + 1) * population) / holders))
+  const logged: World['holders'][number][] = []
+  for (const username of held) logged.push(await login(username))
+  const world = {
+    population,
+    holders: logged,
+    adminToken: (await login('admin')).token,
+    accounts,
+    addresses: accounts.length,
+    network: 10,
+    series: 0,
+  }
+  return { service, url: url.href, world, again }
+}
+
+/** Copies the model: names and e-mail address differ, and everybody is active in one of 20 organizations. */
+async function fill(url: string, population: number): Promise<void> {
+  const organizations = Array.from({ length: 20 }, (_, index) => {
+    const { digest, sealed } = newActivationKey(createMasterKey(masterKey))
+    return [
+      `INSERT INTO organizations (id, name, name_key, email, activation_key_digest, activation_key_sealed)
+       VALUES ($1, 'Escola ' || $1::int, 'escola ' || $1::int, 'escola' || $1::int || '@example.org', $2, $3)`,
+      [index + 1, digest, sealed],
+    ] as [string, unknown[]]
+  })
+  await query(url, [
+    ...organizations,
+    [
+      `INSERT INTO users SELECT copy.* FROM generate_series(1, $1::int) number,
+        LATERAL (SELECT (900000000 + number)::text AS digits) d, users model,
+        LATERAL jsonb_populate_record(model, jsonb_build_object('id', model.id + number,
+          'username', '(11)' || left(digits, 5) || '-' || right(digits, 4), 'username_key', 'tel:+5511' || digits,
+          'nickname', 'Pessoa ' || number, 'nickname_key', 'pessoa ' || number,
+          'email', 'pessoa' || number || '@example.org', 'active', true, 'organization_id', number % 20 + 1)) copy
+       WHERE model.nickname = 'Modelo'`,
+      [population],
+    ],
+    [
+      `INSERT INTO answers SELECT u.id, q.id, a.answer_hash FROM answers a, questions q, users u
+       WHERE u.active AND u.id BETWEEN a.user_id + 1 AND a.user_id + 1000`,
+    ],
+    [`SELECT setval(pg_get_serial_sequence('users', 'id'), max(id)) FROM users`],
+    // Here and not in the middle of a measurement.
+    ['VACUUM ANALYZE'],
+    ['CHECKPOINT'],
+  ])
+}
+
+async function query(url: string, statements: [text: string, values?: unknown[]][]): Promise<void> {
+  const client = new pg.Client({ connectionString: url })
+  await client.connect()
+  try {
+    for (const [text, values] of statements) await client.query(text, values)
+  } finally {
+    await client.end()
+  }
+}

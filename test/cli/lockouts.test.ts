@@ -1,0 +1,84 @@
+/** `auth-admin users why-locked` and `unlock`: what holds a user up, and how it ends. */
+import { randomInt } from 'node:crypto'
+import test from 'ava'
+import { addressLimits } from '../../server/access/admission.js'
+import { lockout } from '../../server/access/lockout.js'
+import { usernameKey } from '../../server/names.js'
+import { runCli } from '../_helpers/cli.js'
+import { password, serviceForFile } from '../_helpers/service.js'
+
+const service = serviceForFile()
+const users = (...args: string[]) => runCli(service.env, ['users', ...args])
+const json = async (...args: string[]) => {
+  const { code, stdout, stderr } = await users(...args, '--json')
+  if (code !== 0) throw new Error(stderr)
+  return JSON.parse(stdout)
+}
+const subjects = () => service.registry.subjects
+const anyAddress = () => `10.${randomInt(256)}.${randomInt(256)}.${randomInt(1, 255)}`
+
+const login = async (username: string, address: string, secret = password) => {
+  const headers = { 'x-forwarded-for': address }
+  return (await service.request('POST', '/users/login', { query: { username, password: secret }, headers })).status
+}
+
+/** Each count that can lock a user out, and what it is kept under. */
+const counts = [
+  { field: 'account', limit: lockout.failures, kept: (name: string) => subjects().account(usernameKey(name)) },
+  {
+    field: 'knownAddress',
+    limit: lockout.failures,
+    kept: (name: string, address: string) => subjects().known(usernameKey(name), address),
+  },
+  {
+    field: 'address',
+    limit: addressLimits.failures.capacity,
+    kept: (_: string, address: string) => subjects().address('failures', address),
+  },
+]
+
+for (const { field, limit, kept } of counts) {
+  test(`why-locked calls the count "${field}" locked where sign-in does, and unlock ends the lock`, async t => {
+    /** A user, and an address from which sign-ins failed so often. */
+    const failed = async (count: number) => {
+      const { username } = await service.signUp('ROLE_CLIENT')
+      const address = anyAddress()
+      if (field === 'knownAddress') t.is(await login(username, address), 200)
+      await service.registry.database.sequelize.query(
+        field === 'address'
+          ? 'INSERT INTO buckets VALUES ($subject, $count, clock_timestamp())'
+          : `INSERT INTO attempts (subject, count, window_ends)
+             VALUES ($subject, $count, now() + interval '15 minutes')`,
+        { bind: { subject: kept(username, address), count } },
+      )
+      return { username, address, lock: (await json('why-locked', username, '--address', address))[field] }
+    }
+    const open = await failed(limit - 1)
+    t.like(open.lock, { count: limit - 1, limit, locked: false })
+    t.is(await login(open.username, open.address), 200)
+
+    const locked = await failed(limit)
+    t.like(locked.lock, { count: limit, limit, locked: true })
+    t.is(await login(locked.username, locked.address), 429)
+    t.true((await json('unlock', locked.username, '--address', locked.address)).cleared >= 1)
+    t.is(await login(locked.username, locked.address), 200)
+  })
+}
+
+test('why-locked tells how long a lock lasts, and of a known address only when the user signed in there', async t => {
+  const { username } = await service.signUp('ROLE_CLIENT')
+  const [home, elsewhere] = ['192.0.2.1', '192.0.2.2']
+  t.is(await login(username, home), 200)
+  for (let i = 0; i < lockout.failures; i++) t.is(await login(username, elsewhere, 'errada-errada'), 404)
+  t.is(await login(username, home, 'errada-errada'), 404)
+
+  const stranger = await json('why-locked', username, '--address', elsewhere)
+  t.like(stranger, { username, suspended: false, account: { locked: true }, address: { locked: false } })
+  t.true(stranger.account.seconds > 800 && stranger.account.seconds <= 900)
+  t.false('knownAddress' in stranger)
+  t.like(await json('why-locked', username, '--address', `::ffff:${home}`), {
+    knownAddress: { count: 1, locked: false },
+  })
+  t.regex((await users('why-locked', username)).stdout, /locked for 1[45] min/)
+  t.regex((await users('unlock', username, '--address', 'here')).stderr, /^error: .*--address.*\n$/)
+})

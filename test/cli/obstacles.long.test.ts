@@ -1,0 +1,21 @@
+/** Every look-up of `auth-admin` before every obstacle, as the program that users start. */
+import test from 'ava'
+import { spawnCli } from '../_helpers/cli.js'
+import { meetObstacles } from '../_helpers/obstacles.js'
+
+const commands = [
+  ['organizations', 'list'],
+  ['organizations', 'show', '1'],
+  ['questions', 'list'],
+  ['users', 'list'],
+  ['users', 'show', 'admin'],
+  ['users', 'why-locked', 'admin'],
+  ['keys', 'list'],
+  ['audit', 'list'],
+  ['audit', 'verify'],
+]
+
+for (const args of commands) {
+  test(`${args.join(' ')} says in one sentence what stands in its way, and makes no database`, t =>
+    meetObstacles(t, env => spawnCli(env, [...args, '--json'])))
+}

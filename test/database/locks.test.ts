@@ -1,0 +1,86 @@
+/** What one transaction decides on, no other changes before it ends; and what may be passed over holds nobody up. */
+import test from 'ava'
+import type { Models } from '../../server/models/definemodels.js'
+import { addUser, endsOrWaits, openModels } from '../_helpers/models.js'
+
+type Transaction = Parameters<Models['organizations']['rotateKey']>[1]
+
+/** An organization, its key, and a provider of it with a key of its own. */
+async function scene(models: Models) {
+  const { database, masterKey, organizations, users } = models
+  const organization = await database.transact(t => organizations.add({ name: 'Escola', nameKey: 'escola' }, t))
+  const provider = await addUser(models, 'ana', 'ROLE_INSTITUTION')
+  await database.transact(async t => users.activate((await users.lock('ana', t))!, organization.id, t))
+  const { providerKeySealed } = (await users.byId(provider))!
+  return {
+    id: organization.id,
+    key: organizations.activationKey(organization),
+    provider,
+    providerKey: masterKey.open('activation-key', providerKeySealed!),
+  }
+}
+
+interface Use {
+  /** What an activation finds by a key. */
+  readonly find: (models: Models, given: Awaited<ReturnType<typeof scene>>, t: Transaction) => Promise<unknown>
+  /** What would make the key worthless. */
+  readonly change: (models: Models, given: Awaited<ReturnType<typeof scene>>, t: Transaction) => Promise<unknown>
+}
+const uses: Record<string, Use> = {
+  'an organization’s key isn’t rotated while it activates somebody': {
+    find: ({ organizations }, { key }, t) => organizations.byActivationKey(key, t),
+    change: ({ organizations }, { id }, t) => organizations.rotateKey(id, t),
+  },
+  'an organization isn’t deactivated while its key activates somebody': {
+    find: ({ organizations }, { key }, t) => organizations.byActivationKey(key, t),
+    change: ({ organizations }, { id }, t) => organizations.setActive(id, false, t),
+  },
+  'an organization isn’t deactivated while a key mailed to it activates somebody': {
+    find: ({ organizations }, { id }, t) => organizations.isActive(id, t),
+    change: ({ organizations }, { id }, t) => organizations.setActive(id, false, t),
+  },
+  'a provider isn’t suspended while its key activates somebody': {
+    find: ({ organizations }, { providerKey }, t) => organizations.byProviderKey(providerKey, t),
+    change: ({ users }, { provider }, t) => users.suspend(provider, t),
+  },
+}
+for (const [name, { find, change }] of Object.entries(uses)) {
+  test(name, async t => {
+    const models = await openModels(t)
+    const given = await scene(models)
+    let changed: Promise<unknown> | undefined
+    await models.database.transact(async transaction => {
+      t.truthy(await find(models, given, transaction))
+      changed = models.database.transact(other => change(models, given, other))
+      t.is(await endsOrWaits(models.database, changed), 'waits')
+    })
+    await changed
+    t.falsy(await models.database.transact(transaction => find(models, given, transaction)))
+  })
+}
+
+test('many are activated by one key at the same time', async t => {
+  const models = await openModels(t)
+  const { key } = await scene(models)
+  const { database, organizations } = models
+  await database.transact(async transaction => {
+    await organizations.byActivationKey(key, transaction)
+    const other = database.transact(another => organizations.byActivationKey(key, another))
+    t.is(await endsOrWaits(database, other), 'ends')
+  })
+})
+
+test('an e-mail that another worker is claiming is passed over', async t => {
+  const { database, emails } = await openModels(t)
+  const parameters = { userId: 1, at: '', address: '' }
+  await emails.add({ kind: 'password-changed', parameters }, 'en')
+  await emails.add({ kind: 'recovery-login', parameters }, 'en')
+  await database.transact(async transaction => {
+    await database.sequelize.query(`SELECT FROM emails WHERE kind = 'password-changed' FOR UPDATE`, { transaction })
+    const claimed = emails.claim(60)
+    t.is(await endsOrWaits(database, claimed), 'ends')
+    t.is((await claimed)?.kind, 'recovery-login')
+  })
+  t.is((await emails.claim(60))?.kind, 'password-changed')
+  t.is(await emails.claim(60), undefined)
+})

@@ -1,0 +1,49 @@
+/** Models and tables: each table has a model that says the same, and verbs keep what must hold of its rows. */
+import test from 'ava'
+import { addUser, openModels } from '../_helpers/models.js'
+
+/** Kept by the migrations themselves. */
+const notOurs = ['migrations']
+
+test('every table has a model, and every column an attribute of its type that is as optional as the column', async t => {
+  const { sequelize } = (await openModels(t)).database
+  const [columns] = (await sequelize.query(`
+    SELECT c.table_name AS table, c.column_name AS column,
+      (SELECT format_type(atttypid, NULL) FROM pg_attribute
+        WHERE attrelid = c.table_name::regclass AND attname = c.column_name) AS type,
+      c.is_nullable = 'YES' OR c.column_default IS NOT NULL OR c.is_identity = 'YES' AS optional,
+      EXISTS (SELECT FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey)
+        WHERE i.indisprimary AND i.indrelid = c.table_name::regclass AND a.attname = c.column_name) AS key
+    FROM information_schema.columns c WHERE c.table_schema = 'public'`)) as [Record<string, unknown>[], unknown]
+  const attributes = Object.values(sequelize.models).flatMap(model =>
+    Object.values(model.getAttributes()).map(({ field, type, allowNull, primaryKey }) => ({
+      table: model.getTableName(),
+      column: field,
+      type: (type as unknown as { toSql(): string }).toSql().toLowerCase(),
+      optional: allowNull,
+      key: primaryKey,
+    })),
+  )
+  const sorted = (rows: object[]) => rows.map(row => JSON.stringify(row)).sort()
+  t.true(attributes.length > 60)
+  t.deepEqual(sorted(attributes), sorted(columns.filter(({ table }) => !notOurs.includes(String(table)))))
+})
+
+test('a provider that an administrator moves to another organization keeps its key', async t => {
+  const models = await openModels(t)
+  const { database, organizations, users } = models
+  const id = await addUser(models, 'ana', 'ROLE_INSTITUTION')
+  const activateFor = (name: string) =>
+    database.transact(async transaction => {
+      const organization = await organizations.add({ name, nameKey: name }, transaction)
+      await users.activate((await users.lock('ana', transaction))!, organization.id, transaction)
+      return organization.id
+    })
+  const first = await activateFor('first')
+  const before = (await users.byId(id))!
+  const second = await activateFor('second')
+  const after = (await users.byId(id))!
+  t.deepEqual([before.organizationId, after.organizationId], [first, second])
+  t.truthy(before.providerKeySealed)
+  t.deepEqual(after.providerKeySealed, before.providerKeySealed)
+})

@@ -1,0 +1,72 @@
+/** Client addresses: one form however they are written, and nobody's word on them but a trusted proxy's. */
+import test from 'ava'
+import { canonicalAddress, createSenderOf, network } from '../../server/clientaddress.js'
+
+for (const [text, canonical] of [
+  ['192.0.2.7', '192.0.2.7'],
+  ['::1', '::1'],
+  ['2001:DB8:0:0:0:0:0:1', '2001:db8::1'],
+  ['2001:0db8::0001', '2001:db8::1'],
+  ['fe80::1%eth0', 'fe80::1'],
+  ['::ffff:192.0.2.7', '192.0.2.7'],
+  ['::FFFF:c000:207', '192.0.2.7'],
+  ['0:0:0:0:0:ffff:192.0.2.7', '192.0.2.7'],
+  ['192.0.2.007', undefined],
+  ['192.0.2', undefined],
+  ['0xc0.0.2.7', undefined],
+  ['[::1]', undefined],
+  ['1::2::3', undefined],
+  ['unknown', undefined],
+  ['', undefined],
+] as const) {
+  test(`${text || 'nothing'} is ${canonical ? `the address ${canonical}` : 'no address'}`, t => {
+    t.is(canonicalAddress(text), canonical)
+  })
+}
+
+for (const [address, expected] of [
+  ['192.0.2.7', '192.0.2.7'],
+  ['2001:db8:1:2:3:4:5:6', '2001:db8:1:2::/64'],
+  ['2001:db8:1:2::', '2001:db8:1:2::/64'],
+  ['2001:db8::1', '2001:db8:0:0::/64'],
+  ['2001:db8::1:0:0:1', '2001:db8:0:0::/64'],
+  ['::1', '0:0:0:0::/64'],
+] as const) {
+  test(`${address} is counted as ${expected}`, t => {
+    t.is(network(address), expected)
+  })
+}
+
+const senderOf = createSenderOf(['10.0.0.0/8', '::1', '2001:db8::/32'])
+
+for (const [why, peer, header, address, proxied] of [
+  ['a peer that is no proxy is not believed', '192.0.2.1', '198.51.100.1', '192.0.2.1', false],
+  ['a proxy is', '10.0.0.1', '198.51.100.1', '198.51.100.1', true],
+  ['a proxy by its IPv4-mapped address is', '::ffff:10.0.0.1', '198.51.100.1', '198.51.100.1', true],
+  ['a proxy in an IPv6 block is', '2001:db8::9', '198.51.100.1', '198.51.100.1', true],
+  ['a proxy that names nobody is the client', '10.0.0.1', undefined, '10.0.0.1', true],
+  ['only what the last proxy added counts', '10.0.0.1', '1.2.3.4, 198.51.100.1', '198.51.100.1', true],
+  ['trusted proxies in between are passed', '10.0.0.1', '1.2.3.4, 198.51.100.1, 10.9.9.9, ::1', '198.51.100.1', true],
+  ['when all are trusted it is the first', '10.0.0.1', '10.1.1.1, 10.2.2.2', '10.1.1.1', true],
+  ['what cannot be read ends the way', '10.0.0.1', '198.51.100.1, unknown', '10.0.0.1', true],
+  ['also behind a proxy', '10.0.0.1', '198.51.100.1, unknown, 10.2.2.2', '10.2.2.2', true],
+  ['an empty entry cannot be read', '10.0.0.1', '198.51.100.1,', '10.0.0.1', true],
+  ['a port is left out', '10.0.0.1', '198.51.100.1:4711', '198.51.100.1', true],
+  ['so are brackets', '10.0.0.1', '[2001:0DB9::1]:4711', '2001:db9::1', true],
+  ['the form is canonical', '10.0.0.1', '::ffff:c633:6401', '198.51.100.1', true],
+  ['a peer that has gone has no address', undefined, '198.51.100.1', '0.0.0.0', false],
+] as const) {
+  test(`behind proxies ${why}`, t => {
+    // Twice, as the second time is from memory.
+    for (let turn = 0; turn < 2; turn++) t.deepEqual(senderOf(peer, header), { address, proxied })
+  })
+}
+
+test('who is trusted for another reason than its address is believed, and who isn’t is not', t => {
+  t.is(senderOf('192.0.2.1', '198.51.100.1', true).address, '198.51.100.1')
+  t.deepEqual(senderOf('10.0.0.1', '198.51.100.1', false), { address: '10.0.0.1', proxied: false })
+})
+
+test('without trusted proxies nobody is believed', t => {
+  t.deepEqual(createSenderOf([])('127.0.0.1', '198.51.100.1'), { address: '127.0.0.1', proxied: false })
+})

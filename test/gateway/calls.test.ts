@@ -1,0 +1,293 @@
+/** What becomes of a call behind the gateway: its headers and deadline, its client gone, and faults that nobody meant. */
+import { once } from 'node:events'
+import { connect as connectHttp2 } from 'node:http2'
+import { create } from '@bufbuild/protobuf'
+import {
+  Code,
+  ConnectError,
+  createRouterTransport,
+  type HandlerContext,
+  type ServiceImpl,
+  type Transport,
+} from '@connectrpc/connect'
+import test, { type ExecutionContext } from 'ava'
+import { createGateway, gatewayLimits } from '../../gateway/http.js'
+import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
+import { GetMeResponseSchema, Users } from '../../proto/gen/auth/v1/users_pb.js'
+import { ErrorInfoSchema } from '../../proto/gen/google/rpc/error_details_pb.js'
+import type { Call } from '../../server/call.js'
+import { createInProcessTransport } from '../../server/calls/inprocess.js'
+import { waitFor } from '../_helpers/patience.js'
+import { refused } from '../_helpers/problem.js'
+import { openRaw } from '../_helpers/raw.js'
+import { createRequest } from '../_helpers/service.js'
+
+/** A gateway in front of a Users service of the test's own. */
+async function open(
+  t: ExecutionContext,
+  users: Partial<ServiceImpl<typeof Users>>,
+  { limits = {}, transport }: { limits?: Partial<typeof gatewayLimits>; transport?: Transport } = {},
+) {
+  const log: { fields: Record<string, unknown>; message: string }[] = []
+  const gateway = createGateway({
+    transport: transport ?? createRouterTransport(router => void router.service(Users, users)),
+    address: { host: '127.0.0.1', port: 0 },
+    defaultRevision: '1.0.2',
+    trustedProxies: ['127.0.0.1'],
+    corsOrigins: [],
+    log: { error: (fields, message) => void log.push({ fields: { ...fields }, message }) },
+    limits,
+  })
+  const { port } = await gateway.listen()
+  t.teardown(() => gateway.close(0))
+  const send = createRequest(`http://127.0.0.1:${port}`)
+  const request: typeof send = (method, path, options) => send(method, path, { once: true, ...options })
+  const post = (rpc: string, headers: Record<string, string> = {}) =>
+    request('POST', `/auth.v1.Users/${rpc}`, { body: {}, headers })
+  return { port, request, post, log }
+}
+
+/** Answers when the call is aborted, and keeps its context. */
+function waiting() {
+  const calls: HandlerContext[] = []
+  const getMe = async (_: unknown, context: HandlerContext) => {
+    calls.push(context)
+    await once(context.signal, 'abort')
+    throw new ConnectError('aborted', Code.Aborted)
+  }
+  return { calls, getMe }
+}
+
+test('a call is aborted when its client has gone, over HTTP/1.1', async t => {
+  for (const start of [
+    'GET /users/me HTTP/1.1\r\nHost: a\r\n\r\n',
+    'POST /auth.v1.Users/GetMe HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}',
+  ]) {
+    const { calls, getMe } = waiting()
+    const { port, log } = await open(t, { getMe })
+    const connection = await openRaw(port)
+    connection.write(start)
+    await waitFor(() => calls.length === 1)
+    t.false(calls[0]!.signal.aborted)
+    connection.destroy()
+    await waitFor(() => calls[0]!.signal.aborted)
+    t.deepEqual(log, [])
+  }
+})
+
+test('a call is aborted when its client has gone, over HTTP/2', async t => {
+  for (const [headers, body] of [
+    [{ ':path': '/users/me' }, undefined],
+    [{ ':path': '/auth.v1.Users/GetMe', ':method': 'POST', 'content-type': 'application/json' }, '{}'],
+  ] as const) {
+    const { calls, getMe } = waiting()
+    const { port, log } = await open(t, { getMe })
+    const session = connectHttp2(`http://127.0.0.1:${port}`)
+    const stream = session.request(headers, { endStream: body === undefined })
+    stream.on('error', () => {})
+    if (body) stream.end(body)
+    await waitFor(() => calls.length === 1)
+    t.false(calls[0]!.signal.aborted)
+    stream.close()
+    await waitFor(() => calls[0]!.signal.aborted)
+    t.deepEqual(log, [])
+    session.destroy()
+  }
+})
+
+test('a call takes 15 s at most, and what Connect’s clients ask for if that is less', async t => {
+  t.is(gatewayLimits.callTimeout, 15_000)
+  const times: (number | undefined)[] = []
+  const { post, request } = await open(t, {
+    getMe: (_, context) => {
+      times.push(context.timeoutMs())
+      return {}
+    },
+  })
+  await request('GET', '/users/me')
+  await post('GetMe')
+  await post('GetMe', { 'connect-timeout-ms': '60000' })
+  await post('GetMe', { 'connect-timeout-ms': '5000' })
+  const near = (time: number | undefined, most: number) => time !== undefined && time <= most && time > most - 4000
+  t.is(times.length, 4)
+  for (const time of times.slice(0, 3)) t.true(near(time, 15_000), String(time))
+  t.true(near(times[3], 5000), String(times[3]))
+})
+
+test('a call that takes longer is answered with 503', async t => {
+  const { calls, getMe } = waiting()
+  const { request, post, log } = await open(t, { getMe }, { limits: { callTimeout: 100 } })
+  const answer = await request('GET', '/users/me')
+  refused(t, answer, 503, 'DEADLINE_EXCEEDED')
+  t.is(answer.headers.get('retry-after'), '1')
+  t.is((await post('GetMe')).json.code, 'deadline_exceeded')
+  t.is(calls.length, 2)
+  t.deepEqual(log, [])
+})
+
+test('a call whose time is over when it arrives is not begun', async t => {
+  const { calls, getMe } = waiting()
+  const { post } = await open(t, { getMe })
+  t.is((await post('GetMe', { 'connect-timeout-ms': '0' })).json.code, 'deadline_exceeded')
+  t.is(calls.length, 0)
+})
+
+test('the readiness check waits 2 s at most', async t => {
+  const times: (number | undefined)[] = []
+  const transport = createRouterTransport(router => {
+    router.rpc(ForgotPasswords.method.findAllForgotPasswordQuestions, (_, context) => {
+      times.push(context.timeoutMs())
+      return {}
+    })
+  })
+  const { request } = await open(t, {}, { transport })
+  t.is((await request('GET', '/readyz')).text, 'ok')
+  t.true(times[0]! <= 2000, String(times[0]))
+})
+
+test('of the headers only those go on that the services know, and those that the gateway makes', async t => {
+  const seen: Headers[] = []
+  const { request, post } = await open(t, {
+    getMe: (_, context) => {
+      seen.push(context.requestHeader)
+      return {}
+    },
+  })
+  const headers = {
+    authorization: 'Bearer a.b.c',
+    'accept-language': 'pt-BR',
+    'x-request-id': 'id-1',
+    'x-forwarded-for': '192.0.2.1, ::ffff:198.51.100.1',
+    'x-malformed-fields': 'username=must+be+blue',
+    'x-other': 'y',
+    cookie: 'a=b',
+  }
+  await request('GET', '/users/me', { headers })
+  await post('GetMe', headers)
+  t.is(seen.length, 2)
+  for (const header of seen) {
+    t.is(header.get('authorization'), 'Bearer a.b.c')
+    t.is(header.get('accept-language'), 'pt-BR')
+    t.is(header.get('x-request-id'), 'id-1')
+    t.is(header.get('x-forwarded-for'), '198.51.100.1')
+    for (const name of ['x-malformed-fields', 'x-other', 'cookie']) t.is(header.get(name), null)
+  }
+})
+
+const info = { desc: ErrorInfoSchema, value: { domain: 'auth.v1', reason: 'INTERNAL' } }
+
+for (const [what, error, reason, connectCode, reported] of [
+  ['an error that is none of Connect’s', new Error('secret'), 'INTERNAL', 'internal', true],
+  ['an unknown error', new ConnectError('secret', Code.Unknown), 'INTERNAL', 'unknown', true],
+  ['an unknown RPC', new ConnectError('secret', Code.Unimplemented), 'INTERNAL', 'unimplemented', true],
+  ['services out of reach', new ConnectError('secret', Code.Unavailable), 'UNAVAILABLE', 'unavailable', true],
+  ['a late answer', new ConnectError('secret', Code.DeadlineExceeded), 'DEADLINE_EXCEEDED', 'deadline_exceeded', false],
+  [
+    'a fault that the service has logged',
+    new ConnectError('secret', Code.Internal, undefined, [info]),
+    'INTERNAL',
+    'internal',
+    false,
+  ],
+] as const) {
+  test(`${what} is answered with 503 ${reason}, and ${reported ? 'logged once' : 'not logged'}`, async t => {
+    const transport: Transport = {
+      unary: () => Promise.reject(error),
+      stream: () => Promise.reject(error),
+    }
+    const { request, post, log } = await open(t, {}, { transport })
+    const answer = await request('GET', '/users/me', { headers: { 'x-request-id': 'id-1' } })
+    refused(t, answer, 503, reason)
+    t.is(answer.headers.get('retry-after'), reason === 'INTERNAL' ? null : '1')
+    if (what !== 'a fault that the service has logged') t.notRegex(answer.text, /secret/)
+    t.deepEqual(log, reported ? [{ fields: { requestId: 'id-1', err: error }, message: 'request failed' }] : [])
+    log.length = 0
+
+    t.is((await post('GetMe', { 'x-request-id': 'id-2' })).json.code, connectCode)
+    t.deepEqual(
+      log,
+      reported ? [{ fields: { rpc: 'GetMe', requestId: 'id-2', err: error }, message: 'call failed' }] : [],
+    )
+  })
+}
+
+test('the body of a request that is refused for its size may go on for a moment before the connection ends', async t => {
+  const { port } = await open(t, {}, { limits: { lingerTimeout: 60_000 } })
+  const connection = await openRaw(port)
+  t.teardown(connection.destroy)
+  const head =
+    'POST /users/signup HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n'
+  connection.write(head)
+  await connection.until(/"PAYLOAD_TOO_LARGE"/)
+  // A client that writes all before it reads can, and isn't reset on the way.
+  for (let sent = 0; sent < 100_000; sent += 1000) {
+    t.false(connection.closed())
+    connection.write('x'.repeat(1000))
+    if (sent % 10_000 === 0) await new Promise(resolve => setTimeout(resolve, 5))
+  }
+  await connection.end()
+  t.regex(connection.text(), /connection: close/i)
+})
+
+test('a body that is refused for its size and never ends is cut off', async t => {
+  const { port } = await open(t, {}, { limits: { lingerTimeout: 50 } })
+  const connection = await openRaw(port)
+  t.teardown(connection.destroy)
+  connection.write(
+    'POST /users/signup HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\nx',
+  )
+  await connection.end()
+  t.regex(connection.text(), /413 Payload Too Large/)
+})
+
+/** Calls GetMe through the way into the same process, and returns what the services see of it. */
+async function seen(headers: HeadersInit | undefined, timeoutMs?: number, signal?: AbortSignal) {
+  const calls: Call[] = []
+  const transport = createInProcessTransport({
+    run: async (_, __, call) => {
+      calls.push(call)
+      return create(GetMeResponseSchema)
+    },
+  })
+  const call = () => transport.unary(Users.method.getMe, signal, timeoutMs, headers, {})
+  const [first, second] = [await call(), await call()]
+  return { call: calls[0]!, first, second }
+}
+
+for (const [kind, make] of Object.entries({
+  'a record': (pairs: [string, string][]) => Object.fromEntries(pairs),
+  'a record in capitals': (pairs: [string, string][]) =>
+    Object.fromEntries(pairs.map(([name, value]) => [name.toUpperCase(), value])),
+  'a list': (pairs: [string, string][]) => pairs,
+  Headers: (pairs: [string, string][]) => new Headers(pairs),
+})) {
+  test(`the way into the same process takes headers as ${kind}`, async t => {
+    const { call } = await seen(
+      make([
+        ['authorization', 'Bearer x'],
+        ['x-forwarded-for', '192.0.2.1'],
+        ['accept-language', 'en'],
+        ['x-request-id', 'id-1'],
+        ['x-malformed-fields', 'a=b+c'],
+      ]),
+    )
+    t.is(call.authorization, 'Bearer x')
+    t.is(call.address, '192.0.2.1')
+    t.is(call.acceptLanguage, 'en')
+    t.is(call.requestId, 'id-1')
+    t.deepEqual(call.malformedFields, [{ field: 'a', message: 'b c' }])
+  })
+}
+
+test('the way into the same process hands over deadline and signal, and no answer shares headers with another', async t => {
+  const { signal } = new AbortController()
+  const { call, first, second } = await seen(undefined, 5000, signal)
+  t.is(call.signal, signal)
+  t.true(call.deadline > Date.now() && call.deadline <= Date.now() + 5000)
+  t.is((await seen(undefined)).call.deadline, Number.POSITIVE_INFINITY)
+  t.is((await seen(undefined, 0)).call.deadline, Number.POSITIVE_INFINITY)
+  first.header.set('x', 'y')
+  first.trailer.set('x', 'y')
+  t.is(second.header.get('x'), null)
+  t.is(second.trailer.get('x'), null)
+})

@@ -1,0 +1,380 @@
+/** The port itself: what a connection may take of it, and how it closes. Run on every version of Node.js supported. */
+import { once } from 'node:events'
+import { type ClientHttp2Session, type ClientHttp2Stream, connect as connectHttp2, constants } from 'node:http2'
+import { setTimeout as sleep } from 'node:timers/promises'
+import test, { type ExecutionContext } from 'ava'
+import fc from 'fast-check'
+import { createListener, type Listener, type Request, type Response } from '../../gateway/listener.js'
+import { waitFor, within } from '../_helpers/patience.js'
+import { openRaw, type RawConnection } from '../_helpers/raw.js'
+
+type Limits = Parameters<typeof createListener>[2]
+
+/** A port on which `onRequest` answers; it closes with the test. */
+async function open(t: ExecutionContext, onRequest: (request: Request, response: Response) => void, limits?: Limits) {
+  const listener = createListener({ host: '127.0.0.1', port: 0 }, onRequest, limits)
+  const { port } = await listener.listen()
+  t.teardown(() => listener.close(0))
+  return { listener, port }
+}
+
+async function connect(t: ExecutionContext, port: number): Promise<RawConnection> {
+  const connection = await openRaw(port)
+  t.teardown(connection.destroy)
+  return connection
+}
+
+function connectTwo(t: ExecutionContext, port: number): ClientHttp2Session {
+  const session = connectHttp2(`http://127.0.0.1:${port}`)
+  session.on('error', () => {})
+  t.teardown(() => session.destroy())
+  return session
+}
+
+/** Opens a stream of which errors are no fault of the test. */
+function request(session: ClientHttp2Session, path = '/', endStream = true): ClientHttp2Stream {
+  const stream = session.request({ ':path': path, ':method': endStream ? 'GET' : 'POST' }, { endStream })
+  stream.on('error', () => {})
+  stream.resume()
+  return stream
+}
+
+const statusesOf = (connection: RawConnection) =>
+  [...connection.text().matchAll(/HTTP\/1\.1 (\d+)/g)].map(([, status]) => status)
+
+const get = (path: string) => `GET ${path} HTTP/1.1\r\n\r\n`
+const answer = (_: Request, response: Response) => void response.end('ok')
+
+/** Answers with what was sent, a moment later, and keeps count of the requests under way. */
+function echoing(delay: () => number) {
+  const counts = { underWay: 0, most: 0, answered: 0 }
+  const onRequest = async (request: Request, response: Response) => {
+    counts.most = Math.max(counts.most, ++counts.underWay)
+    const chunks: Buffer[] = []
+    for await (const chunk of request) chunks.push(chunk)
+    await sleep(delay())
+    counts.underWay--
+    counts.answered++
+    response.end(`${request.method} ${request.url} ${Buffer.concat(chunks).toString('latin1')};`)
+  }
+  return { counts, onRequest: (request: Request, response: Response) => void onRequest(request, response) }
+}
+
+test('of requests sent ahead no more than 32 are under way at one time, and all are answered in order', async t => {
+  for (const count of [33, 500, 3000]) {
+    const { counts, onRequest } = echoing(() => 5)
+    const { port } = await open(t, onRequest)
+    const connection = await connect(t, port)
+    connection.write(Array.from({ length: count }, (_, index) => get(`/${index}`)).join(''))
+    await connection.until(new RegExp(`GET /${count - 1} ;`))
+    const order = [...connection.text().matchAll(/GET \/(\d+) ;/g)].map(([, index]) => Number(index))
+    t.deepEqual(
+      order,
+      Array.from({ length: count }, (_, index) => index),
+    )
+    t.true(counts.most <= 32, `${counts.most} of ${count}`)
+    t.true(counts.most > 8)
+  }
+})
+
+test('requests sent ahead that nobody answers yet stay unread', async t => {
+  let begun = 0
+  const held: Response[] = []
+  const { port } = await open(t, (_, response) => {
+    begun++
+    held.push(response)
+  })
+  const connection = await connect(t, port)
+  // 90 MB: more than all buffers on the way hold.
+  const padding = `X: ${'x'.repeat(9000)}\r\n`
+  const flood = `GET / HTTP/1.1\r\n${padding}\r\n`.repeat(10_000)
+  connection.write(flood)
+  await waitFor(() => begun >= 24)
+  await sleep(300)
+  t.true(begun <= 32, String(begun))
+  for (const response of held.splice(0)) response.end()
+  await waitFor(() => begun > 32)
+})
+
+test('requests sent ahead in any pieces are understood as if they came one by one', async t => {
+  const { counts, onRequest } = echoing(() => Math.random() * 3)
+  const { port } = await open(t, onRequest)
+  const body = fc.string({ unit: fc.constantFrom('\n', '\r', 'a', ' '), maxLength: 300 })
+  const message = fc.oneof(
+    fc.constant({ bytes: get('/'), expected: 'GET / ;' }),
+    body.map(text => ({
+      bytes: `POST /l HTTP/1.1\r\nHost: a\r\nContent-Length: ${text.length}\r\n\r\n${text}`,
+      expected: `POST /l ${text};`,
+    })),
+    body.map(text => ({
+      bytes: `POST /c HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n${text && `${text.length.toString(16)}\r\n${text}\r\n`}0\r\n\r\n`,
+      expected: `POST /c ${text};`,
+    })),
+  )
+  const property = fc.asyncProperty(
+    fc.array(message, { minLength: 1, maxLength: 120 }),
+    fc.array(fc.integer({ min: 1, max: 4000 }), { minLength: 1, maxLength: 8 }),
+    async (messages, sizes) => {
+      counts.most = 0
+      const connection = await openRaw(port)
+      try {
+        const bytes = messages.map(({ bytes }) => bytes).join('')
+        for (let from = 0, turn = 0; from < bytes.length; turn++) {
+          const size = sizes[turn % sizes.length]!
+          connection.write(bytes.slice(from, from + size))
+          from += size
+          await sleep(0)
+        }
+        const bodies = () => [...connection.text().matchAll(/(?:GET|POST) \/[^;]*;/g)].map(([text]) => text)
+        await waitFor(() => bodies().length >= messages.length || connection.closed())
+        t.deepEqual(
+          bodies(),
+          messages.map(({ expected }) => expected),
+        )
+        t.true(counts.most <= 32)
+      } finally {
+        connection.destroy()
+      }
+    },
+  )
+  await fc.assert(property, { numRuns: 60, endOnFailure: true })
+})
+
+test('a client that takes no answers is read no further, and gets them all once it does', async t => {
+  let begun = 0
+  const { port } = await open(t, (_, response) => {
+    begun++
+    response.end('x'.repeat(20_000))
+  })
+  const connection = await connect(t, port)
+  connection.pause()
+  connection.write(get('/').repeat(5000))
+  await waitFor(() => begun > 30)
+  let before = -1
+  while (before !== begun) {
+    before = begun
+    await sleep(200)
+  }
+  t.true(begun < 5000, String(begun))
+  connection.resume()
+  await waitFor(() => begun === 5000)
+  await waitFor(() => connection.text().length > 5000 * 20_000)
+})
+
+test('bytes that are no request are answered once, also behind a request, and end the connection', async t => {
+  const { port } = await open(t, answer)
+  for (const [sent, statuses] of [
+    ['GARBAGE\r\n\r\n', ['400']],
+    [`${get('/')}GARBAGE\r\n\r\n${'more\r\n'.repeat(500)}`, ['200', '400']],
+    [`${get('/')}GET / HTTP/1.1\r\n${'X-Some: thing\r\n'.repeat(3000)}`, ['200', '431']],
+  ] as const) {
+    const connection = await connect(t, port)
+    connection.write(sent)
+    await connection.end()
+    t.deepEqual(statusesOf(connection), [...statuses])
+    t.regex(connection.text(), /content-security-policy: default-src 'none'\r\n/)
+    t.regex(connection.text(), /x-content-type-options: nosniff\r\n/)
+  }
+})
+
+test('bytes that are no request are answered after the requests before them', async t => {
+  const held: Response[] = []
+  const { port } = await open(t, (_, response) => void held.push(response))
+  const connection = await connect(t, port)
+  connection.write(`${get('/1')}${get('/2')}GARBAGE\r\n\r\n`)
+  await waitFor(() => held.length === 2)
+  connection.write('more garbage\r\n\r\n')
+  await sleep(50)
+  t.is(connection.text(), '')
+  for (const response of held) response.end('ok')
+  await connection.end()
+  t.deepEqual(statusesOf(connection), ['200', '200', '400'])
+})
+
+test('a body that breaks off is answered, but not in the place of a request before it', async t => {
+  const { port } = await open(t, () => {})
+  const broken = 'POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nnone\r\n'
+  const alone = await connect(t, port)
+  alone.write(broken)
+  await alone.end()
+  t.deepEqual(statusesOf(alone), ['400'])
+  const behind = await connect(t, port)
+  behind.write(get('/') + broken)
+  await behind.end()
+  t.is(behind.text(), '')
+})
+
+test('a connection over the limit is dropped, and there is room again once another has gone', async t => {
+  const { port } = await open(t, answer, { maxConnections: 2 })
+  const [first, second] = [await connect(t, port), await connect(t, port)]
+  for (const connection of [first, second]) {
+    connection.write(get('/'))
+    await connection.until(/ok$/)
+  }
+  const third = await connect(t, port)
+  third.write(get('/'))
+  await third.end()
+  t.is(third.text(), '')
+  first.destroy()
+  await waitFor(async () => {
+    const again = await connect(t, port)
+    again.write(get('/'))
+    return again.until(/ok$/).then(
+      () => true,
+      () => false,
+    )
+  })
+})
+
+test('who holds on to a connection after its bytes were refused loses it', async t => {
+  const { port } = await open(t, answer, { maxConnections: 1, lingerTimeout: 50 })
+  const first = await connect(t, port)
+  first.write('GARBAGE\r\n\r\n')
+  await first.end()
+  t.regex(first.text(), / 400 /)
+  // It never closes its side.
+  await waitFor(async () => {
+    const second = await connect(t, port)
+    second.write(get('/'))
+    return second.until(/ok$/).then(
+      () => true,
+      () => false,
+    )
+  })
+})
+
+test('who says nothing, or not which protocol, is cut off', async t => {
+  const { port } = await open(t, answer, { headersTimeout: 100 })
+  for (const start of ['', 'P', 'PRI']) {
+    const connection = await connect(t, port)
+    connection.write(start)
+    await connection.end()
+    t.is(connection.text(), '')
+  }
+})
+
+test('a method that begins like the preface of HTTP/2 is HTTP/1.1', async t => {
+  const { port } = await open(t, (request, response) => void response.end(`${request.method} ok`))
+  for (const method of ['PUT', 'PATCH', 'POST', 'PROPFIND']) {
+    const connection = await connect(t, port)
+    for (const byte of `${method} / HTTP/1.1\r\n\r\n`) connection.write(byte)
+    await connection.until(new RegExp(`${method} ok$`))
+  }
+  t.pass()
+})
+
+test('an HTTP/1.1 connection that nobody uses is closed after its time', async t => {
+  const { port } = await open(t, answer, { keepAliveTimeout: 50 })
+  const connection = await connect(t, port)
+  connection.write(get('/'))
+  await connection.until(/ok$/)
+  t.false(connection.closed())
+  await connection.end()
+  t.pass()
+})
+
+test('an HTTP/2 connection has 128 streams, and its requests come with those of HTTP/1.1', async t => {
+  const { port } = await open(t, (request, response) => void response.end(`${request.httpVersion} ${request.url}`))
+  const session = connectTwo(t, port)
+  const [{ maxConcurrentStreams }] = await once(session, 'remoteSettings')
+  t.is(maxConcurrentStreams, 128)
+  const stream = session.request({ ':path': '/two' })
+  const chunks: Buffer[] = []
+  for await (const chunk of stream) chunks.push(chunk)
+  t.is(Buffer.concat(chunks).toString(), '2.0 /two')
+})
+
+test('headers over 16 KiB are refused over HTTP/2 as over HTTP/1.1', async t => {
+  const { port } = await open(t, answer)
+  const stream = connectTwo(t, port).request({ ':path': '/', x: 'x'.repeat(20_000) })
+  const [headers] = await once(stream, 'response')
+  t.is(headers[':status'], 431)
+  t.is(headers['content-security-policy'], "default-src 'none'")
+  t.is(headers['x-content-type-options'], 'nosniff')
+  stream.close()
+})
+
+test('an HTTP/2 connection that is silent for long is ended', async t => {
+  const { port } = await open(t, answer, { sessionTimeout: 100 })
+  const session = connectTwo(t, port)
+  await once(session, 'connect')
+  await once(session, 'goaway')
+  await once(session, 'close')
+  t.pass()
+})
+
+test('an HTTP/2 request that takes too long is cut off, and the connection goes on', async t => {
+  const { port } = await open(t, ({ url }, response) => void (url === '/' && response.end('ok')), {
+    streamTimeout: 100,
+  })
+  const session = connectTwo(t, port)
+  const stuck = request(session, '/never')
+  await once(stuck, 'close')
+  t.is(stuck.rstCode, constants.NGHTTP2_CANCEL)
+  // So is one that never ends what it sends.
+  const endless = request(session, '/never', false)
+  endless.write('x')
+  await once(endless, 'close')
+  const [headers] = await once(request(session), 'response')
+  t.is(headers[':status'], 200)
+})
+
+/** Starts to close; throws when that takes as long as an idle connection may stay, or the time given to requests. */
+async function closes(t: ExecutionContext, listener: Listener): Promise<void> {
+  t.true(await within(10_000, listener.close(60_000)), 'it did not close')
+}
+
+test('closing ends idle connections and those that never said a word at once', async t => {
+  const { listener, port } = await open(t, answer)
+  const [idle, silent] = [await connect(t, port), await connect(t, port)]
+  idle.write(get('/'))
+  await idle.until(/ok$/)
+  const session = connectTwo(t, port)
+  await once(request(session), 'end')
+  await closes(t, listener)
+  await Promise.all([idle.end(), silent.end(), session.closed || once(session, 'close')])
+  t.is(silent.text(), '')
+})
+
+test('closing lets requests end, takes what was sent ahead, and then ends their connections', async t => {
+  const held: Response[] = []
+  const { listener, port } = await open(t, (_, response) => void held.push(response))
+  const [one, two] = [await connect(t, port), await connect(t, port)]
+  const session = connectTwo(t, port)
+  const stream = request(session)
+  for (const connection of [one, two]) connection.write(get('/first'))
+  await waitFor(() => held.length === 3)
+  const closed = listener.close(60_000)
+  two.write(get('/second'))
+  await waitFor(() => held.length === 4)
+  for (const response of held) response.end('ok')
+  t.true(await within(10_000, closed), 'it did not close')
+  t.regex(one.text(), /^HTTP\/1\.1 200 OK\r\n(.*\r\n)+\r\nok$/)
+  const [first, second] = two.text().split(/(?=HTTP\/1\.1)/)
+  // The first was begun before anybody knew.
+  t.regex(first ?? '', /connection: keep-alive/i)
+  t.regex(second ?? '', /connection: close/i)
+  await waitFor(() => stream.closed)
+  t.is(stream.rstCode, 0)
+})
+
+test('closing cuts off what isn’t done after the time given, whatever the version of HTTP', async t => {
+  const { listener, port } = await open(t, () => {})
+  const connection = await connect(t, port)
+  connection.write(get('/'))
+  const session = connectTwo(t, port)
+  const [stuck, endless] = [request(session), request(session, '/', false)]
+  endless.write('x')
+  await Promise.all([once(stuck, 'ready'), once(endless, 'ready')])
+  await sleep(50)
+  t.true(await within(10_000, listener.close(100)), 'it did not close')
+  await connection.end()
+  t.is(connection.text(), '')
+  await waitFor(() => session.destroyed)
+})
+
+test('a port that is taken is an error to whoever listens', async t => {
+  const { port } = await open(t, answer)
+  const second = createListener({ host: '127.0.0.1', port }, answer)
+  await t.throwsAsync(second.listen(), { code: 'EADDRINUSE' })
+})

@@ -1,0 +1,100 @@
+/** What becomes of a queued e-mail when its turn comes: things may have changed since. */
+import test from 'ava'
+import type { Models } from '../../server/models/definemodels.js'
+import type { EmailIntent } from '../../server/models/email.js'
+import { createComposer } from '../../server/outbox/compose.js'
+import { addUser, openModels } from '../_helpers/models.js'
+
+const to = 'ana@example.org'
+
+/** A user, an organization, and what becomes of an e-mail that is queued for them. */
+async function scene(models: Models) {
+  const { database, organizations, emails } = models
+  const userId = await addUser(models, 'ana', 'ROLE_INSTITUTION', to)
+  const details = { name: 'Escola', nameKey: 'escola', email: 'escola@example.org' }
+  const { id: organizationId } = await database.transact(t => organizations.add(details, t))
+  const composer = createComposer(models, { recoveryEmail: 'registered', limitFactor: 1 })
+  const request = { usernameKey: 'ana', email: to, address: '192.0.2.1', requestId: 'r1' }
+  return {
+    userId,
+    organizationId,
+    intents: {
+      'recovery-request': { kind: 'recovery-request', parameters: request },
+      'recovery-key': { kind: 'recovery-key', parameters: { userId, to } },
+      'activation-key': { kind: 'activation-key', parameters: { userId, organizationId } },
+      'password-changed': { kind: 'password-changed', parameters: { userId, at: '2026-11-21', address: '192.0.2.1' } },
+    } satisfies Record<string, EmailIntent>,
+    async compose(intent: EmailIntent) {
+      await emails.add(intent, 'en')
+      return composer((await emails.claim(60))!)
+    },
+  }
+}
+
+const suspend = ({ database, users }: Models, id: number) => database.transact(t => users.suspend(id, t))
+
+test('a recovery request becomes a key to the registered address, and leaves its event', async t => {
+  const models = await openModels(t)
+  const { compose, intents, userId } = await scene(models)
+  t.is(await compose(intents['recovery-request']), 'requeued')
+  const [event] = await models.audit.list({ limit: 9 })
+  t.is(`${event?.action} ${event?.subject_id} ${event?.request_id}`, `recovery.send-key ${userId} r1`)
+  const { kind, parameters, attempts } = (await models.emails.claim(60))!
+  t.deepEqual({ kind, parameters, attempts }, { ...intents['recovery-key'], attempts: 1 })
+})
+
+test('a suspended user gets no key, though it was suspended when the request was queued already', async t => {
+  const models = await openModels(t)
+  const { compose, intents, userId } = await scene(models)
+  await suspend(models, userId)
+  t.is(await compose(intents['recovery-request']), 'unwanted')
+  t.deepEqual(await models.audit.list({ limit: 9 }), [])
+})
+
+for (const kind of ['recovery-key', 'activation-key'] as const) {
+  test(`${kind}: it goes out, but not to a user who was suspended since it was queued`, async t => {
+    const models = await openModels(t)
+    const { compose, intents, userId } = await scene(models)
+    const sent = await compose(intents[kind])
+    t.is(typeof sent === 'object' && sent.to, kind === 'recovery-key' ? to : 'escola@example.org')
+    const purpose = kind === 'recovery-key' ? 'recovery' : 'activation'
+    const before = await models.mailedKeys.attempt(userId, purpose, '192.0.2.1')
+    t.truthy(before)
+    await suspend(models, userId)
+    t.is(await compose(intents[kind]), 'unwanted')
+    t.deepEqual(await models.mailedKeys.attempt(userId, purpose, '192.0.2.1'), before, 'and no key is made')
+  })
+}
+
+test('activation-key: none goes out for an organization that was deactivated, or lost its address, since it was queued', async t => {
+  const models = await openModels(t)
+  const { organizations } = models
+  const { compose, intents, userId, organizationId } = await scene(models)
+  await organizations.setActive(organizationId, false)
+  t.is(await compose(intents['activation-key']), 'unwanted')
+  await organizations.setActive(organizationId, true)
+  await organizations.edit(organizationId, { email: null })
+  t.is(await compose(intents['activation-key']), 'unwanted')
+  t.is(await models.mailedKeys.attempt(userId, 'activation', '192.0.2.1'), undefined)
+})
+
+const happened = { userId: 1, at: '2026-11-21', address: '192.0.2.1' }
+const notice = { kind: 'notice', parameters: { ...happened, notice: 'password-changed', times: 1 } } as const
+
+test('what happened becomes an e-mail within the recipient’s quota', async t => {
+  const models = await openModels(t)
+  const { compose, intents } = await scene(models)
+  t.is(await compose(intents['password-changed']), 'requeued')
+  const { kind, parameters } = (await models.emails.claim(60))!
+  t.deepEqual({ kind, parameters }, notice)
+})
+
+test('a notice: nobody is told at an address that was removed since it was queued', async t => {
+  const models = await openModels(t)
+  const { compose, intents, userId } = await scene(models)
+  const sent = await compose(notice)
+  t.is(typeof sent === 'object' && sent.to, to)
+  await models.database.transact(transaction => models.users.setEmail(userId, null, transaction))
+  t.is(await compose(notice), 'unwanted')
+  t.is(await compose(intents['password-changed']), 'unwanted')
+})

@@ -1,0 +1,95 @@
+/** Calls that need the same rows, stopped at the worst moment: none blocks another for good or undoes what it did. */
+import { randomUUID } from 'node:crypto'
+import test, { type ExecutionContext } from 'ava'
+import bcrypt from 'bcrypt'
+import pg from 'pg'
+import { isUnreachable } from '../../server/database/connection.js'
+import { waitFor } from '../_helpers/patience.js'
+import { type Answer, password, type SignedUp, serviceForFile } from '../_helpers/service.js'
+import { idOf } from '../_helpers/tokens.js'
+
+const service = serviceForFile()
+const login = (username: string, secret = password) =>
+  service.request('POST', '/users/login', { query: { username, password: secret }, once: true })
+
+async function connect(t: ExecutionContext): Promise<pg.Client> {
+  const client = new pg.Client({ connectionString: service.env.DATABASE_URL! })
+  await client.connect()
+  t.teardown(() => client.end())
+  return client
+}
+
+/** Stops the audit log while calls come, each once the one before waits for a lock; then lets go of it. Their statuses. */
+async function stopped(t: ExecutionContext, calls: (() => Promise<Answer>)[]): Promise<number[]> {
+  const [holder, observer] = [await connect(t), await connect(t)]
+  const waiting = async () => {
+    const { rows } = await observer.query<{ n: number }>(
+      `SELECT count(*)::int AS n FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`,
+    )
+    return rows[0]!.n
+  }
+  await holder.query('BEGIN')
+  await holder.query('SELECT FROM audit_head FOR UPDATE')
+  const begun: Promise<Answer>[] = []
+  for (const call of calls) {
+    begun.push(call())
+    await waitFor(async () => (await waiting()) >= begun.length)
+  }
+  await holder.query('COMMIT')
+  return (await Promise.all(begun)).map(({ status }) => status)
+}
+
+test.serial('a login from a new address and the activation of the same user never block each other', async t => {
+  const { activationkey } = await service.organization()
+  const { username, token } = await service.signUp('ROLE_INSTITUTION')
+  const query = { username, activationkey }
+  const activate = () => service.request('POST', '/users/activate', { token, query, once: true })
+  t.deepEqual(await stopped(t, [() => login(username), activate]), [200, 200])
+})
+
+test.serial('a hash that is renewed never brings back a password that was updated meanwhile', async t => {
+  const { sequelize } = service.registry.database
+  const hashOf = async ({ token }: SignedUp) => {
+    const [rows] = await sequelize.query('SELECT password_hash FROM users WHERE id = $1', { bind: [idOf(token)] })
+    return (rows as { password_hash: string }[])[0]!.password_hash
+  }
+  const old = bcrypt.hashSync(password, 4)
+  const users = [await service.signUp('ROLE_CLIENT'), await service.signUp('ROLE_CLIENT')] as const
+  const [{ username, token }, later] = users
+  await sequelize.query('UPDATE users SET password_hash = $1 WHERE id = ANY($2)', {
+    bind: [old, users.map(user => idOf(user.token))],
+  })
+  const query = { newPassword: 'jararaca-verde-7' }
+  const update = () =>
+    service.request('POST', '/forgotpasswords/passwordupdatebyusername', { token, query, once: true })
+  t.deepEqual(await stopped(t, [update, () => login(username)]), [200, 200])
+  // Hashes are renewed one after the other, behind the answers.
+  t.is((await login(later.username)).status, 200)
+  await waitFor(async () => (await hashOf(later)) !== old)
+  t.is((await login(username, query.newPassword)).status, 200)
+  t.is((await login(username)).status, 404)
+})
+
+test.serial('a statement that PostgreSQL undid for the sake of another may be sent again', async t => {
+  const [one, other] = [await connect(t), await connect(t)]
+  const table = `"${randomUUID()}"`
+  await one.query(`CREATE TABLE ${table} AS SELECT id, 0 AS n FROM generate_series(1, 2) id`)
+  const change = (client: pg.Client, id: number) => client.query(`UPDATE ${table} SET n = n + 1 WHERE id = ${id}`)
+  await Promise.all([one.query('BEGIN'), other.query('BEGIN')])
+  await Promise.all([change(one, 1), change(other, 2)])
+  const crossing = await Promise.allSettled([change(one, 2), change(other, 1)])
+  const faults = crossing.filter(each => each.status === 'rejected').map(({ reason }) => reason)
+  t.deepEqual(
+    faults.map(({ code }) => code),
+    ['40P01'],
+  )
+  t.true(isUnreachable(faults[0]))
+  await Promise.all([one.query('ROLLBACK'), other.query('ROLLBACK')])
+  await one.query('BEGIN')
+  await change(one, 1)
+  await other.query(`SET lock_timeout = '10ms'`)
+  t.true(isUnreachable(await t.throwsAsync(change(other, 1))))
+  await one.query('ROLLBACK')
+  // What is wrong in itself stays wrong.
+  t.false(isUnreachable(await t.throwsAsync(other.query('SELECT 1 / 0'))))
+})
