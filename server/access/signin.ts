@@ -6,11 +6,10 @@
 import { LRUCache } from 'lru-cache'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Call } from '../call.js'
-import { network } from '../clientaddress.js'
 import type { Transaction } from '../database/connection.js'
 import type { Account, Attempts, Begun, Subjects } from '../models/attempt.js'
 import type { Audit, AuditEvent } from '../models/audit.js'
-import type { Pool, Waiter } from '../passwords/pool.js'
+import { type Pool, type Waiter, waiterOf } from '../passwords/pool.js'
 import { Refusal, refuse } from '../refusal.js'
 import { type Admission, limitsOf, tooManyAttempts } from './admission.js'
 import { traces } from './caller.js'
@@ -23,8 +22,6 @@ export type SignInAction = 'session.login' | 'session.login-by-answers' | 'sessi
 export interface Attempt extends AsyncDisposable {
   /** Whom it is about; undefined when nobody has the name. */
   readonly account: Account | undefined
-  /** Whether the account knows the address. */
-  readonly known: boolean
   /** Its place among those who want something hashed. */
   readonly waiter: Waiter
   /** Ends it: forgets the failures, remembers the address as known, records the event. */
@@ -87,8 +84,8 @@ export function createSignIns(deps: {
 
   return {
     async begin(action, usernameKey, call, hashes) {
-      const { address, deadline, signal } = call
-      const waiter = { known: false, address: network(address), account: usernameKey, deadline, signal }
+      const { address } = call
+      const waiter = waiterOf(call, usernameKey)
       const lock = `${usernameKey}\0${waiter.address}`
       const locked = locks.get(lock)
       if (locked !== undefined) throw tooManyAttempts(locked)
@@ -121,7 +118,6 @@ export function createSignIns(deps: {
       }
       return {
         account,
-        known,
         waiter: { ...waiter, known: known && account?.active === true && !account.suspended },
         async succeed(t) {
           await attempts.succeed(subject, subjects.knownAddress(address), account!.id, event('ok'), t)

@@ -9,13 +9,13 @@ import { permit } from '../access/permissions.js'
 import type { SignIns } from '../access/signin.js'
 import type { Tokens } from '../access/tokens.js'
 import type { Unary } from '../call.js'
-import { network } from '../clientaddress.js'
 import type { Database } from '../database/connection.js'
 import type { Audit } from '../models/audit.js'
 import type { Questions, StoredAnswer } from '../models/question.js'
 import type { Users } from '../models/user.js'
 import { answerKey, usernameKey } from '../names.js'
 import type { Claim, Passwords } from '../passwords/hash.js'
+import { waiterOf } from '../passwords/pool.js'
 import { refuse } from '../refusal.js'
 import { required } from '../required.js'
 import { limits, tooLong } from '../sizes.js'
@@ -89,9 +89,7 @@ export function saveForgotPasswordQuestionsUsersAnswers(
     if (!target) refuse(Reason.USER_NOT_FOUND)
     const question = (await questions.offered({ id: questionId! })) ?? refuse(Reason.QUESTION_NOT_FOUND)
 
-    const { address, deadline, signal } = call
-    const waiter = { known: false, address: network(address), account: target.usernameKey, deadline, signal }
-    const [hash] = await passwords.hash([{ context: 'answer', text }], waiter)
+    const [hash] = await passwords.hash([{ context: 'answer', text }], waiterOf(call, target.usernameKey))
     await database.transact(async t => {
       // Since the call began the session may have been revoked.
       if (!(await users.holdSession(caller.user.id, caller.user.tokenGeneration, t))) refuse(Reason.INVALID_TOKEN)

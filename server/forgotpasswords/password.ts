@@ -3,7 +3,6 @@ import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { type Callers, traces } from '../access/caller.js'
 import { permit } from '../access/permissions.js'
 import type { Unary } from '../call.js'
-import { network } from '../clientaddress.js'
 import type { Database } from '../database/connection.js'
 import type { Audit } from '../models/audit.js'
 import type { Questions } from '../models/question.js'
@@ -11,6 +10,7 @@ import type { Users } from '../models/user.js'
 import { usernameKey } from '../names.js'
 import type { Passwords } from '../passwords/hash.js'
 import { checkPassword, type PasswordPolicy } from '../passwords/policy.js'
+import { waiterOf } from '../passwords/pool.js'
 import { refuse } from '../refusal.js'
 import { isBlank, required } from '../required.js'
 import type { TellOwner } from './notice.js'
@@ -40,9 +40,10 @@ export function passwordUpdateByUsername(deps: {
     }
     if (!target) refuse(Reason.USER_NOT_FOUND)
 
-    const { address, deadline, signal } = call
-    const waiter = { known: false, address: network(address), account: target.usernameKey, deadline, signal }
-    const [hash] = await passwords.hash([{ context: 'password', text: newPassword }], waiter)
+    const [hash] = await passwords.hash(
+      [{ context: 'password', text: newPassword }],
+      waiterOf(call, target.usernameKey),
+    )
     await database.transact(async t => {
       // Of two updates with one token, the first revokes it.
       const generation = target.id === caller.user.id ? caller.user.tokenGeneration : null

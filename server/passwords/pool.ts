@@ -1,6 +1,8 @@
 // Runs bcrypt on threads behind a bounded queue. It owns who waits for how long: what can't be done in time is refused
 // before any work is spent on it. The order is queue.ts's, the threads are threads.ts's; it knows nothing of passwords.
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import type { Call } from '../call.js'
+import { network } from '../clientaddress.js'
 import { Refusal } from '../refusal.js'
 import { createQueue, type Turn } from './queue.js'
 import { type CompareJob, createThreads, type HashJob, type Job, type Result, type ThreadsOptions } from './threads.js'
@@ -14,6 +16,11 @@ export interface Waiter extends Turn {
   readonly deadline: number
   /** Aborted when the caller has gone: its waiting jobs leave the queue. */
   readonly signal?: AbortSignal
+}
+
+/** The waiter that a call makes for an account: it isn't known until a sign-in has shown that. */
+export function waiterOf({ address, deadline, signal }: Call, account: string): Waiter {
+  return { known: false, address: network(address), account, deadline, signal }
 }
 
 /** State of the pool. */

@@ -5,7 +5,6 @@ import type { Admission } from '../access/admission.js'
 import { traces } from '../access/caller.js'
 import type { Tokens } from '../access/tokens.js'
 import type { Call, Unary } from '../call.js'
-import { network } from '../clientaddress.js'
 import { brokenConstraint, type Database } from '../database/connection.js'
 import type { Audit } from '../models/audit.js'
 import type { Questions } from '../models/question.js'
@@ -13,7 +12,7 @@ import type { Users } from '../models/user.js'
 import { nicknameKey, questionKey, usernameKey } from '../names.js'
 import type { Passwords, Secret } from '../passwords/hash.js'
 import type { PasswordPolicy } from '../passwords/policy.js'
-import type { Pool } from '../passwords/pool.js'
+import { type Pool, waiterOf } from '../passwords/pool.js'
 import { type FieldViolation, refuse } from '../refusal.js'
 import { checkSignUp, type SignUpForm } from './signupform.js'
 
@@ -38,10 +37,9 @@ export function signUp(deps: SignUpDeps): Unary<typeof UsersService.method.signU
   const { database, users, questions, audit, admission, pool, passwords, tokens } = deps
   return async (request, call) => {
     const form = await readForm(deps, request, call)
-    const { address, deadline, signal } = call
-    const waiter = { known: false, address: network(address), account: form.usernameKey, deadline, signal }
+    const waiter = waiterOf(call, form.usernameKey)
     pool.check(waiter, 1)
-    await admission.take('signUps', address)
+    await admission.take('signUps', call.address)
     const taken = await takenNames(users, request)
     if (taken.length > 0) refuse(Reason.INVALID_SIGN_UP, { fields: taken })
 
