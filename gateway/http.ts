@@ -12,7 +12,8 @@ import { Users } from '../proto/gen/auth/v1/users_pb.js'
 import { createSenderOf } from '../server/clientaddress.js'
 import { readBody } from './body.js'
 import { type Address, createListener, listenerLimits, type Request, type Response } from './listener.js'
-import { Fault, isUnreported, problemDocument, problemOf } from './problem.js'
+import { createPacing, isLarge, pacingLimits } from './pacing.js'
+import { Fault, isRefusal, isUnreported, problemDocument, problemOf } from './problem.js'
 import { createLookup } from './router.js'
 import type { Revision, Route } from './routes.js'
 import { createRpcHandler, forwardedHeaders, type Log } from './rpcs.js'
@@ -31,6 +32,8 @@ export interface GatewayOptions {
   /** Origins (RFC 6454) whose scripts may read answers, exactly as browsers write them. */
   readonly corsOrigins: readonly string[]
   readonly log: Log
+  /** Multiplies how many refusals leave. */
+  readonly limitFactor?: number
   /** Other limits than `gatewayLimits`. */
   readonly limits?: Partial<typeof gatewayLimits>
 }
@@ -46,6 +49,7 @@ export interface Gateway {
 /** What a client may take of the gateway. */
 export const gatewayLimits = {
   ...listenerLimits,
+  ...pacingLimits,
   /** How long a call may take, in ms; callers may ask for less. */
   callTimeout: 15_000,
 }
@@ -81,7 +85,8 @@ export function createGateway(options: GatewayOptions): Gateway {
   const senderOf = createSenderOf(options.trustedProxies)
   const lookup = createLookup<Action>(options.defaultRevision, createAction)
   const { send, commonHeaders, isPreflight } = createSender(options.corsOrigins, limits.lingerTimeout)
-  const handleRpc = createRpcHandler({ transport, log, callTimeout, fallback: refuseUnknown })
+  const pacing = createPacing(limits, options.limitFactor)
+  const handleRpc = createRpcHandler({ transport, log, callTimeout, pacing, fallback: refuseUnknown })
   const listener = createListener(options.address, onRequest, limits)
 
   function onRequest(request: Request, response: Response) {
@@ -97,9 +102,11 @@ export function createGateway(options: GatewayOptions): Gateway {
   async function answer(request: Request, response: Response): Promise<void> {
     try {
       const given = await act(request, response)
-      if (given) send(request, response, given)
+      if (!given) return
+      if (isLarge(request)) await pacing.turn(request)
+      send(request, response, given)
     } catch (error) {
-      refuse(request, response, error)
+      await refuse(request, response, error)
     }
   }
 
@@ -150,7 +157,7 @@ export function createGateway(options: GatewayOptions): Gateway {
   function refuseUnknown(request: Request, response: Response): void {
     const grpcType = /^application\/grpc[\w+-]*/i.exec(request.headers['content-type'] ?? '')?.[0]
     if (request.method !== 'POST' || grpcType === undefined) {
-      refuse(request, response, new Fault('NOT_FOUND', 'There is nothing at this path.'))
+      void refuse(request, response, new Fault('NOT_FOUND', 'There is nothing at this path.'))
       return
     }
     // Without `writeHead` these go out along with the end of the stream: an answer of nothing but trailers, to gRPC.
@@ -160,10 +167,11 @@ export function createGateway(options: GatewayOptions): Gateway {
     response.end()
   }
 
-  function refuse(request: Request, response: Response, error: unknown): void {
+  async function refuse(request: Request, response: Response, error: unknown): Promise<void> {
     const problem = problemOf(error)
     const requestId = request.headers['x-request-id'] as string
     if (isUnreported(error)) log.error({ requestId, err: error }, 'request failed')
+    if (isRefusal(problem)) await pacing.turn(request)
     send(request, response, {
       status: problem.status,
       headers: { 'content-type': 'application/problem+json', 'cache-control': 'no-store', ...problem.headers },
@@ -173,7 +181,10 @@ export function createGateway(options: GatewayOptions): Gateway {
 
   return {
     listen: listener.listen,
-    close: (graceMs = 10_000) => listener.close(graceMs),
+    close(graceMs = 10_000) {
+      pacing.close()
+      return listener.close(graceMs)
+    },
   }
 }
 

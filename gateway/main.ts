@@ -10,9 +10,9 @@ async function main(): Promise<void> {
   if (!address) throw new Error('AUTH_HTTP_ADDRESS is off: there is nothing for a gateway to do.')
   const tls = tlsOf(settings)
   const transport = createRemoteTransport({ target, ...(tls && { tls }) })
-  const { defaultRevision, trustedProxies, corsOrigins } = settings
+  const { defaultRevision, trustedProxies, corsOrigins, limitFactor } = settings
   const log = createLog(settings.logLevel)
-  const gateway = createGateway({ transport, address, defaultRevision, trustedProxies, corsOrigins, log })
+  const gateway = createGateway({ transport, address, defaultRevision, trustedProxies, corsOrigins, limitFactor, log })
 
   process.stderr.write(`HTTP     http://${write(await gateway.listen())}\nservices ${target}\n`)
   const stop = async () => {

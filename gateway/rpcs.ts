@@ -1,12 +1,13 @@
 /** Connect, gRPC-Web and gRPC on the gateway's port: each call goes on through its Transport as it came. */
 import type { DescMethodUnary } from '@bufbuild/protobuf'
-import type { Interceptor, Transport } from '@connectrpc/connect'
+import { createContextKey, createContextValues, type Interceptor, type Transport } from '@connectrpc/connect'
 import { connectNodeAdapter } from '@connectrpc/connect-node'
 import { ForgotPasswords } from '../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../proto/gen/auth/v1/users_pb.js'
 import { bodyLimit } from './body.js'
 import type { Request, Response } from './listener.js'
-import { isUnreported } from './problem.js'
+import { isLarge, type Pacing } from './pacing.js'
+import { isRefusal, isUnreported, problemOf } from './problem.js'
 
 /** Where the gateway reports faults, as `{ requestId, err }`. A pino logger fits. */
 export interface Log {
@@ -19,6 +20,8 @@ export interface RpcOptions {
   readonly log: Log
   /** Milliseconds that a call may take; callers may ask for less. */
   readonly callTimeout: number
+  /** Says when refusals leave. */
+  readonly pacing: Pacing
   /** Gets every request whose path is no RPC's. */
   readonly fallback: (request: Request, response: Response) => void
 }
@@ -36,8 +39,23 @@ export function forwardedHeaders(header: (name: string) => string | string[] | n
   return headers
 }
 
+/** The request that a call came with. */
+const incoming = createContextKey<Request>(undefined as never)
+
 /** Prepares the handler of requests to the RPCs. */
-export function createRpcHandler({ transport, log, callTimeout, fallback }: RpcOptions) {
+export function createRpcHandler({ transport, log, callTimeout, pacing, fallback }: RpcOptions) {
+  const pace: Interceptor = next => async call => {
+    const request = call.contextValues.get(incoming)
+    try {
+      const answer = await next(call)
+      if (isLarge(request)) await pacing.turn(request)
+      return answer
+    } catch (error) {
+      if (isRefusal(problemOf(error))) await pacing.turn(request)
+      throw error
+    }
+  }
+
   const forwardHeaders: Interceptor = next => request =>
     next({ ...request, header: new Headers(forwardedHeaders(name => request.header.get(name))) })
 
@@ -62,7 +80,8 @@ export function createRpcHandler({ transport, log, callTimeout, fallback }: RpcO
         })
       }
     },
-    interceptors: [logFaults, forwardHeaders],
+    interceptors: [pace, logFaults, forwardHeaders],
+    contextValues: request => createContextValues().set(incoming, request as Request),
     readMaxBytes: bodyLimit,
     fallback: (request, response) => fallback(request, response as Response),
   })

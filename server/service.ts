@@ -1,6 +1,6 @@
 import { ServerCredentials } from '@grpc/grpc-js'
 import { createGateway, type Gateway } from '../gateway/http.js'
-import { createAdmission } from './access/admission.js'
+import { type Admission, createAdmission } from './access/admission.js'
 import { createCallers } from './access/caller.js'
 import { createKeyring, type Keyring } from './access/keyring.js'
 import { createSignIns } from './access/signin.js'
@@ -62,20 +62,24 @@ export async function startService(
   { at, now = Date.now }: { at?: Promise<Source>; now?: () => number } = {},
 ): Promise<Service> {
   const metrics = createMetrics()
-  const pool = createPool({
-    cost: settings.bcryptCost,
-    onWait: ms => metrics.observeWait(ms),
-    onFault: error => log.error({ err: error }, 'a hash thread broke and is replaced'),
-  })
-  metrics.watchHashing(() => pool.stats())
   // What is to be undone when the service stops, or when its start fails half-way: last first.
-  const undo: (() => Promise<unknown>)[] = [() => pool.close()]
+  const undo: (() => Promise<unknown>)[] = []
   const stop = async () => {
     for (const step of undo.splice(0).reverse()) await step()
   }
   try {
     const registry = await openRegistry(settings, { log, ...(at && { at }) })
     undo.push(() => registry.close())
+    const { issuer, audience, tokenTtl: ttl, limitFactor: factor } = settings
+    const admission = createAdmission({ ...registry, factor, now })
+    const pool = createPool({
+      cost: settings.bcryptCost,
+      usedOf: admission.usedOf,
+      onWait: ms => metrics.observeWait(ms),
+      onFault: error => log.error({ err: error }, 'a hash thread broke and is replaced'),
+    })
+    undo.push(() => pool.close())
+    metrics.watchHashing(() => pool.stats())
     const passwords = createPasswords({ pepper: registry.masterKey.pepper, cost: settings.bcryptCost, pool })
     const installation = await install(registry, settings, passwords, 'service')
     if (installation.weakness) log.warn(`AUTH_ADMIN_PASSWORD is weak: ${installation.weakness}`)
@@ -87,11 +91,10 @@ export async function startService(
       if (isUnreachable(cause)) throw cause
       throw new Error('AUTH_MASTER_KEY is not the key that this database was set up with.', { cause })
     })
-    const { issuer, audience, tokenTtl: ttl, limitFactor: factor } = settings
     const calls = createCalls({
       ...createImplementations({
         ...registry,
-        ...createAccess(registry, { keyring, issuer, audience, ttl, pool, factor, now }),
+        ...createAccess(registry, { keyring, issuer, audience, ttl, pool, admission, factor, now }),
         pool,
         passwords,
         renewals: createRenewals({ passwords, users: registry.users, log }),
@@ -139,6 +142,7 @@ export async function startService(
         defaultRevision: settings.defaultRevision,
         trustedProxies: settings.trustedProxies,
         corsOrigins: settings.corsOrigins,
+        limitFactor: factor,
         log,
       })
       addresses.http = await gateway.listen()
@@ -153,20 +157,20 @@ export async function startService(
 
 /** Who may do what: callers, tokens, limits, sign-ins. */
 function createAccess(
-  { users, attempts, buckets, subjects, audit }: Registry,
+  { users, attempts, subjects, audit }: Registry,
   options: {
     keyring: Keyring
     issuer: string
     audience: string
     ttl: number
     pool: Pool
+    admission: Admission
     factor: number
     now: () => number
   },
 ) {
-  const { pool, factor, ...issuing } = options
+  const { pool, admission, factor, ...issuing } = options
   const tokens = createTokens(issuing)
-  const admission = createAdmission({ buckets, attempts, subjects, factor, now: issuing.now })
   return {
     tokens,
     callers: createCallers(tokens, users),

@@ -16,7 +16,7 @@ const number = new RegExp(
  * spaces, dots and dashes anywhere, and the decimal digits of every script. The text is in small letters and NFKC.
  */
 export function readTelephone(text: string): string | undefined {
-  const plain = text.replace(/\p{Nd}/gu, toAscii).replace(/[ .\p{Pd}]/gu, '')
+  const plain = text.replace(/(?![0-9])\p{Nd}/gu, toAscii).replace(/[ .\p{Pd}]/gu, '')
   const subscriber = number.exec(plain)?.[1]
   if (subscriber === undefined) return undefined
   return `tel:+55${plain.replace(/\D/g, '').slice(-subscriber.length - 2)}`

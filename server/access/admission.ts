@@ -40,6 +40,8 @@ const remembered = 100_000
 
 /** Decides who may go on, by client address. */
 export interface Admission {
+  /** Refuses with TOO_MANY_ATTEMPTS when it is known that nothing of a shared kind is left; takes nothing. */
+  check(kind: Exclude<SharedKind, 'failures'>, address: string): void
   /** Takes one of a shared kind. Refuses with TOO_MANY_ATTEMPTS, from memory where that is known. */
   take(kind: Exclude<SharedKind, 'failures'>, address: string): Promise<void>
   /** Takes a look-up; false when there are none left. */
@@ -55,6 +57,8 @@ export interface Admission {
   learn(address: string, level: number): void
   /** Counts a failure of the address. Whether it is held up from now on, told once in the time that a bucket empties. */
   addFailure(address: string): Promise<boolean>
+  /** Share (0 to 1) of what an address may fail or sign up that it has used, as far as this process knows. */
+  usedOf(address: string): number
   /** Whether an active account knows the address; asked once a minute for an address. */
   knows(address: string, usernameKey: string): Promise<boolean>
 }
@@ -94,9 +98,11 @@ export function createAdmission(deps: {
       new Set(await attempts.accountsKnowing(subjects.knownAddress(context as string), knownAddressDays, mostKnown)),
   })
 
+  const keyOf = (kind: keyof typeof addressLimits, address: string) => `${kind} ${network(address)}`
+
   /** The state of a bucket as it is now. */
   function stateOf(kind: keyof typeof addressLimits, address: string): State {
-    const key = `${kind} ${network(address)}`
+    const key = keyOf(kind, address)
     const time = now()
     const state = states.get(key) ?? { level: 0, at: time, underWay: 0, confirmedAt: 0, toldAt: 0 }
     states.set(key, state)
@@ -106,6 +112,10 @@ export function createAdmission(deps: {
     return state
   }
 
+  function usedOf(kind: SharedKind, address: string): number {
+    return states.has(keyOf(kind, address)) ? stateOf(kind, address).level / limits[kind].capacity : 0
+  }
+
   /** Seconds until there is room for one more, counting those under way. */
   function wait(kind: keyof typeof addressLimits, { level, underWay }: State): number | undefined {
     const { capacity, perSecond } = limits[kind]
@@ -113,11 +123,16 @@ export function createAdmission(deps: {
     return Math.max(1, Math.ceil((level + 1 - capacity) / perSecond))
   }
 
+  function check(kind: SharedKind, address: string): void {
+    const retryAfter = wait(kind, stateOf(kind, address))
+    if (retryAfter !== undefined) refuse(Reason.TOO_MANY_ATTEMPTS, { retryAfter })
+  }
+
   return {
+    check,
     async take(kind, address) {
+      check(kind, address)
       const state = stateOf(kind, address)
-      const retryAfter = wait(kind, state)
-      if (retryAfter !== undefined) refuse(Reason.TOO_MANY_ATTEMPTS, { retryAfter })
       state.underWay++
       const { level, taken } = await buckets.take(subjects.address(kind, address), limits[kind]).finally(() => {
         state.underWay--
@@ -161,6 +176,7 @@ export function createAdmission(deps: {
       if (isNew) state.toldAt = now()
       return isNew
     },
+    usedOf: address => Math.max(usedOf('failures', address), usedOf('signUps', address)),
     async knows(address, usernameKey) {
       const keys = await accounts.fetch(network(address), { context: address })
       return keys?.has(usernameKey) ?? false

@@ -44,6 +44,8 @@ export interface PoolOptions extends ThreadsOptions {
   readonly limit?: number
   /** Longest time that a job waits, in ms, whatever the caller's deadline; 10 000 unless told. */
   readonly patience?: number
+  /** Share (0 to 1) of its limits that a client address has used: who has used least goes first. */
+  readonly usedOf?: (address: string) => number
   /** Told how long each job waited, in ms, when it starts. */
   readonly onWait?: (ms: number) => void
 }
@@ -79,9 +81,9 @@ const rest = 100
 
 /** A pool whose threads start with the first jobs. */
 export function createPool(options: PoolOptions): Pool {
-  const { limit = 1000, patience = 10_000, onWait } = options
+  const { limit = 1000, patience = 10_000, usedOf, onWait } = options
   const threads = createThreads(options)
-  const queue = createQueue<Task>()
+  const queue = createQueue<Task>(usedOf)
   const idleTasks: Task[] = []
   let done = 0
   let shed = 0

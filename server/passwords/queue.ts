@@ -3,14 +3,17 @@
 export interface Turn {
   /** Whether it is a sign-in of an active account at an address that the account knows. */
   readonly known: boolean
-  /** Client address: those that aren't known take turns by it. */
+  /** Client address, by network: those that aren't known take turns by it. */
   readonly address: string
   /** Account, by the key of its username: within an address, and among the known, accounts take turns. */
   readonly account: string
 }
 
-/** Of so many turns one goes to those that aren't known, even while known ones wait. */
-const othersEvery = 10
+/** Of so many turns one goes to those that come second, even while the others wait. */
+const secondEvery = 10
+
+/** Steps in which the shares of two addresses are compared: whoever used a little more isn't behind for that. */
+const steps = 20
 
 /** Waiting items in fair order. */
 export interface Queue<T> {
@@ -33,11 +36,44 @@ interface Line<T> {
   readonly items: T[]
 }
 
-/** A queue in which nobody gets more turns by waiting more often, by inventing accounts, or at more connections. */
-export function createQueue<T>(): Queue<T> {
+/**
+ * A queue in which nobody gets more turns by waiting more often, by inventing accounts, or at more connections. Of ten
+ * turns nine go to known ones; of what is left nine of ten to the address that has used least of its limits, of which
+ * `usedOf` tells the share (0 to 1), and one to each address in turn.
+ */
+export function createQueue<T>(usedOf: (address: string) => number = () => 0): Queue<T> {
   const known = createLine<T>()
   const others = createLine<T>()
   let turns = 0
+  let turnsOfOthers = 0
+  const stepOf = (address: string) => Math.floor(usedOf(address) * steps)
+
+  function takeOther(): T | undefined {
+    turnsOfOthers = (turnsOfOthers + 1) % secondEvery
+    if (turnsOfOthers === 0) return take(others)
+    let least: string | undefined
+    let leastStep = Number.POSITIVE_INFINITY
+    for (const address of others.lines.keys()) {
+      const step = stepOf(address)
+      if (step < leastStep) [least, leastStep] = [address, step]
+    }
+    return take(others, least)
+  }
+
+  /** How many items at other addresses than the turn's would be taken before the last of `count` new ones. */
+  function aheadOfOther({ address, account }: Turn, count: number): number {
+    const mine = stepOf(address)
+    const within = ahead(others.lines.get(address) ?? createLine<T>(), [account], count)
+    let [before, behind] = [within, 0]
+    for (const [other, { size }] of others.lines) {
+      if (other === address) continue
+      const step = stepOf(other)
+      if (step < mine) before += size
+      else if (step === mine) before += Math.min(size, within + 1)
+      else behind += size
+    }
+    return before + Math.min(behind, Math.floor((before + 1) / (secondEvery - 1)))
+  }
   const pathOf = ({ known: isKnown, address, account }: Turn) =>
     isKnown ? { line: known, keys: [account] } : { line: others, keys: [address, account] }
 
@@ -47,20 +83,21 @@ export function createQueue<T>(): Queue<T> {
       add(line, keys, item)
     },
     take() {
-      turns = (turns + 1) % othersEvery
-      return turns === 0 ? (take(others) ?? take(known)) : (take(known) ?? take(others))
+      turns = (turns + 1) % secondEvery
+      return turns === 0 ? (takeOther() ?? take(known)) : (take(known) ?? takeOther())
     },
     remove(turn, item) {
       const { line, keys } = pathOf(turn)
       return remove(line, keys, item)
     },
     ahead(turn, count) {
-      const { line, keys } = pathOf(turn)
-      const alike = ahead(line, keys, count)
       // Until the last one's turn the other kind gets its share.
-      return turn.known
-        ? alike + Math.min(others.size, Math.floor((alike + 1) / (othersEvery - 1)))
-        : alike + Math.min(known.size, (alike + 1) * (othersEvery - 1))
+      if (!turn.known) {
+        const before = aheadOfOther(turn, count)
+        return before + Math.min(known.size, (before + 1) * (secondEvery - 1))
+      }
+      const before = ahead(known, [turn.account], count)
+      return before + Math.min(others.size, Math.floor((before + 1) / (secondEvery - 1)))
     },
     makeRoom(turn, count) {
       if (turn.known && others.size > 0) return takeNewest(others)
@@ -89,12 +126,12 @@ function add<T>(line: Line<T>, [key, ...rest]: readonly string[], item: T): void
   add(next, rest, item)
 }
 
-function take<T>(line: Line<T>): T | undefined {
+/** Takes the item whose turn it is within a line: of the next line in it, or of the one of a key. */
+function take<T>(line: Line<T>, key = line.lines.keys().next().value): T | undefined {
   if (line.size === 0) return undefined
   line.size--
-  const first = line.lines.entries().next().value
-  if (!first) return line.items.shift()
-  const [key, next] = first
+  if (key === undefined) return line.items.shift()
+  const next = line.lines.get(key)!
   const item = take(next)
   line.lines.delete(key)
   if (next.size > 0) line.lines.set(key, next)

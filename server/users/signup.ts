@@ -36,6 +36,7 @@ export interface SignUpDeps {
 export function signUp(deps: SignUpDeps): Unary<typeof UsersService.method.signUp> {
   const { database, users, questions, audit, admission, pool, passwords, tokens } = deps
   return async (request, call) => {
+    admission.check('signUps', call.address)
     const form = await readForm(deps, request, call)
     const waiter = waiterOf(call, form.usernameKey)
     pool.check(waiter, 1)

@@ -2,50 +2,18 @@
 import { once } from 'node:events'
 import { connect as connectHttp2 } from 'node:http2'
 import { create } from '@bufbuild/protobuf'
-import {
-  Code,
-  ConnectError,
-  createRouterTransport,
-  type HandlerContext,
-  type ServiceImpl,
-  type Transport,
-} from '@connectrpc/connect'
-import test, { type ExecutionContext } from 'ava'
-import { createGateway, gatewayLimits } from '../../gateway/http.js'
+import { Code, ConnectError, createRouterTransport, type HandlerContext, type Transport } from '@connectrpc/connect'
+import test from 'ava'
+import { gatewayLimits } from '../../gateway/http.js'
 import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { GetMeResponseSchema, Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { ErrorInfoSchema } from '../../proto/gen/google/rpc/error_details_pb.js'
 import type { Call } from '../../server/call.js'
 import { createInProcessTransport } from '../../server/calls/inprocess.js'
+import { openGateway as open } from '../_helpers/gateway.js'
 import { waitFor } from '../_helpers/patience.js'
 import { refused } from '../_helpers/problem.js'
 import { openRaw } from '../_helpers/raw.js'
-import { createRequest } from '../_helpers/service.js'
-
-/** A gateway in front of a Users service of the test's own. */
-async function open(
-  t: ExecutionContext,
-  users: Partial<ServiceImpl<typeof Users>>,
-  { limits = {}, transport }: { limits?: Partial<typeof gatewayLimits>; transport?: Transport } = {},
-) {
-  const log: { fields: Record<string, unknown>; message: string }[] = []
-  const gateway = createGateway({
-    transport: transport ?? createRouterTransport(router => void router.service(Users, users)),
-    address: { host: '127.0.0.1', port: 0 },
-    defaultRevision: '1.0.2',
-    trustedProxies: ['127.0.0.1'],
-    corsOrigins: [],
-    log: { error: (fields, message) => void log.push({ fields: { ...fields }, message }) },
-    limits,
-  })
-  const { port } = await gateway.listen()
-  t.teardown(() => gateway.close(0))
-  const send = createRequest(`http://127.0.0.1:${port}`)
-  const request: typeof send = (method, path, options) => send(method, path, { once: true, ...options })
-  const post = (rpc: string, headers: Record<string, string> = {}) =>
-    request('POST', `/auth.v1.Users/${rpc}`, { body: {}, headers })
-  return { port, request, post, log }
-}
 
 /** Answers when the call is aborted, and keeps its context. */
 function waiting() {

@@ -35,6 +35,29 @@ test('within an address accounts take turns', t => {
   t.deepEqual(drain(queue), ['a0', 'b0', 'a1', 'a2'])
 })
 
+test('of the turns of others nine of ten go to the address that has used least of its limits, one to each in turn', t => {
+  const used: Record<string, number> = { flood: 0.9, office: 0.3 }
+  const queue = createQueue<string>(address => used[address] ?? 0)
+  for (let i = 0; i < 100; i++) {
+    queue.add(other('flood', `${i}`), 'flood')
+    queue.add(other('office', `${i}`), 'office')
+  }
+  const first = Array.from({ length: 40 }, () => queue.take())
+  t.is(first.filter(each => each === 'flood').length, 4)
+  queue.add(other('newcomer'), 'newcomer')
+  t.is(queue.take(), 'newcomer')
+})
+
+test('whoever used a little more of its limits isn’t behind for that', t => {
+  const used: Record<string, number> = { school: 0.04, single: 0 }
+  const queue = createQueue<string>(address => used[address] ?? 0)
+  for (let i = 0; i < 3; i++) {
+    queue.add(other('single', `${i}`), 'single')
+    queue.add(other('school', `${i}`), 'school')
+  }
+  t.deepEqual(drain(queue).slice(0, 4), ['single', 'school', 'single', 'school'])
+})
+
 test('in a full queue known sign-ins push strangers out, and strangers only those with more', t => {
   const queue = createQueue<string>()
   for (let i = 0; i < 3; i++) queue.add(other('crowd', `${i}`), `crowd ${i}`)
@@ -55,10 +78,13 @@ const turns = fc.record({
   account: fc.constantFrom('a', 'b', 'c'),
 })
 
+const share = fc.constantFrom(0, 0.5, 1)
+const shares = fc.record({ x: share, y: share, z: share })
+
 test('whatever comes and goes, each item is taken once, and its turn comes when it was told', t => {
   fc.assert(
-    fc.property(fc.array(turns, { maxLength: 40 }), turns, fc.nat(), (waiting, mine, drop) => {
-      const queue = createQueue<number>()
+    fc.property(fc.array(turns, { maxLength: 40 }), turns, fc.nat(), shares, (waiting, mine, drop, used) => {
+      const queue = createQueue<number>(address => used[address as 'x'])
       waiting.forEach((turn, index) => {
         queue.add(turn, index)
       })
@@ -69,8 +95,8 @@ test('whatever comes and goes, each item is taken once, and its turn comes when 
       queue.add(mine, -1)
       const order = drain(queue)
       const at = order.indexOf(-1)
-      // One turn more or less, as every tenth is the other kind's.
-      t.true(at <= ahead + 1, `${at} > ${ahead}`)
+      // One turn more or less, as every tenth is another kind's: known ones or others, and of these most used or least.
+      t.true(at <= ahead + 2, `${at} > ${ahead}`)
       t.deepEqual(
         [...order].sort((a, b) => a - b),
         [-1, ...waiting.keys()].filter(index => index !== dropped),

@@ -1,0 +1,114 @@
+/**
+ * Lets refusals out at a bounded rate. Each of them costs little, but a client that hammers on as fast as it can would
+ * leave the thread no time for others. So its refusals wait: its connections are full of requests under way, and what it
+ * sends ahead isn't read. While there is room nobody waits. Answers to large requests are counted among the refusals,
+ * since to read them takes as long as several; no other answer ever waits.
+ */
+import { availableParallelism } from 'node:os'
+import { network } from '../server/clientaddress.js'
+import { bodyLimit } from './body.js'
+import type { Request } from './listener.js'
+
+/** How many refusals leave, and how many may wait. */
+export const pacingLimits = {
+  /** Refusals that leave at once where few left a moment ago. */
+  refusalsAtOnce: 500,
+  /** Refusals a second that leave in the long run: to all clients together, a tenth of a core's time. */
+  refusalsPerSecond: 100 * availableParallelism(),
+  /** Refusals that wait; whoever has one of them already and would add another is cut off. */
+  mostHeld: 5_000,
+}
+
+/** Bytes of a body that count as one more refusal: to read them takes as long. */
+const bytesOfOne = 8 * 1024
+
+/** Milliseconds between two looks at who may go. */
+const tick = 10
+
+interface Held {
+  readonly weight: number
+  readonly leave: () => void
+}
+
+/** Decides when refusals leave. */
+export interface Pacing {
+  /** Waits for the turn of a refusal; of client addresses whose refusals wait each lets one out in turn. */
+  turn(request: Request): Promise<void>
+  /** Lets everything out. */
+  close(): void
+}
+
+/** Prepares pacing; `factor` multiplies the refusals that leave. The client address of a request is its header `x-forwarded-for`. */
+export function createPacing({ mostHeld, ...limits }: typeof pacingLimits, factor = 1): Pacing {
+  const [refusalsAtOnce, refusalsPerSecond] = [limits.refusalsAtOnce * factor, limits.refusalsPerSecond * factor]
+  const lines = new Map<string, Held[]>()
+  let held = 0
+  let room = refusalsAtOnce
+  let at = performance.now()
+  let ticking: NodeJS.Timeout | undefined
+  let closed = false
+
+  function refill() {
+    const now = performance.now()
+    room = Math.min(refusalsAtOnce, room + ((now - at) / 1000) * refusalsPerSecond)
+    at = now
+  }
+
+  function letOut() {
+    refill()
+    while (room >= 1 && held > 0) {
+      const [address, line] = lines.entries().next().value!
+      const { weight, leave } = line.shift()!
+      leave()
+      room -= weight
+      held--
+      // To the end, behind all others.
+      lines.delete(address)
+      if (line.length > 0) lines.set(address, line)
+    }
+    if (held > 0) return
+    clearInterval(ticking)
+    ticking = undefined
+  }
+
+  return {
+    async turn(request) {
+      if (held === 0) refill()
+      const weight = weightOf(request)
+      if (closed || (held === 0 && room >= 1)) {
+        room -= weight
+        return
+      }
+      const address = network(request.headers['x-forwarded-for'] as string)
+      const line = lines.get(address) ?? []
+      if (held >= mostHeld) {
+        if (line.length > 0) request.socket.destroy()
+        return
+      }
+      lines.set(address, line)
+      held++
+      ticking ??= setInterval(letOut, tick)
+      await new Promise<void>(leave => {
+        line.push({ weight, leave })
+      })
+    },
+    close() {
+      closed = true
+      clearInterval(ticking)
+      for (const line of lines.values()) for (const { leave } of line) leave()
+      lines.clear()
+      held = 0
+    },
+  }
+}
+
+/** Whether a request is larger than any that is meant well. */
+export function isLarge(request: Request): boolean {
+  return request.method === 'POST' && weightOf(request) > 1
+}
+
+/** A body whose length isn't told counts as the longest there is. */
+function weightOf({ headers }: Request): number {
+  const bytes = headers['transfer-encoding'] === undefined ? Number(headers['content-length'] ?? 0) : bodyLimit
+  return 1 + Math.floor(Math.min(bytes, bodyLimit) / bytesOfOne)
+}
