@@ -19,14 +19,13 @@ test('SECURITY.md names tests for every attack, and each of them exists', t => {
     attacks,
   )
   for (const [, number, list = ''] of named) {
-    const titles = [...list.matchAll(/(\w+): (\*[^*]+\*(?:; \*[^*]+\*)*)/g)].flatMap(([, file, titles = '']) =>
+    const titles = [...list.matchAll(/([\w/]+): (\*[^*]+\*(?:; \*[^*]+\*)*)/g)].flatMap(([, file, titles = '']) =>
       titles.split('; ').map(title => ({ file, title: title.slice(1, -1) })),
     )
     t.true(titles.length > 0, number)
     for (const { file, title } of titles) {
-      const sources = [`test/attacks/${file}.test.ts`, `test/attacks/${file}.long.test.ts`].filter(path =>
-        existsSync(`${root}/${path}`),
-      )
+      const place = file?.includes('/') ? `test/${file}` : `test/attacks/${file}`
+      const sources = [`${place}.test.ts`, `${place}.long.test.ts`].filter(path => existsSync(`${root}/${path}`))
       t.true(
         sources.some(path => read(path).includes(`'${title}'`)),
         `${file}: ${title}`,
