@@ -1,5 +1,7 @@
+import { readFile } from 'node:fs/promises'
+import { text as readAll } from 'node:stream/consumers'
 import { InvalidArgumentError } from 'commander'
-import { misuse } from './failure.js'
+import { fail, misuse } from './failure.js'
 
 /** Longest text, in characters, as at sign-up. */
 const maxLength = 255
@@ -71,12 +73,22 @@ export async function askChoice<T extends string | number>(
   return ((await inquirer.prompt([question])) as { choice: T }).choice
 }
 
-/** Asks for a new password twice, showing nothing of it, until both are the same and `check` finds no problem. */
-export async function askPassword(check: (text: string) => string | undefined): Promise<string> {
+/** The secret in a file, `-` for standard input, without a line break at its end. `option` is what named the file. */
+export async function readSecret(file: string, option: string): Promise<string> {
+  const content = file === '-' ? await readAll(process.stdin) : await readFile(file, 'utf8').catch(unreadable)
+  return content.replace(/\r?\n$/, '')
+
+  function unreadable({ code }: NodeJS.ErrnoException): never {
+    fail(`The file of ${option} can’t be read (${code}).`)
+  }
+}
+
+/** Asks for a new secret twice, showing nothing of it, until both are the same and `check` finds no problem. */
+export async function askSecret(name: string, check: (text: string) => string | undefined): Promise<string> {
   const { default: inquirer } = await import('inquirer')
   for (;;) {
     const { first, second } = (await inquirer.prompt([
-      { type: 'password', name: 'first', message: 'New password (not shown):', validate: text => check(text) ?? true },
+      { type: 'password', name: 'first', message: `New ${name} (not shown):`, validate: text => check(text) ?? true },
       { type: 'password', name: 'second', message: 'The same again:' },
     ])) as { first: string; second: string }
     if (first === second) return first

@@ -4,7 +4,7 @@ import type { AuditFilter, RecordedEvent } from '../server/models/audit.js'
 import type { Registry } from '../server/models/definemodels.js'
 import { readNumber, readText } from './ask.js'
 import { fail } from './failure.js'
-import { jsonOption, printable, printJson, printTable, say } from './output.js'
+import { jsonOption, printable, printJson, printTable, say, warn } from './output.js'
 import { withRegistry } from './session.js'
 import { findUser } from './user.js'
 
@@ -32,6 +32,8 @@ export function addAudit(program: Command): void {
     .addHelpText(
       'after',
       `
+The last ones may not be sealed into the chain yet: they have no id.
+
 Examples:
   $ auth-admin audit list --user '(11)98765-4321' --since 7d
   $ auth-admin audit list --action 'session.*' --outcome refused --json`,
@@ -40,7 +42,7 @@ Examples:
       const events = await withRegistry(async ({ registry }) => registry.audit.list(await toFilter(options, registry)))
       if (options.json) return printJson(events.map(toJson))
       const head = ['id', 'time (utc)', 'what', 'by', 'whom', 'from']
-      const cells = events.map(event => [event.id, event.at, what(event), by(event), whom(event), event.address])
+      const cells = events.map(event => [event.id ?? '-', event.at, what(event), by(event), whom(event), event.address])
       printTable(head, cells, 'There are no such events.')
     })
 
@@ -55,11 +57,11 @@ Examples:
       await withRegistry(async ({ registry }) => {
         // Replaces the session's own handler: Ctrl-C is how this command is meant to end.
         process.removeAllListeners('SIGINT').on('SIGINT', end)
-        let filter = await toFilter(options, registry)
+        let filter: AuditFilter = { ...(await toFilter(options, registry)), sealed: true }
         while (!ended.signal.aborted) {
           for (const event of await registry.audit.list(filter)) {
             process.stdout.write(`${options.json ? JSON.stringify(toJson(event)) : line(event)}\n`)
-            filter = { ...filter, afterId: event.id }
+            filter = { ...filter, afterId: event.id! }
           }
           filter = { ...filter, limit: many }
           await sleep(pollEvery, undefined, { signal: ended.signal }).catch(() => {})
@@ -75,14 +77,31 @@ Examples:
       new Option('--known <link>', 'the newest link of an earlier check, id:hash, kept elsewhere').argParser(readLink),
     )
     .addOption(jsonOption())
-    .addHelpText('after', '\nExample:\n  $ auth-admin audit verify')
+    .addHelpText(
+      'after',
+      `
+Events are sealed a moment after they are written: those that still wait are
+checked by their MACs alone. Events older than AUTH_AUDIT_RETENTION are deleted
+behind a signed checkpoint, from which the check begins.
+
+Example:
+  $ auth-admin audit verify`,
+    )
     .action(async (options: { json?: boolean; known?: string }) => {
       const found = await withRegistry(({ registry }) => registry.audit.verify(options.known))
+      const { events, staged, newest, forgotten, broken } = found
       if (options.json) printJson(found)
-      if (found.broken !== undefined)
-        fail(`The audit log is broken at event ${found.broken} (${found.events} events there).`)
-      if (!options.json) say(`${found.events} events, all intact. Keep the newest link elsewhere: ${found.newest}`)
+      if (broken !== undefined) fail(`The audit log is broken at ${place(broken)} (${events} events there).`)
+      if (forgotten) warn('The event of --known was deleted by its age: nothing was compared with it.')
+      const waiting = staged > 0 ? `, ${staged} not sealed yet` : ''
+      if (!options.json) say(`${events} events${waiting}, all intact. Keep the newest link elsewhere: ${newest}`)
     })
+}
+
+/** Where the audit log is broken, in words. */
+function place(broken: string): string {
+  if (broken === 'checkpoint') return 'the checkpoint that it begins with'
+  return broken.startsWith('staged:') ? `the unsealed event ${broken.slice(7)}` : `event ${broken}`
 }
 
 function readLink(text: string): string {

@@ -59,6 +59,9 @@ function databaseFailure(error: unknown): string | undefined {
   if (/^28/.test(code)) return 'The database refuses the user or password of DATABASE_URL.'
   if (code === '42501') return 'The user of DATABASE_URL lacks the rights for this in the database: grant them.'
   if (code === '53300') return 'The database has no connection left: try again, or raise max_connections.'
+  if (code === '25006')
+    return 'The database takes no writes: DATABASE_URL leads to a standby, or it was made read-only.'
+  if (code === '55P03') return 'Somebody else holds a lock on what is to be changed: try again.'
   const unreachable = /^(E(CONN|PIPE|TIMEDOUT|HOST|NETUNREACH|NOTFOUND|AI_)|(08|57)...$)/.test(code)
   if (
     unreachable ||
@@ -69,7 +72,7 @@ function databaseFailure(error: unknown): string | undefined {
   }
   // Node.js gives no code when a ciphertext fails authentication.
   if (/^Unsupported state or unable to authenticate data$/.test(message)) {
-    return 'The master key does not fit the database: set AUTH_MASTER_KEY to the one it was installed with.'
+    return 'What is sealed in the database was altered, or copied there from another registry.'
   }
   return undefined
 }

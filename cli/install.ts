@@ -11,9 +11,10 @@ export function addInstall(program: Command): void {
     .addHelpText(
       'after',
       `
-Creates or updates the tables, and where there is none yet: the first signing
-key, security questions in Portuguese, and the default administrator
-AUTH_ADMIN_USERNAME with AUTH_ADMIN_PASSWORD. Without AUTH_ADMIN_PASSWORD a
+Creates or updates the tables, and where there is none yet: issuer and audience
+of tokens (AUTH_ISSUER, AUTH_AUDIENCE), the first signing key, security
+questions in Portuguese, and the default administrator AUTH_ADMIN_USERNAME with
+AUTH_ADMIN_PASSWORD. Without AUTH_ADMIN_PASSWORD a
 random password is made, printed once (never with --json), and kept in the file
 initial-admin-password of AUTH_DATA_DIR.
 
@@ -26,7 +27,9 @@ Examples:
         async session => {
           const { install } = await import('../server/installation.js')
           const { registry, settings, actor } = session
-          return withPasswords(session, passwords => install(registry, settings, passwords, actor))
+          return withPasswords(session, passwords =>
+            install(registry, { ...settings, migrate: 'on' }, passwords, actor),
+          )
         },
         { create: true },
       )

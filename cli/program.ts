@@ -7,6 +7,9 @@ import { Command } from 'commander'
 import { addAudit } from './audit.js'
 import { type ExitCode, explain } from './failure.js'
 import { addInstall } from './install.js'
+import { addIssuer } from './issuer.js'
+import { addMasterKey } from './masterkey.js'
+import { addMigrate } from './migrate.js'
 import { addOrganizations } from './organizations.js'
 import { printable } from './output.js'
 import { addQuestions } from './questions.js'
@@ -29,7 +32,7 @@ export async function run(args: readonly string[]): Promise<ExitCode> {
 /** Assembles `auth-admin`. Parsing throws instead of ending the process. */
 export function createProgram(): Command {
   const program = new Command('auth-admin')
-    .description('Administers the registry: organizations, security questions, users, signing keys, audit log.')
+    .description('Administers the registry: organizations, security questions, users, keys, audit log.')
     .version(version(), '--version', 'print the version')
     .helpOption('-h, --help', 'explain a command')
     .configureOutput({ outputError: (text, print) => print(`${printable(text.trim().replaceAll('\n', ' '))}\n`) })
@@ -51,11 +54,14 @@ Examples:
   $ auth-admin users list --role ROLE_INSTITUTION --json`,
     )
   addInstall(program)
+  addMigrate(program)
   addOrganizations(program)
   addQuestions(program)
   addUsers(program)
   addSigningKeys(program)
+  addIssuer(program)
   addAudit(program)
+  addMasterKey(program)
   return program
 }
 

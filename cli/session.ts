@@ -21,14 +21,21 @@ export interface Session {
   change<T>(work: (t: Transaction) => Promise<{ result: T; event?: Change }>): Promise<T>
 }
 
+/** Signals at which a command leaves the database before it ends. */
+const signals = ['SIGINT', 'SIGTERM', 'SIGHUP', 'SIGQUIT'] as const
+
 /** An event without what is the same for all events of a command. */
 export type Change = Pick<AuditEvent, 'action' | 'subject_id' | 'object' | 'reason'>
 
 /**
  * Opens the registry that the settings name, whether the service runs or not, and closes it when `work` has ended.
- * `create` lets it make an embedded database that isn't there yet.
+ * `create` lets it make an embedded database that isn't there yet; `installed: false` is for a registry whose tables may
+ * be missing: nothing can be sealed or opened in it.
  */
-export async function withRegistry<T>(work: (session: Session) => Promise<T>, { create = false } = {}): Promise<T> {
+export async function withRegistry<T>(
+  work: (session: Session) => Promise<T>,
+  { create = false, installed = !create }: { create?: boolean; installed?: boolean } = {},
+): Promise<T> {
   const { readSettings } = await import('../server/settings.js')
   const settings = readSettings(process.env)
   if (!create && !settings.databaseUrl && !existsSync(join(settings.dataDir, 'postgres'))) {
@@ -44,22 +51,29 @@ export async function withRegistry<T>(work: (session: Session) => Promise<T>, { 
   const log = createLog(level, line => process.stderr.write(`${JSON.parse(line).level}: ${JSON.parse(line).msg}\n`))
   const registry = await openRegistry(settings, { log, connections: 3 })
   const stop = () => void registry.close().finally(() => process.exit(130))
-  process.once('SIGINT', stop).once('SIGTERM', stop)
+  for (const signal of signals) process.once(signal, stop)
   const actor = `cli:${systemUser()}`
+  let changes = create
   try {
-    return await work({
+    if (installed) await registry.masterKey.load()
+    const result = await work({
       settings,
       registry,
       actor,
-      change: work =>
-        registry.database.transact(async t => {
+      change: work => {
+        changes = true
+        return registry.database.transact(async t => {
           const { result, event } = await work(t)
           if (event) await registry.audit.append({ ...event, outcome: 'ok', actor }, t)
           return result
-        }),
+        })
+      },
     })
+    // Perhaps no service runs that would do it; what is left then waits for one.
+    while (changes && (await registry.audit.seal().catch(() => false)));
+    return result
   } finally {
-    process.off('SIGINT', stop).off('SIGTERM', stop)
+    for (const signal of signals) process.off(signal, stop)
     await registry.close()
   }
 }

@@ -1,9 +1,7 @@
-import { readFile } from 'node:fs/promises'
-import { text as readAll } from 'node:stream/consumers'
 import { type Command, Option } from 'commander'
 import type { User } from '../server/models/user.js'
 import type { Settings } from '../server/settings.js'
-import { askPassword, canAsk } from './ask.js'
+import { askSecret, canAsk, readSecret } from './ask.js'
 import { fail, misuse } from './failure.js'
 import { withPasswords } from './session.js'
 import { changeUser, type Named, withUser } from './user.js'
@@ -68,13 +66,8 @@ async function choosePassword(
   file: string | undefined,
   check: (password: string) => string | undefined,
 ): Promise<string> {
-  if (file === undefined) return askPassword(check)
-  const content = file === '-' ? await readAll(process.stdin) : await readPasswordFile(file)
-  const password = content.replace(/\r?\n$/, '')
+  if (file === undefined) return askSecret('password', check)
+  const password = await readSecret(file, '--password-file')
   const problem = check(password)
   return problem ? fail(`The new password is not acceptable. ${problem}`) : password
-}
-
-async function readPasswordFile(file: string): Promise<string> {
-  return readFile(file, 'utf8').catch(error => fail(`The file of --password-file can’t be read (${error.code}).`))
 }

@@ -21,12 +21,14 @@ Example:
   $ auth-admin keys list`,
     )
     .action(async (options: { json?: boolean }) => {
-      const all = await withRegistry(({ registry }) => registry.signingKeys.all())
-      const now = Date.now()
-      const signing = all.find(({ signsAt }) => signsAt.getTime() <= now)
-      const rows = all.map(key => ({
+      const { all, signer } = await withRegistry(async ({ registry: { signingKeys } }) => ({
+        all: await signingKeys.all(),
+        signer: await signingKeys.signer(),
+      }))
+      const signing = all.findIndex(({ kid }) => kid === signer)
+      const rows = all.map((key, place) => ({
         kid: key.kid,
-        state: key === signing ? 'signing' : key.signsAt.getTime() > now ? 'published' : 'retiring',
+        state: place === signing ? 'signing' : place < signing ? 'published' : 'retiring',
         signs_at: key.signsAt,
         ...(key.verifiesUntil && { verifies_until: key.verifiesUntil }),
       }))

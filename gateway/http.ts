@@ -7,13 +7,13 @@
 import { randomUUID } from 'node:crypto'
 import { setMaxListeners } from 'node:events'
 import { create, type DescMethodUnary, type Message } from '@bufbuild/protobuf'
-import type { Transport } from '@connectrpc/connect'
+import { Code, ConnectError, type Transport } from '@connectrpc/connect'
 import { Users } from '../proto/gen/auth/v1/users_pb.js'
 import { createSenderOf } from '../server/clientaddress.js'
 import { readBody } from './body.js'
 import { type Address, createListener, listenerLimits, type Request, type Response } from './listener.js'
 import { createPacing, isLarge, pacingLimits } from './pacing.js'
-import { Fault, isRefusal, isUnreported, problemDocument, problemOf } from './problem.js'
+import { Fault, isRefusal, isUnreported, type Problem, problemDocument, problemOf } from './problem.js'
 import { createLookup } from './router.js'
 import type { Revision, Route } from './routes.js'
 import { createRpcHandler, forwardedHeaders, type Log } from './rpcs.js'
@@ -42,6 +42,8 @@ export interface GatewayOptions {
 export interface Gateway {
   /** Opens the port; resolves to where it really is. */
   listen(): Promise<Address>
+  /** Says at `/readyz` that it isn't ready; everything else works on. */
+  drain(): void
   /** Takes no more connections, lets requests finish for so many ms (10 000 by default), then cuts off the rest. */
   close(graceMs?: number): Promise<void>
 }
@@ -88,6 +90,7 @@ export function createGateway(options: GatewayOptions): Gateway {
   const pacing = createPacing(limits, options.limitFactor)
   const handleRpc = createRpcHandler({ transport, log, callTimeout, pacing, fallback: refuseUnknown })
   const listener = createListener(options.address, onRequest, limits)
+  let draining = false
 
   function onRequest(request: Request, response: Response) {
     const { headers } = request
@@ -127,6 +130,8 @@ export function createGateway(options: GatewayOptions): Gateway {
     const action = actions.get(method)
     if (!action) throw new Fault('METHOD_NOT_ALLOWED', `The methods here are ${allow}.`, { allow })
 
+    if (draining && path === '/readyz') return answerProblem(problemOf(stopping), headers['x-request-id'] as string)
+
     const signal = abortSignalOf(request, response)
     return action({
       request,
@@ -150,6 +155,8 @@ export function createGateway(options: GatewayOptions): Gateway {
     if (!authority || !URL.canParse(`http://${authority}`)) throw badHost()
     request.url = target
     response.setHeader('cache-control', 'no-store')
+    // The adapter's 405 doesn't say it (RFC 9110, 15.5.6).
+    if (request.method !== 'POST') response.setHeader('allow', 'POST')
     for (const [name, value] of Object.entries(commonHeaders(request))) response.setHeader(name, value)
     handleRpc(request, response)
   }
@@ -157,6 +164,7 @@ export function createGateway(options: GatewayOptions): Gateway {
   function refuseUnknown(request: Request, response: Response): void {
     const grpcType = /^application\/grpc[\w+-]*/i.exec(request.headers['content-type'] ?? '')?.[0]
     if (request.method !== 'POST' || grpcType === undefined) {
+      response.removeHeader('allow')
       void refuse(request, response, new Fault('NOT_FOUND', 'There is nothing at this path.'))
       return
     }
@@ -172,19 +180,30 @@ export function createGateway(options: GatewayOptions): Gateway {
     const requestId = request.headers['x-request-id'] as string
     if (isUnreported(error)) log.error({ requestId, err: error }, 'request failed')
     if (isRefusal(problem)) await pacing.turn(request)
-    send(request, response, {
-      status: problem.status,
-      headers: { 'content-type': 'application/problem+json', 'cache-control': 'no-store', ...problem.headers },
-      body: problemDocument(problem, requestId),
-    })
+    send(request, response, answerProblem(problem, requestId))
   }
 
   return {
     listen: listener.listen,
+    drain() {
+      draining = true
+      listener.drain()
+    },
     close(graceMs = 10_000) {
       pacing.close()
       return listener.close(graceMs)
     },
+  }
+}
+
+/** Why a gateway that is about to stop isn't ready. */
+const stopping = new ConnectError('stopping', Code.Unavailable)
+
+function answerProblem(problem: Problem, requestId: string): Answer {
+  return {
+    status: problem.status,
+    headers: { 'content-type': 'application/problem+json', 'cache-control': 'no-store', ...problem.headers },
+    body: problemDocument(problem, requestId),
   }
 }
 
@@ -218,6 +237,8 @@ function createAction(route: Route, revision: Revision): Action {
   return async exchange => {
     const { message, malformed } = await translate(exchange)
     const result = await exchange.call(rpc, message, { timeout, malformed })
+    if (route.holds?.(result) === false)
+      throw new Fault('UNAVAILABLE', 'The service can’t answer now. Try again later.', { 'retry-after': '1' })
     return write(result, exchange.request.headers.accept)
   }
 }

@@ -38,6 +38,8 @@ export interface Address {
 export interface Listener {
   /** Opens the port; resolves to where it really is. */
   listen(): Promise<Address>
+  /** From now on each answer over HTTP/1.1 is the last of its connection: its client goes elsewhere for the next. */
+  drain(): void
   /** Takes no more connections, lets requests finish for so many ms, then cuts off the rest. */
   close(graceMs: number): Promise<void>
 }
@@ -77,7 +79,7 @@ export function createListener(
   const pendingSockets = new Set<Socket>()
   const sockets = new Set<Socket>()
   const pipelines = new WeakMap<object, Pipeline>()
-  let closing = false
+  let draining = false
 
   const http2 = createHttp2Server(
     {
@@ -116,8 +118,13 @@ export function createListener(
       noDelay: true,
     },
     (request, response) => {
-      pipelines.get(request.socket)?.begin(response)
-      if (closing) response.shouldKeepAlive = false
+      const pipeline = pipelines.get(request.socket)
+      if (draining) {
+        // What was sent ahead is answered, too: only the last answer closes the connection.
+        for (const earlier of pipeline?.pending ?? []) if (!earlier.headersSent) earlier.shouldKeepAlive = true
+        response.shouldKeepAlive = false
+      }
+      pipeline?.begin(response)
       onRequest(request, response)
     },
   )
@@ -179,16 +186,22 @@ export function createListener(
     socket.on('close', leave)
   })
 
+  function drain() {
+    draining = true
+    for (const socket of sockets) {
+      const last = [...(pipelines.get(socket)?.pending ?? [])].at(-1)
+      if (last && !last.headersSent) last.shouldKeepAlive = false
+    }
+  }
+
   async function close(graceMs: number) {
-    closing = true
+    drain()
     const closed = new Promise<void>(resolve => server.close(() => resolve()))
     for (const socket of pendingSockets) socket.destroy()
     for (const session of sessions) session.close()
     // A connection that was busy when the server closed turns idle when its answer is out.
     const sweep = setInterval(() => server.closeIdleConnections(), 50)
     const cut = setTimeout(() => {
-      // HTTP/2 streams that their client left half open would outlive their session.
-      for (const session of sessions) session.destroy()
       for (const socket of sockets) socket.destroy()
     }, graceMs)
     await closed
@@ -205,6 +218,7 @@ export function createListener(
           resolve({ host, port: (server.address() as AddressInfo).port })
         })
       }),
+    drain,
     close,
   }
 }

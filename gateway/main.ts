@@ -1,6 +1,7 @@
 /** The gateway as a process of its own, in front of servers that run elsewhere. */
 import { createLog } from '../server/log.js'
 import { readSettings, type Settings, write } from '../server/settings.js'
+import { grace, pause, runSteps, stopOnSignals } from '../server/stopping.js'
 import { createGateway } from './http.js'
 import { createRemoteTransport } from './remote.js'
 
@@ -15,12 +16,17 @@ async function main(): Promise<void> {
   const gateway = createGateway({ transport, address, defaultRevision, trustedProxies, corsOrigins, limitFactor, log })
 
   process.stderr.write(`HTTP     http://${write(await gateway.listen())}\nservices ${target}\n`)
-  const stop = async () => {
-    await gateway.close()
+  stopOnSignals(async ({ drain, hurry }) => {
+    const { drain: seconds = 5 } = settings
+    if (drain && seconds > 0) {
+      gateway.drain()
+      await pause(seconds * 1000, hurry)
+    }
+    const onFault = (err: unknown) => log.error({ err }, 'the stop failed')
+    const hung = await runSteps([{ what: 'calls under way', run: () => gateway.close(grace) }], { hurry, onFault })
     transport.close()
-  }
-  process.once('SIGINT', stop)
-  process.once('SIGTERM', stop)
+    return hung
+  })
 }
 
 /** TLS where the servers' authority is set; the gateway presents itself where it has a certificate. */

@@ -11,10 +11,12 @@ import type { Request } from './listener.js'
 
 /** How many refusals leave, and how many may wait. */
 export const pacingLimits = {
-  /** Refusals that leave at once where few left a moment ago. */
-  refusalsAtOnce: 500,
-  /** Refusals a second that leave in the long run: to all clients together, a tenth of a core's time. */
-  refusalsPerSecond: 100 * availableParallelism(),
+  /** Refusals a second to clients of whose refusals none waits; they leave at once. */
+  singlesPerSecond: 200 * availableParallelism(),
+  /** Refusals that leave at once to clients that have several under way, where few of them left a moment ago. */
+  refusalsAtOnce: 100,
+  /** Refusals a second to such clients in the long run, all together: a fiftieth of a core's time. */
+  refusalsPerSecond: 50 * availableParallelism(),
   /** Refusals that wait; whoever has one of them already and would add another is cut off. */
   mostHeld: 5_000,
 }
@@ -39,49 +41,35 @@ export interface Pacing {
 }
 
 /** Prepares pacing; `factor` multiplies the refusals that leave. The client address of a request is its header `x-forwarded-for`. */
-export function createPacing({ mostHeld, ...limits }: typeof pacingLimits, factor = 1): Pacing {
-  const [refusalsAtOnce, refusalsPerSecond] = [limits.refusalsAtOnce * factor, limits.refusalsPerSecond * factor]
+export function createPacing(limits: typeof pacingLimits, factor = 1): Pacing {
+  const singles = createRoom(limits.singlesPerSecond * factor, limits.singlesPerSecond * factor)
+  const rest = createRoom(limits.refusalsAtOnce * factor, limits.refusalsPerSecond * factor)
   const lines = new Map<string, Held[]>()
   let held = 0
-  let room = refusalsAtOnce
-  let at = performance.now()
   let ticking: NodeJS.Timeout | undefined
   let closed = false
 
-  function refill() {
-    const now = performance.now()
-    room = Math.min(refusalsAtOnce, room + ((now - at) / 1000) * refusalsPerSecond)
-    at = now
-  }
-
   function letOut() {
-    refill()
-    while (room >= 1 && held > 0) {
+    while (held > 0) {
       const [address, line] = lines.entries().next().value!
-      const { weight, leave } = line.shift()!
-      leave()
-      room -= weight
+      if (!rest.take(line[0]!.weight)) return
+      line.shift()!.leave()
       held--
       // To the end, behind all others.
       lines.delete(address)
       if (line.length > 0) lines.set(address, line)
     }
-    if (held > 0) return
     clearInterval(ticking)
     ticking = undefined
   }
 
   return {
     async turn(request) {
-      if (held === 0) refill()
       const weight = weightOf(request)
-      if (closed || (held === 0 && room >= 1)) {
-        room -= weight
-        return
-      }
       const address = network(request.headers['x-forwarded-for'] as string)
       const line = lines.get(address) ?? []
-      if (held >= mostHeld) {
+      if (closed || (line.length === 0 && singles.take(weight))) return
+      if (held >= limits.mostHeld) {
         if (line.length > 0) request.socket.destroy()
         return
       }
@@ -102,9 +90,26 @@ export function createPacing({ mostHeld, ...limits }: typeof pacingLimits, facto
   }
 }
 
+/** Room for so much at once, which comes back evenly. */
+function createRoom(atOnce: number, perSecond: number) {
+  let room = atOnce
+  let at = performance.now()
+  return {
+    /** Takes as much as a weight, unless nothing is left. */
+    take(weight: number): boolean {
+      const now = performance.now()
+      room = Math.min(atOnce, room + ((now - at) / 1000) * perSecond)
+      at = now
+      if (room < 1) return false
+      room -= weight
+      return true
+    },
+  }
+}
+
 /** Whether a request is larger than any that is meant well. */
 export function isLarge(request: Request): boolean {
-  return request.method === 'POST' && weightOf(request) > 1
+  return weightOf(request) > 1
 }
 
 /** A body whose length isn't told counts as the longest there is. */

@@ -1,8 +1,11 @@
 import type { ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
 
-/** Requests of an HTTP/1.1 connection that may be under way at one time. */
+/** Requests of an HTTP/1.1 connection that may be under way at one time, once some were answered. */
 const pipelineLimit = 32
+
+/** The same on a new connection: many new ones at once must not stop everything else. Each answer allows one more. */
+const firstLimit = 12
 
 /** Requests for which there must be room before more is read: for fewer, a line at a time would be parsed. */
 const leastRoom = 8
@@ -27,7 +30,8 @@ export interface Pipeline {
 export function limitPipeline(socket: Socket): Pipeline {
   const [parse] = socket.listeners('data') as [(bytes: Buffer) => void]
   const pending = new Set<ServerResponse>()
-  const room = () => pipelineLimit - pending.size
+  let limit = firstLimit
+  const room = () => limit - pending.size
   let held = false
   let stopped = false
 
@@ -59,6 +63,7 @@ export function limitPipeline(socket: Socket): Pipeline {
       pending.add(response)
       response.once('close', () => {
         pending.delete(response)
+        limit = Math.min(pipelineLimit, limit + 1)
         resume()
       })
     },

@@ -32,7 +32,7 @@ export const statuses: Readonly<Record<Reason, number>> = {
 /** Headers of every answer that keep browsers from making more of it than it is. */
 export const securityHeaders = { 'x-content-type-options': 'nosniff', 'content-security-policy': "default-src 'none'" }
 
-/** HTTP status of each reason the gateway itself refuses for, before any service is asked. */
+/** HTTP status of each reason the gateway itself refuses for. */
 export const gatewayStatuses = {
   MALFORMED_REQUEST: 400,
   NOT_FOUND: 404,
@@ -42,6 +42,7 @@ export const gatewayStatuses = {
   URI_TOO_LONG: 414,
   UNSUPPORTED_MEDIA_TYPE: 415,
   HEADERS_TOO_LARGE: 431,
+  UNAVAILABLE: 503,
 } as const
 
 /** A request that the gateway itself refuses. The message is shown to the client. */
@@ -115,9 +116,6 @@ export function isUnreported(error: unknown): boolean {
   return ![Code.Canceled, Code.DeadlineExceeded].includes(error.code) && reasonOf(error) === undefined
 }
 
-/** Reasons of faults and refusals that pass with time; INTERNAL doesn't. */
-const passing = new Set([Reason.TOO_MANY_ATTEMPTS, Reason.OVERLOADED, Reason.UNAVAILABLE, Reason.DEADLINE_EXCEEDED])
-
 function reasonOf(error: ConnectError): Reason | undefined {
   const info = error.findDetails(ErrorInfoSchema).find(({ domain }) => domain === 'auth.v1')
   return info && Reason[info.reason as keyof typeof Reason]
@@ -132,13 +130,12 @@ function refused(error: ConnectError): Problem | undefined {
       fieldViolations.map(({ field, description }) => ({ field, message: description })),
     )
   const delay = error.findDetails(RetryInfoSchema)[0]?.retryDelay
-  const seconds = Number(delay?.seconds ?? 0) + (delay?.nanos ? 1 : 0)
   return {
     status: statuses[reason],
     reason: Reason[reason],
     detail: error.rawMessage,
     ...(errors.length > 0 && { errors }),
-    headers: passing.has(reason) ? { 'retry-after': String(Math.max(1, seconds)) } : {},
+    headers: delay ? { 'retry-after': String(delay.seconds) } : {},
   }
 }
 

@@ -2,10 +2,15 @@
  * The HTTP interface as one table. Nothing here acts: `router.ts` finds the row of a request, `translate.ts` turns the
  * request into the RPC's message and its answer back.
  */
-import type { DescMethodUnary } from '@bufbuild/protobuf'
+import type { DescMethodUnary, Message } from '@bufbuild/protobuf'
 import { ForgotPasswords } from '../proto/gen/auth/v1/forgotpasswords_pb.js'
 import type { Reason } from '../proto/gen/auth/v1/reason_pb.js'
 import { Users } from '../proto/gen/auth/v1/users_pb.js'
+import {
+  Health,
+  type HealthCheckResponse,
+  HealthCheckResponse_ServingStatus,
+} from '../proto/gen/health/v1/health_pb.js'
 import type { gatewayStatuses } from './problem.js'
 
 /** A published revision of the interface. */
@@ -43,6 +48,8 @@ export interface Route {
   readonly result?: string
   /** What is answered instead of a result, as plain text. */
   readonly text?: string
+  /** Whether `text` is the answer to what the RPC returned; otherwise the request is refused as UNAVAILABLE. */
+  readonly holds?: (response: Message) => boolean
   /** Media type of a JSON result; absent means `application/json`. */
   readonly mediaType?: string
   /** `Cache-Control` of a result that holds neither token nor user; absent means `no-store`. */
@@ -177,11 +184,12 @@ export const routes: readonly Route[] = [
   {
     method: 'GET',
     path: '/readyz',
-    // It asks the database, and whether it is answered is all that matters.
-    rpc: ForgotPasswords.method.findAllForgotPasswordQuestions,
+    rpc: Health.method.check,
     revisions: [],
     text: 'ok',
-    timeout: 2_000,
+    holds: response => (response as HealthCheckResponse).status === HealthCheckResponse_ServingStatus.SERVING,
+    // The services themselves take 2 s at most to find out.
+    timeout: 2_500,
     refusals: [],
   },
   {

@@ -12,7 +12,7 @@ const exposedHeaders = ['x-request-id', 'retry-after', ...cors.exposedHeaders]
 export interface Sender {
   /** Headers of every answer to a request, CORS (Fetch standard, 3.2) among them. */
   commonHeaders(request: Request): Record<string, string>
-  /** Whether a page of an allowed origin asks what it may send. */
+  /** Whether a browser asks what a page of another origin may send. What the page is not allowed to, it isn't told. */
   isPreflight(request: Request): boolean
   /** Sends an answer, unless one was sent or the client has gone. */
   send(request: Request, response: Response, answer: Answer): void
@@ -41,9 +41,7 @@ export function createSender(corsOrigins: readonly string[], linger: number): Se
   return {
     commonHeaders,
     isPreflight: ({ method, headers }) =>
-      method === 'OPTIONS' &&
-      headers['access-control-request-method'] !== undefined &&
-      origins.has(headers.origin ?? ''),
+      method === 'OPTIONS' && headers['access-control-request-method'] !== undefined,
     send(request, response, { status, headers, body }) {
       if (response.headersSent || response.destroyed) return
       const all = { ...headers, ...commonHeaders(request) }

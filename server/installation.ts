@@ -5,16 +5,17 @@
 import { randomInt } from 'node:crypto'
 import { chmod, mkdir, writeFile } from 'node:fs/promises'
 import { dirname } from 'node:path'
-import { migrate } from './database/migrate.js'
+import { checkNewer, migrate, readMigrations } from './database/migrate.js'
 import { adminPasswordFile } from './database/source.js'
 import type { AuditAction, AuditEvent } from './models/audit.js'
 import type { Registry } from './models/definemodels.js'
 import { publishLead } from './models/signingkey.js'
+import type { TokenIssuer } from './models/tokenissuer.js'
 import { emptyUser, type NewUser } from './models/user.js'
 import { nicknameKey, questionKey, usernameKey } from './names.js'
 import type { Passwords } from './passwords/hash.js'
 import { checkPassword, createPasswordPolicy, preparePassword } from './passwords/policy.js'
-import type { Settings } from './settings.js'
+import { firstIssuer, type Settings } from './settings.js'
 
 /** Security questions that an installation offers at first. */
 export const firstQuestions = [
@@ -42,23 +43,47 @@ export interface Installation {
   readonly questions: number
   /** Id of the signing key that was made. */
   readonly signingKey?: string
+  /** Issuer and audience of the registry's tokens, whether they were there already or not. */
+  readonly tokens: TokenIssuer
 }
 
+/** Settings that an installation rests on. */
+type InstallationSettings = Pick<
+  Settings,
+  | 'adminUsername'
+  | 'adminPassword'
+  | 'dataDir'
+  | 'tokenTtl'
+  | 'passwordMinLength'
+  | 'passwordDenylist'
+  | 'issuer'
+  | 'audience'
+  | 'httpAddress'
+  | 'migrate'
+>
+
 /**
- * Makes a database ready for use: schema, first signing key, first security questions, default administrator.
- * What is there already stays as it is, so it may be repeated, and run by several processes at once.
+ * Makes a database ready for use: schema, issuer of tokens, first signing key, first security questions, default
+ * administrator. What is there already stays as it is, so it may be repeated, and run by several processes at once.
+ * Throws an Error that says what to do where settings don't fit what is there.
  */
 export async function install(
   registry: Registry,
-  settings: Pick<
-    Settings,
-    'adminUsername' | 'adminPassword' | 'dataDir' | 'tokenTtl' | 'passwordMinLength' | 'passwordDenylist'
-  >,
+  settings: InstallationSettings,
   passwords: Pick<Passwords, 'hash'>,
   actor: string,
 ): Promise<Installation> {
-  const { database, users, questions, signingKeys, audit } = registry
-  const migrations = await migrate(database)
+  const { database, masterKey, users, questions, signingKeys, tokenIssuers, audit } = registry
+  const migrations = settings.migrate === 'on' ? await migrate(database) : await refusePending(database)
+  await database.limitStatements()
+  // Before anything is made: a process with other settings changes nothing.
+  const there = await tokenIssuers.find()
+  if (there) checkIssuer(there, settings)
+  await database.transact(async t => {
+    if (!(await masterKey.install(t))) return
+    await audit.install(t)
+    await audit.append({ action: 'data-keys.add', outcome: 'ok', actor }, t)
+  })
   await users.renewKeys()
   const username = settings.adminUsername.trim()
   const key = usernameKey(username)
@@ -70,6 +95,8 @@ export async function install(
   const event = (action: AuditAction, object: string): AuditEvent => ({ action, outcome: 'ok', actor, object })
   const done = await database.transact(async t => {
     const events: AuditEvent[] = []
+    const { registry: tokens, made: issuerMade } = await tokenIssuers.establish(firstIssuer(settings), t)
+    if (issuerMade) events.push(event('registry.set-issuer', issuerObject(tokens)))
     const signingKey = await signingKeys.rotate({ force: false, lead: publishLead, tokenTtl: settings.tokenTtl }, t)
     if (signingKey) events.push(event('signing-key.add', `signing-key:${signingKey}`))
 
@@ -87,15 +114,53 @@ export async function install(
       if (random) await keep(adminPasswordFile(settings.dataDir), random)
     }
     for (const each of events) await audit.append(each, t)
-    return { signingKey, questions: fresh.length, made }
+    return { signingKey, questions: fresh.length, made, tokens }
   })
+  // Another one may have been first meanwhile.
+  checkIssuer(done.tokens, settings)
   return {
     migrations,
+    tokens: done.tokens,
     questions: done.questions,
     ...(done.signingKey && { signingKey: done.signingKey }),
     ...(done.made && { administrator: username, ...(weakness && { weakness }) }),
     ...(done.made && random && { password: { text: random, file: adminPasswordFile(settings.dataDir) } }),
   }
+}
+
+/** The tables as they are, when a start isn't to bring them up to date. */
+async function refusePending(database: Registry['database']): Promise<readonly string[]> {
+  const status = await readMigrations(database)
+  checkNewer(status)
+  if (status.pending.length === 0) return []
+  throw new Error(
+    `The database is behind this version (${status.pending.map(({ name }) => name).join(', ')}), and AUTH_MIGRATE=off leaves it so: run \`auth-admin migrate\`.`,
+  )
+}
+
+/** Throws an Error when settings name another issuer or audience than the registry's. */
+function checkIssuer(registry: TokenIssuer, { issuer, audience }: Pick<Settings, 'issuer' | 'audience'>): void {
+  const other = { issuer: issuer ?? registry.issuer, audience: audience ?? registry.audience }
+  if (other.issuer === registry.issuer && other.audience === registry.audience) return
+  const wanted = [
+    issuer !== undefined && `AUTH_ISSUER is ${issuer}`,
+    audience !== undefined && `AUTH_AUDIENCE is ${audience}`,
+  ]
+  throw new Error(
+    `${wanted.filter(Boolean).join(' and ')}, but the tokens of this registry have issuer ${registry.issuer} and audience ` +
+      `${registry.audience}: leave both unset, or change the registry with \`auth-admin issuer set --issuer ` +
+      `${quote(other.issuer)} --audience ${quote(other.audience)}\`.`,
+  )
+}
+
+/** A word of a command line, as a POSIX shell reads it. */
+function quote(word: string): string {
+  return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`
+}
+
+/** An issuer in the audit log. */
+export function issuerObject({ issuer, audience }: TokenIssuer): string {
+  return `issuer:${issuer} audience:${audience}`
 }
 
 async function hashFor(

@@ -4,11 +4,12 @@ import { adminPasswordFile, resolveDatabase } from './database/source.js'
 import { createLog } from './log.js'
 import type { Service } from './service.js'
 import { readSettings, type Settings, write } from './settings.js'
+import { grace, pause, stopOnSignals } from './stopping.js'
 
 // Compiled code is kept for the next start, by versions of Node.js that can (22.8 and newer).
 ;(module as { enableCompileCache?: () => void }).enableCompileCache?.()
 
-/** The service as a process: starts, says where it is, and stops on SIGINT or SIGTERM. */
+/** The service as a process: starts, says where it is, and stops when it gets a signal to. */
 async function main(): Promise<void> {
   const settings = readSettings(process.env)
   const log = createLog(settings.logLevel)
@@ -19,7 +20,7 @@ async function main(): Promise<void> {
   }
   if (settings.bcryptCost < 10) log.warn('AUTH_BCRYPT_COST is below 10: hashes are cheap to guess at')
 
-  let stoppingSince: number | undefined
+  const stopping = new AbortController()
   // The database comes up while the rest is loaded. Loading keeps this thread busy, so the launch goes first.
   let launched = () => {}
   const launch = new Promise<void>(resolve => {
@@ -29,23 +30,32 @@ async function main(): Promise<void> {
   at.then(launched, launched)
   const starting = launch
     .then(() => import('./service.js'))
-    .then(({ startService }) => startService(settings, log, { at }))
-  const stop = async () => {
-    if (stoppingSince !== undefined) {
-      // npm passes on the Ctrl-C that the terminal has sent already. A later signal ends the process at once.
-      if (Date.now() - stoppingSince > 1000) process.exit(1)
-      return
+    .then(({ startService }) => startService(settings, log, { at, signal: stopping.signal }))
+  stopOnSignals(async ({ drain, hurry }) => {
+    stopping.abort()
+    const service = await Promise.race([
+      starting.catch(() => undefined),
+      pause(grace, hurry).then(() => 'late' as const),
+    ])
+    if (service === 'late') {
+      // A database that this process has launched must not outlive it.
+      await at.then(({ release }) => release())
+      return ['the start']
     }
-    stoppingSince = Date.now()
-    const service = await starting.catch(() => undefined)
-    await service?.stop()
-    process.exit(0)
-  }
-  process.on('SIGINT', stop)
-  process.on('SIGTERM', stop)
+    const { drain: seconds = settings.databaseUrl ? 5 : 0 } = settings
+    if (drain && service && seconds > 0) {
+      service.drain()
+      await pause(seconds * 1000, hurry)
+    }
+    return service?.stop(hurry) ?? []
+  })
 
-  const service = await starting
-  if (stoppingSince === undefined) process.stderr.write(greeting(service, settings))
+  const service = await starting.catch(error => {
+    // A start that was stopped on its way has nothing to complain of.
+    if (stopping.signal.aborted) return undefined
+    throw error
+  })
+  if (service && !stopping.signal.aborted) process.stderr.write(greeting(service, settings))
 }
 
 /** What a user needs to know first. */

@@ -18,7 +18,7 @@ const times = { first: 1_000, interval: 10 * 60_000 }
 /** Starts the rounds. What a failed round leaves undone the next one does. */
 export function startMaintenance(
   { database, attempts, buckets, emails, emailQuotas, mailedKeys, signingKeys, audit }: Models,
-  { tokenTtl }: { tokenTtl: number },
+  { tokenTtl, auditRetention }: { tokenTtl: number; auditRetention: number },
   log: Log,
   { first, interval } = times,
 ): Maintenance {
@@ -35,6 +35,9 @@ export function startMaintenance(
       const event = { action: 'signing-key.rotate', outcome: 'ok', reason: 'age', actor: 'service' } as const
       await audit.append({ ...event, object: `signing-key:${kid}` }, t)
     })
+    const broken = await audit.prune(auditRetention)
+    if (broken !== undefined)
+      log.error({ at: broken }, 'the audit log is broken; what is older than that is not deleted')
   }
 
   const stopping = new AbortController()

@@ -1,35 +1,73 @@
 import { createCipheriv, createDecipheriv, createHmac, hkdfSync, randomBytes } from 'node:crypto'
 
-/** What the master key does: nothing else touches it. */
+/** The keys that data is kept with, 32 bytes each; the database holds them wrapped by the master key. */
+export const dataKeyNames = ['pepper', 'sealing', 'digesting', 'audit'] as const
+
+/** The data keys, each for one task. */
+export type DataKeys = Readonly<Record<(typeof dataKeyNames)[number], Buffer>>
+
+/** What is done with the data keys: nothing else touches them. Each verb throws before they are loaded. */
 export interface MasterKey {
   /** Keyed into every hash of a password or answer. */
-  readonly pepper: Buffer
+  pepper(): Buffer
   /** Encrypts a secret that must be read again (AES-256-GCM); `use` says what it is and is needed to open it. */
   seal(use: string, secret: string): Buffer
-  /** Decrypts what `seal` made for the same use. Throws when it was altered or sealed with another master key. */
+  /** Decrypts what `seal` made for the same use. Throws when it was altered or sealed with another key. */
   open(use: string, sealed: Buffer): string
   /** Keyed digest (HMAC-SHA-256) by which a secret is found or compared without being stored. */
   digest(use: string, secret: string): Buffer
+  /** MAC (HMAC-SHA-256) by which the audit log shows who wrote it. */
+  mac(text: string): Buffer
 }
 
-/** Derives a key for each task from the master key (HKDF, RFC 5869). */
-export function createMasterKey(masterKey: Buffer): MasterKey {
-  const derive = (task: string) => Buffer.from(hkdfSync('sha256', masterKey, '', `auth ${task}`, 32))
-  const sealing = derive('sealing')
-  const digesting = derive('digesting')
+/** Makes the verbs from data keys, which needn't be there before the first use. */
+export function createMasterKey(keys: () => DataKeys): MasterKey {
   return {
-    pepper: derive('pepper'),
-    seal(use, secret) {
-      const nonce = randomBytes(12)
-      const cipher = createCipheriv('aes-256-gcm', sealing, nonce).setAAD(Buffer.from(use))
-      const body = Buffer.concat([cipher.update(secret, 'utf8'), cipher.final()])
-      return Buffer.concat([nonce, cipher.getAuthTag(), body])
-    },
-    open(use, sealed) {
-      const decipher = createDecipheriv('aes-256-gcm', sealing, sealed.subarray(0, 12), { authTagLength: 16 })
-      decipher.setAAD(Buffer.from(use)).setAuthTag(sealed.subarray(12, 28))
-      return Buffer.concat([decipher.update(sealed.subarray(28)), decipher.final()]).toString('utf8')
-    },
-    digest: (use, secret) => createHmac('sha256', digesting).update(`${use}\0${secret}`).digest(),
+    pepper: () => keys().pepper,
+    seal: (use, secret) => encrypt(keys().sealing, use, Buffer.from(secret)),
+    open: (use, sealed) => decrypt(keys().sealing, use, sealed).toString(),
+    digest: (use, secret) => createHmac('sha256', keys().digesting).update(`${use}\0${secret}`).digest(),
+    mac: text => createHmac('sha256', keys().audit).update(text).digest(),
   }
+}
+
+/** New data keys, which nobody has seen. */
+export function randomDataKeys(): DataKeys {
+  return Object.fromEntries(dataKeyNames.map(name => [name, randomBytes(32)])) as DataKeys
+}
+
+/** The keys that were derived from the master key itself (HKDF, RFC 5869), for registries from before data keys. */
+export function derivedDataKeys(masterKey: Buffer): Omit<DataKeys, 'audit'> {
+  return {
+    pepper: derive(masterKey, 'pepper'),
+    sealing: derive(masterKey, 'sealing'),
+    digesting: derive(masterKey, 'digesting'),
+  }
+}
+
+/** Wraps a data key by the master key (AES-256-GCM under a key derived from it); it opens under its own name only. */
+export function wrapKey(masterKey: Buffer, name: string, key: Buffer): Buffer {
+  return encrypt(derive(masterKey, 'wrapping'), name, key)
+}
+
+/** The data key that was wrapped. Throws when it was wrapped by another master key, or altered. */
+export function unwrapKey(masterKey: Buffer, name: string, wrapped: Buffer): Buffer {
+  return decrypt(derive(masterKey, 'wrapping'), name, wrapped)
+}
+
+function derive(masterKey: Buffer, task: string): Buffer {
+  return Buffer.from(hkdfSync('sha256', masterKey, '', `auth ${task}`, 32))
+}
+
+function encrypt(key: Buffer, use: string, secret: Buffer): Buffer {
+  const nonce = randomBytes(12)
+  const cipher = createCipheriv('aes-256-gcm', key, nonce).setAAD(Buffer.from(use))
+  const body = Buffer.concat([cipher.update(secret), cipher.final()])
+  return Buffer.concat([nonce, cipher.getAuthTag(), body])
+}
+
+function decrypt(key: Buffer, use: string, sealed: Buffer): Buffer {
+  const decipher = createDecipheriv('aes-256-gcm', key, sealed.subarray(0, 12), { authTagLength: 16 })
+  decipher.setAAD(Buffer.from(use)).setAuthTag(sealed.subarray(12, 28))
+  return Buffer.concat([decipher.update(sealed.subarray(28)), decipher.final()])
 }

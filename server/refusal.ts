@@ -43,7 +43,7 @@ export class Refusal extends Error {
       readonly text?: string
       /** Every wrong field. */
       readonly fields?: readonly FieldViolation[]
-      /** Seconds after which another try can succeed. */
+      /** Seconds after which another try can succeed. Answers say a whole number, and 1 at least. */
       readonly retryAfter?: number
     } = {},
   ) {

@@ -8,8 +8,8 @@ import { createTokens } from './access/tokens.js'
 import { createCalls, type Implementations } from './calls/dispatch.js'
 import { createGrpcServer } from './calls/grpc.js'
 import { createInProcessTransport } from './calls/inprocess.js'
-import { isUnreachable } from './database/connection.js'
-import type { Source } from './database/source.js'
+import { followClock } from './database/clock.js'
+import { awaitDatabase, type Source } from './database/source.js'
 import { loginByUsernameAndAnswers, saveForgotPasswordQuestionsUsersAnswers } from './forgotpasswords/answers.js'
 import { createTellOwner } from './forgotpasswords/notice.js'
 import { passwordUpdateByUsername } from './forgotpasswords/password.js'
@@ -27,7 +27,9 @@ import { createPasswords } from './passwords/hash.js'
 import { createPasswordPolicy } from './passwords/policy.js'
 import { createPool, type Pool } from './passwords/pool.js'
 import { createRenewals } from './passwords/renewal.js'
+import { startSealing } from './sealing.js'
 import type { Address, Settings } from './settings.js'
+import { grace, runSteps, type Step } from './stopping.js'
 import { activate } from './users/activate.js'
 import { sendAdminKeyByEmailPartner } from './users/activationemail.js'
 import { existsByNickname, existsByUsername } from './users/exists.js'
@@ -42,59 +44,73 @@ export interface Service {
   /** Where it listens; ports are the real ones. */
   readonly addresses: { readonly grpc: Address; readonly http?: Address; readonly metrics?: Address }
   readonly installation: Installation
-  /** Takes nothing new, lets calls, e-mails and statements under way end, and releases everything. */
-  stop(): Promise<void>
+  /** Says at every endpoint that it isn't ready; everything works on. */
+  drain(): void
+  /**
+   * Takes nothing new, lets calls, e-mails and statements under way end, and releases everything. Returns what it didn't
+   * wait for any longer: past its time, or once there is no more (`hurry`).
+   */
+  stop(hurry?: AbortSignal): Promise<readonly string[]>
 }
 
-/** Milliseconds that calls under way have to end when the service stops. */
-const grace = 10_000
-
-/** Milliseconds between two looks at whether the database answers. */
-const pulse = 5_000
+/** Milliseconds between two looks at whether the database takes writes. */
+const pulse = 1_000
 
 /**
  * Starts everything: database, installation, gRPC server, gateway, mail, maintenance, metrics. `at` is the database
- * when somebody has begun to start it already; `now` is the clock, in ms since 1970.
+ * when somebody has begun to start it already; `now` is the clock, in ms since 1970, instead of the database's; `signal`
+ * ends the wait for a database that isn't up yet.
  */
 export async function startService(
   settings: Settings,
   log: Log,
-  { at, now = Date.now }: { at?: Promise<Source>; now?: () => number } = {},
+  { at, now: given, signal }: { at?: Promise<Source>; now?: () => number; signal?: AbortSignal } = {},
 ): Promise<Service> {
   const metrics = createMetrics()
   // What is to be undone when the service stops, or when its start fails half-way: last first.
-  const undo: (() => Promise<unknown>)[] = []
-  const stop = async () => {
-    for (const step of undo.splice(0).reverse()) await step()
+  const undo: Step[] = []
+  const endpoints: (() => Promise<void>)[] = []
+  const stop = (hurry?: AbortSignal) => {
+    const steps = undo.splice(0).reverse()
+    const closing = endpoints.splice(0)
+    // All at once, and before what their calls need.
+    steps.unshift({ what: 'calls under way', run: () => Promise.all(closing.map(close => close())) })
+    return runSteps(steps, { hurry, onFault: (err, what) => log.error({ err, what }, 'a step of the stop failed') })
   }
   try {
     const registry = await openRegistry(settings, { log, ...(at && { at }) })
-    undo.push(() => registry.close())
-    const { issuer, audience, tokenTtl: ttl, limitFactor: factor } = settings
-    const admission = createAdmission({ ...registry, factor, now })
+    // It must not be left behind: it has its own ways to end it, one after another.
+    undo.push({ what: 'the embedded PostgreSQL', run: registry.release, least: 30_000 })
+    undo.push({ what: 'statements under way', run: registry.database.close })
+    const { tokenTtl: ttl, limitFactor: factor } = settings
+    // What this process remembers by itself goes by its own clock.
+    const admission = createAdmission({ ...registry, factor, now: given ?? Date.now })
     const pool = createPool({
       cost: settings.bcryptCost,
       usedOf: admission.usedOf,
       onWait: ms => metrics.observeWait(ms),
       onFault: error => log.error({ err: error }, 'a hash thread broke and is replaced'),
     })
-    undo.push(() => pool.close())
+    undo.push({ what: 'hashes under way', run: pool.close })
     metrics.watchHashing(() => pool.stats())
     const passwords = createPasswords({ pepper: registry.masterKey.pepper, cost: settings.bcryptCost, pool })
-    const installation = await install(registry, settings, passwords, 'service')
+    const work = () => install(registry, settings, passwords, 'service')
+    const installation = await (settings.databaseUrl ? awaitDatabase(work, settings, log, signal) : work())
     if (installation.weakness) log.warn(`AUTH_ADMIN_PASSWORD is weak: ${installation.weakness}`)
 
+    const clock = given ? { now: given, stop() {} } : await followClock(registry.database)
+    undo.push({ what: 'the clock', run: async () => clock.stop() })
+    const { now } = clock
     await registry.signingKeys.raiseTtl(settings.tokenTtl)
     const keyring = createKeyring(registry.signingKeys, now)
     // Better no start than one that lets nobody in.
-    await keyring.signer().catch(cause => {
-      if (isUnreachable(cause)) throw cause
-      throw new Error('AUTH_MASTER_KEY is not the key that this database was set up with.', { cause })
-    })
+    await keyring.signer()
+    let draining = false
+    const ready = async () => !draining && (await registry.database.isWritable())
     const calls = createCalls({
       ...createImplementations({
         ...registry,
-        ...createAccess(registry, { keyring, issuer, audience, ttl, pool, admission, factor, now }),
+        ...createAccess(registry, { keyring, ...installation.tokens, ttl, pool, admission, factor, now }),
         pool,
         passwords,
         renewals: createRenewals({ passwords, users: registry.users, log }),
@@ -108,35 +124,42 @@ export async function startService(
         factor,
         now,
       }),
+      ready,
       log,
       observe: metrics.observe,
     })
 
+    // Stops after everything that leaves events.
+    const sealing = startSealing(registry, log)
+    undo.push({ what: 'sealing the audit log', run: sealing.stop })
     const sender = startMail(registry, settings, log, now)
-    undo.push(() => sender.close())
+    undo.push({ what: 'e-mails under way', run: sender.close })
     const maintenance = startMaintenance(registry, settings, log)
-    undo.push(async () => maintenance.stop())
+    undo.push({ what: 'maintenance', run: maintenance.stop })
 
     const grpc = createGrpcServer({ calls, log, ...settings })
     const grpcPort = await grpc.listen(settings.grpcAddress, credentialsOf(settings))
-    undo.push(() => grpc.close(grace))
-    const beating = setInterval(() => {
-      const answer = registry.database.run({ name: 'pulse', text: 'SELECT 1' }, [])
-      answer.then(
-        () => grpc.setServing(true),
-        () => grpc.setServing(false),
-      )
+    endpoints.push(() => grpc.close(grace))
+    let serving = true
+    const beating = setInterval(async () => {
+      const now = await ready()
+      if (draining || now === serving) return
+      serving = now
+      grpc.setServing(now)
+      if (now) log.info('ready: the database takes writes again')
+      else log.warn('not ready: the database takes no writes, or not in time')
     }, pulse)
-    undo.push(async () => clearInterval(beating))
+    undo.push({ what: 'the pulse', run: async () => clearInterval(beating) })
     const addresses: { grpc: Address; http?: Address; metrics?: Address } = {
       grpc: { ...settings.grpcAddress, port: grpcPort },
     }
     if (settings.metricsAddress) {
       addresses.metrics = { ...settings.metricsAddress, port: await metrics.listen(settings.metricsAddress) }
-      undo.push(() => metrics.close())
+      undo.push({ what: 'metrics', run: metrics.close })
     }
+    let gateway: Gateway | undefined
     if (settings.httpAddress) {
-      const gateway: Gateway = createGateway({
+      gateway = createGateway({
         transport: createInProcessTransport(calls),
         address: settings.httpAddress,
         defaultRevision: settings.defaultRevision,
@@ -146,9 +169,14 @@ export async function startService(
         log,
       })
       addresses.http = await gateway.listen()
-      undo.push(() => gateway.close(grace))
+      endpoints.push(() => gateway!.close(grace))
     }
-    return { addresses, installation, stop }
+    const drain = () => {
+      draining = true
+      grpc.setServing(false)
+      gateway?.drain()
+    }
+    return { addresses, installation, drain, stop }
   } catch (error) {
     await stop()
     throw error

@@ -5,6 +5,7 @@
 import { readFileSync } from 'node:fs'
 import { isIP, isIPv4 } from 'node:net'
 import { createSecureContext, type SecureContextOptions } from 'node:tls'
+import { readDatabaseUrl } from './databaseurl.js'
 
 /** Where a server listens. Port 0 means any free port. */
 export interface Address {
@@ -38,11 +39,11 @@ function secret<T>(name: string, read: (text: string) => T): Setting<T | undefin
 }
 
 const table = {
-  /** PostgreSQL to use, `postgres://user:password@host:port/database`. Unset: an embedded one in the data folder. */
-  databaseUrl: secret(
-    'DATABASE_URL',
-    url('a URL postgres://user:password@host:port/database', 'postgres:', 'postgresql:'),
-  ),
+  /**
+   * PostgreSQL to use, `postgres://user:password@host:port/database`, with several hosts and parameters as libpq has
+   * them (databaseurl.ts). Unset: an embedded one in the data folder.
+   */
+  databaseUrl: secret('DATABASE_URL', databaseUrl),
   /** Folder of the embedded database, of its secrets, and of e-mails when there is no mail server. */
   dataDir: setting('AUTH_DATA_DIR', text, './.auth'),
   /** Where the gRPC server listens. */
@@ -57,8 +58,8 @@ const table = {
   smtpUrl: secret('SMTP_URL', url('a URL smtp://host:port or smtps://user:password@host:port', 'smtp:', 'smtps:')),
   /** Sender of e-mails, `address` or `Name <address>`. */
   mailFrom: setting('AUTH_MAIL_FROM', mailbox, 'auth@localhost'),
-  /** Key that seals the signing keys at rest and peppers hashes: 32 bytes or more, in base64 or hexadecimal. */
-  masterKey: secret('AUTH_MASTER_KEY', key),
+  /** Key that wraps the keys of the registry: 32 bytes or more, in base64 or hexadecimal. */
+  masterKey: secret('AUTH_MASTER_KEY', readMasterKey),
   /** Username of the administrator made at installation. */
   adminUsername: setting('AUTH_ADMIN_USERNAME', text, 'admin'),
   /** Password of the administrator made at installation. Unset: a random one. */
@@ -70,15 +71,15 @@ const table = {
   /** Path of a file of passwords to refuse, one a line, instead of the built-in list. */
   passwordDenylist: optional('AUTH_PASSWORD_DENYLIST', text),
   /** How long a token is good, in seconds. */
-  tokenTtl: setting('AUTH_TOKEN_TTL', duration, '1h'),
-  /** `iss` of tokens. Unset: `http://` and the address of the HTTP gateway. */
+  tokenTtl: setting('AUTH_TOKEN_TTL', span(1, 30 * 86_400), '1h'),
+  /** `iss` of tokens. Unset: the registry's; at installation `http://` and the address of the HTTP gateway. */
   issuer: optional('AUTH_ISSUER', text),
-  /** `aud` of tokens. */
-  audience: setting('AUTH_AUDIENCE', text, 'work-packages'),
+  /** `aud` of tokens. Unset: the registry's; at installation `work-packages`. */
+  audience: optional('AUTH_AUDIENCE', text),
   /** Origins (RFC 6454) whose pages may call the gateway from a browser. */
   corsOrigins: setting('AUTH_CORS_ORIGINS', list(origin), ''),
   /** Addresses and CIDR blocks of proxies whose `X-Forwarded-For` counts. */
-  trustedProxies: setting('AUTH_TRUSTED_PROXIES', list(block), ''),
+  trustedProxies: setting('AUTH_TRUSTED_PROXIES', list(block, /[\s,;]+/), ''),
   /** Whether recovery keys go to the `registered` address only, or to `any` address the caller gives (unsafe). */
   recoveryEmail: setting('AUTH_RECOVERY_EMAIL', oneOf('registered', 'any'), 'registered'),
   /** Language of e-mails to users who ask for none. */
@@ -98,6 +99,15 @@ const table = {
   gatewayNames: setting('AUTH_GATEWAY_NAMES', list(text), 'auth-gateway'),
   /** Multiplies the limits on attempts, requests and e-mails. */
   limitFactor: setting('AUTH_LIMIT_FACTOR', factor, '1'),
+  /** How long the audit log is kept, in seconds. */
+  auditRetention: setting('AUTH_AUDIT_RETENTION', span(1, 36_500 * 86_400), '400d'),
+  /** Whether a start brings the tables up to date, or (`off`) leaves that to `auth-admin migrate` and refuses until then. */
+  migrate: setting('AUTH_MIGRATE', oneOf('on', 'off'), 'on'),
+  /**
+   * How long a process stopped by SIGTERM says that it isn't ready before it takes no more work, in seconds. Unset: 5, or
+   * 0 with the embedded database, whose one process nobody balances.
+   */
+  drain: optional('AUTH_DRAIN', span(0, 600)),
   /** Least severe level that is logged. */
   logLevel: setting('AUTH_LOG_LEVEL', oneOf('trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'), 'info'),
 }
@@ -106,7 +116,7 @@ type Table = typeof table
 type Read = { readonly [K in keyof Table]: Table[K] extends Setting<infer T> ? T : never }
 
 /** The settings of a process, each described in the table above. */
-export type Settings = Omit<Read, 'serverUrl' | 'issuer'> & { readonly serverUrl: string; readonly issuer: string }
+export type Settings = Omit<Read, 'serverUrl'> & { readonly serverUrl: string }
 
 /** Name of every setting's variable, for help and documentation. */
 export const settingNames: readonly string[] = Object.values(table).map(({ name }) => name)
@@ -141,8 +151,15 @@ export function readSettings(env: Readonly<Record<string, string | undefined>>):
   return Object.freeze({
     ...read,
     serverUrl: read.serverUrl ?? write(read.grpcAddress),
-    issuer: read.issuer ?? `http://${write(read.httpAddress ?? address(table.httpAddress.fallback!))}`,
   })
+}
+
+/** Issuer and audience of a registry that these settings install. */
+export function firstIssuer({ issuer, audience, httpAddress }: Pick<Settings, 'issuer' | 'audience' | 'httpAddress'>) {
+  return {
+    issuer: issuer ?? `http://${write(httpAddress ?? address(table.httpAddress.fallback!))}`,
+    audience: audience ?? 'work-packages',
+  }
 }
 
 /** An address in the notation of the settings, `host:port`, with IPv6 in brackets. */
@@ -253,6 +270,15 @@ function url(expected: string, ...protocols: string[]) {
   }
 }
 
+function databaseUrl(value: string): string {
+  try {
+    readDatabaseUrl(value)
+  } catch (error) {
+    throw new Fault((error as Error).message)
+  }
+  return value
+}
+
 function mailbox(value: string): string {
   const { named, bare } =
     /^(?:[^<>\u0000-\u001f\u007f]*<(?<named>[^<>\s]+)>|(?<bare>[^<>\s]+))$/.exec(value)?.groups ?? {}
@@ -261,7 +287,8 @@ function mailbox(value: string): string {
   return value
 }
 
-function key(value: string): Buffer {
+/** Reads a master key. Throws an Error whose message says what is expected. */
+export function readMasterKey(value: string): Buffer {
   const hexadecimal = /^(?:[0-9a-f]{2}){32,}$/i.test(value)
   const base64 = /^[A-Za-z0-9+/_-]+={0,2}$/.test(value)
   const bytes = hexadecimal ? Buffer.from(value, 'hex') : base64 ? Buffer.from(value, 'base64') : Buffer.alloc(0)
@@ -284,12 +311,25 @@ function factor(value: string): number {
   return Number(value)
 }
 
-function duration(value: string): number {
-  const { digits, unit = 's' } = /^(?<digits>\d{1,9})(?<unit>[smhd])?$/.exec(value)?.groups ?? {}
-  const seconds = Number(digits) * { s: 1, m: 60, h: 3600, d: 86400 }[unit]!
-  if (!(seconds >= 1 && seconds <= 30 * 86400))
-    throw new Fault('expected a time from 1s to 30d, such as 1h, 15m, 3600s or 3600 (seconds)')
-  return seconds
+const units = { s: 1, m: 60, h: 3600, d: 86_400 }
+
+/** A time of so many seconds, in the largest unit that fits. */
+function inWords(seconds: number): string {
+  const [unit, length] = Object.entries(units).findLast(
+    ([, length]) => seconds >= length && seconds % length === 0,
+  ) ?? ['s', 1]
+  return `${seconds / length}${unit}`
+}
+
+/** A time, given in a unit or in seconds. */
+function span(least: number, most: number) {
+  return (value: string): number => {
+    const { digits, unit = 's' } = /^(?<digits>\d{1,9})(?<unit>[smhd])?$/.exec(value)?.groups ?? {}
+    const seconds = Number(digits) * units[unit as keyof typeof units]
+    if (!(seconds >= least && seconds <= most))
+      throw new Fault(`expected a time from ${inWords(least)} to ${inWords(most)}, such as 1m, 15s or 15 (seconds)`)
+    return seconds
+  }
 }
 
 function timeZone(value: string): string {
@@ -303,11 +343,11 @@ function timeZone(value: string): string {
   return value
 }
 
-function list<T>(read: (item: string) => T) {
+function list<T>(read: (item: string) => T, separator: string | RegExp = ',') {
   return (value: string): readonly T[] =>
     Object.freeze(
       value
-        .split(',')
+        .split(separator)
         .map(item => item.trim())
         .filter(item => item !== '')
         .map(read),
@@ -325,7 +365,10 @@ function block(value: string): string {
   const [ip = '', bits, ...rest] = value.split('/')
   const most = isIPv4(ip) ? 32 : 128
   if (!isIP(ip) || rest.length > 0 || (bits !== undefined && (!/^\d{1,3}$/.test(bits) || Number(bits) > most)))
-    throw new Fault('expected IP addresses or CIDR blocks separated by commas, such as 10.0.0.0/8, ::1')
+    throw new Fault(
+      'expected IP addresses or CIDR blocks, such as 10.0.0.0/8, ::1; write 127.0.0.0/8, ::1 for a proxy on this machine, ' +
+        'and the addresses of a proxy instead of its name',
+    )
   return value
 }
 

@@ -7,7 +7,7 @@ import { settingNames } from '../server/settings.js'
 
 const root = fileURLToPath(new URL('../..', import.meta.url))
 const read = (name: string) => readFileSync(`${root}/${name}`, 'utf8')
-const documents = ['README.md', 'SECURITY.md', 'CHANGELOG.md', 'docs/performance.md']
+const documents = ['README.md', 'SECURITY.md', 'CHANGELOG.md', 'docs/performance.md', 'docs/faults.md']
 
 test('SECURITY.md names tests for every attack, and each of them exists', t => {
   const [before = '', appendix = ''] = read('SECURITY.md').split('## Appendix: tests')

@@ -57,7 +57,7 @@ export interface Admission {
   learn(address: string, level: number): void
   /** Counts a failure of the address. Whether it is held up from now on, told once in the time that a bucket empties. */
   addFailure(address: string): Promise<boolean>
-  /** Share (0 to 1) of what an address may fail or sign up that it has used, as far as this process knows. */
+  /** How often an address has failed and signed up of late, as far as this process knows. */
   usedOf(address: string): number
   /** Whether an active account knows the address; asked once a minute for an address. */
   knows(address: string, usernameKey: string): Promise<boolean>
@@ -113,14 +113,14 @@ export function createAdmission(deps: {
   }
 
   function usedOf(kind: SharedKind, address: string): number {
-    return states.has(keyOf(kind, address)) ? stateOf(kind, address).level / limits[kind].capacity : 0
+    return states.has(keyOf(kind, address)) ? stateOf(kind, address).level : 0
   }
 
   /** Seconds until there is room for one more, counting those under way. */
   function wait(kind: keyof typeof addressLimits, { level, underWay }: State): number | undefined {
     const { capacity, perSecond } = limits[kind]
     if (level + underWay + 1 <= capacity) return undefined
-    return Math.max(1, Math.ceil((level + 1 - capacity) / perSecond))
+    return (level + 1 - capacity) / perSecond
   }
 
   function check(kind: SharedKind, address: string): void {
@@ -139,7 +139,7 @@ export function createAdmission(deps: {
       })
       state.level = level
       state.at = now()
-      if (!taken) refuse(Reason.TOO_MANY_ATTEMPTS, { retryAfter: wait(kind, state) ?? 1 })
+      if (!taken) refuse(Reason.TOO_MANY_ATTEMPTS, { retryAfter: wait(kind, state) ?? 0 })
     },
     takeLookUp(address) {
       const state = stateOf('lookUps', address)
@@ -176,7 +176,7 @@ export function createAdmission(deps: {
       if (isNew) state.toldAt = now()
       return isNew
     },
-    usedOf: address => Math.max(usedOf('failures', address), usedOf('signUps', address)),
+    usedOf: address => usedOf('failures', address) + usedOf('signUps', address),
     async knows(address, usernameKey) {
       const keys = await accounts.fetch(network(address), { context: address })
       return keys?.has(usernameKey) ?? false
@@ -186,5 +186,5 @@ export function createAdmission(deps: {
 
 /** The refusal of someone who has to wait. */
 export function tooManyAttempts(retryAfter: number): Refusal {
-  return new Refusal(Reason.TOO_MANY_ATTEMPTS, { retryAfter: Math.max(1, Math.ceil(retryAfter)) })
+  return new Refusal(Reason.TOO_MANY_ATTEMPTS, { retryAfter })
 }

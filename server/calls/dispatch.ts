@@ -7,6 +7,7 @@ import { create, type DescMethodUnary, type DescService, type Message } from '@b
 import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
+import { Health, HealthCheckResponse_ServingStatus } from '../../proto/gen/health/v1/health_pb.js'
 import type { Call, Implementation } from '../call.js'
 import { isUnreachable } from '../database/connection.js'
 import type { Log } from '../log.js'
@@ -32,8 +33,13 @@ export interface Implementations {
   readonly forgotPasswords: Implementation<typeof ForgotPasswords>
 }
 
-/** Puts the services behind the deadline, the translation of faults, the log and the metrics. */
-export function createCalls(deps: Implementations & { log: Log; observe: Observe }): Calls {
+/**
+ * Puts the services behind the deadline, the translation of faults, the log and the metrics. With them goes the health
+ * check (grpc.health.v1), which says whether this process is `ready`.
+ */
+export function createCalls(
+  deps: Implementations & { ready: () => Promise<boolean>; log: Log; observe: Observe },
+): Calls {
   const handlers = new Map<DescMethodUnary, Handler>()
   const implementations: [DescService, object][] = [
     [Users, deps.users],
@@ -44,6 +50,11 @@ export function createCalls(deps: Implementations & { log: Log; observe: Observe
       handlers.set(method as DescMethodUnary, (implementation as Record<string, Handler>)[method.localName]!)
     }
   }
+
+  handlers.set(Health.method.check, async () => {
+    const { SERVING, NOT_SERVING } = HealthCheckResponse_ServingStatus
+    return { status: (await deps.ready()) ? SERVING : NOT_SERVING }
+  })
 
   return {
     async run(method, request, call) {
@@ -75,7 +86,7 @@ export function createCalls(deps: Implementations & { log: Log; observe: Observe
 /** Stops waiting at the caller's deadline. Who has gone needs no answer: what waits for long watches the signal. */
 function inTime<T>(call: Call, work: () => Promise<T>): Promise<T> {
   const left = call.deadline - Date.now()
-  if (left <= 0) throw new Refusal(Reason.DEADLINE_EXCEEDED)
+  if (left <= 0) throw new Refusal(Reason.DEADLINE_EXCEEDED, { retryAfter: 1 })
   if (left >= 2 ** 31) return work()
   return new Promise((resolve, reject) => {
     const timer = setTimeout(() => reject(new Refusal(Reason.DEADLINE_EXCEEDED, { retryAfter: 1 })), left)

@@ -13,6 +13,12 @@ import {
 } from '@grpc/grpc-js'
 import { HealthImplementation } from 'grpc-health-check'
 import { StatusSchema } from '../../proto/gen/google/rpc/status_pb.js'
+import {
+  Health,
+  HealthCheckRequestSchema,
+  type HealthCheckResponse,
+  HealthCheckResponse_ServingStatus,
+} from '../../proto/gen/health/v1/health_pb.js'
 import { type Call, readMalformedFields } from '../call.js'
 import { createSenderOf, type Sender } from '../clientaddress.js'
 import type { Log } from '../log.js'
@@ -81,7 +87,27 @@ export function createGrpcServer(deps: { calls: Calls; log: Log } & Trust): Grpc
 
   const names = ['', ...services.map(({ typeName }) => typeName)]
   const health = new HealthImplementation(Object.fromEntries(names.map(name => [name, 'SERVING' as const])))
-  health.addToServer(server)
+  health.addToServer({
+    addService(definition, handlers) {
+      // Who asks learns what is so now; who watches, what was found last.
+      const check = (incoming: Incoming, callback: sendUnaryData<unknown>) => {
+        const { service } = incoming.request as unknown as { service: string }
+        if (!names.includes(service)) {
+          ;(handlers.check as HandleUnary)(incoming, callback)
+          return
+        }
+        const call = toCall(incoming, senderOf(incoming))
+        deps.calls.run(Health.method.check, create(HealthCheckRequestSchema, { service }), call).then(
+          response => {
+            const { status } = response as HealthCheckResponse
+            callback(null, { status: HealthCheckResponse_ServingStatus[status] })
+          },
+          refusal => callback(toStatus(refusal, call.requestId)),
+        )
+      }
+      server.addService(definition, { ...handlers, check } as typeof handlers)
+    },
+  } as Server)
 
   return {
     async listen(address, credentials) {
@@ -135,6 +161,8 @@ interface Trust {
   /** Names in the certificates of gateways, where callers present them. */
   readonly gatewayNames: readonly string[]
 }
+
+type HandleUnary = (incoming: Incoming, callback: sendUnaryData<unknown>) => void
 
 type Incoming = ServerUnaryCall<Message, Message>
 

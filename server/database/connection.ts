@@ -10,17 +10,21 @@
  *   SQL through Sequelize, a pipelined one at 1.4 to 3 times as many again;
  * - counting and claiming, which read and write in one step however many do so at once: attempts, mailed keys, e-mails
  *   that are due (SKIP LOCKED);
- * - the audit log, whose chain the database computes;
+ * - the audit log, which is staged among other things, and sealed and checked in bulk;
  * - a join that locks its rows, and a lock on a whole table, which Sequelize can't say.
  */
 import pg from 'pg'
 import { Sequelize, Transaction } from 'sequelize'
+import type { Log } from '../log.js'
+import { createConnections } from './connections.js'
 import { createPipeline } from './pipeline.js'
-import type { Statement } from './statement.js'
+import { createProbe } from './probe.js'
+import { createRunner, type Statement } from './statement.js'
+import { explainLimits, setLimits, unlimited } from './timeouts.js'
 
 export type { Statement, Transaction }
 
-/** The one way to PostgreSQL. */
+/** The one way to PostgreSQL. Nothing here waits for ever: whatever isn't answered in 6 s fails. */
 export interface Database {
   /** For the models. */
   readonly sequelize: Sequelize
@@ -28,53 +32,110 @@ export interface Database {
   run<Row>(statement: Statement, values: readonly unknown[], transaction?: Transaction): Promise<Row[]>
   /** Runs a prepared statement that only reads, waits for no lock and is quick: it shares a connection with others. */
   read<Row>(statement: Statement, values: readonly unknown[]): Promise<Row[]>
-  /** Runs statements as one transaction (READ COMMITTED): all or none of it holds. Keep it short. */
-  transact<T>(work: (transaction: Transaction) => Promise<T>): Promise<T>
-  /** Closes every connection once its statement has ended. */
+  /**
+   * Runs statements as one transaction (READ COMMITTED): all or none of it holds. Keep it short, unless it is `unlimited`:
+   * then its statements may take and wait as long as they need, as migrations do.
+   */
+  transact<T>(work: (transaction: Transaction) => Promise<T>, options?: { unlimited?: boolean }): Promise<T>
+  /** Whether a connection of the pool can write, within 2 s. What one caller learned holds for others a moment longer. */
+  isWritable(): Promise<boolean>
+  /** Has the server itself end what takes too long, for the role of the URL in this database from now on. */
+  limitStatements(): Promise<void>
+  /** Closes every connection once its statement has ended, and what is left after a second by force. */
   close(): Promise<void>
 }
 
-/** Opens a pool of connections. `connections` bounds it; nothing connects before the first use. */
-export function openDatabase(url: string, connections = 10): Database {
-  /** Reads the URL itself; Sequelize would with a function that newer versions of Node.js warn of. */
-  class Client extends pg.Client {
-    constructor(config: pg.ClientConfig) {
-      super({ ...config, connectionString: url })
-    }
-  }
+/** Milliseconds that statements under way have to end when a database is closed. */
+const grace = 1_000
+
+/**
+ * Opens a pool of connections to what a URL names, which may change while it is open. `connections` bounds the pool;
+ * nothing connects before the first use.
+ */
+export function openDatabase(url: string | (() => string), connections = 10, log?: Pick<Log, 'warn'>): Database {
+  const all = createConnections(typeof url === 'string' ? () => url : url)
   const sequelize = new Sequelize({
     dialect: 'postgres',
-    dialectModule: Object.create(pg, { Client: { value: Client } }),
+    dialectModule: pg,
     logging: false,
-    pool: { max: connections, idle: 60_000, acquire: 10_000 },
-    dialectOptions: { application_name: 'auth', connectionTimeoutMillis: 5_000, keepAlive: true },
+    pool: { max: connections, idle: 60_000, acquire: 10_000, validate: client => all.isGood(client as pg.Client) },
     // Spares a question to the server; what we use is the same in every supported version.
     ...{ databaseVersion: '14.0.0' },
     define: { timestamps: false, freezeTableName: true },
   })
-  const pool = sequelize.connectionManager
-  const pipeline = createPipeline(url)
-  return {
+  const manager = sequelize.connectionManager as unknown as Manager
+  const runner = createRunner(all, log)
+  manager.connect = async () => {
+    const client = await all.open()
+    client.on('end', () => void manager.pool.destroy(client))
+    await runner.tryNames(client)
+    return client
+  }
+  manager.disconnect = all.end
+  const run: Database['run'] = async (statement, values, transaction) => {
+    if (transaction) return runner.run(clientOf(transaction), statement, values)
+    if (statement.slow) return database.transact(t => run(statement, values, t), { unlimited: true })
+    const client = await manager.getConnection()
+    try {
+      return await runner.runAlone(client, statement, values)
+    } finally {
+      manager.releaseConnection(client)
+    }
+  }
+  const pipeline = createPipeline(all, runner, run)
+
+  const database: Database = {
     sequelize,
-    async run<Row>(statement: Statement, values: readonly unknown[], transaction?: Transaction) {
-      const query = { name: statement.name, text: statement.text, values: values as unknown[] }
-      if (transaction) {
-        const { connection } = transaction as Transaction & { connection: pg.Client }
-        return (await connection.query(query)).rows as Row[]
-      }
-      const connection = (await pool.getConnection({ type: 'write' } as never)) as pg.Client
+    run,
+    read: pipeline.read,
+    async transact(work, options = {}) {
+      let patient: pg.Client | undefined
       try {
-        return (await connection.query(query)).rows as Row[]
+        return await sequelize.transaction(
+          { isolationLevel: Transaction.ISOLATION_LEVELS.READ_COMMITTED },
+          async transaction => {
+            if (options.unlimited) {
+              patient = clientOf(transaction)
+              all.setPatient(patient, true)
+              await patient.query(unlimited)
+            }
+            return work(transaction)
+          },
+        )
       } finally {
-        pool.releaseConnection(connection as never)
+        if (patient) all.setPatient(patient, false)
       }
     },
-    read: pipeline.read,
-    transact: work => sequelize.transaction({ isolationLevel: Transaction.ISOLATION_LEVELS.READ_COMMITTED }, work),
+    isWritable: createProbe(manager, all),
+    async limitStatements() {
+      try {
+        const changed = await database.transact(transaction => setLimits(clientOf(transaction)), { unlimited: true })
+        if (changed) all.renew()
+      } catch (error) {
+        explainLimits(error, log)
+      }
+    },
     async close() {
+      all.stop()
+      const timer = setTimeout(all.cut, grace)
       await Promise.all([sequelize.close(), pipeline.close()])
+      clearTimeout(timer)
     },
   }
+  return database
+}
+
+/** What is ours of Sequelize's connection manager. */
+interface Manager {
+  connect(): Promise<pg.Client>
+  disconnect(client: pg.Client): Promise<void>
+  getConnection(): Promise<pg.Client>
+  releaseConnection(client: pg.Client): void
+  readonly pool: { destroy(client: pg.Client): Promise<void> }
+}
+
+function clientOf(transaction: Transaction): pg.Client {
+  return (transaction as Transaction & { connection: pg.Client }).connection
 }
 
 /** The unique constraint that a statement broke, if that is why it failed. */
@@ -84,18 +145,19 @@ export function brokenConstraint(error: unknown): string | undefined {
 }
 
 /**
- * Whether the same call may succeed another time: the database can't be reached, or it undid a transaction for the sake
- * of another one.
+ * Whether the same call may succeed another time: the database can't be reached, can't do it now, or undid a transaction
+ * for the sake of another one.
  */
 export function isUnreachable(error: unknown): boolean {
   const cause = ((error as { original?: unknown })?.original ?? error) as { name?: string; code?: string }
   if (/^Sequelize(Connection|HostNot|AccessDenied)/.test(String((error as Error)?.name))) return true
-  // Classes 08 (connection), 40 (rolled back: deadlock, serialization), 53 (resources), 57 (operator intervention) and
-  // 55P03 (lock not available); sockets' own codes.
+  // Classes 08 (connection), 40 (rolled back: deadlock, serialization), 53 (resources), 57 (operator intervention, and
+  // the statement's own timeout); 25006 (read-only), 25P03 and 25P04 (a transaction's timeouts), 55P03 (lock not available),
+  // 58030 (the disk); 26000 and 42P05, which a pooler answers until we know of it; sockets' own codes.
   return (
-    /^(08|40|53|57)...$|^55P03$|^E(CONN|PIPE|TIMEDOUT|HOST|NET|NOTFOUND|AI_)/.test(String(cause?.code)) ||
-    /Connection terminated|not queryable|timeout exceeded when trying to connect|Query read timeout/.test(
-      String((cause as Error)?.message),
-    )
+    /^(08|40|53|57)...$|^(25006|25P0[34]|55P03|58030|26000|42P05)$|^E(CONN|PIPE|TIMEDOUT|HOST|NET|NOTFOUND|AI_)/.test(
+      String(cause?.code),
+    ) ||
+    /Connection terminated|not queryable|pool is draining|manager was closed/.test(String((cause as Error)?.message))
   )
 }

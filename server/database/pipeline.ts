@@ -1,6 +1,6 @@
-import pg from 'pg'
-import { ConnectionError } from 'sequelize'
-import type { Statement } from './statement.js'
+import type pg from 'pg'
+import type { Connections } from './connections.js'
+import type { Runner, Statement } from './statement.js'
 
 /** Connections that are shared by statements that only read. */
 export interface Pipeline {
@@ -16,9 +16,6 @@ const width = 4
 /** Statements under way on one connection before the next one is used: many on few cost least, a slow one blocks few. */
 const depth = 16
 
-/** Milliseconds after which a connection that doesn't answer is dropped, with everything on it. */
-const patience = 10_000
-
 interface Connection {
   readonly client: Promise<pg.Client>
   underWay: number
@@ -26,60 +23,55 @@ interface Connection {
 
 /**
  * Sends statements without waiting for the answers to those before (PostgreSQL's pipeline mode). Nothing connects
- * before the first use; a connection that breaks is replaced at the next one.
+ * before the first use; a connection that breaks is replaced at the next one. Poolers that keep no names of statements
+ * lose count of answers, too: behind one, statements go through `run`.
  */
-export function createPipeline(url: string): Pipeline {
+export function createPipeline(
+  { open, end }: Connections,
+  { namesHold, tryNames, runAlone }: Runner,
+  run: Pipeline['read'],
+): Pipeline {
   const connections: Connection[] = []
 
   function choose(): Connection {
     const free = connections.find(({ underWay }) => underWay < depth)
     if (free) return free
-    if (connections.length < width) return open()
+    if (connections.length < width) return connect()
     return connections.reduce((least, each) => (each.underWay < least.underWay ? each : least))
   }
 
-  function open(): Connection {
-    const client = new pg.Client({
-      connectionString: url,
-      pipeline: true,
-      application_name: 'auth',
-      connectionTimeoutMillis: 5_000,
-      query_timeout: patience,
-      keepAlive: true,
-      // Routers forget connections that are silent for long.
-      keepAliveInitialDelayMillis: 60_000,
-    })
-    const connected = client.connect().then(
-      () => client,
-      cause => {
-        throw new ConnectionError(cause)
-      },
-    )
-    const connection = { client: connected, underWay: 0 }
+  function connect(): Connection {
     const leave = () => {
       if (connections.includes(connection)) connections.splice(connections.indexOf(connection), 1)
     }
-    client.on('error', leave)
-    client.on('end', leave)
-    connected.catch(leave)
+    const client = open({ pipeline: true, retire: leave }).then(async opened => {
+      await tryNames(opened)
+      return opened
+    })
+    client.catch(leave)
+    const connection = { client, underWay: 0 }
     connections.push(connection)
     return connection
   }
 
   return {
-    async read<Row>({ name, text }: Statement, values: readonly unknown[]) {
+    async read<Row>(statement: Statement, values: readonly unknown[]) {
+      if (!namesHold()) return run<Row>(statement, values)
       const connection = choose()
       connection.underWay++
       try {
         const client = await connection.client
-        return (await client.query({ name, text, values: values as unknown[] })).rows as Row[]
+        // It was the first to connect, and learned of a pooler.
+        if (!namesHold()) return await run<Row>(statement, values)
+        return await runAlone<Row>(client, statement, values)
       } finally {
         connection.underWay--
+        if (connection.underWay === 0 && !connections.includes(connection)) void connection.client.then(end, () => {})
       }
     },
     async close() {
       const settled = await Promise.allSettled(connections.map(({ client }) => client))
-      await Promise.all(settled.map(result => result.status === 'fulfilled' && result.value.end()))
+      await Promise.all(settled.map(result => result.status === 'fulfilled' && end(result.value)))
     },
   }
 }

@@ -1,9 +1,11 @@
 import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { Log } from '../log.js'
 import type { Settings } from '../settings.js'
 
 /** A database that is there to be opened. */
 export interface Source {
+  /** Where it is now: an embedded one may come back at another port. */
   readonly url: string
   readonly masterKey: Buffer
   /** Leaves it; an embedded one that nobody else uses stops. */
@@ -26,8 +28,70 @@ export async function resolveDatabase(
     import('../embedded/start.js'),
   ])
   const secrets = await embeddedSecrets(dataDir)
-  const { url, stop } = await startEmbedded({ dataDir, log, ...(onLaunch && { onLaunch }) })
-  return { url, masterKey: masterKey ?? secrets.masterKey, release: stop }
+  const embedded = await startEmbedded({ dataDir, log, ...(onLaunch && { onLaunch }) })
+  return {
+    get url() {
+      return embedded.url
+    },
+    masterKey: masterKey ?? secrets.masterKey,
+    release: embedded.stop,
+  }
+}
+
+/** Seconds that a start waits for a database that isn't up yet. */
+const patience = 60
+
+/**
+ * Does the first work on the database of `DATABASE_URL` as soon as that answers. Throws an Error that says what to do when it hasn't within a minute,
+ * and at once when waiting doesn't help: it refuses the user, or a name is wrong.
+ */
+export async function awaitDatabase<T>(
+  work: () => Promise<T>,
+  { databaseUrl = '' }: Pick<Settings, 'databaseUrl'>,
+  log: Log,
+  signal?: AbortSignal,
+): Promise<T> {
+  const at = withoutSecrets(databaseUrl)
+  const end = performance.now() + patience * 1000
+  for (let told = false; ; ) {
+    try {
+      const result = await work()
+      if (told) log.info({ database: at }, 'the database answers')
+      return result
+    } catch (error) {
+      const { code, message } = ((error as { original?: unknown }).original ?? error) as {
+        code?: string
+        message: string
+      }
+      if (/^28/.test(String(code)))
+        throw new Error(`The database refuses the user or password of DATABASE_URL (${at}).`)
+      if (code === '3D000') throw new Error(`There is no such database as DATABASE_URL names (${at}): create it.`)
+      if (code === 'ENOTFOUND') throw new Error(`There is no such host as DATABASE_URL names (${at}).`)
+      if (!isAway(code, message)) throw error
+      const reason = code ?? 'no answer'
+      if (performance.now() > end)
+        throw new Error(
+          `The database that DATABASE_URL names (${at}) has not answered for a minute (${reason}): see that PostgreSQL runs there.`,
+        )
+      if (!told)
+        log.warn({ database: at, code: reason, seconds: patience }, 'waiting for the database that DATABASE_URL names')
+      told = true
+      await sleep(500, undefined, { ...(signal && { signal }) })
+    }
+  }
+}
+
+/** Whether a database that answers so may yet come up: nothing listens there, or it starts, stops or is full. */
+function isAway(code: string | undefined, message: string): boolean {
+  return (
+    /^(08|53|57)|^E(CONN|PIPE|TIMEDOUT|HOST|NET|AI_AGAIN|NOENT)/.test(code ?? '') ||
+    /Connection terminated|timeout/.test(message)
+  )
+}
+
+/** A URL of a database without the password, wherever that stands in it. */
+function withoutSecrets(url: string): string {
+  return url.replace(/[?#].*$/s, '').replace(/^(\w+:\/\/[^:@/]*):.*@/s, '$1@')
 }
 
 /** File that holds the administrator's password when a random one was made. */

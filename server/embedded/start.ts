@@ -26,7 +26,7 @@ import { embeddedSecrets } from './secrets.js'
 
 /** A PostgreSQL that this process uses. */
 export interface Embedded {
-  /** `postgres://` URL of its database, password included. It stays the same until `stop`. */
+  /** `postgres://` URL of its database, password included. It changes when the database comes back at another port. */
   readonly url: string
   /** Leaves it, and stops it when no other process uses it. Close other connections first. */
   stop(): Promise<void>
@@ -66,7 +66,6 @@ export async function startEmbedded(options: Options): Promise<Embedded> {
 
   let leaving = false
   let membership = await attach(place)
-  const { port } = membership
   let revival: Promise<void> = Promise.resolve()
 
   const watch = () => {
@@ -75,13 +74,12 @@ export async function startEmbedded(options: Options): Promise<Embedded> {
     })
   }
   // Without the lock the next process to leave would stop the database under our feet; and nobody else may be there
-  // to start it again. It comes back at its last port, so the URL stays good.
+  // to start it again. It comes back at its last port, unless that has been taken.
   const revive = async () => {
     while (!leaving) {
       try {
         membership = await attach(place)
         watch()
-        if (membership.port !== port) options.log.warn('The embedded PostgreSQL came back at another port: restart')
         return
       } catch {
         options.log.warn('The embedded PostgreSQL can’t be started again yet')
@@ -98,7 +96,9 @@ export async function startEmbedded(options: Options): Promise<Embedded> {
     await leave(place, membership.client)
   }
   return {
-    url: urlOf(place, port),
+    get url() {
+      return urlOf(place, membership.port)
+    },
     stop() {
       stopped ??= stop()
       return stopped
@@ -142,29 +142,52 @@ async function hold(place: Place, port: number): Promise<pg.Client | undefined> 
   }
 }
 
+/** Ways to end PostgreSQL, each for so many ms; after the later ones it recovers at its next start, and loses nothing. */
+const endings = [
+  ['fast', 'SIGINT', 10_000],
+  ['immediate', 'SIGQUIT', 3_000],
+  // A postmaster that is frozen heeds no other.
+  ['immediate', 'SIGKILL', 3_000],
+] as const
+
 async function leave(place: Place, client: pg.Client): Promise<void> {
   try {
-    await client.query('SELECT pg_advisory_unlock_shared($1)', [lockKey])
-    const { rows } = await client.query('SELECT pg_try_advisory_lock($1) AS last', [lockKey])
-    const running = rows[0].last ? await findPostmaster(place.folder) : undefined
-    if (!running) return
-    if (platform() === 'win32') {
-      const { pg_ctl } = await findPrograms()
-      await finish(spawn(pg_ctl, ['stop', '-m', 'fast', '-D', place.folder], { windowsHide: true }))
-    } else {
-      process.kill(running.pid, 'SIGINT') // fast shutdown
-    }
-    const end = Date.now() + patience
-    while ((await findPostmaster(place.folder))?.pid === running.pid) {
-      if (Date.now() > end) throw new Error(`PostgreSQL in ${place.folder} doesn’t stop; see ${logOf(place)}`)
-      await sleep(5)
-    }
+    const running = (await isLast(client)) ? await findPostmaster(place.folder) : undefined
+    if (running) await end(place, running)
   } catch (error) {
     // It ended by itself meanwhile, or another process has stopped it.
     if (await findPostmaster(place.folder)) throw error
   } finally {
-    await client.end().catch(() => {})
+    await Promise.race([client.end().catch(() => {}), sleep(1000)])
   }
+}
+
+/** Whether nobody else uses the database. One that doesn't answer is of use to nobody. */
+async function isLast(client: pg.Client): Promise<boolean> {
+  const ask = async (text: string) =>
+    (await client.query({ text, values: [lockKey], query_timeout: 5_000 } as pg.QueryConfig)).rows
+  try {
+    await ask('SELECT pg_advisory_unlock_shared($1)')
+    return (await ask('SELECT pg_try_advisory_lock($1) AS last'))[0].last
+  } catch (error) {
+    if ((error as Error).message === 'Query read timeout') return true
+    throw error
+  }
+}
+
+async function end(place: Place, { pid }: Postmaster): Promise<void> {
+  for (const [mode, signal, patience] of endings) {
+    if (platform() === 'win32') {
+      const { pg_ctl } = await findPrograms()
+      await finish(spawn(pg_ctl, ['stop', '-W', '-m', mode, '-D', place.folder], { windowsHide: true }))
+    } else {
+      process.kill(pid, signal)
+    }
+    for (const until = performance.now() + patience; performance.now() < until; await sleep(5)) {
+      if ((await findPostmaster(place.folder))?.pid !== pid) return
+    }
+  }
+  throw new Error(`PostgreSQL in ${place.folder} doesn’t stop; see ${logOf(place)}`)
 }
 
 /** The PostgreSQL that runs in the folder; undefined when none does, whatever a leftover postmaster.pid says. */

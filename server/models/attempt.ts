@@ -5,7 +5,7 @@ import { bytes, defineTable, integer, key, preset, time } from '../database/attr
 import type { Database, Statement, Transaction } from '../database/connection.js'
 import type { MasterKey } from '../masterkey.js'
 import type { Role } from '../roles.js'
-import type { AuditEvent } from './audit.js'
+import type { Audit, AuditEvent } from './audit.js'
 
 /** Names of what is counted, as keyed digests: what somebody unknown typed is stored nowhere. An IPv6 client is its /64. */
 export interface Subjects {
@@ -173,7 +173,7 @@ const fail: Statement = {
   SELECT coalesce((SELECT count FROM failed), 1) AS count, audit_append($3)`,
 }
 
-// Each part reads from the one before, which settles the order of locks; the audit log comes last.
+// Each part reads from the one before, which settles the order of locks.
 const succeed: Statement = {
   name: 'attempt-succeed',
   text: `WITH cleared AS (UPDATE attempts SET count = 0, window_ends = clock_timestamp(), under_way = greatest(under_way - 1, 0)
@@ -209,12 +209,14 @@ const clear: Statement = {
 // Passes over rows in use, so that it never waits for a sign-in while one waits for it.
 const prune: Statement = {
   name: 'attempts-prune',
+  slow: true,
   text: `DELETE FROM attempts WHERE subject IN (SELECT subject FROM attempts
     WHERE greatest(window_ends, under_way_until) < clock_timestamp() FOR UPDATE SKIP LOCKED)`,
 }
 
 const pruneAddresses: Statement = {
   name: 'known-addresses-prune',
+  slow: true,
   text: 'DELETE FROM known_addresses WHERE seen_at < clock_timestamp() - make_interval(days => $1)',
 }
 
@@ -234,7 +236,7 @@ const accountsKnowing: Statement = {
 type BeginRow = Account & Omit<Begun, 'account'> & { readonly id: number | null }
 
 /** The counts in a database. */
-export function createAttempts(database: Database): Attempts {
+export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>): Attempts {
   defineTable(database, 'attempts', attributes)
   defineTable(database, 'known_addresses', addressAttributes)
   return {
@@ -257,10 +259,10 @@ export function createAttempts(database: Database): Attempts {
       await database.run(undo, [subject])
     },
     async fail(subject, seconds, event) {
-      return (await database.run<{ count: number }>(fail, [subject, seconds, JSON.stringify(event)]))[0]!.count
+      return (await database.run<{ count: number }>(fail, [subject, seconds, audit.stamp(event)]))[0]!.count
     },
     async succeed(subject, knownAddress, userId, event, transaction) {
-      await database.run(succeed, [subject, knownAddress, userId, JSON.stringify(event)], transaction)
+      await database.run(succeed, [subject, knownAddress, userId, audit.stamp(event)], transaction)
     },
     count: async (subject, seconds) => (await database.run<Count>(count, [subject, seconds]))[0]!,
     read: async subject => (await database.run<Count>(read, [subject]))[0],

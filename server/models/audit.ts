@@ -4,7 +4,6 @@ import {
   bigint,
   bytes,
   defineTable,
-  flag,
   integer,
   key,
   nullable,
@@ -15,9 +14,13 @@ import {
   time,
 } from '../database/attributes.js'
 import type { Database, Statement } from '../database/connection.js'
+import type { MasterKey } from '../masterkey.js'
+import { type AuditChain, createAuditChain, stampEvent } from './auditchain.js'
 
 /** Everything that leaves an event, noun and verb. */
 export const auditActions = [
+  'data-keys.add',
+  'master-key.rotate',
   'organization.activate',
   'organization.add',
   'organization.deactivate',
@@ -28,6 +31,7 @@ export const auditActions = [
   'question.restore',
   'question.retire',
   'recovery.send-key',
+  'registry.set-issuer',
   'session.login',
   'session.login-by-answers',
   'session.login-by-key',
@@ -70,7 +74,6 @@ export interface AuditEvent {
 }
 
 const shown = {
-  id: key(bigint),
   at: time,
   action: attribute<AuditAction>(DataTypes.TEXT),
   outcome: attribute<AuditEvent['outcome']>(DataTypes.TEXT),
@@ -83,12 +86,20 @@ const shown = {
   request_id: nullable(text),
 }
 
+const stamps = { salt: nullable(bytes), addressDigest: nullable(bytes) }
+
 /** An event as it stands in the audit log. */
-export interface RecordedEvent extends Row<typeof shown> {}
+export interface RecordedEvent extends Row<typeof shown> {
+  /** Its place in the chain; null while it isn't sealed yet. */
+  readonly id: string | null
+}
 
 /** Which events to list: all conditions given must hold. */
 export interface AuditFilter {
+  /** Only sealed ones, behind this one. */
   readonly afterId?: string
+  /** Only sealed ones. */
+  readonly sealed?: boolean
   readonly subjectId?: number
   readonly action?: string
   readonly outcome?: string
@@ -96,57 +107,57 @@ export interface AuditFilter {
   readonly limit: number
 }
 
-/** The audit log: each event is chained to the one before by a hash, so that a lost or altered row is found. */
-export interface Audit {
-  /** Appends an event. Inside a transaction, call it last. */
+/**
+ * The audit log. An event is staged, with its MAC, in the transaction of what it tells; soon after it is sealed: chained
+ * to the one before, so that a lost or altered one is found.
+ */
+export interface Audit extends AuditChain {
+  /** Appends an event. Nobody waits for its transaction to end. */
   append(event: AuditEvent, transaction?: Transaction): Promise<void>
-  /** The newest events that fit, oldest first. */
+  /** The event as the function `audit_append` takes it, for statements that append one among other things. */
+  stamp(event: AuditEvent): string
+  /** The newest events that fit, oldest first, those not sealed yet behind the others. */
   list(filter: AuditFilter): Promise<RecordedEvent[]>
-  /**
-   * Checks every link. Returns how many there are, the newest as `id:hash`, and the id of the first broken or missing
-   * one. Whoever can write the database could also forge what follows; so keep the newest link elsewhere, and give it
-   * as `known` another time.
-   */
-  verify(known?: string): Promise<{ events: number; newest: string; broken?: string }>
 }
 
 const append: Statement = { name: 'audit-append', text: 'SELECT audit_append($1)' }
 
+const fits = `($2::int IS NULL OR subject_id = $2) AND ($3::text IS NULL OR action LIKE $3)
+      AND ($4::text IS NULL OR outcome = $4) AND ($5::timestamptz IS NULL OR at >= $5)`
+
 const list: Statement = {
   name: 'audit-list',
-  text: `SELECT * FROM (
-    SELECT ${selectList(shown, 'e')} FROM audit_events e
-    WHERE id > $1 AND ($2::int IS NULL OR subject_id = $2) AND ($3::text IS NULL OR action LIKE $3)
-      AND ($4::text IS NULL OR outcome = $4) AND ($5::timestamptz IS NULL OR at >= $5)
-    ORDER BY id DESC LIMIT $6) newest ORDER BY id`,
-}
-
-// Ids run without a gap, so a row whose predecessor is missing shows in both number and hash.
-const verify: Statement = {
-  name: 'audit-verify',
-  text: `WITH head AS (SELECT id, hash FROM audit_head), links AS (
-    SELECT id, hash, audit_hash(e, coalesce(lag(hash) OVER chain, '')) AS expected, row_number() OVER chain AS place
-    FROM audit_events e WINDOW chain AS (ORDER BY id)
-  ), broken AS (
-    SELECT min(least(id, place)) AS id FROM links WHERE hash <> expected OR id <> place
-  ), newest AS (SELECT coalesce(max(id), 0) AS id, count(*) AS events FROM audit_events)
-  SELECT newest.events, head.id || ':' || encode(head.hash, 'hex') AS newest, coalesce(broken.id, CASE
-      WHEN newest.id < head.id THEN newest.id + 1
-      WHEN newest.id > head.id THEN head.id + 1
-      WHEN head.id > 0 AND head.hash <> (SELECT hash FROM audit_events WHERE id = head.id) THEN head.id
-      WHEN $1::bigint > 0 AND NOT EXISTS (SELECT FROM audit_events WHERE id = $1 AND hash = $2) THEN $1
-    END)::text AS broken
-  FROM head, newest, broken`,
+  text: `SELECT id, ${Object.keys(shown).join(', ')} FROM (
+    (SELECT id, NULL::bigint AS seq, ${selectList(shown, 'e')} FROM audit_events e
+      WHERE id > $1 AND ${fits} ORDER BY id DESC LIMIT $6)
+    UNION ALL
+    (SELECT NULL, seq, ${selectList(shown, 's')} FROM audit_staged s
+      WHERE NOT $7 AND ${fits} ORDER BY seq DESC LIMIT $6)
+    ORDER BY seq DESC NULLS LAST, id DESC LIMIT $6) newest ORDER BY id, seq`,
 }
 
 /** The audit log in a database. */
-export function createAudit(database: Database): Audit {
-  defineTable(database, 'audit_events', { ...shown, hash: bytes })
-  // The newest link of the chain.
-  defineTable(database, 'audit_head', { single: preset(key(flag)), id: bigint, hash: bytes })
+export function createAudit(database: Database, masterKey: Pick<MasterKey, 'mac'>): Audit {
+  defineTable(database, 'audit_events', {
+    id: key(bigint),
+    ...shown,
+    ...stamps,
+    mac: nullable(bytes),
+    hash: bytes,
+  })
+  defineTable(database, 'audit_staged', {
+    seq: preset(key(bigint)),
+    ...shown,
+    ...stamps,
+    mac: bytes,
+    tx: preset(bigint),
+  })
+  const stamp = (event: AuditEvent) => stampEvent(event, masterKey)
   return {
+    ...createAuditChain(database, masterKey),
+    stamp,
     async append(event, transaction) {
-      await database.run(append, [JSON.stringify(event)], transaction)
+      await database.run(append, [stamp(event)], transaction)
     },
     list: filter =>
       database.run<RecordedEvent>(list, [
@@ -156,13 +167,7 @@ export function createAudit(database: Database): Audit {
         filter.outcome ?? null,
         filter.since ?? null,
         filter.limit,
+        filter.sealed === true || filter.afterId !== undefined,
       ]),
-    async verify(known = '0:') {
-      const [id, hash = ''] = known.split(':')
-      type Row = { events: string; newest: string; broken: string | null }
-      const [row] = await database.run<Row>(verify, [id, Buffer.from(hash, 'hex')])
-      const { events, newest, broken } = row!
-      return { events: Number(events), newest, ...(broken !== null && { broken }) }
-    },
   }
 }

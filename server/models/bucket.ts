@@ -55,6 +55,7 @@ const clear: Statement = {
 // A full one is empty within 3 hours. Rows in use are passed over.
 const prune: Statement = {
   name: 'buckets-prune',
+  slow: true,
   text: `DELETE FROM buckets WHERE subject IN (SELECT subject FROM buckets
     WHERE updated_at < clock_timestamp() - interval '3 hours' FOR UPDATE SKIP LOCKED)`,
 }

@@ -7,17 +7,18 @@
 import { type Database, openDatabase } from '../database/connection.js'
 import { resolveDatabase, type Source } from '../database/source.js'
 import type { Log } from '../log.js'
-import { createMasterKey, type MasterKey } from '../masterkey.js'
 import type { Settings } from '../settings.js'
 import { createAttempts, createSubjects } from './attempt.js'
 import { createAudit } from './audit.js'
 import { createBuckets } from './bucket.js'
+import { createStoredKeys, type StoredKeys } from './datakey.js'
 import { createEmails } from './email.js'
 import { createEmailQuotas } from './emailquota.js'
 import { createMailedKeys } from './mailedkey.js'
 import { createOrganizations } from './organization.js'
 import { createQuestions } from './question.js'
 import { createSigningKeys } from './signingkey.js'
+import { createTokenIssuers } from './tokenissuer.js'
 import { createUsers } from './user.js'
 
 /** The tables of a database and what is done with them. */
@@ -27,9 +28,10 @@ export type Models = ReturnType<typeof defineModels>
 export type Registry = Awaited<ReturnType<typeof openRegistry>>
 
 /** Defines every table of a database that is open. Nothing is asked of it yet. */
-export function defineModels(database: Database, masterKey: MasterKey) {
+export function defineModels(database: Database, masterKey: StoredKeys) {
   const subjects = createSubjects(masterKey)
-  const attempts = createAttempts(database)
+  const audit = createAudit(database, masterKey)
+  const attempts = createAttempts(database, audit)
   const mailedKeys = createMailedKeys(database, masterKey, attempts, subjects)
   return {
     database,
@@ -42,28 +44,31 @@ export function defineModels(database: Database, masterKey: MasterKey) {
     emails: createEmails(database),
     emailQuotas: createEmailQuotas(database),
     signingKeys: createSigningKeys(database, masterKey),
+    tokenIssuers: createTokenIssuers(database),
     attempts,
     buckets: createBuckets(database),
-    audit: createAudit(database),
+    audit,
   }
 }
 
 /**
  * Opens the registry in the database that `DATABASE_URL` names, or in the embedded one. `connections` bounds the pool.
- * Nothing is migrated yet.
+ * Nothing is migrated yet, and the data keys aren't loaded: install it, or load them.
  */
 export async function openRegistry(
   settings: Settings,
   options: { log: Log; connections?: number; at?: Promise<Source> },
 ) {
-  const { url, masterKey, release } = await (options.at ?? resolveDatabase(settings, options.log))
-  const database = openDatabase(url, options.connections)
+  const source = await (options.at ?? resolveDatabase(settings, options.log))
+  const database = openDatabase(() => source.url, options.connections, options.log)
   return {
-    ...defineModels(database, createMasterKey(masterKey)),
-    /** Closes the pool, and stops the embedded database unless somebody else uses it. */
+    ...defineModels(database, createStoredKeys(database, source.masterKey)),
+    /** Leaves the database; an embedded one stops unless somebody else uses it. */
+    release: source.release,
+    /** Closes the pool, and leaves the database. */
     async close() {
       await database.close()
-      await release()
+      await source.release()
     },
   }
 }

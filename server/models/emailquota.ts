@@ -43,6 +43,7 @@ const wait: Statement = {
 // Rows in use are passed over.
 const prune: Statement = {
   name: 'email-quotas-prune',
+  slow: true,
   text: `DELETE FROM email_quotas WHERE subject IN (SELECT subject FROM email_quotas
     WHERE sent_at[cardinality(sent_at)] < clock_timestamp() - interval '${longest} seconds' FOR UPDATE SKIP LOCKED)`,
 }

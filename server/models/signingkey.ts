@@ -47,8 +47,8 @@ export interface SigningKey extends Row<typeof shown> {
 /** Seconds between publishing a key and signing with it: longer than anyone holds a key set. */
 export const publishLead = 600
 
-/** Milliseconds after which a key is succeeded. */
-const rotateAfter = 90 * 86_400_000
+/** Seconds after which a key is succeeded. */
+const rotateAfter = 90 * 86_400
 
 /** The signing keys in the database, sealed with the master key. */
 export interface SigningKeys {
@@ -91,7 +91,8 @@ const raiseTtl: Statement = {
     WHERE token_ttl < $1`,
 }
 
-const keyUse = (kid: string) => `signing-key ${kid}`
+/** What a private key is sealed as. */
+export const signingKeyUse = (kid: string) => `signing-key ${kid}`
 
 /** Thumbprint of a public key (RFC 7638). */
 function thumbprint({ crv, kty, x, y }: PublicJwk): string {
@@ -115,7 +116,7 @@ export function createSigningKeys(database: Database, masterKey: MasterKey): Sig
     // A minute more for clocks that differ.
     const verifiesUntil = fromNow(wait + tokenTtl + 60)
     await table.update({ verifiesUntil }, { where: { verifiesUntil: null }, transaction })
-    const privateSealed = masterKey.seal(keyUse(kid), pem)
+    const privateSealed = masterKey.seal(signingKeyUse(kid), pem)
     await table.create({ kid, publicJwk, privateSealed, signsAt: fromNow(wait), tokenTtl }, { transaction })
     return kid
   }
@@ -127,13 +128,18 @@ export function createSigningKeys(database: Database, masterKey: MasterKey): Sig
       return rows.map(row => {
         const { privateSealed, ...shown } = row.get()
         const publicKey = createPublicKey({ key: { ...shown.publicJwk }, format: 'jwk' })
-        return { ...shown, publicKey, privateKey: createPrivateKey(masterKey.open(keyUse(shown.kid), privateSealed)) }
+        return {
+          ...shown,
+          publicKey,
+          privateKey: createPrivateKey(masterKey.open(signingKeyUse(shown.kid), privateSealed)),
+        }
       })
     },
     async rotate({ force, lead, tokenTtl }, transaction) {
       await database.run(lockTable, [], transaction)
       const newest = (await table.findOne({ order: [['signsAt', 'DESC']], transaction }))?.get()
-      if (newest && Date.now() - newest.signsAt.getTime() < rotateAfter && !force) return undefined
+      const young = { where: { signsAt: { [Op.gt]: fromNow(-rotateAfter) } }, transaction }
+      if (!force && (await table.count(young)) > 0) return undefined
       return add(newest, lead, tokenTtl, transaction)
     },
     async raiseTtl(tokenTtl) {

@@ -308,8 +308,7 @@ export function createUsers(database: Database, masterKey: MasterKey, mailedKeys
       return added.get('id') as number
     },
     async lock(usernameKey, transaction) {
-      // No stronger lock: rows that refer to a user, such as known addresses, are checked when a sign-in holds the audit
-      // log already, and whoever waits for the log with this lock must not stop that.
+      // No stronger lock: rows that refer to a user, such as known addresses, are checked while a sign-in holds others.
       const lock = transaction.LOCK.NO_KEY_UPDATE
       return (await users.findOne({ attributes: [...decisive], where: { usernameKey }, transaction, lock }))?.get()
     },

@@ -27,7 +27,7 @@ export function startMail(
   now: () => number,
 ): Sender {
   const compose = createComposer(models, settings)
-  return startSender({ queue: models.emails, compose, transport: createMailTransport(settings), log, now })
+  return startSender({ queue: models.emails, compose, transport: createMailTransport(settings, log), log, now })
 }
 
 /** The models that composing needs. */

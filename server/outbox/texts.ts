@@ -185,7 +185,6 @@ const mostShown = 40
 export function shownUsername(username: string): string {
   const plain = visible(username)
     .normalize('NFKC')
-    .replace(/\s+/gu, ' ')
     .replace(/[^\p{L}\p{M}\p{N} ()+'’_\p{Pd}]+/gu, '·')
   const characters = [...plain]
   return characters.length <= mostShown ? plain : `${characters.slice(0, mostShown - 1).join('')}…`

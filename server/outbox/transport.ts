@@ -1,8 +1,9 @@
 /** The way out for e-mails: a mail server, or files in a folder where there is none. */
 import { randomBytes } from 'node:crypto'
-import { mkdir, open, rename } from 'node:fs/promises'
+import { mkdir, open, rename, unlink } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { SendMailOptions } from 'nodemailer'
+import type { Log } from '../log.js'
 
 /** An e-mail ready to go. */
 export interface Mail {
@@ -24,13 +25,16 @@ export interface MailTransport {
 
 /**
  * Makes the transport. Without `smtpUrl` e-mails become `.eml` files (RFC 5322) in `<dataDir>/mail`, sorted by time
- * and readable by their owner only.
+ * and readable by their owner only; `log` is told when that begins to fail.
  */
-export function createMailTransport(settings: {
-  readonly smtpUrl?: string | undefined
-  readonly mailFrom: string
-  readonly dataDir: string
-}): MailTransport {
+export function createMailTransport(
+  settings: {
+    readonly smtpUrl?: string | undefined
+    readonly mailFrom: string
+    readonly dataDir: string
+  },
+  log: Pick<Log, 'error'>,
+): MailTransport {
   const { smtpUrl, mailFrom, dataDir } = settings
   const sender = mailFrom.replace(/^.*<|>$/g, '')
   const compose = ({ to, subject, text, name }: Mail): SendMailOptions => {
@@ -47,7 +51,7 @@ export function createMailTransport(settings: {
       disableUrlAccess: true,
     }
   }
-  return smtpUrl ? toServer(smtpUrl, compose) : toFiles(join(dataDir, 'mail'), compose)
+  return smtpUrl ? toServer(smtpUrl, compose) : toFiles(join(dataDir, 'mail'), compose, log)
 }
 
 type Compose = (mail: Mail) => SendMailOptions
@@ -69,23 +73,42 @@ function toServer(url: string, compose: Compose): MailTransport {
   }
 }
 
-function toFiles(folder: string, compose: Compose): MailTransport {
+function toFiles(folder: string, compose: Compose, log: Pick<Log, 'error'>): MailTransport {
+  let failing = false
+
+  async function write(message: Buffer): Promise<void> {
+    await mkdir(folder, { recursive: true, mode: 0o700 })
+    const name = `${new Date().toISOString().replaceAll(':', '')}-${randomBytes(4).toString('hex')}`
+    const draft = join(folder, `.${name}.draft`)
+    const file = await open(draft, 'wx', 0o600)
+    try {
+      await file
+        .writeFile(message)
+        .then(() => file.sync())
+        .finally(() => file.close())
+      await rename(draft, join(folder, `${name}.eml`))
+    } catch (error) {
+      // A folder that is full fills with what couldn't be finished.
+      await unlink(draft).catch(() => {})
+      throw error
+    }
+  }
+
   return {
     async send(mail) {
       const { createTransport } = await import('nodemailer')
       const writer = createTransport({ streamTransport: true, buffer: true, newline: 'unix' })
       const { message } = await writer.sendMail(compose(mail))
-      await mkdir(folder, { recursive: true, mode: 0o700 })
-      const name = `${new Date().toISOString().replaceAll(':', '')}-${randomBytes(4).toString('hex')}`
-      const draft = join(folder, `.${name}.draft`)
-      const file = await open(draft, 'wx', 0o600)
       try {
-        await file.writeFile(message as Buffer)
-        await file.sync()
-      } finally {
-        await file.close()
+        await write(message as Buffer)
+        failing = false
+      } catch (error) {
+        // Each e-mail that waits says so itself; why all of them do is told once.
+        const { code } = error as NodeJS.ErrnoException
+        if (!failing) log.error({ folder, code }, 'the mail folder can’t be written: make room or give it to this user')
+        failing = true
+        throw error
       }
-      await rename(draft, join(folder, `${name}.eml`))
     },
     close() {},
   }

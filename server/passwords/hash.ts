@@ -48,12 +48,12 @@ const scheme = 'hmac1:'
  * length counts, and the database alone gives nothing to guess at. Bare bcrypt hashes (`$2a$`, `$2b$`, `$2y$`) of the
  * text itself, as other systems store them, compare too; bcrypt knows only the first 72 bytes of those.
  */
-export function createPasswords(deps: { pepper: Buffer; cost: number; pool: Pool }): Passwords {
+export function createPasswords(deps: { pepper: () => Buffer; cost: number; pool: Pool }): Passwords {
   const { pepper, cost, pool } = deps
 
   /** 64 ASCII characters, within bcrypt's 72 bytes and without its NUL. */
   function digest(prepared: string, context: HashContext): string {
-    return createHmac('sha384', pepper).update(`${context}\0${prepared}`).digest('base64')
+    return createHmac('sha384', pepper()).update(`${context}\0${prepared}`).digest('base64')
   }
 
   function hashJob({ text, context }: Secret) {

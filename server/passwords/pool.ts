@@ -44,7 +44,7 @@ export interface PoolOptions extends ThreadsOptions {
   readonly limit?: number
   /** Longest time that a job waits, in ms, whatever the caller's deadline; 10 000 unless told. */
   readonly patience?: number
-  /** Share (0 to 1) of its limits that a client address has used: who has used least goes first. */
+  /** How much a client address has failed and signed up of late: who did least goes first. */
   readonly usedOf?: (address: string) => number
   /** Told how long each job waited, in ms, when it starts. */
   readonly onWait?: (ms: number) => void
@@ -68,6 +68,7 @@ export interface Pool {
 
 interface Task {
   readonly job: Job
+  readonly known: boolean
   readonly since: number
   readonly resolve: (result: Result) => void
   readonly reject: (error: Refusal) => void
@@ -75,6 +76,9 @@ interface Task {
 
 /** Part of a wait that its estimate may be wrong by. */
 const doubt = 0.1
+
+/** Turns of late that say how much known sign-ins leave to others. */
+const memory = 50
 
 /** Milliseconds that a call needs besides its hash: what is admitted must be answered in time. */
 const rest = 100
@@ -88,6 +92,7 @@ export function createPool(options: PoolOptions): Pool {
   let done = 0
   let shed = 0
   let lastWaitMs = 0
+  let knownShare = 0
   let closed = false
 
   function start(): void {
@@ -97,6 +102,7 @@ export function createPool(options: PoolOptions): Pool {
       if (!next) return
       if (task) {
         lastWaitMs = performance.now() - task.since
+        knownShare += (Number(task.known) - knownShare) / memory
         onWait?.(lastWaitMs)
       }
       threads
@@ -114,7 +120,7 @@ export function createPool(options: PoolOptions): Pool {
 
   function overloaded(ms: number): Refusal {
     shed++
-    return new Refusal(Reason.OVERLOADED, { retryAfter: Math.max(1, Math.ceil(ms / 1000)) })
+    return new Refusal(Reason.OVERLOADED, { retryAfter: ms / 1000 })
   }
 
   function timeFor({ deadline, signal }: Waiter): number {
@@ -129,7 +135,7 @@ export function createPool(options: PoolOptions): Pool {
     // An idle thread takes any job: only so can a bad estimate mend.
     if (threads.free > queue.size) return
     const { averageMs, count } = threads
-    const estimate = (queue.ahead(waiter, jobs) * averageMs + threads.remainingMs()) / count + averageMs
+    const estimate = (queue.ahead(waiter, jobs, knownShare) * averageMs + threads.remainingMs()) / count + averageMs
     const late = estimate * (1 + doubt) + rest - time
     if (late > 0) throw overloaded(late)
   }
@@ -148,7 +154,7 @@ export function createPool(options: PoolOptions): Pool {
       check(waiter, jobs.length)
       makeRoom(waiter, jobs.length)
       const { signal } = waiter
-      const waiting = jobs.map(job => createTask(job))
+      const waiting = jobs.map(job => createTask(job, waiter.known))
       const timer = setTimeout(() => {
         for (const { task } of waiting) if (queue.remove(waiter, task)) task.reject(overloaded(threads.averageMs))
       }, timeFor(waiter)).unref()
@@ -156,7 +162,7 @@ export function createPool(options: PoolOptions): Pool {
         // A thread can't be stopped in the middle of a hash, but nobody waits for the result.
         for (const { task } of waiting) {
           queue.remove(waiter, task)
-          task.reject(new Refusal(Reason.DEADLINE_EXCEEDED))
+          task.reject(new Refusal(Reason.DEADLINE_EXCEEDED, { retryAfter: 1 }))
         }
       }
       signal?.addEventListener('abort', onAbort, { once: true })
@@ -173,7 +179,7 @@ export function createPool(options: PoolOptions): Pool {
     },
     async whenIdle(job) {
       if (closed || idleTasks.length >= limit) return undefined
-      const { task, result } = createTask(job)
+      const { task, result } = createTask(job, false)
       idleTasks.push(task)
       start()
       return result as Promise<string>
@@ -192,12 +198,12 @@ export function createPool(options: PoolOptions): Pool {
   }
 }
 
-function createTask(job: Job): { task: Task; result: Promise<Result> } {
+function createTask(job: Job, known: boolean): { task: Task; result: Promise<Result> } {
   let settle!: Pick<Task, 'resolve' | 'reject'>
   const result = new Promise<Result>((resolve, reject) => {
     settle = { resolve, reject }
   })
   // Of several jobs that are refused together, only the first is listened to.
   result.catch(() => {})
-  return { task: { job, since: performance.now(), ...settle }, result }
+  return { task: { job, known, since: performance.now(), ...settle }, result }
 }

@@ -1,4 +1,6 @@
 // Who is next: the order in which jobs wait for the hash threads. It owns fairness, and knows neither threads nor time.
+import { LRUCache } from 'lru-cache'
+
 /** Where jobs belong in the queue of the hash threads. */
 export interface Turn {
   /** Whether it is a sign-in of an active account at an address that the account knows. */
@@ -12,8 +14,8 @@ export interface Turn {
 /** Of so many turns one goes to those that come second, even while the others wait. */
 const secondEvery = 10
 
-/** Steps in which the shares of two addresses are compared: whoever used a little more isn't behind for that. */
-const steps = 20
+/** Milliseconds for which turns that an address had are remembered. */
+const lately = 900_000
 
 /** Waiting items in fair order. */
 export interface Queue<T> {
@@ -22,8 +24,11 @@ export interface Queue<T> {
   take(): T | undefined
   /** Takes an item out; false when it isn't waiting. */
   remove(turn: Turn, item: T): boolean
-  /** How many items would be taken before the last of `count` new ones. */
-  ahead(turn: Turn, count: number): number
+  /**
+   * How many items would be taken before the last of `count` new ones. `knownShare` is the part of turns that known ones
+   * take (0 to 1), so that those who come yet are counted, too.
+   */
+  ahead(turn: Turn, count: number, knownShare?: number): number
   /** Takes out the newest item of whoever has most waiting, if that is more than this turn's with `count` new ones. */
   makeRoom(turn: Turn, count: number): T | undefined
   readonly size: number
@@ -38,39 +43,50 @@ interface Line<T> {
 
 /**
  * A queue in which nobody gets more turns by waiting more often, by inventing accounts, or at more connections. Of ten
- * turns nine go to known ones; of what is left nine of ten to the address that has used least of its limits, of which
- * `usedOf` tells the share (0 to 1), and one to each address in turn.
+ * turns nine go to known ones; of what is left, one to each address in turn, and nine of ten to the address with the least
+ * of `usedOf` (failures and sign-ups of late), where twice as much counts as more; among these to the one that had fewest
+ * turns of late.
  */
 export function createQueue<T>(usedOf: (address: string) => number = () => 0): Queue<T> {
   const known = createLine<T>()
   const others = createLine<T>()
+  const turnsOf = new LRUCache<string, number>({ max: 10_000, ttl: lately, noUpdateTTL: true })
   let turns = 0
   let turnsOfOthers = 0
-  const stepOf = (address: string) => Math.floor(usedOf(address) * steps)
+  const rankOf = (address: string) => ({
+    step: Math.floor(Math.log2(1 + usedOf(address))),
+    had: turnsOf.get(address) ?? 0,
+  })
 
   function takeOther(): T | undefined {
     turnsOfOthers = (turnsOfOthers + 1) % secondEvery
-    if (turnsOfOthers === 0) return take(others)
-    let least: string | undefined
-    let leastStep = Number.POSITIVE_INFINITY
+    const address = turnsOfOthers === 0 ? others.lines.keys().next().value : least()
+    if (address === undefined) return undefined
+    turnsOf.set(address, (turnsOf.get(address) ?? 0) + 1)
+    return take(others, address)
+  }
+
+  function least(): string | undefined {
+    let first: { address: string; step: number; had: number } | undefined
     for (const address of others.lines.keys()) {
-      const step = stepOf(address)
-      if (step < leastStep) [least, leastStep] = [address, step]
+      const rank = rankOf(address)
+      if (!first || rank.step < first.step || (rank.step === first.step && rank.had < first.had))
+        first = { address, ...rank }
     }
-    return take(others, least)
+    return first?.address
   }
 
   /** How many items at other addresses than the turn's would be taken before the last of `count` new ones. */
   function aheadOfOther({ address, account }: Turn, count: number): number {
-    const mine = stepOf(address)
+    const mine = rankOf(address)
     const within = ahead(others.lines.get(address) ?? createLine<T>(), [account], count)
     let [before, behind] = [within, 0]
     for (const [other, { size }] of others.lines) {
       if (other === address) continue
-      const step = stepOf(other)
-      if (step < mine) before += size
-      else if (step === mine) before += Math.min(size, within + 1)
-      else behind += size
+      const { step, had } = rankOf(other)
+      const first = step < mine.step ? size : step > mine.step ? 0 : clamp(mine.had - had + within + 1, 0, size)
+      before += first
+      behind += size - first
     }
     return before + Math.min(behind, Math.floor((before + 1) / (secondEvery - 1)))
   }
@@ -90,11 +106,15 @@ export function createQueue<T>(usedOf: (address: string) => number = () => 0): Q
       const { line, keys } = pathOf(turn)
       return remove(line, keys, item)
     },
-    ahead(turn, count) {
+    ahead(turn, count, knownShare = 0) {
       // Until the last one's turn the other kind gets its share.
       if (!turn.known) {
         const before = aheadOfOther(turn, count)
-        return before + Math.min(known.size, (before + 1) * (secondEvery - 1))
+        const least = Math.max(1 / secondEvery, 1 - knownShare)
+        return Math.max(
+          before + Math.min(known.size, (before + 1) * (secondEvery - 1)),
+          Math.round((before + 1) / least) - 1,
+        )
       }
       const before = ahead(known, [turn.account], count)
       return before + Math.min(others.size, Math.floor((before + 1) / (secondEvery - 1)))
@@ -172,4 +192,8 @@ function ahead<T>(line: Line<T>, [key, ...rest]: readonly string[], count: numbe
   let sum = within
   for (const other of line.lines.values()) if (other !== own) sum += Math.min(other.size, within + 1)
   return sum
+}
+
+function clamp(value: number, least: number, most: number): number {
+  return Math.max(least, Math.min(most, value))
 }

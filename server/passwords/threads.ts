@@ -182,7 +182,8 @@ export function createThreads({ cost, count = availableParallelism(), onFault }:
     }
     clearTimeout(thread.overdue)
     delete thread.task
-    thread.worker.unref()
+    // A result that comes while the threads end must not keep anybody from waiting for that.
+    if (!closed) thread.worker.unref()
     startTakenAway()
     task.resolve(result)
   }

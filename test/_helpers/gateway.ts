@@ -8,7 +8,10 @@ import { createRequest } from './service.js'
 export async function openGateway(
   t: ExecutionContext,
   users: Partial<ServiceImpl<typeof Users>>,
-  { limits = {}, transport }: { limits?: Partial<typeof gatewayLimits>; transport?: Transport } = {},
+  {
+    transport,
+    ...options
+  }: { limits?: Partial<typeof gatewayLimits>; limitFactor?: number; transport?: Transport } = {},
 ) {
   const log: { fields: Record<string, unknown>; message: string }[] = []
   const gateway = createGateway({
@@ -18,7 +21,7 @@ export async function openGateway(
     trustedProxies: ['127.0.0.1'],
     corsOrigins: [],
     log: { error: (fields, message) => void log.push({ fields: { ...fields }, message }) },
-    limits,
+    ...options,
   })
   const { port } = await gateway.listen()
   t.teardown(() => gateway.close(0))

@@ -1,17 +1,39 @@
 /** The models on a database of their own, without a service that works on it too. */
 import { setTimeout as sleep } from 'node:timers/promises'
-import { type Database, openDatabase } from '../../server/database/connection.js'
-import { createMasterKey } from '../../server/masterkey.js'
+import { type Database, openDatabase, type Transaction } from '../../server/database/connection.js'
+import { createStoredKeys } from '../../server/models/datakey.js'
 import { defineModels, type Models } from '../../server/models/definemodels.js'
 import { emptyUser } from '../../server/models/user.js'
 import type { Role } from '../../server/roles.js'
 import { freshDatabase, type Teardown } from './database.js'
 
-/** Opens models that close with the test. */
-export async function openModels(t: Teardown): Promise<Models> {
-  const database = openDatabase(await freshDatabase(t))
+/** Opens models that close with the test, on a database of their own unless one is given. */
+export async function openModels(t: Teardown, url?: string): Promise<Models> {
+  const database = openDatabase(url ?? (await freshDatabase(t)))
   t.teardown(() => database.close())
-  return defineModels(database, createMasterKey(Buffer.alloc(32, 7)))
+  const models = defineModels(database, createStoredKeys(database, Buffer.alloc(32, 7)))
+  await database.transact(async transaction => {
+    await models.masterKey.install(transaction)
+    await models.audit.install(transaction)
+  })
+  return models
+}
+
+/** What suspends a user, or changes its tokens in another way: `work` and the event that it needs. */
+export function changeTokens(
+  { database, audit }: Pick<Models, 'database' | 'audit'>,
+  id: number,
+  work: (t: Transaction) => Promise<unknown>,
+): Promise<void> {
+  return database.transact(async t => {
+    await work(t)
+    await audit.append({ action: 'user.suspend', outcome: 'ok', actor: 'test', subject_id: id }, t)
+  })
+}
+
+/** Suspends a user, as an administrator does. */
+export function suspend(models: Pick<Models, 'database' | 'audit' | 'users'>, id: number): Promise<void> {
+  return changeTokens(models, id, t => models.users.suspend(id, t))
 }
 
 /** Registers a user of that name, and returns its id. */

@@ -151,6 +151,7 @@ export async function startTestService(
   const log = createLog(settings.logLevel, keepLog)
   const service = await startPatiently(settings, log, clock)
   const registry = await openRegistry(settings, { log, connections: 2 })
+  await registry.masterKey.load()
   t.teardown(async () => {
     await service.stop()
     await registry.close()

@@ -1,75 +1,127 @@
 /** The service as a process of its own, with everything that it writes. */
-import { spawn } from 'node:child_process'
+import { type ChildProcess, spawn } from 'node:child_process'
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { freshDatabase, type Teardown } from './database.js'
 import { keepLog } from './logged.js'
+import { waitFor } from './patience.js'
 import { password } from './service.js'
 
 const main = fileURLToPath(new URL('../../server/main.js', import.meta.url))
 
-/** A service that runs elsewhere. */
-export interface Spawned {
-  /** Where its gateway is. */
-  readonly http: string
-  /** host:port */
-  readonly grpc: string
-  readonly databaseUrl: string
+/** A program that runs elsewhere. */
+export interface Program {
+  readonly child: ChildProcess
   readonly pid: number
+  /** How it ended: its exit code, or the signal that ended it. */
+  readonly ended: Promise<number | NodeJS.Signals | null>
   /** Everything it has written so far, to both outputs. */
   output(): string
   /** Whether it still runs. */
   alive(): boolean
 }
 
-/** Starts `node dist/server/main.js`; it is stopped when the test ends. */
-export async function spawnService(t: Teardown, env: Record<string, string> = {}): Promise<Spawned> {
-  const dataDir = await mkdtemp(join(tmpdir(), 'auth-test-'))
-  const databaseUrl = await freshDatabase(t)
-  const child = spawn(process.execPath, [main], {
-    env: {
-      PATH: process.env.PATH,
-      HOME: process.env.HOME,
-      DATABASE_URL: databaseUrl,
-      AUTH_MASTER_KEY: Buffer.alloc(32, 7).toString('base64'),
-      AUTH_DATA_DIR: dataDir,
-      AUTH_GRPC_ADDRESS: '127.0.0.1:0',
-      AUTH_HTTP_ADDRESS: '127.0.0.1:0',
-      AUTH_METRICS_ADDRESS: 'off',
-      AUTH_BCRYPT_COST: '4',
-      AUTH_ADMIN_PASSWORD: password,
-      AUTH_TRUSTED_PROXIES: '127.0.0.1',
-      ...env,
-    },
+/** A service that runs elsewhere. */
+export interface Spawned extends Program {
+  /** Where its gateway is. */
+  readonly http: string
+  /** host:port */
+  readonly grpc: string
+  readonly databaseUrl: string
+  /** Its data folder. */
+  readonly dataDir: string
+}
+
+/** How a program is started. */
+interface Launch {
+  /** Its main module; the service's unless told. */
+  readonly program?: string
+  /** Flags of Node.js. */
+  readonly flags?: readonly string[]
+  /** What a shell does before it becomes the program, such as `ulimit -f 0`. */
+  readonly before?: string
+}
+
+/** Starts a program of ours with nothing but these settings; it is killed when the test ends. */
+export function launch(
+  t: Teardown,
+  env: Record<string, string>,
+  { program = main, flags = [], before = ':' }: Launch = {},
+): Program {
+  const child = spawn('sh', ['-c', `${before} && exec "$0" "$@"`, process.execPath, ...flags, program], {
+    env: { PATH: process.env.PATH, HOME: process.env.HOME, ...env },
     stdio: ['ignore', 'pipe', 'pipe'],
   })
   let output = ''
-  const exit = new Promise<void>(resolve => child.once('close', () => resolve()))
-  t.teardown(async () => {
-    child.kill('SIGTERM')
-    await exit
-    await rm(dataDir, { recursive: true, force: true })
-  })
-  const addresses = await new Promise<[string, string]>((resolve, reject) => {
-    const read = (chunk: Buffer) => {
+  for (const stream of [child.stdout, child.stderr]) {
+    stream.on('data', chunk => {
       output += chunk
       keepLog(String(chunk))
-      const grpc = /gRPC +(\S+:\d+)/.exec(output)?.[1]
-      const http = /HTTP +(http:\S+)/.exec(output)?.[1]
-      if (grpc && http) resolve([grpc, http])
-    }
-    child.stdout.on('data', read)
-    child.stderr.on('data', read)
-    child.once('exit', code => reject(new Error(`the service ended with ${code}`)))
+    })
+  }
+  const ended = new Promise<number | NodeJS.Signals | null>(resolve =>
+    child.once('close', (code, signal) => resolve(signal ?? code)),
+  )
+  t.teardown(async () => {
+    child.kill('SIGKILL')
+    await ended
   })
   return {
-    grpc: addresses[0],
-    http: addresses[1],
-    databaseUrl,
+    child,
     pid: child.pid!,
+    ended,
     output: () => output,
     alive: () => child.exitCode === null && child.signalCode === null,
   }
+}
+
+/** Settings of a service on a database of its own, or on the one given (`DATABASE_URL`; empty for an embedded one). */
+export async function serviceEnv(t: Teardown, env: Record<string, string> = {}): Promise<Record<string, string>> {
+  const dataDir = await mkdtemp(join(tmpdir(), 'auth-test-'))
+  t.teardown(() => rm(dataDir, { recursive: true, force: true }))
+  return {
+    DATABASE_URL: env.DATABASE_URL ?? (await freshDatabase(t)),
+    ...(env.DATABASE_URL !== '' && { AUTH_MASTER_KEY: Buffer.alloc(32, 7).toString('base64') }),
+    AUTH_DATA_DIR: dataDir,
+    AUTH_GRPC_ADDRESS: '127.0.0.1:0',
+    AUTH_HTTP_ADDRESS: '127.0.0.1:0',
+    AUTH_METRICS_ADDRESS: 'off',
+    AUTH_BCRYPT_COST: '4',
+    AUTH_ADMIN_PASSWORD: password,
+    AUTH_TRUSTED_PROXIES: '127.0.0.1',
+    AUTH_DRAIN: '0',
+    ...env,
+  }
+}
+
+/** Starts `node dist/server/main.js` and waits until it says where it is; it is stopped when the test ends. */
+export async function spawnService(
+  t: Teardown,
+  env: Record<string, string> = {},
+  options: Launch = {},
+): Promise<Spawned> {
+  const all = await serviceEnv(t, env)
+  const program = launch(t, all, options)
+  t.teardown(async () => void (await insist(program, 'SIGINT')))
+  const { DATABASE_URL: databaseUrl = '', AUTH_DATA_DIR: dataDir = '' } = all
+  return { ...program, databaseUrl, dataDir, ...(await addressesOf(program)) }
+}
+
+/** Sends a signal, and again until the program has ended, as somebody who has lost patience. Returns how it ended. */
+export async function insist({ child, ended }: Program, signal: NodeJS.Signals): Promise<Awaited<Program['ended']>> {
+  child.kill(signal)
+  const again = setInterval(() => child.kill(signal), 1_500)
+  return ended.finally(() => clearInterval(again))
+}
+
+/** Where a service that starts is, once it says so. */
+export async function addressesOf(program: Program): Promise<{ grpc: string; http: string }> {
+  return waitFor(() => {
+    const grpc = /gRPC +(\S+:\d+)/.exec(program.output())?.[1]
+    const http = /HTTP +(http:\S+)/.exec(program.output())?.[1]
+    if (!program.alive()) throw new Error(`the service ended: ${program.output()}`)
+    return grpc && http ? { grpc, http } : undefined
+  }, program.output)
 }

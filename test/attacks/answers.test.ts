@@ -4,7 +4,7 @@ import test, { type ExecutionContext } from 'ava'
 import { type Clock, createClock } from '../_helpers/clock.js'
 import { freshDatabase } from '../_helpers/database.js'
 import { openMailbox } from '../_helpers/mailbox.js'
-import { until, waits } from '../_helpers/models.js'
+import { changeTokens, until, waits } from '../_helpers/models.js'
 import { password, type SignedUp, serviceForFile, startTestService, type TestService } from '../_helpers/service.js'
 import { claimsOf, idOf } from '../_helpers/tokens.js'
 
@@ -66,20 +66,38 @@ test('an answer of the first day counts at once, a later one a day after', async
   t.is(entered.status, 200)
   t.deepEqual(claimsOf(entered.text).amr, ['kba'])
   t.is((await enter(service, username, [a, b], 'azul')).status, 422)
+
+  // What counts by now is the former one of the next.
+  const again = await service.login(username)
+  for (const id of [a, b]) await save(service, again, id, 'rosa')
+  t.is((await enter(service, username, [a, b], 'verde')).status, 200)
 })
 
 test('a thief of a token keeps no way back by the answers once the password is changed', async t => {
   const [service, clock] = await withClock(t)
   const [a, b, c] = await questions(service)
   const [some, none] = [await service.signUp('ROLE_CLIENT'), await service.signUp('ROLE_CLIENT')]
-  for (const id of [a, b]) await save(service, some.token, id, 'azul')
+  const others = [
+    { ...(await service.signUp('ROLE_CLIENT')), answer: 'verde' },
+    { ...(await service.signUp('ROLE_CLIENT')), answer: 'rosa' },
+  ]
+  for (const id of [a, b]) {
+    await save(service, some.token, id, 'azul')
+    await save(service, others[0]!.token, id, 'azul')
+  }
   await clock.pass(day + 60)
+  // What others saved stays: instead of an answer, and as the first.
+  for (const { username, answer } of others) {
+    const token = await service.login(username)
+    for (const id of [a, b]) await save(service, token, id, answer)
+  }
   for (const { username } of [some, none]) {
     const stolen = await service.login(username)
     for (const id of [a, b, c]) t.is((await save(service, stolen, id, 'roubado')).status, 200)
     t.is((await update(service, await service.login(username))).status, 200)
   }
   await clock.pass(2 * day)
+  for (const { username, answer } of others) t.is((await enter(service, username, [a, b], answer)).status, 200)
   t.is((await enter(service, some.username, [a, b], 'roubado')).status, 422)
   t.is((await enter(service, some.username, [a, b], 'azul')).status, 200)
   // Where there was no answer before, there is none now.
@@ -90,14 +108,19 @@ test('a thief of a token keeps no way back by the answers once the password is c
 test('an answer that counts already outlives a change of the password', async t => {
   const [service, clock] = await withClock(t)
   const [a, b] = await questions(service)
-  const { username } = await service.signUp('ROLE_CLIENT')
+  const users = [await service.signUp('ROLE_CLIENT'), await service.signUp('ROLE_CLIENT')] as const
+  // One of them had others before.
+  for (const id of [a, b]) await save(service, users[0].token, id, 'verde')
   await clock.pass(day + 60)
-  const token = await service.login(username)
-  for (const id of [a, b]) await save(service, token, id, 'azul')
+  for (const { username } of users) {
+    const token = await service.login(username)
+    for (const id of [a, b]) await save(service, token, id, 'azul')
+  }
   await clock.pass(day + 60)
-  const newPassword = 'tartaruga de couro 7'
-  t.is((await update(service, await service.login(username), newPassword)).status, 200)
-  t.is((await enter(service, username, [a, b], 'azul')).status, 200)
+  for (const { username } of users) {
+    t.is((await update(service, await service.login(username))).status, 200)
+    t.is((await enter(service, username, [a, b], 'azul')).status, 200)
+  }
 })
 
 test('the owner is told by e-mail of an answer that was saved', async t => {
@@ -116,17 +139,17 @@ test('an answer that was begun before its session was revoked is not saved', asy
   const [a] = await questions(shared)
   for (const revoke of ['suspend', 'revokeTokens'] as const) {
     const { token } = await shared.signUp('ROLE_CLIENT')
-    const saving = await database.transact(async transaction => {
+    let saving: ReturnType<typeof save> | undefined
+    await changeTokens(shared.registry, idOf(token), async transaction => {
       await users[revoke](idOf(token), transaction)
       // It has found its caller good, and waits where it writes, or has written already.
       let ended = false
-      const saving = save(shared, token, a, 'azul').finally(() => {
+      saving = save(shared, token, a, 'azul').finally(() => {
         ended = true
       })
       await until(async () => ended || (await waits(database)))
-      return { answer: saving }
     })
-    t.is((await saving.answer).json?.reason, 'INVALID_TOKEN', revoke)
+    t.is((await saving)?.json?.reason, 'INVALID_TOKEN', revoke)
     const [rows] = await database.sequelize.query(`SELECT FROM answers WHERE user_id = ${idOf(token)}`)
     t.is(rows.length, 0, revoke)
   }

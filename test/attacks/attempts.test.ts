@@ -7,6 +7,7 @@ import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { usernameKey } from '../../server/names.js'
 import { serviceWithClock } from '../_helpers/clock.js'
 import { openGrpc, refusalOf } from '../_helpers/grpc.js'
+import { suspend } from '../_helpers/models.js'
 import { refused } from '../_helpers/problem.js'
 import { replicasForFile } from '../_helpers/replicas.js'
 import { type Answer, password, startTestService, type TestService } from '../_helpers/service.js'
@@ -83,9 +84,7 @@ test('of 200 guesses at once over three replicas 10 are evaluated, whether the a
 test('guesses at an account that doesn’t exist get the same answers as at one that does', async t => {
   const { username } = await first.signUp('ROLE_CLIENT')
   const suspended = await first.signUp('ROLE_CLIENT')
-  await first.registry.database.transact(transaction =>
-    first.registry.users.suspend(idOf(suspended.token), transaction),
-  )
+  await suspend(first.registry, idOf(suspended.token))
   const ways: Record<string, (name: string, service: TestService) => Promise<Answer>> = {
     login: (name, service) => guess(service, name, anyAddress()),
     'login, suspended': (name, service) =>
@@ -208,6 +207,32 @@ test('eleven correct logins at once all succeed, those that wait as they are tol
   }
   const statuses = await Promise.all(Array.from({ length: 11 }, (_, index) => login(index)))
   t.deepEqual(statuses, Array(11).fill(200))
+})
+
+test('who comes while others are under way waits a moment, whatever failed before', async t => {
+  const { username } = await first.signUp('ROLE_CLIENT')
+  const address = anyAddress()
+  t.is((await guess(first, username, address)).status, 404)
+  const { attempts, subjects } = second.registry
+  const key = usernameKey(username)
+  for (let index = 0; index < 9; index++) {
+    await attempts.begin({
+      usernameKey: key,
+      subjects: {
+        account: subjects.account(key),
+        known: subjects.known(key, address),
+        address: subjects.address('failures', address),
+      },
+      knownAddress: subjects.knownAddress(address),
+      knownDays: 30,
+      most: 10,
+      underWaySeconds: 30,
+      bucket: { capacity: 300, perSecond: 1 },
+    })
+  }
+  const answer = await guess(third, username, address, password)
+  refused(t, answer, 429, 'TOO_MANY_ATTEMPTS')
+  t.is(answer.headers.get('retry-after'), '1')
 })
 
 test('nobody locks the owner out: a known address keeps its own count, and the attacker stays locked when the owner signs in', async t => {
@@ -389,10 +414,12 @@ test('a gRPC client behind a trusted gateway is counted by its own address', asy
 })
 
 test('an attempt that its caller cuts short is neither compared nor counted', async t => {
-  const service = await startTestService(t, { AUTH_BCRYPT_COST: '11' })
+  // Twelve failures would hold the address up, one the account.
+  const service = await startTestService(t, { AUTH_BCRYPT_COST: '11', AUTH_LIMIT_FACTOR: '0.04' })
   const { username } = await service.signUp('ROLE_CLIENT')
+  const address = anyAddress()
   for (let cut = 0; cut < 12; ) {
-    const headers = { 'connect-timeout-ms': '40', ...from(anyAddress()) }
+    const headers = { 'connect-timeout-ms': '40', ...from(address) }
     const body = { username, password: cut % 2 ? password : 'not the password' }
     const { status, text } = await service.request('POST', '/auth.v1.Users/Login', { body, headers })
     // 429 is of a busy service, which begins nothing that can't be done in time.
@@ -401,5 +428,5 @@ test('an attempt that its caller cuts short is neither compared nor counted', as
     // The thread is still at it.
     await sleep(150)
   }
-  t.is((await guess(service, username, anyAddress(), password)).status, 200)
+  t.is((await guess(service, username, address, password)).status, 200)
 })

@@ -4,6 +4,7 @@ import { randomInt, randomUUID } from 'node:crypto'
 import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
 import test from 'ava'
+import pg from 'pg'
 import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import type { RecordedEvent } from '../../server/models/audit.js'
 import { openGrpc } from '../_helpers/grpc.js'
@@ -17,6 +18,13 @@ const cli = fileURLToPath(new URL('../../cli/main.js', import.meta.url))
 const everything = { limit: 100_000 }
 const sql = async ({ registry }: TestService, text: string) =>
   (await registry.database.sequelize.query(text))[0] as Record<string, unknown>[]
+
+/** Waits until every event is sealed; then what `verify` finds. */
+const sealed = ({ registry }: TestService) =>
+  waitFor(async () => {
+    const found = await registry.audit.verify()
+    return found.staged === 0 && found
+  })
 
 /** An event without what differs from run to run. */
 const gist = ({ action, outcome, reason, actor, actor_id, subject_id, object }: RecordedEvent) =>
@@ -102,6 +110,7 @@ test('every step of a user’s life leaves its event: who did what to whom, from
     t.is(event.request_id, 'request-of-the-test', event.action)
     t.true(Math.abs(new Date(event.at).getTime() - Date.now()) < 60_000)
   }
+  await sealed(service)
   const dump = JSON.stringify(await sql(service, 'SELECT * FROM audit_events'))
   for (const text of [
     wrong,
@@ -145,7 +154,7 @@ test('what fails leaves no event, and what can’t be recorded doesn’t happen'
   const service = await startTestService(t)
   const { registry, request } = service
   const { token, username } = await service.signUp('ROLE_CLIENT', { email: 'ana@example.org' })
-  const count = async () => (await registry.audit.verify()).events
+  const count = async () => (await registry.audit.list(everything)).length
   const change = () =>
     request('POST', '/forgotpasswords/passwordupdatebyusername', {
       token,
@@ -173,7 +182,7 @@ test('what fails leaves no event, and what can’t be recorded doesn’t happen'
 
   await sql(
     service,
-    `ALTER TABLE audit_events ADD CONSTRAINT broken CHECK (action NOT IN ('user.change-password', 'session.login', 'user.sign-up', 'user.save-answer')) NOT VALID`,
+    `ALTER TABLE audit_staged ADD CONSTRAINT broken CHECK (action NOT IN ('user.change-password', 'session.login', 'user.sign-up', 'user.save-answer')) NOT VALID`,
   )
   t.is((await change()).json.reason, 'INTERNAL')
   const login = await request('POST', '/users/login', { query: { username, password } })
@@ -182,7 +191,7 @@ test('what fails leaves no event, and what can’t be recorded doesn’t happen'
   const [question] = (await request('GET', '/forgotpasswords/findallforgotpasswordquestions')).json
   const body = { forgotpasswordquestionsid: question.id, answer: 'azul' }
   await request('POST', '/forgotpasswords/saveforgotpasswordquestionsusersanswers', { token, body })
-  await sql(service, 'ALTER TABLE audit_events DROP CONSTRAINT broken')
+  await sql(service, 'ALTER TABLE audit_staged DROP CONSTRAINT broken')
   t.deepEqual(await sql(service, `SELECT 1 FROM users WHERE username = 'unrecorded'`), [])
   t.deepEqual(await sql(service, 'SELECT 1 FROM answers'), [])
   await service.login(username)
@@ -194,7 +203,7 @@ test('an insider who alters, deletes, reorders, inserts or cuts off events is fo
   const service = await startTestService(t)
   const { registry } = service
   for (let index = 0; index < 6; index++) await service.signUp('ROLE_CLIENT')
-  const { events } = await registry.audit.verify()
+  const { events } = await sealed(service)
   t.true(events >= 9)
   await sql(service, 'CREATE TABLE kept AS TABLE audit_events')
   const last = events
@@ -288,34 +297,74 @@ test('an insider who alters, deletes, reorders, inserts or cuts off events is fo
 test('an event hidden under a tail of its own shows even after more were added', async t => {
   const service = await startTestService(t)
   for (let index = 0; index < 4; index++) await service.signUp('ROLE_CLIENT')
+  await sealed(service)
   await sql(service, `UPDATE audit_events SET address = '192.0.2.1' WHERE id = 3`)
   for (let index = 0; index < 4; index++) await service.signUp('ROLE_CLIENT')
+  await sealed(service)
   t.is((await service.registry.audit.verify()).broken, '3')
   const env = { PATH: process.env.PATH, HOME: process.env.HOME, ...service.env }
   const failure = await t.throwsAsync(run(process.execPath, [cli, 'audit', 'verify'], { env }))
   t.regex((failure as unknown as { stderr: string }).stderr, /broken at event 3\b/)
 })
 
-test('a history rewritten with fitting hashes, or cut off, shows to whoever kept a link of it', async t => {
+test('a log that was cut off, and has grown since, shows to whoever kept a link of it', async t => {
   const service = await startTestService(t)
+  const { registry } = service
   for (let index = 0; index < 4; index++) await service.signUp('ROLE_CLIENT')
-  const { newest } = await service.registry.audit.verify()
+  const { newest } = await sealed(service)
+  const [id = ''] = newest.split(':')
   await service.signUp('ROLE_CLIENT')
-  t.is((await service.registry.audit.verify(newest)).broken, undefined)
-  const id = Number(newest.split(':')[0])
+  await sealed(service)
+  t.is((await registry.audit.verify(newest)).broken, undefined)
 
-  await sql(service, `UPDATE audit_events SET address = '192.0.2.1' WHERE id = 3`)
-  const chained = `UPDATE audit_events SET hash = audit_hash(audit_events,
-    (SELECT hash FROM audit_events before WHERE before.id = audit_events.id - 1)) WHERE id = $id`
-  for (let each = 3; each <= id + 1; each++) await sql(service, chained.replace('$id', String(each)))
-  await sql(service, 'UPDATE audit_head SET hash = (SELECT hash FROM audit_events ORDER BY id DESC LIMIT 1)')
-  t.is((await service.registry.audit.verify()).broken, undefined)
-  t.is((await service.registry.audit.verify(newest)).broken, String(id))
-
-  await sql(service, `DELETE FROM audit_events WHERE id > 2`)
+  await sql(service, `DELETE FROM audit_events WHERE id >= ${id}`)
   await sql(service, 'UPDATE audit_head SET (id, hash) = (SELECT id, hash FROM audit_events ORDER BY id DESC LIMIT 1)')
-  t.is((await service.registry.audit.verify()).broken, undefined)
-  t.is((await service.registry.audit.verify(newest)).broken, String(id))
+  t.is((await registry.audit.verify()).broken, undefined)
+  t.is((await registry.audit.verify(newest)).broken, id)
+  for (let index = 0; index < 4; index++) await service.signUp('ROLE_CLIENT')
+  await sealed(service)
+  t.is((await registry.audit.verify()).broken, undefined)
+  t.is((await registry.audit.verify(newest)).broken, id)
+})
+
+test('an insider who alters or adds an event before it is sealed is found, and by whom it was sealed is no matter', async t => {
+  const service = await startTestService(t)
+  const { registry } = service
+  await service.signUp('ROLE_CLIENT')
+  const { events } = await sealed(service)
+  const columns = 'at, action, outcome, reason, actor, actor_id, subject_id, object, address, request_id'
+  const stamps = 'salt, address_digest, mac'
+  const deeds: Record<string, string> = {
+    'adds one without a MAC of ours': `INSERT INTO audit_staged (${columns}, ${stamps})
+      SELECT ${columns}, ${stamps.replace('mac', `sha256('x')`)} FROM audit_events WHERE id = ${events}`,
+    ...Object.fromEntries(
+      [`action = 'x'`, `outcome = 'x'`, `reason = 'x'`, `actor = 'x'`, 'actor_id = 1', 'subject_id = 1', `object = 'x'`]
+        .concat([`address = '192.0.2.1'`, `request_id = 'x'`, `salt = ''`, `address_digest = ''`, `mac = ''`])
+        .map(change => {
+          const [column = '', value = ''] = change.split(' = ')
+          const altered = `${columns}, ${stamps}`.replace(new RegExp(`\\b${column}\\b`), value)
+          return [
+            `alters ${column}`,
+            `INSERT INTO audit_staged (${columns}, ${stamps}) SELECT ${altered} FROM audit_events WHERE id = ${events}`,
+          ]
+        }),
+    ),
+  }
+  // Only for the time of a check.
+  const client = new pg.Client({ connectionString: service.env.DATABASE_URL! })
+  await client.connect()
+  t.teardown(() => client.end())
+  await client.query('SELECT pg_advisory_lock(7264004)')
+  for (const [name, statement] of Object.entries(deeds)) {
+    await sql(service, statement)
+    const [staged] = await sql(service, 'SELECT seq FROM audit_staged')
+    t.is((await registry.audit.verify()).broken, `staged:${staged!.seq}`, name)
+    await sql(service, 'DELETE FROM audit_staged')
+    t.is((await registry.audit.verify()).broken, undefined)
+  }
+  for (const statement of Object.values(deeds)) await sql(service, statement)
+  await client.query('SELECT pg_advisory_unlock(7264004)')
+  t.is((await sealed(service)).broken, String(events + 1))
 })
 
 test('a hundred events at once make one whole chain', async t => {
@@ -323,7 +372,7 @@ test('a hundred events at once make one whole chain', async t => {
   const second = await startTestService(t, { DATABASE_URL: service.env.DATABASE_URL! })
   const client = openGrpc(second.grpc)
   t.teardown(async () => client.close())
-  const { events: before } = await service.registry.audit.verify()
+  const { events: before } = await sealed(service)
   const attempts = Array.from({ length: 100 }, (_, index) => {
     const address = `10.1.${index}.1`
     const query = { username: `ninguém ${index}`, password: 'x' }
@@ -334,7 +383,7 @@ test('a hundred events at once make one whole chain', async t => {
       .catch(() => {})
   })
   await Promise.all(attempts)
-  const after = await service.registry.audit.verify()
+  const after = await sealed(service)
   t.is(after.events, before + 100)
   t.is(after.broken, undefined)
   const list = await service.registry.audit.list(everything)

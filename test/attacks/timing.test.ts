@@ -3,6 +3,7 @@
 import { randomInt, randomUUID } from 'node:crypto'
 import { Agent, request as httpRequest } from 'node:http'
 import test, { type ExecutionContext } from 'ava'
+import { suspend } from '../_helpers/models.js'
 import { separation } from '../_helpers/separation.js'
 import { password, type SignedUp, serviceForFile } from '../_helpers/service.js'
 import { idOf } from '../_helpers/tokens.js'
@@ -67,7 +68,7 @@ function indistinguishable(t: ExecutionContext, times: Map<string, number[]>): v
 
 const signedUp: Record<'inactive' | 'active' | 'suspended', SignedUp[]> = { inactive: [], active: [], suspended: [] }
 test.before(async () => {
-  const { users, database } = service.registry
+  const { database } = service.registry
   const count = Math.ceil((rounds + 5) / 9)
   for (const kind of ['inactive', 'active', 'suspended'] as const) {
     for (let index = 0; index < 2 * count; index++) {
@@ -75,7 +76,7 @@ test.before(async () => {
       const user = await service.signUp('ROLE_CLIENT', { email })
       const id = idOf(user.token)
       if (kind === 'active') await database.sequelize.query(`UPDATE users SET active = true WHERE id = ${id}`)
-      if (kind === 'suspended') await database.transact(transaction => users.suspend(id, transaction))
+      if (kind === 'suspended') await suspend(service.registry, id)
       signedUp[kind].push(user)
     }
   }

@@ -3,7 +3,7 @@ import { randomUUID } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
 import test from 'ava'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
-import { createMasterKey } from '../../server/masterkey.js'
+import { createMasterKey, randomDataKeys } from '../../server/masterkey.js'
 import { createSigningKeys } from '../../server/models/signingkey.js'
 import { createClock } from '../_helpers/clock.js'
 import { freshDatabase } from '../_helpers/database.js'
@@ -19,6 +19,7 @@ import {
   type Signer,
 } from '../_helpers/forging.js'
 import { type GrpcClient, openGrpc, refusalOf } from '../_helpers/grpc.js'
+import { changeTokens, suspend } from '../_helpers/models.js'
 import { waitFor } from '../_helpers/patience.js'
 import { replicasForFile } from '../_helpers/replicas.js'
 import { password, startTestService, type TestService } from '../_helpers/service.js'
@@ -228,9 +229,8 @@ test('a password update, a suspension or a revocation makes every token void, on
         token,
         query: { newPassword: 'tartaruga de couro 7' },
       }),
-    suspension: token => registry.database.transact(transaction => registry.users.suspend(idOf(token), transaction)),
-    revocation: token =>
-      registry.database.transact(transaction => registry.users.revokeTokens(idOf(token), transaction)),
+    suspension: token => suspend(registry, idOf(token)),
+    revocation: token => changeTokens(registry, idOf(token), t => registry.users.revokeTokens(idOf(token), t)),
     'suspension by hand': token =>
       registry.database.sequelize.query(`UPDATE users SET suspended = true WHERE id = ${idOf(token)}`),
     deletion: token => registry.database.sequelize.query(`DELETE FROM users WHERE id = ${idOf(token)}`),
@@ -249,7 +249,7 @@ test('a password update, a suspension or a revocation makes every token void, on
 test('the end of a suspension makes no old token valid again', async t => {
   const { registry } = first
   const { token, username } = await first.signUp('ROLE_CLIENT')
-  await registry.database.transact(async transaction => {
+  await changeTokens(registry, idOf(token), async transaction => {
     await registry.users.suspend(idOf(token), transaction)
     await registry.users.resume(idOf(token), transaction)
   })
@@ -356,7 +356,7 @@ test('signing keys are stored sealed: nothing in the database signs, or opens wi
       t.false(dump.includes(form), name)
     }
   }
-  const other = createSigningKeys(registry.database, createMasterKey(Buffer.alloc(32, 8)))
+  const other = createSigningKeys(registry.database, createMasterKey(randomDataKeys))
   await t.throwsAsync(other.all(), { message: /authenticate/ })
   // A seal is of one key: it opens under no other name.
   await registry.database.sequelize.query(`UPDATE signing_keys SET kid = 'other'`)

@@ -39,6 +39,7 @@ const common = {
   AUTH_HTTP_ADDRESS: '127.0.0.1:0',
   AUTH_METRICS_ADDRESS: '127.0.0.1:0',
   AUTH_ISSUER: 'http://auth.bench',
+  AUTH_DRAIN: '0',
 }
 
 /** Node's flags of `npm start`, for everything that is measured. */

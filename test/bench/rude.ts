@@ -46,7 +46,8 @@ async function beside(kind: Kind, bench: Bench): Promise<Prepared> {
       const plan = { port: service.http, kinds: [kind], addresses, network: network++, victims, seconds }
       const flood = addresses > 0 ? startFlood() : undefined
       await flood?.ask(plan)
-      const newcomers = { ...world, network: 20, series: series++ }
+      // At addresses that nobody came from before.
+      const newcomers = { ...world, network: 20 + series, series: series++ }
       const visits = [0.1, 0.3, 0.5].map(part => ({ after: part * seconds, steps: newcomer }))
       const [flooded, theirs, me, came] = await Promise.all([
         flood?.ask('go'),

@@ -7,6 +7,7 @@ import type { Prepared, Row, Segment } from './measure.js'
 import { niceness } from './niceness.js'
 import type { Endpoint, Operation } from './operations.js'
 import { memory, type ServiceProcess, startBaseline, startGateway, startLoad } from './processes.js'
+import { replicas } from './replicas.js'
 import { type Scenarios, underLoad } from './segments.js'
 import { type Bench, serviceOn } from './world.js'
 
@@ -17,6 +18,7 @@ export const scenarios: Scenarios = {
   logins: { about: 'logins and sign-ups, me beside logins, five times the capacity', prepare: logins },
   start: { about: 'time and memory of a start on an existing database', prepare: start },
   memory: { about: '10 minutes of 80% me, 15% refresh, 5% login', byDefault: false, prepare: memoryOverTime },
+  replicas: { about: 'logins by 1, 2 and 4 replicas, commits 5 ms slower', byDefault: false, prepare: replicas },
   niceness: { about: 'hash threads of one niceness against two kinds', byDefault: false, prepare: niceness },
 }
 

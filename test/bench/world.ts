@@ -1,7 +1,8 @@
 /** Services to measure, each on a database of its own full of users, with those whom the load is to know there. */
 import { randomBytes } from 'node:crypto'
 import pg from 'pg'
-import { createMasterKey } from '../../server/masterkey.js'
+import { openDatabase } from '../../server/database/connection.js'
+import { createStoredKeys } from '../../server/models/datakey.js'
 import { newActivationKey } from '../../server/models/organization.js'
 import { formOf, password, usernameOf, type World } from './operations.js'
 import { type ServiceProcess, startService } from './processes.js'
@@ -81,8 +82,12 @@ export async function serviceOn(
 
 /** Copies the model: names and e-mail address differ, and everybody is active in one of 20 organizations. */
 async function fill(url: string, population: number): Promise<void> {
+  const database = openDatabase(url, 1)
+  const keys = createStoredKeys(database, masterKey)
+  await keys.load()
+  await database.close()
   const organizations = Array.from({ length: 20 }, (_, index) => {
-    const { digest, sealed } = newActivationKey(createMasterKey(masterKey))
+    const { digest, sealed } = newActivationKey(keys)
     return [
       `INSERT INTO organizations (id, name, name_key, email, activation_key_digest, activation_key_sealed)
        VALUES ($1, 'Escola ' || $1::int, 'escola ' || $1::int, 'escola' || $1::int || '@example.org', $2, $3)`,

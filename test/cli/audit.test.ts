@@ -4,20 +4,27 @@ import { createInterface } from 'node:readline'
 import { text } from 'node:stream/consumers'
 import test, { type ExecutionContext } from 'ava'
 import pg from 'pg'
+import type { AuditEvent } from '../../server/models/audit.js'
 import { runCli, startCli } from '../_helpers/cli.js'
 import { freshDatabase } from '../_helpers/database.js'
+import { openModels } from '../_helpers/models.js'
 import { password } from '../_helpers/service.js'
 
 /** A registry in which a user signed in. */
 async function eventful(t: ExecutionContext) {
   const env = { DATABASE_URL: await freshDatabase(t), AUTH_MASTER_KEY: Buffer.alloc(32, 7).toString('base64') }
+  const models = await openModels(t, env.DATABASE_URL)
   const client = new pg.Client({ connectionString: env.DATABASE_URL })
   await client.connect()
   t.teardown(() => client.end())
-  const append = (action: string, more: object = {}) =>
-    client.query('SELECT audit_append($1)', [JSON.stringify({ action, outcome: 'ok', actor: 'user', ...more })])
+  const stage = (action: string, more: object = {}) =>
+    models.audit.append({ action, outcome: 'ok', actor: 'user', address: '192.0.2.7', ...more } as AuditEvent)
+  const append = async (action: string, more?: object) => {
+    await stage(action, more)
+    await models.audit.seal()
+  }
   for (const outcome of ['ok', 'refused', 'ok']) await append('session.login', { outcome, subject_id: 1 })
-  return { env, client, append, audit: (...args: string[]) => runCli(env, ['audit', ...args]) }
+  return { env, models, client, stage, append, audit: (...args: string[]) => runCli(env, ['audit', ...args]) }
 }
 
 test('list filters by user, action, outcome and time, and shows the newest', async t => {
@@ -85,6 +92,42 @@ test('verify counts the events of an intact audit log', async t => {
   const { code, stdout } = await audit('verify', '--json')
   t.is(code, 0)
   t.is(JSON.parse(stdout).events, 3)
+})
+
+test('list shows events that are not sealed yet last and without an id, and verify says how many there are', async t => {
+  const { audit, stage, models } = await eventful(t)
+  await stage('session.last')
+  const listed = JSON.parse((await audit('list', '--json')).stdout)
+  t.deepEqual(
+    listed.map(({ id, action }: { id?: string; action: string }) => [id, action]),
+    [...['1', '2', '3'].map(id => [id, 'session.login']), [undefined, 'session.last']],
+  )
+  t.deepEqual(JSON.parse((await audit('list', '--json', '--limit', '1')).stdout), listed.slice(-1))
+  t.regex((await audit('list')).stdout, /^ *- .*session\.last/m)
+  t.regex((await audit('verify')).stdout, /^3 events, 1 not sealed yet, all intact\./)
+  await models.audit.seal()
+  t.regex((await audit('verify')).stdout, /^4 events, all intact\./)
+})
+
+test('verify compares with a link of an earlier check', async t => {
+  const { audit, append, client } = await eventful(t)
+  const { newest } = JSON.parse((await audit('verify', '--json')).stdout)
+  await append('session.more')
+  t.is((await audit('verify', '--known', newest)).code, 0)
+  t.is((await audit('verify', '--known', `3:${'0'.repeat(64)}`)).code, 1)
+  await client.query('DELETE FROM audit_events WHERE id > 2')
+  await client.query('UPDATE audit_head SET (id, hash) = (SELECT id, hash FROM audit_events WHERE id = 2)')
+  t.is((await audit('verify')).code, 0)
+  t.regex((await audit('verify', '--known', newest)).stderr, /broken at event 3 /)
+})
+
+test('verify finds an event that was altered before it is sealed', async t => {
+  const { audit, client, stage } = await eventful(t)
+  await stage('session.last')
+  await client.query(`UPDATE audit_staged SET address = '192.0.2.8'`)
+  const { code, stderr } = await audit('verify')
+  t.is(code, 1)
+  t.regex(stderr, /broken at the unsealed event \d+ /)
 })
 
 const tampering: [what: string, sql: string, broken: (last: number) => number][] = [

@@ -5,8 +5,9 @@ import { join } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
 import pg from 'pg'
 import { createProgram } from '../../cli/program.js'
-import { createMasterKey } from '../../server/masterkey.js'
+import { openDatabase } from '../../server/database/connection.js'
 import { createSubjects } from '../../server/models/attempt.js'
+import { createStoredKeys } from '../../server/models/datakey.js'
 import { installedRegistry, leaves, runCli, spawnCli } from '../_helpers/cli.js'
 
 interface Run {
@@ -19,9 +20,14 @@ interface Run {
 
 const newPassword = 'uma girafa bem alta 7'
 
-/** Every command but `audit tail` and `keys retire`, in an order in which each change finds something to do. */
+/** Every command but `audit tail`, `keys retire` and `master-key rotate`, in an order in which each change finds something to do. */
 const commands: Record<string, readonly Run[]> = {
   install: [{ args: [] }],
+  migrate: [{ args: [] }],
+  issuer: [
+    { args: ['show'] },
+    { args: ['set', '--issuer', 'https://b.example', '--audience', 'b'], action: 'registry.set-issuer', once: true },
+  ],
   organizations: [
     { args: ['add', '--name', 'Escola Azul'], action: 'organization.add' },
     { args: ['edit', 'Escola Azul', '--phone', '7'], action: 'organization.edit', once: true },
@@ -61,7 +67,10 @@ async function installed(t: ExecutionContext) {
   await client.connect()
   t.teardown(() => client.end())
   const ask = async (sql: string, values?: unknown[]) => (await client.query(sql, values)).rows
-  const masterKey = createMasterKey(Buffer.from(env.AUTH_MASTER_KEY, 'base64'))
+  const database = openDatabase(env.DATABASE_URL, 1)
+  const masterKey = createStoredKeys(database, Buffer.from(env.AUTH_MASTER_KEY, 'base64'))
+  await masterKey.load()
+  await database.close()
   const subject = createSubjects(masterKey).account('admin')
   await ask('UPDATE users SET active = false')
   await ask(`INSERT INTO attempts (subject, count, window_ends) VALUES ($1, 10, now() + interval '1 hour')`, [subject])
@@ -71,7 +80,10 @@ async function installed(t: ExecutionContext) {
 test('every command is run below', t => {
   const run = Object.entries(commands).flatMap(([noun, runs]) => runs.map(({ args }) => [noun, ...args.slice(0, 1)]))
   const all = leaves(createProgram()).map(({ path }) => path)
-  t.deepEqual([...run.map(words => words.join(' ')), 'audit tail', 'keys retire'].sort(), all.sort())
+  t.deepEqual(
+    [...run.map(words => words.join(' ')), 'audit tail', 'keys retire', 'master-key rotate'].sort(),
+    all.sort(),
+  )
 })
 
 for (const [noun, runs] of Object.entries(commands)) {
@@ -106,12 +118,12 @@ test('a change whose event can’t be written doesn’t happen', async t => {
     runs.filter(({ action }) => action).map(({ args }) => [noun, ...args.map(word => (word === '-' ? file : word))]),
   )
   for (const command of changes) {
-    await ask('ALTER TABLE audit_events ADD CONSTRAINT closed CHECK (id < 0) NOT VALID')
+    await ask('ALTER TABLE audit_staged ADD CONSTRAINT closed CHECK (seq < 0) NOT VALID')
     const before = await rows()
     const { code, stdout } = await runCli(env, command)
     t.deepEqual([code, stdout], [1, ''], command.join(' '))
     t.deepEqual(await rows(), before, command.join(' '))
-    await ask('ALTER TABLE audit_events DROP CONSTRAINT closed')
+    await ask('ALTER TABLE audit_staged DROP CONSTRAINT closed')
     // Now it happens, and the next one has something to do.
     t.is((await runCli(env, command)).code, 0, command.join(' '))
     t.notDeepEqual(await rows(), before, command.join(' '))

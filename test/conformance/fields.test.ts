@@ -1,6 +1,7 @@
 /** Every field of every published resource: there with its type and value, or left out. */
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
+import { suspend } from '../_helpers/models.js'
 import { password, type SignedUp, serviceForFile } from '../_helpers/service.js'
 import { idOf } from '../_helpers/tokens.js'
 
@@ -210,7 +211,7 @@ test('administrators see the provider key of others, and nobody else does', asyn
 
 test('a ROLE_INSTITUTION that was suspended reads 0', async t => {
   const { username, token } = await service.institution(organization)
-  await service.registry.database.transact(transaction => service.registry.users.suspend(idOf(token), transaction))
+  await suspend(service.registry, idOf(token))
   const { json } = await service.request('GET', `/users/${encodeURIComponent(username)}`, { token: admin })
   t.is(json.active, 0)
 })

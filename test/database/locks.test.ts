@@ -41,7 +41,10 @@ const uses: Record<string, Use> = {
   },
   'a provider isn’t suspended while its key activates somebody': {
     find: ({ organizations }, { providerKey }, t) => organizations.byProviderKey(providerKey, t),
-    change: ({ users }, { provider }, t) => users.suspend(provider, t),
+    change: async ({ users, audit }, { provider }, t) => {
+      await users.suspend(provider, t)
+      await audit.append({ action: 'user.suspend', outcome: 'ok', actor: 'test', subject_id: provider }, t)
+    },
   },
 }
 for (const [name, { find, change }] of Object.entries(uses)) {

@@ -14,7 +14,7 @@ const never = { first: 2 ** 31 - 1, interval: 2 ** 31 - 1 }
 
 /** Maintenance that does a round when it is told to. */
 function maintenance(t: { teardown(work: () => Promise<void>): void }, models: Models, times = never) {
-  const started = startMaintenance(models, { tokenTtl: 3600 }, log, times)
+  const started = startMaintenance(models, { tokenTtl: 3600, auditRetention: 86_400 }, log, times)
   t.teardown(() => started.stop())
   return started
 }
@@ -33,13 +33,18 @@ test('a round deletes what has lapsed, and nothing else', async t => {
   const [old, newer] = [await rotate(models), await rotate(models)]
   await models.database.sequelize.query(`
     INSERT INTO attempts VALUES ('lapsed', 1, now() - interval '1 second'), ('good', 1, now() + interval '1 minute');
+    INSERT INTO buckets VALUES ('lapsed', 300, now() - interval '181 minutes'), ('good', 300, now() - interval '179 minutes');
+    INSERT INTO email_quotas VALUES ('lapsed', ARRAY[now() - interval '25 hours']),
+      ('good', ARRAY[now() - interval '25 hours', now() - interval '23 hours']);
     INSERT INTO known_addresses VALUES (${user}, 'lapsed', now() - interval '31 days'),
       (${user}, 'good', now() - interval '29 days');
     INSERT INTO mailed_keys (user_id, purpose, key_digest, expires_at)
       VALUES (${user}, 'recovery', '', now() - interval '1 second'), (${user}, 'activation', '', now() + interval '1 minute');
     UPDATE signing_keys SET verifies_until = now() - interval '1 second' WHERE kid = '${old}'`)
   await maintenance(t, models).round()
-  t.deepEqual(await texts(models, `SELECT convert_from(subject, 'UTF8') AS text FROM attempts`), ['good'])
+  for (const table of ['attempts', 'buckets', 'email_quotas']) {
+    t.deepEqual(await texts(models, `SELECT convert_from(subject, 'UTF8') AS text FROM ${table}`), ['good'], table)
+  }
   t.deepEqual(await texts(models, `SELECT convert_from(address, 'UTF8') AS text FROM known_addresses`), ['good'])
   t.deepEqual(await texts(models, 'SELECT purpose AS text FROM mailed_keys'), ['activation'])
   t.deepEqual(await texts(models, 'SELECT kid AS text FROM signing_keys'), [newer!])
@@ -59,7 +64,7 @@ test('a round succeeds a signing key of 90 days, and says so in the audit log; a
   await round()
   const [second, last] = await kids()
   t.is(last, first)
-  t.deepEqual(await texts(models, `SELECT action || ' ' || reason || ' ' || object AS text FROM audit_events`), [
+  t.deepEqual(await texts(models, `SELECT action || ' ' || reason || ' ' || object AS text FROM audit_staged`), [
     `signing-key.rotate age signing-key:${second}`,
   ])
 })

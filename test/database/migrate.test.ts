@@ -1,13 +1,13 @@
 /** Migrations: from nothing, again, by several at once, and from every earlier version. */
-import { readdir } from 'node:fs/promises'
+import { readdir, readFile } from 'node:fs/promises'
 import test, { type ExecutionContext } from 'ava'
 import { type Database, openDatabase } from '../../server/database/connection.js'
-import { migrate } from '../../server/database/migrate.js'
+import { migrate, readMigrations } from '../../server/database/migrate.js'
 import { freshDatabase } from '../_helpers/database.js'
 
 const folder = new URL('../../../server/database/migrations', import.meta.url)
 const names = (await readdir(folder)).filter(name => name.endsWith('.sql')).sort()
-const last = names.length
+const last = Number(names.at(-1)!.slice(0, 4))
 
 async function empty(t: ExecutionContext): Promise<Database> {
   const database = openDatabase(await freshDatabase(t, { from: 'template0' }), 10)
@@ -38,6 +38,16 @@ test('migrations are numbered from 1 without a gap', t => {
   for (const name of names) t.regex(name, /^\d{4}-[a-z-]+\.sql$/)
 })
 
+test('every migration says at its head whether the version before goes on', async t => {
+  for (const name of names) {
+    const text = await readFile(new URL(`${folder}/${name}`), 'utf8')
+    t.regex(text, /^-- (expand|contract)\n/, name)
+    // What a version that knows nothing of it can't go on with.
+    const breaks = /\b(DROP (?!NOT NULL|DEFAULT)|RENAME )|ADD COLUMN (?![^;,]*\bDEFAULT\b)[^;,]*NOT NULL/i
+    if (breaks.test(text.replace(/--.*/g, ''))) t.regex(text, /^-- contract\n/, name)
+  }
+})
+
 test('an empty database becomes the newest version, and doing it again changes nothing', async t => {
   const database = await empty(t)
   t.deepEqual(await migrate(database), names)
@@ -59,12 +69,16 @@ test('of 8 processes that start at once one migrates, and none fails', async t =
   )
 })
 
-for (let version = 1; version < last; version++) {
+for (const version of names.slice(0, -1).map(name => Number(name.slice(0, 4)))) {
   test(`version ${version} with rows in every table becomes the newest, which is the same as from nothing`, async t => {
     const [old, fresh] = [await empty(t), await empty(t)]
-    t.deepEqual(await migrate(old, version), names.slice(0, version))
+    const isOld = (name: string) => Number(name.slice(0, 4)) <= version
+    t.deepEqual(await migrate(old, version), names.filter(isOld))
     await fill(old)
-    t.deepEqual(await migrate(old), names.slice(version))
+    t.deepEqual(
+      await migrate(old),
+      names.filter(name => !isOld(name)),
+    )
     await migrate(fresh)
     t.deepEqual(await schema(old), await schema(fresh))
     const [rows] = await old.sequelize.query('SELECT username FROM users')
@@ -95,9 +109,23 @@ test('a migration that fails leaves the version before it whole', async t => {
   t.deepEqual(await migrate(database), names.slice(1))
 })
 
-test('a database of a newer version is left alone', async t => {
+test('a ledger from before migrations had kinds learns them, and rights to read it are all that a look needs', async t => {
+  const database = await empty(t)
+  await migrate(database, last - 1)
+  await database.sequelize.query('ALTER TABLE migrations DROP COLUMN kind')
+  t.is((await readMigrations(database)).pending.length, 1)
+  await migrate(database)
+  const [rows] = await database.sequelize.query('SELECT name, kind FROM migrations ORDER BY name')
+  const { done } = await readMigrations(database)
+  t.deepEqual(rows, [...done])
+  t.deepEqual(new Set(done.map(({ kind }) => kind)), new Set(['expand', 'contract'] as const))
+})
+
+test('a database of a newer version is left alone, unless that only expanded it', async t => {
   const database = await empty(t)
   await migrate(database)
   await database.sequelize.query("INSERT INTO migrations (name) VALUES ('9999-from-the-future.sql')")
-  await t.throwsAsync(migrate(database), { message: /newer version/ })
+  await t.throwsAsync(migrate(database), { message: /newer version .*\(9999-from-the-future\.sql\)/ })
+  await database.sequelize.query("UPDATE migrations SET kind = 'expand' WHERE name LIKE '9999%'")
+  t.deepEqual(await migrate(database), [])
 })

@@ -1,6 +1,7 @@
 /** Answers to security questions: saving them, and signing in with two of them. */
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
+import { suspend } from '../_helpers/models.js'
 import { refused } from '../_helpers/problem.js'
 import { type SignedUp, serviceForFile } from '../_helpers/service.js'
 import { claimsOf, idOf } from '../_helpers/tokens.js'
@@ -187,7 +188,6 @@ test('an unknown user is answered with 404, another existing one with 403, for a
 
 test('a suspended user can’t sign in by answers', async t => {
   const { username, token } = await answered()
-  const { database, users } = service.registry
-  await database.transact(transaction => users.suspend(idOf(token), transaction))
+  await suspend(service.registry, idOf(token))
   refused(t, await login(username, [answer(0, 'São João del-Rei'), answer(1, 'Água')]), 422, 'INVALID_ANSWERS')
 })

@@ -1,8 +1,10 @@
 /** The password update: the policy, whom it concerns, and the whole way back into an account. */
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
+import { suspend } from '../_helpers/models.js'
 import { refused, wrongFields } from '../_helpers/problem.js'
 import { password, serviceForFile } from '../_helpers/service.js'
+import { idOf } from '../_helpers/tokens.js'
 
 const service = serviceForFile()
 const path = '/forgotpasswords/passwordupdatebyusername'
@@ -69,9 +71,7 @@ test('an unknown user is answered with 404 to an administrator, who may set anyb
 
 test('a suspended user’s password can be set, and still doesn’t sign in', async t => {
   const { username, token } = await service.signUp('ROLE_CLIENT')
-  const { database, users } = service.registry
-  const { claimsOf } = await import('../_helpers/tokens.js')
-  await database.transact(transaction => users.suspend(Number(claimsOf(token).sub), transaction))
+  await suspend(service.registry, idOf(token))
   t.is((await update(await service.adminToken(), { username, newPassword: next })).status, 200)
   refused(t, await login(username, next), 404, 'INVALID_CREDENTIALS')
 })

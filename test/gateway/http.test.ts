@@ -441,20 +441,20 @@ test('a fault is answered with 503 and logged once, with its request id', async 
   refused(t, answer, 503, 'INTERNAL')
   t.is(answer.headers.get('retry-after'), null)
   t.is((await ask('POST', rpc, { body: {}, headers: { 'x-request-id': 'fault-2' } })).json.code, 'internal')
-  refused(t, await ask('GET', '/readyz', { headers: { 'x-request-id': 'fault-3' } }), 503, 'INTERNAL')
-  refused(t, await ask('GET', '/nothing', { headers: { 'x-request-id': 'fault-4' } }), 404)
+  t.is((await ask('GET', '/readyz')).status, 200)
+  refused(t, await ask('GET', '/nothing', { headers: { 'x-request-id': 'fault-3' } }), 404)
   const lines = () =>
     other
       .output()
       .split('\n')
       .filter(line => line.startsWith('{'))
-  await waitFor(() => lines().length >= 3)
+  await waitFor(() => lines().length >= 2)
   t.deepEqual(
     lines().map(line => {
       const { level, requestId, rpc } = JSON.parse(line)
       return `${level} ${requestId} ${rpc}`
     }),
-    [1, 2, 3].map(index => `error fault-${index} FindAllForgotPasswordQuestions`),
+    [1, 2].map(index => `error fault-${index} FindAllForgotPasswordQuestions`),
   )
 })
 

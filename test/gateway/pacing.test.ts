@@ -1,6 +1,7 @@
 /** When refusals leave: at once while there is room, later for whoever hammers on, and never in the way of others. */
 import { once } from 'node:events'
 import { connect as connectHttp2 } from 'node:http2'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { Code, ConnectError } from '@connectrpc/connect'
 import test from 'ava'
 import { ErrorInfoSchema } from '../../proto/gen/google/rpc/error_details_pb.js'
@@ -17,50 +18,86 @@ const users = {
   existsByUsername: () => ({ exists: true }),
 }
 
+const info = { desc: ErrorInfoSchema, value: { reason: 'ACCESS_DENIED', domain: 'auth.v1' } }
+const denied = new ConnectError('no', Code.PermissionDenied, undefined, [info])
+
 /** A path that refuses, over JSON and over Connect. */
 const refusing = '/nowhere'
 
-/** Sends 20 requests at once that are refused. All of them are under way when the first is answered. */
-async function flood(port: number, address = '192.0.2.1') {
-  const connection = await openRaw(port)
-  connection.write(`GET ${refusing} HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: ${address}\r\n\r\n`.repeat(20))
-  await connection.until(/404 Not Found/)
-  const answers = () => connection.text().match(/404 Not Found/g)!.length
+/** Sends requests at once that are refused. All of them are under way when the first is answered. */
+async function flood(port: number, address = '192.0.2.1', times = 20) {
+  const session = connectHttp2(`http://127.0.0.1:${port}`).on('error', () => {})
+  let answered = 0
+  for (let sent = 0; sent < times; sent++) {
+    const stream = session.request({ ':path': refusing, ...from(address) }).on('error', () => {})
+    stream.on('response', headers => {
+      if (headers[':status'] === 404) answered++
+    })
+    stream.resume()
+  }
+  await waitFor(() => answered > 0)
   return {
     /** How many have come. */
-    answers,
+    answers: () => answered,
     /** Waits for the last answer. */
-    end: () => waitFor(() => answers() === 20),
+    async end() {
+      await waitFor(() => answered === times)
+      session.close()
+    },
   }
 }
 
 /** A gateway that lets out ten refusals at once, and then ten a second. */
-const slow = { limits: { refusalsAtOnce: 10, refusalsPerSecond: 10 } }
+const slow = { limits: { singlesPerSecond: 0, refusalsAtOnce: 10, refusalsPerSecond: 10 } }
+
+/** One that lets out ten, and then none for long. */
+const stuck = { limits: { singlesPerSecond: 0, refusalsAtOnce: 10, refusalsPerSecond: 0.01 } }
 
 test('refusals beyond so many a second leave at that rate, and none is lost', async t => {
-  const { port } = await openGateway(t, users, slow)
+  const { port } = await openGateway(t, users, {
+    limits: { singlesPerSecond: 0, refusalsAtOnce: 2, refusalsPerSecond: 20 },
+  })
+  // More room than for the 2 doesn't gather meanwhile.
+  await sleep(500)
   const startedAt = performance.now()
   const { end } = await flood(port)
   await end()
-  // 10 at once, the other 10 within a second at the earliest.
-  t.true(performance.now() - startedAt > 900)
+  // 2 at once, the other 18 within 0.9 seconds at the earliest.
+  t.true(performance.now() - startedAt > 800)
+})
+
+test('a client that waits for each refusal before it sends more gets it at once', async t => {
+  const limits = { singlesPerSecond: 20, refusalsAtOnce: 1, refusalsPerSecond: 0.01 }
+  const { request } = await openGateway(t, users, { limits })
+  for (let times = 0; times < 20; times++) t.is((await request('GET', refusing)).status, 404)
+})
+
+test('a factor multiplies the refusals that leave, at once and later', async t => {
+  const limits = { singlesPerSecond: 0, refusalsAtOnce: 0.02, refusalsPerSecond: 0.001 }
+  const { port } = await openGateway(t, users, { limits, limitFactor: 1000 })
+  const { answers, end } = await flood(port, undefined, 21)
+  t.true(answers() >= 1)
+  await end()
 })
 
 test('what is no refusal leaves ahead of refusals that wait', async t => {
-  const { port, request } = await openGateway(t, users, slow)
+  const { port, request } = await openGateway(t, users, stuck)
   const { answers } = await flood(port)
-  for (let times = 0; times < 5; times++) {
-    const { status } = await request('POST', '/users/existsByUsername?username=ana', { headers: from('192.0.2.1') })
-    t.is(status, 200)
+  for (const path of ['/users/existsByUsername', '/auth.v1.Users/ExistsByUsername']) {
+    const { status } = await request('POST', path, { body: { username: 'ana' }, headers: from('192.0.2.1') })
+    t.is(status, 200, path)
   }
-  t.true(answers() < 20)
+  t.is(answers(), 10)
 })
 
 test('a fault of the service concerns everybody, and never waits', async t => {
-  const { port, request } = await openGateway(t, users, slow)
+  const { port, request, post } = await openGateway(t, users, stuck)
   const { answers } = await flood(port)
-  for (let times = 0; times < 15; times++) t.is((await request('GET', '/users/me')).status, 503)
-  t.true(answers() < 20)
+  for (let times = 0; times < 5; times++) {
+    t.is((await request('GET', '/users/me')).status, 503)
+    t.is((await post('GetMe')).status, 503)
+  }
+  t.is(answers(), 10)
 })
 
 test('client addresses whose refusals wait take turns', async t => {
@@ -81,9 +118,8 @@ test('all addresses of an IPv6 network are one', async t => {
 
 for (const type of ['application/json', 'application/grpc-web+proto', 'application/grpc']) {
   test(`RPCs as ${type} wait like everything else`, async t => {
-    const info = { desc: ErrorInfoSchema, value: { reason: 'ACCESS_DENIED', domain: 'auth.v1' } }
     const getMe = () => {
-      throw new ConnectError('no', Code.PermissionDenied, undefined, [info])
+      throw denied
     }
     const { port } = await openGateway(t, { getMe }, slow)
     const { answers } = await flood(port)
@@ -108,9 +144,36 @@ test('large requests count as several refusals, whatever is answered', async t =
   t.true(performance.now() - startedAt > 1000)
 })
 
+test('a body that doesn’t tell its length counts as the longest there is', async t => {
+  const { port } = await openGateway(t, users, {
+    limits: { singlesPerSecond: 0, refusalsAtOnce: 1, refusalsPerSecond: 10 },
+  })
+  const connection = await openRaw(port)
+  t.teardown(connection.destroy)
+  const startedAt = performance.now()
+  const head = 'POST /users/existsByUsername?username=ana HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n'
+  connection.write(`${head}0\r\n\r\n`.repeat(2))
+  await waitFor(() => connection.text().match(/200 OK/g)?.length === 2)
+  // The first counts as 9.
+  t.true(performance.now() - startedAt > 700)
+})
+
+test('a body that claims to be endless counts as no more than the longest there is', async t => {
+  const { port, request } = await openGateway(t, users, {
+    limits: { singlesPerSecond: 0, refusalsAtOnce: 1, refusalsPerSecond: 100 },
+  })
+  const connection = await openRaw(port)
+  t.teardown(connection.destroy)
+  connection.write(
+    'POST /users/existsByUsername HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 99999999999\r\n\r\n',
+  )
+  await connection.until(/413 /)
+  t.is((await request('GET', refusing)).status, 404)
+})
+
 test('when too many wait, whoever would add to them is cut off, and others are answered at once', async t => {
   const { port, request } = await openGateway(t, users, {
-    limits: { refusalsAtOnce: 1, refusalsPerSecond: 1, mostHeld: 5 },
+    limits: { singlesPerSecond: 0, refusalsAtOnce: 1, refusalsPerSecond: 0.01, mostHeld: 5 },
   })
   const connection = await openRaw(port)
   connection.write(`GET ${refusing} HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 192.0.2.1\r\n\r\n`.repeat(7))
@@ -118,11 +181,25 @@ test('when too many wait, whoever would add to them is cut off, and others are a
   t.is((await request('GET', refusing, { headers: from('192.0.2.2') })).status, 404)
 })
 
-test('a gateway that closes lets out what waits', async t => {
-  const { port, gateway } = await openGateway(t, users, { limits: { refusalsAtOnce: 1, refusalsPerSecond: 1 } })
+test('a gateway that closes lets out what waits, and what is refused meanwhile', async t => {
+  const underWay: (() => void)[] = []
+  const getMe = async () => {
+    await new Promise<void>(resolve => underWay.push(resolve))
+    throw denied
+  }
+  const limits = { singlesPerSecond: 0, refusalsAtOnce: 1, refusalsPerSecond: 0.01 }
+  const { port, request, gateway } = await openGateway(t, { getMe }, { limits })
   const { answers, end } = await flood(port)
   t.is(answers(), 1)
+  let late: number | undefined
+  const slow = request('GET', '/users/me').then(({ status }) => {
+    late = status
+  })
+  await waitFor(() => underWay.length > 0)
   const closed = gateway.close(60_000)
   await end()
-  await closed
+  t.is(late, undefined)
+  underWay[0]!()
+  await Promise.all([slow, closed])
+  t.is(late, 403)
 })

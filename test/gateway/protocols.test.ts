@@ -1,5 +1,7 @@
 /** Connect, gRPC-Web and gRPC on the gateway's port: the same services, and refusals with their details. */
 import { randomUUID } from 'node:crypto'
+import { once } from 'node:events'
+import { connect as connectHttp2, constants } from 'node:http2'
 import { create, toBinary } from '@bufbuild/protobuf'
 import { Code, ConnectError, createClient, type Transport } from '@connectrpc/connect'
 import { createConnectTransport, createGrpcTransport, createGrpcWebTransport } from '@connectrpc/connect-node'
@@ -104,6 +106,18 @@ for (const [name, open] of Object.entries(transports)) {
   })
 }
 
+for (const type of ['application/grpc', 'application/grpc-web+proto']) {
+  test(`an RPC that does not exist, asked for as ${type}, is answered with trailers only`, async t => {
+    const session = connectHttp2(service.http)
+    t.teardown(() => session.destroy())
+    const stream = session.request({ ':method': 'POST', ':path': '/auth.v1.Users/Nope', 'content-type': type })
+    stream.resume().end(Buffer.alloc(5))
+    const [headers, flags] = await once(stream, 'response')
+    t.is(`${headers[':status']} ${headers['content-type']} ${headers['grpc-status']}`, `200 ${type} 12`)
+    t.true((flags & constants.NGHTTP2_FLAG_END_STREAM) > 0)
+  })
+}
+
 const post = (rpc: string, body: string, headers: Record<string, string> = {}) =>
   service.request('POST', `/auth.v1.${rpc}`, { body, headers: { 'content-type': 'application/json', ...headers } })
 
@@ -143,6 +157,15 @@ test('a request with gRPC’s media type to a JSON path is no RPC', async t => {
   const { status } = await service.request('POST', '/users/login', { body: 'x', headers })
   t.is(status, 415)
   t.is((await service.request('GET', '/unknown.Service/X', { headers })).status, 404)
+})
+
+test('an RPC called by another method than POST is answered with 405 and the method there is', async t => {
+  for (const method of ['GET', 'PUT', 'OPTIONS']) {
+    const { status, headers } = await service.request(method, '/auth.v1.Users/Login')
+    t.is(`${status} ${headers.get('allow')}`, '405 POST', method)
+  }
+  t.is((await post('Users/Login', '{}')).headers.get('allow'), null)
+  t.is((await service.request('GET', '/auth.v1.Users/Nothing')).headers.get('allow'), null)
 })
 
 test('a plain POST of JSON that is refused is answered with Connect’s own status and details', async t => {

@@ -2,9 +2,11 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { randomUUID } from 'node:crypto'
 import { getEventListeners, once } from 'node:events'
+import { createServer as createHttp2Server, type ServerHttp2Stream } from 'node:http2'
+import type { AddressInfo } from 'node:net'
 import { createInterface } from 'node:readline'
 import { fileURLToPath } from 'node:url'
-import { Code, ConnectError } from '@connectrpc/connect'
+import { Code, type ConnectError } from '@connectrpc/connect'
 import { status } from '@grpc/grpc-js'
 import test, { type ExecutionContext } from 'ava'
 import pg from 'pg'
@@ -12,7 +14,8 @@ import { createGateway } from '../../gateway/http.js'
 import { createRemoteTransport } from '../../gateway/remote.js'
 import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
-import { waitFor } from '../_helpers/patience.js'
+import type { Transaction } from '../../server/database/connection.js'
+import { waitFor, within } from '../_helpers/patience.js'
 import { refused, wrongFields } from '../_helpers/problem.js'
 import { createRequest, password, serviceForFile, startTestService, type TestService } from '../_helpers/service.js'
 import { spawnService } from '../_helpers/spawned.js'
@@ -118,7 +121,7 @@ test.serial('every operation works, in both revisions', async t => {
   }
   t.true((await request('GET', '/.well-known/jwks.json')).json.keys.length > 0)
   t.is((await request('GET', '/healthz')).status, 200)
-  t.is((await request('GET', '/readyz')).status, 200)
+  await waitFor(async () => (await request('GET', '/readyz')).status === 200)
 })
 
 test.serial('refusals come through with status, reason, wrong fields, request id and the time to wait', async t => {
@@ -169,10 +172,13 @@ test.serial('what is said of a refusal is the service’s own text', async t => 
 
 test.serial('a call has its deadline also when the server would wait longer', async t => {
   const { database } = service.registry
-  await database.transact(async transaction => {
-    await database.sequelize.query('LOCK TABLE questions', { transaction })
-    const answer = await request('GET', '/readyz', { once: true })
-    refused(t, answer, 503, 'DEADLINE_EXCEEDED')
+  const hold = async (transaction: Transaction) => {
+    await database.sequelize.query('LOCK TABLE questions, migrations', { transaction })
+    const ask = () => request('GET', '/readyz', { once: true })
+    // What the last one learned holds a moment longer.
+    await waitFor(async () => (await ask()).status !== 200)
+    const answer = await ask()
+    refused(t, answer, 503, 'UNAVAILABLE')
     t.is(answer.headers.get('retry-after'), '1')
     const headers = { 'connect-timeout-ms': '150' }
     const late = await request('POST', '/auth.v1.ForgotPasswords/FindAllForgotPasswordQuestions', {
@@ -181,7 +187,8 @@ test.serial('a call has its deadline also when the server would wait longer', as
       once: true,
     })
     t.is(late.json.code, 'deadline_exceeded')
-  })
+  }
+  await database.transact(hold, { unlimited: true })
   t.is((await request('GET', '/readyz')).status, 200)
 })
 
@@ -289,23 +296,41 @@ function remote(t: ExecutionContext) {
   return transport
 }
 
-test('a call that is canceled ends at once, and one canceled before isn’t begun', async t => {
-  const { database } = service.registry
-  const rpc = ForgotPasswords.method.findAllForgotPasswordQuestions
-  const transport = remote(t)
-  await database.transact(async transaction => {
-    await database.sequelize.query('LOCK TABLE questions', { transaction })
-    const canceler = new AbortController()
-    const call = transport.unary(rpc, canceler.signal, undefined, undefined, {})
-    setTimeout(() => canceler.abort(), 100)
-    const error = await t.throwsAsync(call)
-    t.is(ConnectError.from(error).code, Code.Canceled)
-    const late = await t.throwsAsync(transport.unary(rpc, canceler.signal, undefined, undefined, {}))
-    t.is(ConnectError.from(late).code, Code.Canceled)
+/** A server that takes calls and answers none. */
+async function silentServer(t: ExecutionContext) {
+  const calls: ServerHttp2Stream[] = []
+  const server = createHttp2Server().on('stream', stream => calls.push(stream.on('error', () => {})))
+  await once(server.listen(0, '127.0.0.1'), 'listening')
+  t.teardown(() => {
+    server.close()
   })
-  const { signal } = new AbortController()
-  t.true((await transport.unary(rpc, signal, 0, undefined, {})).message.questions.length > 0)
+  return { calls, target: `127.0.0.1:${(server.address() as AddressInfo).port}` }
+}
+
+test('a call that is canceled ends at once, and one canceled before isn’t begun', async t => {
+  const rpc = ForgotPasswords.method.findAllForgotPasswordQuestions
+  const { calls, target } = await silentServer(t)
+  const transport = createRemoteTransport({ target })
+  t.teardown(() => transport.close())
+  const canceler = new AbortController()
+  const call = () => t.throwsAsync<ConnectError>(transport.unary(rpc, canceler.signal, undefined, undefined, {}))
+  const first = call()
+  await waitFor(() => calls.length === 1)
+  canceler.abort()
+  for (const canceled of [first, call()]) {
+    t.true(await within(10_000, canceled))
+    t.is((await canceled).code, Code.Canceled)
+  }
+  // It is canceled over there, too.
+  await waitFor(() => calls[0]!.closed)
+  t.is(calls.length, 1)
+})
+
+test('a call that ended leaves nothing at its signal', async t => {
+  const rpc = ForgotPasswords.method.findAllForgotPasswordQuestions
   // A connection's signal outlives its calls by far.
+  const { signal } = new AbortController()
+  t.true((await remote(t).unary(rpc, signal, 0, undefined, {})).message.questions.length > 0)
   t.is(getEventListeners(signal, 'abort').length, 0)
 })
 

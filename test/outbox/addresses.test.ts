@@ -42,11 +42,14 @@ test.before(async () => {
   server.on('error', () => {})
   await new Promise<void>(done => server.listen(0, '127.0.0.1', done))
   const { port } = server.server.address() as AddressInfo
-  transport = createMailTransport({
-    smtpUrl: `smtp://127.0.0.1:${port}`,
-    mailFrom: 'auth@example.org',
-    dataDir: await mkdtemp(join(tmpdir(), 'auth-test-')),
-  })
+  transport = createMailTransport(
+    {
+      smtpUrl: `smtp://127.0.0.1:${port}`,
+      mailFrom: 'auth@example.org',
+      dataDir: await mkdtemp(join(tmpdir(), 'auth-test-')),
+    },
+    { error() {} },
+  )
 })
 
 test.after.always(async () => {

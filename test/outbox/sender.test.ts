@@ -17,7 +17,7 @@ interface Row {
   error?: string
 }
 
-const log = { info() {}, warn() {} }
+const log = { info() {}, warn() {}, error() {} }
 
 /** A queue in memory. Delays pass a thousand times faster. */
 function createQueue() {
@@ -60,7 +60,10 @@ const entry: Composed = { to, subject: 'Açaí', text: 'Olá, Maria.\n' }
 test('an e-mail that is refused, and then can’t be delivered at all, arrives once the server is back', async t => {
   const mailbox = await openMailbox()
   const queue = createQueue()
-  const transport = createMailTransport({ smtpUrl: mailbox.url, mailFrom: 'Cadastro <auth@example.org>', dataDir: '' })
+  const transport = createMailTransport(
+    { smtpUrl: mailbox.url, mailFrom: 'Cadastro <auth@example.org>', dataDir: '' },
+    log,
+  )
   mailbox.refuse(2)
   queue.add('7')
   const sender = startSender({ queue, compose: async () => entry, transport, log })
@@ -86,7 +89,7 @@ test('what a mail server says is not kept, its codes are', async t => {
   const queue = createQueue()
   mailbox.refuse(1000)
   queue.add('1', new Date(Date.now() - 73 * 3600_000))
-  const transport = createMailTransport({ smtpUrl: mailbox.url, mailFrom: 'auth@localhost', dataDir: '' })
+  const transport = createMailTransport({ smtpUrl: mailbox.url, mailFrom: 'auth@localhost', dataDir: '' }, log)
   const sender = startSender({ queue, compose: async () => entry, transport, log })
   await until(() => queue.history.length === 1)
   t.deepEqual(queue.history, ['failed 1 undefined'], 'after 72 hours it is kept, and tried no more')
@@ -132,7 +135,7 @@ test('an intent nobody wants is forgotten, one that became another is left alone
 test('without a mail server e-mails become files that only their owner reads', async t => {
   const dataDir = await mkdtemp(join(tmpdir(), 'auth-mail-'))
   t.teardown(() => rm(dataDir, { recursive: true, force: true }))
-  const transport = createMailTransport({ mailFrom: 'auth@localhost', dataDir })
+  const transport = createMailTransport({ mailFrom: 'auth@localhost', dataDir }, log)
   await transport.send({ ...entry, name: 'auth.1.1' })
   await sleep(2)
   await transport.send({ ...entry, subject: 'Second', name: 'auth.2.1' })
@@ -149,7 +152,7 @@ test('without a mail server e-mails become files that only their owner reads', a
 
 test('an address can’t smuggle in another recipient or header', async t => {
   const mailbox = await openMailbox()
-  const transport = createMailTransport({ smtpUrl: mailbox.url, mailFrom: 'auth@localhost', dataDir: '' })
+  const transport = createMailTransport({ smtpUrl: mailbox.url, mailFrom: 'auth@localhost', dataDir: '' }, log)
   for (const bad of ['a@b.example\r\nBcc: c@d.example', 'a@b.example>,<c@d.example'])
     await t.throwsAsync(transport.send({ to: bad, subject: 'x', text: 'x', name: '1' }))
   await transport.send({ to, subject: 'x\r\nBcc: c@d.example', text: 'x', name: '1' })

@@ -5,7 +5,7 @@ import { createPool } from '../../server/passwords/pool.js'
 
 const cost = 5
 const pool = createPool({ cost, count: 2 })
-const passwords = createPasswords({ pepper: Buffer.alloc(32, 1), cost, pool })
+const passwords = createPasswords({ pepper: () => Buffer.alloc(32, 1), cost, pool })
 const waiter = { known: false, address: '', account: 'a', deadline: Number.POSITIVE_INFINITY }
 type Context = 'password' | 'answer'
 const hash = async (text: string, context: Context = 'password', by = passwords) =>
@@ -47,7 +47,7 @@ test('answers match without regard to case, accents and extra space', async t =>
 test('a hash serves in its own context and with its own pepper only', async t => {
   const stored = await hash('azul claro', 'answer')
   t.deepEqual(await verify('azul claro', stored, 'password'), no)
-  const others = createPasswords({ pepper: Buffer.alloc(32, 2), cost, pool })
+  const others = createPasswords({ pepper: () => Buffer.alloc(32, 2), cost, pool })
   t.deepEqual(await verify('azul claro', stored, 'answer', others), no)
   t.false(await bcrypt.compare('azul claro', stored.slice(6)))
 })
@@ -81,7 +81,11 @@ test('hashes of other systems match the text itself and are to be renewed', asyn
 
 test('a hash of another cost is to be renewed once it matches', async t => {
   for (const other of [4, 6]) {
-    const stored = await hash('abc', 'password', createPasswords({ pepper: Buffer.alloc(32, 1), cost: other, pool }))
+    const stored = await hash(
+      'abc',
+      'password',
+      createPasswords({ pepper: () => Buffer.alloc(32, 1), cost: other, pool }),
+    )
     t.deepEqual(await verify('abc', stored), { correct: true, renew: true })
     t.deepEqual(await verify('abd', stored), no)
   }

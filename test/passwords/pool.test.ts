@@ -55,7 +55,7 @@ test.serial('addresses take turns, and each one’s jobs keep their order', asyn
     ...['b1', 'b2'].map(name => run('b', name)),
     run('c', 'c1'),
   ])
-  t.deepEqual(order, ['a1', 'a2', 'b1', 'c1', 'a3', 'b2', 'a4'])
+  t.deepEqual(order, ['a1', 'b1', 'c1', 'a2', 'b2', 'a3', 'a4'])
 })
 
 test.serial('what can’t be done in time is refused at once, with seconds to wait', async t => {
@@ -68,7 +68,7 @@ test.serial('what can’t be done in time is refused at once, with seconds to wa
   // Before any other job was done.
   t.is(pool.stats().done, 1)
   t.is(refusal.reason, Reason.OVERLOADED)
-  t.true(Number(refusal.more.retryAfter) >= 1)
+  t.true(Number(refusal.more.retryAfter) > 0)
   t.is(pool.stats().shed, 1)
   await Promise.all(jobs)
 })

@@ -35,8 +35,8 @@ test('within an address accounts take turns', t => {
   t.deepEqual(drain(queue), ['a0', 'b0', 'a1', 'a2'])
 })
 
-test('of the turns of others nine of ten go to the address that has used least of its limits, one to each in turn', t => {
-  const used: Record<string, number> = { flood: 0.9, office: 0.3 }
+test('of the turns of others nine of ten go to the address that failed and signed up least, one to each in turn', t => {
+  const used: Record<string, number> = { flood: 100, office: 30 }
   const queue = createQueue<string>(address => used[address] ?? 0)
   for (let i = 0; i < 100; i++) {
     queue.add(other('flood', `${i}`), 'flood')
@@ -48,14 +48,23 @@ test('of the turns of others nine of ten go to the address that has used least o
   t.is(queue.take(), 'newcomer')
 })
 
-test('whoever used a little more of its limits isn’t behind for that', t => {
-  const used: Record<string, number> = { school: 0.04, single: 0 }
+test('whoever failed a little more often isn’t behind for that', t => {
+  const used: Record<string, number> = { school: 6, single: 4 }
   const queue = createQueue<string>(address => used[address] ?? 0)
   for (let i = 0; i < 3; i++) {
     queue.add(other('single', `${i}`), 'single')
     queue.add(other('school', `${i}`), 'school')
   }
   t.deepEqual(drain(queue).slice(0, 4), ['single', 'school', 'single', 'school'])
+})
+
+test('among addresses that failed alike the one goes first that had fewest turns of late', t => {
+  const queue = createQueue<string>()
+  for (let i = 0; i < 10; i++) for (const flood of ['a', 'b', 'c']) queue.add(other(flood), flood)
+  for (let i = 0; i < 6; i++) queue.take()
+  queue.add(other('newcomer'), 'signs up')
+  queue.add(other('newcomer'), 'logs in')
+  t.deepEqual([queue.take(), queue.take()], ['signs up', 'logs in'])
 })
 
 test('in a full queue known sign-ins push strangers out, and strangers only those with more', t => {
@@ -70,6 +79,30 @@ test('in a full queue known sign-ins push strangers out, and strangers only thos
   drain(queue)
   queue.add(known('owner'), 'owner')
   t.is(queue.makeRoom(other('crowd'), 1), undefined)
+  queue.add(other('single'), 'single')
+  t.is(queue.makeRoom(other('third'), 1), undefined)
+})
+
+test('whoever comes is told of those that go before, and of no others', t => {
+  const used: Record<string, number> = { busy: 10 }
+  const crowd = (turn: Turn, times = 30) => Array<Turn>(times).fill(turn)
+  for (const [waiting, mine] of [
+    [crowd(other('crowd')), other('single')],
+    [[...crowd(other('crowd')), ...crowd(other('single'), 3)], other('single')],
+    [[...crowd(other('single'), 20), ...crowd(other('busy'))], other('single')],
+    [[...crowd(other('single'), 20), ...crowd(other('busy'))], other('busy')],
+    [[...crowd(other('crowd', 'a')), ...crowd(other('crowd', 'b'))], other('crowd', 'c')],
+    [crowd(known('a')), known('b')],
+    [[...crowd(known('a'), 20), ...crowd(other('crowd'))], known('a')],
+    [[...crowd(known('a')), ...crowd(other('crowd'))], other('single')],
+  ] as const) {
+    const queue = createQueue<number>(address => used[address] ?? 0)
+    for (const [index, turn] of waiting.entries()) queue.add(turn, index)
+    const ahead = queue.ahead(mine, 1)
+    queue.add(mine, -1)
+    const at = drain(queue).indexOf(-1)
+    t.true(Math.abs(at - ahead) <= 1, `${at} ${ahead}`)
+  }
 })
 
 const turns = fc.record({
@@ -78,29 +111,43 @@ const turns = fc.record({
   account: fc.constantFrom('a', 'b', 'c'),
 })
 
-const share = fc.constantFrom(0, 0.5, 1)
+const share = fc.constantFrom(0, 10, 100)
 const shares = fc.record({ x: share, y: share, z: share })
 
 test('whatever comes and goes, each item is taken once, and its turn comes when it was told', t => {
+  const [before, count] = [fc.nat(30), fc.integer({ min: 1, max: 3 })]
   fc.assert(
-    fc.property(fc.array(turns, { maxLength: 40 }), turns, fc.nat(), shares, (waiting, mine, drop, used) => {
-      const queue = createQueue<number>(address => used[address as 'x'])
-      waiting.forEach((turn, index) => {
-        queue.add(turn, index)
-      })
-      const dropped = waiting.length > 0 ? drop % waiting.length : undefined
-      if (dropped !== undefined) t.true(queue.remove(waiting[dropped]!, dropped))
-      if (dropped !== undefined) t.false(queue.remove(waiting[dropped]!, dropped))
-      const ahead = queue.ahead(mine, 1)
-      queue.add(mine, -1)
-      const order = drain(queue)
-      const at = order.indexOf(-1)
-      // One turn more or less, as every tenth is another kind's: known ones or others, and of these most used or least.
-      t.true(at <= ahead + 2, `${at} > ${ahead}`)
-      t.deepEqual(
-        [...order].sort((a, b) => a - b),
-        [-1, ...waiting.keys()].filter(index => index !== dropped),
-      )
-    }),
+    fc.property(
+      fc.array(turns, { maxLength: 40 }),
+      turns,
+      before,
+      count,
+      fc.nat(),
+      shares,
+      (waiting, mine, before, count, drop, used) => {
+        const queue = createQueue<number>(address => used[address as 'x'])
+        for (let index = 0; index < before; index++) {
+          queue.add(mine, 0)
+          queue.take()
+        }
+        waiting.forEach((turn, index) => {
+          queue.add(turn, index)
+        })
+        const dropped = waiting.length > 0 ? drop % waiting.length : undefined
+        if (dropped !== undefined) t.true(queue.remove(waiting[dropped]!, dropped))
+        if (dropped !== undefined) t.false(queue.remove(waiting[dropped]!, dropped))
+        const ahead = queue.ahead(mine, count)
+        const own = Array.from({ length: count }, (_, index) => -1 - index)
+        for (const item of own) queue.add(mine, item)
+        const order = drain(queue)
+        const at = order.indexOf(-count)
+        // A turn more or less, as every tenth is another kind's: known ones or others, and of these most used or least.
+        t.true(at - ahead <= 1 && at - ahead >= -5, `${at} ${ahead}`)
+        t.deepEqual(
+          [...order].sort((a, b) => a - b),
+          [...own.toReversed(), ...waiting.keys()].filter(index => index !== dropped),
+        )
+      },
+    ),
   )
 })

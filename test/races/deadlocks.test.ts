@@ -28,8 +28,10 @@ async function stopped(t: ExecutionContext, calls: (() => Promise<Answer>)[]): P
     )
     return rows[0]!.n
   }
+  // The sealer would wait as well.
+  await waitFor(async () => (await observer.query('SELECT FROM audit_staged')).rowCount === 0)
   await holder.query('BEGIN')
-  await holder.query('SELECT FROM audit_head FOR UPDATE')
+  await holder.query('LOCK TABLE audit_staged IN SHARE MODE')
   const begun: Promise<Answer>[] = []
   for (const call of calls) {
     begun.push(call())

@@ -36,9 +36,12 @@ test('an empty environment gives the documented defaults, frozen', t => {
       passwordMinLength: 8,
       passwordDenylist: undefined,
       tokenTtl: 3600,
-      issuer: 'http://127.0.0.1:8080',
+      issuer: undefined,
       limitFactor: 1,
-      audience: 'work-packages',
+      auditRetention: 400 * 86_400,
+      audience: undefined,
+      migrate: 'on',
+      drain: undefined,
       corsOrigins: [],
       trustedProxies: [],
       recoveryEmail: 'registered',
@@ -119,6 +122,33 @@ test('all faults are told at once, and none repeats a secret', t => {
   ])
     t.true(message.includes(name), name)
   t.false(message.includes('hunter2'))
+})
+
+test('proxies may be listed with commas, spaces or semicolons; names and wildcards are told what to write', t => {
+  const blocks = ['10.0.0.0/8', '::1', '::ffff:192.0.2.0/120']
+  for (const between of [',', ', ', ' ', '\n', ';', ' ; '])
+    t.deepEqual(readSettings({ AUTH_TRUSTED_PROXIES: blocks.join(between) }).trustedProxies, blocks, between)
+  for (const value of ['loopback', 'proxy.internal', '*', 'true', '10.0.0.0/255.0.0.0', '[::1]', '10.0.0.1:8080']) {
+    const message = faults({ AUTH_TRUSTED_PROXIES: `10.0.0.0/8, ${value}` })
+    t.regex(
+      message,
+      /AUTH_TRUSTED_PROXIES: expected IP addresses or CIDR blocks, such as .* instead of its name$/,
+      value,
+    )
+  }
+})
+
+test('a drain is a time, in seconds or with a unit, or none', t => {
+  for (const [given, seconds] of [
+    ['0', 0],
+    ['5s', 5],
+    ['1m', 60],
+    ['10m', 600],
+  ] as const)
+    t.is(readSettings({ AUTH_DRAIN: given }).drain, seconds)
+  for (const given of ['off', '-1', '11m', '1.5'])
+    t.regex(faults({ AUTH_DRAIN: given }), /AUTH_DRAIN: expected a time from 0s to 10m/, given)
+  t.regex(faults({ AUTH_TOKEN_TTL: '31d' }), /AUTH_TOKEN_TTL: expected a time from 1s to 30d/)
 })
 
 test('a time zone is one that is known, by its name', t => {

@@ -2,6 +2,7 @@
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import { serviceWithClock } from '../_helpers/clock.js'
+import { suspend } from '../_helpers/models.js'
 import { refused } from '../_helpers/problem.js'
 import { type SignedUp, serviceForFile } from '../_helpers/service.js'
 import { claimsOf, idOf } from '../_helpers/tokens.js'
@@ -99,11 +100,6 @@ test('a missing key or username is answered with 400', async t => {
   refused(t, await activate(token, { username, activationkey: ' ' }), 400, 'MISSING_PARAMETER')
 })
 
-async function suspend({ token }: SignedUp) {
-  const { database, users } = service.registry
-  await database.transact(transaction => users.suspend(idOf(token), transaction))
-}
-
 type Refusal = () => Promise<{ token: string; username: string; activationkey: string }>
 const refusals: Record<string, Refusal> = {
   'an unknown user': async () => {
@@ -117,7 +113,7 @@ const refusals: Record<string, Refusal> = {
   'a suspended user whom an administrator activates': async () => {
     const { provider } = await scene()
     const user = await service.signUp('ROLE_CLIENT')
-    await suspend(user)
+    await suspend(service.registry, idOf(user.token))
     return { ...user, token: await service.adminToken(), activationkey: provider.providerKey }
   },
   'a ROLE_ADMIN': async () => {
@@ -146,7 +142,7 @@ const refusals: Record<string, Refusal> = {
   },
   'the key of a suspended provider': async () => {
     const { provider } = await scene()
-    await suspend(provider)
+    await suspend(service.registry, idOf(provider.token))
     return { ...(await service.signUp('ROLE_CLIENT')), activationkey: provider.providerKey }
   },
   'a key mailed for somebody else': async () => {

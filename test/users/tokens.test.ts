@@ -6,6 +6,7 @@ import { createTokens } from '../../server/access/tokens.js'
 import { publishLead } from '../../server/models/signingkey.js'
 import { Refusal } from '../../server/refusal.js'
 import { serviceWithClock } from '../_helpers/clock.js'
+import { suspend } from '../_helpers/models.js'
 import { waitFor } from '../_helpers/patience.js'
 import { refused } from '../_helpers/problem.js'
 import { password, serviceForFile } from '../_helpers/service.js'
@@ -201,8 +202,7 @@ test('a password update revokes every earlier token, and only that user’s', as
 
 test('a suspension revokes every token, and the login looks like a wrong password', async t => {
   const { username, token } = await service.signUp('ROLE_CLIENT')
-  const { database, users } = service.registry
-  await database.transact(transaction => users.suspend(idOf(token), transaction))
+  await suspend(service.registry, idOf(token))
   refused(t, await me(token), 500, 'INVALID_TOKEN')
   const login = (secret: string, name = username) =>
     service.request('POST', '/users/login', { query: { username: name, password: secret } })

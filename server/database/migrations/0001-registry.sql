@@ -1,3 +1,4 @@
+-- expand
 -- People, the organizations they belong to, and the security questions they answered.
 
 CREATE TABLE organizations (

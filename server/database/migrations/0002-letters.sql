@@ -1,3 +1,4 @@
+-- expand
 -- Letters waiting to be sent, and the keys that letters carry.
 
 -- A row says what a letter is for; keys are made when it is sent, so none is in here.

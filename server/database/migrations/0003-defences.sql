@@ -1,3 +1,4 @@
+-- expand
 -- Counts of attempts, addresses people signed in from, signing keys, and the record of events.
 
 -- Subjects are keyed digests: an unknown name may be a mistyped password.

@@ -1,3 +1,4 @@
+-- contract
 -- The outbox under the name of what it holds.
 
 ALTER TABLE letters RENAME TO emails;

@@ -1,3 +1,4 @@
+-- expand
 -- What names look like, so that nobody signs up as somebody else's look-alike.
 
 -- NULL until the service makes them (at its start), since only it has Unicode's data.

@@ -1,3 +1,4 @@
+-- contract
 -- Attempts under way apart from failed ones, and buckets for client addresses that refill evenly.
 
 ALTER TABLE attempts

@@ -1,3 +1,4 @@
+-- contract
 -- The longest lifetime of tokens that a key signed, so that no setting of a process decides how long it must be known.
 
 -- Nobody knows what was issued before: 30 days is the most that any setting allows.

@@ -1,3 +1,4 @@
+-- contract
 -- An answer that was saved long after sign-up counts a day later; until then the one before it does.
 
 ALTER TABLE answers

@@ -1,3 +1,4 @@
+-- contract
 -- How many e-mails went out, notices that wait for their recipient's quota, and attempts of mailed keys by client address.
 
 -- Subjects are keyed digests.

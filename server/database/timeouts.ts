@@ -1,0 +1,48 @@
+import type pg from 'pg'
+import type { Log } from '../log.js'
+
+/**
+ * Milliseconds after which the server ends a statement, a wait for a lock, the idleness of a transaction, and a
+ * transaction (PostgreSQL 17 and newer). All are below the 15 s that a call may take, and the first below the patience
+ * of connections.ts.
+ */
+const limits = {
+  statement_timeout: 5_000,
+  lock_timeout: 2_000,
+  idle_in_transaction_session_timeout: 5_000,
+  transaction_timeout: 10_000,
+}
+
+const names = Object.keys(limits)
+
+/** Lifts the limits for the rest of a transaction; a server knows those of its version. */
+export const unlimited = `SELECT set_config(name, '0', true) FROM pg_settings WHERE name IN ('${names.join("', '")}')`
+
+/** Any number that nothing else in this database locks. */
+const lock = 7_264_002
+
+// What somebody has set for the role stays, and so does what is stricter for all.
+const missing = `SELECT format('ALTER ROLE SESSION_USER IN DATABASE %I SET %s = %s', current_database(), name, ms) AS text
+  FROM unnest($1::text[], $2::int[]) AS l (name, ms) JOIN pg_settings USING (name)
+  WHERE (setting::int = 0 OR setting::int > ms) AND NOT EXISTS (
+    SELECT FROM pg_db_role_setting, unnest(setconfig) AS c
+    WHERE setdatabase = (SELECT oid FROM pg_database WHERE datname = current_database())
+      AND setrole = (SELECT oid FROM pg_roles WHERE rolname = session_user) AND starts_with(c, name || '='))`
+
+/**
+ * Sets the limits as defaults of our own role in this database, where they are missing, and tells whether it did: they
+ * hold for connections made from then on. Poolers refuse them as parameters of a connection's start. Call it in a
+ * transaction of its own.
+ */
+export async function setLimits(client: pg.Client): Promise<boolean> {
+  await client.query('SELECT pg_advisory_xact_lock($1)', [lock])
+  const { rows } = await client.query<{ text: string }>(missing, [names, Object.values(limits)])
+  for (const { text } of rows) await client.query(text)
+  return rows.length > 0
+}
+
+/** Says that the limits can't be set, where that is what went wrong; throws anything else. */
+export function explainLimits(error: unknown, log: Pick<Log, 'warn'> | undefined): void {
+  if ((error as { code?: string }).code !== '42501') throw error
+  log?.warn(`the database role may not set ${names.join(', ')} for itself: have them set for it`)
+}

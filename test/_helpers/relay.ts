@@ -1,0 +1,62 @@
+/** A stretch of network before a server, which can go dark: packets vanish and nobody is told. */
+import { type AddressInfo, connect, createServer, type Socket } from 'node:net'
+import type { Teardown } from './database.js'
+
+/** A relay on loopback. */
+export interface Relay {
+  readonly port: number
+  /** The database URL with the relay in place of the server. */
+  readonly url: string
+  /** From now on nothing passes, and nobody learns that: what is connected stays so for ever, and new ones get no answer. */
+  goDark(): void
+  /** New connections pass again. Those from before stay dead. */
+  lightUp(): void
+  /** How many connections came so far. */
+  count(): number
+}
+
+/** Starts a relay to the server of a database URL; it ends with the test. */
+export async function startRelay(t: Teardown, databaseUrl: string): Promise<Relay> {
+  const target = new URL(databaseUrl)
+  const sockets = new Set<Socket>()
+  let dark = false
+  let count = 0
+  const hold = (socket: Socket) => {
+    sockets.add(socket)
+    socket.on('error', () => {}).on('close', () => sockets.delete(socket))
+    return socket
+  }
+  const server = createServer(incoming => {
+    count++
+    hold(incoming)
+    if (dark) return
+    const outgoing = hold(connect(Number(target.port), target.hostname))
+    incoming.on('data', bytes => dead || outgoing.write(bytes))
+    outgoing.on('data', bytes => dead || incoming.write(bytes))
+    incoming.on('close', () => dead || outgoing.destroy())
+    outgoing.on('close', () => dead || incoming.destroy())
+    let dead = false
+    deaths.push(() => {
+      dead = true
+    })
+  })
+  const deaths: (() => void)[] = []
+  await new Promise<void>(resolve => server.listen(0, '127.0.0.1', resolve))
+  t.teardown(async () => {
+    server.close()
+    for (const socket of sockets) socket.destroy()
+  })
+  const { port } = server.address() as AddressInfo
+  return {
+    port,
+    url: Object.assign(new URL(databaseUrl), { port: String(port) }).href,
+    goDark() {
+      dark = true
+      for (const die of deaths.splice(0)) die()
+    },
+    lightUp() {
+      dark = false
+    },
+    count: () => count,
+  }
+}

@@ -1,0 +1,91 @@
+/** Two PostgreSQL servers: one takes writes, the other follows it and has every write before it is acknowledged. */
+import { type ChildProcess, spawnSync } from 'node:child_process'
+import { appendFile, mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { type AddressInfo, createServer } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import pg from 'pg'
+import { environment, finish, initialize, parameters } from '../../server/embedded/initdb.js'
+import { chooseUser, findPrograms, startAs } from '../../server/embedded/programs.js'
+import type { Teardown } from './database.js'
+import { waitFor } from './patience.js'
+
+/** Database URLs of the two. */
+export interface Pair {
+  readonly primary: string
+  readonly standby: string
+  /** Asks either of them something. */
+  ask(url: string, sql: string): Promise<Record<string, unknown>[]>
+}
+
+/** Starts the two; they stop with the test. */
+export async function startPair(t: Teardown): Promise<Pair> {
+  const dataDir = await mkdtemp(join(tmpdir(), 'auth-pair-'))
+  const programs = await findPrograms()
+  const user = chooseUser(dataDir)
+  const start = startAs(user, programs, dataDir, () => {})
+  const password = 'passe-partout'
+  const servers: ChildProcess[] = []
+  t.teardown(async () => {
+    for (const server of servers) {
+      const ended = finish(server)
+      server.kill('SIGQUIT')
+      await ended
+    }
+    await rm(dataDir, { recursive: true, force: true })
+  })
+
+  const run = async (name: string, ...more: string[]): Promise<string> => {
+    const port = await freePort()
+    const url = `postgres://auth:${password}@127.0.0.1:${port}/auth`
+    const folder = join(dataDir, name)
+    const values = [...parameters(port, false), ...more.flatMap(each => ['-c', each])]
+    servers.push(
+      start(programs.postgres, ['-D', folder, ...values], { cwd: folder, env: environment(), stdio: 'ignore' }),
+    )
+    await waitFor(() =>
+      ask(url, 'SELECT').then(
+        () => true,
+        () => false,
+      ),
+    )
+    return url
+  }
+
+  const folder = join(dataDir, 'first')
+  await initialize({ dataDir, folder, password, durable: false, log: { info() {}, warn() {} } }, programs, user, start)
+  spawnSync('cp', ['-a', folder, join(dataDir, 'second')])
+  const primary = await run('first', 'synchronous_commit=remote_apply')
+  const { port } = new URL(primary)
+  await writeFile(join(dataDir, 'second/standby.signal'), '')
+  await appendFile(
+    join(dataDir, 'second/postgresql.auto.conf'),
+    `primary_conninfo = 'host=127.0.0.1 port=${port} user=auth password=${password}'\n`,
+  )
+  const standby = await run('second')
+  await ask(primary, `ALTER SYSTEM SET synchronous_standby_names = '*'`)
+  await ask(primary, 'SELECT pg_reload_conf()')
+  await waitFor(
+    async () => (await ask(primary, `SELECT FROM pg_stat_replication WHERE sync_state = 'sync'`)).length > 0,
+  )
+  return { primary, standby, ask }
+}
+
+async function ask(url: string, sql: string): Promise<Record<string, unknown>[]> {
+  const client = new pg.Client({ connectionString: url })
+  client.on('error', () => {})
+  await client.connect()
+  try {
+    return (await client.query(sql)).rows
+  } finally {
+    await client.end()
+  }
+}
+
+async function freePort(): Promise<number> {
+  const server = createServer()
+  await new Promise<void>(resolve => server.listen(0, '127.0.0.1', resolve))
+  const { port } = server.address() as AddressInfo
+  await new Promise(resolve => server.close(resolve))
+  return port
+}

@@ -1,0 +1,65 @@
+/** `auth-admin issuer`: whose tokens the registry's are. */
+import test from 'ava'
+import { installedRegistry, keys, openTerminal, runCli } from '../_helpers/cli.js'
+
+test('install takes issuer and audience from the settings, or the defaults; set changes what is given', async t => {
+  const env = await installedRegistry(t)
+  const show = async () => JSON.parse((await runCli(env, ['issuer', 'show', '--json'])).stdout)
+  const set = async (...args: string[]) => JSON.parse((await runCli(env, ['issuer', 'set', ...args, '--json'])).stdout)
+  t.deepEqual(await show(), { issuer: 'http://127.0.0.1:8080', audience: 'work-packages' })
+  t.deepEqual(await set('--issuer', 'https://a.example'), { issuer: 'https://a.example', audience: 'work-packages' })
+  t.deepEqual(await set('--audience', 'apps'), { issuer: 'https://a.example', audience: 'apps' })
+  t.deepEqual(await set('--issuer', 'https://b.example'), { issuer: 'https://b.example', audience: 'apps' })
+  t.deepEqual(await show(), { issuer: 'https://b.example', audience: 'apps' })
+  const { stdout } = await runCli(env, ['issuer', 'show'])
+  t.regex(stdout, /^issuer +https:\/\/b\.example\naudience +apps\n$/)
+  const events = JSON.parse((await runCli(env, ['audit', 'list', '--action', 'registry.set-issuer', '--json'])).stdout)
+  t.deepEqual(
+    events.map(({ object }: { object: string }) => object),
+    [
+      'issuer:http://127.0.0.1:8080 audience:work-packages',
+      'issuer:https://a.example audience:work-packages',
+      'issuer:https://a.example audience:apps',
+      'issuer:https://b.example audience:apps',
+    ],
+  )
+})
+
+test('set needs one of the two, warns what becomes of tokens, and says when nothing changes', async t => {
+  const env = await installedRegistry(t)
+  t.is((await runCli(env, ['issuer', 'set'])).code, 2)
+  t.is((await runCli(env, ['issuer', 'set', '--issuer', 'a\nb'])).code, 2)
+  const first = await runCli(env, ['issuer', 'set', '--issuer', 'https://a.example'])
+  t.regex(first.stderr, /^warning: Restart every process of the service: [^\n]* everyone logs in again\.\n$/)
+  const again = await runCli(env, ['issuer', 'set', '--issuer', 'https://a.example'])
+  t.deepEqual(again, {
+    code: 0,
+    stderr: '',
+    stdout: 'The issuer is https://a.example, the audience work-packages already.\n',
+  })
+})
+
+test('install with other settings than the registry’s changes nothing, and says both and the command', async t => {
+  const env = await installedRegistry(t)
+  const before = await runCli(env, ['audit', 'list', '--json'])
+  const { code, stdout, stderr } = await runCli({ ...env, AUTH_AUDIENCE: "l'app de São Paulo" }, ['install'])
+  t.deepEqual([code, stdout], [1, ''])
+  t.is(
+    stderr,
+    "error: AUTH_AUDIENCE is l'app de São Paulo, but the tokens of this registry have issuer http://127.0.0.1:8080 and " +
+      'audience work-packages: leave both unset, or change the registry with `auth-admin issuer set --issuer ' +
+      "http://127.0.0.1:8080 --audience 'l'\\''app de São Paulo'`.\n",
+  )
+  t.deepEqual(await runCli(env, ['audit', 'list', '--json']), before)
+})
+
+test('at a terminal set asks for both, and Enter keeps what is there', async t => {
+  const env = await installedRegistry(t)
+  const terminal = openTerminal(env, ['issuer', 'set'])
+  await terminal.shows('Issuer')
+  terminal.type(`https://b.example${keys.enter}`)
+  await terminal.shows('Audience')
+  terminal.type(keys.enter)
+  t.is(await terminal.ended, 0)
+  t.regex(terminal.screen(), /The issuer is https:\/\/b\.example, the audience work-packages\./)
+})

@@ -1,0 +1,62 @@
+/** `auth-admin master-key`: the registry gets a new master key, and says so. */
+import { mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import test from 'ava'
+import pg from 'pg'
+import { installedRegistry, keys, openTerminal, runCli, spawnCli } from '../_helpers/cli.js'
+
+const next = Buffer.alloc(32, 9).toString('base64')
+
+test('rotate wraps the keys anew: the old master key opens nothing any more, and the audit log says so', async t => {
+  const env = await installedRegistry(t)
+  const folder = await mkdtemp(join(tmpdir(), 'auth-test-'))
+  t.teardown(() => rm(folder, { recursive: true, force: true }))
+  const file = join(folder, 'key')
+  await writeFile(file, `${next}\n`)
+  const { code, stdout, stderr } = await runCli(env, ['master-key', 'rotate', '--new-key-file', file, '--json'])
+  t.deepEqual([code, stderr, JSON.parse(stdout)], [0, '', { rotated: true }])
+  const before = await runCli(env, ['keys', 'list'])
+  t.deepEqual(
+    [before.code, before.stderr],
+    [1, 'error: AUTH_MASTER_KEY is not the key that this database was set up with.\n'],
+  )
+  const after = { ...env, AUTH_MASTER_KEY: next }
+  t.is((await runCli(after, ['keys', 'list'])).code, 0)
+  const events = JSON.parse((await runCli(after, ['audit', 'list', '--json', '--action', 'master-key.*'])).stdout)
+  t.is(events.length, 1)
+  t.is((await runCli(after, ['audit', 'verify'])).code, 0)
+  // And back, from standard input.
+  t.is((await spawnCli(after, ['master-key', 'rotate', '--new-key-file', '-'], env.AUTH_MASTER_KEY)).code, 0)
+  t.is((await runCli(env, ['keys', 'list'])).code, 0)
+})
+
+test('rotate does nothing with a key that is none, without one, or when its event can’t be written', async t => {
+  const env = await installedRegistry(t)
+  const client = new pg.Client({ connectionString: env.DATABASE_URL })
+  await client.connect()
+  t.teardown(() => client.end())
+  const wrapped = async () => (await client.query('SELECT name, wrapped FROM data_keys ORDER BY name')).rows
+  const before = await wrapped()
+  const short = await spawnCli(env, ['master-key', 'rotate', '--new-key-file', '-'], 'secret')
+  t.is(short.code, 1)
+  t.regex(short.stderr, /^error: The new master key can’t be used: expected at least 32 bytes[^\n]*\n$/)
+  t.notRegex(short.stderr, /secret/)
+  t.is((await runCli(env, ['master-key', 'rotate'])).code, 2)
+  t.regex((await runCli(env, ['master-key', 'rotate', '--new-key-file', '/none'])).stderr, /can’t be read \(ENOENT\)/)
+  await client.query('ALTER TABLE audit_staged ADD CONSTRAINT closed CHECK (seq < 0) NOT VALID')
+  t.is((await spawnCli(env, ['master-key', 'rotate', '--new-key-file', '-'], next)).code, 1)
+  t.deepEqual(await wrapped(), before)
+})
+
+test('rotate asks twice at a terminal, and shows nothing of the key', async t => {
+  const env = await installedRegistry(t)
+  const terminal = openTerminal(env, ['master-key', 'rotate'])
+  await terminal.shows('New master key')
+  terminal.type(next + keys.enter)
+  await terminal.shows('The same again')
+  terminal.type(next + keys.enter)
+  t.is(await terminal.ended, 0)
+  t.false(terminal.screen().includes(next))
+  t.is((await runCli({ ...env, AUTH_MASTER_KEY: next }, ['keys', 'list'])).code, 0)
+})

@@ -1,0 +1,73 @@
+/**
+ * Makes every fault that the service is to survive, one after another and each for real:
+ * `npm run test:faults -- NAME…`, all of them without a name. Prints what clients saw and names tools that are missing.
+ * Its last line is `N passed, N failed`. docs/faults.md tells what each is about.
+ */
+import { spawnSync } from 'node:child_process'
+import { fileURLToPath } from 'node:url'
+
+/** A fault: the tests that make it, and what stands in for a tool that is missing. */
+interface Fault {
+  readonly file: string
+  /** Titles of the tests; all of the file unless told. */
+  readonly match?: string
+  readonly tool?: string
+}
+
+const faults: Readonly<Record<string, Fault>> = {
+  'frozen-replica': { file: 'races/frozen', match: 'a replica that freezes*' },
+  'frozen-holder': { file: 'faults/locks' },
+  'silent-connections': { file: 'faults/blackhole' },
+  'read-only': { file: 'faults/readonly' },
+  'other-port': { file: 'faults/otherport' },
+  promotion: { file: 'faults/promotion' },
+  pooler: {
+    file: 'faults/pooler',
+    ...(!process.env.PGBOUNCER && { tool: 'PgBouncer (PGBOUNCER=path); a pooler of the tests’ own takes its place' }),
+  },
+  clock: {
+    file: 'process/starts',
+    match: 'processes whose clocks*',
+    tool: 'libfaketime; Node.js is started with another clock instead',
+  },
+  'several-addresses': { file: 'process/starts', match: 'replicas at different*' },
+  'wrong-key': { file: 'process/starts', match: 'a wrong master key*' },
+  'older-version': { file: 'process/starts', match: 'a version*' },
+  'database-down': { file: 'process/starts', match: 'a start*' },
+  'rolling-restart': { file: 'process/processes.long', match: 'a rolling restart*' },
+  signals: { file: 'process/stops', match: '*SIG*' },
+  'hanging-stop': { file: 'process/stops', match: '*keeps no process from ending*' },
+  'full-mail-folder': { file: 'outbox/folder' },
+}
+
+const runner = fileURLToPath(new URL('run.js', import.meta.url))
+const names = process.argv.slice(2)
+const unknown = names.filter(name => !faults[name])
+if (unknown.length > 0) {
+  console.error(`No such fault: ${unknown.join(', ')}. There are: ${Object.keys(faults).join(', ')}.`)
+  process.exit(2)
+}
+
+let [passed, failed] = [0, 0]
+for (const name of names.length > 0 ? names : Object.keys(faults)) {
+  const { file, match, tool } = faults[name]!
+  console.log(`\n${name}${tool ? ` (missing: ${tool})` : ''}`)
+  const options = match === undefined ? [] : [`--match=${match}`]
+  const { stdout } = spawnSync(process.execPath, [runner, `dist/test/${file}.test.js`, ...options], {
+    encoding: 'utf8',
+    stdio: ['ignore', 'pipe', 'inherit'],
+  })
+  const [last, ...report] = stdout.trimEnd().split('\n').reverse()
+  console.log(
+    report
+      .filter(line => line.trim() !== '' && line.trim() !== '─')
+      .reverse()
+      .join('\n'),
+  )
+  const counted = /^(\d+) passed, (\d+) failed$/.exec(last ?? '')
+  passed += Number(counted?.[1] ?? 0)
+  // Of which nothing ran is no success.
+  failed += counted?.[1] === '0' && counted[2] === '0' ? 1 : Number(counted?.[2] ?? 1)
+}
+console.log(`\n${passed} passed, ${failed} failed`)
+process.exitCode = failed > 0 ? 1 : 0

@@ -1,0 +1,146 @@
+/** The network before the database goes dark: no packet arrives, no connection ends. */
+import test, { type ExecutionContext } from 'ava'
+import { openDatabase } from '../../server/database/connection.js'
+import { freshDatabase } from '../_helpers/database.js'
+import { waitFor, within } from '../_helpers/patience.js'
+import { startRelay } from '../_helpers/relay.js'
+import { password, type RequestOptions, startTestService } from '../_helpers/service.js'
+import { spawnService } from '../_helpers/spawned.js'
+import { startWitness } from '../_helpers/witness.js'
+
+/** Calls that read, that write, and that read before they write. */
+type Calls = readonly (readonly [string, string, RequestOptions])[]
+
+async function scene(t: ExecutionContext) {
+  const databaseUrl = await freshDatabase(t)
+  const relay = await startRelay(t, databaseUrl)
+  const service = await startTestService(t, { DATABASE_URL: relay.url })
+  const { username, token } = await service.signUp('ROLE_CLIENT')
+  const body = { forgotpasswordquestionsid: 1, answer: 'azul' }
+  const login = { query: { username, password } }
+  const calls: Calls = [
+    ['GET', '/users/me', { token }],
+    ['GET', '/forgotpasswords/findallforgotpasswordquestions', {}],
+    ['POST', '/users/login', login],
+    ['GET', '/users/refresh', { token }],
+    ['POST', '/forgotpasswords/saveforgotpasswordquestionsusersanswers', { token, body }],
+  ]
+  // Many at once, so that there are many connections.
+  const all = Array.from({ length: 6 }, () => calls).flat()
+  const sendAll = () => all.map(([method, path, options]) => service.request(method, path, { ...options, once: true }))
+  for (const answer of sendAll()) t.is((await answer).status, 200)
+  return { ...service, relay, calls, sendAll }
+}
+
+test.serial(
+  'while nothing comes from the database every call is answered with 503 in time, and so is /readyz at once',
+  async t => {
+    const { request, relay, sendAll } = await scene(t)
+    relay.goDark()
+    const answers = sendAll()
+    const unready = waitFor(async () => (await request('GET', '/readyz', { once: true })).status === 503)
+    t.true(await within(4_000, unready))
+    t.true(await within(13_000, Promise.all(answers)))
+    for (const { status, json, headers } of await Promise.all(answers)) {
+      t.is(`${status} ${json.reason}`, '503 UNAVAILABLE')
+      t.is(headers.get('retry-after'), '1')
+    }
+  },
+)
+
+test.serial(
+  'once the way is open again reads and writes are answered within seconds, though no old connection is',
+  async t => {
+    const { request, relay, calls, sendAll } = await scene(t)
+    const [read, , write] = calls.map(
+      ([method, path, options]) =>
+        () =>
+          request(method, path, { ...options, once: true }),
+    )
+    const witness = startWitness({ me: read!, login: write! })
+    relay.goDark()
+    await Promise.all(sendAll())
+    relay.lightUp()
+    const recovered = calls.map(([method, path, options]) =>
+      waitFor(async () => (await request(method, path, { ...options, once: true })).status === 200),
+    )
+    t.true(
+      await within(
+        10_000,
+        Promise.all([...recovered, waitFor(async () => (await request('GET', '/readyz')).status === 200)]),
+      ),
+    )
+    t.log(await witness.stop())
+  },
+)
+
+test.serial(
+  'connections that died while nobody used them are thrown away with the first that is found dead',
+  async t => {
+    const { request, relay, calls } = await scene(t)
+    relay.goDark()
+    relay.lightUp()
+    const recovered = waitFor(async () => {
+      for (const [method, path, options] of calls) {
+        if ((await request(method, path, { ...options, once: true })).status !== 200) return false
+      }
+      return true
+    })
+    t.true(await within(20_000, recovered))
+  },
+)
+
+test.serial('closing the database doesn’t wait for answers that never come', async t => {
+  const { registry, relay } = await scene(t)
+  const { users, database } = registry
+  await users.byUsername('ana')
+  let asked: Promise<unknown> | undefined
+  await new Promise<void>(resolve => {
+    asked = database.transact(async transaction => {
+      relay.goDark()
+      resolve()
+      await users.lock('ana', transaction)
+    })
+  })
+  t.true(await within(4_000, database.close()))
+  await t.throwsAsync(asked!)
+})
+
+test.serial('work that may take as long as it needs is given up, too, when nobody else is answered', async t => {
+  const { relay, settings } = await scene(t)
+  const database = openDatabase(settings.databaseUrl!, 2)
+  t.teardown(() => database.close())
+  const slow = database.transact(
+    async transaction => {
+      relay.goDark()
+      await database.run({ name: '', text: 'SELECT pg_sleep(1)' }, [], transaction)
+    },
+    { unlimited: true },
+  )
+  const look = setInterval(database.isWritable, 500)
+  t.teardown(async () => clearInterval(look))
+  t.true(
+    await within(
+      20_000,
+      slow.catch(() => {}),
+    ),
+  )
+  await t.throwsAsync(slow)
+})
+
+test.serial('SIGTERM ends a process whose database is out of reach', async t => {
+  const databaseUrl = await freshDatabase(t)
+  const relay = await startRelay(t, databaseUrl)
+  const service = await spawnService(t, { DATABASE_URL: relay.url })
+  await fetch(`${service.http}/forgotpasswords/findallforgotpasswordquestions`)
+  relay.goDark()
+  const under = fetch(`${service.http}/users/login?username=admin&password=x`, { method: 'POST' }).catch(() => {})
+  process.kill(service.pid, 'SIGTERM')
+  t.true(
+    await within(
+      25_000,
+      waitFor(() => !service.alive()),
+    ),
+  )
+  await under
+})

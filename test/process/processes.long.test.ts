@@ -1,0 +1,94 @@
+/** What takes processes a minute: a rolling restart, and a database that never comes up. */
+import { createServer } from 'node:net'
+import { setTimeout as sleep } from 'node:timers/promises'
+import test from 'ava'
+import { freshDatabase } from '../_helpers/database.js'
+import { waitFor } from '../_helpers/patience.js'
+import { createRequest, password } from '../_helpers/service.js'
+import { launch, type Spawned, serviceEnv, spawnService } from '../_helpers/spawned.js'
+import { withPort } from '../_helpers/tcpproxy.js'
+
+test('a rolling restart of 3 replicas fails no request of a client that asks /readyz twice a second and never retries', async t => {
+  const DATABASE_URL = await freshDatabase(t)
+  const replicas: Spawned[] = []
+  // What a proxy does: who said ready last gets requests.
+  const ready = new Set<string>()
+  const [failures, served] = [[] as string[], new Map<string, number>()]
+  let over = false
+  let total = 0
+
+  async function watch(http: string) {
+    while (!over) {
+      const isReady = await fetch(`${http}/readyz`, { signal: AbortSignal.timeout(2000) }).then(
+        async answer => (await answer.text()) === 'ok',
+        () => false,
+      )
+      if (isReady) ready.add(http)
+      else ready.delete(http)
+      await sleep(500)
+    }
+  }
+
+  async function work() {
+    while (!over) {
+      const all = [...ready]
+      const http = all[Math.floor(Math.random() * all.length)]
+      if (http === undefined) {
+        failures.push('nobody is ready')
+        await sleep(100)
+        continue
+      }
+      const body = { username: 'admin', password }
+      const answer = await createRequest(http)('POST', '/users/login', { body, once: true }).catch(String)
+      total++
+      if (typeof answer === 'string' || answer.status !== 200) failures.push(JSON.stringify(answer))
+      else served.set(http, (served.get(http) ?? 0) + 1)
+      await sleep(5)
+    }
+  }
+
+  const env = { DATABASE_URL, AUTH_DRAIN: '', AUTH_LIMIT_FACTOR: '1000' }
+  for (const _ of [1, 2, 3]) replicas.push(await spawnService(t, env))
+  const addresses = replicas.map(({ http }) => http)
+  const watching = addresses.map(watch)
+  await waitFor(() => ready.size === 3)
+  const working = Array.from({ length: 4 }, work)
+  const everybodyServes = async () => {
+    served.clear()
+    await waitFor(
+      () => addresses.every(http => (served.get(http) ?? 0) > 20),
+      () => [...served, failures.length],
+    )
+  }
+  await everybodyServes()
+  for (const [place, http] of addresses.entries()) {
+    replicas[place]!.child.kill('SIGTERM')
+    t.is(await replicas[place]!.ended, 0)
+    replicas[place] = await spawnService(t, { ...env, AUTH_HTTP_ADDRESS: new URL(http).host })
+    await waitFor(() => ready.size === 3)
+    await everybodyServes()
+  }
+  over = true
+  await Promise.all([...watching, ...working])
+  t.log(`${total} logins, ${failures.length} failed`)
+  t.deepEqual(failures, [])
+})
+
+test('a start gives up a database that hasn’t come up for a minute, and names it without the password', async t => {
+  const server = createServer()
+  await new Promise<void>(resolve => server.listen(0, '127.0.0.1', resolve))
+  const { port } = server.address() as { port: number }
+  await new Promise(resolve => server.close(resolve))
+  const url = await freshDatabase(t)
+  const program = launch(t, await serviceEnv(t, { DATABASE_URL: withPort(url, port) }))
+  t.is(await program.ended, 1)
+  const { username, pathname, password: secret } = new URL(url)
+  const at = `postgres://${username}@127.0.0.1:${port}${pathname}`
+  const last = program.output().trim().split('\n').at(-1)
+  t.is(
+    last,
+    `The database that DATABASE_URL names (${at}) has not answered for a minute (ECONNREFUSED): see that PostgreSQL runs there.`,
+  )
+  t.is(program.output().split('waiting for the database').length, 2)
+  t.false(program.output().includes(secret))
+})

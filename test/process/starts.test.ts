@@ -1,0 +1,280 @@
+/** Starts: issuer of the registry, a database that isn't up yet, migrations of other versions. */
+import { spawnSync } from 'node:child_process'
+import { existsSync, readdirSync } from 'node:fs'
+import { cp, mkdir, mkdtemp, rm, symlink, writeFile } from 'node:fs/promises'
+import { createServer } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import test, { type ExecutionContext } from 'ava'
+import pg from 'pg'
+import { runCli } from '../_helpers/cli.js'
+import { freshDatabase } from '../_helpers/database.js'
+import { waitFor } from '../_helpers/patience.js'
+import { createRequest, password } from '../_helpers/service.js'
+import { addressesOf, launch, type Spawned, serviceEnv, spawnService } from '../_helpers/spawned.js'
+import { openProxy, withPort } from '../_helpers/tcpproxy.js'
+import { claimsOf } from '../_helpers/tokens.js'
+
+const root = fileURLToPath(new URL('../../..', import.meta.url))
+
+async function loginAt({ http }: Pick<Spawned, 'http'>): Promise<string> {
+  const { status, text } = await createRequest(http)('POST', '/users/login', { body: { username: 'admin', password } })
+  if (status !== 200) throw new Error(`${status} ${text}`)
+  return text
+}
+
+const meAt = async ({ http }: Pick<Spawned, 'http'>, token: string) =>
+  (await createRequest(http)('GET', '/users/me', { token })).status
+
+/** A start that must fail: what it says, and its exit code. */
+async function failedStart(t: ExecutionContext, env: Record<string, string>) {
+  const program = launch(t, await serviceEnv(t, env))
+  const started = await addressesOf(program).then(
+    () => true,
+    () => false,
+  )
+  if (started) throw new Error('it started')
+  const code = await program.ended
+  // Without the log.
+  return {
+    code,
+    said: program
+      .output()
+      .replace(/^\{.*\n/gm, '')
+      .trim(),
+  }
+}
+
+test('replicas at different HTTP addresses accept each other’s tokens, also when they start at once', async t => {
+  const DATABASE_URL = await freshDatabase(t, { from: 'template0' })
+  const replicas = await Promise.all(
+    [1, 2, 3].map(n => spawnService(t, { DATABASE_URL, AUTH_HTTP_ADDRESS: `127.0.0.${n}:0` })),
+  )
+  const tokens = await Promise.all(replicas.map(loginAt))
+  for (const token of tokens) for (const replica of replicas) t.is(await meAt(replica, token), 200)
+  t.is(new Set(tokens.map(token => claimsOf(token).iss)).size, 1)
+  t.regex(String(claimsOf(tokens[0]!).iss), /^http:\/\/127\.0\.0\.[123]:0$/)
+})
+
+test('the first process gives the registry its issuer; others use it, or refuse to start and say both and the command', async t => {
+  const DATABASE_URL = await freshDatabase(t)
+  const first = await spawnService(t, { DATABASE_URL, AUTH_ISSUER: 'https://a.example', AUTH_AUDIENCE: 'apps' })
+  const token = await loginAt(first)
+  t.like(claimsOf(token), { iss: 'https://a.example', aud: 'apps' })
+
+  const second = await spawnService(t, { DATABASE_URL })
+  t.is(await meAt(second, token), 200)
+  t.like(claimsOf(await loginAt(second)), { iss: 'https://a.example', aud: 'apps' })
+
+  const { code, said } = await failedStart(t, { DATABASE_URL, AUTH_ISSUER: 'https://b.example' })
+  t.is(code, 1)
+  t.is(
+    said,
+    'AUTH_ISSUER is https://b.example, but the tokens of this registry have issuer https://a.example and audience apps: ' +
+      'leave both unset, or change the registry with `auth-admin issuer set --issuer https://b.example --audience apps`.',
+  )
+
+  // The command that it names, and the start that failed.
+  const env = await serviceEnv(t, { DATABASE_URL })
+  const { AUTH_BCRYPT_COST: _, ...settings } = env
+  const set = await runCli(settings, ['issuer', 'set', '--issuer', 'https://b.example', '--audience', 'apps'])
+  t.is(set.code, 0, set.stderr)
+  t.regex(set.stderr, /^warning: Restart every process/)
+  const third = await spawnService(t, { DATABASE_URL, AUTH_ISSUER: 'https://b.example' })
+  t.is(await meAt(third, token), 500)
+  t.is(await meAt(first, token), 200)
+  t.is(claimsOf(await loginAt(third)).iss, 'https://b.example')
+})
+
+/** A port of this machine at which nothing listens. */
+async function closedPort(): Promise<number> {
+  const server = createServer()
+  await new Promise<void>(resolve => server.listen(0, '127.0.0.1', resolve))
+  const { port } = server.address() as { port: number }
+  await new Promise(resolve => server.close(resolve))
+  return port
+}
+
+test('a start waits for a database that isn’t up yet, and says for which, without the password', async t => {
+  const url = await freshDatabase(t)
+  const port = await closedPort()
+  const program = launch(t, await serviceEnv(t, { DATABASE_URL: withPort(url, port) }))
+  const waiting = await waitFor(() => /.*waiting for the database.*/.exec(program.output())?.[0], program.output)
+  const { username, password: secret, pathname } = new URL(url)
+  t.is(JSON.parse(waiting).database, `postgres://${username}@127.0.0.1:${port}${pathname}`)
+  t.true(program.alive())
+  await openProxy(t, Number(new URL(url).port), port)
+  t.is(await meAt(await addressesOf(program), 'x'), 500)
+  t.false(program.output().includes(secret))
+})
+
+test('a start that waits for its database ends at once when it is to stop', async t => {
+  const DATABASE_URL = withPort(await freshDatabase(t), await closedPort())
+  const program = launch(t, await serviceEnv(t, { DATABASE_URL, AUTH_DRAIN: '10m' }))
+  await waitFor(() => program.output().includes('waiting for the database'), program.output)
+  program.child.kill('SIGTERM')
+  t.is(await program.ended, 0)
+})
+
+test('a start ends at once where waiting doesn’t help, and says why, without the password', async t => {
+  const url = await freshDatabase(t)
+  const secret = 'verywrong'
+  const changes: [change: Partial<URL>, says: RegExp][] = [
+    [{ password: secret }, /^The database refuses the user or password of DATABASE_URL \(postgres:\S+\)\.$/],
+    [{ username: 'nobody', password: secret }, /refuses the user or password/],
+    [
+      { pathname: '/there_is_none' },
+      /^There is no such database as DATABASE_URL names \(\S+there_is_none\): create it\.$/,
+    ],
+    [{ hostname: 'there-is-none.invalid' }, /^There is no such host as DATABASE_URL names \(\S+\)\.$/],
+  ]
+  for (const [change, says] of changes) {
+    const { code, said } = await failedStart(t, { DATABASE_URL: Object.assign(new URL(url), change).href })
+    t.is(code, 1)
+    t.regex(said, says)
+    for (const text of [secret, new URL(url).password]) t.false(said.includes(text))
+  }
+})
+
+test('a wrong master key is told, and only that is told so', async t => {
+  const DATABASE_URL = await freshDatabase(t)
+  const first = await spawnService(t, { DATABASE_URL })
+  first.child.kill('SIGINT')
+  await first.ended
+  const { code, said } = await failedStart(t, { DATABASE_URL, AUTH_MASTER_KEY: 'ab'.repeat(32) })
+  t.deepEqual([code, said], [1, 'AUTH_MASTER_KEY is not the key that this database was set up with.'])
+  const client = new pg.Client({ connectionString: DATABASE_URL })
+  await client.connect()
+  await client.query(`UPDATE signing_keys SET signs_at = now() + interval '1 hour'`).finally(() => client.end())
+  const other = await failedStart(t, { DATABASE_URL })
+  t.deepEqual([other.code, other.said], [1, 'No key signs now: run `auth-admin install`.'])
+})
+
+/** A copy of this version with one migration more: the next version, as far as a database can tell. */
+async function nextVersion(t: ExecutionContext, migration: string): Promise<string> {
+  const folder = await mkdtemp(join(tmpdir(), 'auth-next-'))
+  t.teardown(() => rm(folder, { recursive: true, force: true }))
+  await mkdir(join(folder, 'server/database'), { recursive: true })
+  for (const part of ['package.json', 'dist/cli', 'dist/server', 'dist/chunks', 'server/database/migrations'])
+    await cp(join(root, part), join(folder, part), { recursive: true })
+  await symlink(join(root, 'node_modules'), join(folder, 'node_modules'))
+  await writeFile(join(folder, 'server/database/migrations/9999-next.sql'), migration)
+  return folder
+}
+
+/** Brings a database to the version in a folder. */
+function migrateFrom(folder: string, env: Record<string, string>) {
+  const { status, stdout, stderr } = spawnSync(
+    process.execPath,
+    [join(folder, 'dist/cli/main.js'), 'migrate', '--json'],
+    {
+      env: { PATH: process.env.PATH, ...env },
+      encoding: 'utf8',
+    },
+  )
+  if (status !== 0) throw new Error(stderr)
+  return JSON.parse(stdout).migrations
+}
+
+/** Runs two versions, each in its folder, on one database: the older is there first, and starts again at last. */
+async function runTogether(t: ExecutionContext, older: string, newer: string): Promise<string> {
+  const DATABASE_URL = await freshDatabase(t, { from: 'template0' })
+  const start = (folder: string) => spawnService(t, { DATABASE_URL }, { program: join(folder, 'dist/server/main.js') })
+  const before = await start(older)
+  const earlier = await loginAt(before)
+  t.not(migrateFrom(newer, await serviceEnv(t, { DATABASE_URL })).length, 0)
+  const later = await loginAt(before)
+  const all = [before, await start(newer), await start(older)]
+  for (const each of all) {
+    for (const token of [earlier, later]) t.is(await meAt(each, token), 200)
+    for (const other of all) t.is(await meAt(other, await loginAt(each)), 200)
+  }
+  return DATABASE_URL
+}
+
+test('a version works beside the next one, and starts on its database, when that only expanded the schema', async t => {
+  const next = await nextVersion(t, '-- expand\nALTER TABLE users ADD COLUMN extra text;')
+  const DATABASE_URL = await runTogether(t, root, next)
+  const { stdout } = await runCli(await serviceEnv(t, { DATABASE_URL }), ['migrate', '--status', '--json'])
+  t.like(JSON.parse(stdout), { pending: [], newer: [{ name: '9999-next.sql', kind: 'expand' }] })
+})
+
+// The bundle of the last release: package.json, dist and server/database/migrations. There is none before the first.
+const former = join(root, 'test/former')
+for (const version of existsSync(former) ? readdirSync(former) : []) {
+  test(`version ${version} works beside this one, and starts on its database`, async t => {
+    await runTogether(t, join(former, version), root)
+  })
+}
+
+test('a version refuses to start on a database of the next one that it can’t work with, in one sentence', async t => {
+  for (const text of ['-- contract\nALTER TABLE users DROP COLUMN city;', 'ALTER TABLE users DROP COLUMN city;']) {
+    const env = await serviceEnv(t)
+    migrateFrom(await nextVersion(t, text), env)
+    const { code, said } = await failedStart(t, { DATABASE_URL: env.DATABASE_URL! })
+    t.is(code, 1)
+    t.is(
+      said,
+      'The database is of a newer version that this one can’t work with (9999-next.sql): run that version instead.',
+    )
+  }
+})
+
+test('with AUTH_MIGRATE=off a start leaves the tables alone, refuses what is behind, and starts once `migrate` ran', async t => {
+  const env = await serviceEnv(t, { DATABASE_URL: await freshDatabase(t, { from: 'template0' }), AUTH_MIGRATE: 'off' })
+  const { code, said } = await failedStart(t, env)
+  t.is(code, 1)
+  t.regex(said, /^The database is behind this version \(0001-registry\.sql, .*: run `auth-admin migrate`\.$/)
+  t.like(JSON.parse((await runCli(env, ['migrate', '--status', '--json'])).stdout), { done: [], newer: [] })
+  t.is((await runCli(env, ['migrate'])).code, 0)
+  const service = await spawnService(t, env)
+  t.is(await meAt(service, await loginAt(service)), 200)
+})
+
+test('a start needs no right to change tables that are up to date', async t => {
+  const url = await freshDatabase(t)
+  const role = new URL(url).pathname.slice(1)
+  const client = new pg.Client({ connectionString: url })
+  await client.connect()
+  t.teardown(async () => {
+    await client.query(`DROP OWNED BY ${role}; DROP ROLE ${role}`)
+    await client.end()
+  })
+  await client.query(`CREATE ROLE ${role} LOGIN PASSWORD 'x'; REVOKE CREATE ON SCHEMA public FROM PUBLIC, ${role};
+    GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO ${role};
+    GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO ${role}`)
+  const service = await spawnService(t, {
+    DATABASE_URL: Object.assign(new URL(url), { username: role, password: 'x' }).href,
+  })
+  t.is(await meAt(service, await loginAt(service)), 200)
+})
+
+test('processes whose clocks are a minute behind or ahead of the database’s start first, and agree with the others', async t => {
+  const DATABASE_URL = await freshDatabase(t, { from: 'template0' })
+  const skewed = (seconds: number) =>
+    spawnService(
+      t,
+      // Tokens that last no longer than the clocks differ.
+      { DATABASE_URL, AUTH_TOKEN_TTL: '1m', TEST_CLOCK_SKEW: String(seconds * 1000) },
+      { flags: ['--import', new URL('../_helpers/skewedclock.js', import.meta.url).href] },
+    )
+  const behind = await skewed(-60)
+  const ahead = await skewed(60)
+  const right = await skewed(0)
+  for (const from of [behind, ahead, right]) {
+    const earliest = Math.floor(Date.now() / 1000) - 1
+    const token = await loginAt(from)
+    for (const to of [behind, ahead, right]) t.is(await meAt(to, token), 200)
+    const { iat, exp } = claimsOf(token)
+    t.true(iat >= earliest && iat <= Date.now() / 1000 + 1)
+    t.is(exp - iat, 60)
+  }
+  // Also with a key that takes over signing at once.
+  const rotated = await runCli(await serviceEnv(t, { DATABASE_URL }), ['keys', 'rotate', '--now'])
+  t.is(rotated.code, 0, rotated.stderr)
+  for (const from of [behind, ahead, right]) {
+    const token = await loginAt(from)
+    for (const to of [behind, ahead, right]) t.is(await meAt(to, token), 200)
+  }
+})

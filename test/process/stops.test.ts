@@ -1,0 +1,285 @@
+/** Stops: not ready first, then nothing new, then what is under way, then the end, whatever hangs. */
+import { once } from 'node:events'
+import { readFileSync } from 'node:fs'
+import { Agent, request as httpRequest } from 'node:http'
+import { connect as connectHttp2 } from 'node:http2'
+import { connect, createServer } from 'node:net'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { fileURLToPath } from 'node:url'
+import { Client, credentials } from '@grpc/grpc-js'
+import { spawn as spawnTerminal } from '@lydell/node-pty'
+import test, { type ExecutionContext } from 'ava'
+import pg from 'pg'
+import { freshDatabase } from '../_helpers/database.js'
+import { waitFor } from '../_helpers/patience.js'
+import { createRequest, password } from '../_helpers/service.js'
+import { insist, launch, type Spawned, serviceEnv, spawnService } from '../_helpers/spawned.js'
+import { openProxy, withPort } from '../_helpers/tcpproxy.js'
+
+/** Longer than a stop that doesn't wait for it may take, on any machine. */
+const longDrain = '10m'
+
+const main = (path: string) => fileURLToPath(new URL(`../../${path}/main.js`, import.meta.url))
+
+/** Whether grpc.health.v1 says that a server serves. */
+async function isServing(target: string): Promise<boolean> {
+  const client = new Client(target, credentials.createInsecure())
+  try {
+    const answer = await new Promise<Buffer>((resolve, reject) => {
+      const [pass, none] = [(bytes: Buffer) => bytes, Buffer.alloc(0)]
+      client.makeUnaryRequest('/grpc.health.v1.Health/Check', pass, pass, none, (error, bytes) =>
+        error ? reject(error) : resolve(bytes!),
+      )
+    })
+    return answer[1] === 1
+  } finally {
+    client.close()
+  }
+}
+
+const isReady = async (http: string) => (await createRequest(http)('GET', '/readyz', { once: true })).status === 200
+
+const login = (http: string) =>
+  createRequest(http)('POST', '/users/login', { body: { username: 'admin', password }, once: true })
+
+test.serial(
+  'SIGTERM: not ready first, while everything works; then the end, sooner when a second signal asks for it',
+  async t => {
+    const service = await spawnService(t, { AUTH_DRAIN: longDrain })
+    t.true(await isServing(service.grpc))
+    t.true(await isReady(service.http))
+    t.is((await login(service.http)).headers.get('connection'), 'keep-alive')
+    service.child.kill('SIGTERM')
+    await waitFor(async () => !(await isReady(service.http)))
+    const { status, headers, json } = await createRequest(service.http)('GET', '/readyz', { once: true })
+    t.deepEqual([status, headers.get('retry-after'), json.reason], [503, '1', 'UNAVAILABLE'])
+    await waitFor(async () => !(await isServing(service.grpc)))
+    // Whoever hasn't noticed yet is served, and goes elsewhere for the next.
+    const answer = await login(service.http)
+    t.deepEqual([answer.status, answer.headers.get('connection')], [200, 'close'])
+    t.is((await createRequest(service.http)('GET', '/healthz')).status, 200)
+    // Looks at the database since don't make it ready again.
+    await sleep(6000)
+    t.false(await isServing(service.grpc))
+    t.false(await isReady(service.http))
+    t.is(await insist(service, 'SIGTERM'), 0)
+  },
+)
+
+for (const signal of ['SIGINT', 'SIGHUP', 'SIGQUIT'] as const) {
+  test.serial(`${signal} stops at once`, async t => {
+    const service = await spawnService(t, { AUTH_DRAIN: longDrain })
+    service.child.kill(signal)
+    t.is(await service.ended, 0)
+  })
+}
+
+/** A login that waits for a lock until `release`. */
+async function heldLogin(t: ExecutionContext, { http, databaseUrl }: Spawned) {
+  const client = new pg.Client({ connectionString: databaseUrl })
+  await client.connect()
+  t.teardown(() => client.end())
+  await client.query('BEGIN; LOCK TABLE attempts')
+  const answer = login(http)
+  // Maintenance may wait for it, too.
+  const waiting = `SELECT FROM pg_stat_activity
+    WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE 'WITH relaxed%'`
+  await waitFor(async () => (await client.query(waiting)).rowCount)
+  return { answer, release: () => client.query('COMMIT') }
+}
+
+test.serial('then the ports close, idle connections too, and what is under way ends well', async t => {
+  const service = await spawnService(t)
+  const port = Number(new URL(service.http).port)
+  const idle = connect(port, '127.0.0.1')
+  idle.write('GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n')
+  await once(idle, 'data')
+  const session = connectHttp2(service.http)
+  session.on('error', () => {})
+  const goaway = once(session, 'goaway')
+  await once(session, 'remoteSettings')
+  const { answer, release } = await heldLogin(t, service)
+  service.child.kill('SIGTERM')
+  await once(idle.resume(), 'close')
+  await goaway
+  const refused = async (at: number) => {
+    const socket = connect(at, '127.0.0.1')
+    return once(socket, 'connect').then(
+      () => !socket.destroy(),
+      error => error.code === 'ECONNREFUSED',
+    )
+  }
+  t.true(await refused(port))
+  t.true(await waitFor(() => refused(Number(service.grpc.split(':')[1]))))
+  t.true(service.alive())
+  await release()
+  const { status, headers } = await answer
+  // On a busy machine the lock may have been waited for too long.
+  t.true([200, 503].includes(status), String(status))
+  t.is(headers.get('connection'), 'close')
+  t.is(await service.ended, 0)
+})
+
+test('a client that holds its connection, with half a request or none, keeps no process from ending', async t => {
+  const service = await spawnService(t)
+  const port = Number(new URL(service.http).port)
+  for (const text of ['', 'POST /users/login HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n{']) {
+    const socket = connect(port, '127.0.0.1').on('error', () => {})
+    socket.write(text)
+    t.teardown(async () => socket.destroy())
+  }
+  const agent = new Agent({ keepAlive: true })
+  await new Promise(resolve => httpRequest(`${service.http}/healthz`, { agent }, resolve).end())
+  const grpc = new Client(service.grpc, credentials.createInsecure())
+  t.teardown(async () => grpc.close())
+  const watch = grpc.makeServerStreamRequest(
+    '/grpc.health.v1.Health/Watch',
+    (bytes: Buffer) => bytes,
+    bytes => bytes,
+    Buffer.alloc(0),
+  )
+  watch.on('error', () => {})
+  await once(watch, 'data')
+  service.child.kill('SIGINT')
+  t.is(await service.ended, 0)
+})
+
+test('a database behind a connection that is dead keeps no process from ending', async t => {
+  const url = await freshDatabase(t)
+  const proxy = await openProxy(t, Number(new URL(url).port))
+  const service = await spawnService(t, { DATABASE_URL: withPort(url, proxy.port) })
+  t.is((await login(service.http)).status, 200)
+  proxy.freeze()
+  const hanging = login(service.http).catch(() => undefined)
+  await sleep(500)
+  service.child.kill('SIGTERM')
+  t.is(await service.ended, 0)
+  await hanging
+})
+
+test('a mail server that doesn’t answer keeps no process from ending, which says so', async t => {
+  let connections = 0
+  const server = createServer(socket => {
+    connections++
+    t.teardown(async () => socket.destroy())
+    socket.write('220 ready\r\n')
+  })
+  await new Promise<void>(resolve => server.listen(0, '127.0.0.1', resolve))
+  t.teardown(async () => void server.close())
+  const { port } = server.address() as { port: number }
+  const service = await spawnService(t, { SMTP_URL: `smtp://127.0.0.1:${port}` })
+  const request = createRequest(service.http)
+  const [username, email] = ['(11)98765-4321', 'ana@example.org']
+  const form = { username, nickname: 'Ana', password, state: 'SP', city: 'Bauru', termsofusage: true, email }
+  await request('POST', '/users/signup', { body: { ...form, roles: ['ROLE_CLIENT'] } })
+  await request('POST', '/forgotpasswords/sendkeybyemail', { body: { username, email } })
+  await waitFor(() => connections > 0)
+  service.child.kill('SIGTERM')
+  t.is(await service.ended, 1)
+  t.regex(service.output(), /\nStopped without waiting any longer for e-mails under way\.\n/)
+})
+
+test('a hash under way keeps no process from ending', async t => {
+  const service = await spawnService(t, { AUTH_BCRYPT_COST: '15' })
+  const answer = login(service.http).catch(() => undefined)
+  await sleep(500)
+  service.child.kill('SIGINT')
+  t.true([0, 1].includes((await service.ended) as number))
+  await answer
+})
+
+/** Number of the PostgreSQL in a data folder. */
+const postmasterOf = (dataDir: string) =>
+  Number(readFileSync(join(dataDir, 'postgres/postmaster.pid'), 'utf8').split('\n')[0])
+
+/** Whether a process is there; one that has ended may wait for somebody to notice. */
+function lives(pid: number): boolean {
+  try {
+    process.kill(pid, 0)
+    return !/^State:\s+Z/m.test(readFileSync(`/proc/${pid}/status`, 'utf8'))
+  } catch {
+    return false
+  }
+}
+
+const embedded = { DATABASE_URL: '', AUTH_DRAIN: '' }
+
+for (const signal of ['SIGTERM', 'SIGINT', 'SIGHUP', 'SIGQUIT'] as const) {
+  test.serial(`${signal} leaves no embedded PostgreSQL behind`, async t => {
+    const env = await serviceEnv(t, embedded)
+    const service = await spawnService(t, env)
+    const pid = postmasterOf(env.AUTH_DATA_DIR!)
+    service.child.kill(signal)
+    t.is(await service.ended, 0)
+    t.false(lives(pid))
+  })
+}
+
+test.serial(
+  'no embedded PostgreSQL is left behind when signals come one after the other, nor when it is frozen',
+  async t => {
+    const env = await serviceEnv(t, embedded)
+    const first = await spawnService(t, { ...env, AUTH_DRAIN: longDrain })
+    const pid = postmasterOf(env.AUTH_DATA_DIR!)
+    t.is(await insist(first, 'SIGTERM'), 0)
+    t.false(lives(pid))
+
+    const second = await spawnService(t, env)
+    const frozen = postmasterOf(env.AUTH_DATA_DIR!)
+    process.kill(frozen, 'SIGSTOP')
+    second.child.kill('SIGTERM')
+    t.is(await second.ended, 0)
+    t.false(lives(frozen))
+  },
+)
+
+test.serial('a start that is stopped on its way leaves no embedded PostgreSQL behind', async t => {
+  const env = await serviceEnv(t, embedded)
+  const program = launch(t, env)
+  const pid = await waitFor(() => {
+    try {
+      return postmasterOf(env.AUTH_DATA_DIR!)
+    } catch {
+      return undefined
+    }
+  })
+  program.child.kill('SIGTERM')
+  t.is(await program.ended, 0)
+  t.false(lives(pid))
+})
+
+test.serial('a terminal that is closed stops the service, and leaves no embedded PostgreSQL behind', async t => {
+  const env = await serviceEnv(t, { ...embedded, AUTH_LOG_LEVEL: 'debug', AUTH_BCRYPT_COST: '14' })
+  const terminal = spawnTerminal(process.execPath, [main('server')], { env: { PATH: process.env.PATH!, ...env } })
+  let shown = ''
+  terminal.onData(text => {
+    shown += text
+  })
+  await waitFor(
+    () => /HTTP +http/.test(shown),
+    () => shown,
+  )
+  const pid = postmasterOf(env.AUTH_DATA_DIR!)
+  // Its end will be logged, at a terminal that is gone.
+  const answer = login(/HTTP +(http:\S+)/.exec(shown)![1]!)
+  await sleep(200)
+  ;(terminal as unknown as { destroy(): void }).destroy()
+  t.is((await answer).status, 200)
+  await waitFor(() => !lives(terminal.pid) && !lives(pid))
+})
+
+test.serial('a gateway of its own drains alike', async t => {
+  const service = await spawnService(t)
+  const gateway = launch(
+    t,
+    { AUTH_SERVER_URL: service.grpc, AUTH_HTTP_ADDRESS: '127.0.0.1:0', AUTH_DRAIN: longDrain },
+    { program: main('gateway') },
+  )
+  const http = await waitFor(() => /HTTP +(http:\S+)/.exec(gateway.output())?.[1], gateway.output)
+  t.true(await isReady(http))
+  gateway.child.kill('SIGTERM')
+  await waitFor(async () => !(await isReady(http)))
+  t.is((await login(http)).status, 200)
+  t.is(await insist(gateway, 'SIGTERM'), 0)
+})

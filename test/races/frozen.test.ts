@@ -1,0 +1,121 @@
+/** Replicas that freeze or die at the worst moment: nobody waits for them, and nothing that was acknowledged is lost. */
+import { randomUUID } from 'node:crypto'
+import test, { type ExecutionContext } from 'ava'
+import pg from 'pg'
+import { waitFor, within } from '../_helpers/patience.js'
+import { createRequest, password, startTestService, type TestService } from '../_helpers/service.js'
+import { spawnService } from '../_helpers/spawned.js'
+
+/** Milliseconds in which what hangs for good would not end, and what only takes its time on a busy machine does. */
+const long = 30_000
+
+async function connect(t: ExecutionContext, service: TestService): Promise<pg.Client> {
+  const client = new pg.Client({ connectionString: service.env.DATABASE_URL! })
+  await client.connect()
+  t.teardown(() => client.end())
+  return client
+}
+
+/** A replica as a process of its own beside a service. */
+const replica = (t: ExecutionContext, { env }: TestService) => {
+  const { DATABASE_URL, AUTH_ISSUER } = env as { DATABASE_URL: string; AUTH_ISSUER: string }
+  return spawnService(t, { DATABASE_URL, AUTH_ISSUER })
+}
+
+const waiting = async (client: pg.Client, what: RegExp) => {
+  const { rows } = await client.query<{ query: string }>(
+    `SELECT query FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`,
+  )
+  return rows.some(({ query }) => what.test(query))
+}
+
+const form = () => ({
+  username: randomUUID(),
+  nickname: randomUUID(),
+  password,
+  state: 'TO',
+  city: 'Palmas',
+  termsofusage: true,
+  roles: ['ROLE_CLIENT'],
+})
+
+const sealed = ({ registry }: TestService) =>
+  waitFor(async () => {
+    const found = await registry.audit.verify()
+    return found.staged === 0 && found
+  })
+
+test('a replica that freezes in the middle of a sign-up holds up nobody: none of 20 logins at another hangs', async t => {
+  const service = await startTestService(t)
+  const users = await Promise.all(Array.from({ length: 20 }, () => service.signUp('ROLE_CLIENT')))
+  const frozen = await replica(t, service)
+  const holder = await connect(t, service)
+  const observer = await connect(t, service)
+  await sealed(service)
+  // Its event is written, and its transaction ends no more.
+  await holder.query('BEGIN')
+  await holder.query('LOCK TABLE audit_staged IN SHARE MODE')
+  const signUp = createRequest(frozen.http)('POST', '/users/signup', { body: form(), once: true })
+  await waitFor(() => waiting(observer, /audit_append/))
+  process.kill(frozen.pid, 'SIGSTOP')
+  t.teardown(async () => void process.kill(frozen.pid, 'SIGCONT'))
+  await holder.query('ROLLBACK')
+
+  const { events } = await service.registry.audit.verify()
+  const at = performance.now()
+  const logins = users.map(({ username }) => service.request('POST', '/users/login', { query: { username, password } }))
+  t.true(await within(long, Promise.all(logins)))
+  t.deepEqual([...new Set((await Promise.all(logins)).map(({ status }) => status))], [200])
+  t.log(`20 of 20 logins at another replica: 200, the last after ${Math.round(performance.now() - at)} ms`)
+  t.true(await within(long, service.signUp('ROLE_CLIENT')))
+  t.true(await within(long, sealed(service)))
+  t.like(await sealed(service), { broken: undefined, events: events + 21 })
+
+  process.kill(frozen.pid, 'SIGCONT')
+  // It went through or it didn't: in both cases the audit log knows.
+  const { status } = await signUp
+  const after = await sealed(service)
+  t.is(after.broken, undefined)
+  t.is(after.events, events + 21 + (status === 200 ? 1 : 0))
+})
+
+test('a service that stops seals what it wrote last', async t => {
+  const service = await startTestService(t)
+  const holder = await connect(t, service)
+  // Keeps sealers away until the stop.
+  await holder.query('SELECT pg_advisory_lock(7264004)')
+  await service.signUp('ROLE_CLIENT')
+  t.true((await service.registry.audit.verify()).staged > 0)
+  await holder.query('SELECT pg_advisory_unlock(7264004)')
+  await service.service.stop()
+  t.like(await service.registry.audit.verify(), { staged: 0, broken: undefined })
+})
+
+for (const signal of ['SIGSTOP', 'SIGKILL'] as const) {
+  test(`a sealer that gets ${signal} in the middle of a round loses nothing, and another one goes on`, async t => {
+    const first = await startTestService(t)
+    await first.signUp('ROLE_CLIENT')
+    const { events } = await sealed(first)
+    await first.service.stop()
+    const sealer = await replica(t, first)
+    const holder = await connect(t, first)
+    const observer = await connect(t, first)
+    await holder.query('BEGIN')
+    await holder.query('SELECT FROM audit_head FOR UPDATE')
+    const request = createRequest(sealer.http)
+    for (let index = 0; index < 3; index++) t.is((await request('POST', '/users/signup', { body: form() })).status, 200)
+    await waitFor(() => waiting(observer, /UPDATE audit_head/))
+    process.kill(sealer.pid, signal)
+    if (signal === 'SIGSTOP') t.teardown(async () => void process.kill(sealer.pid, 'SIGCONT'))
+    await holder.query('ROLLBACK')
+
+    const second = await startTestService(t, { DATABASE_URL: first.env.DATABASE_URL! })
+    t.true(await within(long, sealed(second)))
+    t.like(await sealed(second), { broken: undefined, events: events + 3 })
+    const { rows } = await observer.query('SELECT id::int AS id FROM audit_events ORDER BY id')
+    t.deepEqual(
+      rows.map(({ id }) => id),
+      Array.from({ length: events + 3 }, (_, index) => index + 1),
+    )
+  })
+}
