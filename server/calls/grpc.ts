@@ -56,6 +56,19 @@ export function createGrpcServer(deps: { calls: Calls; log: Log } & Trust): Grpc
   const senderOf = createSenderOfCall(deps)
   let bound: string | undefined
 
+  function serve(method: DescMethodUnary, request: Message, incoming: Incoming, callback: sendUnaryData<Message>) {
+    const call = toCall(incoming, senderOf(incoming))
+    const answer: typeof callback = (...result) => {
+      // grpc-js says of an answered call that it was cancelled; nobody needs to hear that.
+      incoming.removeAllListeners('cancelled')
+      callback(...result)
+    }
+    deps.calls.run(method, request, call).then(
+      response => answer(null, response),
+      refusal => answer(toStatus(refusal, call.requestId)),
+    )
+  }
+
   for (const service of services) {
     const definition: Record<string, ServiceDefinition[string]> = {}
     const handlers: Record<string, UntypedHandleCall> = {}
@@ -69,18 +82,8 @@ export function createGrpcServer(deps: { calls: Calls; log: Log } & Trust): Grpc
         responseSerialize: message => asBuffer(toBinary(method.output, message)),
         responseDeserialize: bytes => fromBinary(method.output, bytes),
       }
-      handlers[method.localName] = (incoming: Incoming, callback: sendUnaryData<Message>) => {
-        const call = toCall(incoming, senderOf(incoming))
-        const answer: typeof callback = (...result) => {
-          // grpc-js says of an answered call that it was cancelled; nobody needs to hear that.
-          incoming.removeAllListeners('cancelled')
-          callback(...result)
-        }
-        deps.calls.run(method, incoming.request, call).then(
-          response => answer(null, response),
-          refusal => answer(toStatus(refusal, call.requestId)),
-        )
-      }
+      handlers[method.localName] = (incoming: Incoming, callback: sendUnaryData<Message>) =>
+        serve(method, incoming.request, incoming, callback)
     }
     server.addService(definition, handlers)
   }
@@ -96,14 +99,10 @@ export function createGrpcServer(deps: { calls: Calls; log: Log } & Trust): Grpc
           ;(handlers.check as HandleUnary)(incoming, callback)
           return
         }
-        const call = toCall(incoming, senderOf(incoming))
-        deps.calls.run(Health.method.check, create(HealthCheckRequestSchema, { service }), call).then(
-          response => {
-            const { status } = response as HealthCheckResponse
-            callback(null, { status: HealthCheckResponse_ServingStatus[status] })
-          },
-          refusal => callback(toStatus(refusal, call.requestId)),
-        )
+        serve(Health.method.check, create(HealthCheckRequestSchema, { service }), incoming, (error, response) => {
+          const { status } = (response ?? {}) as Partial<HealthCheckResponse>
+          callback(error, status === undefined ? null : { status: HealthCheckResponse_ServingStatus[status] })
+        })
       }
       server.addService(definition, { ...handlers, check } as typeof handlers)
     },

@@ -25,12 +25,12 @@ export async function makeTemplate(server: string): Promise<void> {
 /** URL of a new, migrated database, dropped when the test ends. `from: 'template0'` gives one without tables. */
 export async function freshDatabase(t: Teardown, { from = template } = {}): Promise<string> {
   const { url, drop } = await createDatabase(from)
-  t.teardown(drop)
+  t.teardown(async () => void (await drop()))
   return url
 }
 
 /** The same for hooks, which have no teardown. */
-export async function createDatabase(from = template): Promise<{ url: string; drop: () => Promise<void> }> {
+export async function createDatabase(from = template): Promise<{ url: string; drop: () => Promise<unknown> }> {
   const server = process.env.TEST_DATABASE_URL
   if (!server) throw new Error('TEST_DATABASE_URL is not set: run tests with `npm test -- <files>`')
   const name = `test_${randomBytes(8).toString('hex')}`
@@ -38,11 +38,13 @@ export async function createDatabase(from = template): Promise<{ url: string; dr
   return { url: at(server, name), drop: () => ask(server, `DROP DATABASE IF EXISTS ${name} WITH (FORCE)`) }
 }
 
-async function ask(url: string, sql: string): Promise<void> {
+/** Runs SQL on a connection of its own, and returns the rows. */
+export async function ask(url: string, sql: string): Promise<Record<string, unknown>[]> {
   const client = new pg.Client({ connectionString: url })
+  client.on('error', () => {})
   await client.connect()
   try {
-    await client.query(sql)
+    return (await client.query(sql)).rows
   } finally {
     await client.end()
   }

@@ -1,13 +1,13 @@
 /** PgBouncer, where there is one: on the PATH, or where PGBOUNCER says. */
 import { spawn, spawnSync } from 'node:child_process'
 import { chmod, chown, mkdtemp, rm, writeFile } from 'node:fs/promises'
-import { type AddressInfo, createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import pg from 'pg'
 import { chooseUser } from '../../server/embedded/programs.js'
 import type { Teardown } from './database.js'
 import { waitFor } from './patience.js'
+import { freePort } from './relay.js'
 
 const program = process.env.PGBOUNCER ?? 'pgbouncer'
 
@@ -59,12 +59,4 @@ export async function startPgbouncer(t: Teardown, databaseUrl: string, more: Rec
     )
   })
   return url
-}
-
-async function freePort(): Promise<number> {
-  const server = createServer()
-  await new Promise<void>(resolve => server.listen(0, '127.0.0.1', resolve))
-  const { port } = server.address() as AddressInfo
-  await new Promise(resolve => server.close(resolve))
-  return port
 }

@@ -9,7 +9,7 @@ import type { Teardown } from './database.js'
 
 /** A pooler on loopback. */
 export interface Pooler {
-  /** The database URL with the pooler in place of the server. */
+  /** The database URL with the pooler instead of the server. */
   readonly url: string
   /** From now on a connection is lent for a transaction, no longer for as long as a client stays. */
   lendForTransactions(): void

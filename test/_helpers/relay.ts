@@ -5,7 +5,7 @@ import type { Teardown } from './database.js'
 /** A relay on loopback. */
 export interface Relay {
   readonly port: number
-  /** The database URL with the relay in place of the server. */
+  /** The database URL with the relay instead of the server. */
   readonly url: string
   /** From now on nothing passes, and nobody learns that: what is connected stays so for ever, and new ones get no answer. */
   goDark(): void
@@ -15,8 +15,8 @@ export interface Relay {
   count(): number
 }
 
-/** Starts a relay to the server of a database URL; it ends with the test. */
-export async function startRelay(t: Teardown, databaseUrl: string): Promise<Relay> {
+/** Starts a relay to the server of a database URL, at any free port unless told; it ends with the test. */
+export async function startRelay(t: Teardown, databaseUrl: string, at = 0): Promise<Relay> {
   const target = new URL(databaseUrl)
   const sockets = new Set<Socket>()
   let dark = false
@@ -41,7 +41,7 @@ export async function startRelay(t: Teardown, databaseUrl: string): Promise<Rela
     })
   })
   const deaths: (() => void)[] = []
-  await new Promise<void>(resolve => server.listen(0, '127.0.0.1', resolve))
+  await new Promise<void>((resolve, reject) => server.once('error', reject).listen(at, '127.0.0.1', resolve))
   t.teardown(async () => {
     server.close()
     for (const socket of sockets) socket.destroy()
@@ -49,7 +49,7 @@ export async function startRelay(t: Teardown, databaseUrl: string): Promise<Rela
   const { port } = server.address() as AddressInfo
   return {
     port,
-    url: Object.assign(new URL(databaseUrl), { port: String(port) }).href,
+    url: withPort(databaseUrl, port),
     goDark() {
       dark = true
       for (const die of deaths.splice(0)) die()
@@ -59,4 +59,18 @@ export async function startRelay(t: Teardown, databaseUrl: string): Promise<Rela
     },
     count: () => count,
   }
+}
+
+/** A URL with another port of this machine. */
+export function withPort(url: string, port: number): string {
+  return Object.assign(new URL(url), { hostname: '127.0.0.1', port: String(port) }).href
+}
+
+/** A port of this machine that nothing listens at. */
+export async function freePort(): Promise<number> {
+  const server = createServer()
+  await new Promise<void>(resolve => server.listen(0, '127.0.0.1', resolve))
+  const { port } = server.address() as AddressInfo
+  await new Promise(resolve => server.close(resolve))
+  return port
 }

@@ -1,4 +1,4 @@
-import { randomInt } from 'node:crypto'
+import { randomInt, randomUUID } from 'node:crypto'
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -212,5 +212,19 @@ export async function startTestService(
       const me = await request('GET', '/users/me', { token })
       return { ...user, providerKey: me.json.providerActivationKey.activationkey }
     },
+  }
+}
+
+/** The form of a sign-up under names that nobody has. */
+export function signUpForm(fields: Record<string, unknown> = {}) {
+  return {
+    username: randomUUID(),
+    nickname: randomUUID(),
+    password,
+    state: 'TO',
+    city: 'Palmas',
+    termsofusage: true,
+    roles: ['ROLE_CLIENT'],
+    ...fields,
   }
 }

@@ -1,21 +1,18 @@
 /** Two PostgreSQL servers: one takes writes, the other follows it and has every write before it is acknowledged. */
 import { type ChildProcess, spawnSync } from 'node:child_process'
 import { appendFile, mkdtemp, rm, writeFile } from 'node:fs/promises'
-import { type AddressInfo, createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import pg from 'pg'
 import { environment, finish, initialize, parameters } from '../../server/embedded/initdb.js'
 import { chooseUser, findPrograms, startAs } from '../../server/embedded/programs.js'
-import type { Teardown } from './database.js'
+import { ask, type Teardown } from './database.js'
 import { waitFor } from './patience.js'
+import { freePort } from './relay.js'
 
 /** Database URLs of the two. */
 export interface Pair {
   readonly primary: string
   readonly standby: string
-  /** Asks either of them something. */
-  ask(url: string, sql: string): Promise<Record<string, unknown>[]>
 }
 
 /** Starts the two; they stop with the test. */
@@ -68,24 +65,5 @@ export async function startPair(t: Teardown): Promise<Pair> {
   await waitFor(
     async () => (await ask(primary, `SELECT FROM pg_stat_replication WHERE sync_state = 'sync'`)).length > 0,
   )
-  return { primary, standby, ask }
-}
-
-async function ask(url: string, sql: string): Promise<Record<string, unknown>[]> {
-  const client = new pg.Client({ connectionString: url })
-  client.on('error', () => {})
-  await client.connect()
-  try {
-    return (await client.query(sql)).rows
-  } finally {
-    await client.end()
-  }
-}
-
-async function freePort(): Promise<number> {
-  const server = createServer()
-  await new Promise<void>(resolve => server.listen(0, '127.0.0.1', resolve))
-  const { port } = server.address() as AddressInfo
-  await new Promise(resolve => server.close(resolve))
-  return port
+  return { primary, standby }
 }

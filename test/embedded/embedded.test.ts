@@ -7,9 +7,9 @@ import type { Readable, Writable } from 'node:stream'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import test, { type ExecutionContext } from 'ava'
-import pg from 'pg'
 import { embeddedSecrets } from '../../server/embedded/secrets.js'
 import { startEmbedded } from '../../server/embedded/start.js'
+import { ask } from '../_helpers/database.js'
 
 type Member = ChildProcessByStdio<Writable, Readable, null>
 
@@ -38,17 +38,6 @@ function ended(member: Member): Promise<number | null> {
   return new Promise(resolve => member.once('exit', resolve))
 }
 
-async function query(url: string, sql: string): Promise<Record<string, unknown>[]> {
-  const client = new pg.Client({ connectionString: url })
-  client.on('error', () => {})
-  await client.connect()
-  try {
-    return (await client.query(sql)).rows
-  } finally {
-    await client.end()
-  }
-}
-
 async function postmaster(dataDir: string): Promise<number> {
   return Number.parseInt(await readFile(join(dataDir, 'postgres/postmaster.pid'), 'utf8'), 10)
 }
@@ -74,13 +63,13 @@ test.serial('starters at once share one database, and the last to leave stops it
   const [mine, theirs, others] = await Promise.all([start(dataDir), urlFrom(members[0]), urlFrom(members[1])])
   t.is(theirs, mine.url)
   t.is(others, mine.url)
-  await query(mine.url, 'CREATE TABLE kept AS SELECT 7 AS n')
+  await ask(mine.url, 'CREATE TABLE kept AS SELECT 7 AS n')
 
   await mine.stop()
-  t.deepEqual(await query(theirs, 'SELECT n FROM kept'), [{ n: 7 }])
+  t.deepEqual(await ask(theirs, 'SELECT n FROM kept'), [{ n: 7 }])
   members[0].stdin.end()
   t.is(await ended(members[0]), 0)
-  t.deepEqual(await query(theirs, 'SELECT n FROM kept'), [{ n: 7 }])
+  t.deepEqual(await ask(theirs, 'SELECT n FROM kept'), [{ n: 7 }])
   members[1].stdin.end()
   t.is(await ended(members[1]), 0)
   t.false(existsSync(join(dataDir, 'postgres/postmaster.pid')))
@@ -92,7 +81,7 @@ test.serial('a starter that meets a database on its way out starts it again', as
   let current = await start(dataDir)
   for (let round = 0; round < 5; round++) {
     const [, next] = await Promise.all([current.stop(), start(dataDir)])
-    t.is((await query(next.url, 'SELECT 1 AS n')).length, 1)
+    t.is((await ask(next.url, 'SELECT 1 AS n')).length, 1)
     current = next
   }
   await current.stop()
@@ -102,7 +91,7 @@ test.serial('what was committed survives the SIGKILL of every process', async t 
   const dataDir = await folder(t)
   const first = spawnMember(t, dataDir)
   const url = await urlFrom(first)
-  await query(url, 'CREATE TABLE kept AS SELECT 7 AS n')
+  await ask(url, 'CREATE TABLE kept AS SELECT 7 AS n')
   first.kill('SIGKILL')
   await ended(first)
   const orphan = await postmaster(dataDir)
@@ -115,7 +104,7 @@ test.serial('what was committed survives the SIGKILL of every process', async t 
   await ended(joined)
 
   const again = await start(dataDir)
-  t.deepEqual(await query(again.url, 'SELECT n FROM kept'), [{ n: 7 }])
+  t.deepEqual(await ask(again.url, 'SELECT n FROM kept'), [{ n: 7 }])
   await again.stop()
 })
 
@@ -123,7 +112,7 @@ test.serial('a database that dies while it is in use comes back at the same URL'
   const dataDir = await folder(t)
   const embedded = await start(dataDir)
   process.kill(await postmaster(dataDir), 'SIGKILL')
-  t.deepEqual(await waitFor(() => query(embedded.url, 'SELECT 7 AS n')), [{ n: 7 }])
+  t.deepEqual(await waitFor(() => ask(embedded.url, 'SELECT 7 AS n')), [{ n: 7 }])
   await embedded.stop()
   t.false(existsSync(join(dataDir, 'postgres/postmaster.pid')))
 })
@@ -138,7 +127,7 @@ test.serial('an interrupted making leaves nothing in the way', async t => {
   await ended(member)
   t.false(existsSync(join(dataDir, 'postgres')))
   const embedded = await start(dataDir)
-  t.deepEqual(await query(embedded.url, 'SELECT 7 AS n'), [{ n: 7 }])
+  t.deepEqual(await ask(embedded.url, 'SELECT 7 AS n'), [{ n: 7 }])
   await embedded.stop()
   t.deepEqual(await drafts(dataDir), [])
 })
@@ -152,7 +141,7 @@ test.serial('a leftover postmaster.pid with the number of another program is no 
   const lines = [other.pid, join(dataDir, 'postgres'), 1, 1, '', '127.0.0.1', '', 'ready']
   await writeFile(join(dataDir, 'postgres/postmaster.pid'), lines.join('\n'))
   const embedded = await start(dataDir)
-  t.deepEqual(await query(embedded.url, 'SELECT 7 AS n'), [{ n: 7 }])
+  t.deepEqual(await ask(embedded.url, 'SELECT 7 AS n'), [{ n: 7 }])
   await embedded.stop()
 })
 

@@ -1,13 +1,14 @@
 /** The primary vanishes from the network under load, and its standby is promoted. */
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
+import { ask } from '../_helpers/database.js'
 import { waitFor } from '../_helpers/patience.js'
 import { startRelay } from '../_helpers/relay.js'
 import { startTestService } from '../_helpers/service.js'
 import { startPair } from '../_helpers/standby.js'
 
 test('behind several hosts a promotion is seconds of 503, and no acknowledged write is lost', async t => {
-  const { primary, standby, ask } = await startPair(t)
+  const { primary, standby } = await startPair(t)
   const relay = await startRelay(t, primary)
   const { port, username, password } = new URL(standby)
   const service = await startTestService(t, {

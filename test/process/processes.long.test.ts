@@ -1,12 +1,11 @@
 /** What takes processes a minute: a rolling restart, and a database that never comes up. */
-import { createServer } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 import test from 'ava'
 import { freshDatabase } from '../_helpers/database.js'
 import { waitFor } from '../_helpers/patience.js'
+import { freePort, withPort } from '../_helpers/relay.js'
 import { createRequest, password } from '../_helpers/service.js'
 import { launch, type Spawned, serviceEnv, spawnService } from '../_helpers/spawned.js'
-import { withPort } from '../_helpers/tcpproxy.js'
 
 test('a rolling restart of 3 replicas fails no request of a client that asks /readyz twice a second and never retries', async t => {
   const DATABASE_URL = await freshDatabase(t)
@@ -75,10 +74,7 @@ test('a rolling restart of 3 replicas fails no request of a client that asks /re
 })
 
 test('a start gives up a database that hasn’t come up for a minute, and names it without the password', async t => {
-  const server = createServer()
-  await new Promise<void>(resolve => server.listen(0, '127.0.0.1', resolve))
-  const { port } = server.address() as { port: number }
-  await new Promise(resolve => server.close(resolve))
+  const port = await freePort()
   const url = await freshDatabase(t)
   const program = launch(t, await serviceEnv(t, { DATABASE_URL: withPort(url, port) }))
   t.is(await program.ended, 1)

@@ -2,7 +2,6 @@
 import { spawnSync } from 'node:child_process'
 import { existsSync, readdirSync } from 'node:fs'
 import { cp, mkdir, mkdtemp, rm, symlink, writeFile } from 'node:fs/promises'
-import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -11,9 +10,9 @@ import pg from 'pg'
 import { runCli } from '../_helpers/cli.js'
 import { freshDatabase } from '../_helpers/database.js'
 import { waitFor } from '../_helpers/patience.js'
+import { freePort, startRelay, withPort } from '../_helpers/relay.js'
 import { createRequest, password } from '../_helpers/service.js'
 import { addressesOf, launch, type Spawned, serviceEnv, spawnService } from '../_helpers/spawned.js'
-import { openProxy, withPort } from '../_helpers/tcpproxy.js'
 import { claimsOf } from '../_helpers/tokens.js'
 
 const root = fileURLToPath(new URL('../../..', import.meta.url))
@@ -87,30 +86,21 @@ test('the first process gives the registry its issuer; others use it, or refuse 
   t.is(claimsOf(await loginAt(third)).iss, 'https://b.example')
 })
 
-/** A port of this machine at which nothing listens. */
-async function closedPort(): Promise<number> {
-  const server = createServer()
-  await new Promise<void>(resolve => server.listen(0, '127.0.0.1', resolve))
-  const { port } = server.address() as { port: number }
-  await new Promise(resolve => server.close(resolve))
-  return port
-}
-
 test('a start waits for a database that isn’t up yet, and says for which, without the password', async t => {
   const url = await freshDatabase(t)
-  const port = await closedPort()
+  const port = await freePort()
   const program = launch(t, await serviceEnv(t, { DATABASE_URL: withPort(url, port) }))
   const waiting = await waitFor(() => /.*waiting for the database.*/.exec(program.output())?.[0], program.output)
   const { username, password: secret, pathname } = new URL(url)
   t.is(JSON.parse(waiting).database, `postgres://${username}@127.0.0.1:${port}${pathname}`)
   t.true(program.alive())
-  await openProxy(t, Number(new URL(url).port), port)
+  await startRelay(t, url, port)
   t.is(await meAt(await addressesOf(program), 'x'), 500)
   t.false(program.output().includes(secret))
 })
 
 test('a start that waits for its database ends at once when it is to stop', async t => {
-  const DATABASE_URL = withPort(await freshDatabase(t), await closedPort())
+  const DATABASE_URL = withPort(await freshDatabase(t), await freePort())
   const program = launch(t, await serviceEnv(t, { DATABASE_URL, AUTH_DRAIN: '10m' }))
   await waitFor(() => program.output().includes('waiting for the database'), program.output)
   program.child.kill('SIGTERM')

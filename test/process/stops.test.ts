@@ -13,9 +13,9 @@ import test, { type ExecutionContext } from 'ava'
 import pg from 'pg'
 import { freshDatabase } from '../_helpers/database.js'
 import { waitFor } from '../_helpers/patience.js'
+import { startRelay } from '../_helpers/relay.js'
 import { createRequest, password } from '../_helpers/service.js'
 import { insist, launch, type Spawned, serviceEnv, spawnService } from '../_helpers/spawned.js'
-import { openProxy, withPort } from '../_helpers/tcpproxy.js'
 
 /** Longer than a stop that doesn't wait for it may take, on any machine. */
 const longDrain = '10m'
@@ -147,10 +147,10 @@ test('a client that holds its connection, with half a request or none, keeps no 
 
 test('a database behind a connection that is dead keeps no process from ending', async t => {
   const url = await freshDatabase(t)
-  const proxy = await openProxy(t, Number(new URL(url).port))
-  const service = await spawnService(t, { DATABASE_URL: withPort(url, proxy.port) })
+  const relay = await startRelay(t, url)
+  const service = await spawnService(t, { DATABASE_URL: relay.url })
   t.is((await login(service.http)).status, 200)
-  proxy.freeze()
+  relay.goDark()
   const hanging = login(service.http).catch(() => undefined)
   await sleep(500)
   service.child.kill('SIGTERM')

@@ -1,9 +1,8 @@
 /** Replicas that freeze or die at the worst moment: nobody waits for them, and nothing that was acknowledged is lost. */
-import { randomUUID } from 'node:crypto'
 import test, { type ExecutionContext } from 'ava'
 import pg from 'pg'
 import { waitFor, within } from '../_helpers/patience.js'
-import { createRequest, password, startTestService, type TestService } from '../_helpers/service.js'
+import { createRequest, password, signUpForm, startTestService, type TestService } from '../_helpers/service.js'
 import { spawnService } from '../_helpers/spawned.js'
 
 /** Milliseconds in which what hangs for good would not end, and what only takes its time on a busy machine does. */
@@ -29,16 +28,6 @@ const waiting = async (client: pg.Client, what: RegExp) => {
   return rows.some(({ query }) => what.test(query))
 }
 
-const form = () => ({
-  username: randomUUID(),
-  nickname: randomUUID(),
-  password,
-  state: 'TO',
-  city: 'Palmas',
-  termsofusage: true,
-  roles: ['ROLE_CLIENT'],
-})
-
 const sealed = ({ registry }: TestService) =>
   waitFor(async () => {
     const found = await registry.audit.verify()
@@ -55,7 +44,7 @@ test('a replica that freezes in the middle of a sign-up holds up nobody: none of
   // Its event is written, and its transaction ends no more.
   await holder.query('BEGIN')
   await holder.query('LOCK TABLE audit_staged IN SHARE MODE')
-  const signUp = createRequest(frozen.http)('POST', '/users/signup', { body: form(), once: true })
+  const signUp = createRequest(frozen.http)('POST', '/users/signup', { body: signUpForm(), once: true })
   await waitFor(() => waiting(observer, /audit_append/))
   process.kill(frozen.pid, 'SIGSTOP')
   t.teardown(async () => void process.kill(frozen.pid, 'SIGCONT'))
@@ -103,7 +92,8 @@ for (const signal of ['SIGSTOP', 'SIGKILL'] as const) {
     await holder.query('BEGIN')
     await holder.query('SELECT FROM audit_head FOR UPDATE')
     const request = createRequest(sealer.http)
-    for (let index = 0; index < 3; index++) t.is((await request('POST', '/users/signup', { body: form() })).status, 200)
+    for (let index = 0; index < 3; index++)
+      t.is((await request('POST', '/users/signup', { body: signUpForm() })).status, 200)
     await waitFor(() => waiting(observer, /UPDATE audit_head/))
     process.kill(sealer.pid, signal)
     if (signal === 'SIGSTOP') t.teardown(async () => void process.kill(sealer.pid, 'SIGCONT'))

@@ -2,7 +2,7 @@
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import { refused, wrongFields } from '../_helpers/problem.js'
-import { type Answer, password, serviceForFile } from '../_helpers/service.js'
+import { type Answer, serviceForFile, signUpForm } from '../_helpers/service.js'
 import { idOf } from '../_helpers/tokens.js'
 
 const service = serviceForFile()
@@ -11,24 +11,13 @@ const many = 100
 const atOnce = (work: (index: number) => Promise<Answer>, times = many) =>
   Promise.all(Array.from({ length: times }, (_, index) => work(index)))
 
-const form = (fields: Record<string, unknown>) => ({
-  username: randomUUID(),
-  nickname: randomUUID(),
-  password,
-  state: 'TO',
-  city: 'Palmas',
-  termsofusage: true,
-  roles: ['ROLE_CLIENT'],
-  ...fields,
-})
-
 test.serial(
   'of 100 sign-ups with one username one succeeds, the others are answered with 422, and there is one row',
   async t => {
     // In different spellings of one telephone number.
     const spellings = ['(63)98765-4321', '63987654321', '(63) 98765-4321', '+55 63 98765-4321']
     const answers = await atOnce(index =>
-      service.request('POST', '/users/signup', { body: form({ username: spellings[index % 4] }) }),
+      service.request('POST', '/users/signup', { body: signUpForm({ username: spellings[index % 4] }) }),
     )
     t.is(answers.filter(({ status }) => status === 200).length, 1)
     for (const answer of answers.filter(({ status }) => status !== 200)) {
@@ -41,7 +30,7 @@ test.serial(
 
 test.serial('of 100 sign-ups with one nickname one succeeds, the others are offered another', async t => {
   const nickname = 'Capim Dourado'
-  const answers = await atOnce(() => service.request('POST', '/users/signup', { body: form({ nickname }) }))
+  const answers = await atOnce(() => service.request('POST', '/users/signup', { body: signUpForm({ nickname }) }))
   t.is(answers.filter(({ status }) => status === 200).length, 1)
   for (const answer of answers.filter(({ status }) => status !== 200)) {
     refused(t, answer, 422, 'INVALID_SIGN_UP')
