@@ -1,7 +1,9 @@
 import { readFile } from 'node:fs/promises'
 import { text as readAll } from 'node:stream/consumers'
 import { InvalidArgumentError } from 'commander'
+import type { Api } from './administration.js'
 import { fail, misuse } from './failure.js'
+import { say } from './output.js'
 
 /** Longest text, in characters, as at sign-up. */
 const maxLength = 255
@@ -73,6 +75,20 @@ export async function askChoice<T extends string | number>(
   return ((await inquirer.prompt([question])) as { choice: T }).choice
 }
 
+/** Asks to choose an active organization, found by the beginnings of its words; `#id` of the chosen one. */
+export async function askOrganization(api: Pick<Api, 'listOrganizations'>, message: string): Promise<string> {
+  const search = async (text: string | undefined) => {
+    const { organizations } = await api.listOrganizations({ active: true, pageSize: 20, ...(text?.trim() && { text }) })
+    return organizations.map(({ record }) => ({ name: `${record!.name} (#${record!.id})`, value: `#${record!.id}` }))
+  }
+  if ((await search(undefined)).length === 0) {
+    fail('There is no active organization: run `auth-admin organizations add` first.')
+  }
+  const { default: inquirer } = await import('inquirer')
+  const question = { type: 'search', name: 'choice', message, source: search } as const
+  return ((await inquirer.prompt([question])) as { choice: string }).choice
+}
+
 /** The secret in a file, `-` for standard input, without a line break at its end. `option` is what named the file. */
 export async function readSecret(file: string, option: string): Promise<string> {
   const content = file === '-' ? await readAll(process.stdin) : await readFile(file, 'utf8').catch(unreadable)
@@ -83,15 +99,77 @@ export async function readSecret(file: string, option: string): Promise<string> 
   }
 }
 
+/** Asks for a secret that is there already, showing nothing of it. */
+export async function askKnownSecret(message: string): Promise<string> {
+  const { default: inquirer } = await import('inquirer')
+  const question = { type: 'password', name: 'secret', message: `${message} (not shown):` } as const
+  return ((await inquirer.prompt([question])) as { secret: string }).secret
+}
+
 /** Asks for a new secret twice, showing nothing of it, until both are the same and `check` finds no problem. */
-export async function askSecret(name: string, check: (text: string) => string | undefined): Promise<string> {
+export async function askSecret(
+  name: string,
+  check: (text: string) => string | undefined | Promise<string | undefined>,
+): Promise<string> {
   const { default: inquirer } = await import('inquirer')
   for (;;) {
     const { first, second } = (await inquirer.prompt([
-      { type: 'password', name: 'first', message: `New ${name} (not shown):`, validate: text => check(text) ?? true },
+      {
+        type: 'password',
+        name: 'first',
+        message: `New ${name} (not shown):`,
+        validate: async text => (await check(text)) ?? true,
+      },
       { type: 'password', name: 'second', message: 'The same again:' },
     ])) as { first: string; second: string }
     if (first === second) return first
     process.stdout.write('The two differ. Type both again.\n')
   }
+}
+
+/** Asks at a terminal whether to do something, having said what will happen; declining ends the command with 1. */
+export async function confirm(sentence: string, options: { yes?: boolean; json?: boolean }): Promise<void> {
+  if (options.yes || !canAsk(options)) return
+  const { default: inquirer } = await import('inquirer')
+  const question = { type: 'confirm', name: 'sure', message: sentence, default: false } as const
+  const { sure } = (await inquirer.prompt([question])) as { sure: boolean }
+  if (!sure) fail('Nothing was done.')
+}
+
+/** The name that confirms what can't be undone: as given with --confirm, or as typed at a terminal. */
+export async function confirmName(
+  sentence: string,
+  name: string,
+  options: { confirm?: string; json?: boolean },
+): Promise<string> {
+  if (options.confirm !== undefined) return options.confirm
+  if (!canAsk(options)) misuse(`${sentence} To do it, repeat the name: --confirm '${name.replaceAll("'", `'\\''`)}'`)
+  say(sentence)
+  const typed = await askText('To do it, type the name again:')
+  return typed === name.trim() ? typed : fail('That was another name. Nothing was done.')
+}
+
+/** Reads a time: in ISO 8601, or so long ago. */
+export function readTime(value: string): Date {
+  const { digits, unit } = /^(?<digits>\d{1,6})(?<unit>[smhd])$/.exec(value.trim())?.groups ?? {}
+  const time = digits
+    ? new Date(Date.now() - Number(digits) * { s: 1, m: 60, h: 3600, d: 86400 }[unit!]! * 1000)
+    : new Date(/^\d{4}-\d\d-\d\d/.test(value.trim()) ? value.trim() : Number.NaN)
+  if (Number.isNaN(time.getTime()))
+    throw new InvalidArgumentError('Give 90s, 15m, 2h, 7d, or a time as 2026-01-31T12:00:00Z.')
+  return time
+}
+
+/**
+ * The name that confirms what can't be undone, for commands that scripts on the database itself have always run: there
+ * the command line is enough, at a server the name is given or asked for.
+ */
+export async function confirmAtServer(
+  sentence: string,
+  name: string,
+  options: { confirm?: string; json?: boolean; local?: boolean; context?: string },
+): Promise<string> {
+  const { contextOf } = await import('./contexts.js')
+  const scripted = options.confirm === undefined && !canAsk(options) && !(await contextOf(options))
+  return scripted ? name : confirmName(sentence, name, options)
 }

@@ -1,74 +1,136 @@
 import { setTimeout as sleep } from 'node:timers/promises'
+import { timestampDate, timestampFromDate } from '@bufbuild/protobuf/wkt'
 import { type Command, InvalidArgumentError, Option } from 'commander'
-import type { AuditFilter, RecordedEvent } from '../server/models/audit.js'
-import type { Registry } from '../server/models/definemodels.js'
-import { readNumber, readText } from './ask.js'
-import { fail } from './failure.js'
+import type { AuditLogEvent } from '../proto/gen/auth/v1/administration_pb.js'
+import { type Api, administering } from './administration.js'
+import { readNumber, readText, readTime } from './ask.js'
+import { end, fail } from './failure.js'
 import { jsonOption, printable, printJson, printTable, say, warn } from './output.js'
-import { withRegistry } from './session.js'
-import { findUser } from './user.js'
+import { type ListOptions, printList, readPages } from './pages.js'
 
 /** Milliseconds between two polls for new events. */
 const pollEvery = 1000
 
-/** More events than happen between two polls. */
-const many = 100_000
+/** Events of a page of an export. */
+const pageSize = 1000
 
 interface Filter {
   readonly user?: string
+  readonly actor?: string
   readonly action?: string
   readonly outcome?: string
   readonly since?: Date
-  readonly limit: number
-  readonly json?: boolean
+  readonly until?: Date
 }
 
 /** Adds `auth-admin audit`. */
 export function addAudit(program: Command): void {
   const audit = program.command('audit').description('The audit log: who did what to whom, when, and how it ended')
 
-  withFilter(audit.command('list'), '50')
+  withFilter(audit.command('list'))
     .description('List the newest events that match, oldest first. Times are in UTC.')
+    .addOption(limitOption(50))
+    .addOption(new Option('--all', 'all of them').conflicts('limit'))
+    .addOption(new Option('--page-token <token>', 'go on, to older ones, where an earlier list ended'))
+    .addOption(jsonOption())
+    .addOption(new Option('--jsonl', 'print a JSON document on each line').conflicts('json'))
     .addHelpText(
       'after',
       `
-The last ones may not be sealed into the chain yet: they have no id.
+The last ones may not be sealed into the chain yet: they have no id. For many
+events use \`audit export\`.
 
 Examples:
   $ auth-admin audit list --user '(11)98765-4321' --since 7d
   $ auth-admin audit list --action 'session.*' --outcome refused --json`,
     )
-    .action(async (options: Filter) => {
-      const events = await withRegistry(async ({ registry }) => registry.audit.list(await toFilter(options, registry)))
-      if (options.json) return printJson(events.map(toJson))
-      const head = ['id', 'time (utc)', 'what', 'by', 'whom', 'from']
-      const cells = events.map(event => [event.id ?? '-', event.at, what(event), by(event), whom(event), event.address])
-      printTable(head, cells, 'There are no such events.')
-    })
+    .action(
+      administering(async (api, options: Filter & ListOptions & { all?: boolean }) => {
+        const { limit, all, ...rest } = options
+        const filter = toRequest(options)
+        const listed = await readPages({ ...rest, ...(all ? { all } : { limit: limit! }) }, async page => {
+          const { events, nextPageToken } = await api.listAuditEvents({ ...filter, ...page })
+          return { rows: events, nextPageToken }
+        })
+        const events = { ...listed, rows: listed.rows.toReversed() }
+        if (options.json) return printList('events', { ...events, rows: events.rows.map(toOutput) }, options)
+        const head = ['id', 'time (utc)', 'what', 'by', 'whom', 'from']
+        const cells = events.rows.map(event => {
+          const { id, time, address } = event
+          return [
+            id === undefined ? '-' : String(id),
+            timestampDate(time!),
+            what(event),
+            by(event),
+            whom(event),
+            address,
+          ]
+        })
+        printTable(head, cells, 'There are no such events.', events)
+      }),
+    )
 
-  withFilter(audit.command('tail'), '10')
+  withFilter(audit.command('tail'))
     .description(
       'Print the newest events that match, then each new one, until Ctrl-C. With --json, one document per line.',
     )
+    .addOption(limitOption(10))
+    .addOption(jsonOption())
     .addHelpText('after', "\nExample:\n  $ auth-admin audit tail --action 'user.*'")
-    .action(async (options: Filter) => {
-      const ended = new AbortController()
-      const end = () => ended.abort()
-      await withRegistry(async ({ registry }) => {
-        // Replaces the session's own handler: Ctrl-C is how this command is meant to end.
-        process.removeAllListeners('SIGINT').on('SIGINT', end)
-        let filter: AuditFilter = { ...(await toFilter(options, registry)), sealed: true }
-        while (!ended.signal.aborted) {
-          for (const event of await registry.audit.list(filter)) {
-            process.stdout.write(`${options.json ? JSON.stringify(toJson(event)) : line(event)}\n`)
-            filter = { ...filter, afterId: event.id! }
+    .action(
+      administering(async (api, options: Filter & { limit: number; json?: boolean }) => {
+        const filter = { ...toRequest(options), pageSize }
+        const ended = new AbortController()
+        const stop = () => ended.abort()
+        // What is sealed after this comes with the token, so that nothing falls between the two lists.
+        let { nextPageToken: pageToken } = await api.listAuditEvents({ ...filter, follow: true })
+        // Replaces the handlers of a connection: Ctrl-C is how this command is meant to end.
+        process.removeAllListeners('SIGINT').on('SIGINT', stop)
+        const newest = await readPages({ limit: options.limit }, async page => {
+          const { events, nextPageToken } = await api.listAuditEvents({ ...filter, ...page })
+          return { rows: events, nextPageToken }
+        })
+        let last = 0n
+        const tell = (events: readonly AuditLogEvent[]) => {
+          for (const event of events) {
+            // What isn't sealed yet follows once it is.
+            if (event.id === undefined || event.id <= last) continue
+            last = event.id
+            process.stdout.write(`${options.json ? JSON.stringify(toOutput(event)) : line(event)}\n`)
           }
-          filter = { ...filter, limit: many }
-          await sleep(pollEvery, undefined, { signal: ended.signal }).catch(() => {})
         }
-      })
-      process.off('SIGINT', end)
-    })
+        tell(newest.rows.toReversed())
+        while (!ended.signal.aborted) {
+          const { events, nextPageToken } = await api.listAuditEvents({ ...filter, follow: true, pageToken })
+          tell(events)
+          pageToken = nextPageToken
+          if (events.length < pageSize) await sleep(pollEvery, undefined, { signal: ended.signal }).catch(() => {})
+        }
+        process.off('SIGINT', stop)
+      }),
+    )
+
+  withFilter(audit.command('export'))
+    .description('Print all events that match, the newest first, one JSON document per line; with --json, as one.')
+    .addOption(jsonOption())
+    .addHelpText('after', '\nExample:\n  $ auth-admin audit export --since 2026-01-01 --until 2026-02-01')
+    .action(
+      administering(async (api, options: Filter & { json?: boolean }) => {
+        const filter = toRequest(options)
+        let pageToken = ''
+        let separator = '['
+        do {
+          const { events, nextPageToken } = await api.listAuditEvents({ ...filter, pageSize, pageToken })
+          for (const event of events) {
+            const text = JSON.stringify(toOutput(event))
+            await write(options.json ? `${separator}\n${text}` : `${text}\n`)
+            separator = ','
+          }
+          pageToken = nextPageToken
+        } while (pageToken !== '')
+        if (options.json) await write(separator === '[' ? '[]\n' : '\n]\n')
+      }),
+    )
 
   audit
     .command('verify')
@@ -87,15 +149,37 @@ behind a signed checkpoint, from which the check begins.
 Example:
   $ auth-admin audit verify`,
     )
-    .action(async (options: { json?: boolean; known?: string }) => {
-      const found = await withRegistry(({ registry }) => registry.audit.verify(options.known))
-      const { events, staged, newest, forgotten, broken } = found
-      if (options.json) printJson(found)
-      if (broken !== undefined) fail(`The audit log is broken at ${place(broken)} (${events} events there).`)
-      if (forgotten) warn('The event of --known was deleted by its age: nothing was compared with it.')
-      const waiting = staged > 0 ? `, ${staged} not sealed yet` : ''
-      if (!options.json) say(`${events} events${waiting}, all intact. Keep the newest link elsewhere: ${newest}`)
-    })
+    .action(
+      administering(async (api, options: { json?: boolean; known?: string }) => {
+        const found = await verify(api, options.known)
+        const { events, staged, newest, forgotten, broken } = found
+        if (options.json) printJson(found)
+        if (broken !== undefined) {
+          if (options.json) end(1)
+          fail(`The audit log is broken at ${place(broken)} (${events} events before it are intact).`)
+        }
+        if (forgotten) warn('The event of --known was deleted by its age: nothing was compared with it.')
+        const waiting = staged > 0 ? `, ${staged} not sealed yet` : ''
+        if (!options.json) say(`${events} events${waiting}, all intact. Keep the newest link elsewhere: ${newest}`)
+      }),
+    )
+}
+
+/** Checks stretch by stretch, with the events that are written meanwhile. */
+async function verify(api: Api, known: string | undefined) {
+  let pageToken = ''
+  for (;;) {
+    const found = await api.verifyAuditLog({ pageToken, ...(known !== undefined && { known }) })
+    const { events, staged, newest, forgotten, broken, nextPageToken } = found
+    pageToken = nextPageToken
+    if (pageToken !== '' && broken === undefined) continue
+    return { events: Number(events), staged: Number(staged), newest, forgotten, broken }
+  }
+}
+
+/** Writes, and waits while the reader has too much of it. */
+async function write(text: string): Promise<void> {
+  if (!process.stdout.write(text)) await new Promise(resolve => process.stdout.once('drain', resolve))
 }
 
 /** Where the audit log is broken, in words. */
@@ -105,13 +189,18 @@ function place(broken: string): string {
 }
 
 function readLink(text: string): string {
-  if (!/^\d{1,18}:[\da-f]{64}$/.test(text)) throw new InvalidArgumentError('Give a link as `audit verify` prints it.')
+  if (!/^\d{1,15}:[\da-f]{64}$/.test(text)) throw new InvalidArgumentError('Give a link as `audit verify` prints it.')
   return text
 }
 
-function withFilter(command: Command, limit: string): Command {
+function limitOption(limit: number): Option {
+  return new Option('--limit <number>', 'at most so many events, the newest').argParser(readNumber(1)).default(limit)
+}
+
+function withFilter(command: Command): Command {
   return command
     .addOption(new Option('--user <name>', 'only what was done to this user: username or #id').argParser(readText))
+    .addOption(new Option('--actor <name>', 'only what this user did: username or #id').argParser(readText))
     .addOption(
       new Option('--action <name>', 'only this action; * stands for any text, as in user.*').argParser(readText),
     )
@@ -121,47 +210,52 @@ function withFilter(command: Command, limit: string): Command {
         readTime,
       ),
     )
-    .addOption(
-      new Option('--limit <number>', 'at most so many events, the newest')
-        .argParser(readNumber(1))
-        .default(Number(limit)),
-    )
-    .addOption(jsonOption())
+    .addOption(new Option('--until <time>', 'only events before that').argParser(readTime))
 }
 
-function readTime(value: string): Date {
-  const { digits, unit } = /^(?<digits>\d{1,6})(?<unit>[smhd])$/.exec(value.trim())?.groups ?? {}
-  const time = digits
-    ? new Date(Date.now() - Number(digits) * { s: 1, m: 60, h: 3600, d: 86400 }[unit!]! * 1000)
-    : new Date(/^\d{4}-\d\d-\d\d/.test(value.trim()) ? value.trim() : Number.NaN)
-  if (Number.isNaN(time.getTime()))
-    throw new InvalidArgumentError('Give 90s, 15m, 2h, 7d, or a time as 2026-01-31T12:00:00Z.')
-  return time
-}
-
-async function toFilter({ user, action, outcome, since, limit }: Filter, registry: Registry): Promise<AuditFilter> {
-  const subject = user === undefined ? {} : { subjectId: (await findUser(registry, user)).id }
-  return { ...subject, ...(action && { action }), ...(outcome && { outcome }), ...(since && { since }), limit }
+function toRequest({ user, actor, action, outcome, since, until }: Filter) {
+  return {
+    ...(user && { user }),
+    ...(actor && { actor }),
+    ...(action && { action }),
+    ...(outcome && { outcome }),
+    ...(since && { timeFrom: timestampFromDate(since) }),
+    ...(until && { timeTo: timestampFromDate(until) }),
+  }
 }
 
 /** An event in the names of its columns; what is absent is left out. */
-function toJson(event: RecordedEvent) {
-  return Object.fromEntries(Object.entries(event).filter(([, value]) => value !== null))
+function toOutput(event: AuditLogEvent) {
+  const { id, time, action, outcome, reason, actor, actorId, subjectId, object, address, requestId } = event
+  return {
+    id: id === undefined ? undefined : String(id),
+    at: timestampDate(time!),
+    action,
+    outcome,
+    reason,
+    actor,
+    actor_id: actorId,
+    subject_id: subjectId,
+    object,
+    address,
+    request_id: requestId,
+  }
 }
 
-function what({ action, outcome, reason }: RecordedEvent): string {
+function what({ action, outcome, reason }: AuditLogEvent): string {
   return `${action}${outcome === 'ok' ? '' : ` ${outcome}`}${reason ? ` (${reason})` : ''}`
 }
 
-function by({ actor, actor_id }: RecordedEvent): string {
-  return actor_id ? `${actor} #${actor_id}` : actor
+function by({ actor, actorId }: AuditLogEvent): string {
+  return actorId ? `${actor} #${actorId}` : actor
 }
 
-function whom({ subject_id, object }: RecordedEvent): string {
-  return [subject_id && `#${subject_id}`, object].filter(Boolean).join(' ')
+function whom({ subjectId, object }: AuditLogEvent): string {
+  return [subjectId && `#${subjectId}`, object].filter(Boolean).join(' ')
 }
 
-function line(event: RecordedEvent): string {
-  const parts = [event.id, event.at.toISOString(), what(event), 'by', by(event), whom(event), event.address]
+function line(event: AuditLogEvent): string {
+  const time = timestampDate(event.time!).toISOString()
+  const parts = [event.id, time, what(event), 'by', by(event), whom(event), event.address]
   return printable(parts.filter(Boolean).join(' '))
 }

@@ -1,7 +1,13 @@
+import type { ConnectError } from '@connectrpc/connect'
 import { CommanderError } from 'commander'
+import type { BadRequest, ErrorInfo, RetryInfo } from '../proto/gen/google/rpc/error_details_pb.js'
+import { flagOf } from './references.js'
 
-/** Exit codes: 1, it couldn't be done; 2, the command line is wrong; 130, stopped by Ctrl-C. */
-export type ExitCode = 0 | 1 | 2 | 130
+/**
+ * Exit codes: 1, it couldn't be done; 2, the command line is wrong; 3, what it names isn't there; 4, not signed in, or not
+ * allowed; 5, something stands in the way; 6, done in part; 7, it may be done later; 130, stopped by Ctrl-C.
+ */
+export type ExitCode = 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 | 130
 
 /** Why a command ends without having done its work, in a sentence that says what to do. It holds no secret. */
 export class Failure extends Error {
@@ -14,8 +20,8 @@ export class Failure extends Error {
 }
 
 /** Throws a failure. */
-export function fail(message: string): never {
-  throw new Failure(message)
+export function fail(message: string, exitCode?: ExitCode): never {
+  throw new Failure(message, exitCode)
 }
 
 /** Throws the failure of a command line that lacks something or makes no sense. */
@@ -23,14 +29,78 @@ export function misuse(message: string): never {
   throw new Failure(message, 2)
 }
 
-/** What to print of anything that was thrown, and the exit code. There is no message when nothing needs saying. */
-export function explain(error: unknown): { message?: string; exitCode: ExitCode } {
-  if (error instanceof Failure) return { message: error.message, exitCode: error.exitCode }
+/** Ends a command that has told everything itself. */
+export function end(exitCode: ExitCode): never {
+  throw new Failure('', exitCode)
+}
+
+/** What is told of a failure: to users the message, to programs all of it. */
+export interface Explanation {
+  /** Absent when nothing needs saying. */
+  readonly message?: string
+  readonly exitCode: ExitCode
+  /** A name of auth.v1.Reason, where the service refused. */
+  readonly reason?: string
+  /** Every wrong field. */
+  readonly fields?: readonly { readonly field: string; readonly message: string }[]
+  /** Seconds after which another attempt can succeed. */
+  readonly retryAfter?: number
+}
+
+/** What to print of anything that was thrown, and the exit code. */
+export async function explain(error: unknown): Promise<Explanation> {
+  if (error instanceof Failure) return { ...(error.message && { message: error.message }), exitCode: error.exitCode }
   // Commander has printed it.
   if (error instanceof CommanderError) return { exitCode: error.exitCode === 0 ? 0 : 2 }
   const { name, message } = error as Error
   if (name === 'ExitPromptError') return { exitCode: 130 }
+  if (name === 'ConnectError') return explainRefusal(error as ConnectError)
   return { message: databaseFailure(error) ?? (isOurs(error) ? message : unforeseen(error)), exitCode: 1 }
+}
+
+/** What the service says of its refusal. */
+async function explainRefusal(error: ConnectError): Promise<Explanation> {
+  const [{ Code }, { BadRequestSchema, ErrorInfoSchema, RetryInfoSchema }] = await Promise.all([
+    import('@connectrpc/connect'),
+    import('../proto/gen/google/rpc/error_details_pb.js'),
+  ])
+  const exitCodes: Partial<Record<number, ExitCode>> = {
+    [Code.InvalidArgument]: 2,
+    [Code.NotFound]: 3,
+    [Code.Unauthenticated]: 4,
+    [Code.PermissionDenied]: 4,
+    [Code.AlreadyExists]: 5,
+    [Code.Aborted]: 5,
+    [Code.FailedPrecondition]: 5,
+    [Code.ResourceExhausted]: 7,
+    [Code.Unavailable]: 7,
+    [Code.DeadlineExceeded]: 7,
+  }
+  const [info] = error.findDetails(ErrorInfoSchema) as ErrorInfo[]
+  const [wrong] = error.findDetails(BadRequestSchema) as BadRequest[]
+  const [retry] = error.findDetails(RetryInfoSchema) as RetryInfo[]
+  const fields = wrong?.fieldViolations.map(({ field, description }) => ({ field, message: description }))
+  const database = error.cause ? databaseFailure(error.cause) : undefined
+  const retryAfter = Number(retry?.retryDelay?.seconds ?? 0)
+  const later = retryAfter > 0 ? ` Try again in ${retryAfter} s.` : ''
+  const wrongOnes = fields?.map(({ field, message }) =>
+    field.startsWith('form.') ? `${flagOf({ field: field.slice('form.'.length) })}: ${message}` : message,
+  )
+  const refusal = wrongOnes?.length ? wrongOnes.join(' ') : error.rawMessage
+  const how =
+    { JUSTIFICATION_NEEDED: ' Give --reason.', SIGN_IN_AGAIN: ' Run `auth-admin login`.' }[info?.reason ?? ''] ?? ''
+  return {
+    message: database ?? (info ? refusal + how + later : unreachable(error)),
+    exitCode: exitCodes[error.code] ?? 1,
+    ...(info && { reason: info.reason }),
+    ...(fields?.length && { fields }),
+    ...(retryAfter > 0 && { retryAfter }),
+  }
+}
+
+/** Nobody of ours said this: the way there is broken. */
+function unreachable({ rawMessage }: ConnectError): string {
+  return `The server can’t be reached: ${rawMessage}`
 }
 
 /** Our own errors are plain; others may quote what they were given. */

@@ -1,6 +1,6 @@
 import type { Command } from 'commander'
 import { jsonOption, printFields, printJson, say, warn } from './output.js'
-import { withPasswords, withRegistry } from './session.js'
+import { withRegistry } from './session.js'
 
 /** Adds `auth-admin install`. */
 export function addInstall(program: Command): void {
@@ -24,12 +24,9 @@ Examples:
     )
     .action(async (options: { json?: boolean }) => {
       const done = await withRegistry(
-        async session => {
+        async ({ registry, settings, actor, withPasswords }) => {
           const { install } = await import('../server/installation.js')
-          const { registry, settings, actor } = session
-          return withPasswords(session, passwords =>
-            install(registry, { ...settings, migrate: 'on' }, passwords, actor),
-          )
+          return withPasswords(passwords => install(registry, { ...settings, migrate: 'on' }, passwords, actor))
         },
         { create: true },
       )

@@ -1,9 +1,8 @@
-import type { Command } from 'commander'
-import type { TokenIssuer } from '../server/models/tokenissuer.js'
-import { askText, canAsk, readText } from './ask.js'
-import { fail, misuse } from './failure.js'
+import { type Command, Option } from 'commander'
+import { administering } from './administration.js'
+import { askText, canAsk, confirmAtServer, readText } from './ask.js'
+import { misuse } from './failure.js'
 import { jsonOption, printFields, printJson, say, warn } from './output.js'
-import { type Session, withRegistry } from './session.js'
 
 /** Adds `auth-admin issuer`. */
 export function addIssuer(program: Command): void {
@@ -14,17 +13,20 @@ export function addIssuer(program: Command): void {
     .description('Show the issuer and the audience of the registry.')
     .addOption(jsonOption())
     .addHelpText('after', '\nExample:\n  $ auth-admin issuer show')
-    .action(async (options: { json?: boolean }) => {
-      const found = await withRegistry(find)
-      if (options.json) printJson(found)
-      else printFields({ ...found })
-    })
+    .action(
+      administering(async (api, options: { json?: boolean }) => {
+        const { issuer, audience } = await api.getIssuer({})
+        if (options.json) printJson({ issuer, audience })
+        else printFields({ issuer, audience })
+      }),
+    )
 
   issuer
     .command('set')
     .description('Change the issuer, the audience, or both. All tokens in use become void.')
     .option('--issuer <issuer>', '`iss` of tokens, as a rule the public URL of the service', readText)
     .option('--audience <audience>', '`aud` of tokens', readText)
+    .addOption(new Option('--confirm <issuer>', 'the issuer, once more; asked for at a terminal'))
     .addOption(jsonOption())
     .addHelpText(
       'after',
@@ -37,40 +39,35 @@ must expect the new values. Setting the former ones again makes tokens of theirs
 good again.
 
 Example:
-  $ auth-admin issuer set --issuer https://auth.example.org`,
+  $ URL=https://auth.example.org
+  $ auth-admin issuer set --issuer $URL --confirm $URL`,
     )
-    .action(async (options: Partial<TokenIssuer> & { json?: boolean }) => {
-      const asked = await chooseIssuer(options)
-      const { to, changed } = await withRegistry(async session => {
-        const { issuerObject } = await import('../server/installation.js')
-        return session.change(async t => {
-          const from = await find(session)
-          const to = { issuer: asked.issuer || from.issuer, audience: asked.audience || from.audience }
-          const changed = to.issuer !== from.issuer || to.audience !== from.audience
-          if (changed) await session.registry.tokenIssuers.change(to, t)
-          const event = { action: 'registry.set-issuer', object: issuerObject(to) } as const
-          return { result: { to, changed }, ...(changed && { event }) }
-        })
-      })
-      if (changed && !options.json)
-        warn('Restart every process of the service: then tokens issued before are void, and everyone logs in again.')
-      if (options.json) return printJson(to)
-      say(`The issuer is ${to.issuer}, the audience ${to.audience}${changed ? '' : ' already'}.`)
-    })
+    .action(
+      administering(async (api, options: Chosen & { confirm?: string; json?: boolean }) => {
+        if (!options.issuer && !options.audience && !canAsk(options)) misuse('Give --issuer, --audience, or both.')
+        const now = await api.getIssuer({})
+        const asked = await choose(options, now)
+        const issuer = asked.issuer || now.issuer
+        const sentence = 'Once every process is restarted, all tokens in use are void, and everyone logs in again.'
+        const confirm = await confirmAtServer(sentence, issuer, options)
+        const set = await api.setIssuer({ issuer, ...(asked.audience && { audience: asked.audience }), confirm })
+        if (set.changed && !options.json)
+          warn('Restart every process of the service: then tokens issued before are void, and everyone logs in again.')
+        if (options.json) return printJson({ issuer: set.issuer, audience: set.audience })
+        say(`The issuer is ${set.issuer}, the audience ${set.audience}${set.changed ? '' : ' already'}.`)
+      }),
+    )
 }
 
-async function chooseIssuer(options: Partial<TokenIssuer> & { json?: boolean }): Promise<Partial<TokenIssuer>> {
+interface Chosen {
+  readonly issuer?: string
+  readonly audience?: string
+}
+
+async function choose(options: Chosen, now: { readonly issuer: string; readonly audience: string }): Promise<Chosen> {
   if (options.issuer || options.audience) return options
-  if (!canAsk(options)) misuse('Give --issuer, --audience, or both.')
-  const now = await withRegistry(find)
   return {
     issuer: await askText('Issuer (`iss` of tokens):', { required: true, fallback: now.issuer }),
     audience: await askText('Audience (`aud` of tokens):', { required: true, fallback: now.audience }),
   }
-}
-
-async function find({ registry }: Session): Promise<TokenIssuer> {
-  return (
-    (await registry.tokenIssuers.find()) ?? fail('The registry is not installed yet: run `auth-admin install` first.')
-  )
 }

@@ -1,26 +1,45 @@
+// Why a user can't get in, and how it gets in again.
 import { type Command, InvalidArgumentError, Option } from 'commander'
+import type { FailureCount, Obstacle } from '../proto/gen/auth/v1/administration_pb.js'
 import { canonicalAddress } from '../server/clientaddress.js'
-import type { Registry } from '../server/models/definemodels.js'
-import type { User } from '../server/models/user.js'
+import { administering } from './administration.js'
 import { printJson, printTable, say } from './output.js'
-import { withRegistry } from './session.js'
-import { findUser, type Named, userName, withUser } from './user.js'
+import { type Named, readUser, userName, withUser } from './user.js'
+import { userOutput } from './useroutput.js'
 
 type Options = Named & { readonly address?: string }
 
-/** A count, beside the number at which sign-ins are refused. */
-interface Lock {
-  readonly count: number
-  readonly limit: number
-  /** Seconds until the count starts anew. */
-  readonly seconds: number
-  readonly locked: boolean
-}
-
-/** Adds `auth-admin users why-locked` and `unlock`. */
+/** Adds `auth-admin users why`, `why-locked` and `unlock`. */
 export function addLockouts(users: Command): void {
+  withAddress(withUser(users.command('why')))
+    .description('Tell what keeps a user from signing in, activating or recovering, and which command mends it.')
+    .addHelpText(
+      'after',
+      `
+Examples:
+  $ auth-admin users why '(11)98765-4321'
+  $ auth-admin users why 7 --address 203.0.113.7 --json`,
+    )
+    .action(
+      administering(async (api, name: string | undefined, { address, ...options }: Options) => {
+        const user = await userName(name, options)
+        const { user: found, obstacles, failures } = await api.explainUser({ user, ...(address && { address }) })
+        if (options.json) {
+          return printJson({ user: userOutput(found!), obstacles: obstacles.map(plain), failures: failures.map(plain) })
+        }
+        const { id, username } = found!.record!
+        const cells = [...grouped(obstacles)].map(([{ reason, command, seconds }, prevents]) => [
+          prevents.join(', '),
+          seconds === undefined ? reason : `${reason} For ${duration(seconds)}.`,
+          command,
+        ])
+        const nothing = `Nothing keeps user ${id} (${username}) from signing in, activating or recovering.`
+        printTable(['prevents', 'why', 'what mends it'], cells, nothing)
+      }),
+    )
+
   withAddress(withUser(users.command('why-locked')))
-    .description('Show the failed sign-ins that count against a user, and for how long.')
+    .description('Show the failed sign-ins that count against a user, and for how long; `why` tells everything.')
     .addHelpText(
       'after',
       `
@@ -31,28 +50,21 @@ Examples:
   $ auth-admin users why-locked '(11)98765-4321'
   $ auth-admin users why-locked '(11)98765-4321' --address 203.0.113.7`,
     )
-    .action(async (name: string | undefined, options: Options) => {
-      const wanted = await userName(name, options)
-      const found = await withRegistry(async ({ registry, settings }) => {
-        const user = await findUser(registry, wanted)
-        return {
-          username: user.username,
-          suspended: user.suspended,
-          ...(await readLocks(registry, user, { address: options.address, factor: settings.limitFactor })),
+    .action(
+      administering(async (api, name: string | undefined, { address, ...options }: Options) => {
+        const user = await userName(name, options)
+        const { user: found, failures } = await api.explainUser({ user, ...(address && { address }) })
+        const { suspended } = found!
+        const username = found!.record!.username!
+        if (options.json) {
+          const counts = failures.map(({ scope, ...count }) => [fields[scope], plain(count)])
+          return printJson({ username, suspended, ...Object.fromEntries(counts) })
         }
-      })
-      if (options.json) return printJson(found)
-      const rows = [
-        ['this account, from unknown addresses', found.account],
-        ['this account, from this known address', found.knownAddress],
-        ['any account, from this address', found.address],
-      ] as const
-      const cells = rows.flatMap(([label, lock]) =>
-        lock ? [[label, `${lock.count} of ${lock.limit}`, verdict(lock)]] : [],
-      )
-      printTable(['failed sign-ins', 'count', 'state'], cells, '')
-      if (found.suspended) say(`${found.username} is also suspended: see \`auth-admin users resume\`.`)
-    })
+        const cells = failures.map(count => [labels[count.scope], `${count.count} of ${count.limit}`, verdict(count)])
+        printTable(['failed sign-ins', 'count', 'state'], cells, '')
+        if (suspended) say(`${username} is also suspended: see \`auth-admin users resume\`.`)
+      }),
+    )
 
   withAddress(withUser(users.command('unlock')))
     .description('Forget the failed sign-ins that count against a user.')
@@ -64,31 +76,43 @@ With --address, those from this address on any account are forgotten too.
 Example:
   $ auth-admin users unlock '(11)98765-4321' --address 203.0.113.7`,
     )
-    .action(async (name: string | undefined, options: Options) => {
-      const wanted = await userName(name, options)
-      const { user, cleared } = await withRegistry(async ({ registry, change }) => {
-        const { attempts, buckets, subjects } = registry
-        const user = await findUser(registry, wanted)
-        const { address } = options
-        const here = address ? [subjects.known(user.usernameKey, address)] : []
-        const bucket = address ? [subjects.address('failures', address)] : []
-        const cleared = await change(async t => {
-          const counts = await attempts.clear([subjects.account(user.usernameKey), ...here], t)
-          const result = counts + (await buckets.clear(bucket, t))
-          const event = {
-            action: 'user.unlock' as const,
-            subject_id: user.id,
-            ...(address && { object: `address:${address}` }),
-          }
-          return { result, ...(result > 0 && { event }) }
-        })
-        return { user, cleared }
-      })
-      if (options.json) return printJson({ id: user.id, username: user.username, cleared })
-      const where = options.address ? '' : ' from unknown addresses'
-      const what = cleared > 0 ? 'Failed sign-ins are forgotten' : 'There were no failed sign-ins to forget'
-      say(`${what} for user ${user.id} (${user.username})${where}.`)
-    })
+    .action(
+      administering(async (api, name: string | undefined, { address, ...options }: Options) => {
+        const { id, username } = (await readUser(api, name, options)).record!
+        const { cleared } = await api.unlockUser({ user: `#${id}`, ...(address && { address }) })
+        if (options.json) return printJson({ id, username, cleared })
+        const where = address ? '' : ' from unknown addresses'
+        const what = cleared > 0 ? 'Failed sign-ins are forgotten' : 'There were no failed sign-ins to forget'
+        say(`${what} for user ${id} (${username})${where}.`)
+      }),
+    )
+}
+
+/** Fields of the JSON of `why-locked`, by scope. */
+const fields: Record<string, string> = { account: 'account', 'known address': 'knownAddress', address: 'address' }
+
+const labels: Record<string, string> = {
+  account: 'this account, from unknown addresses',
+  'known address': 'this account, from this known address',
+  address: 'any account, from this address',
+}
+
+/** What of a message is told as JSON. */
+function plain({ $typeName: _, $unknown: __, ...rest }: { $typeName?: string; $unknown?: unknown }): object {
+  return rest
+}
+
+/** What is prevented, by each thing that does. */
+function grouped(obstacles: readonly Obstacle[]): Map<Obstacle, string[]> {
+  const groups = new Map<string, Obstacle>()
+  const prevented = new Map<Obstacle, string[]>()
+  for (const obstacle of obstacles) {
+    const key = `${obstacle.reason}\0${obstacle.command}`
+    const first = groups.get(key) ?? obstacle
+    groups.set(key, first)
+    prevented.set(first, [...(prevented.get(first) ?? []), obstacle.prevents])
+  }
+  return prevented
 }
 
 function withAddress(command: Command): Command {
@@ -102,36 +126,11 @@ function readAddress(value: string): string {
   return address
 }
 
-async function readLocks(
-  { attempts, buckets, subjects }: Registry,
-  { id, usernameKey }: User,
-  { address, factor }: { address: string | undefined; factor: number },
-) {
-  const [{ failuresThatLock, knownAddressDays }, { addressLimits }] = await Promise.all([
-    import('../server/access/lockout.js'),
-    import('../server/access/admission.js'),
-  ])
-  const most = failuresThatLock(factor)
-  const read = async (subject: Buffer): Promise<Lock> => {
-    const { count, seconds } = (await attempts.read(subject)) ?? { count: 0, seconds: 0 }
-    return { count, limit: most, seconds, locked: count >= most }
-  }
-  const account = await read(subjects.account(usernameKey))
-  if (address === undefined) return { account }
-  const limit = {
-    capacity: addressLimits.failures.capacity * factor,
-    perSecond: addressLimits.failures.perSecond * factor,
-  }
-  const level = await buckets.read(subjects.address('failures', address), limit)
-  const locked = level + 1 > limit.capacity
-  const seconds = Math.ceil((locked ? level + 1 - limit.capacity : level) / limit.perSecond)
-  const fromHere: Lock = { count: Math.ceil(level), limit: limit.capacity, seconds, locked }
-  if (!(await attempts.knows(id, subjects.knownAddress(address), knownAddressDays)))
-    return { account, address: fromHere }
-  return { account, knownAddress: await read(subjects.known(usernameKey, address)), address: fromHere }
+function verdict({ locked, count, seconds }: FailureCount): string {
+  if (locked) return `locked for ${duration(seconds)}`
+  return count > 0 ? `open, forgotten in ${duration(seconds)}` : 'open'
 }
 
-function verdict({ locked, count, seconds }: Lock): string {
-  const time = seconds > 90 ? `${Math.ceil(seconds / 60)} min` : `${seconds} s`
-  return locked ? `locked for ${time}` : count > 0 ? `open, forgotten in ${time}` : 'open'
+function duration(seconds: number): string {
+  return seconds > 90 ? `${Math.ceil(seconds / 60)} min` : `${seconds} s`
 }

@@ -1,55 +1,112 @@
-import type { Command } from 'commander'
+import { timestampDate } from '@bufbuild/protobuf/wkt'
+import { type Command, Option } from 'commander'
+import { type Api, administering } from './administration.js'
 import { jsonOption, printJson, printTable, say } from './output.js'
 import { withRegistry } from './session.js'
 
+interface Options {
+  readonly json?: boolean
+}
+
+/** Migrations can be told of, and run, before there is a registry. */
+const opening = { installed: false }
+
 /** Adds `auth-admin migrate`. */
 export function addMigrate(program: Command): void {
-  program
+  const migrate = program
     .command('migrate')
     .description('Bring the tables up to date, as a step of its own. It may be run again.')
-    .option('--status', 'change nothing: list what was run and what is pending')
+    .addHelpText(
+      'after',
+      `
+Without a command it does what \`migrate up\` does. A start of the service does
+the same, unless AUTH_MIGRATE=off: then it refuses a database that is behind.
+
+Examples:
+  $ auth-admin migrate plan
+  $ auth-admin migrate up`,
+    )
+
+  migrate
+    .command('status')
+    .description('List what was run and what is pending.')
     .addOption(jsonOption())
     .addHelpText(
       'after',
       `
-A start of the service does the same, unless AUTH_MIGRATE=off: then it refuses a
-database that is behind. All that is pending is applied, or nothing of it; of
+States: done, pending, newer (run by a newer version; this one goes on with an
+\`expand\`, and refuses to start after a \`contract\`). Times are in UTC.
+
+Example:
+  $ auth-admin migrate status`,
+    )
+    .action(administering(status, opening))
+
+  migrate
+    .command('plan')
+    .description('List what `migrate up` would run, and whether the version before can go on meanwhile.')
+    .addOption(jsonOption())
+    .addHelpText('after', '\nExample:\n  $ auth-admin migrate plan')
+    .action(
+      administering(async (api, { json }: Options) => {
+        const { pending } = await read(api)
+        if (json) return printJson(pending)
+        const cells = pending.map(({ name, kind }) => [
+          name,
+          kind,
+          kind === 'expand' ? 'processes of the version before go on' : 'end all processes of the version before first',
+        ])
+        printTable(['migration', 'kind', 'meanwhile'], cells, 'The tables are up to date.')
+      }, opening),
+    )
+
+  migrate
+    .command('up', { isDefault: true })
+    .description('Bring the tables up to date. It works on the database itself.')
+    .addOption(new Option('--status', 'the same as `migrate status`').hideHelp())
+    .addOption(jsonOption())
+    .addHelpText(
+      'after',
+      `
+It takes no context: a service refuses to start on tables that are behind, so
+there may be none to ask. All that is pending is applied, or nothing of it; of
 several at once one does the work. It may run while processes of the version
 before serve, unless a pending migration is a \`contract\`: those end first.
 
-States: done, pending, newer (run by a newer version; this one goes on with an
-\`expand\`, and refuses to start after a \`contract\`).
-
-Examples:
-  $ auth-admin migrate --status
-  $ auth-admin migrate`,
+Example:
+  $ auth-admin migrate up`,
     )
-    .action(async (options: { status?: boolean; json?: boolean }) => {
-      if (options.status) return printStatus(options)
-      const migrations = await withRegistry(
-        async ({ registry }) => {
-          const { migrate } = await import('../server/database/migrate.js')
-          return migrate(registry.database)
-        },
-        { installed: false },
-      )
-      if (options.json) return printJson({ migrations })
-      say(migrations.length > 0 ? `Done: ${migrations.join(', ')}.` : 'The tables are up to date; nothing was changed.')
-    })
+    .action(
+      administering(async (api, options: Options & { status?: boolean }) => {
+        await (options.status ? status(api, options) : bringUp(options))
+      }, opening),
+    )
 }
 
-async function printStatus(options: { json?: boolean }): Promise<void> {
-  const status = await withRegistry(
-    async ({ registry }) => {
-      const { readMigrations } = await import('../server/database/migrate.js')
-      return readMigrations(registry.database)
-    },
-    { installed: false },
+async function bringUp({ json }: Options): Promise<void> {
+  const migrations = await withRegistry(async ({ registry }) => {
+    const { migrate } = await import('../server/database/migrate.js')
+    return migrate(registry.database)
+  }, opening)
+  if (json) return printJson({ migrations })
+  say(migrations.length > 0 ? `Done: ${migrations.join(', ')}.` : 'The tables are up to date; nothing was changed.')
+}
+
+async function status(api: Api, { json }: Options): Promise<void> {
+  const found = await read(api)
+  if (json) return printJson(found)
+  const cells = Object.entries(found).flatMap(([state, migrations]) =>
+    migrations.map(({ name, kind, run_at }) => [name, kind, state, run_at]),
   )
-  if (options.json) return printJson(status)
-  const cells = [...status.done, ...status.pending, ...status.newer].map(({ name, kind }) => {
-    const isIn = (list: readonly { name: string }[]) => list.some(each => each.name === name)
-    return [name, kind, isIn(status.newer) ? 'newer' : isIn(status.done) ? 'done' : 'pending']
-  })
-  printTable(['migration', 'kind', 'state'], cells, 'There are no migrations.')
+  printTable(['migration', 'kind', 'state', 'run at'], cells, 'There are no migrations.')
+}
+
+/** Migrations by their state. */
+async function read(api: Api) {
+  const all = (await api.getMigrations({})).migrations.map(({ name, kind, runTime, known }) => ({
+    state: !known ? 'newer' : runTime ? 'done' : 'pending',
+    row: { name, kind, ...(runTime && { run_at: timestampDate(runTime) }) },
+  }))
+  const those = (wanted: string) => all.filter(({ state }) => state === wanted).map(({ row }) => row)
+  return { done: those('done'), pending: those('pending'), newer: those('newer') }
 }

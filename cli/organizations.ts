@@ -1,26 +1,37 @@
-import { type Command, InvalidArgumentError, Option } from 'commander'
-import type { Registry } from '../server/models/definemodels.js'
-import type { OrganizationDetails, OrganizationRow } from '../server/models/organization.js'
-import { isEmailAddress, nicknameKey } from '../server/names.js'
-import { askText, canAsk, given, readText } from './ask.js'
-import { fail, misuse } from './failure.js'
+import { create, toJson } from '@bufbuild/protobuf'
+import { type Command, Option } from 'commander'
+import {
+  type Organization,
+  type OrganizationForm,
+  OrganizationFormSchema,
+  OrganizationSchema,
+} from '../proto/gen/auth/v1/administration_pb.js'
+import { isEmailAddress } from '../server/names.js'
+import { type Api, administering } from './administration.js'
+import { askText, canAsk, confirm, confirmName, given, readText, textProblem } from './ask.js'
+import { misuse } from './failure.js'
 import { jsonOption, printFields, printJson, printTable, say } from './output.js'
-import { type Session, withRegistry } from './session.js'
+import { inFields, type ListOptions, printList, readPages, withPages } from './pages.js'
+import { flagOf, withReference } from './references.js'
+import { printUsers, userOutput } from './useroutput.js'
 
-/** Flags of an organization's details; each field of the contract beside its column. */
+/** Flags of an organization's details, by their names in the form. */
 const details = [
-  { field: 'name', column: 'name', about: 'name, unique whatever its case' },
-  { field: 'email', column: 'email', about: 'e-mail address that activation keys are sent to (RFC 5321)' },
-  { field: 'address', column: 'address', about: 'postal address' },
-  { field: 'inep_code', column: 'inepCode', about: 'INEP code of a school' },
-  { field: 'login', column: 'login', about: 'login name in systems of its own' },
-  { field: 'phone', column: 'phone', about: 'telephone number' },
-  { field: 'responsible', column: 'responsible', about: 'person responsible' },
-  { field: 'type', column: 'type', about: 'E school, D civil defense, N non-governmental, O others' },
-  { field: 'website', column: 'website', about: 'address of the web site' },
-] as const
+  { field: 'name', key: 'name', about: 'name; others may have the same' },
+  { field: 'email', key: 'email', about: 'e-mail address that activation keys are sent to (RFC 5321)' },
+  { field: 'address', key: 'address', about: 'postal address' },
+  { field: 'inep_code', key: 'inepCode', about: 'INEP code of a school; no two have the same' },
+  { field: 'login', key: 'login', about: 'login name in systems of its own' },
+  { field: 'phone', key: 'phone', about: 'telephone number' },
+  { field: 'responsible', key: 'responsible', about: 'person responsible' },
+  { field: 'type', key: 'type', about: 'kind, such as E school, D civil defense, N non-governmental, O others' },
+  { field: 'website', key: 'website', about: 'address of the web site' },
+] as const satisfies readonly { key: keyof OrganizationForm; field: string; about: string }[]
 
-type Given = Partial<Record<keyof OrganizationDetails, string>> & { json?: boolean }
+type Details = Partial<Record<(typeof details)[number]['key'], string>>
+interface Options {
+  readonly json?: boolean
+}
 
 /** Adds `auth-admin organizations`. */
 export function addOrganizations(program: Command): void {
@@ -29,38 +40,53 @@ export function addOrganizations(program: Command): void {
   withDetails(organizations.command('add'))
     .description('Register an active organization. Prints it with its activation key.')
     .addHelpText('after', "\nExample:\n  $ auth-admin organizations add --name 'Escola Azul' --type E")
-    .action(async (options: Given) => {
-      const values = await askForDetails(options)
-      const added = await withRegistry(async ({ registry, change }) => {
-        const form = toForm(values)
-        if (form.name === undefined) return misuse('Give the organization a name with --name.')
-        const { name, nameKey } = form as { name: string; nameKey: string }
-        const row = await change(async t => {
-          const result = await unique(registry.organizations.add({ ...form, name, nameKey }, t), name)
-          return { result, event: { action: 'organization.add' as const, object: `organization:${result.id}` } }
-        })
-        return toJson(row, registry)
-      })
-      show(added, options, `Organization ${added.id} is registered.`)
-    })
+    .action(
+      administering(async (api, options: Details & Options) => {
+        const values = options.name || !canAsk(options) ? options : await askForEach(options)
+        if (!values.name) misuse('Give the organization a name with --name.')
+        const form = create(OrganizationFormSchema, valuesOf(values))
+        const { organization } = await api.createOrganization({ form })
+        show(organization!, options, `Organization ${organization!.record!.id} is registered.`)
+      }),
+    )
 
-  organizations
-    .command('list')
+  withPages(organizations.command('list'))
     .description('List organizations by id. Only --json holds every field.')
     .addOption(new Option('--active', 'only those whose keys work').conflicts('inactive'))
     .option('--inactive', 'only those whose keys do not work')
-    .addOption(jsonOption())
-    .addHelpText('after', '\nExample:\n  $ auth-admin organizations list --active --json')
-    .action(async (options: { active?: boolean; inactive?: boolean; json?: boolean }) => {
-      const rows = await withRegistry(async ({ registry }) => {
-        const filter = options.active ? { active: true } : options.inactive ? { active: false } : {}
-        const all = await registry.organizations.list(filter)
-        return all.map(row => toJson(row, registry))
-      })
-      if (options.json) return printJson(rows)
-      const cells = rows.map(row => [row.id, row.name, row.type, row.active === 'true', row.phone, row.email])
-      printTable(['id', 'name', 'type', 'active', 'phone', 'email'], cells, 'There are no such organizations.')
-    })
+    .addOption(new Option('--type <type>', 'only this kind').argParser(readText))
+    .addOption(
+      new Option('--text <words>', 'only with these beginnings of words, whatever case and accents').argParser(
+        readText,
+      ),
+    )
+    .addHelpText(
+      'after',
+      "\nExamples:\n  $ auth-admin organizations list --active --json\n  $ auth-admin organizations list --text 'escola sao paulo'",
+    )
+    .action(
+      administering(async (api, options: ListOptions & ListFilter) => {
+        const { active, inactive, type, text } = options
+        const filter = { ...((active || inactive) && { active: !inactive }), type, text }
+        const listed = await readPages(
+          options,
+          async page => {
+            const { organizations, nextPageToken } = await api.listOrganizations({ ...filter, ...page })
+            return { rows: organizations, nextPageToken }
+          },
+          toOutput,
+        )
+        if (inFields(options)) {
+          return printList('organizations', { ...listed, rows: listed.rows.map(toOutput) }, options)
+        }
+        const cells = listed.rows.map(({ record }) => {
+          const { id, name, type, active, phone, email } = record!
+          return [id, name, type, active === 'true', phone, email]
+        })
+        const head = ['id', 'name', 'type', 'active', 'phone', 'email']
+        printTable(head, cells, 'There are no such organizations.', listed)
+      }),
+    )
 
   withName(organizations.command('show'))
     .description('Show an organization with its activation key.')
@@ -68,199 +94,186 @@ export function addOrganizations(program: Command): void {
       'after',
       "\nExamples:\n  $ auth-admin organizations show 3\n  $ auth-admin organizations show 'Escola Azul'",
     )
-    .action(async (name: string | undefined, options: { json?: boolean }) => {
-      const wanted = await nameOf(name, options)
-      const found = await withRegistry(async ({ registry }) =>
-        toJson(await findOrganization(registry, wanted), registry),
-      )
-      show(found, options)
-    })
+    .action(
+      administering(async (api, name: string | undefined, options: Options) => {
+        show(await find(api, name, options), options)
+      }),
+    )
 
   withDetails(withName(organizations.command('edit')))
     .description("Change details of an organization. An empty value clears a detail: --phone ''.")
     .addHelpText('after', "\nExample:\n  $ auth-admin organizations edit 3 --responsible 'Ana Lima' --phone ''")
-    .action(async (name: string | undefined, options: Given) => {
-      const wanted = await nameOf(name, options)
-      const edited = await withRegistry(async session => {
-        const { registry, change } = session
-        const before = await findOrganization(registry, wanted)
-        const { id } = before
-        const form = toForm(await askForChanges(options, before))
-        if (form.name === null) misuse('An organization needs a name: give --name a text.')
-        const row = await change(async t => {
-          const before = await lockOrganization(session, id, t)
-          const changed = details.filter(({ column }) => column in form && form[column] !== before[column])
-          if (changed.length === 0) return { result: before }
-          await unique(registry.organizations.edit(id, form as Partial<OrganizationDetails>, t), String(form.name))
-          const reason = changed.map(({ field }) => field).join(',')
-          const event = { action: 'organization.edit', object: `organization:${id}`, reason } as const
-          return { result: await lockOrganization(session, id, t), event }
+    .action(
+      administering(async (api, name: string | undefined, options: Details & Options) => {
+        const organization = await nameOf(name, options)
+        const given = details.some(({ key }) => options[key] !== undefined)
+        if (!given && !canAsk(options)) {
+          misuse(`Say what to change: give one or more of ${details.map(flagOf).join(', ')}.`)
+        }
+        if (options.name !== undefined && options.name.trim() === '') {
+          misuse('An organization needs a name: give --name a text.')
+        }
+        const now = given ? undefined : (await api.getOrganization({ organization })).organization!
+        const values = now ? await askForEach(options, now.record) : options
+        const paths = details.filter(({ key }) => values[key] !== undefined).map(({ field }) => field)
+        const edited = await api.updateOrganization({
+          organization,
+          form: create(OrganizationFormSchema, valuesOf(values)),
+          updateMask: { paths },
+          // Whoever answered questions saw this one.
+          etag: now?.etag ?? '',
         })
-        return toJson(row, registry)
-      })
-      show(edited, options, `Organization ${edited.id} is saved.`)
-    })
+        show(edited.organization!, options, `Organization ${edited.organization!.record!.id} is saved.`)
+      }),
+    )
 
-  const verbs = [
-    { verb: 'activate', active: true, about: 'Let the keys of an organization and of its users work.' },
-    {
-      verb: 'deactivate',
-      active: false,
-      about: 'Stop the keys of an organization and of its users from activating anyone.',
-    },
-  ] as const
-  for (const { verb, active, about } of verbs) {
-    withName(organizations.command(verb))
-      .description(about)
-      .addHelpText('after', `\nExample:\n  $ auth-admin organizations ${verb} 'Escola Azul'`)
-      .action(async (name: string | undefined, options: { json?: boolean }) => {
-        const wanted = await nameOf(name, options)
-        const { organization, changed } = await withRegistry(async session => {
-          const { registry, change } = session
-          const { id } = await findOrganization(registry, wanted)
-          return change(async t => {
-            const row = await lockOrganization(session, id, t)
-            const changed = row.active !== active
-            if (changed) await registry.organizations.setActive(id, active, t)
-            const result = { organization: toJson(await lockOrganization(session, id, t), registry), changed }
-            const event = { action: `organization.${verb}`, object: `organization:${id}` } as const
-            return { result, ...(changed && { event }) }
-          })
+  withName(organizations.command('activate'))
+    .description('Let the keys of an organization and of its users work.')
+    .addHelpText('after', "\nExample:\n  $ auth-admin organizations activate 'Escola Azul'")
+    .action(
+      administering(async (api, name: string | undefined, options: Options) => {
+        const { organization, changed } = await api.activateOrganization({ organization: await nameOf(name, options) })
+        tell(organization!, options, `is active${changed ? '' : ' already'}.`)
+      }),
+    )
+
+  withName(organizations.command('deactivate'))
+    .description('Stop the keys of an organization and of its users from activating anyone.')
+    .addHelpText('after', "\nExample:\n  $ auth-admin organizations deactivate 'Escola Azul'")
+    .action(
+      administering(async (api, name: string | undefined, options: Options) => {
+        const { organization, changed } = await api.deactivateOrganization({
+          organization: await nameOf(name, options),
         })
-        const state = active ? 'active' : 'inactive'
-        if (options.json) return printJson(organization)
-        say(`Organization ${organization.id} (${organization.name}) is ${state}${changed ? '' : ' already'}.`)
-      })
-  }
+        tell(organization!, options, `is inactive${changed ? '' : ' already'}.`)
+      }),
+    )
 
   withName(organizations.command('rotate-key'))
     .description('Replace the activation key: the old one stops working at once. Prints the new one.')
+    .option('--yes', 'don’t ask whether to do it')
     .addHelpText('after', "\nExample:\n  $ auth-admin organizations rotate-key 'Escola Azul'")
-    .action(async (name: string | undefined, options: { json?: boolean }) => {
-      const wanted = await nameOf(name, options)
-      const rotated = await withRegistry(async session => {
-        const { registry, change } = session
-        const { id } = await findOrganization(registry, wanted)
-        return change(async t => {
-          await lockOrganization(session, id, t)
-          await registry.organizations.rotateKey(id, t)
-          const result = toJson(await lockOrganization(session, id, t), registry)
-          return { result, event: { action: 'organization.rotate-key' as const, object: `organization:${id}` } }
+    .action(
+      administering(async (api, name: string | undefined, options: Options & { yes?: boolean }) => {
+        const organization = await nameOf(name, options)
+        await confirm('Whoever holds the old key can activate nobody with it any more. Replace it?', options)
+        const rotated = await api.rotateOrganizationKey({ organization })
+        show(
+          rotated.organization!,
+          options,
+          `Organization ${rotated.organization!.record!.id} has a new activation key.`,
+        )
+      }),
+    )
+
+  withName(organizations.command('members'))
+    .description('List the users who belong to an organization.')
+    .addHelpText('after', "\nExample:\n  $ auth-admin organizations members 'Escola Azul'")
+    .action(
+      administering(async (api, name: string | undefined, options: Options) => {
+        const organization = `#${(await find(api, name, options)).record!.id}`
+        const listed = await readPages({ all: true }, async page => {
+          const { users, nextPageToken } = await api.listUsers({ organization, ...page })
+          return { rows: users, nextPageToken }
         })
-      })
-      show(rotated, options, `Organization ${rotated.id} has a new activation key.`)
-    })
+        if (options.json) return printJson(listed.rows.map(userOutput))
+        printUsers(listed)
+      }),
+    )
+
+  withName(organizations.command('delete'))
+    .description('Remove an organization that has no members. This can’t be undone.')
+    .addOption(new Option('--confirm <name>', 'its name, once more; asked for at a terminal'))
+    .addHelpText('after', "\nExample:\n  $ auth-admin organizations delete 7 --confirm 'Escola Azul'")
+    .action(
+      administering(async (api, name: string | undefined, options: Options & { confirm?: string }) => {
+        const found = await find(api, name, options)
+        const { id, name: itsName = '' } = found.record!
+        const organization = `#${id}`
+        const confirm = await confirmName(
+          `Organization ${itsName} and its key will be gone for good.`,
+          itsName,
+          options,
+        )
+        await api.deleteOrganization({ organization, confirm, etag: found.etag })
+        if (options.json) printJson({ id, deleted: true })
+        else say(`Organization ${id} (${itsName}) is removed.`)
+      }),
+    )
 }
 
-/** The organization with an id (`3`, `#3`) or a name in any spelling. Fails when there is none. */
-export async function findOrganization({ organizations }: Registry, wanted: string) {
-  const id = /^#?(\d{1,9})$/.exec(wanted.trim())?.[1]
-  const byId = id === undefined ? undefined : await organizations.find({ id: Number(id) })
-  const found = byId ?? (await organizations.find({ nameKey: nicknameKey(wanted) }))
-  return found ?? fail(`There is no organization ${wanted.trim()}: see \`auth-admin organizations list\`.`)
+interface ListFilter {
+  readonly active?: boolean
+  readonly inactive?: boolean
+  readonly type?: string
+  readonly text?: string
 }
 
-async function lockOrganization({ registry }: Session, id: number, t: Parameters<Parameters<Session['change']>[0]>[0]) {
-  return (await registry.organizations.lock(id, t)) ?? fail('The organization is gone.')
+async function find(api: Api, name: string | undefined, options: Options): Promise<Organization> {
+  return (await api.getOrganization({ organization: await nameOf(name, options) })).organization!
+}
+
+function nameOf(name: string | undefined, options: Options): Promise<string> {
+  return given(name, 'Which organization (id or name)?', 'Say which organization: give its id or name.', options)
 }
 
 function withName(command: Command): Command {
-  return command.argument('[organization]', 'id or name').addOption(jsonOption())
+  return withReference(command, 'organization', 'id, INEP code or name').addOption(jsonOption())
 }
 
 function withDetails(command: Command): Command {
-  for (const { field, column, about } of details) {
-    const flag = `--${field.replace('_', '-')} <text>`
-    command.addOption(new Option(flag, about).argParser(column === 'type' ? readType : readText))
+  for (const detail of details) {
+    const parse = detail.key === 'type' ? readType : readText
+    command.addOption(new Option(`${flagOf(detail)} <text>`, detail.about).argParser(parse))
   }
   return command.options.some(({ long }) => long === '--json') ? command : command.addOption(jsonOption())
 }
 
+/** Reads a kind of organization; the letters of the contract in any case. */
 function readType(value: string): string {
-  const type = value.trim().toUpperCase()
-  if (type !== '' && !['E', 'D', 'N', 'O'].includes(type)) throw new InvalidArgumentError('Give E, D, N or O.')
-  return type
+  const text = readText(value)
+  return /^[edno]$/i.test(text) ? text.toUpperCase() : text
 }
 
-function nameOf(name: string | undefined, options: { json?: boolean }): Promise<string> {
-  return given(name, 'Which organization (id or name)?', 'Say which organization: give its id or name.', options)
-}
-
-async function askForDetails(options: Given): Promise<Given> {
-  if (options.name || !canAsk(options)) return options
-  return askForEach(options)
-}
-
-async function askForChanges(options: Given, now: OrganizationRow): Promise<Given> {
-  if (details.some(({ column }) => options[column] !== undefined)) return options
-  const flags = details.map(({ field }) => `--${field.replace('_', '-')}`)
-  if (!canAsk(options)) misuse(`Say what to change: give one or more of ${flags.join(', ')}.`)
-  return askForEach(options, now)
+function valuesOf(values: Details): Details {
+  return Object.fromEntries(details.flatMap(({ key }) => (values[key] ? [[key, values[key]]] : [])))
 }
 
 /** Asks for each detail that no flag gives, beginning with what there is now. */
-async function askForEach(options: Given, now?: OrganizationRow): Promise<Given> {
+async function askForEach(options: Details, now?: Organization['record']): Promise<Details> {
   say(now ? 'Enter keeps what there is, Tab edits it, Backspace empties it.' : 'Leave empty what there is none of.')
-  const values: Given = { ...options }
-  for (const { column, about } of details) {
-    if (values[column] !== undefined) continue
+  const values: Details = { ...options }
+  for (const { key, about } of details) {
+    if (values[key] !== undefined) continue
     const answer = await askText(`${about[0]!.toUpperCase()}${about.slice(1)}:`, {
-      required: column === 'name',
-      check: text => detailProblem(column, text),
-      fallback: now?.[column] ?? '',
+      required: key === 'name',
+      check: text =>
+        key === 'email' && text !== '' && !isEmailAddress(text)
+          ? 'This is no valid e-mail address.'
+          : textProblem(text),
+      fallback: now?.[key] ?? '',
     })
-    values[column] = column === 'type' ? readType(answer) : readText(answer)
+    values[key] = key === 'type' ? readType(answer) : answer
   }
   return values
 }
 
-function detailProblem(column: string, text: string): string | undefined {
-  try {
-    if (column === 'type') readType(text)
-    else readText(text)
-    return column === 'email' && text !== '' && !isEmailAddress(text) ? 'This is no valid e-mail address.' : undefined
-  } catch (error) {
-    return (error as Error).message
-  }
+/** An organization in the fields of the contract, and what else administrators see; what is absent is left out. */
+function toOutput({ record, members, etag }: Organization) {
+  const json = toJson(OrganizationSchema, create(OrganizationSchema, { record: record! })) as { record: object }
+  return { ...json.record, ...(members !== undefined && { members }), etag }
 }
 
-/** The columns that are given, null for those to clear. */
-function toForm(options: Given): Partial<Record<keyof OrganizationDetails | 'nameKey', string | null>> {
-  const columns = details.map(({ column }) => column).filter(column => options[column] !== undefined)
-  const form = Object.fromEntries(columns.map(column => [column, options[column] || null]))
-  if (form.email && !isEmailAddress(form.email)) misuse('The address of --email is not a valid e-mail address.')
-  if (!form.name) return form
-  const nameKey = nicknameKey(form.name)
-  if (nameKey === '') misuse('The name of --name has no visible character.')
-  return { ...form, nameKey }
-}
-
-async function unique<T>(work: Promise<T>, name: string): Promise<T> {
-  try {
-    return await work
-  } catch (error) {
-    const { brokenConstraint } = await import('../server/database/connection.js')
-    if (brokenConstraint(error) !== 'organizations_name_key_key') throw error
-    return fail(`There is an organization with the name ${name} already.`)
-  }
-}
-
-/** An organization in the fields of the contract; what is absent is left out. */
-function toJson(row: OrganizationRow, { organizations }: Registry) {
-  const texts = details.map(({ field, column }) => [field, row[column]] as const).filter(([, text]) => text !== null)
-  return {
-    id: row.id,
-    active: String(row.active),
-    creation_date: row.creationDate,
-    ...(Object.fromEntries(texts) as { name: string; type?: string; phone?: string; email?: string }),
-    activationkey: organizations.activationKey(row),
-  }
-}
-
-function show(organization: ReturnType<typeof toJson>, { json }: { json?: boolean }, sentence?: string): void {
-  if (json) printJson(organization)
+function show(organization: Organization, { json }: Options, sentence?: string): void {
+  const { etag: _, ...fields } = toOutput(organization)
+  if (json) printJson(toOutput(organization))
   else {
     if (sentence) say(sentence)
-    printFields(organization)
+    printFields(fields)
   }
+}
+
+function tell(organization: Organization, { json }: Options, what: string): void {
+  if (json) printJson(toOutput(organization))
+  else say(`Organization ${organization.record!.id} (${organization.record!.name}) ${what}`)
 }

@@ -11,6 +11,11 @@ export function printJson(value: unknown): void {
   process.stdout.write(`${JSON.stringify(value, null, 2)}\n`)
 }
 
+/** Prints a value as a JSON document on one line. */
+export function printLine(value: unknown): void {
+  process.stdout.write(`${JSON.stringify(value)}\n`)
+}
+
 /** Prints a line for users. */
 export function say(text: string): void {
   process.stdout.write(`${printable(text)}\n`)
@@ -40,12 +45,21 @@ function write(cell: Cell): string {
   return cell instanceof Date ? cell.toISOString().slice(0, 19).replace('T', ' ') : printable(String(cell))
 }
 
-/** Prints rows under a head, or `empty` when there are none. Long cells are folded to fit the terminal. */
-export function printTable(head: readonly string[], rows: readonly (readonly Cell[])[], empty: string): void {
+/**
+ * Prints rows under a head, or `empty` when there are none, and says when there are more. Long cells are folded to fit the
+ * terminal.
+ */
+export function printTable(
+  head: readonly string[],
+  rows: readonly (readonly Cell[])[],
+  empty: string,
+  { nextPageToken = '' }: { readonly nextPageToken?: string } = {},
+): void {
   const cells = rows.map(row => row.map(write))
   const times = head.map((_, column) => rows.some(row => row[column] instanceof Date))
   if (rows.length === 0) say(empty)
   else printColumns([head.map(title => title.toUpperCase()), ...cells], times)
+  if (nextPageToken !== '') process.stderr.write(`There are more: add --all, or --page-token ${nextPageToken}\n`)
 }
 
 /** Prints fields, one a line; absent ones are left out. */
@@ -60,12 +74,16 @@ export function printFields(fields: Readonly<Record<string, Cell>>): void {
 
 /** Columns side by side, without rules between them, so that a key can be copied whole. `whole` ones are never folded. */
 function printColumns(rows: readonly (readonly string[])[], whole: readonly boolean[]): void {
+  const columns = process.stdout.columns
   const natural = rows[0]!.map((_, column) => Math.max(...rows.map(row => width(row[column] ?? ''))))
   const table = new Table({
     chars: Object.fromEntries(rules.map(rule => [rule, ''])),
-    colWidths: narrow(natural, whole, lineWidth() - gap * natural.length).map(columns => columns + gap),
-    wordWrap: true,
-    wrapOnWordBoundary: false,
+    // In a pipe nobody wants a cell in pieces.
+    ...(columns !== undefined && {
+      colWidths: narrow(natural, whole, Math.max(40, columns) - gap * natural.length).map(width => width + gap),
+      wordWrap: true,
+      wrapOnWordBoundary: false,
+    }),
     style: { head: [], border: [], 'padding-left': 0, 'padding-right': gap },
   })
   for (const row of rows) table.push([...row])
@@ -80,11 +98,6 @@ const rules = [
   ...['top', 'top-mid', 'top-left', 'top-right', 'bottom', 'bottom-mid', 'bottom-left', 'bottom-right'],
   ...['left', 'left-mid', 'mid', 'mid-mid', 'right', 'right-mid', 'middle'],
 ]
-
-/** Columns of a line: those of the terminal, or 80. */
-function lineWidth(): number {
-  return Math.max(40, process.stdout.columns ?? 80)
-}
 
 /** Columns that a text takes, wide characters counted as two. */
 function width(text: string): number {

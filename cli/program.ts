@@ -3,17 +3,28 @@
  * may, is decided by the models and rules of the server. Nothing imports it but its main.ts.
  */
 import { readFileSync } from 'node:fs'
-import { Command } from 'commander'
+import { Command, Option } from 'commander'
+import { readText } from './ask.js'
 import { addAudit } from './audit.js'
+import { addBackup } from './backup.js'
+import { addCompletion } from './completion.js'
+import { addConfig } from './config.js'
+import { addDoctor } from './doctor.js'
 import { type ExitCode, explain } from './failure.js'
 import { addInstall } from './install.js'
 import { addIssuer } from './issuer.js'
+import { addLogin } from './login.js'
+import { addMail } from './mail.js'
+import { addManual } from './manual.js'
 import { addMasterKey } from './masterkey.js'
 import { addMigrate } from './migrate.js'
 import { addOrganizations } from './organizations.js'
-import { printable } from './output.js'
+import { printable, printJson } from './output.js'
 import { addQuestions } from './questions.js'
+import { addRestore } from './restore.js'
+import { addServices } from './services.js'
 import { addSigningKeys } from './signingkeys.js'
+import { addTotp } from './totp.js'
 import { addUsers } from './users.js'
 
 /** Runs a command line (without the program's name), prints why it failed, and returns the exit code. */
@@ -22,8 +33,12 @@ export async function run(args: readonly string[]): Promise<ExitCode> {
     await createProgram().parseAsync(args, { from: 'user' })
     return 0
   } catch (error) {
-    const { message, exitCode } = explain(error)
-    if (message !== undefined) process.stderr.write(`error: ${message.split('\n').map(printable).join('\n')}\n`)
+    const { exitCode, ...told } = await explain(error)
+    const { message } = told
+    if (message !== undefined) {
+      process.stderr.write(`error: ${message.split('\n').map(printable).join('\n')}\n`)
+      if (args.includes('--json')) printJson({ error: { ...told, exitCode } })
+    }
     if (process.env.AUTH_LOG_LEVEL === 'debug' && exitCode === 1) process.stderr.write(`${(error as Error).stack}\n`)
     return exitCode
   }
@@ -32,9 +47,17 @@ export async function run(args: readonly string[]): Promise<ExitCode> {
 /** Assembles `auth-admin`. Parsing throws instead of ending the process. */
 export function createProgram(): Command {
   const program = new Command('auth-admin')
-    .description('Administers the registry: organizations, security questions, users, keys, audit log.')
+    .description('Administers the registry: organizations, security questions, users, services, keys, audit log.')
     .version(version(), '--version', 'print the version')
     .helpOption('-h, --help', 'explain a command')
+    .addOption(new Option('--local', 'work on the database itself, with the settings of the service'))
+    .addOption(new Option('--context <name>', 'work on the server of this context').conflicts('local'))
+    .addOption(
+      new Option(
+        '--reason <text>',
+        'why, for the audit log, where administrators or passwords are changed on the database itself',
+      ).argParser(readText),
+    )
     .configureOutput({ outputError: (text, print) => print(`${printable(text.trim().replaceAll('\n', ' '))}\n`) })
     .exitOverride()
     .addHelpText(
@@ -45,7 +68,9 @@ AUTH_DATA_DIR, AUTH_MASTER_KEY, …) and may run while the service runs. What is
 missing on the command line is asked for at a terminal, unless --json is given.
 Every change leaves an event in the audit log: see \`auth-admin audit list\`.
 
-Exit codes: 0 done, 1 could not be done, 2 wrong command line, 130 stopped by Ctrl-C.
+Exit codes: 0 done, 1 could not be done, 2 wrong command line, 3 not found,
+4 not signed in or not allowed, 5 something stands in the way, 6 done in part,
+7 try again later, 130 stopped by Ctrl-C.
 
 Examples:
   $ auth-admin install
@@ -53,15 +78,25 @@ Examples:
   $ auth-admin users activate '(11)98765-4321' --organization 'Escola Azul'
   $ auth-admin users list --role ROLE_INSTITUTION --json`,
     )
+  addLogin(program)
+  addTotp(program)
   addInstall(program)
   addMigrate(program)
   addOrganizations(program)
   addQuestions(program)
   addUsers(program)
+  addServices(program)
   addSigningKeys(program)
   addIssuer(program)
+  addMail(program)
   addAudit(program)
   addMasterKey(program)
+  addBackup(program)
+  addRestore(program)
+  addManual(program)
+  addCompletion(program)
+  addConfig(program)
+  addDoctor(program)
   return program
 }
 

@@ -1,7 +1,9 @@
-import type { Command } from 'commander'
-import { fail, misuse } from './failure.js'
+import { timestampDate } from '@bufbuild/protobuf/wkt'
+import { type Command, Option } from 'commander'
+import { administering } from './administration.js'
+import { confirmAtServer } from './ask.js'
+import { misuse } from './failure.js'
 import { jsonOption, printJson, printTable, say, warn } from './output.js'
-import { withRegistry } from './session.js'
 
 /** Adds `auth-admin keys`. */
 export function addSigningKeys(program: Command): void {
@@ -20,22 +22,21 @@ States: published (known to verifiers, doesn't sign yet), signing, retiring
 Example:
   $ auth-admin keys list`,
     )
-    .action(async (options: { json?: boolean }) => {
-      const { all, signer } = await withRegistry(async ({ registry: { signingKeys } }) => ({
-        all: await signingKeys.all(),
-        signer: await signingKeys.signer(),
-      }))
-      const signing = all.findIndex(({ kid }) => kid === signer)
-      const rows = all.map((key, place) => ({
-        kid: key.kid,
-        state: place === signing ? 'signing' : place < signing ? 'published' : 'retiring',
-        signs_at: key.signsAt,
-        ...(key.verifiesUntil && { verifies_until: key.verifiesUntil }),
-      }))
-      if (options.json) return printJson(rows)
-      const cells = rows.map(row => [row.kid, `${row.state} ${when(row)}`])
-      printTable(['kid', 'state (UTC)'], cells, 'There are no keys: run `auth-admin install`.')
-    })
+    .action(
+      administering(async (api, options: { json?: boolean }) => {
+        const { keys } = await api.listSigningKeys({})
+        const signing = keys.findIndex(({ signs }) => signs)
+        const rows = keys.map(({ kid, signTime, expireTime }, place) => ({
+          kid,
+          state: place === signing ? 'signing' : place < signing ? 'published' : 'retiring',
+          signs_at: timestampDate(signTime!),
+          ...(expireTime && { verifies_until: timestampDate(expireTime) }),
+        }))
+        if (options.json) return printJson(rows)
+        const cells = rows.map(row => [row.kid, `${row.state} ${when(row)}`])
+        printTable(['kid', 'state (UTC)'], cells, 'There are no keys: run `auth-admin install`.')
+      }),
+    )
 
   keys
     .command('rotate')
@@ -52,20 +53,16 @@ when waiting is worse than refused tokens.
 Example:
   $ auth-admin keys rotate`,
     )
-    .action(async (options: { now?: boolean; json?: boolean }) => {
-      const { publishLead } = await import('../server/models/signingkey.js')
-      const lead = options.now ? 0 : publishLead
-      const kid = await withRegistry(async ({ registry, settings, change }) =>
-        change(async t => {
-          const { tokenTtl } = settings
-          const result = (await registry.signingKeys.rotate({ force: true, lead, tokenTtl }, t))!
-          return { result, event: { action: 'signing-key.rotate', object: `signing-key:${result}` } }
-        }),
-      )
-      if (options.now) warn('Verifiers that have not fetched the key set since may refuse new tokens for some minutes.')
-      if (options.json) return printJson({ kid, signs_in_seconds: lead })
-      say(`Key ${kid} is published${lead > 0 ? ` and signs in ${lead / 60} minutes` : ' and signs from now on'}.`)
-    })
+    .action(
+      administering(async (api, { now = false, json }: { now?: boolean; json?: boolean }) => {
+        const { kid, signTime } = (await api.rotateSigningKey({ now })).key!
+        const lead = Math.round((timestampDate(signTime!).getTime() - Date.now()) / 60_000) * 60
+        if (now) warn('Verifiers that have not fetched the key set since may refuse new tokens for some minutes.')
+        if (json) return printJson({ kid, signs_in_seconds: lead })
+        const from = now ? 'from now on' : `from ${minute(timestampDate(signTime!))} (UTC) on`
+        say(`Key ${kid} is published and signs ${from}.`)
+      }),
+    )
   addRetire(keys)
 }
 
@@ -76,6 +73,7 @@ function addRetire(keys: Command): void {
     .description('Drop a key at once, with every token that it signed: for a key that others may hold.')
     .argument('<kid>', 'id of the key, as `keys list` shows it')
     .option('--now', 'needed: everyone whose token it signed has to log in again')
+    .addOption(new Option('--confirm <kid>', 'its id, once more; asked for at a terminal'))
     .addOption(jsonOption())
     .addHelpText(
       'after',
@@ -85,27 +83,28 @@ an older key set refuse the new key's tokens, and accept the dropped key's,
 until they fetch it again: within 5 minutes.
 
 Example:
-  $ auth-admin keys retire iPEMZ8dz3Yl1pTtBxhYvYbDlN6CmTkUHzLzwP1zEYDU --now`,
+  $ KID=iPEMZ8dz3Yl1pTtBxhYvYbDlN6CmTkUHzLzwP1zEYDU
+  $ auth-admin keys retire $KID --now --confirm $KID`,
     )
-    .action(async (kid: string, options: { now?: boolean; json?: boolean }) => {
-      if (!options.now) misuse('Keys end by themselves after `keys rotate`. To drop one at once, add --now.')
-      const retired = await withRegistry(async ({ registry, change }) =>
-        change(async t => {
-          const result = await registry.signingKeys.retire(kid, t)
-          const event = { action: 'signing-key.retire', object: `signing-key:${kid}` } as const
-          return { result, ...(result && { event }) }
-        }),
-      )
-      if (!retired) fail(`There is no key ${kid}: see \`auth-admin keys list\`.`)
-      if (options.json) return printJson({ kid, ...retired })
-      say(`Key ${kid} is dropped${retired.successor ? `; key ${retired.successor} signs from now on` : ''}.`)
-    })
+    .action(
+      administering(async (api, kid: string, options: { now?: boolean; confirm?: string; json?: boolean }) => {
+        if (!options.now) misuse('Keys end by themselves after `keys rotate`. To drop one at once, add --now.')
+        const sentence = 'Everyone whose token the key signed has to log in again.'
+        const confirm = await confirmAtServer(sentence, kid, options)
+        const { successor } = await api.retireSigningKey({ kid, confirm })
+        if (options.json) return printJson({ kid, successor })
+        say(`Key ${kid} is dropped${successor ? `; key ${successor} signs from now on` : ''}.`)
+      }),
+    )
 }
 
 /** Until when a key is in its state, or since when it signs. */
 function when({ state, signs_at, verifies_until }: { state: string; signs_at: Date; verifies_until?: Date }): string {
-  const minute = (time?: Date) => time?.toISOString().slice(0, 16).replace('T', ' ')
   return state === 'signing'
     ? `since ${minute(signs_at)}`
     : `until ${minute(state === 'published' ? signs_at : verifies_until)}`
+}
+
+function minute(time?: Date): string | undefined {
+  return time?.toISOString().slice(0, 16).replace('T', ' ')
 }

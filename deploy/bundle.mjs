@@ -12,7 +12,13 @@ const root = fileURLToPath(new URL('..', import.meta.url))
 await rm(`${root}/dist/chunks`, { recursive: true, force: true })
 await build({
   absWorkingDir: root,
-  entryPoints: ['server/main.ts', 'server/passwords/hashthread.ts', 'gateway/main.ts', 'cli/main.ts'],
+  entryPoints: [
+    'server/main.ts',
+    'server/alone.ts',
+    'server/passwords/hashthread.ts',
+    'gateway/main.ts',
+    'cli/main.ts',
+  ],
   outbase: '.',
   outdir: 'dist',
   chunkNames: 'chunks/[name]-[hash]',

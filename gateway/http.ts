@@ -5,15 +5,17 @@
  * service for a gateway in its own process).
  */
 import { randomUUID } from 'node:crypto'
-import { setMaxListeners } from 'node:events'
+import { once, setMaxListeners } from 'node:events'
 import { create, type DescMethodUnary, type Message } from '@bufbuild/protobuf'
 import { Code, ConnectError, type Transport } from '@connectrpc/connect'
 import { Users } from '../proto/gen/auth/v1/users_pb.js'
-import { createSenderOf } from '../server/clientaddress.js'
+import { createSenderOf, network } from '../server/clientaddress.js'
+import { describeSpan, inSpan, readParent, SpanKind, traceHeaders, tracing } from '../server/tracing.js'
+import { beginVisit, endVisit, methodOf, type Visit } from './access.js'
 import { readBody } from './body.js'
-import { type Address, createListener, listenerLimits, type Request, type Response } from './listener.js'
+import { type Address, createListener, listenerLimits, type Request, type Response, type Secure } from './listener.js'
 import { createPacing, isLarge, pacingLimits } from './pacing.js'
-import { Fault, isRefusal, isUnreported, type Problem, problemDocument, problemOf } from './problem.js'
+import { Fault, isAnswer, isRefusal, isUnreported, type Problem, problemDocument, problemOf } from './problem.js'
 import { createLookup } from './router.js'
 import type { Revision, Route } from './routes.js'
 import { createRpcHandler, forwardedHeaders, type Log } from './rpcs.js'
@@ -25,6 +27,8 @@ export interface GatewayOptions {
   /** Leads to the services `auth.v1.Users` and `auth.v1.ForgotPasswords`. */
   readonly transport: Transport
   readonly address: Address
+  /** Speaks TLS with clients; absent: no TLS. */
+  readonly secure?: Secure
   /** Revision served at the base path `/`. */
   readonly defaultRevision: Revision
   /** Addresses or CIDR blocks of proxies whose `X-Forwarded-For` and `X-Request-Id` are believed. */
@@ -88,8 +92,18 @@ export function createGateway(options: GatewayOptions): Gateway {
   const lookup = createLookup<Action>(options.defaultRevision, createAction)
   const { send, commonHeaders, isPreflight } = createSender(options.corsOrigins, limits.lingerTimeout)
   const pacing = createPacing(limits, options.limitFactor)
-  const handleRpc = createRpcHandler({ transport, log, callTimeout, pacing, fallback: refuseUnknown })
-  const listener = createListener(options.address, onRequest, limits)
+  const visits = new WeakMap<Request, Visit>()
+  const onAnswer = (request: Request) => {
+    visits.get(request)!.written = true
+  }
+  const handleRpc = createRpcHandler({ transport, log, callTimeout, pacing, onAnswer, fallback: refuseUnknown })
+  const listener = createListener(options.address, onRequest, limits, {
+    ...(options.secure && { secure: options.secure }),
+    onRefusal({ status, reason }, requestId, peer) {
+      const { address } = senderOf(peer, undefined)
+      log.info({ status, reason, requestId, network: network(address), endpoint: 'http' }, 'request')
+    },
+  })
   let draining = false
 
   function onRequest(request: Request, response: Response) {
@@ -99,22 +113,42 @@ export function createGateway(options: GatewayOptions): Gateway {
     const requestId = sender.proxied && givenId && /^[\w-]{1,64}$/.test(givenId) ? givenId : randomUUID()
     headers['x-request-id'] = requestId
     headers['x-forwarded-for'] = sender.address
-    void answer(request, response)
+    const visit = beginVisit(request)
+    if (tracing) void answerInSpan(request, response, visit)
+    else void answer(request, response, visit)
   }
 
-  async function answer(request: Request, response: Response): Promise<void> {
+  function answerInSpan(request: Request, response: Response, visit: Visit): Promise<void> {
+    const { headers } = request
+    const method = methodOf(request)
+    const attributes = { 'http.request.method': method, 'auth.request_id': headers['x-request-id'] as string }
+    const parent = readParent(name => headers[name] as string | undefined)
+    return inSpan({ name: method, kind: SpanKind.SERVER, attributes, parent }, async () => {
+      await answer(request, response, visit)
+      const { path } = visit
+      describeSpan({ 'http.response.status_code': response.statusCode }, path && `${method} ${path}`)
+      if (path) describeSpan({ 'http.route': path })
+    })
+  }
+
+  async function answer(request: Request, response: Response, visit: Visit): Promise<void> {
     try {
-      const given = await act(request, response)
-      if (!given) return
+      const given = await act(request, response, visit)
+      if (!given) {
+        // Its span lasts until the adapter has answered.
+        if (tracing) await once(response, 'close')
+        return
+      }
       if (isLarge(request)) await pacing.turn(request)
       send(request, response, given)
+      endVisit(log, visit, given.status)
     } catch (error) {
-      await refuse(request, response, error)
+      await refuse(request, response, error, visit)
     }
   }
 
   /** The answer to a request; undefined when the request was handed on to the RPCs, which answer by themselves. */
-  async function act(request: Request, response: Response): Promise<Answer | undefined> {
+  async function act(request: Request, response: Response, visit: Visit): Promise<Answer | undefined> {
     const { headers, method = '' } = request
     const target = targetOf(request)
     const mark = target.indexOf('?')
@@ -124,8 +158,9 @@ export function createGateway(options: GatewayOptions): Gateway {
     if (path === '*' && method === 'OPTIONS') return options204('GET, HEAD, POST, OPTIONS')
 
     const resource = lookup(path)
-    if (!resource) return handOn(request, response, target)
+    if (!resource) return handOn(request, response, target, visit)
     const { actions, allow, variable } = resource
+    visit.path = resource.path
     if (method === 'OPTIONS') return options204(allow)
     const action = actions.get(method)
     if (!action) throw new Fault('METHOD_NOT_ALLOWED', `The methods here are ${allow}.`, { allow })
@@ -140,7 +175,15 @@ export function createGateway(options: GatewayOptions): Gateway {
       async call(rpc, message, { timeout = callTimeout, malformed } = {}) {
         const passedOn = forwardedHeaders(name => headers[name])
         if (malformed) passedOn['x-malformed-fields'] = malformed
-        return (await transport.unary(rpc, signal, timeout, passedOn, message)).message
+        if (tracing) Object.assign(passedOn, traceHeaders())
+        try {
+          const { message: result } = await transport.unary(rpc, signal, timeout, passedOn, message)
+          visit.written = true
+          return result
+        } catch (error) {
+          visit.written = isAnswer(error)
+          throw error
+        }
       },
     })
   }
@@ -149,7 +192,7 @@ export function createGateway(options: GatewayOptions): Gateway {
    * Leaves a request to Connect's adapter, whose fallback is `refuseUnknown`. The table comes first, since what the
    * adapter answers needs its headers set ahead: that takes 4 µs of a request of which reading a user takes 90.
    */
-  function handOn(request: Request, response: Response, target: string): undefined {
+  function handOn(request: Request, response: Response, target: string, visit: Visit): undefined {
     // The adapter makes a URL of it.
     const authority = 'authority' in request ? request.authority : request.headers.host
     if (!authority || !URL.canParse(`http://${authority}`)) throw badHost()
@@ -158,6 +201,8 @@ export function createGateway(options: GatewayOptions): Gateway {
     // The adapter's 405 doesn't say it (RFC 9110, 15.5.6).
     if (request.method !== 'POST') response.setHeader('allow', 'POST')
     for (const [name, value] of Object.entries(commonHeaders(request))) response.setHeader(name, value)
+    visits.set(request, visit)
+    response.once('close', () => endVisit(log, visit, response.statusCode))
     handleRpc(request, response)
   }
 
@@ -165,7 +210,7 @@ export function createGateway(options: GatewayOptions): Gateway {
     const grpcType = /^application\/grpc[\w+-]*/i.exec(request.headers['content-type'] ?? '')?.[0]
     if (request.method !== 'POST' || grpcType === undefined) {
       response.removeHeader('allow')
-      void refuse(request, response, new Fault('NOT_FOUND', 'There is nothing at this path.'))
+      void refuse(request, response, new Fault('NOT_FOUND', 'There is nothing at this path.'), visits.get(request)!)
       return
     }
     // Without `writeHead` these go out along with the end of the stream: an answer of nothing but trailers, to gRPC.
@@ -173,14 +218,18 @@ export function createGateway(options: GatewayOptions): Gateway {
     response.setHeader('grpc-status', '12')
     response.setHeader('grpc-message', 'There is no such method.')
     response.end()
+    endVisit(log, visits.get(request)!, 200, 'UNIMPLEMENTED')
   }
 
-  async function refuse(request: Request, response: Response, error: unknown): Promise<void> {
+  async function refuse(request: Request, response: Response, error: unknown, visit: Visit): Promise<void> {
     const problem = problemOf(error)
+    // The call that asked who it is had a line of its own.
+    if (error instanceof Fault) visit.written = false
     const requestId = request.headers['x-request-id'] as string
     if (isUnreported(error)) log.error({ requestId, err: error }, 'request failed')
     if (isRefusal(problem)) await pacing.turn(request)
     send(request, response, answerProblem(problem, requestId))
+    endVisit(log, visit, problem.status, problem.reason)
   }
 
   return {

@@ -1,5 +1,5 @@
 /**
- * One port for HTTP/1.1 and for HTTP/2 without TLS, with the limits that keep a client from holding on to it.
+ * One port for HTTP/1.1 and HTTP/2, without TLS or with, with the limits that keep a client from holding on to it.
  *
  * It leans on what Node.js doesn't document, and listener.test.ts holds the versions that are supported to it:
  * - An `http.Server` comes with one listener of `connection`, which speaks HTTP/1.1. It may be called later, with a
@@ -7,6 +7,7 @@
  * - That listener adds one listener of `data`, the parser's; taken off and called by another with pieces of what
  *   arrives, it parses them alike (`pipelining.ts`). A parser is paused only along with its socket.
  * - An HTTP/2 server takes a socket, with bytes put back alike, by `emit('connection', socket)`.
+ * - A `TLSSocket` does as a socket of either; over TLS a client that speaks HTTP/2 must have said so by ALPN.
  */
 import { randomUUID } from 'node:crypto'
 import { createServer, type IncomingMessage, type ServerResponse, STATUS_CODES } from 'node:http'
@@ -19,7 +20,7 @@ import {
 } from 'node:http2'
 import type { AddressInfo, Socket } from 'node:net'
 import { limitPipeline, type Pipeline } from './pipelining.js'
-import { Fault, problemDocument, problemOf, securityHeaders } from './problem.js'
+import { Fault, type Problem, problemDocument, problemOf, securityHeaders } from './problem.js'
 
 /** A request of either version of HTTP. */
 export type Request = IncomingMessage | Http2ServerRequest
@@ -46,7 +47,7 @@ export interface Listener {
 
 /** What a client may take of a port. Times are in ms. */
 export const listenerLimits = {
-  /** How long a connection may take to send its first bytes, and a request its headers. */
+  /** How long a connection may take to send its first bytes, with TLS after its handshake, and a request its headers. */
   headersTimeout: 10_000,
   /** How long a request may take to arrive as a whole. */
   requestTimeout: 15_000,
@@ -65,14 +66,21 @@ export const listenerLimits = {
 /** Bytes of all headers of a request together. */
 const headerBytes = 16 * 1024
 
-/** What an HTTP/2 client without TLS begins with (RFC 9113, 3.4). HTTP/1.1 has no method of this name. */
+/** Speaks TLS on a connection, and chooses one of the protocols by ALPN. */
+export type Secure = (socket: Socket, protocols: readonly string[]) => Socket
+
+/** What an HTTP/2 client begins with (RFC 9113, 3.4). HTTP/1.1 has no method of this name. */
 const preface = Buffer.from('PRI ')
 
-/** Prepares a listener. Requests of both versions go to `onRequest`. */
+/** Told of what was refused here, since it was no request that could be read, and of the peer that sent it. */
+export type OnRefusal = (problem: Problem, requestId: string, peer: string | undefined) => void
+
+/** Prepares a listener. Requests of both versions go to `onRequest`. Without `secure` there is no TLS. */
 export function createListener(
   { host, port }: Address,
   onRequest: (request: Request, response: Response) => void,
   given: Partial<typeof listenerLimits> = {},
+  { secure, onRefusal = () => {} }: { readonly secure?: Secure; readonly onRefusal?: OnRefusal } = {},
 ): Listener {
   const limits = { ...listenerLimits, ...given }
   const sessions = new Set<ServerHttp2Session>()
@@ -94,7 +102,7 @@ export function createListener(
       response.on('error', () => {})
       // Node takes up to 64 KiB whatever the settings tell the client.
       if (sizeOf(request.rawHeaders) <= headerBytes) onRequest(request, response)
-      else refuseHeaders(response)
+      else refuseHeaders(request, response, onRefusal)
     },
   )
   http2.setTimeout(limits.sessionTimeout, () => {})
@@ -137,7 +145,7 @@ export function createListener(
     }
     pipeline.stop()
     const refuse = () => {
-      if (socket.writable) socket.end(faultResponse(error.code))
+      if (socket.writable) socket.end(faultResponse(error.code, socket, onRefusal))
       setTimeout(() => socket.destroy(), limits.lingerTimeout).unref()
     }
     // What was asked before is answered first; a request that broke off in its body gets no other answer than this.
@@ -151,7 +159,8 @@ export function createListener(
   // The server's own listener speaks HTTP/1.1. It gets a connection only once its first bytes are known.
   const [speakHttp1] = server.listeners('connection') as [(socket: Socket) => void]
   server.removeAllListeners('connection')
-  server.on('connection', (socket: Socket) => {
+  server.on('connection', (plain: Socket) => {
+    const socket = secure ? secure(plain, ['h2', 'http/1.1']) : plain
     const drop = () => socket.destroy()
     const timer = setTimeout(drop, limits.headersTimeout)
     pendingSockets.add(socket)
@@ -239,15 +248,16 @@ const headersOf = (requestId: string) => ({
   'x-request-id': requestId,
 })
 
-function refuseHeaders(response: Http2ServerResponse): void {
+function refuseHeaders({ socket }: Http2ServerRequest, response: Http2ServerResponse, onRefusal: OnRefusal): void {
   const requestId = randomUUID()
   const problem = problemOf(headersTooLarge())
+  onRefusal(problem, requestId, socket?.remoteAddress)
   response.writeHead(problem.status, headersOf(requestId))
   response.end(problemDocument(problem, requestId))
 }
 
 /** The whole answer to bytes that are no request, ready to be written to the socket. */
-function faultResponse(code: string | undefined): string {
+function faultResponse(code: string | undefined, { remoteAddress }: Socket, onRefusal: OnRefusal): string {
   const requestId = randomUUID()
   const problem = problemOf(
     code === 'HPE_HEADER_OVERFLOW'
@@ -256,6 +266,7 @@ function faultResponse(code: string | undefined): string {
         ? new Fault('REQUEST_TIMEOUT', 'The request took too long to arrive.')
         : new Fault('MALFORMED_REQUEST', 'This is not an HTTP request.'),
   )
+  onRefusal(problem, requestId, remoteAddress)
   const body = problemDocument(problem, requestId)
   return [
     `HTTP/1.1 ${problem.status} ${STATUS_CODES[problem.status]}`,

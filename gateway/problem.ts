@@ -27,6 +27,16 @@ export const statuses: Readonly<Record<Reason, number>> = {
   [Reason.UNAVAILABLE]: 503,
   [Reason.DEADLINE_EXCEEDED]: 503,
   [Reason.INTERNAL]: 503,
+  [Reason.RECORD_NOT_FOUND]: 404,
+  [Reason.NAME_TAKEN]: 409,
+  [Reason.STALE_ETAG]: 409,
+  [Reason.WRONG_STATE]: 409,
+  [Reason.INVALID_ARGUMENT]: 400,
+  [Reason.CODE_NEEDED]: 401,
+  [Reason.SIGN_IN_AGAIN]: 401,
+  [Reason.CONFIRMATION_NEEDED]: 400,
+  [Reason.LAST_ADMINISTRATOR]: 409,
+  [Reason.JUSTIFICATION_NEEDED]: 400,
 }
 
 /** Headers of every answer that keep browsers from making more of it than it is. */
@@ -114,6 +124,11 @@ export function isUnreported(error: unknown): boolean {
   if (error instanceof Fault) return false
   if (!(error instanceof ConnectError)) return true
   return ![Code.Canceled, Code.DeadlineExceeded].includes(error.code) && reasonOf(error) === undefined
+}
+
+/** Whether an error is what a service answered, and not that the call was lost on its way. */
+export function isAnswer(error: unknown): boolean {
+  return error instanceof ConnectError && reasonOf(error) !== undefined
 }
 
 function reasonOf(error: ConnectError): Reason | undefined {

@@ -1,3 +1,9 @@
+/**
+ * The way to services in other processes, over gRPC. Calls are spread evenly over all servers that are connected. One
+ * that dies is left out at once, one that hangs once it has let a ping wait; both come back by themselves. A call that no
+ * server has begun goes to the next; a call that one may have begun only where the definition says that it is idempotent,
+ * and once.
+ */
 import {
   create,
   type DescMessage,
@@ -8,9 +14,14 @@ import {
   type MessageShape,
   toBinary,
 } from '@bufbuild/protobuf'
+import { MethodOptions_IdempotencyLevel } from '@bufbuild/protobuf/wkt'
 import { Code, ConnectError, type Transport, type UnaryResponse } from '@connectrpc/connect'
-import { Client, credentials, Metadata, type ServiceError } from '@grpc/grpc-js'
+import { Client, credentials, experimental, Metadata, type ServiceError } from '@grpc/grpc-js'
+import { ForgotPasswords } from '../proto/gen/auth/v1/forgotpasswords_pb.js'
+import { Users } from '../proto/gen/auth/v1/users_pb.js'
 import { StatusSchema } from '../proto/gen/google/rpc/status_pb.js'
+import { Health } from '../proto/gen/health/v1/health_pb.js'
+import { inSpan, SpanKind, traceHeaders, tracing } from '../server/tracing.js'
 
 /** Where the services are. */
 export interface RemoteOptions {
@@ -19,8 +30,13 @@ export interface RemoteOptions {
    * listed as `ipv4:192.0.2.1:50051,192.0.2.2:50051`.
    */
   readonly target: string
-  /** Certificates in PEM for TLS; `cert` and `key` present the gateway itself. Absent: no TLS. */
-  readonly tls?: { readonly ca: Buffer; readonly cert?: Buffer; readonly key?: Buffer }
+  /**
+   * Authority of the servers' certificates, and, where `identified`, the gateway's own certificate; both may change.
+   * Absent: no TLS.
+   */
+  readonly certificates?: experimental.CertificateProvider & { readonly identified: boolean }
+  /** Name that servers' certificates must carry; the (first) host of the target unless told. */
+  readonly serverName?: string | undefined
 }
 
 /** A transport that holds connections. */
@@ -36,20 +52,62 @@ const lost: Partial<Record<Code, string>> = {
 }
 
 /**
+ * While there are calls, a server is pinged; one that leaves that unanswered for as long is cut off, with all its calls.
+ * One that is merely busy is not, and a read has time left for another server.
+ */
+const keepalive = { 'grpc.keepalive_time_ms': 2_000, 'grpc.keepalive_timeout_ms': 8_000 }
+
+const { IDEMPOTENT } = MethodOptions_IdempotencyLevel
+
+/**
+ * The service config (gRPC proposals A2 and A6). There is no outlier detection: grpc-js counts refusals as failures, so
+ * that whoever sends wrong passwords could have good servers left out.
+ */
+const serviceConfig = {
+  loadBalancingConfig: [{ round_robin: {} }],
+  methodConfig: [
+    {
+      name: [
+        ...[...Users.methods, ...ForgotPasswords.methods].filter(rpc => rpc.idempotency === IDEMPOTENT),
+        Health.method.check,
+      ].map(({ parent, name }) => ({ service: parent.typeName, method: name })),
+      retryPolicy: {
+        maxAttempts: 2,
+        initialBackoff: '0.01s',
+        maxBackoff: '0.01s',
+        backoffMultiplier: 1,
+        retryableStatusCodes: ['UNAVAILABLE'],
+      },
+    },
+  ],
+  // While more than half of all calls fail, nothing is asked twice; one server's end takes no more than 500 with it.
+  retryThrottling: { maxTokens: 1000, tokenRatio: 1 },
+}
+
+/**
  * Returns a transport that calls services in another process over gRPC. It connects with the first call. Answers come
  * without headers and trailers: the services send none that matter.
  */
-export function createRemoteTransport({ target, tls }: RemoteOptions): RemoteTransport {
+export function createRemoteTransport({ target, certificates, serverName }: RemoteOptions): RemoteTransport {
   const client = new Client(
     target,
-    tls ? credentials.createSsl(tls.ca, tls.key ?? null, tls.cert ?? null) : credentials.createInsecure(),
+    certificates
+      ? experimental.createCertificateProviderChannelCredentials(
+          certificates,
+          certificates.identified ? certificates : null,
+        )
+      : credentials.createInsecure(),
     {
-      'grpc.service_config': JSON.stringify({ loadBalancingConfig: [{ round_robin: {} }] }),
+      'grpc.service_config': JSON.stringify(serviceConfig),
+      // It is said here, not by a TXT record of the name.
+      'grpc.service_config_disable_resolution': 1,
       'grpc.enable_channelz': 0,
-      'grpc.keepalive_time_ms': 30_000,
-      'grpc.keepalive_timeout_ms': 10_000,
+      ...keepalive,
       // A server that comes back is found within seconds, not minutes.
       'grpc.max_reconnect_backoff_ms': 5_000,
+      // So are the addresses of a name, once one of them was lost.
+      'grpc.dns_min_time_between_resolutions_ms': 5_000,
+      ...(serverName !== undefined && { 'grpc.ssl_target_name_override': serverName }),
     },
   )
 
@@ -92,11 +150,21 @@ export function createRemoteTransport({ target, tls }: RemoteOptions): RemoteTra
   }
 
   return {
-    unary,
+    unary: tracing ? inCallSpan(unary) : unary,
     stream: async () => {
       throw new ConnectError('There are no streams.', Code.Unimplemented)
     },
     close: () => client.close(),
+  }
+}
+
+/** Makes each call a span: what of a request is spent on the way. */
+function inCallSpan(unary: Transport['unary']): Transport['unary'] {
+  return (method, ...rest) => {
+    const { typeName } = method.parent
+    const attributes = { 'rpc.system': 'grpc', 'rpc.service': typeName, 'rpc.method': method.name }
+    const span = { name: `${typeName}/${method.name}`, kind: SpanKind.CLIENT, attributes }
+    return inSpan(span, () => unary(method, ...rest))
   }
 }
 
@@ -132,6 +200,8 @@ function metadataOf(headers: HeadersInit = {}): Metadata {
   const metadata = new Metadata()
   const pairs = Symbol.iterator in headers ? headers : Object.entries(headers)
   for (const [name = '', value = ''] of pairs) metadata.add(name, value.replace(/[^ -~]/g, '?'))
+  // Instead of what came: this is one hop further.
+  if (tracing) for (const [name, value] of Object.entries(traceHeaders())) metadata.set(name, value)
   return metadata
 }
 

@@ -3,6 +3,8 @@ import { type Revision, type Route, revisions, routes } from './routes.js'
 /** What a path leads to: an action for each method. */
 export interface Resource<Action> {
   readonly actions: ReadonlyMap<string, Action>
+  /** Its path, with the variable in braces. */
+  readonly path: string
   /** Value of the header `Allow` (RFC 9110). */
   readonly allow: string
   /** Whether the last segment of the path is a variable. */
@@ -29,7 +31,7 @@ export function createLookup<Action>(
     const [map, key] = open < 0 ? [fixed, path] : [variable, path.slice(0, open)]
     const actions = new Map(map.get(key)?.actions).set(method, value)
     if (method === 'GET') actions.set('HEAD', value)
-    map.set(key, { actions, allow: [...actions.keys(), 'OPTIONS'].join(', '), variable: open >= 0 })
+    map.set(key, { actions, path, allow: [...actions.keys(), 'OPTIONS'].join(', '), variable: open >= 0 })
   }
 
   const bases = [['', defaultRevision] as const, ...revisions.map(revision => [`/${revision}`, revision] as const)]

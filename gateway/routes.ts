@@ -153,7 +153,7 @@ export const routes: readonly Route[] = [
     parameters: { username: 'required' },
     result: 'user',
     protected: true,
-    refusals: ['MISSING_PARAMETER', 'USER_NOT_FOUND'],
+    refusals: ['MISSING_PARAMETER', 'USER_NOT_FOUND', 'TOO_MANY_ATTEMPTS'],
   },
   {
     method: 'POST',
@@ -163,6 +163,29 @@ export const routes: readonly Route[] = [
     parameters: { emailpartner: 'required', username: 'required' },
     protected: true,
     refusals: ['MISSING_PARAMETER', 'USER_NOT_FOUND', 'ORGANIZATION_EMAIL_NOT_FOUND'],
+  },
+  {
+    method: 'POST',
+    path: '/users/setemail',
+    rpc: Users.method.setEmail,
+    body: { field: '*', required: true },
+    protected: true,
+    refusals: ['MISSING_PARAMETER', 'INVALID_EMAIL', 'INVALID_CREDENTIALS', 'TOO_MANY_ATTEMPTS'],
+  },
+  {
+    method: 'POST',
+    path: '/users/confirmemail',
+    rpc: Users.method.confirmEmail,
+    body: { field: '*', required: true },
+    protected: true,
+    refusals: ['MISSING_PARAMETER', 'INVALID_KEY', 'TOO_MANY_ATTEMPTS'],
+  },
+  {
+    method: 'POST',
+    path: '/users/revokemytokens',
+    rpc: Users.method.revokeMyTokens,
+    protected: true,
+    refusals: [],
   },
   {
     method: 'POST',

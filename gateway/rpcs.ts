@@ -4,14 +4,16 @@ import { createContextKey, createContextValues, type Interceptor, type Transport
 import { connectNodeAdapter } from '@connectrpc/connect-node'
 import { ForgotPasswords } from '../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../proto/gen/auth/v1/users_pb.js'
+import { traceHeaders, tracing } from '../server/tracing.js'
 import { bodyLimit } from './body.js'
 import type { Request, Response } from './listener.js'
 import { isLarge, type Pacing } from './pacing.js'
-import { isRefusal, isUnreported, problemOf } from './problem.js'
+import { isAnswer, isRefusal, isUnreported, problemOf } from './problem.js'
 
-/** Where the gateway reports faults, as `{ requestId, err }`. A pino logger fits. */
+/** Where the gateway reports requests, and faults as `{ requestId, err }`. A pino logger fits. */
 export interface Log {
   error(fields: object, message: string): void
+  info(fields: object, message: string): void
 }
 
 /** What the calls need. */
@@ -22,12 +24,21 @@ export interface RpcOptions {
   readonly callTimeout: number
   /** Says when refusals leave. */
   readonly pacing: Pacing
+  /** Told of a request that a service has answered. */
+  readonly onAnswer: (request: Request) => void
   /** Gets every request whose path is no RPC's. */
   readonly fallback: (request: Request, response: Response) => void
 }
 
 /** Headers that go on to the services. The last two are the gateway's findings, whatever the client sent. */
-const forwarded = ['authorization', 'accept-language', 'x-request-id', 'x-forwarded-for'] as const
+const forwarded = [
+  'authorization',
+  'accept-language',
+  'traceparent',
+  'tracestate',
+  'x-request-id',
+  'x-forwarded-for',
+] as const
 
 /** The headers that go on to the services, of a request whose headers `header` reads. */
 export function forwardedHeaders(header: (name: string) => string | string[] | null | undefined) {
@@ -43,21 +54,29 @@ export function forwardedHeaders(header: (name: string) => string | string[] | n
 const incoming = createContextKey<Request>(undefined as never)
 
 /** Prepares the handler of requests to the RPCs. */
-export function createRpcHandler({ transport, log, callTimeout, pacing, fallback }: RpcOptions) {
+export function createRpcHandler({ transport, log, callTimeout, pacing, onAnswer, fallback }: RpcOptions) {
   const pace: Interceptor = next => async call => {
     const request = call.contextValues.get(incoming)
     try {
       const answer = await next(call)
+      onAnswer(request)
       if (isLarge(request)) await pacing.turn(request)
       return answer
     } catch (error) {
+      if (isAnswer(error)) onAnswer(request)
       if (isRefusal(problemOf(error))) await pacing.turn(request)
       throw error
     }
   }
 
   const forwardHeaders: Interceptor = next => request =>
-    next({ ...request, header: new Headers(forwardedHeaders(name => request.header.get(name))) })
+    next({
+      ...request,
+      header: new Headers({
+        ...forwardedHeaders(name => request.header.get(name)),
+        ...(tracing && traceHeaders()),
+      }),
+    })
 
   const logFaults: Interceptor = next => async request => {
     try {

@@ -10,7 +10,7 @@ import { adminPasswordFile } from './database/source.js'
 import type { AuditAction, AuditEvent } from './models/audit.js'
 import type { Registry } from './models/definemodels.js'
 import { publishLead } from './models/signingkey.js'
-import type { TokenIssuer } from './models/tokenissuer.js'
+import { issuerObject, type TokenIssuer } from './models/tokenissuer.js'
 import { emptyUser, type NewUser } from './models/user.js'
 import { nicknameKey, questionKey, usernameKey } from './names.js'
 import type { Passwords } from './passwords/hash.js'
@@ -59,6 +59,7 @@ type InstallationSettings = Pick<
   | 'issuer'
   | 'audience'
   | 'httpAddress'
+  | 'httpTlsCert'
   | 'migrate'
 >
 
@@ -156,11 +157,6 @@ function checkIssuer(registry: TokenIssuer, { issuer, audience }: Pick<Settings,
 /** A word of a command line, as a POSIX shell reads it. */
 function quote(word: string): string {
   return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`
-}
-
-/** An issuer in the audit log. */
-export function issuerObject({ issuer, audience }: TokenIssuer): string {
-  return `issuer:${issuer} audience:${audience}`
 }
 
 async function hashFor(

@@ -1,5 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { knownAddressDays } from './access/lockout.js'
+import type { Transaction } from './database/connection.js'
 import type { Log } from './log.js'
 import type { Models } from './models/definemodels.js'
 import { publishLead } from './models/signingkey.js'
@@ -17,17 +18,41 @@ const times = { first: 1_000, interval: 10 * 60_000 }
 
 /** Starts the rounds. What a failed round leaves undone the next one does. */
 export function startMaintenance(
-  { database, attempts, buckets, emails, emailQuotas, mailedKeys, signingKeys, audit }: Models,
+  {
+    database,
+    administeredUsers,
+    attempts,
+    audit,
+    buckets,
+    creationRequests,
+    emailQuotas,
+    emails,
+    erasure,
+    mailedKeys,
+    signingKeys,
+  }: Models,
   { tokenTtl, auditRetention }: { tokenTtl: number; auditRetention: number },
   log: Log,
   { first, interval } = times,
 ): Maintenance {
+  /** Erases a user that was deleted so long ago that nobody brings it back; whether there was one. */
+  async function purge(t: Transaction): Promise<boolean> {
+    const id = await administeredUsers.lockForPurge(t)
+    if (id === undefined) return false
+    await erasure.erase(id, t)
+    const event = { action: 'user.erase', outcome: 'ok', reason: 'deleted', actor: 'service' } as const
+    await audit.append({ ...event, subject_id: id }, t)
+    return true
+  }
+
   async function round() {
     await attempts.prune(knownAddressDays)
     await buckets.prune()
     await mailedKeys.prune()
+    await creationRequests.prune()
     await emails.prune()
     await emailQuotas.prune()
+    while (await database.transact(purge, { unlimited: true }));
     await signingKeys.prune()
     await database.transact(async t => {
       const kid = await signingKeys.rotate({ force: false, lead: publishLead, tokenTtl }, t)

@@ -1,26 +1,43 @@
+import { readFileSync } from 'node:fs'
 import { createServer } from 'node:http'
-import type { AddressInfo } from 'node:net'
+import type { AddressInfo, Socket } from 'node:net'
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client'
 import { Reason } from '../proto/gen/auth/v1/reason_pb.js'
 import type { Observe } from './calls/dispatch.js'
+import type { DatabaseStats } from './database/connection.js'
+import type { Models } from './models/definemodels.js'
 import type { PoolStats } from './passwords/pool.js'
+import { type Limit, limits } from './refusal.js'
 
-/** What is counted and measured, in the text format of Prometheus. */
+/** What is counted and measured, in the text format of Prometheus. docs/observability.md lists it. */
 export interface Metrics {
   readonly observe: Observe
+  /** Counts a refusal by the limit that was reached. */
+  refused(limit: Limit): void
   /** How long a hash waited for its turn, in ms. */
   observeWait(ms: number): void
   /** Shows the state of the hashing queue from now on. */
   watchHashing(stats: () => PoolStats): void
-  /** Serves `GET /metrics`; returns the port. */
-  listen(address: { host: string; port: number }): Promise<number>
+  /** Serves `GET /metrics`, over TLS where `secure` speaks it on a connection; returns the port. */
+  listen(address: { host: string; port: number }, secure?: (socket: Socket) => Socket): Promise<number>
+  /** Shows from now on how the database is, whether the process is ready, and what waits in the database. */
+  watchDatabase(registry: Watched, ready: () => Promise<boolean>): void
   close(): Promise<void>
 }
+
+/** What is asked for the state of the database and of what waits in it. */
+type Watched = Pick<Models, 'emails' | 'audit' | 'signingKeys'> & { readonly database: { stats(): DatabaseStats } }
+
+/** Milliseconds that a scrape waits for the database. What it doesn't tell in time isn't exported. */
+const patience = 2_500
 
 /** Creates the metrics of this process. No label holds a user, address or anything a caller typed. */
 export function createMetrics(): Metrics {
   const registers = [new Registry()]
   const [registry] = registers as [Registry]
+  /** What is to be found out before a scrape is answered. */
+  const inquiries: (() => Promise<void>)[] = []
+  const gauge = (name: string, help: string) => new Gauge({ name, help, registers })
   const calls = new Counter({
     name: 'auth_calls_total',
     help: 'Calls by RPC and outcome: OK, or the reason of the refusal.',
@@ -34,27 +51,45 @@ export function createMetrics(): Metrics {
     buckets: [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10],
     registers,
   })
+  const refusals = new Counter({
+    name: 'auth_refusals_total',
+    help: 'Calls refused and e-mails kept back, by the limit that was reached.',
+    labelNames: ['limit'],
+    registers,
+  })
+  // From the start, so that the first refusal is an increase.
+  for (const limit of limits) refusals.inc({ limit }, 0)
   const wait = new Histogram({
     name: 'auth_hash_wait_seconds',
     help: 'Time that a password or answer waited for a thread to be hashed, in seconds.',
     buckets: [0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10],
     registers,
   })
+  new Gauge({
+    name: 'auth_build_info',
+    help: 'Always 1; the labels tell the version of the service and of Node.js.',
+    labelNames: ['version', 'node'],
+    registers,
+  }).set({ version: version(), node: process.versions.node }, 1)
+
   const server = createServer((request, response) => {
     if (request.method !== 'GET' || request.url !== '/metrics') {
       response.writeHead(404).end()
       return
     }
-    registry.metrics().then(
-      text => response.writeHead(200, { 'content-type': registry.contentType }).end(text),
-      () => response.writeHead(500).end(),
-    )
+    Promise.all(inquiries.map(inquire => inquire()))
+      .then(() => registry.metrics())
+      .then(
+        text => response.writeHead(200, { 'content-type': registry.contentType }).end(text),
+        () => response.writeHead(500).end(),
+      )
   })
   return {
     observe(method, reason, seconds) {
       calls.inc({ rpc: method.name, outcome: reason === undefined ? 'OK' : Reason[reason]! })
       duration.observe({ rpc: method.name }, seconds)
     },
+    refused: limit => refusals.inc({ limit }),
     observeWait: ms => wait.observe(ms / 1000),
     watchHashing(stats) {
       new Gauge({
@@ -78,9 +113,91 @@ export function createMetrics(): Metrics {
         },
       })
     },
-    listen: ({ host, port }) =>
+    watchDatabase({ database, emails, audit, signingKeys }, isReady) {
+      new Gauge({
+        name: 'auth_database_connections',
+        help: 'Connections of the pool: in use, idle, and the most it may have.',
+        labelNames: ['state'],
+        registers,
+        collect() {
+          const { inUse, idle, most } = database.stats()
+          this.set({ state: 'in use' }, inUse)
+          this.set({ state: 'idle' }, idle)
+          this.set({ state: 'most' }, most)
+        },
+      })
+      new Gauge({
+        name: 'auth_database_waiting',
+        help: 'Who waits for a connection of the pool.',
+        registers,
+        collect() {
+          this.set(database.stats().waiting)
+        },
+      })
+      new Counter({
+        name: 'auth_database_timeouts_total',
+        help: 'Who waited 10 seconds for a connection of the pool, in vain.',
+        registers,
+        collect() {
+          this.reset()
+          this.inc(database.stats().timeouts)
+        },
+      })
+      new Counter({
+        name: 'auth_database_errors_total',
+        help: 'Errors of the database: by class of SQLSTATE, and connect, lost and silent for connections.',
+        labelNames: ['class'],
+        registers,
+        collect() {
+          this.reset()
+          for (const [kind, count] of database.stats().errors) this.inc({ class: kind }, count)
+        },
+      })
+
+      const ready = gauge('auth_ready', 'Whether this process takes work: 1, or 0 as at /readyz.')
+      inquiries.push(
+        latest(isReady, is => ready.set(Number(is ?? false))),
+        latest(
+          () => emails.backlog(),
+          show(
+            [gauge('auth_outbox_waiting', 'E-mails that wait to be sent, up to 10,000.'), ({ waiting }) => waiting],
+            [
+              gauge('auth_outbox_oldest_seconds', 'For how long the oldest e-mail has waited, in seconds.'),
+              ({ oldestSeconds }) => oldestSeconds,
+            ],
+            [gauge('auth_outbox_failed', 'E-mails that failed for good, of the last 7 days.'), ({ failed }) => failed],
+          ),
+        ),
+        latest(
+          () => audit.backlog(),
+          show(
+            [
+              gauge('auth_audit_staged', 'Events of the audit log not sealed yet, up to 10,000.'),
+              ({ staged }) => staged,
+            ],
+            [
+              gauge('auth_audit_oldest_seconds', 'For how long the oldest event has waited to be sealed, in seconds.'),
+              ({ oldestSeconds }) => oldestSeconds,
+            ],
+          ),
+        ),
+        latest(
+          async () => ({ age: await signingKeys.signerAge() }),
+          show([
+            gauge('auth_signing_key_age_seconds', 'For how long the signing key has signed, in seconds.'),
+            ({ age }) => age,
+          ]),
+        ),
+      )
+    },
+    listen: ({ host, port }, secure) =>
       new Promise((resolve, reject) => {
         collectDefaultMetrics({ register: registry })
+        if (secure) {
+          const [speakHttp] = server.listeners('connection') as [(socket: Socket) => void]
+          server.removeAllListeners('connection')
+          server.on('connection', (socket: Socket) => speakHttp.call(server, secure(socket)))
+        }
         server.once('error', reject)
         server.listen(port, host, () => resolve((server.address() as AddressInfo).port))
       }),
@@ -89,5 +206,41 @@ export function createMetrics(): Metrics {
         server.close(() => resolve())
         server.closeAllConnections()
       }),
+  }
+}
+
+function version(): string {
+  return JSON.parse(readFileSync(new URL(import.meta.resolve('#package')), 'utf8')).version
+}
+
+/**
+ * Asks for something and takes note of the answer; of none, when it doesn't come in time. Whoever asks while somebody
+ * else does waits for the same answer, so that scrapes don't pile up at a database that is away.
+ */
+function latest<T>(ask: () => Promise<T>, note: (answer: T | undefined) => void): () => Promise<void> {
+  let asking: Promise<T | undefined> | undefined
+  return async () => {
+    asking ??= ask()
+      .catch(() => undefined)
+      .finally(() => {
+        asking = undefined
+      })
+    let timer: NodeJS.Timeout | undefined
+    const late = new Promise<undefined>(resolve => {
+      timer = setTimeout(() => resolve(undefined), patience)
+    })
+    note(await Promise.race([asking, late]))
+    clearTimeout(timer)
+  }
+}
+
+/** Shows numbers of an answer; without one they aren't exported. */
+function show<T>(...shown: [Gauge, (answer: T) => number | undefined][]): (answer: T | undefined) => void {
+  return answer => {
+    for (const [gauge, read] of shown) {
+      const value = answer === undefined ? undefined : read(answer)
+      if (value === undefined) gauge.remove()
+      else gauge.set(value)
+    }
   }
 }

@@ -31,7 +31,53 @@ const catalogue: Record<Reason, { code: Code; text: string }> = {
   [Reason.UNAVAILABLE]: { code: Code.Unavailable, text: 'The service can’t answer now. Try again later.' },
   [Reason.DEADLINE_EXCEEDED]: { code: Code.DeadlineExceeded, text: 'The answer would come too late.' },
   [Reason.INTERNAL]: { code: Code.Internal, text: 'Something went wrong.' },
+  [Reason.RECORD_NOT_FOUND]: { code: Code.NotFound, text: 'There is no such record.' },
+  [Reason.NAME_TAKEN]: { code: Code.AlreadyExists, text: 'Something else has this name already.' },
+  [Reason.STALE_ETAG]: { code: Code.Aborted, text: 'The record was changed meanwhile. Read it again.' },
+  [Reason.WRONG_STATE]: { code: Code.FailedPrecondition, text: 'The state of the record stands in the way.' },
+  [Reason.INVALID_ARGUMENT]: { code: Code.InvalidArgument, text: 'Some fields are missing or wrong.' },
+  [Reason.CODE_NEEDED]: { code: Code.Unauthenticated, text: 'Give the one-time code of your authenticator, too.' },
+  [Reason.SIGN_IN_AGAIN]: {
+    code: Code.Unauthenticated,
+    text: 'This can’t be undone and needs a sign-in at most 15 minutes old. Sign in again.',
+  },
+  [Reason.CONFIRMATION_NEEDED]: {
+    code: Code.InvalidArgument,
+    text: 'This can’t be undone. Repeat the name of what it is done to.',
+  },
+  [Reason.LAST_ADMINISTRATOR]: {
+    code: Code.FailedPrecondition,
+    text: 'This is the last active administrator. Make another one first.',
+  },
+  [Reason.JUSTIFICATION_NEEDED]: {
+    code: Code.InvalidArgument,
+    text: 'Changes of administrators and passwords on the database itself need a reason: say why, with --reason.',
+  },
 }
+
+/**
+ * What may run out, for metrics: failed sign-ins of an account; failures, sign-ups, look-ups and requests for recovery
+ * keys of an address; attempts of a user to activate; time to hash; e-mails that a user asks for, to an organization, for
+ * an account, to a recipient, with a code for a new address; users that a service reads.
+ */
+export const limits = [
+  'account',
+  'failures',
+  'signUps',
+  'lookUps',
+  'recoveryRequests',
+  'activation',
+  'hashing',
+  'partner',
+  'organization',
+  'recovery',
+  'recipient',
+  'change',
+  'serviceReads',
+] as const
+
+/** One of them. */
+export type Limit = (typeof limits)[number]
 
 /** A call that is refused: everything in it may be shown to the caller. */
 export class Refusal extends Error {
@@ -45,6 +91,8 @@ export class Refusal extends Error {
       readonly fields?: readonly FieldViolation[]
       /** Seconds after which another try can succeed. Answers say a whole number, and 1 at least. */
       readonly retryAfter?: number
+      /** The limit that was reached. */
+      readonly limit?: Limit
     } = {},
   ) {
     super(more.text ?? catalogue[reason].text)

@@ -1,13 +1,19 @@
-import { ServerCredentials } from '@grpc/grpc-js'
 import { createGateway, type Gateway } from '../gateway/http.js'
+import { ForgotPasswords } from '../proto/gen/auth/v1/forgotpasswords_pb.js'
+import { Users } from '../proto/gen/auth/v1/users_pb.js'
 import { type Admission, createAdmission } from './access/admission.js'
 import { createCallers } from './access/caller.js'
 import { createKeyring, type Keyring } from './access/keyring.js'
+import { createServiceKeys } from './access/services.js'
 import { createSignIns } from './access/signin.js'
 import { createTokens } from './access/tokens.js'
-import { createCalls, type Implementations } from './calls/dispatch.js'
+import { createAdministration } from './administration/administration.js'
+import type { Implementation } from './call.js'
+import { credentialsOf } from './calls/credentials.js'
+import { createCalls } from './calls/dispatch.js'
 import { createGrpcServer } from './calls/grpc.js'
 import { createInProcessTransport } from './calls/inprocess.js'
+import { followCertificates } from './certificates.js'
 import { followClock } from './database/clock.js'
 import { awaitDatabase, type Source } from './database/source.js'
 import { loginByUsernameAndAnswers, saveForgotPasswordQuestionsUsersAnswers } from './forgotpasswords/answers.js'
@@ -32,17 +38,24 @@ import type { Address, Settings } from './settings.js'
 import { grace, runSteps, type Step } from './stopping.js'
 import { activate } from './users/activate.js'
 import { sendAdminKeyByEmailPartner } from './users/activationemail.js'
+import { confirmEmail, setEmail } from './users/email.js'
 import { existsByNickname, existsByUsername } from './users/exists.js'
 import { login } from './users/login.js'
-import { getMe, getUser } from './users/lookup.js'
+import { batchGetUsers, getMe, getUser } from './users/lookup.js'
 import { refresh } from './users/refresh.js'
+import { revokeMyTokens } from './users/revokemytokens.js'
 import { signUp } from './users/signup.js'
 import { getKeys, verifyToken } from './users/verifytoken.js'
 
 /** A running service. */
 export interface Service {
   /** Where it listens; ports are the real ones. */
-  readonly addresses: { readonly grpc: Address; readonly http?: Address; readonly metrics?: Address }
+  readonly addresses: {
+    readonly grpc: Address
+    readonly http?: Address
+    readonly metrics?: Address
+    readonly admin?: Address
+  }
   readonly installation: Installation
   /** Says at every endpoint that it isn't ready; everything works on. */
   drain(): void
@@ -107,38 +120,50 @@ export async function startService(
     await keyring.signer()
     let draining = false
     const ready = async () => !draining && (await registry.database.isWritable())
+    const deps = {
+      ...registry,
+      ...createAccess(registry, { keyring, ...installation.tokens, ttl, pool, admission, factor, now }),
+      pool,
+      passwords,
+      renewals: createRenewals({ passwords, users: registry.users, log }),
+      policy: createPasswordPolicy({ minLength: settings.passwordMinLength, denylistFile: settings.passwordDenylist }),
+      chooseLocale: (acceptLanguage: string | undefined) => chooseLocale(acceptLanguage, settings.mailLocale),
+      keyring,
+      timeZone: settings.timeZone,
+      factor,
+      now,
+    }
+    metrics.watchDatabase(registry, ready)
+    const common = { ready, log, observe: metrics.observe, refused: metrics.refused }
     const calls = createCalls({
-      ...createImplementations({
-        ...registry,
-        ...createAccess(registry, { keyring, ...installation.tokens, ttl, pool, admission, factor, now }),
-        pool,
-        passwords,
-        renewals: createRenewals({ passwords, users: registry.users, log }),
-        policy: createPasswordPolicy({
-          minLength: settings.passwordMinLength,
-          denylistFile: settings.passwordDenylist,
-        }),
-        chooseLocale: acceptLanguage => chooseLocale(acceptLanguage, settings.mailLocale),
-        keyring,
-        timeZone: settings.timeZone,
-        factor,
-        now,
-      }),
-      ready,
-      log,
-      observe: metrics.observe,
+      ...common,
+      services: createImplementations(deps),
+      serviceKeys: createServiceKeys({ ...registry, ...settings, admission, log, now: given ?? Date.now }),
     })
 
     // Stops after everything that leaves events.
     const sealing = startSealing(registry, log)
     undo.push({ what: 'sealing the audit log', run: sealing.stop })
-    const sender = startMail(registry, settings, log, now)
+    const sender = startMail(registry, settings, log, now, metrics.refused)
     undo.push({ what: 'e-mails under way', run: sender.close })
     const maintenance = startMaintenance(registry, settings, log)
     undo.push({ what: 'maintenance', run: maintenance.stop })
 
+    const { tlsCert: cert, tlsKey: key, tlsCa: ca, httpTlsCert, httpTlsKey } = settings
+    const certificates = cert ? followCertificates({ cert, key, ca }, log) : undefined
+    // Administrators show who they are by tokens: no certificate is asked of them.
+    const adminCertificates = cert && settings.adminAddress ? followCertificates({ cert, key }, log) : undefined
+    const httpCertificates = httpTlsCert ? followCertificates({ cert: httpTlsCert, key: httpTlsKey }, log) : undefined
+    undo.push({
+      what: 'certificates',
+      run: async () => {
+        certificates?.stop()
+        httpCertificates?.stop()
+        adminCertificates?.stop()
+      },
+    })
     const grpc = createGrpcServer({ calls, log, ...settings })
-    const grpcPort = await grpc.listen(settings.grpcAddress, credentialsOf(settings))
+    const grpcPort = await grpc.listen(settings.grpcAddress, credentialsOf(certificates))
     endpoints.push(() => grpc.close(grace))
     let serving = true
     const beating = setInterval(async () => {
@@ -150,11 +175,26 @@ export async function startService(
       else log.warn('not ready: the database takes no writes, or not in time')
     }, pulse)
     undo.push({ what: 'the pulse', run: async () => clearInterval(beating) })
-    const addresses: { grpc: Address; http?: Address; metrics?: Address } = {
+    const addresses: { grpc: Address; http?: Address; metrics?: Address; admin?: Address } = {
       grpc: { ...settings.grpcAddress, port: grpcPort },
     }
+    if (settings.adminAddress) {
+      const administration = createAdministration({ ...deps, settings, issuer: installation.tokens.issuer })
+      const admin = createGrpcServer({
+        calls: createCalls({ ...common, services: [administration] }),
+        log,
+        trustedProxies: [],
+        gatewayNames: [],
+      })
+      const port = await admin.listen(settings.adminAddress, credentialsOf(adminCertificates))
+      addresses.admin = { ...settings.adminAddress, port }
+      endpoints.push(() => admin.close(grace))
+    }
     if (settings.metricsAddress) {
-      addresses.metrics = { ...settings.metricsAddress, port: await metrics.listen(settings.metricsAddress) }
+      addresses.metrics = {
+        ...settings.metricsAddress,
+        port: await metrics.listen(settings.metricsAddress, certificates?.secure),
+      }
       undo.push({ what: 'metrics', run: metrics.close })
     }
     let gateway: Gateway | undefined
@@ -166,6 +206,7 @@ export async function startService(
         trustedProxies: settings.trustedProxies,
         corsOrigins: settings.corsOrigins,
         limitFactor: factor,
+        ...(httpCertificates && { secure: httpCertificates.secure }),
         log,
       })
       addresses.http = await gateway.listen()
@@ -208,54 +249,53 @@ function createAccess(
 }
 
 /** One function for each RPC. */
-function createImplementations(
-  deps: Omit<AllDeps, 'tellOwner' | 'quotas'> & Pick<Registry, 'emailQuotas'>,
-): Implementations {
+function createImplementations(deps: Omit<AllDeps, 'tellOwner' | 'quotas'> & Pick<Registry, 'emailQuotas'>) {
   const all: AllDeps = {
     ...deps,
     tellOwner: createTellOwner(deps.emails, deps.chooseLocale),
     quotas: createQuotas(deps.emailQuotas, deps.subjects, deps.factor),
   }
-  return {
-    users: {
-      signUp: signUp(all),
-      activate: activate(all),
-      login: login(all),
-      getMe: getMe(all),
-      refresh: refresh(all),
-      getUser: getUser(all),
-      sendAdminKeyByEmailPartner: sendAdminKeyByEmailPartner(all),
-      existsByUsername: existsByUsername(all),
-      existsByNickname: existsByNickname(all),
-      verifyToken: verifyToken(all),
-      getKeys: getKeys(all),
-    },
-    forgotPasswords: {
-      findAllForgotPasswordQuestions: findAllForgotPasswordQuestions(all),
-      loginByUsernameAndAnswers: loginByUsernameAndAnswers(all),
-      loginByUsernameAndKey: loginByUsernameAndKey(all),
-      passwordUpdateByUsername: passwordUpdateByUsername(all),
-      saveForgotPasswordQuestionsUsersAnswers: saveForgotPasswordQuestionsUsersAnswers(all),
-      sendKeyByEmail: sendKeyByEmail(all),
-    },
+  const users: Implementation<typeof Users> = {
+    signUp: signUp(all),
+    activate: activate(all),
+    login: login(all),
+    getMe: getMe(all),
+    refresh: refresh(all),
+    getUser: getUser(all),
+    batchGetUsers: batchGetUsers(all),
+    setEmail: setEmail(all),
+    confirmEmail: confirmEmail(all),
+    revokeMyTokens: revokeMyTokens(all),
+    sendAdminKeyByEmailPartner: sendAdminKeyByEmailPartner(all),
+    existsByUsername: existsByUsername(all),
+    existsByNickname: existsByNickname(all),
+    verifyToken: verifyToken(all),
+    getKeys: getKeys(all),
   }
+  const forgotPasswords: Implementation<typeof ForgotPasswords> = {
+    findAllForgotPasswordQuestions: findAllForgotPasswordQuestions(all),
+    loginByUsernameAndAnswers: loginByUsernameAndAnswers(all),
+    loginByUsernameAndKey: loginByUsernameAndKey(all),
+    passwordUpdateByUsername: passwordUpdateByUsername(all),
+    saveForgotPasswordQuestionsUsersAnswers: saveForgotPasswordQuestionsUsersAnswers(all),
+    sendKeyByEmail: sendKeyByEmail(all),
+  }
+  return [
+    [Users, users],
+    [ForgotPasswords, forgotPasswords],
+  ] as const
 }
 
 /** What the RPCs are made of: each takes what it names of it. */
 type AllDeps = Parameters<typeof signUp>[0] &
   Parameters<typeof activate>[0] &
   Parameters<typeof login>[0] &
-  Parameters<typeof getMe>[0] &
+  Parameters<typeof getUser>[0] &
+  Parameters<typeof setEmail>[0] &
+  Parameters<typeof confirmEmail>[0] &
   Parameters<typeof sendAdminKeyByEmailPartner>[0] &
   Parameters<typeof getKeys>[0] &
   Parameters<typeof loginByUsernameAndAnswers>[0] &
   Parameters<typeof loginByUsernameAndKey>[0] &
   Parameters<typeof passwordUpdateByUsername>[0] &
   Parameters<typeof sendKeyByEmail>[0]
-
-/** TLS where certificates are set; callers must present one where the authority for theirs is set. */
-function credentialsOf({ tlsCert, tlsKey, tlsCa }: Settings): ServerCredentials {
-  if (!tlsCert || !tlsKey) return ServerCredentials.createInsecure()
-  const pair = { cert_chain: tlsCert, private_key: tlsKey }
-  return ServerCredentials.createSsl(tlsCa ?? null, [pair], tlsCa !== undefined)
-}

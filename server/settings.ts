@@ -52,8 +52,21 @@ const table = {
   httpAddress: setting('AUTH_HTTP_ADDRESS', addressOrOff, '127.0.0.1:8080'),
   /** Where metrics are served, not for the public; undefined (`off`) when they aren't. */
   metricsAddress: setting('AUTH_METRICS_ADDRESS', addressOrOff, '127.0.0.1:9090'),
-  /** Where a gateway in a process of its own finds the gRPC server. Unset: `AUTH_GRPC_ADDRESS`. */
+  /**
+   * Where administrators are served over gRPC, never for the public; undefined (`off`) when they aren't. With TLS unless
+   * it is a loopback address.
+   */
+  adminAddress: setting('AUTH_ADMIN_ADDRESS', addressOrOff, '127.0.0.1:50052'),
+  /** Certificate and key of the HTTP gateway towards its clients, PEM files. Unset: no TLS. */
+  httpTlsCert: optional('AUTH_HTTP_TLS_CERT', pem('CERTIFICATE')),
+  httpTlsKey: optional('AUTH_HTTP_TLS_KEY', pem('PRIVATE KEY')),
+  /**
+   * Where a gateway in a process of its own finds the gRPC servers: host:port, several IP addresses with ports, or a gRPC
+   * target. Unset: `AUTH_GRPC_ADDRESS`.
+   */
   serverUrl: optional('AUTH_SERVER_URL', target),
+  /** DNS name that the certificates of the gRPC servers carry. Unset: the host of `AUTH_SERVER_URL`, the first one. */
+  serverName: optional('AUTH_SERVER_NAME', text),
   /** Mail server, `smtp://` or `smtps://user:password@host:port`. Unset: e-mails become files in the data folder. */
   smtpUrl: secret('SMTP_URL', url('a URL smtp://host:port or smtps://user:password@host:port', 'smtp:', 'smtps:')),
   /** Sender of e-mails, `address` or `Name <address>`. */
@@ -88,9 +101,7 @@ const table = {
   timeZone: setting('AUTH_TIME_ZONE', timeZone, 'America/Sao_Paulo'),
   /** Revision of the interface that the base path serves. */
   defaultRevision: setting('AUTH_DEFAULT_REVISION', oneOf('1.0.0', '1.0.2'), '1.0.2'),
-  /**
-   * Certificate and key, PEM files: of the gRPC server, or of a gateway towards it. Unset: no TLS.
-   */
+  /** Certificate and key, PEM files: of the gRPC server and of metrics, or of a gateway towards servers. Unset: no TLS. */
   tlsCert: optional('AUTH_TLS_CERT', pem('CERTIFICATE')),
   tlsKey: optional('AUTH_TLS_KEY', pem('PRIVATE KEY')),
   /** Authority that the certificate of the other side must come from, PEM file. With it, callers must present one. */
@@ -116,10 +127,46 @@ type Table = typeof table
 type Read = { readonly [K in keyof Table]: Table[K] extends Setting<infer T> ? T : never }
 
 /** The settings of a process, each described in the table above. */
-export type Settings = Omit<Read, 'serverUrl'> & { readonly serverUrl: string }
+export type Settings = Omit<Read, 'serverUrl'> & {
+  readonly serverUrl: string
+  /** Where each value comes from. */
+  readonly origins: SettingsDescription
+}
+
+/** What the environment says of each setting. It holds no secret. */
+export interface SettingsDescription {
+  readonly settings: readonly {
+    /** Name of its variable. */
+    readonly name: string
+    /** As it was given, or the default; of a secret `set`. Absent where there is none. */
+    readonly value?: string
+    /** The variable itself, the file that its `_FILE` names, or neither. */
+    readonly origin: 'environment' | 'file' | 'default'
+    readonly default?: string
+    readonly secret: boolean
+  }[]
+  /** Variables AUTH_… that are no settings. */
+  readonly unknown: readonly string[]
+}
 
 /** Name of every setting's variable, for help and documentation. */
 export const settingNames: readonly string[] = Object.values(table).map(({ name }) => name)
+
+/** Describes the settings that an environment makes, right or wrong, in the order in which they are documented. */
+export function describeSettings(env: Readonly<Record<string, string | undefined>>): SettingsDescription {
+  const settings = Object.values(table).map(({ name, secret, fallback }: Setting<unknown>) => {
+    const origin = env[name] ? 'environment' : secret && env[`${name}_FILE`] ? 'file' : 'default'
+    const given = secret ? (origin === 'default' ? undefined : 'set') : env[name] || fallback
+    return {
+      name,
+      ...(given !== undefined && { value: given }),
+      origin,
+      ...(fallback !== undefined && { default: fallback }),
+      secret,
+    } as const
+  })
+  return Object.freeze({ settings, unknown: Object.keys(env).filter(name => /^AUTH_/.test(name) && !isKnown(name)) })
+}
 
 /**
  * Reads the settings from the environment. An empty variable counts as unset.
@@ -141,9 +188,13 @@ export function readSettings(env: Readonly<Record<string, string | undefined>>):
     if (!env.AUTH_MASTER_KEY && !env.AUTH_MASTER_KEY_FILE)
       faults.push('AUTH_MASTER_KEY: is required with DATABASE_URL; make one with `openssl rand -base64 32` and keep it')
   }
-  const { tlsCert: cert, tlsKey: key, tlsCa: ca } = values as Partial<Read>
-  if (!cert !== !key) faults.push('AUTH_TLS_CERT, AUTH_TLS_KEY: set both or neither')
-  else faults.push(...tlsFault({ cert, key, ca }))
+  const { tlsCert, tlsKey, tlsCa, httpTlsCert, httpTlsKey, adminAddress } = values as Partial<Read>
+  faults.push(...tlsFault('AUTH_TLS', { cert: tlsCert, key: tlsKey, ca: tlsCa }))
+  faults.push(...tlsFault('AUTH_HTTP_TLS', { cert: httpTlsCert, key: httpTlsKey }))
+  if (/^https:/.test(env.AUTH_SERVER_URL ?? '') && !tlsCa)
+    faults.push('AUTH_SERVER_URL: https needs AUTH_TLS_CA, the authority of the servers’ certificates')
+  if (adminAddress && !isLoopback(adminAddress) && !tlsCert)
+    faults.push('AUTH_ADMIN_ADDRESS: needs AUTH_TLS_CERT and AUTH_TLS_KEY unless it is a loopback address')
   faults.push(...unknownNames(env))
   if (faults.length > 0) throw new Error(`Wrong settings:\n${faults.map(fault => `  ${fault}`).join('\n')}`)
 
@@ -151,15 +202,30 @@ export function readSettings(env: Readonly<Record<string, string | undefined>>):
   return Object.freeze({
     ...read,
     serverUrl: read.serverUrl ?? write(read.grpcAddress),
+    origins: describeSettings(env),
   })
 }
 
+/** Whether an address is reached from this machine only. */
+function isLoopback({ host }: Address): boolean {
+  return host === 'localhost' || host === '::1' || (isIPv4(host) && host.startsWith('127.'))
+}
+
 /** Issuer and audience of a registry that these settings install. */
-export function firstIssuer({ issuer, audience, httpAddress }: Pick<Settings, 'issuer' | 'audience' | 'httpAddress'>) {
+export function firstIssuer({
+  issuer,
+  audience,
+  ...settings
+}: Pick<Settings, 'issuer' | 'audience' | 'httpAddress' | 'httpTlsCert'>) {
   return {
-    issuer: issuer ?? `http://${write(httpAddress ?? address(table.httpAddress.fallback!))}`,
+    issuer: issuer ?? httpUrl(settings, settings.httpAddress ?? address(table.httpAddress.fallback!)),
     audience: audience ?? 'work-packages',
   }
+}
+
+/** The base URL of a gateway with these settings that listens at an address. */
+export function httpUrl({ httpTlsCert }: Pick<Settings, 'httpTlsCert'>, at: Address): string {
+  return `${httpTlsCert ? 'https' : 'http'}://${write(at)}`
 }
 
 /** An address in the notation of the settings, `host:port`, with IPv6 in brackets. */
@@ -182,11 +248,17 @@ function lookUp({ name, secret }: Setting<unknown>, env: Readonly<Record<string,
   return content
 }
 
+/** Names of variables that are settings, or name the file of one. */
+const known = Object.values(table).flatMap(({ name, secret }) => (secret ? [name, `${name}_FILE`] : [name]))
+
+function isKnown(name: string): boolean {
+  return known.includes(name)
+}
+
 /** A mistyped name would silently leave its default in force. Names far from ours belong to somebody else. */
 function unknownNames(env: Readonly<Record<string, string | undefined>>): string[] {
-  const known = Object.values(table).flatMap(({ name, secret }) => (secret ? [name, `${name}_FILE`] : [name]))
   return Object.keys(env)
-    .filter(name => name.startsWith('AUTH_') && !known.includes(name))
+    .filter(name => name.startsWith('AUTH_') && !isKnown(name))
     .flatMap(name => {
       const near = known.find(other => distance(name, other) <= 2 || name === `${other}_FILE`)
       return near ? [`${name}: there is no such setting; did you mean ${near}?`] : []
@@ -205,9 +277,9 @@ function distance(a: string, b: string): number {
   return row[b.length]!
 }
 
-/** Reads a PEM file (RFC 7468) that must hold a block of this kind. */
+/** The path of a PEM file (RFC 7468), which must hold a block of this kind. */
 function pem(kind: string) {
-  return (path: string): Buffer => {
+  return (path: string): string => {
     let content: Buffer
     try {
       content = readFileSync(path)
@@ -215,17 +287,20 @@ function pem(kind: string) {
       throw new Fault(`the file can’t be read (${(error as NodeJS.ErrnoException).code})`)
     }
     if (!content.includes(`${kind}-----`)) throw new Fault(`the file holds no PEM block of a ${kind.toLowerCase()}`)
-    return content
+    return path
   }
 }
 
-/** Whether TLS can be spoken with these; certificate and key must belong together. */
-function tlsFault(files: { cert?: Buffer | undefined; key?: Buffer | undefined; ca?: Buffer | undefined }): string[] {
+/** Whether TLS can be spoken with the files of these settings; certificate and key must belong together. */
+function tlsFault(names: string, { cert, key, ca }: Readonly<Record<string, string | undefined>>): string[] {
+  if (!cert !== !key) return [`${names}_CERT, ${names}_KEY: set both or neither`]
+  const read = (path: string | undefined) => (path === undefined ? undefined : readFileSync(path))
   try {
-    createSecureContext(files as SecureContextOptions)
+    createSecureContext({ cert: read(cert), key: read(key), ca: read(ca) } as SecureContextOptions)
     return []
   } catch (error) {
-    return [`AUTH_TLS_CERT, AUTH_TLS_KEY, AUTH_TLS_CA: can’t be used together (${(error as { code?: string }).code})`]
+    const all = `${names}_CERT, ${names}_KEY${ca ? `, ${names}_CA` : ''}`
+    return [`${all}: can’t be used together (${(error as { code?: string }).code})`]
   }
 }
 
@@ -252,14 +327,18 @@ function addressOrOff(value: string): Address | undefined {
   }
 }
 
-/** A gRPC target: a name such as `dns:///auth.example:50051`, or host:port, written as a URL or not. */
+/** A gRPC target: host:port, written as a URL or not; several IP addresses with ports; or one as gRPC writes it. */
 function target(value: string): string {
   if (/^(dns|ipv4|ipv6|unix|xds):\S+$/.test(value)) return value
   try {
-    return write(address(value.replace(/^https?:\/\/(.*?)\/?$/, '$1')))
-  } catch {
-    throw new Fault('expected host:port, http(s)://host:port, or a gRPC name such as dns:///auth.example:50051')
-  }
+    const servers = value.split(',').map(each => address(each.trim().replace(/^https?:\/\/(.*?)\/?$/, '$1')))
+    if (servers.length === 1) return write(servers[0]!)
+    const [version, ...others] = new Set(servers.map(({ host }) => isIP(host)))
+    if (version && others.length === 0) return `ipv${version}:${servers.map(write).join(',')}`
+  } catch {}
+  throw new Fault(
+    'expected host:port, several such with IP addresses of one version, or a gRPC name such as dns:///auth.example:50051',
+  )
 }
 
 function url(expected: string, ...protocols: string[]) {

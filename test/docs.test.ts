@@ -1,13 +1,19 @@
 /** The documents say what is there: tests, settings and files that they name exist. */
-import { existsSync, readFileSync } from 'node:fs'
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import test from 'ava'
+import { createProgram } from '../cli/program.js'
+import { toMarkdown } from '../cli/reference.js'
 import { settingNames } from '../server/settings.js'
 
 const root = fileURLToPath(new URL('../..', import.meta.url))
 const read = (name: string) => readFileSync(`${root}/${name}`, 'utf8')
-const documents = ['README.md', 'SECURITY.md', 'CHANGELOG.md', 'docs/performance.md', 'docs/faults.md']
+const documents = ['.', 'docs', 'deploy'].flatMap(folder =>
+  readdirSync(join(root, folder))
+    .filter(name => name.endsWith('.md'))
+    .map(name => (folder === '.' ? name : `${folder}/${name}`)),
+)
 
 test('SECURITY.md names tests for every attack, and each of them exists', t => {
   const [before = '', appendix = ''] = read('SECURITY.md').split('## Appendix: tests')
@@ -45,4 +51,9 @@ test('every link within the repository leads to a file', t => {
     const links = [...read(name).matchAll(/\]\((?!https?:|#)([^)#]+)[^)]*\)/g)].map(([, path]) => path!)
     for (const path of links) t.true(existsSync(join(root, dirname(name), path)), `${name}: ${path}`)
   }
+})
+
+test('the reference of commands is what their help says; `npm run docs` writes it anew', t => {
+  const [, reference] = read('docs/administration.md').split(/^<!-- Below this line .*\n/m)
+  t.is(reference?.trim(), toMarkdown(createProgram()).trim())
 })

@@ -37,6 +37,9 @@ const faults: Readonly<Record<string, Fault>> = {
   'rolling-restart': { file: 'process/processes.long', match: 'a rolling restart*' },
   signals: { file: 'process/stops', match: '*SIG*' },
   'hanging-stop': { file: 'process/stops', match: '*keeps no process from ending*' },
+  'server-killed': { file: 'gateway/balancing', match: 'one server is killed*' },
+  'server-hangs': { file: 'gateway/balancing', match: 'one server hangs*' },
+  'servers-restarted': { file: 'gateway/balancing', match: 'servers are restarted*' },
   'full-mail-folder': { file: 'outbox/folder' },
 }
 

@@ -48,13 +48,13 @@ test('imports are found', t => {
   t.true(imports.get('server/calls/grpc.ts')?.includes('@grpc/grpc-js'))
 })
 
-test('the gateway imports nothing of the server but client addresses, and in main.ts settings, log and how to stop', t => {
+test('the gateway imports nothing of the server but client addresses and spans, and in main.ts what programs are set up with', t => {
   const wrong = breaches(
     (file, target) =>
       file.startsWith('gateway/') &&
       /^(server|cli)\//.test(target) &&
-      target !== 'server/clientaddress.ts' &&
-      !(file === 'gateway/main.ts' && /^server\/(settings|log|stopping)\.ts$/.test(target)),
+      !/^server\/(clientaddress|tracing)\.ts$/.test(target) &&
+      !(file === 'gateway/main.ts' && /^server\/(settings|log|stopping|certificates|usage)\.ts$/.test(target)),
   )
   t.deepEqual(wrong, [])
 })
@@ -83,8 +83,8 @@ test('only models, the database and the embedded PostgreSQL know Sequelize and p
   t.deepEqual(wrong, [])
 })
 
-test('only the gRPC server, the wiring and the way to remote services import grpc-js', t => {
-  const allowed = ['server/calls/grpc.ts', 'server/service.ts', 'gateway/remote.ts']
+test('only the gRPC server and the way to remote services import grpc-js', t => {
+  const allowed = ['server/calls/grpc.ts', 'server/calls/credentials.ts', 'gateway/remote.ts']
   const wrong = breaches(
     (file, target) =>
       isPackage(target, '@grpc/grpc-js', '@grpc/reflection', 'grpc-health-check') && !allowed.includes(file),
@@ -99,7 +99,7 @@ test('only the gRPC server, the wiring and the way to remote services import grp
 const floors: readonly (readonly RegExp[])[] = [
   [/^proto\//],
   [
-    /^server\/(call|clientaddress|databaseurl|log|lookalikes|lookalikes-table|masterkey|names|refusal|required|roles|settings|sizes|stopping|telephone)\.ts$/,
+    /^server\/(call|certificates|clientaddress|databaseurl|log|lookalikes|lookalikes-table|masterkey|names|refusal|required|roles|scopes|settings|sizes|stopping|telephone|tracing|usage)\.ts$/,
   ],
   [/^server\/embedded\//],
   [/^server\/database\//],
@@ -108,10 +108,20 @@ const floors: readonly (readonly RegExp[])[] = [
   [/^server\/access\//],
   [/^server\/outbox\//],
   [/^server\/users\//, /^server\/forgotpasswords\//],
+  [/^server\/administration\//],
   [/^server\/calls\//],
-  [/^server\/installation\.ts$/, /^server\/maintenance\.ts$/, /^server\/metrics\.ts$/, /^server\/sealing\.ts$/],
+  [
+    /^server\/installation\.ts$/,
+    /^server\/localadministration\.ts$/,
+    /^server\/localregistry\.ts$/,
+    /^server\/maintenance\.ts$/,
+    /^server\/metrics\.ts$/,
+    /^server\/sealing\.ts$/,
+    /^server\/backup\//,
+  ],
   [/^server\/service\.ts$/],
   [/^server\/main\.ts$/],
+  [/^server\/alone\.ts$/],
 ]
 
 /** Floor and room of a file. */
@@ -145,23 +155,22 @@ test('no import leads back to where it came from', t => {
   t.deepEqual(circles, [])
 })
 
-test('the command line imports no RPC and no endpoint', t => {
+test('the command line imports no model, no RPC and no endpoint', t => {
   const wrong = breaches(
     (file, target) =>
       file.startsWith('cli/') &&
-      (/^(server\/(calls|forgotpasswords|service)|gateway)/.test(target) ||
-        /^server\/(access|users)\//.test(target) !== leaves.has(target) ||
+      (/^(server\/(access|administration|calls|forgotpasswords|models|outbox|passwords|users|service)|gateway)/.test(
+        target,
+      ) ||
         isPackage(target, '@grpc/grpc-js')),
   )
   t.deepEqual(wrong, [])
 })
-/** What the command line may know of access and users: how many failures lock, and how a record looks. */
-const leaves = new Set(['server/access/admission.ts', 'server/access/lockout.ts', 'server/users/userrecord.ts'])
 
-test('nothing imports a main.ts', t => {
+test('nothing imports a main.ts, but the server alone that of the service', t => {
   t.deepEqual(
     breaches((_, target) => /(^|\/)main\.ts$/.test(target)),
-    [],
+    ['server/alone.ts -> server/main.ts'],
   )
 })
 
@@ -184,6 +193,8 @@ test('settings, small rules and the generated code import nothing of ours but ea
 test('each room says at its head what it owns', async t => {
   const heads: Record<string, string> = {
     access: 'signin.ts',
+    administration: 'changes.ts',
+    backup: 'format.ts',
     calls: 'dispatch.ts',
     database: 'connection.ts',
     embedded: 'start.ts',
@@ -202,13 +213,13 @@ test('each room says at its head what it owns', async t => {
   }
 })
 
-test('every RPC has a row in the table of routes, but for the one that is gRPC only', t => {
+test('every RPC has a row in the table of routes, but for those that are gRPC only', t => {
   const rpcs = [...Users.methods, ...ForgotPasswords.methods].map(({ parent, name }) => `${parent.typeName}.${name}`)
   const routed = routes.flatMap(({ rpc, text }) => (rpc && !text ? [`${rpc.parent.typeName}.${rpc.name}`] : []))
   t.is(new Set(routed).size, routed.length)
   t.deepEqual(
     rpcs.filter(name => !routed.includes(name)),
-    ['auth.v1.Users.VerifyToken'],
+    ['auth.v1.Users.BatchGetUsers', 'auth.v1.Users.VerifyToken'],
   )
 })
 

@@ -1,9 +1,10 @@
 /**
- * Runs the tests against a PostgreSQL of their own and ends with a line `N passed, N failed`. Arguments go to AVA:
+ * Runs the tests against a PostgreSQL of their own, searches what their services wrote for secrets, each of which is a
+ * failure, and ends with a line `N passed, N failed`. Arguments go to AVA:
  * files (of dist) and options. `--long` instead runs the long tests, `*.long.test.ts`.
  */
 import { spawn } from 'node:child_process'
-import { mkdtemp, readdir, rm } from 'node:fs/promises'
+import { mkdtemp, readdir, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
@@ -11,6 +12,7 @@ import { fileURLToPath } from 'node:url'
 import { stripVTControlCharacters } from 'node:util'
 import { startEmbedded } from '../server/embedded/start.js'
 import { makeTemplate } from './_helpers/database.js'
+import { searchOutput } from './_helpers/secrets.js'
 
 const ava = fileURLToPath(new URL('../../node_modules/ava/entrypoints/cli.mjs', import.meta.url))
 const sources = fileURLToPath(new URL('../../test', import.meta.url))
@@ -20,6 +22,7 @@ const long = given.includes('--long')
 const options = given.filter(argument => argument !== '--long')
 const files = options.some(argument => argument.includes('dist/')) ? [] : await testFiles()
 
+const output = await mkdtemp(join(tmpdir(), 'auth-output-'))
 const dataDir = await mkdtemp(join(tmpdir(), 'auth-test-'))
 let outcome = { passed: 0, failed: 1 }
 try {
@@ -36,6 +39,13 @@ try {
 } finally {
   await rm(dataDir, { recursive: true, force: true })
 }
+const { found, bytes, planted } = await searchOutput(output)
+await rm(output, { recursive: true, force: true })
+console.log(
+  `searched ${bytes} bytes of output for ${planted} planted secrets and what looks like one: found ${found.length}`,
+)
+for (const where of found) console.log(`✘ ${where}`)
+outcome.failed += found.length
 console.log(`${outcome.passed} passed, ${outcome.failed} failed`)
 process.exitCode = outcome.failed > 0 ? 1 : 0
 
@@ -53,8 +63,20 @@ async function runAva(server: string): Promise<typeof outcome> {
   if (files.length === 0 && options.length === 0) return { passed: 0, failed: 0 }
   const color = process.stdout.isTTY ? ['--color'] : []
   const child = spawn(process.execPath, [ava, ...color, ...options, ...files], {
-    env: { ...process.env, TEST_DATABASE_URL: server, NODE_ENV: 'test' },
-    stdio: ['ignore', 'pipe', 'inherit'],
+    // No contexts of whoever runs the tests: commands work on the database itself.
+    env: {
+      ...process.env,
+      TEST_DATABASE_URL: server,
+      TEST_OUTPUT: output,
+      NODE_ENV: 'test',
+      XDG_CONFIG_HOME: join(dataDir, 'config'),
+    },
+    stdio: ['ignore', 'pipe', 'pipe'],
+  })
+  let report = ''
+  child.stderr.on('data', chunk => {
+    report += chunk
+    process.stderr.write(chunk)
   })
   const exit = new Promise<number | null>(resolve => child.once('close', resolve))
   // Ctrl-C reaches AVA as well; the database is stopped once AVA has ended.
@@ -66,6 +88,7 @@ async function runAva(server: string): Promise<typeof outcome> {
   let strayErrors = 0
   for await (const line of createInterface({ input: child.stdout })) {
     console.log(line)
+    report += `${line}\n`
     const plain = stripVTControlCharacters(line).trim()
     const count = Number.parseInt(plain.replace(/^✘ /, ''), 10)
     if (plain.startsWith('✔ ')) passed++
@@ -76,6 +99,8 @@ async function runAva(server: string): Promise<typeof outcome> {
       crashes++
   }
   failed += Math.max(crashes, strayErrors)
-  if ((await exit) !== 0 || passed === 0) failed = Math.max(failed, 1)
+  const code = await exit
+  await writeFile(join(output, 'ava.report'), report)
+  if (code !== 0 || passed === 0) failed = Math.max(failed, 1)
   return { passed, failed }
 }

@@ -5,10 +5,10 @@ import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { network } from '../clientaddress.js'
 import type { Attempts, Subjects } from '../models/attempt.js'
 import type { BucketLimit, Buckets } from '../models/bucket.js'
-import { Refusal, refuse } from '../refusal.js'
+import { type Limit, Refusal, refuse } from '../refusal.js'
 import { knownAddressDays } from './lockout.js'
 
-/** What a client address may do: so much at once, refilled evenly. */
+/** What a client address, or a service, may do: so much at once, refilled evenly. */
 export const addressLimits = {
   /** Failed sign-ins, answers, mailed keys and activation keys: 300 in 15 minutes. */
   failures: { capacity: 300, perSecond: 300 / 900 },
@@ -18,6 +18,10 @@ export const addressLimits = {
   recoveryRequests: { capacity: 60, perSecond: 60 / 3600 },
   /** Availability look-ups, counted by each process for itself: 300 at once, refilled 60 a minute. */
   lookUps: { capacity: 300, perSecond: 1 },
+  /** Keys of services that a process hasn't seen before, counted likewise: 300 in 15 minutes. */
+  serviceKeys: { capacity: 300, perSecond: 300 / 900 },
+  /** Users that a service reads, counted by each process for the service: 10,000 at once, refilled 2,000 a second. */
+  serviceReads: { capacity: 10_000, perSecond: 2_000 },
 } as const satisfies Record<string, BucketLimit>
 
 /** The limits as a factor multiplies them. A bucket holds one at least: else it would be full for ever. */
@@ -30,7 +34,7 @@ export function limitsOf(factor: number): Record<keyof typeof addressLimits, Buc
 }
 
 /** Kinds of bucket that all replicas share. */
-export type SharedKind = Exclude<keyof typeof addressLimits, 'lookUps'>
+export type SharedKind = Exclude<keyof typeof addressLimits, 'lookUps' | 'serviceKeys' | 'serviceReads'>
 
 /** Most accounts of a held-up address that go on under their own counts. */
 const mostKnown = 5_000
@@ -46,6 +50,10 @@ export interface Admission {
   take(kind: Exclude<SharedKind, 'failures'>, address: string): Promise<void>
   /** Takes a look-up; false when there are none left. */
   takeLookUp(address: string): boolean
+  /** Takes a look at a key of a service that wasn't seen before; false when there are none left. */
+  takeServiceKey(address: string): boolean
+  /** Takes so many users that a service reads. Refuses with TOO_MANY_ATTEMPTS when they are more than are left. */
+  takeServiceReads(service: string, users: number): void
   /**
    * Seconds to wait for an address that has failed too often, or that has too many attempts under way; else undefined.
    * Told from memory, but for one call in a quarter of a second, which asks whether somebody has unlocked the address.
@@ -117,15 +125,23 @@ export function createAdmission(deps: {
   }
 
   /** Seconds until there is room for one more, counting those under way. */
-  function wait(kind: keyof typeof addressLimits, { level, underWay }: State): number | undefined {
+  function wait(kind: keyof typeof addressLimits, { level, underWay }: State, count = 1): number | undefined {
     const { capacity, perSecond } = limits[kind]
-    if (level + underWay + 1 <= capacity) return undefined
-    return (level + 1 - capacity) / perSecond
+    if (level + underWay + count <= capacity) return undefined
+    return (level + count - capacity) / perSecond
+  }
+
+  /** Takes one of a kind that each process counts for itself. */
+  function takeOwn(kind: 'lookUps' | 'serviceKeys', address: string): boolean {
+    const state = stateOf(kind, address)
+    const free = wait(kind, state) === undefined
+    if (free) state.level++
+    return free
   }
 
   function check(kind: SharedKind, address: string): void {
     const retryAfter = wait(kind, stateOf(kind, address))
-    if (retryAfter !== undefined) refuse(Reason.TOO_MANY_ATTEMPTS, { retryAfter })
+    if (retryAfter !== undefined) refuse(Reason.TOO_MANY_ATTEMPTS, { retryAfter, limit: kind })
   }
 
   return {
@@ -139,13 +155,17 @@ export function createAdmission(deps: {
       })
       state.level = level
       state.at = now()
-      if (!taken) refuse(Reason.TOO_MANY_ATTEMPTS, { retryAfter: wait(kind, state) ?? 0 })
+      if (!taken) refuse(Reason.TOO_MANY_ATTEMPTS, { retryAfter: wait(kind, state) ?? 0, limit: kind })
     },
-    takeLookUp(address) {
-      const state = stateOf('lookUps', address)
-      const free = wait('lookUps', state) === undefined
-      if (free) state.level++
-      return free
+    takeLookUp: address => takeOwn('lookUps', address),
+    takeServiceKey: address => takeOwn('serviceKeys', address),
+    takeServiceReads(service, users) {
+      const state = stateOf('serviceReads', service)
+      // What is more than the whole bucket takes all of it.
+      const taken = Math.min(users, limits.serviceReads.capacity)
+      const retryAfter = wait('serviceReads', state, taken)
+      if (retryAfter !== undefined) throw tooManyAttempts(retryAfter, 'serviceReads')
+      state.level += taken
     },
     async heldUp(address) {
       const state = stateOf('failures', address)
@@ -185,6 +205,6 @@ export function createAdmission(deps: {
 }
 
 /** The refusal of someone who has to wait. */
-export function tooManyAttempts(retryAfter: number): Refusal {
-  return new Refusal(Reason.TOO_MANY_ATTEMPTS, { retryAfter })
+export function tooManyAttempts(retryAfter: number, limit: Limit): Refusal {
+  return new Refusal(Reason.TOO_MANY_ATTEMPTS, { retryAfter, limit })
 }

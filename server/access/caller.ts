@@ -17,6 +17,8 @@ export interface Caller {
 export interface Callers {
   /** The token's holder. Refuses with ACCESS_DENIED without a token, INVALID_TOKEN with a bad one. */
   identify(call: Call): Promise<Caller>
+  /** The same, with what the token says. */
+  identifyClaims(call: Call): Promise<{ caller: Caller; claims: Claims }>
   /** The same, and the user with a username (undefined when nobody has it), read in one statement. */
   identifyWith(call: Call, usernameKey: string): Promise<{ caller: Caller; target: User | undefined }>
   /** The token's holder, for a token given by itself; undefined when it is bad. */
@@ -26,6 +28,8 @@ export interface Callers {
 /** Finds callers among users by their tokens. */
 export function createCallers(tokens: Tokens, users: Pick<Users, 'asCaller' | 'asCallerWith'>): Callers {
   const claimsOf = (call: Call) => {
+    // What is open to services never asks for a token.
+    if (call.service) refuse(Reason.ACCESS_DENIED)
     const [, token] = /^Bearer +([^\s]+)\s*$/i.exec(call.authorization ?? '') ?? []
     if (!token) {
       // `Bearer` with something that can't be a token is a bad token; anything else is none.
@@ -33,15 +37,18 @@ export function createCallers(tokens: Tokens, users: Pick<Users, 'asCaller' | 'a
     }
     return tokens.verify(token)
   }
+  async function identifyClaims(call: Call) {
+    const claims = await claimsOf(call)
+    const user = await users.asCaller(Number(claims.sub), claims.kid)
+    return { caller: heed(call, admit(claims, user) ?? refuse(Reason.INVALID_TOKEN)), claims }
+  }
   return {
-    async identify(call) {
-      const claims = await claimsOf(call)
-      return admit(claims, await users.asCaller(Number(claims.sub), claims.kid)) ?? refuse(Reason.INVALID_TOKEN)
-    },
+    identifyClaims,
+    identify: async call => (await identifyClaims(call)).caller,
     async identifyWith(call, usernameKey) {
       const claims = await claimsOf(call)
       const { caller, target } = await users.asCallerWith(Number(claims.sub), claims.kid, usernameKey)
-      return { caller: admit(claims, caller) ?? refuse(Reason.INVALID_TOKEN), target }
+      return { caller: heed(call, admit(claims, caller) ?? refuse(Reason.INVALID_TOKEN)), target }
     },
     async introspect(token) {
       const claims = await tokens.verify(token).catch(error => {
@@ -61,11 +68,18 @@ function admit(claims: Claims, user: User | undefined): Caller | undefined {
   return { user, session, admin: user.role === 'ROLE_ADMIN' && user.active }
 }
 
-/** What events of a call have in common: who, from where. */
+/** Has the call's access line name the caller. */
+function heed(call: Call, caller: Caller): Caller {
+  call.user = caller.user.id
+  return caller
+}
+
+/** What events of a call have in common: which service or who, from where. */
 export function traces(
   call: Call,
   caller?: Pick<User, 'id'>,
 ): Pick<AuditEvent, 'actor' | 'actor_id' | 'address' | 'request_id'> {
   const from = { address: call.address, request_id: call.requestId }
-  return caller ? { actor: 'user', actor_id: caller.id, ...from } : { actor: 'anonymous', ...from }
+  const actor = call.service ? `service:${call.service.name}` : caller ? 'user' : 'anonymous'
+  return { actor, ...(caller && { actor_id: caller.id }), ...from }
 }

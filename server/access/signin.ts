@@ -16,7 +16,14 @@ import { traces } from './caller.js'
 import { failuresThatLock, knownAddressDays, lockout, underWaySeconds } from './lockout.js'
 
 /** The ways to sign in, as events name them. */
-export type SignInAction = 'session.login' | 'session.login-by-answers' | 'session.login-by-key'
+export type SignInAction =
+  | 'session.login'
+  | 'session.admin-login'
+  | 'session.login-by-answers'
+  | 'session.login-by-key'
+  /** The password once more, and the mailed code, for another e-mail address. */
+  | 'user.ask-email'
+  | 'user.change-email'
 
 /** An attempt under way. Leaving its scope before it succeeded or failed takes it back: it was never made. */
 export interface Attempt extends AsyncDisposable {
@@ -62,7 +69,7 @@ export function createSignIns(deps: {
   async function admit(waiter: Waiter, call: Call, hashes: number): Promise<void> {
     const held = await admission.heldUp(call.address)
     const busy = held === undefined && hashes > 0 ? refusalOf(() => pool.check(waiter, hashes)) : undefined
-    const refusal = held === undefined ? busy : tooManyAttempts(held)
+    const refusal = held === undefined ? busy : tooManyAttempts(held, 'failures')
     if (refusal && !(await admission.knows(call.address, waiter.account))) throw refusal
   }
 
@@ -88,7 +95,7 @@ export function createSignIns(deps: {
       const waiter = waiterOf(call, usernameKey)
       const lock = `${usernameKey}\0${waiter.address}`
       const locked = locks.get(lock)
-      if (locked !== undefined) throw tooManyAttempts(locked)
+      if (locked !== undefined) throw tooManyAttempts(locked, 'account')
       await admit(waiter, call, hashes)
 
       const leave = admission.begin(address)
@@ -121,6 +128,7 @@ export function createSignIns(deps: {
         waiter: { ...waiter, known: known && account?.active === true && !account.suspended },
         async succeed(t) {
           await attempts.succeed(subject, subjects.knownAddress(address), account!.id, event('ok'), t)
+          call.user = account!.id
           end()
         },
         async fail(reason) {
@@ -142,12 +150,12 @@ export function createSignIns(deps: {
 
       function refusalOfBegun({ known, addressLevel, failed, seconds }: Begun): Refusal {
         if (!known && addressLevel + 1 > bucket.capacity) {
-          return tooManyAttempts((addressLevel + 1 - bucket.capacity) / bucket.perSecond)
+          return tooManyAttempts((addressLevel + 1 - bucket.capacity) / bucket.perSecond, 'failures')
         }
         // Only those under way stand in the way: they are decided soon.
-        if (failed < most) return tooManyAttempts(1)
+        if (failed < most) return tooManyAttempts(1, 'account')
         locks.set(lock, seconds)
-        return tooManyAttempts(seconds)
+        return tooManyAttempts(seconds, 'account')
       }
     },
   }

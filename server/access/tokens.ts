@@ -23,7 +23,7 @@ export interface Claims {
   readonly jti: string
   /** Start of the session, seconds since 1970. */
   readonly auth_time: number
-  readonly amr: readonly [Method]
+  readonly amr: readonly [Method, ...Method[]]
   readonly roles: readonly [string]
   readonly username: string
   readonly active: boolean
@@ -50,6 +50,8 @@ export interface Holder {
 /** A sign-in that tokens go back to. */
 export interface Session {
   readonly method: Method
+  /** Another way besides: the one-time code of an administrator. */
+  readonly second?: Method
   /** Seconds since 1970. */
   readonly startedAt: number
 }
@@ -81,9 +83,11 @@ export function createTokens(deps: {
   audience: string
   /** Lifetime in seconds. */
   ttl: number
+  /** Whether the lifetime is that of this audience alone, and not the one that is kept with the keys. */
+  ownTtl?: boolean
   now?: () => number
 }): Tokens {
-  const { keyring, issuer, audience, ttl, now = Date.now } = deps
+  const { keyring, issuer, audience, ttl, ownTtl = false, now = Date.now } = deps
   const verified = new LRUCache<string, Verified>({ max: remembered })
   const seconds = () => Math.floor(now() / 1000)
 
@@ -95,10 +99,10 @@ export function createTokens(deps: {
     // Extensions that we don't know must not be passed over (RFC 7515, 4.1.11).
     if (typeof header?.kid !== 'string' || !typed || header.crit !== undefined) refuse(Reason.INVALID_TOKEN)
     const { iat, exp } = (decoded?.payload ?? {}) as jwt.JwtPayload
-    const key = await keyring.find(header.kid, Number(exp) - Number(iat))
+    const key = await keyring.find(header.kid, ownTtl ? 0 : Number(exp) - Number(iat))
     if (!key) refuse(Reason.INVALID_TOKEN)
     const claims = verifySignature(token, key.publicKey)
-    if (!claims || !isComplete(claims) || !isInOrder(claims, key.tokenTtl)) refuse(Reason.INVALID_TOKEN)
+    if (!claims || !isComplete(claims) || !isInOrder(claims, ownTtl ? ttl : key.tokenTtl)) refuse(Reason.INVALID_TOKEN)
     return { ...claims, kid: header.kid }
   }
 
@@ -119,7 +123,8 @@ export function createTokens(deps: {
   return {
     async issue(holder, session) {
       const iat = seconds()
-      const { method, startedAt } = typeof session === 'string' ? { method: session, startedAt: iat } : session
+      const start: Session = typeof session === 'string' ? { method: session, startedAt: iat } : session
+      const { method, second, startedAt } = start
       const exp = Math.min(iat + ttl, startedAt + sessionLength[method])
       if (exp <= iat) refuse(Reason.INVALID_TOKEN, { text: 'The session is over. Log in again.' })
       const { kid, privateKey } = await keyring.signer()
@@ -131,7 +136,7 @@ export function createTokens(deps: {
         exp,
         jti: randomUUID(),
         auth_time: startedAt,
-        amr: [method],
+        amr: second ? [method, second] : [method],
         roles: [holder.role],
         username: holder.username,
         active: holder.active,

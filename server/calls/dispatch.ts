@@ -4,48 +4,47 @@
 // what a refusal tells machines (errordetails.ts). What an RPC does is users/' and forgotpasswords/'; service.ts hands
 // their functions over. Only the program's wiring uses it.
 import { create, type DescMethodUnary, type DescService, type Message } from '@bufbuild/protobuf'
-import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
+import { Code } from '@connectrpc/connect'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { Health, HealthCheckResponse_ServingStatus } from '../../proto/gen/health/v1/health_pb.js'
-import type { Call, Implementation } from '../call.js'
+import type { ServiceKeys } from '../access/services.js'
+import type { Call } from '../call.js'
+import { network } from '../clientaddress.js'
 import { isUnreachable } from '../database/connection.js'
-import type { Log } from '../log.js'
-import { Refusal } from '../refusal.js'
+import { flatLog, type Log } from '../log.js'
+import { type Limit, Refusal } from '../refusal.js'
+import { describeSpan, inSpan, readParent, SpanKind, traceIdOf, tracing } from '../tracing.js'
 
 /** What the service reports of each call, for metrics. */
 export type Observe = (method: DescMethodUnary, reason: Reason | undefined, seconds: number) => void
 
 /** All RPCs, behind what every call has in common whichever endpoint it comes through. */
 export interface Calls {
+  /** The services that they are of. */
+  readonly services: readonly DescService[]
   /** Runs an RPC to its end or its deadline. Throws nothing but `Refusal`. */
   run(method: DescMethodUnary, request: Message, call: Call): Promise<Message>
 }
 
 type Handler = (request: Message, call: Call) => Promise<Record<string, unknown>>
 
-/** The services that every endpoint offers. */
-export const services = [Users, ForgotPasswords] as const
-
-/** The functions of all RPCs. */
-export interface Implementations {
-  readonly users: Implementation<typeof Users>
-  readonly forgotPasswords: Implementation<typeof ForgotPasswords>
-}
-
 /**
  * Puts the services behind the deadline, the translation of faults, the log and the metrics. With them goes the health
  * check (grpc.health.v1), which says whether this process is `ready`.
  */
-export function createCalls(
-  deps: Implementations & { ready: () => Promise<boolean>; log: Log; observe: Observe },
-): Calls {
+export function createCalls(deps: {
+  /** Each service with its functions, one for each RPC. */
+  services: readonly (readonly [DescService, object])[]
+  /** Finds which service calls; absent where keys of services open nothing. */
+  serviceKeys?: ServiceKeys
+  ready: () => Promise<boolean>
+  log: Log
+  observe: Observe
+  /** Told of the limit that a call was refused by. */
+  refused: (limit: Limit) => void
+}): Calls {
   const handlers = new Map<DescMethodUnary, Handler>()
-  const implementations: [DescService, object][] = [
-    [Users, deps.users],
-    [ForgotPasswords, deps.forgotPasswords],
-  ]
-  for (const [service, implementation] of implementations) {
+  for (const [service, implementation] of deps.services) {
     for (const method of service.methods) {
       handlers.set(method as DescMethodUnary, (implementation as Record<string, Handler>)[method.localName]!)
     }
@@ -56,32 +55,88 @@ export function createCalls(
     return { status: (await deps.ready()) ? SERVING : NOT_SERVING }
   })
 
-  return {
-    async run(method, request, call) {
-      const startedAt = performance.now()
-      let reason: Reason | undefined
-      try {
-        const response = await inTime(call, () => handlers.get(method)!(request, call))
-        return create(method.output, response)
-      } catch (error) {
-        const refusal = toRefusal(error)
-        reason = refusal.reason
-        if (reason === Reason.INTERNAL || reason === Reason.UNAVAILABLE) {
-          deps.log.error({ rpc: method.name, requestId: call.requestId, err: error }, 'call failed')
-        }
-        throw refusal
-      } finally {
-        const elapsed = performance.now() - startedAt
-        deps.observe(method, reason, elapsed / 1000)
-        if (deps.log.isLevelEnabled('debug')) {
-          const outcome = reason === undefined ? 'OK' : Reason[reason]
-          const fields = { rpc: method.name, outcome, ms: Math.round(elapsed), requestId: call.requestId }
-          deps.log.debug({ ...fields, address: call.address }, 'call')
-        }
+  const access = flatLog(deps.log)
+  const run: Calls['run'] = async (method, request, call) => {
+    const startedAt = performance.now()
+    let refusal: Refusal | undefined
+    // A service's key may tell more of who calls.
+    let caller = call
+    try {
+      const response = await inTime(call, async () => {
+        const key = deps.serviceKeys?.read(call)
+        if (key !== undefined) caller = await deps.serviceKeys!.introduce(call, key)
+        return handlers.get(method)!(request, caller)
+      })
+      return create(method.output, response)
+    } catch (error) {
+      refusal = toRefusal(error)
+      const { reason, more } = refusal
+      if (more.limit) deps.refused(more.limit)
+      if (reason === Reason.INTERNAL || reason === Reason.UNAVAILABLE) {
+        const { requestId, traceparent } = call
+        const traceId = traceIdOf(traceparent)
+        deps.log.error({ rpc: method.name, requestId, traceId, err: error }, 'call failed')
       }
-    },
+      throw refusal
+    } finally {
+      const elapsed = performance.now() - startedAt
+      deps.observe(method, refusal?.reason, elapsed / 1000)
+      // Probes come every few seconds and tell nothing of who uses the service.
+      const level = method === Health.method.check ? 'debug' : 'info'
+      if (access.isLevelEnabled(level)) access[level](accessOf(method, caller, refusal, elapsed), 'call')
+    }
+  }
+  return { services: deps.services.map(([service]) => service), run: tracing ? inCallSpan(run) : run }
+}
+
+/** Runs each call as a span, a part of its caller's. */
+function inCallSpan(run: Calls['run']): Calls['run'] {
+  return (method, request, call) => {
+    const { typeName } = method.parent
+    const attributes = {
+      'rpc.system': 'grpc',
+      'rpc.service': typeName,
+      'rpc.method': method.name,
+      'auth.request_id': call.requestId,
+    }
+    const parent = readParent(name => (name === 'traceparent' || name === 'tracestate' ? call[name] : undefined))
+    return inSpan({ name: `${typeName}/${method.name}`, kind: SpanKind.SERVER, attributes, parent }, async () => {
+      try {
+        return await run(method, request, call)
+      } catch (refusal) {
+        describeSpan({ 'auth.reason': Reason[(refusal as Refusal).reason] })
+        throw refusal
+      }
+    })
   }
 }
+
+/**
+ * The access line of a call: what was called, how it ended, in how many ms, and who called from which network. Nothing in
+ * it is what a caller typed: ids are checked where they come in.
+ */
+function accessOf(method: DescMethodUnary, call: Call, refusal: Refusal | undefined, elapsed: number) {
+  return {
+    rpc: method.name,
+    status: refusal ? statusNames[refusal.code] : 'OK',
+    reason: refusal && Reason[refusal.reason],
+    ms: Math.round(elapsed * 10) / 10,
+    requestId: call.requestId,
+    traceId: traceIdOf(call.traceparent),
+    user: call.user,
+    service: call.service?.name ?? call.certificate,
+    // What limits count by, so that whoever is refused is found.
+    network: network(call.address),
+    endpoint: call.endpoint,
+  }
+}
+
+/** Names of gRPC status codes as everybody writes them, such as `NOT_FOUND`. */
+const statusNames = Object.fromEntries(
+  Object.values(Code)
+    .filter(code => typeof code === 'number')
+    .map(code => [code, Code[code]!.replace(/(?<=[a-z])(?=[A-Z])/g, '_').toUpperCase()]),
+)
 
 /** Stops waiting at the caller's deadline. Who has gone needs no answer: what waits for long watches the signal. */
 function inTime<T>(call: Call, work: () => Promise<T>): Promise<T> {
@@ -99,6 +154,9 @@ function inTime<T>(call: Call, work: () => Promise<T>): Promise<T> {
 /** What the caller may know of a fault. */
 function toRefusal(error: unknown): Refusal {
   if (error instanceof Refusal) return error
-  if (isUnreachable(error)) return new Refusal(Reason.UNAVAILABLE, { retryAfter: 1 })
-  return new Refusal(Reason.INTERNAL)
+  const refusal = isUnreachable(error)
+    ? new Refusal(Reason.UNAVAILABLE, { retryAfter: 1 })
+    : new Refusal(Reason.INTERNAL)
+  // For the command line on the database itself; no endpoint shows it.
+  return Object.assign(refusal, { cause: error })
 }

@@ -1,6 +1,6 @@
 import { randomUUID } from 'node:crypto'
 import { promisify } from 'node:util'
-import { create, type DescMethodUnary, fromBinary, type Message, toBinary } from '@bufbuild/protobuf'
+import { create, type DescFile, type DescMethodUnary, fromBinary, type Message, toBinary } from '@bufbuild/protobuf'
 import { anyPack, FileDescriptorProtoSchema } from '@bufbuild/protobuf/wkt'
 import {
   Metadata,
@@ -24,7 +24,7 @@ import { createSenderOf, type Sender } from '../clientaddress.js'
 import type { Log } from '../log.js'
 import type { Refusal } from '../refusal.js'
 import { type Address, write } from '../settings.js'
-import { type Calls, services } from './dispatch.js'
+import type { Calls } from './dispatch.js'
 import { detailsOf } from './errordetails.js'
 
 /** Largest message that is taken, in bytes. */
@@ -50,9 +50,13 @@ export function createGrpcServer(deps: { calls: Calls; log: Log } & Trust): Grpc
     'grpc.keepalive_time_ms': 60_000,
     'grpc.keepalive_timeout_ms': 20_000,
     'grpc.max_connection_idle_ms': 30 * 60_000,
+    // Who connects anew looks names up anew: servers that came later get calls, too.
+    'grpc.max_connection_age_ms': 10 * 60_000,
+    'grpc.max_connection_age_grace_ms': 30_000,
     // Statistics that nothing here shows.
     'grpc.enable_channelz': 0,
   })
+  const { services } = deps.calls
   const senderOf = createSenderOfCall(deps)
   let bound: string | undefined
 
@@ -112,7 +116,7 @@ export function createGrpcServer(deps: { calls: Calls; log: Log } & Trust): Grpc
     async listen(address, credentials) {
       const port = await promisify(server.bindAsync).call(server, write(address), credentials)
       bound = write({ ...address, port })
-      addReflection(server).catch(error => deps.log.error({ err: error }, 'reflection is not available'))
+      addReflection(server, services).catch(error => deps.log.error({ err: error }, 'reflection is not available'))
       return port
     },
     setServing(serving) {
@@ -133,18 +137,18 @@ export function createGrpcServer(deps: { calls: Calls; log: Log } & Trust): Grpc
 }
 
 /** Adds reflection once the port is open: it brings a second protobuf library, which nothing else waits for. */
-async function addReflection(server: Server): Promise<void> {
+async function addReflection(server: Server, services: Calls['services']): Promise<void> {
   const { ReflectionService } = await import('@grpc/reflection')
-  const reflection = new ReflectionService({ auth: { fileDescriptorProtos: descriptors() } } as never, {
+  const reflection = new ReflectionService({ auth: { fileDescriptorProtos: descriptors(services) } } as never, {
     services: services.map(({ typeName }) => typeName),
   })
   reflection.addToServer(server)
 }
 
 /** The descriptors of all services and of what they import, imports first. */
-function descriptors(): Uint8Array[] {
+function descriptors(services: Calls['services']): Uint8Array[] {
   const files = new Map<string, Uint8Array>()
-  const visit = (file: (typeof services)[number]['file']) => {
+  const visit = (file: DescFile) => {
     if (files.has(file.name)) return
     for (const dependency of file.dependencies) visit(dependency)
     files.set(file.name, toBinary(FileDescriptorProtoSchema, file.proto))
@@ -161,26 +165,32 @@ interface Trust {
   readonly gatewayNames: readonly string[]
 }
 
+/** Who sent a call, by its certificate. */
+type Peer = Pick<Call, 'certificate'>
+
 type HandleUnary = (incoming: Incoming, callback: sendUnaryData<unknown>) => void
 
 type Incoming = ServerUnaryCall<Message, Message>
 
 /** Tells who sent a call. A certificate outweighs the address, which others on the network may take. */
-function createSenderOfCall({ trustedProxies, gatewayNames }: Trust): (incoming: Incoming) => Sender {
+function createSenderOfCall({ trustedProxies, gatewayNames }: Trust): (incoming: Incoming) => Sender & Peer {
   const senderOf = createSenderOf(trustedProxies)
   return incoming => {
     const certificate = incoming.getAuthContext().sslPeerCertificate
     let trusted: boolean | undefined
+    let name: string | undefined
     if (certificate?.subject) {
       const names = certificate.subjectaltname?.split(', ').map(name => name.replace(/^DNS:/, '')) ?? []
       trusted = [certificate.subject.CN, ...names].some(name => gatewayNames.includes(String(name)))
+      if (!trusted) name = [certificate.subject.CN].flat()[0] ?? names[0]
     }
     // The peer reads `127.0.0.1:51000`, `[::1]:51000` or `::1:51000`.
     const peer = incoming
       .getPeer()
       .replace(/:\d+$/, '')
       .replace(/^\[(.*)\]$/, '$1')
-    return senderOf(peer, textOf(incoming, 'x-forwarded-for'), trusted)
+    const { address, proxied } = senderOf(peer, textOf(incoming, 'x-forwarded-for'), trusted)
+    return { address, proxied, certificate: name }
   }
 }
 
@@ -188,14 +198,22 @@ function textOf(incoming: Incoming, name: string): string | undefined {
   return incoming.metadata.get(name)[0]?.toString()
 }
 
-function toCall(incoming: Incoming, { address, proxied }: Sender): Call {
+function toCall(incoming: Incoming, { address, proxied, certificate }: Sender & Peer): Call {
   const requestId = proxied ? textOf(incoming, 'x-request-id') : undefined
   let gone: AbortController | undefined
   return {
     authorization: textOf(incoming, 'authorization'),
     address,
+    endpoint: 'grpc',
+    certificate,
+    forwardedFor: proxied ? undefined : (textOf(incoming, 'x-forwarded-for') ?? ''),
     acceptLanguage: textOf(incoming, 'accept-language'),
     requestId: requestId && /^[\w-]{1,64}$/.test(requestId) ? requestId : randomUUID(),
+    traceparent: textOf(incoming, 'traceparent'),
+    // Only a tracer asks for it.
+    get tracestate() {
+      return textOf(incoming, 'tracestate')
+    },
     malformedFields: readMalformedFields(textOf(incoming, 'x-malformed-fields')),
     // Few calls ask for it, and it costs more than the rest of this.
     get signal() {

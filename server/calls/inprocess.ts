@@ -6,7 +6,7 @@ import {
   type MessageShape,
 } from '@bufbuild/protobuf'
 import { Code, ConnectError, type Transport, type UnaryResponse } from '@connectrpc/connect'
-import { type Call, readMalformedFields } from '../call.js'
+import { type Call, type LocalAdministrator, readMalformedFields } from '../call.js'
 import type { Refusal } from '../refusal.js'
 import type { Calls } from './dispatch.js'
 import { detailsOf } from './errordetails.js'
@@ -14,10 +14,14 @@ import { detailsOf } from './errordetails.js'
 const never = new AbortController().signal
 
 /**
- * The way from a gateway in the same process: calls are handed over as they are, without a socket or an encoding.
- * Headers come from our own gateway and are believed; answers have none.
+ * The way from a gateway, or from the command line, in the same process: calls are handed over as they are, without a
+ * socket or an encoding. Headers come from our own gateway and are believed; answers have none. `local` is who works on
+ * the database itself.
  */
-export function createInProcessTransport(calls: Calls): Transport {
+export function createInProcessTransport(
+  calls: Calls,
+  { local }: { readonly local?: LocalAdministrator } = {},
+): Transport {
   async function unary<I extends DescMessage, O extends DescMessage>(
     method: DescMethodUnary<I, O>,
     signal: AbortSignal | undefined,
@@ -29,8 +33,12 @@ export function createInProcessTransport(calls: Calls): Transport {
     const call: Call = {
       authorization: read('authorization'),
       address: read('x-forwarded-for') ?? '',
+      endpoint: 'http',
       acceptLanguage: read('accept-language'),
       requestId: read('x-request-id') ?? '',
+      ...(local && { local }),
+      traceparent: read('traceparent'),
+      tracestate: read('tracestate'),
       malformedFields: readMalformedFields(read('x-malformed-fields')),
       signal: signal ?? never,
       deadline: timeoutMs === undefined || timeoutMs <= 0 ? Number.POSITIVE_INFINITY : Date.now() + timeoutMs,
@@ -52,7 +60,8 @@ export function createInProcessTransport(calls: Calls): Transport {
       }
     } catch (error) {
       const refusal = error as Refusal
-      throw new ConnectError(refusal.message, refusal.code, undefined, detailsOf(refusal, call.requestId))
+      const details = detailsOf(refusal, call.requestId)
+      throw new ConnectError(refusal.message, refusal.code, undefined, details, refusal.cause)
     }
   }
 

@@ -14,11 +14,14 @@
  * - a join that locks its rows, and a lock on a whole table, which Sequelize can't say.
  */
 import pg from 'pg'
-import { Sequelize, Transaction } from 'sequelize'
+import { ConnectionAcquireTimeoutError, Sequelize, Transaction } from 'sequelize'
 import type { Log } from '../log.js'
+import { tracing } from '../tracing.js'
 import { createConnections } from './connections.js'
+import { copyIn, copyOut } from './copy.js'
 import { createPipeline } from './pipeline.js'
 import { createProbe } from './probe.js'
+import { traceSequelize } from './spans.js'
 import { createRunner, type Statement } from './statement.js'
 import { explainLimits, setLimits, unlimited } from './timeouts.js'
 
@@ -34,15 +37,40 @@ export interface Database {
   read<Row>(statement: Statement, values: readonly unknown[]): Promise<Row[]>
   /**
    * Runs statements as one transaction (READ COMMITTED): all or none of it holds. Keep it short, unless it is `unlimited`:
-   * then its statements may take and wait as long as they need, as migrations do.
+   * then its statements may take and wait as long as they need, as migrations do. All statements of a `snapshot` see the
+   * same, as it is when the first one runs (REPEATABLE READ).
    */
-  transact<T>(work: (transaction: Transaction) => Promise<T>, options?: { unlimited?: boolean }): Promise<T>
+  transact<T>(
+    work: (transaction: Transaction) => Promise<T>,
+    options?: { unlimited?: boolean; snapshot?: boolean },
+  ): Promise<T>
+  /** What a `COPY … TO STDOUT` gives, in pieces. Its transaction is unlimited, and ends with it if it isn't read whole. */
+  copyOut(query: string, transaction: Transaction): AsyncIterable<Buffer>
+  /** Runs a `COPY … FROM STDIN`, in an unlimited transaction, and returns how many rows it took. */
+  copyIn(query: string, rows: AsyncIterable<Buffer>, transaction: Transaction): Promise<number>
   /** Whether a connection of the pool can write, within 2 s. What one caller learned holds for others a moment longer. */
   isWritable(): Promise<boolean>
+  /** State of the pool, and errors since the start, for metrics. */
+  stats(): DatabaseStats
   /** Has the server itself end what takes too long, for the role of the URL in this database from now on. */
   limitStatements(): Promise<void>
   /** Closes every connection once its statement has ended, and what is left after a second by force. */
   close(): Promise<void>
+}
+
+/** State of the pool, and what went wrong since the start. */
+export interface DatabaseStats {
+  /** Connections that somebody uses. */
+  readonly inUse: number
+  readonly idle: number
+  /** Most connections of the pool. */
+  readonly most: number
+  /** Who waits for a connection. */
+  readonly waiting: number
+  /** Who waited in vain. */
+  readonly timeouts: number
+  /** By class of SQLSTATE (its first two characters), and `connect`, `lost` and `silent` for connections. */
+  readonly errors: ReadonlyMap<string, number>
 }
 
 /** Milliseconds that statements under way have to end when a database is closed. */
@@ -64,6 +92,14 @@ export function openDatabase(url: string | (() => string), connections = 10, log
     define: { timestamps: false, freezeTableName: true },
   })
   const manager = sequelize.connectionManager as unknown as Manager
+  if (tracing) traceSequelize(sequelize)
+  let timeouts = 0
+  const getConnection = manager.getConnection.bind(manager)
+  manager.getConnection = options =>
+    getConnection(options).catch(error => {
+      if (error instanceof ConnectionAcquireTimeoutError) timeouts++
+      throw error
+    })
   const runner = createRunner(all, log)
   manager.connect = async () => {
     const client = await all.open()
@@ -92,7 +128,7 @@ export function openDatabase(url: string | (() => string), connections = 10, log
       let patient: pg.Client | undefined
       try {
         return await sequelize.transaction(
-          { isolationLevel: Transaction.ISOLATION_LEVELS.READ_COMMITTED },
+          { isolationLevel: Transaction.ISOLATION_LEVELS[options.snapshot ? 'REPEATABLE_READ' : 'READ_COMMITTED'] },
           async transaction => {
             if (options.unlimited) {
               patient = clientOf(transaction)
@@ -106,7 +142,16 @@ export function openDatabase(url: string | (() => string), connections = 10, log
         if (patient) all.setPatient(patient, false)
       }
     },
+    copyOut(query, transaction) {
+      const client = clientOf(transaction)
+      return copyOut(client, query, () => all.giveUp(client))
+    },
+    copyIn: (query, rows, transaction) => copyIn(clientOf(transaction), query, rows),
     isWritable: createProbe(manager, all),
+    stats() {
+      const { using, available, waiting, maxSize } = manager.pool
+      return { inUse: using, idle: available, most: maxSize, waiting, timeouts, errors: all.errors }
+    },
     async limitStatements() {
       try {
         const changed = await database.transact(transaction => setLimits(clientOf(transaction)), { unlimited: true })
@@ -129,9 +174,15 @@ export function openDatabase(url: string | (() => string), connections = 10, log
 interface Manager {
   connect(): Promise<pg.Client>
   disconnect(client: pg.Client): Promise<void>
-  getConnection(): Promise<pg.Client>
+  getConnection(options?: object): Promise<pg.Client>
   releaseConnection(client: pg.Client): void
-  readonly pool: { destroy(client: pg.Client): Promise<void> }
+  readonly pool: {
+    destroy(client: pg.Client): Promise<void>
+    readonly using: number
+    readonly available: number
+    readonly waiting: number
+    readonly maxSize: number
+  }
 }
 
 function clientOf(transaction: Transaction): pg.Client {

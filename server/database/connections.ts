@@ -21,6 +21,8 @@ export interface Connections {
   renew(): void
   /** Ends a connection: politely, and by force when the other side says nothing. */
   end(client: pg.Client): Promise<void>
+  /** Errors so far: by class of SQLSTATE, and `connect`, `lost` and `silent` for connections. */
+  readonly errors: ReadonlyMap<string, number>
   /** Opens no more. */
   stop(): void
   /** Cuts every connection. */
@@ -77,6 +79,8 @@ const types = {
  */
 export function createConnections(url: () => string): Connections {
   const all = new Map<Client, State>()
+  const errors = new Map<string, number>()
+  const countError = (kind: string) => void errors.set(kind, (errors.get(kind) ?? 0) + 1)
   let last: { url: string; target: DatabaseTarget; first: number } | undefined
   let stopped = false
   let timer: NodeJS.Timeout | undefined
@@ -103,6 +107,8 @@ export function createConnections(url: () => string): Connections {
         return client
       } catch (error) {
         failure = error
+        // What the server says is counted where it arrives.
+        if (!isSqlState((error as { code?: string }).code)) countError('connect')
         passOver(index)
         if ((error as Error).message === 'timeout expired') dropPatient(index)
       }
@@ -149,6 +155,7 @@ export function createConnections(url: () => string): Connections {
     timer ??= setInterval(look, beat).unref()
     client.on('error', () => {
       if (!state.good || !state.connected) return
+      countError('lost')
       retireNow(state)
       // Whatever cut this one may have cut others, and not all are told.
       dropIdle()
@@ -161,6 +168,7 @@ export function createConnections(url: () => string): Connections {
       timer = undefined
     })
     client.connection.on('errorMessage', ({ code }) => {
+      if (isSqlState(code)) countError(code.slice(0, 2))
       // A server that takes no writes any more: it was demoted.
       if (code === '25006') renew()
     })
@@ -199,6 +207,7 @@ export function createConnections(url: () => string): Connections {
   function giveUp(client: pg.Client): void {
     const given = all.get(client as Client)
     if (!given) return
+    countError('silent')
     // A beat more or less is where the looks fell.
     const { unanswered, index } = given
     passOver(index)
@@ -243,6 +252,7 @@ export function createConnections(url: () => string): Connections {
     giveUp,
     renew,
     end,
+    errors,
     stop() {
       stopped = true
     },
@@ -250,6 +260,10 @@ export function createConnections(url: () => string): Connections {
       for (const client of all.keys()) destroy(client)
     },
   }
+}
+
+function isSqlState(code: string | undefined): code is string {
+  return /^[\dA-Z]{5}$/.test(code ?? '')
 }
 
 function isLate({ unanswered }: State): boolean {

@@ -20,6 +20,8 @@ const lock = 7_264_001
 export interface Migration {
   readonly name: string
   readonly kind: 'expand' | 'contract'
+  /** When it was run, of one that was. */
+  readonly runAt?: Date
 }
 
 /** Where a database stands, as this version sees it; each list in order. */
@@ -31,8 +33,8 @@ export interface MigrationStatus {
 }
 
 /** Says what was run and what is pending. Changes nothing and waits for nobody. */
-export async function readMigrations(database: Database): Promise<MigrationStatus> {
-  return statusOf(await readLedger(database))
+export async function readMigrations(database: Database, transaction?: Transaction): Promise<MigrationStatus> {
+  return statusOf(await readLedger(database, transaction))
 }
 
 /**
@@ -42,35 +44,72 @@ export async function readMigrations(database: Database): Promise<MigrationStatu
  * version that this one can't work with.
  */
 export async function migrate(database: Database, last = Number.POSITIVE_INFINITY): Promise<readonly string[]> {
-  const find = async (ledger: Ledger) => {
-    const status = await statusOf(ledger)
-    checkNewer(status)
-    return status.pending.filter(({ name }) => Number(name.slice(0, 4)) <= last)
-  }
   // Who may only read and write rows starts as well, as long as there is nothing to be done.
-  if ((await find(await readLedger(database))).length === 0) return []
-  const bringUp = async (transaction: Transaction) => {
-    const { connection } = transaction as unknown as { connection: { query(text: string): Promise<unknown> } }
-    await database.run(claim, [lock], transaction)
-    await connection.query(`CREATE TABLE IF NOT EXISTS migrations
-      (name text PRIMARY KEY, run_at timestamptz NOT NULL DEFAULT now(), kind text NOT NULL DEFAULT 'contract')`)
-    const ledger = await readLedger(database, transaction)
-    const pending = await find(ledger)
-    // Ledgers of earlier versions don't say of what kind their migrations are.
-    if (ledger.some(({ kind }) => kind === null)) {
-      await connection.query("ALTER TABLE migrations ADD COLUMN kind text NOT NULL DEFAULT 'contract'")
-      const { done } = await statusOf(ledger)
-      for (const { name, kind } of done) await database.run(keepKind, [name, kind], transaction)
-    }
-    for (const { name, kind } of pending) {
-      // Without parameters, so that a file may hold several statements; its $$ are no parameters.
-      await connection.query(await readFile(new URL(name, folder), 'utf8'))
-      await database.run(record, [name, kind], transaction)
-    }
-    return pending.map(({ name }) => name)
-  }
+  if ((await findPending(await readLedger(database), last)).length === 0) return []
   // Rewriting a table takes as long as it takes, and so does waiting for who does it.
-  return database.transact(bringUp, { unlimited: true })
+  return database.transact(transaction => migrateWithin(database, transaction, last), { unlimited: true })
+}
+
+/** The same as a part of an unlimited transaction, at whose end others who migrate go on. */
+export async function migrateWithin(
+  database: Database,
+  transaction: Transaction,
+  last = Number.POSITIVE_INFINITY,
+): Promise<readonly string[]> {
+  await database.run(claim, [lock], transaction)
+  await runText(
+    transaction,
+    `CREATE TABLE IF NOT EXISTS migrations
+      (name text PRIMARY KEY, run_at timestamptz NOT NULL DEFAULT now(), kind text NOT NULL DEFAULT 'contract')`,
+  )
+  const ledger = await readLedger(database, transaction)
+  const pending = await findPending(ledger, last)
+  // Ledgers of earlier versions don't say of what kind their migrations are.
+  if (ledger.some(({ kind }) => kind === null)) {
+    await runText(transaction, "ALTER TABLE migrations ADD COLUMN kind text NOT NULL DEFAULT 'contract'")
+    const { done } = await statusOf(ledger)
+    for (const { name, kind } of done) await database.run(keepKind, [name, kind], transaction)
+  }
+  for (const { name, kind } of pending) {
+    // Without parameters, so that a file may hold several statements; its $$ are no parameters.
+    await runText(transaction, await readFile(new URL(name, folder), 'utf8'))
+    await database.run(record, [name, kind], transaction)
+  }
+  return pending.map(({ name }) => name)
+}
+
+/** Drops what migrations made, and the ledger. Others who migrate go on at the end of the transaction. */
+export async function unmake(database: Database, transaction: Transaction): Promise<void> {
+  await database.run(claim, [lock], transaction)
+  const { tables, functions } = await listMade()
+  for (const name of [...tables, 'migrations']) await runText(transaction, `DROP TABLE IF EXISTS ${name} CASCADE`)
+  for (const name of functions) await runText(transaction, `DROP FUNCTION IF EXISTS ${name} CASCADE`)
+}
+
+/** Every table and function that a migration made, also those that a later one renamed or dropped. */
+export async function listMade(): Promise<{
+  readonly tables: readonly string[]
+  readonly functions: readonly string[]
+}> {
+  const files = (await listMigrations()).map(({ name }) => readFile(new URL(name, folder), 'utf8'))
+  const text = (await Promise.all(files)).join('\n')
+  const names = (pattern: RegExp) => [...new Set([...text.matchAll(pattern)].map(([, name]) => name!))]
+  return {
+    tables: names(/^(?:CREATE TABLE (?:IF NOT EXISTS )?|ALTER TABLE \w+ RENAME TO )(\w+)/gim),
+    functions: names(/^CREATE (?:OR REPLACE )?FUNCTION (\w+)/gim),
+  }
+}
+
+/** Runs SQL that takes no parameters. */
+async function runText(transaction: Transaction, text: string): Promise<void> {
+  const { connection } = transaction as unknown as { connection: { query(text: string): Promise<unknown> } }
+  await connection.query(text)
+}
+
+async function findPending(ledger: Ledger, last: number): Promise<readonly Migration[]> {
+  const status = await statusOf(ledger)
+  checkNewer(status)
+  return status.pending.filter(({ name }) => Number(name.slice(0, 4)) <= last)
 }
 
 /** Throws an Error when a newer version has run what this one can't go on with. */
@@ -83,7 +122,7 @@ export function checkNewer({ newer }: MigrationStatus): void {
 }
 
 /** What was run, in order; without kinds where an earlier version wrote it. */
-type Ledger = readonly { readonly name: string; readonly kind: string | null }[]
+type Ledger = readonly { readonly name: string; readonly kind: string | null; readonly runAt: Date }[]
 
 async function readLedger(database: Database, transaction?: Transaction): Promise<Ledger> {
   const [found] = await database.run<{ there: boolean }>(exists, [], transaction)
@@ -94,13 +133,19 @@ async function statusOf(ledger: Ledger): Promise<MigrationStatus> {
   const ours = await listMigrations()
   const isIn = (list: readonly { name: string }[], { name }: { name: string }) => list.some(each => each.name === name)
   return {
-    done: ours.filter(each => isIn(ledger, each)),
+    done: ours.flatMap(each => {
+      const run = ledger.find(({ name }) => name === each.name)
+      return run ? [{ ...each, runAt: run.runAt }] : []
+    }),
     pending: ours.filter(each => !isIn(ledger, each)),
-    newer: ledger.filter(each => !isIn(ours, each)).map(({ name, kind }) => ({ name, kind: kindOf(kind) })),
+    newer: ledger
+      .filter(each => !isIn(ours, each))
+      .map(({ name, kind, runAt }) => ({ name, kind: kindOf(kind), runAt })),
   }
 }
 
-async function listMigrations(): Promise<Migration[]> {
+/** The migrations of this version, in order. */
+export async function listMigrations(): Promise<Migration[]> {
   const names = (await readdir(folder)).filter(name => /^\d{4}-.*\.sql$/.test(name)).sort()
   return Promise.all(
     names.map(async name => {
@@ -120,7 +165,7 @@ const exists = { name: 'migrations-exist', text: "SELECT to_regclass('migrations
 // By way of JSON, since ledgers of earlier versions have no kinds.
 const readAll = {
   name: 'migrations-read-all',
-  text: "SELECT name, to_jsonb(m) ->> 'kind' AS kind FROM migrations m ORDER BY name",
+  text: `SELECT name, to_jsonb(m) ->> 'kind' AS kind, run_at AS "runAt" FROM migrations m ORDER BY name`,
 }
 
 const claim = { name: 'migrations-claim', text: 'SELECT pg_advisory_xact_lock($1)' }

@@ -11,7 +11,7 @@ export interface Pipeline {
 }
 
 /** Most connections of a pipeline. */
-const width = 4
+export const width = 4
 
 /** Statements under way on one connection before the next one is used: many on few cost least, a slow one blocks few. */
 const depth = 16

@@ -1,7 +1,9 @@
 import { randomUUID } from 'node:crypto'
 import type pg from 'pg'
 import type { Log } from '../log.js'
+import { tracing } from '../tracing.js'
 import type { Connections } from './connections.js'
+import { inStatementSpan } from './spans.js'
 
 /** A statement that PostgreSQL prepares once on each connection, under its name. */
 export interface Statement {
@@ -51,10 +53,18 @@ export function createRunner(connections: Connections, log: Pick<Log, 'warn'> | 
     }
   }
 
-  async function run<Row>(client: pg.Client, { name, text }: Statement, values: readonly unknown[]): Promise<Row[]> {
+  async function runPlain<Row>(
+    client: pg.Client,
+    { name, text }: Statement,
+    values: readonly unknown[],
+  ): Promise<Row[]> {
     const query = named ? { name, text, values: values as unknown[] } : { text, values: values as unknown[] }
     return (await client.query(query)).rows as Row[]
   }
+
+  const run: typeof runPlain = tracing
+    ? (client, statement, values) => inStatementSpan(statement.name, () => runPlain(client, statement, values))
+    : runPlain
 
   return {
     namesHold: () => named,

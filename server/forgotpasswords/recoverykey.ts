@@ -2,6 +2,7 @@ import { timingSafeEqual } from 'node:crypto'
 import type { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Admission } from '../access/admission.js'
+import { traces } from '../access/caller.js'
 import type { SignIns } from '../access/signin.js'
 import type { Tokens } from '../access/tokens.js'
 import type { Unary } from '../call.js'
@@ -28,7 +29,9 @@ export function sendKeyByEmail(deps: {
     const { address, requestId } = call
     await admission.take('recoveryRequests', address)
     // The same for everybody: whether an e-mail goes out is found out later, when nobody can measure it.
-    const parameters = { usernameKey: usernameKey(request.username ?? ''), email, address, requestId }
+    const actor = call.service && traces(call).actor
+    const asked = { usernameKey: usernameKey(request.username ?? ''), email, address, requestId }
+    const parameters = { ...asked, ...(actor && { actor }) }
     await emails.add({ kind: 'recovery-request', parameters }, chooseLocale(call.acceptLanguage))
     return {}
   }

@@ -129,7 +129,7 @@ const begin: Statement = {
     SELECT set_config('synchronous_commit', 'off', true)
   ), account AS (
     SELECT id, username, password_hash, email, role, active, suspended, organization_id, token_generation
-    FROM users WHERE username_key = $1
+    FROM users WHERE username_key = $1 AND deleted_at IS NULL
   ), here AS (
     SELECT EXISTS (SELECT FROM known_addresses k WHERE k.user_id = (SELECT id FROM account) AND k.address = $5
       AND k.seen_at > clock_timestamp() - make_interval(days => $6)) AS known FROM relaxed

@@ -8,16 +8,27 @@ import type { MasterKey } from '../masterkey.js'
 
 /** What `verify` found. */
 export interface Verified {
-  /** Events in the chain. */
+  /** Events of the chain that were checked so far. */
   readonly events: number
   /** Events that wait to be sealed. */
   readonly staged: number
-  /** The newest link, `id:hash`. */
+  /** The newest link so far, `id:hash`. */
   readonly newest: string
   /** Whether `known` names an event that was deleted since, so that nothing could be compared. */
   readonly forgotten: boolean
+  /** Where to go on, when there is more to check. */
+  readonly next?: VerifiedLink
   /** Where it is broken first: the id of an event, `staged:` and the number of one not sealed yet, or `checkpoint`. */
   readonly broken?: string
+}
+
+/** How far a check has come. */
+export interface VerifiedLink {
+  readonly id: number
+  /** Of this event, in hexadecimal. */
+  readonly hash: string
+  /** Events that were checked until there. */
+  readonly events: number
 }
 
 /** What is done with the chain. */
@@ -31,9 +42,10 @@ export interface AuditChain {
   seal(): Promise<boolean>
   /**
    * Checks every MAC and every link. Who has the database but not the key can only cut off the chain at its end, or take
-   * away what isn't sealed yet; so keep the newest link elsewhere, and give it as `known` another time.
+   * away what isn't sealed yet; so keep the newest link elsewhere, and give it as `known` another time. A call checks
+   * 20,000 events at most; it says where the next is to go on, up to events that were written meanwhile.
    */
-  verify(known?: string): Promise<Verified>
+  verify(known?: string, from?: VerifiedLink): Promise<Verified>
   /**
    * Deletes the events older than so many seconds, behind a signed checkpoint with which the rest still verifies. What is
    * broken stays: returns where, as `verify` does.
@@ -92,9 +104,10 @@ interface Stamped extends Told {
   readonly mac: Buffer | null
 }
 
-/** Events of a round, and of a step of a check. */
+/** Events of a round, and of a step of a check; steps of a call. */
 const batch = 1000
 const stride = 5000
+const strides = 4
 
 // A process that stands still in its transaction holds up the others no longer than this.
 const limits = ['statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout']
@@ -143,8 +156,7 @@ const snapshot: Statement = {
 const ends: Statement = {
   name: 'audit-ends',
   text: `SELECT c.id, c.hash, c.plain_to AS "plainTo", c.mac, h.id AS "headId", h.hash AS "headHash",
-    (SELECT min(id) FROM audit_events) AS first, (SELECT count(*) FROM audit_events) AS events,
-    (SELECT count(*) FROM audit_staged) AS staged, (SELECT hash FROM audit_events WHERE id = $1) AS known
+    (SELECT min(id) FROM audit_events) AS first, (SELECT count(*) FROM audit_staged) AS staged, (SELECT hash FROM audit_events WHERE id = $1) AS known
     FROM audit_checkpoint c, audit_head h`,
 }
 
@@ -265,34 +277,42 @@ export function createAuditChain(database: Database, masterKey: Pick<MasterKey, 
       if ((await database.read(anyStaged, [])).length === 0) return false
       return database.transact(round)
     },
-    verify: (known = '0:') =>
+    verify: (known = '0:', from) =>
       database.transact(async t => {
         const [knownId = '0', knownHash = ''] = known.split(':')
         await database.run(snapshot, [], t)
         type Ends = Checkpoint & { headId: string; headHash: Buffer; first: string | null; known: Buffer | null } & {
-          events: string
           staged: string
         }
         const [found] = await database.run<Ends>(ends, [knownId], t)
         const { headId, headHash, ...begin } = found!
-        const result = {
-          events: Number(begin.events),
-          staged: Number(begin.staged),
-          newest: `${headId}:${headHash.toString('hex')}`,
-          forgotten: Number(knownId) > 0 && Number(knownId) < Number(begin.id),
+        // What was deleted meanwhile is behind the checkpoint.
+        const resumes = from !== undefined && from.id > Number(begin.id)
+        let at: Awaited<ReturnType<typeof follow>> = resumes
+          ? { id: from.id, hash: Buffer.from(from.hash, 'hex'), more: true }
+          : { id: Number(begin.id), hash: begin.hash, more: true }
+        let events = from?.events ?? 0
+        const forgotten = Number(knownId) > 0 && Number(knownId) < Number(begin.id)
+        const resultAt = () => {
+          const newest = `${at.id}:${at.hash.toString('hex')}`
+          return { events, staged: Number(begin.staged), newest, forgotten }
         }
-        const brokenAt = (broken: string) => ({ ...result, broken })
+        const brokenAt = (broken: string) => ({ ...resultAt(), broken })
         if (!isSigned(begin)) return brokenAt('checkpoint')
         if (begin.first !== null && Number(begin.first) <= Number(begin.id)) return brokenAt(begin.first)
-        let at: Awaited<ReturnType<typeof follow>> = { id: Number(begin.id), hash: begin.hash, more: true }
-        while (at.more) at = await follow(at, begin.plainTo, null, t)
+        for (let step = 0; at.more && step < strides; step++) {
+          const before = at.id
+          at = await follow(at, begin.plainTo, null, t)
+          events += at.id - before
+        }
         if (at.broken !== undefined) return brokenAt(at.broken)
+        if (at.more) return { ...resultAt(), next: { id: at.id, hash: at.hash.toString('hex'), events } }
         if (at.id !== Number(headId)) return brokenAt(String(Math.min(at.id, Number(headId)) + 1))
         if (!at.hash.equals(headHash)) return brokenAt(headId)
         const kept = knownId === begin.id ? begin.hash : begin.known
-        if (Number(knownId) > 0 && !result.forgotten && kept?.toString('hex') !== knownHash) return brokenAt(knownId)
+        if (Number(knownId) > 0 && !forgotten && kept?.toString('hex') !== knownHash) return brokenAt(knownId)
         const staged = await followStaged(t)
-        return staged === undefined ? result : brokenAt(staged)
+        return staged === undefined ? resultAt() : brokenAt(staged)
       }),
     async prune(seconds) {
       for (;;) {

@@ -24,6 +24,10 @@ export interface StoredKeys extends MasterKey {
   install(t: Transaction): Promise<boolean>
   /** Wraps the data keys by another master key, which the next start needs. Whoever has loaded them goes on. */
   rotate(masterKey: Buffer, t: Transaction): Promise<void>
+  /** The master key itself, for a backup, once it has opened the data keys that the transaction sees. */
+  reveal(t: Transaction): Promise<Buffer>
+  /** Loads data keys that another master key wrapped, as those of a backup, and wraps them by this one. */
+  adopt(another: Buffer, t: Transaction): Promise<void>
 }
 
 const attributes = { name: key(text), wrapped: bytes, createdAt: preset(time) }
@@ -51,10 +55,15 @@ export function createStoredKeys(database: Database, masterKey: Buffer): StoredK
     return loaded
   })
 
-  function unwrap(rows: readonly Wrapped[]): DataKeys {
+  function unwrap(rows: readonly Wrapped[], by = masterKey): DataKeys {
     return asRightKey(() =>
-      Object.fromEntries(rows.map(({ name, wrapped }) => [name, unwrapKey(masterKey, name, wrapped)])),
+      Object.fromEntries(rows.map(({ name, wrapped }) => [name, unwrapKey(by, name, wrapped)])),
     ) as DataKeys
+  }
+
+  async function wrap(keys: DataKeys, by: Buffer, transaction: Transaction): Promise<void> {
+    for (const [name, each] of Object.entries(keys))
+      await table.update({ wrapped: wrapKey(by, name, each) }, { where: { name }, transaction })
   }
 
   /** The keys to begin with. */
@@ -85,9 +94,15 @@ export function createStoredKeys(database: Database, masterKey: Buffer): StoredK
     },
     async rotate(another, transaction) {
       await database.run(lock, [], transaction)
-      const keys = unwrap(await database.run<Wrapped>(all, [], transaction))
-      for (const [name, each] of Object.entries(keys))
-        await table.update({ wrapped: wrapKey(another, name, each) }, { where: { name }, transaction })
+      await wrap(unwrap(await database.run<Wrapped>(all, [], transaction)), another, transaction)
+    },
+    async reveal(transaction) {
+      unwrap(await database.run<Wrapped>(all, [], transaction))
+      return masterKey
+    },
+    async adopt(another, transaction) {
+      loaded = unwrap(await database.run<Wrapped>(all, [], transaction), another)
+      await wrap(loaded, masterKey, transaction)
     },
   }
 }

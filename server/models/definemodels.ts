@@ -8,18 +8,24 @@ import { type Database, openDatabase } from '../database/connection.js'
 import { resolveDatabase, type Source } from '../database/source.js'
 import type { Log } from '../log.js'
 import type { Settings } from '../settings.js'
+import { createAdministeredUsers } from './administereduser.js'
 import { createAttempts, createSubjects } from './attempt.js'
 import { createAudit } from './audit.js'
 import { createBuckets } from './bucket.js'
+import { createCreationRequests } from './creationrequest.js'
 import { createStoredKeys, type StoredKeys } from './datakey.js'
 import { createEmails } from './email.js'
 import { createEmailQuotas } from './emailquota.js'
+import { createErasure } from './erasure.js'
 import { createMailedKeys } from './mailedkey.js'
 import { createOrganizations } from './organization.js'
 import { createQuestions } from './question.js'
+import { createServices } from './service.js'
 import { createSigningKeys } from './signingkey.js'
 import { createTokenIssuers } from './tokenissuer.js'
+import { createTotpSecrets } from './totpsecret.js'
 import { createUsers } from './user.js'
+import { createUserData } from './userdata.js'
 
 /** The tables of a database and what is done with them. */
 export type Models = ReturnType<typeof defineModels>
@@ -38,15 +44,21 @@ export function defineModels(database: Database, masterKey: StoredKeys) {
     masterKey,
     subjects,
     users: createUsers(database, masterKey, mailedKeys),
+    administeredUsers: createAdministeredUsers(database),
+    totpSecrets: createTotpSecrets(database, masterKey),
+    creationRequests: createCreationRequests(database),
     organizations: createOrganizations(database, masterKey),
     questions: createQuestions(database),
     mailedKeys,
     emails: createEmails(database),
     emailQuotas: createEmailQuotas(database),
+    services: createServices(database, masterKey),
     signingKeys: createSigningKeys(database, masterKey),
     tokenIssuers: createTokenIssuers(database),
     attempts,
     buckets: createBuckets(database),
+    erasure: createErasure(database, subjects),
+    userData: createUserData(database),
     audit,
   }
 }

@@ -20,16 +20,27 @@ export interface RecoveryRequest {
   readonly email: string
   readonly address: string
   readonly requestId: string
+  /** The service that asked, `service:<name>`, if it was one. */
+  readonly actor?: string
+}
+
+/** Who wants another e-mail address, which, and of which token generation the request was. */
+export interface EmailChange {
+  readonly userId: number
+  readonly to: string
+  readonly generation: number
 }
 
 /** What owners are told of. */
-export type Notice = 'password-changed' | 'recovery-login' | 'answer-saved'
+export type Notice = 'password-changed' | 'recovery-login' | 'answer-saved' | 'email-changed'
 
 /** What happened to a user's account, when (ISO 8601) and from where. */
 interface Happened {
   readonly userId: number
   readonly at: string
   readonly address: string
+  /** Where it is told, unless it is the address that the user has then. */
+  readonly to?: string
 }
 
 /** Several of one kind, told together: of the last one when and from where. */
@@ -38,17 +49,51 @@ interface Merged extends Happened {
   readonly times: number
 }
 
+/** What somebody on the database itself did to an administrator or a password, for the other administrators. */
+export type Administered =
+  | 'user.activate'
+  | 'user.add'
+  | 'user.delete'
+  | 'user.edit'
+  | 'user.erase'
+  | 'user.remove-totp'
+  | 'user.resume'
+  | 'user.revoke-tokens'
+  | 'user.set-email'
+  | 'user.set-organization'
+  | 'user.set-password'
+  | 'user.set-role'
+  | 'user.suspend'
+  | 'user.undelete'
+
+/** What was done to a user (`subjectId`) on the database itself, by whom, when (ISO 8601) and why; told to `userId`. */
+interface Administration {
+  readonly userId: number
+  readonly subjectId: number
+  readonly action: Administered
+  /** The role that was given. */
+  readonly role?: string
+  readonly actor: string
+  readonly at: string
+  readonly reason: string
+}
+
 /** What an e-mail is for, and what it needs besides a key. */
 export type EmailIntent =
   /** A request for a recovery key; whether an e-mail follows is decided out of the caller's sight. */
   | { kind: 'recovery-request'; parameters: RecoveryRequest }
   | { kind: 'recovery-key'; parameters: { userId: number; to: string } }
   | { kind: 'activation-key'; parameters: { userId: number; organizationId: number } }
+  /** A user asked for another e-mail address; whether a code goes there is decided when nobody can measure it. */
+  | { kind: 'email-request'; parameters: EmailChange }
+  | { kind: 'email-code'; parameters: EmailChange }
   /** Something to tell of; whether at once or later is decided when its turn comes. */
   | { kind: Notice; parameters: Happened }
   /** It waits for its recipient's quota; what happens meanwhile is merged into it. */
   | { kind: 'held-notice'; parameters: Merged }
   | { kind: 'notice'; parameters: Merged }
+  /** Something to tell an administrator of, by itself and at once: no quota lets one hide behind others. */
+  | { kind: 'administration'; parameters: Administration }
 
 const claimed = {
   id: preset(key(bigint)),
@@ -75,20 +120,58 @@ export type Email = EmailIntent & {
   readonly createdAt: Date
 }
 
+/** An e-mail as administrators see it, without its text. */
+export type QueuedEmail = Pick<Email, 'id' | 'kind' | 'attempts' | 'createdAt'> & {
+  /** Id of the user it concerns, when it is known. */
+  readonly userId: number | null
+  /** When it is due; null once it has failed for good. */
+  readonly nextAttemptAt: Date | null
+  /** Codes of what went wrong at the last attempt. */
+  readonly lastError: string | null
+}
+
+/** The state of the queue. */
+export interface QueueState {
+  /** E-mails that have failed for good. */
+  readonly failed: number
+  /** Seconds for which the e-mail that has waited longest is overdue; 0 when none is. */
+  readonly overdue: number
+}
+
 /** The queue of e-mails. */
 export interface Emails {
+  /** E-mails by id behind one, only those that have failed for good or only others if asked. */
+  list(filter: { afterId?: string; failed?: boolean; limit: number }): Promise<QueuedEmail[]>
+  /** The e-mail with a number. */
+  find(id: string): Promise<QueuedEmail | undefined>
+  /** The same, locked until the end of the transaction. */
+  lock(id: string, t: Transaction): Promise<QueuedEmail | undefined>
+  /** Makes an e-mail due now. One that is being sent at this moment may go out twice. */
+  retry(id: string, t: Transaction): Promise<void>
+  /** Forgets an e-mail. */
+  discard(id: string, t: Transaction): Promise<void>
+  /** How the queue stands. */
+  state(): Promise<QueueState>
   /** Queues an e-mail. */
   add(intent: EmailIntent, locale: string, t?: Transaction): Promise<void>
   /** Lends the e-mail that has been due longest, for `lease` seconds; it comes back if it isn't settled by then. */
   claim(lease: number): Promise<Email | undefined>
   /** Turns an entry into an e-mail that may go out, and is due. */
   admit(id: string, intent: EmailIntent, t: Transaction): Promise<void>
-  /** Keeps a notice back for some seconds, as one with what is held back already of that kind for the user. */
+  /**
+   * Keeps a notice back for some seconds, as one with what is held back already of that kind for the user. One to an
+   * address of its own stays by itself: what is told there is told nowhere else.
+   */
   hold(notice: Pick<Email, 'id' | 'kind'>, seconds: number, t: Transaction): Promise<void>
   /** Forgets an e-mail that is sent or not wanted. */
   done(id: string): Promise<void>
   /** Keeps an e-mail for another attempt after `delay` seconds, or as failed for good. `error` holds no secret. */
   failed(id: string, error: string, delay: number | undefined): Promise<void>
+  /**
+   * How many e-mails wait to be sent (those held back for their recipient's quota don't) and for how long the oldest has,
+   * in seconds; how many failed for good. Up to 10,000 are counted.
+   */
+  backlog(): Promise<{ waiting: number; oldestSeconds: number; failed: number }>
   /** Deletes what failed for good, 7 days after it was due first. */
   prune(): Promise<void>
 }
@@ -120,10 +203,47 @@ const merge: Statement = {
         ELSE held.parameters END || jsonb_build_object('times', (held.parameters ->> 'times')::int + 1)`,
 }
 
+const backlog: Statement = {
+  name: 'email-backlog',
+  text: `SELECT count(*) FILTER (WHERE next_attempt_at IS NOT NULL AND kind <> 'held-notice')::int AS "waiting",
+      coalesce(extract(epoch FROM now() - min(created_at)
+        FILTER (WHERE next_attempt_at IS NOT NULL AND kind <> 'held-notice')), 0)::float8 AS "oldestSeconds",
+      count(*) FILTER (WHERE next_attempt_at IS NULL)::int AS "failed"
+    FROM (SELECT kind, created_at, next_attempt_at FROM emails ORDER BY id LIMIT 10000) e`,
+}
+
+const queued = `SELECT id, kind, attempts, created_at AS "createdAt", (parameters ->> 'userId')::int AS "userId",
+    next_attempt_at AS "nextAttemptAt", last_error AS "lastError" FROM emails`
+
+const list: Statement = {
+  name: 'email-list',
+  text: `${queued} WHERE id > $1 AND ($2::boolean IS NULL OR (next_attempt_at IS NULL) = $2) ORDER BY id LIMIT $3`,
+}
+
+const find: Statement = { name: 'email-find', text: `${queued} WHERE id = $1` }
+
+const lock: Statement = { name: 'email-lock', text: `${find.text} FOR UPDATE` }
+
+const state: Statement = {
+  name: 'email-state',
+  text: `SELECT count(*) FILTER (WHERE next_attempt_at IS NULL)::int AS failed,
+    coalesce(greatest(extract(epoch FROM now() - min(next_attempt_at)), 0), 0)::int AS overdue FROM emails`,
+}
+
 /** The queue of e-mails in a database. */
 export function createEmails(database: Database): Emails {
   const table = defineTable(database, 'emails', attributes)
   return {
+    list: ({ afterId = '0', failed, limit }) => database.run<QueuedEmail>(list, [afterId, failed ?? null, limit]),
+    find: async id => (await database.run<QueuedEmail>(find, [id]))[0],
+    lock: async (id, t) => (await database.run<QueuedEmail>(lock, [id], t))[0],
+    async retry(id, transaction) {
+      await table.update({ nextAttemptAt: fromNow(0) }, { where: { id }, transaction })
+    },
+    async discard(id, transaction) {
+      await table.destroy({ where: { id }, transaction })
+    },
+    state: async () => (await database.run<QueueState>(state, []))[0]!,
     async add(intent, locale, transaction) {
       await table.create({ ...intent, locale, ...due(0) }, { transaction })
     },
@@ -132,7 +252,8 @@ export function createEmails(database: Database): Emails {
       await table.update({ ...intent, ...due(0) }, { where: { id }, transaction })
     },
     async hold({ id, kind }, seconds, transaction) {
-      if (kind === 'held-notice') await table.update(due(seconds), { where: { id }, transaction })
+      if (kind === 'held-notice' || kind === 'email-changed')
+        await table.update(due(seconds), { where: { id }, transaction })
       else await database.run(merge, [id, seconds], transaction)
     },
     async done(id) {
@@ -142,6 +263,7 @@ export function createEmails(database: Database): Emails {
       const nextAttemptAt = delay === undefined ? null : fromNow(delay)
       await table.update({ lastError: error, nextAttemptAt }, { where: { id } })
     },
+    backlog: async () => (await database.read<Awaited<ReturnType<Emails['backlog']>>>(backlog, []))[0]!,
     async prune() {
       const createdAt = { [Op.lt]: fromNow(-keptDays * 86_400) }
       await table.destroy({ where: { nextAttemptAt: null, createdAt } })

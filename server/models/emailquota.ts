@@ -16,6 +16,8 @@ const longest = 86_400
 export interface EmailQuotas {
   /** Counts an e-mail if every limit lets it through. Seconds until they would; 0 when it is counted. */
   take(subject: Buffer, limits: readonly EmailLimit[], t: Transaction): Promise<number>
+  /** Seconds until every limit would let an e-mail through; 0 when they do. */
+  wait(subject: Buffer, limits: readonly EmailLimit[]): Promise<number>
   /** Deletes what no limit asks for any longer. */
   prune(): Promise<void>
 }
@@ -60,6 +62,10 @@ export function createEmailQuotas(database: Database): EmailQuotas {
       if ((await database.run(take, values, transaction)).length > 0) return 0
       const [row] = await database.run<{ seconds: number | null }>(wait, values, transaction)
       return Math.max(1, row?.seconds ?? 1)
+    },
+    async wait(subject, limits) {
+      const values = [subject, limits.map(({ most }) => most), limits.map(({ seconds }) => seconds)]
+      return Math.max(0, (await database.run<{ seconds: number | null }>(wait, values))[0]?.seconds ?? 0)
     },
     async prune() {
       await database.run(prune, [])

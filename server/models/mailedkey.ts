@@ -1,6 +1,17 @@
 import { randomInt } from 'node:crypto'
 import { DataTypes, fn, Op, type Transaction } from 'sequelize'
-import { attribute, bytes, defineTable, fromNow, integer, key, nullable, preset, time } from '../database/attributes.js'
+import {
+  attribute,
+  bytes,
+  defineTable,
+  fromNow,
+  integer,
+  key,
+  nullable,
+  preset,
+  text,
+  time,
+} from '../database/attributes.js'
 import type { Database, Statement } from '../database/connection.js'
 import type { MasterKey } from '../masterkey.js'
 import type { Attempts, Subjects } from './attempt.js'
@@ -8,8 +19,8 @@ import type { Attempts, Subjects } from './attempt.js'
 /** Attempts that a mailed key allows to each client address. */
 const mostAttempts = 5
 
-/** Validity in seconds: a recovery key is typed at once, an activation key passes through an organization. */
-export const validity = { recovery: 15 * 60, activation: 72 * 3600 } as const
+/** Validity in seconds: recovery keys and codes are typed at once, an activation key passes through an organization. */
+export const validity = { recovery: 15 * 60, activation: 72 * 3600, email: 15 * 60 } as const
 
 /** What a mailed key is for. */
 export type Purpose = keyof typeof validity
@@ -17,9 +28,14 @@ export type Purpose = keyof typeof validity
 /** 32 signs without look-alikes (0 and O, 1 and I): 8 of them make 40 bits. */
 const alphabet = '23456789ABCDEFGHJKLMNPQRSTUVWXYZ'
 
-/** A new recovery key, 8 signs from a cryptographic source. */
+/** A new recovery key, or code for an e-mail address: 8 signs from a cryptographic source. */
 export function newRecoveryKey(): string {
   return Array.from({ length: 8 }, () => alphabet[randomInt(alphabet.length)]).join('')
+}
+
+/** A code as it is stored and compared: whatever revokes the tokens of the user voids it. */
+export function emailCode(typed: string, tokenGeneration: number): string {
+  return `${typed} ${tokenGeneration}`
 }
 
 const attributes = {
@@ -27,6 +43,8 @@ const attributes = {
   purpose: key(attribute<Purpose>(DataTypes.TEXT)),
   keyDigest: bytes,
   organizationId: preset(nullable(integer)),
+  /** The address that a key of the purpose `email` confirms. */
+  email: preset(nullable(text)),
   expiresAt: time,
 }
 
@@ -39,6 +57,12 @@ const spend: Statement = {
   name: 'mailed-key-spend',
   text: `DELETE FROM mailed_keys WHERE user_id = $1 AND purpose = 'recovery' AND key_digest = $2 AND expires_at > now()
     RETURNING 1`,
+}
+
+const spendEmail: Statement = {
+  name: 'mailed-key-spend-email',
+  text: `DELETE FROM mailed_keys WHERE user_id = $1 AND purpose = 'email' AND key_digest = $2 AND expires_at > now()
+    RETURNING email`,
 }
 
 const organizationOf: Statement = {
@@ -58,7 +82,9 @@ const spendActivation: Statement = {
 /** Keys sent by mail: of each purpose a user has at most the newest, and it opens once. */
 export interface MailedKeys {
   /** Stores a key instead of an earlier one. */
-  replace(userId: number, purpose: Purpose, key: string, organizationId?: number): Promise<void>
+  replace(userId: number, purpose: Exclude<Purpose, 'email'>, key: string, organizationId?: number): Promise<void>
+  /** Stores a code that confirms an e-mail address, likewise. */
+  replaceEmail(userId: number, code: string, email: string): Promise<void>
   /**
    * Counts an attempt from a client address, and returns the digest to compare with if a key is there and that address
    * has attempts left: nobody uses up another's. It is counted before the key is compared, and even when it is right.
@@ -66,6 +92,8 @@ export interface MailedKeys {
   attempt(userId: number, purpose: Purpose, address: string): Promise<Buffer | undefined>
   /** Spends a recovery key; of parallel calls, one gets it. */
   spend(userId: number, key: string, t: Transaction): Promise<boolean>
+  /** Spends a code, likewise. The address that it confirms; undefined for a wrong one. */
+  spendEmail(userId: number, code: string, t: Transaction): Promise<string | undefined>
   /** The active organization of a mailed activation key, which a transaction spends; undefined for a wrong key. */
   organizationOf(userId: number, key: string, t?: Transaction): Promise<number | undefined>
   /** Makes a key that was mailed worthless. */
@@ -86,14 +114,21 @@ export function createMailedKeys(
   const table = defineTable(database, 'mailed_keys', attributes)
   const digest: MailedKeys['digest'] = (userId, purpose, key) =>
     masterKey.digest(`mailed-key ${purpose} ${userId}`, key)
+  async function replace(
+    userId: number,
+    purpose: Purpose,
+    key: string,
+    organizationId: number | null,
+    email: string | null,
+  ): Promise<void> {
+    const keyDigest = digest(userId, purpose, key)
+    const expiresAt = fromNow(validity[purpose])
+    await table.upsert({ userId, purpose, keyDigest, organizationId, email, expiresAt }, { returning: false })
+  }
   return {
     digest,
-    async replace(userId, purpose, key, organizationId) {
-      const keyDigest = digest(userId, purpose, key)
-      const member = { organizationId: organizationId ?? null }
-      const expiresAt = fromNow(validity[purpose])
-      await table.upsert({ userId, purpose, keyDigest, ...member, expiresAt }, { returning: false })
-    },
+    replace: (userId, purpose, key, organizationId) => replace(userId, purpose, key, organizationId ?? null, null),
+    replaceEmail: (userId, code, email) => replace(userId, 'email', code, null, email),
     async attempt(userId, purpose, address) {
       const digest = (await database.read<{ digest: Buffer }>(current, [userId, purpose]))[0]?.digest
       // Where there is no key, the same is done.
@@ -103,6 +138,9 @@ export function createMailedKeys(
     },
     spend: async (userId, key, transaction) =>
       (await database.run(spend, [userId, digest(userId, 'recovery', key)], transaction)).length > 0,
+    spendEmail: async (userId, code, transaction) =>
+      (await database.run<{ email: string }>(spendEmail, [userId, digest(userId, 'email', code)], transaction))[0]
+        ?.email,
     async organizationOf(userId, key, transaction) {
       const values = [userId, digest(userId, 'activation', key)]
       const rows = transaction

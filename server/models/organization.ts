@@ -1,5 +1,5 @@
 import { randomUUID } from 'node:crypto'
-import type { Transaction } from 'sequelize'
+import { literal, Op, type Transaction } from 'sequelize'
 import {
   bytes,
   column,
@@ -61,21 +61,39 @@ export function newActivationKey(masterKey: MasterKey): { key: string; digest: B
   return { key, digest: masterKey.digest(activationKeyUse, key), sealed: masterKey.seal(activationKeyUse, key) }
 }
 
+/** Which organizations to list: all conditions given must hold. */
+export interface OrganizationFilter {
+  readonly afterId?: number
+  readonly active?: boolean
+  readonly type?: string
+  /** Words, each the beginning of one of the organization's. */
+  readonly text?: string
+  readonly limit: number
+}
+
 /** What is done with organizations. */
 export interface Organizations {
-  /** Those that are active, or not, or all; by id. */
-  list(filter?: { active?: boolean | undefined }): Promise<OrganizationRow[]>
-  /** The organization with an id, or with a name in comparing form. */
-  find(wanted: { id: number } | { nameKey: string }): Promise<OrganizationRow | undefined>
+  /** Those that fit, by id. */
+  list(filter: OrganizationFilter): Promise<OrganizationRow[]>
+  /** The organization with an id. */
+  find(id: number): Promise<OrganizationRow | undefined>
+  /** Those with this INEP code, or with this name in comparing form; some of them, where there are many. */
+  named(inepCode: string, nameKey: string): Promise<OrganizationRow[]>
+  /** Users who belong to it, deleted ones included. */
+  members(id: number, t?: Transaction): Promise<number>
   /** Locks an organization until the end of the transaction. */
   lock(id: number, t: Transaction): Promise<OrganizationRow | undefined>
-  /** Registers an active organization with a new activation key. Throws a unique violation on a name that is taken. */
+  /** Registers an active organization with a new activation key. */
   add(
     details: Partial<OrganizationDetails> & { name: string; nameKey: string },
     t: Transaction,
   ): Promise<OrganizationRow>
-  /** Changes details. Throws as `add` does. */
+  /** Changes details. */
   edit(id: number, details: Partial<OrganizationDetails> & { nameKey?: string }, t?: Transaction): Promise<void>
+  /** The other organization with an INEP code; none comes up before the transaction ends. */
+  withInepCode(inepCode: string, id: number | undefined, t: Transaction): Promise<number | undefined>
+  /** Removes an organization without members. */
+  remove(id: number, t: Transaction): Promise<void>
   /** Lets keys of the organization work, or not. */
   setActive(id: number, active: boolean, t?: Transaction): Promise<void>
   /** Gives it a new activation key; the one before is void at once. Returns the new one. */
@@ -93,6 +111,19 @@ export interface Organizations {
   byProviderKey(key: string, t?: Transaction): Promise<number | undefined>
   /** Whether an organization is active; locked likewise. */
   isActive(id: number, t: Transaction): Promise<boolean>
+}
+
+/** Organizations of one name or INEP code that are told apart at most. */
+const mostNamed = 20
+
+const members: Statement = {
+  name: 'organization-members',
+  text: 'SELECT count(*)::int AS count FROM users WHERE organization_id = $1',
+}
+
+const lockInepCode: Statement = {
+  name: 'organization-lock-inep-code',
+  text: 'SELECT pg_advisory_xact_lock(7264006, hashtext($1))',
 }
 
 const byEmail: Statement = {
@@ -130,11 +161,44 @@ export function createOrganizations(database: Database, masterKey: MasterKey): O
     return t ? hold(statement, values, t) : find(statement, values)
   }
   return {
-    async list({ active } = {}) {
-      const rows = await table.findAll({ where: active === undefined ? {} : { active }, order: ['id'] })
+    async list({ afterId = 0, active, type, text, limit }) {
+      const words = 'organization_words(name, inep_code, login, email, responsible) @@ search_query(:text)'
+      const rows = await table.findAll({
+        where: {
+          [Op.and]: [
+            { id: { [Op.gt]: afterId } },
+            ...(active === undefined ? [] : [{ active }]),
+            ...(type === undefined ? [] : [{ type }]),
+            ...(text === undefined ? [] : [literal(words)]),
+          ],
+        },
+        // Else the planner, which takes beginnings of words for common, walks the whole table in this order.
+        order: [text === undefined ? 'id' : literal('id + 0')],
+        limit,
+        replacements: { text },
+      })
       return rows.map(row => row.get())
     },
-    find: async where => (await table.findOne({ where }))?.get(),
+    find: async id => (await table.findByPk(id))?.get(),
+    async named(inepCode, nameKey) {
+      const rows = await table.findAll({
+        where: { [Op.or]: [{ inepCode }, { nameKey }] },
+        order: ['id'],
+        limit: mostNamed,
+      })
+      return rows.map(row => row.get())
+    },
+    async members(id, transaction) {
+      return (await database.run<{ count: number }>(members, [id], transaction))[0]!.count
+    },
+    async withInepCode(inepCode, id, transaction) {
+      await database.run(lockInepCode, [inepCode], transaction)
+      const where = { inepCode, ...(id !== undefined && { id: { [Op.ne]: id } }) }
+      return (await table.findOne({ attributes: ['id'], where, transaction }))?.get().id
+    },
+    async remove(id, transaction) {
+      await table.destroy({ where: { id }, transaction })
+    },
     lock: async (id, transaction) => (await table.findByPk(id, { transaction, lock: transaction.LOCK.UPDATE }))?.get(),
     async add(details, transaction) {
       const { digest, sealed } = newActivationKey(masterKey)

@@ -1,4 +1,4 @@
-import type { Transaction } from 'sequelize'
+import { Op, type Transaction } from 'sequelize'
 import {
   defineTable,
   flag,
@@ -29,6 +29,10 @@ const answerAttributes = {
   nextCountsAt: preset(nullable(time)),
 }
 
+const unmatchedAttributes = { userId: key(integer), question: text, questionKey: text, answerHash: text }
+
+const aliasAttributes = { questionKey: key(text), questionId: integer }
+
 /** A security question; an inactive one is retired. */
 export interface QuestionRow extends Row<typeof shown> {}
 
@@ -41,11 +45,33 @@ export interface StoredAnswer {
 /** A text of a question and the form in which it compares. */
 type QuestionText = Pick<NewRow<typeof questionAttributes>, 'question' | 'questionKey'>
 
+/** A text that users gave as their question and that is none of ours. */
+export interface UnmatchedRow {
+  /** In comparing form. */
+  readonly questionKey: string
+  /** As one of them wrote it. */
+  readonly question: string
+  /** How many gave it. */
+  readonly users: number
+}
+
+/** What became of a link. */
+export interface Linked {
+  /** Users whose answer counts from now on. */
+  readonly added: number
+  /** Whether more answers may be left: do it again. */
+  readonly more: boolean
+  /** Whether anybody had given the text, or it was linked to the question before. */
+  readonly known: boolean
+}
+
 /** Security questions and users' answers to them. */
 export interface Questions {
   /** All questions by id, retired ones included. */
   all(): Promise<QuestionRow[]>
-  /** The offered question with this number, or with this text in comparing form. */
+  /** Questions by id behind one, only offered or retired ones if asked. */
+  list(filter: { afterId?: number; active?: boolean; limit: number }): Promise<QuestionRow[]>
+  /** The offered question with this number, or with this text in comparing form, its own rather than one linked to it. */
   offered(wanted: { id: number } | { key: string }): Promise<QuestionRow | undefined>
   /** The question with this number, or with this text in comparing form, retired or not. */
   find(wanted: { id: number } | { key: string }): Promise<QuestionRow | undefined>
@@ -66,6 +92,15 @@ export interface Questions {
   saveAnswer(userId: number, questionId: number, answerHash: string, t: Transaction): Promise<boolean>
   /** Forgets the answers of a user that don't count yet: a thief of a token keeps no way back. */
   discardNext(userId: number, t: Transaction): Promise<void>
+  /** Keeps the answer of a new user to a question that is none of ours. */
+  keepUnmatched(userId: number, text: QuestionText, answerHash: string, t: Transaction): Promise<void>
+  /** Texts that are no question of ours, those of most users first. */
+  unmatched(filter: { after?: Pick<UnmatchedRow, 'questionKey' | 'users'>; limit: number }): Promise<UnmatchedRow[]>
+  /**
+   * Makes a text, in comparing form, another one for a question: answers that users gave to it count at once, but for
+   * those who have answered the question itself, and so do those of sign-ups to come. It links 20,000 answers at most.
+   */
+  link(questionKey: string, questionId: number, t: Transaction): Promise<Linked>
 }
 
 const all: Statement = {
@@ -75,7 +110,39 @@ const all: Statement = {
 
 const offered: Statement = {
   name: 'questions-offered',
-  text: `SELECT ${selectList(shown, 'q')} FROM questions q WHERE active AND (id = $1 OR question_key = $2)`,
+  text: `SELECT ${selectList(shown, 'q')} FROM questions q WHERE active AND (id = $1 OR question_key = $2
+      OR id = (SELECT question_id FROM question_aliases WHERE question_key = $2))
+    ORDER BY question_key IS DISTINCT FROM $2 LIMIT 1`,
+}
+
+const unmatched: Statement = {
+  name: 'answers-unmatched',
+  text: `SELECT question_key AS "questionKey", min(question) AS question, count(*)::int AS users
+    FROM unmatched_answers GROUP BY question_key
+    HAVING $1::int IS NULL OR count(*) < $1 OR (count(*) = $1 AND question_key > $2)
+    ORDER BY users DESC, question_key LIMIT $3`,
+}
+
+/** Answers that are linked in a second or so. */
+const linkedAtOnce = 20_000
+
+const link: Statement = {
+  name: 'answers-link',
+  text: `WITH moved AS (
+      DELETE FROM unmatched_answers WHERE user_id = ANY (ARRAY(
+        SELECT user_id FROM unmatched_answers WHERE question_key = $1 ORDER BY user_id LIMIT ${linkedAtOnce} FOR UPDATE
+      )) RETURNING user_id, answer_hash
+    ),
+    added AS (
+      INSERT INTO answers (user_id, question_id, answer_hash) SELECT user_id, $2, answer_hash FROM moved
+      ON CONFLICT (user_id, question_id) DO NOTHING RETURNING 1
+    ),
+    before AS (SELECT FROM question_aliases WHERE question_key = $1 AND question_id = $2),
+    alias AS (
+      INSERT INTO question_aliases (question_key, question_id) VALUES ($1, $2)
+      ON CONFLICT (question_key) DO UPDATE SET question_id = excluded.question_id
+    )
+    SELECT (SELECT count(*) FROM added)::int AS added, (SELECT count(*) FROM moved) = ${linkedAtOnce} AS more, EXISTS (SELECT FROM moved) OR EXISTS (SELECT FROM before) AS known`,
 }
 
 const answers: Statement = {
@@ -109,8 +176,14 @@ const discardNext: Statement = {
 export function createQuestions(database: Database): Questions {
   const questions = defineTable(database, 'questions', questionAttributes)
   defineTable(database, 'answers', answerAttributes)
+  const unmatchedAnswers = defineTable(database, 'unmatched_answers', unmatchedAttributes)
+  defineTable(database, 'question_aliases', aliasAttributes)
   return {
     all: () => database.read<QuestionRow>(all, []),
+    async list({ afterId = 0, active, limit }) {
+      const where = { id: { [Op.gt]: afterId }, ...(active !== undefined && { active }) }
+      return (await questions.findAll({ where, order: ['id'], limit })).map(row => row.get())
+    },
     async offered(wanted) {
       const values = 'id' in wanted ? [wanted.id, null] : [null, wanted.key]
       return (await database.read<QuestionRow>(offered, values))[0]
@@ -136,5 +209,12 @@ export function createQuestions(database: Database): Questions {
     async discardNext(userId, transaction) {
       await database.run(discardNext, [userId], transaction)
     },
+    async keepUnmatched(userId, text, answerHash, transaction) {
+      await unmatchedAnswers.create({ userId, ...text, answerHash }, { transaction })
+    },
+    unmatched: ({ after, limit }) =>
+      database.run<UnmatchedRow>(unmatched, [after?.users ?? null, after?.questionKey ?? null, limit]),
+    link: async (questionKey, questionId, transaction) =>
+      (await database.run<Linked>(link, [questionKey, questionId], transaction))[0]!,
   }
 }

@@ -47,13 +47,16 @@ export interface SigningKey extends Row<typeof shown> {
 /** Seconds between publishing a key and signing with it: longer than anyone holds a key set. */
 export const publishLead = 600
 
+/** Seconds for which a token of an administrator is good, whatever the lifetime of others. */
+export const adminTokenTtl = 12 * 3600
+
 /** Seconds after which a key is succeeded. */
-const rotateAfter = 90 * 86_400
+export const rotateAfter = 90 * 86_400
 
 /** The signing keys in the database, sealed with the master key. */
 export interface SigningKeys {
   /** All keys that may verify a token now, the newest signer first. */
-  all(): Promise<SigningKey[]>
+  all(t?: Transaction): Promise<SigningKey[]>
   /**
    * Publishes a new key that signs `lead` seconds from now; the one before verifies until its last token is over.
    * Without `force`, does so only when there is no key yet or the newest is of age. Returns the kid of a new key.
@@ -63,7 +66,9 @@ export interface SigningKeys {
   /** Before tokens of this lifetime are issued: every key is known for as long as one may last that it signs. */
   raiseTtl(tokenTtl: number): Promise<void>
   /** Id of the key that signs now. */
-  signer(): Promise<string | undefined>
+  signer(t?: Transaction): Promise<string | undefined>
+  /** For how long the key that signs now has done so, in seconds; undefined when none does. */
+  signerAge(): Promise<number | undefined>
   /**
    * Drops a key at once, with every token that it signed. When it was the one that signs, a new one signs from now on:
    * its kid is returned. False when there is no such key.
@@ -83,6 +88,12 @@ const signer: Statement = {
   name: 'signing-key-signer',
   text: `SELECT kid FROM signing_keys WHERE signs_at <= now() AND (verifies_until IS NULL OR verifies_until > now())
     ORDER BY signs_at DESC LIMIT 1`,
+}
+
+const signerAge: Statement = {
+  name: 'signing-key-age',
+  text: `SELECT extract(epoch FROM now() - max(signs_at))::float8 AS age FROM signing_keys
+    WHERE signs_at <= now() AND (verifies_until IS NULL OR verifies_until > now())`,
 }
 
 const raiseTtl: Statement = {
@@ -113,8 +124,8 @@ export function createSigningKeys(database: Database, masterKey: MasterKey): Sig
     // The first key has nobody to wait for.
     const wait = newest ? lead : 0
     const tokenTtl = newest?.tokenTtl ?? ttl
-    // A minute more for clocks that differ.
-    const verifiesUntil = fromNow(wait + tokenTtl + 60)
+    // A minute more for clocks that differ; tokens of administrators last as long as they do.
+    const verifiesUntil = fromNow(wait + Math.max(tokenTtl, adminTokenTtl) + 60)
     await table.update({ verifiesUntil }, { where: { verifiesUntil: null }, transaction })
     const privateSealed = masterKey.seal(signingKeyUse(kid), pem)
     await table.create({ kid, publicJwk, privateSealed, signsAt: fromNow(wait), tokenTtl }, { transaction })
@@ -122,9 +133,9 @@ export function createSigningKeys(database: Database, masterKey: MasterKey): Sig
   }
 
   return {
-    async all() {
+    async all(transaction) {
       const where = { verifiesUntil: { [Op.or]: [null, { [Op.gt]: fn('now') }] } }
-      const rows = await table.findAll({ where, order: [['signsAt', 'DESC']] })
+      const rows = await table.findAll({ where, order: [['signsAt', 'DESC']], transaction })
       return rows.map(row => {
         const { privateSealed, ...shown } = row.get()
         const publicKey = createPublicKey({ key: { ...shown.publicJwk }, format: 'jwk' })
@@ -145,7 +156,11 @@ export function createSigningKeys(database: Database, masterKey: MasterKey): Sig
     async raiseTtl(tokenTtl) {
       await database.run(raiseTtl, [tokenTtl])
     },
-    signer: async () => (await database.read<{ kid: string }>(signer, []))[0]?.kid,
+    async signer(t) {
+      const rows = t ? database.run<{ kid: string }>(signer, [], t) : database.read<{ kid: string }>(signer, [])
+      return (await rows)[0]?.kid
+    },
+    signerAge: async () => (await database.read<{ age: number | null }>(signerAge, []))[0]?.age ?? undefined,
     async retire(kid, transaction) {
       await database.run(lockTable, [], transaction)
       const retired = (await table.findByPk(kid, { transaction }))?.get()

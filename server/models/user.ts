@@ -1,4 +1,4 @@
-import { DataTypes, literal, type Transaction } from 'sequelize'
+import { col, DataTypes, literal, type Transaction } from 'sequelize'
 import {
   attribute,
   bytes,
@@ -6,6 +6,7 @@ import {
   day,
   defineTable,
   flag,
+  fromNow,
   integer,
   type Joined,
   key,
@@ -58,6 +59,9 @@ const userAttributes = {
   nicknameKey: text,
   passwordHash: text,
   createdAt: preset(time),
+  /** Deleted ones are suspended, and found by administration alone. */
+  deletedAt: preset(nullable(time)),
+  suspendedBeforeDeletion: preset(flag),
   /** What the names look like; null until `renewKeys` comes by. */
   usernameSkeleton: preset(nullable(text)),
   nicknameSkeleton: preset(nullable(text)),
@@ -82,8 +86,14 @@ export type NewUser = NewRow<typeof userAttributes>
 
 /** Whatever may be null of a user, as null: for one who filled in no form. */
 export const emptyUser = Object.fromEntries(
-  Object.entries(userAttributes).flatMap(([name, { nullable }]) => (nullable ? [[name, null]] : [])),
-) as { readonly [K in keyof NewUser as null extends NewUser[K] ? K : never]: null }
+  Object.entries(userAttributes).flatMap(([name, { nullable, preset }]) => (nullable && !preset ? [[name, null]] : [])),
+) as {
+  readonly [K in keyof NewUser as Record<never, never> extends Pick<NewUser, K>
+    ? never
+    : null extends NewUser[K]
+      ? K
+      : never]: null
+}
 
 const columns = [
   selectList(shown, 'u'),
@@ -91,22 +101,32 @@ const columns = [
   selectList(shownKey, 'k', 'providerKey'),
 ].join(', ')
 
-const read = `SELECT ${columns} FROM users u LEFT JOIN organizations o ON o.id = u.organization_id
+/** Reads users; whoever says which must say what of deleted ones. */
+export const readUser = `SELECT ${columns} FROM users u LEFT JOIN organizations o ON o.id = u.organization_id
   LEFT JOIN provider_keys k ON k.user_id = u.id`
 
-const byId: Statement = { name: 'user-by-id', text: `${read} WHERE u.id = $1` }
+const byId: Statement = { name: 'user-by-id', text: `${readUser} WHERE u.id = $1 AND u.deleted_at IS NULL` }
 
-const byUsername: Statement = { name: 'user-by-username', text: `${read} WHERE u.username_key = $1` }
+const byUsername: Statement = {
+  name: 'user-by-username',
+  text: `${readUser} WHERE u.username_key = $1 AND u.deleted_at IS NULL`,
+}
 
 // A key that was retired signs nobody in, whatever a process remembers of it.
-const asCaller = `${read} WHERE u.id = $1
+const asCaller = `${readUser} WHERE u.id = $1
   AND EXISTS (SELECT FROM signing_keys s WHERE s.kid = $2 AND (s.verifies_until IS NULL OR s.verifies_until > now()))`
 
 const caller: Statement = { name: 'user-caller', text: asCaller }
 
 const callerWith: Statement = {
   name: 'user-caller-with',
-  text: `${asCaller} UNION ALL ${read} WHERE u.username_key = $3 AND u.id <> $1`,
+  text: `${asCaller} UNION ALL ${readUser} WHERE u.username_key = $3 AND u.id <> $1 AND u.deleted_at IS NULL`,
+}
+
+const several: Statement = {
+  name: 'users-several',
+  text: `${readUser} WHERE u.id = ANY($1::int[]) AND u.deleted_at IS NULL
+    UNION ALL ${readUser} WHERE u.username_key = ANY($2::text[]) AND u.deleted_at IS NULL`,
 }
 
 const exists: Statement = {
@@ -152,29 +172,6 @@ const setUsernameKey: Statement = {
   text: `UPDATE users SET username_key = $2 WHERE id = $1 AND NOT EXISTS (SELECT FROM users WHERE username_key = $2)`,
 }
 
-const list: Statement = {
-  name: 'users-list',
-  text: `${read} WHERE u.id > $1 AND ($2::text IS NULL OR u.role = $2)
-    AND ($3::boolean IS NULL OR (u.active AND NOT u.suspended) = $3) AND ($4::boolean IS NULL OR u.suspended = $4)
-    AND ($5::int IS NULL OR u.organization_id = $5)
-    AND ($6::text IS NULL OR strpos(u.username_key, $6) > 0 OR strpos(u.nickname_key, $6) > 0
-      OR strpos(lower(u.email), $6) > 0 OR (u.username_key LIKE 'tel:%' AND strpos(u.username_key, $7) > 0))
-    ORDER BY u.id LIMIT $8`,
-}
-
-/** Which users to list: all conditions given must hold. */
-export interface UserFilter {
-  readonly afterId?: number
-  readonly role?: Role
-  /** Active and not suspended; or one of these not. */
-  readonly active?: boolean
-  readonly suspended?: boolean
-  readonly organizationId?: number
-  /** Part of username, nickname or e-mail address in comparing form, or of a telephone number in any spelling. */
-  readonly search?: string
-  readonly limit: number
-}
-
 /** What the verbs of activation and administration decide on. */
 const decisive = ['id', 'username', 'role', 'active', 'suspended', 'organizationId'] as const
 
@@ -188,6 +185,8 @@ export type Owner = Pick<User, 'id' | 'username' | 'email'>
 export interface Users {
   byId(id: number): Promise<User | undefined>
   byUsername(usernameKey: string): Promise<User | undefined>
+  /** Those of the users who are there, in no order; who has an id and a key given is there twice. */
+  several(ids: readonly number[], usernameKeys: readonly string[]): Promise<User[]>
   /** The holder of a token that was signed with this key; undefined when the key holds no longer. */
   asCaller(id: number, kid: string): Promise<User | undefined>
   /** The same and, when it is another, the user with the username; in one statement. */
@@ -198,6 +197,8 @@ export interface Users {
   ): Promise<{ caller: User | undefined; target: User | undefined }>
   /** Locks a user's row until the end of the transaction; whether a token of this generation is good for it. */
   holdSession(id: number, tokenGeneration: number, t: Transaction): Promise<boolean>
+  /** Locks a user that is to be changed, likewise; undefined when no token of this generation is good for it. */
+  lockOwn(id: number, tokenGeneration: number, t: Transaction): Promise<Owner | undefined>
   /** Whether the names are taken. */
   taken(usernameKey: string, nicknameKey: string): Promise<{ username: boolean; nickname: boolean }>
   /** Which of the nicknames are taken. */
@@ -233,17 +234,32 @@ export interface Users {
   ): Promise<Owner | undefined>
   /** Replaces the hash of a password by another of the same, unless it was changed meanwhile. */
   renewPassword(id: number, before: string, after: string): Promise<void>
-  /** The users who fit, by id. */
-  list(filter: UserFilter): Promise<User[]>
   /** Shuts a user out and revokes every token. */
   suspend(id: number, t: Transaction): Promise<void>
   /** Ends a suspension. Tokens stay revoked. */
   resume(id: number, t: Transaction): Promise<void>
   /** Revokes every token. */
   revokeTokens(id: number, t: Transaction): Promise<void>
-  /** Sets the recovery address, or removes it, and voids a recovery key mailed to the one before. */
+  /** Sets the recovery address, or removes it, and voids what was mailed on the way to another. */
   setEmail(id: number, email: string | null, t: Transaction): Promise<void>
+  /** Changes what is told of a user. Throws a unique violation of `users_nickname_key_key`. */
+  edit(id: number, details: UserDetails, t: Transaction): Promise<void>
+  /** Gives a user another role and revokes every token. Only a ROLE_INSTITUTION has a provider key, once it is active. */
+  setRole(user: Pick<User, 'id' | 'active'>, role: Role, t: Transaction): Promise<void>
+  /** Makes a user a member of an organization, or of none, and revokes every token. */
+  setOrganization(id: number, organizationId: number | null, t: Transaction): Promise<void>
+  /** Hides a user, shuts it out and revokes every token. */
+  delete(id: number, t: Transaction): Promise<void>
+  /** Brings a deleted user back as it was. Tokens stay revoked. */
+  undelete(id: number, t: Transaction): Promise<void>
 }
+
+/** What can be changed of a user; a nickname with its key. */
+export type UserDetails = Partial<
+  Omit<Profile, 'username' | 'securityQuestion' | 'termsOfUsage' | 'role' | 'nickname'> & {
+    readonly email: string | null
+  }
+> & { readonly name?: { readonly nickname: string; readonly nicknameKey: string } }
 
 /** Whether a key is written in other letters than one of those that look like it. */
 function isAlike(key: string, others: readonly string[]): boolean {
@@ -257,14 +273,27 @@ const nextGeneration = { tokenGeneration: literal('token_generation + 1') }
 export function createUsers(database: Database, masterKey: MasterKey, mailedKeys: Pick<MailedKeys, 'void'>): Users {
   const users = defineTable(database, 'users', userAttributes)
   const providerKeys = defineTable(database, 'provider_keys', keyAttributes)
+
+  async function giveProviderKey(userId: number, transaction: Transaction): Promise<void> {
+    const { digest, sealed } = newActivationKey(masterKey)
+    // Whoever has one keeps it.
+    await providerKeys.bulkCreate([{ userId, digest, sealed }], { ignoreDuplicates: true, transaction })
+  }
+
   return {
     byId: async id => (await database.read<User>(byId, [id]))[0],
     byUsername: async usernameKey => (await database.read<User>(byUsername, [usernameKey]))[0],
+    several: (ids, usernameKeys) => database.run<User>(several, [ids, usernameKeys]),
     asCaller: async (id, kid) => (await database.read<User>(caller, [id, kid]))[0],
     async holdSession(id, tokenGeneration, transaction) {
       const where = { id, tokenGeneration, suspended: false }
       const lock = transaction.LOCK.SHARE
       return (await users.findOne({ attributes: ['id'], where, transaction, lock })) !== null
+    },
+    async lockOwn(id, tokenGeneration, transaction) {
+      const where = { id, tokenGeneration, suspended: false }
+      const lock = transaction.LOCK.NO_KEY_UPDATE
+      return (await users.findOne({ attributes: ['id', 'username', 'email'], where, transaction, lock }))?.get()
     },
     async asCallerWith(id, kid, usernameKey) {
       const rows = await database.read<User>(callerWith, [id, kid, usernameKey])
@@ -310,15 +339,14 @@ export function createUsers(database: Database, masterKey: MasterKey, mailedKeys
     async lock(usernameKey, transaction) {
       // No stronger lock: rows that refer to a user, such as known addresses, are checked while a sign-in holds others.
       const lock = transaction.LOCK.NO_KEY_UPDATE
-      return (await users.findOne({ attributes: [...decisive], where: { usernameKey }, transaction, lock }))?.get()
+      return (
+        await users.findOne({ attributes: [...decisive], where: { usernameKey, deletedAt: null }, transaction, lock })
+      )?.get()
     },
     async activate({ id, role }, organizationId, transaction) {
       const member = organizationId === null ? {} : { organizationId }
       await users.update({ active: true, ...member }, { where: { id }, transaction })
-      if (role !== 'ROLE_INSTITUTION') return
-      const { digest, sealed } = newActivationKey(masterKey)
-      // Whoever has one keeps it.
-      await providerKeys.bulkCreate([{ userId: id, digest, sealed }], { ignoreDuplicates: true, transaction })
+      if (role === 'ROLE_INSTITUTION') await giveProviderKey(id, transaction)
     },
     async changePassword(id, passwordHash, generation, transaction) {
       const where = generation === null ? { id } : { id, tokenGeneration: generation }
@@ -332,12 +360,6 @@ export function createUsers(database: Database, masterKey: MasterKey, mailedKeys
     async renewPassword(id, before, after) {
       await users.update({ passwordHash: after }, { where: { id, passwordHash: before } })
     },
-    list: ({ afterId = 0, role, active, suspended, organizationId, search, limit }) => {
-      const digits = search && /^[\d\s+().\p{Pd}]+$/u.test(search) ? search.replace(/\D/g, '') : ''
-      const key = search === undefined ? null : nicknameKey(search)
-      const values = [role ?? null, active ?? null, suspended ?? null, organizationId ?? null, key, digits || null]
-      return database.run<User>(list, [afterId, ...values, limit])
-    },
     async suspend(id, transaction) {
       await users.update({ suspended: true, ...nextGeneration }, { where: { id }, transaction })
     },
@@ -350,6 +372,31 @@ export function createUsers(database: Database, masterKey: MasterKey, mailedKeys
     async setEmail(id, email, transaction) {
       await users.update({ email }, { where: { id }, transaction })
       await mailedKeys.void(id, 'recovery', transaction)
+      await mailedKeys.void(id, 'email', transaction)
+    },
+    async edit(id, { name, ...details }, transaction) {
+      const named = name && { ...name, nicknameSkeleton: nicknameSkeleton(name.nickname) }
+      await users.update({ ...details, ...named }, { where: { id }, transaction })
+      if (details.email !== undefined) await mailedKeys.void(id, 'recovery', transaction)
+    },
+    async setRole({ id, active }, role, transaction) {
+      await users.update({ role, ...nextGeneration }, { where: { id }, transaction })
+      if (role !== 'ROLE_INSTITUTION') await providerKeys.destroy({ where: { userId: id }, transaction })
+      else if (active) await giveProviderKey(id, transaction)
+    },
+    async setOrganization(id, organizationId, transaction) {
+      await users.update({ organizationId, ...nextGeneration }, { where: { id }, transaction })
+    },
+    async delete(id, transaction) {
+      const before = { suspendedBeforeDeletion: col('suspended') as unknown as boolean }
+      await users.update(
+        { deletedAt: fromNow(0), ...before, suspended: true, ...nextGeneration },
+        { where: { id }, transaction },
+      )
+    },
+    async undelete(id, transaction) {
+      const before = col('suspended_before_deletion') as unknown as boolean
+      await users.update({ deletedAt: null, suspended: before }, { where: { id }, transaction })
     },
   }
 }

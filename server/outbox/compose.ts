@@ -8,8 +8,9 @@ import { knownAddressDays } from '../access/lockout.js'
 import type { Log } from '../log.js'
 import type { Models } from '../models/definemodels.js'
 import type { Email, Notice } from '../models/email.js'
-import { newRecoveryKey } from '../models/mailedkey.js'
+import { emailCode, newRecoveryKey } from '../models/mailedkey.js'
 import { emailKey } from '../names.js'
+import type { Limit } from '../refusal.js'
 import type { Settings } from '../settings.js'
 import { createQuotas } from './quotas.js'
 import { type Composed, type Sender, startSender } from './sender.js'
@@ -19,21 +20,31 @@ import { createMailTransport } from './transport.js'
 /** An e-mail of one kind, as the queue lends it. */
 type Queued<K extends Email['kind']> = Extract<Email, { kind: K }>
 
-/** Starts to work off the queue of e-mails. */
+/** Starts to work off the queue of e-mails. `onRefusal` is told of the limit that keeps one back. */
 export function startMail(
   models: ComposerModels,
   settings: Pick<Settings, 'smtpUrl' | 'mailFrom' | 'dataDir' | 'recoveryEmail' | 'limitFactor'>,
   log: Log,
   now: () => number,
+  onRefusal?: (limit: Limit) => void,
 ): Sender {
-  const compose = createComposer(models, settings)
+  const compose = createComposer(models, settings, onRefusal)
   return startSender({ queue: models.emails, compose, transport: createMailTransport(settings, log), log, now })
 }
 
 /** The models that composing needs. */
 type ComposerModels = Pick<
   Models,
-  'database' | 'users' | 'organizations' | 'mailedKeys' | 'emails' | 'emailQuotas' | 'attempts' | 'subjects' | 'audit'
+  | 'database'
+  | 'users'
+  | 'administeredUsers'
+  | 'organizations'
+  | 'mailedKeys'
+  | 'emails'
+  | 'emailQuotas'
+  | 'attempts'
+  | 'subjects'
+  | 'audit'
 >
 
 /**
@@ -43,9 +54,10 @@ type ComposerModels = Pick<
 export function createComposer(
   models: ComposerModels,
   settings: Pick<Settings, 'recoveryEmail' | 'limitFactor'>,
+  onRefusal?: (limit: Limit) => void,
 ): (email: Email) => Promise<Composed> {
-  const { database, users, organizations, mailedKeys, emails, attempts, subjects, audit } = models
-  const quotas = createQuotas(models.emailQuotas, subjects, settings.limitFactor)
+  const { database, users, administeredUsers, organizations, mailedKeys, emails, attempts, subjects, audit } = models
+  const quotas = createQuotas(models.emailQuotas, subjects, settings.limitFactor, onRefusal)
 
   /**
    * Decides on a request for a key: whether the user is there, the address is its own, and there were few e-mails. No
@@ -53,14 +65,14 @@ export function createComposer(
    * recipient without limit from there: anybody may sign up, and sign in, with somebody else's e-mail address.
    */
   async function decide(request: Queued<'recovery-request'>): Promise<Composed> {
-    const { usernameKey, email, address, requestId } = request.parameters
+    const { usernameKey, email, address, requestId, actor = 'anonymous' } = request.parameters
     const user = await users.byUsername(usernameKey)
     if (!user || user.suspended) return 'unwanted'
     const registered = user.email !== null && emailKey(user.email) === emailKey(email)
     if (!registered && settings.recoveryEmail !== 'any') return 'unwanted'
     const to = registered ? user.email! : email
     const known = await attempts.knows(user.id, subjects.knownAddress(address), knownAddressDays)
-    const event = { action: 'recovery.send-key', outcome: 'ok', actor: 'anonymous', subject_id: user.id } as const
+    const event = { action: 'recovery.send-key', outcome: 'ok', actor, subject_id: user.id } as const
     const refused = new Error('refused')
     const decided = database.transact<Composed>(async t => {
       const unlimited = known && registered && user.active
@@ -82,15 +94,36 @@ export function createComposer(
   async function sendRecoveryKey({ parameters: { userId, to }, locale }: Queued<'recovery-key'>): Promise<Composed> {
     const user = await users.byId(userId)
     if (!user || user.suspended) return 'unwanted'
+    // It may have been changed since the request.
+    if (settings.recoveryEmail !== 'any' && emailKey(user.email ?? '') !== emailKey(to)) return 'unwanted'
     const key = newRecoveryKey()
     await mailedKeys.replace(userId, 'recovery', key)
     return write(to, 'recovery-key', locale, { username: user.username, key })
   }
 
+  /** Decides whether a code goes to the address that a user wants: only its quota stands in the way, and nobody is told. */
+  async function admitCode({ id, parameters }: Queued<'email-request'>): Promise<Composed> {
+    return database.transact<Composed>(async t => {
+      if ((await quotas.recipient(parameters.to, false, t)) > 0) return 'unwanted'
+      await emails.admit(id, { kind: 'email-code', parameters }, t)
+      return 'requeued'
+    })
+  }
+
+  async function sendCode({ parameters, locale }: Queued<'email-code'>): Promise<Composed> {
+    const { userId, to, generation } = parameters
+    const user = await users.byId(userId)
+    // Whoever asked is logged out by now.
+    if (!user || user.suspended || user.tokenGeneration !== generation) return 'unwanted'
+    const key = newRecoveryKey()
+    await mailedKeys.replaceEmail(userId, emailCode(key, generation), to)
+    return write(to, 'email-code', locale, { username: user.username, key })
+  }
+
   async function sendActivationKey({ parameters, locale }: Queued<'activation-key'>): Promise<Composed> {
     const { userId, organizationId } = parameters
     const user = await users.byId(userId)
-    const organization = await organizations.find({ id: organizationId })
+    const organization = await organizations.find(organizationId)
     if (!user || user.suspended || !organization?.active || !organization.email) return 'unwanted'
     const key = randomUUID()
     await mailedKeys.replace(userId, 'activation', key, organizationId)
@@ -100,7 +133,7 @@ export function createComposer(
   /** Decides when an owner is told: at once, or later of all that happened until then. */
   async function announce(email: Queued<Notice | 'held-notice'>): Promise<Composed> {
     const user = await users.byId(email.parameters.userId)
-    const to = user?.email
+    const to = email.parameters.to ?? user?.email
     if (!to) return 'unwanted'
     const parameters =
       email.kind === 'held-notice' ? email.parameters : { ...email.parameters, notice: email.kind, times: 1 }
@@ -113,10 +146,20 @@ export function createComposer(
   }
 
   async function tellOwner({ parameters, locale }: Queued<'notice'>): Promise<Composed> {
-    const { userId, notice, ...content } = parameters
+    const { userId, notice, to, ...content } = parameters
     const user = await users.byId(userId)
-    if (!user?.email) return 'unwanted'
-    return write(user.email, notice, locale, { username: user.username, ...content })
+    const email = to ?? user?.email
+    if (!user || !email) return 'unwanted'
+    return write(email, notice, locale, { username: user.username, ...content })
+  }
+
+  async function tellAdministrator({ parameters, locale }: Queued<'administration'>): Promise<Composed> {
+    const { userId, subjectId, ...content } = parameters
+    const to = (await users.byId(userId))?.email
+    if (!to) return 'unwanted'
+    // A deleted one has its name still, an erased one none.
+    const subject = await administeredUsers.find({ id: subjectId })
+    return write(to, 'administration', locale, { username: subject?.username ?? '', id: subjectId, ...content })
   }
 
   return async email => {
@@ -125,15 +168,22 @@ export function createComposer(
         return decide(email)
       case 'recovery-key':
         return sendRecoveryKey(email)
+      case 'email-request':
+        return admitCode(email)
+      case 'email-code':
+        return sendCode(email)
       case 'activation-key':
         return sendActivationKey(email)
       case 'password-changed':
       case 'recovery-login':
       case 'answer-saved':
+      case 'email-changed':
       case 'held-notice':
         return announce(email)
       case 'notice':
         return tellOwner(email)
+      case 'administration':
+        return tellAdministrator(email)
     }
   }
 }

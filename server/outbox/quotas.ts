@@ -14,6 +14,11 @@ export const emailLimits = {
     { most: 1, seconds: minute },
     { most: 5, seconds: hour },
   ],
+  /** Codes for another e-mail address of an account: 1 a minute and 5 an hour. */
+  change: [
+    { most: 1, seconds: minute },
+    { most: 5, seconds: hour },
+  ],
   /** To one recipient, whatever the account: 5 an hour and 20 a day. */
   recipient: [
     { most: 5, seconds: hour },
@@ -32,23 +37,37 @@ export const emailLimits = {
 export interface Quotas {
   /** A recovery key for an account; those asked for from an address that it knows are counted apart. */
   recovery(userId: number, knownAddress: string | undefined, t: Transaction): Promise<number>
+  /** A code for another e-mail address of an account. */
+  change(userId: number, t: Transaction): Promise<number>
   /** Any e-mail to an address; `known` counts apart those asked for from an address that an account knows. */
   recipient(email: string, known: boolean, t: Transaction): Promise<number>
+  /** Seconds until a recovery key may go out for an account, as far as it isn't asked for from an address that it knows. */
+  recoveryWait(userId: number): Promise<number>
   /** An activation key that an account asks for. */
   partner(userId: number, t: Transaction): Promise<number>
   /** An activation key to an organization. */
   organization(organizationId: number, t: Transaction): Promise<number>
 }
 
-/** `factor` multiplies the limits; each lets at least one e-mail through. */
-export function createQuotas(counts: EmailQuotas, subjects: Subjects, factor: number): Quotas {
-  function take(limit: keyof typeof emailLimits, of: (string | number)[], t: Transaction): Promise<number> {
-    const limits = emailLimits[limit].map(({ most, seconds }) => ({ most: Math.ceil(most * factor), seconds }))
-    return counts.take(subjects.emails(limit, of.join('\0')), limits, t)
+/** `factor` multiplies the limits; each lets at least one e-mail through. `onRefusal` is told of the limit that doesn't. */
+export function createQuotas(
+  counts: EmailQuotas,
+  subjects: Subjects,
+  factor: number,
+  onRefusal: (limit: keyof typeof emailLimits) => void = () => {},
+): Quotas {
+  const limitsOf = (limit: keyof typeof emailLimits) =>
+    emailLimits[limit].map(({ most, seconds }) => ({ most: Math.ceil(most * factor), seconds }))
+  async function take(limit: keyof typeof emailLimits, of: (string | number)[], t: Transaction): Promise<number> {
+    const wait = await counts.take(subjects.emails(limit, of.join('\0')), limitsOf(limit), t)
+    if (wait > 0) onRefusal(limit)
+    return wait
   }
   return {
     recovery: (userId, knownAddress, t) =>
       take('recovery', knownAddress === undefined ? [userId] : [userId, network(knownAddress)], t),
+    change: (userId, t) => take('change', [userId], t),
+    recoveryWait: userId => counts.wait(subjects.emails('recovery', String(userId)), limitsOf('recovery')),
     recipient: (email, known, t) => take('recipient', known ? [emailKey(email), 'known'] : [emailKey(email)], t),
     partner: (userId, t) => take('partner', [userId], t),
     organization: (organizationId, t) => take('organization', [organizationId], t),

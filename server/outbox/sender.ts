@@ -3,7 +3,7 @@
  * is accepted: a failure only delays it, by 5 seconds at first and up to an hour, and after 72 hours it is kept as
  * failed. An e-mail may go out twice when the process dies between sending and settling, under the same Message-ID.
  */
-import type { Mail, MailTransport } from './transport.js'
+import type { Mail } from './transport.js'
 
 /** What the sender must know of an e-mail on loan. */
 interface Queued {
@@ -51,7 +51,7 @@ const failedAfter = 72 * 3600
 export function startSender<L extends Queued>(parts: {
   readonly queue: Queue<L>
   readonly compose: (entry: L) => Promise<Composed>
-  readonly transport: MailTransport
+  readonly transport: { send(mail: Mail): Promise<unknown>; close(): void }
   readonly log: { warn(fields: object, text: string): void; info(fields: object, text: string): void }
   /** The clock, in ms since 1970. */
   readonly now?: () => number
@@ -129,16 +129,16 @@ export function startSender<L extends Queued>(parts: {
 }
 
 /** Rejects when a task takes longer than some seconds. The task isn't stopped. */
-async function within(seconds: number, task: Promise<void>): Promise<void> {
+export async function within<T>(seconds: number, task: Promise<T>): Promise<T> {
   let timer: NodeJS.Timeout | undefined
   const late = new Promise<never>((_, reject) => {
     timer = setTimeout(() => reject(Object.assign(new Error('too slow'), { code: 'ETIMEDOUT' })), seconds * 1000)
   })
-  await Promise.race([task, late]).finally(() => clearTimeout(timer))
+  return Promise.race([task, late]).finally(() => clearTimeout(timer))
 }
 
 /** An error by its codes alone: what a mail server or a driver says may quote e-mails, addresses or passwords. */
-function describe(error: unknown): string {
+export function describe(error: unknown): string {
   const { name, code, responseCode, command } = error as Record<string, unknown>
   return [name, code, responseCode, command]
     .filter(part => typeof part === 'string' || typeof part === 'number')

@@ -1,4 +1,5 @@
 /** The e-mails: plain text in Brazilian Portuguese and English. Subjects are fixed, so nothing given gets into a header. */
+import type { Administered } from '../models/email.js'
 import { visible } from '../names.js'
 
 /** Languages there are e-mails in. */
@@ -11,6 +12,8 @@ export type ChooseLocale = (acceptLanguage: string | undefined) => Locale
 export interface Contents {
   /** To a user who forgot the password. The key is good for 15 minutes. */
   'recovery-key': { username: string; key: string }
+  /** To an address that a user wants for its own. The code is good for 15 minutes. */
+  'email-code': { username: string; key: string }
   /** To an organization, for a user of its own who wants to be activated. The key is good for 72 hours. */
   'activation-key': { username: string; key: string }
   /** To a user whose password was changed. */
@@ -19,6 +22,18 @@ export interface Contents {
   'answer-saved': Happened
   /** To a user as whom someone signed in without the password. */
   'recovery-login': Happened
+  /** To the address that a user had before. */
+  'email-changed': Happened
+  /** To an administrator: what somebody on the database itself did to another one, or to a password. */
+  administration: {
+    username: string
+    id: number
+    action: Administered
+    role?: string
+    actor: string
+    at: string
+    reason: string
+  }
 }
 
 /** What happened to a user's account so many times, the last time at a time (ISO 8601) and from a client address. */
@@ -39,6 +54,46 @@ type Catalogue = {
 const vezes = (times: number) => (times === 1 ? '' : `${times} vezes, a última `)
 const count = (times: number) => (times === 1 ? '' : `${times} times, the last time `)
 
+/** What became of a user, in words that follow its name. */
+type Deeds = Record<Administered, string>
+
+const feitos: Deeds = {
+  'user.activate': 'foi ativado',
+  'user.add': 'foi registrado',
+  'user.delete': 'foi excluído',
+  'user.edit': 'teve os dados alterados',
+  'user.erase': 'foi apagado definitivamente',
+  'user.remove-totp': 'não precisa mais de código de uso único para entrar',
+  'user.resume': 'não está mais suspenso',
+  'user.revoke-tokens': 'teve todos os acessos encerrados',
+  'user.set-email': 'teve o endereço de e-mail alterado',
+  'user.set-organization': 'mudou de instituição',
+  'user.set-password': 'recebeu uma senha nova',
+  'user.set-role': 'recebeu outro papel',
+  'user.suspend': 'foi suspenso',
+  'user.undelete': 'não está mais excluído',
+}
+
+const deeds: Deeds = {
+  'user.activate': 'was activated',
+  'user.add': 'was registered',
+  'user.delete': 'was deleted',
+  'user.edit': 'was changed',
+  'user.erase': 'was erased for good',
+  'user.remove-totp': 'needs no one-time code to sign in any more',
+  'user.resume': 'is suspended no longer',
+  'user.revoke-tokens': 'was logged out everywhere',
+  'user.set-email': 'was given another e-mail address',
+  'user.set-organization': 'was moved to another organization',
+  'user.set-password': 'was given a new password',
+  'user.set-role': 'was given another role',
+  'user.suspend': 'was suspended',
+  'user.undelete': 'is deleted no longer',
+}
+
+/** A user by what is known of it. */
+const named = (username: string, id: number) => (username === '' ? `(id ${id})` : `${username} (id ${id})`)
+
 const portuguese: Catalogue = {
   'recovery-key': {
     subject: 'Sua chave para recuperar o acesso',
@@ -52,6 +107,19 @@ Digite a chave no aplicativo. Ela vale por 15 minutos e só pode ser usada uma v
 
 Se você não fez este pedido, ignore esta mensagem: sem a chave ninguém entra na sua conta.
 Não passe a chave a ninguém.`,
+  },
+  'email-code': {
+    subject: 'Código para confirmar este endereço de e-mail',
+    text: ({ username, key }) => `Olá,
+
+o usuário ${username} quer usar este endereço de e-mail na sua conta.
+
+Seu código: ${key}
+
+Digite o código no aplicativo. Ele vale por 15 minutos e só pode ser usado uma vez.
+
+Se não foi você, ignore esta mensagem: sem o código nada muda, e este endereço não é usado.
+Não passe o código a ninguém.`,
   },
   'activation-key': {
     subject: 'Chave de ativação para um usuário da sua instituição',
@@ -98,6 +166,31 @@ Se foi você, não é preciso fazer nada.
 Se não foi você, troque a sua senha agora pelo aplicativo: isso encerra todos os acessos abertos. Troque
 também as respostas às perguntas de segurança e avise a sua instituição.`,
   },
+  'email-changed': {
+    subject: 'O endereço de e-mail da sua conta foi alterado',
+    text: ({ username, times, at, address }, when) => `Olá,
+
+o endereço de e-mail do usuário ${username} foi alterado ${vezes(times)}em ${when(at)}, a partir do endereço ${address}.
+Chaves de recuperação e avisos não chegam mais a esta caixa de correio.
+
+Se foi você, não é preciso fazer nada.
+Se não foi você, alguém sabe a sua senha: troque-a agora pelo aplicativo e avise a sua instituição, que pode
+pedir o endereço anterior de volta.`,
+  },
+  administration: {
+    subject: 'Mudança feita no próprio banco de dados',
+    text: ({ username, id, action, role, actor, at, reason }, when) => `Olá,
+
+o usuário ${named(username, id)} ${feitos[action]}${role ? `: ${role}` : ''}.
+
+Quem: ${actor}, diretamente no banco de dados, sem entrar como administrador
+Quando: ${when(at)}
+Motivo informado: ${reason}
+
+Todos os outros administradores ativos recebem esta mensagem.
+Se você não sabe desta mudança, fale agora com quem cuida do servidor: quem a fez tem acesso ao banco de dados
+e à chave mestra.`,
+  },
 }
 
 const english: Catalogue = {
@@ -113,6 +206,19 @@ Enter the key in the app. It is good for 15 minutes and can be used once.
 
 If you didn't ask for this, ignore this message: without the key nobody gets into your account.
 Give the key to nobody.`,
+  },
+  'email-code': {
+    subject: 'Code to confirm this e-mail address',
+    text: ({ username, key }) => `Hello,
+
+the user ${username} wants to use this e-mail address for an account.
+
+Your code: ${key}
+
+Enter the code in the app. It is good for 15 minutes and can be used once.
+
+If it wasn't you, ignore this message: without the code nothing changes, and this address isn't used.
+Give the code to nobody.`,
   },
   'activation-key': {
     subject: 'Activation key for a user of your organization',
@@ -159,6 +265,31 @@ If it was you, there is nothing to do.
 If it wasn't you, change your password now in the app: that ends all open sessions. Also change the answers
 to the security questions, and tell your organization.`,
   },
+  'email-changed': {
+    subject: 'The e-mail address of your account was changed',
+    text: ({ username, times, at, address }, when) => `Hello,
+
+the e-mail address of the user ${username} was changed ${count(times)}on ${when(at)}, from the address ${address}.
+Recovery keys and notices don't come to this mailbox any more.
+
+If it was you, there is nothing to do.
+If it wasn't you, somebody knows your password: change it now in the app, and tell your organization, which can
+have the former address set again.`,
+  },
+  administration: {
+    subject: 'A change made on the database itself',
+    text: ({ username, id, action, role, actor, at, reason }, when) => `Hello,
+
+the user ${named(username, id)} ${deeds[action]}${role ? `: ${role}` : ''}.
+
+Who: ${actor}, on the database itself, without a sign-in as an administrator
+When: ${when(at)}
+Reason given: ${reason}
+
+All other active administrators get this message.
+If you don't know of this change, talk now to those who run the server: whoever made it has access to the
+database and the master key.`,
+  },
 }
 
 const catalogues: Record<Locale, Catalogue> = { 'pt-BR': portuguese, en: english }
@@ -172,7 +303,12 @@ export function writeEmail<K extends keyof Contents>(
   const format = new Intl.DateTimeFormat(locale, { dateStyle: 'long', timeStyle: 'short', timeZone: 'UTC' })
   const when = (at: string) => `${format.format(new Date(at))} (UTC)`
   const { subject, text } = catalogues[locale][kind]
-  return { subject, text: `${text({ ...content, username: shownUsername(content.username) }, when)}\n` }
+  const shown = { ...content, username: shownUsername(content.username) }
+  if ('actor' in shown) {
+    const [actor, reason] = [shown.actor.replace(/^cli:(.*)@/, '$1, '), shown.reason]
+    Object.assign(shown, { actor: plain(actor, ','), reason: plain(reason, ',;:!?') })
+  }
+  return { subject, text: `${text(shown, when)}\n` }
 }
 
 /** Most characters of a username in an e-mail. */
@@ -183,11 +319,16 @@ const mostShown = 40
  * telephone numbers and names, since no link and no address can do without, and a long one is cut.
  */
 export function shownUsername(username: string): string {
-  const plain = visible(username)
+  const shown = plain(username)
+  const characters = [...shown]
+  return characters.length <= mostShown ? shown : `${characters.slice(0, mostShown - 1).join('')}…`
+}
+
+/** A text in which nothing can be a link or an address; `more` are signs that it may hold besides. */
+function plain(text: string, more = ''): string {
+  return visible(text)
     .normalize('NFKC')
-    .replace(/[^\p{L}\p{M}\p{N} ()+'’_\p{Pd}]+/gu, '·')
-  const characters = [...plain]
-  return characters.length <= mostShown ? plain : `${characters.slice(0, mostShown - 1).join('')}…`
+    .replace(new RegExp(`[^\\p{L}\\p{M}\\p{N} ()+'’_\\p{Pd}${more}]+`, 'gu'), '·')
 }
 
 /**

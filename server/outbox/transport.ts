@@ -1,6 +1,6 @@
 /** The way out for e-mails: a mail server, or files in a folder where there is none. */
 import { randomBytes } from 'node:crypto'
-import { mkdir, open, rename, unlink } from 'node:fs/promises'
+import { access, constants, mkdir, open, rename, unlink } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { SendMailOptions } from 'nodemailer'
 import type { Log } from '../log.js'
@@ -17,8 +17,10 @@ export interface Mail {
 
 /** Sends e-mails. */
 export interface MailTransport {
-  /** Resolves once the mail server has accepted the e-mail, or the file is written. */
-  send(mail: Mail): Promise<void>
+  /** Resolves once the mail server has accepted the e-mail, or the file is written, with what it said. */
+  send(mail: Mail): Promise<string>
+  /** Resolves when the mail server takes us, password included, or files can be written to the folder. */
+  verify(): Promise<void>
   /** Closes idle connections. */
   close(): void
 }
@@ -65,7 +67,11 @@ function toServer(url: string, compose: Compose): MailTransport {
   return {
     async send(mail) {
       transporter ??= load()
-      await (await transporter).sendMail(compose(mail))
+      return (await (await transporter).sendMail(compose(mail))).response
+    },
+    async verify() {
+      transporter ??= load()
+      await (await transporter).verify()
     },
     close() {
       void transporter?.then(loaded => loaded.close())
@@ -109,6 +115,11 @@ function toFiles(folder: string, compose: Compose, log: Pick<Log, 'error'>): Mai
         failing = true
         throw error
       }
+      return 'written to the folder for e-mails'
+    },
+    async verify() {
+      await mkdir(folder, { recursive: true, mode: 0o700 })
+      await access(folder, constants.W_OK)
     },
     close() {},
   }

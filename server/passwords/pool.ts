@@ -4,6 +4,7 @@ import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Call } from '../call.js'
 import { network } from '../clientaddress.js'
 import { Refusal } from '../refusal.js'
+import { activeContext, type Context, inSpan, spanSince, tracing } from '../tracing.js'
 import { createQueue, type Turn } from './queue.js'
 import { type CompareJob, createThreads, type HashJob, type Job, type Result, type ThreadsOptions } from './threads.js'
 
@@ -70,6 +71,8 @@ interface Task {
   readonly job: Job
   readonly known: boolean
   readonly since: number
+  /** The span that it is a part of, where there is a tracer. */
+  readonly parent: Context | undefined
   readonly resolve: (result: Result) => void
   readonly reject: (error: Refusal) => void
 }
@@ -105,8 +108,7 @@ export function createPool(options: PoolOptions): Pool {
         knownShare += (Number(task.known) - knownShare) / memory
         onWait?.(lastWaitMs)
       }
-      threads
-        .run(next.job)
+      run(next)
         .then(
           result => {
             done++
@@ -118,9 +120,16 @@ export function createPool(options: PoolOptions): Pool {
     }
   }
 
+  function run({ job, since, parent }: Task): Promise<Result> {
+    if (!tracing || !parent) return threads.run(job)
+    spanSince(since, { name: 'hash wait' }, parent)
+    const attributes = { 'auth.hash.kind': job.kind, 'auth.hash.cost': job.cost }
+    return inSpan({ name: 'hash', attributes, parent }, () => threads.run(job))
+  }
+
   function overloaded(ms: number): Refusal {
     shed++
-    return new Refusal(Reason.OVERLOADED, { retryAfter: ms / 1000 })
+    return new Refusal(Reason.OVERLOADED, { retryAfter: ms / 1000, limit: 'hashing' })
   }
 
   function timeFor({ deadline, signal }: Waiter): number {
@@ -205,5 +214,6 @@ function createTask(job: Job, known: boolean): { task: Task; result: Promise<Res
   })
   // Of several jobs that are refused together, only the first is listened to.
   result.catch(() => {})
-  return { task: { job, known, since: performance.now(), ...settle }, result }
+  const parent = tracing ? activeContext() : undefined
+  return { task: { job, known, since: performance.now(), parent, ...settle }, result }
 }

@@ -109,11 +109,11 @@ function createWrongKeys({ attempts, subjects, admission, audit, factor, now }: 
      */
     async begin({ user }: Caller, { address }: Call): Promise<() => void> {
       const { count, until } = countOf(user.id)
-      if (count >= most) throw tooManyAttempts((until - now()) / 1000)
+      if (count >= most) throw tooManyAttempts((until - now()) / 1000, 'activation')
       const wait = await admission.heldUp(address)
-      if (wait !== undefined) throw tooManyAttempts(wait)
+      if (wait !== undefined) throw tooManyAttempts(wait, 'failures')
       const others = underWay.get(user.id) ?? 0
-      if (countOf(user.id).count + others >= most) throw tooManyAttempts(1)
+      if (countOf(user.id).count + others >= most) throw tooManyAttempts(1, 'activation')
       underWay.set(user.id, others + 1)
       const leave = admission.begin(address)
       return () => {

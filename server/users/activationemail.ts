@@ -40,8 +40,9 @@ export function sendAdminKeyByEmailPartner(deps: {
     if (organizationId === undefined) refuse(Reason.ORGANIZATION_EMAIL_NOT_FOUND)
 
     await database.transact(async t => {
-      const wait = (await quotas.partner(target.id, t)) || (await quotas.organization(organizationId, t))
-      if (wait > 0) throw tooManyAttempts(wait)
+      const own = await quotas.partner(target.id, t)
+      const wait = own || (await quotas.organization(organizationId, t))
+      if (wait > 0) throw tooManyAttempts(wait, own > 0 ? 'partner' : 'organization')
       const locale = chooseLocale(call.acceptLanguage)
       await emails.add({ kind: 'activation-key', parameters: { userId: target.id, organizationId } }, locale, t)
       const object = `organization:${organizationId}`

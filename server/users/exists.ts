@@ -13,7 +13,7 @@ interface Deps {
 /** Tells whether a username is taken. */
 export function existsByUsername({ users, admission }: Deps): Unary<typeof UsersService.method.existsByUsername> {
   return async (request, call) => {
-    if (!admission.takeLookUp(call.address)) throw tooManyAttempts(1)
+    if (!admission.takeLookUp(call.address)) throw tooManyAttempts(1, 'lookUps')
     const { username } = required({ username: request.username })
     return { exists: (await users.taken(usernameKey(username), '')).username }
   }
@@ -22,7 +22,7 @@ export function existsByUsername({ users, admission }: Deps): Unary<typeof Users
 /** Tells whether a nickname is taken. */
 export function existsByNickname({ users, admission }: Deps): Unary<typeof UsersService.method.existsByNickname> {
   return async (request, call) => {
-    if (!admission.takeLookUp(call.address)) throw tooManyAttempts(1)
+    if (!admission.takeLookUp(call.address)) throw tooManyAttempts(1, 'lookUps')
     const { nickname } = required({ nickname: request.nickname })
     return { exists: (await users.taken('', nicknameKey(nickname))).nickname }
   }

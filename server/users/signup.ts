@@ -45,8 +45,10 @@ export function signUp(deps: SignUpDeps): Unary<typeof UsersService.method.signU
     if (taken.length > 0) refuse(Reason.INVALID_SIGN_UP, { fields: taken })
 
     const question = await chosenQuestion(questions, form)
+    // Clients offer questions of their own, too: an administrator may link them to one of ours.
+    const unmatched = question ? undefined : unmatchedText(form)
     const secrets: Secret[] = [{ context: 'password', text: form.password }]
-    if (question && form.securityanswer) secrets.push({ context: 'answer', text: form.securityanswer })
+    if ((question || unmatched) && form.securityanswer) secrets.push({ context: 'answer', text: form.securityanswer })
     const [passwordHash, answerHash] = await passwords.hash(secrets, waiter)
     const row = toRow(form, passwordHash!, question?.question)
     const id = await database
@@ -55,6 +57,7 @@ export function signUp(deps: SignUpDeps): Unary<typeof UsersService.method.signU
         if (alike.username || alike.nickname) return undefined
         const added = await users.add(row, t)
         if (question && answerHash) await questions.saveAnswer(added, question.id, answerHash, t)
+        if (unmatched && answerHash) await questions.keepUnmatched(added, unmatched, answerHash, t)
         await audit.append({ ...traces(call), action: 'user.sign-up', outcome: 'ok', subject_id: added }, t)
         return added
       })
@@ -81,7 +84,10 @@ async function readForm({ policy, users, admission, timeZone, now }: SignUpDeps,
 }
 
 /** The names in the form that can't be had, as wrong fields. */
-async function takenNames(users: Users, { username = '', nickname = '' }: SignUpRequest): Promise<FieldViolation[]> {
+export async function takenNames(
+  users: Users,
+  { username = '', nickname = '' }: Partial<Pick<SignUpRequest, 'username' | 'nickname'>>,
+): Promise<FieldViolation[]> {
   const [taken, alike] = await Promise.all([
     users.taken(usernameKey(username), nicknameKey(nickname)),
     users.lookalikes({ username, nickname }),
@@ -113,6 +119,12 @@ async function chosenQuestion(questions: Questions, { securityquestion: text }: 
   if (text === undefined) return undefined
   const id = /^\d{1,9}$/.test(text) ? Number(text) : undefined
   return questions.offered(id === undefined ? { key: questionKey(text) } : { id })
+}
+
+/** The question that the form gives, with its comparing form, if there is anything in it to compare. */
+function unmatchedText({ securityquestion: question = '' }: SignUpForm) {
+  const key = questionKey(question)
+  return key === '' ? undefined : { question, questionKey: key }
 }
 
 function toRow(form: SignUpForm, passwordHash: string, question: string | undefined) {

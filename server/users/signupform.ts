@@ -47,13 +47,13 @@ export interface SignUpForm {
 
 /**
  * Checks a sign-up form and lists every wrong field, by its JSON name, with what to do about it. The form is there
- * when none is wrong. The last day on which one can be born is today (`now`) in the time zone.
+ * when none is wrong; its texts are told in any case, for those who ask for less of it. The last day on which one can be born is today (`now`) in the time zone.
  */
 export function checkSignUp(
   request: Omit<SignUpRequest, '$typeName' | '$unknown'>,
   policy: PasswordPolicy,
   { now, timeZone }: { readonly now: Date; readonly timeZone: string },
-): { fields: FieldViolation[]; form?: SignUpForm } {
+): { fields: FieldViolation[]; texts: SignUpTexts; form?: SignUpForm } {
   const fields: FieldViolation[] = []
   const wrong = (field: string, message: string) => {
     fields.push({ field, message })
@@ -124,29 +124,32 @@ export function checkSignUp(
   const role = roles.find(each => each === request.roles[0])
   if (request.roles.length !== 1 || !role) wrong('roles', `Give exactly one of ${roles.join(', ')}.`)
 
-  if (fields.length > 0 || !username || !nickname || !state || !city || !role || !termsofusage) return { fields }
+  const texts = { username, nickname, dateofborn, gender, state, city, institutiontype, institution, email }
+  if (fields.length > 0 || !username || !nickname || !state || !city || !role || !termsofusage) return { fields, texts }
   return {
     fields,
+    texts,
     form: {
+      ...texts,
       username,
       usernameKey: usernameKey(username),
       nickname,
       nicknameKey: nicknameKey(nickname),
       password,
-      dateofborn,
-      gender,
       state,
       city,
-      institutiontype,
-      institution,
       securityquestion,
       securityanswer,
       termsofusage,
       role,
-      email,
       emailKey: email && emailKey(email),
     },
   }
+}
+
+/** The texts of a form as they would be stored; undefined where nothing was given or it is wrong. */
+export type SignUpTexts = {
+  readonly [K in Exclude<TextField, 'securityquestion' | 'securityanswer'>]: string | undefined
 }
 
 type TextField =

@@ -11,15 +11,16 @@ type FieldOf<A extends string> = A extends 'dateOfBirth' ? 'dateofborn' : Lowerc
 /** What shows a profile: an attribute that the contract or `toRecord` forgets doesn't compile. */
 type ProfileFields = { readonly [F in FieldOf<keyof Profile>]: UserMessage[F] }
 
-/** The record of a user with what this caller may see of it; absent fields stay absent. */
+/** The record of a user with what this caller may see of it, a service when there is none; absent fields stay absent. */
 export function toUserRecord(
   user: User,
-  caller: Pick<Caller, 'user' | 'admin'>,
+  caller: Pick<Caller, 'user' | 'admin'> | undefined,
   masterKey: MasterKey,
 ): MessageInitShape<typeof UserSchema> {
-  const viewer = caller.user
-  const own = viewer.id === user.id
-  const colleague = viewer.role === 'ROLE_INSTITUTION' && viewer.active && viewer.organizationId === user.organizationId
+  const { user: viewer, admin = false } = caller ?? {}
+  const own = viewer?.id === user.id
+  const colleague =
+    viewer?.role === 'ROLE_INSTITUTION' && viewer.active && viewer.organizationId === user.organizationId
   const open = (sealed: Buffer | null, visible: boolean) =>
     sealed && visible ? masterKey.open(activationKeyUse, sealed) : undefined
   const profile: ProfileFields = {
@@ -55,10 +56,10 @@ export function toUserRecord(
             type: user.organizationType ?? undefined,
             website: user.organizationWebsite ?? undefined,
             email: user.organizationEmail ?? undefined,
-            activationkey: open(user.organizationKeySealed, caller.admin || colleague),
+            activationkey: open(user.organizationKeySealed, admin || colleague),
           },
     providerActivationKey:
-      user.providerKeyId !== null && (own || caller.admin)
+      user.providerKeyId !== null && (own || admin)
         ? {
             id: user.providerKeyId,
             usersid: user.id,

@@ -1,5 +1,9 @@
 /** Certificates for tests (X.509, RFC 5280), with nothing in them that TLS doesn't ask for. */
 import { generateKeyPairSync, type KeyObject, randomBytes, sign } from 'node:crypto'
+import { mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import type { Teardown } from './database.js'
 
 /** What signs certificates, and a certificate that it signed, in PEM. */
 export interface Authority {
@@ -80,4 +84,19 @@ export function createAuthority(common: string): Authority {
       }
     },
   }
+}
+
+/** Writes each content to a file of its own, and returns the paths by the same names; they go when the test ends. */
+export async function writePems<T extends Record<string, Buffer>>(
+  t: Teardown,
+  contents: T,
+): Promise<{ [K in keyof T]: string }> {
+  const folder = await mkdtemp(join(tmpdir(), 'auth-test-'))
+  t.teardown(() => rm(folder, { recursive: true, force: true }))
+  const paths: Record<string, string> = {}
+  for (const [name, content] of Object.entries(contents)) {
+    paths[name] = join(folder, `${name}.pem`)
+    await writeFile(paths[name], content)
+  }
+  return paths as { [K in keyof T]: string }
 }

@@ -20,7 +20,8 @@ export interface Run {
 /** The environment of a command: without the settings of whoever runs the tests. */
 function environment(env: Record<string, string>): Record<string, string> {
   const others = Object.entries(process.env).filter(([name]) => !/^AUTH_|^(DATABASE|SMTP)_URL$/.test(name))
-  return { ...(Object.fromEntries(others) as Record<string, string>), AUTH_BCRYPT_COST: '4', ...env }
+  const own = Object.fromEntries(others) as Record<string, string>
+  return { ...own, AUTH_BCRYPT_COST: '4', ...env }
 }
 
 let commands: Promise<unknown> = Promise.resolve()
@@ -61,10 +62,11 @@ export async function installedRegistry(t: ExecutionContext) {
   return env
 }
 
-/** The commands that do something, each with its path, such as `users show`. */
+/** The commands that do something and are no former names, each with its path, such as `users show`. */
 export function leaves(command: Command, path: readonly string[] = []): { command: Command; path: string }[] {
   if (command.commands.length === 0) return [{ command, path: path.join(' ') }]
-  return command.commands.flatMap(sub => leaves(sub, [...path, sub.name()]))
+  const visible = command.createHelp().visibleCommands(command)
+  return visible.filter(sub => sub.name() !== 'help').flatMap(sub => leaves(sub, [...path, sub.name()]))
 }
 
 /** Starts the program that users start. */

@@ -20,7 +20,7 @@ export async function openGateway(
     defaultRevision: '1.0.2',
     trustedProxies: ['127.0.0.1'],
     corsOrigins: [],
-    log: { error: (fields, message) => void log.push({ fields: { ...fields }, message }) },
+    log: { error: (fields, message) => void log.push({ fields: { ...fields }, message }), info() {} },
     ...options,
   })
   const { port } = await gateway.listen()

@@ -2,6 +2,7 @@
 import { once } from 'node:events'
 import { connect } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { connect as connectTls } from 'node:tls'
 
 /** What came back over a raw connection. */
 export interface RawAnswer {
@@ -75,10 +76,15 @@ export interface RawConnection {
   destroy(): void
 }
 
-/** Opens a connection to a port on this machine. It stays half open when the other side has ended, until `destroy`. */
-export async function openRaw(port: number): Promise<RawConnection> {
-  const socket = connect({ port, host: '127.0.0.1', allowHalfOpen: true })
-  await once(socket, 'connect')
+/**
+ * Opens a connection to a port on this machine, within TLS where told, whoever is there. It stays half open when the
+ * other side has ended, until `destroy`.
+ */
+export async function openRaw(port: number, within?: { readonly tls: boolean }): Promise<RawConnection> {
+  const plain = connect({ port, host: '127.0.0.1', allowHalfOpen: true })
+  await once(plain, 'connect')
+  const tls = { socket: plain, rejectUnauthorized: false, ALPNProtocols: ['http/1.1'], allowHalfOpen: true }
+  const socket = within?.tls ? connectTls(tls) : plain
   let text = ''
   let ended = false
   const waiting = new Set<() => void>()
@@ -96,6 +102,8 @@ export async function openRaw(port: number): Promise<RawConnection> {
   socket.on('error', () => {})
   socket.on('end', onEnd)
   socket.on('close', onEnd)
+  // Who is dropped in the handshake learns it like everybody else.
+  if (socket !== plain) await once(socket, 'secureConnect').catch(() => {})
   const wait = <T>(look: () => T | null | undefined) =>
     new Promise<T>((resolve, reject) => {
       const check = () => {

@@ -12,10 +12,10 @@ import { type Service, startService } from '../../server/service.js'
 import { readSettings, type Settings } from '../../server/settings.js'
 import type { Clock } from './clock.js'
 import { freshDatabase, type Teardown } from './database.js'
-import { keepLog } from './logged.js'
+import { keepLog, plantSecret } from './logged.js'
+import { password } from './secrets.js'
 
-/** Password of the administrator and of everybody signed up here. */
-export const password = 'cavalo-marinho-azul-42'
+export { password }
 
 /** An answer over HTTP. */
 export interface Answer {
@@ -140,11 +140,11 @@ export async function startTestService(
     AUTH_GRPC_ADDRESS: '127.0.0.1:0',
     AUTH_HTTP_ADDRESS: '127.0.0.1:0',
     AUTH_METRICS_ADDRESS: 'off',
+    AUTH_ADMIN_ADDRESS: 'off',
     AUTH_ISSUER: 'http://auth.test',
     AUTH_BCRYPT_COST: '4',
     AUTH_ADMIN_PASSWORD: password,
     AUTH_TRUSTED_PROXIES: '127.0.0.1',
-    AUTH_LOG_LEVEL: 'warn',
     ...env,
   }
   const settings = readSettings(all)
@@ -203,7 +203,7 @@ export async function startTestService(
       const row = await registry.database.transact(transaction =>
         registry.organizations.add({ name, nameKey: nicknameKey(name), email }, transaction),
       )
-      return { id: row.id, activationkey: registry.organizations.activationKey(row), email }
+      return { id: row.id, activationkey: plantSecret(registry.organizations.activationKey(row)), email }
     },
     async institution({ activationkey }) {
       const user = await signUp('ROLE_INSTITUTION')

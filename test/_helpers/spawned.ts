@@ -88,6 +88,7 @@ export async function serviceEnv(t: Teardown, env: Record<string, string> = {}):
     AUTH_GRPC_ADDRESS: '127.0.0.1:0',
     AUTH_HTTP_ADDRESS: '127.0.0.1:0',
     AUTH_METRICS_ADDRESS: 'off',
+    AUTH_ADMIN_ADDRESS: 'off',
     AUTH_BCRYPT_COST: '4',
     AUTH_ADMIN_PASSWORD: password,
     AUTH_TRUSTED_PROXIES: '127.0.0.1',

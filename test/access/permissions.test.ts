@@ -5,24 +5,44 @@ import test from 'ava'
 import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { permissions } from '../../server/access/permissions.js'
+import { scopeFor } from '../../server/scopes.js'
 import { type GrpcClient, openGrpc, refusalOf } from '../_helpers/grpc.js'
 import { type SignedUp, serviceForFile } from '../_helpers/service.js'
+import { serviceKey } from '../_helpers/servicekey.js'
 import { idOf } from '../_helpers/tokens.js'
 
 test('the table says who may do what, and in a session by answers', t => {
-  const printed = Object.entries(permissions).map(([rpc, { own, institution, admin, adminByAnswers }]) =>
-    [rpc, own, institution, admin, adminByAnswers].join(' | '),
+  const printed = Object.entries(permissions).map(([rpc, { own, institution, admin, adminByAnswers, service }]) =>
+    [rpc, own, institution, admin, adminByAnswers, service].join(' | '),
   )
   t.deepEqual(printed, [
-    // operation | its own record | active ROLE_INSTITUTION | active ROLE_ADMIN | ROLE_ADMIN by answers
-    'getMe | every role | own only | any user | own only',
-    'refresh | every role | own only | any user | nothing',
-    'activate | every role | own only | any user | nothing',
-    'saveForgotPasswordQuestionsUsersAnswers | every role | own only | any user | nothing',
-    'passwordUpdateByUsername | every role | own only | any user | nothing',
-    'getUser | every role | users of its organization | any user | own only',
-    'sendAdminKeyByEmailPartner | ROLE_INSTITUTION | own only | any user | nothing',
+    // operation | its own record | active ROLE_INSTITUTION | active ROLE_ADMIN | ROLE_ADMIN by answers | service
+    'getMe | every role | own only | any user | own only | nothing',
+    'refresh | every role | own only | any user | nothing | nothing',
+    'activate | every role | own only | any user | nothing | nothing',
+    'saveForgotPasswordQuestionsUsersAnswers | every role | own only | any user | nothing | nothing',
+    'passwordUpdateByUsername | every role | own only | any user | nothing | nothing',
+    'setEmail | every role | own only | own only | nothing | nothing',
+    'confirmEmail | every role | own only | own only | nothing | nothing',
+    'revokeMyTokens | every role | own only | own only | nothing | nothing',
+    'getUser | every role | users of its organization | any user | own only | users.read',
+    'batchGetUsers | nobody | nothing | nothing | nothing | users.read',
+    'sendAdminKeyByEmailPartner | ROLE_INSTITUTION | own only | any user | nothing | nothing',
   ])
+})
+
+test('the definitions name the scope that the table asks of services', t => {
+  const rpcs = [...Users.methods, ...ForgotPasswords.methods]
+  for (const [rpc, { service }] of Object.entries(permissions)) {
+    const found = rpcs.find(({ localName }) => localName === rpc)!
+    t.is(scopeFor(found) ?? 'nothing', service, rpc)
+  }
+  // What is open to all is open to services, too; the option only says with what they are meant to ask.
+  const others = rpcs.filter(rpc => !(rpc.localName in permissions) && scopeFor(rpc) !== undefined)
+  t.deepEqual(
+    others.map(({ localName }) => localName),
+    ['verifyToken'],
+  )
 })
 
 const service = serviceForFile()
@@ -45,7 +65,15 @@ const operations: Record<keyof typeof permissions, (target: SignedUp) => [DescMe
     ForgotPasswords.method.passwordUpdateByUsername,
     { username, newPassword: 'x' },
   ],
+  setEmail: () => [Users.method.setEmail, {}],
+  confirmEmail: () => [Users.method.confirmEmail, {}],
+  // It revokes tokens: each call of it has one of its own.
+  revokeMyTokens: () => [Users.method.revokeMyTokens, {}],
   getUser: ({ username }) => [Users.method.getUser, { username }],
+  batchGetUsers: ({ username }) => [
+    Users.method.batchGetUsers,
+    { references: [{ user: { case: 'username', value: username } }] },
+  ],
   sendAdminKeyByEmailPartner: ({ username }) => [
     Users.method.sendAdminKeyByEmailPartner,
     { username, emailpartner: `${randomUUID()}@example.org` },
@@ -64,16 +92,23 @@ type Column =
   | 'admin, other'
   | 'admin by answers, own'
   | 'admin by answers, other'
+  | 'service for users.read'
+  | 'service for other things'
 
 /** Whether each operation is open: `+`, or `-` for ACCESS_DENIED. */
 const expected: Record<keyof typeof permissions, Record<Column, '+' | '-'>> = {
-  getMe: row('- + + + + + + + + + +'),
-  refresh: row('- + + + + + + + + - -'),
-  activate: row('- + + - + - - + + - -'),
-  saveForgotPasswordQuestionsUsersAnswers: row('- + + - + - - + + - -'),
-  passwordUpdateByUsername: row('- + + - + - - + + - -'),
-  getUser: row('- + + - + + - + + + -'),
-  sendAdminKeyByEmailPartner: row('- - - - + - - + + - -'),
+  getMe: row('- + + + + + + + + + + - -'),
+  refresh: row('- + + + + + + + + - - - -'),
+  activate: row('- + + - + - - + + - - - -'),
+  saveForgotPasswordQuestionsUsersAnswers: row('- + + - + - - + + - - - -'),
+  passwordUpdateByUsername: row('- + + - + - - + + - - - -'),
+  // These have no other target than whoever calls.
+  setEmail: row('- + + + + + + + + - - - -'),
+  confirmEmail: row('- + + + + + + + + - - - -'),
+  revokeMyTokens: row('- + + + + + + + + - - - -'),
+  getUser: row('- + + - + + - + + + - + -'),
+  batchGetUsers: row('- - - - - - - - - - - + -'),
+  sendAdminKeyByEmailPartner: row('- - - - + - - + + - - - -'),
 }
 
 function row(text: string): Record<Column, '+' | '-'> {
@@ -89,6 +124,8 @@ function row(text: string): Record<Column, '+' | '-'> {
     'admin, other',
     'admin by answers, own',
     'admin by answers, other',
+    'service for users.read',
+    'service for other things',
   ]
   const marks = text.split(' ') as ('+' | '-')[]
   return Object.fromEntries(columns.map((column, index) => [column, marks[index]])) as Record<Column, '+' | '-'>
@@ -104,7 +141,8 @@ async function member(role: string, activationkey: string): Promise<SignedUp> {
 }
 
 /** An administrator's session by answers. */
-async function adminByAnswers(token: string): Promise<string> {
+async function adminByAnswers(signedIn: Promise<string>): Promise<string> {
+  const token = await signedIn
   const list = await service.request('GET', '/forgotpasswords/findallforgotpasswordquestions')
   const body = list.json
     .slice(0, 2)
@@ -123,7 +161,7 @@ test('every protected RPC opens what the table says, and answers ACCESS_DENIED e
   const stranger = await service.institution(await service.organization())
   const token = await service.adminToken()
   const admin: SignedUp = { username: 'admin', nickname: 'admin', token }
-  const byAnswers = await adminByAnswers(token)
+  const byAnswers = await adminByAnswers(service.adminToken())
   const columns: Record<Column, [token: string | undefined, target: SignedUp]> = {
     'no token': [undefined, one],
     'inactive, own': [two.token, two],
@@ -136,13 +174,30 @@ test('every protected RPC opens what the table says, and answers ACCESS_DENIED e
     'admin, other': [token, one],
     'admin by answers, own': [byAnswers, admin],
     'admin by answers, other': [byAnswers, one],
+    'service for users.read': [await serviceKey(service, ['users.read']), one],
+    'service for other things': [await serviceKey(service, ['tokens.verify', 'clients.forward']), one],
+  }
+  const signIn: Partial<Record<Column, () => Promise<string>>> = {
+    'inactive, own': () => service.login(two.username),
+    'client, own': () => service.login(one.username),
+    'client, other': () => service.login(one.username),
+    'institution, own': () => service.login(institution.username),
+    'institution, same organization': () => service.login(institution.username),
+    'institution, other organization': () => service.login(stranger.username),
+    'admin, own': () => service.adminToken(),
+    'admin, other': () => service.adminToken(),
+    'admin by answers, own': () => adminByAnswers(service.adminToken()),
+    'admin by answers, other': () => adminByAnswers(service.adminToken()),
   }
   const found: Record<string, Record<string, string>> = {}
-  for (const [name, operation] of Object.entries(operations)) {
+  // Whatever the others hold is void after `revokeMyTokens`.
+  const { revokeMyTokens, ...before } = operations
+  for (const [name, operation] of Object.entries({ ...before, revokeMyTokens })) {
     found[name] = {}
     for (const [column, [bearer, target]] of Object.entries(columns)) {
       const [rpc, request] = operation(target)
-      const options = bearer === undefined ? {} : { token: bearer }
+      const own = name === 'revokeMyTokens' ? await signIn[column as Column]?.() : undefined
+      const options = bearer === undefined ? {} : { token: own ?? bearer }
       const reason = await client.call(rpc, request as MessageInitShape<DescMessage>, options).then(
         () => 'OK',
         error => refusalOf(error).info?.reason,

@@ -85,6 +85,10 @@ test('no secret that passes through the service is in a line of its log', async 
   )
   await ask('POST', '/users/activate', { username, activationkey: secret('key') }, { token })
   await ask('POST', '/forgotpasswords/loginbyusernameandkey', { username, key: secret('key') })
+  await ask('POST', '/users/setemail', {}, { token, body: { email: 'b@example.org', password: secret('password') } })
+  await ask('POST', '/users/setemail', {}, { token, body: { email: 'b@example.org', password: own } })
+  await ask('POST', '/users/confirmemail', {}, { token, body: { code: secret('code') } })
+  await ask('GET', '/users/me', {}, { token: `authsvc_${secret('service')}` })
   await ask(
     'POST',
     '/forgotpasswords/loginbyusernameandanswers',

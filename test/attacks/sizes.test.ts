@@ -137,6 +137,9 @@ test.before(async () => {
       { username: member.username },
       { token: member.token },
     ),
+    simple(users.setEmail, 'email', 'INVALID_EMAIL', { password }, { token }),
+    simple(users.setEmail, 'password', 'INVALID_CREDENTIALS', { email }, { token }),
+    simple(users.confirmEmail, 'code', 'INVALID_KEY', {}, { token }),
     ...['username', 'nickname', 'password', 'email', 'state', 'city', 'institution', 'securityquestion']
       .concat(['securityanswer', 'gender', 'institutiontype', 'dateofborn'])
       .map(field => simple(users.signUp, field, 'INVALID_SIGN_UP', form, { named: true })),

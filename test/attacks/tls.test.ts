@@ -1,16 +1,14 @@
 /** Between gateway and server: who has no certificate, a wrong one, or one of another name; and a server that is none. */
 import { randomUUID } from 'node:crypto'
-import { mkdtemp, rm, writeFile } from 'node:fs/promises'
-import { tmpdir } from 'node:os'
-import { join } from 'node:path'
 import { create } from '@bufbuild/protobuf'
 import { credentials, Server, ServerCredentials } from '@grpc/grpc-js'
 import test from 'ava'
 import { createRemoteTransport } from '../../gateway/remote.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { createGrpcServer } from '../../server/calls/grpc.js'
+import { followCertificates } from '../../server/certificates.js'
 import { createLog } from '../../server/log.js'
-import { createAuthority } from '../_helpers/certificates.js'
+import { createAuthority, writePems } from '../_helpers/certificates.js'
 import { openGrpc, refusalOf } from '../_helpers/grpc.js'
 import { within } from '../_helpers/patience.js'
 import { openRaw } from '../_helpers/raw.js'
@@ -24,14 +22,8 @@ let service: TestService
 const cleanUps: (() => Promise<void>)[] = []
 test.before(async () => {
   const hooks = { teardown: (work: () => Promise<void>) => void cleanUps.push(work) }
-  const folder = await mkdtemp(join(tmpdir(), 'auth-test-'))
-  hooks.teardown(() => rm(folder, { recursive: true, force: true }))
-  const files = { AUTH_TLS_CERT: server.cert, AUTH_TLS_KEY: server.key, AUTH_TLS_CA: authority.certificate }
-  const env: Record<string, string> = {}
-  for (const [name, content] of Object.entries(files)) {
-    env[name] = join(folder, name)
-    await writeFile(env[name], content)
-  }
+  const files = await writePems(hooks, { ...server, ca: authority.certificate })
+  const env = { AUTH_TLS_CERT: files.cert, AUTH_TLS_KEY: files.key, AUTH_TLS_CA: files.ca }
   service = await startTestService(hooks, env)
 })
 test.after.always(async () => {
@@ -127,11 +119,10 @@ test.serial('a gateway gives no token to a server that it can’t know', async t
         (error, bound) => (error ? reject(error) : resolve(bound)),
       ),
     )
-    const gateway = authority.issue({ name: 'auth-gateway' })
-    const transport = createRemoteTransport({
-      target: `127.0.0.1:${port}`,
-      tls: { ca: authority.certificate, ...gateway },
-    })
+    const own = authority.issue({ name: 'auth-gateway' })
+    const files = await writePems(t, { ca: authority.certificate, ...own })
+    const certificates = followCertificates(files, createLog('silent'))
+    const transport = createRemoteTransport({ target: `127.0.0.1:${port}`, certificates })
     const call = transport.unary(
       Users.method.getMe,
       undefined,
@@ -145,6 +136,7 @@ test.serial('a gateway gives no token to a server that it can’t know', async t
     )
     t.is(answered, told, name)
     transport.close()
+    certificates.stop()
     fake.forceShutdown()
   }
   t.deepEqual(given, ['the right one Bearer secret'])
@@ -152,7 +144,7 @@ test.serial('a gateway gives no token to a server that it can’t know', async t
 
 test.serial('a connection that says nothing doesn’t keep the server from closing', async t => {
   const grpc = createGrpcServer({
-    calls: { run: () => Promise.reject(new Error('nobody calls')) },
+    calls: { services: [], run: () => Promise.reject(new Error('nobody calls')) },
     log: createLog('silent'),
     trustedProxies: [],
     gatewayNames: [],

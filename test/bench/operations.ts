@@ -1,12 +1,15 @@
 /** What the load sends: each operation of the service as bytes for each endpoint, and what the answer must hold. */
 import { create, type DescMethodUnary, toBinary, toJson } from '@bufbuild/protobuf'
+import { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 
 /** The ways into the service. */
 export type Endpoint = 'http' | 'connect' | 'grpc'
 
 /** Operations that are measured. A `first login` is that of the user of the `sign-up` with the same index. */
-export type Operation = 'me' | 'refresh' | 'look-up' | 'verify' | 'login' | 'mistyped login' | 'sign-up' | 'first login'
+export type Operation =
+  | ('me' | 'refresh' | 'look-up' | 'verify' | 'login' | 'mistyped login' | 'sign-up' | 'first login')
+  | ('user list' | 'second page' | 'text search' | 'common word')
 
 /** Who is in the service that the load goes to. */
 export interface World {
@@ -22,6 +25,8 @@ export interface World {
   readonly network: number
   /** Sets the sign-ups of one run apart from those of every other. */
   readonly series: number
+  /** Where the second page of the list of users begins; only for Administration, whose token `adminToken` is then. */
+  readonly pageToken?: string
 }
 
 /** A request as it goes out. */
@@ -136,8 +141,27 @@ const rules: Record<Operation, (index: number, world: World) => Rule> = {
     const http = { method: 'POST', path: '/users/signup' } as const
     return { rpc: Users.method.signUp, fields, http, address: addressOf(index, world), expected: 'eyJ' }
   },
+  'user list': (_index, { adminToken: token }) => ({ ...list, token, expected: 'Modelo' }),
+  'second page': (_index, { adminToken: token, pageToken }) => ({
+    ...list,
+    fields: { pageToken },
+    token,
+    expected: usernameOf(60),
+  }),
+  'text search'(index, { population, adminToken: token }) {
+    const number = ((index * 7_919) % population) + 1
+    return { ...list, fields: { text: `pessoa${number}` }, token, expected: usernameOf(number) }
+  },
+  'common word': (_index, { adminToken: token }) => ({
+    ...list,
+    fields: { text: 'pessoa' },
+    token,
+    expected: usernameOf(9),
+  }),
   'first login': (index, world) => login(usernameOf(world.series * 10_000 + index, 21), index, world),
 }
+
+const list = { rpc: Administration.method.listUsers }
 
 function login(username: string, place: number, world: World): Rule {
   const form = { username, password }

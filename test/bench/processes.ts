@@ -38,6 +38,7 @@ const common = {
   AUTH_GRPC_ADDRESS: '127.0.0.1:0',
   AUTH_HTTP_ADDRESS: '127.0.0.1:0',
   AUTH_METRICS_ADDRESS: '127.0.0.1:0',
+  AUTH_ADMIN_ADDRESS: 'off',
   AUTH_ISSUER: 'http://auth.bench',
   AUTH_DRAIN: '0',
 }

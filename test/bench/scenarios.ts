@@ -1,6 +1,7 @@
 /** What is measured where nobody is rude: segments that take turns within a round, and the ratios between them. */
 import { spawnSync } from 'node:child_process'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { administration } from './administration.js'
 import type { Job } from './load.js'
 import { logins } from './logins.js'
 import type { Prepared, Row, Segment } from './measure.js'
@@ -15,6 +16,7 @@ export const scenarios: Scenarios = {
   light: { about: 'light operations through each endpoint', prepare: light },
   gateway: { about: 'me through a gateway in a process of its own', prepare: gateway },
   users: { about: 'light operations at 1,000 and 1,000,000 users', prepare: users },
+  administration: { about: 'lists and searches of users at 1,000 and 1,000,000', prepare: administration },
   logins: { about: 'logins and sign-ups, me beside logins, five times the capacity', prepare: logins },
   start: { about: 'time and memory of a start on an existing database', prepare: start },
   memory: { about: '10 minutes of 80% me, 15% refresh, 5% login', byDefault: false, prepare: memoryOverTime },

@@ -96,6 +96,9 @@ async function fill(url: string, population: number): Promise<void> {
   })
   await query(url, [
     ...organizations,
+    // An index of words is made at once many times faster than user by user.
+    [`CREATE TEMP TABLE words AS SELECT pg_get_indexdef('users_words'::regclass) AS index`],
+    ['DROP INDEX users_words'],
     [
       `INSERT INTO users SELECT copy.* FROM generate_series(1, $1::int) number,
         LATERAL (SELECT (900000000 + number)::text AS digits) d, users model,
@@ -106,6 +109,7 @@ async function fill(url: string, population: number): Promise<void> {
        WHERE model.nickname = 'Modelo'`,
       [population],
     ],
+    ['DO $$ BEGIN EXECUTE (SELECT index FROM words); END $$'],
     [
       `INSERT INTO answers SELECT u.id, q.id, a.answer_hash FROM answers a, questions q, users u
        WHERE u.active AND u.id BETWEEN a.user_id + 1 AND a.user_id + 1000`,
@@ -120,6 +124,8 @@ async function fill(url: string, population: number): Promise<void> {
 async function query(url: string, statements: [text: string, values?: unknown[]][]): Promise<void> {
   const client = new pg.Client({ connectionString: url })
   await client.connect()
+  // The service has the server end what takes long.
+  await client.query('SET statement_timeout = 0; SET transaction_timeout = 0')
   try {
     for (const [text, values] of statements) await client.query(text, values)
   } finally {

@@ -5,11 +5,13 @@ import { installedRegistry, keys, openTerminal, runCli } from '../_helpers/cli.j
 test('install takes issuer and audience from the settings, or the defaults; set changes what is given', async t => {
   const env = await installedRegistry(t)
   const show = async () => JSON.parse((await runCli(env, ['issuer', 'show', '--json'])).stdout)
-  const set = async (...args: string[]) => JSON.parse((await runCli(env, ['issuer', 'set', ...args, '--json'])).stdout)
+  const set = async (confirm: string, ...args: string[]) =>
+    JSON.parse((await runCli(env, ['issuer', 'set', ...args, '--confirm', confirm, '--json'])).stdout)
+  const [a, b] = ['https://a.example', 'https://b.example'] as const
   t.deepEqual(await show(), { issuer: 'http://127.0.0.1:8080', audience: 'work-packages' })
-  t.deepEqual(await set('--issuer', 'https://a.example'), { issuer: 'https://a.example', audience: 'work-packages' })
-  t.deepEqual(await set('--audience', 'apps'), { issuer: 'https://a.example', audience: 'apps' })
-  t.deepEqual(await set('--issuer', 'https://b.example'), { issuer: 'https://b.example', audience: 'apps' })
+  t.deepEqual(await set(a, '--issuer', a), { issuer: a, audience: 'work-packages' })
+  t.deepEqual(await set(a, '--audience', 'apps'), { issuer: a, audience: 'apps' })
+  t.deepEqual(await set(b, '--issuer', b), { issuer: b, audience: 'apps' })
   t.deepEqual(await show(), { issuer: 'https://b.example', audience: 'apps' })
   const { stdout } = await runCli(env, ['issuer', 'show'])
   t.regex(stdout, /^issuer +https:\/\/b\.example\naudience +apps\n$/)
@@ -29,9 +31,13 @@ test('set needs one of the two, warns what becomes of tokens, and says when noth
   const env = await installedRegistry(t)
   t.is((await runCli(env, ['issuer', 'set'])).code, 2)
   t.is((await runCli(env, ['issuer', 'set', '--issuer', 'a\nb'])).code, 2)
-  const first = await runCli(env, ['issuer', 'set', '--issuer', 'https://a.example'])
+  const change = ['issuer', 'set', '--issuer', 'https://a.example', '--confirm', 'https://a.example']
+  const unsure = await runCli(env, [...change.slice(0, -1), 'https://b.example'])
+  t.is(unsure.code, 2)
+  t.regex(unsure.stderr, /https:\/\/a\.example/)
+  const first = await runCli(env, change)
   t.regex(first.stderr, /^warning: Restart every process of the service: [^\n]* everyone logs in again\.\n$/)
-  const again = await runCli(env, ['issuer', 'set', '--issuer', 'https://a.example'])
+  const again = await runCli(env, change)
   t.deepEqual(again, {
     code: 0,
     stderr: '',
@@ -60,6 +66,8 @@ test('at a terminal set asks for both, and Enter keeps what is there', async t =
   terminal.type(`https://b.example${keys.enter}`)
   await terminal.shows('Audience')
   terminal.type(keys.enter)
+  await terminal.shows('type the name again')
+  terminal.type(`https://b.example${keys.enter}`)
   t.is(await terminal.ended, 0)
   t.regex(terminal.screen(), /The issuer is https:\/\/b\.example, the audience work-packages\./)
 })

@@ -1,4 +1,4 @@
-/** `auth-admin users why-locked` and `unlock`: what holds a user up, and how it ends. */
+/** `auth-admin users why`, `why-locked` and `unlock`: what holds a user up, and how it ends. */
 import { randomInt } from 'node:crypto'
 import test from 'ava'
 import { addressLimits } from '../../server/access/admission.js'
@@ -81,4 +81,34 @@ test('why-locked tells how long a lock lasts, and of a known address only when t
   })
   t.regex((await users('why-locked', username)).stdout, /locked for 1[45] min/)
   t.regex((await users('unlock', username, '--address', 'here')).stderr, /^error: .*--address.*\n$/)
+})
+
+test('why tells everything in the way, with the commands that mend it, and those mend it', async t => {
+  const { username } = await service.signUp('ROLE_CLIENT', { email: 'porque@example.org' })
+  await users('suspend', username)
+  const { stdout } = await users('why', username)
+  t.regex(
+    stdout,
+    /sign in, recover by answers, recover by e-mail, activate +The user is suspended\. +auth-admin users resume \d+/,
+  )
+  t.regex(stdout, /recover by answers +0 of 2 answers count/)
+  const mended: string[] = []
+  for (let left = 3; left > 0; left--) {
+    const { obstacles } = await json('why', username)
+    const { command } = obstacles.find(({ prevents }: { prevents: string }) => /sign in|activate/.test(prevents)) ?? {}
+    if (!command) break
+    const { id } = await service.organization()
+    const args = command.replace('auth-admin users ', '').replace('ORGANIZATION', `#${id}`).split(' ')
+    const { code, stderr } = await users(...args)
+    t.is(code, 0, stderr)
+    mended.push(args[0])
+  }
+  t.deepEqual(mended, ['resume', 'activate'])
+  t.is(await login(username, anyAddress()), 200)
+  const { user, failures } = await json('why', username, '--address', '192.0.2.77')
+  t.is(user.active, 1)
+  t.deepEqual(
+    failures.map(({ scope }: { scope: string }) => scope),
+    ['account', 'address'],
+  )
 })

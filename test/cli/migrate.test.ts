@@ -14,13 +14,26 @@ test('migrate makes the tables and nothing in them; --status says before and aft
   t.deepEqual(before.pending[0], { name: '0001-registry.sql', kind: 'expand' })
   t.deepEqual(await status(), before)
 
+  t.deepEqual(JSON.parse((await runCli(env, ['migrate', 'plan', '--json'])).stdout), before.pending)
+  t.regex((await runCli(env, ['migrate', 'plan'])).stdout, /0010-audit\.sql +contract +end all processes/)
+  t.deepEqual(await status(), before)
+
   const { code, stdout } = await runCli(env, ['migrate', '--json'])
   t.is(code, 0)
   t.deepEqual(
     JSON.parse(stdout).migrations,
     before.pending.map(({ name }: { name: string }) => name),
   )
-  t.deepEqual(await status(), { done: before.pending, pending: [], newer: [] })
+  const after = await status()
+  t.deepEqual(
+    after.done.map(({ name, kind }: { name: string; kind: string }) => ({ name, kind })),
+    before.pending,
+  )
+  for (const { run_at } of after.done) t.true(Math.abs(Date.parse(run_at) - Date.now()) < 600_000)
+  t.deepEqual([after.pending, after.newer], [[], []])
+  t.deepEqual(JSON.parse((await runCli(env, ['migrate', 'status', '--json'])).stdout), after)
+  t.deepEqual(JSON.parse((await runCli(env, ['migrate', 'up', '--json'])).stdout), { migrations: [] })
+  t.is((await runCli(env, ['migrate', 'plan'])).stdout, 'The tables are up to date.\n')
   t.deepEqual(await runCli(env, ['migrate']), {
     code: 0,
     stderr: '',
@@ -28,7 +41,7 @@ test('migrate makes the tables and nothing in them; --status says before and aft
   })
   t.regex(
     (await runCli(env, ['migrate', '--status'])).stdout,
-    /^MIGRATION +KIND +STATE\n0001-registry\.sql +expand +done\n/,
+    /^MIGRATION +KIND +STATE +RUN AT\n0001-registry\.sql +expand +done +\d{4}-/,
   )
   for (const command of [
     ['questions', 'list'],

@@ -27,19 +27,19 @@ const flags = {
 test('add, show and list print the contract’s fields of an organization; absent ones are left out', async t => {
   const given = Object.entries(flags).flatMap(([field, value]) => [`--${field.replace('_', '-')}`, value])
   const added = await json('add', ...given)
-  const { id, creation_date, activationkey, ...rest } = added
+  const { id, creation_date, activationkey, etag, members, ...rest } = added
+  t.is(members, 0)
+  t.regex(etag, /^[\w-]{22}$/)
   t.deepEqual(rest, { ...flags, active: 'true' })
   t.regex(activationkey, uuid)
   t.regex(creation_date, /^\d{4}-\d\d-\d\d$/)
   t.deepEqual(await json('show', String(id)), added)
   t.deepEqual(await json('show', ' ESCOLA  ímpar '), added)
-  t.deepEqual(
-    (await json('list')).find((row: { id: number }) => row.id === id),
-    added,
-  )
+  const listed = (await json('list')).find((row: { id: number }) => row.id === id)
+  t.deepEqual({ ...listed, members }, added)
 
   const bare = await json('add', '--name', 'Nua')
-  t.deepEqual(Object.keys(bare).sort(), ['activationkey', 'active', 'creation_date', 'id', 'name'])
+  t.deepEqual(Object.keys(bare).sort(), ['activationkey', 'active', 'creation_date', 'etag', 'id', 'members', 'name'])
 })
 
 test('add prints a key that activates users until it is rotated or the organization is deactivated', async t => {
@@ -62,24 +62,38 @@ test('add prints a key that activates users until it is rotated or the organizat
 test('edit changes the details given, clears empty ones, and keeps the rest', async t => {
   const before = await json('add', '--name', 'Mutável', '--phone', '1', '--login', 'm', '--type', 'N')
   const after = await json('edit', 'mutável', '--phone', '', '--responsible', 'Bia', '--type', 'o', '--name', 'Mudada')
-  const { phone: _, ...rest } = before
-  t.deepEqual(after, { ...rest, name: 'Mudada', responsible: 'Bia', type: 'O' })
+  const { phone: _, etag, ...rest } = before
+  t.deepEqual(after, { ...rest, name: 'Mudada', responsible: 'Bia', type: 'O', etag: after.etag })
+  t.not(after.etag, etag)
   t.deepEqual(await json('show', 'MUDADA'), after)
-  t.is((await organizations('show', 'Mutável')).code, 1)
+  t.is((await organizations('show', 'Mutável')).code, 3)
 })
 
-test('add and edit refuse a name that exists in another case', async t => {
-  await json('add', '--name', 'Única')
-  const { id } = await json('add', '--name', 'Outra')
+test('names may repeat: then a name alone is refused with the ids, and each id is understood', async t => {
+  const ids = []
+  for (const name of ['Gêmea', 'GÊMEA ']) ids.push((await json('add', '--name', name)).id)
+  const { code, stderr } = await organizations('show', 'gêmea')
+  t.is(code, 2)
+  t.true(stderr.includes(`(#${ids[0]}, #${ids[1]})`), stderr)
+  t.is((await json('show', `#${ids[1]}`)).id, ids[1])
+})
+
+test('an INEP code is one organization’s, names it, and digits that mean two are refused', async t => {
+  const { id } = await json('add', '--name', 'Codificada', '--inep-code', '87654321')
+  t.is((await json('show', '87654321')).id, id)
+  const other = await json('add', '--name', 'Outra codificada')
   for (const args of [
-    ['add', '--name', 'úNICA '],
-    ['edit', String(id), '--name', 'ÚNICA'],
+    ['add', '--name', 'Terceira', '--inep-code', '87654321'],
+    ['edit', `#${other.id}`, '--inep-code', '87654321'],
   ]) {
-    const { code, stdout, stderr } = await organizations(...args)
-    t.is(code, 1)
-    t.is(stdout, '')
-    t.regex(stderr, /^error: There is an organization with the name .+ already\.\n$/)
+    const { code, stderr } = await organizations(...args)
+    t.is(code, 5)
+    t.true(stderr.includes(`#${id} has this INEP code already`), stderr)
   }
+  await json('edit', `#${id}`, '--inep-code', String(other.id))
+  const { code, stderr } = await organizations('show', String(other.id))
+  t.is(code, 2)
+  t.regex(stderr, /means several/)
 })
 
 test('every command names a wrong or missing flag in one sentence', async t => {
@@ -88,14 +102,13 @@ test('every command names a wrong or missing flag in one sentence', async t => {
     [/--name/, 2, 'add'],
     [/--name/, 2, 'add', '--name', '\u200b'],
     [/--email/, 2, 'add', '--name', 'Y', '--email', 'nobody'],
-    [/--type/, 2, 'add', '--name', 'Y', '--type', 'X'],
     [/--phone/, 2, 'add', '--name', 'Y', '--phone', 'a\nb'],
     [/--address/, 2, 'add', '--name', 'Y', '--address', 'x'.repeat(256)],
     [/--name/, 2, 'edit', String(id), '--name', ''],
     [/--name, --email/, 2, 'edit', String(id)],
     [/id or name/, 2, 'show'],
-    [/no organization 999/, 1, 'show', '999'],
-    [/no organization Ninguém/, 1, 'rotate-key', 'Ninguém'],
+    [/no organization 999/, 3, 'show', '999'],
+    [/no organization Ninguém/, 3, 'rotate-key', 'Ninguém'],
     [/--colour/, 2, 'add', '--name', 'Y', '--colour', 'red'],
   ]
   for (const [sentence, expected, ...args] of cases) {
@@ -107,11 +120,44 @@ test('every command names a wrong or missing flag in one sentence', async t => {
   }
 })
 
-test('list fits 80 columns and shows no key', async t => {
+test('list never folds a cell in a pipe, and shows no key to users', async t => {
   const name = 'Associação dos Moradores do Bairro de Nossa Senhora das Graças e Adjacências'
   const email = `${'muito.comprido.'.repeat(4)}x@example.org`
   const { activationkey } = await json('add', '--name', name, '--phone', '(11)98765-4321', '--email', email)
-  const { stdout } = await organizations('list')
-  t.true(stdout.split('\n').every(line => line.length <= 80))
+  const { stdout } = await organizations('list', '--text', 'assoc')
+  t.true(
+    stdout.split('\n').some(line => line.includes(name) && line.includes(email)),
+    stdout,
+  )
   t.false(stdout.includes(activationkey))
+})
+
+test('list finds beginnings of words whatever their case and accents, in pages that miss nothing', async t => {
+  const names = Array.from({ length: 7 }, (_, index) => `Colégio São Página ${index}`)
+  for (const name of names) await json('add', '--name', name)
+  const found: string[] = []
+  for (let token = ''; ; ) {
+    const page = await json('list', '--text', 'sao pagi', '--limit', '3', ...(token ? ['--page-token', token] : []))
+    if (Array.isArray(page)) {
+      found.push(...page.map(({ name }) => name))
+      break
+    }
+    found.push(...page.organizations.map(({ name }: { name: string }) => name))
+    token = page.nextPageToken
+  }
+  t.deepEqual(found, names)
+  const { stdout, stderr } = await organizations('list', '--text', 'pagina', '--limit', '2')
+  t.is(stdout.trim().split('\n').length, 3)
+  t.regex(stderr, /There are more/)
+})
+
+test('list prints the fields that are named, in their order, in columns or as JSON, and rows as they come', async t => {
+  const { id } = await json('add', '--name', 'Escolhida a dedo', '--phone', '7')
+  const list = (...args: string[]) => organizations('list', '--text', 'escolhida', ...args)
+  t.deepEqual(JSON.parse((await list('--fields', 'phone,id,website', '--json')).stdout), [
+    { phone: '7', id, website: null },
+  ])
+  t.is((await list('--fields', 'phone,id')).stdout, `PHONE  ID\n7      ${id}\n`)
+  t.is((await list('--fields', 'name', '--jsonl')).stdout, '{"name":"Escolhida a dedo"}\n')
+  t.is((await list('--fields', 'a b')).code, 2)
 })

@@ -1,6 +1,6 @@
 /** `auth-admin questions`: questions change, and answers outlive every change. */
 import test from 'ava'
-import { runCli } from '../_helpers/cli.js'
+import { keys, openTerminal, runCli } from '../_helpers/cli.js'
 import { serviceForFile } from '../_helpers/service.js'
 
 const service = serviceForFile()
@@ -11,19 +11,25 @@ const json = async (...args: string[]) => {
   return JSON.parse(stdout)
 }
 
-test('add, list, retire, restore and edit print the contract’s fields of a question', async t => {
-  const { id, ...added } = await json('add', '--question', 'Qual é a cor do mar?')
+test('add, list, retire, offer (also as restore) and edit print the contract’s fields of a question', async t => {
+  const { id, etag, ...added } = await json('add', '--question', 'Qual é a cor do mar?')
   t.deepEqual(added, { question: 'Qual é a cor do mar?', active: 1 })
-  t.deepEqual(await json('retire', String(id)), { id, question: 'Qual é a cor do mar?', active: 0 })
-  t.deepEqual(await json('restore', 'qual e a COR do mar?'), { id, question: 'Qual é a cor do mar?', active: 1 })
-  t.deepEqual(await json('edit', `#${id}`, '--question', 'Qual era?'), { id, question: 'Qual era?', active: 1 })
+  t.like(await json('retire', String(id)), { id, question: 'Qual é a cor do mar?', active: 0 })
+  t.deepEqual(await json('offer', 'qual e a COR do mar?'), { id, question: 'Qual é a cor do mar?', active: 1, etag })
+  t.like(await json('retire', String(id)), { active: 0 })
+  t.deepEqual(await json('restore', String(id)), { id, question: 'Qual é a cor do mar?', active: 1, etag })
+  const edited = await json('edit', `#${id}`, '--question', 'Qual era?')
+  t.like(edited, { id, question: 'Qual era?', active: 1 })
+  t.not(edited.etag, etag)
   const all = await json('list')
   t.deepEqual(
     all.find((row: { id: number }) => row.id === id),
-    { id, question: 'Qual era?', active: 1 },
+    edited,
   )
+  t.false((await json('list', '--retired')).some((row: { id: number }) => row.id === id))
+  t.true((await json('list', '--offered')).some((row: { id: number }) => row.id === id))
   const served = await service.request('GET', '/forgotpasswords/findallforgotpasswordquestions')
-  t.deepEqual(Object.keys(served.json[0]).sort(), Object.keys(all[0]).sort())
+  t.deepEqual([...Object.keys(served.json[0]), 'etag'].sort(), Object.keys(all[0]).sort())
 })
 
 test('edit and retire keep the answers already saved', async t => {
@@ -52,10 +58,44 @@ test('add and edit refuse a text that exists in other case or accents', async t 
     ['edit', String(other), '--question', 'UNICA pergunta?'],
   ]) {
     const { code, stdout, stderr } = await questions(...args)
-    t.is(code, 1)
+    t.is(code, 5)
     t.is(stdout, '')
     t.is(stderr, `error: Question ${id} has this text already.\n`)
   }
+})
+
+test('texts of sign-ups that are no question of ours are listed, and link has their answers count', async t => {
+  const { id } = await json('add', '--question', 'Nome do primeiro navio?')
+  const sail = { securityquestion: 'Qual foi o navio?', securityanswer: 'Bounty' }
+  const { username, token } = await service.signUp('ROLE_CLIENT', sail)
+  await service.signUp('ROLE_CLIENT', { ...sail, securityquestion: 'qual FOI o navio?' })
+  const unmatched = await json('unmatched')
+  t.is(unmatched.find(({ question }: { question: string }) => /navio/.test(question)).users, 2)
+  t.regex((await questions('unmatched')).stdout, /^2 +[Qq]ual/m)
+  t.like(await json('link', 'QUAL foi o navio?', String(id)), { id, linked: 2 })
+  t.deepEqual(await json('unmatched'), [])
+  t.is((await questions('link', 'Qual foi o navio?', '999')).code, 3)
+  t.is((await questions('link', 'Qual foi o avião?', String(id))).code, 3)
+
+  const saved = { forgotpasswordquestionsid: 4, answer: 'outra' }
+  await service.request('POST', '/forgotpasswords/saveforgotpasswordquestionsusersanswers', { token, body: saved })
+  const body = [saved, { forgotpasswordquestionsid: id, answer: 'BOUNTY' }]
+  const path = '/forgotpasswords/loginbyusernameandanswers'
+  t.is((await service.request('POST', path, { query: { username }, body })).status, 200)
+})
+
+test('edit at a terminal begins with the present text, and a retired question stays so', async t => {
+  const { id } = await json('add', '--question', 'Que dia é hoje?')
+  await json('retire', String(id))
+  const { shows, type, ended, screen } = openTerminal(service.env, ['questions', 'edit', String(id)])
+  await shows('Que dia é hoje?')
+  type(keys.enter)
+  t.is(await ended, 0, screen())
+  const all = await json('list', '--retired')
+  t.like(
+    all.find((row: { id: number }) => row.id === id),
+    { question: 'Que dia é hoje?', active: 0 },
+  )
 })
 
 test('every command says in one sentence what is wrong or missing', async t => {
@@ -64,7 +104,7 @@ test('every command says in one sentence what is wrong or missing', async t => {
     [/--question/, 2, 'add', '--question', ' '],
     [/--question/, 2, 'edit', '3'],
     [/id or text/, 2, 'retire'],
-    [/no question 999/, 1, 'restore', '999'],
+    [/no question 999/, 3, 'restore', '999'],
   ]
   for (const [sentence, expected, ...args] of cases) {
     const { code, stdout, stderr } = await questions(...args)

@@ -51,9 +51,10 @@ test('retire drops a key at once, on every replica, with all that it signed, and
   const { kid } = headerOf(token)
 
   t.is((await retire(kid)).code, 2)
-  t.is((await retire('no-such-key', '--now')).code, 1)
+  t.is((await retire(kid, '--now', '--confirm', 'another')).code, 2)
+  t.is((await retire('no-such-key', '--now', '--confirm', 'no-such-key')).code, 3)
   t.is((await me(token)).status, 200)
-  const { code, stdout } = await retire(kid, '--now', '--json')
+  const { code, stdout } = await retire(kid, '--now', '--confirm', kid, '--json')
   t.is(code, 0)
   // Both believed the token before.
   for (const at of [service, other]) t.is((await me(token, at)).status, 500)
@@ -65,7 +66,8 @@ test('retire drops a key at once, on every replica, with all that it signed, and
 
   // A key that is published already takes over.
   const rotated = JSON.parse((await runCli(service.env, ['keys', 'rotate', '--json'])).stdout)
-  const second = JSON.parse((await retire(JSON.parse(stdout).successor, '--now', '--json')).stdout)
+  const { successor } = JSON.parse(stdout)
+  const second = JSON.parse((await retire(successor, '--now', '--confirm', successor, '--json')).stdout)
   t.is(second.successor, rotated.kid)
   t.is(headerOf(await service.login(username)).kid, rotated.kid)
 })

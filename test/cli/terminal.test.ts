@@ -22,13 +22,18 @@ test('organizations add asks for every detail, and again for one that is wrong',
     type(keys.enter)
   }
   await shows('E school')
-  type(`x${keys.enter}`)
-  await shows('Give E, D, N or O')
-  type(`\x7fd${keys.enter}`)
+  type(`D${keys.enter}`)
   await shows('web site')
   type(keys.enter)
   t.is(await ended, 0, screen())
-  const { id: _, activationkey: key, creation_date: _day, ...rest } = await json('organizations', 'show', 'Perguntada')
+  const {
+    id: _,
+    activationkey: key,
+    creation_date: _day,
+    etag: _etag,
+    members: _members,
+    ...rest
+  } = await json('organizations', 'show', 'Perguntada')
   t.deepEqual(rest, { active: 'true', name: 'Perguntada', email: 'nobody@example.org', phone: '7', type: 'D' })
   t.true(screen().includes(key))
 })
@@ -58,8 +63,8 @@ test('users activate offers the organizations to choose from', async t => {
   const { shows, type, ended, screen } = terminal('users', 'activate')
   await shows('Which user')
   type(`${username}${keys.enter}`)
-  await shows('AB segunda')
-  type(keys.down)
+  await shows('Which organization')
+  type('segu')
   await shows('❯ AB segunda')
   type(keys.enter)
   t.is(await ended, 0, screen())
@@ -68,7 +73,7 @@ test('users activate offers the organizations to choose from', async t => {
 
 test('set-password asks twice, again when the two differ or break the rules, and never shows what is typed', async t => {
   const { username } = await service.signUp('ROLE_CLIENT')
-  const { shows, type, ended, screen } = terminal('users', 'set-password', username)
+  const { shows, type, ended, screen } = terminal('users', 'set-password', username, '--reason', 'teste')
   await shows('New password')
   type(`curta${keys.enter}`)
   await shows('Use at least')
@@ -85,6 +90,77 @@ test('set-password asks twice, again when the two differ or break the rules, and
   t.is((await service.login(username, 'seis girafas azuis')).split('.').length, 3)
 })
 
+test('users create asks for what no flag gives, again for what is wrong, and for the organization by its words', async t => {
+  const { id } = await service.organization({ name: 'Procurada Ímpar' })
+  const { shows, type, ended, screen } = terminal('users', 'create', '--state', 'SP', '--active')
+  await shows('Username')
+  type(`perguntada${keys.enter}`)
+  await shows('Which role')
+  type(keys.down)
+  await shows('❯ ROLE_INSTITUTION')
+  type(keys.enter)
+  await shows('Display name')
+  type(keys.enter)
+  await shows('City or town')
+  type(keys.enter)
+  await shows('This is needed')
+  type(`Campinas${keys.enter}`)
+  await shows('E-mail address')
+  type(`nobody${keys.enter}`)
+  await shows('no valid e-mail')
+  type(`@example.org${keys.enter}`)
+  for (const detail of ['Date of birth', 'M, F or N', 'E school', 'Name of the institution']) {
+    await shows(detail)
+    type(keys.enter)
+  }
+  await shows('Which organization')
+  type('impar')
+  await shows('❯ Procurada Ímpar')
+  type(keys.enter)
+  t.is(await ended, 0, screen())
+  const user = await json('users', 'show', 'perguntada')
+  t.like(user, { city: 'Campinas', state: 'SP', email: 'nobody@example.org', active: 1, role: 'ROLE_INSTITUTION' })
+  t.is(user.partnerOrganization.id, id)
+})
+
+test('what others feel is asked first, says what will happen, and is left alone with exit 1 when declined', async t => {
+  const { username } = await service.signUp('ROLE_CLIENT')
+  for (const [sentence, ...args] of [
+    ['can’t sign in any more', 'suspend'],
+    ['has to sign in again', 'revoke-tokens'],
+    ['erased 30 days from now', 'delete'],
+    ['will be a ROLE_INSTITUTION', 'set-role', 'ROLE_INSTITUTION'],
+    ['is moved', 'set-organization', '--none'],
+  ] as const) {
+    const [verb, ...rest] = args
+    const { shows, type, ended, screen } = terminal('users', verb, username, ...rest)
+    await shows(sentence)
+    type(`n${keys.enter}`)
+    t.is(await ended, 1, screen())
+  }
+  t.like(await json('users', 'show', username), { suspended: false, role: 'ROLE_CLIENT' })
+  const { shows, type, ended } = terminal('users', 'suspend', username)
+  await shows('Suspend it?')
+  type(`y${keys.enter}`)
+  t.is(await ended, 0)
+  t.true((await json('users', 'show', username)).suspended)
+  t.is(await terminal('users', 'delete', username, '--yes').ended, 0)
+})
+
+test('what can’t be undone asks to type the name again', async t => {
+  const { username } = await service.signUp('ROLE_CLIENT')
+  const wrong = terminal('users', 'erase', username)
+  await wrong.shows('gone for good')
+  await wrong.shows('type the name again')
+  wrong.type(`outro${keys.enter}`)
+  t.is(await wrong.ended, 1)
+  const right = terminal('users', 'erase', username)
+  await right.shows('type the name again')
+  right.type(`${username}${keys.enter}`)
+  t.is(await right.ended, 0, right.screen())
+  t.is((await runCli(service.env, ['users', 'show', username])).code, 3)
+})
+
 test('Ctrl-C at a question changes nothing and is no error', async t => {
   const { shows, type, ended, screen } = terminal('questions', 'add')
   await shows('The question')
@@ -98,5 +174,6 @@ test('Ctrl-C at a question changes nothing and is no error', async t => {
 test('a command with --json asks nothing, even at a terminal', async t => {
   const { ended, screen } = terminal('organizations', 'add', '--json')
   t.is(await ended, 2)
-  t.regex(screen(), /^error: [^\n]*--name[^\n]*\n$/)
+  t.regex(screen(), /^error: [^\n]*--name[^\n]*\n\{/)
+  t.like(JSON.parse(screen().slice(screen().indexOf('{'))), { error: { exitCode: 2 } })
 })

@@ -3,9 +3,9 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
-import { QueryTypes } from 'sequelize'
-import { runCli, spawnCli } from '../_helpers/cli.js'
+import { installedRegistry, runCli, spawnCli } from '../_helpers/cli.js'
 import { password, serviceForFile } from '../_helpers/service.js'
+import { idOf } from '../_helpers/tokens.js'
 
 const service = serviceForFile()
 const users = (...args: string[]) => runCli(service.env, ['users', ...args])
@@ -17,20 +17,17 @@ const json = async (...args: string[]) => {
 const me = async (token: string) => (await service.request('GET', '/users/me', { token })).status
 const login = async (username: string, secret = password) =>
   (await service.request('POST', '/users/login', { query: { username, password: secret } })).status
-const emailsTo = (id: number) =>
-  service.registry.database.sequelize.query(
-    `SELECT kind, parameters FROM emails WHERE (parameters->>'userId')::int = ${id}`,
-    { type: QueryTypes.SELECT },
-  ) as Promise<{ kind: string; parameters: Record<string, unknown> }[]>
-
 const setPassword = async (t: ExecutionContext, username: string, content: string) => {
   const folder = await mkdtemp(join(tmpdir(), 'auth-test-'))
   t.teardown(() => rm(folder, { recursive: true, force: true }))
   await writeFile(join(folder, 'password'), content)
-  return users('set-password', username, '--password-file', join(folder, 'password'))
+  return users('set-password', username, '--password-file', join(folder, 'password'), '--reason', 'teste')
 }
 
-const fields = ['active', 'city', 'id', 'nickname', 'role', 'state', 'suspended', 'termsofusage', 'username']
+const fields = [
+  ...['active', 'city', 'createTime', 'etag', 'id', 'nickname'],
+  ...['role', 'state', 'suspended', 'termsofusage', 'username'],
+]
 
 test('show prints the contract’s fields of a user, keys included, and no secret', async t => {
   const organization = await service.organization()
@@ -51,7 +48,7 @@ test('show prints the contract’s fields of a user, keys included, and no secre
   const user = await json('show', digits)
   t.like(user, { username: client.username, active: 0, suspended: false, dateofborn: '01/02/1990' })
   t.is(user.email, 'cliente@example.org')
-  t.deepEqual(await json('show', `#${user.id}`), user)
+  for (const id of [`#${user.id}`, String(user.id)]) t.deepEqual(await json('show', id), user)
   t.deepEqual(await json('show', '--id', String(user.id)), user)
   for (const run of [
     await users('show', digits),
@@ -77,26 +74,53 @@ test('list filters, pages, and shows no keys', async t => {
   t.deepEqual(await names('--organization', String(organization.id), '--inactive'), [])
   t.deepEqual(await names('--organization', 'Filtrada', '--active', '--role', 'ROLE_INSTITUTION'), [head.username])
   t.deepEqual(await names('--organization', 'Filtrada', '--role', 'ROLE_CLIENT'), [])
-  for (const search of ['nenhum ÍMP', 'FILTRO@', other.username, other.username.replace(/\D/g, '').slice(2)]) {
-    t.deepEqual(await names('--search', search), [other.username], search)
+  const digits = other.username.replace(/\D/g, '').slice(2)
+  for (const words of ['nenhum ÍMP', 'FILTRO@', other.username, 'impar nenhum', digits.slice(0, 5)]) {
+    t.true((await names('--text', words)).includes(other.username), words)
   }
-  t.deepEqual(await names('--search', '%'), [])
+  t.deepEqual(await names('--text', 'nenhum impar'), [other.username])
+  t.deepEqual(await names('--search', 'nenhum impar'), [other.username])
+  t.deepEqual(await names('--text', '%'), [])
   await json('suspend', other.username)
-  t.deepEqual(await names('--suspended', '--search', 'nenhum'), [other.username])
-  t.deepEqual(await names('--inactive', '--search', 'nenhum'), [other.username])
+  t.deepEqual(await names('--suspended', '--text', 'nenhum'), [other.username])
+  t.deepEqual(await names('--inactive', '--text', 'nenhum'), [])
+  await json('delete', other.username)
+  t.deepEqual(await names('--text', 'nenhum'), [])
+  t.deepEqual(await names('--deleted', '--text', 'nenhum'), [other.username])
 
-  const all = await json('list', '--limit', '1000')
-  const [first] = await json('list', '--limit', '1')
-  t.deepEqual(first, all[0])
-  t.deepEqual((await json('list', '--after-id', String(all[1].id)))[0], all[2])
-  const { stdout } = await users('list')
-  t.true(stdout.split('\n').every(line => line.length <= 80))
+  t.true(Array.isArray(await json('list')))
+  for (const nickname of ['Paginada A', 'Paginada B', 'Paginada C']) await service.signUp('ROLE_CLIENT', { nickname })
+  const paged = ['--text', 'paginada']
+  const all = await json('list', ...paged)
+  t.is(all.length, 3)
+  const first = await json('list', ...paged, '--limit', '1')
+  t.deepEqual(first.users, [all[0]])
+  const second = await json('list', ...paged, '--limit', '1', '--page-token', first.nextPageToken)
+  t.deepEqual(second.users, [all[1]])
+  const { stdout, stderr } = await users('list', ...paged, '--limit', '1')
+  t.is(stdout.trim().split('\n').length, 2)
+  t.regex(stderr, /There are more/)
+  const lines = (await users('list', ...paged, '--jsonl')).stdout.trim().split('\n')
+  t.deepEqual(
+    lines.map(line => JSON.parse(line)),
+    all,
+  )
 })
 
 test('activate activates users of each role, and gives institutions a provider key', async t => {
   const organization = await service.organization({ name: 'Ativadora' })
   const admin = await service.signUp('ROLE_ADMIN')
-  t.is((await json('activate', admin.username)).active, 1)
+  for (const [code, sentence, ...args] of [
+    [2, /--confirm/],
+    [2, /--reason/, '--confirm', admin.username],
+    [2, /Give/, '--confirm', 'somebody', '--reason', 'teste'],
+  ] as [number, RegExp, ...string[]][]) {
+    const run = await users('activate', admin.username, ...args)
+    t.is(run.code, code)
+    t.regex(run.stderr, sentence)
+  }
+  const made = await json('activate', admin.username, '--confirm', admin.username, '--reason', 'teste')
+  t.is(made.active, 1)
   t.is((await service.request('GET', '/users/admin', { token: admin.token })).status, 200)
 
   const institution = await service.signUp('ROLE_INSTITUTION')
@@ -111,8 +135,8 @@ test('activate activates users of each role, and gives institutions a provider k
   const client = await service.signUp('ROLE_CLIENT')
   await runCli(service.env, ['organizations', 'deactivate', 'Ativadora'])
   const inactive = await users('activate', client.username, '--organization', String(organization.id))
-  t.is(inactive.code, 1)
-  t.regex(inactive.stderr, /organizations activate/)
+  t.is(inactive.code, 5)
+  t.regex(inactive.stderr, /is inactive: activate it first/)
   t.is((await json('show', client.username)).active, 0)
 })
 
@@ -148,6 +172,8 @@ test('set-email sets and removes a checked address, and voids a key mailed to th
   await service.registry.mailedKeys.replace(id, 'recovery', 'ABCD2345')
   t.is((await json('set-email', '--id', String(id), 'bia@example.org')).email, 'bia@example.org')
   t.is(await service.registry.mailedKeys.attempt(id, 'recovery', '192.0.2.1'), undefined)
+  const same = await users('set-email', String(id), 'bia@example.org')
+  t.regex(same.stdout, /already/)
   for (const args of [[username, 'nobody'], [username], [username, 'a@example.org', '--remove']]) {
     const { code, stdout, stderr } = await users('set-email', ...args)
     t.is(code, 2)
@@ -168,7 +194,7 @@ test('set-password reads a file or standard input, logs the user out, and prints
   runs.push(
     await spawnCli(
       service.env,
-      ['users', 'set-password', username, '--password-file', '-', '--json'],
+      ['users', 'set-password', username, '--password-file', '-', '--json', '--reason', 'teste'],
       `${secrets[1]}\r\n`,
     ),
   )
@@ -186,9 +212,9 @@ test('set-password enforces the rules of sign-up, and takes no password on the c
   const { username } = await service.signUp('ROLE_CLIENT')
   for (const bad of ['', 'curta', username, 'password1', 'x'.repeat(257), 'a\nb\nc\nd\ne\n']) {
     const { code, stdout, stderr } = await setPassword(t, username, bad)
-    t.is(code, 1)
+    t.is(code, 2)
     t.is(stdout, '')
-    t.regex(stderr, /^error: The new password is not acceptable\. [^\n]+\n$/)
+    t.regex(stderr, /^error: (Give|Use|Choose|Leave) [^\n]+\n$/)
   }
   for (const args of [[], ['--password', 'girafa azul 9'], ['girafa azul 9'], ['--password-file', '/nonexistent/x']]) {
     const { code, stdout, stderr } = await users('set-password', username, ...args)
@@ -203,38 +229,191 @@ test('set-password enforces the rules of sign-up, and takes no password on the c
 test('a username that looks like an id never stands for another user', async t => {
   const { id } = await json('show', 'admin')
   const trap = `#${id}`
-  const signedUp = await service.signUp('ROLE_CLIENT', { username: trap })
+  const { token } = await service.signUp('ROLE_CLIENT', { username: trap })
+  const signedUp = { id: idOf(token) }
   t.is((await json('show', trap)).username, 'admin')
-  t.is((await json('list', '--search', trap))[0].username, signedUp.username)
+  t.is((await json('show', `${signedUp.id}`)).username, trap)
 })
 
 test('every command says in one sentence that there is no such user, or that none was given', async t => {
-  for (const verb of ['show', 'activate', 'suspend', 'resume', 'revoke-tokens', 'why-locked', 'unlock']) {
-    const unknown = await users(verb, 'ninguém')
-    t.is(unknown.code, 1, verb)
+  for (const verb of [
+    ...['show', 'edit', 'activate', 'suspend', 'resume', 'unlock', 'set-role', 'set-organization', 'set-email'],
+    ...['revoke-tokens', 'send-key', 'delete', 'undelete', 'erase', 'export', 'why', 'why-locked'],
+  ]) {
+    const values: Record<string, string[]> = {
+      edit: ['--city', 'X'],
+      'set-role': ['ROLE_CLIENT'],
+      'set-organization': ['--none'],
+      'set-email': ['--remove'],
+    }
+    const unknown = await users(verb, 'ninguém', ...(values[verb] ?? []))
+    t.is(unknown.code, 3, verb)
     t.regex(unknown.stderr, /^error: There is no user ninguém[^\n]+\n$/)
-    const missing = await users(verb)
+    const failed = await users(verb, 'ninguém', ...(values[verb] ?? []), '--json')
+    t.like(JSON.parse(failed.stdout), { error: { exitCode: 3, reason: 'USER_NOT_FOUND' } })
+    const missing = await users(
+      verb,
+      ...(values[verb] ?? []).filter(value => value.startsWith('--') || verb === 'edit'),
+    )
     t.is(missing.code, 2, verb)
     t.regex(missing.stderr, /^error: [^\n]+--id\.\n$/)
   }
 })
 
-test('set-password queues an e-mail to the user, without the password', async t => {
+test('create registers users with what is told of them, active or not, and says every wrong flag', async t => {
+  const organization = await service.organization({ name: 'Criadora' })
+  const required = ['--state', 'SP', '--city', 'Campinas', '--role']
+  const {
+    id,
+    etag: _,
+    createTime: __,
+    ...rest
+  } = await json(
+    ...['create', '--username', 'criada', ...required, 'ROLE_CLIENT', '--nickname', 'Criada da Silva'],
+    ...['--email', 'criada@example.org', '--dateofborn', '01/02/1990', '--gender', 'F', '--institutiontype', 'E'],
+    ...['--institution', 'Escola'],
+  )
+  t.deepEqual(rest, {
+    ...{ username: 'criada', nickname: 'Criada da Silva', role: 'ROLE_CLIENT', active: 0, suspended: false },
+    ...{ state: 'SP', city: 'Campinas', email: 'criada@example.org', dateofborn: '01/02/1990', gender: 'F' },
+    ...{ institutiontype: 'E', institution: 'Escola', termsofusage: false },
+  })
+  t.is((await json('show', 'criada')).id, id)
+  const provider = await json(
+    ...['create', '--username', 'provedora', ...required, 'ROLE_INSTITUTION', '--active', '--organization', 'criadora'],
+  )
+  t.like(provider, { active: 1, partnerOrganization: { id: organization.id } })
+  t.is(typeof provider.providerActivationKey.activationkey, 'string')
+
+  for (const [sentence, code, ...args] of [
+    [/--username/, 2, ...required, 'ROLE_CLIENT'],
+    [/--role/, 2, '--username', 'x'],
+    [/--state: .*--city: /, 2, '--username', 'x', '--role', 'ROLE_CLIENT'],
+    [/--username: .*taken/, 2, '--username', 'CRIADA', ...required, 'ROLE_CLIENT'],
+    [/--confirm/, 2, '--username', 'chefa', ...required, 'ROLE_ADMIN', '--active'],
+    [/--reason/, 2, '--username', 'chefa', ...required, 'ROLE_ADMIN', '--active', '--confirm', 'chefa'],
+    [/unknown option '--password'/, 2, '--username', 'x', ...required, 'ROLE_CLIENT', '--password', 'girafa azul 9'],
+  ] as [RegExp, number, ...string[]][]) {
+    const run = await users('create', ...args)
+    t.is(run.code, code, args.join(' '))
+    t.regex(run.stderr, sentence)
+    t.is(run.stdout, '')
+  }
+})
+
+test('create takes a password from a file, with which the user signs in', async t => {
+  const { code, stdout, stderr } = await spawnCli(
+    service.env,
+    [
+      ...['users', 'create', '--username', 'com senha', '--role', 'ROLE_CLIENT', '--state', 'SP', '--city', 'X'],
+      ...['--password-file', '-', '--json'],
+    ],
+    'uma girafa bem alta 7\n',
+  )
+  t.is(code, 0, stderr)
+  t.notRegex(stdout + stderr, /girafa/)
+  t.is(await login('com senha', 'uma girafa bem alta 7'), 200)
+})
+
+test('edit changes the details given, clears empty ones, and keeps the rest', async t => {
+  const { username } = await service.signUp('ROLE_CLIENT', { gender: 'M', institution: 'Antes' })
+  const before = await json('show', username)
+  const after = await json('edit', username, '--city', 'Santos', '--gender', '')
+  const { gender: _, ...rest } = before
+  t.deepEqual(after, { ...rest, city: 'Santos', etag: after.etag })
+  for (const [sentence, ...args] of [
+    [/--nickname, --state, --city/],
+    [/--state: /, '--state', 'SPX'],
+    [/--city: /, '--city', ''],
+    [/--dateofborn: /, '--dateofborn', '31/02/2000'],
+  ] as [RegExp, ...string[]][]) {
+    const run = await users('edit', username, ...args)
+    t.is(run.code, 2, args.join(' '))
+    t.regex(run.stderr, sentence)
+  }
+})
+
+test('set-role and set-organization move a user, by id or name, and say what is so already', async t => {
+  const { id } = await service.organization({ name: 'Destino' })
   const { username } = await service.signUp('ROLE_CLIENT')
+  t.is((await json('set-role', username, 'ROLE_INSTITUTION')).role, 'ROLE_INSTITUTION')
+  t.regex((await users('set-role', username, 'ROLE_INSTITUTION')).stdout, /already/)
+  const user = await json('set-organization', username, 'DESTINO')
+  t.is(user.partnerOrganization.id, id)
+  t.regex((await users('set-organization', '--id', String(user.id), String(id))).stdout, /already/)
+  t.false('partnerOrganization' in (await json('set-organization', username, '--none')))
+  t.is((await users('set-organization', username)).code, 2)
+  t.is((await users('set-organization', username, 'Nenhures')).code, 3)
+  t.is((await users('set-role', username, 'ROLE_X')).code, 2)
+  const admin = await users('set-role', username, 'ROLE_ADMIN', '--reason', 'teste')
+  t.is(admin.code, 2)
+  t.true(admin.stderr.includes(`--confirm '${username}'`), admin.stderr)
+})
+
+test('the last administrator stays, whatever is said', async t => {
+  const env = await installedRegistry(t)
+  for (const args of [
+    ['suspend', 'admin'],
+    ['delete', 'admin'],
+    ['set-role', 'admin', 'ROLE_CLIENT', '--confirm', 'admin'],
+    ['erase', 'admin', '--confirm', 'admin'],
+  ]) {
+    const { code, stdout, stderr } = await spawnCli(env, ['users', ...args, '--reason', 'teste', '--json'])
+    t.is(code, 5, args.join(' '))
+    t.like(JSON.parse(stdout), { error: { reason: 'LAST_ADMINISTRATOR', exitCode: 5 } })
+    t.regex(stderr, /last active administrator/)
+  }
+})
+
+test('send-key, delete, undelete, export and erase do what they say, as JSON and in words', async t => {
+  const email = 'chave@example.org'
+  const { username } = await service.signUp('ROLE_CLIENT', { email })
   const { id } = await json('show', username)
-  const set = () => setPassword(t, username, 'tres girafas bem altas')
-  t.is((await set()).code, 0)
-  t.deepEqual(await emailsTo(id), [])
-  await json('set-email', username, 'quem@example.org')
-  // The service would send it at once.
-  await service.registry.database.sequelize.query(
-    `CREATE RULE keep AS ON DELETE TO emails WHERE OLD.kind = 'password-changed' DO INSTEAD NOTHING`,
-  )
-  t.is((await set()).code, 0)
-  const emails = await emailsTo(id)
-  t.deepEqual(
-    emails.map(({ kind }) => kind),
-    ['password-changed'],
-  )
-  t.notRegex(JSON.stringify(emails), /girafa/)
+  t.deepEqual(await json('send-key', username), { id, username, email })
+  t.is((await users('send-key', (await service.signUp('ROLE_CLIENT')).username)).code, 5)
+  const deleted = await json('delete', username)
+  t.true(deleted.suspended && 'deleteTime' in deleted && 'purgeTime' in deleted)
+  t.is(await login(username), 404)
+  t.regex((await users('delete', username)).stdout, /already/)
+  t.false('deleteTime' in (await json('undelete', username)))
+  t.is(await login(username), 200)
+  const exported = await json('export', username)
+  t.like(exported.users, { id, username, email })
+  const unconfirmed = await users('erase', username)
+  t.is(unconfirmed.code, 2)
+  t.true(unconfirmed.stderr.includes('--confirm'))
+  const { user, erasedAt, rows } = await json('erase', String(id), '--confirm', username)
+  t.is(user, id)
+  t.is(new Date(erasedAt).toISOString(), erasedAt)
+  t.is(rows.users, 1)
+  t.is((await users('show', username)).code, 3)
+})
+
+test('every users command answers with one JSON document from the real executable', async t => {
+  const { username } = await service.signUp('ROLE_INSTITUTION', { email: 'real@example.org' })
+  for (const args of [
+    ['show', username],
+    ['edit', username, '--city', 'Santos'],
+    ['activate', username],
+    ['suspend', username],
+    ['resume', username],
+    ['unlock', username, '--address', '192.0.2.1'],
+    ['set-role', username, 'ROLE_CLIENT'],
+    ['set-organization', username, '--none'],
+    ['set-email', username, 'real2@example.org'],
+    ['revoke-tokens', username],
+    ['send-key', username],
+    ['why', username, '--address', '192.0.2.1'],
+    ['why-locked', username],
+    ['export', username],
+    ['delete', username],
+    ['undelete', username],
+    ['list', '--limit', '1'],
+    ['erase', username, '--confirm', username],
+  ]) {
+    const { code, stdout, stderr } = await spawnCli(service.env, ['users', ...args, '--json'])
+    t.is(code, 0, `${args.join(' ')}: ${stderr}`)
+    t.is(typeof JSON.parse(stdout), 'object', args.join(' '))
+    t.is(stderr, '', args.join(' '))
+  }
 })

@@ -85,7 +85,8 @@ test('an insider can’t have events deleted before their time, nor hide what is
 
   await sql(registry, `UPDATE audit_events SET at = at - interval '200 days' WHERE id <= 3`)
   await round()
-  t.like(await registry.audit.verify(), { broken: '1', events })
+  t.is((await registry.audit.verify()).broken, '1')
+  t.is((await registry.audit.list({ limit: 100 })).length, events)
   t.regex(lines.join(), /audit log is broken/)
 
   const deeds: Record<string, [statements: string[], broken: string]> = {

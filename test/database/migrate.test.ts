@@ -43,7 +43,8 @@ test('every migration says at its head whether the version before goes on', asyn
     const text = await readFile(new URL(`${folder}/${name}`), 'utf8')
     t.regex(text, /^-- (expand|contract)\n/, name)
     // What a version that knows nothing of it can't go on with.
-    const breaks = /\b(DROP (?!NOT NULL|DEFAULT)|RENAME )|ADD COLUMN (?![^;,]*\bDEFAULT\b)[^;,]*NOT NULL/i
+    const breaks =
+      /\b(DROP (?!NOT NULL|DEFAULT|CONSTRAINT|INDEX)|RENAME )|ADD COLUMN (?![^;,]*\bDEFAULT\b)[^;,]*NOT NULL/i
     if (breaks.test(text.replace(/--.*/g, ''))) t.regex(text, /^-- contract\n/, name)
   }
 })
@@ -117,7 +118,10 @@ test('a ledger from before migrations had kinds learns them, and rights to read 
   await migrate(database)
   const [rows] = await database.sequelize.query('SELECT name, kind FROM migrations ORDER BY name')
   const { done } = await readMigrations(database)
-  t.deepEqual(rows, [...done])
+  t.deepEqual(
+    rows,
+    done.map(({ name, kind }) => ({ name, kind })),
+  )
   t.deepEqual(new Set(done.map(({ kind }) => kind)), new Set(['expand', 'contract'] as const))
 })
 

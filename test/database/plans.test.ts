@@ -1,4 +1,5 @@
 /** Statements find their rows by index however many users there are, and every index earns its keep. */
+import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import { openDatabase } from '../../server/database/connection.js'
 import { createLog } from '../../server/log.js'
@@ -10,7 +11,7 @@ const rows = 20_000
 
 test.serial.before(async () => {
   const { sequelize } = service.registry.database
-  await sequelize.query(`
+  const statements = `
     INSERT INTO organizations (name, name_key, email, activation_key_digest, activation_key_sealed)
       SELECT 'o' || n, 'o' || n, 'o' || n || '@example.org', sha256(n::text::bytea), '' FROM generate_series(1, ${rows}) n;
     INSERT INTO users (username, username_key, username_skeleton, nickname, nickname_key, nickname_skeleton,
@@ -25,12 +26,19 @@ test.serial.before(async () => {
       SELECT id, 'recovery', sha256(id::text::bytea), now() + interval '1 day' FROM users;
     INSERT INTO attempts SELECT sha256(n::text::bytea), 1, now() + interval '1 day' FROM generate_series(1, ${rows}) n;
     INSERT INTO known_addresses (user_id, address) SELECT id, sha256(id::text::bytea) FROM users;
+    INSERT INTO services (name, scopes) SELECT 's' || n, '{users.read}' FROM generate_series(1, ${rows}) n;
+    INSERT INTO service_keys (service_id, beginning, digest, expires_at)
+      SELECT id, '', sha256(id::text::bytea), now() + interval '1 day' FROM services;
     INSERT INTO email_quotas SELECT sha256(n::text::bytea), ARRAY[now()] FROM generate_series(1, ${rows}) n;
     INSERT INTO buckets SELECT sha256(n::text::bytea), 1, now() FROM generate_series(1, ${rows}) n;
-  `)
+    INSERT INTO unmatched_answers SELECT id, 'q' || id, 'q' || id, '' FROM users;
+    INSERT INTO question_aliases SELECT 'q' || id, 1 FROM users
+  `
+  // Each within the time that a statement has.
+  for (const statement of statements.split(';')) await sequelize.query(statement)
   await service.registry.database.transact(async t => {
     for (let n = 0; n < 500; n++) {
-      const event = { action: 'user.sign-up', outcome: 'ok', actor: 'service', subject_id: n } as const
+      const event = { action: 'user.sign-up', outcome: 'ok', actor: 'service', subject_id: n, actor_id: n + 1 } as const
       await service.registry.audit.append(event, t)
     }
   })
@@ -53,7 +61,7 @@ async function plansOf(use: (models: Models) => Promise<unknown>): Promise<Plan[
     nodes.push(plan)
     for (const inner of plan.Plans ?? []) collect(inner)
   }
-  const explain = async <Row>({ text }: { text: string }, values: readonly unknown[]) => {
+  const explain = async <Row>({ name, text }: { name?: string; text: string }, values: readonly unknown[]) => {
     await database.transact(async t => {
       const ask = async (options: string, given: readonly unknown[]) =>
         (
@@ -63,9 +71,9 @@ async function plansOf(use: (models: Models) => Promise<unknown>): Promise<Plan[
             t,
           )
         )[0]!['QUERY PLAN'][0].Plan
-      // For the values given, and for any.
+      // For the values given, and for any; without a name it is planned each time.
       collect(await ask('', values))
-      collect(await ask('GENERIC_PLAN, ', []))
+      if (name !== '') collect(await ask('GENERIC_PLAN, ', []))
     })
     return [] as Row[]
   }
@@ -93,6 +101,15 @@ const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<
   'a user by id': [['users_pkey', 'organizations_pkey', 'provider_keys_user_id_key'], m => m.users.byId(9)],
   'a user by username': [['users_username_key_key'], m => m.users.byUsername('u9')],
   'a caller': [['users_pkey'], m => m.users.asCaller(9, 'kid')],
+  'users by ids and usernames': [
+    ['users_pkey', 'users_username_key_key', 'organizations_pkey', 'provider_keys_user_id_key'],
+    m => m.users.several([8, 9], ['u7']),
+  ],
+  'who has a key of a service': [['service_keys_digest_key', 'services_pkey'], m => m.services.holder(key)],
+  'a use of a key of a service': [['service_keys_pkey'], m => m.services.touch(9)],
+  'keys of services': [['service_keys_service'], m => m.services.keys([8, 9])],
+  'services by name': [['services_name_key'], m => m.services.list({ limit: 10 })],
+  'a user who changes itself': [['users_pkey'], m => m.users.lockOwn(9, 0, none)],
   'caller and user in one': [['users_pkey', 'users_username_key_key'], m => m.users.asCallerWith(9, 'kid', 'u8')],
   'names that are taken': [['users_username_key_key', 'users_nickname_key_key'], m => m.users.taken('u9', 'n9')],
   'names that look alike': [
@@ -104,7 +121,26 @@ const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<
   'a user to be changed': [['users_username_key_key'], m => m.users.lock('u9', none)],
   'a new password': [['users_pkey'], m => m.users.changePassword(9, '', 0, none)],
   'a new e-mail address': [['users_pkey', 'mailed_keys_pkey'], m => m.users.setEmail(9, null, none)],
-  'users of an organization': [['users_organization'], m => m.users.list({ organizationId: 9, limit: 10 })],
+  'users of an organization': [
+    ['users_organization_id'],
+    m => m.administeredUsers.list({ organizationId: 9, limit: 10 }),
+  ],
+  'the first users by id': [['users_pkey'], m => m.administeredUsers.list({ limit: 50 })],
+  'users behind another': [['users_pkey'], m => m.administeredUsers.list({ afterId: 9_000, limit: 50 })],
+  'users of a role': [['users_role'], m => m.administeredUsers.list({ role: 'ROLE_CLIENT', limit: 50 })],
+  'users that wait for activation': [
+    ['users_inactive'],
+    m => m.administeredUsers.list({ state: 'inactive', limit: 50 }),
+  ],
+  'suspended users': [['users_suspended'], m => m.administeredUsers.list({ state: 'suspended', limit: 50 })],
+  'deleted users': [['users_deleted'], m => m.administeredUsers.list({ state: 'deleted', limit: 50 })],
+  'users of these days': [
+    ['users_created'],
+    m => m.administeredUsers.list({ createdFrom: new Date(Date.now() + 86_400_000), limit: 50 }),
+  ],
+  'users with a word': [['users_words'], m => m.administeredUsers.list({ text: 'u900', limit: 50 })],
+  'a user to be purged': [['users_deleted'], m => m.administeredUsers.lockForPurge(none)],
+  'another administrator': [['users_role'], m => m.administeredUsers.anotherAdministrator(9, none)],
   'the start of a sign-in': [
     ['users_username_key_key', 'known_addresses_pkey', 'attempts_pkey', 'buckets_pkey'],
     m =>
@@ -134,16 +170,20 @@ const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<
     m => m.organizations.byActivationKey('', none),
   ],
   'an organization by the key of a provider': [
-    ['provider_keys_key_digest_key', 'users_pkey', 'organizations_pkey'],
+    ['provider_keys_key_digest_key', 'organizations_pkey'],
     m => m.organizations.byProviderKey('', none),
   ],
   'an organization by its e-mail address': [
     ['organizations_email'],
     m => m.organizations.byEmail('o9@example.org', { organizationId: null, institutionKey: '' }),
   ],
-  'an organization by its name': [['organizations_name_key_key'], m => m.organizations.find({ nameKey: 'o9' })],
+  'an organization by its name': [
+    ['organizations_name_key', 'organizations_inep_code'],
+    m => m.organizations.named('o9', 'o9'),
+  ],
   'a mailed key that is tried': [['mailed_keys_pkey'], m => m.mailedKeys.attempt(9, 'recovery', '192.0.2.1')],
   'a mailed key that is spent': [['mailed_keys_pkey'], m => m.mailedKeys.spend(9, '', none)],
+  'a mailed code that is spent': [['mailed_keys_pkey'], m => m.mailedKeys.spendEmail(9, '', none)],
   'a mailed activation key': [
     ['mailed_keys_pkey', 'organizations_pkey'],
     m => m.mailedKeys.organizationOf(9, '', none),
@@ -161,6 +201,15 @@ const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<
   'counts that are forgotten': [['attempts_pkey'], m => m.attempts.clear([key])],
   'the audit log of a user': [['audit_events_subject'], m => m.audit.list({ subjectId: 9, limit: 10 })],
   'the newest of the audit log': [['audit_events_pkey'], m => m.audit.list({ limit: 10 })],
+  'what a user did': [['audit_events_actor', 'audit_events_subject'], m => m.audit.list({ actorId: 9, limit: 10 })],
+  'a page of the audit log': [
+    ['audit_events_pkey'],
+    m => m.audit.list({ action: 'user.*', limit: 10 }, { beforeId: 400, fromId: 100 }),
+  ],
+  'answers that are linked': [
+    ['unmatched_answers_key', 'question_aliases_pkey', 'answers_pkey'],
+    m => m.questions.link('q9', 1, none),
+  ],
 }
 
 for (const [name, [indexes, use]] of Object.entries(uses)) {
@@ -177,12 +226,24 @@ for (const [name, [indexes, use]] of Object.entries(uses)) {
   })
 }
 
+test(`a search by words finds the one user of ${rows}, and of a word that all have the first in order`, async t => {
+  const { administeredUsers } = service.registry
+  const found = async (text: string, afterId = 0) =>
+    (await administeredUsers.list({ text, afterId, limit: 5 })).map(({ username }) => username)
+  t.deepEqual(await found('u19999'), ['u19999'])
+  t.deepEqual(await found('bauru'), ['u1', 'u2', 'u3', 'u4', 'u5'])
+  const { id } = (await administeredUsers.find({ usernameKey: 'u9000' }))!
+  t.deepEqual(await found('BAURÚ', id), ['u9001', 'u9002', 'u9003', 'u9004', 'u9005'])
+  t.deepEqual(await found('u9 baur', id).then(names => names.length), 5)
+})
+
 /** Indexes that are there for what they forbid, not for what they find. */
 const guards = new Set([
   'audit_checkpoint_pkey',
   'audit_head_pkey',
   // Few are staged, unless sealing was held up.
   'audit_staged_subject',
+  'creation_requests_pkey',
   'data_keys_pkey',
   'emails_held_notice',
   'migrations_pkey',
@@ -193,6 +254,9 @@ const guards = new Set([
   // So few rows are read as a whole.
   'questions_question_key_key',
   'signing_keys_pkey',
+  // A user gives one question at sign-up.
+  'unmatched_answers_pkey',
+  'totp_secrets_pkey',
 ])
 
 test.serial('every index is used by some operation, or guards something', async t => {
@@ -242,10 +306,29 @@ test.serial('every index is used by some operation, or guards something', async 
   const own = await openRegistry(service.settings, { log: createLog('silent'), connections: 1 })
   await own.masterKey.load()
   const user = (await own.users.byUsername('u9'))!
-  await own.users.list({ organizationId: user.organizationId!, limit: 10 })
+  const filters = [
+    { organizationId: user.organizationId! },
+    { state: 'inactive' },
+    { state: 'suspended' },
+    { state: 'deleted' },
+    { role: 'ROLE_CLIENT' },
+    { createdFrom: new Date(Date.now() + 86_400_000) },
+    { text: 'u9001' },
+  ] as const
+  for (const filter of filters) await own.administeredUsers.list({ ...filter, limit: 10 })
+  await own.organizations.list({ text: 'o9001', limit: 10 })
+  await own.organizations.named('o9001', 'o9001')
+  await own.totpSecrets.find(user.id)
+  await own.database.transact(t => own.creationRequests.claim({ actor: 'x', requestId: randomUUID() }, t))
   await own.audit.list({ subjectId: user.id, limit: 10 })
+  await own.audit.list({ actorId: user.id, limit: 10 })
   await own.audit.list({ limit: 10 })
+  await own.database.transact(transaction => own.questions.link('q9', 1, transaction))
   await own.questions.offered({ key: 'no such question' })
+  const { id: serviceId } = (await own.services.find('s9'))!
+  const [serviceKey] = await own.services.keys([serviceId])
+  await own.services.touch(serviceKey!.id)
+  await own.services.holder(key)
   await own.close()
 
   const names = async (text: string) =>

@@ -217,6 +217,7 @@ test('a body that is refused for its size and never ends is cut off', async t =>
 async function seen(headers: HeadersInit | undefined, timeoutMs?: number, signal?: AbortSignal) {
   const calls: Call[] = []
   const transport = createInProcessTransport({
+    services: [],
     run: async (_, __, call) => {
       calls.push(call)
       return create(GetMeResponseSchema)

@@ -1,31 +1,42 @@
-/** The port itself: what a connection may take of it, and how it closes. Run on every version of Node.js supported. */
+/**
+ * The port itself: what a connection may take of it, and how it closes. Run on every version of Node.js supported, and
+ * within TLS as well (listenertls.test.ts).
+ */
 import { once } from 'node:events'
 import { type ClientHttp2Session, type ClientHttp2Stream, connect as connectHttp2, constants } from 'node:http2'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { createSecureContext } from 'node:tls'
 import test, { type ExecutionContext } from 'ava'
 import fc from 'fast-check'
-import { createListener, type Listener, type Request, type Response } from '../../gateway/listener.js'
+import { createListener, type Listener, type Request, type Response, type Secure } from '../../gateway/listener.js'
+import { speakTls } from '../../server/certificates.js'
+import { createAuthority } from '../_helpers/certificates.js'
 import { waitFor, within } from '../_helpers/patience.js'
 import { openRaw, type RawConnection } from '../_helpers/raw.js'
 
 type Limits = Parameters<typeof createListener>[2]
 
+const tls = process.env.TEST_LISTENER_TLS === 'on'
+const { cert, key } = createAuthority('Authority').issue({ name: 'localhost' })
+const secureContext = createSecureContext({ cert, key })
+const secure: Secure = (socket, protocols) => speakTls(socket, secureContext, protocols)
+
 /** A port on which `onRequest` answers; it closes with the test. */
 async function open(t: ExecutionContext, onRequest: (request: Request, response: Response) => void, limits?: Limits) {
-  const listener = createListener({ host: '127.0.0.1', port: 0 }, onRequest, limits)
+  const listener = createListener({ host: '127.0.0.1', port: 0 }, onRequest, limits, tls ? { secure } : {})
   const { port } = await listener.listen()
   t.teardown(() => listener.close(0))
   return { listener, port }
 }
 
 async function connect(t: ExecutionContext, port: number): Promise<RawConnection> {
-  const connection = await openRaw(port)
+  const connection = await openRaw(port, { tls })
   t.teardown(connection.destroy)
   return connection
 }
 
 function connectTwo(t: ExecutionContext, port: number): ClientHttp2Session {
-  const session = connectHttp2(`http://127.0.0.1:${port}`)
+  const session = connectHttp2(`${tls ? 'https' : 'http'}://127.0.0.1:${port}`, { rejectUnauthorized: false })
   session.on('error', () => {})
   t.teardown(() => session.destroy())
   return session
@@ -128,7 +139,7 @@ test('requests sent ahead in any pieces are understood as if they came one by on
     fc.array(fc.integer({ min: 1, max: 4000 }), { minLength: 1, maxLength: 8 }),
     async (messages, sizes) => {
       counts.most = 0
-      const connection = await openRaw(port)
+      const connection = await openRaw(port, { tls })
       try {
         const bytes = messages.map(({ bytes }) => bytes).join('')
         for (let from = 0, turn = 0; from < bytes.length; turn++) {

@@ -15,6 +15,7 @@ import { createRemoteTransport } from '../../gateway/remote.js'
 import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import type { Transaction } from '../../server/database/connection.js'
+import { keepLog } from '../_helpers/logged.js'
 import { waitFor, within } from '../_helpers/patience.js'
 import { refused, wrongFields } from '../_helpers/problem.js'
 import { createRequest, password, serviceForFile, startTestService, type TestService } from '../_helpers/service.js'
@@ -46,6 +47,7 @@ async function spawnGateway(target: string): Promise<GatewayProcess> {
   let logged = ''
   child.stdout.on('data', chunk => {
     logged += chunk
+    keepLog(String(chunk))
   })
   for await (const line of createInterface({ input: child.stderr })) {
     const http = /^HTTP +(http:\S+)$/.exec(line)?.[1]
@@ -192,8 +194,14 @@ test.serial('a call has its deadline also when the server would wait longer', as
   t.is((await request('GET', '/readyz')).status, 200)
 })
 
-test.serial('what went well or was refused is not logged', async t => {
-  t.deepEqual(gateway.log(), [])
+test.serial('what a service answered, well or with a refusal, is logged by that service alone', async t => {
+  const here = { level: 'info', msg: 'request', network: '127.0.0.1', endpoint: 'http', method: 'POST' }
+  const lines = gateway.log().map(({ time, ms, requestId, ...line }) => line)
+  t.deepEqual(lines, [
+    { ...here, path: '/users/signup', status: 400, reason: 'MALFORMED_REQUEST' },
+    // Whose deadline passed on the way.
+    { ...here, status: 504 },
+  ])
 })
 
 test.serial('the gateway ends on SIGTERM', async t => {
@@ -242,9 +250,11 @@ test('a server that can’t be reached is logged by the gateway, without a word 
   const headers = { 'x-request-id': 'lost-1' }
   const options = { query: { username: 'ana', password: 'secret word' }, headers, once: true }
   refused(t, await alone.request('POST', '/users/login', options), 503, 'UNAVAILABLE')
-  await waitFor(() => alone.log().length > 0)
-  const [line, ...more] = alone.log()
+  await waitFor(() => alone.log().length > 1)
+  const [line, access, ...more] = alone.log()
   t.deepEqual(more, [])
+  t.like(access, { msg: 'request', requestId: 'lost-1', path: '/users/login', status: 503, reason: 'UNAVAILABLE' })
+  t.false(JSON.stringify(access).includes('ana'))
   const { level, requestId, msg, err } = line as { level: string; requestId: string; msg: string; err: Logged }
   t.deepEqual([level, requestId, msg], ['error', 'lost-1', 'request failed'])
   t.is(err.code, Code.Unavailable)
@@ -355,7 +365,12 @@ for (const [kind, make] of Object.entries({
 
 test('while no server answers, the gateway says 503 with Retry-After', async t => {
   const transport = createRemoteTransport({ target: '127.0.0.1:9' })
-  const options = { defaultRevision: '1.0.2', trustedProxies: [], corsOrigins: [], log: { error() {} } } as const
+  const options = {
+    defaultRevision: '1.0.2',
+    trustedProxies: [],
+    corsOrigins: [],
+    log: { error() {}, info() {} },
+  } as const
   const alone = createGateway({ ...options, transport, address: { host: '127.0.0.1', port: 0 } })
   const { port } = await alone.listen()
   t.teardown(async () => {

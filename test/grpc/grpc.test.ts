@@ -323,7 +323,7 @@ async function heldServer(t: ExecutionContext) {
   const ends: (() => void)[] = []
   const run = () => new Promise<Message>(resolve => ends.push(() => resolve(create(users.getMe.output))))
   const server = createGrpcServer({
-    calls: { run },
+    calls: { services: [Users], run },
     log: createLog('silent'),
     trustedProxies: [],
     gatewayNames: [],

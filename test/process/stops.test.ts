@@ -11,7 +11,7 @@ import { Client, credentials } from '@grpc/grpc-js'
 import { spawn as spawnTerminal } from '@lydell/node-pty'
 import test, { type ExecutionContext } from 'ava'
 import pg from 'pg'
-import { freshDatabase } from '../_helpers/database.js'
+import { ask, freshDatabase } from '../_helpers/database.js'
 import { waitFor } from '../_helpers/patience.js'
 import { startRelay } from '../_helpers/relay.js'
 import { createRequest, password } from '../_helpers/service.js'
@@ -85,7 +85,8 @@ async function heldLogin(t: ExecutionContext, { http, databaseUrl }: Spawned) {
   // Maintenance may wait for it, too.
   const waiting = `SELECT FROM pg_stat_activity
     WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE 'WITH relaxed%'`
-  await waitFor(async () => (await client.query(waiting)).rowCount)
+  // On a connection of its own: within a transaction the view never changes.
+  await waitFor(async () => (await ask(databaseUrl, waiting)).length > 0)
   return { answer, release: () => client.query('COMMIT') }
 }
 
@@ -212,7 +213,8 @@ for (const signal of ['SIGTERM', 'SIGINT', 'SIGHUP', 'SIGQUIT'] as const) {
     const pid = postmasterOf(env.AUTH_DATA_DIR!)
     service.child.kill(signal)
     t.is(await service.ended, 0)
-    t.false(lives(pid))
+    // Whoever adopts it may take a moment to hear of its end.
+    await waitFor(() => !lives(pid))
   })
 }
 
@@ -250,20 +252,22 @@ test.serial('a start that is stopped on its way leaves no embedded PostgreSQL be
 })
 
 test.serial('a terminal that is closed stops the service, and leaves no embedded PostgreSQL behind', async t => {
-  const env = await serviceEnv(t, { ...embedded, AUTH_LOG_LEVEL: 'debug', AUTH_BCRYPT_COST: '14' })
+  const more = { AUTH_LOG_LEVEL: 'debug', AUTH_BCRYPT_COST: '14', AUTH_METRICS_ADDRESS: '127.0.0.1:0' }
+  const env = await serviceEnv(t, { ...embedded, ...more })
   const terminal = spawnTerminal(process.execPath, [main('server')], { env: { PATH: process.env.PATH!, ...env } })
   let shown = ''
   terminal.onData(text => {
     shown += text
   })
   await waitFor(
-    () => /HTTP +http/.test(shown),
+    () => /HTTP +http[\s\S]*metrics +http\S+\s/.test(shown),
     () => shown,
   )
   const pid = postmasterOf(env.AUTH_DATA_DIR!)
   // Its end will be logged, at a terminal that is gone.
   const answer = login(/HTTP +(http:\S+)/.exec(shown)![1]!)
-  await sleep(200)
+  const metrics = /metrics +(http:\S+)/.exec(shown)![1]!
+  await waitFor(async () => /auth_hash_queue\{state="running"\} 1/.test(await (await fetch(metrics)).text()))
   ;(terminal as unknown as { destroy(): void }).destroy()
   t.is((await answer).status, 200)
   await waitFor(() => !lives(terminal.pid) && !lives(pid))

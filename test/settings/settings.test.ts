@@ -3,6 +3,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import test from 'ava'
 import { readSettings, settingNames } from '../../server/settings.js'
+import { createAuthority, writePems } from '../_helpers/certificates.js'
 
 const key = Buffer.alloc(32, 7)
 
@@ -16,45 +17,47 @@ function faults(env: Record<string, string>): string {
 }
 
 test('an empty environment gives the documented defaults, frozen', t => {
-  const settings = readSettings({ PATH: '/bin', AUTH_CORS_ORIGINS: '' })
-  t.true(Object.isFrozen(settings))
-  t.deepEqual(
-    { ...settings },
-    {
-      databaseUrl: undefined,
-      dataDir: './.auth',
-      grpcAddress: { host: '127.0.0.1', port: 50051 },
-      httpAddress: { host: '127.0.0.1', port: 8080 },
-      metricsAddress: { host: '127.0.0.1', port: 9090 },
-      serverUrl: '127.0.0.1:50051',
-      smtpUrl: undefined,
-      mailFrom: 'auth@localhost',
-      masterKey: undefined,
-      adminUsername: 'admin',
-      adminPassword: undefined,
-      bcryptCost: 12,
-      passwordMinLength: 8,
-      passwordDenylist: undefined,
-      tokenTtl: 3600,
-      issuer: undefined,
-      limitFactor: 1,
-      auditRetention: 400 * 86_400,
-      audience: undefined,
-      migrate: 'on',
-      drain: undefined,
-      corsOrigins: [],
-      trustedProxies: [],
-      recoveryEmail: 'registered',
-      mailLocale: 'pt-BR',
-      timeZone: 'America/Sao_Paulo',
-      defaultRevision: '1.0.2',
-      logLevel: 'info',
-      tlsCert: undefined,
-      tlsKey: undefined,
-      tlsCa: undefined,
-      gatewayNames: ['auth-gateway'],
-    },
-  )
+  const { origins, ...settings } = readSettings({ PATH: '/bin', AUTH_CORS_ORIGINS: '' })
+  t.true(Object.isFrozen(readSettings({})))
+  t.true(origins.settings.every(({ origin, value, default: fallback }) => origin === 'default' && value === fallback))
+  t.deepEqual(settings, {
+    databaseUrl: undefined,
+    dataDir: './.auth',
+    grpcAddress: { host: '127.0.0.1', port: 50051 },
+    adminAddress: { host: '127.0.0.1', port: 50052 },
+    httpAddress: { host: '127.0.0.1', port: 8080 },
+    metricsAddress: { host: '127.0.0.1', port: 9090 },
+    serverUrl: '127.0.0.1:50051',
+    smtpUrl: undefined,
+    mailFrom: 'auth@localhost',
+    masterKey: undefined,
+    adminUsername: 'admin',
+    adminPassword: undefined,
+    bcryptCost: 12,
+    passwordMinLength: 8,
+    passwordDenylist: undefined,
+    tokenTtl: 3600,
+    issuer: undefined,
+    limitFactor: 1,
+    auditRetention: 400 * 86_400,
+    audience: undefined,
+    migrate: 'on',
+    drain: undefined,
+    corsOrigins: [],
+    trustedProxies: [],
+    recoveryEmail: 'registered',
+    mailLocale: 'pt-BR',
+    timeZone: 'America/Sao_Paulo',
+    defaultRevision: '1.0.2',
+    logLevel: 'info',
+    httpTlsCert: undefined,
+    httpTlsKey: undefined,
+    serverName: undefined,
+    tlsCert: undefined,
+    tlsKey: undefined,
+    tlsCa: undefined,
+    gatewayNames: ['auth-gateway'],
+  })
 })
 
 test('every setting is read in its own notation', t => {
@@ -175,5 +178,47 @@ test('a name that is far from ours belongs to somebody else', t => {
 })
 
 test('the list of names is complete', t => {
-  t.is(settingNames.length, Object.keys(readSettings({})).length)
+  const { origins: _, ...settings } = readSettings({})
+  t.is(settingNames.length, Object.keys(settings).length)
+})
+
+test('servers are one address, several IP addresses of one version, or a name as gRPC writes it', t => {
+  for (const [given, target] of [
+    ['auth.example:50051', 'auth.example:50051'],
+    ['http://auth.example:50051/', 'auth.example:50051'],
+    ['10.0.0.1:1, 10.0.0.2:2', 'ipv4:10.0.0.1:1,10.0.0.2:2'],
+    ['[::1]:1,[::2]:2', 'ipv6:[::1]:1,[::2]:2'],
+    ['dns:///auth.example:50051', 'dns:///auth.example:50051'],
+  ] as const) {
+    t.is(readSettings({ AUTH_SERVER_URL: given }).serverUrl, target)
+  }
+  for (const wrong of [
+    'nowhere',
+    '10.0.0.1:1,[::1]:1',
+    'a.example:1,b.example:1',
+    '10.0.0.1:1,',
+    'ftp://a.example:1',
+  ]) {
+    t.regex(faults({ AUTH_SERVER_URL: wrong }), /AUTH_SERVER_URL: expected host:port, several/, wrong)
+  }
+  t.regex(faults({ AUTH_SERVER_URL: 'https://auth.example:50051' }), /AUTH_SERVER_URL: https needs AUTH_TLS_CA/)
+})
+
+test('files for TLS are there, hold what they should, and belong together', async t => {
+  const authority = createAuthority('Authority')
+  const { cert, key } = await writePems(t, authority.issue({ name: 'a' }))
+  const other = await writePems(t, authority.issue({ name: 'b' }))
+  for (const name of ['AUTH_TLS', 'AUTH_HTTP_TLS']) {
+    readSettings({ [`${name}_CERT`]: cert, [`${name}_KEY`]: key })
+    for (const [env, says] of [
+      [{ CERT: cert }, /_CERT, \w+_KEY: set both or neither/],
+      [{ CERT: cert, KEY: other.key }, /_CERT, \w+_KEY: can’t be used together/],
+      [{ CERT: cert, KEY: `${key}.gone` }, /_KEY: the file can’t be read \(ENOENT\)/],
+      [{ CERT: key, KEY: key }, /_CERT: the file holds no PEM block of a certificate/],
+    ] as const) {
+      const message = faults(Object.fromEntries(Object.entries(env).map(([part, path]) => [`${name}_${part}`, path])))
+      t.regex(message, says)
+      t.true(message.includes(name))
+    }
+  }
 })

@@ -6,13 +6,14 @@ import type { GenFile, GenMessage, GenService } from "@bufbuild/protobuf/codegen
 import { fileDesc, messageDesc, serviceDesc } from "@bufbuild/protobuf/codegenv2";
 import type { User } from "./records_pb.js";
 import { file_auth_v1_records } from "./records_pb.js";
+import { file_auth_v1_scopes } from "./scopes_pb.js";
 import type { Message } from "@bufbuild/protobuf";
 
 /**
  * Describes the file auth/v1/users.proto.
  */
 export const file_auth_v1_users: GenFile = /*@__PURE__*/
-  fileDesc("ChNhdXRoL3YxL3VzZXJzLnByb3RvEgdhdXRoLnYxIpYECg1TaWduVXBSZXF1ZXN0EhUKCHVzZXJuYW1lGAEgASgJSACIAQESFQoIbmlja25hbWUYAiABKAlIAYgBARIVCghwYXNzd29yZBgDIAEoCUgCiAEBEhcKCmRhdGVvZmJvcm4YBCABKAlIA4gBARITCgZnZW5kZXIYBSABKAlIBIgBARISCgVzdGF0ZRgGIAEoCUgFiAEBEhEKBGNpdHkYByABKAlIBogBARIcCg9pbnN0aXR1dGlvbnR5cGUYCCABKAlIB4gBARIYCgtpbnN0aXR1dGlvbhgJIAEoCUgIiAEBEh0KEHNlY3VyaXR5cXVlc3Rpb24YCiABKAlICYgBARIbCg5zZWN1cml0eWFuc3dlchgLIAEoCUgKiAEBEhkKDHRlcm1zb2Z1c2FnZRgMIAEoCEgLiAEBEg0KBXJvbGVzGA0gAygJEhIKBWVtYWlsGA4gASgJSAyIAQFCCwoJX3VzZXJuYW1lQgsKCV9uaWNrbmFtZUILCglfcGFzc3dvcmRCDQoLX2RhdGVvZmJvcm5CCQoHX2dlbmRlckIICgZfc3RhdGVCBwoFX2NpdHlCEgoQX2luc3RpdHV0aW9udHlwZUIOCgxfaW5zdGl0dXRpb25CEwoRX3NlY3VyaXR5cXVlc3Rpb25CEQoPX3NlY3VyaXR5YW5zd2VyQg8KDV90ZXJtc29mdXNhZ2VCCAoGX2VtYWlsIh8KDlNpZ25VcFJlc3BvbnNlEg0KBXRva2VuGAEgASgJImMKD0FjdGl2YXRlUmVxdWVzdBIaCg1hY3RpdmF0aW9ua2V5GAEgASgJSACIAQESFQoIdXNlcm5hbWUYAiABKAlIAYgBAUIQCg5fYWN0aXZhdGlvbmtleUILCglfdXNlcm5hbWUiJAoQQWN0aXZhdGVSZXNwb25zZRIQCgh1c2VybmFtZRgBIAEoCSJWCgxMb2dpblJlcXVlc3QSFQoIdXNlcm5hbWUYASABKAlIAIgBARIVCghwYXNzd29yZBgCIAEoCUgBiAEBQgsKCV91c2VybmFtZUILCglfcGFzc3dvcmQiHgoNTG9naW5SZXNwb25zZRINCgV0b2tlbhgBIAEoCSIOCgxHZXRNZVJlcXVlc3QiLAoNR2V0TWVSZXNwb25zZRIbCgR1c2VyGAEgASgLMg0uYXV0aC52MS5Vc2VyIhAKDlJlZnJlc2hSZXF1ZXN0IiAKD1JlZnJlc2hSZXNwb25zZRINCgV0b2tlbhgBIAEoCSI0Cg5HZXRVc2VyUmVxdWVzdBIVCgh1c2VybmFtZRgBIAEoCUgAiAEBQgsKCV91c2VybmFtZSIuCg9HZXRVc2VyUmVzcG9uc2USGwoEdXNlchgBIAEoCzINLmF1dGgudjEuVXNlciJzCiFTZW5kQWRtaW5LZXlCeUVtYWlsUGFydG5lclJlcXVlc3QSGQoMZW1haWxwYXJ0bmVyGAEgASgJSACIAQESFQoIdXNlcm5hbWUYAiABKAlIAYgBAUIPCg1fZW1haWxwYXJ0bmVyQgsKCV91c2VybmFtZSIkCiJTZW5kQWRtaW5LZXlCeUVtYWlsUGFydG5lclJlc3BvbnNlIj0KF0V4aXN0c0J5VXNlcm5hbWVSZXF1ZXN0EhUKCHVzZXJuYW1lGAEgASgJSACIAQFCCwoJX3VzZXJuYW1lIioKGEV4aXN0c0J5VXNlcm5hbWVSZXNwb25zZRIOCgZleGlzdHMYASABKAgiPQoXRXhpc3RzQnlOaWNrbmFtZVJlcXVlc3QSFQoIbmlja25hbWUYASABKAlIAIgBAUILCglfbmlja25hbWUiKgoYRXhpc3RzQnlOaWNrbmFtZVJlc3BvbnNlEg4KBmV4aXN0cxgBIAEoCCIyChJWZXJpZnlUb2tlblJlcXVlc3QSEgoFdG9rZW4YASABKAlIAIgBAUIICgZfdG9rZW4itwMKE1ZlcmlmeVRva2VuUmVzcG9uc2USDgoGYWN0aXZlGAEgASgIEhAKA3N1YhgCIAEoCUgAiAEBEhUKCHVzZXJuYW1lGAMgASgJSAGIAQESIwoKdG9rZW5fdHlwZRgEIAEoCUgCUgp0b2tlbl90eXBliAEBEhAKA2V4cBgFIAEoA0gDiAEBEhAKA2lhdBgGIAEoA0gEiAEBEhAKA2lzcxgHIAEoCUgFiAEBEhAKA2F1ZBgIIAEoCUgGiAEBEhAKA2p0aRgJIAEoCUgHiAEBEiEKCWF1dGhfdGltZRgKIAEoA0gIUglhdXRoX3RpbWWIAQESCwoDYW1yGAsgAygJEg0KBXJvbGVzGAwgAygJEhAKA29yZxgNIAEoBUgJiAEBEiUKC3VzZXJfYWN0aXZlGA4gASgISApSC3VzZXJfYWN0aXZliAEBQgYKBF9zdWJCCwoJX3VzZXJuYW1lQg0KC190b2tlbl90eXBlQgYKBF9leHBCBgoEX2lhdEIGCgRfaXNzQgYKBF9hdWRCBgoEX2p0aUIMCgpfYXV0aF90aW1lQgYKBF9vcmdCDgoMX3VzZXJfYWN0aXZlIhAKDkdldEtleXNSZXF1ZXN0Ii0KD0dldEtleXNSZXNwb25zZRIaCgRrZXlzGAEgAygLMgwuYXV0aC52MS5LZXkiXAoDS2V5EgsKA2t0eRgBIAEoCRILCgNraWQYAiABKAkSCwoDdXNlGAMgASgJEgsKA2FsZxgEIAEoCRILCgNjcnYYBSABKAkSCQoBeBgGIAEoCRIJCgF5GAcgASgJMqAGCgVVc2VycxI5CgZTaWduVXASFi5hdXRoLnYxLlNpZ25VcFJlcXVlc3QaFy5hdXRoLnYxLlNpZ25VcFJlc3BvbnNlEj8KCEFjdGl2YXRlEhguYXV0aC52MS5BY3RpdmF0ZVJlcXVlc3QaGS5hdXRoLnYxLkFjdGl2YXRlUmVzcG9uc2USNgoFTG9naW4SFS5hdXRoLnYxLkxvZ2luUmVxdWVzdBoWLmF1dGgudjEuTG9naW5SZXNwb25zZRI2CgVHZXRNZRIVLmF1dGgudjEuR2V0TWVSZXF1ZXN0GhYuYXV0aC52MS5HZXRNZVJlc3BvbnNlEjwKB1JlZnJlc2gSFy5hdXRoLnYxLlJlZnJlc2hSZXF1ZXN0GhguYXV0aC52MS5SZWZyZXNoUmVzcG9uc2USPAoHR2V0VXNlchIXLmF1dGgudjEuR2V0VXNlclJlcXVlc3QaGC5hdXRoLnYxLkdldFVzZXJSZXNwb25zZRJ1ChpTZW5kQWRtaW5LZXlCeUVtYWlsUGFydG5lchIqLmF1dGgudjEuU2VuZEFkbWluS2V5QnlFbWFpbFBhcnRuZXJSZXF1ZXN0GisuYXV0aC52MS5TZW5kQWRtaW5LZXlCeUVtYWlsUGFydG5lclJlc3BvbnNlElcKEEV4aXN0c0J5VXNlcm5hbWUSIC5hdXRoLnYxLkV4aXN0c0J5VXNlcm5hbWVSZXF1ZXN0GiEuYXV0aC52MS5FeGlzdHNCeVVzZXJuYW1lUmVzcG9uc2USVwoQRXhpc3RzQnlOaWNrbmFtZRIgLmF1dGgudjEuRXhpc3RzQnlOaWNrbmFtZVJlcXVlc3QaIS5hdXRoLnYxLkV4aXN0c0J5Tmlja25hbWVSZXNwb25zZRJICgtWZXJpZnlUb2tlbhIbLmF1dGgudjEuVmVyaWZ5VG9rZW5SZXF1ZXN0GhwuYXV0aC52MS5WZXJpZnlUb2tlblJlc3BvbnNlEjwKB0dldEtleXMSFy5hdXRoLnYxLkdldEtleXNSZXF1ZXN0GhguYXV0aC52MS5HZXRLZXlzUmVzcG9uc2ViBnByb3RvMw", [file_auth_v1_records]);
+  fileDesc("ChNhdXRoL3YxL3VzZXJzLnByb3RvEgdhdXRoLnYxIpYECg1TaWduVXBSZXF1ZXN0EhUKCHVzZXJuYW1lGAEgASgJSACIAQESFQoIbmlja25hbWUYAiABKAlIAYgBARIVCghwYXNzd29yZBgDIAEoCUgCiAEBEhcKCmRhdGVvZmJvcm4YBCABKAlIA4gBARITCgZnZW5kZXIYBSABKAlIBIgBARISCgVzdGF0ZRgGIAEoCUgFiAEBEhEKBGNpdHkYByABKAlIBogBARIcCg9pbnN0aXR1dGlvbnR5cGUYCCABKAlIB4gBARIYCgtpbnN0aXR1dGlvbhgJIAEoCUgIiAEBEh0KEHNlY3VyaXR5cXVlc3Rpb24YCiABKAlICYgBARIbCg5zZWN1cml0eWFuc3dlchgLIAEoCUgKiAEBEhkKDHRlcm1zb2Z1c2FnZRgMIAEoCEgLiAEBEg0KBXJvbGVzGA0gAygJEhIKBWVtYWlsGA4gASgJSAyIAQFCCwoJX3VzZXJuYW1lQgsKCV9uaWNrbmFtZUILCglfcGFzc3dvcmRCDQoLX2RhdGVvZmJvcm5CCQoHX2dlbmRlckIICgZfc3RhdGVCBwoFX2NpdHlCEgoQX2luc3RpdHV0aW9udHlwZUIOCgxfaW5zdGl0dXRpb25CEwoRX3NlY3VyaXR5cXVlc3Rpb25CEQoPX3NlY3VyaXR5YW5zd2VyQg8KDV90ZXJtc29mdXNhZ2VCCAoGX2VtYWlsIh8KDlNpZ25VcFJlc3BvbnNlEg0KBXRva2VuGAEgASgJImMKD0FjdGl2YXRlUmVxdWVzdBIaCg1hY3RpdmF0aW9ua2V5GAEgASgJSACIAQESFQoIdXNlcm5hbWUYAiABKAlIAYgBAUIQCg5fYWN0aXZhdGlvbmtleUILCglfdXNlcm5hbWUiJAoQQWN0aXZhdGVSZXNwb25zZRIQCgh1c2VybmFtZRgBIAEoCSJWCgxMb2dpblJlcXVlc3QSFQoIdXNlcm5hbWUYASABKAlIAIgBARIVCghwYXNzd29yZBgCIAEoCUgBiAEBQgsKCV91c2VybmFtZUILCglfcGFzc3dvcmQiHgoNTG9naW5SZXNwb25zZRINCgV0b2tlbhgBIAEoCSIOCgxHZXRNZVJlcXVlc3QiLAoNR2V0TWVSZXNwb25zZRIbCgR1c2VyGAEgASgLMg0uYXV0aC52MS5Vc2VyIhAKDlJlZnJlc2hSZXF1ZXN0IiAKD1JlZnJlc2hSZXNwb25zZRINCgV0b2tlbhgBIAEoCSJMCg5HZXRVc2VyUmVxdWVzdBIVCgh1c2VybmFtZRgBIAEoCUgAiAEBEg8KAmlkGAIgASgFSAGIAQFCCwoJX3VzZXJuYW1lQgUKA19pZCIuCg9HZXRVc2VyUmVzcG9uc2USGwoEdXNlchgBIAEoCzINLmF1dGgudjEuVXNlciI5Cg1Vc2VyUmVmZXJlbmNlEgwKAmlkGAEgASgFSAASEgoIdXNlcm5hbWUYAiABKAlIAEIGCgR1c2VyIkIKFEJhdGNoR2V0VXNlcnNSZXF1ZXN0EioKCnJlZmVyZW5jZXMYASADKAsyFi5hdXRoLnYxLlVzZXJSZWZlcmVuY2UiXgoVQmF0Y2hHZXRVc2Vyc1Jlc3BvbnNlEhwKBXVzZXJzGAEgAygLMg0uYXV0aC52MS5Vc2VyEicKB21pc3NpbmcYAiADKAsyFi5hdXRoLnYxLlVzZXJSZWZlcmVuY2UiUwoPU2V0RW1haWxSZXF1ZXN0EhIKBWVtYWlsGAEgASgJSACIAQESFQoIcGFzc3dvcmQYAiABKAlIAYgBAUIICgZfZW1haWxCCwoJX3Bhc3N3b3JkIhIKEFNldEVtYWlsUmVzcG9uc2UiMQoTQ29uZmlybUVtYWlsUmVxdWVzdBIRCgRjb2RlGAEgASgJSACIAQFCBwoFX2NvZGUiFgoUQ29uZmlybUVtYWlsUmVzcG9uc2UiFwoVUmV2b2tlTXlUb2tlbnNSZXF1ZXN0IhgKFlJldm9rZU15VG9rZW5zUmVzcG9uc2UicwohU2VuZEFkbWluS2V5QnlFbWFpbFBhcnRuZXJSZXF1ZXN0EhkKDGVtYWlscGFydG5lchgBIAEoCUgAiAEBEhUKCHVzZXJuYW1lGAIgASgJSAGIAQFCDwoNX2VtYWlscGFydG5lckILCglfdXNlcm5hbWUiJAoiU2VuZEFkbWluS2V5QnlFbWFpbFBhcnRuZXJSZXNwb25zZSI9ChdFeGlzdHNCeVVzZXJuYW1lUmVxdWVzdBIVCgh1c2VybmFtZRgBIAEoCUgAiAEBQgsKCV91c2VybmFtZSIqChhFeGlzdHNCeVVzZXJuYW1lUmVzcG9uc2USDgoGZXhpc3RzGAEgASgIIj0KF0V4aXN0c0J5Tmlja25hbWVSZXF1ZXN0EhUKCG5pY2tuYW1lGAEgASgJSACIAQFCCwoJX25pY2tuYW1lIioKGEV4aXN0c0J5Tmlja25hbWVSZXNwb25zZRIOCgZleGlzdHMYASABKAgiMgoSVmVyaWZ5VG9rZW5SZXF1ZXN0EhIKBXRva2VuGAEgASgJSACIAQFCCAoGX3Rva2VuIrcDChNWZXJpZnlUb2tlblJlc3BvbnNlEg4KBmFjdGl2ZRgBIAEoCBIQCgNzdWIYAiABKAlIAIgBARIVCgh1c2VybmFtZRgDIAEoCUgBiAEBEiMKCnRva2VuX3R5cGUYBCABKAlIAlIKdG9rZW5fdHlwZYgBARIQCgNleHAYBSABKANIA4gBARIQCgNpYXQYBiABKANIBIgBARIQCgNpc3MYByABKAlIBYgBARIQCgNhdWQYCCABKAlIBogBARIQCgNqdGkYCSABKAlIB4gBARIhCglhdXRoX3RpbWUYCiABKANICFIJYXV0aF90aW1liAEBEgsKA2FtchgLIAMoCRINCgVyb2xlcxgMIAMoCRIQCgNvcmcYDSABKAVICYgBARIlCgt1c2VyX2FjdGl2ZRgOIAEoCEgKUgt1c2VyX2FjdGl2ZYgBAUIGCgRfc3ViQgsKCV91c2VybmFtZUINCgtfdG9rZW5fdHlwZUIGCgRfZXhwQgYKBF9pYXRCBgoEX2lzc0IGCgRfYXVkQgYKBF9qdGlCDAoKX2F1dGhfdGltZUIGCgRfb3JnQg4KDF91c2VyX2FjdGl2ZSIQCg5HZXRLZXlzUmVxdWVzdCItCg9HZXRLZXlzUmVzcG9uc2USGgoEa2V5cxgBIAMoCzIMLmF1dGgudjEuS2V5IlwKA0tleRILCgNrdHkYASABKAkSCwoDa2lkGAIgASgJEgsKA3VzZRgDIAEoCRILCgNhbGcYBCABKAkSCwoDY3J2GAUgASgJEgkKAXgYBiABKAkSCQoBeRgHIAEoCTKACQoFVXNlcnMSOQoGU2lnblVwEhYuYXV0aC52MS5TaWduVXBSZXF1ZXN0GhcuYXV0aC52MS5TaWduVXBSZXNwb25zZRI/CghBY3RpdmF0ZRIYLmF1dGgudjEuQWN0aXZhdGVSZXF1ZXN0GhkuYXV0aC52MS5BY3RpdmF0ZVJlc3BvbnNlEjYKBUxvZ2luEhUuYXV0aC52MS5Mb2dpblJlcXVlc3QaFi5hdXRoLnYxLkxvZ2luUmVzcG9uc2USOwoFR2V0TWUSFS5hdXRoLnYxLkdldE1lUmVxdWVzdBoWLmF1dGgudjEuR2V0TWVSZXNwb25zZSIDkAICEjwKB1JlZnJlc2gSFy5hdXRoLnYxLlJlZnJlc2hSZXF1ZXN0GhguYXV0aC52MS5SZWZyZXNoUmVzcG9uc2USRQoHR2V0VXNlchIXLmF1dGgudjEuR2V0VXNlclJlcXVlc3QaGC5hdXRoLnYxLkdldFVzZXJSZXNwb25zZSIHkAICoLsYARJXCg1CYXRjaEdldFVzZXJzEh0uYXV0aC52MS5CYXRjaEdldFVzZXJzUmVxdWVzdBoeLmF1dGgudjEuQmF0Y2hHZXRVc2Vyc1Jlc3BvbnNlIgeQAgKguxgBEj8KCFNldEVtYWlsEhguYXV0aC52MS5TZXRFbWFpbFJlcXVlc3QaGS5hdXRoLnYxLlNldEVtYWlsUmVzcG9uc2USSwoMQ29uZmlybUVtYWlsEhwuYXV0aC52MS5Db25maXJtRW1haWxSZXF1ZXN0Gh0uYXV0aC52MS5Db25maXJtRW1haWxSZXNwb25zZRJRCg5SZXZva2VNeVRva2VucxIeLmF1dGgudjEuUmV2b2tlTXlUb2tlbnNSZXF1ZXN0Gh8uYXV0aC52MS5SZXZva2VNeVRva2Vuc1Jlc3BvbnNlEnUKGlNlbmRBZG1pbktleUJ5RW1haWxQYXJ0bmVyEiouYXV0aC52MS5TZW5kQWRtaW5LZXlCeUVtYWlsUGFydG5lclJlcXVlc3QaKy5hdXRoLnYxLlNlbmRBZG1pbktleUJ5RW1haWxQYXJ0bmVyUmVzcG9uc2USXAoQRXhpc3RzQnlVc2VybmFtZRIgLmF1dGgudjEuRXhpc3RzQnlVc2VybmFtZVJlcXVlc3QaIS5hdXRoLnYxLkV4aXN0c0J5VXNlcm5hbWVSZXNwb25zZSIDkAICElwKEEV4aXN0c0J5Tmlja25hbWUSIC5hdXRoLnYxLkV4aXN0c0J5Tmlja25hbWVSZXF1ZXN0GiEuYXV0aC52MS5FeGlzdHNCeU5pY2tuYW1lUmVzcG9uc2UiA5ACAhJRCgtWZXJpZnlUb2tlbhIbLmF1dGgudjEuVmVyaWZ5VG9rZW5SZXF1ZXN0GhwuYXV0aC52MS5WZXJpZnlUb2tlblJlc3BvbnNlIgeQAgKguxgCEkEKB0dldEtleXMSFy5hdXRoLnYxLkdldEtleXNSZXF1ZXN0GhguYXV0aC52MS5HZXRLZXlzUmVzcG9uc2UiA5ACAmIGcHJvdG8z", [file_auth_v1_records, file_auth_v1_scopes]);
 
 /**
  * The form of a new user. Text fields hold at most 255 characters and no control characters.
@@ -324,11 +325,18 @@ export const RefreshResponseSchema: GenMessage<RefreshResponse> = /*@__PURE__*/
  */
 export type GetUserRequest = Message<"auth.v1.GetUserRequest"> & {
   /**
-   * Required. Compared as at sign-up.
+   * Required, unless a service gives `id`. Compared as at sign-up.
    *
    * @generated from field: optional string username = 1;
    */
   username?: string | undefined;
+
+  /**
+   * Serial number of the user, instead of `username`. For services alone; MALFORMED_REQUEST from others.
+   *
+   * @generated from field: optional int32 id = 2;
+   */
+  id?: number | undefined;
 };
 
 /**
@@ -360,6 +368,201 @@ export const GetUserResponseSchema: GenMessage<GetUserResponse> = /*@__PURE__*/
   messageDesc(file_auth_v1_users, 11);
 
 /**
+ * A user, by one of both.
+ *
+ * @generated from message auth.v1.UserReference
+ */
+export type UserReference = Message<"auth.v1.UserReference"> & {
+  /**
+   * Whom it means.
+   *
+   * @generated from oneof auth.v1.UserReference.user
+   */
+  user: {
+    /**
+     * Serial number of the user.
+     *
+     * @generated from field: int32 id = 1;
+     */
+    value: number;
+    case: "id";
+  } | {
+    /**
+     * Compared as at sign-up.
+     *
+     * @generated from field: string username = 2;
+     */
+    value: string;
+    case: "username";
+  } | { case: undefined; value?: undefined };
+};
+
+/**
+ * Describes the message auth.v1.UserReference.
+ * Use `create(UserReferenceSchema)` to create a new message.
+ */
+export const UserReferenceSchema: GenMessage<UserReference> = /*@__PURE__*/
+  messageDesc(file_auth_v1_users, 12);
+
+/**
+ * Whom to look up.
+ *
+ * @generated from message auth.v1.BatchGetUsersRequest
+ */
+export type BatchGetUsersRequest = Message<"auth.v1.BatchGetUsersRequest"> & {
+  /**
+   * At most 500; within 64 KiB, as every message.
+   *
+   * @generated from field: repeated auth.v1.UserReference references = 1;
+   */
+  references: UserReference[];
+};
+
+/**
+ * Describes the message auth.v1.BatchGetUsersRequest.
+ * Use `create(BatchGetUsersRequestSchema)` to create a new message.
+ */
+export const BatchGetUsersRequestSchema: GenMessage<BatchGetUsersRequest> = /*@__PURE__*/
+  messageDesc(file_auth_v1_users, 13);
+
+/**
+ * The users asked for.
+ *
+ * @generated from message auth.v1.BatchGetUsersResponse
+ */
+export type BatchGetUsersResponse = Message<"auth.v1.BatchGetUsersResponse"> & {
+  /**
+   * Those who are there, in the order asked; one who was asked for twice is there twice.
+   *
+   * @generated from field: repeated auth.v1.User users = 1;
+   */
+  users: User[];
+
+  /**
+   * The references that lead to nobody, in the order asked.
+   *
+   * @generated from field: repeated auth.v1.UserReference missing = 2;
+   */
+  missing: UserReference[];
+};
+
+/**
+ * Describes the message auth.v1.BatchGetUsersResponse.
+ * Use `create(BatchGetUsersResponseSchema)` to create a new message.
+ */
+export const BatchGetUsersResponseSchema: GenMessage<BatchGetUsersResponse> = /*@__PURE__*/
+  messageDesc(file_auth_v1_users, 14);
+
+/**
+ * The new address.
+ *
+ * @generated from message auth.v1.SetEmailRequest
+ */
+export type SetEmailRequest = Message<"auth.v1.SetEmailRequest"> & {
+  /**
+   * Required. At most 254 characters, as RFC 5321 has it.
+   *
+   * @generated from field: optional string email = 1;
+   */
+  email?: string | undefined;
+
+  /**
+   * Required. The password of the user.
+   *
+   * @generated from field: optional string password = 2;
+   */
+  password?: string | undefined;
+};
+
+/**
+ * Describes the message auth.v1.SetEmailRequest.
+ * Use `create(SetEmailRequestSchema)` to create a new message.
+ */
+export const SetEmailRequestSchema: GenMessage<SetEmailRequest> = /*@__PURE__*/
+  messageDesc(file_auth_v1_users, 15);
+
+/**
+ * Nothing: the code is on its way, unless the address got too many e-mails of late.
+ *
+ * @generated from message auth.v1.SetEmailResponse
+ */
+export type SetEmailResponse = Message<"auth.v1.SetEmailResponse"> & {
+};
+
+/**
+ * Describes the message auth.v1.SetEmailResponse.
+ * Use `create(SetEmailResponseSchema)` to create a new message.
+ */
+export const SetEmailResponseSchema: GenMessage<SetEmailResponse> = /*@__PURE__*/
+  messageDesc(file_auth_v1_users, 16);
+
+/**
+ * What the e-mail says.
+ *
+ * @generated from message auth.v1.ConfirmEmailRequest
+ */
+export type ConfirmEmailRequest = Message<"auth.v1.ConfirmEmailRequest"> & {
+  /**
+   * Required. 8 characters; case and space around them don’t matter.
+   *
+   * @generated from field: optional string code = 1;
+   */
+  code?: string | undefined;
+};
+
+/**
+ * Describes the message auth.v1.ConfirmEmailRequest.
+ * Use `create(ConfirmEmailRequestSchema)` to create a new message.
+ */
+export const ConfirmEmailRequestSchema: GenMessage<ConfirmEmailRequest> = /*@__PURE__*/
+  messageDesc(file_auth_v1_users, 17);
+
+/**
+ * Nothing: the address counts from now on.
+ *
+ * @generated from message auth.v1.ConfirmEmailResponse
+ */
+export type ConfirmEmailResponse = Message<"auth.v1.ConfirmEmailResponse"> & {
+};
+
+/**
+ * Describes the message auth.v1.ConfirmEmailResponse.
+ * Use `create(ConfirmEmailResponseSchema)` to create a new message.
+ */
+export const ConfirmEmailResponseSchema: GenMessage<ConfirmEmailResponse> = /*@__PURE__*/
+  messageDesc(file_auth_v1_users, 18);
+
+/**
+ * Nothing but the token in the metadata.
+ *
+ * @generated from message auth.v1.RevokeMyTokensRequest
+ */
+export type RevokeMyTokensRequest = Message<"auth.v1.RevokeMyTokensRequest"> & {
+};
+
+/**
+ * Describes the message auth.v1.RevokeMyTokensRequest.
+ * Use `create(RevokeMyTokensRequestSchema)` to create a new message.
+ */
+export const RevokeMyTokensRequestSchema: GenMessage<RevokeMyTokensRequest> = /*@__PURE__*/
+  messageDesc(file_auth_v1_users, 19);
+
+/**
+ * Nothing: the tokens are void.
+ *
+ * @generated from message auth.v1.RevokeMyTokensResponse
+ */
+export type RevokeMyTokensResponse = Message<"auth.v1.RevokeMyTokensResponse"> & {
+};
+
+/**
+ * Describes the message auth.v1.RevokeMyTokensResponse.
+ * Use `create(RevokeMyTokensResponseSchema)` to create a new message.
+ */
+export const RevokeMyTokensResponseSchema: GenMessage<RevokeMyTokensResponse> = /*@__PURE__*/
+  messageDesc(file_auth_v1_users, 20);
+
+/**
  * Who needs a key, and where to send it.
  *
  * @generated from message auth.v1.SendAdminKeyByEmailPartnerRequest
@@ -385,7 +588,7 @@ export type SendAdminKeyByEmailPartnerRequest = Message<"auth.v1.SendAdminKeyByE
  * Use `create(SendAdminKeyByEmailPartnerRequestSchema)` to create a new message.
  */
 export const SendAdminKeyByEmailPartnerRequestSchema: GenMessage<SendAdminKeyByEmailPartnerRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 12);
+  messageDesc(file_auth_v1_users, 21);
 
 /**
  * Nothing: the e-mail is queued.
@@ -400,7 +603,7 @@ export type SendAdminKeyByEmailPartnerResponse = Message<"auth.v1.SendAdminKeyBy
  * Use `create(SendAdminKeyByEmailPartnerResponseSchema)` to create a new message.
  */
 export const SendAdminKeyByEmailPartnerResponseSchema: GenMessage<SendAdminKeyByEmailPartnerResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 13);
+  messageDesc(file_auth_v1_users, 22);
 
 /**
  * A username to look for.
@@ -421,7 +624,7 @@ export type ExistsByUsernameRequest = Message<"auth.v1.ExistsByUsernameRequest">
  * Use `create(ExistsByUsernameRequestSchema)` to create a new message.
  */
 export const ExistsByUsernameRequestSchema: GenMessage<ExistsByUsernameRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 14);
+  messageDesc(file_auth_v1_users, 23);
 
 /**
  * Whether it is taken.
@@ -442,7 +645,7 @@ export type ExistsByUsernameResponse = Message<"auth.v1.ExistsByUsernameResponse
  * Use `create(ExistsByUsernameResponseSchema)` to create a new message.
  */
 export const ExistsByUsernameResponseSchema: GenMessage<ExistsByUsernameResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 15);
+  messageDesc(file_auth_v1_users, 24);
 
 /**
  * A nickname to look for.
@@ -463,7 +666,7 @@ export type ExistsByNicknameRequest = Message<"auth.v1.ExistsByNicknameRequest">
  * Use `create(ExistsByNicknameRequestSchema)` to create a new message.
  */
 export const ExistsByNicknameRequestSchema: GenMessage<ExistsByNicknameRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 16);
+  messageDesc(file_auth_v1_users, 25);
 
 /**
  * Whether it is taken.
@@ -484,7 +687,7 @@ export type ExistsByNicknameResponse = Message<"auth.v1.ExistsByNicknameResponse
  * Use `create(ExistsByNicknameResponseSchema)` to create a new message.
  */
 export const ExistsByNicknameResponseSchema: GenMessage<ExistsByNicknameResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 17);
+  messageDesc(file_auth_v1_users, 26);
 
 /**
  * The token in question.
@@ -505,7 +708,7 @@ export type VerifyTokenRequest = Message<"auth.v1.VerifyTokenRequest"> & {
  * Use `create(VerifyTokenRequestSchema)` to create a new message.
  */
 export const VerifyTokenRequestSchema: GenMessage<VerifyTokenRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 18);
+  messageDesc(file_auth_v1_users, 27);
 
 /**
  * What RFC 7662 says about a token, with the claims of this service. All but `active` are absent for a bad token.
@@ -617,7 +820,7 @@ export type VerifyTokenResponse = Message<"auth.v1.VerifyTokenResponse"> & {
  * Use `create(VerifyTokenResponseSchema)` to create a new message.
  */
 export const VerifyTokenResponseSchema: GenMessage<VerifyTokenResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 19);
+  messageDesc(file_auth_v1_users, 28);
 
 /**
  * Nothing.
@@ -632,7 +835,7 @@ export type GetKeysRequest = Message<"auth.v1.GetKeysRequest"> & {
  * Use `create(GetKeysRequestSchema)` to create a new message.
  */
 export const GetKeysRequestSchema: GenMessage<GetKeysRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 20);
+  messageDesc(file_auth_v1_users, 29);
 
 /**
  * The key set.
@@ -653,7 +856,7 @@ export type GetKeysResponse = Message<"auth.v1.GetKeysResponse"> & {
  * Use `create(GetKeysResponseSchema)` to create a new message.
  */
 export const GetKeysResponseSchema: GenMessage<GetKeysResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 21);
+  messageDesc(file_auth_v1_users, 30);
 
 /**
  * One public key, in the fields of RFC 7517 and RFC 7518.
@@ -716,18 +919,25 @@ export type Key = Message<"auth.v1.Key"> & {
  * Use `create(KeySchema)` to create a new message.
  */
 export const KeySchema: GenMessage<Key> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 22);
+  messageDesc(file_auth_v1_users, 31);
 
 /**
- * Sign-up, activation, sign-in and look-up of users.
+ * Sign-up, activation, sign-in and look-up of users, and what users change of their own accounts.
  *
  * A protected call carries the metadata `authorization: Bearer <token>` with a token from SignUp, Login, Refresh or
  * one of the recovery logins. Protected calls check in this order, and refuse with the first that fails: a token is
  * there (ACCESS_DENIED); it is genuine, not expired, not revoked, and its user exists and isn't suspended
  * (INVALID_TOKEN); role and ownership (ACCESS_DENIED); shape of the request; existence; state.
  *
+ * A service shows who it is by a key instead of a token: `authorization: Bearer authsvc_…`. A key that is unknown, removed
+ * or expired is refused with INVALID_TOKEN, and a protected call whose option `auth.v1.scope` the service hasn't got with
+ * ACCESS_DENIED. What is open without a token stays open.
+ *
  * Every refusal carries `google.rpc.ErrorInfo` with a `reason` of auth.v1.Reason and the domain `auth.v1`; wrong
  * fields are listed in `google.rpc.BadRequest`; refusals that pass with time carry `google.rpc.RetryInfo`.
+ *
+ * What is marked IDEMPOTENT may be asked again when no answer came. It isn't marked NO_SIDE_EFFECTS, though it has none:
+ * Connect would take such calls by GET, too, with tokens and names in the URL.
  *
  * @generated from service auth.v1.Users
  */
@@ -792,7 +1002,8 @@ export const Users: GenService<{
   },
   /**
    * Returns a named user. Protected: the user itself, an active ROLE_INSTITUTION for users of its
-   * organization, an active ROLE_ADMIN for anyone. Refuses with USER_NOT_FOUND when there is none.
+   * organization, an active ROLE_ADMIN for anyone; or a service with the scope `users.read`, also by id, for anyone
+   * without activation and provider keys. Refuses with USER_NOT_FOUND when there is none.
    *
    * @generated from rpc auth.v1.Users.GetUser
    */
@@ -800,6 +1011,54 @@ export const Users: GenService<{
     methodKind: "unary";
     input: typeof GetUserRequestSchema;
     output: typeof GetUserResponseSchema;
+  },
+  /**
+   * Returns many users at once, without activation and provider keys. For services with the scope `users.read` alone;
+   * ACCESS_DENIED for everybody else. Refuses with MALFORMED_REQUEST more than 500 references, or one without id and
+   * username; with TOO_MANY_ATTEMPTS a service that reads more users than it may. A reference that leads to nobody is no
+   * error: it is in `missing`.
+   *
+   * @generated from rpc auth.v1.Users.BatchGetUsers
+   */
+  batchGetUsers: {
+    methodKind: "unary";
+    input: typeof BatchGetUsersRequestSchema;
+    output: typeof BatchGetUsersResponseSchema;
+  },
+  /**
+   * Asks for another e-mail address, to which a code is mailed; it counts once ConfirmEmail has seen the code. Protected:
+   * the user itself, with the password once more, which is an attempt like a sign-in. Refuses with MISSING_PARAMETER;
+   * INVALID_EMAIL for text that mail can’t be sent to; INVALID_CREDENTIALS for a wrong password; TOO_MANY_ATTEMPTS as
+   * Login does, and beyond 1 code a minute and 5 an hour. The answer tells nothing of whether somebody has the address.
+   *
+   * @generated from rpc auth.v1.Users.SetEmail
+   */
+  setEmail: {
+    methodKind: "unary";
+    input: typeof SetEmailRequestSchema;
+    output: typeof SetEmailResponseSchema;
+  },
+  /**
+   * Makes the address count that SetEmail was told. Recovery keys mailed before are void, and the address before it is
+   * told. Protected: the user itself. Refuses with INVALID_KEY for a code that is wrong, used, expired (15 minutes), not
+   * the newest, tried 5 times, or from before the tokens were revoked.
+   *
+   * @generated from rpc auth.v1.Users.ConfirmEmail
+   */
+  confirmEmail: {
+    methodKind: "unary";
+    input: typeof ConfirmEmailRequestSchema;
+    output: typeof ConfirmEmailResponseSchema;
+  },
+  /**
+   * Logs the user out everywhere: every token of it is void, the one of this call included. Protected: the user itself.
+   *
+   * @generated from rpc auth.v1.Users.RevokeMyTokens
+   */
+  revokeMyTokens: {
+    methodKind: "unary";
+    input: typeof RevokeMyTokensRequestSchema;
+    output: typeof RevokeMyTokensResponseSchema;
   },
   /**
    * Mails a one-time activation key to the address of an active organization. Revision 1.0.0 only.
@@ -836,7 +1095,7 @@ export const Users: GenService<{
   },
   /**
    * Tells whether a token is good at this moment, revocation included, in the fields of RFC 7662 (token
-   * introspection). A bad token is no error: the answer is `active: false` and nothing else.
+   * introspection). A bad token is no error: the answer is `active: false` and nothing else. Open to all.
    *
    * @generated from rpc auth.v1.Users.VerifyToken
    */

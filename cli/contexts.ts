@@ -1,0 +1,104 @@
+// Named contexts: where Administration is served, and the session there. They are kept in the user's own configuration
+// folder, readable by nobody else; without one, commands work on the database itself.
+import { chmod, mkdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import envPaths from 'env-paths'
+import { fail } from './failure.js'
+import { warn } from './output.js'
+
+/** A server and how to reach it. */
+export interface Context {
+  /** `https://host:port`, or `http://` on this machine. */
+  readonly url: string
+  /** PEM file of the authority that its certificate comes from, instead of those that the system trusts. */
+  readonly ca?: string
+  /** File that holds the token of a session. */
+  readonly tokenFile: string
+}
+
+/** All contexts of the user. */
+export interface Contexts {
+  /** Name of the one that is used unless another is named. */
+  readonly current?: string
+  readonly contexts: Readonly<Record<string, Context>>
+}
+
+const folder = () => envPaths('auth-admin', { suffix: '' }).config
+const file = () => join(folder(), 'contexts.json')
+
+/** File of the session of a context. */
+export const tokenFileOf = (name: string) => join(folder(), 'sessions', `${encodeURIComponent(name)}.token`)
+
+/** Reads the contexts; none are there at first. */
+export async function readContexts(): Promise<Contexts> {
+  const text = await readFile(file(), 'utf8').catch((error: NodeJS.ErrnoException) => {
+    if (error.code === 'ENOENT') return undefined
+    return fail(`${file()} can’t be read (${error.code}).`)
+  })
+  if (text === undefined) return { contexts: {} }
+  try {
+    const read = JSON.parse(text) as Contexts
+    return { ...read, contexts: read.contexts ?? {} }
+  } catch {
+    return fail(`${file()} holds no JSON: mend it, or remove it and sign in again.`)
+  }
+}
+
+/** Replaces the contexts. */
+export async function writeContexts(contexts: Contexts): Promise<void> {
+  await writePrivately(file(), `${JSON.stringify(contexts, null, 2)}\n`)
+}
+
+/** The context that is named, by an option or by AUTH_ADMIN_CONTEXT, or the current one. */
+export async function chooseContext(
+  named: string | undefined,
+): Promise<{ name: string; context: Context } | undefined> {
+  const wanted = named ?? (process.env.AUTH_ADMIN_CONTEXT || undefined)
+  const { current, contexts } = await readContexts()
+  const name = wanted ?? current
+  if (name === undefined) return undefined
+  const context = Object.hasOwn(contexts, name) ? contexts[name] : undefined
+  if (!context) {
+    fail(`There is no context ${name}: see \`auth-admin contexts list\`, or make one with \`auth-admin login\`.`, 4)
+  }
+  return { name, context }
+}
+
+/** The context that a command works in; undefined where it works on the database itself, with the settings of this process. */
+export async function contextOf({ local, context }: { readonly local?: boolean; readonly context?: string }) {
+  return local ? undefined : chooseContext(context)
+}
+
+/** The token of a session. */
+export async function readToken({ name, context }: { name: string; context: Context }): Promise<string> {
+  const { tokenFile } = context
+  const text = await readFile(tokenFile, 'utf8').catch(() => undefined)
+  if (!text?.trim()) fail(`You are not signed in at ${name}: run \`auth-admin login --context ${name}\`.`, 4)
+  const { mode } = await stat(tokenFile)
+  if (process.platform !== 'win32' && (mode & 0o077) !== 0) warn(`${tokenFile} is readable by others: chmod 600 it.`)
+  return text.trim()
+}
+
+/** Keeps the token of a session. */
+export async function writeToken(tokenFile: string, token: string): Promise<void> {
+  await writePrivately(tokenFile, `${token}\n`)
+}
+
+/** Ends a session here. Whether there was one. */
+export async function removeToken({ tokenFile }: Context): Promise<boolean> {
+  const there = await stat(tokenFile).then(
+    () => true,
+    () => false,
+  )
+  await rm(tokenFile, { force: true })
+  return there
+}
+
+/** Writes a file that only its owner may read, whole or not at all. */
+async function writePrivately(path: string, text: string): Promise<void> {
+  await mkdir(join(path, '..'), { recursive: true, mode: 0o700 })
+  const draft = `${path}.${process.pid}`
+  await writeFile(draft, text, { mode: 0o600 })
+  await chmod(draft, 0o600)
+  await rename(draft, path)
+}

@@ -1,0 +1,106 @@
+import { type Command, InvalidArgumentError, Option } from 'commander'
+import { readNumber } from './ask.js'
+import { type Cell, printJson, printLine, printTable } from './output.js'
+
+/** Options of a list. */
+export interface ListOptions {
+  readonly limit?: number
+  readonly pageToken?: string
+  readonly json?: boolean
+  readonly jsonl?: boolean
+  /** Names of fields, as `--json` has them; `a.b` is one within another. */
+  readonly fields?: readonly string[]
+}
+
+/** Rows that a list shows to users who don't say how many. */
+const shownAtOnce = 100
+
+/** Most rows of one call. */
+const most = 1_000
+
+/** Adds the options of a list to a command. */
+export function withPages(command: Command): Command {
+  return command
+    .addOption(new Option('--limit <number>', 'at most so many').argParser(readNumber(1)))
+    .addOption(new Option('--all', `all of them, instead of ${shownAtOnce}`).conflicts('limit'))
+    .addOption(new Option('--page-token <token>', 'go on where an earlier list ended'))
+    .addOption(new Option('--json', 'print one JSON document and nothing else; never ask'))
+    .addOption(new Option('--jsonl', 'print a JSON document on each line, as they come').conflicts('json'))
+    .addOption(
+      new Option('--fields <names>', 'only these fields, as --json names them, separated by commas').argParser(
+        readNames,
+      ),
+    )
+}
+
+/** A list as far as it was asked for. */
+export interface Listed<T> {
+  readonly rows: readonly T[]
+  /** Where it goes on; empty at the end. */
+  readonly nextPageToken: string
+}
+
+/** Whether a list is printed in its fields rather than in the columns that it has for users. */
+export function inFields({ json, jsonl, fields }: ListOptions): boolean {
+  return Boolean(json || jsonl || fields)
+}
+
+/**
+ * Reads pages until there are as many rows as were asked for: 100 for users who don't say, all for programs. With
+ * `--jsonl` rows are printed as they come, in the form that `toOutput` gives them, and none are kept.
+ */
+export async function readPages<T>(
+  options: ListOptions & { readonly all?: boolean },
+  read: (page: { pageSize: number; pageToken: string }) => Promise<{ rows: readonly T[]; nextPageToken: string }>,
+  toOutput: (row: T) => object = row => row as object,
+): Promise<Listed<T>> {
+  const { limit, all, pageToken = '', json, jsonl, fields } = options
+  const wanted = limit ?? (all || json || jsonl ? Number.POSITIVE_INFINITY : shownAtOnce)
+  const rows: T[] = []
+  let count = 0
+  let next = pageToken
+  do {
+    const page = await read({ pageSize: Math.min(most, wanted - count), pageToken: next })
+    if (jsonl) for (const row of page.rows) printLine(pick(toOutput(row), fields))
+    else rows.push(...page.rows)
+    count += page.rows.length
+    next = page.nextPageToken
+  } while (next !== '' && count < wanted)
+  return { rows, nextPageToken: next }
+}
+
+/**
+ * Prints a list in its fields: as one JSON array or, where it goes on, as an object that says where; of `--jsonl`, whose
+ * rows are out, only where it goes on; else in columns.
+ */
+export function printList(
+  name: string,
+  { rows, nextPageToken }: Listed<object>,
+  { json, jsonl, fields }: ListOptions,
+): void {
+  const picked = rows.map(row => pick(row, fields))
+  if (json) printJson(nextPageToken === '' ? picked : { [name]: picked, nextPageToken })
+  else if (jsonl && nextPageToken !== '') printLine({ nextPageToken })
+  else if (!jsonl) {
+    const cells = picked.map(row => Object.values(row).map(toCell))
+    printTable(fields ?? [], cells, 'There are none.', { nextPageToken })
+  }
+}
+
+/** The fields of a row that are named, in that order; all of them when none are. An absent one is null. */
+function pick(row: object, fields: readonly string[] | undefined): Record<string, unknown> {
+  if (!fields) return row as Record<string, unknown>
+  const at = (path: string) =>
+    path.split('.').reduce<unknown>((value, name) => (value as Record<string, unknown> | undefined)?.[name], row)
+  return Object.fromEntries(fields.map(field => [field, at(field) ?? null]))
+}
+
+function toCell(value: unknown): Cell {
+  return typeof value === 'object' && value !== null ? JSON.stringify(value) : (value as Cell)
+}
+
+function readNames(value: string): string[] {
+  const names = value.split(',').map(name => name.trim())
+  if (names.some(name => !/^\w+(\.\w+)*$/.test(name))) throw new InvalidArgumentError('Give names such as id,username.')
+  return names
+}

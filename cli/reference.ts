@@ -1,0 +1,111 @@
+// The reference of the commands, out of what their help says: as Markdown for the documentation, as a man page for users.
+import type { Command, Option } from 'commander'
+
+/** Every command that does something, with its path, such as `users show`. */
+function leaves(command: Command, path: readonly string[] = []): { command: Command; path: string }[] {
+  const commands = command.createHelp().visibleCommands(command)
+  const subcommands = commands.filter(each => each.name() !== 'help')
+  if (subcommands.length === 0) return [{ command, path: path.join(' ') }]
+  return subcommands.flatMap(each => leaves(each, [...path, each.name()]))
+}
+
+/** What stands behind the options in a command's help: remarks and examples. */
+function remarksOf(command: Command): string {
+  let text = ''
+  const output = { writeOut: (part: string) => (text += part) }
+  const before = command.configureOutput()
+  command.configureOutput(output)
+  command.outputHelp()
+  command.configureOutput(before)
+  const plain = command.helpInformation()
+  return text.startsWith(plain) ? text.slice(plain.length).trim() : ''
+}
+
+function usageOf(command: Command, path: string): string {
+  const places = command.registeredArguments.map(each => {
+    const name = `${each.name()}${each.variadic ? '...' : ''}`
+    return each.required ? `<${name}>` : `[${name}]`
+  })
+  return ['auth-admin', path, ...places, ...(optionsOf(command).length > 0 ? ['[options]'] : [])].join(' ')
+}
+
+function optionsOf(command: Command): Option[] {
+  return command.options.filter(({ hidden }) => !hidden)
+}
+
+/** What an option says, with what it takes. */
+function aboutOption(option: Option): string {
+  const choices = option.argChoices ? ` (${option.argChoices.join(', ')})` : ''
+  const fallback = option.defaultValue === undefined ? '' : ` (default: ${String(option.defaultValue)})`
+  return `${option.description}${choices}${fallback}`
+}
+
+/** The reference as Markdown: a section for each command. */
+export function toMarkdown(program: Command): string {
+  const sections = leaves(program).map(({ command, path }) => {
+    const remarks = remarksOf(command)
+    return [
+      `### ${path}`,
+      command.description(),
+      `\`\`\`text\n${usageOf(command, path)}\n\`\`\``,
+      optionsOf(command)
+        .map(option => `- \`${option.flags}\`: ${aboutOption(option)}`)
+        .join('\n'),
+      remarks && `\`\`\`text\n${remarks}\n\`\`\``,
+    ]
+      .filter(Boolean)
+      .join('\n\n')
+  })
+  const everywhere = optionsOf(program).map(option => `- \`${option.flags}\`: ${aboutOption(option)}`)
+  return `Options of every command:\n\n${everywhere.join('\n')}\n\n${sections.join('\n\n')}\n`
+}
+
+/** The reference as a man page, in the macros of man(7). */
+export function toManPage(program: Command, version: string): string {
+  const about = program.description()
+  const general = remarksOf(program)
+  const commands = leaves(program).flatMap(({ command, path }) => {
+    const remarks = remarksOf(command)
+    return [
+      `.SS ${roff(path)}`,
+      roff(command.description()),
+      '.PP',
+      '.nf',
+      `.B ${roff(usageOf(command, path))}`,
+      '.fi',
+      ...optionsOf(command).flatMap(item),
+      ...(remarks ? ['.PP', '.nf', roff(remarks), '.fi'] : []),
+    ]
+  })
+  return `${[
+    `.TH AUTH-ADMIN 1 "" "auth-registry ${roff(version)}" "User Commands"`,
+    '.SH NAME',
+    `auth-admin \\- ${roff(about.replace(/\.$/, ''))}`,
+    '.SH SYNOPSIS',
+    '.B auth-admin',
+    '[\\fIoptions\\fR] \\fIcommand\\fR',
+    '.SH DESCRIPTION',
+    '.nf',
+    roff(general),
+    '.fi',
+    '.SH OPTIONS',
+    ...optionsOf(program).flatMap(item),
+    '.SH COMMANDS',
+    ...commands,
+  ].join('\n')}\n`
+}
+
+function item(option: Option): string[] {
+  return ['.TP', `.B ${roff(option.flags)}`, roff(aboutOption(option))]
+}
+
+/** Text in which nothing is a request or an escape of roff. */
+function roff(text: string): string {
+  return text
+    .replaceAll('\\', '\\e')
+    .replaceAll('-', '\\-')
+    .replaceAll('’', '\\(cq')
+    .replaceAll('…', '...')
+    .replace(/^([.'])/gm, '\\&$1')
+    .replace(/[^\0-\x7f]/gu, sign => `\\[u${sign.codePointAt(0)!.toString(16).toUpperCase().padStart(4, '0')}]`)
+}

@@ -1,0 +1,41 @@
+import { readFile } from 'node:fs/promises'
+import { isIPv4 } from 'node:net'
+import type { Transport } from '@connectrpc/connect'
+import type { Context } from './contexts.js'
+import { fail } from './failure.js'
+
+/**
+ * Opens a way to Administration on a server, over gRPC; calls carry the token, if there is one, and are given up after
+ * `patience` milliseconds.
+ */
+export async function openRemote(
+  { url, ca }: Pick<Context, 'url' | 'ca'>,
+  token?: string,
+  { patience = 30_000 }: { readonly patience?: number } = {},
+): Promise<{ transport: Transport; close(): Promise<void> }> {
+  const { createGrpcTransport, Http2SessionManager } = await import('@connectrpc/connect-node')
+  const authority = ca ? { ca: await readFile(ca).catch(() => fail(`The file ${ca} can’t be read.`)) } : {}
+  const sessionManager = new Http2SessionManager(url, {}, authority)
+  const transport = createGrpcTransport({
+    baseUrl: url,
+    sessionManager,
+    defaultTimeoutMs: patience,
+    interceptors: [
+      next => request => {
+        if (token) request.header.set('authorization', `Bearer ${token}`)
+        return next(request)
+      },
+    ],
+  })
+  return { transport, close: async () => sessionManager.abort() }
+}
+
+/** A URL of a server, without a path. A token goes in the clear to this machine alone. Undefined for any other text. */
+export function readUrl(text: string): string | undefined {
+  const url = URL.canParse(text) ? new URL(text) : undefined
+  if (url?.pathname !== '/' || url.search || url.hash || url.username) return undefined
+  const host = url.hostname.replace(/^\[(.*)\]$/, '$1')
+  const near = host === 'localhost' || host === '::1' || (isIPv4(host) && host.startsWith('127.'))
+  if (url.protocol !== 'https:' && !(url.protocol === 'http:' && near)) return undefined
+  return url.origin
+}

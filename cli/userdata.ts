@@ -1,0 +1,40 @@
+// What is stored of a user: handed out, and erased.
+import { timestampDate } from '@bufbuild/protobuf/wkt'
+import { type Command, Option } from 'commander'
+import { administering } from './administration.js'
+import { confirmName } from './ask.js'
+import { printFields, printJson, say } from './output.js'
+import { type Named, readUser, userName, withUser } from './user.js'
+
+/** Adds `auth-admin users export` and `erase`. */
+export function addUserData(users: Command): void {
+  withUser(users.command('export'))
+    .description('Print all that is stored of a user as one JSON document (LGPD, article 18), without secrets.')
+    .addHelpText('after', "\nExample:\n  $ auth-admin users export '(11)98765-4321' > user.json")
+    .action(
+      administering(async (api, name: string | undefined, options: Named) => {
+        const { json } = await api.exportUser({ user: await userName(name, options) })
+        printJson(JSON.parse(json))
+      }),
+    )
+
+  withUser(users.command('erase'))
+    .description('Erase all that is stored of a user. This can’t be undone. Prints a receipt.')
+    .addOption(new Option('--confirm <username>', 'the username, once more; asked for at a terminal'))
+    .addHelpText(
+      'after',
+      '\nThe audit log keeps what was done under the id of the user, and goes on\nto verify.\n\nExample:\n  $ auth-admin users erase ana --confirm ana',
+    )
+    .action(
+      administering(async (api, name: string | undefined, options: Named & { confirm?: string }) => {
+        const { id, username = '' } = (await readUser(api, name, options)).record!
+        const sentence = `All that is stored of ${username} will be gone for good.`
+        const confirm = await confirmName(sentence, username, options)
+        const { user, eraseTime, rows } = await api.eraseUser({ user: `#${id}`, confirm })
+        const erasedAt = timestampDate(eraseTime!)
+        if (options.json) return printJson({ user, erasedAt: erasedAt.toISOString(), rows })
+        say(`User ${user} (${username}) is erased.`)
+        printFields({ erased: erasedAt, ...rows })
+      }),
+    )
+}

@@ -1,0 +1,127 @@
+#!/usr/bin/env bash
+# Checks what is in this folder, each by its own tool. A tool that isn't there is named, and its check told as not run;
+# a check that fails makes the exit code 1. Tools are looked for on the PATH; KUBERNETES_SCHEMAS may name a folder or URL of
+# JSON schemas for kubeconform in place of its own. --all makes missing tools a failure, too.
+set -uo pipefail
+cd "$(dirname "$0")" || exit
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+passed=0 failed=0 missing=0
+
+# check TITLE TOOL COMMAND…: runs the command where the tool is there. It complains by its exit code.
+check() {
+  local title=$1 tool=$2
+  shift 2
+  if ! command -v "$tool" >"$work/where"; then
+    echo "not run  $title: there is no $tool"
+    missing=$((missing + 1))
+  elif "$@" >"$work/said" 2>&1; then
+    echo "passed   $title"
+    passed=$((passed + 1))
+  else
+    echo "FAILED   $title"
+    sed 's/^/         /' "$work/said"
+    failed=$((failed + 1))
+  fi
+}
+
+# silent COMMAND…: a warning is a complaint as well.
+silent() {
+  local said
+  said=$("$@" 2>&1)
+  local code=$?
+  printf '%s' "$said"
+  [ $code -eq 0 ] && [ -z "$said" ]
+}
+
+# Certificates where the examples have theirs, good for a day.
+certificate() {
+  openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 -subj "/CN=$1" \
+    -addext "subjectAltName=DNS:$1" -keyout "$work/$1.key" -out "$work/$1.crt" 2>>"$work/openssl"
+}
+
+check_systemd() {
+  # The programs may be elsewhere on the machine where this runs.
+  mkdir -p "$work/units" "$work/credentials"
+  for unit in systemd/*.service; do
+    sed "s#^WorkingDirectory=.*#WorkingDirectory=$work#; s#^ExecStart=/usr/bin/node#ExecStart=$(command -v node)#
+      s#/opt/auth-registry/#$(cd .. && pwd)/#" "$unit" >"$work/units/${unit##*/}"
+  done
+  silent systemd-analyze verify --man=no "$work"/units/*.service
+}
+
+check_exposure() {
+  # On a scale from 0, safe, to 100; it is 96 without any hardening.
+  systemd-analyze security --offline=true --threshold=20 --no-pager systemd/*.service
+}
+
+check_nginx() {
+  certificate auth || return 1
+  mkdir -p "$work/nginx" && sed "s#/etc/nginx/tls/#$work/#; s#/var/log/nginx/#$work/#" nginx/auth-registry.conf >"$work/nginx/auth.conf"
+  local paths='' path
+  for path in client_body proxy fastcgi uwsgi scgi; do paths+="${path}_temp_path $work/$path; "; done
+  printf 'pid %s/pid; error_log stderr; events {} http { access_log off; %s include %s/nginx/auth.conf; }\n' \
+    "$work" "$paths" "$work" >"$work/nginx.conf"
+  nginx -t -p "$work" -c "$work/nginx.conf" >"$work/nginx.said" 2>&1
+  local code=$?
+  cat "$work/nginx.said"
+  [ $code -eq 0 ] && ! grep -qF '[warn]' "$work/nginx.said"
+}
+
+check_envoy() {
+  certificate public && certificate gateway && cp "$work/gateway.crt" "$work/ca.crt" || return 1
+  sed "s#/etc/envoy/tls/#$work/#" envoy/envoy.yaml >"$work/envoy.yaml"
+  envoy --mode validate --log-level warn -c "$work/envoy.yaml" >"$work/envoy" 2>&1
+  local code=$?
+  cat "$work/envoy"
+  [ $code -eq 0 ] && ! grep -qE '\[(warning|error|critical)\]' "$work/envoy"
+}
+
+# The chart in each of its forms.
+chart=helm/auth-registry
+forms=(
+  'server.settings.AUTH_ISSUER=https://auth.example.org,server.trustedProxies=10.0.0.0/8'
+  'server.settings.AUTH_ISSUER=https://auth.example.org,tls.server=one,tls.gateway=two,server.autoscaling.enabled=true,secrets.migrate=three'
+  'server.settings.AUTH_ISSUER=https://auth.example.org,server.trustedProxies=10.0.0.0/8,networkPolicy.enabled=false,secrets.smtp=false,gateway.trustedProxies=10.1.0.0/16'
+)
+
+check_helm() {
+  local form
+  for form in "${forms[@]}"; do helm lint --strict --quiet "$chart" --kube-version 1.33.0 --set "$form" || return 1; done
+}
+
+check_kubernetes() {
+  local form
+  command -v helm || { echo 'there is no helm to make the manifests'; return 1; }
+  for form in "${forms[@]}"; do
+    helm template check "$chart" --kube-version 1.33.0 --set "$form" >"$work/manifests.yaml" || return 1
+    kubeconform -strict -summary -kubernetes-version 1.33.0 ${KUBERNETES_SCHEMAS:+-schema-location "$KUBERNETES_SCHEMAS"} \
+      "$work/manifests.yaml" || return 1
+  done
+}
+
+check_compose() {
+  mkdir -p "$work/compose/secrets" && cp compose.yaml "$work/compose/"
+  for secret in database-password database-url master-key admin-password; do : >"$work/compose/secrets/$secret"; done
+  "${compose[@]}" -f "$work/compose/compose.yaml" config --quiet
+}
+
+check 'Dockerfile (hadolint)' hadolint hadolint Dockerfile
+# It is a plugin of docker, or a program of its own.
+compose=(docker-compose)
+if docker compose version >"$work/where" 2>&1; then compose=(docker compose); fi
+check 'compose.yaml (docker compose config)' "${compose[0]}" check_compose
+check 'compose.yaml, prometheus-adapter.yaml, envoy.yaml (yamllint)' yamllint \
+  yamllint --strict -d '{extends: default, rules: {line-length: {max: 140}, document-start: disable, comments: disable, braces: {max-spaces-inside: 1}}}' \
+  compose.yaml helm/prometheus-adapter.yaml envoy/envoy.yaml helm/auth-registry/Chart.yaml helm/auth-registry/values.yaml
+check 'systemd units (systemd-analyze verify)' systemd-analyze check_systemd
+check 'systemd units (systemd-analyze security)' systemd-analyze check_exposure
+check 'nginx example (nginx -t)' nginx check_nginx
+check 'Envoy example (envoy --mode validate)' envoy check_envoy
+check 'Helm chart (helm lint)' helm check_helm
+check 'Helm chart (kubeconform)' kubeconform check_kubernetes
+check 'this script (shellcheck)' shellcheck shellcheck check.sh
+
+echo "$passed passed, $failed failed, $missing not run"
+[ "${1-}" != --all ] || failed=$((failed + missing))
+[ "$failed" -eq 0 ]

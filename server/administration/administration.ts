@@ -1,0 +1,158 @@
+import { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
+import { administrationAudience, createAdministrators } from '../access/administrator.js'
+import { createCallers } from '../access/caller.js'
+import type { Keyring } from '../access/keyring.js'
+import type { SignIns } from '../access/signin.js'
+import { createTokens } from '../access/tokens.js'
+import type { Implementation } from '../call.js'
+import type { Registry } from '../models/definemodels.js'
+import { adminTokenTtl } from '../models/signingkey.js'
+import { createQuotas } from '../outbox/quotas.js'
+import type { Passwords } from '../passwords/hash.js'
+import type { PasswordPolicy } from '../passwords/policy.js'
+import type { Settings } from '../settings.js'
+import { listAuditEvents, verifyAuditLog } from './auditlog.js'
+import { createChanges } from './changes.js'
+import { getConfiguration } from './configuration.js'
+import { diagnose } from './diagnosis.js'
+import { discardEmail, getEmail, listEmails, retryEmail, sendTestEmail } from './emails.js'
+import { explainUser } from './explain.js'
+import { getMigrations } from './migrations.js'
+import { createTellAdministrators } from './notices.js'
+import {
+  activateOrganization,
+  createOrganization,
+  deactivateOrganization,
+  deleteOrganization,
+  getOrganization,
+  listOrganizations,
+  rotateOrganizationKey,
+  updateOrganization,
+} from './organizations.js'
+import { createPaging } from './paging.js'
+import {
+  createQuestion,
+  linkQuestion,
+  listQuestions,
+  listUnmatchedQuestions,
+  offerQuestion,
+  retireQuestion,
+  updateQuestion,
+} from './questions.js'
+import { createReferences } from './references.js'
+import { createService, createServiceKey, deleteService, deleteServiceKey, listServices } from './services.js'
+import { confirmTotp, enrollTotp, getSession, removeTotp, signIn } from './session.js'
+import { getIssuer, listSigningKeys, retireSigningKey, rotateSigningKey, setIssuer } from './signingkeys.js'
+import {
+  activateUser,
+  deleteUser,
+  resumeUser,
+  revokeTokens,
+  setOrganization,
+  setRole,
+  suspendUser,
+  undeleteUser,
+} from './userchanges.js'
+import { eraseUser, exportUser } from './userdata.js'
+import { createUser, updateUser } from './userforms.js'
+import { getUser, listUsers } from './users.js'
+import { sendRecoveryKey, setPassword, unlockUser } from './usersupport.js'
+
+/** What Administration is made of. */
+export interface AdministrationDeps extends Registry {
+  readonly settings: Settings
+  /** `iss` of tokens. */
+  readonly issuer: string
+  readonly keyring: Keyring
+  readonly signIns: SignIns
+  readonly passwords: Passwords
+  readonly policy: PasswordPolicy
+  readonly now: () => number
+}
+
+/** The service with its functions, one for each RPC. */
+export function createAdministration(
+  deps: AdministrationDeps,
+): readonly [typeof Administration, Implementation<typeof Administration>] {
+  const { keyring, issuer, now, users, settings } = deps
+  const tokens = { keyring, issuer, audience: administrationAudience, ttl: adminTokenTtl, ownTtl: true, now }
+  const adminTokens = createTokens(tokens)
+  const all = {
+    ...deps,
+    adminTokens,
+    administrators: createAdministrators({ callers: createCallers(adminTokens, users), now }),
+    changes: createChanges(deps),
+    references: createReferences(deps),
+    openPage: createPaging(deps.masterKey),
+    quotas: createQuotas(deps.emailQuotas, deps.subjects, settings.limitFactor),
+    tellAdministrators: createTellAdministrators(deps),
+  }
+  const implementation: Implementation<typeof Administration> = {
+    signIn: signIn(all),
+    getSession: getSession(all),
+    enrollTotp: enrollTotp(all),
+    confirmTotp: confirmTotp(all),
+    removeTotp: removeTotp(all),
+
+    listUsers: listUsers(all),
+    getUser: getUser(all),
+    createUser: createUser(all),
+    updateUser: updateUser(all),
+    activateUser: activateUser(all),
+    suspendUser: suspendUser(all),
+    resumeUser: resumeUser(all),
+    unlockUser: unlockUser(all),
+    setPassword: setPassword(all),
+    setRole: setRole(all),
+    setOrganization: setOrganization(all),
+    revokeTokens: revokeTokens(all),
+    sendRecoveryKey: sendRecoveryKey(all),
+    deleteUser: deleteUser(all),
+    undeleteUser: undeleteUser(all),
+    eraseUser: eraseUser(all),
+    explainUser: explainUser(all),
+    exportUser: exportUser(all),
+
+    listOrganizations: listOrganizations(all),
+    getOrganization: getOrganization(all),
+    createOrganization: createOrganization(all),
+    updateOrganization: updateOrganization(all),
+    activateOrganization: activateOrganization(all),
+    deactivateOrganization: deactivateOrganization(all),
+    rotateOrganizationKey: rotateOrganizationKey(all),
+    deleteOrganization: deleteOrganization(all),
+
+    listQuestions: listQuestions(all),
+    createQuestion: createQuestion(all),
+    updateQuestion: updateQuestion(all),
+    offerQuestion: offerQuestion(all),
+    retireQuestion: retireQuestion(all),
+    listUnmatchedQuestions: listUnmatchedQuestions(all),
+    linkQuestion: linkQuestion(all),
+
+    listSigningKeys: listSigningKeys(all),
+    rotateSigningKey: rotateSigningKey(all),
+    retireSigningKey: retireSigningKey(all),
+    getIssuer: getIssuer(all),
+    setIssuer: setIssuer(all),
+
+    listEmails: listEmails(all),
+    getEmail: getEmail(all),
+    retryEmail: retryEmail(all),
+    discardEmail: discardEmail(all),
+    sendTestEmail: sendTestEmail(all),
+
+    listAuditEvents: listAuditEvents(all),
+    verifyAuditLog: verifyAuditLog(all),
+
+    getMigrations: getMigrations(all),
+    getConfiguration: getConfiguration(all),
+    diagnose: diagnose(all),
+    listServices: listServices(all),
+    createService: createService(all),
+    deleteService: deleteService(all),
+    createServiceKey: createServiceKey(all),
+    deleteServiceKey: deleteServiceKey(all),
+  }
+  return [Administration, implementation]
+}

@@ -1,0 +1,150 @@
+import { randomUUID } from 'node:crypto'
+import { timestampFromDate } from '@bufbuild/protobuf/wkt'
+import {
+  type Administration,
+  Administration as AdministrationService,
+} from '../../proto/gen/auth/v1/administration_pb.js'
+import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import type { Administrators } from '../access/administrator.js'
+import type { Unary } from '../call.js'
+import type { Emails, QueuedEmail } from '../models/email.js'
+import { isEmailAddress } from '../names.js'
+import { describe, within } from '../outbox/sender.js'
+import { createMailTransport } from '../outbox/transport.js'
+import { refuse } from '../refusal.js'
+import type { Settings } from '../settings.js'
+import type { Change, Changes } from './changes.js'
+import type { OpenPage } from './paging.js'
+import { wrongFields } from './wrongfields.js'
+
+type Service = typeof Administration.method
+
+interface Deps {
+  administrators: Administrators
+  changes: Changes
+  emails: Emails
+  openPage: OpenPage
+  settings: Pick<Settings, 'smtpUrl' | 'mailFrom' | 'dataDir'>
+}
+
+/** Seconds that a mail server has to take a test. */
+const patience = 10
+
+/** Lists queued e-mails, the oldest first. */
+export function listEmails(deps: Pick<Deps, 'administrators' | 'emails' | 'openPage'>): Unary<Service['listEmails']> {
+  const { administrators, emails, openPage } = deps
+  return async (request, call) => {
+    await administrators.identify('listEmails', call)
+    const page = openPage<string>(AdministrationService.method.listEmails, request)
+    const rows = await emails.list({
+      limit: page.size + 1,
+      ...(page.after !== undefined && { afterId: page.after }),
+      ...(request.failed !== undefined && { failed: request.failed }),
+    })
+    const shown = rows.slice(0, page.size)
+    return {
+      emails: shown.map(toQueuedEmail),
+      ...(rows.length > page.size && { nextPageToken: page.next(shown.at(-1)!.id) }),
+    }
+  }
+}
+
+/** Returns a queued e-mail, without its text. */
+export function getEmail(deps: Pick<Deps, 'administrators' | 'emails'>): Unary<Service['getEmail']> {
+  const { administrators, emails } = deps
+  return async (request, call) => {
+    await administrators.identify('getEmail', call)
+    const id = checkId(request.id)
+    return { email: toQueuedEmail((await emails.find(id)) ?? missing(id)) }
+  }
+}
+
+/** Makes an e-mail that waits or has failed for good due now. */
+export function retryEmail(deps: Pick<Deps, 'administrators' | 'changes' | 'emails'>): Unary<Service['retryEmail']> {
+  const { administrators, changes, emails } = deps
+  return async (request, call) => {
+    const administrator = await administrators.identify('retryEmail', call)
+    const id = checkId(request.id)
+    return changes.make(administrator, request, async ({ t, record }) => {
+      const email = await lock(emails, id, t)
+      await emails.retry(id, t)
+      await record({ action: 'email.retry', ...about(email) })
+      return { email: toQueuedEmail(await lock(emails, id, t)) }
+    })
+  }
+}
+
+/** Forgets a queued e-mail. */
+export function discardEmail(
+  deps: Pick<Deps, 'administrators' | 'changes' | 'emails'>,
+): Unary<Service['discardEmail']> {
+  const { administrators, changes, emails } = deps
+  return async (request, call) => {
+    const administrator = await administrators.identify('discardEmail', call)
+    const id = checkId(request.id)
+    return changes.make(administrator, request, async ({ t, record }) => {
+      const email = await lock(emails, id, t)
+      await emails.discard(id, t)
+      await record({ action: 'email.discard', ...about(email) })
+      return {}
+    })
+  }
+}
+
+/** Sends an e-mail to an address at once, past the queue, and tells what the mail server said. */
+export function sendTestEmail(
+  deps: Pick<Deps, 'administrators' | 'changes' | 'settings'>,
+): Unary<Service['sendTestEmail']> {
+  const { administrators, changes, settings } = deps
+  return async (request, call) => {
+    const administrator = await administrators.identify('sendTestEmail', call)
+    const to = (request.email ?? '').trim()
+    if (!isEmailAddress(to)) wrongFields([{ field: 'email', message: 'This is no valid e-mail address.' }])
+    // Nothing goes out without a trace.
+    await changes.make(administrator, { validateOnly: false }, ({ record }) => record({ action: 'email.test' }))
+    const transport = createMailTransport(settings, { error() {} })
+    const begun = performance.now()
+    const mail = {
+      to,
+      subject: 'Test',
+      text: 'An administrator has asked for this e-mail, to see that e-mails arrive.\n',
+    }
+    const sending = within(patience, transport.send({ ...mail, name: `auth.test.${randomUUID()}` }))
+    const outcome = await sending
+      .then(answer => ({ sent: true, answer: answer.replace(/\p{C}+/gu, ' ').slice(0, 200) }))
+      // What a mail server says when it refuses may quote what it was given.
+      .catch(error => ({ sent: false, answer: describe(error) }))
+      .finally(() => transport.close())
+    return { ...outcome, milliseconds: Math.round(performance.now() - begun) }
+  }
+}
+
+function checkId(id: bigint | undefined): string {
+  if (id === undefined || id < 1n) wrongFields([{ field: 'id', message: 'Give the number of an e-mail.' }])
+  return String(id)
+}
+
+async function lock(emails: Emails, id: string, t: Change['t']): Promise<QueuedEmail> {
+  return (await emails.lock(id, t)) ?? missing(id)
+}
+
+function missing(id: string): never {
+  refuse(Reason.RECORD_NOT_FOUND, { text: `There is no e-mail ${id} in the queue: perhaps it was sent.` })
+}
+
+/** What an event tells of an e-mail. */
+function about({ id, userId }: QueuedEmail) {
+  return { object: `email:${id}`, ...(userId !== null && { subject_id: userId }) }
+}
+
+function toQueuedEmail({ id, kind, userId, createdAt, attempts, nextAttemptAt, lastError }: QueuedEmail) {
+  return {
+    id: BigInt(id),
+    kind,
+    ...(userId !== null && { user: userId }),
+    createTime: timestampFromDate(createdAt),
+    attempts,
+    ...(nextAttemptAt && { dueTime: timestampFromDate(nextAttemptAt) }),
+    ...(lastError !== null && { error: lastError }),
+  }
+}

@@ -1,0 +1,194 @@
+// Why a user can't get in: everything in the way of signing in, activating and recovering, each with what mends it.
+import type { MessageInitShape } from '@bufbuild/protobuf'
+import type { Administration, FailureCountSchema, ObstacleSchema } from '../../proto/gen/auth/v1/administration_pb.js'
+import type { Administrators } from '../access/administrator.js'
+import { limitsOf } from '../access/admission.js'
+import { failuresThatLock, knownAddressDays } from '../access/lockout.js'
+import type { Unary } from '../call.js'
+import type { MasterKey } from '../masterkey.js'
+import type { AdministeredUserRow } from '../models/administereduser.js'
+import type { Attempts, Subjects } from '../models/attempt.js'
+import type { Buckets } from '../models/bucket.js'
+import type { Standing, UserData } from '../models/userdata.js'
+import type { Quotas } from '../outbox/quotas.js'
+import type { References } from './references.js'
+import { toAdministeredUser } from './userrecord.js'
+import { checkAddress } from './usersupport.js'
+
+type Count = MessageInitShape<typeof FailureCountSchema> & { readonly scope: string; readonly locked: boolean }
+
+type Obstacle = MessageInitShape<typeof ObstacleSchema> & {
+  readonly prevents: 'sign in' | 'activate' | 'recover by answers' | 'recover by e-mail'
+}
+
+const everySignIn = ['sign in', 'recover by answers', 'recover by e-mail'] as const
+const everything = [...everySignIn, 'activate'] as const
+
+/** Answers that a sign-in by answers needs. */
+const answersNeeded = 2
+
+/** Tells what keeps a user from signing in, activating and recovering. */
+export function explainUser(deps: {
+  administrators: Administrators
+  references: References
+  userData: UserData
+  attempts: Attempts
+  buckets: Buckets
+  subjects: Subjects
+  quotas: Quotas
+  masterKey: MasterKey
+  settings: { readonly limitFactor: number }
+}): Unary<(typeof Administration.method)['explainUser']> {
+  const { administrators, references, userData, quotas, masterKey } = deps
+  return async (request, call) => {
+    await administrators.identify('explainUser', call)
+    const address = checkAddress(request.address)
+    const row = await references.user(request.user)
+    const standing = (await userData.standing(row.id))!
+    const failures = await readFailures(deps, row, address)
+    return {
+      user: toAdministeredUser(row, masterKey),
+      obstacles: [
+        ...stateObstacles(row),
+        ...lockObstacles(row, failures, address),
+        ...activationObstacles(row, standing),
+        ...recoveryObstacles(row, standing, await quotas.recoveryWait(row.id)),
+      ],
+      failures,
+    }
+  }
+}
+
+/** The same thing in the way of several. */
+function inTheWay(of: readonly Obstacle['prevents'][], reason: string, command: string, seconds?: number): Obstacle[] {
+  return of.map(prevents => ({ prevents, reason, command, ...(seconds !== undefined && { seconds }) }))
+}
+
+/** The command of a verb for a user. By id, so that no name needs care in a shell. */
+function users(verb: string, { id }: AdministeredUserRow, more = ''): string {
+  return `auth-admin users ${verb} ${id}${more}`
+}
+
+function stateObstacles(row: AdministeredUserRow): Obstacle[] {
+  if (row.deletedAt) return inTheWay(everything, 'The user is deleted.', users('undelete', row))
+  if (row.suspended) return inTheWay(everything, 'The user is suspended.', users('resume', row))
+  return []
+}
+
+function lockObstacles(row: AdministeredUserRow, failures: readonly Count[], address: string | undefined): Obstacle[] {
+  const locked = (scope: string) => failures.find(each => each.scope === scope && each.locked)
+  const [account, known, here] = ['account', 'known address', 'address'].map(locked)
+  const at = ` --address ${address}`
+  // Who comes from an address that the account knows is counted there alone.
+  const elsewhere = failures.some(({ scope }) => scope === 'known address')
+    ? ' from addresses that it doesn’t know'
+    : ''
+  return [
+    ...(account
+      ? inTheWay(everySignIn, `Too many sign-ins failed${elsewhere}.`, users('unlock', row), account.seconds)
+      : []),
+    ...(known
+      ? inTheWay(
+          everySignIn,
+          'Too many of its sign-ins failed from this address.',
+          users('unlock', row, at),
+          known.seconds,
+        )
+      : []),
+    ...(here && elsewhere === ''
+      ? inTheWay(everything, 'Too many sign-ins failed from this address.', users('unlock', row, at), here.seconds)
+      : []),
+  ]
+}
+
+function activationObstacles(row: AdministeredUserRow, { provider }: Standing): Obstacle[] {
+  const { role, active, organizationId, organizationActive } = row
+  const obstacle = (reason: string, command: string) => inTheWay(['activate'], reason, command)
+  const inactiveOrganization =
+    organizationId !== null && !organizationActive
+      ? obstacle(
+          'Its organization is inactive: no key of it works.',
+          `auth-admin organizations activate ${organizationId}`,
+        )
+      : []
+  if (active && role === 'ROLE_INSTITUTION' && organizationId === null) {
+    const reason = 'It belongs to no organization: its provider key activates nobody.'
+    return obstacle(reason, users('set-organization', row, ' ORGANIZATION'))
+  }
+  if (active) return role === 'ROLE_INSTITUTION' ? inactiveOrganization : []
+  if (role === 'ROLE_ADMIN') {
+    return obstacle('No key activates a ROLE_ADMIN: another administrator does.', users('activate', row))
+  }
+  const command = users('activate', row, organizationId === null ? ' --organization ORGANIZATION' : '')
+  if (role === 'ROLE_INSTITUTION') {
+    return [
+      ...obstacle('It isn’t active yet: it needs the activation key of its organization.', command),
+      ...inactiveOrganization,
+    ]
+  }
+  const reason = provider
+    ? 'It isn’t active yet: it needs the key of an active ROLE_INSTITUTION user.'
+    : 'It isn’t active yet, and there is no active ROLE_INSTITUTION user of an active organization whose key it could use.'
+  return [...obstacle(reason, command), ...inactiveOrganization]
+}
+
+function recoveryObstacles(row: AdministeredUserRow, standing: Standing, quotaWait: number): Obstacle[] {
+  const { email, role } = row
+  const { answers, failedEmails, password } = standing
+  const found: Obstacle[] = []
+  const add = (prevents: Obstacle['prevents'], reason: string, command: string, seconds?: number) =>
+    found.push(...inTheWay([prevents], reason, command, seconds))
+
+  const byEmail = email === null ? users('set-password', row) : users('send-key', row)
+  if (!password) add('sign in', 'It has no password yet.', byEmail)
+  if (email === null) add('recover by e-mail', 'It has no e-mail address.', users('set-email', row, ' ADDRESS'))
+  const failed = failedEmails.at(-1)
+  if (failed) {
+    const why = failed.error ? `: ${failed.error}` : ''
+    const reason = `${failedEmails.length} e-mails to it failed for good${why.replace(/[.\s]+$/, '')}.`
+    add('recover by e-mail', reason, `auth-admin mail retry ${failed.id}`)
+  }
+  if (email !== null && quotaWait > 0) {
+    const reason = 'It was sent as many recovery keys as anybody may ask for.'
+    add('recover by e-mail', reason, users('send-key', row), Math.ceil(quotaWait))
+  }
+  if (role === 'ROLE_ADMIN') {
+    const reason = 'A ROLE_ADMIN that signs in by answers may only read its own record.'
+    add('recover by answers', reason, byEmail)
+  }
+  const counting = answers.filter(({ counts }) => counts)
+  const waits = answers.flatMap(({ counts, waits }) => (counts || waits === null ? [] : [waits])).sort((a, b) => a - b)
+  if (counting.length < answersNeeded) {
+    const later = waits.length > 0 ? `, ${waits.length} more later` : ''
+    const reason = `${counting.length} of ${answersNeeded} answers count that it needs${later}.`
+    add('recover by answers', reason, byEmail, waits[answersNeeded - 1 - counting.length])
+  } else if (counting.filter(({ offered }) => offered).length < answersNeeded) {
+    const { questionId, question } = counting.find(({ offered }) => !offered)!
+    const reason = `Fewer than ${answersNeeded} of its questions are offered: “${question}” is retired.`
+    add('recover by answers', reason, `auth-admin questions offer ${questionId}`)
+  }
+  return found
+}
+
+/** The counts that a sign-in asks for, from an address or from none that the account knows. */
+async function readFailures(
+  deps: Pick<Parameters<typeof explainUser>[0], 'attempts' | 'buckets' | 'subjects' | 'settings'>,
+  { id, usernameKey }: AdministeredUserRow,
+  address: string | undefined,
+): Promise<Count[]> {
+  const { attempts, buckets, subjects, settings } = deps
+  const most = failuresThatLock(settings.limitFactor)
+  const read = async (scope: string, subject: Buffer): Promise<Count> => {
+    const { count, seconds } = (await attempts.read(subject)) ?? { count: 0, seconds: 0 }
+    return { scope, count, limit: most, seconds, locked: count >= most }
+  }
+  const account = await read('account', subjects.account(usernameKey))
+  if (address === undefined) return [account]
+  const bucket = limitsOf(settings.limitFactor).failures
+  const level = await buckets.read(subjects.address('failures', address), bucket)
+  const locked = level + 1 > bucket.capacity
+  const seconds = Math.ceil((locked ? level + 1 - bucket.capacity : level) / bucket.perSecond)
+  const here = { scope: 'address', count: Math.ceil(level), limit: Math.round(bucket.capacity), seconds, locked }
+  const known = await attempts.knows(id, subjects.knownAddress(address), knownAddressDays)
+  return known ? [account, await read('known address', subjects.known(usernameKey, address)), here] : [account, here]
+}

@@ -1,0 +1,52 @@
+import { createHash } from 'node:crypto'
+import { type DescMethodUnary, type Message, toBinary } from '@bufbuild/protobuf'
+import type { MasterKey } from '../masterkey.js'
+import { wrongFields } from './wrongfields.js'
+
+/** Rows of a page when nobody says, and most rows of one. */
+const sizes = { usual: 50, most: 1_000 }
+
+/** A page that is asked for. */
+export interface Page<After> {
+  /** Most rows of it. */
+  readonly size: number
+  /** Behind which row it begins; undefined for the first page. */
+  readonly after: After | undefined
+  /** The token with which the next page begins behind a row. */
+  next(after: After): string
+}
+
+/** A request for a page (AIP-158). */
+interface ListRequest {
+  readonly pageSize: number
+  readonly pageToken: string
+}
+
+/** Reads which page is asked for. */
+export type OpenPage = <After>(rpc: DescMethodUnary, request: Message & ListRequest) => Page<After>
+
+/**
+ * Page tokens are sealed, so that nobody rests anything on what is in them, and bound to their RPC and filter.
+ * `OpenPage` refuses others with INVALID_ARGUMENT.
+ */
+export function createPaging(masterKey: Pick<MasterKey, 'seal' | 'open'>): OpenPage {
+  return (rpc, request) => {
+    const { pageSize, pageToken } = request
+    if (pageSize < 0) wrongFields([{ field: 'page_size', message: 'Give 0 or more.' }])
+    const filter = toBinary(rpc.input, Object.assign({}, request, { pageSize: 0, pageToken: '' }))
+    const use = `page-token ${rpc.name} ${createHash('sha256').update(filter).digest('base64url')}`
+    return {
+      size: Math.min(pageSize || sizes.usual, sizes.most),
+      after: pageToken === '' ? undefined : read(use, pageToken),
+      next: after => masterKey.seal(use, JSON.stringify(after)).toString('base64url'),
+    }
+  }
+
+  function read(use: string, token: string) {
+    try {
+      return JSON.parse(masterKey.open(use, Buffer.from(token, 'base64url')))
+    } catch {
+      return wrongFields([{ field: 'page_token', message: 'It is none of this list and filter. Begin without one.' }])
+    }
+  }
+}

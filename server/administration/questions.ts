@@ -1,0 +1,204 @@
+import {
+  type AdministeredQuestion,
+  AdministeredQuestionSchema,
+  type Administration,
+  Administration as AdministrationService,
+} from '../../proto/gen/auth/v1/administration_pb.js'
+import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import type { Administrators } from '../access/administrator.js'
+import type { Unary } from '../call.js'
+import { brokenConstraint } from '../database/connection.js'
+import type { QuestionRow, Questions, UnmatchedRow } from '../models/question.js'
+import { questionKey } from '../names.js'
+import { refuse } from '../refusal.js'
+import { limits, tooLong } from '../sizes.js'
+import type { Change, Changes } from './changes.js'
+import { checkEtag, withEtag } from './etag.js'
+import type { OpenPage } from './paging.js'
+import type { References } from './references.js'
+import { wrongFields } from './wrongfields.js'
+
+type Service = typeof Administration.method
+
+interface Deps {
+  administrators: Administrators
+  changes: Changes
+  references: References
+  questions: Questions
+  openPage: OpenPage
+}
+
+/** Lists questions by id. */
+export function listQuestions(
+  deps: Pick<Deps, 'administrators' | 'questions' | 'openPage'>,
+): Unary<Service['listQuestions']> {
+  const { administrators, questions, openPage } = deps
+  return async (request, call) => {
+    await administrators.identify('listQuestions', call)
+    const page = openPage<number>(AdministrationService.method.listQuestions, request)
+    const rows = await questions.list({
+      limit: page.size + 1,
+      ...(page.after !== undefined && { afterId: page.after }),
+      ...(request.offered !== undefined && { active: request.offered }),
+    })
+    const shown = rows.slice(0, page.size)
+    return {
+      questions: shown.map(toQuestion),
+      ...(rows.length > page.size && { nextPageToken: page.next(shown.at(-1)!.id) }),
+    }
+  }
+}
+
+/** Offers a new question. */
+export function createQuestion(deps: Deps): Unary<Service['createQuestion']> {
+  const { administrators, changes, questions } = deps
+  return async (request, call) => {
+    const administrator = await administrators.identify('createQuestion', call)
+    const text = checkQuestion('question', request.question)
+    const created = changes.create(
+      AdministrationService.method.createQuestion,
+      administrator,
+      request,
+      async ({ t, record }) => {
+        const row = await questions.add(text, t)
+        await record({ action: 'question.add', object: `question:${row.id}` })
+        return { question: toQuestion(row) }
+      },
+    )
+    return unique(created, questions, text)
+  }
+}
+
+/** Changes the text of a question; answers already saved stay and count for the new text. */
+export function updateQuestion(deps: Deps): Unary<Service['updateQuestion']> {
+  return async (request, call) => {
+    const administrator = await deps.administrators.identify('updateQuestion', call)
+    const text = checkQuestion('text', request.text)
+    const updated = changeQuestion(deps, administrator, request, async ({ t, record }, row) => {
+      if (row.question === text.question) return false
+      await deps.questions.edit(row.id, text, t)
+      await record({ action: 'question.edit', object: `question:${row.id}` })
+      return true
+    })
+    return unique(updated, deps.questions, text)
+  }
+}
+
+/** Offers a retired question again. */
+export function offerQuestion(deps: Deps): Unary<Service['offerQuestion']> {
+  return async (request, call) => {
+    const administrator = await deps.administrators.identify('offerQuestion', call)
+    return changeQuestion(deps, administrator, request, async ({ t, record }, row) => {
+      if (row.active) return false
+      await deps.questions.setActive(row.id, true, t)
+      await record({ action: 'question.restore', object: `question:${row.id}` })
+      return true
+    })
+  }
+}
+
+/** Takes no new answers to a question. Answers already saved still count. */
+export function retireQuestion(deps: Deps): Unary<Service['retireQuestion']> {
+  return async (request, call) => {
+    const administrator = await deps.administrators.identify('retireQuestion', call)
+    return changeQuestion(deps, administrator, request, async ({ t, record }, row) => {
+      if (!row.active) return false
+      await deps.questions.setActive(row.id, false, t)
+      await record({ action: 'question.retire', object: `question:${row.id}` })
+      return true
+    })
+  }
+}
+
+/** Lists the texts of sign-ups that are no question of ours, those of most users first. */
+export function listUnmatchedQuestions(
+  deps: Pick<Deps, 'administrators' | 'questions' | 'openPage'>,
+): Unary<Service['listUnmatchedQuestions']> {
+  const { administrators, questions, openPage } = deps
+  return async (request, call) => {
+    await administrators.identify('listUnmatchedQuestions', call)
+    type Place = Pick<UnmatchedRow, 'questionKey' | 'users'>
+    const page = openPage<Place>(AdministrationService.method.listUnmatchedQuestions, request)
+    const rows = await questions.unmatched({ limit: page.size + 1, ...(page.after && { after: page.after }) })
+    const shown = rows.slice(0, page.size)
+    const { questionKey = '', users = 0 } = shown.at(-1) ?? {}
+    return {
+      questions: shown.map(({ question, users }) => ({ question, users })),
+      ...(rows.length > page.size && { nextPageToken: page.next({ questionKey, users }) }),
+    }
+  }
+}
+
+/** Makes a text another one for a question: the answers that users gave to it count, and those of sign-ups to come. */
+export function linkQuestion(deps: Deps): Unary<Service['linkQuestion']> {
+  const { administrators, changes, references, questions } = deps
+  return async (request, call) => {
+    const administrator = await administrators.identify('linkQuestion', call)
+    const text = checkQuestion('text', request.text)
+    const { id } = await references.question(request.question)
+    const linkSome = () =>
+      changes.make(administrator, request, async ({ t, record }) => {
+        const row = await lock(questions, id, t)
+        const { added, more, known } = await questions.link(text.questionKey, id, t)
+        if (!known) refuse(Reason.RECORD_NOT_FOUND, { text: `No user has given ${text.question} as a question.` })
+        await record({ action: 'question.link', object: `question:${id}` })
+        return { question: toQuestion(row), added, more }
+      })
+    // A transaction is short. Whoever is interrupted does it again for the rest.
+    let { question, added: linked, more } = await linkSome()
+    while (more && !request.validateOnly) {
+      const next = await linkSome()
+      linked += next.added
+      ;({ question, more } = next)
+    }
+    return { question, linked }
+  }
+}
+
+/** Finds and locks a question, checks the etag, makes a change, and answers with what it is now. */
+async function changeQuestion(
+  { changes, references, questions }: Pick<Deps, 'changes' | 'references' | 'questions'>,
+  administrator: Awaited<ReturnType<Administrators['identify']>>,
+  request: { question?: string; etag: string; validateOnly: boolean },
+  work: (change: Change, row: QuestionRow) => Promise<boolean>,
+) {
+  const { id } = await references.question(request.question)
+  return changes.make(administrator, request, async change => {
+    const row = await lock(questions, id, change.t)
+    checkEtag(request.etag, toQuestion(row))
+    const changed = await work(change, row)
+    return { question: toQuestion(await lock(questions, id, change.t)), changed }
+  })
+}
+
+/** The row, which nobody else changes before the transaction ends. */
+async function lock(questions: Questions, id: number, t: Change['t']): Promise<QuestionRow> {
+  return (await questions.lock(id, t)) ?? refuse(Reason.RECORD_NOT_FOUND, { text: `Question #${id} is gone.` })
+}
+
+/** A text with its comparing form. Refuses one that is too long, or has nothing to compare. */
+function checkQuestion(field: string, given: string | undefined): { question: string; questionKey: string } {
+  const question = (given ?? '').trim()
+  const key = questionKey(question)
+  if (key === '' || tooLong(question, 'text') || /[\p{Cc}\p{Cs}\p{Zl}\p{Zp}]/u.test(question)) {
+    const message = `Give the text of a question, in at most ${limits.text} characters and without line breaks.`
+    wrongFields([{ field, message }])
+  }
+  return { question, questionKey: key }
+}
+
+/** Tells whose text it is, where another question has it. */
+async function unique<T>(work: Promise<T>, questions: Questions, { questionKey }: { questionKey: string }): Promise<T> {
+  try {
+    return await work
+  } catch (error) {
+    if (brokenConstraint(error) !== 'questions_question_key_key') throw error
+    const same = await questions.find({ key: questionKey })
+    const retired = same?.active === false ? ', and is retired' : ''
+    return refuse(Reason.NAME_TAKEN, { text: `Question ${same?.id ?? ''} has this text already${retired}.` })
+  }
+}
+
+function toQuestion({ id, question, active }: QuestionRow): AdministeredQuestion {
+  return withEtag(AdministeredQuestionSchema, { record: { id, question, active: active ? 1 : 0 } })
+}

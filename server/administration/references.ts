@@ -1,0 +1,86 @@
+import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import type { AdministeredUserRow, AdministeredUsers } from '../models/administereduser.js'
+import type { OrganizationRow, Organizations } from '../models/organization.js'
+import type { QuestionRow, Questions } from '../models/question.js'
+import { nicknameKey, questionKey, usernameKey } from '../names.js'
+import { refuse } from '../refusal.js'
+import { limits, tooLong } from '../sizes.js'
+import { wrongFields } from './wrongfields.js'
+
+/**
+ * Finds what requests refer to: by `#id`, by digits alone, or by name. Nobody can take the place of another by a name
+ * that looks like an id: where digits are both, only `#id` is understood. Refuses with INVALID_ARGUMENT what is missing or
+ * means several, with USER_NOT_FOUND and RECORD_NOT_FOUND what isn't there.
+ */
+export interface References {
+  /** A user, by username in any spelling; a deleted one, too. */
+  user(reference: string | undefined, field?: string): Promise<AdministeredUserRow>
+  /** An organization, by INEP code or name. */
+  organization(reference: string | undefined, field?: string): Promise<OrganizationRow>
+  /** A question, by its text. */
+  question(reference: string | undefined, field?: string): Promise<QuestionRow>
+}
+
+export function createReferences(deps: {
+  administeredUsers: AdministeredUsers
+  organizations: Organizations
+  questions: Questions
+}): References {
+  const { administeredUsers, organizations, questions } = deps
+
+  /** What is referred to, among what has the id and what has the name. */
+  async function find<T extends { readonly id: number }>(
+    reference: string | undefined,
+    field: string,
+    what: string,
+    by: { id(id: number): Promise<T | undefined>; name(name: string): Promise<readonly T[]> },
+  ): Promise<T | undefined> {
+    const text = tooLong(reference ?? '', 'text') ? '' : (reference ?? '').trim()
+    if (text === '') {
+      const message = `Name the ${what}, in at most ${limits.text} characters.`
+      wrongFields([{ field, message }])
+    }
+    const { sign, digits } = /^(?<sign>#?)(?<digits>\d{1,9})$/.exec(text)?.groups ?? {}
+    const withId = digits ? await by.id(Number(digits)) : undefined
+    if (sign) return withId
+    const named = (await by.name(text)).filter(each => each.id !== withId?.id)
+    const all = withId ? [withId, ...named] : named
+    if (all.length < 2) return all[0]
+    const ids = all.slice(0, 10).map(({ id }) => `#${id}`)
+    const message = `It means several (${ids.join(', ')}${all.length > 10 ? ', …' : ''}): name one of them by #id.`
+    return wrongFields([{ field, message }])
+  }
+
+  const missing = (what: string, reference: string | undefined): never =>
+    refuse(Reason.RECORD_NOT_FOUND, { text: `There is no ${what} ${(reference ?? '').trim()}.` })
+
+  return {
+    async user(reference, field = 'user') {
+      const found = await find(reference, field, 'user by username or #id', {
+        id: id => administeredUsers.find({ id }),
+        name: async name => {
+          const user = await administeredUsers.find({ usernameKey: usernameKey(name) })
+          return user ? [user] : []
+        },
+      })
+      return found ?? refuse(Reason.USER_NOT_FOUND, { text: `There is no user ${(reference ?? '').trim()}.` })
+    },
+    async organization(reference, field = 'organization') {
+      const found = await find(reference, field, 'organization by #id, INEP code or name', {
+        id: id => organizations.find(id),
+        name: name => organizations.named(name, nicknameKey(name)),
+      })
+      return found ?? missing('organization', reference)
+    },
+    async question(reference, field = 'question') {
+      const found = await find(reference, field, 'question by #id or text', {
+        id: id => questions.find({ id }),
+        name: async text => {
+          const question = await questions.find({ key: questionKey(text) })
+          return question ? [question] : []
+        },
+      })
+      return found ?? missing('question', reference)
+    },
+  }
+}

@@ -1,0 +1,200 @@
+import { create } from '@bufbuild/protobuf'
+import { timestampDate, timestampFromDate } from '@bufbuild/protobuf/wkt'
+import {
+  type Administration,
+  Administration as AdministrationService,
+  type CreateServiceKeyRequest,
+  type CreateServiceRequest,
+  type Service,
+  ServiceSchema,
+} from '../../proto/gen/auth/v1/administration_pb.js'
+import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import type { Administrators } from '../access/administrator.js'
+import type { Unary } from '../call.js'
+import type { Transaction } from '../database/connection.js'
+import { newServiceKey, type ServiceKeyRow, type ServiceRow, type Services } from '../models/service.js'
+import { type FieldViolation, refuse } from '../refusal.js'
+import { type ScopeName, scopeName, scopeNames, scopeOf } from '../scopes.js'
+import type { Changes } from './changes.js'
+import type { OpenPage } from './paging.js'
+import { wrongFields } from './wrongfields.js'
+
+type Rpcs = typeof Administration.method
+
+interface Deps {
+  administrators: Administrators
+  changes: Changes
+  services: Services
+  openPage: OpenPage
+  now: () => number
+}
+
+/** Milliseconds for which a key is good, when nobody says. */
+const usualLife = 365 * 86_400_000
+
+/** Lists services by name. */
+export function listServices(
+  deps: Pick<Deps, 'administrators' | 'services' | 'openPage'>,
+): Unary<Rpcs['listServices']> {
+  const { administrators, services, openPage } = deps
+  return async (request, call) => {
+    await administrators.identify('listServices', call)
+    const page = openPage<string>(AdministrationService.method.listServices, request)
+    const rows = await services.list({
+      limit: page.size + 1,
+      ...(page.after !== undefined && { afterName: page.after }),
+    })
+    const shown = rows.slice(0, page.size)
+    const keys = await services.keys(shown.map(({ id }) => id))
+    return {
+      services: shown.map(row =>
+        toService(
+          row,
+          keys.filter(({ serviceId }) => serviceId === row.id),
+        ),
+      ),
+      ...(rows.length > page.size && { nextPageToken: page.next(shown.at(-1)!.name) }),
+    }
+  }
+}
+
+/** Registers a service with its first key. */
+export function createService(deps: Deps): Unary<Rpcs['createService']> {
+  const { administrators, changes, services, now } = deps
+  return async (request, call) => {
+    const administrator = await administrators.identify('createService', call)
+    const { name, scopes, expiresAt } = checkForm(request, now())
+    return changes.create(AdministrationService.method.createService, administrator, request, async ({ t, record }) => {
+      const row = await services.add({ name, scopes }, t)
+      if (!row) refuse(Reason.NAME_TAKEN, { text: `There is a service ${name} already.` })
+      await record({ action: 'service.add', object: `service:${name}`, reason: scopes.join(',') })
+      return addKey(services, row, expiresAt, request, t)
+    })
+  }
+}
+
+/** Removes a service with all its keys. */
+export function deleteService(deps: Deps): Unary<Rpcs['deleteService']> {
+  const { administrators, changes, services } = deps
+  return async (request, call) => {
+    const administrator = await administrators.identify('deleteService', call)
+    const { name } = (await services.find(readName(request.name))) ?? missing(request.name)
+    administrator.confirm(name, request.confirm)
+    await changes.make(administrator, request, async ({ t, record }) => {
+      const { id } = (await services.lock(name, t)) ?? missing(name)
+      await services.remove(id, t)
+      await record({ action: 'service.delete', object: `service:${name}` })
+    })
+    return {}
+  }
+}
+
+/** Gives a service another key. */
+export function createServiceKey(deps: Deps): Unary<Rpcs['createServiceKey']> {
+  const { administrators, changes, services, now } = deps
+  const rpc = AdministrationService.method.createServiceKey
+  return async (request, call) => {
+    const administrator = await administrators.identify('createServiceKey', call)
+    const name = readName(request.name)
+    const wrong: FieldViolation[] = []
+    const expiresAt = readExpiry(request, now(), wrong)
+    if (wrong.length > 0) wrongFields(wrong)
+    return changes.create(rpc, administrator, request, async ({ t, record }) => {
+      const row = (await services.lock(name, t)) ?? missing(name)
+      const answer = await addKey(services, row, expiresAt, request, t)
+      await record({
+        action: 'service.add-key',
+        object: `service:${name}`,
+        reason: `key ${answer.service.keys.at(-1)!.id}`,
+      })
+      return answer
+    })
+  }
+}
+
+/** Removes a key of a service. */
+export function deleteServiceKey(deps: Deps): Unary<Rpcs['deleteServiceKey']> {
+  const { administrators, changes, services } = deps
+  return async (request, call) => {
+    const administrator = await administrators.identify('deleteServiceKey', call)
+    const name = readName(request.name)
+    const { id } = request
+    if (id === undefined) wrongFields([{ field: 'id', message: 'Give the number of the key.' }])
+    return changes.make(administrator, request, async ({ t, record }) => {
+      const row = (await services.lock(name, t)) ?? missing(name)
+      if (!(await services.removeKey(row.id, id, t))) {
+        refuse(Reason.RECORD_NOT_FOUND, { text: `The service ${name} has no key ${id}.` })
+      }
+      await record({ action: 'service.delete-key', object: `service:${name}`, reason: `key ${id}` })
+      return { service: toService(row, await services.keys([row.id], t)) }
+    })
+  }
+}
+
+/** Makes a key, and the answer that shows it; only checked, there is none to show. */
+async function addKey(
+  services: Services,
+  row: ServiceRow,
+  expiresAt: Date,
+  { validateOnly }: { readonly validateOnly: boolean },
+  t: Transaction,
+) {
+  const key = newServiceKey()
+  await services.addKey(row.id, key, expiresAt, t)
+  return { service: toService(row, await services.keys([row.id], t)), key: validateOnly ? '' : key }
+}
+
+function checkForm(request: CreateServiceRequest, now: number) {
+  const wrong: FieldViolation[] = []
+  const name = request.name ?? ''
+  if (!/^[a-z\d-]{1,63}$/.test(name)) {
+    wrong.push({ field: 'name', message: 'Use 1 to 63 lower-case letters, digits and hyphens.' })
+  }
+  const scopes = [...new Set(request.scopes)].map(scopeName)
+  if (scopes.length === 0 || scopes.includes(undefined)) {
+    wrong.push({ field: 'scopes', message: `Give one or more of ${scopeNames.join(', ')}.` })
+  }
+  const expiresAt = readExpiry(request, now, wrong)
+  if (wrong.length > 0) wrongFields(wrong)
+  return { name, scopes: scopes as ScopeName[], expiresAt }
+}
+
+/** When a key expires: in the future, and before a year that nothing can write. */
+function readExpiry(
+  { expireTime }: Pick<CreateServiceRequest | CreateServiceKeyRequest, 'expireTime'>,
+  now: number,
+  wrong: FieldViolation[],
+): Date {
+  const at = expireTime ? timestampDate(expireTime) : new Date(now + usualLife)
+  if (!(at.getTime() > now && at.getUTCFullYear() < 10_000)) {
+    wrong.push({ field: 'expire_time', message: 'Give a time in the future.' })
+  }
+  return at
+}
+
+function readName(name: string | undefined): string {
+  const given = name?.trim() ?? ''
+  if (given === '') wrongFields([{ field: 'name', message: 'Name the service.' }])
+  // No service has a longer one, nor one with other characters.
+  return /^[a-z\d-]{1,63}$/.test(given) ? given : missing('of that name')
+}
+
+function missing(name: string | undefined): never {
+  refuse(Reason.RECORD_NOT_FOUND, { text: `There is no service ${name}.` })
+}
+
+/** A service as administrators see it. */
+function toService(row: ServiceRow, keys: readonly ServiceKeyRow[]): Service {
+  return create(ServiceSchema, {
+    name: row.name,
+    scopes: row.scopes.map(scopeOf),
+    createTime: timestampFromDate(row.createdAt),
+    keys: keys.map(({ id, beginning, createdAt, expiresAt, lastUsedOn }) => ({
+      id,
+      beginning,
+      createTime: timestampFromDate(createdAt),
+      expireTime: timestampFromDate(expiresAt),
+      lastUsed: lastUsedOn ?? '',
+    })),
+  })
+}

@@ -1,0 +1,151 @@
+import { timestampFromMs } from '@bufbuild/protobuf/wkt'
+import type { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
+import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import type { Administrator, Administrators } from '../access/administrator.js'
+import type { SignIns } from '../access/signin.js'
+import type { Tokens } from '../access/tokens.js'
+import { newTotpSecret, totpStep, totpUri } from '../access/totp.js'
+import type { Unary } from '../call.js'
+import type { MasterKey } from '../masterkey.js'
+import { adminTokenTtl } from '../models/signingkey.js'
+import type { TotpSecrets } from '../models/totpsecret.js'
+import type { User } from '../models/user.js'
+import { usernameKey } from '../names.js'
+import type { Passwords } from '../passwords/hash.js'
+import { refuse } from '../refusal.js'
+import { required } from '../required.js'
+import { tooLong } from '../sizes.js'
+import type { Changes } from './changes.js'
+import type { TellAdministrators } from './notices.js'
+import type { References } from './references.js'
+import { toAdministeredUser } from './userrecord.js'
+import { wrongFields } from './wrongfields.js'
+
+/** Exchanges username, password and, once enrolled, a one-time code for a token of Administration. */
+export function signIn(deps: {
+  signIns: SignIns
+  passwords: Passwords
+  adminTokens: Tokens
+  totpSecrets: TotpSecrets
+  now: () => number
+}): Unary<typeof Administration.method.signIn> {
+  const { signIns, passwords, adminTokens, totpSecrets, now } = deps
+  return async (request, call) => {
+    const { username, password } = required({ username: request.username, password: request.password })
+    const key = usernameKey(username)
+    if (key === '' || tooLong(password, 'password')) refuse(Reason.INVALID_CREDENTIALS)
+
+    await using attempt = await signIns.begin('session.admin-login', key, call, 1)
+    const { account, waiter } = attempt
+    const claim = { context: 'password', text: password, stored: account?.passwordHash } as const
+    const [verdict] = await passwords.verify([claim], waiter)
+    const administers = account?.role === 'ROLE_ADMIN' && account.active && !account.suspended
+    if (!account || !verdict?.correct || !administers) return attempt.fail(Reason.INVALID_CREDENTIALS)
+    const { secret } = await totpSecrets.find(account.id)
+    if (secret) {
+      // Whoever comes this far knows the password: the attempt is taken back, and the next one brings the code.
+      if (!request.code) refuse(Reason.CODE_NEEDED)
+      const step = totpStep(secret, request.code, now())
+      const taken = step !== undefined && (await totpSecrets.take(account.id, step))
+      if (!taken) return attempt.fail(Reason.INVALID_CREDENTIALS)
+    }
+    await attempt.succeed()
+    const startedAt = Math.floor(now() / 1000)
+    const token = await adminTokens.issue(account, { method: 'pwd', startedAt, ...(secret && { second: 'otp' }) })
+    return { token, expireTime: timestampFromMs((startedAt + adminTokenTtl) * 1000) }
+  }
+}
+
+/** Tells who calls. */
+export function getSession(deps: {
+  administrators: Administrators
+  totpSecrets: TotpSecrets
+  references: References
+  masterKey: MasterKey
+}): Unary<typeof Administration.method.getSession> {
+  const { administrators, totpSecrets, references, masterKey } = deps
+  return async (_request, call) => {
+    const { user, claims, traces } = await administrators.identify('getSession', call)
+    if (!user || !claims) return { actor: traces.actor }
+    const row = await references.user(`#${user.id}`)
+    return {
+      user: toAdministeredUser(row, masterKey),
+      actor: traces.actor,
+      signInTime: timestampFromMs(claims.auth_time * 1000),
+      expireTime: timestampFromMs(claims.exp * 1000),
+      totp: (await totpSecrets.find(user.id)).secret !== undefined,
+    }
+  }
+}
+
+/** Makes a secret for one-time codes of the caller. */
+export function enrollTotp(deps: {
+  administrators: Administrators
+  changes: Changes
+  totpSecrets: TotpSecrets
+  issuer: string
+}): Unary<typeof Administration.method.enrollTotp> {
+  const { administrators, changes, totpSecrets, issuer } = deps
+  return async (_request, call) => {
+    const administrator = await administrators.identify('enrollTotp', call)
+    const { id, username } = signedIn(administrator)
+    const secret = newTotpSecret()
+    await changes.make(administrator, { validateOnly: false }, ({ t }) => totpSecrets.enroll(id, secret, t))
+    return { secret, uri: totpUri(secret, username, issuer) }
+  }
+}
+
+/** Ends an enrolment with a code of the new secret. */
+export function confirmTotp(deps: {
+  administrators: Administrators
+  changes: Changes
+  totpSecrets: TotpSecrets
+  now: () => number
+}): Unary<typeof Administration.method.confirmTotp> {
+  const { administrators, changes, totpSecrets, now } = deps
+  return async (request, call) => {
+    const administrator = await administrators.identify('confirmTotp', call)
+    const { id } = signedIn(administrator)
+    const { pending } = await totpSecrets.find(id)
+    if (!pending) refuse(Reason.WRONG_STATE, { text: 'No enrolment has begun. Begin with EnrollTotp.' })
+    const step = totpStep(pending, request.code ?? '', now())
+    if (step === undefined) {
+      wrongFields([{ field: 'code', message: 'It is no code of the new secret at this moment. Try the next one.' }])
+    }
+    await changes.make(administrator, { validateOnly: false }, async ({ t, record }) => {
+      if (!(await totpSecrets.confirm(id, pending, step, t))) refuse(Reason.STALE_ETAG)
+      await record({ action: 'user.enroll-totp', subject_id: id })
+    })
+    return {}
+  }
+}
+
+/** Takes the one-time codes from an administrator who has lost them. */
+export function removeTotp(deps: {
+  administrators: Administrators
+  changes: Changes
+  totpSecrets: TotpSecrets
+  references: References
+  tellAdministrators: TellAdministrators
+}): Unary<typeof Administration.method.removeTotp> {
+  const { administrators, changes, totpSecrets, references, tellAdministrators } = deps
+  return async (request, call) => {
+    const administrator = await administrators.identify('removeTotp', call)
+    const user = await references.user(request.user)
+    administrator.confirm(user.username, request.confirm)
+    administrator.justify()
+    const changed = await changes.make(administrator, request, async ({ t, record }) => {
+      const removed = await totpSecrets.remove(user.id, t)
+      if (!removed) return false
+      await tellAdministrators(administrator, { action: 'user.remove-totp', subjectId: user.id }, t)
+      await record({ action: 'user.remove-totp', subject_id: user.id })
+      return true
+    })
+    return { changed }
+  }
+}
+
+/** The user of a session; the database itself has none. */
+function signedIn({ user }: Administrator): User {
+  return user ?? refuse(Reason.WRONG_STATE, { text: 'One-time codes belong to a session: sign in at a server first.' })
+}

@@ -1,0 +1,119 @@
+import { timestampFromDate } from '@bufbuild/protobuf/wkt'
+import type { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
+import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import type { Administrators } from '../access/administrator.js'
+import type { Unary } from '../call.js'
+import { publishLead, type SigningKey, type SigningKeys } from '../models/signingkey.js'
+import { issuerObject, type TokenIssuers } from '../models/tokenissuer.js'
+import { type FieldViolation, refuse } from '../refusal.js'
+import { limits, tooLong } from '../sizes.js'
+import type { Changes } from './changes.js'
+import { wrongFields } from './wrongfields.js'
+
+type Service = typeof Administration.method
+
+interface Deps {
+  administrators: Administrators
+  changes: Changes
+  signingKeys: SigningKeys
+  tokenIssuers: TokenIssuers
+  settings: { readonly tokenTtl: number }
+}
+
+/** Lists the keys that sign and verify tokens, the newest first. */
+export function listSigningKeys(deps: Pick<Deps, 'administrators' | 'signingKeys'>): Unary<Service['listSigningKeys']> {
+  const { administrators, signingKeys } = deps
+  return async (_request, call) => {
+    await administrators.identify('listSigningKeys', call)
+    const [keys, signer] = [await signingKeys.all(), await signingKeys.signer()]
+    return { keys: keys.map(key => toSigningKey(key, signer)) }
+  }
+}
+
+/** Publishes a new signing key. Nobody is logged out: the one before verifies until its last token is over. */
+export function rotateSigningKey(
+  deps: Pick<Deps, 'administrators' | 'changes' | 'signingKeys' | 'settings'>,
+): Unary<Service['rotateSigningKey']> {
+  const { administrators, changes, signingKeys, settings } = deps
+  return async (request, call) => {
+    const administrator = await administrators.identify('rotateSigningKey', call)
+    return changes.make(administrator, request, async ({ t, record }) => {
+      const lead = request.now ? 0 : publishLead
+      const kid = await signingKeys.rotate({ force: true, lead, tokenTtl: settings.tokenTtl }, t)
+      await record({ action: 'signing-key.rotate', object: `signing-key:${kid}` })
+      const key = (await signingKeys.all(t)).find(key => key.kid === kid)!
+      return { key: toSigningKey(key, await signingKeys.signer(t)) }
+    })
+  }
+}
+
+/** Drops a signing key at once, with every token that it signed. */
+export function retireSigningKey(
+  deps: Pick<Deps, 'administrators' | 'changes' | 'signingKeys'>,
+): Unary<Service['retireSigningKey']> {
+  const { administrators, changes, signingKeys } = deps
+  return async (request, call) => {
+    const administrator = await administrators.identify('retireSigningKey', call)
+    const kid = (request.kid ?? '').trim()
+    if (kid === '' || tooLong(kid, 'key')) wrongFields([{ field: 'kid', message: 'Give the id of a key.' }])
+    const missing = () => refuse(Reason.RECORD_NOT_FOUND, { text: `There is no key ${kid}.` })
+    if (!(await signingKeys.all()).some(key => key.kid === kid)) missing()
+    administrator.confirm(kid, request.confirm)
+    return changes.make(administrator, request, async ({ t, record }) => {
+      const retired = (await signingKeys.retire(kid, t)) || missing()
+      await record({ action: 'signing-key.retire', object: `signing-key:${kid}` })
+      return retired
+    })
+  }
+}
+
+/** Tells issuer and audience of tokens. */
+export function getIssuer(deps: Pick<Deps, 'administrators' | 'tokenIssuers'>): Unary<Service['getIssuer']> {
+  const { administrators, tokenIssuers } = deps
+  return async (_request, call) => {
+    await administrators.identify('getIssuer', call)
+    const found = await tokenIssuers.find()
+    if (!found) throw new Error('The registry has no issuer: it is not installed.')
+    return { ...found }
+  }
+}
+
+/** Changes issuer or audience of tokens, for each process from its next start on. */
+export function setIssuer(
+  deps: Pick<Deps, 'administrators' | 'changes' | 'tokenIssuers'>,
+): Unary<Service['setIssuer']> {
+  const { administrators, changes, tokenIssuers } = deps
+  return async (request, call) => {
+    const administrator = await administrators.identify('setIssuer', call)
+    const asked = { issuer: request.issuer?.trim(), audience: request.audience?.trim() }
+    const wrong: FieldViolation[] = Object.entries(asked).flatMap(([field, text]) =>
+      text !== undefined && (text === '' || tooLong(text, 'text') || /\p{C}/u.test(text))
+        ? [{ field, message: `Give a text of at most ${limits.text} characters.` }]
+        : [],
+    )
+    if (!asked.issuer && !asked.audience && wrong.length === 0)
+      wrong.push({ field: 'issuer', message: 'Give issuer, audience, or both.' })
+    if (wrong.length > 0) wrongFields(wrong)
+    return changes.make(administrator, request, async ({ t, record }) => {
+      const from = await tokenIssuers.lock(t)
+      const to = { issuer: asked.issuer ?? from.issuer, audience: asked.audience ?? from.audience }
+      administrator.confirm(to.issuer, request.confirm)
+      const changed = to.issuer !== from.issuer || to.audience !== from.audience
+      if (changed) {
+        await tokenIssuers.change(to, t)
+        await record({ action: 'registry.set-issuer', object: issuerObject(to) })
+      }
+      return { ...to, changed }
+    })
+  }
+}
+
+function toSigningKey({ kid, signsAt, verifiesUntil, tokenTtl }: SigningKey, signer: string | undefined) {
+  return {
+    kid,
+    signs: kid === signer,
+    signTime: timestampFromDate(signsAt),
+    ...(verifiesUntil && { expireTime: timestampFromDate(verifiesUntil) }),
+    tokenTtl,
+  }
+}

@@ -1,0 +1,121 @@
+// What a backup is made of, read in one snapshot while the service runs.
+import { randomBytes } from 'node:crypto'
+import { createWriteStream, existsSync, rmSync } from 'node:fs'
+import { rename } from 'node:fs/promises'
+import { pipeline } from 'node:stream/promises'
+import type { Database, Statement, Transaction } from '../database/connection.js'
+import { listMade, readMigrations } from '../database/migrate.js'
+import type { Registry } from '../models/definemodels.js'
+import { encrypt, type Lock } from './envelope.js'
+import { type TableHeader, type TableRead, writeBackup } from './format.js'
+
+/**
+ * Tables that no backup has: signing keys, keys of services, answers with such keys, keys that were mailed, and e-mails that
+ * wait, under both their names. Whoever steals a backup signs no token with it, and a restore brings back no token that was
+ * revoked and no key that was spent or removed.
+ */
+export const leftOut: readonly string[] = [
+  'signing_keys',
+  'service_keys',
+  'creation_requests',
+  'mailed_keys',
+  'emails',
+  'letters',
+]
+
+/** What a backup holds. */
+export interface Made {
+  /** The time that it shows (ISO 8601), by the database's clock. */
+  readonly madeAt: string
+  /** Rows of each table. */
+  readonly rows: Readonly<Record<string, number>>
+}
+
+const describe: Statement = {
+  name: 'backup-tables',
+  text: `SELECT c.relname::text AS "table",
+      array_agg(a.attname::text ORDER BY a.attnum) FILTER (WHERE a.attgenerated = '') AS columns,
+      coalesce(jsonb_object_agg(a.attname, pg_sequence_last_value(
+        pg_get_serial_sequence(quote_ident(c.relname), a.attname)::regclass)::text) FILTER (WHERE a.attidentity <> ''), '{}')
+        AS sequences,
+      ARRAY(SELECT p.relname::text FROM pg_constraint f JOIN pg_class p ON p.oid = f.confrelid
+        WHERE f.conrelid = c.oid AND f.contype = 'f') AS "refersTo"
+    FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
+    WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind = 'r' AND c.relname = ANY($1)
+      AND a.attnum > 0 AND NOT a.attisdropped
+    GROUP BY c.oid, c.relname ORDER BY c.relname`,
+}
+
+// So that any server reads what this one writes.
+const begin: Statement = {
+  name: 'backup-begin',
+  text: `SELECT now() AS at, set_config('datestyle', 'ISO', true), set_config('bytea_output', 'hex', true),
+    set_config('extra_float_digits', '3', true)`,
+}
+
+/** The tables of a registry that backups have, each behind those that it refers to. */
+export async function describeTables(database: Database, t: Transaction): Promise<TableHeader[]> {
+  type Row = TableHeader & { readonly refersTo: readonly string[] }
+  const kept = (await listMade()).tables.filter(name => !leftOut.includes(name))
+  const all = await database.run<Row>(describe, [kept], t)
+  const ordered: TableHeader[] = []
+  const add = ({ table, columns, sequences, refersTo }: Row) => {
+    if (ordered.some(each => each.table === table)) return
+    for (const each of all) if (each.table !== table && refersTo.includes(each.table)) add(each)
+    ordered.push({ table, columns, sequences })
+  }
+  for (const each of all) add(each)
+  return ordered
+}
+
+/** A table and its columns in a COPY. */
+export function copied({ table, columns }: Pick<TableHeader, 'table' | 'columns'>): string {
+  const quote = (name: string) => `"${name.replaceAll('"', '""')}"`
+  return `${quote(table)} (${columns.map(quote).join(', ')})`
+}
+
+/**
+ * Writes a backup of a registry into a file that isn't there yet, readable by its owner only. Once it is whole, `record`
+ * leaves an event, and after that it has its name. Throws an Error when it can't be made.
+ */
+export async function makeBackup(
+  { database, masterKey }: Pick<Registry, 'database' | 'masterKey'>,
+  file: string,
+  lock: Lock,
+  record: (made: Made) => Promise<void>,
+): Promise<Made> {
+  const partial = `${file}.${randomBytes(6).toString('hex')}.partial`
+  const discard = () => rmSync(partial, { force: true })
+  // However this process ends, but by SIGKILL.
+  process.once('exit', discard)
+  try {
+    const made = await database.transact(
+      async t => {
+        const [begun] = await database.run<{ at: Date }>(begin, [], t)
+        const { done, newer } = await readMigrations(database, t)
+        if (newer.length > 0)
+          throw new Error(
+            'The database is of a newer version, whose tables this one doesn’t know: back it up with that.',
+          )
+        const key = await masterKey.reveal(t)
+        const headers = await describeTables(database, t)
+        async function* tables(): AsyncGenerator<TableRead> {
+          for (const each of headers) yield { ...each, rows: database.copyOut(`COPY ${copied(each)} TO STDOUT`, t) }
+        }
+        const madeAt = begun!.at.toISOString()
+        const rows: Record<string, number> = {}
+        const text = writeBackup({ madeAt, migrations: done, masterKey: key.toString('base64') }, tables(), rows)
+        await pipeline(encrypt(text, lock), createWriteStream(partial, { flags: 'wx', mode: 0o600, flush: true }))
+        return { madeAt, rows }
+      },
+      { snapshot: true, unlimited: true },
+    )
+    await record(made)
+    if (existsSync(file)) throw new Error('The file has come to be there meanwhile; it was left as it is.')
+    await rename(partial, file)
+    return made
+  } finally {
+    process.off('exit', discard)
+    discard()
+  }
+}

@@ -1,0 +1,32 @@
+// Spans of what is sent to the database: by the name of a statement, or by what Sequelize does to which table; never the
+// SQL, whose values some of it holds.
+import type { Sequelize } from 'sequelize'
+import { activeContext, inSpan, SpanKind, spanSince } from '../tracing.js'
+
+const attributes = (name: string) => ({ 'db.system.name': 'postgresql', 'db.query.summary': name })
+
+/** Runs a statement as a span of its name. */
+export function inStatementSpan<T>(name: string, work: () => Promise<T>): Promise<T> {
+  return inSpan({ name: `SQL ${name}`, kind: SpanKind.CLIENT, attributes: attributes(name) }, work)
+}
+
+/** What Sequelize knows of a query that it runs. */
+interface Query {
+  readonly type?: string
+  readonly model?: { readonly tableName?: string }
+  readonly instance?: { readonly constructor: { readonly tableName?: string } }
+}
+
+/** Makes spans of what Sequelize itself runs. */
+export function traceSequelize(sequelize: Sequelize): void {
+  const begun = new WeakMap<object, number>()
+  sequelize.addHook('beforeQuery', (query: object) => void begun.set(query, performance.now()))
+  sequelize.addHook('afterQuery', (query: object) => {
+    const since = begun.get(query)
+    if (since === undefined) return
+    const { type = 'transaction', model, instance } = query as Query
+    const table = model?.tableName ?? instance?.constructor.tableName
+    const name = [type, table].filter(Boolean).join(' ').toLowerCase()
+    spanSince(since, { name: `SQL ${name}`, kind: SpanKind.CLIENT, attributes: attributes(name) }, activeContext())
+  })
+}

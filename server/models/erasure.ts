@@ -1,0 +1,135 @@
+// Erasing a user: no table names it any more, and the audit log still verifies.
+import { network } from '../clientaddress.js'
+import type { Database, Statement, Transaction } from '../database/connection.js'
+import { emailKey } from '../names.js'
+import type { Subjects } from './attempt.js'
+
+/** What shows that a user was erased; it holds nothing personal. A backup from before is restored without the user by it. */
+export interface Receipt {
+  /** The user's id, which nobody gets again. */
+  readonly user: number
+  /** When, by the database's clock (ISO 8601). */
+  readonly erasedAt: string
+  /**
+   * Rows deleted from each table; of `audit_events` and `audit_staged` those whose client address was erased with its salt.
+   */
+  readonly rows: Readonly<Record<string, number>>
+  /** Events from before there were MACs that still hold an address of the user: they go when their retention is over. */
+  readonly remaining: number
+}
+
+/** Erases users. */
+export interface Erasure {
+  /**
+   * Erases a user: the account, its keys, answers and known addresses, e-mails that wait for it, what was counted under its
+   * name, and in the audit log the client addresses of what it did, and of what nobody known did to it. Those of others who
+   * acted on it are theirs. Events themselves stay, under the id. Counts of client addresses, and of mailed keys that were
+   * spent, name no user; they lapse within three days. Returns undefined when there is no such user. Appends no event: the
+   * caller says who did it. Until the audit log has an index by actor this reads all of it, so call it in an unlimited
+   * transaction.
+   */
+  erase(userId: number, t: Transaction): Promise<Receipt | undefined>
+}
+
+const names: Statement = {
+  name: 'erasure-names',
+  text: 'SELECT username_key AS "usernameKey", email, clock_timestamp() AS at FROM users WHERE id = $1',
+}
+
+const mailedKeys: Statement = {
+  name: 'erasure-mailed-keys',
+  text: 'SELECT key_digest AS digest FROM mailed_keys WHERE user_id = $1',
+}
+
+/**
+ * Events that tell the user's own client address: it acted, or somebody unknown did, as far as anyone knows itself. Said so
+ * that an index on (actor_id) WHERE actor_id IS DISTINCT FROM subject_id finds the second kind.
+ */
+const own = `address IS NOT NULL AND ((subject_id = $1 AND (actor_id IS NULL OR actor_id = $1))
+  OR (actor_id = $1 AND actor_id IS DISTINCT FROM subject_id))`
+
+const addresses: Statement = {
+  name: 'erasure-addresses',
+  text: `SELECT address FROM audit_staged WHERE ${own} UNION SELECT address FROM audit_events WHERE ${own}`,
+}
+
+const remaining: Statement = {
+  name: 'erasure-remaining',
+  text: `SELECT count(*)::int AS count FROM audit_events WHERE ${own}`,
+}
+
+const counting = (name: string, text: string): Statement => ({
+  name: `erasure-${name}`,
+  text: `WITH gone AS (${text} RETURNING 1) SELECT count(*)::int AS count FROM gone`,
+})
+
+const bySubject = (table: string) => counting(table, `DELETE FROM ${table} WHERE subject = ANY($1::bytea[])`)
+
+const byUser = (table: string) => counting(table, `DELETE FROM ${table} WHERE user_id = $1`)
+
+const deleteEmails = counting(
+  'emails',
+  `DELETE FROM emails WHERE parameters ->> 'userId' = $1::text
+    OR (kind = 'recovery-request' AND parameters ->> 'usernameKey' = $2)`,
+)
+
+const deleteUser = counting('users', 'DELETE FROM users WHERE id = $1')
+
+// What is left is the commitment: without the salt nobody can tell what it was made of.
+const forgetAddresses = (table: string, more = '') =>
+  counting(table, `UPDATE ${table} SET address = NULL, salt = NULL WHERE ${own} ${more}`)
+
+/** Tables that belong to users, row by row. */
+const owned = ['provider_keys', 'answers', 'unmatched_answers', 'known_addresses', 'mailed_keys', 'totp_secrets']
+
+/** Erases users from a database. */
+export function createErasure(database: Database, subjects: Subjects): Erasure {
+  async function count(statement: Statement, values: readonly unknown[], t: Transaction): Promise<number> {
+    return (await database.run<{ count: number }>(statement, values, t))[0]!.count
+  }
+
+  /** What is counted under the user's names, as far as these can be told: the rest lapses within three days. */
+  async function countsOf(id: number, usernameKey: string, email: string | null, t: Transaction) {
+    const keys = await database.run<{ digest: Buffer }>(mailedKeys, [id], t)
+    const known = (await database.run<{ address: string }>(addresses, [id], t)).map(({ address }) => address)
+    const recipient = email === null ? [] : [emailKey(email), `${emailKey(email)}\0known`]
+    return {
+      attempts: [
+        subjects.account(usernameKey),
+        subjects.activation(id),
+        ...known.map(address => subjects.known(usernameKey, address)),
+        ...known.flatMap(address => keys.map(({ digest }) => subjects.mailedKey(digest, address))),
+      ],
+      quotas: [
+        subjects.emails('recovery', String(id)),
+        ...known.map(address => subjects.emails('recovery', `${id}\0${network(address)}`)),
+        subjects.emails('partner', String(id)),
+        ...recipient.map(of => subjects.emails('recipient', of)),
+      ],
+    }
+  }
+
+  return {
+    async erase(id, t) {
+      const [user] = await database.run<{ usernameKey: string; email: string | null; at: Date }>(names, [id], t)
+      if (!user) return undefined
+      const { usernameKey, email, at } = user
+      const { attempts, quotas } = await countsOf(id, usernameKey, email, t)
+      // In the order in which a sign-in locks rows, and staged events before those that they become.
+      const rows: Record<string, number> = {
+        attempts: await count(bySubject('attempts'), [attempts], t),
+        email_quotas: await count(bySubject('email_quotas'), [quotas], t),
+        emails: await count(deleteEmails, [id, usernameKey], t),
+      }
+      for (const table of owned) rows[table] = await count(byUser(table), [id], t)
+      rows.users = await count(deleteUser, [id], t)
+      rows.audit_staged = await count(forgetAddresses('audit_staged'), [id], t)
+      rows.audit_events = await count(
+        forgetAddresses('audit_events', 'AND id > (SELECT plain_to FROM audit_checkpoint)'),
+        [id],
+        t,
+      )
+      return { user: id, erasedAt: at.toISOString(), rows, remaining: await count(remaining, [id], t) }
+    },
+  }
+}

@@ -1,0 +1,143 @@
+import { randomBytes } from 'node:crypto'
+import { DataTypes, Op, type Transaction } from 'sequelize'
+import {
+  attribute,
+  bytes,
+  day,
+  defineTable,
+  integer,
+  key,
+  nullable,
+  preset,
+  type Row,
+  text,
+  time,
+} from '../database/attributes.js'
+import type { Database, Statement } from '../database/connection.js'
+import type { MasterKey } from '../masterkey.js'
+import type { ScopeName } from '../scopes.js'
+
+const attributes = {
+  id: preset(key(integer)),
+  name: text,
+  scopes: attribute<ScopeName[]>(DataTypes.ARRAY(DataTypes.TEXT)),
+  createdAt: preset(time),
+}
+
+/** What is shown of a key; the key itself is in no table. */
+const shownKey = {
+  id: preset(key(integer)),
+  serviceId: integer,
+  /** The first characters, to tell keys apart. */
+  beginning: text,
+  createdAt: preset(time),
+  expiresAt: time,
+  /** Day in UTC; null when it was never used. */
+  lastUsedOn: preset(nullable(day())),
+}
+
+const keyAttributes = { ...shownKey, digest: bytes }
+
+/** A service as it is stored. */
+export interface ServiceRow extends Row<typeof attributes> {}
+
+/** A key of a service. */
+export interface ServiceKeyRow extends Row<typeof shownKey> {}
+
+/** Who has a key. */
+export interface KeyHolder extends Pick<ServiceRow, 'name' | 'scopes'> {
+  readonly keyId: number
+  /** Whether today's use of the key is recorded. */
+  readonly usedToday: boolean
+}
+
+/** What every key begins with, so that whoever scans for secrets finds it. */
+export const keyPrefix = 'authsvc_'
+
+/** A new key: 256 bits from a cryptographic source, 51 characters. */
+export function newServiceKey(): string {
+  return keyPrefix + randomBytes(32).toString('base64url')
+}
+
+/** Characters of a key that are kept in the clear: the prefix and 24 of its 256 bits. */
+const keptCharacters = keyPrefix.length + 4
+
+/** The services that have an identity, and their keys. */
+export interface Services {
+  /** Services behind a name, by name. */
+  list(filter: { afterName?: string; limit: number }): Promise<ServiceRow[]>
+  find(name: string, t?: Transaction): Promise<ServiceRow | undefined>
+  /** Locks a service until the end of the transaction. */
+  lock(name: string, t: Transaction): Promise<ServiceRow | undefined>
+  /** Registers a service; undefined when the name is taken. */
+  add(service: Pick<ServiceRow, 'name' | 'scopes'>, t: Transaction): Promise<ServiceRow | undefined>
+  /** Removes a service with its keys. */
+  remove(id: number, t: Transaction): Promise<void>
+  /** The keys of services, by id. */
+  keys(serviceIds: readonly number[], t?: Transaction): Promise<ServiceKeyRow[]>
+  addKey(serviceId: number, key: string, expiresAt: Date, t: Transaction): Promise<ServiceKeyRow>
+  /** Removes a key of a service. Whether it was there. */
+  removeKey(serviceId: number, id: number, t: Transaction): Promise<boolean>
+  /** What a key is found by, without being stored. */
+  digest(key: string): Buffer
+  /** Who has the key with a digest; undefined for nobody, and once it has expired. */
+  holder(digest: Buffer): Promise<KeyHolder | undefined>
+  /** Records that a key was used today. */
+  touch(keyId: number): Promise<void>
+}
+
+const today = `(now() AT TIME ZONE 'UTC')::date`
+
+const holder: Statement = {
+  name: 'service-key-holder',
+  text: `SELECT s.name, s.scopes, k.id AS "keyId",
+      k.last_used_on IS NOT DISTINCT FROM ${today} AS "usedToday"
+    FROM service_keys k JOIN services s ON s.id = k.service_id WHERE k.digest = $1 AND k.expires_at > now()`,
+}
+
+// Of parallel first uses one writes.
+const touch: Statement = {
+  name: 'service-key-touch',
+  text: `UPDATE service_keys SET last_used_on = ${today} WHERE id = $1 AND last_used_on IS DISTINCT FROM ${today}`,
+}
+
+const add: Statement = {
+  name: 'service-add',
+  text: `INSERT INTO services (name, scopes) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING
+    RETURNING id, name, scopes, created_at AS "createdAt"`,
+}
+
+/** The services in a database. */
+export function createServices(database: Database, masterKey: Pick<MasterKey, 'digest'>): Services {
+  const table = defineTable(database, 'services', attributes)
+  const keyTable = defineTable(database, 'service_keys', keyAttributes)
+  const digest = (key: string) => masterKey.digest('service-key', key)
+  return {
+    async list({ afterName = '', limit }) {
+      const rows = await table.findAll({ where: { name: { [Op.gt]: afterName } }, order: ['name'], limit })
+      return rows.map(row => row.get())
+    },
+    find: async (name, transaction) => (await table.findOne({ where: { name }, transaction }))?.get(),
+    lock: async (name, transaction) =>
+      (await table.findOne({ where: { name }, transaction, lock: transaction.LOCK.UPDATE }))?.get(),
+    add: async ({ name, scopes }, transaction) => (await database.run<ServiceRow>(add, [name, scopes], transaction))[0],
+    async remove(id, transaction) {
+      await table.destroy({ where: { id }, transaction })
+    },
+    async keys(serviceIds, transaction) {
+      const shown = { attributes: Object.keys(shownKey), where: { serviceId: [...serviceIds] } }
+      return (await keyTable.findAll({ ...shown, order: ['id'], transaction })).map(row => row.get())
+    },
+    async addKey(serviceId, key, expiresAt, transaction) {
+      const row = { serviceId, beginning: key.slice(0, keptCharacters), digest: digest(key), expiresAt }
+      return (await keyTable.create(row, { transaction })).get()
+    },
+    removeKey: async (serviceId, id, transaction) =>
+      (await keyTable.destroy({ where: { id, serviceId }, transaction })) > 0,
+    digest,
+    holder: async digest => (await database.read<KeyHolder>(holder, [digest]))[0],
+    async touch(keyId) {
+      await database.run(touch, [keyId])
+    },
+  }
+}

@@ -1,0 +1,15 @@
+import { createThreads } from './threads.js'
+
+/** How long a hash of a work factor takes here, in ms, and how many are computed at once. */
+export async function measureHashing(cost: number): Promise<{ milliseconds: number; atOnce: number }> {
+  const threads = createThreads({ cost })
+  try {
+    // The first job starts the thread.
+    await threads.run({ kind: 'hash', text: 'x', cost: 4 })
+    const begun = performance.now()
+    await threads.run({ kind: 'hash', text: 'x', cost })
+    return { milliseconds: performance.now() - begun, atOnce: threads.count }
+  } finally {
+    await threads.close()
+  }
+}

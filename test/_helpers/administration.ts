@@ -1,0 +1,83 @@
+/** Administration as its clients meet it: over gRPC by a token, or on the database itself. */
+import { type Client, type ConnectError, createClient, type Transport } from '@connectrpc/connect'
+import { createGrpcTransport, Http2SessionManager } from '@connectrpc/connect-node'
+import test from 'ava'
+import { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
+import { BadRequestSchema, ErrorInfoSchema } from '../../proto/gen/google/rpc/error_details_pb.js'
+import { openLocalAdministration } from '../../server/localadministration.js'
+import { createLog } from '../../server/log.js'
+import { write } from '../../server/settings.js'
+import type { Teardown } from './database.js'
+import { password, type TestService } from './service.js'
+
+/** The RPCs of Administration. */
+export type AdministrationClient = Client<typeof Administration>
+
+/** A client of the service's own listener, with a token or without. The service needs an `AUTH_ADMIN_ADDRESS`. */
+export function openAdministration(t: Teardown, { service }: TestService, token?: string): AdministrationClient {
+  const { admin } = service.addresses
+  if (!admin) throw new Error('The service has no listener for administrators: set AUTH_ADMIN_ADDRESS.')
+  const baseUrl = `http://${write(admin)}`
+  const sessionManager = new Http2SessionManager(baseUrl)
+  t.teardown(async () => sessionManager.abort())
+  const transport = createGrpcTransport({
+    baseUrl,
+    sessionManager,
+    interceptors: [
+      next => request => {
+        if (token) request.header.set('authorization', `Bearer ${token}`)
+        return next(request)
+      },
+    ],
+  })
+  return createClient(Administration, transport)
+}
+
+/** A client that has signed in as the administrator of the installation. */
+export async function openSignedIn(t: Teardown, service: TestService): Promise<AdministrationClient> {
+  const { token } = await openAdministration(t, service).signIn({ username: 'admin', password })
+  return openAdministration(t, service, token)
+}
+
+/** The same, for all tests of the calling file; there once the tests run. */
+export function signedInForFile(service: TestService): AdministrationClient {
+  const client = {} as AdministrationClient
+  const cleanUps: (() => Promise<void>)[] = []
+  test.serial.before(async () => {
+    Object.assign(client, await openSignedIn({ teardown: work => void cleanUps.push(work) }, service))
+  })
+  test.after.always(async () => {
+    for (const work of cleanUps) await work()
+  })
+  return client
+}
+
+/** The reason of a refusal; `none` when there is none. */
+export async function reasonOf(call: Promise<unknown>): Promise<string> {
+  const error = await call.then(
+    () => undefined,
+    (error: ConnectError) => error,
+  )
+  return error?.findDetails(ErrorInfoSchema)[0]?.reason ?? 'none'
+}
+
+/** Fields that a refusal calls wrong. */
+export async function wrongFieldsOf(call: Promise<unknown>): Promise<string[]> {
+  const error = await call.then(
+    () => undefined,
+    (error: ConnectError) => error,
+  )
+  return (error?.findDetails(BadRequestSchema)[0]?.fieldViolations ?? []).map(({ field }) => field).sort()
+}
+
+/** A client on the database itself, as the command line is there. */
+export async function openLocal(
+  t: Teardown,
+  { registry, settings }: TestService,
+  { reason }: { reason?: string } = {},
+): Promise<AdministrationClient> {
+  const local = { actor: 'cli:tester@here', ...(reason && { reason }) }
+  const { transport, close } = await openLocalAdministration(registry, settings, { local, log: createLog('silent') })
+  t.teardown(close)
+  return createClient(Administration, transport as Transport)
+}

@@ -1,0 +1,42 @@
+/** `auth-server` and `auth-gateway` as processes of their own. */
+import { fileURLToPath } from 'node:url'
+import type { Teardown } from './database.js'
+import { waitFor } from './patience.js'
+import { launch, type Program, serviceEnv } from './spawned.js'
+
+const programOf = (path: string) => fileURLToPath(new URL(`../../${path}`, import.meta.url))
+
+/** Main modules of the programs. */
+export const programs = { server: programOf('server/alone.js'), gateway: programOf('gateway/main.js') }
+
+/** A server without a gateway. */
+export interface ServerProcess extends Program {
+  /** host:port */
+  readonly grpc: string
+  /** URL of its metrics. */
+  readonly metrics: string
+}
+
+/** Starts an `auth-server`, on a database of its own unless told; it ends with the test. */
+export async function spawnServer(t: Teardown, env: Record<string, string> = {}): Promise<ServerProcess> {
+  const all = await serviceEnv(t, { AUTH_METRICS_ADDRESS: '127.0.0.1:0', AUTH_LIMIT_FACTOR: '1000', ...env })
+  const program = launch(t, all, { program: programs.server })
+  const [, grpc = '', metrics = ''] = await said(program, /gRPC +(\S+:\d+)\nmetrics +(\S+)\n/)
+  return { ...program, grpc, metrics }
+}
+
+/** Starts an `auth-gateway` in front of a target; it ends with the test. */
+export async function spawnGateway(t: Teardown, target: string, env: Record<string, string> = {}) {
+  const all = { AUTH_HTTP_ADDRESS: '127.0.0.1:0', AUTH_TRUSTED_PROXIES: '127.0.0.1', AUTH_LIMIT_FACTOR: '1000', ...env }
+  const program = launch(t, { AUTH_SERVER_URL: target, ...all }, { program: programs.gateway })
+  const [, http = ''] = await said(program, /HTTP +(\S+)\n/)
+  return { ...program, http }
+}
+
+/** Waits until a program has said what matches. */
+function said(program: Program, pattern: RegExp): Promise<RegExpExecArray> {
+  return waitFor(() => {
+    if (!program.alive()) throw new Error(`it ended: ${program.output()}`)
+    return pattern.exec(program.output()) ?? undefined
+  }, program.output)
+}

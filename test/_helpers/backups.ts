@@ -1,0 +1,54 @@
+/** Backups from outside: their text, by the library's own hand, and everything that a database holds. */
+import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { Decrypter, Encrypter, generateX25519Identity, identityToRecipient } from 'age-encryption'
+import type { Run } from './cli.js'
+import { ask, type Teardown } from './database.js'
+
+/** A folder that is gone with the test. */
+export async function temporaryFolder(t: Teardown): Promise<string> {
+  const path = await mkdtemp(join(tmpdir(), 'auth-test-'))
+  t.teardown(() => rm(path, { recursive: true, force: true }))
+  return path
+}
+
+/** A pair of keys of age: the public one, and the file of the other. */
+export async function newIdentity(folder: string): Promise<{ recipient: string; identity: string; secret: string }> {
+  const secret = await generateX25519Identity()
+  const recipient = await identityToRecipient(secret)
+  const identity = join(folder, `${recipient.slice(-8)}.key`)
+  await writeFile(identity, `# public key: ${recipient}\n${secret}\n`, { mode: 0o600 })
+  return { recipient, identity, secret }
+}
+
+/** What is in an encrypted file. */
+export async function textOf(file: string, secret: string): Promise<string> {
+  const decrypter = new Decrypter()
+  decrypter.addIdentity(secret)
+  return decrypter.decrypt(await readFile(file), 'text')
+}
+
+/** Encrypts a text as a backup is, for tests of what is wrong inside. */
+export async function writeText(file: string, text: string, recipient: string): Promise<void> {
+  const encrypter = new Encrypter()
+  encrypter.addRecipient(recipient)
+  await writeFile(file, await encrypter.encrypt(text))
+}
+
+/** Every row of a database, as text, by table. */
+export async function contents(url: string): Promise<Record<string, string[]>> {
+  const tables = await ask(url, "SELECT tablename::text AS name FROM pg_tables WHERE schemaname = 'public' ORDER BY 1")
+  const all: Record<string, string[]> = {}
+  for (const { name } of tables)
+    all[String(name)] = (await ask(url, `SELECT t::text AS row FROM ${name} t ORDER BY 1`)).map(({ row }) =>
+      String(row),
+    )
+  return all
+}
+
+/** The result of a command that must succeed. */
+export function done({ code, stdout, stderr }: Run): string {
+  if (code !== 0) throw new Error(`${code}: ${stderr}`)
+  return stdout
+}

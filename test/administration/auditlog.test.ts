@@ -1,0 +1,170 @@
+/** The audit log of administrators: lists by page and filter, what follows, and a check in stretches. */
+import { type Timestamp, timestampFromDate } from '@bufbuild/protobuf/wkt'
+import test from 'ava'
+import type { AuditEvent } from '../../server/models/audit.js'
+import { type AdministrationClient, openLocal, openSignedIn, reasonOf } from '../_helpers/administration.js'
+import { ask } from '../_helpers/database.js'
+import { startTestService, type TestService } from '../_helpers/service.js'
+
+const settings = { AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }
+
+/** Appends events and seals them. */
+async function append({ registry: { audit } }: TestService, ...events: object[]): Promise<void> {
+  for (const event of events) await audit.append({ outcome: 'ok', actor: 'user', ...event } as AuditEvent)
+  await sealAll({ audit })
+}
+
+async function sealAll({ audit }: Pick<TestService['registry'], 'audit'>): Promise<void> {
+  // Somebody else may be at it.
+  while ((await audit.sealingLag()) > 0) await audit.seal()
+}
+
+/** Appends many events at once, and seals them. */
+async function appendMany({ registry: { audit, database } }: TestService, count: number): Promise<void> {
+  const events = Array.from({ length: count }, () =>
+    JSON.parse(audit.stamp({ action: 'session.login', outcome: 'ok', actor: 'user' } as AuditEvent)),
+  )
+  const text = 'SELECT audit_append(each) FROM jsonb_array_elements($1::jsonb) each'
+  await database.run({ name: 'append-many', text }, [JSON.stringify(events)])
+  await sealAll({ audit })
+}
+
+interface Filter {
+  user?: string
+  actor?: string
+  action?: string
+  outcome?: string
+  timeFrom?: Timestamp
+  timeTo?: Timestamp
+}
+
+/** All events that match, page by page. */
+async function list(api: AdministrationClient, filter: Filter = {}, pageSize = 1000) {
+  const all = []
+  for (let pageToken = '', more = true; more; more = pageToken !== '') {
+    const page = await api.listAuditEvents({ ...filter, pageSize, pageToken })
+    all.push(...page.events)
+    pageToken = page.nextPageToken
+  }
+  return all
+}
+
+test('events are listed the newest first, by user, actor, action, outcome and time, and pages hold each once', async t => {
+  const service = await startTestService(t, settings)
+  const api = await openLocal(t, service)
+  const { username } = await service.signUp('ROLE_CLIENT')
+  const [{ id: ana }] = (await ask(service.env.DATABASE_URL!, 'SELECT max(id) AS id FROM users')) as [{ id: number }]
+  await append(
+    service,
+    { action: 'user.edit', actor_id: 1, subject_id: ana },
+    { action: 'user.change-password', actor_id: ana, subject_id: ana },
+    { action: 'organization.add', actor_id: 1, object: 'organization:1' },
+    { action: 'user.edit', actor_id: ana, subject_id: 1, outcome: 'refused', reason: 'ACCESS_DENIED' },
+    { action: 'user_edit', actor_id: 1 },
+  )
+  const actions = async (filter: Filter) => (await list(api, filter)).map(({ action }) => action)
+  t.deepEqual(await actions({ user: username }), ['user.change-password', 'user.edit', 'user.sign-up'])
+  t.deepEqual(await actions({ actor: username }), ['user.edit', 'user.change-password'])
+  t.deepEqual(await actions({ actor: '#1', user: `#${ana}` }), ['user.edit'])
+  t.deepEqual(await actions({ actor: 'admin' }), ['user_edit', 'organization.add', 'user.edit'])
+  t.deepEqual(await actions({ action: 'user.*', outcome: 'refused' }), ['user.edit'])
+  // Only * stands for any text.
+  t.deepEqual(await actions({ action: 'user_edit' }), ['user_edit'])
+  t.deepEqual(await actions({ action: 'user%' }), [])
+  t.deepEqual(await actions({ timeFrom: timestampFromDate(new Date(Date.now() + 60_000)) }), [])
+  t.deepEqual(await actions({ timeTo: timestampFromDate(new Date(Date.now() - 600_000)) }), [])
+
+  const all = await list(api)
+  const ids = all.map(({ id }) => id)
+  t.deepEqual(
+    ids,
+    [...ids].sort((a, b) => Number(b! - a!)),
+  )
+  for (const size of [1, 2, 4]) t.deepEqual(await list(api, {}, size), all)
+  for (const size of [1, 2]) t.is((await list(api, { actor: 'admin' }, size)).length, 3)
+  const refused = all.find(({ outcome, action }) => outcome === 'refused' && action === 'user.edit')
+  t.like(refused, { reason: 'ACCESS_DENIED', actor: 'user', actorId: ana, subjectId: 1, object: undefined })
+
+  const { nextPageToken: pageToken } = await api.listAuditEvents({ pageSize: 1 })
+  t.is(await reasonOf(api.listAuditEvents({ action: 'user.*', pageToken })), 'INVALID_ARGUMENT')
+  t.is(await reasonOf(api.listAuditEvents({ outcome: 'good' })), 'INVALID_ARGUMENT')
+  t.is(await reasonOf(api.listAuditEvents({ user: 'nobody at all' })), 'USER_NOT_FOUND')
+})
+
+test('a list goes on past a hundred thousand events that don’t match, in calls of their own', async t => {
+  const service = await startTestService(t, settings)
+  const api = await openLocal(t, service)
+  await append(service, { action: 'user.delete' })
+  // As if so many had been written since.
+  await ask(
+    service.env.DATABASE_URL!,
+    `BEGIN; UPDATE audit_events SET id = id + 1000000 WHERE action <> 'user.delete'; UPDATE audit_head SET id = 1000100; COMMIT`,
+  )
+  const first = await api.listAuditEvents({ action: 'user.delete' })
+  t.deepEqual(first.events, [])
+  t.not(first.nextPageToken, '')
+  t.is((await list(api, { action: 'user.delete' })).length, 1)
+  // What is older than asked for isn't looked at.
+  const late = { action: 'user.delete', timeFrom: timestampFromDate(new Date(Date.now() + 7_200_000)) }
+  await ask(service.env.DATABASE_URL!, `UPDATE audit_events SET at = at - interval '1 day'`)
+  t.is((await api.listAuditEvents(late)).nextPageToken, '')
+})
+
+test('what follows a token comes once, oldest first, and only once it is sealed', async t => {
+  const service = await startTestService(t, settings)
+  const api = await openSignedIn(t, service)
+  await append(service, { action: 'user.edit' })
+  const begun = await api.listAuditEvents({ follow: true, action: 'user.*' })
+  t.deepEqual(begun.events, [])
+  await append(service, { action: 'user.add' }, { action: 'session.login' }, { action: 'user.delete' })
+  const seen: string[] = []
+  let pageToken = begun.nextPageToken
+  for (let times = 0; times < 5; times++) {
+    const page = await api.listAuditEvents({ follow: true, action: 'user.*', pageSize: 1, pageToken })
+    seen.push(...page.events.map(({ action }) => action))
+    pageToken = page.nextPageToken
+  }
+  t.deepEqual(seen, ['user.add', 'user.delete'])
+  await append(service, { action: 'user.edit' })
+  const page = await api.listAuditEvents({ follow: true, action: 'user.*', pageSize: 1, pageToken })
+  t.deepEqual(
+    page.events.map(({ action }) => action),
+    ['user.edit'],
+  )
+})
+
+test('a long log is checked in stretches, with what is written and deleted meanwhile, and a link that is known', async t => {
+  const service = await startTestService(t, settings)
+  const api = await openSignedIn(t, service)
+  await appendMany(service, 25_000)
+  const first = await api.verifyAuditLog({})
+  t.is(first.events, 20_000n)
+  t.is(first.broken, undefined)
+  const whole = await api.verifyAuditLog({ pageToken: first.nextPageToken })
+  t.is(whole.nextPageToken, '')
+  t.true(whole.events >= 25_000n)
+  t.is(whole.broken, undefined)
+
+  await appendMany(service, 10)
+  const longer = await api.verifyAuditLog({ pageToken: first.nextPageToken })
+  t.true(longer.events >= whole.events + 10n)
+  t.is(longer.broken, undefined)
+
+  const known = whole.newest
+  const compared = await api.verifyAuditLog({ known })
+  t.is((await api.verifyAuditLog({ known, pageToken: compared.nextPageToken })).broken, undefined)
+  t.is(await reasonOf(api.verifyAuditLog({ pageToken: compared.nextPageToken })), 'INVALID_ARGUMENT')
+  t.is(await reasonOf(api.verifyAuditLog({ known: 'x' })), 'INVALID_ARGUMENT')
+  const wrong = `24000:${'0'.repeat(64)}`
+  const other = await api.verifyAuditLog({ known: wrong })
+  t.is((await api.verifyAuditLog({ known: wrong, pageToken: other.nextPageToken })).broken, '24000')
+
+  // What is old is deleted behind the stretch that was checked.
+  await ask(service.env.DATABASE_URL!, `UPDATE audit_events SET action = 'session.forged' WHERE id = 24500`)
+  t.is((await api.verifyAuditLog({ pageToken: first.nextPageToken })).broken, '24500')
+  await ask(service.env.DATABASE_URL!, `UPDATE audit_events SET action = 'session.login' WHERE id = 24500`)
+  await service.registry.audit.prune(0)
+  const rest = await api.verifyAuditLog({ pageToken: first.nextPageToken })
+  t.is(rest.broken, undefined)
+  t.is(rest.nextPageToken, '')
+})

@@ -1,0 +1,105 @@
+/** E-mails of administrators: the queue without anything that is in the e-mails, and a test past it. */
+import { readdir, readFile } from 'node:fs/promises'
+import { createServer } from 'node:net'
+import { join } from 'node:path'
+import test, { type ExecutionContext } from 'ava'
+import { openSignedIn, reasonOf } from '../_helpers/administration.js'
+import { waitFor } from '../_helpers/patience.js'
+import { startTestService } from '../_helpers/service.js'
+
+const settings = { AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }
+
+/** A mail server that says the same to every command but the first. */
+async function mailServer(t: ExecutionContext, ...says: string[]): Promise<string> {
+  const server = createServer(socket => {
+    socket.on('error', () => {})
+    const lines = [...says]
+    socket.write(`${lines.shift()}\r\n`)
+    socket.on('data', () => socket.write(`${lines.shift() ?? '500 No'}\r\n`))
+  })
+  await new Promise<void>(resolve => server.listen(0, '127.0.0.1', resolve))
+  t.teardown(() => void server.close())
+  return `smtp://ana:secret-of-ana@127.0.0.1:${(server.address() as { port: number }).port}`
+}
+
+test('the queue shows kind, user, attempts and codes, and nothing of what is in an e-mail', async t => {
+  const service = await startTestService(t, { ...settings, SMTP_URL: 'smtp://127.0.0.1:1' })
+  const { emails, database, users } = service.registry
+  const api = await openSignedIn(t, service)
+  const to = 'hidden@example.org'
+  await database.transact(t => users.setEmail(1, to, t))
+  await emails.add({ kind: 'recovery-key', parameters: { userId: 1, to } }, 'en')
+  await emails.add({ kind: 'recovery-key', parameters: { userId: 1, to } }, 'en')
+  const list = async (filter = {}) => (await api.listEmails(filter)).emails
+  await waitFor(async () => (await list()).every(({ error }) => error !== undefined))
+  const [first, second] = await list()
+  t.like(first, { kind: 'recovery-key', user: 1 })
+  t.regex(first!.error!, /ECONNREFUSED|ESOCKET/)
+  t.notRegex(
+    JSON.stringify(await list(), (_, value) => (typeof value === 'bigint' ? String(value) : value)),
+    /hidden/,
+  )
+
+  await database.sequelize.query(`UPDATE emails SET next_attempt_at = NULL WHERE id = ${first!.id}`)
+  t.deepEqual(
+    (await list({ failed: true })).map(({ id }) => id),
+    [first!.id],
+  )
+  t.deepEqual(
+    (await list({ failed: false })).map(({ id }) => id),
+    [second!.id],
+  )
+  const page = await api.listEmails({ pageSize: 1 })
+  t.deepEqual(
+    (await list({ pageSize: 1, pageToken: page.nextPageToken })).map(({ id }) => id),
+    [second!.id],
+  )
+  t.is((await api.getEmail({ id: first!.id })).email!.dueTime, undefined)
+
+  await api.retryEmail({ id: first!.id, validateOnly: true })
+  t.is((await api.getEmail({ id: first!.id })).email!.dueTime, undefined)
+  const { attempts } = first!
+  t.truthy((await api.retryEmail({ id: first!.id })).email!.dueTime)
+  await waitFor(async () => (await api.getEmail({ id: first!.id })).email!.attempts > attempts)
+
+  await api.discardEmail({ id: second!.id })
+  t.is(await reasonOf(api.getEmail({ id: second!.id })), 'RECORD_NOT_FOUND')
+  t.is(await reasonOf(api.discardEmail({ id: second!.id })), 'RECORD_NOT_FOUND')
+  t.is(await reasonOf(api.retryEmail({})), 'INVALID_ARGUMENT')
+  const events = await service.registry.audit.list({ action: 'email.*', limit: 9 })
+  t.deepEqual(
+    events.map(({ action, object, subject_id }) => [action, object, subject_id]),
+    [
+      ['email.retry', `email:${first!.id}`, 1],
+      ['email.discard', `email:${second!.id}`, 1],
+    ],
+  )
+})
+
+test('a test e-mail goes into the folder at once where there is no mail server', async t => {
+  const service = await startTestService(t, settings)
+  const api = await openSignedIn(t, service)
+  const { sent, answer } = await api.sendTestEmail({ email: 'ana@example.org' })
+  t.true(sent, answer)
+  const folder = join(service.settings.dataDir, 'mail')
+  const [file, ...others] = await readdir(folder)
+  t.deepEqual(others, [])
+  t.regex(await readFile(join(folder, file!), 'utf8'), /^To: ana@example\.org$/m)
+  t.is(await reasonOf(api.sendTestEmail({ email: 'nobody' })), 'INVALID_ARGUMENT')
+  t.is((await service.registry.audit.list({ action: 'email.test', limit: 9 })).length, 1)
+})
+
+test('a test e-mail that the mail server refuses is told by codes, without a secret or what it quotes', async t => {
+  const SMTP_URL = await mailServer(
+    t,
+    '220 hello',
+    '250-hello\r\n250 AUTH PLAIN',
+    '535 no: AHNlY3JldC1vZi1hbmE= secret-of-ana',
+  )
+  const service = await startTestService(t, { ...settings, SMTP_URL })
+  const api = await openSignedIn(t, service)
+  const { sent, answer } = await api.sendTestEmail({ email: 'ana@example.org' })
+  t.false(sent)
+  t.regex(answer, /EAUTH 535/)
+  t.notRegex(answer, /secret|AHNl/)
+})

@@ -1,0 +1,167 @@
+/** Questions of administrators: what users answered outlives every change, and what matched nothing can be linked. */
+import test from 'ava'
+import { openSignedIn, reasonOf } from '../_helpers/administration.js'
+import { ask } from '../_helpers/database.js'
+import { startTestService, type TestService } from '../_helpers/service.js'
+
+const settings = { AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }
+
+/** The status of a sign-in by answers to questions. */
+async function signIn(service: TestService, username: string, answers: Record<number, string>): Promise<number> {
+  const body = Object.entries(answers).map(([id, answer]) => ({ forgotpasswordquestionsid: Number(id), answer }))
+  const path = '/forgotpasswords/loginbyusernameandanswers'
+  return (await service.request('POST', path, { query: { username }, body })).status
+}
+
+async function saveAnswer(service: TestService, token: string, id: number, answer: string): Promise<void> {
+  const path = '/forgotpasswords/saveforgotpasswordquestionsusersanswers'
+  const saved = await service.request('POST', path, { token, body: { forgotpasswordquestionsid: id, answer } })
+  if (saved.status !== 200) throw new Error(saved.text)
+}
+
+test('answers to a question of an application’s own count for login once it is linked, and later sign-ups answer it', async t => {
+  const service = await startTestService(t, settings)
+  const api = await openSignedIn(t, service)
+  const ana = await service.signUp('ROLE_CLIENT', {
+    securityquestion: 'Nome do seu pet?',
+    securityanswer: 'Rex',
+  })
+  const bia = await service.signUp('ROLE_CLIENT', {
+    securityquestion: '  NOME do seu Pét? ',
+    securityanswer: 'Totó',
+  })
+  await service.signUp('ROLE_CLIENT', { securityquestion: 'Outra?', securityanswer: 'x' })
+  // Without an answer there is nothing to link.
+  await service.signUp('ROLE_CLIENT', { securityquestion: 'Sem resposta?' })
+  for (const { token } of [ana, bia]) await saveAnswer(service, token, 2, 'Recife')
+  // Bia has answered the question itself, too: that one stays.
+  await saveAnswer(service, bia.token, 1, 'Fofinho')
+
+  const { questions } = await api.listUnmatchedQuestions({})
+  t.deepEqual(
+    questions.map(({ question, users }) => [question.trim().toLowerCase().replace('é', 'e'), users]),
+    [
+      ['nome do seu pet?', 2],
+      ['outra?', 1],
+    ],
+  )
+  t.is(await signIn(service, ana.username, { 1: 'rex', 2: 'recife' }), 404)
+
+  t.is(await reasonOf(api.linkQuestion({ text: 'Nunca dada?', question: '1' })), 'RECORD_NOT_FOUND')
+  const checked = await api.linkQuestion({ text: 'nome DO seu pet?', question: '#1', validateOnly: true })
+  t.is(checked.linked, 1)
+  t.is(await signIn(service, ana.username, { 1: 'rex', 2: 'recife' }), 404)
+  const { linked, question } = await api.linkQuestion({ text: 'nome DO seu pet?', question: '#1' })
+  t.is(linked, 1)
+  t.is(question?.record?.id, 1)
+  t.is(await signIn(service, ana.username, { 1: 'REX', 2: 'recife' }), 200)
+  t.is(await signIn(service, bia.username, { 1: 'fofinho', 2: 'recife' }), 200)
+  t.is(await signIn(service, bia.username, { 1: 'totó', 2: 'recife' }), 422)
+  t.deepEqual(
+    (await api.listUnmatchedQuestions({})).questions.map(({ question, users }) => [question, users]),
+    [['Outra?', 1]],
+  )
+  // Once more is no mistake.
+  t.is((await api.linkQuestion({ text: 'Nome do seu pet?', question: '1' })).linked, 0)
+
+  const clara = await service.signUp('ROLE_CLIENT', { securityquestion: 'nome do seu pet?', securityanswer: 'Mimi' })
+  await saveAnswer(service, clara.token, 2, 'Olinda')
+  t.is(await signIn(service, clara.username, { 1: 'mimi', 2: 'olinda' }), 200)
+  t.is((await api.listUnmatchedQuestions({})).questions.length, 1)
+
+  // The text of a question itself comes before what is linked to another.
+  const { question: own } = await api.createQuestion({ question: 'Nome do seu pet?' })
+  const dora = await service.signUp('ROLE_CLIENT', { securityquestion: 'nome do seu pet?', securityanswer: 'Lulu' })
+  await saveAnswer(service, dora.token, 2, 'Natal')
+  t.is(await signIn(service, dora.username, { [own!.record!.id!]: 'lulu', 2: 'natal' }), 200)
+  const [event] = await service.registry.audit.list({ action: 'question.link', limit: 1 })
+  t.is(event?.object, 'question:1')
+})
+
+test('however many users gave a text, linking it has all their answers count', async t => {
+  const service = await startTestService(t, settings)
+  const api = await openSignedIn(t, service)
+  for (let from = 0; from < 21_000; from += 3_000)
+    await ask(
+      service.env.DATABASE_URL!,
+      `INSERT INTO users (username, username_key, username_skeleton, nickname, nickname_key, nickname_skeleton,
+          password_hash, state, city, terms_of_usage, role)
+        SELECT n, n, n, n, n, n, '', 'SP', 'Bauru', true, 'ROLE_CLIENT' FROM generate_series(${from} + 1, ${from} + 3000) n`,
+    )
+  await ask(
+    service.env.DATABASE_URL!,
+    `INSERT INTO unmatched_answers SELECT id, 'Pet?', 'pet?', 'x' FROM users WHERE role = 'ROLE_CLIENT'`,
+  )
+  t.is((await api.linkQuestion({ text: 'PET?', question: '1' })).linked, 21_000)
+  t.deepEqual((await api.listUnmatchedQuestions({})).questions, [])
+})
+
+test('no answer is kept in the clear', async t => {
+  const service = await startTestService(t, settings)
+  await service.signUp('ROLE_CLIENT', { securityquestion: 'Segredo?', securityanswer: 'Paralelepípedo' })
+  const [rows] = await service.registry.database.sequelize.query('SELECT u::text FROM unmatched_answers u')
+  t.is(rows.length, 1)
+  t.notRegex(JSON.stringify(rows), /paralelep/i)
+})
+
+test('texts that match nothing are paged, those of most users first', async t => {
+  const service = await startTestService(t, settings)
+  const api = await openSignedIn(t, service)
+  for (const [text, times] of [
+    ['b?', 1],
+    ['c?', 2],
+    ['a?', 1],
+  ] as const)
+    for (let each = 0; each < times; each++)
+      await service.signUp('ROLE_CLIENT', { securityquestion: text, securityanswer: 'x' })
+  const found: string[] = []
+  for (let pageToken = '', more = true; more; more = pageToken !== '') {
+    const page = await api.listUnmatchedQuestions({ pageSize: 1, pageToken })
+    found.push(...page.questions.map(({ question, users }) => `${question} ${users}`))
+    pageToken = page.nextPageToken
+  }
+  t.deepEqual(found, ['c? 2', 'a? 1', 'b? 1'])
+})
+
+test('a question is added, changed, retired and offered again under its etag, and repeating says so', async t => {
+  const service = await startTestService(t, settings)
+  const api = await openSignedIn(t, service)
+  const requestId = 'f81d4fae-7dec-11d0-a765-00a0c91e6bf6'
+  const { question } = await api.createQuestion({ question: ' Cor preferida? ', requestId })
+  const { id } = question!.record!
+  t.deepEqual((await api.createQuestion({ question: ' Cor preferida? ', requestId })).question, question)
+  t.is(question!.record!.question, 'Cor preferida?')
+  t.is(await reasonOf(api.createQuestion({ question: 'COR preferida?' })), 'NAME_TAKEN')
+  for (const wrong of ['', ' ', 'a\nb', 'x'.repeat(256)])
+    t.is(await reasonOf(api.createQuestion({ question: wrong })), 'INVALID_ARGUMENT')
+
+  const retired = await api.retireQuestion({ question: `#${id}`, etag: question!.etag })
+  t.true(retired.changed)
+  t.is(await reasonOf(api.offerQuestion({ question: `#${id}`, etag: question!.etag })), 'STALE_ETAG')
+  t.false((await api.retireQuestion({ question: 'cor preferida?' })).changed)
+  t.true((await api.offerQuestion({ question: `#${id}`, validateOnly: true })).changed)
+  t.true((await api.offerQuestion({ question: `#${id}` })).changed)
+  t.true((await api.updateQuestion({ question: `#${id}`, text: 'Cor?' })).changed)
+  t.false((await api.updateQuestion({ question: `#${id}`, text: 'Cor?' })).changed)
+  t.is(await reasonOf(api.updateQuestion({ question: `#${id}`, text: 'Em que cidade sua mãe nasceu?' })), 'NAME_TAKEN')
+  t.is(await reasonOf(api.retireQuestion({ question: '#999' })), 'RECORD_NOT_FOUND')
+
+  const all: number[] = []
+  for (let pageToken = '', more = true; more; more = pageToken !== '') {
+    const page = await api.listQuestions({ pageSize: 4, pageToken })
+    all.push(...page.questions.map(({ record }) => record!.id!))
+    pageToken = page.nextPageToken
+  }
+  t.deepEqual(all, [1, 2, 3, 4, 5, 6, 7, 8, id!])
+  await api.retireQuestion({ question: '3' })
+  const { questions } = await api.listQuestions({ offered: false })
+  t.deepEqual(
+    questions.map(({ record }) => record!.id),
+    [3],
+  )
+  const events = await service.registry.audit.list({ action: 'question.*', limit: 20 })
+  t.deepEqual(
+    events.filter(({ actor }) => actor === 'user').map(({ action, actor_id }) => [action, actor_id]),
+    ['add', 'retire', 'restore', 'edit', 'retire'].map(verb => [`question.${verb}`, 1]),
+  )
+})

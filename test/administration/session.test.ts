@@ -1,0 +1,60 @@
+/** Sessions of administrators: who gets a token, what it opens, and for how long. */
+import test from 'ava'
+import { TOTP } from 'otpauth'
+import { openAdministration, openSignedIn, reasonOf } from '../_helpers/administration.js'
+import { refused } from '../_helpers/problem.js'
+import { password, startTestService } from '../_helpers/service.js'
+
+const settings = { AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }
+
+test('an administrator signs in, and everybody else is refused alike', async t => {
+  const service = await startTestService(t, settings)
+  const open = openAdministration(t, service)
+  const member = await service.signUp('ROLE_CLIENT')
+  for (const form of [
+    { username: 'admin', password: 'wrong-password-1' },
+    { username: member.username, password },
+    { username: 'nobody at all', password },
+  ]) {
+    t.is(await reasonOf(open.signIn(form)), 'INVALID_CREDENTIALS')
+  }
+  const { token, expireTime } = await open.signIn({ username: ' ADMIN ', password })
+  t.true(Math.abs(Number(expireTime!.seconds) - Date.now() / 1000 - 12 * 3600) < 60)
+  const { user, actor, totp } = await openAdministration(t, service, token).getSession({})
+  t.is(user?.record?.username, 'admin')
+  t.is(actor, 'user')
+  t.false(totp)
+})
+
+test('a token of work packages opens nothing of Administration, and the other way round', async t => {
+  const service = await startTestService(t, settings)
+  const foreign = openAdministration(t, service, await service.adminToken())
+  t.is(await reasonOf(foreign.listUsers({})), 'INVALID_TOKEN')
+  t.is(await reasonOf(openAdministration(t, service).listUsers({})), 'ACCESS_DENIED')
+  const { token } = await openAdministration(t, service).signIn({ username: 'admin', password })
+  const answer = await service.request('GET', '/users/me', { token })
+  refused(t, answer, 500, 'INVALID_TOKEN')
+})
+
+test('once enrolled, a one-time code is needed besides the password, and each is good once', async t => {
+  const service = await startTestService(t, settings)
+  const session = await openSignedIn(t, service)
+  const { secret, uri } = await session.enrollTotp({})
+  t.regex(uri, /^otpauth:\/\/totp\/.*secret=/)
+  const totp = new TOTP({ secret })
+  // Nothing is asked for before a code was seen.
+  await openAdministration(t, service).signIn({ username: 'admin', password })
+  t.is(await reasonOf(session.confirmTotp({ code: '12345' })), 'INVALID_ARGUMENT')
+  const now = Date.now()
+  await session.confirmTotp({ code: totp.generate({ timestamp: now }) })
+  const open = openAdministration(t, service)
+  t.is(await reasonOf(open.signIn({ username: 'admin', password })), 'CODE_NEEDED')
+  t.is(await reasonOf(open.signIn({ username: 'admin', password: 'wrong-password-1' })), 'INVALID_CREDENTIALS')
+  // The code that ended the enrolment is spent.
+  const spent = totp.generate({ timestamp: now })
+  t.is(await reasonOf(open.signIn({ username: 'admin', password, code: spent })), 'INVALID_CREDENTIALS')
+  const next = totp.generate({ timestamp: now + 30_000 })
+  const { token } = await open.signIn({ username: 'admin', password, code: next })
+  t.true((await openAdministration(t, service, token).getSession({})).totp)
+  t.is(await reasonOf(open.signIn({ username: 'admin', password, code: next })), 'INVALID_CREDENTIALS')
+})

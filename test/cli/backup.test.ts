@@ -1,0 +1,558 @@
+/** `auth-admin backup` and `restore`: what comes back, what doesn't, and that it is all or nothing. */
+import { readdir, readFile, stat, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import test, { type ExecutionContext } from 'ava'
+import pg from 'pg'
+import { leftOut } from '../../server/backup/dump.js'
+import { openDatabase } from '../../server/database/connection.js'
+import { migrate } from '../../server/database/migrate.js'
+import { contents, done, newIdentity, temporaryFolder, textOf, writeText } from '../_helpers/backups.js'
+import { installedRegistry, keys, openTerminal, runCli, spawnCli, startCli } from '../_helpers/cli.js'
+import { ask, freshDatabase } from '../_helpers/database.js'
+import { addUser, openModels } from '../_helpers/models.js'
+import { waitFor } from '../_helpers/patience.js'
+import { password, signUpForm, startTestService, type TestService } from '../_helpers/service.js'
+import { spawnService } from '../_helpers/spawned.js'
+import { idOf } from '../_helpers/tokens.js'
+
+const otherMasterKey = Buffer.alloc(32, 9).toString('base64')
+
+/** An empty database elsewhere, under another master key. */
+async function elsewhere(
+  t: ExecutionContext,
+  from?: string,
+): Promise<Record<string, string> & { DATABASE_URL: string }> {
+  return { DATABASE_URL: await freshDatabase(t, from ? { from } : {}), AUTH_MASTER_KEY: otherMasterKey }
+}
+
+/** A registry with users in it, a backup of it, and what opens that. */
+async function backedUp(t: ExecutionContext, count = 1) {
+  const folder = await temporaryFolder(t)
+  const env = { DATABASE_URL: await freshDatabase(t), AUTH_MASTER_KEY: Buffer.alloc(32, 7).toString('base64') }
+  const models = await openModels(t, env.DATABASE_URL)
+  await addUser(models, 'ana0', 'ROLE_CLIENT', 'ana0@example.org')
+  // The others are like her.
+  const columns = 'password_hash, state, city, terms_of_usage, role'
+  await ask(
+    env.DATABASE_URL,
+    `INSERT INTO users (username, username_key, nickname, nickname_key, ${columns})
+      SELECT 'ana' || n, 'ana' || n, 'ana' || n, 'ana' || n, ${columns} FROM users, generate_series(1, ${count - 1}) n`,
+  )
+  const file = join(folder, 'registry.age')
+  const lock = await newIdentity(folder)
+  done(await runCli(env, ['backup', file, '--recipient', lock.recipient]))
+  return { ...lock, folder, env, models, file }
+}
+
+/** A connection that may hold a lock for as long as it likes. */
+async function hold(t: ExecutionContext, connectionString: string): Promise<pg.Client> {
+  const options = '-c transaction_timeout=0 -c idle_in_transaction_session_timeout=0 -c statement_timeout=0'
+  const client = new pg.Client({ connectionString, options })
+  await client.connect()
+  t.teardown(() => client.end())
+  return client
+}
+
+const post = ({ request }: TestService, path: string, query: Record<string, string>, token?: string) =>
+  request('POST', path, { query, ...(token !== undefined && { token }) })
+
+test('a registry comes back elsewhere, under another master key: everybody logs in, nobody’s token or mailed key works', async t => {
+  const folder = await temporaryFolder(t)
+  const service = await startTestService(t)
+  const organization = await service.organization()
+  const provider = await service.institution(organization)
+  const email = 'bia@example.org'
+  const user = await service.signUp('ROLE_CLIENT', { email })
+  const answers = [1, 2].map(id => ({ forgotpasswordquestionsid: id, answer: `resposta ${id}` }))
+  for (const body of answers)
+    t.is(
+      (
+        await service.request('POST', '/forgotpasswords/saveforgotpasswordquestionsusersanswers', {
+          token: user.token,
+          body,
+        })
+      ).status,
+      200,
+    )
+  await service.login(user.username)
+  await service.registry.mailedKeys.replace(idOf(user.token), 'recovery', 'ABCDEFGH')
+  await service.registry.emails.add({ kind: 'recovery-key', parameters: { userId: idOf(user.token), to: 'x' } }, 'en')
+  const before = await contents(service.env.DATABASE_URL!)
+
+  const { recipient, identity, secret } = await newIdentity(folder)
+  const file = join(folder, 'registry.age')
+  const made = JSON.parse(done(await spawnCli(service.env, ['backup', file, '--recipient', recipient, '--json'])))
+  t.deepEqual([made.file, made.rows.users], [file, 3])
+  // Every table there is, whoever added it.
+  t.deepEqual(
+    [...Object.keys(made.rows), ...leftOut, 'migrations'].filter(name => name !== 'letters').sort(),
+    Object.keys(before).sort(),
+  )
+  t.is((await stat(file)).mode & 0o777, 0o600)
+  t.is(JSON.parse((await textOf(file, secret)).split('\n')[1]!).masterKey, service.env.AUTH_MASTER_KEY)
+
+  const there = await elsewhere(t)
+  const restored = JSON.parse(done(await spawnCli(there, ['restore', file, '--identity', identity, '--json'])))
+  t.deepEqual([restored.madeAt, restored.rows], [made.madeAt, made.rows])
+  const after = await contents(there.DATABASE_URL)
+  for (const table of [
+    'users',
+    'organizations',
+    'provider_keys',
+    'questions',
+    'answers',
+    'known_addresses',
+    'token_issuer',
+  ])
+    t.deepEqual(after[table], before[table], table)
+  t.deepEqual([after.mailed_keys, after.emails, after.signing_keys!.length], [[], [], 1])
+  t.true(before.mailed_keys!.length > 0)
+
+  const restoredService = await startTestService(t, there)
+  t.is((await service.request('GET', '/users/me', { token: user.token })).status, 200)
+  const refusal = await restoredService.request('GET', '/users/me', { token: user.token })
+  t.is(refusal.json.reason, 'INVALID_TOKEN')
+  const key = { username: user.username, key: 'ABCDEFGH' }
+  t.is((await post(restoredService, '/forgotpasswords/loginbyusernameandkey', key)).json.reason, 'INVALID_KEY')
+  const token = await restoredService.login(user.username)
+  t.is((await restoredService.request('GET', '/users/me', { token })).json.nickname, user.nickname)
+  const query = { username: user.username }
+  const byAnswers = { query, body: answers }
+  t.is((await restoredService.request('POST', '/forgotpasswords/loginbyusernameandanswers', byAnswers)).status, 200)
+  // The keys of organization and provider were sealed; both open.
+  const activation = { username: user.username, activationkey: provider.providerKey }
+  t.is((await post(restoredService, '/users/activate', activation, token)).status, 200)
+  const partner = await restoredService.signUp('ROLE_INSTITUTION')
+  const own = { username: partner.username, activationkey: organization.activationkey }
+  t.is((await post(restoredService, '/users/activate', own, partner.token)).status, 200)
+  // Ids of those who signed up after the backup stay theirs.
+  t.true(idOf(partner.token) > idOf(user.token) + 1000)
+
+  done(await runCli(there, ['audit', 'verify']))
+  const events = JSON.parse(done(await runCli(there, ['audit', 'list', '--action', 'registry.*', '--json'])))
+  const restore = events.find(({ action }: { action: string }) => action === 'registry.restore')
+  t.is(restore.object, `backup:${made.madeAt}`)
+  t.regex(restore.actor, /^cli:/)
+  const taken = JSON.parse(done(await runCli(service.env, ['audit', 'list', '--action', 'registry.backup', '--json'])))
+  t.is(taken.length, 1)
+})
+
+test('texts come back sign by sign, also those that look like the end of something', async t => {
+  const { env, folder, recipient, identity } = await backedUp(t)
+  const odd = ['\\.', '\\N', 'a\tb\nc\\', '"};{', '{"end":true}', '\u{1f9a5} ção', `\n${'x'.repeat(200_000)}\n\\.\n`]
+  const client = await hold(t, env.DATABASE_URL)
+  await client.query("INSERT INTO token_issuer (issuer, audience) VALUES ('http://a.example', E'ends so\\\\.')")
+  for (const [index, text] of odd.entries())
+    await client.query('INSERT INTO questions (question, question_key) VALUES ($1, $2)', [text, `${text} ${index}`])
+  const before = await contents(env.DATABASE_URL)
+  const file = join(folder, 'odd.age')
+  done(await runCli(env, ['backup', file, '--recipient', recipient]))
+  const there = await elsewhere(t)
+  done(await runCli(there, ['restore', file, '--identity', identity]))
+  const after = await contents(there.DATABASE_URL)
+  for (const table of ['questions', 'token_issuer', 'users']) t.deepEqual(after[table], before[table], table)
+  t.true(after.token_issuer![0]!.includes('\\.'))
+})
+
+test('the audit log shows by a link kept elsewhere that events after the backup are gone', async t => {
+  const { env, models, file, identity } = await backedUp(t)
+  for (const subject_id of [1, 2, 3])
+    await models.audit.append({ action: 'session.login', outcome: 'ok', actor: 'user', subject_id })
+  while (await models.audit.seal());
+  const { newest } = await models.audit.verify()
+  await models.database.close()
+  done(await runCli(env, ['restore', file, '--identity', identity, '--replace', '--yes']))
+  done(await runCli(env, ['audit', 'verify']))
+  const { code, stderr } = await runCli(env, ['audit', 'verify', '--known', newest])
+  t.is(code, 1)
+  t.regex(stderr, /broken at event/)
+})
+
+test('a backup is of one moment, though users sign up while it is made', async t => {
+  const folder = await temporaryFolder(t)
+  const service = await startTestService(t)
+  await service.signUp('ROLE_CLIENT')
+  const { recipient, identity } = await newIdentity(folder)
+  const file = join(folder, 'registry.age')
+  const holder = await hold(t, service.env.DATABASE_URL!)
+  // Behind the users, in front of the events; no sign-up needs it.
+  await holder.query('BEGIN; LOCK TABLE answers IN ACCESS EXCLUSIVE MODE')
+  const backup = spawnCli(service.env, ['backup', file, '--recipient', recipient, '--json'])
+  const stuck = `SELECT FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+    WHERE l.relation = 'answers'::regclass AND NOT l.granted AND a.query LIKE 'COPY%'`
+  await waitFor(async () => (await ask(service.env.DATABASE_URL!, stuck)).length === 1)
+  for (let n = 0; n < 3; n++) await service.signUp('ROLE_CLIENT')
+  await holder.query('COMMIT')
+  const made = JSON.parse(done(await backup))
+  t.is(made.rows.users, 2)
+
+  const there = await elsewhere(t)
+  done(await runCli(there, ['restore', file, '--identity', identity]))
+  const [counts] = await ask(
+    there.DATABASE_URL,
+    `SELECT (SELECT count(*)::int FROM users WHERE username <> 'admin') AS users,
+      (SELECT count(*)::int FROM audit_events WHERE action = 'user.sign-up') AS events`,
+  )
+  t.deepEqual(counts, { users: 1, events: 1 })
+  done(await runCli(there, ['audit', 'verify']))
+  t.is((await ask(service.env.DATABASE_URL!, 'SELECT FROM users')).length, 5)
+})
+
+test('nothing of what is in a backup can be read without its key, and neither command prints a secret', async t => {
+  const { env, file, folder, models } = await backedUp(t)
+  const planted = ['ana0', 'ana0@example.org', env.AUTH_MASTER_KEY, 'Escola Plantada']
+  await models.database.transact(transaction =>
+    models.organizations.add({ name: planted[3]!, nameKey: 'escola plantada' }, transaction),
+  )
+  const words = join(folder, 'passphrase')
+  const other = join(folder, 'other.age')
+  const ran = await spawnCli(env, ['backup', other, '--passphrase-file', words])
+  const passphrase = (await readFile(words, 'utf8')).trim()
+  t.regex(passphrase, /^([\da-f]{4}-){7}[\da-f]{4}$/)
+  t.is((await stat(words)).mode & 0o777, 0o600)
+  for (const path of [file, other]) {
+    const bytes = await readFile(path, 'latin1')
+    for (const text of [...planted, passphrase, 'username_key'])
+      for (const form of [
+        text,
+        Buffer.from(text).toString('base64').replace(/=+$/, ''),
+        Buffer.from(text).toString('hex'),
+      ])
+        t.false(bytes.includes(form), form)
+  }
+  const there = await elsewhere(t)
+  const back = await spawnCli(there, ['restore', other, '--passphrase-file', '-'], `${passphrase}\n`)
+  for (const text of [ran, back]) {
+    t.is(text.code, 0, text.stderr)
+    for (const secret of [passphrase, env.AUTH_MASTER_KEY]) t.false((text.stdout + text.stderr).includes(secret))
+  }
+  t.is((await ask(there.DATABASE_URL, "SELECT FROM organizations WHERE name = 'Escola Plantada'")).length, 1)
+  // The same passphrase another time: the file stays as it is.
+  done(await runCli(env, ['backup', join(folder, 'third.age'), '--passphrase-file', words]))
+  t.is((await readFile(words, 'utf8')).trim(), passphrase)
+})
+
+test('a backup that is cut off, altered, or opened by another key changes nothing, and makes no database', async t => {
+  const { file, folder, identity, secret, recipient } = await backedUp(t, 2500)
+  const there = await elsewhere(t)
+  done(await runCli({ ...there, AUTH_ADMIN_PASSWORD: password }, ['install']))
+  const before = await contents(there.DATABASE_URL)
+  const whole = await readFile(file)
+  t.true(whole.length > 3 * 65_536, `several of age’s chunks: ${whole.length}`)
+  const text = await textOf(file, secret)
+
+  const tried: [what: string, bytes: Buffer | string, says: RegExp][] = []
+  const header = whole.indexOf('\n--- ') + 48
+  const chunk = 65_536 + 16
+  for (const length of [
+    0,
+    10,
+    100,
+    header,
+    header + 16,
+    header + 16 + chunk,
+    header + 16 + 2 * chunk,
+    whole.length - 1,
+  ])
+    tried.push([`cut off at ${length}`, whole.subarray(0, length), /damaged|no backup/])
+  for (const at of [30, 60, 130, header + 5, header + 100, header + 16 + chunk + 9, whole.length - 1]) {
+    const altered = Buffer.from(whole)
+    altered[at]! ^= 1
+    tried.push([`bit at ${at}`, altered, /damaged|doesn’t open|no backup/])
+  }
+  // The encryption is whole, the text in it isn't.
+  const ends = [...text.matchAll(/\n\\\.\n/g)].map(({ index }) => index + 4)
+  for (const length of [
+    5,
+    text.indexOf('\n') + 1,
+    text.indexOf('{"table"') + 9,
+    ends[0]! + 2,
+    ends.at(-1)!,
+    text.length - 1,
+  ])
+    tried.push([`text cut off at ${length}`, text.slice(0, length), /damaged|no backup/])
+  tried.push(['a row less', text.replace(/\n\d+\tana7\t.*/, ''), /damaged/])
+  tried.push(['something behind', `${text}more\n`, /damaged/])
+  tried.push(['a row twice', text.replace(/(\n\d+\tana7\t.*)/, '$1$1').replace('"users":2500', '"users":2501'), /./])
+  tried.push(['a table of another name', text.replaceAll('"users"', '"migrations"'), /damaged/])
+  tried.push([
+    'a column that executes',
+    text.replace('"columns":["id"', '"columns":["id) FROM STDIN; DROP TABLE users;--"'),
+    /damaged/,
+  ])
+  t.is(tried.filter(([, bytes]) => bytes === text).length, 0)
+
+  const broken = join(folder, 'broken.age')
+  const nowhere = await temporaryFolder(t)
+  for (const [what, bytes, says] of tried) {
+    if (typeof bytes === 'string') await writeText(broken, bytes, recipient)
+    else await writeFile(broken, bytes)
+    const args = ['restore', broken, '--identity', identity, '--replace', '--yes', '--json']
+    const { code, stdout, stderr } = await runCli(there, args)
+    t.is(code, 1, what)
+    t.regex(stderr, /^error: [^\n]+\n$/, what)
+    t.regex(JSON.parse(stdout).error.message, says, what)
+    t.deepEqual(await contents(there.DATABASE_URL), before, what)
+  }
+  const { identity: wrong } = await newIdentity(folder)
+  const notMine = await runCli(there, ['restore', file, '--identity', wrong, '--replace', '--yes'])
+  t.deepEqual([notMine.code, notMine.stderr], [1, 'error: The identity doesn’t open the backup.\n'])
+  await writeFile(broken, whole.subarray(0, -1))
+  const embedded = await runCli({ AUTH_DATA_DIR: nowhere }, ['restore', broken, '--identity', identity])
+  t.is(embedded.code, 1)
+  t.deepEqual(await readdir(nowhere), [])
+  t.deepEqual(await contents(there.DATABASE_URL), before)
+  // And the whole one is as good as ever.
+  done(await runCli(there, ['restore', file, '--identity', identity, '--replace', '--yes']))
+  t.is((await ask(there.DATABASE_URL, 'SELECT FROM users')).length, 2500)
+})
+
+test('a wrong passphrase, none, or a file that is no backup: one sentence, and nothing is changed', async t => {
+  const { env, folder } = await backedUp(t)
+  const file = join(folder, 'words.age')
+  const words = join(folder, 'words')
+  await writeFile(words, 'correct horse battery staple\n')
+  done(await runCli(env, ['backup', file, '--passphrase-file', words]))
+  const there = await elsewhere(t)
+  const before = await contents(there.DATABASE_URL)
+  const wrong = await spawnCli(there, ['restore', file, '--passphrase-file', '-'], 'correct horse battery stable')
+  t.deepEqual([wrong.code, wrong.stderr], [1, 'error: The passphrase doesn’t open the backup.\n'])
+  const other = await elsewhere(t)
+  const right = ['restore', file, '--passphrase-file', '-', '--json']
+  t.is(JSON.parse(done(await spawnCli(other, right, 'correct horse battery staple'))).rows.users, 1)
+  const none = await spawnCli(there, ['restore', file])
+  t.is(none.code, 2)
+  t.regex(none.stderr, /--passphrase-file/)
+  t.regex((await runCli(there, ['restore', words, '--passphrase-file', words])).stderr, /^error: The file is no backup/)
+  t.regex((await runCli(there, ['restore', '/none', '--passphrase-file', words])).stderr, /can’t be read \(ENOENT\)/)
+  t.deepEqual(await contents(there.DATABASE_URL), before)
+  await writeFile(words, 'short')
+  t.regex((await runCli(env, ['backup', join(folder, 'x.age'), '--passphrase-file', words])).stderr, /too short/)
+  t.false((await readdir(folder)).includes('x.age'))
+})
+
+test('restore refuses a registry that holds users without --replace, and without being sure', async t => {
+  const { file, identity } = await backedUp(t)
+  const there = await installedRegistry(t)
+  const before = await contents(there.DATABASE_URL)
+  const restore = (...more: string[]) => runCli(there, ['restore', file, '--identity', identity, ...more])
+  const refusal = await restore('--yes')
+  t.is(refusal.code, 1)
+  t.regex(refusal.stderr, /^error: The registry there holds 1 user: [^\n]*--replace\.\n$/)
+  const unsure = await restore('--replace')
+  t.is(unsure.code, 2)
+  t.regex(unsure.stderr, /--yes/)
+  t.deepEqual(await contents(there.DATABASE_URL), before)
+  const foreign = await freshDatabase(t, { from: 'template0' })
+  await ask(foreign, 'CREATE TABLE users (name text)')
+  const args = ['restore', file, '--identity', identity, '--replace', '--yes']
+  t.regex((await runCli({ ...there, DATABASE_URL: foreign }, args)).stderr, /tables of something else/)
+  t.deepEqual(await contents(foreign), { users: [] })
+  done(await restore('--replace', '--yes'))
+  t.deepEqual(await ask(there.DATABASE_URL, 'SELECT username FROM users'), [{ username: 'ana0' }])
+  done(await runCli(there, ['audit', 'verify']))
+})
+
+test('restore refuses a database that somebody uses, and disturbs nobody', async t => {
+  const { file, identity } = await backedUp(t)
+  const service = await startTestService(t)
+  const user = await service.signUp('ROLE_CLIENT')
+  const args = ['restore', file, '--identity', identity, '--replace', '--yes']
+  const { code, stderr } = await runCli(service.env, args)
+  t.is(code, 1)
+  t.regex(stderr, /^error: Somebody uses the database \(connections: \d+\): stop the service[^\n]*\n$/)
+  t.is((await service.request('GET', '/users/me', { token: user.token })).status, 200)
+})
+
+test('a backup of an earlier version is brought up to date, one of a newer version is refused', async t => {
+  const folder = await temporaryFolder(t)
+  const old = { DATABASE_URL: await freshDatabase(t, { from: 'template0' }), AUTH_MASTER_KEY: otherMasterKey }
+  const database = openDatabase(old.DATABASE_URL, 2)
+  await migrate(database, 10)
+  await database.close()
+  const env = { ...old, AUTH_MASTER_KEY: Buffer.alloc(32, 7).toString('base64') }
+  await openModels(t, env.DATABASE_URL)
+  // As the program of that version would.
+  await ask(
+    env.DATABASE_URL,
+    `INSERT INTO users (username, username_key, nickname, nickname_key, password_hash, state, city, terms_of_usage, role)
+      VALUES ('ana', 'ana', 'ana', 'ana', '', 'SP', 'Bauru', true, 'ROLE_CLIENT')`,
+  )
+  t.is((await ask(env.DATABASE_URL, "SELECT to_regclass('token_issuer') AS there"))[0]!.there, null)
+  const { recipient, identity, secret } = await newIdentity(folder)
+  const file = join(folder, 'old.age')
+  done(await runCli(env, ['backup', file, '--recipient', recipient]))
+
+  for (const from of ['template0', undefined]) {
+    const there = await elsewhere(t, from)
+    done(await runCli(there, ['restore', file, '--identity', identity]))
+    t.deepEqual(await ask(there.DATABASE_URL, 'SELECT username FROM users'), [{ username: 'ana' }])
+    t.deepEqual(JSON.parse(done(await runCli(there, ['migrate', '--status', '--json']))).pending, [])
+    done(await runCli({ ...there, AUTH_ADMIN_PASSWORD: password }, ['install']))
+    done(await runCli(there, ['audit', 'verify']))
+  }
+
+  const text = await textOf(file, secret)
+  const there = await elsewhere(t)
+  const before = await contents(there.DATABASE_URL)
+  const newer: [string, RegExp][] = [
+    [
+      text.replace('"migrations":[', '"migrations":[{"name":"9999-from-the-future.sql","kind":"expand"},'),
+      /newer version \(9999-from-the-future\.sql\)/,
+    ],
+    [text.replace('backup 1\n', 'backup 2\n'), /format that this version doesn’t know/],
+  ]
+  for (const [changed, says] of newer) {
+    await writeText(file, changed, recipient)
+    const { code, stderr } = await runCli(there, ['restore', file, '--identity', identity])
+    t.is(code, 1)
+    t.regex(stderr, says)
+  }
+  await ask(there.DATABASE_URL, "INSERT INTO migrations (name, kind) VALUES ('9999-from-the-future.sql', 'expand')")
+  await writeText(file, text, recipient)
+  t.regex((await runCli(there, ['restore', file, '--identity', identity])).stderr, /newer version/)
+  await ask(there.DATABASE_URL, "DELETE FROM migrations WHERE name LIKE '9999%'")
+  t.deepEqual(await contents(there.DATABASE_URL), before)
+  await ask(env.DATABASE_URL, "INSERT INTO migrations (name, kind) VALUES ('9999-from-the-future.sql', 'expand')")
+  t.regex((await runCli(env, ['backup', join(folder, 'x.age'), '--recipient', recipient])).stderr, /newer version/)
+  t.false((await readdir(folder)).includes('x.age'))
+})
+
+test('users who were erased since the backup are erased again by their receipts, and nobody else is', async t => {
+  const folder = await temporaryFolder(t)
+  const service = await startTestService(t)
+  const planted = { nickname: 'plantada-no-apelido', email: 'plantada@example.org', city: 'Plantada da Serra' }
+  const erased = await service.signUp('ROLE_CLIENT', planted)
+  const kept = await service.signUp('ROLE_CLIENT')
+  const { recipient, identity } = await newIdentity(folder)
+  const file = join(folder, 'registry.age')
+  done(await spawnCli(service.env, ['backup', file, '--recipient', recipient]))
+  const { erasure, database } = service.registry
+  const receipt = await database.transact(transaction => erasure.erase(idOf(erased.token), transaction))
+  const receipts = join(folder, 'erasures.jsonl')
+  const others = [
+    { user: 4_000_000, erasedAt: receipt!.erasedAt },
+    // Somebody who had the id of another registry's life.
+    { user: idOf(kept.token), erasedAt: '2020-01-01T00:00:00Z' },
+  ]
+  await writeFile(receipts, [JSON.stringify(receipt, null, 2), ...others.map(each => JSON.stringify(each))].join('\n'))
+
+  const there = await elsewhere(t)
+  const args = ['restore', file, '--identity', identity, '--erasures', receipts, '--json']
+  const restored = JSON.parse(done(await spawnCli(there, args)))
+  t.deepEqual(
+    restored.erased.map(({ user }: { user: number }) => user),
+    [idOf(erased.token)],
+  )
+  const everything = JSON.stringify(await contents(there.DATABASE_URL))
+  for (const text of [erased.username, ...Object.values(planted)]) t.false(everything.includes(text), text)
+  done(await runCli(there, ['audit', 'verify']))
+  const events = JSON.parse(done(await runCli(there, ['audit', 'list', '--action', 'user.erase', '--json'])))
+  t.deepEqual(
+    events.map(({ subject_id }: { subject_id: number }) => subject_id),
+    [idOf(erased.token)],
+  )
+  const again = await startTestService(t, there)
+  t.truthy(await again.login(kept.username))
+  await t.throwsAsync(again.login(erased.username), { message: /INVALID_CREDENTIALS/ })
+
+  for (const [text, says] of [
+    ['{"user":7}', /document 1 is no receipt/],
+    ['{"user":7', /no list of JSON/],
+  ] as const) {
+    await writeFile(receipts, text)
+    t.regex((await runCli(there, args)).stderr, says)
+  }
+})
+
+test('a backup whose event can’t be written, or that would overwrite a file, isn’t made', async t => {
+  const { env, file, folder, recipient } = await backedUp(t)
+  const first = await readFile(file)
+  const there = await runCli(env, ['backup', file, '--recipient', recipient])
+  t.is(there.code, 1)
+  t.regex(there.stderr, /is there already/)
+  t.deepEqual(await readFile(file), first)
+  const names = (await readdir(folder)).sort()
+  await ask(env.DATABASE_URL, 'ALTER TABLE audit_staged ADD CONSTRAINT closed CHECK (seq < 0) NOT VALID')
+  t.is((await runCli(env, ['backup', join(folder, 'x.age'), '--recipient', recipient])).code, 1)
+  const nowhere = await runCli(env, ['backup', join(folder, 'none', 'x.age'), '--recipient', recipient])
+  t.regex(nowhere.stderr, /^error: The backup can’t be written \(ENOENT\)/)
+  t.deepEqual((await readdir(folder)).sort(), names)
+})
+
+test('a backup that is stopped leaves no file behind', async t => {
+  const { env, folder, recipient } = await backedUp(t)
+  const holder = await hold(t, env.DATABASE_URL)
+  await holder.query('BEGIN; LOCK TABLE users IN ACCESS EXCLUSIVE MODE')
+  const names = (await readdir(folder)).sort()
+  const child = startCli(env, ['backup', join(folder, 'x.age'), '--recipient', recipient])
+  await waitFor(async () => (await readdir(folder)).some(name => name.endsWith('.partial')))
+  child.kill('SIGINT')
+  t.is(await new Promise(resolve => child.once('close', resolve)), 130)
+  t.deepEqual((await readdir(folder)).sort(), names)
+})
+
+test('wrong words on the command line are refused before anything is done', async t => {
+  for (const [args, says] of [
+    [
+      ['backup', 'x.age', '--recipient', 'AGE-SECRET-KEY-1NOBODY'],
+      /^error: --recipient: (?!.*NOBODY).*public key of age/,
+    ],
+    [['backup', 'x.age', '--recipient', `age1${'q'.repeat(58)}`], /public key of age/],
+    [['backup', 'x.age', '--recipient', `age1${'q'.repeat(58)}`, '--passphrase-file', 'y'], /not both/],
+    [['backup', 'x.age', '--json'], /--recipient or --passphrase-file/],
+    [['backup', 'x.age'], /at a terminal only/],
+    [['restore', 'x.age', '--identity', 'y', '--passphrase-file', 'z'], /not both/],
+  ] as const) {
+    const { code, stderr } = await spawnCli({}, args)
+    t.is(code, 2, args.join(' '))
+    t.regex(stderr, says)
+  }
+})
+
+test('the embedded database: backed up while the service runs, restored at a terminal elsewhere, and not under a service', async t => {
+  const service = await spawnService(t, { DATABASE_URL: '' })
+  const env = { AUTH_DATA_DIR: service.dataDir }
+  const form = signUpForm()
+  const signUp = await fetch(`${service.http}/users/signup`, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json' },
+    body: JSON.stringify(form),
+  })
+  t.is(signUp.status, 200)
+  const folder = await temporaryFolder(t)
+  const file = join(folder, 'registry.age')
+  const backup = openTerminal(env, ['backup', file])
+  await backup.shows('Passphrase')
+  t.is(await backup.ended, 0, backup.screen())
+  const passphrase = /[\da-f]{4}(-[\da-f]{4}){7}/.exec(backup.screen())![0]
+
+  const words = ['--passphrase-file', '-']
+  const running = await spawnCli(env, ['restore', file, ...words, '--replace', '--yes'], passphrase)
+  t.is(running.code, 1)
+  t.regex(running.stderr, /stop the service/)
+  t.is((await fetch(`${service.http}/readyz`)).status, 200)
+
+  const there = { AUTH_DATA_DIR: join(folder, 'data') }
+  done(await spawnCli(there, ['restore', file, ...words], passphrase))
+  const list = JSON.parse(done(await spawnCli(there, ['users', 'list', '--json'])))
+  t.deepEqual(
+    list.map(({ username }: { username: string }) => username),
+    ['admin', form.username],
+  )
+  const again = openTerminal(there, ['restore', file, '--replace'])
+  await again.shows('Passphrase of the backup')
+  again.type(`${passphrase}${keys.enter}`)
+  await again.shows('holds 2 users')
+  again.type(keys.enter)
+  t.is(await again.ended, 1)
+  t.regex(again.screen(), /Nothing was changed/)
+  t.false(again.screen().includes(passphrase))
+  const sure = openTerminal(there, ['restore', file, '--replace'])
+  await sure.shows('Passphrase of the backup')
+  sure.type(`${passphrase}${keys.enter}`)
+  await sure.shows('holds 2 users')
+  sure.type(`${keys.down}${keys.enter}`)
+  t.is(await sure.ended, 0, sure.screen())
+  done(await spawnCli(there, ['audit', 'verify']))
+})

@@ -1,0 +1,171 @@
+/**
+ * `auth-admin` from anywhere: contexts, sessions in files of one's own, one-time codes, and what goes wrong on the way. One
+ * after another, as all are the same administrator.
+ */
+import { mkdtemp, readdir, readFile, rm, stat, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import test, { type ExecutionContext } from 'ava'
+import { TOTP } from 'otpauth'
+import { write } from '../../server/settings.js'
+import { keys, openTerminal, spawnCli } from '../_helpers/cli.js'
+import { freePort } from '../_helpers/relay.js'
+import { password, serviceForFile } from '../_helpers/service.js'
+
+const service = serviceForFile(() => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }))
+const url = () => `http://${write(service.service.addresses.admin!)}`
+
+/** A user of the command line who has nothing: no settings of the service, an empty configuration folder. */
+async function somebody(t: ExecutionContext) {
+  const config = await mkdtemp(join(tmpdir(), 'auth-contexts-'))
+  t.teardown(() => rm(config, { recursive: true, force: true }))
+  // A data folder without a registry: what reaches one reaches it by the server.
+  const env = { XDG_CONFIG_HOME: config, AUTH_DATA_DIR: join(config, 'none') }
+  const run = (args: readonly string[], input = '') => spawnCli(env, args, input)
+  const login = (...args: string[]) =>
+    run(['login', url(), '--username', 'admin', '--password-file', '-', ...args], password)
+  return { env, config, run, login }
+}
+
+test.serial('whoever signs in works at the server from then on, under their own name', async t => {
+  const { run, login, config } = await somebody(t)
+  const signedIn = await login('--context', 'here', '--json')
+  t.is(signedIn.code, 0, signedIn.stderr)
+  t.is(JSON.parse(signedIn.stdout).context, 'here')
+  const me = JSON.parse((await run(['whoami', '--json'])).stdout)
+  t.is(me.user.username, 'admin')
+  t.is(me.context, 'here')
+  const added = await run(['organizations', 'add', '--name', 'Remota', '--json'])
+  t.is(added.code, 0, added.stderr)
+  const { id } = JSON.parse(added.stdout)
+  const [event] = await service.registry.audit.list({ action: 'organization.add', limit: 1 })
+  t.deepEqual([event?.actor, event?.object, event?.address], ['user', `organization:${id}`, '127.0.0.1'])
+  // The session is its owner's alone.
+  const folder = join(config, 'auth-admin')
+  for (const file of ['contexts.json', join('sessions', 'here.token')]) {
+    t.is((await stat(join(folder, file))).mode & 0o777, 0o600, file)
+  }
+  t.false((await readFile(join(folder, 'contexts.json'), 'utf8')).includes('eyJ'))
+  t.deepEqual(await readdir(join(folder, 'sessions')), ['here.token'])
+})
+
+test.serial('logout forgets the session, and --everywhere ends it for whoever has a copy', async t => {
+  const first = await somebody(t)
+  const second = await somebody(t)
+  for (const { login } of [first, second]) await login('--context', 'here')
+  t.is((await first.run(['logout'])).code, 0)
+  const after = await first.run(['users', 'list', '--json'])
+  t.is(after.code, 4)
+  t.regex(JSON.parse(after.stdout).error.message, /not signed in at here/)
+  await first.login('--context', 'here')
+  t.is((await first.run(['logout', '--everywhere'])).code, 0)
+  const refused = await second.run(['users', 'list', '--json'])
+  t.is(refused.code, 4)
+  t.is(JSON.parse(refused.stdout).error.reason, 'INVALID_TOKEN')
+})
+
+test.serial('contexts are listed, chosen and removed; --context and --local outweigh the current one', async t => {
+  const { run, login, env } = await somebody(t)
+  await login('--context', 'one')
+  await login('--context', 'two')
+  const names = async () =>
+    JSON.parse((await run(['contexts', 'list', '--json'])).stdout).map(
+      ({ name, current }: { name: string; current: boolean }) => (current ? `${name}*` : name),
+    )
+  t.deepEqual(await names(), ['one', 'two*'])
+  await run(['contexts', 'use', 'one'])
+  t.deepEqual(await names(), ['one*', 'two'])
+  t.is(JSON.parse((await run(['whoami', '--context', 'two', '--json'])).stdout).context, 'two')
+  await run(['contexts', 'remove', 'two'])
+  t.is((await run(['whoami', '--context', 'two'])).code, 4)
+  const local = await spawnCli({ ...service.env, XDG_CONFIG_HOME: env.XDG_CONFIG_HOME }, [
+    'whoami',
+    '--local',
+    '--json',
+  ])
+  t.regex(JSON.parse(local.stdout).actor, /^cli:.+@.+$/)
+  await run(['contexts', 'use', 'local'])
+  const none = await run(['users', 'list'])
+  t.is(none.code, 1)
+  t.regex(none.stderr, /no registry in/)
+})
+
+test.serial(
+  'at a terminal, login asks for what is missing and shows none of it; a code once one is enrolled',
+  async t => {
+    const { env, run, login } = await somebody(t)
+    await login('--context', 'here')
+    const enrolling = openTerminal(env, ['totp', 'enroll'])
+    await enrolling.shows('now:')
+    const secret = /\n((?:[A-Z2-7]{4} ){7}[A-Z2-7]{4})\r?\n/.exec(enrolling.screen())?.[1]?.replaceAll(' ', '')
+    t.truthy(secret, enrolling.screen())
+    t.true(enrolling.screen().includes('█'))
+    const totp = new TOTP({ secret: secret! })
+    const now = Date.now()
+    enrolling.type(`${totp.generate({ timestamp: now })}${keys.enter}`)
+    t.is(await enrolling.ended, 0, enrolling.screen())
+
+    const terminal = openTerminal(env, ['login'])
+    await terminal.shows('Username')
+    terminal.type(`admin${keys.enter}`)
+    await terminal.shows('Password')
+    terminal.type(`${password}${keys.enter}`)
+    await terminal.shows('One-time code')
+    terminal.type(`${totp.generate({ timestamp: now + 30_000 })}${keys.enter}`)
+    t.is(await terminal.ended, 0, terminal.screen())
+    t.false(terminal.screen().includes(password))
+    const piped = await login('--context', 'here', '--json')
+    t.is(piped.code, 4)
+    t.is(JSON.parse(piped.stdout).error.reason, 'CODE_NEEDED')
+
+    const removed = await run(['totp', 'remove', 'admin', '--confirm', 'admin', '--json'])
+    t.is(removed.code, 0, removed.stderr)
+    t.is((await login('--context', 'here')).code, 0)
+  },
+)
+
+test.serial('a wrong password, a token in the clear, a server that isn’t there: each says what to do', async t => {
+  const { run, login } = await somebody(t)
+  const wrong = await run(['login', url(), '--username', 'admin', '--password-file', '-', '--json'], 'not-the-password')
+  t.is(wrong.code, 4)
+  t.is(JSON.parse(wrong.stdout).error.reason, 'INVALID_CREDENTIALS')
+  const clear = await run(
+    ['login', 'http://auth.example.org:50052', '--username', 'admin', '--password-file', '-'],
+    'x',
+  )
+  t.is(clear.code, 2)
+  t.regex(clear.stderr, /https:\/\//)
+  t.is((await run(['login', '--username', 'admin', '--password-file', '-'], 'x')).code, 2)
+  await login('--context', 'here')
+  const nowhere = `http://127.0.0.1:${await freePort()}`
+  const away = await run(['login', nowhere, '--username', 'admin', '--password-file', '-'], password)
+  t.is(away.code, 7)
+  t.regex(away.stderr, /can’t be reached/)
+  const flag = await run(['login', url(), '--username', 'admin', '--password', password])
+  t.is(flag.code, 2)
+})
+
+test.serial('a session file that others may read is warned about', async t => {
+  const { run, login, config } = await somebody(t)
+  await login('--context', 'here')
+  const file = join(config, 'auth-admin', 'sessions', 'here.token')
+  const token = await readFile(file, 'utf8')
+  await rm(file)
+  await writeFile(file, token, { mode: 0o644 })
+  const { code, stderr } = await run(['whoami'])
+  t.is(code, 0)
+  t.regex(stderr, /readable by others/)
+})
+
+test.serial(
+  'what can’t be undone is confirmed at a server, though scripts on the database itself may go on',
+  async t => {
+    const { run, login } = await somebody(t)
+    await login('--context', 'here')
+    const [key] = JSON.parse((await run(['keys', 'list', '--json'])).stdout)
+    const refused = await run(['keys', 'retire', key.kid, '--now', '--json'])
+    t.is(refused.code, 2)
+    t.regex(refused.stderr, /--confirm/)
+    t.is((await spawnCli(service.env, ['keys', 'retire', key.kid, '--now'])).code, 0)
+  },
+)

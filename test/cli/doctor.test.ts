@@ -1,0 +1,80 @@
+/** `auth-admin doctor`: it works when nothing else does. */
+import { chmod, mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import test, { type ExecutionContext } from 'ava'
+import { installedRegistry, runCli, spawnCli } from '../_helpers/cli.js'
+import { freshDatabase } from '../_helpers/database.js'
+
+const masterKey = Buffer.alloc(32, 7).toString('base64')
+
+interface Check {
+  check: string
+  status: string
+  detail: string
+  fix: string
+}
+
+async function doctor(env: Record<string, string>) {
+  const { code, stdout } = await runCli(env, ['doctor', '--json'])
+  const checks: Check[] = JSON.parse(stdout)
+  return { code, checks, statusOf: (name: string) => checks.find(({ check }) => check === name)?.status }
+}
+
+async function folder(t: ExecutionContext): Promise<string> {
+  const path = await mkdtemp(join(tmpdir(), 'auth-test-'))
+  t.teardown(() => rm(path, { recursive: true, force: true }))
+  return path
+}
+
+test('doctor ends with 0 where nothing failed, whatever it warns of', async t => {
+  const env = { ...(await installedRegistry(t)), AUTH_DATA_DIR: await folder(t) }
+  const { code, checks, statusOf } = await doctor(env)
+  t.is(code, 0, JSON.stringify(checks))
+  t.is(statusOf('database'), 'ok')
+  t.is(statusOf('administrators'), 'warning')
+  t.true(checks.every(({ status, fix }) => (status === 'ok') === (fix === '')))
+  const { stdout } = await runCli(env, ['doctor'])
+  t.regex(stdout, /^ok {7}database: PostgreSQL \d+/m)
+  t.regex(stdout, /^warning {2}administrators: [^\n]+\n {9}-> Have each/m)
+})
+
+test('a database that is away is a check that failed, and the rest is examined', async t => {
+  const env = { DATABASE_URL: 'postgres://ana:secret-of-ana@127.0.0.1:1/none', AUTH_MASTER_KEY: masterKey }
+  const { code, stdout, stderr } = await spawnCli({ ...env, AUTH_DATA_DIR: await folder(t) }, ['doctor', '--json'])
+  t.is(code, 1, stderr)
+  const checks: Check[] = JSON.parse(stdout)
+  const database = checks.find(({ check }) => check === 'database')
+  t.is(database?.status, 'failed')
+  t.regex(database!.detail, /ECONNREFUSED/)
+  t.true(checks.some(({ check }) => check === 'password hashes'))
+  t.notRegex(stdout + stderr, /secret-of-ana/)
+})
+
+test('a database without tables, one that nobody installed, and wrong settings are told apart', async t => {
+  const empty = { DATABASE_URL: await freshDatabase(t, { from: 'template0' }), AUTH_MASTER_KEY: masterKey }
+  const bare = await doctor({ ...empty, AUTH_DATA_DIR: await folder(t) })
+  t.is(bare.code, 1)
+  t.deepEqual([bare.statusOf('database'), bare.statusOf('migrations')], ['ok', 'failed'])
+  const nowhere = await doctor({ AUTH_DATA_DIR: await folder(t) })
+  t.is(nowhere.code, 1)
+  t.regex(nowhere.checks.find(({ check }) => check === 'service')!.detail, /There is no registry/)
+  const wrong = await doctor({ AUTH_BCRYPT_COST: 'many', AUTH_DATA_DIR: await folder(t) })
+  t.is(wrong.code, 1)
+  t.is(wrong.statusOf('settings'), 'failed')
+})
+
+test('secret files that every user of the machine can read are named', async t => {
+  const env = await installedRegistry(t)
+  const dataDir = await folder(t)
+  const file = join(dataDir, 'master-key')
+  await writeFile(file, env.AUTH_MASTER_KEY)
+  const { AUTH_MASTER_KEY: _, ...rest } = env
+  const settings = { ...rest, AUTH_MASTER_KEY_FILE: file, AUTH_DATA_DIR: dataDir }
+  await chmod(file, 0o644)
+  const open = await doctor(settings)
+  t.is(open.statusOf('secret files'), 'warning')
+  t.true(open.checks.find(({ check }) => check === 'secret files')!.fix.includes(file))
+  await chmod(file, 0o600)
+  t.is((await doctor(settings)).statusOf('secret files'), 'ok')
+})

@@ -1,0 +1,44 @@
+/** `auth-admin mail`: the queue of e-mails, and an e-mail to see whether they arrive. */
+import test from 'ava'
+import { installedRegistry, runCli, spawnCli } from '../_helpers/cli.js'
+import { ask } from '../_helpers/database.js'
+
+test('mail lists, shows, retries and discards e-mails of the queue, and shows nobody’s address', async t => {
+  const env = await installedRegistry(t)
+  const mail = (...args: string[]) => runCli(env, ['mail', ...args])
+  const json = async (...args: string[]) => JSON.parse((await mail(...args, '--json')).stdout)
+  t.is((await mail('list')).stdout, 'There are no such e-mails.\n')
+  const parameters = JSON.stringify({ userId: 1, to: 'hidden@example.org' })
+  await ask(
+    env.DATABASE_URL,
+    `INSERT INTO emails (kind, parameters, locale, next_attempt_at, last_error) VALUES
+      ('recovery-key', '${parameters}', 'en', NULL, 'Error ECONNREFUSED'), ('notice', '{"userId": 1}', 'en', now(), NULL)`,
+  )
+  const [failed, waiting] = await json('list')
+  t.like(failed, { id: 1, kind: 'recovery-key', user: 1, attempts: 0, error: 'Error ECONNREFUSED' })
+  t.is(failed.due, undefined)
+  t.deepEqual(await json('list', '--failed'), [failed])
+  t.deepEqual(await json('list', '--waiting'), [waiting])
+  t.deepEqual(await json('show', '1'), failed)
+  t.regex((await mail('show', '1')).stdout, /^due +failed for good$/m)
+  t.notRegex((await mail('list')).stdout + (await mail('list', '--jsonl')).stdout, /hidden/)
+  t.false(Number.isNaN(Date.parse((await json('retry', '1')).due)))
+  t.is((await mail('discard', '1')).stdout, 'E-mail 1 is discarded.\n')
+  t.is((await mail('discard', '1')).code, 3)
+  t.is((await mail('show', 'x')).code, 2)
+})
+
+test('mail test says what became of the e-mail, and ends with 1 when it was not taken', async t => {
+  const env = await installedRegistry(t)
+  const refused = await spawnCli({ ...env, SMTP_URL: 'smtp://ana:secret-of-ana@127.0.0.1:1' }, [
+    'mail',
+    'test',
+    'ana@example.org',
+    '--json',
+  ])
+  t.is(refused.code, 1)
+  const { error } = JSON.parse(refused.stdout)
+  t.regex(error.message, /not taken .*(ECONNREFUSED|ESOCKET)/)
+  t.notRegex(refused.stdout + refused.stderr, /secret-of-ana/)
+  t.is((await runCli(env, ['mail', 'test', 'nobody'])).code, 2)
+})

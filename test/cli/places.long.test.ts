@@ -1,0 +1,78 @@
+/** Every look-up of `auth-admin`, on the database itself and at a server: the same command says the same. */
+import { mkdtemp, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import test from 'ava'
+import { write } from '../../server/settings.js'
+import { spawnCli } from '../_helpers/cli.js'
+import { password, serviceForFile } from '../_helpers/service.js'
+
+const service = serviceForFile(() => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }))
+
+const lookUps = [
+  ['users', 'list'],
+  ['users', 'show', 'admin'],
+  ['users', 'why', 'admin'],
+  ['users', 'why-locked', 'admin'],
+  ['users', 'show', 'nobody'],
+  ['organizations', 'list'],
+  ['organizations', 'show', 'Escola Igual'],
+  ['organizations', 'show', '999'],
+  ['organizations', 'members', 'Escola Igual'],
+  ['questions', 'list'],
+  ['questions', 'unmatched'],
+  ['services', 'list'],
+  ['keys', 'list'],
+  ['issuer', 'show'],
+  ['mail', 'list'],
+  ['mail', 'show', '999'],
+  ['migrate', 'status'],
+  ['audit', 'verify'],
+]
+
+/** Changes of which the second finds nothing to do, or the same to do: each place makes one of them. */
+const changes = [
+  ['organizations', 'edit', 'Escola Igual', '--phone', '7'],
+  ['organizations', 'deactivate', 'Escola Igual'],
+  ['organizations', 'activate', 'Escola Igual'],
+  ['users', 'create', '--username', 'igual', '--role', 'ROLE_CLIENT', '--state', 'SP', '--city', 'Bauru'],
+  ['users', 'suspend', 'igual'],
+  ['users', 'resume', 'igual'],
+  ['users', 'delete', 'igual'],
+  ['users', 'undelete', 'igual'],
+  ['users', 'suspend', 'admin'],
+  ['questions', 'retire', '1'],
+  ['questions', 'offer', '1'],
+]
+
+/** Without what is of the moment. */
+const still = (text: string) => text.replace(/"(etag|newest|events|seconds|token)": ("[^"]*"|\d+)/g, '"$1"')
+
+test.serial('each command says the same on the database itself and at a server, failures included', async t => {
+  await service.organization({ name: 'Escola Igual' })
+  const config = await mkdtemp(join(tmpdir(), 'auth-places-'))
+  t.teardown(() => rm(config, { recursive: true, force: true }))
+  const remote = { XDG_CONFIG_HOME: config, AUTH_DATA_DIR: join(config, 'none') }
+  const url = `http://${write(service.service.addresses.admin!)}`
+  const args = ['login', url, '--context', 'here', '--username', 'admin', '--password-file', '-']
+  t.is((await spawnCli(remote, args, password)).code, 0)
+
+  for (const command of lookUps) {
+    const [here, there] = [service.env, remote].map(env => spawnCli(env, [...command, '--json']))
+    const [local, far] = [await here!, await there!]
+    t.is(typeof JSON.parse(local.stdout), 'object', command.join(' '))
+    t.deepEqual(
+      { code: far.code, stdout: still(far.stdout), stderr: far.stderr },
+      { code: local.code, stdout: still(local.stdout), stderr: local.stderr },
+      command.join(' '),
+    )
+  }
+  for (const command of changes) {
+    const far = await spawnCli(remote, [...command, '--json'])
+    const local = await spawnCli(service.env, [...command, '--json', '--reason', 'teste'])
+    for (const { stdout } of [far, local]) t.is(typeof JSON.parse(stdout), 'object', command.join(' '))
+    // What one has made, the other finds made, or taken.
+    if (command[1] === 'create') t.deepEqual([far.code, local.code], [0, 2])
+    else t.is(far.code, local.code, command.join(' '))
+  }
+})

@@ -1,0 +1,132 @@
+/** `auth-admin services`: identities of services, and keys that are shown once. */
+import test from 'ava'
+import { Users } from '../../proto/gen/auth/v1/users_pb.js'
+import { installedRegistry, runCli, spawnCli } from '../_helpers/cli.js'
+import { openGrpc, refusalOf } from '../_helpers/grpc.js'
+import { waitFor } from '../_helpers/patience.js'
+import { serviceForFile } from '../_helpers/service.js'
+import { serviceEnv, spawnService } from '../_helpers/spawned.js'
+
+const service = serviceForFile()
+const services = (...args: string[]) => runCli(service.env, ['services', ...args])
+const json = async (...args: string[]) => {
+  const { code, stdout, stderr } = await services(...args, '--json')
+  if (code !== 0) throw new Error(stderr)
+  return JSON.parse(stdout)
+}
+
+test('add prints the key once; list and show know it by its beginning', async t => {
+  const added = await json('add', 'grades', '--may', 'users.read,tokens.verify', '--expires', '90d')
+  const { key, ...shown } = added
+  t.regex(key, /^authsvc_[\w-]{43}$/)
+  const [{ id, beginning, created, expires, ...rest }] = shown.keys
+  t.deepEqual(rest, {})
+  t.true(Number.isInteger(id) && key.startsWith(beginning))
+  t.is(Math.round((Date.parse(expires) - Date.parse(created)) / 86_400_000), 90)
+  t.deepEqual(shown.may, ['users.read', 'tokens.verify'])
+  t.deepEqual(await json('show', ' grades '), shown)
+  t.deepEqual(
+    (await json('list')).find(({ name }: { name: string }) => name === 'grades'),
+    shown,
+  )
+  for (const args of [['list'], ['show', 'grades'], ['list', '--jsonl']]) {
+    const { code, stdout } = await services(...args)
+    t.is(code, 0)
+    t.true(stdout.includes('grades') && !stdout.includes(key), stdout)
+  }
+})
+
+test('a key stands on a line by itself for users', async t => {
+  const { stdout } = await services('add', 'plain', '--may', 'USERS.READ')
+  t.regex(stdout, /^authsvc_[\w-]{43}$/m)
+})
+
+test('a key works at once, and no more once it or its service is removed', async t => {
+  const client = openGrpc(service.grpc)
+  t.teardown(() => client.close())
+  const ask = (token: string) =>
+    client.call(Users.method.getUser, { username: 'admin' }, { token }).then(
+      () => 'OK',
+      error => refusalOf(error).info?.reason,
+    )
+  const { key: first } = await json('add', 'rotating', '--may', 'users.read')
+  const { key: second, keys } = await json('keys', 'add', 'rotating', '--expires', '2099-01-31')
+  t.is(keys[1].expires, '2099-01-31T00:00:00.000Z')
+  t.deepEqual([await ask(first), await ask(second)], ['OK', 'OK'])
+  t.is((await json('keys', 'remove', 'rotating', String(keys[0].id))).keys.length, 1)
+  await waitFor(async () => (await ask(first)) === 'INVALID_TOKEN')
+  t.is(await ask(second), 'OK')
+  t.deepEqual(await json('remove', 'rotating', '--confirm', 'rotating'), { name: 'rotating', deleted: true })
+  await waitFor(async () => (await ask(second)) === 'INVALID_TOKEN')
+  t.is((await services('show', 'rotating')).code, 3)
+})
+
+test('every command names a wrong or missing word in one sentence, and changes nothing', async t => {
+  await json('add', 'steady', '--may', 'users.read')
+  const before = await json('list')
+  const cases: [RegExp, number, ...string[]][] = [
+    [/--may/, 2, 'add', 'x'],
+    [/users\.read, tokens\.verify/, 2, 'add', 'x', '--may', 'everything'],
+    [/give its name/, 2, 'add', '--may', 'users.read'],
+    [/lower-case letters/, 2, 'add', 'Übel', '--may', 'users.read'],
+    [/90d, 12h/, 2, 'add', 'x', '--may', 'users.read', '--expires', 'soon'],
+    [/in the future/, 2, 'add', 'x', '--may', 'users.read', '--expires', '2001-01-01'],
+    [/already/, 5, 'add', 'steady', '--may', 'users.read'],
+    [/no service nobody/, 3, 'show', 'nobody'],
+    [/no service nobody/, 3, 'remove', 'nobody', '--confirm', 'nobody'],
+    [/--confirm 'steady'/, 2, 'remove', 'steady'],
+    [/Give steady/, 2, 'remove', 'steady', '--confirm', 'stead'],
+    [/no service nobody/, 3, 'keys', 'add', 'nobody'],
+    [/give its number/, 2, 'keys', 'remove', 'steady'],
+    [/whole number/, 2, 'keys', 'remove', 'steady', 'one'],
+    [/no key 999999/, 3, 'keys', 'remove', 'steady', '999999'],
+  ]
+  for (const [sentence, expected, ...args] of cases) {
+    const { code, stdout, stderr } = await services(...args)
+    t.is(code, expected, `${args.join(' ')}: ${stderr}`)
+    t.is(stdout, '')
+    t.regex(stderr, sentence)
+    t.regex(stderr, /^error: [^\n]+\n$/)
+  }
+  const steady = (all: { name: string }[]) => all.filter(({ name }) => ['steady', 'x', 'Übel'].includes(name))
+  t.deepEqual(steady(await json('list')), steady(before))
+})
+
+test('the program that users start does it, and says as JSON what stood in its way', async t => {
+  const env = await installedRegistry(t)
+  const run = async (...args: string[]) => {
+    const { code, stdout } = await spawnCli(env, ['services', ...args, '--json'])
+    return { code, json: JSON.parse(stdout) }
+  }
+  const { code, json: added } = await run('add', 'app', '--may', 'tokens.watch')
+  t.is(code, 0)
+  t.deepEqual(added.may, ['tokens.watch'])
+  t.is((await run('list')).json.length, 1)
+  t.is((await run('show', 'app')).json.keys.length, 1)
+  t.is((await run('keys', 'add', 'app')).json.keys.length, 2)
+  t.is((await run('keys', 'remove', 'app', String(added.keys[0].id))).json.keys.length, 1)
+  const refused = await run('add', 'app', '--may', 'users.read')
+  t.is(refused.code, 5)
+  t.like(refused.json.error, { reason: 'NAME_TAKEN', exitCode: 5 })
+  t.deepEqual((await run('remove', 'app', '--confirm', 'app')).json, { name: 'app', deleted: true })
+  t.like((await run('show', 'app')).json.error, { exitCode: 3 })
+})
+
+test('a service that may forward addresses and sends none is named in the log, once in a while', async t => {
+  const env = await serviceEnv(t, { AUTH_LOG_LEVEL: 'warn', AUTH_TRUSTED_PROXIES: '192.0.2.99' })
+  const other = await spawnService(t, env)
+  const added = await runCli(env, ['services', 'add', 'silent', '--may', 'clients.forward', '--json'])
+  t.is(added.code, 0, added.stderr)
+  const { key } = JSON.parse(added.stdout)
+  const client = openGrpc(other.grpc)
+  t.teardown(() => client.close())
+  const look = (metadata: Record<string, string>) =>
+    client.call(Users.method.existsByUsername, { username: 'admin' }, { token: key, metadata })
+  await look({ 'x-forwarded-for': '203.0.113.7' })
+  const lines = () => other.output().match(/^.*"service":"silent".*$/gm) ?? []
+  t.deepEqual(lines(), [])
+  for (let index = 0; index < 5; index++) await look({})
+  await waitFor(() => lines().length > 0)
+  t.is(lines().length, 1)
+  t.false(other.output().includes(key))
+})

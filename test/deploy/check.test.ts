@@ -1,0 +1,55 @@
+/** deploy/check.sh: what it says of tools that are missing, and of tools that complain. */
+import { execFileSync, spawnSync } from 'node:child_process'
+import { chmodSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import test, { type ExecutionContext } from 'ava'
+
+const script = fileURLToPath(new URL('../../../deploy/check.sh', import.meta.url))
+
+/** Programs that every system has, and that the script uses. */
+const common = ['bash', 'cat', 'cp', 'dirname', 'env', 'grep', 'mkdir', 'mktemp', 'rm', 'sed']
+
+/** Runs the script where there are no other programs than these; `tools` are shell scripts by name. */
+function run(t: ExecutionContext, tools: Record<string, string> = {}, ...given: string[]) {
+  const folder = mkdtempSync(join(tmpdir(), 'auth-check-'))
+  t.teardown(() => rmSync(folder, { recursive: true, force: true }))
+  for (const name of common)
+    symlinkSync(execFileSync('sh', ['-c', `command -v ${name}`], { encoding: 'utf8' }).trim(), join(folder, name))
+  for (const [name, text] of Object.entries(tools)) {
+    writeFileSync(join(folder, name), `#!/usr/bin/env bash\n${text}\n`)
+    chmodSync(join(folder, name), 0o755)
+  }
+  const { status, stdout } = spawnSync('bash', [script, ...given], { env: { PATH: folder }, encoding: 'utf8' })
+  return { status, lines: stdout.trim().split('\n') }
+}
+
+test('a tool that is missing is named, and its check is never told as passed', t => {
+  const { status, lines } = run(t)
+  t.is(lines.at(-1), '0 passed, 0 failed, 10 not run')
+  for (const line of lines.slice(0, -1)) t.regex(line, /^not run {2}.+: there is no [\w-]+$/)
+  t.is(status, 0)
+  t.is(run(t, {}, '--all').status, 1)
+})
+
+test('a tool that complains fails the check, and what it says is shown', t => {
+  const { status, lines } = run(t, { hadolint: 'echo "$@: use a tag"; exit 3', shellcheck: 'exit 0' })
+  t.is(status, 1)
+  t.true(lines.includes('FAILED   Dockerfile (hadolint)'))
+  t.true(lines.includes('         Dockerfile: use a tag'))
+  t.true(lines.includes('passed   this script (shellcheck)'))
+  t.is(lines.at(-1), '1 passed, 1 failed, 8 not run')
+})
+
+test('a warning of a tool that ends well all the same fails the check', t => {
+  const said = run(t, {
+    'systemd-analyze': 'echo "Unknown key"',
+    node: '',
+    envoy: 'echo "[1][warning][misc] Deprecated"',
+    openssl: 'touch "$work"',
+  })
+  t.true(said.lines.includes('FAILED   systemd units (systemd-analyze verify)'))
+  t.true(said.lines.includes('FAILED   Envoy example (envoy --mode validate)'))
+  t.is(said.status, 1)
+})

