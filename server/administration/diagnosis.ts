@@ -1,5 +1,5 @@
 import { X509Certificate } from 'node:crypto'
-import { access } from 'node:fs/promises'
+import { access, readFile } from 'node:fs/promises'
 import type { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
 import type { Administrators } from '../access/administrator.js'
 import type { Unary } from '../call.js'
@@ -260,10 +260,10 @@ async function examineHashing({ settings: { bcryptCost: cost } }: Deps): Promise
 
 async function examineCertificate({ settings: { tlsCert } }: Deps): Promise<Found> {
   if (!tlsCert) return ok('AUTH_TLS_CERT is not set: this process speaks no TLS by itself.')
-  const ends = new Date(new X509Certificate(tlsCert).validTo)
+  const ends = new Date(new X509Certificate(await readFile(tlsCert)).validTo)
   const days = Math.floor((ends.getTime() - Date.now()) / 86_400_000)
   const on = ends.toISOString().slice(0, 10)
-  const fix = 'Put a new certificate into the files of AUTH_TLS_CERT and AUTH_TLS_KEY, and restart.'
+  const fix = 'Put a new certificate into the files of AUTH_TLS_CERT and AUTH_TLS_KEY: it counts within seconds.'
   if (days < 0) return failed(`The certificate of AUTH_TLS_CERT expired on ${on}.`, fix)
   const detail = `The certificate of AUTH_TLS_CERT is good until ${on}, ${days} days.`
   return days < 30 ? warning(detail, fix) : ok(detail)

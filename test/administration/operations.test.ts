@@ -3,6 +3,7 @@ import { writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import test from 'ava'
 import { type AdministrationClient, openLocal, openSignedIn } from '../_helpers/administration.js'
+import { createAuthority, writePems } from '../_helpers/certificates.js'
 import { ask } from '../_helpers/database.js'
 import { startTestService } from '../_helpers/service.js'
 
@@ -93,4 +94,19 @@ test('the examination finds each thing that is wrong', async t => {
   // What rests on them is left out, what doesn't isn't.
   t.is(worse['signing key'], undefined)
   t.regex(worse['recovery e-mails']!, /^warning /)
+})
+
+test('the certificate of the service is examined by the day it ends', async t => {
+  const authority = createAuthority('Operations')
+  const day = 86_400_000
+  for (const [days, says] of [
+    [100.5, /^ok .* 100 days\.$/],
+    [10.5, /^warning .* 10 days\.$/],
+    [-1, /^failed .*expired on \d{4}-\d\d-\d\d\.$/],
+  ] as const) {
+    const until = new Date(Date.now() + days * day)
+    const { cert, key } = await writePems(t, authority.issue({ name: 'localhost', until }))
+    const service = await startTestService(t, { ...settings, AUTH_TLS_CERT: cert, AUTH_TLS_KEY: key })
+    t.regex((await examine(await openLocal(t, service))).certificate!, says)
+  }
 })
