@@ -68,7 +68,7 @@ async function connect(options: GlobalOptions, opening: Opening): Promise<Connec
 }
 
 async function connectLocally({ reason }: GlobalOptions, opening: Opening): Promise<Connection> {
-  const { close, registry, settings, log, actor } = await openSession(opening)
+  const { close, seal, registry, settings, log, actor } = await openSession(opening)
   try {
     const { openLocalAdministration } = await import('../server/localadministration.js')
     const local = { actor, ...(reason && { reason }) }
@@ -77,6 +77,7 @@ async function connectLocally({ reason }: GlobalOptions, opening: Opening): Prom
       transport: administration.transport,
       async close() {
         await administration.close()
+        await seal()
         await close()
       },
     }

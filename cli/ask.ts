@@ -1,12 +1,11 @@
 import { readFile } from 'node:fs/promises'
 import { text as readAll } from 'node:stream/consumers'
 import { InvalidArgumentError } from 'commander'
+import { isOneLine } from '../server/names.js'
+import { limits, tooLong } from '../server/sizes.js'
 import type { Api } from './administration.js'
 import { fail, misuse } from './failure.js'
 import { say } from './output.js'
-
-/** Longest text, in characters, as at sign-up. */
-const maxLength = 255
 
 /** Whether a user is there to ask: input and output are a terminal, and the answer needn't be JSON. */
 export function canAsk({ json }: { json?: boolean }): boolean {
@@ -15,8 +14,8 @@ export function canAsk({ json }: { json?: boolean }): boolean {
 
 /** What is wrong with a text, as a sentence; undefined when nothing is. */
 export function textProblem(text: string): string | undefined {
-  if (/[\p{Cc}\p{Cs}\p{Zl}\p{Zp}]/u.test(text)) return 'Leave out line breaks and other control characters.'
-  if ([...text].length > maxLength) return `Use at most ${maxLength} characters.`
+  if (!isOneLine(text)) return 'Leave out line breaks and other control characters.'
+  if (tooLong(text, 'text')) return `Use at most ${limits.text} characters.`
   return undefined
 }
 

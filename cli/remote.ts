@@ -1,6 +1,6 @@
 import { readFile } from 'node:fs/promises'
-import { isIPv4 } from 'node:net'
 import type { Transport } from '@connectrpc/connect'
+import { isLoopback } from '../server/settings.js'
 import type { Context } from './contexts.js'
 import { fail } from './failure.js'
 
@@ -35,7 +35,6 @@ export function readUrl(text: string): string | undefined {
   const url = URL.canParse(text) ? new URL(text) : undefined
   if (url?.pathname !== '/' || url.search || url.hash || url.username) return undefined
   const host = url.hostname.replace(/^\[(.*)\]$/, '$1')
-  const near = host === 'localhost' || host === '::1' || (isIPv4(host) && host.startsWith('127.'))
-  if (url.protocol !== 'https:' && !(url.protocol === 'http:' && near)) return undefined
+  if (url.protocol !== 'https:' && !(url.protocol === 'http:' && isLoopback(host))) return undefined
   return url.origin
 }

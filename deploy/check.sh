@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks what is in this folder, each by its own tool. A tool that isn't there is named, and its check told as not run;
 # a check that fails makes the exit code 1. Tools are looked for on the PATH; KUBERNETES_SCHEMAS may name a folder or URL of
-# JSON schemas for kubeconform in place of its own. --all makes missing tools a failure, too.
+# JSON schemas for kubeconform instead of its own. --all makes missing tools a failure, too.
 set -uo pipefail
 cd "$(dirname "$0")" || exit
 work=$(mktemp -d)

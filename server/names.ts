@@ -104,6 +104,11 @@ function isStorable(text: string, kind: 'text' | 'email'): boolean {
   return !tooLong(text, kind) && !/\p{Cs}/u.test(text)
 }
 
+/** Whether a text is one line: without control characters, line breaks of Unicode, and halves of characters. */
+export function isOneLine(text: string): boolean {
+  return !/[\p{Cc}\p{Cs}\p{Zl}\p{Zp}]/u.test(text)
+}
+
 /** A text without its invisible characters; empty when it can't be stored. */
 export function visible(text: string): string {
   return isStorable(text, 'text') ? text.replace(/[\0\p{Default_Ignorable_Code_Point}]/gu, '') : ''

@@ -193,7 +193,7 @@ export function readSettings(env: Readonly<Record<string, string | undefined>>):
   faults.push(...tlsFault('AUTH_HTTP_TLS', { cert: httpTlsCert, key: httpTlsKey }))
   if (/^https:/.test(env.AUTH_SERVER_URL ?? '') && !tlsCa)
     faults.push('AUTH_SERVER_URL: https needs AUTH_TLS_CA, the authority of the servers’ certificates')
-  if (adminAddress && !isLoopback(adminAddress) && !tlsCert)
+  if (adminAddress && !isLoopback(adminAddress.host) && !tlsCert)
     faults.push('AUTH_ADMIN_ADDRESS: needs AUTH_TLS_CERT and AUTH_TLS_KEY unless it is a loopback address')
   faults.push(...unknownNames(env))
   if (faults.length > 0) throw new Error(`Wrong settings:\n${faults.map(fault => `  ${fault}`).join('\n')}`)
@@ -206,8 +206,8 @@ export function readSettings(env: Readonly<Record<string, string | undefined>>):
   })
 }
 
-/** Whether an address is reached from this machine only. */
-function isLoopback({ host }: Address): boolean {
+/** Whether a host is reached from this machine only. */
+export function isLoopback(host: string): boolean {
   return host === 'localhost' || host === '::1' || (isIPv4(host) && host.startsWith('127.'))
 }
 

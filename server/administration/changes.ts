@@ -3,7 +3,7 @@
 //
 // This room owns the RPCs of the service `auth.v1.Administration`, one file for each noun; administration.proto says what
 // each means and refuses. Each reads from top to bottom: who asks, find, check, act, answer. Who administers is access/'s,
-// what is stored models/'. service.ts mounts it on a listener of its own, the command line uses it by local.ts.
+// what is stored models/'. service.ts mounts it on a listener of its own, the command line uses it by localadministration.ts.
 import {
   create,
   type DescMessage,

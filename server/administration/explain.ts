@@ -5,6 +5,7 @@ import type { Administrators } from '../access/administrator.js'
 import { limitsOf } from '../access/admission.js'
 import { failuresThatLock, knownAddressDays } from '../access/lockout.js'
 import type { Unary } from '../call.js'
+import { answersNeeded } from '../forgotpasswords/answers.js'
 import type { MasterKey } from '../masterkey.js'
 import type { AdministeredUserRow } from '../models/administereduser.js'
 import type { Attempts, Subjects } from '../models/attempt.js'
@@ -23,9 +24,6 @@ type Obstacle = MessageInitShape<typeof ObstacleSchema> & {
 
 const everySignIn = ['sign in', 'recover by answers', 'recover by e-mail'] as const
 const everything = [...everySignIn, 'activate'] as const
-
-/** Answers that a sign-in by answers needs. */
-const answersNeeded = 2
 
 /** Tells what keeps a user from signing in, activating and recovering. */
 export function explainUser(deps: {

@@ -10,7 +10,7 @@ import type { Administrators } from '../access/administrator.js'
 import type { Unary } from '../call.js'
 import type { Transaction } from '../database/connection.js'
 import type { OrganizationDetails, OrganizationRow, Organizations } from '../models/organization.js'
-import { isEmailAddress, nicknameKey } from '../names.js'
+import { isEmailAddress, isOneLine, nicknameKey } from '../names.js'
 import { type FieldViolation, refuse } from '../refusal.js'
 import { limits, tooLong } from '../sizes.js'
 import type { Change, Changes } from './changes.js'
@@ -207,7 +207,7 @@ function checkForm(form: Partial<OrganizationForm>, fields: readonly Field[]): P
   const details = fields.map(field => {
     const attribute = attributes[field]
     const text = (form[attribute] ?? '').trim()
-    if (tooLong(text, 'text') || /[\p{Cc}\p{Cs}\p{Zl}\p{Zp}]/u.test(text)) {
+    if (tooLong(text, 'text') || !isOneLine(text)) {
       wrong.push({ field: `form.${field}`, message: `Use at most ${limits.text} characters, and no line breaks.` })
     } else if (field === 'name' && nicknameKey(text) === '' && (text !== '' || fields.length < 9)) {
       wrong.push({ field: 'form.name', message: 'An organization needs a name.' })

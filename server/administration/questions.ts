@@ -9,7 +9,7 @@ import type { Administrators } from '../access/administrator.js'
 import type { Unary } from '../call.js'
 import { brokenConstraint } from '../database/connection.js'
 import type { QuestionRow, Questions, UnmatchedRow } from '../models/question.js'
-import { questionKey } from '../names.js'
+import { isOneLine, questionKey } from '../names.js'
 import { refuse } from '../refusal.js'
 import { limits, tooLong } from '../sizes.js'
 import type { Change, Changes } from './changes.js'
@@ -180,7 +180,7 @@ async function lock(questions: Questions, id: number, t: Change['t']): Promise<Q
 function checkQuestion(field: string, given: string | undefined): { question: string; questionKey: string } {
   const question = (given ?? '').trim()
   const key = questionKey(question)
-  if (key === '' || tooLong(question, 'text') || /[\p{Cc}\p{Cs}\p{Zl}\p{Zp}]/u.test(question)) {
+  if (key === '' || tooLong(question, 'text') || !isOneLine(question)) {
     const message = `Give the text of a question, in at most ${limits.text} characters and without line breaks.`
     wrongFields([{ field, message }])
   }

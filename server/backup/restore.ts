@@ -72,7 +72,7 @@ export async function countUsers({ database }: Pick<Registry, 'database'>): Prom
 }
 
 /**
- * Puts the registry of a backup in place of what is in the database, or changes nothing and throws an Error that says why.
+ * Puts the registry of a backup into the database instead of what is there, or changes nothing and throws an Error that says why.
  * `replace` lets it do away with users. The tables are made as they were, filled, and then brought up to date as any
  * others; the data keys are wrapped by the master key of this place. Nobody may use the database meanwhile.
  *

@@ -22,7 +22,7 @@ import { limits, tooLong } from '../sizes.js'
 import type { TellOwner } from './notice.js'
 
 /** Correct answers that a sign-in needs. */
-const answersNeeded = 2
+export const answersNeeded = 2
 
 /** Answers that a sign-in may give. */
 const answersAllowed = 10

@@ -1,6 +1,14 @@
 // The sign-up form: what may be in each field. Whether names are taken, and what becomes of the form, is no concern here.
 import type { SignUpRequest } from '../../proto/gen/auth/v1/users_pb.js'
-import { answerKey, emailKey, isEmailAddress, isReservedUsername, nicknameKey, usernameKey } from '../names.js'
+import {
+  answerKey,
+  emailKey,
+  isEmailAddress,
+  isOneLine,
+  isReservedUsername,
+  nicknameKey,
+  usernameKey,
+} from '../names.js'
 import { checkPassword, type PasswordPolicy } from '../passwords/policy.js'
 import type { FieldViolation } from '../refusal.js'
 import { type Role, roles } from '../roles.js'
@@ -66,7 +74,7 @@ export function checkSignUp(
     const longest = field === 'email' ? 'email' : 'text'
     // Before all else: what comes next takes its time with long texts.
     if (tooLong(value, longest)) return wrong(field, `Use at most ${limits[longest]} characters.`)
-    if (/[\p{Cc}\p{Cs}\p{Zl}\p{Zp}]/u.test(value)) {
+    if (!isOneLine(value)) {
       return wrong(field, 'Leave out line breaks and other control characters.')
     }
     if (nicknameKey(value) === '') return required === 'required' ? wrong(field, 'Fill in this field.') : undefined
