@@ -167,7 +167,7 @@ async function examineSigningKey({ signingKeys }: Deps): Promise<Found> {
 }
 
 async function examineAuditLog({ audit }: Deps): Promise<Found> {
-  const lag = Math.round(await audit.sealingLag())
+  const lag = Math.round((await audit.backlog()).oldestSeconds)
   if (lag <= 10) return ok('Events are sealed as they come.')
   return warning(
     `The oldest event has waited ${lag} s to be sealed.`,

@@ -37,14 +37,14 @@ export function listEmails(deps: Pick<Deps, 'administrators' | 'emails' | 'openP
     await administrators.identify('listEmails', call)
     const page = openPage<string>(AdministrationService.method.listEmails, request)
     const rows = await emails.list({
-      limit: page.size + 1,
+      limit: page.limit,
       ...(page.after !== undefined && { afterId: page.after }),
       ...(request.failed !== undefined && { failed: request.failed }),
     })
-    const shown = rows.slice(0, page.size)
+    const { shown, ...next } = page.cut(rows, ({ id }) => id)
     return {
       emails: shown.map(toQueuedEmail),
-      ...(rows.length > page.size && { nextPageToken: page.next(shown.at(-1)!.id) }),
+      ...next,
     }
   }
 }

@@ -55,16 +55,16 @@ export function listOrganizations(
     const { active, type } = request
     const text = checkText('text', request.text)
     const rows = await organizations.list({
-      limit: page.size + 1,
+      limit: page.limit,
       ...(page.after !== undefined && { afterId: page.after }),
       ...(active !== undefined && { active }),
       ...(type && { type }),
       ...(text && { text }),
     })
-    const shown = rows.slice(0, page.size)
+    const { shown, ...next } = page.cut(rows, ({ id }) => id)
     return {
       organizations: shown.map(row => toOrganization(row, organizations)),
-      ...(rows.length > page.size && { nextPageToken: page.next(shown.at(-1)!.id) }),
+      ...next,
     }
   }
 }

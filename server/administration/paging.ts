@@ -10,10 +10,14 @@ const sizes = { usual: 50, most: 1_000 }
 export interface Page<After> {
   /** Most rows of it. */
   readonly size: number
+  /** Rows to read: one more than are shown tells whether there is a next page. */
+  readonly limit: number
   /** Behind which row it begins; undefined for the first page. */
   readonly after: After | undefined
   /** The token with which the next page begins behind a row. */
   next(after: After): string
+  /** The rows to show of those that were read and, unless they are the last, the token of the next page. */
+  cut<Row>(rows: readonly Row[], afterOf: (last: Row) => After): { shown: readonly Row[]; nextPageToken?: string }
 }
 
 /** A request for a page (AIP-158). */
@@ -35,10 +39,17 @@ export function createPaging(masterKey: Pick<MasterKey, 'seal' | 'open'>): OpenP
     if (pageSize < 0) wrongFields([{ field: 'page_size', message: 'Give 0 or more.' }])
     const filter = toBinary(rpc.input, Object.assign({}, request, { pageSize: 0, pageToken: '' }))
     const use = `page-token ${rpc.name} ${createHash('sha256').update(filter).digest('base64url')}`
+    const size = Math.min(pageSize || sizes.usual, sizes.most)
+    const next = (after: unknown) => masterKey.seal(use, JSON.stringify(after)).toString('base64url')
     return {
-      size: Math.min(pageSize || sizes.usual, sizes.most),
+      size,
+      limit: size + 1,
       after: pageToken === '' ? undefined : read(use, pageToken),
-      next: after => masterKey.seal(use, JSON.stringify(after)).toString('base64url'),
+      next,
+      cut(rows, afterOf) {
+        const shown = rows.slice(0, size)
+        return rows.length > size ? { shown, nextPageToken: next(afterOf(shown.at(-1)!)) } : { shown }
+      },
     }
   }
 

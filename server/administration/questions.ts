@@ -37,14 +37,14 @@ export function listQuestions(
     await administrators.identify('listQuestions', call)
     const page = openPage<number>(AdministrationService.method.listQuestions, request)
     const rows = await questions.list({
-      limit: page.size + 1,
+      limit: page.limit,
       ...(page.after !== undefined && { afterId: page.after }),
       ...(request.offered !== undefined && { active: request.offered }),
     })
-    const shown = rows.slice(0, page.size)
+    const { shown, ...next } = page.cut(rows, ({ id }) => id)
     return {
       questions: shown.map(toQuestion),
-      ...(rows.length > page.size && { nextPageToken: page.next(shown.at(-1)!.id) }),
+      ...next,
     }
   }
 }
@@ -119,13 +119,9 @@ export function listUnmatchedQuestions(
     await administrators.identify('listUnmatchedQuestions', call)
     type Place = Pick<UnmatchedRow, 'questionKey' | 'users'>
     const page = openPage<Place>(AdministrationService.method.listUnmatchedQuestions, request)
-    const rows = await questions.unmatched({ limit: page.size + 1, ...(page.after && { after: page.after }) })
-    const shown = rows.slice(0, page.size)
-    const { questionKey = '', users = 0 } = shown.at(-1) ?? {}
-    return {
-      questions: shown.map(({ question, users }) => ({ question, users })),
-      ...(rows.length > page.size && { nextPageToken: page.next({ questionKey, users }) }),
-    }
+    const rows = await questions.unmatched({ limit: page.limit, ...(page.after && { after: page.after }) })
+    const { shown, ...next } = page.cut(rows, ({ questionKey, users }) => ({ questionKey, users }))
+    return { questions: shown.map(({ question, users }) => ({ question, users })), ...next }
   }
 }
 

@@ -41,10 +41,10 @@ export function listServices(
     await administrators.identify('listServices', call)
     const page = openPage<string>(AdministrationService.method.listServices, request)
     const rows = await services.list({
-      limit: page.size + 1,
+      limit: page.limit,
       ...(page.after !== undefined && { afterName: page.after }),
     })
-    const shown = rows.slice(0, page.size)
+    const { shown, ...next } = page.cut(rows, ({ name }) => name)
     const keys = await services.keys(shown.map(({ id }) => id))
     return {
       services: shown.map(row =>
@@ -53,7 +53,7 @@ export function listServices(
           keys.filter(({ serviceId }) => serviceId === row.id),
         ),
       ),
-      ...(rows.length > page.size && { nextPageToken: page.next(shown.at(-1)!.name) }),
+      ...next,
     }
   }
 }

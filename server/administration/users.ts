@@ -43,7 +43,7 @@ export function listUsers(deps: {
     const text = checkText('text', request.text)
     const organizationId = organization ? (await references.organization(organization)).id : undefined
     const rows = await administeredUsers.list({
-      limit: page.size + 1,
+      limit: page.limit,
       ...(page.after !== undefined && { afterId: page.after }),
       ...(role && { role }),
       ...(state && { state }),
@@ -52,10 +52,10 @@ export function listUsers(deps: {
       ...(createTimeTo && { createdTo: timestampDate(createTimeTo) }),
       ...(text && { text }),
     })
-    const shown = rows.slice(0, page.size)
+    const { shown, ...next } = page.cut(rows, ({ id }) => id)
     return {
       users: shown.map(row => toAdministeredUser(row, masterKey)),
-      ...(rows.length > page.size && { nextPageToken: page.next(shown.at(-1)!.id) }),
+      ...next,
     }
   }
 }

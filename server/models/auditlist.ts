@@ -57,8 +57,6 @@ export interface AuditList {
   follow(filter: AuditFilter, afterId: number, upToId: number): Promise<RecordedEvent[]>
   /** The newest sealed event, the oldest one that is kept, and the time of the first from an id on. */
   ends(fromId: number): Promise<{ newest: number; oldest: number; from: Date | null }>
-  /** Seconds for which the oldest event has waited to be sealed; 0 when none waits. */
-  sealingLag(): Promise<number>
   /** How many of the newest sign-ins were of how many users, and from how many addresses; one of these. */
   signInAddresses(): Promise<{ signIns: number; users: number; addresses: number; address: string | null }>
 }
@@ -145,11 +143,6 @@ const ends: Statement = {
     (SELECT at FROM audit_events WHERE id >= $1 ORDER BY id LIMIT 1) AS "from"`,
 }
 
-const sealingLag: Statement = {
-  name: 'audit-sealing-lag',
-  text: 'SELECT coalesce(extract(epoch FROM now() - (SELECT at FROM audit_staged ORDER BY seq LIMIT 1)), 0)::float8 AS seconds',
-}
-
 const signInAddresses: Statement = {
   name: 'audit-sign-in-addresses',
   text: `SELECT count(*)::int AS "signIns", count(DISTINCT subject_id)::int AS users,
@@ -171,7 +164,6 @@ export function createAuditList(database: Database): AuditList {
     },
     ends: async fromId =>
       (await database.run<{ newest: number; oldest: number; from: Date | null }>(ends, [fromId]))[0]!,
-    sealingLag: async () => (await database.run<{ seconds: number }>(sealingLag, []))[0]!.seconds,
     signInAddresses: async () =>
       (
         await database.run<{ signIns: number; users: number; addresses: number; address: string | null }>(

@@ -16,7 +16,7 @@ async function append({ registry: { audit } }: TestService, ...events: object[])
 
 async function sealAll({ audit }: Pick<TestService['registry'], 'audit'>): Promise<void> {
   // Somebody else may be at it.
-  while ((await audit.sealingLag()) > 0) await audit.seal()
+  while ((await audit.backlog()).staged > 0) await audit.seal()
 }
 
 /** Appends many events at once, and seals them. */

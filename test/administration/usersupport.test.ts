@@ -324,11 +324,11 @@ test('lists filter by role, state, organization, time and words, and page by tok
 })
 
 test('on the database itself an owner is told that the password came from there', async t => {
-  const { username, email } = await free()
+  const { username, email, id } = await free()
   const local = await openLocal(t, service, { reason: 'esquecida' })
   await local.setPassword({ user: username, password: 'sete girafas bem altas' })
   t.true((await mailbox.nextEmail(email)).text!.includes('auth-admin'))
-  const events = await service.registry.audit.list({ action: 'user.set-password', limit: 1 })
+  const events = await service.registry.audit.list({ subjectId: id, action: 'user.set-password', limit: 1 })
   t.like(events[0], { actor: 'cli:tester@here', reason: 'esquecida' })
 })
 
