@@ -12,7 +12,7 @@ import type { Request } from './listener.js'
 /** How many refusals leave, and how many may wait. */
 export const pacingLimits = {
   /** Refusals a second to clients of whose refusals none waits; they leave at once. */
-  singlesPerSecond: 200 * availableParallelism(),
+  singlesPerSecond: 50 * availableParallelism(),
   /** Refusals that leave at once to clients that have several under way, where few of them left a moment ago. */
   refusalsAtOnce: 100,
   /** Refusals a second to such clients in the long run, all together: a fiftieth of a core's time. */

@@ -43,7 +43,7 @@ export interface PoolStats {
 export interface PoolOptions extends ThreadsOptions {
   /** Most jobs waiting; 1000 unless told. */
   readonly limit?: number
-  /** Longest time that a job waits, in ms, whatever the caller's deadline; 10 000 unless told. */
+  /** In ms: no job is admitted that would wait longer, whatever the caller's deadline, nor waits a quarter longer; 8 000 unless told. */
   readonly patience?: number
   /** How much a client address has failed and signed up of late: who did least goes first. */
   readonly usedOf?: (address: string) => number
@@ -80,6 +80,9 @@ interface Task {
 /** Part of a wait that its estimate may be wrong by. */
 const doubt = 0.1
 
+/** Part of the patience that chance adds: those who came together and wait in vain aren't refused all at once. */
+const spread = 0.25
+
 /** Turns of late that say how much known sign-ins leave to others. */
 const memory = 50
 
@@ -88,7 +91,7 @@ const rest = 100
 
 /** A pool whose threads start with the first jobs. */
 export function createPool(options: PoolOptions): Pool {
-  const { limit = 1000, patience = 10_000, usedOf, onWait } = options
+  const { limit = 1000, patience = 8_000, usedOf, onWait } = options
   const threads = createThreads(options)
   const queue = createQueue<Task>(usedOf)
   const idleTasks: Task[] = []
@@ -132,9 +135,9 @@ export function createPool(options: PoolOptions): Pool {
     return new Refusal(Reason.OVERLOADED, { retryAfter: ms / 1000, limit: 'hashing' })
   }
 
-  function timeFor({ deadline, signal }: Waiter): number {
+  function timeFor({ deadline, signal }: Waiter, most = patience): number {
     if (closed) throw new Refusal(Reason.UNAVAILABLE, { retryAfter: 1 })
-    const time = Math.min(deadline - Date.now(), patience)
+    const time = Math.min(deadline - Date.now(), most)
     if (signal?.aborted || time <= 0) throw new Refusal(Reason.DEADLINE_EXCEEDED, { retryAfter: 1 })
     return time
   }
@@ -164,9 +167,12 @@ export function createPool(options: PoolOptions): Pool {
       makeRoom(waiter, jobs.length)
       const { signal } = waiter
       const waiting = jobs.map(job => createTask(job, waiter.known))
-      const timer = setTimeout(() => {
-        for (const { task } of waiting) if (queue.remove(waiter, task)) task.reject(overloaded(threads.averageMs))
-      }, timeFor(waiter)).unref()
+      const timer = setTimeout(
+        () => {
+          for (const { task } of waiting) if (queue.remove(waiter, task)) task.reject(overloaded(threads.averageMs))
+        },
+        timeFor(waiter, patience * (1 + spread * Math.random())),
+      ).unref()
       const onAbort = () => {
         // A thread can't be stopped in the middle of a hash, but nobody waits for the result.
         for (const { task } of waiting) {

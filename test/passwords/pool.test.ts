@@ -12,7 +12,7 @@ const slow: HashJob = { kind: 'hash', text: 'x', cost: 10 }
 const pools: Pool[] = []
 function create(options: Partial<PoolOptions> = {}): Pool {
   // On a busy machine nothing is refused for lack of time, unless that is what a test looks for.
-  const pool = createPool({ cost: 4, count: 1, patience: 2 ** 31 - 1, ...options })
+  const pool = createPool({ cost: 4, count: 1, patience: 2 ** 30, ...options })
   pools.push(pool)
   return pool
 }
@@ -91,6 +91,26 @@ test.serial('the pool’s patience ends before a far deadline', async t => {
   const first = pool.run([slow], turn('a'))
   t.is(await reasonOf(pool.run([slow], turn('b'))), Reason.OVERLOADED)
   t.is((await first).length, 1)
+})
+
+test.serial('those who came together and wait in vain aren’t refused all at once', async t => {
+  // The estimate rests on quick jobs, so the slow one ahead is not foreseen.
+  const pool = create({ patience: 1000 })
+  await pool.run([quick], turn())
+  const first = pool.run([{ ...slow, cost: 16 }], turn('a'))
+  const refused: number[] = []
+  const come = Array.from({ length: 9 }, async (_, index) => {
+    t.is(await reasonOf(pool.run([quick], turn(`b${index}`))), Reason.OVERLOADED)
+    refused.push(index)
+  })
+  t.is(pool.stats().waiting, 9)
+  await Promise.all(come)
+  t.notDeepEqual(
+    refused,
+    refused.toSorted((a, b) => a - b),
+  )
+  t.is(pool.stats().running, 1)
+  await first
 })
 
 test.serial('a job whose time passes in the queue is refused then, not later', async t => {
