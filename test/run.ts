@@ -1,7 +1,8 @@
 /**
  * Runs the tests against a PostgreSQL of their own, searches what their services wrote for secrets, each of which is a
  * failure, and ends with a line `N passed, N failed`. Arguments go to AVA:
- * files (of dist) and options. `--long` instead runs the long tests, `*.long.test.ts`.
+ * files (of dist) and options. `--slow` runs `*.slow.test.ts` instead, which wait for real limits, kill processes or restore
+ * backups; `--long` runs `*.long.test.ts`, which try more of what others try already.
  */
 import { spawn } from 'node:child_process'
 import { mkdtemp, readdir, rm, writeFile } from 'node:fs/promises'
@@ -18,8 +19,9 @@ const ava = fileURLToPath(new URL('../../node_modules/ava/entrypoints/cli.mjs', 
 const sources = fileURLToPath(new URL('../../test', import.meta.url))
 
 const given = process.argv.slice(2)
-const long = given.includes('--long')
-const options = given.filter(argument => argument !== '--long')
+const kinds = ['slow', 'long']
+const kind = kinds.find(kind => given.includes(`--${kind}`))
+const options = given.filter(argument => argument !== `--${kind}`)
 const files = options.some(argument => argument.includes('dist/')) ? [] : await testFiles()
 
 const output = await mkdtemp(join(tmpdir(), 'auth-output-'))
@@ -53,7 +55,7 @@ process.exitCode = outcome.failed > 0 ? 1 : 0
 async function testFiles(): Promise<string[]> {
   const names = await readdir(sources, { recursive: true })
   return names
-    .filter(name => name.endsWith('.test.ts') && name.endsWith('.long.test.ts') === long)
+    .filter(name => name.endsWith('.test.ts') && kinds.find(kind => name.endsWith(`.${kind}.test.ts`)) === kind)
     .map(name => `dist/test/${name.replaceAll('\\', '/').replace(/\.ts$/, '.js')}`)
     .sort()
 }
