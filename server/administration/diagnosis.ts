@@ -176,16 +176,16 @@ async function examineAuditLog({ audit }: Deps): Promise<Found> {
 }
 
 async function examineEmails({ emails }: Deps): Promise<Found> {
-  const { failed, overdue } = await emails.state()
+  const { failed, oldestSeconds } = await emails.backlog()
   if (failed > 0)
     return warning(
       `${failed} e-mails have failed for good.`,
       'See `auth-admin mail list --failed`, mend it, and `mail retry`.',
     )
-  if (overdue > 600)
+  if (oldestSeconds > 600)
     return warning(
-      `An e-mail has been due for ${Math.round(overdue / 60)} minutes.`,
-      'Start the service, which sends e-mails.',
+      `The oldest e-mail has waited ${Math.round(oldestSeconds / 60)} minutes to be sent.`,
+      'Start the service, which sends e-mails, or see `auth-admin mail list` for what stands in the way.',
     )
   return ok('E-mails leave as they come.')
 }

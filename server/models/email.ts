@@ -130,14 +130,6 @@ export type QueuedEmail = Pick<Email, 'id' | 'kind' | 'attempts' | 'createdAt'> 
   readonly lastError: string | null
 }
 
-/** The state of the queue. */
-export interface QueueState {
-  /** E-mails that have failed for good. */
-  readonly failed: number
-  /** Seconds for which the e-mail that has waited longest is overdue; 0 when none is. */
-  readonly overdue: number
-}
-
 /** The queue of e-mails. */
 export interface Emails {
   /** E-mails by id behind one, only those that have failed for good or only others if asked. */
@@ -150,8 +142,6 @@ export interface Emails {
   retry(id: string, t: Transaction): Promise<void>
   /** Forgets an e-mail. */
   discard(id: string, t: Transaction): Promise<void>
-  /** How the queue stands. */
-  state(): Promise<QueueState>
   /** Queues an e-mail. */
   add(intent: EmailIntent, locale: string, t?: Transaction): Promise<void>
   /** Lends the e-mail that has been due longest, for `lease` seconds; it comes back if it isn't settled by then. */
@@ -224,12 +214,6 @@ const find: Statement = { name: 'email-find', text: `${queued} WHERE id = $1` }
 
 const lock: Statement = { name: 'email-lock', text: `${find.text} FOR UPDATE` }
 
-const state: Statement = {
-  name: 'email-state',
-  text: `SELECT count(*) FILTER (WHERE next_attempt_at IS NULL)::int AS failed,
-    coalesce(greatest(extract(epoch FROM now() - min(next_attempt_at)), 0), 0)::int AS overdue FROM emails`,
-}
-
 /** The queue of e-mails in a database. */
 export function createEmails(database: Database): Emails {
   const table = defineTable(database, 'emails', attributes)
@@ -243,7 +227,6 @@ export function createEmails(database: Database): Emails {
     async discard(id, transaction) {
       await table.destroy({ where: { id }, transaction })
     },
-    state: async () => (await database.run<QueueState>(state, []))[0]!,
     async add(intent, locale, transaction) {
       await table.create({ ...intent, locale, ...due(0) }, { transaction })
     },

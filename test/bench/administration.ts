@@ -1,9 +1,8 @@
 /** What lists of users cost administrators, however many users there are. */
-import { once } from 'node:events'
-import { type AddressInfo, createServer } from 'node:net'
 import { createClient } from '@connectrpc/connect'
 import { createGrpcTransport, Http2SessionManager } from '@connectrpc/connect-node'
 import { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
+import { freePort } from '../_helpers/relay.js'
 import type { Prepared, Row, Segment } from './measure.js'
 import { password } from './operations.js'
 import { startLoad } from './processes.js'
@@ -47,12 +46,4 @@ async function listsOf(bench: Bench, population: number) {
   const { nextPageToken } = await open.listUsers({}, { headers: { authorization: `Bearer ${token}` } })
   sessionManager.abort()
   return { service, port, world: { ...world, adminToken: token, pageToken: nextPageToken } }
-}
-
-async function freePort(): Promise<number> {
-  const server = createServer().listen(0, '127.0.0.1')
-  await once(server, 'listening')
-  const { port } = server.address() as AddressInfo
-  await new Promise(done => server.close(done))
-  return port
 }

@@ -58,9 +58,9 @@ export async function startService(env: Record<string, string>, folder = root): 
   return { ...handle(child), grpc: Number(said[1]), http: Number(said[2]) }
 }
 
-/** Starts a gateway in front of a gRPC port. */
-export async function startGateway(grpc: number): Promise<Process & { http: number }> {
-  const env = { AUTH_SERVER_URL: `127.0.0.1:${grpc}` }
+/** Starts a gateway in front of servers at these gRPC ports. */
+export async function startGateway(...ports: readonly number[]): Promise<Process & { http: number }> {
+  const env = { AUTH_SERVER_URL: ports.map(port => `127.0.0.1:${port}`).join(',') }
   const child = startProgram(join(root, 'dist/gateway/main.js'), env, 'pipe')
   const said = await say(child, /http:\/\/[\d.]+:(\d+)/)
   return { ...handle(child), http: Number(said[1]) }

@@ -4,12 +4,13 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { administration } from './administration.js'
 import type { Job } from './load.js'
 import { logins } from './logins.js'
-import type { Prepared, Row, Segment } from './measure.js'
+import { levelOf, type Prepared, type Row, type Segment } from './measure.js'
 import { niceness } from './niceness.js'
 import type { Endpoint, Operation } from './operations.js'
 import { memory, type ServiceProcess, startBaseline, startGateway, startLoad } from './processes.js'
 import { replicas } from './replicas.js'
 import { type Scenarios, underLoad } from './segments.js'
+import { soak } from './soak.js'
 import { type Bench, serviceOn } from './world.js'
 
 export const scenarios: Scenarios = {
@@ -21,6 +22,7 @@ export const scenarios: Scenarios = {
   start: { about: 'time and memory of a start on an existing database', prepare: start },
   memory: { about: '10 minutes of 80% me, 15% refresh, 5% login', byDefault: false, prepare: memoryOverTime },
   replicas: { about: 'logins by 1, 2 and 4 replicas, commits 5 ms slower', byDefault: false, prepare: replicas },
+  soak: { about: '15 minutes of three servers, one killed each minute', byDefault: false, prepare: soak },
   niceness: { about: 'hash threads of one niceness against two kinds', byDefault: false, prepare: niceness },
 }
 
@@ -116,10 +118,7 @@ async function memoryOverTime(bench: Bench): Promise<Prepared> {
         const timer = setInterval(() => samples.push(memory(service.pid)), 5000 * scale)
         const sample = await underLoad(load, [service], job)(scale)
         clearInterval(timer)
-        const third = Math.floor(samples.length / 3)
-        const mean = (part: number[]) => part.reduce((sum, each) => sum + each, 0) / part.length
-        const level = mean(samples.slice(-third)) / mean(samples.slice(third, 2 * third))
-        return { ...sample, figures: { ...sample.figures, memory: Math.max(...samples), level } }
+        return { ...sample, figures: { ...sample.figures, memory: Math.max(...samples), level: levelOf(samples) } }
       },
     },
     rows: [

@@ -37,7 +37,12 @@ export async function serviceOn(
   population: number,
   cost: number,
   { folder, ...env }: { folder?: string } & Record<string, string> = {},
-): Promise<{ service: ServiceProcess; url: string; world: World; again: () => Promise<ServiceProcess> }> {
+): Promise<{
+  service: ServiceProcess
+  url: string
+  world: World
+  again: (more?: Record<string, string>) => Promise<ServiceProcess>
+}> {
   const name = `users_${randomBytes(6).toString('hex')}`
   await query(bench.server, [[`CREATE DATABASE ${name}`]])
   const url = new URL(bench.server)
@@ -49,7 +54,7 @@ export async function serviceOn(
     AUTH_ADMIN_PASSWORD: password,
     AUTH_BCRYPT_COST: String(cost),
   }
-  const again = () => startService({ ...settings, ...env }, folder)
+  const again = (more = {}) => startService({ ...settings, ...env, ...more }, folder)
   const service = await again()
   const request = async (path: string, body: object) => {
     const headers = { 'content-type': 'application/json' }
