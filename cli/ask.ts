@@ -6,6 +6,7 @@ import { limits, tooLong } from '../server/sizes.js'
 import type { Api } from './administration.js'
 import { fail, misuse } from './failure.js'
 import { say } from './output.js'
+import type { Check } from './prompt.js'
 
 /** Whether a user is there to ask: input and output are a terminal, and the answer needn't be JSON. */
 export function canAsk({ json }: { json?: boolean }): boolean {
@@ -17,6 +18,11 @@ export function textProblem(text: string): string | undefined {
   if (!isOneLine(text)) return 'Leave out line breaks and other control characters.'
   if (tooLong(text, 'text')) return `Use at most ${limits.text} characters.`
   return undefined
+}
+
+/** What is wrong with a text as a one-time code, as a sentence; undefined when it looks like one. */
+export function codeProblem(text: string): string | undefined {
+  return /^\d{6}$/.test(text.replace(/\s/g, '')) ? undefined : 'A code has 6 digits.'
 }
 
 /** Reads the value of an option that is a text; empty means none. */
@@ -46,22 +52,30 @@ export async function given(
   question: string,
   missing: string,
   options: { json?: boolean },
+  check?: Check,
 ): Promise<string> {
   if (value !== undefined && value.trim() !== '') return value
   if (value !== undefined || !canAsk(options)) return misuse(missing)
-  return askText(question, { required: true })
+  return askText(question, { required: true, ...(check && { check }) })
 }
 
-/** Asks for a line of text. `fallback` is taken on Enter, put into the line by Tab, dropped by Backspace. */
+/**
+ * Asks for a line of text, again until `check` finds no problem; while it is typed the user sees what `hint` finds, or
+ * `check`. `fallback` is taken on Enter, put into the line by Tab, dropped by Backspace.
+ */
 export async function askText(
   message: string,
-  options: { required?: boolean; fallback?: string; check?: (text: string) => string | undefined } = {},
+  options: { required?: boolean; fallback?: string; check?: Check; hint?: Check } = {},
 ): Promise<string> {
-  const { required = false, fallback, check = textProblem } = options
-  const validate = (text: string) => (required && text.trim() === '' ? 'This is needed.' : (check(text.trim()) ?? true))
-  const { default: inquirer } = await import('inquirer')
-  const question = { type: 'input', name: 'text', message, validate, default: fallback ?? '' } as const
-  return ((await inquirer.prompt([question])) as { text: string }).text.trim()
+  const { required = false, check = textProblem, hint, ...offered } = options
+  const { askLine } = await import('./prompt.js')
+  const line = await askLine({
+    message,
+    check: text => (required && text.trim() === '' ? 'This is needed.' : check(text.trim())),
+    ...(hint && { hint: (text: string) => hint(text.trim()) }),
+    ...offered,
+  })
+  return line.trim()
 }
 
 /** Asks to choose one of several. */
@@ -100,27 +114,22 @@ export async function readSecret(file: string, option: string): Promise<string> 
 
 /** Asks for a secret that is there already, showing nothing of it. */
 export async function askKnownSecret(message: string): Promise<string> {
-  const { default: inquirer } = await import('inquirer')
-  const question = { type: 'password', name: 'secret', message: `${message} (not shown):` } as const
-  return ((await inquirer.prompt([question])) as { secret: string }).secret
+  const { askLine } = await import('./prompt.js')
+  return askLine({ message: `${message} (not shown):`, check: () => undefined, secret: true })
 }
 
 /** Asks for a new secret twice, showing nothing of it, until both are the same and `check` finds no problem. */
-export async function askSecret(
-  name: string,
-  check: (text: string) => string | undefined | Promise<string | undefined>,
-): Promise<string> {
-  const { default: inquirer } = await import('inquirer')
+export async function askSecret(name: string, check: Check): Promise<string> {
+  const { askLine } = await import('./prompt.js')
   for (;;) {
-    const { first, second } = (await inquirer.prompt([
-      {
-        type: 'password',
-        name: 'first',
-        message: `New ${name} (not shown):`,
-        validate: async text => (await check(text)) ?? true,
-      },
-      { type: 'password', name: 'second', message: 'The same again:' },
-    ])) as { first: string; second: string }
+    const first = await askLine({ message: `New ${name} (not shown):`, check, secret: true })
+    const second = await askLine({
+      message: 'The same again:',
+      hint: text => (text === first ? undefined : 'Not the same yet.'),
+      // Enter leads back to the first: it may be the one that is mistyped.
+      check: () => undefined,
+      secret: true,
+    })
     if (first === second) return first
     process.stdout.write('The two differ. Type both again.\n')
   }
@@ -144,7 +153,9 @@ export async function confirmName(
   if (options.confirm !== undefined) return options.confirm
   if (!canAsk(options)) misuse(`${sentence} To do it, repeat the name: --confirm '${name.replaceAll("'", `'\\''`)}'`)
   say(sentence)
-  const typed = await askText('To do it, type the name again:')
+  const typed = await askText('To do it, type the name again:', {
+    hint: text => (text === name.trim() ? undefined : 'Not that name yet.'),
+  })
   return typed === name.trim() ? typed : fail('That was another name. Nothing was done.')
 }
 

@@ -7,6 +7,7 @@ import { readNumber, readText, readTime } from './ask.js'
 import { end, fail } from './failure.js'
 import { jsonOption, printable, printJson, printTable, say, warn } from './output.js'
 import { type ListOptions, printList, readPages } from './pages.js'
+import { withProgress } from './progress.js'
 
 /** Milliseconds between two polls for new events. */
 const pollEvery = 1000
@@ -117,18 +118,22 @@ Examples:
     .action(
       administering(async (api, options: Filter & { json?: boolean }) => {
         const filter = toRequest(options)
-        let pageToken = ''
-        let separator = '['
-        do {
-          const { events, nextPageToken } = await api.listAuditEvents({ ...filter, pageSize, pageToken })
-          for (const event of events) {
-            const text = JSON.stringify(toOutput(event))
-            await write(options.json ? `${separator}\n${text}` : `${text}\n`)
-            separator = ','
-          }
-          pageToken = nextPageToken
-        } while (pageToken !== '')
-        if (options.json) await write(separator === '[' ? '[]\n' : '\n]\n')
+        let count = 0
+        const printAll = async (tell: (done: string) => void) => {
+          let pageToken = ''
+          do {
+            const { events, nextPageToken } = await api.listAuditEvents({ ...filter, pageSize, pageToken })
+            for (const event of events) {
+              const text = JSON.stringify(toOutput(event))
+              await write(options.json ? `${count === 0 ? '[' : ','}\n${text}` : `${text}\n`)
+              count++
+            }
+            tell(`${count} so far`)
+            pageToken = nextPageToken
+          } while (pageToken !== '')
+        }
+        await withProgress('Exporting', printAll, { prints: true })
+        if (options.json) await write(count === 0 ? '[]\n' : '\n]\n')
       }),
     )
 
@@ -151,7 +156,7 @@ Example:
     )
     .action(
       administering(async (api, options: { json?: boolean; known?: string }) => {
-        const found = await verify(api, options.known)
+        const found = await withProgress('Checking', tell => verify(api, options.known, tell))
         const { events, staged, newest, forgotten, broken } = found
         if (options.json) printJson(found)
         if (broken !== undefined) {
@@ -166,12 +171,13 @@ Example:
 }
 
 /** Checks stretch by stretch, with the events that are written meanwhile. */
-async function verify(api: Api, known: string | undefined) {
+async function verify(api: Api, known: string | undefined, tell: (done: string) => void) {
   let pageToken = ''
   for (;;) {
     const found = await api.verifyAuditLog({ pageToken, ...(known !== undefined && { known }) })
     const { events, staged, newest, forgotten, broken, nextPageToken } = found
     pageToken = nextPageToken
+    tell(`${events} events`)
     if (pageToken !== '' && broken === undefined) continue
     return { events: Number(events), staged: Number(staged), newest, forgotten, broken }
   }

@@ -7,6 +7,7 @@ import type { Lock } from '../server/backup/envelope.js'
 import { readSecret } from './ask.js'
 import { fail, misuse } from './failure.js'
 import { jsonOption, printJson, say } from './output.js'
+import { withProgress } from './progress.js'
 import { withRegistry } from './session.js'
 
 interface Options {
@@ -58,7 +59,7 @@ Examples:
           change(async () => {
             return { result: undefined, event: { action: 'registry.backup', object: `backup:${madeAt}` } }
           })
-        return makeBackup(registry, file, lock, record).catch(explainFile)
+        return withProgress('Writing the backup', () => makeBackup(registry, file, lock, record)).catch(explainFile)
       })
       if (options.json) return printJson({ file, ...made })
       say(`${file} holds the registry as of ${made.madeAt}; users: ${made.rows.users}.`)

@@ -130,16 +130,37 @@ function unquote(word: string): string {
 }
 
 const scripts = {
+  // Bash breaks words at @, : and =, and puts what is offered in place of the last piece (an @ belongs to it), within quotes
+  // that are open.
   bash: `# Completion of auth-admin in bash.
 _auth_admin() {
-  local candidate
+  local candidate word glued rest=\${COMP_LINE:0:COMP_POINT} last=\${COMP_WORDS[COMP_CWORD]}
+  local -a words=()
   COMPREPLY=()
+  for word in "\${COMP_WORDS[@]:0:COMP_CWORD+1}"; do
+    if [[ $rest != [[:space:]]* && \${#words[@]} -gt 0 ]]; then
+      words[\${#words[@]}-1]+=$word
+    else
+      words+=("$word")
+    fi
+    rest=\${rest#"\${rest%%[![:space:]]*}"}
+    rest=\${rest#"$word"}
+  done
+  word=\${words[\${#words[@]}-1]}
+  [[ $last == [@:=] ]] && glued=$word || glued=\${word%"$last"}
+  glued=\${glued%@}
   while IFS= read -r candidate; do
-    COMPREPLY+=("$(printf '%q' "$candidate")")
-  done < <(auth-admin __complete -- "\${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null </dev/null)
+    case $last in
+      \\'*) candidate=\${candidate//\\'/\\'\\\\\\'\\'} ;;
+      \\"*) candidate=$(printf '%s' "$candidate" | sed 's/[\\\\"$\`]/\\\\&/g') ;;
+      *) candidate=$(printf '%q' "$candidate") ;;
+    esac
+    [[ $candidate == "$glued"* ]] && COMPREPLY+=("\${candidate#"$glued"}")
+  done < <(auth-admin __complete -- "\${words[@]:1}" 2>/dev/null </dev/null)
 }
 complete -o nosort -F _auth_admin auth-admin
 `,
+  // As a file of fpath it is run by the first Tab, and has to answer that one, too.
   zsh: `#compdef auth-admin
 # Completion of auth-admin in zsh.
 _auth_admin() {
@@ -148,7 +169,11 @@ _auth_admin() {
   candidates=("\${(@)candidates:#}")
   (( \${#candidates} )) && compadd -U -a candidates
 }
-compdef _auth_admin auth-admin
+if [[ \${funcstack[1]} == _auth-admin ]]; then
+  _auth_admin
+else
+  compdef _auth_admin auth-admin
+fi
 `,
   fish: `# Completion of auth-admin in fish.
 function __auth_admin_complete

@@ -7,6 +7,7 @@ import { type Api, administering, type GlobalOptions } from './administration.js
 import { contextOf } from './contexts.js'
 import { end, explain } from './failure.js'
 import { jsonOption, printJson, say } from './output.js'
+import { withProgress } from './progress.js'
 
 /** What was examined, and what was found. */
 interface Check {
@@ -37,7 +38,7 @@ Example:
       administering(
         async (api, options: GlobalOptions) => {
           const here = !(await contextOf(options)) ? await examineHere() : []
-          const checks = [...here, ...(await examineService(api))]
+          const checks = [...here, ...(await withProgress('Examining the service', () => examineService(api)))]
           if (options.json) printJson(checks)
           else for (const check of checks) print(check)
           if (checks.some(({ status }) => status === 'failed')) end(1)

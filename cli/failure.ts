@@ -50,8 +50,19 @@ export interface Explanation {
 /** What to print of anything that was thrown, and the exit code. */
 export async function explain(error: unknown): Promise<Explanation> {
   if (error instanceof Failure) return { ...(error.message && { message: error.message }), exitCode: error.exitCode }
-  // Commander has printed it.
-  if (error instanceof CommanderError) return { exitCode: error.exitCode === 0 ? 0 : 2 }
+  if (error instanceof CommanderError) {
+    if (error.exitCode === 0) return { exitCode: 0 }
+    const { code, message } = error
+    // Help is printed already.
+    if (code === 'commander.help') return { exitCode: 2 }
+    return {
+      message: message
+        .trim()
+        .replaceAll('\n', ' ')
+        .replace(/^error: /, ''),
+      exitCode: 2,
+    }
+  }
   const { name, message } = error as Error
   if (name === 'ExitPromptError') return { exitCode: 130 }
   if (name === 'ConnectError') return explainRefusal(error as ConnectError)

@@ -1,6 +1,7 @@
 import type { Command } from 'commander'
 import { jsonOption, printFields, printJson, say, warn } from './output.js'
-import { withRegistry } from './session.js'
+import { withProgress } from './progress.js'
+import { type Session, withRegistry } from './session.js'
 
 /** Adds `auth-admin install`. */
 export function addInstall(program: Command): void {
@@ -23,13 +24,11 @@ Examples:
   $ AUTH_ADMIN_PASSWORD_FILE=/run/secrets/admin auth-admin install`,
     )
     .action(async (options: { json?: boolean }) => {
-      const done = await withRegistry(
-        async ({ registry, settings, actor, withPasswords }) => {
-          const { install } = await import('../server/installation.js')
-          return withPasswords(passwords => install(registry, { ...settings, migrate: 'on' }, passwords, actor))
-        },
-        { create: true },
-      )
+      const work = async ({ registry, settings, actor, withPasswords }: Session) => {
+        const { install } = await import('../server/installation.js')
+        return withPasswords(passwords => install(registry, { ...settings, migrate: 'on' }, passwords, actor))
+      }
+      const done = await withProgress('Installing', () => withRegistry(work, { create: true }))
       const { migrations, signingKey, questions, administrator, password, weakness } = done
       if (weakness) warn(`AUTH_ADMIN_PASSWORD is weak: ${weakness}`)
       if (options.json) {

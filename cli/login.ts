@@ -3,7 +3,7 @@ import { type Command, InvalidArgumentError, Option } from 'commander'
 import { Administration, type SignInResponse } from '../proto/gen/auth/v1/administration_pb.js'
 import { ErrorInfoSchema } from '../proto/gen/google/rpc/error_details_pb.js'
 import { administering, type GlobalOptions } from './administration.js'
-import { askKnownSecret, askText, canAsk, given, readSecret } from './ask.js'
+import { askKnownSecret, askText, canAsk, codeProblem, given, readSecret } from './ask.js'
 import {
   type Context,
   chooseContext,
@@ -182,7 +182,10 @@ async function signIn(
     } catch (error) {
       const needed = ConnectError.from(error).findDetails(ErrorInfoSchema)[0]?.reason === 'CODE_NEEDED'
       if (!needed || !canAsk(options)) throw error
-      return await api.signIn({ ...form, code: await askText('One-time code:', { required: true }) })
+      return await api.signIn({
+        ...form,
+        code: await askText('One-time code:', { required: true, check: codeProblem }),
+      })
     }
   } finally {
     await close()

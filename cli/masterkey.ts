@@ -3,6 +3,7 @@ import { readMasterKey } from '../server/settings.js'
 import { askSecret, canAsk, readSecret } from './ask.js'
 import { fail, misuse } from './failure.js'
 import { jsonOption, printJson, say } from './output.js'
+import { withProgress } from './progress.js'
 import { withRegistry } from './session.js'
 
 /** Adds `auth-admin master-key`. */
@@ -39,10 +40,12 @@ Examples:
       }
       await withRegistry(async ({ registry, change }) => {
         const key = await chooseKey(options.newKeyFile)
-        await change(async t => {
-          await registry.masterKey.rotate(key, t)
-          return { result: undefined, event: { action: 'master-key.rotate' } }
-        })
+        const rotate = () =>
+          change(async t => {
+            await registry.masterKey.rotate(key, t)
+            return { result: undefined, event: { action: 'master-key.rotate' } }
+          })
+        await withProgress('Wrapping the data keys', rotate)
       })
       if (options.json) return printJson({ rotated: true })
       say('The data keys are wrapped by the new master key: set AUTH_MASTER_KEY to it before the next start.')

@@ -2,6 +2,7 @@ import { timestampDate } from '@bufbuild/protobuf/wkt'
 import { type Command, Option } from 'commander'
 import { type Api, administering } from './administration.js'
 import { jsonOption, printJson, printTable, say } from './output.js'
+import { withProgress } from './progress.js'
 import { withRegistry } from './session.js'
 
 interface Options {
@@ -86,7 +87,7 @@ Example:
 async function bringUp({ json }: Options): Promise<void> {
   const migrations = await withRegistry(async ({ registry }) => {
     const { migrate } = await import('../server/database/migrate.js')
-    return migrate(registry.database)
+    return withProgress('Bringing the tables up to date', () => migrate(registry.database))
   }, opening)
   if (json) return printJson({ migrations })
   say(migrations.length > 0 ? `Done: ${migrations.join(', ')}.` : 'The tables are up to date; nothing was changed.')

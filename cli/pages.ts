@@ -1,6 +1,7 @@
 import { type Command, InvalidArgumentError, Option } from 'commander'
 import { readNumber } from './ask.js'
 import { type Cell, printJson, printLine, printTable } from './output.js'
+import { withProgress } from './progress.js'
 
 /** Options of a list. */
 export interface ListOptions {
@@ -59,13 +60,17 @@ export async function readPages<T>(
   const rows: T[] = []
   let count = 0
   let next = pageToken
-  do {
-    const page = await read({ pageSize: Math.min(most, wanted - count), pageToken: next })
-    if (jsonl) for (const row of page.rows) printLine(pick(toOutput(row), fields))
-    else rows.push(...page.rows)
-    count += page.rows.length
-    next = page.nextPageToken
-  } while (next !== '' && count < wanted)
+  const readAll = async (tell: (done: string) => void) => {
+    do {
+      const page = await read({ pageSize: Math.min(most, wanted - count), pageToken: next })
+      if (jsonl) for (const row of page.rows) printLine(pick(toOutput(row), fields))
+      else rows.push(...page.rows)
+      count += page.rows.length
+      tell(`${count} so far`)
+      next = page.nextPageToken
+    } while (next !== '' && count < wanted)
+  }
+  await withProgress('Reading', readAll, { prints: jsonl === true })
   return { rows, nextPageToken: next }
 }
 

@@ -58,7 +58,8 @@ export function createProgram(): Command {
         'why, for the audit log, where administrators or passwords are changed on the database itself',
       ).argParser(readText),
     )
-    .configureOutput({ outputError: (text, print) => print(`${printable(text.trim().replaceAll('\n', ' '))}\n`) })
+    // `run` prints it, as any failure.
+    .configureOutput({ outputError() {} })
     .exitOverride()
     .addHelpText(
       'after',

@@ -7,6 +7,7 @@ import type { Erased } from '../server/backup/restore.js'
 import { askChoice, askKnownSecret, canAsk, readSecret } from './ask.js'
 import { fail, misuse } from './failure.js'
 import { jsonOption, printJson, say } from './output.js'
+import { withProgress } from './progress.js'
 import { withRegistry } from './session.js'
 
 interface Options {
@@ -54,13 +55,13 @@ Examples:
       const key = await chooseKey(file, options)
       const erasures = options.erasures === undefined ? [] : readErasures(await readText(options.erasures))
       // All of it, before anything is touched or made.
-      const { madeAt } = await inspectBackup(file, key)
+      const { madeAt } = await withProgress('Reading the backup', () => inspectBackup(file, key))
       const done = await withRegistry(
         async ({ registry, settings, actor }) => {
           const users = await countUsers(registry)
           if (users > 0) await makeSure(users, madeAt, options)
-          const { tokenTtl } = settings
-          return restoreBackup(registry, file, key, { replace: options.replace === true, erasures, tokenTtl, actor })
+          const how = { replace: options.replace === true, erasures, tokenTtl: settings.tokenTtl, actor }
+          return withProgress('Restoring', () => restoreBackup(registry, file, key, how))
         },
         { create: true },
       )

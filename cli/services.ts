@@ -101,8 +101,9 @@ export function addServices(program: Command): void {
       administering(
         async (api, name: string | undefined, id: number | undefined, options: Options & { yes?: boolean }) => {
           const service = await nameOf(name, options)
-          const key =
-            id ?? readId(await given(undefined, 'Which key (its number)?', 'Say which key: give its number.', options))
+          const missing = 'Say which key: give its number.'
+          const check = (text: string) => (/^#?\d{1,9}$/.test(text) ? undefined : 'Give its number.')
+          const key = id ?? readId(await given(undefined, 'Which key (its number)?', missing, options, check))
           await confirm(`Whoever calls with key ${key} is refused from now on. Remove it?`, options)
           const left = await api.deleteServiceKey({ name: service, id: key })
           if (options.json) printJson(toOutput(left.service!))

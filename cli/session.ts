@@ -43,15 +43,23 @@ export async function openSession(opening: Opening = {}): Promise<Session> {
   const log = createLog(level, line => process.stderr.write(`${JSON.parse(line).level}: ${JSON.parse(line).msg}\n`))
   const actor = `cli:${systemUser()}@${hostname()}`
   const local = await openLocalRegistry(settings, { log, actor })
-  const stop = () => void local.close().finally(() => process.exit(130))
-  for (const signal of signals) process.once(signal, stop)
-  const close = async () => {
-    for (const signal of signals) process.off(signal, stop)
-    await local.close()
+  let stopped = false
+  const stop = () => {
+    stopped = true
+    void local.close().finally(() => process.exit(130))
   }
+  for (const signal of signals) process.once(signal, stop)
+  // What was under way fails for want of a database. That is no news: the process ends before it is told.
+  const unlessStopped = <T>(work: () => Promise<T>) => (stopped ? new Promise<never>(() => {}) : work())
+  const seal = () => unlessStopped(local.seal)
+  const close = () =>
+    unlessStopped(async () => {
+      for (const signal of signals) process.off(signal, stop)
+      await local.close()
+    })
   try {
     if (installed) await local.registry.masterKey.load()
-    return { ...local, settings, log, actor, close }
+    return { ...local, settings, log, actor, seal, close }
   } catch (error) {
     await close()
     throw error

@@ -1,7 +1,7 @@
 import type { Command } from 'commander'
 import { Option } from 'commander'
 import { administering, type GlobalOptions } from './administration.js'
-import { askText, canAsk, confirmName, given, readSecret } from './ask.js'
+import { askText, canAsk, codeProblem, confirmName, given, readSecret } from './ask.js'
 import { misuse } from './failure.js'
 import { jsonOption, printJson, say } from './output.js'
 import { withReference } from './references.js'
@@ -44,7 +44,7 @@ Example:
         }
         const code = codeFile
           ? await readSecret(codeFile, '--code-file')
-          : await askText('The code that it shows now:', { required: true })
+          : await askText('The code that it shows now:', { required: true, check: codeProblem })
         await api.confirmTotp({ code })
         if (options.json) printJson({ enrolled: true })
         else say('From now on a sign-in needs a code of it.')

@@ -4,6 +4,7 @@ import { type Command, Option } from 'commander'
 import { administering } from './administration.js'
 import { confirmName } from './ask.js'
 import { printFields, printJson, say } from './output.js'
+import { withProgress } from './progress.js'
 import { type Named, readUser, userName, withUser } from './user.js'
 
 /** Adds `auth-admin users export` and `erase`. */
@@ -13,7 +14,8 @@ export function addUserData(users: Command): void {
     .addHelpText('after', "\nExample:\n  $ auth-admin users export '(11)98765-4321' > user.json")
     .action(
       administering(async (api, name: string | undefined, options: Named) => {
-        const { json } = await api.exportUser({ user: await userName(name, options) })
+        const user = await userName(name, options)
+        const { json } = await withProgress('Reading', () => api.exportUser({ user }))
         printJson(JSON.parse(json))
       }),
     )
@@ -30,7 +32,8 @@ export function addUserData(users: Command): void {
         const { id, username = '' } = (await readUser(api, name, options)).record!
         const sentence = `All that is stored of ${username} will be gone for good.`
         const confirm = await confirmName(sentence, username, options)
-        const { user, eraseTime, rows } = await api.eraseUser({ user: `#${id}`, confirm })
+        const erase = () => api.eraseUser({ user: `#${id}`, confirm })
+        const { user, eraseTime, rows } = await withProgress('Erasing', erase)
         const erasedAt = timestampDate(eraseTime!)
         if (options.json) return printJson({ user, erasedAt: erasedAt.toISOString(), rows })
         say(`User ${user} (${username}) is erased.`)

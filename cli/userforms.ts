@@ -12,17 +12,45 @@ import { flagOf } from './references.js'
 import { type Named, readUser, tellUser, userAnd, userName, withUser } from './user.js'
 import { askRole } from './userchanges.js'
 
-/** Flags of what may be changed of a user, by their names in the form. */
+/** Flags of what may be changed of a user, by their names in the form; `form` is what any text of theirs must look like. */
 const details = [
   { field: 'nickname', about: 'display name; the username when absent', needed: false },
-  { field: 'state', about: 'code of the federative unit, such as SP', needed: true },
+  {
+    field: 'state',
+    about: 'code of the federative unit, such as SP',
+    needed: true,
+    form: { pattern: /^..$/u, say: 'Give 2 characters.' },
+  },
   { field: 'city', about: 'city or town', needed: true },
   { field: 'email', about: 'e-mail address that recovery keys go to (RFC 5321)', needed: false },
-  { field: 'dateofborn', about: 'date of birth, dd/MM/yyyy', needed: false },
-  { field: 'gender', about: 'M, F or N (not informed)', needed: false },
-  { field: 'institutiontype', about: 'E school, D civil defense, N non-governmental, O others', needed: false },
+  {
+    field: 'dateofborn',
+    about: 'date of birth, dd/MM/yyyy',
+    needed: false,
+    // The service takes dates of ISO 8601, too.
+    form: { pattern: /^(?:\d\d\/\d\d\/\d{4}|\d{4}-\d\d-\d\d.*)$/, say: 'Give a day as dd/MM/yyyy.' },
+  },
+  {
+    field: 'gender',
+    about: 'M, F or N (not informed)',
+    needed: false,
+    form: { pattern: /^[MFN]$/, say: 'Give M, F or N.' },
+  },
+  {
+    field: 'institutiontype',
+    about: 'E school, D civil defense, N non-governmental, O others',
+    needed: false,
+    form: { pattern: /^[EDNO]$/, say: 'Give E, D, N or O.' },
+  },
   { field: 'institution', about: 'name of the institution', needed: false },
-] as const satisfies readonly { field: keyof UserForm; about: string; needed: boolean }[]
+] as const satisfies readonly Detail[]
+
+interface Detail {
+  readonly field: keyof UserForm
+  readonly about: string
+  readonly needed: boolean
+  readonly form?: { readonly pattern: RegExp; readonly say: string }
+}
 
 type Details = Partial<Record<(typeof details)[number]['field'], string>>
 
@@ -162,14 +190,21 @@ async function askForUser(api: Api, options: Creation): Promise<Creation> {
 async function askForDetails(options: Details, now?: AdministeredUser): Promise<Details> {
   say(now ? 'Enter keeps what there is, Tab edits it, Backspace empties it.' : 'Leave empty what there is none of.')
   const values: Details = { ...options }
-  for (const { field, about, needed } of details) {
+  for (const detail of details) {
+    const { field, about, needed } = detail
     values[field] ??= await askText(`${about[0]!.toUpperCase()}${about.slice(1)}:`, {
       required: needed || (field === 'nickname' && now !== undefined),
-      check: text => (field === 'email' && text !== '' ? emailProblem(text) : textProblem(text)),
+      check: text => detailProblem(detail, text),
       fallback: (field === 'email' ? now?.email : now?.record?.[field]) ?? '',
     })
   }
   return values
+}
+
+function detailProblem({ field, form }: Detail, text: string): string | undefined {
+  if (text === '') return undefined
+  if (field === 'email') return emailProblem(text)
+  return textProblem(text) ?? (form && !form.pattern.test(text) ? form.say : undefined)
 }
 
 function emailProblem(text: string): string | undefined {

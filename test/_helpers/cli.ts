@@ -98,16 +98,23 @@ export interface Terminal {
   type(text: string): void
   /** Everything written so far, without colours and cursor movements. */
   screen(): string
+  /** The same, as it came. */
+  raw(): string
   /** Exit code. */
   readonly ended: Promise<number>
 }
 
 /** Keys as a terminal sends them. */
-export const keys = { enter: '\r', down: '\x1b[B', ctrlC: '\x03', clearLine: '\x15' }
+export const keys = { enter: '\r', down: '\x1b[B', ctrlC: '\x03', ctrlT: '\x14', clearLine: '\x15' }
 
-/** Runs a command at a terminal. */
-export function openTerminal(env: Record<string, string>, args: readonly string[]): Terminal {
-  const terminal = spawnTerminal(process.execPath, [program, ...args], {
+/** Runs a command at a terminal; `into` is a file for its standard output. */
+export function openTerminal(
+  env: Record<string, string>,
+  args: readonly string[],
+  { into = '/dev/stdout' } = {},
+): Terminal {
+  const shell = ['-c', 'out=$1; shift; exec "$@" >"$out"', 'sh', into, process.execPath, program, ...args]
+  const terminal = spawnTerminal('sh', shell, {
     cols: 80,
     rows: 40,
     env: environment({ TERM: 'xterm-256color', ...env }),
@@ -121,6 +128,7 @@ export function openTerminal(env: Record<string, string>, args: readonly string[
   const screen = () => raw.replace(/\x1b\[[\d;?]*[A-Za-z]/g, '')
   return {
     screen,
+    raw: () => raw,
     ended,
     type: text => terminal.write(text),
     async shows(text) {

@@ -55,3 +55,12 @@ function at(server: string, database: string): string {
   url.pathname = `/${database}`
   return url.href
 }
+
+/** A connection that may hold a lock for as long as it likes. */
+export async function hold(t: Teardown, connectionString: string): Promise<pg.Client> {
+  const options = '-c transaction_timeout=0 -c idle_in_transaction_session_timeout=0 -c statement_timeout=0'
+  const client = new pg.Client({ connectionString, options })
+  await client.connect()
+  t.teardown(() => client.end())
+  return client
+}

@@ -2,13 +2,12 @@
 import { readdir, readFile, stat, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
-import pg from 'pg'
 import { leftOut } from '../../server/backup/dump.js'
 import { openDatabase } from '../../server/database/connection.js'
 import { migrate } from '../../server/database/migrate.js'
 import { contents, done, newIdentity, temporaryFolder, textOf, writeText } from '../_helpers/backups.js'
 import { installedRegistry, keys, openTerminal, runCli, spawnCli, startCli } from '../_helpers/cli.js'
-import { ask, freshDatabase } from '../_helpers/database.js'
+import { ask, freshDatabase, hold } from '../_helpers/database.js'
 import { addUser, openModels } from '../_helpers/models.js'
 import { waitFor } from '../_helpers/patience.js'
 import { password, signUpForm, startTestService, type TestService } from '../_helpers/service.js'
@@ -42,15 +41,6 @@ async function backedUp(t: ExecutionContext, count = 1) {
   const lock = await newIdentity(folder)
   done(await runCli(env, ['backup', file, '--recipient', lock.recipient]))
   return { ...lock, folder, env, models, file }
-}
-
-/** A connection that may hold a lock for as long as it likes. */
-async function hold(t: ExecutionContext, connectionString: string): Promise<pg.Client> {
-  const options = '-c transaction_timeout=0 -c idle_in_transaction_session_timeout=0 -c statement_timeout=0'
-  const client = new pg.Client({ connectionString, options })
-  await client.connect()
-  t.teardown(() => client.end())
-  return client
 }
 
 const post = ({ request }: TestService, path: string, query: Record<string, string>, token?: string) =>

@@ -94,7 +94,9 @@ const commands: Record<string, readonly Run[]> = {
     { args: ['discard', '1'], action: 'email.discard' },
     { args: ['test', 'ana@example.org'], action: 'email.test' },
   ],
-  audit: [{ args: ['list'] }, { args: ['verify'] }],
+  audit: [{ args: ['list'] }, { args: ['verify'] }, { args: ['export'] }],
+  contexts: [{ args: ['list'] }],
+  whoami: [{ args: [] }],
   config: [{ args: [] }],
 }
 
@@ -122,11 +124,9 @@ async function installed(t: ExecutionContext) {
 
 /** They have tests of their own. */
 const elsewhere = [
-  'audit export',
   'audit tail',
   'backup',
   'completion',
-  'contexts list',
   'contexts remove',
   'contexts use',
   'doctor',
@@ -138,7 +138,6 @@ const elsewhere = [
   'restore',
   'totp enroll',
   'totp remove',
-  'whoami',
 ]
 
 test('every command is run below', t => {
@@ -168,6 +167,142 @@ for (const [noun, runs] of Object.entries(commands)) {
     }
   })
 }
+
+interface Failing {
+  readonly args: readonly string[]
+  readonly code: 1 | 2 | 3 | 4 | 5 | 7
+  /** Where the service refuses. */
+  readonly reason?: string
+  /** Where no database answers. */
+  readonly away?: true
+}
+
+const missing = (...args: string[]): Failing => ({ args, code: 3, reason: 'RECORD_NOT_FOUND' })
+const stranger = (...args: string[]): Failing => ({ args: ['nobody', ...args], code: 3, reason: 'USER_NOT_FOUND' })
+const misused = (...args: string[]): Failing => ({ args, code: 2 })
+const wrong = (...args: string[]): Failing => ({ args, code: 2, reason: 'INVALID_ARGUMENT' })
+const unreached: Failing = { args: [], code: 1, away: true }
+
+/** Of every command one way to fail. */
+const failures: Record<string, Failing> = {
+  'audit export': { args: ['--user', 'nobody'], code: 3, reason: 'USER_NOT_FOUND' },
+  'audit list': wrong('--page-token', 'forged'),
+  'audit tail': misused('--limit', '0'),
+  'audit verify': misused('--known', `1:${'0'.repeat(63)}g`),
+  backup: { ...unreached, args: ['registry.age', '--passphrase-file', '-'] },
+  completion: misused('tcsh'),
+  config: misused('extra'),
+  'contexts list': misused('extra'),
+  'contexts remove': { args: ['nowhere'], code: 4 },
+  'contexts use': { args: ['nowhere'], code: 4 },
+  doctor: unreached,
+  install: unreached,
+  'issuer set': {
+    args: ['--issuer', 'https://b.example', '--confirm', 'https://c.example'],
+    code: 2,
+    reason: 'CONFIRMATION_NEEDED',
+  },
+  'issuer show': unreached,
+  'keys list': unreached,
+  'keys retire': misused('none', '--confirm', 'other'),
+  'keys rotate': unreached,
+  login: misused('ftp://server'),
+  logout: { args: [], code: 4 },
+  'mail discard': missing('99'),
+  'mail list': wrong('--page-token', 'forged'),
+  'mail retry': missing('99'),
+  'mail show': missing('99'),
+  'mail test': wrong('nobody'),
+  manual: misused('extra'),
+  'master-key rotate': { args: ['--new-key-file', '-'], code: 1 },
+  'migrate plan': { ...unreached, code: 7, reason: 'UNAVAILABLE' },
+  'migrate status': { ...unreached, code: 7, reason: 'UNAVAILABLE' },
+  'migrate up': unreached,
+  'organizations activate': missing('Nenhuma'),
+  'organizations add': misused(),
+  'organizations deactivate': missing('Nenhuma'),
+  'organizations delete': missing('Nenhuma', '--confirm', 'Nenhuma'),
+  'organizations edit': missing('Nenhuma', '--phone', '7'),
+  'organizations list': wrong('--page-token', 'forged'),
+  'organizations members': missing('Nenhuma'),
+  'organizations rotate-key': missing('Nenhuma'),
+  'organizations show': missing('Nenhuma'),
+  'questions add': misused(),
+  'questions edit': missing('99', '--question', 'Qual?'),
+  'questions link': missing('Qual?', '99'),
+  'questions list': unreached,
+  'questions offer': missing('99'),
+  'questions retire': missing('99'),
+  'questions unmatched': unreached,
+  restore: { args: ['none.age', '--passphrase-file', '-'], code: 1 },
+  'services add': wrong('gr ades', '--may', 'users.read'),
+  'services keys add': missing('none'),
+  'services keys remove': missing('none', '1'),
+  'services list': unreached,
+  'services remove': { args: ['none', '--confirm', 'none'], code: 3 },
+  'services show': { args: ['none'], code: 3 },
+  'totp enroll': { args: ['--code-file', 'none'], code: 5, reason: 'WRONG_STATE' },
+  'totp remove': stranger('--confirm', 'nobody'),
+  'users activate': stranger(),
+  'users create': {
+    args: ['--username', 'ADMIN', '--role', 'ROLE_CLIENT', '--state', 'SP', '--city', 'Bauru'],
+    code: 2,
+    reason: 'INVALID_SIGN_UP',
+  },
+  'users delete': { args: ['admin', '--reason', 'teste'], code: 5, reason: 'LAST_ADMINISTRATOR' },
+  'users edit': stranger('--city', 'Bauru'),
+  'users erase': { args: ['admin', '--confirm', 'outro', '--reason', 'teste'], code: 2, reason: 'CONFIRMATION_NEEDED' },
+  'users export': stranger(),
+  'users list': wrong('--page-token', 'forged'),
+  'users resume': stranger(),
+  'users revoke-tokens': stranger(),
+  'users send-key': { args: ['admin'], code: 5, reason: 'WRONG_STATE' },
+  'users set-email': misused('admin', 'nobody'),
+  'users set-organization': stranger('--none'),
+  'users set-password': { args: ['admin', '--password-file', '-'], code: 2, reason: 'JUSTIFICATION_NEEDED' },
+  'users set-role': misused('admin', 'ROLE_KING'),
+  'users show': stranger(),
+  'users suspend': { args: ['admin'], code: 5, reason: 'LAST_ADMINISTRATOR' },
+  'users undelete': stranger(),
+  'users unlock': stranger(),
+  'users why': stranger(),
+  'users why-locked': stranger(),
+  whoami: unreached,
+}
+
+test('every command says why it failed: a sentence, and with --json a document of the same, the exit code and the reason', async t => {
+  t.deepEqual(
+    Object.keys(failures).sort(),
+    leaves(createProgram())
+      .map(({ path }) => path)
+      .sort(),
+  )
+  const env = await installedRegistry(t)
+  const folder = await mkdtemp(join(tmpdir(), 'auth-test-'))
+  t.teardown(() => rm(folder, { recursive: true, force: true }))
+  const here = { ...env, XDG_CONFIG_HOME: folder, AUTH_DATA_DIR: join(folder, 'none') }
+  const away = { ...here, DATABASE_URL: 'postgres://127.0.0.1:1/none' }
+  const rows = Object.entries(failures)
+  const found: string[] = []
+  const work = async () => {
+    for (let row = rows.shift(); row; row = rows.shift()) {
+      const [path, { args, away: isAway }] = row
+      const words = [...path.split(' '), ...args, '--json']
+      const { code, stdout, stderr } = await spawnCli(isAway ? away : here, words, 'umas 16 letras ou mais')
+      const document = JSON.parse(stdout)
+      // It tells of failures in its own way: they are what it was asked for.
+      if (path === 'doctor') t.true(document.some(({ status }: { status: string }) => status === 'failed'))
+      const { error = { exitCode: code } } = document
+      // The service in process logs what it can't foresee, before the command tells it.
+      if (path !== 'doctor') t.is(stderr.replace('error: call failed\n', ''), `error: ${error.message}\n`, path)
+      t.is(error.exitCode, code, path)
+      found.push([path, code, error.reason].join(' '))
+    }
+  }
+  await Promise.all([work(), work(), work(), work()])
+  const expected = Object.entries(failures).map(([path, { code, reason }]) => [path, code, reason].join(' '))
+  t.deepEqual(found.sort(), expected.sort())
+})
 
 test('a change whose event can’t be written doesn’t happen', async t => {
   const { env, ask } = await installed(t)

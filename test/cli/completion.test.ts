@@ -1,12 +1,14 @@
 /** Completion: real shells are given what is typed, and offer what may follow, names of users included. */
-import { spawn } from 'node:child_process'
-import { access, mkdtemp, readdir, rm, writeFile } from 'node:fs/promises'
+import { spawnSync } from 'node:child_process'
+import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
+import { spawn as spawnTerminal } from '@lydell/node-pty'
 import test, { type ExecutionContext } from 'ava'
 import { write } from '../../server/settings.js'
-import { spawnCli } from '../_helpers/cli.js'
+import { runCli, spawnCli } from '../_helpers/cli.js'
+import { waitFor } from '../_helpers/patience.js'
 import { password, serviceForFile } from '../_helpers/service.js'
 
 const service = serviceForFile(() => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }))
@@ -36,26 +38,79 @@ async function signedIn(t: ExecutionContext) {
   return env
 }
 
-/** What bash has on its command line after Tab. */
-async function tabInBash(env: Record<string, string>, line: string, folder: string): Promise<string[]> {
-  const { stdout: script } = await spawnCli(env, ['completion', 'bash'])
-  await writeFile(join(folder, 'completion.bash'), script)
-  const wrapper = `#!/bin/sh\nexec '${process.execPath}' '${program}' "$@"\n`
+/** Shells as users have them, each with how it takes the script up and shows that it is ready. */
+const shells = {
+  bash: {
+    args: ['--norc', '--noprofile', '-i'],
+    script: 'auth-admin.bash',
+    start: "PS1='re''ady> '; . ./auth-admin.bash",
+  },
+  zsh: {
+    args: ['-f', '-i'],
+    script: '_auth-admin',
+    // Its Tab runs by itself a substitution that is typed, whatever the command, before it completes: this one only completes.
+    start: "PROMPT='re''ady> '; bindkey '^I' complete-word; fpath=($PWD $fpath); autoload -U compinit; compinit -u -D",
+  },
+  fish: {
+    args: ['--no-config', '-i'],
+    script: 'auth-admin.fish',
+    start: "function fish_prompt; echo -n 're''ady> '; end; . ./auth-admin.fish",
+  },
+} as const
+type Shell = keyof typeof shells
+
+/**
+ * Types at a shell in a terminal, then Tab and, if it is to run, Enter. Returns the arguments that the command got. The
+ * shell's folder is without `evaluated`, which what is typed or offered would make if any of it were run.
+ */
+async function tab(t: ExecutionContext, shell: Shell, env: Record<string, string>, typed: string, runs = true) {
+  const folder = await emptyFolder(t)
+  const { args, script, start } = shells[shell]
+  await writeFile(join(folder, script), (await spawnCli(env, ['completion', shell])).stdout)
+  const answer = `'${process.execPath}' '${program}' "$@" | tee names; mv names offered`
+  const note = `printf '%s\\0' "$@" >noted; mv noted ran`
+  const wrapper = `#!/bin/sh\nif [ "$1" = __complete ]; then ${answer}; else ${note}; fi\n`
   await writeFile(join(folder, 'auth-admin'), wrapper, { mode: 0o755 })
-  const words = line.split(' ')
-  const text = `. ./completion.bash
-COMP_WORDS=(${words.map(word => `'${word.replaceAll("'", `'\\''`)}'`).join(' ')}); COMP_CWORD=${words.length - 1}
-_auth_admin; printf '%s\\n' "\${COMPREPLY[@]}"`
-  const child = spawn('bash', ['--norc', '-c', text], {
+  const terminal = spawnTerminal(shell, [...args], {
+    cols: 200,
     cwd: folder,
-    env: { ...env, PATH: `${folder}:${process.env.PATH}` },
+    env: { ...env, HOME: folder, LANG: 'C.UTF-8', TERM: 'xterm-256color', PATH: `${folder}:${process.env.PATH}` },
   })
-  let out = ''
-  child.stdout.setEncoding('utf8').on('data', part => {
-    out += part
+  const ended = new Promise(resolve => terminal.onExit(resolve))
+  t.teardown(() => {
+    terminal.kill('SIGKILL')
+    return ended
   })
-  await new Promise(resolve => child.once('close', resolve))
-  return out.split('\n').filter(Boolean)
+  let screen = ''
+  terminal.onData(data => {
+    screen += data
+  })
+  const read = (file: string) => readFile(join(folder, file), 'utf8').catch(() => undefined)
+  terminal.write(`${start}\r`)
+  await waitFor(
+    () => screen.includes('ready> '),
+    () => screen,
+  )
+  terminal.write(typed)
+  for (let offered = ''; offered === ''; ) {
+    terminal.write('\t')
+    offered = await waitFor(
+      () => read('offered'),
+      () => screen,
+    )
+    await rm(join(folder, 'offered'))
+    // A busy machine may take longer than completion has patience with a server.
+    if (!runs) break
+  }
+  if (runs) terminal.write('\r')
+  const ran = runs
+    ? await waitFor(
+        () => read('ran'),
+        () => screen,
+      )
+    : ''
+  t.is(await read('evaluated'), undefined, typed)
+  return ran.split('\0').slice(0, -1)
 }
 
 test('commands, options and choices are offered by what is typed of them', async t => {
@@ -86,15 +141,26 @@ test('nothing is started for a name: without a session there are none', async t 
   t.deepEqual(await readdir(folder), [])
 })
 
-test('bash quotes what it offers and evaluates nothing that is typed', async t => {
-  const env = await signedIn(t)
-  const folder = await emptyFolder(t)
-  const { username } = await service.signUp('ROLE_CLIENT')
-  const typed = username.slice(0, 8)
-  t.deepEqual(await tabInBash(env, `auth-admin users show ${typed}`, folder), [
-    username.replace(/[() ]/g, sign => `\\${sign}`),
-  ])
-  await tabInBash(env, 'auth-admin users show $(touch$IFS./evaluated)', folder)
-  await tabInBash(env, 'auth-admin users show `touch$IFS./evaluated`', folder)
-  await t.throwsAsync(access(join(folder, 'evaluated')))
-})
+for (const shell of Object.keys(shells) as Shell[]) {
+  const missing = spawnSync(shell, ['-c', 'true']).error !== undefined
+  const title = `${shell} quotes what it offers, and evaluates nothing that is typed or offered`
+  const inShell = missing ? test.skip : test
+  inShell(missing ? `${title} (missing: ${shell})` : title, async t => {
+    const env = await signedIn(t)
+    const odd = `odd${shell} '"\`touch evaluated\`$(touch evaluated);*~&\\`
+    const address = `${shell}@example.org`
+    const form = ['--role', 'ROLE_CLIENT', '--state', 'SP', '--city', 'Bauru']
+    const scheme = `${shell}:a=b`
+    for (const username of [odd, address, scheme]) {
+      const { code, stderr } = await runCli(service.env, ['users', 'create', '--username', username, ...form])
+      t.is(code, 0, stderr)
+    }
+    const users = 'auth-admin users show'
+    const becomes = async (typed: string, name: string) =>
+      t.deepEqual(await tab(t, shell, env, `${users} ${typed}`), ['users', 'show', name], typed)
+    for (const open of ['', "'", '"']) await becomes(`${open}odd${shell}`, odd)
+    await becomes(`${shell}@ex`, address)
+    await becomes(`${shell}:a`, scheme)
+    for (const open of ['', "'"]) await tab(t, shell, env, `${users} ${open}$(touch evaluated)${open}`, false)
+  })
+}

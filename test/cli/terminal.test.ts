@@ -1,6 +1,7 @@
 /** `auth-admin` at a terminal: it asks for what is missing, hides passwords, and ends on Ctrl-C. */
 import test from 'ava'
-import { keys, openTerminal, runCli } from '../_helpers/cli.js'
+import { keys, openTerminal, runCli, type Terminal } from '../_helpers/cli.js'
+import { waitFor } from '../_helpers/patience.js'
 import { serviceForFile } from '../_helpers/service.js'
 
 const service = serviceForFile()
@@ -36,6 +37,46 @@ test('organizations add asks for every detail, and again for one that is wrong',
   } = await json('organizations', 'show', 'Perguntada')
   t.deepEqual(rest, { active: 'true', name: 'Perguntada', email: 'nobody@example.org', phone: '7', type: 'D' })
   t.true(screen().includes(key))
+})
+
+/** Waits until the question as it stands on the screen now has, or hasn't, a text. */
+const stands = ({ screen }: Terminal, question: string, text: RegExp, there = true) =>
+  waitFor(() => text.test(screen().slice(screen().lastIndexOf(question))) === there, screen)
+
+test('what is wrong with a line stands below it while it is typed, and goes once it is right', async t => {
+  const form = ['--username', 'digitada', '--role', 'ROLE_CLIENT', '--city', 'Campinas', '--state', 'SP']
+  await runCli(service.env, ['users', 'create', ...form])
+  const opened = terminal('users', 'edit', 'digitada')
+  const { shows, type, ended, screen } = opened
+  const says = (question: string, text: RegExp) => stands(opened, question, text)
+  const isQuiet = (question: string) => stands(opened, question, /> /, false)
+  for (const [question, wrong, sentence, rest] of [
+    ['Display name', '\x7f', /This is needed/, 'Digitada'],
+    ['Code of', 'Ab\x7f', /2 characters/, 'M'],
+    ['City or town', `B${'b'.repeat(255)}`, /at most 255/, '\x7f'],
+    ['E-mail address', 'ana', /no valid e-mail/, '@example.org'],
+    ['Date of birth', '1.2.1990', /dd\/MM\/yyyy/, `${keys.clearLine}01/02/1990`],
+    ['M, F or N', 'X', /M, F or N\./, '\x7fF'],
+    ['E school', 'Z', /E, D, N or O\./, '\x7fD'],
+  ] as const) {
+    await shows(question)
+    type(wrong)
+    await says(question, sentence)
+    type(rest)
+    await isQuiet(question)
+    type(keys.enter)
+  }
+  await shows('Name of the institution')
+  type(keys.enter)
+  t.is(await ended, 0, screen())
+  t.like(await json('users', 'show', 'digitada'), {
+    nickname: 'Digitada',
+    state: 'AM',
+    city: `B${'b'.repeat(254)}`,
+    email: 'ana@example.org',
+    gender: 'F',
+    institutiontype: 'D',
+  })
 })
 
 test('organizations edit offers the present details; Backspace empties one', async t => {
@@ -88,6 +129,28 @@ test('set-password asks twice, again when the two differ or break the rules, and
   t.is(await ended, 0, screen())
   t.notRegex(screen(), /girafas|curta/)
   t.is((await service.login(username, 'seis girafas azuis')).split('.').length, 3)
+})
+
+test('a new password is checked while it is typed, both times, and no key shows it', async t => {
+  const { username } = await service.signUp('ROLE_CLIENT')
+  const opened = terminal('users', 'set-password', username, '--reason', 'teste')
+  const { shows, type, ended, screen } = opened
+  await shows('New password')
+  type(`curta${keys.ctrlT}`)
+  await shows('Use at least 8')
+  type(' demais não')
+  await stands(opened, 'New password', /> /, false)
+  type(keys.enter)
+  await shows('The same again')
+  type('curta demais')
+  await shows('Not the same yet')
+  type(` não${keys.ctrlT}`)
+  await stands(opened, 'The same again', /> /, false)
+  type(keys.enter)
+  t.is(await ended, 0, screen())
+  t.notRegex(screen(), /curta|demais|\*/)
+  t.is((await json('audit', 'list', '--action', 'user.set-password', '--user', username)).length, 1)
+  t.is((await service.login(username, 'curta demais não')).split('.').length, 3)
 })
 
 test('users create asks for what no flag gives, again for what is wrong, and for the organization by its words', async t => {
@@ -156,7 +219,9 @@ test('what can’t be undone asks to type the name again', async t => {
   t.is(await wrong.ended, 1)
   const right = terminal('users', 'erase', username)
   await right.shows('type the name again')
-  right.type(`${username}${keys.enter}`)
+  right.type(username.slice(0, 3))
+  await right.shows('Not that name yet')
+  right.type(`${username.slice(3)}${keys.enter}`)
   t.is(await right.ended, 0, right.screen())
   t.is((await runCli(service.env, ['users', 'show', username])).code, 3)
 })

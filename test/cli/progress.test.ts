@@ -1,0 +1,102 @@
+/** What takes long says so on standard error, at a terminal only, and leaves nothing behind. */
+import { mkdtemp, readFile, rm } from 'node:fs/promises'
+import { type AddressInfo, connect, createServer } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import test, { type ExecutionContext } from 'ava'
+import { keys, openTerminal, spawnCli } from '../_helpers/cli.js'
+import { ask, hold } from '../_helpers/database.js'
+import { password, serviceForFile } from '../_helpers/service.js'
+
+const service = serviceForFile(() => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }))
+
+/** Milliseconds by which the network holds back what is asked: any call takes longer than the line waits. */
+const delay = 1_100
+
+async function emptyFolder(t: ExecutionContext): Promise<string> {
+  const folder = await mkdtemp(join(tmpdir(), 'auth-progress-'))
+  t.teardown(() => rm(folder, { recursive: true, force: true }))
+  return folder
+}
+
+/** The environment of somebody who is signed in at the service over a slow network. */
+async function farAway(t: ExecutionContext) {
+  const { host, port } = service.service.addresses.admin!
+  const relay = createServer(incoming => {
+    const outgoing = connect(port, host)
+    incoming.on('data', bytes => setTimeout(() => outgoing.write(bytes), delay))
+    outgoing.pipe(incoming)
+    for (const [one, other] of [
+      [incoming, outgoing],
+      [outgoing, incoming],
+    ] as const)
+      one.on('error', () => {}).on('close', () => other.destroy())
+  })
+  await new Promise<void>(resolve => relay.listen(0, '127.0.0.1', resolve))
+  t.teardown(() => relay.close())
+  const folder = await emptyFolder(t)
+  const env = { XDG_CONFIG_HOME: folder, AUTH_DATA_DIR: join(folder, 'none') }
+  const url = `http://127.0.0.1:${(relay.address() as AddressInfo).port}`
+  const { code, stderr } = await spawnCli(env, ['login', url, '--username', 'admin', '--password-file', '-'], password)
+  t.is(code, 0, stderr)
+  return { env, folder }
+}
+
+test.before('more users than a call returns', async () => {
+  await service.signUp('ROLE_CLIENT')
+  const columns = 'password_hash, state, city, terms_of_usage, role'
+  await ask(
+    service.env.DATABASE_URL!,
+    `INSERT INTO users (username, username_key, nickname, nickname_key, ${columns})
+      SELECT 'u' || n, 'u' || n, 'u' || n, 'u' || n, ${columns}
+      FROM (SELECT ${columns} FROM users WHERE role = 'ROLE_CLIENT' LIMIT 1) one, generate_series(1, 1000) n`,
+  )
+})
+
+test('a list that takes long tells at the terminal how far it is; its output is clean, and the line is gone', async t => {
+  const { env, folder } = await farAway(t)
+  const list = ['users', 'list', '--limit', '1001', '--json', '--fields', 'id']
+  const file = join(folder, 'users.json')
+  const { shows, ended, screen, raw } = openTerminal(env, list, { into: file })
+  await shows('Reading: 1000 so far, ')
+  t.is(await ended, 0, screen())
+  t.is(JSON.parse(await readFile(file, 'utf8')).users.length, 1001)
+  t.regex(raw(), /Reading: 1000 so far, \d+ s\r\x1b\[K$/)
+  // One line, rewritten in place.
+  t.false(raw().includes('\n'))
+
+  const piped = await spawnCli(env, list)
+  t.deepEqual([piped.code, piped.stderr], [0, ''])
+  t.is(JSON.parse(piped.stdout).users.length, 1001)
+})
+
+test('rows that appear at the terminal as they come are progress enough', async t => {
+  const { env, folder } = await farAway(t)
+  const list = ['users', 'list', '--limit', '1', '--jsonl', '--fields', 'id']
+  const seen = openTerminal(env, list)
+  t.is(await seen.ended, 0, seen.screen())
+  t.notRegex(seen.screen(), /Reading/)
+  const unseen = openTerminal(env, list, { into: join(folder, 'users.jsonl') })
+  t.is(await unseen.ended, 0, unseen.screen())
+  t.regex(unseen.screen(), /Reading: .*\d s/)
+})
+
+test('Ctrl-C takes the line away, too', async t => {
+  const holder = await hold(t, service.env.DATABASE_URL!)
+  await holder.query('BEGIN; LOCK TABLE questions IN ACCESS EXCLUSIVE MODE')
+  const file = join(await emptyFolder(t), 'registry.age')
+  const backup = openTerminal(service.env, ['backup', file])
+  await backup.shows('Writing the backup: ')
+  await backup.shows(' s\rWriting the backup: ')
+  backup.type(keys.ctrlC)
+  // Its connection waits for the table.
+  await holder.query('ROLLBACK')
+  t.is(await backup.ended, 130, backup.screen())
+  t.regex(backup.raw(), /Writing the backup: \d+ s(\^C)?\r\x1b\[K$/)
+})
+
+test('what is done at once says nothing of it', async t => {
+  const { ended, screen } = openTerminal(service.env, ['issuer', 'show'])
+  t.is(await ended, 0, screen())
+  t.notRegex(screen(), /: \d+ s/)
+})
