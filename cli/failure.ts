@@ -144,11 +144,7 @@ function databaseFailure(error: unknown): string | undefined {
     return 'The database takes no writes: DATABASE_URL leads to a standby, or it was made read-only.'
   if (code === '55P03') return 'Somebody else holds a lock on what is to be changed: try again.'
   const unreachable = /^(E(CONN|PIPE|TIMEDOUT|HOST|NETUNREACH|NOTFOUND|AI_)|(08|57)...$)/.test(code)
-  if (
-    unreachable ||
-    /^Sequelize(Connection|Host)/.test(name) ||
-    /^Connection terminated|timeout exceeded when/.test(message)
-  ) {
+  if (unreachable || name === 'ConnectionError' || /^Connection terminated|timeout exceeded when/.test(message)) {
     return 'The database can’t be reached: check DATABASE_URL, and that PostgreSQL runs there.'
   }
   // Node.js gives no code when a ciphertext fails authentication.

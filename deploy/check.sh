@@ -81,7 +81,7 @@ check_envoy() {
 chart=helm/auth-registry
 forms=(
   'server.settings.AUTH_ISSUER=https://auth.example.org,server.trustedProxies=10.0.0.0/8'
-  'server.settings.AUTH_ISSUER=https://auth.example.org,tls.server=one,tls.gateway=two,server.autoscaling.enabled=true,secrets.migrate=three'
+  'server.settings.AUTH_ISSUER=https://auth.example.org,tls.server=one,tls.gateway=two,tls.serverName=auth-server,server.autoscaling.enabled=true,secrets.migrate=three'
   'server.settings.AUTH_ISSUER=https://auth.example.org,server.trustedProxies=10.0.0.0/8,networkPolicy.enabled=false,secrets.smtp=false,gateway.trustedProxies=10.1.0.0/16'
 )
 
@@ -111,16 +111,18 @@ check 'Dockerfile (hadolint)' hadolint hadolint Dockerfile
 compose=(docker-compose)
 if docker compose version >"$work/where" 2>&1; then compose=(docker compose); fi
 check 'compose.yaml (docker compose config)' "${compose[0]}" check_compose
-check 'compose.yaml, prometheus-adapter.yaml, envoy.yaml (yamllint)' yamllint \
+check 'compose.yaml, prometheus.yaml, prometheus-adapter.yaml, envoy.yaml (yamllint)' yamllint \
   yamllint --strict -d '{extends: default, rules: {line-length: {max: 140}, document-start: disable, comments: disable, braces: {max-spaces-inside: 1}}}' \
-  compose.yaml helm/prometheus-adapter.yaml envoy/envoy.yaml helm/auth-registry/Chart.yaml helm/auth-registry/values.yaml
+  compose.yaml prometheus.yaml helm/prometheus-adapter.yaml envoy/envoy.yaml helm/auth-registry/Chart.yaml helm/auth-registry/values.yaml
 check 'systemd units (systemd-analyze verify)' systemd-analyze check_systemd
 check 'systemd units (systemd-analyze security)' systemd-analyze check_exposure
 check 'nginx example (nginx -t)' nginx check_nginx
 check 'Envoy example (envoy --mode validate)' envoy check_envoy
+check 'alerts and their tests (promtool)' promtool ./check-alerts.sh
+check 'Prometheus example (promtool)' promtool promtool check config --syntax-only prometheus.yaml
 check 'Helm chart (helm lint)' helm check_helm
 check 'Helm chart (kubeconform)' kubeconform check_kubernetes
-check 'this script (shellcheck)' shellcheck shellcheck check.sh
+check 'these scripts (shellcheck)' shellcheck shellcheck check.sh check-alerts.sh
 
 echo "$passed passed, $failed failed, $missing not run"
 [ "${1-}" != --all ] || failed=$((failed + missing))

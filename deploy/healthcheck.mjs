@@ -1,7 +1,7 @@
 /**
  * Asks the process beside it whether it is ready, as its own settings say where it listens: `/readyz` over HTTP, with
- * TLS or without, or grpc.health.v1 where `AUTH_HTTP_ADDRESS` is off. Ends with 0 or 1. For `HEALTHCHECK` of the image,
- * and for Kubernetes where gRPC takes TLS, which its own probes don't speak.
+ * TLS or without, or grpc.health.v1 where nobody listens for HTTP, as with `auth-server`. Ends with 0 or 1. For
+ * `HEALTHCHECK` of the image, and for Kubernetes where gRPC takes TLS, which its own probes don't speak.
  */
 import { readFileSync } from 'node:fs'
 import http from 'node:http'
@@ -13,7 +13,12 @@ const patience = 4_000
 // It is the process beside this one, whatever name is in its certificate; nothing secret is told to it.
 const anyName = { rejectUnauthorized: false }
 
-const ready = AUTH_HTTP_ADDRESS === 'off' ? overGrpc() : overHttp(http).catch(() => overHttp(https))
+const ready =
+  AUTH_HTTP_ADDRESS === 'off'
+    ? overGrpc()
+    : overHttp(http)
+        .catch(() => overHttp(https))
+        .catch(({ code }) => code === 'ECONNREFUSED' && overGrpc())
 process.exit((await ready.catch(() => false)) ? 0 : 1)
 
 /** An address that was listened at, as one to connect to. */

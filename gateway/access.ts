@@ -21,6 +21,8 @@ export interface Visit {
   readonly startedAt: number
   /** The path of the table of routes that it fits. */
   path?: string
+  /** Whether it is a call over Connect, gRPC-Web or gRPC. */
+  isRpc?: boolean
   /** Whether its line is written: by the service that answered, or here. */
   written: boolean
 }

@@ -14,6 +14,7 @@ import { describeSpan, inSpan, readParent, SpanKind, traceHeaders, tracing } fro
 import { beginVisit, endVisit, methodOf, type Visit } from './access.js'
 import { readBody } from './body.js'
 import { type Address, createListener, listenerLimits, type Request, type Response, type Secure } from './listener.js'
+import type { GatewayMetrics, Result } from './metrics.js'
 import { createPacing, isLarge, pacingLimits } from './pacing.js'
 import { Fault, isAnswer, isRefusal, isUnreported, type Problem, problemDocument, problemOf } from './problem.js'
 import { createLookup } from './router.js'
@@ -36,6 +37,8 @@ export interface GatewayOptions {
   /** Origins (RFC 6454) whose scripts may read answers, exactly as browsers write them. */
   readonly corsOrigins: readonly string[]
   readonly log: Log
+  /** Counts requests and connections; absent: nobody does. */
+  readonly metrics?: GatewayMetrics
   /** Multiplies how many refusals leave. */
   readonly limitFactor?: number
   /** Other limits than `gatewayLimits`. */
@@ -85,13 +88,13 @@ type Action = (exchange: Exchange) => Promise<Answer>
 
 /** Prepares a gateway. Nothing listens before `listen` is called. */
 export function createGateway(options: GatewayOptions): Gateway {
-  const { transport, log } = options
+  const { transport, log, metrics } = options
   const limits = { ...gatewayLimits, ...options.limits }
   const { callTimeout } = limits
   const senderOf = createSenderOf(options.trustedProxies)
   const lookup = createLookup<Action>(options.defaultRevision, createAction)
   const { send, commonHeaders, isPreflight } = createSender(options.corsOrigins, limits.lingerTimeout)
-  const pacing = createPacing(limits, options.limitFactor)
+  const pacing = createPacing(limits, options.limitFactor, () => metrics?.cut('refusals'))
   const visits = new WeakMap<Request, Visit>()
   const onAnswer = (request: Request) => {
     visits.get(request)!.written = true
@@ -102,8 +105,15 @@ export function createGateway(options: GatewayOptions): Gateway {
     onRefusal({ status, reason }, requestId, peer) {
       const { address } = senderOf(peer, undefined)
       log.info({ status, reason, requestId, network: network(address), endpoint: 'http' }, 'request')
+      metrics?.observe({ route: 'other', status })
     },
+    onDrop: () => metrics?.cut('connections'),
   })
+  metrics?.watch(() => ({
+    connections: listener.connections(),
+    mostConnections: limits.maxConnections,
+    refusalsWaiting: pacing.held(),
+  }))
   let draining = false
 
   function onRequest(request: Request, response: Response) {
@@ -114,6 +124,7 @@ export function createGateway(options: GatewayOptions): Gateway {
     headers['x-request-id'] = requestId
     headers['x-forwarded-for'] = sender.address
     const visit = beginVisit(request)
+    if (metrics) response.once('close', () => metrics.observe(resultOf(visit, response)))
     if (tracing) void answerInSpan(request, response, visit)
     else void answer(request, response, visit)
   }
@@ -165,7 +176,7 @@ export function createGateway(options: GatewayOptions): Gateway {
     const action = actions.get(method)
     if (!action) throw new Fault('METHOD_NOT_ALLOWED', `The methods here are ${allow}.`, { allow })
 
-    if (draining && path === '/readyz') return answerProblem(problemOf(stopping), headers['x-request-id'] as string)
+    if (draining && path === '/readyz') return answerStopping(headers['x-request-id'] as string)
 
     const signal = abortSignalOf(request, response)
     return action({
@@ -202,11 +213,13 @@ export function createGateway(options: GatewayOptions): Gateway {
     if (request.method !== 'POST') response.setHeader('allow', 'POST')
     for (const [name, value] of Object.entries(commonHeaders(request))) response.setHeader(name, value)
     visits.set(request, visit)
+    visit.isRpc = true
     response.once('close', () => endVisit(log, visit, response.statusCode))
     handleRpc(request, response)
   }
 
   function refuseUnknown(request: Request, response: Response): void {
+    visits.get(request)!.isRpc = false
     const grpcType = /^application\/grpc[\w+-]*/i.exec(request.headers['content-type'] ?? '')?.[0]
     if (request.method !== 'POST' || grpcType === undefined) {
       response.removeHeader('allow')
@@ -245,8 +258,19 @@ export function createGateway(options: GatewayOptions): Gateway {
   }
 }
 
-/** Why a gateway that is about to stop isn't ready. */
-const stopping = new ConnectError('stopping', Code.Unavailable)
+/** Why a gateway that is about to stop isn't ready. Made no sooner, as it would load the whole of `fetch`. */
+function answerStopping(requestId: string): Answer {
+  return answerProblem(problemOf(new ConnectError('stopping', Code.Unavailable)), requestId)
+}
+
+/** What a request came to, for the metrics. */
+function resultOf({ path, isRpc, startedAt }: Visit, { headersSent, statusCode }: Response): Result {
+  return {
+    route: path ?? (isRpc ? 'RPC' : 'other'),
+    status: headersSent ? statusCode : 'gone',
+    seconds: (performance.now() - startedAt) / 1000,
+  }
+}
 
 function answerProblem(problem: Problem, requestId: string): Answer {
   return {

@@ -37,6 +37,8 @@ export interface Address {
 
 /** A port that can be opened once and closed once. */
 export interface Listener {
+  /** How many connections there are. */
+  connections(): number
   /** Opens the port; resolves to where it really is. */
   listen(): Promise<Address>
   /** From now on each answer over HTTP/1.1 is the last of its connection: its client goes elsewhere for the next. */
@@ -75,12 +77,19 @@ const preface = Buffer.from('PRI ')
 /** Told of what was refused here, since it was no request that could be read, and of the peer that sent it. */
 export type OnRefusal = (problem: Problem, requestId: string, peer: string | undefined) => void
 
+interface ListenerOptions {
+  readonly secure?: Secure
+  readonly onRefusal?: OnRefusal
+  /** Told of each connection that is one too many. */
+  readonly onDrop?: () => void
+}
+
 /** Prepares a listener. Requests of both versions go to `onRequest`. Without `secure` there is no TLS. */
 export function createListener(
   { host, port }: Address,
   onRequest: (request: Request, response: Response) => void,
   given: Partial<typeof listenerLimits> = {},
-  { secure, onRefusal = () => {} }: { readonly secure?: Secure; readonly onRefusal?: OnRefusal } = {},
+  { secure, onRefusal = () => {}, onDrop = () => {} }: ListenerOptions = {},
 ): Listener {
   const limits = { ...listenerLimits, ...given }
   const sessions = new Set<ServerHttp2Session>()
@@ -137,6 +146,7 @@ export function createListener(
     },
   )
   server.maxConnections = limits.maxConnections
+  server.on('drop', () => onDrop())
   server.on('clientError', (error: NodeJS.ErrnoException, socket: Socket) => {
     const pipeline = pipelines.get(socket)
     if (!pipeline || !socket.writable || error.code === 'ECONNRESET') {
@@ -219,6 +229,7 @@ export function createListener(
   }
 
   return {
+    connections: () => sockets.size,
     listen: () =>
       new Promise((resolve, reject) => {
         server.once('error', reject)

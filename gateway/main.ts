@@ -2,10 +2,12 @@
 /** `auth-gateway`: the gateway as a process of its own, in front of servers that run elsewhere. */
 import { followCertificates } from '../server/certificates.js'
 import { createLog } from '../server/log.js'
-import { httpUrl, readSettings } from '../server/settings.js'
+import { createMetricsEndpoint } from '../server/metricsendpoint.js'
+import { httpUrl, metricsUrl, readSettings } from '../server/settings.js'
 import { grace, pause, runSteps, stopOnSignals } from '../server/stopping.js'
 import { answerArguments } from '../server/usage.js'
 import { createGateway } from './http.js'
+import { createGatewayMetrics } from './metrics.js'
 import { createRemoteTransport } from './remote.js'
 
 const usage = `auth-gateway: HTTP in front of one or more auth-server
@@ -14,35 +16,50 @@ It is set by the environment:
   AUTH_SERVER_URL                         gRPC servers: host:port, several IP addresses with ports, dns:///name:port
   AUTH_SERVER_NAME                        name that their certificates carry, where the host of the URL is another
   AUTH_TLS_CA                             authority of their certificates: turns on TLS towards them
-  AUTH_TLS_CERT, AUTH_TLS_KEY             what the gateway presents to them
+  AUTH_TLS_CERT, AUTH_TLS_KEY             what the gateway presents to them, and to Prometheus
   AUTH_HTTP_ADDRESS                       where it listens
   AUTH_HTTP_TLS_CERT, AUTH_HTTP_TLS_KEY   what it presents to clients: turns on HTTPS
+  AUTH_METRICS_ADDRESS                    where Prometheus finds its metrics, 127.0.0.1:9091 unless told
   AUTH_TRUSTED_PROXIES, AUTH_CORS_ORIGINS, AUTH_DEFAULT_REVISION, AUTH_LIMIT_FACTOR, AUTH_DRAIN, AUTH_LOG_LEVEL
 `
 
+/** Where metrics are unless told: a server on the same machine has the port before. */
+const besides = '127.0.0.1:9091'
+
 async function main(): Promise<void> {
-  const settings = readSettings(process.env)
+  const settings = readSettings({ ...process.env, AUTH_METRICS_ADDRESS: process.env.AUTH_METRICS_ADDRESS || besides })
   const { httpAddress: address, serverUrl: target, serverName } = settings
   if (!address) throw new Error('AUTH_HTTP_ADDRESS is off: there is nothing for a gateway to do.')
   const log = createLog(settings.logLevel)
   const { tlsCert: cert, tlsKey: key, tlsCa: ca, httpTlsCert, httpTlsKey } = settings
+  const certificates = cert || ca ? followCertificates({ cert, key, ca }, log) : undefined
+  const httpCertificates = httpTlsCert ? followCertificates({ cert: httpTlsCert, key: httpTlsKey }, log) : undefined
   // Without an authority nothing would tell a server from anybody else: then there is no TLS.
-  const certificates = ca ? followCertificates({ cert, key, ca }, log) : undefined
-  const { secure } = httpTlsCert ? followCertificates({ cert: httpTlsCert, key: httpTlsKey }, log) : {}
-  const transport = createRemoteTransport({ target, serverName, ...(certificates && { certificates }) })
+  const transport = createRemoteTransport({ target, serverName, ...(ca && certificates && { certificates }) })
+  const endpoint = createMetricsEndpoint()
+  const metrics = createGatewayMetrics(endpoint.registry)
+  metrics.watchServers(transport.servers)
+  if (certificates) endpoint.watchCertificate('servers', certificates.endsAt)
+  if (httpCertificates) endpoint.watchCertificate('http', httpCertificates.endsAt)
   const { defaultRevision, trustedProxies, corsOrigins, limitFactor } = settings
   const gateway = createGateway({
     transport,
     address,
-    ...(secure && { secure }),
+    ...(httpCertificates && { secure: httpCertificates.secure }),
     defaultRevision,
     trustedProxies,
     corsOrigins,
     limitFactor,
     log,
+    metrics,
   })
 
-  process.stderr.write(`HTTP     ${httpUrl(settings, await gateway.listen())}\nservices ${target}\n`)
+  const { metricsAddress } = settings
+  const secure = cert ? certificates?.secure : undefined
+  const port = metricsAddress && (await endpoint.listen(metricsAddress, secure))
+  const http = httpUrl(settings, await gateway.listen())
+  const shown = metricsAddress && port && `metrics  ${metricsUrl(settings, { ...metricsAddress, port })}\n`
+  process.stderr.write(`HTTP     ${http}\n${shown ?? ''}services ${target}\n`)
   stopOnSignals(async ({ drain, hurry }) => {
     const { drain: seconds = 5 } = settings
     if (drain && seconds > 0) {
@@ -52,6 +69,7 @@ async function main(): Promise<void> {
     const onFault = (err: unknown) => log.error({ err }, 'the stop failed')
     const hung = await runSteps([{ what: 'calls under way', run: () => gateway.close(grace) }], { hurry, onFault })
     transport.close()
+    await endpoint.close()
     return hung
   })
 }

@@ -34,14 +34,19 @@ interface Held {
 
 /** Decides when refusals leave. */
 export interface Pacing {
+  /** How many refusals wait. */
+  held(): number
   /** Waits for the turn of a refusal; of client addresses whose refusals wait each lets one out in turn. */
   turn(request: Request): Promise<void>
   /** Lets everything out. */
   close(): void
 }
 
-/** Prepares pacing; `factor` multiplies the refusals that leave. The client address of a request is its header `x-forwarded-for`. */
-export function createPacing(limits: typeof pacingLimits, factor = 1): Pacing {
+/**
+ * Prepares pacing; `factor` multiplies the refusals that leave, `onCut` is told of each client that is cut off. The client
+ * address of a request is its header `x-forwarded-for`.
+ */
+export function createPacing(limits: typeof pacingLimits, factor = 1, onCut = () => {}): Pacing {
   const singles = createRoom(limits.singlesPerSecond * factor, limits.singlesPerSecond * factor)
   const rest = createRoom(limits.refusalsAtOnce * factor, limits.refusalsPerSecond * factor)
   const lines = new Map<string, Held[]>()
@@ -64,13 +69,17 @@ export function createPacing(limits: typeof pacingLimits, factor = 1): Pacing {
   }
 
   return {
+    held: () => held,
     async turn(request) {
       const weight = weightOf(request)
       const address = network(request.headers['x-forwarded-for'] as string)
       const line = lines.get(address) ?? []
       if (closed || (line.length === 0 && singles.take(weight))) return
       if (held >= limits.mostHeld) {
-        if (line.length > 0) request.socket.destroy()
+        if (line.length > 0) {
+          onCut()
+          request.socket.destroy()
+        }
         return
       }
       lines.set(address, line)

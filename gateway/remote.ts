@@ -22,6 +22,7 @@ import { Users } from '../proto/gen/auth/v1/users_pb.js'
 import { StatusSchema } from '../proto/gen/google/rpc/status_pb.js'
 import { Health } from '../proto/gen/health/v1/health_pb.js'
 import { inSpan, SpanKind, traceHeaders, tracing } from '../server/tracing.js'
+import { roundRobin, type ServerStats, statsOption } from './servers.js'
 
 /** Where the services are. */
 export interface RemoteOptions {
@@ -41,6 +42,8 @@ export interface RemoteOptions {
 
 /** A transport that holds connections. */
 export type RemoteTransport = Transport & {
+  /** How many servers there are, and how many of them are connected. */
+  servers(): ServerStats
   /** Closes the connections; calls under way come to an end first. */
   close(): void
 }
@@ -64,7 +67,7 @@ const { IDEMPOTENT } = MethodOptions_IdempotencyLevel
  * that whoever sends wrong passwords could have good servers left out.
  */
 const serviceConfig = {
-  loadBalancingConfig: [{ round_robin: {} }],
+  loadBalancingConfig: [roundRobin],
   methodConfig: [
     {
       name: [
@@ -89,6 +92,7 @@ const serviceConfig = {
  * without headers and trailers: the services send none that matter.
  */
 export function createRemoteTransport({ target, certificates, serverName }: RemoteOptions): RemoteTransport {
+  let servers: ServerStats = { known: 0, connected: 0 }
   const client = new Client(
     target,
     certificates
@@ -103,6 +107,9 @@ export function createRemoteTransport({ target, certificates, serverName }: Remo
       'grpc.service_config_disable_resolution': 1,
       'grpc.enable_channelz': 0,
       ...keepalive,
+      [statsOption]: (now: ServerStats) => {
+        servers = now
+      },
       // A server that comes back is found within seconds, not minutes.
       'grpc.max_reconnect_backoff_ms': 5_000,
       // So are the addresses of a name, once one of them was lost.
@@ -154,6 +161,7 @@ export function createRemoteTransport({ target, certificates, serverName }: Remo
     stream: async () => {
       throw new ConnectError('There are no streams.', Code.Unimplemented)
     },
+    servers: () => servers,
     close: () => client.close(),
   }
 }

@@ -34,6 +34,8 @@ export interface Certificates {
   readonly identified: boolean
   /** Whether there is an authority for the other side's certificates. */
   readonly verifying: boolean
+  /** When our own certificate ends, in ms since 1970; undefined when there is none. */
+  endsAt(): number | undefined
   /**
    * Speaks TLS, 1.2 at the least, on a connection that came in: its server sees what was said within. `protocols` are
    * those to choose from by ALPN (RFC 7301), HTTP/1.1 unless told. Whoever calls limits the time of the handshake.
@@ -98,6 +100,7 @@ export function followCertificates(files: CertificateFiles, log: Log): Certifica
   return {
     identified: files.cert !== undefined,
     verifying: files.ca !== undefined,
+    endsAt: () => used.until,
     secure: (socket, protocols = ['http/1.1']) => speakTls(socket, used.context, protocols),
     addCaCertificateListener(listener) {
       authorities.add(listener)

@@ -9,7 +9,7 @@ import { checkNewer, migrate, readMigrations } from './database/migrate.js'
 import { adminPasswordFile } from './database/source.js'
 import type { AuditAction, AuditEvent } from './models/audit.js'
 import type { Registry } from './models/definemodels.js'
-import { publishLead } from './models/signingkey.js'
+import { publishLead, rotateAfter } from './models/signingkey.js'
 import { issuerObject, type TokenIssuer } from './models/tokenissuer.js'
 import { emptyUser, type NewUser } from './models/user.js'
 import { nicknameKey, questionKey, usernameKey } from './names.js'
@@ -78,17 +78,26 @@ export async function install(
   const migrations = settings.migrate === 'on' ? await migrate(database) : await refusePending(database)
   await database.limitStatements()
   // Before anything is made: a process with other settings changes nothing.
-  const there = await tokenIssuers.find()
-  if (there) checkIssuer(there, settings)
-  await database.transact(async t => {
-    if (!(await masterKey.install(t))) return
-    await audit.install(t)
-    await audit.append({ action: 'data-keys.add', outcome: 'ok', actor }, t)
-  })
+  const before = await tokenIssuers.find()
+  if (before) checkIssuer(before, settings)
+  if (!(await masterKey.find()))
+    await database.transact(async t => {
+      if (!(await masterKey.install(t))) return
+      await audit.install(t)
+      await audit.append({ action: 'data-keys.add', outcome: 'ok', actor }, t)
+    })
   await users.renewKeys()
   const username = settings.adminUsername.trim()
   const key = usernameKey(username)
-  const missing = !(await users.taken(key, '')).username
+  const [taken, offered, signerAge] = await Promise.all([
+    users.taken(key, ''),
+    questions.all(),
+    signingKeys.signerAge(),
+  ])
+  const missing = !taken.username
+  // Most starts find everything there: they lock nothing, and wait for nobody.
+  if (before && !missing && offered.length > 0 && signerAge !== undefined && signerAge < rotateAfter)
+    return { migrations, tokens: before, questions: 0 }
   const random = missing && settings.adminPassword === undefined ? randomPassword() : undefined
   const text = settings.adminPassword ?? random
   const { hash, weakness } = missing ? await hashFor(username, text!, settings, passwords) : {}

@@ -3,7 +3,7 @@ import module from 'node:module'
 import { adminPasswordFile, resolveDatabase } from './database/source.js'
 import { createLog } from './log.js'
 import type { Service } from './service.js'
-import { httpUrl, readSettings, type Settings, write } from './settings.js'
+import { httpUrl, metricsUrl, readSettings, type Settings, write } from './settings.js'
 import { grace, pause, stopOnSignals } from './stopping.js'
 
 // Compiled code is kept for the next start, by versions of Node.js that can (22.8 and newer).
@@ -68,7 +68,7 @@ function greeting({ addresses, installation }: Service, settings: Settings): str
   const lines = [
     `gRPC     ${write(addresses.grpc)}`,
     http && `HTTP     ${http}`,
-    addresses.metrics && `metrics  ${settings.tlsCert ? 'https' : 'http'}://${write(addresses.metrics)}/metrics`,
+    addresses.metrics && `metrics  ${metricsUrl(settings, addresses.metrics)}`,
     password && `admin    ${administrator}, password ${password.text} (kept in ${password.file})`,
     !password && `admin    ${admin}${file ? `, password kept in ${file}` : ''}`,
     http && file && `try      curl '${http}/users/login' -d username=${admin} --data-urlencode password@${file}`,

@@ -1,15 +1,13 @@
-import { readFileSync } from 'node:fs'
-import { createServer } from 'node:http'
-import type { AddressInfo, Socket } from 'node:net'
-import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client'
+import { Counter, Gauge, Histogram } from 'prom-client'
 import { Reason } from '../proto/gen/auth/v1/reason_pb.js'
 import type { Observe } from './calls/dispatch.js'
 import type { DatabaseStats } from './database/connection.js'
+import type { MetricsEndpoint } from './metricsendpoint.js'
 import type { Models } from './models/definemodels.js'
 import type { PoolStats } from './passwords/pool.js'
 import { type Limit, limits } from './refusal.js'
 
-/** What is counted and measured, in the text format of Prometheus. docs/observability.md lists it. */
+/** What a server counts and measures. docs/observability.md lists it. */
 export interface Metrics {
   readonly observe: Observe
   /** Counts a refusal by the limit that was reached. */
@@ -18,11 +16,8 @@ export interface Metrics {
   observeWait(ms: number): void
   /** Shows the state of the hashing queue from now on. */
   watchHashing(stats: () => PoolStats): void
-  /** Serves `GET /metrics`, over TLS where `secure` speaks it on a connection; returns the port. */
-  listen(address: { host: string; port: number }, secure?: (socket: Socket) => Socket): Promise<number>
   /** Shows from now on how the database is, whether the process is ready, and what waits in the database. */
   watchDatabase(registry: Watched, ready: () => Promise<boolean>): void
-  close(): Promise<void>
 }
 
 /** What is asked for the state of the database and of what waits in it. */
@@ -31,12 +26,9 @@ type Watched = Pick<Models, 'emails' | 'audit' | 'signingKeys'> & { readonly dat
 /** Milliseconds that a scrape waits for the database. What it doesn't tell in time isn't exported. */
 const patience = 2_500
 
-/** Creates the metrics of this process. No label holds a user, address or anything a caller typed. */
-export function createMetrics(): Metrics {
-  const registers = [new Registry()]
-  const [registry] = registers as [Registry]
-  /** What is to be found out before a scrape is answered. */
-  const inquiries: (() => Promise<void>)[] = []
+/** Creates the metrics of a server. No label holds a user, address or anything a caller typed. */
+export function createMetrics({ registry, inquire }: Pick<MetricsEndpoint, 'registry' | 'inquire'>): Metrics {
+  const registers = [registry]
   const gauge = (name: string, help: string) => new Gauge({ name, help, registers })
   const calls = new Counter({
     name: 'auth_calls_total',
@@ -65,25 +57,7 @@ export function createMetrics(): Metrics {
     buckets: [0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10],
     registers,
   })
-  new Gauge({
-    name: 'auth_build_info',
-    help: 'Always 1; the labels tell the version of the service and of Node.js.',
-    labelNames: ['version', 'node'],
-    registers,
-  }).set({ version: version(), node: process.versions.node }, 1)
 
-  const server = createServer((request, response) => {
-    if (request.method !== 'GET' || request.url !== '/metrics') {
-      response.writeHead(404).end()
-      return
-    }
-    Promise.all(inquiries.map(inquire => inquire()))
-      .then(() => registry.metrics())
-      .then(
-        text => response.writeHead(200, { 'content-type': registry.contentType }).end(text),
-        () => response.writeHead(500).end(),
-      )
-  })
   return {
     observe(method, reason, seconds) {
       calls.inc({ rpc: method.name, outcome: reason === undefined ? 'OK' : Reason[reason]! })
@@ -155,7 +129,7 @@ export function createMetrics(): Metrics {
       })
 
       const ready = gauge('auth_ready', 'Whether this process takes work: 1, or 0 as at /readyz.')
-      inquiries.push(
+      for (const inquiry of [
         latest(isReady, is => ready.set(Number(is ?? false))),
         latest(
           () => emails.backlog(),
@@ -188,29 +162,10 @@ export function createMetrics(): Metrics {
             ({ age }) => age,
           ]),
         ),
-      )
+      ])
+        inquire(inquiry)
     },
-    listen: ({ host, port }, secure) =>
-      new Promise((resolve, reject) => {
-        collectDefaultMetrics({ register: registry })
-        if (secure) {
-          const [speakHttp] = server.listeners('connection') as [(socket: Socket) => void]
-          server.removeAllListeners('connection')
-          server.on('connection', (socket: Socket) => speakHttp.call(server, secure(socket)))
-        }
-        server.once('error', reject)
-        server.listen(port, host, () => resolve((server.address() as AddressInfo).port))
-      }),
-    close: () =>
-      new Promise(resolve => {
-        server.close(() => resolve())
-        server.closeAllConnections()
-      }),
   }
-}
-
-function version(): string {
-  return JSON.parse(readFileSync(new URL(import.meta.resolve('#package')), 'utf8')).version
 }
 
 /**

@@ -1,4 +1,5 @@
 import { createGateway, type Gateway } from '../gateway/http.js'
+import { createGatewayMetrics } from '../gateway/metrics.js'
 import { ForgotPasswords } from '../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../proto/gen/auth/v1/users_pb.js'
 import { type Admission, createAdmission } from './access/admission.js'
@@ -7,7 +8,6 @@ import { createKeyring, type Keyring } from './access/keyring.js'
 import { createServiceKeys } from './access/services.js'
 import { createSignIns } from './access/signin.js'
 import { createTokens } from './access/tokens.js'
-import { createAdministration } from './administration/administration.js'
 import type { Implementation } from './call.js'
 import { credentialsOf } from './calls/credentials.js'
 import { createCalls } from './calls/dispatch.js'
@@ -25,6 +25,7 @@ import { type Installation, install } from './installation.js'
 import type { Log } from './log.js'
 import { startMaintenance } from './maintenance.js'
 import { createMetrics } from './metrics.js'
+import { createMetricsEndpoint } from './metricsendpoint.js'
 import { openRegistry, type Registry } from './models/definemodels.js'
 import { startMail } from './outbox/compose.js'
 import { createQuotas } from './outbox/quotas.js'
@@ -79,7 +80,8 @@ export async function startService(
   log: Log,
   { at, now: given, signal }: { at?: Promise<Source>; now?: () => number; signal?: AbortSignal } = {},
 ): Promise<Service> {
-  const metrics = createMetrics()
+  const endpoint = createMetricsEndpoint()
+  const metrics = createMetrics(endpoint)
   // What is to be undone when the service stops, or when its start fails half-way: last first.
   const undo: Step[] = []
   const endpoints: (() => Promise<void>)[] = []
@@ -154,6 +156,8 @@ export async function startService(
     // Administrators show who they are by tokens: no certificate is asked of them.
     const adminCertificates = cert && settings.adminAddress ? followCertificates({ cert, key }, log) : undefined
     const httpCertificates = httpTlsCert ? followCertificates({ cert: httpTlsCert, key: httpTlsKey }, log) : undefined
+    if (certificates) endpoint.watchCertificate('grpc', certificates.endsAt)
+    if (httpCertificates) endpoint.watchCertificate('http', httpCertificates.endsAt)
     undo.push({
       what: 'certificates',
       run: async () => {
@@ -179,6 +183,7 @@ export async function startService(
       grpc: { ...settings.grpcAddress, port: grpcPort },
     }
     if (settings.adminAddress) {
+      const { createAdministration } = await import('./administration/administration.js')
       const administration = createAdministration({ ...deps, settings, issuer: installation.tokens.issuer })
       const admin = createGrpcServer({
         calls: createCalls({ ...common, services: [administration] }),
@@ -193,9 +198,9 @@ export async function startService(
     if (settings.metricsAddress) {
       addresses.metrics = {
         ...settings.metricsAddress,
-        port: await metrics.listen(settings.metricsAddress, certificates?.secure),
+        port: await endpoint.listen(settings.metricsAddress, certificates?.secure),
       }
-      undo.push({ what: 'metrics', run: metrics.close })
+      undo.push({ what: 'metrics', run: endpoint.close })
     }
     let gateway: Gateway | undefined
     if (settings.httpAddress) {
@@ -208,6 +213,7 @@ export async function startService(
         limitFactor: factor,
         ...(httpCertificates && { secure: httpCertificates.secure }),
         log,
+        metrics: createGatewayMetrics(endpoint.registry),
       })
       addresses.http = await gateway.listen()
       endpoints.push(() => gateway!.close(grace))

@@ -50,7 +50,7 @@ const table = {
   grpcAddress: setting('AUTH_GRPC_ADDRESS', address, '127.0.0.1:50051'),
   /** Where the HTTP gateway listens; undefined (`off`) when this process has none. */
   httpAddress: setting('AUTH_HTTP_ADDRESS', addressOrOff, '127.0.0.1:8080'),
-  /** Where metrics are served, not for the public; undefined (`off`) when they aren't. */
+  /** Where metrics are served, not for the public; undefined (`off`) when they aren't. A gateway's port is 9091. */
   metricsAddress: setting('AUTH_METRICS_ADDRESS', addressOrOff, '127.0.0.1:9090'),
   /**
    * Where administrators are served over gRPC, never for the public; undefined (`off`) when they aren't. With TLS unless
@@ -226,6 +226,11 @@ export function firstIssuer({
 /** The base URL of a gateway with these settings that listens at an address. */
 export function httpUrl({ httpTlsCert }: Pick<Settings, 'httpTlsCert'>, at: Address): string {
   return `${httpTlsCert ? 'https' : 'http'}://${write(at)}`
+}
+
+/** The URL of the metrics of a process with these settings, which serves them at an address. */
+export function metricsUrl({ tlsCert }: Pick<Settings, 'tlsCert'>, at: Address): string {
+  return `${tlsCert ? 'https' : 'http'}://${write(at)}/metrics`
 }
 
 /** An address in the notation of the settings, `host:port`, with IPv6 in brackets. */
@@ -415,7 +420,8 @@ function timeZone(value: string): string {
   try {
     // Newer versions of Node.js take offsets too; they have no past changes, such as summer times.
     if (!/^[A-Za-z]/.test(value)) throw new RangeError()
-    new Intl.DateTimeFormat('en', { timeZone: value })
+    // Aliases such as UTC are in no list; the first formatter takes longer to make than all other settings.
+    if (!Intl.supportedValuesOf('timeZone').includes(value)) new Intl.DateTimeFormat('en', { timeZone: value })
   } catch {
     throw new Fault('expected the name of a time zone, such as America/Sao_Paulo')
   }

@@ -5,6 +5,7 @@ import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { network } from '../clientaddress.js'
 import type { Attempts, Subjects } from '../models/attempt.js'
 import type { BucketLimit, Buckets } from '../models/bucket.js'
+import { upTo } from '../onfirstuse.js'
 import { type Limit, Refusal, refuse } from '../refusal.js'
 import { knownAddressDays } from './lockout.js'
 
@@ -94,11 +95,11 @@ export function createAdmission(deps: {
   now: () => number
 }): Admission {
   const { buckets, attempts, subjects, factor, now } = deps
-  const states = new LRUCache<string, State>({ max: remembered })
+  const states = new LRUCache<string, State>(upTo(remembered))
   const limits = limitsOf(factor)
 
   const accounts = new LRUCache<string, ReadonlySet<string>>({
-    max: remembered,
+    ...upTo(remembered),
     maxSize: 1_000_000,
     sizeCalculation: keys => keys.size + 1,
     ttl: 60_000,

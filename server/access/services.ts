@@ -4,6 +4,7 @@ import type { Call, CallingService } from '../call.js'
 import { createSenderOf } from '../clientaddress.js'
 import type { Log } from '../log.js'
 import { type KeyHolder, keyPrefix, type Services } from '../models/service.js'
+import { upTo } from '../onfirstuse.js'
 import { tooLong } from '../sizes.js'
 import type { Admission } from './admission.js'
 
@@ -48,7 +49,7 @@ export function createServiceKeys(deps: {
 }): ServiceKeys {
   const { services, admission, log, now } = deps
   const senderOf = createSenderOf(deps.trustedProxies)
-  const known = new LRUCache<string, Known>({ max: remembered })
+  const known = new LRUCache<string, Known>(upTo(remembered))
   /** Reads under way. */
   const reading = new Map<string, Promise<KeyHolder | undefined>>()
   const warnedAt = new Map<string, number>()

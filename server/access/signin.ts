@@ -9,6 +9,7 @@ import type { Call } from '../call.js'
 import type { Transaction } from '../database/connection.js'
 import type { Account, Attempts, Begun, Subjects } from '../models/attempt.js'
 import type { Audit, AuditEvent } from '../models/audit.js'
+import { upTo } from '../onfirstuse.js'
 import { type Pool, type Waiter, waiterOf } from '../passwords/pool.js'
 import { Refusal, refuse } from '../refusal.js'
 import { type Admission, limitsOf, tooManyAttempts } from './admission.js'
@@ -63,7 +64,7 @@ export function createSignIns(deps: {
   const most = failuresThatLock(factor)
   const bucket = limitsOf(factor).failures
   /** Seconds to wait, by account and address. */
-  const locks = new LRUCache<string, number>({ max: 10_000, ttl: lockBelieved })
+  const locks = new LRUCache<string, number>({ ...upTo(10_000), ttl: lockBelieved })
 
   /** Refuses who is held up or comes too late, unless the account knows the address: those go on under their own counts. */
   async function admit(waiter: Waiter, call: Call, hashes: number): Promise<void> {

@@ -100,10 +100,17 @@ export function createChanges(deps: {
           const answer = Buffer.from(masterKey.open(use, before.answerSealed), 'base64')
           return fromBinary(rpc.output, answer)
         }
-        const answer = await answerOf(change)
+        let userId: number | null = null
+        const answer = await answerOf({
+          ...change,
+          record(event) {
+            userId = event.subject_id ?? null
+            return change.record(event)
+          },
+        })
         const bytes = toBinary(rpc.output, answer)
         const answerSealed = masterKey.seal(use, Buffer.from(bytes).toString('base64'))
-        await creationRequests.add({ ...id, digest, answerSealed }, change.t)
+        await creationRequests.add({ ...id, digest, answerSealed, userId }, change.t)
         return answer
       })
     },

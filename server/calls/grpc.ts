@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto'
 import { promisify } from 'node:util'
-import { create, type DescFile, type DescMethodUnary, fromBinary, type Message, toBinary } from '@bufbuild/protobuf'
-import { anyPack, FileDescriptorProtoSchema } from '@bufbuild/protobuf/wkt'
+import { create, type DescMethodUnary, type DescService, fromBinary, type Message, toBinary } from '@bufbuild/protobuf'
+import { anyPack } from '@bufbuild/protobuf/wkt'
 import {
   Metadata,
   Server,
@@ -11,14 +11,8 @@ import {
   type sendUnaryData,
   type UntypedHandleCall,
 } from '@grpc/grpc-js'
-import { HealthImplementation } from 'grpc-health-check'
 import { StatusSchema } from '../../proto/gen/google/rpc/status_pb.js'
-import {
-  Health,
-  HealthCheckRequestSchema,
-  type HealthCheckResponse,
-  HealthCheckResponse_ServingStatus,
-} from '../../proto/gen/health/v1/health_pb.js'
+import { Health } from '../../proto/gen/health/v1/health_pb.js'
 import { type Call, readMalformedFields } from '../call.js'
 import { createSenderOf, type Sender } from '../clientaddress.js'
 import type { Log } from '../log.js'
@@ -26,6 +20,8 @@ import type { Refusal } from '../refusal.js'
 import { type Address, write } from '../settings.js'
 import type { Calls } from './dispatch.js'
 import { detailsOf } from './errordetails.js'
+import { createHealth } from './health.js'
+import { addReflection } from './reflection.js'
 
 /** Largest message that is taken, in bytes. */
 const largestMessage = 64 * 1024
@@ -74,54 +70,27 @@ export function createGrpcServer(deps: { calls: Calls; log: Log } & Trust): Grpc
   }
 
   for (const service of services) {
-    const definition: Record<string, ServiceDefinition[string]> = {}
     const handlers: Record<string, UntypedHandleCall> = {}
-    for (const method of service.methods as DescMethodUnary[]) {
-      definition[method.localName] = {
-        path: `/${service.typeName}/${method.name}`,
-        requestStream: false,
-        responseStream: false,
-        requestSerialize: message => Buffer.from(toBinary(method.input, message)),
-        requestDeserialize: bytes => fromBinary(method.input, bytes),
-        responseSerialize: message => asBuffer(toBinary(method.output, message)),
-        responseDeserialize: bytes => fromBinary(method.output, bytes),
-      }
+    for (const method of service.methods as DescMethodUnary[])
       handlers[method.localName] = (incoming: Incoming, callback: sendUnaryData<Message>) =>
         serve(method, incoming.request, incoming, callback)
-    }
-    server.addService(definition, handlers)
+    server.addService(definitionOf(service), handlers)
   }
 
   const names = ['', ...services.map(({ typeName }) => typeName)]
-  const health = new HealthImplementation(Object.fromEntries(names.map(name => [name, 'SERVING' as const])))
-  health.addToServer({
-    addService(definition, handlers) {
-      // Who asks learns what is so now; who watches, what was found last.
-      const check = (incoming: Incoming, callback: sendUnaryData<unknown>) => {
-        const { service } = incoming.request as unknown as { service: string }
-        if (!names.includes(service)) {
-          ;(handlers.check as HandleUnary)(incoming, callback)
-          return
-        }
-        serve(Health.method.check, create(HealthCheckRequestSchema, { service }), incoming, (error, response) => {
-          const { status } = (response ?? {}) as Partial<HealthCheckResponse>
-          callback(error, status === undefined ? null : { status: HealthCheckResponse_ServingStatus[status] })
-        })
-      }
-      server.addService(definition, { ...handlers, check } as typeof handlers)
-    },
-  } as Server)
+  const health = createHealth(names, (incoming, callback) =>
+    serve(Health.method.check, incoming.request, incoming, callback as sendUnaryData<Message>),
+  )
+  server.addService(definitionOf(health.service), health.handlers as Record<string, UntypedHandleCall>)
+  addReflection(server, services)
 
   return {
     async listen(address, credentials) {
       const port = await promisify(server.bindAsync).call(server, write(address), credentials)
       bound = write({ ...address, port })
-      addReflection(server, services).catch(error => deps.log.error({ err: error }, 'reflection is not available'))
       return port
     },
-    setServing(serving) {
-      for (const name of names) health.setStatus(name, serving ? 'SERVING' : 'NOT_SERVING')
-    },
+    setServing: health.setServing,
     close: grace =>
       new Promise(resolve => {
         // Not `forceShutdown`, which knows of no connections where channelz is off.
@@ -136,25 +105,20 @@ export function createGrpcServer(deps: { calls: Calls; log: Log } & Trust): Grpc
   }
 }
 
-/** Adds reflection once the port is open: it brings a second protobuf library, which nothing else waits for. */
-async function addReflection(server: Server, services: Calls['services']): Promise<void> {
-  const { ReflectionService } = await import('@grpc/reflection')
-  const reflection = new ReflectionService({ auth: { fileDescriptorProtos: descriptors(services) } } as never, {
-    services: services.map(({ typeName }) => typeName),
-  })
-  reflection.addToServer(server)
-}
-
-/** The descriptors of all services and of what they import, imports first. */
-function descriptors(services: Calls['services']): Uint8Array[] {
-  const files = new Map<string, Uint8Array>()
-  const visit = (file: DescFile) => {
-    if (files.has(file.name)) return
-    for (const dependency of file.dependencies) visit(dependency)
-    files.set(file.name, toBinary(FileDescriptorProtoSchema, file.proto))
-  }
-  for (const service of services) visit(service.file)
-  return [...files.values()]
+/** A service as grpc-js wants it described. */
+function definitionOf({ typeName, methods }: DescService): ServiceDefinition {
+  const definition: Record<string, ServiceDefinition[string]> = {}
+  for (const { name, localName, methodKind, input, output } of methods)
+    definition[localName] = {
+      path: `/${typeName}/${name}`,
+      requestStream: false,
+      responseStream: methodKind === 'server_streaming',
+      requestSerialize: message => Buffer.from(toBinary(input, message)),
+      requestDeserialize: bytes => fromBinary(input, bytes),
+      responseSerialize: message => asBuffer(toBinary(output, message)),
+      responseDeserialize: bytes => fromBinary(output, bytes),
+    }
+  return definition
 }
 
 /** Whose word on the client's address is taken: that of gateways. */
@@ -167,8 +131,6 @@ interface Trust {
 
 /** Who sent a call, by its certificate. */
 type Peer = Pick<Call, 'certificate'>
-
-type HandleUnary = (incoming: Incoming, callback: sendUnaryData<unknown>) => void
 
 type Incoming = ServerUnaryCall<Message, Message>
 

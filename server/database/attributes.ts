@@ -2,12 +2,17 @@
  * Attribute tables: what an entity is made of, told once. Its Sequelize model (`defineTable`), the columns that a
  * statement by hand reads (`selectList`) and the types of its rows all come from there.
  */
-import { type DataType, DataTypes, literal, type Model, type ModelStatic } from 'sequelize'
+import type { Model, ModelAttributes, ModelStatic } from 'sequelize'
 import type { Database } from './connection.js'
+import { orm } from './sequelize.js'
+
+/** A type of columns, by its name in Sequelize's DataTypes; `[]` makes it an array. */
+type ScalarType = 'BIGINT' | 'BLOB' | 'BOOLEAN' | 'DATE' | 'DATEONLY' | 'DOUBLE' | 'INTEGER' | 'JSONB' | 'TEXT' | 'UUID'
+type ColumnType = ScalarType | `${ScalarType}[]`
 
 /** An attribute whose values are of type T. */
 export interface Attribute<T = unknown, P extends boolean = boolean> {
-  readonly type: DataType
+  readonly type: ColumnType
   readonly nullable: boolean
   /** The database fills it in where a new row leaves it out. */
   readonly preset: P
@@ -39,19 +44,19 @@ export type Joined<P extends string, A extends Attributes> = {
 }
 
 /** An attribute that every row has. */
-export function attribute<T>(type: DataType): Attribute<T, false> {
+export function attribute<T>(type: ColumnType): Attribute<T, false> {
   return { type, nullable: false, preset: false }
 }
 
-export const text = attribute<string>(DataTypes.TEXT)
-export const integer = attribute<number>(DataTypes.INTEGER)
+export const text = attribute<string>('TEXT')
+export const integer = attribute<number>('INTEGER')
 /** A 64-bit integer, as a string of digits. */
-export const bigint = attribute<string>(DataTypes.BIGINT)
-export const flag = attribute<boolean>(DataTypes.BOOLEAN)
-export const bytes = attribute<Buffer>(DataTypes.BLOB)
-export const time = attribute<Date>(DataTypes.DATE)
+export const bigint = attribute<string>('BIGINT')
+export const flag = attribute<boolean>('BOOLEAN')
+export const bytes = attribute<Buffer>('BLOB')
+export const time = attribute<Date>('DATE')
 /** A day, stored and given as yyyy-MM-dd. */
-export const day = (format = 'YYYY-MM-DD') => ({ ...attribute<string>(DataTypes.DATEONLY), format })
+export const day = (format = 'YYYY-MM-DD') => ({ ...attribute<string>('DATEONLY'), format })
 
 /** The attribute, or null. */
 export const nullable = <T, P extends boolean>(of: Attribute<T, P>): Attribute<T | null, P> => ({
@@ -74,19 +79,33 @@ export const column = <T, P extends boolean>(name: string, of: Attribute<T, P>):
 /** A Sequelize model of rows of these attributes. */
 export type Table<A extends Attributes> = ModelStatic<Model<Row<A>, NewRow<A>>>
 
-/** Defines the Sequelize model of a table. */
-export function defineTable<A extends Attributes>({ sequelize }: Pick<Database, 'sequelize'>, name: string, of: A) {
+/** Describes a table. Its Sequelize model is made when it is asked for. */
+export function defineTable<A extends Attributes>(
+  { define }: Pick<Database, 'define'>,
+  name: string,
+  of: A,
+): () => Table<A> {
+  return define(name, () => columnsOf(of)) as () => Table<A>
+}
+
+function columnsOf(of: Attributes): ModelAttributes {
   const columns = Object.entries(of).map(([attribute, { type, nullable, preset, primaryKey = false, column }]) => [
     attribute,
     {
-      type,
+      type: dataType(type),
       field: column ?? snakeCase(attribute),
       allowNull: nullable || preset,
       primaryKey,
       autoIncrement: primaryKey && preset,
     },
   ])
-  return sequelize.define(name, Object.fromEntries(columns)) as Table<A>
+  return Object.fromEntries(columns)
+}
+
+function dataType(type: ColumnType) {
+  const { DataTypes } = orm()
+  const scalar = DataTypes[type.replace('[]', '') as ScalarType]
+  return type.endsWith('[]') ? DataTypes.ARRAY(scalar) : scalar
 }
 
 /** The attributes as a SELECT reads them from a table with an alias. With a prefix `name` becomes `prefixName`. */
@@ -104,7 +123,7 @@ export function selectList(of: Attributes, alias: string, prefix = ''): string {
 export function fromNow(seconds: number): Date {
   if (!Number.isFinite(seconds)) throw new TypeError('Seconds are a number.')
   // Sequelize takes an expression wherever it takes a value, but its types know that of few verbs.
-  return literal(`now() + make_interval(secs => ${seconds})`) as unknown as Date
+  return orm().literal(`now() + make_interval(secs => ${seconds})`) as unknown as Date
 }
 
 function snakeCase(name: string): string {

@@ -11,26 +11,31 @@
  * - counting and claiming, which read and write in one step however many do so at once: attempts, mailed keys, e-mails
  *   that are due (SKIP LOCKED);
  * - the audit log, which is staged among other things, and sealed and checked in bulk;
+ * - what a start, upkeep and a process that waits for calls ask: Sequelize, 31 MB, is loaded by the first who needs it;
  * - a join that locks its rows, and a lock on a whole table, which Sequelize can't say.
  */
 import pg from 'pg'
-import { ConnectionAcquireTimeoutError, Sequelize, Transaction } from 'sequelize'
+import type { Model, ModelAttributes, ModelStatic, Sequelize, Transaction } from 'sequelize'
+import { Pool, TimeoutError } from 'sequelize-pool'
 import type { Log } from '../log.js'
 import { tracing } from '../tracing.js'
-import { createConnections } from './connections.js'
+import { ConnectionError, createConnections } from './connections.js'
 import { copyIn, copyOut } from './copy.js'
 import { createPipeline } from './pipeline.js'
 import { createProbe } from './probe.js'
-import { traceSequelize } from './spans.js'
+import { orm } from './sequelize.js'
+import { inStatementSpan, traceSequelize } from './spans.js'
 import { createRunner, type Statement } from './statement.js'
-import { explainLimits, setLimits, unlimited } from './timeouts.js'
+import { explainLimits, missingLimits, setLimits, unlimited } from './timeouts.js'
 
 export type { Statement, Transaction }
 
 /** The one way to PostgreSQL. Nothing here waits for ever: whatever isn't answered in 6 s fails. */
 export interface Database {
-  /** For the models. */
+  /** What the models are made of. It is loaded by the first who asks for it. */
   readonly sequelize: Sequelize
+  /** Describes a table, whose columns are asked for with the first model. Returns what gives its model. */
+  define(table: string, columns: () => ModelAttributes): () => ModelStatic<Model>
   /** Runs a prepared statement, on its own or as a part of a transaction, and returns its rows. */
   run<Row>(statement: Statement, values: readonly unknown[], transaction?: Transaction): Promise<Row[]>
   /** Runs a prepared statement that only reads, waits for no lock and is quick: it shares a connection with others. */
@@ -82,64 +87,91 @@ const grace = 1_000
  */
 export function openDatabase(url: string | (() => string), connections = 10, log?: Pick<Log, 'warn'>): Database {
   const all = createConnections(typeof url === 'string' ? () => url : url)
-  const sequelize = new Sequelize({
-    dialect: 'postgres',
-    dialectModule: pg,
-    logging: false,
-    pool: { max: connections, idle: 60_000, acquire: 10_000, validate: client => all.isGood(client as pg.Client) },
-    // Spares a question to the server; what we use is the same in every supported version.
-    ...{ databaseVersion: '14.0.0' },
-    define: { timestamps: false, freezeTableName: true },
-  })
-  const manager = sequelize.connectionManager as unknown as Manager
-  if (tracing) traceSequelize(sequelize)
-  let timeouts = 0
-  const getConnection = manager.getConnection.bind(manager)
-  manager.getConnection = options =>
-    getConnection(options).catch(error => {
-      if (error instanceof ConnectionAcquireTimeoutError) timeouts++
-      throw error
-    })
   const runner = createRunner(all, log)
-  manager.connect = async () => {
-    const client = await all.open()
-    client.on('end', () => void manager.pool.destroy(client))
-    await runner.tryNames(client)
-    return client
+  const pool = new Pool<pg.Client>({
+    max: connections,
+    min: 0,
+    idleTimeoutMillis: 60_000,
+    acquireTimeoutMillis: 10_000,
+    async create() {
+      const client = await all.open()
+      client.on('end', () => void pool.destroy(client))
+      await runner.tryNames(client)
+      return client
+    },
+    validate: all.isGood,
+    destroy: all.end,
+  })
+  let timeouts = 0
+  const acquire = () =>
+    pool.acquire().catch(error => {
+      if (!(error instanceof TimeoutError)) throw error
+      timeouts++
+      throw new ConnectionError(error)
+    })
+
+  const release = (client: pg.Client) => pool.release(client)
+
+  const tables = new Map<string, () => ModelAttributes>()
+  let sequelize: Sequelize | undefined
+  function openSequelize(): Sequelize {
+    if (sequelize) return sequelize
+    sequelize = new (orm().Sequelize)({
+      dialect: 'postgres',
+      dialectModule: pg,
+      logging: false,
+      // Spares a question to the server; what we use is the same in every supported version.
+      ...{ databaseVersion: '14.0.0' },
+      define: { timestamps: false, freezeTableName: true },
+    })
+    // Connections are the pool's, whoever uses them.
+    Object.assign(sequelize.connectionManager, { getConnection: acquire, releaseConnection: release })
+    if (tracing) traceSequelize(sequelize)
+    for (const [table, columns] of tables) sequelize.define(table, columns())
+    return sequelize
   }
-  manager.disconnect = all.end
+
   const run: Database['run'] = async (statement, values, transaction) => {
     if (transaction) return runner.run(clientOf(transaction), statement, values)
     if (statement.slow) return database.transact(t => run(statement, values, t), { unlimited: true })
-    const client = await manager.getConnection()
+    const client = await acquire()
     try {
       return await runner.runAlone(client, statement, values)
     } finally {
-      manager.releaseConnection(client)
+      release(client)
     }
   }
   const pipeline = createPipeline(all, runner, run)
 
   const database: Database = {
-    sequelize,
+    get sequelize() {
+      return openSequelize()
+    },
+    define(table, columns) {
+      tables.set(table, columns)
+      sequelize?.define(table, columns())
+      return () => openSequelize().model(table)
+    },
     run,
     read: pipeline.read,
-    async transact(work, options = {}) {
-      let patient: pg.Client | undefined
+    async transact(work, { unlimited: patient = false, snapshot = false } = {}) {
+      const client = await acquire()
+      const transaction = { connection: client, LOCK: locks, finished: undefined as string | undefined }
       try {
-        return await sequelize.transaction(
-          { isolationLevel: Transaction.ISOLATION_LEVELS[options.snapshot ? 'REPEATABLE_READ' : 'READ_COMMITTED'] },
-          async transaction => {
-            if (options.unlimited) {
-              patient = clientOf(transaction)
-              all.setPatient(patient, true)
-              await patient.query(unlimited)
-            }
-            return work(transaction)
-          },
-        )
+        if (patient) all.setPatient(client, true)
+        await send(client, `BEGIN ISOLATION LEVEL ${snapshot ? 'REPEATABLE READ' : 'READ COMMITTED'}`)
+        if (patient) await client.query(unlimited)
+        const result = await work(transaction as unknown as Transaction)
+        await send(client, 'COMMIT')
+        return result
+      } catch (error) {
+        // A connection whose transaction can't be undone is of no use.
+        await send(client, 'ROLLBACK').catch(() => pool.destroy(client))
+        throw error
       } finally {
-        if (patient) all.setPatient(patient, false)
+        transaction.finished = 'whole'
+        if (patient) all.setPatient(client, false)
+        release(client)
       }
     },
     copyOut(query, transaction) {
@@ -147,13 +179,14 @@ export function openDatabase(url: string | (() => string), connections = 10, log
       return copyOut(client, query, () => all.giveUp(client))
     },
     copyIn: (query, rows, transaction) => copyIn(clientOf(transaction), query, rows),
-    isWritable: createProbe(manager, all),
+    isWritable: createProbe({ acquire, release }, all),
     stats() {
-      const { using, available, waiting, maxSize } = manager.pool
+      const { using, available, waiting, maxSize } = pool
       return { inUse: using, idle: available, most: maxSize, waiting, timeouts, errors: all.errors }
     },
     async limitStatements() {
       try {
+        if ((await database.run(missingLimits.statement, missingLimits.values)).length === 0) return
         const changed = await database.transact(transaction => setLimits(clientOf(transaction)), { unlimited: true })
         if (changed) all.renew()
       } catch (error) {
@@ -163,26 +196,19 @@ export function openDatabase(url: string | (() => string), connections = 10, log
     async close() {
       all.stop()
       const timer = setTimeout(all.cut, grace)
-      await Promise.all([sequelize.close(), pipeline.close()])
+      await Promise.all([pool.drain().then(() => pool.destroyAllNow()), pipeline.close()])
       clearTimeout(timer)
     },
   }
   return database
 }
 
-/** What is ours of Sequelize's connection manager. */
-interface Manager {
-  connect(): Promise<pg.Client>
-  disconnect(client: pg.Client): Promise<void>
-  getConnection(options?: object): Promise<pg.Client>
-  releaseConnection(client: pg.Client): void
-  readonly pool: {
-    destroy(client: pg.Client): Promise<void>
-    readonly using: number
-    readonly available: number
-    readonly waiting: number
-    readonly maxSize: number
-  }
+/** How rows are locked, in the words of Sequelize, which takes them from the transaction. */
+const locks = { UPDATE: 'UPDATE', SHARE: 'SHARE', KEY_SHARE: 'KEY SHARE', NO_KEY_UPDATE: 'NO KEY UPDATE' } as const
+
+/** Begins or ends a transaction. */
+function send(client: pg.Client, text: string): Promise<unknown> {
+  return tracing ? inStatementSpan('transaction', () => client.query(text)) : client.query(text)
 }
 
 function clientOf(transaction: Transaction): pg.Client {
@@ -201,7 +227,7 @@ export function brokenConstraint(error: unknown): string | undefined {
  */
 export function isUnreachable(error: unknown): boolean {
   const cause = ((error as { original?: unknown })?.original ?? error) as { name?: string; code?: string }
-  if (/^Sequelize(Connection|HostNot|AccessDenied)/.test(String((error as Error)?.name))) return true
+  if (error instanceof ConnectionError) return true
   // Classes 08 (connection), 40 (rolled back: deadlock, serialization), 53 (resources), 57 (operator intervention, and
   // the statement's own timeout); 25006 (read-only), 25P03 and 25P04 (a transaction's timeouts), 55P03 (lock not available),
   // 58030 (the disk); 26000 and 42P05, which a pooler answers until we know of it; sockets' own codes.

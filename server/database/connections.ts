@@ -1,6 +1,5 @@
 import type { Socket } from 'node:net'
 import pg from 'pg'
-import { ConnectionError } from 'sequelize'
 import { type DatabaseTarget, readDatabaseUrl } from '../databaseurl.js'
 
 /** What opens connections, and closes those that don't answer. */
@@ -27,6 +26,16 @@ export interface Connections {
   stop(): void
   /** Cuts every connection. */
   cut(): void
+}
+
+/** No connection was to be had; `original` says why. */
+export class ConnectionError extends Error {
+  override readonly name = 'ConnectionError'
+  readonly original: unknown
+  constructor(original: unknown) {
+    super((original as Error).message)
+    this.original = original
+  }
 }
 
 /** Milliseconds between two looks at whether connections answer. */
@@ -113,7 +122,7 @@ export function createConnections(url: () => string): Connections {
         if ((error as Error).message === 'timeout expired') dropPatient(index)
       }
     }
-    throw new ConnectionError(failure as Error)
+    throw new ConnectionError(failure)
   }
 
   /** Has others begin with the next host, unless they do. */

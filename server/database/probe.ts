@@ -12,8 +12,8 @@ const write = 'UPDATE migrations SET name = name WHERE false'
 
 /** The pool's connections. */
 interface Pool {
-  getConnection(): Promise<pg.Client>
-  releaseConnection(client: pg.Client): void
+  acquire(): Promise<pg.Client>
+  release(client: pg.Client): void
 }
 
 /** Makes what tells whether a connection of the pool can write. It asks one at a time, whoever wants to know. */
@@ -24,7 +24,7 @@ export function createProbe(pool: Pool, connections: Connections): () => Promise
     let asked: pg.Client | undefined
     let late = false
     const work = async () => {
-      const client = await pool.getConnection()
+      const client = await pool.acquire()
       try {
         if (late) return false
         asked = client
@@ -32,7 +32,7 @@ export function createProbe(pool: Pool, connections: Connections): () => Promise
         return true
       } finally {
         asked = undefined
-        pool.releaseConnection(client)
+        pool.release(client)
       }
     }
     let timer: NodeJS.Timeout | undefined

@@ -22,12 +22,18 @@ export const unlimited = `SELECT set_config(name, '0', true) FROM pg_settings WH
 const lock = 7_264_002
 
 // What somebody has set for the role stays, and so does what is stricter for all.
-const missing = `SELECT format('ALTER ROLE SESSION_USER IN DATABASE %I SET %s = %s', current_database(), name, ms) AS text
+const missing = {
+  name: 'limits-missing',
+  text: `SELECT format('ALTER ROLE SESSION_USER IN DATABASE %I SET %s = %s', current_database(), name, ms) AS text
   FROM unnest($1::text[], $2::int[]) AS l (name, ms) JOIN pg_settings USING (name)
   WHERE (setting::int = 0 OR setting::int > ms) AND NOT EXISTS (
     SELECT FROM pg_db_role_setting, unnest(setconfig) AS c
     WHERE setdatabase = (SELECT oid FROM pg_database WHERE datname = current_database())
-      AND setrole = (SELECT oid FROM pg_roles WHERE rolname = session_user) AND starts_with(c, name || '='))`
+      AND setrole = (SELECT oid FROM pg_roles WHERE rolname = session_user) AND starts_with(c, name || '='))`,
+}
+
+/** What is missing of the limits, as statements, and what is asked for that. */
+export const missingLimits = { statement: missing, values: [names, Object.values(limits)] }
 
 /**
  * Sets the limits as defaults of our own role in this database, where they are missing, and tells whether it did: they
@@ -36,7 +42,7 @@ const missing = `SELECT format('ALTER ROLE SESSION_USER IN DATABASE %I SET %s = 
  */
 export async function setLimits(client: pg.Client): Promise<boolean> {
   await client.query('SELECT pg_advisory_xact_lock($1)', [lock])
-  const { rows } = await client.query<{ text: string }>(missing, [names, Object.values(limits)])
+  const { rows } = await client.query<{ text: string }>(missing.text, missingLimits.values)
   for (const { text } of rows) await client.query(text)
   return rows.length > 0
 }

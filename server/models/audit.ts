@@ -1,4 +1,4 @@
-import { DataTypes, type Transaction } from 'sequelize'
+import type { Transaction } from 'sequelize'
 import { attribute, bigint, bytes, defineTable, key, nullable, preset } from '../database/attributes.js'
 import type { Database, Statement } from '../database/connection.js'
 import type { MasterKey } from '../masterkey.js'
@@ -90,7 +90,7 @@ export interface AuditEvent {
   readonly request_id?: string
 }
 
-const shown = { ...shownOfEvent, action: attribute<AuditAction>(DataTypes.TEXT) }
+const shown = { ...shownOfEvent, action: attribute<AuditAction>('TEXT') }
 
 const stamps = { salt: nullable(bytes), addressDigest: nullable(bytes) }
 

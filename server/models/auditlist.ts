@@ -1,5 +1,4 @@
 // How the audit log is read: the newest events that fit, and those that follow.
-import { DataTypes } from 'sequelize'
 import { attribute, integer, nullable, type Row, selectList, text, time } from '../database/attributes.js'
 import type { Database, Statement } from '../database/connection.js'
 
@@ -7,7 +6,7 @@ import type { Database, Statement } from '../database/connection.js'
 export const shownOfEvent = {
   at: time,
   action: text,
-  outcome: attribute<'ok' | 'refused'>(DataTypes.TEXT),
+  outcome: attribute<'ok' | 'refused'>('TEXT'),
   reason: nullable(text),
   actor: text,
   actor_id: nullable(integer),

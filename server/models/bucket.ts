@@ -1,5 +1,4 @@
 // Buckets that empty evenly: what client addresses did lately, shared by all replicas.
-import { DataTypes } from 'sequelize'
 import { attribute, bytes, defineTable, key, time } from '../database/attributes.js'
 import type { Database, Statement, Transaction } from '../database/connection.js'
 
@@ -62,7 +61,7 @@ const prune: Statement = {
 
 /** The buckets in a database. */
 export function createBuckets(database: Database): Buckets {
-  defineTable(database, 'buckets', { subject: key(bytes), level: attribute<number>(DataTypes.DOUBLE), updatedAt: time })
+  defineTable(database, 'buckets', { subject: key(bytes), level: attribute<number>('DOUBLE'), updatedAt: time })
   return {
     async take(subject, { capacity, perSecond }) {
       return (await database.run<{ level: number; taken: boolean }>(take, [subject, perSecond, capacity]))[0]!

@@ -15,7 +15,9 @@ import { signingKeyUse } from './signingkey.js'
 
 /** The data keys of a registry, wrapped in its database, and what is done with them once they are loaded. */
 export interface StoredKeys extends MasterKey {
-  /** Unwraps the data keys. Throws when this master key is another than the one that wrapped them. */
+  /** Loads the data keys, if there are any. Throws when this master key is another than the one that wrapped them. */
+  find(): Promise<boolean>
+  /** The same where there must be some: throws when there are none. */
   load(): Promise<void>
   /**
    * Makes the data keys unless they are there; in a registry from before, takes over those that were derived from the
@@ -63,7 +65,7 @@ export function createStoredKeys(database: Database, masterKey: Buffer): StoredK
 
   async function wrap(keys: DataKeys, by: Buffer, transaction: Transaction): Promise<void> {
     for (const [name, each] of Object.entries(keys))
-      await table.update({ wrapped: wrapKey(by, name, each) }, { where: { name }, transaction })
+      await table().update({ wrapped: wrapKey(by, name, each) }, { where: { name }, transaction })
   }
 
   /** The keys to begin with. */
@@ -75,12 +77,17 @@ export function createStoredKeys(database: Database, masterKey: Buffer): StoredK
     return keys
   }
 
+  async function find(): Promise<boolean> {
+    const rows = await database.run<Wrapped>(all, [])
+    if (rows.length > 0) loaded = unwrap(rows)
+    return rows.length > 0
+  }
+
   return {
     ...verbs,
+    find,
     async load() {
-      const rows = await database.run<Wrapped>(all, [])
-      if (rows.length === 0) throw new Error('The registry is not installed yet: run `auth-admin install` first.')
-      loaded = unwrap(rows)
+      if (!(await find())) throw new Error('The registry is not installed yet: run `auth-admin install` first.')
     },
     async install(transaction) {
       await database.run(lock, [], transaction)
@@ -89,7 +96,7 @@ export function createStoredKeys(database: Database, masterKey: Buffer): StoredK
       loaded = keys
       if (rows.length > 0) return false
       const wrapped = dataKeyNames.map(name => ({ name, wrapped: wrapKey(masterKey, name, keys[name]) }))
-      await table.bulkCreate(wrapped, { transaction })
+      await table().bulkCreate(wrapped, { transaction })
       return true
     },
     async rotate(another, transaction) {

@@ -1,4 +1,4 @@
-import { DataTypes, Op, type Transaction } from 'sequelize'
+import type { Transaction } from 'sequelize'
 import {
   attribute,
   bigint,
@@ -97,8 +97,8 @@ export type EmailIntent =
 
 const claimed = {
   id: preset(key(bigint)),
-  kind: attribute<EmailIntent['kind']>(DataTypes.TEXT),
-  parameters: attribute<EmailIntent['parameters']>(DataTypes.JSONB),
+  kind: attribute<EmailIntent['kind']>('TEXT'),
+  parameters: attribute<EmailIntent['parameters']>('JSONB'),
   locale: text,
   attempts: preset(integer),
   createdAt: preset(time),
@@ -214,6 +214,11 @@ const find: Statement = { name: 'email-find', text: `${queued} WHERE id = $1` }
 
 const lock: Statement = { name: 'email-lock', text: `${find.text} FOR UPDATE` }
 
+const prune: Statement = {
+  name: 'emails-prune',
+  text: 'DELETE FROM emails WHERE next_attempt_at IS NULL AND created_at < now() - make_interval(days => $1)',
+}
+
 /** The queue of e-mails in a database. */
 export function createEmails(database: Database): Emails {
   const table = defineTable(database, 'emails', attributes)
@@ -222,34 +227,33 @@ export function createEmails(database: Database): Emails {
     find: async id => (await database.run<QueuedEmail>(find, [id]))[0],
     lock: async (id, t) => (await database.run<QueuedEmail>(lock, [id], t))[0],
     async retry(id, transaction) {
-      await table.update({ nextAttemptAt: fromNow(0) }, { where: { id }, transaction })
+      await table().update({ nextAttemptAt: fromNow(0) }, { where: { id }, transaction })
     },
     async discard(id, transaction) {
-      await table.destroy({ where: { id }, transaction })
+      await table().destroy({ where: { id }, transaction })
     },
     async add(intent, locale, transaction) {
-      await table.create({ ...intent, locale, ...due(0) }, { transaction })
+      await table().create({ ...intent, locale, ...due(0) }, { transaction })
     },
     claim: async lease => (await database.run<Email>(claim, [lease]))[0],
     async admit(id, intent, transaction) {
-      await table.update({ ...intent, ...due(0) }, { where: { id }, transaction })
+      await table().update({ ...intent, ...due(0) }, { where: { id }, transaction })
     },
     async hold({ id, kind }, seconds, transaction) {
       if (kind === 'held-notice' || kind === 'email-changed')
-        await table.update(due(seconds), { where: { id }, transaction })
+        await table().update(due(seconds), { where: { id }, transaction })
       else await database.run(merge, [id, seconds], transaction)
     },
     async done(id) {
-      await table.destroy({ where: { id } })
+      await table().destroy({ where: { id } })
     },
     async failed(id, error, delay) {
       const nextAttemptAt = delay === undefined ? null : fromNow(delay)
-      await table.update({ lastError: error, nextAttemptAt }, { where: { id } })
+      await table().update({ lastError: error, nextAttemptAt }, { where: { id } })
     },
     backlog: async () => (await database.read<Awaited<ReturnType<Emails['backlog']>>>(backlog, []))[0]!,
     async prune() {
-      const createdAt = { [Op.lt]: fromNow(-keptDays * 86_400) }
-      await table.destroy({ where: { nextAttemptAt: null, createdAt } })
+      await database.run(prune, [keptDays])
     },
   }
 }

@@ -1,5 +1,4 @@
 // How many e-mails went out for somebody or to somewhere, by their times: a limit holds in any span of its length.
-import { DataTypes } from 'sequelize'
 import { attribute, bytes, defineTable, key } from '../database/attributes.js'
 import type { Database, Statement, Transaction } from '../database/connection.js'
 
@@ -54,7 +53,7 @@ const prune: Statement = {
 export function createEmailQuotas(database: Database): EmailQuotas {
   defineTable(database, 'email_quotas', {
     subject: key(bytes),
-    sentAt: attribute<Date[]>(DataTypes.ARRAY(DataTypes.DATE)),
+    sentAt: attribute<Date[]>('DATE[]'),
   })
   return {
     async take(subject, limits, transaction) {

@@ -80,7 +80,15 @@ const forgetAddresses = (table: string, more = '') =>
   counting(table, `UPDATE ${table} SET address = NULL, salt = NULL WHERE ${own} ${more}`)
 
 /** Tables that belong to users, row by row. */
-const owned = ['provider_keys', 'answers', 'unmatched_answers', 'known_addresses', 'mailed_keys', 'totp_secrets']
+const owned = [
+  'provider_keys',
+  'answers',
+  'unmatched_answers',
+  'known_addresses',
+  'mailed_keys',
+  'totp_secrets',
+  'creation_requests',
+]
 
 /** Erases users from a database. */
 export function createErasure(database: Database, subjects: Subjects): Erasure {

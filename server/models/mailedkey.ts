@@ -1,5 +1,5 @@
 import { randomInt } from 'node:crypto'
-import { DataTypes, fn, Op, type Transaction } from 'sequelize'
+import type { Transaction } from 'sequelize'
 import {
   attribute,
   bytes,
@@ -40,7 +40,7 @@ export function emailCode(typed: string, tokenGeneration: number): string {
 
 const attributes = {
   userId: key(integer),
-  purpose: key(attribute<Purpose>(DataTypes.TEXT)),
+  purpose: key(attribute<Purpose>('TEXT')),
   keyDigest: bytes,
   organizationId: preset(nullable(integer)),
   /** The address that a key of the purpose `email` confirms. */
@@ -104,6 +104,8 @@ export interface MailedKeys {
   prune(): Promise<void>
 }
 
+const prune: Statement = { name: 'mailed-keys-prune', text: 'DELETE FROM mailed_keys WHERE expires_at < now()' }
+
 /** The mailed keys in a database. */
 export function createMailedKeys(
   database: Database,
@@ -123,7 +125,7 @@ export function createMailedKeys(
   ): Promise<void> {
     const keyDigest = digest(userId, purpose, key)
     const expiresAt = fromNow(validity[purpose])
-    await table.upsert({ userId, purpose, keyDigest, organizationId, email, expiresAt }, { returning: false })
+    await table().upsert({ userId, purpose, keyDigest, organizationId, email, expiresAt }, { returning: false })
   }
   return {
     digest,
@@ -149,10 +151,10 @@ export function createMailedKeys(
       return rows[0]?.id
     },
     async void(userId, purpose, transaction) {
-      await table.destroy({ where: { userId, purpose }, transaction })
+      await table().destroy({ where: { userId, purpose }, transaction })
     },
     async prune() {
-      await table.destroy({ where: { expiresAt: { [Op.lt]: fn('now') } } })
+      await database.run(prune, [])
     },
   }
 }

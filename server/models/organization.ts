@@ -1,5 +1,5 @@
 import { randomUUID } from 'node:crypto'
-import { literal, Op, type Transaction } from 'sequelize'
+import type { Transaction } from 'sequelize'
 import {
   bytes,
   column,
@@ -14,6 +14,7 @@ import {
   text,
 } from '../database/attributes.js'
 import type { Database, Statement } from '../database/connection.js'
+import { orm } from '../database/sequelize.js'
 import type { MasterKey } from '../masterkey.js'
 
 const detail = preset(nullable(text))
@@ -162,8 +163,9 @@ export function createOrganizations(database: Database, masterKey: MasterKey): O
   }
   return {
     async list({ afterId = 0, active, type, text, limit }) {
+      const { Op, literal } = orm()
       const words = 'organization_words(name, inep_code, login, email, responsible) @@ search_query(:text)'
-      const rows = await table.findAll({
+      const rows = await table().findAll({
         where: {
           [Op.and]: [
             { id: { [Op.gt]: afterId } },
@@ -179,10 +181,10 @@ export function createOrganizations(database: Database, masterKey: MasterKey): O
       })
       return rows.map(row => row.get())
     },
-    find: async id => (await table.findByPk(id))?.get(),
+    find: async id => (await table().findByPk(id))?.get(),
     async named(inepCode, nameKey) {
-      const rows = await table.findAll({
-        where: { [Op.or]: [{ inepCode }, { nameKey }] },
+      const rows = await table().findAll({
+        where: { [orm().Op.or]: [{ inepCode }, { nameKey }] },
         order: ['id'],
         limit: mostNamed,
       })
@@ -193,27 +195,28 @@ export function createOrganizations(database: Database, masterKey: MasterKey): O
     },
     async withInepCode(inepCode, id, transaction) {
       await database.run(lockInepCode, [inepCode], transaction)
-      const where = { inepCode, ...(id !== undefined && { id: { [Op.ne]: id } }) }
-      return (await table.findOne({ attributes: ['id'], where, transaction }))?.get().id
+      const where = { inepCode, ...(id !== undefined && { id: { [orm().Op.ne]: id } }) }
+      return (await table().findOne({ attributes: ['id'], where, transaction }))?.get().id
     },
     async remove(id, transaction) {
-      await table.destroy({ where: { id }, transaction })
+      await table().destroy({ where: { id }, transaction })
     },
-    lock: async (id, transaction) => (await table.findByPk(id, { transaction, lock: transaction.LOCK.UPDATE }))?.get(),
+    lock: async (id, transaction) =>
+      (await table().findByPk(id, { transaction, lock: transaction.LOCK.UPDATE }))?.get(),
     async add(details, transaction) {
       const { digest, sealed } = newActivationKey(masterKey)
       const row = { ...details, active: true, keyDigest: digest, keySealed: sealed }
-      return (await table.create(row, { transaction })).get()
+      return (await table().create(row, { transaction })).get()
     },
     async edit(id, details, transaction) {
-      await table.update(details, { where: { id }, transaction })
+      await table().update(details, { where: { id }, transaction })
     },
     async setActive(id, active, transaction) {
-      await table.update({ active }, { where: { id }, transaction })
+      await table().update({ active }, { where: { id }, transaction })
     },
     async rotateKey(id, transaction) {
       const { key, digest, sealed } = newActivationKey(masterKey)
-      await table.update({ keyDigest: digest, keySealed: sealed }, { where: { id }, transaction })
+      await table().update({ keyDigest: digest, keySealed: sealed }, { where: { id }, transaction })
       return key
     },
     activationKey: row => masterKey.open(activationKeyUse, row.keySealed),

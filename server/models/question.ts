@@ -1,4 +1,4 @@
-import { Op, type Transaction } from 'sequelize'
+import type { Transaction } from 'sequelize'
 import {
   defineTable,
   flag,
@@ -13,6 +13,7 @@ import {
   time,
 } from '../database/attributes.js'
 import type { Database, Statement } from '../database/connection.js'
+import { orm } from '../database/sequelize.js'
 
 /** What is read of a question. */
 const shown = { id: preset(key(integer)), question: text, active: preset(flag) }
@@ -181,8 +182,8 @@ export function createQuestions(database: Database): Questions {
   return {
     all: () => database.read<QuestionRow>(all, []),
     async list({ afterId = 0, active, limit }) {
-      const where = { id: { [Op.gt]: afterId }, ...(active !== undefined && { active }) }
-      return (await questions.findAll({ where, order: ['id'], limit })).map(row => row.get())
+      const where = { id: { [orm().Op.gt]: afterId }, ...(active !== undefined && { active }) }
+      return (await questions().findAll({ where, order: ['id'], limit })).map(row => row.get())
     },
     async offered(wanted) {
       const values = 'id' in wanted ? [wanted.id, null] : [null, wanted.key]
@@ -190,16 +191,16 @@ export function createQuestions(database: Database): Questions {
     },
     async find(wanted) {
       const where = 'id' in wanted ? { id: wanted.id } : { questionKey: wanted.key }
-      return (await questions.findOne({ where }))?.get()
+      return (await questions().findOne({ where }))?.get()
     },
     lock: async (id, transaction) =>
-      (await questions.findByPk(id, { transaction, lock: transaction.LOCK.UPDATE }))?.get(),
-    add: async (text, transaction) => (await questions.create({ ...text, active: true }, { transaction })).get(),
+      (await questions().findByPk(id, { transaction, lock: transaction.LOCK.UPDATE }))?.get(),
+    add: async (text, transaction) => (await questions().create({ ...text, active: true }, { transaction })).get(),
     async edit(id, text, transaction) {
-      await questions.update(text, { where: { id }, transaction })
+      await questions().update(text, { where: { id }, transaction })
     },
     async setActive(id, active, transaction) {
-      await questions.update({ active }, { where: { id }, transaction })
+      await questions().update({ active }, { where: { id }, transaction })
     },
     answers: userId => database.read<StoredAnswer>(answers, [userId]),
     async saveAnswer(userId, questionId, answerHash, transaction) {
@@ -210,7 +211,7 @@ export function createQuestions(database: Database): Questions {
       await database.run(discardNext, [userId], transaction)
     },
     async keepUnmatched(userId, text, answerHash, transaction) {
-      await unmatchedAnswers.create({ userId, ...text, answerHash }, { transaction })
+      await unmatchedAnswers().create({ userId, ...text, answerHash }, { transaction })
     },
     unmatched: ({ after, limit }) =>
       database.run<UnmatchedRow>(unmatched, [after?.users ?? null, after?.questionKey ?? null, limit]),

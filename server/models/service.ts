@@ -1,5 +1,5 @@
 import { randomBytes } from 'node:crypto'
-import { DataTypes, Op, type Transaction } from 'sequelize'
+import type { Transaction } from 'sequelize'
 import {
   attribute,
   bytes,
@@ -14,13 +14,14 @@ import {
   time,
 } from '../database/attributes.js'
 import type { Database, Statement } from '../database/connection.js'
+import { orm } from '../database/sequelize.js'
 import type { MasterKey } from '../masterkey.js'
 import type { ScopeName } from '../scopes.js'
 
 const attributes = {
   id: preset(key(integer)),
   name: text,
-  scopes: attribute<ScopeName[]>(DataTypes.ARRAY(DataTypes.TEXT)),
+  scopes: attribute<ScopeName[]>('TEXT[]'),
   createdAt: preset(time),
 }
 
@@ -114,26 +115,26 @@ export function createServices(database: Database, masterKey: Pick<MasterKey, 'd
   const digest = (key: string) => masterKey.digest('service-key', key)
   return {
     async list({ afterName = '', limit }) {
-      const rows = await table.findAll({ where: { name: { [Op.gt]: afterName } }, order: ['name'], limit })
+      const rows = await table().findAll({ where: { name: { [orm().Op.gt]: afterName } }, order: ['name'], limit })
       return rows.map(row => row.get())
     },
-    find: async (name, transaction) => (await table.findOne({ where: { name }, transaction }))?.get(),
+    find: async (name, transaction) => (await table().findOne({ where: { name }, transaction }))?.get(),
     lock: async (name, transaction) =>
-      (await table.findOne({ where: { name }, transaction, lock: transaction.LOCK.UPDATE }))?.get(),
+      (await table().findOne({ where: { name }, transaction, lock: transaction.LOCK.UPDATE }))?.get(),
     add: async ({ name, scopes }, transaction) => (await database.run<ServiceRow>(add, [name, scopes], transaction))[0],
     async remove(id, transaction) {
-      await table.destroy({ where: { id }, transaction })
+      await table().destroy({ where: { id }, transaction })
     },
     async keys(serviceIds, transaction) {
       const shown = { attributes: Object.keys(shownKey), where: { serviceId: [...serviceIds] } }
-      return (await keyTable.findAll({ ...shown, order: ['id'], transaction })).map(row => row.get())
+      return (await keyTable().findAll({ ...shown, order: ['id'], transaction })).map(row => row.get())
     },
     async addKey(serviceId, key, expiresAt, transaction) {
       const row = { serviceId, beginning: key.slice(0, keptCharacters), digest: digest(key), expiresAt }
-      return (await keyTable.create(row, { transaction })).get()
+      return (await keyTable().create(row, { transaction })).get()
     },
     removeKey: async (serviceId, id, transaction) =>
-      (await keyTable.destroy({ where: { id, serviceId }, transaction })) > 0,
+      (await keyTable().destroy({ where: { id, serviceId }, transaction })) > 0,
     digest,
     holder: async digest => (await database.read<KeyHolder>(holder, [digest]))[0],
     async touch(keyId) {

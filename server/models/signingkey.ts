@@ -1,5 +1,5 @@
 import { createHash, createPrivateKey, createPublicKey, generateKeyPairSync, type KeyObject } from 'node:crypto'
-import { DataTypes, fn, Op, type Transaction } from 'sequelize'
+import type { Transaction } from 'sequelize'
 import {
   attribute,
   bytes,
@@ -10,6 +10,7 @@ import {
   nullable,
   preset,
   type Row,
+  selectList,
   text,
   time,
 } from '../database/attributes.js'
@@ -27,7 +28,7 @@ export interface PublicJwk {
 const shown = {
   /** Thumbprint of the public key (RFC 7638). */
   kid: key(text),
-  publicJwk: attribute<PublicJwk>(DataTypes.JSONB),
+  publicJwk: attribute<PublicJwk>('JSONB'),
   /** When it begins to sign, unless a newer one does. */
   signsAt: time,
   /** Null while no successor is planned. */
@@ -36,7 +37,9 @@ const shown = {
   tokenTtl: integer,
 }
 
-const attributes = { ...shown, privateSealed: bytes, createdAt: preset(time) }
+const kept = { ...shown, privateSealed: bytes }
+
+const attributes = { ...kept, createdAt: preset(time) }
 
 /** A key that may verify tokens, and sign them in its time. */
 export interface SigningKey extends Row<typeof shown> {
@@ -84,6 +87,20 @@ const lockTable: Statement = {
   text: 'LOCK TABLE signing_keys IN SHARE ROW EXCLUSIVE MODE',
 }
 
+const all: Statement = {
+  name: 'signing-keys',
+  text: `SELECT ${selectList(kept, 'k')} FROM signing_keys k WHERE verifies_until IS NULL OR verifies_until > now()
+    ORDER BY signs_at DESC`,
+}
+
+const newest: Statement = {
+  name: 'signing-key-newest',
+  text: `SELECT token_ttl AS "tokenTtl", extract(epoch FROM now() - signs_at)::float8 AS age FROM signing_keys
+    ORDER BY signs_at DESC LIMIT 1`,
+}
+
+const prune: Statement = { name: 'signing-keys-prune', text: 'DELETE FROM signing_keys WHERE verifies_until < now()' }
+
 const signer: Statement = {
   name: 'signing-key-signer',
   text: `SELECT kid FROM signing_keys WHERE signs_at <= now() AND (verifies_until IS NULL OR verifies_until > now())
@@ -115,29 +132,32 @@ export function createSigningKeys(database: Database, masterKey: MasterKey): Sig
   const table = defineTable(database, 'signing_keys', attributes)
 
   /** Publishes a new key that signs `lead` seconds from now, and ends those before it in their time. */
-  async function add(newest: Row<typeof shown> | undefined, lead: number, ttl: number, transaction: Transaction) {
+  async function add(
+    before: Pick<SigningKey, 'tokenTtl'> | undefined,
+    lead: number,
+    ttl: number,
+    transaction: Transaction,
+  ) {
     const { privateKey, publicKey } = generateKeyPairSync('ec', { namedCurve: 'P-256' })
     const { kty, crv, x, y } = publicKey.export({ format: 'jwk' })
     const publicJwk = { kty, crv, x, y } as PublicJwk
     const kid = thumbprint(publicJwk)
     const pem = privateKey.export({ format: 'pem', type: 'pkcs8' }) as string
     // The first key has nobody to wait for.
-    const wait = newest ? lead : 0
-    const tokenTtl = newest?.tokenTtl ?? ttl
+    const wait = before ? lead : 0
+    const tokenTtl = before?.tokenTtl ?? ttl
     // A minute more for clocks that differ; tokens of administrators last as long as they do.
     const verifiesUntil = fromNow(wait + Math.max(tokenTtl, adminTokenTtl) + 60)
-    await table.update({ verifiesUntil }, { where: { verifiesUntil: null }, transaction })
+    await table().update({ verifiesUntil }, { where: { verifiesUntil: null }, transaction })
     const privateSealed = masterKey.seal(signingKeyUse(kid), pem)
-    await table.create({ kid, publicJwk, privateSealed, signsAt: fromNow(wait), tokenTtl }, { transaction })
+    await table().create({ kid, publicJwk, privateSealed, signsAt: fromNow(wait), tokenTtl }, { transaction })
     return kid
   }
 
   return {
     async all(transaction) {
-      const where = { verifiesUntil: { [Op.or]: [null, { [Op.gt]: fn('now') }] } }
-      const rows = await table.findAll({ where, order: [['signsAt', 'DESC']], transaction })
-      return rows.map(row => {
-        const { privateSealed, ...shown } = row.get()
+      const rows = await database.run<Row<typeof kept>>(all, [], transaction)
+      return rows.map(({ privateSealed, ...shown }) => {
         const publicKey = createPublicKey({ key: { ...shown.publicJwk }, format: 'jwk' })
         return {
           ...shown,
@@ -148,10 +168,9 @@ export function createSigningKeys(database: Database, masterKey: MasterKey): Sig
     },
     async rotate({ force, lead, tokenTtl }, transaction) {
       await database.run(lockTable, [], transaction)
-      const newest = (await table.findOne({ order: [['signsAt', 'DESC']], transaction }))?.get()
-      const young = { where: { signsAt: { [Op.gt]: fromNow(-rotateAfter) } }, transaction }
-      if (!force && (await table.count(young)) > 0) return undefined
-      return add(newest, lead, tokenTtl, transaction)
+      const [last] = await database.run<{ tokenTtl: number; age: number }>(newest, [], transaction)
+      if (!force && last && last.age < rotateAfter) return undefined
+      return add(last, lead, tokenTtl, transaction)
     },
     async raiseTtl(tokenTtl) {
       await database.run(raiseTtl, [tokenTtl])
@@ -163,19 +182,19 @@ export function createSigningKeys(database: Database, masterKey: MasterKey): Sig
     signerAge: async () => (await database.read<{ age: number | null }>(signerAge, []))[0]?.age ?? undefined,
     async retire(kid, transaction) {
       await database.run(lockTable, [], transaction)
-      const retired = (await table.findByPk(kid, { transaction }))?.get()
+      const retired = (await table().findByPk(kid, { transaction }))?.get()
       if (!retired) return false
-      await table.destroy({ where: { kid }, transaction })
+      await table().destroy({ where: { kid }, transaction })
       const [left] = await database.run<{ kid: string }>(signer, [], transaction)
       if (left) return {}
       // One that is published already is known to some verifiers: it needn't wait any longer.
-      const published = (await table.findOne({ where: { verifiesUntil: null }, transaction }))?.get()
+      const published = (await table().findOne({ where: { verifiesUntil: null }, transaction }))?.get()
       if (!published) return { successor: await add(undefined, 0, retired.tokenTtl, transaction) }
-      await table.update({ signsAt: fromNow(0) }, { where: { kid: published.kid }, transaction })
+      await table().update({ signsAt: fromNow(0) }, { where: { kid: published.kid }, transaction })
       return { successor: published.kid }
     },
     async prune() {
-      await table.destroy({ where: { verifiesUntil: { [Op.lt]: fn('now') } } })
+      await database.run(prune, [])
     },
   }
 }

@@ -57,7 +57,7 @@ export function createTotpSecrets(database: Database, masterKey: Pick<MasterKey,
   const open = (userId: number, sealed: Buffer) => masterKey.open(use(userId), sealed)
   return {
     async find(userId) {
-      const row = (await table.findByPk(userId))?.get()
+      const row = (await table().findByPk(userId))?.get()
       return {
         ...(row?.secretSealed && { secret: open(userId, row.secretSealed) }),
         ...(row?.pendingSealed && { pending: open(userId, row.pendingSealed) }),
@@ -67,12 +67,12 @@ export function createTotpSecrets(database: Database, masterKey: Pick<MasterKey,
       await database.run(enroll, [userId, masterKey.seal(use(userId), secret)], transaction)
     },
     async confirm(userId, pending, step, transaction) {
-      const row = (await table.findByPk(userId, { transaction, lock: transaction.LOCK.UPDATE }))?.get()
+      const row = (await table().findByPk(userId, { transaction, lock: transaction.LOCK.UPDATE }))?.get()
       if (!row?.pendingSealed || open(userId, row.pendingSealed) !== pending) return false
       return (await database.run(confirm, [userId, row.pendingSealed, step], transaction)).length > 0
     },
     take: async (userId, step) => (await database.run(take, [userId, step])).length > 0,
     coverage: async () => (await database.run<{ administrators: number; withoutCodes: number }>(coverage, []))[0]!,
-    remove: async (userId, transaction) => (await table.destroy({ where: { userId }, transaction })) > 0,
+    remove: async (userId, transaction) => (await table().destroy({ where: { userId }, transaction })) > 0,
   }
 }

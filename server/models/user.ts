@@ -1,4 +1,4 @@
-import { col, DataTypes, literal, type Transaction } from 'sequelize'
+import type { Transaction } from 'sequelize'
 import {
   attribute,
   bytes,
@@ -19,6 +19,7 @@ import {
   time,
 } from '../database/attributes.js'
 import type { Database, Statement } from '../database/connection.js'
+import { orm } from '../database/sequelize.js'
 import { nicknameSkeleton, shareScript, usernameSkeleton } from '../lookalikes.js'
 import type { MasterKey } from '../masterkey.js'
 import { nicknameKey, usernameKey } from '../names.js'
@@ -39,7 +40,7 @@ const profile = {
   institution: nullable(text),
   securityQuestion: nullable(text),
   termsOfUsage: flag,
-  role: attribute<Role>(DataTypes.TEXT),
+  role: attribute<Role>('TEXT'),
 }
 
 /** What is read of a user. */
@@ -267,7 +268,7 @@ function isAlike(key: string, others: readonly string[]): boolean {
 }
 
 /** Revokes every token, as tokens name the generation that they are of. */
-const nextGeneration = { tokenGeneration: literal('token_generation + 1') }
+const nextGeneration = () => ({ tokenGeneration: orm().literal('token_generation + 1') })
 
 /** The users in a database. */
 export function createUsers(database: Database, masterKey: MasterKey, mailedKeys: Pick<MailedKeys, 'void'>): Users {
@@ -277,7 +278,7 @@ export function createUsers(database: Database, masterKey: MasterKey, mailedKeys
   async function giveProviderKey(userId: number, transaction: Transaction): Promise<void> {
     const { digest, sealed } = newActivationKey(masterKey)
     // Whoever has one keeps it.
-    await providerKeys.bulkCreate([{ userId, digest, sealed }], { ignoreDuplicates: true, transaction })
+    await providerKeys().bulkCreate([{ userId, digest, sealed }], { ignoreDuplicates: true, transaction })
   }
 
   return {
@@ -288,12 +289,12 @@ export function createUsers(database: Database, masterKey: MasterKey, mailedKeys
     async holdSession(id, tokenGeneration, transaction) {
       const where = { id, tokenGeneration, suspended: false }
       const lock = transaction.LOCK.SHARE
-      return (await users.findOne({ attributes: ['id'], where, transaction, lock })) !== null
+      return (await users().findOne({ attributes: ['id'], where, transaction, lock })) !== null
     },
     async lockOwn(id, tokenGeneration, transaction) {
       const where = { id, tokenGeneration, suspended: false }
       const lock = transaction.LOCK.NO_KEY_UPDATE
-      return (await users.findOne({ attributes: ['id', 'username', 'email'], where, transaction, lock }))?.get()
+      return (await users().findOne({ attributes: ['id', 'username', 'email'], where, transaction, lock }))?.get()
     },
     async asCallerWith(id, kid, usernameKey) {
       const rows = await database.read<User>(callerWith, [id, kid, usernameKey])
@@ -326,77 +327,77 @@ export function createUsers(database: Database, masterKey: MasterKey, mailedKeys
         await database.run(setSkeletons, [ids, names, rows.map(row => nicknameSkeleton(row.nickname))], t)
         for (const { id, username, usernameKey: key } of rows)
           if (usernameKey(username) !== key) await database.run(setUsernameKey, [id, usernameKey(username)], t)
-        return rows.length
       }
-      while ((await database.transact(renewSome)) > 0);
+      // Asked by itself first: after the first start of a version there is nothing to be done.
+      while ((await database.run(withoutSkeleton, [])).length > 0) await database.transact(renewSome)
     },
     async add(row, transaction) {
       const { username, nickname } = row
       const skeletons = { usernameSkeleton: usernameSkeleton(username), nicknameSkeleton: nicknameSkeleton(nickname) }
-      const added = await users.create({ ...row, ...skeletons }, { transaction, returning: ['id'] })
+      const added = await users().create({ ...row, ...skeletons }, { transaction, returning: ['id'] })
       return added.get('id') as number
     },
     async lock(usernameKey, transaction) {
       // No stronger lock: rows that refer to a user, such as known addresses, are checked while a sign-in holds others.
       const lock = transaction.LOCK.NO_KEY_UPDATE
       return (
-        await users.findOne({ attributes: [...decisive], where: { usernameKey, deletedAt: null }, transaction, lock })
+        await users().findOne({ attributes: [...decisive], where: { usernameKey, deletedAt: null }, transaction, lock })
       )?.get()
     },
     async activate({ id, role }, organizationId, transaction) {
       const member = organizationId === null ? {} : { organizationId }
-      await users.update({ active: true, ...member }, { where: { id }, transaction })
+      await users().update({ active: true, ...member }, { where: { id }, transaction })
       if (role === 'ROLE_INSTITUTION') await giveProviderKey(id, transaction)
     },
     async changePassword(id, passwordHash, generation, transaction) {
       const where = generation === null ? { id } : { id, tokenGeneration: generation }
-      const [, [owner]] = await users.update(
-        { passwordHash, ...nextGeneration },
+      const [, [owner]] = await users().update(
+        { passwordHash, ...nextGeneration() },
         { where, transaction, returning: ['id', 'username', 'email'] },
       )
       if (owner) await mailedKeys.void(id, 'recovery', transaction)
       return owner?.get()
     },
     async renewPassword(id, before, after) {
-      await users.update({ passwordHash: after }, { where: { id, passwordHash: before } })
+      await users().update({ passwordHash: after }, { where: { id, passwordHash: before } })
     },
     async suspend(id, transaction) {
-      await users.update({ suspended: true, ...nextGeneration }, { where: { id }, transaction })
+      await users().update({ suspended: true, ...nextGeneration() }, { where: { id }, transaction })
     },
     async resume(id, transaction) {
-      await users.update({ suspended: false }, { where: { id }, transaction })
+      await users().update({ suspended: false }, { where: { id }, transaction })
     },
     async revokeTokens(id, transaction) {
-      await users.update(nextGeneration, { where: { id }, transaction })
+      await users().update(nextGeneration(), { where: { id }, transaction })
     },
     async setEmail(id, email, transaction) {
-      await users.update({ email }, { where: { id }, transaction })
+      await users().update({ email }, { where: { id }, transaction })
       await mailedKeys.void(id, 'recovery', transaction)
       await mailedKeys.void(id, 'email', transaction)
     },
     async edit(id, { name, ...details }, transaction) {
       const named = name && { ...name, nicknameSkeleton: nicknameSkeleton(name.nickname) }
-      await users.update({ ...details, ...named }, { where: { id }, transaction })
+      await users().update({ ...details, ...named }, { where: { id }, transaction })
       if (details.email !== undefined) await mailedKeys.void(id, 'recovery', transaction)
     },
     async setRole({ id, active }, role, transaction) {
-      await users.update({ role, ...nextGeneration }, { where: { id }, transaction })
-      if (role !== 'ROLE_INSTITUTION') await providerKeys.destroy({ where: { userId: id }, transaction })
+      await users().update({ role, ...nextGeneration() }, { where: { id }, transaction })
+      if (role !== 'ROLE_INSTITUTION') await providerKeys().destroy({ where: { userId: id }, transaction })
       else if (active) await giveProviderKey(id, transaction)
     },
     async setOrganization(id, organizationId, transaction) {
-      await users.update({ organizationId, ...nextGeneration }, { where: { id }, transaction })
+      await users().update({ organizationId, ...nextGeneration() }, { where: { id }, transaction })
     },
     async delete(id, transaction) {
-      const before = { suspendedBeforeDeletion: col('suspended') as unknown as boolean }
-      await users.update(
-        { deletedAt: fromNow(0), ...before, suspended: true, ...nextGeneration },
+      const before = { suspendedBeforeDeletion: orm().col('suspended') as unknown as boolean }
+      await users().update(
+        { deletedAt: fromNow(0), ...before, suspended: true, ...nextGeneration() },
         { where: { id }, transaction },
       )
     },
     async undelete(id, transaction) {
-      const before = col('suspended_before_deletion') as unknown as boolean
-      await users.update({ deletedAt: null, suspended: before }, { where: { id }, transaction })
+      const before = orm().col('suspended_before_deletion') as unknown as boolean
+      await users().update({ deletedAt: null, suspended: before }, { where: { id }, transaction })
     },
   }
 }

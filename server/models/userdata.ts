@@ -84,6 +84,7 @@ const exported: Statement = {
     'known_addresses', ${rows('seen_at', 'known_addresses WHERE user_id = $1', 't.seen_at')},
     'mailed_keys', ${rows('purpose, organization_id, email, expires_at', 'mailed_keys WHERE user_id = $1', 't.purpose')},
     'totp_secrets', ${rows('secret_sealed IS NOT NULL AS enrolled', 'totp_secrets WHERE user_id = $1', 't.enrolled')},
+    'creation_requests', ${rows('created_at', 'creation_requests WHERE user_id = $1', 't.created_at')},
     'emails', ${rows(
       "id, kind, parameters - 'actor' AS parameters, locale, attempts, created_at, next_attempt_at, last_error",
       "emails WHERE parameters ->> 'userId' = $1::text OR (kind = 'recovery-request' AND parameters ->> 'usernameKey' = u.username_key)",

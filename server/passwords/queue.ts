@@ -1,5 +1,6 @@
 // Who is next: the order in which jobs wait for the hash threads. It owns fairness, and knows neither threads nor time.
 import { LRUCache } from 'lru-cache'
+import { upTo } from '../onfirstuse.js'
 
 /** Where jobs belong in the queue of the hash threads. */
 export interface Turn {
@@ -50,7 +51,7 @@ interface Line<T> {
 export function createQueue<T>(usedOf: (address: string) => number = () => 0): Queue<T> {
   const known = createLine<T>()
   const others = createLine<T>()
-  const turnsOf = new LRUCache<string, number>({ max: 10_000, ttl: lately, noUpdateTTL: true })
+  const turnsOf = new LRUCache<string, number>({ ...upTo(10_000), ttl: lately, noUpdateTTL: true })
   let turns = 0
   let turnsOfOthers = 0
   const rankOf = (address: string) => ({

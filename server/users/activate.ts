@@ -13,6 +13,7 @@ import type { MailedKeys } from '../models/mailedkey.js'
 import type { Organizations } from '../models/organization.js'
 import type { LockedUser, Users } from '../models/user.js'
 import { usernameKey } from '../names.js'
+import { upTo } from '../onfirstuse.js'
 import { refuse } from '../refusal.js'
 import { isBlank, required } from '../required.js'
 import { tooLong } from '../sizes.js'
@@ -93,7 +94,7 @@ async function findOrganization(
 function createWrongKeys({ attempts, subjects, admission, audit, factor, now }: ActivateDeps) {
   const most = failuresThatLock(factor)
   /** Wrong keys of users, by id, and when they are forgotten, in ms since 1970. */
-  const counts = new LRUCache<number, { count: number; until: number }>({ max: 100_000 })
+  const counts = new LRUCache<number, { count: number; until: number }>(upTo(100_000))
   /** Keys under way. */
   const underWay = new Map<number, number>()
 

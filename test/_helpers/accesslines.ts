@@ -38,7 +38,11 @@ export async function launchGateway(
   { env = {}, flags = [] }: { env?: Record<string, string>; flags?: readonly string[] } = {},
 ): Promise<Program & { readonly http: string }> {
   const settings = { AUTH_SERVER_URL: target, AUTH_HTTP_ADDRESS: '127.0.0.1:0', AUTH_TRUSTED_PROXIES: '127.0.0.1' }
-  const program = launch(t, { ...settings, AUTH_DRAIN: '0', ...env }, { program: main, flags })
+  const program = launch(
+    t,
+    { ...settings, AUTH_METRICS_ADDRESS: 'off', AUTH_DRAIN: '0', ...env },
+    { program: main, flags },
+  )
   const http = await waitFor(() => /HTTP +(http:\S+)/.exec(program.output())?.[1], program.output)
   return { ...program, http }
 }

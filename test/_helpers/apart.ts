@@ -27,10 +27,16 @@ export async function spawnServer(t: Teardown, env: Record<string, string> = {})
 
 /** Starts an `auth-gateway` in front of a target; it ends with the test. */
 export async function spawnGateway(t: Teardown, target: string, env: Record<string, string> = {}) {
-  const all = { AUTH_HTTP_ADDRESS: '127.0.0.1:0', AUTH_TRUSTED_PROXIES: '127.0.0.1', AUTH_LIMIT_FACTOR: '1000', ...env }
+  const all = {
+    AUTH_HTTP_ADDRESS: '127.0.0.1:0',
+    AUTH_METRICS_ADDRESS: '127.0.0.1:0',
+    AUTH_TRUSTED_PROXIES: '127.0.0.1',
+    AUTH_LIMIT_FACTOR: '1000',
+    ...env,
+  }
   const program = launch(t, { AUTH_SERVER_URL: target, ...all }, { program: programs.gateway })
-  const [, http = ''] = await said(program, /HTTP +(\S+)\n/)
-  return { ...program, http }
+  const [, http = '', metrics = ''] = await said(program, /HTTP +(\S+)\nmetrics +(\S+)\n/)
+  return { ...program, http, metrics }
 }
 
 /** Waits until a program has said what matches. */

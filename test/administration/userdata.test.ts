@@ -1,4 +1,5 @@
 /** What is stored of a user: all of it is handed out but secrets, and all of it is erased. */
+import { randomInt, randomUUID } from 'node:crypto'
 import test from 'ava'
 import { createLog } from '../../server/log.js'
 import { startMaintenance } from '../../server/maintenance.js'
@@ -78,6 +79,20 @@ test('an export holds every table and column that tells of the user, and nothing
   for (const { name } of tables) t.true(name! in data, name)
   const asked = await service.registry.audit.list({ subjectId: id, action: 'user.export', limit: 1 })
   t.is(asked.length, 1)
+})
+
+test('the answer of a creation, kept for whoever repeats it, is erased with the user who was created', async t => {
+  const username = `criada${randomInt(1e9)}`
+  const form = { username, nickname: username, state: 'SP', city: 'Mauá', role: 'ROLE_CLIENT' }
+  const requestId = randomUUID()
+  const { user } = await admin.createUser({ form, requestId })
+  const { id } = user!.record!
+  t.is((await admin.createUser({ form, requestId })).user!.record!.id, id)
+  const kept = () => run(`SELECT 1 FROM creation_requests WHERE request_id = '${requestId}'`)
+  t.is((await kept()).length, 1)
+  const { rows } = await admin.eraseUser({ user: `#${id}`, confirm: username })
+  t.is(rows.creation_requests, 1)
+  t.is((await kept()).length, 0)
 })
 
 test('an erased user is gone from every table, its receipt says how many rows, and the audit log verifies', async t => {

@@ -49,6 +49,23 @@ test('install gives an empty database tables, a signing key, questions and the a
   t.is(users.length, 1)
 })
 
+test('install makes anew what is missing of a registry: questions, administrator, a signing key that is of age', async t => {
+  const env = await emptyDatabase(t, { AUTH_ADMIN_PASSWORD: 'several words that nobody guesses' })
+  await runCli(env, ['install'])
+  const missing = {
+    questions: 'DELETE FROM questions',
+    administrator: 'DELETE FROM users',
+    signingKey: `UPDATE signing_keys SET signs_at = now() - interval '91 days'`,
+  }
+  for (const [what, sql] of Object.entries(missing)) {
+    await ask(env.DATABASE_URL, sql)
+    const { stdout, stderr } = await runCli(env, ['install', '--json'])
+    const { tokens, migrations, ...made } = JSON.parse(stdout)
+    const some = Object.keys(made).filter(each => made[each] && made[each] !== 0)
+    t.deepEqual([some, stderr], [[what], ''], what)
+  }
+})
+
 test('several installations at once make each thing once, and all succeed', async t => {
   const env = await emptyDatabase(t)
   const runs = await Promise.all(Array.from({ length: 4 }, () => spawnCli(env, ['install', '--json'])))

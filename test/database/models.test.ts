@@ -47,3 +47,15 @@ test('a provider that an administrator moves to another organization keeps its k
   t.truthy(before.providerKeySealed)
   t.deepEqual(after.providerKeySealed, before.providerKeySealed)
 })
+
+test('of a transaction whose work throws nothing is left, and its connection serves whoever comes next', async t => {
+  const { database, questions } = await openModels(t)
+  const work = database.transact(async transaction => {
+    await questions.add({ question: 'a', questionKey: 'a' }, transaction)
+    throw new Error('no')
+  })
+  await t.throwsAsync(work, { message: 'no' })
+  t.is((await questions.all()).length, 0)
+  await database.transact(transaction => questions.add({ question: 'b', questionKey: 'b' }, transaction))
+  t.deepEqual([(await questions.all()).map(({ question }) => question), database.stats().inUse], [['b'], 0])
+})

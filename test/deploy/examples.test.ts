@@ -60,11 +60,11 @@ test('ports in deploy/ are the defaults of the service, and Administration is no
     t.notRegex(read(file), /50052|AUTH_ADMIN_ADDRESS/, file)
 })
 
-test('compose publishes what clients use, to this machine alone', t => {
+test('compose publishes what clients and operators use, to this machine alone', t => {
   const published = findAll(/^ {6}- "([^"]*:\d+:\d+)"$/gm).filter(([file]) => file === 'deploy/compose.yaml')
   t.deepEqual(
     published.map(([, port]) => port),
-    ['127.0.0.1:8025:8025', '127.0.0.1:8080:8080', '127.0.0.1:50051:50051'],
+    ['127.0.0.1:8025:8025', '127.0.0.1:8080:8080', '127.0.0.1:50051:50051', '127.0.0.1:9090:9090'],
   )
 })
 
@@ -85,7 +85,8 @@ test('chart and image have the version of the package', t => {
 
 test('every program that deploy/ starts is one that the build makes', t => {
   const programs = findAll(/\b(dist\/[\w/]+\.js)\b/g)
-  const bundled = [.../entryPoints: \[([^\]]*)\]/.exec(read('deploy/bundle.mjs'))![1]!.matchAll(/'(.*?)\.ts'/g)]
+  const [, list] = /const programs = \[(.*?)\n\]/s.exec(read('deploy/bundle.mjs'))!
+  const bundled = [...list!.matchAll(/'(.*?)\.ts'/g)]
   t.true(programs.length > 6)
   for (const [file, program] of programs) {
     // Scripts for those who build it use what was compiled.
@@ -196,6 +197,19 @@ test('the autoscaler goes by a metric that the adapter makes of one of the servi
   t.true(adapter.includes(`name: { as: ${metric} }`))
   const [, from] = /^ +- seriesQuery: (\w+)_count\{/m.exec(adapter)!
   t.true(read('server/metrics.ts').includes(`name: '${from}'`))
+})
+
+test('the chart scrapes every pod at its metrics, over TLS where that is on, and lets only those in who may', t => {
+  for (const part of ['server', 'gateway']) {
+    const text = read(`deploy/helm/auth-registry/templates/${part}.yaml`)
+    t.regex(text, /include "auth\.scraped" \$tls/, part)
+    t.regex(text, /- \{ name: metrics, containerPort: 9090 \}/, part)
+    t.regex(text, /"AUTH_METRICS_ADDRESS" "0\.0\.0\.0:9090"/, part)
+  }
+  const helpers = read('deploy/helm/auth-registry/templates/_helpers.tpl')
+  t.regex(helpers, /prometheus\.io\/scheme: \{\{ if \. \}\}https\{\{ else \}\}http\{\{ end \}\}/)
+  const policies = read('deploy/helm/auth-registry/templates/networkpolicy.yaml')
+  t.is(policies.match(/with \.metricsFrom/g)?.length, 2)
 })
 
 test('every alert has a section that says what to do', t => {

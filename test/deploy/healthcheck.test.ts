@@ -57,6 +57,17 @@ test('a process that is ready is healthy, over HTTP and over gRPC, and one that 
   t.is((await check(grpc)).code, 1)
 })
 
+test('a server without a gateway is asked over gRPC, though its settings name an address for HTTP', async t => {
+  const service = await startTestService(t, { AUTH_HTTP_ADDRESS: 'off' })
+  const env = {
+    AUTH_HTTP_ADDRESS: `127.0.0.1:${await freePort()}`,
+    AUTH_GRPC_ADDRESS: `127.0.0.1:${service.service.addresses.grpc.port}`,
+  }
+  t.true(await healthy(env))
+  service.service.drain()
+  t.is((await check(env)).code, 1)
+})
+
 test('a server that asks for certificates is asked with its own', async t => {
   const tls = await certificates(t)
   const { grpc } = await startTestService(t, tls)

@@ -40,6 +40,7 @@ async function spawnGateway(target: string): Promise<GatewayProcess> {
       PATH: process.env.PATH,
       AUTH_SERVER_URL: target,
       AUTH_HTTP_ADDRESS: '127.0.0.1:0',
+      AUTH_METRICS_ADDRESS: 'off',
       AUTH_TRUSTED_PROXIES: '127.0.0.1',
     },
     stdio: ['ignore', 'pipe', 'pipe'],

@@ -1,6 +1,5 @@
 /** The gRPC server, met by a bare client: RPCs, typed refusals, deadlines, health, reflection. */
 import { randomUUID } from 'node:crypto'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { create, type Message } from '@bufbuild/protobuf'
 import { Client, credentials, Metadata, ServerCredentials, status } from '@grpc/grpc-js'
 import test, { type ExecutionContext } from 'ava'
@@ -310,12 +309,28 @@ test('the health check says NOT_SERVING while the database is away', async t => 
   })
   const says = async (state: number) => (await ask('/grpc.health.v1.Health/Check', field(1, ''), probe))[1] === state
   t.true(await says(1))
+  // Who watches is told.
+  const told: Record<string, number[]> = { '': [], 'other.Service': [] }
+  for (const [service, states] of Object.entries(told)) {
+    const watch = probe.makeServerStreamRequest(
+      '/grpc.health.v1.Health/Watch',
+      (bytes: Buffer) => bytes,
+      bytes => bytes,
+      field(1, service),
+    )
+    watch.on('error', () => {}).on('data', (bytes: Buffer) => states.push(bytes[1]!))
+    await waitFor(() => states.length > 0)
+  }
   await database.query(`ALTER DATABASE ${name} ALLOW_CONNECTIONS false`)
   await database.query('SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1', [name])
   await waitFor(() => says(2))
   await database.query(`ALTER DATABASE ${name} ALLOW_CONNECTIONS true`)
   await waitFor(() => says(1))
-  t.pass()
+  await waitFor(() => told['']!.length >= 3)
+  // SERVING, NOT_SERVING and SERVING; SERVICE_UNKNOWN.
+  t.deepEqual(told, { '': [1, 2, 1], 'other.Service': [3] })
+  const listed = (await ask('/grpc.health.v1.Health/List', Buffer.alloc(0), probe)).toString('latin1')
+  for (const service of ['auth.v1.Users', 'auth.v1.ForgotPasswords']) t.true(listed.includes(service))
 })
 
 /** A gRPC server of which calls end when they are told to. */
@@ -367,18 +382,7 @@ for (const version of ['v1', 'v1alpha']) {
         stream.write(request)
         stream.end()
       })
-    // Reflection is added a moment after the port is open.
-    const patient = async (request: Buffer): Promise<string> => {
-      for (let attempts = 0; ; attempts++) {
-        try {
-          return await reflect(request)
-        } catch (error) {
-          if (attempts === 50 || (error as { code: number }).code !== status.UNIMPLEMENTED) throw error
-          await sleep(100)
-        }
-      }
-    }
-    const list = await patient(field(7, '*'))
+    const list = await reflect(field(7, '*'))
     for (const name of ['auth.v1.Users', 'auth.v1.ForgotPasswords']) t.true(list.includes(name))
     const file = await reflect(field(4, 'auth.v1.Users'))
     for (const name of ['SignUpRequest', 'auth/v1/users.proto', 'sendAdminKey']) t.regex(file, new RegExp(name, 'i'))

@@ -1,40 +1,25 @@
 /** Metrics: what a running service exports, and that dashboard, alerts and documents speak of nothing else. */
 import { readFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
-import test from 'ava'
+import test, { type ExecutionContext } from 'ava'
+import { spawnGateway } from '../_helpers/apart.js'
+import { createAuthority, writePems } from '../_helpers/certificates.js'
 import { ask, freshDatabase } from '../_helpers/database.js'
+import { scrape } from '../_helpers/metrics.js'
 import { waitFor } from '../_helpers/patience.js'
 import { startRelay } from '../_helpers/relay.js'
-import { serviceForFile, startTestService, type TestService } from '../_helpers/service.js'
+import { serviceForFile, startTestService } from '../_helpers/service.js'
 
 const read = (name: string) => readFileSync(fileURLToPath(new URL(`../../../${name}`, import.meta.url)), 'utf8')
 const scraped = { AUTH_METRICS_ADDRESS: '127.0.0.1:0' }
 const service = serviceForFile(() => scraped)
 
-/** A sample: its name, its labels and its value. */
-interface Sample {
-  readonly name: string
-  readonly labels: Readonly<Record<string, string>>
-  readonly value: number
-}
-
-async function scrape({ service }: Pick<TestService, 'service'>) {
-  const answer = await fetch(`http://127.0.0.1:${service.addresses.metrics?.port}/metrics`)
-  const text = await answer.text()
-  const samples: Sample[] = [...text.matchAll(/^(\w+)(?:\{(.*)\})? (\S+)$/gm)].map(
-    ([, name = '', labels = '', value]) => ({
-      name,
-      labels: Object.fromEntries([...labels.matchAll(/(\w+)="([^"]*)"/g)].map(([, label, value]) => [label, value])),
-      value: Number(value),
-    }),
-  )
-  /** The value of a sample with these labels; undefined when it isn't exported. */
-  const value = (name: string, labels: Record<string, string> = {}) =>
-    samples.find(
-      sample =>
-        sample.name === name && Object.entries(labels).every(([label, value]) => sample.labels[label] === value),
-    )?.value
-  return { status: answer.status, text, samples, value }
+/** What a service and a gateway of its own process export, with TLS, which adds when certificates end. */
+async function scrapeBoth(t: ExecutionContext) {
+  const files = await writePems(t, createAuthority('Authority').issue({ name: 'auth' }))
+  const tls = { AUTH_HTTP_TLS_CERT: files.cert, AUTH_HTTP_TLS_KEY: files.key }
+  const { metrics } = await spawnGateway(t, service.grpc, tls)
+  return (await Promise.all([scrape(service), scrape(metrics)])).flat()
 }
 
 /** Breaks the service's connections, which it counts. */
@@ -45,7 +30,9 @@ const cutOff = (url: string) =>
   )
 
 /** Words of PromQL in our expressions. */
-const words = new Set('histogram_quantile sum max count by le rate increase absent and or on max_over_time'.split(' '))
+const words = new Set(
+  'histogram_quantile sum min max time count by le rate increase absent and or on max_over_time'.split(' '),
+)
 
 /** What an expression asks for: names, each with the labels that it is chosen or grouped by. */
 function askedFor(expression: string): { names: Set<string>; labels: Set<string> } {
@@ -65,17 +52,18 @@ test.serial(
     await service.login('admin')
     await service.request('POST', '/users/login', { query: { username: 'admin', password: 'wrong' } })
     await cutOff(service.settings.databaseUrl!)
-    const { samples } = await waitFor(async () => {
-      const all = await scrape(service)
-      return all.value('auth_database_errors_total') !== undefined && all.value('auth_ready') === 1 && all
+    await waitFor(async () => {
+      const { value } = await scrape(service)
+      return value('auth_database_errors_total') !== undefined && value('auth_ready') === 1
     })
+    const samples = (await scrapeBoth(t)).flatMap(({ samples }) => samples)
     const { panels } = JSON.parse(read('deploy/grafana-dashboard.json')) as {
       panels: { targets: { expr: string }[] }[]
     }
     const shown = panels.flatMap(({ targets }) => targets.map(({ expr }) => expr))
     const alerting = [...read('deploy/alerts.yaml').matchAll(/^ +expr: (.*)$/gm)].map(([, expression]) => expression!)
     t.true(shown.length > 20)
-    t.is(alerting.length, 10)
+    t.is(alerting.length, 12)
     for (const expression of [...shown, ...alerting]) {
       const { names, labels } = askedFor(expression)
       t.true(names.size > 0, expression)
@@ -105,13 +93,15 @@ test.serial(
 
 test.serial('every alert names its section of the runbook', t => {
   const rules = [...read('deploy/alerts.yaml').matchAll(/- alert: (\w+)[\s\S]*?runbook_url: (\S+)/g)]
-  t.is(rules.length, 10)
+  t.is(rules.length, 12)
   for (const [, name = '', url] of rules) t.is(url, `docs/operations.md#${name.toLowerCase()}`)
 })
 
 test.serial('docs/observability.md lists every metric of ours, with its labels and what it means', async t => {
-  const { text, samples } = await scrape(service)
-  const exported = [...text.matchAll(/^# HELP (auth_\w+) (.*)$/gm)].map(([, name = '', help]) => {
+  const both = await scrapeBoth(t)
+  const samples = both.flatMap(({ samples }) => samples)
+  const helps = both.flatMap(({ text }) => [...text.matchAll(/^# HELP (auth_\w+) (.*)$/gm)])
+  const exported = [...new Map(helps.map(help => [help[1], help])).values()].map(([, name = '', help]) => {
     const own = samples.filter(sample => sample.name.replace(/_(bucket|sum|count)$/, '') === name)
     const labels = [...new Set(own.flatMap(({ labels }) => Object.keys(labels)))].filter(label => label !== 'le')
     return `| \`${name}\` | ${labels.map(label => `\`${label}\``).join(', ')} | ${help} |`

@@ -90,3 +90,27 @@ test('a call over Connect is a span of the gateway that lasts until the answer',
   t.is(gateway.traceId, traceId)
   t.is(gateway.parentSpanId, callerSpan)
 })
+
+test('a hash that waited for others is a part of its own call, not of that which went before', async t => {
+  const { spans, received, env, flags } = await openReceiver(t)
+  // Long enough for those that come at once to wait for each other.
+  const service = await spawnService(t, { ...env, AUTH_BCRYPT_COST: '9' }, { flags })
+  const request = createRequest(service.http)
+  const traces = Array.from({ length: 8 }, (_, index) => `${index + 10}`.padStart(32, 'a'))
+  await Promise.all(
+    traces.map(id => {
+      const query = { username: 'admin', password }
+      const headers = { traceparent: `00-${id}-${callerSpan}-01` }
+      return request('POST', '/users/login', { query, headers, once: true })
+    }),
+  )
+  for (const id of traces) {
+    const named = (name: string, kind: number) => () =>
+      spans.find(span => span.traceId === id && span.name === name && span.kind === kind)
+    const call = await waitFor(named('auth.v1.Users/Login', 2), received)
+    for (const name of ['hash wait', 'hash']) {
+      const span = await waitFor(named(name, 1), received)
+      t.is(span.parentSpanId, call.spanId, name)
+    }
+  }
+})

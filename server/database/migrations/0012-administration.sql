@@ -85,10 +85,13 @@ CREATE TABLE creation_requests (
   -- Keyed, of RPC and request.
   digest bytea NOT NULL,
   answer_sealed bytea NOT NULL,
+  -- Who was created, if it was a user.
+  user_id integer REFERENCES users,
   created_at timestamptz NOT NULL DEFAULT now(),
   PRIMARY KEY (actor, request_id)
 );
 CREATE INDEX creation_requests_created ON creation_requests (created_at);
+CREATE INDEX creation_requests_user ON creation_requests (user_id) WHERE user_id IS NOT NULL;
 
 -- What somebody did to others.
 CREATE INDEX audit_events_actor ON audit_events (actor_id, id)

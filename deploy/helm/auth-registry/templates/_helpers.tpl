@@ -67,3 +67,10 @@ topologySpreadConstraints:
   value: {{ $value | quote }}
 {{- end }}
 {{- end -}}
+
+{{/* How Prometheus finds the metrics of a pod. Takes whether there is TLS. */}}
+{{- define "auth.scraped" -}}
+prometheus.io/scrape: "true"
+prometheus.io/port: "9090"
+prometheus.io/scheme: {{ if . }}https{{ else }}http{{ end }}
+{{- end -}}

@@ -1,0 +1,57 @@
+/** What a process has loaded that is ready and waits: nothing that only some calls need. */
+import test, { type ExecutionContext } from 'ava'
+import pg from 'pg'
+import { freshDatabase } from '../_helpers/database.js'
+import { waitFor } from '../_helpers/patience.js'
+import { createRequest, password } from '../_helpers/service.js'
+import { insist, type Spawned, spawnService } from '../_helpers/spawned.js'
+
+/** What calls bring, each by a file of it as Node.js tells of loading them. */
+const brought = {
+  sequelize: /node_modules\/sequelize\/lib\//,
+  'the library of tokens': /node_modules\/jsonwebtoken\//,
+  'a second protobuf library': /node_modules\/protobufjs\//,
+  reflection: /node_modules\/@grpc\/reflection\//,
+  nodemailer: /\/nodemailer/,
+  'the dictionary of passwords': /node_modules\/@zxcvbn-ts\//,
+  bcrypt: /node_modules\/bcrypt\//,
+  'a hash thread': /hashthread\.js/,
+  administration: /\/administration[-.]/,
+}
+
+const loadedBy = (service: Spawned) =>
+  Object.entries(brought)
+    .filter(([, file]) => file.test(service.output()))
+    .map(([what]) => what)
+
+/** Starts a service on a database that one was on before. It tells of each file that it loads. */
+async function startTelling(t: ExecutionContext) {
+  const DATABASE_URL = await freshDatabase(t)
+  // The first start hashes the password of the administrator.
+  await insist(await spawnService(t, { DATABASE_URL }), 'SIGINT')
+  const client = new pg.Client(DATABASE_URL)
+  await client.connect()
+  t.teardown(() => client.end())
+  // Upkeep has run once this is gone.
+  await client.query(`INSERT INTO signing_keys (kid, public_jwk, private_sealed, signs_at, verifies_until, token_ttl)
+    SELECT 'lapsed', public_jwk, private_sealed, signs_at - interval '9 days', now() - interval '1 day', token_ttl
+    FROM signing_keys`)
+  const service = await spawnService(t, { DATABASE_URL, NODE_DEBUG: 'module,esm' })
+  const left = () => client.query(`SELECT FROM signing_keys WHERE kid = 'lapsed'`)
+  await waitFor(async () => (await left()).rowCount === 0)
+  return service
+}
+
+test('a process that is ready, has done its upkeep and waits has loaded nothing that only some calls need', async t => {
+  const service = await startTelling(t)
+  const request = createRequest(service.http)
+  t.is((await request('GET', '/readyz')).status, 200)
+  t.deepEqual(loadedBy(service), [])
+
+  // What comes is loaded then, and is told.
+  const token = (await request('POST', '/users/login', { body: { username: 'admin', password } })).text
+  t.true(['a hash thread', 'bcrypt', 'the library of tokens'].every(what => loadedBy(service).includes(what)))
+  t.false(loadedBy(service).includes('sequelize'))
+  t.is((await request('POST', '/users/revokemytokens', { token })).status, 200)
+  t.true(loadedBy(service).includes('sequelize'))
+})
