@@ -59,7 +59,7 @@ export async function chooseContext(
   if (name === undefined) return undefined
   const context = Object.hasOwn(contexts, name) ? contexts[name] : undefined
   if (!context) {
-    fail(`There is no context ${name}: see \`auth-admin contexts list\`, or make one with \`auth-admin login\`.`, 4)
+    fail(`There is no context ${name}: see \`auth-admin contexts list\`, or make one with \`auth-admin login\`.`, 3)
   }
   return { name, context }
 }

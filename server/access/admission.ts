@@ -99,7 +99,6 @@ export function createAdmission(deps: {
   const limits = limitsOf(factor)
 
   const accounts = new LRUCache<string, ReadonlySet<string>>({
-    ...upTo(remembered),
     maxSize: 1_000_000,
     sizeCalculation: keys => keys.size + 1,
     ttl: 60_000,

@@ -193,8 +193,8 @@ const failures: Record<string, Failing> = {
   completion: misused('tcsh'),
   config: misused('extra'),
   'contexts list': misused('extra'),
-  'contexts remove': { args: ['nowhere'], code: 4 },
-  'contexts use': { args: ['nowhere'], code: 4 },
+  'contexts remove': { args: ['nowhere'], code: 3 },
+  'contexts use': { args: ['nowhere'], code: 3 },
   doctor: unreached,
   install: unreached,
   'issuer set': {
