@@ -37,9 +37,10 @@ export function signUp(deps: SignUpDeps): Unary<typeof UsersService.method.signU
   const { database, users, questions, audit, admission, pool, passwords, tokens } = deps
   return async (request, call) => {
     admission.check('signUps', call.address)
+    // To read a form is work, too.
+    pool.check(waiterOf(call, ''), 1)
     const form = await readForm(deps, request, call)
     const waiter = waiterOf(call, form.usernameKey)
-    pool.check(waiter, 1)
     await admission.take('signUps', call.address)
     const taken = await takenNames(users, request)
     if (taken.length > 0) refuse(Reason.INVALID_SIGN_UP, { fields: taken })

@@ -127,7 +127,8 @@ test('all addresses of an IPv6 network have five attempts together', async t => 
   t.is((await useKey(user.username, key, `${block.slice(0, -1)}e::f`)).status, 200)
 })
 
-test('parallel attempts are counted before they are compared', async t => {
+// Serial, since it counts who waits for locks.
+test.serial('parallel attempts are counted before they are compared', async t => {
   const user = await withEmail()
   const key = await mailedKey(user)
   const address = anyAddress()

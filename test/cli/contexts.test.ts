@@ -77,7 +77,7 @@ test.serial('contexts are listed, chosen and removed; --context and --local outw
   t.deepEqual(await names(), ['one*', 'two'])
   t.is(JSON.parse((await run(['whoami', '--context', 'two', '--json'])).stdout).context, 'two')
   await run(['contexts', 'remove', 'two'])
-  t.is((await run(['whoami', '--context', 'two'])).code, 4)
+  t.is((await run(['whoami', '--context', 'two'])).code, 3)
   const local = await spawnCli({ ...service.env, XDG_CONFIG_HOME: env.XDG_CONFIG_HOME }, [
     'whoami',
     '--local',
