@@ -105,6 +105,31 @@ test('a request that its client gave up is counted as such', async t => {
   t.pass()
 })
 
+test('refusals that wait are told, and clients that are cut off for them', async t => {
+  const registry = new Registry()
+  const gateway = createGateway({
+    transport: createRouterTransport(() => {}),
+    address: { host: '127.0.0.1', port: 0 },
+    defaultRevision: '1.0.2',
+    trustedProxies: [],
+    corsOrigins: [],
+    log: { error() {}, info() {} },
+    metrics: createGatewayMetrics(registry),
+    limits: { singlesPerSecond: 0, refusalsAtOnce: 0, refusalsPerSecond: 0, mostHeld: 1 },
+  })
+  const { port } = await gateway.listen()
+  t.teardown(() => gateway.close(0))
+  const ask = () =>
+    connect(port, '127.0.0.1')
+      .on('error', () => {})
+      .end('GET /nothing HTTP/1.1\r\nhost: x\r\n\r\n')
+  ask()
+  await waitFor(async () => /auth_http_refusals_waiting 1$/m.test(await registry.metrics()))
+  t.regex(await registry.metrics(), /auth_http_cut_total\{limit="refusals"\} 0$/m)
+  await once(ask().resume(), 'close')
+  t.regex(await registry.metrics(), /auth_http_cut_total\{limit="refusals"\} 1$/m)
+})
+
 test('a gateway tells which servers are connected, and which are away', async t => {
   const DATABASE_URL = await freshDatabase(t)
   const port = await freePort()
