@@ -1,7 +1,6 @@
 /** Three servers behind a gateway for a quarter of an hour, at 70% of what they can do, one of them killed each minute. */
 import { readdirSync } from 'node:fs'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { freePort } from '../_helpers/relay.js'
 import type { Report } from './load.js'
 import { levelOf, type Prepared, percentile } from './measure.js'
 import { memory, startGateway, startLoad } from './processes.js'
@@ -12,15 +11,18 @@ const minutes = 15
 /** Part of what they can do. */
 const part = 0.7
 
+/** Below those that the system gives to clients, which could take a server's while it is away. */
+const ports = [25_051, 25_052, 25_053]
+
 /** Seconds into each minute after which a server is killed; it is started again at once. */
 const killAfter = 20
 
 export async function soak(bench: Bench): Promise<Prepared> {
   const first = await serviceOn(bench, 1000, bench.cost, { AUTH_TRUSTED_PROXIES: '127.0.0.1' })
   const start = (port: number) => first.again({ AUTH_GRPC_ADDRESS: `127.0.0.1:${port}` })
-  const servers = await Promise.all(Array.from({ length: 3 }, async () => start(await freePort())))
+  const servers = await Promise.all(ports.map(start))
   await first.service.stop()
-  const gateway = await startGateway(...servers.map(({ grpc }) => grpc))
+  const gateway = await startGateway(...ports)
   const load = startLoad()
   const mix = { me: 16, refresh: 3, login: 1 }
   const job = { world: first.world, endpoint: 'http', port: gateway.http, mix } as const
