@@ -53,7 +53,7 @@ test.serial('logout forgets the session, and --everywhere ends it for whoever ha
   const first = await somebody(t)
   const second = await somebody(t)
   for (const { login } of [first, second]) await login('--context', 'here')
-  t.is((await first.run(['logout'])).code, 0)
+  t.deepEqual(JSON.parse((await first.run(['logout', '--json'])).stdout), { context: 'here', signedOut: true })
   const after = await first.run(['users', 'list', '--json'])
   t.is(after.code, 4)
   t.regex(JSON.parse(after.stdout).error.message, /not signed in at here/)
@@ -73,10 +73,10 @@ test.serial('contexts are listed, chosen and removed; --context and --local outw
       ({ name, current }: { name: string; current: boolean }) => (current ? `${name}*` : name),
     )
   t.deepEqual(await names(), ['one', 'two*'])
-  await run(['contexts', 'use', 'one'])
+  t.deepEqual(JSON.parse((await run(['contexts', 'use', 'one', '--json'])).stdout), { current: 'one' })
   t.deepEqual(await names(), ['one*', 'two'])
   t.is(JSON.parse((await run(['whoami', '--context', 'two', '--json'])).stdout).context, 'two')
-  await run(['contexts', 'remove', 'two'])
+  t.deepEqual(JSON.parse((await run(['contexts', 'remove', 'two', '--json'])).stdout), { removed: 'two' })
   t.is((await run(['whoami', '--context', 'two'])).code, 3)
   const local = await spawnCli({ ...service.env, XDG_CONFIG_HOME: env.XDG_CONFIG_HOME }, [
     'whoami',
@@ -120,6 +120,7 @@ test.serial(
 
     const removed = await run(['totp', 'remove', 'admin', '--confirm', 'admin', '--json'])
     t.is(removed.code, 0, removed.stderr)
+    t.like(JSON.parse(removed.stdout), { username: 'admin', changed: true })
     t.is((await login('--context', 'here')).code, 0)
   },
 )
@@ -166,6 +167,7 @@ test.serial(
     const refused = await run(['keys', 'retire', key.kid, '--now', '--json'])
     t.is(refused.code, 2)
     t.regex(refused.stderr, /--confirm/)
-    t.is((await spawnCli(service.env, ['keys', 'retire', key.kid, '--now'])).code, 0)
+    const retired = await spawnCli(service.env, ['keys', 'retire', key.kid, '--now', '--json'])
+    t.is(JSON.parse(retired.stdout).kid, key.kid, retired.stderr)
   },
 )

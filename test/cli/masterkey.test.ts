@@ -27,7 +27,8 @@ test('rotate wraps the keys anew: the old master key opens nothing any more, and
   t.is(events.length, 1)
   t.is((await runCli(after, ['audit', 'verify'])).code, 0)
   // And back, from standard input.
-  t.is((await spawnCli(after, ['master-key', 'rotate', '--new-key-file', '-'], env.AUTH_MASTER_KEY)).code, 0)
+  const args = ['master-key', 'rotate', '--new-key-file', '-', '--json']
+  t.deepEqual(JSON.parse((await spawnCli(after, args, env.AUTH_MASTER_KEY)).stdout), { rotated: true })
   t.is((await runCli(env, ['keys', 'list'])).code, 0)
 })
 
