@@ -30,8 +30,10 @@ export async function soak(bench: Bench): Promise<Prepared> {
   /** Kills the server whose turn it is, and starts it again. */
   async function kill(turn: number): Promise<void> {
     const index = turn % servers.length
-    const { pid, grpc } = servers[index]!
+    const { pid, grpc, stop } = servers[index]!
     process.kill(pid, 'SIGKILL')
+    // Its port is its own until it has gone.
+    await stop()
     servers[index] = await start(grpc)
   }
 
