@@ -9,6 +9,7 @@ import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Administrators } from '../access/administrator.js'
 import type { Unary } from '../call.js'
 import type { Transaction } from '../database/connection.js'
+import type { AuditEvent } from '../models/audit.js'
 import type { OrganizationDetails, OrganizationRow, Organizations } from '../models/organization.js'
 import { isEmailAddress, isOneLine, nicknameKey } from '../names.js'
 import { type FieldViolation, refuse } from '../refusal.js'
@@ -122,12 +123,7 @@ export function updateOrganization(deps: Deps): Unary<Service['updateOrganizatio
 export function activateOrganization(deps: Deps): Unary<Service['activateOrganization']> {
   return async (request, call) => {
     const administrator = await deps.administrators.identify('activateOrganization', call)
-    return changeOrganization(deps, administrator, request, async ({ t, record }, row) => {
-      if (row.active) return false
-      await deps.organizations.setActive(row.id, true, t)
-      await record({ action: 'organization.activate', object: `organization:${row.id}` })
-      return true
-    })
+    return changeOrganization(deps, administrator, request, switchTo(deps, true, 'organization.activate'))
   }
 }
 
@@ -135,12 +131,7 @@ export function activateOrganization(deps: Deps): Unary<Service['activateOrganiz
 export function deactivateOrganization(deps: Deps): Unary<Service['deactivateOrganization']> {
   return async (request, call) => {
     const administrator = await deps.administrators.identify('deactivateOrganization', call)
-    return changeOrganization(deps, administrator, request, async ({ t, record }, row) => {
-      if (!row.active) return false
-      await deps.organizations.setActive(row.id, false, t)
-      await record({ action: 'organization.deactivate', object: `organization:${row.id}` })
-      return true
-    })
+    return changeOrganization(deps, administrator, request, switchTo(deps, false, 'organization.deactivate'))
   }
 }
 
@@ -179,6 +170,16 @@ export function deleteOrganization(deps: Deps): Unary<Service['deleteOrganizatio
 }
 
 type Field = keyof typeof attributes
+
+/** The change that has the keys of an organization and of its users work, or not. */
+function switchTo({ organizations }: Pick<Deps, 'organizations'>, active: boolean, action: AuditEvent['action']) {
+  return async ({ t, record }: Change, row: OrganizationRow) => {
+    if (row.active === active) return false
+    await organizations.setActive(row.id, active, t)
+    await record({ action, object: `organization:${row.id}` })
+    return true
+  }
+}
 
 /** Finds and locks an organization, checks the etag, makes a change, and answers with what it is now. */
 async function changeOrganization(

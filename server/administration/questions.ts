@@ -8,6 +8,7 @@ import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Administrators } from '../access/administrator.js'
 import type { Unary } from '../call.js'
 import { brokenConstraint } from '../database/connection.js'
+import type { AuditEvent } from '../models/audit.js'
 import type { QuestionRow, Questions, UnmatchedRow } from '../models/question.js'
 import { isOneLine, questionKey } from '../names.js'
 import { refuse } from '../refusal.js'
@@ -88,12 +89,7 @@ export function updateQuestion(deps: Deps): Unary<Service['updateQuestion']> {
 export function offerQuestion(deps: Deps): Unary<Service['offerQuestion']> {
   return async (request, call) => {
     const administrator = await deps.administrators.identify('offerQuestion', call)
-    return changeQuestion(deps, administrator, request, async ({ t, record }, row) => {
-      if (row.active) return false
-      await deps.questions.setActive(row.id, true, t)
-      await record({ action: 'question.restore', object: `question:${row.id}` })
-      return true
-    })
+    return changeQuestion(deps, administrator, request, switchTo(deps, true, 'question.restore'))
   }
 }
 
@@ -101,12 +97,7 @@ export function offerQuestion(deps: Deps): Unary<Service['offerQuestion']> {
 export function retireQuestion(deps: Deps): Unary<Service['retireQuestion']> {
   return async (request, call) => {
     const administrator = await deps.administrators.identify('retireQuestion', call)
-    return changeQuestion(deps, administrator, request, async ({ t, record }, row) => {
-      if (!row.active) return false
-      await deps.questions.setActive(row.id, false, t)
-      await record({ action: 'question.retire', object: `question:${row.id}` })
-      return true
-    })
+    return changeQuestion(deps, administrator, request, switchTo(deps, false, 'question.retire'))
   }
 }
 
@@ -148,6 +139,16 @@ export function linkQuestion(deps: Deps): Unary<Service['linkQuestion']> {
       ;({ question, more } = next)
     }
     return { question, linked }
+  }
+}
+
+/** The change that has a question be offered, or not. */
+function switchTo({ questions }: Pick<Deps, 'questions'>, active: boolean, action: AuditEvent['action']) {
+  return async ({ t, record }: Change, row: QuestionRow) => {
+    if (row.active === active) return false
+    await questions.setActive(row.id, active, t)
+    await record({ action, object: `question:${row.id}` })
+    return true
   }
 }
 
