@@ -5,10 +5,15 @@ import { createRequire } from 'node:module'
  * Packages in CommonJS only: they are there at once, so what uses them needn't wait.
  */
 export function onFirstUse<T>(name: string): () => T {
-  let loaded: T | undefined
+  return madeOnce(() => createRequire(import.meta.url)(name) as T)
+}
+
+/** What is made when it is asked for the first time: what takes long to make is no part of the start. */
+export function madeOnce<T>(make: () => T): () => T {
+  let made: T | undefined
   return () => {
-    loaded ??= createRequire(import.meta.url)(name) as T
-    return loaded
+    made ??= make()
+    return made
   }
 }
 

@@ -17,7 +17,9 @@ export interface Caller {
 export interface Callers {
   /** The token's holder. Refuses with ACCESS_DENIED without a token, INVALID_TOKEN with a bad one. */
   identify(call: Call): Promise<Caller>
-  /** The same, with what the token says. */
+  /** What the token says of its holder, who may be gone and the token revoked; refuses likewise. Told from memory. */
+  claimsOf(call: Call): Promise<Claims>
+  /** The token's holder, with what the token says. */
   identifyClaims(call: Call): Promise<{ caller: Caller; claims: Claims }>
   /** The same, and the user with a username (undefined when nobody has it), read in one statement. */
   identifyWith(call: Call, usernameKey: string): Promise<{ caller: Caller; target: User | undefined }>
@@ -27,7 +29,7 @@ export interface Callers {
 
 /** Finds callers among users by their tokens. */
 export function createCallers(tokens: Tokens, users: Pick<Users, 'asCaller' | 'asCallerWith'>): Callers {
-  const claimsOf = (call: Call) => {
+  const claimsOf = async (call: Call) => {
     // What is open to services never asks for a token.
     if (call.service) refuse(Reason.ACCESS_DENIED)
     const [, token] = /^Bearer +([^\s]+)\s*$/i.exec(call.authorization ?? '') ?? []
@@ -43,6 +45,7 @@ export function createCallers(tokens: Tokens, users: Pick<Users, 'asCaller' | 'a
     return { caller: heed(call, admit(claims, user) ?? refuse(Reason.INVALID_TOKEN)), claims }
   }
   return {
+    claimsOf,
     identifyClaims,
     identify: async call => (await identifyClaims(call)).caller,
     async identifyWith(call, usernameKey) {

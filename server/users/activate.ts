@@ -5,7 +5,9 @@ import { type Admission, tooManyAttempts } from '../access/admission.js'
 import { type Caller, type Callers, traces } from '../access/caller.js'
 import { failuresThatLock, lockout } from '../access/lockout.js'
 import { permit } from '../access/permissions.js'
+import { createTurns } from '../access/turns.js'
 import type { Call, Unary } from '../call.js'
+import { network } from '../clientaddress.js'
 import type { Database, Transaction } from '../database/connection.js'
 import type { Attempts, Subjects } from '../models/attempt.js'
 import type { Audit } from '../models/audit.js'
@@ -17,6 +19,9 @@ import { upTo } from '../onfirstuse.js'
 import { refuse } from '../refusal.js'
 import { isBlank, required } from '../required.js'
 import { tooLong } from '../sizes.js'
+
+/** Activations at a time: each asks the database up to six times, and what others ask waits behind them. */
+const atOnce = 8
 
 const uuid = /^[\da-f]{8}(-[\da-f]{4}){3}-[\da-f]{12}$/
 
@@ -40,15 +45,22 @@ export interface ActivateDeps {
 export function activate(deps: ActivateDeps): Unary<typeof UsersService.method.activate> {
   const { database, users, audit, callers } = deps
   const wrongKeys = createWrongKeys(deps)
+  const turns = createTurns(atOnce)
   return async (request, call) => {
-    const key = usernameKey(request.username ?? '')
-    const { caller, target } = await callers.identifyWith(call, key)
-    permit('activate', caller, isBlank(request.username) ? caller.user : target)
-    const given = required({ username: request.username, activationkey: request.activationkey })
-    const activationkey = tooLong(given.activationkey, 'key') ? '' : given.activationkey.trim().toLowerCase()
-
-    const leave = await wrongKeys.begin(caller, call)
+    const userId = Number((await callers.claimsOf(call)).sub)
+    await wrongKeys.check(userId, call)
+    const end = await turns.begin(network(call.address))
+    let leave = () => {}
     try {
+      // Others of the user may have been wrong meanwhile.
+      await wrongKeys.check(userId, call)
+      const key = usernameKey(request.username ?? '')
+      const { caller, target } = await callers.identifyWith(call, key)
+      permit('activate', caller, isBlank(request.username) ? caller.user : target)
+      const given = required({ username: request.username, activationkey: request.activationkey })
+      const activationkey = tooLong(given.activationkey, 'key') ? '' : given.activationkey.trim().toLowerCase()
+
+      leave = wrongKeys.begin(caller, call)
       if (!target || !canBeActivated(target)) refuse(Reason.ACTIVATION_REFUSED)
       if (!uuid.test(activationkey) || !(await findOrganization(deps, target, activationkey))) {
         await wrongKeys.add(caller, call)
@@ -68,6 +80,7 @@ export function activate(deps: ActivateDeps): Unary<typeof UsersService.method.a
       return { username: username ?? refuse(Reason.ACTIVATION_REFUSED) }
     } finally {
       leave()
+      end()
     }
   }
 }
@@ -104,15 +117,18 @@ function createWrongKeys({ attempts, subjects, admission, audit, factor, now }: 
   }
 
   return {
-    /**
-     * Refuses with TOO_MANY_ATTEMPTS, from memory, who gave too many, or has as many under way as are left. Counts one
-     * as under way until the function that it returns is called.
-     */
-    async begin({ user }: Caller, { address }: Call): Promise<() => void> {
-      const { count, until } = countOf(user.id)
+    /** Refuses with TOO_MANY_ATTEMPTS, from memory, a user who gave too many, and an address that is held up. */
+    async check(userId: number, { address }: Call): Promise<void> {
+      const { count, until } = countOf(userId)
       if (count >= most) throw tooManyAttempts((until - now()) / 1000, 'activation')
       const wait = await admission.heldUp(address)
       if (wait !== undefined) throw tooManyAttempts(wait, 'failures')
+    },
+    /**
+     * Counts one as under way until the function that it returns is called. Refuses likewise a user who has as many under
+     * way as are left.
+     */
+    begin({ user }: Caller, { address }: Call): () => void {
       const others = underWay.get(user.id) ?? 0
       if (countOf(user.id).count + others >= most) throw tooManyAttempts(1, 'activation')
       underWay.set(user.id, others + 1)

@@ -9,6 +9,7 @@ import {
   nicknameKey,
   usernameKey,
 } from '../names.js'
+import { madeOnce } from '../onfirstuse.js'
 import { checkPassword, type PasswordPolicy } from '../passwords/policy.js'
 import type { FieldViolation } from '../refusal.js'
 import { type Role, roles } from '../roles.js'
@@ -26,7 +27,7 @@ const unseen =
 
 /** Emoji, some of which hold joiners and selectors. */
 // biome-ignore lint/complexity/useRegexLiterals: TypeScript takes the flag v in literals for later targets only
-const emoji = new RegExp('\\p{RGI_Emoji}', 'gv')
+const emoji = madeOnce(() => new RegExp('\\p{RGI_Emoji}', 'gv'))
 
 /** A form in which every field is right: texts as written but for space around them, absent when nothing was given. */
 export interface SignUpForm {
@@ -87,7 +88,7 @@ export function checkSignUp(
   /** The text of a name, which others see: nothing in it may be invisible or mean something to its sender alone. */
   const name = (field: 'username' | 'nickname') => {
     const value = text(field, 'required')
-    if (value === undefined || !unseen.test(request[field]!.replace(emoji, ''))) return value
+    if (value === undefined || !unseen.test(request[field]!.replace(emoji(), ''))) return value
     return wrong(field, 'Leave out invisible, blank and private-use characters.')
   }
 

@@ -2,7 +2,7 @@
 import { randomInt, randomUUID } from 'node:crypto'
 import test from 'ava'
 import { createClock } from '../_helpers/clock.js'
-import { freshDatabase } from '../_helpers/database.js'
+import { freshDatabase, hold } from '../_helpers/database.js'
 import { openMailbox } from '../_helpers/mailbox.js'
 import { endsOrWaits } from '../_helpers/models.js'
 import { sendRaw } from '../_helpers/raw.js'
@@ -70,6 +70,21 @@ test('wrong activation keys wait for no lock, end after ten, and are recorded as
   t.is((await activate(service, other, activationkey)).status, 200)
   await clock.pass(wait)
   t.is((await activate(service, guesser, activationkey)).status, 200)
+})
+
+test('who gave too many wrong keys is refused without a question to the database', async t => {
+  const url = await freshDatabase(t)
+  const service = await startTestService(t, { DATABASE_URL: url })
+  const { activationkey } = await service.organization()
+  const [guesser, other] = [await service.signUp('ROLE_INSTITUTION'), await service.signUp('ROLE_INSTITUTION')]
+  for (let times = 0; times < 10; times++) t.is((await activate(service, guesser, randomUUID())).status, 422)
+  const holder = await hold(t, url)
+  await holder.query('BEGIN; LOCK TABLE users, attempts, buckets, organizations')
+  t.is((await activate(service, guesser, activationkey)).status, 429)
+  const behind = activate(service, other, activationkey)
+  t.is(await endsOrWaits(service.registry.database, behind), 'waits')
+  await holder.query('ROLLBACK')
+  t.is((await behind).status, 200)
 })
 
 test('a mailed activation key that is tried while its organization is inactive is not spent', async t => {

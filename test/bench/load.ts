@@ -154,7 +154,10 @@ function pauseAfter(answer: Answer | Error, end: number): number {
   return Math.max(0, Math.min(seconds * 1000, end - performance.now()))
 }
 
-/** Yields every `step`th request of a mix from the `first` on, in a fixed order in which each part is spread evenly. */
+/**
+ * Yields the requests of client number `first` of `step`: the mix in a fixed order in which each part is spread evenly,
+ * of which each client begins at another place and goes through all.
+ */
 function createRequests({ mix = {}, world, endpoint }: Job, first: number, step: number): () => Wire {
   const parts = Object.entries(mix) as [Operation, number][]
   const total = parts.reduce((sum, [, part]) => sum + part, 0)
@@ -163,10 +166,10 @@ function createRequests({ mix = {}, world, endpoint }: Job, first: number, step:
       Array.from({ length: part }, (_, index) => ({ operation, at: ((index + 0.5) * total) / part })),
     )
     .sort((a, b) => a.at - b.at)
-  let index = first - step
+  let turn = 0
   return () => {
-    index += step
-    return wireOf(order[index % order.length]!.operation, endpoint, index, world)
+    const { operation } = order[(first + turn) % order.length]!
+    return wireOf(operation, endpoint, first + step * turn++, world)
   }
 }
 

@@ -41,7 +41,7 @@ export async function soak(bench: Bench): Promise<Prepared> {
     once: true,
     segments: {
       async soak(scale) {
-        const { perSecond } = await load.ask({ ...job, connections: 32, seconds: 10, lead: 3 })
+        const { perSecond } = await load.ask({ ...job, connections: 32, seconds: 20 * scale, lead: 5 * scale })
         const reports: Report[] = []
         const gatewayMemory: number[] = []
         const serverMemory: number[] = []
@@ -52,6 +52,8 @@ export async function soak(bench: Bench): Promise<Prepared> {
             sleep(killAfter * 1000 * scale).then(() => kill(minute)),
           ])
           reports.push(report)
+          // Until the load's own connections are closed.
+          await sleep(1000)
           gatewayMemory.push(memory(gateway.pid))
           serverMemory.push(Math.max(...servers.map(({ pid }) => memory(pid))))
           handles.push(handlesOf(gateway.pid))
