@@ -20,7 +20,10 @@ const faults: Readonly<Record<string, Fault>> = {
   'silent-connections': { file: 'faults/blackhole.slow' },
   'read-only': { file: 'faults/readonly.slow' },
   'other-port': { file: 'faults/otherport.slow' },
-  promotion: { file: 'faults/promotion.slow' },
+  promotion: {
+    file: 'faults/promotion.slow',
+    ...(!process.env.HAPROXY && { tool: 'HAProxy (HAPROXY=path); several hosts in DATABASE_URL are tried alone' }),
+  },
   pooler: {
     file: 'faults/pooler.slow',
     ...(!process.env.PGBOUNCER && { tool: 'PgBouncer (PGBOUNCER=path); a pooler of the tests’ own takes its place' }),

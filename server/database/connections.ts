@@ -47,6 +47,9 @@ const patience = 5_500 / beat
 /** Milliseconds that the other side has to end a connection. */
 const farewell = 1_000
 
+/** SQLSTATE of a server that takes no writes. */
+const readOnly = '25006'
+
 /** What is known of a connection. */
 interface State {
   /** Which host it leads to. */
@@ -115,7 +118,8 @@ export function createConnections(url: () => string): Connections {
         at.first = index
         return client
       } catch (error) {
-        failure = error
+        // A name that is unknown may be that of a server which is down: what another one says counts for more.
+        if (failure === undefined || (error as { code?: string }).code !== 'ENOTFOUND') failure = error
         // What the server says is counted where it arrives.
         if (!isSqlState((error as { code?: string }).code)) countError('connect')
         passOver(index)
@@ -179,14 +183,17 @@ export function createConnections(url: () => string): Connections {
     client.connection.on('errorMessage', ({ code }) => {
       if (isSqlState(code)) countError(code.slice(0, 2))
       // A server that takes no writes any more: it was demoted.
-      if (code === '25006') renew()
+      if (code === readOnly) renew()
     })
     try {
       await client.connect()
       state.connected = true
       if (writable) {
         const { rows } = await client.query('SHOW transaction_read_only')
-        if (rows[0].transaction_read_only !== 'off') throw new Error('The database is read-only')
+        if (rows[0].transaction_read_only !== 'off') {
+          countError(readOnly.slice(0, 2))
+          throw Object.assign(new Error('The database is read-only'), { code: readOnly })
+        }
       }
       if (stopped) throw new Error('Connection terminated')
       return client

@@ -71,7 +71,7 @@ export async function awaitDatabase<T>(
       const reason = code ?? 'no answer'
       if (performance.now() > end)
         throw new Error(
-          `The database that DATABASE_URL names (${at}) has not answered for a minute (${reason}): see that PostgreSQL runs there.`,
+          `The database that DATABASE_URL names (${at}) has not been ready for a minute (${reason}): see that PostgreSQL runs there and takes writes.`,
         )
       if (!told)
         log.warn({ database: at, code: reason, seconds: patience }, 'waiting for the database that DATABASE_URL names')
@@ -81,10 +81,10 @@ export async function awaitDatabase<T>(
   }
 }
 
-/** Whether a database that answers so may yet come up: nothing listens there, or it starts, stops or is full. */
+/** Whether a database that answers so may yet come up: nothing listens there, it starts, stops, is full or a standby. */
 function isAway(code: string | undefined, message: string): boolean {
   return (
-    /^(08|53|57)|^E(CONN|PIPE|TIMEDOUT|HOST|NET|AI_AGAIN|NOENT)/.test(code ?? '') ||
+    /^(08|53|57|25006)|^E(CONN|PIPE|TIMEDOUT|HOST|NET|AI_AGAIN|NOENT)/.test(code ?? '') ||
     /Connection terminated|timeout/.test(message)
   )
 }

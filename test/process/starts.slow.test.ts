@@ -99,6 +99,17 @@ test('a start waits for a database that isn’t up yet, and says for which, with
   t.false(program.output().includes(secret))
 })
 
+test('a start waits for one of several hosts, though there is none by the name of another', async t => {
+  const url = await freshDatabase(t)
+  const port = await freePort()
+  const DATABASE_URL = withPort(url, port).replace(`:${port}/`, `:${port},there-is-none.invalid/`)
+  const program = launch(t, await serviceEnv(t, { DATABASE_URL }))
+  await waitFor(() => !program.alive() || program.output().includes('waiting for the database'), program.output)
+  t.true(program.alive(), program.output())
+  await startRelay(t, url, port)
+  t.is(await meAt(await addressesOf(program), 'x'), 500)
+})
+
 test('a start that waits for its database ends at once when it is to stop', async t => {
   const DATABASE_URL = withPort(await freshDatabase(t), await freePort())
   const program = launch(t, await serviceEnv(t, { DATABASE_URL, AUTH_DRAIN: '10m' }))
