@@ -34,6 +34,7 @@ export async function openLocalAdministration(
   const now = Date.now
   const admission = createAdmission({ ...registry, factor, now })
   const pool = createPool({ cost, count: 1, patience })
+  const passwords = createPasswords({ pepper: registry.masterKey.pepper, cost, pool })
   // Nobody signs in here; and doctor works on a database that doesn't.
   const { issuer } = (await registry.tokenIssuers.find().catch(() => undefined)) ?? firstIssuer(settings)
   const administration = createAdministration({
@@ -41,8 +42,8 @@ export async function openLocalAdministration(
     settings,
     issuer,
     keyring: createKeyring(registry.signingKeys, now),
-    signIns: createSignIns({ ...registry, admission, pool, factor }),
-    passwords: createPasswords({ pepper: registry.masterKey.pepper, cost, pool }),
+    signIns: createSignIns({ ...registry, admission, pool, passwords, factor }),
+    passwords,
     policy: createPasswordPolicy({ minLength, denylistFile: passwordDenylist }),
     now,
   })

@@ -1,9 +1,9 @@
-import { setTimeout as sleep } from 'node:timers/promises'
 import { knownAddressDays } from './access/lockout.js'
 import type { Transaction } from './database/connection.js'
 import type { Log } from './log.js'
 import type { Models } from './models/definemodels.js'
 import { publishLead } from './models/signingkey.js'
+import { startRounds } from './rounds.js'
 
 /** What has to be done from time to time. Every replica does it; each step is safe when several do. */
 export interface Maintenance {
@@ -65,20 +65,9 @@ export function startMaintenance(
       log.error({ at: broken }, 'the audit log is broken; what is older than that is not deleted')
   }
 
-  const stopping = new AbortController()
-  async function run() {
-    for (let delay = first; ; delay = interval) {
-      await sleep(delay, undefined, { signal: stopping.signal, ref: false })
-      await round().catch(error => log.warn({ err: error }, 'maintenance failed; the next round does its work'))
-    }
-  }
-  // Ends by being aborted, and in no other way.
-  const running = run().catch(() => {})
-  return {
-    round,
-    async stop() {
-      stopping.abort()
-      await running
-    },
-  }
+  const stop = startRounds(first, async () => {
+    await round().catch(error => log.warn({ err: error }, 'maintenance failed; the next round does its work'))
+    return interval
+  })
+  return { round, stop }
 }

@@ -30,7 +30,7 @@ import { openRegistry, type Registry } from './models/definemodels.js'
 import { startMail } from './outbox/compose.js'
 import { createQuotas } from './outbox/quotas.js'
 import { chooseLocale } from './outbox/texts.js'
-import { createPasswords } from './passwords/hash.js'
+import { createPasswords, type Passwords } from './passwords/hash.js'
 import { createPasswordPolicy } from './passwords/policy.js'
 import { createPool, type Pool } from './passwords/pool.js'
 import { createRenewals } from './passwords/renewal.js'
@@ -124,7 +124,7 @@ export async function startService(
     const ready = async () => !draining && (await registry.database.isWritable())
     const deps = {
       ...registry,
-      ...createAccess(registry, { keyring, ...installation.tokens, ttl, pool, admission, factor, now }),
+      ...createAccess(registry, { keyring, ...installation.tokens, ttl, pool, passwords, admission, factor, now }),
       pool,
       passwords,
       renewals: createRenewals({ passwords, users: registry.users, log }),
@@ -239,18 +239,19 @@ function createAccess(
     audience: string
     ttl: number
     pool: Pool
+    passwords: Passwords
     admission: Admission
     factor: number
     now: () => number
   },
 ) {
-  const { pool, admission, factor, ...issuing } = options
+  const { pool, passwords, admission, factor, ...issuing } = options
   const tokens = createTokens(issuing)
   return {
     tokens,
     callers: createCallers(tokens, users),
     admission,
-    signIns: createSignIns({ attempts, subjects, admission, audit, pool, factor }),
+    signIns: createSignIns({ attempts, subjects, admission, audit, pool, passwords, factor }),
   }
 }
 

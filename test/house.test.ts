@@ -102,7 +102,7 @@ test('only the gRPC server and the way to remote services import grpc-js', t => 
 const floors: readonly (readonly RegExp[])[] = [
   [/^proto\//],
   [
-    /^server\/(call|certificates|clientaddress|databaseurl|log|lookalikes|lookalikes-table|masterkey|metricsendpoint|names|onfirstuse|refusal|required|roles|scopes|settings|sizes|stopping|telephone|tracing|usage)\.ts$/,
+    /^server\/(call|certificates|clientaddress|databaseurl|log|lookalikes|lookalikes-table|masterkey|metricsendpoint|names|onfirstuse|refusal|required|roles|rounds|scopes|settings|sizes|stopping|telephone|tracing|usage)\.ts$/,
   ],
   [/^server\/embedded\//],
   [/^server\/database\//],

@@ -10,6 +10,7 @@ import type { Transaction } from '../database/connection.js'
 import type { Account, Attempts, Begun, Subjects } from '../models/attempt.js'
 import type { Audit, AuditEvent } from '../models/audit.js'
 import { upTo } from '../onfirstuse.js'
+import type { Passwords, Verdict } from '../passwords/hash.js'
 import { type Pool, type Waiter, waiterOf } from '../passwords/pool.js'
 import { Refusal, refuse } from '../refusal.js'
 import { type Admission, limitsOf, tooManyAttempts } from './admission.js'
@@ -32,6 +33,8 @@ export interface Attempt extends AsyncDisposable {
   readonly account: Account | undefined
   /** Its place among those who want something hashed. */
   readonly waiter: Waiter
+  /** Compares a password with the account's. Without an account the answer is no, after the same time. */
+  comparePassword(text: string): Promise<Verdict>
   /** Ends it: forgets the failures, remembers the address as known, records the event. */
   succeed(t?: Transaction): Promise<void>
   /** Ends it: counts a failure against account and client address, records it, and refuses. */
@@ -57,10 +60,11 @@ export function createSignIns(deps: {
   admission: Admission
   audit: Audit
   pool: Pick<Pool, 'check'>
+  passwords: Pick<Passwords, 'verify'>
   /** Multiplies the limits. */
   factor: number
 }): SignIns {
-  const { attempts, subjects, admission, audit, pool, factor } = deps
+  const { attempts, subjects, admission, audit, pool, passwords, factor } = deps
   const most = failuresThatLock(factor)
   const bucket = limitsOf(factor).failures
   /** Seconds to wait, by account and address. */
@@ -112,6 +116,7 @@ export function createSignIns(deps: {
       }
 
       const { account, known } = begun
+      const place = { ...waiter, known: known && account?.active === true && !account.suspended }
       const subject = known ? subjects.known(usernameKey, address) : subjects.account(usernameKey)
       const event = (outcome: 'ok' | 'refused', reason?: Reason): AuditEvent => ({
         ...traces(call, outcome === 'ok' ? account : undefined),
@@ -126,7 +131,12 @@ export function createSignIns(deps: {
       }
       return {
         account,
-        waiter: { ...waiter, known: known && account?.active === true && !account.suspended },
+        waiter: place,
+        async comparePassword(text) {
+          const claim = { context: 'password', text, stored: account?.passwordHash } as const
+          const [verdict] = await passwords.verify([claim], place)
+          return verdict!
+        },
         async succeed(t) {
           await attempts.succeed(subject, subjects.knownAddress(address), account!.id, event('ok'), t)
           call.user = account!.id

@@ -4,6 +4,7 @@ import type { Administration } from '../../proto/gen/auth/v1/administration_pb.j
 import type { Administrators } from '../access/administrator.js'
 import type { Unary } from '../call.js'
 import { connectionsOfProcess, readCondition } from '../database/condition.js'
+import { causeOf } from '../database/failures.js'
 import { readMigrations } from '../database/migrate.js'
 import { adminPasswordFile } from '../database/source.js'
 import type { Registry } from '../models/definemodels.js'
@@ -37,10 +38,7 @@ export function diagnose(deps: Deps): Unary<(typeof Administration.method)['diag
     await deps.administrators.identify('diagnose', call)
     const run = async ([check, examine]: Examination) => {
       const found = await within(patience, examine(deps)).catch(error =>
-        failed(
-          `It could not be examined (${describe((error as { original?: unknown }).original ?? error)}).`,
-          unforeseen,
-        ),
+        failed(`It could not be examined (${describe(causeOf(error))}).`, unforeseen),
       )
       return { check, fix: '', ...found }
     }
@@ -97,7 +95,7 @@ async function examineDatabase({ database }: Deps): Promise<Found> {
       'See that DATABASE_URL leads to the primary, and that the disk is not full.',
     )
   } catch (error) {
-    const reason = describe((error as { original?: unknown }).original ?? error)
+    const reason = describe(causeOf(error))
     return failed(
       `The database can’t be used (${reason}).`,
       'Check DATABASE_URL, and that PostgreSQL runs there and takes its user and password.',

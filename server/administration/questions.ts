@@ -7,7 +7,7 @@ import {
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Administrators } from '../access/administrator.js'
 import type { Unary } from '../call.js'
-import { brokenConstraint } from '../database/connection.js'
+import { brokenConstraint } from '../database/failures.js'
 import type { AuditEvent } from '../models/audit.js'
 import type { QuestionRow, Questions, UnmatchedRow } from '../models/question.js'
 import { isOneLine, questionKey } from '../names.js'

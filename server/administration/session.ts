@@ -11,7 +11,6 @@ import { adminTokenTtl } from '../models/signingkey.js'
 import type { TotpSecrets } from '../models/totpsecret.js'
 import type { User } from '../models/user.js'
 import { usernameKey } from '../names.js'
-import type { Passwords } from '../passwords/hash.js'
 import { refuse } from '../refusal.js'
 import { required } from '../required.js'
 import { tooLong } from '../sizes.js'
@@ -24,23 +23,21 @@ import { wrongFields } from './wrongfields.js'
 /** Exchanges username, password and, once enrolled, a one-time code for a token of Administration. */
 export function signIn(deps: {
   signIns: SignIns
-  passwords: Passwords
   adminTokens: Tokens
   totpSecrets: TotpSecrets
   now: () => number
 }): Unary<typeof Administration.method.signIn> {
-  const { signIns, passwords, adminTokens, totpSecrets, now } = deps
+  const { signIns, adminTokens, totpSecrets, now } = deps
   return async (request, call) => {
     const { username, password } = required({ username: request.username, password: request.password })
     const key = usernameKey(username)
     if (key === '' || tooLong(password, 'password')) refuse(Reason.INVALID_CREDENTIALS)
 
     await using attempt = await signIns.begin('session.admin-login', key, call, 1)
-    const { account, waiter } = attempt
-    const claim = { context: 'password', text: password, stored: account?.passwordHash } as const
-    const [verdict] = await passwords.verify([claim], waiter)
+    const { account } = attempt
+    const { correct } = await attempt.comparePassword(password)
     const administers = account?.role === 'ROLE_ADMIN' && account.active && !account.suspended
-    if (!account || !verdict?.correct || !administers) return attempt.fail(Reason.INVALID_CREDENTIALS)
+    if (!account || !correct || !administers) return attempt.fail(Reason.INVALID_CREDENTIALS)
     const { secret } = await totpSecrets.find(account.id)
     if (secret) {
       // Whoever comes this far knows the password: the attempt is taken back, and the next one brings the code.

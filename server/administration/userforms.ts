@@ -6,7 +6,7 @@ import {
 } from '../../proto/gen/auth/v1/administration_pb.js'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Unary } from '../call.js'
-import { brokenConstraint } from '../database/connection.js'
+import { brokenConstraint } from '../database/failures.js'
 import type { UserDetails } from '../models/user.js'
 import { nicknameKey, usernameKey } from '../names.js'
 import type { Passwords } from '../passwords/hash.js'

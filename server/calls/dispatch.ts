@@ -10,7 +10,7 @@ import { Health, HealthCheckResponse_ServingStatus } from '../../proto/gen/healt
 import type { ServiceKeys } from '../access/services.js'
 import type { Call } from '../call.js'
 import { network } from '../clientaddress.js'
-import { isUnreachable } from '../database/connection.js'
+import { isUnreachable } from '../database/failures.js'
 import { flatLog, type Log } from '../log.js'
 import { type Limit, Refusal } from '../refusal.js'
 import { describeSpan, inSpan, readParent, SpanKind, traceIdOf, tracing } from '../tracing.js'

@@ -19,8 +19,9 @@ import type { Model, ModelAttributes, ModelStatic, Sequelize, Transaction } from
 import { Pool, TimeoutError } from 'sequelize-pool'
 import type { Log } from '../log.js'
 import { tracing } from '../tracing.js'
-import { ConnectionError, createConnections } from './connections.js'
+import { createConnections } from './connections.js'
 import { copyIn, copyOut } from './copy.js'
+import { ConnectionError } from './failures.js'
 import { createPipeline } from './pipeline.js'
 import { createProbe } from './probe.js'
 import { orm } from './sequelize.js'
@@ -213,28 +214,4 @@ function send(client: pg.Client, text: string): Promise<unknown> {
 
 function clientOf(transaction: Transaction): pg.Client {
   return (transaction as Transaction & { connection: pg.Client }).connection
-}
-
-/** The unique constraint that a statement broke, if that is why it failed. */
-export function brokenConstraint(error: unknown): string | undefined {
-  const cause = ((error as { original?: unknown })?.original ?? error) as { code?: string; constraint?: string }
-  return cause?.code === '23505' ? cause.constraint : undefined
-}
-
-/**
- * Whether the same call may succeed another time: the database can't be reached, can't do it now, or undid a transaction
- * for the sake of another one.
- */
-export function isUnreachable(error: unknown): boolean {
-  const cause = ((error as { original?: unknown })?.original ?? error) as { name?: string; code?: string }
-  if (error instanceof ConnectionError) return true
-  // Classes 08 (connection), 40 (rolled back: deadlock, serialization), 53 (resources), 57 (operator intervention, and
-  // the statement's own timeout); 25006 (read-only), 25P03 and 25P04 (a transaction's timeouts), 55P03 (lock not available),
-  // 58030 (the disk); 26000 and 42P05, which a pooler answers until we know of it; sockets' own codes.
-  return (
-    /^(08|40|53|57)...$|^(25006|25P0[34]|55P03|58030|26000|42P05)$|^E(CONN|PIPE|TIMEDOUT|HOST|NET|NOTFOUND|AI_)/.test(
-      String(cause?.code),
-    ) ||
-    /Connection terminated|not queryable|pool is draining|manager was closed/.test(String((cause as Error)?.message))
-  )
 }

@@ -1,6 +1,7 @@
 import type { Socket } from 'node:net'
 import pg from 'pg'
 import { type DatabaseTarget, readDatabaseUrl } from '../databaseurl.js'
+import { ConnectionError } from './failures.js'
 
 /** What opens connections, and closes those that don't answer. */
 export interface Connections {
@@ -14,7 +15,7 @@ export interface Connections {
   isGood(client: pg.Client): boolean
   /** Lets the statements of a connection take as long as they need while others are answered, or no longer. */
   setPatient(client: pg.Client, patient: boolean): void
-  /** Gives up a connection that doesn't answer, with those that have been as silent and are idle. */
+  /** Gives up a connection that doesn't answer, and has those replaced that have been as silent. */
   giveUp(client: pg.Client): void
   /** Has every connection replaced: idle ones now, others after their statement or transaction. */
   renew(): void
@@ -26,16 +27,6 @@ export interface Connections {
   stop(): void
   /** Cuts every connection. */
   cut(): void
-}
-
-/** No connection was to be had; `original` says why. */
-export class ConnectionError extends Error {
-  override readonly name = 'ConnectionError'
-  readonly original: unknown
-  constructor(original: unknown) {
-    super((original as Error).message)
-    this.original = original
-  }
 }
 
 /** Milliseconds between two looks at whether connections answer. */
@@ -169,9 +160,8 @@ export function createConnections(url: () => string): Connections {
     client.on('error', () => {
       if (!state.good || !state.connected) return
       countError('lost')
-      retireNow(state)
       // Whatever cut this one may have cut others, and not all are told.
-      dropIdle()
+      renew()
     })
     client.on('end', () => {
       retireNow(state)
@@ -229,27 +219,22 @@ export function createConnections(url: () => string): Connections {
     passOver(index)
     retireNow(given)
     destroy(client as Client)
-    dropIdle(unanswered - 1)
+    renew(unanswered - 1)
     dropPatient(index)
   }
 
-  /** Gives up idle connections that have been silent for so many beats. */
-  function dropIdle(silent = 0): void {
+  /** Replaces the connections that have been silent for so many beats. */
+  function renew(silent = 0): void {
     for (const [client, state] of all) {
-      if (!state.connected || !isIdle(client) || state.silent < silent) continue
+      if (!state.connected || state.silent < silent) continue
       retireNow(state)
-      destroy(client)
+      if (isIdle(client)) destroy(client)
     }
   }
 
   /** Gives up work that may take long, which had the benefit of the doubt until now. */
   function dropPatient(index: number): void {
     for (const [client, state] of all) if (state.patient && state.index === index && isLate(state)) destroy(client)
-  }
-
-  function renew(): void {
-    for (const state of all.values()) if (state.connected) retireNow(state)
-    dropIdle()
   }
 
   async function end(client: pg.Client): Promise<void> {

@@ -2,6 +2,7 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Log } from '../log.js'
 import type { Settings } from '../settings.js'
+import { causeOf, isPassing } from './failures.js'
 
 /** A database that is there to be opened. */
 export interface Source {
@@ -59,15 +60,12 @@ export async function awaitDatabase<T>(
       if (told) log.info({ database: at }, 'the database answers')
       return result
     } catch (error) {
-      const { code, message } = ((error as { original?: unknown }).original ?? error) as {
-        code?: string
-        message: string
-      }
+      const { code } = causeOf(error)
       if (/^28/.test(String(code)))
         throw new Error(`The database refuses the user or password of DATABASE_URL (${at}).`)
       if (code === '3D000') throw new Error(`There is no such database as DATABASE_URL names (${at}): create it.`)
       if (code === 'ENOTFOUND') throw new Error(`There is no such host as DATABASE_URL names (${at}).`)
-      if (!isAway(code, message)) throw error
+      if (!isPassing(error)) throw error
       const reason = code ?? 'no answer'
       if (performance.now() > end)
         throw new Error(
@@ -79,14 +77,6 @@ export async function awaitDatabase<T>(
       await sleep(500, undefined, { ...(signal && { signal }) })
     }
   }
-}
-
-/** Whether a database that answers so may yet come up: nothing listens there, it starts, stops, is full or a standby. */
-function isAway(code: string | undefined, message: string): boolean {
-  return (
-    /^(08|53|57|25006)|^E(CONN|PIPE|TIMEDOUT|HOST|NET|AI_AGAIN|NOENT)/.test(code ?? '') ||
-    /Connection terminated|timeout/.test(message)
-  )
 }
 
 /** A URL of a database without the password, wherever that stands in it. */

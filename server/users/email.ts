@@ -15,7 +15,6 @@ import type { Users } from '../models/user.js'
 import { isEmailAddress } from '../names.js'
 import type { Quotas } from '../outbox/quotas.js'
 import type { ChooseLocale } from '../outbox/texts.js'
-import type { Passwords } from '../passwords/hash.js'
 import { refuse } from '../refusal.js'
 import { required } from '../required.js'
 import { tooLong } from '../sizes.js'
@@ -28,13 +27,12 @@ interface Deps {
   readonly quotas: Quotas
   readonly callers: Callers
   readonly signIns: SignIns
-  readonly passwords: Passwords
   readonly chooseLocale: ChooseLocale
 }
 
 /** Asks for another e-mail address: mails a code there, if the password is right. */
 export function setEmail(deps: Omit<Deps, 'mailedKeys'>): Unary<typeof UsersService.method.setEmail> {
-  const { database, users, emails, quotas, callers, signIns, passwords, chooseLocale } = deps
+  const { database, users, emails, quotas, callers, signIns, chooseLocale } = deps
   return async (request, call) => {
     const { user, ...caller } = await callers.identify(call)
     permit('setEmail', { user, ...caller }, user)
@@ -46,10 +44,9 @@ export function setEmail(deps: Omit<Deps, 'mailedKeys'>): Unary<typeof UsersServ
     if (tooLong(password, 'password')) refuse(Reason.INVALID_CREDENTIALS)
 
     await using attempt = await signIns.begin('user.ask-email', user.usernameKey, call, 1)
-    const { account, waiter } = attempt
-    const claim = { context: 'password', text: password, stored: account?.passwordHash } as const
-    const [verdict] = await passwords.verify([claim], waiter)
-    if (account?.id !== user.id || !verdict?.correct) return attempt.fail(Reason.INVALID_CREDENTIALS)
+    const { account } = attempt
+    const { correct } = await attempt.comparePassword(password)
+    if (account?.id !== user.id || !correct) return attempt.fail(Reason.INVALID_CREDENTIALS)
     await database.transact(async t => {
       // Since the call began the session may have been revoked.
       if (!(await users.holdSession(user.id, user.tokenGeneration, t))) refuse(Reason.INVALID_TOKEN)
@@ -64,7 +61,7 @@ export function setEmail(deps: Omit<Deps, 'mailedKeys'>): Unary<typeof UsersServ
 }
 
 /** Makes the new address count, with the code that was mailed there; the one before is told. */
-export function confirmEmail(deps: Omit<Deps, 'quotas' | 'passwords'>): Unary<typeof UsersService.method.confirmEmail> {
+export function confirmEmail(deps: Omit<Deps, 'quotas'>): Unary<typeof UsersService.method.confirmEmail> {
   const { database, users, emails, mailedKeys, callers, signIns, chooseLocale } = deps
   return async (request, call) => {
     const { user, ...caller } = await callers.identify(call)

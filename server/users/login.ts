@@ -7,7 +7,6 @@ import type { SignIns } from '../access/signin.js'
 import type { Tokens } from '../access/tokens.js'
 import type { Unary } from '../call.js'
 import { usernameKey } from '../names.js'
-import type { Passwords } from '../passwords/hash.js'
 import type { Renewals } from '../passwords/renewal.js'
 import { refuse } from '../refusal.js'
 import { required } from '../required.js'
@@ -16,23 +15,21 @@ import { tooLong } from '../sizes.js'
 /** Exchanges username and password for a token. */
 export function login(deps: {
   signIns: SignIns
-  passwords: Passwords
   renewals: Renewals
   tokens: Tokens
 }): Unary<typeof Users.method.login> {
-  const { signIns, passwords, renewals, tokens } = deps
+  const { signIns, renewals, tokens } = deps
   return async (request, call) => {
     const { username, password } = required({ username: request.username, password: request.password })
     const key = usernameKey(username)
     if (key === '' || tooLong(password, 'password')) refuse(Reason.INVALID_CREDENTIALS)
 
     await using attempt = await signIns.begin('session.login', key, call, 1)
-    const { account, waiter } = attempt
-    const claim = { context: 'password', text: password, stored: account?.passwordHash } as const
-    const [verdict] = await passwords.verify([claim], waiter)
-    if (!account || !verdict?.correct || account.suspended) return attempt.fail(Reason.INVALID_CREDENTIALS)
+    const { account } = attempt
+    const { correct, renew } = await attempt.comparePassword(password)
+    if (!account || !correct || account.suspended) return attempt.fail(Reason.INVALID_CREDENTIALS)
     await attempt.succeed()
-    if (verdict.renew) renewals.add(account, password)
+    if (renew) renewals.add(account, password)
     return { token: await tokens.issue(account, 'pwd') }
   }
 }

@@ -1,11 +1,11 @@
 /** The models on a database of their own, without a service that works on it too. */
-import { setTimeout as sleep } from 'node:timers/promises'
 import { type Database, openDatabase, type Transaction } from '../../server/database/connection.js'
 import { createStoredKeys } from '../../server/models/datakey.js'
 import { defineModels, type Models } from '../../server/models/definemodels.js'
 import { emptyUser } from '../../server/models/user.js'
 import type { Role } from '../../server/roles.js'
 import { freshDatabase, type Teardown } from './database.js'
+import { waitFor } from './patience.js'
 
 /** Opens models that close with the test, on a database of their own unless one is given. */
 export async function openModels(t: Teardown, url?: string): Promise<Models> {
@@ -43,13 +43,6 @@ export function addUser({ database, users }: Models, name: string, role: Role = 
   return database.transact(t => users.add({ ...emptyUser, ...names, ...rest }, t))
 }
 
-/** Waits until something holds; throws when it doesn't within half a minute. */
-export async function until(holds: () => Promise<boolean>): Promise<void> {
-  for (const end = Date.now() + 30_000; !(await holds()); await sleep(20)) {
-    if (Date.now() > end) throw new Error('it never happened')
-  }
-}
-
 /** Whether somebody waits for a lock in a database. */
 export async function waits({ run }: Database): Promise<boolean> {
   const text = `SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`
@@ -62,6 +55,6 @@ export async function endsOrWaits(database: Database, work: Promise<unknown>): P
   const end = work.finally(() => {
     ended = true
   })
-  await Promise.race([end, until(async () => ended || (await waits(database)))])
+  await Promise.race([end, waitFor(async () => ended || (await waits(database)))])
   return ended ? 'ends' : 'waits'
 }

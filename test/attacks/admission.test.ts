@@ -6,7 +6,6 @@ import bcrypt from 'bcrypt'
 import pg from 'pg'
 import { type Clock, createClock, serviceWithClock } from '../_helpers/clock.js'
 import { freshDatabase } from '../_helpers/database.js'
-import { until } from '../_helpers/models.js'
 import { waitFor } from '../_helpers/patience.js'
 import { type Answer, password, type SignedUp, startTestService, type TestService } from '../_helpers/service.js'
 import { idOf } from '../_helpers/tokens.js'
@@ -227,14 +226,34 @@ test('limits stay whole, whatever multiplies them', async t => {
   for (let times = 0; times < 2; times++) t.is((await login(least, only, anyAddress())).status, 200)
 })
 
+/** How many wait for a hash. */
+async function hashesWaiting({ service }: TestService): Promise<number> {
+  const answer = await fetch(`http://127.0.0.1:${service.addresses.metrics?.port}/metrics`)
+  return Number(/\{state="waiting"\} (\d+)/.exec(await answer.text())?.[1])
+}
+
+test.serial('who signs in at a known address goes before strangers who wait already', async t => {
+  const service = await startTestService(t, { AUTH_BCRYPT_COST: '9', AUTH_METRICS_ADDRESS: '127.0.0.1:0' })
+  const home = anyAddress()
+  const { username } = await known(service, home)
+  let answered = 0
+  const crowd = Array.from({ length: 80 }, async () => {
+    await login(service, randomUUID(), anyAddress())
+    answered++
+  })
+  const waiting = () => hashesWaiting(service)
+  await waitFor(async () => (await waiting()) >= 20, waiting)
+  const before = answered
+  t.is((await login(service, username, home)).status, 200)
+  t.true(answered - before < 20, `${before} ${answered}`)
+  await Promise.all(crowd)
+})
+
 test.serial('a newcomer signs up before addresses that wait already and signed up before', async t => {
   // Of an address's 12 sign-ups two count for more than the newcomer's one.
   const env = { AUTH_LIMIT_FACTOR: '0.02', AUTH_BCRYPT_COST: '9', AUTH_METRICS_ADDRESS: '127.0.0.1:0' }
   const service = await startTestService(t, env)
-  const waiting = async () => {
-    const answer = await fetch(`http://127.0.0.1:${service.service.addresses.metrics?.port}/metrics`)
-    return Number(/\{state="waiting"\} (\d+)/.exec(await answer.text())?.[1])
-  }
+  const waiting = () => hashesWaiting(service)
   let answered = 0
   const signUp = async (address: string) => {
     const { status, text } = await service.request('POST', '/users/signup', { body: form(), headers: from(address) })
@@ -273,7 +292,7 @@ test('on the morning after moving in everybody gets in, and hashes are renewed b
   t.deepEqual(statuses(answers), { 200: 12 })
   over = true
   await Promise.all(load)
-  await until(async () => (await storedHashes(service)).every(hash => hash.startsWith('hmac1:$2b$09$')))
+  await waitFor(async () => (await storedHashes(service)).every(hash => hash.startsWith('hmac1:$2b$09$')))
   t.pass()
 })
 
@@ -295,7 +314,7 @@ test('renewing a hash brings back no password that was changed meanwhile', async
   over = true
   await Promise.all(load)
   // Renewals are done in order: once the later one is, the earlier one has had its time.
-  await until(async () => (await storedHashes(service)).every(hash => hash.startsWith('hmac1:$2b$09$')))
+  await waitFor(async () => (await storedHashes(service)).every(hash => hash.startsWith('hmac1:$2b$09$')))
   t.is((await login(service, username, anyAddress(), newPassword)).status, 200)
   t.is((await login(service, username, anyAddress())).status, 404)
 })

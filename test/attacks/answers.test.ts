@@ -4,7 +4,7 @@ import test, { type ExecutionContext } from 'ava'
 import { type Clock, createClock } from '../_helpers/clock.js'
 import { freshDatabase } from '../_helpers/database.js'
 import { openMailbox } from '../_helpers/mailbox.js'
-import { changeTokens, until, waits } from '../_helpers/models.js'
+import { changeTokens, endsOrWaits } from '../_helpers/models.js'
 import { password, type SignedUp, serviceForFile, startTestService, type TestService } from '../_helpers/service.js'
 import { claimsOf, idOf } from '../_helpers/tokens.js'
 
@@ -142,12 +142,9 @@ test('an answer that was begun before its session was revoked is not saved', asy
     let saving: ReturnType<typeof save> | undefined
     await changeTokens(shared.registry, idOf(token), async transaction => {
       await users[revoke](idOf(token), transaction)
+      saving = save(shared, token, a, 'azul')
       // It has found its caller good, and waits where it writes, or has written already.
-      let ended = false
-      saving = save(shared, token, a, 'azul').finally(() => {
-        ended = true
-      })
-      await until(async () => ended || (await waits(database)))
+      await endsOrWaits(database, saving)
     })
     t.is((await saving)?.json?.reason, 'INVALID_TOKEN', revoke)
     const [rows] = await database.sequelize.query(`SELECT FROM answers WHERE user_id = ${idOf(token)}`)

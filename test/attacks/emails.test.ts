@@ -7,7 +7,7 @@ import { startMaintenance } from '../../server/maintenance.js'
 import { type Clock, createClock } from '../_helpers/clock.js'
 import { freshDatabase, type Teardown } from '../_helpers/database.js'
 import { type Mailbox, openMailbox } from '../_helpers/mailbox.js'
-import { until } from '../_helpers/models.js'
+import { waitFor } from '../_helpers/patience.js'
 import { refused } from '../_helpers/problem.js'
 import { password, type SignedUp, startTestService, type TestService } from '../_helpers/service.js'
 
@@ -52,7 +52,7 @@ async function passwordChanger(on: Scene, email: string): Promise<() => Promise<
 
 /** Until nothing in the queue is due. */
 const settled = ({ service }: Scene) =>
-  until(async () => {
+  waitFor(async () => {
     const text =
       'SELECT FROM emails WHERE next_attempt_at <= now() OR next_attempt_at IS NOT NULL AND attempts > 0 AND last_error IS NULL'
     return (await service.registry.database.run({ name: 'due', text }, [])).length === 0

@@ -5,7 +5,7 @@ import type { Email } from 'postal-mime'
 import { usernameKey } from '../../server/names.js'
 import { serviceWithClock } from '../_helpers/clock.js'
 import { mailboxForFile } from '../_helpers/mailbox.js'
-import { changeTokens, until, waits } from '../_helpers/models.js'
+import { changeTokens, endsOrWaits } from '../_helpers/models.js'
 import { waitFor } from '../_helpers/patience.js'
 import { refused } from '../_helpers/problem.js'
 import { password, type SignedUp, serviceForFile, type TestService } from '../_helpers/service.js'
@@ -149,12 +149,9 @@ test('what was begun before its session was revoked neither mails a code nor cha
       let answer: ReturnType<typeof begin> | undefined
       await changeTokens(service.registry, id, async transaction => {
         await users[revoke](id, transaction)
+        answer = begin()
         // It has found its caller good, and waits where it writes, or has written already.
-        let ended = false
-        answer = begin().finally(() => {
-          ended = true
-        })
-        await until(async () => ended || (await waits(database)))
+        await endsOrWaits(database, answer)
       })
       t.is((await answer)?.json?.reason, 'INVALID_TOKEN', `${what} ${revoke}`)
       t.is((await users.byId(id))?.email, null)

@@ -4,7 +4,8 @@ import test from 'ava'
 import { createLog } from '../../server/log.js'
 import { startMaintenance } from '../../server/maintenance.js'
 import type { Models } from '../../server/models/definemodels.js'
-import { addUser, endsOrWaits, openModels, until, waits } from '../_helpers/models.js'
+import { addUser, endsOrWaits, openModels, waits } from '../_helpers/models.js'
+import { waitFor } from '../_helpers/patience.js'
 import { refused } from '../_helpers/problem.js'
 import { startTestService } from '../_helpers/service.js'
 import { idOf } from '../_helpers/tokens.js'
@@ -90,12 +91,12 @@ test('rounds go on by themselves, and stopping waits for the one under way', asy
   const { stop } = maintenance(t, models, { first: 1, interval: 50 })
   for (let times = 0; times < 3; times++) {
     await lapse()
-    await until(gone)
+    await waitFor(gone)
   }
   let stopping: Promise<void> | undefined
   await database.transact(async transaction => {
     await database.sequelize.query('LOCK TABLE mailed_keys', { transaction })
-    await until(() => waits(database))
+    await waitFor(() => waits(database))
     stopping = stop()
     t.is(await endsOrWaits(database, stopping), 'waits')
   })
@@ -111,7 +112,7 @@ test('a service begins a round of its own soon after its start', async t => {
   await sequelize.query(`INSERT INTO attempts VALUES ('lapsed', 1, now() - interval '1 day')`)
   const left = async () => (await sequelize.query(`SELECT FROM attempts WHERE subject = 'lapsed'`))[0].length > 0
   if (await left()) await startTestService(t, { DATABASE_URL: first.env.DATABASE_URL! })
-  await until(async () => !(await left()))
+  await waitFor(async () => !(await left()))
   t.pass()
 })
 

@@ -1,12 +1,13 @@
 /** Somebody else holds a lock, or has frozen in a transaction: nobody waits for him for long. */
 import test, { type ExecutionContext } from 'ava'
 import pg from 'pg'
+import { scrape } from '../_helpers/metrics.js'
 import { waitFor, within } from '../_helpers/patience.js'
 import { refused } from '../_helpers/problem.js'
 import { type SignedUp, serviceForFile } from '../_helpers/service.js'
 import { idOf } from '../_helpers/tokens.js'
 
-const service = serviceForFile()
+const service = serviceForFile(() => ({ AUTH_METRICS_ADDRESS: '127.0.0.1:0' }))
 
 /** Somebody with the rights of the service who has locked a user, and does nothing more. */
 async function lock(t: ExecutionContext, { token }: SignedUp): Promise<pg.Client> {
@@ -46,7 +47,7 @@ test.serial(
 )
 
 test.serial(
-  'more who need it than there are connections are all answered in time, and so is everybody after them',
+  'more who need it than there are connections are all answered in time, by limits that each connection has, and so is everybody after them',
   async t => {
     const [held, free] = [await service.signUp('ROLE_CLIENT'), await service.signUp('ROLE_CLIENT')]
     const holder = await lock(t, held)
@@ -54,6 +55,8 @@ test.serial(
     const waiting = Array.from({ length: 25 }, () => change(held))
     t.true(await within(13_000, Promise.all(waiting)))
     for (const answer of waiting) refused(t, await answer, 503, 'UNAVAILABLE')
+    const { value } = await scrape(service)
+    t.is(value('auth_database_errors_total', { class: 'silent' }), undefined)
     t.is((await change(free)).status, 200)
     await holder.query('ROLLBACK')
   },

@@ -4,7 +4,8 @@ import { freshDatabase } from '../_helpers/database.js'
 import { waitFor } from '../_helpers/patience.js'
 import { startPgbouncer } from '../_helpers/pgbouncer.js'
 import { startPooler } from '../_helpers/pooler.js'
-import { password, startTestService, type TestService } from '../_helpers/service.js'
+import { createRequest, password, startTestService, type TestService } from '../_helpers/service.js'
+import { spawnService } from '../_helpers/spawned.js'
 
 /** How often each answer came to 300 requests, 20 at once, which read and which write. */
 async function ask(t: ExecutionContext, { request, signUp }: TestService): Promise<Record<string, number>> {
@@ -43,6 +44,16 @@ for (const [name, start] of Object.entries(poolers)) {
   test.serial(`behind ${name} in transaction mode everything is answered as without, from the start`, async t => {
     const service = await startTestService(t, { DATABASE_URL: await start(t, await freshDatabase(t)) })
     t.deepEqual(await ask(t, service), { 200: 300 })
+  })
+
+  test.serial(`behind ${name} a process goes without names before its first call`, async t => {
+    const DATABASE_URL = await freshDatabase(t)
+    await startTestService(t, { DATABASE_URL })
+    const { http, output } = await spawnService(t, { DATABASE_URL: await start(t, DATABASE_URL) })
+    await createRequest(http)('GET', '/forgotpasswords/findallforgotpasswordquestions')
+    await waitFor(() => output().includes('"msg":"call"'), output)
+    // A call that learned it in a transaction would be refused.
+    t.regex(output(), /statements without names.*\n(.*\n)*.*"msg":"call"/)
   })
 }
 

@@ -7,6 +7,7 @@ import PostalMime from 'postal-mime'
 import { type Composed, startSender } from '../../server/outbox/sender.js'
 import { createMailTransport } from '../../server/outbox/transport.js'
 import { openMailbox } from '../_helpers/mailbox.js'
+import { waitFor } from '../_helpers/patience.js'
 
 interface Row {
   readonly id: string
@@ -47,13 +48,6 @@ function createQueue() {
   }
 }
 
-async function until(holds: () => boolean): Promise<void> {
-  for (let left = 500; !holds(); left--) {
-    if (left === 0) throw new Error('it never happened')
-    await sleep(20)
-  }
-}
-
 const to = 'maria@example.org'
 const entry: Composed = { to, subject: 'Açaí', text: 'Olá, Maria.\n' }
 
@@ -67,9 +61,9 @@ test('an e-mail that is refused, and then can’t be delivered at all, arrives o
   mailbox.refuse(2)
   queue.add('7')
   const sender = startSender({ queue, compose: async () => entry, transport, log })
-  await until(() => queue.history.length === 2)
+  await waitFor(() => queue.history.length === 2)
   await mailbox.shut()
-  await until(() => queue.history.length >= 3)
+  await waitFor(() => queue.history.length >= 3)
   await mailbox.reopen()
 
   const received = await mailbox.nextEmail(to)
@@ -77,7 +71,7 @@ test('an e-mail that is refused, and then can’t be delivered at all, arrives o
   t.is(received.text?.trim(), 'Olá, Maria.')
   t.is(received.from?.address, 'auth@example.org')
   t.regex(received.messageId!, /^<auth\.7\.\d+@example\.org>$/)
-  await until(() => queue.history.at(-1) === 'done 7')
+  await waitFor(() => queue.history.at(-1) === 'done 7')
   t.deepEqual(queue.history.slice(0, 3), ['failed 7 5', 'failed 7 10', 'failed 7 20'])
   t.is(mailbox.emails.length, 1)
   await sender.close()
@@ -91,7 +85,7 @@ test('what a mail server says is not kept, its codes are', async t => {
   queue.add('1', new Date(Date.now() - 73 * 3600_000))
   const transport = createMailTransport({ smtpUrl: mailbox.url, mailFrom: 'auth@localhost', dataDir: '' }, log)
   const sender = startSender({ queue, compose: async () => entry, transport, log })
-  await until(() => queue.history.length === 1)
+  await waitFor(() => queue.history.length === 1)
   t.deepEqual(queue.history, ['failed 1 undefined'], 'after 72 hours it is kept, and tried no more')
   t.regex(queue.rows.get('1')!.error!, /451/)
   t.notRegex(queue.rows.get('1')!.error!, /try again later/)
@@ -106,14 +100,14 @@ test('several e-mails leave at once, and close waits for them', async t => {
   const transport = {
     async send() {
       most = Math.max(most, ++now)
-      await sleep(100)
+      await sleep(500)
       now--
     },
     close() {},
   }
   for (let id = 1; id <= 6; id++) queue.add(String(id))
   const sender = startSender({ queue, compose: async () => entry, transport, log })
-  await until(() => now === 4)
+  await waitFor(() => most === 4)
   await sender.close()
   t.is(now, 0)
   t.is(most, 4)
@@ -127,7 +121,7 @@ test('an intent nobody wants is forgotten, one that became another is left alone
   queue.add('requeued')
   const transport = { send: async () => t.fail(), close() {} }
   const sender = startSender({ queue, compose: async ({ id }) => id as Composed, transport, log })
-  await until(() => queue.history.length === 1)
+  await waitFor(() => queue.history.length === 1)
   await sender.close()
   t.deepEqual(queue.history, ['done unwanted'])
 })

@@ -8,7 +8,7 @@ import { fileURLToPath } from 'node:url'
 import test, { type ExecutionContext } from 'ava'
 import pg from 'pg'
 import { runCli } from '../_helpers/cli.js'
-import { freshDatabase } from '../_helpers/database.js'
+import { ask, freshDatabase } from '../_helpers/database.js'
 import { waitFor } from '../_helpers/patience.js'
 import { freePort, startRelay, withPort } from '../_helpers/relay.js'
 import { createRequest, password } from '../_helpers/service.js'
@@ -107,6 +107,17 @@ test('a start waits for one of several hosts, though there is none by the name o
   await waitFor(() => !program.alive() || program.output().includes('waiting for the database'), program.output)
   t.true(program.alive(), program.output())
   await startRelay(t, url, port)
+  t.is(await meAt(await addressesOf(program), 'x'), 500)
+})
+
+test('a start waits for a database that takes no writes yet', async t => {
+  const DATABASE_URL = await freshDatabase(t)
+  const name = new URL(DATABASE_URL).pathname.slice(1)
+  const alter = (change: string) => ask(process.env.TEST_DATABASE_URL!, `ALTER DATABASE ${name} ${change}`)
+  await alter('SET default_transaction_read_only = on')
+  const program = launch(t, await serviceEnv(t, { DATABASE_URL }))
+  await waitFor(() => program.output().includes('waiting for the database'), program.output)
+  await alter('RESET default_transaction_read_only')
   t.is(await meAt(await addressesOf(program), 'x'), 500)
 })
 
