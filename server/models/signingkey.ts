@@ -138,11 +138,15 @@ export function createSigningKeys(database: Database, masterKey: MasterKey): Sig
     ttl: number,
     transaction: Transaction,
   ) {
-    const { privateKey, publicKey } = generateKeyPairSync('ec', { namedCurve: 'P-256' })
-    const { kty, crv, x, y } = publicKey.export({ format: 'jwk' })
+    // Node.js 20 stands still for ever when it collects what made a key while that is exported: it is given out encoded.
+    const { privateKey: pem, publicKey } = generateKeyPairSync('ec', {
+      namedCurve: 'P-256',
+      privateKeyEncoding: { format: 'pem', type: 'pkcs8' },
+      publicKeyEncoding: { format: 'pem', type: 'spki' },
+    })
+    const { kty, crv, x, y } = createPublicKey(publicKey).export({ format: 'jwk' })
     const publicJwk = { kty, crv, x, y } as PublicJwk
     const kid = thumbprint(publicJwk)
-    const pem = privateKey.export({ format: 'pem', type: 'pkcs8' }) as string
     // The first key has nobody to wait for.
     const wait = before ? lead : 0
     const tokenTtl = before?.tokenTtl ?? ttl

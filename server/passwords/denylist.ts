@@ -10,16 +10,11 @@ export interface Denylist {
 
 /**
  * The passwords of a file, one a line, UTF-8; without a file, the 49 233 common ones of @zxcvbn-ts/language-common,
- * unpacked when first asked (about 25 ms). Throws when the file can't be read.
+ * unpacked when first asked (about 25 ms), once in a process. Throws when the file can't be read.
  */
 export function createDenylist(file?: string): Denylist {
-  let list = file === undefined ? undefined : readList(file)
-  return {
-    has(password) {
-      list ??= readCommonPasswords()
-      return list.has(nicknameKey(password))
-    },
-  }
+  const list = file === undefined ? undefined : readList(file)
+  return { has: password => (list ?? readCommonPasswords()).has(nicknameKey(password)) }
 }
 
 function readList(file: string): Set<string> {
@@ -28,8 +23,13 @@ function readList(file: string): Set<string> {
   return new Set(keys.filter(key => key !== ''))
 }
 
-function readCommonPasswords(): Set<string> {
-  // Required, not imported: the list is wanted only when somebody chooses a password.
-  const { dictionary } = createRequire(import.meta.url)('@zxcvbn-ts/language-common')
-  return new Set(dictionary['passwords-common'])
+let commonPasswords: ReadonlySet<string> | undefined
+
+function readCommonPasswords(): ReadonlySet<string> {
+  if (!commonPasswords) {
+    // Required, not imported: the list is wanted only when somebody chooses a password.
+    const { dictionary } = createRequire(import.meta.url)('@zxcvbn-ts/language-common')
+    commonPasswords = new Set<string>(dictionary['passwords-common'])
+  }
+  return commonPasswords
 }

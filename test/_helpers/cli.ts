@@ -1,5 +1,6 @@
 /** `auth-admin` in the test's own process, as a child process with pipes, or at a terminal. */
 import { type ChildProcessWithoutNullStreams, spawn } from 'node:child_process'
+import { PassThrough } from 'node:stream'
 import { fileURLToPath } from 'node:url'
 import { spawn as spawnTerminal } from '@lydell/node-pty'
 import type { ExecutionContext } from 'ava'
@@ -17,33 +18,50 @@ export interface Run {
   readonly stderr: string
 }
 
-/** The environment of a command: without the settings of whoever runs the tests. */
+/** The environment of whoever runs the tests, without settings. */
+const others = Object.fromEntries(
+  Object.entries(process.env).filter(([name]) => !/^AUTH_|^(DATABASE|SMTP)_URL$/.test(name)),
+) as Record<string, string>
+
+/** The environment of a command. */
 function environment(env: Record<string, string>): Record<string, string> {
-  const others = Object.entries(process.env).filter(([name]) => !/^AUTH_|^(DATABASE|SMTP)_URL$/.test(name))
-  const own = Object.fromEntries(others) as Record<string, string>
-  return { ...own, AUTH_BCRYPT_COST: '4', ...env }
+  return { ...others, AUTH_BCRYPT_COST: '4', ...env }
+}
+
+/** Gives this process another environment, in the object that others hold. Returns the former one. */
+function exchangeEnvironment(env: NodeJS.ProcessEnv): NodeJS.ProcessEnv {
+  const former = { ...process.env }
+  for (const name of Object.keys(former)) delete process.env[name]
+  Object.assign(process.env, env)
+  return former
 }
 
 let commands: Promise<unknown> = Promise.resolve()
 
-/** Runs a command in this process, after those before it have ended: a quarter of the cost of a process of its own. */
-export function runCli(env: Record<string, string>, args: readonly string[]): Promise<Run> {
+/**
+ * Runs a command in this process, after those before it have ended: a quarter of the cost of a process of its own.
+ * `input` is all of its standard input.
+ */
+export function runCli(env: Record<string, string>, args: readonly string[], input = ''): Promise<Run> {
   const ran = commands.then(async () => {
-    const own = { env: process.env, stdout: process.stdout.write, stderr: process.stderr.write }
+    const own = { stdout: process.stdout.write, stderr: process.stderr.write }
+    const stdin = Object.getOwnPropertyDescriptor(process, 'stdin')!
+    const former = exchangeEnvironment(environment(env))
     const out = { stdout: '', stderr: '' }
-    process.env = environment(env)
     const into = (output: keyof typeof out) => (text: string | Uint8Array) => {
       out[output] += text
       return true
     }
     process.stdout.write = into('stdout')
     process.stderr.write = into('stderr')
+    Object.defineProperty(process, 'stdin', { value: new PassThrough().end(input), configurable: true })
     try {
       return { code: await run(args), ...out }
     } finally {
-      process.env = own.env
+      exchangeEnvironment(former)
       process.stdout.write = own.stdout
       process.stderr.write = own.stderr
+      Object.defineProperty(process, 'stdin', stdin)
     }
   })
   commands = ran.catch(() => {})

@@ -34,7 +34,7 @@ export async function createDatabase(from = template): Promise<{ url: string; dr
   const server = process.env.TEST_DATABASE_URL
   if (!server) throw new Error('TEST_DATABASE_URL is not set: run tests with `npm test -- <files>`')
   const name = `test_${randomBytes(8).toString('hex')}`
-  await ask(server, `CREATE DATABASE ${name} TEMPLATE ${from}`)
+  await ask(server, `CREATE DATABASE ${name} TEMPLATE ${from} STRATEGY file_copy`)
   return { url: at(server, name), drop: () => ask(server, `DROP DATABASE IF EXISTS ${name} WITH (FORCE)`) }
 }
 

@@ -123,7 +123,7 @@ test.serial('who is held up costs no statement, no hash and no row, and is count
   } as typeof own
   const startedAt = Date.now()
   try {
-    for (let index = 0; index < 500; index++) {
+    for (let index = 0; index < 90; index++) {
       const { username } = owners[index % 30]!
       const ways: Record<string, [object, string?]> = {
         '/users/login': [{ username, password }],
@@ -159,7 +159,7 @@ test.serial('who is held up takes no more of the processor than a path that isnâ
     const all: number[] = []
     for (let round = 0; round < 5; round++) {
       const before = process.cpuUsage()
-      for (let index = 0; index < 60; index++) {
+      for (let index = 0; index < 30; index++) {
         const body = { username: `x${index}`, password }
         t.is((await service.request('POST', path, { body, headers: from(address) })).status, expected)
       }
@@ -279,10 +279,10 @@ const storedHashes = async ({ registry }: TestService) => {
 }
 
 test('on the morning after moving in everybody gets in, and hashes are renewed behind their backs', async t => {
-  const service = await startTestService(t, { AUTH_BCRYPT_COST: '9' })
+  const service = await startTestService(t, { AUTH_BCRYPT_COST: '6' })
   const moved = Array.from({ length: 12 }, () => service.signUp('ROLE_CLIENT'))
   const users = await Promise.all(moved)
-  const old = await bcrypt.hash(password, 8)
+  const old = await bcrypt.hash(password, 5)
   for (const { token } of users) await storeHash(service, token, old)
   let over = false
   const load = Array.from({ length: 3 }, async () => {
@@ -292,7 +292,7 @@ test('on the morning after moving in everybody gets in, and hashes are renewed b
   t.deepEqual(statuses(answers), { 200: 12 })
   over = true
   await Promise.all(load)
-  await waitFor(async () => (await storedHashes(service)).every(hash => hash.startsWith('hmac1:$2b$09$')))
+  await waitFor(async () => (await storedHashes(service)).every(hash => hash.startsWith('hmac1:$2b$06$')))
   t.pass()
 })
 

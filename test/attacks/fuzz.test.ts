@@ -6,11 +6,11 @@ import { serviceForFile } from '../_helpers/service.js'
 const service = serviceForFile()
 
 test.serial('whatever is sent over HTTP is answered as documented', t =>
-  fuzzHttp(t, service, { seed: 20_190_417, requests: 1000 }),
+  fuzzHttp(t, service, { seed: 20_190_417, requests: 500 }),
 )
 
 test.serial('whatever is sent over gRPC is answered with a reason', t =>
-  fuzzGrpc(t, service, { seed: 20_190_417, requests: 500 }),
+  fuzzGrpc(t, service, { seed: 20_190_417, requests: 250 }),
 )
 
 test.serial('after all that everything works', async t => {

@@ -5,7 +5,7 @@ import { text } from 'node:stream/consumers'
 import test, { type ExecutionContext } from 'ava'
 import pg from 'pg'
 import type { AuditEvent } from '../../server/models/audit.js'
-import { runCli, spawnCli, startCli } from '../_helpers/cli.js'
+import { runCli, startCli } from '../_helpers/cli.js'
 import { freshDatabase } from '../_helpers/database.js'
 import { openModels } from '../_helpers/models.js'
 import { password } from '../_helpers/service.js'
@@ -178,7 +178,7 @@ test('export prints all events that match, one on a line or all as one document,
       .map(each => JSON.parse(each)),
     all,
   )
-  const own = await spawnCli(env, ['audit', 'export', '--action', 'user.*', '--json'])
+  const own = await runCli(env, ['audit', 'export', '--action', 'user.*', '--json'])
   t.is(own.code, 0, own.stderr)
   t.deepEqual(
     JSON.parse(own.stdout),

@@ -7,7 +7,7 @@ import { fileURLToPath } from 'node:url'
 import { spawn as spawnTerminal } from '@lydell/node-pty'
 import test, { type ExecutionContext } from 'ava'
 import { write } from '../../server/settings.js'
-import { runCli, spawnCli } from '../_helpers/cli.js'
+import { runCli } from '../_helpers/cli.js'
 import { waitFor } from '../_helpers/patience.js'
 import { password, serviceForFile } from '../_helpers/service.js'
 
@@ -16,7 +16,7 @@ const program = fileURLToPath(new URL('../../cli/main.js', import.meta.url))
 
 /** What `auth-admin __complete` offers for words as a shell has them. */
 async function offers(env: Record<string, string>, ...words: string[]): Promise<string[]> {
-  const { code, stdout } = await spawnCli(env, ['__complete', '--', ...words])
+  const { code, stdout } = await runCli(env, ['__complete', '--', ...words])
   if (code !== 0) throw new Error(`ended with ${code}`)
   return stdout.split('\n').filter(Boolean)
 }
@@ -33,7 +33,7 @@ async function signedIn(t: ExecutionContext) {
   const env = { XDG_CONFIG_HOME: config, AUTH_DATA_DIR: join(config, 'none') }
   const url = `http://${write(service.service.addresses.admin!)}`
   const args = ['login', url, '--context', 'here', '--username', 'admin', '--password-file', '-']
-  const { code, stderr } = await spawnCli(env, args, password)
+  const { code, stderr } = await runCli(env, args, password)
   t.is(code, 0, stderr)
   return env
 }
@@ -66,7 +66,7 @@ type Shell = keyof typeof shells
 async function tab(t: ExecutionContext, shell: Shell, env: Record<string, string>, typed: string, runs = true) {
   const folder = await emptyFolder(t)
   const { args, script, start } = shells[shell]
-  await writeFile(join(folder, script), (await spawnCli(env, ['completion', shell])).stdout)
+  await writeFile(join(folder, script), (await runCli(env, ['completion', shell])).stdout)
   const answer = `'${process.execPath}' '${program}' "$@" | tee names; mv names offered`
   const note = `printf '%s\\0' "$@" >noted; mv noted ran`
   const wrapper = `#!/bin/sh\nif [ "$1" = __complete ]; then ${answer}; else ${note}; fi\n`

@@ -1,6 +1,6 @@
 /** `auth-admin config`: the settings of this environment, without secrets and without a database. */
 import test from 'ava'
-import { runCli, spawnCli } from '../_helpers/cli.js'
+import { runCli } from '../_helpers/cli.js'
 
 test('config lists every setting with its origin, names unknown variables, and needs no database', async t => {
   const env = {
@@ -8,7 +8,7 @@ test('config lists every setting with its origin, names unknown variables, and n
     AUTH_MASTER_KEY: Buffer.alloc(32, 7).toString('base64'),
     AUTH_SOMETHING_ELSE: 'x',
   }
-  const { code, stdout } = await spawnCli(env, ['config', '--json'])
+  const { code, stdout } = await runCli(env, ['config', '--json'])
   t.is(code, 0)
   const { settings, unknown } = JSON.parse(stdout)
   t.deepEqual(unknown, ['AUTH_SOMETHING_ELSE'])

@@ -8,7 +8,7 @@ import { join } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
 import { TOTP } from 'otpauth'
 import { write } from '../../server/settings.js'
-import { keys, openTerminal, spawnCli } from '../_helpers/cli.js'
+import { keys, openTerminal, runCli, spawnCli } from '../_helpers/cli.js'
 import { freePort } from '../_helpers/relay.js'
 import { password, serviceForFile } from '../_helpers/service.js'
 
@@ -16,19 +16,19 @@ const service = serviceForFile(() => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }))
 const url = () => `http://${write(service.service.addresses.admin!)}`
 
 /** A user of the command line who has nothing: no settings of the service, an empty configuration folder. */
-async function somebody(t: ExecutionContext) {
+async function somebody(t: ExecutionContext, start = runCli) {
   const config = await mkdtemp(join(tmpdir(), 'auth-contexts-'))
   t.teardown(() => rm(config, { recursive: true, force: true }))
   // A data folder without a registry: what reaches one reaches it by the server.
   const env = { XDG_CONFIG_HOME: config, AUTH_DATA_DIR: join(config, 'none') }
-  const run = (args: readonly string[], input = '') => spawnCli(env, args, input)
+  const run = (args: readonly string[], input = '') => start(env, args, input)
   const login = (...args: string[]) =>
     run(['login', url(), '--username', 'admin', '--password-file', '-', ...args], password)
   return { env, config, run, login }
 }
 
 test.serial('whoever signs in works at the server from then on, under their own name', async t => {
-  const { run, login, config } = await somebody(t)
+  const { run, login, config } = await somebody(t, spawnCli)
   const signedIn = await login('--context', 'here', '--json')
   t.is(signedIn.code, 0, signedIn.stderr)
   t.is(JSON.parse(signedIn.stdout).context, 'here')
@@ -78,11 +78,7 @@ test.serial('contexts are listed, chosen and removed; --context and --local outw
   t.is(JSON.parse((await run(['whoami', '--context', 'two', '--json'])).stdout).context, 'two')
   t.deepEqual(JSON.parse((await run(['contexts', 'remove', 'two', '--json'])).stdout), { removed: 'two' })
   t.is((await run(['whoami', '--context', 'two'])).code, 3)
-  const local = await spawnCli({ ...service.env, XDG_CONFIG_HOME: env.XDG_CONFIG_HOME }, [
-    'whoami',
-    '--local',
-    '--json',
-  ])
+  const local = await runCli({ ...service.env, XDG_CONFIG_HOME: env.XDG_CONFIG_HOME }, ['whoami', '--local', '--json'])
   t.regex(JSON.parse(local.stdout).actor, /^cli:.+@.+$/)
   await run(['contexts', 'use', 'local'])
   const none = await run(['users', 'list'])
@@ -167,7 +163,7 @@ test.serial(
     const refused = await run(['keys', 'retire', key.kid, '--now', '--json'])
     t.is(refused.code, 2)
     t.regex(refused.stderr, /--confirm/)
-    const retired = await spawnCli(service.env, ['keys', 'retire', key.kid, '--now', '--json'])
+    const retired = await runCli(service.env, ['keys', 'retire', key.kid, '--now', '--json'])
     t.is(JSON.parse(retired.stdout).kid, key.kid, retired.stderr)
   },
 )

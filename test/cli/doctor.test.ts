@@ -3,7 +3,7 @@ import { chmod, mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
-import { installedRegistry, runCli, spawnCli } from '../_helpers/cli.js'
+import { installedRegistry, runCli } from '../_helpers/cli.js'
 import { freshDatabase } from '../_helpers/database.js'
 
 const masterKey = Buffer.alloc(32, 7).toString('base64')
@@ -41,7 +41,7 @@ test('doctor ends with 0 where nothing failed, whatever it warns of', async t =>
 
 test('a database that is away is a check that failed, and the rest is examined', async t => {
   const env = { DATABASE_URL: 'postgres://ana:secret-of-ana@127.0.0.1:1/none', AUTH_MASTER_KEY: masterKey }
-  const { code, stdout, stderr } = await spawnCli({ ...env, AUTH_DATA_DIR: await folder(t) }, ['doctor', '--json'])
+  const { code, stdout, stderr } = await runCli({ ...env, AUTH_DATA_DIR: await folder(t) }, ['doctor', '--json'])
   t.is(code, 1, stderr)
   const checks: Check[] = JSON.parse(stdout)
   const database = checks.find(({ check }) => check === 'database')

@@ -1,6 +1,6 @@
 /** `auth-admin mail`: the queue of e-mails, and an e-mail to see whether they arrive. */
 import test from 'ava'
-import { installedRegistry, runCli, spawnCli } from '../_helpers/cli.js'
+import { installedRegistry, runCli } from '../_helpers/cli.js'
 import { ask } from '../_helpers/database.js'
 
 test('mail lists, shows, retries and discards e-mails of the queue, and shows nobody’s address', async t => {
@@ -30,7 +30,7 @@ test('mail lists, shows, retries and discards e-mails of the queue, and shows no
 
 test('mail test says what became of the e-mail, and ends with 1 when it was not taken', async t => {
   const env = await installedRegistry(t)
-  const refused = await spawnCli({ ...env, SMTP_URL: 'smtp://ana:secret-of-ana@127.0.0.1:1' }, [
+  const refused = await runCli({ ...env, SMTP_URL: 'smtp://ana:secret-of-ana@127.0.0.1:1' }, [
     'mail',
     'test',
     'ana@example.org',

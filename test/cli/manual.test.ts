@@ -2,7 +2,7 @@
 import { spawn } from 'node:child_process'
 import test from 'ava'
 import { createProgram } from '../../cli/program.js'
-import { leaves, runCli, spawnCli } from '../_helpers/cli.js'
+import { leaves, runCli } from '../_helpers/cli.js'
 
 /** Runs a program of the system with an input; undefined where there is none of that name. */
 async function filter(name: string, args: string[], input: string): Promise<string | undefined> {
@@ -31,7 +31,7 @@ test('the manual has every command with its options, as a man page and as Markdo
 })
 
 test('man reads the page without a complaint', async t => {
-  const { stdout: page } = await spawnCli({}, ['manual'])
+  const { stdout: page } = await runCli({}, ['manual'])
   t.true(page.startsWith('.'))
   const complaints =
     (await filter('mandoc', ['-T', 'lint', '-W', 'warning'], page)) ??

@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import test from 'ava'
 import pg from 'pg'
-import { installedRegistry, keys, openTerminal, runCli, spawnCli } from '../_helpers/cli.js'
+import { installedRegistry, keys, openTerminal, runCli } from '../_helpers/cli.js'
 
 const next = Buffer.alloc(32, 9).toString('base64')
 
@@ -28,7 +28,7 @@ test('rotate wraps the keys anew: the old master key opens nothing any more, and
   t.is((await runCli(after, ['audit', 'verify'])).code, 0)
   // And back, from standard input.
   const args = ['master-key', 'rotate', '--new-key-file', '-', '--json']
-  t.deepEqual(JSON.parse((await spawnCli(after, args, env.AUTH_MASTER_KEY)).stdout), { rotated: true })
+  t.deepEqual(JSON.parse((await runCli(after, args, env.AUTH_MASTER_KEY)).stdout), { rotated: true })
   t.is((await runCli(env, ['keys', 'list'])).code, 0)
 })
 
@@ -39,14 +39,14 @@ test('rotate does nothing with a key that is none, without one, or when its even
   t.teardown(() => client.end())
   const wrapped = async () => (await client.query('SELECT name, wrapped FROM data_keys ORDER BY name')).rows
   const before = await wrapped()
-  const short = await spawnCli(env, ['master-key', 'rotate', '--new-key-file', '-'], 'secret')
+  const short = await runCli(env, ['master-key', 'rotate', '--new-key-file', '-'], 'secret')
   t.is(short.code, 1)
   t.regex(short.stderr, /^error: The new master key can’t be used: expected at least 32 bytes[^\n]*\n$/)
   t.notRegex(short.stderr, /secret/)
   t.is((await runCli(env, ['master-key', 'rotate'])).code, 2)
   t.regex((await runCli(env, ['master-key', 'rotate', '--new-key-file', '/none'])).stderr, /can’t be read \(ENOENT\)/)
   await client.query('ALTER TABLE audit_staged ADD CONSTRAINT closed CHECK (seq < 0) NOT VALID')
-  t.is((await spawnCli(env, ['master-key', 'rotate', '--new-key-file', '-'], next)).code, 1)
+  t.is((await runCli(env, ['master-key', 'rotate', '--new-key-file', '-'], next)).code, 1)
   t.deepEqual(await wrapped(), before)
 })
 

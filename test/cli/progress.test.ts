@@ -4,7 +4,7 @@ import { type AddressInfo, connect, createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
-import { keys, openTerminal, spawnCli } from '../_helpers/cli.js'
+import { keys, openTerminal, runCli } from '../_helpers/cli.js'
 import { ask, hold } from '../_helpers/database.js'
 import { password, serviceForFile } from '../_helpers/service.js'
 
@@ -37,7 +37,7 @@ async function farAway(t: ExecutionContext) {
   const folder = await emptyFolder(t)
   const env = { XDG_CONFIG_HOME: folder, AUTH_DATA_DIR: join(folder, 'none') }
   const url = `http://127.0.0.1:${(relay.address() as AddressInfo).port}`
-  const { code, stderr } = await spawnCli(env, ['login', url, '--username', 'admin', '--password-file', '-'], password)
+  const { code, stderr } = await runCli(env, ['login', url, '--username', 'admin', '--password-file', '-'], password)
   t.is(code, 0, stderr)
   return { env, folder }
 }
@@ -65,7 +65,7 @@ test('a list that takes long tells at the terminal how far it is; its output is 
   // One line, rewritten in place.
   t.false(raw().includes('\n'))
 
-  const piped = await spawnCli(env, list)
+  const piped = await runCli(env, list)
   t.deepEqual([piped.code, piped.stderr], [0, ''])
   t.is(JSON.parse(piped.stdout).users.length, 1001)
 })

@@ -1,7 +1,7 @@
 /** `auth-admin services`: identities of services, and keys that are shown once. */
 import test from 'ava'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
-import { installedRegistry, runCli, spawnCli } from '../_helpers/cli.js'
+import { installedRegistry, runCli } from '../_helpers/cli.js'
 import { openGrpc, refusalOf } from '../_helpers/grpc.js'
 import { waitFor } from '../_helpers/patience.js'
 import { serviceForFile } from '../_helpers/service.js'
@@ -92,10 +92,10 @@ test('every command names a wrong or missing word in one sentence, and changes n
   t.deepEqual(steady(await json('list')), steady(before))
 })
 
-test('the program that users start does it, and says as JSON what stood in its way', async t => {
+test('every command says as JSON what it did, or what stood in its way', async t => {
   const env = await installedRegistry(t)
   const run = async (...args: string[]) => {
-    const { code, stdout } = await spawnCli(env, ['services', ...args, '--json'])
+    const { code, stdout } = await runCli(env, ['services', ...args, '--json'])
     return { code, json: JSON.parse(stdout) }
   }
   const { code, json: added } = await run('add', 'app', '--may', 'tokens.watch')

@@ -8,8 +8,8 @@ import { insist, type Spawned, spawnService } from '../_helpers/spawned.js'
 
 /** What calls bring, each by a file of it as Node.js tells of loading them. */
 const brought = {
-  sequelize: /node_modules\/sequelize\/lib\//,
-  'the library of tokens': /node_modules\/jsonwebtoken\//,
+  sequelize: /node_modules\/sequelize(\.js|\/lib\/)/,
+  'the library of tokens': /node_modules\/jsonwebtoken(\.js|\/)/,
   'a second protobuf library': /node_modules\/protobufjs\//,
   reflection: /node_modules\/@grpc\/reflection\//,
   nodemailer: /\/nodemailer/,

@@ -9,6 +9,7 @@ import {
   questionKey,
   usernameKey,
 } from '../../server/names.js'
+import { everyCharacter } from '../_helpers/characters.js'
 
 const keys = { usernameKey, nicknameKey, questionKey, answerKey, emailKey }
 const anyText = fc.oneof(fc.string({ unit: 'binary' }), fc.string({ unit: 'grapheme' }), fc.string())
@@ -21,9 +22,10 @@ for (const [name, key] of Object.entries(keys)) {
 }
 
 test('keys of single characters are stable, for every character there is', t => {
-  for (let point = 0; point <= 0x10ffff; point++) {
-    const text = `a${String.fromCodePoint(point)}\u0301`
-    for (const key of [nicknameKey, answerKey]) if (key(key(text)) !== key(text)) t.fail(point.toString(16))
+  for (const character of everyCharacter()) {
+    const text = `a${character}\u0301`
+    for (const key of [nicknameKey, answerKey])
+      if (key(key(text)) !== key(text)) t.fail(character.codePointAt(0)!.toString(16))
   }
   t.pass()
 })
