@@ -15,8 +15,8 @@ export const pacingLimits = {
   singlesPerSecond: 50 * availableParallelism(),
   /** Refusals that leave at once to clients that have several under way, where few of them left a moment ago. */
   refusalsAtOnce: 100,
-  /** Refusals a second to such clients in the long run, all together: a fiftieth of a core's time. */
-  refusalsPerSecond: 50 * availableParallelism(),
+  /** Refusals a second to such clients in the long run, all together: a hundredth of all cores' time. */
+  refusalsPerSecond: 25 * availableParallelism(),
   /** Refusals that wait; whoever has one of them already and would add another is cut off. */
   mostHeld: 5_000,
 }
@@ -27,7 +27,11 @@ const bytesOfOne = 8 * 1024
 /** Milliseconds between two looks at who may go. */
 const tick = 10
 
+/** Looks after which those whose clients have gone are dropped. */
+const sweep = 100
+
 interface Held {
+  readonly request: Request
   readonly weight: number
   readonly leave: () => void
 }
@@ -53,8 +57,10 @@ export function createPacing(limits: typeof pacingLimits, factor = 1, onCut = ()
   let held = 0
   let ticking: NodeJS.Timeout | undefined
   let closed = false
+  let looks = 0
 
   function letOut() {
+    if (++looks % sweep === 0) dropGone()
     while (held > 0) {
       const [address, line] = lines.entries().next().value!
       if (!rest.take(line[0]!.weight)) return
@@ -66,6 +72,19 @@ export function createPacing(limits: typeof pacingLimits, factor = 1, onCut = ()
     }
     clearInterval(ticking)
     ticking = undefined
+  }
+
+  /** Else whoever comes, is refused and goes again would fill the room of all others, and the memory. */
+  function dropGone() {
+    for (const [address, line] of lines) {
+      const staying = line.filter(({ request, leave }) => {
+        if (isGone(request)) leave()
+        return !isGone(request)
+      })
+      held -= line.length - staying.length
+      if (staying.length > 0) lines.set(address, staying)
+      else lines.delete(address)
+    }
   }
 
   return {
@@ -86,7 +105,7 @@ export function createPacing(limits: typeof pacingLimits, factor = 1, onCut = ()
       held++
       ticking ??= setInterval(letOut, tick)
       await new Promise<void>(leave => {
-        line.push({ weight, leave })
+        line.push({ request, weight, leave })
       })
     },
     close() {
@@ -97,6 +116,10 @@ export function createPacing(limits: typeof pacingLimits, factor = 1, onCut = ()
       held = 0
     },
   }
+}
+
+function isGone(request: Request): boolean {
+  return 'stream' in request ? request.stream.destroyed : request.socket.destroyed
 }
 
 /** Room for so much at once, which comes back evenly. */

@@ -8,6 +8,7 @@ import { createKeyring, type Keyring } from './access/keyring.js'
 import { createServiceKeys } from './access/services.js'
 import { createSignIns } from './access/signin.js'
 import { createTokens } from './access/tokens.js'
+import { createTurns } from './access/turns.js'
 import type { Implementation } from './call.js'
 import { credentialsOf } from './calls/credentials.js'
 import { createCalls } from './calls/dispatch.js'
@@ -66,6 +67,9 @@ export interface Service {
    */
   stop(hurry?: AbortSignal): Promise<readonly string[]>
 }
+
+/** Activations and look-ups of names at a time: what others ask of the database waits behind them. */
+const lightAtOnce = 8
 
 /** Milliseconds between two looks at whether the database takes writes. */
 const pulse = 1_000
@@ -251,6 +255,7 @@ function createAccess(
     tokens,
     callers: createCallers(tokens, users),
     admission,
+    turns: createTurns(lightAtOnce),
     signIns: createSignIns({ attempts, subjects, admission, audit, pool, passwords, factor }),
   }
 }

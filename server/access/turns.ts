@@ -1,7 +1,9 @@
+import { network } from '../clientaddress.js'
+
 /** Lets so many work at a time. */
 export interface Turns {
-  /** Waits for a turn of a client address; returns what ends it. */
-  begin(address: string): Promise<() => void>
+  /** Waits for a turn of a client address, which ends when what it returns is disposed of. */
+  begin(address: string): Promise<Disposable>
 }
 
 /**
@@ -19,23 +21,27 @@ export function createTurns(atOnce: number): Turns {
       working--
       return
     }
-    const [address, line] = next
+    const [from, line] = next
     line.shift()!()
     // To the end, behind all others.
-    lines.delete(address)
-    if (line.length > 0) lines.set(address, line)
+    lines.delete(from)
+    if (line.length > 0) lines.set(from, line)
   }
 
+  const turn: Disposable = { [Symbol.dispose]: end }
   return {
     async begin(address) {
-      if (working < atOnce) working++
-      else
-        await new Promise<void>(go => {
-          const line = lines.get(address)
-          if (line) line.push(go)
-          else lines.set(address, [go])
-        })
-      return end
+      if (working < atOnce) {
+        working++
+        return turn
+      }
+      await new Promise<void>(go => {
+        const from = network(address)
+        const line = lines.get(from)
+        if (line) line.push(go)
+        else lines.set(from, [go])
+      })
+      return turn
     },
   }
 }

@@ -5,9 +5,8 @@ import { type Admission, tooManyAttempts } from '../access/admission.js'
 import { type Caller, type Callers, traces } from '../access/caller.js'
 import { failuresThatLock, lockout } from '../access/lockout.js'
 import { permit } from '../access/permissions.js'
-import { createTurns } from '../access/turns.js'
+import type { Turns } from '../access/turns.js'
 import type { Call, Unary } from '../call.js'
-import { network } from '../clientaddress.js'
 import type { Database, Transaction } from '../database/connection.js'
 import type { Attempts, Subjects } from '../models/attempt.js'
 import type { Audit } from '../models/audit.js'
@@ -19,9 +18,6 @@ import { upTo } from '../onfirstuse.js'
 import { refuse } from '../refusal.js'
 import { isBlank, required } from '../required.js'
 import { tooLong } from '../sizes.js'
-
-/** Activations at a time: each asks the database up to six times, and what others ask waits behind them. */
-const atOnce = 8
 
 const uuid = /^[\da-f]{8}(-[\da-f]{4}){3}-[\da-f]{12}$/
 
@@ -35,6 +31,7 @@ export interface ActivateDeps {
   readonly admission: Admission
   readonly audit: Audit
   readonly callers: Callers
+  readonly turns: Turns
   /** Multiplies the limit of wrong keys. */
   readonly factor: number
   /** The clock, in ms since 1970. */
@@ -43,13 +40,12 @@ export interface ActivateDeps {
 
 /** Activates a user with a key. A key is looked up before anything is locked for it. */
 export function activate(deps: ActivateDeps): Unary<typeof UsersService.method.activate> {
-  const { database, users, audit, callers } = deps
+  const { database, users, audit, callers, turns } = deps
   const wrongKeys = createWrongKeys(deps)
-  const turns = createTurns(atOnce)
   return async (request, call) => {
     const userId = Number((await callers.claimsOf(call)).sub)
     await wrongKeys.check(userId, call)
-    const end = await turns.begin(network(call.address))
+    using _turn = await turns.begin(call.address)
     let leave = () => {}
     try {
       // Others of the user may have been wrong meanwhile.
@@ -80,7 +76,6 @@ export function activate(deps: ActivateDeps): Unary<typeof UsersService.method.a
       return { username: username ?? refuse(Reason.ACTIVATION_REFUSED) }
     } finally {
       leave()
-      end()
     }
   }
 }

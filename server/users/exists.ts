@@ -1,5 +1,6 @@
 import type { Users as UsersService } from '../../proto/gen/auth/v1/users_pb.js'
 import { type Admission, tooManyAttempts } from '../access/admission.js'
+import type { Turns } from '../access/turns.js'
 import type { Unary } from '../call.js'
 import type { Users } from '../models/user.js'
 import { nicknameKey, usernameKey } from '../names.js'
@@ -8,22 +9,33 @@ import { required } from '../required.js'
 interface Deps {
   readonly users: Pick<Users, 'taken'>
   readonly admission: Pick<Admission, 'takeLookUp'>
+  readonly turns: Turns
 }
 
 /** Tells whether a username is taken. */
-export function existsByUsername({ users, admission }: Deps): Unary<typeof UsersService.method.existsByUsername> {
+export function existsByUsername({
+  users,
+  admission,
+  turns,
+}: Deps): Unary<typeof UsersService.method.existsByUsername> {
   return async (request, call) => {
     if (!admission.takeLookUp(call.address)) throw tooManyAttempts(1, 'lookUps')
     const { username } = required({ username: request.username })
+    using _turn = await turns.begin(call.address)
     return { exists: (await users.taken(usernameKey(username), '')).username }
   }
 }
 
 /** Tells whether a nickname is taken. */
-export function existsByNickname({ users, admission }: Deps): Unary<typeof UsersService.method.existsByNickname> {
+export function existsByNickname({
+  users,
+  admission,
+  turns,
+}: Deps): Unary<typeof UsersService.method.existsByNickname> {
   return async (request, call) => {
     if (!admission.takeLookUp(call.address)) throw tooManyAttempts(1, 'lookUps')
     const { nickname } = required({ nickname: request.nickname })
+    using _turn = await turns.begin(call.address)
     return { exists: (await users.taken('', nicknameKey(nickname))).nickname }
   }
 }

@@ -8,10 +8,9 @@ test('addresses take turns, whoever has more waiting', async t => {
   const turns = createTurns(1)
   const order: string[] = []
   const all = ['a', 'a', 'a', 'a', 'b', 'c', 'b'].map(async address => {
-    const end = await turns.begin(address)
+    using _turn = await turns.begin(address)
     order.push(address)
     await settle()
-    end()
   })
   await Promise.all(all)
   t.is(order.join(''), 'aabcaba')
@@ -25,16 +24,15 @@ test('never more work than may, and everybody does in the end', async t => {
       async (atOnce, addresses) => {
         const turns = createTurns(atOnce)
         // What was there before has left no trace.
-        for (const _ of [1, 2, 3, 4, 5]) (await turns.begin('a'))()
+        for (const _ of [1, 2, 3, 4, 5]) (await turns.begin('a'))[Symbol.dispose]()
         let [working, most, done] = [0, 0, 0]
         await Promise.all(
           addresses.map(async address => {
-            const end = await turns.begin(address)
+            using _turn = await turns.begin(address)
             most = Math.max(most, ++working)
             await settle()
             working--
             done++
-            end()
           }),
         )
         t.is(done, addresses.length)

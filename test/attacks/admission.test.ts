@@ -5,7 +5,8 @@ import test, { type ExecutionContext } from 'ava'
 import bcrypt from 'bcrypt'
 import pg from 'pg'
 import { type Clock, createClock, serviceWithClock } from '../_helpers/clock.js'
-import { freshDatabase } from '../_helpers/database.js'
+import { freshDatabase, hold } from '../_helpers/database.js'
+import { waits } from '../_helpers/models.js'
 import { waitFor } from '../_helpers/patience.js'
 import { type Answer, password, type SignedUp, startTestService, type TestService } from '../_helpers/service.js'
 import { idOf } from '../_helpers/tokens.js'
@@ -171,6 +172,30 @@ test.serial('who is held up takes no more of the processor than a path that isn�
   const nothing = await cost('/users/nothing/there', 404)
   const refused = await cost('/users/login', 429)
   t.true(refused < 3 * nothing, `${refused} µs, ${nothing} µs`)
+})
+
+test('look-ups of one address don’t hold up one of another', async t => {
+  const url = await freshDatabase(t)
+  const service = await startTestService(t, { DATABASE_URL: url })
+  const order: string[] = []
+  const lookUp = async (address: string) => {
+    const body = { username: randomUUID() }
+    const { status } = await service.request('POST', '/users/existsByUsername', { body, headers: from(address) })
+    order.push(`${address} ${status}`)
+  }
+  await lookUp('192.0.2.9')
+  const holder = await hold(t, url)
+  await holder.query('BEGIN; LOCK TABLE users')
+  const all = Array.from({ length: 50 }, () => lookUp('192.0.2.1'))
+  await waitFor(() => waits(service.registry.database))
+  all.push(lookUp('192.0.2.2'))
+  // What is asked later has been answered: it has come.
+  for (const _ of [1, 2, 3]) await service.request('GET', '/healthz')
+  await holder.query('ROLLBACK')
+  await Promise.all(all)
+  t.is(order.filter(each => each.endsWith(' 200')).length, 52)
+  const place = order.indexOf('192.0.2.2 200')
+  t.true(place < 30, `${place}`)
 })
 
 test('what is under way is no failure: forty behind one address, of whom thirty may fail, all get in as they are told', async t => {
