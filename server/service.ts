@@ -69,7 +69,7 @@ export interface Service {
 }
 
 /** Activations and look-ups of names at a time: what others ask of the database waits behind them. */
-const lightAtOnce = 8
+const lightAtOnce = 4
 
 /** Milliseconds between two looks at whether the database takes writes. */
 const pulse = 1_000

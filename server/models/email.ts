@@ -172,6 +172,20 @@ const keptDays = 7
 /** An entry that nobody has attempted, and its first turn. */
 const due = (seconds: number) => ({ attempts: 0, createdAt: fromNow(0), nextAttemptAt: fromNow(seconds) })
 
+// Each e-mail is written four times on its way, and there may be many at once.
+const add: Statement = {
+  name: 'email-add',
+  text: `INSERT INTO emails (kind, parameters, locale, created_at, next_attempt_at) VALUES ($1, $2, $3, now(), now())`,
+}
+
+const admit: Statement = {
+  name: 'email-admit',
+  text: `UPDATE emails SET kind = $2, parameters = $3, attempts = 0, created_at = now(), next_attempt_at = now()
+    WHERE id = $1`,
+}
+
+const done: Statement = { name: 'email-done', text: 'DELETE FROM emails WHERE id = $1' }
+
 // Passes over what other workers are claiming at this moment.
 const claim: Statement = {
   name: 'email-claim',
@@ -233,11 +247,11 @@ export function createEmails(database: Database): Emails {
       await table().destroy({ where: { id }, transaction })
     },
     async add(intent, locale, transaction) {
-      await table().create({ ...intent, locale, ...due(0) }, { transaction })
+      await database.run(add, [intent.kind, intent.parameters, locale], transaction)
     },
     claim: async lease => (await database.run<Email>(claim, [lease]))[0],
     async admit(id, intent, transaction) {
-      await table().update({ ...intent, ...due(0) }, { where: { id }, transaction })
+      await database.run(admit, [id, intent.kind, intent.parameters], transaction)
     },
     async hold({ id, kind }, seconds, transaction) {
       if (kind === 'held-notice' || kind === 'email-changed')
@@ -245,7 +259,7 @@ export function createEmails(database: Database): Emails {
       else await database.run(merge, [id, seconds], transaction)
     },
     async done(id) {
-      await table().destroy({ where: { id } })
+      await database.run(done, [id])
     },
     async failed(id, error, delay) {
       const nextAttemptAt = delay === undefined ? null : fromNow(delay)
