@@ -77,13 +77,13 @@ export function createPacing(limits: typeof pacingLimits, factor = 1, onCut = ()
   /** Else whoever comes, is refused and goes again would fill the room of all others, and the memory. */
   function dropGone() {
     for (const [address, line] of lines) {
-      const staying = line.filter(({ request, leave }) => {
-        if (isGone(request)) leave()
-        return !isGone(request)
-      })
-      held -= line.length - staying.length
-      if (staying.length > 0) lines.set(address, staying)
-      else lines.delete(address)
+      for (const each of line.splice(0)) {
+        if (isGone(each.request)) {
+          each.leave()
+          held--
+        } else line.push(each)
+      }
+      if (line.length === 0) lines.delete(address)
     }
   }
 

@@ -29,7 +29,7 @@ export interface Callers {
 
 /** Finds callers among users by their tokens. */
 export function createCallers(tokens: Tokens, users: Pick<Users, 'asCaller' | 'asCallerWith'>): Callers {
-  const claimsOf = async (call: Call) => {
+  const claimsOf = (call: Call) => {
     // What is open to services never asks for a token.
     if (call.service) refuse(Reason.ACCESS_DENIED)
     const [, token] = /^Bearer +([^\s]+)\s*$/i.exec(call.authorization ?? '') ?? []

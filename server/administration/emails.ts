@@ -84,7 +84,7 @@ export function discardEmail(
     const id = checkId(request.id)
     return changes.make(administrator, request, async ({ t, record }) => {
       const email = await lock(emails, id, t)
-      await emails.discard(id, t)
+      await emails.done(id, t)
       await record({ action: 'email.discard', ...about(email) })
       return {}
     })

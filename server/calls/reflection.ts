@@ -5,7 +5,7 @@
 import { type DescFile, type DescService, toBinary } from '@bufbuild/protobuf'
 import { FileDescriptorProtoSchema } from '@bufbuild/protobuf/wkt'
 import type { handleBidiStreamingCall, MethodDefinition, Server, ServiceDefinition } from '@grpc/grpc-js'
-import { onFirstUse } from '../onfirstuse.js'
+import { madeOnce, onFirstUse } from '../onfirstuse.js'
 
 const load = onFirstUse<typeof import('@grpc/reflection')>('@grpc/reflection')
 
@@ -14,13 +14,10 @@ type Method = MethodDefinition<unknown, unknown> & { readonly handle: Handle }
 
 /** Adds reflection on services to a server. */
 export function addReflection(server: Server, services: readonly DescService[]): void {
-  let methods: Map<string, Method> | undefined
+  const methods = madeOnce(() => loadMethods(services))
   for (const version of ['v1', 'v1alpha']) {
     const path = `/grpc.reflection.${version}.ServerReflection/ServerReflectionInfo`
-    const method = () => {
-      methods ??= loadMethods(services)
-      return methods.get(path)!
-    }
+    const method = () => methods().get(path)!
     const definition: MethodDefinition<unknown, unknown> = {
       path,
       requestStream: true,

@@ -140,8 +140,6 @@ export interface Emails {
   lock(id: string, t: Transaction): Promise<QueuedEmail | undefined>
   /** Makes an e-mail due now. One that is being sent at this moment may go out twice. */
   retry(id: string, t: Transaction): Promise<void>
-  /** Forgets an e-mail. */
-  discard(id: string, t: Transaction): Promise<void>
   /** Queues an e-mail. */
   add(intent: EmailIntent, locale: string, t?: Transaction): Promise<void>
   /** Lends the e-mail that has been due longest, for `lease` seconds; it comes back if it isn't settled by then. */
@@ -154,7 +152,7 @@ export interface Emails {
    */
   hold(notice: Pick<Email, 'id' | 'kind'>, seconds: number, t: Transaction): Promise<void>
   /** Forgets an e-mail that is sent or not wanted. */
-  done(id: string): Promise<void>
+  done(id: string, t?: Transaction): Promise<void>
   /** Keeps an e-mail for another attempt after `delay` seconds, or as failed for good. `error` holds no secret. */
   failed(id: string, error: string, delay: number | undefined): Promise<void>
   /**
@@ -243,9 +241,6 @@ export function createEmails(database: Database): Emails {
     async retry(id, transaction) {
       await table().update({ nextAttemptAt: fromNow(0) }, { where: { id }, transaction })
     },
-    async discard(id, transaction) {
-      await table().destroy({ where: { id }, transaction })
-    },
     async add(intent, locale, transaction) {
       await database.run(add, [intent.kind, intent.parameters, locale], transaction)
     },
@@ -258,8 +253,8 @@ export function createEmails(database: Database): Emails {
         await table().update(due(seconds), { where: { id }, transaction })
       else await database.run(merge, [id, seconds], transaction)
     },
-    async done(id) {
-      await database.run(done, [id])
+    async done(id, transaction) {
+      await database.run(done, [id], transaction)
     },
     async failed(id, error, delay) {
       const nextAttemptAt = delay === undefined ? null : fromNow(delay)

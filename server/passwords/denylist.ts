@@ -1,7 +1,7 @@
 // Passwords that are guessed first.
 import { readFileSync } from 'node:fs'
-import { createRequire } from 'node:module'
 import { nicknameKey } from '../names.js'
+import { madeOnce, onFirstUse } from '../onfirstuse.js'
 
 /** Tells whether a password is among the common ones, ignoring case and space around it. */
 export interface Denylist {
@@ -14,7 +14,7 @@ export interface Denylist {
  */
 export function createDenylist(file?: string): Denylist {
   const list = file === undefined ? undefined : readList(file)
-  return { has: password => (list ?? readCommonPasswords()).has(nicknameKey(password)) }
+  return { has: password => (list ?? commonPasswords()).has(nicknameKey(password)) }
 }
 
 function readList(file: string): Set<string> {
@@ -23,13 +23,7 @@ function readList(file: string): Set<string> {
   return new Set(keys.filter(key => key !== ''))
 }
 
-let commonPasswords: ReadonlySet<string> | undefined
+/** Loaded when somebody chooses a password. */
+const load = onFirstUse<{ dictionary: { 'passwords-common': string[] } }>('@zxcvbn-ts/language-common')
 
-function readCommonPasswords(): ReadonlySet<string> {
-  if (!commonPasswords) {
-    // Required, not imported: the list is wanted only when somebody chooses a password.
-    const { dictionary } = createRequire(import.meta.url)('@zxcvbn-ts/language-common')
-    commonPasswords = new Set<string>(dictionary['passwords-common'])
-  }
-  return commonPasswords
-}
+const commonPasswords = madeOnce((): ReadonlySet<string> => new Set(load().dictionary['passwords-common']))

@@ -46,37 +46,32 @@ export function activate(deps: ActivateDeps): Unary<typeof UsersService.method.a
     const userId = Number((await callers.claimsOf(call)).sub)
     await wrongKeys.check(userId, call)
     using _turn = await turns.begin(call.address)
-    let leave = () => {}
-    try {
-      // Others of the user may have been wrong meanwhile.
-      await wrongKeys.check(userId, call)
-      const key = usernameKey(request.username ?? '')
-      const { caller, target } = await callers.identifyWith(call, key)
-      permit('activate', caller, isBlank(request.username) ? caller.user : target)
-      const given = required({ username: request.username, activationkey: request.activationkey })
-      const activationkey = tooLong(given.activationkey, 'key') ? '' : given.activationkey.trim().toLowerCase()
+    // Others of the user may have been wrong meanwhile.
+    await wrongKeys.check(userId, call)
+    const key = usernameKey(request.username ?? '')
+    const { caller, target } = await callers.identifyWith(call, key)
+    permit('activate', caller, isBlank(request.username) ? caller.user : target)
+    const given = required({ username: request.username, activationkey: request.activationkey })
+    const activationkey = tooLong(given.activationkey, 'key') ? '' : given.activationkey.trim().toLowerCase()
 
-      leave = wrongKeys.begin(caller, call)
-      if (!target || !canBeActivated(target)) refuse(Reason.ACTIVATION_REFUSED)
-      if (!uuid.test(activationkey) || !(await findOrganization(deps, target, activationkey))) {
-        await wrongKeys.add(caller, call)
-        refuse(Reason.ACTIVATION_REFUSED)
-      }
-      const username = await database.transact(async t => {
-        const user = await users.lock(key, t)
-        if (!user || !canBeActivated(user)) return undefined
-        const organization = await findOrganization(deps, user, activationkey, t)
-        if (organization === undefined) return undefined
-        await users.activate(user, organization, t)
-        const object = `organization:${organization}`
-        const event = { action: 'user.activate', outcome: 'ok', subject_id: user.id, object } as const
-        await audit.append({ ...traces(call, caller.user), ...event }, t)
-        return user.username
-      })
-      return { username: username ?? refuse(Reason.ACTIVATION_REFUSED) }
-    } finally {
-      leave()
+    using _key = wrongKeys.begin(caller, call)
+    if (!target || !canBeActivated(target)) refuse(Reason.ACTIVATION_REFUSED)
+    if (!uuid.test(activationkey) || !(await findOrganization(deps, target, activationkey))) {
+      await wrongKeys.add(caller, call)
+      refuse(Reason.ACTIVATION_REFUSED)
     }
+    const username = await database.transact(async t => {
+      const user = await users.lock(key, t)
+      if (!user || !canBeActivated(user)) return undefined
+      const organization = await findOrganization(deps, user, activationkey, t)
+      if (organization === undefined) return undefined
+      await users.activate(user, organization, t)
+      const object = `organization:${organization}`
+      const event = { action: 'user.activate', outcome: 'ok', subject_id: user.id, object } as const
+      await audit.append({ ...traces(call, caller.user), ...event }, t)
+      return user.username
+    })
+    return { username: username ?? refuse(Reason.ACTIVATION_REFUSED) }
   }
 }
 
@@ -120,19 +115,21 @@ function createWrongKeys({ attempts, subjects, admission, audit, factor, now }: 
       if (wait !== undefined) throw tooManyAttempts(wait, 'failures')
     },
     /**
-     * Counts one as under way until the function that it returns is called. Refuses likewise a user who has as many under
+     * Counts one as under way until what it returns is disposed of. Refuses likewise a user who has as many under
      * way as are left.
      */
-    begin({ user }: Caller, { address }: Call): () => void {
+    begin({ user }: Caller, { address }: Call): Disposable {
       const others = underWay.get(user.id) ?? 0
       if (countOf(user.id).count + others >= most) throw tooManyAttempts(1, 'activation')
       underWay.set(user.id, others + 1)
       const leave = admission.begin(address)
-      return () => {
-        leave()
-        const left = underWay.get(user.id)! - 1
-        if (left > 0) underWay.set(user.id, left)
-        else underWay.delete(user.id)
+      return {
+        [Symbol.dispose]() {
+          leave()
+          const left = underWay.get(user.id)! - 1
+          if (left > 0) underWay.set(user.id, left)
+          else underWay.delete(user.id)
+        },
       }
     },
     async add({ user }: Caller, call: Call): Promise<void> {

@@ -1,6 +1,7 @@
 import { createRouterTransport, type ServiceImpl, type Transport } from '@connectrpc/connect'
 import type { ExecutionContext } from 'ava'
 import { createGateway, type gatewayLimits } from '../../gateway/http.js'
+import type { GatewayMetrics } from '../../gateway/metrics.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { createRequest } from './service.js'
 
@@ -11,7 +12,12 @@ export async function openGateway(
   {
     transport,
     ...options
-  }: { limits?: Partial<typeof gatewayLimits>; limitFactor?: number; transport?: Transport } = {},
+  }: {
+    limits?: Partial<typeof gatewayLimits>
+    limitFactor?: number
+    transport?: Transport
+    metrics?: GatewayMetrics
+  } = {},
 ) {
   const log: { fields: Record<string, unknown>; message: string }[] = []
   const gateway = createGateway({

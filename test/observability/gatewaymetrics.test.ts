@@ -4,14 +4,14 @@ import { rename, writeFile } from 'node:fs/promises'
 import { get } from 'node:https'
 import { connect } from 'node:net'
 import { text } from 'node:stream/consumers'
-import { createRouterTransport } from '@connectrpc/connect'
+import { createRouterTransport, type Transport } from '@connectrpc/connect'
 import test from 'ava'
 import { Registry } from 'prom-client'
-import { createGateway } from '../../gateway/http.js'
 import { createGatewayMetrics } from '../../gateway/metrics.js'
 import { spawnGateway, spawnServer } from '../_helpers/apart.js'
 import { createAuthority, writePems } from '../_helpers/certificates.js'
 import { freshDatabase } from '../_helpers/database.js'
+import { openGateway } from '../_helpers/gateway.js'
 import { scrape } from '../_helpers/metrics.js'
 import { waitFor } from '../_helpers/patience.js'
 import { freePort } from '../_helpers/relay.js'
@@ -72,24 +72,15 @@ test('a request that its client gave up is counted as such', async t => {
   const arrived = new Promise<void>(resolve => {
     asked = resolve
   })
-  const gateway = createGateway({
-    transport: {
-      ...createRouterTransport(() => {}),
-      unary: (_, signal) => {
-        asked()
-        return new Promise((_, reject) => signal?.addEventListener('abort', () => reject(signal.reason)))
-      },
+  const transport: Transport = {
+    ...createRouterTransport(() => {}),
+    unary: (_, signal) => {
+      asked()
+      return new Promise((_, reject) => signal?.addEventListener('abort', () => reject(signal.reason)))
     },
-    address: { host: '127.0.0.1', port: 0 },
-    defaultRevision: '1.0.2',
-    trustedProxies: [],
-    corsOrigins: [],
-    log: { error() {}, info() {} },
-    metrics: createGatewayMetrics(registry),
-    limits: { maxConnections: 1 },
-  })
-  const { port } = await gateway.listen()
-  t.teardown(() => gateway.close(0))
+  }
+  const limits = { maxConnections: 1 }
+  const { port } = await openGateway(t, {}, { transport, metrics: createGatewayMetrics(registry), limits })
   const client = connect(port, '127.0.0.1', () => {
     client.write('GET /forgotpasswords/findallforgotpasswordquestions HTTP/1.1\r\nhost: x\r\n\r\n')
   })
@@ -107,18 +98,8 @@ test('a request that its client gave up is counted as such', async t => {
 
 test('refusals that wait are told until their clients leave, and clients that are cut off for them', async t => {
   const registry = new Registry()
-  const gateway = createGateway({
-    transport: createRouterTransport(() => {}),
-    address: { host: '127.0.0.1', port: 0 },
-    defaultRevision: '1.0.2',
-    trustedProxies: [],
-    corsOrigins: [],
-    log: { error() {}, info() {} },
-    metrics: createGatewayMetrics(registry),
-    limits: { singlesPerSecond: 0, refusalsAtOnce: 0, refusalsPerSecond: 0, mostHeld: 1 },
-  })
-  const { port } = await gateway.listen()
-  t.teardown(() => gateway.close(0))
+  const limits = { singlesPerSecond: 0, refusalsAtOnce: 0, refusalsPerSecond: 0, mostHeld: 1 }
+  const { port } = await openGateway(t, {}, { metrics: createGatewayMetrics(registry), limits })
   const ask = () =>
     connect(port, '127.0.0.1')
       .on('error', () => {})
