@@ -1,6 +1,5 @@
 /** Reads the body of a request, whatever its operation: size, media type, encoding, syntax. */
-import type { IncomingMessage } from 'node:http'
-import type { Http2ServerRequest } from 'node:http2'
+import { isGone, type Request } from './listener.js'
 import { Fault } from './problem.js'
 
 /** Bytes that a body may have at most. */
@@ -15,17 +14,22 @@ export type Body = { readonly form: string } | { readonly json: unknown }
 /** Strictly decoded UTF-8 (RFC 8259 allows no other encoding), a byte order mark dropped. */
 const utf8 = new TextDecoder('utf-8', { fatal: true })
 
+/** Waits until a body of so many bytes may be read. */
+type Arrive = (bytes: number) => Promise<void>
+
 /**
- * Reads a request's body; undefined when it has none.
+ * Reads a request's body, once it has arrived and may be; undefined when it has none.
  *
  * @throws Fault PAYLOAD_TOO_LARGE as soon as that is known; the rest is left unread
  * @throws Fault UNSUPPORTED_MEDIA_TYPE when it is neither JSON nor a form, or in another encoding than UTF-8
  * @throws Fault MALFORMED_REQUEST when it isn't what its media type says
  */
-export async function readBody(request: IncomingMessage | Http2ServerRequest): Promise<Body | undefined> {
+export async function readBody(request: Request, arrive: Arrive): Promise<Body | undefined> {
   if (!mayHaveBody(request)) return undefined
   const bytes = await readBytes(request)
   if (bytes.length === 0) return undefined
+  await arrive(bytes.length)
+  if (isGone(request)) throw endsEarly()
   const { 'content-type': type = '', 'content-encoding': encoding = 'identity' } = request.headers
   const isForm = isFormType(type)
   if (encoding !== 'identity') throw new Fault('UNSUPPORTED_MEDIA_TYPE', 'Send the body without compression.')
@@ -38,14 +42,34 @@ export async function readBody(request: IncomingMessage | Http2ServerRequest): P
   return isForm ? { form: text } : { json: parse(text) }
 }
 
+/** Makes whoever iterates over a request wait likewise. More than a body may have isn't waited for. */
+export function holdBody(request: Request, arrive: Arrive): void {
+  const iterate = request[Symbol.asyncIterator]
+  request[Symbol.asyncIterator] = async function* () {
+    const rest = iterate.call(request)
+    const chunks: Buffer[] = []
+    let size = 0
+    while (size <= bodyLimit) {
+      const { done, value } = await rest.next()
+      if (done) break
+      chunks.push(value)
+      size += value.length
+    }
+    await arrive(size)
+    if (isGone(request)) throw endsEarly()
+    yield* chunks
+    yield* rest
+  }
+}
+
 /** Tells from the headers alone, which is all that most requests need. */
-function mayHaveBody(request: IncomingMessage | Http2ServerRequest): boolean {
+function mayHaveBody(request: Request): boolean {
   if ('stream' in request) return !request.stream.endAfterHeaders
   const { 'content-length': length = '0', 'transfer-encoding': coding } = request.headers
   return length !== '0' || coding !== undefined
 }
 
-function readBytes(request: IncomingMessage | Http2ServerRequest): Promise<Buffer> {
+function readBytes(request: Request): Promise<Buffer> {
   return new Promise((resolve, reject) => {
     const tooLarge = () => reject(new Fault('PAYLOAD_TOO_LARGE', `The body has more than ${bodyLimit} bytes.`))
     if (Number(request.headers['content-length']) > bodyLimit) return tooLarge()
@@ -62,10 +86,14 @@ function readBytes(request: IncomingMessage | Http2ServerRequest): Promise<Buffe
     }
     request.on('data', onData)
     request.once('end', () => resolve(chunks.length === 1 ? (chunks[0] as Buffer) : Buffer.concat(chunks)))
-    const cut = () => reject(new Fault('MALFORMED_REQUEST', 'The body ends early.'))
+    const cut = () => reject(endsEarly())
     request.once('error', cut)
     request.once('close', cut)
   })
+}
+
+function endsEarly(): Fault {
+  return new Fault('MALFORMED_REQUEST', 'The body ends early.')
 }
 
 /** Whether the media type is a form's; a type that is neither a form's nor JSON's is refused. */

@@ -12,10 +12,10 @@ import { Users } from '../proto/gen/auth/v1/users_pb.js'
 import { createSenderOf, network } from '../server/clientaddress.js'
 import { describeSpan, inSpan, readParent, SpanKind, traceHeaders, tracing } from '../server/tracing.js'
 import { beginVisit, endVisit, methodOf, type Visit } from './access.js'
-import { readBody } from './body.js'
+import { type Body, readBody } from './body.js'
 import { type Address, createListener, listenerLimits, type Request, type Response, type Secure } from './listener.js'
 import type { GatewayMetrics, Result } from './metrics.js'
-import { createPacing, isLarge, pacingLimits } from './pacing.js'
+import { createPacing, pacingLimits } from './pacing.js'
 import { Fault, isAnswer, isRefusal, isUnreported, type Problem, problemDocument, problemOf } from './problem.js'
 import { createLookup } from './router.js'
 import type { Revision, Route } from './routes.js'
@@ -72,6 +72,8 @@ interface Exchange {
   /** Last segment of the path as sent, where that is a variable. */
   readonly segment: string | undefined
   readonly query: string
+  /** Reads the body. */
+  body(): Promise<Body | undefined>
   /** Calls an RPC on behalf of the client. */
   call(rpc: DescMethodUnary, message: Message, more?: CallOptions): Promise<Message>
 }
@@ -150,7 +152,6 @@ export function createGateway(options: GatewayOptions): Gateway {
         if (tracing) await once(response, 'close')
         return
       }
-      if (isLarge(request)) await pacing.turn(request)
       send(request, response, given)
       endVisit(log, visit, given.status)
     } catch (error) {
@@ -183,6 +184,7 @@ export function createGateway(options: GatewayOptions): Gateway {
       request,
       query,
       segment: variable ? path.slice(path.lastIndexOf('/') + 1) : undefined,
+      body: () => readBody(request, bytes => pacing.arrive(request, bytes)),
       async call(rpc, message, { timeout = callTimeout, malformed } = {}) {
         const passedOn = forwardedHeaders(name => headers[name])
         if (malformed) passedOn['x-malformed-fields'] = malformed
@@ -240,7 +242,7 @@ export function createGateway(options: GatewayOptions): Gateway {
     if (error instanceof Fault) visit.written = false
     const requestId = request.headers['x-request-id'] as string
     if (isUnreported(error)) log.error({ requestId, err: error }, 'request failed')
-    if (isRefusal(problem)) await pacing.turn(request)
+    if (isRefusal(problem)) await pacing.refuse(request, problem.status)
     send(request, response, answerProblem(problem, requestId))
     endVisit(log, visit, problem.status, problem.reason)
   }
@@ -295,9 +297,9 @@ function createAction(route: Route, revision: Revision): Action {
   const read = createRead(route, rpc)
   const write = createWrite(route, rpc, revision)
 
-  async function translate({ request, segment, query, call }: Exchange) {
+  async function translate({ segment, query, body, call }: Exchange) {
     try {
-      return read({ segment, query, body: route.method === 'POST' ? await readBody(request) : undefined })
+      return read({ segment, query, body: route.method === 'POST' ? await body() : undefined })
     } catch (error) {
       // Who may not call the operation learns that first, not what is wrong with the request.
       if (route.protected && error instanceof Fault && error.reason !== 'PAYLOAD_TOO_LARGE') {

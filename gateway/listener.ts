@@ -25,7 +25,12 @@ import { Fault, type Problem, problemDocument, problemOf, securityHeaders } from
 /** A request of either version of HTTP. */
 export type Request = IncomingMessage | Http2ServerRequest
 
-/** Its response. */
+/** Whether the client of a request has left. */
+export function isGone(request: Request): boolean {
+  return 'stream' in request ? request.stream.destroyed : request.socket.destroyed
+}
+
+/** The response to a request. */
 export type Response = ServerResponse | Http2ServerResponse
 
 /** A host and a port. */

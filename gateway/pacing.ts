@@ -1,13 +1,13 @@
 /**
  * Lets refusals out at a bounded rate. Each of them costs little, but a client that hammers on as fast as it can would
  * leave the thread no time for others. So its refusals wait: its connections are full of requests under way, and what it
- * sends ahead isn't read. While there is room nobody waits. Answers to large requests are counted among the refusals,
- * since to read them takes as long as several; no other answer ever waits.
+ * sends ahead isn't read. While there is room nobody waits. A large body, which none that is meant well has, waits alike
+ * before it is read, since that takes as long as several refusals; no other answer ever waits.
  */
 import { availableParallelism } from 'node:os'
 import { network } from '../server/clientaddress.js'
 import { bodyLimit } from './body.js'
-import type { Request } from './listener.js'
+import { isGone, type Request } from './listener.js'
 
 /** How many refusals leave, and how many may wait. */
 export const pacingLimits = {
@@ -21,7 +21,7 @@ export const pacingLimits = {
   mostHeld: 5_000,
 }
 
-/** Bytes of a body that count as one more refusal: to read them takes as long. */
+/** Bytes of a large body that count as a refusal: to read them takes as long. No smaller body waits. */
 const bytesOfOne = 8 * 1024
 
 /** Milliseconds between two looks at who may go. */
@@ -36,12 +36,14 @@ interface Held {
   readonly leave: () => void
 }
 
-/** Decides when refusals leave. */
+/** Decides when refusals leave and large requests are read. */
 export interface Pacing {
-  /** How many refusals wait. */
+  /** How many wait; a large request counts as several. */
   held(): number
-  /** Waits for the turn of a refusal; of client addresses whose refusals wait each lets one out in turn. */
-  turn(request: Request): Promise<void>
+  /** Waits until a body of so many bytes may be read. */
+  arrive(request: Request, bytes: number): Promise<void>
+  /** Waits until a refusal may leave. */
+  refuse(request: Request, status: number): Promise<void>
   /** Lets everything out. */
   close(): void
 }
@@ -63,9 +65,11 @@ export function createPacing(limits: typeof pacingLimits, factor = 1, onCut = ()
     if (++looks % sweep === 0) dropGone()
     while (held > 0) {
       const [address, line] = lines.entries().next().value!
-      if (!rest.take(line[0]!.weight)) return
-      line.shift()!.leave()
-      held--
+      const [first] = line as [Held]
+      if (!rest.take(first.weight)) return
+      line.shift()
+      first.leave()
+      held -= first.weight
       // To the end, behind all others.
       lines.delete(address)
       if (line.length > 0) lines.set(address, line)
@@ -80,33 +84,41 @@ export function createPacing(limits: typeof pacingLimits, factor = 1, onCut = ()
       for (const each of line.splice(0)) {
         if (isGone(each.request)) {
           each.leave()
-          held--
+          held -= each.weight
         } else line.push(each)
       }
       if (line.length === 0) lines.delete(address)
     }
   }
 
+  /** Waits for a turn; of client addresses for which something waits each gets one after the other. */
+  async function turn(request: Request, weight: number) {
+    const address = network(request.headers['x-forwarded-for'] as string)
+    const line = lines.get(address) ?? []
+    if (closed || (line.length === 0 && singles.take(weight))) return
+    if (held >= limits.mostHeld) {
+      if (line.length > 0) {
+        onCut()
+        request.socket.destroy()
+      }
+      return
+    }
+    lines.set(address, line)
+    held += weight
+    ticking ??= setInterval(letOut, tick)
+    await new Promise<void>(leave => {
+      line.push({ request, weight, leave })
+    })
+  }
+
   return {
     held: () => held,
-    async turn(request) {
-      const weight = weightOf(request)
-      const address = network(request.headers['x-forwarded-for'] as string)
-      const line = lines.get(address) ?? []
-      if (closed || (line.length === 0 && singles.take(weight))) return
-      if (held >= limits.mostHeld) {
-        if (line.length > 0) {
-          onCut()
-          request.socket.destroy()
-        }
-        return
-      }
-      lines.set(address, line)
-      held++
-      ticking ??= setInterval(letOut, tick)
-      await new Promise<void>(leave => {
-        line.push({ request, weight, leave })
-      })
+    async arrive(request, bytes) {
+      if (bytes > bytesOfOne) await turn(request, weightOf(bytes))
+    },
+    async refuse(request, status) {
+      // What is too large is thrown away for a while.
+      await turn(request, status === 413 ? weightOf(bodyLimit) : 1)
     },
     close() {
       closed = true
@@ -116,10 +128,6 @@ export function createPacing(limits: typeof pacingLimits, factor = 1, onCut = ()
       held = 0
     },
   }
-}
-
-function isGone(request: Request): boolean {
-  return 'stream' in request ? request.stream.destroyed : request.socket.destroyed
 }
 
 /** Room for so much at once, which comes back evenly. */
@@ -139,13 +147,6 @@ function createRoom(atOnce: number, perSecond: number) {
   }
 }
 
-/** Whether a request is larger than any that is meant well. */
-export function isLarge(request: Request): boolean {
-  return weightOf(request) > 1
-}
-
-/** A body whose length isn't told counts as the longest there is. */
-function weightOf({ headers }: Request): number {
-  const bytes = headers['transfer-encoding'] === undefined ? Number(headers['content-length'] ?? 0) : bodyLimit
-  return 1 + Math.floor(Math.min(bytes, bodyLimit) / bytesOfOne)
+function weightOf(bytes: number): number {
+  return 1 + Math.floor(bytes / bytesOfOne)
 }

@@ -5,9 +5,9 @@ import { connectNodeAdapter } from '@connectrpc/connect-node'
 import { ForgotPasswords } from '../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../proto/gen/auth/v1/users_pb.js'
 import { traceHeaders, tracing } from '../server/tracing.js'
-import { bodyLimit } from './body.js'
+import { bodyLimit, holdBody } from './body.js'
 import type { Request, Response } from './listener.js'
-import { isLarge, type Pacing } from './pacing.js'
+import type { Pacing } from './pacing.js'
 import { isAnswer, isRefusal, isUnreported, problemOf } from './problem.js'
 
 /** Where the gateway reports requests, and faults as `{ requestId, err }`. A pino logger fits. */
@@ -60,11 +60,11 @@ export function createRpcHandler({ transport, log, callTimeout, pacing, onAnswer
     try {
       const answer = await next(call)
       onAnswer(request)
-      if (isLarge(request)) await pacing.turn(request)
       return answer
     } catch (error) {
       if (isAnswer(error)) onAnswer(request)
-      if (isRefusal(problemOf(error))) await pacing.turn(request)
+      const problem = problemOf(error)
+      if (isRefusal(problem)) await pacing.refuse(request, problem.status)
       throw error
     }
   }
@@ -102,7 +102,12 @@ export function createRpcHandler({ transport, log, callTimeout, pacing, onAnswer
     interceptors: [pace, logFaults, forwardHeaders],
     contextValues: request => createContextValues().set(incoming, request as Request),
     readMaxBytes: bodyLimit,
+    // A few bytes would stand for many.
+    acceptCompression: [],
     fallback: (request, response) => fallback(request, response as Response),
   })
-  return (request: Request, response: Response) => handler(request, response as Parameters<typeof handler>[1])
+  return (request: Request, response: Response) => {
+    holdBody(request, bytes => pacing.arrive(request, bytes))
+    handler(request, response as Parameters<typeof handler>[1])
+  }
 }

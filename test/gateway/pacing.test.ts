@@ -144,23 +144,63 @@ test('large requests count as several refusals, whatever is answered', async t =
   t.true(performance.now() - startedAt > 1000)
 })
 
-test('a body that doesn’t tell its length counts as the longest there is', async t => {
-  const { port } = await openGateway(t, users, {
-    limits: { singlesPerSecond: 0, refusalsAtOnce: 1, refusalsPerSecond: 10 },
-  })
-  const connection = await openRaw(port)
-  t.teardown(connection.destroy)
-  const startedAt = performance.now()
-  const head = 'POST /users/existsByUsername?username=ana HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n'
-  connection.write(`${head}0\r\n\r\n`.repeat(2))
-  await waitFor(() => connection.text().match(/200 OK/g)?.length === 2)
-  // The first counts as 9.
-  t.true(performance.now() - startedAt > 700)
+test('a large body is held before it is read, which it never is once its client has left', async t => {
+  for (const path of ['/users/existsByUsername', '/auth.v1.Users/ExistsByUsername']) {
+    for (const sendFour of [sendChunked, sendByHttp2]) {
+      let calls = 0
+      const existsByUsername = () => {
+        calls++
+        return { exists: true }
+      }
+      const { port, request } = await openGateway(t, { existsByUsername }, stuck)
+      const leave = await sendFour(port, path, JSON.stringify({ username: 'a'.repeat(60_000) }))
+      await waitFor(() => calls === 2)
+      for (let times = 1; times <= 5; times++) {
+        t.is((await request('POST', path, { body: { username: 'ana' } })).status, 200)
+        t.is(calls, 2 + times)
+      }
+      leave()
+      await sleep(1500)
+      t.is(calls, 7, `${path} ${sendFour.name}`)
+    }
+  }
 })
 
-test('a body that claims to be endless counts as no more than the longest there is', async t => {
+/** Sends a body 4 times at once, without its length. Each counts as 8. */
+async function sendChunked(port: number, path: string, body: string) {
+  const connection = await openRaw(port)
+  const head = `POST ${path} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n`
+  connection.write(`${head}${body.length.toString(16)}\r\n${body}\r\n0\r\n\r\n`.repeat(4))
+  return connection.destroy
+}
+
+/** Sends likewise over HTTP/2. */
+async function sendByHttp2(port: number, path: string, body: string) {
+  const session = connectHttp2(`http://127.0.0.1:${port}`).on('error', () => {})
+  const headers = { ':method': 'POST', ':path': path, 'content-type': 'application/json' }
+  for (let times = 0; times < 4; times++) {
+    session
+      .request(headers)
+      .on('error', () => {})
+      .resume()
+      .end(body)
+  }
+  return () => session.destroy()
+}
+
+test('a small body never waits, whether it tells its length or not', async t => {
+  const { port } = await openGateway(t, users, stuck)
+  const connection = await openRaw(port)
+  t.teardown(connection.destroy)
+  const head = 'POST /users/existsByUsername?username=ana HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n'
+  connection.write(`${head}0\r\n\r\n`.repeat(12))
+  await waitFor(() => connection.text().match(/200 OK/g)?.length === 12)
+  t.pass()
+})
+
+test('a body that claims to be endless counts as the longest there is', async t => {
   const { port, request } = await openGateway(t, users, {
-    limits: { singlesPerSecond: 0, refusalsAtOnce: 1, refusalsPerSecond: 100 },
+    limits: { singlesPerSecond: 0, refusalsAtOnce: 1, refusalsPerSecond: 20 },
   })
   const connection = await openRaw(port)
   t.teardown(connection.destroy)
@@ -168,7 +208,10 @@ test('a body that claims to be endless counts as no more than the longest there 
     'POST /users/existsByUsername HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 99999999999\r\n\r\n',
   )
   await connection.until(/413 /)
+  const startedAt = performance.now()
   t.is((await request('GET', refusing)).status, 404)
+  // It counted as 9.
+  t.true(performance.now() - startedAt > 300)
 })
 
 test('when too many wait, whoever would add to them is cut off, and others are answered at once', async t => {
