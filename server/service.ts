@@ -68,7 +68,7 @@ export interface Service {
   stop(hurry?: AbortSignal): Promise<readonly string[]>
 }
 
-/** Activations and look-ups of names at a time: what others ask of the database waits behind them. */
+/** Activations, look-ups of names and requests for keys by e-mail at a time: what others ask of the database waits behind them. */
 const lightAtOnce = 4
 
 /** Milliseconds between two looks at whether the database takes writes. */
@@ -265,7 +265,7 @@ function createImplementations(deps: Omit<AllDeps, 'tellOwner' | 'quotas'> & Pic
   const all: AllDeps = {
     ...deps,
     tellOwner: createTellOwner(deps.emails, deps.chooseLocale),
-    quotas: createQuotas(deps.emailQuotas, deps.subjects, deps.factor),
+    quotas: createQuotas(deps.emailQuotas, deps.subjects, deps.factor, deps.now),
   }
   const users: Implementation<typeof Users> = {
     signUp: signUp(all),

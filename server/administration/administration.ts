@@ -84,7 +84,7 @@ export function createAdministration(
     changes: createChanges(deps),
     references: createReferences(deps),
     openPage: createPaging(deps.masterKey),
-    quotas: createQuotas(deps.emailQuotas, deps.subjects, settings.limitFactor),
+    quotas: createQuotas(deps.emailQuotas, deps.subjects, settings.limitFactor, now),
     tellAdministrators: createTellAdministrators(deps),
   }
   const implementation: Implementation<typeof Administration> = {

@@ -5,6 +5,7 @@ import type { Admission } from '../access/admission.js'
 import { traces } from '../access/caller.js'
 import type { SignIns } from '../access/signin.js'
 import type { Tokens } from '../access/tokens.js'
+import type { Turns } from '../access/turns.js'
 import type { Unary } from '../call.js'
 import type { Database } from '../database/connection.js'
 import type { Emails } from '../models/email.js'
@@ -18,15 +19,18 @@ import type { TellOwner } from './notice.js'
 /** Mails a recovery key, when the address is the one registered for the user. */
 export function sendKeyByEmail(deps: {
   admission: Admission
+  turns: Turns
   emails: Emails
   chooseLocale: ChooseLocale
 }): Unary<typeof ForgotPasswords.method.sendKeyByEmail> {
-  const { admission, emails, chooseLocale } = deps
+  const { admission, turns, emails, chooseLocale } = deps
   return async (request, call) => {
     const { email: given = '' } = request
     const email = tooLong(given, 'email') ? '' : given.trim()
     if (!isEmailAddress(email)) refuse(Reason.INVALID_EMAIL)
     const { address, requestId } = call
+    admission.check('recoveryRequests', address)
+    using _turn = await turns.begin(address)
     await admission.take('recoveryRequests', address)
     // The same for everybody: whether an e-mail goes out is found out later, when nobody can measure it.
     const actor = call.service && traces(call).actor

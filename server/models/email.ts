@@ -144,8 +144,10 @@ export interface Emails {
   add(intent: EmailIntent, locale: string, t?: Transaction): Promise<void>
   /** Lends the e-mail that has been due longest, for `lease` seconds; it comes back if it isn't settled by then. */
   claim(lease: number): Promise<Email | undefined>
-  /** Turns an entry into an e-mail that may go out, and is due. */
-  admit(id: string, intent: EmailIntent, t: Transaction): Promise<void>
+  /**
+   * Turns an entry into an e-mail that may go out, from now on; its loan goes on. Undefined when it was discarded meanwhile.
+   */
+  admit(id: string, intent: EmailIntent, t: Transaction): Promise<Email | undefined>
   /**
    * Keeps a notice back for some seconds, as one with what is held back already of that kind for the user. One to an
    * address of its own stays by itself: what is told there is told nowhere else.
@@ -178,8 +180,8 @@ const add: Statement = {
 
 const admit: Statement = {
   name: 'email-admit',
-  text: `UPDATE emails SET kind = $2, parameters = $3, attempts = 0, created_at = now(), next_attempt_at = now()
-    WHERE id = $1`,
+  text: `UPDATE emails e SET kind = $2, parameters = $3, attempts = 1, created_at = now() WHERE id = $1
+    RETURNING ${selectList(claimed, 'e')}`,
 }
 
 const done: Statement = { name: 'email-done', text: 'DELETE FROM emails WHERE id = $1' }
@@ -245,9 +247,8 @@ export function createEmails(database: Database): Emails {
       await database.run(add, [intent.kind, intent.parameters, locale], transaction)
     },
     claim: async lease => (await database.run<Email>(claim, [lease]))[0],
-    async admit(id, intent, transaction) {
-      await database.run(admit, [id, intent.kind, intent.parameters], transaction)
-    },
+    admit: async (id, intent, transaction) =>
+      (await database.run<Email>(admit, [id, intent.kind, intent.parameters], transaction))[0],
     async hold({ id, kind }, seconds, transaction) {
       if (kind === 'held-notice' || kind === 'email-changed')
         await table().update(due(seconds), { where: { id }, transaction })

@@ -1,17 +1,6 @@
 import { randomInt } from 'node:crypto'
 import type { Transaction } from 'sequelize'
-import {
-  attribute,
-  bytes,
-  defineTable,
-  fromNow,
-  integer,
-  key,
-  nullable,
-  preset,
-  text,
-  time,
-} from '../database/attributes.js'
+import { attribute, bytes, defineTable, integer, key, nullable, preset, text, time } from '../database/attributes.js'
 import type { Database, Statement } from '../database/connection.js'
 import type { MasterKey } from '../masterkey.js'
 import type { Attempts, Subjects } from './attempt.js'
@@ -46,6 +35,14 @@ const attributes = {
   /** The address that a key of the purpose `email` confirms. */
   email: preset(nullable(text)),
   expiresAt: time,
+}
+
+const store: Statement = {
+  name: 'mailed-key-store',
+  text: `INSERT INTO mailed_keys (user_id, purpose, key_digest, organization_id, email, expires_at)
+    VALUES ($1, $2, $3, $4, $5, now() + make_interval(secs => $6))
+    ON CONFLICT (user_id, purpose) DO UPDATE SET key_digest = excluded.key_digest,
+      organization_id = excluded.organization_id, email = excluded.email, expires_at = excluded.expires_at`,
 }
 
 const current: Statement = {
@@ -124,8 +121,7 @@ export function createMailedKeys(
     email: string | null,
   ): Promise<void> {
     const keyDigest = digest(userId, purpose, key)
-    const expiresAt = fromNow(validity[purpose])
-    await table().upsert({ userId, purpose, keyDigest, organizationId, email, expiresAt }, { returning: false })
+    await database.run(store, [userId, purpose, keyDigest, organizationId, email, validity[purpose]])
   }
   return {
     digest,

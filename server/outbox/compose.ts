@@ -5,6 +5,7 @@
  */
 import { randomUUID } from 'node:crypto'
 import { knownAddressDays } from '../access/lockout.js'
+import type { Transaction } from '../database/connection.js'
 import type { Log } from '../log.js'
 import type { Models } from '../models/definemodels.js'
 import type { Email, Notice } from '../models/email.js'
@@ -28,7 +29,7 @@ export function startMail(
   now: () => number,
   onRefusal?: (limit: Limit) => void,
 ): Sender {
-  const compose = createComposer(models, settings, onRefusal)
+  const compose = createComposer(models, settings, now, onRefusal)
   return startSender({ queue: models.emails, compose, transport: createMailTransport(settings, log), log, now })
 }
 
@@ -54,10 +55,11 @@ type ComposerModels = Pick<
 export function createComposer(
   models: ComposerModels,
   settings: Pick<Settings, 'recoveryEmail' | 'limitFactor'>,
+  now: () => number,
   onRefusal?: (limit: Limit) => void,
 ): (email: Email) => Promise<Composed> {
   const { database, users, administeredUsers, organizations, mailedKeys, emails, attempts, subjects, audit } = models
-  const quotas = createQuotas(models.emailQuotas, subjects, settings.limitFactor, onRefusal)
+  const quotas = createQuotas(models.emailQuotas, subjects, settings.limitFactor, now, onRefusal)
 
   /**
    * Decides on a request for a key: whether the user is there, the address is its own, and there were few e-mails. No
@@ -73,61 +75,64 @@ export function createComposer(
     const to = registered ? user.email! : email
     const known = await attempts.knows(user.id, subjects.knownAddress(address), knownAddressDays)
     const event = { action: 'recovery.send-key', outcome: 'ok', actor, subject_id: user.id } as const
+    const unlimited = known && registered && user.active
+    const wait = async (t?: Transaction) =>
+      (await quotas.recovery(user.id, known ? address : undefined, t)) ||
+      (unlimited ? 0 : await quotas.recipient(to, known && registered, t))
+    if ((await wait()) > 0) return 'unwanted'
     const refused = new Error('refused')
-    const decided = database.transact<Composed>(async t => {
-      const unlimited = known && registered && user.active
-      const wait =
-        (await quotas.recovery(user.id, known ? address : undefined, t)) ||
-        (unlimited ? 0 : await quotas.recipient(to, known && registered, t))
+    const decided = database.transact(async t => {
       // What sends nothing uses up nothing.
-      if (wait > 0) throw refused
-      await emails.admit(request.id, { kind: 'recovery-key', parameters: { userId: user.id, to } }, t)
+      if ((await wait(t)) > 0) throw refused
       await audit.append({ ...event, address, request_id: requestId }, t)
-      return 'requeued'
+      return emails.admit(request.id, { kind: 'recovery-key', parameters: { userId: user.id, to } }, t)
     })
-    return decided.catch(error => {
-      if (error !== refused) throw error
-      return 'unwanted'
-    })
+    return composeNext(
+      await decided.catch(error => {
+        if (error !== refused) throw error
+        return undefined
+      }),
+    )
   }
 
-  async function sendRecoveryKey({ parameters: { userId, to }, locale }: Queued<'recovery-key'>): Promise<Composed> {
+  async function sendRecoveryKey(entry: Queued<'recovery-key'>): Promise<Composed> {
+    const { userId, to } = entry.parameters
     const user = await users.byId(userId)
     if (!user || user.suspended) return 'unwanted'
     // It may have been changed since the request.
     if (settings.recoveryEmail !== 'any' && emailKey(user.email ?? '') !== emailKey(to)) return 'unwanted'
     const key = newRecoveryKey()
     await mailedKeys.replace(userId, 'recovery', key)
-    return write(to, 'recovery-key', locale, { username: user.username, key })
+    return write(entry, to, 'recovery-key', { username: user.username, key })
   }
 
   /** Decides whether a code goes to the address that a user wants: only its quota stands in the way, and nobody is told. */
   async function admitCode({ id, parameters }: Queued<'email-request'>): Promise<Composed> {
-    return database.transact<Composed>(async t => {
-      if ((await quotas.recipient(parameters.to, false, t)) > 0) return 'unwanted'
-      await emails.admit(id, { kind: 'email-code', parameters }, t)
-      return 'requeued'
+    const admitted = await database.transact(async t => {
+      if ((await quotas.recipient(parameters.to, false, t)) > 0) return undefined
+      return emails.admit(id, { kind: 'email-code', parameters }, t)
     })
+    return composeNext(admitted)
   }
 
-  async function sendCode({ parameters, locale }: Queued<'email-code'>): Promise<Composed> {
-    const { userId, to, generation } = parameters
+  async function sendCode(entry: Queued<'email-code'>): Promise<Composed> {
+    const { userId, to, generation } = entry.parameters
     const user = await users.byId(userId)
     // Whoever asked is logged out by now.
     if (!user || user.suspended || user.tokenGeneration !== generation) return 'unwanted'
     const key = newRecoveryKey()
     await mailedKeys.replaceEmail(userId, emailCode(key, generation), to)
-    return write(to, 'email-code', locale, { username: user.username, key })
+    return write(entry, to, 'email-code', { username: user.username, key })
   }
 
-  async function sendActivationKey({ parameters, locale }: Queued<'activation-key'>): Promise<Composed> {
-    const { userId, organizationId } = parameters
+  async function sendActivationKey(entry: Queued<'activation-key'>): Promise<Composed> {
+    const { userId, organizationId } = entry.parameters
     const user = await users.byId(userId)
     const organization = await organizations.find(organizationId)
     if (!user || user.suspended || !organization?.active || !organization.email) return 'unwanted'
     const key = randomUUID()
     await mailedKeys.replace(userId, 'activation', key, organizationId)
-    return write(organization.email, 'activation-key', locale, { username: user.username, key })
+    return write(entry, organization.email, 'activation-key', { username: user.username, key })
   }
 
   /** Decides when an owner is told: at once, or later of all that happened until then. */
@@ -137,32 +142,36 @@ export function createComposer(
     if (!to) return 'unwanted'
     const parameters =
       email.kind === 'held-notice' ? email.parameters : { ...email.parameters, notice: email.kind, times: 1 }
-    await database.transact(async t => {
+    const admitted = await database.transact(async t => {
       const wait = await quotas.recipient(to, false, t)
-      if (wait > 0) await emails.hold(email, wait, t)
-      else await emails.admit(email.id, { kind: 'notice', parameters }, t)
+      if (wait === 0) return { email: await emails.admit(email.id, { kind: 'notice', parameters }, t) }
+      await emails.hold(email, wait, t)
+      return 'held'
     })
-    return 'requeued'
+    return admitted === 'held' ? admitted : composeNext(admitted.email)
   }
 
-  async function tellOwner({ parameters, locale }: Queued<'notice'>): Promise<Composed> {
-    const { userId, notice, to, ...content } = parameters
+  async function tellOwner(entry: Queued<'notice'>): Promise<Composed> {
+    const { userId, notice, to, ...content } = entry.parameters
     const user = await users.byId(userId)
     const email = to ?? user?.email
     if (!user || !email) return 'unwanted'
-    return write(email, notice, locale, { username: user.username, ...content })
+    return write(entry, email, notice, { username: user.username, ...content })
   }
 
-  async function tellAdministrator({ parameters, locale }: Queued<'administration'>): Promise<Composed> {
-    const { userId, subjectId, ...content } = parameters
+  async function tellAdministrator(entry: Queued<'administration'>): Promise<Composed> {
+    const { userId, subjectId, ...content } = entry.parameters
     const to = (await users.byId(userId))?.email
     if (!to) return 'unwanted'
     // A deleted one has its name still, an erased one none.
     const subject = await administeredUsers.find({ id: subjectId })
-    return write(to, 'administration', locale, { username: subject?.username ?? '', id: subjectId, ...content })
+    return write(entry, to, 'administration', { username: subject?.username ?? '', id: subjectId, ...content })
   }
 
-  return async email => {
+  /** What comes of an entry that was admitted, unless it wasn't. */
+  const composeNext = async (entry: Email | undefined): Promise<Composed> => (entry ? compose(entry) : 'unwanted')
+
+  async function compose(email: Email): Promise<Composed> {
     switch (email.kind) {
       case 'recovery-request':
         return decide(email)
@@ -186,8 +195,14 @@ export function createComposer(
         return tellAdministrator(email)
     }
   }
+  return compose
 }
 
-function write<K extends keyof Contents>(to: string, kind: K, locale: string, content: Contents[K]): Composed {
-  return { to, ...writeEmail(kind, locale as Locale, content) }
+function write<K extends keyof Contents>(
+  { id, createdAt, locale }: Email,
+  to: string,
+  kind: K,
+  content: Contents[K],
+): Composed {
+  return { to, ...writeEmail(kind, locale as Locale, content), name: `auth.${id}.${createdAt.getTime()}` }
 }

@@ -1,9 +1,11 @@
 // How many e-mails may go out, whoever asks for them. What is refused uses up nothing.
+import { LRUCache } from 'lru-cache'
 import { network } from '../clientaddress.js'
 import type { Transaction } from '../database/connection.js'
 import type { Subjects } from '../models/attempt.js'
 import type { EmailLimit, EmailQuotas } from '../models/emailquota.js'
 import { emailKey } from '../names.js'
+import { upTo } from '../onfirstuse.js'
 
 const [minute, hour, day] = [60, 3600, 86_400]
 
@@ -30,36 +32,53 @@ export const emailLimits = {
   organization: [{ most: 60, seconds: hour }],
 } as const satisfies Record<string, readonly EmailLimit[]>
 
+/** Milliseconds for which a refusal is believed without asking the database again. */
+const believed = 60_000
+
 /**
  * Counts e-mails, each by a limit of its own. Every function counts one if it may go out, and returns 0; else it returns
- * the seconds until it may. Whoever asks several and gets a refusal rolls back.
+ * the seconds until it may. Whoever asks several and gets a refusal rolls back. Without a transaction nothing is counted
+ * or asked: what this process was refused a moment ago is told, and 0 else.
  */
 export interface Quotas {
   /** A recovery key for an account; those asked for from an address that it knows are counted apart. */
-  recovery(userId: number, knownAddress: string | undefined, t: Transaction): Promise<number>
+  recovery(userId: number, knownAddress: string | undefined, t?: Transaction): Promise<number>
   /** A code for another e-mail address of an account. */
   change(userId: number, t: Transaction): Promise<number>
   /** Any e-mail to an address; `known` counts apart those asked for from an address that an account knows. */
-  recipient(email: string, known: boolean, t: Transaction): Promise<number>
+  recipient(email: string, known: boolean, t?: Transaction): Promise<number>
   /** Seconds until a recovery key may go out for an account, as far as it isn't asked for from an address that it knows. */
   recoveryWait(userId: number): Promise<number>
   /** An activation key that an account asks for. */
-  partner(userId: number, t: Transaction): Promise<number>
+  partner(userId: number, t?: Transaction): Promise<number>
   /** An activation key to an organization. */
-  organization(organizationId: number, t: Transaction): Promise<number>
+  organization(organizationId: number, t?: Transaction): Promise<number>
 }
 
-/** `factor` multiplies the limits; each lets at least one e-mail through. `onRefusal` is told of the limit that doesn't. */
+/** `factor` multiplies the limits; each lets at least one e-mail through. `now` is a clock in ms; `onRefusal` is told of the limit that doesn't. */
 export function createQuotas(
   counts: EmailQuotas,
   subjects: Subjects,
   factor: number,
+  now: () => number,
   onRefusal: (limit: keyof typeof emailLimits) => void = () => {},
 ): Quotas {
   const limitsOf = (limit: keyof typeof emailLimits) =>
     emailLimits[limit].map(({ most, seconds }) => ({ most: Math.ceil(most * factor), seconds }))
-  async function take(limit: keyof typeof emailLimits, of: (string | number)[], t: Transaction): Promise<number> {
-    const wait = await counts.take(subjects.emails(limit, of.join('\0')), limitsOf(limit), t)
+  const refused = new LRUCache<string, { from: number; until: number }>(upTo(100_000))
+
+  async function take(limit: keyof typeof emailLimits, of: (string | number)[], t?: Transaction): Promise<number> {
+    const subject = subjects.emails(limit, of.join('\0'))
+    const key = subject.toString('latin1')
+    const known = refused.get(key)
+    const time = now()
+    let wait = 0
+    if (known && time >= known.from && time < Math.min(known.until, known.from + believed)) {
+      wait = Math.ceil((known.until - time) / 1000)
+    } else if (t) {
+      wait = await counts.take(subject, limitsOf(limit), t)
+      if (wait > 0) refused.set(key, { from: time, until: time + wait * 1000 })
+    }
     if (wait > 0) onRefusal(limit)
     return wait
   }

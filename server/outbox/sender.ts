@@ -26,9 +26,9 @@ interface Queue<L> {
 
 /**
  * What became of an entry of the queue: an e-mail, none because nobody wants it any longer (`unwanted`: it is
- * forgotten), or another entry that has its own turn (`requeued`: it is left alone).
+ * forgotten), or none yet (`held`: it is left alone).
  */
-export type Composed = Omit<Mail, 'name'> | 'unwanted' | 'requeued'
+export type Composed = Mail | 'unwanted' | 'held'
 
 /** The sender of e-mails. */
 export interface Sender {
@@ -67,9 +67,9 @@ export function startSender<L extends Queued>(parts: {
     const { id, kind, attempts, createdAt } = entry
     try {
       const mail = await compose(entry)
-      if (mail === 'requeued') return wake()
+      if (mail === 'held') return
       if (mail !== 'unwanted') {
-        await within(longestAttempt, transport.send({ ...mail, name: `auth.${id}.${createdAt.getTime()}` }))
+        await within(longestAttempt, transport.send(mail))
         log.info({ entry: id, kind, attempts }, 'e-mail sent')
       }
     } catch (error) {

@@ -300,8 +300,10 @@ export function writeEmail<K extends keyof Contents>(
   locale: Locale,
   content: Contents[K],
 ): { subject: string; text: string } {
-  const format = new Intl.DateTimeFormat(locale, { dateStyle: 'long', timeStyle: 'short', timeZone: 'UTC' })
-  const when = (at: string) => `${format.format(new Date(at))} (UTC)`
+  const when = (at: string) => {
+    const format = new Intl.DateTimeFormat(locale, { dateStyle: 'long', timeStyle: 'short', timeZone: 'UTC' })
+    return `${format.format(new Date(at))} (UTC)`
+  }
   const { subject, text } = catalogues[locale][kind]
   const shown = { ...content, username: shownUsername(content.username) }
   if ('actor' in shown) {

@@ -80,6 +80,9 @@ function toServer(url: string, compose: Compose): MailTransport {
 }
 
 function toFiles(folder: string, compose: Compose, log: Pick<Log, 'error'>): MailTransport {
+  const load = async () =>
+    (await import('nodemailer')).createTransport({ streamTransport: true, buffer: true, newline: 'unix' })
+  let writer: ReturnType<typeof load> | undefined
   let failing = false
 
   async function write(message: Buffer): Promise<void> {
@@ -102,9 +105,8 @@ function toFiles(folder: string, compose: Compose, log: Pick<Log, 'error'>): Mai
 
   return {
     async send(mail) {
-      const { createTransport } = await import('nodemailer')
-      const writer = createTransport({ streamTransport: true, buffer: true, newline: 'unix' })
-      const { message } = await writer.sendMail(compose(mail))
+      writer ??= load()
+      const { message } = await (await writer).sendMail(compose(mail))
       try {
         await write(message as Buffer)
         failing = false

@@ -3,8 +3,9 @@ import type { Users as UsersService } from '../../proto/gen/auth/v1/users_pb.js'
 import { tooManyAttempts } from '../access/admission.js'
 import { type Callers, traces } from '../access/caller.js'
 import { permit } from '../access/permissions.js'
+import type { Turns } from '../access/turns.js'
 import type { Unary } from '../call.js'
-import type { Database } from '../database/connection.js'
+import type { Database, Transaction } from '../database/connection.js'
 import type { Audit } from '../models/audit.js'
 import type { Emails } from '../models/email.js'
 import type { Organizations } from '../models/organization.js'
@@ -25,9 +26,10 @@ export function sendAdminKeyByEmailPartner(deps: {
   quotas: Quotas
   audit: Audit
   callers: Callers
+  turns: Turns
   chooseLocale: ChooseLocale
 }): Unary<typeof UsersService.method.sendAdminKeyByEmailPartner> {
-  const { database, organizations, emails, quotas, audit, callers, chooseLocale } = deps
+  const { database, organizations, emails, quotas, audit, callers, turns, chooseLocale } = deps
   return async (request, call) => {
     const key = usernameKey(request.username ?? '')
     const { caller, target } = await callers.identifyWith(call, key)
@@ -39,10 +41,17 @@ export function sendAdminKeyByEmailPartner(deps: {
     const organizationId = isEmailAddress(email) ? await organizations.byEmail(email, member) : undefined
     if (organizationId === undefined) refuse(Reason.ORGANIZATION_EMAIL_NOT_FOUND)
 
-    await database.transact(async t => {
+    const take = async (t?: Transaction) => {
       const own = await quotas.partner(target.id, t)
       const wait = own || (await quotas.organization(organizationId, t))
       if (wait > 0) throw tooManyAttempts(wait, own > 0 ? 'partner' : 'organization')
+    }
+    await take()
+    using _turn = await turns.begin(call.address)
+    // Others may have been refused meanwhile.
+    await take()
+    await database.transact(async t => {
+      await take(t)
       const locale = chooseLocale(call.acceptLanguage)
       await emails.add({ kind: 'activation-key', parameters: { userId: target.id, organizationId } }, locale, t)
       const object = `organization:${organizationId}`

@@ -1,9 +1,11 @@
 /** Floods of e-mails: what a stranger has sent to somebody, to an organization, or spends of an owner's quota. */
 import { randomInt, randomUUID } from 'node:crypto'
+import { setTimeout as sleep } from 'node:timers/promises'
 import test from 'ava'
 import type { Email } from 'postal-mime'
 import { createLog } from '../../server/log.js'
 import { startMaintenance } from '../../server/maintenance.js'
+import { createQuotas } from '../../server/outbox/quotas.js'
 import { type Clock, createClock } from '../_helpers/clock.js'
 import { freshDatabase, type Teardown } from '../_helpers/database.js'
 import { type Mailbox, openMailbox } from '../_helpers/mailbox.js'
@@ -168,6 +170,40 @@ test.serial(
     t.is((await ask({ ...users[0]!, token: again })).status, 200)
   },
 )
+
+test.serial('who asks for e-mails in vain or in a flood takes no more than 4 connections of the database', async t => {
+  const on = await scene(t)
+  const { registry } = on.service
+  const { email, id } = await on.service.organization({ email: 'escola@example.org' })
+  const quotas = createQuotas(registry.emailQuotas, registry.subjects, 1, Date.now)
+  const users = await Promise.all(Array.from({ length: 7 }, () => on.service.signUp('ROLE_INSTITUTION')))
+  const ask = ({ username, token }: SignedUp) =>
+    post(on, '/1.0.0/users/sendadminkeybyemailpartner', { username, emailpartner: email }, { token })
+  const forget = () => post(on, '/forgotpasswords/sendkeybyemail', { username: 'ninguém', email })
+  const waiting = async () => {
+    const text = `SELECT FROM pg_stat_activity
+      WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE 'INSERT INTO emails %'`
+    return (await registry.database.read({ name: 'waiting', text }, [])).length
+  }
+  // Nobody can add to the queue meanwhile.
+  const answers = await registry.database.transact(async transaction => {
+    await registry.database.sequelize.query('LOCK TABLE emails IN EXCLUSIVE MODE', { transaction })
+    const asked = users.flatMap(user => [ask(user), forget()])
+    await waitFor(async () => (await waiting()) >= 4)
+    await sleep(200)
+    t.is(await waiting(), 4)
+    return asked
+  })
+  for (const { status } of await Promise.all(answers)) t.is(status, 200)
+
+  for (let times = users.length; times < 60; times++)
+    await registry.database.transact(transaction => quotas.organization(id, transaction))
+  refused(t, await ask(users[0]!), 429, 'TOO_MANY_ATTEMPTS')
+  await registry.database.transact(async transaction => {
+    await registry.database.sequelize.query('LOCK TABLE email_quotas IN ACCESS EXCLUSIVE MODE', { transaction })
+    for (const user of users) refused(t, await ask(user), 429, 'TOO_MANY_ATTEMPTS')
+  })
+})
 
 test.serial(
   'recovery e-mails go out once a minute and five times an hour, and requests that send nothing use up none',

@@ -13,7 +13,7 @@ async function scene(models: Models) {
   const userId = await addUser(models, 'ana', 'ROLE_INSTITUTION', to)
   const details = { name: 'Escola', nameKey: 'escola', email: 'escola@example.org' }
   const { id: organizationId } = await database.transact(t => organizations.add(details, t))
-  const composer = createComposer(models, { recoveryEmail: 'registered', limitFactor: 1 })
+  const composer = createComposer(models, { recoveryEmail: 'registered', limitFactor: 1 }, Date.now)
   const request = { usernameKey: 'ana', email: to, address: '192.0.2.1', requestId: 'r1' }
   return {
     userId,
@@ -24,8 +24,10 @@ async function scene(models: Models) {
       'activation-key': { kind: 'activation-key', parameters: { userId, organizationId } },
       'password-changed': { kind: 'password-changed', parameters: { userId, at: '2026-11-21', address: '192.0.2.1' } },
     } satisfies Record<string, EmailIntent>,
-    async compose(intent: EmailIntent) {
+    async compose(intent: EmailIntent, minutesAgo = 0) {
       await emails.add(intent, 'en')
+      const text = 'UPDATE emails SET created_at = now() - make_interval(mins => $1)'
+      await database.run({ name: 'age', text }, [minutesAgo])
       return composer((await emails.claim(60))!)
     },
   }
@@ -34,11 +36,21 @@ async function scene(models: Models) {
 test('a recovery request becomes a key to the registered address, and leaves its event', async t => {
   const models = await openModels(t)
   const { compose, intents, userId } = await scene(models)
-  t.is(await compose(intents['recovery-request']), 'requeued')
+  const sent = await compose(intents['recovery-request'], 30)
+  t.is(typeof sent === 'object' && sent.to, to)
   const [event] = await models.audit.list({ limit: 9 })
   t.is(`${event?.action} ${event?.subject_id} ${event?.request_id}`, `recovery.send-key ${userId} r1`)
-  const { kind, parameters, attempts } = (await models.emails.claim(60))!
-  t.deepEqual({ kind, parameters, attempts }, { ...intents['recovery-key'], attempts: 1 })
+  t.is(await models.emails.claim(60), undefined, 'it is still on loan')
+  const [{ id } = { id: '' }] = await models.emails.list({ limit: 9 })
+  await models.database.transact(t => models.emails.retry(id, t))
+  const { kind, parameters, attempts, createdAt } = (await models.emails.claim(60))!
+  t.true(createdAt.getTime() > Date.now() - 60_000, 'it is as old as the key')
+  t.deepEqual({ kind, parameters, attempts }, { ...intents['recovery-key'], attempts: 2 })
+  t.is(
+    typeof sent === 'object' && sent.name,
+    `auth.${id}.${createdAt.getTime()}`,
+    'it has the same name at each attempt',
+  )
 })
 
 test('a suspended user gets no key, though it was suspended when the request was queued already', async t => {
@@ -79,12 +91,14 @@ test('activation-key: none goes out for an organization that was deactivated, or
 const happened = { userId: 1, at: '2026-11-21', address: '192.0.2.1' }
 const notice = { kind: 'notice', parameters: { ...happened, notice: 'password-changed', times: 1 } } as const
 
-test('what happened becomes an e-mail within the recipient’s quota', async t => {
+test('what happened becomes an e-mail within the recipient’s quota, and is held back beyond it', async t => {
   const models = await openModels(t)
   const { compose, intents } = await scene(models)
-  t.is(await compose(intents['password-changed']), 'requeued')
-  const { kind, parameters } = (await models.emails.claim(60))!
-  t.deepEqual({ kind, parameters }, notice)
+  for (let times = 1; times <= 5; times++) {
+    const sent = await compose(intents['password-changed'])
+    t.is(typeof sent === 'object' && sent.to, to)
+  }
+  t.is(await compose(intents['password-changed']), 'held')
 })
 
 test('a notice: nobody is told at an address that was removed since it was queued', async t => {
