@@ -6,6 +6,7 @@
  */
 import { availableParallelism } from 'node:os'
 import { network } from '../server/clientaddress.js'
+import { createRoom } from '../server/room.js'
 import { bodyLimit } from './body.js'
 import { isGone, type Request } from './listener.js'
 
@@ -126,23 +127,6 @@ export function createPacing(limits: typeof pacingLimits, factor = 1, onCut = ()
       for (const line of lines.values()) for (const { leave } of line) leave()
       lines.clear()
       held = 0
-    },
-  }
-}
-
-/** Room for so much at once, which comes back evenly. */
-function createRoom(atOnce: number, perSecond: number) {
-  let room = atOnce
-  let at = performance.now()
-  return {
-    /** Takes as much as a weight, unless nothing is left. */
-    take(weight: number): boolean {
-      const now = performance.now()
-      room = Math.min(atOnce, room + ((now - at) / 1000) * perSecond)
-      at = now
-      if (room < 1) return false
-      room -= weight
-      return true
     },
   }
 }

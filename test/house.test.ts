@@ -48,12 +48,12 @@ test('imports are found', t => {
   t.true(imports.get('server/calls/grpc.ts')?.includes('@grpc/grpc-js'))
 })
 
-test('the gateway imports nothing of the server but client addresses and spans, and in main.ts what programs are set up with', t => {
+test('the gateway imports nothing of the server but client addresses, room and spans, and in main.ts what programs are set up with', t => {
   const wrong = breaches(
     (file, target) =>
       file.startsWith('gateway/') &&
       /^(server|cli)\//.test(target) &&
-      !/^server\/(clientaddress|tracing)\.ts$/.test(target) &&
+      !/^server\/(clientaddress|room|tracing)\.ts$/.test(target) &&
       !(
         file === 'gateway/main.ts' &&
         /^server\/(settings|log|stopping|certificates|metricsendpoint|usage)\.ts$/.test(target)
@@ -102,7 +102,7 @@ test('only the gRPC server and the way to remote services import grpc-js', t => 
 const floors: readonly (readonly RegExp[])[] = [
   [/^proto\//],
   [
-    /^server\/(call|certificates|clientaddress|databaseurl|log|lookalikes|lookalikes-table|masterkey|metricsendpoint|names|onfirstuse|refusal|required|roles|rounds|scopes|settings|sizes|stopping|telephone|tracing|usage)\.ts$/,
+    /^server\/(call|certificates|clientaddress|databaseurl|log|lookalikes|lookalikes-table|masterkey|metricsendpoint|names|onfirstuse|refusal|required|roles|room|rounds|scopes|settings|sizes|stopping|telephone|tracing|usage)\.ts$/,
   ],
   [/^server\/embedded\//],
   [/^server\/database\//],

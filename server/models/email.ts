@@ -120,6 +120,9 @@ export type Email = EmailIntent & {
   readonly createdAt: Date
 }
 
+/** An e-mail of one kind. */
+export type Queued<K extends Email['kind']> = Extract<Email, { kind: K }>
+
 /** An e-mail as administrators see it, without its text. */
 export type QueuedEmail = Pick<Email, 'id' | 'kind' | 'attempts' | 'createdAt'> & {
   /** Id of the user it concerns, when it is known. */
@@ -147,7 +150,7 @@ export interface Emails {
   /**
    * Turns an entry into an e-mail that may go out, from now on; its loan goes on. Undefined when it was discarded meanwhile.
    */
-  admit(id: string, intent: EmailIntent, t: Transaction): Promise<Email | undefined>
+  admit<I extends EmailIntent>(id: string, intent: I, t: Transaction): Promise<Queued<I['kind']> | undefined>
   /**
    * Keeps a notice back for some seconds, as one with what is held back already of that kind for the user. One to an
    * address of its own stays by itself: what is told there is told nowhere else.
@@ -247,8 +250,8 @@ export function createEmails(database: Database): Emails {
       await database.run(add, [intent.kind, intent.parameters, locale], transaction)
     },
     claim: async lease => (await database.run<Email>(claim, [lease]))[0],
-    admit: async (id, intent, transaction) =>
-      (await database.run<Email>(admit, [id, intent.kind, intent.parameters], transaction))[0],
+    admit: async <I extends EmailIntent>(id: string, intent: I, transaction: Transaction) =>
+      (await database.run<Queued<I['kind']>>(admit, [id, intent.kind, intent.parameters], transaction))[0],
     async hold({ id, kind }, seconds, transaction) {
       if (kind === 'held-notice' || kind === 'email-changed')
         await table().update(due(seconds), { where: { id }, transaction })

@@ -8,8 +8,9 @@ import { knownAddressDays } from '../access/lockout.js'
 import type { Transaction } from '../database/connection.js'
 import type { Log } from '../log.js'
 import type { Models } from '../models/definemodels.js'
-import type { Email, Notice } from '../models/email.js'
+import type { Email, Notice, Queued } from '../models/email.js'
 import { emailCode, newRecoveryKey } from '../models/mailedkey.js'
+import type { User } from '../models/user.js'
 import { emailKey } from '../names.js'
 import type { Limit } from '../refusal.js'
 import type { Settings } from '../settings.js'
@@ -17,9 +18,6 @@ import { createQuotas } from './quotas.js'
 import { type Composed, type Sender, startSender } from './sender.js'
 import { type Contents, type Locale, writeEmail } from './texts.js'
 import { createMailTransport } from './transport.js'
-
-/** An e-mail of one kind, as the queue lends it. */
-type Queued<K extends Email['kind']> = Extract<Email, { kind: K }>
 
 /** Starts to work off the queue of e-mails. `onRefusal` is told of the limit that keeps one back. */
 export function startMail(
@@ -30,7 +28,8 @@ export function startMail(
   onRefusal?: (limit: Limit) => void,
 ): Sender {
   const compose = createComposer(models, settings, now, onRefusal)
-  return startSender({ queue: models.emails, compose, transport: createMailTransport(settings, log), log, now })
+  const transport = createMailTransport(settings, log)
+  return startSender({ queue: models.emails, compose, transport, log, factor: settings.limitFactor, now })
 }
 
 /** The models that composing needs. */
@@ -87,17 +86,16 @@ export function createComposer(
       await audit.append({ ...event, address, request_id: requestId }, t)
       return emails.admit(request.id, { kind: 'recovery-key', parameters: { userId: user.id, to } }, t)
     })
-    return composeNext(
-      await decided.catch(error => {
-        if (error !== refused) throw error
-        return undefined
-      }),
-    )
+    const admitted = await decided.catch(error => {
+      if (error !== refused) throw error
+      return undefined
+    })
+    return admitted ? sendRecoveryKey(admitted, user) : 'unwanted'
   }
 
-  async function sendRecoveryKey(entry: Queued<'recovery-key'>): Promise<Composed> {
+  async function sendRecoveryKey(entry: Queued<'recovery-key'>, read?: User): Promise<Composed> {
     const { userId, to } = entry.parameters
-    const user = await users.byId(userId)
+    const user = read ?? (await users.byId(userId))
     if (!user || user.suspended) return 'unwanted'
     // It may have been changed since the request.
     if (settings.recoveryEmail !== 'any' && emailKey(user.email ?? '') !== emailKey(to)) return 'unwanted'
@@ -112,7 +110,7 @@ export function createComposer(
       if ((await quotas.recipient(parameters.to, false, t)) > 0) return undefined
       return emails.admit(id, { kind: 'email-code', parameters }, t)
     })
-    return composeNext(admitted)
+    return admitted ? sendCode(admitted) : 'unwanted'
   }
 
   async function sendCode(entry: Queued<'email-code'>): Promise<Composed> {
@@ -144,11 +142,11 @@ export function createComposer(
       email.kind === 'held-notice' ? email.parameters : { ...email.parameters, notice: email.kind, times: 1 }
     const admitted = await database.transact(async t => {
       const wait = await quotas.recipient(to, false, t)
-      if (wait === 0) return { email: await emails.admit(email.id, { kind: 'notice', parameters }, t) }
+      if (wait === 0) return (await emails.admit(email.id, { kind: 'notice', parameters }, t)) ?? 'unwanted'
       await emails.hold(email, wait, t)
       return 'held'
     })
-    return admitted === 'held' ? admitted : composeNext(admitted.email)
+    return typeof admitted === 'object' ? tellOwner(admitted) : admitted
   }
 
   async function tellOwner(entry: Queued<'notice'>): Promise<Composed> {
@@ -168,10 +166,7 @@ export function createComposer(
     return write(entry, to, 'administration', { username: subject?.username ?? '', id: subjectId, ...content })
   }
 
-  /** What comes of an entry that was admitted, unless it wasn't. */
-  const composeNext = async (entry: Email | undefined): Promise<Composed> => (entry ? compose(entry) : 'unwanted')
-
-  async function compose(email: Email): Promise<Composed> {
+  return async email => {
     switch (email.kind) {
       case 'recovery-request':
         return decide(email)
@@ -195,7 +190,6 @@ export function createComposer(
         return tellAdministrator(email)
     }
   }
-  return compose
 }
 
 function write<K extends keyof Contents>(

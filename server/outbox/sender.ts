@@ -1,8 +1,11 @@
 /**
- * Sends the e-mails of the queue, several at once, and none inside a transaction. An e-mail stays in the queue until it
- * is accepted: a failure only delays it, by 5 seconds at first and up to an hour, and after 72 hours it is kept as
- * failed. An e-mail may go out twice when the process dies between sending and settling, under the same Message-ID.
+ * Sends the e-mails of the queue, several at once but no more than so many a second, and none inside a transaction. An
+ * e-mail stays in the queue until it is accepted: a failure only delays it, by 5 seconds at first and up to an hour, and
+ * after 72 hours it is kept as failed. An e-mail may go out twice when the process dies between sending and settling,
+ * under the same Message-ID.
  */
+import { availableParallelism } from 'node:os'
+import { createRoom } from '../room.js'
 import type { Mail } from './transport.js'
 
 /** What the sender must know of an e-mail on loan. */
@@ -40,6 +43,12 @@ export interface Sender {
 
 const parallel = 4
 const turn = 500
+/**
+ * Entries that are taken up at once, and a second after that: each takes up to 10 ms of processors, and a flood of
+ * requests may bring about thousands.
+ */
+const atOnce = 50
+const perSecond = 5 * availableParallelism()
 /** Seconds. The lease outlasts the longest attempt, so that nobody else takes the e-mail meanwhile. */
 const lease = 90
 const longestAttempt = 60
@@ -53,10 +62,13 @@ export function startSender<L extends Queued>(parts: {
   readonly compose: (entry: L) => Promise<Composed>
   readonly transport: { send(mail: Mail): Promise<unknown>; close(): void }
   readonly log: { warn(fields: object, text: string): void; info(fields: object, text: string): void }
+  /** Multiplies how many are taken up a second. */
+  readonly factor?: number
   /** The clock, in ms since 1970. */
   readonly now?: () => number
 }): Sender {
-  const { queue, compose, transport, log, now = Date.now } = parts
+  const { queue, compose, transport, log, factor = 1, now = Date.now } = parts
+  const room = createRoom(atOnce, perSecond * factor)
   const underWay = new Set<Promise<void>>()
   let closed = false
   let again = false
@@ -86,10 +98,11 @@ export function startSender<L extends Queued>(parts: {
     try {
       do {
         again = false
-        while (!closed && underWay.size < parallel) {
+        while (!closed && underWay.size < parallel && room.take(0)) {
           const entry = await queue.claim(lease)
           reachable = true
           if (!entry) break
+          room.take(1)
           const work: Promise<void> = deliver(entry)
             // The e-mail comes back when its lease is over.
             .catch(error => log.warn({ entry: entry.id, reason: describe(error) }, 'e-mail not settled'))

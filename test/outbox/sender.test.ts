@@ -1,5 +1,5 @@
 import { mkdtemp, readdir, readFile, rm, stat } from 'node:fs/promises'
-import { tmpdir } from 'node:os'
+import { availableParallelism, tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import test from 'ava'
@@ -113,6 +113,20 @@ test('several e-mails leave at once, and close waits for them', async t => {
   t.is(most, 4)
   t.is(queue.history.length, 4)
   t.is(queue.rows.size, 2)
+})
+
+test('of a thousand e-mails 50 leave at once, and then so many a second as a factor says', async t => {
+  const [queue, slower] = [createQueue(), createQueue()]
+  const transport = { async send() {}, close() {} }
+  for (let id = 1; id <= 1000; id++) for (const each of [queue, slower]) each.add(String(id))
+  const startedAt = performance.now()
+  const sender = startSender({ queue, compose: async () => entry, transport, log, factor: 50 })
+  const slowSender = startSender({ queue: slower, compose: async () => entry, transport, log, factor: 0.001 })
+  await waitFor(() => queue.history.length === 1000)
+  const seconds = (performance.now() - startedAt) / 1000
+  t.true(seconds > 0.9 * (950 / (50 * 5 * availableParallelism())), `${seconds}`)
+  t.is(slower.history.length, 50)
+  await Promise.all([sender.close(), slowSender.close()])
 })
 
 test('an entry that nobody wants is forgotten, one that is held back is left alone', async t => {
