@@ -21,6 +21,7 @@ import { createLookup } from './router.js'
 import type { Revision, Route } from './routes.js'
 import { createRpcHandler, forwardedHeaders, type Log } from './rpcs.js'
 import { createSender } from './send.js'
+import { inSlices } from './slices.js'
 import { type Answer, createRead, createWrite, textAnswer } from './translate.js'
 
 /** What a gateway is made of. */
@@ -102,7 +103,7 @@ export function createGateway(options: GatewayOptions): Gateway {
     visits.get(request)!.written = true
   }
   const handleRpc = createRpcHandler({ transport, log, callTimeout, pacing, onAnswer, fallback: refuseUnknown })
-  const listener = createListener(options.address, onRequest, limits, {
+  const listener = createListener(options.address, inSlices(onRequest), limits, {
     ...(options.secure && { secure: options.secure }),
     onRefusal({ status, reason }, requestId, peer) {
       const { address } = senderOf(peer, undefined)

@@ -68,7 +68,10 @@ export interface Service {
   stop(hurry?: AbortSignal): Promise<readonly string[]>
 }
 
-/** Activations, look-ups of names and requests for keys by e-mail at a time: what others ask of the database waits behind them. */
+/**
+ * Activations, sign-ups before their hash, look-ups of names and requests for e-mails at a time: what others ask of the
+ * database waits behind them.
+ */
 const lightAtOnce = 4
 
 /** Milliseconds between two looks at whether the database takes writes. */

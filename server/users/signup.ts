@@ -4,6 +4,7 @@ import type { SignUpRequest, Users as UsersService } from '../../proto/gen/auth/
 import type { Admission } from '../access/admission.js'
 import { traces } from '../access/caller.js'
 import type { Tokens } from '../access/tokens.js'
+import type { Turns } from '../access/turns.js'
 import type { Call, Unary } from '../call.js'
 import type { Database } from '../database/connection.js'
 import { brokenConstraint } from '../database/failures.js'
@@ -23,6 +24,7 @@ export interface SignUpDeps {
   readonly questions: Questions
   readonly audit: Audit
   readonly admission: Admission
+  readonly turns: Turns
   readonly pool: Pick<Pool, 'check'>
   readonly passwords: Passwords
   readonly policy: PasswordPolicy
@@ -35,23 +37,14 @@ export interface SignUpDeps {
 
 /** Registers an inactive user and returns a token for it. */
 export function signUp(deps: SignUpDeps): Unary<typeof UsersService.method.signUp> {
-  const { database, users, questions, audit, admission, pool, passwords, tokens } = deps
+  const { database, users, questions, audit, passwords, tokens } = deps
   return async (request, call) => {
-    admission.check('signUps', call.address)
-    // To read a form is work, too.
-    pool.check(waiterOf(call, ''), 1)
-    const form = await readForm(deps, request, call)
-    const waiter = waiterOf(call, form.usernameKey)
-    await admission.take('signUps', call.address)
-    const taken = await takenNames(users, request)
-    if (taken.length > 0) refuse(Reason.INVALID_SIGN_UP, { fields: taken })
-
-    const question = await chosenQuestion(questions, form)
+    const { form, question } = await begin(deps, request, call)
     // Clients offer questions of their own, too: an administrator may link them to one of ours.
     const unmatched = question ? undefined : unmatchedText(form)
     const secrets: Secret[] = [{ context: 'password', text: form.password }]
     if ((question || unmatched) && form.securityanswer) secrets.push({ context: 'answer', text: form.securityanswer })
-    const [passwordHash, answerHash] = await passwords.hash(secrets, waiter)
+    const [passwordHash, answerHash] = await passwords.hash(secrets, waiterOf(call, form.usernameKey))
     const row = toRow(form, passwordHash!, question?.question)
     const id = await database
       .transact(async t => {
@@ -72,6 +65,24 @@ export function signUp(deps: SignUpDeps): Unary<typeof UsersService.method.signU
     const holder = { id, username: form.username, role: form.role, active: false }
     return { token: await tokens.issue({ ...holder, organizationId: null, tokenGeneration: 0 }, 'pwd') }
   }
+}
+
+/** The form and the offered question that it names, if nothing stands in the way of a hash. */
+async function begin(deps: SignUpDeps, request: SignUpRequest, call: Call) {
+  const { users, questions, admission, turns, pool } = deps
+  // To read a form is work, too.
+  const check = () => {
+    admission.check('signUps', call.address)
+    pool.check(waiterOf(call, ''), 1)
+  }
+  check()
+  using _turn = await turns.begin(call.address)
+  check()
+  const form = await readForm(deps, request, call)
+  await admission.take('signUps', call.address)
+  const taken = await takenNames(users, request)
+  if (taken.length > 0) refuse(Reason.INVALID_SIGN_UP, { fields: taken })
+  return { form, question: await chosenQuestion(questions, form) }
 }
 
 /** The form, if every field is right. Refuses it with all that is wrong, taken names included while look-ups are left. */

@@ -59,6 +59,27 @@ const statuses = (answers: readonly Answer[]) =>
     ]),
   )
 
+test('sign-ups that wait for the database take no more than 4 of its connections', async t => {
+  const service = await startTestService(t)
+  const { database } = service.registry
+  const waiting = async () => {
+    const text = `SELECT FROM pg_stat_activity
+      WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%INSERT INTO buckets %'`
+    return (await database.read({ name: 'waiting', text }, [])).length
+  }
+  const answers = await database.transact(async transaction => {
+    await database.sequelize.query('LOCK TABLE buckets IN EXCLUSIVE MODE', { transaction })
+    const asked = Array.from({ length: 12 }, () =>
+      service.request('POST', '/users/signup', { body: form(), headers: from(anyAddress()) }),
+    )
+    await waitFor(async () => (await waiting()) >= 4)
+    await sleep(200)
+    t.is(await waiting(), 4)
+    return asked
+  })
+  t.deepEqual(statuses(await Promise.all(answers)), { 200: 12 })
+})
+
 test('an address signs up 600 at once, then one each 12 seconds, wherever it asks, and wrong forms count for nothing', async t => {
   const [service, clock] = await withClock(t, 5)
   const other = await startTestService(t, { ...service.env, AUTH_DATA_DIR: service.settings.dataDir }, { clock })
