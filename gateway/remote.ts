@@ -2,8 +2,9 @@
  * The way to services in other processes, over gRPC. Calls are spread evenly over all servers that are connected. One
  * that dies is left out at once, one that hangs once it has let a ping wait; both come back by themselves. A call that no
  * server has begun goes to the next; a call that one may have begun only where the definition says that it is idempotent,
- * and once.
+ * and once. That isn't left to gRPC's own retries (proposal A6), which give up where an answer has begun and broken off.
  */
+import { setTimeout as sleep } from 'node:timers/promises'
 import {
   create,
   type DescMessage,
@@ -16,7 +17,7 @@ import {
 } from '@bufbuild/protobuf'
 import { MethodOptions_IdempotencyLevel } from '@bufbuild/protobuf/wkt'
 import { Code, ConnectError, type Transport, type UnaryResponse } from '@connectrpc/connect'
-import { Client, credentials, experimental, Metadata, type ServiceError } from '@grpc/grpc-js'
+import { type CallOptions, Client, credentials, experimental, Metadata, type ServiceError } from '@grpc/grpc-js'
 import { ForgotPasswords } from '../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../proto/gen/auth/v1/users_pb.js'
 import { StatusSchema } from '../proto/gen/google/rpc/status_pb.js'
@@ -49,7 +50,7 @@ export type RemoteTransport = Transport & {
 }
 
 /** What a caller is told when a call failed on its way: never where the services are or why they can't be reached. */
-const lost: Partial<Record<Code, string>> = {
+const said: Partial<Record<Code, string>> = {
   [Code.Unavailable]: 'The service can’t answer now. Try again later.',
   [Code.DeadlineExceeded]: 'The answer would come too late.',
 }
@@ -63,29 +64,22 @@ const keepalive = { 'grpc.keepalive_time_ms': 2_000, 'grpc.keepalive_timeout_ms'
 const { IDEMPOTENT } = MethodOptions_IdempotencyLevel
 
 /**
- * The service config (gRPC proposals A2 and A6). There is no outlier detection: grpc-js counts refusals as failures, so
- * that whoever sends wrong passwords could have good servers left out.
+ * The service config (gRPC proposal A2). There is no outlier detection: grpc-js counts refusals as failures, so that
+ * whoever sends wrong passwords could have good servers left out.
  */
-const serviceConfig = {
-  loadBalancingConfig: [roundRobin],
-  methodConfig: [
-    {
-      name: [
-        ...[...Users.methods, ...ForgotPasswords.methods].filter(rpc => rpc.idempotency === IDEMPOTENT),
-        Health.method.check,
-      ].map(({ parent, name }) => ({ service: parent.typeName, method: name })),
-      retryPolicy: {
-        maxAttempts: 2,
-        initialBackoff: '0.01s',
-        maxBackoff: '0.01s',
-        backoffMultiplier: 1,
-        retryableStatusCodes: ['UNAVAILABLE'],
-      },
-    },
-  ],
-  // While more than half of all calls fail, nothing is asked twice; one server's end takes no more than 500 with it.
-  retryThrottling: { maxTokens: 1000, tokenRatio: 1 },
-}
+const serviceConfig = { loadBalancingConfig: [roundRobin] }
+
+/** What may be asked twice. */
+const idempotent: ReadonlySet<DescMethodUnary> = new Set([
+  ...[...Users.methods, ...ForgotPasswords.methods].filter(rpc => rpc.idempotency === IDEMPOTENT),
+  Health.method.check,
+] as DescMethodUnary[])
+
+/** Milliseconds until a call is asked a second time: a server that was lost is left out by then. */
+const pause = 10
+
+/** Calls that may be lost and asked again at once: one server's end takes no more with it. Each answer makes room for one. */
+const mostLost = 500
 
 /**
  * Returns a transport that calls services in another process over gRPC. It connects with the first call. Answers come
@@ -118,24 +112,23 @@ export function createRemoteTransport({ target, certificates, serverName }: Remo
     },
   )
 
-  async function unary<I extends DescMessage, O extends DescMessage>(
-    method: DescMethodUnary<I, O>,
-    signal: AbortSignal | undefined,
-    timeoutMs: number | undefined,
-    headers: HeadersInit | undefined,
-    input: MessageInitShape<I>,
-  ): Promise<UnaryResponse<I, O>> {
-    if (signal?.aborted) throw reasonOf(signal)
+  function ask(
+    method: DescMethodUnary,
+    request: Message,
+    headers: Metadata,
+    options: CallOptions,
+    signal?: AbortSignal,
+  ) {
     const { path, serialize, deserialize } = wireOf(method)
-    const request = create(method.input, input)
-    const message = await new Promise<Message>((resolve, reject) => {
+    return new Promise<Message>((resolve, reject) => {
+      if (signal?.aborted) return reject(reasonOf(signal))
       const call = client.makeUnaryRequest<Message, Message>(
         path,
         serialize,
         deserialize,
         request,
-        metadataOf(headers),
-        timeoutMs === undefined || timeoutMs <= 0 ? {} : { deadline: Date.now() + timeoutMs },
+        headers,
+        options,
         (error, message) => {
           signal?.removeEventListener('abort', cancel)
           if (signal?.aborted) reject(reasonOf(signal))
@@ -146,6 +139,40 @@ export function createRemoteTransport({ target, certificates, serverName }: Remo
       const cancel = () => call.cancel()
       signal?.addEventListener('abort', cancel)
     })
+  }
+
+  let lost = 0
+
+  /** Asks a second time where the answer didn't come; not while more calls are lost than answered. */
+  async function askTwice(...given: Parameters<typeof ask>): Promise<Message> {
+    const answered = () => {
+      lost = Math.max(0, lost - 1)
+    }
+    try {
+      const message = await ask(...given)
+      answered()
+      return message
+    } catch (error) {
+      const isLost = (error as ConnectError).code === Code.Unavailable
+      if (!isLost) answered()
+      if (!isLost || lost >= mostLost) throw error
+      lost++
+      await sleep(pause)
+      return ask(...given)
+    }
+  }
+
+  async function unary<I extends DescMessage, O extends DescMessage>(
+    method: DescMethodUnary<I, O>,
+    signal: AbortSignal | undefined,
+    timeoutMs: number | undefined,
+    headers: HeadersInit | undefined,
+    input: MessageInitShape<I>,
+  ): Promise<UnaryResponse<I, O>> {
+    const options = timeoutMs === undefined || timeoutMs <= 0 ? {} : { deadline: Date.now() + timeoutMs }
+    const request = create(method.input, input)
+    const how = idempotent.has(method) ? askTwice : ask
+    const message = await how(method, request, metadataOf(headers), options, signal)
     return {
       stream: false,
       service: method.parent,
@@ -218,7 +245,7 @@ function connectErrorOf(error: ServiceError): ConnectError {
   const [bytes] = error.metadata?.get('grpc-status-details-bin') ?? []
   const status = Buffer.isBuffer(bytes) ? readStatus(bytes) : undefined
   // The cause is for the log, which leaves its text out.
-  if (!status) return new ConnectError(lost[code] ?? 'Something went wrong.', code, undefined, undefined, error)
+  if (!status) return new ConnectError(said[code] ?? 'Something went wrong.', code, undefined, undefined, error)
   const result = new ConnectError(status.message, status.code)
   result.details = status.details.map(({ typeUrl, value }) => ({
     type: typeUrl.slice(typeUrl.lastIndexOf('/') + 1),

@@ -177,8 +177,8 @@ test.serial('a name stands for all its addresses, also for those that it gets on
   await usesAll(request, token, servers.slice(1))
 })
 
-/** A server that breaks off every connection with the first call that it takes. */
-async function breakingServer(t: ExecutionContext) {
+/** A server that breaks off every connection with the first call that it takes, `late` once it has begun to answer. */
+async function breakingServer(t: ExecutionContext, late = false) {
   const paths: unknown[] = []
   const sessions = new Set<ServerHttp2Session>()
   const server = createHttp2Server()
@@ -188,7 +188,9 @@ async function breakingServer(t: ExecutionContext) {
   server.on('stream', (stream, headers) => {
     stream.on('error', () => {})
     paths.push(headers[':path'])
-    stream.session?.destroy()
+    if (!late) return stream.session?.destroy()
+    stream.respond({ ':status': 200, 'content-type': 'application/grpc' })
+    setTimeout(() => stream.session?.destroy(), 100)
   })
   await once(server.listen(0, '127.0.0.1'), 'listening')
   t.teardown(() => {
@@ -213,10 +215,11 @@ test('what was begun and may have been done is asked again only where nothing ca
     if (isRead) t.true(paths.length <= 2 && paths.every(each => each === path))
     else t.deepEqual(paths, [path])
   }
-  const two = await breakingServer(t)
-  const transport = createRemoteTransport({ target: `ipv4:${target},${two.target}` })
-  t.teardown(() => transport.close())
-  paths.length = 0
-  await t.throwsAsync(transport.unary(Users.method.getMe, undefined, 30_000, undefined, {}))
-  t.is(paths.length + two.paths.length, 2)
+  for (const late of [false, true]) {
+    const [one, two] = [await breakingServer(t, late), await breakingServer(t, late)]
+    const transport = createRemoteTransport({ target: `ipv4:${one.target},${two.target}` })
+    t.teardown(() => transport.close())
+    await t.throwsAsync(transport.unary(Users.method.getMe, undefined, 30_000, undefined, {}))
+    t.is(one.paths.length + two.paths.length, 2)
+  }
 })
