@@ -69,10 +69,13 @@ export interface Service {
 }
 
 /**
- * Activations, sign-ups before their hash, look-ups of names and requests for e-mails at a time: what others ask of the
- * database waits behind them.
+ * Activations, sign-ups before their hash and look-ups of names at a time: what others ask of the database waits behind
+ * them.
  */
 const lightAtOnce = 4
+
+/** Requests for e-mails at a time: e-mails leave more slowly than even one after the other is done. */
+const emailRequestsAtOnce = 1
 
 /** Milliseconds between two looks at whether the database takes writes. */
 const pulse = 1_000
@@ -259,6 +262,7 @@ function createAccess(
     callers: createCallers(tokens, users),
     admission,
     turns: createTurns(lightAtOnce),
+    emailTurns: createTurns(emailRequestsAtOnce),
     signIns: createSignIns({ attempts, subjects, admission, audit, pool, passwords, factor }),
   }
 }

@@ -19,18 +19,18 @@ import type { TellOwner } from './notice.js'
 /** Mails a recovery key, when the address is the one registered for the user. */
 export function sendKeyByEmail(deps: {
   admission: Admission
-  turns: Turns
+  emailTurns: Turns
   emails: Emails
   chooseLocale: ChooseLocale
 }): Unary<typeof ForgotPasswords.method.sendKeyByEmail> {
-  const { admission, turns, emails, chooseLocale } = deps
+  const { admission, emailTurns, emails, chooseLocale } = deps
   return async (request, call) => {
     const { email: given = '' } = request
     const email = tooLong(given, 'email') ? '' : given.trim()
     if (!isEmailAddress(email)) refuse(Reason.INVALID_EMAIL)
     const { address, requestId } = call
     admission.check('recoveryRequests', address)
-    using _turn = await turns.begin(address)
+    using _turn = await emailTurns.begin(address)
     await admission.take('recoveryRequests', address)
     // The same for everybody: whether an e-mail goes out is found out later, when nobody can measure it.
     const actor = call.service && traces(call).actor

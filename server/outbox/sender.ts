@@ -48,7 +48,7 @@ const turn = 500
  * requests may bring about thousands.
  */
 const atOnce = 50
-const perSecond = 5 * availableParallelism()
+const perSecond = 3 * availableParallelism()
 /** Seconds. The lease outlasts the longest attempt, so that nobody else takes the e-mail meanwhile. */
 const lease = 90
 const longestAttempt = 60

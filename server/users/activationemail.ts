@@ -26,10 +26,10 @@ export function sendAdminKeyByEmailPartner(deps: {
   quotas: Quotas
   audit: Audit
   callers: Callers
-  turns: Turns
+  emailTurns: Turns
   chooseLocale: ChooseLocale
 }): Unary<typeof UsersService.method.sendAdminKeyByEmailPartner> {
-  const { database, organizations, emails, quotas, audit, callers, turns, chooseLocale } = deps
+  const { database, organizations, emails, quotas, audit, callers, emailTurns, chooseLocale } = deps
   return async (request, call) => {
     const key = usernameKey(request.username ?? '')
     const { caller, target } = await callers.identifyWith(call, key)
@@ -47,7 +47,7 @@ export function sendAdminKeyByEmailPartner(deps: {
       if (wait > 0) throw tooManyAttempts(wait, own > 0 ? 'partner' : 'organization')
     }
     await take()
-    using _turn = await turns.begin(call.address)
+    using _turn = await emailTurns.begin(call.address)
     // Others may have been refused meanwhile.
     await take()
     await database.transact(async t => {
