@@ -13,7 +13,7 @@ import { isGone, type Request } from './listener.js'
 /** How many refusals leave, and how many may wait. */
 export const pacingLimits = {
   /** Refusals a second to clients of whose refusals none waits; they leave at once. */
-  singlesPerSecond: 50 * availableParallelism(),
+  singlesPerSecond: 25 * availableParallelism(),
   /** Refusals that leave at once to clients that have several under way, where few of them left a moment ago. */
   refusalsAtOnce: 100,
   /** Refusals a second to such clients in the long run, all together: a hundredth of all cores' time. */

@@ -44,8 +44,8 @@ export interface Sender {
 const parallel = 4
 const turn = 500
 /**
- * Entries that are taken up at once, and a second after that: each takes up to 10 ms of processors, and a flood of
- * requests may bring about thousands.
+ * E-mails that leave at once, and a second after that: each takes up to 10 ms of processors, and a flood of requests may
+ * bring about thousands. What nobody wants takes little, and isn't counted: else it would hold up what owners wait for.
  */
 const atOnce = 50
 const perSecond = 3 * availableParallelism()
@@ -62,7 +62,7 @@ export function startSender<L extends Queued>(parts: {
   readonly compose: (entry: L) => Promise<Composed>
   readonly transport: { send(mail: Mail): Promise<unknown>; close(): void }
   readonly log: { warn(fields: object, text: string): void; info(fields: object, text: string): void }
-  /** Multiplies how many are taken up a second. */
+  /** Multiplies how many leave a second. */
   readonly factor?: number
   /** The clock, in ms since 1970. */
   readonly now?: () => number
@@ -81,6 +81,7 @@ export function startSender<L extends Queued>(parts: {
       const mail = await compose(entry)
       if (mail === 'held') return
       if (mail !== 'unwanted') {
+        room.take(1)
         await within(longestAttempt, transport.send(mail))
         log.info({ entry: id, kind, attempts }, 'e-mail sent')
       }
@@ -102,7 +103,6 @@ export function startSender<L extends Queued>(parts: {
           const entry = await queue.claim(lease)
           reachable = true
           if (!entry) break
-          room.take(1)
           const work: Promise<void> = deliver(entry)
             // The e-mail comes back when its lease is over.
             .catch(error => log.warn({ entry: entry.id, reason: describe(error) }, 'e-mail not settled'))

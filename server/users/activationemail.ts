@@ -1,3 +1,4 @@
+import { LRUCache } from 'lru-cache'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Users as UsersService } from '../../proto/gen/auth/v1/users_pb.js'
 import { tooManyAttempts } from '../access/admission.js'
@@ -30,7 +31,21 @@ export function sendAdminKeyByEmailPartner(deps: {
   chooseLocale: ChooseLocale
 }): Unary<typeof UsersService.method.sendAdminKeyByEmailPartner> {
   const { database, organizations, emails, quotas, audit, callers, emailTurns, chooseLocale } = deps
+  /** Whom those meant who asked a moment ago. */
+  const meant = new LRUCache<string, { userId: number; organizationId: number }>({ max: 1_000, ttl: 60_000 })
+
+  async function take(userId: number, organizationId: number, t?: Transaction): Promise<void> {
+    const own = await quotas.partner(userId, t)
+    const wait = own || (await quotas.organization(organizationId, t))
+    if (wait > 0) throw tooManyAttempts(wait, own > 0 ? 'partner' : 'organization')
+  }
+
   return async (request, call) => {
+    const { sub } = await callers.claimsOf(call)
+    const asked = [sub, request.username, request.emailpartner].join('\0')
+    const before = meant.get(asked)
+    // Who was refused a moment ago costs no query.
+    if (before) await take(before.userId, before.organizationId)
     const key = usernameKey(request.username ?? '')
     const { caller, target } = await callers.identifyWith(call, key)
     permit('sendAdminKeyByEmailPartner', caller, isBlank(request.username) ? caller.user : target)
@@ -41,17 +56,13 @@ export function sendAdminKeyByEmailPartner(deps: {
     const organizationId = isEmailAddress(email) ? await organizations.byEmail(email, member) : undefined
     if (organizationId === undefined) refuse(Reason.ORGANIZATION_EMAIL_NOT_FOUND)
 
-    const take = async (t?: Transaction) => {
-      const own = await quotas.partner(target.id, t)
-      const wait = own || (await quotas.organization(organizationId, t))
-      if (wait > 0) throw tooManyAttempts(wait, own > 0 ? 'partner' : 'organization')
-    }
-    await take()
+    meant.set(asked, { userId: target.id, organizationId })
+    await take(target.id, organizationId)
     using _turn = await emailTurns.begin(call.address)
     // Others may have been refused meanwhile.
-    await take()
+    await take(target.id, organizationId)
     await database.transact(async t => {
-      await take(t)
+      await take(target.id, organizationId, t)
       const locale = chooseLocale(call.acceptLanguage)
       await emails.add({ kind: 'activation-key', parameters: { userId: target.id, organizationId } }, locale, t)
       const object = `organization:${organizationId}`
