@@ -28,8 +28,7 @@ export async function readBody(request: Request, arrive: Arrive): Promise<Body |
   if (!mayHaveBody(request)) return undefined
   const bytes = await readBytes(request)
   if (bytes.length === 0) return undefined
-  await arrive(bytes.length)
-  if (isGone(request)) throw endsEarly()
+  await holdUntil(arrive(bytes.length), request)
   const { 'content-type': type = '', 'content-encoding': encoding = 'identity' } = request.headers
   const isForm = isFormType(type)
   if (encoding !== 'identity') throw new Fault('UNSUPPORTED_MEDIA_TYPE', 'Send the body without compression.')
@@ -55,11 +54,16 @@ export function holdBody(request: Request, arrive: Arrive): void {
       chunks.push(value)
       size += value.length
     }
-    await arrive(size)
-    if (isGone(request)) throw endsEarly()
+    await holdUntil(arrive(size), request)
     yield* chunks
     yield* rest
   }
+}
+
+/** Waits for a body's turn. Throws when its client has left meanwhile: nobody would take the answer. */
+async function holdUntil(turn: Promise<void>, request: Request): Promise<void> {
+  await turn
+  if (isGone(request)) throw endsEarly()
 }
 
 /** Tells from the headers alone, which is all that most requests need. */

@@ -172,9 +172,6 @@ export interface Emails {
 /** Days for which what couldn't be delivered is kept, from when it was due first. */
 const keptDays = 7
 
-/** An entry that nobody has attempted, and its first turn. */
-const due = (seconds: number) => ({ attempts: 0, createdAt: fromNow(0), nextAttemptAt: fromNow(seconds) })
-
 // Each e-mail is written four times on its way, and there may be many at once.
 const add: Statement = {
   name: 'email-add',
@@ -253,8 +250,9 @@ export function createEmails(database: Database): Emails {
     admit: async <I extends EmailIntent>(id: string, intent: I, transaction: Transaction) =>
       (await database.run<Queued<I['kind']>>(admit, [id, intent.kind, intent.parameters], transaction))[0],
     async hold({ id, kind }, seconds, transaction) {
-      if (kind === 'held-notice' || kind === 'email-changed')
-        await table().update(due(seconds), { where: { id }, transaction })
+      // As one that nobody has attempted.
+      const anew = { attempts: 0, createdAt: fromNow(0), nextAttemptAt: fromNow(seconds) }
+      if (kind === 'held-notice' || kind === 'email-changed') await table().update(anew, { where: { id }, transaction })
       else await database.run(merge, [id, seconds], transaction)
     },
     async done(id, transaction) {

@@ -55,7 +55,10 @@ export interface Quotas {
   organization(organizationId: number, t?: Transaction): Promise<number>
 }
 
-/** `factor` multiplies the limits; each lets at least one e-mail through. `now` is a clock in ms; `onRefusal` is told of the limit that doesn't. */
+/**
+ * `factor` multiplies the limits; each lets at least one e-mail through. `now` is a clock in ms; `onRefusal` is told of
+ * the limit that doesn't.
+ */
 export function createQuotas(
   counts: EmailQuotas,
   subjects: Subjects,

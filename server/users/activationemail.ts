@@ -57,7 +57,6 @@ export function sendAdminKeyByEmailPartner(deps: {
     if (organizationId === undefined) refuse(Reason.ORGANIZATION_EMAIL_NOT_FOUND)
 
     meant.set(asked, { userId: target.id, organizationId })
-    await take(target.id, organizationId)
     using _turn = await emailTurns.begin(call.address)
     // Others may have been refused meanwhile.
     await take(target.id, organizationId)

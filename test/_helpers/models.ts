@@ -43,10 +43,16 @@ export function addUser({ database, users }: Models, name: string, role: Role = 
   return database.transact(t => users.add({ ...emptyUser, ...names, ...rest }, t))
 }
 
+/** How many wait for a lock in a database, whose statements are like a pattern. */
+export async function lockWaiters({ run }: Database, like = '%'): Promise<number> {
+  const text = `SELECT FROM pg_stat_activity
+    WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE $1`
+  return (await run({ name: 'lock-waiters', text }, [like])).length
+}
+
 /** Whether somebody waits for a lock in a database. */
-export async function waits({ run }: Database): Promise<boolean> {
-  const text = `SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`
-  return (await run({ name: 'waits', text }, [])).length > 0
+export async function waits(database: Database): Promise<boolean> {
+  return (await lockWaiters(database)) > 0
 }
 
 /** Whether work ends, or has to wait for a lock that somebody else holds. */

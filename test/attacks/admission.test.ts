@@ -6,7 +6,7 @@ import bcrypt from 'bcrypt'
 import pg from 'pg'
 import { type Clock, createClock, serviceWithClock } from '../_helpers/clock.js'
 import { freshDatabase, hold } from '../_helpers/database.js'
-import { waits } from '../_helpers/models.js'
+import { lockWaiters, waits } from '../_helpers/models.js'
 import { waitFor } from '../_helpers/patience.js'
 import { type Answer, password, type SignedUp, startTestService, type TestService } from '../_helpers/service.js'
 import { idOf } from '../_helpers/tokens.js'
@@ -62,11 +62,7 @@ const statuses = (answers: readonly Answer[]) =>
 test('sign-ups that wait for the database take no more than 4 of its connections', async t => {
   const service = await startTestService(t)
   const { database } = service.registry
-  const waiting = async () => {
-    const text = `SELECT FROM pg_stat_activity
-      WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%INSERT INTO buckets %'`
-    return (await database.read({ name: 'waiting', text }, [])).length
-  }
+  const waiting = () => lockWaiters(database, '%INSERT INTO buckets %')
   const answers = await database.transact(async transaction => {
     await database.sequelize.query('LOCK TABLE buckets IN EXCLUSIVE MODE', { transaction })
     const asked = Array.from({ length: 12 }, () =>

@@ -9,6 +9,7 @@ import { createQuotas } from '../../server/outbox/quotas.js'
 import { type Clock, createClock } from '../_helpers/clock.js'
 import { freshDatabase, type Teardown } from '../_helpers/database.js'
 import { type Mailbox, openMailbox } from '../_helpers/mailbox.js'
+import { lockWaiters } from '../_helpers/models.js'
 import { waitFor } from '../_helpers/patience.js'
 import { refused } from '../_helpers/problem.js'
 import { password, type SignedUp, startTestService, type TestService } from '../_helpers/service.js'
@@ -180,11 +181,7 @@ test.serial('who asks for e-mails in vain or in a flood takes no more than one c
   const ask = ({ username, token }: SignedUp) =>
     post(on, '/1.0.0/users/sendadminkeybyemailpartner', { username, emailpartner: email }, { token })
   const forget = () => post(on, '/forgotpasswords/sendkeybyemail', { username: 'ninguém', email })
-  const waiting = async () => {
-    const text = `SELECT FROM pg_stat_activity
-      WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE 'INSERT INTO emails %'`
-    return (await registry.database.read({ name: 'waiting', text }, [])).length
-  }
+  const waiting = () => lockWaiters(registry.database, 'INSERT INTO emails %')
   // Nobody can add to the queue meanwhile.
   const answers = await registry.database.transact(async transaction => {
     await registry.database.sequelize.query('LOCK TABLE emails IN EXCLUSIVE MODE', { transaction })

@@ -5,7 +5,7 @@ import type { Email } from 'postal-mime'
 import { usernameKey } from '../../server/names.js'
 import { serviceWithClock } from '../_helpers/clock.js'
 import { mailboxForFile, openMailbox } from '../_helpers/mailbox.js'
-import { suspend } from '../_helpers/models.js'
+import { lockWaiters, suspend } from '../_helpers/models.js'
 import { waitFor } from '../_helpers/patience.js'
 import { type Answer, password, type SignedUp, serviceForFile } from '../_helpers/service.js'
 import { claimsOf, idOf } from '../_helpers/tokens.js'
@@ -134,11 +134,7 @@ test.serial('parallel attempts are counted before they are compared', async t =>
   const address = anyAddress()
   const { database, subjects, mailedKeys } = service.registry
   const guess = (given = wrongKey(key)) => useKey(user.username, given, address)
-  const waiting = (count: number) =>
-    waitFor(async () => {
-      const locks = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-      return (await sql(locks)).length === count
-    })
+  const waiting = (count: number) => waitFor(async () => (await lockWaiters(database)) === count)
   t.is((await guess()).status, 422)
   const wrong: ReturnType<typeof guess>[] = []
   let right: ReturnType<typeof guess> | undefined
