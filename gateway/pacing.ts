@@ -16,8 +16,8 @@ export const pacingLimits = {
   singlesPerSecond: 25 * availableParallelism(),
   /** Refusals that leave at once to clients that have several under way, where few of them left a moment ago. */
   refusalsAtOnce: 100,
-  /** Refusals a second to such clients in the long run, all together: a hundredth of all cores' time. */
-  refusalsPerSecond: 25 * availableParallelism(),
+  /** Refusals a second to such clients in the long run, all together: a hundredth of all cores’ time. */
+  refusalsPerSecond: 15 * availableParallelism(),
   /** Refusals that wait; whoever has one of them already and would add another is cut off. */
   mostHeld: 5_000,
 }
