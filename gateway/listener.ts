@@ -30,6 +30,17 @@ export function isGone(request: Request): boolean {
   return 'stream' in request ? request.stream.destroyed : request.socket.destroyed
 }
 
+/** Requests under way on connections: of HTTP/1.1 by socket, of HTTP/2 how many by session. */
+const pipelines = new WeakMap<object, Pipeline>()
+const streams = new WeakMap<object, number>()
+
+/** Whether nothing else that came on the connection of a request waits for its answer. */
+export function isAlone(request: Request): boolean {
+  if (!('stream' in request)) return pipelines.get(request.socket)?.pending.size === 1
+  const { session } = request.stream
+  return session !== undefined && streams.get(session) === 1
+}
+
 /** The response to a request. */
 export type Response = ServerResponse | Http2ServerResponse
 
@@ -100,7 +111,6 @@ export function createListener(
   const sessions = new Set<ServerHttp2Session>()
   const pendingSockets = new Set<Socket>()
   const sockets = new Set<Socket>()
-  const pipelines = new WeakMap<object, Pipeline>()
   let draining = false
 
   const http2 = createHttp2Server(
@@ -110,7 +120,13 @@ export function createListener(
     },
     (request, response) => {
       const timer = setTimeout(() => request.stream.close(constants.NGHTTP2_CANCEL), limits.streamTimeout)
-      request.stream.once('close', () => clearTimeout(timer))
+      const session = request.stream.session!
+      const count = (more: number) => streams.set(session, (streams.get(session) ?? 0) + more)
+      count(1)
+      request.stream.once('close', () => {
+        clearTimeout(timer)
+        count(-1)
+      })
       // A stream that its client breaks off is no fault; without a listener the error would end the process.
       request.on('error', () => {})
       response.on('error', () => {})
@@ -199,6 +215,8 @@ export function createListener(
       leave()
       socket.unshift(first)
       if (isPrefix) {
+        // As an HTTP/2 server’s own sockets: else one whose client has left would stay.
+        socket.allowHalfOpen = false
         http2.emit('connection', socket)
         return
       }

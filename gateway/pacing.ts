@@ -1,22 +1,23 @@
 /**
  * Lets refusals out at a bounded rate. Each of them costs little, but a client that hammers on as fast as it can would
  * leave the thread no time for others. So its refusals wait: its connections are full of requests under way, and what it
- * sends ahead isn't read. While there is room nobody waits. A large body, which none that is meant well has, waits alike
- * before it is read, since that takes as long as several refusals; no other answer ever waits.
+ * sends ahead isn't read. While there is room nobody waits, and clients that ask for one thing at a time don't wait
+ * behind those that ask for many. A large body, which none that is meant well has, waits alike before it is read, since
+ * that takes as long as several refusals; no other answer ever waits.
  */
 import { availableParallelism } from 'node:os'
 import { network } from '../server/clientaddress.js'
-import { createRoom } from '../server/room.js'
+import { createRoom, type Room } from '../server/room.js'
 import { bodyLimit } from './body.js'
-import { isGone, type Request } from './listener.js'
+import { isAlone, isGone, type Request } from './listener.js'
 
 /** How many refusals leave, and how many may wait. */
 export const pacingLimits = {
-  /** Refusals a second to clients of whose refusals none waits; they leave at once. */
+  /** Refusals a second, and at once, of requests that are alone on their connections. */
   singlesPerSecond: 25 * availableParallelism(),
-  /** Refusals that leave at once to clients that have several under way, where few of them left a moment ago. */
+  /** Refusals of requests that aren't alone which leave at once, where few of them left a moment ago. */
   refusalsAtOnce: 100,
-  /** Refusals a second to such clients in the long run, all together: a hundredth of all cores’ time. */
+  /** Refusals a second of such requests in the long run, all together: a hundredth of all cores’ time. */
   refusalsPerSecond: 15 * availableParallelism(),
   /** Refusals that wait; whoever has one of them already and would add another is cut off. */
   mostHeld: 5_000,
@@ -30,6 +31,12 @@ const tick = 10
 
 /** Looks after which those whose clients have gone are dropped. */
 const sweep = 100
+
+/** Those who wait for the same room, by client address. */
+interface Lane {
+  readonly room: Room
+  readonly lines: Map<string, Held[]>
+}
 
 interface Held {
   readonly request: Request
@@ -54,9 +61,13 @@ export interface Pacing {
  * address of a request is its header `x-forwarded-for`.
  */
 export function createPacing(limits: typeof pacingLimits, factor = 1, onCut = () => {}): Pacing {
-  const singles = createRoom(limits.singlesPerSecond * factor, limits.singlesPerSecond * factor)
-  const rest = createRoom(limits.refusalsAtOnce * factor, limits.refusalsPerSecond * factor)
-  const lines = new Map<string, Held[]>()
+  const lane = (atOnce: number, perSecond: number): Lane => ({
+    room: createRoom(atOnce * factor, perSecond * factor),
+    lines: new Map(),
+  })
+  const singles = lane(limits.singlesPerSecond, limits.singlesPerSecond)
+  const rest = lane(limits.refusalsAtOnce, limits.refusalsPerSecond)
+  const lanes = [singles, rest]
   let held = 0
   let ticking: NodeJS.Timeout | undefined
   let closed = false
@@ -64,41 +75,46 @@ export function createPacing(limits: typeof pacingLimits, factor = 1, onCut = ()
 
   function letOut() {
     if (++looks % sweep === 0) dropGone()
-    while (held > 0) {
-      const [address, line] = lines.entries().next().value!
-      const [first] = line as [Held]
-      if (!rest.take(first.weight)) return
-      line.shift()
-      first.leave()
-      held -= first.weight
-      // To the end, behind all others.
-      lines.delete(address)
-      if (line.length > 0) lines.set(address, line)
+    for (const { room, lines } of lanes) {
+      for (const [address, line] of lines) {
+        const [first] = line as [Held]
+        if (!room.take(first.weight)) break
+        line.shift()
+        first.leave()
+        held -= first.weight
+        // To the end, behind all others.
+        lines.delete(address)
+        if (line.length > 0) lines.set(address, line)
+      }
     }
+    if (held > 0) return
     clearInterval(ticking)
     ticking = undefined
   }
 
   /** Else whoever comes, is refused and goes again would fill the room of all others, and the memory. */
   function dropGone() {
-    for (const [address, line] of lines) {
-      for (const each of line.splice(0)) {
-        if (isGone(each.request)) {
-          each.leave()
-          held -= each.weight
-        } else line.push(each)
+    for (const { lines } of lanes) {
+      for (const [address, line] of lines) {
+        for (const each of line.splice(0)) {
+          if (isGone(each.request)) {
+            each.leave()
+            held -= each.weight
+          } else line.push(each)
+        }
+        if (line.length === 0) lines.delete(address)
       }
-      if (line.length === 0) lines.delete(address)
     }
   }
 
   /** Waits for a turn; of client addresses for which something waits each gets one after the other. */
   async function turn(request: Request, weight: number) {
+    const { room, lines } = isAlone(request) ? singles : rest
+    if (closed || (lines.size === 0 && room.take(weight))) return
     const address = network(request.headers['x-forwarded-for'] as string)
     const line = lines.get(address) ?? []
-    if (closed || (line.length === 0 && singles.take(weight))) return
     if (held >= limits.mostHeld) {
-      if (line.length > 0) {
+      if (lanes.some(({ lines }) => lines.has(address))) {
         onCut()
         request.socket.destroy()
       }
@@ -124,8 +140,10 @@ export function createPacing(limits: typeof pacingLimits, factor = 1, onCut = ()
     close() {
       closed = true
       clearInterval(ticking)
-      for (const line of lines.values()) for (const { leave } of line) leave()
-      lines.clear()
+      for (const { lines } of lanes) {
+        for (const line of lines.values()) for (const { leave } of line) leave()
+        lines.clear()
+      }
       held = 0
     },
   }

@@ -369,6 +369,22 @@ async function closes(t: ExecutionContext, listener: Listener): Promise<void> {
   t.true(await within(10_000, listener.close(60_000)), 'it did not close')
 }
 
+test('a client of HTTP/2 that leaves in the middle of a request leaves nothing behind', async t => {
+  const states: string[] = []
+  const onRequest = (request: Request) => {
+    states.push('came')
+    request.once('close', () => states.push('went'))
+  }
+  const limits = { ...patient, streamTimeout: 3_600_000, sessionTimeout: 3_600_000 }
+  const { listener, port } = await open(t, onRequest, limits)
+  const session = connectTwo(t, port)
+  request(session, '/', false).write('{')
+  await waitFor(() => states.length > 0)
+  session.destroy()
+  await waitFor(() => listener.connections() === 0)
+  t.deepEqual(states, ['came', 'went'])
+})
+
 test('closing ends idle connections and those that never said a word at once', async t => {
   const { listener, port } = await open(t, answer, patient)
   const [idle, silent] = [await connect(t, port), await connect(t, port)]

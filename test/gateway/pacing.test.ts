@@ -24,9 +24,19 @@ const denied = new ConnectError('no', Code.PermissionDenied, undefined, [info])
 /** A path that refuses, over JSON and over Connect. */
 const refusing = '/nowhere'
 
-/** Sends requests at once that are refused. All of them are under way when the first is answered. */
-async function flood(port: number, address = '192.0.2.1', times = 20) {
+/** An HTTP/2 connection on which no request is alone: one is under way from the first, whose body never comes. */
+function busySession(port: number, address: string) {
   const session = connectHttp2(`http://127.0.0.1:${port}`).on('error', () => {})
+  session
+    .request({ ':method': 'POST', ':path': '/users/login', 'content-type': 'application/json', ...from(address) })
+    .on('error', () => {})
+    .write('{')
+  return session
+}
+
+/** Sends requests at once on one connection that are refused. */
+async function flood(port: number, address = '192.0.2.1', times = 20) {
+  const session = busySession(port, address)
   let answered = 0
   for (let sent = 0; sent < times; sent++) {
     const stream = session.request({ ':path': refusing, ...from(address) }).on('error', () => {})
@@ -42,12 +52,12 @@ async function flood(port: number, address = '192.0.2.1', times = 20) {
     /** Waits for the last answer. */
     async end() {
       await waitFor(() => answered === times)
-      session.close()
+      session.destroy()
     },
   }
 }
 
-/** A gateway that lets out ten refusals at once, and then ten a second. */
+/** A gateway that lets out ten refusals at once, and then ten a second, but none of requests that are alone. */
 const slow = { limits: { singlesPerSecond: 0, refusalsAtOnce: 10, refusalsPerSecond: 10 } }
 
 /** One that lets out ten, and then none for long. */
@@ -72,9 +82,28 @@ test('a client that waits for each refusal before it sends more gets it at once'
   for (let times = 0; times < 20; times++) t.is((await request('GET', refusing)).status, 404)
 })
 
+test('refusals of those who ask for one thing at a time leave at a rate of their own, addresses in turn', async t => {
+  const { port, request } = await openGateway(t, users, { limits: { ...stuck.limits, singlesPerSecond: 10 } })
+  const { answers } = await flood(port)
+  const startedAt = performance.now()
+  let answered = 0
+  const many = Array.from({ length: 30 }, async () => {
+    t.is((await request('GET', refusing, { headers: from('192.0.2.1') })).status, 404)
+    answered++
+  })
+  await waitFor(() => answered >= 10)
+  t.is((await request('GET', refusing, { headers: from('192.0.2.2') })).status, 404)
+  t.true(answered < 30)
+  await Promise.all(many)
+  // 10 at once, the other 21 within 2.1 seconds at the earliest.
+  t.true(performance.now() - startedAt > 1900)
+  t.is(answers(), 10)
+})
+
 test('a factor multiplies the refusals that leave, at once and later', async t => {
-  const limits = { singlesPerSecond: 0, refusalsAtOnce: 0.02, refusalsPerSecond: 0.001 }
-  const { port } = await openGateway(t, users, { limits, limitFactor: 1000 })
+  const limits = { singlesPerSecond: 0.02, refusalsAtOnce: 0.02, refusalsPerSecond: 0.001 }
+  const { port, request } = await openGateway(t, users, { limits, limitFactor: 1000 })
+  for (let times = 0; times < 20; times++) t.is((await request('GET', refusing)).status, 404)
   const { answers, end } = await flood(port, undefined, 21)
   t.true(answers() >= 1)
   await end()
@@ -101,19 +130,21 @@ test('a fault of the service concerns everybody, and never waits', async t => {
 })
 
 test('client addresses whose refusals wait take turns', async t => {
-  const { port, request } = await openGateway(t, users, slow)
+  const { port } = await openGateway(t, users, slow)
   const { answers } = await flood(port)
   for (const address of ['192.0.2.2', '2001:db8::1']) {
-    t.is((await request('GET', refusing, { headers: from(address) })).status, 404)
+    const other = await flood(port, address, 2)
+    await other.end()
   }
   t.true(answers() < 20)
 })
 
 test('all addresses of an IPv6 network are one', async t => {
-  const { port, request } = await openGateway(t, users, slow)
+  const { port } = await openGateway(t, users, slow)
   const { answers } = await flood(port, '2001:db8::1')
-  t.is((await request('GET', refusing, { headers: from('2001:db8::2') })).status, 404)
+  const { end } = await flood(port, '2001:db8::2', 1)
   t.is(answers(), 20)
+  await end()
 })
 
 for (const type of ['application/json', 'application/grpc-web+proto', 'application/grpc']) {
@@ -123,7 +154,7 @@ for (const type of ['application/json', 'application/grpc-web+proto', 'applicati
     }
     const { port } = await openGateway(t, { getMe }, slow)
     const { answers } = await flood(port)
-    const session = connectHttp2(`http://127.0.0.1:${port}`)
+    const session = busySession(port, '192.0.2.1')
     const path = { ':method': 'POST', ':path': '/auth.v1.Users/GetMe' }
     const stream = session.request({ ...path, 'content-type': type, te: 'trailers', ...from('192.0.2.1') })
     stream.resume().end(type === 'application/json' ? '{}' : Buffer.alloc(5))
@@ -134,7 +165,7 @@ for (const type of ['application/json', 'application/grpc-web+proto', 'applicati
 }
 
 test('large requests count as several refusals, whatever is answered', async t => {
-  const { request } = await openGateway(t, users, slow)
+  const { request } = await openGateway(t, users, { limits: { ...stuck.limits, singlesPerSecond: 10 } })
   const startedAt = performance.now()
   const body = { username: 'a'.repeat(60_000) }
   for (const path of ['/users/existsByUsername', '/auth.v1.Users/ExistsByUsername']) {
@@ -152,7 +183,8 @@ test('a large body is held before it is read, which it never is once its client 
         calls++
         return { exists: true }
       }
-      const { port, request } = await openGateway(t, { existsByUsername }, stuck)
+      const getMe = () => new Promise<never>(() => {})
+      const { port, request } = await openGateway(t, { existsByUsername, getMe }, stuck)
       const leave = await sendFour(port, path, JSON.stringify({ username: 'a'.repeat(60_000) }))
       await waitFor(() => calls === 2)
       for (let times = 1; times <= 5; times++) {
@@ -170,13 +202,15 @@ test('a large body is held before it is read, which it never is once its client 
 async function sendChunked(port: number, path: string, body: string) {
   const connection = await openRaw(port)
   const head = `POST ${path} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n`
+  // None of them is alone: the first request is never answered.
+  connection.write('GET /users/me HTTP/1.1\r\nHost: a\r\n\r\n')
   connection.write(`${head}${body.length.toString(16)}\r\n${body}\r\n0\r\n\r\n`.repeat(4))
   return connection.destroy
 }
 
 /** Sends likewise over HTTP/2. */
 async function sendByHttp2(port: number, path: string, body: string) {
-  const session = connectHttp2(`http://127.0.0.1:${port}`).on('error', () => {})
+  const session = busySession(port, '127.0.0.1')
   const headers = { ':method': 'POST', ':path': path, 'content-type': 'application/json' }
   for (let times = 0; times < 4; times++) {
     session
@@ -200,27 +234,39 @@ test('a small body never waits, whether it tells its length or not', async t => 
 
 test('a body that claims to be endless counts as the longest there is', async t => {
   const { port, request } = await openGateway(t, users, {
-    limits: { singlesPerSecond: 0, refusalsAtOnce: 1, refusalsPerSecond: 20 },
+    limits: { ...stuck.limits, singlesPerSecond: 20 },
   })
+  const startedAt = performance.now()
   const connection = await openRaw(port)
   t.teardown(connection.destroy)
   connection.write(
     'POST /users/existsByUsername HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 99999999999\r\n\r\n',
   )
   await connection.until(/413 /)
-  const startedAt = performance.now()
-  t.is((await request('GET', refusing)).status, 404)
-  // It counted as 9.
-  t.true(performance.now() - startedAt > 300)
+  for (let times = 0; times < 25; times++) t.is((await request('GET', refusing)).status, 404)
+  // It counted as 9: together 34, of which 20 leave at once.
+  t.true(performance.now() - startedAt > 600)
 })
 
 test('when too many wait, whoever would add to them is cut off, and others are answered at once', async t => {
-  const { port, request } = await openGateway(t, users, {
-    limits: { singlesPerSecond: 0, refusalsAtOnce: 1, refusalsPerSecond: 0.01, mostHeld: 5 },
-  })
-  const connection = await openRaw(port)
-  connection.write(`GET ${refusing} HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 192.0.2.1\r\n\r\n`.repeat(7))
-  await connection.end()
+  const getMe = () => {
+    throw denied
+  }
+  const { port, request } = await openGateway(
+    t,
+    { getMe },
+    { limits: { singlesPerSecond: 0, refusalsAtOnce: 1, refusalsPerSecond: 0.01, mostHeld: 5 } },
+  )
+  const ask = `GET /users/me HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 192.0.2.1\r\n\r\n`
+  const many = await openRaw(port)
+  many.write(ask.repeat(6))
+  await many.until(/403 /)
+  const alone = await openRaw(port)
+  alone.write(ask)
+  await alone.end()
+  t.is(alone.text(), '')
+  many.write(ask)
+  await many.end()
   t.is((await request('GET', refusing, { headers: from('192.0.2.2') })).status, 404)
 })
 
