@@ -11,16 +11,14 @@
  */
 import { randomUUID } from 'node:crypto'
 import { createServer, type IncomingMessage, type ServerResponse, STATUS_CODES } from 'node:http'
-import {
-  constants,
-  createServer as createHttp2Server,
-  type Http2ServerRequest,
-  type Http2ServerResponse,
-  type ServerHttp2Session,
-} from 'node:http2'
+import type { Http2ServerRequest, Http2ServerResponse, ServerHttp2Session } from 'node:http2'
 import type { AddressInfo, Socket } from 'node:net'
+import { madeOnce, onFirstUse } from '../server/onfirstuse.js'
 import { limitPipeline, type Pipeline } from './pipelining.js'
 import { Fault, type Problem, problemDocument, problemOf, securityHeaders } from './problem.js'
+
+/** Most clients speak HTTP/1.1: until one doesn’t, this would be a part of the start for nothing. */
+const loadHttp2 = onFirstUse<typeof import('node:http2')>('node:http2')
 
 /** A request of either version of HTTP. */
 export type Request = IncomingMessage | Http2ServerRequest
@@ -113,36 +111,7 @@ export function createListener(
   const sockets = new Set<Socket>()
   let draining = false
 
-  const http2 = createHttp2Server(
-    {
-      settings: { maxConcurrentStreams: 128, maxHeaderListSize: headerBytes, enablePush: false },
-      maxSessionMemory: 4,
-    },
-    (request, response) => {
-      const timer = setTimeout(() => request.stream.close(constants.NGHTTP2_CANCEL), limits.streamTimeout)
-      const session = request.stream.session!
-      const count = (more: number) => streams.set(session, (streams.get(session) ?? 0) + more)
-      count(1)
-      request.stream.once('close', () => {
-        clearTimeout(timer)
-        count(-1)
-      })
-      // A stream that its client breaks off is no fault; without a listener the error would end the process.
-      request.on('error', () => {})
-      response.on('error', () => {})
-      // Node takes up to 64 KiB whatever the settings tell the client.
-      if (sizeOf(request.rawHeaders) <= headerBytes) onRequest(request, response)
-      else refuseHeaders(request, response, onRefusal)
-    },
-  )
-  http2.setTimeout(limits.sessionTimeout, () => {})
-  http2.on('timeout', (session: ServerHttp2Session) => session.close())
-  http2.on('session', session => {
-    sessions.add(session)
-    session.once('close', () => sessions.delete(session))
-  })
-  // The same goes for a session.
-  http2.on('sessionError', () => {})
+  const http2 = madeOnce(createHttp2)
 
   const server = createServer(
     {
@@ -217,7 +186,7 @@ export function createListener(
       if (isPrefix) {
         // As an HTTP/2 server’s own sockets: else one whose client has left would stay.
         socket.allowHalfOpen = false
-        http2.emit('connection', socket)
+        http2().emit('connection', socket)
         return
       }
       speakHttp1.call(server, socket)
@@ -227,6 +196,41 @@ export function createListener(
     socket.on('error', drop)
     socket.on('close', leave)
   })
+
+  function createHttp2() {
+    const { constants, createServer } = loadHttp2()
+    const http2 = createServer(
+      {
+        settings: { maxConcurrentStreams: 128, maxHeaderListSize: headerBytes, enablePush: false },
+        maxSessionMemory: 4,
+      },
+      (request, response) => {
+        const timer = setTimeout(() => request.stream.close(constants.NGHTTP2_CANCEL), limits.streamTimeout)
+        const session = request.stream.session!
+        const count = (more: number) => streams.set(session, (streams.get(session) ?? 0) + more)
+        count(1)
+        request.stream.once('close', () => {
+          clearTimeout(timer)
+          count(-1)
+        })
+        // A stream that its client breaks off is no fault; without a listener the error would end the process.
+        request.on('error', () => {})
+        response.on('error', () => {})
+        // Node takes up to 64 KiB whatever the settings tell the client.
+        if (sizeOf(request.rawHeaders) <= headerBytes) onRequest(request, response)
+        else refuseHeaders(request, response, onRefusal)
+      },
+    )
+    http2.setTimeout(limits.sessionTimeout, () => {})
+    http2.on('timeout', (session: ServerHttp2Session) => session.close())
+    http2.on('session', session => {
+      sessions.add(session)
+      session.once('close', () => sessions.delete(session))
+    })
+    // The same goes for a session.
+    http2.on('sessionError', () => {})
+    return http2
+  }
 
   function drain() {
     draining = true

@@ -10,9 +10,8 @@ import { createSignIns } from './access/signin.js'
 import { createTokens } from './access/tokens.js'
 import { createTurns } from './access/turns.js'
 import type { Implementation } from './call.js'
-import { credentialsOf } from './calls/credentials.js'
 import { createCalls } from './calls/dispatch.js'
-import { createGrpcServer } from './calls/grpc.js'
+import { createGrpcListener } from './calls/grpclistener.js'
 import { createInProcessTransport } from './calls/inprocess.js'
 import { followCertificates } from './certificates.js'
 import { followClock } from './database/clock.js'
@@ -176,8 +175,8 @@ export async function startService(
         adminCertificates?.stop()
       },
     })
-    const grpc = createGrpcServer({ calls, log, ...settings })
-    const grpcPort = await grpc.listen(settings.grpcAddress, credentialsOf(certificates))
+    const grpc = createGrpcListener({ calls, log, certificates, ...settings })
+    const grpcPort = await grpc.listen(settings.grpcAddress)
     endpoints.push(() => grpc.close(grace))
     let serving = true
     const beating = setInterval(async () => {
@@ -195,13 +194,14 @@ export async function startService(
     if (settings.adminAddress) {
       const { createAdministration } = await import('./administration/administration.js')
       const administration = createAdministration({ ...deps, settings, issuer: installation.tokens.issuer })
-      const admin = createGrpcServer({
+      const admin = createGrpcListener({
         calls: createCalls({ ...common, services: [administration] }),
         log,
+        certificates: adminCertificates,
         trustedProxies: [],
         gatewayNames: [],
       })
-      const port = await admin.listen(settings.adminAddress, credentialsOf(adminCertificates))
+      const port = await admin.listen(settings.adminAddress)
       addresses.admin = { ...settings.adminAddress, port }
       endpoints.push(() => admin.close(grace))
     }

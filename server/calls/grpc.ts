@@ -1,11 +1,10 @@
 import { randomUUID } from 'node:crypto'
-import { promisify } from 'node:util'
+import type { Socket } from 'node:net'
 import { create, type DescMethodUnary, type DescService, fromBinary, type Message, toBinary } from '@bufbuild/protobuf'
 import { anyPack } from '@bufbuild/protobuf/wkt'
 import {
   Metadata,
   Server,
-  type ServerCredentials,
   type ServerUnaryCall,
   type ServiceDefinition,
   type sendUnaryData,
@@ -14,10 +13,11 @@ import {
 import { StatusSchema } from '../../proto/gen/google/rpc/status_pb.js'
 import { Health } from '../../proto/gen/health/v1/health_pb.js'
 import { type Call, readMalformedFields } from '../call.js'
+import type { Certificates } from '../certificates.js'
 import { createSenderOf, type Sender } from '../clientaddress.js'
 import type { Log } from '../log.js'
 import type { Refusal } from '../refusal.js'
-import { type Address, write } from '../settings.js'
+import { credentialsOf } from './credentials.js'
 import type { Calls } from './dispatch.js'
 import { detailsOf } from './errordetails.js'
 import { createHealth } from './health.js'
@@ -26,18 +26,26 @@ import { addReflection } from './reflection.js'
 /** Largest message that is taken, in bytes. */
 const largestMessage = 64 * 1024
 
-/** The gRPC server of all services. */
+/** What a gRPC server is made of. */
+export interface GrpcDeps extends Trust {
+  readonly calls: Calls
+  readonly log: Log
+  /** What it presents to callers; absent: no TLS. */
+  readonly certificates?: Certificates | undefined
+}
+
+/** The gRPC server of all services, for connections that somebody else takes. */
 export interface GrpcServer {
-  /** Starts to listen and returns the port. */
-  listen(address: Address, credentials: ServerCredentials): Promise<number>
+  /** Speaks gRPC on a connection that came in. */
+  take(socket: Socket): void
   /** Tells health checkers whether the service can answer. */
   setServing(serving: boolean): void
-  /** Takes no new calls, lets those under way end for `grace` milliseconds, then cuts them. */
-  close(grace: number): Promise<void>
+  /** Takes no new calls, lets those under way end for `grace` milliseconds, then cuts them: connections end. */
+  close(grace: number): void
 }
 
 /** Mounts all RPCs on grpc-js, with health checking (grpc.health.v1) and reflection. */
-export function createGrpcServer(deps: { calls: Calls; log: Log } & Trust): GrpcServer {
+export function createGrpcServer(deps: GrpcDeps): GrpcServer {
   const server = new Server({
     'grpc.max_receive_message_length': largestMessage,
     'grpc.max_send_message_length': 4 * 1024 * 1024,
@@ -54,7 +62,6 @@ export function createGrpcServer(deps: { calls: Calls; log: Log } & Trust): Grpc
   })
   const { services } = deps.calls
   const senderOf = createSenderOfCall(deps)
-  let bound: string | undefined
 
   function serve(method: DescMethodUnary, request: Message, incoming: Incoming, callback: sendUnaryData<Message>) {
     const call = toCall(incoming, senderOf(incoming))
@@ -84,24 +91,15 @@ export function createGrpcServer(deps: { calls: Calls; log: Log } & Trust): Grpc
   server.addService(definitionOf(health.service), health.handlers as Record<string, UntypedHandleCall>)
   addReflection(server, services)
 
+  const { injectConnection, drain } = server.createConnectionInjector(credentialsOf(deps.certificates))
   return {
-    async listen(address, credentials) {
-      const port = await promisify(server.bindAsync).call(server, write(address), credentials)
-      bound = write({ ...address, port })
-      return port
-    },
+    take: injectConnection,
     setServing: health.setServing,
-    close: grace =>
-      new Promise(resolve => {
-        // Not `forceShutdown`, which knows of no connections where channelz is off.
-        if (bound !== undefined) server.drain(bound, grace)
-        // A connection that never got through its TLS handshake isn't drained, and would be waited for.
-        const timer = setTimeout(resolve, grace)
-        server.tryShutdown(() => {
-          clearTimeout(timer)
-          resolve()
-        })
-      }),
+    close(grace) {
+      // Not `forceShutdown`, which knows of no connections where channelz is off.
+      drain(grace)
+      server.tryShutdown(() => {})
+    },
   }
 }
 

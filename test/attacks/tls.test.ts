@@ -5,7 +5,7 @@ import { credentials, Server, ServerCredentials } from '@grpc/grpc-js'
 import test from 'ava'
 import { createRemoteTransport } from '../../gateway/remote.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
-import { createGrpcServer } from '../../server/calls/grpc.js'
+import { createGrpcListener } from '../../server/calls/grpclistener.js'
 import { followCertificates } from '../../server/certificates.js'
 import { createLog } from '../../server/log.js'
 import { createAuthority, writePems } from '../_helpers/certificates.js'
@@ -143,14 +143,17 @@ test.serial('a gateway gives no token to a server that it can’t know', async t
 })
 
 test.serial('a connection that says nothing doesn’t keep the server from closing', async t => {
-  const grpc = createGrpcServer({
+  const log = createLog('silent')
+  const certificates = followCertificates(await writePems(t, server), log)
+  t.teardown(certificates.stop)
+  const grpc = createGrpcListener({
     calls: { services: [], run: () => Promise.reject(new Error('nobody calls')) },
-    log: createLog('silent'),
+    log,
+    certificates,
     trustedProxies: [],
     gatewayNames: [],
   })
-  const pair = { cert_chain: server.cert, private_key: server.key }
-  const port = await grpc.listen({ host: '127.0.0.1', port: 0 }, ServerCredentials.createSsl(null, [pair]))
+  const port = await grpc.listen({ host: '127.0.0.1', port: 0 })
   const silent = await openRaw(port)
   t.teardown(silent.destroy)
   t.true(await within(10_000, grpc.close(100)))

@@ -131,12 +131,12 @@ test('a fault of the service concerns everybody, and never waits', async t => {
 
 test('client addresses whose refusals wait take turns', async t => {
   const { port } = await openGateway(t, users, slow)
-  const { answers } = await flood(port)
+  const { answers } = await flood(port, undefined, 120)
   for (const address of ['192.0.2.2', '2001:db8::1']) {
     const other = await flood(port, address, 2)
     await other.end()
   }
-  t.true(answers() < 20)
+  t.true(answers() < 120)
 })
 
 test('all addresses of an IPv6 network are one', async t => {

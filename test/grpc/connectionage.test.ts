@@ -2,9 +2,8 @@
 import { once } from 'node:events'
 import { connect } from 'node:http2'
 import { mock } from 'node:test'
-import { ServerCredentials } from '@grpc/grpc-js'
 import test from 'ava'
-import { createGrpcServer } from '../../server/calls/grpc.js'
+import { createGrpcListener } from '../../server/calls/grpclistener.js'
 import { createLog } from '../../server/log.js'
 
 /** Milliseconds after which connections are told to end, and by how much that is scattered. */
@@ -14,13 +13,13 @@ const jitter = 0.1
 test('a connection is told to end after 10 minutes, give or take one, however busy it is', async t => {
   mock.timers.enable({ apis: ['setTimeout'] })
   t.teardown(() => mock.timers.reset())
-  const grpc = createGrpcServer({
+  const grpc = createGrpcListener({
     calls: { services: [], run: () => Promise.reject(new Error('nobody calls')) },
     log: createLog('silent'),
     trustedProxies: [],
     gatewayNames: [],
   })
-  const port = await grpc.listen({ host: '127.0.0.1', port: 0 }, ServerCredentials.createInsecure())
+  const port = await grpc.listen({ host: '127.0.0.1', port: 0 })
   t.teardown(() => grpc.close(0))
   const session = connect(`http://127.0.0.1:${port}`)
   t.teardown(() => session.destroy())

@@ -1,12 +1,12 @@
 /** The gRPC server, met by a bare client: RPCs, typed refusals, deadlines, health, reflection. */
 import { randomUUID } from 'node:crypto'
 import { create, type Message } from '@bufbuild/protobuf'
-import { Client, credentials, Metadata, ServerCredentials, status } from '@grpc/grpc-js'
+import { Client, credentials, Metadata, status } from '@grpc/grpc-js'
 import test, { type ExecutionContext } from 'ava'
 import pg from 'pg'
 import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
-import { createGrpcServer } from '../../server/calls/grpc.js'
+import { createGrpcListener } from '../../server/calls/grpclistener.js'
 import { createLog } from '../../server/log.js'
 import { type GrpcClient, openGrpc, refusalOf } from '../_helpers/grpc.js'
 import { waitFor, within } from '../_helpers/patience.js'
@@ -337,13 +337,13 @@ test('the health check says NOT_SERVING while the database is away', async t => 
 async function heldServer(t: ExecutionContext) {
   const ends: (() => void)[] = []
   const run = () => new Promise<Message>(resolve => ends.push(() => resolve(create(users.getMe.output))))
-  const server = createGrpcServer({
+  const server = createGrpcListener({
     calls: { services: [Users], run },
     log: createLog('silent'),
     trustedProxies: [],
     gatewayNames: [],
   })
-  const port = await server.listen({ host: '127.0.0.1', port: 0 }, ServerCredentials.createInsecure())
+  const port = await server.listen({ host: '127.0.0.1', port: 0 })
   const held = openGrpc(`127.0.0.1:${port}`)
   t.teardown(() => held.close())
   const call = held.call(users.getMe, {}).then(

@@ -1,0 +1,78 @@
+/**
+ * The port of a gRPC server. What speaks gRPC there (`grpc.ts`) is loaded when somebody connects for the first time: it
+ * would be a fifth of a start.
+ */
+import { type AddressInfo, createServer, type Socket } from 'node:net'
+import { setImmediate as nextTurn } from 'node:timers/promises'
+import type { Address } from '../settings.js'
+import type { GrpcDeps, GrpcServer } from './grpc.js'
+
+/** A port that can be opened once and closed once. */
+export interface GrpcListener {
+  /** Starts to listen and returns the port. */
+  listen(address: Address): Promise<number>
+  /** Tells health checkers whether the service can answer. */
+  setServing(serving: boolean): void
+  /** Takes no new calls, lets those under way end for `grace` milliseconds, then cuts them. */
+  close(grace: number): Promise<void>
+}
+
+/** Prepares the port. Nothing listens before `listen` is called. */
+export function createGrpcListener(deps: GrpcDeps): GrpcListener {
+  const sockets = new Set<Socket>()
+  let serving = true
+  let grpc: Promise<GrpcServer> | undefined
+
+  async function load(): Promise<GrpcServer> {
+    const { createGrpcServer } = await import('./grpc.js')
+    const server = createGrpcServer(deps)
+    server.setServing(serving)
+    // Until grpc-js has been told of its certificates it drops connections.
+    await nextTurn()
+    return server
+  }
+
+  async function take(socket: Socket) {
+    sockets.add(socket)
+    socket.once('close', () => sockets.delete(socket))
+    const drop = () => socket.destroy()
+    socket.on('error', drop)
+    try {
+      grpc ??= load()
+      const { take } = await grpc
+      if (socket.destroyed) return
+      socket.off('error', drop)
+      take(socket)
+    } catch (err) {
+      grpc = undefined
+      socket.destroy()
+      deps.log.error({ err }, 'the gRPC server can’t be loaded')
+    }
+  }
+
+  const listener = createServer({ noDelay: true }, socket => void take(socket))
+  return {
+    listen: ({ host, port }) =>
+      new Promise((resolve, reject) => {
+        listener.once('error', reject)
+        listener.listen({ host, port }, () => {
+          listener.off('error', reject)
+          resolve((listener.address() as AddressInfo).port)
+        })
+      }),
+    async setServing(now) {
+      serving = now
+      ;(await grpc)?.setServing(now)
+    },
+    async close(grace) {
+      const closed = new Promise<void>(resolve => listener.close(() => resolve()))
+      ;(await grpc)?.close(grace)
+      // Who never got through a TLS handshake has no calls that could end.
+      const cut = setTimeout(() => {
+        for (const socket of sockets) socket.destroy()
+      }, grace)
+      await closed
+      clearTimeout(cut)
+    },
+  }
+}
