@@ -1,3 +1,4 @@
+import { availableParallelism } from 'node:os'
 import { createGateway, type Gateway } from '../gateway/http.js'
 import { createGatewayMetrics } from '../gateway/metrics.js'
 import { ForgotPasswords } from '../proto/gen/auth/v1/forgotpasswords_pb.js'
@@ -34,6 +35,7 @@ import { createPasswords, type Passwords } from './passwords/hash.js'
 import { createPasswordPolicy } from './passwords/policy.js'
 import { createPool, type Pool } from './passwords/pool.js'
 import { createRenewals } from './passwords/renewal.js'
+import { createRoom } from './room.js'
 import { startSealing } from './sealing.js'
 import type { Address, Settings } from './settings.js'
 import { grace, runSteps, type Step } from './stopping.js'
@@ -73,8 +75,8 @@ export interface Service {
  */
 const lightAtOnce = 4
 
-/** Requests for e-mails at a time: e-mails leave more slowly than even one after the other is done. */
-const emailRequestsAtOnce = 1
+/** Requests for e-mails: one at a time, a hundred in a moment, then so many a second. E-mails leave no faster. */
+const emailRequests = { atOnce: 1, burst: 100, perSecond: 5 * availableParallelism() }
 
 /** Milliseconds between two looks at whether the database takes writes. */
 const pulse = 1_000
@@ -262,7 +264,10 @@ function createAccess(
     callers: createCallers(tokens, users),
     admission,
     turns: createTurns(lightAtOnce),
-    emailTurns: createTurns(emailRequestsAtOnce),
+    emailTurns: createTurns(
+      emailRequests.atOnce,
+      createRoom(emailRequests.burst * factor, emailRequests.perSecond * factor),
+    ),
     signIns: createSignIns({ attempts, subjects, admission, audit, pool, passwords, factor }),
   }
 }

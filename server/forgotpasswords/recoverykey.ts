@@ -30,7 +30,7 @@ export function sendKeyByEmail(deps: {
     if (!isEmailAddress(email)) refuse(Reason.INVALID_EMAIL)
     const { address, requestId } = call
     admission.check('recoveryRequests', address)
-    using _turn = await emailTurns.begin(address)
+    using _turn = await emailTurns.begin(call)
     await admission.take('recoveryRequests', address)
     // The same for everybody: whether an e-mail goes out is found out later, when nobody can measure it.
     const actor = call.service && traces(call).actor

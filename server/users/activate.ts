@@ -45,7 +45,7 @@ export function activate(deps: ActivateDeps): Unary<typeof UsersService.method.a
   return async (request, call) => {
     const userId = Number((await callers.claimsOf(call)).sub)
     await wrongKeys.check(userId, call)
-    using _turn = await turns.begin(call.address)
+    using _turn = await turns.begin(call)
     // Others of the user may have been wrong meanwhile.
     await wrongKeys.check(userId, call)
     const key = usernameKey(request.username ?? '')

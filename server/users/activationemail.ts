@@ -57,7 +57,7 @@ export function sendAdminKeyByEmailPartner(deps: {
     if (organizationId === undefined) refuse(Reason.ORGANIZATION_EMAIL_NOT_FOUND)
 
     meant.set(asked, { userId: target.id, organizationId })
-    using _turn = await emailTurns.begin(call.address)
+    using _turn = await emailTurns.begin(call)
     // Others may have been refused meanwhile.
     await take(target.id, organizationId)
     await database.transact(async t => {

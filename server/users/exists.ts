@@ -21,7 +21,7 @@ export function existsByUsername({
   return async (request, call) => {
     if (!admission.takeLookUp(call.address)) throw tooManyAttempts(1, 'lookUps')
     const { username } = required({ username: request.username })
-    using _turn = await turns.begin(call.address)
+    using _turn = await turns.begin(call)
     return { exists: (await users.taken(usernameKey(username), '')).username }
   }
 }
@@ -35,7 +35,7 @@ export function existsByNickname({
   return async (request, call) => {
     if (!admission.takeLookUp(call.address)) throw tooManyAttempts(1, 'lookUps')
     const { nickname } = required({ nickname: request.nickname })
-    using _turn = await turns.begin(call.address)
+    using _turn = await turns.begin(call)
     return { exists: (await users.taken('', nicknameKey(nickname))).nickname }
   }
 }

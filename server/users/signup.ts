@@ -76,7 +76,7 @@ async function begin(deps: SignUpDeps, request: SignUpRequest, call: Call) {
     pool.check(waiterOf(call, ''), 1)
   }
   check()
-  using _turn = await turns.begin(call.address)
+  using _turn = await turns.begin(call)
   check()
   const form = await readForm(deps, request, call)
   await admission.take('signUps', call.address)

@@ -134,7 +134,7 @@ export async function startTestService(
 ): Promise<TestService> {
   const dataDir = await mkdtemp(join(tmpdir(), 'auth-test-'))
   const all: Record<string, string> = {
-    DATABASE_URL: await freshDatabase(t),
+    DATABASE_URL: env.DATABASE_URL ?? (await freshDatabase(t)),
     AUTH_MASTER_KEY: Buffer.alloc(32, 7).toString('base64'),
     AUTH_DATA_DIR: dataDir,
     AUTH_GRPC_ADDRESS: '127.0.0.1:0',
