@@ -30,6 +30,7 @@ import { createMetricsEndpoint } from './metricsendpoint.js'
 import { openRegistry, type Registry } from './models/definemodels.js'
 import { startMail } from './outbox/compose.js'
 import { createQuotas } from './outbox/quotas.js'
+import { roomForEmails } from './outbox/sender.js'
 import { chooseLocale } from './outbox/texts.js'
 import { createPasswords, type Passwords } from './passwords/hash.js'
 import { createPasswordPolicy } from './passwords/policy.js'
@@ -70,13 +71,14 @@ export interface Service {
 }
 
 /**
- * Activations, sign-ups before their hash and look-ups of names at a time: what others ask of the database waits behind
- * them.
+ * Activations, sign-ups before their hash and look-ups of names: so many at a time, 100 in a moment, then so many a second.
+ * What others ask of the database waits behind them, and of the thread.
  */
 const lightAtOnce = 4
+const lightPerSecond = 250 * availableParallelism()
 
-/** Requests for e-mails: one at a time, a hundred in a moment, then so many a second. E-mails leave no faster. */
-const emailRequests = { atOnce: 1, burst: 100, perSecond: 5 * availableParallelism() }
+/** Requests for e-mails at a time: e-mails leave more slowly than even one after the other is done. */
+const emailRequestsAtOnce = 1
 
 /** Milliseconds between two looks at whether the database takes writes. */
 const pulse = 1_000
@@ -263,11 +265,8 @@ function createAccess(
     tokens,
     callers: createCallers(tokens, users),
     admission,
-    turns: createTurns(lightAtOnce),
-    emailTurns: createTurns(
-      emailRequests.atOnce,
-      createRoom(emailRequests.burst * factor, emailRequests.perSecond * factor),
-    ),
+    turns: createTurns(lightAtOnce, createRoom(100, lightPerSecond * factor)),
+    emailTurns: createTurns(emailRequestsAtOnce, roomForEmails(factor)),
     signIns: createSignIns({ attempts, subjects, admission, audit, pool, passwords, factor }),
   }
 }

@@ -1,7 +1,7 @@
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Call } from '../call.js'
 import { network } from '../clientaddress.js'
-import { refuse } from '../refusal.js'
+import { Refusal } from '../refusal.js'
 import type { Room } from '../room.js'
 
 /** Lets so many work at a time. */
@@ -16,28 +16,41 @@ export interface Turns {
 /** Milliseconds between two looks at whether there is room again. */
 const pause = 20
 
+interface Waiter {
+  readonly deadline: number
+  readonly start: () => void
+  readonly refuse: () => void
+}
+
 /**
  * Lets `atOnce` work at a time, and begin no faster than `room` has room for them. Of the client addresses of those who
  * wait each is next in turn, so that one with many doesn't keep out one with few.
  */
 export function createTurns(atOnce: number, room: Room = { take: () => true }): Turns {
-  const lines = new Map<string, (() => void)[]>()
+  const lines = new Map<string, Waiter[]>()
   let working = 0
   let looking: NodeJS.Timeout | undefined
 
   /** Gives turns to those who are next. */
   function go(): void {
     while (lines.size > 0 && working < atOnce) {
-      if (!room.take(1)) {
+      const [from, line] = lines.entries().next().value!
+      const [next] = line as [Waiter]
+      const late = next.deadline <= Date.now()
+      if (!late && !room.take(1)) {
         if (!looking) looking = setTimeout(look, pause)
         return
       }
-      working++
-      const [from, line] = lines.entries().next().value!
-      line.shift()!()
-      // To the end, behind all others.
-      lines.delete(from)
-      if (line.length > 0) lines.set(from, line)
+      line.shift()
+      if (late) next.refuse()
+      else {
+        working++
+        next.start()
+        // To the end, behind all others.
+        lines.delete(from)
+        lines.set(from, line)
+      }
+      if (line.length === 0) lines.delete(from)
     }
   }
 
@@ -46,25 +59,24 @@ export function createTurns(atOnce: number, room: Room = { take: () => true }): 
     go()
   }
 
-  function end(): void {
-    working--
-    go()
+  const turn: Disposable = {
+    [Symbol.dispose]() {
+      working--
+      go()
+    },
   }
-
-  const turn: Disposable = { [Symbol.dispose]: end }
   return {
     async begin({ address, deadline }) {
-      await new Promise<void>(start => {
+      await new Promise<void>((start, reject) => {
         const from = network(address)
-        const line = lines.get(from)
-        if (line) line.push(start)
-        else lines.set(from, [start])
+        const line = lines.get(from) ?? []
+        // Nobody waits for its answer any longer.
+        const refuse = () => reject(new Refusal(Reason.DEADLINE_EXCEEDED, { retryAfter: 1 }))
+        line.push({ deadline, start, refuse })
+        lines.set(from, line)
         go()
       })
-      if (deadline > Date.now()) return turn
-      // Nobody waits for it any longer.
-      end()
-      return refuse(Reason.DEADLINE_EXCEEDED, { retryAfter: 1 })
+      return turn
     },
   }
 }

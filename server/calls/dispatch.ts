@@ -1,8 +1,8 @@
 // What every call has in common, whichever endpoint it came through: deadline, translation of faults, log and metrics.
 //
-// This room owns how a call gets in and out: over gRPC (grpc.ts), from a gateway in the same process (inprocess.ts), and
-// what a refusal tells machines (errordetails.ts). What an RPC does is users/' and forgotpasswords/'; service.ts hands
-// their functions over. Only the program's wiring uses it.
+// This room owns how a call gets in and out: over gRPC (grpclistener.ts, grpc.ts), from a gateway in the same process
+// (inprocess.ts), and what a refusal tells machines (errordetails.ts). What an RPC does is users/' and forgotpasswords/';
+// service.ts hands their functions over. Only the program's wiring uses it.
 import { create, type DescMethodUnary, type DescService, type Message } from '@bufbuild/protobuf'
 import { Code } from '@connectrpc/connect'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'

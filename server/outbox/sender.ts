@@ -5,7 +5,7 @@
  * under the same Message-ID.
  */
 import { availableParallelism } from 'node:os'
-import { createRoom } from '../room.js'
+import { createRoom, type Room } from '../room.js'
 import type { Mail } from './transport.js'
 
 /** What the sender must know of an e-mail on loan. */
@@ -43,18 +43,20 @@ export interface Sender {
 
 const parallel = 4
 const turn = 500
-/**
- * E-mails that leave at once, and a second after that: each takes up to 10 ms of processors, and a flood of requests may
- * bring about thousands. What nobody wants takes little, and isn't counted: else it would hold up what owners wait for.
- */
-const atOnce = 50
-const perSecond = 3 * availableParallelism()
 /** Seconds. The lease outlasts the longest attempt, so that nobody else takes the e-mail meanwhile. */
 const lease = 90
 const longestAttempt = 60
 const firstDelay = 5
 const longestDelay = 3600
 const failedAfter = 72 * 3600
+
+/**
+ * Room for e-mails, 50 at once and then 3 a second for each core, times `factor`: each takes up to 10 ms of processors, and
+ * a flood of requests may bring about thousands.
+ */
+export function roomForEmails(factor: number): Room {
+  return createRoom(50, 3 * availableParallelism() * factor)
+}
 
 /** Starts sending. `compose` makes the e-mail, with the keys in it, at each attempt. */
 export function startSender<L extends Queued>(parts: {
@@ -68,7 +70,8 @@ export function startSender<L extends Queued>(parts: {
   readonly now?: () => number
 }): Sender {
   const { queue, compose, transport, log, factor = 1, now = Date.now } = parts
-  const room = createRoom(atOnce, perSecond * factor)
+  // What nobody wants takes little, and isn't counted: else it would hold up what owners wait for.
+  const room = roomForEmails(factor)
   const underWay = new Set<Promise<void>>()
   let closed = false
   let again = false

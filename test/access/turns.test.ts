@@ -63,8 +63,8 @@ test('no more turns begin than there is room for', async t => {
   t.true(performance.now() - startedAt > 400)
 })
 
-test('who waited past the deadline gets no turn, and the next one goes on', async t => {
-  const turns = createTurns(1)
+test('who waited past the deadline gets no turn and takes no room, and the next one goes on', async t => {
+  const turns = createTurns(1, createRoom(2, 0))
   const first = await turns.begin(from('a'))
   const late = turns.begin(from('a', Date.now()))
   const next = turns.begin(from('a'))

@@ -1,5 +1,6 @@
 /** Floods of e-mails: what a stranger has sent to somebody, to an organization, or spends of an owner's quota. */
 import { randomInt, randomUUID } from 'node:crypto'
+import { availableParallelism } from 'node:os'
 import { setTimeout as sleep } from 'node:timers/promises'
 import test from 'ava'
 import type { Email } from 'postal-mime'
@@ -313,6 +314,20 @@ test.serial(
     t.is(received(on, email).length, 12)
   },
 )
+
+test.serial('requests for e-mails are taken up no faster than e-mails leave', async t => {
+  // 50 at once, then 0.15 a second for each core.
+  const service = await startTestService(t, { AUTH_LIMIT_FACTOR: '0.05' })
+  const times: number[] = []
+  for (let asked = 0; asked < 51; asked++) {
+    const startedAt = performance.now()
+    const query = { username: 'ninguém', email: 'ninguem@example.org' }
+    const options = { query, headers: { 'x-forwarded-for': newAddress() } }
+    t.is((await service.request('POST', '/forgotpasswords/sendkeybyemail', options)).status, 200)
+    times.push(performance.now() - startedAt)
+  }
+  t.true(times[50]! > 4_000 / availableParallelism(), `${times}`)
+})
 
 test.serial('AUTH_LIMIT_FACTOR multiplies the limits', async t => {
   const on = await scene(t, { AUTH_LIMIT_FACTOR: '0.5' })
