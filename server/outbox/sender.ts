@@ -51,11 +51,11 @@ const longestDelay = 3600
 const failedAfter = 72 * 3600
 
 /**
- * Room for e-mails, 50 at once and then 3 a second for each core, times `factor`: each takes up to 10 ms of processors, and
+ * Room for e-mails, 50 at once and then 2 a second for each core, times `factor`: each takes up to 10 ms of processors, and
  * a flood of requests may bring about thousands.
  */
 export function roomForEmails(factor: number): Room {
-  return createRoom(50, 3 * availableParallelism() * factor)
+  return createRoom(50, 2 * availableParallelism() * factor)
 }
 
 /** Starts sending. `compose` makes the e-mail, with the keys in it, at each attempt. */

@@ -1,5 +1,6 @@
 /** Who is beyond a limit: refused for nothing, at nobody's cost, and not a moment longer than told. */
 import { randomInt, randomUUID } from 'node:crypto'
+import { availableParallelism } from 'node:os'
 import { setTimeout as sleep } from 'node:timers/promises'
 import test, { type ExecutionContext } from 'ava'
 import bcrypt from 'bcrypt'
@@ -359,4 +360,15 @@ test('renewing a hash brings back no password that was changed meanwhile', async
   await waitFor(async () => (await storedHashes(service)).every(hash => hash.startsWith('hmac1:$2b$09$')))
   t.is((await login(service, username, anyAddress(), newPassword)).status, 200)
   t.is((await login(service, username, anyAddress())).status, 404)
+})
+
+test.serial('look-ups begin at a bounded rate, from however many addresses', async t => {
+  // 100 at once, then one a second for each core.
+  const service = await startTestService(t, { AUTH_LIMIT_FACTOR: '0.004' })
+  const startedAt = performance.now()
+  for (let asked = 0; asked < 102; asked++) {
+    const options = { query: { username: 'ana' }, headers: from(anyAddress()) }
+    t.is((await service.request('POST', '/users/existsByUsername', options)).status, 200)
+  }
+  t.true(performance.now() - startedAt > 1_800 / availableParallelism())
 })

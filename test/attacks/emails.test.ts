@@ -316,7 +316,7 @@ test.serial(
 )
 
 test.serial('requests for e-mails are taken up no faster than e-mails leave', async t => {
-  // 50 at once, then 0.15 a second for each core.
+  // 50 at once, then 0.1 a second for each core.
   const service = await startTestService(t, { AUTH_LIMIT_FACTOR: '0.05' })
   const times: number[] = []
   for (let asked = 0; asked < 51; asked++) {
