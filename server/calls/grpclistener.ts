@@ -1,6 +1,6 @@
 /**
  * The port of a gRPC server. What speaks gRPC there (`grpc.ts`) is loaded when somebody connects for the first time: it
- * would be a fifth of a start.
+ * would be a twelfth of a start.
  */
 import { type AddressInfo, createServer, type Socket } from 'node:net'
 import { setImmediate as nextTurn } from 'node:timers/promises'
