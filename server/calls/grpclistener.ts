@@ -2,6 +2,7 @@
  * The port of a gRPC server. What speaks gRPC there (`grpc.ts`) is loaded when somebody connects for the first time: it
  * would be a twelfth of a start.
  */
+import { once } from 'node:events'
 import { type AddressInfo, createServer, type Socket } from 'node:net'
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import type { Address } from '../settings.js'
@@ -52,17 +53,17 @@ export function createGrpcListener(deps: GrpcDeps): GrpcListener {
 
   const listener = createServer({ noDelay: true }, socket => void take(socket))
   return {
-    listen: ({ host, port }) =>
-      new Promise((resolve, reject) => {
-        listener.once('error', reject)
-        listener.listen({ host, port }, () => {
-          listener.off('error', reject)
-          resolve((listener.address() as AddressInfo).port)
-        })
-      }),
-    async setServing(now) {
+    async listen({ host, port }) {
+      await once(listener.listen({ host, port }), 'listening')
+      return (listener.address() as AddressInfo).port
+    },
+    setServing(now) {
       serving = now
-      ;(await grpc)?.setServing(now)
+      // What can't be loaded has been told, and is told of this when it can.
+      grpc?.then(
+        server => server.setServing(now),
+        () => {},
+      )
     },
     async close(grace) {
       const closed = new Promise<void>(resolve => listener.close(() => resolve()))
