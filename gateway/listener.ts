@@ -10,6 +10,7 @@
  * - A `TLSSocket` does as a socket of either; over TLS a client that speaks HTTP/2 must have said so by ALPN.
  */
 import { randomUUID } from 'node:crypto'
+import { once } from 'node:events'
 import { createServer, type IncomingMessage, type ServerResponse, STATUS_CODES } from 'node:http'
 import type { Http2ServerRequest, Http2ServerResponse, ServerHttp2Session } from 'node:http2'
 import type { AddressInfo, Socket } from 'node:net'
@@ -257,14 +258,10 @@ export function createListener(
 
   return {
     connections: () => sockets.size,
-    listen: () =>
-      new Promise((resolve, reject) => {
-        server.once('error', reject)
-        server.listen({ host, port }, () => {
-          server.off('error', reject)
-          resolve({ host, port: (server.address() as AddressInfo).port })
-        })
-      }),
+    async listen() {
+      await once(server.listen({ host, port }), 'listening')
+      return { host, port: (server.address() as AddressInfo).port }
+    },
     drain,
     close,
   }

@@ -7,7 +7,7 @@
  */
 import { availableParallelism } from 'node:os'
 import { network } from '../server/clientaddress.js'
-import { createRoom, type Room } from '../server/room.js'
+import { createFairQueue, createRoom } from '../server/room.js'
 import { bodyLimit } from './body.js'
 import { isAlone, isGone, type Request } from './listener.js'
 
@@ -32,12 +32,6 @@ const tick = 10
 /** Looks after which those whose clients have gone are dropped. */
 const sweep = 100
 
-/** Those who wait for the same room, by client address. */
-interface Lane {
-  readonly room: Room
-  readonly lines: Map<string, Held[]>
-}
-
 interface Held {
   readonly request: Request
   readonly weight: number
@@ -61,13 +55,14 @@ export interface Pacing {
  * address of a request is its header `x-forwarded-for`.
  */
 export function createPacing(limits: typeof pacingLimits, factor = 1, onCut = () => {}): Pacing {
-  const lane = (atOnce: number, perSecond: number): Lane => ({
+  /** Room, and those who wait for it by client address. */
+  const createKind = (atOnce: number, perSecond: number) => ({
     room: createRoom(atOnce * factor, perSecond * factor),
-    lines: new Map(),
+    queue: createFairQueue<Held>(),
   })
-  const singles = lane(limits.singlesPerSecond, limits.singlesPerSecond)
-  const rest = lane(limits.refusalsAtOnce, limits.refusalsPerSecond)
-  const lanes = [singles, rest]
+  const alone = createKind(limits.singlesPerSecond, limits.singlesPerSecond)
+  const among = createKind(limits.refusalsAtOnce, limits.refusalsPerSecond)
+  const kinds = [alone, among]
   let held = 0
   let ticking: NodeJS.Timeout | undefined
   let closed = false
@@ -75,16 +70,10 @@ export function createPacing(limits: typeof pacingLimits, factor = 1, onCut = ()
 
   function letOut() {
     if (++looks % sweep === 0) dropGone()
-    for (const { room, lines } of lanes) {
-      for (const [address, line] of lines) {
-        const [first] = line as [Held]
-        if (!room.take(first.weight)) break
-        line.shift()
-        first.leave()
-        held -= first.weight
-        // To the end, behind all others.
-        lines.delete(address)
-        if (line.length > 0) lines.set(address, line)
+    for (const { room, queue } of kinds) {
+      for (let first = queue.first(); first && room.take(first.weight); first = queue.first()) {
+        queue.take()
+        leave(first)
       }
     }
     if (held > 0) return
@@ -92,40 +81,31 @@ export function createPacing(limits: typeof pacingLimits, factor = 1, onCut = ()
     ticking = undefined
   }
 
+  function leave(each: Held) {
+    held -= each.weight
+    each.leave()
+  }
+
   /** Else whoever comes, is refused and goes again would fill the room of all others, and the memory. */
   function dropGone() {
-    for (const { lines } of lanes) {
-      for (const [address, line] of lines) {
-        for (const each of line.splice(0)) {
-          if (isGone(each.request)) {
-            each.leave()
-            held -= each.weight
-          } else line.push(each)
-        }
-        if (line.length === 0) lines.delete(address)
-      }
-    }
+    for (const { queue } of kinds) queue.remove(({ request }) => isGone(request)).forEach(leave)
   }
 
   /** Waits for a turn; of client addresses for which something waits each gets one after the other. */
   async function turn(request: Request, weight: number) {
-    const { room, lines } = isAlone(request) ? singles : rest
-    if (closed || (lines.size === 0 && room.take(weight))) return
+    const { room, queue } = isAlone(request) ? alone : among
+    if (closed || (!queue.first() && room.take(weight))) return
     const address = network(request.headers['x-forwarded-for'] as string)
-    const line = lines.get(address) ?? []
     if (held >= limits.mostHeld) {
-      if (lanes.some(({ lines }) => lines.has(address))) {
+      if (kinds.some(({ queue }) => queue.has(address))) {
         onCut()
         request.socket.destroy()
       }
       return
     }
-    lines.set(address, line)
     held += weight
     ticking ??= setInterval(letOut, tick)
-    await new Promise<void>(leave => {
-      line.push({ request, weight, leave })
-    })
+    await new Promise<void>(leave => queue.add(address, { request, weight, leave }))
   }
 
   return {
@@ -140,11 +120,7 @@ export function createPacing(limits: typeof pacingLimits, factor = 1, onCut = ()
     close() {
       closed = true
       clearInterval(ticking)
-      for (const { lines } of lanes) {
-        for (const line of lines.values()) for (const { leave } of line) leave()
-        lines.clear()
-      }
-      held = 0
+      for (const { queue } of kinds) queue.remove(() => true).forEach(leave)
     },
   }
 }

@@ -2,7 +2,7 @@ import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Call } from '../call.js'
 import { network } from '../clientaddress.js'
 import { Refusal } from '../refusal.js'
-import type { Room } from '../room.js'
+import { createFairQueue, type Room } from '../room.js'
 
 /** Lets so many work at a time. */
 export interface Turns {
@@ -27,30 +27,24 @@ interface Waiter {
  * wait each is next in turn, so that one with many doesn't keep out one with few.
  */
 export function createTurns(atOnce: number, room: Room = { take: () => true }): Turns {
-  const lines = new Map<string, Waiter[]>()
+  const queue = createFairQueue<Waiter>()
   let working = 0
   let looking: NodeJS.Timeout | undefined
 
   /** Gives turns to those who are next. */
   function go(): void {
-    while (lines.size > 0 && working < atOnce) {
-      const [from, line] = lines.entries().next().value!
-      const [next] = line as [Waiter]
-      const late = next.deadline <= Date.now()
-      if (!late && !room.take(1)) {
+    for (let next = queue.first(); next && working < atOnce; next = queue.first()) {
+      if (next.deadline <= Date.now()) {
+        queue.skip()
+        next.refuse()
+      } else if (room.take(1)) {
+        queue.take()
+        working++
+        next.start()
+      } else {
         if (!looking) looking = setTimeout(look, pause)
         return
       }
-      line.shift()
-      if (late) next.refuse()
-      else {
-        working++
-        next.start()
-        // To the end, behind all others.
-        lines.delete(from)
-        lines.set(from, line)
-      }
-      if (line.length === 0) lines.delete(from)
     }
   }
 
@@ -68,12 +62,9 @@ export function createTurns(atOnce: number, room: Room = { take: () => true }): 
   return {
     async begin({ address, deadline }) {
       await new Promise<void>((start, reject) => {
-        const from = network(address)
-        const line = lines.get(from) ?? []
         // Nobody waits for its answer any longer.
         const refuse = () => reject(new Refusal(Reason.DEADLINE_EXCEEDED, { retryAfter: 1 }))
-        line.push({ deadline, start, refuse })
-        lines.set(from, line)
+        queue.add(network(address), { deadline, start, refuse })
         go()
       })
       return turn
