@@ -49,6 +49,8 @@ export interface Admission {
   check(kind: Exclude<SharedKind, 'failures'>, address: string): void
   /** Takes one of a shared kind. Refuses with TOO_MANY_ATTEMPTS, from memory where that is known. */
   take(kind: Exclude<SharedKind, 'failures'>, address: string): Promise<void>
+  /** Takes back what was taken of a shared kind for something that there was no room for. */
+  giveBack(kind: Exclude<SharedKind, 'failures'>, address: string): Promise<void>
   /** Takes a look-up; false when there are none left. */
   takeLookUp(address: string): boolean
   /** Takes a look at a key of a service that wasn't seen before; false when there are none left. */
@@ -156,6 +158,10 @@ export function createAdmission(deps: {
       state.level = level
       state.at = now()
       if (!taken) refuse(Reason.TOO_MANY_ATTEMPTS, { retryAfter: wait(kind, state) ?? 0, limit: kind })
+    },
+    async giveBack(kind, address) {
+      const level = await buckets.giveBack(subjects.address(kind, address), limits[kind])
+      Object.assign(stateOf(kind, address), { level, at: now() })
     },
     takeLookUp: address => takeOwn('lookUps', address),
     takeServiceKey: address => takeOwn('serviceKeys', address),

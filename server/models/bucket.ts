@@ -14,6 +14,8 @@ export interface Buckets {
   take(subject: Buffer, limit: BucketLimit): Promise<{ level: number; taken: boolean }>
   /** Puts one in, and returns how full it is then. */
   add(subject: Buffer, limit: BucketLimit): Promise<number>
+  /** Takes one out again, if there is one, and returns how full it is then. */
+  giveBack(subject: Buffer, limit: BucketLimit): Promise<number>
   /** How full it is. */
   read(subject: Buffer, limit: BucketLimit): Promise<number>
   /** Empties buckets and returns how many weren't empty. */
@@ -39,6 +41,12 @@ const take: Statement = {
   text: `${relaxed}, taken AS (${put(`WHERE ${left('b')} + 1 <= $3`)})
     SELECT coalesce((SELECT level FROM taken), (SELECT ${left('buckets')} FROM buckets WHERE subject = $1), $3)::float8 AS level,
       EXISTS (SELECT FROM taken) AS taken`,
+}
+
+const giveBack: Statement = {
+  name: 'bucket-give-back',
+  text: `${relaxed} UPDATE buckets SET level = greatest(0, ${left('buckets')} - 1), updated_at = clock_timestamp()
+    FROM relaxed WHERE subject = $1 RETURNING level`,
 }
 
 const read: Statement = {
@@ -67,6 +75,8 @@ export function createBuckets(database: Database): Buckets {
       return (await database.run<{ level: number; taken: boolean }>(take, [subject, perSecond, capacity]))[0]!
     },
     add: async (subject, { perSecond }) => (await database.run<{ level: number }>(add, [subject, perSecond]))[0]!.level,
+    giveBack: async (subject, { perSecond }) =>
+      (await database.run<{ level: number }>(giveBack, [subject, perSecond]))[0]?.level ?? 0,
     read: async (subject, { perSecond }) =>
       (await database.read<{ level: number }>(read, [subject, perSecond]))[0]?.level ?? 0,
     clear: async (subjects, transaction) => (await database.run(clear, [subjects], transaction)).length,

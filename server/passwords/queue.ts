@@ -45,8 +45,8 @@ interface Line<T> {
 /**
  * A queue in which nobody gets more turns by waiting more often, by inventing accounts, or at more connections. Of ten
  * turns nine go to known ones; of what is left, one to each address in turn, and nine of ten to the address with the least
- * of `usedOf` (failures and sign-ups of late), where twice as much counts as more; among these to the one that had fewest
- * turns of late.
+ * of `usedOf` (failures and sign-ups of late), where only two and twice as much count as more; among these to the one that
+ * had fewest turns of late.
  */
 export function createQueue<T>(usedOf: (address: string) => number = () => 0): Queue<T> {
   const known = createLine<T>()
@@ -55,7 +55,8 @@ export function createQueue<T>(usedOf: (address: string) => number = () => 0): Q
   let turns = 0
   let turnsOfOthers = 0
   const rankOf = (address: string) => ({
-    step: Math.floor(Math.log2(1 + usedOf(address))),
+    // One is what a sign-up itself has just counted.
+    step: Math.floor(Math.log2(Math.max(1, usedOf(address)))),
     had: turnsOf.get(address) ?? 0,
   })
 

@@ -15,7 +15,7 @@ import { nicknameKey, questionKey, usernameKey } from '../names.js'
 import type { Passwords, Secret } from '../passwords/hash.js'
 import type { PasswordPolicy } from '../passwords/policy.js'
 import { type Pool, waiterOf } from '../passwords/pool.js'
-import { type FieldViolation, refuse } from '../refusal.js'
+import { type FieldViolation, Refusal, refuse } from '../refusal.js'
 import { checkSignUp, type SignUpForm } from './signupform.js'
 
 export interface SignUpDeps {
@@ -37,14 +37,20 @@ export interface SignUpDeps {
 
 /** Registers an inactive user and returns a token for it. */
 export function signUp(deps: SignUpDeps): Unary<typeof UsersService.method.signUp> {
-  const { database, users, questions, audit, passwords, tokens } = deps
+  const { database, users, questions, audit, admission, passwords, tokens } = deps
   return async (request, call) => {
     const { form, question } = await begin(deps, request, call)
     // Clients offer questions of their own, too: an administrator may link them to one of ours.
     const unmatched = question ? undefined : unmatchedText(form)
     const secrets: Secret[] = [{ context: 'password', text: form.password }]
     if ((question || unmatched) && form.securityanswer) secrets.push({ context: 'answer', text: form.securityanswer })
-    const [passwordHash, answerHash] = await passwords.hash(secrets, waiterOf(call, form.usernameKey))
+    const hashes = passwords.hash(secrets, waiterOf(call, form.usernameKey))
+    const [passwordHash, answerHash] = await hashes.catch(async error => {
+      // Nobody falls behind others, or runs into a limit, by coming again as told.
+      if (error instanceof Refusal && error.reason === Reason.OVERLOADED)
+        await admission.giveBack('signUps', call.address)
+      throw error
+    })
     const row = toRow(form, passwordHash!, question?.question)
     const id = await database
       .transact(async t => {

@@ -5,8 +5,10 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import test, { type ExecutionContext } from 'ava'
 import bcrypt from 'bcrypt'
 import pg from 'pg'
+import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { type Clock, createClock, serviceWithClock } from '../_helpers/clock.js'
 import { freshDatabase, hold } from '../_helpers/database.js'
+import { openGrpc, refusalOf } from '../_helpers/grpc.js'
 import { lockWaiters, waits } from '../_helpers/models.js'
 import { waitFor } from '../_helpers/patience.js'
 import { type Answer, password, type SignedUp, startTestService, type TestService } from '../_helpers/service.js'
@@ -311,6 +313,31 @@ test.serial('a newcomer signs up before addresses that wait already and signed u
   await signUp(anyAddress())
   t.true(answered - before < 12, `${before} ${answered}`)
   await Promise.all(crowd)
+})
+
+test.serial('a sign-up that there is no time for is not counted against its address', async t => {
+  const service = await startTestService(t, { AUTH_BCRYPT_COST: '10' })
+  const client = openGrpc(service.grpc)
+  t.teardown(client.close)
+  const metadata = from(anyAddress())
+  const reasonOf = async (fields: ReturnType<typeof form>) => {
+    const call = client.call(Users.method.signUp, fields, { metadata, deadline: Date.now() + 400 })
+    return call.then(
+      () => undefined,
+      error => refusalOf(error).info?.reason ?? 'not answered in time',
+    )
+  }
+  let [refused, others] = [0, 0]
+  // There is time for some, and of the rest some hear so after they were counted.
+  for (let left = Array.from({ length: 30 }, () => form()); left.length > 0; await sleep(50)) {
+    const reasons = await Promise.all(left.map(reasonOf))
+    left = left.filter((_, index) => reasons[index] === 'OVERLOADED')
+    refused += left.length
+    others += reasons.length - left.length
+  }
+  t.true(refused > 0)
+  const [[bucket]] = await service.registry.database.sequelize.query('SELECT level FROM buckets')
+  t.true((bucket as { level: number }).level <= others, `${JSON.stringify(bucket)} of ${others}`)
 })
 
 const storeHash = ({ registry }: TestService, token: string, hash: string) =>

@@ -48,6 +48,16 @@ test('of the turns of others nine of ten go to the address that failed and signe
   t.is(queue.take(), 'newcomer')
 })
 
+test('the sign-up that it was just counted for puts nobody behind addresses that had turns', t => {
+  const used: Record<string, number> = { crowd: 0.5, newcomer: 1 }
+  const queue = createQueue<string>(address => used[address] ?? 0)
+  for (let i = 0; i < 3; i++) queue.add(other('crowd', `${i}`), 'crowd')
+  queue.take()
+  t.is(queue.ahead(other('newcomer'), 1), 0)
+  queue.add(other('newcomer'), 'newcomer')
+  t.is(queue.take(), 'newcomer')
+})
+
 test('whoever failed a little more often isn’t behind for that', t => {
   const used: Record<string, number> = { school: 6, single: 4 }
   const queue = createQueue<string>(address => used[address] ?? 0)
