@@ -51,13 +51,14 @@ export interface Pacing {
 }
 
 /**
- * Prepares pacing; `factor` multiplies the refusals that leave, `onCut` is told of each client that is cut off. The client
- * address of a request is its header `x-forwarded-for`.
+ * Prepares pacing; a `factor` above 1 multiplies the refusals that leave (where less is allowed, more is refused, and nobody
+ * shall wait longer for that), `onCut` is told of each client that is cut off. The client address of a request is its header
+ * `x-forwarded-for`.
  */
 export function createPacing(limits: typeof pacingLimits, factor = 1, onCut = () => {}): Pacing {
   /** Room, and those who wait for it by client address. */
   const createKind = (atOnce: number, perSecond: number) => ({
-    room: createRoom(atOnce * factor, perSecond * factor),
+    room: createRoom(atOnce * Math.max(1, factor), perSecond * Math.max(1, factor)),
     queue: createFairQueue<Held>(),
   })
   const alone = createKind(limits.singlesPerSecond, limits.singlesPerSecond)

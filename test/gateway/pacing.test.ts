@@ -109,6 +109,15 @@ test('a factor multiplies the refusals that leave, at once and later', async t =
   await end()
 })
 
+test('a factor below 1 lets out no fewer refusals', async t => {
+  const limits = { singlesPerSecond: 20, refusalsAtOnce: 20, refusalsPerSecond: 0.001 }
+  const { port, request } = await openGateway(t, users, { limits, limitFactor: 0.01 })
+  for (let times = 0; times < 20; times++) t.is((await request('GET', refusing)).status, 404)
+  const { answers } = await flood(port, undefined, 21)
+  await waitFor(() => answers() >= 20)
+  t.is(answers(), 20)
+})
+
 test('what is no refusal leaves ahead of refusals that wait', async t => {
   const { port, request } = await openGateway(t, users, stuck)
   const { answers } = await flood(port)
