@@ -206,17 +206,20 @@ export function createListener(
         maxSessionMemory: 4,
       },
       (request, response) => {
-        const timer = setTimeout(() => request.stream.close(constants.NGHTTP2_CANCEL), limits.streamTimeout)
-        const session = request.stream.session!
-        const count = (more: number) => streams.set(session, (streams.get(session) ?? 0) + more)
-        count(1)
-        request.stream.once('close', () => {
-          clearTimeout(timer)
-          count(-1)
-        })
         // A stream that its client breaks off is no fault; without a listener the error would end the process.
         request.on('error', () => {})
         response.on('error', () => {})
+        const { stream } = request
+        const { session } = stream
+        // Broken off in the moment it came.
+        if (!session) return
+        const timer = setTimeout(() => stream.close(constants.NGHTTP2_CANCEL), limits.streamTimeout)
+        const count = (more: number) => streams.set(session, (streams.get(session) ?? 0) + more)
+        count(1)
+        stream.once('close', () => {
+          clearTimeout(timer)
+          count(-1)
+        })
         // Node takes up to 64 KiB whatever the settings tell the client.
         if (sizeOf(request.rawHeaders) <= headerBytes) onRequest(request, response)
         else refuseHeaders(request, response, onRefusal)

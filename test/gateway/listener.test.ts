@@ -385,6 +385,31 @@ test('a client of HTTP/2 that leaves in the middle of a request leaves nothing b
   t.deepEqual(states, ['came', 'went'])
 })
 
+/** A frame of HTTP/2 (RFC 9113, section 4.1). */
+function frame(type: number, flags: number, stream: number, ...payload: number[]): Buffer {
+  return Buffer.from([0, 0, payload.length, type, flags, 0, 0, 0, stream, ...payload])
+}
+
+test('a request of HTTP/2 that comes together with its end, and whatever follows that, is no fault', async t => {
+  const { port } = await open(t, answer)
+  const preface = [Buffer.from('PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n'), frame(4, 0, 0)]
+  // GET http://a/ in the static table and a literal; then RST_STREAM, or GOAWAY, or DATA that belongs to nothing.
+  const asked = [4, 5].map(flags => frame(1, flags, 1, 0x82, 0x86, 0x84, 0x41, 1, 0x61))
+  const ends = [frame(3, 0, 1, 0, 0, 0, 8), frame(7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0), frame(0, 0, 0, 0)]
+  for (const headers of asked)
+    for (const end of ends)
+      for (const pieces of [[[...preface, headers, end]], [preface, [headers, end]]]) {
+        const connection = await openRaw(port, { tls, protocol: 'h2' })
+        t.teardown(connection.destroy)
+        for (const piece of pieces) {
+          connection.write(Buffer.concat(piece))
+          await sleep(10)
+        }
+      }
+  const [headers] = await once(request(connectTwo(t, port)), 'response')
+  t.is(headers[':status'], 200)
+})
+
 test('closing ends idle connections and those that never said a word at once', async t => {
   const { listener, port } = await open(t, answer, patient)
   const [idle, silent] = [await connect(t, port), await connect(t, port)]
