@@ -200,31 +200,35 @@ export function createListener(
 
   function createHttp2() {
     const { constants, createServer } = loadHttp2()
-    const http2 = createServer(
-      {
-        settings: { maxConcurrentStreams: 128, maxHeaderListSize: headerBytes, enablePush: false },
-        maxSessionMemory: 4,
-      },
-      (request, response) => {
-        // A stream that its client breaks off is no fault; without a listener the error would end the process.
-        request.on('error', () => {})
-        response.on('error', () => {})
-        const { stream } = request
-        const { session } = stream
-        // Broken off in the moment it came.
-        if (!session) return
-        const timer = setTimeout(() => stream.close(constants.NGHTTP2_CANCEL), limits.streamTimeout)
-        const count = (more: number) => streams.set(session, (streams.get(session) ?? 0) + more)
-        count(1)
-        stream.once('close', () => {
-          clearTimeout(timer)
-          count(-1)
-        })
-        // Node takes up to 64 KiB whatever the settings tell the client.
-        if (sizeOf(request.rawHeaders) <= headerBytes) onRequest(request, response)
-        else refuseHeaders(request, response, onRefusal)
-      },
-    )
+    const http2 = createServer({
+      settings: { maxConcurrentStreams: 128, maxHeaderListSize: headerBytes, enablePush: false },
+      maxSessionMemory: 4,
+    })
+    const take = (request: Http2ServerRequest, response: Http2ServerResponse) => {
+      // A stream that its client breaks off is no fault; without a listener the error would end the process.
+      request.on('error', () => {})
+      response.on('error', () => {})
+      const { stream } = request
+      const { session } = stream
+      // Broken off in the moment it came.
+      if (!session) return
+      const timer = setTimeout(() => stream.close(constants.NGHTTP2_CANCEL), limits.streamTimeout)
+      const count = (more: number) => streams.set(session, (streams.get(session) ?? 0) + more)
+      count(1)
+      stream.once('close', () => {
+        clearTimeout(timer)
+        count(-1)
+      })
+      // Node takes up to 64 KiB whatever the settings tell the client.
+      if (sizeOf(request.rawHeaders) <= headerBytes) onRequest(request, response)
+      else refuseHeaders(request, response, onRefusal)
+    }
+    http2.on('request', take)
+    // Node's own answer to `Expect: 100-continue` throws on a stream that is broken off already, which would end the process.
+    http2.on('checkContinue', (request: Http2ServerRequest, response: Http2ServerResponse) => {
+      if (!request.stream.destroyed && !request.stream.closed) response.writeContinue()
+      take(request, response)
+    })
     http2.setTimeout(limits.sessionTimeout, () => {})
     http2.on('timeout', (session: ServerHttp2Session) => session.close())
     http2.on('session', session => {

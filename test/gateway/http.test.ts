@@ -1,6 +1,7 @@
 /** How requests and answers look over HTTP, whatever the operation. */
 import { randomUUID } from 'node:crypto'
 import { request as open } from 'node:http'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { brotliCompressSync, deflateSync, gzipSync } from 'node:zlib'
 import test from 'ava'
 import pg from 'pg'
@@ -13,14 +14,14 @@ import { spawnService } from '../_helpers/spawned.js'
 const service = serviceForFile()
 const request: typeof service.request = (...all) => service.request(...all)
 
-/** A request as it stands, where fetch would tidy it up. */
-function raw(
+/** A request as it stands, where fetch would tidy it up. A busy service is asked again when it says. */
+async function raw(
   method: string,
   path: string,
   headers: Record<string, string> = {},
   body?: string | Buffer,
 ): Promise<Answer> {
-  return new Promise((resolve, reject) => {
+  const answer = await new Promise<Answer>((resolve, reject) => {
     const outgoing = open(`${service.http}`, { method, path, headers }, async response => {
       const chunks: Buffer[] = []
       for await (const chunk of response) chunks.push(chunk)
@@ -33,6 +34,10 @@ function raw(
     outgoing.on('error', reject)
     outgoing.end(body)
   })
+  const wait = Number(answer.headers.get('retry-after'))
+  if (answer.status !== 503 || !wait) return answer
+  await sleep(wait * 1000)
+  return raw(method, path, headers, body)
 }
 
 const credentials = async () => ({ username: (await service.signUp('ROLE_CLIENT')).username, password })

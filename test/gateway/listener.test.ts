@@ -385,6 +385,15 @@ test('a client of HTTP/2 that leaves in the middle of a request leaves nothing b
   t.deepEqual(states, ['came', 'went'])
 })
 
+test('a client of HTTP/2 that asks first whether to send its body is told to go on, and answered', async t => {
+  const { port } = await open(t, answer)
+  const stream = connectTwo(t, port).request({ ':method': 'POST', ':path': '/', expect: '100-continue' })
+  await once(stream, 'continue')
+  stream.end('{}')
+  const [headers] = await once(stream, 'response')
+  t.is(headers[':status'], 200)
+})
+
 /** A frame of HTTP/2 (RFC 9113, section 4.1). */
 function frame(type: number, flags: number, stream: number, ...payload: number[]): Buffer {
   return Buffer.from([0, 0, payload.length, type, flags, 0, 0, 0, stream, ...payload])
@@ -393,8 +402,10 @@ function frame(type: number, flags: number, stream: number, ...payload: number[]
 test('a request of HTTP/2 that comes together with its end, and whatever follows that, is no fault', async t => {
   const { port } = await open(t, answer)
   const preface = [Buffer.from('PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n'), frame(4, 0, 0)]
-  // GET http://a/ in the static table and a literal; then RST_STREAM, or GOAWAY, or DATA that belongs to nothing.
-  const asked = [4, 5].map(flags => frame(1, flags, 1, 0x82, 0x86, 0x84, 0x41, 1, 0x61))
+  // GET http://a/ (RFC 7541, section 6), which may expect 100-continue; then RST_STREAM, GOAWAY, or DATA of no stream.
+  const get = [0x82, 0x86, 0x84, 0x41, 1, ...Buffer.from('a')]
+  const expect = [0x00, 6, ...Buffer.from('expect'), 12, ...Buffer.from('100-continue')]
+  const asked = [frame(1, 4, 1, ...get), frame(1, 5, 1, ...get), frame(1, 4, 1, ...get, ...expect)]
   const ends = [frame(3, 0, 1, 0, 0, 0, 8), frame(7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0), frame(0, 0, 0, 0)]
   for (const headers of asked)
     for (const end of ends)
