@@ -99,6 +99,12 @@ interface ListenerOptions {
   readonly onDrop?: () => void
 }
 
+/** A request that its client breaks off is no fault; without a listener the error would end the process. */
+function outlive(request: Request, response: Response): void {
+  request.on('error', () => {})
+  response.on('error', () => {})
+}
+
 /** Prepares a listener. Requests of both versions go to `onRequest`. Without `secure` there is no TLS. */
 export function createListener(
   { host, port }: Address,
@@ -126,6 +132,7 @@ export function createListener(
       noDelay: true,
     },
     (request, response) => {
+      outlive(request, response)
       const pipeline = pipelines.get(request.socket)
       if (draining) {
         // What was sent ahead is answered, too: only the last answer closes the connection.
@@ -205,9 +212,7 @@ export function createListener(
       maxSessionMemory: 4,
     })
     const take = (request: Http2ServerRequest, response: Http2ServerResponse) => {
-      // A stream that its client breaks off is no fault; without a listener the error would end the process.
-      request.on('error', () => {})
-      response.on('error', () => {})
+      outlive(request, response)
       const { stream } = request
       const { session } = stream
       // Broken off in the moment it came.
@@ -235,7 +240,7 @@ export function createListener(
       sessions.add(session)
       session.once('close', () => sessions.delete(session))
     })
-    // The same goes for a session.
+    // The same goes for a session as for a request.
     http2.on('sessionError', () => {})
     return http2
   }

@@ -36,7 +36,8 @@ export function limitPipeline(socket: Socket): Pipeline {
   let stopped = false
 
   function feed(bytes: Buffer) {
-    for (let rest = bytes; rest.length > 0 && !stopped; ) {
+    // Of a destroyed socket, as after CONNECT, Node has given the parser back.
+    for (let rest = bytes; rest.length > 0 && !stopped && !socket.destroyed; ) {
       // Node itself pauses the socket, and its parser with it, when answers aren't taken; it also resumes it then.
       if (socket.isPaused() || room() < leastRoom) {
         held ||= !socket.isPaused()

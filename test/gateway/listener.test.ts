@@ -394,6 +394,29 @@ test('a client of HTTP/2 that asks first whether to send its body is told to go 
   t.is(headers[':status'], 200)
 })
 
+test('no error of a request or its answer ends the process, whoever listens to it', async t => {
+  const { port } = await open(t, (request, response) => {
+    for (const each of [request, response]) each.emit('error', new Error('gone'))
+    response.end('ok')
+  })
+  const connection = await connect(t, port)
+  connection.write(get('/'))
+  await connection.until(/ok$/)
+  const [headers] = await once(request(connectTwo(t, port)), 'response')
+  t.is(headers[':status'], 200)
+})
+
+test('what follows CONNECT on a connection of HTTP/1.1 is no fault', async t => {
+  const { port } = await open(t, answer)
+  const leaving = await connect(t, port)
+  leaving.write(`CONNECT a:1 HTTP/1.1\r\n\r\n${get('/').repeat(40)}`)
+  await leaving.end()
+  const connection = await connect(t, port)
+  connection.write(get('/'))
+  await connection.until(/ok$/)
+  t.deepEqual(statusesOf(connection), ['200'])
+})
+
 /** A frame of HTTP/2 (RFC 9113, section 4.1). */
 function frame(type: number, flags: number, stream: number, ...payload: number[]): Buffer {
   return Buffer.from([0, 0, payload.length, type, flags, 0, 0, 0, stream, ...payload])
