@@ -1,0 +1,109 @@
+/** Bytes without sense on HTTP/1.1, in any pieces, from clients that leave at any moment: the process outlives them. */
+import { once } from 'node:events'
+import { connect } from 'node:net'
+import { setTimeout as sleep } from 'node:timers/promises'
+import test from 'ava'
+import fc from 'fast-check'
+import { spawnService } from '../_helpers/spawned.js'
+
+/** Sends bytes in pieces, takes answers or not, and leaves. */
+interface Visit {
+  readonly bytes: Buffer
+  /** Where it is cut, in thousandths of its length. */
+  readonly cuts: readonly number[]
+  readonly takes: boolean
+  readonly stays: number
+  readonly leaves: 'end' | 'destroy' | 'resetAndDestroy'
+}
+
+async function visit(port: number, { bytes, cuts, takes, stays, leaves }: Visit): Promise<void> {
+  const socket = connect(port, '127.0.0.1').on('error', () => {})
+  await once(socket, 'connect')
+  if (takes) socket.resume()
+  const ends = [...cuts.toSorted((a, b) => a - b).map(cut => Math.floor((bytes.length * cut) / 1000)), bytes.length]
+  let sent = 0
+  for (const end of ends) {
+    if (socket.writable) socket.write(bytes.subarray(sent, end))
+    sent = end
+    await sleep(1)
+  }
+  await sleep(stays)
+  socket[leaves]()
+  socket.destroy()
+}
+
+const path = fc.constantFrom(
+  '/users/login',
+  '/users/me',
+  '/auth.v1.Users/Login',
+  '/healthz',
+  '*',
+  '//',
+  '/%',
+  'http://a/b',
+)
+const body = fc.constantFrom(
+  '',
+  '{',
+  '{}',
+  'username=a',
+  '5\r\nhello\r\n0\r\n\r\n',
+  'zz\r\n',
+  '\0\0\0\0\x05hello',
+  'x'.repeat(9000),
+)
+const header = fc.constantFrom(
+  'Host: a',
+  'host:',
+  'Content-Length: 2',
+  'Content-Length: 99999999',
+  'Content-Length: -1',
+  'Transfer-Encoding: chunked',
+  'Transfer-Encoding: gzip, chunked',
+  'Content-Type: application/json',
+  'Content-Type: application/x-www-form-urlencoded',
+  'Content-Type: application/proto',
+  'Content-Type: application/grpc-web+proto',
+  'Content-Type: ;;',
+  'Expect: 100-continue',
+  'Expect: x',
+  'Connection: close',
+  'Connection: upgrade',
+  'Upgrade: h2c',
+  'X-Forwarded-For: x, 1.2.3.4',
+  'Connect-Timeout-Ms: 1',
+  'Authorization: Bearer x',
+  'a\0b: c',
+)
+const method = fc.constantFrom('GET', 'POST', 'POST', 'POST', 'OPTIONS', 'HEAD', 'PRI', 'CONNECT', 'x y')
+const version = fc.constantFrom('1.1', '1.1', '1.1', '1.0', '9')
+const message = fc
+  .tuple(method, path, version, fc.uniqueArray(header, { maxLength: 3 }), body)
+  .map(([method, path, version, headers, body]) =>
+    [`${method} ${path} HTTP/${version}`, ...headers, '', body].join('\r\n'),
+  )
+
+const bytes = fc.array(message, { minLength: 1, maxLength: 15 }).map(all => Buffer.from(all.join(''), 'latin1'))
+
+test('no bytes on connections of HTTP/1.1 end the process', async t => {
+  const service = await spawnService(t, { AUTH_LOG_LEVEL: 'error', AUTH_LIMIT_FACTOR: '1000' })
+  const port = Number(new URL(service.http).port)
+  const visits = fc.array(
+    fc.record({
+      bytes,
+      cuts: fc.array(fc.nat(999), { maxLength: 3 }),
+      takes: fc.boolean(),
+      stays: fc.nat(10),
+      leaves: fc.constantFrom('end', 'destroy', 'resetAndDestroy'),
+    }),
+    { minLength: 10, maxLength: 10 },
+  )
+  await fc.assert(
+    fc.asyncProperty(visits, async all => {
+      await Promise.all(all.map(each => visit(port, each)))
+      t.true(service.alive(), service.output().slice(-2000))
+    }),
+    { numRuns: 100, endOnFailure: true },
+  )
+  t.is((await fetch(`${service.http}/readyz`)).status, 200)
+})
