@@ -97,9 +97,9 @@ test.serial('those who came together and wait in vain aren’t refused all at on
   // The estimate rests on quick jobs, so the slow one ahead is not foreseen. How quick they are a busy machine decides.
   const before = create()
   for (let times = 0; times < 8; times++) await before.run([quick], turn())
-  const pool = create({ patience: 400 + 15 * before.stats().averageMs })
+  const pool = create({ patience: 250 + 15 * before.stats().averageMs })
   await pool.run([quick], turn())
-  const first = pool.run([{ ...slow, cost: 15 }], turn('a'))
+  const first = pool.run([{ ...slow, cost: 14 }], turn('a'))
   const refused: number[] = []
   const come = Array.from({ length: 9 }, async (_, index) => {
     t.is(await reasonOf(pool.run([quick], turn(`b${index}`))), Reason.OVERLOADED)
