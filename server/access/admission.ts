@@ -161,7 +161,7 @@ export function createAdmission(deps: {
     },
     async giveBack(kind, address) {
       const level = await buckets.giveBack(subjects.address(kind, address), limits[kind])
-      Object.assign(stateOf(kind, address), { level, at: now() })
+      stateOf(kind, address).level = level
     },
     takeLookUp: address => takeOwn('lookUps', address),
     takeServiceKey: address => takeOwn('serviceKeys', address),

@@ -91,13 +91,17 @@ export function createRequest(http: string): TestService['request'] {
     const isJson = /json/.test(response.headers.get('content-type') ?? '')
     return { status: response.status, headers: response.headers, text, json: isJson ? JSON.parse(text) : undefined }
   }
-  return async (method, path, options) => {
-    for (let times = 1; ; times++) {
-      const answer = await send(method, path, options)
-      const wait = Number(answer.headers.get('retry-after'))
-      if (answer.status !== 503 || wait === 0 || options?.once || times === patience) return answer
-      await sleep(wait * 1000)
-    }
+  return (method, path, options) =>
+    options?.once ? send(method, path, options) : waitOut(() => send(method, path, options))
+}
+
+/** Asks again as long as the service says that it is busy, when it says. */
+export async function waitOut(send: () => Promise<Answer>): Promise<Answer> {
+  for (let times = 1; ; times++) {
+    const answer = await send()
+    const wait = Number(answer.headers.get('retry-after'))
+    if (answer.status !== 503 || wait === 0 || times === patience) return answer
+    await sleep(wait * 1000)
   }
 }
 

@@ -1,43 +1,40 @@
 /** How requests and answers look over HTTP, whatever the operation. */
 import { randomUUID } from 'node:crypto'
 import { request as open } from 'node:http'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { brotliCompressSync, deflateSync, gzipSync } from 'node:zlib'
 import test from 'ava'
 import pg from 'pg'
 import { routes } from '../../gateway/routes.js'
 import { waitFor } from '../_helpers/patience.js'
 import { refused, wrongFields } from '../_helpers/problem.js'
-import { type Answer, createRequest, password, serviceForFile, startTestService } from '../_helpers/service.js'
+import { type Answer, createRequest, password, serviceForFile, startTestService, waitOut } from '../_helpers/service.js'
 import { spawnService } from '../_helpers/spawned.js'
 
 const service = serviceForFile()
 const request: typeof service.request = (...all) => service.request(...all)
 
 /** A request as it stands, where fetch would tidy it up. A busy service is asked again when it says. */
-async function raw(
+function raw(
   method: string,
   path: string,
   headers: Record<string, string> = {},
   body?: string | Buffer,
 ): Promise<Answer> {
-  const answer = await new Promise<Answer>((resolve, reject) => {
-    const outgoing = open(`${service.http}`, { method, path, headers }, async response => {
-      const chunks: Buffer[] = []
-      for await (const chunk of response) chunks.push(chunk)
-      const text = Buffer.concat(chunks).toString()
-      const all = new Headers()
-      for (const [name, value] of Object.entries(response.headers)) all.set(name, String(value))
-      const json = /json/.test(all.get('content-type') ?? '') && text ? JSON.parse(text) : undefined
-      resolve({ status: response.statusCode ?? 0, headers: all, text, json })
+  const send = (): Promise<Answer> =>
+    new Promise((resolve, reject) => {
+      const outgoing = open(`${service.http}`, { method, path, headers }, async response => {
+        const chunks: Buffer[] = []
+        for await (const chunk of response) chunks.push(chunk)
+        const text = Buffer.concat(chunks).toString()
+        const all = new Headers()
+        for (const [name, value] of Object.entries(response.headers)) all.set(name, String(value))
+        const json = /json/.test(all.get('content-type') ?? '') && text ? JSON.parse(text) : undefined
+        resolve({ status: response.statusCode ?? 0, headers: all, text, json })
+      })
+      outgoing.on('error', reject)
+      outgoing.end(body)
     })
-    outgoing.on('error', reject)
-    outgoing.end(body)
-  })
-  const wait = Number(answer.headers.get('retry-after'))
-  if (answer.status !== 503 || !wait) return answer
-  await sleep(wait * 1000)
-  return raw(method, path, headers, body)
+  return waitOut(send)
 }
 
 const credentials = async () => ({ username: (await service.signUp('ROLE_CLIENT')).username, password })
