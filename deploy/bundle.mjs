@@ -41,6 +41,8 @@ for (const { entryPoints, chunks } of bundles)
     sourcesContent: false,
     legalComments: 'linked',
     logLevel: 'warning',
+    // pg asks where it runs. Node.js 20 has no `navigator`, and pg would go on to `Response`, which loads all of `fetch`.
+    define: { navigator: JSON.stringify({ userAgent: 'Node.js' }) },
     // An `import` of these has Node.js evaluate all that they offer, such as `fetch` and Web Cryptography. `require` has
     // it evaluate what is used.
     plugins: [
@@ -86,6 +88,8 @@ await build({
   target: 'node20.19',
   legalComments: 'linked',
   logLevel: 'warning',
+  // Sequelize works in UTC: the rules of all time zones would be a fifth of its loading.
+  alias: { 'moment-timezone': 'moment-timezone/moment-timezone.js' },
   // Sequelize asks for what speaks to a database, and is given ours.
   external: [
     'pg',

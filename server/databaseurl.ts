@@ -140,7 +140,7 @@ function readTls(mode: (typeof modes)[number], given: ReadonlyMap<string, string
   const passphrase = given.get('sslpassword')
   const files = { ...(ca && { ca }), ...(cert && { cert, key }), ...(passphrase && { passphrase }) }
   try {
-    createSecureContext(files)
+    if (Object.keys(files).length > 0) createSecureContext(files)
   } catch (error) {
     throw new Error(`sslrootcert, sslcert, sslkey: can’t be used together (${(error as { code?: string }).code})`)
   }
