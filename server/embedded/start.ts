@@ -294,6 +294,7 @@ function logOf({ dataDir }: Place): string {
   return join(dataDir, 'postgres.log')
 }
 
+/** It speaks no TLS: asking whether it does would take a connection of its own each time. */
 function urlOf({ password }: Place, port: number): string {
-  return `postgres://auth:${password}@127.0.0.1:${port}/auth`
+  return `postgres://auth:${password}@127.0.0.1:${port}/auth?sslmode=disable`
 }
