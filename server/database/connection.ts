@@ -33,9 +33,9 @@ export type { Statement, Transaction }
 
 /** The one way to PostgreSQL. Nothing here waits for ever: whatever isn't answered in 6 s fails. */
 export interface Database {
-  /** What the models are made of. It is loaded by the first who asks for it. */
+  /** What the models are made of, with all of them. It is loaded by the first who asks for it. */
   readonly sequelize: Sequelize
-  /** Describes a table, whose columns are asked for with the first model. Returns what gives its model. */
+  /** Describes a table, whose columns are asked for with its model. Returns what gives the model, made when first wanted. */
   define(table: string, columns: () => ModelAttributes): () => ModelStatic<Model>
   /** Runs a prepared statement, on its own or as a part of a transaction, and returns its rows. */
   run<Row>(statement: Statement, values: readonly unknown[], transaction?: Transaction): Promise<Row[]>
@@ -128,8 +128,12 @@ export function openDatabase(url: string | (() => string), connections = 10, log
     // Connections are the pool's, whoever uses them.
     Object.assign(sequelize.connectionManager, { getConnection: acquire, releaseConnection: release })
     if (tracing) traceSequelize(sequelize)
-    for (const [table, columns] of tables) sequelize.define(table, columns())
     return sequelize
+  }
+
+  function modelOf(table: string): ModelStatic<Model> {
+    const { models } = openSequelize()
+    return models[table] ?? openSequelize().define(table, tables.get(table)!())
   }
 
   const run: Database['run'] = async (statement, values, transaction) => {
@@ -146,12 +150,12 @@ export function openDatabase(url: string | (() => string), connections = 10, log
 
   const database: Database = {
     get sequelize() {
+      for (const table of tables.keys()) modelOf(table)
       return openSequelize()
     },
     define(table, columns) {
       tables.set(table, columns)
-      sequelize?.define(table, columns())
-      return () => openSequelize().model(table)
+      return () => modelOf(table)
     },
     run,
     read: pipeline.read,
