@@ -16,6 +16,7 @@ import fc from 'fast-check'
 import { type Route, routes } from '../../gateway/routes.js'
 import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
+import { anyCharacter } from './characters.js'
 import { statusesOf } from './problem.js'
 import { type Answer, password, type TestService } from './service.js'
 import { claimsOf, forge } from './tokens.js'
@@ -172,7 +173,7 @@ const text = fc.oneof(
   { weight: 4, arbitrary: fc.constantFrom(...meaningful) },
   { weight: 3, arbitrary: fc.constantFrom(...hostileTexts, ...brokenEncodings) },
   { weight: 1, arbitrary: fc.string({ maxLength: 40 }) },
-  { weight: 1, arbitrary: fc.string({ unit: 'binary', maxLength: 40 }) },
+  { weight: 1, arbitrary: fc.string({ unit: anyCharacter, maxLength: 40 }) },
 )
 
 /** A good value where there is one for a field, and otherwise anything. */
