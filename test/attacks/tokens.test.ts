@@ -308,7 +308,7 @@ test('while keys rotate no token is refused, and none is signed by a key that is
       if (!published.includes(kid)) unpublished.push(kid)
       const me = await other.request('GET', '/users/me', { token })
       if (me.status !== 200) refused.push(`elsewhere ${me.status} ${me.text}`)
-      await sleep(20)
+      await sleep(100)
     }
   }
   const clients = [client(first, second), client(second, first)]
