@@ -49,7 +49,6 @@ export const auditActions = [
   'user.erase',
   'user.export',
   'user.remove-totp',
-  'user.erase',
   'user.resume',
   'user.revoke-own-tokens',
   'user.revoke-tokens',
