@@ -58,6 +58,15 @@ export async function initialize(place: Place, { initdb, postgres }: Programs, u
   }
 }
 
+/** For tests, which have many services at once on one server, in databases that live for seconds. */
+const volatile = {
+  fsync: 'off',
+  synchronous_commit: 'off',
+  full_page_writes: 'off',
+  max_connections: 300,
+  autovacuum: 'off',
+}
+
 /** Command-line parameters of a server. */
 export function parameters(port: number, durable: boolean): string[] {
   const values: Record<string, string | number> = {
@@ -74,8 +83,7 @@ export function parameters(port: number, durable: boolean): string[] {
     log_min_messages: 'log',
     log_min_error_statement: 'panic',
     log_error_verbosity: 'terse',
-    // Tests run many services at once on one server.
-    ...(durable ? {} : { fsync: 'off', synchronous_commit: 'off', full_page_writes: 'off', max_connections: 300 }),
+    ...(durable ? {} : volatile),
   }
   return Object.entries(values).flatMap(([name, value]) => ['-c', `${name}=${value}`])
 }

@@ -3,6 +3,7 @@ import { randomBytes } from 'node:crypto'
 import pg from 'pg'
 import { openDatabase } from '../../server/database/connection.js'
 import { migrate } from '../../server/database/migrate.js'
+import { madeOnce } from '../../server/onfirstuse.js'
 
 const template = 'auth_template'
 
@@ -31,11 +32,21 @@ export async function freshDatabase(t: Teardown, { from = template } = {}): Prom
 
 /** The same for hooks, which have no teardown. */
 export async function createDatabase(from = template): Promise<{ url: string; drop: () => Promise<unknown> }> {
-  const server = process.env.TEST_DATABASE_URL
-  if (!server) throw new Error('TEST_DATABASE_URL is not set: run tests with `npm test -- <files>`')
   const name = `test_${randomBytes(8).toString('hex')}`
-  await ask(server, `CREATE DATABASE ${name} TEMPLATE ${from} STRATEGY file_copy`)
-  return { url: at(server, name), drop: () => ask(server, `DROP DATABASE IF EXISTS ${name} WITH (FORCE)`) }
+  await pool().query(`CREATE DATABASE ${name} TEMPLATE ${from} STRATEGY file_copy`)
+  return { url: at(serverUrl(), name), drop: () => pool().query(`DROP DATABASE IF EXISTS ${name} WITH (FORCE)`) }
+}
+
+/** Where this process makes and drops its databases. Idle connections keep nobody waiting at the end. */
+const pool = madeOnce(() => {
+  const options = { connectionString: serverUrl(), max: 2, allowExitOnIdle: true }
+  return new pg.Pool(options).on('error', () => {})
+})
+
+function serverUrl(): string {
+  const url = process.env.TEST_DATABASE_URL
+  if (!url) throw new Error('TEST_DATABASE_URL is not set: run tests with `npm test -- <files>`')
+  return url
 }
 
 /** Runs SQL on a connection of its own, and returns the rows. */
