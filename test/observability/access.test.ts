@@ -158,10 +158,9 @@ for (const [how, end] of [
     const request = createRequest(service.http)
     for (const id of ['first', 'last']) await request('GET', '/users/me', { headers: { 'x-request-id': id } })
     await service.ended
-    t.deepEqual(
-      accessLines(service).map(({ requestId }) => requestId),
-      ['first', 'last'],
-    )
+    // What a thread was about to write comes after what is written at the end.
+    const ids = accessLines(service).map(({ requestId }) => requestId)
+    t.deepEqual(ids.sort(), ['first', 'last'])
   })
 }
 
