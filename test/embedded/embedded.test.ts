@@ -7,6 +7,7 @@ import type { Readable, Writable } from 'node:stream'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import test, { type ExecutionContext } from 'ava'
+import { openDatabase } from '../../server/database/connection.js'
 import { embeddedSecrets } from '../../server/embedded/secrets.js'
 import { startEmbedded } from '../../server/embedded/start.js'
 import { ask } from '../_helpers/database.js'
@@ -115,6 +116,16 @@ test.serial('a database that dies while it is in use comes back at the same URL'
   t.deepEqual(await waitFor(() => ask(embedded.url, 'SELECT 7 AS n')), [{ n: 7 }])
   await embedded.stop()
   t.false(existsSync(join(dataDir, 'postgres/postmaster.pid')))
+})
+
+test.serial('TLS that the environment asks of other databases keeps nobody from it', async t => {
+  process.env.PGSSLMODE = 'require'
+  t.teardown(() => void delete process.env.PGSSLMODE)
+  const embedded = await start(await folder(t))
+  const database = openDatabase(embedded.url, 1)
+  t.deepEqual(await database.run({ name: 'seven', text: 'SELECT 7 AS n' }, []), [{ n: 7 }])
+  await database.close()
+  await embedded.stop()
 })
 
 test.serial('an interrupted making leaves nothing in the way', async t => {
