@@ -151,8 +151,9 @@ test('whatever comes and goes, each item is taken once, and its turn comes when 
         for (const item of own) queue.add(mine, item)
         const order = drain(queue)
         const at = order.indexOf(-count)
-        // A turn more or less, as every tenth is another kind's: known ones or others, and of these most used or least.
-        t.true(at - ahead <= 1 && at - ahead >= -5, `${at} ${ahead}`)
+        // Every tenth turn is another kind's (known ones or others, and of these most used or least), and may be the next
+        // one: hardly later than told, and sooner by up to twice that. Of 440,000 such cases 2 and -16 were the most.
+        t.true(at - ahead <= 2 && at - ahead >= -20, `${at} ${ahead}`)
         t.deepEqual(
           [...order].sort((a, b) => a - b),
           [...own.toReversed(), ...waiting.keys()].filter(index => index !== dropped),
