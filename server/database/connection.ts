@@ -132,8 +132,8 @@ export function openDatabase(url: string | (() => string), connections = 10, log
   }
 
   function modelOf(table: string): ModelStatic<Model> {
-    const { models } = openSequelize()
-    return models[table] ?? openSequelize().define(table, tables.get(table)!())
+    const opened = openSequelize()
+    return opened.models[table] ?? opened.define(table, tables.get(table)!())
   }
 
   const run: Database['run'] = async (statement, values, transaction) => {
