@@ -90,7 +90,7 @@ export function createQueue<T>(usedOf: (address: string) => number = () => 0): Q
       before += first
       behind += size - first
     }
-    return before + Math.min(behind, Math.floor((before + 1) / (secondEvery - 1)))
+    return before + Math.min(behind, secondsUntil(before, turnsOfOthers))
   }
   const pathOf = ({ known: isKnown, address, account }: Turn) =>
     isKnown ? { line: known, keys: [account] } : { line: others, keys: [address, account] }
@@ -114,12 +114,12 @@ export function createQueue<T>(usedOf: (address: string) => number = () => 0): Q
         const before = aheadOfOther(turn, count)
         const least = Math.max(1 / secondEvery, 1 - knownShare)
         return Math.max(
-          before + Math.min(known.size, (before + 1) * (secondEvery - 1)),
+          before + Math.min(known.size, (before + 1) * (secondEvery - 1) - turns),
           Math.round((before + 1) / least) - 1,
         )
       }
       const before = ahead(known, [turn.account], count)
-      return before + Math.min(others.size, Math.floor((before + 1) / (secondEvery - 1)))
+      return before + Math.min(others.size, secondsUntil(before, turns))
     },
     makeRoom(turn, count) {
       if (turn.known && others.size > 0) return takeNewest(others)
@@ -192,8 +192,18 @@ function ahead<T>(line: Line<T>, [key, ...rest]: readonly string[], count: numbe
   const own = line.lines.get(key)
   const within = ahead(own ?? createLine<T>(), rest, count)
   let sum = within
-  for (const other of line.lines.values()) if (other !== own) sum += Math.min(other.size, within + 1)
+  // Those that have had their turn of this round come after.
+  let isBefore = true
+  for (const other of line.lines.values()) {
+    if (other === own) isBefore = false
+    else sum += Math.min(other.size, isBefore ? within + 1 : within)
+  }
   return sum
+}
+
+/** How many turns of those that come second fall before one that has `before` of its own kind ahead, `turns` after the last. */
+function secondsUntil(before: number, turns: number): number {
+  return Math.floor((before + turns) / (secondEvery - 1))
 }
 
 function clamp(value: number, least: number, most: number): number {

@@ -105,15 +105,19 @@ test('whoever comes is told of those that go before, and of no others', t => {
     [crowd(known('a')), known('b')],
     [[...crowd(known('a'), 20), ...crowd(other('crowd'))], known('a')],
     [[...crowd(known('a')), ...crowd(other('crowd'))], other('single')],
-  ] as const) {
-    const queue = createQueue<number>(address => used[address] ?? 0)
-    for (const [index, turn] of waiting.entries()) queue.add(turn, index)
-    const ahead = queue.ahead(mine, 1)
-    queue.add(mine, -1)
-    const at = drain(queue).indexOf(-1)
-    t.true(Math.abs(at - ahead) <= 1, `${at} ${ahead}`)
-  }
+  ] as const)
+    for (const taken of [0, 4, 9, 15]) {
+      const queue = createQueue<number>(address => used[address] ?? 0)
+      for (const [index, turn] of waiting.entries()) queue.add(turn, index)
+      for (let i = 0; i < taken; i++) queue.take()
+      const ahead = queue.ahead(mine, 1)
+      queue.add(mine, -1)
+      t.is(drain(queue).indexOf(-1), ahead, `${JSON.stringify(mine)} after ${taken}`)
+    }
 })
+
+/** Of so many turns one goes to those that come second. */
+const secondEvery = 10
 
 const turns = fc.record({
   known: fc.boolean(),
@@ -124,7 +128,7 @@ const turns = fc.record({
 const share = fc.constantFrom(0, 10, 100)
 const shares = fc.record({ x: share, y: share, z: share })
 
-test('whatever comes and goes, each item is taken once, and its turn comes when it was told', t => {
+test('whatever comes and goes, each item is taken once, a known one when it was told, another never later', t => {
   const [before, count] = [fc.nat(30), fc.integer({ min: 1, max: 3 })]
   fc.assert(
     fc.property(
@@ -151,9 +155,9 @@ test('whatever comes and goes, each item is taken once, and its turn comes when 
         for (const item of own) queue.add(mine, item)
         const order = drain(queue)
         const at = order.indexOf(-count)
-        // Every tenth turn is another kind's (known ones or others, and of these most used or least), and may be the next
-        // one: hardly later than told, and sooner by up to twice that. Of 440,000 such cases 2 and -16 were the most.
-        t.true(at - ahead <= 2 && at - ahead >= -20, `${at} ${ahead}`)
+        // A tenth turn goes to the address that waits longest, who may then be sooner than its rank says, but never later.
+        if (mine.known) t.is(at, ahead)
+        else t.true(at <= ahead && at >= ahead - 3 * secondEvery, `${at} ${ahead}`)
         t.deepEqual(
           [...order].sort((a, b) => a - b),
           [...own.toReversed(), ...waiting.keys()].filter(index => index !== dropped),
