@@ -13,6 +13,7 @@ import { fileURLToPath } from 'node:url'
 import { stripVTControlCharacters } from 'node:util'
 import { startEmbedded } from '../server/embedded/start.js'
 import { makeTemplate } from './_helpers/database.js'
+import { makeInstalled } from './_helpers/installed.js'
 import { searchOutput } from './_helpers/secrets.js'
 
 const ava = fileURLToPath(new URL('../../node_modules/ava/entrypoints/cli.mjs', import.meta.url))
@@ -31,8 +32,10 @@ try {
   const log = { info() {}, warn: (text: string) => console.error(text) }
   const embedded = await startEmbedded({ dataDir, log, durable: false })
   try {
-    await makeTemplate(embedded.url)
-    outcome = await runAva(embedded.url)
+    process.env.TEST_DATABASE_URL = embedded.url
+    await makeTemplate()
+    await makeInstalled()
+    outcome = await runAva()
   } finally {
     await embedded.stop()
   }
@@ -67,14 +70,13 @@ async function testFiles(): Promise<string[]> {
 }
 
 /** Runs AVA, shows its report, and counts: crashed files, timeouts and stray errors are failures too. */
-async function runAva(server: string): Promise<typeof outcome> {
+async function runAva(): Promise<typeof outcome> {
   if (files.length === 0 && options.length === 0) return { passed: 0, failed: 0 }
   const color = process.stdout.isTTY ? ['--color'] : []
   const child = spawn(process.execPath, [ava, ...color, ...options, ...files], {
     // No contexts of whoever runs the tests: commands work on the database itself.
     env: {
       ...process.env,
-      TEST_DATABASE_URL: server,
       TEST_OUTPUT: output,
       NODE_ENV: 'test',
       XDG_CONFIG_HOME: join(dataDir, 'config'),

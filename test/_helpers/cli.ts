@@ -6,8 +6,7 @@ import { spawn as spawnTerminal } from '@lydell/node-pty'
 import type { ExecutionContext } from 'ava'
 import type { Command } from 'commander'
 import { run } from '../../cli/program.js'
-import { freshDatabase } from './database.js'
-import { password } from './service.js'
+import { databaseFor, ownSettings } from './installed.js'
 
 const program = fileURLToPath(new URL('../../cli/main.js', import.meta.url))
 
@@ -70,14 +69,8 @@ export function runCli(env: Record<string, string>, args: readonly string[], inp
 
 /** Environment of a registry of its own that is installed. */
 export async function installedRegistry(t: ExecutionContext) {
-  const env = {
-    DATABASE_URL: await freshDatabase(t),
-    AUTH_MASTER_KEY: Buffer.alloc(32, 7).toString('base64'),
-    AUTH_ADMIN_PASSWORD: password,
-  }
-  const { code, stderr } = await runCli(env, ['install'])
-  t.is(code, 0, stderr)
-  return env
+  const { AUTH_MASTER_KEY, AUTH_ADMIN_PASSWORD } = ownSettings
+  return { DATABASE_URL: await databaseFor(t, {}), AUTH_MASTER_KEY, AUTH_ADMIN_PASSWORD }
 }
 
 /** The commands that do something and are no former names, each with its path, such as `users show`. */

@@ -7,15 +7,18 @@ import { madeOnce } from '../../server/onfirstuse.js'
 
 const template = 'auth_template'
 
+/** Database that installed.ts makes. */
+export const installed = 'auth_installed'
+
 /** What registers a clean-up: ava's `t` in a test. */
 export interface Teardown {
   teardown(work: () => Promise<void>): void
 }
 
 /** Makes the database that the others are copies of. */
-export async function makeTemplate(server: string): Promise<void> {
-  await ask(server, `CREATE DATABASE ${template}`)
-  const database = openDatabase(at(server, template), 2)
+export async function makeTemplate(): Promise<void> {
+  const { url } = await createDatabase({ from: 'template1', name: template })
+  const database = openDatabase(url, 2)
   try {
     await migrate(database)
   } finally {
@@ -25,14 +28,16 @@ export async function makeTemplate(server: string): Promise<void> {
 
 /** URL of a new, migrated database, dropped when the test ends. `from: 'template0'` gives one without tables. */
 export async function freshDatabase(t: Teardown, { from = template } = {}): Promise<string> {
-  const { url, drop } = await createDatabase(from)
+  const { url, drop } = await createDatabase({ from })
   t.teardown(async () => void (await drop()))
   return url
 }
 
-/** The same for hooks, which have no teardown. */
-export async function createDatabase(from = template): Promise<{ url: string; drop: () => Promise<unknown> }> {
-  const name = `test_${randomBytes(8).toString('hex')}`
+/** A database that stays until it is dropped. */
+export async function createDatabase({
+  from = template,
+  name = `test_${randomBytes(8).toString('hex')}`,
+} = {}): Promise<{ url: string; drop: () => Promise<unknown> }> {
   await pool().query(`CREATE DATABASE ${name} TEMPLATE ${from} STRATEGY file_copy`)
   return { url: at(serverUrl(), name), drop: () => pool().query(`DROP DATABASE IF EXISTS ${name} WITH (FORCE)`) }
 }

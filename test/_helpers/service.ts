@@ -11,7 +11,8 @@ import { nicknameKey } from '../../server/names.js'
 import { type Service, startService } from '../../server/service.js'
 import { readSettings, type Settings } from '../../server/settings.js'
 import type { Clock } from './clock.js'
-import { freshDatabase, type Teardown } from './database.js'
+import type { Teardown } from './database.js'
+import { databaseFor, ownSettings } from './installed.js'
 import { keepLog, plantSecret } from './logged.js'
 import { password } from './secrets.js'
 
@@ -138,16 +139,9 @@ export async function startTestService(
 ): Promise<TestService> {
   const dataDir = await mkdtemp(join(tmpdir(), 'auth-test-'))
   const all: Record<string, string> = {
-    DATABASE_URL: env.DATABASE_URL ?? (await freshDatabase(t)),
-    AUTH_MASTER_KEY: Buffer.alloc(32, 7).toString('base64'),
+    ...ownSettings,
+    DATABASE_URL: env.DATABASE_URL ?? (await databaseFor(t, env)),
     AUTH_DATA_DIR: dataDir,
-    AUTH_GRPC_ADDRESS: '127.0.0.1:0',
-    AUTH_HTTP_ADDRESS: '127.0.0.1:0',
-    AUTH_METRICS_ADDRESS: 'off',
-    AUTH_ADMIN_ADDRESS: 'off',
-    AUTH_ISSUER: 'http://auth.test',
-    AUTH_BCRYPT_COST: '4',
-    AUTH_ADMIN_PASSWORD: password,
     AUTH_TRUSTED_PROXIES: '127.0.0.1',
     ...env,
   }

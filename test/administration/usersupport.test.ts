@@ -6,6 +6,7 @@ import { lockout } from '../../server/access/lockout.js'
 import { usernameKey } from '../../server/names.js'
 import { openLocal, openSignedIn, reasonOf, signedInForFile, wrongFieldsOf } from '../_helpers/administration.js'
 import { serviceWithClock } from '../_helpers/clock.js'
+import { anyAddress } from '../_helpers/crowd.js'
 import { mailboxForFile } from '../_helpers/mailbox.js'
 import { waitFor } from '../_helpers/patience.js'
 import { password, serviceForFile, startTestService, type TestService } from '../_helpers/service.js'
@@ -15,7 +16,6 @@ const mailbox = mailboxForFile()
 const settings = () => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0', SMTP_URL: mailbox.url })
 const service = serviceForFile(settings)
 const admin = signedInForFile(service)
-const anyAddress = () => `10.${randomInt(256)}.${randomInt(256)}.${randomInt(1, 255)}`
 
 const login = async ({ request }: TestService, username: string, secret: string, address?: string) => {
   const headers: Record<string, string> = address ? { 'x-forwarded-for': address } : {}

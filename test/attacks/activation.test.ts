@@ -1,15 +1,14 @@
 /** Guessing at activation keys, in flight by the hundred: what it costs others, and where it ends. */
-import { randomInt, randomUUID } from 'node:crypto'
+import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import { createClock } from '../_helpers/clock.js'
+import { anyAddress } from '../_helpers/crowd.js'
 import { freshDatabase, hold } from '../_helpers/database.js'
 import { openMailbox } from '../_helpers/mailbox.js'
 import { endsOrWaits } from '../_helpers/models.js'
 import { sendRaw } from '../_helpers/raw.js'
 import { type SignedUp, startTestService, type TestService } from '../_helpers/service.js'
 import { idOf } from '../_helpers/tokens.js'
-
-const anyAddress = () => `10.${randomInt(256)}.${randomInt(256)}.${randomInt(1, 255)}`
 
 const activate = (service: TestService, { username, token }: SignedUp, activationkey: string) =>
   service.request('POST', '/users/activate', {

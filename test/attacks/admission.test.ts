@@ -1,21 +1,15 @@
 /** Who is beyond a limit: refused for nothing, at nobody's cost, and not a moment longer than told. */
-import { randomInt, randomUUID } from 'node:crypto'
+import { randomUUID } from 'node:crypto'
 import { availableParallelism } from 'node:os'
 import { setTimeout as sleep } from 'node:timers/promises'
 import test, { type ExecutionContext } from 'ava'
-import bcrypt from 'bcrypt'
 import pg from 'pg'
-import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { type Clock, createClock, serviceWithClock } from '../_helpers/clock.js'
+import { anyAddress, from, known, login, statuses } from '../_helpers/crowd.js'
 import { freshDatabase, hold } from '../_helpers/database.js'
-import { openGrpc, refusalOf } from '../_helpers/grpc.js'
 import { lockWaiters, waits } from '../_helpers/models.js'
 import { waitFor } from '../_helpers/patience.js'
-import { type Answer, password, type SignedUp, startTestService, type TestService } from '../_helpers/service.js'
-import { idOf } from '../_helpers/tokens.js'
-
-const anyAddress = () => `10.${randomInt(256)}.${randomInt(256)}.${randomInt(1, 255)}`
-const from = (address: string) => ({ 'x-forwarded-for': address })
+import { password, type SignedUp, signUpForm, startTestService, type TestService } from '../_helpers/service.js'
 
 /** A service whose clock the test moves, with limits of that many of a hundred. */
 async function withClock(t: ExecutionContext, percent: number): Promise<[TestService, Clock]> {
@@ -25,42 +19,10 @@ async function withClock(t: ExecutionContext, percent: number): Promise<[TestSer
   return [await startTestService(t, env, { clock }), clock]
 }
 
-const login = (service: TestService, username: string, address: string, secret = password) =>
-  service.request('POST', '/users/login', { body: { username, password: secret }, headers: from(address) })
-
 /** Fails at an address until it is held up. */
 async function holdUp(service: TestService, address: string): Promise<void> {
   while ((await login(service, randomUUID(), address)).status !== 429);
 }
-
-/** Somebody active, who knows an address. */
-async function known(service: TestService, address: string): Promise<SignedUp> {
-  const user = await service.signUp('ROLE_CLIENT')
-  const { database, users } = service.registry
-  await database.transact(t => users.activate({ id: idOf(user.token), role: 'ROLE_CLIENT' } as never, null, t))
-  const { status, text } = await login(service, user.username, address)
-  if (status !== 200) throw new Error(text)
-  return user
-}
-
-const form = (fields: object = {}) => ({
-  username: `ana ${randomUUID()}`,
-  nickname: `ana ${randomUUID()}`,
-  password,
-  state: 'SP',
-  city: 'Assis',
-  termsofusage: true,
-  roles: ['ROLE_CLIENT'],
-  ...fields,
-})
-
-const statuses = (answers: readonly Answer[]) =>
-  Object.fromEntries(
-    [...new Set(answers.map(({ status }) => status))].map(each => [
-      each,
-      answers.filter(({ status }) => status === each).length,
-    ]),
-  )
 
 test('sign-ups that wait for the database take no more than 4 of its connections', async t => {
   const service = await startTestService(t)
@@ -69,7 +31,7 @@ test('sign-ups that wait for the database take no more than 4 of its connections
   const answers = await database.transact(async transaction => {
     await database.sequelize.query('LOCK TABLE buckets IN EXCLUSIVE MODE', { transaction })
     const asked = Array.from({ length: 12 }, () =>
-      service.request('POST', '/users/signup', { body: form(), headers: from(anyAddress()) }),
+      service.request('POST', '/users/signup', { body: signUpForm(), headers: from(anyAddress()) }),
     )
     await waitFor(async () => (await waiting()) >= 4)
     await sleep(200)
@@ -83,8 +45,8 @@ test('an address signs up 600 at once, then one each 12 seconds, wherever it ask
   const [service, clock] = await withClock(t, 5)
   const other = await startTestService(t, { ...service.env, AUTH_DATA_DIR: service.settings.dataDir }, { clock })
   const [address, elsewhere] = [anyAddress(), anyAddress()]
-  const signUp = (at: string, fields?: object, where = service) =>
-    where.request('POST', '/users/signup', { body: form(fields), headers: from(at) })
+  const signUp = (at: string, fields?: Record<string, unknown>, where = service) =>
+    where.request('POST', '/users/signup', { body: signUpForm(fields), headers: from(at) })
   const wrong = await Promise.all(Array.from({ length: 40 }, () => signUp(address, { state: 'São Paulo' })))
   t.deepEqual(statuses(wrong), { 422: 40 })
   const both = await Promise.all(
@@ -269,124 +231,6 @@ test('limits stay whole, whatever multiplies them', async t => {
   const least = await startTestService(t, { AUTH_LIMIT_FACTOR: '0.001' })
   const { username: only } = await least.signUp('ROLE_CLIENT')
   for (let times = 0; times < 2; times++) t.is((await login(least, only, anyAddress())).status, 200)
-})
-
-/** How many wait for a hash. */
-async function hashesWaiting({ service }: TestService): Promise<number> {
-  const answer = await fetch(`http://127.0.0.1:${service.addresses.metrics?.port}/metrics`)
-  return Number(/\{state="waiting"\} (\d+)/.exec(await answer.text())?.[1])
-}
-
-test.serial('who signs in at a known address goes before strangers who wait already', async t => {
-  const service = await startTestService(t, { AUTH_BCRYPT_COST: '9', AUTH_METRICS_ADDRESS: '127.0.0.1:0' })
-  const home = anyAddress()
-  const { username } = await known(service, home)
-  let answered = 0
-  const crowd = Array.from({ length: 80 }, async () => {
-    await login(service, randomUUID(), anyAddress())
-    answered++
-  })
-  const waiting = () => hashesWaiting(service)
-  await waitFor(async () => (await waiting()) >= 20, waiting)
-  const before = answered
-  t.is((await login(service, username, home)).status, 200)
-  t.true(answered - before < 20, `${before} ${answered}`)
-  await Promise.all(crowd)
-})
-
-test.serial('a newcomer signs up before addresses that wait already and signed up before', async t => {
-  // Of an address's 12 sign-ups two count for more than the newcomer's one.
-  const env = { AUTH_LIMIT_FACTOR: '0.02', AUTH_BCRYPT_COST: '9', AUTH_METRICS_ADDRESS: '127.0.0.1:0' }
-  const service = await startTestService(t, env)
-  const waiting = () => hashesWaiting(service)
-  let answered = 0
-  const signUp = async (address: string) => {
-    const { status, text } = await service.request('POST', '/users/signup', { body: form(), headers: from(address) })
-    t.is(status, 200, text)
-    answered++
-  }
-  const addresses = Array.from({ length: 20 }, anyAddress)
-  await Promise.all(addresses.map(signUp))
-  const crowd = [...addresses, ...addresses].map(signUp)
-  await waitFor(async () => (await waiting()) >= 20, waiting)
-  const before = answered
-  await signUp(anyAddress())
-  t.true(answered - before < 12, `${before} ${answered}`)
-  await Promise.all(crowd)
-})
-
-test.serial('a sign-up that there is no time for is not counted against its address', async t => {
-  const service = await startTestService(t, { AUTH_BCRYPT_COST: '10' })
-  const client = openGrpc(service.grpc)
-  t.teardown(client.close)
-  const metadata = from(anyAddress())
-  const reasonOf = async (fields: ReturnType<typeof form>) => {
-    const call = client.call(Users.method.signUp, fields, { metadata, deadline: Date.now() + 400 })
-    return call.then(
-      () => undefined,
-      error => refusalOf(error).info?.reason ?? 'not answered in time',
-    )
-  }
-  let [refused, others] = [0, 0]
-  // There is time for some, and of the rest some hear so after they were counted.
-  for (let left = Array.from({ length: 30 }, () => form()); left.length > 0; await sleep(50)) {
-    const reasons = await Promise.all(left.map(reasonOf))
-    left = left.filter((_, index) => reasons[index] === 'OVERLOADED')
-    refused += left.length
-    others += reasons.length - left.length
-  }
-  t.true(refused > 0)
-  const [[bucket]] = await service.registry.database.sequelize.query('SELECT level FROM buckets')
-  t.true((bucket as { level: number }).level <= others, `${JSON.stringify(bucket)} of ${others}`)
-})
-
-const storeHash = ({ registry }: TestService, token: string, hash: string) =>
-  registry.database.sequelize.query('UPDATE users SET password_hash = $1 WHERE id = $2', { bind: [hash, idOf(token)] })
-
-const storedHashes = async ({ registry }: TestService) => {
-  const [rows] = await registry.database.sequelize.query(`SELECT password_hash AS hash FROM users WHERE NOT active`)
-  return (rows as { hash: string }[]).map(({ hash }) => hash)
-}
-
-test('on the morning after moving in everybody gets in, and hashes are renewed behind their backs', async t => {
-  const service = await startTestService(t, { AUTH_BCRYPT_COST: '6' })
-  const moved = Array.from({ length: 12 }, () => service.signUp('ROLE_CLIENT'))
-  const users = await Promise.all(moved)
-  const old = await bcrypt.hash(password, 5)
-  for (const { token } of users) await storeHash(service, token, old)
-  let over = false
-  const load = Array.from({ length: 3 }, async () => {
-    while (!over) await login(service, randomUUID(), anyAddress())
-  })
-  const answers = await Promise.all(users.map(({ username }) => login(service, username, anyAddress())))
-  t.deepEqual(statuses(answers), { 200: 12 })
-  over = true
-  await Promise.all(load)
-  await waitFor(async () => (await storedHashes(service)).every(hash => hash.startsWith('hmac1:$2b$06$')))
-  t.pass()
-})
-
-test('renewing a hash brings back no password that was changed meanwhile', async t => {
-  const service = await startTestService(t, { AUTH_BCRYPT_COST: '9' })
-  const { username, token } = await service.signUp('ROLE_CLIENT')
-  const marker = await service.signUp('ROLE_CLIENT')
-  for (const each of [token, marker.token]) await storeHash(service, each, await bcrypt.hash(password, 8))
-  let over = false
-  // Enough that no thread is idle until the password is changed.
-  const load = Array.from({ length: 12 }, async () => {
-    while (!over) await login(service, randomUUID(), anyAddress())
-  })
-  t.is((await login(service, username, anyAddress())).status, 200)
-  const newPassword = 'tartaruga de couro 7'
-  t.is((await login(service, marker.username, anyAddress())).status, 200)
-  const path = '/forgotpasswords/passwordupdatebyusername'
-  t.is((await service.request('POST', path, { token, body: { newPassword } })).status, 200)
-  over = true
-  await Promise.all(load)
-  // Renewals are done in order: once the later one is, the earlier one has had its time.
-  await waitFor(async () => (await storedHashes(service)).every(hash => hash.startsWith('hmac1:$2b$09$')))
-  t.is((await login(service, username, anyAddress(), newPassword)).status, 200)
-  t.is((await login(service, username, anyAddress())).status, 404)
 })
 
 test.serial('look-ups begin at a bounded rate, from however many addresses', async t => {

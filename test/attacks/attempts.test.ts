@@ -6,16 +6,13 @@ import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { usernameKey } from '../../server/names.js'
 import { serviceWithClock } from '../_helpers/clock.js'
+import { anyAddress, from } from '../_helpers/crowd.js'
 import { openGrpc, refusalOf } from '../_helpers/grpc.js'
 import { suspend } from '../_helpers/models.js'
 import { refused } from '../_helpers/problem.js'
 import { replicasForFile } from '../_helpers/replicas.js'
 import { type Answer, password, startTestService, type TestService } from '../_helpers/service.js'
 import { idOf } from '../_helpers/tokens.js'
-
-/** Some address that nobody else uses. */
-const anyAddress = () => `10.${randomInt(256)}.${randomInt(256)}.${randomInt(1, 255)}`
-const from = (address: string) => ({ 'x-forwarded-for': address })
 
 /** A wrong login from an address. */
 const guess = (service: TestService, username: string, address: string, wrong = 'not the password') =>

@@ -1,5 +1,5 @@
 /** Floods of e-mails: what a stranger has sent to somebody, to an organization, or spends of an owner's quota. */
-import { randomInt, randomUUID } from 'node:crypto'
+import { randomUUID } from 'node:crypto'
 import { availableParallelism } from 'node:os'
 import { setTimeout as sleep } from 'node:timers/promises'
 import test from 'ava'
@@ -8,6 +8,7 @@ import { createLog } from '../../server/log.js'
 import { startMaintenance } from '../../server/maintenance.js'
 import { createQuotas } from '../../server/outbox/quotas.js'
 import { type Clock, createClock } from '../_helpers/clock.js'
+import { anyAddress } from '../_helpers/crowd.js'
 import { freshDatabase, type Teardown } from '../_helpers/database.js'
 import { type Mailbox, openMailbox } from '../_helpers/mailbox.js'
 import { lockWaiters } from '../_helpers/models.js'
@@ -31,12 +32,11 @@ async function scene(t: Teardown, env: Record<string, string> = {}): Promise<Sce
   return { service, clock, mailbox }
 }
 
-const newAddress = () => `10.${randomInt(256)}.${randomInt(256)}.${randomInt(1, 255)}`
 const post = (
   { service }: Scene,
   path: string,
   query: Record<string, string>,
-  { address = newAddress(), token }: { address?: string; token?: string } = {},
+  { address = anyAddress(), token }: { address?: string; token?: string } = {},
 ) => service.request('POST', path, { query, headers: { 'x-forwarded-for': address }, ...(token && { token }) })
 
 /** What has an account's password changed by its owner as often as it is called, and returns from which address. */
@@ -46,7 +46,7 @@ async function passwordChanger(on: Scene, email: string): Promise<() => Promise<
   return async () => {
     const token = await on.service.login(username, secret)
     secret = `${password} ${randomUUID()}`
-    const address = newAddress()
+    const address = anyAddress()
     const path = '/forgotpasswords/passwordupdatebyusername'
     const { status, text } = await post(on, path, { newPassword: secret }, { address, token })
     if (status !== 200) throw new Error(text)
@@ -243,7 +243,7 @@ test.serial(
     const on = await scene(t)
     const email = 'ana@example.org'
     const { username } = await on.service.signUp('ROLE_CLIENT', { email })
-    const [home, stranger] = [newAddress(), newAddress()]
+    const [home, stranger] = [anyAddress(), anyAddress()]
     const login = await post(on, '/users/login', { username, password }, { address: home })
     t.is(login.status, 200)
     const ask = async (address: string) => {
@@ -274,7 +274,7 @@ test.serial(
   async t => {
     const on = await scene(t)
     const victim = 'vitima@example.org'
-    const address = newAddress()
+    const address = anyAddress()
     for (let index = 0; index < 8; index++) {
       const { username } = await on.service.signUp('ROLE_CLIENT', { email: victim })
       await post(on, '/users/login', { username, password }, { address })
@@ -290,7 +290,7 @@ test.serial(
   async t => {
     const on = await scene(t)
     const email = 'escola@example.org'
-    const address = newAddress()
+    const address = anyAddress()
     const organization = await on.service.organization()
     const users: SignedUp[] = []
     for (let index = 0; index < 8; index++) {
@@ -322,7 +322,7 @@ test.serial('requests for e-mails are taken up no faster than e-mails leave', as
   for (let asked = 0; asked < 51; asked++) {
     const startedAt = performance.now()
     const query = { username: 'ninguém', email: 'ninguem@example.org' }
-    const options = { query, headers: { 'x-forwarded-for': newAddress() } }
+    const options = { query, headers: { 'x-forwarded-for': anyAddress() } }
     t.is((await service.request('POST', '/forgotpasswords/sendkeybyemail', options)).status, 200)
     times.push(performance.now() - startedAt)
   }

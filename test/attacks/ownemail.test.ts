@@ -1,9 +1,10 @@
 /** How somebody might use the change of an e-mail address: to take an account over, or to mail strangers. */
-import { randomInt, randomUUID } from 'node:crypto'
+import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import type { Email } from 'postal-mime'
 import { usernameKey } from '../../server/names.js'
 import { serviceWithClock } from '../_helpers/clock.js'
+import { anyAddress } from '../_helpers/crowd.js'
 import { mailboxForFile } from '../_helpers/mailbox.js'
 import { changeTokens, endsOrWaits } from '../_helpers/models.js'
 import { waitFor } from '../_helpers/patience.js'
@@ -14,7 +15,6 @@ import { idOf } from '../_helpers/tokens.js'
 const mailbox = mailboxForFile()
 const service = serviceForFile(() => ({ SMTP_URL: mailbox.url }))
 
-const anyAddress = () => `10.${randomInt(256)}.${randomInt(256)}.${randomInt(1, 255)}`
 const newEmail = () => `ana.${randomUUID()}@example.org`
 const post = (path: string, token: string, body: unknown, { at = anyAddress(), on = service } = {}) =>
   on.request('POST', path, { token, body, headers: { 'x-forwarded-for': at }, once: true })

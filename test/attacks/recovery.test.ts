@@ -4,6 +4,7 @@ import test from 'ava'
 import type { Email } from 'postal-mime'
 import { usernameKey } from '../../server/names.js'
 import { serviceWithClock } from '../_helpers/clock.js'
+import { anyAddress } from '../_helpers/crowd.js'
 import { mailboxForFile, openMailbox } from '../_helpers/mailbox.js'
 import { lockWaiters, suspend } from '../_helpers/models.js'
 import { waitFor } from '../_helpers/patience.js'
@@ -18,7 +19,6 @@ test.serial.before(async () => {
   questions = list.json.map(({ id }: { id: number }) => id)
 })
 
-const anyAddress = () => `10.${randomInt(256)}.${randomInt(256)}.${randomInt(1, 255)}`
 const send = (
   path: string,
   query: Record<string, string>,

@@ -1,9 +1,17 @@
 /** `auth-admin issuer`: whose tokens the registry's are. */
-import test from 'ava'
+import test, { type ExecutionContext } from 'ava'
 import { installedRegistry, keys, openTerminal, runCli } from '../_helpers/cli.js'
+import { freshDatabase } from '../_helpers/database.js'
+
+/** A registry that `install` has just made. */
+async function install(t: ExecutionContext) {
+  const env = { ...(await installedRegistry(t)), DATABASE_URL: await freshDatabase(t) }
+  t.is((await runCli(env, ['install'])).code, 0)
+  return env
+}
 
 test('install takes issuer and audience from the settings, or the defaults; set changes what is given', async t => {
-  const env = await installedRegistry(t)
+  const env = await install(t)
   const show = async () => JSON.parse((await runCli(env, ['issuer', 'show', '--json'])).stdout)
   const set = async (confirm: string, ...args: string[]) =>
     JSON.parse((await runCli(env, ['issuer', 'set', ...args, '--confirm', confirm, '--json'])).stdout)
@@ -46,7 +54,7 @@ test('set needs one of the two, warns what becomes of tokens, and says when noth
 })
 
 test('install with other settings than the registry’s changes nothing, and says both and the command', async t => {
-  const env = await installedRegistry(t)
+  const env = await install(t)
   const before = await runCli(env, ['audit', 'list', '--json'])
   const { code, stdout, stderr } = await runCli({ ...env, AUTH_AUDIENCE: "l'app de São Paulo" }, ['install'])
   t.deepEqual([code, stdout], [1, ''])

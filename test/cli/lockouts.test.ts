@@ -1,10 +1,10 @@
 /** `auth-admin users why`, `why-locked` and `unlock`: what holds a user up, and how it ends. */
-import { randomInt } from 'node:crypto'
 import test from 'ava'
 import { addressLimits } from '../../server/access/admission.js'
 import { lockout } from '../../server/access/lockout.js'
 import { usernameKey } from '../../server/names.js'
 import { runCli } from '../_helpers/cli.js'
+import { anyAddress } from '../_helpers/crowd.js'
 import { password, serviceForFile } from '../_helpers/service.js'
 
 const service = serviceForFile()
@@ -15,7 +15,6 @@ const json = async (...args: string[]) => {
   return JSON.parse(stdout)
 }
 const subjects = () => service.registry.subjects
-const anyAddress = () => `10.${randomInt(256)}.${randomInt(256)}.${randomInt(1, 255)}`
 
 const login = async (username: string, address: string, secret = password) => {
   const headers = { 'x-forwarded-for': address }

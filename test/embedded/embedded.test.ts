@@ -1,62 +1,12 @@
-import { type ChildProcessByStdio, spawn } from 'node:child_process'
+import { spawn } from 'node:child_process'
 import { existsSync } from 'node:fs'
-import { mkdtemp, readdir, readFile, rm, stat, writeFile } from 'node:fs/promises'
-import { tmpdir } from 'node:os'
+import { readdir, stat, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
-import type { Readable, Writable } from 'node:stream'
-import { setTimeout as sleep } from 'node:timers/promises'
-import { fileURLToPath } from 'node:url'
-import test, { type ExecutionContext } from 'ava'
+import test from 'ava'
 import { openDatabase } from '../../server/database/connection.js'
 import { embeddedSecrets } from '../../server/embedded/secrets.js'
-import { startEmbedded } from '../../server/embedded/start.js'
 import { ask } from '../_helpers/database.js'
-
-type Member = ChildProcessByStdio<Writable, Readable, null>
-
-const log = { info() {}, warn() {} }
-const start = (dataDir: string) => startEmbedded({ dataDir, log })
-const memberProgram = fileURLToPath(new URL('../_helpers/member.js', import.meta.url))
-
-async function folder(t: ExecutionContext): Promise<string> {
-  const path = await mkdtemp(join(tmpdir(), 'auth-embedded-'))
-  t.teardown(() => rm(path, { recursive: true, force: true }))
-  return path
-}
-
-function spawnMember(t: ExecutionContext, dataDir: string): Member {
-  const member = spawn(process.execPath, [memberProgram, dataDir], { stdio: ['pipe', 'pipe', 'inherit'] })
-  t.teardown(() => member.kill('SIGKILL'))
-  return member
-}
-
-async function urlFrom(member: Member): Promise<string> {
-  for await (const text of member.stdout.iterator({ destroyOnReturn: false })) return String(text).trim()
-  throw new Error('the process ended without a database')
-}
-
-function ended(member: Member): Promise<number | null> {
-  return new Promise(resolve => member.once('exit', resolve))
-}
-
-async function postmaster(dataDir: string): Promise<number> {
-  return Number.parseInt(await readFile(join(dataDir, 'postgres/postmaster.pid'), 'utf8'), 10)
-}
-
-async function drafts(dataDir: string): Promise<string[]> {
-  return (await readdir(dataDir)).filter(name => name.startsWith('postgres.new-'))
-}
-
-async function waitFor<T>(attempt: () => Promise<T>): Promise<T> {
-  for (let left = 500; ; left--) {
-    try {
-      return await attempt()
-    } catch (error) {
-      if (left === 0) throw error
-      await sleep(20)
-    }
-  }
-}
+import { ended, folder, spawnMember, start, urlFrom } from '../_helpers/members.js'
 
 test.serial('starters at once share one database, and the last to leave stops it', async t => {
   const dataDir = await folder(t)
@@ -88,36 +38,6 @@ test.serial('a starter that meets a database on its way out starts it again', as
   await current.stop()
 })
 
-test.serial('what was committed survives the SIGKILL of every process', async t => {
-  const dataDir = await folder(t)
-  const first = spawnMember(t, dataDir)
-  const url = await urlFrom(first)
-  await ask(url, 'CREATE TABLE kept AS SELECT 7 AS n')
-  first.kill('SIGKILL')
-  await ended(first)
-  const orphan = await postmaster(dataDir)
-
-  const joined = spawnMember(t, dataDir)
-  t.is(await urlFrom(joined), url, 'the orphan is joined')
-  t.is(await postmaster(dataDir), orphan)
-  joined.kill('SIGKILL')
-  process.kill(orphan, 'SIGKILL')
-  await ended(joined)
-
-  const again = await start(dataDir)
-  t.deepEqual(await ask(again.url, 'SELECT n FROM kept'), [{ n: 7 }])
-  await again.stop()
-})
-
-test.serial('a database that dies while it is in use comes back at the same URL', async t => {
-  const dataDir = await folder(t)
-  const embedded = await start(dataDir)
-  process.kill(await postmaster(dataDir), 'SIGKILL')
-  t.deepEqual(await waitFor(() => ask(embedded.url, 'SELECT 7 AS n')), [{ n: 7 }])
-  await embedded.stop()
-  t.false(existsSync(join(dataDir, 'postgres/postmaster.pid')))
-})
-
 test.serial('TLS that the environment asks of other databases keeps nobody from it', async t => {
   process.env.PGSSLMODE = 'require'
   t.teardown(() => void delete process.env.PGSSLMODE)
@@ -126,21 +46,6 @@ test.serial('TLS that the environment asks of other databases keeps nobody from 
   t.deepEqual(await database.run({ name: 'seven', text: 'SELECT 7 AS n' }, []), [{ n: 7 }])
   await database.close()
   await embedded.stop()
-})
-
-test.serial('an interrupted making leaves nothing in the way', async t => {
-  const dataDir = await folder(t)
-  const member = spawnMember(t, dataDir)
-  await waitFor(async () => {
-    if (!(await drafts(dataDir)).length) throw new Error('not begun')
-  })
-  member.kill('SIGKILL')
-  await ended(member)
-  t.false(existsSync(join(dataDir, 'postgres')))
-  const embedded = await start(dataDir)
-  t.deepEqual(await ask(embedded.url, 'SELECT 7 AS n'), [{ n: 7 }])
-  await embedded.stop()
-  t.deepEqual(await drafts(dataDir), [])
 })
 
 test.serial('a leftover postmaster.pid with the number of another program is no hindrance', async t => {

@@ -1,0 +1,33 @@
+/** Many people at many addresses. */
+import { randomInt } from 'node:crypto'
+import { type Answer, password, type SignedUp, type TestService } from './service.js'
+import { idOf } from './tokens.js'
+
+/** An address that nobody else has had, most likely. */
+export const anyAddress = () => `10.${randomInt(256)}.${randomInt(256)}.${randomInt(1, 255)}`
+
+/** Headers of a request from an address. */
+export const from = (address: string) => ({ 'x-forwarded-for': address })
+
+/** A login at an address. */
+export const login = (service: TestService, username: string, address: string, secret = password) =>
+  service.request('POST', '/users/login', { body: { username, password: secret }, headers: from(address) })
+
+/** Somebody active, who knows an address. */
+export async function known(service: TestService, address: string): Promise<SignedUp> {
+  const user = await service.signUp('ROLE_CLIENT')
+  const { database, users } = service.registry
+  await database.transact(t => users.activate({ id: idOf(user.token), role: 'ROLE_CLIENT' } as never, null, t))
+  const { status, text } = await login(service, user.username, address)
+  if (status !== 200) throw new Error(text)
+  return user
+}
+
+/** How many answers there are of each status. */
+export const statuses = (answers: readonly Answer[]) =>
+  Object.fromEntries(
+    [...new Set(answers.map(({ status }) => status))].map(each => [
+      each,
+      answers.filter(({ status }) => status === each).length,
+    ]),
+  )

@@ -1,0 +1,36 @@
+/** Processes that share the embedded PostgreSQL of one folder. */
+import { type ChildProcessByStdio, spawn } from 'node:child_process'
+import { mkdtemp, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import type { Readable, Writable } from 'node:stream'
+import { fileURLToPath } from 'node:url'
+import type { ExecutionContext } from 'ava'
+import { startEmbedded } from '../../server/embedded/start.js'
+
+export type Member = ChildProcessByStdio<Writable, Readable, null>
+
+const log = { info() {}, warn() {} }
+export const start = (dataDir: string) => startEmbedded({ dataDir, log })
+const memberProgram = fileURLToPath(new URL('../_helpers/member.js', import.meta.url))
+
+export async function folder(t: ExecutionContext): Promise<string> {
+  const path = await mkdtemp(join(tmpdir(), 'auth-embedded-'))
+  t.teardown(() => rm(path, { recursive: true, force: true }))
+  return path
+}
+
+export function spawnMember(t: ExecutionContext, dataDir: string): Member {
+  const member = spawn(process.execPath, [memberProgram, dataDir], { stdio: ['pipe', 'pipe', 'inherit'] })
+  t.teardown(() => member.kill('SIGKILL'))
+  return member
+}
+
+export async function urlFrom(member: Member): Promise<string> {
+  for await (const text of member.stdout.iterator({ destroyOnReturn: false })) return String(text).trim()
+  throw new Error('the process ended without a database')
+}
+
+export function ended(member: Member): Promise<number | null> {
+  return new Promise(resolve => member.once('exit', resolve))
+}

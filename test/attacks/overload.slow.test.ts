@@ -1,0 +1,132 @@
+/** More than there are hash threads for: who goes first, who is told to come again, and what is done when nobody waits. */
+import { randomUUID } from 'node:crypto'
+import { setTimeout as sleep } from 'node:timers/promises'
+import test from 'ava'
+import bcrypt from 'bcrypt'
+import { Users } from '../../proto/gen/auth/v1/users_pb.js'
+import { anyAddress, from, known, login, statuses } from '../_helpers/crowd.js'
+import { openGrpc, refusalOf } from '../_helpers/grpc.js'
+import { waitFor } from '../_helpers/patience.js'
+import { password, signUpForm, startTestService, type TestService } from '../_helpers/service.js'
+import { idOf } from '../_helpers/tokens.js'
+
+/** How many wait for a hash. */
+async function hashesWaiting({ service }: TestService): Promise<number> {
+  const answer = await fetch(`http://127.0.0.1:${service.addresses.metrics?.port}/metrics`)
+  return Number(/\{state="waiting"\} (\d+)/.exec(await answer.text())?.[1])
+}
+
+test.serial('who signs in at a known address goes before strangers who wait already', async t => {
+  const service = await startTestService(t, { AUTH_BCRYPT_COST: '9', AUTH_METRICS_ADDRESS: '127.0.0.1:0' })
+  const home = anyAddress()
+  const { username } = await known(service, home)
+  let answered = 0
+  const crowd = Array.from({ length: 80 }, async () => {
+    await login(service, randomUUID(), anyAddress())
+    answered++
+  })
+  const waiting = () => hashesWaiting(service)
+  await waitFor(async () => (await waiting()) >= 20, waiting)
+  const before = answered
+  t.is((await login(service, username, home)).status, 200)
+  t.true(answered - before < 20, `${before} ${answered}`)
+  await Promise.all(crowd)
+})
+
+test.serial('a newcomer signs up before addresses that wait already and signed up before', async t => {
+  // Of an address's 12 sign-ups two count for more than the newcomer's one.
+  const env = { AUTH_LIMIT_FACTOR: '0.02', AUTH_BCRYPT_COST: '9', AUTH_METRICS_ADDRESS: '127.0.0.1:0' }
+  const service = await startTestService(t, env)
+  const waiting = () => hashesWaiting(service)
+  let answered = 0
+  const signUp = async (address: string) => {
+    const { status, text } = await service.request('POST', '/users/signup', {
+      body: signUpForm(),
+      headers: from(address),
+    })
+    t.is(status, 200, text)
+    answered++
+  }
+  const addresses = Array.from({ length: 20 }, anyAddress)
+  await Promise.all(addresses.map(signUp))
+  const crowd = [...addresses, ...addresses].map(signUp)
+  await waitFor(async () => (await waiting()) >= 20, waiting)
+  const before = answered
+  await signUp(anyAddress())
+  t.true(answered - before < 12, `${before} ${answered}`)
+  await Promise.all(crowd)
+})
+
+test.serial('a sign-up that there is no time for is not counted against its address', async t => {
+  const service = await startTestService(t, { AUTH_BCRYPT_COST: '10' })
+  const client = openGrpc(service.grpc)
+  t.teardown(client.close)
+  const metadata = from(anyAddress())
+  const reasonOf = async (fields: ReturnType<typeof signUpForm>) => {
+    const call = client.call(Users.method.signUp, fields, { metadata, deadline: Date.now() + 400 })
+    return call.then(
+      () => undefined,
+      error => refusalOf(error).info?.reason ?? 'not answered in time',
+    )
+  }
+  let [refused, others] = [0, 0]
+  // There is time for some, and of the rest some hear so after they were counted.
+  for (let left = Array.from({ length: 30 }, () => signUpForm()); left.length > 0; await sleep(50)) {
+    const reasons = await Promise.all(left.map(reasonOf))
+    left = left.filter((_, index) => reasons[index] === 'OVERLOADED')
+    refused += left.length
+    others += reasons.length - left.length
+  }
+  t.true(refused > 0)
+  const [[bucket]] = await service.registry.database.sequelize.query('SELECT level FROM buckets')
+  t.true((bucket as { level: number }).level <= others, `${JSON.stringify(bucket)} of ${others}`)
+})
+
+const storeHash = ({ registry }: TestService, token: string, hash: string) =>
+  registry.database.sequelize.query('UPDATE users SET password_hash = $1 WHERE id = $2', { bind: [hash, idOf(token)] })
+
+const storedHashes = async ({ registry }: TestService) => {
+  const [rows] = await registry.database.sequelize.query(`SELECT password_hash AS hash FROM users WHERE NOT active`)
+  return (rows as { hash: string }[]).map(({ hash }) => hash)
+}
+
+test('on the morning after moving in everybody gets in, and hashes are renewed behind their backs', async t => {
+  const service = await startTestService(t, { AUTH_BCRYPT_COST: '6' })
+  const moved = Array.from({ length: 12 }, () => service.signUp('ROLE_CLIENT'))
+  const users = await Promise.all(moved)
+  const old = await bcrypt.hash(password, 5)
+  for (const { token } of users) await storeHash(service, token, old)
+  let over = false
+  const load = Array.from({ length: 3 }, async () => {
+    while (!over) await login(service, randomUUID(), anyAddress())
+  })
+  const answers = await Promise.all(users.map(({ username }) => login(service, username, anyAddress())))
+  t.deepEqual(statuses(answers), { 200: 12 })
+  over = true
+  await Promise.all(load)
+  await waitFor(async () => (await storedHashes(service)).every(hash => hash.startsWith('hmac1:$2b$06$')))
+  t.pass()
+})
+
+test('renewing a hash brings back no password that was changed meanwhile', async t => {
+  const service = await startTestService(t, { AUTH_BCRYPT_COST: '9' })
+  const { username, token } = await service.signUp('ROLE_CLIENT')
+  const marker = await service.signUp('ROLE_CLIENT')
+  for (const each of [token, marker.token]) await storeHash(service, each, await bcrypt.hash(password, 8))
+  let over = false
+  // Enough that no thread is idle until the password is changed.
+  const load = Array.from({ length: 12 }, async () => {
+    while (!over) await login(service, randomUUID(), anyAddress())
+  })
+  t.is((await login(service, username, anyAddress())).status, 200)
+  const newPassword = 'tartaruga de couro 7'
+  t.is((await login(service, marker.username, anyAddress())).status, 200)
+  const path = '/forgotpasswords/passwordupdatebyusername'
+  t.is((await service.request('POST', path, { token, body: { newPassword } })).status, 200)
+  over = true
+  await Promise.all(load)
+  // Renewals are done in order: once the later one is, the earlier one has had its time.
+  await waitFor(async () => (await storedHashes(service)).every(hash => hash.startsWith('hmac1:$2b$09$')))
+  t.is((await login(service, username, anyAddress(), newPassword)).status, 200)
+  t.is((await login(service, username, anyAddress())).status, 404)
+})

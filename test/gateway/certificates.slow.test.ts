@@ -1,0 +1,146 @@
+/** Certificates that are replaced while gateway and server run. */
+import { execFile } from 'node:child_process'
+import { once } from 'node:events'
+import { rename, writeFile } from 'node:fs/promises'
+import { connect as connectHttp2 } from 'node:http2'
+import { Agent, get } from 'node:https'
+import type { ConnectionOptions } from 'node:tls'
+import { promisify } from 'node:util'
+import { credentials } from '@grpc/grpc-js'
+import test, { type ExecutionContext } from 'ava'
+import { Users } from '../../proto/gen/auth/v1/users_pb.js'
+import { type Authority, createAuthority } from '../_helpers/certificates.js'
+import { openGrpc } from '../_helpers/grpc.js'
+import { authority, ca, issue, openTls, startOverTls } from '../_helpers/overtls.js'
+import { waitFor } from '../_helpers/patience.js'
+
+const run = promisify(execFile)
+
+/** Serial number of the certificate that a port presents to whoever connects. */
+async function serialAt(t: ExecutionContext, port: number, options?: ConnectionOptions): Promise<string> {
+  const socket = await openTls(t, port, options)
+  const { serialNumber } = socket.getPeerCertificate()
+  socket.destroy()
+  return serialNumber
+}
+
+/** Replaces a file at once, as whoever renews certificates does. */
+async function replace(path: string, content: Buffer) {
+  await writeFile(`${path}.new`, content)
+  await rename(`${path}.new`, path)
+}
+
+test('certificates that are replaced count for new connections, on every port, and those before live on', async t => {
+  const { server, port, files } = await startOverTls(t)
+  const ports = {
+    https: [port, {}],
+    grpc: [Number(new URL(`http://${server.grpc}`).port), issue()],
+    metrics: [Number(new URL(server.metrics).port), {}],
+  } as const
+  const serials = async () => {
+    const all = Object.values(ports).map(([where, options]) => serialAt(t, where, options))
+    return Promise.all(all)
+  }
+  const before = await serials()
+
+  const session = connectHttp2(`https://localhost:${port}`, { ca })
+  t.teardown(() => session.destroy())
+  const agent = new Agent({ keepAlive: true, maxSockets: 1, ca })
+  t.teardown(() => agent.destroy())
+  const { key, cert } = authority.issue({ name: 'some-app' })
+  const grpc = openGrpc(server.grpc, credentials.createSsl(ca, key, cert))
+  t.teardown(() => grpc.close())
+  const used: unknown[] = []
+  const useAll = async () => {
+    const stream = session.request({ ':path': '/healthz' })
+    const [headers] = await once(stream.resume(), 'response')
+    t.is(headers[':status'], 200)
+    const [response] = await once(get(`https://localhost:${port}/healthz`, { agent }), 'response')
+    t.is(response.statusCode, 200)
+    used.push(response.socket)
+    await once(response.resume(), 'end')
+    await grpc.call(Users.method.existsByUsername, { username: 'x' })
+  }
+  await useAll()
+
+  for (const { cert, key } of [files.inner, files.outer]) {
+    const next = issue()
+    // The key alone doesn't fit; nobody is refused meanwhile.
+    await replace(key, next.key)
+    await useAll()
+    await replace(cert, next.cert)
+  }
+  const after = await waitFor(async () => {
+    const now = await serials()
+    return now.every((serial, index) => serial !== before[index]) && now
+  })
+  t.is(after[1], after[2])
+  t.not(after[0], after[1])
+  await useAll()
+  t.is(used.at(-1), used[0])
+})
+
+test('a certificate that can’t be used is told once and leaves the one before; one that is mended counts', async t => {
+  const { server, gateway, port, files } = await startOverTls(t)
+  const before = await serialAt(t, port)
+  const { key } = issue()
+  await replace(files.outer.cert, Buffer.from('-----BEGIN CERTIFICATE-----\nbroken\n-----END CERTIFICATE-----\n'))
+  await replace(files.inner.key, key)
+  await Promise.all(
+    [gateway, server].map(program => waitFor(() => program.output().includes('certificates can’t be used'))),
+  )
+  // Each round takes a look at all files.
+  for (const round of [1, 2]) {
+    const next = authority.issue({ name: 'auth-gateway' })
+    await replace(files.own.key, next.key)
+    await replace(files.own.cert, next.cert)
+    await waitFor(() => gateway.output().split('certificates were replaced').length > round)
+  }
+  t.is(await serialAt(t, port), before)
+  const mended = issue()
+  await replace(files.outer.key, mended.key)
+  await replace(files.outer.cert, mended.cert)
+  await waitFor(async () => (await serialAt(t, port)) !== before)
+  t.is(gateway.output().split('certificates can’t be used').length, 2)
+  t.true(server.alive())
+  for (const { output } of [gateway, server]) {
+    t.false(output().includes('PRIVATE KEY'))
+    t.regex(output(), /"level":"error".*certificates can’t be used/)
+  }
+})
+
+test('gateway and server take new certificates of a new authority without a restart', async t => {
+  const { server, gateway, files } = await startOverTls(t)
+  const ask = async () => {
+    const show = ['-sS', '--cacert', files.outer.cert, '-o', '/dev/null', '-w', '%{http_code}']
+    const url = `${gateway.http}/forgotpasswords/findallforgotpasswordquestions`
+    return (await run('curl', ['-k', ...show, url])).stdout
+  }
+  t.is(await ask(), '200')
+  const next = createAuthority('Next authority')
+  // Both authorities for a while, then certificates of the new one.
+  await replace(files.inner.ca, Buffer.concat([ca, next.certificate]))
+  const told = (what: typeof server | typeof gateway) => what.output().split('certificates were replaced').length - 1
+  await waitFor(() => told(server) >= 1 && told(gateway) >= 1)
+  const [inner, own] = [issue(next), next.issue({ name: 'auth-gateway' })]
+  await replace(files.inner.key, inner.key)
+  await replace(files.inner.cert, inner.cert)
+  await replace(files.own.key, own.key)
+  await replace(files.own.cert, own.cert)
+  await waitFor(() => told(server) >= 2 && told(gateway) >= 2)
+  await replace(files.inner.ca, next.certificate)
+  await waitFor(() => told(server) >= 3 && told(gateway) >= 3)
+  // Also over a connection that begins now.
+  server.child.kill('SIGSTOP')
+  t.is(await ask(), '503')
+  server.child.kill('SIGCONT')
+  await waitFor(async () => (await ask()) === '200')
+  const old = openGrpc(server.grpc, credentials.createSsl(next.certificate, ...keyAndCert(authority)))
+  t.teardown(() => old.close())
+  await t.throwsAsync(old.call(Users.method.existsByUsername, { username: 'x' }, { deadline: Date.now() + 3000 }))
+})
+
+function keyAndCert(by: Authority): [Buffer, Buffer] {
+  const { key, cert } = by.issue({ name: 'auth-gateway' })
+  return [key, cert]
+}
