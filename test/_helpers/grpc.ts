@@ -1,5 +1,5 @@
 /** A bare gRPC client, which knows the services by their descriptors alone. */
-
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { DescMessage } from '@bufbuild/protobuf'
 import {
   create,
@@ -9,7 +9,15 @@ import {
   type MessageShape,
   toBinary,
 } from '@bufbuild/protobuf'
-import { type CallOptions, Client, type ClientUnaryCall, credentials, Metadata, type ServiceError } from '@grpc/grpc-js'
+import {
+  type CallOptions,
+  Client,
+  type ClientUnaryCall,
+  credentials,
+  Metadata,
+  type ServiceError,
+  status,
+} from '@grpc/grpc-js'
 import { BadRequestSchema, ErrorInfoSchema, RetryInfoSchema } from '../../proto/gen/google/rpc/error_details_pb.js'
 import { StatusSchema } from '../../proto/gen/google/rpc/status_pb.js'
 
@@ -19,7 +27,12 @@ export interface GrpcOptions extends CallOptions {
   readonly metadata?: Record<string, string>
   /** Receives the call, to cancel it. */
   readonly started?: (call: ClientUnaryCall) => void
+  /** Takes UNAVAILABLE for the answer, for tests of one. Otherwise it is waited out as its RetryInfo says. */
+  readonly once?: boolean
 }
+
+/** Times that a server may say it is busy before that is its answer. */
+const patience = 60
 
 /** Calls RPCs over one connection. */
 export interface GrpcClient {
@@ -34,23 +47,35 @@ export interface GrpcClient {
 /** Opens a client of the server at `host:port`, without TLS unless told how. */
 export function openGrpc(target: string, channel = credentials.createInsecure()): GrpcClient {
   const client = new Client(target, channel)
+  const send: GrpcClient['call'] = (rpc, request, { token, metadata = {}, started, once: _, ...options } = {}) =>
+    new Promise((resolve, reject) => {
+      const sent = new Metadata()
+      if (token !== undefined) sent.set('authorization', `Bearer ${token}`)
+      for (const [name, value] of Object.entries(metadata)) sent.set(name, value)
+      const call = client.makeUnaryRequest(
+        `/${rpc.parent.typeName}/${rpc.name}`,
+        message => Buffer.from(toBinary(rpc.input, message)),
+        bytes => fromBinary(rpc.output, bytes),
+        create(rpc.input, request),
+        sent,
+        options,
+        (error, message) => (error ? reject(error) : resolve(message!)),
+      )
+      started?.(call)
+    })
   return {
-    call: (rpc, request, { token, metadata = {}, started, ...options } = {}) =>
-      new Promise((resolve, reject) => {
-        const sent = new Metadata()
-        if (token !== undefined) sent.set('authorization', `Bearer ${token}`)
-        for (const [name, value] of Object.entries(metadata)) sent.set(name, value)
-        const call = client.makeUnaryRequest(
-          `/${rpc.parent.typeName}/${rpc.name}`,
-          message => Buffer.from(toBinary(rpc.input, message)),
-          bytes => fromBinary(rpc.output, bytes),
-          create(rpc.input, request),
-          sent,
-          options,
-          (error, message) => (error ? reject(error) : resolve(message!)),
-        )
-        started?.(call)
-      }),
+    async call(rpc, request, options = {}) {
+      for (let times = 1; ; times++) {
+        try {
+          return await send(rpc, request, options)
+        } catch (error) {
+          const { code, retryInfo } = refusalOf(error)
+          const wait = code === status.UNAVAILABLE && Number(retryInfo?.retryDelay?.seconds ?? 0)
+          if (!wait || options.once || times === patience) throw error
+          await sleep(wait * 1000)
+        }
+      }
+    },
     close: () => client.close(),
   }
 }
@@ -58,16 +83,16 @@ export function openGrpc(target: string, channel = credentials.createInsecure())
 /** What a failed call tells: code, message, and the details that machines read. */
 export function refusalOf(error: unknown) {
   const { code, details: message, metadata } = error as ServiceError
-  const [bytes] = metadata.get('grpc-status-details-bin')
-  const status = Buffer.isBuffer(bytes) ? fromBinary(StatusSchema, bytes) : undefined
+  const [bytes] = metadata?.get('grpc-status-details-bin') ?? []
+  const told = Buffer.isBuffer(bytes) ? fromBinary(StatusSchema, bytes) : undefined
   const find = <D extends DescMessage>(schema: D): MessageShape<D> | undefined => {
-    const detail = status?.details.find(({ typeUrl }) => typeUrl === `type.googleapis.com/${schema.typeName}`)
+    const detail = told?.details.find(({ typeUrl }) => typeUrl === `type.googleapis.com/${schema.typeName}`)
     return detail && fromBinary(schema, detail.value)
   }
   return {
     code,
     message,
-    status,
+    status: told,
     info: find(ErrorInfoSchema),
     badRequest: find(BadRequestSchema),
     retryInfo: find(RetryInfoSchema),

@@ -63,7 +63,7 @@ test.serial('a sign-up that there is no time for is not counted against its addr
   t.teardown(client.close)
   const metadata = from(anyAddress())
   const reasonOf = async (fields: ReturnType<typeof signUpForm>) => {
-    const call = client.call(Users.method.signUp, fields, { metadata, deadline: Date.now() + 400 })
+    const call = client.call(Users.method.signUp, fields, { metadata, deadline: Date.now() + 400, once: true })
     return call.then(
       () => undefined,
       error => refusalOf(error).info?.reason ?? 'not answered in time',

@@ -37,7 +37,7 @@ async function outcome(channel = credentials.createInsecure()): Promise<string> 
   const metadata = { 'x-forwarded-for': '10.9.9.9', 'x-request-id': requestId }
   const request = { username: requestId, password: 'not the password' }
   try {
-    const reason = await client.call(Users.method.login, request, { metadata, deadline: Date.now() + 3000 }).then(
+    const reason = await client.call(Users.method.login, request, { metadata, deadline: Date.now() + 60_000 }).then(
       () => 'OK',
       error => refusalOf(error).info?.reason ?? 'no connection',
     )
