@@ -72,6 +72,12 @@ function at(server: string, database: string): string {
   return url.href
 }
 
+/** A URL with time for a busy machine to connect, where it leads straight to the PostgreSQL of the tests. */
+export function patiently(url: string): string {
+  const isOwn = url.includes(`@${new URL(serverUrl()).host}/`)
+  return isOwn ? `${url}${url.includes('?') ? '&' : '?'}connect_timeout=60` : url
+}
+
 /** A connection that may hold a lock for as long as it likes. */
 export async function hold(t: Teardown, connectionString: string): Promise<pg.Client> {
   const options = '-c transaction_timeout=0 -c idle_in_transaction_session_timeout=0 -c statement_timeout=0'

@@ -11,7 +11,7 @@ import { nicknameKey } from '../../server/names.js'
 import { type Service, startService } from '../../server/service.js'
 import { readSettings, type Settings } from '../../server/settings.js'
 import type { Clock } from './clock.js'
-import type { Teardown } from './database.js'
+import { patiently, type Teardown } from './database.js'
 import { databaseFor, ownSettings } from './installed.js'
 import { keepLog, plantSecret } from './logged.js'
 import { password } from './secrets.js'
@@ -148,7 +148,9 @@ export async function startTestService(
   const settings = readSettings(all)
   const log = createLog(settings.logLevel, keepLog)
   const service = await startPatiently(settings, log, clock)
-  const registry = await openRegistry(settings, { log, connections: 2 })
+  // What sets the scene has more patience than a service has.
+  const databaseUrl = patiently(settings.databaseUrl!)
+  const registry = await openRegistry({ ...settings, databaseUrl }, { log, connections: 2 })
   await registry.masterKey.load()
   t.teardown(async () => {
     await service.stop()

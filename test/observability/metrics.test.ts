@@ -130,15 +130,14 @@ test('what waits to be sent or sealed is counted, and how old the signing key is
   // Nobody listens there.
   const { service, registry } = await startTestService(t, { ...scraped, SMTP_URL: 'smtp://127.0.0.1:9' })
   const id = Number((await registry.users.byUsername('admin'))?.id)
-  const parameters = { userId: id, at: new Date().toISOString(), address: '192.0.2.1' }
-  await registry.emails.add(
-    { kind: 'held-notice', parameters: { ...parameters, notice: 'answer-saved', times: 1 } },
-    'en',
-  )
-  await registry.database.run({ name: 'hold', text: `UPDATE emails SET next_attempt_at = now() + interval '1 h'` }, [])
-  await registry.emails.add({ kind: 'recovery-key', parameters: { userId: id, to: 'a@example.org' } }, 'en')
+  // Both wait for an hour, so that none is attempted meanwhile.
   await registry.database.run(
-    { name: 'age', text: `UPDATE emails SET created_at = now() - interval '90 s' WHERE kind = 'recovery-key'` },
+    {
+      name: 'wait',
+      text: `INSERT INTO emails (kind, parameters, locale, created_at, next_attempt_at)
+        SELECT kind, '{}', 'en', now() - interval '90 s', now() + interval '1 h'
+        FROM unnest(ARRAY['held-notice', 'recovery-key']) AS kind`,
+    },
     [],
   )
   // A scrape whose questions to the database aren't answered in time tells of the rest.

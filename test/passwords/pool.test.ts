@@ -8,8 +8,8 @@ import { Refusal } from '../../server/refusal.js'
 const quick: HashJob = { kind: 'hash', text: 'x', cost: 4 }
 /** Takes about 12 ms. */
 const slow: HashJob = { kind: 'hash', text: 'x', cost: 8 }
-/** Takes about 400 ms. */
-const long: HashJob = { kind: 'hash', text: 'x', cost: 13 }
+/** Takes about 800 ms. */
+const long: HashJob = { kind: 'hash', text: 'x', cost: 14 }
 
 const pools: Pool[] = []
 function create(options: Partial<PoolOptions> = {}): Pool {
@@ -96,10 +96,12 @@ test.serial('the pool’s patience ends before a far deadline', async t => {
 
 test.serial('those who came together and wait in vain aren’t refused all at once', async t => {
   // The estimate rests on quick jobs, so the slow one ahead is not foreseen. How quick they are a busy machine decides.
-  const before = create()
-  for (let times = 0; times < 8; times++) await before.run([quick], turn())
-  const pool = create({ patience: 130 + 15 * before.stats().averageMs })
-  await pool.run([quick], turn())
+  const warmUp = async (pool: Pool) => {
+    for (let times = 0; times < 16; times++) await pool.run([quick], turn())
+    return pool
+  }
+  const before = await warmUp(create())
+  const pool = await warmUp(create({ patience: 200 + 30 * before.stats().averageMs }))
   const first = pool.run([long], turn('a'))
   const refused: number[] = []
   const come = Array.from({ length: 9 }, async (_, index) => {
@@ -121,7 +123,7 @@ test.serial('a job whose time passes in the queue is refused then, not later', a
   const pool = create()
   await pool.run([quick], turn())
   const ahead = pool.run([long], turn('a'))
-  const wait = 200 + 4 * pool.stats().averageMs
+  const wait = 400 + 4 * pool.stats().averageMs
   const late = reasonOf(pool.run([quick], turn('b', { deadline: Date.now() + wait })))
   t.is(pool.stats().waiting, 1)
   t.is(await late, Reason.OVERLOADED)
