@@ -15,7 +15,7 @@ interface Fault {
 }
 
 const faults: Readonly<Record<string, Fault>> = {
-  'frozen-replica': { file: 'races/frozen', match: 'a replica that freezes*' },
+  'frozen-replica': { file: 'races/frozen.slow', match: 'a replica that freezes*' },
   'frozen-holder': { file: 'faults/locks.slow' },
   'silent-connections': { file: 'faults/blackhole.slow' },
   'read-only': { file: 'faults/readonly.slow' },

@@ -70,7 +70,7 @@ export function runCli(env: Record<string, string>, args: readonly string[], inp
 /** Environment of a registry of its own that is installed. */
 export async function installedRegistry(t: ExecutionContext) {
   const { AUTH_MASTER_KEY, AUTH_ADMIN_PASSWORD } = ownSettings
-  return { DATABASE_URL: await databaseFor(t, {}), AUTH_MASTER_KEY, AUTH_ADMIN_PASSWORD }
+  return { DATABASE_URL: await databaseFor(t), AUTH_MASTER_KEY, AUTH_ADMIN_PASSWORD }
 }
 
 /** The commands that do something and are no former names, each with its path, such as `users show`. */

@@ -1,7 +1,6 @@
 /** Clocks that a test moves, the database's and the service's together: one stands still, the other runs. */
 import pg from 'pg'
-import { freshDatabase, type Teardown } from './database.js'
-import { startTestService, type TestService } from './service.js'
+import { ask, type Teardown } from './database.js'
 
 export interface Clock {
   /** Milliseconds since 1970, as the service is told. */
@@ -10,35 +9,34 @@ export interface Clock {
   pass(seconds: number): Promise<void>
 }
 
-/** A service that stops with the test, on a database of its own, whose clock the test moves. */
-export async function serviceWithClock(
-  t: Teardown,
-  env: Record<string, string> = {},
-): Promise<TestService & { clock: Clock }> {
-  const url = await freshDatabase(t, { from: 'template0' })
-  const clock = await createStillClock(t, url)
-  return { ...(await startTestService(t, { ...env, DATABASE_URL: url }, { clock })), clock }
-}
-
 /**
  * Gives a database without tables functions `now` and `clock_timestamp` that stand before PostgreSQL's own on the search
  * path, so that whatever the migrations make rests on them, too.
  */
-async function createStillClock(t: Teardown, url: string): Promise<Clock> {
+export async function makeStill(url: string): Promise<void> {
+  await ask(
+    url,
+    `CREATE SCHEMA clock;
+    CREATE TABLE clock.face AS SELECT now() AS time;
+    CREATE FUNCTION clock.now() RETURNS timestamptz STABLE LANGUAGE sql AS 'SELECT time FROM clock.face';
+    CREATE FUNCTION clock.clock_timestamp() RETURNS timestamptz STABLE LANGUAGE sql AS 'SELECT time FROM clock.face';
+    ALTER DATABASE ${new URL(url).pathname.slice(1)} SET search_path = public, clock, pg_catalog`,
+  )
+}
+
+/** The clock of a database that was made so, or of a copy: it stands at the present time from now on. */
+export async function createStillClock(t: Teardown, url: string): Promise<Clock> {
   const client = new pg.Client({ connectionString: url })
   await client.connect()
   t.teardown(() => client.end())
   let now = Date.now()
-  await client.query(`CREATE SCHEMA clock;
-    CREATE TABLE clock.face AS SELECT to_timestamp(${now / 1000}) AS time;
-    CREATE FUNCTION clock.now() RETURNS timestamptz STABLE LANGUAGE sql AS 'SELECT time FROM clock.face';
-    CREATE FUNCTION clock.clock_timestamp() RETURNS timestamptz STABLE LANGUAGE sql AS 'SELECT time FROM clock.face';
-    ALTER DATABASE ${new URL(url).pathname.slice(1)} SET search_path = public, clock, pg_catalog`)
+  const set = () => client.query('UPDATE clock.face SET time = to_timestamp($1)', [now / 1000])
+  await set()
   return {
     now: () => now,
     async pass(seconds) {
       now += seconds * 1000
-      await client.query('UPDATE clock.face SET time = to_timestamp($1)', [now / 1000])
+      await set()
     },
   }
 }
@@ -48,24 +46,22 @@ async function createStillClock(t: Teardown, url: string): Promise<Clock> {
  * are open already don't see it.
  */
 export async function createClock(url: string): Promise<Clock> {
-  const ask = async (text: string) => {
-    const client = new pg.Client({ connectionString: url })
-    await client.connect()
-    await client.query(text).finally(() => client.end())
-  }
-  await ask(`CREATE SCHEMA clock;
+  await ask(
+    url,
+    `CREATE SCHEMA clock;
     CREATE TABLE clock.ahead AS SELECT interval '0' AS by;
     CREATE FUNCTION clock.now() RETURNS timestamptz LANGUAGE sql STABLE
       AS 'SELECT pg_catalog.now() + by FROM clock.ahead';
     CREATE FUNCTION clock.clock_timestamp() RETURNS timestamptz LANGUAGE sql
       AS 'SELECT pg_catalog.clock_timestamp() + by FROM clock.ahead';
-    ALTER DATABASE ${new URL(url).pathname.slice(1)} SET search_path = clock, pg_catalog, public`)
+    ALTER DATABASE ${new URL(url).pathname.slice(1)} SET search_path = clock, pg_catalog, public`,
+  )
   let ahead = 0
   return {
     now: () => Date.now() + ahead,
     async pass(seconds) {
       ahead += seconds * 1000
-      await ask(`UPDATE clock.ahead SET by = by + interval '${Number(seconds)} seconds'`)
+      await ask(url, `UPDATE clock.ahead SET by = by + interval '${Number(seconds)} seconds'`)
     },
   }
 }

@@ -7,8 +7,8 @@ import { madeOnce } from '../../server/onfirstuse.js'
 
 const template = 'auth_template'
 
-/** Database that installed.ts makes. */
-export const installed = 'auth_installed'
+/** Databases that installed.ts makes; the clock of the second one is clock.ts's. */
+export const [installed, clocked] = ['auth_installed', 'auth_clocked']
 
 /** What registers a clean-up: ava's `t` in a test. */
 export interface Teardown {
@@ -39,7 +39,20 @@ export async function createDatabase({
   name = `test_${randomBytes(8).toString('hex')}`,
 } = {}): Promise<{ url: string; drop: () => Promise<unknown> }> {
   await pool().query(`CREATE DATABASE ${name} TEMPLATE ${from} STRATEGY file_copy`)
+  await copySettings(from, name)
   return { url: at(serverUrl(), name), drop: () => pool().query(`DROP DATABASE IF EXISTS ${name} WITH (FORCE)`) }
+}
+
+/** Gives a copy what the server keeps of a database elsewhere: defaults of settings, for it and for roles in it. */
+async function copySettings(from: string, to: string): Promise<void> {
+  const { rows } = await pool().query<{ sql: string }>(
+    `SELECT format('ALTER %s DATABASE %I SET %s = %s', 'ROLE ' || nullif(setrole, 0)::regrole || ' IN', $2::text,
+      split_part(setting, '=', 1), split_part(setting, '=', 2)) AS sql
+    FROM pg_db_role_setting, unnest(setconfig) AS setting
+    WHERE setdatabase = (SELECT oid FROM pg_database WHERE datname = $1)`,
+    [from, to],
+  )
+  if (rows.length > 0) await pool().query(rows.map(({ sql }) => sql).join(';'))
 }
 
 /** Where this process makes and drops its databases. Idle connections keep nobody waiting at the end. */

@@ -1,11 +1,12 @@
-/** A registry that is installed once, of which most services under test get a copy: to install it anew costs each a tenth of a second. */
+/** Registries that are installed once, of which most services under test get a copy: to install it anew costs each a tenth of a second. */
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { createLog } from '../../server/log.js'
 import { startService } from '../../server/service.js'
 import { readSettings } from '../../server/settings.js'
-import { createDatabase, freshDatabase, installed, type Teardown } from './database.js'
+import { type Clock, createStillClock, makeStill } from './clock.js'
+import { clocked, createDatabase, freshDatabase, installed, type Teardown } from './database.js'
 import { password } from './secrets.js'
 
 /** Settings of services under test that an installation rests on. */
@@ -26,17 +27,25 @@ export const ownSettings = {
 }
 
 /** URL of a database for a service with these settings, dropped when the test ends: installed, where that is the same for all. */
-export function databaseFor(t: Teardown, env: Readonly<Record<string, string>>): Promise<string> {
+export function databaseFor(t: Teardown, env: Readonly<Record<string, string>> = {}): Promise<string> {
   const isOwn = Object.entries(rests).every(([name, value]) => (env[name] ?? value) === value)
   return freshDatabase(t, isOwn ? { from: installed } : {})
 }
 
-/** Installs the registry that the others are copies of, as a first start does. */
+/** Installs the registries that others are copies of, as a first start does: one of them on a clock that stands still. */
 export async function makeInstalled(): Promise<void> {
+  await startOnce((await createDatabase({ name: installed })).url)
+  const { url } = await createDatabase({ from: 'template0', name: clocked })
+  await makeStill(url)
+  const ends: (() => Promise<void>)[] = []
+  await startOnce(url, await createStillClock({ teardown: end => void ends.push(end) }, url))
+  for (const end of ends) await end()
+}
+
+async function startOnce(url: string, clock?: Clock): Promise<void> {
   const dataDir = await mkdtemp(join(tmpdir(), 'auth-test-'))
-  const { url } = await createDatabase({ name: installed })
   const settings = readSettings({ ...ownSettings, DATABASE_URL: url, AUTH_DATA_DIR: dataDir })
-  const service = await startService(settings, createLog('silent'))
+  const service = await startService(settings, createLog('silent'), clock && { now: clock.now })
   await service.stop()
   await rm(dataDir, { recursive: true, force: true })
 }

@@ -1,6 +1,6 @@
 import test from 'ava'
-import { type Clock, serviceWithClock } from './clock.js'
-import { startTestService, type TestService } from './service.js'
+import type { Clock } from './clock.js'
+import { serviceWithClock, startTestService, type TestService } from './service.js'
 
 /**
  * Services on one database for all tests of the calling file; there once the tests run. With `clocked` they have one

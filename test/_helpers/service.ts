@@ -10,8 +10,8 @@ import { openRegistry, type Registry } from '../../server/models/definemodels.js
 import { nicknameKey } from '../../server/names.js'
 import { type Service, startService } from '../../server/service.js'
 import { readSettings, type Settings } from '../../server/settings.js'
-import type { Clock } from './clock.js'
-import { patiently, type Teardown } from './database.js'
+import { type Clock, createStillClock } from './clock.js'
+import { clocked, freshDatabase, patiently, type Teardown } from './database.js'
 import { databaseFor, ownSettings } from './installed.js'
 import { keepLog, plantSecret } from './logged.js'
 import { password } from './secrets.js'
@@ -213,6 +213,16 @@ export async function startTestService(
       return { ...user, providerKey: me.json.providerActivationKey.activationkey }
     },
   }
+}
+
+/** A service that stops with the test, on a database of its own, whose clock the test moves. */
+export async function serviceWithClock(
+  t: Teardown,
+  env: Record<string, string> = {},
+): Promise<TestService & { clock: Clock }> {
+  const url = await freshDatabase(t, { from: clocked })
+  const clock = await createStillClock(t, url)
+  return { ...(await startTestService(t, { ...env, DATABASE_URL: url }, { clock })), clock }
 }
 
 /** The form of a sign-up under names that nobody has. */

@@ -4,7 +4,8 @@ import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { freshDatabase, type Teardown } from './database.js'
+import type { Teardown } from './database.js'
+import { databaseFor } from './installed.js'
 import { keepLog } from './logged.js'
 import { waitFor } from './patience.js'
 import { password } from './service.js'
@@ -82,7 +83,7 @@ export async function serviceEnv(t: Teardown, env: Record<string, string> = {}):
   const dataDir = await mkdtemp(join(tmpdir(), 'auth-test-'))
   t.teardown(() => rm(dataDir, { recursive: true, force: true }))
   return {
-    DATABASE_URL: env.DATABASE_URL ?? (await freshDatabase(t)),
+    DATABASE_URL: env.DATABASE_URL ?? (await databaseFor(t, env)),
     ...(env.DATABASE_URL !== '' && { AUTH_MASTER_KEY: Buffer.alloc(32, 7).toString('base64') }),
     AUTH_DATA_DIR: dataDir,
     AUTH_GRPC_ADDRESS: '127.0.0.1:0',

@@ -11,10 +11,9 @@ import {
   signedInForFile,
   wrongFieldsOf,
 } from '../_helpers/administration.js'
-import { serviceWithClock } from '../_helpers/clock.js'
 import { mailboxForFile } from '../_helpers/mailbox.js'
 import { endsOrWaits } from '../_helpers/models.js'
-import { password, serviceForFile, startTestService, type TestService } from '../_helpers/service.js'
+import { password, serviceForFile, serviceWithClock, startTestService, type TestService } from '../_helpers/service.js'
 import { idOf } from '../_helpers/tokens.js'
 
 const mailbox = mailboxForFile()

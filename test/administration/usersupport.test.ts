@@ -5,11 +5,10 @@ import { UserState } from '../../proto/gen/auth/v1/administration_pb.js'
 import { lockout } from '../../server/access/lockout.js'
 import { usernameKey } from '../../server/names.js'
 import { openLocal, openSignedIn, reasonOf, signedInForFile, wrongFieldsOf } from '../_helpers/administration.js'
-import { serviceWithClock } from '../_helpers/clock.js'
 import { anyAddress } from '../_helpers/crowd.js'
 import { mailboxForFile } from '../_helpers/mailbox.js'
 import { waitFor } from '../_helpers/patience.js'
-import { password, serviceForFile, startTestService, type TestService } from '../_helpers/service.js'
+import { password, serviceForFile, serviceWithClock, startTestService, type TestService } from '../_helpers/service.js'
 import { idOf } from '../_helpers/tokens.js'
 
 const mailbox = mailboxForFile()

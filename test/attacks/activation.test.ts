@@ -3,7 +3,8 @@ import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import { createClock } from '../_helpers/clock.js'
 import { anyAddress } from '../_helpers/crowd.js'
-import { freshDatabase, hold } from '../_helpers/database.js'
+import { hold } from '../_helpers/database.js'
+import { databaseFor } from '../_helpers/installed.js'
 import { openMailbox } from '../_helpers/mailbox.js'
 import { endsOrWaits } from '../_helpers/models.js'
 import { sendRaw } from '../_helpers/raw.js'
@@ -33,7 +34,7 @@ function wrongKey({ username, token }: SignedUp, last: boolean): string {
 }
 
 test('wrong activation keys wait for no lock, end after ten, and are recorded as one lock', async t => {
-  const url = await freshDatabase(t)
+  const url = await databaseFor(t)
   const clock = await createClock(url)
   const service = await startTestService(t, { DATABASE_URL: url, AUTH_TOKEN_TTL: '4h' }, { clock })
   const { database } = service.registry
@@ -72,7 +73,7 @@ test('wrong activation keys wait for no lock, end after ten, and are recorded as
 })
 
 test('who gave too many wrong keys is refused without a question to the database', async t => {
-  const url = await freshDatabase(t)
+  const url = await databaseFor(t)
   const service = await startTestService(t, { DATABASE_URL: url })
   const { activationkey } = await service.organization()
   const [guesser, other] = [await service.signUp('ROLE_INSTITUTION'), await service.signUp('ROLE_INSTITUTION')]

@@ -4,16 +4,24 @@ import { availableParallelism } from 'node:os'
 import { setTimeout as sleep } from 'node:timers/promises'
 import test, { type ExecutionContext } from 'ava'
 import pg from 'pg'
-import { type Clock, createClock, serviceWithClock } from '../_helpers/clock.js'
+import { type Clock, createClock } from '../_helpers/clock.js'
 import { anyAddress, from, known, login, statuses } from '../_helpers/crowd.js'
-import { freshDatabase, hold } from '../_helpers/database.js'
+import { hold } from '../_helpers/database.js'
+import { databaseFor } from '../_helpers/installed.js'
 import { lockWaiters, waits } from '../_helpers/models.js'
 import { waitFor } from '../_helpers/patience.js'
-import { password, type SignedUp, signUpForm, startTestService, type TestService } from '../_helpers/service.js'
+import {
+  password,
+  type SignedUp,
+  serviceWithClock,
+  signUpForm,
+  startTestService,
+  type TestService,
+} from '../_helpers/service.js'
 
 /** A service whose clock the test moves, with limits of that many of a hundred. */
 async function withClock(t: ExecutionContext, percent: number): Promise<[TestService, Clock]> {
-  const url = await freshDatabase(t)
+  const url = await databaseFor(t)
   const clock = await createClock(url)
   const env = { DATABASE_URL: url, AUTH_LIMIT_FACTOR: String(percent / 100) }
   return [await startTestService(t, env, { clock }), clock]
@@ -157,7 +165,7 @@ test.serial('who is held up takes no more of the processor than a path that isnâ
 })
 
 test('look-ups of one address donâ€™t hold up one of another', async t => {
-  const url = await freshDatabase(t)
+  const url = await databaseFor(t)
   const service = await startTestService(t, { DATABASE_URL: url })
   const order: string[] = []
   const lookUp = async (address: string) => {

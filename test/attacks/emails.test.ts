@@ -9,7 +9,8 @@ import { startMaintenance } from '../../server/maintenance.js'
 import { createQuotas } from '../../server/outbox/quotas.js'
 import { type Clock, createClock } from '../_helpers/clock.js'
 import { anyAddress } from '../_helpers/crowd.js'
-import { freshDatabase, type Teardown } from '../_helpers/database.js'
+import type { Teardown } from '../_helpers/database.js'
+import { databaseFor } from '../_helpers/installed.js'
 import { type Mailbox, openMailbox } from '../_helpers/mailbox.js'
 import { lockWaiters } from '../_helpers/models.js'
 import { waitFor } from '../_helpers/patience.js'
@@ -26,7 +27,7 @@ interface Scene {
 async function scene(t: Teardown, env: Record<string, string> = {}): Promise<Scene> {
   const mailbox = await openMailbox()
   t.teardown(() => mailbox.shut())
-  const url = await freshDatabase(t)
+  const url = await databaseFor(t)
   const clock = await createClock(url)
   const service = await startTestService(t, { DATABASE_URL: url, SMTP_URL: mailbox.url, ...env }, { clock })
   return { service, clock, mailbox }

@@ -3,12 +3,11 @@ import { randomInt, randomUUID } from 'node:crypto'
 import test from 'ava'
 import type { Email } from 'postal-mime'
 import { usernameKey } from '../../server/names.js'
-import { serviceWithClock } from '../_helpers/clock.js'
 import { anyAddress } from '../_helpers/crowd.js'
 import { mailboxForFile, openMailbox } from '../_helpers/mailbox.js'
 import { lockWaiters, suspend } from '../_helpers/models.js'
 import { waitFor } from '../_helpers/patience.js'
-import { type Answer, password, type SignedUp, serviceForFile } from '../_helpers/service.js'
+import { type Answer, password, type SignedUp, serviceForFile, serviceWithClock } from '../_helpers/service.js'
 import { claimsOf, idOf } from '../_helpers/tokens.js'
 
 const mailbox = mailboxForFile()

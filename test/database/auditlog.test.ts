@@ -4,10 +4,10 @@ import { createLog } from '../../server/log.js'
 import { startMaintenance } from '../../server/maintenance.js'
 import type { AuditEvent } from '../../server/models/audit.js'
 import type { Models } from '../../server/models/definemodels.js'
-import { serviceWithClock } from '../_helpers/clock.js'
 import { addUser, openModels } from '../_helpers/models.js'
 import { waitFor } from '../_helpers/patience.js'
 import type { TestService } from '../_helpers/service.js'
+import { serviceWithClock } from '../_helpers/service.js'
 
 const sql = async ({ database }: Pick<Models, 'database'>, text: string) =>
   (await database.sequelize.query(text))[0] as Record<string, unknown>[]

@@ -17,13 +17,23 @@ import { idOf } from '../_helpers/tokens.js'
 const traceId = '0af7651916cd43dd8448eb211c80319c'
 const traceparent = `00-${traceId}-b7ad6b7169203331-01`
 
+// Those tests share it that look for lines by the ids of their requests.
+let shared: Spawned
+const cleanUps: (() => Promise<void>)[] = []
+test.before(async () => {
+  shared = await spawnService({ teardown: work => void cleanUps.push(work) })
+})
+test.after.always(async () => {
+  for (const work of cleanUps.reverse()) await work()
+})
+
 const login = async ({ http }: Spawned) => {
   const query = { username: 'admin', password }
   return (await createRequest(http)('POST', '/users/login', { query })).text
 }
 
 test('a call leaves one line at info: what, how it ended, in how many ms, who called from which network', async t => {
-  const service = await spawnService(t)
+  const service = shared
   const request = createRequest(service.http)
   const token = await login(service)
   const from = (requestId: string, address: string, more = {}) => ({
@@ -59,7 +69,7 @@ test('a call leaves one line at info: what, how it ended, in how many ms, who ca
 })
 
 test('a request that reaches no RPC leaves one line, without anything that was typed', async t => {
-  const service = await spawnService(t)
+  const service = shared
   const request = createRequest(service.http)
   const secret = 'typed-by-a-stranger'
   const send = (requestId: string, method: string, path: string, more = {}) =>
@@ -69,7 +79,7 @@ test('a request that reaches no RPC leaves one line, without anything that was t
   await send('json', 'POST', '/users/signup', { body: `{"password":"${secret}` })
   await send('large', 'POST', '/users/signup', { body: { password: secret.repeat(10_000) } })
   await send('variable', 'DELETE', `/users/${secret}`)
-  await send('connect', 'POST', '/auth.v1.Users/GetMe', { body: `{${secret}` })
+  await send('not-connect', 'POST', '/auth.v1.Users/GetMe', { body: `{${secret}` })
   await send('options', 'OPTIONS', '/users/me')
   const here = { level: 'info', msg: 'request', network: '127.0.0.1', endpoint: 'http', traceId }
   const expected: Record<string, object> = {
@@ -78,7 +88,7 @@ test('a request that reaches no RPC leaves one line, without anything that was t
     json: { ...here, method: 'POST', path: '/users/signup', status: 400, reason: 'MALFORMED_REQUEST' },
     large: { ...here, method: 'POST', path: '/users/signup', status: 413, reason: 'PAYLOAD_TOO_LARGE' },
     variable: { ...here, method: 'DELETE', path: '/users/{username}', status: 405, reason: 'METHOD_NOT_ALLOWED' },
-    connect: { ...here, method: 'POST', status: 400 },
+    'not-connect': { ...here, method: 'POST', status: 400 },
     options: { ...here, method: 'OPTIONS', path: '/users/me', status: 204 },
   }
   for (const [requestId, fields] of Object.entries(expected)) {
@@ -197,7 +207,7 @@ test('a gRPC caller with a certificate is named by it, a gateway is not', async 
 })
 
 test('who signs up is named by nothing', async t => {
-  const service = await spawnService(t)
+  const service = shared
   const form = signUpForm({ username: 'muito-secreta', nickname: 'apelido secreto' })
   const headers = { 'x-request-id': 'up' }
   t.is((await createRequest(service.http)('POST', '/users/signup', { body: form, headers })).status, 200)

@@ -1,10 +1,9 @@
 /** Activation: who may, with which key, and what it brings about. */
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
-import { serviceWithClock } from '../_helpers/clock.js'
 import { suspend } from '../_helpers/models.js'
 import { refused } from '../_helpers/problem.js'
-import { type SignedUp, serviceForFile } from '../_helpers/service.js'
+import { type SignedUp, serviceForFile, serviceWithClock } from '../_helpers/service.js'
 import { claimsOf, idOf } from '../_helpers/tokens.js'
 
 const service = serviceForFile()

@@ -5,11 +5,10 @@ import { createKeyring } from '../../server/access/keyring.js'
 import { createTokens } from '../../server/access/tokens.js'
 import { publishLead } from '../../server/models/signingkey.js'
 import { Refusal } from '../../server/refusal.js'
-import { serviceWithClock } from '../_helpers/clock.js'
 import { suspend } from '../_helpers/models.js'
 import { waitFor } from '../_helpers/patience.js'
 import { refused } from '../_helpers/problem.js'
-import { password, serviceForFile } from '../_helpers/service.js'
+import { password, serviceForFile, serviceWithClock } from '../_helpers/service.js'
 import { claimsOf, forge, headerOf, idOf, nowInSeconds } from '../_helpers/tokens.js'
 
 const service = serviceForFile()
