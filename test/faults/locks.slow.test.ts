@@ -7,7 +7,8 @@ import { refused } from '../_helpers/problem.js'
 import { type SignedUp, serviceForFile } from '../_helpers/service.js'
 import { idOf } from '../_helpers/tokens.js'
 
-const service = serviceForFile(() => ({ AUTH_METRICS_ADDRESS: '127.0.0.1:0' }))
+// An issuer of its own has it install the registry itself: it sets the limits, and its first connections take them, too.
+const service = serviceForFile(() => ({ AUTH_METRICS_ADDRESS: '127.0.0.1:0', AUTH_ISSUER: 'http://locks.test' }))
 
 /** Somebody with the rights of the service who has locked a user, and does nothing more. */
 async function lock(t: ExecutionContext, { token }: SignedUp): Promise<pg.Client> {
