@@ -1,8 +1,8 @@
 /**
  * Runs the tests against a PostgreSQL of their own, searches what their services wrote for secrets, each of which is a
- * failure, and ends with a line `N passed, N failed`. Arguments go to AVA:
- * files (of dist) and options. `--slow` runs `*.slow.test.ts` instead, which wait for real limits, kill processes or restore
- * backups; `--long` runs `*.long.test.ts`, which try more of what others try already.
+ * failure, and ends with a line `N passed, N failed`. Arguments go to AVA: files (of dist) and options. `--slow` runs
+ * `*.slow.test.ts` instead, which wait for real limits, flood the service, kill processes or restore backups; `--long`
+ * runs `*.long.test.ts`, which try more of what others try already.
  */
 import { spawn } from 'node:child_process'
 import { mkdtemp, readdir, rm, statfs, writeFile } from 'node:fs/promises'

@@ -17,7 +17,7 @@ const rests = {
   AUTH_ADMIN_PASSWORD: password,
 }
 
-/** Settings of services under test: any port, and nobody but clients and callers. */
+/** Settings of services under test: on any free port, without metrics and Administration. */
 export const ownSettings = {
   ...rests,
   AUTH_GRPC_ADDRESS: '127.0.0.1:0',
