@@ -1,4 +1,6 @@
 /** A stretch of network before a server, which can go dark: packets vanish and nobody is told. */
+import { randomInt } from 'node:crypto'
+import { once } from 'node:events'
 import { type AddressInfo, connect, createServer, type Socket } from 'node:net'
 import type { Teardown } from './database.js'
 
@@ -66,11 +68,14 @@ export function withPort(url: string, port: number): string {
   return Object.assign(new URL(url), { hostname: '127.0.0.1', port: String(port) }).href
 }
 
-/** A port of this machine that nothing listens at. */
+/** A port of this machine that nothing listens at: none of those that systems hand out, so that nobody is given it meanwhile. */
 export async function freePort(): Promise<number> {
-  const server = createServer()
-  await new Promise<void>(resolve => server.listen(0, '127.0.0.1', resolve))
-  const { port } = server.address() as AddressInfo
-  await new Promise(resolve => server.close(resolve))
-  return port
+  for (;;) {
+    const port = randomInt(10_000, 32_000)
+    const server = createServer().listen(port, '127.0.0.1')
+    if (await once(server, 'listening').catch(() => false)) {
+      await new Promise(resolve => server.close(resolve))
+      return port
+    }
+  }
 }
