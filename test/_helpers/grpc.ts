@@ -20,6 +20,7 @@ import {
 } from '@grpc/grpc-js'
 import { BadRequestSchema, ErrorInfoSchema, RetryInfoSchema } from '../../proto/gen/google/rpc/error_details_pb.js'
 import { StatusSchema } from '../../proto/gen/google/rpc/status_pb.js'
+import { patience } from './patience.js'
 
 /** What a call may carry, and how it may be cut short. */
 export interface GrpcOptions extends CallOptions {
@@ -30,9 +31,6 @@ export interface GrpcOptions extends CallOptions {
   /** Takes UNAVAILABLE for the answer, for tests of one. Otherwise it is waited out as its RetryInfo says. */
   readonly once?: boolean
 }
-
-/** Times that a server may say it is busy before that is its answer. */
-const patience = 60
 
 /** Calls RPCs over one connection. */
 export interface GrpcClient {

@@ -1,6 +1,9 @@
 /** Patience by progress: a busy machine may take its time, as long as something moves. */
 import { setTimeout as sleep } from 'node:timers/promises'
 
+/** Times that a service may say it is busy before that is its answer. */
+export const patience = 60
+
 /** Milliseconds between two looks. */
 const pause = 50
 

@@ -14,6 +14,7 @@ import { type Clock, createStillClock } from './clock.js'
 import { clocked, freshDatabase, patiently, type Teardown } from './database.js'
 import { databaseFor, ownSettings } from './installed.js'
 import { keepLog, plantSecret } from './logged.js'
+import { patience } from './patience.js'
 import { password } from './secrets.js'
 
 export { password }
@@ -70,9 +71,6 @@ export interface TestService {
   /** A ROLE_INSTITUTION user that is active in the organization, and its provider key. */
   institution(organization: { activationkey: string }): Promise<SignedUp & { providerKey: string }>
 }
-
-/** Times that a service may say it is busy before that is its answer. */
-const patience = 60
 
 /** What sends requests to a gateway at `http`, such as `http://127.0.0.1:8080`. */
 export function createRequest(http: string): TestService['request'] {
