@@ -7,7 +7,7 @@ import { traceIdOf } from '../server/tracing.js'
 import type { Request } from './listener.js'
 import type { Log } from './rpcs.js'
 
-/** Methods that are written as they are: of HTTP/2 a client may make up its own. */
+/** Methods that are written as they are. */
 const methods = ['GET', 'HEAD', 'POST', 'PUT', 'PATCH', 'DELETE', 'OPTIONS']
 
 /** The method of a request, for a line or a span. */
@@ -21,7 +21,7 @@ export interface Visit {
   readonly startedAt: number
   /** The path of the table of routes that it fits. */
   path?: string
-  /** Whether it is a call over Connect, gRPC-Web or gRPC. */
+  /** Whether it is a call over Connect or gRPC-Web. */
   isRpc?: boolean
   /** Whether its line is written: by the service that answered, or here. */
   written: boolean

@@ -68,7 +68,6 @@ async function holdUntil(turn: Promise<void>, request: Request): Promise<void> {
 
 /** Tells from the headers alone, which is all that most requests need. */
 function mayHaveBody(request: Request): boolean {
-  if ('stream' in request) return !request.stream.endAfterHeaders
   const { 'content-length': length = '0', 'transfer-encoding': coding } = request.headers
   return length !== '0' || coding !== undefined
 }

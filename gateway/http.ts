@@ -1,6 +1,6 @@
 /**
- * The gateway: JSON over HTTP for every row of `routes.ts`, and Connect, gRPC-Web and gRPC for the same services, all
- * on one port. It passes every call on to a Connect `Transport` and knows nothing else of what stands behind it; who
+ * The gateway: JSON over HTTP for every row of `routes.ts`, and Connect and gRPC-Web for the same services, all on
+ * one port that speaks HTTP/1.1. It passes every call on to a Connect `Transport` and knows nothing else of what stands behind it; who
  * may call, what is right and what is counted are the services' affair. Programs put it together (`main.ts`, and the
  * service for a gateway in its own process).
  */
@@ -180,7 +180,7 @@ export function createGateway(options: GatewayOptions): Gateway {
 
     if (draining && path === '/readyz') return answerStopping(headers['x-request-id'] as string)
 
-    const signal = abortSignalOf(request, response)
+    const signal = abortSignalOf(request)
     return action({
       request,
       query,
@@ -208,8 +208,8 @@ export function createGateway(options: GatewayOptions): Gateway {
    */
   function handOn(request: Request, response: Response, target: string, visit: Visit): undefined {
     // The adapter makes a URL of it.
-    const authority = 'authority' in request ? request.authority : request.headers.host
-    if (!authority || !URL.canParse(`http://${authority}`)) throw badHost()
+    const { host } = request.headers
+    if (!host || !URL.canParse(`http://${host}`)) throw badHost()
     request.url = target
     response.setHeader('cache-control', 'no-store')
     // The adapter's 405 doesn't say it (RFC 9110, 15.5.6).
@@ -223,14 +223,14 @@ export function createGateway(options: GatewayOptions): Gateway {
 
   function refuseUnknown(request: Request, response: Response): void {
     visits.get(request)!.isRpc = false
-    const grpcType = /^application\/grpc[\w+-]*/i.exec(request.headers['content-type'] ?? '')?.[0]
-    if (request.method !== 'POST' || grpcType === undefined) {
+    const grpcWebType = /^application\/grpc-web[\w+-]*/i.exec(request.headers['content-type'] ?? '')?.[0]
+    if (request.method !== 'POST' || grpcWebType === undefined) {
       response.removeHeader('allow')
       void refuse(request, response, new Fault('NOT_FOUND', 'There is nothing at this path.'), visits.get(request)!)
       return
     }
-    // Without `writeHead` these go out along with the end of the stream: an answer of nothing but trailers, to gRPC.
-    response.setHeader('content-type', grpcType)
+    // Without `writeHead` these go out along with the end of the stream: an answer of nothing but trailers, to gRPC-Web.
+    response.setHeader('content-type', grpcWebType)
     response.setHeader('grpc-status', '12')
     response.setHeader('grpc-message', 'There is no such method.')
     response.end()
@@ -329,15 +329,8 @@ function badHost(): Fault {
 
 const abortSignals = new WeakMap<object, AbortSignal>()
 
-/** Aborted when the client has gone. Requests of an HTTP/1.1 connection share one: making it costs as much as the rest. */
-function abortSignalOf(request: Request, response: Response): AbortSignal {
-  if ('stream' in response) {
-    const gone = new AbortController()
-    response.once('close', () => {
-      if (!response.writableEnded) gone.abort()
-    })
-    return gone.signal
-  }
+/** Aborted when the client has gone. Requests of a connection share one: making it costs as much as the rest. */
+function abortSignalOf(request: Request): AbortSignal {
   const known = abortSignals.get(request.socket)
   if (known) return known
   const gone = new AbortController()

@@ -3,7 +3,7 @@ import { Counter, Gauge, Histogram, type Registry } from 'prom-client'
 
 /** What a request came to. */
 export interface Result {
-  /** Its path in the table of routes; `RPC` for a call over Connect, gRPC-Web or gRPC; `other`. */
+  /** Its path in the table of routes; `RPC` for a call over Connect or gRPC-Web; `other`. */
   readonly route: string
   /** The status of its answer; `gone` where the client had left before. */
   readonly status: number | 'gone'

@@ -1,7 +1,7 @@
 import type { ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
 
-/** Requests of an HTTP/1.1 connection that may be under way at one time, once some were answered. */
+/** Requests of a connection that may be under way at one time, once some were answered. */
 const pipelineLimit = 32
 
 /** The same on a new connection: many new ones at once must not stop everything else. Each answer allows one more. */
@@ -10,7 +10,7 @@ const firstLimit = 12
 /** Requests for which there must be room before more is read: for fewer, a line at a time would be parsed. */
 const leastRoom = 8
 
-/** The requests of one HTTP/1.1 connection. */
+/** The requests of one connection. */
 export interface Pipeline {
   /** Responses that aren't out yet, in the order of their requests. */
   readonly pending: ReadonlySet<ServerResponse>

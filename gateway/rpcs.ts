@@ -1,4 +1,4 @@
-/** Connect, gRPC-Web and gRPC on the gateway's port: each call goes on through its Transport as it came. */
+/** Connect and gRPC-Web on the gateway's port: each call goes on through its Transport as it came. */
 import type { DescMethodUnary } from '@bufbuild/protobuf'
 import { createContextKey, createContextValues, type Interceptor, type Transport } from '@connectrpc/connect'
 import { connectNodeAdapter } from '@connectrpc/connect-node'
@@ -102,12 +102,14 @@ export function createRpcHandler({ transport, log, callTimeout, pacing, onAnswer
     interceptors: [pace, logFaults, forwardHeaders],
     contextValues: request => createContextValues().set(incoming, request as Request),
     readMaxBytes: bodyLimit,
+    // It needs HTTP/2, and has a port of its own.
+    grpc: false,
     // A few bytes would stand for many.
     acceptCompression: [],
-    fallback: (request, response) => fallback(request, response as Response),
+    fallback: (request, response) => fallback(request as Request, response as Response),
   })
   return (request: Request, response: Response) => {
     holdBody(request, bytes => pacing.arrive(request, bytes))
-    handler(request, response as Parameters<typeof handler>[1])
+    handler(request, response)
   }
 }

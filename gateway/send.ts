@@ -52,7 +52,7 @@ export function createSender(corsOrigins: readonly string[], linger: number): Se
         sendAndHangUp(request, response, all, body, linger)
         return
       }
-      writeHead(response, status, all)
+      response.writeHead(status, all)
       if (bytes === 0 || request.method === 'HEAD') response.end()
       else response.end(body)
     },
@@ -72,11 +72,6 @@ function sendAndHangUp(
 ): void {
   request.on('error', () => {})
   request.resume()
-  if ('stream' in response) {
-    response.writeHead(413, headers)
-    response.end(body, () => response.stream?.close())
-    return
-  }
   response.writeHead(413, { ...headers, connection: 'close' })
   response.write(body)
   const timer = setTimeout(() => response.end(), linger)
@@ -84,10 +79,4 @@ function sendAndHangUp(
     clearTimeout(timer)
     response.end()
   })
-}
-
-/** The same for both versions of HTTP, whose overloads TypeScript can't tell apart. */
-function writeHead(response: Response, status: number, headers: Record<string, string>): void {
-  if ('stream' in response) response.writeHead(status, headers)
-  else response.writeHead(status, headers)
 }

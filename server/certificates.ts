@@ -37,10 +37,10 @@ export interface Certificates {
   /** When our own certificate ends, in ms since 1970; undefined when there is none. */
   endsAt(): number | undefined
   /**
-   * Speaks TLS, 1.2 at the least, on a connection that came in: its server sees what was said within. `protocols` are
-   * those to choose from by ALPN (RFC 7301), HTTP/1.1 unless told. Whoever calls limits the time of the handshake.
+   * Speaks TLS, 1.2 at the least, on a connection that came in, and HTTP/1.1 within it (ALPN, RFC 7301). The caller
+   * limits the time of the handshake.
    */
-  secure(socket: Socket, protocols?: readonly string[]): TLSSocket
+  secure(socket: Socket): TLSSocket
   addCaCertificateListener(listener: OnAuthority): void
   removeCaCertificateListener(listener: OnAuthority): void
   addIdentityCertificateListener(listener: OnIdentity): void
@@ -101,7 +101,7 @@ export function followCertificates(files: CertificateFiles, log: Log): Certifica
     identified: files.cert !== undefined,
     verifying: files.ca !== undefined,
     endsAt: () => used.until,
-    secure: (socket, protocols = ['http/1.1']) => speakTls(socket, used.context, protocols),
+    secure: socket => speakTls(socket, used.context),
     addCaCertificateListener(listener) {
       authorities.add(listener)
       process.nextTick(tellAuthority, listener)
@@ -116,13 +116,9 @@ export function followCertificates(files: CertificateFiles, log: Log): Certifica
   }
 }
 
-/**
- * Speaks TLS on a connection that came in. A `TLSSocket` is all of `tls.Server` that is needed, but for a flag that
- * nobody else takes down: an HTTP/2 session waits for it.
- */
-export function speakTls(socket: Socket, secureContext: SecureContext, protocols: readonly string[]): TLSSocket {
-  const secured = new TLSSocket(socket, { isServer: true, secureContext, ALPNProtocols: [...protocols] })
-  return secured.once('secure', () => Object.assign(secured, { secureConnecting: false }))
+/** Speaks TLS on a connection that came in, and HTTP/1.1 within it. */
+export function speakTls(socket: Socket, secureContext: SecureContext): TLSSocket {
+  return new TLSSocket(socket, { isServer: true, secureContext, ALPNProtocols: ['http/1.1'] })
 }
 
 function read(files: CertificateFiles): Pem {

@@ -3,7 +3,7 @@ import module from 'node:module'
 import { adminPasswordFile, resolveDatabase } from './database/source.js'
 import { createLog } from './log.js'
 import type { Service } from './service.js'
-import { httpUrl, metricsUrl, readSettings, type Settings, write } from './settings.js'
+import { httpUrl, isLoopback, metricsUrl, readSettings, type Settings, write } from './settings.js'
 import { grace, pause, stopOnSignals } from './stopping.js'
 
 // Compiled code is kept for the next start, by versions of Node.js that can (22.8 and newer).
@@ -19,6 +19,12 @@ async function main(): Promise<void> {
     )
   }
   if (settings.bcryptCost < 10) log.warn('AUTH_BCRYPT_COST is below 10: hashes are cheap to guess at')
+  const { adminAddress } = settings
+  if (adminAddress && !isLoopback(adminAddress.host) && Number.parseInt(process.versions.node, 10) < 24) {
+    log.warn(
+      'AUTH_ADMIN_ADDRESS is reachable from other machines, and HTTP/2 frames can end a process with this version of Node.js: keep it in a private network, or behind a proxy that asks for client certificates',
+    )
+  }
 
   const stopping = new AbortController()
   // The database comes up while the rest is loaded. Loading keeps this thread busy, so the launch goes first.

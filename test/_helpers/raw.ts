@@ -80,18 +80,10 @@ export interface RawConnection {
  * Opens a connection to a port on this machine, within TLS where told, whoever is there. It stays half open when the
  * other side has ended, until `destroy`.
  */
-export async function openRaw(
-  port: number,
-  within?: { readonly tls: boolean; readonly protocol?: 'h2' },
-): Promise<RawConnection> {
+export async function openRaw(port: number, within?: { readonly tls: boolean }): Promise<RawConnection> {
   const plain = connect({ port, host: '127.0.0.1', allowHalfOpen: true })
   await once(plain, 'connect')
-  const tls = {
-    socket: plain,
-    rejectUnauthorized: false,
-    ALPNProtocols: [within?.protocol ?? 'http/1.1'],
-    allowHalfOpen: true,
-  }
+  const tls = { socket: plain, rejectUnauthorized: false, ALPNProtocols: ['http/1.1'], allowHalfOpen: true }
   const socket = within?.tls ? connectTls(tls) : plain
   let text = ''
   let ended = false

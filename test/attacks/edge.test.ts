@@ -61,17 +61,6 @@ test('URLs and headers have their limits', async t => {
     t.deepEqual(answer.statuses, [431])
     t.true(answer.closed)
   }
-  const client = connectHttp2(service.http)
-  t.teardown(() => client.destroy())
-  client.on('error', () => {})
-  const ended = await new Promise<string>(resolve => {
-    const stream = client.request({ ':path': '/users/me', x: 'x'.repeat(20_000) })
-    stream.on('response', headers => resolve(String(headers[':status'])))
-    stream.on('error', () => resolve('cut'))
-    stream.on('close', () => resolve('cut'))
-    stream.end()
-  })
-  t.true(['cut', '431'].includes(ended), ended)
   t.true(await stillServes())
 })
 
@@ -106,7 +95,7 @@ test('who sends a body in slow chunks is cut off', async t => {
   t.true(closed && ms < 20_000, `${ms}`)
 })
 
-test('who says nothing, or never says which protocol, is cut off', async t => {
+test('who says nothing, or no more than a few letters, is cut off', async t => {
   const answers = await Promise.all([
     sendRaw(port(), [], { patience: 14_000 }),
     sendRaw(port(), ['P'], { patience: 14_000 }),
@@ -301,17 +290,13 @@ const hostileMessages: Record<string, Buffer> = {
   'half a field': Buffer.from([0x0a]),
 }
 
-test('hostile protobuf is refused at both gRPC endpoints and with Connect, and the process stays up', async t => {
-  const clients = [service.grpc, `127.0.0.1:${port()}`].map(target => new Client(target, credentials.createInsecure()))
-  t.teardown(() => {
-    for (const client of clients) client.close()
-  })
+test('hostile protobuf is refused over gRPC and Connect, and the process stays up', async t => {
+  const client = new Client(service.grpc, credentials.createInsecure())
+  t.teardown(() => client.close())
   for (const [name, bytes] of Object.entries(hostileMessages)) {
-    for (const [index, client] of clients.entries()) {
-      const code = await sendBytes(client, bytes)
-      // INVALID_ARGUMENT, INTERNAL (what grpc-js says of a message that can't be read), UNAUTHENTICATED (read as empty)
-      t.true([3, 13, 16].includes(code), `${name}, endpoint ${index + 1}: ${code}`)
-    }
+    const code = await sendBytes(client, bytes)
+    // INVALID_ARGUMENT, INTERNAL (what grpc-js says of a message that can't be read), UNAUTHENTICATED (read as empty)
+    t.true([3, 13, 16].includes(code), `${name}: ${code}`)
     const { status } = await fetch(`${service.http}/auth.v1.Users/Login`, {
       method: 'POST',
       headers: { 'content-type': 'application/proto', 'connect-protocol-version': '1' },

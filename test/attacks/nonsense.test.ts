@@ -1,4 +1,4 @@
-/** Bytes without sense on HTTP/1.1, in any pieces, from clients that leave at any moment: the process outlives them. */
+/** Bytes without sense on the gateway's port, in any pieces, from clients that leave at any moment: the process outlives them. */
 import { once } from 'node:events'
 import { connect } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -85,25 +85,52 @@ const message = fc
 
 const bytes = fc.array(message, { minLength: 1, maxLength: 15 }).map(all => Buffer.from(all.join(''), 'latin1'))
 
-test('no bytes on connections of HTTP/1.1 end the process', async t => {
-  const service = await spawnService(t, { AUTH_LOG_LEVEL: 'error', AUTH_LIMIT_FACTOR: '1000' })
-  const port = Number(new URL(service.http).port)
-  const visits = fc.array(
+/** Frames of HTTP/2 (RFC 9113, section 4.1) behind what its clients begin with. */
+const frames = fc
+  .array(
     fc.record({
-      bytes,
-      cuts: fc.array(fc.nat(999), { maxLength: 3 }),
-      takes: fc.boolean(),
-      stays: fc.nat(10),
-      leaves: fc.constantFrom('end', 'destroy', 'resetAndDestroy'),
+      type: fc.nat(10),
+      flags: fc.constantFrom(0, 1, 4, 5, 8, 0x20, 0xff),
+      stream: fc.nat(5),
+      payload: fc.oneof(
+        fc.uint8Array({ maxLength: 60 }),
+        // GET http://a/ (RFC 7541, section 6)
+        fc.constant(Uint8Array.of(0x82, 0x86, 0x84, 0x41, 1, 0x61)),
+      ),
     }),
-    { minLength: 10, maxLength: 10 },
+    { minLength: 1, maxLength: 20 },
   )
-  await fc.assert(
-    fc.asyncProperty(visits, async all => {
-      await Promise.all(all.map(each => visit(port, each)))
-      t.true(service.alive(), service.output().slice(-2000))
-    }),
-    { numRuns: 100, endOnFailure: true },
+  .map(all =>
+    Buffer.concat([
+      Buffer.from('PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0', 'latin1'),
+      ...all.map(({ type, flags, stream, payload }) =>
+        Buffer.from([0, 0, payload.length, type, flags, 0, 0, 0, stream, ...payload]),
+      ),
+    ]),
   )
-  t.is((await fetch(`${service.http}/readyz`)).status, 200)
-})
+
+const bytesOf = { requests: bytes, 'frames of HTTP/2': frames }
+
+for (const [what, bytes] of Object.entries(bytesOf))
+  test(`no ${what} without sense end the process`, async t => {
+    const service = await spawnService(t, { AUTH_LOG_LEVEL: 'error', AUTH_LIMIT_FACTOR: '1000' })
+    const port = Number(new URL(service.http).port)
+    const visits = fc.array(
+      fc.record({
+        bytes,
+        cuts: fc.array(fc.nat(999), { maxLength: 3 }),
+        takes: fc.boolean(),
+        stays: fc.nat(10),
+        leaves: fc.constantFrom('end', 'destroy', 'resetAndDestroy'),
+      }),
+      { minLength: 10, maxLength: 10 },
+    )
+    await fc.assert(
+      fc.asyncProperty(visits, async all => {
+        await Promise.all(all.map(each => visit(port, each)))
+        t.true(service.alive(), service.output().slice(-2000))
+      }),
+      { numRuns: 100, endOnFailure: true },
+    )
+    t.is((await fetch(`${service.http}/readyz`)).status, 200)
+  })

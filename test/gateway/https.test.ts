@@ -20,18 +20,16 @@ import { createRequest, password } from '../_helpers/service.js'
 const run = promisify(execFile)
 const root = fileURLToPath(new URL('../../..', import.meta.url))
 
-test('HTTP/2 and HTTP/1.1 are spoken as ALPN settles, and nothing else, with TLS 1.2 or newer', async t => {
+test('HTTP/1.1 is spoken, and nothing else, with TLS 1.2 or newer', async t => {
   const { gateway, port, server, files } = await startOverTls(t)
   t.regex(gateway.http, /^https:/)
   t.regex(server.metrics, /^https:/)
   const login = new URLSearchParams({ username: 'admin', password }).toString()
-  for (const [flag, version] of [
-    ['--http2', '2'],
-    ['--http1.1', '1.1'],
-  ] as const) {
+  // A client that speaks both takes what the port has.
+  for (const flag of ['--http2', '--http1.1']) {
     const show = ['-sS', flag, '--cacert', files.inner.ca, '-w', ' %{http_version} %{http_code}']
     const { stdout } = await run('curl', [...show, '-d', login, `https://localhost:${port}/users/login`])
-    t.regex(stdout, new RegExp(`^\\S+\\.\\S+\\.\\S+ ${version} 200$`))
+    t.regex(stdout, /^\S+\.\S+\.\S+ 1\.1 200$/)
   }
   const { stdout } = await run('curl', ['-sS', '--cacert', files.inner.ca, server.metrics])
   t.regex(stdout, /^auth_calls_total/m)
@@ -39,9 +37,10 @@ test('HTTP/2 and HTTP/1.1 are spoken as ALPN settles, and nothing else, with TLS
   await t.throwsAsync(run('curl', ['-sS', `https://localhost:${port}/healthz`]), { code: 60 })
   await t.throwsAsync(run('curl', ['-sS', `http://localhost:${port}/healthz`]))
 
-  t.is((await openTls(t, port, { ALPNProtocols: ['http/1.1', 'h2'] })).alpnProtocol, 'h2')
+  t.is((await openTls(t, port, { ALPNProtocols: ['h2', 'http/1.1'] })).alpnProtocol, 'http/1.1')
   t.is((await openTls(t, port)).alpnProtocol, false)
-  await t.throwsAsync(openTls(t, port, { ALPNProtocols: ['acme-tls/1'] }), { message: /no application protocol/ })
+  for (const protocol of ['h2', 'acme-tls/1'])
+    await t.throwsAsync(openTls(t, port, { ALPNProtocols: [protocol] }), { message: /no application protocol/ })
   const old = { minVersion: 'TLSv1', maxVersion: 'TLSv1.1', ciphers: 'DEFAULT@SECLEVEL=0' } as const
   const own = { ...issue(), servername: 'auth.example' }
   for (const [where, options] of [

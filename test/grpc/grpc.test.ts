@@ -277,14 +277,10 @@ function ask(path: string, request: Buffer, client = bare): Promise<Buffer> {
 const field = (number: number, text: string) =>
   Buffer.concat([Buffer.from([(number << 3) | 2, Buffer.byteLength(text)]), Buffer.from(text)])
 
-test('a method or a service that does not exist is unimplemented, on every port that takes gRPC', async t => {
-  const gateway = new Client(new URL(service.http).host, credentials.createInsecure())
-  t.teardown(() => gateway.close())
-  for (const client of [bare, gateway]) {
-    for (const path of ['/auth.v1.Users/Nope', '/unknown.Service/X']) {
-      const error = await t.throwsAsync(ask(path, Buffer.from('a message'), client))
-      t.is((error as unknown as { code: number }).code, status.UNIMPLEMENTED, path)
-    }
+test('a method or a service that does not exist is unimplemented', async t => {
+  for (const path of ['/auth.v1.Users/Nope', '/unknown.Service/X']) {
+    const error = await t.throwsAsync(ask(path, Buffer.from('a message')))
+    t.is((error as unknown as { code: number }).code, status.UNIMPLEMENTED, path)
   }
 })
 

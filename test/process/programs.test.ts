@@ -6,9 +6,12 @@ import { promisify } from 'node:util'
 import test from 'ava'
 import { settingNames } from '../../server/settings.js'
 import { programs, spawnGateway, spawnServer } from '../_helpers/apart.js'
+import { writePems } from '../_helpers/certificates.js'
+import { issue } from '../_helpers/overtls.js'
 import { waitFor } from '../_helpers/patience.js'
 import { freePort } from '../_helpers/relay.js'
 import { createRequest, password } from '../_helpers/service.js'
+import { spawnService } from '../_helpers/spawned.js'
 
 const run = promisify(execFile)
 const manifest = JSON.parse(readFileSync(fileURLToPath(new URL('../../../package.json', import.meta.url)), 'utf8'))
@@ -48,5 +51,18 @@ test('auth-server and auth-gateway together are the service, and auth-server has
   for (const program of [gateway, server]) {
     program.child.kill('SIGTERM')
     t.is(await program.ended, 0)
+  }
+})
+
+test('with Node.js before 24, Administration beyond this machine is warned of at the start', async t => {
+  const { cert, key } = await writePems(t, issue())
+  for (const [host, beyond] of [
+    ['127.0.0.1', false],
+    ['0.0.0.0', true],
+  ] as const) {
+    const env = { AUTH_TLS_CERT: cert, AUTH_TLS_KEY: key, AUTH_ADMIN_ADDRESS: `${host}:0` }
+    const { output } = await spawnService(t, env)
+    const warned = /"level":"warn".*AUTH_ADMIN_ADDRESS.*private network.*client certificates/.test(output())
+    t.is(warned, beyond && Number.parseInt(process.versions.node, 10) < 24, output())
   }
 })

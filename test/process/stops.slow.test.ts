@@ -2,7 +2,6 @@
 import { once } from 'node:events'
 import { readFileSync } from 'node:fs'
 import { Agent, request as httpRequest } from 'node:http'
-import { connect as connectHttp2 } from 'node:http2'
 import { connect, createServer } from 'node:net'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -96,14 +95,9 @@ test.serial('then the ports close, idle connections too, and what is under way e
   const idle = connect(port, '127.0.0.1')
   idle.write('GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n')
   await once(idle, 'data')
-  const session = connectHttp2(service.http)
-  session.on('error', () => {})
-  const goaway = once(session, 'goaway')
-  await once(session, 'remoteSettings')
   const { answer, release } = await heldLogin(t, service)
   service.child.kill('SIGTERM')
   await once(idle.resume(), 'close')
-  await goaway
   const refused = async (at: number) => {
     const socket = connect(at, '127.0.0.1')
     return once(socket, 'connect').then(
