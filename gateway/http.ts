@@ -1,8 +1,8 @@
 /**
- * The gateway: JSON over HTTP for every row of `routes.ts`, and Connect and gRPC-Web for the same services, all on
- * one port that speaks HTTP/1.1. It passes every call on to a Connect `Transport` and knows nothing else of what stands behind it; who
- * may call, what is right and what is counted are the services' affair. Programs put it together (`main.ts`, and the
- * service for a gateway in its own process).
+ * The gateway: JSON over HTTP for every row of `routes.ts`, and Connect and gRPC-Web for the same services, all on one
+ * port that speaks HTTP/1.1. It passes every call on to a Connect `Transport` and knows nothing else of what stands
+ * behind it; who may call, what is right and what is counted are the services' affair. Programs put it together
+ * (`main.ts`, and the service for a gateway in its own process).
  */
 import { randomUUID } from 'node:crypto'
 import { once, setMaxListeners } from 'node:events'
@@ -229,7 +229,7 @@ export function createGateway(options: GatewayOptions): Gateway {
       void refuse(request, response, new Fault('NOT_FOUND', 'There is nothing at this path.'), visits.get(request)!)
       return
     }
-    // Without `writeHead` these go out along with the end of the stream: an answer of nothing but trailers, to gRPC-Web.
+    // Without a body these headers are its trailers.
     response.setHeader('content-type', grpcWebType)
     response.setHeader('grpc-status', '12')
     response.setHeader('grpc-message', 'There is no such method.')

@@ -48,12 +48,12 @@ test('imports are found', t => {
   t.true(imports.get('server/calls/grpc.ts')?.includes('@grpc/grpc-js'))
 })
 
-test('the gateway imports nothing of the server but client addresses, room, spans and first uses, and in main.ts what programs are set up with', t => {
+test('the gateway imports nothing of the server but client addresses, room and spans, and in main.ts what programs are set up with', t => {
   const wrong = breaches(
     (file, target) =>
       file.startsWith('gateway/') &&
       /^(server|cli)\//.test(target) &&
-      !/^server\/(clientaddress|onfirstuse|room|tracing)\.ts$/.test(target) &&
+      !/^server\/(clientaddress|room|tracing)\.ts$/.test(target) &&
       !(
         file === 'gateway/main.ts' &&
         /^server\/(settings|log|stopping|certificates|metricsendpoint|usage)\.ts$/.test(target)
