@@ -78,9 +78,9 @@ function addRetire(keys: Command): void {
     .addHelpText(
       'after',
       `
-When it is the key that signs, a new one takes over at once. Verifiers that hold
-an older key set refuse the new key's tokens, and accept the dropped key's,
-until they fetch it again: within 5 minutes.
+When it is the key that signs, or the one that is to sign next, a new one takes
+over at once. Verifiers that hold an older key set refuse the new key's tokens,
+and accept the dropped key's, until they fetch it again: within 5 minutes.
 
 Example:
   $ KID=iPEMZ8dz3Yl1pTtBxhYvYbDlN6CmTkUHzLzwP1zEYDU

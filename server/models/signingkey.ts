@@ -73,8 +73,9 @@ export interface SigningKeys {
   /** For how long the key that signs now has done so, in seconds; undefined when none does. */
   signerAge(): Promise<number | undefined>
   /**
-   * Drops a key at once, with every token that it signed. When it was the one that signs, a new one signs from now on:
-   * its kid is returned. False when there is no such key.
+   * Drops a key at once, with every token that it signed. Always leaves a key that signs now and has no end: where the
+   * one that would sign has one, or there is none, the published successor or a new key signs from now on, and its kid
+   * is returned. False when there is no such key.
    */
   retire(kid: string, t: Transaction): Promise<{ successor?: string } | false>
   /** Deletes keys that verify nothing any more. */
@@ -103,7 +104,7 @@ const prune: Statement = { name: 'signing-keys-prune', text: 'DELETE FROM signin
 
 const signer: Statement = {
   name: 'signing-key-signer',
-  text: `SELECT kid FROM signing_keys WHERE signs_at <= now() AND (verifies_until IS NULL OR verifies_until > now())
+  text: `SELECT kid, verifies_until AS "verifiesUntil" FROM signing_keys WHERE signs_at <= now() AND (verifies_until IS NULL OR verifies_until > now())
     ORDER BY signs_at DESC LIMIT 1`,
 }
 
@@ -117,6 +118,13 @@ const raiseTtl: Statement = {
   name: 'signing-keys-raise-ttl',
   text: `UPDATE signing_keys SET token_ttl = $1, verifies_until = verifies_until + make_interval(secs => $1 - token_ttl)
     WHERE token_ttl < $1`,
+}
+
+// A key whose successor signs before it never signs: it would do so up to its own end, and its last tokens end with it.
+const supersede: Statement = {
+  name: 'signing-keys-supersede',
+  text: `UPDATE signing_keys
+    SET signs_at = least(signs_at, now() + make_interval(secs => $1) - interval '1 millisecond')`,
 }
 
 /** What a private key is sealed as. */
@@ -152,6 +160,7 @@ export function createSigningKeys(database: Database, masterKey: MasterKey): Sig
     const tokenTtl = before?.tokenTtl ?? ttl
     // A minute more for clocks that differ; tokens of administrators last as long as they do.
     const verifiesUntil = fromNow(wait + Math.max(tokenTtl, adminTokenTtl) + 60)
+    await database.run(supersede, [wait], transaction)
     await table().update({ verifiesUntil }, { where: { verifiesUntil: null }, transaction })
     const privateSealed = masterKey.seal(signingKeyUse(kid), pem)
     await table().create({ kid, publicJwk, privateSealed, signsAt: fromNow(wait), tokenTtl }, { transaction })
@@ -189,11 +198,12 @@ export function createSigningKeys(database: Database, masterKey: MasterKey): Sig
       const retired = (await table().findByPk(kid, { transaction }))?.get()
       if (!retired) return false
       await table().destroy({ where: { kid }, transaction })
-      const [left] = await database.run<{ kid: string }>(signer, [], transaction)
-      if (left) return {}
+      const [left] = await database.run<{ verifiesUntil: Date | null }>(signer, [], transaction)
+      if (left?.verifiesUntil === null) return {}
       // One that is published already is known to some verifiers: it needn't wait any longer.
       const published = (await table().findOne({ where: { verifiesUntil: null }, transaction }))?.get()
       if (!published) return { successor: await add(undefined, 0, retired.tokenTtl, transaction) }
+      await database.run(supersede, [0], transaction)
       await table().update({ signsAt: fromNow(0) }, { where: { kid: published.kid }, transaction })
       return { successor: published.kid }
     },

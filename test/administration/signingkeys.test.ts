@@ -1,9 +1,14 @@
 /** Signing keys and issuer of administrators: rotating asks nothing of anybody, what can't be undone a confirmation. */
 import test from 'ava'
+import fc from 'fast-check'
 import { openSignedIn, reasonOf } from '../_helpers/administration.js'
-import { startTestService } from '../_helpers/service.js'
+import { serviceWithClock, startTestService } from '../_helpers/service.js'
+import { headerOf } from '../_helpers/tokens.js'
 
 const settings = { AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }
+
+/** In seconds. */
+const hour = 3600
 
 test('a key rotates in ten minutes or at once, a check keeps nothing, and nobody is logged out', async t => {
   const service = await startTestService(t, settings)
@@ -43,6 +48,81 @@ test('a key is dropped only by who repeats its id, and then verifies nothing', a
   t.deepEqual(
     (await again.listSigningKeys({})).keys.map(({ kid, signs }) => [kid, signs]),
     [[successor, true]],
+  )
+})
+
+test('who rotates at once and drops the new key hours later has one that signs without an end', async t => {
+  const service = await serviceWithClock(t, settings)
+  const { username } = await service.signUp('ROLE_CLIENT')
+  const rotated = await (await openSignedIn(t, service)).rotateSigningKey({ now: true })
+  const { kid } = rotated.key!
+  t.is(headerOf(await service.login(username)).kid, kid)
+  await service.clock.pass(3 * hour)
+  const { successor } = await (await openSignedIn(t, service)).retireSigningKey({ kid, confirm: kid })
+  t.is(headerOf(await service.login(username)).kid, successor)
+  // Past the end of the first key, which the rotation set.
+  await service.clock.pass(10 * hour)
+  t.is(headerOf(await service.login(username)).kid, successor)
+  const [key, ...others] = (await (await openSignedIn(t, service)).listSigningKeys({})).keys
+  t.like(key, { kid: successor, signs: true, expireTime: undefined })
+  t.deepEqual(others, [])
+})
+
+test('when the key that is to sign next is dropped, one signs without an end', async t => {
+  const service = await serviceWithClock(t, settings)
+  const { username } = await service.signUp('ROLE_CLIENT')
+  const { kid } = (await (await openSignedIn(t, service)).rotateSigningKey({})).key!
+  const { successor } = await (await openSignedIn(t, service)).retireSigningKey({ kid, confirm: kid })
+  await service.clock.pass(13 * hour)
+  t.is(headerOf(await service.login(username)).kid, successor)
+})
+
+test('in whatever order keys rotate and are dropped, one key has no end, and what signs outlasts its tokens', async t => {
+  const { registry, clock } = await serviceWithClock(t)
+  const { database, signingKeys } = registry
+  const rotate = (lead: number) =>
+    database.transact(at => signingKeys.rotate({ force: true, lead, tokenTtl: hour }, at))
+  const step = fc.oneof(
+    fc.constant({ what: 'rotate' as const }),
+    fc.constant({ what: 'rotate now' as const }),
+    fc.nat(4).map(index => ({ what: 'retire' as const, index })),
+    fc.constantFrom(1, 300, 601, hour, 11 * hour, 13 * hour).map(seconds => ({ what: 'pass' as const, seconds })),
+  )
+  // The signer is dropped while two are published: the newer one signs at once, and the other one never.
+  const twoPublished = [
+    { what: 'rotate' as const },
+    { what: 'rotate' as const },
+    { what: 'retire' as const, index: 2 },
+    { what: 'pass' as const, seconds: 601 },
+  ]
+  await fc.assert(
+    fc.asyncProperty(fc.array(step, { minLength: 1, maxLength: 8 }), async steps => {
+      for (const step of steps) {
+        const [before, signedBefore] = [await signingKeys.all(), await signingKeys.signer()]
+        let retired: Awaited<ReturnType<typeof signingKeys.retire>> | undefined
+        if (step.what === 'rotate') await rotate(600)
+        else if (step.what === 'rotate now') await rotate(0)
+        else if (step.what === 'pass') await clock.pass(step.seconds)
+        else {
+          const { kid } = before[step.index % before.length]!
+          retired = await database.transact(at => signingKeys.retire(kid, at))
+        }
+        const [keys, signs] = [await signingKeys.all(), await signingKeys.signer()]
+        const [newest] = keys
+        t.is(newest!.verifiesUntil, null)
+        if (newest!.signsAt.getTime() <= clock.now()) t.is(signs, newest!.kid)
+        const signer = keys.find(({ kid }) => kid === signs)
+        t.is(keys.filter(({ verifiesUntil }) => verifiesUntil === null).length, 1)
+        // Tokens of administrators last 12 hours.
+        const end = signer?.verifiesUntil === null ? Number.POSITIVE_INFINITY : Number(signer?.verifiesUntil)
+        t.true(end >= clock.now() + 12 * hour * 1000, `${end}`)
+        if (retired) {
+          t.is(signer?.verifiesUntil, null)
+          t.is(retired.successor, signs === signedBefore ? undefined : signs)
+        }
+      }
+    }),
+    { numRuns: 40, examples: [[twoPublished]] },
   )
 })
 

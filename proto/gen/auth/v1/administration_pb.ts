@@ -3352,7 +3352,7 @@ export const RetireSigningKeyRequestSchema: GenMessage<RetireSigningKeyRequest> 
  */
 export type RetireSigningKeyResponse = Message<"auth.v1.RetireSigningKeyResponse"> & {
   /**
-   * Id of the key that signs from now on, when the one that is gone did.
+   * Id of the key that signs from now on, when another did before.
    *
    * @generated from field: optional string successor = 1;
    */
@@ -4859,7 +4859,8 @@ export const Administration: GenService<{
     output: typeof RotateSigningKeyResponseSchema;
   },
   /**
-   * Drops a signing key at once, with every token that it signed. Can’t be undone.
+   * Drops a signing key at once, with every token that it signed. Can’t be undone. A key without an end signs afterwards:
+   * the one that signs now, or else a published or a new one, at once.
    *
    * @generated from rpc auth.v1.Administration.RetireSigningKey
    */
