@@ -5,6 +5,12 @@ import type { SigningKey, SigningKeys } from '../models/signingkey.js'
 /** Milliseconds after which the keys are read again. Less than the lead with which keys are published. */
 const refreshAfter = 60_000
 
+/** Milliseconds for which keys serve at most, while new ones are read and while the database is away. */
+const heldAtMost = 5 * refreshAfter
+
+/** Milliseconds for which a set of keys is published. */
+const publishedAtMost = 5_000
+
 /** Least milliseconds between two readings that unknown key ids and long lifetimes provoke. */
 const provokedAtMost = 5_000
 
@@ -17,7 +23,10 @@ export interface Keyring {
    * for tokens that last longer, in seconds, it is read again.
    */
   find(kid: string, lifetime: number): Promise<SigningKey | undefined>
-  /** The keys that may verify a token, for publication (RFC 7517). */
+  /**
+   * The keys that may verify a token, for publication (RFC 7517), as the database had them within the last 5 seconds; within
+   * the last 5 minutes where they can't be read now.
+   */
   published(): Promise<MessageInitShape<typeof KeySchema>[]>
 }
 
@@ -25,31 +34,36 @@ export interface Keyring {
 export function createKeyring(keys: Pick<SigningKeys, 'all' | 'signer'>, now: () => number = Date.now): Keyring {
   let held: SigningKey[] = []
   let readAt = Number.NEGATIVE_INFINITY
-  let reading: Promise<void> | undefined
+  let last: Promise<void> = Promise.resolve()
+  let next: Promise<void> | undefined
+  let provoked: Promise<void> = Promise.resolve()
   let provokedAt = Number.NEGATIVE_INFINITY
 
+  /** Reads the keys. One that is under way may have begun before a key was there: the next one serves all who ask meanwhile. */
   function read(): Promise<void> {
-    reading ??= keys
-      .all()
-      .then(all => {
-        held = all
-        readAt = now()
+    if (!next) {
+      next = last.then(async () => {
+        next = undefined
+        const startedAt = now()
+        held = await keys.all()
+        readAt = startedAt
       })
-      .finally(() => {
-        reading = undefined
-      })
-    return reading
+      last = next.catch(() => {})
+    }
+    return next
   }
+
+  const valid = () => held.filter(key => key.verifiesUntil === null || key.verifiesUntil.getTime() > now())
 
   async function fresh(): Promise<SigningKey[]> {
     const age = now() - readAt
     if (age > refreshAfter) {
       const done = read()
       // Old keys serve while new ones are read, and while the database is away; but not for ever.
-      if (age > 5 * refreshAfter) await done
+      if (age > heldAtMost) await done
       else done.catch(() => {})
     }
-    return held.filter(key => key.verifiesUntil === null || key.verifiesUntil.getTime() > now())
+    return valid()
   }
 
   return {
@@ -63,14 +77,22 @@ export function createKeyring(keys: Pick<SigningKeys, 'all' | 'signer'>, now: ()
     },
     async find(kid, lifetime) {
       const known = (await fresh()).find(key => key.kid === kid)
-      if ((known && lifetime <= known.tokenTtl) || now() - provokedAt < provokedAtMost) return known
-      provokedAt = now()
-      await read()
+      if (known && lifetime <= known.tokenTtl) return known
+      if (now() - provokedAt >= provokedAtMost) {
+        provokedAt = now()
+        provoked = read()
+      }
+      await provoked
       return held.find(key => key.kid === kid)
     },
-    published: async () =>
-      (await fresh()).map(
+    async published() {
+      if (now() - readAt > publishedAtMost)
+        await read().catch(error => {
+          if (now() - readAt > heldAtMost) throw error
+        })
+      return valid().map(
         ({ kid, publicJwk }) => ({ ...publicJwk, kid, use: 'sig', alg: 'ES256' }) satisfies Partial<Key>,
-      ),
+      )
+    },
   }
 }

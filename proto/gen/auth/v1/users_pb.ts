@@ -1107,6 +1107,7 @@ export const Users: GenService<{
   /**
    * Returns the public keys that verify tokens, as a JSON Web Key Set (RFC 7517). Keys appear here before they sign
    * and stay until the last token they signed has expired; fetch them again at least every 5 minutes.
+   * The set is at most 5 seconds old; while the database is away, at most 5 minutes.
    *
    * @generated from rpc auth.v1.Users.GetKeys
    */
