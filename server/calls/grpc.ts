@@ -96,6 +96,7 @@ export function createGrpcServer(deps: GrpcDeps): GrpcServer {
     take: injectConnection,
     setServing: health.setServing,
     close(grace) {
+      health.close()
       // Not `forceShutdown`, which knows of no connections where channelz is off.
       drain(grace)
       server.tryShutdown(() => {})

@@ -25,9 +25,18 @@ type Check = (
 /** Creates the service for services of these names, all of them serving at first. */
 export function createHealth(names: readonly string[], check: Check) {
   let found = SERVING
-  const watchers = new Set<() => void>()
+  const watchers = new Map<ServerWritableStream<HealthCheckRequest, HealthCheckResponse>, () => void>()
+  let closed = false
   const response = (name: string) =>
     create(HealthCheckResponseSchema, { status: names.includes(name) ? found : SERVICE_UNKNOWN })
+
+  /** Tells watchers whether the services are serving. */
+  function setServing(serving: boolean) {
+    if (serving === (found === SERVING)) return
+    found = serving ? SERVING : NOT_SERVING
+    for (const tell of watchers.values()) tell()
+  }
+
   return {
     service: Health,
     handlers: {
@@ -39,21 +48,23 @@ export function createHealth(names: readonly string[], check: Check) {
         const { service } = call.request
         const tell = () => void call.write(response(service))
         tell()
+        if (closed) return void call.end()
         // Nothing changes for others; the call stays open all the same.
-        if (!names.includes(service)) return
-        watchers.add(tell)
-        call.on('cancelled', () => watchers.delete(tell))
+        watchers.set(call, names.includes(service) ? tell : () => {})
+        call.on('cancelled', () => watchers.delete(call))
       },
       list(_: unknown, callback: sendUnaryData<HealthListResponse>) {
         const statuses = Object.fromEntries(names.map(name => [name, response(name)]))
         callback(null, create(HealthListResponseSchema, { statuses }))
       },
     },
-    /** Tells watchers whether the services are serving. */
-    setServing(serving: boolean) {
-      if (serving === (found === SERVING)) return
-      found = serving ? SERVING : NOT_SERVING
-      for (const tell of watchers) tell()
+    setServing,
+    /** Tells watchers that nothing is serving any longer, and ends their calls, which a server that closes waits for. */
+    close() {
+      setServing(false)
+      closed = true
+      for (const call of watchers.keys()) call.end()
+      watchers.clear()
     },
   }
 }

@@ -331,6 +331,38 @@ test('the health check says NOT_SERVING while the database is away', async t => 
   for (const service of ['auth.v1.Users', 'auth.v1.ForgotPasswords']) t.true(listed.includes(service))
 })
 
+test('who watches the health of a service that stops is told, and keeps it from nothing', async t => {
+  const other = await startTestService(t)
+  const probe = new Client(other.grpc, credentials.createInsecure())
+  t.teardown(() => probe.close())
+  const order: string[] = []
+  const watch = async (service: string) => {
+    const states: number[] = []
+    const stream = probe.makeServerStreamRequest(
+      '/grpc.health.v1.Health/Watch',
+      (bytes: Buffer) => bytes,
+      bytes => bytes,
+      field(1, service),
+    )
+    const ended = new Promise<string>(resolve => {
+      stream.on('error', () => {})
+      stream.on('status', ({ code }) => {
+        order.push('ended')
+        resolve(`${status[code]} ${states}`)
+      })
+    })
+    stream.on('data', (bytes: Buffer) => states.push(bytes[1]!))
+    await waitFor(() => states.length > 0)
+    return { ended }
+  }
+  const watched = [await watch(''), await watch('other.Service')]
+  const hung = await other.service.stop().finally(() => order.push('stopped'))
+  t.deepEqual(hung, [])
+  // SERVING, then NOT_SERVING; SERVICE_UNKNOWN.
+  t.deepEqual(await Promise.all(watched.map(({ ended }) => ended)), ['OK 1,2', 'OK 3'])
+  t.deepEqual(order, ['ended', 'ended', 'stopped'])
+})
+
 /** A gRPC server of which calls end when they are told to. */
 async function heldServer(t: ExecutionContext) {
   const ends: (() => void)[] = []
