@@ -1,5 +1,6 @@
-import { randomUUID } from 'node:crypto'
+import { randomUUID, X509Certificate } from 'node:crypto'
 import type { Socket } from 'node:net'
+import type { PeerCertificate } from 'node:tls'
 import { create, type DescMethodUnary, type DescService, fromBinary, type Message, toBinary } from '@bufbuild/protobuf'
 import { anyPack } from '@bufbuild/protobuf/wkt'
 import {
@@ -10,6 +11,7 @@ import {
   type sendUnaryData,
   type UntypedHandleCall,
 } from '@grpc/grpc-js'
+import { LRUCache } from 'lru-cache'
 import { StatusSchema } from '../../proto/gen/google/rpc/status_pb.js'
 import { Health } from '../../proto/gen/health/v1/health_pb.js'
 import { type Call, readMalformedFields } from '../call.js'
@@ -133,25 +135,36 @@ type Peer = Pick<Call, 'certificate'>
 
 type Incoming = ServerUnaryCall<Message, Message>
 
-/** Tells who sent a call. A certificate outweighs the address, which others on the network may take. */
+/**
+ * Tells who sent a call. A certificate outweighs the address, which others on the network may take. It is a gateway's when
+ * a DNS name in it is one of `gatewayNames`, or, where it has no DNS names, its common name (RFC 6125, 6.4.4).
+ */
 function createSenderOfCall({ trustedProxies, gatewayNames }: Trust): (incoming: Incoming) => Sender & Peer {
   const senderOf = createSenderOf(trustedProxies)
+  // To read a certificate takes longer than the rest of a call.
+  const known = new LRUCache<string, ReturnType<typeof read>>({ max: 1000 })
+
+  function read({ raw, subject }: PeerCertificate) {
+    const certificate = new X509Certificate(raw)
+    const options = { subject: 'default', wildcards: false } as const
+    const trusted = gatewayNames.some(name => certificate.checkHost(name, options) !== undefined)
+    return { trusted, name: trusted ? undefined : ([subject.CN].flat()[0] ?? certificate.subjectAltName) }
+  }
+
   return incoming => {
     const certificate = incoming.getAuthContext().sslPeerCertificate
-    let trusted: boolean | undefined
-    let name: string | undefined
-    if (certificate?.subject) {
-      const names = certificate.subjectaltname?.split(', ').map(name => name.replace(/^DNS:/, '')) ?? []
-      trusted = [certificate.subject.CN, ...names].some(name => gatewayNames.includes(String(name)))
-      if (!trusted) name = [certificate.subject.CN].flat()[0] ?? names[0]
+    let caller = certificate && known.get(certificate.fingerprint256)
+    if (certificate && !caller) {
+      caller = read(certificate)
+      known.set(certificate.fingerprint256, caller)
     }
     // The peer reads `127.0.0.1:51000`, `[::1]:51000` or `::1:51000`.
     const peer = incoming
       .getPeer()
       .replace(/:\d+$/, '')
       .replace(/^\[(.*)\]$/, '$1')
-    const { address, proxied } = senderOf(peer, textOf(incoming, 'x-forwarded-for'), trusted)
-    return { address, proxied, certificate: name }
+    const { address, proxied } = senderOf(peer, textOf(incoming, 'x-forwarded-for'), caller?.trusted)
+    return { address, proxied, certificate: caller?.name }
   }
 }
 

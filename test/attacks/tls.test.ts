@@ -31,8 +31,8 @@ test.after.always(async () => {
 })
 
 /** What becomes of a wrong login, and from which address it came in the eyes of the server. */
-async function outcome(channel = credentials.createInsecure()): Promise<string> {
-  const client = openGrpc(service.grpc, channel)
+async function outcome(channel = credentials.createInsecure(), at = service): Promise<string> {
+  const client = openGrpc(at.grpc, channel)
   const requestId = randomUUID()
   const metadata = { 'x-forwarded-for': '10.9.9.9', 'x-request-id': requestId }
   const request = { username: requestId, password: 'not the password' }
@@ -42,7 +42,7 @@ async function outcome(channel = credentials.createInsecure()): Promise<string> 
       error => refusalOf(error).info?.reason ?? 'no connection',
     )
     if (reason !== 'INVALID_CREDENTIALS') return reason
-    const [event] = await service.registry.audit.list({ limit: 1 })
+    const [event] = await at.registry.audit.list({ limit: 1 })
     return event?.address === '10.9.9.9' && event.request_id === requestId ? 'believed' : String(event?.address)
   } finally {
     client.close()
@@ -64,7 +64,8 @@ test.serial('nobody speaks to the server without a certificate from its authorit
 
 test.serial('only a gateway may say for whom it speaks, wherever the caller is', async t => {
   t.is(await outcome(presenting(authority.issue({ name: 'auth-gateway' }))), 'believed')
-  t.is(await outcome(presenting(authority.issue({ name: 'x', dnsNames: ['auth-gateway'] }))), 'believed')
+  t.is(await outcome(presenting(authority.issue({ name: 'x', dnsNames: ['y', 'auth-gateway'] }))), 'believed')
+  t.is(await outcome(presenting(authority.issue({ name: 'auth-gateway', uris: ['x:y'] }))), 'believed')
   // The address is one of AUTH_TRUSTED_PROXIES: without a certificate it would do.
   for (const options of [
     { name: 'some-app' },
@@ -72,12 +73,26 @@ test.serial('only a gateway may say for whom it speaks, wherever the caller is',
     { name: 'xauth-gateway' },
     { name: 'auth-gateway,' },
     { name: '', dnsNames: ['app'] },
+    { name: 'auth-gateway', dnsNames: ['app'] },
+    { name: 'app', dnsNames: ['*'] },
     { name: 'app', dnsNames: ['app, DNS:auth-gateway'] },
+    { name: 'app', dnsNames: ['app, DNS:auth-gateway, DNS:x'] },
+    { name: 'app, CN=auth-gateway' },
+    { name: 'auth-gateway\0.attacker.example' },
     { name: 'app', uris: ['auth-gateway'] },
     { name: 'app', uris: ['x:y, DNS:auth-gateway'] },
   ]) {
     t.is(await outcome(presenting(authority.issue(options))), '127.0.0.1', JSON.stringify(options))
   }
+})
+
+test.serial('a gateway whose name has labels is known by it alone, not by a wildcard', async t => {
+  const name = 'gateway.example.org'
+  const files = await writePems(t, { ...server, ca: authority.certificate })
+  const tls = { AUTH_TLS_CERT: files.cert, AUTH_TLS_KEY: files.key, AUTH_TLS_CA: files.ca }
+  const named = await startTestService(t, { ...tls, AUTH_GATEWAY_NAMES: name })
+  t.is(await outcome(presenting(authority.issue({ name: 'x', dnsNames: [name] })), named), 'believed')
+  t.is(await outcome(presenting(authority.issue({ name: 'x', dnsNames: ['*.example.org'] })), named), '127.0.0.1')
 })
 
 test.serial('a gateway gives no token to a server that it can’t know', async t => {
