@@ -28,10 +28,13 @@ export interface Call {
   readonly malformedFields: readonly FieldViolation[]
   /** Who works on the database itself, with its password and master key, and so needs no token. */
   readonly local?: LocalAdministrator
-  /** Aborted when the caller has gone or its deadline has passed. */
+  /** Aborted when the caller has gone or its own deadline has passed. */
   readonly signal: AbortSignal
-  /** When the caller stops waiting, in ms since 1970; Infinity when it never does. */
-  readonly deadline: number
+  /**
+   * When the answer comes too late, in ms since 1970: what the caller says (Infinity where it says nothing), brought
+   * forward to the time limit of the RPC by dispatch.ts.
+   */
+  deadline: number
   /** Name in the caller's certificate, where it presents one and is no gateway. */
   readonly certificate?: string | undefined
   /** Id of the user who turned out to call, for the access line: set by whoever finds that out. */

@@ -31,8 +31,8 @@ export interface FairQueue<T> {
   first(): T | undefined
   /** Takes out who is next; its key goes behind all others. */
   take(): void
-  /** Takes out who is next; its key keeps the turn. */
-  skip(): void
+  /** Takes out an item that waits under a key; the others there keep their turn. */
+  delete(key: string, item: T): void
   /** Takes out everybody of whom that is so. */
   remove(isSo: (item: T) => boolean): T[]
 }
@@ -41,13 +41,6 @@ export interface FairQueue<T> {
 export function createFairQueue<T>(): FairQueue<T> {
   // A Map keeps the order in which keys (re-)entered.
   const lines = new Map<string, T[]>()
-  const shift = (keepTurn: boolean) => {
-    const [key, line] = lines.entries().next().value!
-    line.shift()
-    if (keepTurn && line.length > 0) return
-    lines.delete(key)
-    if (line.length > 0) lines.set(key, line)
-  }
   return {
     add(key, item) {
       const line = lines.get(key)
@@ -56,8 +49,17 @@ export function createFairQueue<T>(): FairQueue<T> {
     },
     has: key => lines.has(key),
     first: () => lines.values().next().value?.[0],
-    take: () => shift(false),
-    skip: () => shift(true),
+    take() {
+      const [key, line] = lines.entries().next().value!
+      line.shift()
+      lines.delete(key)
+      if (line.length > 0) lines.set(key, line)
+    },
+    delete(key, item) {
+      const line = lines.get(key)!
+      line.splice(line.indexOf(item), 1)
+      if (line.length === 0) lines.delete(key)
+    },
     remove(isSo) {
       const removed: T[] = []
       for (const [key, line] of lines) {

@@ -8,10 +8,13 @@ import { createFairQueue, type Room } from '../room.js'
 export interface Turns {
   /**
    * Waits for a turn of the call's client address, which ends when what it returns is disposed of. Refuses with
-   * DEADLINE_EXCEEDED when it comes too late.
+   * DEADLINE_EXCEEDED as soon as the caller has gone or the deadline has passed, and with OVERLOADED when too many wait.
    */
-  begin(call: Pick<Call, 'address' | 'deadline'>): Promise<Disposable>
+  begin(call: Pick<Call, 'address' | 'deadline' | 'signal'>): Promise<Disposable>
 }
+
+/** How many may wait. */
+const mostWaiting = 2_000
 
 /** Milliseconds between two looks at whether there is room again. */
 const pause = 20
@@ -19,7 +22,7 @@ const pause = 20
 interface Waiter {
   readonly deadline: number
   readonly start: () => void
-  readonly refuse: () => void
+  readonly leave: () => void
 }
 
 /**
@@ -28,15 +31,16 @@ interface Waiter {
  */
 export function createTurns(atOnce: number, room: Room = { take: () => true }): Turns {
   const queue = createFairQueue<Waiter>()
+  let waiting = 0
   let working = 0
   let looking: NodeJS.Timeout | undefined
 
   /** Gives turns to those who are next. */
   function go(): void {
     for (let next = queue.first(); next && working < atOnce; next = queue.first()) {
+      // Its timer may be late.
       if (next.deadline <= Date.now()) {
-        queue.skip()
-        next.refuse()
+        next.leave()
       } else if (room.take(1)) {
         queue.take()
         working++
@@ -60,14 +64,35 @@ export function createTurns(atOnce: number, room: Room = { take: () => true }): 
     },
   }
   return {
-    async begin({ address, deadline }) {
-      await new Promise<void>((start, reject) => {
-        // Nobody waits for its answer any longer.
-        const refuse = () => reject(new Refusal(Reason.DEADLINE_EXCEEDED, { retryAfter: 1 }))
-        queue.add(network(address), { deadline, start, refuse })
+    begin({ address, deadline, signal }) {
+      return new Promise((resolve, reject) => {
+        const late = () => reject(new Refusal(Reason.DEADLINE_EXCEEDED, { retryAfter: 1 }))
+        if (signal.aborted) return late()
+        if (waiting === mostWaiting) return reject(new Refusal(Reason.OVERLOADED, { retryAfter: 1 }))
+        const key = network(address)
+        const waiter: Waiter = {
+          deadline,
+          start() {
+            end()
+            resolve(turn)
+          },
+          leave() {
+            queue.delete(key, waiter)
+            end()
+            late()
+          },
+        }
+        const timer = setTimeout(waiter.leave, deadline - Date.now())
+        signal.addEventListener('abort', waiter.leave)
+        function end() {
+          waiting--
+          clearTimeout(timer)
+          signal.removeEventListener('abort', waiter.leave)
+        }
+        waiting++
+        queue.add(key, waiter)
         go()
       })
-      return turn
     },
   }
 }

@@ -22,9 +22,20 @@ export type Observe = (method: DescMethodUnary, reason: Reason | undefined, seco
 export interface Calls {
   /** The services that they are of. */
   readonly services: readonly DescService[]
-  /** Runs an RPC to its end or its deadline. Throws nothing but `Refusal`. */
+  /** Runs an RPC to its end, its caller's deadline or its time limit. Throws nothing but `Refusal`. */
   run(method: DescMethodUnary, request: Message, call: Call): Promise<Message>
 }
+
+/** Milliseconds that a call has from its arrival, whatever its caller allows. */
+const timeLimit = 15_000
+
+/** The same for RPCs that read or change more than a few rows, by their full names. */
+const longTimeLimits = new Map(
+  ['EraseUser', 'ExportUser', 'LinkQuestion', 'VerifyAuditLog', 'Diagnose'].map(name => [
+    `auth.v1.Administration.${name}`,
+    10 * 60_000,
+  ]),
+)
 
 type Handler = (request: Message, call: Call) => Promise<Record<string, unknown>>
 
@@ -58,6 +69,7 @@ export function createCalls(deps: {
   const access = flatLog(deps.log)
   const run: Calls['run'] = async (method, request, call) => {
     const startedAt = performance.now()
+    call.deadline = Math.min(call.deadline, Date.now() + timeLimitOf(method))
     let refusal: Refusal | undefined
     // A service's key may tell more of who calls.
     let caller = call
@@ -138,11 +150,14 @@ const statusNames = Object.fromEntries(
     .map(code => [code, Code[code]!.replace(/(?<=[a-z])(?=[A-Z])/g, '_').toUpperCase()]),
 )
 
-/** Stops waiting at the caller's deadline. Who has gone needs no answer: what waits for long watches the signal. */
+function timeLimitOf({ parent, name }: DescMethodUnary): number {
+  return longTimeLimits.get(`${parent.typeName}.${name}`) ?? timeLimit
+}
+
+/** Stops waiting at the call's deadline. Who has gone needs no answer: what waits for long watches the signal. */
 function inTime<T>(call: Call, work: () => Promise<T>): Promise<T> {
   const left = call.deadline - Date.now()
   if (left <= 0) throw new Refusal(Reason.DEADLINE_EXCEEDED, { retryAfter: 1 })
-  if (left >= 2 ** 31) return work()
   return new Promise((resolve, reject) => {
     const timer = setTimeout(() => reject(new Refusal(Reason.DEADLINE_EXCEEDED, { retryAfter: 1 })), left)
     work()

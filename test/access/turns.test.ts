@@ -7,7 +7,17 @@ import { createTurns } from '../../server/access/turns.js'
 import type { Refusal } from '../../server/refusal.js'
 import { createRoom } from '../../server/room.js'
 
-const from = (address: string, deadline = Number.POSITIVE_INFINITY) => ({ address, deadline })
+const from = (address: string, deadline = Date.now() + 60_000, signal = new AbortController().signal) => ({
+  address,
+  deadline,
+  signal,
+})
+
+const reasonOf = (turn: Promise<unknown>) =>
+  turn.then(
+    () => 'a turn',
+    ({ reason }: Refusal) => Reason[reason],
+  )
 
 test('addresses take turns, whoever has more waiting', async t => {
   const turns = createTurns(1)
@@ -66,10 +76,53 @@ test('no more turns begin than there is room for', async t => {
 test('who waited past the deadline gets no turn and takes no room, and the next one goes on', async t => {
   const turns = createTurns(1, createRoom(2, 0))
   const first = await turns.begin(from('a'))
-  const late = turns.begin(from('a', Date.now()))
+  const late = reasonOf(turns.begin(from('a', Date.now() + 5)))
   const next = turns.begin(from('a'))
+  // No timer runs meanwhile.
+  for (const end = Date.now() + 10; Date.now() < end; );
   first[Symbol.dispose]()
-  const refusal = await t.throwsAsync(late)
-  t.is((refusal as Refusal).reason, Reason.DEADLINE_EXCEEDED)
+  t.is(await late, 'DEADLINE_EXCEEDED')
   ;(await next)[Symbol.dispose]()
+})
+
+test('who leaves or comes too late is refused while others still work, and keeps its address’s turn', async t => {
+  const turns = createTurns(1)
+  const first = await turns.begin(from('x'))
+  const order: string[] = []
+  const take = async (name: string, call: Parameters<typeof turns.begin>[0]) => {
+    using _turn = await turns.begin(call)
+    order.push(name)
+  }
+  const leaving = new AbortController()
+  const gone = reasonOf(take('gone', from('a', undefined, leaving.signal)))
+  const late = reasonOf(take('late', from('b', Date.now() + 20)))
+  const others = ['a', 'b', 'c'].map(address => take(address, from(address)))
+  leaving.abort()
+  t.deepEqual(await Promise.all([gone, late]), ['DEADLINE_EXCEEDED', 'DEADLINE_EXCEEDED'])
+  t.is(await reasonOf(take('gone before', from('a', undefined, leaving.signal))), 'DEADLINE_EXCEEDED')
+  first[Symbol.dispose]()
+  await Promise.all(others)
+  t.deepEqual(order, ['a', 'b', 'c'])
+  t.is(await reasonOf(take('after', from('a'))), 'a turn')
+})
+
+test('2,000 may wait; who comes then is refused with a second to wait, and has a place when one leaves', async t => {
+  const turns = createTurns(1)
+  const first = await turns.begin(from('x'))
+  const leaving = new AbortController()
+  const gone = reasonOf(turns.begin(from('a', undefined, leaving.signal)))
+  const waiting = Array.from({ length: 1999 }, async (_, index) => {
+    using _turn = await turns.begin(from(`10.0.0.${index % 200}`))
+  })
+  const refusal = (await t.throwsAsync(turns.begin(from('b')))) as Refusal
+  t.is(Reason[refusal.reason], 'OVERLOADED')
+  t.is(refusal.more.retryAfter, 1)
+  leaving.abort()
+  t.is(await gone, 'DEADLINE_EXCEEDED')
+  const next = turns.begin(from('b'))
+  t.is(await reasonOf(turns.begin(from('c'))), 'OVERLOADED')
+  first[Symbol.dispose]()
+  ;(await next)[Symbol.dispose]()
+  await Promise.all(waiting)
+  t.is(await reasonOf(turns.begin(from('c'))), 'a turn')
 })

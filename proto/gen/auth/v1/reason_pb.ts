@@ -159,7 +159,7 @@ export enum Reason {
   UNAVAILABLE = 19,
 
   /**
-   * The caller's deadline passed. [503]
+   * The deadline of the caller passed, or the time limit of the call. [503]
    *
    * @generated from enum value: REASON_DEADLINE_EXCEEDED = 20;
    */

@@ -1,0 +1,139 @@
+/** How long a call may take, whatever its caller allows. */
+import { mock } from 'node:test'
+import type { DescMethodUnary, DescService, Message } from '@bufbuild/protobuf'
+import { status } from '@grpc/grpc-js'
+import test, { type ExecutionContext } from 'ava'
+import { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
+import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
+import { Users } from '../../proto/gen/auth/v1/users_pb.js'
+import { createTurns } from '../../server/access/turns.js'
+import type { Call } from '../../server/call.js'
+import { createCalls } from '../../server/calls/dispatch.js'
+import { createGrpcListener } from '../../server/calls/grpclistener.js'
+import { createLog } from '../../server/log.js'
+import { openGrpc, refusalOf } from '../_helpers/grpc.js'
+import { waitFor } from '../_helpers/patience.js'
+
+type Handle = (method: DescMethodUnary, request: Message, call: Call) => Promise<Record<string, unknown>>
+
+/** A client of a server on which one function does the work of all RPCs. */
+async function serverOf(t: ExecutionContext, services: readonly DescService[], handle: Handle) {
+  const log = createLog('silent')
+  const implementations = services.map(service => {
+    const methods = service.methods as DescMethodUnary[]
+    const handlers = methods.map(method => [
+      method.localName,
+      (request: Message, call: Call) => handle(method, request, call),
+    ])
+    return [service, Object.fromEntries(handlers)] as const
+  })
+  const calls = createCalls({
+    services: implementations,
+    ready: async () => true,
+    log,
+    observe() {},
+    refused() {},
+  })
+  const server = createGrpcListener({ calls, log, trustedProxies: [], gatewayNames: [] })
+  const port = await server.listen({ host: '127.0.0.1', port: 0 })
+  const client = openGrpc(`127.0.0.1:${port}`)
+  t.teardown(async () => {
+    client.close()
+    await server.close(0)
+  })
+  return client
+}
+
+const codeOf = (call: Promise<unknown>) =>
+  call.then(
+    () => 'OK',
+    error => status[refusalOf(error).code],
+  )
+
+test('each call has 15 seconds, or 10 minutes where much is read or changed, and less where its caller says so', async t => {
+  const services = [Users, ForgotPasswords, Administration]
+  let left = 0
+  const client = await serverOf(t, services, async (_method, _request, call) => {
+    left = call.deadline - Date.now()
+    return {}
+  })
+  const long: string[] = []
+  for (const method of services.flatMap(service => service.methods as DescMethodUnary[])) {
+    for (const options of [{}, { deadline: Date.now() + 3600_000 }]) {
+      await client.call(method, {}, options)
+      const limit = left > 15_000 ? 600_000 : 15_000
+      t.true(left > limit - 5_000 && left <= limit, `${method.name} ${left}`)
+      if (limit > 15_000) long.push(method.name)
+    }
+    await client.call(method, {}, { deadline: Date.now() + 10_000 })
+    t.true(left > 0 && left <= 10_000, `${method.name} ${left}`)
+  }
+  const expected = ['EraseUser', 'ExportUser', 'LinkQuestion', 'VerifyAuditLog', 'Diagnose']
+  t.deepEqual(
+    long,
+    expected.flatMap(name => [name, name]),
+  )
+})
+
+test('who leaves the queue for a turn is not worked for, and the next one is', async t => {
+  const turns = createTurns(1)
+  const arrived: string[] = []
+  const worked: string[] = []
+  let end = () => {}
+  const ended = new Promise<void>(resolve => {
+    end = resolve
+  })
+  const client = await serverOf(t, [Users], async (_method, request, call) => {
+    const { username } = request as unknown as { username: string }
+    arrived.push(username)
+    using _turn = await turns.begin(call)
+    worked.push(username)
+    await ended
+    return {}
+  })
+  const ask = (username: string, options = {}) => {
+    const call = codeOf(client.call(Users.method.existsByUsername, { username }, options))
+    return { call, arrived: waitFor(() => arrived.includes(username)) }
+  }
+  const working = ask('working')
+  await working.arrived
+  let cancel = () => {}
+  const leaving = ask('leaving', { started: (call: { cancel(): void }) => (cancel = () => call.cancel()) })
+  await leaving.arrived
+  const late = ask('late', { deadline: Date.now() + 1_000 })
+  await late.arrived
+  const next = ask('next')
+  await next.arrived
+  cancel()
+  t.deepEqual(await Promise.all([leaving.call, late.call]), ['CANCELLED', 'DEADLINE_EXCEEDED'])
+  // What comes later on this connection came after the cancellation.
+  const last = ask('last')
+  await last.arrived
+  end()
+  t.deepEqual(await Promise.all([working.call, next.call, last.call]), ['OK', 'OK', 'OK'])
+  t.deepEqual(worked, ['working', 'next', 'last'])
+})
+
+test.serial('a call without a deadline is refused when its time is over', async t => {
+  let arrive = () => {}
+  const arrived = new Promise<void>(resolve => {
+    arrive = resolve
+  })
+  const client = await serverOf(t, [Users], async method => {
+    if (method !== Users.method.getMe) return {}
+    arrive()
+    return new Promise(() => {})
+  })
+  // Connects.
+  await client.call(Users.method.getKeys, {})
+  mock.timers.enable({ apis: ['setTimeout'] })
+  t.teardown(() => mock.timers.reset())
+  let code: string | undefined
+  const call = codeOf(client.call(Users.method.getMe, {})).then(found => (code = found))
+  await arrived
+  mock.timers.tick(14_000)
+  await client.call(Users.method.getKeys, {})
+  t.is(code, undefined)
+  mock.timers.tick(1_000)
+  t.is(await call, 'DEADLINE_EXCEEDED')
+})
