@@ -96,7 +96,8 @@ export function addOrganizations(program: Command): void {
     )
     .action(
       administering(async (api, name: string | undefined, options: Options) => {
-        show(await find(api, name, options), options)
+        const organization = await nameOf(name, options)
+        show((await api.getOrganization({ organization })).organization!, options)
       }),
     )
 
@@ -113,7 +114,7 @@ export function addOrganizations(program: Command): void {
         if (options.name !== undefined && options.name.trim() === '') {
           misuse('An organization needs a name: give --name a text.')
         }
-        const now = given ? undefined : (await api.getOrganization({ organization })).organization!
+        const now = given ? undefined : (await api.getOrganization({ organization, omitKeys: true })).organization!
         const values = now ? await askForEach(options, now.record) : options
         const paths = details.filter(({ key }) => values[key] !== undefined).map(({ field }) => field)
         const edited = await api.updateOrganization({
@@ -171,7 +172,7 @@ export function addOrganizations(program: Command): void {
     .addHelpText('after', "\nExample:\n  $ auth-admin organizations members 'Escola Azul'")
     .action(
       administering(async (api, name: string | undefined, options: Options) => {
-        const organization = `#${(await find(api, name, options)).record!.id}`
+        const organization = await nameOf(name, options)
         const listed = await readPages({ all: true }, async page => {
           const { users, nextPageToken } = await api.listUsers({ organization, ...page })
           return { rows: users, nextPageToken }
@@ -210,7 +211,8 @@ interface ListFilter {
 }
 
 async function find(api: Api, name: string | undefined, options: Options): Promise<Organization> {
-  return (await api.getOrganization({ organization: await nameOf(name, options) })).organization!
+  const organization = await nameOf(name, options)
+  return (await api.getOrganization({ organization, omitKeys: true })).organization!
 }
 
 function nameOf(name: string | undefined, options: Options): Promise<string> {

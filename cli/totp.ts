@@ -59,7 +59,7 @@ Example:
     .action(
       administering(async (api, name: string | undefined, options: GlobalOptions & { confirm?: string }) => {
         const wanted = await given(name, 'Which user (username or #id)?', 'Say which user.', options)
-        const { user } = await api.getUser({ user: wanted })
+        const { user } = await api.getUser({ user: wanted, omitKeys: true })
         const { id, username = '' } = user!.record!
         const confirm = await confirmName(`${username} will sign in by password alone.`, username, options)
         const { changed } = await api.removeTotp({ user: `#${id}`, confirm })

@@ -41,7 +41,7 @@ export function userAnd(
 
 /** The user that a command names. */
 export async function readUser(api: Api, name: string | undefined, options: Named): Promise<AdministeredUser> {
-  return (await api.getUser({ user: await userName(name, options) })).user!
+  return (await api.getUser({ user: await userName(name, options), omitKeys: true })).user!
 }
 
 /**
@@ -56,7 +56,7 @@ export async function confirmUser(
 ): Promise<{ user: string; etag: string }> {
   const reference = await userName(name, options)
   if (options.yes || !canAsk(options)) return { user: reference, etag: '' }
-  const { record, etag } = (await api.getUser({ user: reference })).user!
+  const { record, etag } = (await api.getUser({ user: reference, omitKeys: true })).user!
   await confirm(sentence(`User ${record!.id} (${record!.username})`), options)
   return { user: `#${record!.id}`, etag }
 }

@@ -8,7 +8,7 @@ import { addLockouts } from './lockouts.js'
 import { printFields, printJson } from './output.js'
 import { inFields, type ListOptions, printList, readPages, withPages } from './pages.js'
 import { addSetPassword } from './setpassword.js'
-import { type Named, readUser, withUser } from './user.js'
+import { type Named, userName, withUser } from './user.js'
 import { addUserChanges } from './userchanges.js'
 import { addUserData } from './userdata.js'
 import { addUserForms } from './userforms.js'
@@ -81,7 +81,7 @@ Examples:
     )
     .action(
       administering(async (api, name: string | undefined, options: Named) => {
-        const user = await readUser(api, name, options)
+        const user = (await api.getUser({ user: await userName(name, options) })).user!
         if (options.json) return printJson(userOutput(user))
         const { partnerOrganization: organization, providerActivationKey: key, ...record } = user.record!
         const { $typeName: _, $unknown: __, active: ___, ...fields } = record

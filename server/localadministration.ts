@@ -1,11 +1,13 @@
 // Administration in the process of the command line, on the database itself: for installing and for emergencies. Who holds
 // the database's password and the master key needs no sign-in.
 import type { Transport } from '@connectrpc/connect'
+import { Administration } from '../proto/gen/auth/v1/administration_pb.js'
 import { createAdmission } from './access/admission.js'
 import { createKeyring } from './access/keyring.js'
 import { createSignIns } from './access/signin.js'
 import { createAdministration } from './administration/administration.js'
 import type { LocalAdministrator } from './call.js'
+import { bindAdministration } from './calls/administration.js'
 import { createCalls } from './calls/dispatch.js'
 import { createInProcessTransport } from './calls/inprocess.js'
 import type { Log } from './log.js'
@@ -47,7 +49,8 @@ export async function openLocalAdministration(
     policy: createPasswordPolicy({ minLength, denylistFile: passwordDenylist }),
     now,
   })
-  const calls = createCalls({ services: [administration], ready: async () => true, log, observe() {}, refused() {} })
+  const services = [[Administration, bindAdministration(administration, administration.rpcs)]] as const
+  const calls = createCalls({ services, ready: async () => true, log, observe() {}, refused() {} })
   return {
     transport: createInProcessTransport(calls, { local }),
     close: pool.close,

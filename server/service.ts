@@ -1,19 +1,22 @@
 import { availableParallelism } from 'node:os'
 import { createGateway, type Gateway } from '../gateway/http.js'
 import { createGatewayMetrics } from '../gateway/metrics.js'
+import { Administration } from '../proto/gen/auth/v1/administration_pb.js'
 import { ForgotPasswords } from '../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../proto/gen/auth/v1/users_pb.js'
 import { type Admission, createAdmission } from './access/admission.js'
 import { createCallers } from './access/caller.js'
+import type { ForgotPasswordsRpc, UsersRpc } from './access/context.js'
 import { createKeyring, type Keyring } from './access/keyring.js'
 import { createServiceKeys } from './access/services.js'
 import { createSignIns } from './access/signin.js'
 import { createTokens } from './access/tokens.js'
 import { createTurns } from './access/turns.js'
-import type { Implementation } from './call.js'
+import { bindAdministration } from './calls/administration.js'
 import { createCalls } from './calls/dispatch.js'
 import { createGrpcListener } from './calls/grpclistener.js'
 import { createInProcessTransport } from './calls/inprocess.js'
+import { bindUserCalls, type UserCallsDeps } from './calls/users.js'
 import { followCertificates } from './certificates.js'
 import { followClock } from './database/clock.js'
 import { awaitDatabase, type Source } from './database/source.js'
@@ -36,6 +39,8 @@ import { createPasswords, type Passwords } from './passwords/hash.js'
 import { createPasswordPolicy } from './passwords/policy.js'
 import { createPool, type Pool } from './passwords/pool.js'
 import { createRenewals } from './passwords/renewal.js'
+import { forgotPasswordsPolicies } from './policy/forgotpasswords.js'
+import { usersPolicies } from './policy/users.js'
 import { createRoom } from './room.js'
 import { startSealing } from './sealing.js'
 import type { Address, Settings } from './settings.js'
@@ -152,7 +157,7 @@ export async function startService(
     const common = { ready, log, observe: metrics.observe, refused: metrics.refused }
     const calls = createCalls({
       ...common,
-      services: createImplementations(deps),
+      services: bindServices(deps),
       serviceKeys: createServiceKeys({ ...registry, ...settings, admission, log, now: given ?? Date.now }),
     })
 
@@ -199,7 +204,10 @@ export async function startService(
       const { createAdministration } = await import('./administration/administration.js')
       const administration = createAdministration({ ...deps, settings, issuer: installation.tokens.issuer })
       const admin = createGrpcListener({
-        calls: createCalls({ ...common, services: [administration] }),
+        calls: createCalls({
+          ...common,
+          services: [[Administration, bindAdministration(administration, administration.rpcs)]],
+        }),
         log,
         certificates: adminCertificates,
         trustedProxies: [],
@@ -271,14 +279,14 @@ function createAccess(
   }
 }
 
-/** One function for each RPC. */
-function createImplementations(deps: Omit<AllDeps, 'tellOwner' | 'quotas'> & Pick<Registry, 'emailQuotas'>) {
+/** The RPCs of users, behind their rows. */
+function bindServices(deps: Omit<AllDeps, 'tellOwner' | 'quotas'> & Pick<Registry, 'emailQuotas'>) {
   const all: AllDeps = {
     ...deps,
     tellOwner: createTellOwner(deps.emails, deps.chooseLocale),
     quotas: createQuotas(deps.emailQuotas, deps.subjects, deps.factor, deps.now),
   }
-  const users: Implementation<typeof Users> = {
+  const users: { readonly [K in keyof typeof usersPolicies]: UsersRpc<K> } = {
     signUp: signUp(all),
     activate: activate(all),
     login: login(all),
@@ -295,7 +303,7 @@ function createImplementations(deps: Omit<AllDeps, 'tellOwner' | 'quotas'> & Pic
     verifyToken: verifyToken(all),
     getKeys: getKeys(all),
   }
-  const forgotPasswords: Implementation<typeof ForgotPasswords> = {
+  const forgotPasswords: { readonly [K in keyof typeof forgotPasswordsPolicies]: ForgotPasswordsRpc<K> } = {
     findAllForgotPasswordQuestions: findAllForgotPasswordQuestions(all),
     loginByUsernameAndAnswers: loginByUsernameAndAnswers(all),
     loginByUsernameAndKey: loginByUsernameAndKey(all),
@@ -304,16 +312,18 @@ function createImplementations(deps: Omit<AllDeps, 'tellOwner' | 'quotas'> & Pic
     sendKeyByEmail: sendKeyByEmail(all),
   }
   return [
-    [Users, users],
-    [ForgotPasswords, forgotPasswords],
+    [Users, bindUserCalls(all, Users, usersPolicies, users)],
+    [ForgotPasswords, bindUserCalls(all, ForgotPasswords, forgotPasswordsPolicies, forgotPasswords)],
   ] as const
 }
 
 /** What the RPCs are made of: each takes what it names of it. */
-type AllDeps = Parameters<typeof signUp>[0] &
+type AllDeps = UserCallsDeps &
+  Parameters<typeof signUp>[0] &
   Parameters<typeof activate>[0] &
   Parameters<typeof login>[0] &
-  Parameters<typeof getUser>[0] &
+  Parameters<typeof batchGetUsers>[0] &
+  Parameters<typeof verifyToken>[0] &
   Parameters<typeof setEmail>[0] &
   Parameters<typeof confirmEmail>[0] &
   Parameters<typeof sendAdminKeyByEmailPartner>[0] &

@@ -48,12 +48,12 @@ test('imports are found', t => {
   t.true(imports.get('server/calls/grpc.ts')?.includes('@grpc/grpc-js'))
 })
 
-test('the gateway imports nothing of the server but client addresses, room and spans, and in main.ts what programs are set up with', t => {
+test('the gateway imports nothing of the server but client addresses, the access policy, room and spans, and in main.ts what programs are set up with', t => {
   const wrong = breaches(
     (file, target) =>
       file.startsWith('gateway/') &&
       /^(server|cli)\//.test(target) &&
-      !/^server\/(clientaddress|room|tracing)\.ts$/.test(target) &&
+      !/^server\/(policy\/\w+|clientaddress|room|tracing)\.ts$/.test(target) &&
       !(
         file === 'gateway/main.ts' &&
         /^server\/(settings|log|stopping|certificates|metricsendpoint|usage)\.ts$/.test(target)
@@ -104,6 +104,7 @@ const floors: readonly (readonly RegExp[])[] = [
   [
     /^server\/(call|certificates|clientaddress|databaseurl|log|lookalikes|lookalikes-table|masterkey|metricsendpoint|names|onfirstuse|refusal|required|roles|room|rounds|scopes|settings|sizes|stopping|telephone|tracing|usage)\.ts$/,
   ],
+  [/^server\/policy\//],
   [/^server\/embedded\//],
   [/^server\/database\//],
   [/^server\/models\//],
@@ -205,6 +206,7 @@ test('each room says at its head what it owns', async t => {
     models: 'definemodels.ts',
     outbox: 'compose.ts',
     passwords: 'hash.ts',
+    policy: 'policy.ts',
     users: 'login.ts',
   }
   const rooms = (await readdir(join(root, 'server'), { withFileTypes: true })).filter(each => each.isDirectory())

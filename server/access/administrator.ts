@@ -1,33 +1,32 @@
-// Who administers: the first checks of every RPC of Administration, and what can't be undone.
+// Who administers: somebody with a session of Administration, or on the database itself.
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import type { Call } from '../call.js'
+import type { IncomingCall } from '../call.js'
 import type { AuditEvent } from '../models/audit.js'
 import type { User } from '../models/user.js'
+import type { AdministrationPolicy } from '../policy/policy.js'
 import { refuse } from '../refusal.js'
 import { type Callers, traces } from './caller.js'
-import { administrationPermissions } from './permissions.js'
+import { permitSignIn } from './permissions.js'
 import type { Claims } from './tokens.js'
 
 /** The audience (RFC 7519) of tokens for Administration, which no token of a work package has. */
 export const administrationAudience = 'auth-admin'
 
-/** Seconds for which a sign-in is good for what can't be undone. */
-export const recentSignIn = 15 * 60
-
 /** Somebody who administers, by one call. */
 export interface Administrator {
   /** Who it is; absent on the database itself, which needs no sign-in. */
   readonly user?: User
-  /** What their token says; absent on the database itself. */
+  /** What the token says; absent on the database itself. */
   readonly claims?: Claims
   /** What events of the call have in common: who, from where. */
   readonly traces: Pick<AuditEvent, 'actor' | 'actor_id' | 'address' | 'request_id'>
-  /** Why, as somebody on the database itself says. */
+  /** The reason given on the database itself. */
   readonly reason?: string
   /**
-   * Refuses what can't be undone with SIGN_IN_AGAIN when the sign-in is too old, with CONFIRMATION_NEEDED unless `confirm`
-   * repeats the name of what it is done to.
+   * Refuses with SIGN_IN_AGAIN unless the sign-in is what the RPC's row asks for when it concerns users with these roles.
    */
+  permitSignIn(concerned?: readonly string[]): void
+  /** Refuses with CONFIRMATION_NEEDED unless `confirm` repeats the name of what something final is done to. */
   confirm(name: string, confirm: string | undefined): void
   /** Refuses with JUSTIFICATION_NEEDED on the database itself, unless a reason is given. */
   justify(): void
@@ -35,47 +34,50 @@ export interface Administrator {
 
 /** Finds out who administers. */
 export interface Administrators {
-  /** The caller of an RPC. Refuses with ACCESS_DENIED without a token, with INVALID_TOKEN unless it is one of an administrator. */
-  identify(rpc: keyof typeof administrationPermissions, call: Call): Promise<Administrator>
+  /**
+   * The caller of an RPC. Refuses with ACCESS_DENIED without a token, with INVALID_TOKEN unless it is one of an active
+   * ROLE_ADMIN for this audience.
+   */
+  identify(policy: AdministrationPolicy, call: IncomingCall): Promise<Administrator>
 }
 
 /** Finds administrators by tokens of their audience; `now` is a clock in milliseconds. */
 export function createAdministrators({ callers, now }: { callers: Callers; now: () => number }): Administrators {
-  const confirmName = (name: string, confirm: string | undefined) => {
+  const confirm: Administrator['confirm'] = (name, confirm) => {
     if (confirm?.trim() === name.trim()) return
-    const message = `Give ${name}.`
     refuse(Reason.CONFIRMATION_NEEDED, {
       text: `This can’t be undone. To confirm, repeat the name: ${name}`,
-      fields: [{ field: 'confirm', message }],
+      fields: [{ field: 'confirm', message: `Give ${name}.` }],
     })
   }
   return {
-    async identify(rpc, call) {
+    async identify(policy, call) {
       const { local } = call
       if (local) {
         return {
           traces: { actor: local.actor, request_id: call.requestId },
           ...(local.reason && { reason: local.reason }),
-          confirm: confirmName,
-          justify: () => {
+          permitSignIn() {},
+          confirm,
+          justify() {
             if (!local.reason) refuse(Reason.JUSTIFICATION_NEEDED)
           },
         }
       }
-      const { caller, claims } = await callers.identifyClaims(call)
-      if (!caller.admin) refuse(Reason.INVALID_TOKEN)
-      const checkAge = () => {
-        if (Math.floor(now() / 1000) - claims.auth_time > recentSignIn) refuse(Reason.SIGN_IN_AGAIN)
-      }
-      if (administrationPermissions[rpc] === 'final') checkAge()
+      const claims = await callers.claimsOf(call)
+      const { user, admin, enrolled } = await callers.identify(call, claims)
+      if (!admin) refuse(Reason.INVALID_TOKEN)
+      // Codes of an earlier secret don't count: enrolling ends the sessions from before.
+      const withCode = !enrolled || claims.amr.includes('otp')
       return {
-        user: caller.user,
+        user,
         claims,
-        traces: traces(call, caller.user),
-        confirm(name, confirm) {
-          checkAge()
-          confirmName(name, confirm)
+        traces: traces(call, user),
+        permitSignIn(concerned = []) {
+          const secondsAgo = Math.floor(now() / 1000) - claims.auth_time
+          permitSignIn(policy, { secondsAgo, withCode }, concerned)
         },
+        confirm,
         justify() {},
       }
     },

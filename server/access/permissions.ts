@@ -1,155 +1,72 @@
-// Who may do what: one row for each protected RPC, and the function that every one of them asks. Those of Administration
-// are asked by administrator.ts.
-import type { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
+// Whether a caller may use an RPC, by its row of the access policy: asked before an RPC runs, and again with the rows as
+// they are in the transaction that changes something.
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import type { CallingService } from '../call.js'
 import type { User } from '../models/user.js'
+import type { AuditAction } from '../policy/auditactions.js'
+import type { AdministrationPolicy, Policy, UserPolicy } from '../policy/policy.js'
 import { refuse } from '../refusal.js'
-import type { ScopeName } from '../scopes.js'
-import type { Caller } from './caller.js'
+import type { Session } from './tokens.js'
 
-/** Whose records an RPC opens. */
-export interface Permission {
-  /** Whose holder may use it on its own record, active or not. */
-  readonly own: 'every role' | 'ROLE_INSTITUTION' | 'nobody'
-  /** What an active ROLE_INSTITUTION may use it on. */
-  readonly institution: 'own only' | 'users of its organization' | 'nothing'
-  /** What an active ROLE_ADMIN may use it on. */
-  readonly admin: 'any user' | 'own only' | 'nothing'
-  /** What a ROLE_ADMIN may use it on in a session that began by answers. */
-  readonly adminByAnswers: 'own only' | 'nothing'
-  /** The scope with which a service may use it, on any user; without one it may not. */
-  readonly service: ScopeName | 'nothing'
+/** Seconds for which a sign-in counts as recent. */
+export const recentSignIn = 15 * 60
+
+/** What of a user decides. */
+export type Deciding = Pick<User, 'id' | 'role' | 'active' | 'organizationId'>
+
+/** A caller with a session at the public endpoints. */
+export interface Subject {
+  readonly user: Deciding
+  readonly session: Session
+  /** Whether one-time codes are enrolled for it. */
+  readonly enrolled: boolean
 }
 
-const ownRecord = {
-  own: 'every role',
-  institution: 'own only',
-  admin: 'any user',
-  adminByAnswers: 'nothing',
-  service: 'nothing',
-} as const
+/** Refuses with ACCESS_DENIED unless the caller may use an RPC on a user; on none, when there is none. */
+export function permit(policy: UserPolicy, { user, session, enrolled }: Subject, target: Deciding | undefined): void {
+  const isOwn = target?.id === user.id && (policy.own === 'every role' || user.role === policy.own)
+  if (user.role === 'ROLE_ADMIN') {
+    const opens = (restricted: UserPolicy['restricted'][number]) => isOwn && policy.restricted.includes(restricted)
+    if (session.method === 'kba' && !opens('answers')) refuse(Reason.ACCESS_DENIED)
+    if (enrolled && !opens('one-time codes')) refuse(Reason.ACCESS_DENIED)
+  }
+  if (isOwn) return
+  // A mailed key proves the address of one account.
+  if (session.method === 'otp' || !user.active) refuse(Reason.ACCESS_DENIED)
+  if (!isMember(policy, user, target) && !isAdministered(policy, user, target)) refuse(Reason.ACCESS_DENIED)
+}
 
-/** The table. */
-export const permissions = {
-  getMe: { ...ownRecord, adminByAnswers: 'own only' },
-  refresh: ownRecord,
-  activate: ownRecord,
-  saveForgotPasswordQuestionsUsersAnswers: ownRecord,
-  passwordUpdateByUsername: ownRecord,
-  setEmail: { ...ownRecord, admin: 'own only' },
-  confirmEmail: { ...ownRecord, admin: 'own only' },
-  revokeMyTokens: { ...ownRecord, admin: 'own only' },
-  getUser: {
-    ...ownRecord,
-    institution: 'users of its organization',
-    adminByAnswers: 'own only',
-    service: 'users.read',
-  },
-  batchGetUsers: {
-    own: 'nobody',
-    institution: 'nothing',
-    admin: 'nothing',
-    adminByAnswers: 'nothing',
-    service: 'users.read',
-  },
-  sendAdminKeyByEmailPartner: { ...ownRecord, own: 'ROLE_INSTITUTION' },
-} as const satisfies Record<string, Permission>
+function isMember({ institution }: UserPolicy, user: Deciding, target: Deciding | undefined): boolean {
+  return (
+    institution !== undefined &&
+    user.role === 'ROLE_INSTITUTION' &&
+    user.organizationId !== null &&
+    target?.organizationId === user.organizationId
+  )
+}
+
+function isAdministered({ administrator }: UserPolicy, user: Deciding, target: Deciding | undefined): boolean {
+  if (administrator === undefined || user.role !== 'ROLE_ADMIN') return false
+  return administrator === 'any user' || target?.role !== 'ROLE_ADMIN' || target.id === user.id
+}
 
 /**
- * What an RPC of Administration asks of its caller:
- * - `nothing`: it is how a session begins;
- * - `administrator`: an active ROLE_ADMIN with a token of the audience `auth-admin`, or somebody on the database itself;
- * - `final`: the same, by a sign-in at most 15 minutes old, and the name of what it is done to, since it can't be undone;
- * - `final of administrators`: that when it makes or unmakes an administrator.
+ * Refuses with SIGN_IN_AGAIN unless a sign-in is recent enough for an RPC of Administration.
+ *
+ * @param secondsAgo how long ago the sign-in was
+ * @param withCode whether it had a one-time code where the caller has enrolled them
+ * @param concerned roles, before and after, of the user that the RPC concerns, as far as they are known
  */
-export type AdministrationPermission = 'nothing' | 'administrator' | 'final' | 'final of administrators'
-
-/** The table of Administration. */
-export const administrationPermissions = {
-  signIn: 'nothing',
-  getSession: 'administrator',
-  enrollTotp: 'administrator',
-  confirmTotp: 'administrator',
-  removeTotp: 'final',
-  listUsers: 'administrator',
-  getUser: 'administrator',
-  createUser: 'final of administrators',
-  updateUser: 'administrator',
-  activateUser: 'final of administrators',
-  suspendUser: 'administrator',
-  resumeUser: 'administrator',
-  unlockUser: 'administrator',
-  setPassword: 'administrator',
-  setRole: 'final of administrators',
-  setOrganization: 'administrator',
-  revokeTokens: 'administrator',
-  sendRecoveryKey: 'administrator',
-  deleteUser: 'administrator',
-  undeleteUser: 'administrator',
-  eraseUser: 'final',
-  explainUser: 'administrator',
-  exportUser: 'administrator',
-  listOrganizations: 'administrator',
-  getOrganization: 'administrator',
-  createOrganization: 'administrator',
-  updateOrganization: 'administrator',
-  activateOrganization: 'administrator',
-  deactivateOrganization: 'administrator',
-  rotateOrganizationKey: 'administrator',
-  deleteOrganization: 'final',
-  listQuestions: 'administrator',
-  createQuestion: 'administrator',
-  updateQuestion: 'administrator',
-  offerQuestion: 'administrator',
-  retireQuestion: 'administrator',
-  listUnmatchedQuestions: 'administrator',
-  linkQuestion: 'administrator',
-  listServices: 'administrator',
-  createService: 'administrator',
-  deleteService: 'final',
-  createServiceKey: 'administrator',
-  deleteServiceKey: 'administrator',
-  listSigningKeys: 'administrator',
-  rotateSigningKey: 'administrator',
-  retireSigningKey: 'final',
-  getIssuer: 'administrator',
-  setIssuer: 'final',
-  listEmails: 'administrator',
-  getEmail: 'administrator',
-  retryEmail: 'administrator',
-  discardEmail: 'administrator',
-  sendTestEmail: 'administrator',
-  listAuditEvents: 'administrator',
-  verifyAuditLog: 'administrator',
-  getMigrations: 'administrator',
-  getConfiguration: 'administrator',
-  diagnose: 'administrator',
-} as const satisfies Record<keyof typeof Administration.method, AdministrationPermission>
-
-/** Refuses with ACCESS_DENIED unless a service may use an RPC. */
-export function permitService(rpc: keyof typeof permissions, { scopes }: CallingService): void {
-  const { service }: Permission = permissions[rpc]
-  if (service === 'nothing' || !scopes.includes(service)) refuse(Reason.ACCESS_DENIED)
+export function permitSignIn(
+  { signIn }: AdministrationPolicy,
+  { secondsAgo, withCode }: { secondsAgo: number; withCode: boolean },
+  concerned: readonly string[],
+): void {
+  if (signIn === 'session') return
+  if (signIn === 'recent for administrators' && !concerned.includes('ROLE_ADMIN')) return
+  if (secondsAgo > recentSignIn || !withCode) refuse(Reason.SIGN_IN_AGAIN)
 }
 
-/** Refuses with ACCESS_DENIED unless the caller may use an RPC on a user; on nobody, when there is none. */
-export function permit(
-  rpc: keyof typeof permissions,
-  { user: caller, session, admin }: Caller,
-  target: Pick<User, 'id' | 'organizationId'> | undefined,
-): void {
-  const { own, institution, adminByAnswers, ...row }: Permission = permissions[rpc]
-  const isOwn = target?.id === caller.id && (own === 'every role' || caller.role === own)
-  if (caller.role === 'ROLE_ADMIN' && session.method === 'kba') {
-    if (adminByAnswers === 'own only' && isOwn) return
-    refuse(Reason.ACCESS_DENIED)
-  }
-  const isMember =
-    institution === 'users of its organization' &&
-    caller.role === 'ROLE_INSTITUTION' &&
-    caller.active &&
-    caller.organizationId !== null &&
-    target?.organizationId === caller.organizationId
-  if (!isOwn && !isMember && !(admin && row.admin === 'any user')) refuse(Reason.ACCESS_DENIED)
+/** Throws an Error for an event that the row of its RPC doesn't name: rows say what is recorded. */
+export function checkAction({ audit }: Policy, action: AuditAction): void {
+  if (!audit.includes(action)) throw new Error(`The row of this RPC names no event ${action}.`)
 }

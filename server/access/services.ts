@@ -1,6 +1,6 @@
 // Which service calls: by the key that it shows instead of a token.
 import { LRUCache } from 'lru-cache'
-import type { Call, CallingService } from '../call.js'
+import type { CallingService, IncomingCall } from '../call.js'
 import { createSenderOf } from '../clientaddress.js'
 import type { Log } from '../log.js'
 import { type KeyHolder, keyPrefix, type Services } from '../models/service.js'
@@ -11,12 +11,12 @@ import type { Admission } from './admission.js'
 /** Finds services by their keys. */
 export interface ServiceKeys {
   /** The key that a call shows; undefined when it shows a token, or nothing. */
-  read(call: Pick<Call, 'authorization'>): string | undefined
+  read(call: Pick<IncomingCall, 'authorization'>): string | undefined
   /**
-   * The call with the service whose key it is and, where that may tell it, with the address of the client that it is made
-   * for. With a key that nobody has the call stays as it is: what is protected then refuses it as a bad token.
+   * Gives a call the service whose key it shows and, where that may tell it, the address of the client that it is made for.
+   * A call with a key of no service stays as it is: what is protected then refuses it as a bad token.
    */
-  introduce(call: Call, key: string): Promise<Call>
+  introduce(call: IncomingCall, key: string): Promise<void>
 }
 
 /** Milliseconds for which a key is believed to be good, so that a removed one is refused everywhere within a second. */
@@ -78,7 +78,7 @@ export function createServiceKeys(deps: {
   }
 
   /** The address that a service's call is made for. */
-  function addressOf({ address, forwardedFor }: Call, { name, scopes }: CallingService): string {
+  function addressOf({ address, forwardedFor }: IncomingCall, { name, scopes }: CallingService): string {
     if (forwardedFor === undefined || !scopes.includes('clients.forward')) return address
     if (forwardedFor !== '') return senderOf(address, forwardedFor, true).address
     if (now() - (warnedAt.get(name) ?? Number.NEGATIVE_INFINITY) >= warnedEvery) {
@@ -92,10 +92,9 @@ export function createServiceKeys(deps: {
     read: ({ authorization }) => (authorization === undefined ? undefined : shown.exec(authorization)?.[1]),
     async introduce(call, key) {
       const holder = await holderOf(key, call.address)
-      if (!holder) return call
-      const service = { name: holder.name, scopes: holder.scopes }
-      // Not by spreading, after which each further property takes Node.js 20 4 µs.
-      return Object.assign({}, call, { service, address: addressOf(call, service) })
+      if (!holder) return
+      call.service = { name: holder.name, scopes: holder.scopes }
+      call.address = addressOf(call, call.service)
     },
   }
 }

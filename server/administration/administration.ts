@@ -1,10 +1,9 @@
-import { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
+import type { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
 import { administrationAudience, createAdministrators } from '../access/administrator.js'
 import { createCallers } from '../access/caller.js'
 import type { Keyring } from '../access/keyring.js'
 import type { SignIns } from '../access/signin.js'
 import { createTokens } from '../access/tokens.js'
-import type { Implementation } from '../call.js'
 import type { Registry } from '../models/definemodels.js'
 import { adminTokenTtl } from '../models/signingkey.js'
 import { createQuotas } from '../outbox/quotas.js'
@@ -14,6 +13,7 @@ import type { Settings } from '../settings.js'
 import { listAuditEvents, verifyAuditLog } from './auditlog.js'
 import { createChanges } from './changes.js'
 import { getConfiguration } from './configuration.js'
+import type { Rpc } from './context.js'
 import { diagnose } from './diagnosis.js'
 import { discardEmail, getEmail, listEmails, retryEmail, sendTestEmail } from './emails.js'
 import { explainUser } from './explain.js'
@@ -70,24 +70,20 @@ export interface AdministrationDeps extends Registry {
   readonly now: () => number
 }
 
-/** The service with its functions, one for each RPC. */
-export function createAdministration(
-  deps: AdministrationDeps,
-): readonly [typeof Administration, Implementation<typeof Administration>] {
+/** The RPCs, and what the steps of a call to one are made of. */
+export function createAdministration(deps: AdministrationDeps) {
   const { keyring, issuer, now, users, settings } = deps
   const tokens = { keyring, issuer, audience: administrationAudience, ttl: adminTokenTtl, ownTtl: true, now }
   const adminTokens = createTokens(tokens)
   const all = {
     ...deps,
     adminTokens,
-    administrators: createAdministrators({ callers: createCallers(adminTokens, users), now }),
-    changes: createChanges(deps),
     references: createReferences(deps),
     openPage: createPaging(deps.masterKey),
     quotas: createQuotas(deps.emailQuotas, deps.subjects, settings.limitFactor, now),
     tellAdministrators: createTellAdministrators(deps),
   }
-  const implementation: Implementation<typeof Administration> = {
+  const rpcs: { readonly [K in keyof typeof Administration.method]: Rpc<K> } = {
     signIn: signIn(all),
     getSession: getSession(all),
     enrollTotp: enrollTotp(all),
@@ -154,5 +150,10 @@ export function createAdministration(
     createServiceKey: createServiceKey(all),
     deleteServiceKey: deleteServiceKey(all),
   }
-  return [Administration, implementation]
+  return {
+    rpcs,
+    administrators: createAdministrators({ callers: createCallers(adminTokens, users), now }),
+    changes: createChanges(deps),
+    references: all.references,
+  }
 }

@@ -1,22 +1,18 @@
 import { timestampDate, timestampFromDate } from '@bufbuild/protobuf/wkt'
 import {
-  type Administration,
   Administration as AdministrationService,
+  type ListAuditEventsRequest,
 } from '../../proto/gen/auth/v1/administration_pb.js'
-import type { Administrators } from '../access/administrator.js'
-import type { Unary } from '../call.js'
 import type { Audit } from '../models/audit.js'
 import type { VerifiedLink } from '../models/auditchain.js'
 import type { AuditFilter, RecordedEvent } from '../models/auditlist.js'
+import type { Handler } from './context.js'
 import type { OpenPage } from './paging.js'
 import type { References } from './references.js'
 import { checkText } from './texts.js'
 import { wrongFields } from './wrongfields.js'
 
-type Service = typeof Administration.method
-
 interface Deps {
-  administrators: Administrators
   references: References
   audit: Audit
   openPage: OpenPage
@@ -39,10 +35,9 @@ const stretch = 100_000
 const disorder = 3_600_000
 
 /** Lists events of the audit log. A page may hold fewer than asked for, or none, before the end. */
-export function listAuditEvents(deps: Deps): Unary<Service['listAuditEvents']> {
-  const { administrators, audit, openPage } = deps
-  return async (request, call) => {
-    await administrators.identify('listAuditEvents', call)
+export function listAuditEvents(deps: Deps): Handler<'listAuditEvents'> {
+  const { audit, openPage } = deps
+  return async request => {
     const page = openPage<Place>(AdministrationService.method.listAuditEvents, request)
     const filter = await readFilter(deps, request, page.size)
     const { events, next } = request.follow
@@ -53,12 +48,9 @@ export function listAuditEvents(deps: Deps): Unary<Service['listAuditEvents']> {
 }
 
 /** Checks a stretch of the audit log. */
-export function verifyAuditLog(
-  deps: Pick<Deps, 'administrators' | 'audit' | 'openPage'>,
-): Unary<Service['verifyAuditLog']> {
-  const { administrators, audit, openPage } = deps
-  return async (request, call) => {
-    await administrators.identify('verifyAuditLog', call)
+export function verifyAuditLog(deps: Pick<Deps, 'audit' | 'openPage'>): Handler<'verifyAuditLog'> {
+  const { audit, openPage } = deps
+  return async request => {
     const { known } = request
     if (known !== undefined && !/^\d{1,15}:[\da-f]{64}$/.test(known))
       wrongFields([{ field: 'known', message: 'Give a link, id:hash, as an earlier check told it.' }])
@@ -111,7 +103,7 @@ async function follow(audit: Audit, filter: AuditFilter, place: Place | undefine
 
 async function readFilter(
   { references }: Pick<Deps, 'references'>,
-  request: Parameters<Unary<Service['listAuditEvents']>>[0],
+  request: ListAuditEventsRequest,
   limit: number,
 ): Promise<AuditFilter> {
   const { user, actor, timeFrom, timeTo } = request

@@ -2,48 +2,32 @@
 // and creations that are asked for twice.
 //
 // This room owns the RPCs of the service `auth.v1.Administration`, one file for each noun; administration.proto says what
-// each means and refuses. Each reads from top to bottom: who asks, find, check, act, answer. Who administers is access/'s,
-// what is stored models/'. service.ts mounts it on a listener of its own, the command line uses it by localadministration.ts.
-import {
-  create,
-  type DescMessage,
-  type DescMethodUnary,
-  fromBinary,
-  type MessageInitShape,
-  type MessageShape,
-  toBinary,
-} from '@bufbuild/protobuf'
+// each means and refuses, policy/administration.ts who may use it. What is stored is models/'. service.ts mounts it on a
+// listener for it alone, the command line uses it by localadministration.ts.
+import { create as createMessage, fromBinary, toBinary } from '@bufbuild/protobuf'
+import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Administrator } from '../access/administrator.js'
+import type { Change } from '../access/context.js'
+import { checkAction } from '../access/permissions.js'
+import { type Call, checkPresence } from '../call.js'
 import type { Database, Transaction } from '../database/connection.js'
 import type { MasterKey } from '../masterkey.js'
-import type { Audit, AuditEvent } from '../models/audit.js'
+import type { Audit } from '../models/audit.js'
 import type { CreationRequests } from '../models/creationrequest.js'
+import type { Users } from '../models/user.js'
+import type { AdministrationPolicy } from '../policy/policy.js'
+import { refuse } from '../refusal.js'
+import type { AdministrationContext } from './context.js'
 import { wrongFields } from './wrongfields.js'
 
-/** A change under way. */
-export interface Change {
-  readonly t: Transaction
-  /** Appends an event, done by this administrator, in the transaction. */
-  record(event: Pick<AuditEvent, 'action' | 'subject_id' | 'object' | 'reason'>): Promise<void>
-}
-
-/** Makes changes. */
-export interface Changes {
-  /** Runs a change as one transaction, short unless it is `unlimited`. Only checked, nothing of it is kept. */
-  make<T>(
-    administrator: Administrator,
-    request: { readonly validateOnly: boolean },
-    work: (change: Change) => Promise<T>,
-    options?: { unlimited?: boolean },
-  ): Promise<T>
-  /** The same for a creation: whoever repeats it with the same request id within a day gets the first answer. */
-  create<I extends DescMessage, O extends DescMessage>(
-    rpc: DescMethodUnary<I, O>,
-    administrator: Administrator,
-    request: MessageShape<I> & { readonly validateOnly: boolean; readonly requestId?: string },
-    work: (change: Change) => Promise<MessageInitShape<O>>,
-  ): Promise<MessageShape<O>>
-}
+/** Makes changes, for one call. */
+export type Changes = (made: {
+  readonly administrator: Administrator
+  readonly policy: AdministrationPolicy
+  readonly call: Call
+  /** Id of the user that it concerns, if it is one. */
+  readonly targetId: number | undefined
+}) => Pick<AdministrationContext, 'change' | 'create'>
 
 /** Undoes a transaction whose result is wanted all the same. */
 class Checked<T> extends Error {
@@ -54,45 +38,65 @@ class Checked<T> extends Error {
 
 export function createChanges(deps: {
   database: Database
+  users: Pick<Users, 'lockPair' | 'includeAdministrator'>
   audit: Audit
   masterKey: MasterKey
   creationRequests: CreationRequests
 }): Changes {
-  const { database, audit, masterKey, creationRequests } = deps
+  const { database, users, audit, masterKey, creationRequests } = deps
 
-  const make: Changes['make'] = async (administrator, { validateOnly }, work, options) => {
-    const { traces, reason } = administrator
-    try {
-      return await database.transact(async t => {
-        const result = await work({
-          t,
-          record: event => audit.append({ ...(reason && { reason }), ...event, ...traces, outcome: 'ok' }, t),
-        })
-        if (validateOnly) throw new Checked(result)
-        return result
-      }, options)
-    } catch (error) {
-      if (error instanceof Checked) return error.result
-      throw error
-    }
+  /** Locks the caller and the user that is to be changed. Refuses with INVALID_TOKEN when the session is over. */
+  async function hold(administrator: Administrator, targetId: number | undefined, t: Transaction): Promise<void> {
+    const { user } = administrator
+    if (!user) return
+    const { caller, target } = await users.lockPair(user.id, targetId, t)
+    const administers = caller?.role === 'ROLE_ADMIN' && caller.active && !caller.suspended
+    if (!administers || caller.tokenGeneration !== user.tokenGeneration) refuse(Reason.INVALID_TOKEN)
+    if (target) administrator.permitSignIn([target.role])
   }
 
-  return {
-    make,
-    async create(rpc, administrator, request, work) {
+  return ({ administrator, policy, call, targetId }) => {
+    const { traces, reason } = administrator
+
+    const change: AdministrationContext['change'] = async ({ validateOnly }, work, options) => {
+      checkPresence(call)
+      const run = async (t: Transaction) => {
+        await hold(administrator, targetId, t)
+        const concerned: number[] = []
+        const result = await work({
+          t,
+          async record(event) {
+            checkAction(policy, event.action)
+            if (event.subject_id !== undefined) concerned.push(event.subject_id)
+            await audit.append({ ...(reason && { reason }), ...event, ...traces, outcome: 'ok' }, t)
+          },
+        })
+        if (await users.includeAdministrator(concerned, t)) administrator.permitSignIn(['ROLE_ADMIN'])
+        if (validateOnly) throw new Checked(result)
+        return result
+      }
+      try {
+        return await database.transact(run, options)
+      } catch (error) {
+        if (error instanceof Checked) return error.result
+        throw error
+      }
+    }
+
+    const create: AdministrationContext['create'] = async (rpc, request, work) => {
       const { requestId } = request
-      const answerOf = async (change: Change) => create(rpc.output, await work(change))
-      if (!requestId) return make(administrator, request, answerOf)
+      const answerOf = async (made: Change) => createMessage(rpc.output, await work(made))
+      if (!requestId) return change(request, answerOf)
       if (!/^[\da-f]{8}(-[\da-f]{4}){3}-[\da-f]{12}$/i.test(requestId)) {
         wrongFields([{ field: 'request_id', message: 'Give a UUID (RFC 9562).' }])
       }
-      const { actor, actor_id } = administrator.traces
+      const { actor, actor_id } = traces
       const form = toBinary(rpc.input, request)
       const digest = masterKey.digest('creation-request', `${rpc.name} ${Buffer.from(form).toString('base64')}`)
       const use = `creation-request ${requestId}`
-      return make(administrator, request, async change => {
+      return change(request, async made => {
         const id = { actor: actor_id ? `${actor} #${actor_id}` : actor, requestId }
-        const before = await creationRequests.claim(id, change.t)
+        const before = await creationRequests.claim(id, made.t)
         if (before && !before.digest.equals(digest)) {
           wrongFields([{ field: 'request_id', message: 'It belongs to another request; make a new one.' }])
         }
@@ -102,17 +106,18 @@ export function createChanges(deps: {
         }
         let userId: number | null = null
         const answer = await answerOf({
-          ...change,
+          ...made,
           record(event) {
             userId = event.subject_id ?? null
-            return change.record(event)
+            return made.record(event)
           },
         })
         const bytes = toBinary(rpc.output, answer)
         const answerSealed = masterKey.seal(use, Buffer.from(bytes).toString('base64'))
-        await creationRequests.add({ ...id, digest, answerSealed, userId }, change.t)
+        await creationRequests.add({ ...id, digest, answerSealed, userId }, made.t)
         return answer
       })
-    },
+    }
+    return { change, create }
   }
 }

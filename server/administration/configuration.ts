@@ -1,16 +1,10 @@
-import type { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
-import type { Administrators } from '../access/administrator.js'
-import type { Unary } from '../call.js'
 import type { Settings } from '../settings.js'
+import type { Handler } from './context.js'
 
 /** Tells the settings of this process, secrets masked. */
-export function getConfiguration(deps: {
-  administrators: Administrators
-  settings: Pick<Settings, 'origins'>
-}): Unary<(typeof Administration.method)['getConfiguration']> {
-  const { administrators, settings } = deps
-  return async (_request, call) => {
-    await administrators.identify('getConfiguration', call)
+export function getConfiguration(deps: { settings: Pick<Settings, 'origins'> }): Handler<'getConfiguration'> {
+  const { settings } = deps
+  return async _request => {
     const { origins } = settings
     return { settings: [...origins.settings], unknown: [...origins.unknown] }
   }

@@ -1,8 +1,5 @@
 import { X509Certificate } from 'node:crypto'
 import { access, readFile } from 'node:fs/promises'
-import type { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
-import type { Administrators } from '../access/administrator.js'
-import type { Unary } from '../call.js'
 import { connectionsOfProcess, readCondition } from '../database/condition.js'
 import { causeOf } from '../database/failures.js'
 import { readMigrations } from '../database/migrate.js'
@@ -13,12 +10,12 @@ import { describe, within } from '../outbox/sender.js'
 import { createMailTransport } from '../outbox/transport.js'
 import { measureHashing } from '../passwords/speed.js'
 import { type Settings, write } from '../settings.js'
+import type { Handler } from './context.js'
 
 /** What was found: `ok`, or what to do about it. */
 type Found = { status: 'ok'; detail: string } | { status: 'warning' | 'failed'; detail: string; fix: string }
 
 interface Deps extends Registry {
-  readonly administrators: Administrators
   readonly settings: Settings
 }
 
@@ -33,9 +30,8 @@ const warning = (detail: string, fix: string): Found => ({ status: 'warning', de
 const failed = (detail: string, fix: string): Found => ({ status: 'failed', detail, fix })
 
 /** Examines the service, as seen from this process, and says what to do about what is wrong. */
-export function diagnose(deps: Deps): Unary<(typeof Administration.method)['diagnose']> {
-  return async (_request, call) => {
-    await deps.administrators.identify('diagnose', call)
+export function diagnose(deps: Deps): Handler<'diagnose'> {
+  return async _request => {
     const run = async ([check, examine]: Examination) => {
       const found = await within(patience, examine(deps)).catch(error =>
         failed(`It could not be examined (${describe(causeOf(error))}).`, unforeseen),

@@ -1,27 +1,19 @@
 import { randomUUID } from 'node:crypto'
 import { timestampFromDate } from '@bufbuild/protobuf/wkt'
-import {
-  type Administration,
-  Administration as AdministrationService,
-} from '../../proto/gen/auth/v1/administration_pb.js'
+import { Administration as AdministrationService } from '../../proto/gen/auth/v1/administration_pb.js'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import type { Administrators } from '../access/administrator.js'
-import type { Unary } from '../call.js'
+import type { Change } from '../access/context.js'
 import type { Emails, QueuedEmail } from '../models/email.js'
 import { isEmailAddress } from '../names.js'
 import { describe, within } from '../outbox/sender.js'
 import { createMailTransport } from '../outbox/transport.js'
 import { refuse } from '../refusal.js'
 import type { Settings } from '../settings.js'
-import type { Change, Changes } from './changes.js'
+import type { Handler } from './context.js'
 import type { OpenPage } from './paging.js'
 import { wrongFields } from './wrongfields.js'
 
-type Service = typeof Administration.method
-
 interface Deps {
-  administrators: Administrators
-  changes: Changes
   emails: Emails
   openPage: OpenPage
   settings: Pick<Settings, 'smtpUrl' | 'mailFrom' | 'dataDir'>
@@ -31,10 +23,9 @@ interface Deps {
 const patience = 10
 
 /** Lists queued e-mails, the oldest first. */
-export function listEmails(deps: Pick<Deps, 'administrators' | 'emails' | 'openPage'>): Unary<Service['listEmails']> {
-  const { administrators, emails, openPage } = deps
-  return async (request, call) => {
-    await administrators.identify('listEmails', call)
+export function listEmails(deps: Pick<Deps, 'emails' | 'openPage'>): Handler<'listEmails'> {
+  const { emails, openPage } = deps
+  return async request => {
     const page = openPage<string>(AdministrationService.method.listEmails, request)
     const rows = await emails.list({
       limit: page.limit,
@@ -50,22 +41,20 @@ export function listEmails(deps: Pick<Deps, 'administrators' | 'emails' | 'openP
 }
 
 /** Returns a queued e-mail, without its text. */
-export function getEmail(deps: Pick<Deps, 'administrators' | 'emails'>): Unary<Service['getEmail']> {
-  const { administrators, emails } = deps
-  return async (request, call) => {
-    await administrators.identify('getEmail', call)
+export function getEmail(deps: Pick<Deps, 'emails'>): Handler<'getEmail'> {
+  const { emails } = deps
+  return async request => {
     const id = checkId(request.id)
     return { email: toQueuedEmail((await emails.find(id)) ?? missing(id)) }
   }
 }
 
 /** Makes an e-mail that waits or has failed for good due now. */
-export function retryEmail(deps: Pick<Deps, 'administrators' | 'changes' | 'emails'>): Unary<Service['retryEmail']> {
-  const { administrators, changes, emails } = deps
-  return async (request, call) => {
-    const administrator = await administrators.identify('retryEmail', call)
+export function retryEmail(deps: Pick<Deps, 'emails'>): Handler<'retryEmail'> {
+  const { emails } = deps
+  return async (request, { change }) => {
     const id = checkId(request.id)
-    return changes.make(administrator, request, async ({ t, record }) => {
+    return change(request, async ({ t, record }) => {
       const email = await lock(emails, id, t)
       await emails.retry(id, t)
       await record({ action: 'email.retry', ...about(email) })
@@ -75,14 +64,11 @@ export function retryEmail(deps: Pick<Deps, 'administrators' | 'changes' | 'emai
 }
 
 /** Forgets a queued e-mail. */
-export function discardEmail(
-  deps: Pick<Deps, 'administrators' | 'changes' | 'emails'>,
-): Unary<Service['discardEmail']> {
-  const { administrators, changes, emails } = deps
-  return async (request, call) => {
-    const administrator = await administrators.identify('discardEmail', call)
+export function discardEmail(deps: Pick<Deps, 'emails'>): Handler<'discardEmail'> {
+  const { emails } = deps
+  return async (request, { change }) => {
     const id = checkId(request.id)
-    return changes.make(administrator, request, async ({ t, record }) => {
+    return change(request, async ({ t, record }) => {
       const email = await lock(emails, id, t)
       await emails.done(id, t)
       await record({ action: 'email.discard', ...about(email) })
@@ -92,16 +78,13 @@ export function discardEmail(
 }
 
 /** Sends an e-mail to an address at once, past the queue, and tells what the mail server said. */
-export function sendTestEmail(
-  deps: Pick<Deps, 'administrators' | 'changes' | 'settings'>,
-): Unary<Service['sendTestEmail']> {
-  const { administrators, changes, settings } = deps
-  return async (request, call) => {
-    const administrator = await administrators.identify('sendTestEmail', call)
+export function sendTestEmail(deps: Pick<Deps, 'settings'>): Handler<'sendTestEmail'> {
+  const { settings } = deps
+  return async (request, { change }) => {
     const to = (request.email ?? '').trim()
     if (!isEmailAddress(to)) wrongFields([{ field: 'email', message: 'This is no valid e-mail address.' }])
     // Nothing goes out without a trace.
-    await changes.make(administrator, { validateOnly: false }, ({ record }) => record({ action: 'email.test' }))
+    await change({ validateOnly: false }, ({ record }) => record({ action: 'email.test' }))
     const transport = createMailTransport(settings, { error() {} })
     const begun = performance.now()
     const mail = {

@@ -1,10 +1,8 @@
 // Why a user can't get in: everything in the way of signing in, activating and recovering, each with what mends it.
 import type { MessageInitShape } from '@bufbuild/protobuf'
-import type { Administration, FailureCountSchema, ObstacleSchema } from '../../proto/gen/auth/v1/administration_pb.js'
-import type { Administrators } from '../access/administrator.js'
+import type { FailureCountSchema, ObstacleSchema } from '../../proto/gen/auth/v1/administration_pb.js'
 import { limitsOf } from '../access/admission.js'
 import { failuresThatLock, knownAddressDays } from '../access/lockout.js'
-import type { Unary } from '../call.js'
 import { answersNeeded } from '../forgotpasswords/answers.js'
 import type { MasterKey } from '../masterkey.js'
 import type { AdministeredUserRow } from '../models/administereduser.js'
@@ -12,7 +10,7 @@ import type { Attempts, Subjects } from '../models/attempt.js'
 import type { Buckets } from '../models/bucket.js'
 import type { Standing, UserData } from '../models/userdata.js'
 import type { Quotas } from '../outbox/quotas.js'
-import type { References } from './references.js'
+import type { Checked, Handler } from './context.js'
 import { toAdministeredUser } from './userrecord.js'
 import { checkAddress } from './usersupport.js'
 
@@ -27,8 +25,6 @@ const everything = [...everySignIn, 'activate'] as const
 
 /** Tells what keeps a user from signing in, activating and recovering. */
 export function explainUser(deps: {
-  administrators: Administrators
-  references: References
   userData: UserData
   attempts: Attempts
   buckets: Buckets
@@ -36,12 +32,10 @@ export function explainUser(deps: {
   quotas: Quotas
   masterKey: MasterKey
   settings: { readonly limitFactor: number }
-}): Unary<(typeof Administration.method)['explainUser']> {
-  const { administrators, references, userData, quotas, masterKey } = deps
-  return async (request, call) => {
-    await administrators.identify('explainUser', call)
+}): Checked<'explainUser'> {
+  const { userData, quotas, masterKey } = deps
+  const handle: Handler<'explainUser'> = async (request, { target: row }) => {
     const address = checkAddress(request.address)
-    const row = await references.user(request.user)
     const standing = (await userData.standing(row.id))!
     const failures = await readFailures(deps, row, address)
     return {
@@ -55,6 +49,7 @@ export function explainUser(deps: {
       failures,
     }
   }
+  return { check: request => void checkAddress(request.address), handle }
 }
 
 /** The same thing in the way of several. */

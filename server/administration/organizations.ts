@@ -1,33 +1,26 @@
 import {
-  type Administration,
   Administration as AdministrationService,
   type Organization,
   type OrganizationForm,
   OrganizationSchema,
+  type UpdateOrganizationRequest,
 } from '../../proto/gen/auth/v1/administration_pb.js'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import type { Administrators } from '../access/administrator.js'
-import type { Unary } from '../call.js'
+import type { Change } from '../access/context.js'
 import type { Transaction } from '../database/connection.js'
 import type { AuditEvent } from '../models/audit.js'
 import type { OrganizationDetails, OrganizationRow, Organizations } from '../models/organization.js'
 import { isEmailAddress, isOneLine, nicknameKey } from '../names.js'
 import { type FieldViolation, refuse } from '../refusal.js'
 import { limits, tooLong } from '../sizes.js'
-import type { Change, Changes } from './changes.js'
+import type { AdministrationContext, Checked, Handler } from './context.js'
 import { checkEtag, withEtag } from './etag.js'
 import type { OpenPage } from './paging.js'
-import type { References } from './references.js'
 import { checkText } from './texts.js'
 import { readMask } from './updatemask.js'
 import { wrongFields } from './wrongfields.js'
 
-type Service = typeof Administration.method
-
 interface Deps {
-  administrators: Administrators
-  changes: Changes
-  references: References
   organizations: Organizations
   openPage: OpenPage
 }
@@ -46,12 +39,9 @@ const attributes = {
 } as const satisfies Record<string, keyof OrganizationDetails & keyof OrganizationForm>
 
 /** Lists organizations by id. */
-export function listOrganizations(
-  deps: Pick<Deps, 'administrators' | 'organizations' | 'openPage'>,
-): Unary<Service['listOrganizations']> {
-  const { administrators, organizations, openPage } = deps
-  return async (request, call) => {
-    await administrators.identify('listOrganizations', call)
+export function listOrganizations(deps: Deps): Handler<'listOrganizations'> {
+  const { organizations, openPage } = deps
+  return async request => {
     const page = openPage<number>(AdministrationService.method.listOrganizations, request)
     const { active, type } = request
     const text = checkText('text', request.text)
@@ -64,50 +54,50 @@ export function listOrganizations(
     })
     const { shown, ...next } = page.cut(rows, ({ id }) => id)
     return {
-      organizations: shown.map(row => toOrganization(row, organizations)),
+      organizations: shown.map(toOrganization),
       ...next,
     }
   }
 }
 
 /** Returns an organization with its activation key. */
-export function getOrganization(
-  deps: Pick<Deps, 'administrators' | 'references' | 'organizations'>,
-): Unary<Service['getOrganization']> {
-  const { administrators, references, organizations } = deps
-  return async (request, call) => {
-    await administrators.identify('getOrganization', call)
-    const row = await references.organization(request.organization)
-    return { organization: await show(organizations, row) }
+export function getOrganization({ organizations }: Pick<Deps, 'organizations'>): Handler<'getOrganization'> {
+  return async ({ omitKeys }, { change, target }) => {
+    if (omitKeys) return { organization: await show(organizations, target) }
+    // A key that is shown opens a way in for others.
+    await change({ validateOnly: false }, ({ record }) =>
+      record({ action: 'organization.show-key', object: `organization:${target.id}` }),
+    )
+    return { organization: await show(organizations, target, { key: true }) }
   }
 }
 
 /** Registers an active organization with a new activation key. */
-export function createOrganization(deps: Deps): Unary<Service['createOrganization']> {
-  const { administrators, changes, organizations } = deps
-  return async (request, call) => {
-    const administrator = await administrators.identify('createOrganization', call)
+export function createOrganization(deps: Deps): Handler<'createOrganization'> {
+  const { organizations } = deps
+  return async (request, { create }) => {
     const form = request.form ?? ({} as Partial<OrganizationForm>)
     const details = checkForm(form, Object.keys(attributes) as Field[])
     const { name } = details
     if (!name) wrongFields([{ field: 'form.name', message: 'Give the organization a name.' }])
-    return changes.create(AdministrationService.method.createOrganization, administrator, request, async change => {
+    return create(AdministrationService.method.createOrganization, request, async change => {
       await checkInepCode(organizations, details, undefined, change.t)
       const row = await organizations.add({ ...details, name, nameKey: nicknameKey(name) }, change.t)
       await change.record({ action: 'organization.add', object: `organization:${row.id}` })
-      return { organization: await show(organizations, row, change.t) }
+      return { organization: await show(organizations, row, { t: change.t, key: true }) }
     })
   }
 }
 
 /** Changes details of an organization. */
-export function updateOrganization(deps: Deps): Unary<Service['updateOrganization']> {
-  const { administrators, organizations } = deps
-  return async (request, call) => {
-    const administrator = await administrators.identify('updateOrganization', call)
-    const fields = readMask(request.updateMask, Object.keys(attributes) as Field[])
-    const details = checkForm(request.form ?? {}, fields)
-    return changeOrganization(deps, administrator, request, async ({ t, record }, row) => {
+export function updateOrganization({ organizations }: Deps): Checked<'updateOrganization'> {
+  const read = ({ updateMask, form }: Pick<UpdateOrganizationRequest, 'updateMask' | 'form'>) => {
+    const fields = readMask(updateMask, Object.keys(attributes) as Field[])
+    return { fields, details: checkForm(form ?? {}, fields) }
+  }
+  const handle: Handler<'updateOrganization'> = async (request, context) => {
+    const { fields, details } = read(request)
+    return changeOrganization(organizations, context, request, async ({ t, record }, row) => {
       const changed = fields.filter(field => details[attributes[field]] !== row[attributes[field]])
       if (changed.length === 0) return false
       await checkInepCode(organizations, details, row.id, t)
@@ -117,47 +107,48 @@ export function updateOrganization(deps: Deps): Unary<Service['updateOrganizatio
       return true
     })
   }
+  return { check: request => void read(request), handle }
 }
 
 /** Lets the keys of an organization and of its users work. */
-export function activateOrganization(deps: Deps): Unary<Service['activateOrganization']> {
-  return async (request, call) => {
-    const administrator = await deps.administrators.identify('activateOrganization', call)
-    return changeOrganization(deps, administrator, request, switchTo(deps, true, 'organization.activate'))
+export function activateOrganization(deps: Deps): Handler<'activateOrganization'> {
+  return async (request, context) => {
+    return changeOrganization(deps.organizations, context, request, switchTo(deps, true, 'organization.activate'))
   }
 }
 
 /** Stops the keys of an organization and of its users from activating anyone. */
-export function deactivateOrganization(deps: Deps): Unary<Service['deactivateOrganization']> {
-  return async (request, call) => {
-    const administrator = await deps.administrators.identify('deactivateOrganization', call)
-    return changeOrganization(deps, administrator, request, switchTo(deps, false, 'organization.deactivate'))
+export function deactivateOrganization(deps: Deps): Handler<'deactivateOrganization'> {
+  return async (request, context) => {
+    return changeOrganization(deps.organizations, context, request, switchTo(deps, false, 'organization.deactivate'))
   }
 }
 
 /** Gives an organization a new activation key; the one before is void at once. */
-export function rotateOrganizationKey(deps: Deps): Unary<Service['rotateOrganizationKey']> {
-  return async (request, call) => {
-    const administrator = await deps.administrators.identify('rotateOrganizationKey', call)
-    const { organization } = await changeOrganization(deps, administrator, request, async ({ t, record }, row) => {
-      await deps.organizations.rotateKey(row.id, t)
-      await record({ action: 'organization.rotate-key', object: `organization:${row.id}` })
-      return true
-    })
+export function rotateOrganizationKey(deps: Deps): Handler<'rotateOrganizationKey'> {
+  return async (request, context) => {
+    const { organization } = await changeOrganization(
+      deps.organizations,
+      context,
+      request,
+      async ({ t, record }, row) => {
+        await deps.organizations.rotateKey(row.id, t)
+        await record({ action: 'organization.rotate-key', object: `organization:${row.id}` })
+        return true
+      },
+    )
     return { organization }
   }
 }
 
 /** Removes an organization that has no members. */
-export function deleteOrganization(deps: Deps): Unary<Service['deleteOrganization']> {
-  const { administrators, changes, references, organizations } = deps
-  return async (request, call) => {
-    const administrator = await administrators.identify('deleteOrganization', call)
-    const { id, name } = await references.organization(request.organization)
+export function deleteOrganization(deps: Deps): Handler<'deleteOrganization'> {
+  const { organizations } = deps
+  return async (request, { administrator, change, target: { id, name } }) => {
     administrator.confirm(name, request.confirm)
-    await changes.make(administrator, request, async ({ t, record }) => {
+    await change(request, async ({ t, record }) => {
       const row = await lock(organizations, id, t)
-      checkEtag(request.etag, toOrganization(row, organizations))
+      checkEtag(request.etag, toOrganization(row))
       const members = await organizations.members(id, t)
       if (members > 0) {
         refuse(Reason.WRONG_STATE, { text: `${name} has ${members} members: move them first, or deactivate it.` })
@@ -181,19 +172,19 @@ function switchTo({ organizations }: Pick<Deps, 'organizations'>, active: boolea
   }
 }
 
-/** Finds and locks an organization, checks the etag, makes a change, and answers with what it is now. */
+/** Locks the organization that a request refers to, checks the etag, makes a change, and answers with what it is now. */
 async function changeOrganization(
-  { changes, references, organizations }: Pick<Deps, 'changes' | 'references' | 'organizations'>,
-  administrator: Awaited<ReturnType<Administrators['identify']>>,
-  request: { organization?: string; etag: string; validateOnly: boolean },
+  organizations: Organizations,
+  { change, target: { id } }: AdministrationContext<OrganizationRow>,
+  request: { etag: string; validateOnly: boolean },
   work: (change: Change, row: OrganizationRow) => Promise<boolean>,
 ) {
-  const { id } = await references.organization(request.organization)
-  return changes.make(administrator, request, async change => {
-    const row = await lock(organizations, id, change.t)
-    checkEtag(request.etag, toOrganization(row, organizations))
-    const changed = await work(change, row)
-    return { organization: await show(organizations, await lock(organizations, id, change.t), change.t), changed }
+  return change(request, async made => {
+    const row = await lock(organizations, id, made.t)
+    checkEtag(request.etag, toOrganization(row))
+    const changed = await work(made, row)
+    const now = await lock(organizations, id, made.t)
+    return { organization: await show(organizations, now, { t: made.t, key: true }), changed }
   })
 }
 
@@ -231,8 +222,8 @@ async function checkInepCode(
   if (other !== undefined) refuse(Reason.NAME_TAKEN, { text: `Organization #${other} has this INEP code already.` })
 }
 
-/** An organization as administrators see it. */
-function toOrganization(row: OrganizationRow, { activationKey }: Pick<Organizations, 'activationKey'>): Organization {
+/** An organization as administrators see it; its key only where one is shown by itself. */
+function toOrganization(row: OrganizationRow): Organization {
   const texts = Object.values(attributes).flatMap(name => (row[name] === null ? [] : [[name, row[name]]]))
   return withEtag(OrganizationSchema, {
     record: {
@@ -240,14 +231,18 @@ function toOrganization(row: OrganizationRow, { activationKey }: Pick<Organizati
       active: String(row.active),
       creationDate: row.creationDate,
       ...Object.fromEntries(texts),
-      activationkey: activationKey(row),
     },
   })
 }
 
-/** The same, with how many belong to it. */
-async function show(organizations: Organizations, row: OrganizationRow, t?: Transaction): Promise<Organization> {
-  const shown = toOrganization(row, organizations)
+/** The same, with how many belong to it. The key is no part of what the etag stands for: a list shows the same one. */
+async function show(
+  organizations: Organizations,
+  row: OrganizationRow,
+  { t, key = false }: { t?: Transaction; key?: boolean } = {},
+): Promise<Organization> {
+  const shown = toOrganization(row)
   shown.members = await organizations.members(row.id, t)
+  if (key) shown.record!.activationkey = organizations.activationKey(row)
   return shown
 }

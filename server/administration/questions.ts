@@ -1,41 +1,30 @@
 import {
   type AdministeredQuestion,
   AdministeredQuestionSchema,
-  type Administration,
   Administration as AdministrationService,
 } from '../../proto/gen/auth/v1/administration_pb.js'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import type { Administrators } from '../access/administrator.js'
-import type { Unary } from '../call.js'
+import type { Change } from '../access/context.js'
 import { brokenConstraint } from '../database/failures.js'
 import type { AuditEvent } from '../models/audit.js'
 import type { QuestionRow, Questions, UnmatchedRow } from '../models/question.js'
 import { isOneLine, questionKey } from '../names.js'
 import { refuse } from '../refusal.js'
 import { limits, tooLong } from '../sizes.js'
-import type { Change, Changes } from './changes.js'
+import type { AdministrationContext, Checked, Handler } from './context.js'
 import { checkEtag, withEtag } from './etag.js'
 import type { OpenPage } from './paging.js'
-import type { References } from './references.js'
 import { wrongFields } from './wrongfields.js'
 
-type Service = typeof Administration.method
-
 interface Deps {
-  administrators: Administrators
-  changes: Changes
-  references: References
   questions: Questions
   openPage: OpenPage
 }
 
 /** Lists questions by id. */
-export function listQuestions(
-  deps: Pick<Deps, 'administrators' | 'questions' | 'openPage'>,
-): Unary<Service['listQuestions']> {
-  const { administrators, questions, openPage } = deps
-  return async (request, call) => {
-    await administrators.identify('listQuestions', call)
+export function listQuestions(deps: Deps): Handler<'listQuestions'> {
+  const { questions, openPage } = deps
+  return async request => {
     const page = openPage<number>(AdministrationService.method.listQuestions, request)
     const rows = await questions.list({
       limit: page.limit,
@@ -51,31 +40,24 @@ export function listQuestions(
 }
 
 /** Offers a new question. */
-export function createQuestion(deps: Deps): Unary<Service['createQuestion']> {
-  const { administrators, changes, questions } = deps
-  return async (request, call) => {
-    const administrator = await administrators.identify('createQuestion', call)
+export function createQuestion(deps: Deps): Handler<'createQuestion'> {
+  const { questions } = deps
+  return async (request, { create }) => {
     const text = checkQuestion('question', request.question)
-    const created = changes.create(
-      AdministrationService.method.createQuestion,
-      administrator,
-      request,
-      async ({ t, record }) => {
-        const row = await questions.add(text, t)
-        await record({ action: 'question.add', object: `question:${row.id}` })
-        return { question: toQuestion(row) }
-      },
-    )
+    const created = create(AdministrationService.method.createQuestion, request, async ({ t, record }) => {
+      const row = await questions.add(text, t)
+      await record({ action: 'question.add', object: `question:${row.id}` })
+      return { question: toQuestion(row) }
+    })
     return unique(created, questions, text)
   }
 }
 
 /** Changes the text of a question; answers already saved stay and count for the new text. */
-export function updateQuestion(deps: Deps): Unary<Service['updateQuestion']> {
-  return async (request, call) => {
-    const administrator = await deps.administrators.identify('updateQuestion', call)
+export function updateQuestion(deps: Deps): Checked<'updateQuestion'> {
+  const handle: Handler<'updateQuestion'> = async (request, context) => {
     const text = checkQuestion('text', request.text)
-    const updated = changeQuestion(deps, administrator, request, async ({ t, record }, row) => {
+    const updated = changeQuestion(deps.questions, context, request, async ({ t, record }, row) => {
       if (row.question === text.question) return false
       await deps.questions.edit(row.id, text, t)
       await record({ action: 'question.edit', object: `question:${row.id}` })
@@ -83,31 +65,27 @@ export function updateQuestion(deps: Deps): Unary<Service['updateQuestion']> {
     })
     return unique(updated, deps.questions, text)
   }
+  return { check: request => void checkQuestion('text', request.text), handle }
 }
 
 /** Offers a retired question again. */
-export function offerQuestion(deps: Deps): Unary<Service['offerQuestion']> {
-  return async (request, call) => {
-    const administrator = await deps.administrators.identify('offerQuestion', call)
-    return changeQuestion(deps, administrator, request, switchTo(deps, true, 'question.restore'))
+export function offerQuestion(deps: Deps): Handler<'offerQuestion'> {
+  return async (request, context) => {
+    return changeQuestion(deps.questions, context, request, switchTo(deps, true, 'question.restore'))
   }
 }
 
 /** Takes no new answers to a question. Answers already saved still count. */
-export function retireQuestion(deps: Deps): Unary<Service['retireQuestion']> {
-  return async (request, call) => {
-    const administrator = await deps.administrators.identify('retireQuestion', call)
-    return changeQuestion(deps, administrator, request, switchTo(deps, false, 'question.retire'))
+export function retireQuestion(deps: Deps): Handler<'retireQuestion'> {
+  return async (request, context) => {
+    return changeQuestion(deps.questions, context, request, switchTo(deps, false, 'question.retire'))
   }
 }
 
 /** Lists the texts of sign-ups that are no question of ours, those of most users first. */
-export function listUnmatchedQuestions(
-  deps: Pick<Deps, 'administrators' | 'questions' | 'openPage'>,
-): Unary<Service['listUnmatchedQuestions']> {
-  const { administrators, questions, openPage } = deps
-  return async (request, call) => {
-    await administrators.identify('listUnmatchedQuestions', call)
+export function listUnmatchedQuestions(deps: Deps): Handler<'listUnmatchedQuestions'> {
+  const { questions, openPage } = deps
+  return async request => {
     type Place = Pick<UnmatchedRow, 'questionKey' | 'users'>
     const page = openPage<Place>(AdministrationService.method.listUnmatchedQuestions, request)
     const rows = await questions.unmatched({ limit: page.limit, ...(page.after && { after: page.after }) })
@@ -117,14 +95,11 @@ export function listUnmatchedQuestions(
 }
 
 /** Makes a text another one for a question: the answers that users gave to it count, and those of sign-ups to come. */
-export function linkQuestion(deps: Deps): Unary<Service['linkQuestion']> {
-  const { administrators, changes, references, questions } = deps
-  return async (request, call) => {
-    const administrator = await administrators.identify('linkQuestion', call)
+export function linkQuestion({ questions }: Deps): Checked<'linkQuestion'> {
+  const handle: Handler<'linkQuestion'> = async (request, { change, target: { id } }) => {
     const text = checkQuestion('text', request.text)
-    const { id } = await references.question(request.question)
     const linkSome = () =>
-      changes.make(administrator, request, async ({ t, record }) => {
+      change(request, async ({ t, record }) => {
         const row = await lock(questions, id, t)
         const { added, more, known } = await questions.link(text.questionKey, id, t)
         if (!known) refuse(Reason.RECORD_NOT_FOUND, { text: `No user has given ${text.question} as a question.` })
@@ -140,6 +115,7 @@ export function linkQuestion(deps: Deps): Unary<Service['linkQuestion']> {
     }
     return { question, linked }
   }
+  return { check: request => void checkQuestion('text', request.text), handle }
 }
 
 /** The change that has a question be offered, or not. */
@@ -152,19 +128,18 @@ function switchTo({ questions }: Pick<Deps, 'questions'>, active: boolean, actio
   }
 }
 
-/** Finds and locks a question, checks the etag, makes a change, and answers with what it is now. */
+/** Locks the question that a request refers to, checks the etag, makes a change, and answers with what it is now. */
 async function changeQuestion(
-  { changes, references, questions }: Pick<Deps, 'changes' | 'references' | 'questions'>,
-  administrator: Awaited<ReturnType<Administrators['identify']>>,
-  request: { question?: string; etag: string; validateOnly: boolean },
+  questions: Questions,
+  { change, target: { id } }: AdministrationContext<QuestionRow>,
+  request: { etag: string; validateOnly: boolean },
   work: (change: Change, row: QuestionRow) => Promise<boolean>,
 ) {
-  const { id } = await references.question(request.question)
-  return changes.make(administrator, request, async change => {
-    const row = await lock(questions, id, change.t)
+  return change(request, async made => {
+    const row = await lock(questions, id, made.t)
     checkEtag(request.etag, toQuestion(row))
-    const changed = await work(change, row)
-    return { question: toQuestion(await lock(questions, id, change.t)), changed }
+    const changed = await work(made, row)
+    return { question: toQuestion(await lock(questions, id, made.t)), changed }
   })
 }
 

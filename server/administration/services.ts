@@ -1,7 +1,6 @@
-import { create } from '@bufbuild/protobuf'
+import { create as createMessage } from '@bufbuild/protobuf'
 import { timestampDate, timestampFromDate } from '@bufbuild/protobuf/wkt'
 import {
-  type Administration,
   Administration as AdministrationService,
   type CreateServiceKeyRequest,
   type CreateServiceRequest,
@@ -9,21 +8,15 @@ import {
   ServiceSchema,
 } from '../../proto/gen/auth/v1/administration_pb.js'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import type { Administrators } from '../access/administrator.js'
-import type { Unary } from '../call.js'
 import type { Transaction } from '../database/connection.js'
 import { newServiceKey, type ServiceKeyRow, type ServiceRow, type Services } from '../models/service.js'
 import { type FieldViolation, refuse } from '../refusal.js'
 import { type ScopeName, scopeName, scopeNames, scopeOf } from '../scopes.js'
-import type { Changes } from './changes.js'
+import type { Handler } from './context.js'
 import type { OpenPage } from './paging.js'
 import { wrongFields } from './wrongfields.js'
 
-type Rpcs = typeof Administration.method
-
 interface Deps {
-  administrators: Administrators
-  changes: Changes
   services: Services
   openPage: OpenPage
   now: () => number
@@ -33,12 +26,9 @@ interface Deps {
 const usualLife = 365 * 86_400_000
 
 /** Lists services by name. */
-export function listServices(
-  deps: Pick<Deps, 'administrators' | 'services' | 'openPage'>,
-): Unary<Rpcs['listServices']> {
-  const { administrators, services, openPage } = deps
-  return async (request, call) => {
-    await administrators.identify('listServices', call)
+export function listServices(deps: Pick<Deps, 'services' | 'openPage'>): Handler<'listServices'> {
+  const { services, openPage } = deps
+  return async request => {
     const page = openPage<string>(AdministrationService.method.listServices, request)
     const rows = await services.list({
       limit: page.limit,
@@ -59,12 +49,11 @@ export function listServices(
 }
 
 /** Registers a service with its first key. */
-export function createService(deps: Deps): Unary<Rpcs['createService']> {
-  const { administrators, changes, services, now } = deps
-  return async (request, call) => {
-    const administrator = await administrators.identify('createService', call)
+export function createService(deps: Deps): Handler<'createService'> {
+  const { services, now } = deps
+  return async (request, { create }) => {
     const { name, scopes, expiresAt } = checkForm(request, now())
-    return changes.create(AdministrationService.method.createService, administrator, request, async ({ t, record }) => {
+    return create(AdministrationService.method.createService, request, async ({ t, record }) => {
       const row = await services.add({ name, scopes }, t)
       if (!row) refuse(Reason.NAME_TAKEN, { text: `There is a service ${name} already.` })
       await record({ action: 'service.add', object: `service:${name}`, reason: scopes.join(',') })
@@ -74,13 +63,12 @@ export function createService(deps: Deps): Unary<Rpcs['createService']> {
 }
 
 /** Removes a service with all its keys. */
-export function deleteService(deps: Deps): Unary<Rpcs['deleteService']> {
-  const { administrators, changes, services } = deps
-  return async (request, call) => {
-    const administrator = await administrators.identify('deleteService', call)
+export function deleteService(deps: Deps): Handler<'deleteService'> {
+  const { services } = deps
+  return async (request, { administrator, change }) => {
     const { name } = (await services.find(readName(request.name))) ?? missing(request.name)
     administrator.confirm(name, request.confirm)
-    await changes.make(administrator, request, async ({ t, record }) => {
+    await change(request, async ({ t, record }) => {
       const { id } = (await services.lock(name, t)) ?? missing(name)
       await services.remove(id, t)
       await record({ action: 'service.delete', object: `service:${name}` })
@@ -90,16 +78,15 @@ export function deleteService(deps: Deps): Unary<Rpcs['deleteService']> {
 }
 
 /** Gives a service another key. */
-export function createServiceKey(deps: Deps): Unary<Rpcs['createServiceKey']> {
-  const { administrators, changes, services, now } = deps
+export function createServiceKey(deps: Deps): Handler<'createServiceKey'> {
+  const { services, now } = deps
   const rpc = AdministrationService.method.createServiceKey
-  return async (request, call) => {
-    const administrator = await administrators.identify('createServiceKey', call)
+  return async (request, { create }) => {
     const name = readName(request.name)
     const wrong: FieldViolation[] = []
     const expiresAt = readExpiry(request, now(), wrong)
     if (wrong.length > 0) wrongFields(wrong)
-    return changes.create(rpc, administrator, request, async ({ t, record }) => {
+    return create(rpc, request, async ({ t, record }) => {
       const row = (await services.lock(name, t)) ?? missing(name)
       const answer = await addKey(services, row, expiresAt, request, t)
       await record({
@@ -113,14 +100,13 @@ export function createServiceKey(deps: Deps): Unary<Rpcs['createServiceKey']> {
 }
 
 /** Removes a key of a service. */
-export function deleteServiceKey(deps: Deps): Unary<Rpcs['deleteServiceKey']> {
-  const { administrators, changes, services } = deps
-  return async (request, call) => {
-    const administrator = await administrators.identify('deleteServiceKey', call)
+export function deleteServiceKey(deps: Deps): Handler<'deleteServiceKey'> {
+  const { services } = deps
+  return async (request, { change }) => {
     const name = readName(request.name)
     const { id } = request
     if (id === undefined) wrongFields([{ field: 'id', message: 'Give the number of the key.' }])
-    return changes.make(administrator, request, async ({ t, record }) => {
+    return change(request, async ({ t, record }) => {
       const row = (await services.lock(name, t)) ?? missing(name)
       if (!(await services.removeKey(row.id, id, t))) {
         refuse(Reason.RECORD_NOT_FOUND, { text: `The service ${name} has no key ${id}.` })
@@ -185,7 +171,7 @@ function missing(name: string | undefined): never {
 
 /** A service as administrators see it. */
 function toService(row: ServiceRow, keys: readonly ServiceKeyRow[]): Service {
-  return create(ServiceSchema, {
+  return createMessage(ServiceSchema, {
     name: row.name,
     scopes: row.scopes.map(scopeOf),
     createTime: timestampFromDate(row.createdAt),

@@ -1,22 +1,20 @@
 import { timestampFromMs } from '@bufbuild/protobuf/wkt'
-import type { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import type { Administrator, Administrators } from '../access/administrator.js'
+import type { Administrator } from '../access/administrator.js'
 import type { SignIns } from '../access/signin.js'
 import type { Tokens } from '../access/tokens.js'
 import { newTotpSecret, totpStep, totpUri } from '../access/totp.js'
-import type { Unary } from '../call.js'
 import type { MasterKey } from '../masterkey.js'
+import type { AdministeredUsers } from '../models/administereduser.js'
 import { adminTokenTtl } from '../models/signingkey.js'
 import type { TotpSecrets } from '../models/totpsecret.js'
-import type { User } from '../models/user.js'
+import type { User, Users } from '../models/user.js'
 import { usernameKey } from '../names.js'
 import { refuse } from '../refusal.js'
 import { required } from '../required.js'
 import { tooLong } from '../sizes.js'
-import type { Changes } from './changes.js'
+import type { Handler } from './context.js'
 import type { TellAdministrators } from './notices.js'
-import type { References } from './references.js'
 import { toAdministeredUser } from './userrecord.js'
 import { wrongFields } from './wrongfields.js'
 
@@ -26,9 +24,9 @@ export function signIn(deps: {
   adminTokens: Tokens
   totpSecrets: TotpSecrets
   now: () => number
-}): Unary<typeof Administration.method.signIn> {
+}): Handler<'signIn'> {
   const { signIns, adminTokens, totpSecrets, now } = deps
-  return async (request, call) => {
+  return async (request, { call }) => {
     const { username, password } = required({ username: request.username, password: request.password })
     const key = usernameKey(username)
     if (key === '' || tooLong(password, 'password')) refuse(Reason.INVALID_CREDENTIALS)
@@ -55,16 +53,15 @@ export function signIn(deps: {
 
 /** Tells who calls. */
 export function getSession(deps: {
-  administrators: Administrators
   totpSecrets: TotpSecrets
-  references: References
+  administeredUsers: AdministeredUsers
   masterKey: MasterKey
-}): Unary<typeof Administration.method.getSession> {
-  const { administrators, totpSecrets, references, masterKey } = deps
-  return async (_request, call) => {
-    const { user, claims, traces } = await administrators.identify('getSession', call)
+}): Handler<'getSession'> {
+  const { totpSecrets, administeredUsers, masterKey } = deps
+  return async (_request, { administrator }) => {
+    const { user, claims, traces } = administrator
     if (!user || !claims) return { actor: traces.actor }
-    const row = await references.user(`#${user.id}`)
+    const row = (await administeredUsers.find({ id: user.id })) ?? refuse(Reason.INVALID_TOKEN)
     return {
       user: toAdministeredUser(row, masterKey),
       actor: traces.actor,
@@ -76,32 +73,24 @@ export function getSession(deps: {
 }
 
 /** Makes a secret for one-time codes of the caller. */
-export function enrollTotp(deps: {
-  administrators: Administrators
-  changes: Changes
-  totpSecrets: TotpSecrets
-  issuer: string
-}): Unary<typeof Administration.method.enrollTotp> {
-  const { administrators, changes, totpSecrets, issuer } = deps
-  return async (_request, call) => {
-    const administrator = await administrators.identify('enrollTotp', call)
+export function enrollTotp(deps: { totpSecrets: TotpSecrets; issuer: string }): Handler<'enrollTotp'> {
+  const { totpSecrets, issuer } = deps
+  return async (_request, { administrator, change }) => {
     const { id, username } = signedIn(administrator)
     const secret = newTotpSecret()
-    await changes.make(administrator, { validateOnly: false }, ({ t }) => totpSecrets.enroll(id, secret, t))
+    await change({ validateOnly: false }, ({ t }) => totpSecrets.enroll(id, secret, t))
     return { secret, uri: totpUri(secret, username, issuer) }
   }
 }
 
-/** Ends an enrolment with a code of the new secret. */
+/** Ends an enrolment with a code of the new secret, and every session of the caller: none of them had a code of it. */
 export function confirmTotp(deps: {
-  administrators: Administrators
-  changes: Changes
   totpSecrets: TotpSecrets
+  users: Pick<Users, 'revokeTokens'>
   now: () => number
-}): Unary<typeof Administration.method.confirmTotp> {
-  const { administrators, changes, totpSecrets, now } = deps
-  return async (request, call) => {
-    const administrator = await administrators.identify('confirmTotp', call)
+}): Handler<'confirmTotp'> {
+  const { totpSecrets, users, now } = deps
+  return async (request, { administrator, change }) => {
     const { id } = signedIn(administrator)
     const { pending } = await totpSecrets.find(id)
     if (!pending) refuse(Reason.WRONG_STATE, { text: 'No enrolment has begun. Begin with EnrollTotp.' })
@@ -109,8 +98,9 @@ export function confirmTotp(deps: {
     if (step === undefined) {
       wrongFields([{ field: 'code', message: 'It is no code of the new secret at this moment. Try the next one.' }])
     }
-    await changes.make(administrator, { validateOnly: false }, async ({ t, record }) => {
+    await change({ validateOnly: false }, async ({ t, record }) => {
       if (!(await totpSecrets.confirm(id, pending, step, t))) refuse(Reason.STALE_ETAG)
+      await users.revokeTokens(id, t)
       await record({ action: 'user.enroll-totp', subject_id: id })
     })
     return {}
@@ -119,19 +109,14 @@ export function confirmTotp(deps: {
 
 /** Takes the one-time codes from an administrator who has lost them. */
 export function removeTotp(deps: {
-  administrators: Administrators
-  changes: Changes
   totpSecrets: TotpSecrets
-  references: References
   tellAdministrators: TellAdministrators
-}): Unary<typeof Administration.method.removeTotp> {
-  const { administrators, changes, totpSecrets, references, tellAdministrators } = deps
-  return async (request, call) => {
-    const administrator = await administrators.identify('removeTotp', call)
-    const user = await references.user(request.user)
+}): Handler<'removeTotp'> {
+  const { totpSecrets, tellAdministrators } = deps
+  return async (request, { administrator, change, target: user }) => {
     administrator.confirm(user.username, request.confirm)
     administrator.justify()
-    const changed = await changes.make(administrator, request, async ({ t, record }) => {
+    const changed = await change(request, async ({ t, record }) => {
       const removed = await totpSecrets.remove(user.id, t)
       if (!removed) return false
       await tellAdministrators(administrator, { action: 'user.remove-totp', subjectId: user.id }, t)

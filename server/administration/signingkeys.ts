@@ -1,43 +1,32 @@
 import { timestampFromDate } from '@bufbuild/protobuf/wkt'
-import type { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import type { Administrators } from '../access/administrator.js'
-import type { Unary } from '../call.js'
 import { publishLead, type SigningKey, type SigningKeys } from '../models/signingkey.js'
 import { issuerObject, type TokenIssuers } from '../models/tokenissuer.js'
 import { type FieldViolation, refuse } from '../refusal.js'
 import { limits, tooLong } from '../sizes.js'
-import type { Changes } from './changes.js'
+import type { Handler } from './context.js'
 import { wrongFields } from './wrongfields.js'
 
-type Service = typeof Administration.method
-
 interface Deps {
-  administrators: Administrators
-  changes: Changes
   signingKeys: SigningKeys
   tokenIssuers: TokenIssuers
   settings: { readonly tokenTtl: number }
 }
 
 /** Lists the keys that sign and verify tokens, the newest first. */
-export function listSigningKeys(deps: Pick<Deps, 'administrators' | 'signingKeys'>): Unary<Service['listSigningKeys']> {
-  const { administrators, signingKeys } = deps
-  return async (_request, call) => {
-    await administrators.identify('listSigningKeys', call)
+export function listSigningKeys(deps: Pick<Deps, 'signingKeys'>): Handler<'listSigningKeys'> {
+  const { signingKeys } = deps
+  return async _request => {
     const [keys, signer] = [await signingKeys.all(), await signingKeys.signer()]
     return { keys: keys.map(key => toSigningKey(key, signer)) }
   }
 }
 
 /** Publishes a new signing key. Nobody is logged out: the one before verifies until its last token is over. */
-export function rotateSigningKey(
-  deps: Pick<Deps, 'administrators' | 'changes' | 'signingKeys' | 'settings'>,
-): Unary<Service['rotateSigningKey']> {
-  const { administrators, changes, signingKeys, settings } = deps
-  return async (request, call) => {
-    const administrator = await administrators.identify('rotateSigningKey', call)
-    return changes.make(administrator, request, async ({ t, record }) => {
+export function rotateSigningKey(deps: Pick<Deps, 'signingKeys' | 'settings'>): Handler<'rotateSigningKey'> {
+  const { signingKeys, settings } = deps
+  return async (request, { change }) => {
+    return change(request, async ({ t, record }) => {
       const lead = request.now ? 0 : publishLead
       const kid = await signingKeys.rotate({ force: true, lead, tokenTtl: settings.tokenTtl }, t)
       await record({ action: 'signing-key.rotate', object: `signing-key:${kid}` })
@@ -48,18 +37,15 @@ export function rotateSigningKey(
 }
 
 /** Drops a signing key at once, with every token that it signed. */
-export function retireSigningKey(
-  deps: Pick<Deps, 'administrators' | 'changes' | 'signingKeys'>,
-): Unary<Service['retireSigningKey']> {
-  const { administrators, changes, signingKeys } = deps
-  return async (request, call) => {
-    const administrator = await administrators.identify('retireSigningKey', call)
+export function retireSigningKey(deps: Pick<Deps, 'signingKeys'>): Handler<'retireSigningKey'> {
+  const { signingKeys } = deps
+  return async (request, { administrator, change }) => {
     const kid = (request.kid ?? '').trim()
     if (kid === '' || tooLong(kid, 'key')) wrongFields([{ field: 'kid', message: 'Give the id of a key.' }])
     const missing = () => refuse(Reason.RECORD_NOT_FOUND, { text: `There is no key ${kid}.` })
     if (!(await signingKeys.all()).some(key => key.kid === kid)) missing()
     administrator.confirm(kid, request.confirm)
-    return changes.make(administrator, request, async ({ t, record }) => {
+    return change(request, async ({ t, record }) => {
       const retired = (await signingKeys.retire(kid, t)) || missing()
       await record({ action: 'signing-key.retire', object: `signing-key:${kid}` })
       return retired
@@ -68,10 +54,9 @@ export function retireSigningKey(
 }
 
 /** Tells issuer and audience of tokens. */
-export function getIssuer(deps: Pick<Deps, 'administrators' | 'tokenIssuers'>): Unary<Service['getIssuer']> {
-  const { administrators, tokenIssuers } = deps
-  return async (_request, call) => {
-    await administrators.identify('getIssuer', call)
+export function getIssuer(deps: Pick<Deps, 'tokenIssuers'>): Handler<'getIssuer'> {
+  const { tokenIssuers } = deps
+  return async _request => {
     const found = await tokenIssuers.find()
     if (!found) throw new Error('The registry has no issuer: it is not installed.')
     return { ...found }
@@ -79,12 +64,9 @@ export function getIssuer(deps: Pick<Deps, 'administrators' | 'tokenIssuers'>): 
 }
 
 /** Changes issuer or audience of tokens, for each process from its next start on. */
-export function setIssuer(
-  deps: Pick<Deps, 'administrators' | 'changes' | 'tokenIssuers'>,
-): Unary<Service['setIssuer']> {
-  const { administrators, changes, tokenIssuers } = deps
-  return async (request, call) => {
-    const administrator = await administrators.identify('setIssuer', call)
+export function setIssuer(deps: Pick<Deps, 'tokenIssuers'>): Handler<'setIssuer'> {
+  const { tokenIssuers } = deps
+  return async (request, { administrator, change }) => {
     const asked = { issuer: request.issuer?.trim(), audience: request.audience?.trim() }
     const wrong: FieldViolation[] = Object.entries(asked).flatMap(([field, text]) =>
       text !== undefined && (text === '' || tooLong(text, 'text') || /\p{C}/u.test(text))
@@ -94,7 +76,7 @@ export function setIssuer(
     if (!asked.issuer && !asked.audience && wrong.length === 0)
       wrong.push({ field: 'issuer', message: 'Give issuer, audience, or both.' })
     if (wrong.length > 0) wrongFields(wrong)
-    return changes.make(administrator, request, async ({ t, record }) => {
+    return change(request, async ({ t, record }) => {
       const from = await tokenIssuers.lock(t)
       const to = { issuer: asked.issuer ?? from.issuer, audience: asked.audience ?? from.audience }
       administrator.confirm(to.issuer, request.confirm)

@@ -1,10 +1,8 @@
 // What administrators change of a user's state: each locks the user, looks whether there is anything to do, does it with
 // its event, and answers with the user as it is then.
 import type { MessageInitShape } from '@bufbuild/protobuf'
-import type { AdministeredUserSchema, Administration } from '../../proto/gen/auth/v1/administration_pb.js'
+import type { AdministeredUserSchema } from '../../proto/gen/auth/v1/administration_pb.js'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import type { Administrator, Administrators } from '../access/administrator.js'
-import type { Unary } from '../call.js'
 import type { Transaction } from '../database/connection.js'
 import type { MasterKey } from '../masterkey.js'
 import type { AdministeredUserRow, AdministeredUsers } from '../models/administereduser.js'
@@ -12,19 +10,15 @@ import type { Administered } from '../models/email.js'
 import type { Organizations } from '../models/organization.js'
 import type { Users } from '../models/user.js'
 import { refuse } from '../refusal.js'
-import type { Changes } from './changes.js'
+import type { AdministrationContext, Checked, Handler } from './context.js'
 import { checkEtag } from './etag.js'
 import type { TellAdministrators } from './notices.js'
 import type { References } from './references.js'
 import { toAdministeredUser } from './userrecord.js'
 import { checkRole } from './users.js'
 
-type Service = typeof Administration.method
-
 /** What changes of users are made of. */
 export interface UserChangeDeps {
-  administrators: Administrators
-  changes: Changes
   references: References
   users: Users
   administeredUsers: AdministeredUsers
@@ -41,12 +35,12 @@ export interface Done {
 }
 
 /** Makes a user active without a key, and a member of an organization. */
-export function activateUser(deps: UserChangeDeps): Unary<Service['activateUser']> {
-  const { administrators, references, users, organizations } = deps
-  return async (request, call) => {
-    const administrator = await administrators.identify('activateUser', call)
+export function activateUser(deps: UserChangeDeps): Handler<'activateUser'> {
+  const { references, users, organizations } = deps
+  return async (request, context) => {
+    const { administrator } = context
     const id = request.organization ? (await references.organization(request.organization)).id : undefined
-    return changeUser(deps, administrator, request, { keys: true }, async (row, t) => {
+    return changeUser(deps, context, request, { keys: true }, async (row, t) => {
       checkPresent(row)
       const moved = id !== undefined && id !== row.organizationId
       if (row.active && !moved) return undefined
@@ -63,10 +57,9 @@ export function activateUser(deps: UserChangeDeps): Unary<Service['activateUser'
 }
 
 /** Shuts a user out and revokes its tokens. */
-export function suspendUser(deps: UserChangeDeps): Unary<Service['suspendUser']> {
-  return async (request, call) => {
-    const administrator = await deps.administrators.identify('suspendUser', call)
-    return changeUser(deps, administrator, request, {}, async (row, t) => {
+export function suspendUser(deps: UserChangeDeps): Handler<'suspendUser'> {
+  return async (request, context) => {
+    return changeUser(deps, context, request, {}, async (row, t) => {
       checkPresent(row)
       if (row.suspended) return undefined
       await keepAnAdministrator(deps.administeredUsers, row, t)
@@ -77,10 +70,9 @@ export function suspendUser(deps: UserChangeDeps): Unary<Service['suspendUser']>
 }
 
 /** Ends a suspension. */
-export function resumeUser(deps: UserChangeDeps): Unary<Service['resumeUser']> {
-  return async (request, call) => {
-    const administrator = await deps.administrators.identify('resumeUser', call)
-    return changeUser(deps, administrator, request, {}, async (row, t) => {
+export function resumeUser(deps: UserChangeDeps): Handler<'resumeUser'> {
+  return async (request, context) => {
+    return changeUser(deps, context, request, {}, async (row, t) => {
       checkPresent(row)
       if (!row.suspended) return undefined
       await deps.users.resume(row.id, t)
@@ -90,28 +82,31 @@ export function resumeUser(deps: UserChangeDeps): Unary<Service['resumeUser']> {
 }
 
 /** Gives a user another role and revokes its tokens. */
-export function setRole(deps: UserChangeDeps): Unary<Service['setRole']> {
-  return async (request, call) => {
-    const administrator = await deps.administrators.identify('setRole', call)
-    const role = checkRole('role', request.role)
-    return changeUser(deps, administrator, request, { keys: true }, async (row, t) => {
-      checkPresent(row)
-      if (row.role === role) return undefined
-      if (row.role === 'ROLE_ADMIN' || role === 'ROLE_ADMIN') administrator.confirm(row.username, request.confirm)
-      await keepAnAdministrator(deps.administeredUsers, row, t)
-      await deps.users.setRole(row, role, t)
-      return { action: 'user.set-role', object: `role:${role}` }
-    })
+export function setRole(deps: UserChangeDeps): Checked<'setRole'> {
+  return {
+    check(request, { administrator }) {
+      administrator.permitSignIn([checkRole('role', request.role)])
+    },
+    handle(request, context) {
+      const role = checkRole('role', request.role)
+      return changeUser(deps, context, request, { keys: true }, async (row, t) => {
+        checkPresent(row)
+        if (row.role === role) return undefined
+        if ([row.role, role].includes('ROLE_ADMIN')) context.administrator.confirm(row.username, request.confirm)
+        await keepAnAdministrator(deps.administeredUsers, row, t)
+        await deps.users.setRole(row, role, t)
+        return { action: 'user.set-role', object: `role:${role}` }
+      })
+    },
   }
 }
 
 /** Moves a user to another organization, or out of any, and revokes its tokens. */
-export function setOrganization(deps: UserChangeDeps): Unary<Service['setOrganization']> {
-  const { administrators, references, users, organizations } = deps
-  return async (request, call) => {
-    const administrator = await administrators.identify('setOrganization', call)
+export function setOrganization(deps: UserChangeDeps): Handler<'setOrganization'> {
+  const { references, users, organizations } = deps
+  return async (request, context) => {
     const id = request.organization ? (await references.organization(request.organization)).id : null
-    return changeUser(deps, administrator, request, {}, async (row, t) => {
+    return changeUser(deps, context, request, {}, async (row, t) => {
       checkPresent(row)
       if (row.organizationId === id) return undefined
       if (id !== null) await checkOrganization(organizations, id, t)
@@ -122,10 +117,9 @@ export function setOrganization(deps: UserChangeDeps): Unary<Service['setOrganiz
 }
 
 /** Logs a user out everywhere. */
-export function revokeTokens(deps: UserChangeDeps): Unary<Service['revokeTokens']> {
-  return async (request, call) => {
-    const administrator = await deps.administrators.identify('revokeTokens', call)
-    const { user } = await changeUser(deps, administrator, { etag: '', ...request }, {}, async (row, t) => {
+export function revokeTokens(deps: UserChangeDeps): Handler<'revokeTokens'> {
+  return async (request, context) => {
+    const { user } = await changeUser(deps, context, { etag: '', ...request }, {}, async (row, t) => {
       checkPresent(row)
       await deps.users.revokeTokens(row.id, t)
       return { action: 'user.revoke-tokens' }
@@ -135,10 +129,9 @@ export function revokeTokens(deps: UserChangeDeps): Unary<Service['revokeTokens'
 }
 
 /** Shuts a user out and hides it. */
-export function deleteUser(deps: UserChangeDeps): Unary<Service['deleteUser']> {
-  return async (request, call) => {
-    const administrator = await deps.administrators.identify('deleteUser', call)
-    return changeUser(deps, administrator, request, {}, async (row, t) => {
+export function deleteUser(deps: UserChangeDeps): Handler<'deleteUser'> {
+  return async (request, context) => {
+    return changeUser(deps, context, request, {}, async (row, t) => {
       if (row.deletedAt) return undefined
       await keepAnAdministrator(deps.administeredUsers, row, t)
       await deps.users.delete(row.id, t)
@@ -148,10 +141,9 @@ export function deleteUser(deps: UserChangeDeps): Unary<Service['deleteUser']> {
 }
 
 /** Brings a deleted user back as it was. */
-export function undeleteUser(deps: UserChangeDeps): Unary<Service['undeleteUser']> {
-  return async (request, call) => {
-    const administrator = await deps.administrators.identify('undeleteUser', call)
-    return changeUser(deps, administrator, request, {}, async (row, t) => {
+export function undeleteUser(deps: UserChangeDeps): Handler<'undeleteUser'> {
+  return async (request, context) => {
+    return changeUser(deps, context, request, {}, async (row, t) => {
       if (!row.deletedAt) return undefined
       await deps.users.undelete(row.id, t)
       return { action: 'user.undelete' }
@@ -160,19 +152,18 @@ export function undeleteUser(deps: UserChangeDeps): Unary<Service['undeleteUser'
 }
 
 /**
- * Finds and locks a user, checks the etag, makes a change with its event, and answers with what the user is now. What
+ * Locks the user that a request refers to, checks the etag, makes a change with its event, and answers with what the user is now. What
  * concerns an administrator or a password needs a reason on the database itself, and others are told of it.
  */
 export async function changeUser(
-  deps: Pick<UserChangeDeps, 'changes' | 'references' | 'administeredUsers' | 'tellAdministrators' | 'masterKey'>,
-  administrator: Administrator,
-  request: { readonly user?: string; readonly etag: string; readonly validateOnly: boolean },
+  deps: Pick<UserChangeDeps, 'administeredUsers' | 'tellAdministrators' | 'masterKey'>,
+  { administrator, change, target: { id } }: AdministrationContext<AdministeredUserRow>,
+  request: { readonly etag: string; readonly validateOnly: boolean },
   { keys = false }: { readonly keys?: boolean },
   work: (row: AdministeredUserRow, t: Transaction) => Promise<Done | undefined>,
 ): Promise<{ user: MessageInitShape<typeof AdministeredUserSchema>; changed: boolean }> {
-  const { changes, references, administeredUsers, tellAdministrators, masterKey } = deps
-  const { id } = await references.user(request.user)
-  return changes.make(administrator, request, async ({ t, record }) => {
+  const { administeredUsers, tellAdministrators, masterKey } = deps
+  return change(request, async ({ t, record }) => {
     const before = await lockUser(administeredUsers, id, t)
     checkEtag(request.etag, toAdministeredUser(before, masterKey))
     const done = await work(before, t)

@@ -1,38 +1,26 @@
 // What is stored of a user: handed out, and erased (LGPD, article 18).
 import { timestampFromDate } from '@bufbuild/protobuf/wkt'
-import type { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import type { Unary } from '../call.js'
+import type { Change } from '../access/context.js'
 import type { Erasure } from '../models/erasure.js'
 import type { UserData } from '../models/userdata.js'
 import { refuse } from '../refusal.js'
-import type { Change } from './changes.js'
+import type { Handler } from './context.js'
 import { keepAnAdministrator, lockUser, type UserChangeDeps } from './userchanges.js'
 
-type Service = typeof Administration.method
-
 /** Returns all that is stored of a user, without secrets. */
-export function exportUser(
-  deps: Pick<UserChangeDeps, 'administrators' | 'changes' | 'references'> & { userData: UserData },
-): Unary<Service['exportUser']> {
-  const { administrators, changes, references, userData } = deps
-  return async (request, call) => {
-    const administrator = await administrators.identify('exportUser', call)
-    const { id } = await references.user(request.user)
+export function exportUser({ userData }: { userData: UserData }): Handler<'exportUser'> {
+  return async (_request, { change, target: { id } }) => {
     const data = (await userData.export(id)) ?? refuse(Reason.USER_NOT_FOUND, { text: `User #${id} is gone.` })
-    await changes.make(administrator, { validateOnly: false }, ({ record }) =>
-      record({ action: 'user.export', subject_id: id }),
-    )
+    await change({ validateOnly: false }, ({ record }) => record({ action: 'user.export', subject_id: id }))
     return { json: JSON.stringify(data) }
   }
 }
 
 /** Erases all that is stored of a user. */
-export function eraseUser(deps: UserChangeDeps & { erasure: Erasure }): Unary<Service['eraseUser']> {
-  const { administrators, changes, references, administeredUsers, tellAdministrators, erasure } = deps
-  return async (request, call) => {
-    const administrator = await administrators.identify('eraseUser', call)
-    const { id, username } = await references.user(request.user)
+export function eraseUser(deps: UserChangeDeps & { erasure: Erasure }): Handler<'eraseUser'> {
+  const { administeredUsers, tellAdministrators, erasure } = deps
+  return async (request, { administrator, change, target: { id, username } }) => {
     administrator.confirm(username, request.confirm)
     const erase = async ({ t, record }: Change) => {
       const row = await lockUser(administeredUsers, id, t)
@@ -43,7 +31,7 @@ export function eraseUser(deps: UserChangeDeps & { erasure: Erasure }): Unary<Se
       return receipt
     }
     // It looks through the whole audit log.
-    const { user, erasedAt, rows } = await changes.make(administrator, request, erase, { unlimited: true })
+    const { user, erasedAt, rows } = await change(request, erase, { unlimited: true })
     return { user, eraseTime: timestampFromDate(new Date(erasedAt)), rows: { ...rows } }
   }
 }

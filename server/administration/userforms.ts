@@ -1,11 +1,10 @@
 // What administrators tell of users: new ones, and changes of what is told of them, under the rules of sign-up.
 import {
-  type Administration,
   Administration as AdministrationService,
+  type UpdateUserRequest,
   type UserForm,
 } from '../../proto/gen/auth/v1/administration_pb.js'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import type { Unary } from '../call.js'
 import { brokenConstraint } from '../database/failures.js'
 import type { UserDetails } from '../models/user.js'
 import { nicknameKey, usernameKey } from '../names.js'
@@ -16,13 +15,12 @@ import { type FieldViolation, refuse } from '../refusal.js'
 import type { Settings } from '../settings.js'
 import { takenNames } from '../users/signup.js'
 import { checkSignUp, formatDateOfBirth } from '../users/signupform.js'
+import type { Checked, Handler } from './context.js'
 import { readMask } from './updatemask.js'
 import { changeUser, checkOrganization, checkPresent, lockUser, type UserChangeDeps } from './userchanges.js'
 import { toAdministeredUser } from './userrecord.js'
 import { checkRole } from './users.js'
 import { wrongFields } from './wrongfields.js'
-
-type Service = typeof Administration.method
 
 interface Deps extends UserChangeDeps {
   passwords: Passwords
@@ -46,10 +44,9 @@ const attributes = {
 const editable = Object.keys(attributes) as (keyof typeof attributes)[]
 
 /** Registers a user, active at once or not. */
-export function createUser(deps: Deps): Unary<Service['createUser']> {
-  const { administrators, changes, references, users, administeredUsers, organizations, passwords, masterKey } = deps
-  return async (request, call) => {
-    const administrator = await administrators.identify('createUser', call)
+export function createUser(deps: Deps): Handler<'createUser'> {
+  const { references, users, administeredUsers, organizations, passwords, masterKey } = deps
+  return async (request, { call, administrator, create }) => {
     const form: Partial<UserForm> = request.form ?? {}
     const { password, nickname = form.username } = form
     const given = { ...form, ...(nickname !== undefined && { nickname }) }
@@ -61,6 +58,7 @@ export function createUser(deps: Deps): Unary<Service['createUser']> {
       refuseForm([...needed, ...taken.filter(({ field }) => needed.every(other => other.field !== field))])
     }
     const role = checkRole('form.role', form.role)
+    administrator.permitSignIn([role])
     const username = texts.username!
     const shownName = texts.nickname!
     if (request.organization && !request.active) {
@@ -91,35 +89,34 @@ export function createUser(deps: Deps): Unary<Service['createUser']> {
       termsOfUsage: false,
       role,
     }
-    return changes
-      .create(AdministrationService.method.createUser, administrator, request, async ({ t, record }) => {
-        const alike = await users.lookalikes(row, t)
-        if (alike.username || alike.nickname) throw new Taken()
-        const id = await users.add(row, t)
-        if (request.active) {
-          if (organization !== null) await checkOrganization(organizations, organization, t)
-          await users.activate({ ...row, id, active: false, suspended: false, organizationId: null }, organization, t)
-        }
-        if (becomesAdministrator) await deps.tellAdministrators(administrator, { action: 'user.add', subjectId: id }, t)
-        await record({ action: 'user.add', subject_id: id, object: `role:${row.role}` })
-        return { user: toAdministeredUser(await lockUser(administeredUsers, id, t), masterKey, { keys: true }) }
-      })
-      .catch(error => refuseTaken(error, () => takenNames(users, row)))
+    return create(AdministrationService.method.createUser, request, async ({ t, record }) => {
+      const alike = await users.lookalikes(row, t)
+      if (alike.username || alike.nickname) throw new Taken()
+      const id = await users.add(row, t)
+      if (request.active) {
+        if (organization !== null) await checkOrganization(organizations, organization, t)
+        await users.activate({ ...row, id, active: false, suspended: false, organizationId: null }, organization, t)
+      }
+      if (becomesAdministrator) await deps.tellAdministrators(administrator, { action: 'user.add', subjectId: id }, t)
+      await record({ action: 'user.add', subject_id: id, object: `role:${row.role}` })
+      return { user: toAdministeredUser(await lockUser(administeredUsers, id, t), masterKey, { keys: true }) }
+    }).catch(error => refuseTaken(error, () => takenNames(users, row)))
   }
 }
 
 /** Changes the profile or e-mail address of a user. */
-export function updateUser(deps: Deps): Unary<Service['updateUser']> {
-  const { administrators, users } = deps
-  return async (request, call) => {
-    const administrator = await administrators.identify('updateUser', call)
-    const mask = readMask(request.updateMask, editable)
-    const form: Partial<UserForm> = request.form ?? {}
-    const given = Object.fromEntries(mask.map(field => [field, form[field]]))
-    const { fields, texts } = checkTexts(deps, given)
+export function updateUser(deps: Deps): Checked<'updateUser'> {
+  const { users } = deps
+  const read = ({ updateMask, form = {} as UserForm }: Pick<UpdateUserRequest, 'updateMask' | 'form'>) => {
+    const mask = readMask(updateMask, editable)
+    const { fields, texts } = checkTexts(deps, Object.fromEntries(mask.map(field => [field, form[field]])))
     refuseForm(fields.filter(({ field }) => (mask as string[]).includes(field)))
+    return { mask, texts }
+  }
+  const handle: Handler<'updateUser'> = async (request, context) => {
+    const { mask, texts } = read(request)
     let wanted: { username: string; nickname: string } | undefined
-    return changeUser(deps, administrator, request, {}, async (row, t) => {
+    return changeUser(deps, context, request, {}, async (row, t) => {
       checkPresent(row)
       const values = { ...texts, dateofborn: texts.dateofborn && formatDateOfBirth(texts.dateofborn) }
       const changed = mask.filter(field => (values[field] ?? null) !== row[attributes[field]])
@@ -143,6 +140,7 @@ export function updateUser(deps: Deps): Unary<Service['updateUser']> {
       ),
     )
   }
+  return { check: request => void read(request), handle }
 }
 
 /** A name is taken, as far as the transaction sees: why is found out behind it. */

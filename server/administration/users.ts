@@ -1,21 +1,14 @@
 import { timestampDate } from '@bufbuild/protobuf/wkt'
-import {
-  type Administration,
-  Administration as AdministrationService,
-  UserState,
-} from '../../proto/gen/auth/v1/administration_pb.js'
-import type { Administrators } from '../access/administrator.js'
-import type { Unary } from '../call.js'
+import { Administration as AdministrationService, UserState } from '../../proto/gen/auth/v1/administration_pb.js'
 import type { MasterKey } from '../masterkey.js'
 import type { AdministeredUsers, UserFilter } from '../models/administereduser.js'
 import { type Role, roles } from '../roles.js'
+import type { Handler } from './context.js'
 import type { OpenPage } from './paging.js'
 import type { References } from './references.js'
 import { checkText } from './texts.js'
 import { toAdministeredUser } from './userrecord.js'
 import { wrongFields } from './wrongfields.js'
-
-type Service = typeof Administration.method
 
 const states: Record<UserState, UserFilter['state']> = {
   [UserState.UNSPECIFIED]: undefined,
@@ -27,15 +20,13 @@ const states: Record<UserState, UserFilter['state']> = {
 
 /** Lists users by id. */
 export function listUsers(deps: {
-  administrators: Administrators
   administeredUsers: AdministeredUsers
   references: References
   masterKey: MasterKey
   openPage: OpenPage
-}): Unary<Service['listUsers']> {
-  const { administrators, administeredUsers, references, masterKey, openPage } = deps
-  return async (request, call) => {
-    await administrators.identify('listUsers', call)
+}): Handler<'listUsers'> {
+  const { administeredUsers, references, masterKey, openPage } = deps
+  return async request => {
     const page = openPage<number>(AdministrationService.method.listUsers, request)
     const { organization, createTimeFrom, createTimeTo } = request
     const role = request.role ? checkRole('role', request.role) : undefined
@@ -61,16 +52,14 @@ export function listUsers(deps: {
 }
 
 /** Returns a user with all that an administrator sees. */
-export function getUser(deps: {
-  administrators: Administrators
-  references: References
-  masterKey: MasterKey
-}): Unary<Service['getUser']> {
-  const { administrators, references, masterKey } = deps
-  return async (request, call) => {
-    await administrators.identify('getUser', call)
-    const user = await references.user(request.user)
-    return { user: toAdministeredUser(user, masterKey, { keys: true }) }
+export function getUser({ masterKey }: { masterKey: MasterKey }): Handler<'getUser'> {
+  return async ({ omitKeys }, { change, target }) => {
+    const shown = toAdministeredUser(target, masterKey, { keys: !omitKeys })
+    const { partnerOrganization, providerActivationKey } = shown.record!
+    // A key that is shown opens a way in for others.
+    if (partnerOrganization?.activationkey || providerActivationKey)
+      await change({ validateOnly: false }, ({ record }) => record({ action: 'user.show-key', subject_id: target.id }))
+    return { user: shown }
   }
 }
 

@@ -1,9 +1,6 @@
 // What helps a user who can't get in: a password, a key by e-mail, forgotten failures.
-import type { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import type { Administrators } from '../access/administrator.js'
 import { tooManyAttempts } from '../access/admission.js'
-import type { Unary } from '../call.js'
 import { canonicalAddress } from '../clientaddress.js'
 import type { Attempts, Subjects } from '../models/attempt.js'
 import type { Buckets } from '../models/bucket.js'
@@ -15,28 +12,16 @@ import { checkPassword, type PasswordPolicy } from '../passwords/policy.js'
 import { waiterOf } from '../passwords/pool.js'
 import { refuse } from '../refusal.js'
 import type { Settings } from '../settings.js'
-import type { Changes } from './changes.js'
-import type { References } from './references.js'
+import type { Checked, Handler } from './context.js'
 import { changeUser, checkPresent, lockUser, type UserChangeDeps } from './userchanges.js'
 import { wrongFields } from './wrongfields.js'
 
-type Service = typeof Administration.method
-
 /** Forgets the failed sign-ins that count against a user. */
-export function unlockUser(deps: {
-  administrators: Administrators
-  changes: Changes
-  references: References
-  attempts: Attempts
-  buckets: Buckets
-  subjects: Subjects
-}): Unary<Service['unlockUser']> {
-  const { administrators, changes, references, attempts, buckets, subjects } = deps
-  return async (request, call) => {
-    const administrator = await administrators.identify('unlockUser', call)
+export function unlockUser(deps: { attempts: Attempts; buckets: Buckets; subjects: Subjects }): Checked<'unlockUser'> {
+  const { attempts, buckets, subjects } = deps
+  const handle: Handler<'unlockUser'> = async (request, { change, target: { id, usernameKey } }) => {
     const address = checkAddress(request.address)
-    const { id, usernameKey } = await references.user(request.user)
-    const cleared = await changes.make(administrator, request, async ({ t, record }) => {
+    const cleared = await change(request, async ({ t, record }) => {
       const here = address ? [subjects.known(usernameKey, address)] : []
       const bucket = address ? [subjects.address('failures', address)] : []
       const counts = await attempts.clear([subjects.account(usernameKey), ...here], t)
@@ -48,6 +33,7 @@ export function unlockUser(deps: {
     })
     return { cleared }
   }
+  return { check: request => void checkAddress(request.address), handle }
 }
 
 /** Sets a password and revokes the tokens of the user, who is told by e-mail. */
@@ -59,23 +45,20 @@ export function setPassword(
     policy: PasswordPolicy
     settings: Pick<Settings, 'mailLocale'>
   },
-): Unary<Service['setPassword']> {
-  const { administrators, references, users, questions, emails, passwords, policy, settings } = deps
-  return async (request, call) => {
-    const administrator = await administrators.identify('setPassword', call)
-    const { password } = request
-    if (password === undefined) wrongFields([{ field: 'password', message: 'Give the new password.' }])
-    const user = await references.user(request.user)
+): Checked<'setPassword'> {
+  const { users, questions, emails, passwords, policy, settings } = deps
+  const handle: Handler<'setPassword'> = async (request, context) => {
+    const { call, administrator, target: user } = context
+    const { password = '' } = request
     administrator.justify()
     const problem = checkPassword(password, user, policy)
     if (problem) refuse(Reason.INVALID_PASSWORD, { text: problem, fields: [{ field: 'password', message: problem }] })
     const secret = { context: 'password', text: password } as const
     // Only checked, it is stored nowhere.
     const [hash = ''] = request.validateOnly ? [] : await passwords.hash([secret], waiterOf(call, user.usernameKey))
-    const named = { ...request, user: `#${user.id}`, etag: '' }
-    const { user: after } = await changeUser(deps, administrator, named, {}, async (row, t) => {
+    const { user: after } = await changeUser(deps, context, { ...request, etag: '' }, {}, async (row, t) => {
       checkPresent(row)
-      await users.changePassword(row.id, hash, null, t)
+      await users.changePassword(row.id, hash, t)
       await questions.discardNext(row.id, t)
       const address = administrator.traces.address ?? 'auth-admin'
       const parameters = { userId: row.id, at: new Date().toISOString(), address }
@@ -84,21 +67,25 @@ export function setPassword(
     })
     return { user: after }
   }
+  return {
+    check({ password }) {
+      if (password === undefined) wrongFields([{ field: 'password', message: 'Give the new password.' }])
+    },
+    handle,
+  }
 }
 
 /** Mails a recovery key to the user's registered address. */
 export function sendRecoveryKey(
-  deps: Pick<UserChangeDeps, 'administrators' | 'changes' | 'references' | 'administeredUsers'> & {
+  deps: Pick<UserChangeDeps, 'administeredUsers'> & {
     emails: Emails
     quotas: Quotas
     settings: Pick<Settings, 'mailLocale'>
   },
-): Unary<Service['sendRecoveryKey']> {
-  const { administrators, changes, references, administeredUsers, emails, quotas, settings } = deps
-  return async (request, call) => {
-    const administrator = await administrators.identify('sendRecoveryKey', call)
-    const { id } = await references.user(request.user)
-    const email = await changes.make(administrator, request, async ({ t, record }) => {
+): Handler<'sendRecoveryKey'> {
+  const { administeredUsers, emails, quotas, settings } = deps
+  return async (request, { change, target: { id } }) => {
+    const email = await change(request, async ({ t, record }) => {
       const row = await lockUser(administeredUsers, id, t)
       checkPresent(row)
       if (row.suspended) refuse(Reason.WRONG_STATE, { text: `${row.username} is suspended: resume it first.` })

@@ -1,17 +1,19 @@
 // What every call has in common, whichever endpoint it came through: deadline, translation of faults, log and metrics.
 //
-// This room owns how a call gets in and out: over gRPC (grpclistener.ts, grpc.ts), from a gateway in the same process
-// (inprocess.ts), and what a refusal tells machines (errordetails.ts). What an RPC does is users/' and forgotpasswords/';
-// service.ts hands their functions over. Only the program's wiring uses it.
-import { create, type DescMethodUnary, type DescService, type Message } from '@bufbuild/protobuf'
+// This room owns the life of a call: how it gets in and out over gRPC (grpclistener.ts, grpc.ts) and from a gateway or the
+// command line in the same process (inprocess.ts), what a refusal tells machines (errordetails.ts), and the steps by which
+// its row of the access policy is applied (users.ts, administration.ts). What an RPC does is users/', forgotpasswords/' and
+// administration/'. Only the program's wiring uses it.
+import { create, type DescMethodUnary, type DescService, type Message, type MessageInitShape } from '@bufbuild/protobuf'
 import { Code } from '@connectrpc/connect'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { Health, HealthCheckResponse_ServingStatus } from '../../proto/gen/health/v1/health_pb.js'
 import type { ServiceKeys } from '../access/services.js'
-import type { Call } from '../call.js'
+import { type Call, checkPresence, type IncomingCall } from '../call.js'
 import { network } from '../clientaddress.js'
 import { isUnreachable } from '../database/failures.js'
 import { flatLog, type Log } from '../log.js'
+import type { Policy } from '../policy/policy.js'
 import { type Limit, Refusal } from '../refusal.js'
 import { describeSpan, inSpan, readParent, SpanKind, traceIdOf, tracing } from '../tracing.js'
 
@@ -22,30 +24,26 @@ export type Observe = (method: DescMethodUnary, reason: Reason | undefined, seco
 export interface Calls {
   /** The services that they are of. */
   readonly services: readonly DescService[]
-  /** Runs an RPC to its end, its caller's deadline or its time limit. Throws nothing but `Refusal`. */
-  run(method: DescMethodUnary, request: Message, call: Call): Promise<Message>
+  /** Runs an RPC to its end, its caller's deadline, or the time that its row gives. Throws nothing but `Refusal`. */
+  run(method: DescMethodUnary, request: Message, call: IncomingCall): Promise<Message>
 }
 
-/** Milliseconds that a call has from its arrival, whatever its caller allows. */
-const timeLimit = 15_000
+/** An RPC behind its row. */
+export interface Run {
+  readonly policy: Policy
+  run(request: Message, call: IncomingCall): Promise<MessageInitShape<DescMethodUnary['output']>>
+}
 
-/** The same for RPCs that read or change more than a few rows, by their full names. */
-const longTimeLimits = new Map(
-  ['EraseUser', 'ExportUser', 'LinkQuestion', 'VerifyAuditLog', 'Diagnose'].map(name => [
-    `auth.v1.Administration.${name}`,
-    10 * 60_000,
-  ]),
-)
-
-type Handler = (request: Message, call: Call) => Promise<Record<string, unknown>>
+/** Seconds that a call may take from its arrival unless its row says otherwise. */
+const usualSeconds = 15
 
 /**
  * Puts the services behind the deadline, the translation of faults, the log and the metrics. With them goes the health
  * check (grpc.health.v1), which says whether this process is `ready`.
  */
 export function createCalls(deps: {
-  /** Each service with its functions, one for each RPC. */
-  services: readonly (readonly [DescService, object])[]
+  /** The RPCs of each service. */
+  services: readonly (readonly [DescService, ReadonlyMap<DescMethodUnary, Run>])[]
   /** Finds which service calls; absent where keys of services open nothing. */
   serviceKeys?: ServiceKeys
   ready: () => Promise<boolean>
@@ -54,30 +52,27 @@ export function createCalls(deps: {
   /** Told of the limit that a call was refused by. */
   refused: (limit: Limit) => void
 }): Calls {
-  const handlers = new Map<DescMethodUnary, Handler>()
-  for (const [service, implementation] of deps.services) {
-    for (const method of service.methods) {
-      handlers.set(method as DescMethodUnary, (implementation as Record<string, Handler>)[method.localName]!)
-    }
-  }
-
-  handlers.set(Health.method.check, async () => {
-    const { SERVING, NOT_SERVING } = HealthCheckResponse_ServingStatus
-    return { status: (await deps.ready()) ? SERVING : NOT_SERVING }
+  const runs = new Map(deps.services.flatMap(([, rpcs]) => [...rpcs]))
+  runs.set(Health.method.check, {
+    policy: { caller: 'anyone', reasons: [], audit: [], limits: [] },
+    async run() {
+      const { SERVING, NOT_SERVING } = HealthCheckResponse_ServingStatus
+      return { status: (await deps.ready()) ? SERVING : NOT_SERVING }
+    },
   })
 
   const access = flatLog(deps.log)
   const run: Calls['run'] = async (method, request, call) => {
     const startedAt = performance.now()
-    call.deadline = Math.min(call.deadline, Date.now() + timeLimitOf(method))
+    const rpc = runs.get(method)!
     let refusal: Refusal | undefined
-    // A service's key may tell more of who calls.
-    let caller = call
+    call.deadline = Math.min(call.deadline, Date.now() + (rpc.policy.seconds ?? usualSeconds) * 1000)
     try {
       const response = await inTime(call, async () => {
         const key = deps.serviceKeys?.read(call)
-        if (key !== undefined) caller = await deps.serviceKeys!.introduce(call, key)
-        return handlers.get(method)!(request, caller)
+        if (key !== undefined) await deps.serviceKeys!.introduce(call, key)
+        checkPresence(call)
+        return rpc.run(request, call)
       })
       return create(method.output, response)
     } catch (error) {
@@ -95,7 +90,7 @@ export function createCalls(deps: {
       deps.observe(method, refusal?.reason, elapsed / 1000)
       // Probes come every few seconds and tell nothing of who uses the service.
       const level = method === Health.method.check ? 'debug' : 'info'
-      if (access.isLevelEnabled(level)) access[level](accessOf(method, caller, refusal, elapsed), 'call')
+      if (access.isLevelEnabled(level)) access[level](accessOf(method, call, refusal, elapsed), 'call')
     }
   }
   return { services: deps.services.map(([service]) => service), run: tracing ? inCallSpan(run) : run }
@@ -149,10 +144,6 @@ const statusNames = Object.fromEntries(
     .filter(code => typeof code === 'number')
     .map(code => [code, Code[code]!.replace(/(?<=[a-z])(?=[A-Z])/g, '_').toUpperCase()]),
 )
-
-function timeLimitOf({ parent, name }: DescMethodUnary): number {
-  return longTimeLimits.get(`${parent.typeName}.${name}`) ?? timeLimit
-}
 
 /** Stops waiting at the call's deadline. Who has gone needs no answer: what waits for long watches the signal. */
 function inTime<T>(call: Call, work: () => Promise<T>): Promise<T> {

@@ -14,7 +14,7 @@ import {
 import { LRUCache } from 'lru-cache'
 import { StatusSchema } from '../../proto/gen/google/rpc/status_pb.js'
 import { Health } from '../../proto/gen/health/v1/health_pb.js'
-import { type Call, readMalformedFields } from '../call.js'
+import { type Call, type IncomingCall, readMalformedFields } from '../call.js'
 import type { Certificates } from '../certificates.js'
 import { createSenderOf, type Sender } from '../clientaddress.js'
 import type { Log } from '../log.js'
@@ -172,7 +172,7 @@ function textOf(incoming: Incoming, name: string): string | undefined {
   return incoming.metadata.get(name)[0]?.toString()
 }
 
-function toCall(incoming: Incoming, { address, proxied, certificate }: Sender & Peer): Call {
+function toCall(incoming: Incoming, { address, proxied, certificate }: Sender & Peer): IncomingCall {
   const requestId = proxied ? textOf(incoming, 'x-request-id') : undefined
   let gone: AbortController | undefined
   return {
@@ -198,6 +198,9 @@ function toCall(incoming: Incoming, { address, proxied, certificate }: Sender & 
         else incoming.on('cancelled', () => controller.abort())
       }
       return gone.signal
+    },
+    get gone() {
+      return incoming.cancelled
     },
     deadline: Number(incoming.getDeadline()),
   }

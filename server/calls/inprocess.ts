@@ -6,7 +6,7 @@ import {
   type MessageShape,
 } from '@bufbuild/protobuf'
 import { Code, ConnectError, type Transport, type UnaryResponse } from '@connectrpc/connect'
-import { type Call, type LocalAdministrator, readMalformedFields } from '../call.js'
+import { type IncomingCall, type LocalAdministrator, readMalformedFields } from '../call.js'
 import type { Refusal } from '../refusal.js'
 import type { Calls } from './dispatch.js'
 import { detailsOf } from './errordetails.js'
@@ -30,7 +30,7 @@ export function createInProcessTransport(
     message: MessageInitShape<I>,
   ): Promise<UnaryResponse<I, O>> {
     const read = createReader(headers)
-    const call: Call = {
+    const call: IncomingCall = {
       authorization: read('authorization'),
       address: read('x-forwarded-for') ?? '',
       endpoint: 'http',
@@ -41,6 +41,9 @@ export function createInProcessTransport(
       tracestate: read('tracestate'),
       malformedFields: readMalformedFields(read('x-malformed-fields')),
       signal: signal ?? never,
+      get gone() {
+        return signal?.aborted ?? false
+      },
       deadline: timeoutMs === undefined || timeoutMs <= 0 ? Number.POSITIVE_INFINITY : Date.now() + timeoutMs,
     }
     try {

@@ -1,18 +1,14 @@
 // This room owns the RPCs of the service `auth.v1.ForgotPasswords`: recovery by answers (here), by a mailed key
 // (recoverykey.ts), and the new password (password.ts), and what owners are told of them (notice.ts). Which e-mails go
 // out, and their texts, are outbox/'s; who may try how often is access/'s. service.ts puts the functions together.
-import type { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
+
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Answer } from '../../proto/gen/auth/v1/records_pb.js'
-import { type Callers, traces } from '../access/caller.js'
-import { permit } from '../access/permissions.js'
+import type { ForgotPasswordsRpc } from '../access/context.js'
 import type { SignIns } from '../access/signin.js'
 import type { Tokens } from '../access/tokens.js'
-import type { Unary } from '../call.js'
 import type { Database } from '../database/connection.js'
-import type { Audit } from '../models/audit.js'
 import type { Questions, StoredAnswer } from '../models/question.js'
-import type { Users } from '../models/user.js'
 import { answerKey, usernameKey } from '../names.js'
 import type { Claim, Passwords } from '../passwords/hash.js'
 import { waiterOf } from '../passwords/pool.js'
@@ -29,10 +25,7 @@ const answersAllowed = 10
 
 interface Deps {
   readonly database: Database
-  readonly users: Users
   readonly questions: Questions
-  readonly audit: Audit
-  readonly callers: Callers
   readonly signIns: SignIns
   readonly tokens: Tokens
   readonly passwords: Passwords
@@ -40,9 +33,9 @@ interface Deps {
 }
 
 /** Signs in with answers to at least 2 different security questions. */
-export function loginByUsernameAndAnswers(deps: Deps): Unary<typeof ForgotPasswords.method.loginByUsernameAndAnswers> {
+export function loginByUsernameAndAnswers(deps: Deps): ForgotPasswordsRpc<'loginByUsernameAndAnswers'> {
   const { database, questions, signIns, tokens, passwords, tellOwner } = deps
-  return async (request, call) => {
+  return async (request, { call }) => {
     if (request.answers.length > answersAllowed) refuse(Reason.TOO_MANY_ANSWERS)
     const given = distinct(request.answers)
     if (given.size === 0) refuse(Reason.INVALID_ANSWERS, { text: 'Give answers to at least 2 questions.' })
@@ -68,38 +61,32 @@ export function loginByUsernameAndAnswers(deps: Deps): Unary<typeof ForgotPasswo
 
 /** Saves the answer to a question instead of an earlier one. */
 export function saveForgotPasswordQuestionsUsersAnswers(
-  deps: Deps,
-): Unary<typeof ForgotPasswords.method.saveForgotPasswordQuestionsUsersAnswers> {
-  const { database, users, questions, audit, callers, passwords, tellOwner } = deps
-  return async ({ answer: given }, call) => {
-    const caller = await callers.identify(call)
-    const userId = given?.usersid ?? caller.user.id
-    const target = userId === caller.user.id ? caller.user : await users.byId(userId)
-    // Who isn't there has no owner to protect.
-    if (target) permit('saveForgotPasswordQuestionsUsersAnswers', caller, target)
-    const text = given?.answer ?? ''
-    const questionId = given?.forgotpasswordquestionsid
-    const long = tooLong(text, 'text')
-    // What holds nothing to compare is no answer.
-    required({ answer: long ? 'given' : answerKey(text), forgotpasswordquestionsid: questionId?.toString() })
-    if (long) {
+  deps: Pick<Deps, 'questions' | 'passwords' | 'tellOwner'>,
+): ForgotPasswordsRpc<'saveForgotPasswordQuestionsUsersAnswers'> {
+  const { questions, passwords, tellOwner } = deps
+  return {
+    check({ answer: given }) {
+      const text = given?.answer ?? ''
+      const long = tooLong(text, 'text')
+      const questionId = given?.forgotpasswordquestionsid?.toString()
+      // What holds nothing to compare is no answer.
+      required({ answer: long ? 'given' : answerKey(text), forgotpasswordquestionsid: questionId })
+      if (!long) return
       const fields = [{ field: 'answer', message: `Use at most ${limits.text} characters.` }]
       refuse(Reason.MALFORMED_REQUEST, { fields })
-    }
-    if (!target) refuse(Reason.USER_NOT_FOUND)
-    const question = (await questions.offered({ id: questionId! })) ?? refuse(Reason.QUESTION_NOT_FOUND)
-
-    const [hash] = await passwords.hash([{ context: 'answer', text }], waiterOf(call, target.usernameKey))
-    await database.transact(async t => {
-      // Since the call began the session may have been revoked.
-      if (!(await users.holdSession(caller.user.id, caller.user.tokenGeneration, t))) refuse(Reason.INVALID_TOKEN)
-      await questions.saveAnswer(userId, question.id, hash!, t)
-      await tellOwner('answer-saved', target, call, t)
-      const object = `question:${question.id}`
-      const event = { action: 'user.save-answer', outcome: 'ok', subject_id: userId, object } as const
-      await audit.append({ ...traces(call, caller.user), ...event }, t)
-    })
-    return {}
+    },
+    async handle({ answer: given }, { call, target, transact }) {
+      const id = given!.forgotpasswordquestionsid!
+      const question = (await questions.offered({ id })) ?? refuse(Reason.QUESTION_NOT_FOUND)
+      const secret = { context: 'answer', text: given!.answer! } as const
+      const [hash] = await passwords.hash([secret], waiterOf(call, target.usernameKey))
+      await transact(async ({ t, record }) => {
+        await questions.saveAnswer(target.id, question.id, hash!, t)
+        await tellOwner('answer-saved', target, call, t)
+        await record({ action: 'user.save-answer', subject_id: target.id, object: `question:${question.id}` })
+      })
+      return {}
+    },
   }
 }
 

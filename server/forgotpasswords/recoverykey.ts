@@ -1,12 +1,11 @@
 import { timingSafeEqual } from 'node:crypto'
-import type { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Admission } from '../access/admission.js'
 import { traces } from '../access/caller.js'
+import type { ForgotPasswordsRpc } from '../access/context.js'
 import type { SignIns } from '../access/signin.js'
 import type { Tokens } from '../access/tokens.js'
 import type { Turns } from '../access/turns.js'
-import type { Unary } from '../call.js'
 import type { Database } from '../database/connection.js'
 import type { Emails } from '../models/email.js'
 import type { MailedKeys } from '../models/mailedkey.js'
@@ -22,9 +21,9 @@ export function sendKeyByEmail(deps: {
   emailTurns: Turns
   emails: Emails
   chooseLocale: ChooseLocale
-}): Unary<typeof ForgotPasswords.method.sendKeyByEmail> {
+}): ForgotPasswordsRpc<'sendKeyByEmail'> {
   const { admission, emailTurns, emails, chooseLocale } = deps
-  return async (request, call) => {
+  return async (request, { call }) => {
     const { email: given = '' } = request
     const email = tooLong(given, 'email') ? '' : given.trim()
     if (!isEmailAddress(email)) refuse(Reason.INVALID_EMAIL)
@@ -48,9 +47,9 @@ export function loginByUsernameAndKey(deps: {
   signIns: SignIns
   tokens: Tokens
   tellOwner: TellOwner
-}): Unary<typeof ForgotPasswords.method.loginByUsernameAndKey> {
+}): ForgotPasswordsRpc<'loginByUsernameAndKey'> {
   const { database, mailedKeys, signIns, tokens, tellOwner } = deps
-  return async (request, call) => {
+  return async (request, { call }) => {
     const { username = '', key = '' } = request
     if (tooLong(username, 'text') || tooLong(key, 'key')) refuse(Reason.INVALID_KEY)
     const typed = key.trim().toUpperCase()

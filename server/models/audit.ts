@@ -2,71 +2,9 @@ import type { Transaction } from 'sequelize'
 import { attribute, bigint, bytes, defineTable, key, nullable, preset } from '../database/attributes.js'
 import type { Database, Statement } from '../database/connection.js'
 import type { MasterKey } from '../masterkey.js'
+import type { AuditAction } from '../policy/auditactions.js'
 import { type AuditChain, createAuditChain, stampEvent } from './auditchain.js'
 import { type AuditList, createAuditList, shownOfEvent } from './auditlist.js'
-
-/** Everything that leaves an event, noun and verb. */
-export const auditActions = [
-  'data-keys.add',
-  'email.discard',
-  'email.retry',
-  'email.test',
-  'master-key.rotate',
-  'organization.activate',
-  'organization.add',
-  'organization.deactivate',
-  'organization.delete',
-  'organization.edit',
-  'organization.rotate-key',
-  'question.add',
-  'question.edit',
-  'question.link',
-  'question.restore',
-  'question.retire',
-  'recovery.send-key',
-  'registry.backup',
-  'registry.restore',
-  'registry.set-issuer',
-  'service.add',
-  'service.add-key',
-  'service.delete',
-  'service.delete-key',
-  'session.admin-login',
-  'session.login',
-  'session.login-by-answers',
-  'session.login-by-key',
-  'signing-key.add',
-  'signing-key.retire',
-  'signing-key.rotate',
-  'user.activate',
-  'user.add',
-  'user.ask-email',
-  'user.change-email',
-  'user.change-password',
-  'user.delete',
-  'user.edit',
-  'user.enroll-totp',
-  'user.erase',
-  'user.export',
-  'user.remove-totp',
-  'user.resume',
-  'user.revoke-own-tokens',
-  'user.revoke-tokens',
-  'user.save-answer',
-  'user.send-activation-key',
-  'user.send-key',
-  'user.set-email',
-  'user.set-organization',
-  'user.set-password',
-  'user.set-role',
-  'user.sign-up',
-  'user.suspend',
-  'user.undelete',
-  'user.unlock',
-] as const
-
-/** What was done. */
-export type AuditAction = (typeof auditActions)[number]
 
 /** Something that happened, for the audit log. It holds no secret and no text that somebody unknown typed. */
 export interface AuditEvent {

@@ -113,19 +113,24 @@ const byUsername: Statement = {
   text: `${readUser} WHERE u.username_key = $1 AND u.deleted_at IS NULL`,
 }
 
+const enrolled = `u.role = 'ROLE_ADMIN'
+  AND coalesce((SELECT c.secret_sealed IS NOT NULL FROM totp_secrets c WHERE c.user_id = u.id), false) AS enrolled`
+
+const readCaller = readUser.replace(' FROM users u', `, ${enrolled} FROM users u`)
+
 // A key that was retired signs nobody in, whatever a process remembers of it.
-const asCaller = `${readUser} WHERE u.id = $1
+const asCaller = `${readCaller} WHERE u.id = $1
   AND EXISTS (SELECT FROM signing_keys s WHERE s.kid = $2 AND (s.verifies_until IS NULL OR s.verifies_until > now()))`
 
 const caller: Statement = { name: 'user-caller', text: asCaller }
 
 const callerWith: Statement = {
   name: 'user-caller-with',
-  text: `${asCaller} UNION ALL ${readUser} WHERE u.username_key = $3 AND u.id <> $1 AND u.deleted_at IS NULL`,
+  text: `${asCaller} UNION ALL ${readCaller} WHERE u.username_key = $3 AND u.id <> $1 AND u.deleted_at IS NULL`,
 }
 
-const several: Statement = {
-  name: 'users-several',
+const findMany: Statement = {
+  name: 'users-find-many',
   text: `${readUser} WHERE u.id = ANY($1::int[]) AND u.deleted_at IS NULL
     UNION ALL ${readUser} WHERE u.username_key = ANY($2::text[]) AND u.deleted_at IS NULL`,
 }
@@ -173,11 +178,35 @@ const setUsernameKey: Statement = {
   text: `UPDATE users SET username_key = $2 WHERE id = $1 AND NOT EXISTS (SELECT FROM users WHERE username_key = $2)`,
 }
 
+const deciding = `SELECT u.id, u.username, u.email, u.role, u.active, u.suspended, u.organization_id AS "organizationId",
+    u.token_generation AS "tokenGeneration", u.deleted_at IS NOT NULL AS deleted, ${enrolled} FROM users u WHERE u.id = $1`
+
+/** By how strong a lock: whether others may hold the row as it is meanwhile. */
+const lockDeciding = {
+  share: { name: 'user-deciding-share', text: `${deciding} FOR SHARE OF u` },
+  change: { name: 'user-deciding-change', text: `${deciding} FOR NO KEY UPDATE OF u` },
+} as const satisfies Record<string, Statement>
+
+const administratorAmong: Statement = {
+  name: 'users-administrator-among',
+  text: `SELECT FROM users WHERE id = ANY($1::int[]) AND role = 'ROLE_ADMIN' LIMIT 1`,
+}
+
 /** What the verbs of activation and administration decide on. */
 const decisive = ['id', 'username', 'role', 'active', 'suspended', 'organizationId'] as const
 
 /** A locked row. */
 export type LockedUser = Pick<User, (typeof decisive)[number]>
+
+/** A user who calls. */
+export interface CallerRow extends User {
+  /** Whether it is a ROLE_ADMIN with one-time codes. */
+  readonly enrolled: boolean
+}
+
+/** What decides whether somebody may do something, as it is in a transaction. */
+export type DecidingUser = LockedUser &
+  Pick<CallerRow, 'email' | 'tokenGeneration' | 'enrolled'> & { readonly deleted: boolean }
 
 /** Whom an e-mail about an account goes to. */
 export type Owner = Pick<User, 'id' | 'username' | 'email'>
@@ -187,19 +216,26 @@ export interface Users {
   byId(id: number): Promise<User | undefined>
   byUsername(usernameKey: string): Promise<User | undefined>
   /** Those of the users who are there, in no order; who has an id and a key given is there twice. */
-  several(ids: readonly number[], usernameKeys: readonly string[]): Promise<User[]>
+  findMany(ids: readonly number[], usernameKeys: readonly string[]): Promise<User[]>
   /** The holder of a token that was signed with this key; undefined when the key holds no longer. */
-  asCaller(id: number, kid: string): Promise<User | undefined>
+  asCaller(id: number, kid: string): Promise<CallerRow | undefined>
   /** The same and, when it is another, the user with the username; in one statement. */
   asCallerWith(
     id: number,
     kid: string,
     usernameKey: string,
-  ): Promise<{ caller: User | undefined; target: User | undefined }>
-  /** Locks a user's row until the end of the transaction; whether a token of this generation is good for it. */
-  holdSession(id: number, tokenGeneration: number, t: Transaction): Promise<boolean>
-  /** Locks a user that is to be changed, likewise; undefined when no token of this generation is good for it. */
-  lockOwn(id: number, tokenGeneration: number, t: Transaction): Promise<Owner | undefined>
+  ): Promise<{ caller: CallerRow | undefined; target: User | undefined }>
+  /**
+   * Locks a caller, and the user that is to be changed, until the end of the transaction, in an order in which two never
+   * wait for each other. Either is undefined when it is gone.
+   */
+  lockPair(
+    callerId: number,
+    targetId: number | undefined,
+    t: Transaction,
+  ): Promise<{ caller: DecidingUser | undefined; target: DecidingUser | undefined }>
+  /** Whether one of the users is a ROLE_ADMIN. */
+  includeAdministrator(ids: readonly number[], t: Transaction): Promise<boolean>
   /** Whether the names are taken. */
   taken(usernameKey: string, nicknameKey: string): Promise<{ username: boolean; nickname: boolean }>
   /** Which of the nicknames are taken. */
@@ -223,16 +259,8 @@ export interface Users {
   lock(usernameKey: string, t: Transaction): Promise<LockedUser | undefined>
   /** Makes a user active, a member of the organization, and gives a ROLE_INSTITUTION its provider key. */
   activate(user: LockedUser, organizationId: number | null, t: Transaction): Promise<void>
-  /**
-   * Sets the password, revokes every token and voids a mailed recovery key. With `generation`, only while the token
-   * generation is still that one. Returns whom it concerned, if anyone.
-   */
-  changePassword(
-    id: number,
-    passwordHash: string,
-    generation: number | null,
-    t: Transaction,
-  ): Promise<Owner | undefined>
+  /** Sets the password, revokes every token and voids a mailed recovery key. */
+  changePassword(id: number, passwordHash: string, t: Transaction): Promise<void>
   /** Replaces the hash of a password by another of the same, unless it was changed meanwhile. */
   renewPassword(id: number, before: string, after: string): Promise<void>
   /** Shuts a user out and revokes every token. */
@@ -284,20 +312,23 @@ export function createUsers(database: Database, masterKey: MasterKey, mailedKeys
   return {
     byId: async id => (await database.read<User>(byId, [id]))[0],
     byUsername: async usernameKey => (await database.read<User>(byUsername, [usernameKey]))[0],
-    several: (ids, usernameKeys) => database.run<User>(several, [ids, usernameKeys]),
-    asCaller: async (id, kid) => (await database.read<User>(caller, [id, kid]))[0],
-    async holdSession(id, tokenGeneration, transaction) {
-      const where = { id, tokenGeneration, suspended: false }
-      const lock = transaction.LOCK.SHARE
-      return (await users().findOne({ attributes: ['id'], where, transaction, lock })) !== null
+    findMany: (ids, usernameKeys) => database.run<User>(findMany, [ids, usernameKeys]),
+    asCaller: async (id, kid) => (await database.read<CallerRow>(caller, [id, kid]))[0],
+    async lockPair(callerId, targetId, t) {
+      const lock = async (id: number, strength: keyof typeof lockDeciding) =>
+        (await database.run<DecidingUser>(lockDeciding[strength], [id], t))[0]
+      if (targetId === undefined) return { caller: await lock(callerId, 'share'), target: undefined }
+      if (targetId === callerId) {
+        const both = await lock(callerId, 'change')
+        return { caller: both, target: both }
+      }
+      const before = targetId < callerId ? await lock(targetId, 'change') : undefined
+      const caller = await lock(callerId, 'share')
+      return { caller, target: targetId < callerId ? before : await lock(targetId, 'change') }
     },
-    async lockOwn(id, tokenGeneration, transaction) {
-      const where = { id, tokenGeneration, suspended: false }
-      const lock = transaction.LOCK.NO_KEY_UPDATE
-      return (await users().findOne({ attributes: ['id', 'username', 'email'], where, transaction, lock }))?.get()
-    },
+    includeAdministrator: async (ids, t) => (await database.run(administratorAmong, [ids], t)).length > 0,
     async asCallerWith(id, kid, usernameKey) {
-      const rows = await database.read<User>(callerWith, [id, kid, usernameKey])
+      const rows = await database.read<CallerRow>(callerWith, [id, kid, usernameKey])
       return {
         caller: rows.find(row => row.id === id),
         target: rows.find(row => row.usernameKey === usernameKey),
@@ -349,14 +380,9 @@ export function createUsers(database: Database, masterKey: MasterKey, mailedKeys
       await users().update({ active: true, ...member }, { where: { id }, transaction })
       if (role === 'ROLE_INSTITUTION') await giveProviderKey(id, transaction)
     },
-    async changePassword(id, passwordHash, generation, transaction) {
-      const where = generation === null ? { id } : { id, tokenGeneration: generation }
-      const [, [owner]] = await users().update(
-        { passwordHash, ...nextGeneration() },
-        { where, transaction, returning: ['id', 'username', 'email'] },
-      )
-      if (owner) await mailedKeys.void(id, 'recovery', transaction)
-      return owner?.get()
+    async changePassword(id, passwordHash, transaction) {
+      await users().update({ passwordHash, ...nextGeneration() }, { where: { id }, transaction })
+      await mailedKeys.void(id, 'recovery', transaction)
     },
     async renewPassword(id, before, after) {
       await users().update({ passwordHash: after }, { where: { id, passwordHash: before } })

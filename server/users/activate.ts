@@ -1,28 +1,25 @@
 import { LRUCache } from 'lru-cache'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import type { Users as UsersService } from '../../proto/gen/auth/v1/users_pb.js'
 import { type Admission, tooManyAttempts } from '../access/admission.js'
-import { type Caller, type Callers, traces } from '../access/caller.js'
+import { type Caller, traces } from '../access/caller.js'
+import type { UsersRpc } from '../access/context.js'
 import { failuresThatLock, lockout } from '../access/lockout.js'
-import { permit } from '../access/permissions.js'
 import type { Turns } from '../access/turns.js'
-import type { Call, Unary } from '../call.js'
-import type { Database, Transaction } from '../database/connection.js'
+import type { Call } from '../call.js'
+import type { Transaction } from '../database/connection.js'
 import type { Attempts, Subjects } from '../models/attempt.js'
 import type { Audit } from '../models/audit.js'
 import type { MailedKeys } from '../models/mailedkey.js'
 import type { Organizations } from '../models/organization.js'
 import type { LockedUser, Users } from '../models/user.js'
-import { usernameKey } from '../names.js'
 import { upTo } from '../onfirstuse.js'
 import { refuse } from '../refusal.js'
-import { isBlank, required } from '../required.js'
+import { required } from '../required.js'
 import { tooLong } from '../sizes.js'
 
 const uuid = /^[\da-f]{8}(-[\da-f]{4}){3}-[\da-f]{12}$/
 
 export interface ActivateDeps {
-  readonly database: Database
   readonly users: Users
   readonly organizations: Organizations
   readonly mailedKeys: MailedKeys
@@ -30,7 +27,6 @@ export interface ActivateDeps {
   readonly subjects: Subjects
   readonly admission: Admission
   readonly audit: Audit
-  readonly callers: Callers
   readonly turns: Turns
   /** Multiplies the limit of wrong keys. */
   readonly factor: number
@@ -39,39 +35,44 @@ export interface ActivateDeps {
 }
 
 /** Activates a user with a key. A key is looked up before anything is locked for it. */
-export function activate(deps: ActivateDeps): Unary<typeof UsersService.method.activate> {
-  const { database, users, audit, callers, turns } = deps
+export function activate(deps: ActivateDeps): UsersRpc<'activate'> {
+  const { users, turns } = deps
   const wrongKeys = createWrongKeys(deps)
-  return async (request, call) => {
-    const userId = Number((await callers.claimsOf(call)).sub)
-    await wrongKeys.check(userId, call)
-    using _turn = await turns.begin(call)
-    // Others of the user may have been wrong meanwhile.
-    await wrongKeys.check(userId, call)
-    const key = usernameKey(request.username ?? '')
-    const { caller, target } = await callers.identifyWith(call, key)
-    permit('activate', caller, isBlank(request.username) ? caller.user : target)
-    const given = required({ username: request.username, activationkey: request.activationkey })
-    const activationkey = tooLong(given.activationkey, 'key') ? '' : given.activationkey.trim().toLowerCase()
-
-    using _key = wrongKeys.begin(caller, call)
-    if (!target || !canBeActivated(target)) refuse(Reason.ACTIVATION_REFUSED)
-    if (!uuid.test(activationkey) || !(await findOrganization(deps, target, activationkey))) {
-      await wrongKeys.add(caller, call)
-      refuse(Reason.ACTIVATION_REFUSED)
-    }
-    const username = await database.transact(async t => {
-      const user = await users.lock(key, t)
-      if (!user || !canBeActivated(user)) return undefined
-      const organization = await findOrganization(deps, user, activationkey, t)
-      if (organization === undefined) return undefined
-      await users.activate(user, organization, t)
-      const object = `organization:${organization}`
-      const event = { action: 'user.activate', outcome: 'ok', subject_id: user.id, object } as const
-      await audit.append({ ...traces(call, caller.user), ...event }, t)
-      return user.username
-    })
-    return { username: username ?? refuse(Reason.ACTIVATION_REFUSED) }
+  return {
+    async admit(_request, { claims, call }) {
+      const userId = Number(claims.sub)
+      await wrongKeys.check(userId, call)
+      const turn = await turns.begin(call)
+      try {
+        // Others of the user may have been wrong meanwhile.
+        await wrongKeys.check(userId, call)
+        return turn
+      } catch (error) {
+        turn[Symbol.dispose]()
+        throw error
+      }
+    },
+    check({ username, activationkey }) {
+      required({ username, activationkey })
+    },
+    async handle(request, { call, caller, target, transact }) {
+      const given = request.activationkey ?? ''
+      const activationkey = tooLong(given, 'key') ? '' : given.trim().toLowerCase()
+      using _key = wrongKeys.begin(caller, call)
+      if (!canBeActivated(target)) refuse(Reason.ACTIVATION_REFUSED)
+      if (!uuid.test(activationkey) || !(await findOrganization(deps, target, activationkey))) {
+        await wrongKeys.add(caller, call)
+        refuse(Reason.ACTIVATION_REFUSED)
+      }
+      return transact(async ({ t, record }) => {
+        const user = await users.lock(target.usernameKey, t)
+        const organization = user && canBeActivated(user) && (await findOrganization(deps, user, activationkey, t))
+        if (!user || !organization) return refuse(Reason.ACTIVATION_REFUSED)
+        await users.activate(user, organization, t)
+        await record({ action: 'user.activate', subject_id: user.id, object: `organization:${organization}` })
+        return { username: user.username }
+      })
+    },
   }
 }
 

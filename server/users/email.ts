@@ -1,14 +1,12 @@
 // How users change their own e-mail address, which people who moved in without one need for recovery: the password once
 // more, then a code that was mailed to the new address.
+
 import { timingSafeEqual } from 'node:crypto'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import type { Users as UsersService } from '../../proto/gen/auth/v1/users_pb.js'
 import { tooManyAttempts } from '../access/admission.js'
-import type { Callers } from '../access/caller.js'
-import { permit } from '../access/permissions.js'
+import type { UsersRpc } from '../access/context.js'
 import type { SignIns } from '../access/signin.js'
-import type { Call, Unary } from '../call.js'
-import type { Database } from '../database/connection.js'
+import type { Call } from '../call.js'
 import type { Emails } from '../models/email.js'
 import { emailCode, type MailedKeys } from '../models/mailedkey.js'
 import type { Users } from '../models/user.js'
@@ -20,22 +18,18 @@ import { required } from '../required.js'
 import { tooLong } from '../sizes.js'
 
 interface Deps {
-  readonly database: Database
   readonly users: Users
   readonly emails: Emails
   readonly mailedKeys: MailedKeys
   readonly quotas: Quotas
-  readonly callers: Callers
   readonly signIns: SignIns
   readonly chooseLocale: ChooseLocale
 }
 
 /** Asks for another e-mail address: mails a code there, if the password is right. */
-export function setEmail(deps: Omit<Deps, 'mailedKeys'>): Unary<typeof UsersService.method.setEmail> {
-  const { database, users, emails, quotas, callers, signIns, chooseLocale } = deps
-  return async (request, call) => {
-    const { user, ...caller } = await callers.identify(call)
-    permit('setEmail', { user, ...caller }, user)
+export function setEmail(deps: Omit<Deps, 'mailedKeys' | 'users'>): UsersRpc<'setEmail'> {
+  const { emails, quotas, signIns, chooseLocale } = deps
+  return async (request, { call, caller: { user }, transact }) => {
     checkShape(call)
     const { email, password } = required({ email: request.email, password: request.password })
     const to = tooLong(email, 'email') ? '' : email.trim()
@@ -47,9 +41,7 @@ export function setEmail(deps: Omit<Deps, 'mailedKeys'>): Unary<typeof UsersServ
     const { account } = attempt
     const { correct } = await attempt.comparePassword(password)
     if (account?.id !== user.id || !correct) return attempt.fail(Reason.INVALID_CREDENTIALS)
-    await database.transact(async t => {
-      // Since the call began the session may have been revoked.
-      if (!(await users.holdSession(user.id, user.tokenGeneration, t))) refuse(Reason.INVALID_TOKEN)
+    await transact(async ({ t }) => {
       const wait = await quotas.change(user.id, t)
       if (wait > 0) throw tooManyAttempts(wait, 'change')
       const parameters = { userId: user.id, to, generation: user.tokenGeneration }
@@ -61,11 +53,9 @@ export function setEmail(deps: Omit<Deps, 'mailedKeys'>): Unary<typeof UsersServ
 }
 
 /** Makes the new address count, with the code that was mailed there; the one before is told. */
-export function confirmEmail(deps: Omit<Deps, 'quotas'>): Unary<typeof UsersService.method.confirmEmail> {
-  const { database, users, emails, mailedKeys, callers, signIns, chooseLocale } = deps
-  return async (request, call) => {
-    const { user, ...caller } = await callers.identify(call)
-    permit('confirmEmail', { user, ...caller }, user)
+export function confirmEmail(deps: Omit<Deps, 'quotas'>): UsersRpc<'confirmEmail'> {
+  const { users, emails, mailedKeys, signIns, chooseLocale } = deps
+  return async (request, { call, caller: { user }, transact }) => {
     checkShape(call)
     const { code } = required({ code: request.code })
     if (tooLong(code, 'key')) refuse(Reason.INVALID_KEY)
@@ -76,15 +66,12 @@ export function confirmEmail(deps: Omit<Deps, 'quotas'>): Unary<typeof UsersServ
     const digest = await mailedKeys.attempt(id, 'email', call.address)
     const equal = timingSafeEqual(digest ?? Buffer.alloc(32), mailedKeys.digest(id, 'email', typed))
     if (!digest || !equal) return attempt.fail(Reason.INVALID_KEY)
-    const changed = await database.transact(async t => {
-      // The user first, as whoever changes a password locks both in this order.
-      const before = await users.lockOwn(id, tokenGeneration, t)
-      if (!before) refuse(Reason.INVALID_TOKEN)
+    const changed = await transact(async ({ t }) => {
       const email = await mailedKeys.spendEmail(id, typed, t)
       if (email === undefined) return false
       await users.setEmail(id, email, t)
-      if (before.email) {
-        const parameters = { userId: id, at: new Date().toISOString(), address: call.address, to: before.email }
+      if (user.email) {
+        const parameters = { userId: id, at: new Date().toISOString(), address: call.address, to: user.email }
         await emails.add({ kind: 'email-changed', parameters }, chooseLocale(call.acceptLanguage), t)
       }
       await attempt.succeed(t)

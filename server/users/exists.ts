@@ -1,7 +1,6 @@
-import type { Users as UsersService } from '../../proto/gen/auth/v1/users_pb.js'
 import { type Admission, tooManyAttempts } from '../access/admission.js'
+import type { UsersRpc } from '../access/context.js'
 import type { Turns } from '../access/turns.js'
-import type { Unary } from '../call.js'
 import type { Users } from '../models/user.js'
 import { nicknameKey, usernameKey } from '../names.js'
 import { required } from '../required.js'
@@ -13,12 +12,8 @@ interface Deps {
 }
 
 /** Tells whether a username is taken. */
-export function existsByUsername({
-  users,
-  admission,
-  turns,
-}: Deps): Unary<typeof UsersService.method.existsByUsername> {
-  return async (request, call) => {
+export function existsByUsername({ users, admission, turns }: Deps): UsersRpc<'existsByUsername'> {
+  return async (request, { call }) => {
     if (!admission.takeLookUp(call.address)) throw tooManyAttempts(1, 'lookUps')
     const { username } = required({ username: request.username })
     using _turn = await turns.begin(call)
@@ -27,12 +22,8 @@ export function existsByUsername({
 }
 
 /** Tells whether a nickname is taken. */
-export function existsByNickname({
-  users,
-  admission,
-  turns,
-}: Deps): Unary<typeof UsersService.method.existsByNickname> {
-  return async (request, call) => {
+export function existsByNickname({ users, admission, turns }: Deps): UsersRpc<'existsByNickname'> {
+  return async (request, { call }) => {
     if (!admission.takeLookUp(call.address)) throw tooManyAttempts(1, 'lookUps')
     const { nickname } = required({ nickname: request.nickname })
     using _turn = await turns.begin(call)

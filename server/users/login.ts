@@ -1,11 +1,11 @@
 // This room owns the RPCs of the service `auth.v1.Users`, one function in one file for each, or for a pair that can't be
 // told apart; users.proto says what each means and refuses. Each reads from top to bottom: check, act, answer. Who may
 // call is access/'s, what is stored models/', how a call comes in calls/'. service.ts puts the functions together.
+
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import type { Users } from '../../proto/gen/auth/v1/users_pb.js'
+import type { UsersRpc } from '../access/context.js'
 import type { SignIns } from '../access/signin.js'
 import type { Tokens } from '../access/tokens.js'
-import type { Unary } from '../call.js'
 import { usernameKey } from '../names.js'
 import type { Renewals } from '../passwords/renewal.js'
 import { refuse } from '../refusal.js'
@@ -13,13 +13,9 @@ import { required } from '../required.js'
 import { tooLong } from '../sizes.js'
 
 /** Exchanges username and password for a token. */
-export function login(deps: {
-  signIns: SignIns
-  renewals: Renewals
-  tokens: Tokens
-}): Unary<typeof Users.method.login> {
+export function login(deps: { signIns: SignIns; renewals: Renewals; tokens: Tokens }): UsersRpc<'login'> {
   const { signIns, renewals, tokens } = deps
-  return async (request, call) => {
+  return async (request, { call }) => {
     const { username, password } = required({ username: request.username, password: request.password })
     const key = usernameKey(username)
     if (key === '' || tooLong(password, 'password')) refuse(Reason.INVALID_CREDENTIALS)

@@ -1,11 +1,12 @@
 import { randomInt } from 'node:crypto'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import type { SignUpRequest, Users as UsersService } from '../../proto/gen/auth/v1/users_pb.js'
+import type { SignUpRequest } from '../../proto/gen/auth/v1/users_pb.js'
 import type { Admission } from '../access/admission.js'
 import { traces } from '../access/caller.js'
+import type { UsersRpc } from '../access/context.js'
 import type { Tokens } from '../access/tokens.js'
 import type { Turns } from '../access/turns.js'
-import type { Call, Unary } from '../call.js'
+import type { Call } from '../call.js'
 import type { Database } from '../database/connection.js'
 import { brokenConstraint } from '../database/failures.js'
 import type { Audit } from '../models/audit.js'
@@ -36,9 +37,9 @@ export interface SignUpDeps {
 }
 
 /** Registers an inactive user and returns a token for it. */
-export function signUp(deps: SignUpDeps): Unary<typeof UsersService.method.signUp> {
+export function signUp(deps: SignUpDeps): UsersRpc<'signUp'> {
   const { database, users, questions, audit, admission, passwords, tokens } = deps
-  return async (request, call) => {
+  return async (request, { call }) => {
     const { form, question } = await begin(deps, request, call)
     // Clients offer questions of their own, too: an administrator may link them to one of ours.
     const unmatched = question ? undefined : unmatchedText(form)

@@ -1,10 +1,9 @@
-import type { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import type { Callers } from '../access/caller.js'
+import type { UsersRpc } from '../access/context.js'
 import type { Keyring } from '../access/keyring.js'
-import type { Unary } from '../call.js'
 
 /** Tells whether a token is good at this moment, in the fields of RFC 7662. */
-export function verifyToken({ callers }: { callers: Callers }): Unary<typeof Users.method.verifyToken> {
+export function verifyToken({ callers }: { callers: Pick<Callers, 'introspect'> }): UsersRpc<'verifyToken'> {
   return async request => {
     const found = await callers.introspect(request.token?.trim() ?? '')
     if (!found) return { active: false }
@@ -30,6 +29,6 @@ export function verifyToken({ callers }: { callers: Callers }): Unary<typeof Use
 }
 
 /** Returns the public keys that verify tokens (RFC 7517). */
-export function getKeys({ keyring }: { keyring: Keyring }): Unary<typeof Users.method.getKeys> {
+export function getKeys({ keyring }: { keyring: Keyring }): UsersRpc<'getKeys'> {
   return async () => ({ keys: await keyring.published() })
 }

@@ -40,7 +40,7 @@ const commands: Record<string, readonly Run[]> = {
     { args: ['deactivate', 'Escola Azul'], action: 'organization.deactivate', once: true },
     { args: ['activate', 'Escola Azul'], action: 'organization.activate', once: true },
     { args: ['list'] },
-    { args: ['show', 'Escola Azul'] },
+    { args: ['show', 'Escola Azul'], action: 'organization.show-key' },
     { args: ['members', 'Escola Azul'] },
     { args: ['delete', 'Escola Azul', '--confirm', 'Escola Azul'], action: 'organization.delete' },
   ],

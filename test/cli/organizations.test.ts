@@ -36,7 +36,9 @@ test('add, show and list print the contract’s fields of an organization; absen
   t.deepEqual(await json('show', String(id)), added)
   t.deepEqual(await json('show', ' ESCOLA  ímpar '), added)
   const listed = (await json('list')).find((row: { id: number }) => row.id === id)
-  t.deepEqual({ ...listed, members }, added)
+  // A list shows no keys.
+  t.deepEqual({ ...listed, members, activationkey }, added)
+  t.is(listed.activationkey, undefined)
 
   const bare = await json('add', '--name', 'Nua')
   t.deepEqual(Object.keys(bare).sort(), ['activationkey', 'active', 'creation_date', 'etag', 'id', 'members', 'name'])

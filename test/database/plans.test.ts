@@ -108,13 +108,13 @@ const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<
   'a caller': [['users_pkey'], m => m.users.asCaller(9, 'kid')],
   'users by ids and usernames': [
     ['users_pkey', 'users_username_key_key', 'organizations_pkey', 'provider_keys_user_id_key'],
-    m => m.users.several([8, 9], ['u7']),
+    m => m.users.findMany([8, 9], ['u7']),
   ],
   'who has a key of a service': [['service_keys_digest_key', 'services_pkey'], m => m.services.holder(key)],
   'a use of a key of a service': [['service_keys_pkey'], m => m.services.touch(9)],
   'keys of services': [['service_keys_service'], m => m.services.keys([8, 9])],
   'services by name': [['services_name_key'], m => m.services.list({ limit: 10 })],
-  'a user who changes itself': [['users_pkey'], m => m.users.lockOwn(9, 0, none)],
+  'a caller who changes itself': [['users_pkey'], m => m.users.lockPair(9, 9, none)],
   'caller and user in one': [['users_pkey', 'users_username_key_key'], m => m.users.asCallerWith(9, 'kid', 'u8')],
   'names that are taken': [['users_username_key_key', 'users_nickname_key_key'], m => m.users.taken('u9', 'n9')],
   'names that look alike': [
@@ -124,7 +124,7 @@ const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<
   'users from before the present rules': [['users_without_skeleton'], m => m.users.renewKeys()],
   'free nicknames': [['users_nickname_key_key'], m => m.users.takenNicknames(['n1', 'n2'])],
   'a user to be changed': [['users_username_key_key'], m => m.users.lock('u9', none)],
-  'a new password': [['users_pkey'], m => m.users.changePassword(9, '', 0, none)],
+  'a new password': [['users_pkey'], m => m.users.changePassword(9, '', none)],
   'a new e-mail address': [['users_pkey', 'mailed_keys_pkey'], m => m.users.setEmail(9, null, none)],
   'users of an organization': [
     ['users_organization_id'],
@@ -163,7 +163,8 @@ const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<
   'an attempt that failed': [['attempts_pkey'], m => m.attempts.fail(key, 900, event)],
   'the end of a sign-in': [['attempts_pkey'], m => m.attempts.succeed(key, key, 9, event)],
   'a renewed hash': [['users_pkey'], m => m.users.renewPassword(9, '', '')],
-  'whether a session holds': [['users_pkey'], m => m.users.holdSession(9, 0, none)],
+  'a caller who changes another user': [['users_pkey'], m => m.users.lockPair(9, 8, none)],
+  'whether users include an administrator': [['users_role'], m => m.users.includeAdministrator([8, 9], none)],
   'whether an address is known': [['known_addresses_pkey'], m => m.attempts.knows(9, key, 30)],
   'accounts that know an address': [
     ['known_addresses_address', 'users_pkey'],
@@ -221,9 +222,10 @@ for (const [name, [indexes, use]] of Object.entries(uses)) {
   test(`${name}: found by index among ${rows}`, async t => {
     const nodes = await plansOf(use)
     const scanned = nodes.filter(node => node['Node Type'] === 'Seq Scan').map(node => node['Relation Name'])
-    // Of signing keys there are two or three, of events not sealed yet those of the last moment.
+    // Of signing keys there are two or three, of one-time codes one for each administrator, of events not sealed yet those
+    // of the last moment.
     t.deepEqual(
-      scanned.filter(name => !['signing_keys', 'audit_staged'].includes(name ?? '')),
+      scanned.filter(name => !['signing_keys', 'totp_secrets', 'audit_staged'].includes(name ?? '')),
       [],
     )
     const used = new Set(nodes.flatMap(node => [node['Index Name'], ...(node['Conflict Arbiter Indexes'] ?? [])]))

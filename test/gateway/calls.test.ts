@@ -7,7 +7,7 @@ import { gatewayLimits } from '../../gateway/http.js'
 import { GetMeResponseSchema, Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { ErrorInfoSchema } from '../../proto/gen/google/rpc/error_details_pb.js'
 import { Health, HealthCheckResponse_ServingStatus } from '../../proto/gen/health/v1/health_pb.js'
-import type { Call } from '../../server/call.js'
+import type { IncomingCall } from '../../server/call.js'
 import { createInProcessTransport } from '../../server/calls/inprocess.js'
 import { openGateway as open } from '../_helpers/gateway.js'
 import { waitFor, within } from '../_helpers/patience.js'
@@ -194,7 +194,7 @@ test('a body that is refused for its size and never ends is cut off', async t =>
 
 /** Calls GetMe through the way into the same process, and returns what the services see of it. */
 async function seen(headers: HeadersInit | undefined, timeoutMs?: number, signal?: AbortSignal) {
-  const calls: Call[] = []
+  const calls: IncomingCall[] = []
   const transport = createInProcessTransport({
     services: [],
     run: async (_, __, call) => {

@@ -1,0 +1,62 @@
+// The way of a call to an RPC of Administration, step by step: who administers, by which sign-in, the shape of the request,
+// what it refers to, and the RPC itself.
+import type { DescMethodUnary } from '@bufbuild/protobuf'
+import { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
+import type { Administrators } from '../access/administrator.js'
+import type { Changes } from '../administration/changes.js'
+import type { AdministrationContext, Rpc } from '../administration/context.js'
+import type { References } from '../administration/references.js'
+import { checkPresence, type IncomingCall } from '../call.js'
+import { administrationPolicies } from '../policy/administration.js'
+import type { AdministrationPolicy, OpenPolicy } from '../policy/policy.js'
+import type { Run } from './dispatch.js'
+
+/** What the steps are made of. */
+export interface AdministrationCallsDeps {
+  readonly administrators: Administrators
+  readonly references: References
+  readonly changes: Changes
+}
+
+/** A request as far as it refers to something. */
+type Referring = { readonly [K in keyof References]?: string }
+
+type Handle = (request: unknown, context: object) => ReturnType<Run['run']>
+
+/** The RPCs of Administration behind their rows. */
+export function bindAdministration(
+  deps: AdministrationCallsDeps,
+  rpcs: { readonly [K in keyof typeof Administration.method]: Rpc<K> },
+): Map<DescMethodUnary, Run> {
+  const policies: Record<string, AdministrationPolicy | OpenPolicy> = administrationPolicies
+  return new Map(
+    Administration.methods.map(method => {
+      const policy = policies[method.localName]!
+      const rpc = rpcs[method.localName as keyof typeof rpcs] as
+        | Handle
+        | { check: (...given: unknown[]) => void; handle: Handle }
+      const { check, handle } = typeof rpc === 'function' ? { check: undefined, handle: rpc } : rpc
+      const run: Run['run'] =
+        policy.caller === 'anyone'
+          ? (request, call) => handle(request, { call })
+          : async (request, call: IncomingCall) => {
+              const administrator = await deps.administrators.identify(policy, call)
+              administrator.permitSignIn()
+              check?.(request, { administrator })
+              const { target: kind } = policy
+              const target = kind && (await deps.references[kind]((request as Referring)[kind]))
+              // What a user is may ask for more.
+              if (kind === 'user' && target && 'role' in target) administrator.permitSignIn([target.role])
+              checkPresence(call)
+              const changes = deps.changes({
+                administrator,
+                policy,
+                call,
+                targetId: kind === 'user' ? target?.id : undefined,
+              })
+              return handle(request, { call, administrator, target, ...changes } satisfies AdministrationContext)
+            }
+      return [method as DescMethodUnary, { policy, run }]
+    }),
+  )
+}

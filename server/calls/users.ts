@@ -1,0 +1,146 @@
+// The way of a call to an RPC of users, step by step: admission from memory, who calls, on whom, whether its row lets it,
+// the shape of the request, whether the target is there, and the RPC itself. What a caller may not know is refused before
+// what is wrong with its request.
+import type { DescMethodUnary, DescService, Message } from '@bufbuild/protobuf'
+import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import type { Admission } from '../access/admission.js'
+import { type Caller, type Callers, traces } from '../access/caller.js'
+import type { Change, Rpc, Steps } from '../access/context.js'
+import { checkAction, permit } from '../access/permissions.js'
+import { type Call, type CallingService, checkPresence, type IncomingCall } from '../call.js'
+import type { Database } from '../database/connection.js'
+import type { Audit } from '../models/audit.js'
+import type { User, Users } from '../models/user.js'
+import { usernameKey } from '../names.js'
+import type { OpenPolicy, ServicePolicy, UserPolicy } from '../policy/policy.js'
+import { refuse } from '../refusal.js'
+import { isBlank } from '../required.js'
+import type { Run } from './dispatch.js'
+
+/** What the steps are made of. */
+export interface UserCallsDeps {
+  readonly callers: Callers
+  readonly users: Pick<Users, 'byId' | 'findMany' | 'lockPair'>
+  readonly admission: Pick<Admission, 'takeServiceReads'>
+  readonly database: Pick<Database, 'transact'>
+  readonly audit: Pick<Audit, 'append'>
+}
+
+/** A request as far as it may name its target. */
+interface Naming {
+  readonly username?: string
+  readonly id?: number
+  readonly answer?: { readonly usersid?: number }
+}
+
+type AnyRpc = Rpc<DescMethodUnary, OpenPolicy | UserPolicy | ServicePolicy>
+
+/** The RPCs of a service behind their rows. */
+export function bindUserCalls<S extends DescService>(
+  deps: UserCallsDeps,
+  { method }: S,
+  policies: { readonly [K in keyof S['method']]: OpenPolicy | UserPolicy | ServicePolicy },
+  rpcs: { readonly [K in keyof S['method']]: unknown },
+): Map<DescMethodUnary, Run> {
+  return new Map(
+    Object.keys(method).map(name => [
+      method[name] as DescMethodUnary,
+      { policy: policies[name as keyof S['method']], run: bind(deps, policies[name]!, rpcs[name] as AnyRpc) },
+    ]),
+  )
+}
+
+function bind(deps: UserCallsDeps, policy: OpenPolicy | UserPolicy | ServicePolicy, rpc: AnyRpc): Run['run'] {
+  const steps = (typeof rpc === 'function' ? { handle: rpc } : rpc) as Steps<DescMethodUnary, UserPolicy>
+  const handle = steps.handle as (request: Message, context: object) => ReturnType<Run['run']>
+  switch (policy.caller) {
+    case 'anyone':
+      return (request, call) => handle(request, { call })
+    case 'service':
+      return async (request, call) => {
+        if (!call.service) await deps.callers.identify(call, await deps.callers.claimsOf(call))
+        return handle(request, { call, service: permitService(policy, call.service) })
+      }
+    case 'user':
+      return (request, call) => runForUser(deps, policy, { ...steps, handle }, request, call)
+  }
+}
+
+async function runForUser(
+  deps: UserCallsDeps,
+  policy: UserPolicy,
+  { admit, check, handle }: Steps<DescMethodUnary, UserPolicy>,
+  request: Message & Naming,
+  call: IncomingCall,
+) {
+  const { callers, users, admission } = deps
+  if (policy.scope && call.service) {
+    permitService(policy, call.service)
+    check?.(request, { call, target: undefined })
+    admission.takeServiceReads(call.service.name, 1)
+    const { id, username } = request
+    const named = await users.findMany(
+      id === undefined ? [] : [id],
+      username === undefined ? [] : [usernameKey(username)],
+    )
+    const target = named[0] ?? refuse(Reason.USER_NOT_FOUND)
+    return handle(request, { call, caller: undefined, target } as never)
+  }
+  const claims = await callers.claimsOf(call)
+  using _admitted = await admit?.(request, { claims, call })
+  checkPresence(call)
+  const { caller, target } = await findBoth(deps, policy, request, call, claims)
+  // An id that no user has belongs to no record to protect.
+  permit(policy, caller, target ?? (policy.target === 'usersid' ? caller.user : undefined))
+  check?.(request, { call, target })
+  if (!target) refuse(policy.missing ? Reason[policy.missing] : Reason.USER_NOT_FOUND)
+  return handle(request, {
+    call,
+    caller,
+    target,
+    transact: work => transact(deps, policy, { call, caller, target }, work),
+  })
+}
+
+/** The caller, and whom its request names: the caller itself when it names no one. */
+async function findBoth(
+  { callers, users }: UserCallsDeps,
+  { target }: UserPolicy,
+  request: Naming,
+  call: Call,
+  claims: Awaited<ReturnType<Callers['claimsOf']>>,
+): Promise<{ caller: Caller; target: User | undefined }> {
+  if (target === 'username' && !isBlank(request.username))
+    return callers.identifyWith(call, claims, usernameKey(request.username!))
+  const caller = await callers.identify(call, claims)
+  const id = target === 'usersid' ? request.answer?.usersid : undefined
+  return { caller, target: id === undefined || id === caller.user.id ? caller.user : await users.byId(id) }
+}
+
+function permitService({ scope }: Pick<ServicePolicy, 'scope'> | UserPolicy, service?: CallingService): CallingService {
+  if (!scope || !service?.scopes.includes(scope)) refuse(Reason.ACCESS_DENIED)
+  return service
+}
+
+function transact<T>(
+  { users, database, audit }: UserCallsDeps,
+  policy: UserPolicy,
+  { call, caller, target }: { call: Call; caller: Caller; target: User },
+  work: (change: Change) => Promise<T>,
+): Promise<T> {
+  checkPresence(call)
+  return database.transact(async t => {
+    const now = await users.lockPair(caller.user.id, target.id, t)
+    if (!now.caller || now.caller.suspended || now.caller.tokenGeneration !== caller.user.tokenGeneration)
+      refuse(Reason.INVALID_TOKEN)
+    if (!now.target || now.target.deleted) refuse(Reason.USER_NOT_FOUND)
+    permit(policy, { user: now.caller, session: caller.session, enrolled: now.caller.enrolled }, now.target)
+    return work({
+      t,
+      record(event) {
+        checkAction(policy, event.action)
+        return audit.append({ ...traces(call, caller.user), ...event, outcome: 'ok' }, t)
+      },
+    })
+  })
+}

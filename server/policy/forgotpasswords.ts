@@ -1,0 +1,64 @@
+import type { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
+import type { Policy } from './policy.js'
+
+/** The rows of `auth.v1.ForgotPasswords`. */
+export const forgotPasswordsPolicies = {
+  findAllForgotPasswordQuestions: {
+    caller: 'anyone',
+    reasons: [],
+    audit: [],
+    limits: [],
+    http: { method: 'GET', path: '/forgotpasswords/findallforgotpasswordquestions' },
+  },
+  loginByUsernameAndAnswers: {
+    caller: 'anyone',
+    reasons: [
+      'MISSING_PARAMETER',
+      'TOO_MANY_ANSWERS',
+      'USER_NOT_FOUND',
+      'ANSWER_NOT_FOUND',
+      'INVALID_ANSWERS',
+      'TOO_MANY_ATTEMPTS',
+    ],
+    audit: ['session.login-by-answers'],
+    limits: ['account', 'failures', 'hashing'],
+    http: { method: 'POST', path: '/forgotpasswords/loginbyusernameandanswers' },
+  },
+  loginByUsernameAndKey: {
+    caller: 'anyone',
+    reasons: ['INVALID_KEY', 'TOO_MANY_ATTEMPTS'],
+    audit: ['session.login-by-key'],
+    limits: ['account', 'failures'],
+    http: { method: 'POST', path: '/forgotpasswords/loginbyusernameandkey' },
+  },
+  passwordUpdateByUsername: {
+    caller: 'user',
+    target: 'username',
+    own: 'every role',
+    administrator: 'any user but administrators',
+    restricted: [],
+    reasons: ['MISSING_PARAMETER', 'INVALID_PASSWORD', 'USER_NOT_FOUND'],
+    audit: ['user.change-password'],
+    limits: ['hashing'],
+    http: { method: 'POST', path: '/forgotpasswords/passwordupdatebyusername' },
+  },
+  saveForgotPasswordQuestionsUsersAnswers: {
+    caller: 'user',
+    target: 'usersid',
+    own: 'every role',
+    administrator: 'any user but administrators',
+    restricted: [],
+    reasons: ['MISSING_PARAMETER', 'USER_NOT_FOUND', 'QUESTION_NOT_FOUND'],
+    audit: ['user.save-answer'],
+    limits: ['hashing'],
+    http: { method: 'POST', path: '/forgotpasswords/saveforgotpasswordquestionsusersanswers' },
+  },
+  sendKeyByEmail: {
+    caller: 'anyone',
+    reasons: ['INVALID_EMAIL', 'TOO_MANY_ATTEMPTS'],
+    // The event of the e-mail itself is recorded when it is composed.
+    audit: [],
+    limits: ['recoveryRequests'],
+    http: { method: 'POST', path: '/forgotpasswords/sendkeybyemail' },
+  },
+} as const satisfies Record<keyof typeof ForgotPasswords.method, Policy>

@@ -1,0 +1,87 @@
+// The access policy: one row for each RPC, with everything that the service decides about a call besides its request. The
+// tables are users.ts, forgotpasswords.ts and administration.ts; an RPC without a row does not compile.
+//
+// This room owns the rows and nothing else: it holds data and types, imports no other code of ours but generated code, and
+// may be used everywhere. calls/ applies the rows, access/permissions.ts decides by them, the gateway takes its paths from
+// them, documentation and tests read them.
+import type { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import type { Limit } from '../refusal.js'
+import type { ScopeName } from '../scopes.js'
+import type { AuditAction } from './auditactions.js'
+
+/** Name of a reason for which a service refuses. */
+export type ReasonName = Exclude<keyof typeof Reason, 'UNSPECIFIED'>
+
+/** A published revision of the HTTP interface. */
+export type Revision = '1.0.0' | '1.0.2'
+
+/** Where the gateway serves an RPC. */
+export interface HttpPath {
+  readonly method: 'GET' | 'POST'
+  /** Path below the base path. A last segment in braces is a variable and gives the parameter of that name. */
+  readonly path: string
+  /** Revisions that have the operation; absent means both, an empty list that it is served at `/` alone. */
+  readonly revisions?: readonly Revision[]
+}
+
+/** What every row says. */
+interface Row {
+  /** Reasons for which the RPC refuses, without those that all RPCs, or all with callers, share. */
+  readonly reasons: readonly ReasonName[]
+  /** Actions of the audit events that it records. */
+  readonly audit: readonly AuditAction[]
+  /** Limits that may refuse it. */
+  readonly limits: readonly Limit[]
+  /** Where the gateway serves it; absent where only gRPC and Connect do. */
+  readonly http?: HttpPath
+  /** Seconds that a call may take from its arrival, where that isn't 15. Callers may ask for less. */
+  readonly seconds?: number
+}
+
+/** An RPC that takes no account of who calls. */
+export interface OpenPolicy extends Row {
+  readonly caller: 'anyone'
+}
+
+/** Sessions of a ROLE_ADMIN at the public endpoints that open little: begun by answers, or with one-time codes enrolled. */
+export type RestrictedSession = 'answers' | 'one-time codes'
+
+/** An RPC for users by their tokens, and perhaps for services by their keys. */
+export interface UserPolicy extends Row {
+  readonly caller: 'user'
+  /** Which user it concerns: the caller, or the one that this field of the request names (the caller when it is blank). */
+  readonly target: 'caller' | 'username' | 'usersid'
+  /** The reason to refuse with when there is no such user; USER_NOT_FOUND unless told. */
+  readonly missing?: ReasonName
+  /** Whose tokens open their own record, active or not. */
+  readonly own: 'every role' | 'ROLE_INSTITUTION'
+  /** Which other users an active ROLE_INSTITUTION may name. */
+  readonly institution?: 'members of its organization'
+  /** Which other users an active ROLE_ADMIN may name. */
+  readonly administrator?: 'any user' | 'any user but administrators'
+  /** Which restricted sessions open the caller's own record. */
+  readonly restricted: readonly RestrictedSession[]
+  /** The scope with which a service may name any user; absent: no service may. */
+  readonly scope?: ScopeName
+}
+
+/** An RPC for services alone. */
+export interface ServicePolicy extends Row {
+  readonly caller: 'service'
+  readonly scope: ScopeName
+}
+
+/** An RPC of Administration, for an active ROLE_ADMIN by a token of that audience, or on the database itself. */
+export interface AdministrationPolicy extends Row {
+  readonly caller: 'administrator'
+  /**
+   * Which sign-in it needs: any session (12 hours); one of the last 15 minutes, with a one-time code where codes are
+   * enrolled; or the latter when the user it concerns is a ROLE_ADMIN before or after it.
+   */
+  readonly signIn: 'session' | 'recent' | 'recent for administrators'
+  /** What the request refers to in the field of this name: it is found before the RPC runs. */
+  readonly target?: 'user' | 'organization' | 'question'
+}
+
+/** A row. */
+export type Policy = OpenPolicy | UserPolicy | ServicePolicy | AdministrationPolicy
