@@ -3,7 +3,9 @@ import type { Transaction } from './database/connection.js'
 import type { Log } from './log.js'
 import type { Models } from './models/definemodels.js'
 import { publishLead } from './models/signingkey.js'
+import { pruneFiles } from './outbox/transport.js'
 import { startRounds } from './rounds.js'
+import type { Settings } from './settings.js'
 
 /** What has to be done from time to time. Every replica does it; each step is safe when several do. */
 export interface Maintenance {
@@ -31,7 +33,7 @@ export function startMaintenance(
     mailedKeys,
     signingKeys,
   }: Models,
-  { tokenTtl, auditRetention }: { tokenTtl: number; auditRetention: number },
+  { tokenTtl, auditRetention, dataDir }: Pick<Settings, 'tokenTtl' | 'auditRetention' | 'dataDir'>,
   log: Log,
   { first, interval } = times,
 ): Maintenance {
@@ -63,6 +65,8 @@ export function startMaintenance(
     const broken = await audit.prune(auditRetention)
     if (broken !== undefined)
       log.error({ at: broken }, 'the audit log is broken; what is older than that is not deleted')
+    // Each process has a folder of its own, and users are erased by any process, or on the database itself.
+    await pruneFiles(dataDir, erasure.gone)
   }
 
   const stop = startRounds(first, async () => {

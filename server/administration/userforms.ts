@@ -25,7 +25,7 @@ import { wrongFields } from './wrongfields.js'
 interface Deps extends UserChangeDeps {
   passwords: Passwords
   policy: PasswordPolicy
-  settings: Pick<Settings, 'timeZone'>
+  settings: Pick<Settings, 'timeZone' | 'mailLocale'>
   now: () => number
 }
 
@@ -122,7 +122,7 @@ export function updateUser(deps: Deps): Checked<'updateUser'> {
       const changed = mask.filter(field => (values[field] ?? null) !== row[attributes[field]])
       if (changed.length === 0) return undefined
       const details = changed.flatMap(field =>
-        field === 'nickname' ? [] : [[attributes[field], texts[field] ?? null]],
+        field === 'nickname' || field === 'email' ? [] : [[attributes[field], texts[field] ?? null]],
       )
       const { nickname } = texts
       if (changed.includes('nickname') && nickname) {
@@ -130,6 +130,13 @@ export function updateUser(deps: Deps): Checked<'updateUser'> {
         if ((await users.lookalikes(wanted, t)).nickname) throw new Taken()
       }
       const name = wanted && { nickname: wanted.nickname, nicknameKey: nicknameKey(wanted.nickname) }
+      if (changed.includes('email')) {
+        const change = {
+          address: context.administrator.traces.address ?? 'auth-admin',
+          locale: deps.settings.mailLocale,
+        }
+        await users.setEmail(row, texts.email ?? null, change, t)
+      }
       await users.edit(row.id, { ...(Object.fromEntries(details) as UserDetails), ...(name && { name }) }, t)
       return changed.join() === 'email'
         ? { action: 'user.set-email', object: `email:${texts.email ? 'set' : 'removed'}` }

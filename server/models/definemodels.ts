@@ -39,18 +39,19 @@ export function defineModels(database: Database, masterKey: StoredKeys) {
   const audit = createAudit(database, masterKey)
   const attempts = createAttempts(database, audit)
   const mailedKeys = createMailedKeys(database, masterKey, attempts, subjects)
+  const emails = createEmails(database)
   return {
     database,
     masterKey,
     subjects,
-    users: createUsers(database, masterKey, mailedKeys),
+    users: createUsers(database, masterKey, mailedKeys, emails),
     administeredUsers: createAdministeredUsers(database),
     totpSecrets: createTotpSecrets(database, masterKey),
     creationRequests: createCreationRequests(database),
     organizations: createOrganizations(database, masterKey),
     questions: createQuestions(database),
     mailedKeys,
-    emails: createEmails(database),
+    emails,
     emailQuotas: createEmailQuotas(database),
     services: createServices(database, masterKey),
     signingKeys: createSigningKeys(database, masterKey),

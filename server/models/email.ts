@@ -13,6 +13,7 @@ import {
   time,
 } from '../database/attributes.js'
 import type { Database, Statement } from '../database/connection.js'
+import type { Purpose } from './mailedkey.js'
 
 /** Who wants a recovery key sent where, and where the request came from. */
 export interface RecoveryRequest {
@@ -95,6 +96,13 @@ export type EmailIntent =
   /** Something to tell an administrator of, by itself and at once: no quota lets one hide behind others. */
   | { kind: 'administration'; parameters: Administration }
 
+/** E-mails that bring a key of each purpose, or ask for one. */
+const bringing: Record<Purpose, readonly EmailIntent['kind'][]> = {
+  recovery: ['recovery-request', 'recovery-key'],
+  email: ['email-request', 'email-code'],
+  activation: ['activation-key'],
+}
+
 const claimed = {
   id: preset(key(bigint)),
   kind: attribute<EmailIntent['kind']>('TEXT'),
@@ -156,6 +164,8 @@ export interface Emails {
    * address of its own stays by itself: what is told there is told nowhere else.
    */
   hold(notice: Pick<Email, 'id' | 'kind'>, seconds: number, t: Transaction): Promise<void>
+  /** Discards what waits to bring a user keys of these purposes; one that is being composed brings none then. */
+  discard(userId: number, purposes: readonly Purpose[], t: Transaction): Promise<void>
   /** Forgets an e-mail that is sent or not wanted. */
   done(id: string, t?: Transaction): Promise<void>
   /** Keeps an e-mail for another attempt after `delay` seconds, or as failed for good. `error` holds no secret. */
@@ -182,6 +192,15 @@ const admit: Statement = {
   name: 'email-admit',
   text: `UPDATE emails e SET kind = $2, parameters = $3, attempts = 1, created_at = now() WHERE id = $1
     RETURNING ${selectList(claimed, 'e')}`,
+}
+
+const discard: Statement = {
+  name: 'emails-discard',
+  text: `DELETE FROM emails
+    WHERE (coalesce(parameters ->> 'userId', parameters ->> 'usernameKey') = $1::int::text
+        AND kind = ANY($2) AND kind <> 'recovery-request')
+      OR (coalesce(parameters ->> 'userId', parameters ->> 'usernameKey') = (SELECT username_key FROM users WHERE id = $1::int)
+        AND kind = ANY($2) AND kind = 'recovery-request')`,
 }
 
 const done: Statement = { name: 'email-done', text: 'DELETE FROM emails WHERE id = $1' }
@@ -254,6 +273,9 @@ export function createEmails(database: Database): Emails {
       const anew = { attempts: 0, createdAt: fromNow(0), nextAttemptAt: fromNow(seconds) }
       if (kind === 'held-notice' || kind === 'email-changed') await table().update(anew, { where: { id }, transaction })
       else await database.run(merge, [id, seconds], transaction)
+    },
+    async discard(userId, purposes, transaction) {
+      await database.run(discard, [userId, purposes.flatMap(purpose => bringing[purpose])], transaction)
     },
     async done(id, transaction) {
       await database.run(done, [id], transaction)

@@ -29,11 +29,18 @@ export interface Erasure {
    * transaction.
    */
   erase(userId: number, t: Transaction): Promise<Receipt | undefined>
+  /** Which of these users are there no longer, nor deleted ones. */
+  gone(ids: readonly number[]): Promise<number[]>
 }
 
 const names: Statement = {
   name: 'erasure-names',
   text: 'SELECT username_key AS "usernameKey", email, clock_timestamp() AS at FROM users WHERE id = $1',
+}
+
+const gone: Statement = {
+  name: 'erasure-gone',
+  text: 'SELECT id FROM unnest($1::bigint[]) AS given (id) WHERE NOT EXISTS (SELECT FROM users u WHERE u.id = given.id)',
 }
 
 const mailedKeys: Statement = {
@@ -118,6 +125,7 @@ export function createErasure(database: Database, subjects: Subjects): Erasure {
   }
 
   return {
+    gone: async ids => (await database.run<{ id: string }>(gone, [ids])).map(({ id }) => Number(id)),
     async erase(id, t) {
       const [user] = await database.run<{ usernameKey: string; email: string | null; at: Date }>(names, [id], t)
       if (!user) return undefined

@@ -22,7 +22,7 @@ export function newRecoveryKey(): string {
   return Array.from({ length: 8 }, () => alphabet[randomInt(alphabet.length)]).join('')
 }
 
-/** A code as it is stored and compared: whatever revokes the tokens of the user voids it. */
+/** A code as it is stored and compared: good with tokens of this generation only. */
 export function emailCode(typed: string, tokenGeneration: number): string {
   return `${typed} ${tokenGeneration}`
 }
@@ -79,9 +79,15 @@ const spendActivation: Statement = {
 /** Keys sent by mail: of each purpose a user has at most the newest, and it opens once. */
 export interface MailedKeys {
   /** Stores a key instead of an earlier one. */
-  replace(userId: number, purpose: Exclude<Purpose, 'email'>, key: string, organizationId?: number): Promise<void>
+  replace(
+    userId: number,
+    purpose: Exclude<Purpose, 'email'>,
+    key: string,
+    organizationId?: number,
+    t?: Transaction,
+  ): Promise<void>
   /** Stores a code that confirms an e-mail address, likewise. */
-  replaceEmail(userId: number, code: string, email: string): Promise<void>
+  replaceEmail(userId: number, code: string, email: string, t: Transaction): Promise<void>
   /**
    * Counts an attempt from a client address, and returns the digest to compare with if a key is there and that address
    * has attempts left: nobody uses up another's. It is counted before the key is compared, and even when it is right.
@@ -93,8 +99,8 @@ export interface MailedKeys {
   spendEmail(userId: number, code: string, t: Transaction): Promise<string | undefined>
   /** The active organization of a mailed activation key, which a transaction spends; undefined for a wrong key. */
   organizationOf(userId: number, key: string, t?: Transaction): Promise<number | undefined>
-  /** Makes a key that was mailed worthless. */
-  void(userId: number, purpose: Purpose, t: Transaction): Promise<void>
+  /** Makes keys that were mailed worthless. */
+  void(userId: number, purposes: readonly Purpose[], t: Transaction): Promise<void>
   /** How keys are compared: as keyed digests bound to user and purpose. */
   digest(userId: number, purpose: Purpose, key: string): Buffer
   /** Deletes keys past their time. */
@@ -119,14 +125,16 @@ export function createMailedKeys(
     key: string,
     organizationId: number | null,
     email: string | null,
+    t?: Transaction,
   ): Promise<void> {
     const keyDigest = digest(userId, purpose, key)
-    await database.run(store, [userId, purpose, keyDigest, organizationId, email, validity[purpose]])
+    await database.run(store, [userId, purpose, keyDigest, organizationId, email, validity[purpose]], t)
   }
   return {
     digest,
-    replace: (userId, purpose, key, organizationId) => replace(userId, purpose, key, organizationId ?? null, null),
-    replaceEmail: (userId, code, email) => replace(userId, 'email', code, null, email),
+    replace: (userId, purpose, key, organizationId, t) =>
+      replace(userId, purpose, key, organizationId ?? null, null, t),
+    replaceEmail: (userId, code, email, t) => replace(userId, 'email', code, null, email, t),
     async attempt(userId, purpose, address) {
       const digest = (await database.read<{ digest: Buffer }>(current, [userId, purpose]))[0]?.digest
       // Where there is no key, the same is done.
@@ -146,8 +154,8 @@ export function createMailedKeys(
         : await database.read<{ id: number }>(organizationOf, values)
       return rows[0]?.id
     },
-    async void(userId, purpose, transaction) {
-      await table().destroy({ where: { userId, purpose }, transaction })
+    async void(userId, purposes, transaction) {
+      await table().destroy({ where: { userId, purpose: [...purposes] }, transaction })
     },
     async prune() {
       await database.run(prune, [])

@@ -24,7 +24,8 @@ import { nicknameSkeleton, shareScript, usernameSkeleton } from '../lookalikes.j
 import type { MasterKey } from '../masterkey.js'
 import { nicknameKey, usernameKey } from '../names.js'
 import type { Role } from '../roles.js'
-import type { MailedKeys } from './mailedkey.js'
+import type { Emails } from './email.js'
+import type { MailedKeys, Purpose } from './mailedkey.js'
 import { newActivationKey, shownOfOrganization } from './organization.js'
 
 /** What users tell of themselves at sign-up and find in their record. */
@@ -211,7 +212,11 @@ export type DecidingUser = LockedUser &
 /** Whom an e-mail about an account goes to. */
 export type Owner = Pick<User, 'id' | 'username' | 'email'>
 
-/** What is done with users. Verbs that change a user run in the transaction of their caller. */
+/**
+ * What is done with users. Verbs that change a user run in the transaction of their caller. Whatever revokes tokens voids
+ * mailed recovery keys and codes for another e-mail address, those that wait to be sent included; what takes away more
+ * than tokens voids mailed activation keys, too.
+ */
 export interface Users {
   byId(id: number): Promise<User | undefined>
   byUsername(usernameKey: string): Promise<User | undefined>
@@ -259,25 +264,36 @@ export interface Users {
   lock(usernameKey: string, t: Transaction): Promise<LockedUser | undefined>
   /** Makes a user active, a member of the organization, and gives a ROLE_INSTITUTION its provider key. */
   activate(user: LockedUser, organizationId: number | null, t: Transaction): Promise<void>
-  /** Sets the password, revokes every token and voids a mailed recovery key. */
+  /** Sets the password and revokes every token. */
   changePassword(id: number, passwordHash: string, t: Transaction): Promise<void>
   /** Replaces the hash of a password by another of the same, unless it was changed meanwhile. */
   renewPassword(id: number, before: string, after: string): Promise<void>
-  /** Shuts a user out and revokes every token. */
+  /** Shuts a user out, revokes every token and voids mailed activation keys. */
   suspend(id: number, t: Transaction): Promise<void>
   /** Ends a suspension. Tokens stay revoked. */
   resume(id: number, t: Transaction): Promise<void>
   /** Revokes every token. */
   revokeTokens(id: number, t: Transaction): Promise<void>
-  /** Sets the recovery address, or removes it, and voids what was mailed on the way to another. */
-  setEmail(id: number, email: string | null, t: Transaction): Promise<void>
+  /**
+   * Sets the recovery address, or removes it, voids what was mailed on the way to another, and tells the former address,
+   * in a language, from which client address it was changed. The caller holds the user's row.
+   */
+  setEmail(
+    { id, email }: Pick<Owner, 'id' | 'email'>,
+    to: string | null,
+    change: { readonly address: string; readonly locale: string },
+    t: Transaction,
+  ): Promise<void>
   /** Changes what is told of a user. Throws a unique violation of `users_nickname_key_key`. */
   edit(id: number, details: UserDetails, t: Transaction): Promise<void>
-  /** Gives a user another role and revokes every token. Only a ROLE_INSTITUTION has a provider key, once it is active. */
+  /**
+   * Gives a user another role, revokes every token and voids mailed activation keys. Only a ROLE_INSTITUTION has a
+   * provider key, once it is active.
+   */
   setRole(user: Pick<User, 'id' | 'active'>, role: Role, t: Transaction): Promise<void>
-  /** Makes a user a member of an organization, or of none, and revokes every token. */
+  /** Makes a user a member of an organization, or of none, revokes every token and voids mailed activation keys. */
   setOrganization(id: number, organizationId: number | null, t: Transaction): Promise<void>
-  /** Hides a user, shuts it out and revokes every token. */
+  /** Hides a user, shuts it out, revokes every token and voids mailed activation keys. */
   delete(id: number, t: Transaction): Promise<void>
   /** Brings a deleted user back as it was. Tokens stay revoked. */
   undelete(id: number, t: Transaction): Promise<void>
@@ -285,9 +301,7 @@ export interface Users {
 
 /** What can be changed of a user; a nickname with its key. */
 export type UserDetails = Partial<
-  Omit<Profile, 'username' | 'securityQuestion' | 'termsOfUsage' | 'role' | 'nickname'> & {
-    readonly email: string | null
-  }
+  Omit<Profile, 'username' | 'securityQuestion' | 'termsOfUsage' | 'role' | 'nickname'>
 > & { readonly name?: { readonly nickname: string; readonly nicknameKey: string } }
 
 /** Whether a key is written in other letters than one of those that look like it. */
@@ -295,13 +309,39 @@ function isAlike(key: string, others: readonly string[]): boolean {
   return others.length === mostAlike || others.some(other => !shareScript(key, other))
 }
 
-/** Revokes every token, as tokens name the generation that they are of. */
-const nextGeneration = () => ({ tokenGeneration: orm().literal('token_generation + 1') })
+/** Keys that open an account, or lead to its e-mail address. */
+const waysIn: readonly Purpose[] = ['recovery', 'email']
+
+/** The same, and keys that make the account active in an organization. */
+const everyKey: readonly Purpose[] = [...waysIn, 'activation']
 
 /** The users in a database. */
-export function createUsers(database: Database, masterKey: MasterKey, mailedKeys: Pick<MailedKeys, 'void'>): Users {
+export function createUsers(
+  database: Database,
+  masterKey: MasterKey,
+  mailedKeys: Pick<MailedKeys, 'void'>,
+  emails: Pick<Emails, 'add' | 'discard'>,
+): Users {
   const users = defineTable(database, 'users', userAttributes)
   const providerKeys = defineTable(database, 'provider_keys', keyAttributes)
+
+  async function voidKeys(id: number, purposes: readonly Purpose[], t: Transaction): Promise<void> {
+    // What waits goes first: whoever makes a key of it either has stored it by now, or finds nothing to make it of.
+    await emails.discard(id, purposes, t)
+    await mailedKeys.void(id, purposes, t)
+  }
+
+  /** Changes a user and revokes every token, as tokens name the generation that they are of, and keys of these purposes. */
+  async function revoke(
+    id: number,
+    changes: Partial<Row<typeof userAttributes>>,
+    purposes: readonly Purpose[],
+    transaction: Transaction,
+  ): Promise<void> {
+    const next = orm().literal('token_generation + 1') as unknown as number
+    await users().update({ ...changes, tokenGeneration: next }, { where: { id }, transaction })
+    await voidKeys(id, purposes, transaction)
+  }
 
   async function giveProviderKey(userId: number, transaction: Transaction): Promise<void> {
     const { digest, sealed } = newActivationKey(masterKey)
@@ -380,46 +420,41 @@ export function createUsers(database: Database, masterKey: MasterKey, mailedKeys
       await users().update({ active: true, ...member }, { where: { id }, transaction })
       if (role === 'ROLE_INSTITUTION') await giveProviderKey(id, transaction)
     },
-    async changePassword(id, passwordHash, transaction) {
-      await users().update({ passwordHash, ...nextGeneration() }, { where: { id }, transaction })
-      await mailedKeys.void(id, 'recovery', transaction)
-    },
+    changePassword: (id, passwordHash, t) => revoke(id, { passwordHash }, waysIn, t),
     async renewPassword(id, before, after) {
       await users().update({ passwordHash: after }, { where: { id, passwordHash: before } })
     },
     async suspend(id, transaction) {
-      await users().update({ suspended: true, ...nextGeneration() }, { where: { id }, transaction })
+      await revoke(id, { suspended: true }, everyKey, transaction)
     },
     async resume(id, transaction) {
       await users().update({ suspended: false }, { where: { id }, transaction })
     },
     async revokeTokens(id, transaction) {
-      await users().update(nextGeneration(), { where: { id }, transaction })
+      await revoke(id, {}, waysIn, transaction)
     },
-    async setEmail(id, email, transaction) {
-      await users().update({ email }, { where: { id }, transaction })
-      await mailedKeys.void(id, 'recovery', transaction)
-      await mailedKeys.void(id, 'email', transaction)
+    async setEmail({ id, email: former }, to, { address, locale }, transaction) {
+      await users().update({ email: to }, { where: { id }, transaction })
+      await voidKeys(id, waysIn, transaction)
+      if (former === null) return
+      const parameters = { userId: id, at: new Date().toISOString(), address, to: former }
+      await emails.add({ kind: 'email-changed', parameters }, locale, transaction)
     },
     async edit(id, { name, ...details }, transaction) {
       const named = name && { ...name, nicknameSkeleton: nicknameSkeleton(name.nickname) }
       await users().update({ ...details, ...named }, { where: { id }, transaction })
-      if (details.email !== undefined) await mailedKeys.void(id, 'recovery', transaction)
     },
     async setRole({ id, active }, role, transaction) {
-      await users().update({ role, ...nextGeneration() }, { where: { id }, transaction })
+      await revoke(id, { role }, everyKey, transaction)
       if (role !== 'ROLE_INSTITUTION') await providerKeys().destroy({ where: { userId: id }, transaction })
       else if (active) await giveProviderKey(id, transaction)
     },
     async setOrganization(id, organizationId, transaction) {
-      await users().update({ organizationId, ...nextGeneration() }, { where: { id }, transaction })
+      await revoke(id, { organizationId }, everyKey, transaction)
     },
     async delete(id, transaction) {
       const before = { suspendedBeforeDeletion: orm().col('suspended') as unknown as boolean }
-      await users().update(
-        { deletedAt: fromNow(0), ...before, suspended: true, ...nextGeneration() },
-        { where: { id }, transaction },
-      )
+      await revoke(id, { deletedAt: fromNow(0), ...before, suspended: true }, everyKey, transaction)
     },
     async undelete(id, transaction) {
       const before = orm().col('suspended_before_deletion') as unknown as boolean

@@ -93,6 +93,18 @@ export function createComposer(
     return admitted ? sendRecoveryKey(admitted, user) : 'unwanted'
   }
 
+  /**
+   * Stores a key while its entry is in the queue; false when it was discarded, as by whatever voids such keys: that waits
+   * for this, and voids the key, or was first.
+   */
+  function storeKey({ id }: Email, store: (t: Transaction) => Promise<void>): Promise<boolean> {
+    return database.transact(async t => {
+      if (!(await emails.lock(id, t))) return false
+      await store(t)
+      return true
+    })
+  }
+
   async function sendRecoveryKey(entry: Queued<'recovery-key'>, read?: User): Promise<Composed> {
     const { userId, to } = entry.parameters
     const user = read ?? (await users.byId(userId))
@@ -100,8 +112,8 @@ export function createComposer(
     // It may have been changed since the request.
     if (settings.recoveryEmail !== 'any' && emailKey(user.email ?? '') !== emailKey(to)) return 'unwanted'
     const key = newRecoveryKey()
-    await mailedKeys.replace(userId, 'recovery', key)
-    return write(entry, to, 'recovery-key', { username: user.username, key })
+    if (!(await storeKey(entry, t => mailedKeys.replace(userId, 'recovery', key, undefined, t)))) return 'unwanted'
+    return write(entry, [userId], to, 'recovery-key', { username: user.username, key })
   }
 
   /** Decides whether a code goes to the address that a user wants: only its quota stands in the way, and nobody is told. */
@@ -119,8 +131,9 @@ export function createComposer(
     // Whoever asked is logged out by now.
     if (!user || user.suspended || user.tokenGeneration !== generation) return 'unwanted'
     const key = newRecoveryKey()
-    await mailedKeys.replaceEmail(userId, emailCode(key, generation), to)
-    return write(entry, to, 'email-code', { username: user.username, key })
+    const code = emailCode(key, generation)
+    if (!(await storeKey(entry, t => mailedKeys.replaceEmail(userId, code, to, t)))) return 'unwanted'
+    return write(entry, [userId], to, 'email-code', { username: user.username, key })
   }
 
   async function sendActivationKey(entry: Queued<'activation-key'>): Promise<Composed> {
@@ -129,8 +142,9 @@ export function createComposer(
     const organization = await organizations.find(organizationId)
     if (!user || user.suspended || !organization?.active || !organization.email) return 'unwanted'
     const key = randomUUID()
-    await mailedKeys.replace(userId, 'activation', key, organizationId)
-    return write(entry, organization.email, 'activation-key', { username: user.username, key })
+    const stored = await storeKey(entry, t => mailedKeys.replace(userId, 'activation', key, organizationId, t))
+    if (!stored) return 'unwanted'
+    return write(entry, [userId], organization.email, 'activation-key', { username: user.username, key })
   }
 
   /** Decides when an owner is told: at once, or later of all that happened until then. */
@@ -154,7 +168,7 @@ export function createComposer(
     const user = await users.byId(userId)
     const email = to ?? user?.email
     if (!user || !email) return 'unwanted'
-    return write(entry, email, notice, { username: user.username, ...content })
+    return write(entry, [userId], email, notice, { username: user.username, ...content })
   }
 
   async function tellAdministrator(entry: Queued<'administration'>): Promise<Composed> {
@@ -163,7 +177,11 @@ export function createComposer(
     if (!to) return 'unwanted'
     // A deleted one has its name still, an erased one none.
     const subject = await administeredUsers.find({ id: subjectId })
-    return write(entry, to, 'administration', { username: subject?.username ?? '', id: subjectId, ...content })
+    return write(entry, [userId, subjectId], to, 'administration', {
+      username: subject?.username ?? '',
+      id: subjectId,
+      ...content,
+    })
   }
 
   return async email => {
@@ -194,9 +212,10 @@ export function createComposer(
 
 function write<K extends keyof Contents>(
   { id, createdAt, locale }: Email,
+  users: readonly number[],
   to: string,
   kind: K,
   content: Contents[K],
 ): Composed {
-  return { to, ...writeEmail(kind, locale as Locale, content), name: `auth.${id}.${createdAt.getTime()}` }
+  return { to, ...writeEmail(kind, locale as Locale, content), name: `auth.${id}.${createdAt.getTime()}`, users }
 }

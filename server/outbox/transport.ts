@@ -1,6 +1,6 @@
 /** The way out for e-mails: a mail server, or files in a folder where there is none. */
 import { randomBytes } from 'node:crypto'
-import { access, constants, mkdir, open, rename, unlink } from 'node:fs/promises'
+import { access, constants, mkdir, open, readdir, rename, rm, stat, unlink } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { SendMailOptions } from 'nodemailer'
 import type { Log } from '../log.js'
@@ -13,6 +13,8 @@ export interface Mail {
   readonly text: string
   /** Names the e-mail in its Message-ID: the same at every attempt, so that an e-mail that comes twice shows as one. */
   readonly name: string
+  /** Ids of the users whom it goes to or tells of: its file is deleted with any of them. */
+  readonly users: readonly number[]
 }
 
 /** Sends e-mails. */
@@ -26,8 +28,9 @@ export interface MailTransport {
 }
 
 /**
- * Makes the transport. Without `smtpUrl` e-mails become `.eml` files (RFC 5322) in `<dataDir>/mail`, sorted by time
- * and readable by their owner only; `log` is told when that begins to fail.
+ * Makes the transport. Without `smtpUrl` e-mails become `.eml` files (RFC 5322) in `<dataDir>/mail`, for development:
+ * sorted by time, readable by their owner only, with the ids of their users in their names; `log` is told when that
+ * begins to fail.
  */
 export function createMailTransport(
   settings: {
@@ -53,7 +56,40 @@ export function createMailTransport(
       disableUrlAccess: true,
     }
   }
-  return smtpUrl ? toServer(smtpUrl, compose) : toFiles(join(dataDir, 'mail'), compose, log)
+  return smtpUrl ? toServer(smtpUrl, compose) : toFiles(folderOf(dataDir), compose, log)
+}
+
+/** Days for which e-mails are kept as files. */
+const keptDays = 30
+
+/**
+ * Deletes e-mails from `<dataDir>/mail` that are older than 30 days, and those of users who are gone: `gone` says which
+ * are, of their ids.
+ */
+export async function pruneFiles(dataDir: string, gone: (ids: number[]) => Promise<number[]>): Promise<void> {
+  const folder = folderOf(dataDir)
+  const names = await readdir(folder).catch((error: NodeJS.ErrnoException) => {
+    if (error.code === 'ENOENT') return []
+    throw error
+  })
+  const files = names.filter(name => /\.(?:eml|draft)$/.test(name)).map(name => ({ name, users: usersOf(name) }))
+  const erased = new Set(await gone([...new Set(files.flatMap(({ users }) => users))]))
+  const oldest = Date.now() - keptDays * 86_400_000
+  for (const { name, users } of files) {
+    const path = join(folder, name)
+    // Another process of this folder may have deleted it.
+    const isOld = async () => ((await stat(path).catch(() => undefined))?.mtimeMs ?? oldest) < oldest
+    if (users.some(id => erased.has(id)) || (await isOld())) await rm(path, { force: true })
+  }
+}
+
+function folderOf(dataDir: string): string {
+  return join(dataDir, 'mail')
+}
+
+/** The users in the name of a file, which `write` gave it. */
+function usersOf(name: string): number[] {
+  return [...name.matchAll(/-u(\d{1,10})(?=[-.])/g)].map(([, id]) => Number(id))
 }
 
 type Compose = (mail: Mail) => SendMailOptions
@@ -85,9 +121,10 @@ function toFiles(folder: string, compose: Compose, log: Pick<Log, 'error'>): Mai
   let writer: ReturnType<typeof load> | undefined
   let failing = false
 
-  async function write(message: Buffer): Promise<void> {
+  async function write(message: Buffer, users: readonly number[]): Promise<void> {
     await mkdir(folder, { recursive: true, mode: 0o700 })
-    const name = `${new Date().toISOString().replaceAll(':', '')}-${randomBytes(4).toString('hex')}`
+    const about = [...new Set(users)].map(id => `-u${id}`).join('')
+    const name = `${new Date().toISOString().replaceAll(':', '')}-${randomBytes(4).toString('hex')}${about}`
     const draft = join(folder, `.${name}.draft`)
     const file = await open(draft, 'wx', 0o600)
     try {
@@ -108,7 +145,7 @@ function toFiles(folder: string, compose: Compose, log: Pick<Log, 'error'>): Mai
       writer ??= load()
       const { message } = await (await writer).sendMail(compose(mail))
       try {
-        await write(message as Buffer)
+        await write(message as Buffer, mail.users)
         failing = false
       } catch (error) {
         // Each e-mail that waits says so itself; why all of them do is told once.

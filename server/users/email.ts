@@ -53,8 +53,8 @@ export function setEmail(deps: Omit<Deps, 'mailedKeys' | 'users'>): UsersRpc<'se
 }
 
 /** Makes the new address count, with the code that was mailed there; the one before is told. */
-export function confirmEmail(deps: Omit<Deps, 'quotas'>): UsersRpc<'confirmEmail'> {
-  const { users, emails, mailedKeys, signIns, chooseLocale } = deps
+export function confirmEmail(deps: Omit<Deps, 'quotas' | 'emails'>): UsersRpc<'confirmEmail'> {
+  const { users, mailedKeys, signIns, chooseLocale } = deps
   return async (request, { call, caller: { user }, transact }) => {
     checkShape(call)
     const { code } = required({ code: request.code })
@@ -69,11 +69,7 @@ export function confirmEmail(deps: Omit<Deps, 'quotas'>): UsersRpc<'confirmEmail
     const changed = await transact(async ({ t }) => {
       const email = await mailedKeys.spendEmail(id, typed, t)
       if (email === undefined) return false
-      await users.setEmail(id, email, t)
-      if (user.email) {
-        const parameters = { userId: id, at: new Date().toISOString(), address: call.address, to: user.email }
-        await emails.add({ kind: 'email-changed', parameters }, chooseLocale(call.acceptLanguage), t)
-      }
+      await users.setEmail(user, email, { address: call.address, locale: chooseLocale(call.acceptLanguage) }, t)
       await attempt.succeed(t)
       return true
     })

@@ -27,7 +27,7 @@ test('the queue shows kind, user, attempts and codes, and nothing of what is in 
   const { emails, database, users } = service.registry
   const api = await openSignedIn(t, service)
   const to = 'hidden@example.org'
-  await database.transact(t => users.setEmail(1, to, t))
+  await database.transact(t => users.setEmail({ id: 1, email: null }, to, { address: '192.0.2.1', locale: 'en' }, t))
   await emails.add({ kind: 'recovery-key', parameters: { userId: 1, to } }, 'en')
   await emails.add({ kind: 'recovery-key', parameters: { userId: 1, to } }, 'en')
   const list = async (filter = {}) => (await api.listEmails(filter)).emails

@@ -29,6 +29,8 @@ async function aLife(address: string) {
   const id = idOf(token)
   const activation = { query: { username, activationkey: organization.activationkey }, token }
   await service.request('POST', '/users/activate', activation)
+  await admin.suspendUser({ user: username })
+  await admin.resumeUser({ user: username })
   const headers = { 'x-forwarded-for': address }
   await service.request('POST', '/users/login', { query: { username, password }, headers })
   await service.request('POST', '/forgotpasswords/sendkeybyemail', { query: { username, email } })
@@ -36,8 +38,6 @@ async function aLife(address: string) {
   await run(`INSERT INTO totp_secrets (user_id, secret_sealed) VALUES (${id}, 'segredo-totp');
     INSERT INTO emails (kind, parameters, locale, next_attempt_at)
       VALUES ('activation-key', '{"userId": ${id}, "organizationId": ${organization.id}}', 'en', NULL)`)
-  await admin.suspendUser({ user: username })
-  await admin.resumeUser({ user: username })
   return { ...user, id, email, organization }
 }
 
@@ -132,7 +132,12 @@ test('a deleted user is erased after 30 days, and not before', async t => {
   await database.sequelize.query(`UPDATE users SET deleted_at = now() - CASE id WHEN ${old}
     THEN interval '30 days 1 minute' ELSE interval '29 days 23 hours' END WHERE deleted_at IS NOT NULL`)
   const never = { first: 2 ** 31 - 1, interval: 2 ** 31 - 1 }
-  const rounds = startMaintenance(models, { tokenTtl: 3600, auditRetention: 86_400 }, createLog('silent'), never)
+  const rounds = startMaintenance(
+    models,
+    { tokenTtl: 3600, auditRetention: 86_400, dataDir: '' },
+    createLog('silent'),
+    never,
+  )
   t.teardown(() => rounds.stop())
   // Replicas do it side by side.
   await Promise.all([rounds.round(), rounds.round()])

@@ -344,7 +344,12 @@ test.serial('an e-mail that can’t be delivered is attempted for 72 hours and d
   const on = await scene(t)
   const { registry } = on.service
   const times = { first: 2 ** 31 - 1, interval: 2 ** 31 - 1 }
-  const maintenance = startMaintenance(registry, { tokenTtl: 3600, auditRetention: 86_400 }, createLog('silent'), times)
+  const maintenance = startMaintenance(
+    registry,
+    { tokenTtl: 3600, auditRetention: 86_400, dataDir: '' },
+    createLog('silent'),
+    times,
+  )
   t.teardown(() => maintenance.stop())
   const queued = async () => {
     const rows = await registry.database.run<{ due: boolean }>(

@@ -3,6 +3,7 @@ import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import type { Email } from 'postal-mime'
 import { usernameKey } from '../../server/names.js'
+import { openLocal } from '../_helpers/administration.js'
 import { anyAddress } from '../_helpers/crowd.js'
 import { mailboxForFile } from '../_helpers/mailbox.js'
 import { changeTokens, endsOrWaits } from '../_helpers/models.js'
@@ -35,6 +36,16 @@ async function quiet({ registry }: TestService): Promise<void> {
   const left = async () =>
     registry.database.run<object>({ name: 'test-left', text: 'SELECT id, attempts FROM emails ORDER BY id' }, [])
   await waitFor(async () => (await left()).length === 0, left)
+}
+
+/** Queues an e-mail on the way to a code, for a user of the first token generation, and keeps it back. */
+async function hold(kind: 'email-request' | 'email-code', userId: number, to: string): Promise<string> {
+  const { database } = service.registry
+  const parameters = { userId, to, generation: 0 }
+  const text = `INSERT INTO emails (kind, parameters, locale, next_attempt_at) VALUES ($1, $2, 'en', now() + interval '1 hour')
+    RETURNING id`
+  const [row] = await database.run<{ id: string }>({ name: 'test-hold', text }, [kind, parameters])
+  return row!.id
 }
 
 /** A code that was mailed for another address. */
@@ -163,15 +174,35 @@ test('what was begun before its session was revoked neither mails a code nor cha
   }
 })
 
-test('an administrator’s change of the address voids a code that is on its way', async t => {
-  const { registry } = service
-  const { token } = await service.signUp('ROLE_CLIENT')
-  const { code } = await mailedCode(token)
-  const set = newEmail()
-  await registry.database.transact(transaction => registry.users.setEmail(idOf(token), set, transaction))
-  refused(t, await confirmEmail(token, code), 422, 'INVALID_KEY')
-  t.is(await emailOf(token), set)
-})
+test.serial(
+  'an administrator’s change of the address voids a code that was mailed or waits, and tells the former address',
+  async t => {
+    const admin = await openLocal(t, service)
+    for (const waits of [false, true]) {
+      for (const set of [newEmail(), undefined]) {
+        const before = newEmail()
+        const { token, username } = await service.signUp('ROLE_CLIENT', { email: before })
+        const { email: wanted, code } = waits ? { email: newEmail(), code: '' } : await mailedCode(token)
+        const change = () =>
+          admin.updateUser({ user: username, form: set ? { email: set } : {}, updateMask: { paths: ['email'] } })
+        if (waits) {
+          // Both e-mails on the way to a code.
+          const ids = [await hold('email-request', idOf(token), wanted), await hold('email-code', idOf(token), wanted)]
+          await change()
+          const text = 'UPDATE emails SET next_attempt_at = now() WHERE id = ANY($1)'
+          await service.registry.database.run({ name: 'test-release', text }, [ids])
+          await quiet(service)
+          t.false(mailbox.emails.some(({ to }) => to?.[0]?.address === wanted))
+        } else {
+          await change()
+          refused(t, await confirmEmail(token, code), 422, 'INVALID_KEY')
+        }
+        t.is(await emailOf(token), set ?? null)
+        t.regex((await mailbox.nextEmail(before)).subject!, /foi alterado/)
+      }
+    }
+  },
+)
 
 test('an account mails one code a minute and five an hour, and a stranger gets five an hour from all accounts', async t => {
   const service = await serviceWithClock(t, { SMTP_URL: mailbox.url })

@@ -2,10 +2,13 @@
 import { randomInt, randomUUID } from 'node:crypto'
 import test from 'ava'
 import type { Email } from 'postal-mime'
+import type { Transaction } from '../../server/database/connection.js'
+import type { EmailIntent, RecoveryRequest } from '../../server/models/email.js'
+import type { Users } from '../../server/models/user.js'
 import { usernameKey } from '../../server/names.js'
 import { anyAddress } from '../_helpers/crowd.js'
 import { mailboxForFile, openMailbox } from '../_helpers/mailbox.js'
-import { lockWaiters, suspend } from '../_helpers/models.js'
+import { changeTokens, lockWaiters, suspend } from '../_helpers/models.js'
 import { waitFor } from '../_helpers/patience.js'
 import { type Answer, password, type SignedUp, serviceForFile, serviceWithClock } from '../_helpers/service.js'
 import { claimsOf, idOf } from '../_helpers/tokens.js'
@@ -201,10 +204,104 @@ test('a new password or e-mail address voids a mailed key', async t => {
   const keys = [await mailedKey(first), await mailedKey(second)]
   await send('passwordupdatebyusername', { newPassword: 'tartaruga de couro 7' }, { token: first.token })
   const { users, database } = service.registry
-  await database.transact(transaction => users.setEmail(second.id, 'outra@example.org', transaction))
+  await database.transact(transaction =>
+    users.setEmail(second, 'outra@example.org', { address: '192.0.2.1', locale: 'en' }, transaction),
+  )
   t.is((await useKey(first.username, keys[0]!)).status, 422)
   t.is((await useKey(second.username, keys[1]!)).status, 422)
 })
+
+const requestOf = ({ username, email }: { username: string; email: string }): RecoveryRequest => ({
+  usernameKey: usernameKey(username),
+  email,
+  address: '192.0.2.1',
+  requestId: 'r1',
+})
+
+/** Queues an e-mail that is not due yet. Returns its number. */
+async function held({ kind, parameters }: EmailIntent): Promise<string> {
+  const text = `INSERT INTO emails (kind, parameters, locale, next_attempt_at)
+    VALUES ($1, $2, 'en', now() + interval '1 hour') RETURNING id`
+  const [row] = await service.registry.database.run<{ id: string }>({ name: 'test-held', text }, [kind, parameters])
+  return row!.id
+}
+
+/** Whatever revokes the tokens of a user, as administrators do it, and whether mailed activation keys end with it. */
+const revocations = {
+  'revoke-tokens': [false, (users, { id }, t) => users.revokeTokens(id, t)],
+  'set-password': [false, (users, { id }, t) => users.changePassword(id, 'x', t)],
+  suspend: [true, (users, { id }, t) => users.suspend(id, t)],
+  'set-role': [true, (users, { id }, t) => users.setRole({ id, active: false }, 'ROLE_ADMIN', t)],
+  'set-organization': [true, (users, { id }, t) => users.setOrganization(id, null, t)],
+  delete: [true, (users, { id }, t) => users.delete(id, t)],
+} as const satisfies Record<
+  string,
+  readonly [boolean, (users: Users, user: { id: number }, t: Transaction) => Promise<unknown>]
+>
+
+for (const [name, [endsActivation, revoke]] of Object.entries(revocations)) {
+  test.serial(
+    `${name}: keys that were mailed before end with the tokens, also those that wait to be mailed`,
+    async t => {
+      const { mailedKeys, database, users } = service.registry
+      const { id: organizationId } = await service.organization()
+      const user = await withEmail()
+      await mailedKeys.replace(user.id, 'recovery', 'ABCD2345')
+      await database.transact(t => mailedKeys.replaceEmail(user.id, 'EFGH6789 0', 'x@example.org', t))
+      await mailedKeys.replace(user.id, 'activation', randomUUID(), organizationId)
+      const waiting: EmailIntent[] = [
+        { kind: 'recovery-request', parameters: requestOf(user) },
+        { kind: 'recovery-key', parameters: { userId: user.id, to: user.email } },
+        { kind: 'email-request', parameters: { userId: user.id, to: user.email, generation: 0 } },
+        { kind: 'email-code', parameters: { userId: user.id, to: user.email, generation: 0 } },
+        { kind: 'activation-key', parameters: { userId: user.id, organizationId } },
+        { kind: 'answer-saved', parameters: { userId: user.id, at: '2026-11-21', address: '192.0.2.1' } },
+      ]
+      // Somebody else’s are no business of it, nor those of one whose name is the user’s id.
+      const other = await withEmail()
+      await mailedKeys.replace(other.id, 'recovery', 'ABCD2345')
+      const alike: EmailIntent = {
+        kind: 'recovery-request',
+        parameters: requestOf({ username: String(user.id), email: 'x@example.org' }),
+      }
+      const others: EmailIntent[] = [alike, { kind: 'recovery-key', parameters: { userId: other.id, to: other.email } }]
+      const ids: string[] = []
+      for (const intent of [...waiting, ...others]) ids.push(await held(intent))
+      await changeTokens(service.registry, user.id, t => revoke(users, user, t))
+      const left = await sql(`SELECT kind FROM emails WHERE id IN (${ids}) ORDER BY id`)
+      t.deepEqual(
+        left.map(({ kind }) => kind),
+        [...(endsActivation ? [] : ['activation-key']), 'answer-saved', 'recovery-request', 'recovery-key'],
+      )
+      const keys = await sql(`SELECT purpose FROM mailed_keys WHERE user_id = ${user.id}`)
+      t.deepEqual(
+        keys.map(({ purpose }) => purpose),
+        endsActivation ? [] : ['activation'],
+      )
+      t.is((await sql(`SELECT purpose FROM mailed_keys WHERE user_id = ${other.id}`)).length, 1)
+      await sql(`DELETE FROM emails WHERE id IN (${ids})`)
+      t.is((await useKey(user.username, 'ABCD2345')).status, 422)
+    },
+  )
+}
+
+test.serial(
+  'a key asked for before a suspension is never mailed, though the suspension ended before its turn',
+  async t => {
+    const { database, users } = service.registry
+    const [user, other] = [await withEmail(), await withEmail()]
+    const ids = [
+      await held({ kind: 'recovery-request', parameters: requestOf(user) }),
+      await held({ kind: 'recovery-request', parameters: requestOf(other) }),
+    ]
+    await suspend(service.registry, user.id)
+    await database.transact(t => users.resume(user.id, t))
+    await sql(`UPDATE emails SET next_attempt_at = now() WHERE id IN (${ids})`)
+    await nextKey(other.email)
+    await quiet()
+    t.false(mailbox.emails.some(({ to }) => to?.[0]?.address === user.email))
+  },
+)
 
 test('a suspended user gets no key and can’t use one', async t => {
   const user = await withEmail()

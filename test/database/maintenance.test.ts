@@ -1,10 +1,14 @@
 /** Upkeep: what has lapsed goes, what is good stays, and nobody waits for it. */
 import { randomUUID } from 'node:crypto'
+import { mkdtemp, readdir, readFile, rm, utimes } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 import test from 'ava'
 import { createLog } from '../../server/log.js'
 import { startMaintenance } from '../../server/maintenance.js'
 import type { Models } from '../../server/models/definemodels.js'
-import { addUser, endsOrWaits, openModels, waits } from '../_helpers/models.js'
+import { startMail } from '../../server/outbox/compose.js'
+import { addUser, changeTokens, endsOrWaits, openModels, waits } from '../_helpers/models.js'
 import { waitFor } from '../_helpers/patience.js'
 import { refused } from '../_helpers/problem.js'
 import { startTestService } from '../_helpers/service.js'
@@ -14,8 +18,13 @@ const log = createLog('silent')
 const never = { first: 2 ** 31 - 1, interval: 2 ** 31 - 1 }
 
 /** Maintenance that does a round when it is told to. */
-function maintenance(t: { teardown(work: () => Promise<void>): void }, models: Models, times = never) {
-  const started = startMaintenance(models, { tokenTtl: 3600, auditRetention: 86_400 }, log, times)
+function maintenance(
+  t: { teardown(work: () => Promise<void>): void },
+  models: Models,
+  times = never,
+  dataDir = '/nonexistent',
+) {
+  const started = startMaintenance(models, { tokenTtl: 3600, auditRetention: 86_400, dataDir }, log, times)
   t.teardown(() => started.stop())
   return started
 }
@@ -49,6 +58,65 @@ test('a round deletes what has lapsed, and nothing else', async t => {
   t.deepEqual(await texts(models, `SELECT convert_from(address, 'UTF8') AS text FROM known_addresses`), ['good'])
   t.deepEqual(await texts(models, 'SELECT purpose AS text FROM mailed_keys'), ['activation'])
   t.deepEqual(await texts(models, 'SELECT kid AS text FROM signing_keys'), [newer!])
+})
+
+test('a round deletes e-mails from the folder that are older than 30 days, or of a user who was erased', async t => {
+  const models = await openModels(t)
+  const { database, erasure, users, emails } = models
+  const dataDir = await mkdtemp(join(tmpdir(), 'auth-test-'))
+  t.teardown(() => rm(dataDir, { recursive: true, force: true }))
+  const folder = join(dataDir, 'mail')
+  const [ana, bia, old] = [
+    await addUser(models, 'ana', 'ROLE_ADMIN', 'ana@example.org'),
+    await addUser(models, 'bia', 'ROLE_CLIENT', 'bia@example.org'),
+    await addUser(models, 'velha', 'ROLE_CLIENT', 'velha@example.org'),
+  ]
+  const happened = { at: '2026-11-21T12:00:00Z', address: '192.0.2.1' }
+  for (const userId of [ana, bia, old])
+    await emails.add({ kind: 'password-changed', parameters: { userId, ...happened } }, 'en')
+  // One to ana that tells of bia.
+  const told = { action: 'user.suspend', actor: 'cli:x@y', at: happened.at, reason: 'x' } as const
+  await emails.add({ kind: 'administration', parameters: { userId: ana, subjectId: bia, ...told } }, 'en')
+  const settings = { mailFrom: 'auth@localhost', dataDir, recoveryEmail: 'registered', limitFactor: 1 } as const
+  const sender = startMail(models, { ...settings, smtpUrl: undefined }, log, Date.now)
+  await waitFor(async () => (await texts(models, 'SELECT id::text AS text FROM emails')).length === 0)
+  await sender.close()
+  /** Files by what stands in them. */
+  const files = async () => {
+    const all = await Promise.all(
+      (await readdir(folder)).map(async name => [await readFile(join(folder, name), 'utf8'), name] as const),
+    )
+    const find = (...words: string[]) => all.filter(([text]) => words.every(word => text.includes(word)))
+    return { count: all.length, find }
+  }
+  const before = await files()
+  t.is(before.count, 4)
+  const { round } = maintenance(t, models, never, dataDir)
+  await round()
+  t.is((await files()).count, 4)
+
+  const [[, name] = ['', '']] = before.find('velha')
+  const path = join(folder, name)
+  const day = 86_400
+  const age = (days: number) => utimes(path, Date.now() / 1000 - days * day, Date.now() / 1000 - days * day)
+  await age(29.9)
+  await round()
+  t.is((await files()).count, 4)
+  await age(30.1)
+  await round()
+  t.is((await files()).find('velha').length, 0)
+  t.is((await files()).count, 3)
+
+  // A deleted user may come back; an erased one leaves nothing.
+  await changeTokens(models, bia, transaction => users.delete(bia, transaction))
+  await round()
+  t.is((await files()).count, 3)
+  await database.transact(transaction => erasure.erase(bia, transaction))
+  await round()
+  const after = await files()
+  t.is(after.find('bia').length, 0)
+  t.is(after.count, 1)
+  t.is(after.find('ana@example.org').length, 1)
 })
 
 test('a round succeeds a signing key of 90 days, and says so in the audit log; a younger one stays', async t => {

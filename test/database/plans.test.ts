@@ -125,7 +125,14 @@ const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<
   'free nicknames': [['users_nickname_key_key'], m => m.users.takenNicknames(['n1', 'n2'])],
   'a user to be changed': [['users_username_key_key'], m => m.users.lock('u9', none)],
   'a new password': [['users_pkey'], m => m.users.changePassword(9, '', none)],
-  'a new e-mail address': [['users_pkey', 'mailed_keys_pkey'], m => m.users.setEmail(9, null, none)],
+  'a new e-mail address': [
+    ['users_pkey', 'users_pkey', 'mailed_keys_pkey', 'emails_owner'],
+    m => m.users.setEmail({ id: 9, email: null }, null, { address: '192.0.2.1', locale: 'en' }, none),
+  ],
+  'e-mails that bring keys': [
+    ['emails_owner', 'users_pkey'],
+    m => m.emails.discard(9, ['recovery', 'email', 'activation'], none),
+  ],
   'users of an organization': [
     ['users_organization_id'],
     m => m.administeredUsers.list({ organizationId: 9, limit: 10 }),

@@ -61,7 +61,7 @@ test.after.always(async () => {
 async function send(to: string): Promise<string | undefined> {
   Object.assign(heard, { recipients: [], messages: [] })
   try {
-    await transport.send({ to, subject: 'Olá', text: 'Olá', name: 'test' })
+    await transport.send({ to, subject: 'Olá', text: 'Olá', name: 'test', users: [] })
   } catch (error) {
     return (error as Error).message
   }

@@ -3,7 +3,7 @@ import test from 'ava'
 import type { Models } from '../../server/models/definemodels.js'
 import type { EmailIntent } from '../../server/models/email.js'
 import { createComposer } from '../../server/outbox/compose.js'
-import { addUser, openModels, suspend } from '../_helpers/models.js'
+import { addUser, endsOrWaits, openModels, suspend } from '../_helpers/models.js'
 
 const to = 'ana@example.org'
 
@@ -68,11 +68,10 @@ for (const kind of ['recovery-key', 'activation-key'] as const) {
     const sent = await compose(intents[kind])
     t.is(typeof sent === 'object' && sent.to, kind === 'recovery-key' ? to : 'escola@example.org')
     const purpose = kind === 'recovery-key' ? 'recovery' : 'activation'
-    const before = await models.mailedKeys.attempt(userId, purpose, '192.0.2.1')
-    t.truthy(before)
+    t.truthy(await models.mailedKeys.attempt(userId, purpose, '192.0.2.1'))
     await suspend(models, userId)
     t.is(await compose(intents[kind]), 'unwanted')
-    t.deepEqual(await models.mailedKeys.attempt(userId, purpose, '192.0.2.1'), before, 'and no key is made')
+    t.is(await models.mailedKeys.attempt(userId, purpose, '192.0.2.1'), undefined, 'and no key is left or made')
   })
 }
 
@@ -106,7 +105,30 @@ test('a notice: nobody is told at an address that was removed since it was queue
   const { compose, intents, userId } = await scene(models)
   const sent = await compose(notice)
   t.is(typeof sent === 'object' && sent.to, to)
-  await models.database.transact(transaction => models.users.setEmail(userId, null, transaction))
+  await models.database.transact(transaction =>
+    models.users.setEmail({ id: userId, email: null }, null, { address: '192.0.2.1', locale: 'en' }, transaction),
+  )
   t.is(await compose(notice), 'unwanted')
   t.is(await compose(intents['password-changed']), 'unwanted')
 })
+
+for (const kind of ['recovery-key', 'activation-key', 'email-code'] as const) {
+  test(`${kind}: none is made of an e-mail that was discarded while it was composed`, async t => {
+    const models = await openModels(t)
+    const { intents, userId } = await scene(models)
+    const code: EmailIntent = { kind: 'email-code', parameters: { userId, to, generation: 0 } }
+    const purpose = { 'recovery-key': 'recovery', 'activation-key': 'activation', 'email-code': 'email' } as const
+    await models.emails.add(kind === 'email-code' ? code : intents[kind], 'en')
+    const entry = (await models.emails.claim(60))!
+    const composer = createComposer(models, { recoveryEmail: 'registered', limitFactor: 1 }, Date.now)
+    const keyOf = () => models.mailedKeys.attempt(userId, purpose[kind], '192.0.2.1')
+    let composing: ReturnType<typeof composer> | undefined
+    await models.database.transact(async transaction => {
+      await models.emails.discard(userId, [purpose[kind]], transaction)
+      composing = composer(entry)
+      t.is(await endsOrWaits(models.database, composing), 'waits')
+    })
+    t.is(await composing, 'unwanted')
+    t.is(await keyOf(), undefined)
+  })
+}

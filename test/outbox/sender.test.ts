@@ -49,7 +49,7 @@ function createQueue() {
 }
 
 const to = 'maria@example.org'
-const entry: Mail = { to, subject: 'Açaí', text: 'Olá, Maria.\n', name: 'auth.7.1' }
+const entry: Mail = { to, subject: 'Açaí', text: 'Olá, Maria.\n', name: 'auth.7.1', users: [] }
 
 test('an e-mail that is refused, and then can’t be delivered at all, arrives once the server is back', async t => {
   const mailbox = await openMailbox()
@@ -165,8 +165,8 @@ test('an address can’t smuggle in another recipient or header', async t => {
   const mailbox = await openMailbox()
   const transport = createMailTransport({ smtpUrl: mailbox.url, mailFrom: 'auth@localhost', dataDir: '' }, log)
   for (const bad of ['a@b.example\r\nBcc: c@d.example', 'a@b.example>,<c@d.example'])
-    await t.throwsAsync(transport.send({ to: bad, subject: 'x', text: 'x', name: '1' }))
-  await transport.send({ to, subject: 'x\r\nBcc: c@d.example', text: 'x', name: '1' })
+    await t.throwsAsync(transport.send({ to: bad, subject: 'x', text: 'x', name: '1', users: [] }))
+  await transport.send({ to, subject: 'x\r\nBcc: c@d.example', text: 'x', name: '1', users: [] })
   const received = await mailbox.nextEmail(to)
   t.is(received.bcc, undefined)
   t.is(mailbox.emails.length, 1)

@@ -3437,7 +3437,7 @@ export type SetIssuerRequest = Message<"auth.v1.SetIssuerRequest"> & {
   issuer?: string | undefined;
 
   /**
-   * `aud` of tokens; absent: as it is.
+   * `aud` of tokens, never `auth-admin` in any spelling; absent: as it is.
    *
    * @generated from field: optional string audience = 2;
    */
@@ -4404,7 +4404,8 @@ export const UserStateSchema: GenEnum<UserState> = /*@__PURE__*/
  * USER_NOT_FOUND); state.
  *
  * References: a user is named by username in any spelling or by `#id`; an organization by `#id`, INEP code or name; a
- * question by `#id` or text. Digits alone are an id, unless something else has that name: then INVALID_ARGUMENT says so.
+ * question by `#id` or text. Digits alone are an id, unless something else has that name; `#id` is one, unless something
+ * else has that name with its `#`: then INVALID_ARGUMENT says so, and how to name each.
  *
  * Changes: with `validate_only` (AIP-163) everything is checked and answered, and nothing is kept. An `etag` (AIP-154)
  * that is given must be that of the record as it is, else STALE_ETAG. Who repeats a creation with the same `request_id`
@@ -4503,7 +4504,8 @@ export const Administration: GenService<{
     output: typeof CreateUserResponseSchema;
   },
   /**
-   * Changes the profile or e-mail address of a user under the rules of sign-up.
+   * Changes the profile or e-mail address of a user under the rules of sign-up. Another address voids recovery keys and
+   * codes that were mailed or wait to be; the former address is told.
    *
    * @generated from rpc auth.v1.Administration.UpdateUser
    */
@@ -4523,7 +4525,7 @@ export const Administration: GenService<{
     output: typeof ActivateUserResponseSchema;
   },
   /**
-   * Shuts a user out and revokes its tokens. Repeating it succeeds with `changed: false`.
+   * Shuts a user out and revokes its tokens and mailed keys. Repeating it succeeds with `changed: false`.
    *
    * @generated from rpc auth.v1.Administration.SuspendUser
    */
@@ -4563,7 +4565,7 @@ export const Administration: GenService<{
     output: typeof SetPasswordResponseSchema;
   },
   /**
-   * Gives a user another role and revokes its tokens. To and from ROLE_ADMIN it can’t be undone.
+   * Gives a user another role and revokes its tokens and mailed keys. To and from ROLE_ADMIN it can’t be undone.
    *
    * @generated from rpc auth.v1.Administration.SetRole
    */
@@ -4573,7 +4575,7 @@ export const Administration: GenService<{
     output: typeof SetRoleResponseSchema;
   },
   /**
-   * Moves a user to another organization, or out of any, and revokes its tokens.
+   * Moves a user to another organization, or out of any, and revokes its tokens and mailed keys.
    *
    * @generated from rpc auth.v1.Administration.SetOrganization
    */
@@ -4583,7 +4585,7 @@ export const Administration: GenService<{
     output: typeof SetOrganizationResponseSchema;
   },
   /**
-   * Logs a user out everywhere.
+   * Logs a user out everywhere, and voids mailed recovery keys.
    *
    * @generated from rpc auth.v1.Administration.RevokeTokens
    */
