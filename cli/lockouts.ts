@@ -78,8 +78,9 @@ Example:
     )
     .action(
       administering(async (api, name: string | undefined, { address, ...options }: Options) => {
-        const { id, username } = (await readUser(api, name, options)).record!
-        const { cleared } = await api.unlockUser({ user: `#${id}`, ...(address && { address }) })
+        const { reference, user } = await readUser(api, name, options)
+        const { id, username } = user.record!
+        const { cleared } = await api.unlockUser({ user: reference, ...(address && { address }) })
         if (options.json) return printJson({ id, username, cleared })
         const where = address ? '' : ' from unknown addresses'
         const what = cleared > 0 ? 'Failed sign-ins are forgotten' : 'There were no failed sign-ins to forget'

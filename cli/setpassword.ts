@@ -27,11 +27,11 @@ Examples:
         if (file === undefined && !canAsk(options)) {
           misuse('Give the file with the new password with --password-file, or - for standard input.')
         }
-        let user = await userName(name, options)
+        const user = await userName(name, options)
         let password: string
         if (file === undefined) {
           // Who is asked is told of the wrong user first.
-          user = `#${(await readUser(api, user, {})).record!.id}`
+          await readUser(api, user, {})
           password = await askSecret('password', text =>
             problemOf(api.setPassword({ user, password: text, validateOnly: true })),
           )

@@ -39,9 +39,14 @@ export function userAnd(
   return id !== undefined && second === undefined ? [undefined, first] : [first, second]
 }
 
-/** The user that a command names. */
-export async function readUser(api: Api, name: string | undefined, options: Named): Promise<AdministeredUser> {
-  return (await api.getUser({ user: await userName(name, options), omitKeys: true })).user!
+/** The user that a command names, without its keys, and by what. */
+export async function readUser(
+  api: Api,
+  name: string | undefined,
+  options: Named,
+): Promise<{ reference: string; user: AdministeredUser }> {
+  const reference = await userName(name, options)
+  return { reference, user: (await api.getUser({ user: reference, omitKeys: true })).user! }
 }
 
 /**
@@ -58,7 +63,7 @@ export async function confirmUser(
   if (options.yes || !canAsk(options)) return { user: reference, etag: '' }
   const { record, etag } = (await api.getUser({ user: reference, omitKeys: true })).user!
   await confirm(sentence(`User ${record!.id} (${record!.username})`), options)
-  return { user: `#${record!.id}`, etag }
+  return { user: reference, etag }
 }
 
 /** Prints a user as it is now, or a sentence that begins with its name. */

@@ -29,13 +29,13 @@ export function addUserChanges(users: Command): void {
     .addHelpText('after', "\nExample:\n  $ auth-admin users activate '(11)98765-4321' --organization 3")
     .action(
       administering(async (api, name: string | undefined, options: Confirmed & { organization?: string }) => {
-        const found = await readUser(api, name, options)
-        const { id, username = '', role, active } = found.record!
+        const { reference, user: found } = await readUser(api, name, options)
+        const { username = '', role, active } = found.record!
         const organization = await chooseOrganization(api, found, options)
         const makes = role === 'ROLE_ADMIN' && (active !== 1 || organization !== undefined)
         const confirmed = makes && (await confirmName(`${username} will be an administrator.`, username, options))
         const { user, changed } = await api.activateUser({
-          user: `#${id}`,
+          user: reference,
           ...(organization !== undefined && { organization }),
           ...(confirmed && { confirm: confirmed }),
           etag: found.etag,
@@ -86,15 +86,15 @@ Examples:
     .action(
       administering(async (api, first: string | undefined, second: string | undefined, options: Confirmed & Asked) => {
         const [name, given] = userAnd(first, second, options)
-        const found = await readUser(api, name, options)
-        const { id, username = '', role: before } = found.record!
+        const { reference, user: found } = await readUser(api, name, options)
+        const { username = '', role: before } = found.record!
         const role = given ?? (await askRole(options))
         const final = role !== before && [role, before].includes('ROLE_ADMIN')
         const sentence = `${username} will be a ${role} instead of a ${before}, and is logged out everywhere.`
         const confirmed = final && (await confirmName(sentence, username, options))
         if (!final && role !== before) await confirm(`${sentence} Do it?`, options)
         const { user, changed } = await api.setRole({
-          user: `#${id}`,
+          user: reference,
           role,
           ...(confirmed && { confirm: confirmed }),
           etag: found.etag,
@@ -123,12 +123,12 @@ Examples:
           if (!options.none && given === undefined && !canAsk(options)) {
             misuse('Give the organization after the user, or --none.')
           }
-          const found = await readUser(api, name, options)
-          const { id, username, partnerOrganization: before } = found.record!
+          const { reference, user: found } = await readUser(api, name, options)
+          const { username, partnerOrganization: before } = found.record!
           const organization = options.none ? '' : (given ?? (await askOrganization(api, 'To which organization?')))
           const from = before ? ` from ${before.name}` : ''
           await confirm(`${username} is moved${from}, and logged out everywhere. Do it?`, options)
-          const { user, changed } = await api.setOrganization({ user: `#${id}`, organization, etag: found.etag })
+          const { user, changed } = await api.setOrganization({ user: reference, organization, etag: found.etag })
           const now = user!.record!.partnerOrganization
           const where = now ? `belongs to ${now.name} (#${now.id})` : 'belongs to no organization'
           tellUser(user!, options, `${where}${changed ? '' : ' already'}.`)
@@ -158,9 +158,9 @@ Examples:
     .addHelpText('after', "\nExample:\n  $ auth-admin users send-key '(11)98765-4321'")
     .action(
       administering(async (api, name: string | undefined, options: Named) => {
-        const user = await readUser(api, name, options)
+        const { reference, user } = await readUser(api, name, options)
         const { id, username } = user.record!
-        const { email } = await api.sendRecoveryKey({ user: `#${id}` })
+        const { email } = await api.sendRecoveryKey({ user: reference })
         if (options.json) printJson({ id, username, email })
         else say(`A recovery key for user ${id} (${username}) goes to ${email}.`)
       }),

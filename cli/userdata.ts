@@ -29,10 +29,11 @@ export function addUserData(users: Command): void {
     )
     .action(
       administering(async (api, name: string | undefined, options: Named & { confirm?: string }) => {
-        const { id, username = '' } = (await readUser(api, name, options)).record!
+        const { reference, user: found } = await readUser(api, name, options)
+        const { username = '' } = found.record!
         const sentence = `All that is stored of ${username} will be gone for good.`
         const confirm = await confirmName(sentence, username, options)
-        const erase = () => api.eraseUser({ user: `#${id}`, confirm })
+        const erase = () => api.eraseUser({ user: reference, confirm })
         const { user, eraseTime, rows } = await withProgress('Erasing', erase)
         const erasedAt = timestampDate(eraseTime!)
         if (options.json) return printJson({ user, erasedAt: erasedAt.toISOString(), rows })

@@ -110,7 +110,7 @@ Example:
         if (!given && !canAsk(options)) {
           misuse(`Say what to change: give one or more of ${details.map(flagOf).join(', ')}.`)
         }
-        const now = given ? undefined : await readUser(api, user, {})
+        const now = given ? undefined : (await readUser(api, user, {})).user
         const values = now ? await askForDetails(options, now) : options
         const paths = details.flatMap(({ field }) => (values[field] === undefined ? [] : [field]))
         const { user: after, changed } = await api.updateUser({

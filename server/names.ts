@@ -53,9 +53,13 @@ const reserved = new Set(
   ].map(usernameKey),
 )
 
-/** Whether nobody may have this username, in any spelling, because a path means something else by it. */
+/**
+ * Whether no user may have this username, in any spelling: a path means something else by it, or, with `#` and digits of
+ * any script, administrators mean an id.
+ */
 export function isReservedUsername(text: string): boolean {
-  return reserved.has(usernameKey(text))
+  const key = usernameKey(text)
+  return reserved.has(key) || /^#\p{Nd}+$/u.test(key)
 }
 
 /**

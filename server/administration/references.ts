@@ -8,9 +8,9 @@ import { limits, tooLong } from '../sizes.js'
 import { wrongFields } from './wrongfields.js'
 
 /**
- * Finds what requests refer to: by `#id`, by digits alone, or by name. Nobody can take the place of another by a name
- * that looks like an id: where digits are both, only `#id` is understood. Refuses with INVALID_ARGUMENT what is missing or
- * means several, with USER_NOT_FOUND and RECORD_NOT_FOUND what isn't there.
+ * Finds what requests refer to: by `#id`, by digits alone, or by name. A name that looks like an id takes no record's
+ * place: digits that are an id and another's name are refused, and so is `#id` where a record has that name. Refuses with
+ * INVALID_ARGUMENT what is missing or means several, with USER_NOT_FOUND and RECORD_NOT_FOUND what isn't there.
  */
 export interface References {
   /** A user, by username in any spelling; a deleted one, too. */
@@ -40,14 +40,16 @@ export function createReferences(deps: {
       const message = `Name the ${what}, in at most ${limits.text} characters.`
       wrongFields([{ field, message }])
     }
-    const { sign, digits } = /^(?<sign>#?)(?<digits>\d{1,9})$/.exec(text)?.groups ?? {}
+    const { sign, digits } = /^(?<sign>#?)(?<digits>\d{1,9})$/.exec(text.normalize('NFKC'))?.groups ?? {}
     const withId = digits ? await by.id(Number(digits)) : undefined
-    if (sign) return withId
     const named = (await by.name(text)).filter(each => each.id !== withId?.id)
     const all = withId ? [withId, ...named] : named
-    if (all.length < 2) return all[0]
-    const ids = all.slice(0, 10).map(({ id }) => `#${id}`)
-    const message = `It means several (${ids.join(', ')}${all.length > 10 ? ', …' : ''}): name one of them by #id.`
+    if (all.length < 2 && !(sign && named.length > 0)) return all[0]
+    const ids = all.slice(0, 10).map(({ id }) => (sign ? id : `#${id}`))
+    const listed = `${ids.join(', ')}${all.length > 10 ? ', …' : ''}`
+    const message = sign
+      ? `It is an id and also a name (ids ${listed}): name one of them by its id without #.`
+      : `It means several (${listed}): name one of them by #id.`
     return wrongFields([{ field, message }])
   }
 

@@ -47,6 +47,8 @@ export interface AdministeredUsers {
   anotherAdministrator(id: number, t: Transaction): Promise<boolean>
   /** Ids of the active administrators with an e-mail address, but for one. */
   administratorsBut(id: number, t: Transaction): Promise<number[]>
+  /** Ids of users, deleted or not, whose usernames look like `#id`; the first 11. */
+  namedLikeIds(): Promise<number[]>
   /** Locks a user that was deleted so long ago that it is to be erased, unless somebody else does it now; its id. */
   lockForPurge(t: Transaction): Promise<number | undefined>
 }
@@ -92,6 +94,11 @@ const lockForPurge: Statement = {
   name: 'administered-user-lock-for-purge',
   text: `SELECT id FROM users WHERE deleted_at < now() - interval '${daysUntilPurge} days' ORDER BY deleted_at
     LIMIT 1 FOR UPDATE SKIP LOCKED`,
+}
+
+const namedLikeIds: Statement = {
+  name: 'administered-users-named-like-ids',
+  text: `SELECT id FROM users WHERE username_key LIKE '#%' AND username_key ~ '^#[0-9]{1,9}$' ORDER BY id LIMIT 11`,
 }
 
 /** A statement for these conditions alone, so that it is planned for what it filters by. */
@@ -149,6 +156,7 @@ export function createAdministeredUsers(database: Database): AdministeredUsers {
     },
     administratorsBut: async (id, t) =>
       (await database.run<{ id: number }>(administratorsBut, [id], t)).map(({ id }) => id),
+    namedLikeIds: async () => (await database.run<{ id: number }>(namedLikeIds, [])).map(({ id }) => id),
     lockForPurge: async t => (await database.run<{ id: number }>(lockForPurge, [], t))[0]?.id,
   }
 }

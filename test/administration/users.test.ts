@@ -49,6 +49,27 @@ async function withTwo(t: ExecutionContext, more: Record<string, string> = {}) {
   return { own, admin, ana: openAdministration(t, own, token), id: user!.record!.id! }
 }
 
+test('a name that looks like an id is refused, and where one is there from before nobody’s session or password is touched by it', async t => {
+  for (const username of ['#1', '＃１']) {
+    const creation = admin.createUser({ form: form({ username }) })
+    t.is(await reasonOf(creation), 'INVALID_SIGN_UP')
+    t.deepEqual(await wrongFieldsOf(creation), ['form.username'])
+  }
+  const own = await startTestService(t, settings())
+  const chief = await openSignedIn(t, own)
+  const { user } = await chief.getSession({})
+  const id = user!.record!.id!
+  const { token } = await own.signUp('ROLE_CLIENT')
+  await own.registry.database.sequelize.query(
+    `UPDATE users SET username = '#${id}', username_key = '#${id}' WHERE id = ${idOf(token)}`,
+  )
+  t.is((await chief.getSession({})).user!.record!.id, id)
+  t.is(await reasonOf(chief.getUser({ user: `#${id}` })), 'INVALID_ARGUMENT')
+  t.deepEqual(await wrongFieldsOf(chief.suspendUser({ user: `#${id}` })), ['user'])
+  const changed = await chief.setPassword({ user: 'admin', password: 'tatu-canastra 12' })
+  t.is(changed.user!.record!.id, id)
+})
+
 test('a user is created inactive under the rules of sign-up, and signs in with its password', async t => {
   const given = form({ password, dateofborn: '01/02/1990', gender: 'F', email: ' nova@example.org ', institution: 'X' })
   const { user } = await admin.createUser({ form: given })

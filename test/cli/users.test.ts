@@ -226,13 +226,37 @@ test('set-password enforces the rules of sign-up, and takes no password on the c
   t.is(await login(username), 200)
 })
 
-test('a username that looks like an id never stands for another user', async t => {
-  const { id } = await json('show', 'admin')
-  const trap = `#${id}`
-  const { token } = await service.signUp('ROLE_CLIENT', { username: trap })
-  const signedUp = { id: idOf(token) }
-  t.is((await json('show', trap)).username, 'admin')
-  t.is((await json('show', `${signedUp.id}`)).username, trap)
+test('a username from before that looks like an id never stands for another user, whom every command still finds', async t => {
+  const target = await service.signUp('ROLE_CLIENT', { email: 'alvo@example.org' })
+  const other = await service.signUp('ROLE_CLIENT')
+  const [id, trap] = [idOf(target.token), idOf(other.token)]
+  await service.registry.database.sequelize.query(
+    `UPDATE users SET username = '#${id}', username_key = '#${id}' WHERE id = ${trap}`,
+  )
+  for (const spelling of [`#${id}`, ` ＃${id}`]) {
+    const { code, stderr } = await users('show', spelling)
+    t.is(code, 2)
+    t.true(stderr.includes(`ids ${id}, ${trap}`), stderr)
+    t.true(stderr.includes('by its id without #'), stderr)
+  }
+  t.is((await users('erase', '--id', `${id}`, '--confirm', `#${id}`)).code, 2)
+  t.is((await json('show', `${id}`)).username, target.username)
+  t.is((await json('show', `${trap}`)).username, `#${id}`)
+  const verbs: [string, ...string[]][] = [
+    ['activate', '--organization', (await service.organization()).id.toString()],
+    ['set-organization', '--none'],
+    ['set-role', 'ROLE_INSTITUTION'],
+    ['send-key'],
+    ['unlock'],
+    ['erase', '--confirm', target.username],
+  ]
+  for (const [verb, ...more] of verbs) {
+    const { code, stderr } = await users(verb, `${id}`, ...more)
+    t.is(code, 0, `${verb}: ${stderr}`)
+  }
+  // The id of nobody is not the other's name either.
+  t.is((await users('suspend', `#${id}`)).code, 2)
+  t.like(await json('show', `${trap}`), { id: trap, suspended: false })
 })
 
 test('every command says in one sentence that there is no such user, or that none was given', async t => {

@@ -129,6 +129,7 @@ const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<
     ['users_pkey', 'users_pkey', 'mailed_keys_pkey', 'emails_owner'],
     m => m.users.setEmail({ id: 9, email: null }, null, { address: '192.0.2.1', locale: 'en' }, none),
   ],
+  'usernames that look like ids': [['users_username_key_key'], m => m.administeredUsers.namedLikeIds()],
   'e-mails that bring keys': [
     ['emails_owner', 'users_pkey'],
     m => m.emails.discard(9, ['recovery', 'email', 'activation'], none),

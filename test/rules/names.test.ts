@@ -106,6 +106,12 @@ test('words of the paths are reserved in every spelling, and nothing else is', t
   for (const text of ['mel', 'menu', 'admin', '(11)98765-4321', '1.0.3', '']) t.false(isReservedUsername(text), text)
 })
 
+test('# and digits of any script are reserved, in every spelling, and other uses of # are not', t => {
+  for (const text of ['#1', ' #007\t', '＃１', '#１', '﹟3', '#٣', '#३४', '#\u200b12', '#4294967296'])
+    t.true(isReservedUsername(text), text)
+  for (const text of ['#', '#a', '#1a', '1', '##1', 'a#1', '# 1', '#1.5', '#½']) t.false(isReservedUsername(text), text)
+})
+
 test('addresses of RFC 5321 are accepted', t => {
   for (const address of [
     'maria@example.org',

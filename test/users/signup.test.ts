@@ -160,6 +160,9 @@ for (const name of [
   'ME',
   ' Login ',
   'ｓｉｇｎｕｐ',
+  '#1',
+  ' ＃１ ',
+  '#٣',
 ]) {
   test(`the username "${name}" is reserved`, async t => {
     const answer = await signUp({ username: name })
