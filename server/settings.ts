@@ -6,12 +6,24 @@ import { readFileSync } from 'node:fs'
 import { isIP, isIPv4 } from 'node:net'
 import { createSecureContext, type SecureContextOptions } from 'node:tls'
 import { readDatabaseUrl } from './databaseurl.js'
+import { isReservedUsername, nicknameKey } from './names.js'
 
 /** Where a server listens. Port 0 means any free port. */
 export interface Address {
   /** Name or IP address; an IPv6 address without brackets. */
   readonly host: string
   readonly port: number
+}
+
+/** The audience (RFC 7519) of tokens for Administration, which no token of a work package has. */
+export const administrationAudience = 'auth-admin'
+
+/** The audience of a registry that nobody gave another. */
+export const firstAudience = 'work-packages'
+
+/** Whether an audience is that of Administration, in any spelling: the registry's is another. */
+export function isAdministrationAudience(text: string): boolean {
+  return nicknameKey(text) === administrationAudience
 }
 
 /** A value that can't be used. The message says what is expected and never repeats the value. */
@@ -74,7 +86,7 @@ const table = {
   /** Key that wraps the keys of the registry: 32 bytes or more, in base64 or hexadecimal. */
   masterKey: secret('AUTH_MASTER_KEY', readMasterKey),
   /** Username of the administrator made at installation. */
-  adminUsername: setting('AUTH_ADMIN_USERNAME', text, 'admin'),
+  adminUsername: setting('AUTH_ADMIN_USERNAME', username, 'admin'),
   /** Password of the administrator made at installation. Unset: a random one. */
   adminPassword: secret('AUTH_ADMIN_PASSWORD', text),
   /** Work factor of password hashes: each step doubles the time. */
@@ -87,8 +99,8 @@ const table = {
   tokenTtl: setting('AUTH_TOKEN_TTL', span(1, 30 * 86_400), '1h'),
   /** `iss` of tokens. Unset: the registry's; at installation `http://` and the address of the HTTP gateway. */
   issuer: optional('AUTH_ISSUER', text),
-  /** `aud` of tokens. Unset: the registry's; at installation `work-packages`. */
-  audience: optional('AUTH_AUDIENCE', text),
+  /** `aud` of tokens, not `auth-admin`. Unset: the registry's; at installation `work-packages`. */
+  audience: optional('AUTH_AUDIENCE', audience),
   /** Origins (RFC 6454) whose pages may call the gateway from a browser. */
   corsOrigins: setting('AUTH_CORS_ORIGINS', list(origin), ''),
   /** Addresses and CIDR blocks of proxies whose `X-Forwarded-For` counts. */
@@ -219,7 +231,7 @@ export function firstIssuer({
 }: Pick<Settings, 'issuer' | 'audience' | 'httpAddress' | 'httpTlsCert'>) {
   return {
     issuer: issuer ?? httpUrl(settings, settings.httpAddress ?? address(table.httpAddress.fallback!)),
-    audience: audience ?? 'work-packages',
+    audience: audience ?? firstAudience,
   }
 }
 
@@ -314,6 +326,19 @@ function tlsFault(names: string, { cert, key, ca }: Readonly<Record<string, stri
 function text(value: string): string {
   if (/[\u0000-\u001f\u007f]/.test(value)) throw new Fault('must not hold control characters')
   return value
+}
+
+function username(value: string): string {
+  if (isReservedUsername(value)) throw new Fault('this username is reserved; choose another')
+  return text(value)
+}
+
+function audience(value: string): string {
+  if (isAdministrationAudience(value))
+    throw new Fault(
+      `${administrationAudience} is for tokens of administrators; choose another, such as ${firstAudience}`,
+    )
+  return text(value)
 }
 
 function address(value: string): Address {

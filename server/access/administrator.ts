@@ -9,9 +9,6 @@ import { type Callers, traces } from './caller.js'
 import { permitSignIn } from './permissions.js'
 import type { Claims } from './tokens.js'
 
-/** The audience (RFC 7519) of tokens for Administration, which no token of a work package has. */
-export const administrationAudience = 'auth-admin'
-
 /** Somebody who administers, by one call. */
 export interface Administrator {
   /** Who it is; absent on the database itself, which needs no sign-in. */

@@ -1,5 +1,5 @@
 import type { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
-import { administrationAudience, createAdministrators } from '../access/administrator.js'
+import { createAdministrators } from '../access/administrator.js'
 import { createCallers } from '../access/caller.js'
 import type { Keyring } from '../access/keyring.js'
 import type { SignIns } from '../access/signin.js'
@@ -9,7 +9,7 @@ import { adminTokenTtl } from '../models/signingkey.js'
 import { createQuotas } from '../outbox/quotas.js'
 import type { Passwords } from '../passwords/hash.js'
 import type { PasswordPolicy } from '../passwords/policy.js'
-import type { Settings } from '../settings.js'
+import { administrationAudience, type Settings } from '../settings.js'
 import { listAuditEvents, verifyAuditLog } from './auditlog.js'
 import { createChanges } from './changes.js'
 import { getConfiguration } from './configuration.js'
@@ -73,8 +73,16 @@ export interface AdministrationDeps extends Registry {
 /** The RPCs, and what the steps of a call to one are made of. */
 export function createAdministration(deps: AdministrationDeps) {
   const { keyring, issuer, now, users, settings } = deps
-  const tokens = { keyring, issuer, audience: administrationAudience, ttl: adminTokenTtl, ownTtl: true, now }
-  const adminTokens = createTokens(tokens)
+  const lifetime = { ttl: adminTokenTtl, ownTtl: true }
+  // A session by answers or a mailed key never opens Administration.
+  const adminTokens = createTokens({
+    keyring,
+    issuer,
+    audience: administrationAudience,
+    ...lifetime,
+    methods: ['pwd'],
+    now,
+  })
   const all = {
     ...deps,
     adminTokens,

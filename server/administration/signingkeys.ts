@@ -3,6 +3,7 @@ import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { publishLead, type SigningKey, type SigningKeys } from '../models/signingkey.js'
 import { issuerObject, type TokenIssuers } from '../models/tokenissuer.js'
 import { type FieldViolation, refuse } from '../refusal.js'
+import { isAdministrationAudience } from '../settings.js'
 import { limits, tooLong } from '../sizes.js'
 import type { Handler } from './context.js'
 import { wrongFields } from './wrongfields.js'
@@ -73,6 +74,10 @@ export function setIssuer(deps: Pick<Deps, 'tokenIssuers'>): Handler<'setIssuer'
         ? [{ field, message: `Give a text of at most ${limits.text} characters.` }]
         : [],
     )
+    if (asked.audience && isAdministrationAudience(asked.audience)) {
+      const message = 'Give another audience: this one is for tokens of administrators.'
+      wrong.push({ field: 'audience', message })
+    }
     if (!asked.issuer && !asked.audience && wrong.length === 0)
       wrong.push({ field: 'issuer', message: 'Give issuer, audience, or both.' })
     if (wrong.length > 0) wrongFields(wrong)

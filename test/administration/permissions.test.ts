@@ -62,6 +62,9 @@ test('nobody gets past the first check without a token of an administrator, for 
   callers.push(['a token of another generation', await forge(service, genuine, { ver: ver + 1 }), 'INVALID_TOKEN'])
   const longer = { exp: nowInSeconds() + 12 * 3600 + 300 }
   callers.push(['a token that lasts longer than 12 hours', await forge(service, genuine, longer), 'INVALID_TOKEN'])
+  for (const amr of [['otp'], ['kba'], ['kba', 'pwd'], ['otp', 'otp']]) {
+    callers.push([`a session that began by ${amr}`, await forge(service, genuine, { amr }), 'INVALID_TOKEN'])
+  }
   await withClient(service, async client => {
     for (const [who, token, expected] of callers) {
       for (const [rpc, reason] of await answers(client, token)) {

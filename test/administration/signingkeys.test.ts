@@ -1,7 +1,7 @@
 /** Signing keys and issuer of administrators: rotating asks nothing of anybody, what can't be undone a confirmation. */
 import test from 'ava'
 import fc from 'fast-check'
-import { openSignedIn, reasonOf } from '../_helpers/administration.js'
+import { openSignedIn, reasonOf, wrongFieldsOf } from '../_helpers/administration.js'
 import { serviceWithClock, startTestService } from '../_helpers/service.js'
 import { headerOf } from '../_helpers/tokens.js'
 
@@ -140,5 +140,11 @@ test('the issuer is changed by who repeats the new one; what isn’t given stays
   t.like(await api.setIssuer({ issuer, confirm: issuer }), { issuer, audience: 'work-packages', changed: true })
   t.like(await api.setIssuer({ issuer, confirm: issuer }), { changed: false })
   t.like(await api.setIssuer({ audience: 'apps', confirm: issuer }), { issuer, audience: 'apps', changed: true })
+  for (const audience of ['auth-admin', ' Auth-Admin', 'ａｕｔｈ-admin']) {
+    const change = api.setIssuer({ audience, confirm: issuer })
+    t.is(await reasonOf(change), 'INVALID_ARGUMENT')
+    t.deepEqual(await wrongFieldsOf(change), ['audience'])
+  }
+  t.like(await api.getIssuer({}), { audience: 'apps' })
   t.is((await service.registry.audit.list({ action: 'registry.set-issuer', limit: 9 })).length, 3)
 })
