@@ -13,11 +13,11 @@ export function addInstall(program: Command): void {
       'after',
       `
 Creates or updates the tables, and where there is none yet: issuer and audience
-of tokens (AUTH_ISSUER, AUTH_AUDIENCE), the first signing key, security
-questions in Portuguese, and the default administrator AUTH_ADMIN_USERNAME with
-AUTH_ADMIN_PASSWORD. Without AUTH_ADMIN_PASSWORD a
-random password is made, printed once (never with --json), and kept in the file
-initial-admin-password of AUTH_DATA_DIR.
+of tokens (AUTH_ISSUER, AUTH_AUDIENCE), the first signing key, and security
+questions in Portuguese. The first time it makes the default administrator
+AUTH_ADMIN_USERNAME with AUTH_ADMIN_PASSWORD. Without AUTH_ADMIN_PASSWORD a
+random password is made and kept in the file initial-admin-password of
+AUTH_DATA_DIR; it is printed only at a terminal.
 
 Examples:
   $ auth-admin install
@@ -40,7 +40,8 @@ Examples:
         'signing key': signingKey,
         questions: questions > 0 ? `${questions} added` : undefined,
         administrator,
-        password: password?.text,
+        // Where no terminal shows it, something may keep what is printed here.
+        password: process.stdout.isTTY ? password?.text : undefined,
         'kept in': password?.file,
       })
       const changed = migrations.length > 0 || signingKey || questions > 0 || administrator

@@ -16,7 +16,7 @@ import { nicknameKey, questionKey, usernameKey } from './names.js'
 import type { Passwords } from './passwords/hash.js'
 import { checkPassword, createPasswordPolicy, preparePassword } from './passwords/policy.js'
 import type { AuditAction } from './policy/auditactions.js'
-import { firstIssuer, type Settings } from './settings.js'
+import { firstAudience, firstIssuer, isAdministrationAudience, type Settings } from './settings.js'
 
 /** Security questions that an installation offers at first. */
 export const firstQuestions = [
@@ -66,8 +66,9 @@ type InstallationSettings = Pick<
 
 /**
  * Makes a database ready for use: schema, issuer of tokens, first signing key, first security questions, default
- * administrator. What is there already stays as it is, so it may be repeated, and run by several processes at once.
- * Throws an Error that says what to do where settings don't fit what is there.
+ * administrator. What is there already stays as it is, so it may be repeated, and run by several processes at once. The
+ * default administrator is made with the issuer, once in the life of a registry, whatever becomes of it later. Throws an
+ * Error that says what to do where settings don't fit what is there.
  */
 export async function install(
   registry: Registry,
@@ -90,18 +91,13 @@ export async function install(
   await users.renewKeys()
   const username = settings.adminUsername.trim()
   const key = usernameKey(username)
-  const [taken, offered, signerAge] = await Promise.all([
-    users.taken(key, ''),
-    questions.all(),
-    signingKeys.signerAge(),
-  ])
-  const missing = !taken.username
+  const [offered, signerAge] = await Promise.all([questions.all(), signingKeys.signerAge()])
   // Most starts find everything there: they lock nothing, and wait for nobody.
-  if (before && !missing && offered.length > 0 && signerAge !== undefined && signerAge < rotateAfter)
+  if (before && offered.length > 0 && signerAge !== undefined && signerAge < rotateAfter)
     return { migrations, tokens: before, questions: 0 }
-  const random = missing && settings.adminPassword === undefined ? randomPassword() : undefined
+  const random = !before && settings.adminPassword === undefined ? randomPassword() : undefined
   const text = settings.adminPassword ?? random
-  const { hash, weakness } = missing ? await hashFor(username, text!, settings, passwords) : {}
+  const { hash, weakness } = before ? {} : await hashFor(username, text!, settings, passwords)
 
   const event = (action: AuditAction, object: string): AuditEvent => ({ action, outcome: 'ok', actor, object })
   const done = await database.transact(async t => {
@@ -116,9 +112,9 @@ export async function install(
     for (const question of fresh) await questions.add({ question, questionKey: questionKey(question) }, t)
     if (fresh.length > 0) events.push(event('question.add', `questions:${fresh.length}`))
 
-    // Holding the lock of the signing keys, no other installation is here.
     let made = false
-    if (hash && !(await users.taken(key, '')).username) {
+    // Users may be there already where the tables were made by themselves.
+    if (issuerMade && hash && !(await users.taken(key, '')).username) {
       const id = await users.add({ ...administrator(username, key), passwordHash: hash }, t)
       events.push({ ...event('user.add', 'default-administrator'), subject_id: id })
       made = true
@@ -149,8 +145,13 @@ async function refusePending(database: Registry['database']): Promise<readonly s
   )
 }
 
-/** Throws an Error when settings name another issuer or audience than the registry's. */
+/** Throws an Error when settings name another issuer or audience than the registry's, or that is the audience of Administration. */
 function checkIssuer(registry: TokenIssuer, { issuer, audience }: Pick<Settings, 'issuer' | 'audience'>): void {
+  if (isAdministrationAudience(registry.audience))
+    throw new Error(
+      `The tokens of this registry have audience ${registry.audience}, which is for tokens of administrators: change it with ` +
+        `\`auth-admin issuer set --audience ${quote(audience ?? firstAudience)} --confirm ${quote(registry.issuer)} --local\`.`,
+    )
   const other = { issuer: issuer ?? registry.issuer, audience: audience ?? registry.audience }
   if (other.issuer === registry.issuer && other.audience === registry.audience) return
   const wanted = [

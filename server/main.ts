@@ -75,8 +75,10 @@ function greeting({ addresses, installation }: Service, settings: Settings): str
     `gRPC     ${write(addresses.grpc)}`,
     http && `HTTP     ${http}`,
     addresses.metrics && `metrics  ${metricsUrl(settings, addresses.metrics)}`,
-    password && `admin    ${administrator}, password ${password.text} (kept in ${password.file})`,
-    !password && `admin    ${admin}${file ? `, password kept in ${file}` : ''}`,
+    // Where no terminal shows it, something may keep what is written here.
+    password && process.stderr.isTTY
+      ? `admin    ${administrator}, password ${password.text} (kept in ${password.file})`
+      : `admin    ${admin}${file ? `, password kept in ${file}` : ''}`,
     http && file && `try      curl '${http}/users/login' -d username=${admin} --data-urlencode password@${file}`,
     http && !file && `try      curl '${http}/forgotpasswords/findallforgotpasswordquestions'`,
   ]

@@ -41,6 +41,7 @@ import { createPool, type Pool } from './passwords/pool.js'
 import { createRenewals } from './passwords/renewal.js'
 import { forgotPasswordsPolicies } from './policy/forgotpasswords.js'
 import { usersPolicies } from './policy/users.js'
+import { makeAdministrator } from './roles.js'
 import { createRoom } from './room.js'
 import { startSealing } from './sealing.js'
 import type { Address, Settings } from './settings.js'
@@ -130,6 +131,8 @@ export async function startService(
     const work = () => install(registry, settings, passwords, 'service')
     const installation = await (settings.databaseUrl ? awaitDatabase(work, settings, log, signal) : work())
     if (installation.weakness) log.warn(`AUTH_ADMIN_PASSWORD is weak: ${installation.weakness}`)
+    const { administrators } = await registry.totpSecrets.coverage()
+    if (administrators === 0) log.warn(`there is no active administrator: run \`${makeAdministrator}\``)
 
     const clock = given ? { now: given, stop() {} } : await followClock(registry.database)
     undo.push({ what: 'the clock', run: async () => clock.stop() })

@@ -9,6 +9,7 @@ import { rotateAfter } from '../models/signingkey.js'
 import { describe, within } from '../outbox/sender.js'
 import { createMailTransport } from '../outbox/transport.js'
 import { measureHashing } from '../passwords/speed.js'
+import { makeAdministrator } from '../roles.js'
 import { type Settings, write } from '../settings.js'
 import type { Handler } from './context.js'
 
@@ -66,6 +67,7 @@ const registry: readonly Examination[] = [
   ['audit log', examineAuditLog],
   ['e-mails', examineEmails],
   ['administrators', examineAdministrators],
+  ['usernames', examineUsernames],
   ['client addresses', examineClientAddresses],
 ]
 
@@ -186,10 +188,20 @@ async function examineEmails({ emails }: Deps): Promise<Found> {
 
 async function examineAdministrators({ totpSecrets }: Deps): Promise<Found> {
   const { administrators, withoutCodes } = await totpSecrets.coverage()
-  if (administrators === 0)
-    return failed('There is no active administrator.', 'Run `auth-admin users activate NAME --local` for one.')
+  if (administrators === 0) return failed('There is no active administrator.', `Run \`${makeAdministrator}\`.`)
   const detail = `${administrators} active administrators, ${withoutCodes} of them without one-time codes.`
   return withoutCodes > 0 ? warning(detail, 'Have each of them run `auth-admin totp enroll`.') : ok(detail)
+}
+
+/** Accounts from before such names were reserved, or from elsewhere: `#id` is ambiguous by them. */
+async function examineUsernames({ administeredUsers }: Deps): Promise<Found> {
+  const ids = await administeredUsers.namedLikeIds()
+  if (ids.length === 0) return ok('No username looks like the id of another user.')
+  const listed = `${ids.slice(0, 10).join(', ')}${ids.length > 10 ? ', …' : ''}`
+  return warning(
+    `Usernames are # and digits, which looks like an id: users ${listed}.`,
+    'Have them sign up under other names, and run `auth-admin users erase ID` for each; until then name users by id without #.',
+  )
 }
 
 /** Requests that come by a proxy that isn't known all have its address: the limits for one hold for all. */

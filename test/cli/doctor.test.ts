@@ -3,6 +3,7 @@ import { chmod, mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
+import pg from 'pg'
 import { installedRegistry, runCli } from '../_helpers/cli.js'
 import { freshDatabase } from '../_helpers/database.js'
 
@@ -21,6 +22,14 @@ async function doctor(env: Record<string, string>) {
   return { code, checks, statusOf: (name: string) => checks.find(({ check }) => check === name)?.status }
 }
 
+async function ask(url: string, sql: string) {
+  const client = new pg.Client({ connectionString: url })
+  await client.connect()
+  const { rows } = await client.query(sql)
+  await client.end()
+  return rows
+}
+
 async function folder(t: ExecutionContext): Promise<string> {
   const path = await mkdtemp(join(tmpdir(), 'auth-test-'))
   t.teardown(() => rm(path, { recursive: true, force: true }))
@@ -37,6 +46,49 @@ test('doctor ends with 0 where nothing failed, whatever it warns of', async t =>
   const { stdout } = await runCli(env, ['doctor'])
   t.regex(stdout, /^ok {7}database: PostgreSQL \d+/m)
   t.regex(stdout, /^warning {2}administrators: [^\n]+\n {9}-> Have each/m)
+})
+
+test('a registry without an active administrator fails, and the command that is told makes one', async t => {
+  const env = { ...(await installedRegistry(t)), DATABASE_URL: await freshDatabase(t), AUTH_DATA_DIR: await folder(t) }
+  t.is((await runCli(env, ['install'])).code, 0)
+  t.is((await doctor(env)).statusOf('administrators'), 'warning')
+  await ask(env.DATABASE_URL, 'DELETE FROM users')
+  const { code, checks } = await doctor(env)
+  t.is(code, 1)
+  const { status, fix } = checks.find(({ check }) => check === 'administrators')!
+  t.is(status, 'failed')
+  const file = join(env.AUTH_DATA_DIR, 'password')
+  await writeFile(file, 'tatu-canastra 12')
+  const command = /`auth-admin ([^`]+)`/.exec(fix)![1]!.replaceAll('NAME', 'chefe').replace('FILE', file)
+  const words = [...command.matchAll(/'([^']*)'|(\S+)/g)].map(([, quoted, bare]) => quoted ?? bare!)
+  const made = await runCli(env, words)
+  t.is(made.code, 0, made.stderr)
+  t.is((await doctor(env)).statusOf('administrators'), 'warning')
+  const audit = await ask(env.DATABASE_URL, `SELECT username FROM users WHERE role = 'ROLE_ADMIN' AND active`)
+  t.deepEqual(audit, [{ username: 'chefe' }])
+})
+
+test('usernames from before that look like ids are listed by id, up to 10', async t => {
+  const env = { ...(await installedRegistry(t)), DATABASE_URL: await freshDatabase(t), AUTH_DATA_DIR: await folder(t) }
+  t.is((await runCli(env, ['install'])).code, 0)
+  t.is((await doctor(env)).statusOf('usernames'), 'ok')
+  const add = (name: string) =>
+    ask(
+      env.DATABASE_URL,
+      `INSERT INTO users (username, username_key, nickname, nickname_key, password_hash, state, city, terms_of_usage, role)
+       SELECT '${name}', '${name}', '${name}', '${name}', '', 'SP', 'Bauru', true, 'ROLE_CLIENT' RETURNING id`,
+    )
+  await add('#a1')
+  t.is((await doctor(env)).statusOf('usernames'), 'ok')
+  const ids: number[] = []
+  for (let n = 1; n <= 11; n++) ids.push(...(await add(`#${n}`)).map(({ id }) => id))
+  const { checks } = await doctor(env)
+  const { status, detail, fix } = checks.find(({ check }) => check === 'usernames')!
+  t.is(status, 'warning')
+  t.true(detail.endsWith(`users ${ids.slice(0, 10).join(', ')}, ….`), detail)
+  t.regex(fix, /`auth-admin users erase ID`/)
+  const erased = await runCli(env, ['users', 'erase', `${ids[0]}`, '--confirm', '#1', '--local'])
+  t.is(erased.code, 0, erased.stderr)
 })
 
 test('a database that is away is a check that failed, and the rest is examined', async t => {

@@ -4,8 +4,10 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
 import pg from 'pg'
-import { runCli, spawnCli } from '../_helpers/cli.js'
+import { openTerminal, runCli, spawnCli } from '../_helpers/cli.js'
 import { freshDatabase } from '../_helpers/database.js'
+import { waitFor } from '../_helpers/patience.js'
+import { spawnService } from '../_helpers/spawned.js'
 
 async function emptyDatabase(t: ExecutionContext, env: Record<string, string> = {}) {
   const dataDir = await mkdtemp(join(tmpdir(), 'auth-test-'))
@@ -33,7 +35,7 @@ test('install gives an empty database tables, a signing key, questions and the a
   t.is(first.stderr, '')
   const file = join(env.AUTH_DATA_DIR, 'initial-admin-password')
   const password = (await readFile(file, 'utf8')).trim()
-  t.true(first.stdout.includes(password))
+  t.false(first.stdout.includes(password), 'only a terminal shows it')
   t.true(first.stdout.includes(file))
   t.is((await stat(file)).mode & 0o777, 0o600)
 
@@ -49,12 +51,56 @@ test('install gives an empty database tables, a signing key, questions and the a
   t.is(users.length, 1)
 })
 
-test('install makes anew what is missing of a registry: questions, administrator, a signing key that is of age', async t => {
+test('at a terminal install shows the password that it made', async t => {
+  const env = await emptyDatabase(t)
+  const terminal = openTerminal(env, ['install'])
+  t.is(await terminal.ended, 0)
+  const password = await readFile(join(env.AUTH_DATA_DIR, 'initial-admin-password'), 'utf8')
+  t.regex(terminal.screen(), new RegExp(`password +${password}`))
+})
+
+test('the default administrator is made once: erased or renamed, no installation and no start brings it back', async t => {
+  const env = await emptyDatabase(t, { AUTH_ADMIN_PASSWORD: 'several words that nobody guesses' })
+  await runCli(env, ['install'])
+  const names = async () => (await ask(env.DATABASE_URL, 'SELECT username FROM users')).map(row => row.username)
+  for (const [sql, left] of [
+    [`UPDATE users SET username = 'ana', username_key = 'ana'`, ['ana']],
+    ['DELETE FROM users', []],
+  ] as const) {
+    await ask(env.DATABASE_URL, sql)
+    // Something else is missing, too, so that there is something to do.
+    await ask(env.DATABASE_URL, 'DELETE FROM questions')
+    const { stdout, code } = await runCli(env, ['install', '--json'])
+    t.is(code, 0)
+    t.true(JSON.parse(stdout).questions > 0)
+    t.false('administrator' in JSON.parse(stdout))
+    t.deepEqual(await names(), left)
+  }
+  const service = await spawnService(t, { ...env, AUTH_ADMIN_PASSWORD: 'several words that nobody guesses' })
+  t.deepEqual(await names(), [])
+  const warnings = service
+    .output()
+    .split('\n')
+    .filter(line => line.includes('no active administrator'))
+  t.is(warnings.length, 1)
+  t.regex(warnings[0]!, /"level":"warn".*`auth-admin users create .*--role ROLE_ADMIN --active/)
+})
+
+test('a service that is started without a terminal says where the password is, not the password', async t => {
+  const env = await emptyDatabase(t)
+  const service = await spawnService(t, { ...env, AUTH_ADMIN_PASSWORD: '' })
+  const file = join(env.AUTH_DATA_DIR, 'initial-admin-password')
+  const password = await readFile(file, 'utf8')
+  t.is(password.length, 20)
+  await waitFor(() => service.output().includes(`admin    admin, password kept in ${file}`), service.output)
+  t.false(service.output().includes(password))
+})
+
+test('install makes anew what is missing of a registry: questions, a signing key that is of age', async t => {
   const env = await emptyDatabase(t, { AUTH_ADMIN_PASSWORD: 'several words that nobody guesses' })
   await runCli(env, ['install'])
   const missing = {
     questions: 'DELETE FROM questions',
-    administrator: 'DELETE FROM users',
     signingKey: `UPDATE signing_keys SET signs_at = now() - interval '91 days'`,
   }
   for (const [what, sql] of Object.entries(missing)) {

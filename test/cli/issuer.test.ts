@@ -1,5 +1,6 @@
 /** `auth-admin issuer`: whose tokens the registry's are. */
 import test, { type ExecutionContext } from 'ava'
+import pg from 'pg'
 import { installedRegistry, keys, openTerminal, runCli } from '../_helpers/cli.js'
 import { freshDatabase } from '../_helpers/database.js'
 
@@ -78,4 +79,19 @@ test('at a terminal set asks for both, and Enter keeps what is there', async t =
   terminal.type(`https://b.example${keys.enter}`)
   t.is(await terminal.ended, 0)
   t.regex(terminal.screen(), /The issuer is https:\/\/b\.example, the audience work-packages\./)
+})
+
+test('a registry with the audience of administrators is not opened until the command that is told has changed it', async t => {
+  const env = await install(t)
+  const client = new pg.Client({ connectionString: env.DATABASE_URL })
+  await client.connect()
+  await client.query(`UPDATE token_issuer SET audience = 'Auth-Admin'`)
+  await client.end()
+  const { code, stderr } = await runCli(env, ['install'])
+  t.is(code, 1)
+  t.regex(stderr, /audience Auth-Admin, which is for tokens of administrators/)
+  const command = /`auth-admin ([^`]+)`/.exec(stderr)![1]!
+  t.is(command, 'issuer set --audience work-packages --confirm http://127.0.0.1:8080 --local')
+  t.is((await runCli(env, command.split(' '))).code, 0)
+  t.is((await runCli(env, ['install'])).code, 0)
 })
