@@ -12,6 +12,7 @@ import {
 } from '../proto/gen/health/v1/health_pb.js'
 import { forgotPasswordsPolicies } from '../server/policy/forgotpasswords.js'
 import type { HttpPath, Policy, ReasonName, Revision } from '../server/policy/policy.js'
+import { reasonsOf } from '../server/policy/reasons.js'
 import { usersPolicies } from '../server/policy/users.js'
 import type { gatewayStatuses } from './problem.js'
 
@@ -51,7 +52,7 @@ export interface Route extends HttpPath {
   readonly timeout?: number
   /** Whether the caller must send `Authorization: Bearer …`. */
   readonly protected?: boolean
-  /** Reasons for which the RPC refuses, without those of `refusalsOf` that many operations share. */
+  /** Reasons for which the RPC refuses. */
   readonly refusals: readonly ReasonName[]
 }
 
@@ -154,16 +155,17 @@ const probes: readonly Route[] = [
     holds: response => (response as HealthCheckResponse).status === HealthCheckResponse_ServingStatus.SERVING,
     // The services themselves take 2 s at most to find out.
     timeout: 2_500,
-    refusals: [],
+    refusals: ['OVERLOADED', 'UNAVAILABLE', 'DEADLINE_EXCEEDED', 'INTERNAL'],
   },
 ]
 
 /** Every operation of both revisions, then what is at `/` alone. */
 export const routes: readonly Route[] = [
   ...operations.map(operation => {
-    const { caller, reasons, http } = rowOf(operation.rpc)
+    const row = rowOf(operation.rpc)
+    const { caller, http } = row
     if (!http) throw new Error(`The row of ${operation.rpc.name} has no path.`)
-    return { ...http, protected: caller !== 'anyone', refusals: reasons, ...operation }
+    return { ...http, protected: caller !== 'anyone', refusals: reasonsOf(row), ...operation }
   }),
   ...probes,
 ]
@@ -174,17 +176,17 @@ function rowOf({ parent, localName }: DescMethodUnary): Policy {
   return rows[localName]!
 }
 
-/** Every reason for which a request of a row may be refused: the row's own, and those it shares with others. */
-export function refusalsOf(route: Route): readonly (ReasonName | keyof typeof gatewayStatuses)[] {
+/** Every reason for which a request of an operation may be refused: those of its RPC, and those of the gateway. */
+export function refusalsOf({ method, refusals }: Route): readonly (ReasonName | keyof typeof gatewayStatuses)[] {
   return [
-    ...route.refusals,
-    'MALFORMED_REQUEST',
-    'REQUEST_TIMEOUT',
-    'URI_TOO_LONG',
-    'HEADERS_TOO_LARGE',
-    ...(route.method === 'POST' ? (['PAYLOAD_TOO_LARGE', 'UNSUPPORTED_MEDIA_TYPE'] as const) : []),
-    ...(route.protected ? (['ACCESS_DENIED', 'INVALID_TOKEN'] as const) : []),
-    ...(route.rpc ? (['OVERLOADED', 'UNAVAILABLE', 'DEADLINE_EXCEEDED', 'INTERNAL'] as const) : []),
+    ...new Set([
+      ...refusals,
+      'MALFORMED_REQUEST' as const,
+      'REQUEST_TIMEOUT' as const,
+      'URI_TOO_LONG' as const,
+      'HEADERS_TOO_LARGE' as const,
+      ...(method === 'POST' ? (['PAYLOAD_TOO_LARGE', 'UNSUPPORTED_MEDIA_TYPE'] as const) : []),
+    ]),
   ]
 }
 

@@ -4,11 +4,16 @@ import { dirname, join, normalize } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import test from 'ava'
 import { statuses } from '../gateway/problem.js'
-import { refusalsOf, revisions, routes } from '../gateway/routes.js'
+import { revisions, routes } from '../gateway/routes.js'
 import { ForgotPasswords } from '../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Reason } from '../proto/gen/auth/v1/reason_pb.js'
 import { Users } from '../proto/gen/auth/v1/users_pb.js'
 import { isReservedUsername } from '../server/names.js'
+import { administrationPolicies } from '../server/policy/administration.js'
+import { forgotPasswordsPolicies } from '../server/policy/forgotpasswords.js'
+import type { Policy } from '../server/policy/policy.js'
+import { reasonsOf } from '../server/policy/reasons.js'
+import { usersPolicies } from '../server/policy/users.js'
 import { Refusal } from '../server/refusal.js'
 import { statusesOf } from './_helpers/problem.js'
 
@@ -239,12 +244,14 @@ test('every word of a path under /users is a reserved username, in any spelling,
   }
 })
 
-test('a row lists each of its own refusals once, and none that it shares with others', t => {
-  for (const route of routes) {
-    const all = refusalsOf(route)
-    t.is(new Set(all).size, all.length, route.path)
-    t.true(statusesOf(route).size > 1)
+test('a row of the access policy lists each of its reasons once, and none that it shares with others', t => {
+  for (const rows of [usersPolicies, forgotPasswordsPolicies, administrationPolicies]) {
+    for (const [rpc, policy] of Object.entries<Policy>(rows)) {
+      const all = reasonsOf(policy)
+      t.is(new Set(all).size, all.length, rpc)
+    }
   }
+  for (const route of routes) t.true(statusesOf(route).size > 1)
 })
 
 test('every reason has the HTTP status that its comment says', async t => {

@@ -14,6 +14,7 @@ import { network } from '../clientaddress.js'
 import { isUnreachable } from '../database/failures.js'
 import { flatLog, type Log } from '../log.js'
 import type { Policy } from '../policy/policy.js'
+import { reasonsOf } from '../policy/reasons.js'
 import { type Limit, Refusal } from '../refusal.js'
 import { describeSpan, inSpan, readParent, SpanKind, traceIdOf, tracing } from '../tracing.js'
 
@@ -79,6 +80,8 @@ export function createCalls(deps: {
       refusal = toRefusal(error)
       const { reason, more } = refusal
       if (more.limit) deps.refused(more.limit)
+      // Documentation and gateway go by the rows.
+      if (!names(rpc.policy, refusal)) deps.log.error({ rpc: method.name, reason: Reason[reason] }, unnamed)
       if (reason === Reason.INTERNAL || reason === Reason.UNAVAILABLE) {
         const { requestId, traceparent } = call
         const traceId = traceIdOf(traceparent)
@@ -94,6 +97,15 @@ export function createCalls(deps: {
     }
   }
   return { services: deps.services.map(([service]) => service), run: tracing ? inCallSpan(run) : run }
+}
+
+/** What is logged of a refusal that the row of its RPC doesn't name: a fault of the row. */
+const unnamed = 'refused for a reason or by a limit that the row of the RPC does not name'
+
+/** Whether the row of an RPC names why it refused. */
+function names(policy: Policy, { reason, more }: Refusal): boolean {
+  const reasons: readonly string[] = reasonsOf(policy)
+  return reasons.includes(Reason[reason]!) && (!more.limit || policy.limits.includes(more.limit))
 }
 
 /** Runs each call as a span, a part of its caller's. */

@@ -62,7 +62,7 @@ export const usersPolicies = {
   batchGetUsers: {
     caller: 'service',
     scope: 'users.read',
-    reasons: ['MALFORMED_REQUEST', 'TOO_MANY_ATTEMPTS'],
+    reasons: ['TOO_MANY_ATTEMPTS'],
     audit: [],
     limits: ['serviceReads'],
   },
