@@ -43,8 +43,10 @@ Examples:
     .addHelpText(
       'after',
       `
-An address from which the user signed in within 30 days has a count of its
-own, instead of the common one.
+Passwords, answers to security questions, passwords at Administration and
+one-time codes are counted each for itself. An address from which the user
+signed in within 30 days has counts of its own, instead of the common ones;
+one-time codes have one for all addresses.
 
 Examples:
   $ auth-admin users why-locked '(11)98765-4321'
@@ -57,11 +59,15 @@ Examples:
         const { suspended } = found!
         const username = found!.record!.username!
         if (options.json) {
-          const counts = failures.map(({ scope, ...count }) => [fields[scope], plain(count)])
-          return printJson({ username, suspended, ...Object.fromEntries(counts) })
+          return printJson({ username, suspended, failures: failures.map(plain) })
         }
-        const cells = failures.map(count => [labels[count.scope], `${count.count} of ${count.limit}`, verdict(count)])
-        printTable(['failed sign-ins', 'count', 'state'], cells, '')
+        const cells = failures.map(count => [
+          labels[count.proof] ?? 'anything',
+          wheres[count.scope],
+          `${count.count} of ${count.limit}`,
+          verdict(count),
+        ])
+        printTable(['wrong', 'counted for', 'count', 'state'], cells, '')
         if (suspended) say(`${username} is also suspended: see \`auth-admin users resume\`.`)
       }),
     )
@@ -72,6 +78,8 @@ Examples:
       'after',
       `
 With --address, those from this address on any account are forgotten too.
+
+One-time codes that are locked need another administrator, or --local.
 
 Example:
   $ auth-admin users unlock '(11)98765-4321' --address 203.0.113.7`,
@@ -89,11 +97,18 @@ Example:
     )
 }
 
-/** Fields of the JSON of `why-locked`, by scope. */
-const fields: Record<string, string> = { account: 'account', 'known address': 'knownAddress', address: 'address' }
-
+/** What was wrong, by proof. */
 const labels: Record<string, string> = {
-  account: 'this account, from unknown addresses',
+  password: 'passwords',
+  answers: 'answers',
+  administration: 'passwords at Administration',
+  'one-time code': 'one-time codes',
+}
+
+/** Where it is counted, by scope. */
+const wheres: Record<string, string> = {
+  account: 'this account',
+  'account, in a day': 'this account, in a day',
   'known address': 'this account, from this known address',
   address: 'any account, from this address',
 }
@@ -128,6 +143,7 @@ function readAddress(value: string): string {
 }
 
 function verdict({ locked, count, seconds }: FailureCount): string {
+  if (locked && seconds === 0) return 'locked until unlocked'
   if (locked) return `locked for ${duration(seconds)}`
   return count > 0 ? `open, forgotten in ${duration(seconds)}` : 'open'
 }

@@ -257,7 +257,7 @@ export async function startService(
 
 /** Who may do what: callers, tokens, limits, sign-ins. */
 function createAccess(
-  { users, attempts, subjects, audit }: Registry,
+  { users, attempts, subjects }: Registry,
   options: {
     keyring: Keyring
     issuer: string
@@ -278,7 +278,7 @@ function createAccess(
     admission,
     turns: createTurns(lightAtOnce, createRoom(100, lightPerSecond * factor)),
     emailTurns: createTurns(emailRequestsAtOnce, roomForEmails(factor)),
-    signIns: createSignIns({ attempts, subjects, admission, audit, pool, passwords, factor }),
+    signIns: createSignIns({ attempts, subjects, admission, pool, passwords, factor }),
   }
 }
 

@@ -7,8 +7,8 @@ import { LRUCache } from 'lru-cache'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Call } from '../call.js'
 import type { Transaction } from '../database/connection.js'
-import type { Account, Attempts, Begun, Subjects } from '../models/attempt.js'
-import type { Audit, AuditEvent } from '../models/audit.js'
+import type { Account, Attempts, Begun, Proof, Subjects } from '../models/attempt.js'
+import type { AuditEvent } from '../models/audit.js'
 import { upTo } from '../onfirstuse.js'
 import type { Passwords, Verdict } from '../passwords/hash.js'
 import { type Pool, type Waiter, waiterOf } from '../passwords/pool.js'
@@ -17,15 +17,22 @@ import { type Admission, limitsOf, tooManyAttempts } from './admission.js'
 import { traces } from './caller.js'
 import { failuresThatLock, knownAddressDays, lockout, underWaySeconds } from './lockout.js'
 
-/** The ways to sign in, as events name them. */
-export type SignInAction =
-  | 'session.login'
-  | 'session.admin-login'
-  | 'session.login-by-answers'
-  | 'session.login-by-key'
-  /** The password once more, and the mailed code, for another e-mail address. */
-  | 'user.ask-email'
-  | 'user.change-email'
+/**
+ * The ways to sign in, as events name them: the proof whose count an account keeps, and the reason that an unknown user is
+ * refused with. Mailed keys count by key and network alone, so that no failure keeps a right one out.
+ */
+const ways = {
+  'session.login': { proof: 'password', unknown: Reason.INVALID_CREDENTIALS },
+  'session.admin-login': { proof: 'administration', unknown: Reason.INVALID_CREDENTIALS },
+  'session.login-by-answers': { proof: 'answers', unknown: Reason.USER_NOT_FOUND },
+  'session.login-by-key': { proof: undefined, unknown: Reason.INVALID_KEY },
+  // The password once more, and the mailed code, for another e-mail address.
+  'user.ask-email': { proof: 'password', unknown: Reason.INVALID_TOKEN },
+  'user.change-email': { proof: undefined, unknown: Reason.INVALID_TOKEN },
+} as const satisfies Record<string, { readonly proof: Proof | undefined; readonly unknown: Reason }>
+
+/** One of them. */
+export type SignInAction = keyof typeof ways
 
 /** An attempt under way. Leaving its scope before it succeeded or failed takes it back: it was never made. */
 export interface Attempt extends AsyncDisposable {
@@ -35,18 +42,28 @@ export interface Attempt extends AsyncDisposable {
   readonly waiter: Waiter
   /** Compares a password with the account's. Without an account the answer is no, after the same time. */
   comparePassword(text: string): Promise<Verdict>
-  /** Ends it: forgets the failures, remembers the address as known, records the event. */
+  /**
+   * Ends it: forgets the failures of its proof, remembers the address, records the event. Refuses as for an unknown user
+   * when the user is deleted or erased by now.
+   */
   succeed(t?: Transaction): Promise<void>
-  /** Ends it: counts a failure against account and client address, records it, and refuses. */
+  /** Ends it: counts a failure against its proof of the account and against the client address, records it, and refuses. */
   fail(reason: Reason): Promise<never>
+  /**
+   * Ends it when its proof was right and a second one was wrong, which is counted and recorded elsewhere: counts a failure
+   * against the client address alone, and refuses.
+   */
+  failSecond(reason: Reason): Promise<never>
+  /** Records that it is refused for a reason, and counts nothing. */
+  record(reason: Reason, t?: Transaction): Promise<void>
 }
 
 /** Begins attempts to sign in. */
 export interface SignIns {
   /**
    * Counts an attempt as under way before anything is compared. Refuses with TOO_MANY_ATTEMPTS once the client address
-   * or the account has failed too often, or has as many attempts under way as it has failures left; with OVERLOADED
-   * when `hashes` wouldn't be compared in time. Who is refused is counted against nobody.
+   * or the proof of the account has failed too often, or has as many attempts under way as it has failures left; with
+   * OVERLOADED when `hashes` wouldn't be compared in time. Who is refused is counted against nobody.
    */
   begin(action: SignInAction, usernameKey: string, call: Call, hashes: number): Promise<Attempt>
 }
@@ -58,16 +75,15 @@ export function createSignIns(deps: {
   attempts: Attempts
   subjects: Subjects
   admission: Admission
-  audit: Audit
   pool: Pick<Pool, 'check'>
   passwords: Pick<Passwords, 'verify'>
   /** Multiplies the limits. */
   factor: number
 }): SignIns {
-  const { attempts, subjects, admission, audit, pool, passwords, factor } = deps
+  const { attempts, subjects, admission, pool, passwords, factor } = deps
   const most = failuresThatLock(factor)
   const bucket = limitsOf(factor).failures
-  /** Seconds to wait, by account and address. */
+  /** Seconds to wait, by proof, account and address. */
   const locks = new LRUCache<string, number>({ ...upTo(10_000), ttl: lockBelieved })
 
   /** Refuses who is held up or comes too late, unless the account knows the address: those go on under their own counts. */
@@ -78,12 +94,12 @@ export function createSignIns(deps: {
     if (refusal && !(await admission.knows(call.address, waiter.account))) throw refusal
   }
 
-  function count(usernameKey: string, { address }: Call): Promise<Begun> {
+  function count(proof: Proof | undefined, usernameKey: string, { address }: Call): Promise<Begun> {
     return attempts.begin({
       usernameKey,
       subjects: {
-        account: subjects.account(usernameKey),
-        known: subjects.known(usernameKey, address),
+        account: proof ? subjects.account(proof, usernameKey) : null,
+        known: proof ? subjects.known(proof, usernameKey, address) : null,
         address: subjects.address('failures', address),
       },
       knownAddress: subjects.knownAddress(address),
@@ -97,15 +113,16 @@ export function createSignIns(deps: {
   return {
     async begin(action, usernameKey, call, hashes) {
       const { address } = call
+      const { proof, unknown } = ways[action]
       const waiter = waiterOf(call, usernameKey)
-      const lock = `${usernameKey}\0${waiter.address}`
+      const lock = `${proof}\0${usernameKey}\0${waiter.address}`
       const locked = locks.get(lock)
       if (locked !== undefined) throw tooManyAttempts(locked, 'account')
       await admit(waiter, call, hashes)
 
       const leave = admission.begin(address)
       let open = true
-      const begun = await count(usernameKey, call).catch(error => {
+      const begun = await count(proof, usernameKey, call).catch(error => {
         leave()
         throw error
       })
@@ -117,7 +134,11 @@ export function createSignIns(deps: {
 
       const { account, known } = begun
       const place = { ...waiter, known: known && account?.active === true && !account.suspended }
-      const subject = known ? subjects.known(usernameKey, address) : subjects.account(usernameKey)
+      const subject = proof
+        ? known
+          ? subjects.known(proof, usernameKey, address)
+          : subjects.account(proof, usernameKey)
+        : null
       const event = (outcome: 'ok' | 'refused', reason?: Reason): AuditEvent => ({
         ...traces(call, outcome === 'ok' ? account : undefined),
         action,
@@ -129,6 +150,9 @@ export function createSignIns(deps: {
         open = false
         leave()
       }
+      // What can’t be taken back lapses by itself.
+      const takeBack = async () => subject && attempts.undo(subject).catch(() => {})
+      const record: Attempt['record'] = (reason, t) => attempts.record(event('refused', reason), t)
       return {
         account,
         waiter: place,
@@ -138,9 +162,17 @@ export function createSignIns(deps: {
           return verdict!
         },
         async succeed(t) {
-          await attempts.succeed(subject, subjects.knownAddress(address), account!.id, event('ok'), t)
-          call.user = account!.id
+          const { id } = account!
+          if (!(await attempts.succeed(subject, subjects.knownAddress(address), id, event('ok'), t))) refuse(unknown)
+          call.user = id
           end()
+        },
+        record,
+        async failSecond(reason) {
+          end()
+          await takeBack()
+          if (await admission.addFailure(address)) await record(Reason.TOO_MANY_ATTEMPTS)
+          return refuse(reason)
         },
         async fail(reason) {
           // At once: whoever returns this promise leaves the scope before it settles.
@@ -148,14 +180,13 @@ export function createSignIns(deps: {
           const failures = await attempts.fail(subject, lockout.seconds, event('refused', reason))
           const addressHeldUp = await admission.addFailure(address)
           // A lock is recorded once, not each refusal that follows.
-          if (failures === most || addressHeldUp) await audit.append(event('refused', Reason.TOO_MANY_ATTEMPTS))
+          if (failures === most || addressHeldUp) await record(Reason.TOO_MANY_ATTEMPTS)
           return refuse(reason)
         },
         async [Symbol.asyncDispose]() {
           if (!open) return
           end()
-          // What can’t be taken back lapses by itself.
-          await attempts.undo(subject).catch(() => {})
+          await takeBack()
         },
       }
 

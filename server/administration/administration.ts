@@ -2,6 +2,7 @@ import type { Administration } from '../../proto/gen/auth/v1/administration_pb.j
 import { createAdministrators } from '../access/administrator.js'
 import { createCallers } from '../access/caller.js'
 import type { Keyring } from '../access/keyring.js'
+import { createOneTimeCodes } from '../access/onetimecodes.js'
 import type { SignIns } from '../access/signin.js'
 import { createTokens } from '../access/tokens.js'
 import type { Registry } from '../models/definemodels.js'
@@ -86,6 +87,7 @@ export function createAdministration(deps: AdministrationDeps) {
   const all = {
     ...deps,
     adminTokens,
+    oneTimeCodes: createOneTimeCodes(deps),
     references: createReferences(deps),
     openPage: createPaging(deps.masterKey),
     quotas: createQuotas(deps.emailQuotas, deps.subjects, settings.limitFactor, now),

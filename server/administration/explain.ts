@@ -6,22 +6,34 @@ import { failuresThatLock, knownAddressDays } from '../access/lockout.js'
 import { answersNeeded } from '../forgotpasswords/answers.js'
 import type { MasterKey } from '../masterkey.js'
 import type { AdministeredUserRow } from '../models/administereduser.js'
-import type { Attempts, Subjects } from '../models/attempt.js'
+import { type Attempts, type Proof, proofs, type Subjects } from '../models/attempt.js'
 import type { Buckets } from '../models/bucket.js'
+import { type CodeFailures, codeLimits, type TotpSecrets } from '../models/totpsecret.js'
 import type { Standing, UserData } from '../models/userdata.js'
 import type { Quotas } from '../outbox/quotas.js'
 import type { Checked, Handler } from './context.js'
 import { toAdministeredUser } from './userrecord.js'
 import { checkAddress } from './usersupport.js'
 
-type Count = MessageInitShape<typeof FailureCountSchema> & { readonly scope: string; readonly locked: boolean }
-
-type Obstacle = MessageInitShape<typeof ObstacleSchema> & {
-  readonly prevents: 'sign in' | 'activate' | 'recover by answers' | 'recover by e-mail'
+type Count = MessageInitShape<typeof FailureCountSchema> & {
+  readonly scope: 'account' | 'account, in a day' | 'known address' | 'address'
+  readonly proof?: Proof | 'one-time code'
+  readonly seconds: number
+  readonly locked: boolean
 }
 
-const everySignIn = ['sign in', 'recover by answers', 'recover by e-mail'] as const
-const everything = [...everySignIn, 'activate'] as const
+type Obstacle = MessageInitShape<typeof ObstacleSchema> & {
+  readonly prevents: 'sign in' | 'sign in to Administration' | 'activate' | 'recover by answers' | 'recover by e-mail'
+}
+
+const everything = ['sign in', 'recover by answers', 'recover by e-mail', 'activate'] as const
+
+/** What failures of a proof are, and what they keep from. */
+const proven = {
+  password: { prevents: 'sign in', failures: 'passwords' },
+  answers: { prevents: 'recover by answers', failures: 'answers to security questions' },
+  administration: { prevents: 'sign in to Administration', failures: 'passwords at Administration' },
+} as const satisfies Record<Proof, { prevents: Obstacle['prevents']; failures: string }>
 
 /** Tells what keeps a user from signing in, activating and recovering. */
 export function explainUser(deps: {
@@ -29,6 +41,7 @@ export function explainUser(deps: {
   attempts: Attempts
   buckets: Buckets
   subjects: Subjects
+  totpSecrets: TotpSecrets
   quotas: Quotas
   masterKey: MasterKey
   settings: { readonly limitFactor: number }
@@ -69,29 +82,24 @@ function stateObstacles(row: AdministeredUserRow): Obstacle[] {
 }
 
 function lockObstacles(row: AdministeredUserRow, failures: readonly Count[], address: string | undefined): Obstacle[] {
-  const locked = (scope: string) => failures.find(each => each.scope === scope && each.locked)
-  const [account, known, here] = ['account', 'known address', 'address'].map(locked)
   const at = ` --address ${address}`
   // Who comes from an address that the account knows is counted there alone.
-  const elsewhere = failures.some(({ scope }) => scope === 'known address')
-    ? ' from addresses that it doesn’t know'
-    : ''
-  return [
-    ...(account
-      ? inTheWay(everySignIn, `Too many sign-ins failed${elsewhere}.`, users('unlock', row), account.seconds)
-      : []),
-    ...(known
-      ? inTheWay(
-          everySignIn,
-          'Too many of its sign-ins failed from this address.',
-          users('unlock', row, at),
-          known.seconds,
-        )
-      : []),
-    ...(here && elsewhere === ''
-      ? inTheWay(everything, 'Too many sign-ins failed from this address.', users('unlock', row, at), here.seconds)
-      : []),
-  ]
+  const known = failures.some(({ scope }) => scope === 'known address')
+  const codes = 'Too many one-time codes were wrong. Only another administrator, or the database itself, unlocks them.'
+  return failures.flatMap(({ scope, proof, locked, seconds }) => {
+    if (!locked || scope === 'account, in a day') return []
+    if (proof === 'one-time code') return inTheWay(['sign in to Administration'], codes, users('unlock', row))
+    if (proof === undefined) {
+      const reason = 'Too many sign-ins failed from this address.'
+      return known ? [] : inTheWay(everything, reason, users('unlock', row, at), seconds)
+    }
+    const { prevents, failures: wrong } = proven[proof]
+    if (scope === 'known address') {
+      return inTheWay([prevents], `Too many ${wrong} were wrong from this address.`, users('unlock', row, at), seconds)
+    }
+    const elsewhere = known ? ' from addresses that it doesn’t know' : ''
+    return inTheWay([prevents], `Too many ${wrong} were wrong${elsewhere}.`, users('unlock', row), seconds)
+  })
 }
 
 function activationObstacles(row: AdministeredUserRow, { provider }: Standing): Obstacle[] {
@@ -163,25 +171,50 @@ function recoveryObstacles(row: AdministeredUserRow, standing: Standing, quotaWa
   return found
 }
 
-/** The counts that a sign-in asks for, from an address or from none that the account knows. */
+/** The counts that sign-ins ask for, from an address or from none that the account knows. */
 async function readFailures(
-  deps: Pick<Parameters<typeof explainUser>[0], 'attempts' | 'buckets' | 'subjects' | 'settings'>,
-  { id, usernameKey }: AdministeredUserRow,
+  deps: Pick<Parameters<typeof explainUser>[0], 'attempts' | 'buckets' | 'subjects' | 'totpSecrets' | 'settings'>,
+  { id, usernameKey, role }: AdministeredUserRow,
   address: string | undefined,
 ): Promise<Count[]> {
-  const { attempts, buckets, subjects, settings } = deps
+  const { attempts, buckets, subjects, totpSecrets, settings } = deps
   const most = failuresThatLock(settings.limitFactor)
-  const read = async (scope: string, subject: Buffer): Promise<Count> => {
-    const { count, seconds } = (await attempts.read(subject)) ?? { count: 0, seconds: 0 }
-    return { scope, count, limit: most, seconds, locked: count >= most }
+  const readAll = async (scope: Count['scope'], subjectOf: (proof: Proof) => Buffer): Promise<Count[]> => {
+    const counts: Count[] = []
+    for (const proof of proofs) {
+      if (proof === 'administration' && role !== 'ROLE_ADMIN') continue
+      const { count, seconds } = (await attempts.read(subjectOf(proof))) ?? { count: 0, seconds: 0 }
+      counts.push({ scope, proof, count, limit: most, seconds, locked: count >= most })
+    }
+    return counts
   }
-  const account = await read('account', subjects.account(usernameKey))
-  if (address === undefined) return [account]
+  const account = [
+    ...(await readAll('account', proof => subjects.account(proof, usernameKey))),
+    ...codeCounts(await totpSecrets.failures(id)),
+  ]
+  if (address === undefined) return account
   const bucket = limitsOf(settings.limitFactor).failures
   const level = await buckets.read(subjects.address('failures', address), bucket)
   const locked = level + 1 > bucket.capacity
   const seconds = Math.ceil((locked ? level + 1 - bucket.capacity : level) / bucket.perSecond)
-  const here = { scope: 'address', count: Math.ceil(level), limit: Math.round(bucket.capacity), seconds, locked }
-  const known = await attempts.knows(id, subjects.knownAddress(address), knownAddressDays)
-  return known ? [account, await read('known address', subjects.known(usernameKey, address)), here] : [account, here]
+  const here: Count = { scope: 'address', count: Math.ceil(level), limit: Math.round(bucket.capacity), seconds, locked }
+  const known = (await attempts.knows(id, subjects.knownAddress(address), knownAddressDays))
+    ? await readAll('known address', proof => subjects.known(proof, usernameKey, address))
+    : []
+  return [...account, ...known, here]
+}
+
+/** The two counts of one-time codes, of a user who has them. */
+function codeCounts(codes: CodeFailures | undefined): Count[] {
+  if (!codes) return []
+  const { locked, failures, seconds, dayFailures, daySeconds } = codes
+  const { window, day } = codeLimits
+  const count = (scope: Count['scope'], count: number, limit: number, seconds: number): Count => {
+    const left = locked || count === 0 ? 0 : seconds
+    return { scope, proof: 'one-time code', count, limit, seconds: left, locked }
+  }
+  return [
+    count('account', failures, window.failures, seconds),
+    count('account, in a day', dayFailures, day.failures, daySeconds),
+  ]
 }

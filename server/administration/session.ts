@@ -1,6 +1,7 @@
 import { timestampFromMs } from '@bufbuild/protobuf/wkt'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Administrator } from '../access/administrator.js'
+import type { OneTimeCodes } from '../access/onetimecodes.js'
 import type { SignIns } from '../access/signin.js'
 import type { Tokens } from '../access/tokens.js'
 import { newTotpSecret, totpStep, totpUri } from '../access/totp.js'
@@ -21,11 +22,11 @@ import { wrongFields } from './wrongfields.js'
 /** Exchanges username, password and, once enrolled, a one-time code for a token of Administration. */
 export function signIn(deps: {
   signIns: SignIns
+  oneTimeCodes: OneTimeCodes
   adminTokens: Tokens
-  totpSecrets: TotpSecrets
   now: () => number
 }): Handler<'signIn'> {
-  const { signIns, adminTokens, totpSecrets, now } = deps
+  const { signIns, oneTimeCodes, adminTokens, now } = deps
   return async (request, { call }) => {
     const { username, password } = required({ username: request.username, password: request.password })
     const key = usernameKey(username)
@@ -36,17 +37,11 @@ export function signIn(deps: {
     const { correct } = await attempt.comparePassword(password)
     const administers = account?.role === 'ROLE_ADMIN' && account.active && !account.suspended
     if (!account || !correct || !administers) return attempt.fail(Reason.INVALID_CREDENTIALS)
-    const { secret } = await totpSecrets.find(account.id)
-    if (secret) {
-      // Whoever comes this far knows the password: the attempt is taken back, and the next one brings the code.
-      if (!request.code) refuse(Reason.CODE_NEEDED)
-      const step = totpStep(secret, request.code, now())
-      const taken = step !== undefined && (await totpSecrets.take(account.id, step))
-      if (!taken) return attempt.fail(Reason.INVALID_CREDENTIALS)
-    }
+    // The password is right: a refusal from here on isn't a failure of it.
+    const enrolled = await oneTimeCodes.check(attempt, account, request.code, call)
     await attempt.succeed()
     const startedAt = Math.floor(now() / 1000)
-    const token = await adminTokens.issue(account, { method: 'pwd', startedAt, ...(secret && { second: 'otp' }) })
+    const token = await adminTokens.issue(account, { method: 'pwd', startedAt, ...(enrolled && { second: 'otp' }) })
     return { token, expireTime: timestampFromMs((startedAt + adminTokenTtl) * 1000) }
   }
 }
@@ -116,6 +111,7 @@ export function removeTotp(deps: {
   return async (request, { administrator, change, target: user }) => {
     administrator.confirm(user.username, request.confirm)
     administrator.justify()
+    await checkOwnCodes(totpSecrets, administrator, user.id)
     const changed = await change(request, async ({ t, record }) => {
       const removed = await totpSecrets.remove(user.id, t)
       if (!removed) return false
@@ -125,6 +121,23 @@ export function removeTotp(deps: {
     })
     return { changed }
   }
+}
+
+/**
+ * Refuses with ACCESS_DENIED an administrator whose own one-time codes are locked: somebody else looks at it before they
+ * count again. Whether the codes are the administrator's own.
+ */
+export async function checkOwnCodes(
+  totpSecrets: Pick<TotpSecrets, 'failures'>,
+  administrator: Administrator,
+  userId: number,
+): Promise<boolean> {
+  if (administrator.user?.id !== userId) return false
+  if ((await totpSecrets.failures(userId))?.locked) {
+    const text = `Your one-time codes are locked. Another administrator unlocks them: auth-admin users unlock ${userId}`
+    refuse(Reason.ACCESS_DENIED, { text })
+  }
+  return true
 }
 
 /** The user of a session; the database itself has none. */

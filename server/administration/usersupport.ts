@@ -2,10 +2,11 @@
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { tooManyAttempts } from '../access/admission.js'
 import { canonicalAddress } from '../clientaddress.js'
-import type { Attempts, Subjects } from '../models/attempt.js'
+import { type Attempts, proofs, type Subjects } from '../models/attempt.js'
 import type { Buckets } from '../models/bucket.js'
 import type { Emails } from '../models/email.js'
 import type { Questions } from '../models/question.js'
+import type { TotpSecrets } from '../models/totpsecret.js'
 import type { Quotas } from '../outbox/quotas.js'
 import type { Passwords } from '../passwords/hash.js'
 import { checkPassword, type PasswordPolicy } from '../passwords/policy.js'
@@ -13,19 +14,34 @@ import { waiterOf } from '../passwords/pool.js'
 import { refuse } from '../refusal.js'
 import type { Settings } from '../settings.js'
 import type { Checked, Handler } from './context.js'
+import { checkOwnCodes } from './session.js'
 import { changeUser, checkPresent, lockUser, type UserChangeDeps } from './userchanges.js'
 import { wrongFields } from './wrongfields.js'
 
-/** Forgets the failed sign-ins that count against a user. */
-export function unlockUser(deps: { attempts: Attempts; buckets: Buckets; subjects: Subjects }): Checked<'unlockUser'> {
-  const { attempts, buckets, subjects } = deps
-  const handle: Handler<'unlockUser'> = async (request, { change, target: { id, usernameKey } }) => {
+/** Forgets the failed sign-ins that count against a user, whatever the proof; one's own one-time codes excepted. */
+export function unlockUser(
+  deps: Pick<UserChangeDeps, 'administeredUsers'> & {
+    attempts: Attempts
+    buckets: Buckets
+    subjects: Subjects
+    totpSecrets: TotpSecrets
+  },
+): Checked<'unlockUser'> {
+  const { administeredUsers, attempts, buckets, subjects, totpSecrets } = deps
+  const handle: Handler<'unlockUser'> = async (request, { administrator, change, target: { id, usernameKey } }) => {
     const address = checkAddress(request.address)
+    const own = await checkOwnCodes(totpSecrets, administrator, id)
     const cleared = await change(request, async ({ t, record }) => {
-      const here = address ? [subjects.known(usernameKey, address)] : []
+      // Before the counts, as an erasure does.
+      await lockUser(administeredUsers, id, t)
+      const counted = proofs.flatMap(proof => [
+        subjects.account(proof, usernameKey),
+        ...(address ? [subjects.known(proof, usernameKey, address)] : []),
+      ])
+      const counts = await attempts.clear(counted, t)
+      const codes = !own && (await totpSecrets.unlock(id, t))
       const bucket = address ? [subjects.address('failures', address)] : []
-      const counts = await attempts.clear([subjects.account(usernameKey), ...here], t)
-      const all = counts + (await buckets.clear(bucket, t))
+      const all = counts + Number(codes) + (await buckets.clear(bucket, t))
       // The address itself is personal, and an object can’t be erased.
       const object = address && { object: 'address' }
       if (all > 0) await record({ action: 'user.unlock', subject_id: id, ...object })

@@ -93,7 +93,7 @@ const administratorsBut: Statement = {
 const lockForPurge: Statement = {
   name: 'administered-user-lock-for-purge',
   text: `SELECT id FROM users WHERE deleted_at < now() - interval '${daysUntilPurge} days' ORDER BY deleted_at
-    LIMIT 1 FOR UPDATE SKIP LOCKED`,
+    LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED`,
 }
 
 const namedLikeIds: Statement = {

@@ -7,12 +7,21 @@ import type { MasterKey } from '../masterkey.js'
 import type { Role } from '../roles.js'
 import type { Audit, AuditEvent } from './audit.js'
 
+/**
+ * Proofs whose failures are counted for each account, each for itself. `administration` is the password at SignIn of
+ * Administration. One-time codes are counted with their secrets, mailed keys by key and network.
+ */
+export const proofs = ['password', 'answers', 'administration'] as const
+
+/** One of them. */
+export type Proof = (typeof proofs)[number]
+
 /** Names of what is counted, as keyed digests: what somebody unknown typed is stored nowhere. An IPv6 client is its /64. */
 export interface Subjects {
-  /** All attempts on an account from addresses it doesn't know. */
-  account(usernameKey: string): Buffer
-  /** Attempts on an account from one address that it knows. */
-  known(usernameKey: string, address: string): Buffer
+  /** All attempts of a proof on an account from addresses it doesn't know. */
+  account(proof: Proof, usernameKey: string): Buffer
+  /** Attempts of a proof on an account from one address that it knows. */
+  known(proof: Proof, usernameKey: string, address: string): Buffer
   /** Wrong activation keys that a user gave. */
   activation(userId: number): Buffer
   /** What one client address did of a kind. */
@@ -29,8 +38,8 @@ export interface Subjects {
 export function createSubjects(masterKey: Pick<MasterKey, 'digest'>): Subjects {
   const name = (...parts: string[]) => masterKey.digest('attempts', parts.join('\0')).subarray(0, 16)
   return {
-    account: usernameKey => name('account', usernameKey),
-    known: (usernameKey, address) => name('known', usernameKey, network(address)),
+    account: (proof, usernameKey) => name('account', proof, usernameKey),
+    known: (proof, usernameKey, address) => name('known', proof, usernameKey, network(address)),
     activation: userId => name('activation', String(userId)),
     address: (kind, address) => name('address', kind, network(address)),
     mailedKey: (keyDigest, address) => name('mailed-key', keyDigest.toString('hex'), network(address)),
@@ -55,8 +64,8 @@ export interface Account {
 /** What is asked when an attempt begins. */
 export interface BeginValues {
   readonly usernameKey: string
-  /** Where it counts, from an address that the account doesn't know and from one that it does. */
-  readonly subjects: { readonly account: Buffer; readonly known: Buffer; readonly address: Buffer }
+  /** Where it counts, from an address that the account doesn't know and from one that it does; null where no account counts it. */
+  readonly subjects: { readonly account: Buffer | null; readonly known: Buffer | null; readonly address: Buffer }
   readonly knownAddress: Buffer
   readonly knownDays: number
   /** Most failures and attempts under way together. */
@@ -104,10 +113,24 @@ export interface Attempts {
   begin(values: BeginValues): Promise<Begun>
   /** Ends an attempt that wasn't decided: it never was. */
   undo(subject: Buffer): Promise<void>
-  /** Ends a failed attempt and records it. Returns the failures now, this one included. */
-  fail(subject: Buffer, seconds: number, event: AuditEvent): Promise<number>
-  /** Ends a successful attempt: forgets the failures, remembers the address, records the event. */
-  succeed(subject: Buffer, knownAddress: Buffer, userId: number, event: AuditEvent, t?: Transaction): Promise<void>
+  /**
+   * Ends a failed attempt and records it. Returns the failures now, this one included; 0 where no account counts it. Like
+   * the other two that record, it names no user who was erased meanwhile: then it leaves no event.
+   */
+  fail(subject: Buffer | null, seconds: number, event: AuditEvent): Promise<number>
+  /**
+   * Ends a successful attempt: forgets the failures, remembers the address, records the event. False, without any of the
+   * latter two, when the user is deleted or erased by now.
+   */
+  succeed(
+    subject: Buffer | null,
+    knownAddress: Buffer,
+    userId: number,
+    event: AuditEvent,
+    t?: Transaction,
+  ): Promise<boolean>
+  /** Records what becomes of an attempt, and counts nothing. */
+  record(event: AuditEvent, t?: Transaction): Promise<void>
   /** Counts one more and returns the count. */
   count(subject: Buffer, seconds: number): Promise<Count>
   /** The current count of a subject. */
@@ -140,7 +163,7 @@ const begin: Statement = {
   ), begun AS (
     INSERT INTO attempts AS a (subject, count, window_ends, under_way, under_way_until)
     SELECT subject, 0, clock_timestamp(), 1, clock_timestamp() + make_interval(secs => $8) FROM counted
-    WHERE known OR level + 1 <= $9::float8
+    WHERE subject IS NOT NULL AND (known OR level + 1 <= $9::float8)
     ON CONFLICT (subject) DO UPDATE SET
       under_way = CASE WHEN a.under_way_until <= clock_timestamp() THEN 1 ELSE a.under_way + 1 END,
       under_way_until = excluded.under_way_until
@@ -150,7 +173,8 @@ const begin: Statement = {
   )
   SELECT a.id, a.username, a.password_hash AS "passwordHash", a.email, a.role, a.active, a.suspended,
     a.organization_id AS "organizationId", a.token_generation AS "tokenGeneration", c.known, c.level AS "addressLevel",
-    EXISTS (SELECT FROM begun) AS begun, coalesce(f.count, 0) AS failed,
+    CASE WHEN c.subject IS NULL THEN c.known OR c.level + 1 <= $9::float8 ELSE EXISTS (SELECT FROM begun) END AS begun,
+    coalesce(f.count, 0) AS failed,
     coalesce(extract(epoch FROM f.window_ends - clock_timestamp()), 0)::float8 AS seconds
   FROM counted c LEFT JOIN account a ON true
     LEFT JOIN attempts f ON f.subject = c.subject AND f.window_ends > clock_timestamp()`,
@@ -162,26 +186,41 @@ const undo: Statement = {
     UPDATE attempts SET under_way = greatest(under_way - 1, 0) FROM relaxed WHERE subject = $1`,
 }
 
-// The window begins with the first failure and doesn't move: a lock is never longer for being tried.
+// The window begins with the first failure and doesn't move: a lock is never longer for being tried. The row may be gone:
+// what is under way for long is pruned. As in the next two, each part reads from the one before, which settles the order
+// of locks: the count, the user, the rest. An erasure has the user first, but lets others share its key until the end.
 const fail: Statement = {
   name: 'attempt-fail',
-  text: `WITH failed AS (UPDATE attempts SET under_way = greatest(under_way - 1, 0),
-      count = CASE WHEN window_ends <= clock_timestamp() THEN 1 ELSE count + 1 END,
-      window_ends = CASE WHEN window_ends <= clock_timestamp() THEN clock_timestamp() + make_interval(secs => $2)
-        ELSE window_ends END
-    WHERE subject = $1 RETURNING count)
-  SELECT coalesce((SELECT count FROM failed), 1) AS count, audit_append($3)`,
+  text: `WITH failed AS (INSERT INTO attempts AS a (subject, count, window_ends)
+    SELECT $1, 1, clock_timestamp() + make_interval(secs => $2) WHERE $1::bytea IS NOT NULL
+    ON CONFLICT (subject) DO UPDATE SET under_way = greatest(a.under_way - 1, 0),
+      count = CASE WHEN a.window_ends <= clock_timestamp() THEN 1 ELSE a.count + 1 END,
+      window_ends = CASE WHEN a.window_ends <= clock_timestamp() THEN excluded.window_ends ELSE a.window_ends END
+    RETURNING count),
+  present AS MATERIALIZED (
+    SELECT FROM users WHERE id = $4 AND (SELECT count(*) FROM failed) >= 0 FOR KEY SHARE
+  ), recorded AS MATERIALIZED (
+    SELECT audit_append($3) WHERE $4::int IS NULL OR EXISTS (SELECT FROM present)
+  )
+  SELECT coalesce((SELECT count FROM failed), 0) AS count, (SELECT count(*) FROM recorded) AS recorded`,
 }
 
-// Each part reads from the one before, which settles the order of locks.
 const succeed: Statement = {
   name: 'attempt-succeed',
   text: `WITH cleared AS (UPDATE attempts SET count = 0, window_ends = clock_timestamp(), under_way = greatest(under_way - 1, 0)
     WHERE subject = $1 RETURNING 1),
-  remembered AS (INSERT INTO known_addresses (user_id, address, seen_at)
-    SELECT $3, $2, clock_timestamp() WHERE (SELECT count(*) FROM cleared) >= 0
+  present AS MATERIALIZED (
+    SELECT id FROM users WHERE id = $3 AND deleted_at IS NULL AND (SELECT count(*) FROM cleared) >= 0 FOR KEY SHARE
+  ), remembered AS (INSERT INTO known_addresses (user_id, address, seen_at)
+    SELECT id, $2, clock_timestamp() FROM present
     ON CONFLICT (user_id, address) DO UPDATE SET seen_at = clock_timestamp() RETURNING 1)
-  SELECT audit_append($4) WHERE (SELECT count(*) FROM remembered) >= 0`,
+  SELECT audit_append($4) FROM remembered`,
+}
+
+const record: Statement = {
+  name: 'attempt-record',
+  text: `WITH present AS MATERIALIZED (SELECT FROM users WHERE id = $2 FOR KEY SHARE)
+  SELECT audit_append($1) WHERE $2::int IS NULL OR EXISTS (SELECT FROM present)`,
 }
 
 const count: Statement = {
@@ -260,10 +299,13 @@ export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>):
       await database.run(undo, [subject])
     },
     async fail(subject, seconds, event) {
-      return (await database.run<{ count: number }>(fail, [subject, seconds, audit.stamp(event)]))[0]!.count
+      const values = [subject, seconds, audit.stamp(event), event.subject_id ?? null]
+      return (await database.run<{ count: number }>(fail, values))[0]!.count
     },
-    async succeed(subject, knownAddress, userId, event, transaction) {
-      await database.run(succeed, [subject, knownAddress, userId, audit.stamp(event)], transaction)
+    succeed: async (subject, knownAddress, userId, event, transaction) =>
+      (await database.run(succeed, [subject, knownAddress, userId, audit.stamp(event)], transaction)).length > 0,
+    async record(event, transaction) {
+      await database.run(record, [audit.stamp(event), event.subject_id ?? null], transaction)
     },
     count: async (subject, seconds) => (await database.run<Count>(count, [subject, seconds]))[0]!,
     read: async subject => (await database.run<Count>(read, [subject]))[0],

@@ -33,7 +33,7 @@ export interface EmailChange {
 }
 
 /** What owners are told of. */
-export type Notice = 'password-changed' | 'recovery-login' | 'answer-saved' | 'email-changed'
+export type Notice = 'password-changed' | 'recovery-login' | 'answer-saved' | 'email-changed' | 'wrong-codes'
 
 /** What happened to a user's account, when (ISO 8601) and from where. */
 interface Happened {

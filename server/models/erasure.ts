@@ -2,7 +2,7 @@
 import { network } from '../clientaddress.js'
 import type { Database, Statement, Transaction } from '../database/connection.js'
 import { emailKey } from '../names.js'
-import type { Subjects } from './attempt.js'
+import { proofs, type Subjects } from './attempt.js'
 
 /** What shows that a user was erased; it holds nothing personal. A backup from before is restored without the user by it. */
 export interface Receipt {
@@ -86,13 +86,13 @@ const deleteUser = counting('users', 'DELETE FROM users WHERE id = $1')
 const forgetAddresses = (table: string, more = '') =>
   counting(table, `UPDATE ${table} SET address = NULL, salt = NULL WHERE ${own} ${more}`)
 
-/** Tables that belong to users, row by row. */
+/** Tables that belong to users, row by row. A sign-in by a mailed key spends the key before it remembers the address. */
 const owned = [
   'provider_keys',
   'answers',
   'unmatched_answers',
-  'known_addresses',
   'mailed_keys',
+  'known_addresses',
   'totp_secrets',
   'creation_requests',
 ]
@@ -110,9 +110,9 @@ export function createErasure(database: Database, subjects: Subjects): Erasure {
     const recipient = email === null ? [] : [emailKey(email), `${emailKey(email)}\0known`]
     return {
       attempts: [
-        subjects.account(usernameKey),
+        ...proofs.map(proof => subjects.account(proof, usernameKey)),
+        ...proofs.flatMap(proof => known.map(address => subjects.known(proof, usernameKey, address))),
         subjects.activation(id),
-        ...known.map(address => subjects.known(usernameKey, address)),
         ...known.flatMap(address => keys.map(({ digest }) => subjects.mailedKey(digest, address))),
       ],
       quotas: [
@@ -135,10 +135,11 @@ export function createErasure(database: Database, subjects: Subjects): Erasure {
       const rows: Record<string, number> = {
         attempts: await count(bySubject('attempts'), [attempts], t),
         email_quotas: await count(bySubject('email_quotas'), [quotas], t),
-        emails: await count(deleteEmails, [id, usernameKey], t),
       }
       for (const table of owned) rows[table] = await count(byUser(table), [id], t)
+      // From here on no sign-in is under way that could leave something.
       rows.users = await count(deleteUser, [id], t)
+      rows.emails = await count(deleteEmails, [id, usernameKey], t)
       rows.audit_staged = await count(forgetAddresses('audit_staged'), [id], t)
       rows.audit_events = await count(
         forgetAddresses('audit_events', 'AND id > (SELECT plain_to FROM audit_checkpoint)'),

@@ -1,5 +1,5 @@
 import type { Transaction } from 'sequelize'
-import { bigint, bytes, defineTable, integer, key, nullable, preset } from '../database/attributes.js'
+import { bigint, bytes, defineTable, integer, key, nullable, preset, time } from '../database/attributes.js'
 import type { Database, Statement } from '../database/connection.js'
 import type { MasterKey } from '../masterkey.js'
 
@@ -9,6 +9,30 @@ const attributes = {
   secretSealed: preset(nullable(bytes)),
   pendingSealed: preset(nullable(bytes)),
   lastStep: preset(bigint),
+  /** Wrong codes since the last right one, within 15 minutes of the first. */
+  failures: preset(integer),
+  windowEnds: preset(time),
+  /** Wrong codes within a day of the first. */
+  dayFailures: preset(integer),
+  dayEnds: preset(time),
+  /** When one of the two reached its limit; null otherwise. */
+  lockedAt: preset(nullable(time)),
+}
+
+/** Wrong codes that lock, in two windows of so many seconds, and after how many in the first the owner is told. */
+export const codeLimits = {
+  window: { failures: 10, seconds: 15 * 60, told: 5 },
+  day: { failures: 30, seconds: 24 * 3600 },
+} as const
+
+/** Wrong codes of a user that count at present. */
+export interface CodeFailures {
+  readonly locked: boolean
+  readonly failures: number
+  /** Seconds until they are forgotten. */
+  readonly seconds: number
+  readonly dayFailures: number
+  readonly daySeconds: number
 }
 
 /** The secrets of one-time codes (RFC 6238), in base 32. */
@@ -19,8 +43,16 @@ export interface TotpSecrets {
   enroll(userId: number, secret: string, t: Transaction): Promise<void>
   /** The secret that waits counts from now on, from behind this time step. False when it is another one by now. */
   confirm(userId: number, pending: string, step: number, t: Transaction): Promise<boolean>
-  /** Takes the code of a time step. False when that one, or a later one, was taken before. */
-  take(userId: number, step: number): Promise<boolean>
+  /** The secret whose codes count; nobody else tries one before the transaction ends, so that each sees all failures. */
+  lock(userId: number, t: Transaction): Promise<{ secret: string; locked: boolean } | undefined>
+  /** Takes the code of a time step and forgets the failures. False when that step, or a later one, was taken before. */
+  take(userId: number, step: number, t: Transaction): Promise<boolean>
+  /** Counts a wrong code, and locks at a limit. Returns the wrong codes of 15 minutes. The secret is locked by `t`. */
+  fail(userId: number, t: Transaction): Promise<{ failures: number; locked: boolean }>
+  /** The wrong codes of a user with a secret. */
+  failures(userId: number, t?: Transaction): Promise<CodeFailures | undefined>
+  /** Forgets the wrong codes and ends the lock. Whether there was anything to forget. */
+  unlock(userId: number, t: Transaction): Promise<boolean>
   /** Forgets the secrets of a user. Whether there were any. */
   remove(userId: number, t: Transaction): Promise<boolean>
   /** How many active administrators there are, and how many of them need no code. */
@@ -39,9 +71,49 @@ const confirm: Statement = {
     WHERE user_id = $1 AND pending_sealed = $2 RETURNING 1`,
 }
 
+const lock: Statement = {
+  name: 'totp-lock',
+  text: `SELECT secret_sealed AS sealed, locked_at IS NOT NULL AS locked FROM totp_secrets
+    WHERE user_id = $1 AND secret_sealed IS NOT NULL FOR UPDATE`,
+}
+
 const take: Statement = {
   name: 'totp-take',
-  text: 'UPDATE totp_secrets SET last_step = $2 WHERE user_id = $1 AND last_step < $2 RETURNING 1',
+  text: `UPDATE totp_secrets SET last_step = $2, failures = 0, window_ends = clock_timestamp()
+    WHERE user_id = $1 AND last_step < $2 AND locked_at IS NULL RETURNING 1`,
+}
+
+// Windows begin with their first failure. The limits aren't multiplied by anything: six digits bear no more guesses.
+const fail: Statement = {
+  name: 'totp-fail',
+  text: `WITH counted AS (
+    SELECT CASE WHEN window_ends > clock_timestamp() THEN failures ELSE 0 END + 1 AS failures,
+      CASE WHEN day_ends > clock_timestamp() THEN day_failures ELSE 0 END + 1 AS day_failures
+    FROM totp_secrets WHERE user_id = $1
+  )
+  UPDATE totp_secrets t SET failures = c.failures, day_failures = c.day_failures,
+    window_ends = CASE WHEN c.failures = 1 THEN clock_timestamp() + make_interval(secs => $2) ELSE t.window_ends END,
+    day_ends = CASE WHEN c.day_failures = 1 THEN clock_timestamp() + make_interval(secs => $3) ELSE t.day_ends END,
+    locked_at = CASE WHEN c.failures >= $4 OR c.day_failures >= $5 THEN clock_timestamp() END
+  FROM counted c WHERE t.user_id = $1 RETURNING t.failures, t.locked_at IS NOT NULL AS locked`,
+}
+
+const failures: Statement = {
+  name: 'totp-failures',
+  text: `SELECT locked_at IS NOT NULL AS locked,
+      CASE WHEN locked_at IS NOT NULL OR window_ends > clock_timestamp() THEN failures ELSE 0 END AS failures,
+      greatest(0, ceil(extract(epoch FROM window_ends - clock_timestamp())))::int AS seconds,
+      CASE WHEN locked_at IS NOT NULL OR day_ends > clock_timestamp() THEN day_failures ELSE 0 END AS "dayFailures",
+      greatest(0, ceil(extract(epoch FROM day_ends - clock_timestamp())))::int AS "daySeconds"
+    FROM totp_secrets WHERE user_id = $1 AND secret_sealed IS NOT NULL`,
+}
+
+const unlock: Statement = {
+  name: 'totp-unlock',
+  text: `UPDATE totp_secrets SET failures = 0, day_failures = 0, window_ends = clock_timestamp(), day_ends = clock_timestamp(),
+      locked_at = NULL
+    WHERE user_id = $1 AND (locked_at IS NOT NULL OR (failures > 0 AND window_ends > clock_timestamp())
+      OR (day_failures > 0 AND day_ends > clock_timestamp())) RETURNING 1`,
 }
 
 const coverage: Statement = {
@@ -71,7 +143,18 @@ export function createTotpSecrets(database: Database, masterKey: Pick<MasterKey,
       if (!row?.pendingSealed || open(userId, row.pendingSealed) !== pending) return false
       return (await database.run(confirm, [userId, row.pendingSealed, step], transaction)).length > 0
     },
-    take: async (userId, step) => (await database.run(take, [userId, step])).length > 0,
+    async lock(userId, transaction) {
+      const [row] = await database.run<{ sealed: Buffer; locked: boolean }>(lock, [userId], transaction)
+      return row && { secret: open(userId, row.sealed), locked: row.locked }
+    },
+    take: async (userId, step, transaction) => (await database.run(take, [userId, step], transaction)).length > 0,
+    async fail(userId, transaction) {
+      const { window, day } = codeLimits
+      const values = [userId, window.seconds, day.seconds, window.failures, day.failures]
+      return (await database.run<{ failures: number; locked: boolean }>(fail, values, transaction))[0]!
+    },
+    failures: async (userId, transaction) => (await database.run<CodeFailures>(failures, [userId], transaction))[0],
+    unlock: async (userId, transaction) => (await database.run(unlock, [userId], transaction)).length > 0,
     coverage: async () => (await database.run<{ administrators: number; withoutCodes: number }>(coverage, []))[0]!,
     remove: async (userId, transaction) => (await table().destroy({ where: { userId }, transaction })) > 0,
   }

@@ -83,7 +83,7 @@ const exported: Statement = {
     'unmatched_answers', ${rows('question', 'unmatched_answers WHERE user_id = $1', 't.question')},
     'known_addresses', ${rows('seen_at', 'known_addresses WHERE user_id = $1', 't.seen_at')},
     'mailed_keys', ${rows('purpose, organization_id, email, expires_at', 'mailed_keys WHERE user_id = $1', 't.purpose')},
-    'totp_secrets', ${rows('secret_sealed IS NOT NULL AS enrolled', 'totp_secrets WHERE user_id = $1', 't.enrolled')},
+    'totp_secrets', ${rows('secret_sealed IS NOT NULL AS enrolled, locked_at', 'totp_secrets WHERE user_id = $1', 't.enrolled')},
     'creation_requests', ${rows('created_at', 'creation_requests WHERE user_id = $1', 't.created_at')},
     'emails', ${rows(
       "id, kind, parameters - 'actor' AS parameters, locale, attempts, created_at, next_attempt_at, last_error",

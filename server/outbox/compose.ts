@@ -200,6 +200,7 @@ export function createComposer(
       case 'recovery-login':
       case 'answer-saved':
       case 'email-changed':
+      case 'wrong-codes':
       case 'held-notice':
         return announce(email)
       case 'notice':

@@ -24,6 +24,8 @@ export interface Contents {
   'recovery-login': Happened
   /** To the address that a user had before. */
   'email-changed': Happened
+  /** To an administrator for whom 5 one-time codes were wrong within 15 minutes, after the right password. */
+  'wrong-codes': Happened
   /** To an administrator: what somebody on the database itself did to another one, or to a password. */
   administration: {
     username: string
@@ -177,6 +179,18 @@ Se foi você, não é preciso fazer nada.
 Se não foi você, alguém sabe a sua senha: troque-a agora pelo aplicativo e avise a sua instituição, que pode
 pedir o endereço anterior de volta.`,
   },
+  'wrong-codes': {
+    subject: 'Códigos de uso único errados na sua conta de administrador',
+    text: ({ username, times, at, address }, when) => `Olá,
+
+alguém digitou a senha certa do usuário ${username} e cinco códigos de uso único errados
+${vezes(times)}em ${when(at)}, a partir do endereço ${address}.
+Depois de dez códigos errados em 15 minutos, ou de trinta em um dia, ninguém mais entra com códigos desta conta
+até que outro administrador a desbloqueie.
+
+Se foi você, acerte o relógio do aparelho que mostra os códigos.
+Se não foi você, alguém sabe a sua senha: troque-a agora e avise os outros administradores.`,
+  },
   administration: {
     subject: 'Mudança feita no próprio banco de dados',
     text: ({ username, id, action, role, actor, at, reason }, when) => `Olá,
@@ -275,6 +289,18 @@ Recovery keys and notices don't come to this mailbox any more.
 If it was you, there is nothing to do.
 If it wasn't you, somebody knows your password: change it now in the app, and tell your organization, which can
 have the former address set again.`,
+  },
+  'wrong-codes': {
+    subject: 'Wrong one-time codes for your administrator account',
+    text: ({ username, times, at, address }, when) => `Hello,
+
+someone gave the right password of the user ${username} and five wrong one-time codes
+${count(times)}on ${when(at)}, from the address ${address}.
+After ten wrong codes in 15 minutes, or thirty in a day, no code of this account is taken until another
+administrator unlocks it.
+
+If it was you, set the clock of the device that shows the codes.
+If it wasn't you, somebody knows your password: change it now, and tell the other administrators.`,
   },
   administration: {
     subject: 'A change made on the database itself',

@@ -28,7 +28,7 @@ export const forgotPasswordsPolicies = {
     caller: 'anyone',
     reasons: ['INVALID_KEY', 'TOO_MANY_ATTEMPTS'],
     audit: ['session.login-by-key'],
-    limits: ['account', 'failures'],
+    limits: ['failures'],
     http: { method: 'POST', path: '/forgotpasswords/loginbyusernameandkey' },
   },
   passwordUpdateByUsername: {

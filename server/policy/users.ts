@@ -77,7 +77,7 @@ export const usersPolicies = {
     ...ownRecord,
     reasons: ['MISSING_PARAMETER', 'INVALID_KEY', 'TOO_MANY_ATTEMPTS'],
     audit: ['user.change-email'],
-    limits: ['account', 'failures'],
+    limits: ['failures'],
     http: { method: 'POST', path: '/users/confirmemail' },
   },
   revokeMyTokens: {

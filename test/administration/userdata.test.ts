@@ -51,7 +51,7 @@ test('an export holds every table and column that tells of the user, and nothing
   t.like(data.answers[0], { question_id: 1, answered: true })
   t.true(data.known_addresses.length >= 1 && data.known_addresses.every((row: object) => 'seen_at' in row))
   t.like(data.mailed_keys[0], { purpose: 'recovery' })
-  t.deepEqual(data.totp_secrets, [{ enrolled: true }])
+  t.deepEqual(data.totp_secrets, [{ enrolled: true, locked_at: null }])
   t.like(data.emails[0], { kind: 'activation-key', parameters: { userId: id } })
   const events = [...data.audit_events, ...data.audit_staged] as Record<string, unknown>[]
   const own = events.find(({ action, address }) => action === 'session.login' && address === '198.51.100.8')

@@ -52,8 +52,11 @@ test('nothing stands in the way of an active user with an e-mail address and two
   t.is(user!.record!.id, id)
   t.deepEqual(obstacles, [])
   t.deepEqual(
-    failures.map(({ scope, count, locked }) => [scope, count, locked]),
-    [['account', 0, false]],
+    failures.map(({ scope, proof, count, locked }) => [scope, proof, count, locked]),
+    [
+      ['account', 'password', 0, false],
+      ['account', 'answers', 0, false],
+    ],
   )
 })
 
@@ -81,13 +84,19 @@ test('a lock is told where sign-in is refused, with its seconds, and unlocking e
   const { obstacles, failures } = await admin.explainUser({ user: username, address: elsewhere })
   t.deepEqual(
     obstacles.map(({ prevents }) => prevents),
-    ['sign in', 'recover by answers', 'recover by e-mail'],
+    ['sign in'],
   )
   for (const { command, seconds = 0 } of obstacles) {
     t.is(command, `auth-admin users unlock ${id}`)
     t.true(seconds > 0 && seconds <= lockout.seconds)
   }
-  t.like(failures[0], { scope: 'account', count: lockout.failures, limit: lockout.failures, locked: true })
+  t.like(failures[0], {
+    scope: 'account',
+    proof: 'password',
+    count: lockout.failures,
+    limit: lockout.failures,
+    locked: true,
+  })
 
   for (let i = 0; i < lockout.failures; i++) await login(service, username, 'errada-errada', home)
   t.is(await login(service, username, password, home), 429)

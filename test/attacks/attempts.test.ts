@@ -17,6 +17,24 @@ import { idOf } from '../_helpers/tokens.js'
 const guess = (service: TestService, username: string, address: string, wrong = 'not the password') =>
   service.request('POST', '/users/login', { query: { username, password: wrong }, headers: from(address) })
 
+/** The start of a login that doesn't end. */
+function begin({ registry: { attempts, subjects } }: TestService, username: string, address: string) {
+  const key = usernameKey(username)
+  return attempts.begin({
+    usernameKey: key,
+    subjects: {
+      account: subjects.account('password', key),
+      known: subjects.known('password', key, address),
+      address: subjects.address('failures', address),
+    },
+    knownAddress: subjects.knownAddress(address),
+    knownDays: 30,
+    most: 10,
+    underWaySeconds: 30,
+    bucket: { capacity: 300, perSecond: 1 },
+  })
+}
+
 /** An answer but for what differs from one request to the next. */
 const gist = ({ status, json }: Answer) => JSON.stringify({ status, ...json, requestId: undefined })
 
@@ -92,41 +110,99 @@ test('guesses at an account that doesn’t exist get the same answers as at one 
       }),
   }
   for (const [way, ask] of Object.entries(ways)) {
-    // Each way of signing in counts on the same account, so each begins with a clean one.
-    await first.registry.attempts.clear([first.registry.subjects.account(usernameKey(username))])
+    // Two of them count on the same account, so each begins with a clean one.
+    await first.registry.attempts.clear([first.registry.subjects.account('password', usernameKey(username))])
     const nobody = `ninguém ${randomUUID()}`
     for (let index = 0; index < 13; index++) {
       const service = index % 2 ? first : second
       const [known, unknown] = [await ask(username, service), await ask(nobody, service)]
       t.is(gist(known), gist(unknown), `${way} ${index}`)
-      t.is(known.status === 429, index >= 10, `${way} ${index}`)
+      // Mailed keys count by key and address.
+      t.is(known.status === 429, way !== 'mailed key' && index >= 10, `${way} ${index}`)
     }
   }
 })
 
-test('answers and mailed keys count with passwords, each attempt before it is compared', async t => {
-  const questions = (await first.request('GET', '/forgotpasswords/findallforgotpasswordquestions')).json
+/** A user with two answers, and ways to prove to be it, wrong and right. */
+async function withAnswers() {
+  const questions: { id: number }[] = (await first.request('GET', '/forgotpasswords/findallforgotpasswordquestions'))
+    .json
   const { username, token } = await first.signUp('ROLE_CLIENT')
-  for (const { id } of questions.slice(0, 2)) {
-    const body = { forgotpasswordquestionsid: id, answer: 'azul' }
+  const given = (answer: string) => questions.slice(0, 2).map(({ id }) => ({ forgotpasswordquestionsid: id, answer }))
+  for (const body of given('azul'))
     await first.request('POST', '/forgotpasswords/saveforgotpasswordquestionsusersanswers', { token, body })
-  }
-  const body = questions
-    .slice(0, 2)
-    .map(({ id }: { id: number }) => ({ forgotpasswordquestionsid: id, answer: 'verde' }))
+  const byKey = (key: string, service: TestService = first) =>
+    service.request('POST', '/forgotpasswords/loginbyusernameandkey', {
+      query: { username, key },
+      headers: from(anyAddress()),
+    })
+  const byAnswers = (answer: string, service: TestService = first) =>
+    service.request('POST', '/forgotpasswords/loginbyusernameandanswers', {
+      query: { username },
+      body: given(answer),
+      headers: from(anyAddress()),
+    })
+  return { username, id: idOf(token), byKey, byAnswers }
+}
+
+test('passwords and answers are counted each for itself, each attempt before it is compared, and mailed keys by neither', async t => {
+  const { username, id, byKey, byAnswers } = await withAnswers()
   const ask = (index: number): Promise<Answer> => {
-    const service = [first, second, third][index % 3]!
-    const headers = from(anyAddress())
+    const service = replicas[index % 3]!
     if (index % 4 === 0) return guess(service, username, anyAddress())
-    if (index % 4 === 1) {
-      const path = '/forgotpasswords/loginbyusernameandkey'
-      return service.request('POST', path, { query: { username, key: 'ABCD2345' }, headers })
-    }
-    const path = '/forgotpasswords/loginbyusernameandanswers'
-    return service.request('POST', path, { query: { username }, body, headers })
+    return index % 4 === 1 ? byKey('ABCD2345', service) : byAnswers('verde', service)
   }
   const counts = count(await Promise.all(Array.from({ length: 60 }, (_, index) => ask(index))))
-  t.is(counts['429 TOO_MANY_ATTEMPTS'], 50, JSON.stringify(counts))
+  t.deepEqual(counts, {
+    '404 INVALID_CREDENTIALS': 10,
+    '422 INVALID_ANSWERS': 10,
+    '422 INVALID_KEY': 15,
+    '429 TOO_MANY_ATTEMPTS': 25,
+  })
+  // Whoever has the mailed key gets in.
+  await first.registry.mailedKeys.replace(id, 'recovery', 'ABCDEFGH')
+  t.is((await byKey('ABCDEFGH')).status, 200)
+  const refused = { subjectId: id, action: 'session.login-by-key', outcome: 'refused', limit: 100 } as const
+  t.is((await first.registry.audit.list(refused)).length, 15)
+})
+
+test('wrong mailed keys hold their address up, whosever they are', async t => {
+  const { username } = await strict.signUp('ROLE_CLIENT')
+  const address = anyAddress()
+  const answers = await inARow(async index => {
+    const query = { username: index % 2 ? username : randomUUID(), key: 'ABCD2345' }
+    const path = '/forgotpasswords/loginbyusernameandkey'
+    return (await strict.request('POST', path, { query, headers: from(address) })).status
+  })
+  t.deepEqual(
+    answers,
+    heldUp.map(status => (status === 404 ? 422 : status)),
+  )
+})
+
+test('a success forgets the failures of its own proof alone', async t => {
+  const { username, byAnswers } = await withAnswers()
+  for (let index = 0; index < 9; index++) t.is((await byAnswers('verde')).status, 422)
+  t.is((await guess(first, username, anyAddress(), password)).status, 200)
+  t.is((await byAnswers('verde')).status, 422)
+  refused(t, await byAnswers('azul'), 429, 'TOO_MANY_ATTEMPTS')
+  for (let index = 0; index < 9; index++) t.is((await guess(first, username, anyAddress())).status, 404)
+  t.is((await guess(first, username, anyAddress(), password)).status, 200)
+  refused(t, await byAnswers('azul'), 429, 'TOO_MANY_ATTEMPTS')
+})
+
+test.serial('an attempt whose count is pruned while it is under way counts all the same', async t => {
+  const service = await serviceWithClock(t)
+  const { username } = await service.signUp('ROLE_CLIENT')
+  const { attempts, subjects } = service.registry
+  await begin(service, username, anyAddress())
+  // So long ago that its process may be gone.
+  await service.clock.pass(31)
+  await attempts.prune(30)
+  const event = { action: 'session.login', outcome: 'refused', actor: 'anonymous' } as const
+  t.is(await attempts.fail(subjects.account('password', usernameKey(username)), 900, event), 1)
+  for (let index = 0; index < 9; index++) t.is((await guess(service, username, anyAddress())).status, 404)
+  refused(t, await guess(service, username, anyAddress(), password), 429, 'TOO_MANY_ATTEMPTS')
 })
 
 test('all spellings of a username are one account to a guesser', async t => {
@@ -209,23 +285,7 @@ test('who comes while others are under way waits a moment, whatever failed befor
   const { username } = await first.signUp('ROLE_CLIENT')
   const address = anyAddress()
   t.is((await guess(first, username, address)).status, 404)
-  const { attempts, subjects } = second.registry
-  const key = usernameKey(username)
-  for (let index = 0; index < 9; index++) {
-    await attempts.begin({
-      usernameKey: key,
-      subjects: {
-        account: subjects.account(key),
-        known: subjects.known(key, address),
-        address: subjects.address('failures', address),
-      },
-      knownAddress: subjects.knownAddress(address),
-      knownDays: 30,
-      most: 10,
-      underWaySeconds: 30,
-      bucket: { capacity: 300, perSecond: 1 },
-    })
-  }
+  for (let index = 0; index < 9; index++) await begin(second, username, address)
   const answer = await guess(third, username, address, password)
   refused(t, answer, 429, 'TOO_MANY_ATTEMPTS')
   t.is(answer.headers.get('retry-after'), '1')

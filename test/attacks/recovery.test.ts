@@ -69,7 +69,7 @@ async function knownAddress({ username }: { username: string }): Promise<string>
 
 /** The count of failures isn't what is looked at. */
 const forget = (username: string) =>
-  service.registry.attempts.clear([service.registry.subjects.account(usernameKey(username))])
+  service.registry.attempts.clear([service.registry.subjects.account('answers', usernameKey(username))])
 
 /** Until nothing is left in the queue. */
 async function quiet(): Promise<void> {

@@ -21,36 +21,53 @@ const login = async (username: string, address: string, secret = password) => {
   return (await service.request('POST', '/users/login', { query: { username, password: secret }, headers })).status
 }
 
-/** Each count that can lock a user out, and what it is kept under. */
+interface Found {
+  readonly scope: string
+  readonly proof: string
+  readonly count: number
+  readonly limit: number
+  readonly seconds: number
+  readonly locked: boolean
+}
+
+/** A count of wrong passwords, as `why-locked` tells it. */
+const countOf = ({ failures }: { failures: Found[] }, scope: string) =>
+  failures.find(each => each.scope === scope && each.proof === (scope === 'address' ? '' : 'password'))
+
+/** Each count that can keep a user from logging in, and what it is kept under. */
 const counts = [
-  { field: 'account', limit: lockout.failures, kept: (name: string) => subjects().account(usernameKey(name)) },
   {
-    field: 'knownAddress',
+    scope: 'account',
     limit: lockout.failures,
-    kept: (name: string, address: string) => subjects().known(usernameKey(name), address),
+    kept: (name: string) => subjects().account('password', usernameKey(name)),
   },
   {
-    field: 'address',
+    scope: 'known address',
+    limit: lockout.failures,
+    kept: (name: string, address: string) => subjects().known('password', usernameKey(name), address),
+  },
+  {
+    scope: 'address',
     limit: addressLimits.failures.capacity,
     kept: (_: string, address: string) => subjects().address('failures', address),
   },
 ]
 
-for (const { field, limit, kept } of counts) {
-  test(`why-locked calls the count "${field}" locked where sign-in does, and unlock ends the lock`, async t => {
+for (const { scope, limit, kept } of counts) {
+  test(`why-locked calls the count "${scope}" locked where sign-in does, and unlock ends the lock`, async t => {
     /** A user, and an address from which sign-ins failed so often. */
     const failed = async (count: number) => {
       const { username } = await service.signUp('ROLE_CLIENT')
       const address = anyAddress()
-      if (field === 'knownAddress') t.is(await login(username, address), 200)
+      if (scope === 'known address') t.is(await login(username, address), 200)
       await service.registry.database.sequelize.query(
-        field === 'address'
+        scope === 'address'
           ? 'INSERT INTO buckets VALUES ($subject, $count, clock_timestamp())'
           : `INSERT INTO attempts (subject, count, window_ends)
              VALUES ($subject, $count, now() + interval '15 minutes')`,
         { bind: { subject: kept(username, address), count } },
       )
-      return { username, address, lock: (await json('why-locked', username, '--address', address))[field] }
+      return { username, address, lock: countOf(await json('why-locked', username, '--address', address), scope)! }
     }
     const open = await failed(limit - 1)
     t.like(open.lock, { count: limit - 1, limit, locked: false })
@@ -72,13 +89,16 @@ test('why-locked tells how long a lock lasts, and of a known address only when t
   t.is(await login(username, home, 'errada-errada'), 404)
 
   const stranger = await json('why-locked', username, '--address', elsewhere)
-  t.like(stranger, { username, suspended: false, account: { locked: true }, address: { locked: false } })
-  t.true(stranger.account.seconds > 800 && stranger.account.seconds <= 900)
-  t.false('knownAddress' in stranger)
-  t.like(await json('why-locked', username, '--address', `::ffff:${home}`), {
-    knownAddress: { count: 1, locked: false },
-  })
-  t.regex((await users('why-locked', username)).stdout, /locked for 1[45] min/)
+  t.like(stranger, { username, suspended: false })
+  const { locked, seconds } = countOf(stranger, 'account')!
+  t.true(locked && seconds > 800 && seconds <= 900)
+  t.false(countOf(stranger, 'address')!.locked)
+  t.is(countOf(stranger, 'known address'), undefined)
+  const there = await json('why-locked', username, '--address', `::ffff:${home}`)
+  t.like(countOf(there, 'known address'), { count: 1, locked: false })
+  const { stdout } = await users('why-locked', username)
+  t.regex(stdout, /^passwords +this account +10 of 10 +locked for 1[45] min$/m)
+  t.regex(stdout, /^answers +this account +0 of 10 +open$/m)
   t.regex((await users('unlock', username, '--address', 'here')).stderr, /^error: .*--address.*\n$/)
 })
 
@@ -107,7 +127,11 @@ test('why tells everything in the way, with the commands that mend it, and those
   const { user, failures } = await json('why', username, '--address', '192.0.2.77')
   t.is(user.active, 1)
   t.deepEqual(
-    failures.map(({ scope }: { scope: string }) => scope),
-    ['account', 'address'],
+    failures.map(({ scope, proof }: Found) => [scope, proof]),
+    [
+      ['account', 'password'],
+      ['account', 'answers'],
+      ['address', ''],
+    ],
   )
 })

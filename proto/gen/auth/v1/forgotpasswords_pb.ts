@@ -303,7 +303,7 @@ export const ForgotPasswords: GenService<{
   /**
    * Signs in with the key mailed by SendKeyByEmail. The key is spent.
    * Refuses with INVALID_KEY for an unknown user and for a wrong, used or expired key, all the same, and with
-   * TOO_MANY_ATTEMPTS.
+   * TOO_MANY_ATTEMPTS when the client address has failed too often: failures of the account don’t count against a key.
    *
    * @generated from rpc auth.v1.ForgotPasswords.LoginByUsernameAndKey
    */

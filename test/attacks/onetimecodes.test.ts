@@ -1,0 +1,220 @@
+/** Guessing one-time codes with the right password in hand: how many are compared, what locks, and who ends that. */
+import type { ConnectError } from '@connectrpc/connect'
+import test, { type ExecutionContext } from 'ava'
+import { TOTP } from 'otpauth'
+import { ErrorInfoSchema, RetryInfoSchema } from '../../proto/gen/google/rpc/error_details_pb.js'
+import {
+  type AdministrationClient,
+  openAdministration,
+  openLocal,
+  openSignedIn,
+  reasonOf,
+} from '../_helpers/administration.js'
+import { runCli } from '../_helpers/cli.js'
+import { anyAddress, from } from '../_helpers/crowd.js'
+import { mailboxForFile } from '../_helpers/mailbox.js'
+import { waitFor } from '../_helpers/patience.js'
+import { password, serviceWithClock } from '../_helpers/service.js'
+
+const mailbox = mailboxForFile()
+const [quarter, day] = [15 * 60, 24 * 3600]
+
+/** Two administrators; `ana` has one-time codes. The clock stands still. */
+async function administrators(t: ExecutionContext) {
+  const service = await serviceWithClock(t, { AUTH_ADMIN_ADDRESS: '127.0.0.1:0', SMTP_URL: mailbox.url })
+  const chief = await openSignedIn(t, service)
+  const email = `ana${service.clock.now()}@example.org`
+  const form = { username: 'ana', role: 'ROLE_ADMIN', password, email, state: 'SP', city: 'X' }
+  const { user } = await chief.createUser({ form, active: true, confirm: 'ana' })
+  const open = openAdministration(t, service)
+  const session = openAdministration(t, service, (await open.signIn({ username: 'ana', password })).token)
+  const totp = new TOTP({ secret: (await session.enrollTotp({})).secret })
+  /** The code that an authenticator shows so many seconds from now. */
+  const code = (seconds = 0) => totp.generate({ timestamp: service.clock.now() + seconds * 1000 })
+  await session.confirmTotp({ code: code() })
+  // That code is spent.
+  await service.clock.pass(60)
+  const signIn = (code?: string, secret = password) =>
+    reasonOf(open.signIn({ username: 'ana', password: secret, ...(code && { code }) }))
+  /** Signs in with so many wrong codes, one after the other. */
+  const guess = async (times: number) => {
+    const near = new Set([-60, -30, 0, 30, 60].map(code))
+    const wrong = ['000000', '111111', '222222', '333333', '444444', '555555'].find(each => !near.has(each))!
+    const reasons: string[] = []
+    for (let index = 0; index < times; index++) reasons.push(await signIn(wrong))
+    return reasons
+  }
+  const events = async (reason: string) =>
+    (await service.registry.audit.list({ subjectId: id, action: 'session.admin-login', limit: 1000 })).filter(
+      each => each.reason === reason && each.outcome === 'refused',
+    ).length
+  const id = user!.record!.id!
+  return { service, chief, open, id, email, code, signIn, guess, events }
+}
+
+const wrong = (times: number) => Array(times).fill('INVALID_CREDENTIALS')
+
+test('a code is taken 30 seconds before and after its time, and no earlier or later', async t => {
+  const { service, code, signIn } = await administrators(t)
+  // At the start of a step, so that seconds are steps, and long after the code that was spent.
+  await service.clock.pass(120 - ((service.clock.now() / 1000) % 30))
+  for (const seconds of [-60, 60]) t.is(await signIn(code(seconds)), 'INVALID_CREDENTIALS', String(seconds))
+  for (const seconds of [-30, 0, 30]) t.is(await signIn(code(seconds)), 'none', String(seconds))
+})
+
+test('ten wrong codes lock, whatever succeeds between them and wherever they come from, until somebody else unlocks', async t => {
+  const { service, id, code, signIn, guess, events } = await administrators(t)
+  const login = () =>
+    service.request('POST', '/users/login', { query: { username: 'ana', password }, headers: from(anyAddress()) })
+  // The address is known from now on, which spares nobody.
+  t.is(await signIn(code()), 'none')
+  t.deepEqual(await guess(9), wrong(9))
+  t.is((await login()).status, 200)
+  t.is(await signIn(), 'CODE_NEEDED')
+  t.deepEqual(await guess(3), [...wrong(1), 'TOO_MANY_ATTEMPTS', 'TOO_MANY_ATTEMPTS'])
+  t.is((await login()).status, 200)
+  t.is(await signIn(code(30)), 'TOO_MANY_ATTEMPTS')
+  t.is(await signIn(), 'TOO_MANY_ATTEMPTS')
+  // Strangers learn nothing of it.
+  t.is(await signIn(code(30), 'not the password'), 'INVALID_CREDENTIALS')
+  t.is(await events('TOO_MANY_ATTEMPTS'), 1)
+  // No time ends it, and no upkeep.
+  await service.clock.pass(2 * day)
+  await service.registry.attempts.prune(30)
+  t.is(await signIn(code()), 'TOO_MANY_ATTEMPTS')
+  const admin = await openSignedIn(t, service)
+  t.is((await admin.unlockUser({ user: `#${id}`, validateOnly: true })).cleared, 1)
+  t.is(await signIn(code()), 'TOO_MANY_ATTEMPTS')
+  t.is((await admin.unlockUser({ user: `#${id}` })).cleared, 1)
+  t.is(await signIn(code()), 'none')
+  t.is((await admin.unlockUser({ user: `#${id}` })).cleared, 0)
+})
+
+test('of 60 wrong codes at once ten are compared', async t => {
+  const { guess, signIn, code, events } = await administrators(t)
+  const reasons = (await Promise.all(Array.from({ length: 60 }, () => guess(1)))).flat()
+  // A busy service compares nothing, and as many are under way as may fail.
+  t.true(reasons.every(reason => ['INVALID_CREDENTIALS', 'TOO_MANY_ATTEMPTS', 'OVERLOADED'].includes(reason)))
+  while ((await guess(1))[0] === 'INVALID_CREDENTIALS');
+  t.is(await events('INVALID_CREDENTIALS'), 10)
+  t.is(await events('TOO_MANY_ATTEMPTS'), 1)
+  t.is(await signIn(code()), 'TOO_MANY_ATTEMPTS')
+})
+
+test('a right code forgets the wrong ones of 15 minutes, but 30 in a day lock, and fewer lapse with the day', async t => {
+  const { service, code, signIn, guess } = await administrators(t)
+  /** Fourteen wrong codes, and right ones before they lock. */
+  const most = async () => {
+    for (const times of [9, 5]) {
+      t.deepEqual(await guess(times), wrong(times))
+      t.is(await signIn(code()), 'none')
+      await service.clock.pass(30)
+    }
+  }
+  await most()
+  await most()
+  await service.clock.pass(day)
+  await most()
+  await most()
+  t.deepEqual(await guess(1), wrong(1))
+  await service.clock.pass(quarter)
+  t.is(await signIn(code()), 'none')
+  t.deepEqual(await guess(2), [...wrong(1), 'TOO_MANY_ATTEMPTS'])
+  await service.clock.pass(day)
+  t.is(await signIn(code()), 'TOO_MANY_ATTEMPTS')
+})
+
+test('wrong codes of 15 minutes ago count no longer', async t => {
+  const { service, code, signIn, guess } = await administrators(t)
+  t.deepEqual(await guess(9), wrong(9))
+  await service.clock.pass(quarter)
+  t.deepEqual(await guess(9), wrong(9))
+  t.is(await signIn(code()), 'none')
+})
+
+test('the owner is told by e-mail after five wrong codes, once in 15 minutes', async t => {
+  const { service, email, guess } = await administrators(t)
+  const told = () => mailbox.emails.filter(({ to, subject }) => to?.[0]?.address === email && /código/i.test(subject!))
+  const queued = async () =>
+    (await service.registry.emails.list({ limit: 100 })).filter(({ kind }) => /wrong-codes|notice/.test(kind)).length
+  await guess(4)
+  t.is((await queued()) + told().length, 0)
+  await guess(1)
+  await waitFor(() => told().length === 1)
+  t.regex(told()[0]!.text!, /senha certa do usuário ana e cinco códigos/)
+  await guess(5)
+  t.is(await queued(), 0)
+  t.is(told().length, 1)
+})
+
+test('the lock names no time but who ends it: not its owner, but another administrator and the database itself', async t => {
+  const { service, chief, open, id, code, signIn, guess } = await administrators(t)
+  const { token } = await open.signIn({ username: 'ana', password, code: code() })
+  const own = openAdministration(t, service, token)
+  t.deepEqual(await guess(9), wrong(9))
+  // Unlocking oneself leaves the codes that were wrong.
+  t.is((await own.unlockUser({ user: 'ana' })).cleared, 0)
+  t.deepEqual(await guess(1), wrong(1))
+  const refusal: ConnectError = await open.signIn({ username: 'ana', password, code: code(30) }).then(
+    () => t.fail() as never,
+    error => error,
+  )
+  t.is(refusal.findDetails(ErrorInfoSchema)[0]?.reason, 'TOO_MANY_ATTEMPTS')
+  t.deepEqual(refusal.findDetails(RetryInfoSchema), [])
+  t.regex(refusal.rawMessage, new RegExp(`another administrator .*auth-admin users unlock ${id}`))
+  t.is(await reasonOf(own.unlockUser({ user: 'ana' })), 'ACCESS_DENIED')
+  t.is(await reasonOf(own.removeTotp({ user: 'ana', confirm: 'ana' })), 'ACCESS_DENIED')
+
+  const why = async (api: AdministrationClient) =>
+    (await api.explainUser({ user: 'ana' })).obstacles
+      .filter(({ prevents }) => prevents === 'sign in to Administration')
+      .map(({ command, seconds }) => [command, seconds])
+  t.deepEqual(await why(chief), [[`auth-admin users unlock ${id}`, undefined]])
+  const failures = (await chief.explainUser({ user: 'ana' })).failures.filter(({ proof }) => proof === 'one-time code')
+  t.deepEqual(
+    failures.map(({ scope, count, limit, locked, seconds }) => [scope, count, limit, locked, seconds]),
+    [
+      ['account', 10, 10, true, 0],
+      ['account, in a day', 10, 30, true, 0],
+    ],
+  )
+  const shown = await runCli(service.env, ['users', 'why-locked', 'ana'])
+  t.regex(shown.stdout, /^one-time codes +this account +10 of 10 +locked until unlocked$/m)
+
+  t.true((await chief.unlockUser({ user: 'ana' })).cleared > 0)
+  t.deepEqual(await why(chief), [])
+  t.is(await signIn(code(30)), 'none')
+
+  await service.clock.pass(60)
+  t.deepEqual(await guess(11), [...wrong(10), 'TOO_MANY_ATTEMPTS'])
+  const local = await openLocal(t, service)
+  t.is((await local.unlockUser({ user: 'ana' })).cleared, 1)
+  t.is(await signIn(code()), 'none')
+})
+
+test('a right password without its code is recorded, and is no failure', async t => {
+  const { code, signIn, events } = await administrators(t)
+  for (let index = 0; index < 12; index++) t.is(await signIn(), 'CODE_NEEDED')
+  t.is(await events('CODE_NEEDED'), 12)
+  t.is(await signIn(code()), 'none')
+})
+
+test('no failure elsewhere keeps an administrator out of Administration, and none there is forgotten by a public login', async t => {
+  const { service, code, signIn } = await administrators(t)
+  const login = (secret: string) =>
+    service.request('POST', '/users/login', {
+      query: { username: 'ana', password: secret },
+      headers: from(anyAddress()),
+    })
+  for (let index = 0; index < 12; index++) await login('not the password')
+  t.is((await login(password)).status, 429)
+  t.is(await signIn(code()), 'none')
+  await service.clock.pass(quarter)
+  for (let index = 0; index < 9; index++) t.is(await signIn(undefined, 'not the password'), 'INVALID_CREDENTIALS')
+  t.is((await login(password)).status, 200)
+  t.is(await signIn(undefined, 'not the password'), 'INVALID_CREDENTIALS')
+  t.is(await signIn(code()), 'TOO_MANY_ATTEMPTS')
+  t.is((await login(password)).status, 200)
+  // Other administrators at the same address go on.
+  await openSignedIn(t, service)
+})
