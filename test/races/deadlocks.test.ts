@@ -5,7 +5,8 @@ import bcrypt from 'bcrypt'
 import pg from 'pg'
 import { isUnreachable } from '../../server/database/failures.js'
 import { waitFor } from '../_helpers/patience.js'
-import { type Answer, password, type SignedUp, serviceForFile } from '../_helpers/service.js'
+import { password, type SignedUp, serviceForFile } from '../_helpers/service.js'
+import { stopEvents } from '../_helpers/stopped.js'
 import { idOf } from '../_helpers/tokens.js'
 
 const service = serviceForFile()
@@ -19,34 +20,12 @@ async function connect(t: ExecutionContext): Promise<pg.Client> {
   return client
 }
 
-/** Stops the audit log while calls come, each once the one before waits for a lock; then lets go of it. Their statuses. */
-async function stopped(t: ExecutionContext, calls: (() => Promise<Answer>)[]): Promise<number[]> {
-  const [holder, observer] = [await connect(t), await connect(t)]
-  const waiting = async () => {
-    const { rows } = await observer.query<{ n: number }>(
-      `SELECT count(*)::int AS n FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`,
-    )
-    return rows[0]!.n
-  }
-  // The sealer would wait as well.
-  await waitFor(async () => (await observer.query('SELECT FROM audit_staged')).rowCount === 0)
-  await holder.query('BEGIN')
-  await holder.query('LOCK TABLE audit_staged IN SHARE MODE')
-  const begun: Promise<Answer>[] = []
-  for (const call of calls) {
-    begun.push(call())
-    await waitFor(async () => (await waiting()) >= begun.length)
-  }
-  await holder.query('COMMIT')
-  return (await Promise.all(begun)).map(({ status }) => status)
-}
-
 test.serial('a login from a new address and the activation of the same user never block each other', async t => {
   const { activationkey } = await service.organization()
   const { username, token } = await service.signUp('ROLE_INSTITUTION')
   const query = { username, activationkey }
   const activate = () => service.request('POST', '/users/activate', { token, query, once: true })
-  t.deepEqual(await stopped(t, [() => login(username), activate]), [200, 200])
+  t.deepEqual(await stopEvents(t, service, [() => login(username), activate]), [200, 200])
 })
 
 test.serial('a hash that is renewed never brings back a password that was updated meanwhile', async t => {
@@ -64,7 +43,7 @@ test.serial('a hash that is renewed never brings back a password that was update
   const query = { newPassword: 'jararaca-verde-7' }
   const update = () =>
     service.request('POST', '/forgotpasswords/passwordupdatebyusername', { token, query, once: true })
-  t.deepEqual(await stopped(t, [update, () => login(username)]), [200, 200])
+  t.deepEqual(await stopEvents(t, service, [update, () => login(username)]), [200, 200])
   // Hashes are renewed one after the other, behind the answers.
   t.is((await login(later.username)).status, 200)
   await waitFor(async () => (await hashOf(later)) !== old)

@@ -1,0 +1,92 @@
+/** Signing in while the user is erased: one comes before the other, and nothing of the user is left either way. */
+import test, { type ExecutionContext } from 'ava'
+import { openLocal } from '../_helpers/administration.js'
+import { anyAddress, from } from '../_helpers/crowd.js'
+import { ask } from '../_helpers/database.js'
+import { waitFor } from '../_helpers/patience.js'
+import { type Answer, password, serviceForFile } from '../_helpers/service.js'
+import { stopEvents } from '../_helpers/stopped.js'
+import { idOf } from '../_helpers/tokens.js'
+
+const service = serviceForFile()
+
+/** Ways to sign in, right and wrong, and their answers when the user is erased before and after. */
+const ways: Record<string, { path: string; query?: object; answer?: string; before: number; after: number }> = {
+  'a login': { path: '/users/login', query: { password }, before: 404, after: 200 },
+  'a login with a wrong password': { path: '/users/login', query: { password: 'wrong' }, before: 404, after: 404 },
+  'a sign-in by answers': {
+    path: '/forgotpasswords/loginbyusernameandanswers',
+    answer: 'Rex',
+    before: 404,
+    after: 200,
+  },
+  'a sign-in by wrong answers': {
+    path: '/forgotpasswords/loginbyusernameandanswers',
+    answer: 'Toto',
+    before: 422,
+    after: 422,
+  },
+  'a sign-in by a mailed key': {
+    path: '/forgotpasswords/loginbyusernameandkey',
+    query: { key: 'ABCDEFGH' },
+    before: 422,
+    after: 200,
+  },
+  'a sign-in by a wrong key': {
+    path: '/forgotpasswords/loginbyusernameandkey',
+    query: { key: 'ABCDEFGJ' },
+    before: 422,
+    after: 422,
+  },
+}
+
+/** A user who can sign in by every way; what calls do to it; and what is left of it. */
+async function victim(t: ExecutionContext, { path, query, answer }: (typeof ways)[string]) {
+  const fields = { email: 'alguem@example.org', securityquestion: '1', securityanswer: 'Rex' }
+  const { username, token } = await service.signUp('ROLE_CLIENT', fields)
+  const id = idOf(token)
+  const save = { forgotpasswordquestionsid: 2, answer: 'Rex' }
+  await service.request('POST', '/forgotpasswords/saveforgotpasswordquestionsusersanswers', { token, body: save })
+  await service.registry.mailedKeys.replace(id, 'recovery', 'ABCDEFGH')
+  const local = await openLocal(t, service)
+  const body = answer && [1, 2].map(forgotpasswordquestionsid => ({ forgotpasswordquestionsid, answer }))
+  const count = async (sql: string) => (await ask(service.env.DATABASE_URL!, sql)).length
+  return {
+    signIn: (): Promise<Answer> =>
+      service.request('POST', path, {
+        query: { username, ...query },
+        ...(body && { body }),
+        headers: from(anyAddress()),
+        once: true,
+      }),
+    erase: async () => ({ status: (await local.eraseUser({ user: `#${id}`, confirm: username })).user }),
+    id,
+    sessions: () =>
+      count(`SELECT FROM audit_staged WHERE subject_id = ${id} AND action LIKE 'session.%'
+        UNION ALL SELECT FROM audit_events WHERE subject_id = ${id} AND action LIKE 'session.%'`),
+    async isGone() {
+      const addresses = await count(`SELECT FROM audit_staged WHERE subject_id = ${id} AND address IS NOT NULL
+        UNION ALL SELECT FROM audit_events WHERE subject_id = ${id} AND address IS NOT NULL`)
+      t.is(addresses, 0)
+      t.is(await count(`SELECT FROM known_addresses WHERE user_id = ${id}`), 0)
+      t.is(await count(`SELECT FROM users WHERE id = ${id}`), 0)
+      await waitFor(async () => (await count(`SELECT FROM emails WHERE parameters ->> 'userId' = '${id}'`)) === 0)
+    },
+  }
+}
+
+for (const [name, way] of Object.entries(ways)) {
+  test.serial(`${name} that comes before the end of an erasure finds nobody, and leaves nothing`, async t => {
+    const { signIn, erase, id, sessions, isGone } = await victim(t, way)
+    t.deepEqual(await stopEvents(t, service, [erase, signIn]), [id, way.before])
+    t.is(await sessions(), 0)
+    await isGone()
+  })
+
+  test.serial(`an erasure waits for the end of ${name}, and takes what it left`, async t => {
+    const { signIn, erase, id, sessions, isGone } = await victim(t, way)
+    t.deepEqual(await stopEvents(t, service, [signIn, erase]), [way.after, id])
+    t.is(await sessions(), 1)
+    await isGone()
+  })
+}
