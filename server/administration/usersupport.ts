@@ -74,7 +74,7 @@ export function setPassword(
     const [hash = ''] = request.validateOnly ? [] : await passwords.hash([secret], waiterOf(call, user.usernameKey))
     const { user: after } = await changeUser(deps, context, { ...request, etag: '' }, {}, async (row, t) => {
       checkPresent(row)
-      await users.changePassword(row.id, hash, t)
+      await users.changePassword(row.id, hash, { byToken: false }, t)
       await questions.discardNext(row.id, t)
       const address = administrator.traces.address ?? 'auth-admin'
       const parameters = { userId: row.id, at: new Date().toISOString(), address }

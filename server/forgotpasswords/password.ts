@@ -25,11 +25,11 @@ export function passwordUpdateByUsername(deps: {
       if (!problem) return
       refuse(Reason.INVALID_PASSWORD, { text: problem, fields: [{ field: 'newPassword', message: problem }] })
     },
-    async handle({ newPassword = '' }, { call, target, transact }) {
+    async handle({ newPassword = '' }, { call, caller, target, transact }) {
       const waiter = waiterOf(call, target.usernameKey)
       const [hash] = await passwords.hash([{ context: 'password', text: newPassword }], waiter)
       await transact(async ({ t, record }) => {
-        await users.changePassword(target.id, hash!, t)
+        await users.changePassword(target.id, hash!, { byToken: caller.session.method !== 'otp' }, t)
         await questions.discardNext(target.id, t)
         await tellOwner('password-changed', target, call, t)
         await record({ action: 'user.change-password', subject_id: target.id })

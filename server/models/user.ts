@@ -54,6 +54,11 @@ const shown = {
   suspended: preset(flag),
   tokenGeneration: preset(integer),
   organizationId: preset(nullable(integer)),
+  /**
+   * When a session set the present password. Null when its owner proved more than a token (a session by a mailed key, the
+   * sign-up) or an administrator set it with SetPassword.
+   */
+  passwordUpdatedAt: preset(nullable(time)),
 }
 
 const userAttributes = {
@@ -264,8 +269,11 @@ export interface Users {
   lock(usernameKey: string, t: Transaction): Promise<LockedUser | undefined>
   /** Makes a user active, a member of the organization, and gives a ROLE_INSTITUTION its provider key. */
   activate(user: LockedUser, organizationId: number | null, t: Transaction): Promise<void>
-  /** Sets the password and revokes every token. */
-  changePassword(id: number, passwordHash: string, t: Transaction): Promise<void>
+  /**
+   * Sets the password and revokes every token. `byToken`: a session that did not begin by a mailed key sets it, which is
+   * remembered as `passwordUpdatedAt`.
+   */
+  changePassword(id: number, passwordHash: string, by: { readonly byToken: boolean }, t: Transaction): Promise<void>
   /** Replaces the hash of a password by another of the same, unless it was changed meanwhile. */
   renewPassword(id: number, before: string, after: string): Promise<void>
   /** Shuts a user out, revokes every token and voids mailed activation keys. */
@@ -420,7 +428,8 @@ export function createUsers(
       await users().update({ active: true, ...member }, { where: { id }, transaction })
       if (role === 'ROLE_INSTITUTION') await giveProviderKey(id, transaction)
     },
-    changePassword: (id, passwordHash, t) => revoke(id, { passwordHash }, waysIn, t),
+    changePassword: (id, passwordHash, { byToken }, t) =>
+      revoke(id, { passwordHash, passwordUpdatedAt: byToken ? fromNow(0) : null }, waysIn, t),
     async renewPassword(id, before, after) {
       await users().update({ passwordHash: after }, { where: { id, passwordHash: before } })
     },

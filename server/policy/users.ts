@@ -68,7 +68,7 @@ export const usersPolicies = {
   },
   setEmail: {
     ...ownRecord,
-    reasons: ['MISSING_PARAMETER', 'INVALID_EMAIL', 'INVALID_CREDENTIALS', 'TOO_MANY_ATTEMPTS'],
+    reasons: ['MISSING_PARAMETER', 'INVALID_EMAIL', 'WRONG_STATE', 'INVALID_CREDENTIALS', 'TOO_MANY_ATTEMPTS'],
     audit: ['user.ask-email'],
     limits: ['account', 'failures', 'hashing', 'change'],
     http: { method: 'POST', path: '/users/setemail' },

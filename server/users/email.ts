@@ -9,7 +9,7 @@ import type { SignIns } from '../access/signin.js'
 import type { Call } from '../call.js'
 import type { Emails } from '../models/email.js'
 import { emailCode, type MailedKeys } from '../models/mailedkey.js'
-import type { Users } from '../models/user.js'
+import type { User, Users } from '../models/user.js'
 import { isEmailAddress } from '../names.js'
 import type { Quotas } from '../outbox/quotas.js'
 import type { ChooseLocale } from '../outbox/texts.js'
@@ -24,11 +24,15 @@ interface Deps {
   readonly quotas: Quotas
   readonly signIns: SignIns
   readonly chooseLocale: ChooseLocale
+  readonly now: () => number
 }
+
+/** Milliseconds for which no other e-mail address is asked for once a session has set the password. */
+const waitAfterPassword = 24 * 3_600_000
 
 /** Asks for another e-mail address: mails a code there, if the password is right. */
 export function setEmail(deps: Omit<Deps, 'mailedKeys' | 'users'>): UsersRpc<'setEmail'> {
-  const { emails, quotas, signIns, chooseLocale } = deps
+  const { emails, quotas, signIns, chooseLocale, now } = deps
   return async (request, { call, caller: { user }, transact }) => {
     checkShape(call)
     const { email, password } = required({ email: request.email, password: request.password })
@@ -36,6 +40,8 @@ export function setEmail(deps: Omit<Deps, 'mailedKeys' | 'users'>): UsersRpc<'se
     if (!isEmailAddress(to))
       refuse(Reason.INVALID_EMAIL, { fields: [{ field: 'email', message: 'It is no address.' }] })
     if (tooLong(password, 'password')) refuse(Reason.INVALID_CREDENTIALS)
+    // Before the password is compared: a thief of a token, who set it, knows it. An update from here on revokes the session.
+    checkPasswordAge(user, now())
 
     await using attempt = await signIns.begin('user.ask-email', user.usernameKey, call, 1)
     const { account } = attempt
@@ -53,7 +59,7 @@ export function setEmail(deps: Omit<Deps, 'mailedKeys' | 'users'>): UsersRpc<'se
 }
 
 /** Makes the new address count, with the code that was mailed there; the one before is told. */
-export function confirmEmail(deps: Omit<Deps, 'quotas' | 'emails'>): UsersRpc<'confirmEmail'> {
+export function confirmEmail(deps: Omit<Deps, 'quotas' | 'emails' | 'now'>): UsersRpc<'confirmEmail'> {
   const { users, mailedKeys, signIns, chooseLocale } = deps
   return async (request, { call, caller: { user }, transact }) => {
     checkShape(call)
@@ -77,6 +83,16 @@ export function confirmEmail(deps: Omit<Deps, 'quotas' | 'emails'>): UsersRpc<'c
     if (!changed) return attempt.fail(Reason.INVALID_KEY)
     return {}
   }
+}
+
+/** Refuses with WRONG_STATE for a day after a session has set the password. */
+function checkPasswordAge({ passwordUpdatedAt }: Pick<User, 'passwordUpdatedAt'>, now: number): void {
+  const possibleAt = (passwordUpdatedAt?.getTime() ?? Number.NEGATIVE_INFINITY) + waitAfterPassword
+  if (now >= possibleAt) return
+  const time = new Date(possibleAt).toISOString()
+  refuse(Reason.WRONG_STATE, {
+    text: `The password was changed less than a day ago. The e-mail address can be changed from ${time} on.`,
+  })
 }
 
 /** Refuses values of another type than the field's, which a gateway left out of the request. */

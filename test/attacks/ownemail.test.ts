@@ -143,9 +143,75 @@ test('whatever revokes the tokens voids the code: a new password, and logging ou
   }
 })
 
+const newPassword = 'tatu-canastra 12'
+const update = (token: string, on: TestService, username?: string) =>
+  on.request('POST', '/forgotpasswords/passwordupdatebyusername', {
+    token,
+    query: { newPassword, ...(username && { username }) },
+  })
+
+test('a stolen token that sets a new password sets no e-mail address for a day', async t => {
+  const service = await serviceWithClock(t, { SMTP_URL: mailbox.url })
+  const { token, username } = await service.signUp('ROLE_CLIENT')
+  t.is((await update(token, service)).status, 200)
+  const session = await service.login(username, newPassword)
+  const email = newEmail()
+  const answer = await setEmail(session, email, { secret: newPassword, on: service })
+  refused(t, answer, 409, 'WRONG_STATE')
+  const [time = ''] = /\d{4}-\d\d-\d\dT[\d:.]+(Z|[+-]\d\d:\d\d)/.exec(answer.json.detail) ?? []
+  t.true(Math.abs(Date.parse(time) - service.clock.now() - 86_400_000) < 1000, answer.json.detail)
+  // Nothing is compared, so that nothing counts and nothing is hashed.
+  for (let index = 0; index < 11; index++) {
+    refused(t, await setEmail(session, email, { secret: 'wrong one 1', on: service }), 409, 'WRONG_STATE')
+  }
+  t.deepEqual(await service.registry.audit.list({ subjectId: idOf(token), action: 'user.ask-email', limit: 9 }), [])
+
+  await service.clock.pass(86_400 - 2)
+  const late = await service.login(username, newPassword)
+  refused(t, await setEmail(late, email, { secret: newPassword, on: service }), 409, 'WRONG_STATE')
+  await service.clock.pass(2)
+  t.is((await setEmail(late, email, { secret: newPassword, on: service })).status, 200)
+  await quiet(service)
+  t.is(mailbox.emails.filter(({ to }) => to?.[0]?.address === email).length, 1)
+})
+
+test('a password update by an administrator’s token is one by a token, too', async t => {
+  const { username } = await service.signUp('ROLE_CLIENT')
+  t.is((await update(await service.adminToken(), service, username)).status, 200)
+  const session = await service.login(username, newPassword)
+  refused(t, await setEmail(session, newEmail(), { secret: newPassword }), 409, 'WRONG_STATE')
+})
+
+test('a password update by a mailed key, or by SetPassword, lets the owner change the address at once', async t => {
+  const { registry } = service
+  const byKey = async (username: string, id: number) => {
+    await registry.mailedKeys.replace(id, 'recovery', 'ABCD2345')
+    const query = { username, key: 'ABCD2345' }
+    const { text: token } = await service.request('POST', '/forgotpasswords/loginbyusernameandkey', { query })
+    t.is((await update(token, service)).status, 200)
+  }
+  const byAdministrator = async (username: string) => {
+    await (await openLocal(t, service, { reason: 'teste' })).setPassword({ user: username, password: newPassword })
+  }
+  for (const way of [byKey, byAdministrator]) {
+    // Whatever a token did before.
+    const { token, username } = await service.signUp('ROLE_CLIENT')
+    t.is((await update(token, service)).status, 200)
+    await way(username, idOf(token))
+    const session = await service.login(username, newPassword)
+    t.is((await setEmail(session, newEmail(), { secret: newPassword })).status, 200)
+  }
+})
+
 test('what was begun before its session was revoked neither mails a code nor changes an address', async t => {
   const { database, users, audit } = service.registry
-  for (const revoke of ['suspend', 'revokeTokens'] as const) {
+  const ways = {
+    suspend: users.suspend,
+    revokeTokens: users.revokeTokens,
+    changePassword: (id: number, t: Parameters<typeof users.suspend>[1]) =>
+      users.changePassword(id, 'x', { byToken: true }, t),
+  }
+  for (const revoke of ['suspend', 'revokeTokens', 'changePassword'] as const) {
     for (const what of ['setEmail', 'confirmEmail', 'revokeMyTokens'] as const) {
       const { token } = await service.signUp('ROLE_CLIENT')
       const id = idOf(token)
@@ -158,7 +224,7 @@ test('what was begun before its session was revoked neither mails a code nor cha
       }[what]
       let answer: ReturnType<typeof begin> | undefined
       await changeTokens(service.registry, id, async transaction => {
-        await users[revoke](id, transaction)
+        await ways[revoke](id, transaction)
         answer = begin()
         // It has found its caller good, and waits where it writes, or has written already.
         await endsOrWaits(database, answer)

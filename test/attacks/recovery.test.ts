@@ -229,7 +229,7 @@ async function held({ kind, parameters }: EmailIntent): Promise<string> {
 /** Whatever revokes the tokens of a user, as administrators do it, and whether mailed activation keys end with it. */
 const revocations = {
   'revoke-tokens': [false, (users, { id }, t) => users.revokeTokens(id, t)],
-  'set-password': [false, (users, { id }, t) => users.changePassword(id, 'x', t)],
+  'set-password': [false, (users, { id }, t) => users.changePassword(id, 'x', { byToken: false }, t)],
   suspend: [true, (users, { id }, t) => users.suspend(id, t)],
   'set-role': [true, (users, { id }, t) => users.setRole({ id, active: false }, 'ROLE_ADMIN', t)],
   'set-organization': [true, (users, { id }, t) => users.setOrganization(id, null, t)],

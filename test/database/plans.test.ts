@@ -124,7 +124,7 @@ const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<
   'users from before the present rules': [['users_without_skeleton'], m => m.users.renewKeys()],
   'free nicknames': [['users_nickname_key_key'], m => m.users.takenNicknames(['n1', 'n2'])],
   'a user to be changed': [['users_username_key_key'], m => m.users.lock('u9', none)],
-  'a new password': [['users_pkey'], m => m.users.changePassword(9, '', none)],
+  'a new password': [['users_pkey'], m => m.users.changePassword(9, '', { byToken: true }, none)],
   'a new e-mail address': [
     ['users_pkey', 'users_pkey', 'mailed_keys_pkey', 'emails_owner'],
     m => m.users.setEmail({ id: 9, email: null }, null, { address: '192.0.2.1', locale: 'en' }, none),

@@ -1028,8 +1028,10 @@ export const Users: GenService<{
   /**
    * Asks for another e-mail address, to which a code is mailed; it counts once ConfirmEmail has seen the code. Protected:
    * the user itself, with the password once more, which is an attempt like a sign-in. Refuses with MISSING_PARAMETER;
-   * INVALID_EMAIL for text that mail can’t be sent to; INVALID_CREDENTIALS for a wrong password; TOO_MANY_ATTEMPTS as
-   * Login does, and beyond 1 code a minute and 5 an hour. The answer tells nothing of whether somebody has the address.
+   * INVALID_EMAIL for text that mail can’t be sent to; WRONG_STATE for a day after PasswordUpdateByUsername by a session
+   * that did not begin by a mailed key, with the time from which it is possible in its text (ISO 8601); INVALID_CREDENTIALS
+   * for a wrong password; TOO_MANY_ATTEMPTS as Login does, and beyond 1 code a minute and 5 an hour. The answer tells
+   * nothing of whether somebody has the address.
    *
    * @generated from rpc auth.v1.Users.SetEmail
    */
