@@ -19,7 +19,7 @@ import { diagnose } from './diagnosis.js'
 import { discardEmail, getEmail, listEmails, retryEmail, sendTestEmail } from './emails.js'
 import { explainUser } from './explain.js'
 import { getMigrations } from './migrations.js'
-import { createTellAdministrators } from './notices.js'
+import { createTellAdministrators, createTellConcerned } from './notices.js'
 import {
   activateOrganization,
   createOrganization,
@@ -163,7 +163,7 @@ export function createAdministration(deps: AdministrationDeps) {
   return {
     rpcs,
     administrators: createAdministrators({ callers: createCallers(adminTokens, users), now }),
-    changes: createChanges(deps),
+    changes: createChanges({ ...deps, tellConcerned: createTellConcerned(deps) }),
     references: all.references,
   }
 }

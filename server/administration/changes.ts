@@ -12,12 +12,15 @@ import { checkAction } from '../access/permissions.js'
 import { type Call, checkPresence } from '../call.js'
 import type { Database, Transaction } from '../database/connection.js'
 import type { MasterKey } from '../masterkey.js'
+import type { AdministeredUsers } from '../models/administereduser.js'
 import type { Audit } from '../models/audit.js'
 import type { CreationRequests } from '../models/creationrequest.js'
+import type { Administered } from '../models/email.js'
 import type { Users } from '../models/user.js'
 import type { AdministrationPolicy } from '../policy/policy.js'
 import { refuse } from '../refusal.js'
 import type { AdministrationContext } from './context.js'
+import type { TellConcerned } from './notices.js'
 import { wrongFields } from './wrongfields.js'
 
 /** Makes changes, for one call. */
@@ -39,20 +42,26 @@ class Checked<T> extends Error {
 export function createChanges(deps: {
   database: Database
   users: Pick<Users, 'lockPair' | 'includeAdministrator'>
+  administeredUsers: Pick<AdministeredUsers, 'lock'>
   audit: Audit
   masterKey: MasterKey
   creationRequests: CreationRequests
+  tellConcerned: TellConcerned
 }): Changes {
-  const { database, users, audit, masterKey, creationRequests } = deps
+  const { database, users, administeredUsers, audit, masterKey, creationRequests, tellConcerned } = deps
 
-  /** Locks the caller and the user that is to be changed. Refuses with INVALID_TOKEN when the session is over. */
-  async function hold(administrator: Administrator, targetId: number | undefined, t: Transaction): Promise<void> {
+  /**
+   * Locks the caller and the user that is to be changed, which it returns. Refuses with INVALID_TOKEN when the session is
+   * over.
+   */
+  async function hold(administrator: Administrator, targetId: number | undefined, t: Transaction) {
     const { user } = administrator
-    if (!user) return
+    if (!user) return targetId === undefined ? undefined : administeredUsers.lock(targetId, t)
     const { caller, target } = await users.lockPair(user.id, targetId, t)
     const administers = caller?.role === 'ROLE_ADMIN' && caller.active && !caller.suspended
     if (!administers || caller.tokenGeneration !== user.tokenGeneration) refuse(Reason.INVALID_TOKEN)
     if (target) administrator.permitSignIn([target.role])
+    return target
   }
 
   return ({ administrator, policy, call, targetId }) => {
@@ -61,14 +70,19 @@ export function createChanges(deps: {
     const change: AdministrationContext['change'] = async ({ validateOnly }, work, options) => {
       checkPresence(call)
       const run = async (t: Transaction) => {
-        await hold(administrator, targetId, t)
+        const before = await hold(administrator, targetId, t)
         const concerned: number[] = []
         const result = await work({
           t,
           async record(event) {
             checkAction(policy, event.action)
-            if (event.subject_id !== undefined) concerned.push(event.subject_id)
+            const { action, subject_id: subjectId } = event
+            if (subjectId !== undefined) concerned.push(subjectId)
             await audit.append({ ...(reason && { reason }), ...event, ...traces, outcome: 'ok' }, t)
+            if (subjectId === undefined || policy.signIn === 'session') return
+            // Rows that ask for more than a session record nothing else of users.
+            const deed = { action: action as Administered, subjectId }
+            await tellConcerned(administrator, deed, subjectId === before?.id ? before : undefined, t)
           },
         })
         if (await users.includeAdministrator(concerned, t)) administrator.permitSignIn(['ROLE_ADMIN'])

@@ -4,6 +4,12 @@ import type { AdministeredUsers } from '../models/administereduser.js'
 import type { Administered, Emails } from '../models/email.js'
 import type { Locale } from '../outbox/texts.js'
 
+interface Deps {
+  readonly administeredUsers: AdministeredUsers
+  readonly emails: Emails
+  readonly settings: { readonly mailLocale: Locale }
+}
+
 /** What was done to a user. */
 interface Deed {
   readonly action: Administered
@@ -18,19 +24,43 @@ interface Deed {
  */
 export type TellAdministrators = (administrator: Administrator, deed: Deed, t: Transaction) => Promise<void>
 
-export function createTellAdministrators(deps: {
-  administeredUsers: AdministeredUsers
-  emails: Emails
-  settings: { readonly mailLocale: Locale }
-}): TellAdministrators {
-  const { administeredUsers, emails, settings } = deps
-  return async (administrator, { subjectId, ...deed }, t) => {
+export function createTellAdministrators({ administeredUsers, emails, settings }: Deps): TellAdministrators {
+  return async (administrator, deed, t) => {
     administrator.justify()
-    const { user, reason = '', traces } = administrator
-    if (user) return
-    const about = { subjectId, ...deed, actor: traces.actor, at: new Date().toISOString(), reason }
-    for (const userId of await administeredUsers.administratorsBut(subjectId, t)) {
+    if (administrator.user) return
+    const about = aboutOf(administrator, deed)
+    for (const userId of await administeredUsers.administratorsBut(deed.subjectId, t)) {
       await emails.add({ kind: 'administration', parameters: { userId, ...about } }, settings.mailLocale, t)
     }
   }
+}
+
+/**
+ * Tells by e-mail a user who is, or was `before`, a ROLE_ADMIN what was done to it, at the address that it had then. A
+ * change of that address itself is told elsewhere, and one who is erased is told nothing: nothing is kept of it.
+ */
+export type TellConcerned = (
+  administrator: Administrator,
+  deed: Deed,
+  before: { readonly role: string; readonly email: string | null } | undefined,
+  t: Transaction,
+) => Promise<void>
+
+export function createTellConcerned({ administeredUsers, emails, settings }: Deps): TellConcerned {
+  return async (administrator, { action, subjectId }, before, t) => {
+    const after = await administeredUsers.lock(subjectId, t)
+    if (!after || ![before?.role, after.role].includes('ROLE_ADMIN')) return
+    const to = before?.email ?? after.email
+    if (to === null || to !== after.email) return
+    const deed = { action, subjectId, ...(action === 'user.set-role' && { role: after.role }) }
+    const parameters = { userId: subjectId, to, ...aboutOf(administrator, deed) }
+    await emails.add({ kind: 'administered', parameters }, settings.mailLocale, t)
+  }
+}
+
+/** What e-mails tell of a deed: what, who, when, why. */
+function aboutOf({ traces, reason }: Administrator, deed: Deed) {
+  const { actor, actor_id: actorId } = traces
+  const at = new Date().toISOString()
+  return { ...deed, actor, ...(actorId !== undefined && { actorId }), at, ...(reason && { reason }) }
 }

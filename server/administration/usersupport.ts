@@ -78,7 +78,9 @@ export function setPassword(
       await questions.discardNext(row.id, t)
       const address = administrator.traces.address ?? 'auth-admin'
       const parameters = { userId: row.id, at: new Date().toISOString(), address }
-      if (row.email) await emails.add({ kind: 'password-changed', parameters }, settings.mailLocale, t)
+      // An administrator is told of whatever is done to it, whatever its quota.
+      if (row.email && row.role !== 'ROLE_ADMIN')
+        await emails.add({ kind: 'password-changed', parameters }, settings.mailLocale, t)
       return { action: 'user.set-password' }
     })
     return { user: after }

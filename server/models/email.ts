@@ -13,6 +13,7 @@ import {
   time,
 } from '../database/attributes.js'
 import type { Database, Statement } from '../database/connection.js'
+import type { administrationPolicies } from '../policy/administration.js'
 import type { Purpose } from './mailedkey.js'
 
 /** Who wants a recovery key sent where, and where the request came from. */
@@ -50,33 +51,27 @@ interface Merged extends Happened {
   readonly times: number
 }
 
-/** What somebody on the database itself did to an administrator or a password, for the other administrators. */
-export type Administered =
-  | 'user.activate'
-  | 'user.add'
-  | 'user.delete'
-  | 'user.edit'
-  | 'user.erase'
-  | 'user.remove-totp'
-  | 'user.resume'
-  | 'user.revoke-tokens'
-  | 'user.set-email'
-  | 'user.set-organization'
-  | 'user.set-password'
-  | 'user.set-role'
-  | 'user.suspend'
-  | 'user.undelete'
+type Rows = typeof administrationPolicies
 
-/** What was done to a user (`subjectId`) on the database itself, by whom, when (ISO 8601) and why; told to `userId`. */
+/** What Administration does to users and e-mails tell of: all that its rows record but what only shows something. */
+export type Administered = Exclude<
+  Extract<Rows[keyof Rows]['audit'][number], `user.${string}`>,
+  'user.export' | 'user.show-key'
+>
+
+/** What was done to a user (`subjectId`), by whom, when (ISO 8601) and why; told to `userId`. */
 interface Administration {
   readonly userId: number
   readonly subjectId: number
   readonly action: Administered
   /** The role that was given. */
   readonly role?: string
+  /** As the audit log has them. */
   readonly actor: string
+  readonly actorId?: number
   readonly at: string
-  readonly reason: string
+  /** What was given on the database itself. */
+  readonly reason?: string
 }
 
 /** What an e-mail is for, and what it needs besides a key. */
@@ -93,8 +88,13 @@ export type EmailIntent =
   /** It waits for its recipient's quota; what happens meanwhile is merged into it. */
   | { kind: 'held-notice'; parameters: Merged }
   | { kind: 'notice'; parameters: Merged }
-  /** Something to tell an administrator of, by itself and at once: no quota lets one hide behind others. */
+  /**
+   * Something done on the database itself to tell another administrator of, by itself and at once: no quota lets one hide
+   * behind others.
+   */
   | { kind: 'administration'; parameters: Administration }
+  /** The same for the administrator it was done to, on the database itself or not, at its address of that time. */
+  | { kind: 'administered'; parameters: Administration & { readonly to: string } }
 
 /** E-mails that bring a key of each purpose, or ask for one. */
 const bringing: Record<Purpose, readonly EmailIntent['kind'][]> = {

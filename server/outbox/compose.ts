@@ -171,17 +171,16 @@ export function createComposer(
     return write(entry, [userId], email, notice, { username: user.username, ...content })
   }
 
-  async function tellAdministrator(entry: Queued<'administration'>): Promise<Composed> {
-    const { userId, subjectId, ...content } = entry.parameters
-    const to = (await users.byId(userId))?.email
+  async function tellAdministrator(entry: Queued<'administration' | 'administered'>): Promise<Composed> {
+    const { kind, parameters } = entry
+    const { userId, subjectId, actor, actorId, ...content } = parameters
+    const to = 'to' in parameters ? parameters.to : (await users.byId(userId))?.email
     if (!to) return 'unwanted'
     // A deleted one has its name still, an erased one none.
-    const subject = await administeredUsers.find({ id: subjectId })
-    return write(entry, [userId, subjectId], to, 'administration', {
-      username: subject?.username ?? '',
-      id: subjectId,
-      ...content,
-    })
+    const nameOf = async (id: number) => (await administeredUsers.find({ id }))?.username ?? ''
+    const who = actorId === undefined ? { actor } : { actor: await nameOf(actorId), actorId }
+    const told = { username: await nameOf(subjectId), id: subjectId, ...who, ...content }
+    return write(entry, [userId, subjectId], to, kind, told)
   }
 
   return async email => {
@@ -206,6 +205,7 @@ export function createComposer(
       case 'notice':
         return tellOwner(email)
       case 'administration':
+      case 'administered':
         return tellAdministrator(email)
     }
   }

@@ -27,15 +27,21 @@ export interface Contents {
   /** To an administrator for whom 5 one-time codes were wrong within 15 minutes, after the right password. */
   'wrong-codes': Happened
   /** To an administrator: what somebody on the database itself did to another one, or to a password. */
-  administration: {
-    username: string
-    id: number
-    action: Administered
-    role?: string
-    actor: string
-    at: string
-    reason: string
-  }
+  administration: Done
+  /** To an administrator: what an administrator, or somebody on the database itself, did to it. */
+  administered: Done
+}
+
+/** What was done to a user, by whom: by a user with an id, or by who is named as the audit log has it. */
+interface Done {
+  username: string
+  id: number
+  action: Administered
+  role?: string
+  actor: string
+  actorId?: number
+  at: string
+  reason?: string
 }
 
 /** What happened to a user's account so many times, the last time at a time (ISO 8601) and from a client address. */
@@ -64,16 +70,19 @@ const feitos: Deeds = {
   'user.add': 'foi registrado',
   'user.delete': 'foi excluído',
   'user.edit': 'teve os dados alterados',
+  'user.enroll-totp': 'precisa agora de um código de uso único para entrar',
   'user.erase': 'foi apagado definitivamente',
   'user.remove-totp': 'não precisa mais de código de uso único para entrar',
   'user.resume': 'não está mais suspenso',
   'user.revoke-tokens': 'teve todos os acessos encerrados',
+  'user.send-key': 'deve receber por e-mail uma chave de recuperação',
   'user.set-email': 'teve o endereço de e-mail alterado',
   'user.set-organization': 'mudou de instituição',
   'user.set-password': 'recebeu uma senha nova',
   'user.set-role': 'recebeu outro papel',
   'user.suspend': 'foi suspenso',
   'user.undelete': 'não está mais excluído',
+  'user.unlock': 'foi desbloqueado: as tentativas de entrar que falharam não contam mais',
 }
 
 const deeds: Deeds = {
@@ -81,16 +90,19 @@ const deeds: Deeds = {
   'user.add': 'was registered',
   'user.delete': 'was deleted',
   'user.edit': 'was changed',
+  'user.enroll-totp': 'needs a one-time code to sign in from now on',
   'user.erase': 'was erased for good',
   'user.remove-totp': 'needs no one-time code to sign in any more',
   'user.resume': 'is suspended no longer',
   'user.revoke-tokens': 'was logged out everywhere',
+  'user.send-key': 'is mailed a recovery key',
   'user.set-email': 'was given another e-mail address',
   'user.set-organization': 'was moved to another organization',
   'user.set-password': 'was given a new password',
   'user.set-role': 'was given another role',
   'user.suspend': 'was suspended',
   'user.undelete': 'is deleted no longer',
+  'user.unlock': 'was unlocked: sign-ins that failed count no more',
 }
 
 /** A user by what is known of it. */
@@ -205,6 +217,19 @@ Todos os outros administradores ativos recebem esta mensagem.
 Se você não sabe desta mudança, fale agora com quem cuida do servidor: quem a fez tem acesso ao banco de dados
 e à chave mestra.`,
   },
+  administered: {
+    subject: 'Mudança na sua conta de administrador',
+    text: ({ username, id, action, role, actor, at, reason }, when) => `Olá,
+
+o usuário ${named(username, id)} ${feitos[action]}${role ? `: ${role}` : ''}.
+
+Quem: ${actor}
+Quando: ${when(at)}${reason ? `\nMotivo informado: ${reason}` : ''}
+
+Se você sabe desta mudança, não é preciso fazer nada.
+Se não sabe, fale agora com outro administrador: o registro de auditoria mostra o que foi feito, e uma suspensão
+encerra todos os acessos.`,
+  },
 }
 
 const english: Catalogue = {
@@ -316,6 +341,19 @@ All other active administrators get this message.
 If you don't know of this change, talk now to those who run the server: whoever made it has access to the
 database and the master key.`,
   },
+  administered: {
+    subject: 'A change to your administrator account',
+    text: ({ username, id, action, role, actor, at, reason }, when) => `Hello,
+
+the user ${named(username, id)} ${deeds[action]}${role ? `: ${role}` : ''}.
+
+Who: ${actor}
+When: ${when(at)}${reason ? `\nReason given: ${reason}` : ''}
+
+If you know of this change, there is nothing to do.
+If you don't, talk now to another administrator: the audit log shows what was done, and a suspension ends all
+sessions.`,
+  },
 }
 
 const catalogues: Record<Locale, Catalogue> = { 'pt-BR': portuguese, en: english }
@@ -333,8 +371,12 @@ export function writeEmail<K extends keyof Contents>(
   const { subject, text } = catalogues[locale][kind]
   const shown = { ...content, username: shownUsername(content.username) }
   if ('actor' in shown) {
-    const [actor, reason] = [shown.actor.replace(/^cli:(.*)@/, '$1, '), shown.reason]
-    Object.assign(shown, { actor: plain(actor, ','), reason: plain(reason, ',;:!?') })
+    const { actor, actorId, reason } = shown
+    Object.assign(shown, {
+      actor:
+        actorId === undefined ? plain(actor.replace(/^cli:(.*)@/, '$1, '), ',') : named(shownUsername(actor), actorId),
+      ...(reason !== undefined && { reason: plain(reason, ',;:!?') }),
+    })
   }
   return { subject, text: `${text(shown, when)}\n` }
 }

@@ -4421,7 +4421,9 @@ export const UserStateSchema: GenEnum<UserState> = /*@__PURE__*/
  * (AIP-155, a UUID) within a day gets the first answer again. What can’t be undone asks for a sign-in at most 15 minutes
  * old (SIGN_IN_AGAIN) and for `confirm`, which repeats the name of what it is done to (CONFIRMATION_NEEDED). The last
  * active administrator can’t be suspended, deleted, erased or given another role (LAST_ADMINISTRATOR). Each change leaves
- * an event in the audit log in its own transaction.
+ * an event in the audit log in its own transaction. A user who is a ROLE_ADMIN before or after it is told by e-mail of
+ * whatever else than reading, moving and logging out is done to it, at once, at the address that it has (a former address
+ * of a change of that).
  *
  * Lists (AIP-158): `page_size` is 50 when absent and 1,000 at most. An empty `next_page_token` is the only sign of the
  * end. A token goes with the filter it was given for: with another, INVALID_ARGUMENT.
@@ -4568,7 +4570,8 @@ export const Administration: GenService<{
     output: typeof UnlockUserResponseSchema;
   },
   /**
-   * Sets a password and revokes the tokens of the user, who is told by e-mail. Refuses with INVALID_PASSWORD.
+   * Sets a password and revokes the tokens of the user, who is told by e-mail. Another than PasswordUpdateByUsername, it
+   * holds up no SetEmail. Refuses with INVALID_PASSWORD.
    *
    * @generated from rpc auth.v1.Administration.SetPassword
    */

@@ -1,0 +1,148 @@
+/** Administrators are told by e-mail of what opens or shuts a way into their own account, whoever does it. */
+import test, { type ExecutionContext } from 'ava'
+import { TOTP } from 'otpauth'
+import { type AdministrationClient, openLocal, openSignedIn, reasonOf } from '../_helpers/administration.js'
+import { mailboxForFile } from '../_helpers/mailbox.js'
+import { waitFor } from '../_helpers/patience.js'
+import { password, startTestService, type TestService } from '../_helpers/service.js'
+
+const mailbox = mailboxForFile()
+const subject = 'A change to your administrator account'
+
+/** A service whose administrator `admin` has an address, and a second administrator who has one. */
+async function scene(t: ExecutionContext, to: string, locale = 'en') {
+  const settings = { AUTH_ADMIN_ADDRESS: '127.0.0.1:0', SMTP_URL: mailbox.url, AUTH_MAIL_LOCALE: locale }
+  const own = await startTestService(t, settings)
+  const admin = await openSignedIn(t, own)
+  const form = { username: 'bia', role: 'ROLE_ADMIN', state: 'SP', city: 'X', email: to, password }
+  const { user } = await admin.createUser({ form, active: true, confirm: 'bia' })
+  return { own, admin, id: user!.record!.id! }
+}
+
+const run = ({ registry }: TestService, text: string) => registry.database.sequelize.query(text)
+const failToSignIn = ({ request }: TestService) =>
+  request('POST', '/users/login', { query: { username: 'bia', password: 'errada-errada' } })
+const toldTo = (address: string) =>
+  mailbox.emails.filter(({ to }) => to?.[0]?.address === address).map(({ subject }) => subject ?? '')
+
+/** Until nothing is left in the queue. */
+async function quiet({ registry }: TestService): Promise<void> {
+  const left = async () => registry.database.run<object>({ name: 'test-left', text: 'SELECT id FROM emails' }, [])
+  await waitFor(async () => (await left()).length === 0, left)
+}
+
+/** What is done to an administrator, each with what the e-mail says of it. */
+const deeds: readonly [says: string, (client: AdministrationClient, own: TestService) => Promise<unknown>][] = [
+  ['was changed', c => c.updateUser({ user: 'bia', form: { city: 'Y' }, updateMask: { paths: ['city'] } })],
+  ['was given a new password', c => c.setPassword({ user: 'bia', password: 'sete girafas bem altas' })],
+  ['was suspended', c => c.suspendUser({ user: 'bia' })],
+  ['is suspended no longer', c => c.resumeUser({ user: 'bia' })],
+  ['was deleted', c => c.deleteUser({ user: 'bia' })],
+  ['is deleted no longer', c => c.undeleteUser({ user: 'bia' })],
+  [
+    'was unlocked',
+    async (c, own) => {
+      await failToSignIn(own)
+      await c.unlockUser({ user: 'bia' })
+    },
+  ],
+  [
+    'needs no one-time code to sign in any more',
+    async (c, own) => {
+      await run(
+        own,
+        `INSERT INTO totp_secrets (user_id, secret_sealed) SELECT id, '' FROM users WHERE username = 'bia'`,
+      )
+      await c.removeTotp({ user: 'bia', confirm: 'bia' })
+    },
+  ],
+  ['was given another role: ROLE_CLIENT', c => c.setRole({ user: 'bia', role: 'ROLE_CLIENT', confirm: 'bia' })],
+  ['was given another role: ROLE_ADMIN', c => c.setRole({ user: 'bia', role: 'ROLE_ADMIN', confirm: 'bia' })],
+  [
+    'was activated',
+    async (c, own) => {
+      await run(own, `UPDATE users SET active = false WHERE username = 'bia'`)
+      await c.activateUser({ user: 'bia', confirm: 'bia' })
+    },
+  ],
+]
+
+const tellsAll = test.macro(async (t, where: 'server' | 'database') => {
+  const to = `bia.${where}@example.org`
+  const { own, admin, id } = await scene(t, to)
+  const remote = where === 'server'
+  const client = remote ? admin : await openLocal(t, own, { reason: 'chamado 42: http://example.org' })
+  const first = await mailbox.nextEmail(to)
+  t.is(first.subject, subject)
+  t.true(first.text?.includes(`bia (id ${id}) was registered`), first.text)
+  // Its mailbox has got what others may send in an hour.
+  for (let index = 0; index < 5; index++) {
+    await admin.sendRecoveryKey({ user: 'bia' })
+    const texts = [await mailbox.nextEmail(to), await mailbox.nextEmail(to)].map(({ text = '' }) => text)
+    t.is(texts.filter(text => text.includes(`bia (id ${id}) is mailed a recovery key`)).length, 1, texts.join())
+  }
+  t.is(await reasonOf(admin.sendRecoveryKey({ user: 'bia' })), 'TOO_MANY_ATTEMPTS')
+  const before = toldTo(to).length
+  for (const [says, work] of deeds) {
+    await work(client, own)
+    const email = await mailbox.nextEmail(to)
+    t.is(email.subject, subject)
+    const text = email.text ?? ''
+    t.true(text.includes(`bia (id ${id}) ${says}`), `${says}: ${text}`)
+    t.regex(text, remote ? /^Who: admin \(id \d+\)$/m : /^Who: tester, here$/m)
+    t.regex(text, /^When: .*\(UTC\)$/m)
+    t.is(/^Reason given: (.*)$/m.exec(text)?.[1], remote ? undefined : 'chamado 42: http:·example·org')
+  }
+  await quiet(own)
+  t.is(toldTo(to).length - before, deeds.length)
+})
+
+test(
+  'what is done to an administrator at the server is told to it by one e-mail, at once, whatever its quota',
+  tellsAll,
+  'server',
+)
+test('what is done to an administrator on the database itself is told to it by one e-mail', tellsAll, 'database')
+
+test('what the session suffices for, what is only checked, and what is done to others is told to nobody so', async t => {
+  const to = 'bia.outra@example.org'
+  const { own, admin } = await scene(t, to)
+  await mailbox.nextEmail(to)
+  const other = 'cliente.avisado@example.org'
+  const { username } = await own.signUp('ROLE_CLIENT', { email: other })
+  await admin.revokeTokens({ user: 'bia' })
+  await admin.exportUser({ user: 'bia' })
+  await admin.suspendUser({ user: 'bia', validateOnly: true })
+  await admin.suspendUser({ user: username })
+  await admin.resumeUser({ user: username })
+  await admin.setPassword({ user: username, password: 'sete girafas bem altas' })
+  await quiet(own)
+  t.deepEqual(toldTo(to), [subject])
+  t.deepEqual(toldTo(other), ['Your password was changed'])
+})
+
+test('who is made an administrator, gets an address or enrolls one-time codes is told in the language of the service', async t => {
+  const { own, admin } = await scene(t, 'bia.terceira@example.org', 'pt-BR')
+  const made = 'feita@example.org'
+  const { username } = await own.signUp('ROLE_CLIENT', { email: made })
+  await admin.setRole({ user: username, role: 'ROLE_ADMIN', confirm: username })
+  const email = await mailbox.nextEmail(made)
+  t.is(email.subject, 'Mudança na sua conta de administrador')
+  t.true(email.text?.includes('recebeu outro papel: ROLE_ADMIN'), email.text)
+
+  const chief = 'chefe.avisado@example.org'
+  await admin.updateUser({ user: 'admin', form: { email: chief }, updateMask: { paths: ['email'] } })
+  t.true((await mailbox.nextEmail(chief)).text?.includes('teve o endereço de e-mail alterado'))
+  const { secret } = await admin.enrollTotp({})
+  await admin.confirmTotp({ code: new TOTP({ secret }).generate() })
+  t.true((await mailbox.nextEmail(chief)).text?.includes('precisa agora de um código de uso único para entrar'))
+})
+
+test('an administrator who is erased gets no e-mail: nothing is kept of it', async t => {
+  const to = 'bia.apagada@example.org'
+  const { own, admin } = await scene(t, to)
+  await mailbox.nextEmail(to)
+  await admin.eraseUser({ user: 'bia', confirm: 'bia' })
+  await quiet(own)
+  t.is(toldTo(to).length, 1)
+})
