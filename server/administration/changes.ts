@@ -126,7 +126,8 @@ export function createChanges(deps: {
             return made.record(event)
           },
         })
-        const bytes = toBinary(rpc.output, answer)
+        // A key that is shown once isn't kept, not even sealed.
+        const bytes = toBinary(rpc.output, 'key' in answer ? { ...answer, key: '' } : answer)
         const answerSealed = masterKey.seal(use, Buffer.from(bytes).toString('base64'))
         await creationRequests.add({ ...id, digest, answerSealed, userId }, made.t)
         return answer

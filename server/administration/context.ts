@@ -30,7 +30,10 @@ export interface AdministrationContext<Target = unknown> {
     work: (change: Change) => Promise<T>,
     options?: { unlimited?: boolean },
   ): Promise<T>
-  /** The same for a creation: one that is repeated with the same request id within a day gets the first answer. */
+  /**
+   * The same for a creation: one that is repeated with the same request id within a day gets the first answer, without
+   * what is in its field `key`.
+   */
   create<I extends DescMessage, O extends DescMessage>(
     rpc: DescMethodUnary<I, O>,
     request: MessageShape<I> & { readonly validateOnly: boolean; readonly requestId?: string },

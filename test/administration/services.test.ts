@@ -143,10 +143,29 @@ test('only checked, nothing is kept and no key is shown', async t => {
   t.deepEqual(await events(name), ['service.add user', 'service.add-key user'])
 })
 
-test('who repeats a registration with the same request id gets the same key', async t => {
+test('who repeats a request with the same id gets the same answer without the key, which is kept nowhere', async t => {
   const request = { name: newName(), scopes, requestId: randomUUID() }
   const first = await open.createService(request)
-  t.is((await open.createService(request)).key, first.key)
+  t.is(await ask(first.key), 'OK')
+  t.deepEqual(await open.createService(request), { ...first, key: '' })
+  const another = { name: request.name, requestId: randomUUID() }
+  const second = await open.createServiceKey(another)
+  t.is(await ask(second.key), 'OK')
+  t.deepEqual(await open.createServiceKey(another), { ...second, key: '' })
+  t.is(second.service!.keys.length, 2)
+
+  const rows = await service.registry.database.run<{ requestId: string; answer: Buffer }>(
+    { name: '', text: 'SELECT request_id AS "requestId", answer_sealed AS answer FROM creation_requests' },
+    [],
+  )
+  for (const { key, requestId } of [
+    { ...first, ...request },
+    { ...second, ...another },
+  ]) {
+    const { answer } = rows.find(row => row.requestId === requestId)!
+    const kept = service.registry.masterKey.open(`creation-request ${requestId}`, answer)
+    t.false(Buffer.from(kept, 'base64').includes(key))
+  }
   t.is(await outcome(open.createService({ ...request, name: newName() })), 'INVALID_ARGUMENT request_id')
 })
 
