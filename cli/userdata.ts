@@ -1,7 +1,7 @@
 // What is stored of a user: handed out, and erased.
 import { timestampDate } from '@bufbuild/protobuf/wkt'
 import { type Command, Option } from 'commander'
-import { administering } from './administration.js'
+import { type Api, administering } from './administration.js'
 import { confirmName } from './ask.js'
 import { printFields, printJson, say } from './output.js'
 import { withProgress } from './progress.js'
@@ -15,8 +15,7 @@ export function addUserData(users: Command): void {
     .action(
       administering(async (api, name: string | undefined, options: Named) => {
         const user = await userName(name, options)
-        const { json } = await withProgress('Reading', () => api.exportUser({ user }))
-        printJson(JSON.parse(json))
+        printJson(await withProgress('Reading', tell => readAll(api, user, tell)))
       }),
     )
 
@@ -41,4 +40,18 @@ export function addUserData(users: Command): void {
         printFields({ erased: erasedAt, ...rows })
       }),
     )
+}
+
+/** All pages of an export as one document, events the oldest first. */
+async function readAll(api: Api, user: string, tell: (done: string) => void): Promise<object> {
+  const documents: { audit_events: object[]; audit_staged: object[] }[] = []
+  let pageToken = ''
+  do {
+    const { json, nextPageToken } = await api.exportUser({ user, pageSize: 1_000, pageToken })
+    documents.push(JSON.parse(json))
+    tell(`${documents.length} pages so far`)
+    pageToken = nextPageToken
+  } while (pageToken !== '')
+  const all = (of: 'audit_events' | 'audit_staged') => documents.flatMap(document => document[of]).reverse()
+  return { ...documents[0], audit_events: all('audit_events'), audit_staged: all('audit_staged') }
 }

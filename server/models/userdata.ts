@@ -28,11 +28,25 @@ export interface Standing {
 export interface UserData {
   standing(id: number): Promise<Standing | undefined>
   /**
-   * All that is stored of a user, a member for each table; undefined when there is no such user. Without what is secret or
-   * says nothing: hashes, keys, and digests, of which it tells how many there are. Of events that others made it leaves
-   * out where they came from.
+   * All that is stored of a user but events of the audit log, a member for each table; undefined when there is no such
+   * user. Without what is secret or says nothing: hashes, keys, and digests, of which it tells how many there are.
    */
   export(id: number): Promise<Record<string, unknown> | undefined>
+  /**
+   * Events that a user made or that were done to it, the newest first: not sealed yet, then sealed; those before a place,
+   * if one is given. Of events that others made it leaves out where they came from.
+   */
+  events(id: number, page: { readonly before: EventPlace | undefined; readonly limit: number }): Promise<OwnEvent[]>
+}
+
+/** Where an event is in the audit log: its number among the sealed ones, or among those that aren't sealed yet. */
+export type EventPlace = { readonly id: string } | { readonly seq: string }
+
+/** An event of a user: one of the two numbers is null. */
+export interface OwnEvent {
+  readonly id: string | null
+  readonly seq: string | null
+  readonly event: Record<string, unknown>
 }
 
 const standing: Statement = {
@@ -56,11 +70,23 @@ const rows = (columns: string, from: string, order: string) =>
 const eventColumns = `at, action, outcome, reason, actor, actor_id, subject_id, object, request_id,
   CASE WHEN actor_id = $1 OR (actor_id IS NULL AND actor NOT LIKE 'cli:%') THEN address END AS address`
 
-const events = (
-  columns: string,
-  table: string,
-) => `SELECT ${columns}, ${eventColumns} FROM ${table} WHERE subject_id = $1
-  UNION ALL SELECT ${columns}, ${eventColumns} FROM ${table} WHERE actor_id = $1 AND actor_id IS DISTINCT FROM subject_id`
+const sealed = (whose: string) => `(SELECT id, NULL::bigint AS seq, ${eventColumns} FROM audit_events
+  WHERE ${whose} AND id < $2 ORDER BY id DESC LIMIT $4)`
+
+// Events that are sealed between two pages get numbers above all that were shown. Only where those not sealed fill a page
+// may one be shown twice.
+const events: Statement = {
+  name: 'user-data-events',
+  text: `SELECT id, seq, to_jsonb(newest) - CASE WHEN id IS NULL THEN ARRAY['id', 'seq'] ELSE ARRAY['seq'] END AS event
+    FROM (SELECT * FROM (
+      ${sealed('subject_id = $1')} UNION ALL ${sealed('actor_id = $1 AND actor_id IS DISTINCT FROM subject_id')}
+      UNION ALL (SELECT NULL, seq, ${eventColumns} FROM audit_staged
+        WHERE (subject_id = $1 OR actor_id = $1) AND seq < $3 ORDER BY seq DESC LIMIT $4)
+    ) every ORDER BY seq DESC NULLS LAST, id DESC LIMIT $4) newest ORDER BY seq DESC NULLS LAST, id DESC`,
+}
+
+/** Above every number of an event. */
+const highest = String(2n ** 63n - 1n)
 
 // Looks at e-mails that are queued one by one: few are, unless the mail server is down.
 const exported: Statement = {
@@ -89,9 +115,7 @@ const exported: Statement = {
       "id, kind, parameters - 'actor' AS parameters, locale, attempts, created_at, next_attempt_at, last_error",
       "emails WHERE parameters ->> 'userId' = $1::text OR (kind = 'recovery-request' AND parameters ->> 'usernameKey' = u.username_key)",
       't.id',
-    )},
-    'audit_events', (SELECT coalesce(jsonb_agg(to_jsonb(t) ORDER BY t.id), '[]') FROM (${events('id', 'audit_events')}) t),
-    'audit_staged', (SELECT coalesce(jsonb_agg(to_jsonb(t) - 'seq' ORDER BY t.seq), '[]') FROM (${events('seq', 'audit_staged')}) t)
+    )}
   ) AS data FROM users u WHERE u.id = $1`,
 }
 
@@ -100,5 +124,10 @@ export function createUserData(database: Database): UserData {
   return {
     standing: async id => (await database.run<Standing>(standing, [id]))[0],
     export: async id => (await database.run<{ data: Record<string, unknown> }>(exported, [id]))[0]?.data,
+    async events(id, { before, limit }) {
+      const sealedBefore = before && 'id' in before ? before.id : highest
+      const stagedBefore = before ? ('seq' in before ? before.seq : '0') : highest
+      return database.run<OwnEvent>(events, [id, sealedBefore, stagedBefore, limit])
+    },
   }
 }

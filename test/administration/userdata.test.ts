@@ -3,10 +3,11 @@ import { randomInt, randomUUID } from 'node:crypto'
 import test from 'ava'
 import { createLog } from '../../server/log.js'
 import { startMaintenance } from '../../server/maintenance.js'
-import { reasonOf, signedInForFile } from '../_helpers/administration.js'
+import { openSignedIn, reasonOf, signedInForFile } from '../_helpers/administration.js'
+import { runCli } from '../_helpers/cli.js'
 import { mailboxForFile } from '../_helpers/mailbox.js'
 import { addUser, changeTokens, openModels } from '../_helpers/models.js'
-import { password, serviceForFile } from '../_helpers/service.js'
+import { password, serviceForFile, startTestService } from '../_helpers/service.js'
 import { idOf } from '../_helpers/tokens.js'
 
 const mailbox = mailboxForFile()
@@ -43,7 +44,7 @@ async function aLife(address: string) {
 
 test('an export holds every table and column that tells of the user, and nothing secret', async t => {
   const { username, id, email, organization } = await aLife('198.51.100.8')
-  const { json } = await admin.exportUser({ user: username })
+  const { json } = await admin.exportUser({ user: username, pageSize: 1000 })
   const data = JSON.parse(json)
   t.like(data.users, { id, username, email, institution: 'Instituto Pleno', has_password: true, active: true })
   t.like(data.organizations[0], { id: organization.id })
@@ -79,6 +80,52 @@ test('an export holds every table and column that tells of the user, and nothing
   for (const { name } of tables) t.true(name! in data, name)
   const asked = await service.registry.audit.list({ subjectId: id, action: 'user.export', limit: 1 })
   t.is(asked.length, 1)
+})
+
+test('of an account with 20,000 events an export has each once, in pages of at most 1 MB', async t => {
+  const own = await startTestService(t, { AUTH_ADMIN_ADDRESS: '127.0.0.1:0' })
+  const chief = await openSignedIn(t, own)
+  const { username, token } = await own.signUp('ROLE_CLIENT')
+  const id = idOf(token)
+  while ((await own.registry.audit.backlog()).staged > 0) await own.registry.audit.seal()
+  // Before all others, so that the sealer goes on. Of every ten one was done by the user to somebody else.
+  await own.registry.database.sequelize.query(`INSERT INTO audit_events
+      (id, at, action, outcome, reason, actor, actor_id, subject_id, object, address, request_id, hash)
+    SELECT -n, now(), 'session.login', 'refused', repeat('r', 100), 'user', CASE WHEN n % 10 = 0 THEN ${id} END,
+      CASE WHEN n % 10 = 0 THEN 1 ELSE ${id} END, repeat('o', 100), '2001:db8:ffff:ffff:ffff:ffff:ffff:ffff',
+      repeat('i', 128), '' FROM generate_series(1, 20000) n`)
+  const pages = []
+  let pageToken = ''
+  do {
+    const { json, nextPageToken } = await chief.exportUser({ user: username, pageSize: 1000, pageToken })
+    t.true(Buffer.byteLength(json) <= 1_000_000, `${Buffer.byteLength(json)}`)
+    pages.push(JSON.parse(json))
+    pageToken = nextPageToken
+  } while (pageToken !== '')
+  const [first, ...rest] = pages
+  t.like(first.users, { id, username })
+  for (const page of rest) t.deepEqual(Object.keys(page).sort(), ['audit_events', 'audit_staged'])
+  const ids = pages.flatMap(({ audit_events }) => audit_events.map(({ id }: { id: number }) => id))
+  const given = Array.from({ length: 20_000 }, (_, index) => -1 - index)
+  t.deepEqual(
+    ids.filter(id => id < 0),
+    given,
+  )
+  t.is(new Set(ids).size, ids.length)
+  t.is((await own.registry.audit.list({ subjectId: id, action: 'user.export', limit: 9 })).length, 1)
+  const short = await chief.exportUser({ user: username })
+  t.is(JSON.parse(short.json).audit_events.length + JSON.parse(short.json).audit_staged.length, 50)
+  const foreign = { user: 'admin', pageToken: short.nextPageToken }
+  t.is(await reasonOf(chief.exportUser(foreign)), 'INVALID_ARGUMENT')
+
+  const { code, stdout, stderr } = await runCli(own.env, ['users', 'export', username])
+  t.is(code, 0, stderr)
+  const document = JSON.parse(stdout)
+  t.like(document.users, { id, username })
+  t.deepEqual(
+    document.audit_events.map(({ id }: { id: number }) => id).filter((id: number) => id < 0),
+    [...given].reverse(),
+  )
 })
 
 test('the answer of a creation, kept for whoever repeats it, is erased with the user who was created', async t => {

@@ -214,6 +214,10 @@ const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<
   'a count of attempts': [['attempts_pkey'], m => m.attempts.read(key)],
   'counts that are forgotten': [['attempts_pkey'], m => m.attempts.clear([key])],
   'the audit log of a user': [['audit_events_subject'], m => m.audit.list({ subjectId: 9, limit: 10 })],
+  'the events of an export': [
+    ['audit_events_subject', 'audit_events_actor'],
+    m => m.userData.events(9, { before: { id: '900' }, limit: 10 }),
+  ],
   'the newest of the audit log': [['audit_events_pkey'], m => m.audit.list({ limit: 10 })],
   'what a user did': [['audit_events_actor', 'audit_events_subject'], m => m.audit.list({ actorId: 9, limit: 10 })],
   'a page of the audit log': [
