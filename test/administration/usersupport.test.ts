@@ -274,6 +274,19 @@ test('a recovery key goes to the registered address, and opens the account', asy
   t.is((await service.request('POST', '/forgotpasswords/loginbyusernameandkey', { query })).status, 200)
 })
 
+test('a recovery key that an administrator sends is worded in the language of the service', async t => {
+  for (const [locale, subject] of [
+    ['en', 'Your key to regain access'],
+    ['pt-BR', 'Sua chave para recuperar o acesso'],
+  ] as const) {
+    const own = await startTestService(t, { ...settings(), AUTH_MAIL_LOCALE: locale })
+    const email = `chave.${locale}@example.org`
+    const { username } = await own.signUp('ROLE_CLIENT', { email })
+    await (await openSignedIn(t, own)).sendRecoveryKey({ user: username })
+    t.is((await mailbox.nextEmail(email)).subject, subject)
+  }
+})
+
 test('no key goes to who has no address, is suspended, or got as many as one recipient may', async t => {
   const { username } = await service.signUp('ROLE_CLIENT')
   const send = (user: string) => reasonOf(admin.sendRecoveryKey({ user }))

@@ -389,6 +389,17 @@ test('the last administrator stays, whatever is said', async t => {
   }
 })
 
+test('what may be done later ends with 7 and says after how many seconds', async t => {
+  const { username } = await service.signUp('ROLE_CLIENT', { email: 'chaves.demais@example.org' })
+  for (let index = 0; index < 5; index++) t.is((await users('send-key', username)).code, 0)
+  const { code, stdout, stderr } = await users('send-key', username, '--json')
+  t.is(code, 7)
+  const { error } = JSON.parse(stdout)
+  t.like(error, { exitCode: 7, reason: 'TOO_MANY_ATTEMPTS' })
+  t.true(error.retryAfter > 0 && error.retryAfter <= 3600)
+  t.is(stderr, `error: Too many attempts. Try again later. Try again in ${error.retryAfter} s.\n`)
+})
+
 test('send-key, delete, undelete, export and erase do what they say, as JSON and in words', async t => {
   const email = 'chave@example.org'
   const { username } = await service.signUp('ROLE_CLIENT', { email })
