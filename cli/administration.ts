@@ -2,6 +2,8 @@
 import type { Client, Transport } from '@connectrpc/connect'
 import type { Command } from 'commander'
 import type { Administration } from '../proto/gen/auth/v1/administration_pb.js'
+import { administrationPolicies } from '../server/policy/administration.js'
+import type { AdministrationPolicy } from '../server/policy/policy.js'
 import { type Opening, openSession } from './session.js'
 
 /** The RPCs of Administration, as functions. */
@@ -17,6 +19,22 @@ export interface GlobalOptions {
   readonly reason?: string
   /** One JSON document instead of text. */
   readonly json?: boolean
+}
+
+/** What help says of the sign-in that a row asks for. */
+const signIns = {
+  session: '',
+  recent: `
+At a server this needs a sign-in of the last 15 minutes, with a one-time code
+where codes are enrolled.`,
+  'recent for administrators': `
+At a server this needs, where it concerns an administrator, a sign-in of the
+last 15 minutes, with a one-time code where codes are enrolled.`,
+} as const satisfies Record<AdministrationPolicy['signIn'], string>
+
+/** Has the help of a command end with the sign-in that its RPC needs, if any session doesn't suffice. */
+export function withSignIn(command: Command, rpc: Exclude<keyof typeof administrationPolicies, 'signIn'>): Command {
+  return command.addHelpText('afterAll', signIns[administrationPolicies[rpc].signIn])
 }
 
 /** A connection, and how it ends. */

@@ -97,7 +97,12 @@ async function explainRefusal(error: ConnectError): Promise<Explanation> {
   const wrongOnes = fields?.map(({ field, message }) =>
     field.startsWith('form.') ? `${flagOf({ field: field.slice('form.'.length) })}: ${message}` : message,
   )
-  const refusal = wrongOnes?.length ? wrongOnes.join(' ') : error.rawMessage
+  const refusal = wrongOnes?.length
+    ? wrongOnes.join(' ')
+    : // The only tokens here are those of sessions.
+      info?.reason === 'INVALID_TOKEN'
+      ? 'Your session has ended: run `auth-admin login`.'
+      : error.rawMessage
   const how =
     { JUSTIFICATION_NEEDED: ' Give --reason.', SIGN_IN_AGAIN: ' Run `auth-admin login`.' }[info?.reason ?? ''] ?? ''
   return {

@@ -1,5 +1,5 @@
 import { type Command, Option } from 'commander'
-import { administering } from './administration.js'
+import { administering, withSignIn } from './administration.js'
 import { askText, canAsk, confirmAtServer, readText } from './ask.js'
 import { misuse } from './failure.js'
 import { jsonOption, printFields, printJson, say, warn } from './output.js'
@@ -21,8 +21,7 @@ export function addIssuer(program: Command): void {
       }),
     )
 
-  issuer
-    .command('set')
+  withSignIn(issuer.command('set'), 'setIssuer')
     .description('Change the issuer, the audience, or both. All tokens in use become void.')
     .option('--issuer <issuer>', '`iss` of tokens, as a rule the public URL of the service', readText)
     .option('--audience <audience>', '`aud` of tokens', readText)

@@ -2,7 +2,7 @@
 import { type Command, InvalidArgumentError, Option } from 'commander'
 import type { FailureCount, Obstacle } from '../proto/gen/auth/v1/administration_pb.js'
 import { canonicalAddress } from '../server/clientaddress.js'
-import { administering } from './administration.js'
+import { administering, withSignIn } from './administration.js'
 import { printJson, printTable, say } from './output.js'
 import { type Named, readUser, userName, withUser } from './user.js'
 import { userOutput } from './useroutput.js'
@@ -72,7 +72,7 @@ Examples:
       }),
     )
 
-  withAddress(withUser(users.command('unlock')))
+  withAddress(withUser(withSignIn(users.command('unlock'), 'unlockUser')))
     .description('Forget the failed sign-ins that count against a user.')
     .addHelpText(
       'after',

@@ -7,7 +7,7 @@ import {
   OrganizationSchema,
 } from '../proto/gen/auth/v1/administration_pb.js'
 import { isEmailAddress } from '../server/names.js'
-import { type Api, administering } from './administration.js'
+import { type Api, administering, withSignIn } from './administration.js'
 import { askText, canAsk, confirm, confirmName, given, readText, textProblem } from './ask.js'
 import { misuse } from './failure.js'
 import { jsonOption, printFields, printJson, printTable, say } from './output.js'
@@ -182,7 +182,7 @@ export function addOrganizations(program: Command): void {
       }),
     )
 
-  withName(organizations.command('delete'))
+  withName(withSignIn(organizations.command('delete'), 'deleteOrganization'))
     .description('Remove an organization that has no members. This can’t be undone.')
     .addOption(new Option('--confirm <name>', 'its name, once more; asked for at a terminal'))
     .addHelpText('after', "\nExample:\n  $ auth-admin organizations delete 7 --confirm 'Escola Azul'")

@@ -3,7 +3,7 @@ import { type Command, InvalidArgumentError, Option } from 'commander'
 import type { Service } from '../proto/gen/auth/v1/administration_pb.js'
 import type { Scope } from '../proto/gen/auth/v1/scopes_pb.js'
 import { scopeName, scopeNames, scopeOf } from '../server/scopes.js'
-import { type Api, administering } from './administration.js'
+import { type Api, administering, withSignIn } from './administration.js'
 import { confirm, confirmName, given, readId, readTime } from './ask.js'
 import { fail } from './failure.js'
 import { jsonOption, printFields, printJson, printTable, say } from './output.js'
@@ -20,7 +20,7 @@ export function addServices(program: Command): void {
     .command('services')
     .description('Services that call with a key of their own, and what they may do')
 
-  withExpiry(withName(services.command('add')))
+  withExpiry(withName(withSignIn(services.command('add'), 'createService')))
     .description('Register a service. Prints its first key, which is shown once.')
     .addOption(
       new Option('--may <scopes>', `what it may do, of ${scopeNames.join(', ')}; several with commas between`)
@@ -65,7 +65,7 @@ export function addServices(program: Command): void {
       }),
     )
 
-  withName(services.command('remove'))
+  withName(withSignIn(services.command('remove'), 'deleteService'))
     .description('Remove a service with all its keys. This can’t be undone.')
     .addOption(new Option('--confirm <name>', 'its name, once more; asked for at a terminal'))
     .addHelpText('after', '\nExample:\n  $ auth-admin services remove grades --confirm grades')
@@ -81,7 +81,7 @@ export function addServices(program: Command): void {
 
   const keys = services.command('keys').description('Keys of a service: it may have several, each with its own end')
 
-  withExpiry(withName(keys.command('add')))
+  withExpiry(withName(withSignIn(keys.command('add'), 'createServiceKey')))
     .description('Give a service another key beside those it has. It is shown once.')
     .addHelpText('after', '\nExample:\n  $ auth-admin services keys add grades --expires 90d')
     .action(
@@ -92,7 +92,7 @@ export function addServices(program: Command): void {
       }),
     )
 
-  withName(keys.command('remove'))
+  withName(withSignIn(keys.command('remove'), 'deleteServiceKey'))
     .argument('[id]', 'number of the key', readId)
     .description('Remove a key of a service: every process refuses it within a second.')
     .option('--yes', 'don’t ask whether to do it')

@@ -1,12 +1,12 @@
 import { type Command, Option } from 'commander'
-import { administering } from './administration.js'
+import { administering, withSignIn } from './administration.js'
 import { askSecret, canAsk, readSecret } from './ask.js'
 import { explain, misuse } from './failure.js'
 import { type Named, readUser, tellUser, userName, withUser } from './user.js'
 
 /** Adds `auth-admin users set-password`. */
 export function addSetPassword(users: Command): void {
-  withUser(users.command('set-password'))
+  withUser(withSignIn(users.command('set-password'), 'setPassword'))
     .description('Set a password and log the user out everywhere. The user is told by e-mail.')
     .addOption(new Option('--password-file <file>', 'file that holds the password; - for standard input'))
     .addHelpText(

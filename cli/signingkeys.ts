@@ -1,6 +1,6 @@
 import { timestampDate } from '@bufbuild/protobuf/wkt'
 import { type Command, Option } from 'commander'
-import { administering } from './administration.js'
+import { administering, withSignIn } from './administration.js'
 import { confirmAtServer } from './ask.js'
 import { misuse } from './failure.js'
 import { jsonOption, printJson, printTable, say, warn } from './output.js'
@@ -38,8 +38,7 @@ Example:
       }),
     )
 
-  keys
-    .command('rotate')
+  withSignIn(keys.command('rotate'), 'rotateSigningKey')
     .description('Publish a new key that takes over signing. Nobody is logged out.')
     .option('--now', 'sign with it at once: verifiers that hold an older key set refuse new tokens for some minutes')
     .addOption(jsonOption())
@@ -68,8 +67,7 @@ Example:
 
 /** Adds `auth-admin keys retire`. */
 function addRetire(keys: Command): void {
-  keys
-    .command('retire')
+  withSignIn(keys.command('retire'), 'retireSigningKey')
     .description('Drop a key at once, with every token that it signed: for a key that others may hold.')
     .argument('<kid>', 'id of the key, as `keys list` shows it')
     .option('--now', 'needed: everyone whose token it signed has to log in again')

@@ -1,6 +1,6 @@
 import type { Command } from 'commander'
 import { Option } from 'commander'
-import { administering, type GlobalOptions } from './administration.js'
+import { administering, type GlobalOptions, withSignIn } from './administration.js'
 import { askText, canAsk, codeProblem, confirmName, given, readSecret } from './ask.js'
 import { misuse } from './failure.js'
 import { jsonOption, printJson, say } from './output.js'
@@ -10,8 +10,7 @@ import { withReference } from './references.js'
 export function addTotp(program: Command): void {
   const totp = program.command('totp').description('One-time codes of an authenticator (RFC 6238) for administrators')
 
-  totp
-    .command('enroll')
+  withSignIn(totp.command('enroll'), 'enrollTotp')
     .description('Show a secret for your authenticator as a QR code; from then on sign-ins need a code, too.')
     .addOption(
       new Option(
@@ -24,6 +23,9 @@ export function addTotp(program: Command): void {
       'after',
       `
 Nothing is asked for at sign-in until a first code of the new secret was seen.
+Then every session of yours ends: sign in again, with a code. From then on your
+sessions at the public endpoints read your own record, are refreshed and
+revoked, and open nothing else.
 
 Example:
   $ auth-admin totp enroll`,
@@ -47,11 +49,11 @@ Example:
           : await askText('The code that it shows now:', { required: true, check: codeProblem })
         await api.confirmTotp({ code })
         if (options.json) printJson({ enrolled: true })
-        else say('From now on a sign-in needs a code of it.')
+        else say('From now on a sign-in needs a code of it. Your sessions have ended: run `auth-admin login`.')
       }),
     )
 
-  withReference(totp.command('remove'), 'user', 'username in any spelling, or #id')
+  withReference(withSignIn(totp.command('remove'), 'removeTotp'), 'user', 'username in any spelling, or #id')
     .description('Take the one-time codes from an administrator who has lost them.')
     .addOption(new Option('--confirm <name>', 'the username, once more; asked for at a terminal'))
     .addOption(jsonOption())

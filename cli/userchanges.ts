@@ -2,7 +2,7 @@
 import { type Command, Option } from 'commander'
 import type { AdministeredUser } from '../proto/gen/auth/v1/administration_pb.js'
 import { type Role, roles } from '../server/roles.js'
-import { type Api, administering } from './administration.js'
+import { type Api, administering, withSignIn } from './administration.js'
 import { askChoice, askOrganization, canAsk, confirm, confirmName, readText } from './ask.js'
 import { misuse } from './failure.js'
 import { printJson, say } from './output.js'
@@ -17,7 +17,7 @@ const yesOption = () => new Option('--yes', 'don’t ask whether to do it')
 
 /** Adds the commands that change what a user is and may. */
 export function addUserChanges(users: Command): void {
-  withUser(users.command('activate'))
+  withUser(withSignIn(users.command('activate'), 'activateUser'))
     .description('Activate a user of any role, without a key.')
     .addOption(
       new Option(
@@ -44,7 +44,7 @@ export function addUserChanges(users: Command): void {
       }),
     )
 
-  withUser(users.command('suspend'))
+  withUser(withSignIn(users.command('suspend'), 'suspendUser'))
     .description('Shut a user out: it can’t sign in, and all its tokens are revoked at once.')
     .addOption(yesOption())
     .addHelpText('after', "\nExample:\n  $ auth-admin users suspend '(11)98765-4321'")
@@ -61,7 +61,7 @@ export function addUserChanges(users: Command): void {
       }),
     )
 
-  withUser(users.command('resume'))
+  withUser(withSignIn(users.command('resume'), 'resumeUser'))
     .description('End a suspension. Tokens from before stay revoked.')
     .addHelpText('after', "\nExample:\n  $ auth-admin users resume '(11)98765-4321'")
     .action(
@@ -71,7 +71,7 @@ export function addUserChanges(users: Command): void {
       }),
     )
 
-  withUser(users.command('set-role'))
+  withUser(withSignIn(users.command('set-role'), 'setRole'))
     .description('Give a user another role. It is logged out everywhere.')
     .argument('[role]', roles.join(', '))
     .addOption(confirmOption())
@@ -153,7 +153,7 @@ Examples:
       }),
     )
 
-  withUser(users.command('send-key'))
+  withUser(withSignIn(users.command('send-key'), 'sendRecoveryKey'))
     .description('Mail a recovery key to the address of a user. It is good for 15 minutes.')
     .addHelpText('after', "\nExample:\n  $ auth-admin users send-key '(11)98765-4321'")
     .action(
@@ -166,7 +166,7 @@ Examples:
       }),
     )
 
-  withUser(users.command('delete'))
+  withUser(withSignIn(users.command('delete'), 'deleteUser'))
     .description('Shut a user out and hide it. For 30 days it can be brought back, then it is erased.')
     .addOption(yesOption())
     .addHelpText('after', "\nExample:\n  $ auth-admin users delete '(11)98765-4321'")
@@ -183,7 +183,7 @@ Examples:
       }),
     )
 
-  withUser(users.command('undelete'))
+  withUser(withSignIn(users.command('undelete'), 'undeleteUser'))
     .description('Bring a deleted user back as it was. Tokens from before stay revoked.')
     .addHelpText('after', "\nExample:\n  $ auth-admin users undelete '(11)98765-4321'")
     .action(

@@ -1,7 +1,7 @@
 // What is stored of a user: handed out, and erased.
 import { timestampDate } from '@bufbuild/protobuf/wkt'
 import { type Command, Option } from 'commander'
-import { type Api, administering } from './administration.js'
+import { type Api, administering, withSignIn } from './administration.js'
 import { confirmName } from './ask.js'
 import { printFields, printJson, say } from './output.js'
 import { withProgress } from './progress.js'
@@ -19,7 +19,7 @@ export function addUserData(users: Command): void {
       }),
     )
 
-  withUser(users.command('erase'))
+  withUser(withSignIn(users.command('erase'), 'eraseUser'))
     .description('Erase all that is stored of a user. This can’t be undone. Prints a receipt.')
     .addOption(new Option('--confirm <username>', 'the username, once more; asked for at a terminal'))
     .addHelpText(

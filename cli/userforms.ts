@@ -4,7 +4,7 @@ import { type Command, Option } from 'commander'
 import { type AdministeredUser, type UserForm, UserFormSchema } from '../proto/gen/auth/v1/administration_pb.js'
 import { isEmailAddress } from '../server/names.js'
 import { roles } from '../server/roles.js'
-import { type Api, administering } from './administration.js'
+import { type Api, administering, withSignIn } from './administration.js'
 import { askOrganization, askText, canAsk, confirmName, readSecret, readText, textProblem } from './ask.js'
 import { misuse } from './failure.js'
 import { jsonOption, say } from './output.js'
@@ -56,7 +56,7 @@ type Details = Partial<Record<(typeof details)[number]['field'], string>>
 
 /** Adds `auth-admin users create`, `edit` and `set-email`. */
 export function addUserForms(users: Command): void {
-  withDetails(users.command('create'))
+  withDetails(withSignIn(users.command('create'), 'createUser'))
     .description('Register a user under the rules of sign-up, with a password or without.')
     .addOption(new Option('--username <name>', 'sign-in name; can’t be changed later').argParser(readText))
     .addOption(new Option('--role <role>', 'what it may do').choices(roles))
@@ -100,7 +100,7 @@ Example:
       }),
     )
 
-  withDetails(withUser(users.command('edit')))
+  withDetails(withUser(withSignIn(users.command('edit'), 'updateUser')))
     .description("Change what is told of a user. An empty value clears it, where it may be absent: --gender ''.")
     .addHelpText('after', "\nExample:\n  $ auth-admin users edit '(11)98765-4321' --city Campinas --state SP")
     .action(
@@ -124,7 +124,7 @@ Example:
       }),
     )
 
-  withUser(users.command('set-email'))
+  withUser(withSignIn(users.command('set-email'), 'updateUser'))
     .description('Set the address that recovery keys go to, or remove it.')
     .argument('[address]', 'e-mail address (RFC 5321)')
     .option('--remove', 'leave the user without an address')

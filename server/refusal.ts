@@ -39,7 +39,7 @@ const catalogue: Record<Reason, { code: Code; text: string }> = {
   [Reason.CODE_NEEDED]: { code: Code.Unauthenticated, text: 'Give the one-time code of your authenticator, too.' },
   [Reason.SIGN_IN_AGAIN]: {
     code: Code.Unauthenticated,
-    text: 'This can’t be undone and needs a sign-in at most 15 minutes old. Sign in again.',
+    text: 'This needs a sign-in of the last 15 minutes, with a one-time code where codes are enrolled. Sign in again.',
   },
   [Reason.CONFIRMATION_NEEDED]: {
     code: Code.InvalidArgument,

@@ -11,6 +11,7 @@ import { write } from '../../server/settings.js'
 import { keys, openTerminal, runCli, spawnCli } from '../_helpers/cli.js'
 import { freePort } from '../_helpers/relay.js'
 import { password, serviceForFile } from '../_helpers/service.js'
+import { forge, nowInSeconds } from '../_helpers/tokens.js'
 
 const service = serviceForFile(() => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }))
 const url = () => `http://${write(service.service.addresses.admin!)}`
@@ -100,6 +101,10 @@ test.serial(
     const now = Date.now()
     enrolling.type(`${totp.generate({ timestamp: now })}${keys.enter}`)
     t.is(await enrolling.ended, 0, enrolling.screen())
+    t.regex(enrolling.screen(), /sessions have ended: run `auth-admin login`/)
+    const after = openTerminal(env, ['users', 'list'])
+    t.is(await after.ended, 4, after.screen())
+    t.is(after.screen().trim(), 'error: Your session has ended: run `auth-admin login`.')
 
     const terminal = openTerminal(env, ['login'])
     await terminal.shows('Username')
@@ -120,6 +125,22 @@ test.serial(
     t.is((await login('--context', 'here')).code, 0)
   },
 )
+
+test.serial('a session too old for what opens a way in says which sign-in that needs', async t => {
+  const { run, login, config } = await somebody(t)
+  await login('--context', 'here')
+  const file = join(config, 'auth-admin', 'sessions', 'here.token')
+  const genuine = (await readFile(file, 'utf8')).trim()
+  const then = nowInSeconds() - 905
+  await writeFile(file, await forge(service, genuine, { auth_time: then, iat: then, exp: then + 12 * 3600 }))
+  t.is((await run(['users', 'list'])).code, 0)
+  const { code, stderr } = await run(['services', 'add', 'notas', '--may', 'users.read', '--json'])
+  t.is(code, 4)
+  t.is(
+    stderr,
+    'error: This needs a sign-in of the last 15 minutes, with a one-time code where codes are enrolled. Sign in again. Run `auth-admin login`.\n',
+  )
+})
 
 test.serial('a wrong password, a token in the clear, a server that isn’t there: each says what to do', async t => {
   const { run, login } = await somebody(t)

@@ -26,6 +26,47 @@ for (const { command, path } of leaves(createProgram())) {
   })
 }
 
+test('help ends with the sign-in that a command needs, of each for which not any session suffices', async t => {
+  const needs = { always: new Set<string>(), 'for administrators': new Set<string>() }
+  const [always, sometimes] = [
+    'At a server this needs a sign-in of the last 15 minutes, with a one-time code where codes are enrolled.',
+    'At a server this needs, where it concerns an administrator, a sign-in of the last 15 minutes, with a one-time code where codes are enrolled.',
+  ]
+  for (const { path } of leaves(createProgram())) {
+    const help = (await runCli({}, [...path.split(' '), '--help'])).stdout.replaceAll('\n', ' ').trim()
+    if (help.endsWith(always)) needs.always.add(path)
+    else if (help.endsWith(sometimes)) needs['for administrators'].add(path)
+    else t.notRegex(help, /At a server this needs/, path)
+  }
+  t.deepEqual([...needs.always].sort(), [
+    'issuer set',
+    'keys retire',
+    'keys rotate',
+    'organizations delete',
+    'services add',
+    'services keys add',
+    'services keys remove',
+    'services remove',
+    'totp enroll',
+    'totp remove',
+    'users erase',
+  ])
+  t.deepEqual([...needs['for administrators']].sort(), [
+    'users activate',
+    'users create',
+    'users delete',
+    'users edit',
+    'users resume',
+    'users send-key',
+    'users set-email',
+    'users set-password',
+    'users set-role',
+    'users suspend',
+    'users undelete',
+    'users unlock',
+  ])
+})
+
 test('--version prints the version; a missing and an unknown command end with 2', async t => {
   t.regex((await runCli({}, ['--version'])).stdout, /^\d+\.\d+\.\d+\n$/)
   t.is((await runCli({}, [])).code, 2)

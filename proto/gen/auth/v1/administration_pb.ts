@@ -4443,12 +4443,14 @@ export const UserStateSchema: GenEnum<UserState> = /*@__PURE__*/
  *
  * Changes: with `validate_only` (AIP-163) everything is checked and answered, and nothing is kept. An `etag` (AIP-154)
  * that is given must be that of the record as it is, else STALE_ETAG. Who repeats a creation with the same `request_id`
- * (AIP-155, a UUID) within a day gets the first answer again, but for the key of a service. What can’t be undone asks for a sign-in at most 15 minutes
- * old (SIGN_IN_AGAIN) and for `confirm`, which repeats the name of what it is done to (CONFIRMATION_NEEDED). The last
- * active administrator can’t be suspended, deleted, erased or given another role (LAST_ADMINISTRATOR). Each change leaves
- * an event in the audit log in its own transaction. A user who is a ROLE_ADMIN before or after it is told by e-mail of
- * whatever else than reading, moving and logging out is done to it, at once, at the address that it has (a former address
- * of a change of that).
+ * (AIP-155, a UUID) within a day gets the first answer again, but for the key of a service. The last active administrator
+ * can’t be suspended, deleted, erased or given another role (LAST_ADMINISTRATOR). Each change leaves an event in the audit
+ * log in its own transaction.
+ *
+ * What can’t be undone, or opens a way into the account of a ROLE_ADMIN or into the registry, asks for a sign-in of the last
+ * 15 minutes, with a one-time code where codes are enrolled (SIGN_IN_AGAIN). What can’t be undone asks for `confirm`, too,
+ * which repeats the name of what it is done to (CONFIRMATION_NEEDED). A user who is a ROLE_ADMIN before or after a change is
+ * told of it by e-mail at once, unless any session suffices for it (SetOrganization, RevokeTokens).
  *
  * Lists (AIP-158): `page_size` is 50 when absent and 1,000 at most. An empty `next_page_token` is the only sign of the
  * end. A token goes with the filter it was given for: with another, INVALID_ARGUMENT.
@@ -4481,7 +4483,8 @@ export const Administration: GenService<{
     output: typeof GetSessionResponseSchema;
   },
   /**
-   * Makes a secret for one-time codes of the caller. It counts once ConfirmTotp has seen a code of it.
+   * Makes a secret for one-time codes of the caller. It counts once ConfirmTotp has seen a code of it, which
+   * ends every session of the caller and leaves little open to its public ones: see there.
    *
    * @generated from rpc auth.v1.Administration.EnrollTotp
    */
@@ -4491,7 +4494,9 @@ export const Administration: GenService<{
     output: typeof EnrollTotpResponseSchema;
   },
   /**
-   * Ends an enrolment with a code of the new secret: from now on sign-ins need one.
+   * Ends an enrolment with a code of the new secret: from now on sign-ins need one. Every session of the caller has ended,
+   * this one included: sign in again, with a code. From now on sessions of the caller at the public endpoints open GetMe,
+   * GetUser of itself, Refresh and RevokeMyTokens, and nothing else.
    *
    * @generated from rpc auth.v1.Administration.ConfirmTotp
    */

@@ -215,7 +215,8 @@ export enum Reason {
   CODE_NEEDED = 27,
 
   /**
-   * What can’t be undone needs a sign-in at most 15 minutes old. [401]
+   * This needs a sign-in of the last 15 minutes, with a one-time code where codes are enrolled: it can’t be undone, or opens
+   * a way into an account or the registry. [401]
    *
    * @generated from enum value: REASON_SIGN_IN_AGAIN = 28;
    */
