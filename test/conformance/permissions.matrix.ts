@@ -1,0 +1,157 @@
+/**
+ * Who may call what: every RPC with every kind of credential, written by hand from the decisions on permissions (sections
+ * 2, 6, 7 and 14). permissions.test.ts holds the service and the access policy to it.
+ *
+ * A mark for each cell, a group of marks for each kind of credential:
+ *
+ *     +  let through: any answer or refusal that isn't about permission
+ *     -  ACCESS_DENIED
+ *     !  INVALID_TOKEN
+ *     ^  SIGN_IN_AGAIN
+ *     .  no such cell: the RPC concerns no user, or no other one than its caller
+ */
+
+/** The kinds of credential at the public services, each with its columns. */
+export const publicColumns = {
+  none: ['none'],
+  inactive: ['inactive, own', 'inactive, other'],
+  client: ['client, own', 'client, other'],
+  institution: ['institution, own', 'institution, member', 'institution, other organization'],
+  services: ['users.read', 'tokens.verify', 'tokens.watch', 'clients.forward'],
+  // Sessions of a ROLE_ADMIN by password, by mailed key, by answers; with one-time codes enrolled; suspended meanwhile.
+  password: ['password, own', 'password, other', 'password, another ROLE_ADMIN'],
+  key: ['key, own', 'key, other'],
+  answers: ['answers, own', 'answers, other'],
+  enrolled: ['enrolled, own', 'enrolled, other'],
+  suspended: ['suspended, own', 'suspended, other'],
+  // A session of Administration, at the wrong service.
+  administration: ['administration'],
+} as const
+
+/** `auth.v1.Users` and `auth.v1.ForgotPasswords`. */
+export const publicMatrix = `
+                       none inactive client institution services password key answers enrolled suspended administration
+signUp                    + +.       +.     +..         ++++     +..      +.  +.      +.       +.        +
+activate                  - +-       +-     +--         ----     +++      +-  --      --       !!        !
+login                     + +.       +.     +..         ++++     +..      +.  +.      +.       +.        +
+getMe                     - +.       +.     +..         ----     +..      +.  +.      +.       !.        !
+refresh                   - +.       +.     +..         ----     +..      +.  -.      +.       !.        !
+getUser                   - +-       +-     ++-         +---     +++      +-  +-      +-       !!        !
+batchGetUsers             - -.       -.     -..         +---     -..      -.  -.      -.       !.        !
+setEmail                  - +.       +.     +..         ----     +..      +.  -.      -.       !.        !
+confirmEmail              - +.       +.     +..         ----     +..      +.  -.      -.       !.        !
+sendAdminKeyByEmailPartner - +-      --     +--         ----     +++      --  --      --       !!        !
+existsByUsername          + +.       +.     +..         ++++     +..      +.  +.      +.       +.        +
+existsByNickname          + +.       +.     +..         ++++     +..      +.  +.      +.       +.        +
+verifyToken               + +.       +.     +..         ++++     +..      +.  +.      +.       +.        +
+getKeys                   + +.       +.     +..         ++++     +..      +.  +.      +.       +.        +
+findAllForgotPasswordQuestions + +.  +.     +..         ++++     +..      +.  +.      +.       +.        +
+loginByUsernameAndAnswers + +.       +.     +..         ++++     +..      +.  +.      +.       +.        +
+loginByUsernameAndKey     + +.       +.     +..         ++++     +..      +.  +.      +.       +.        +
+passwordUpdateByUsername  - +-       +-     +--         ----     ++-      +-  --      --       !!        !
+saveForgotPasswordQuestionsUsersAnswers - +- +- +--     ----     ++-      +-  --      --       !!        !
+sendKeyByEmail            + +.       +.     +..         ++++     +..      +.  +.      +.       +.        +
+revokeMyTokens            - +.       +.     +..         ----     +..      +.  -.      +.       !.        !
+`
+
+/** The kinds of credential at Administration. Its own sessions have two columns: on an ordinary user, on a ROLE_ADMIN. */
+export const administrationColumns = {
+  none: ['none'],
+  users: ['inactive', 'client', 'institution'],
+  services: ['users.read', 'tokens.verify', 'tokens.watch', 'clients.forward'],
+  // Sessions of a ROLE_ADMIN at the public services.
+  public: ['password', 'key', 'answers', 'enrolled', 'suspended'],
+  // Of one with one-time codes: a sign-in of the last 15 minutes with a code, one of longer ago, a recent one without.
+  recent: ['recent, user', 'recent, ROLE_ADMIN'],
+  old: ['old, user', 'old, ROLE_ADMIN'],
+  codeless: ['codeless, user', 'codeless, ROLE_ADMIN'],
+  suspended: ['suspended session, user', 'suspended session, ROLE_ADMIN'],
+} as const
+
+/** `auth.v1.Administration`. */
+export const administrationMatrix = `
+                       none users services public recent old codeless suspended
+signIn                    + +++   ++++     +++++  +.     +.  +.       +.
+getSession                - !!!   !!!!     !!!!!  +.     +.  +.       !.
+enrollTotp                - !!!   !!!!     !!!!!  +.     ^.  ^.       !.
+confirmTotp               - !!!   !!!!     !!!!!  +.     ^.  ^.       !.
+removeTotp                - !!!   !!!!     !!!!!  ++     ^^  ^^       !!
+listUsers                 - !!!   !!!!     !!!!!  +.     +.  +.       !.
+getUser                   - !!!   !!!!     !!!!!  ++     ++  ++       !!
+createUser                - !!!   !!!!     !!!!!  ++     +^  +^       !!
+updateUser                - !!!   !!!!     !!!!!  ++     +^  +^       !!
+activateUser              - !!!   !!!!     !!!!!  ++     +^  +^       !!
+suspendUser               - !!!   !!!!     !!!!!  ++     +^  +^       !!
+resumeUser                - !!!   !!!!     !!!!!  ++     +^  +^       !!
+unlockUser                - !!!   !!!!     !!!!!  ++     +^  +^       !!
+setPassword               - !!!   !!!!     !!!!!  ++     +^  +^       !!
+setRole                   - !!!   !!!!     !!!!!  ++     +^  +^       !!
+setOrganization           - !!!   !!!!     !!!!!  ++     ++  ++       !!
+revokeTokens              - !!!   !!!!     !!!!!  ++     ++  ++       !!
+sendRecoveryKey           - !!!   !!!!     !!!!!  ++     +^  +^       !!
+deleteUser                - !!!   !!!!     !!!!!  ++     +^  +^       !!
+undeleteUser              - !!!   !!!!     !!!!!  ++     +^  +^       !!
+eraseUser                 - !!!   !!!!     !!!!!  ++     ^^  ^^       !!
+explainUser               - !!!   !!!!     !!!!!  ++     ++  ++       !!
+exportUser                - !!!   !!!!     !!!!!  ++     ++  ++       !!
+listOrganizations         - !!!   !!!!     !!!!!  +.     +.  +.       !.
+getOrganization           - !!!   !!!!     !!!!!  +.     +.  +.       !.
+createOrganization        - !!!   !!!!     !!!!!  +.     +.  +.       !.
+updateOrganization        - !!!   !!!!     !!!!!  +.     +.  +.       !.
+activateOrganization      - !!!   !!!!     !!!!!  +.     +.  +.       !.
+deactivateOrganization    - !!!   !!!!     !!!!!  +.     +.  +.       !.
+rotateOrganizationKey     - !!!   !!!!     !!!!!  +.     +.  +.       !.
+deleteOrganization        - !!!   !!!!     !!!!!  +.     ^.  ^.       !.
+listQuestions             - !!!   !!!!     !!!!!  +.     +.  +.       !.
+createQuestion            - !!!   !!!!     !!!!!  +.     +.  +.       !.
+updateQuestion            - !!!   !!!!     !!!!!  +.     +.  +.       !.
+offerQuestion             - !!!   !!!!     !!!!!  +.     +.  +.       !.
+retireQuestion            - !!!   !!!!     !!!!!  +.     +.  +.       !.
+listUnmatchedQuestions    - !!!   !!!!     !!!!!  +.     +.  +.       !.
+linkQuestion              - !!!   !!!!     !!!!!  +.     +.  +.       !.
+listServices              - !!!   !!!!     !!!!!  +.     +.  +.       !.
+createService             - !!!   !!!!     !!!!!  +.     ^.  ^.       !.
+deleteService             - !!!   !!!!     !!!!!  +.     ^.  ^.       !.
+createServiceKey          - !!!   !!!!     !!!!!  +.     ^.  ^.       !.
+deleteServiceKey          - !!!   !!!!     !!!!!  +.     ^.  ^.       !.
+listSigningKeys           - !!!   !!!!     !!!!!  +.     +.  +.       !.
+rotateSigningKey          - !!!   !!!!     !!!!!  +.     ^.  ^.       !.
+retireSigningKey          - !!!   !!!!     !!!!!  +.     ^.  ^.       !.
+getIssuer                 - !!!   !!!!     !!!!!  +.     +.  +.       !.
+setIssuer                 - !!!   !!!!     !!!!!  +.     ^.  ^.       !.
+listEmails                - !!!   !!!!     !!!!!  +.     +.  +.       !.
+getEmail                  - !!!   !!!!     !!!!!  +.     +.  +.       !.
+retryEmail                - !!!   !!!!     !!!!!  +.     +.  +.       !.
+discardEmail              - !!!   !!!!     !!!!!  +.     +.  +.       !.
+sendTestEmail             - !!!   !!!!     !!!!!  +.     +.  +.       !.
+listAuditEvents           - !!!   !!!!     !!!!!  +.     +.  +.       !.
+verifyAuditLog            - !!!   !!!!     !!!!!  +.     +.  +.       !.
+getMigrations             - !!!   !!!!     !!!!!  +.     +.  +.       !.
+getConfiguration          - !!!   !!!!     !!!!!  +.     +.  +.       !.
+diagnose                  - !!!   !!!!     !!!!!  +.     +.  +.       !.
+`
+
+/** What a mark means; that of no cell is left out. */
+export type Mark = '+' | '-' | '!' | '^'
+
+/** Marks by RPC and column. */
+export type Matrix = ReadonlyMap<string, ReadonlyMap<string, Mark>>
+
+/** Reads a table above. Throws an Error for a line that doesn't fit its columns. */
+export function readMatrix(text: string, columns: Readonly<Record<string, readonly string[]>>): Matrix {
+  const [head, ...lines] = text
+    .trim()
+    .split('\n')
+    .map(line => line.trim().split(/ +/))
+  if (String(head) !== String(Object.keys(columns))) throw new Error(`other columns: ${head}`)
+  const rows = lines.map(([rpc, ...groups]) => {
+    const all = Object.values(columns)
+    const fits = groups.length === all.length && groups.every((marks, index) => marks.length === all[index]!.length)
+    if (!fits || !/^[-+!^. ]+$/.test(groups.join(''))) throw new Error(`not a row: ${rpc} ${groups.join(' ')}`)
+    const names = all.flat()
+    const cells = [...groups.join('')].map((mark, index) => [names[index]!, mark] as const)
+    return [rpc!, new Map(cells.filter(([, mark]) => mark !== '.') as [string, Mark][])] as const
+  })
+  if (new Set(rows.map(([rpc]) => rpc)).size !== rows.length) throw new Error('a row twice')
+  return new Map(rows)
+}

@@ -1,0 +1,348 @@
+/** Who may call what: the service over gRPC, and the access policy, hold to every cell of permissions.matrix.ts. */
+import { randomUUID } from 'node:crypto'
+import type { DescMessage, DescMethodUnary, DescService, MessageInitShape } from '@bufbuild/protobuf'
+import test from 'ava'
+import { TOTP } from 'otpauth'
+import { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
+import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
+import { Users } from '../../proto/gen/auth/v1/users_pb.js'
+import { administrationPolicies } from '../../server/policy/administration.js'
+import { forgotPasswordsPolicies } from '../../server/policy/forgotpasswords.js'
+import type { Policy } from '../../server/policy/policy.js'
+import { usersPolicies } from '../../server/policy/users.js'
+import { write } from '../../server/settings.js'
+import { type AdministrationClient, openAdministration, openSignedIn } from '../_helpers/administration.js'
+import { type GrpcClient, openGrpc, refusalOf } from '../_helpers/grpc.js'
+import { password, type SignedUp, serviceForFile } from '../_helpers/service.js'
+import { serviceKey } from '../_helpers/servicekey.js'
+import { claimsOf, forge, idOf, nowInSeconds } from '../_helpers/tokens.js'
+import {
+  administrationColumns,
+  administrationMatrix,
+  type Mark,
+  publicColumns,
+  publicMatrix,
+  readMatrix,
+} from './permissions.matrix.js'
+
+const matrices = {
+  public: readMatrix(publicMatrix, publicColumns),
+  administration: readMatrix(administrationMatrix, administrationColumns),
+}
+
+const service = serviceForFile(() => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0', AUTH_LIMIT_FACTOR: '1000' }))
+let api: AdministrationClient
+const clients: Partial<Record<keyof typeof matrices, GrpcClient>> = {}
+const ends: (() => Promise<void>)[] = []
+test.before(async () => {
+  api = await openSignedIn({ teardown: work => void ends.push(work) }, service)
+  clients.public = openGrpc(service.grpc)
+  clients.administration = openGrpc(write(service.service.addresses.admin!))
+})
+test.after.always(async () => {
+  for (const client of Object.values(clients)) client.close()
+  for (const end of ends) await end()
+})
+
+/** Whom a request concerns. */
+interface Target {
+  readonly username: string
+  readonly id: number
+  readonly role: string
+}
+
+/** What of a request no other one says: RPCs that are let through change nothing. */
+const requests: Record<string, (target: Target) => object> = {
+  activate: ({ username }) => ({ username, activationkey: 'no key' }),
+  getUser: ({ username }) => ({ username, user: username, omitKeys: true }),
+  batchGetUsers: ({ username }) => ({ references: [{ user: { case: 'username', value: username } }] }),
+  sendAdminKeyByEmailPartner: ({ username }) => ({ username, emailpartner: `${randomUUID()}@example.org` }),
+  passwordUpdateByUsername: ({ username }) => ({ username, newPassword: 'x' }),
+  saveForgotPasswordQuestionsUsersAnswers: ({ id: usersid }) => ({
+    answer: { usersid, forgotpasswordquestionsid: 999_999, answer: 'azul' },
+  }),
+  createUser: ({ role }) => ({ form: { username: randomUUID(), role, state: 'SP', city: 'Bauru' } }),
+  updateUser: () => ({ form: { city: 'Marília' }, updateMask: { paths: ['city'] } }),
+  setPassword: () => ({ password }),
+  setRole: ({ role }) => ({ role: role === 'ROLE_CLIENT' ? 'ROLE_INSTITUTION' : 'ROLE_CLIENT' }),
+}
+
+/** The request to an RPC on a target. */
+function requestOf({ localName, input }: DescMethodUnary, target: Target): MessageInitShape<DescMessage> {
+  const fields = new Set(input.fields.map(({ localName }) => localName))
+  const given = { user: target.username, ...requests[localName]?.(target), validateOnly: true }
+  return Object.fromEntries(Object.entries(given).filter(([name]) => fields.has(name)))
+}
+
+const marks: Record<string, Mark> = { ACCESS_DENIED: '-', INVALID_TOKEN: '!', SIGN_IN_AGAIN: '^' }
+/** Reasons that tell nothing of permission, but of this test. */
+const faults = ['INTERNAL', 'UNAVAILABLE', 'OVERLOADED', 'TOO_MANY_ATTEMPTS', 'DEADLINE_EXCEEDED']
+
+/** Makes each call of a matrix, the rows in their order; the last may revoke what others use. */
+async function run(
+  kind: keyof typeof matrices,
+  services: readonly DescService[],
+  cells: Readonly<Record<string, readonly [token: string | undefined, target: Target]>>,
+): Promise<Record<string, string>> {
+  const rpcs = services.flatMap(({ methods }) => methods) as DescMethodUnary[]
+  const found: Record<string, string> = {}
+  for (const [name, row] of matrices[kind]) {
+    const rpc = rpcs.find(({ localName }) => localName === name)!
+    const call = async (column: string) => {
+      const [token, target] = cells[column]!
+      const options = token === undefined ? {} : { token }
+      const reason = await clients[kind]!.call(rpc, requestOf(rpc, target), options).then(
+        () => 'OK',
+        error => refusalOf(error).info?.reason ?? String(error),
+      )
+      if (faults.includes(reason)) throw new Error(`${name}, ${column}: ${reason}`)
+      found[`${name}, ${column}`] = marks[reason] ?? '+'
+    }
+    await Promise.all([...row.keys()].map(call))
+  }
+  return found
+}
+
+function expected(kind: keyof typeof matrices): Record<string, string> {
+  return Object.fromEntries(
+    [...matrices[kind]].flatMap(([rpc, row]) => [...row].map(([column, mark]) => [`${rpc}, ${column}`, mark])),
+  )
+}
+
+const aim = (username: string, id: number, role = 'ROLE_CLIENT'): Target => ({ username, id, role })
+const self = ({ username, token }: SignedUp) => aim(username, idOf(token))
+
+/** A new active ROLE_ADMIN, without a session or with one at the public services. */
+async function administrator(): Promise<SignedUp & { target: Target }> {
+  const username = randomUUID()
+  const form = { username, role: 'ROLE_ADMIN', state: 'SP', city: 'Bauru', password }
+  const { user } = await api.createUser({ form, active: true, confirm: username })
+  const target = aim(username, user!.record!.id!, 'ROLE_ADMIN')
+  return { username, nickname: username, token: await service.login(username), target }
+}
+
+/** Enrols one-time codes for a user; returns a session with a code. */
+async function enroll(username: string): Promise<string> {
+  const t = { teardown: (work: () => Promise<void>) => void ends.push(work) }
+  const open = openAdministration(t, service)
+  const { token } = await open.signIn({ username, password })
+  const session = openAdministration(t, service, token)
+  const totp = new TOTP({ secret: (await session.enrollTotp({})).secret })
+  const now = Date.now()
+  await session.confirmTotp({ code: totp.generate({ timestamp: now }) })
+  return (await open.signIn({ username, password, code: totp.generate({ timestamp: now + 30_000 }) })).token
+}
+
+/** One of each kind that both matrices use. */
+async function everybody() {
+  const [home, elsewhere] = [await service.organization(), await service.organization()]
+  const institution = await service.institution(home)
+  const [client, other] = [await service.signUp('ROLE_CLIENT'), await service.signUp('ROLE_CLIENT')]
+  const query = { username: client.username, activationkey: institution.providerKey }
+  const { status, text } = await service.request('POST', '/users/activate', { token: client.token, query })
+  if (status !== 200) throw new Error(text)
+  const [byPassword, byKey, byAnswers, enrolled, suspended] = [
+    await administrator(),
+    await administrator(),
+    await administrator(),
+    await administrator(),
+    await administrator(),
+  ]
+  await enroll(enrolled.username)
+  const codes = await service.login(enrolled.username)
+  await api.suspendUser({ user: suspended.username })
+  return {
+    institution,
+    stranger: await service.institution(elsewhere),
+    client,
+    other: self(other),
+    // It has the role that has most rights before its activation.
+    inactive: await service.signUp('ROLE_INSTITUTION'),
+    byPassword,
+    byKey: { ...byKey, token: await forge(service, byKey.token, { amr: ['otp'] }) },
+    byAnswers: { ...byAnswers, token: await forge(service, byAnswers.token, { amr: ['kba'] }) },
+    enrolled: { ...enrolled, token: codes },
+    suspended,
+    services: {
+      'users.read': await serviceKey(service, ['users.read']),
+      'tokens.verify': await serviceKey(service, ['tokens.verify']),
+      'tokens.watch': await serviceKey(service, ['tokens.watch']),
+      'clients.forward': await serviceKey(service, ['clients.forward']),
+    },
+  }
+}
+
+/** A session of Administration of a new administrator without one-time codes. */
+async function session(): Promise<SignedUp> {
+  const { username, nickname } = await administrator()
+  const { token } = await openAdministration({ teardown: work => void ends.push(work) }, service).signIn({
+    username,
+    password,
+  })
+  return { username, nickname, token }
+}
+
+test('every RPC of users lets through whom the matrix says, and refuses everybody else as it says', async t => {
+  const {
+    institution,
+    stranger,
+    client,
+    other,
+    inactive,
+    byPassword,
+    byKey,
+    byAnswers,
+    enrolled,
+    suspended,
+    services,
+  } = await everybody()
+  const own = (user: SignedUp) => [user.token, self(user)] as const
+  const on = (user: SignedUp, target: Target) => [user.token, target] as const
+  const keys = Object.entries(services).map(([scope, key]) => [scope, [key, other] as const])
+  const found = await run('public', [Users, ForgotPasswords], {
+    none: [undefined, other],
+    'inactive, own': own(inactive),
+    'inactive, other': on(inactive, other),
+    'client, own': own(client),
+    'client, other': on(client, other),
+    'institution, own': own(institution),
+    'institution, member': on(institution, self(client)),
+    'institution, other organization': on(stranger, self(client)),
+    ...Object.fromEntries(keys),
+    'password, own': own(byPassword),
+    'password, other': on(byPassword, other),
+    'password, another ROLE_ADMIN': on(byPassword, byKey.target),
+    'key, own': own(byKey),
+    'key, other': on(byKey, other),
+    'answers, own': own(byAnswers),
+    'answers, other': on(byAnswers, other),
+    'enrolled, own': own(enrolled),
+    'enrolled, other': on(enrolled, other),
+    'suspended, own': own(suspended),
+    'suspended, other': on(suspended, other),
+    administration: on(await session(), other),
+  })
+  t.deepEqual(found, expected('public'))
+})
+
+test('every RPC of Administration lets through whom the matrix says, and refuses everybody else as it says', async t => {
+  const { institution, client, other, inactive, byPassword, byKey, byAnswers, enrolled, suspended, services } =
+    await everybody()
+  const coded = await administrator()
+  const recent = await enroll(coded.username)
+  const then = nowInSeconds() - 15 * 60 - 5
+  const old = await forge(service, recent, { auth_time: then, iat: then, exp: then + 12 * 3600 })
+  const codeless = await forge(service, recent, { amr: ['pwd'] })
+  const gone = await session()
+  await api.suspendUser({ user: gone.username })
+  const tokens = {
+    institution,
+    client,
+    inactive,
+    password: byPassword,
+    key: byKey,
+    answers: byAnswers,
+    enrolled,
+    suspended,
+  }
+  const given = Object.entries(tokens).map(([column, { token }]) => [column, [token, other] as const])
+  const keys = Object.entries(services).map(([scope, key]) => [scope, [key, other] as const])
+  const sessions = Object.entries({ recent, old, codeless, 'suspended session': gone.token }).flatMap(
+    ([column, token]) => [
+      [`${column}, user`, [token, other] as const] as const,
+      [`${column}, ROLE_ADMIN`, [token, byPassword.target] as const] as const,
+    ],
+  )
+  const cells = Object.fromEntries([...given, ...keys, ...sessions])
+  const found = await run('administration', [Administration], { none: [undefined, other], ...cells })
+  t.deepEqual(found, expected('administration'))
+})
+
+test('a token for Administration that is genuine but for one thing opens nothing there', async t => {
+  const { token: genuine } = await session()
+  const inactive = await service.signUp('ROLE_ADMIN')
+  const holder = { sub: String(idOf(inactive.token)), username: inactive.username, ver: 0 }
+  const sent: Record<string, string> = {
+    'of an inactive ROLE_ADMIN': await forge(service, genuine, holder),
+    'of another generation': await forge(service, genuine, { ver: claimsOf(genuine).ver + 1 }),
+    'for longer than 12 hours': await forge(service, genuine, { exp: nowInSeconds() + 12 * 3600 + 300 }),
+    'that is none': 'nonsense',
+  }
+  for (const [what, token] of Object.entries(sent)) {
+    for (const rpc of Administration.methods as readonly DescMethodUnary[]) {
+      const call = clients.administration!.call(rpc, {}, { token })
+      const { info } = refusalOf(await t.throwsAsync(call))
+      t.is(info?.reason, rpc.localName === 'signIn' ? 'MISSING_PARAMETER' : 'INVALID_TOKEN', `${rpc.localName} ${what}`)
+    }
+  }
+})
+
+/** What a row of the access policy says of permissions, and what a row of the matrix comes to. */
+interface Rule {
+  readonly caller: string
+  readonly target?: boolean
+  readonly own?: string
+  readonly institution?: boolean
+  readonly administrator?: string
+  readonly restricted?: readonly string[]
+  readonly scope?: string
+  readonly signIn?: string
+}
+
+function ruleOf(policy: Policy): Rule {
+  switch (policy.caller) {
+    case 'anyone':
+      return { caller: 'anyone' }
+    case 'service':
+      return { caller: 'service', scope: policy.scope }
+    case 'administrator':
+      return { caller: 'administrator', signIn: policy.signIn }
+    case 'user':
+      return {
+        caller: 'user',
+        target: policy.target !== 'caller',
+        own: policy.own,
+        institution: policy.institution !== undefined,
+        administrator: policy.administrator ?? 'none',
+        restricted: policy.restricted,
+        ...(policy.scope && { scope: policy.scope }),
+      }
+  }
+}
+
+function publicRule(row: ReadonlyMap<string, Mark>): Rule {
+  const opens = (column: string) => row.get(column) === '+'
+  if (opens('none')) return { caller: 'anyone' }
+  const scope = publicColumns.services.filter(opens).join()
+  if (!opens('institution, own')) return { caller: 'service', scope }
+  const others = [opens('password, other'), opens('password, another ROLE_ADMIN')]
+  return {
+    caller: 'user',
+    target: row.has('client, other'),
+    own: opens('client, own') ? 'every role' : 'ROLE_INSTITUTION',
+    institution: opens('institution, member'),
+    administrator: others[0] ? (others[1] ? 'any user' : 'any user but administrators') : 'none',
+    restricted: [...(opens('answers, own') ? ['answers'] : []), ...(opens('enrolled, own') ? ['one-time codes'] : [])],
+    ...(scope && { scope }),
+  }
+}
+
+function administrationRule(row: ReadonlyMap<string, Mark>): Rule {
+  if (row.get('none') === '+') return { caller: 'anyone' }
+  const [user, admin = user] = [row.get('old, user'), row.get('old, ROLE_ADMIN')]
+  const signIn = user === '^' ? 'recent' : admin === '^' ? 'recent for administrators' : 'session'
+  return { caller: 'administrator', signIn }
+}
+
+test('every row of the access policy says of permissions what the matrix says, and there is no other row', t => {
+  const policies = { ...usersPolicies, ...forgotPasswordsPolicies }
+  const rules = (rows: Record<string, Policy>) =>
+    Object.fromEntries(Object.entries(rows).map(([rpc, row]) => [rpc, ruleOf(row)]))
+  const wanted = (kind: keyof typeof matrices, rule: (row: ReadonlyMap<string, Mark>) => Rule) =>
+    Object.fromEntries([...matrices[kind]].map(([rpc, row]) => [rpc, rule(row)]))
+  t.deepEqual(rules(policies), wanted('public', publicRule))
+  t.deepEqual(rules(administrationPolicies), wanted('administration', administrationRule))
+  const names = (...services: DescService[]) => services.flatMap(({ methods }) => methods.map(m => m.localName)).sort()
+  t.deepEqual(names(Users, ForgotPasswords), [...matrices.public.keys()].sort())
+  t.deepEqual(names(Administration), [...matrices.administration.keys()].sort())
+})
