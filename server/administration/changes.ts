@@ -71,6 +71,8 @@ export function createChanges(deps: {
       checkPresence(call)
       const run = async (t: Transaction) => {
         const before = await hold(administrator, targetId, t)
+        // The wait for the locks may have outlasted the caller.
+        checkPresence(call)
         const concerned: number[] = []
         const result = await work({
           t,

@@ -131,6 +131,8 @@ function transact<T>(
   checkPresence(call)
   return database.transact(async t => {
     const now = await users.lockPair(caller.user.id, target.id, t)
+    // The wait for the locks may have outlasted the caller.
+    checkPresence(call)
     if (!now.caller || now.caller.suspended || now.caller.tokenGeneration !== caller.user.tokenGeneration)
       refuse(Reason.INVALID_TOKEN)
     if (!now.target || now.target.deleted) refuse(Reason.USER_NOT_FOUND)
