@@ -14,7 +14,8 @@
 /** The kinds of credential at the public services, each with its columns. */
 export const publicColumns = {
   none: ['none'],
-  inactive: ['inactive, own', 'inactive, other'],
+  // A ROLE_INSTITUTION that has an organization, and a ROLE_ADMIN: they have most rights once they are active.
+  inactive: ['inactive, own', 'inactive, member', 'inactive ROLE_ADMIN, other'],
   client: ['client, own', 'client, other'],
   institution: ['institution, own', 'institution, member', 'institution, other organization'],
   services: ['users.read', 'tokens.verify', 'tokens.watch', 'clients.forward'],
@@ -31,27 +32,27 @@ export const publicColumns = {
 /** `auth.v1.Users` and `auth.v1.ForgotPasswords`. */
 export const publicMatrix = `
                        none inactive client institution services password key answers enrolled suspended administration
-signUp                    + +.       +.     +..         ++++     +..      +.  +.      +.       +.        +
-activate                  - +-       +-     +--         ----     +++      +-  --      --       !!        !
-login                     + +.       +.     +..         ++++     +..      +.  +.      +.       +.        +
-getMe                     - +.       +.     +..         ----     +..      +.  +.      +.       !.        !
-refresh                   - +.       +.     +..         ----     +..      +.  -.      +.       !.        !
-getUser                   - +-       +-     ++-         +---     +++      +-  +-      +-       !!        !
-batchGetUsers             - -.       -.     -..         +---     -..      -.  -.      -.       !.        !
-setEmail                  - +.       +.     +..         ----     +..      +.  -.      -.       !.        !
-confirmEmail              - +.       +.     +..         ----     +..      +.  -.      -.       !.        !
-sendAdminKeyByEmailPartner - +-      --     +--         ----     +++      --  --      --       !!        !
-existsByUsername          + +.       +.     +..         ++++     +..      +.  +.      +.       +.        +
-existsByNickname          + +.       +.     +..         ++++     +..      +.  +.      +.       +.        +
-verifyToken               + +.       +.     +..         ++++     +..      +.  +.      +.       +.        +
-getKeys                   + +.       +.     +..         ++++     +..      +.  +.      +.       +.        +
-findAllForgotPasswordQuestions + +.  +.     +..         ++++     +..      +.  +.      +.       +.        +
-loginByUsernameAndAnswers + +.       +.     +..         ++++     +..      +.  +.      +.       +.        +
-loginByUsernameAndKey     + +.       +.     +..         ++++     +..      +.  +.      +.       +.        +
-passwordUpdateByUsername  - +-       +-     +--         ----     ++-      +-  --      --       !!        !
-saveForgotPasswordQuestionsUsersAnswers - +- +- +--     ----     ++-      +-  --      --       !!        !
-sendKeyByEmail            + +.       +.     +..         ++++     +..      +.  +.      +.       +.        +
-revokeMyTokens            - +.       +.     +..         ----     +..      +.  -.      +.       !.        !
+signUp                    + +..      +.     +..         ++++     +..      +.  +.      +.       +.        +
+activate                  - +--      +-     +--         ----     +++      +-  --      --       !!        !
+login                     + +..      +.     +..         ++++     +..      +.  +.      +.       +.        +
+getMe                     - +..      +.     +..         ----     +..      +.  +.      +.       !.        !
+refresh                   - +..      +.     +..         ----     +..      +.  -.      +.       !.        !
+getUser                   - +--      +-     ++-         +---     +++      +-  +-      +-       !!        !
+batchGetUsers             - -..      -.     -..         +---     -..      -.  -.      -.       !.        !
+setEmail                  - +..      +.     +..         ----     +..      +.  -.      -.       !.        !
+confirmEmail              - +..      +.     +..         ----     +..      +.  -.      -.       !.        !
+sendAdminKeyByEmailPartner - +--     --     +--         ----     +++      --  --      --       !!        !
+existsByUsername          + +..      +.     +..         ++++     +..      +.  +.      +.       +.        +
+existsByNickname          + +..      +.     +..         ++++     +..      +.  +.      +.       +.        +
+verifyToken               + +..      +.     +..         ++++     +..      +.  +.      +.       +.        +
+getKeys                   + +..      +.     +..         ++++     +..      +.  +.      +.       +.        +
+findAllForgotPasswordQuestions + +.. +.     +..         ++++     +..      +.  +.      +.       +.        +
+loginByUsernameAndAnswers + +..      +.     +..         ++++     +..      +.  +.      +.       +.        +
+loginByUsernameAndKey     + +..      +.     +..         ++++     +..      +.  +.      +.       +.        +
+passwordUpdateByUsername  - +--      +-     +--         ----     ++-      +-  --      --       !!        !
+saveForgotPasswordQuestionsUsersAnswers - +-- +- +--     ----     ++-      +-  --      --       !!        !
+sendKeyByEmail            + +..      +.     +..         ++++     +..      +.  +.      +.       +.        +
+revokeMyTokens            - +..      +.     +..         ----     +..      +.  -.      +.       !.        !
 `
 
 /** The kinds of credential at Administration. Its own sessions have two columns: on an ordinary user, on a ROLE_ADMIN. */

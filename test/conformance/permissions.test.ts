@@ -133,6 +133,11 @@ async function enroll(username: string): Promise<string> {
   return (await open.signIn({ username, password, code: totp.generate({ timestamp: now + 30_000 }) })).token
 }
 
+/** A token of the generation that a suspension began: that it is one is all that is wrong with its holder. */
+function asNow(token: string): Promise<string> {
+  return forge(service, token, { ver: claimsOf(token).ver + 1 })
+}
+
 /** One of each kind that both matrices use. */
 async function everybody() {
   const [home, elsewhere] = [await service.organization(), await service.organization()]
@@ -148,6 +153,8 @@ async function everybody() {
     await administrator(),
     await administrator(),
   ]
+  const inactive = await service.signUp('ROLE_INSTITUTION')
+  await api.setOrganization({ user: inactive.username, organization: `#${home.id}` })
   await enroll(enrolled.username)
   const codes = await service.login(enrolled.username)
   await api.suspendUser({ user: suspended.username })
@@ -156,13 +163,12 @@ async function everybody() {
     stranger: await service.institution(elsewhere),
     client,
     other: self(other),
-    // It has the role that has most rights before its activation.
-    inactive: await service.signUp('ROLE_INSTITUTION'),
+    inactive: { ...inactive, token: await service.login(inactive.username) },
     byPassword,
     byKey: { ...byKey, token: await forge(service, byKey.token, { amr: ['otp'] }) },
     byAnswers: { ...byAnswers, token: await forge(service, byAnswers.token, { amr: ['kba'] }) },
     enrolled: { ...enrolled, token: codes },
-    suspended,
+    suspended: { ...suspended, token: await asNow(suspended.token) },
     services: {
       'users.read': await serviceKey(service, ['users.read']),
       'tokens.verify': await serviceKey(service, ['tokens.verify']),
@@ -202,7 +208,8 @@ test('every RPC of users lets through whom the matrix says, and refuses everybod
   const found = await run('public', [Users, ForgotPasswords], {
     none: [undefined, other],
     'inactive, own': own(inactive),
-    'inactive, other': on(inactive, other),
+    'inactive, member': on(inactive, self(client)),
+    'inactive ROLE_ADMIN, other': on(await service.signUp('ROLE_ADMIN'), other),
     'client, own': own(client),
     'client, other': on(client, other),
     'institution, own': own(institution),
@@ -247,7 +254,7 @@ test('every RPC of Administration lets through whom the matrix says, and refuses
   }
   const given = Object.entries(tokens).map(([column, { token }]) => [column, [token, other] as const])
   const keys = Object.entries(services).map(([scope, key]) => [scope, [key, other] as const])
-  const sessions = Object.entries({ recent, old, codeless, 'suspended session': gone.token }).flatMap(
+  const sessions = Object.entries({ recent, old, codeless, 'suspended session': await asNow(gone.token) }).flatMap(
     ([column, token]) => [
       [`${column}, user`, [token, other] as const] as const,
       [`${column}, ROLE_ADMIN`, [token, byPassword.target] as const] as const,
