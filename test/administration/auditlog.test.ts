@@ -110,6 +110,41 @@ test('a list goes on past a hundred thousand events that don’t match, in calls
   t.is((await api.listAuditEvents(late)).nextPageToken, '')
 })
 
+test('neither a list nor what follows loses an event where a hundred thousand end', async t => {
+  const service = await startTestService(t, settings)
+  const api = await openLocal(t, service)
+  await sealAll(service.registry)
+  const url = service.env.DATABASE_URL!
+  const filter = { action: 'user.delete' }
+  const begun = await api.listAuditEvents({ ...filter, follow: true })
+  const [{ newest }] = (await ask(url, 'SELECT id::int AS newest FROM audit_head')) as [{ newest: number }]
+  const last = newest + 200_010
+  // Around both places where a list from the end stops looking, and where what follows does.
+  const ends = [last + 1 - 100_000, last + 1 - 200_000, newest + 100_000, newest + 200_000]
+  const marked = [...new Set(ends.flatMap(end => [end - 1, end, end + 1]))].sort((a, b) => a - b)
+  await ask(
+    url,
+    `BEGIN;
+    INSERT INTO audit_events (id, at, action, outcome, actor, hash)
+      SELECT n, now(), CASE WHEN n IN (${marked}) THEN 'user.delete' ELSE 'session.login' END, 'ok', 'user', ''
+      FROM generate_series(${newest + 1}, ${last}) n;
+    UPDATE audit_head SET id = ${last};
+    COMMIT`,
+  )
+  const newestFirst = [...marked].reverse()
+  for (const pageSize of [1, 2, 1000]) {
+    const ids = (await list(api, filter, pageSize)).map(({ id }) => Number(id))
+    t.deepEqual(ids, newestFirst, String(pageSize))
+  }
+  const followed: number[] = []
+  for (let times = 0; times < marked.length; times++) {
+    const page = await api.listAuditEvents({ ...filter, follow: true, pageSize: 2, pageToken: begun.nextPageToken })
+    followed.push(...page.events.map(({ id }) => Number(id)))
+    begun.nextPageToken = page.nextPageToken
+  }
+  t.deepEqual(followed, marked)
+})
+
 test('what follows a token comes once, oldest first, and only once it is sealed', async t => {
   const service = await startTestService(t, settings)
   const api = await openSignedIn(t, service)

@@ -4,6 +4,7 @@ import { createServer } from 'node:net'
 import { join } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
 import { openSignedIn, reasonOf } from '../_helpers/administration.js'
+import { ask } from '../_helpers/database.js'
 import { waitFor } from '../_helpers/patience.js'
 import { startTestService } from '../_helpers/service.js'
 
@@ -74,6 +75,27 @@ test('the queue shows kind, user, attempts and codes, and nothing of what is in 
       ['email.discard', `email:${second!.id}`, 1],
     ],
   )
+})
+
+test('an e-mail that is only checked is neither due nor gone, and leaves no event', async t => {
+  const service = await startTestService(t, { ...settings, SMTP_URL: 'smtp://127.0.0.1:1' })
+  const api = await openSignedIn(t, service)
+  const stored = async () => ({
+    rows: await ask(service.env.DATABASE_URL!, 'SELECT e::text FROM emails e'),
+    events: await service.registry.audit.list({ action: 'email.*', limit: 9 }),
+  })
+  await ask(
+    service.env.DATABASE_URL!,
+    `INSERT INTO emails (kind, parameters, locale, next_attempt_at) VALUES ('notice', '{}', 'en', NULL)`,
+  )
+  const { id } = (await api.listEmails({})).emails[0]!
+  const before = await stored()
+  const { email } = await api.retryEmail({ id, validateOnly: true })
+  t.truthy(email!.dueTime)
+  t.is(await reasonOf(api.discardEmail({ id, validateOnly: true })), 'none')
+  t.is(await reasonOf(api.retryEmail({ id: id + 1n, validateOnly: true })), 'RECORD_NOT_FOUND')
+  t.is(await reasonOf(api.discardEmail({ id: id + 1n, validateOnly: true })), 'RECORD_NOT_FOUND')
+  t.deepEqual(await stored(), before)
 })
 
 test('a test e-mail goes into the folder at once where there is no mail server', async t => {

@@ -244,41 +244,44 @@ test('every session from before one-time codes were enrolled ends with that', as
   t.is((await service.request('GET', '/users/refresh', { token })).json.reason, 'INVALID_TOKEN')
 })
 
-test('an administrator who is suspended, demoted or erased while its change is under way changes nothing', async t => {
-  const { database, users, erasure } = service.registry
-  const ends = {
-    suspended: (id: number, t: Parameters<typeof users.suspend>[1]) => users.suspend(id, t),
-    demoted: (id: number, t: Parameters<typeof users.suspend>[1]) =>
-      users.setRole({ id, active: true }, 'ROLE_CLIENT', t),
-    erased: (id: number, t: Parameters<typeof users.suspend>[1]) => erasure.erase(id, t),
-  }
-  for (const [how, end] of Object.entries(ends)) {
-    const user = await service.signUp('ROLE_CLIENT')
-    const username = randomUUID()
-    const form = { username, role: 'ROLE_CLIENT', state: 'SP', city: 'Bauru', password }
-    const changes: Record<string, (open: AdministrationClient) => Promise<unknown>> = {
-      'a password': open => open.setPassword({ user: user.username, password: another }),
-      'a user': open => open.createUser({ form }),
+test.serial(
+  'an administrator who is suspended, demoted or erased while its change is under way changes nothing',
+  async t => {
+    const { database, users, erasure } = service.registry
+    const ends = {
+      suspended: (id: number, t: Parameters<typeof users.suspend>[1]) => users.suspend(id, t),
+      demoted: (id: number, t: Parameters<typeof users.suspend>[1]) =>
+        users.setRole({ id, active: true }, 'ROLE_CLIENT', t),
+      erased: (id: number, t: Parameters<typeof users.suspend>[1]) => erasure.erase(id, t),
     }
-    for (const [what, change] of Object.entries(changes)) {
-      const admin = await administrator()
-      const open = openAdministration(t, service, await session(t, admin.username))
-      let outcome: Promise<string> | undefined
-      await changeTokens(service.registry, admin.id, async transaction => {
-        await end(admin.id, transaction)
-        outcome = reasonOf(change(open))
-        // It has found its caller good, has hashed, and waits in front of the change.
-        t.is(await endsOrWaits(database, outcome), 'waits', `${what}, ${how}`)
-      })
-      t.is(await outcome, 'INVALID_TOKEN', `${what}, ${how}`)
+    for (const [how, end] of Object.entries(ends)) {
+      const user = await service.signUp('ROLE_CLIENT')
+      const username = randomUUID()
+      const form = { username, role: 'ROLE_CLIENT', state: 'SP', city: 'Bauru', password }
+      const changes: Record<string, (open: AdministrationClient) => Promise<unknown>> = {
+        'a password': open => open.setPassword({ user: user.username, password: another }),
+        'a user': open => open.createUser({ form }),
+      }
+      for (const [what, change] of Object.entries(changes)) {
+        const admin = await administrator()
+        const open = openAdministration(t, service, await session(t, admin.username))
+        let outcome: Promise<string> | undefined
+        await changeTokens(service.registry, admin.id, async transaction => {
+          await end(admin.id, transaction)
+          outcome = reasonOf(change(open))
+          // It has found its caller good, has hashed, and waits in front of the change.
+          t.is(await endsOrWaits(database, outcome), 'waits', `${what}, ${how}`)
+        })
+        t.is(await outcome, 'INVALID_TOKEN', `${what}, ${how}`)
+      }
+      t.truthy(await service.login(user.username))
+      t.is((await service.request('GET', '/users/me', { token: user.token })).status, 200)
+      t.is(await reasonOf(api.getUser({ user: username })), 'USER_NOT_FOUND')
     }
-    t.truthy(await service.login(user.username))
-    t.is((await service.request('GET', '/users/me', { token: user.token })).status, 200)
-    t.is(await reasonOf(api.getUser({ user: username })), 'USER_NOT_FOUND')
-  }
-})
+  },
+)
 
-test('a user whose tokens are revoked while it saves an answer or a password keeps what it had', async t => {
+test.serial('a user whose tokens are revoked while it saves an answer or a password keeps what it had', async t => {
   const { database, users } = service.registry
   const [question] = await questions()
   const answer = { forgotpasswordquestionsid: question!, answer: 'azul' }
@@ -303,12 +306,11 @@ test('a user whose tokens are revoked while it saves an answer or a password kee
 test('of administrators who change each other at the same time none waits for good: fifty pairs are all answered', async t => {
   const own = await startTestService(t, settings())
   const by = await openSignedIn(t, own)
-  const sessions = await Promise.all(
-    Array.from({ length: 100 }, async () => {
-      const admin = await administrator(by)
-      return { user: admin.username, open: openAdministration(t, own, await session(t, admin.username, own)) }
-    }),
-  )
+  const sessions: { user: string; open: AdministrationClient }[] = []
+  while (sessions.length < 100) {
+    const admin = await administrator(by)
+    sessions.push({ user: admin.username, open: openAdministration(t, own, await session(t, admin.username, own)) })
+  }
   const pairs = Array.from({ length: 50 }, (_, index) => [sessions[2 * index]!, sessions[2 * index + 1]!] as const)
   const both = (change: (open: AdministrationClient, user: string) => Promise<unknown>) =>
     Promise.all(

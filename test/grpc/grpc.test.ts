@@ -175,6 +175,25 @@ test('the request id of a trusted gateway comes back in ErrorInfo', async t => {
   t.is((await refusal(call)).info?.metadata.requestId, 'from-the-gateway')
 })
 
+test('the request id of a peer that nobody trusts is not taken, over gRPC and over HTTP', async t => {
+  const strict = await startTestService(t, { AUTH_TRUSTED_PROXIES: '' })
+  const own = openGrpc(strict.grpc)
+  t.teardown(async () => own.close())
+  const given = 'from-a-stranger'
+  const { info } = await refusal(own.call(users.getMe, {}, { metadata: { 'x-request-id': given } }))
+  t.regex(info?.metadata.requestId ?? '', /^[\w-]{36}$/)
+  const headers = { 'x-request-id': given }
+  const answer = await strict.request('POST', '/users/login', { query: { username: 'nobody', password }, headers })
+  t.is(answer.json.reason, 'INVALID_CREDENTIALS')
+  t.regex(answer.json.requestId, /^[\w-]{36}$/)
+  t.is(answer.headers.get('x-request-id'), answer.json.requestId)
+  const events = await strict.registry.audit.list({ action: 'session.login', limit: 9 })
+  t.deepEqual(
+    events.map(({ request_id }) => request_id),
+    [answer.json.requestId],
+  )
+})
+
 test('what a trusted gateway says of its client’s address counts in the same form as over HTTP', async t => {
   for (const [said, address] of [
     ['198.51.100.20', '198.51.100.20'],

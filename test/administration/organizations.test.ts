@@ -1,0 +1,94 @@
+/** Organizations of administrators: no change to one that is no longer what was seen, and none that is only checked. */
+import { randomUUID } from 'node:crypto'
+import test from 'ava'
+import { reasonOf, signedInForFile } from '../_helpers/administration.js'
+import { ask } from '../_helpers/database.js'
+import { serviceForFile } from '../_helpers/service.js'
+
+const service = serviceForFile(() => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }))
+const api = signedInForFile(service)
+
+/** A new organization, and how a request refers to it. */
+async function add() {
+  const name = `Defesa Civil ${randomUUID()}`
+  const { organization } = await api.createOrganization({ form: { name } })
+  const { id, activationkey } = organization!.record!
+  return { name, id: id!, organization: `#${id}`, etag: organization!.etag, activationkey }
+}
+
+/** All that is stored of an organization, and the actions of its events. */
+async function stored(id: number) {
+  const rows = await ask(service.env.DATABASE_URL!, `SELECT o::text FROM organizations o WHERE id = ${id}`)
+  const events = (await service.registry.audit.list({ action: 'organization.*', limit: 1000 }))
+    .filter(({ object }) => object === `organization:${id}`)
+    .map(({ action }) => action)
+  return { rows, events }
+}
+
+const edit = { form: { city: 'x', phone: '(14) 3235-0000' }, updateMask: { paths: ['phone'] } }
+
+/** Every RPC that changes an organization, with what the answer says then. */
+const changes = {
+  update: {
+    active: true,
+    call: (request: Request) => api.updateOrganization({ ...request, ...edit }),
+    says: { phone: '(14) 3235-0000' },
+  },
+  deactivate: {
+    active: true,
+    call: (request: Request) => api.deactivateOrganization(request),
+    says: { active: 'false' },
+  },
+  activate: {
+    active: false,
+    call: (request: Request) => api.activateOrganization(request),
+    says: { active: 'true' },
+  },
+  'rotate the key of': { active: true, call: (request: Request) => api.rotateOrganizationKey(request), says: {} },
+  delete: { active: true, call: (request: Request) => api.deleteOrganization(request), says: undefined },
+}
+
+interface Request {
+  organization: string
+  confirm: string
+  etag?: string
+  validateOnly?: boolean
+}
+
+for (const [what, { active, call, says }] of Object.entries(changes)) {
+  test(`to ${what} an organization holds to the etag that was seen, and changes nothing when only checked`, async t => {
+    const { id, name, organization, etag: first, activationkey } = await add()
+    const { organization: now } = active
+      ? await api.getOrganization({ organization, omitKeys: true })
+      : await api.deactivateOrganization({ organization })
+    const { etag } = now!
+    t.is(etag === first, active)
+    const request = { organization, confirm: name }
+    const before = await stored(id)
+    for (const wrong of ['x', active ? `${first}x` : first]) {
+      t.is(await reasonOf(call({ ...request, etag: wrong })), 'STALE_ETAG')
+      t.is(await reasonOf(call({ ...request, etag: wrong, validateOnly: true })), 'STALE_ETAG')
+    }
+    const checked = await call({ ...request, etag, validateOnly: true })
+    t.deepEqual(await stored(id), before)
+    const done = await call({ ...request, etag })
+    t.is((await stored(id)).events.length, before.events.length + 1)
+    if (!says) return t.deepEqual((await stored(id)).rows, [])
+    for (const answer of [checked, done]) {
+      if (!('organization' in answer)) return t.fail()
+      t.like(answer.organization!.record, { id, ...says })
+      if ('changed' in answer) t.true(answer.changed)
+      t.is(answer.organization!.record!.activationkey === activationkey, what !== 'rotate the key of')
+    }
+  })
+}
+
+test('an organization that is only checked is not made, and the same form makes one after that', async t => {
+  const form = { name: `Defesa Civil ${randomUUID()}` }
+  const { organization } = await api.createOrganization({ form, validateOnly: true })
+  t.is(organization!.record!.name, form.name)
+  t.is(await reasonOf(api.getOrganization({ organization: form.name })), 'RECORD_NOT_FOUND')
+  t.deepEqual((await stored(organization!.record!.id!)).events, [])
+  const made = await api.createOrganization({ form })
+  t.deepEqual((await stored(made.organization!.record!.id!)).events, ['organization.add'])
+})

@@ -1,0 +1,22 @@
+/** A service that is about to stop says so, and goes on serving who hasn’t noticed. */
+import test from 'ava'
+import { Health, HealthCheckResponse_ServingStatus } from '../../proto/gen/health/v1/health_pb.js'
+import { openGrpc } from '../_helpers/grpc.js'
+import { refused } from '../_helpers/problem.js'
+import { startTestService } from '../_helpers/service.js'
+
+test('a service that drains is not ready, over HTTP and gRPC, and everything else works', async t => {
+  const { request, service, grpc, login } = await startTestService(t)
+  const client = openGrpc(grpc)
+  t.teardown(async () => client.close())
+  const serving = async () => (await client.call(Health.method.check, {})).status
+  t.is((await request('GET', '/readyz')).status, 200)
+  t.is(await serving(), HealthCheckResponse_ServingStatus.SERVING)
+  service.drain()
+  const answer = await request('GET', '/readyz', { once: true })
+  refused(t, answer, 503, 'UNAVAILABLE')
+  t.is(answer.headers.get('retry-after'), '1')
+  t.is(await serving(), HealthCheckResponse_ServingStatus.NOT_SERVING)
+  t.is((await request('GET', '/healthz')).status, 200)
+  t.truthy(await login('admin'))
+})
