@@ -273,6 +273,8 @@ test('a token for Administration that is genuine but for one thing opens nothing
     'of an inactive ROLE_ADMIN': await forge(service, genuine, holder),
     'of another generation': await forge(service, genuine, { ver: claimsOf(genuine).ver + 1 }),
     'for longer than 12 hours': await forge(service, genuine, { exp: nowInSeconds() + 12 * 3600 + 300 }),
+    'of a session by answers': await forge(service, genuine, { amr: ['kba', 'pwd'] }),
+    'of a session by mailed key': await forge(service, genuine, { amr: ['otp', 'otp'] }),
     'that is none': 'nonsense',
   }
   for (const [what, token] of Object.entries(sent)) {
