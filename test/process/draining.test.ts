@@ -1,6 +1,8 @@
 /** A service that is about to stop says so, and goes on serving who hasn’t noticed. */
+import { createRouterTransport } from '@connectrpc/connect'
 import test from 'ava'
 import { Health, HealthCheckResponse_ServingStatus } from '../../proto/gen/health/v1/health_pb.js'
+import { openGateway } from '../_helpers/gateway.js'
 import { openGrpc } from '../_helpers/grpc.js'
 import { refused } from '../_helpers/problem.js'
 import { startTestService } from '../_helpers/service.js'
@@ -19,4 +21,16 @@ test('a service that drains is not ready, over HTTP and gRPC, and everything els
   t.is(await serving(), HealthCheckResponse_ServingStatus.NOT_SERVING)
   t.is((await request('GET', '/healthz')).status, 200)
   t.truthy(await login('admin'))
+})
+
+test('a gateway that drains is not ready, though the servers behind it are', async t => {
+  const { SERVING } = HealthCheckResponse_ServingStatus
+  const transport = createRouterTransport(router => {
+    router.rpc(Health.method.check, () => ({ status: SERVING }))
+  })
+  const { request, gateway } = await openGateway(t, {}, { transport })
+  t.is((await request('GET', '/readyz')).status, 200)
+  gateway.drain()
+  refused(t, await request('GET', '/readyz'), 503, 'UNAVAILABLE')
+  t.is((await request('GET', '/healthz')).status, 200)
 })
