@@ -45,7 +45,7 @@ export interface TotpSecrets {
   confirm(userId: number, pending: string, step: number, t: Transaction): Promise<boolean>
   /** The secret whose codes count; nobody else tries one before the transaction ends, so that each sees all failures. */
   lock(userId: number, t: Transaction): Promise<{ secret: string; locked: boolean } | undefined>
-  /** Takes the code of a time step and forgets the failures. False when that step, or a later one, was taken before. */
+  /** Takes the code of a time step, unless that step or a later one was taken before, and forgets the failures. */
   take(userId: number, step: number, t: Transaction): Promise<boolean>
   /** Counts a wrong code, and locks at a limit. Returns the wrong codes of 15 minutes. The secret is locked by `t`. */
   fail(userId: number, t: Transaction): Promise<{ failures: number; locked: boolean }>
@@ -80,7 +80,7 @@ const lock: Statement = {
 const take: Statement = {
   name: 'totp-take',
   text: `UPDATE totp_secrets SET last_step = $2, failures = 0, window_ends = clock_timestamp()
-    WHERE user_id = $1 AND last_step < $2 AND locked_at IS NULL RETURNING 1`,
+    WHERE user_id = $1 AND last_step < $2 RETURNING 1`,
 }
 
 // Windows begin with their first failure. The limits aren't multiplied by anything: six digits bear no more guesses.

@@ -1,4 +1,5 @@
 /** Guessing one-time codes with the right password in hand: how many are compared, what locks, and who ends that. */
+import { randomUUID } from 'node:crypto'
 import type { ConnectError } from '@connectrpc/connect'
 import test, { type ExecutionContext } from 'ava'
 import { TOTP } from 'otpauth'
@@ -23,7 +24,7 @@ const [quarter, day] = [15 * 60, 24 * 3600]
 async function administrators(t: ExecutionContext) {
   const service = await serviceWithClock(t, { AUTH_ADMIN_ADDRESS: '127.0.0.1:0', SMTP_URL: mailbox.url })
   const chief = await openSignedIn(t, service)
-  const email = `ana${service.clock.now()}@example.org`
+  const email = `${randomUUID()}@example.org`
   const form = { username: 'ana', role: 'ROLE_ADMIN', password, email, state: 'SP', city: 'X' }
   const { user } = await chief.createUser({ form, active: true, confirm: 'ana' })
   const open = openAdministration(t, service)
@@ -69,6 +70,10 @@ test('ten wrong codes lock, whatever succeeds between them and wherever they com
   // The address is known from now on, which spares nobody.
   t.is(await signIn(code()), 'none')
   t.deepEqual(await guess(9), wrong(9))
+  // They are failures of the address, and of no password.
+  const { buckets, subjects } = service.registry
+  const bucket = { capacity: 300, perSecond: 300 / quarter }
+  t.is(await buckets.read(subjects.address('failures', '127.0.0.1'), bucket), 9)
   t.is((await login()).status, 200)
   t.is(await signIn(), 'CODE_NEEDED')
   t.deepEqual(await guess(3), [...wrong(1), 'TOO_MANY_ATTEMPTS', 'TOO_MANY_ATTEMPTS'])
