@@ -143,7 +143,9 @@ test('no session at the public endpoints sets the password or the answers of ano
   const given = await saveAnswers(await service.login(byAnswers.username))
   const mailKey = { username: byKey.username, email: byKey.email }
   t.is((await service.request('POST', '/forgotpasswords/sendkeybyemail', { query: mailKey })).status, 200)
-  const key = /: ([2-9A-HJ-NP-Z]{8})\n/.exec((await mailbox.nextEmail(byKey.email)).text ?? '')?.[1] ?? ''
+  // What was done to its account came by e-mail before.
+  let key: string | undefined
+  while (!key) key = /: ([2-9A-HJ-NP-Z]{8})\n/.exec((await mailbox.nextEmail(byKey.email)).text ?? '')?.[1]
   const answered = { query: { username: byAnswers.username }, body: given }
   const keyed = { query: { username: byKey.username, key } }
   const tokens: Record<string, [token: string, method: string]> = {
