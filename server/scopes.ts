@@ -1,5 +1,4 @@
-import { type DescMethod, getOption, hasOption } from '@bufbuild/protobuf'
-import { Scope, scope } from '../proto/gen/auth/v1/scopes_pb.js'
+import { Scope } from '../proto/gen/auth/v1/scopes_pb.js'
 
 /** What services may be allowed to do, as it is written and stored: `users.read` is SCOPE_USERS_READ. */
 export const scopeNames = ['users.read', 'tokens.verify', 'tokens.watch', 'clients.forward'] as const
@@ -16,9 +15,4 @@ export function scopeName(value: Scope): ScopeName | undefined {
 /** The scope of a name, for messages. */
 export function scopeOf(name: ScopeName): Scope {
   return Scope[name.toUpperCase().replace('.', '_') as keyof typeof Scope]
-}
-
-/** The scope with which a service may call an RPC, as its definition says; undefined where it says none. */
-export function scopeFor(rpc: DescMethod): ScopeName | undefined {
-  return hasOption(rpc, scope) ? scopeName(getOption(rpc, scope)) : undefined
 }

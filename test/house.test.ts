@@ -2,11 +2,13 @@
 import { readdir, readFile } from 'node:fs/promises'
 import { dirname, join, normalize } from 'node:path'
 import { fileURLToPath } from 'node:url'
+import { getOption, hasOption } from '@bufbuild/protobuf'
 import test from 'ava'
 import { statuses } from '../gateway/problem.js'
 import { revisions, routes } from '../gateway/routes.js'
 import { ForgotPasswords } from '../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Reason } from '../proto/gen/auth/v1/reason_pb.js'
+import { scope } from '../proto/gen/auth/v1/scopes_pb.js'
 import { Users } from '../proto/gen/auth/v1/users_pb.js'
 import { isReservedUsername } from '../server/names.js'
 import { administrationPolicies } from '../server/policy/administration.js'
@@ -15,6 +17,7 @@ import type { Policy } from '../server/policy/policy.js'
 import { reasonsOf } from '../server/policy/reasons.js'
 import { usersPolicies } from '../server/policy/users.js'
 import { Refusal } from '../server/refusal.js'
+import { scopeName } from '../server/scopes.js'
 import { statusesOf } from './_helpers/problem.js'
 
 const root = fileURLToPath(new URL('../..', import.meta.url))
@@ -252,6 +255,32 @@ test('a row of the access policy lists each of its reasons once, and none that i
     }
   }
   for (const route of routes) t.true(statusesOf(route).size > 1)
+})
+
+test('the definitions name the scope with which a row lets services in', t => {
+  const rows: Record<string, Policy> = { ...usersPolicies, ...forgotPasswordsPolicies }
+  for (const rpc of [...Users.methods, ...ForgotPasswords.methods]) {
+    const policy = rows[rpc.localName]!
+    const asked = 'scope' in policy ? policy.scope : undefined
+    // With this one services ask what is open to all.
+    const expected = rpc === Users.method.verifyToken ? 'tokens.verify' : asked
+    t.is(hasOption(rpc, scope) ? scopeName(getOption(rpc, scope)) : undefined, expected, rpc.name)
+  }
+})
+
+test('an RPC finds neither its caller nor a way to change something by itself, but those that begin a session', async t => {
+  const found: string[] = []
+  for (const file of imports.keys()) {
+    if (!/^server\/(users|forgotpasswords|administration)\//.test(file)) continue
+    const text = await readFile(join(root, file), 'utf8')
+    if (/\.transact\(|identify\(|claimsOf\(|\bauthorization\b/.test(text)) found.push(file)
+  }
+  t.deepEqual(found.sort(), [
+    'server/administration/changes.ts',
+    'server/forgotpasswords/answers.ts',
+    'server/forgotpasswords/recoverykey.ts',
+    'server/users/signup.ts',
+  ])
 })
 
 test('every reason has the HTTP status that its comment says', async t => {

@@ -188,8 +188,8 @@ o endereço de e-mail do usuário ${username} foi alterado ${vezes(times)}em ${w
 Chaves de recuperação e avisos não chegam mais a esta caixa de correio.
 
 Se foi você, não é preciso fazer nada.
-Se não foi você, alguém sabe a sua senha: troque-a agora pelo aplicativo e avise a sua instituição, que pode
-pedir o endereço anterior de volta.`,
+Se não foi você, nem um administrador a seu pedido, alguém pode saber a sua senha: troque-a agora pelo aplicativo
+e avise a sua instituição, que pode pedir o endereço anterior de volta.`,
   },
   'wrong-codes': {
     subject: 'Códigos de uso único errados na sua conta de administrador',
@@ -312,8 +312,8 @@ the e-mail address of the user ${username} was changed ${count(times)}on ${when(
 Recovery keys and notices don't come to this mailbox any more.
 
 If it was you, there is nothing to do.
-If it wasn't you, somebody knows your password: change it now in the app, and tell your organization, which can
-have the former address set again.`,
+If it wasn't you, nor an administrator at your request, someone may know your password: change it now in the app,
+and tell your organization, which can have the former address set again.`,
   },
   'wrong-codes': {
     subject: 'Wrong one-time codes for your administrator account',

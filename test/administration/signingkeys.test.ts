@@ -122,7 +122,7 @@ test('in whatever order keys rotate and are dropped, one key has no end, and wha
         }
       }
     }),
-    { numRuns: 40, examples: [[twoPublished]] },
+    { numRuns: 20, examples: [[twoPublished]] },
   )
 })
 

@@ -4447,10 +4447,13 @@ export const UserStateSchema: GenEnum<UserState> = /*@__PURE__*/
  * can’t be suspended, deleted, erased or given another role (LAST_ADMINISTRATOR). Each change leaves an event in the audit
  * log in its own transaction.
  *
- * What can’t be undone, or opens a way into the account of a ROLE_ADMIN or into the registry, asks for a sign-in of the last
- * 15 minutes, with a one-time code where codes are enrolled (SIGN_IN_AGAIN). What can’t be undone asks for `confirm`, too,
- * which repeats the name of what it is done to (CONFIRMATION_NEEDED). A user who is a ROLE_ADMIN before or after a change is
- * told of it by e-mail at once, unless any session suffices for it (SetOrganization, RevokeTokens).
+ * A session is good for 12 hours. What can’t be undone or opens a way in asks for a sign-in of the last 15 minutes, with a
+ * one-time code where codes are enrolled (SIGN_IN_AGAIN): enrolling, confirming and removing one-time codes; erasing users and
+ * deleting organizations; services and their keys; signing keys and issuer; and, when the user that it concerns is a
+ * ROLE_ADMIN before or after it, CreateUser, UpdateUser, ActivateUser, SuspendUser, ResumeUser, UnlockUser, SetPassword,
+ * SetRole, SendRecoveryKey, DeleteUser and UndeleteUser; that user is told of it by e-mail. What can’t be undone asks for
+ * `confirm`, too, which repeats the name of what it is done to (CONFIRMATION_NEEDED). The caller is checked again in the
+ * transaction of its change.
  *
  * Lists (AIP-158): `page_size` is 50 when absent and 1,000 at most. An empty `next_page_token` is the only sign of the
  * end. A token goes with the filter it was given for: with another, INVALID_ARGUMENT.

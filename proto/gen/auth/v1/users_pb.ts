@@ -929,6 +929,11 @@ export const KeySchema: GenMessage<Key> = /*@__PURE__*/
  * there (ACCESS_DENIED); it is genuine, not expired, not revoked, and its user exists and isn't suspended
  * (INVALID_TOKEN); role and ownership (ACCESS_DENIED); shape of the request; existence; state.
  *
+ * Some sessions open less. One that began by a mailed key opens only the record of its own user. One that a ROLE_ADMIN began
+ * by answers opens only GetMe and GetUser of itself; once a ROLE_ADMIN has enrolled one-time codes, its sessions open only
+ * these, Refresh and RevokeMyTokens. No session changes the password or the answers of another ROLE_ADMIN. Others are refused
+ * with ACCESS_DENIED. Caller and target are checked again in the transaction of a change.
+ *
  * A service shows who it is by a key instead of a token: `authorization: Bearer authsvc_…`. A key that is unknown, removed
  * or expired is refused with INVALID_TOKEN, and a protected call whose option `auth.v1.scope` the service hasn't got with
  * ACCESS_DENIED. What is open without a token stays open.
