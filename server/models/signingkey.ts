@@ -135,6 +135,21 @@ function thumbprint({ crv, kty, x, y }: PublicJwk): string {
   return createHash('sha256').update(JSON.stringify({ crv, kty, x, y })).digest('base64url')
 }
 
+/** A new key pair: the private key in PEM, the public one as it is published, and its id. */
+export function newKeyPair(): { pem: string; publicJwk: PublicJwk; kid: string } {
+  // Node.js 20 stands still for ever when it collects what made a key while that is exported: it is given out encoded.
+  const { privateKey: pem, publicKey } = generateKeyPairSync('ec', {
+    namedCurve: 'P-256',
+    privateKeyEncoding: { format: 'pem', type: 'pkcs8' },
+    publicKeyEncoding: { format: 'pem', type: 'spki' },
+  })
+  const { kty, crv, x, y } = createPublicKey(publicKey).export({ format: 'jwk' })
+  const publicJwk = { kty, crv, x, y } as PublicJwk
+  const kid = thumbprint(publicJwk)
+  // On a command line such an id would be read as an option.
+  return kid.startsWith('-') ? newKeyPair() : { pem, publicJwk, kid }
+}
+
 /** The signing keys in a database. */
 export function createSigningKeys(database: Database, masterKey: MasterKey): SigningKeys {
   const table = defineTable(database, 'signing_keys', attributes)
@@ -146,15 +161,7 @@ export function createSigningKeys(database: Database, masterKey: MasterKey): Sig
     ttl: number,
     transaction: Transaction,
   ) {
-    // Node.js 20 stands still for ever when it collects what made a key while that is exported: it is given out encoded.
-    const { privateKey: pem, publicKey } = generateKeyPairSync('ec', {
-      namedCurve: 'P-256',
-      privateKeyEncoding: { format: 'pem', type: 'pkcs8' },
-      publicKeyEncoding: { format: 'pem', type: 'spki' },
-    })
-    const { kty, crv, x, y } = createPublicKey(publicKey).export({ format: 'jwk' })
-    const publicJwk = { kty, crv, x, y } as PublicJwk
-    const kid = thumbprint(publicJwk)
+    const { pem, publicJwk, kid } = newKeyPair()
     // The first key has nobody to wait for.
     const wait = before ? lead : 0
     const tokenTtl = before?.tokenTtl ?? ttl

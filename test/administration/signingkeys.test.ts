@@ -1,6 +1,7 @@
 /** Signing keys and issuer of administrators: rotating asks nothing of anybody, what can't be undone a confirmation. */
 import test from 'ava'
 import fc from 'fast-check'
+import { newKeyPair } from '../../server/models/signingkey.js'
 import { openSignedIn, reasonOf, wrongFieldsOf } from '../_helpers/administration.js'
 import { serviceWithClock, startTestService } from '../_helpers/service.js'
 import { headerOf } from '../_helpers/tokens.js'
@@ -147,4 +148,8 @@ test('the issuer is changed by who repeats the new one; what isn’t given stays
   }
   t.like(await api.getIssuer({}), { audience: 'apps' })
   t.is((await service.registry.audit.list({ action: 'registry.set-issuer', limit: 9 })).length, 3)
+})
+
+test('no id of a key begins like an option of a command line', t => {
+  for (let made = 0; made < 500; made++) t.regex(newKeyPair().kid, /^[A-Za-z\d_][\w-]{42}$/)
 })

@@ -51,6 +51,10 @@ async function victim(t: ExecutionContext, { path, query, answer }: (typeof ways
   const local = await openLocal(t, service)
   const body = answer && [1, 2].map(forgotpasswordquestionsid => ({ forgotpasswordquestionsid, answer }))
   const count = async (sql: string) => (await ask(service.env.DATABASE_URL!, sql)).length
+  const emailsGone = () =>
+    waitFor(async () => (await count(`SELECT FROM emails WHERE parameters ->> 'userId' = '${id}'`)) === 0)
+  // The sender of one would wait for the erasure, too.
+  await emailsGone()
   return {
     signIn: (): Promise<Answer> =>
       service.request('POST', path, {
@@ -70,7 +74,7 @@ async function victim(t: ExecutionContext, { path, query, answer }: (typeof ways
       t.is(addresses, 0)
       t.is(await count(`SELECT FROM known_addresses WHERE user_id = ${id}`), 0)
       t.is(await count(`SELECT FROM users WHERE id = ${id}`), 0)
-      await waitFor(async () => (await count(`SELECT FROM emails WHERE parameters ->> 'userId' = '${id}'`)) === 0)
+      await emailsGone()
     },
   }
 }
