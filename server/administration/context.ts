@@ -56,11 +56,11 @@ export type Handler<K extends keyof Policies> = (
   context: ContextOf<K>,
 ) => Promise<MessageInitShape<Methods[K]['output']>>
 
-/** An RPC whose request is checked before what it refers to is looked for. */
-export interface Checked<K extends keyof Policies> {
-  check(request: MessageShape<Methods[K]['input']>, context: { readonly administrator: Administrator }): void
-  readonly handle: Handler<K>
+/** An RPC whose request is checked before what it refers to is looked for: `handle` gets what `check` has read of it. */
+export interface Checked<K extends keyof Policies, Read = void> {
+  check(request: MessageShape<Methods[K]['input']>, context: { readonly administrator: Administrator }): Read
+  handle(request: MessageShape<Methods[K]['input']>, context: ContextOf<K>, read: Read): ReturnType<Handler<K>>
 }
 
 /** An RPC of Administration. */
-export type Rpc<K extends keyof Policies> = Handler<K> | Checked<K>
+export type Rpc<K extends keyof Policies> = Handler<K> | Checked<K, unknown>

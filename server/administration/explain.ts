@@ -11,7 +11,7 @@ import type { Buckets } from '../models/bucket.js'
 import { type CodeFailures, codeLimits, type TotpSecrets } from '../models/totpsecret.js'
 import type { Standing, UserData } from '../models/userdata.js'
 import type { Quotas } from '../outbox/quotas.js'
-import type { Checked, Handler } from './context.js'
+import type { Checked } from './context.js'
 import { toAdministeredUser } from './userrecord.js'
 import { checkAddress } from './usersupport.js'
 
@@ -45,24 +45,25 @@ export function explainUser(deps: {
   quotas: Quotas
   masterKey: MasterKey
   settings: { readonly limitFactor: number }
-}): Checked<'explainUser'> {
+}): Checked<'explainUser', string | undefined> {
   const { userData, quotas, masterKey } = deps
-  const handle: Handler<'explainUser'> = async (request, { target: row }) => {
-    const address = checkAddress(request.address)
-    const standing = (await userData.standing(row.id))!
-    const failures = await readFailures(deps, row, address)
-    return {
-      user: toAdministeredUser(row, masterKey),
-      obstacles: [
-        ...stateObstacles(row),
-        ...lockObstacles(row, failures, address),
-        ...activationObstacles(row, standing),
-        ...recoveryObstacles(row, standing, await quotas.recoveryWait(row.id)),
-      ],
-      failures,
-    }
+  return {
+    check: request => checkAddress(request.address),
+    async handle(_request, { target: row }, address) {
+      const standing = (await userData.standing(row.id))!
+      const failures = await readFailures(deps, row, address)
+      return {
+        user: toAdministeredUser(row, masterKey),
+        obstacles: [
+          ...stateObstacles(row),
+          ...lockObstacles(row, failures, address),
+          ...activationObstacles(row, standing),
+          ...recoveryObstacles(row, standing, await quotas.recoveryWait(row.id)),
+        ],
+        failures,
+      }
+    },
   }
-  return { check: request => void checkAddress(request.address), handle }
 }
 
 /** The same thing in the way of several. */

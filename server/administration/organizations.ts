@@ -3,7 +3,6 @@ import {
   type Organization,
   type OrganizationForm,
   OrganizationSchema,
-  type UpdateOrganizationRequest,
 } from '../../proto/gen/auth/v1/administration_pb.js'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Change } from '../access/context.js'
@@ -89,25 +88,30 @@ export function createOrganization(deps: Deps): Handler<'createOrganization'> {
   }
 }
 
+/** The fields that a request changes, and their new values. */
+interface Update {
+  readonly fields: readonly Field[]
+  readonly details: Partial<OrganizationDetails>
+}
+
 /** Changes details of an organization. */
-export function updateOrganization({ organizations }: Deps): Checked<'updateOrganization'> {
-  const read = ({ updateMask, form }: Pick<UpdateOrganizationRequest, 'updateMask' | 'form'>) => {
-    const fields = readMask(updateMask, Object.keys(attributes) as Field[])
-    return { fields, details: checkForm(form ?? {}, fields) }
+export function updateOrganization({ organizations }: Deps): Checked<'updateOrganization', Update> {
+  return {
+    check({ updateMask, form }) {
+      const fields = readMask(updateMask, Object.keys(attributes) as Field[])
+      return { fields, details: checkForm(form ?? {}, fields) }
+    },
+    handle: (request, context, { fields, details }) =>
+      changeOrganization(organizations, context, request, async ({ t, record }, row) => {
+        const changed = fields.filter(field => details[attributes[field]] !== row[attributes[field]])
+        if (changed.length === 0) return false
+        await checkInepCode(organizations, details, row.id, t)
+        const { name } = details
+        await organizations.edit(row.id, { ...details, ...(name && { nameKey: nicknameKey(name) }) }, t)
+        await record({ action: 'organization.edit', object: `organization:${row.id}`, reason: changed.join(',') })
+        return true
+      }),
   }
-  const handle: Handler<'updateOrganization'> = async (request, context) => {
-    const { fields, details } = read(request)
-    return changeOrganization(organizations, context, request, async ({ t, record }, row) => {
-      const changed = fields.filter(field => details[attributes[field]] !== row[attributes[field]])
-      if (changed.length === 0) return false
-      await checkInepCode(organizations, details, row.id, t)
-      const { name } = details
-      await organizations.edit(row.id, { ...details, ...(name && { nameKey: nicknameKey(name) }) }, t)
-      await record({ action: 'organization.edit', object: `organization:${row.id}`, reason: changed.join(',') })
-      return true
-    })
-  }
-  return { check: request => void read(request), handle }
 }
 
 /** Lets the keys of an organization and of its users work. */

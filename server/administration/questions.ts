@@ -21,6 +21,12 @@ interface Deps {
   openPage: OpenPage
 }
 
+/** The text of a question, and the key that finds it. */
+interface QuestionText {
+  readonly question: string
+  readonly questionKey: string
+}
+
 /** Lists questions by id. */
 export function listQuestions(deps: Deps): Handler<'listQuestions'> {
   const { questions, openPage } = deps
@@ -54,18 +60,19 @@ export function createQuestion(deps: Deps): Handler<'createQuestion'> {
 }
 
 /** Changes the text of a question; answers already saved stay and count for the new text. */
-export function updateQuestion(deps: Deps): Checked<'updateQuestion'> {
-  const handle: Handler<'updateQuestion'> = async (request, context) => {
-    const text = checkQuestion('text', request.text)
-    const updated = changeQuestion(deps.questions, context, request, async ({ t, record }, row) => {
-      if (row.question === text.question) return false
-      await deps.questions.edit(row.id, text, t)
-      await record({ action: 'question.edit', object: `question:${row.id}` })
-      return true
-    })
-    return unique(updated, deps.questions, text)
+export function updateQuestion(deps: Deps): Checked<'updateQuestion', QuestionText> {
+  return {
+    check: request => checkQuestion('text', request.text),
+    handle(request, context, text) {
+      const updated = changeQuestion(deps.questions, context, request, async ({ t, record }, row) => {
+        if (row.question === text.question) return false
+        await deps.questions.edit(row.id, text, t)
+        await record({ action: 'question.edit', object: `question:${row.id}` })
+        return true
+      })
+      return unique(updated, deps.questions, text)
+    },
   }
-  return { check: request => void checkQuestion('text', request.text), handle }
 }
 
 /** Offers a retired question again. */
@@ -95,27 +102,28 @@ export function listUnmatchedQuestions(deps: Deps): Handler<'listUnmatchedQuesti
 }
 
 /** Makes a text another one for a question: the answers that users gave to it count, and those of sign-ups to come. */
-export function linkQuestion({ questions }: Deps): Checked<'linkQuestion'> {
-  const handle: Handler<'linkQuestion'> = async (request, { change, target: { id } }) => {
-    const text = checkQuestion('text', request.text)
-    const linkSome = () =>
-      change(request, async ({ t, record }) => {
-        const row = await lock(questions, id, t)
-        const { added, more, known } = await questions.link(text.questionKey, id, t)
-        if (!known) refuse(Reason.RECORD_NOT_FOUND, { text: `No user has given ${text.question} as a question.` })
-        await record({ action: 'question.link', object: `question:${id}` })
-        return { question: toQuestion(row), added, more }
-      })
-    // A transaction is short. Whoever is interrupted does it again for the rest.
-    let { question, added: linked, more } = await linkSome()
-    while (more && !request.validateOnly) {
-      const next = await linkSome()
-      linked += next.added
-      ;({ question, more } = next)
-    }
-    return { question, linked }
+export function linkQuestion({ questions }: Deps): Checked<'linkQuestion', QuestionText> {
+  return {
+    check: request => checkQuestion('text', request.text),
+    async handle(request, { change, target: { id } }, text) {
+      const linkSome = () =>
+        change(request, async ({ t, record }) => {
+          const row = await lock(questions, id, t)
+          const { added, more, known } = await questions.link(text.questionKey, id, t)
+          if (!known) refuse(Reason.RECORD_NOT_FOUND, { text: `No user has given ${text.question} as a question.` })
+          await record({ action: 'question.link', object: `question:${id}` })
+          return { question: toQuestion(row), added, more }
+        })
+      // A transaction is short. Whoever is interrupted does it again for the rest.
+      let { question, added: linked, more } = await linkSome()
+      while (more && !request.validateOnly) {
+        const next = await linkSome()
+        linked += next.added
+        ;({ question, more } = next)
+      }
+      return { question, linked }
+    },
   }
-  return { check: request => void checkQuestion('text', request.text), handle }
 }
 
 /** The change that has a question be offered, or not. */
@@ -149,7 +157,7 @@ async function lock(questions: Questions, id: number, t: Change['t']): Promise<Q
 }
 
 /** A text with its comparing form. Refuses one that is too long, or has nothing to compare. */
-function checkQuestion(field: string, given: string | undefined): { question: string; questionKey: string } {
+function checkQuestion(field: string, given: string | undefined): QuestionText {
   const question = (given ?? '').trim()
   const key = questionKey(question)
   if (key === '' || tooLong(question, 'text') || !isOneLine(question)) {

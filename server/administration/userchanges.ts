@@ -10,6 +10,7 @@ import type { Administered } from '../models/email.js'
 import type { Organizations } from '../models/organization.js'
 import type { Users } from '../models/user.js'
 import { refuse } from '../refusal.js'
+import type { Role } from '../roles.js'
 import type { AdministrationContext, Checked, Handler } from './context.js'
 import { checkEtag } from './etag.js'
 import type { TellAdministrators } from './notices.js'
@@ -82,13 +83,14 @@ export function resumeUser(deps: UserChangeDeps): Handler<'resumeUser'> {
 }
 
 /** Gives a user another role and revokes its tokens. */
-export function setRole(deps: UserChangeDeps): Checked<'setRole'> {
+export function setRole(deps: UserChangeDeps): Checked<'setRole', Role> {
   return {
     check(request, { administrator }) {
-      administrator.permitSignIn([checkRole('role', request.role)])
-    },
-    handle(request, context) {
       const role = checkRole('role', request.role)
+      administrator.permitSignIn([role])
+      return role
+    },
+    handle(request, context, role) {
       return changeUser(deps, context, request, { keys: true }, async (row, t) => {
         checkPresent(row)
         if (row.role === role) return undefined

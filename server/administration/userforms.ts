@@ -1,9 +1,5 @@
 // What administrators tell of users: new ones, and changes of what is told of them, under the rules of sign-up.
-import {
-  Administration as AdministrationService,
-  type UpdateUserRequest,
-  type UserForm,
-} from '../../proto/gen/auth/v1/administration_pb.js'
+import { Administration as AdministrationService, type UserForm } from '../../proto/gen/auth/v1/administration_pb.js'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { brokenConstraint } from '../database/failures.js'
 import type { UserDetails } from '../models/user.js'
@@ -104,50 +100,56 @@ export function createUser(deps: Deps): Handler<'createUser'> {
   }
 }
 
+/** The fields that a request changes, and what the form says. */
+interface Update {
+  readonly mask: readonly (typeof editable)[number][]
+  readonly texts: ReturnType<typeof checkTexts>['texts']
+}
+
 /** Changes the profile or e-mail address of a user. */
-export function updateUser(deps: Deps): Checked<'updateUser'> {
+export function updateUser(deps: Deps): Checked<'updateUser', Update> {
   const { users } = deps
-  const read = ({ updateMask, form = {} as UserForm }: Pick<UpdateUserRequest, 'updateMask' | 'form'>) => {
-    const mask = readMask(updateMask, editable)
-    const { fields, texts } = checkTexts(deps, Object.fromEntries(mask.map(field => [field, form[field]])))
-    refuseForm(fields.filter(({ field }) => (mask as string[]).includes(field)))
-    return { mask, texts }
-  }
-  const handle: Handler<'updateUser'> = async (request, context) => {
-    const { mask, texts } = read(request)
-    let wanted: { username: string; nickname: string } | undefined
-    return changeUser(deps, context, request, {}, async (row, t) => {
-      checkPresent(row)
-      const values = { ...texts, dateofborn: texts.dateofborn && formatDateOfBirth(texts.dateofborn) }
-      const changed = mask.filter(field => (values[field] ?? null) !== row[attributes[field]])
-      if (changed.length === 0) return undefined
-      const details = changed.flatMap(field =>
-        field === 'nickname' || field === 'email' ? [] : [[attributes[field], texts[field] ?? null]],
-      )
-      const { nickname } = texts
-      if (changed.includes('nickname') && nickname) {
-        wanted = { username: row.username, nickname }
-        if ((await users.lookalikes(wanted, t)).nickname) throw new Taken()
-      }
-      const name = wanted && { nickname: wanted.nickname, nicknameKey: nicknameKey(wanted.nickname) }
-      if (changed.includes('email')) {
-        const change = {
-          address: context.administrator.traces.address ?? 'auth-admin',
-          locale: deps.settings.mailLocale,
+  return {
+    check({ updateMask, form = {} as UserForm }) {
+      const mask = readMask(updateMask, editable)
+      const { fields, texts } = checkTexts(deps, Object.fromEntries(mask.map(field => [field, form[field]])))
+      refuseForm(fields.filter(({ field }) => (mask as string[]).includes(field)))
+      return { mask, texts }
+    },
+    async handle(request, context, { mask, texts }) {
+      let wanted: { username: string; nickname: string } | undefined
+      return changeUser(deps, context, request, {}, async (row, t) => {
+        checkPresent(row)
+        const values = { ...texts, dateofborn: texts.dateofborn && formatDateOfBirth(texts.dateofborn) }
+        const changed = mask.filter(field => (values[field] ?? null) !== row[attributes[field]])
+        if (changed.length === 0) return undefined
+        const details = changed.flatMap(field =>
+          field === 'nickname' || field === 'email' ? [] : [[attributes[field], texts[field] ?? null]],
+        )
+        const { nickname } = texts
+        if (changed.includes('nickname') && nickname) {
+          wanted = { username: row.username, nickname }
+          if ((await users.lookalikes(wanted, t)).nickname) throw new Taken()
         }
-        await users.setEmail(row, texts.email ?? null, change, t)
-      }
-      await users.edit(row.id, { ...(Object.fromEntries(details) as UserDetails), ...(name && { name }) }, t)
-      return changed.join() === 'email'
-        ? { action: 'user.set-email', object: `email:${texts.email ? 'set' : 'removed'}` }
-        : { action: 'user.edit', object: `fields:${changed.join(',')}` }
-    }).catch(error =>
-      refuseTaken(error, async () =>
-        (await takenNames(users, wanted ?? {})).filter(({ field }) => field === 'nickname'),
-      ),
-    )
+        const name = wanted && { nickname: wanted.nickname, nicknameKey: nicknameKey(wanted.nickname) }
+        if (changed.includes('email')) {
+          const change = {
+            address: context.administrator.traces.address ?? 'auth-admin',
+            locale: deps.settings.mailLocale,
+          }
+          await users.setEmail(row, texts.email ?? null, change, t)
+        }
+        await users.edit(row.id, { ...(Object.fromEntries(details) as UserDetails), ...(name && { name }) }, t)
+        return changed.join() === 'email'
+          ? { action: 'user.set-email', object: `email:${texts.email ? 'set' : 'removed'}` }
+          : { action: 'user.edit', object: `fields:${changed.join(',')}` }
+      }).catch(error =>
+        refuseTaken(error, async () =>
+          (await takenNames(users, wanted ?? {})).filter(({ field }) => field === 'nickname'),
+        ),
+      )
+    },
   }
-  return { check: request => void read(request), handle }
 }
 
 /** A name is taken, as far as the transaction sees: why is found out behind it. */

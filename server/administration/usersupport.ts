@@ -26,30 +26,31 @@ export function unlockUser(
     subjects: Subjects
     totpSecrets: TotpSecrets
   },
-): Checked<'unlockUser'> {
+): Checked<'unlockUser', string | undefined> {
   const { administeredUsers, attempts, buckets, subjects, totpSecrets } = deps
-  const handle: Handler<'unlockUser'> = async (request, { administrator, change, target: { id, usernameKey } }) => {
-    const address = checkAddress(request.address)
-    const own = await checkOwnCodes(totpSecrets, administrator, id)
-    const cleared = await change(request, async ({ t, record }) => {
-      // Before the counts, as an erasure does.
-      await lockUser(administeredUsers, id, t)
-      const counted = proofs.flatMap(proof => [
-        subjects.account(proof, usernameKey),
-        ...(address ? [subjects.known(proof, usernameKey, address)] : []),
-      ])
-      const counts = await attempts.clear(counted, t)
-      const codes = !own && (await totpSecrets.unlock(id, t))
-      const bucket = address ? [subjects.address('failures', address)] : []
-      const all = counts + Number(codes) + (await buckets.clear(bucket, t))
-      // The address itself is personal, and an object can’t be erased.
-      const object = address && { object: 'address' }
-      if (all > 0) await record({ action: 'user.unlock', subject_id: id, ...object })
-      return all
-    })
-    return { cleared }
+  return {
+    check: request => checkAddress(request.address),
+    async handle(request, { administrator, change, target: { id, usernameKey } }, address) {
+      const own = await checkOwnCodes(totpSecrets, administrator, id)
+      const cleared = await change(request, async ({ t, record }) => {
+        // Before the counts, as an erasure does.
+        await lockUser(administeredUsers, id, t)
+        const counted = proofs.flatMap(proof => [
+          subjects.account(proof, usernameKey),
+          ...(address ? [subjects.known(proof, usernameKey, address)] : []),
+        ])
+        const counts = await attempts.clear(counted, t)
+        const codes = !own && (await totpSecrets.unlock(id, t))
+        const bucket = address ? [subjects.address('failures', address)] : []
+        const all = counts + Number(codes) + (await buckets.clear(bucket, t))
+        // The address itself is personal, and an object can’t be erased.
+        const object = address && { object: 'address' }
+        if (all > 0) await record({ action: 'user.unlock', subject_id: id, ...object })
+        return all
+      })
+      return { cleared }
+    },
   }
-  return { check: request => void checkAddress(request.address), handle }
 }
 
 /** Sets a password and revokes the tokens of the user, who is told by e-mail. */

@@ -21,7 +21,7 @@ export interface AdministrationCallsDeps {
 /** A request as far as it refers to something. */
 type Referring = { readonly [K in keyof References]?: string }
 
-type Handle = (request: unknown, context: object) => ReturnType<Run['run']>
+type Handle = (request: unknown, context: object, read?: unknown) => ReturnType<Run['run']>
 
 /** The RPCs of Administration behind their rows. */
 export function bindAdministration(
@@ -34,7 +34,7 @@ export function bindAdministration(
       const policy = policies[method.localName]!
       const rpc = rpcs[method.localName as keyof typeof rpcs] as
         | Handle
-        | { check: (...given: unknown[]) => void; handle: Handle }
+        | { check: (...given: unknown[]) => unknown; handle: Handle }
       const { check, handle } = typeof rpc === 'function' ? { check: undefined, handle: rpc } : rpc
       const run: Run['run'] =
         policy.caller === 'anyone'
@@ -42,7 +42,7 @@ export function bindAdministration(
           : async (request, call: IncomingCall) => {
               const administrator = await deps.administrators.identify(policy, call)
               administrator.permitSignIn()
-              check?.(request, { administrator })
+              const read = check?.(request, { administrator })
               const { target: kind } = policy
               const target = kind && (await deps.references[kind]((request as Referring)[kind]))
               // What a user is may ask for more.
@@ -54,7 +54,7 @@ export function bindAdministration(
                 call,
                 targetId: kind === 'user' ? target?.id : undefined,
               })
-              return handle(request, { call, administrator, target, ...changes } satisfies AdministrationContext)
+              return handle(request, { call, administrator, target, ...changes } satisfies AdministrationContext, read)
             }
       return [method as DescMethodUnary, { policy, run }]
     }),
