@@ -3,9 +3,8 @@ import { chmod, mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
-import pg from 'pg'
 import { installedRegistry, runCli } from '../_helpers/cli.js'
-import { freshDatabase } from '../_helpers/database.js'
+import { ask, freshDatabase } from '../_helpers/database.js'
 
 const masterKey = Buffer.alloc(32, 7).toString('base64')
 
@@ -20,14 +19,6 @@ async function doctor(env: Record<string, string>) {
   const { code, stdout } = await runCli(env, ['doctor', '--json'])
   const checks: Check[] = JSON.parse(stdout)
   return { code, checks, statusOf: (name: string) => checks.find(({ check }) => check === name)?.status }
-}
-
-async function ask(url: string, sql: string) {
-  const client = new pg.Client({ connectionString: url })
-  await client.connect()
-  const { rows } = await client.query(sql)
-  await client.end()
-  return rows
 }
 
 async function folder(t: ExecutionContext): Promise<string> {
@@ -81,7 +72,7 @@ test('usernames from before that look like ids are listed by id, up to 10', asyn
   await add('#a1')
   t.is((await doctor(env)).statusOf('usernames'), 'ok')
   const ids: number[] = []
-  for (let n = 1; n <= 11; n++) ids.push(...(await add(`#${n}`)).map(({ id }) => id))
+  for (let n = 1; n <= 11; n++) ids.push(...(await add(`#${n}`)).map(({ id }) => id as number))
   const { checks } = await doctor(env)
   const { status, detail, fix } = checks.find(({ check }) => check === 'usernames')!
   t.is(status, 'warning')

@@ -1,8 +1,7 @@
 /** `auth-admin issuer`: whose tokens the registry's are. */
 import test, { type ExecutionContext } from 'ava'
-import pg from 'pg'
 import { installedRegistry, keys, openTerminal, runCli } from '../_helpers/cli.js'
-import { freshDatabase } from '../_helpers/database.js'
+import { ask, freshDatabase } from '../_helpers/database.js'
 
 /** A registry that `install` has just made. */
 async function install(t: ExecutionContext) {
@@ -83,10 +82,7 @@ test('at a terminal set asks for both, and Enter keeps what is there', async t =
 
 test('a registry with the audience of administrators is not opened until the command that is told has changed it', async t => {
   const env = await install(t)
-  const client = new pg.Client({ connectionString: env.DATABASE_URL })
-  await client.connect()
-  await client.query(`UPDATE token_issuer SET audience = 'Auth-Admin'`)
-  await client.end()
+  await ask(env.DATABASE_URL, `UPDATE token_issuer SET audience = 'Auth-Admin'`)
   const { code, stderr } = await runCli(env, ['install'])
   t.is(code, 1)
   t.regex(stderr, /audience Auth-Admin, which is for tokens of administrators/)
