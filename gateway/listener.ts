@@ -25,7 +25,7 @@ export function isGone(request: Request): boolean {
   return request.socket.destroyed
 }
 
-/** Requests under way on each connection. */
+/** Requests in progress on each connection. */
 const pipelines = new WeakMap<Socket, Pipeline>()
 
 /** Whether nothing else that came on the connection of a request waits for its answer. */

@@ -1,7 +1,7 @@
 import type { ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
 
-/** Requests of a connection that may be under way at one time, once some were answered. */
+/** Requests of a connection that may be in progress at one time, once some were answered. */
 const pipelineLimit = 32
 
 /** The same on a new connection: many new ones at once must not stop everything else. Each answer allows one more. */

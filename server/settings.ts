@@ -18,7 +18,7 @@ export interface Address {
 /** The audience (RFC 7519) of tokens for Administration, which no token of a work package has. */
 export const administrationAudience = 'auth-admin'
 
-/** The audience of a registry that nobody gave another. */
+/** The default audience of a registry. */
 export const firstAudience = 'work-packages'
 
 /** Whether an audience is that of Administration, in any spelling: the registry's is another. */

@@ -13,7 +13,7 @@ import type { usersPolicies } from '../policy/users.js'
 import type { Caller } from './caller.js'
 import type { Claims } from './tokens.js'
 
-/** A transaction under way. */
+/** An open transaction. */
 export interface Change {
   readonly t: Transaction
   /** Appends an event, done by the caller, in the transaction. Its action must be one of the RPC's row. */

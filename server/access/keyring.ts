@@ -39,7 +39,7 @@ export function createKeyring(keys: Pick<SigningKeys, 'all' | 'signer'>, now: ()
   let provoked: Promise<void> = Promise.resolve()
   let provokedAt = Number.NEGATIVE_INFINITY
 
-  /** Reads the keys. One that is under way may have begun before a key was there: the next one serves all who ask meanwhile. */
+  /** Reads the keys. A read in progress may have begun before a key was there: the next one serves all who ask meanwhile. */
   function read(): Promise<void> {
     if (!next) {
       next = last.then(async () => {

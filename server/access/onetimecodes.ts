@@ -17,7 +17,7 @@ export interface OneTimeCodes {
    * Checks the code that goes with an attempt whose password was right, and returns whether the account has codes at all.
    * Refuses with TOO_MANY_ATTEMPTS, before it compares anything, when they are locked; with CODE_NEEDED without a code; with
    * INVALID_CREDENTIALS for a wrong or used one, which counts. Ten wrong in 15 minutes or 30 in a day lock; after five in 15
-   * minutes the owner is told by e-mail.
+   * minutes the owner is notified by e-mail.
    */
   check(attempt: Attempt, account: Account, code: string | undefined, call: Call): Promise<boolean>
 }
@@ -43,7 +43,7 @@ export function createOneTimeCodes(deps: {
       const { failures, locked } = await totpSecrets.fail(id, t)
       await attempt.record(Reason.INVALID_CREDENTIALS, t)
       if (locked) await attempt.record(Reason.TOO_MANY_ATTEMPTS, t)
-      if (failures === codeLimits.window.told && email) {
+      if (failures === codeLimits.window.noticeAfter && email) {
         const parameters = { userId: id, at: new Date(now()).toISOString(), address }
         await emails.add({ kind: 'wrong-codes', parameters }, settings.mailLocale, t)
       }
@@ -68,7 +68,7 @@ export function createOneTimeCodes(deps: {
   }
 }
 
-/** No time is told after which it could succeed: none passes that helps. */
+/** Without a time to retry after: waiting doesn't help. */
 function codesLocked({ id }: Account): Refusal {
   const text = `Too many one-time codes were wrong. Ask another administrator to run \`auth-admin users unlock ${id}\`.`
   return new Refusal(Reason.TOO_MANY_ATTEMPTS, { text, limit: 'account' })

@@ -63,7 +63,7 @@ export interface SignIns {
   /**
    * Counts an attempt as under way before anything is compared. Refuses with TOO_MANY_ATTEMPTS once the client address
    * or the proof of the account has failed too often, or has as many attempts under way as it has failures left; with
-   * OVERLOADED when `hashes` wouldn't be compared in time. Who is refused is counted against nobody.
+   * OVERLOADED when `hashes` wouldn't be compared in time. A refused attempt isn’t counted.
    */
   begin(action: SignInAction, usernameKey: string, call: Call, hashes: number): Promise<Attempt>
 }

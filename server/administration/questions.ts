@@ -114,7 +114,7 @@ export function linkQuestion({ questions }: Deps): Checked<'linkQuestion', Quest
           await record({ action: 'question.link', object: `question:${id}` })
           return { question: toQuestion(row), added, more }
         })
-      // A transaction is short. Whoever is interrupted does it again for the rest.
+      // A transaction is short. A caller that is interrupted repeats it for the rest.
       let { question, added: linked, more } = await linkSome()
       while (more && !request.validateOnly) {
         const next = await linkSome()

@@ -79,7 +79,7 @@ export function setPassword(
       await questions.discardNext(row.id, t)
       const address = administrator.traces.address ?? 'auth-admin'
       const parameters = { userId: row.id, at: new Date().toISOString(), address }
-      // An administrator is told of whatever is done to it, whatever its quota.
+      // notices.ts notifies an administrator of it, whatever the quota.
       if (row.email && row.role !== 'ROLE_ADMIN')
         await emails.add({ kind: 'password-changed', parameters }, settings.mailLocale, t)
       return { action: 'user.set-password' }

@@ -59,7 +59,7 @@ export type Administered = Exclude<
   'user.export' | 'user.show-key'
 >
 
-/** What was done to a user (`subjectId`), by whom, when (ISO 8601) and why; told to `userId`. */
+/** What was done to a user (`subjectId`), by whom, when (ISO 8601) and why; `userId` is notified. */
 interface Administration {
   readonly userId: number
   readonly subjectId: number

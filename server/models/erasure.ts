@@ -137,7 +137,7 @@ export function createErasure(database: Database, subjects: Subjects): Erasure {
         email_quotas: await count(bySubject('email_quotas'), [quotas], t),
       }
       for (const table of owned) rows[table] = await count(byUser(table), [id], t)
-      // From here on no sign-in is under way that could leave something.
+      // From here on no sign-in is in progress that could leave a row.
       rows.users = await count(deleteUser, [id], t)
       rows.emails = await count(deleteEmails, [id, usernameKey], t)
       rows.audit_staged = await count(forgetAddresses('audit_staged'), [id], t)

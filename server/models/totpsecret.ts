@@ -19,9 +19,9 @@ const attributes = {
   lockedAt: preset(nullable(time)),
 }
 
-/** Wrong codes that lock, in two windows of so many seconds, and after how many in the first the owner is told. */
+/** Wrong codes that lock, in two windows of so many seconds, and after how many in the first the owner is notified. */
 export const codeLimits = {
-  window: { failures: 10, seconds: 15 * 60, told: 5 },
+  window: { failures: 10, seconds: 15 * 60, noticeAfter: 5 },
   day: { failures: 30, seconds: 24 * 3600 },
 } as const
 
@@ -43,7 +43,7 @@ export interface TotpSecrets {
   enroll(userId: number, secret: string, t: Transaction): Promise<void>
   /** The secret that waits counts from now on, from behind this time step. False when it is another one by now. */
   confirm(userId: number, pending: string, step: number, t: Transaction): Promise<boolean>
-  /** The secret whose codes count; nobody else tries one before the transaction ends, so that each sees all failures. */
+  /** The secret whose codes count; no other call tries one before the transaction ends, so that each sees all failures. */
   lock(userId: number, t: Transaction): Promise<{ secret: string; locked: boolean } | undefined>
   /** Takes the code of a time step, unless that step or a later one was taken before, and forgets the failures. */
   take(userId: number, step: number, t: Transaction): Promise<boolean>

@@ -13,7 +13,7 @@ export interface Mail {
   readonly text: string
   /** Names the e-mail in its Message-ID: the same at every attempt, so that an e-mail that comes twice shows as one. */
   readonly name: string
-  /** Ids of the users whom it goes to or tells of: its file is deleted with any of them. */
+  /** Ids of the users whom it goes to or is about: its file is deleted with any of them. */
   readonly users: readonly number[]
 }
 

@@ -51,7 +51,7 @@ export interface UserPolicy extends Row {
   readonly caller: 'user'
   /** Which user it concerns: the caller, or the one that this field of the request names (the caller when it is blank). */
   readonly target: 'caller' | 'username' | 'usersid'
-  /** The reason to refuse with when there is no such user; USER_NOT_FOUND unless told. */
+  /** The reason to refuse with when there is no such user; USER_NOT_FOUND if absent. */
   readonly missing?: ReasonName
   /** Whose tokens open their own record, active or not. */
   readonly own: 'every role' | 'ROLE_INSTITUTION'
