@@ -334,7 +334,7 @@ export function createUsers(
   const providerKeys = defineTable(database, 'provider_keys', keyAttributes)
 
   async function voidKeys(id: number, purposes: readonly Purpose[], t: Transaction): Promise<void> {
-    // What waits goes first: whoever makes a key of it either has stored it by now, or finds nothing to make it of.
+    // Queued e-mails go first: the sender either has stored the key of one by now, or finds none to make a key for.
     await emails.discard(id, purposes, t)
     await mailedKeys.void(id, purposes, t)
   }
@@ -374,7 +374,8 @@ export function createUsers(
       const caller = await lock(callerId, 'share')
       return { caller, target: targetId < callerId ? before : await lock(targetId, 'change') }
     },
-    includeAdministrator: async (ids, t) => (await database.run(administratorAmong, [ids], t)).length > 0,
+    includeAdministrator: async (ids, t) =>
+      ids.length > 0 && (await database.run(administratorAmong, [ids], t)).length > 0,
     async asCallerWith(id, kid, usernameKey) {
       const rows = await database.read<CallerRow>(callerWith, [id, kid, usernameKey])
       return {
