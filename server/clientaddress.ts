@@ -29,14 +29,46 @@ export function canonicalAddress(text: string): string | undefined {
   return mapped?.[1] ?? plain
 }
 
-/** What a canonical address is counted as: the /64 of an IPv6 address, since whoever has one address of it has all. */
+/** What a canonical address is counted as: the /64 of an IPv6 address, since a client that has one address of it has all. */
 export function network(address: string): string {
-  if (!address.includes(':')) return address
+  return address.includes(':') ? prefix(hextets(address), 4, 64) : address
+}
+
+/**
+ * The networks that a canonical address belongs to, innermost first: an IPv4 address and its /24; of an IPv6 address its
+ * /64, /56 and /48, which are what providers delegate (RFC 6177).
+ */
+export function networksOf(address: string): readonly string[] {
+  let networks = networksKnown.get(address)
+  if (!networks) {
+    networks = address.includes(':') ? networksOfIpv6(hextets(address)) : networksOfIpv4(address)
+    networksKnown.set(address, networks)
+  }
+  return networks
+}
+
+const networksKnown = new LRUCache<string, readonly string[]>({ max: 10_000 })
+
+function networksOfIpv4(address: string): readonly string[] {
+  return [address, `${address.slice(0, address.lastIndexOf('.'))}.0/24`]
+}
+
+function networksOfIpv6(groups: readonly string[]): readonly string[] {
+  const fourth = (Number.parseInt(groups[3]!, 16) & 0xff00).toString(16)
+  return [prefix(groups, 4, 64), prefix([...groups.slice(0, 3), fourth], 4, 56), prefix(groups, 3, 48)]
+}
+
+function prefix(groups: readonly string[], count: number, bits: number): string {
+  return `${groups.slice(0, count).join(':')}::/${bits}`
+}
+
+/** The eight groups of an IPv6 address in canonical text. */
+function hextets(address: string): string[] {
   const [head = '', tail] = address.split('::')
   const left = head === '' ? [] : head.split(':')
   const right = tail ? tail.split(':') : []
   const middle = tail === undefined ? [] : Array<string>(Math.max(0, 8 - left.length - right.length)).fill('0')
-  return `${[...left, ...middle, ...right].slice(0, 4).join(':')}::/64`
+  return [...left, ...middle, ...right]
 }
 
 /**
