@@ -1,11 +1,17 @@
 /**
- * The access lines of requests that no RPC answered, or where its answer never came: every other line is the service's
- * own. What a client typed isn't in them; a path only where it is one of ours.
+ * A request on its way through the gateway, and the access lines of those that no RPC answered, or where its answer never
+ * came: every other line is the service's own. What a client typed isn't in them; a path only where it is one of ours.
  */
 import { network } from '../server/clientaddress.js'
+import { type Shed, Work } from '../server/limits/scheduler.js'
 import { traceIdOf } from '../server/tracing.js'
-import type { Request } from './listener.js'
-import type { Log } from './rpcs.js'
+import type { Request, Response } from './connection.js'
+
+/** Where the gateway reports requests, and faults as `{ requestId, err }`. A pino logger fits. */
+export interface Log {
+  error(fields: object, message: string): void
+  info(fields: object, message: string): void
+}
 
 /** Methods that are written as they are. */
 const methods = ['GET', 'HEAD', 'POST', 'PUT', 'PATCH', 'DELETE', 'OPTIONS']
@@ -15,20 +21,48 @@ export function methodOf({ method = '' }: Request): string {
   return methods.includes(method) ? method : 'other'
 }
 
-/** A request under way, as far as its access line is concerned. */
-export interface Visit {
-  readonly request: Request
-  readonly startedAt: number
-  /** The path of the table of routes that it fits. */
-  path?: string
-  /** Whether it is a call over Connect or gRPC-Web. */
-  isRpc?: boolean
-  /** Whether its line is written: by the service that answered, or here. */
-  written: boolean
+/** What becomes of a visit. */
+interface Host {
+  answer(visit: Visit): void
+  shed(visit: Visit, why: Shed): void
+  close(visit: Visit): void
 }
 
-export function beginVisit(request: Request): Visit {
-  return { request, startedAt: performance.now(), written: false }
+/** A request on its way, with all that the gateway knows of it. */
+export class Visit extends Work {
+  /** The path of the table of routes that it fits. */
+  path: string | undefined
+  /** Whether it is a call over Connect or gRPC-Web. */
+  isRpc = false
+  /** Whether its line is written: by the service that answered, or here. */
+  written = false
+  /** Whether it waits in the scheduler. */
+  waits = false
+  readonly startedAt = performance.now()
+  constructor(
+    private readonly host: Host,
+    readonly request: Request,
+    readonly response: Response,
+    /** Path and query, in origin form. */
+    readonly target: string,
+    /** Whether a trusted proxy passed it on. */
+    readonly proxied: boolean,
+    networks: readonly string[],
+    cost: number,
+    deadline: number,
+  ) {
+    super(networks, cost, deadline)
+  }
+  override begin(): void {
+    this.host.answer(this)
+  }
+  override shed(why: Shed): void {
+    this.host.shed(this, why)
+  }
+  /** Ends it: its answer is out, or its client has left. */
+  close(): void {
+    this.host.close(this)
+  }
 }
 
 /** Writes the line of a request that ended with an HTTP status, unless that was done. */

@@ -1,5 +1,5 @@
 /** Reads the body of a request, whatever its operation: size, media type, encoding, syntax. */
-import { isGone, type Request } from './listener.js'
+import type { Request } from './connection.js'
 import { Fault } from './problem.js'
 
 /** Bytes that a body may have at most. */
@@ -14,21 +14,17 @@ export type Body = { readonly form: string } | { readonly json: unknown }
 /** Strictly decoded UTF-8 (RFC 8259 allows no other encoding), a byte order mark dropped. */
 const utf8 = new TextDecoder('utf-8', { fatal: true })
 
-/** Waits until a body of so many bytes may be read. */
-type Arrive = (bytes: number) => Promise<void>
-
 /**
- * Reads a request's body, once it has arrived and may be; undefined when it has none.
+ * Reads a request's body, once it has arrived; undefined when it has none.
  *
  * @throws Fault PAYLOAD_TOO_LARGE as soon as that is known; the rest is left unread
  * @throws Fault UNSUPPORTED_MEDIA_TYPE when it is neither JSON nor a form, or in another encoding than UTF-8
  * @throws Fault MALFORMED_REQUEST when it isn't what its media type says
  */
-export async function readBody(request: Request, arrive: Arrive): Promise<Body | undefined> {
+export async function readBody(request: Request): Promise<Body | undefined> {
   if (!mayHaveBody(request)) return undefined
   const bytes = await readBytes(request)
   if (bytes.length === 0) return undefined
-  await holdUntil(arrive(bytes.length), request)
   const { 'content-type': type = '', 'content-encoding': encoding = 'identity' } = request.headers
   const isForm = isFormType(type)
   if (encoding !== 'identity') throw new Fault('UNSUPPORTED_MEDIA_TYPE', 'Send the body without compression.')
@@ -39,31 +35,6 @@ export async function readBody(request: Request, arrive: Arrive): Promise<Body |
     throw new Fault('MALFORMED_REQUEST', 'The body is not valid UTF-8.')
   }
   return isForm ? { form: text } : { json: parse(text) }
-}
-
-/** Makes whoever iterates over a request wait likewise. More than a body may have isn't waited for. */
-export function holdBody(request: Request, arrive: Arrive): void {
-  const iterate = request[Symbol.asyncIterator]
-  request[Symbol.asyncIterator] = async function* () {
-    const rest = iterate.call(request)
-    const chunks: Buffer[] = []
-    let size = 0
-    while (size <= bodyLimit) {
-      const { done, value } = await rest.next()
-      if (done) break
-      chunks.push(value)
-      size += value.length
-    }
-    await holdUntil(arrive(size), request)
-    yield* chunks
-    yield* rest
-  }
-}
-
-/** Waits for a body's turn. Throws when its client has left meanwhile: nobody would take the answer. */
-async function holdUntil(turn: Promise<void>, request: Request): Promise<void> {
-  await turn
-  if (isGone(request)) throw endsEarly()
 }
 
 /** Tells from the headers alone, which is all that most requests need. */

@@ -5,29 +5,34 @@
  * (`main.ts`, and the service for a gateway in its own process).
  */
 import { randomUUID } from 'node:crypto'
-import { once, setMaxListeners } from 'node:events'
+import { once } from 'node:events'
 import { create, type DescMethodUnary, type Message } from '@bufbuild/protobuf'
-import { Code, ConnectError, type Transport } from '@connectrpc/connect'
+import { Code, ConnectError, createContextValues, type Transport } from '@connectrpc/connect'
 import { Users } from '../proto/gen/auth/v1/users_pb.js'
 import { createSenderOf, network } from '../server/clientaddress.js'
+import { workKey } from '../server/limits/context.js'
+import type { Scheduler, Shed } from '../server/limits/scheduler.js'
 import { describeSpan, inSpan, readParent, SpanKind, traceHeaders, tracing } from '../server/tracing.js'
-import { beginVisit, endVisit, methodOf, type Visit } from './access.js'
-import { type Body, readBody } from './body.js'
-import { type Address, createListener, listenerLimits, type Request, type Response, type Secure } from './listener.js'
+import { endVisit, type Log, methodOf, Visit } from './access.js'
+import { type Body, bodyLimit, readBody } from './body.js'
+import { isGone, type Request, type Response } from './connection.js'
+import { type Address, createListener, listenerLimits, type Secure } from './listener.js'
 import type { GatewayMetrics, Result } from './metrics.js'
-import { createPacing, pacingLimits } from './pacing.js'
-import { Fault, isAnswer, isRefusal, isUnreported, type Problem, problemDocument, problemOf } from './problem.js'
-import { createLookup } from './router.js'
-import type { Revision, Route } from './routes.js'
-import { createRpcHandler, forwardedHeaders, type Log } from './rpcs.js'
+import { Fault, isAnswer, isUnreported, type Problem, problemDocument, problemOf } from './problem.js'
+import { createLookup, type Resource } from './router.js'
+import { costOf, type Revision, type Route } from './routes.js'
+import { costOfRpc, createRpcHandler, forwardedHeaders } from './rpcs.js'
 import { createSender } from './send.js'
-import { inSlices } from './slices.js'
 import { type Answer, createRead, createWrite, textAnswer } from './translate.js'
 
 /** What a gateway is made of. */
 export interface GatewayOptions {
   /** Leads to the services `auth.v1.Users` and `auth.v1.ForgotPasswords`. */
   readonly transport: Transport
+  /** Says when requests begin. */
+  readonly scheduler: Scheduler
+  /** The name of the service whose good key a request shows in `authorization`, as far as that is known by now. */
+  readonly serviceOf?: (authorization: string | undefined) => string | undefined
   readonly address: Address
   /** Speaks TLS with clients; absent: no TLS. */
   readonly secure?: Secure
@@ -40,8 +45,6 @@ export interface GatewayOptions {
   readonly log: Log
   /** Counts requests and connections; absent: nobody does. */
   readonly metrics?: GatewayMetrics
-  /** Multiplies how many refusals leave. */
-  readonly limitFactor?: number
   /** Other limits than `gatewayLimits`. */
   readonly limits?: Partial<typeof gatewayLimits>
 }
@@ -59,7 +62,6 @@ export interface Gateway {
 /** What a client may take of the gateway. */
 export const gatewayLimits = {
   ...listenerLimits,
-  ...pacingLimits,
   /** How long a call may take, in ms; callers may ask for less. */
   callTimeout: 15_000,
 }
@@ -87,67 +89,120 @@ interface CallOptions {
   readonly malformed?: string | undefined
 }
 
-type Action = (exchange: Exchange) => Promise<Answer>
+interface Action {
+  /** Milliseconds of main thread and database, without its body. */
+  readonly cost: number
+  act(exchange: Exchange): Promise<Answer>
+}
+
+/** Milliseconds that an answer takes which the gateway gives by itself, a refusal too. */
+const trivialCost = 0.08
+
+/** Milliseconds that 8 KiB of a body take to be read and checked. */
+const costOf8KiB = 0.1
 
 /** Prepares a gateway. Nothing listens before `listen` is called. */
 export function createGateway(options: GatewayOptions): Gateway {
-  const { transport, log, metrics } = options
+  const { transport, scheduler, serviceOf = () => undefined, log, metrics } = options
   const limits = { ...gatewayLimits, ...options.limits }
   const { callTimeout } = limits
   const senderOf = createSenderOf(options.trustedProxies)
   const lookup = createLookup<Action>(options.defaultRevision, createAction)
   const { send, commonHeaders, isPreflight } = createSender(options.corsOrigins, limits.lingerTimeout)
-  const pacing = createPacing(limits, options.limitFactor, () => metrics?.cut('refusals'))
-  const visits = new WeakMap<Request, Visit>()
-  const onAnswer = (request: Request) => {
-    visits.get(request)!.written = true
-  }
-  const handleRpc = createRpcHandler({ transport, log, callTimeout, pacing, onAnswer, fallback: refuseUnknown })
-  const listener = createListener(options.address, inSlices(onRequest), limits, {
+  const handleRpc = createRpcHandler({ transport, log, callTimeout, fallback: refuseUnknown })
+  const listener = createListener(options.address, onRequest, limits, {
     ...(options.secure && { secure: options.secure }),
     onRefusal({ status, reason }, requestId, peer) {
       const { address } = senderOf(peer, undefined)
       log.info({ status, reason, requestId, network: network(address), endpoint: 'http' }, 'request')
       metrics?.observe({ route: 'other', status })
     },
-    onDrop: () => metrics?.cut('connections'),
+    onCut: limit => metrics?.cut(limit),
+    isTrusted: address => senderOf(address, undefined).proxied,
   })
-  metrics?.watch(() => ({
-    connections: listener.connections(),
-    mostConnections: limits.maxConnections,
-    refusalsWaiting: pacing.held(),
-  }))
+  metrics?.watch(() => ({ connections: listener.connections(), mostConnections: limits.maxConnections }))
   let draining = false
 
-  function onRequest(request: Request, response: Response) {
-    const { headers } = request
-    const sender = senderOf(request.socket?.remoteAddress, headers['x-forwarded-for'] as string | undefined)
+  function onRequest(request: Request, response: Response): void {
+    const { headers, from } = request
+    const sender = senderOf(from.remoteAddress, headers['x-forwarded-for'] as string | undefined)
     const givenId = headers['x-request-id'] as string | undefined
-    const requestId = sender.proxied && givenId && /^[\w-]{1,64}$/.test(givenId) ? givenId : randomUUID()
-    headers['x-request-id'] = requestId
+    headers['x-request-id'] = sender.proxied && givenId && /^[\w-]{1,64}$/.test(givenId) ? givenId : randomUUID()
     headers['x-forwarded-for'] = sender.address
-    const visit = beginVisit(request)
-    if (metrics) response.once('close', () => metrics.observe(resultOf(visit, response)))
-    if (tracing) void answerInSpan(request, response, visit)
-    else void answer(request, response, visit)
+    const target = originForm(request.url ?? '')
+    const cost = costOfRequest(request, target)
+    const deadline = Date.now() + callTimeout
+    const service = serviceOf(headers.authorization)
+    const networks = service === undefined ? sender.networks : [`service ${service}`]
+    const visit = new Visit(host, request, response, target, sender.proxied, networks, cost, deadline)
+    request.visit = visit
+    scheduler.submit(visit)
+    if (visit.state === 'waiting') {
+      visit.waits = true
+      from.waiting++
+    }
   }
 
-  function answerInSpan(request: Request, response: Response, visit: Visit): Promise<void> {
+  function costOfRequest({ method = '', headers }: Request, target: string): number {
+    const path = pathOf(target)
+    const own = lookup(path)?.actions.get(method)?.cost ?? costOfRpc(path) ?? trivialCost
+    const length = headers['content-length']
+    const bytes = length === undefined ? (headers['transfer-encoding'] ? bodyLimit : 0) : Number(length)
+    return own + costOf8KiB * Math.floor(Math.min(bytes, bodyLimit) / 8192)
+  }
+
+  const host = {
+    answer(visit: Visit) {
+      const { request, waits } = visit
+      if (waits) leaveLine(visit)
+      if (isGone(request)) return
+      if (tracing) void answerInSpan(visit)
+      else void answer(visit)
+      // Its body may lie in what hasn't been read.
+      if (waits) request.from.feed()
+    },
+    shed(visit: Visit, why: Shed) {
+      const { request, response, waits, proxied } = visit
+      if (waits) leaveLine(visit)
+      // Others share the connection of a proxy.
+      if (!proxied) request.from.hold()
+      const problem = sheddings[why]
+      // What comes in its body is thrown away.
+      request.resume()
+      send(request, response, answerProblem(problem, request.headers['x-request-id'] as string))
+      endVisit(log, visit, problem.status, problem.reason)
+    },
+    close(visit: Visit) {
+      if (visit.waits) leaveLine(visit)
+      scheduler.end(visit)
+      if (visit.isRpc) endVisit(log, visit, visit.response.statusCode)
+      metrics?.observe(resultOf(visit))
+    },
+  }
+
+  function leaveLine(visit: Visit): void {
+    visit.waits = false
+    visit.request.from.waiting--
+  }
+
+  function answerInSpan(visit: Visit): Promise<void> {
+    const { request, response } = visit
     const { headers } = request
     const method = methodOf(request)
     const attributes = { 'http.request.method': method, 'auth.request_id': headers['x-request-id'] as string }
     const parent = readParent(name => headers[name] as string | undefined)
     return inSpan({ name: method, kind: SpanKind.SERVER, attributes, parent }, async () => {
-      await answer(request, response, visit)
+      await answer(visit)
       const { path } = visit
       describeSpan({ 'http.response.status_code': response.statusCode }, path && `${method} ${path}`)
       if (path) describeSpan({ 'http.route': path })
     })
   }
 
-  async function answer(request: Request, response: Response, visit: Visit): Promise<void> {
+  async function answer(visit: Visit): Promise<void> {
+    const { request, response } = visit
     try {
-      const given = await act(request, response, visit)
+      const given = await act(visit)
       if (!given) {
         // Its span lasts until the adapter has answered.
         if (tracing) await once(response, 'close')
@@ -156,42 +211,48 @@ export function createGateway(options: GatewayOptions): Gateway {
       send(request, response, given)
       endVisit(log, visit, given.status)
     } catch (error) {
-      await refuse(request, response, error, visit)
+      refuse(visit, error)
     }
   }
 
   /** The answer to a request; undefined when the request was handed on to the RPCs, which answer by themselves. */
-  async function act(request: Request, response: Response, visit: Visit): Promise<Answer | undefined> {
+  async function act(visit: Visit): Promise<Answer | undefined> {
+    const { request, target } = visit
     const { headers, method = '' } = request
-    const target = targetOf(request)
-    const mark = target.indexOf('?')
-    const path = mark < 0 ? target : target.slice(0, mark)
-    const query = mark < 0 ? '' : target.slice(mark + 1)
+    check(request)
+    const path = pathOf(target)
     if (isPreflight(request)) return options204()
     if (path === '*' && method === 'OPTIONS') return options204('GET, HEAD, POST, OPTIONS')
 
     const resource = lookup(path)
-    if (!resource) return handOn(request, response, target, visit)
-    const { actions, allow, variable } = resource
+    if (!resource) return handOn(visit)
     visit.path = resource.path
-    if (method === 'OPTIONS') return options204(allow)
-    const action = actions.get(method)
-    if (!action) throw new Fault('METHOD_NOT_ALLOWED', `The methods here are ${allow}.`, { allow })
-
+    if (method === 'OPTIONS') return options204(resource.allow)
+    const action = resource.actions.get(method)
+    if (!action)
+      throw new Fault('METHOD_NOT_ALLOWED', `The methods here are ${resource.allow}.`, { allow: resource.allow })
     if (draining && path === '/readyz') return answerStopping(headers['x-request-id'] as string)
+    return action.act(exchangeOf(visit, path, resource))
+  }
 
-    const signal = abortSignalOf(request)
-    return action({
+  function exchangeOf(visit: Visit, path: string, { variable }: Resource<Action>): Exchange {
+    const { request, target } = visit
+    const { headers } = request
+    return {
       request,
-      query,
+      query: target.slice(path.length + 1),
       segment: variable ? path.slice(path.lastIndexOf('/') + 1) : undefined,
-      body: () => readBody(request, bytes => pacing.arrive(request, bytes)),
+      body: () => readBody(request),
       async call(rpc, message, { timeout = callTimeout, malformed } = {}) {
         const passedOn = forwardedHeaders(name => headers[name])
         if (malformed) passedOn['x-malformed-fields'] = malformed
         if (tracing) Object.assign(passedOn, traceHeaders())
+        const values = createContextValues().set(workKey, visit)
+        // The time runs from the arrival; a Transport takes 0 for no deadline at all.
+        const left = Math.max(1, Math.min(timeout, visit.deadline - Date.now()))
         try {
-          const { message: result } = await transport.unary(rpc, signal, timeout, passedOn, message)
+          const { signal } = request.from
+          const { message: result } = await transport.unary(rpc, signal, left, passedOn, message, values)
           visit.written = true
           return result
         } catch (error) {
@@ -199,14 +260,15 @@ export function createGateway(options: GatewayOptions): Gateway {
           throw error
         }
       },
-    })
+    }
   }
 
   /**
    * Leaves a request to Connect's adapter, whose fallback is `refuseUnknown`. The table comes first, since what the
    * adapter answers needs its headers set ahead: that takes 4 µs of a request of which reading a user takes 90.
    */
-  function handOn(request: Request, response: Response, target: string, visit: Visit): undefined {
+  function handOn(visit: Visit): undefined {
+    const { request, response, target } = visit
     // The adapter makes a URL of it.
     const { host } = request.headers
     if (!host || !URL.canParse(`http://${host}`)) throw badHost()
@@ -215,18 +277,17 @@ export function createGateway(options: GatewayOptions): Gateway {
     // The adapter's 405 doesn't say it (RFC 9110, 15.5.6).
     if (request.method !== 'POST') response.setHeader('allow', 'POST')
     for (const [name, value] of Object.entries(commonHeaders(request))) response.setHeader(name, value)
-    visits.set(request, visit)
     visit.isRpc = true
-    response.once('close', () => endVisit(log, visit, response.statusCode))
-    handleRpc(request, response)
+    handleRpc(visit)
   }
 
-  function refuseUnknown(request: Request, response: Response): void {
-    visits.get(request)!.isRpc = false
+  function refuseUnknown(visit: Visit): void {
+    const { request, response } = visit
+    visit.isRpc = false
     const grpcWebType = /^application\/grpc-web[\w+-]*/i.exec(request.headers['content-type'] ?? '')?.[0]
     if (request.method !== 'POST' || grpcWebType === undefined) {
       response.removeHeader('allow')
-      void refuse(request, response, new Fault('NOT_FOUND', 'There is nothing at this path.'), visits.get(request)!)
+      refuse(visit, new Fault('NOT_FOUND', 'There is nothing at this path.'))
       return
     }
     // Without a body these headers are its trailers.
@@ -234,16 +295,16 @@ export function createGateway(options: GatewayOptions): Gateway {
     response.setHeader('grpc-status', '12')
     response.setHeader('grpc-message', 'There is no such method.')
     response.end()
-    endVisit(log, visits.get(request)!, 200, 'UNIMPLEMENTED')
+    endVisit(log, visit, 200, 'UNIMPLEMENTED')
   }
 
-  async function refuse(request: Request, response: Response, error: unknown, visit: Visit): Promise<void> {
+  function refuse(visit: Visit, error: unknown): void {
+    const { request, response } = visit
     const problem = problemOf(error)
     // The call that asked who it is had a line of its own.
     if (error instanceof Fault) visit.written = false
     const requestId = request.headers['x-request-id'] as string
     if (isUnreported(error)) log.error({ requestId, err: error }, 'request failed')
-    if (isRefusal(problem)) await pacing.refuse(request, problem.status)
     send(request, response, answerProblem(problem, requestId))
     endVisit(log, visit, problem.status, problem.reason)
   }
@@ -254,10 +315,7 @@ export function createGateway(options: GatewayOptions): Gateway {
       draining = true
       listener.drain()
     },
-    close(graceMs = 10_000) {
-      pacing.close()
-      return listener.close(graceMs)
-    },
+    close: (graceMs = 10_000) => listener.close(graceMs),
   }
 }
 
@@ -266,11 +324,22 @@ function answerStopping(requestId: string): Answer {
   return answerProblem(problemOf(new ConnectError('stopping', Code.Unavailable)), requestId)
 }
 
+/** Why a request is refused that couldn't begin. */
+const sheddings: Readonly<Record<Shed, Problem>> = {
+  overloaded: {
+    status: 503,
+    reason: 'OVERLOADED',
+    detail: 'The service is busy. Try again later.',
+    headers: { 'retry-after': '1' },
+  },
+  late: problemOf(new ConnectError('late', Code.DeadlineExceeded)),
+}
+
 /** What a request came to, for the metrics. */
-function resultOf({ path, isRpc, startedAt }: Visit, { headersSent, statusCode }: Response): Result {
+function resultOf({ path, isRpc, startedAt, response }: Visit): Result {
   return {
     route: path ?? (isRpc ? 'RPC' : 'other'),
-    status: headersSent ? statusCode : 'gone',
+    status: response.headersSent ? response.statusCode : 'gone',
     seconds: (performance.now() - startedAt) / 1000,
   }
 }
@@ -283,18 +352,26 @@ function answerProblem(problem: Problem, requestId: string): Answer {
   }
 }
 
-/** The path and the query of a request. Throws `Fault` when they are too long or the request says not of what host. */
-function targetOf({ url = '', httpVersion, headers }: Request): string {
+/** The path and the query of a request. Servers must understand the absolute form, too (RFC 9112, 3.2.2). */
+function originForm(url: string): string {
+  if (url.startsWith('/') || url === '*') return url
+  return url.replace(/^https?:\/\/[^/?]*/i, '').replace(/^(?!\/)/, '/')
+}
+
+function pathOf(target: string): string {
+  const mark = target.indexOf('?')
+  return mark < 0 ? target : target.slice(0, mark)
+}
+
+/** Throws `Fault` when the target of a request is too long, or it doesn't say of what host. */
+function check({ httpVersion, headers, url = '' }: Request): void {
   if (url.length > targetLimit) throw new Fault('URI_TOO_LONG', `The URL has more than ${targetLimit} characters.`)
   if (httpVersion === '1.1' && !headers.host) throw badHost()
-  if (url.startsWith('/') || url === '*') return url
-  // Servers must understand the absolute form, too (RFC 9112, 3.2.2).
-  return url.replace(/^https?:\/\/[^/?]*/i, '').replace(/^(?!\/)/, '/')
 }
 
 function createAction(route: Route, revision: Revision): Action {
   const { rpc, timeout } = route
-  if (!rpc) return async () => textAnswer(route.text ?? '')
+  if (!rpc) return { cost: trivialCost, act: async () => textAnswer(route.text ?? '') }
   const read = createRead(route, rpc)
   const write = createWrite(route, rpc, revision)
 
@@ -310,13 +387,14 @@ function createAction(route: Route, revision: Revision): Action {
     }
   }
 
-  return async exchange => {
+  const act: Action['act'] = async exchange => {
     const { message, malformed } = await translate(exchange)
     const result = await exchange.call(rpc, message, { timeout, malformed })
     if (route.holds?.(result) === false)
       throw new Fault('UNAVAILABLE', 'The service can’t answer now. Try again later.', { 'retry-after': '1' })
     return write(result, exchange.request.headers.accept)
   }
+  return { cost: costOf(rpc), act }
 }
 
 function options204(allow?: string): Answer {
@@ -325,18 +403,4 @@ function options204(allow?: string): Answer {
 
 function badHost(): Fault {
   return new Fault('MALFORMED_REQUEST', 'The header Host is missing or wrong.')
-}
-
-const abortSignals = new WeakMap<object, AbortSignal>()
-
-/** Aborted when the client has gone. Requests of a connection share one: making it costs as much as the rest. */
-function abortSignalOf(request: Request): AbortSignal {
-  const known = abortSignals.get(request.socket)
-  if (known) return known
-  const gone = new AbortController()
-  // One for each request of a pipeline.
-  setMaxListeners(0, gone.signal)
-  request.socket.once('close', () => gone.abort())
-  abortSignals.set(request.socket, gone.signal)
-  return gone.signal
 }

@@ -1,37 +1,15 @@
 /**
- * One port for HTTP/1.1, without TLS or with, with the limits that keep a client from holding on to it.
- *
- * It leans on what Node.js doesn't document, and listener.test.ts holds the versions that are supported to it:
- * - An `http.Server` comes with one listener of `connection`, which speaks HTTP/1.1. It also takes a `TLSSocket` whose
- *   handshake hasn't begun.
- * - That listener adds one listener of `data`, the parser's; taken off and called by another with pieces of what
- *   arrives, it parses them alike (`pipelining.ts`). A parser is paused only along with its socket.
+ * One port for HTTP/1.1, without TLS or with, with the limits that keep a client from holding on to it. node:http gets each
+ * connection as a Duplex (`connection.ts`), as the documentation of its event `connection` provides for; the times that
+ * node:http measures on a port of its own are measured here.
  */
 import { randomUUID } from 'node:crypto'
 import { once } from 'node:events'
-import { createServer, type IncomingMessage, type ServerResponse, STATUS_CODES } from 'node:http'
-import type { AddressInfo, Socket } from 'node:net'
-import { limitPipeline, type Pipeline } from './pipelining.js'
+import { createServer, STATUS_CODES } from 'node:http'
+import { type AddressInfo, createServer as createPort, type Socket } from 'node:net'
+import { Connection, Request, type Response } from './connection.js'
+import { connectionLimits, createConnectionLimits } from './connection-limits.js'
 import { Fault, type Problem, problemDocument, problemOf, securityHeaders } from './problem.js'
-
-/** A request. */
-export type Request = IncomingMessage
-
-/** The response to a request. */
-export type Response = ServerResponse
-
-/** Whether the client of a request has left. */
-export function isGone(request: Request): boolean {
-  return request.socket.destroyed
-}
-
-/** Requests in progress on each connection. */
-const pipelines = new WeakMap<Socket, Pipeline>()
-
-/** Whether nothing else that came on the connection of a request waits for its answer. */
-export function isAlone(request: Request): boolean {
-  return pipelines.get(request.socket)?.pending.size === 1
-}
 
 /** A host and a port. */
 export interface Address {
@@ -54,17 +32,23 @@ export interface Listener {
 
 /** What a client may take of a port. Times are in ms. */
 export const listenerLimits = {
+  ...connectionLimits,
   /** How long a request may take to send its headers: the first of a connection from when that began, TLS included. */
   headersTimeout: 10_000,
   /** How long a request may take to arrive as a whole. */
   requestTimeout: 15_000,
   /** How long an unused connection stays open: longer than load balancers keep theirs. */
   keepAliveTimeout: 65_000,
+  /** How long an answer may take to be read. */
+  unreadTimeout: 30_000,
   /** How long what a refused client still sends is thrown away before its connection is closed. */
   lingerTimeout: 500,
-  /** Connections at one time. */
+  /** Connections of all clients at one time. */
   maxConnections: 10_000,
 }
+
+/** Milliseconds between two looks at the times of connections. */
+const sweepInterval = 500
 
 /** Bytes of all headers of a request together. */
 const headerBytes = 16 * 1024
@@ -72,20 +56,28 @@ const headerBytes = 16 * 1024
 /** Speaks TLS on a connection. */
 export type Secure = (socket: Socket) => Socket
 
-/** Told of what was refused here, since it was no request that could be read, and of the peer that sent it. */
+/** Called with what was refused here, since it was no request that could be read, and the peer that sent it. */
 export type OnRefusal = (problem: Problem, requestId: string, peer: string | undefined) => void
 
 interface ListenerOptions {
   readonly secure?: Secure
   readonly onRefusal?: OnRefusal
-  /** Told of each connection that is one too many. */
-  readonly onDrop?: () => void
+  /** Called for each connection that a limit kept out or ended. */
+  readonly onCut?: (limit: 'connections' | 'unread') => void
+  /** Peers that stand for many clients, by their canonical addresses. */
+  readonly isTrusted?: (address: string) => boolean
 }
 
 /** A request that its client breaks off is no fault; without a listener the error would end the process. */
-function outlive(request: Request, response: Response): void {
-  request.on('error', () => {})
-  response.on('error', () => {})
+function ignore(): void {}
+
+/** Counts the response to a request as out. */
+function released(this: Response): void {
+  const connection = this.req.from
+  connection.pending--
+  connection.activeAt = performance.now()
+  this.req.visit?.close()
+  connection.feed()
 }
 
 /** Prepares a listener. Requests go to `onRequest`. Without `secure` there is no TLS. */
@@ -93,101 +85,135 @@ export function createListener(
   { host, port }: Address,
   onRequest: (request: Request, response: Response) => void,
   given: Partial<typeof listenerLimits> = {},
-  { secure, onRefusal = () => {}, onDrop = () => {} }: ListenerOptions = {},
+  { secure, onRefusal = () => {}, onCut = () => {}, isTrusted = () => false }: ListenerOptions = {},
 ): Listener {
   const limits = { ...listenerLimits, ...given }
-  const sockets = new Set<Socket>()
-  /** Those that haven't sent a byte yet, with TLS within it. */
-  const silent = new Set<Socket>()
+  const connectionsOf = createConnectionLimits(limits, isTrusted)
+  const connections = new Set<Connection>()
   let draining = false
 
-  const server = createServer(
+  const http = createServer<typeof Request>(
     {
+      IncomingMessage: Request,
       maxHeaderSize: headerBytes,
-      headersTimeout: limits.headersTimeout,
-      requestTimeout: limits.requestTimeout,
+      // For the header; the time itself is measured here.
       keepAliveTimeout: limits.keepAliveTimeout,
-      connectionsCheckingInterval: 2_000,
       // A missing Host is answered like every other fault, not by Node.
       requireHostHeader: false,
-      noDelay: true,
     },
     (request, response) => {
-      outlive(request, response)
-      const pipeline = pipelines.get(request.socket)
+      const connection = request.socket as unknown as Connection
+      request.from = connection
+      request.on('error', ignore)
+      response.on('error', ignore).on('close', released)
+      connection.pending++
       if (draining) {
         // What was sent ahead is answered, too: only the last answer closes the connection.
-        for (const earlier of pipeline?.pending ?? []) if (!earlier.headersSent) earlier.shouldKeepAlive = true
+        if (connection.response && !connection.response.headersSent) connection.response.shouldKeepAlive = true
         response.shouldKeepAlive = false
       }
-      pipeline?.begin(response)
+      connection.request = request
+      connection.response = response
+      connection.requestedAt = connection.arrivingSince
+      connection.arrivingSince = undefined
       onRequest(request, response)
     },
   )
-  server.maxConnections = limits.maxConnections
-  server.on('drop', () => onDrop())
-  server.on('clientError', (error: NodeJS.ErrnoException, socket: Socket) => {
-    const pipeline = pipelines.get(socket)
+  http.on('clientError', (error: NodeJS.ErrnoException, socket) => {
+    refuse(socket as unknown as Connection, error.code)
+  })
+
+  /** Answers what is no request, or doesn't arrive as one, and closes the connection. */
+  function refuse(connection: Connection, code: string | undefined): void {
     // A connection without a request, such as one that a browser opens ahead, gets no answer.
-    if (!pipeline || silent.has(socket) || !socket.writable || error.code === 'ECONNRESET') {
+    if (connection.silent || !connection.writable || code === 'ECONNRESET') {
+      connection.destroy()
+      return
+    }
+    connection.stop()
+    connection.arrivingSince = undefined
+    const answer = () => {
+      if (connection.writable) connection.end(faultResponse(code, connection, onRefusal))
+      setTimeout(() => connection.destroy(), limits.lingerTimeout).unref()
+    }
+    // What was asked before is answered first; a request that broke off in its body gets no other answer than this.
+    const { request, response, pending } = connection
+    if (pending === 0 || !response || !request) answer()
+    else if (request.complete) response.once('close', answer)
+    else if (pending === 1 && !response.headersSent) answer()
+    else connection.destroy()
+  }
+
+  const listener = createPort({ noDelay: true, allowHalfOpen: true }, socket => {
+    if (!connectionsOf.mayOpen(socket.remoteAddress)) {
+      onCut('connections')
       socket.destroy()
       return
     }
-    pipeline.stop()
-    const refuse = () => {
-      if (socket.writable) socket.end(faultResponse(error.code, socket, onRefusal))
-      setTimeout(() => socket.destroy(), limits.lingerTimeout).unref()
+    const connection = new Connection(secure ? secure(socket) : socket)
+    const surplus = connectionsOf.add(connection)
+    if (surplus) {
+      onCut('connections')
+      surplus.destroy()
     }
-    // What was asked before is answered first; a request that broke off in its body gets no other answer than this.
-    const last = [...pipeline.pending].at(-1)
-    if (!last) refuse()
-    else if (last.req.complete) last.once('close', refuse)
-    else if (pipeline.pending.size === 1 && !last.headersSent) refuse()
-    else socket.destroy()
+    connections.add(connection)
+    connection.once('close', () => connections.delete(connection))
+    http.emit('connection', connection)
   })
+  listener.maxConnections = limits.maxConnections
+  listener.on('drop', () => onCut('connections'))
 
-  const [speakHttp] = server.listeners('connection') as [(socket: Socket) => void]
-  server.removeAllListeners('connection')
-  server.on('connection', (plain: Socket) => {
-    const socket = secure ? secure(plain) : plain
-    sockets.add(socket)
-    silent.add(socket)
-    speakHttp.call(server, socket)
-    pipelines.set(socket, limitPipeline(socket))
-    socket.prependOnceListener('data', () => silent.delete(socket))
-    socket.once('close', () => {
-      sockets.delete(socket)
-      silent.delete(socket)
-    })
-  })
-
-  function drain() {
-    draining = true
-    for (const socket of sockets) {
-      const last = [...(pipelines.get(socket)?.pending ?? [])].at(-1)
-      if (last && !last.headersSent) last.shouldKeepAlive = false
+  /** Ends what has taken too long. */
+  function sweep(): void {
+    const now = performance.now()
+    const isOver = (since: number | undefined, time: number) => since !== undefined && now - since > time
+    for (const connection of connections) {
+      const { request, pending, waiting, requestedAt, arrivingSince, unreadSince, activeAt } = connection
+      if (isOver(unreadSince, limits.unreadTimeout)) {
+        onCut('unread')
+        connection.destroy()
+      } else if (pending > 0) {
+        // The body of a request that waits isn't read.
+        const isArriving = waiting === 0 && request && !request.complete
+        if (isArriving && isOver(requestedAt, limits.requestTimeout)) refuse(connection, 'ERR_HTTP_REQUEST_TIMEOUT')
+      } else if (isOver(arrivingSince, limits.headersTimeout)) refuse(connection, 'ERR_HTTP_REQUEST_TIMEOUT')
+      else if (arrivingSince === undefined && isOver(activeAt, limits.keepAliveTimeout)) connection.destroy()
     }
   }
 
-  async function close(graceMs: number) {
+  function drain(): void {
+    draining = true
+    for (const { response } of connections) if (response && !response.headersSent) response.shouldKeepAlive = false
+  }
+
+  async function close(graceMs: number): Promise<void> {
     drain()
-    const closed = new Promise<void>(resolve => server.close(() => resolve()))
-    for (const socket of silent) socket.destroy()
-    // A connection that was busy when the server closed turns idle when its answer is out.
-    const sweep = setInterval(() => server.closeIdleConnections(), 50)
+    const closed = new Promise<void>(resolve => listener.close(() => resolve()))
+    const closeIdle = () => {
+      for (const connection of connections) {
+        const { silent, pending, arrivingSince } = connection
+        if (silent || (pending === 0 && arrivingSince === undefined)) connection.destroy()
+      }
+    }
+    closeIdle()
+    // A connection that was busy when the port closed turns idle when its answer is out.
+    const closing = setInterval(closeIdle, 50)
     const cut = setTimeout(() => {
-      for (const socket of sockets) socket.destroy()
+      for (const connection of connections) connection.destroy()
     }, graceMs)
     await closed
-    clearInterval(sweep)
+    clearInterval(closing)
+    clearInterval(sweeping)
     clearTimeout(cut)
   }
 
+  let sweeping: NodeJS.Timeout | undefined
   return {
-    connections: () => sockets.size,
+    connections: () => connections.size,
     async listen() {
-      await once(server.listen({ host, port }), 'listening')
-      return { host, port: (server.address() as AddressInfo).port }
+      await once(listener.listen({ host, port }), 'listening')
+      sweeping = setInterval(sweep, sweepInterval).unref()
+      return { host, port: (listener.address() as AddressInfo).port }
     },
     drain,
     close,
@@ -202,8 +228,8 @@ const headersOf = (requestId: string) => ({
   'x-request-id': requestId,
 })
 
-/** The whole answer to bytes that are no request, ready to be written to the socket. */
-function faultResponse(code: string | undefined, { remoteAddress }: Socket, onRefusal: OnRefusal): string {
+/** The whole answer to bytes that are no request, ready to be written to the connection. */
+function faultResponse(code: string | undefined, { remoteAddress }: Connection, onRefusal: OnRefusal): string {
   const requestId = randomUUID()
   const problem = problemOf(
     code === 'HPE_HEADER_OVERFLOW'

@@ -1,6 +1,7 @@
 #!/usr/bin/env -S node --max-semi-space-size=8
 /** `auth-gateway`: the gateway as a process of its own, in front of servers that run elsewhere. */
 import { followCertificates } from '../server/certificates.js'
+import { createScheduler, schedulerLimits } from '../server/limits/scheduler.js'
 import { createLog } from '../server/log.js'
 import { createMetricsEndpoint } from '../server/metricsendpoint.js'
 import { httpUrl, metricsUrl, readSettings } from '../server/settings.js'
@@ -41,15 +42,18 @@ async function main(): Promise<void> {
   metrics.watchServers(transport.servers)
   if (certificates) endpoint.watchCertificate('servers', certificates.endsAt)
   if (httpCertificates) endpoint.watchCertificate('http', httpCertificates.endsAt)
-  const { defaultRevision, trustedProxies, corsOrigins, limitFactor } = settings
+  const { defaultRevision, trustedProxies, corsOrigins } = settings
+  // What waits for a server needs no place here: the server schedules it by itself.
+  const scheduler = createScheduler({ ...schedulerLimits, places: Number.POSITIVE_INFINITY }, () => false)
+  endpoint.watchScheduler(scheduler.stats)
   const gateway = createGateway({
     transport,
+    scheduler,
     address,
     ...(httpCertificates && { secure: httpCertificates.secure }),
     defaultRevision,
     trustedProxies,
     corsOrigins,
-    limitFactor,
     log,
     metrics,
   })

@@ -15,15 +15,13 @@ export interface Result {
 export interface GatewayStats {
   readonly connections: number
   readonly mostConnections: number
-  /** Refusals that wait for their turn. */
-  readonly refusalsWaiting: number
 }
 
 /** Metrics of a gateway, in a process of its own or not. */
 export interface GatewayMetrics {
   observe(result: Result): void
   /** Counts a connection that was ended or not taken by the limit that was reached. */
-  cut(limit: 'connections' | 'refusals'): void
+  cut(limit: 'connections' | 'unread'): void
   /** Shows the state of the gateway from now on. */
   watch(stats: () => GatewayStats): void
   /** Shows from now on how many servers there are, and how many of them are connected. */
@@ -52,7 +50,7 @@ export function createGatewayMetrics(registry: Registry): GatewayMetrics {
     labelNames: ['limit'],
     registers,
   })
-  for (const limit of ['connections', 'refusals']) cuts.inc({ limit }, 0)
+  for (const limit of ['connections', 'unread']) cuts.inc({ limit }, 0)
   return {
     observe({ route, status, seconds }) {
       requests.inc({ route, status })
@@ -69,14 +67,6 @@ export function createGatewayMetrics(registry: Registry): GatewayMetrics {
           const { connections, mostConnections } = stats()
           this.set({ state: 'open' }, connections)
           this.set({ state: 'most' }, mostConnections)
-        },
-      })
-      new Gauge({
-        name: 'auth_http_refusals_waiting',
-        help: 'Refusals that wait for their turn to leave.',
-        registers,
-        collect() {
-          this.set(stats().refusalsWaiting)
         },
       })
     },

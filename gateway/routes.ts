@@ -11,7 +11,7 @@ import {
   HealthCheckResponse_ServingStatus,
 } from '../proto/gen/health/v1/health_pb.js'
 import { forgotPasswordsPolicies } from '../server/policy/forgotpasswords.js'
-import type { HttpPath, Policy, ReasonName, Revision } from '../server/policy/policy.js'
+import { type HttpPath, type Policy, type ReasonName, type Revision, usualCost } from '../server/policy/policy.js'
 import { reasonsOf } from '../server/policy/reasons.js'
 import { usersPolicies } from '../server/policy/users.js'
 import type { gatewayStatuses } from './problem.js'
@@ -174,6 +174,11 @@ export const routes: readonly Route[] = [
 function rowOf({ parent, localName }: DescMethodUnary): Policy {
   const rows: Record<string, Policy> = parent === Users ? usersPolicies : forgotPasswordsPolicies
   return rows[localName]!
+}
+
+/** Milliseconds of main thread and database that an RPC takes; the health check has no row. */
+export function costOf(rpc: DescMethodUnary): number {
+  return (rpc === Health.method.check ? undefined : rowOf(rpc).cost) ?? usualCost
 }
 
 /** Every reason for which a request of an operation may be refused: those of its RPC, and those of the gateway. */

@@ -1,20 +1,16 @@
 /** Connect and gRPC-Web on the gateway's port: each call goes on through its Transport as it came. */
 import type { DescMethodUnary } from '@bufbuild/protobuf'
-import { createContextKey, createContextValues, type Interceptor, type Transport } from '@connectrpc/connect'
+import { createContextValues, type Interceptor, type Transport } from '@connectrpc/connect'
 import { connectNodeAdapter } from '@connectrpc/connect-node'
 import { ForgotPasswords } from '../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../proto/gen/auth/v1/users_pb.js'
+import { workKey } from '../server/limits/context.js'
 import { traceHeaders, tracing } from '../server/tracing.js'
-import { bodyLimit, holdBody } from './body.js'
-import type { Request, Response } from './listener.js'
-import type { Pacing } from './pacing.js'
-import { isAnswer, isRefusal, isUnreported, problemOf } from './problem.js'
-
-/** Where the gateway reports requests, and faults as `{ requestId, err }`. A pino logger fits. */
-export interface Log {
-  error(fields: object, message: string): void
-  info(fields: object, message: string): void
-}
+import type { Log, Visit } from './access.js'
+import { bodyLimit } from './body.js'
+import type { Request } from './connection.js'
+import { isAnswer, isUnreported } from './problem.js'
+import { costOf } from './routes.js'
 
 /** What the calls need. */
 export interface RpcOptions {
@@ -22,12 +18,8 @@ export interface RpcOptions {
   readonly log: Log
   /** Milliseconds that a call may take; callers may ask for less. */
   readonly callTimeout: number
-  /** Says when refusals leave. */
-  readonly pacing: Pacing
-  /** Told of a request that a service has answered. */
-  readonly onAnswer: (request: Request) => void
   /** Gets every request whose path is no RPC's. */
-  readonly fallback: (request: Request, response: Response) => void
+  readonly fallback: (visit: Visit) => void
 }
 
 /** Headers that go on to the services. The last two are the gateway's findings, whatever the client sent. */
@@ -50,21 +42,25 @@ export function forwardedHeaders(header: (name: string) => string | string[] | n
   return headers
 }
 
-/** The request that a call came with. */
-const incoming = createContextKey<Request>(undefined as never)
+const rpcs = [...Users.methods, ...ForgotPasswords.methods] as DescMethodUnary[]
+
+const costs = new Map(rpcs.map(rpc => [`/${rpc.parent.typeName}/${rpc.name}`, costOf(rpc)]))
+
+/** Milliseconds of main thread and database that the RPC of a path takes; undefined when there is none. */
+export function costOfRpc(path: string): number | undefined {
+  return costs.get(path)
+}
 
 /** Prepares the handler of requests to the RPCs. */
-export function createRpcHandler({ transport, log, callTimeout, pacing, onAnswer, fallback }: RpcOptions) {
-  const pace: Interceptor = next => async call => {
-    const request = call.contextValues.get(incoming)
+export function createRpcHandler({ transport, log, callTimeout, fallback }: RpcOptions) {
+  const noteAnswer: Interceptor = next => async call => {
+    const visit = call.contextValues.get(workKey) as Visit
     try {
       const answer = await next(call)
-      onAnswer(request)
+      visit.written = true
       return answer
     } catch (error) {
-      if (isAnswer(error)) onAnswer(request)
-      const problem = problemOf(error)
-      if (isRefusal(problem)) await pacing.refuse(request, problem.status)
+      if (isAnswer(error)) visit.written = true
       throw error
     }
   }
@@ -90,26 +86,28 @@ export function createRpcHandler({ transport, log, callTimeout, pacing, onAnswer
 
   const handler = connectNodeAdapter({
     routes(router) {
-      for (const rpc of [...Users.methods, ...ForgotPasswords.methods] as DescMethodUnary[]) {
-        router.rpc(rpc, async (message, { signal, timeoutMs, requestHeader }) => {
-          // A Transport takes 0 for no deadline at all.
+      for (const rpc of rpcs) {
+        router.rpc(rpc, async (message, { signal, timeoutMs, requestHeader, values }) => {
           signal.throwIfAborted()
-          const timeout = Math.min(Math.max(timeoutMs() ?? callTimeout, 1), callTimeout)
-          return (await transport.unary(rpc, signal, timeout, requestHeader, message)).message
+          // The time runs from the arrival; a Transport takes 0 for no deadline at all.
+          const left = values.get(workKey)!.deadline - Date.now()
+          const timeout = Math.max(1, Math.min(timeoutMs() ?? callTimeout, left))
+          return (await transport.unary(rpc, signal, timeout, requestHeader, message, values)).message
         })
       }
     },
-    interceptors: [pace, logFaults, forwardHeaders],
-    contextValues: request => createContextValues().set(incoming, request as Request),
+    interceptors: [noteAnswer, logFaults, forwardHeaders],
+    contextValues: request => createContextValues().set(workKey, visitOf(request)),
     readMaxBytes: bodyLimit,
     // It needs HTTP/2, and has a port of its own.
     grpc: false,
     // A few bytes would stand for many.
     acceptCompression: [],
-    fallback: (request, response) => fallback(request as Request, response as Response),
+    fallback: request => fallback(visitOf(request)),
   })
-  return (request: Request, response: Response) => {
-    holdBody(request, bytes => pacing.arrive(request, bytes))
-    handler(request, response)
-  }
+  return ({ request, response }: Visit) => handler(request, response)
+}
+
+function visitOf(request: unknown): Visit {
+  return (request as Request).visit as Visit
 }

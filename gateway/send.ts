@@ -1,6 +1,6 @@
 /** How answers leave: the headers that all of them have, and the end of a request whose body wasn't wanted. */
 import { cors } from '@connectrpc/connect'
-import type { Request, Response } from './listener.js'
+import type { Request, Response } from './connection.js'
 import { securityHeaders } from './problem.js'
 import type { Answer } from './translate.js'
 

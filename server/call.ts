@@ -30,8 +30,16 @@ export interface Call {
   readonly deadline: number
   /** Name in the caller's certificate, where it presents one and is no gateway. */
   readonly certificate?: string | undefined
+  /** Its place in the scheduler, which it gives back while it waits for something else; absent on the command line. */
+  readonly work?: Place | undefined
   /** Id of the user who turned out to call, for the access line: set by whoever finds that out. */
   user?: number
+}
+
+/** The place of a call in the scheduler. */
+export interface Place {
+  /** Gives it back while the call waits for something else than the main thread and the database. */
+  away<T>(wait: () => Promise<T>): Promise<T>
 }
 
 /** A call as it comes in, with what shows who calls. */
@@ -39,6 +47,9 @@ export interface IncomingCall extends Call {
   /** A service that may forward addresses says for whom it calls. */
   address: string
   service?: CallingService
+  work?: Place | undefined
+  /** What it counts for in the scheduler; absent where it has passed one, or needs none. */
+  readonly networks?: readonly string[]
   /** The row of the RPC may ask for less than the caller does. */
   deadline: number
   /** Value of the `authorization` header or metadata, as sent. */

@@ -11,6 +11,8 @@ export interface Sender {
   readonly address: string
   /** Whether the peer that sent the request is a trusted proxy. */
   readonly proxied: boolean
+  /** What it counts for in the scheduler: the networks of the client, or the proxy where it tells of none. */
+  readonly networks: readonly string[]
 }
 
 /** Finds the client of a request; `trusted` says of the peer what the list of trusted proxies would say otherwise. */
@@ -82,14 +84,15 @@ export function createSenderOf(trustedProxies: readonly string[]): SenderOf {
   const isTrusted = createMatcher(trustedProxies)
   return (peer, forwardedFor, trusted) => {
     let address = canonicalAddress(peer ?? '') ?? '0.0.0.0'
-    if (!(trusted ?? isTrusted(address))) return { address, proxied: false }
-    for (const entry of forwardedFor?.split(',').reverse() ?? []) {
+    if (!(trusted ?? isTrusted(address))) return { address, proxied: false, networks: networksOf(address) }
+    if (!forwardedFor) return { address, proxied: true, networks: [`proxy ${address}`] }
+    for (const entry of forwardedFor.split(',').reverse()) {
       const next = canonicalAddress(withoutPort(entry.trim()))
       if (next === undefined) break
       address = next
       if (!isTrusted(address)) break
     }
-    return { address, proxied: true }
+    return { address, proxied: true, networks: networksOf(address) }
   }
 }
 

@@ -6,7 +6,7 @@
 import { readFileSync } from 'node:fs'
 import { createServer } from 'node:http'
 import type { AddressInfo, Socket } from 'node:net'
-import { collectDefaultMetrics, Gauge, Registry } from 'prom-client'
+import { Counter, collectDefaultMetrics, Gauge, Registry } from 'prom-client'
 
 /** The endpoint of a process. */
 export interface MetricsEndpoint {
@@ -15,6 +15,8 @@ export interface MetricsEndpoint {
   inquire(inquiry: () => Promise<void>): void
   /** Shows when a certificate that is presented ends, in ms since 1970; `of` says to whom. */
   watchCertificate(of: 'grpc' | 'http' | 'servers', endsAt: () => number | undefined): void
+  /** Shows how many requests wait, are worked on, and were shed. */
+  watchScheduler(stats: () => { readonly waiting: number; readonly running: number; readonly shed: number }): void
   /** Opens the port, over TLS where `secure` speaks it on a connection; returns the real one. */
   listen(address: { host: string; port: number }, secure?: (socket: Socket) => Socket): Promise<number>
   close(): Promise<void>
@@ -61,6 +63,28 @@ export function createMetricsEndpoint(): MetricsEndpoint {
     registry,
     inquire: inquiry => void inquiries.push(inquiry),
     watchCertificate: (of, endsAt) => void certificates.set(of, endsAt),
+    watchScheduler(stats) {
+      new Gauge({
+        name: 'auth_requests',
+        help: 'Requests that wait because their networks are beyond their shares, and requests that are worked on.',
+        labelNames: ['state'],
+        registers,
+        collect() {
+          const { waiting, running } = stats()
+          this.set({ state: 'waiting' }, waiting)
+          this.set({ state: 'running' }, running)
+        },
+      })
+      new Counter({
+        name: 'auth_requests_shed_total',
+        help: 'Requests that were refused because too many waited, or because they waited too long.',
+        registers,
+        collect() {
+          this.reset()
+          this.inc(stats().shed)
+        },
+      })
+    },
     listen: ({ host, port }, secure) =>
       new Promise((resolve, reject) => {
         collectDefaultMetrics({ register: registry })

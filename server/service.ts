@@ -1,4 +1,3 @@
-import { availableParallelism } from 'node:os'
 import { createGateway, type Gateway } from '../gateway/http.js'
 import { createGatewayMetrics } from '../gateway/metrics.js'
 import { Administration } from '../proto/gen/auth/v1/administration_pb.js'
@@ -11,7 +10,6 @@ import { createKeyring, type Keyring } from './access/keyring.js'
 import { createServiceKeys } from './access/services.js'
 import { createSignIns } from './access/signin.js'
 import { createTokens } from './access/tokens.js'
-import { createTurns } from './access/turns.js'
 import { bindAdministration } from './calls/administration.js'
 import { createCalls } from './calls/dispatch.js'
 import { createGrpcListener } from './calls/grpclistener.js'
@@ -26,6 +24,8 @@ import { passwordUpdateByUsername } from './forgotpasswords/password.js'
 import { findAllForgotPasswordQuestions } from './forgotpasswords/questions.js'
 import { loginByUsernameAndKey, sendKeyByEmail } from './forgotpasswords/recoverykey.js'
 import { type Installation, install } from './installation.js'
+import { createEmailRequests } from './limits/email-requests.js'
+import { createScheduler, schedulerLimits } from './limits/scheduler.js'
 import type { Log } from './log.js'
 import { startMaintenance } from './maintenance.js'
 import { createMetrics } from './metrics.js'
@@ -33,7 +33,6 @@ import { createMetricsEndpoint } from './metricsendpoint.js'
 import { openRegistry, type Registry } from './models/definemodels.js'
 import { startMail } from './outbox/compose.js'
 import { createQuotas } from './outbox/quotas.js'
-import { roomForEmails } from './outbox/sender.js'
 import { chooseLocale } from './outbox/texts.js'
 import { createPasswords, type Passwords } from './passwords/hash.js'
 import { createPasswordPolicy } from './passwords/policy.js'
@@ -42,7 +41,6 @@ import { createRenewals } from './passwords/renewal.js'
 import { forgotPasswordsPolicies } from './policy/forgotpasswords.js'
 import { usersPolicies } from './policy/users.js'
 import { makeAdministrator } from './roles.js'
-import { createRoom } from './room.js'
 import { startSealing } from './sealing.js'
 import type { Address, Settings } from './settings.js'
 import { grace, runSteps, type Step } from './stopping.js'
@@ -75,16 +73,6 @@ export interface Service {
    */
   stop(hurry?: AbortSignal): Promise<readonly string[]>
 }
-
-/**
- * Activations, sign-ups before their hash and look-ups of names: so many at a time, 100 in a moment, then so many a second.
- * What others ask of the database waits behind them, and of the thread.
- */
-const lightAtOnce = 4
-const lightPerSecond = 250 * availableParallelism()
-
-/** Requests for e-mails at a time: e-mails leave more slowly than even one after the other is done. */
-const emailRequestsAtOnce = 1
 
 /** Milliseconds between two looks at whether the database takes writes. */
 const pulse = 1_000
@@ -157,11 +145,14 @@ export async function startService(
       now,
     }
     metrics.watchDatabase(registry, ready)
-    const common = { ready, log, observe: metrics.observe, refused: metrics.refused }
+    const scheduler = createScheduler(schedulerLimits, () => pool.stats().running > 0)
+    endpoint.watchScheduler(scheduler.stats)
+    const common = { ready, scheduler, log, observe: metrics.observe, refused: metrics.refused }
+    const serviceKeys = createServiceKeys({ ...registry, ...settings, admission, log, now: given ?? Date.now })
     const calls = createCalls({
       ...common,
       services: bindServices(deps),
-      serviceKeys: createServiceKeys({ ...registry, ...settings, admission, log, now: given ?? Date.now }),
+      serviceKeys,
     })
 
     // Stops after everything that leaves events.
@@ -231,11 +222,12 @@ export async function startService(
     if (settings.httpAddress) {
       gateway = createGateway({
         transport: createInProcessTransport(calls),
+        scheduler,
+        serviceOf: serviceKeys.recall,
         address: settings.httpAddress,
         defaultRevision: settings.defaultRevision,
         trustedProxies: settings.trustedProxies,
         corsOrigins: settings.corsOrigins,
-        limitFactor: factor,
         ...(httpCertificates && { secure: httpCertificates.secure }),
         log,
         metrics: createGatewayMetrics(endpoint.registry),
@@ -276,8 +268,7 @@ function createAccess(
     tokens,
     callers: createCallers(tokens, users),
     admission,
-    turns: createTurns(lightAtOnce, createRoom(100, lightPerSecond * factor)),
-    emailTurns: createTurns(emailRequestsAtOnce, roomForEmails(factor)),
+    emailRequests: createEmailRequests(factor),
     signIns: createSignIns({ attempts, subjects, admission, pool, passwords, factor }),
   }
 }

@@ -56,12 +56,12 @@ test('imports are found', t => {
   t.true(imports.get('server/calls/grpc.ts')?.includes('@grpc/grpc-js'))
 })
 
-test('the gateway imports nothing of the server but client addresses, the access policy, room and spans, and in main.ts what programs are set up with', t => {
+test('the gateway imports nothing of the server but client addresses, the access policy, the scheduler and spans, and in main.ts what programs are set up with', t => {
   const wrong = breaches(
     (file, target) =>
       file.startsWith('gateway/') &&
       /^(server|cli)\//.test(target) &&
-      !/^server\/(policy\/\w+|clientaddress|room|tracing)\.ts$/.test(target) &&
+      !/^server\/(policy\/\w+|limits\/[\w-]+|clientaddress|tracing)\.ts$/.test(target) &&
       !(
         file === 'gateway/main.ts' &&
         /^server\/(settings|log|stopping|certificates|metricsendpoint|usage)\.ts$/.test(target)
@@ -110,9 +110,9 @@ test('only the gRPC server and the way to remote services import grpc-js', t => 
 const floors: readonly (readonly RegExp[])[] = [
   [/^proto\//],
   [
-    /^server\/(call|certificates|clientaddress|databaseurl|log|lookalikes|lookalikes-table|masterkey|metricsendpoint|names|onfirstuse|refusal|required|roles|room|rounds|scopes|settings|sizes|stopping|telephone|tracing|usage)\.ts$/,
+    /^server\/(call|certificates|clientaddress|databaseurl|log|lookalikes|lookalikes-table|masterkey|metricsendpoint|names|onfirstuse|refusal|required|roles|rounds|scopes|settings|sizes|stopping|telephone|tracing|usage)\.ts$/,
   ],
-  [/^server\/policy\//],
+  [/^server\/policy\//, /^server\/limits\//],
   [/^server\/embedded\//],
   [/^server\/database\//],
   [/^server\/models\//],
@@ -211,6 +211,7 @@ test('each room says at its head what it owns', async t => {
     database: 'connection.ts',
     embedded: 'start.ts',
     forgotpasswords: 'answers.ts',
+    limits: 'scheduler.ts',
     models: 'definemodels.ts',
     outbox: 'compose.ts',
     passwords: 'hash.ts',

@@ -60,10 +60,8 @@ export type Handler<M extends DescMethodUnary, P extends Policy> = (
 /** An RPC whose function isn't all: what comes before it, in this order. */
 export interface Steps<M extends DescMethodUnary, P extends Policy> {
   /**
-   * Refuses from memory a caller that is beyond its limits, before anything is asked of the database. What it returns is
-   * disposed of at the end of the call.
-   */
-  admit?(request: MessageShape<M['input']>, caller: { claims: Claims; call: Call }): Promise<Disposable | undefined>
+   * Refuses from memory a caller that is beyond its limits, before anything is asked of the database. */
+  admit?(request: MessageShape<M['input']>, caller: { claims: Claims; call: Call }): Promise<void>
   /** Checks the shape of the request, when the caller may make it, and before an absent target is refused. */
   check?(request: MessageShape<M['input']>, context: { call: Call; target: User | undefined }): void
   readonly handle: Handler<M, P>

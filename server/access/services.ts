@@ -12,6 +12,8 @@ import type { Admission } from './admission.js'
 export interface ServiceKeys {
   /** The key that a call shows; undefined when it shows a token, or nothing. */
   read(call: Pick<IncomingCall, 'authorization'>): string | undefined
+  /** The name of the service whose good key an `authorization` header shows, as far as this process knows by now. */
+  recall(authorization: string | undefined): string | undefined
   /**
    * Gives a call the service whose key it shows and, where that may tell it, the address of the client that it is made for.
    * A call with a key of no service stays as it is: what is protected then refuses it as a bad token.
@@ -88,8 +90,16 @@ export function createServiceKeys(deps: {
     return address
   }
 
+  const read = (authorization: string | undefined) =>
+    authorization === undefined ? undefined : shown.exec(authorization)?.[1]
+
   return {
-    read: ({ authorization }) => (authorization === undefined ? undefined : shown.exec(authorization)?.[1]),
+    recall(authorization) {
+      const key = read(authorization)
+      if (key === undefined || tooLong(key, 'key')) return undefined
+      return known.get(services.digest(key).toString('base64'))?.holder?.name
+    },
+    read: ({ authorization }) => read(authorization),
     async introduce(call, key) {
       const holder = await holderOf(key, call.address)
       if (!holder) return

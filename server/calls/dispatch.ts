@@ -12,8 +12,10 @@ import type { ServiceKeys } from '../access/services.js'
 import { type Call, checkPresence, type IncomingCall } from '../call.js'
 import { network } from '../clientaddress.js'
 import { isUnreachable } from '../database/failures.js'
+import type { Scheduler } from '../limits/scheduler.js'
+import { Turn } from '../limits/turn.js'
 import { flatLog, type Log } from '../log.js'
-import type { Policy } from '../policy/policy.js'
+import { type Policy, usualCost } from '../policy/policy.js'
 import { reasonsOf } from '../policy/reasons.js'
 import { type Limit, Refusal } from '../refusal.js'
 import { describeSpan, inSpan, readParent, SpanKind, traceIdOf, tracing } from '../tracing.js'
@@ -47,6 +49,8 @@ export function createCalls(deps: {
   services: readonly (readonly [DescService, ReadonlyMap<DescMethodUnary, Run>])[]
   /** Finds which service calls; absent where keys of services open nothing. */
   serviceKeys?: ServiceKeys
+  /** Says when calls begin that come with networks; absent where none do. */
+  scheduler?: Scheduler
   ready: () => Promise<boolean>
   log: Log
   observe: Observe
@@ -62,16 +66,30 @@ export function createCalls(deps: {
     },
   })
 
+  const { scheduler, serviceKeys } = deps
   const access = flatLog(deps.log)
+  const turnOf = ({ policy }: Run, call: IncomingCall) => {
+    const { networks, deadline } = call
+    if (!networks || !scheduler) return undefined
+    const service = serviceKeys?.recall(call.authorization)
+    const { cost = usualCost } = policy
+    return new Turn(scheduler, service === undefined ? networks : [`service ${service}`], cost, deadline)
+  }
   const run: Calls['run'] = async (method, request, call) => {
     const startedAt = performance.now()
     const rpc = runs.get(method)!
     let refusal: Refusal | undefined
     call.deadline = Math.min(call.deadline, Date.now() + (rpc.policy.seconds ?? usualSeconds) * 1000)
     try {
+      using turn = turnOf(rpc, call)
+      // A call over HTTP had its turn at the listener.
+      if (turn) {
+        call.work = turn
+        await turn.take(call)
+      }
       const response = await inTime(call, async () => {
-        const key = deps.serviceKeys?.read(call)
-        if (key !== undefined) await deps.serviceKeys!.introduce(call, key)
+        const key = serviceKeys?.read(call)
+        if (key !== undefined) await serviceKeys!.introduce(call, key)
         checkPresence(call)
         return rpc.run(request, call)
       })

@@ -163,8 +163,8 @@ function createSenderOfCall({ trustedProxies, gatewayNames }: Trust): (incoming:
       .getPeer()
       .replace(/:\d+$/, '')
       .replace(/^\[(.*)\]$/, '$1')
-    const { address, proxied } = senderOf(peer, textOf(incoming, 'x-forwarded-for'), caller?.trusted)
-    return { address, proxied, certificate: caller?.name }
+    const sender = senderOf(peer, textOf(incoming, 'x-forwarded-for'), caller?.trusted)
+    return { ...sender, certificate: caller?.name }
   }
 }
 
@@ -172,13 +172,14 @@ function textOf(incoming: Incoming, name: string): string | undefined {
   return incoming.metadata.get(name)[0]?.toString()
 }
 
-function toCall(incoming: Incoming, { address, proxied, certificate }: Sender & Peer): IncomingCall {
+function toCall(incoming: Incoming, { address, proxied, networks, certificate }: Sender & Peer): IncomingCall {
   const requestId = proxied ? textOf(incoming, 'x-request-id') : undefined
   let gone: AbortController | undefined
   return {
     authorization: textOf(incoming, 'authorization'),
     address,
     endpoint: 'grpc',
+    networks,
     certificate,
     forwardedFor: proxied ? undefined : (textOf(incoming, 'x-forwarded-for') ?? ''),
     acceptLanguage: textOf(incoming, 'accept-language'),

@@ -5,8 +5,9 @@ import {
   type MessageInitShape,
   type MessageShape,
 } from '@bufbuild/protobuf'
-import { Code, ConnectError, type Transport, type UnaryResponse } from '@connectrpc/connect'
+import { Code, ConnectError, type ContextValues, type Transport, type UnaryResponse } from '@connectrpc/connect'
 import { type IncomingCall, type LocalAdministrator, readMalformedFields } from '../call.js'
+import { workKey } from '../limits/context.js'
 import type { Refusal } from '../refusal.js'
 import type { Calls } from './dispatch.js'
 import { detailsOf } from './errordetails.js'
@@ -28,6 +29,7 @@ export function createInProcessTransport(
     timeoutMs: number | undefined,
     headers: HeadersInit | undefined,
     message: MessageInitShape<I>,
+    values?: ContextValues,
   ): Promise<UnaryResponse<I, O>> {
     const read = createReader(headers)
     const call: IncomingCall = {
@@ -37,6 +39,7 @@ export function createInProcessTransport(
       acceptLanguage: read('accept-language'),
       requestId: read('x-request-id') ?? '',
       ...(local && { local }),
+      work: values?.get(workKey),
       traceparent: read('traceparent'),
       tracestate: read('tracestate'),
       malformedFields: readMalformedFields(read('x-malformed-fields')),

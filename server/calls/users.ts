@@ -87,7 +87,7 @@ async function runForUser(
     return handle(request, { call, caller: undefined, target } as never)
   }
   const claims = await callers.claimsOf(call)
-  using _admitted = await admit?.(request, { claims, call })
+  await admit?.(request, { claims, call })
   checkPresence(call)
   const { caller, target } = await findBoth(deps, policy, request, call, claims)
   // An id that no user has belongs to no record to protect.

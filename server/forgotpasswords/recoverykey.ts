@@ -5,8 +5,8 @@ import { traces } from '../access/caller.js'
 import type { ForgotPasswordsRpc } from '../access/context.js'
 import type { SignIns } from '../access/signin.js'
 import type { Tokens } from '../access/tokens.js'
-import type { Turns } from '../access/turns.js'
 import type { Database } from '../database/connection.js'
+import type { EmailRequests } from '../limits/email-requests.js'
 import type { Emails } from '../models/email.js'
 import type { MailedKeys } from '../models/mailedkey.js'
 import { isEmailAddress, usernameKey } from '../names.js'
@@ -18,22 +18,23 @@ import type { TellOwner } from './notice.js'
 /** Mails a recovery key, when the address is the one registered for the user. */
 export function sendKeyByEmail(deps: {
   admission: Admission
-  emailTurns: Turns
+  emailRequests: EmailRequests
   emails: Emails
   chooseLocale: ChooseLocale
 }): ForgotPasswordsRpc<'sendKeyByEmail'> {
-  const { admission, emailTurns, emails, chooseLocale } = deps
+  const { admission, emailRequests, emails, chooseLocale } = deps
   return async (request, { call }) => {
     const { email: given = '' } = request
     const email = tooLong(given, 'email') ? '' : given.trim()
     if (!isEmailAddress(email)) refuse(Reason.INVALID_EMAIL)
     const { address, requestId } = call
     admission.check('recoveryRequests', address)
-    using _turn = await emailTurns.begin(call)
+    const key = usernameKey(request.username ?? '')
+    using _turn = await emailRequests.begin(call, await admission.knows(address, key))
     await admission.take('recoveryRequests', address)
     // The same for everybody: whether an e-mail goes out is found out later, when nobody can measure it.
     const actor = call.service && traces(call).actor
-    const asked = { usernameKey: usernameKey(request.username ?? ''), email, address, requestId }
+    const asked = { usernameKey: key, email, address, requestId }
     const parameters = { ...asked, ...(actor && { actor }) }
     await emails.add({ kind: 'recovery-request', parameters }, chooseLocale(call.acceptLanguage))
     return {}

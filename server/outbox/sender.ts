@@ -5,7 +5,8 @@
  * under the same Message-ID.
  */
 import { availableParallelism } from 'node:os'
-import { createRoom, type Room } from '../room.js'
+import { emailRate } from '../limits/email-requests.js'
+import { createTokenBucket } from '../limits/token-bucket.js'
 import type { Mail } from './transport.js'
 
 /** What the sender must know of an e-mail on loan. */
@@ -50,14 +51,6 @@ const firstDelay = 5
 const longestDelay = 3600
 const failedAfter = 72 * 3600
 
-/**
- * Room for e-mails, 50 at once and then 2 a second for each core, times `factor`: each takes up to 10 ms of processors, and
- * a flood of requests may bring about thousands.
- */
-export function roomForEmails(factor: number): Room {
-  return createRoom(50, 2 * availableParallelism() * factor)
-}
-
 /** Starts sending. `compose` makes the e-mail, with the keys in it, at each attempt. */
 export function startSender<L extends Queued>(parts: {
   readonly queue: Queue<L>
@@ -71,7 +64,7 @@ export function startSender<L extends Queued>(parts: {
 }): Sender {
   const { queue, compose, transport, log, factor = 1, now = Date.now } = parts
   // What nobody wants takes little, and isn't counted: else it would hold up what owners wait for.
-  const room = roomForEmails(factor)
+  const room = createTokenBucket(emailRate.atOnce, emailRate.perSecond * availableParallelism() * factor)
   const underWay = new Set<Promise<void>>()
   let closed = false
   let again = false
@@ -84,7 +77,7 @@ export function startSender<L extends Queued>(parts: {
       const mail = await compose(entry)
       if (mail === 'held') return
       if (mail !== 'unwanted') {
-        room.take(1)
+        room.acquire(1)
         await within(longestAttempt, transport.send(mail))
         log.info({ entry: id, kind, attempts }, 'e-mail sent')
       }
@@ -102,7 +95,7 @@ export function startSender<L extends Queued>(parts: {
     try {
       do {
         again = false
-        while (!closed && underWay.size < parallel && room.take(0)) {
+        while (!closed && underWay.size < parallel && room.blockedFor(1) === 0) {
           const entry = await queue.claim(lease)
           reachable = true
           if (!entry) break

@@ -17,11 +17,13 @@ export interface Waiter extends Turn {
   readonly deadline: number
   /** Aborted when the caller has gone: its waiting jobs leave the queue. */
   readonly signal?: AbortSignal
+  /** The caller's place in the scheduler, given back meanwhile. */
+  readonly work?: Call['work']
 }
 
 /** The waiter that a call makes for an account: it isn't known until a sign-in has shown that. */
-export function waiterOf({ address, deadline, signal }: Call, account: string): Waiter {
-  return { known: false, address: network(address), account, deadline, signal }
+export function waiterOf({ address, deadline, signal, work }: Call, account: string): Waiter {
+  return { known: false, address: network(address), account, deadline, signal, work }
 }
 
 /** State of the pool. */
@@ -184,7 +186,8 @@ export function createPool(options: PoolOptions): Pool {
       for (const { task } of waiting) queue.add(waiter, task)
       start()
       try {
-        return (await Promise.all(waiting.map(({ result }) => result))) as Outcome<J>[]
+        const all = () => Promise.all(waiting.map(({ result }) => result))
+        return (await (waiter.work ? waiter.work.away(all) : all())) as Outcome<J>[]
       } finally {
         clearTimeout(timer)
         signal?.removeEventListener('abort', onAbort)

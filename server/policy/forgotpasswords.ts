@@ -11,6 +11,7 @@ export const forgotPasswordsPolicies = {
     http: { method: 'GET', path: '/forgotpasswords/findallforgotpasswordquestions' },
   },
   loginByUsernameAndAnswers: {
+    cost: 0.5,
     caller: 'anyone',
     reasons: [
       'MISSING_PARAMETER',
@@ -25,6 +26,7 @@ export const forgotPasswordsPolicies = {
     http: { method: 'POST', path: '/forgotpasswords/loginbyusernameandanswers' },
   },
   loginByUsernameAndKey: {
+    cost: 0.5,
     caller: 'anyone',
     reasons: ['INVALID_KEY', 'TOO_MANY_ATTEMPTS'],
     audit: ['session.login-by-key'],
@@ -32,6 +34,7 @@ export const forgotPasswordsPolicies = {
     http: { method: 'POST', path: '/forgotpasswords/loginbyusernameandkey' },
   },
   passwordUpdateByUsername: {
+    cost: 0.5,
     caller: 'user',
     target: 'username',
     own: 'every role',
@@ -43,6 +46,7 @@ export const forgotPasswordsPolicies = {
     http: { method: 'POST', path: '/forgotpasswords/passwordupdatebyusername' },
   },
   saveForgotPasswordQuestionsUsersAnswers: {
+    cost: 0.5,
     caller: 'user',
     target: 'usersid',
     own: 'every role',
@@ -54,6 +58,7 @@ export const forgotPasswordsPolicies = {
     http: { method: 'POST', path: '/forgotpasswords/saveforgotpasswordquestionsusersanswers' },
   },
   sendKeyByEmail: {
+    cost: 0.5,
     caller: 'anyone',
     reasons: ['INVALID_EMAIL', 'TOO_MANY_ATTEMPTS'],
     // The event of the e-mail itself is recorded when it is composed.

@@ -7,6 +7,7 @@ const ownRecord = { caller: 'user', target: 'caller', own: 'every role', restric
 /** The rows of `auth.v1.Users`. */
 export const usersPolicies = {
   signUp: {
+    cost: 1,
     caller: 'anyone',
     reasons: ['INVALID_SIGN_UP', 'TOO_MANY_ATTEMPTS'],
     audit: ['user.sign-up'],
@@ -15,6 +16,7 @@ export const usersPolicies = {
   },
   activate: {
     ...ownRecord,
+    cost: 0.5,
     target: 'username',
     missing: 'ACTIVATION_REFUSED',
     // A ROLE_ADMIN is never activated here: the state refuses it.
@@ -25,6 +27,7 @@ export const usersPolicies = {
     http: { method: 'POST', path: '/users/activate' },
   },
   login: {
+    cost: 0.5,
     caller: 'anyone',
     reasons: ['MISSING_PARAMETER', 'INVALID_CREDENTIALS', 'TOO_MANY_ATTEMPTS'],
     audit: ['session.login'],
@@ -60,6 +63,7 @@ export const usersPolicies = {
     http: { method: 'GET', path: '/users/{username}' },
   },
   batchGetUsers: {
+    cost: 1,
     caller: 'service',
     scope: 'users.read',
     reasons: ['TOO_MANY_ATTEMPTS'],
@@ -68,6 +72,7 @@ export const usersPolicies = {
   },
   setEmail: {
     ...ownRecord,
+    cost: 0.5,
     reasons: ['MISSING_PARAMETER', 'INVALID_EMAIL', 'WRONG_STATE', 'INVALID_CREDENTIALS', 'TOO_MANY_ATTEMPTS'],
     audit: ['user.ask-email'],
     limits: ['account', 'failures', 'hashing', 'change'],
@@ -75,6 +80,7 @@ export const usersPolicies = {
   },
   confirmEmail: {
     ...ownRecord,
+    cost: 0.5,
     reasons: ['MISSING_PARAMETER', 'INVALID_KEY', 'TOO_MANY_ATTEMPTS'],
     audit: ['user.change-email'],
     limits: ['failures'],
@@ -82,6 +88,7 @@ export const usersPolicies = {
   },
   revokeMyTokens: {
     ...ownRecord,
+    cost: 0.5,
     restricted: ['one-time codes'],
     reasons: [],
     audit: ['user.revoke-own-tokens'],
@@ -90,6 +97,7 @@ export const usersPolicies = {
   },
   sendAdminKeyByEmailPartner: {
     ...ownRecord,
+    cost: 0.5,
     target: 'username',
     own: 'ROLE_INSTITUTION',
     administrator: 'any user',

@@ -4,7 +4,6 @@ import { type Admission, tooManyAttempts } from '../access/admission.js'
 import { type Caller, traces } from '../access/caller.js'
 import type { UsersRpc } from '../access/context.js'
 import { failuresThatLock, lockout } from '../access/lockout.js'
-import type { Turns } from '../access/turns.js'
 import type { Call } from '../call.js'
 import type { Transaction } from '../database/connection.js'
 import type { Attempts, Subjects } from '../models/attempt.js'
@@ -27,7 +26,6 @@ export interface ActivateDeps {
   readonly subjects: Subjects
   readonly admission: Admission
   readonly audit: Audit
-  readonly turns: Turns
   /** Multiplies the limit of wrong keys. */
   readonly factor: number
   /** The clock, in ms since 1970. */
@@ -36,21 +34,12 @@ export interface ActivateDeps {
 
 /** Activates a user with a key. A key is looked up before anything is locked for it. */
 export function activate(deps: ActivateDeps): UsersRpc<'activate'> {
-  const { users, turns } = deps
+  const { users } = deps
   const wrongKeys = createWrongKeys(deps)
   return {
     async admit(_request, { claims, call }) {
       const userId = Number(claims.sub)
       await wrongKeys.check(userId, call)
-      const turn = await turns.begin(call)
-      try {
-        // Others of the user may have been wrong meanwhile.
-        await wrongKeys.check(userId, call)
-        return turn
-      } catch (error) {
-        turn[Symbol.dispose]()
-        throw error
-      }
     },
     check({ username, activationkey }) {
       required({ username, activationkey })

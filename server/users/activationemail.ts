@@ -3,8 +3,8 @@ import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { SendAdminKeyByEmailPartnerRequest } from '../../proto/gen/auth/v1/users_pb.js'
 import { tooManyAttempts } from '../access/admission.js'
 import type { UsersRpc } from '../access/context.js'
-import type { Turns } from '../access/turns.js'
 import type { Transaction } from '../database/connection.js'
+import type { EmailRequests } from '../limits/email-requests.js'
 import type { Emails } from '../models/email.js'
 import type { Organizations } from '../models/organization.js'
 import { isEmailAddress, nicknameKey } from '../names.js'
@@ -21,10 +21,10 @@ export function sendAdminKeyByEmailPartner(deps: {
   organizations: Organizations
   emails: Emails
   quotas: Quotas
-  emailTurns: Turns
+  emailRequests: EmailRequests
   chooseLocale: ChooseLocale
 }): UsersRpc<'sendAdminKeyByEmailPartner'> {
-  const { organizations, emails, quotas, emailTurns, chooseLocale } = deps
+  const { organizations, emails, quotas, emailRequests, chooseLocale } = deps
   /** What the latest requests meant, by caller and request. */
   const meant = new LRUCache<string, { userId: number; organizationId: number }>({ max: 1_000, ttl: 60_000 })
   const keyOf = (sub: string, { username, emailpartner }: SendAdminKeyByEmailPartnerRequest) =>
@@ -54,7 +54,8 @@ export function sendAdminKeyByEmailPartner(deps: {
       if (organizationId === undefined) refuse(Reason.ORGANIZATION_EMAIL_NOT_FOUND)
 
       meant.set(keyOf(String(caller.user.id), request), { userId: target.id, organizationId })
-      using _turn = await emailTurns.begin(call)
+      // An account is asked for that has a token: it counts as known.
+      using _turn = await emailRequests.begin(call, caller.user.active)
       // Others may have been refused meanwhile.
       await take(target.id, organizationId)
       await transact(async ({ t, record }) => {

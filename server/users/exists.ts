@@ -1,6 +1,5 @@
 import { type Admission, tooManyAttempts } from '../access/admission.js'
 import type { UsersRpc } from '../access/context.js'
-import type { Turns } from '../access/turns.js'
 import type { Users } from '../models/user.js'
 import { nicknameKey, usernameKey } from '../names.js'
 import { required } from '../required.js'
@@ -8,25 +7,22 @@ import { required } from '../required.js'
 interface Deps {
   readonly users: Pick<Users, 'taken'>
   readonly admission: Pick<Admission, 'takeLookUp'>
-  readonly turns: Turns
 }
 
 /** Tells whether a username is taken. */
-export function existsByUsername({ users, admission, turns }: Deps): UsersRpc<'existsByUsername'> {
+export function existsByUsername({ users, admission }: Deps): UsersRpc<'existsByUsername'> {
   return async (request, { call }) => {
     if (!admission.takeLookUp(call.address)) throw tooManyAttempts(1, 'lookUps')
     const { username } = required({ username: request.username })
-    using _turn = await turns.begin(call)
     return { exists: (await users.taken(usernameKey(username), '')).username }
   }
 }
 
 /** Tells whether a nickname is taken. */
-export function existsByNickname({ users, admission, turns }: Deps): UsersRpc<'existsByNickname'> {
+export function existsByNickname({ users, admission }: Deps): UsersRpc<'existsByNickname'> {
   return async (request, { call }) => {
     if (!admission.takeLookUp(call.address)) throw tooManyAttempts(1, 'lookUps')
     const { nickname } = required({ nickname: request.nickname })
-    using _turn = await turns.begin(call)
     return { exists: (await users.taken('', nicknameKey(nickname))).nickname }
   }
 }

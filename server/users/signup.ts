@@ -5,7 +5,6 @@ import type { Admission } from '../access/admission.js'
 import { traces } from '../access/caller.js'
 import type { UsersRpc } from '../access/context.js'
 import type { Tokens } from '../access/tokens.js'
-import type { Turns } from '../access/turns.js'
 import type { Call } from '../call.js'
 import type { Database } from '../database/connection.js'
 import { brokenConstraint } from '../database/failures.js'
@@ -25,7 +24,6 @@ export interface SignUpDeps {
   readonly questions: Questions
   readonly audit: Audit
   readonly admission: Admission
-  readonly turns: Turns
   readonly pool: Pick<Pool, 'check'>
   readonly passwords: Passwords
   readonly policy: PasswordPolicy
@@ -76,15 +74,10 @@ export function signUp(deps: SignUpDeps): UsersRpc<'signUp'> {
 
 /** The form and the offered question that it names, if nothing stands in the way of a hash. */
 async function begin(deps: SignUpDeps, request: SignUpRequest, call: Call) {
-  const { users, questions, admission, turns, pool } = deps
+  const { users, questions, admission, pool } = deps
   // To read a form is work, too.
-  const check = () => {
-    admission.check('signUps', call.address)
-    pool.check(waiterOf(call, ''), 1)
-  }
-  check()
-  using _turn = await turns.begin(call)
-  check()
+  admission.check('signUps', call.address)
+  pool.check(waiterOf(call, ''), 1)
   const form = await readForm(deps, request, call)
   await admission.take('signUps', call.address)
   const taken = await takenNames(users, request)

@@ -3,6 +3,7 @@ import type { ExecutionContext } from 'ava'
 import { createGateway, type gatewayLimits } from '../../gateway/http.js'
 import type { GatewayMetrics } from '../../gateway/metrics.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
+import { createScheduler, type Scheduler, schedulerLimits } from '../../server/limits/scheduler.js'
 import { createRequest } from './service.js'
 
 /** A gateway in front of a Users service of the test's own. */
@@ -11,16 +12,18 @@ export async function openGateway(
   users: Partial<ServiceImpl<typeof Users>>,
   {
     transport,
+    scheduler,
     ...options
   }: {
     limits?: Partial<typeof gatewayLimits>
-    limitFactor?: number
+    scheduler?: Scheduler
     transport?: Transport
     metrics?: GatewayMetrics
   } = {},
 ) {
   const log: { fields: Record<string, unknown>; message: string }[] = []
   const gateway = createGateway({
+    scheduler: scheduler ?? createScheduler(schedulerLimits, () => false),
     transport: transport ?? createRouterTransport(router => void router.service(Users, users)),
     address: { host: '127.0.0.1', port: 0 },
     defaultRevision: '1.0.2',

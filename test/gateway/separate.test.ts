@@ -15,6 +15,7 @@ import { createRemoteTransport } from '../../gateway/remote.js'
 import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import type { Transaction } from '../../server/database/connection.js'
+import { createScheduler, schedulerLimits } from '../../server/limits/scheduler.js'
 import { keepLog } from '../_helpers/logged.js'
 import { lockWaiters } from '../_helpers/models.js'
 import { waitFor, within } from '../_helpers/patience.js'
@@ -374,6 +375,7 @@ test('while no server answers, the gateway says 503 with Retry-After', async t =
     defaultRevision: '1.0.2',
     trustedProxies: [],
     corsOrigins: [],
+    scheduler: createScheduler(schedulerLimits, () => false),
     log: { error() {}, info() {} },
   } as const
   const alone = createGateway({ ...options, transport, address: { host: '127.0.0.1', port: 0 } })

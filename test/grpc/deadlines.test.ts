@@ -6,10 +6,10 @@ import test, { type ExecutionContext } from 'ava'
 import { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
 import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
-import { createTurns } from '../../server/access/turns.js'
 import type { Call } from '../../server/call.js'
 import { createCalls } from '../../server/calls/dispatch.js'
 import { createGrpcListener } from '../../server/calls/grpclistener.js'
+import { createScheduler, type Scheduler, schedulerLimits } from '../../server/limits/scheduler.js'
 import { createLog } from '../../server/log.js'
 import { administrationPolicies } from '../../server/policy/administration.js'
 import { forgotPasswordsPolicies } from '../../server/policy/forgotpasswords.js'
@@ -28,7 +28,7 @@ const rows: Record<string, Record<string, Policy>> = {
 type Handle = (method: DescMethodUnary, request: Message, call: Call) => Promise<Record<string, unknown>>
 
 /** A client of a server on which one function does the work of all RPCs. */
-async function serverOf(t: ExecutionContext, services: readonly DescService[], handle: Handle) {
+async function serverOf(t: ExecutionContext, services: readonly DescService[], handle: Handle, scheduler?: Scheduler) {
   const log = createLog('silent')
   const rpcs = services.map(service => {
     const methods = service.methods as DescMethodUnary[]
@@ -40,6 +40,7 @@ async function serverOf(t: ExecutionContext, services: readonly DescService[], h
   })
   const calls = createCalls({
     services: rpcs,
+    ...(scheduler && { scheduler }),
     ready: async () => true,
     log,
     observe() {},
@@ -93,43 +94,39 @@ test('each call has 15 seconds, or more where much is read or changed or a mail 
   )
 })
 
-test('who leaves the queue for a turn is not worked for, and the next one is', async t => {
-  const turns = createTurns(1)
-  const arrived: string[] = []
+test('a call whose caller leaves, or comes to its deadline, while it waits in the scheduler never starts, and the next one does', async t => {
+  // One call at a time, and none beside it.
+  const none = { light: [0, 0, 0], burst: 0, places: 1 }
+  const scheduler = createScheduler({ ...schedulerLimits, ...none }, () => false)
   const worked: string[] = []
   let end = () => {}
   const ended = new Promise<void>(resolve => {
     end = resolve
   })
-  const client = await serverOf(t, [Users], async (_method, request, call) => {
-    const { username } = request as unknown as { username: string }
-    arrived.push(username)
-    using _turn = await turns.begin(call)
-    worked.push(username)
+  const handle: Handle = async (_method, request) => {
+    worked.push((request as unknown as { username: string }).username)
     await ended
     return {}
-  })
-  const ask = (username: string, options = {}) => {
-    const call = codeOf(client.call(Users.method.existsByUsername, { username }, options))
-    return { call, arrived: waitFor(() => arrived.includes(username)) }
   }
+  const client = await serverOf(t, [Users], handle, scheduler)
+  const ask = (username: string, options = {}) =>
+    codeOf(client.call(Users.method.existsByUsername, { username }, options))
+  const waiting = (count: number) => waitFor(() => scheduler.stats().waiting === count)
   const working = ask('working')
-  await working.arrived
+  await waitFor(() => worked.length === 1)
   let cancel = () => {}
   const leaving = ask('leaving', { started: (call: { cancel(): void }) => (cancel = () => call.cancel()) })
-  await leaving.arrived
+  await waiting(1)
   const late = ask('late', { deadline: Date.now() + 1_000 })
-  await late.arrived
+  await waiting(2)
   const next = ask('next')
-  await next.arrived
+  await waiting(3)
   cancel()
-  t.deepEqual(await Promise.all([leaving.call, late.call]), ['CANCELLED', 'DEADLINE_EXCEEDED'])
-  // What comes later on this connection came after the cancellation.
-  const last = ask('last')
-  await last.arrived
+  t.deepEqual(await Promise.all([leaving, late]), ['CANCELLED', 'DEADLINE_EXCEEDED'])
+  await waiting(1)
   end()
-  t.deepEqual(await Promise.all([working.call, next.call, last.call]), ['OK', 'OK', 'OK'])
-  t.deepEqual(worked, ['working', 'next', 'last'])
+  t.deepEqual(await Promise.all([working, next]), ['OK', 'OK'])
+  t.deepEqual(worked, ['working', 'next'])
 })
 
 test.serial('a call without a deadline is refused when its time is over', async t => {

@@ -96,23 +96,6 @@ test('a request that its client gave up is counted as such', async t => {
   t.pass()
 })
 
-test('refusals that wait are told until their clients leave, and clients that are cut off for them', async t => {
-  const registry = new Registry()
-  const limits = { singlesPerSecond: 0, refusalsAtOnce: 0, refusalsPerSecond: 0, mostHeld: 1 }
-  const { port } = await openGateway(t, {}, { metrics: createGatewayMetrics(registry), limits })
-  const ask = () =>
-    connect(port, '127.0.0.1')
-      .on('error', () => {})
-      .end('GET /nothing HTTP/1.1\r\nhost: x\r\n\r\n')
-  const first = ask()
-  await waitFor(async () => /auth_http_refusals_waiting 1$/m.test(await registry.metrics()))
-  t.regex(await registry.metrics(), /auth_http_cut_total\{limit="refusals"\} 0$/m)
-  await once(ask().resume(), 'close')
-  t.regex(await registry.metrics(), /auth_http_cut_total\{limit="refusals"\} 1$/m)
-  first.destroy()
-  await waitFor(async () => /auth_http_refusals_waiting 0$/m.test(await registry.metrics()))
-})
-
 test('a gateway tells which servers are connected, and which are away', async t => {
   const DATABASE_URL = await freshDatabase(t)
   const port = await freePort()

@@ -1,0 +1,167 @@
+/** A connection of a client as node:http gets it: in small pieces, and none while enough of its requests are in progress. */
+import { setMaxListeners } from 'node:events'
+import { IncomingMessage, type ServerResponse } from 'node:http'
+import type { Socket } from 'node:net'
+import { Duplex } from 'node:stream'
+
+/** A request. */
+export class Request extends IncomingMessage {
+  /** Where it came in; `socket` is the same. */
+  declare from: Connection
+  /** The request on its way through the gateway; closed when its answer is out, or its client has left. */
+  declare visit: { close(): void } | undefined
+}
+
+/** The response to a request. */
+export type Response = ServerResponse<Request>
+
+/** Whether the client of a request has left. */
+export function isGone(request: Request): boolean {
+  return request.from.destroyed
+}
+
+/** Bytes that are handed over at a time. What node:http gets at once becomes requests at once, whatever stands against it. */
+const pieceBytes = 1024
+
+/** Requests in progress while which nothing more is handed over. */
+const pendingLimit = 8
+
+/** Milliseconds for which nothing is handed over after a request was refused for lack of capacity. */
+export const refusedPause = 1_000
+
+/**
+ * A client's connection, with or without TLS in it. Its state is kept here, as a request finds it by `request.socket`. Times
+ * are those of `performance.now()`.
+ */
+export class Connection extends Duplex {
+  readonly remoteAddress: string | undefined
+  /** Requests whose answers aren't out. */
+  pending = 0
+  /** Those of them that wait in the scheduler. */
+  waiting = 0
+  /** The newest request and the response to it. */
+  request: Request | undefined
+  response: Response | undefined
+  /** Whether no byte has come yet. */
+  silent = true
+  /** Since when a request has been arriving; a new connection is to send one. */
+  arrivingSince: number | undefined = performance.now()
+  /** The same of the newest request whose headers are there. */
+  requestedAt: number | undefined
+  /** When something last came or went. */
+  activeAt = performance.now()
+  /** Since when an answer has waited to be read. */
+  unreadSince: number | undefined
+  /** What has come and isn't handed over. */
+  private rest: Buffer | undefined
+  private wanted = false
+  private paused = false
+  private ended = false
+  private stopped = false
+  private held = false
+  private readonly gone = new AbortController()
+
+  constructor(private readonly socket: Socket) {
+    super({ decodeStrings: false, readableHighWaterMark: pieceBytes })
+    this.remoteAddress = socket.remoteAddress
+    // One listener for each of its requests.
+    setMaxListeners(0, this.gone.signal)
+    socket.on('data', (bytes: Buffer) => {
+      this.silent = false
+      this.activeAt = performance.now()
+      // Otherwise it belongs to the body of the newest request.
+      if (this.request?.complete !== false) this.arrivingSince ??= this.activeAt
+      if (this.stopped) return
+      this.rest = this.rest ? Buffer.concat([this.rest, bytes]) : bytes
+      this.feed()
+    })
+    socket.on('end', () => {
+      this.ended = true
+      this.feed()
+    })
+    socket.on('error', error => this.destroy(error))
+    socket.on('close', () => this.destroy())
+  }
+
+  /** Aborted when the client has gone. Requests of a connection share it: making one costs as much as the rest. */
+  get signal(): AbortSignal {
+    return this.gone.signal
+  }
+
+  /** Hands over what there is to hand over, where that may be. To be called when a request was answered, or begins. */
+  feed(): void {
+    while (this.wanted && this.rest && this.mayRead()) {
+      const { rest } = this
+      const isLast = rest.length <= pieceBytes
+      this.rest = isLast ? undefined : rest.subarray(pieceBytes)
+      this.wanted = this.push(isLast ? rest : rest.subarray(0, pieceBytes))
+    }
+    if (this.rest ? !this.paused : this.paused) {
+      this.paused = !this.paused
+      if (this.paused) this.socket.pause()
+      else this.socket.resume()
+    }
+    if (!this.rest && this.ended && !this.stopped) {
+      this.stopped = true
+      this.push(null)
+    }
+  }
+
+  private mayRead(): boolean {
+    return this.pending < pendingLimit && this.waiting === 0 && !this.held && !this.stopped
+  }
+
+  /** Hands over nothing for a while: a client that is refused is not to send more. */
+  hold(): void {
+    if (this.held) return
+    this.held = true
+    setTimeout(() => {
+      this.held = false
+      this.feed()
+    }, refusedPause).unref()
+  }
+
+  /** Throws away whatever still arrives. */
+  stop(): void {
+    this.stopped = true
+    this.rest = undefined
+    if (this.paused) this.socket.resume()
+    this.paused = false
+  }
+
+  override _read(): void {
+    this.wanted = true
+    if (this.rest || this.ended) this.feed()
+  }
+
+  override _write(chunk: Buffer | string, encoding: BufferEncoding, callback: (error?: Error | null) => void): void {
+    this.unreadSince = performance.now()
+    this.socket.write(chunk, encoding, error => {
+      this.unreadSince = undefined
+      callback(error)
+    })
+  }
+
+  override _writev(
+    chunks: { chunk: Buffer | string; encoding: BufferEncoding }[],
+    callback: (error?: Error | null) => void,
+  ): void {
+    this.socket.cork()
+    const last = chunks.pop()!
+    for (const { chunk, encoding } of chunks) this.socket.write(chunk, encoding)
+    this._write(last.chunk, last.encoding, callback)
+    this.socket.uncork()
+  }
+
+  override _final(callback: () => void): void {
+    this.socket.destroySoon()
+    callback()
+  }
+
+  override _destroy(error: Error | null, callback: (error: Error | null) => void): void {
+    this.rest = undefined
+    this.socket.destroy()
+    this.gone.abort()
+    callback(error)
+  }
+}

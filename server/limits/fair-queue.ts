@@ -1,0 +1,203 @@
+// The order in which requests of many networks wait: a start-time fair queue (Goyal, Vin and Cheng, 1996), nested by network.
+
+/** An entry of the queue. */
+export interface Entry {
+  /** Its networks, innermost first. */
+  readonly networks: readonly string[]
+  /** What it costs, in any unit that all entries share. */
+  readonly cost: number
+}
+
+/** How many entries may wait. */
+export interface QueueBounds {
+  readonly innermost: number
+  readonly outermost: number
+  readonly all: number
+}
+
+/** Entries in fair order. */
+export interface FairQueue<T extends Entry> {
+  /** Adds an entry. Returns the entry that has to leave because a bound is exceeded: the newest of the longest line. */
+  add(entry: T): T | undefined
+  /** The entry that is next; it stays. */
+  peek(): T | undefined
+  /** Takes out the entry that is next. */
+  take(): T | undefined
+  /** Takes an entry out of its line; false when it isn't waiting. */
+  remove(entry: T): boolean
+  /** Takes out every entry of which that is so. */
+  removeIf(isSo: (entry: T) => boolean): T[]
+  readonly size: number
+}
+
+/**
+ * A network with those that wait in it, or in the networks inside it. `start` is the tag of the next entry, `finish` the tag
+ * that it had when the last one was taken, `virtual` the tag of the line inside that was served last.
+ */
+interface Line<T> {
+  readonly parent: Line<T> | undefined
+  start: number
+  finish: number
+  virtual: number
+  size: number
+  /** Whether it is in the heap of its parent: an empty line stays there until it would be next. */
+  queued: boolean
+  readonly lines: Map<string, Line<T>>
+  readonly heap: Line<T>[]
+  readonly entries: T[]
+}
+
+/** Empty lines that a line remembers for their tags before it looks which of them it can forget. */
+const remembered = 64
+
+/**
+ * A queue in which networks that wait get equal shares of cost, and the networks inside each of them likewise. Of two that
+ * wait all the time, one is never ahead of the other by more than the greatest cost of both.
+ */
+export function createFairQueue<T extends Entry>(bounds: QueueBounds): FairQueue<T> {
+  let root = createLine<T>(undefined)
+
+  function lineOf({ networks }: T): Line<T> | undefined {
+    let line: Line<T> | undefined = root
+    for (let level = networks.length - 1; level >= 0 && line; level--) line = line.lines.get(networks[level]!)
+    return line
+  }
+
+  /** The line inside that is next. */
+  function first(line: Line<T>): Line<T> {
+    while (line.heap[0]!.size === 0) dequeue(line)
+    return line.heap[0]!
+  }
+
+  function firstLeaf(): Line<T> | undefined {
+    if (root.size === 0) return undefined
+    let line = root
+    while (line.heap.length > 0 && line.entries.length === 0) line = first(line)
+    return line
+  }
+
+  /** Takes an entry out of a leaf, for whatever reason but that it is served. */
+  function leave(leaf: Line<T>, index: number): T {
+    const [entry] = leaf.entries.splice(index, 1)
+    for (let line: Line<T> | undefined = leaf; line; line = line.parent) line.size--
+    if (root.size === 0) root = createLine<T>(undefined)
+    return entry!
+  }
+
+  function takeNewest(from: Line<T>): T {
+    let line = from
+    while (line.lines.size > 0) {
+      let longest: Line<T> | undefined
+      for (const each of line.lines.values()) if (each.size > (longest?.size ?? 0)) longest = each
+      line = longest!
+    }
+    return leave(line, line.entries.length - 1)
+  }
+
+  return {
+    add(entry) {
+      const { networks } = entry
+      root.size++
+      let line = root
+      for (let level = networks.length - 1; level >= 0; level--) {
+        line = enter(line, networks[level]!)
+        line.size++
+      }
+      line.entries.push(entry)
+      if (line.size > bounds.innermost) return takeNewest(line)
+      const outermost = root.lines.get(networks.at(-1)!)!
+      if (outermost.size > bounds.outermost) return takeNewest(outermost)
+      return root.size > bounds.all ? takeNewest(root) : undefined
+    },
+    peek: () => firstLeaf()?.entries[0],
+    take() {
+      const leaf = firstLeaf()
+      if (!leaf) return undefined
+      const entry = leaf.entries.shift()!
+      for (let line = leaf; line.parent; line = line.parent) {
+        line.parent.virtual = line.start
+        line.size--
+        dequeue(line.parent)
+        line.finish = line.start + entry.cost
+        line.start = line.finish
+        if (line.size > 0) enqueue(line.parent, line)
+      }
+      root.size--
+      if (root.size === 0) root = createLine<T>(undefined)
+      return entry
+    },
+    remove(entry) {
+      const leaf = lineOf(entry)
+      const index = leaf?.entries.indexOf(entry) ?? -1
+      if (index < 0) return false
+      leave(leaf!, index)
+      return true
+    },
+    removeIf(isSo) {
+      const found: T[] = []
+      const search = (line: Line<T>) => {
+        for (const entry of line.entries) if (isSo(entry)) found.push(entry)
+        for (const inner of line.lines.values()) if (inner.size > 0) search(inner)
+      }
+      search(root)
+      for (const entry of found) this.remove(entry)
+      return found
+    },
+    get size() {
+      return root.size
+    },
+  }
+}
+
+function createLine<T>(parent: Line<T> | undefined): Line<T> {
+  return { parent, start: 0, finish: 0, virtual: 0, size: 0, queued: false, lines: new Map(), heap: [], entries: [] }
+}
+
+/** The line of a network inside another, ready for an entry. */
+function enter<T>(parent: Line<T>, key: string): Line<T> {
+  let line = parent.lines.get(key)
+  if (!line) {
+    if (parent.lines.size > 2 * parent.heap.length + remembered) forget(parent)
+    line = createLine(parent)
+    parent.lines.set(key, line)
+  }
+  if (!line.queued) {
+    line.start = Math.max(parent.virtual, line.finish)
+    enqueue(parent, line)
+  }
+  return line
+}
+
+/** Forgets empty lines whose tags mean nothing any more. */
+function forget<T>(parent: Line<T>): void {
+  for (const [key, line] of parent.lines) if (!line.queued && line.finish <= parent.virtual) parent.lines.delete(key)
+}
+
+/** Adds a line to the binary heap of its parent, by `start`. */
+function enqueue<T>({ heap }: Line<T>, line: Line<T>): void {
+  line.queued = true
+  let place = heap.length
+  for (; place > 0; place = (place - 1) >> 1) {
+    const above = heap[(place - 1) >> 1]!
+    if (above.start <= line.start) break
+    heap[place] = above
+  }
+  heap[place] = line
+}
+
+/** Takes the first line out of the heap of its parent. */
+function dequeue<T>({ heap }: Line<T>): void {
+  heap[0]!.queued = false
+  const last = heap.pop()!
+  if (heap.length === 0) return
+  let place = 0
+  for (;;) {
+    let below = 2 * place + 1
+    if (below >= heap.length) break
+    if (below + 1 < heap.length && heap[below + 1]!.start < heap[below]!.start) below++
+    if (heap[below]!.start >= last.start) break
+    heap[place] = heap[below]!
+    place = below
+  }
+  heap[place] = last
+}
