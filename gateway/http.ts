@@ -96,10 +96,10 @@ interface Action {
 }
 
 /** Milliseconds that an answer takes which the gateway gives by itself, a refusal too. */
-const trivialCost = 0.08
+const trivialCost = 0.05
 
 /** Milliseconds that 8 KiB of a body take to be read and checked. */
-const costOf8KiB = 0.1
+const costOf8KiB = 0.3
 
 /** Prepares a gateway. Nothing listens before `listen` is called. */
 export function createGateway(options: GatewayOptions): Gateway {

@@ -2,12 +2,12 @@ import type { Administration } from '../../proto/gen/auth/v1/administration_pb.j
 import type { Policy } from './policy.js'
 
 /** Reads and changes of one record, which the request refers to. */
-const onUser = { caller: 'administrator', target: 'user' } as const
-const onOrganization = { caller: 'administrator', target: 'organization', signIn: 'session' } as const
-const onQuestion = { caller: 'administrator', target: 'question', signIn: 'session' } as const
+const onUser = { caller: 'administrator', target: 'user', cost: 2 } as const
+const onOrganization = { caller: 'administrator', target: 'organization', signIn: 'session', cost: 2 } as const
+const onQuestion = { caller: 'administrator', target: 'question', signIn: 'session', cost: 2 } as const
 
 /** Everything else. */
-const byAdministrator = { caller: 'administrator', signIn: 'session' } as const
+const byAdministrator = { caller: 'administrator', signIn: 'session', cost: 2 } as const
 
 /** Seconds for what reads, or goes through, much of the database. */
 const long = 600
@@ -15,6 +15,7 @@ const long = 600
 /** The rows of `auth.v1.Administration`. */
 export const administrationPolicies = {
   signIn: {
+    cost: 1.4,
     caller: 'anyone',
     reasons: ['MISSING_PARAMETER', 'INVALID_CREDENTIALS', 'CODE_NEEDED', 'TOO_MANY_ATTEMPTS'],
     audit: ['session.admin-login'],

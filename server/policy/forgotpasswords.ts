@@ -4,6 +4,7 @@ import type { Policy } from './policy.js'
 /** The rows of `auth.v1.ForgotPasswords`. */
 export const forgotPasswordsPolicies = {
   findAllForgotPasswordQuestions: {
+    cost: 0.1,
     caller: 'anyone',
     reasons: [],
     audit: [],
@@ -11,7 +12,7 @@ export const forgotPasswordsPolicies = {
     http: { method: 'GET', path: '/forgotpasswords/findallforgotpasswordquestions' },
   },
   loginByUsernameAndAnswers: {
-    cost: 0.5,
+    cost: 1.6,
     caller: 'anyone',
     reasons: [
       'MISSING_PARAMETER',
@@ -26,7 +27,7 @@ export const forgotPasswordsPolicies = {
     http: { method: 'POST', path: '/forgotpasswords/loginbyusernameandanswers' },
   },
   loginByUsernameAndKey: {
-    cost: 0.5,
+    cost: 1.4,
     caller: 'anyone',
     reasons: ['INVALID_KEY', 'TOO_MANY_ATTEMPTS'],
     audit: ['session.login-by-key'],
@@ -34,7 +35,7 @@ export const forgotPasswordsPolicies = {
     http: { method: 'POST', path: '/forgotpasswords/loginbyusernameandkey' },
   },
   passwordUpdateByUsername: {
-    cost: 0.5,
+    cost: 3,
     caller: 'user',
     target: 'username',
     own: 'every role',
@@ -46,7 +47,7 @@ export const forgotPasswordsPolicies = {
     http: { method: 'POST', path: '/forgotpasswords/passwordupdatebyusername' },
   },
   saveForgotPasswordQuestionsUsersAnswers: {
-    cost: 0.5,
+    cost: 3,
     caller: 'user',
     target: 'usersid',
     own: 'every role',
@@ -58,7 +59,7 @@ export const forgotPasswordsPolicies = {
     http: { method: 'POST', path: '/forgotpasswords/saveforgotpasswordquestionsusersanswers' },
   },
   sendKeyByEmail: {
-    cost: 0.5,
+    cost: 1.5,
     caller: 'anyone',
     reasons: ['INVALID_EMAIL', 'TOO_MANY_ATTEMPTS'],
     // The event of the e-mail itself is recorded when it is composed.

@@ -7,7 +7,7 @@ const ownRecord = { caller: 'user', target: 'caller', own: 'every role', restric
 /** The rows of `auth.v1.Users`. */
 export const usersPolicies = {
   signUp: {
-    cost: 1,
+    cost: 2,
     caller: 'anyone',
     reasons: ['INVALID_SIGN_UP', 'TOO_MANY_ATTEMPTS'],
     audit: ['user.sign-up'],
@@ -16,7 +16,7 @@ export const usersPolicies = {
   },
   activate: {
     ...ownRecord,
-    cost: 0.5,
+    cost: 0.6,
     target: 'username',
     missing: 'ACTIVATION_REFUSED',
     // A ROLE_ADMIN is never activated here: the state refuses it.
@@ -27,7 +27,7 @@ export const usersPolicies = {
     http: { method: 'POST', path: '/users/activate' },
   },
   login: {
-    cost: 0.5,
+    cost: 1.4,
     caller: 'anyone',
     reasons: ['MISSING_PARAMETER', 'INVALID_CREDENTIALS', 'TOO_MANY_ATTEMPTS'],
     audit: ['session.login'],
@@ -72,7 +72,7 @@ export const usersPolicies = {
   },
   setEmail: {
     ...ownRecord,
-    cost: 0.5,
+    cost: 2,
     reasons: ['MISSING_PARAMETER', 'INVALID_EMAIL', 'WRONG_STATE', 'INVALID_CREDENTIALS', 'TOO_MANY_ATTEMPTS'],
     audit: ['user.ask-email'],
     limits: ['account', 'failures', 'hashing', 'change'],
@@ -80,7 +80,7 @@ export const usersPolicies = {
   },
   confirmEmail: {
     ...ownRecord,
-    cost: 0.5,
+    cost: 1.5,
     reasons: ['MISSING_PARAMETER', 'INVALID_KEY', 'TOO_MANY_ATTEMPTS'],
     audit: ['user.change-email'],
     limits: ['failures'],
@@ -88,7 +88,7 @@ export const usersPolicies = {
   },
   revokeMyTokens: {
     ...ownRecord,
-    cost: 0.5,
+    cost: 1.5,
     restricted: ['one-time codes'],
     reasons: [],
     audit: ['user.revoke-own-tokens'],
@@ -97,7 +97,7 @@ export const usersPolicies = {
   },
   sendAdminKeyByEmailPartner: {
     ...ownRecord,
-    cost: 0.5,
+    cost: 1.5,
     target: 'username',
     own: 'ROLE_INSTITUTION',
     administrator: 'any user',
@@ -120,8 +120,9 @@ export const usersPolicies = {
     limits: ['lookUps'],
     http: { method: 'POST', path: '/users/existsByNickname' },
   },
-  verifyToken: { caller: 'anyone', reasons: [], audit: [], limits: [] },
+  verifyToken: { caller: 'anyone', reasons: [], audit: [], limits: [], cost: 0.3 },
   getKeys: {
+    cost: 0.06,
     caller: 'anyone',
     reasons: [],
     audit: [],

@@ -118,7 +118,9 @@ export function readAnswer(received: Buffer): { answer: Answer; length: number }
   const end = received.indexOf('\r\n\r\n')
   if (end < 0) return undefined
   const headers = received.toString('latin1', 0, end)
-  const bytes = /\r\ncontent-length: *(\d+)/i.exec(headers)?.[1]
+  // An answer without a body doesn't tell its length.
+  const bytes =
+    /\r\ncontent-length: *(\d+)/i.exec(headers)?.[1] ?? (headers.startsWith('HTTP/1.1 204') ? '0' : undefined)
   if (bytes === undefined) throw new Error(`an answer without content-length: ${headers}`)
   const length = end + 4 + Number(bytes)
   if (received.length < length) return undefined

@@ -12,12 +12,13 @@ import { availableParallelism, cpus, tmpdir, totalmem } from 'node:os'
 import { join } from 'node:path'
 import { parseArgs } from 'node:util'
 import { startEmbedded } from '../../server/embedded/start.js'
+import { costs } from './costs.js'
 import { errorsIn, evaluate, measure, type Result, type Samples, summarize } from './measure.js'
 import { root, stopAll } from './processes.js'
 import { rude } from './rude.js'
 import { scenarios as steady } from './scenarios.js'
 
-const scenarios = { ...steady, ...rude }
+const scenarios = { ...steady, ...rude, ...costs }
 
 const usage = `npm run bench -- [--scenario name]… [options]
 
@@ -120,6 +121,8 @@ const units: Record<string, string> = {
   perSecond: '/s',
   logins: 'logins/s',
   processor: 'µs CPU',
+  cost: 'ms',
+  off: '',
   time: 'µs',
   seconds: 's',
   memory: 'MB',

@@ -1,0 +1,166 @@
+/**
+ * What requests cost the main thread and the database, beside what their rows charge for them. The scheduler is as fair as
+ * its charges are true: each is to be within a factor of two of what is measured here.
+ */
+import { randomUUID } from 'node:crypto'
+import { readdirSync, readFileSync } from 'node:fs'
+import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
+import { Users } from '../../proto/gen/auth/v1/users_pb.js'
+import { forgotPasswordsPolicies } from '../../server/policy/forgotpasswords.js'
+import { type Policy, usualCost } from '../../server/policy/policy.js'
+import { usersPolicies } from '../../server/policy/users.js'
+import { createClient } from './clients.js'
+import type { Prepared, Segment } from './measure.js'
+import { emailOf, formOf, password, usernameOf, type Wire } from './operations.js'
+import type { Scenarios } from './segments.js'
+import { type Bench, serviceOn } from './world.js'
+
+export const costs: Scenarios = {
+  costs: { about: 'what requests cost ÷ what is charged for them', byDefault: false, prepare },
+}
+
+/** Requests in progress at a time. */
+const connections = 8
+
+/** What is charged for an answer that the gateway gives by itself. */
+const trivial = 0.05
+
+const rows: Record<string, Policy> = { ...usersPolicies, ...forgotPasswordsPolicies }
+const charged = (name: string) => rows[name]!.cost ?? usualCost
+
+type Request = (index: number) => Omit<Wire, 'expected' | 'refusable'>
+
+async function prepare(bench: Bench): Promise<Prepared> {
+  const { service, world } = await serviceOn(bench, 1000, 4, { AUTH_LIMIT_FACTOR: '1000' })
+  const { holders } = world
+  const own = (index: number) => holders[index % holders.length]!
+  const get = (path: string, token?: string) => ({ method: 'GET', path, ...(token && { token }) }) as const
+  const post = (path: string, content: object, token?: string) => {
+    const body = Buffer.from(JSON.stringify(content))
+    return { method: 'POST', path, contentType: 'application/json', body, ...(token && { token }) } as const
+  }
+  const rpc = (parent: { typeName: string }, name: string) => `/${parent.typeName}/${name}`
+  const user = (index: number) => usernameOf(1 + (index % 900))
+  const answers = [1, 2].map(id => ({ forgotpasswordquestionsid: id, answer: 'errada' }))
+
+  const requests: Record<string, [charge: number, request: Request]> = {
+    '/healthz': [trivial, () => get('/healthz')],
+    'an unknown path': [trivial, () => get('/nothing')],
+    'OPTIONS *': [trivial, () => ({ method: 'OPTIONS' as 'GET', path: '*' })],
+    jwks: [charged('getKeys'), () => get('/.well-known/jwks.json')],
+    questions: [
+      charged('findAllForgotPasswordQuestions'),
+      () => get('/forgotpasswords/findallforgotpasswordquestions'),
+    ],
+    me: [charged('getMe'), index => get('/users/me', own(index).token)],
+    'me with a bad token': [charged('getMe'), () => get('/users/me', 'eyJhbGciOiJFUzI1NiJ9.e30.AAAA')],
+    refresh: [charged('refresh'), index => get('/users/refresh', own(index).token)],
+    'a look-up': [charged('getUser'), index => get(`/users/${encodeURIComponent(user(index))}`, world.adminToken)],
+    'VerifyToken by Connect': [
+      charged('verifyToken'),
+      index => post(rpc(Users, 'VerifyToken'), { token: own(index).token }),
+    ],
+    existsByUsername: [
+      charged('existsByUsername'),
+      index => post('/users/existsByUsername', { username: user(index) }),
+    ],
+    'a login': [charged('login'), index => post('/users/login', { username: user(index), password })],
+    'a wrong login': [
+      charged('login'),
+      index => post('/users/login', { username: user(index), password: `x${index}` }),
+    ],
+    'a sign-up': [
+      charged('signUp'),
+      index => post('/users/signup', formOf(`custo ${unique} ${index}`, `custo ${unique} ${index}`)),
+    ],
+    'a sign-up with wrong fields': [charged('signUp'), index => post('/users/signup', { username: `custo ${index}` })],
+    'a wrong activation key': [
+      charged('activate'),
+      index =>
+        post('/users/activate', { username: own(index).username, activationkey: randomUUID() }, own(index).token),
+    ],
+    'wrong answers': [
+      charged('loginByUsernameAndAnswers'),
+      index => post(`/forgotpasswords/loginbyusernameandanswers?username=${encodeURIComponent(user(index))}`, answers),
+    ],
+    'a wrong mailed key': [
+      charged('loginByUsernameAndKey'),
+      index => post('/forgotpasswords/loginbyusernameandkey', { username: user(index), key: 'ABCDEFGH' }),
+    ],
+    'a request for a key': [
+      charged('sendKeyByEmail'),
+      index => post('/forgotpasswords/sendkeybyemail', { username: user(index), email: emailOf(1 + (index % 900)) }),
+    ],
+    'a password update': [
+      charged('passwordUpdateByUsername'),
+      index =>
+        post(
+          rpc(ForgotPasswords, 'PasswordUpdateByUsername'),
+          { username: usernameOf(1 + ((index * 50 + 7) % 950)), newPassword: password },
+          world.adminToken,
+        ),
+    ],
+    'a body of 60 KiB': [
+      charged('login') + 7 * 0.3,
+      () => post('/users/login', { username: 'x', password: 'x', more: 'ã'.repeat(30_000) }),
+    ],
+  }
+
+  const segmentOf =
+    ([charge, request]: [number, Request]): Segment =>
+    async scale => {
+      const client = createClient('http', service.http, connections)
+      const end = performance.now() + 2000 * scale
+      const before = busyMs(service.pid, bench.folder)
+      const statuses: Record<string, number> = {}
+      const work = async () => {
+        while (performance.now() < end) {
+          const { status } = await client.send({ ...request(serial++), expected: '', refusable: true })
+          statuses[status] = (statuses[status] ?? 0) + 1
+        }
+      }
+      await Promise.all(Array.from({ length: connections }, work))
+      client.close()
+      const count = Object.values(statuses).reduce((sum, each) => sum + each, 0)
+      const cost = (busyMs(service.pid, bench.folder) - before) / count
+      const said = Object.entries(statuses).map(([status, count]) => `${count} × ${status}`)
+      return { figures: { cost, charge, off: Math.max(cost / charge, charge / cost) }, note: said.join(', ') }
+    }
+
+  return {
+    segments: Object.fromEntries(Object.entries(requests).map(([name, each]) => [name, segmentOf(each)])),
+    rows: Object.keys(requests).flatMap(name => [
+      { label: name, subject: name, figure: 'cost' },
+      { label: '  measured and charged differ by a factor of', subject: name, figure: 'off', goal: { most: 2 } },
+    ]),
+  }
+}
+
+/** So that names of one run differ from those of every other. */
+const unique = Date.now()
+let serial = 0
+
+/** Milliseconds that the main thread of a process and all of PostgreSQL in a folder have been busy so far. */
+function busyMs(pid: number, folder: string): number {
+  const nanoseconds = (path: string) => Number(readFileSync(path, 'utf8').split(' ', 1)[0])
+  let sum = nanoseconds(`/proc/${pid}/task/${pid}/schedstat`)
+  const postmaster = processes().find(
+    ({ pid, name }) => name === 'postgres' && readFileSync(`/proc/${pid}/cmdline`, 'utf8').includes(folder),
+  )
+  for (const each of processes()) if (each.parent === postmaster?.pid) sum += nanoseconds(`/proc/${each.pid}/schedstat`)
+  return sum / 1e6
+}
+
+function processes(): { pid: number; name: string; parent: number }[] {
+  return readdirSync('/proc')
+    .filter(name => /^\d+$/.test(name))
+    .flatMap(name => {
+      try {
+        const [, command = '', parent = ''] = /\((.*)\) \S (\d+)/.exec(readFileSync(`/proc/${name}/stat`, 'utf8')) ?? []
+        return [{ pid: Number(name), name: command, parent: Number(parent) }]
+      } catch {
+        // It has ended.
+        return []
+      }
+    })
+}
