@@ -59,13 +59,11 @@ export class Connection extends Duplex {
   private ended = false
   private stopped = false
   private held = false
-  private readonly gone = new AbortController()
+  private gone: AbortController | undefined
 
   constructor(private readonly socket: Socket) {
     super({ decodeStrings: false, readableHighWaterMark: pieceBytes })
     this.remoteAddress = socket.remoteAddress
-    // One listener for each of its requests.
-    setMaxListeners(0, this.gone.signal)
     socket.on('data', (bytes: Buffer) => {
       this.silent = false
       this.activeAt = performance.now()
@@ -85,6 +83,12 @@ export class Connection extends Duplex {
 
   /** Aborted when the client has gone. Requests of a connection share it: making one costs as much as the rest. */
   get signal(): AbortSignal {
+    if (!this.gone) {
+      this.gone = new AbortController()
+      // One listener for each of its requests.
+      setMaxListeners(0, this.gone.signal)
+      if (this.destroyed) this.gone.abort()
+    }
     return this.gone.signal
   }
 
@@ -161,7 +165,7 @@ export class Connection extends Duplex {
   override _destroy(error: Error | null, callback: (error: Error | null) => void): void {
     this.rest = undefined
     this.socket.destroy()
-    this.gone.abort()
+    this.gone?.abort()
     callback(error)
   }
 }

@@ -1,6 +1,6 @@
 /** Client addresses: one form however they are written, and nobody's word on them but a trusted proxy's. */
 import test from 'ava'
-import { canonicalAddress, createSenderOf, network } from '../../server/clientaddress.js'
+import { canonicalAddress, createSenderOf, network, networksOf } from '../../server/clientaddress.js'
 
 for (const [text, canonical] of [
   ['192.0.2.7', '192.0.2.7'],
@@ -37,6 +37,22 @@ for (const [address, expected] of [
   })
 }
 
+for (const [address, expected] of [
+  ['192.0.2.7', ['192.0.2.7', '192.0.2.0/24']],
+  ['2001:db8:1:23ff:3:4:5:6', ['2001:db8:1:23ff::/64', '2001:db8:1:2300::/56', '2001:db8:1::/48']],
+  ['2001:db8::1', ['2001:db8:0:0::/64', '2001:db8:0:0::/56', '2001:db8:0::/48']],
+] as const) {
+  test(`${address} belongs to ${expected.join(', ')}`, t => {
+    t.deepEqual(networksOf(address), expected)
+  })
+}
+
+test('a request counts for the networks of its client, and for a proxy where that tells of no client', t => {
+  t.deepEqual(senderOf('192.0.2.1', '198.51.100.1').networks, ['192.0.2.1', '192.0.2.0/24'])
+  t.deepEqual(senderOf('10.0.0.1', '198.51.100.1').networks, ['198.51.100.1', '198.51.100.0/24'])
+  t.deepEqual(senderOf('10.0.0.1', undefined).networks, ['proxy 10.0.0.1'])
+})
+
 const senderOf = createSenderOf(['10.0.0.0/8', '::1', '2001:db8::/32'])
 
 for (const [why, peer, header, address, proxied] of [
@@ -58,15 +74,18 @@ for (const [why, peer, header, address, proxied] of [
 ] as const) {
   test(`behind proxies ${why}`, t => {
     // Twice, as the second time is from memory.
-    for (let turn = 0; turn < 2; turn++) t.deepEqual(senderOf(peer, header), { address, proxied })
+    for (let turn = 0; turn < 2; turn++) {
+      const sender = senderOf(peer, header)
+      t.deepEqual([sender.address, sender.proxied], [address, proxied])
+    }
   })
 }
 
 test('who is trusted for another reason than its address is believed, and who isn’t is not', t => {
   t.is(senderOf('192.0.2.1', '198.51.100.1', true).address, '198.51.100.1')
-  t.deepEqual(senderOf('10.0.0.1', '198.51.100.1', false), { address: '10.0.0.1', proxied: false })
+  t.is(senderOf('10.0.0.1', '198.51.100.1', false).address, '10.0.0.1')
 })
 
 test('without trusted proxies nobody is believed', t => {
-  t.deepEqual(createSenderOf([])('127.0.0.1', '198.51.100.1'), { address: '127.0.0.1', proxied: false })
+  t.is(createSenderOf([])('127.0.0.1', '198.51.100.1').address, '127.0.0.1')
 })
