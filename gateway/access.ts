@@ -6,6 +6,7 @@ import { network } from '../server/clientaddress.js'
 import { type Shed, Work } from '../server/limits/scheduler.js'
 import { traceIdOf } from '../server/tracing.js'
 import type { Request, Response } from './connection.js'
+import type { Resource } from './router.js'
 
 /** Where the gateway reports requests, and faults as `{ requestId, err }`. A pino logger fits. */
 export interface Log {
@@ -22,16 +23,14 @@ export function methodOf({ method = '' }: Request): string {
 }
 
 /** What becomes of a visit. */
-interface Host {
-  answer(visit: Visit): void
-  shed(visit: Visit, why: Shed): void
-  close(visit: Visit): void
+interface Host<Action> {
+  answer(visit: Visit<Action>): void
+  shed(visit: Visit<Action>, why: Shed): void
+  close(visit: Visit<Action>): void
 }
 
 /** A request on its way, with all that the gateway knows of it. */
-export class Visit extends Work {
-  /** The path of the table of routes that it fits. */
-  path: string | undefined
+export class Visit<Action = unknown> extends Work {
   /** Whether it is a call over Connect or gRPC-Web. */
   isRpc = false
   /** Whether its line is written: by the service that answered, or here. */
@@ -40,11 +39,14 @@ export class Visit extends Work {
   waits = false
   readonly startedAt = performance.now()
   constructor(
-    private readonly host: Host,
+    private readonly host: Host<Action>,
     readonly request: Request,
     readonly response: Response,
     /** Path and query, in origin form. */
     readonly target: string,
+    readonly path: string,
+    /** What the path leads to. */
+    readonly resource: Resource<Action> | undefined,
     /** Whether a trusted proxy passed it on. */
     readonly proxied: boolean,
     networks: readonly string[],
@@ -52,6 +54,10 @@ export class Visit extends Work {
     deadline: number,
   ) {
     super(networks, cost, deadline)
+  }
+  /** The path of the table of routes that it fits. */
+  get route(): string | undefined {
+    return this.resource?.path
   }
   override begin(): void {
     this.host.answer(this)
@@ -67,14 +73,14 @@ export class Visit extends Work {
 
 /** Writes the line of a request that ended with an HTTP status, unless that was done. */
 export function endVisit(log: Log, visit: Visit, status: number, reason?: string): void {
-  const { request, startedAt, path, written } = visit
+  const { request, startedAt, route, written } = visit
   // Probes come every few seconds.
-  if (written || path === '/healthz' || path === '/readyz') return
+  if (written || route === '/healthz' || route === '/readyz') return
   visit.written = true
   const { headers } = request
   const fields = {
     method: methodOf(request),
-    path,
+    path: route,
     status,
     reason,
     ms: Math.round((performance.now() - startedAt) * 10) / 10,
