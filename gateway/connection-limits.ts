@@ -87,6 +87,6 @@ function longestIdle(connections: Iterable<Connection>): Connection | undefined 
 }
 
 function isIdler(one: Connection, other: Connection): boolean {
-  if ((one.pending === 0) !== (other.pending === 0)) return one.pending === 0
+  if ((one.pending.size === 0) !== (other.pending.size === 0)) return one.pending.size === 0
   return one.activeAt < other.activeAt
 }

@@ -23,11 +23,17 @@ export function isGone(request: Request): boolean {
 /** Bytes that are handed over at a time. What node:http gets at once becomes requests at once, whatever stands against it. */
 const pieceBytes = 1024
 
+/** Where the headers of a request end. */
+const blankLine = '\n\r\n'
+
 /** Requests in progress while which nothing more is handed over. */
 const pendingLimit = 8
 
-/** Milliseconds for which nothing is handed over after a request was refused for lack of capacity. */
-export const refusedPause = 1_000
+/**
+ * Milliseconds for which nothing is handed over after a request was refused for lack of capacity: at least, and at most, so
+ * that those refused together don't come back together.
+ */
+const refusedPause = { least: 1_000, most: 2_000 }
 
 /**
  * A client's connection, with or without TLS in it. Its state is kept here, as a request finds it by `request.socket`. Times
@@ -36,7 +42,7 @@ export const refusedPause = 1_000
 export class Connection extends Duplex {
   readonly remoteAddress: string | undefined
   /** Requests whose answers aren't out. */
-  pending = 0
+  readonly pending = new Set<Request>()
   /** Those of them that wait in the scheduler. */
   waiting = 0
   /** The newest request and the response to it. */
@@ -79,6 +85,10 @@ export class Connection extends Duplex {
     })
     socket.on('error', error => this.destroy(error))
     socket.on('close', () => this.destroy())
+    // Of answers that wait behind another, node:http doesn't say that they will never be out.
+    this.on('close', () => {
+      for (const request of this.pending) this.release(request)
+    })
   }
 
   /** Aborted when the client has gone. Requests of a connection share it: making one costs as much as the rest. */
@@ -96,9 +106,9 @@ export class Connection extends Duplex {
   feed(): void {
     while (this.wanted && this.rest && this.mayRead()) {
       const { rest } = this
-      const isLast = rest.length <= pieceBytes
-      this.rest = isLast ? undefined : rest.subarray(pieceBytes)
-      this.wanted = this.push(isLast ? rest : rest.subarray(0, pieceBytes))
+      const end = endOfPiece(rest, pendingLimit - this.pending.size)
+      this.rest = end < rest.length ? rest.subarray(end) : undefined
+      this.wanted = this.push(end < rest.length ? rest.subarray(0, end) : rest)
     }
     if (this.rest ? !this.paused : this.paused) {
       this.paused = !this.paused
@@ -111,18 +121,39 @@ export class Connection extends Duplex {
     }
   }
 
+  /** Counts a request until `release`, or until the client leaves. */
+  begin(request: Request, response: Response): void {
+    this.pending.add(request)
+    this.request = request
+    this.response = response
+    this.requestedAt = this.arrivingSince
+    this.arrivingSince = undefined
+  }
+
+  /** Says that the answer to a request is out, or that nobody takes it. */
+  release(request: Request): void {
+    if (!this.pending.delete(request)) return
+    this.activeAt = performance.now()
+    request.visit?.close()
+    this.feed()
+  }
+
   private mayRead(): boolean {
-    return this.pending < pendingLimit && this.waiting === 0 && !this.held && !this.stopped
+    return this.pending.size < pendingLimit && this.waiting === 0 && !this.held && !this.stopped
   }
 
   /** Hands over nothing for a while: a client that is refused is not to send more. */
   hold(): void {
     if (this.held) return
     this.held = true
-    setTimeout(() => {
-      this.held = false
-      this.feed()
-    }, refusedPause).unref()
+    const { least, most } = refusedPause
+    setTimeout(
+      () => {
+        this.held = false
+        this.feed()
+      },
+      least + Math.random() * (most - least),
+    ).unref()
   }
 
   /** Throws away whatever still arrives. */
@@ -168,4 +199,15 @@ export class Connection extends Duplex {
     this.gone?.abort()
     callback(error)
   }
+}
+
+/** How many bytes are handed over at once: no more than a piece, in which no more than so many requests begin. */
+function endOfPiece(bytes: Buffer, requests: number): number {
+  let end = 0
+  for (let count = 0; count < requests; count++) {
+    const at = bytes.indexOf(blankLine, end)
+    if (at < 0 || at >= pieceBytes) return Math.min(bytes.length, pieceBytes)
+    end = at + blankLine.length
+  }
+  return end
 }

@@ -71,13 +71,8 @@ interface ListenerOptions {
 /** A request that its client breaks off is no fault; without a listener the error would end the process. */
 function ignore(): void {}
 
-/** Counts the response to a request as out. */
-function released(this: Response): void {
-  const connection = this.req.from
-  connection.pending--
-  connection.activeAt = performance.now()
-  this.req.visit?.close()
-  connection.feed()
+function release(this: Response): void {
+  this.req.from.release(this.req)
 }
 
 /** Prepares a listener. Requests go to `onRequest`. Without `secure` there is no TLS. */
@@ -105,17 +100,13 @@ export function createListener(
       const connection = request.socket as unknown as Connection
       request.from = connection
       request.on('error', ignore)
-      response.on('error', ignore).on('close', released)
-      connection.pending++
+      response.on('error', ignore).on('close', release)
       if (draining) {
         // What was sent ahead is answered, too: only the last answer closes the connection.
         if (connection.response && !connection.response.headersSent) connection.response.shouldKeepAlive = true
         response.shouldKeepAlive = false
       }
-      connection.request = request
-      connection.response = response
-      connection.requestedAt = connection.arrivingSince
-      connection.arrivingSince = undefined
+      connection.begin(request, response)
       onRequest(request, response)
     },
   )
@@ -138,9 +129,9 @@ export function createListener(
     }
     // What was asked before is answered first; a request that broke off in its body gets no other answer than this.
     const { request, response, pending } = connection
-    if (pending === 0 || !response || !request) answer()
+    if (pending.size === 0 || !response || !request) answer()
     else if (request.complete) response.once('close', answer)
-    else if (pending === 1 && !response.headersSent) answer()
+    else if (pending.size === 1 && !response.headersSent) answer()
     else connection.destroy()
   }
 
@@ -172,7 +163,7 @@ export function createListener(
       if (isOver(unreadSince, limits.unreadTimeout)) {
         onCut('unread')
         connection.destroy()
-      } else if (pending > 0) {
+      } else if (pending.size > 0) {
         // The body of a request that waits isn't read.
         const isArriving = waiting === 0 && request && !request.complete
         if (isArriving && isOver(requestedAt, limits.requestTimeout)) refuse(connection, 'ERR_HTTP_REQUEST_TIMEOUT')
@@ -192,7 +183,7 @@ export function createListener(
     const closeIdle = () => {
       for (const connection of connections) {
         const { silent, pending, arrivingSince } = connection
-        if (silent || (pending === 0 && arrivingSince === undefined)) connection.destroy()
+        if (silent || (pending.size === 0 && arrivingSince === undefined)) connection.destroy()
       }
     }
     closeIdle()

@@ -120,7 +120,7 @@ export const usersPolicies = {
     limits: ['lookUps'],
     http: { method: 'POST', path: '/users/existsByNickname' },
   },
-  verifyToken: { caller: 'anyone', reasons: [], audit: [], limits: [], cost: 0.3 },
+  verifyToken: { caller: 'anyone', reasons: [], audit: [], limits: [], cost: 0.35 },
   getKeys: {
     cost: 0.06,
     caller: 'anyone',
