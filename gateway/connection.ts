@@ -181,9 +181,12 @@ export class Connection extends Duplex {
     chunks: { chunk: Buffer | string; encoding: BufferEncoding }[],
     callback: (error?: Error | null) => void,
   ): void {
+    // An answer comes with an empty chunk at its end.
+    const parts = chunks.filter(({ chunk }) => chunk.length > 0)
+    const last = parts.pop() ?? { chunk: '', encoding: 'latin1' }
+    if (parts.length === 0) return this._write(last.chunk, last.encoding, callback)
     this.socket.cork()
-    const last = chunks.pop()!
-    for (const { chunk, encoding } of chunks) this.socket.write(chunk, encoding)
+    for (const { chunk, encoding } of parts) this.socket.write(chunk, encoding)
     this._write(last.chunk, last.encoding, callback)
     this.socket.uncork()
   }
