@@ -77,6 +77,11 @@ check_envoy() {
   [ $code -eq 0 ] && ! grep -qE '\[(warning|error|critical)\]' "$work/envoy"
 }
 
+# The example as it stands, but for paths and ports, before a service of the build.
+check_proxied() {
+  (cd .. && node dist/test/run.js "dist/test/deploy/$1.deploy.test.js")
+}
+
 # The chart in each of its forms.
 chart=helm/auth-registry
 forms=(
@@ -118,6 +123,8 @@ check 'systemd units (systemd-analyze verify)' systemd-analyze check_systemd
 check 'systemd units (systemd-analyze security)' systemd-analyze check_exposure
 check 'nginx example (nginx -t)' nginx check_nginx
 check 'Envoy example (envoy --mode validate)' envoy check_envoy
+check 'nginx example before a service (test/deploy)' nginx check_proxied nginx
+check 'Envoy example before a service (test/deploy)' envoy check_proxied envoy
 check 'alerts and their tests (promtool)' promtool ./check-alerts.sh
 check 'Prometheus example (promtool)' promtool promtool check config --syntax-only prometheus.yaml
 check 'Helm chart (helm lint)' helm check_helm

@@ -2,7 +2,8 @@
  * Runs the tests against a PostgreSQL of their own, searches what their services wrote for secrets, each of which is a
  * failure, and ends with a line `N passed, N failed`. Arguments go to AVA: files (of dist) and options. `--slow` runs
  * `*.slow.test.ts` instead, which wait for real limits, flood the service, kill processes or restore backups; `--long`
- * runs `*.long.test.ts`, which try more of what others try already.
+ * runs `*.long.test.ts`, which try more of what others try already; `--deploy` runs `*.deploy.test.ts`, which start the
+ * proxies of deploy/ and which deploy/check.sh runs where these are.
  */
 import { spawn } from 'node:child_process'
 import { mkdtemp, readdir, rm, statfs, writeFile } from 'node:fs/promises'
@@ -20,7 +21,7 @@ const ava = fileURLToPath(new URL('../../node_modules/ava/entrypoints/cli.mjs', 
 const sources = fileURLToPath(new URL('../../test', import.meta.url))
 
 const given = process.argv.slice(2)
-const kinds = ['slow', 'long']
+const kinds = ['slow', 'long', 'deploy']
 const kind = kinds.find(kind => given.includes(`--${kind}`))
 const options = given.filter(argument => argument !== `--${kind}`)
 const files = options.some(argument => argument.includes('dist/')) ? [] : await testFiles()
