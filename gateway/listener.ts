@@ -50,6 +50,9 @@ export const listenerLimits = {
 /** Milliseconds between two looks at the times of connections. */
 const sweepInterval = 500
 
+/** Connections that wait to be taken: a proxy that starts opens many at once. The system may allow fewer. */
+const backlog = 4_096
+
 /** Bytes of all headers of a request together. */
 const headerBytes = 16 * 1024
 
@@ -202,7 +205,7 @@ export function createListener(
   return {
     connections: () => connections.size,
     async listen() {
-      await once(listener.listen({ host, port }), 'listening')
+      await once(listener.listen({ host, port, backlog }), 'listening')
       sweeping = setInterval(sweep, sweepInterval).unref()
       return { host, port: (listener.address() as AddressInfo).port }
     },
