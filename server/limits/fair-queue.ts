@@ -92,7 +92,8 @@ export function createFairQueue<T extends Entry>(bounds: QueueBounds): FairQueue
     let line = from
     while (line.lines.size > 0) {
       let longest: Line<T> | undefined
-      for (const each of line.lines.values()) if (each.size > (longest?.size ?? 0)) longest = each
+      for (const each of line.lines.values())
+        if (each.size > 0 && (!longest || isEvictedFirst(each, longest))) longest = each
       line = longest!
     }
     return leave(line, line.entries.length - 1)
@@ -177,6 +178,11 @@ function enter<T>(parent: Line<T>, key: string): Line<T> {
 function forgetEmpty<T>(parent: Line<T>): void {
   for (const [key, line] of parent.lines) if (line.size === 0) parent.lines.delete(key)
   parent.heap = parent.heap.filter(({ size }) => size > 0).sort((one, other) => (isBefore(one, other) ? -1 : 1))
+}
+
+/** Of lines equally long the one whose turn comes last: who has waited doesn't make room for who comes new. */
+function isEvictedFirst<T>(one: Line<T>, other: Line<T>): boolean {
+  return one.size === other.size ? isBefore(other, one) : one.size > other.size
 }
 
 function isBefore<T>(one: Line<T>, other: Line<T>): boolean {

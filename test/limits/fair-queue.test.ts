@@ -114,6 +114,19 @@ test('an entry is taken, evicted or removed exactly once, in the order of its li
   )
 })
 
+test('when all lines are equally long, who comes new makes no room for itself by who has waited', t => {
+  const queue = createFairQueue<Entry>({ ...many, all: 20 })
+  const add = (name: number) => {
+    const entry = { networks: [`${name}.1`, `${name}`], cost: 1 }
+    return queue.add(entry) === entry
+  }
+  for (let index = 0; index < 20; index++) t.false(add(index))
+  for (let index = 20; index < 40; index++) t.true(add(index))
+  queue.take()
+  t.false(add(40))
+  t.true(add(41))
+})
+
 /** What was served, as the cost by network. */
 class Served {
   readonly costs = new Map<string, number>()
