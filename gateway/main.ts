@@ -71,6 +71,8 @@ async function main(): Promise<void> {
       await pause(seconds * 1000, hurry)
     }
     const onFault = (err: unknown) => log.error({ err }, 'the stop failed')
+    // What waits then is to be done in the time that is left.
+    scheduler.open()
     const hung = await runSteps([{ what: 'calls under way', run: () => gateway.close(grace) }], { hurry, onFault })
     transport.close()
     await endpoint.close()

@@ -147,6 +147,8 @@ export async function startService(
     metrics.watchDatabase(registry, ready)
     const scheduler = createScheduler(schedulerLimits, () => pool.stats().running > 0)
     endpoint.watchScheduler(scheduler.stats)
+    // What waits then is to be done in the time that is left.
+    endpoints.push(async () => scheduler.open())
     const common = { ready, scheduler, log, observe: metrics.observe, refused: metrics.refused }
     const serviceKeys = createServiceKeys({ ...registry, ...settings, admission, log, now: given ?? Date.now })
     const calls = createCalls({

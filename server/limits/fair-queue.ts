@@ -40,14 +40,18 @@ interface Line<T> {
   finish: number
   virtual: number
   size: number
-  /** Whether it is in the heap of its parent: an empty line stays there until it would be next. */
+  /** Whether it is in the heap of its parent: an empty line stays there until it would be next, or is forgotten. */
   queued: boolean
+  /** Its place among lines with the same tag: the one that has been in the heap for longest is next. */
+  order: number
+  /** How many lines have come into its heap. */
+  entered: number
   readonly lines: Map<string, Line<T>>
-  readonly heap: Line<T>[]
+  heap: Line<T>[]
   readonly entries: T[]
 }
 
-/** Empty lines that a line remembers for their tags before it looks which of them it can forget. */
+/** Empty lines that a line remembers for their tags, besides as many as it has entries. */
 const remembered = 64
 
 /**
@@ -88,7 +92,8 @@ export function createFairQueue<T extends Entry>(bounds: QueueBounds): FairQueue
     let line = from
     while (line.lines.size > 0) {
       let longest: Line<T> | undefined
-      for (const each of line.lines.values()) if (each.size > (longest?.size ?? 0)) longest = each
+      for (const each of line.lines.values())
+        if (each.size > 0 && (!longest || isEvictedFirst(each, longest))) longest = each
       line = longest!
     }
     return leave(line, line.entries.length - 1)
@@ -150,14 +155,15 @@ export function createFairQueue<T extends Entry>(bounds: QueueBounds): FairQueue
 }
 
 function createLine<T>(parent: Line<T> | undefined): Line<T> {
-  return { parent, start: 0, finish: 0, virtual: 0, size: 0, queued: false, lines: new Map(), heap: [], entries: [] }
+  const tags = { start: 0, finish: 0, virtual: 0 }
+  return { parent, ...tags, size: 0, queued: false, order: 0, entered: 0, lines: new Map(), heap: [], entries: [] }
 }
 
 /** The line of a network inside another, ready for an entry. */
 function enter<T>(parent: Line<T>, key: string): Line<T> {
   let line = parent.lines.get(key)
   if (!line) {
-    if (parent.lines.size > 2 * parent.heap.length + remembered) forget(parent)
+    if (parent.lines.size > 2 * parent.size + remembered) forgetEmpty(parent)
     line = createLine(parent)
     parent.lines.set(key, line)
   }
@@ -168,18 +174,30 @@ function enter<T>(parent: Line<T>, key: string): Line<T> {
   return line
 }
 
-/** Forgets empty lines whose tags mean nothing any more. */
-function forget<T>(parent: Line<T>): void {
-  for (const [key, line] of parent.lines) if (!line.queued && line.finish <= parent.virtual) parent.lines.delete(key)
+/** Forgets empty lines, though one that was served a moment ago is served again sooner for it: they may come without end. */
+function forgetEmpty<T>(parent: Line<T>): void {
+  for (const [key, line] of parent.lines) if (line.size === 0) parent.lines.delete(key)
+  parent.heap = parent.heap.filter(({ size }) => size > 0).sort((one, other) => (isBefore(one, other) ? -1 : 1))
 }
 
-/** Adds a line to the binary heap of its parent, by `start`. */
-function enqueue<T>({ heap }: Line<T>, line: Line<T>): void {
+/** Of lines equally long the one whose turn comes last: who has waited doesn't make room for who comes new. */
+function isEvictedFirst<T>(one: Line<T>, other: Line<T>): boolean {
+  return one.size === other.size ? isBefore(other, one) : one.size > other.size
+}
+
+function isBefore<T>(one: Line<T>, other: Line<T>): boolean {
+  return one.start < other.start || (one.start === other.start && one.order < other.order)
+}
+
+/** Adds a line to the binary heap of its parent. */
+function enqueue<T>(parent: Line<T>, line: Line<T>): void {
+  const { heap } = parent
   line.queued = true
+  line.order = parent.entered++
   let place = heap.length
   for (; place > 0; place = (place - 1) >> 1) {
     const above = heap[(place - 1) >> 1]!
-    if (above.start <= line.start) break
+    if (isBefore(above, line)) break
     heap[place] = above
   }
   heap[place] = line
@@ -194,8 +212,8 @@ function dequeue<T>({ heap }: Line<T>): void {
   for (;;) {
     let below = 2 * place + 1
     if (below >= heap.length) break
-    if (below + 1 < heap.length && heap[below + 1]!.start < heap[below]!.start) below++
-    if (heap[below]!.start >= last.start) break
+    if (below + 1 < heap.length && isBefore(heap[below + 1]!, heap[below]!)) below++
+    if (!isBefore(heap[below]!, last)) break
     heap[place] = heap[below]!
     place = below
   }

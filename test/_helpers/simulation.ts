@@ -1,0 +1,77 @@
+import { mock } from 'node:test'
+
+/** An event loop that moves as a test says: timers, turns of the loop, and what clocks show. */
+export interface Simulation {
+  /** Milliseconds since it began. */
+  readonly now: number
+  /** Ends a turn of the event loop: what `setImmediate` was given up to now runs. */
+  turn(): void
+  /** Ends turns until nothing is to run in the next one. */
+  settle(): void
+  /** Lets time pass, with timers and turns in it. */
+  pass(ms: number): void
+  /** Lets time pass in which the thread is busy: no timer runs. */
+  block(ms: number): void
+  /** Timers that are set. */
+  readonly timers: number
+}
+
+/** Runs what is synchronous in a simulated event loop. */
+export function simulate(run: (loop: Simulation) => void): void {
+  const start = Date.now()
+  let now = 0
+  let immediates: (() => void)[] = []
+  let timers: { at: number; run: () => void }[] = []
+  const turn = () => {
+    const due = immediates
+    immediates = []
+    for (const each of due) each()
+  }
+  const settle = () => {
+    while (immediates.length > 0) turn()
+  }
+  const mocks = [
+    mock.method(performance, 'now', () => now),
+    mock.method(Date, 'now', () => start + now),
+    mock.method(
+      globalThis,
+      'setImmediate',
+      ((run: () => void) => void immediates.push(run)) as unknown as typeof setImmediate,
+    ),
+    mock.method(globalThis, 'setTimeout', ((run: () => void, ms: number) => {
+      const timer = { at: now + Math.max(1, Math.trunc(ms)), run }
+      timers.push(timer)
+      return timer
+    }) as unknown as typeof setTimeout),
+  ]
+  try {
+    run({
+      get now() {
+        return now
+      },
+      turn,
+      settle,
+      pass(ms) {
+        const end = now + ms
+        for (;;) {
+          const next = timers.reduce<number>((first, { at }) => Math.min(first, at), end)
+          now = Math.max(now, next)
+          const due = timers.filter(({ at }) => at <= now)
+          timers = timers.filter(({ at }) => at > now)
+          for (const each of due) each.run()
+          turn()
+          if (due.length === 0 && now >= end) break
+        }
+        settle()
+      },
+      block(ms) {
+        now += ms
+      },
+      get timers() {
+        return timers.length
+      },
+    })
+  } finally {
+    for (const each of mocks) each.mock.restore()
+  }
+}

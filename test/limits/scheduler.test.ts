@@ -1,0 +1,525 @@
+/** When requests begin, in a simulated event loop. */
+import test from 'ava'
+import fc from 'fast-check'
+import { createScheduler, type SchedulerLimits, type Shed, Work } from '../../server/limits/scheduler.js'
+import { type Simulation, simulate } from '../_helpers/simulation.js'
+
+const cores = 2
+
+/** What a service has. */
+const usual: SchedulerLimits = {
+  light: [0.005, 0.02, 0.04],
+  peer: 0.025,
+  burst: 10_000,
+  heavy: 0.04,
+  turn: 4,
+  places: 32,
+  waiting: { innermost: 256, outermost: 512, all: 2_000 },
+}
+
+/** The same without shares: every request is beyond them. */
+const heavyOnly: SchedulerLimits = { ...usual, burst: 0 }
+
+const never = Number.POSITIVE_INFINITY
+
+class Job extends Work {
+  begun = 0
+  why: Shed | undefined
+  constructor(
+    networks: readonly string[],
+    cost = 1,
+    deadline = never,
+    private readonly onBegin: (job: Job) => void = () => {},
+  ) {
+    super(networks, cost, deadline)
+  }
+  override begin(): void {
+    this.begun++
+    this.onBegin(this)
+  }
+  override shed(why: Shed): void {
+    this.why = why
+  }
+}
+
+const ipv4 = (host: number, net = 0) => [`10.0.${net}.${host}`, `10.0.${net}.0/24`]
+const ipv6 = (subnet: number, middle = 0, site = 0) => [
+  `${site}:${middle}:${subnet}/64`,
+  `${site}:${middle}/56`,
+  `${site}/48`,
+]
+
+/** A scheduler in a simulated event loop. */
+function simulated(
+  run: (setting: {
+    loop: Simulation
+    submit: (networks: readonly string[], cost?: number, deadline?: number, onBegin?: (job: Job) => void) => Job
+    scheduler: ReturnType<typeof createScheduler>
+  }) => void,
+  limits = usual,
+  isHashing = () => false,
+): void {
+  simulate(loop => {
+    const scheduler = createScheduler(limits, isHashing, cores)
+    run({
+      loop,
+      scheduler,
+      submit(...given) {
+        const job = new Job(...given)
+        scheduler.submit(job)
+        return job
+      },
+    })
+  })
+}
+
+test('a request begins at once, whatever waits, while each of its networks has a share left: 0.5, 2 and 4% of all cores, 10 s at once', t => {
+  simulated(
+    ({ loop, scheduler, submit }) => {
+      // All places are taken, and as many wait as may.
+      for (let index = 0; index < 5_000; index++) submit([`flood ${index % 20}`, `floods ${index % 10}`], 100)
+      const { running, waiting } = scheduler.stats()
+      t.is(waiting, 2_000)
+      t.true(running >= 16)
+      const ask = (networks: readonly string[]) => {
+        const job = submit(networks, 10)
+        return job.begun
+      }
+      const askTimes = (times: number, networks: readonly string[]) => {
+        let begun = 0
+        for (let each = 0; each < times; each++) begun += ask(networks)
+        return begun
+      }
+      // 100 ms for an address, 400 for its /24.
+      t.is(askTimes(50, ipv4(1)), 10)
+      for (const host of [2, 3, 4]) t.is(askTimes(50, ipv4(host)), 10)
+      t.is(askTimes(50, ipv4(5)), 0)
+      t.is(askTimes(50, ipv4(5, 1)), 10)
+      // 100 ms for a /64, 400 for its /56, 800 for its /48.
+      for (const subnet of [1, 2, 3, 4]) t.is(askTimes(50, ipv6(subnet)), 10)
+      t.is(askTimes(50, ipv6(5)), 0)
+      for (const subnet of [1, 2, 3, 4]) t.is(askTimes(50, ipv6(subnet, 1)), 10)
+      t.is(askTimes(50, ipv6(1, 2)), 0)
+      t.is(askTimes(50, ipv6(1, 1, 1)), 10)
+      // A service or a trusted proxy for itself: 2.5%.
+      t.is(askTimes(100, ['service books']), 50)
+      // 10 ms come back in a second.
+      loop.block(999)
+      t.is(ask(ipv4(1)), 0)
+      loop.block(1)
+      t.is(ask(ipv4(1)), 1)
+      t.is(ask(ipv4(1)), 0)
+      loop.block(1_000)
+      t.is(askTimes(50, ['service books']), 10)
+    },
+    usual,
+    () => true,
+  )
+})
+
+test('what a network sends beyond its share takes nothing from the networks around it', t => {
+  simulated(({ submit }) => {
+    for (let times = 0; times < 5_000; times++) submit(ipv4(1), 1)
+    for (const host of [2, 3, 4]) t.is(submit(ipv4(host), 100).begun, 1)
+    t.is(submit(ipv4(5), 1).begun, 0)
+  })
+})
+
+test('places are conserved, none beyond the limits is given, and all that waits begins or is shed, whoever comes, leaves, is away or comes back', t => {
+  const limits: SchedulerLimits = {
+    ...usual,
+    light: [0.001, 0.002, 0.003],
+    peer: 0.001,
+    burst: 1_000,
+    places: 4,
+    waiting: { innermost: 4, outermost: 6, all: 10 },
+  }
+  const networks = fc.oneof(
+    fc.constantFrom(...[0, 1, 2].map(host => ipv4(host))),
+    fc.constantFrom(...[0, 1, 2].map(host => ipv4(host, 1))),
+    fc.constantFrom(...[0, 1, 2].map(subnet => ipv6(subnet))),
+    fc.constant(['service']),
+  )
+  const index = fc.nat({ max: 1_000 })
+  const command = fc.oneof(
+    {
+      weight: 6,
+      arbitrary: fc.record({
+        kind: fc.constant('submit' as const),
+        networks,
+        cost: fc.double({ min: 0.05, max: 6, noNaN: true }),
+        patience: fc.integer({ min: 50, max: 2_000 }),
+        endsAtOnce: fc.boolean(),
+      }),
+    },
+    { weight: 4, arbitrary: fc.record({ kind: fc.constant('end' as const), index }) },
+    { weight: 2, arbitrary: fc.record({ kind: fc.constant('leave' as const), index }) },
+    { weight: 2, arbitrary: fc.record({ kind: fc.constant('return' as const), index }) },
+    { weight: 1, arbitrary: fc.record({ kind: fc.constant('abort' as const), index }) },
+    { weight: 1, arbitrary: fc.record({ kind: fc.constant('hash' as const) }) },
+    { weight: 2, arbitrary: fc.record({ kind: fc.constant('pass' as const), ms: fc.integer({ min: 0, max: 150 }) }) },
+    { weight: 2, arbitrary: fc.record({ kind: fc.constant('settle' as const) }) },
+  )
+  const property = fc.property(fc.array(command, { maxLength: 200, size: 'max' }), commands => {
+    let hashing = false
+    simulated(
+      ({ loop, scheduler, submit }) => {
+        const jobs: Job[] = []
+        const ended = new Set<Job>()
+        const away = new Set<Job>()
+        const inPlace = () => jobs.filter(job => job.begun > 0 && !ended.has(job) && !away.has(job))
+        const waiting = () => jobs.filter(job => job.begun === 0 && !job.why && !ended.has(job))
+        const pick = (index: number, from: Job[]) => from[index % Math.max(1, from.length)]
+        const begin = (endsAtOnce: boolean) => (job: Job) => {
+          if (ended.has(job) || job.why || job.begun > 1) throw new Error('one began that was gone')
+          if (job.deadline <= Date.now()) throw new Error('one began after its deadline')
+          // A light one isn't in the list yet.
+          const others = inPlace().filter(other => other !== job)
+          if (job.heavy) {
+            if (others.length >= limits.places) throw new Error('there was no place')
+            if (hashing && others.filter(({ heavy }) => heavy).length >= limits.places / 2)
+              throw new Error('there was no place while threads hash')
+          }
+          if (!endsAtOnce) return
+          ended.add(job)
+          scheduler.end(job)
+        }
+        for (const command of commands) {
+          if (command.kind === 'submit') {
+            const { networks, cost, patience, endsAtOnce } = command
+            jobs.push(submit(networks, cost, Date.now() + patience, begin(endsAtOnce)))
+          } else if (command.kind === 'end') {
+            const job = pick(command.index, [...inPlace(), ...away])
+            if (job) {
+              ended.add(job)
+              away.delete(job)
+              scheduler.end(job)
+              // Twice is once.
+              scheduler.end(job)
+            }
+          } else if (command.kind === 'leave') {
+            const job = pick(command.index, inPlace())
+            if (job) {
+              away.add(job)
+              job.scheduler!.leave(job)
+              job.scheduler!.leave(job)
+            }
+          } else if (command.kind === 'return') {
+            const job = pick(command.index, [...away])
+            if (job) {
+              away.delete(job)
+              job.scheduler!.reenter(job)
+              job.scheduler!.reenter(job)
+            }
+          } else if (command.kind === 'abort') {
+            const job = pick(command.index, waiting())
+            if (job) {
+              ended.add(job)
+              scheduler.end(job)
+            }
+          } else if (command.kind === 'hash') {
+            hashing = !hashing
+            // Until then nothing may tell it.
+            loop.pass(100)
+          } else if (command.kind === 'pass') loop.pass(command.ms)
+          else {
+            loop.settle()
+            const [all, heavy] = [inPlace().length, inPlace().filter(({ heavy }) => heavy).length]
+            const isFull = all >= limits.places || (hashing && heavy >= limits.places / 2)
+            // Of two timers one is for deadlines.
+            if (waiting().length > 0 && !isFull && !(hashing && loop.timers === 2))
+              throw new Error('one waits for nothing')
+          }
+          const { running, waiting: inLine, shed } = scheduler.stats()
+          const expected = [inPlace().length, waiting().length, jobs.filter(({ why }) => why).length]
+          if (`${running} ${inLine} ${shed}` !== expected.join(' '))
+            throw new Error(`${running} ${inLine} ${shed} instead of ${expected.join(' ')}`)
+        }
+        for (let times = 0; times < 30; times++) {
+          for (const job of [...inPlace(), ...away]) {
+            ended.add(job)
+            scheduler.end(job)
+          }
+          away.clear()
+          loop.pass(100)
+        }
+        t.is(scheduler.stats().waiting, 0)
+        t.is(scheduler.stats().running, 0)
+        loop.pass(200)
+        t.is(loop.timers, 0)
+      },
+      limits,
+      () => hashing,
+    )
+  })
+  fc.assert(property, { numRuns: 100 })
+})
+
+test('a request that waits is shed at its deadline, not sooner and not much later', t => {
+  simulated(
+    ({ loop, submit, scheduler }) => {
+      const first = submit(['a'])
+      t.is(first.begun, 1)
+      const waiting = submit(['a'], 1, Date.now() + 15_000)
+      const patient = submit(['b'])
+      loop.pass(14_999)
+      t.is(waiting.why, undefined)
+      loop.pass(101)
+      t.is(waiting.why, 'late')
+      t.is(waiting.begun, 0)
+      t.is(scheduler.stats().shed, 1)
+      scheduler.end(first)
+      t.deepEqual([waiting.begun, patient.begun], [0, 1])
+    },
+    { ...heavyOnly, places: 1 },
+  )
+})
+
+test('a request whose deadline passes while the thread is busy is shed, not begun, and the next one begins', t => {
+  simulated(
+    ({ loop, submit, scheduler }) => {
+      const first = submit(['a'])
+      const waiting = submit(['a'], 1, Date.now() + 50)
+      const next = submit(['a'])
+      loop.block(51)
+      scheduler.end(first)
+      t.deepEqual([waiting.why, waiting.begun, next.begun], ['late', 0, 1])
+    },
+    { ...heavyOnly, places: 1 },
+  )
+})
+
+test('while threads hash, requests beyond their shares begin at 4% of all cores’ time and take half of the places', t => {
+  const costs = fc.array(fc.double({ min: 0.05, max: 3, noNaN: true }), { minLength: 20, maxLength: 20 })
+  const property = fc.property(costs, fc.integer({ min: 0, max: 10_000 }), (costs, idle) => {
+    simulated(
+      ({ loop, submit, scheduler }) => {
+        // What isn't used doesn't gather.
+        loop.pass(idle)
+        let spent = 0
+        const most = 3
+        const feed = () => {
+          while (scheduler.stats().waiting < 20) {
+            const cost = costs[Math.floor(spent * 7) % costs.length]!
+            submit(['a'], cost, never, job => {
+              spent += job.cost
+              scheduler.end(job)
+            })
+          }
+        }
+        for (let ms = 0; ms < 3_000; ms++) {
+          feed()
+          loop.pass(1)
+          const due = (ms + 1) * 0.04 * cores
+          if (spent > due + usual.turn + 1e-6) throw new Error(`${spent} of ${due} after ${ms} ms`)
+          // It waits until the next one fits in, and timers have whole milliseconds.
+          if (spent < due - most - 2) throw new Error(`only ${spent} of ${due} after ${ms} ms`)
+        }
+      },
+      heavyOnly,
+      () => true,
+    )
+  })
+  fc.assert(property, { numRuns: 20 })
+  simulated(
+    ({ loop, submit, scheduler }) => {
+      for (let index = 0; index < 100; index++) submit([`${index}`], 0.01)
+      loop.pass(1_000)
+      t.is(scheduler.stats().running, 16)
+    },
+    heavyOnly,
+    () => true,
+  )
+})
+
+test('a request that costs more than begins at once while threads hash begins, too', t => {
+  simulated(
+    ({ loop, submit }) => {
+      submit(['a'], 4)
+      const dear = submit(['a'], 50)
+      loop.pass(45)
+      t.is(dear.begun, 0)
+      loop.pass(15)
+      t.is(dear.begun, 1)
+    },
+    heavyOnly,
+    () => true,
+  )
+})
+
+test('while none hashes, requests beyond their shares begin as there are places, up to 4 ms of cost in a turn of the event loop', t => {
+  simulated(({ loop, submit, scheduler }) => {
+    let begun = 0
+    for (let index = 0; index < 200; index++)
+      submit(['a'], 0.5, never, job => {
+        begun++
+        scheduler.end(job)
+      })
+    t.is(begun, 8)
+    for (let turns = 2; turns <= 25; turns++) {
+      loop.turn()
+      t.is(begun, 8 * turns)
+    }
+    t.is(scheduler.stats().waiting, 0)
+    t.is(loop.now, 0)
+  }, heavyOnly)
+  simulated(({ loop, submit, scheduler }) => {
+    for (let index = 0; index < 200; index++) submit(['a'], 0.01)
+    loop.pass(500)
+    t.is(scheduler.stats().running, 32)
+  }, heavyOnly)
+})
+
+test('a place that becomes free starts the next request, even while a timer is set for it', t => {
+  let hashing = true
+  simulated(
+    ({ loop, submit, scheduler }) => {
+      const first = submit(['a'], 4)
+      const next = submit(['a'], 4)
+      t.deepEqual([first.begun, next.begun], [1, 0])
+      t.true(loop.timers > 0)
+      hashing = false
+      scheduler.end(first)
+      t.is(next.begun, 1)
+    },
+    heavyOnly,
+    () => hashing,
+  )
+})
+
+test('when the one that a timer is set for leaves, a place that becomes free starts the next one', t => {
+  simulated(
+    ({ loop, submit, scheduler }) => {
+      const first = submit(['a'], 3.9)
+      const dear = submit(['a'], 3)
+      const next = submit(['a'], 0.05)
+      scheduler.end(dear)
+      t.is(next.begun, 0)
+      scheduler.end(first)
+      t.is(next.begun, 1)
+      loop.pass(1_000)
+      t.is(dear.begun, 0)
+    },
+    heavyOnly,
+    () => true,
+  )
+})
+
+test('a cheap request doesn’t overtake the dear one of its network', t => {
+  simulated(
+    ({ loop, submit }) => {
+      submit(['a'], 4)
+      const dear = submit(['a'], 3)
+      loop.pass(20)
+      const cheap = submit(['a'], 0.05)
+      t.deepEqual([dear.begun, cheap.begun], [0, 0])
+      loop.pass(20)
+      t.deepEqual([dear.begun, cheap.begun], [1, 1])
+    },
+    heavyOnly,
+    () => true,
+  )
+})
+
+test('what waits when the last hash ends begins soon, though nothing else happens', t => {
+  let hashing = true
+  simulated(
+    ({ loop, submit }) => {
+      for (let index = 0; index < 16; index++) submit(['a'], 0.01)
+      const next = submit(['a'], 0.01)
+      loop.pass(1_000)
+      t.is(next.begun, 0)
+      hashing = false
+      loop.pass(100)
+      t.is(next.begun, 1)
+    },
+    heavyOnly,
+    () => hashing,
+  )
+})
+
+test('networks that wait take turns, and when too many wait the newest of the longest line is refused', t => {
+  simulated(
+    ({ loop, submit, scheduler }) => {
+      const order: string[] = []
+      const ask = (name: string, networks: readonly string[]) =>
+        submit(networks, 1, never, job => {
+          order.push(name)
+          scheduler.end(job)
+        })
+      submit(['first'], 4)
+      const flood = Array.from({ length: 4 }, () => ask('a', ipv4(1)))
+      const beyond = ask('a', ipv4(1))
+      t.deepEqual([beyond.why, beyond.begun, beyond.state], ['overloaded', 0, 'done'])
+      const neighbours = [ask('b', ipv4(2)), ask('b', ipv4(2))]
+      // There is no more room for the /24.
+      const late = ask('c', ipv4(3))
+      t.is(late.why, undefined)
+      t.deepEqual(
+        flood.map(({ why }) => why),
+        [undefined, undefined, undefined, 'overloaded'],
+      )
+      const others = [ask('d', ipv4(1, 1)), ask('d', ipv4(1, 1)), ask('d', ipv4(1, 1))]
+      t.is(scheduler.stats().shed, 3)
+      t.is(flood[2]!.why, 'overloaded')
+      loop.pass(10)
+      t.is(order.join(''), 'adbdcdab')
+      t.is([...neighbours, late, ...others].filter(({ why }) => why).length, 0)
+      t.is(scheduler.stats().waiting, 0)
+    },
+    { ...heavyOnly, waiting: { innermost: 4, outermost: 6, all: 8 } },
+  )
+})
+
+test('requests that end as soon as they begin are no deeper in the stack for being many', t => {
+  simulated(
+    ({ submit, scheduler }) => {
+      const first = submit(['first'], 0.001)
+      let begun = 0
+      for (let index = 0; index < 20_000; index++) {
+        submit([`${index}`], 0.001, never, job => {
+          begun++
+          scheduler.end(job)
+        })
+      }
+      t.is(begun, 0)
+      scheduler.end(first)
+      t.is(begun, 20_000)
+    },
+    { ...heavyOnly, places: 1, turn: 100, waiting: { innermost: 1, outermost: 1, all: 20_000 } },
+  )
+})
+
+test('work that is away gives its place to another, and has one again when it comes back, whatever came of the wait', async t => {
+  const scheduler = createScheduler({ ...heavyOnly, places: 1 }, () => false, cores)
+  const [first, second] = [new Job(['a']), new Job(['b'])]
+  scheduler.submit(first)
+  scheduler.submit(second)
+  t.deepEqual([first.begun, second.begun], [1, 0])
+  let fail = () => {}
+  const failed = first.away(() => new Promise((_, reject) => (fail = () => reject(new Error('no')))))
+  t.is(second.begun, 1)
+  t.is(scheduler.stats().running, 1)
+  fail()
+  await t.throwsAsync(failed, { message: 'no' })
+  t.is(scheduler.stats().running, 2)
+  scheduler.end(first)
+  scheduler.end(second)
+  // Who has ended has no place to give back.
+  t.is(await first.away(async () => 'done'), 'done')
+  t.is(scheduler.stats().running, 0)
+})
+
+test('once it is open, a scheduler holds up nothing', t => {
+  simulated(
+    ({ submit, scheduler }) => {
+      const all = Array.from({ length: 100 }, (_, index) => submit([`${index}`], 10))
+      t.true(all.some(({ begun }) => begun === 0))
+      scheduler.open()
+      t.true(all.every(({ begun }) => begun === 1))
+      t.is(submit(['another'], 10).begun, 1)
+    },
+    heavyOnly,
+    () => true,
+  )
+})
