@@ -25,6 +25,7 @@ export function methodOf({ method = '' }: Request): string {
 interface Host {
   answer(visit: Visit): void
   shed(visit: Visit, why: Shed): void
+  answered(visit: Visit): void
   close(visit: Visit): void
 }
 
@@ -58,6 +59,10 @@ export class Visit extends Work {
   }
   override shed(why: Shed): void {
     this.host.shed(this, why)
+  }
+  /** Gives its place to another: its answer begins. Whether the client reads it doesn't matter to others. */
+  answered(): void {
+    this.host.answered(this)
   }
   /** Ends it: its answer is out, or its client has left. */
   close(): void {

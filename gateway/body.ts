@@ -15,14 +15,13 @@ export type Body = { readonly form: string } | { readonly json: unknown }
 const utf8 = new TextDecoder('utf-8', { fatal: true })
 
 /**
- * Reads a request's body, once it has arrived; undefined when it has none.
+ * Reads a request's body, once it has arrived; undefined when it is empty.
  *
  * @throws Fault PAYLOAD_TOO_LARGE as soon as that is known; the rest is left unread
  * @throws Fault UNSUPPORTED_MEDIA_TYPE when it is neither JSON nor a form, or in another encoding than UTF-8
  * @throws Fault MALFORMED_REQUEST when it isn't what its media type says
  */
 export async function readBody(request: Request): Promise<Body | undefined> {
-  if (!mayHaveBody(request)) return undefined
   const bytes = await readBytes(request)
   if (bytes.length === 0) return undefined
   const { 'content-type': type = '', 'content-encoding': encoding = 'identity' } = request.headers
@@ -37,8 +36,8 @@ export async function readBody(request: Request): Promise<Body | undefined> {
   return isForm ? { form: text } : { json: parse(text) }
 }
 
-/** Tells from the headers alone, which is all that most requests need. */
-function mayHaveBody(request: Request): boolean {
+/** Whether a request may have a body: its headers tell, which is all that most requests need. */
+export function mayHaveBody(request: Request): boolean {
   const { 'content-length': length = '0', 'transfer-encoding': coding } = request.headers
   return length !== '0' || coding !== undefined
 }

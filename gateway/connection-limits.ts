@@ -87,6 +87,7 @@ function longestIdle(connections: Iterable<Connection>): Connection | undefined 
 }
 
 function isIdler(one: Connection, other: Connection): boolean {
-  if ((one.pending === 0) !== (other.pending === 0)) return one.pending === 0
+  const isIdle = one.pending.length === 0
+  if (isIdle !== (other.pending.length === 0)) return isIdle
   return one.activeAt < other.activeAt
 }

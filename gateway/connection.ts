@@ -1,6 +1,6 @@
 /** A connection of a client as node:http gets it: in small pieces, and none while enough of its requests are in progress. */
 import { setMaxListeners } from 'node:events'
-import { IncomingMessage, type ServerResponse } from 'node:http'
+import { IncomingMessage, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
 import { Duplex } from 'node:stream'
 
@@ -8,12 +8,17 @@ import { Duplex } from 'node:stream'
 export class Request extends IncomingMessage {
   /** Where it came in; `socket` is the same. */
   declare from: Connection
-  /** The request on its way through the gateway; closed when its answer is out, or its client has left. */
-  declare visit: { close(): void } | undefined
+  /** The request on its way through the gateway: answered, then closed when its answer is out, or its client has left. */
+  declare visit: { answered(): void; close(): void } | undefined
 }
 
 /** The response to a request. */
-export type Response = ServerResponse<Request>
+export class Response extends ServerResponse<Request> {
+  override writeHead(status: number, ...rest: unknown[]): this {
+    this.req.visit?.answered()
+    return super.writeHead(status, ...(rest as []))
+  }
+}
 
 /** Whether the client of a request has left. */
 export function isGone(request: Request): boolean {
@@ -22,6 +27,9 @@ export function isGone(request: Request): boolean {
 
 /** Bytes that are handed over at a time. What node:http gets at once becomes requests at once, whatever stands against it. */
 const pieceBytes = 1024
+
+/** Bytes that are read ahead. Where they are fewer, it shows when the client leaves. */
+const aheadLimit = 16 * 1024
 
 /** Requests in progress while which nothing more is handed over. */
 const pendingLimit = 8
@@ -35,13 +43,12 @@ export const refusedPause = 1_000
  */
 export class Connection extends Duplex {
   readonly remoteAddress: string | undefined
-  /** Requests whose answers aren't out. */
-  pending = 0
-  /** Those of them that wait in the scheduler. */
+  /** Responses that aren't out, in the order of their requests. */
+  readonly pending: Response[] = []
+  /** How many of the requests wait in the scheduler. */
   waiting = 0
-  /** The newest request and the response to it. */
+  /** The newest request. */
   request: Request | undefined
-  response: Response | undefined
   /** Whether no byte has come yet. */
   silent = true
   /** Since when a request has been arriving; a new connection is to send one. */
@@ -56,7 +63,6 @@ export class Connection extends Duplex {
   private rest: Buffer | undefined
   private wanted = false
   private paused = false
-  private ended = false
   private stopped = false
   private held = false
   private readonly gone = new AbortController()
@@ -76,8 +82,10 @@ export class Connection extends Duplex {
       this.feed()
     })
     socket.on('end', () => {
-      this.ended = true
-      this.feed()
+      if (this.stopped) return
+      // It has left, as far as anybody can tell: node:http gives it no more answers.
+      this.stop()
+      this.push(null)
     })
     socket.on('error', error => this.destroy(error))
     socket.on('close', () => this.destroy())
@@ -90,25 +98,22 @@ export class Connection extends Duplex {
 
   /** Hands over what there is to hand over, where that may be. To be called when a request was answered, or begins. */
   feed(): void {
-    while (this.wanted && this.rest && this.mayRead()) {
+    while (this.wanted && this.rest && !this.blocked) {
       const { rest } = this
       const isLast = rest.length <= pieceBytes
       this.rest = isLast ? undefined : rest.subarray(pieceBytes)
       this.wanted = this.push(isLast ? rest : rest.subarray(0, pieceBytes))
     }
-    if (this.rest ? !this.paused : this.paused) {
-      this.paused = !this.paused
-      if (this.paused) this.socket.pause()
-      else this.socket.resume()
-    }
-    if (!this.rest && this.ended && !this.stopped) {
-      this.stopped = true
-      this.push(null)
-    }
+    const isFull = this.rest !== undefined && this.rest.length > aheadLimit
+    if (isFull === this.paused) return
+    this.paused = isFull
+    if (isFull) this.socket.pause()
+    else this.socket.resume()
   }
 
-  private mayRead(): boolean {
-    return this.pending < pendingLimit && this.waiting === 0 && !this.held && !this.stopped
+  /** Whether nothing is handed over, whatever comes. */
+  get blocked(): boolean {
+    return this.pending.length >= pendingLimit || this.waiting > 0 || this.held
   }
 
   /** Hands over nothing for a while: a client that is refused is not to send more. */
@@ -131,7 +136,7 @@ export class Connection extends Duplex {
 
   override _read(): void {
     this.wanted = true
-    if (this.rest || this.ended) this.feed()
+    if (this.rest) this.feed()
   }
 
   override _write(chunk: Buffer | string, encoding: BufferEncoding, callback: (error?: Error | null) => void): void {

@@ -7,7 +7,7 @@ import { randomUUID } from 'node:crypto'
 import { once } from 'node:events'
 import { createServer, STATUS_CODES } from 'node:http'
 import { type AddressInfo, createServer as createPort, type Socket } from 'node:net'
-import { Connection, Request, type Response } from './connection.js'
+import { Connection, Request, Response } from './connection.js'
 import { connectionLimits, createConnectionLimits } from './connection-limits.js'
 import { Fault, type Problem, problemDocument, problemOf, securityHeaders } from './problem.js'
 
@@ -74,7 +74,8 @@ function ignore(): void {}
 /** Counts the response to a request as out. */
 function released(this: Response): void {
   const connection = this.req.from
-  connection.pending--
+  // They go out in their order, and when the client has left, all of them are.
+  connection.pending.shift()
   connection.activeAt = performance.now()
   this.req.visit?.close()
   connection.feed()
@@ -92,9 +93,10 @@ export function createListener(
   const connections = new Set<Connection>()
   let draining = false
 
-  const http = createServer<typeof Request>(
+  const http = createServer<typeof Request, typeof Response>(
     {
       IncomingMessage: Request,
+      ServerResponse: Response,
       maxHeaderSize: headerBytes,
       // For the header; the time itself is measured here.
       keepAliveTimeout: limits.keepAliveTimeout,
@@ -105,16 +107,17 @@ export function createListener(
       const connection = request.socket as unknown as Connection
       request.from = connection
       request.on('error', ignore)
-      response.on('error', ignore).on('close', released)
-      connection.pending++
+      response.on('error', ignore).once('close', released)
       if (draining) {
         // What was sent ahead is answered, too: only the last answer closes the connection.
-        if (connection.response && !connection.response.headersSent) connection.response.shouldKeepAlive = true
+        const before = connection.pending.at(-1)
+        if (before && !before.headersSent) before.shouldKeepAlive = true
         response.shouldKeepAlive = false
       }
+      connection.pending.push(response)
       connection.request = request
-      connection.response = response
-      connection.requestedAt = connection.arrivingSince
+      // One that was sent ahead may have come with others.
+      connection.requestedAt = connection.arrivingSince ?? performance.now()
       connection.arrivingSince = undefined
       onRequest(request, response)
     },
@@ -137,10 +140,12 @@ export function createListener(
       setTimeout(() => connection.destroy(), limits.lingerTimeout).unref()
     }
     // What was asked before is answered first; a request that broke off in its body gets no other answer than this.
-    const { request, response, pending } = connection
-    if (pending === 0 || !response || !request) answer()
-    else if (request.complete) response.once('close', answer)
-    else if (pending === 1 && !response.headersSent) answer()
+    const { pending } = connection
+    const last = pending.at(-1)
+    if (!last) answer()
+    else if (last.req.complete && code === 'HPE_INVALID_EOF_STATE') connection.destroy()
+    else if (last.req.complete) last.once('close', answer)
+    else if (pending.length === 1 && !last.headersSent) answer()
     else connection.destroy()
   }
 
@@ -157,7 +162,11 @@ export function createListener(
       surplus.destroy()
     }
     connections.add(connection)
-    connection.once('close', () => connections.delete(connection))
+    connection.once('close', () => {
+      connections.delete(connection)
+      // node:http closes the one response that is on its way out.
+      for (const response of connection.pending.filter(({ socket }) => !socket)) response.destroy().emit('close')
+    })
     http.emit('connection', connection)
   })
   listener.maxConnections = limits.maxConnections
@@ -168,22 +177,29 @@ export function createListener(
     const now = performance.now()
     const isOver = (since: number | undefined, time: number) => since !== undefined && now - since > time
     for (const connection of connections) {
-      const { request, pending, waiting, requestedAt, arrivingSince, unreadSince, activeAt } = connection
+      const { request, pending, blocked, requestedAt, arrivingSince, unreadSince, activeAt } = connection
       if (isOver(unreadSince, limits.unreadTimeout)) {
         onCut('unread')
         connection.destroy()
-      } else if (pending > 0) {
-        // The body of a request that waits isn't read.
-        const isArriving = waiting === 0 && request && !request.complete
-        if (isArriving && isOver(requestedAt, limits.requestTimeout)) refuse(connection, 'ERR_HTTP_REQUEST_TIMEOUT')
-      } else if (isOver(arrivingSince, limits.headersTimeout)) refuse(connection, 'ERR_HTTP_REQUEST_TIMEOUT')
-      else if (arrivingSince === undefined && isOver(activeAt, limits.keepAliveTimeout)) connection.destroy()
+      } else if (blocked) {
+        // What isn't read can't arrive.
+        if (requestedAt !== undefined) connection.requestedAt = now
+        if (arrivingSince !== undefined) connection.arrivingSince = now
+      } else if (request?.complete === false) {
+        if (isOver(requestedAt, limits.requestTimeout)) refuse(connection, 'ERR_HTTP_REQUEST_TIMEOUT')
+      } else if (pending.length === 0) {
+        if (isOver(arrivingSince, limits.headersTimeout)) refuse(connection, 'ERR_HTTP_REQUEST_TIMEOUT')
+        else if (arrivingSince === undefined && isOver(activeAt, limits.keepAliveTimeout)) connection.destroy()
+      }
     }
   }
 
   function drain(): void {
     draining = true
-    for (const { response } of connections) if (response && !response.headersSent) response.shouldKeepAlive = false
+    for (const { pending } of connections) {
+      const last = pending.at(-1)
+      if (last && !last.headersSent) last.shouldKeepAlive = false
+    }
   }
 
   async function close(graceMs: number): Promise<void> {
@@ -192,7 +208,7 @@ export function createListener(
     const closeIdle = () => {
       for (const connection of connections) {
         const { silent, pending, arrivingSince } = connection
-        if (silent || (pending === 0 && arrivingSince === undefined)) connection.destroy()
+        if (silent || (pending.length === 0 && arrivingSince === undefined)) connection.destroy()
       }
     }
     closeIdle()
