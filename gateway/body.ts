@@ -46,6 +46,8 @@ function readBytes(request: Request): Promise<Buffer> {
   return new Promise((resolve, reject) => {
     const tooLarge = () => reject(new Fault('PAYLOAD_TOO_LARGE', `The body has more than ${bodyLimit} bytes.`))
     if (Number(request.headers['content-length']) > bodyLimit) return tooLarge()
+    const cut = () => reject(endsEarly())
+    if (request.destroyed) return cut()
     const chunks: Buffer[] = []
     let size = 0
     function onData(chunk: Buffer) {
@@ -59,7 +61,6 @@ function readBytes(request: Request): Promise<Buffer> {
     }
     request.on('data', onData)
     request.once('end', () => resolve(chunks.length === 1 ? (chunks[0] as Buffer) : Buffer.concat(chunks)))
-    const cut = () => reject(endsEarly())
     request.once('error', cut)
     request.once('close', cut)
   })

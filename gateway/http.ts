@@ -167,8 +167,6 @@ export function createGateway(options: GatewayOptions): Gateway {
       // Others share the connection of a proxy.
       if (!proxied) request.from.hold()
       const problem = sheddings[why]
-      // What comes in its body is thrown away.
-      request.resume()
       send(request, response, answerProblem(problem, request.headers['x-request-id'] as string))
       endVisit(log, visit, problem.status, problem.reason)
     },
@@ -236,6 +234,15 @@ export function createGateway(options: GatewayOptions): Gateway {
     return action.act(exchangeOf(visit, path, resource))
   }
 
+  /** Gives the place back until what has a body has arrived as a whole: a client may take its time. */
+  async function arrival<T>(visit: Visit, wait: () => Promise<T>): Promise<T | undefined> {
+    const { request } = visit
+    if (!mayHaveBody(request)) return undefined
+    // What came with the headers is parsed by then.
+    await undefined
+    return request.complete ? wait() : visit.away(wait)
+  }
+
   function exchangeOf(visit: Visit, path: string, { variable }: Resource<Action>): Exchange {
     const { request, target } = visit
     const { headers } = request
@@ -243,7 +250,7 @@ export function createGateway(options: GatewayOptions): Gateway {
       request,
       query: target.slice(path.length + 1),
       segment: variable ? path.slice(path.lastIndexOf('/') + 1) : undefined,
-      body: async () => (mayHaveBody(request) ? visit.away(() => readBody(request)) : undefined),
+      body: () => arrival(visit, () => readBody(request)),
       async call(rpc, message, { timeout = callTimeout, malformed } = {}) {
         const passedOn = forwardedHeaders(name => headers[name])
         if (malformed) passedOn['x-malformed-fields'] = malformed
@@ -279,7 +286,7 @@ export function createGateway(options: GatewayOptions): Gateway {
     if (request.method !== 'POST') response.setHeader('allow', 'POST')
     for (const [name, value] of Object.entries(commonHeaders(request))) response.setHeader(name, value)
     visit.isRpc = true
-    if (mayHaveBody(request)) void visit.away(() => new Promise(arrived => request.once('close', arrived)))
+    void arrival(visit, () => new Promise<void>(arrived => request.once('close', arrived)))
     handleRpc(visit)
   }
 

@@ -1,15 +1,11 @@
 /** Who is beyond a limit: refused for nothing, at nobody's cost, and not a moment longer than told. */
 import { randomUUID } from 'node:crypto'
-import { availableParallelism } from 'node:os'
 import { setTimeout as sleep } from 'node:timers/promises'
 import test, { type ExecutionContext } from 'ava'
 import pg from 'pg'
 import { type Clock, createClock } from '../_helpers/clock.js'
 import { anyAddress, from, known, login, statuses } from '../_helpers/crowd.js'
-import { hold } from '../_helpers/database.js'
 import { databaseFor } from '../_helpers/installed.js'
-import { lockWaiters, waits } from '../_helpers/models.js'
-import { waitFor } from '../_helpers/patience.js'
 import {
   password,
   type SignedUp,
@@ -31,23 +27,6 @@ async function withClock(t: ExecutionContext, percent: number): Promise<[TestSer
 async function holdUp(service: TestService, address: string): Promise<void> {
   while ((await login(service, randomUUID(), address)).status !== 429);
 }
-
-test('sign-ups that wait for the database take no more than 4 of its connections', async t => {
-  const service = await startTestService(t)
-  const { database } = service.registry
-  const waiting = () => lockWaiters(database, '%INSERT INTO buckets %')
-  const answers = await database.transact(async transaction => {
-    await database.sequelize.query('LOCK TABLE buckets IN EXCLUSIVE MODE', { transaction })
-    const asked = Array.from({ length: 12 }, () =>
-      service.request('POST', '/users/signup', { body: signUpForm(), headers: from(anyAddress()) }),
-    )
-    await waitFor(async () => (await waiting()) >= 4)
-    await sleep(200)
-    t.is(await waiting(), 4)
-    return asked
-  })
-  t.deepEqual(statuses(await Promise.all(answers)), { 200: 12 })
-})
 
 test('an address signs up 600 at once, then one each 12 seconds, wherever it asks, and wrong forms count for nothing', async t => {
   const [service, clock] = await withClock(t, 5)
@@ -164,30 +143,6 @@ test.serial('who is held up takes no more of the processor than a path that isn�
   t.true(refused < 3 * nothing, `${refused} µs, ${nothing} µs`)
 })
 
-test('look-ups of one address don’t hold up one of another', async t => {
-  const url = await databaseFor(t)
-  const service = await startTestService(t, { DATABASE_URL: url })
-  const order: string[] = []
-  const lookUp = async (address: string) => {
-    const body = { username: randomUUID() }
-    const { status } = await service.request('POST', '/users/existsByUsername', { body, headers: from(address) })
-    order.push(`${address} ${status}`)
-  }
-  await lookUp('192.0.2.9')
-  const holder = await hold(t, url)
-  await holder.query('BEGIN; LOCK TABLE users')
-  const all = Array.from({ length: 50 }, () => lookUp('192.0.2.1'))
-  await waitFor(() => waits(service.registry.database))
-  all.push(lookUp('192.0.2.2'))
-  // What is asked later has been answered: it has come.
-  for (const _ of [1, 2, 3]) await service.request('GET', '/healthz')
-  await holder.query('ROLLBACK')
-  await Promise.all(all)
-  t.is(order.filter(each => each.endsWith(' 200')).length, 52)
-  const place = order.indexOf('192.0.2.2 200')
-  t.true(place < 30, `${place}`)
-})
-
 test('what is under way is no failure: forty behind one address, of whom thirty may fail, all get in as they are told', async t => {
   const service = await startTestService(t, { AUTH_LIMIT_FACTOR: '0.1' })
   const address = anyAddress()
@@ -239,15 +194,4 @@ test('limits stay whole, whatever multiplies them', async t => {
   const least = await startTestService(t, { AUTH_LIMIT_FACTOR: '0.001' })
   const { username: only } = await least.signUp('ROLE_CLIENT')
   for (let times = 0; times < 2; times++) t.is((await login(least, only, anyAddress())).status, 200)
-})
-
-test.serial('look-ups begin at a bounded rate, from however many addresses', async t => {
-  // 100 at once, then one a second for each core.
-  const service = await startTestService(t, { AUTH_LIMIT_FACTOR: '0.004' })
-  const startedAt = performance.now()
-  for (let asked = 0; asked < 102; asked++) {
-    const options = { query: { username: 'ana' }, headers: from(anyAddress()) }
-    t.is((await service.request('POST', '/users/existsByUsername', options)).status, 200)
-  }
-  t.true(performance.now() - startedAt > 1_800 / availableParallelism())
 })

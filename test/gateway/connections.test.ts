@@ -117,7 +117,7 @@ test('a connection that was closed makes room', async t => {
   t.deepEqual(cut, [])
 })
 
-test('an address opens so many connections at once; more are refused before TLS, and others aren’t held up', async t => {
+test('an address opens so many connections at once, more are refused before TLS, and others aren’t held up', async t => {
   let secured = 0
   const secure: NonNullable<Options['secure']> = socket => {
     secured++
