@@ -26,6 +26,7 @@ export function methodOf({ method = '' }: Request): string {
 interface Host<Action> {
   answer(visit: Visit<Action>): void
   shed(visit: Visit<Action>, why: Shed): void
+  answered(visit: Visit<Action>): void
   close(visit: Visit<Action>): void
 }
 
@@ -64,6 +65,10 @@ export class Visit<Action = unknown> extends Work {
   }
   override shed(why: Shed): void {
     this.host.shed(this, why)
+  }
+  /** Gives its place to another: its answer begins. Whether the client reads it doesn't matter to others. */
+  answered(): void {
+    this.host.answered(this)
   }
   /** Ends it: its answer is out, or its client has left. */
   close(): void {

@@ -15,7 +15,7 @@ export type Body = { readonly form: string } | { readonly json: unknown }
 const utf8 = new TextDecoder('utf-8', { fatal: true })
 
 /**
- * Reads a request's body, once it has arrived; undefined when it has none.
+ * Reads a request's body, once it has arrived; undefined when it is empty.
  *
  * @throws Fault PAYLOAD_TOO_LARGE as soon as that is known; the rest is left unread
  * @throws Fault UNSUPPORTED_MEDIA_TYPE when it is neither JSON nor a form, or in another encoding than UTF-8
@@ -37,6 +37,11 @@ export async function readBody(request: Request): Promise<Body | undefined> {
   return isForm ? { form: text } : { json: parse(text) }
 }
 
+/** Whether a request has a body that hasn't arrived as a whole. */
+export function isArriving(request: Request): boolean {
+  return !request.complete && mayHaveBody(request)
+}
+
 /** Tells from the headers alone, which is all that most requests need. */
 function mayHaveBody(request: Request): boolean {
   const { 'content-length': length = '0', 'transfer-encoding': coding } = request.headers
@@ -47,6 +52,8 @@ function readBytes(request: Request): Promise<Buffer> {
   return new Promise((resolve, reject) => {
     const tooLarge = () => reject(new Fault('PAYLOAD_TOO_LARGE', `The body has more than ${bodyLimit} bytes.`))
     if (Number(request.headers['content-length']) > bodyLimit) return tooLarge()
+    const cut = () => reject(endsEarly())
+    if (request.destroyed) return cut()
     const chunks: Buffer[] = []
     let size = 0
     function onData(chunk: Buffer) {
@@ -60,7 +67,6 @@ function readBytes(request: Request): Promise<Buffer> {
     }
     request.on('data', onData)
     request.once('end', () => resolve(chunks.length === 1 ? (chunks[0] as Buffer) : Buffer.concat(chunks)))
-    const cut = () => reject(endsEarly())
     request.once('error', cut)
     request.once('close', cut)
   })

@@ -1,6 +1,6 @@
 /** A connection of a client as node:http gets it: in small pieces, and none while enough of its requests are in progress. */
 import { setMaxListeners } from 'node:events'
-import { IncomingMessage, type ServerResponse } from 'node:http'
+import { IncomingMessage, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
 import { Duplex } from 'node:stream'
 
@@ -8,12 +8,17 @@ import { Duplex } from 'node:stream'
 export class Request extends IncomingMessage {
   /** Where it came in; `socket` is the same. */
   declare from: Connection
-  /** The request on its way through the gateway; closed when its answer is out, or its client has left. */
-  declare visit: { close(): void } | undefined
+  /** The request on its way through the gateway: answered, then closed when its answer is out, or its client has left. */
+  declare visit: { answered(): void; close(): void } | undefined
 }
 
 /** The response to a request. */
-export type Response = ServerResponse<Request>
+export class Response extends ServerResponse<Request> {
+  override writeHead(status: number, ...rest: unknown[]): this {
+    this.req.visit?.answered()
+    return super.writeHead(status, ...(rest as []))
+  }
+}
 
 /** Whether the client of a request has left. */
 export function isGone(request: Request): boolean {
@@ -23,8 +28,14 @@ export function isGone(request: Request): boolean {
 /** Bytes that are handed over at a time. What node:http gets at once becomes requests at once, whatever stands against it. */
 const pieceBytes = 1024
 
+/** Bytes that are read ahead. Where they are fewer, it shows when the client leaves. */
+const aheadLimit = 16 * 1024
+
 /** Where the headers of a request end. */
 const blankLine = '\n\r\n'
+
+/** What is written. */
+type Chunk = { chunk: Buffer | string; encoding: BufferEncoding }
 
 /** Requests in progress while which nothing more is handed over. */
 const pendingLimit = 8
@@ -62,7 +73,6 @@ export class Connection extends Duplex {
   private rest: Buffer | undefined
   private wanted = false
   private paused = false
-  private ended = false
   private stopped = false
   private held = false
   private gone: AbortController | undefined
@@ -80,8 +90,10 @@ export class Connection extends Duplex {
       this.feed()
     })
     socket.on('end', () => {
-      this.ended = true
-      this.feed()
+      if (this.stopped) return
+      // It has left, as far as anybody can tell: node:http gives it no more answers.
+      this.stop()
+      this.push(null)
     })
     socket.on('error', error => this.destroy(error))
     socket.on('close', () => this.destroy())
@@ -104,21 +116,17 @@ export class Connection extends Duplex {
 
   /** Hands over what there is to hand over, where that may be. To be called when a request was answered, or begins. */
   feed(): void {
-    while (this.wanted && this.rest && this.mayRead()) {
+    while (this.wanted && this.rest && !this.blocked) {
       const { rest } = this
       const end = endOfPiece(rest, pendingLimit - this.pending.size)
       this.rest = end < rest.length ? rest.subarray(end) : undefined
       this.wanted = this.push(end < rest.length ? rest.subarray(0, end) : rest)
     }
-    if (this.rest ? !this.paused : this.paused) {
-      this.paused = !this.paused
-      if (this.paused) this.socket.pause()
-      else this.socket.resume()
-    }
-    if (!this.rest && this.ended && !this.stopped) {
-      this.stopped = true
-      this.push(null)
-    }
+    const isFull = this.rest !== undefined && this.rest.length > aheadLimit
+    if (isFull === this.paused) return
+    this.paused = isFull
+    if (isFull) this.socket.pause()
+    else this.socket.resume()
   }
 
   /** Counts a request until `release`, or until the client leaves. */
@@ -126,7 +134,8 @@ export class Connection extends Duplex {
     this.pending.add(request)
     this.request = request
     this.response = response
-    this.requestedAt = this.arrivingSince
+    // One that was sent ahead may have come with others.
+    this.requestedAt = this.arrivingSince ?? performance.now()
     this.arrivingSince = undefined
   }
 
@@ -138,8 +147,9 @@ export class Connection extends Duplex {
     this.feed()
   }
 
-  private mayRead(): boolean {
-    return this.pending.size < pendingLimit && this.waiting === 0 && !this.held && !this.stopped
+  /** Whether nothing is handed over, whatever comes. */
+  get blocked(): boolean {
+    return this.pending.size >= pendingLimit || this.waiting > 0 || this.held
   }
 
   /** Hands over nothing for a while: a client that is refused is not to send more. */
@@ -166,7 +176,7 @@ export class Connection extends Duplex {
 
   override _read(): void {
     this.wanted = true
-    if (this.rest || this.ended) this.feed()
+    if (this.rest) this.feed()
   }
 
   override _write(chunk: Buffer | string, encoding: BufferEncoding, callback: (error?: Error | null) => void): void {
@@ -177,14 +187,10 @@ export class Connection extends Duplex {
     })
   }
 
-  override _writev(
-    chunks: { chunk: Buffer | string; encoding: BufferEncoding }[],
-    callback: (error?: Error | null) => void,
-  ): void {
+  override _writev(chunks: Chunk[], callback: (error?: Error | null) => void): void {
     // An answer comes with an empty chunk at its end.
     const parts = chunks.filter(({ chunk }) => chunk.length > 0)
     const last = parts.pop() ?? { chunk: '', encoding: 'latin1' }
-    if (parts.length === 0) return this._write(last.chunk, last.encoding, callback)
     this.socket.cork()
     for (const { chunk, encoding } of parts) this.socket.write(chunk, encoding)
     this._write(last.chunk, last.encoding, callback)

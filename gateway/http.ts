@@ -15,7 +15,7 @@ import { workKey } from '../server/limits/context.js'
 import type { Scheduler, Shed } from '../server/limits/scheduler.js'
 import { describeSpan, inSpan, readParent, SpanKind, traceHeaders, tracing } from '../server/tracing.js'
 import { endVisit, type Log, methodOf, Visit } from './access.js'
-import { type Body, bodyLimit, readBody } from './body.js'
+import { type Body, bodyLimit, isArriving, readBody } from './body.js'
 import { isGone, type Request, type Response } from './connection.js'
 import { type Address, createListener, listenerLimits, type Secure } from './listener.js'
 import type { GatewayMetrics, Result } from './metrics.js'
@@ -170,6 +170,7 @@ export function createGateway(options: GatewayOptions): Gateway {
       send(request, response, answerProblem(problem, request.headers['x-request-id'] as string))
       endVisit(log, visit, problem.status, problem.reason)
     },
+    answered: (visit: Visit<Action>) => scheduler.end(visit),
     close(visit: Visit<Action>) {
       if (visit.waits) leaveLine(visit)
       scheduler.end(visit)
@@ -237,7 +238,7 @@ export function createGateway(options: GatewayOptions): Gateway {
       request,
       query: target.slice(path.length + 1),
       segment: variable ? path.slice(path.lastIndexOf('/') + 1) : undefined,
-      body: () => readBody(request),
+      body: () => (isArriving(request) ? visit.away(() => readBody(request)) : readBody(request)),
       async call(rpc, message, { timeout = callTimeout, malformed } = {}) {
         const passedOn = forwardedHeaders(name => headers[name])
         if (malformed) passedOn['x-malformed-fields'] = malformed
@@ -273,6 +274,7 @@ export function createGateway(options: GatewayOptions): Gateway {
     if (request.method !== 'POST') response.setHeader('allow', 'POST')
     for (const [name, value] of Object.entries(commonHeaders(request))) response.setHeader(name, value)
     visit.isRpc = true
+    if (isArriving(request)) void visit.away(() => new Promise(arrived => request.once('close', arrived)))
     handleRpc(visit)
   }
 

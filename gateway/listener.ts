@@ -7,7 +7,7 @@ import { randomUUID } from 'node:crypto'
 import { once } from 'node:events'
 import { createServer, STATUS_CODES } from 'node:http'
 import { type AddressInfo, createServer as createPort, type Socket } from 'node:net'
-import { Connection, Request, type Response } from './connection.js'
+import { Connection, Request, Response } from './connection.js'
 import { connectionLimits, createConnectionLimits } from './connection-limits.js'
 import { Fault, type Problem, problemDocument, problemOf, securityHeaders } from './problem.js'
 
@@ -90,9 +90,10 @@ export function createListener(
   const connections = new Set<Connection>()
   let draining = false
 
-  const http = createServer<typeof Request>(
+  const http = createServer<typeof Request, typeof Response>(
     {
       IncomingMessage: Request,
+      ServerResponse: Response,
       maxHeaderSize: headerBytes,
       // For the header; the time itself is measured here.
       keepAliveTimeout: limits.keepAliveTimeout,
@@ -133,6 +134,7 @@ export function createListener(
     // What was asked before is answered first; a request that broke off in its body gets no other answer than this.
     const { request, response, pending } = connection
     if (pending.size === 0 || !response || !request) answer()
+    else if (request.complete && code === 'HPE_INVALID_EOF_STATE') connection.destroy()
     else if (request.complete) response.once('close', answer)
     else if (pending.size === 1 && !response.headersSent) answer()
     else connection.destroy()
@@ -162,16 +164,20 @@ export function createListener(
     const now = performance.now()
     const isOver = (since: number | undefined, time: number) => since !== undefined && now - since > time
     for (const connection of connections) {
-      const { request, pending, waiting, requestedAt, arrivingSince, unreadSince, activeAt } = connection
+      const { request, pending, blocked, requestedAt, arrivingSince, unreadSince, activeAt } = connection
       if (isOver(unreadSince, limits.unreadTimeout)) {
         onCut('unread')
         connection.destroy()
-      } else if (pending.size > 0) {
-        // The body of a request that waits isn't read.
-        const isArriving = waiting === 0 && request && !request.complete
-        if (isArriving && isOver(requestedAt, limits.requestTimeout)) refuse(connection, 'ERR_HTTP_REQUEST_TIMEOUT')
-      } else if (isOver(arrivingSince, limits.headersTimeout)) refuse(connection, 'ERR_HTTP_REQUEST_TIMEOUT')
-      else if (arrivingSince === undefined && isOver(activeAt, limits.keepAliveTimeout)) connection.destroy()
+      } else if (blocked) {
+        // What isn't read can't arrive.
+        if (requestedAt !== undefined) connection.requestedAt = now
+        if (arrivingSince !== undefined) connection.arrivingSince = now
+      } else if (request?.complete === false) {
+        if (isOver(requestedAt, limits.requestTimeout)) refuse(connection, 'ERR_HTTP_REQUEST_TIMEOUT')
+      } else if (pending.size === 0) {
+        if (isOver(arrivingSince, limits.headersTimeout)) refuse(connection, 'ERR_HTTP_REQUEST_TIMEOUT')
+        else if (arrivingSince === undefined && isOver(activeAt, limits.keepAliveTimeout)) connection.destroy()
+      }
     }
   }
 

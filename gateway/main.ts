@@ -21,7 +21,7 @@ It is set by the environment:
   AUTH_HTTP_ADDRESS                       where it listens
   AUTH_HTTP_TLS_CERT, AUTH_HTTP_TLS_KEY   what it presents to clients: turns on HTTPS
   AUTH_METRICS_ADDRESS                    where Prometheus finds its metrics, 127.0.0.1:9091 unless told
-  AUTH_TRUSTED_PROXIES, AUTH_CORS_ORIGINS, AUTH_DEFAULT_REVISION, AUTH_LIMIT_FACTOR, AUTH_DRAIN, AUTH_LOG_LEVEL
+  AUTH_TRUSTED_PROXIES, AUTH_CORS_ORIGINS, AUTH_DEFAULT_REVISION, AUTH_DRAIN, AUTH_LOG_LEVEL
 `
 
 /** Where metrics are unless told: a server on the same machine has the port before. */

@@ -96,11 +96,6 @@ export function problemOf(error: unknown): Problem {
   return undelivered(Code.Internal)
 }
 
-/** Whether a problem is the client's doing or asks it to wait: not a fault of the service, which concerns everybody. */
-export function isRefusal({ status, reason }: Problem): boolean {
-  return status !== 503 || reason === 'OVERLOADED'
-}
-
 /** The problem document: JSON of media type `application/problem+json`. */
 export function problemDocument({ status, reason, detail, errors }: Problem, requestId: string): string {
   const words = reason.toLowerCase().split('_')

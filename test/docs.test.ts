@@ -25,7 +25,7 @@ test('SECURITY.md names tests for every attack, and each of them exists', t => {
     attacks,
   )
   for (const [, number, list = ''] of named) {
-    const titles = [...list.matchAll(/([\w/]+): (\*[^*]+\*(?:; \*[^*]+\*)*)/g)].flatMap(([, file, titles = '']) =>
+    const titles = [...list.matchAll(/([\w/-]+): (\*[^*]+\*(?:; \*[^*]+\*)*)/g)].flatMap(([, file, titles = '']) =>
       titles.split('; ').map(title => ({ file, title: title.slice(1, -1) })),
     )
     t.true(titles.length > 0, number)

@@ -1,6 +1,6 @@
 import { createRouterTransport, type ServiceImpl, type Transport } from '@connectrpc/connect'
 import type { ExecutionContext } from 'ava'
-import { createGateway, type gatewayLimits } from '../../gateway/http.js'
+import { createGateway, type GatewayOptions, type gatewayLimits } from '../../gateway/http.js'
 import type { GatewayMetrics } from '../../gateway/metrics.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { createScheduler, type Scheduler, schedulerLimits } from '../../server/limits/scheduler.js'
@@ -19,6 +19,7 @@ export async function openGateway(
     scheduler?: Scheduler
     transport?: Transport
     metrics?: GatewayMetrics
+    serviceOf?: GatewayOptions['serviceOf']
   } = {},
 ) {
   const log: { fields: Record<string, unknown>; message: string }[] = []

@@ -73,15 +73,21 @@ export interface RawConnection {
   until(pattern: RegExp): Promise<RegExpExecArray>
   /** Waits until the other side closes. */
   end(): Promise<void>
+  /** Says that nothing more comes, and goes on reading. */
+  finish(): void
   destroy(): void
 }
 
 /**
- * Opens a connection to a port on this machine, within TLS where told, whoever is there. It stays half open when the
- * other side has ended, until `destroy`.
+ * Opens a connection to a port on this machine, within TLS where told, and from another address of it. It stays half open
+ * when the other side has ended, until `destroy`.
  */
-export async function openRaw(port: number, within?: { readonly tls: boolean }): Promise<RawConnection> {
-  const plain = connect({ port, host: '127.0.0.1', allowHalfOpen: true })
+export async function openRaw(
+  port: number,
+  within?: { readonly tls?: boolean; readonly from?: string },
+): Promise<RawConnection> {
+  const from = within?.from === undefined ? {} : { localAddress: within.from }
+  const plain = connect({ port, host: '127.0.0.1', allowHalfOpen: true, ...from })
   await once(plain, 'connect')
   const tls = { socket: plain, rejectUnauthorized: false, ALPNProtocols: ['http/1.1'], allowHalfOpen: true }
   const socket = within?.tls ? connectTls(tls) : plain
@@ -124,6 +130,7 @@ export async function openRaw(port: number, within?: { readonly tls: boolean }):
     closed: () => ended,
     until: pattern => wait(() => pattern.exec(text)),
     end: () => wait(() => undefined).catch(() => {}),
+    finish: () => void socket.end(),
     destroy: () => void socket.destroy(),
   }
 }

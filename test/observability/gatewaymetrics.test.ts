@@ -60,6 +60,9 @@ test('a gateway of its own counts requests by route and status, once each, and n
   t.true(value('auth_http_request_seconds_sum', { route: '/users/login' })! > 0)
   t.is(value('auth_http_connections', { state: 'most' }), 10_000)
   t.is(value('auth_requests', { state: 'waiting' }), 0)
+  t.is(value('auth_requests', { state: 'running' }), 0)
+  t.is(value('auth_requests_shed_total'), 0)
+  for (const limit of ['connections', 'unread']) t.is(value('auth_http_cut_total', { limit }), 0)
   for (const name of ['auth_build_info', 'nodejs_eventloop_lag_p99_seconds', 'process_cpu_seconds_total'])
     t.true(value(name) !== undefined, name)
   // What only a server knows isn't there.

@@ -1,0 +1,310 @@
+/** How many connections the networks of clients may have, and what ends one. */
+import { mock } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
+import test, { type ExecutionContext } from 'ava'
+import type { Request, Response } from '../../gateway/connection.js'
+import { createListener } from '../../gateway/listener.js'
+import { waitFor } from '../_helpers/patience.js'
+import { openRaw, type RawConnection } from '../_helpers/raw.js'
+
+type Options = NonNullable<Parameters<typeof createListener>[3]>
+
+const answer = (_: Request, response: Response) => void response.end('ok')
+
+/** So that no time ends a connection that something else is to end. */
+const patient = { headersTimeout: 3_600_000, requestTimeout: 3_600_000 }
+
+async function open(
+  t: ExecutionContext,
+  limits: Parameters<typeof createListener>[2],
+  { onRequest = answer, ...options }: Options & { onRequest?: Parameters<typeof createListener>[1] } = {},
+) {
+  const cut: string[] = []
+  const listener = createListener(
+    { host: '127.0.0.1', port: 0 },
+    onRequest,
+    { ...patient, ...limits },
+    {
+      onCut: limit => void cut.push(limit),
+      ...options,
+    },
+  )
+  const { port } = await listener.listen()
+  t.teardown(() => listener.close(0))
+  const connect = async (from: string) => {
+    const connection = await openRaw(port, { from })
+    t.teardown(connection.destroy)
+    return connection
+  }
+  return { listener, connect, cut }
+}
+
+const get = (path = '/') => `GET ${path} HTTP/1.1\r\nHost: a\r\n\r\n`
+
+/** Sends a request and waits for its answer. */
+async function use(connection: RawConnection) {
+  const before = connection.text().length
+  connection.write(get())
+  await waitFor(() => connection.closed() || connection.text().slice(before).endsWith('ok'))
+  if (connection.closed()) throw new Error('It was closed.')
+}
+
+/** Opens connections one after another, and uses each. */
+async function openAll(connect: (from: string) => Promise<RawConnection>, addresses: readonly string[]) {
+  const all: RawConnection[] = []
+  for (const address of addresses) {
+    const connection = await connect(address)
+    await use(connection)
+    all.push(connection)
+  }
+  return all
+}
+
+test('at the limit of an address its connection that is idle longest makes room for a new one', async t => {
+  const { listener, connect, cut } = await open(t, { perAddress: 3 })
+  const [other] = await openAll(connect, ['127.0.0.9'])
+  const [first, second, third] = await openAll(connect, ['127.0.0.2', '127.0.0.2', '127.0.0.2'])
+  await use(first!)
+  t.deepEqual(cut, [])
+  const fourth = await connect('127.0.0.2')
+  await use(fourth)
+  await second!.end()
+  for (const connection of [other!, first!, third!, fourth]) await use(connection)
+  t.deepEqual(cut, ['connections'])
+  t.is(listener.connections(), 4)
+})
+
+test('a connection with a request in progress is closed for a new one only where all have one', async t => {
+  const held: Response[] = []
+  const { connect } = await open(
+    t,
+    { perAddress: 2 },
+    { onRequest: (request, response) => (request.url === '/held' ? void held.push(response) : response.end('ok')) },
+  )
+  const busy = await connect('127.0.0.2')
+  busy.write(get('/held'))
+  await waitFor(() => held.length === 1)
+  const [idle] = await openAll(connect, ['127.0.0.2'])
+  const third = await connect('127.0.0.2')
+  third.write(get('/held'))
+  await idle!.end()
+  await waitFor(() => held.length === 2)
+  const [fourth] = await openAll(connect, ['127.0.0.2'])
+  await busy.end()
+  void held[1]!.end('ok')
+  await third.until(/ok$/)
+  await use(fourth!)
+  t.is(busy.text(), '')
+})
+
+test('at the limit of a /24 the connection of it that is idle longest makes room for a new one', async t => {
+  const { connect, cut } = await open(t, { perAddress: 3, perNetwork: 4 })
+  const [other] = await openAll(connect, ['127.0.1.2'])
+  const all = await openAll(connect, ['127.0.0.2', '127.0.0.3', '127.0.0.3', '127.0.0.4', '127.0.0.5'])
+  await all[0]!.end()
+  for (const connection of [other!, ...all.slice(1)]) await use(connection)
+  t.deepEqual(cut, ['connections'])
+})
+
+test('a connection that was closed makes room', async t => {
+  const { listener, connect, cut } = await open(t, { perAddress: 2, perNetwork: 2 })
+  for (let times = 0; times < 5; times++) {
+    const [first, second] = await openAll(connect, ['127.0.0.2', '127.0.0.2'])
+    first!.destroy()
+    second!.destroy()
+    await waitFor(() => listener.connections() === 0)
+  }
+  t.deepEqual(cut, [])
+})
+
+test('an address opens so many connections at once, more are refused before TLS, and others aren’t held up', async t => {
+  let secured = 0
+  const secure: NonNullable<Options['secure']> = socket => {
+    secured++
+    return socket
+  }
+  const { connect, cut } = await open(t, { newAtOnce: 3, newPerSecond: 0.001 }, { secure })
+  await openAll(connect, ['127.0.0.2', '127.0.0.2', '127.0.0.2'])
+  const fourth = await connect('127.0.0.2')
+  await fourth.end()
+  t.is(fourth.text(), '')
+  t.is(secured, 3)
+  t.deepEqual(cut, ['connections'])
+  await openAll(connect, ['127.0.0.3', '127.0.0.3', '127.0.0.3'])
+})
+
+test('an address opens so many connections a second', async t => {
+  const { connect, cut } = await open(t, { newAtOnce: 1, newPerSecond: 5 })
+  let opened = 0
+  const startedAt = performance.now()
+  while (opened < 4) {
+    const connection = await connect('127.0.0.2')
+    await use(connection).then(
+      () => opened++,
+      () => sleep(10),
+    )
+  }
+  // The first at once, the others within 0.6 seconds at the earliest.
+  t.true(performance.now() - startedAt > 550)
+  t.true(cut.length > 0)
+})
+
+test('a trusted proxy has no bound but that of all', async t => {
+  const { connect, cut } = await open(
+    t,
+    { perAddress: 1, perNetwork: 1, newAtOnce: 1, newPerSecond: 0.001, maxConnections: 6 },
+    { isTrusted: address => address === '127.0.0.2' },
+  )
+  const proxied = await openAll(connect, Array(5).fill('127.0.0.2'))
+  await openAll(connect, ['127.0.0.3'])
+  for (const connection of proxied) await use(connection)
+  t.deepEqual(cut, [])
+  const beyond = await connect('127.0.0.2')
+  await beyond.end()
+  t.deepEqual(cut, ['connections'])
+})
+
+test('a client that doesn’t read its answer is cut off after its time, one that reads gets all of it', async t => {
+  const part = 'x'.repeat(100_000)
+  const { listener, connect, cut } = await open(
+    t,
+    { unreadTimeout: 1_000 },
+    {
+      async onRequest({ url }, response) {
+        // Without a pause it is more than all buffers on the way hold.
+        for (let parts = 0; parts < 60; parts++) {
+          response.write(part)
+          if (url === '/slowly') await sleep(25)
+        }
+        response.end('ok')
+      },
+    },
+  )
+  const [unread, read] = [await connect('127.0.0.2'), await connect('127.0.0.3')]
+  unread.pause()
+  unread.write(get().repeat(5))
+  read.write(get('/slowly'))
+  await read.until(/ok\r\n/)
+  t.true(read.text().length > 60 * part.length)
+  await waitFor(() => listener.connections() === 1)
+  t.deepEqual(cut, ['unread'])
+})
+
+test('a client that reads none of many small answers is cut off, too', async t => {
+  const { listener, connect, cut } = await open(
+    t,
+    { unreadTimeout: 200 },
+    { onRequest: (_, response) => void response.end(`${'x'.repeat(20_000)}ok`) },
+  )
+  const [idle] = await openAll(connect, ['127.0.0.3'])
+  const connection = await connect('127.0.0.2')
+  connection.pause()
+  connection.write(get().repeat(5_000))
+  await waitFor(() => cut.length > 0)
+  await use(idle!)
+  t.is(listener.connections(), 1)
+  t.deepEqual(cut, ['unread'])
+})
+
+/** A body of which a part never comes. */
+const unfinished = 'POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nx'
+
+for (const [what, before] of [
+  ['alone', ''],
+  ['sent ahead with others', get()],
+] as const) {
+  test(`a request ${what} whose body doesn’t arrive in time is answered with 408`, async t => {
+    const { connect } = await open(
+      t,
+      { requestTimeout: 200 },
+      { onRequest: (request, response) => (request.method === 'GET' ? response.end('ok') : undefined) },
+    )
+    const connection = await connect('127.0.0.2')
+    connection.write(before + unfinished)
+    await connection.end()
+    t.regex(connection.text(), /HTTP\/1\.1 408 /)
+  })
+}
+
+test('a body that goes on after its request was answered ends in time', async t => {
+  const { listener, connect } = await open(t, { requestTimeout: 200, lingerTimeout: 50 })
+  const connection = await connect('127.0.0.2')
+  connection.write('POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 999999999\r\n\r\nx')
+  await connection.until(/ok$/)
+  const trickle = setInterval(() => connection.write('x'), 20)
+  t.teardown(() => clearInterval(trickle))
+  await waitFor(() => listener.connections() === 0)
+  t.pass()
+})
+
+for (const [what, ahead, more] of [
+  ['a request', get().repeat(8), unfinished.slice(0, 20)],
+  ['the body of a request', get().repeat(7) + unfinished, ''],
+] as const) {
+  test.serial(`${what} that isn’t read has its time from when it is`, async t => {
+    const now = performance.now.bind(performance)
+    let passed = 0
+    const clock = mock.method(performance, 'now', () => now() + passed)
+    t.teardown(() => clock.mock.restore())
+    const held: Response[] = []
+    const onRequest = (_: Request, response: Response) => void held.push(response)
+    const { connect } = await open(t, { headersTimeout: 10_000, requestTimeout: 10_000 }, { onRequest })
+    const connection = await connect('127.0.0.2')
+    connection.write(ahead)
+    await waitFor(() => held.length === 8)
+    connection.write(more)
+    await sleep(50)
+    passed += 60_000
+    // The times of connections are looked at twice a second.
+    await sleep(700)
+    for (const response of held) void response.end('ok')
+    await sleep(700)
+    t.false(connection.closed())
+    passed += 60_000
+    await connection.end()
+    t.regex(connection.text(), /HTTP\/1\.1 408 /)
+  })
+}
+
+for (const [how, leave] of [
+  ['resets its connection', ({ destroy }: RawConnection) => destroy()],
+  ['says that nothing more comes', ({ finish }: RawConnection) => finish()],
+] as const) {
+  for (const [ahead, bytes] of [
+    ['a few requests', 200],
+    ['more than are handed over', 8_000],
+  ] as const) {
+    test(`when a client that sent ${ahead} ahead ${how}, every request learns it, and nothing more is begun`, async t => {
+      const responses: Response[] = []
+      const visited: Request[] = []
+      const { listener, connect } = await open(
+        t,
+        {},
+        {
+          onRequest(request, response) {
+            responses.push(response)
+            request.visit = { answered() {}, close: () => void visited.push(request) }
+          },
+        },
+      )
+      const connection = await connect('127.0.0.2')
+      connection.write(get().repeat(bytes / get().length))
+      await waitFor(() => responses.length >= 4)
+      connection.write(get())
+      await sleep(50)
+      const begun = responses.length
+      const { from } = responses[0]!.req
+      leave(connection)
+      await waitFor(() => from.destroyed && visited.length === begun)
+      t.true(from.signal.aborted)
+      t.is(from.pending.size, 0)
+      t.is(new Set(visited).size, begun)
+      // An answer then goes nowhere.
+      for (const response of responses) response.end('late')
+      await sleep(50)
+      t.is(responses.length, begun)
+      t.is(visited.length, begun)
+      t.is(listener.connections(), 0)
+    })
+  }
+}

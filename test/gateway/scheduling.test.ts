@@ -1,0 +1,544 @@
+/** When requests over HTTP begin, and what becomes of those that wait. */
+import { setTimeout as sleep } from 'node:timers/promises'
+import { createRouterTransport, type Transport } from '@connectrpc/connect'
+import test, { type ExecutionContext } from 'ava'
+import fc from 'fast-check'
+import type { Connection } from '../../gateway/connection.js'
+import { createGatewayMetrics } from '../../gateway/metrics.js'
+import { Users } from '../../proto/gen/auth/v1/users_pb.js'
+import { createScheduler, type SchedulerLimits, schedulerLimits, Work } from '../../server/limits/scheduler.js'
+import { createMetricsEndpoint } from '../../server/metricsendpoint.js'
+import { openGateway } from '../_helpers/gateway.js'
+import { waitFor } from '../_helpers/patience.js'
+import { openRaw, type RawConnection } from '../_helpers/raw.js'
+
+/** One request at a time, in the order of networks, and none beside it. */
+const oneByOne: SchedulerLimits = { ...schedulerLimits, burst: 0, places: 1 }
+
+/** A gateway whose service answers as soon as the test says so; `held` are the names that were asked for. */
+async function setUp(
+  t: ExecutionContext,
+  limits: Partial<SchedulerLimits> = {},
+  options: Parameters<typeof openGateway>[2] = {},
+) {
+  const scheduler = createScheduler({ ...oneByOne, ...limits }, () => false)
+  const held = new Map<string, () => void>()
+  const order: string[] = []
+  const hold = ({ username = '' }: { username?: string }) => {
+    order.push(username)
+    return new Promise<{ exists: boolean }>(resolve => held.set(username, () => resolve({ exists: true })))
+  }
+  const existsByUsername = ({ username = '' }: { username?: string }) => {
+    order.push(username)
+    return { exists: true }
+  }
+  const services = {
+    existsByNickname: (message: { nickname?: string }) => hold({ username: message.nickname! }),
+    existsByUsername,
+  }
+  const gateway = await openGateway(t, services, { scheduler, ...options })
+  const { port } = gateway
+  t.teardown(scheduler.open)
+  /** 127.0.0.1 is a trusted proxy, other addresses of this machine are not. */
+  const connect = async (from = '127.0.0.2') => {
+    const connection = await openRaw(port, { from })
+    t.teardown(connection.destroy)
+    return connection
+  }
+  /** Takes the only place, until the name is let go. */
+  const occupy = async (name = 'busy') => {
+    const connection = await connect('127.0.0.9')
+    connection.write(post('/users/existsByNickname', { nickname: name }))
+    await waitFor(() => held.has(name))
+    return () => held.get(name)!()
+  }
+  const waiting = (count: number) => waitFor(() => scheduler.stats().waiting === count)
+  return { ...gateway, scheduler, held, order, connect, occupy, waiting }
+}
+
+/** Takes a place until it is ended. */
+class Occupant extends Work {
+  constructor() {
+    super(['occupant'], 1, Number.POSITIVE_INFINITY)
+  }
+  override begin() {}
+  override shed() {}
+}
+
+/** A request with a body in JSON. */
+function post(path: string, body: object, headers = ''): string {
+  const text = JSON.stringify(body)
+  return `POST ${path} HTTP/1.1\r\nHost: a\r\n${headers}Content-Type: application/json\r\nContent-Length: ${text.length}\r\n\r\n${text}`
+}
+
+const exists = (username: string, headers = '') => post('/users/existsByUsername', { username }, headers)
+const existsRpc = (username: string, headers = '') => post('/auth.v1.Users/ExistsByUsername', { username }, headers)
+
+/** More than is handed over at a time. */
+const padding = `X-Padding: ${'x'.repeat(1_500)}\r\n`
+
+const statusesOf = (connection: RawConnection) =>
+  [...connection.text().matchAll(/HTTP\/1\.1 (\d+)/g)].map(([, status]) => Number(status))
+
+const answered = (connection: RawConnection, count: number) => waitFor(() => statusesOf(connection).length >= count)
+
+for (const [what, ask] of [
+  ['JSON', exists],
+  ['Connect', existsRpc],
+] as const) {
+  test(`${what}: a request beyond what may wait is answered with 503 OVERLOADED, Retry-After: 1 and a problem document, and never reaches the service`, async t => {
+    const { occupy, connect, waiting, order, scheduler } = await setUp(t, {
+      waiting: { innermost: 1, outermost: 9, all: 9 },
+    })
+    const release = await occupy()
+    const first = await connect()
+    first.write(ask('first'))
+    await waiting(1)
+    const second = await connect()
+    second.write(ask('second'))
+    await answered(second, 1)
+    const [head = '', body = ''] = second.text().split('\r\n\r\n')
+    t.regex(head, /^HTTP\/1\.1 503 /)
+    t.regex(head, /\r\nretry-after: 1\r\n/i)
+    t.regex(head, /\r\ncontent-type: application\/problem\+json\r\n/i)
+    const requestId = /\r\nx-request-id: (\S+)/i.exec(head)?.[1]
+    t.deepEqual(JSON.parse(body), {
+      type: 'urn:auth:problem:overloaded',
+      title: 'Overloaded',
+      status: 503,
+      detail: 'The service is busy. Try again later.',
+      reason: 'OVERLOADED',
+      requestId,
+    })
+    release()
+    await answered(first, 1)
+    t.deepEqual(statusesOf(first), [200])
+    t.deepEqual(order, ['busy', 'first'])
+    await waitFor(() => scheduler.stats().running === 0)
+    t.deepEqual(scheduler.stats(), { waiting: 0, running: 0, shed: 1 })
+  })
+
+  test(`${what}: a request that waits is answered at its deadline, and never reaches the service`, async t => {
+    const { connect, order, scheduler } = await setUp(t, {}, { limits: { callTimeout: 300 } })
+    scheduler.submit(new Occupant())
+    const connection = await connect()
+    connection.write(ask('late'))
+    await answered(connection, 1)
+    t.regex(connection.text(), /^HTTP\/1\.1 503 /)
+    t.regex(connection.text(), /"reason":"DEADLINE_EXCEEDED"/)
+    t.regex(connection.text(), /\r\nretry-after: 1\r\n/i)
+    t.deepEqual(order, [])
+  })
+
+  test(`${what}: what a request has waited is taken from the time that its call has`, async t => {
+    const timeouts: (number | undefined)[] = []
+    const inner = createRouterTransport(router => void router.service(Users, { existsByUsername: () => ({}) }))
+    const transport: Transport = {
+      ...inner,
+      unary: (method, signal, timeout, ...more) => {
+        timeouts.push(timeout)
+        return inner.unary(method, signal, timeout, ...more)
+      },
+    }
+    const { connect, waiting, scheduler } = await setUp(t, {}, { transport })
+    const occupant = new Occupant()
+    scheduler.submit(occupant)
+    const connection = await connect()
+    connection.write(ask('patient'))
+    await waiting(1)
+    await sleep(500)
+    scheduler.end(occupant)
+    await answered(connection, 1)
+    t.deepEqual(statusesOf(connection), [200])
+    t.is(timeouts.length, 1)
+    t.true(timeouts[0]! <= 14_500, String(timeouts))
+  })
+
+  test(`${what}: the body of a request that waits isn’t read before it begins, and arrives then`, async t => {
+    const { occupy, connect, waiting, order } = await setUp(t)
+    const release = await occupy()
+    const name = 'x'.repeat(5_000)
+    const [whole, rest] = [await connect(), await connect('127.0.0.3')]
+    whole.write(ask(name))
+    const bytes = ask(`${name}y`)
+    rest.write(bytes.slice(0, 2_000))
+    await waiting(2)
+    release()
+    await waitFor(() => order.includes(name))
+    rest.write(bytes.slice(2_000))
+    await Promise.all([answered(whole, 1), answered(rest, 1)])
+    t.deepEqual([...statusesOf(whole), ...statusesOf(rest)], [200, 200])
+    t.deepEqual(order, ['busy', name, `${name}y`])
+  })
+
+  test(`${what}: a request whose body arrives slowly keeps no place from others`, async t => {
+    const { connect, order } = await setUp(t)
+    const slow = await connect()
+    const bytes = ask('slow')
+    slow.write(bytes.slice(0, -5))
+    await sleep(50)
+    const other = await connect('127.0.0.3')
+    other.write(ask('other'))
+    await answered(other, 1)
+    slow.write(bytes.slice(-5))
+    await answered(slow, 1)
+    t.deepEqual(order, ['other', 'slow'])
+  })
+
+  for (const [how, leave] of [
+    ['resets its connection', ({ destroy }: RawConnection) => destroy()],
+    ['says that nothing more comes', ({ finish }: RawConnection) => finish()],
+  ] as const) {
+    test(`${what}: requests whose client ${how} while they wait never reach the service`, async t => {
+      const { occupy, connect, waiting, order, scheduler } = await setUp(t)
+      const release = await occupy()
+      const [one, several, unfinished] = [await connect(), await connect(), await connect()]
+      one.write(ask('one'))
+      // Of those behind the first that waits, some are parsed with it and some are not.
+      several.write(ask('several').repeat(20))
+      unfinished.write(ask('unfinished').slice(0, -3))
+      await waitFor(() => scheduler.stats().waiting >= 3)
+      await sleep(50)
+      const other = await connect()
+      other.write(ask('other'))
+      await sleep(50)
+      for (const connection of [one, several, unfinished]) leave(connection)
+      await waiting(1)
+      release()
+      await answered(other, 1)
+      t.deepEqual(order, ['busy', 'other'])
+      await waitFor(() => scheduler.stats().running === 0)
+    })
+  }
+}
+
+test('of a connection with a request that waits nothing more is read', async t => {
+  const { occupy, connect, waiting, order } = await setUp(t)
+  const release = await occupy()
+  const connection = await connect()
+  connection.write(exists('first') + exists('second', padding) + exists('third', padding))
+  await waiting(1)
+  await sleep(100)
+  await waiting(1)
+  const other = await connect()
+  other.write(exists('other'))
+  await waiting(2)
+  release()
+  await answered(connection, 3)
+  await answered(other, 1)
+  // Those that waited take turns with what comes after.
+  t.deepEqual(order, ['busy', 'first', 'other', 'second', 'third'])
+})
+
+test('after a request was refused nothing is read of its connection for a second, but a trusted proxy’s is read', async t => {
+  const { occupy, connect, waiting } = await setUp(t, { waiting: { innermost: 1, outermost: 9, all: 99 } })
+  await occupy()
+  const proxy = '127.0.0.1'
+  const behind = (address: string) => `X-Forwarded-For: ${address}\r\n`
+  const [filler, proxied] = [await connect(), await connect(proxy)]
+  filler.write(exists('filler'))
+  proxied.write(exists('filler', behind('192.0.2.1')))
+  await waiting(2)
+  const refused = await connect()
+  const startedAt = performance.now()
+  refused.write(exists('refused') + exists('after', padding))
+  await answered(refused, 2)
+  t.deepEqual(statusesOf(refused), [503, 503])
+  t.true(performance.now() - startedAt > 990)
+  // Sooner at least once: this machine may be busy.
+  let quickest = Number.POSITIVE_INFINITY
+  for (let times = 1; times <= 10 && quickest > 900; times++) {
+    const connection = await connect(proxy)
+    const startedAt = performance.now()
+    connection.write(exists('refused', behind('192.0.2.1')) + exists('after', behind(`198.51.100.${times}`) + padding))
+    await waiting(2 + times)
+    quickest = Math.min(quickest, performance.now() - startedAt)
+    t.deepEqual(statusesOf(connection), [503])
+  }
+  t.true(quickest <= 900)
+})
+
+test('a client that doesn’t read its answers keeps no place from others', async t => {
+  const much = 'x'.repeat(5_000_000)
+  const getMe = () => ({ user: { username: much } }) as never
+  const scheduler = createScheduler(oneByOne, () => false)
+  const { port } = await openGateway(t, { getMe, existsByUsername: () => ({ exists: true }) }, { scheduler })
+  const unread = [await openRaw(port, { from: '127.0.0.2' }), await openRaw(port, { from: '127.0.0.2' })]
+  for (const [index, connection] of unread.entries()) {
+    t.teardown(connection.destroy)
+    connection.pause()
+    const rpc = post('/auth.v1.Users/GetMe', {})
+    connection.write(index === 0 ? rpc.repeat(4) : 'GET /users/me HTTP/1.1\r\nHost: a\r\n\r\n'.repeat(4))
+  }
+  await sleep(200)
+  const other = await openRaw(port, { from: '127.0.0.3' })
+  t.teardown(other.destroy)
+  for (let times = 1; times <= 3; times++) {
+    other.write(exists('other'))
+    await answered(other, times)
+  }
+  t.deepEqual(statusesOf(other), [200, 200, 200])
+  await waitFor(() => scheduler.stats().running === 0 && scheduler.stats().waiting === 0)
+})
+
+test('a gateway that closes lets what waits be answered', async t => {
+  const { occupy, connect, waiting, gateway } = await setUp(t)
+  const release = await occupy()
+  const connection = await connect()
+  connection.write(exists('waiting'))
+  await waiting(1)
+  const closed = gateway.close(60_000)
+  await sleep(100)
+  release()
+  await connection.end()
+  await closed
+  t.deepEqual(statusesOf(connection), [200])
+})
+
+/** A scheduler that starts everything, and what came to it. */
+function recording() {
+  const works: Work[] = []
+  return {
+    works,
+    scheduler: {
+      submit(work: Work) {
+        works.push(work)
+        work.state = 'running'
+        work.begin()
+      },
+      end() {},
+      stats: () => ({ waiting: 0, running: 0, shed: 0 }),
+      open() {},
+    },
+  }
+}
+
+test('a request counts for its network, that behind a trusted proxy, or the service whose key it shows', async t => {
+  const { works, scheduler } = recording()
+  const { port } = await openGateway(
+    t,
+    {},
+    { scheduler, serviceOf: authorization => (authorization === 'Bearer key' ? 'books' : undefined) },
+  )
+  for (const [from, headers] of [
+    ['127.0.0.2', ''],
+    ['127.0.0.2', 'X-Forwarded-For: 192.0.2.1\r\n'],
+    ['127.0.0.1', 'X-Forwarded-For: 192.0.2.1\r\n'],
+    ['127.0.0.1', 'X-Forwarded-For: 2001:db8:1:2345::1\r\n'],
+    ['127.0.0.1', ''],
+    ['127.0.0.2', 'Authorization: Bearer key\r\n'],
+  ] as const) {
+    const connection = await openRaw(port, { from })
+    connection.write(`GET /nowhere HTTP/1.1\r\nHost: a\r\n${headers}\r\n`)
+    await connection.until(/ 404 /)
+    connection.destroy()
+  }
+  t.deepEqual(
+    works.map(({ networks }) => networks),
+    [
+      ['127.0.0.2', '127.0.0.0/24'],
+      ['127.0.0.2', '127.0.0.0/24'],
+      ['192.0.2.1', '192.0.2.0/24'],
+      ['2001:db8:1:2345::/64', '2001:db8:1:2300::/56', '2001:db8:1::/48'],
+      ['proxy 127.0.0.1'],
+      ['service books'],
+    ],
+  )
+})
+
+test('a request costs what its operation does, and more the longer its body is or may be', async t => {
+  const { works, scheduler } = recording()
+  const { port } = await openGateway(t, {}, { scheduler })
+  const cost = async (bytes: string) => {
+    const connection = await openRaw(port)
+    const before = works.length
+    connection.write(bytes)
+    await waitFor(() => works.length > before)
+    connection.destroy()
+    return works.at(-1)!.cost
+  }
+  const head = (path: string, length: string) => `POST ${path} HTTP/1.1\r\nHost: a\r\n${length}\r\n\r\n`
+  for (const path of ['/users/existsByUsername', '/auth.v1.Users/ExistsByUsername', '/nowhere', '/users/signup']) {
+    const own = await cost(head(path, 'Content-Length: 0'))
+    t.true(own > 0)
+    const more = async (length: string) => Math.round(((await cost(head(path, length))) - own) * 10)
+    t.is(await more('Content-Length: 8000'), 0)
+    t.is(await more('Content-Length: 8192'), 3)
+    t.is(await more('Content-Length: 60000'), 21)
+    // The rest of it is never read.
+    t.is(await more('Content-Length: 99999999999'), 24)
+    t.is(await more('Transfer-Encoding: chunked'), 24)
+  }
+  const signUp = await cost(head('/users/signup', ''))
+  t.true(signUp > 5 * (await cost('GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n')))
+  // The same on every way to it.
+  for (const path of ['/1.0.2/users/signup', '/auth.v1.Users/SignUp']) t.is(await cost(head(path, '')), signUp)
+})
+
+test('requests that wait, run and were refused are counted', async t => {
+  const endpoint = createMetricsEndpoint()
+  const { occupy, connect, waiting, scheduler } = await setUp(
+    t,
+    { waiting: { innermost: 1, outermost: 9, all: 9 } },
+    { metrics: createGatewayMetrics(endpoint.registry) },
+  )
+  endpoint.watchScheduler(scheduler.stats)
+  const counted = async () => {
+    const text = await endpoint.registry.metrics()
+    return text.match(/^auth_(requests|http_requests_total).*$/gm)?.sort()
+  }
+  const release = await occupy()
+  const [first, second] = [await connect(), await connect()]
+  first.write(exists('first'))
+  await waiting(1)
+  second.write(exists('second'))
+  await answered(second, 1)
+  await waitFor(async () => (await counted())?.length === 4)
+  const refused = 'auth_http_requests_total{route="/users/existsByUsername",status="503"} 1'
+  t.deepEqual(await counted(), [
+    refused,
+    ...['auth_requests_shed_total 1', 'auth_requests{state="running"} 1', 'auth_requests{state="waiting"} 1'],
+  ])
+  first.destroy()
+  await waiting(0)
+  release()
+  await waitFor(async () => (await counted())?.length === 6)
+  t.deepEqual(await counted(), [
+    'auth_http_requests_total{route="/users/existsByNickname",status="200"} 1',
+    refused,
+    'auth_http_requests_total{route="/users/existsByUsername",status="gone"} 1',
+    ...['auth_requests_shed_total 1', 'auth_requests{state="running"} 0', 'auth_requests{state="waiting"} 0'],
+  ])
+})
+
+test('requests sent ahead in any pieces are answered in order, and leave nothing behind, however a scheduler delays or refuses them and however their client leaves', async t => {
+  // A scheduler without order or sense.
+  const numbers = fc.infiniteStream(fc.noBias(fc.nat({ max: 1_000 })))
+  let random = fc.sample(numbers, 1)[0]!
+  const chance = () => random.next().value / 1_000
+  const counts = { waiting: 0, running: 0, begun: 0, shed: 0 }
+  const begin = (work: Work) => {
+    work.state = 'running'
+    counts.running++
+    counts.begun++
+    work.begin()
+  }
+  const shed = (work: Work) => {
+    work.state = 'done'
+    counts.shed++
+    work.shed('overloaded')
+  }
+  const scheduler = {
+    submit(work: Work) {
+      work.scheduler = { leave() {}, reenter() {} }
+      const fate = chance()
+      if (fate < 0.5) return begin(work)
+      // A connection that is refused waits for a second: that is rare here.
+      if (fate === 0.501) return shed(work)
+      work.state = 'waiting'
+      counts.waiting++
+      setTimeout(
+        () => {
+          if (work.state !== 'waiting') return
+          counts.waiting--
+          if (fate === 1) shed(work)
+          else begin(work)
+        },
+        chance() < 0.5 ? 0 : 5 * chance(),
+      )
+    },
+    end(work: Work) {
+      if (work.state === 'waiting') counts.waiting--
+      if (work.state === 'running') counts.running--
+      work.state = 'done'
+    },
+    stats: () => ({ waiting: counts.waiting, running: counts.running, shed: counts.shed }),
+    open() {},
+  }
+  const connections = new Set<Connection>()
+  const existsByUsername = async ({ username }: { username?: string }) => {
+    if (chance() < 0.3) await sleep(2 * chance())
+    return { exists: Number(username?.length) % 2 === 0 }
+  }
+  const { port } = await openGateway(
+    t,
+    { existsByUsername },
+    {
+      scheduler: {
+        ...scheduler,
+        submit(work) {
+          connections.add((work as unknown as { request: { from: Connection } }).request.from)
+          scheduler.submit(work)
+        },
+      },
+    },
+  )
+  const message = fc.oneof(
+    fc.constant({ bytes: 'GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n', ok: 'ok' }),
+    fc.constant({ bytes: 'GET /nowhere HTTP/1.1\r\nHost: a\r\n\r\n', ok: 'NOT_FOUND' }),
+    fc
+      .record({ length: fc.integer({ min: 1, max: 3_000 }), chunked: fc.boolean(), rpc: fc.boolean() })
+      .map(({ length, chunked, rpc }) => {
+        const body = JSON.stringify({ username: 'x'.repeat(length) })
+        const path = rpc ? '/auth.v1.Users/ExistsByUsername' : '/users/existsByUsername'
+        const head = `POST ${path} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n`
+        const half = body.length >> 1
+        const chunk = (text: string) => `${text.length.toString(16)}\r\n${text}\r\n`
+        const bytes = chunked
+          ? `${head}Transfer-Encoding: chunked\r\n\r\n${chunk(body.slice(0, half))}${chunk(body.slice(half))}0\r\n\r\n`
+          : `${head}Content-Length: ${body.length}\r\n\r\n${body}`
+        // protobuf leaves out what is false.
+        return { bytes, ok: length % 2 === 0 ? 'true' : 'false|{}' }
+      }),
+  )
+  const client = fc.record({
+    messages: fc.array(message, { minLength: 10, maxLength: 60, size: 'max' }),
+    sizes: fc.array(fc.integer({ min: 1, max: 4_000 }), { minLength: 1, maxLength: 8 }),
+    pauses: fc.array(fc.constantFrom(0, 0, 0, 1, 5), { minLength: 1, maxLength: 8 }),
+    end: fc.constantFrom('reads all', 'reads all', 'reads all', 'resets', 'finishes'),
+  })
+  type Client = typeof client extends fc.Arbitrary<infer Value> ? Value : never
+  const send = async ({ messages, sizes, pauses, end }: Client) => {
+    const connection = await openRaw(port, { from: '127.0.0.2' })
+    const bytes = messages.map(({ bytes }) => bytes).join('')
+    const until = end === 'reads all' ? bytes.length : bytes.length * chance()
+    try {
+      for (let from = 0, turn = 0; from < until; turn++) {
+        // In fifty pieces at most.
+        const end = Math.min(until, from + Math.max(sizes[turn % sizes.length]!, bytes.length / 50))
+        connection.write(bytes.slice(from, end))
+        from = end
+        await sleep(pauses[turn % pauses.length])
+      }
+      if (end === 'finishes') {
+        connection.finish()
+        await connection.end()
+      }
+      if (end !== 'reads all') return
+      await waitFor(() => statusesOf(connection).length === messages.length || connection.closed())
+      const answers = connection.text().split(/(?=HTTP\/1\.1 )/)
+      t.is(answers.length, messages.length)
+      for (const [index, { ok }] of messages.entries()) {
+        const isShed = answers[index]!.startsWith('HTTP/1.1 503 ')
+        t.regex(answers[index]!, isShed ? /OVERLOADED/ : new RegExp(ok), `${index} of ${messages.length}`)
+      }
+    } finally {
+      connection.destroy()
+    }
+  }
+  const property = fc.asyncProperty(
+    numbers,
+    fc.array(client, { minLength: 12, maxLength: 12 }),
+    async (stream, clients) => {
+      random = stream
+      await Promise.all(clients.map(send))
+      await waitFor(() => counts.waiting === 0 && counts.running === 0)
+      for (const each of connections) {
+        t.deepEqual([each.pending.size, each.waiting], [0, 0])
+        if (each.destroyed) connections.delete(each)
+      }
+    },
+  )
+  await fc.assert(property, { numRuns: 4, endOnFailure: true })
+  t.true(counts.begun > 300, String(counts.begun))
+})
