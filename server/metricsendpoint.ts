@@ -1,10 +1,11 @@
 /**
- * Where Prometheus finds the metrics of a process, `GET /metrics` in its text format. It owns what every program has:
- * the endpoint, the metrics of Node.js and of the process, the build, and when certificates end. What else is counted
- * whoever counts it registers.
+ * Where Prometheus finds the metrics of a process, `GET /metrics` in its text format, and probes find its health,
+ * `GET /healthz` and `GET /readyz`. A port of its own, so that nothing that clients do holds up a probe. It owns what every
+ * program has: the endpoint, the metrics of Node.js and of the process, the build, and when certificates end. What else is
+ * counted whoever counts it registers.
  */
 import { readFileSync } from 'node:fs'
-import { createServer } from 'node:http'
+import { createServer, type ServerResponse } from 'node:http'
 import type { AddressInfo, Socket } from 'node:net'
 import { collectDefaultMetrics, Gauge, Registry } from 'prom-client'
 
@@ -15,6 +16,8 @@ export interface MetricsEndpoint {
   inquire(inquiry: () => Promise<void>): void
   /** Shows when a certificate that is presented ends, in ms since 1970; `of` says to whom. */
   watchCertificate(of: 'grpc' | 'http' | 'servers', endsAt: () => number | undefined): void
+  /** Has `/readyz` ask from now on whether the process takes work. Until then, and when it rejects, the answer is no. */
+  watchReady(isReady: () => Promise<boolean>): void
   /** Opens the port, over TLS where `secure` speaks it on a connection; returns the real one. */
   listen(address: { host: string; port: number }, secure?: (socket: Socket) => Socket): Promise<number>
   close(): Promise<void>
@@ -45,22 +48,34 @@ export function createMetricsEndpoint(): MetricsEndpoint {
     },
   })
 
-  const server = createServer((request, response) => {
-    if (request.method !== 'GET' || request.url !== '/metrics') {
-      response.writeHead(404).end()
-      return
-    }
-    Promise.all(inquiries.map(inquire => inquire()))
-      .then(() => registry.metrics())
-      .then(
-        text => response.writeHead(200, { 'content-type': registry.contentType }).end(text),
-        () => response.writeHead(500).end(),
-      )
+  let ready = async () => false
+  const plain = { 'content-type': 'text/plain', 'cache-control': 'no-store' }
+  const answers: Readonly<Record<string, (response: ServerResponse) => Promise<unknown>>> = {
+    async '/metrics'(response) {
+      await Promise.all(inquiries.map(inquire => inquire()))
+      const text = await registry.metrics()
+      response.writeHead(200, { 'content-type': registry.contentType }).end(text)
+    },
+    async '/healthz'(response) {
+      response.writeHead(200, plain).end('ok')
+    },
+    async '/readyz'(response) {
+      const is = await ready().catch(() => false)
+      response.writeHead(is ? 200 : 503, plain).end(is ? 'ok' : 'not ready')
+    },
+  }
+  const server = createServer(({ method, url = '' }, response) => {
+    const answer = (method === 'GET' || method === 'HEAD') && Object.hasOwn(answers, url) ? answers[url] : undefined
+    if (answer) answer(response).catch(() => response.writeHead(500).end())
+    else response.writeHead(404).end()
   })
   return {
     registry,
     inquire: inquiry => void inquiries.push(inquiry),
     watchCertificate: (of, endsAt) => void certificates.set(of, endsAt),
+    watchReady(isReady) {
+      ready = isReady
+    },
     listen: ({ host, port }, secure) =>
       new Promise((resolve, reject) => {
         collectDefaultMetrics({ register: registry })

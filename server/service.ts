@@ -104,7 +104,9 @@ export async function startService(
   // What is to be undone when the service stops, or when its start fails half-way: last first.
   const undo: Step[] = []
   const endpoints: (() => Promise<void>)[] = []
+  let draining = false
   const stop = (hurry?: AbortSignal) => {
+    draining = true
     const steps = undo.splice(0).reverse()
     const closing = endpoints.splice(0)
     // All at once, and before what their calls need.
@@ -141,7 +143,6 @@ export async function startService(
     const keyring = createKeyring(registry.signingKeys, now)
     // Better no start than one that lets nobody in.
     await keyring.signer()
-    let draining = false
     const ready = async () => !draining && (await registry.database.isWritable())
     const deps = {
       ...registry,
@@ -220,13 +221,6 @@ export async function startService(
       addresses.admin = { ...settings.adminAddress, port }
       endpoints.push(() => admin.close(grace))
     }
-    if (settings.metricsAddress) {
-      addresses.metrics = {
-        ...settings.metricsAddress,
-        port: await endpoint.listen(settings.metricsAddress, certificates?.secure),
-      }
-      undo.push({ what: 'metrics', run: endpoint.close })
-    }
     let gateway: Gateway | undefined
     if (settings.httpAddress) {
       gateway = createGateway({
@@ -242,6 +236,15 @@ export async function startService(
       })
       addresses.http = await gateway.listen()
       endpoints.push(() => gateway!.close(grace))
+    }
+    // Last, since `/readyz` there says that all others listen.
+    if (settings.metricsAddress) {
+      endpoint.watchReady(ready)
+      addresses.metrics = {
+        ...settings.metricsAddress,
+        port: await endpoint.listen(settings.metricsAddress, certificates?.secure),
+      }
+      undo.push({ what: 'metrics', run: endpoint.close })
     }
     const drain = () => {
       draining = true

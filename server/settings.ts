@@ -62,7 +62,10 @@ const table = {
   grpcAddress: setting('AUTH_GRPC_ADDRESS', address, '127.0.0.1:50051'),
   /** Where the HTTP gateway listens; undefined (`off`) when this process has none. */
   httpAddress: setting('AUTH_HTTP_ADDRESS', addressOrOff, '127.0.0.1:8080'),
-  /** Where metrics are served, not for the public; undefined (`off`) when they aren't. A gateway's port is 9091. */
+  /**
+   * Where metrics are served and probes answered (`/healthz`, `/readyz`), not for the public; undefined (`off`) when they
+   * aren't. A gateway's port is 9091.
+   */
   metricsAddress: setting('AUTH_METRICS_ADDRESS', addressOrOff, '127.0.0.1:9090'),
   /**
    * Where administrators are served over gRPC, never for the public; undefined (`off`) when they aren't. With TLS unless
