@@ -9,7 +9,7 @@ import { once, setMaxListeners } from 'node:events'
 import { create, type DescMethodUnary, type Message } from '@bufbuild/protobuf'
 import { Code, ConnectError, type Transport } from '@connectrpc/connect'
 import { Users } from '../proto/gen/auth/v1/users_pb.js'
-import { createSenderOf, network } from '../server/clientaddress.js'
+import { createSenderOf, network, type Sender } from '../server/clientaddress.js'
 import { describeSpan, inSpan, readParent, SpanKind, traceHeaders, tracing } from '../server/tracing.js'
 import { beginVisit, endVisit, methodOf, type Visit } from './access.js'
 import { type Body, readBody } from './body.js'
@@ -35,6 +35,8 @@ export interface GatewayOptions {
   readonly defaultRevision: Revision
   /** Addresses or CIDR blocks of proxies whose `X-Forwarded-For` and `X-Request-Id` are believed. */
   readonly trustedProxies: readonly string[]
+  /** Told who sent each request, and of its `X-Forwarded-For`, believed or not. */
+  readonly onSender?: (sender: Sender, forwardedFor: string | undefined) => void
   /** Origins (RFC 6454) whose scripts may read answers, exactly as browsers write them. */
   readonly corsOrigins: readonly string[]
   readonly log: Log
@@ -121,7 +123,9 @@ export function createGateway(options: GatewayOptions): Gateway {
 
   function onRequest(request: Request, response: Response) {
     const { headers } = request
-    const sender = senderOf(request.socket?.remoteAddress, headers['x-forwarded-for'] as string | undefined)
+    const forwardedFor = headers['x-forwarded-for'] as string | undefined
+    const sender = senderOf(request.socket?.remoteAddress, forwardedFor)
+    options.onSender?.(sender, forwardedFor)
     const givenId = headers['x-request-id'] as string | undefined
     const requestId = sender.proxied && givenId && /^[\w-]{1,64}$/.test(givenId) ? givenId : randomUUID()
     headers['x-request-id'] = requestId

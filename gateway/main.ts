@@ -6,6 +6,7 @@ import { createLog } from '../server/log.js'
 import { createMetricsEndpoint } from '../server/metricsendpoint.js'
 import { httpUrl, metricsUrl, readSettings } from '../server/settings.js'
 import { grace, pause, runSteps, stopOnSignals } from '../server/stopping.js'
+import { createUndeclaredProxies } from '../server/undeclaredproxy.js'
 import { answerArguments } from '../server/usage.js'
 import { createGateway } from './http.js'
 import { createGatewayMetrics } from './metrics.js'
@@ -51,6 +52,7 @@ async function main(): Promise<void> {
     ...(httpCertificates && { secure: httpCertificates.secure }),
     defaultRevision,
     trustedProxies,
+    onSender: createUndeclaredProxies({ registry: endpoint.registry, log, now: Date.now }).watch('http'),
     corsOrigins,
     limitFactor,
     log,

@@ -46,6 +46,7 @@ import { createRoom } from './room.js'
 import { startSealing } from './sealing.js'
 import type { Address, Settings } from './settings.js'
 import { grace, runSteps, type Step } from './stopping.js'
+import { createUndeclaredProxies } from './undeclaredproxy.js'
 import { activate } from './users/activate.js'
 import { sendAdminKeyByEmailPartner } from './users/activationemail.js'
 import { confirmEmail, setEmail } from './users/email.js'
@@ -188,7 +189,8 @@ export async function startService(
         adminCertificates?.stop()
       },
     })
-    const grpc = createGrpcListener({ calls, log, certificates, ...settings })
+    const proxies = createUndeclaredProxies({ registry: endpoint.registry, log, now: given ?? Date.now })
+    const grpc = createGrpcListener({ calls, log, certificates, onSender: proxies.watch('grpc'), ...settings })
     const grpcPort = await grpc.listen(settings.grpcAddress)
     endpoints.push(() => grpc.close(grace))
     let serving = true
@@ -206,7 +208,12 @@ export async function startService(
     }
     if (settings.adminAddress) {
       const { createAdministration } = await import('./administration/administration.js')
-      const administration = createAdministration({ ...deps, settings, issuer: installation.tokens.issuer })
+      const administration = createAdministration({
+        ...deps,
+        settings,
+        issuer: installation.tokens.issuer,
+        undeclaredProxies: proxies.found,
+      })
       const admin = createGrpcListener({
         calls: createCalls({
           ...common,
@@ -228,6 +235,7 @@ export async function startService(
         address: settings.httpAddress,
         defaultRevision: settings.defaultRevision,
         trustedProxies: settings.trustedProxies,
+        onSender: proxies.watch('http'),
         corsOrigins: settings.corsOrigins,
         limitFactor: factor,
         ...(httpCertificates && { secure: httpCertificates.secure }),

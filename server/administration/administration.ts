@@ -11,6 +11,7 @@ import { createQuotas } from '../outbox/quotas.js'
 import type { Passwords } from '../passwords/hash.js'
 import type { PasswordPolicy } from '../passwords/policy.js'
 import { administrationAudience, type Settings } from '../settings.js'
+import type { UndeclaredProxies } from '../undeclaredproxy.js'
 import { listAuditEvents, verifyAuditLog } from './auditlog.js'
 import { createChanges } from './changes.js'
 import { getConfiguration } from './configuration.js'
@@ -69,6 +70,8 @@ export interface AdministrationDeps extends Registry {
   readonly passwords: Passwords
   readonly policy: PasswordPolicy
   readonly now: () => number
+  /** Proxies that are missing in `AUTH_TRUSTED_PROXIES`, as far as this process saw; absent where it serves no clients. */
+  readonly undeclaredProxies?: UndeclaredProxies['found']
 }
 
 /** The RPCs, and what the steps of a call to one are made of. */
