@@ -50,22 +50,26 @@ export function createMetricsEndpoint(): MetricsEndpoint {
 
   let ready = async () => false
   const plain = { 'content-type': 'text/plain', 'cache-control': 'no-store' }
-  const answers: Readonly<Record<string, (response: ServerResponse) => Promise<unknown>>> = {
-    async '/metrics'(response) {
-      await Promise.all(inquiries.map(inquire => inquire()))
-      const text = await registry.metrics()
-      response.writeHead(200, { 'content-type': registry.contentType }).end(text)
-    },
-    async '/healthz'(response) {
-      response.writeHead(200, plain).end('ok')
-    },
-    async '/readyz'(response) {
-      const is = await ready().catch(() => false)
-      response.writeHead(is ? 200 : 503, plain).end(is ? 'ok' : 'not ready')
-    },
-  }
-  const server = createServer(({ method, url = '' }, response) => {
-    const answer = (method === 'GET' || method === 'HEAD') && Object.hasOwn(answers, url) ? answers[url] : undefined
+  const answers = new Map<string | undefined, (response: ServerResponse) => Promise<unknown>>([
+    [
+      '/metrics',
+      async response => {
+        await Promise.all(inquiries.map(inquire => inquire()))
+        const text = await registry.metrics()
+        response.writeHead(200, { 'content-type': registry.contentType }).end(text)
+      },
+    ],
+    ['/healthz', async response => response.writeHead(200, plain).end('ok')],
+    [
+      '/readyz',
+      async response => {
+        const is = await ready().catch(() => false)
+        response.writeHead(is ? 200 : 503, plain).end(is ? 'ok' : 'not ready')
+      },
+    ],
+  ])
+  const server = createServer(({ method, url }, response) => {
+    const answer = method === 'GET' || method === 'HEAD' ? answers.get(url) : undefined
     if (answer) answer(response).catch(() => response.writeHead(500).end())
     else response.writeHead(404).end()
   })

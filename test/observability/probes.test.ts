@@ -50,7 +50,7 @@ test('a process takes no work while the database takes no writes, and lives', as
 })
 
 test('a gateway of its own takes work while a server does, until it drains', async t => {
-  const server = await spawnServer(t)
+  const server = await spawnServer(t, { AUTH_DRAIN: '60' })
   const gateway = await spawnGateway(t, server.grpc, { AUTH_DRAIN: '60' })
   const probe = prober(gateway.metrics)
   await waitFor(async () => (await probe('/readyz')) === '200 ok')
@@ -60,8 +60,12 @@ test('a gateway of its own takes work while a server does, until it drains', asy
   const other = await spawnGateway(t, server.grpc)
   const ask = prober(other.metrics)
   await waitFor(async () => (await ask('/readyz')) === '200 ok')
-  server.child.kill('SIGKILL')
+  server.child.kill('SIGTERM')
   await waitFor(async () => (await ask('/readyz')) === '503 not ready')
+  t.true(server.alive())
+  server.child.kill('SIGKILL')
+  await server.ended
+  t.is(await ask('/readyz'), '503 not ready')
   t.is(await ask('/healthz'), '200 ok')
 })
 

@@ -163,7 +163,7 @@ test('it is found exactly when 8 peers sent most of at least 60 requests, with t
   )
 })
 
-test('however many peers a minute has, few are remembered, and a proxy among the first of them is found', t => {
+test('however many peers a minute has, the first 64 are remembered, and a proxy among them is found', t => {
   let time = 0
   const proxies = createUndeclaredProxies({ registry: new Registry(), log: { warn() {} }, now: () => time })
   const onSender = proxies.watch('http')
@@ -176,4 +176,9 @@ test('however many peers a minute has, few are remembered, and a proxy among the
   t.is(networks[0], '192.0.2.1')
   t.is(requests, 150_000)
   t.is(forwarded, 100_007)
+
+  for (let n = 0; n < 64; n++) onSender({ address: `192.0.2.${n}`, proxied: false }, '203.0.113.7')
+  for (let n = 0; n < 1000; n++) onSender({ address: '192.0.2.200', proxied: false }, '203.0.113.7')
+  time += 60_000
+  t.is(proxies.found()[0]?.requests, 150_000)
 })
