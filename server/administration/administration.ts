@@ -45,6 +45,7 @@ import { createReferences } from './references.js'
 import { createService, createServiceKey, deleteService, deleteServiceKey, listServices } from './services.js'
 import { confirmTotp, enrollTotp, getSession, removeTotp, signIn } from './session.js'
 import { getIssuer, listSigningKeys, retireSigningKey, rotateSigningKey, setIssuer } from './signingkeys.js'
+import { eraseUnactivatedUsers } from './unactivated.js'
 import {
   activateUser,
   deleteUser,
@@ -119,6 +120,7 @@ export function createAdministration(deps: AdministrationDeps) {
     deleteUser: deleteUser(all),
     undeleteUser: undeleteUser(all),
     eraseUser: eraseUser(all),
+    eraseUnactivatedUsers: eraseUnactivatedUsers(all),
     explainUser: explainUser(all),
     exportUser: exportUser(all),
 
