@@ -1,19 +1,33 @@
 /** Accounts that nobody activates don't stay for ever, and no other account goes with them. */
+import { existsSync } from 'node:fs'
+import { mkdir, mkdtemp, rm, utimes, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { dirname, join } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
 import { createLog } from '../../server/log.js'
 import { startMaintenance } from '../../server/maintenance.js'
 import { usernameKey } from '../../server/names.js'
 import { openLocal } from '../_helpers/administration.js'
-import { password, type SignedUp, serviceWithClock, signUpForm, type TestService } from '../_helpers/service.js'
+import { waitFor } from '../_helpers/patience.js'
+import {
+  password,
+  type SignedUp,
+  serviceWithClock,
+  signUpForm,
+  startTestService,
+  type TestService,
+} from '../_helpers/service.js'
 
 const day = 86_400
-const never = { first: 2 ** 31 - 1 }
+
+/** A service whose own rounds erase none of them. */
+const start = (t: ExecutionContext) => serviceWithClock(t, { AUTH_UNACTIVATED_RETENTION: 'off' })
 
 /** Does a round of upkeep on the database of a service. */
 async function round(t: ExecutionContext, { registry, settings }: TestService, { mostLapsed = 1_000 } = {}) {
-  const { tokenTtl, auditRetention, unactivatedRetention } = settings
-  const all = { tokenTtl, auditRetention, unactivatedRetention, dataDir: '/nonexistent' }
-  const { round, stop } = startMaintenance(registry, all, createLog('silent'), { ...never, mostLapsed })
+  const { tokenTtl, auditRetention } = settings
+  const all = { tokenTtl, auditRetention, unactivatedRetention: 90 * day, dataDir: '/nonexistent' }
+  const { round, stop } = startMaintenance(registry, all, createLog('silent'), { first: 2 ** 31 - 1, mostLapsed })
   t.teardown(stop)
   await round()
 }
@@ -29,7 +43,7 @@ async function present<T extends string>({ registry }: TestService, users: Recor
 }
 
 test('an account that was never activated is erased 90 days after its sign-up or its last sign-in, and its name is free', async t => {
-  const service = await serviceWithClock(t)
+  const service = await start(t)
   const { clock, registry, request } = service
   const signUp = (fields: object = {}) => {
     const { username, ...form } = signUpForm({ ...fields })
@@ -82,7 +96,7 @@ test('an account that was never activated is erased 90 days after its sign-up or
 })
 
 test('accounts that were activated once, that administrators made, of a ROLE_ADMIN, and suspended ones stay', async t => {
-  const service = await serviceWithClock(t)
+  const service = await start(t)
   const { clock } = service
   const administration = await openLocal(t, service, { reason: 'test' })
   const signUp = (role: string) => service.signUp(role, signUpForm({ roles: [role] }))
@@ -136,24 +150,38 @@ test('accounts that were activated once, that administrators made, of a ROLE_ADM
   )
 })
 
-test('with AUTH_UNACTIVATED_RETENTION=off none goes, with a time those of that age', async t => {
-  const off = await serviceWithClock(t, { AUTH_UNACTIVATED_RETENTION: 'off' })
-  const user = { user: await off.signUp('ROLE_CLIENT', signUpForm()) }
-  await off.clock.pass(4000 * day)
-  await round(t, off)
-  t.deepEqual(await present(off, user), ['user'])
-  const week = await serviceWithClock(t, { AUTH_UNACTIVATED_RETENTION: '7d' })
-  const other = { other: await week.signUp('ROLE_CLIENT', signUpForm()) }
-  await week.clock.pass(7 * day - 1)
-  await round(t, week)
-  t.deepEqual(await present(week, other), ['other'])
-  await week.clock.pass(2)
-  await round(t, week)
-  t.deepEqual(await present(week, other), [])
+test('a service erases them by itself, after 90 days, another time, or never', async t => {
+  const never = await start(t)
+  const { clock } = never
+  const users = { seen: await never.signUp('ROLE_CLIENT', signUpForm()) }
+  const { username } = users.seen
+  /** Starts another service on the database; whether its first round erases the user. */
+  const erases = async (env: Record<string, string>) => {
+    const { DATABASE_URL = '' } = never.env
+    const AUTH_DATA_DIR = await mkdtemp(join(tmpdir(), 'auth-test-'))
+    t.teardown(() => rm(AUTH_DATA_DIR, { recursive: true, force: true }))
+    // What a round deletes last.
+    const old = join(AUTH_DATA_DIR, 'mail', 'old.eml')
+    await mkdir(dirname(old))
+    await writeFile(old, '')
+    await utimes(old, 0, 0)
+    const other = await startTestService(t, { ...env, DATABASE_URL, AUTH_DATA_DIR }, { clock })
+    await waitFor(() => !existsSync(old))
+    await other.service.stop()
+    return (await present(never, users)).length === 0
+  }
+  await clock.pass(90 * day - 600)
+  t.false(await erases({}))
+  t.false(await erases({ AUTH_UNACTIVATED_RETENTION: '91d' }))
+  await clock.pass(601)
+  t.false(await erases({ AUTH_UNACTIVATED_RETENTION: 'off' }))
+  t.false(await erases({ AUTH_UNACTIVATED_RETENTION: '91d' }))
+  t.true(await erases({}))
+  t.is((await never.request('POST', '/users/existsByUsername', { query: { username } })).text, 'false')
 })
 
 test('a round erases so many at most, the longest unseen first, and several at once erase each once', async t => {
-  const service = await serviceWithClock(t)
+  const service = await start(t)
   const users: Record<string, SignedUp> = {}
   for (let n = 0; n < 9; n++) {
     users[n] = await service.signUp('ROLE_CLIENT', signUpForm())
@@ -170,7 +198,7 @@ test('a round erases so many at most, the longest unseen first, and several at o
 })
 
 test('a sign-in neither waits for who changes the account nor fails for it', async t => {
-  const service = await serviceWithClock(t)
+  const service = await start(t)
   const { username } = await service.signUp('ROLE_CLIENT', signUpForm())
   await service.registry.database.transact(
     async transaction => {
