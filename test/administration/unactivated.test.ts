@@ -3,6 +3,7 @@ import { timestampFromDate } from '@bufbuild/protobuf/wkt'
 import test, { type ExecutionContext } from 'ava'
 import { openLocal, openSignedIn, reasonOf, wrongFieldsOf } from '../_helpers/administration.js'
 import { runCli } from '../_helpers/cli.js'
+import { waits } from '../_helpers/models.js'
 import { waitFor } from '../_helpers/patience.js'
 import { signUpForm, startTestService, type TestService } from '../_helpers/service.js'
 
@@ -82,6 +83,7 @@ test('only accounts that were never activated go, of any role, and only of the t
     client: await signUp(service, address),
     applicant: await signUp(service, address, 'ROLE_ADMIN'),
     active: await signUp(service, address),
+    activeOnce: await signUp(service, address),
     suspended: await signUp(service, address),
     deleted: await signUp(service, address),
     old: await signUp(service, address),
@@ -89,7 +91,11 @@ test('only accounts that were never activated go, of any role, and only of the t
   }
   const { termsofusage: _, roles: __, ...form } = signUpForm()
   await administration.createUser({ form: { ...form, role: 'ROLE_CLIENT' } })
-  await administration.activateUser({ user: users.active })
+  for (const user of [users.active, users.activeOnce]) await administration.activateUser({ user })
+  // As it may be some day: nothing makes an active account inactive now.
+  await database.run({ name: 'inactive', text: 'UPDATE users SET active = false WHERE username_key = $1' }, [
+    users.activeOnce,
+  ])
   await administration.suspendUser({ user: users.suspended })
   await administration.deleteUser({ user: users.deleted })
   for (const [name, days] of [
@@ -103,11 +109,19 @@ test('only accounts that were never activated go, of any role, and only of the t
   const erase = async (more: object) =>
     (await administration.eraseUnactivatedUsers({ network: address, confirm: address, ...more })).users
   t.is(await erase({ createTimeFrom: ago(15), createTimeTo: ago(5) }), 1)
-  t.deepEqual(await present(service, users), ['client', 'applicant', 'active', 'suspended', 'deleted', 'ancient'])
+  t.deepEqual(await present(service, users), [
+    'client',
+    'applicant',
+    'active',
+    'activeOnce',
+    'suspended',
+    'deleted',
+    'ancient',
+  ])
   t.is(await erase({ createTimeFrom: ago(1) }), 2)
-  t.deepEqual(await present(service, users), ['active', 'suspended', 'deleted', 'ancient'])
+  t.deepEqual(await present(service, users), ['active', 'activeOnce', 'suspended', 'deleted', 'ancient'])
   t.is(await erase({ createTimeTo: ago(1) }), 1)
-  t.deepEqual(await present(service, users), ['active', 'suspended', 'deleted'])
+  t.deepEqual(await present(service, users), ['active', 'activeOnce', 'suspended', 'deleted'])
   t.truthy(await service.registry.administeredUsers.find({ usernameKey: form.username }))
 })
 
@@ -145,6 +159,35 @@ test('a flood goes in calls of 100 accounts, and a call after one that was the l
   t.deepEqual(await present(service, stays), ['stays'])
   const other = { network: '198.51.100.1', confirm: '198.51.100.1', pageToken: first.nextPageToken }
   t.deepEqual(await wrongFieldsOf(administration.eraseUnactivatedUsers(other)), ['page_token'])
+})
+
+test('two calls at once erase each account once, and none that is activated meanwhile', async t => {
+  const service = await start(t)
+  const { registry } = service
+  const { database, users } = registry
+  const administration = await openSignedIn(t, service)
+  const network = '203.0.113.0/24'
+  const erase = () => administration.eraseUnactivatedUsers({ network, confirm: network })
+  const names: Record<string, string> = {}
+  for (let n = 0; n < 20; n++) names[n] = await signUp(service, `203.0.113.${n}`)
+  const done = await Promise.all([erase(), erase()])
+  t.is(done[0].users + done[1].users, 20)
+  t.deepEqual(await present(service, names), [])
+  t.is((await registry.audit.list({ action: 'user.erase', limit: 50 })).length, 20)
+
+  const activated = await signUp(service, '203.0.113.1')
+  let erasing: ReturnType<typeof erase> | undefined
+  await database.transact(
+    async transaction => {
+      const user = (await users.lock(activated, transaction))!
+      erasing = erase()
+      await waitFor(() => waits(database))
+      await users.activate(user, null, transaction)
+    },
+    { unlimited: true },
+  )
+  t.is((await erasing)?.users, 0)
+  t.deepEqual(await present(service, { activated }), ['activated'])
 })
 
 test('where an account was signed up from is known at once, and as long as the audit log keeps it', async t => {

@@ -108,6 +108,7 @@ test('accounts that were activated once, that administrators made, of a ROLE_ADM
   const organization = await service.organization()
   const users = {
     activated: await service.institution(organization),
+    activeOnce: await service.institution(organization),
     byAdministrator: await signUp('ROLE_CLIENT'),
     suspendedOnce: await signUp('ROLE_CLIENT'),
     made: await create(false),
@@ -124,6 +125,9 @@ test('accounts that were activated once, that administrators made, of a ROLE_ADM
   await administration.activateUser(user(users.suspendedOnce))
   for (const each of [users.suspendedOnce, users.suspended, users.resumed]) await administration.suspendUser(user(each))
   await administration.resumeUser(user(users.suspendedOnce))
+  // As it may be some day: nothing makes an active account inactive now.
+  const inactive = { name: 'inactive', text: 'UPDATE users SET active = false WHERE username = $1' }
+  await service.registry.database.run(inactive, [users.activeOnce.username])
   await administration.deleteUser(user(users.undeleted))
   await clock.pass(89 * day)
   await administration.resumeUser(user(users.resumed))
