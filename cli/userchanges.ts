@@ -6,6 +6,7 @@ import { type Api, administering, withSignIn } from './administration.js'
 import { askChoice, askOrganization, canAsk, confirm, confirmName, readText } from './ask.js'
 import { misuse } from './failure.js'
 import { printJson, say } from './output.js'
+import { areUnactivated, eraseUnactivated, type Unactivated, withUnactivated } from './unactivated.js'
 import { confirmUser, type Named, readUser, tellUser, userAnd, userName, withUser } from './user.js'
 
 type Confirmed = Named & { readonly confirm?: string }
@@ -166,12 +167,16 @@ Examples:
       }),
     )
 
-  withUser(withSignIn(users.command('delete'), 'deleteUser'))
+  withUnactivated(withUser(withSignIn(users.command('delete'), 'deleteUser')))
     .description('Shut a user out and hide it. For 30 days it can be brought back, then it is erased.')
     .addOption(yesOption())
-    .addHelpText('after', "\nExample:\n  $ auth-admin users delete '(11)98765-4321'")
+    .addHelpText(
+      'after',
+      "\nExamples:\n  $ auth-admin users delete '(11)98765-4321'\n  $ auth-admin users delete --unactivated --from 2001:db8:1::/48 --since 2d",
+    )
     .action(
-      administering(async (api, name: string | undefined, options: Asked) => {
+      administering(async (api, name: string | undefined, options: Asked & Unactivated) => {
+        if (areUnactivated(name, options)) return eraseUnactivated(api, options)
         const wanted = await confirmUser(
           api,
           name,

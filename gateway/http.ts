@@ -10,7 +10,7 @@ import type { IncomingHttpHeaders } from 'node:http'
 import { create, type DescMethodUnary, type Message } from '@bufbuild/protobuf'
 import { Code, ConnectError, createContextValues, type Transport } from '@connectrpc/connect'
 import { Users } from '../proto/gen/auth/v1/users_pb.js'
-import { createSenderOf, network } from '../server/clientaddress.js'
+import { createSenderOf, network, type Sender } from '../server/clientaddress.js'
 import { workKey } from '../server/limits/context.js'
 import type { Scheduler, Shed } from '../server/limits/scheduler.js'
 import { describeSpan, inSpan, readParent, SpanKind, traceHeaders, tracing } from '../server/tracing.js'
@@ -41,6 +41,8 @@ export interface GatewayOptions {
   readonly defaultRevision: Revision
   /** Addresses or CIDR blocks of proxies whose `X-Forwarded-For` and `X-Request-Id` are believed. */
   readonly trustedProxies: readonly string[]
+  /** Told who sent each request, and of its `X-Forwarded-For`, believed or not. */
+  readonly onSender?: (sender: Sender, forwardedFor: string | undefined) => void
   /** Origins (RFC 6454) whose scripts may read answers, exactly as browsers write them. */
   readonly corsOrigins: readonly string[]
   readonly log: Log
@@ -126,7 +128,9 @@ export function createGateway(options: GatewayOptions): Gateway {
 
   function onRequest(request: Request, response: Response): void {
     const { headers, from } = request
-    const sender = senderOf(from.remoteAddress, headers['x-forwarded-for'] as string | undefined)
+    const forwardedFor = headers['x-forwarded-for'] as string | undefined
+    const sender = senderOf(from.remoteAddress, forwardedFor)
+    options.onSender?.(sender, forwardedFor)
     const givenId = headers['x-request-id'] as string | undefined
     headers['x-request-id'] = sender.proxied && givenId && /^[\w-]{1,64}$/.test(givenId) ? givenId : randomUUID()
     headers['x-forwarded-for'] = sender.address

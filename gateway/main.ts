@@ -1,15 +1,18 @@
 #!/usr/bin/env -S node --max-semi-space-size=8
 /** `auth-gateway`: the gateway as a process of its own, in front of servers that run elsewhere. */
+import { create } from '@bufbuild/protobuf'
 import { followCertificates } from '../server/certificates.js'
 import { createScheduler, schedulerLimits } from '../server/limits/scheduler.js'
 import { createLog } from '../server/log.js'
 import { createMetricsEndpoint } from '../server/metricsendpoint.js'
 import { httpUrl, metricsUrl, readSettings } from '../server/settings.js'
 import { grace, pause, runSteps, stopOnSignals } from '../server/stopping.js'
+import { createUndeclaredProxies } from '../server/undeclaredproxy.js'
 import { answerArguments } from '../server/usage.js'
 import { createGateway } from './http.js'
 import { createGatewayMetrics } from './metrics.js'
 import { createRemoteTransport } from './remote.js'
+import { readiness } from './routes.js'
 
 const usage = `auth-gateway: HTTP in front of one or more auth-server
 
@@ -20,7 +23,8 @@ It is set by the environment:
   AUTH_TLS_CERT, AUTH_TLS_KEY             what the gateway presents to them, and to Prometheus
   AUTH_HTTP_ADDRESS                       where it listens
   AUTH_HTTP_TLS_CERT, AUTH_HTTP_TLS_KEY   what it presents to clients: turns on HTTPS
-  AUTH_METRICS_ADDRESS                    where Prometheus finds its metrics, 127.0.0.1:9091 unless told
+  AUTH_METRICS_ADDRESS                    where Prometheus finds its metrics, and probes
+                                          /healthz and /readyz; 127.0.0.1:9091 unless told
   AUTH_TRUSTED_PROXIES, AUTH_CORS_ORIGINS, AUTH_DEFAULT_REVISION, AUTH_DRAIN, AUTH_LOG_LEVEL
 `
 
@@ -53,18 +57,28 @@ async function main(): Promise<void> {
     ...(httpCertificates && { secure: httpCertificates.secure }),
     defaultRevision,
     trustedProxies,
+    onSender: createUndeclaredProxies({ registry: endpoint.registry, log, now: Date.now }).watch('http'),
     corsOrigins,
     log,
     metrics,
   })
 
+  let draining = false
+  endpoint.watchReady(async () => {
+    if (draining) return false
+    const { rpc, timeout, holds } = readiness
+    const { message } = await transport.unary(rpc, undefined, timeout, undefined, create(rpc.input))
+    return holds(message)
+  })
   const { metricsAddress } = settings
   const secure = cert ? certificates?.secure : undefined
-  const port = metricsAddress && (await endpoint.listen(metricsAddress, secure))
   const http = httpUrl(settings, await gateway.listen())
+  // Last, since `/readyz` there says that the other listens.
+  const port = metricsAddress && (await endpoint.listen(metricsAddress, secure))
   const shown = metricsAddress && port && `metrics  ${metricsUrl(settings, { ...metricsAddress, port })}\n`
   process.stderr.write(`HTTP     ${http}\n${shown ?? ''}services ${target}\n`)
   stopOnSignals(async ({ drain, hurry }) => {
+    draining = true
     const { drain: seconds = 5 } = settings
     if (drain && seconds > 0) {
       gateway.drain()

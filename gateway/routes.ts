@@ -143,20 +143,23 @@ const operations: readonly (Omit<Route, keyof HttpPath | 'protected' | 'refusals
   },
 ]
 
+/** Asks whether the services take work. A gateway in a process of its own asks the same for the address of its metrics. */
+export const readiness = {
+  method: 'GET',
+  path: '/readyz',
+  rpc: Health.method.check,
+  revisions: [],
+  text: 'ok',
+  holds: (response: Message) => (response as HealthCheckResponse).status === HealthCheckResponse_ServingStatus.SERVING,
+  // The services themselves take 2 s at most to find out.
+  timeout: 2_500,
+  refusals: ['OVERLOADED', 'UNAVAILABLE', 'DEADLINE_EXCEEDED', 'INTERNAL'],
+} as const satisfies Route
+
 /** What answers by itself, or only asks whether others do. */
 const probes: readonly Route[] = [
   { method: 'GET', path: '/healthz', revisions: [], text: 'ok', refusals: [] },
-  {
-    method: 'GET',
-    path: '/readyz',
-    rpc: Health.method.check,
-    revisions: [],
-    text: 'ok',
-    holds: response => (response as HealthCheckResponse).status === HealthCheckResponse_ServingStatus.SERVING,
-    // The services themselves take 2 s at most to find out.
-    timeout: 2_500,
-    refusals: ['OVERLOADED', 'UNAVAILABLE', 'DEADLINE_EXCEEDED', 'INTERNAL'],
-  },
+  readiness,
 ]
 
 /** Every operation of both revisions, then what is at `/` alone. */

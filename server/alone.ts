@@ -8,7 +8,7 @@ It is set by the environment:
   DATABASE_URL                   PostgreSQL; unset: an embedded one in AUTH_DATA_DIR
   AUTH_MASTER_KEY                wraps the keys of the registry
   AUTH_GRPC_ADDRESS              where it listens
-  AUTH_METRICS_ADDRESS           where Prometheus finds its metrics
+  AUTH_METRICS_ADDRESS           where Prometheus finds its metrics, and probes /healthz and /readyz
   AUTH_TLS_CERT, AUTH_TLS_KEY    what it presents: turns on TLS
   AUTH_TLS_CA                    authority of its callers' certificates, which they must present
   AUTH_GATEWAY_NAMES             names in certificates of gateways

@@ -31,6 +31,20 @@ export function canonicalAddress(text: string): string | undefined {
   return mapped?.[1] ?? plain
 }
 
+/**
+ * An IP address or CIDR block (RFC 4632), its address in canonical text; undefined for text that is neither. A block of
+ * IPv4-mapped addresses is the block of the IPv4 addresses.
+ */
+export function canonicalBlock(text: string): string | undefined {
+  const [given = '', bits, ...rest] = text.split('/')
+  const most = isIPv4(given) ? 32 : 128
+  const address = given.includes('%') ? undefined : canonicalAddress(given)
+  if (address === undefined || rest.length > 0) return undefined
+  if (bits === undefined) return address
+  if (!/^\d{1,3}$/.test(bits) || Number(bits) > most) return undefined
+  return `${address}/${isIPv4(address) ? Math.max(0, Number(bits) - (most - 32)) : Number(bits)}`
+}
+
 /** What a canonical address is counted as: the /64 of an IPv6 address, since a client that has one address of it has all. */
 export function network(address: string): string {
   return address.includes(':') ? prefix(hextets(address), 4, 64) : address

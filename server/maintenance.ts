@@ -15,8 +15,13 @@ export interface Maintenance {
   stop(): Promise<void>
 }
 
-/** Milliseconds. The first round comes soon, as a process may not live for long, but not in the way of the start. */
-const times = { first: 1_000, interval: 10 * 60_000 }
+const rounds = {
+  /** Milliseconds. The first round comes soon, as a process may not live for long, but not in the way of the start. */
+  first: 1_000,
+  interval: 10 * 60_000,
+  /** Accounts that a round erases at most because they were never activated: some seconds. */
+  mostLapsed: 1_000,
+}
 
 /** Starts the rounds. What a failed round leaves undone the next one does. */
 export function startMaintenance(
@@ -33,28 +38,45 @@ export function startMaintenance(
     mailedKeys,
     signingKeys,
   }: Models,
-  { tokenTtl, auditRetention, dataDir }: Pick<Settings, 'tokenTtl' | 'auditRetention' | 'dataDir'>,
+  {
+    tokenTtl,
+    auditRetention,
+    unactivatedRetention,
+    dataDir,
+  }: Pick<Settings, 'tokenTtl' | 'auditRetention' | 'unactivatedRetention' | 'dataDir'>,
   log: Log,
-  { first, interval } = times,
+  limits: Partial<typeof rounds> = {},
 ): Maintenance {
-  /** Erases a user that was deleted so long ago that nobody brings it back; whether there was one. */
-  async function purge(t: Transaction): Promise<boolean> {
-    const id = await administeredUsers.lockForPurge(t)
-    if (id === undefined) return false
-    await erasure.erase(id, t)
-    const event = { action: 'user.erase', outcome: 'ok', reason: 'deleted', actor: 'service' } as const
-    await audit.append({ ...event, subject_id: id }, t)
-    return true
+  const { first, interval, mostLapsed } = { ...rounds, ...limits }
+
+  /** Erases a user that `lock` finds, with its event; whether there was one. */
+  function eraseOne(reason: string, lock: (t: Transaction) => Promise<number | undefined>): Promise<boolean> {
+    const work = async (t: Transaction) => {
+      const id = await lock(t)
+      if (id === undefined) return false
+      await erasure.erase(id, t)
+      await audit.append({ action: 'user.erase', outcome: 'ok', reason, actor: 'service', subject_id: id }, t)
+      return true
+    }
+    return database.transact(work, { unlimited: true })
   }
 
-  async function round() {
+  /** Erases accounts that were never activated. A flood leaves many: what is left after this round is for the next ones. */
+  async function eraseLapsed(retention: number, signal?: AbortSignal): Promise<void> {
+    const lock = (t: Transaction) => administeredUsers.lockLapsed(retention, t)
+    let erased = 0
+    while (erased < mostLapsed && !signal?.aborted && (await eraseOne('unactivated', lock))) erased++
+    if (erased > 0) log.info({ erased }, 'erased accounts that were never activated')
+  }
+
+  async function round(signal?: AbortSignal) {
     await attempts.prune(knownAddressDays)
     await buckets.prune()
     await mailedKeys.prune()
     await creationRequests.prune()
     await emails.prune()
     await emailQuotas.prune()
-    while (await database.transact(purge, { unlimited: true }));
+    while (await eraseOne('deleted', administeredUsers.lockForPurge));
     await signingKeys.prune()
     await database.transact(async t => {
       const kid = await signingKeys.rotate({ force: false, lead: publishLead, tokenTtl }, t)
@@ -65,12 +87,13 @@ export function startMaintenance(
     const broken = await audit.prune(auditRetention)
     if (broken !== undefined)
       log.error({ at: broken }, 'the audit log is broken; what is older than that is not deleted')
+    if (unactivatedRetention !== undefined) await eraseLapsed(unactivatedRetention, signal)
     // Each process has a folder of its own, and users are erased by any process, or on the database itself.
     await pruneFiles(dataDir, erasure.gone)
   }
 
-  const stop = startRounds(first, async () => {
-    await round().catch(error => log.warn({ err: error }, 'maintenance failed; the next round does its work'))
+  const stop = startRounds(first, async signal => {
+    await round(signal).catch(error => log.warn({ err: error }, 'maintenance failed; the next round does its work'))
     return interval
   })
   return { round, stop }

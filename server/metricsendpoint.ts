@@ -1,11 +1,12 @@
 /**
- * Where Prometheus finds the metrics of a process, `GET /metrics` in its text format. It owns what every program has:
- * the endpoint, the metrics of Node.js and of the process, the build, and when certificates end. What else is counted
- * whoever counts it registers.
+ * Where Prometheus finds the metrics of a process, `GET /metrics` in its text format, and probes find its health,
+ * `GET /healthz` and `GET /readyz`. A port of its own, so that nothing that clients do holds up a probe. It owns what every
+ * program has: the endpoint, the metrics of Node.js and of the process, the build, and when certificates end. What else is
+ * counted whoever counts it registers.
  */
 import { readFileSync } from 'node:fs'
-import { createServer } from 'node:http'
-import type { AddressInfo, Socket } from 'node:net'
+import { createServer, type ServerResponse } from 'node:http'
+import { type AddressInfo, createServer as createPort, type Socket } from 'node:net'
 import { Counter, collectDefaultMetrics, Gauge, Registry } from 'prom-client'
 
 /** The endpoint of a process. */
@@ -17,10 +18,15 @@ export interface MetricsEndpoint {
   watchCertificate(of: 'grpc' | 'http' | 'servers', endsAt: () => number | undefined): void
   /** Shows how many requests wait, are worked on, and were shed. */
   watchScheduler(stats: () => { readonly waiting: number; readonly running: number; readonly shed: number }): void
+  /** Has `/readyz` ask from now on whether the process takes work. Until then, and when it rejects, the answer is no. */
+  watchReady(isReady: () => Promise<boolean>): void
   /** Opens the port, over TLS where `secure` speaks it on a connection; returns the real one. */
   listen(address: { host: string; port: number }, secure?: (socket: Socket) => Socket): Promise<number>
   close(): Promise<void>
 }
+
+/** Milliseconds for which nothing may come or go on a connection: longer than Prometheus and probes keep quiet. */
+const idleTimeout = 65_000
 
 /** Prepares an endpoint. Nothing listens before `listen` is called. */
 export function createMetricsEndpoint(): MetricsEndpoint {
@@ -47,18 +53,34 @@ export function createMetricsEndpoint(): MetricsEndpoint {
     },
   })
 
-  const server = createServer((request, response) => {
-    if (request.method !== 'GET' || request.url !== '/metrics') {
-      response.writeHead(404).end()
-      return
-    }
-    Promise.all(inquiries.map(inquire => inquire()))
-      .then(() => registry.metrics())
-      .then(
-        text => response.writeHead(200, { 'content-type': registry.contentType }).end(text),
-        () => response.writeHead(500).end(),
-      )
+  let ready = async () => false
+  const plain = { 'content-type': 'text/plain', 'cache-control': 'no-store' }
+  const answers = new Map<string | undefined, (response: ServerResponse) => Promise<unknown>>([
+    [
+      '/metrics',
+      async response => {
+        await Promise.all(inquiries.map(inquire => inquire()))
+        const text = await registry.metrics()
+        response.writeHead(200, { 'content-type': registry.contentType }).end(text)
+      },
+    ],
+    ['/healthz', async response => response.writeHead(200, plain).end('ok')],
+    [
+      '/readyz',
+      async response => {
+        const is = await ready().catch(() => false)
+        response.writeHead(is ? 200 : 503, plain).end(is ? 'ok' : 'not ready')
+      },
+    ],
+  ])
+  const http = createServer(({ method, url }, response) => {
+    const answer = method === 'GET' || method === 'HEAD' ? answers.get(url) : undefined
+    if (answer) answer(response).catch(() => response.writeHead(500).end())
+    else response.writeHead(404).end()
   })
+  http.timeout = idleTimeout
+  const connections = new Set<Socket>()
+  const port = createPort()
   return {
     registry,
     inquire: inquiry => void inquiries.push(inquiry),
@@ -85,21 +107,24 @@ export function createMetricsEndpoint(): MetricsEndpoint {
         },
       })
     },
-    listen: ({ host, port }, secure) =>
+    watchReady(isReady) {
+      ready = isReady
+    },
+    listen: (address, secure) =>
       new Promise((resolve, reject) => {
         collectDefaultMetrics({ register: registry })
-        if (secure) {
-          const [speakHttp] = server.listeners('connection') as [(socket: Socket) => void]
-          server.removeAllListeners('connection')
-          server.on('connection', (socket: Socket) => speakHttp.call(server, secure(socket)))
-        }
-        server.once('error', reject)
-        server.listen(port, host, () => resolve((server.address() as AddressInfo).port))
+        port.on('connection', socket => {
+          connections.add(socket)
+          socket.once('close', () => connections.delete(socket))
+          http.emit('connection', secure ? secure(socket) : socket)
+        })
+        port.once('error', reject)
+        port.listen(address, () => resolve((port.address() as AddressInfo).port))
       }),
     close: () =>
       new Promise(resolve => {
-        server.close(() => resolve())
-        server.closeAllConnections()
+        port.close(() => resolve())
+        for (const connection of connections) connection.destroy()
       }),
   }
 }

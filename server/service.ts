@@ -44,6 +44,7 @@ import { makeAdministrator } from './roles.js'
 import { startSealing } from './sealing.js'
 import type { Address, Settings } from './settings.js'
 import { grace, runSteps, type Step } from './stopping.js'
+import { createUndeclaredProxies } from './undeclaredproxy.js'
 import { activate } from './users/activate.js'
 import { sendAdminKeyByEmailPartner } from './users/activationemail.js'
 import { confirmEmail, setEmail } from './users/email.js'
@@ -92,7 +93,9 @@ export async function startService(
   // What is to be undone when the service stops, or when its start fails half-way: last first.
   const undo: Step[] = []
   const endpoints: (() => Promise<void>)[] = []
+  let draining = false
   const stop = (hurry?: AbortSignal) => {
+    draining = true
     const steps = undo.splice(0).reverse()
     const closing = endpoints.splice(0)
     // All at once, and before what their calls need.
@@ -129,7 +132,6 @@ export async function startService(
     const keyring = createKeyring(registry.signingKeys, now)
     // Better no start than one that lets nobody in.
     await keyring.signer()
-    let draining = false
     const ready = async () => !draining && (await registry.database.isWritable())
     const deps = {
       ...registry,
@@ -180,7 +182,8 @@ export async function startService(
         adminCertificates?.stop()
       },
     })
-    const grpc = createGrpcListener({ calls, log, certificates, ...settings })
+    const proxies = createUndeclaredProxies({ registry: endpoint.registry, log, now: given ?? Date.now })
+    const grpc = createGrpcListener({ calls, log, certificates, onSender: proxies.watch('grpc'), ...settings })
     const grpcPort = await grpc.listen(settings.grpcAddress)
     endpoints.push(() => grpc.close(grace))
     let serving = true
@@ -198,7 +201,12 @@ export async function startService(
     }
     if (settings.adminAddress) {
       const { createAdministration } = await import('./administration/administration.js')
-      const administration = createAdministration({ ...deps, settings, issuer: installation.tokens.issuer })
+      const administration = createAdministration({
+        ...deps,
+        settings,
+        issuer: installation.tokens.issuer,
+        undeclaredProxies: proxies.found,
+      })
       const admin = createGrpcListener({
         calls: createCalls({
           ...common,
@@ -213,13 +221,6 @@ export async function startService(
       addresses.admin = { ...settings.adminAddress, port }
       endpoints.push(() => admin.close(grace))
     }
-    if (settings.metricsAddress) {
-      addresses.metrics = {
-        ...settings.metricsAddress,
-        port: await endpoint.listen(settings.metricsAddress, certificates?.secure),
-      }
-      undo.push({ what: 'metrics', run: endpoint.close })
-    }
     let gateway: Gateway | undefined
     if (settings.httpAddress) {
       gateway = createGateway({
@@ -229,6 +230,7 @@ export async function startService(
         address: settings.httpAddress,
         defaultRevision: settings.defaultRevision,
         trustedProxies: settings.trustedProxies,
+        onSender: proxies.watch('http'),
         corsOrigins: settings.corsOrigins,
         ...(httpCertificates && { secure: httpCertificates.secure }),
         log,
@@ -236,6 +238,15 @@ export async function startService(
       })
       addresses.http = await gateway.listen()
       endpoints.push(() => gateway!.close(grace))
+    }
+    // Last, since `/readyz` there says that all others listen.
+    if (settings.metricsAddress) {
+      endpoint.watchReady(ready)
+      addresses.metrics = {
+        ...settings.metricsAddress,
+        port: await endpoint.listen(settings.metricsAddress, certificates?.secure),
+      }
+      undo.push({ what: 'metrics', run: endpoint.close })
     }
     const drain = () => {
       draining = true

@@ -5,6 +5,7 @@
 import { readFileSync } from 'node:fs'
 import { isIP, isIPv4 } from 'node:net'
 import { createSecureContext, type SecureContextOptions } from 'node:tls'
+import { canonicalBlock } from './clientaddress.js'
 import { readDatabaseUrl } from './databaseurl.js'
 import { isReservedUsername, nicknameKey } from './names.js'
 
@@ -61,14 +62,14 @@ const table = {
   /** Where the gRPC server listens. */
   grpcAddress: setting('AUTH_GRPC_ADDRESS', address, '127.0.0.1:50051'),
   /** Where the HTTP gateway listens; undefined (`off`) when this process has none. */
-  httpAddress: setting('AUTH_HTTP_ADDRESS', addressOrOff, '127.0.0.1:8080'),
-  /** Where metrics are served, not for the public; undefined (`off`) when they aren't. A gateway's port is 9091. */
-  metricsAddress: setting('AUTH_METRICS_ADDRESS', addressOrOff, '127.0.0.1:9090'),
+  httpAddress: setting('AUTH_HTTP_ADDRESS', orOff(address), '127.0.0.1:8080'),
+  /** Where metrics and probes are served, not for the public; undefined (`off`) when they aren't. A gateway's port is 9091. */
+  metricsAddress: setting('AUTH_METRICS_ADDRESS', orOff(address), '127.0.0.1:9090'),
   /**
    * Where administrators are served over gRPC, never for the public; undefined (`off`) when they aren't. With TLS unless
    * it is a loopback address.
    */
-  adminAddress: setting('AUTH_ADMIN_ADDRESS', addressOrOff, '127.0.0.1:50052'),
+  adminAddress: setting('AUTH_ADMIN_ADDRESS', orOff(address), '127.0.0.1:50052'),
   /** Certificate and key of the HTTP gateway towards its clients, PEM files. Unset: no TLS. */
   httpTlsCert: optional('AUTH_HTTP_TLS_CERT', pem('CERTIFICATE')),
   httpTlsKey: optional('AUTH_HTTP_TLS_KEY', pem('PRIVATE KEY')),
@@ -124,6 +125,11 @@ const table = {
   limitFactor: setting('AUTH_LIMIT_FACTOR', factor, '1'),
   /** How long the audit log is kept, in seconds. */
   auditRetention: setting('AUTH_AUDIT_RETENTION', span(1, 36_500 * 86_400), '400d'),
+  /**
+   * How long after their last sign-in accounts are erased that their users signed up and never activated, in seconds;
+   * undefined (`off`) when they aren't.
+   */
+  unactivatedRetention: setting('AUTH_UNACTIVATED_RETENTION', orOff(span(86_400, 36_500 * 86_400)), '90d'),
   /** Whether a start brings the tables up to date, or (`off`) leaves that to `auth-admin migrate` and refuses until then. */
   migrate: setting('AUTH_MIGRATE', oneOf('on', 'off'), 'on'),
   /**
@@ -350,12 +356,15 @@ function address(value: string): Address {
   return Object.freeze({ host, port: Number(digits) })
 }
 
-function addressOrOff(value: string): Address | undefined {
-  if (value === 'off') return undefined
-  try {
-    return address(value)
-  } catch (error) {
-    throw new Fault(`${(error as Error).message}, or off`)
+/** The same, or undefined for `off`. */
+function orOff<T>(read: (value: string) => T) {
+  return (value: string): T | undefined => {
+    if (value === 'off') return undefined
+    try {
+      return read(value)
+    } catch (error) {
+      throw new Fault(`${(error as Error).message}, or off`)
+    }
   }
 }
 
@@ -474,9 +483,7 @@ function origin(value: string): string {
 }
 
 function block(value: string): string {
-  const [ip = '', bits, ...rest] = value.split('/')
-  const most = isIPv4(ip) ? 32 : 128
-  if (!isIP(ip) || rest.length > 0 || (bits !== undefined && (!/^\d{1,3}$/.test(bits) || Number(bits) > most)))
+  if (canonicalBlock(value) === undefined)
     throw new Fault(
       'expected IP addresses or CIDR blocks, such as 10.0.0.0/8, ::1; write 127.0.0.0/8, ::1 for a proxy on this machine, ' +
         'and the addresses of a proxy instead of its name',

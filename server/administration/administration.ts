@@ -11,6 +11,7 @@ import { createQuotas } from '../outbox/quotas.js'
 import type { Passwords } from '../passwords/hash.js'
 import type { PasswordPolicy } from '../passwords/policy.js'
 import { administrationAudience, type Settings } from '../settings.js'
+import type { UndeclaredProxies } from '../undeclaredproxy.js'
 import { listAuditEvents, verifyAuditLog } from './auditlog.js'
 import { createChanges } from './changes.js'
 import { getConfiguration } from './configuration.js'
@@ -44,6 +45,7 @@ import { createReferences } from './references.js'
 import { createService, createServiceKey, deleteService, deleteServiceKey, listServices } from './services.js'
 import { confirmTotp, enrollTotp, getSession, removeTotp, signIn } from './session.js'
 import { getIssuer, listSigningKeys, retireSigningKey, rotateSigningKey, setIssuer } from './signingkeys.js'
+import { eraseUnactivatedUsers } from './unactivated.js'
 import {
   activateUser,
   deleteUser,
@@ -69,6 +71,8 @@ export interface AdministrationDeps extends Registry {
   readonly passwords: Passwords
   readonly policy: PasswordPolicy
   readonly now: () => number
+  /** Proxies that are missing in `AUTH_TRUSTED_PROXIES`, as far as this process saw; absent where it serves no clients. */
+  readonly undeclaredProxies?: UndeclaredProxies['found']
 }
 
 /** The RPCs, and what the steps of a call to one are made of. */
@@ -116,6 +120,7 @@ export function createAdministration(deps: AdministrationDeps) {
     deleteUser: deleteUser(all),
     undeleteUser: undeleteUser(all),
     eraseUser: eraseUser(all),
+    eraseUnactivatedUsers: eraseUnactivatedUsers(all),
     explainUser: explainUser(all),
     exportUser: exportUser(all),
 

@@ -11,6 +11,7 @@ import { createMailTransport } from '../outbox/transport.js'
 import { measureHashing } from '../passwords/speed.js'
 import { makeAdministrator } from '../roles.js'
 import { type Settings, write } from '../settings.js'
+import type { UndeclaredProxies } from '../undeclaredproxy.js'
 import type { Handler } from './context.js'
 
 /** What was found: `ok`, or what to do about it. */
@@ -18,6 +19,8 @@ type Found = { status: 'ok'; detail: string } | { status: 'warning' | 'failed'; 
 
 interface Deps extends Registry {
   readonly settings: Settings
+  /** Absent where the process serves no clients. */
+  readonly undeclaredProxies?: UndeclaredProxies['found']
 }
 
 /** Examines something: its name, and how. */
@@ -205,7 +208,15 @@ async function examineUsernames({ administeredUsers }: Deps): Promise<Found> {
 }
 
 /** Requests that come by a proxy that isn't known all have its address: the limits for one hold for all. */
-async function examineClientAddresses({ audit, settings }: Deps): Promise<Found> {
+async function examineClientAddresses({ audit, settings, undeclaredProxies }: Deps): Promise<Found> {
+  const [undeclared] = undeclaredProxies?.() ?? []
+  if (undeclared) {
+    const { endpoint, networks, requests, forwarded } = undeclared
+    return warning(
+      `Of ${requests} requests in a minute of the last hour (${endpoint}), ${forwarded} carried X-Forwarded-For and came from ${networks.join(', ')}, not in AUTH_TRUSTED_PROXIES.`,
+      'If these are proxies, name them in AUTH_TRUSTED_PROXIES: until then all clients behind them count as one address.',
+    )
+  }
   const { signIns, users, addresses, address } = await audit.signInAddresses()
   const trusted = settings.trustedProxies.length
   const proxies = trusted > 0 ? `${trusted} trusted proxies are set` : 'No trusted proxies are set'

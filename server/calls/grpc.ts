@@ -18,7 +18,9 @@ import { type Call, type IncomingCall, readMalformedFields } from '../call.js'
 import type { Certificates } from '../certificates.js'
 import { createSenderOf, type Sender } from '../clientaddress.js'
 import type { Log } from '../log.js'
+import { keyPrefix } from '../models/service.js'
 import type { Refusal } from '../refusal.js'
+import type { OnSender } from '../undeclaredproxy.js'
 import { credentialsOf } from './credentials.js'
 import type { Calls } from './dispatch.js'
 import { detailsOf } from './errordetails.js'
@@ -124,6 +126,8 @@ function definitionOf({ typeName, methods }: DescService): ServiceDefinition {
 
 /** Whose word on the client's address is taken: that of gateways. */
 interface Trust {
+  /** Told who sent each call, and of its `x-forwarded-for`, believed or not; of that nothing where a service shows its key. */
+  readonly onSender?: OnSender
   /** Addresses and CIDR blocks of gateways, where callers present no certificates. */
   readonly trustedProxies: readonly string[]
   /** Names in the certificates of gateways, where callers present them. */
@@ -139,7 +143,7 @@ type Incoming = ServerUnaryCall<Message, Message>
  * Tells who sent a call. A certificate outweighs the address, which others on the network may take. It is a gateway's when
  * a DNS name in it is one of `gatewayNames`, or, where it has no DNS names, its common name (RFC 6125, 6.4.4).
  */
-function createSenderOfCall({ trustedProxies, gatewayNames }: Trust): (incoming: Incoming) => Sender & Peer {
+function createSenderOfCall({ trustedProxies, gatewayNames, onSender }: Trust): (incoming: Incoming) => Sender & Peer {
   const senderOf = createSenderOf(trustedProxies)
   // To read a certificate takes longer than the rest of a call.
   const known = new LRUCache<string, ReturnType<typeof read>>({ max: 1000 })
@@ -163,7 +167,10 @@ function createSenderOfCall({ trustedProxies, gatewayNames }: Trust): (incoming:
       .getPeer()
       .replace(/:\d+$/, '')
       .replace(/^\[(.*)\]$/, '$1')
-    const sender = senderOf(peer, textOf(incoming, 'x-forwarded-for'), caller?.trusted)
+    const forwardedFor = textOf(incoming, 'x-forwarded-for')
+    const sender = senderOf(peer, forwardedFor, caller?.trusted)
+    // Of services it is believed by their keys, which are looked at later.
+    onSender?.(sender, textOf(incoming, 'authorization')?.includes(keyPrefix) ? undefined : forwardedFor)
     return { ...sender, certificate: caller?.name }
   }
 }

@@ -51,6 +51,23 @@ export interface AdministeredUsers {
   namedLikeIds(): Promise<number[]>
   /** Locks a user that was deleted so long ago that it is to be erased, unless somebody else does it now; its id. */
   lockForPurge(t: Transaction): Promise<number | undefined>
+  /**
+   * Locks an account that was never activated and last seen more than so many seconds ago, unless somebody else does it now;
+   * its id. Not a ROLE_ADMIN or a suspended one.
+   */
+  lockLapsed(seconds: number, t: Transaction): Promise<number | undefined>
+  /** Locks a user, unless it isn't an account that was never activated, or is suspended; whether it did. */
+  lockUnactivated(id: number, t: Transaction): Promise<boolean>
+  /**
+   * Looks at so many accounts that were never activated (`stretch`), by id, for those that were signed up from a network, as
+   * far as the audit log tells: ids of the first ones, and behind which id to go on, undefined at the end.
+   */
+  signedUpFrom(network: string, filter: SignUpFilter): Promise<{ ids: number[]; next: number | undefined }>
+}
+
+/** Which accounts that were never activated to look at. */
+export interface SignUpFilter extends Pick<UserFilter, 'afterId' | 'createdFrom' | 'createdTo' | 'limit'> {
+  readonly stretch: number
 }
 
 const columns = selectList(administered, 'u').replace(/^u\.id, /, '')
@@ -94,6 +111,35 @@ const lockForPurge: Statement = {
   name: 'administered-user-lock-for-purge',
   text: `SELECT id FROM users WHERE deleted_at < now() - interval '${daysUntilPurge} days' ORDER BY deleted_at
     LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED`,
+}
+
+const lockLapsed: Statement = {
+  name: 'administered-user-lock-lapsed',
+  text: `SELECT id FROM users WHERE unactivated_seen_at < now() - make_interval(secs => $1)
+      AND NOT active AND NOT suspended AND role <> 'ROLE_ADMIN'
+    ORDER BY unactivated_seen_at LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED`,
+}
+
+const unactivated = 'unactivated_seen_at IS NOT NULL AND NOT active AND NOT suspended'
+
+const lockUnactivated: Statement = {
+  name: 'administered-user-lock-unactivated',
+  text: `SELECT FROM users WHERE id = $1 AND ${unactivated} FOR NO KEY UPDATE`,
+}
+
+// One account at a time, as the index has them: to join would be to read the whole log.
+const origin = (table: string, order: string) =>
+  `(SELECT address FROM ${table} WHERE subject_id = e.id AND action = 'user.sign-up' ORDER BY ${order} LIMIT 1)`
+
+const signedUpFrom: Statement = {
+  name: 'administered-users-signed-up-from',
+  text: `WITH examined AS MATERIALIZED (
+      SELECT id, created_at FROM users WHERE id > $1 AND ${unactivated} ORDER BY id LIMIT $5
+    )
+    SELECT ARRAY (SELECT id FROM examined e WHERE created_at >= $3 AND created_at < $4
+        AND nullif(coalesce(${origin('audit_events', 'id')}, ${origin('audit_staged', 'seq')}), '')::inet <<= $2::inet
+        ORDER BY id LIMIT $6) AS ids,
+      (SELECT CASE WHEN count(*) = $5 THEN max(id) END FROM examined) AS next`,
 }
 
 const namedLikeIds: Statement = {
@@ -157,6 +203,14 @@ export function createAdministeredUsers(database: Database): AdministeredUsers {
     administratorsBut: async (id, t) =>
       (await database.run<{ id: number }>(administratorsBut, [id], t)).map(({ id }) => id),
     namedLikeIds: async () => (await database.run<{ id: number }>(namedLikeIds, [])).map(({ id }) => id),
+    lockLapsed: async (seconds, t) => (await database.run<{ id: number }>(lockLapsed, [seconds], t))[0]?.id,
+    lockUnactivated: async (id, t) => (await database.run(lockUnactivated, [id], t)).length > 0,
+    async signedUpFrom(network, { afterId = 0, createdFrom, createdTo, limit, stretch }) {
+      const values = [afterId, network, createdFrom ?? '-infinity', createdTo ?? 'infinity', stretch, limit]
+      const [row] = await database.run<{ ids: number[]; next: number | null }>(signedUpFrom, values)
+      const { ids, next } = row!
+      return { ids, next: ids.length === limit ? ids.at(-1) : (next ?? undefined) }
+    },
     lockForPurge: async t => (await database.run<{ id: number }>(lockForPurge, [], t))[0]?.id,
   }
 }

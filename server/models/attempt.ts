@@ -205,12 +205,18 @@ const fail: Statement = {
   SELECT coalesce((SELECT count FROM failed), 0) AS count, (SELECT count(*) FROM recorded) AS recorded`,
 }
 
+// Of an account that was never activated it is remembered when it was seen, unless somebody else holds the row: to wait for
+// that would be the wrong order, and who holds it is another sign-in, or changes more.
 const succeed: Statement = {
   name: 'attempt-succeed',
   text: `WITH cleared AS (UPDATE attempts SET count = 0, window_ends = clock_timestamp(), under_way = greatest(under_way - 1, 0)
     WHERE subject = $1 RETURNING 1),
   present AS MATERIALIZED (
-    SELECT id FROM users WHERE id = $3 AND deleted_at IS NULL AND (SELECT count(*) FROM cleared) >= 0 FOR KEY SHARE
+    SELECT id, unactivated_seen_at IS NOT NULL AS unactivated FROM users
+    WHERE id = $3 AND deleted_at IS NULL AND (SELECT count(*) FROM cleared) >= 0 FOR KEY SHARE
+  ), seen AS (UPDATE users SET unactivated_seen_at = clock_timestamp() WHERE id = (
+    SELECT id FROM users WHERE id = (SELECT id FROM present WHERE unactivated) AND unactivated_seen_at IS NOT NULL
+    FOR NO KEY UPDATE SKIP LOCKED)
   ), remembered AS (INSERT INTO known_addresses (user_id, address, seen_at)
     SELECT id, $2, clock_timestamp() FROM present
     ON CONFLICT (user_id, address) DO UPDATE SET seen_at = clock_timestamp() RETURNING 1)

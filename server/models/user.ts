@@ -69,6 +69,11 @@ const userAttributes = {
   /** Deleted ones are suspended, and found by administration alone. */
   deletedAt: preset(nullable(time)),
   suspendedBeforeDeletion: preset(flag),
+  /**
+   * When the last sign-in was, or the sign-up, of an account that its user signed up and that was never activated. Null for
+   * all others: those activated once, and those that administrators, installations and imports made.
+   */
+  unactivatedSeenAt: preset(nullable(time)),
   /** What the names look like; null until `renewKeys` comes by. */
   usernameSkeleton: preset(nullable(text)),
   nicknameSkeleton: preset(nullable(text)),
@@ -351,6 +356,11 @@ export function createUsers(
     await voidKeys(id, purposes, transaction)
   }
 
+  /** Has the time begin anew after which an account that was never activated is erased. */
+  const seenAgain = () => ({
+    unactivatedSeenAt: orm().literal('CASE WHEN unactivated_seen_at IS NOT NULL THEN now() END') as unknown as Date,
+  })
+
   async function giveProviderKey(userId: number, transaction: Transaction): Promise<void> {
     const { digest, sealed } = newActivationKey(masterKey)
     // Whoever has one keeps it.
@@ -426,7 +436,7 @@ export function createUsers(
     },
     async activate({ id, role }, organizationId, transaction) {
       const member = organizationId === null ? {} : { organizationId }
-      await users().update({ active: true, ...member }, { where: { id }, transaction })
+      await users().update({ active: true, unactivatedSeenAt: null, ...member }, { where: { id }, transaction })
       if (role === 'ROLE_INSTITUTION') await giveProviderKey(id, transaction)
     },
     changePassword: (id, passwordHash, { byToken }, t) =>
@@ -438,7 +448,7 @@ export function createUsers(
       await revoke(id, { suspended: true }, everyKey, transaction)
     },
     async resume(id, transaction) {
-      await users().update({ suspended: false }, { where: { id }, transaction })
+      await users().update({ suspended: false, ...seenAgain() }, { where: { id }, transaction })
     },
     async revokeTokens(id, transaction) {
       await revoke(id, {}, waysIn, transaction)
@@ -468,7 +478,7 @@ export function createUsers(
     },
     async undelete(id, transaction) {
       const before = orm().col('suspended_before_deletion') as unknown as boolean
-      await users().update({ deletedAt: null, suspended: before }, { where: { id }, transaction })
+      await users().update({ deletedAt: null, suspended: before, ...seenAgain() }, { where: { id }, transaction })
     },
   }
 }

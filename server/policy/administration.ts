@@ -194,6 +194,14 @@ export const administrationPolicies = {
     limits: [],
     seconds: long,
   },
+  eraseUnactivatedUsers: {
+    ...byAdministrator,
+    signIn: 'recent',
+    reasons: ['INVALID_ARGUMENT', 'CONFIRMATION_NEEDED'],
+    audit: ['user.erase'],
+    limits: [],
+    seconds: long,
+  },
   explainUser: { ...onUser, signIn: 'session', reasons: ['INVALID_ARGUMENT', 'USER_NOT_FOUND'], audit: [], limits: [] },
   exportUser: {
     ...onUser,

@@ -6,6 +6,7 @@ import { traces } from '../access/caller.js'
 import type { UsersRpc } from '../access/context.js'
 import type { Tokens } from '../access/tokens.js'
 import type { Call } from '../call.js'
+import { fromNow } from '../database/attributes.js'
 import type { Database } from '../database/connection.js'
 import { brokenConstraint } from '../database/failures.js'
 import type { Audit } from '../models/audit.js'
@@ -157,5 +158,6 @@ function toRow(form: SignUpForm, passwordHash: string, question: string | undefi
     securityQuestion: question ?? form.securityquestion ?? null,
     termsOfUsage: true,
     role: form.role,
+    unactivatedSeenAt: fromNow(0),
   }
 }

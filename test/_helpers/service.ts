@@ -119,7 +119,7 @@ export function serviceForFile(env: () => Record<string, string> = () => ({})): 
 }
 
 /** Starts as often as the database doesn't answer in time, for machines that are very busy. */
-async function startPatiently(settings: Settings, log: Log, clock?: Clock): Promise<Service> {
+async function startPatiently(settings: Settings, log: Log, clock?: Pick<Clock, 'now'>): Promise<Service> {
   for (let times = 1; ; times++) {
     try {
       return await startService(settings, log, clock && { now: clock.now })
@@ -129,11 +129,14 @@ async function startPatiently(settings: Settings, log: Log, clock?: Clock): Prom
   }
 }
 
-/** Starts a service that stops with the test. Clients on loopback may name any address in X-Forwarded-For. */
+/**
+ * Starts a service that stops with the test. Clients on loopback may name any address in X-Forwarded-For. `onLine` gets each
+ * line of its log.
+ */
 export async function startTestService(
   t: Teardown,
   env: Record<string, string> = {},
-  { clock }: { clock?: Clock } = {},
+  { clock, onLine }: { clock?: Pick<Clock, 'now'>; onLine?: (line: string) => void } = {},
 ): Promise<TestService> {
   const dataDir = await mkdtemp(join(tmpdir(), 'auth-test-'))
   const all: Record<string, string> = {
@@ -144,7 +147,10 @@ export async function startTestService(
     ...env,
   }
   const settings = readSettings(all)
-  const log = createLog(settings.logLevel, keepLog)
+  const log = createLog(settings.logLevel, line => {
+    keepLog(line)
+    onLine?.(line)
+  })
   const service = await startPatiently(settings, log, clock)
   // What sets the scene has more patience than a service has.
   const databaseUrl = patiently(settings.databaseUrl!)

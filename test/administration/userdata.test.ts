@@ -181,7 +181,7 @@ test('a deleted user is erased after 30 days, and not before', async t => {
   const never = { first: 2 ** 31 - 1, interval: 2 ** 31 - 1 }
   const rounds = startMaintenance(
     models,
-    { tokenTtl: 3600, auditRetention: 86_400, dataDir: '' },
+    { tokenTtl: 3600, auditRetention: 86_400, unactivatedRetention: undefined, dataDir: '' },
     createLog('silent'),
     never,
   )

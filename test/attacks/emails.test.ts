@@ -347,7 +347,7 @@ test.serial('an e-mail that can’t be delivered is attempted for 72 hours and d
   const times = { first: 2 ** 31 - 1, interval: 2 ** 31 - 1 }
   const maintenance = startMaintenance(
     registry,
-    { tokenTtl: 3600, auditRetention: 86_400, dataDir: '' },
+    { tokenTtl: 3600, auditRetention: 86_400, unactivatedRetention: undefined, dataDir: '' },
     createLog('silent'),
     times,
   )

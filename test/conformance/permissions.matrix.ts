@@ -93,6 +93,7 @@ sendRecoveryKey           - !!!   !!!!     !!!!!  ++     +^  +^       !!
 deleteUser                - !!!   !!!!     !!!!!  ++     +^  +^       !!
 undeleteUser              - !!!   !!!!     !!!!!  ++     +^  +^       !!
 eraseUser                 - !!!   !!!!     !!!!!  ++     ^^  ^^       !!
+eraseUnactivatedUsers     - !!!   !!!!     !!!!!  +.     ^.  ^.       !.
 explainUser               - !!!   !!!!     !!!!!  ++     ++  ++       !!
 exportUser                - !!!   !!!!     !!!!!  ++     ++  ++       !!
 listOrganizations         - !!!   !!!!     !!!!!  +.     +.  +.       !.

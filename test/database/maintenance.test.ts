@@ -21,10 +21,11 @@ const never = { first: 2 ** 31 - 1, interval: 2 ** 31 - 1 }
 function maintenance(
   t: { teardown(work: () => Promise<void>): void },
   models: Models,
-  times = never,
-  dataDir = '/nonexistent',
+  limits: Parameters<typeof startMaintenance>[3] = never,
+  settings: { dataDir?: string; unactivatedRetention?: number } = {},
 ) {
-  const started = startMaintenance(models, { tokenTtl: 3600, auditRetention: 86_400, dataDir }, log, times)
+  const all = { tokenTtl: 3600, auditRetention: 86_400, unactivatedRetention: undefined, dataDir: '/nonexistent' }
+  const started = startMaintenance(models, { ...all, ...settings }, log, limits)
   t.teardown(() => started.stop())
   return started
 }
@@ -91,7 +92,7 @@ test('a round deletes e-mails from the folder that are older than 30 days, or of
   }
   const before = await files()
   t.is(before.count, 4)
-  const { round } = maintenance(t, models, never, dataDir)
+  const { round } = maintenance(t, models, never, { dataDir })
   await round()
   t.is((await files()).count, 4)
 

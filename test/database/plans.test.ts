@@ -20,6 +20,10 @@ test.serial.before(async () => {
         password_hash, email, state, city, terms_of_usage, role, active, organization_id)
       SELECT 'u' || n, 'u' || n, 'u' || n, 'n' || n, 'n' || n, 'n' || n, '', 'u' || n || '@example.org', 'SP', 'Bauru', true,
         'ROLE_INSTITUTION', true, n FROM generate_series(1, ${rows}) n;
+    INSERT INTO users (username, username_key, username_skeleton, nickname, nickname_key, nickname_skeleton,
+        password_hash, state, city, terms_of_usage, role, unactivated_seen_at)
+      SELECT 'w' || n, 'w' || n, 'w' || n, 'w' || n, 'w' || n, 'w' || n, '', 'CE', 'Crato', true, 'ROLE_INSTITUTION',
+        now() - n * interval '1 minute' FROM generate_series(1, ${rows / 4}) n;
     INSERT INTO provider_keys (user_id, key_digest, key_sealed) SELECT id, sha256(id::text::bytea), '' FROM users;
     INSERT INTO answers (user_id, question_id, answer_hash) SELECT u.id, q.id, '' FROM users u, questions q WHERE q.id < 4;
     INSERT INTO emails (kind, parameters, locale, next_attempt_at)
@@ -153,6 +157,14 @@ const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<
   ],
   'users with a word': [['users_words'], m => m.administeredUsers.list({ text: 'u900', limit: 50 })],
   'a user to be purged': [['users_deleted'], m => m.administeredUsers.lockForPurge(none)],
+  'an account to be erased that was never activated': [
+    ['users_unactivated'],
+    m => m.administeredUsers.lockLapsed(9, none),
+  ],
+  'accounts signed up from a network': [
+    ['users_inactive', 'audit_events_subject'],
+    m => m.administeredUsers.signedUpFrom('192.0.2.0/24', { limit: 9, stretch: 10_000 }),
+  ],
   'another administrator': [['users_role'], m => m.administeredUsers.anotherAdministrator(9, none)],
   'the start of a sign-in': [
     ['users_username_key_key', 'known_addresses_pkey', 'attempts_pkey', 'buckets_pkey'],

@@ -228,6 +228,27 @@ test('the chart scrapes every pod at its metrics, over TLS where that is on, and
   t.is(policies.match(/with \.metricsFrom/g)?.length, 2)
 })
 
+test('every probe of the chart and of the image asks at the metrics, over TLS where that is on', t => {
+  for (const part of ['server', 'gateway']) {
+    const text = read(`deploy/helm/auth-registry/templates/${part}.yaml`)
+    const probes = [...text.matchAll(/^ +(startup|readiness|liveness)Probe:\n +(.*)$/gm)].map(
+      ([, kind, ask]) => `${kind} ${ask}`,
+    )
+    const ask = (path: string) => `httpGet: {{ include "auth.probe" (list "${path}" $tls) }}`
+    t.deepEqual(probes, [
+      `startup ${ask(part === 'server' ? '/readyz' : '/healthz')}`,
+      `readiness ${ask('/readyz')}`,
+      `liveness ${ask('/healthz')}`,
+    ])
+  }
+  const helpers = read('deploy/helm/auth-registry/templates/_helpers.tpl')
+  t.regex(helpers, /port: metrics, scheme: \{\{ if index \. 1 \}\}HTTPS\{\{ else \}\}HTTP\{\{ end \}\}/)
+  t.regex(
+    read('deploy/Dockerfile'),
+    /^HEALTHCHECK [^\n]*\\\n +CMD \["\/nodejs\/bin\/node", "deploy\/healthcheck\.mjs"\]$/m,
+  )
+})
+
 test('every alert has a section that says what to do', t => {
   const text = read('docs/operations.md')
   const sections = [...text.matchAll(/^### (Auth\w+)$/gm)].map(([, name]) => name!)

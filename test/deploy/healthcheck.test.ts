@@ -1,19 +1,13 @@
-/** deploy/healthcheck.mjs, which an image and Kubernetes ask, against a service. */
+/** deploy/healthcheck.mjs, which an image asks, against a service. */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { readFileSync } from 'node:fs'
-import { mkdtemp, rm, writeFile } from 'node:fs/promises'
-import { type AddressInfo, connect } from 'node:net'
-import { tmpdir } from 'node:os'
-import { join } from 'node:path'
-import { createServer } from 'node:tls'
 import { fileURLToPath } from 'node:url'
 import test from 'ava'
-import { createAuthority } from '../_helpers/certificates.js'
+import { createAuthority, writePems } from '../_helpers/certificates.js'
 import type { Teardown } from '../_helpers/database.js'
 import { waitFor } from '../_helpers/patience.js'
 import { freePort } from '../_helpers/relay.js'
-import { startTestService } from '../_helpers/service.js'
+import { startTestService, type TestService } from '../_helpers/service.js'
 
 const program = fileURLToPath(new URL('../../../deploy/healthcheck.mjs', import.meta.url))
 
@@ -34,68 +28,34 @@ const healthy = (env: Record<string, string>) => waitFor(async () => (await chec
 
 async function certificates(t: Teardown): Promise<Record<string, string>> {
   const authority = createAuthority('Authority')
-  const { cert, key } = authority.issue({ name: 'auth-server', dnsNames: ['auth-server'] })
-  const folder = await mkdtemp(join(tmpdir(), 'auth-test-'))
-  t.teardown(() => rm(folder, { recursive: true, force: true }))
-  const env: Record<string, string> = {}
-  const contents = { AUTH_TLS_CERT: cert, AUTH_TLS_KEY: key, AUTH_TLS_CA: authority.certificate }
-  for (const [name, content] of Object.entries(contents)) {
-    env[name] = join(folder, name)
-    await writeFile(env[name], content)
-  }
-  return env
+  const files = await writePems(t, { ca: authority.certificate, ...authority.issue({ name: 'auth-server' }) })
+  return { AUTH_TLS_CERT: files.cert, AUTH_TLS_KEY: files.key, AUTH_TLS_CA: files.ca }
 }
 
-test('a process that is ready is healthy, over HTTP and over gRPC, and one that is about to stop is not', async t => {
-  const service = await startTestService(t)
-  const http = { AUTH_HTTP_ADDRESS: service.http.replace('http://127.0.0.1', '0.0.0.0') }
-  const grpc = { AUTH_HTTP_ADDRESS: 'off', AUTH_GRPC_ADDRESS: service.grpc.replace('127.0.0.1', '0.0.0.0') }
-  t.true(await healthy(http))
-  t.true(await healthy(grpc))
-  service.service.drain()
-  t.is((await check(http)).code, 1)
-  t.is((await check(grpc)).code, 1)
-})
+/** The address of a service's metrics, as its setting says it. */
+const metricsOf = ({ service }: TestService) => `0.0.0.0:${service.addresses.metrics!.port}`
 
-test('a server without a gateway is asked over gRPC, though its settings name an address for HTTP', async t => {
-  const service = await startTestService(t, { AUTH_HTTP_ADDRESS: 'off' })
-  const env = {
-    AUTH_HTTP_ADDRESS: `127.0.0.1:${await freePort()}`,
-    AUTH_GRPC_ADDRESS: `127.0.0.1:${service.service.addresses.grpc.port}`,
-  }
+test('a process that is ready is healthy, and one that is about to stop is not', async t => {
+  const service = await startTestService(t, { AUTH_METRICS_ADDRESS: '127.0.0.1:0' })
+  const env = { AUTH_METRICS_ADDRESS: metricsOf(service) }
   t.true(await healthy(env))
   service.service.drain()
   t.is((await check(env)).code, 1)
 })
 
-test('a server that asks for certificates is asked with its own', async t => {
+test('a process with a certificate is asked over TLS, and for none of ours', async t => {
   const tls = await certificates(t)
-  const { grpc } = await startTestService(t, tls)
-  const env = { AUTH_HTTP_ADDRESS: 'off', AUTH_GRPC_ADDRESS: grpc }
-  t.true(await healthy({ ...env, ...tls }))
-  t.deepEqual((await check({ ...env, ...tls })).said, '')
-  t.is((await check(env)).code, 1)
-})
-
-test('a gateway behind TLS on its own port is asked over TLS', async t => {
-  const { AUTH_TLS_CERT = '', AUTH_TLS_KEY = '' } = await certificates(t)
-  const service = await startTestService(t)
-  const plain = Number(new URL(service.http).port)
-  const files = { cert: readFileSync(AUTH_TLS_CERT), key: readFileSync(AUTH_TLS_KEY) }
-  const front = createServer(files, socket => socket.pipe(connect(plain, '127.0.0.1')).pipe(socket)).listen(
-    0,
-    '127.0.0.1',
-  )
-  t.teardown(async () => void front.close())
-  await once(front, 'listening')
-  const env = { AUTH_HTTP_ADDRESS: `127.0.0.1:${(front.address() as AddressInfo).port}` }
+  const service = await startTestService(t, { ...tls, AUTH_METRICS_ADDRESS: '127.0.0.1:0' })
+  const env = { ...tls, AUTH_METRICS_ADDRESS: metricsOf(service) }
   t.true(await healthy(env))
+  t.deepEqual(await check(env), { code: 0, said: '' })
   service.service.drain()
   t.is((await check(env)).code, 1)
 })
 
-test('where nobody listens nobody is healthy', async t => {
-  const nowhere = `127.0.0.1:${await freePort()}`
-  t.is((await check({ AUTH_HTTP_ADDRESS: nowhere })).code, 1)
-  t.is((await check({ AUTH_HTTP_ADDRESS: 'off', AUTH_GRPC_ADDRESS: nowhere })).code, 1)
+test('where nothing listens nothing is healthy, and without metrics it says so', async t => {
+  t.deepEqual(await check({ AUTH_METRICS_ADDRESS: `127.0.0.1:${await freePort()}` }), { code: 1, said: '' })
+  const { code, said } = await check({ AUTH_METRICS_ADDRESS: 'off' })
+  t.is(code, 1)
+  t.regex(said, /AUTH_METRICS_ADDRESS is off/)
 })

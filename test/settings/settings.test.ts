@@ -40,6 +40,7 @@ test('an empty environment gives the documented defaults, frozen', t => {
     issuer: undefined,
     limitFactor: 1,
     auditRetention: 400 * 86_400,
+    unactivatedRetention: 90 * 86_400,
     audience: undefined,
     migrate: 'on',
     drain: undefined,
@@ -83,6 +84,7 @@ test('every setting is read in its own notation', t => {
     AUTH_MAIL_FROM: 'Cadastro <auth@example.org>',
     AUTH_BCRYPT_COST: '4',
     AUTH_TIME_ZONE: 'America/Rio_Branco',
+    AUTH_UNACTIVATED_RETENTION: 'off',
   })
   t.is(settings.timeZone, 'America/Rio_Branco')
   t.deepEqual(settings.masterKey, key)
@@ -90,6 +92,8 @@ test('every setting is read in its own notation', t => {
   t.is(settings.serverUrl, '[::1]:0')
   t.is(settings.httpAddress, undefined)
   t.is(settings.tokenTtl, 900)
+  t.is(settings.unactivatedRetention, undefined)
+  t.is(readSettings({ AUTH_UNACTIVATED_RETENTION: '30d' }).unactivatedRetention, 30 * 86_400)
   t.deepEqual(settings.corsOrigins, ['https://a.example', 'http://localhost:3000'])
   t.deepEqual(settings.trustedProxies, ['10.0.0.0/8', '::1'])
   t.deepEqual(readSettings({ AUTH_MASTER_KEY: key.toString('base64') }).masterKey, key)

@@ -74,3 +74,8 @@ prometheus.io/scrape: "true"
 prometheus.io/port: "9090"
 prometheus.io/scheme: {{ if . }}https{{ else }}http{{ end }}
 {{- end -}}
+
+{{/* What a probe asks at the port of the metrics. Takes a list: path, whether there is TLS. */}}
+{{- define "auth.probe" -}}
+{ path: {{ index . 0 }}, port: metrics, scheme: {{ if index . 1 }}HTTPS{{ else }}HTTP{{ end }} }
+{{- end -}}

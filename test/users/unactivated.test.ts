@@ -1,0 +1,215 @@
+/** Accounts that nobody activates don't stay for ever, and no other account goes with them. */
+import { existsSync } from 'node:fs'
+import { mkdir, mkdtemp, rm, utimes, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { dirname, join } from 'node:path'
+import test, { type ExecutionContext } from 'ava'
+import { createLog } from '../../server/log.js'
+import { startMaintenance } from '../../server/maintenance.js'
+import { usernameKey } from '../../server/names.js'
+import { openLocal } from '../_helpers/administration.js'
+import { waitFor } from '../_helpers/patience.js'
+import {
+  password,
+  type SignedUp,
+  serviceWithClock,
+  signUpForm,
+  startTestService,
+  type TestService,
+} from '../_helpers/service.js'
+
+const day = 86_400
+
+/** A service whose own rounds erase none of them. */
+const start = (t: ExecutionContext) => serviceWithClock(t, { AUTH_UNACTIVATED_RETENTION: 'off' })
+
+/** Does a round of upkeep on the database of a service. */
+async function round(t: ExecutionContext, { registry, settings }: TestService, { mostLapsed = 1_000 } = {}) {
+  const { tokenTtl, auditRetention } = settings
+  const all = { tokenTtl, auditRetention, unactivatedRetention: 90 * day, dataDir: '/nonexistent' }
+  const { round, stop } = startMaintenance(registry, all, createLog('silent'), { first: 2 ** 31 - 1, mostLapsed })
+  t.teardown(stop)
+  await round()
+}
+
+/** Which of the users are there. */
+async function present<T extends string>({ registry }: TestService, users: Record<T, Pick<SignedUp, 'username'>>) {
+  const names = Object.entries<Pick<SignedUp, 'username'>>(users)
+  const there = names.map(async ([name, { username }]) => {
+    const user = await registry.administeredUsers.find({ usernameKey: usernameKey(username) })
+    return user ? name : undefined
+  })
+  return (await Promise.all(there)).filter(name => name !== undefined)
+}
+
+test('an account that was never activated is erased 90 days after its sign-up or its last sign-in, and its name is free', async t => {
+  const service = await start(t)
+  const { clock, registry, request } = service
+  const signUp = (fields: object = {}) => {
+    const { username, ...form } = signUpForm({ ...fields })
+    return service.signUp('ROLE_CLIENT', { username, ...form })
+  }
+  const users = {
+    silent: await signUp(),
+    byPassword: await signUp(),
+    byAnswers: await signUp(),
+    byKey: await signUp({ email: 'chave@example.org' }),
+    failed: await signUp(),
+  }
+  const { username, token } = users.byAnswers
+  for (const forgotpasswordquestionsid of [1, 2]) {
+    const body = { forgotpasswordquestionsid, answer: 'x' }
+    await request('POST', '/forgotpasswords/saveforgotpasswordquestionsusersanswers', { token, body })
+  }
+  await clock.pass(30 * day)
+  await service.login(users.byPassword.username)
+  const body = [1, 2].map(forgotpasswordquestionsid => ({ forgotpasswordquestionsid, answer: 'x' }))
+  const answered = await request('POST', '/forgotpasswords/loginbyusernameandanswers', { query: { username }, body })
+  t.is(answered.status, 200, answered.text)
+  const { id } = (await registry.users.byUsername(users.byKey.username))!
+  await registry.mailedKeys.replace(id, 'recovery', 'ABCD2345')
+  const keyed = { username: users.byKey.username, key: 'ABCD2345' }
+  t.is((await request('POST', '/forgotpasswords/loginbyusernameandkey', { query: keyed })).status, 200)
+  const wrong = { username: users.failed.username, password: 'wrong' }
+  t.is((await request('POST', '/users/login', { query: wrong })).status, 404)
+
+  await clock.pass(60 * day - 1)
+  await round(t, service)
+  t.deepEqual(await present(service, users), ['silent', 'byPassword', 'byAnswers', 'byKey', 'failed'])
+  await clock.pass(2)
+  await round(t, service)
+  t.deepEqual(await present(service, users), ['byPassword', 'byAnswers', 'byKey'])
+  const again = await signUp({ username: users.silent.username, nickname: users.silent.nickname })
+  t.truthy(again.token)
+  await clock.pass(30 * day - 2)
+  await round(t, service)
+  t.deepEqual(await present(service, users), ['silent', 'byPassword', 'byAnswers', 'byKey'])
+  await clock.pass(2)
+  await round(t, service)
+  t.deepEqual(await present(service, users), ['silent'])
+
+  const events = await registry.audit.list({ action: 'user.erase', limit: 9 })
+  t.deepEqual(
+    events.map(({ actor, reason, outcome }) => `${actor} ${reason} ${outcome}`),
+    Array(5).fill('service unactivated ok'),
+  )
+})
+
+test('accounts that were activated once, that administrators made, of a ROLE_ADMIN, and suspended ones stay', async t => {
+  const service = await start(t)
+  const { clock } = service
+  const administration = await openLocal(t, service, { reason: 'test' })
+  const signUp = (role: string) => service.signUp(role, signUpForm({ roles: [role] }))
+  const create = async (active: boolean) => {
+    const { termsofusage: _, roles: __, ...form } = signUpForm()
+    await administration.createUser({ form: { ...form, role: 'ROLE_CLIENT' }, active })
+    return form
+  }
+  const organization = await service.organization()
+  const users = {
+    activated: await service.institution(organization),
+    activeOnce: await service.institution(organization),
+    byAdministrator: await signUp('ROLE_CLIENT'),
+    suspendedOnce: await signUp('ROLE_CLIENT'),
+    made: await create(false),
+    madeActive: await create(true),
+    administrator: await signUp('ROLE_ADMIN'),
+    suspended: await signUp('ROLE_CLIENT'),
+    deleted: await signUp('ROLE_CLIENT'),
+    resumed: await signUp('ROLE_CLIENT'),
+    undeleted: await signUp('ROLE_CLIENT'),
+    admin: { username: 'admin' },
+  }
+  const user = ({ username }: { username: string }) => ({ user: username })
+  await administration.activateUser(user(users.byAdministrator))
+  await administration.activateUser(user(users.suspendedOnce))
+  for (const each of [users.suspendedOnce, users.suspended, users.resumed]) await administration.suspendUser(user(each))
+  await administration.resumeUser(user(users.suspendedOnce))
+  // As it may be some day: nothing makes an active account inactive now.
+  const inactive = { name: 'inactive', text: 'UPDATE users SET active = false WHERE username = $1' }
+  await service.registry.database.run(inactive, [users.activeOnce.username])
+  await administration.deleteUser(user(users.undeleted))
+  await clock.pass(89 * day)
+  await administration.resumeUser(user(users.resumed))
+  await administration.undeleteUser(user(users.undeleted))
+  await administration.deleteUser(user(users.deleted))
+  await clock.pass(2 * day)
+  await round(t, service)
+  t.deepEqual(await present(service, users), Object.keys(users))
+  await clock.pass(27 * day)
+  await round(t, service)
+  t.deepEqual(await present(service, users), Object.keys(users))
+  // A suspension or deletion that ended has the time begin anew.
+  await clock.pass(62 * day)
+  await round(t, service)
+  t.deepEqual(
+    await present(service, users),
+    Object.keys(users).filter(name => !['deleted', 'resumed', 'undeleted'].includes(name)),
+  )
+  const [deleted, ...unactivated] = await service.registry.audit.list({ action: 'user.erase', limit: 9 })
+  t.is(deleted?.reason, 'deleted')
+  t.deepEqual(
+    unactivated.map(({ reason }) => reason),
+    ['unactivated', 'unactivated'],
+  )
+})
+
+test('a service erases them by itself, after 90 days, another time, or never', async t => {
+  const never = await start(t)
+  const { clock } = never
+  const users = { seen: await never.signUp('ROLE_CLIENT', signUpForm()) }
+  const { username } = users.seen
+  /** Starts another service on the database; whether its first round erases the user. */
+  const erases = async (env: Record<string, string>) => {
+    const { DATABASE_URL = '' } = never.env
+    const AUTH_DATA_DIR = await mkdtemp(join(tmpdir(), 'auth-test-'))
+    t.teardown(() => rm(AUTH_DATA_DIR, { recursive: true, force: true }))
+    // What a round deletes last.
+    const old = join(AUTH_DATA_DIR, 'mail', 'old.eml')
+    await mkdir(dirname(old))
+    await writeFile(old, '')
+    await utimes(old, 0, 0)
+    const other = await startTestService(t, { ...env, DATABASE_URL, AUTH_DATA_DIR }, { clock })
+    await waitFor(() => !existsSync(old))
+    await other.service.stop()
+    return (await present(never, users)).length === 0
+  }
+  await clock.pass(90 * day - 600)
+  t.false(await erases({}))
+  t.false(await erases({ AUTH_UNACTIVATED_RETENTION: '91d' }))
+  await clock.pass(601)
+  t.false(await erases({ AUTH_UNACTIVATED_RETENTION: 'off' }))
+  t.false(await erases({ AUTH_UNACTIVATED_RETENTION: '91d' }))
+  t.true(await erases({}))
+  t.is((await never.request('POST', '/users/existsByUsername', { query: { username } })).text, 'false')
+})
+
+test('a round erases so many at most, the longest unseen first, and several at once erase each once', async t => {
+  const service = await start(t)
+  const users: Record<string, SignedUp> = {}
+  for (let n = 0; n < 9; n++) {
+    users[n] = await service.signUp('ROLE_CLIENT', signUpForm())
+    await service.clock.pass(60)
+  }
+  await service.clock.pass(90 * day)
+  await round(t, service, { mostLapsed: 3 })
+  t.deepEqual(await present(service, users), ['3', '4', '5', '6', '7', '8'])
+  await Promise.all([round(t, service), round(t, service), round(t, service)])
+  t.deepEqual(await present(service, users), [])
+  const events = await service.registry.audit.list({ action: 'user.erase', limit: 20 })
+  t.is(events.length, 9)
+  t.is(new Set(events.map(({ subject_id }) => subject_id)).size, 9)
+})
+
+test('a sign-in neither waits for who changes the account nor fails for it', async t => {
+  const service = await start(t)
+  const { username } = await service.signUp('ROLE_CLIENT', signUpForm())
+  await service.registry.database.transact(
+    async transaction => {
+      await service.registry.users.lock(username, transaction)
+      const { status } = await service.request('POST', '/users/login', { query: { username, password } })
+      t.is(status, 200)
+    },
+    { unlimited: true },
+  )
+})
