@@ -6,36 +6,63 @@ import type { ForgotPasswordsRpc } from '../access/context.js'
 import type { SignIns } from '../access/signin.js'
 import type { Tokens } from '../access/tokens.js'
 import type { Turns } from '../access/turns.js'
+import { network } from '../clientaddress.js'
 import type { Database } from '../database/connection.js'
-import type { Emails } from '../models/email.js'
+import type { Emails, RecoveryRequest } from '../models/email.js'
 import type { MailedKeys } from '../models/mailedkey.js'
-import { isEmailAddress, usernameKey } from '../names.js'
+import type { Users } from '../models/user.js'
+import { emailKey, isEmailAddress, usernameKey } from '../names.js'
 import type { ChooseLocale } from '../outbox/texts.js'
-import { refuse } from '../refusal.js'
+import { Refusal, refuse } from '../refusal.js'
 import { tooLong } from '../sizes.js'
 import type { TellOwner } from './notice.js'
 
-/** Mails a recovery key, when the address is the one registered for the user. */
+/**
+ * Mails a recovery key, when the address is the one registered for the user. Refuses with TOO_MANY_ATTEMPTS when the
+ * network has used up its requests, unless the account is active and knows it: its own quota of e-mails holds there.
+ */
 export function sendKeyByEmail(deps: {
   admission: Admission
   emailTurns: Turns
+  users: Users
   emails: Emails
   chooseLocale: ChooseLocale
 }): ForgotPasswordsRpc<'sendKeyByEmail'> {
-  const { admission, emailTurns, emails, chooseLocale } = deps
+  const { admission, emailTurns, users, emails, chooseLocale } = deps
+
+  /** Whether the bucket of the network refuses a request, of an account that goes on there as it knows the network. */
+  async function isExempt(address: string, key: string, take: () => unknown): Promise<boolean> {
+    try {
+      await take()
+      return false
+    } catch (error) {
+      if (!(error instanceof Refusal) || !(await admission.knows(address, key))) throw error
+      return true
+    }
+  }
+
+  /** Queues such a request: with the same statements, whether or not it names the registered address. */
+  async function addExempt(request: RecoveryRequest, locale: string): Promise<void> {
+    const account = await users.byUsername(request.usernameKey)
+    const registered = emailKey(account?.email ?? '') === emailKey(request.email)
+    await emails.replaceRequest({ ...request, network: network(request.address), registered }, locale)
+  }
+
   return async (request, { call }) => {
     const { email: given = '' } = request
     const email = tooLong(given, 'email') ? '' : given.trim()
     if (!isEmailAddress(email)) refuse(Reason.INVALID_EMAIL)
     const { address, requestId } = call
-    admission.check('recoveryRequests', address)
+    const key = usernameKey(request.username ?? '')
+    let exempt = await isExempt(address, key, () => admission.check('recoveryRequests', address))
     using _turn = await emailTurns.begin(call)
-    await admission.take('recoveryRequests', address)
+    exempt ||= await isExempt(address, key, () => admission.take('recoveryRequests', address))
     // The same for everybody: whether an e-mail goes out is found out later, when nobody can measure it.
     const actor = call.service && traces(call).actor
-    const asked = { usernameKey: usernameKey(request.username ?? ''), email, address, requestId }
-    const parameters = { ...asked, ...(actor && { actor }) }
-    await emails.add({ kind: 'recovery-request', parameters }, chooseLocale(call.acceptLanguage))
+    const parameters = { usernameKey: key, email, address, requestId, ...(actor && { actor }) }
+    const locale = chooseLocale(call.acceptLanguage)
+    if (exempt) await addExempt(parameters, locale)
+    else await emails.add({ kind: 'recovery-request', parameters }, locale)
     return {}
   }
 }

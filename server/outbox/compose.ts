@@ -8,7 +8,7 @@ import { knownAddressDays } from '../access/lockout.js'
 import type { Transaction } from '../database/connection.js'
 import type { Log } from '../log.js'
 import type { Models } from '../models/definemodels.js'
-import type { Email, Notice, Queued } from '../models/email.js'
+import type { Email, EmailIntent, Notice, Queued } from '../models/email.js'
 import { emailCode, newRecoveryKey } from '../models/mailedkey.js'
 import type { User } from '../models/user.js'
 import { emailKey } from '../names.js'
@@ -31,6 +31,9 @@ export function startMail(
   const transport = createMailTransport(settings, log)
   return startSender({ queue: models.emails, compose, transport, log, factor: settings.limitFactor, now })
 }
+
+/** Milliseconds after which a request for a recovery key is of no use. */
+const recoveryUseful = 3_600_000
 
 /** The models that composing needs. */
 type ComposerModels = Pick<
@@ -61,6 +64,16 @@ export function createComposer(
   const quotas = createQuotas(models.emailQuotas, subjects, settings.limitFactor, now, onRefusal)
 
   /**
+   * Admits an e-mail for a user. Anybody may sign up, with addresses that a mail server refuses, and refuses slowly: what
+   * goes to an account that isn't active comes back behind all others.
+   */
+  async function admit<I extends EmailIntent>(id: string, intent: I, user: User | undefined, t: Transaction) {
+    const active = user?.active === true
+    const admitted = await emails.admit(id, intent, active, t)
+    return admitted && active ? admitted : 'held'
+  }
+
+  /**
    * Decides on a request for a key: whether the user is there, the address is its own, and there were few e-mails. No
    * stranger uses up what an owner asks for from an address that the account knows. Only active accounts reach their
    * recipient without limit from there: anybody may sign up, and sign in, with somebody else's e-mail address.
@@ -84,13 +97,13 @@ export function createComposer(
       // What sends nothing uses up nothing.
       if ((await wait(t)) > 0) throw refused
       await audit.append({ ...event, address, request_id: requestId }, t)
-      return emails.admit(request.id, { kind: 'recovery-key', parameters: { userId: user.id, to } }, t)
+      return admit(request.id, { kind: 'recovery-key', parameters: { userId: user.id, to } }, user, t)
     })
     const admitted = await decided.catch(error => {
       if (error !== refused) throw error
-      return undefined
+      return 'unwanted' as const
     })
-    return admitted ? sendRecoveryKey(admitted, user) : 'unwanted'
+    return typeof admitted === 'object' ? sendRecoveryKey(admitted, user) : admitted
   }
 
   /**
@@ -118,11 +131,12 @@ export function createComposer(
 
   /** Decides whether a code goes to the address that a user wants: only its quota stands in the way, and nobody is told. */
   async function admitCode({ id, parameters }: Queued<'email-request'>): Promise<Composed> {
+    const user = await users.byId(parameters.userId)
     const admitted = await database.transact(async t => {
-      if ((await quotas.recipient(parameters.to, false, t)) > 0) return undefined
-      return emails.admit(id, { kind: 'email-code', parameters }, t)
+      if ((await quotas.recipient(parameters.to, false, t)) > 0) return 'unwanted'
+      return admit(id, { kind: 'email-code', parameters }, user, t)
     })
-    return admitted ? sendCode(admitted) : 'unwanted'
+    return typeof admitted === 'object' ? sendCode(admitted) : admitted
   }
 
   async function sendCode(entry: Queued<'email-code'>): Promise<Composed> {
@@ -156,7 +170,7 @@ export function createComposer(
       email.kind === 'held-notice' ? email.parameters : { ...email.parameters, notice: email.kind, times: 1 }
     const admitted = await database.transact(async t => {
       const wait = await quotas.recipient(to, false, t)
-      if (wait === 0) return (await emails.admit(email.id, { kind: 'notice', parameters }, t)) ?? 'unwanted'
+      if (wait === 0) return admit(email.id, { kind: 'notice', parameters }, user, t)
       await emails.hold(email, wait, t)
       return 'held'
     })
@@ -186,9 +200,9 @@ export function createComposer(
   return async email => {
     switch (email.kind) {
       case 'recovery-request':
-        return decide(email)
       case 'recovery-key':
-        return sendRecoveryKey(email)
+        if (now() - email.createdAt.getTime() > recoveryUseful) return 'expired'
+        return email.kind === 'recovery-request' ? decide(email) : sendRecoveryKey(email)
       case 'email-request':
         return admitCode(email)
       case 'email-code':
