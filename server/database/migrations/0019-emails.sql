@@ -3,7 +3,7 @@
 
 ALTER TABLE emails
   -- 0 for a first attempt, 1 for a retry, 2 for any attempt for an account that isn't active: the lowest goes first.
-  ADD COLUMN priority smallint NOT NULL DEFAULT 0;
+  ADD COLUMN priority integer NOT NULL DEFAULT 0;
 DROP INDEX emails_due;
 CREATE INDEX emails_due ON emails (priority, next_attempt_at) WHERE next_attempt_at IS NOT NULL;
 
