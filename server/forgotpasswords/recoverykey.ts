@@ -57,7 +57,7 @@ export function sendKeyByEmail(deps: {
     let exempt = await isExempt(address, key, () => admission.check('recoveryRequests', address))
     using _turn = await emailTurns.begin(call)
     exempt ||= await isExempt(address, key, () => admission.take('recoveryRequests', address))
-    // The same for everybody: whether an e-mail goes out is found out later, when nobody can measure it.
+    // The same for all callers: whether an e-mail goes out is decided later, where none can measure it.
     const actor = call.service && traces(call).actor
     const parameters = { usernameKey: key, email, address, requestId, ...(actor && { actor }) }
     const locale = chooseLocale(call.acceptLanguage)
@@ -84,7 +84,7 @@ export function loginByUsernameAndKey(deps: {
 
     await using attempt = await signIns.begin('session.login-by-key', usernameKey(username), call, 0)
     const { account } = attempt
-    // Nobody has the id 0: an unknown user costs the same steps.
+    // No user has the id 0: an unknown one costs the same steps.
     const id = account?.id ?? 0
     const digest = await mailedKeys.attempt(id, 'recovery', call.address)
     const equal = timingSafeEqual(digest ?? Buffer.alloc(32), mailedKeys.digest(id, 'recovery', typed))

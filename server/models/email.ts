@@ -41,7 +41,7 @@ export interface EmailChange {
   readonly generation: number
 }
 
-/** What owners are told of. */
+/** What owners are notified of. */
 export type Notice = 'password-changed' | 'recovery-login' | 'answer-saved' | 'email-changed' | 'wrong-codes'
 
 /** What happened to a user's account, when (ISO 8601) and from where. */
@@ -49,11 +49,11 @@ interface Happened {
   readonly userId: number
   readonly at: string
   readonly address: string
-  /** Where it is told, unless it is the address that the user has then. */
+  /** Where the notice goes, unless to the address that the user has then. */
   readonly to?: string
 }
 
-/** Several of one kind, told together: of the last one when and from where. */
+/** Several of one kind in one notice, with time and address of the last one. */
 interface Merged extends Happened {
   readonly notice: Notice
   readonly times: number
@@ -88,10 +88,10 @@ export type EmailIntent =
   | { kind: 'recovery-request'; parameters: RecoveryRequest }
   | { kind: 'recovery-key'; parameters: { userId: number; to: string } }
   | { kind: 'activation-key'; parameters: { userId: number; organizationId: number } }
-  /** A user asked for another e-mail address; whether a code goes there is decided when nobody can measure it. */
+  /** A user asked for another e-mail address; whether a code goes there is decided later, where no caller can measure it. */
   | { kind: 'email-request'; parameters: EmailChange }
   | { kind: 'email-code'; parameters: EmailChange }
-  /** Something to tell of; whether at once or later is decided when its turn comes. */
+  /** A notice; whether it goes out at once or later is decided when its turn comes. */
   | { kind: Notice; parameters: Happened }
   /** It waits for its recipient's quota; what happens meanwhile is merged into it. */
   | { kind: 'held-notice'; parameters: Merged }
@@ -188,12 +188,12 @@ export interface Emails {
   ): Promise<Queued<I['kind']> | undefined>
   /**
    * Keeps a notice back for some seconds, as one with what is held back already of that kind for the user. One to an
-   * address of its own stays by itself: what is told there is told nowhere else.
+   * address of its own stays by itself, as no other notice goes there.
    */
   hold(notice: Pick<Email, 'id' | 'kind'>, seconds: number, t: Transaction): Promise<void>
   /** Discards what waits to bring a user keys of these purposes; one that is being composed brings none then. */
   discard(userId: number, purposes: readonly Purpose[], t: Transaction): Promise<void>
-  /** Forgets an e-mail that is sent or not wanted. */
+  /** Deletes an e-mail that is sent or not wanted. */
   done(id: string, t?: Transaction): Promise<void>
   /** Keeps an e-mail for another attempt after `delay` seconds, or as failed for good. `error` holds no secret. */
   failed(id: string, error: string, delay: number | undefined): Promise<void>
@@ -322,7 +322,7 @@ export function createEmails(database: Database): Emails {
     admit: async <I extends EmailIntent>(id: string, intent: I, active: boolean, transaction: Transaction) =>
       (await database.run<Queued<I['kind']>>(admit, [id, intent.kind, intent.parameters, active], transaction))[0],
     async hold({ id, kind }, seconds, transaction) {
-      // As one that nobody has attempted.
+      // As one that wasn't attempted yet.
       const anew = { attempts: 0, priority: 0, createdAt: fromNow(0), nextAttemptAt: fromNow(seconds) }
       if (kind === 'held-notice' || kind === 'email-changed') await table().update(anew, { where: { id }, transaction })
       else await database.run(merge, [id, seconds], transaction)

@@ -1,7 +1,7 @@
 /**
  * The outbox owns what becomes of the e-mails that the service queues: it composes them in their turn (here), words
- * them (texts.ts), delivers them (sender.ts) and reaches the mail server (transport.ts). Whether an e-mail is due to
- * anybody, and the queue itself, belong to the models; the program's wiring starts it, and nobody waits for it.
+ * them (texts.ts), delivers them (sender.ts) and reaches the mail server (transport.ts). Whether an e-mail is due,
+ * and the queue itself, belong to the models; the program's wiring starts it, and no request waits for it.
  */
 import { randomUUID } from 'node:crypto'
 import { knownAddressDays } from '../access/lockout.js'
@@ -19,7 +19,7 @@ import { type Composed, type Sender, startSender } from './sender.js'
 import { type Contents, type Locale, writeEmail } from './texts.js'
 import { createMailTransport } from './transport.js'
 
-/** Starts to work off the queue of e-mails. `onRefusal` is told of the limit that keeps one back. */
+/** Starts to process the queue of e-mails. `onRefusal` is called with the limit that holds one back. */
 export function startMail(
   models: ComposerModels,
   settings: Pick<Settings, 'smtpUrl' | 'mailFrom' | 'dataDir' | 'recoveryEmail' | 'limitFactor'>,
@@ -51,8 +51,8 @@ type ComposerModels = Pick<
 >
 
 /**
- * Makes e-mails out of what is queued, for users as they are by now: who was suspended meanwhile gets none. A key is
- * made here, when it goes out, and is stored as a digest only.
+ * Makes e-mails out of what is queued, for users as they are by now: a user who was suspended meanwhile gets none. A
+ * key is made here, when it goes out, and is stored as a digest only.
  */
 export function createComposer(
   models: ComposerModels,
@@ -129,7 +129,7 @@ export function createComposer(
     return write(entry, [userId], to, 'recovery-key', { username: user.username, key })
   }
 
-  /** Decides whether a code goes to the address that a user wants: only its quota stands in the way, and nobody is told. */
+  /** Decides whether a code goes to the address that a user wants: only its quota can prevent it, silently. */
   async function admitCode({ id, parameters }: Queued<'email-request'>): Promise<Composed> {
     const user = await users.byId(parameters.userId)
     const admitted = await database.transact(async t => {
@@ -142,7 +142,7 @@ export function createComposer(
   async function sendCode(entry: Queued<'email-code'>): Promise<Composed> {
     const { userId, to, generation } = entry.parameters
     const user = await users.byId(userId)
-    // Whoever asked is logged out by now.
+    // The session that asked has ended.
     if (!user || user.suspended || user.tokenGeneration !== generation) return 'unwanted'
     const key = newRecoveryKey()
     const code = emailCode(key, generation)
@@ -161,7 +161,7 @@ export function createComposer(
     return write(entry, [userId], organization.email, 'activation-key', { username: user.username, key })
   }
 
-  /** Decides when an owner is told: at once, or later of all that happened until then. */
+  /** Decides when an owner is notified: at once, or later of all that happened until then. */
   async function announce(email: Queued<Notice | 'held-notice'>): Promise<Composed> {
     const user = await users.byId(email.parameters.userId)
     const to = email.parameters.to ?? user?.email

@@ -27,16 +27,16 @@ interface Queue<L> {
    * Concurrent callers get different e-mails.
    */
   claim(lease: number, retries: boolean): Promise<L | undefined>
-  /** Forgets an e-mail. */
+  /** Deletes an e-mail. */
   done(id: string): Promise<void>
   /** Puts an e-mail off for `delay` seconds, or for good without one. */
   failed(id: string, error: string, delay: number | undefined): Promise<void>
 }
 
 /**
- * What became of an entry of the queue: an e-mail, none because nobody wants it any longer (`unwanted`: it is
- * forgotten), none because it waited for too long to be of use (`expired`: the same, with a line in the log), or none yet
- * (`held`: it is left alone).
+ * What became of an entry of the queue: an e-mail, none because it is no longer wanted (`unwanted`: the entry
+ * is deleted), none because it waited too long to be of use (`expired`: the same, with a line in the log), or none yet
+ * (`held`: the entry stays as it is).
  */
 export type Composed = Mail | 'unwanted' | 'expired' | 'held'
 
@@ -44,7 +44,7 @@ export type Composed = Mail | 'unwanted' | 'expired' | 'held'
 export interface Sender {
   /** Looks at the queue now rather than at the next turn. */
   wake(): void
-  /** Takes no more e-mails and waits for those under way. */
+  /** Takes no more e-mails and waits for those in flight. */
   close(): Promise<void>
 }
 
@@ -52,7 +52,7 @@ const parallel = 4
 /** The other places are kept for first attempts: whatever a mail server does with retries, they go on. */
 const parallelRetries = 2
 const turn = 500
-/** Seconds. The lease outlasts the longest attempt, so that nobody else takes the e-mail meanwhile. */
+/** Seconds. The lease outlasts the longest attempt, so that no other process claims the e-mail meanwhile. */
 const lease = 90
 const longestAttempt = 60
 const firstDelay = 5
@@ -83,9 +83,9 @@ export function startSender<L extends Queued>(parts: {
   readonly now?: () => number
 }): Sender {
   const { queue, compose, transport, log, factor = 1, now = Date.now } = parts
-  // What nobody wants takes little, and isn't counted: else it would hold up what owners wait for.
+  // Unwanted entries cost little and aren't counted: otherwise they would hold up what owners wait for.
   const room = roomForEmails(factor)
-  const underWay = new Set<Promise<void>>()
+  const inFlight = new Set<Promise<void>>()
   let retries = 0
   let closed = false
   let again = false
@@ -117,7 +117,7 @@ export function startSender<L extends Queued>(parts: {
     try {
       do {
         again = false
-        while (!closed && underWay.size < parallel && room.take(0)) {
+        while (!closed && inFlight.size < parallel && room.take(0)) {
           const entry = await queue.claim(lease, retries < parallelRetries)
           reachable = true
           if (!entry) break
@@ -127,11 +127,11 @@ export function startSender<L extends Queued>(parts: {
             // The e-mail comes back when its lease is over.
             .catch(error => log.warn({ entry: entry.id, reason: describe(error) }, 'e-mail not settled'))
             .finally(() => {
-              underWay.delete(work)
+              inFlight.delete(work)
               if (isRetry) retries--
               wake()
             })
-          underWay.add(work)
+          inFlight.add(work)
         }
       } while (again && !closed)
     } catch (error) {
@@ -156,7 +156,7 @@ export function startSender<L extends Queued>(parts: {
       closed = true
       clearInterval(timer)
       await filling
-      await Promise.all(underWay)
+      await Promise.all(inFlight)
       transport.close()
     },
   }

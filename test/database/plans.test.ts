@@ -218,7 +218,7 @@ const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<
     ['emails_pkey', 'emails_held_notice'],
     m => m.emails.hold({ id: '9', kind: 'answer-saved' }, 5, none),
   ],
-  'a count of e-mails': [['email_quotas_pkey'], m => m.emailQuotas.take(key, [{ most: 5, seconds: 3600 }], none)],
+  'a count of e-mails': [['email_quotas_pkey'], m => m.emailQuotas.take(key, [{ max: 5, seconds: 3600 }], none)],
   'answers of a user': [['answers_pkey'], m => m.questions.answers(9)],
   'a count of attempts': [['attempts_pkey'], m => m.attempts.read(key)],
   'counts that are forgotten': [['attempts_pkey'], m => m.attempts.clear([key])],

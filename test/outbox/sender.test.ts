@@ -121,7 +121,7 @@ test('several e-mails leave at once, and close waits for them', async t => {
   t.is(queue.rows.size, 2)
 })
 
-test('of a thousand e-mails 50 leave at once, and then so many a second as a factor says; what nobody wants counts for nothing', async t => {
+test('of a thousand e-mails 50 leave at once, and then so many a second as a factor says; unwanted entries don’t count', async t => {
   const [queue, slower, vain] = [createQueue(), createQueue(), createQueue()]
   const transport = { async send() {}, close() {} }
   for (let id = 1; id <= 1000; id++) for (const each of [queue, slower, vain]) each.add(String(id))
@@ -133,7 +133,7 @@ test('of a thousand e-mails 50 leave at once, and then so many a second as a fac
   const seconds = (performance.now() - startedAt) / 1000
   t.true(seconds > 0.9 * (950 / (50 * 2 * availableParallelism())), `${seconds}`)
   await waitFor(() => vain.history.length === 1000)
-  // Four are under way when the last of them is counted.
+  // Four are in flight when the last of them is counted.
   t.true(slower.history.length >= 50 && slower.history.length < 54, `${slower.history.length}`)
   await Promise.all([sender, slowSender, vainSender].map(each => each.close()))
 })
