@@ -34,7 +34,7 @@ export interface UndeclaredProxy {
 }
 
 /** Counts a request: who sent it, and the header as it came, if it did. */
-export type OnSender = (sender: Sender, forwardedFor: string | undefined) => void
+export type OnSender = (sender: Pick<Sender, 'address' | 'proxied'>, forwardedFor: string | undefined) => void
 
 /** Looks for them at the endpoints of a process. */
 export interface UndeclaredProxies {

@@ -5,38 +5,65 @@ import { traces } from '../access/caller.js'
 import type { ForgotPasswordsRpc } from '../access/context.js'
 import type { SignIns } from '../access/signin.js'
 import type { Tokens } from '../access/tokens.js'
+import { network } from '../clientaddress.js'
 import type { Database } from '../database/connection.js'
 import type { EmailRequests } from '../limits/email-requests.js'
-import type { Emails } from '../models/email.js'
+import type { Emails, RecoveryRequest } from '../models/email.js'
 import type { MailedKeys } from '../models/mailedkey.js'
-import { isEmailAddress, usernameKey } from '../names.js'
+import type { Users } from '../models/user.js'
+import { emailKey, isEmailAddress, usernameKey } from '../names.js'
 import type { ChooseLocale } from '../outbox/texts.js'
-import { refuse } from '../refusal.js'
+import { Refusal, refuse } from '../refusal.js'
 import { tooLong } from '../sizes.js'
 import type { TellOwner } from './notice.js'
 
-/** Mails a recovery key, when the address is the one registered for the user. */
+/**
+ * Mails a recovery key, when the address is the one registered for the user. Refuses with TOO_MANY_ATTEMPTS when the
+ * network has used up its requests, unless the account is active and knows it: its own quota of e-mails holds there.
+ */
 export function sendKeyByEmail(deps: {
   admission: Admission
   emailRequests: EmailRequests
+  users: Users
   emails: Emails
   chooseLocale: ChooseLocale
 }): ForgotPasswordsRpc<'sendKeyByEmail'> {
-  const { admission, emailRequests, emails, chooseLocale } = deps
+  const { admission, emailRequests, users, emails, chooseLocale } = deps
+
+  /** Whether the bucket of the network refuses a request, of an account that goes on there as it knows the network. */
+  async function isExempt(known: boolean, take: () => unknown): Promise<boolean> {
+    try {
+      await take()
+      return false
+    } catch (error) {
+      if (!(error instanceof Refusal) || !known) throw error
+      return true
+    }
+  }
+
+  /** Queues such a request: with the same statements, whether or not it names the registered address. */
+  async function addExempt(request: RecoveryRequest, locale: string): Promise<void> {
+    const account = await users.byUsername(request.usernameKey)
+    const registered = emailKey(account?.email ?? '') === emailKey(request.email)
+    await emails.replaceRequest({ ...request, network: network(request.address), registered }, locale)
+  }
+
   return async (request, { call }) => {
     const { email: given = '' } = request
     const email = tooLong(given, 'email') ? '' : given.trim()
     if (!isEmailAddress(email)) refuse(Reason.INVALID_EMAIL)
     const { address, requestId } = call
-    admission.check('recoveryRequests', address)
     const key = usernameKey(request.username ?? '')
-    using _turn = await emailRequests.begin(call, await admission.knows(address, key))
-    await admission.take('recoveryRequests', address)
-    // The same for everybody: whether an e-mail goes out is found out later, when nobody can measure it.
+    const known = await admission.knows(address, key)
+    let exempt = await isExempt(known, () => admission.check('recoveryRequests', address))
+    using _turn = await emailRequests.begin(call, known)
+    exempt ||= await isExempt(known, () => admission.take('recoveryRequests', address))
+    // The same for all callers: whether an e-mail goes out is decided later, where none can measure it.
     const actor = call.service && traces(call).actor
-    const asked = { usernameKey: key, email, address, requestId }
-    const parameters = { ...asked, ...(actor && { actor }) }
-    await emails.add({ kind: 'recovery-request', parameters }, chooseLocale(call.acceptLanguage))
+    const parameters = { usernameKey: key, email, address, requestId, ...(actor && { actor }) }
+    const locale = chooseLocale(call.acceptLanguage)
+    if (exempt) await addExempt(parameters, locale)
+    else await emails.add({ kind: 'recovery-request', parameters }, locale)
     return {}
   }
 }
@@ -58,7 +85,7 @@ export function loginByUsernameAndKey(deps: {
 
     await using attempt = await signIns.begin('session.login-by-key', usernameKey(username), call, 0)
     const { account } = attempt
-    // Nobody has the id 0: an unknown user costs the same steps.
+    // No user has the id 0: an unknown one costs the same steps.
     const id = account?.id ?? 0
     const digest = await mailedKeys.attempt(id, 'recovery', call.address)
     const equal = timingSafeEqual(digest ?? Buffer.alloc(32), mailedKeys.digest(id, 'recovery', typed))

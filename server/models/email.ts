@@ -26,6 +26,14 @@ export interface RecoveryRequest {
   readonly actor?: string
 }
 
+/** A recovery request that the bucket of its network doesn't count, as the account knows the network. */
+export interface ExemptRequest extends RecoveryRequest {
+  /** The network of the address, as limits count it. */
+  readonly network: string
+  /** Whether the e-mail address is the one registered for the account. */
+  readonly registered: boolean
+}
+
 /** Who wants another e-mail address, which, and of which token generation the request was. */
 export interface EmailChange {
   readonly userId: number
@@ -33,7 +41,7 @@ export interface EmailChange {
   readonly generation: number
 }
 
-/** What owners are told of. */
+/** What owners are notified of. */
 export type Notice = 'password-changed' | 'recovery-login' | 'answer-saved' | 'email-changed' | 'wrong-codes'
 
 /** What happened to a user's account, when (ISO 8601) and from where. */
@@ -41,11 +49,11 @@ interface Happened {
   readonly userId: number
   readonly at: string
   readonly address: string
-  /** Where it is told, unless it is the address that the user has then. */
+  /** Where the notice goes, unless to the address that the user has then. */
   readonly to?: string
 }
 
-/** Several of one kind, told together: of the last one when and from where. */
+/** Several of one kind in one notice, with time and address of the last one. */
 interface Merged extends Happened {
   readonly notice: Notice
   readonly times: number
@@ -80,10 +88,10 @@ export type EmailIntent =
   | { kind: 'recovery-request'; parameters: RecoveryRequest }
   | { kind: 'recovery-key'; parameters: { userId: number; to: string } }
   | { kind: 'activation-key'; parameters: { userId: number; organizationId: number } }
-  /** A user asked for another e-mail address; whether a code goes there is decided when nobody can measure it. */
+  /** A user asked for another e-mail address; whether a code goes there is decided later, where no caller can measure it. */
   | { kind: 'email-request'; parameters: EmailChange }
   | { kind: 'email-code'; parameters: EmailChange }
-  /** Something to tell of; whether at once or later is decided when its turn comes. */
+  /** A notice; whether it goes out at once or later is decided when its turn comes. */
   | { kind: Notice; parameters: Happened }
   /** It waits for its recipient's quota; what happens meanwhile is merged into it. */
   | { kind: 'held-notice'; parameters: Merged }
@@ -109,6 +117,8 @@ const claimed = {
   parameters: attribute<EmailIntent['parameters']>('JSONB'),
   locale: text,
   attempts: preset(integer),
+  /** 0 for a first attempt, 1 for a retry, 2 for any attempt for an account that isn't active; the lowest goes first. */
+  priority: preset(integer),
   createdAt: preset(time),
 }
 
@@ -125,6 +135,8 @@ export type Email = EmailIntent & {
   readonly locale: string
   /** Attempts to send it so far, this one included. */
   readonly attempts: number
+  /** 0 for a first attempt. */
+  readonly priority: number
   readonly createdAt: Date
 }
 
@@ -153,20 +165,35 @@ export interface Emails {
   retry(id: string, t: Transaction): Promise<void>
   /** Queues an e-mail. */
   add(intent: EmailIntent, locale: string, t?: Transaction): Promise<void>
-  /** Lends the e-mail that has been due longest, for `lease` seconds; it comes back if it isn't settled by then. */
-  claim(lease: number): Promise<Email | undefined>
   /**
-   * Turns an entry into an e-mail that may go out, from now on; its loan goes on. Undefined when it was discarded meanwhile.
+   * Queues a recovery request. It replaces one that waits for the same account, network and value of `registered`, so
+   * however many are made they don't fill the queue, and those with wrong addresses don't displace the owner's.
    */
-  admit<I extends EmailIntent>(id: string, intent: I, t: Transaction): Promise<Queued<I['kind']> | undefined>
+  replaceRequest(request: ExemptRequest, locale: string): Promise<void>
+  /**
+   * Lends the e-mail of the lowest priority that has been due longest, for `lease` seconds; it comes back if it isn't
+   * settled by then. Without `retries` it lends first attempts only.
+   */
+  claim(lease: number, retries: boolean): Promise<Email | undefined>
+  /**
+   * Turns an entry into an e-mail that may go out. For an active account its loan goes on; for another it is due again,
+   * behind all others. It is as old as the request for a recovery key, otherwise new. Undefined when it was discarded
+   * meanwhile.
+   */
+  admit<I extends EmailIntent>(
+    id: string,
+    intent: I,
+    active: boolean,
+    t: Transaction,
+  ): Promise<Queued<I['kind']> | undefined>
   /**
    * Keeps a notice back for some seconds, as one with what is held back already of that kind for the user. One to an
-   * address of its own stays by itself: what is told there is told nowhere else.
+   * address of its own stays by itself, as no other notice goes there.
    */
   hold(notice: Pick<Email, 'id' | 'kind'>, seconds: number, t: Transaction): Promise<void>
   /** Discards what waits to bring a user keys of these purposes; one that is being composed brings none then. */
   discard(userId: number, purposes: readonly Purpose[], t: Transaction): Promise<void>
-  /** Forgets an e-mail that is sent or not wanted. */
+  /** Deletes an e-mail that is sent or not wanted. */
   done(id: string, t?: Transaction): Promise<void>
   /** Keeps an e-mail for another attempt after `delay` seconds, or as failed for good. `error` holds no secret. */
   failed(id: string, error: string, delay: number | undefined): Promise<void>
@@ -188,10 +215,24 @@ const add: Statement = {
   text: `INSERT INTO emails (kind, parameters, locale, created_at, next_attempt_at) VALUES ($1, $2, $3, now(), now())`,
 }
 
+// A request that waits already is overwritten rather than left, so that both cases write and take the same time.
+const replaceRequest: Statement = {
+  name: 'email-replace-request',
+  text: `INSERT INTO emails (kind, parameters, locale, created_at, next_attempt_at)
+    VALUES ('recovery-request', $1, $2, now(), now())
+    ON CONFLICT ((parameters ->> 'usernameKey'), (parameters ->> 'network'), (parameters ->> 'registered'))
+      WHERE kind = 'recovery-request' AND parameters ->> 'network' IS NOT NULL
+      DO UPDATE SET parameters = excluded.parameters, locale = excluded.locale, created_at = excluded.created_at`,
+}
+
 const admit: Statement = {
   name: 'email-admit',
-  text: `UPDATE emails e SET kind = $2, parameters = $3, attempts = 1, created_at = now() WHERE id = $1
-    RETURNING ${selectList(claimed, 'e')}`,
+  text: `UPDATE emails e SET kind = $2::text, parameters = $3,
+      created_at = CASE WHEN $2 = 'recovery-key' THEN created_at ELSE now() END,
+      attempts = CASE WHEN $4::boolean THEN 1 ELSE 0 END,
+      priority = CASE WHEN $4 THEN priority ELSE 2 END,
+      next_attempt_at = CASE WHEN $4 THEN next_attempt_at ELSE now() END
+    WHERE id = $1 RETURNING ${selectList(claimed, 'e')}`,
 }
 
 const discard: Statement = {
@@ -206,12 +247,21 @@ const discard: Statement = {
 const done: Statement = { name: 'email-done', text: 'DELETE FROM emails WHERE id = $1' }
 
 // Passes over what other workers are claiming at this moment.
+const due = (priority: number) => `(SELECT id FROM emails WHERE priority = ${priority} AND next_attempt_at <= now()
+      ORDER BY next_attempt_at FOR UPDATE SKIP LOCKED LIMIT 1)`
+
+// By priority one after the other: an order by both columns would read all that isn't due yet.
 const claim: Statement = {
   name: 'email-claim',
   text: `UPDATE emails e SET next_attempt_at = now() + make_interval(secs => $1), attempts = attempts + 1
-    WHERE id = (SELECT id FROM emails WHERE next_attempt_at <= now()
-      ORDER BY next_attempt_at FOR UPDATE SKIP LOCKED LIMIT 1)
+    WHERE id = coalesce(${due(0)}, CASE WHEN $2::boolean THEN coalesce(${due(1)}, ${due(2)}) END)
     RETURNING ${selectList(claimed, 'e')}`,
+}
+
+const failed: Statement = {
+  name: 'email-failed',
+  text: `UPDATE emails SET last_error = $2, next_attempt_at = now() + make_interval(secs => $3),
+      priority = greatest(priority, 1) WHERE id = $1`,
 }
 
 // The one that is held keeps its id and its turn.
@@ -265,12 +315,15 @@ export function createEmails(database: Database): Emails {
     async add(intent, locale, transaction) {
       await database.run(add, [intent.kind, intent.parameters, locale], transaction)
     },
-    claim: async lease => (await database.run<Email>(claim, [lease]))[0],
-    admit: async <I extends EmailIntent>(id: string, intent: I, transaction: Transaction) =>
-      (await database.run<Queued<I['kind']>>(admit, [id, intent.kind, intent.parameters], transaction))[0],
+    async replaceRequest(request, locale) {
+      await database.run(replaceRequest, [request, locale])
+    },
+    claim: async (lease, retries) => (await database.run<Email>(claim, [lease, retries]))[0],
+    admit: async <I extends EmailIntent>(id: string, intent: I, active: boolean, transaction: Transaction) =>
+      (await database.run<Queued<I['kind']>>(admit, [id, intent.kind, intent.parameters, active], transaction))[0],
     async hold({ id, kind }, seconds, transaction) {
-      // As one that nobody has attempted.
-      const anew = { attempts: 0, createdAt: fromNow(0), nextAttemptAt: fromNow(seconds) }
+      // As one that wasn't attempted yet.
+      const anew = { attempts: 0, priority: 0, createdAt: fromNow(0), nextAttemptAt: fromNow(seconds) }
       if (kind === 'held-notice' || kind === 'email-changed') await table().update(anew, { where: { id }, transaction })
       else await database.run(merge, [id, seconds], transaction)
     },
@@ -281,8 +334,7 @@ export function createEmails(database: Database): Emails {
       await database.run(done, [id], transaction)
     },
     async failed(id, error, delay) {
-      const nextAttemptAt = delay === undefined ? null : fromNow(delay)
-      await table().update({ lastError: error, nextAttemptAt }, { where: { id } })
+      await database.run(failed, [id, error, delay ?? null])
     },
     backlog: async () => (await database.read<Awaited<ReturnType<Emails['backlog']>>>(backlog, []))[0]!,
     async prune() {

@@ -1,10 +1,10 @@
-// How many e-mails went out for somebody or to somewhere, by their times: a limit holds in any span of its length.
+// How many e-mails went out for an account or to a recipient, by their times: a limit holds in any span of its length.
 import { attribute, bytes, defineTable, key } from '../database/attributes.js'
 import type { Database, Statement, Transaction } from '../database/connection.js'
 
-/** Most e-mails in so many seconds. */
+/** Maximum number of e-mails in so many seconds. */
 export interface EmailLimit {
-  readonly most: number
+  readonly max: number
   readonly seconds: number
 }
 
@@ -22,14 +22,14 @@ export interface EmailQuotas {
 }
 
 /** The e-mail that stands in the way of a limit for longest, among those of `q`. */
-const inTheWay = 'q.sent_at[cardinality(q.sent_at) - l.most + 1] + make_interval(secs => l.seconds)'
-const given = 'unnest($2::int[], $3::int[]) AS l (most, seconds)'
+const inTheWay = 'q.sent_at[cardinality(q.sent_at) - l.max + 1] + make_interval(secs => l.seconds)'
+const given = 'unnest($2::int[], $3::int[]) AS l (max, seconds)'
 
 const take: Statement = {
   name: 'email-quota-take',
   text: `INSERT INTO email_quotas AS q (subject, sent_at) VALUES ($1, ARRAY[clock_timestamp()])
     ON CONFLICT (subject) DO UPDATE
-      SET sent_at = (q.sent_at || clock_timestamp())[cardinality(q.sent_at) + 2 - (SELECT max(most) FROM ${given}):]
+      SET sent_at = (q.sent_at || clock_timestamp())[cardinality(q.sent_at) + 2 - (SELECT max(l.max) FROM ${given}):]
       WHERE NOT EXISTS (SELECT FROM ${given} WHERE ${inTheWay} > clock_timestamp())
     RETURNING 1`,
 }
@@ -57,13 +57,13 @@ export function createEmailQuotas(database: Database): EmailQuotas {
   })
   return {
     async take(subject, limits, transaction) {
-      const values = [subject, limits.map(({ most }) => most), limits.map(({ seconds }) => seconds)]
+      const values = [subject, limits.map(({ max }) => max), limits.map(({ seconds }) => seconds)]
       if ((await database.run(take, values, transaction)).length > 0) return 0
       const [row] = await database.run<{ seconds: number | null }>(wait, values, transaction)
       return Math.max(1, row?.seconds ?? 1)
     },
     async wait(subject, limits) {
-      const values = [subject, limits.map(({ most }) => most), limits.map(({ seconds }) => seconds)]
+      const values = [subject, limits.map(({ max }) => max), limits.map(({ seconds }) => seconds)]
       return Math.max(0, (await database.run<{ seconds: number | null }>(wait, values))[0]?.seconds ?? 0)
     },
     async prune() {

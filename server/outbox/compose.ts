@@ -1,14 +1,14 @@
 /**
  * The outbox owns what becomes of the e-mails that the service queues: it composes them in their turn (here), words
- * them (texts.ts), delivers them (sender.ts) and reaches the mail server (transport.ts). Whether an e-mail is due to
- * anybody, and the queue itself, belong to the models; the program's wiring starts it, and nobody waits for it.
+ * them (texts.ts), delivers them (sender.ts) and reaches the mail server (transport.ts). Whether an e-mail is due,
+ * and the queue itself, belong to the models; the program's wiring starts it, and no request waits for it.
  */
 import { randomUUID } from 'node:crypto'
 import { knownAddressDays } from '../access/lockout.js'
 import type { Transaction } from '../database/connection.js'
 import type { Log } from '../log.js'
 import type { Models } from '../models/definemodels.js'
-import type { Email, Notice, Queued } from '../models/email.js'
+import type { Email, EmailIntent, Notice, Queued } from '../models/email.js'
 import { emailCode, newRecoveryKey } from '../models/mailedkey.js'
 import type { User } from '../models/user.js'
 import { emailKey } from '../names.js'
@@ -19,7 +19,7 @@ import { type Composed, type Sender, startSender } from './sender.js'
 import { type Contents, type Locale, writeEmail } from './texts.js'
 import { createMailTransport } from './transport.js'
 
-/** Starts to work off the queue of e-mails. `onRefusal` is told of the limit that keeps one back. */
+/** Starts to process the queue of e-mails. `onRefusal` is called with the limit that holds one back. */
 export function startMail(
   models: ComposerModels,
   settings: Pick<Settings, 'smtpUrl' | 'mailFrom' | 'dataDir' | 'recoveryEmail' | 'limitFactor'>,
@@ -31,6 +31,9 @@ export function startMail(
   const transport = createMailTransport(settings, log)
   return startSender({ queue: models.emails, compose, transport, log, factor: settings.limitFactor, now })
 }
+
+/** Milliseconds after which a request for a recovery key is of no use. */
+const recoveryUseful = 3_600_000
 
 /** The models that composing needs. */
 type ComposerModels = Pick<
@@ -48,8 +51,8 @@ type ComposerModels = Pick<
 >
 
 /**
- * Makes e-mails out of what is queued, for users as they are by now: who was suspended meanwhile gets none. A key is
- * made here, when it goes out, and is stored as a digest only.
+ * Makes e-mails out of what is queued, for users as they are by now: a user who was suspended meanwhile gets none. A
+ * key is made here, when it goes out, and is stored as a digest only.
  */
 export function createComposer(
   models: ComposerModels,
@@ -59,6 +62,16 @@ export function createComposer(
 ): (email: Email) => Promise<Composed> {
   const { database, users, administeredUsers, organizations, mailedKeys, emails, attempts, subjects, audit } = models
   const quotas = createQuotas(models.emailQuotas, subjects, settings.limitFactor, now, onRefusal)
+
+  /**
+   * Admits an e-mail for a user. Anybody may sign up, with addresses that a mail server refuses, and refuses slowly: what
+   * goes to an account that isn't active comes back behind all others.
+   */
+  async function admit<I extends EmailIntent>(id: string, intent: I, user: User | undefined, t: Transaction) {
+    const active = user?.active === true
+    const admitted = await emails.admit(id, intent, active, t)
+    return admitted && active ? admitted : 'held'
+  }
 
   /**
    * Decides on a request for a key: whether the user is there, the address is its own, and there were few e-mails. No
@@ -84,13 +97,13 @@ export function createComposer(
       // What sends nothing uses up nothing.
       if ((await wait(t)) > 0) throw refused
       await audit.append({ ...event, address, request_id: requestId }, t)
-      return emails.admit(request.id, { kind: 'recovery-key', parameters: { userId: user.id, to } }, t)
+      return admit(request.id, { kind: 'recovery-key', parameters: { userId: user.id, to } }, user, t)
     })
     const admitted = await decided.catch(error => {
       if (error !== refused) throw error
-      return undefined
+      return 'unwanted' as const
     })
-    return admitted ? sendRecoveryKey(admitted, user) : 'unwanted'
+    return typeof admitted === 'object' ? sendRecoveryKey(admitted, user) : admitted
   }
 
   /**
@@ -116,19 +129,20 @@ export function createComposer(
     return write(entry, [userId], to, 'recovery-key', { username: user.username, key })
   }
 
-  /** Decides whether a code goes to the address that a user wants: only its quota stands in the way, and nobody is told. */
+  /** Decides whether a code goes to the address that a user wants: only its quota can prevent it, silently. */
   async function admitCode({ id, parameters }: Queued<'email-request'>): Promise<Composed> {
+    const user = await users.byId(parameters.userId)
     const admitted = await database.transact(async t => {
-      if ((await quotas.recipient(parameters.to, false, t)) > 0) return undefined
-      return emails.admit(id, { kind: 'email-code', parameters }, t)
+      if ((await quotas.recipient(parameters.to, false, t)) > 0) return 'unwanted'
+      return admit(id, { kind: 'email-code', parameters }, user, t)
     })
-    return admitted ? sendCode(admitted) : 'unwanted'
+    return typeof admitted === 'object' ? sendCode(admitted) : admitted
   }
 
   async function sendCode(entry: Queued<'email-code'>): Promise<Composed> {
     const { userId, to, generation } = entry.parameters
     const user = await users.byId(userId)
-    // Whoever asked is logged out by now.
+    // The session that asked has ended.
     if (!user || user.suspended || user.tokenGeneration !== generation) return 'unwanted'
     const key = newRecoveryKey()
     const code = emailCode(key, generation)
@@ -147,7 +161,7 @@ export function createComposer(
     return write(entry, [userId], organization.email, 'activation-key', { username: user.username, key })
   }
 
-  /** Decides when an owner is told: at once, or later of all that happened until then. */
+  /** Decides when an owner is notified: at once, or later of all that happened until then. */
   async function announce(email: Queued<Notice | 'held-notice'>): Promise<Composed> {
     const user = await users.byId(email.parameters.userId)
     const to = email.parameters.to ?? user?.email
@@ -156,7 +170,7 @@ export function createComposer(
       email.kind === 'held-notice' ? email.parameters : { ...email.parameters, notice: email.kind, times: 1 }
     const admitted = await database.transact(async t => {
       const wait = await quotas.recipient(to, false, t)
-      if (wait === 0) return (await emails.admit(email.id, { kind: 'notice', parameters }, t)) ?? 'unwanted'
+      if (wait === 0) return admit(email.id, { kind: 'notice', parameters }, user, t)
       await emails.hold(email, wait, t)
       return 'held'
     })
@@ -186,9 +200,9 @@ export function createComposer(
   return async email => {
     switch (email.kind) {
       case 'recovery-request':
-        return decide(email)
       case 'recovery-key':
-        return sendRecoveryKey(email)
+        if (now() - email.createdAt.getTime() > recoveryUseful) return 'expired'
+        return email.kind === 'recovery-request' ? decide(email) : sendRecoveryKey(email)
       case 'email-request':
         return admitCode(email)
       case 'email-code':

@@ -1,4 +1,4 @@
-// How many e-mails may go out, whoever asks for them. What is refused uses up nothing.
+// How many e-mails may go out. A refused one uses up nothing.
 import { LRUCache } from 'lru-cache'
 import { network } from '../clientaddress.js'
 import type { Transaction } from '../database/connection.js'
@@ -9,36 +9,36 @@ import { upTo } from '../onfirstuse.js'
 
 const [minute, hour, day] = [60, 3600, 86_400]
 
-/** Most e-mails, each in any span of that length. */
+/** Maximum numbers of e-mails, each in any span of that length. */
 export const emailLimits = {
   /** Recovery keys for an account: 1 a minute and 5 an hour. */
   recovery: [
-    { most: 1, seconds: minute },
-    { most: 5, seconds: hour },
+    { max: 1, seconds: minute },
+    { max: 5, seconds: hour },
   ],
   /** Codes for another e-mail address of an account: 1 a minute and 5 an hour. */
   change: [
-    { most: 1, seconds: minute },
-    { most: 5, seconds: hour },
+    { max: 1, seconds: minute },
+    { max: 5, seconds: hour },
   ],
   /** To one recipient, whatever the account: 5 an hour and 20 a day. */
   recipient: [
-    { most: 5, seconds: hour },
-    { most: 20, seconds: day },
+    { max: 5, seconds: hour },
+    { max: 20, seconds: day },
   ],
   /** Activation keys that an account asks its organization for: 10 a day. */
-  partner: [{ most: 10, seconds: day }],
+  partner: [{ max: 10, seconds: day }],
   /** Activation keys to one organization: 60 an hour. */
-  organization: [{ most: 60, seconds: hour }],
+  organization: [{ max: 60, seconds: hour }],
 } as const satisfies Record<string, readonly EmailLimit[]>
 
-/** Milliseconds for which a refusal is believed without asking the database again. */
-const believed = 60_000
+/** Milliseconds for which a refusal is cached. */
+const cachedFor = 60_000
 
 /**
  * Counts e-mails, each by a limit of its own. Every function counts one if it may go out, and returns 0; else it returns
- * the seconds until it may. Whoever asks several and gets a refusal rolls back. Without a transaction nothing is counted
- * or asked: what this process was refused a moment ago is told, and 0 else.
+ * the seconds until it may. A caller that takes several and gets a refusal rolls back. Without a transaction nothing is
+ * counted or queried: the result is what this process has cached of a refusal, otherwise 0.
  */
 export interface Quotas {
   /** A recovery key for an account; those asked for from an address that it knows are counted apart. */
@@ -56,8 +56,8 @@ export interface Quotas {
 }
 
 /**
- * `factor` multiplies the limits; each lets at least one e-mail through. `now` is a clock in ms; `onRefusal` is told of
- * the limit that doesn't.
+ * `factor` multiplies the limits; each lets at least one e-mail through. `now` is a clock in ms; `onRefusal` is
+ * called with the limit that doesn't.
  */
 export function createQuotas(
   counts: EmailQuotas,
@@ -67,7 +67,7 @@ export function createQuotas(
   onRefusal: (limit: keyof typeof emailLimits) => void = () => {},
 ): Quotas {
   const limitsOf = (limit: keyof typeof emailLimits) =>
-    emailLimits[limit].map(({ most, seconds }) => ({ most: Math.ceil(most * factor), seconds }))
+    emailLimits[limit].map(({ max, seconds }) => ({ max: Math.ceil(max * factor), seconds }))
   const refused = new LRUCache<string, { from: number; until: number }>(upTo(100_000))
 
   async function take(limit: keyof typeof emailLimits, of: (string | number)[], t?: Transaction): Promise<number> {
@@ -76,7 +76,7 @@ export function createQuotas(
     const known = refused.get(key)
     const time = now()
     let wait = 0
-    if (known && time >= known.from && time < Math.min(known.until, known.from + believed)) {
+    if (known && time >= known.from && time < Math.min(known.until, known.from + cachedFor)) {
       wait = Math.ceil((known.until - time) / 1000)
     } else if (t) {
       wait = await counts.take(subject, limitsOf(limit), t)

@@ -29,8 +29,8 @@ export interface MailTransport {
 
 /**
  * Makes the transport. Without `smtpUrl` e-mails become `.eml` files (RFC 5322) in `<dataDir>/mail`, for development:
- * sorted by time, readable by their owner only, with the ids of their users in their names; `log` is told when that
- * begins to fail.
+ * sorted by time, readable by their owner only, with the ids of their users in their names; a line in `log` says when
+ * that begins to fail.
  */
 export function createMailTransport(
   settings: {
@@ -148,7 +148,7 @@ function toFiles(folder: string, compose: Compose, log: Pick<Log, 'error'>): Mai
         await write(message as Buffer, mail.users)
         failing = false
       } catch (error) {
-        // Each e-mail that waits says so itself; why all of them do is told once.
+        // Each e-mail that waits says so itself; why all of them do is logged once.
         const { code } = error as NodeJS.ErrnoException
         if (!failing) log.error({ folder, code }, 'the mail folder can’t be written: make room or give it to this user')
         failing = true

@@ -14,8 +14,12 @@ export const login = (service: TestService, username: string, address: string, s
   service.request('POST', '/users/login', { body: { username, password: secret }, headers: from(address) })
 
 /** Somebody active, who knows an address. */
-export async function known(service: TestService, address: string): Promise<SignedUp> {
-  const user = await service.signUp('ROLE_CLIENT')
+export async function known(
+  service: TestService,
+  address: string,
+  fields?: Record<string, unknown>,
+): Promise<SignedUp> {
+  const user = await service.signUp('ROLE_CLIENT', fields)
   const { database, users } = service.registry
   await database.transact(t => users.activate({ id: idOf(user.token), role: 'ROLE_CLIENT' } as never, null, t))
   const { status, text } = await login(service, user.username, address)

@@ -36,26 +36,52 @@ export function mailboxForFile(): Mailbox {
   return mailbox
 }
 
+/**
+ * The reply code that a mail server refuses a command with, if it does: of AUTH the user, of MAIL FROM the sender, of RCPT
+ * TO and DATA the recipient.
+ */
+export type RefusalOf = (
+  command: 'AUTH' | 'MAIL FROM' | 'RCPT TO' | 'DATA',
+  of: string,
+) => number | undefined | Promise<number | undefined>
+
 /** Opens a mail server. Shut it when the test ends. */
-export async function openMailbox(): Promise<Mailbox> {
+export async function openMailbox(refusalOf: RefusalOf = () => undefined): Promise<Mailbox> {
   const emails: Email[] = []
   const handedOut = new Set<Email>()
   let refusals = 0
   let port = 0
   let server: SMTPServer
 
+  const check = async (command: Parameters<RefusalOf>[0], of: string) => {
+    const responseCode = await refusalOf(command, of)
+    return responseCode === undefined ? null : Object.assign(new Error('refused'), { responseCode })
+  }
+
   const reopen = async () => {
     server = new SMTPServer({
       authOptional: true,
-      disabledCommands: ['STARTTLS', 'AUTH'],
+      allowInsecureAuth: true,
+      disabledCommands: ['STARTTLS'],
       closeTimeout: 100,
-      async onData(stream, _session, answer) {
+      async onAuth({ username = '' }, _session, answer) {
+        answer(await check('AUTH', username), { user: username })
+      },
+      async onMailFrom({ address }, _session, answer) {
+        answer(await check('MAIL FROM', address))
+      },
+      async onRcptTo({ address }, _session, answer) {
+        answer(await check('RCPT TO', address))
+      },
+      async onData(stream, { envelope }, answer) {
         const chunks: Buffer[] = []
         for await (const chunk of stream) chunks.push(chunk)
         if (refusals > 0) {
           refusals--
           return answer(Object.assign(new Error('try again later'), { responseCode: 451 }))
         }
+        const refusal = await check('DATA', envelope.rcptTo[0]!.address)
+        if (refusal) return answer(refusal)
         const email = await PostalMime.parse(Buffer.concat(chunks))
         for (const [, key] of email.text?.matchAll(keys) ?? []) plantSecret(key!)
         emails.push(email)

@@ -3,15 +3,16 @@ import { randomUUID } from 'node:crypto'
 import { availableParallelism } from 'node:os'
 import { setTimeout as sleep } from 'node:timers/promises'
 import test from 'ava'
+import pg from 'pg'
 import type { Email } from 'postal-mime'
 import { createLog } from '../../server/log.js'
 import { startMaintenance } from '../../server/maintenance.js'
 import { createQuotas } from '../../server/outbox/quotas.js'
 import { type Clock, createClock } from '../_helpers/clock.js'
-import { anyAddress } from '../_helpers/crowd.js'
+import { anyAddress, known } from '../_helpers/crowd.js'
 import type { Teardown } from '../_helpers/database.js'
 import { databaseFor } from '../_helpers/installed.js'
-import { type Mailbox, openMailbox } from '../_helpers/mailbox.js'
+import { type Mailbox, openMailbox, type RefusalOf } from '../_helpers/mailbox.js'
 import { lockWaiters } from '../_helpers/models.js'
 import { waitFor } from '../_helpers/patience.js'
 import { refused } from '../_helpers/problem.js'
@@ -24,8 +25,8 @@ interface Scene {
 }
 
 /** A service with a mail server, both on a clock that the test moves. */
-async function scene(t: Teardown, env: Record<string, string> = {}): Promise<Scene> {
-  const mailbox = await openMailbox()
+async function scene(t: Teardown, env: Record<string, string> = {}, refusalOf?: RefusalOf): Promise<Scene> {
+  const mailbox = await openMailbox(refusalOf)
   t.teardown(() => mailbox.shut())
   const url = await databaseFor(t)
   const clock = await createClock(url)
@@ -340,6 +341,186 @@ test.serial('AUTH_LIMIT_FACTOR multiplies the limits', async t => {
   // A whole number, and never none.
   t.is(received(on, victim).length, 3)
 })
+
+/** What a mail server does with recipients of the domain slow.example, which it refuses: at once, or when it is let. */
+function slowly() {
+  const held: (() => void)[] = []
+  let holding = false
+  let refusals = 0
+  const refusalOf: RefusalOf = async (command, of) => {
+    if (command !== 'RCPT TO' || !of.endsWith('@slow.example')) return undefined
+    if (holding) await new Promise<void>(resolve => held.push(resolve))
+    refusals++
+    return 550
+  }
+  return {
+    refusalOf,
+    held,
+    refusals: () => refusals,
+    hold(on: boolean) {
+      holding = on
+      if (!on) for (const release of held.splice(0)) release()
+    },
+  }
+}
+
+test.serial(
+  'recipients that the mail server refuses, however long that takes, hold up no active account’s e-mail',
+  async t => {
+    const server = slowly()
+    const on = await scene(t, {}, server.refusalOf)
+    t.teardown(async () => server.hold(false))
+    const [home, email] = [anyAddress(), 'ana@example.org']
+    const { username } = await known(on.service, home, { email })
+    const ask = async (name: string, to: string, address = anyAddress()) =>
+      t.is((await post(on, '/forgotpasswords/sendkeybyemail', { username: name, email: to }, { address })).status, 200)
+
+    // Active accounts, whose e-mails are due for a second attempt.
+    for (let index = 0; index < 5; index++) {
+      const to = `ativa${index}@slow.example`
+      await ask((await known(on.service, anyAddress(), { email: to })).username, to)
+    }
+    await settled(on)
+    server.hold(true)
+    await on.clock.pass(1801)
+    await waitFor(() => server.held.length === 2)
+    await ask(username, email)
+    await on.mailbox.nextEmail(email)
+    t.is(server.held.length, 2)
+
+    // Others, for the first time.
+    server.hold(false)
+    await waitFor(() => server.refusals() === 10)
+    server.hold(true)
+    for (let index = 0; index < 5; index++) {
+      const to = `nova${index}@slow.example`
+      await ask((await on.service.signUp('ROLE_CLIENT', { email: to })).username, to)
+    }
+    await waitFor(() => server.held.length === 2)
+    await ask(username, email, home)
+    await on.mailbox.nextEmail(email)
+    t.is(server.held.length, 2)
+  },
+)
+
+test.serial(
+  'a recipient that is refused has three attempts in an hour, and a notice to it is kept as failed',
+  async t => {
+    let attempts = 0
+    const on = await scene(t, {}, command => {
+      if (command !== 'RCPT TO') return undefined
+      attempts++
+      return 550
+    })
+    const attempted = async (seconds: number) => {
+      await on.clock.pass(seconds)
+      await settled(on)
+      return attempts
+    }
+    const change = await passwordChanger(on, 'ana@example.org')
+    await change()
+    const counts: number[] = []
+    for (const seconds of [0, 1_700, 110, 1_700, 110, 36_000]) counts.push(await attempted(seconds))
+    t.deepEqual(counts, [1, 1, 2, 2, 3, 3])
+    const rows = await on.service.registry.emails.list({ failed: true, limit: 9 })
+    t.deepEqual(
+      rows.map(({ kind, lastError }) => `${kind} ${lastError}`),
+      ['notice Error EENVELOPE 550 RCPT TO'],
+    )
+  },
+)
+
+test.serial('a recovery request that couldn’t be answered within an hour is dropped', async t => {
+  const on = await scene(t)
+  const email = 'ana@example.org'
+  const { username } = await on.service.signUp('ROLE_CLIENT', { email })
+  const ask = async () => {
+    const { status } = await post(on, '/forgotpasswords/sendkeybyemail', { username, email })
+    t.is(status, 200)
+    await settled(on)
+  }
+  const queued = async () => (await on.service.registry.emails.list({ limit: 9 })).map(({ kind }) => kind)
+  await on.mailbox.shut()
+  await ask()
+  await on.clock.pass(3_500)
+  await settled(on)
+  t.deepEqual(await queued(), ['recovery-key'])
+  await on.clock.pass(3_600)
+  await waitFor(async () => (await queued()).length === 0)
+  await on.mailbox.reopen()
+  await ask()
+  t.is(received(on, email).length, 1)
+})
+
+test.serial(
+  'a neighbour who uses up the requests of a network keeps no active account there from recovering',
+  async t => {
+    const server = slowly()
+    // Of a network 6 requests an hour.
+    const on = await scene(t, { AUTH_LIMIT_FACTOR: '0.1' }, server.refusalOf)
+    t.teardown(async () => server.hold(false))
+    const school = anyAddress()
+    const email = 'ana@example.org'
+    const ana = await known(on.service, school, { email })
+    const inactive = await on.service.signUp('ROLE_CLIENT', { email: 'bia@example.org' })
+    await on.service.request('POST', '/users/login', {
+      body: { username: inactive.username, password },
+      headers: { 'x-forwarded-for': school },
+    })
+    const ask = (username: string, to: string, address = school) =>
+      post(on, '/forgotpasswords/sendkeybyemail', { username, email: to }, { address })
+    for (let index = 0; index < 6; index++) t.is((await ask('ninguém', 'x@example.org')).status, 200)
+    const elsewhere = await known(on.service, anyAddress())
+    for (const { username } of [inactive, elsewhere])
+      refused(t, await ask(username, 'bia@example.org'), 429, 'TOO_MANY_ATTEMPTS')
+    await settled(on)
+
+    // Nothing leaves the queue.
+    server.hold(true)
+    for (let index = 0; index < 4; index++) {
+      const to = `ativa${index}@slow.example`
+      const { username } = await known(on.service, anyAddress(), { email: to })
+      t.is((await ask(username, to, anyAddress())).status, 200)
+    }
+    await waitFor(() => server.held.length === 4)
+
+    // The same statements whatever the address is, whether or not a request waits already.
+    const named: string[][] = []
+    const own = pg.Client.prototype.query
+    pg.Client.prototype.query = function (this: pg.Client, ...given: unknown[]) {
+      named.at(-1)?.push(String((given[0] as { name?: string })?.name))
+      return Reflect.apply(own, this, given)
+    } as typeof own
+    try {
+      for (const to of ['x1@example.org', email, 'x2@example.org', email.toUpperCase()]) {
+        named.push([])
+        const { status, text } = await ask(ana.username, to)
+        t.deepEqual([status, text], [200, ''])
+      }
+    } finally {
+      pg.Client.prototype.query = own
+    }
+    const asked = named.map(names => names.filter(name => /^(user|email|bucket|attempt)/.test(name)).join(' '))
+    t.is(new Set(asked).size, 1, asked.join('\n'))
+    t.regex(asked[0]!, /email-replace-request$/)
+
+    for (let index = 0; index < 16; index++) t.is((await ask(ana.username, `y${index}@example.org`)).status, 200)
+    const waiting = await on.service.registry.emails.list({ limit: 99 })
+    t.is(waiting.filter(({ kind }) => kind === 'recovery-request').length, 2)
+
+    server.hold(false)
+    const key = keyIn(await on.mailbox.nextEmail(email))
+    await settled(on)
+    t.is(received(on, email).length, 1)
+    const entered = await post(
+      on,
+      '/forgotpasswords/loginbyusernameandkey',
+      { username: ana.username, key },
+      { address: school },
+    )
+    t.is(entered.status, 200)
+  },
+)
 
 test.serial('an e-mail that can’t be delivered is attempted for 72 hours and deleted after 7 days', async t => {
   const on = await scene(t)

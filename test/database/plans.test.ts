@@ -58,6 +58,7 @@ interface Plan {
   readonly 'Node Type': string
   readonly 'Relation Name'?: string
   readonly 'Index Name'?: string
+  readonly 'Index Cond'?: string
   readonly 'Conflict Arbiter Indexes'?: readonly string[]
   readonly Plans?: Plan[]
 }
@@ -214,14 +215,22 @@ const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<
     ['mailed_keys_pkey', 'organizations_pkey'],
     m => m.mailedKeys.organizationOf(9, '', none),
   ],
-  'the e-mail that is due': [['emails_due', 'emails_pkey'], m => m.emails.claim(60)],
+  'the e-mail that is due': [['emails_due', 'emails_pkey'], m => m.emails.claim(60, true)],
+  'a request that no bucket counts': [
+    ['emails_exempt_request'],
+    m =>
+      m.emails.replaceRequest(
+        { usernameKey: 'u9', email: '', address: '', requestId: '', network: '', registered: true },
+        'en',
+      ),
+  ],
   'an e-mail that is sent': [['emails_pkey'], m => m.emails.done('9')],
   'an e-mail that is delayed': [['emails_pkey'], m => m.emails.failed('9', '', 5)],
   'a notice that is held back': [
     ['emails_pkey', 'emails_held_notice'],
     m => m.emails.hold({ id: '9', kind: 'answer-saved' }, 5, none),
   ],
-  'a count of e-mails': [['email_quotas_pkey'], m => m.emailQuotas.take(key, [{ most: 5, seconds: 3600 }], none)],
+  'a count of e-mails': [['email_quotas_pkey'], m => m.emailQuotas.take(key, [{ max: 5, seconds: 3600 }], none)],
   'answers of a user': [['answers_pkey'], m => m.questions.answers(9)],
   'a count of attempts': [['attempts_pkey'], m => m.attempts.read(key)],
   'counts that are forgotten': [['attempts_pkey'], m => m.attempts.clear([key])],
@@ -257,6 +266,13 @@ for (const [name, [indexes, use]] of Object.entries(uses)) {
   })
 }
 
+test('the e-mail that is due is found without reading those that aren’t', async t => {
+  const nodes = await plansOf(m => m.emails.claim(60, true))
+  const conditions = nodes.filter(node => node['Index Name'] === 'emails_due').map(node => node['Index Cond'])
+  t.true(conditions.length > 0)
+  for (const condition of conditions) t.regex(condition ?? '', /^\(\(priority = [012]\) AND \(next_attempt_at <= /)
+})
+
 test('addresses that are to be forgotten are found by index', async t => {
   const nodes = await plansOf(m => m.attempts.prune(30))
   t.true(nodes.some(node => node['Index Name'] === 'known_addresses_seen'))
@@ -280,6 +296,7 @@ const guards = new Set([
   // Few are staged, unless sealing was held up.
   'audit_staged_subject',
   'data_keys_pkey',
+  'emails_exempt_request',
   'emails_held_notice',
   'migrations_pkey',
   // Asked once a minute for an address that is held up, and above by itself.

@@ -7,10 +7,11 @@ import { addUser, endsOrWaits, openModels, suspend } from '../_helpers/models.js
 
 const to = 'ana@example.org'
 
-/** A user, an organization, and what becomes of an e-mail that is queued for them. */
+/** An active user, an organization, and what becomes of an e-mail that is queued for them. */
 async function scene(models: Models) {
-  const { database, organizations, emails } = models
+  const { database, organizations, emails, users } = models
   const userId = await addUser(models, 'ana', 'ROLE_INSTITUTION', to)
+  await database.transact(t => users.activate({ id: userId, role: 'ROLE_INSTITUTION' } as never, null, t))
   const details = { name: 'Escola', nameKey: 'escola', email: 'escola@example.org' }
   const { id: organizationId } = await database.transact(t => organizations.add(details, t))
   const composer = createComposer(models, { recoveryEmail: 'registered', limitFactor: 1 }, Date.now)
@@ -28,7 +29,7 @@ async function scene(models: Models) {
       await emails.add(intent, 'en')
       const text = 'UPDATE emails SET created_at = now() - make_interval(mins => $1)'
       await database.run({ name: 'age', text }, [minutesAgo])
-      return composer((await emails.claim(60))!)
+      return composer((await emails.claim(60, true))!)
     },
   }
 }
@@ -40,11 +41,11 @@ test('a recovery request becomes a key to the registered address, and leaves its
   t.is(typeof sent === 'object' && sent.to, to)
   const [event] = await models.audit.list({ limit: 9 })
   t.is(`${event?.action} ${event?.subject_id} ${event?.request_id}`, `recovery.send-key ${userId} r1`)
-  t.is(await models.emails.claim(60), undefined, 'it is still on loan')
+  t.is(await models.emails.claim(60, true), undefined, 'it is still on loan')
   const [{ id } = { id: '' }] = await models.emails.list({ limit: 9 })
   await models.database.transact(t => models.emails.retry(id, t))
-  const { kind, parameters, attempts, createdAt } = (await models.emails.claim(60))!
-  t.true(createdAt.getTime() > Date.now() - 60_000, 'it is as old as the key')
+  const { kind, parameters, attempts, createdAt } = (await models.emails.claim(60, true))!
+  t.true(createdAt.getTime() < Date.now() - 29 * 60_000, 'it is as old as the request')
   t.deepEqual({ kind, parameters, attempts }, { ...intents['recovery-key'], attempts: 2 })
   t.is(
     typeof sent === 'object' && sent.name,
@@ -52,6 +53,36 @@ test('a recovery request becomes a key to the registered address, and leaves its
     'it has the same name at each attempt',
   )
 })
+
+for (const kind of ['recovery-request', 'recovery-key'] as const) {
+  test(`${kind}: an hour after it was asked for no key is made, and none counts`, async t => {
+    const models = await openModels(t)
+    const { compose, intents, userId } = await scene(models)
+    t.is(await compose(intents[kind], 61), 'expired')
+    t.is(await models.mailedKeys.attempt(userId, 'recovery', '192.0.2.1'), undefined)
+    const sent = await compose(intents[kind], 59)
+    t.is(typeof sent === 'object' && sent.to, to)
+  })
+}
+
+for (const [kind, admitted] of [
+  ['recovery-request', 'recovery-key'],
+  ['password-changed', 'notice'],
+] as const) {
+  test(`${kind}: for an account that isn’t active it comes back behind all others, as one that wasn’t attempted`, async t => {
+    const models = await openModels(t)
+    const { compose, intents, userId } = await scene(models)
+    await models.database.run({ name: 'deactivate', text: 'UPDATE users SET active = false' }, [])
+    t.is(await compose(intents[kind]), 'held')
+    t.is(await models.mailedKeys.attempt(userId, 'recovery', '192.0.2.1'), undefined, 'no key is made yet')
+    t.is(await models.emails.claim(60, false), undefined)
+    const entry = (await models.emails.claim(60, true))!
+    t.deepEqual([entry.kind, entry.attempts, entry.priority], [admitted, 1, 2])
+    const composer = createComposer(models, { recoveryEmail: 'registered', limitFactor: 1 }, Date.now)
+    const sent = await composer(entry)
+    t.is(typeof sent === 'object' && sent.to, to)
+  })
+}
 
 test('a suspended user gets no key, though it was suspended when the request was queued already', async t => {
   const models = await openModels(t)
@@ -119,7 +150,7 @@ for (const kind of ['recovery-key', 'activation-key', 'email-code'] as const) {
     const code: EmailIntent = { kind: 'email-code', parameters: { userId, to, generation: 0 } }
     const purpose = { 'recovery-key': 'recovery', 'activation-key': 'activation', 'email-code': 'email' } as const
     await models.emails.add(kind === 'email-code' ? code : intents[kind], 'en')
-    const entry = (await models.emails.claim(60))!
+    const entry = (await models.emails.claim(60, true))!
     const composer = createComposer(models, { recoveryEmail: 'registered', limitFactor: 1 }, Date.now)
     const keyOf = () => models.mailedKeys.attempt(userId, purpose[kind], '192.0.2.1')
     let composing: ReturnType<typeof composer> | undefined

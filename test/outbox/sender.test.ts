@@ -13,6 +13,7 @@ interface Row {
   readonly id: string
   readonly kind: string
   attempts: number
+  priority: number
   readonly createdAt: Date
   due: number
   error?: string
@@ -27,11 +28,12 @@ function createQueue() {
   return {
     rows,
     history,
-    add(id: string, createdAt = new Date()) {
-      rows.set(id, { id, kind: 'test', attempts: 0, createdAt, due: 0 })
+    add(id: string, { createdAt = new Date(), attempts = 0, priority = Math.min(attempts, 1) }: Partial<Row> = {}) {
+      rows.set(id, { id, kind: 'test', attempts, priority, createdAt, due: 0 })
     },
-    async claim(lease: number) {
-      const row = [...rows.values()].find(({ due }) => due <= Date.now())
+    async claim(lease: number, retries: boolean) {
+      const due = [...rows.values()].filter(row => row.due <= Date.now() && (retries || row.priority === 0))
+      const row = due.sort((a, b) => a.priority - b.priority)[0]
       if (!row) return undefined
       row.attempts++
       row.due = Date.now() + lease * 1000
@@ -43,7 +45,11 @@ function createQueue() {
     },
     async failed(id: string, error: string, delay: number | undefined) {
       history.push(`failed ${id} ${delay}`)
-      Object.assign(rows.get(id)!, { error, due: delay === undefined ? Number.POSITIVE_INFINITY : Date.now() + delay })
+      Object.assign(rows.get(id)!, {
+        error,
+        priority: 1,
+        due: delay === undefined ? Number.POSITIVE_INFINITY : Date.now() + delay,
+      })
     },
   }
 }
@@ -82,7 +88,7 @@ test('what a mail server says is not kept, its codes are', async t => {
   const mailbox = await openMailbox()
   const queue = createQueue()
   mailbox.refuse(1000)
-  queue.add('1', new Date(Date.now() - 73 * 3600_000))
+  queue.add('1', { createdAt: new Date(Date.now() - 73 * 3600_000) })
   const transport = createMailTransport({ smtpUrl: mailbox.url, mailFrom: 'auth@localhost', dataDir: '' }, log)
   const sender = startSender({ queue, compose: async () => entry, transport, log })
   await waitFor(() => queue.history.length === 1)
@@ -115,7 +121,7 @@ test('several e-mails leave at once, and close waits for them', async t => {
   t.is(queue.rows.size, 2)
 })
 
-test('of a thousand e-mails 50 leave at once, and then so many a second as a factor says; what nobody wants counts for nothing', async t => {
+test('of a thousand e-mails 50 leave at once, and then so many a second as a factor says; unwanted entries don’t count', async t => {
   const [queue, slower, vain] = [createQueue(), createQueue(), createQueue()]
   const transport = { async send() {}, close() {} }
   for (let id = 1; id <= 1000; id++) for (const each of [queue, slower, vain]) each.add(String(id))
@@ -127,20 +133,92 @@ test('of a thousand e-mails 50 leave at once, and then so many a second as a fac
   const seconds = (performance.now() - startedAt) / 1000
   t.true(seconds > 0.9 * (950 / (50 * 2 * availableParallelism())), `${seconds}`)
   await waitFor(() => vain.history.length === 1000)
-  // Four are under way when the last of them is counted.
+  // Four are in flight when the last of them is counted.
   t.true(slower.history.length >= 50 && slower.history.length < 54, `${slower.history.length}`)
   await Promise.all([sender, slowSender, vainSender].map(each => each.close()))
 })
 
-test('an entry that nobody wants is forgotten, one that is held back is left alone', async t => {
+const minutesAgo = (minutes: number) => new Date(Date.now() - minutes * 60_000)
+
+/** What becomes of an attempt that a mail server refuses with a reply to a command; `attempts` before, minutes of age. */
+async function afterRefusal(command: string, code: number, before: { attempts: number; minutes: number }) {
+  const mailbox = await openMailbox(given => (given === command ? code : undefined))
   const queue = createQueue()
-  queue.add('unwanted')
-  queue.add('held')
-  const transport = { send: async () => t.fail(), close() {} }
-  const sender = startSender({ queue, compose: async ({ id }) => id as Composed, transport, log })
-  await waitFor(() => queue.history.length === 1)
+  queue.add('1', { attempts: before.attempts, createdAt: minutesAgo(before.minutes) })
+  const url = command === 'AUTH' ? mailbox.url.replace('//', '//user:password@') : mailbox.url
+  const transport = createMailTransport({ smtpUrl: url, mailFrom: 'auth@localhost', dataDir: '' }, log)
+  const sender = startSender({ queue, compose: async () => entry, transport, log })
+  await waitFor(() => queue.history.length > 0)
   await sender.close()
-  t.deepEqual(queue.history, ['done unwanted'])
+  await mailbox.shut()
+  return queue.history[0]
+}
+
+test('a recipient that is refused has 3 attempts, half an hour apart', async t => {
+  t.is(await afterRefusal('RCPT TO', 550, { attempts: 0, minutes: 0 }), 'failed 1 1800')
+  t.is(await afterRefusal('RCPT TO', 550, { attempts: 1, minutes: 61 }), 'failed 1 1800', 'the second')
+  t.is(await afterRefusal('RCPT TO', 554, { attempts: 7, minutes: 59 }), 'failed 1 1800', 'within an hour')
+  t.is(await afterRefusal('RCPT TO', 550, { attempts: 2, minutes: 61 }), 'failed 1 undefined')
+})
+
+for (const [command, code] of [
+  ['AUTH', 535],
+  ['MAIL FROM', 550],
+  ['DATA', 550],
+  ['RCPT TO', 450],
+] as const) {
+  test(`${code} to ${command} is no refusal of the recipient: attempts go on for 72 hours`, async t => {
+    t.is(await afterRefusal(command, code, { attempts: 2, minutes: 61 }), 'failed 1 20')
+    t.is(await afterRefusal(command, code, { attempts: 20, minutes: 71 * 60 }), 'failed 1 3600')
+    t.is(await afterRefusal(command, code, { attempts: 20, minutes: 73 * 60 }), 'failed 1 undefined')
+  })
+}
+
+test('retries never take more than 2 of the 4 places, first attempts may take all', async t => {
+  const queue = createQueue()
+  const started: string[] = []
+  const releases: (() => void)[] = []
+  const transport = {
+    send: ({ name }: Mail) => {
+      started.push(name)
+      return new Promise<void>(done => releases.push(done))
+    },
+    close() {},
+  }
+  for (const id of ['r1', 'r2', 'r3', 'r4', 'r5']) queue.add(id, { attempts: 1 })
+  const sender = startSender({ queue, compose: async ({ id }) => ({ ...entry, name: id }), transport, log })
+  await waitFor(() => started.length === 2)
+  for (const id of ['f1', 'f2', 'f3']) queue.add(id)
+  sender.wake()
+  await waitFor(() => started.length === 4)
+  t.deepEqual(started, ['r1', 'r2', 'f1', 'f2'])
+  // A place that frees goes to a first attempt, as long as there is one.
+  releases[0]!()
+  await waitFor(() => started.length === 5)
+  t.is(started[4], 'f3')
+  releases[1]!()
+  await waitFor(() => started.length === 6)
+  t.is(started[5], 'r3')
+  queue.add('f4')
+  queue.rows.delete('r5')
+  for (const release of releases.splice(0)) release()
+  await waitFor(() => started.length === 8)
+  for (const release of releases) release()
+  await sender.close()
+  t.deepEqual(started.slice(6).sort(), ['f4', 'r4'])
+})
+
+test('an entry that isn’t wanted or has expired is forgotten, one that is held back is left alone', async t => {
+  const queue = createQueue()
+  const logged: string[] = []
+  for (const id of ['unwanted', 'expired', 'held']) queue.add(id)
+  const transport = { send: async () => t.fail(), close() {} }
+  const own = { ...log, warn: (fields: object, text: string) => void logged.push(`${JSON.stringify(fields)} ${text}`) }
+  const sender = startSender({ queue, compose: async ({ id }) => id as Composed, transport, log: own })
+  await waitFor(() => queue.history.length === 2)
+  await sender.close()
+  t.deepEqual(queue.history.sort(), ['done expired', 'done unwanted'])
+  t.deepEqual(logged, ['{"entry":"expired","kind":"test","attempts":1} e-mail dropped: too old to be of use'])
 })
 
 test('without a mail server e-mails become files that only their owner reads', async t => {
