@@ -34,12 +34,8 @@ export interface PoolStats {
   readonly waiting: number
   /** Jobs on a thread. */
   readonly running: number
-  /** Jobs done since the start. */
-  readonly done: number
   /** Calls refused for lack of time or room since the start. */
   readonly shed: number
-  /** How long the job that started last had waited, in ms. */
-  readonly lastWaitMs: number
   /** Moving average of a job of the usual cost, in ms. */
   readonly averageMs: number
 }
@@ -96,9 +92,7 @@ export function createPool(options: PoolOptions): Pool {
   const threads = createThreads(options)
   const queue = createQueue<Task & { readonly turn: Turn }>(usedOf)
   const idleTasks: Task[] = []
-  let done = 0
   let shed = 0
-  let lastWaitMs = 0
   let closed = false
 
   function start(): void {
@@ -106,16 +100,8 @@ export function createPool(options: PoolOptions): Pool {
       const task = queue.take()
       const next = task ?? idleTasks.shift()
       if (!next) return
-      if (task) {
-        lastWaitMs = performance.now() - task.since
-        onWait?.(lastWaitMs)
-      }
-      run(next)
-        .then(result => {
-          done++
-          next.resolve(result)
-        }, next.reject)
-        .finally(start)
+      if (task) onWait?.(performance.now() - task.since)
+      run(next).then(next.resolve, next.reject).finally(start)
     }
   }
 
@@ -185,7 +171,7 @@ export function createPool(options: PoolOptions): Pool {
     },
     stats() {
       const { running, averageMs } = threads
-      return { waiting: queue.size, running, done, shed, lastWaitMs, averageMs }
+      return { waiting: queue.size, running, shed, averageMs }
     },
     async close() {
       closed = true
