@@ -98,7 +98,7 @@ export function createQueue<T extends { readonly turn: Turn }>(
       else if (rank > lowest) sharing++
       seen++
     }
-    const untilOwn = (cycle - 1) * turns * sharing - Math.min(cycle - 1, line?.turns ?? 0)
+    const untilOwn = turns * (cycle * sharing - 1) - Math.min(cycle - 1, line?.turns ?? 0)
     const before = turns + equal + Math.min(lower, untilOwn)
     return before + Math.min(higher, Math.ceil(before / (cycle - 1)))
   }
