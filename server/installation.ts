@@ -181,7 +181,7 @@ async function hashFor(
     denylistFile: settings.passwordDenylist,
   })
   if (preparePassword(password) === undefined) throw new Error('AUTH_ADMIN_PASSWORD: leave out control characters.')
-  const waiter = { known: false, address: '', account: username, deadline: Number.POSITIVE_INFINITY }
+  const waiter = { kind: 'other', networks: [], account: username, deadline: Number.POSITIVE_INFINITY } as const
   const [hash] = await passwords.hash([{ context: 'password', text: password }], waiter)
   return { hash: hash!, weakness: checkPassword(password, { username }, policy) }
 }

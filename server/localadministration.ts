@@ -23,8 +23,8 @@ export interface LocalAdministration {
   close(): Promise<void>
 }
 
-/** Milliseconds that a hash may wait: nobody else waits for it. */
-const patience = 60_000
+/** Milliseconds that a hash may wait on a command line. */
+const maxWaitMs = 60_000
 
 /** Opens Administration on a registry whose data keys are loaded. */
 export async function openLocalAdministration(
@@ -35,7 +35,7 @@ export async function openLocalAdministration(
   const { limitFactor: factor, bcryptCost: cost, passwordMinLength: minLength, passwordDenylist } = settings
   const now = Date.now
   const admission = createAdmission({ ...registry, factor, now })
-  const pool = createPool({ cost, count: 1, patience })
+  const pool = createPool({ cost, count: 1, maxWaitMs })
   const passwords = createPasswords({ pepper: registry.masterKey.pepper, cost, pool })
   // Nobody signs in here; and doctor works on a database that doesn't.
   const { issuer } = (await registry.tokenIssuers.find().catch(() => undefined)) ?? firstIssuer(settings)

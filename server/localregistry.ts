@@ -30,8 +30,8 @@ export interface LocalRegistry {
 /** Connections of a command. */
 const connections = 3
 
-/** Milliseconds that a hash may wait: nobody else waits for it. */
-const patience = 60_000
+/** Milliseconds that a hash may wait on a command line. */
+const maxWaitMs = 60_000
 
 /** Opens the registry that the settings name. `actor` is who does it, for the audit log. */
 export async function openLocalRegistry(
@@ -50,7 +50,7 @@ export async function openLocalRegistry(
       }),
     async withPasswords(work) {
       const { bcryptCost: cost } = settings
-      const pool = createPool({ cost, count: 1, patience })
+      const pool = createPool({ cost, count: 1, maxWaitMs })
       try {
         return await work(createPasswords({ pepper: masterKey.pepper, cost, pool }))
       } finally {

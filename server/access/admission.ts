@@ -8,6 +8,7 @@ import type { BucketLimit, Buckets } from '../models/bucket.js'
 import { upTo } from '../onfirstuse.js'
 import { type Limit, Refusal, refuse } from '../refusal.js'
 import { knownAddressDays } from './lockout.js'
+import { createRecentCounts } from './recentcounts.js'
 
 /** What a client address, or a service, may do: so much at once, refilled evenly. */
 export const addressLimits = {
@@ -68,8 +69,8 @@ export interface Admission {
   learn(address: string, level: number): void
   /** Counts a failure of the address. Whether it is held up from now on, told once in the time that a bucket empties. */
   addFailure(address: string): Promise<boolean>
-  /** How often an address has failed and signed up of late, as far as this process knows. */
-  usedOf(address: string): number
+  /** How often a network, an outer one too, failed and signed up lately, as far as this process knows. */
+  usedOf(network: string): number
   /** Whether an active account knows the address; asked once a minute for an address. */
   knows(address: string, usernameKey: string): Promise<boolean>
 }
@@ -99,6 +100,7 @@ export function createAdmission(deps: {
   const { buckets, attempts, subjects, factor, now } = deps
   const states = new LRUCache<string, State>(upTo(remembered))
   const limits = limitsOf(factor)
+  const recent = createRecentCounts(now)
 
   const accounts = new LRUCache<string, ReadonlySet<string>>({
     maxSize: 1_000_000,
@@ -120,10 +122,6 @@ export function createAdmission(deps: {
     state.level = Math.max(0, state.level - seconds * limits[kind].perSecond)
     state.at = time
     return state
-  }
-
-  function usedOf(kind: SharedKind, address: string): number {
-    return states.has(keyOf(kind, address)) ? stateOf(kind, address).level : 0
   }
 
   /** Seconds until there is room for one more, counting those under way. */
@@ -158,8 +156,10 @@ export function createAdmission(deps: {
       state.level = level
       state.at = now()
       if (!taken) refuse(Reason.TOO_MANY_ATTEMPTS, { retryAfter: wait(kind, state) ?? 0, limit: kind })
+      if (kind === 'signUps') recent.add(address, 1)
     },
     async giveBack(kind, address) {
+      if (kind === 'signUps') recent.add(address, -1)
       const level = await buckets.giveBack(subjects.address(kind, address), limits[kind])
       stateOf(kind, address).level = level
     },
@@ -194,6 +194,7 @@ export function createAdmission(deps: {
       stateOf('failures', address).level = level
     },
     async addFailure(address) {
+      recent.add(address, 1)
       const level = await buckets.add(subjects.address('failures', address), limits.failures)
       const state = stateOf('failures', address)
       Object.assign(state, { level, confirmedAt: now() })
@@ -202,7 +203,7 @@ export function createAdmission(deps: {
       if (isNew) state.toldAt = now()
       return isNew
     },
-    usedOf: address => usedOf('failures', address) + usedOf('signUps', address),
+    usedOf: recent.of,
     async knows(address, usernameKey) {
       const keys = await accounts.fetch(network(address), { context: address })
       return keys?.has(usernameKey) ?? false

@@ -6,6 +6,7 @@
 import { LRUCache } from 'lru-cache'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Call } from '../call.js'
+import { network } from '../clientaddress.js'
 import type { Transaction } from '../database/connection.js'
 import type { Account, Attempts, Begun, Proof, Subjects } from '../models/attempt.js'
 import type { AuditEvent } from '../models/audit.js'
@@ -114,8 +115,8 @@ export function createSignIns(deps: {
     async begin(action, usernameKey, call, hashes) {
       const { address } = call
       const { proof, unknown } = ways[action]
-      const waiter = waiterOf(call, usernameKey)
-      const lock = `${proof}\0${usernameKey}\0${waiter.address}`
+      const waiter = waiterOf(call, usernameKey, proof === 'administration' ? proof : 'other')
+      const lock = `${proof}\0${usernameKey}\0${network(address)}`
       const locked = locks.get(lock)
       if (locked !== undefined) throw tooManyAttempts(locked, 'account')
       await admit(waiter, call, hashes)
@@ -133,7 +134,8 @@ export function createSignIns(deps: {
       }
 
       const { account, known } = begun
-      const place = { ...waiter, known: known && account?.active === true && !account.suspended }
+      const isKnown = known && account?.active === true && !account.suspended
+      const place: Waiter = isKnown ? { ...waiter, kind: 'known' } : waiter
       const subject = proof
         ? known
           ? subjects.known(proof, usernameKey, address)

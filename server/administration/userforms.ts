@@ -66,7 +66,9 @@ export function createUser(deps: Deps): Handler<'createUser'> {
 
     const key = usernameKey(username)
     const [passwordHash = ''] =
-      password === undefined ? [] : await passwords.hash([{ context: 'password', text: password }], waiterOf(call, key))
+      password === undefined
+        ? []
+        : await passwords.hash([{ context: 'password', text: password }], waiterOf(call, key, 'administration'))
     const row = {
       username,
       usernameKey: key,

@@ -72,7 +72,9 @@ export function setPassword(
     if (problem) refuse(Reason.INVALID_PASSWORD, { text: problem, fields: [{ field: 'password', message: problem }] })
     const secret = { context: 'password', text: password } as const
     // Only checked, it is stored nowhere.
-    const [hash = ''] = request.validateOnly ? [] : await passwords.hash([secret], waiterOf(call, user.usernameKey))
+    const [hash = ''] = request.validateOnly
+      ? []
+      : await passwords.hash([secret], waiterOf(call, user.usernameKey, 'administration'))
     const { user: after } = await changeUser(deps, context, { ...request, etag: '' }, {}, async (row, t) => {
       checkPresent(row)
       await users.changePassword(row.id, hash, { byToken: false }, t)

@@ -1,6 +1,6 @@
 // How passwords and answers are kept: as bcrypt hashes of keyed digests (OWASP, Password Storage: peppering). This room
 // owns what a password may be (policy.ts, denylist.ts), the form that is stored, and the threads that compute it
-// (pool.ts, queue.ts, threads.ts); who may try how often is access/'s. Everybody above may use it.
+// (pool.ts, queue.ts, threads.ts); who may try how often is access/'s. All floors above may use it.
 import { createHmac } from 'node:crypto'
 import { answerKey } from '../names.js'
 import { preparePassword } from './policy.js'

@@ -2,7 +2,7 @@
 // before any work is spent on it. The order is queue.ts's, the threads are threads.ts's; it knows nothing of passwords.
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Call } from '../call.js'
-import { network } from '../clientaddress.js'
+import { networksOf } from '../clientaddress.js'
 import { Refusal } from '../refusal.js'
 import { activeContext, type Context, inSpan, spanSince, tracing } from '../tracing.js'
 import { createQueue, type Turn } from './queue.js'
@@ -11,9 +11,9 @@ import { type CompareJob, createThreads, type HashJob, type Job, type Result, ty
 /** What a job answers: the hash, or whether text and hash match. */
 export type Outcome<J extends Job> = J extends HashJob ? string : J extends CompareJob ? boolean : Result
 
-/** Who waits, and until when. */
+/** A caller that waits, and until when. */
 export interface Waiter extends Turn {
-  /** When the caller stops waiting, in ms since 1970. The pool's own patience ends earlier if this is far off. */
+  /** When the caller stops waiting, in ms since 1970; the pool refuses it earlier when that is beyond `maxWaitMs`. */
   readonly deadline: number
   /** Aborted when the caller has gone: its waiting jobs leave the queue. */
   readonly signal?: AbortSignal
@@ -22,8 +22,12 @@ export interface Waiter extends Turn {
 }
 
 /** The waiter that a call makes for an account: it isn't known until a sign-in has shown that. */
-export function waiterOf({ address, deadline, signal, work }: Call, account: string): Waiter {
-  return { known: false, address: network(address), account, deadline, signal, work }
+export function waiterOf(
+  { address, deadline, signal, work }: Call,
+  account: string,
+  kind: 'administration' | 'other' = 'other',
+): Waiter {
+  return { kind, networks: networksOf(address), account, deadline, signal, work }
 }
 
 /** State of the pool. */
@@ -32,24 +36,20 @@ export interface PoolStats {
   readonly waiting: number
   /** Jobs on a thread. */
   readonly running: number
-  /** Jobs done since the start. */
-  readonly done: number
   /** Calls refused for lack of time or room since the start. */
   readonly shed: number
-  /** How long the job that started last had waited, in ms. */
-  readonly lastWaitMs: number
   /** Moving average of a job of the usual cost, in ms. */
   readonly averageMs: number
 }
 
 export interface PoolOptions extends ThreadsOptions {
-  /** Most jobs waiting; 1000 unless told. */
+  /** Maximum of waiting jobs, 1000 by default. */
   readonly limit?: number
-  /** In ms: no job is admitted that would wait longer, whatever the caller's deadline, nor waits a quarter longer; 8 000 unless told. */
-  readonly patience?: number
-  /** How much a client address has failed and signed up of late: who did least goes first. */
-  readonly usedOf?: (address: string) => number
-  /** Told how long each job waited, in ms, when it starts. */
+  /** In ms, 8 000 by default: no job is admitted that would wait longer, and none waits a quarter longer than that. */
+  readonly maxWaitMs?: number
+  /** How much a network failed and signed up lately: the queue ranks networks by it. */
+  readonly usedOf?: (network: string) => number
+  /** Receives how long each job waited, in ms, when it starts. */
   readonly onWait?: (ms: number) => void
 }
 
@@ -59,7 +59,7 @@ export interface Pool {
    * time, the queue is full, or their time passes in it; with DEADLINE_EXCEEDED when the caller has gone.
    */
   run<J extends Job>(jobs: readonly J[], waiter: Waiter): Promise<Outcome<J>[]>
-  /** Throws the refusal with which `run` would meet so many jobs now. It costs nothing: ask before other work. */
+  /** Throws the refusal with which `run` would meet so many jobs for lack of time. It costs little: ask before other work. */
   check(waiter: Waiter, jobs: number): void
   /** Runs a job once nothing else waits and a thread is idle; undefined when too many wait for that already. */
   whenIdle(job: HashJob): Promise<string | undefined>
@@ -71,36 +71,30 @@ export interface Pool {
 
 interface Task {
   readonly job: Job
-  readonly known: boolean
   readonly since: number
   /** The span that it is a part of, where there is a tracer. */
   readonly parent: Context | undefined
+  readonly result: Promise<Result>
   readonly resolve: (result: Result) => void
   readonly reject: (error: Refusal) => void
 }
 
 /** Part of a wait that its estimate may be wrong by. */
-const doubt = 0.1
+const margin = 0.1
 
-/** Part of the patience that chance adds: those who came together and wait in vain aren't refused all at once. */
-const spread = 0.25
-
-/** Turns of late that say how much known sign-ins leave to others. */
-const memory = 50
+/** Part of the wait that is random: callers that arrive together and wait in vain aren't refused all at once. */
+const jitter = 0.25
 
 /** Milliseconds that a call needs besides its hash: what is admitted must be answered in time. */
-const rest = 100
+const overheadMs = 100
 
 /** A pool whose threads start with the first jobs. */
 export function createPool(options: PoolOptions): Pool {
-  const { limit = 1000, patience = 8_000, usedOf, onWait } = options
+  const { limit = 1000, maxWaitMs = 8_000, usedOf, onWait } = options
   const threads = createThreads(options)
-  const queue = createQueue<Task>(usedOf)
+  const queue = createQueue<Task & { readonly turn: Turn }>(usedOf)
   const idleTasks: Task[] = []
-  let done = 0
   let shed = 0
-  let lastWaitMs = 0
-  let knownShare = 0
   let closed = false
 
   function start(): void {
@@ -108,20 +102,8 @@ export function createPool(options: PoolOptions): Pool {
       const task = queue.take()
       const next = task ?? idleTasks.shift()
       if (!next) return
-      if (task) {
-        lastWaitMs = performance.now() - task.since
-        knownShare += (Number(task.known) - knownShare) / memory
-        onWait?.(lastWaitMs)
-      }
-      run(next)
-        .then(
-          result => {
-            done++
-            next.resolve(result)
-          },
-          error => next.reject(error),
-        )
-        .finally(start)
+      if (task) onWait?.(performance.now() - task.since)
+      run(next).then(next.resolve, next.reject).finally(start)
     }
   }
 
@@ -132,79 +114,67 @@ export function createPool(options: PoolOptions): Pool {
     return inSpan({ name: 'hash', attributes, parent }, () => threads.run(job))
   }
 
-  function overloaded(ms: number): Refusal {
+  function overloaded(ms = threads.averageMs): Refusal {
     shed++
     return new Refusal(Reason.OVERLOADED, { retryAfter: ms / 1000, limit: 'hashing' })
   }
 
-  function timeFor({ deadline, signal }: Waiter, most = patience): number {
+  function timeFor({ deadline, signal }: Waiter, max = maxWaitMs): number {
     if (closed) throw new Refusal(Reason.UNAVAILABLE, { retryAfter: 1 })
-    const time = Math.min(deadline - Date.now(), most)
+    const time = Math.min(deadline - Date.now(), max)
     if (signal?.aborted || time <= 0) throw new Refusal(Reason.DEADLINE_EXCEEDED, { retryAfter: 1 })
     return time
   }
 
   function check(waiter: Waiter, jobs: number): void {
     const time = timeFor(waiter)
-    // An idle thread takes any job: only so can a bad estimate mend.
+    // An idle thread takes any job: only so can a wrong average mend.
     if (threads.free > queue.size) return
     const { averageMs, count } = threads
-    const estimate = (queue.ahead(waiter, jobs, knownShare) * averageMs + threads.remainingMs()) / count + averageMs
-    const late = estimate * (1 + doubt) + rest - time
+    const estimate = (queue.ahead(waiter, jobs) * averageMs + threads.remainingMs()) / count + averageMs
+    const late = estimate * (1 + margin) + overheadMs - time
     if (late > 0) throw overloaded(late)
-  }
-
-  function makeRoom(waiter: Waiter, jobs: number): void {
-    while (queue.size + jobs > limit) {
-      const evicted = queue.makeRoom(waiter, jobs)
-      if (!evicted) throw overloaded(threads.averageMs)
-      evicted.reject(overloaded(threads.averageMs))
-    }
   }
 
   return {
     check,
     async run<J extends Job>(jobs: readonly J[], waiter: Waiter) {
       check(waiter, jobs.length)
-      makeRoom(waiter, jobs.length)
       const { signal } = waiter
-      const waiting = jobs.map(job => createTask(job, waiter.known))
-      const timer = setTimeout(
-        () => {
-          for (const { task } of waiting) if (queue.remove(waiter, task)) task.reject(overloaded(threads.averageMs))
-        },
-        timeFor(waiter, patience * (1 + spread * Math.random())),
-      ).unref()
-      const onAbort = () => {
-        // A thread can't be stopped in the middle of a hash, but nobody waits for the result.
-        for (const { task } of waiting) {
-          queue.remove(waiter, task)
-          task.reject(new Refusal(Reason.DEADLINE_EXCEEDED, { retryAfter: 1 }))
-        }
+      const tasks = jobs.map(job => ({ ...createTask(job), turn: waiter }))
+      // A thread can't be stopped in the middle of a hash; its result is ignored.
+      const refuse = (refusal: Refusal) => {
+        for (const task of tasks) task.reject(refusal)
       }
+      const onAbort = () => refuse(new Refusal(Reason.DEADLINE_EXCEEDED, { retryAfter: 1 }))
+      const onTimeout = () => {
+        if (tasks.some(task => queue.remove(task))) refuse(overloaded())
+      }
+      const timer = setTimeout(onTimeout, timeFor(waiter, maxWaitMs * (1 + jitter * Math.random()))).unref()
       signal?.addEventListener('abort', onAbort, { once: true })
-      for (const { task } of waiting) queue.add(waiter, task)
+      for (const task of tasks) queue.add(task)
+      while (queue.size > limit) queue.evict()!.reject(overloaded())
       start()
       try {
-        const all = () => Promise.all(waiting.map(({ result }) => result))
+        const all = () => Promise.all(tasks.map(({ result }) => result))
         return (await (waiter.work ? waiter.work.away(all) : all())) as Outcome<J>[]
       } finally {
         clearTimeout(timer)
         signal?.removeEventListener('abort', onAbort)
-        // When one was refused, nobody wants the others.
-        for (const { task } of waiting) queue.remove(waiter, task)
+        // When one was refused, the others are of no use.
+        for (const task of tasks) queue.remove(task)
       }
     },
     async whenIdle(job) {
       if (closed || idleTasks.length >= limit) return undefined
-      const { task, result } = createTask(job, false)
+      const task = createTask(job)
       idleTasks.push(task)
       start()
-      return result as Promise<string>
+      return task.result as Promise<string>
     },
     stats() {
       const { running, averageMs } = threads
-      return { waiting: queue.size, running, done, shed, lastWaitMs, averageMs }
+      return { waiting: queue.size, running, shed, averageMs }
     },
     async close() {
       closed = true
@@ -216,13 +186,12 @@ export function createPool(options: PoolOptions): Pool {
   }
 }
 
-function createTask(job: Job, known: boolean): { task: Task; result: Promise<Result> } {
+function createTask(job: Job): Task {
   let settle!: Pick<Task, 'resolve' | 'reject'>
   const result = new Promise<Result>((resolve, reject) => {
     settle = { resolve, reject }
   })
   // Of several jobs that are refused together, only the first is listened to.
   result.catch(() => {})
-  const parent = tracing ? activeContext() : undefined
-  return { task: { job, known, since: performance.now(), parent, ...settle }, result }
+  return { job, since: performance.now(), parent: tracing ? activeContext() : undefined, result, ...settle }
 }

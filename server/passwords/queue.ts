@@ -1,211 +1,178 @@
-// Who is next: the order in which jobs wait for the hash threads. It owns fairness, and knows neither threads nor time.
-import { LRUCache } from 'lru-cache'
-import { upTo } from '../onfirstuse.js'
+// Which job is next: the order in which jobs wait for the hash threads. It owns fairness, and knows neither threads nor time.
 
-/** Where jobs belong in the queue of the hash threads. */
+/** Where a job belongs in the queue. */
 export interface Turn {
-  /** Whether it is a sign-in of an active account at an address that the account knows. */
-  readonly known: boolean
-  /** Client address, by network: those that aren't known take turns by it. */
-  readonly address: string
-  /** Account, by the key of its username: within an address, and among the known, accounts take turns. */
+  /** A sign-in of an active account that knows the network; what Administration asks for; anything else. */
+  readonly kind: 'known' | 'administration' | 'other'
+  /** Networks of the client address, innermost first: jobs that aren't known take turns by them. */
+  readonly networks: readonly string[]
+  /** Account, by the key of its username: accounts take turns among known jobs, and within a network. */
   readonly account: string
 }
 
-/** Of so many turns one goes to those that come second, even while the others wait. */
-const secondEvery = 10
-
-/** Milliseconds for which turns that an address had are remembered. */
-const lately = 900_000
-
-/** Waiting items in fair order. */
+/** Waiting jobs in fair order. */
 export interface Queue<T> {
-  add(turn: Turn, item: T): void
-  /** The item whose turn it is. */
+  add(job: T): void
+  /** Removes and returns the job that is next. */
   take(): T | undefined
-  /** Takes an item out; false when it isn't waiting. */
-  remove(turn: Turn, item: T): boolean
-  /**
-   * How many items would be taken before the last of `count` new ones. `knownShare` is the part of turns that known ones
-   * take (0 to 1), so that those who come yet are counted, too.
-   */
-  ahead(turn: Turn, count: number, knownShare?: number): number
-  /** Takes out the newest item of whoever has most waiting, if that is more than this turn's with `count` new ones. */
-  makeRoom(turn: Turn, count: number): T | undefined
+  /** Removes a job; false when it isn't waiting. */
+  remove(job: T): boolean
+  /** Upper bound of the jobs that are taken before the last of `count` new ones, as things stand. */
+  ahead(turn: Turn, count: number): number
+  /** Removes and returns the newest job of the longest line, outermost first; a known one only if no other waits. */
+  evict(): T | undefined
   readonly size: number
 }
 
-/** Items of one account, or lines that take turns: a Map keeps the order in which they (re-)entered. */
+/** The jobs of one account, or lines that take turns: the Map keeps the order of their last turns. */
 interface Line<T> {
-  size: number
+  readonly key: string
+  readonly outer: Line<T> | undefined
   readonly lines: Map<string, Line<T>>
-  readonly items: T[]
+  readonly jobs: T[]
+  size: number
+  /** Turns since one of a higher rank than the lowest had one. */
+  turns: number
+}
+
+/** Of so many turns in a line one goes to an inner line above the lowest rank. */
+const cycle = 10
+
+/** Turns over which the share of known jobs is averaged. */
+const window = 50
+
+/** Ranks of the lines that are neither networks nor accounts. */
+const ranks = new Map([
+  ['known', 0],
+  ['rest', 1],
+  ['other', 0],
+  ['administration', 1],
+])
+
+/** The lines that lead to a job, outermost first. The key of an account is no network's. */
+function pathOf({ kind, networks, account }: Turn): string[] {
+  return kind === 'known' ? [kind, `@${account}`] : ['rest', kind, ...networks.toReversed(), `@${account}`]
 }
 
 /**
- * A queue in which nobody gets more turns by waiting more often, by inventing accounts, or at more connections. Of ten
- * turns nine go to known ones; of what is left, one to each address in turn, and nine of ten to the address with the least
- * of `usedOf` (failures and sign-ups of late), where only two and twice as much count as more; among these to the one that
- * had fewest turns of late.
+ * A queue of nested lines. In each line, of ten turns nine go to the inner lines of the lowest rank, and one to those of
+ * higher ranks, round-robin. Known jobs rank before the rest, others before Administration, and networks
+ * by the binary logarithm of `usedOf`, which says how much a network failed and signed up lately. Neither more jobs, nor
+ * more accounts, nor more networks within a network gain a client more turns.
  */
-export function createQueue<T>(usedOf: (address: string) => number = () => 0): Queue<T> {
-  const known = createLine<T>()
-  const others = createLine<T>()
-  const turnsOf = new LRUCache<string, number>({ ...upTo(10_000), ttl: lately, noUpdateTTL: true })
-  let turns = 0
-  let turnsOfOthers = 0
-  const rankOf = (address: string) => ({
+export function createQueue<T extends { readonly turn: Turn }>(
+  usedOf: (network: string) => number = () => 0,
+): Queue<T> {
+  const root = createLine<T>('')
+  let knownShare = 0
+
+  function rankOf(key: string): number {
     // One is what a sign-up itself has just counted.
-    step: Math.floor(Math.log2(Math.max(1, usedOf(address)))),
-    had: turnsOf.get(address) ?? 0,
-  })
-
-  function takeOther(): T | undefined {
-    turnsOfOthers = (turnsOfOthers + 1) % secondEvery
-    const address = turnsOfOthers === 0 ? others.lines.keys().next().value : least()
-    if (address === undefined) return undefined
-    turnsOf.set(address, (turnsOf.get(address) ?? 0) + 1)
-    return take(others, address)
+    return ranks.get(key) ?? (key.startsWith('@') ? 0 : Math.floor(Math.log2(Math.max(1, usedOf(key)))))
   }
 
-  function least(): string | undefined {
-    let first: { address: string; step: number; had: number } | undefined
-    for (const address of others.lines.keys()) {
-      const rank = rankOf(address)
-      if (!first || rank.step < first.step || (rank.step === first.step && rank.had < first.had))
-        first = { address, ...rank }
+  /** The inner line whose turn it is; its next one comes after those of all others. */
+  function next(line: Line<T>): Line<T> {
+    const ranked = [...line.lines.values()].map(inner => ({ inner, rank: rankOf(inner.key) }))
+    const lowest = Math.min(...ranked.map(({ rank }) => rank))
+    const passedOver = ++line.turns >= cycle && ranked.find(({ rank }) => rank > lowest)
+    if (passedOver) line.turns = 0
+    const { inner } = passedOver || ranked.find(({ rank }) => rank === lowest)!
+    line.lines.delete(inner.key)
+    line.lines.set(inner.key, inner)
+    return inner
+  }
+
+  /** Upper bound of the turns in a line until an inner line, which may be new, has had so many of them. */
+  function turnsUntil(line: Line<T> | undefined, own: string, turns: number): number {
+    const ownRank = rankOf(own)
+    let [lower, equal, higher, lowest, sharing, seen] = [0, 0, 0, ownRank, 1, 1]
+    for (const { key, size } of line?.lines.values() ?? []) {
+      if (key === own) continue
+      const rank = rankOf(key)
+      if (rank < ownRank) lower += size
+      else if (rank === ownRank) equal += Math.min(size, turns)
+      else higher += size
+      // Lines above the lowest rank share the tenth turns.
+      if (rank < lowest) [lowest, sharing] = [rank, seen]
+      else if (rank > lowest) sharing++
+      seen++
     }
-    return first?.address
+    const untilOwn = turns * (cycle * sharing - 1) - Math.min(cycle - 1, line?.turns ?? 0)
+    const before = turns + equal + Math.min(lower, untilOwn)
+    return before + Math.min(higher, Math.ceil(before / (cycle - 1)))
   }
 
-  /** How many items at other addresses than the turn's would be taken before the last of `count` new ones. */
-  function aheadOfOther({ address, account }: Turn, count: number): number {
-    const mine = rankOf(address)
-    const within = ahead(others.lines.get(address) ?? createLine<T>(), [account], count)
-    let [before, behind] = [within, 0]
-    for (const [other, { size }] of others.lines) {
-      if (other === address) continue
-      const { step, had } = rankOf(other)
-      const first = step < mine.step ? size : step > mine.step ? 0 : clamp(mine.had - had + within + 1, 0, size)
-      before += first
-      behind += size - first
-    }
-    return before + Math.min(behind, secondsUntil(before, turnsOfOthers))
+  function find(path: readonly string[]): Line<T> | undefined {
+    let line: Line<T> | undefined = root
+    for (const key of path) line = line?.lines.get(key)
+    return line
   }
-  const pathOf = ({ known: isKnown, address, account }: Turn) =>
-    isKnown ? { line: known, keys: [account] } : { line: others, keys: [address, account] }
+
+  /** Removes a job from its line, and the lines that are empty then. */
+  function removeAt(leaf: Line<T>, index: number): T {
+    const [job] = leaf.jobs.splice(index, 1)
+    for (let line: Line<T> | undefined = leaf; line; line = line.outer) {
+      if (--line.size === 0) line.outer?.lines.delete(line.key)
+    }
+    return job!
+  }
 
   return {
-    add(turn, item) {
-      const { line, keys } = pathOf(turn)
-      add(line, keys, item)
+    add(job) {
+      let line = root
+      for (const key of pathOf(job.turn)) {
+        line.size++
+        const inner: Line<T> = line.lines.get(key) ?? createLine(key, line)
+        line.lines.set(key, inner)
+        line = inner
+      }
+      line.size++
+      line.jobs.push(job)
     },
     take() {
-      turns = (turns + 1) % secondEvery
-      return turns === 0 ? (takeOther() ?? take(known)) : (take(known) ?? takeOther())
+      if (root.size === 0) return undefined
+      let line = root
+      while (line.lines.size > 0) line = next(line)
+      const job = removeAt(line, 0)
+      knownShare += (Number(job.turn.kind === 'known') - knownShare) / window
+      return job
     },
-    remove(turn, item) {
-      const { line, keys } = pathOf(turn)
-      return remove(line, keys, item)
+    remove(job) {
+      const line = find(pathOf(job.turn))
+      const index = line ? line.jobs.indexOf(job) : -1
+      if (index >= 0) removeAt(line!, index)
+      return index >= 0
     },
-    ahead(turn, count, knownShare = 0) {
-      // Until the last one's turn the other kind gets its share.
-      if (!turn.known) {
-        const before = aheadOfOther(turn, count)
-        const least = Math.max(1 / secondEvery, 1 - knownShare)
-        return Math.max(
-          before + Math.min(known.size, (before + 1) * (secondEvery - 1) - turns),
-          Math.round((before + 1) / least) - 1,
-        )
+    ahead(turn, count) {
+      const path = pathOf(turn)
+      let turns = (find(path)?.size ?? 0) + count
+      let inner = turns
+      for (let depth = path.length - 1; depth >= 0; depth--) {
+        inner = turns
+        turns = turnsUntil(find(path.slice(0, depth)), path[depth]!, inner)
       }
-      const before = ahead(known, [turn.account], count)
-      return before + Math.min(others.size, secondsUntil(before, turns))
+      // Known jobs that arrive meanwhile take their share, too.
+      const share = turn.kind === 'known' ? 1 : Math.max(1 / cycle, 1 - knownShare)
+      return Math.max(turns, Math.round(inner / share)) - 1
     },
-    makeRoom(turn, count) {
-      if (turn.known && others.size > 0) return takeNewest(others)
-      const { line, keys } = pathOf(turn)
-      const own = line.lines.get(keys[0]!)?.size ?? 0
-      return (longestOf(line)?.size ?? 0) > own + count ? takeNewest(line) : undefined
+    evict() {
+      if (root.size === 0) return undefined
+      let line = root.lines.get('rest') ?? root
+      while (line.lines.size > 0) line = longestOf(line)
+      return removeAt(line, line.jobs.length - 1)
     },
     get size() {
-      return known.size + others.size
+      return root.size
     },
   }
 }
 
-function createLine<T>(): Line<T> {
-  return { size: 0, lines: new Map(), items: [] }
+function createLine<T>(key: string, outer?: Line<T>): Line<T> {
+  return { key, outer, lines: new Map(), jobs: [], size: 0, turns: 0 }
 }
 
-function add<T>(line: Line<T>, [key, ...rest]: readonly string[], item: T): void {
-  line.size++
-  if (key === undefined) {
-    line.items.push(item)
-    return
-  }
-  const next = line.lines.get(key) ?? createLine<T>()
-  line.lines.set(key, next)
-  add(next, rest, item)
-}
-
-/** Takes the item whose turn it is within a line: of the next line in it, or of the one of a key. */
-function take<T>(line: Line<T>, key = line.lines.keys().next().value): T | undefined {
-  if (line.size === 0) return undefined
-  line.size--
-  if (key === undefined) return line.items.shift()
-  const next = line.lines.get(key)!
-  const item = take(next)
-  line.lines.delete(key)
-  if (next.size > 0) line.lines.set(key, next)
-  return item
-}
-
-/** Takes the newest item of the longest line, and of the longest within it. */
-function takeNewest<T>(line: Line<T>): T | undefined {
-  const longest = longestOf(line)
-  line.size--
-  if (!longest) return line.items.pop()
-  const item = takeNewest(longest)
-  if (longest.size === 0) for (const [key, each] of line.lines) if (each === longest) line.lines.delete(key)
-  return item
-}
-
-function longestOf<T>(line: Line<T>): Line<T> | undefined {
-  let longest: Line<T> | undefined
-  for (const each of line.lines.values()) if (each.size > (longest?.size ?? 0)) longest = each
-  return longest
-}
-
-function remove<T>(line: Line<T>, [key, ...rest]: readonly string[], item: T): boolean {
-  const next = key === undefined ? undefined : line.lines.get(key)
-  const index = key === undefined ? line.items.indexOf(item) : -1
-  const found = next ? remove(next, rest, item) : index >= 0
-  if (!found) return false
-  line.size--
-  if (index >= 0) line.items.splice(index, 1)
-  else if (next?.size === 0) line.lines.delete(key!)
-  return true
-}
-
-function ahead<T>(line: Line<T>, [key, ...rest]: readonly string[], count: number): number {
-  if (key === undefined) return line.size + count - 1
-  const own = line.lines.get(key)
-  const within = ahead(own ?? createLine<T>(), rest, count)
-  let sum = within
-  // Those that have had their turn of this round come after.
-  let isBefore = true
-  for (const other of line.lines.values()) {
-    if (other === own) isBefore = false
-    else sum += Math.min(other.size, isBefore ? within + 1 : within)
-  }
-  return sum
-}
-
-/** How many turns of those that come second fall before one that has `before` of its own kind ahead, `turns` after the last. */
-function secondsUntil(before: number, turns: number): number {
-  return Math.floor((before + turns) / (secondEvery - 1))
-}
-
-function clamp(value: number, least: number, most: number): number {
-  return Math.max(least, Math.min(most, value))
+/** Of several that are as long it is the last, which a newcomer's is. */
+function longestOf<T>(line: Line<T>): Line<T> {
+  return [...line.lines.values()].reduce((longest, each) => (each.size >= longest.size ? each : longest))
 }

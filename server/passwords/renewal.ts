@@ -2,9 +2,9 @@
 import type { Log } from '../log.js'
 import type { Passwords } from './hash.js'
 
-/** Renews hashes behind everybody's back. */
+/** Renews hashes in the background. */
 export interface Renewals {
-  /** Renews the hash of an account once a thread is idle, unless the password is another by then. */
+  /** Renews the hash of an account once a thread is idle, unless its password has changed by then. */
   add(account: { readonly id: number; readonly passwordHash: string }, password: string): void
 }
 

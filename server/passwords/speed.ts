@@ -6,9 +6,9 @@ export async function measureHashing(cost: number): Promise<{ milliseconds: numb
   try {
     // The first job starts the thread.
     await threads.run({ kind: 'hash', text: 'x', cost: 4 })
-    const begun = performance.now()
+    const startedAt = performance.now()
     await threads.run({ kind: 'hash', text: 'x', cost })
-    return { milliseconds: performance.now() - begun, atOnce: threads.count }
+    return { milliseconds: performance.now() - startedAt, atOnce: threads.count }
   } finally {
     await threads.close()
   }

@@ -4,6 +4,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import test from 'ava'
 import bcrypt from 'bcrypt'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
+import { openAdministration } from '../_helpers/administration.js'
 import { anyAddress, from, known, login, statuses } from '../_helpers/crowd.js'
 import { openGrpc, refusalOf } from '../_helpers/grpc.js'
 import { waitFor } from '../_helpers/patience.js'
@@ -30,6 +31,39 @@ test.serial('who signs in at a known address goes before strangers who wait alre
   const before = answered
   t.is((await login(service, username, home)).status, 200)
   t.true(answered - before < 20, `${before} ${answered}`)
+  await Promise.all(crowd)
+})
+
+test.serial('beside wrong logins from a /48 others sign in at new addresses, sign up and administer', async t => {
+  const env = { AUTH_BCRYPT_COST: '9', AUTH_METRICS_ADDRESS: '127.0.0.1:0', AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }
+  const service = await startTestService(t, env)
+  const { username } = await service.signUp('ROLE_CLIENT')
+  let answered = 0
+  // Half of them come from where the administrator is.
+  const crowd = Array.from({ length: 200 }, async (_, index) => {
+    await login(service, randomUUID(), index % 2 ? '127.0.0.1' : `2001:db8:1:${index.toString(16)}::1`)
+    answered++
+  })
+  const waiting = () => hashesWaiting(service)
+  await waitFor(async () => (await waiting()) >= 60, waiting)
+  const beside = async <T>(work: () => Promise<T>) => {
+    const before = answered
+    const result = await work()
+    t.true(answered - before < 40, `${before} ${answered}`)
+    return result
+  }
+  await beside(async () => t.is((await login(service, username, anyAddress())).status, 200))
+  await beside(async () => {
+    const headers = from(anyAddress())
+    t.is((await service.request('POST', '/users/signup', { body: signUpForm(), headers })).status, 200)
+  })
+  const { token } = await beside(() => openAdministration(t, service).signIn({ username: 'admin', password }))
+  const admin = openAdministration(t, service, token)
+  await beside(() =>
+    admin.createUser({ form: { username: randomUUID(), password, role: 'ROLE_CLIENT', state: 'TO', city: 'Palmas' } }),
+  )
+  await beside(() => admin.setPassword({ user: username, password: 'sete girafas bem altas' }))
+  t.true(answered < 160, `${answered}`)
   await Promise.all(crowd)
 })
 

@@ -6,7 +6,7 @@ import { bcrypt, besideBusyNeighbours, type Load, settled, underLoad } from './s
 import { type Bench, serviceOn } from './world.js'
 
 /** Logins of 200 clients at as many addresses, and `me` of others. */
-export function loginSegments(
+function loginSegments(
   { load, lightLoad }: { load: Load; lightLoad: Load },
   { service, world }: Awaited<ReturnType<typeof serviceOn>>,
   seconds = 4,
@@ -40,7 +40,6 @@ export function loginSegments(
     me,
     logins: settled(storm(seconds)),
     meBeside: settled(meBeside),
-    // The first seconds, in which threads of low priority may starve, are part of it.
     besideNeighbours: settled(besideBusyNeighbours(scale => storm(8)(Math.max(scale, 0.5)))),
   }
 }

@@ -5,7 +5,6 @@ import { administration } from './administration.js'
 import type { Job } from './load.js'
 import { logins } from './logins.js'
 import { levelOf, type Prepared, type Row, type Segment } from './measure.js'
-import { niceness } from './niceness.js'
 import type { Endpoint, Operation } from './operations.js'
 import { memory, type ServiceProcess, startBaseline, startGateway, startLoad } from './processes.js'
 import { replicas } from './replicas.js'
@@ -23,7 +22,6 @@ export const scenarios: Scenarios = {
   memory: { about: '10 minutes of 80% me, 15% refresh, 5% login', byDefault: false, prepare: memoryOverTime },
   replicas: { about: 'logins by 1, 2 and 4 replicas, commits 5 ms slower', byDefault: false, prepare: replicas },
   soak: { about: '15 minutes of three servers, one killed each minute', byDefault: false, prepare: soak },
-  niceness: { about: 'hash threads of one niceness against two kinds', byDefault: false, prepare: niceness },
 }
 
 async function light(bench: Bench): Promise<Prepared> {

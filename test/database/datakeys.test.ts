@@ -31,7 +31,7 @@ async function registryFromBefore(t: Teardown) {
   const models = defineModels(database, { ...keys, ...createStoredKeys(database, masterKey), ...keys })
   const pool = createPool({ cost: 4, count: 1 })
   const passwords = createPasswords({ pepper: keys.pepper, cost: 4, pool })
-  const waiter = { known: false, address: '', account: '', deadline: Number.POSITIVE_INFINITY }
+  const waiter = { kind: 'other', networks: [], account: '', deadline: Number.POSITIVE_INFINITY } as const
   const [hash] = await passwords.hash([{ context: 'password', text: password }], waiter)
   await pool.close()
   const kid = await database.transact(t => models.signingKeys.rotate({ force: true, lead: 0, tokenTtl: 3600 }, t))

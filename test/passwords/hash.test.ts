@@ -6,7 +6,7 @@ import { createPool } from '../../server/passwords/pool.js'
 const cost = 5
 const pool = createPool({ cost, count: 2 })
 const passwords = createPasswords({ pepper: () => Buffer.alloc(32, 1), cost, pool })
-const waiter = { known: false, address: '', account: 'a', deadline: Number.POSITIVE_INFINITY }
+const waiter = { kind: 'other', networks: [], account: 'a', deadline: Number.POSITIVE_INFINITY } as const
 type Context = 'password' | 'answer'
 const hash = async (text: string, context: Context = 'password', by = passwords) =>
   (await by.hash([{ context, text }], waiter))[0]!

@@ -1,168 +1,293 @@
 import test from 'ava'
 import fc from 'fast-check'
+import { networksOf } from '../../server/clientaddress.js'
 import { createQueue, type Turn } from '../../server/passwords/queue.js'
 
-const known = (account: string): Turn => ({ known: true, address: 'home', account })
-const other = (address: string, account = 'a'): Turn => ({ known: false, address, account })
-
-function drain<T>(queue: { take(): T | undefined }): T[] {
-  const taken: T[] = []
-  for (let item = queue.take(); item !== undefined; item = queue.take()) taken.push(item)
-  return taken
+interface Job {
+  readonly turn: Turn
+  readonly name: string
 }
 
+const at = (kind: Turn['kind'], address: string, account = 'a'): Turn => ({
+  kind,
+  networks: networksOf(address),
+  account,
+})
+const known = (account: string) => at('known', '192.0.2.1', account)
+const admin = (address = '192.0.2.2', account = 'admin') => at('administration', address, account)
+const other = (address: string, account = 'a') => at('other', address, account)
+
+const queueOf = (usedOf?: (network: string) => number) => createQueue<Job>(usedOf)
+type Queue = ReturnType<typeof queueOf>
+const add = (queue: Queue, turn: Turn, name: string, times = 1) => {
+  for (let i = 0; i < times; i++) queue.add({ turn, name })
+}
+/** The names of the next jobs, by default of all. */
+function take(queue: Queue, count = Number.POSITIVE_INFINITY): string[] {
+  const names: string[] = []
+  while (names.length < count) {
+    const job = queue.take()
+    if (!job) break
+    names.push(job.name)
+  }
+  return names
+}
+const times = (names: readonly string[], name: string) => names.filter(each => each === name).length
+
 test('of ten turns nine go to known sign-ins while any wait', t => {
-  const queue = createQueue<string>()
-  for (let i = 0; i < 100; i++) {
-    queue.add(known(`${i}`), 'known')
-    queue.add(other(`${i}`), 'other')
+  fc.assert(
+    fc.property(fc.nat(30), fc.boolean(), (before, isKnown) => {
+      const queue = queueOf()
+      add(queue, isKnown ? known('a') : other('198.51.100.1'), 'before', before)
+      take(queue)
+      for (let i = 0; i < 100; i++) {
+        add(queue, known(`${i}`), 'known')
+        add(queue, other(`198.51.${i}.1`), 'other')
+      }
+      const names = take(queue, 60)
+      for (let start = 0; start <= 50; start++) t.is(times(names.slice(start, start + 10), 'known'), 9)
+    }),
+  )
+})
+
+test('of ten turns that known sign-ins leave one goes to Administration while any of it waits', t => {
+  const queue = queueOf(() => 100)
+  for (let i = 0; i < 30; i++) add(queue, other('198.51.100.1', `${i}`), 'other')
+  take(queue, 20)
+  add(queue, admin(), 'admin', 30)
+  add(queue, other('203.0.113.1'), 'other', 200)
+  const names = take(queue, 60)
+  for (let start = 0; start <= 50; start++) t.is(times(names.slice(start, start + 10), 'admin'), 1)
+  // A single sign-in after a pause doesn't wait for the tenth turn.
+  const quiet = queueOf()
+  add(quiet, other('198.51.100.1'), 'other', 100)
+  take(quiet, 30)
+  add(quiet, admin(), 'admin')
+  t.true(take(quiet, 2).includes('admin'))
+})
+
+test('accounts take turns among known sign-ins, and within a network', t => {
+  for (const turn of [known, (account: string) => other('192.0.2.1', account)]) {
+    const queue = queueOf()
+    for (const name of ['a0', 'a1', 'a2', 'b0']) add(queue, turn(name[0]!), name)
+    t.deepEqual(take(queue), ['a0', 'b0', 'a1', 'a2'])
   }
-  const first = drain(queue).slice(0, 50)
-  t.is(first.filter(kind => kind === 'known').length, 45)
 })
 
-test('an address that invents accounts gets no more turns than one that doesn’t', t => {
-  const queue = createQueue<string>()
-  for (let i = 0; i < 50; i++) queue.add(other('crowd', `${i}`), 'crowd')
-  for (let i = 0; i < 3; i++) queue.add(other('single'), 'single')
-  t.deepEqual(drain(queue).slice(0, 6), ['crowd', 'single', 'crowd', 'single', 'crowd', 'single'])
+const addresses = fc.array(fc.ipV6(), { minLength: 1, maxLength: 30 })
+
+test('two networks that wait get as many turns, whatever else waits and however many accounts they name', t => {
+  const [one, two] = ['192.0.2.1', '198.51.100.1']
+  fc.assert(
+    fc.property(fc.integer({ min: 1, max: 40 }), addresses, fc.nat(60), (accounts, others, count) => {
+      const queue = queueOf()
+      for (let i = 0; i < 40; i++) add(queue, other(one, `${i % accounts}`), one)
+      for (let i = 0; i < 40; i++) add(queue, other(two), two)
+      for (const address of others) add(queue, other(address), address)
+      const names = take(queue, count)
+      t.true(Math.abs(times(names, one) - times(names, two)) <= 1)
+    }),
+  )
 })
 
-test('within an address accounts take turns', t => {
-  const queue = createQueue<string>()
-  for (let i = 0; i < 3; i++) queue.add(other('school', 'a'), `a${i}`)
-  queue.add(other('school', 'b'), 'b0')
-  t.deepEqual(drain(queue), ['a0', 'b0', 'a1', 'a2'])
+test('a thousand /64s of one /48 get what one /48 gets', t => {
+  fc.assert(
+    fc.property(fc.integer({ min: 1, max: 1000 }), fc.nat(200), (many, count) => {
+      const queue = queueOf()
+      for (let i = 0; i < 1000; i++) add(queue, other(`2001:db8:1:${((i % many) * 64).toString(16)}::1`), 'many')
+      add(queue, other('2001:db8:2::1'), 'one', 200)
+      const names = take(queue, count)
+      t.true(Math.abs(times(names, 'many') - times(names, 'one')) <= 1)
+    }),
+    { numRuns: 30 },
+  )
 })
 
-test('of the turns of others nine of ten go to the address that failed and signed up least, one to each in turn', t => {
-  const used: Record<string, number> = { flood: 100, office: 30 }
-  const queue = createQueue<string>(address => used[address] ?? 0)
-  for (let i = 0; i < 100; i++) {
-    queue.add(other('flood', `${i}`), 'flood')
-    queue.add(other('office', `${i}`), 'office')
-  }
-  const first = Array.from({ length: 40 }, () => queue.take())
-  t.is(first.filter(each => each === 'flood').length, 4)
-  queue.add(other('newcomer'), 'newcomer')
-  t.is(queue.take(), 'newcomer')
-})
-
-test('the sign-up that it was just counted for puts nobody behind addresses that had turns', t => {
-  const used: Record<string, number> = { crowd: 0.5, newcomer: 1 }
-  const queue = createQueue<string>(address => used[address] ?? 0)
-  for (let i = 0; i < 3; i++) queue.add(other('crowd', `${i}`), 'crowd')
-  queue.take()
-  t.is(queue.ahead(other('newcomer'), 1), 0)
-  queue.add(other('newcomer'), 'newcomer')
-  t.is(queue.take(), 'newcomer')
-})
-
-test('whoever failed a little more often isn’t behind for that', t => {
-  const used: Record<string, number> = { school: 6, single: 4 }
-  const queue = createQueue<string>(address => used[address] ?? 0)
-  for (let i = 0; i < 3; i++) {
-    queue.add(other('single', `${i}`), 'single')
-    queue.add(other('school', `${i}`), 'school')
-  }
-  t.deepEqual(drain(queue).slice(0, 4), ['single', 'school', 'single', 'school'])
-})
-
-test('among addresses that failed alike the one goes first that had fewest turns of late', t => {
-  const queue = createQueue<string>()
-  for (let i = 0; i < 10; i++) for (const flood of ['a', 'b', 'c']) queue.add(other(flood), flood)
-  for (let i = 0; i < 6; i++) queue.take()
-  queue.add(other('newcomer'), 'signs up')
-  queue.add(other('newcomer'), 'logs in')
-  t.deepEqual([queue.take(), queue.take()], ['signs up', 'logs in'])
-})
-
-test('in a full queue known sign-ins push strangers out, and strangers only those with more', t => {
-  const queue = createQueue<string>()
-  for (let i = 0; i < 3; i++) queue.add(other('crowd', `${i}`), `crowd ${i}`)
-  queue.add(other('single'), 'single')
-  t.is(queue.makeRoom(other('crowd', 'new'), 1), undefined)
-  t.is(queue.makeRoom(other('third'), 1), 'crowd 0')
-  t.is(queue.makeRoom(known('owner'), 1), 'crowd 1')
-  t.is(queue.size, 2)
-  queue.add(known('owner'), 'owner')
-  drain(queue)
-  queue.add(known('owner'), 'owner')
-  t.is(queue.makeRoom(other('crowd'), 1), undefined)
-  queue.add(other('single'), 'single')
-  t.is(queue.makeRoom(other('third'), 1), undefined)
-})
-
-test('whoever comes is told of those that go before, and of no others', t => {
-  const used: Record<string, number> = { busy: 10 }
-  const crowd = (turn: Turn, times = 30) => Array<Turn>(times).fill(turn)
-  for (const [waiting, mine] of [
-    [crowd(other('crowd')), other('single')],
-    [[...crowd(other('crowd')), ...crowd(other('single'), 3)], other('single')],
-    [[...crowd(other('single'), 20), ...crowd(other('busy'))], other('single')],
-    [[...crowd(other('single'), 20), ...crowd(other('busy'))], other('busy')],
-    [[...crowd(other('crowd', 'a')), ...crowd(other('crowd', 'b'))], other('crowd', 'c')],
-    [crowd(known('a')), known('b')],
-    [[...crowd(known('a'), 20), ...crowd(other('crowd'))], known('a')],
-    [[...crowd(known('a')), ...crowd(other('crowd'))], other('single')],
-  ] as const)
-    for (const taken of [0, 4, 9, 15]) {
-      const queue = createQueue<number>(address => used[address] ?? 0)
-      for (const [index, turn] of waiting.entries()) queue.add(turn, index)
-      for (let i = 0; i < taken; i++) queue.take()
-      const ahead = queue.ahead(mine, 1)
-      queue.add(mine, -1)
-      t.is(drain(queue).indexOf(-1), ahead, `${JSON.stringify(mine)} after ${taken}`)
+test('within a /48 the same holds for its /56s, and within a /24 for its addresses', t => {
+  for (const [one, two] of [
+    [['2001:db8:0:100::1'], ['2001:db8:0:200::1', '2001:db8:0:201::1', '2001:db8:0:202::1']],
+    [['192.0.2.1'], ['192.0.2.2']],
+  ] as const) {
+    const queue = queueOf()
+    for (let i = 0; i < 30; i++) {
+      for (const address of two) add(queue, other(address, `${i}`), 'two')
+      add(queue, other(one[0]), 'one')
     }
+    t.is(times(take(queue, 20), 'one'), 10)
+  }
 })
 
-/** Of so many turns one goes to those that come second. */
-const secondEvery = 10
-
-const turns = fc.record({
-  known: fc.boolean(),
-  address: fc.constantFrom('x', 'y', 'z'),
-  account: fc.constantFrom('a', 'b', 'c'),
+test('of ten turns nine go to the networks with the fewest failures, one to others in turn', t => {
+  const used: Record<string, number> = { '198.51.100.0/24': 100, '192.0.2.0/24': 30 }
+  const queue = queueOf(network => used[network] ?? 0)
+  add(queue, other('198.51.100.1'), 'flood', 100)
+  add(queue, other('192.0.2.1'), 'office', 100)
+  const names = take(queue, 40)
+  t.is(times(names, 'flood'), 4)
+  add(queue, other('203.0.113.1'), 'newcomer')
+  t.true(take(queue, 2).includes('newcomer'))
 })
 
-const share = fc.constantFrom(0, 10, 100)
-const shares = fc.record({ x: share, y: share, z: share })
+test('a network that failed a little more often has the same rank, and so has a sign-up that was just counted', t => {
+  const used: Record<string, number> = { '192.0.2.1': 6, '192.0.2.2': 4, '198.51.100.1': 1, '198.51.100.2': 0 }
+  for (const pair of [
+    ['192.0.2.1', '192.0.2.2'],
+    ['198.51.100.1', '198.51.100.2'],
+  ]) {
+    const queue = queueOf(network => used[network] ?? 0)
+    for (const address of pair) add(queue, other(address), address, 10)
+    t.is(times(take(queue, 10), pair[0]!), 5)
+  }
+})
 
-test('whatever comes and goes, each item is taken once, a known one when it was told, another never later', t => {
-  const [before, count] = [fc.nat(30), fc.integer({ min: 1, max: 3 })]
+test('beside a flood from a /48 a newcomer waits for a few jobs, and is told so', t => {
+  for (const used of [0, 1000]) {
+    const queue = queueOf(network => (network.startsWith('2001:db8') ? used : 0))
+    for (let i = 0; i < 900; i++) add(queue, other(`2001:db8:0:${i.toString(16)}::1`, `${i}`), 'flood')
+    take(queue, 300)
+    for (const turn of [other('203.0.113.1'), other('2001:db8:1::1'), known('a'), admin()]) {
+      t.true(queue.ahead(turn, 1) <= 3, `${turn.kind} ${queue.ahead(turn, 1)}`)
+      add(queue, turn, 'newcomer')
+      t.true(take(queue, 4).includes('newcomer'))
+      take(queue, 20)
+    }
+  }
+})
+
+test('a network with many failures is told of its tenth turn, not of all that goes before it otherwise', t => {
+  const queue = queueOf(network => (network.startsWith('192.0.2.') ? 100 : 0))
+  for (let i = 0; i < 500; i++) add(queue, other(`198.51.${i % 250}.1`), 'others')
+  const school = other('192.0.2.1')
+  t.true(queue.ahead(school, 1) < 20)
+  add(queue, school, 'school')
+  t.true(take(queue, 20).includes('school'))
+})
+
+test('others count the known sign-ins that still come', t => {
+  const queue = queueOf()
+  for (let i = 0; i < 500; i++) {
+    add(queue, known(`${i}`), 'known')
+    if (i % 5 === 0) add(queue, other('192.0.2.1'), 'other')
+    take(queue, i % 5 === 0 ? 2 : 1)
+  }
+  t.is(queue.size, 0)
+  add(queue, other('192.0.2.1'), 'other', 10)
+  const told = queue.ahead(other('192.0.2.1'), 1)
+  t.true(told > 40 && told < 80, `${told}`)
+})
+
+const places = Array.from({ length: 6 }, (_, index) => [
+  `192.0.2.${index}`,
+  `198.51.${index}.1`,
+  `2001:db8:0:${index}::1`,
+])
+const turns: fc.Arbitrary<Turn> = fc
+  .record({
+    kind: fc.constantFrom('known', 'administration', 'other', 'other'),
+    address: fc.constantFrom(...places.flat()),
+    account: fc.constantFrom('a', 'b', 'c'),
+  })
+  .map(({ kind, address, account }) => at(kind, address, account))
+
+const failures = fc.dictionary(fc.constantFrom(...places.flat().flatMap(networksOf)), fc.constantFrom(1, 10, 100), {
+  size: '+1',
+})
+
+test('no job is later than told, and a known one not much sooner', t => {
   fc.assert(
     fc.property(
-      fc.array(turns, { maxLength: 40 }),
+      fc.array(fc.record({ turn: turns, times: fc.integer({ min: 1, max: 20 }) }), { maxLength: 20, size: 'max' }),
+      fc.nat(60),
       turns,
-      before,
-      count,
-      fc.nat(),
-      shares,
-      (waiting, mine, before, count, drop, used) => {
-        const queue = createQueue<number>(address => used[address as 'x'])
-        for (let index = 0; index < before; index++) {
-          queue.add(mine, 0)
-          queue.take()
-        }
-        waiting.forEach((turn, index) => {
-          queue.add(turn, index)
-        })
-        const dropped = waiting.length > 0 ? drop % waiting.length : undefined
-        if (dropped !== undefined) t.true(queue.remove(waiting[dropped]!, dropped))
-        if (dropped !== undefined) t.false(queue.remove(waiting[dropped]!, dropped))
-        const ahead = queue.ahead(mine, count)
-        const own = Array.from({ length: count }, (_, index) => -1 - index)
-        for (const item of own) queue.add(mine, item)
-        const order = drain(queue)
-        const at = order.indexOf(-count)
-        // A tenth turn goes to the address that waits longest, who may then be sooner than its rank says, but never later.
-        if (mine.known) t.is(at, ahead)
-        else t.true(at <= ahead && at >= ahead - 3 * secondEvery, `${at} ${ahead}`)
-        t.deepEqual(
-          [...order].sort((a, b) => a - b),
-          [...own.toReversed(), ...waiting.keys()].filter(index => index !== dropped),
-        )
+      fc.integer({ min: 1, max: 3 }),
+      failures,
+      (waiting, taken, turn, count, used) => {
+        const queue = queueOf(network => used[network] ?? 0)
+        for (const { turn, times } of waiting) add(queue, turn, 'waits', times)
+        take(queue, taken)
+        const told = queue.ahead(turn, count)
+        const own = Array.from({ length: count }, () => ({ turn, name: 'own' }))
+        for (const job of own) queue.add(job)
+        const order: Job[] = []
+        for (let job = queue.take(); job; job = queue.take()) order.push(job)
+        const position = order.indexOf(own.at(-1)!)
+        t.true(position <= told, `${position} ${told}`)
+        // Each of two other accounts, and a tenth turn.
+        if (turn.kind === 'known') t.true(position >= told - 3, `${position} ${told}`)
       },
     ),
+    { numRuns: 2000 },
   )
+})
+
+test('each job that is added leaves exactly once: taken, removed or evicted', t => {
+  const steps = fc.array(
+    fc.oneof(
+      turns.map(turn => ({ kind: 'add' as const, turn })),
+      fc.record({ kind: fc.constant('remove' as const), index: fc.nat() }),
+      fc.constant({ kind: 'take' as const }),
+      fc.constant({ kind: 'evict' as const }),
+    ),
+    { maxLength: 80 },
+  )
+  fc.assert(
+    fc.property(steps, failures, (steps, used) => {
+      const queue = queueOf(network => used[network] ?? 0)
+      const waiting = new Set<Job>()
+      const leave = (job: Job | undefined) => t.is(job === undefined, waiting.size === 0 || !waiting.delete(job!))
+      for (const step of steps) {
+        if (step.kind === 'add') {
+          const job = { turn: step.turn, name: '' }
+          queue.add(job)
+          waiting.add(job)
+        } else if (step.kind === 'remove') {
+          const job = [...waiting][step.index % waiting.size]
+          if (!job) continue
+          t.true(queue.remove(job))
+          t.false(queue.remove(job))
+          waiting.delete(job)
+        } else leave(queue[step.kind]())
+        t.is(queue.size, waiting.size)
+      }
+      while (waiting.size > 0) leave(queue.take())
+      t.is(queue.take(), undefined)
+      t.is(queue.evict(), undefined)
+      t.is(queue.size, 0)
+    }),
+  )
+})
+
+test('a known job is evicted only if no other waits, and never one of a line that is shorter than another', t => {
+  fc.assert(
+    fc.property(fc.array(turns, { minLength: 1, maxLength: 60 }), waiting => {
+      const queue = queueOf()
+      waiting.forEach((turn, index) => {
+        add(queue, turn, `${index}`)
+      })
+      const rest = waiting.filter(({ kind }) => kind !== 'known')
+      const evicted = queue.evict()!
+      if (rest.length === 0) return
+      t.not(evicted.turn.kind, 'known')
+      const outer = ({ networks }: Turn) => networks.at(-1)
+      const alike = rest.filter(({ kind }) => kind === evicted.turn.kind)
+      t.true(alike.length >= rest.length - alike.length)
+      const mine = alike.filter(turn => outer(turn) === outer(evicted.turn)).length
+      for (const turn of alike) t.true(mine >= alike.filter(each => outer(each) === outer(turn)).length)
+    }),
+  )
+})
+
+test('the newest of the longest line is evicted, a newcomer itself where all are as long', t => {
+  const queue = queueOf()
+  for (let i = 0; i < 3; i++) add(queue, other(`2001:db8:0:${i}::1`), `flood ${i}`)
+  add(queue, other('2001:db8:1::1'), 'single')
+  add(queue, known('owner'), 'owner')
+  t.is(queue.evict()?.name, 'flood 2')
+  t.is(queue.evict()?.name, 'flood 1')
+  add(queue, other('203.0.113.1'), 'newcomer')
+  t.is(queue.evict()?.name, 'newcomer')
+  // In the /48 that has most it is the /64 that has most.
+  add(queue, other('2001:db8:1:0::1'), 'second', 2)
+  add(queue, other('2001:db8:1:1::1'), 'neighbour')
+  t.is(queue.evict()?.name, 'second')
 })
