@@ -26,6 +26,7 @@ export const usersPolicies = {
   },
   login: {
     caller: 'anyone',
+    device: true,
     reasons: ['MISSING_PARAMETER', 'INVALID_CREDENTIALS', 'TOO_MANY_ATTEMPTS'],
     audit: ['session.login'],
     limits: ['account', 'failures', 'hashing'],
