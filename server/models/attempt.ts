@@ -191,6 +191,10 @@ export interface Attempts {
 }
 
 // Nobody waits for the disk: a crash of PostgreSQL may forget the attempts of the last second, and nothing else.
+/** Whether the user of the row, by its column `id`, knows a network. */
+const knows = (network: string, days: string) => `EXISTS (SELECT FROM known_addresses k WHERE k.user_id = id
+      AND k.address = ${network} AND k.seen_at > clock_timestamp() - make_interval(days => ${days}))`
+
 // A device comes before the networks, as OWASP has it: its owner goes on though neighbours guess at the account.
 const begin: Statement = {
   name: 'attempt-begin',
@@ -200,30 +204,28 @@ const begin: Statement = {
     SELECT id, username, password_hash, email, role, active, suspended, organization_id, token_generation
     FROM users WHERE username_key = $1 AND deleted_at IS NULL
   ), here AS (
-    SELECT CASE WHEN (SELECT id FROM account) = $10::int THEN 1 ELSE 1 + (
-      SELECT min(array_position($4::bytea[], k.address)) FROM known_addresses k WHERE k.user_id = (SELECT id FROM account)
-        AND k.address = ANY($4) AND k.seen_at > clock_timestamp() - make_interval(days => $5)
-    ) END AS place FROM relaxed
+    SELECT CASE WHEN id = $11::int THEN 1 WHEN ${knows('$4', '$6')} THEN 2 WHEN ${knows('$5', '$6')} THEN 3 END AS place
+    FROM relaxed LEFT JOIN account ON true
   ), counted AS (
     SELECT place IS NOT NULL AS known, ($2::bytea[])[coalesce(place, 4)] AS subject, coalesce((SELECT greatest(0,
-      level - extract(epoch FROM clock_timestamp() - updated_at) * $9::float8) FROM buckets WHERE subject = $3), 0) AS level
+      level - extract(epoch FROM clock_timestamp() - updated_at) * $10::float8) FROM buckets WHERE subject = $3), 0) AS level
     FROM here
   ), begun AS (
     INSERT INTO attempts AS a (subject, account, count, window_ends, under_way, under_way_until)
     SELECT subject, CASE WHEN known THEN ($2::bytea[])[4] END, 0, clock_timestamp(), 1,
-      clock_timestamp() + make_interval(secs => $7)
-    FROM counted WHERE subject IS NOT NULL AND (known OR level + 1 <= $8::float8)
+      clock_timestamp() + make_interval(secs => $8)
+    FROM counted WHERE subject IS NOT NULL AND (known OR level + 1 <= $9::float8)
     ON CONFLICT (subject) DO UPDATE SET
       under_way = CASE WHEN a.under_way_until <= clock_timestamp() THEN 1 ELSE a.under_way + 1 END,
       under_way_until = excluded.under_way_until
     WHERE CASE WHEN a.window_ends <= clock_timestamp() THEN 0 ELSE a.count END
-      + CASE WHEN a.under_way_until <= clock_timestamp() THEN 0 ELSE a.under_way END < $6::int
+      + CASE WHEN a.under_way_until <= clock_timestamp() THEN 0 ELSE a.under_way END < $7::int
     RETURNING 1
   )
   SELECT a.id, a.username, a.password_hash AS "passwordHash", a.email, a.role, a.active, a.suspended,
     a.organization_id AS "organizationId", a.token_generation AS "tokenGeneration", c.known, c.subject,
     c.level AS "addressLevel",
-    CASE WHEN c.subject IS NULL THEN c.known OR c.level + 1 <= $8::float8 ELSE EXISTS (SELECT FROM begun) END AS begun,
+    CASE WHEN c.subject IS NULL THEN c.known OR c.level + 1 <= $9::float8 ELSE EXISTS (SELECT FROM begun) END AS begun,
     coalesce(f.count, 0) AS failed,
     coalesce(extract(epoch FROM f.window_ends - clock_timestamp()), 0)::float8 AS seconds
   FROM counted c LEFT JOIN account a ON true
@@ -262,11 +264,11 @@ const succeed: Statement = {
   text: `WITH cleared AS (UPDATE attempts SET count = 0, window_ends = clock_timestamp(), under_way = greatest(under_way - 1, 0)
     WHERE subject = $1 RETURNING 1),
   present AS MATERIALIZED (
-    SELECT id FROM users WHERE id = $3 AND deleted_at IS NULL AND (SELECT count(*) FROM cleared) >= 0 FOR KEY SHARE
+    SELECT id FROM users WHERE id = $4 AND deleted_at IS NULL AND (SELECT count(*) FROM cleared) >= 0 FOR KEY SHARE
   ), remembered AS (INSERT INTO known_addresses (user_id, address, seen_at)
-    SELECT id, network, clock_timestamp() FROM present, unnest($2::bytea[]) AS network
+    SELECT id, network, clock_timestamp() FROM present, (VALUES ($2::bytea), ($3)) AS networks (network)
     ON CONFLICT (user_id, address) DO UPDATE SET seen_at = clock_timestamp() RETURNING 1)
-  SELECT audit_append($4) WHERE EXISTS (SELECT FROM remembered)`,
+  SELECT audit_append($5) WHERE EXISTS (SELECT FROM remembered)`,
 }
 
 const record: Statement = {
@@ -315,8 +317,7 @@ const pruneNetworks: Statement = {
 
 const knownNetwork: Statement = {
   name: 'attempt-known-network',
-  text: `SELECT min(array_position($2::bytea[], address)) AS place FROM known_addresses
-    WHERE user_id = $1 AND address = ANY($2) AND seen_at > clock_timestamp() - make_interval(days => $3)`,
+  text: `SELECT CASE WHEN ${knows('$2', '$4')} THEN 0 WHEN ${knows('$3', '$4')} THEN 1 END AS place FROM users WHERE id = $1`,
 }
 
 const accountsKnowing: Statement = {
@@ -354,7 +355,7 @@ export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>, 
         usernameKey,
         places,
         subjects.address('failures', address),
-        knowable(address),
+        ...knowable(address),
         knownDays,
         most,
         underWaySeconds,
@@ -374,7 +375,7 @@ export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>, 
       await database.run(fail, [subject, account, seconds, most, stamped(first), stamped(last), userId ?? null])
     },
     async succeed(subject, address, userId, event, transaction) {
-      const values = [subject ?? null, knowable(address), userId, audit.stamp(event)]
+      const values = [subject ?? null, ...knowable(address), userId, audit.stamp(event)]
       return (await database.run(succeed, values, transaction)).length > 0
     },
     async record(event, transaction) {
@@ -388,8 +389,8 @@ export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>, 
       await database.run(pruneNetworks, [knownDays])
     },
     async knownNetwork(userId, address, days) {
-      const [row] = await database.run<{ place: number | null }>(knownNetwork, [userId, knowable(address), days])
-      return row?.place ? knowableNetworks(address)[row.place - 1] : undefined
+      const [row] = await database.run<{ place: number | null }>(knownNetwork, [userId, ...knowable(address), days])
+      return row?.place == null ? undefined : knowableNetworks(address)[row.place]
     },
     accountsKnowing: async (network, days, most) =>
       (await database.read<{ key: string }>(accountsKnowing, [subjects.knownNetwork(network), days, most])).map(
