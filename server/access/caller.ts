@@ -62,7 +62,7 @@ export function createCallers(tokens: Tokens, users: Pick<Users, 'asCaller' | 'a
       const claims = token && (await tokens.recognize(token).catch(() => undefined))
       if (!claims) return undefined
       const { sub, username, active, amr, auth_time } = claims
-      return { userId: Number(sub), usernameKey: usernameKey(username), active, session: `${amr[0]} ${auth_time}` }
+      return { userId: Number(sub), usernameKey: usernameKey(username), active, session: claims.jti }
     },
     async identify(call, claims) {
       return named(call, admit(claims, await users.asCaller(Number(claims.sub), claims.kid)))
