@@ -45,8 +45,10 @@ Examples:
       `
 Passwords, answers to security questions, passwords at Administration and
 one-time codes are counted each for itself. An address from which the user
-signed in within 30 days has counts of its own, instead of the common ones;
-one-time codes have one for all addresses.
+signed in within 30 days has counts of its own, instead of the common ones; so
+have the other addresses of its network (/24, /48 of IPv6) together, and a
+device whose client shows an earlier token. One-time codes have one count for
+all addresses. Wrong mailed keys lock nobody out.
 
 Examples:
   $ auth-admin users why-locked '(11)98765-4321'
@@ -77,7 +79,8 @@ Examples:
     .addHelpText(
       'after',
       `
-With --address, those from this address on any account are forgotten too.
+Those from networks and devices that the user knows are forgotten as well. With
+--address, those from this address on any account are forgotten too.
 
 One-time codes that are locked need another administrator, or --local.
 
@@ -90,9 +93,8 @@ Example:
         const { id, username } = user.record!
         const { cleared } = await api.unlockUser({ user: reference, ...(address && { address }) })
         if (options.json) return printJson({ id, username, cleared })
-        const where = address ? '' : ' from unknown addresses'
         const what = cleared > 0 ? 'Failed sign-ins are forgotten' : 'There were no failed sign-ins to forget'
-        say(`${what} for user ${id} (${username})${where}.`)
+        say(`${what} for user ${id} (${username}).`)
       }),
     )
 }
@@ -110,6 +112,8 @@ const wheres: Record<string, string> = {
   account: 'this account',
   'account, in a day': 'this account, in a day',
   'known address': 'this account, from this known address',
+  'known network': 'this account, from new addresses of this known network',
+  'other known': 'this account, from another known network or device',
   address: 'any account, from this address',
 }
 

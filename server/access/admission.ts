@@ -3,7 +3,7 @@
 import { LRUCache } from 'lru-cache'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { network } from '../clientaddress.js'
-import type { Attempts, Subjects } from '../models/attempt.js'
+import { type Attempts, knowableNetworks, type Subjects } from '../models/attempt.js'
 import type { BucketLimit, Buckets } from '../models/bucket.js'
 import { upTo } from '../onfirstuse.js'
 import { type Limit, Refusal, refuse } from '../refusal.js'
@@ -38,7 +38,7 @@ export function limitsOf(factor: number): Record<keyof typeof addressLimits, Buc
 /** Kinds of bucket that all replicas share. */
 export type SharedKind = Exclude<keyof typeof addressLimits, 'lookUps' | 'serviceKeys' | 'serviceReads'>
 
-/** Most accounts of a held-up address that go on under their own counts. */
+/** Most accounts that know a network and go on under their own counts where it is held up. */
 const mostKnown = 5_000
 
 /** Most client addresses that a process remembers; the longest unused ones are forgotten. */
@@ -67,11 +67,14 @@ export interface Admission {
   begin(address: string): () => void
   /** Takes note of what the database said of the address's failures. */
   learn(address: string, level: number): void
-  /** Counts a failure of the address. Whether it is held up from now on, told once in the time that a bucket empties. */
-  addFailure(address: string): Promise<boolean>
+  /**
+   * Counts a failure of the address. Returns the number of failures that hold it up from now on, once in the time in which a
+   * bucket empties; else undefined.
+   */
+  addFailure(address: string): Promise<number | undefined>
   /** How often a network, an outer one too, failed and signed up lately, as far as this process knows. */
   usedOf(network: string): number
-  /** Whether an active account knows the address; asked once a minute for an address. */
+  /** Whether an active account knows the address or its outer network; each is asked for once a minute. */
   knows(address: string, usernameKey: string): Promise<boolean>
 }
 
@@ -106,8 +109,7 @@ export function createAdmission(deps: {
     maxSize: 1_000_000,
     sizeCalculation: keys => keys.size + 1,
     ttl: 60_000,
-    fetchMethod: async (_network, _stale, { context }) =>
-      new Set(await attempts.accountsKnowing(subjects.knownAddress(context as string), knownAddressDays, mostKnown)),
+    fetchMethod: async network => new Set(await attempts.accountsKnowing(network, knownAddressDays, mostKnown)),
   })
 
   const keyOf = (kind: keyof typeof addressLimits, address: string) => `${kind} ${network(address)}`
@@ -200,13 +202,16 @@ export function createAdmission(deps: {
       Object.assign(state, { level, confirmedAt: now() })
       const { capacity, perSecond } = limits.failures
       const isNew = level + 1 > capacity && now() - state.toldAt > (capacity / perSecond) * 1000
-      if (isNew) state.toldAt = now()
-      return isNew
+      if (!isNew) return undefined
+      state.toldAt = now()
+      return Math.round(capacity)
     },
     usedOf: recent.of,
     async knows(address, usernameKey) {
-      const keys = await accounts.fetch(network(address), { context: address })
-      return keys?.has(usernameKey) ?? false
+      for (const network of knowableNetworks(address)) {
+        if ((await accounts.fetch(network))?.has(usernameKey)) return true
+      }
+      return false
     },
   }
 }

@@ -1,7 +1,9 @@
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Call, IncomingCall } from '../call.js'
+import type { Device } from '../models/attempt.js'
 import type { AuditEvent } from '../models/audit.js'
 import type { CallerRow, User, Users } from '../models/user.js'
+import { usernameKey } from '../names.js'
 import { refuse } from '../refusal.js'
 import type { Session, Tokens, Verified } from './tokens.js'
 
@@ -28,6 +30,11 @@ export interface Callers {
    * token, with INVALID_TOKEN for one that isn't genuine.
    */
   claimsOf(call: IncomingCall): Promise<Verified>
+  /**
+   * The device that a call comes from, by a token of an earlier session: expired or revoked, it tells who signed in there.
+   * Undefined without one, whatever else stands in its place.
+   */
+  deviceOf(call: IncomingCall): Promise<Device | undefined>
   /** The user of a token. Refuses with INVALID_TOKEN when the token is revoked, or its user gone or suspended. */
   identify(call: Call, claims: Verified): Promise<Caller>
   /** The same, and the user with a username (undefined when there is none), read in one statement. */
@@ -42,12 +49,20 @@ export function createCallers(tokens: Tokens, users: Pick<Users, 'asCaller' | 'a
     claimsOf(call) {
       // What is open to services never asks for a token.
       if (call.service) refuse(Reason.ACCESS_DENIED)
-      const [, token] = /^Bearer +([^\s]+)\s*$/i.exec(call.authorization ?? '') ?? []
+      const token = tokenIn(call)
       if (!token) {
         // `Bearer` with something that can't be a token is a bad token; anything else is none.
         refuse(/^Bearer +\S/i.test(call.authorization ?? '') ? Reason.INVALID_TOKEN : Reason.ACCESS_DENIED)
       }
       return tokens.verify(token)
+    },
+    async deviceOf(call) {
+      const token = tokenIn(call)
+      // Whatever is wrong with it, or with reading the keys, the sign-in goes on without.
+      const claims = token && (await tokens.recognize(token).catch(() => undefined))
+      if (!claims) return undefined
+      const { sub, username, active, amr, auth_time } = claims
+      return { userId: Number(sub), usernameKey: usernameKey(username), active, session: `${amr[0]} ${auth_time}` }
     },
     async identify(call, claims) {
       return named(call, admit(claims, await users.asCaller(Number(claims.sub), claims.kid)))
@@ -65,6 +80,11 @@ export function createCallers(tokens: Tokens, users: Pick<Users, 'asCaller' | 'a
       return caller && { caller, claims }
     },
   }
+}
+
+/** The token that a call presents. */
+function tokenIn({ authorization = '' }: IncomingCall): string | undefined {
+  return /^Bearer +([^\s]+)\s*$/i.exec(authorization)?.[1]
 }
 
 /** The caller, unless the token is revoked or the user gone or suspended. */

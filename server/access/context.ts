@@ -5,6 +5,7 @@ import type { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb
 import type { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import type { Call, CallingService } from '../call.js'
 import type { Transaction } from '../database/connection.js'
+import type { Device } from '../models/attempt.js'
 import type { AuditEvent } from '../models/audit.js'
 import type { User } from '../models/user.js'
 import type { forgotPasswordsPolicies } from '../policy/forgotpasswords.js'
@@ -23,6 +24,11 @@ export interface Change {
 /** What every RPC gets. */
 export interface OpenContext {
   readonly call: Call
+}
+
+/** What an RPC gets that takes an earlier token for its device. */
+export interface DeviceContext extends OpenContext {
+  readonly device: Device | undefined
 }
 
 /** What an RPC for services gets. */
@@ -49,7 +55,9 @@ export type ContextOf<P extends Policy> = P extends UserPolicy
   ? UserContext<P>
   : P extends { readonly caller: 'service' }
     ? ServiceContext
-    : OpenContext
+    : P extends { readonly device: true }
+      ? DeviceContext
+      : OpenContext
 
 /** The function of an RPC. It throws `Refusal` (refusal.ts) to refuse. */
 export type Handler<M extends DescMethodUnary, P extends Policy> = (

@@ -8,7 +8,7 @@ import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Call } from '../call.js'
 import { network } from '../clientaddress.js'
 import type { Transaction } from '../database/connection.js'
-import type { Account, Attempts, Begun, Proof, Subjects } from '../models/attempt.js'
+import type { Account, Attempts, Begun, Device, Proof, Subjects } from '../models/attempt.js'
 import type { AuditEvent } from '../models/audit.js'
 import { upTo } from '../onfirstuse.js'
 import type { Passwords, Verdict } from '../passwords/hash.js'
@@ -20,7 +20,8 @@ import { failuresThatLock, knownAddressDays, lockout, underWaySeconds } from './
 
 /**
  * The ways to sign in, as events name them: the proof whose count an account keeps, and the reason that an unknown user is
- * refused with. Mailed keys count by key and network alone, so that no failure keeps a right one out.
+ * refused with. Mailed keys count by key and network alone, so that no failure keeps a right one out; how many of an account
+ * were wrong is only recorded.
  */
 const ways = {
   'session.login': { proof: 'password', unknown: Reason.INVALID_CREDENTIALS },
@@ -44,11 +45,15 @@ export interface Attempt extends AsyncDisposable {
   /** Compares a password with the account's. Without an account the answer is no, after the same time. */
   comparePassword(text: string): Promise<Verdict>
   /**
-   * Ends it: forgets the failures of its proof, remembers the address, records the event. Refuses as for an unknown user
-   * when the user is deleted or erased by now.
+   * Ends it: forgets the failures of its proof, remembers the networks of the address, records the event. Refuses as for an
+   * unknown user when the user is deleted or erased by now.
    */
   succeed(t?: Transaction): Promise<void>
-  /** Ends it: counts a failure against its proof of the account and against the client address, records it, and refuses. */
+  /**
+   * Ends it: counts a failure against its proof of the account and against the client address, and refuses. An account has
+   * an event of the first in 15 minutes, unless it was a mailed key, and of the one that reaches the limit; so does an
+   * address that is held up from now on. How many there were is its object.
+   */
   fail(reason: Reason): Promise<never>
   /**
    * Ends it when its proof was right and a second one was wrong, which is counted and recorded elsewhere: counts a failure
@@ -64,9 +69,10 @@ export interface SignIns {
   /**
    * Counts an attempt as under way before anything is compared. Refuses with TOO_MANY_ATTEMPTS once the client address
    * or the proof of the account has failed too often, or has as many attempts under way as it has failures left; with
-   * OVERLOADED when `hashes` wouldn't be compared in time. A refused attempt isn’t counted.
+   * OVERLOADED when `hashes` wouldn't be compared in time. A refused attempt isn’t counted. From a `device` of the account
+   * it counts for that alone.
    */
-  begin(action: SignInAction, usernameKey: string, call: Call, hashes: number): Promise<Attempt>
+  begin(action: SignInAction, usernameKey: string, call: Call, hashes: number, device?: Device): Promise<Attempt>
 }
 
 /** Milliseconds for which a lock that the database told of is believed, so that hammering at it costs no statements. */
@@ -84,46 +90,35 @@ export function createSignIns(deps: {
   const { attempts, subjects, admission, pool, passwords, factor } = deps
   const most = failuresThatLock(factor)
   const bucket = limitsOf(factor).failures
-  /** Seconds to wait, by proof, account and address. */
+  /** Seconds to wait, by proof, account, address and device. */
   const locks = new LRUCache<string, number>({ ...upTo(10_000), ttl: lockBelieved })
 
-  /** Refuses who is held up or comes too late, unless the account knows the address: those go on under their own counts. */
-  async function admit(waiter: Waiter, call: Call, hashes: number): Promise<void> {
+  /** Where wrong mailed keys of an account are counted, from wherever they come: this count refuses nobody. */
+  const wrongKeysOf = (usernameKey: string) => ({ subject: subjects.account('mailed key', usernameKey), account: null })
+
+  /** Refuses a caller that is held up or comes too late, unless the account knows it: then its own counts alone decide. */
+  async function admit(waiter: Waiter, call: Call, hashes: number, device: Device | undefined): Promise<void> {
     const held = await admission.heldUp(call.address)
     const busy = held === undefined && hashes > 0 ? refusalOf(() => pool.check(waiter, hashes)) : undefined
     const refusal = held === undefined ? busy : tooManyAttempts(held, 'failures')
-    if (refusal && !(await admission.knows(call.address, waiter.account))) throw refusal
-  }
-
-  function count(proof: Proof | undefined, usernameKey: string, { address }: Call): Promise<Begun> {
-    return attempts.begin({
-      usernameKey,
-      subjects: {
-        account: proof ? subjects.account(proof, usernameKey) : null,
-        known: proof ? subjects.known(proof, usernameKey, address) : null,
-        address: subjects.address('failures', address),
-      },
-      knownAddress: subjects.knownAddress(address),
-      knownDays: knownAddressDays,
-      most,
-      underWaySeconds,
-      bucket,
-    })
+    if (!refusal || (device?.active && device.usernameKey === waiter.account)) return
+    if (!(await admission.knows(call.address, waiter.account))) throw refusal
   }
 
   return {
-    async begin(action, usernameKey, call, hashes) {
+    async begin(action, usernameKey, call, hashes, device) {
       const { address } = call
       const { proof, unknown } = ways[action]
       const waiter = waiterOf(call, usernameKey, proof === 'administration' ? proof : 'other')
-      const lock = `${proof}\0${usernameKey}\0${network(address)}`
+      const lock = [proof, usernameKey, network(address), device?.userId, device?.session].join('\0')
       const locked = locks.get(lock)
       if (locked !== undefined) throw tooManyAttempts(locked, 'account')
-      await admit(waiter, call, hashes)
+      await admit(waiter, call, hashes, device)
 
       const leave = admission.begin(address)
       let open = true
-      const begun = await count(proof, usernameKey, call).catch(error => {
+      const limits = { knownDays: knownAddressDays, most, underWaySeconds, bucket }
+      const begun = await attempts.begin({ usernameKey, proof, address, device, ...limits }).catch(error => {
         leave()
         throw error
       })
@@ -133,14 +128,9 @@ export function createSignIns(deps: {
         throw refusalOfBegun(begun)
       }
 
-      const { account, known } = begun
+      const { account, known, counter } = begun
       const isKnown = known && account?.active === true && !account.suspended
       const place: Waiter = isKnown ? { ...waiter, kind: 'known' } : waiter
-      const subject = proof
-        ? known
-          ? subjects.known(proof, usernameKey, address)
-          : subjects.account(proof, usernameKey)
-        : null
       const event = (outcome: 'ok' | 'refused', reason?: Reason): AuditEvent => ({
         ...traces(call, outcome === 'ok' ? account : undefined),
         action,
@@ -153,8 +143,19 @@ export function createSignIns(deps: {
         leave()
       }
       // What can’t be taken back lapses by itself.
-      const takeBack = async () => subject && attempts.undo(subject).catch(() => {})
+      const takeBack = async () => counter && attempts.undo(counter.subject).catch(() => {})
       const record: Attempt['record'] = (reason, t) => attempts.record(event('refused', reason), t)
+      const limitReached = (failures: number): AuditEvent => ({
+        ...event('refused', Reason.TOO_MANY_ATTEMPTS),
+        object: `failures:${failures}`,
+      })
+      async function addFailureOfAddress(): Promise<void> {
+        const failures = await admission.addFailure(address)
+        if (failures === undefined) return
+        // It is no event of the account that happened to be tried.
+        const { subject_id: _, ...heldUp } = limitReached(failures)
+        await attempts.record(heldUp)
+      }
       return {
         account,
         waiter: place,
@@ -165,7 +166,7 @@ export function createSignIns(deps: {
         },
         async succeed(t) {
           const { id } = account!
-          if (!(await attempts.succeed(subject, subjects.knownAddress(address), id, event('ok'), t))) refuse(unknown)
+          if (!(await attempts.succeed(counter?.subject, address, id, event('ok'), t))) refuse(unknown)
           call.user = id
           end()
         },
@@ -173,16 +174,16 @@ export function createSignIns(deps: {
         async failSecond(reason) {
           end()
           await takeBack()
-          if (await admission.addFailure(address)) await record(Reason.TOO_MANY_ATTEMPTS)
+          await addFailureOfAddress()
           return refuse(reason)
         },
         async fail(reason) {
           // At once: whoever returns this promise leaves the scope before it settles.
           end()
-          const failures = await attempts.fail(subject, lockout.seconds, event('refused', reason))
-          const addressHeldUp = await admission.addFailure(address)
-          // A lock is recorded once, not each refusal that follows.
-          if (failures === most || addressHeldUp) await record(Reason.TOO_MANY_ATTEMPTS)
+          const failures = { most, seconds: lockout.seconds, last: limitReached(most) }
+          if (counter) await attempts.fail(counter, { ...failures, first: event('refused', reason) }, account?.id)
+          else await attempts.fail(wrongKeysOf(usernameKey), failures, account?.id)
+          await addFailureOfAddress()
           return refuse(reason)
         },
         async [Symbol.asyncDispose]() {

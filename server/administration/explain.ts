@@ -3,6 +3,7 @@ import type { MessageInitShape } from '@bufbuild/protobuf'
 import type { FailureCountSchema, ObstacleSchema } from '../../proto/gen/auth/v1/administration_pb.js'
 import { limitsOf } from '../access/admission.js'
 import { failuresThatLock, knownAddressDays } from '../access/lockout.js'
+import { network } from '../clientaddress.js'
 import { answersNeeded } from '../forgotpasswords/answers.js'
 import type { MasterKey } from '../masterkey.js'
 import type { AdministeredUserRow } from '../models/administereduser.js'
@@ -16,7 +17,7 @@ import { toAdministeredUser } from './userrecord.js'
 import { checkAddress } from './usersupport.js'
 
 type Count = MessageInitShape<typeof FailureCountSchema> & {
-  readonly scope: 'account' | 'account, in a day' | 'known address' | 'address'
+  readonly scope: 'account' | 'account, in a day' | 'known address' | 'known network' | 'other known' | 'address'
   readonly proof?: Proof | 'one-time code'
   readonly seconds: number
   readonly locked: boolean
@@ -84,8 +85,8 @@ function stateObstacles(row: AdministeredUserRow): Obstacle[] {
 
 function lockObstacles(row: AdministeredUserRow, failures: readonly Count[], address: string | undefined): Obstacle[] {
   const at = ` --address ${address}`
-  // Who comes from an address that the account knows is counted there alone.
-  const known = failures.some(({ scope }) => scope === 'known address')
+  // A client at a network that the account knows is counted there alone.
+  const known = failures.some(({ scope }) => scope === 'known address' || scope === 'known network')
   const codes = 'Too many one-time codes were wrong. Only another administrator, or the database itself, unlocks them.'
   return failures.flatMap(({ scope, proof, locked, seconds }) => {
     if (!locked || scope === 'account, in a day') return []
@@ -95,13 +96,20 @@ function lockObstacles(row: AdministeredUserRow, failures: readonly Count[], add
       return known ? [] : inTheWay(everything, reason, users('unlock', row, at), seconds)
     }
     const { prevents, failures: wrong } = proven[proof]
-    if (scope === 'known address') {
-      return inTheWay([prevents], `Too many ${wrong} were wrong from this address.`, users('unlock', row, at), seconds)
-    }
-    const elsewhere = known ? ' from addresses that it doesn’t know' : ''
-    return inTheWay([prevents], `Too many ${wrong} were wrong${elsewhere}.`, users('unlock', row), seconds)
+    const from = known && scope === 'account' ? places.unknown : places[scope]
+    return inTheWay([prevents], `Too many ${wrong} were wrong${from}.`, users('unlock', row), seconds)
   })
 }
+
+/** Where it was wrong, by scope of the count. */
+const places = {
+  account: '',
+  unknown: ' from networks and devices that it doesn’t know',
+  'known address': ' from this address',
+  'known network': ' from other addresses of this network',
+  'other known': ' from one of the other networks and devices that it knows',
+  address: '',
+} as const
 
 function activationObstacles(row: AdministeredUserRow, { provider }: Standing): Obstacle[] {
   const { role, active, organizationId, organizationActive } = row
@@ -172,37 +180,54 @@ function recoveryObstacles(row: AdministeredUserRow, standing: Standing, quotaWa
   return found
 }
 
-/** The counts that sign-ins ask for, from an address or from none that the account knows. */
+/**
+ * The counts that sign-ins ask for: of networks and devices that the account doesn't know, of the network of the address that
+ * it knows, and, where there are failures, the highest of its other networks and devices.
+ */
 async function readFailures(
   deps: Pick<Parameters<typeof explainUser>[0], 'attempts' | 'buckets' | 'subjects' | 'totpSecrets' | 'settings'>,
   { id, usernameKey, role }: AdministeredUserRow,
   address: string | undefined,
 ): Promise<Count[]> {
-  const { attempts, buckets, subjects, totpSecrets, settings } = deps
+  const { attempts, subjects, totpSecrets, settings } = deps
   const most = failuresThatLock(settings.limitFactor)
-  const readAll = async (scope: Count['scope'], subjectOf: (proof: Proof) => Buffer): Promise<Count[]> => {
-    const counts: Count[] = []
-    for (const proof of proofs) {
-      if (proof === 'administration' && role !== 'ROLE_ADMIN') continue
-      const { count, seconds } = (await attempts.read(subjectOf(proof))) ?? { count: 0, seconds: 0 }
-      counts.push({ scope, proof, count, limit: most, seconds, locked: count >= most })
-    }
-    return counts
+  const here = address === undefined ? undefined : await attempts.knownNetwork(id, address, knownAddressDays)
+  const account: Count[] = []
+  const known: Count[] = []
+  for (const proof of proofs) {
+    if (proof === 'administration' && role !== 'ROLE_ADMIN') continue
+    const subject = subjects.account(proof, usernameKey)
+    const subjectHere = here === undefined ? undefined : subjects.known(proof, usernameKey, here)
+    const counts = await attempts.readAll(subject)
+    const toCount = (scope: Count['scope'], { count, seconds } = { count: 0, seconds: 0 }): Count => ({
+      scope,
+      proof,
+      count,
+      limit: most,
+      seconds,
+      locked: count >= most,
+    })
+    const find = (of: Buffer) => counts.find(each => each.subject.equals(of))
+    account.push(toCount('account', find(subject)))
+    if (subjectHere)
+      known.push(toCount(here === network(address!) ? 'known address' : 'known network', find(subjectHere)))
+    const other = counts.find(each => !each.subject.equals(subject) && !subjectHere?.equals(each.subject))
+    if (other) known.push(toCount('other known', other))
   }
-  const account = [
-    ...(await readAll('account', proof => subjects.account(proof, usernameKey))),
-    ...codeCounts(await totpSecrets.failures(id)),
-  ]
-  if (address === undefined) return account
+  account.push(...codeCounts(await totpSecrets.failures(id)))
+  return [...account, ...known, ...(address === undefined ? [] : [await countOfAddress(deps, address)])]
+}
+
+/** The failures of an address, on any account. */
+async function countOfAddress(
+  { buckets, subjects, settings }: Pick<Parameters<typeof explainUser>[0], 'buckets' | 'subjects' | 'settings'>,
+  address: string,
+): Promise<Count> {
   const bucket = limitsOf(settings.limitFactor).failures
   const level = await buckets.read(subjects.address('failures', address), bucket)
   const locked = level + 1 > bucket.capacity
   const seconds = Math.ceil((locked ? level + 1 - bucket.capacity : level) / bucket.perSecond)
-  const here: Count = { scope: 'address', count: Math.ceil(level), limit: Math.round(bucket.capacity), seconds, locked }
-  const known = (await attempts.knows(id, subjects.knownAddress(address), knownAddressDays))
-    ? await readAll('known address', proof => subjects.known(proof, usernameKey, address))
-    : []
-  return [...account, ...known, here]
+  return { scope: 'address', count: Math.ceil(level), limit: Math.round(bucket.capacity), seconds, locked }
 }
 
 /** The two counts of one-time codes, of a user who has them. */

@@ -35,11 +35,8 @@ export function unlockUser(
       const cleared = await change(request, async ({ t, record }) => {
         // Before the counts, as an erasure does.
         await lockUser(administeredUsers, id, t)
-        const counted = proofs.flatMap(proof => [
-          subjects.account(proof, usernameKey),
-          ...(address ? [subjects.known(proof, usernameKey, address)] : []),
-        ])
-        const counts = await attempts.clear(counted, t)
+        const accounts = proofs.map(proof => subjects.account(proof, usernameKey))
+        const counts = await attempts.clear(accounts, t)
         const codes = !own && (await totpSecrets.unlock(id, t))
         const bucket = address ? [subjects.address('failures', address)] : []
         const all = counts + Number(codes) + (await buckets.clear(bucket, t))

@@ -55,7 +55,8 @@ function bind(deps: UserCallsDeps, policy: OpenPolicy | UserPolicy | ServicePoli
   const handle = steps.handle as (request: Message, context: object) => ReturnType<Run['run']>
   switch (policy.caller) {
     case 'anyone':
-      return (request, call) => handle(request, { call })
+      if (!policy.device) return (request, call) => handle(request, { call })
+      return async (request, call) => handle(request, { call, device: await deps.callers.deviceOf(call) })
     case 'service':
       return async (request, call) => {
         if (!call.service) await deps.callers.identify(call, await deps.callers.claimsOf(call))

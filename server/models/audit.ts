@@ -20,7 +20,7 @@ export interface AuditEvent {
   readonly actor_id?: number
   /** The user it was done to. */
   readonly subject_id?: number
-  /** The other thing it was done to, such as `organization:3`. */
+  /** The other thing it was done to, such as `organization:3`; `failures:10` where so many failures reached a limit. */
   readonly object?: string
   /** Client address. */
   readonly address?: string

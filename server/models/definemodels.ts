@@ -37,7 +37,7 @@ export type Registry = Awaited<ReturnType<typeof openRegistry>>
 export function defineModels(database: Database, masterKey: StoredKeys) {
   const subjects = createSubjects(masterKey)
   const audit = createAudit(database, masterKey)
-  const attempts = createAttempts(database, audit)
+  const attempts = createAttempts(database, audit, subjects)
   const mailedKeys = createMailedKeys(database, masterKey, attempts, subjects)
   const emails = createEmails(database)
   return {

@@ -1,8 +1,7 @@
 // Erasing a user: no table names it any more, and the audit log still verifies.
-import { network } from '../clientaddress.js'
 import type { Database, Statement, Transaction } from '../database/connection.js'
 import { emailKey } from '../names.js'
-import { proofs, type Subjects } from './attempt.js'
+import { knowableNetworks, proofs, type Subjects } from './attempt.js'
 
 /** What shows that a user was erased; it holds nothing personal. A backup from before is restored without the user by it. */
 export interface Receipt {
@@ -21,7 +20,7 @@ export interface Receipt {
 /** Erases users. */
 export interface Erasure {
   /**
-   * Erases a user: the account, its keys, answers and known addresses, e-mails that wait for it, what was counted under its
+   * Erases a user: the account, its keys, answers and known networks, e-mails that wait for it, what was counted under its
    * name, and in the audit log the client addresses of what it did, and of what nobody known did to it. Those of others who
    * acted on it are theirs. Events themselves stay, under the id. Counts of client addresses, and of mailed keys that were
    * spent, name no user; they lapse within three days. Returns undefined when there is no such user. Appends no event: the
@@ -70,7 +69,13 @@ const counting = (name: string, text: string): Statement => ({
   text: `WITH gone AS (${text} RETURNING 1) SELECT count(*)::int AS count FROM gone`,
 })
 
-const bySubject = (table: string) => counting(table, `DELETE FROM ${table} WHERE subject = ANY($1::bytea[])`)
+// With those of networks and devices that the account knows.
+const deleteAttempts = counting(
+  'attempts',
+  'DELETE FROM attempts WHERE subject = ANY($1::bytea[]) OR account = ANY($1)',
+)
+
+const deleteQuotas = counting('email_quotas', 'DELETE FROM email_quotas WHERE subject = ANY($1::bytea[])')
 
 const byUser = (table: string) => counting(table, `DELETE FROM ${table} WHERE user_id = $1`)
 
@@ -110,14 +115,13 @@ export function createErasure(database: Database, subjects: Subjects): Erasure {
     const recipient = email === null ? [] : [emailKey(email), `${emailKey(email)}\0known`]
     return {
       attempts: [
-        ...proofs.map(proof => subjects.account(proof, usernameKey)),
-        ...proofs.flatMap(proof => known.map(address => subjects.known(proof, usernameKey, address))),
+        ...[...proofs, 'mailed key' as const].map(proof => subjects.account(proof, usernameKey)),
         subjects.activation(id),
         ...known.flatMap(address => keys.map(({ digest }) => subjects.mailedKey(digest, address))),
       ],
       quotas: [
         subjects.emails('recovery', String(id)),
-        ...known.map(address => subjects.emails('recovery', `${id}\0${network(address)}`)),
+        ...known.flatMap(knowableNetworks).map(network => subjects.emails('recovery', `${id}\0${network}`)),
         subjects.emails('partner', String(id)),
         ...recipient.map(of => subjects.emails('recipient', of)),
       ],
@@ -133,8 +137,8 @@ export function createErasure(database: Database, subjects: Subjects): Erasure {
       const { attempts, quotas } = await countsOf(id, usernameKey, email, t)
       // In the order in which a sign-in locks rows, and staged events before those that they become.
       const rows: Record<string, number> = {
-        attempts: await count(bySubject('attempts'), [attempts], t),
-        email_quotas: await count(bySubject('email_quotas'), [quotas], t),
+        attempts: await count(deleteAttempts, [attempts], t),
+        email_quotas: await count(deleteQuotas, [quotas], t),
       }
       for (const table of owned) rows[table] = await count(byUser(table), [id], t)
       // From here on no sign-in is in progress that could leave a row.

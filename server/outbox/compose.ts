@@ -75,7 +75,7 @@ export function createComposer(
 
   /**
    * Decides on a request for a key: whether the user is there, the address is its own, and there were few e-mails. No
-   * stranger uses up what an owner asks for from an address that the account knows. Only active accounts reach their
+   * stranger uses up what an owner asks for from a network that the account knows. Only active accounts reach their
    * recipient without limit from there: anybody may sign up, and sign in, with somebody else's e-mail address.
    */
   async function decide(request: Queued<'recovery-request'>): Promise<Composed> {
@@ -85,12 +85,12 @@ export function createComposer(
     const registered = user.email !== null && emailKey(user.email) === emailKey(email)
     if (!registered && settings.recoveryEmail !== 'any') return 'unwanted'
     const to = registered ? user.email! : email
-    const known = await attempts.knows(user.id, subjects.knownAddress(address), knownAddressDays)
+    const known = await attempts.knownNetwork(user.id, address, knownAddressDays)
     const event = { action: 'recovery.send-key', outcome: 'ok', actor, subject_id: user.id } as const
-    const unlimited = known && registered && user.active
+    const unlimited = known !== undefined && registered && user.active
     const wait = async (t?: Transaction) =>
-      (await quotas.recovery(user.id, known ? address : undefined, t)) ||
-      (unlimited ? 0 : await quotas.recipient(to, known && registered, t))
+      (await quotas.recovery(user.id, known, t)) ||
+      (unlimited ? 0 : await quotas.recipient(to, known !== undefined && registered, t))
     if ((await wait()) > 0) return 'unwanted'
     const refused = new Error('refused')
     const decided = database.transact(async t => {

@@ -1,6 +1,5 @@
 // How many e-mails may go out. A refused one uses up nothing.
 import { LRUCache } from 'lru-cache'
-import { network } from '../clientaddress.js'
 import type { Transaction } from '../database/connection.js'
 import type { Subjects } from '../models/attempt.js'
 import type { EmailLimit, EmailQuotas } from '../models/emailquota.js'
@@ -41,13 +40,13 @@ const cachedFor = 60_000
  * counted or queried: the result is what this process has cached of a refusal, otherwise 0.
  */
 export interface Quotas {
-  /** A recovery key for an account; those asked for from an address that it knows are counted apart. */
-  recovery(userId: number, knownAddress: string | undefined, t?: Transaction): Promise<number>
+  /** A recovery key for an account; those asked for from a network that it knows are counted apart. */
+  recovery(userId: number, knownNetwork: string | undefined, t?: Transaction): Promise<number>
   /** A code for another e-mail address of an account. */
   change(userId: number, t: Transaction): Promise<number>
-  /** Any e-mail to an address; `known` counts apart those asked for from an address that an account knows. */
+  /** Any e-mail to an address; `known` counts apart those asked for from a network that an account knows. */
   recipient(email: string, known: boolean, t?: Transaction): Promise<number>
-  /** Seconds until a recovery key may go out for an account, as far as it isn't asked for from an address that it knows. */
+  /** Seconds until a recovery key may go out for an account, as far as it isn't asked for from a network that it knows. */
   recoveryWait(userId: number): Promise<number>
   /** An activation key that an account asks for. */
   partner(userId: number, t?: Transaction): Promise<number>
@@ -86,8 +85,8 @@ export function createQuotas(
     return wait
   }
   return {
-    recovery: (userId, knownAddress, t) =>
-      take('recovery', knownAddress === undefined ? [userId] : [userId, network(knownAddress)], t),
+    recovery: (userId, knownNetwork, t) =>
+      take('recovery', knownNetwork === undefined ? [userId] : [userId, knownNetwork], t),
     change: (userId, t) => take('change', [userId], t),
     recoveryWait: userId => counts.wait(subjects.emails('recovery', String(userId)), limitsOf('recovery')),
     recipient: (email, known, t) => take('recipient', known ? [emailKey(email), 'known'] : [emailKey(email)], t),

@@ -49,6 +49,8 @@ export const usualCost = 0.2
 /** An RPC that takes no account of who calls. */
 export interface OpenPolicy extends Row {
   readonly caller: 'anyone'
+  /** Set where an earlier token, expired or not, shows the device that the call comes from; any other is ignored. */
+  readonly device?: true
 }
 
 /** Sessions of a ROLE_ADMIN at the public endpoints that open little: begun by answers, or with one-time codes enrolled. */

@@ -29,6 +29,7 @@ export const usersPolicies = {
   login: {
     cost: 1.4,
     caller: 'anyone',
+    device: true,
     reasons: ['MISSING_PARAMETER', 'INVALID_CREDENTIALS', 'TOO_MANY_ATTEMPTS'],
     audit: ['session.login'],
     limits: ['account', 'failures', 'hashing'],

@@ -125,10 +125,11 @@ function createWrongKeys({ attempts, subjects, admission, audit, factor, now }: 
     async add({ user }: Caller, call: Call): Promise<void> {
       const { count, seconds } = await attempts.count(subjects.activation(user.id), lockout.seconds)
       if (count > countOf(user.id).count) counts.set(user.id, { count, until: now() + seconds * 1000 })
-      const addressHeldUp = await admission.addFailure(call.address)
-      if (count !== most && !addressHeldUp) return
+      const ofAddress = await admission.addFailure(call.address)
       const event = { action: 'user.activate', outcome: 'refused', reason: 'TOO_MANY_ATTEMPTS' } as const
-      await audit.append({ ...traces(call, user), ...event, subject_id: user.id })
+      const refused = { ...traces(call, user), ...event }
+      if (count === most) await audit.append({ ...refused, subject_id: user.id, object: `failures:${most}` })
+      if (ofAddress !== undefined) await audit.append({ ...refused, object: `failures:${ofAddress}` })
     },
   }
 }

@@ -15,12 +15,12 @@ import { tooLong } from '../sizes.js'
 /** Exchanges username and password for a token. */
 export function login(deps: { signIns: SignIns; renewals: Renewals; tokens: Tokens }): UsersRpc<'login'> {
   const { signIns, renewals, tokens } = deps
-  return async (request, { call }) => {
+  return async (request, { call, device }) => {
     const { username, password } = required({ username: request.username, password: request.password })
     const key = usernameKey(username)
     if (key === '' || tooLong(password, 'password')) refuse(Reason.INVALID_CREDENTIALS)
 
-    await using attempt = await signIns.begin('session.login', key, call, 1)
+    await using attempt = await signIns.begin('session.login', key, call, 1, device)
     const { account } = attempt
     const { correct, renew } = await attempt.comparePassword(password)
     if (!account || !correct || account.suspended) return attempt.fail(Reason.INVALID_CREDENTIALS)

@@ -100,7 +100,11 @@ test('a lock is told where sign-in is refused, with its seconds, and unlocking e
 
   for (let i = 0; i < lockout.failures; i++) await login(service, username, 'errada-errada', home)
   t.is(await login(service, username, password, home), 429)
-  t.true((await why(username, home)).some(text => text.includes(`users unlock ${id} --address ${home}`)))
+  t.true(
+    (await why(username, home)).includes(
+      `sign in: Too many passwords were wrong from this address. [auth-admin users unlock ${id}]`,
+    ),
+  )
   t.is((await admin.unlockUser({ user: username, address: home, validateOnly: true })).cleared, 3)
   t.is(await login(service, username, password, home), 429)
   t.is((await admin.unlockUser({ user: username, address: home })).cleared, 3)

@@ -62,7 +62,11 @@ test('wrong activation keys wait for no lock, end after ten, and are recorded as
     t.is(statuses.filter(status => status === 429).length, 190)
   })
 
-  t.is((await service.registry.audit.list({ action: 'user.activate', limit: 1000 })).length, 1)
+  const events = await service.registry.audit.list({ action: 'user.activate', limit: 1000 })
+  t.deepEqual(
+    events.map(({ reason, object, subject_id }) => [reason, object, subject_id]),
+    [['TOO_MANY_ATTEMPTS', 'failures:10', idOf(guesser.token)]],
+  )
   const held = await activate(service, guesser, activationkey)
   t.is(held.status, 429)
   const wait = Number(held.headers.get('retry-after'))

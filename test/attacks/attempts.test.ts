@@ -18,16 +18,12 @@ const guess = (service: TestService, username: string, address: string, wrong = 
   service.request('POST', '/users/login', { query: { username, password: wrong }, headers: from(address) })
 
 /** The start of a login that doesn't end. */
-function begin({ registry: { attempts, subjects } }: TestService, username: string, address: string) {
-  const key = usernameKey(username)
+function begin({ registry: { attempts } }: TestService, username: string, address: string) {
   return attempts.begin({
-    usernameKey: key,
-    subjects: {
-      account: subjects.account('password', key),
-      known: subjects.known('password', key, address),
-      address: subjects.address('failures', address),
-    },
-    knownAddress: subjects.knownAddress(address),
+    usernameKey: usernameKey(username),
+    proof: 'password',
+    address,
+    device: undefined,
     knownDays: 30,
     most: 10,
     underWaySeconds: 30,
@@ -162,12 +158,19 @@ test('passwords and answers are counted each for itself, each attempt before it 
   // Whoever has the mailed key gets in.
   await first.registry.mailedKeys.replace(id, 'recovery', 'ABCDEFGH')
   t.is((await byKey('ABCDEFGH')).status, 200)
-  const refused = { subjectId: id, action: 'session.login-by-key', outcome: 'refused', limit: 100 } as const
-  t.is((await first.registry.audit.list(refused)).length, 15)
+  // Wrong ones leave an event when there are ten, the others none: they cost whoever tries them nothing.
+  const recorded = await first.registry.audit.list({ subjectId: id, outcome: 'refused', limit: 100 })
+  t.deepEqual(recorded.map(({ action, reason, object }) => `${action} ${reason} ${object ?? ''}`).sort(), [
+    'session.login INVALID_CREDENTIALS ',
+    'session.login TOO_MANY_ATTEMPTS failures:10',
+    'session.login-by-answers INVALID_ANSWERS ',
+    'session.login-by-answers TOO_MANY_ATTEMPTS failures:10',
+    'session.login-by-key TOO_MANY_ATTEMPTS failures:10',
+  ])
 })
 
 test('wrong mailed keys hold their address up, whosever they are', async t => {
-  const { username } = await strict.signUp('ROLE_CLIENT')
+  const { username, token } = await strict.signUp('ROLE_CLIENT')
   const address = anyAddress()
   const answers = await inARow(async index => {
     const query = { username: index % 2 ? username : randomUUID(), key: 'ABCD2345' }
@@ -178,7 +181,44 @@ test('wrong mailed keys hold their address up, whosever they are', async t => {
     answers,
     heldUp.map(status => (status === 404 ? 422 : status)),
   )
+  const events = await strict.registry.audit.list({ action: 'session.login-by-key', limit: 1000 })
+  const here = events.filter(event => event.address === address)
+  // With a tenth of the limits, one wrong key of an account is as many as ten.
+  t.deepEqual(
+    here.map(({ subject_id, reason, object }) => [subject_id, reason, object]),
+    [
+      [idOf(token), 'TOO_MANY_ATTEMPTS', 'failures:1'],
+      [null, 'TOO_MANY_ATTEMPTS', 'failures:30'],
+    ],
+  )
 })
+
+test.serial(
+  'failures of an account leave two events in 15 minutes, however many they are, and those of a name that nobody has none',
+  async t => {
+    const service = await serviceWithClock(t)
+    const other = await startTestService(t, { DATABASE_URL: service.env.DATABASE_URL! }, { clock: service.clock })
+    const { username, token } = await service.signUp('ROLE_CLIENT')
+    const before = (await service.registry.audit.list({ limit: 1000 })).length
+    const flood = async (name: string) => {
+      for (let round = 0; round < 2; round++)
+        await Promise.all(
+          Array.from({ length: 30 }, (_, index) => guess(index % 2 ? service : other, name, anyAddress())),
+        )
+    }
+    await flood(username)
+    await flood(randomUUID())
+    await service.clock.pass(900)
+    await flood(username)
+    const events = (await service.registry.audit.list({ limit: 1000 })).slice(before)
+    const two = ['INVALID_CREDENTIALS ', 'TOO_MANY_ATTEMPTS failures:10']
+    t.deepEqual(
+      events.map(({ reason, object }) => `${reason} ${object ?? ''}`),
+      [...two, ...two],
+    )
+    t.true(events.every(({ subject_id, address }) => subject_id === idOf(token) && address?.startsWith('10.')))
+  },
+)
 
 test('a success forgets the failures of its own proof alone, at a known address as elsewhere', async t => {
   const home = anyAddress()
@@ -204,8 +244,9 @@ test.serial('an attempt whose count is pruned while it is under way counts all t
   // So long ago that its process may be gone.
   await service.clock.pass(31)
   await attempts.prune(30)
-  const event = { action: 'session.login', outcome: 'refused', actor: 'anonymous' } as const
-  t.is(await attempts.fail(subjects.account('password', usernameKey(username)), 900, event), 1)
+  const counter = { subject: subjects.account('password', usernameKey(username)), account: null }
+  const last = { action: 'session.login', outcome: 'refused', actor: 'anonymous' } as const
+  await attempts.fail(counter, { most: 10, seconds: 900, last }, undefined)
   for (let index = 0; index < 9; index++) t.is((await guess(service, username, anyAddress())).status, 404)
   refused(t, await guess(service, username, anyAddress(), password), 429, 'TOO_MANY_ATTEMPTS')
 })

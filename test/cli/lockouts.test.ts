@@ -63,9 +63,15 @@ for (const { scope, limit, kept } of counts) {
       await service.registry.database.sequelize.query(
         scope === 'address'
           ? 'INSERT INTO buckets VALUES ($subject, $count, clock_timestamp())'
-          : `INSERT INTO attempts (subject, count, window_ends)
-             VALUES ($subject, $count, now() + interval '15 minutes')`,
-        { bind: { subject: kept(username, address), count } },
+          : `INSERT INTO attempts (subject, account, count, window_ends)
+             VALUES ($subject, $account, $count, now() + interval '15 minutes')`,
+        {
+          bind: {
+            subject: kept(username, address),
+            count,
+            ...(scope !== 'address' && { account: subjects().account('password', usernameKey(username)) }),
+          },
+        },
       )
       return { username, address, lock: countOf(await json('why-locked', username, '--address', address), scope)! }
     }
@@ -83,7 +89,7 @@ for (const { scope, limit, kept } of counts) {
 
 test('why-locked tells how long a lock lasts, and of a known address only when the user signed in there', async t => {
   const { username } = await service.signUp('ROLE_CLIENT')
-  const [home, elsewhere] = ['192.0.2.1', '192.0.2.2']
+  const [home, elsewhere] = ['192.0.2.1', '198.51.100.2']
   t.is(await login(username, home), 200)
   for (let i = 0; i < lockout.failures; i++) t.is(await login(username, elsewhere, 'errada-errada'), 404)
   t.is(await login(username, home, 'errada-errada'), 404)

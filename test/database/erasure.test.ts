@@ -47,6 +47,14 @@ test('who is erased is in no table any more, its address in no event, and the au
   t.is((await post('/users/activate', { username, activationkey: organization.activationkey })).status, 200)
   t.is((await post('/users/login', { username, password: service.env.AUTH_ADMIN_PASSWORD! })).status, 200)
   await post('/users/login', { username, password: 'wrong' })
+  // It knows the network, and the device.
+  for (const [near, bearer] of [
+    ['198.51.100.79', undefined],
+    ['192.0.2.9', token],
+  ]) {
+    const from = { 'x-forwarded-for': near!, ...(bearer && { authorization: `Bearer ${bearer}` }) }
+    await request('POST', '/users/login', { query: { username, password: 'wrong' }, headers: from })
+  }
   const answer = { forgotpasswordquestionsid: 1, answer: 'plantada' }
   t.is((await post('/forgotpasswords/saveforgotpasswordquestionsusersanswers', {}, answer)).status, 200)
   t.is((await post('/forgotpasswords/sendkeybyemail', { username, email })).status, 200)

@@ -30,7 +30,8 @@ test.serial.before(async () => {
       SELECT 'password-changed', '{}', 'en', now() + n * interval '1 hour' FROM generate_series(1, ${rows}) n;
     INSERT INTO mailed_keys (user_id, purpose, key_digest, expires_at)
       SELECT id, 'recovery', sha256(id::text::bytea), now() + interval '1 day' FROM users;
-    INSERT INTO attempts SELECT sha256(n::text::bytea), 1, now() + interval '1 day' FROM generate_series(1, ${rows}) n;
+    INSERT INTO attempts (subject, account, count, window_ends)
+      SELECT sha256(n::text::bytea), sha256((n / 2)::text::bytea), 1, now() + interval '1 day' FROM generate_series(1, ${rows}) n;
     INSERT INTO known_addresses (user_id, address) SELECT id, sha256(id::text::bytea) FROM users;
     INSERT INTO services (name, scopes) SELECT 's' || n, '{users.read}' FROM generate_series(1, ${rows}) n;
     INSERT INTO service_keys (service_id, beginning, digest, expires_at)
@@ -102,6 +103,7 @@ async function plansOf(use: (models: Models) => Promise<unknown>): Promise<Plan[
 }
 
 const key = Buffer.alloc(32)
+const counter = { subject: key, account: key }
 const event = { action: 'session.login', outcome: 'ok', actor: 'user' } as const
 /** Stands for a transaction that is none. */
 const none = { LOCK: { UPDATE: 'UPDATE', NO_KEY_UPDATE: 'NO KEY UPDATE', SHARE: 'SHARE' } } as never
@@ -172,8 +174,9 @@ const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<
     m =>
       m.attempts.begin({
         usernameKey: 'u9',
-        subjects: { account: key, known: key, address: key },
-        knownAddress: key,
+        proof: 'password',
+        address: '192.0.2.1',
+        device: undefined,
         knownDays: 30,
         most: 10,
         underWaySeconds: 30,
@@ -181,15 +184,18 @@ const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<
       }),
   ],
   'an attempt taken back': [['attempts_pkey'], m => m.attempts.undo(key)],
-  'an attempt that failed': [['attempts_pkey'], m => m.attempts.fail(key, 900, event)],
-  'the end of a sign-in': [['attempts_pkey'], m => m.attempts.succeed(key, key, 9, event)],
+  'an attempt that failed': [
+    ['attempts_pkey'],
+    m => m.attempts.fail(counter, { most: 10, seconds: 900, last: event }, 9),
+  ],
+  'the end of a sign-in': [['attempts_pkey'], m => m.attempts.succeed(key, '192.0.2.1', 9, event)],
   'a renewed hash': [['users_pkey'], m => m.users.renewPassword(9, '', '')],
   'a caller who changes another user': [['users_pkey'], m => m.users.lockPair(9, 8, none)],
   'whether users include an administrator': [['users_role'], m => m.users.includeAdministrator([8, 9], none)],
-  'whether an address is known': [['known_addresses_pkey'], m => m.attempts.knows(9, key, 30)],
-  'accounts that know an address': [
+  'whether a network is known': [['known_addresses_pkey'], m => m.attempts.knownNetwork(9, '192.0.2.1', 30)],
+  'accounts that know a network': [
     ['known_addresses_address', 'users_pkey'],
-    m => m.attempts.accountsKnowing(key, 30, 5000),
+    m => m.attempts.accountsKnowing('192.0.2.1', 30, 5000),
   ],
   'a bucket': [['buckets_pkey'], m => m.buckets.take(key, { capacity: 3, perSecond: 1 })],
   'an organization by its key': [
@@ -232,8 +238,8 @@ const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<
   ],
   'a count of e-mails': [['email_quotas_pkey'], m => m.emailQuotas.take(key, [{ max: 5, seconds: 3600 }], none)],
   'answers of a user': [['answers_pkey'], m => m.questions.answers(9)],
-  'a count of attempts': [['attempts_pkey'], m => m.attempts.read(key)],
-  'counts that are forgotten': [['attempts_pkey'], m => m.attempts.clear([key])],
+  'counts of an account': [['attempts_pkey', 'attempts_account'], m => m.attempts.readAll(key)],
+  'counts that are forgotten': [['attempts_pkey', 'attempts_account'], m => m.attempts.clear([key])],
   'the audit log of a user': [['audit_events_subject'], m => m.audit.list({ subjectId: 9, limit: 10 })],
   'the events of an export': [
     ['audit_events_subject', 'audit_events_actor'],

@@ -151,7 +151,8 @@ test.serial('refusals come through with status, reason, wrong fields, request id
   refused(t, await request('POST', '/users/signup', { body: '{' }), 400, 'MALFORMED_REQUEST')
 
   const headers = { 'x-forwarded-for': '198.51.100.77' }
-  const query = { username: randomUUID(), password: 'wrong password' }
+  const { username } = await service.signUp('ROLE_CLIENT')
+  const query = { username, password: 'wrong password' }
   for (let i = 0; i < 10; i++) {
     refused(t, await request('POST', '/users/login', { query, headers }), 404, 'INVALID_CREDENTIALS')
   }

@@ -183,7 +183,7 @@ test('the request id of a peer that nobody trusts is not taken, over gRPC and ov
   const { info } = await refusal(own.call(users.getMe, {}, { metadata: { 'x-request-id': given } }))
   t.regex(info?.metadata.requestId ?? '', /^[\w-]{36}$/)
   const headers = { 'x-request-id': given }
-  const answer = await strict.request('POST', '/users/login', { query: { username: 'nobody', password }, headers })
+  const answer = await strict.request('POST', '/users/login', { query: { username: 'admin', password: 'x' }, headers })
   t.is(answer.json.reason, 'INVALID_CREDENTIALS')
   t.regex(answer.json.requestId, /^[\w-]{36}$/)
   t.is(answer.headers.get('x-request-id'), answer.json.requestId)
@@ -205,7 +205,8 @@ test('what a trusted gateway says of its client’s address counts in the same f
   ] as const) {
     const requestId = randomUUID()
     const metadata = { 'x-forwarded-for': said, 'x-request-id': requestId }
-    await refusal(client.call(users.login, { username: requestId, password: 'x' }, { metadata }))
+    const { username } = await service.signUp('ROLE_CLIENT')
+    await refusal(client.call(users.login, { username, password: 'x' }, { metadata }))
     const events = await service.registry.audit.list({ action: 'session.login', limit: 1000 })
     t.is(events.find(({ request_id }) => request_id === requestId)?.address, address, said)
   }

@@ -1,5 +1,6 @@
 /** Signing in while the user is erased: one comes before the other, and nothing of the user is left either way. */
 import test, { type ExecutionContext } from 'ava'
+import { usernameKey } from '../../server/names.js'
 import { openLocal } from '../_helpers/administration.js'
 import { anyAddress, from } from '../_helpers/crowd.js'
 import { ask } from '../_helpers/database.js'
@@ -11,7 +12,10 @@ import { idOf } from '../_helpers/tokens.js'
 const service = serviceForFile()
 
 /** Ways to sign in, right and wrong, and their answers when the user is erased before and after. */
-const ways: Record<string, { path: string; query?: object; answer?: string; before: number; after: number }> = {
+const ways: Record<
+  string,
+  { path: string; query?: object; answer?: string; wrongKeys?: number; before: number; after: number }
+> = {
   'a login': { path: '/users/login', query: { password }, before: 404, after: 200 },
   'a login with a wrong password': { path: '/users/login', query: { password: 'wrong' }, before: 404, after: 404 },
   'a sign-in by answers': {
@@ -35,19 +39,24 @@ const ways: Record<string, { path: string; query?: object; answer?: string; befo
   'a sign-in by a wrong key': {
     path: '/forgotpasswords/loginbyusernameandkey',
     query: { key: 'ABCDEFGJ' },
+    // The next one leaves an event.
+    wrongKeys: 9,
     before: 422,
     after: 422,
   },
 }
 
 /** A user who can sign in by every way; what calls do to it; and what is left of it. */
-async function victim(t: ExecutionContext, { path, query, answer }: (typeof ways)[string]) {
+async function victim(t: ExecutionContext, { path, query, answer, wrongKeys = 0 }: (typeof ways)[string]) {
   const fields = { email: 'alguem@example.org', securityquestion: '1', securityanswer: 'Rex' }
   const { username, token } = await service.signUp('ROLE_CLIENT', fields)
   const id = idOf(token)
   const save = { forgotpasswordquestionsid: 2, answer: 'Rex' }
   await service.request('POST', '/forgotpasswords/saveforgotpasswordquestionsusersanswers', { token, body: save })
   await service.registry.mailedKeys.replace(id, 'recovery', 'ABCDEFGH')
+  const { attempts, subjects } = service.registry
+  for (let index = 0; index < wrongKeys; index++)
+    await attempts.count(subjects.account('mailed key', usernameKey(username)), 900)
   const local = await openLocal(t, service)
   const body = answer && [1, 2].map(forgotpasswordquestionsid => ({ forgotpasswordquestionsid, answer }))
   const count = async (sql: string) => (await ask(service.env.DATABASE_URL!, sql)).length

@@ -1690,8 +1690,9 @@ export const ObstacleSchema: GenMessage<Obstacle> = /*@__PURE__*/
  */
 export type FailureCount = Message<"auth.v1.FailureCount"> & {
   /**
-   * Of what: `account` (from addresses that it doesn’t know; of one-time codes from all), `account, in a day`, `known
-   * address`, or `address` (of any account and any proof).
+   * Of what: `account` (from networks and devices that it doesn’t know; of one-time codes from all), `account, in a day`,
+   * `known address` (the one asked about), `known network` (new addresses of its /24 or /48), `other known` (the highest
+   * count of the other networks and devices that the account knows), or `address` (of any account and any proof).
    *
    * @generated from field: string scope = 1;
    */
@@ -4104,7 +4105,7 @@ export type AuditLogEvent = Message<"auth.v1.AuditLogEvent"> & {
   subjectId?: number | undefined;
 
   /**
-   * What else it was done to, such as `organization:3`.
+   * What else it was done to, such as `organization:3`; `failures:10` where so many failures reached a limit.
    *
    * @generated from field: optional string object = 9;
    */
@@ -4677,8 +4678,8 @@ export const Administration: GenService<{
     output: typeof ResumeUserResponseSchema;
   },
   /**
-   * Forgets the failed sign-ins that count against a user, whatever the proof, and ends the lock of its one-time codes. The
-   * caller’s own one-time codes stay as they are: while they are locked it refuses with ACCESS_DENIED.
+   * Forgets the failed sign-ins that count against a user, whatever the proof and wherever they came from, and ends the lock
+   * of its one-time codes. The caller’s own one-time codes stay as they are: while they are locked it refuses with ACCESS_DENIED.
    *
    * @generated from rpc auth.v1.Administration.UnlockUser
    */

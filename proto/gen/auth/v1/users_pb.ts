@@ -975,6 +975,8 @@ export const Users: GenService<{
    * Exchanges username and password for a token.
    * Refuses with INVALID_CREDENTIALS when the pair is wrong or the user is suspended, and with TOO_MANY_ATTEMPTS
    * once the account or the client address has failed too often, or while other attempts of the account are decided.
+   * An earlier token of the user in `Authorization`, expired or not, shows the device: it has a count of its own, which
+   * failures elsewhere don’t use up. Any other value there is ignored.
    *
    * @generated from rpc auth.v1.Users.Login
    */
