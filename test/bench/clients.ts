@@ -4,7 +4,8 @@
  */
 import { type ClientHttp2Session, connect as connectHttp2 } from 'node:http2'
 import { connect, type Socket } from 'node:net'
-import type { Endpoint, Wire } from './operations.js'
+import { connect as connectTls } from 'node:tls'
+import { type Endpoint, proxyOf, type Wire } from './operations.js'
 
 /** An answer. `status` is that of HTTP, or of gRPC (0 is OK). */
 export interface Answer {
@@ -23,20 +24,30 @@ export interface Client {
   close(): void
 }
 
-/**
- * Makes a client whose requests leave from the addresses that they name. `connections` bounds those of each address
- * (gRPC: its calls at a time); `timeout` is a gRPC deadline in ms.
- */
-export function createClient(endpoint: Endpoint, port: number, connections: number, timeout?: number): Client {
+/** Where a client connects, and how. */
+interface ClientOptions {
+  readonly endpoint: Endpoint
+  readonly port: number
+  /** Bounds the connections of each address (gRPC: its calls at a time). */
+  readonly connections: number
+  /** Whether the port speaks TLS. */
+  readonly tls?: boolean | undefined
+  /** Deadline of each gRPC call in ms. */
+  readonly timeout?: number | undefined
+}
+
+/** Makes a client whose requests leave from the addresses that they name, or from the proxy that tells the address. */
+export function createClient({ endpoint, port, connections, tls, timeout }: ClientOptions): Client {
   const clients = new Map<string, Client>()
-  const clientAt = (address: string) => {
-    const dial = () => connect({ port, host: '127.0.0.1', localAddress: address, noDelay: true })
+  const clientAt = (localAddress: string) => {
+    const to = { port, host: '127.0.0.1', localAddress, noDelay: true }
+    const dial = () => (tls ? connectTls({ ...to, rejectUnauthorized: false }) : connect(to))
     return endpoint === 'grpc' ? createGrpcClient(dial, connections, timeout) : createHttpClient(dial, connections)
   }
   return {
     send(wire) {
       const address = wire.address ?? '127.0.0.1'
-      const client = clients.get(address) ?? clientAt(address)
+      const client = clients.get(address) ?? clientAt(wire.forwardedFor ? proxyOf(address) : address)
       clients.set(address, client)
       return client.send(wire)
     },
@@ -56,6 +67,7 @@ function createHttpClient(dial: () => Socket, connections: number): Client {
   const idle: Connection[] = []
   const open = new Set<Connection>()
   const waiting: ((connection: Connection) => void)[] = []
+  let closed = false
 
   function create(): Connection {
     const connection: Connection = { socket: dial(), received: Buffer.alloc(0), pending: undefined }
@@ -79,6 +91,7 @@ function createHttpClient(dial: () => Socket, connections: number): Client {
       connection.pending?.reject(error ?? new Error('connection closed'))
       connection.pending = undefined
       connection.socket.destroy()
+      if (!closed) waiting.shift()?.(create())
     }
     connection.socket.on('error', gone).on('close', () => gone())
     return connection
@@ -98,14 +111,17 @@ function createHttpClient(dial: () => Socket, connections: number): Client {
         else waiting.push(use)
       }),
     close() {
+      closed = true
       for (const { socket } of open) socket.destroy()
     },
   }
 }
 
 /** The head of a request over HTTP/1.1. */
-export function head({ method, path, token, contentType, body }: Omit<Wire, 'expected' | 'refusable'>): string {
+export function head(wire: Omit<Wire, 'expected' | 'refusable'>): string {
+  const { method, path, token, forwardedFor, contentType, body } = wire
   let text = `${method} ${path} HTTP/1.1\r\nhost: 127.0.0.1\r\n`
+  if (forwardedFor) text += `x-forwarded-for: ${forwardedFor}\r\n`
   if (token) text += `authorization: Bearer ${token}\r\n`
   if (contentType) text += `content-type: ${contentType}\r\n`
   if (body) text += `content-length: ${body.length}\r\n`
@@ -118,14 +134,13 @@ export function readAnswer(received: Buffer): { answer: Answer; length: number }
   const end = received.indexOf('\r\n\r\n')
   if (end < 0) return undefined
   const headers = received.toString('latin1', 0, end)
-  // An answer without a body doesn't tell its length.
-  const bytes =
-    /\r\ncontent-length: *(\d+)/i.exec(headers)?.[1] ?? (headers.startsWith('HTTP/1.1 204') ? '0' : undefined)
+  const status = Number(headers.slice(9, 12))
+  const bytes = status === 204 ? '0' : /\r\ncontent-length: *(\d+)/i.exec(headers)?.[1]
   if (bytes === undefined) throw new Error(`an answer without content-length: ${headers}`)
   const length = end + 4 + Number(bytes)
   if (received.length < length) return undefined
   const after = /\r\nretry-after: *(\d+)/i.exec(headers)?.[1]
-  const answer = { status: Number(headers.slice(9, 12)), body: received.subarray(end + 4, length) }
+  const answer = { status, body: received.subarray(end + 4, length) }
   return { answer: after === undefined ? answer : { ...answer, retryAfter: Number(after) }, length }
 }
 
@@ -133,20 +148,21 @@ export function readAnswer(received: Buffer): { answer: Answer; length: number }
 const callsAConnection = 100
 
 function createGrpcClient(dial: () => Socket, calls: number, timeout: number | undefined): Client {
-  const sessions: ClientHttp2Session[] = Array.from({ length: Math.ceil(calls / callsAConnection) }, () =>
-    connectHttp2('http://127.0.0.1', { createConnection: dial }).on('error', () => {}),
-  )
+  const open = () => connectHttp2('http://127.0.0.1', { createConnection: dial }).on('error', () => {})
+  const sessions: ClientHttp2Session[] = Array.from({ length: Math.ceil(calls / callsAConnection) }, open)
   let next = 0
   return {
-    send: ({ path, token, body }) =>
+    send: ({ path, token, forwardedFor, body }) =>
       new Promise((resolve, reject) => {
-        const session = sessions[next++ % sessions.length]!
-        const stream = session.request({
+        const place = next++ % sessions.length
+        if (sessions[place]!.destroyed) sessions[place] = open()
+        const stream = sessions[place]!.request({
           ':method': 'POST',
           ':path': path,
           te: 'trailers',
           'content-type': 'application/grpc',
           ...(token && { authorization: `Bearer ${token}` }),
+          ...(forwardedFor && { 'x-forwarded-for': forwardedFor }),
           ...(timeout && { 'grpc-timeout': `${timeout}m` }),
         })
         const chunks: Buffer[] = []

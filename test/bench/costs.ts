@@ -109,7 +109,7 @@ async function prepare(bench: Bench): Promise<Prepared> {
   const segmentOf =
     ([charge, request]: [number, Request]): Segment =>
     async scale => {
-      const client = createClient('http', service.http, connections)
+      const client = createClient({ endpoint: 'http', port: service.http, connections })
       const end = performance.now() + 2000 * scale
       const before = busyMs(service.pid, bench.folder)
       const statuses: Record<string, number> = {}

@@ -1,21 +1,32 @@
 /**
- * The process of whoever floods: it sends the worst that it knows as fast as it can, and never waits as it is told. Its
- * parent sends a `FloodPlan`, gets an answer when all is ready, sends `go` and gets a `FloodReport` when it is over,
- * which `stop` makes it.
+ * The process of an attacker: it sends a flood as fast as it may, and never waits as it is told. Its parent sends a
+ * `FloodPlan`, gets an answer when all is ready, sends `go` and gets a `FloodReport` when it is over, which `stop` makes
+ * it.
  */
-import { connect, type Socket } from 'node:net'
+import { once } from 'node:events'
+import { type AddressInfo, connect, createServer, type Socket } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { type Attacker, type Kind, type Own, type Source, sources } from './attacks.js'
+import { connect as connectTls } from 'node:tls'
 import { type Answer, createClient, readAnswer } from './clients.js'
-import { addressIn, formOf } from './operations.js'
+import {
+  type Attacker,
+  type FloodName,
+  floodOf,
+  type Kept,
+  type Origin,
+  type Own,
+  type Paced,
+  type Source,
+} from './floods.js'
+import { addressIn, formOf, forwardedOf } from './operations.js'
 
 /** A flood to make. */
 export interface FloodPlan {
   readonly port: number
-  /** Kinds of requests; several take turns. */
-  readonly kinds: readonly Kind[]
-  /** From so many addresses, 127.`network`.0.0 and the following ones. */
-  readonly addresses: number
+  /** Several take turns. */
+  readonly floods: readonly FloodName[]
+  readonly origin: Origin
+  /** Its addresses are 127.`network`.0.1 and the following ones, or behind a proxy there. */
   readonly network: number
   /** Numbers of users to act upon. */
   readonly victims: readonly number[]
@@ -27,14 +38,15 @@ export interface FloodPlan {
 export interface FloodReport {
   /** Answers by status. */
   readonly answers: Readonly<Record<string, number>>
-  /** Connections that the other side closed. */
+  /** Connections that were made, that were open at one time at the most, and that the other side closed. */
+  readonly made: number
+  readonly open: number
   readonly cut: number
+  /** How many could be open, where that was less than there should be. */
+  readonly limit?: number
   /** Processor time of this process for each second. */
   readonly cores: number
 }
-
-/** Connections in all, at the least; an address has at least one. */
-const fewestConnections = 40
 
 /** Accounts of its own that it signs up beforehand, at the least; an address has at least two. */
 const fewestAccounts = 20
@@ -42,52 +54,94 @@ const fewestAccounts = 20
 /** Processor time that it may take, in cores: what it does to others must not be done by taking their processor. */
 const share = 0.5
 
-/** Seconds that a kind has before it is the next one's turn. */
+/** Seconds that a flood has before it is the next one's turn. */
 const turn = 5
 
-let prepared: { plan: FloodPlan; own: Own[][] } | undefined
+/** Connections that are made at one moment, and milliseconds until the next ones: more would be lost on their way. */
+const atOnce = { connections: 100, pause: 10 }
+
+/** Files that it may have open, but for some of its own. */
+const mostConnections = openFiles() - 500
+
+/** Milliseconds that it takes to see which connections the other side has closed, where nothing was read. */
+const lookAround = 2_000
+
+interface Prepared {
+  readonly plan: FloodPlan
+  /** One for each address. */
+  readonly attackers: readonly Attacker[]
+}
+
+let prepared: Prepared
 let stop: AbortController
 process.on('message', async (message: FloodPlan | 'go' | 'stop') => {
   if (message === 'stop') return stop.abort()
-  const work = message === 'go' ? flood(prepared!.plan, prepared!.own) : prepare(message)
+  const work = message === 'go' ? flood(prepared) : prepare(message)
   process.send?.(await work.catch(error => ({ failed: String(error?.stack ?? error) })))
 })
 // The parent has gone.
 process.once('disconnect', () => process.exit())
 
-const series = `${process.pid} ${Date.now()}`
+const addressesOf: Readonly<Record<Origin, number>> = { one: 1, 50: 50, 300: 300, 48: 1 }
+
+/** Gets what each attacker has before it begins. */
+async function prepare(plan: FloodPlan): Promise<object> {
+  const floods = plan.floods.map(floodOf)
+  const own = floods.some(({ accounts }) => accounts) ? await signUp(plan) : []
+  const clientHello = floods.some(({ tls }) => tls) ? await recordClientHello() : Buffer.alloc(0)
+  // Names made of it are new in each flood.
+  let number = Date.now() * 1000
+  const attackers = Array.from({ length: addressesOf[plan.origin] }, (_, index) => {
+    return { own: own[index] ?? [], victims: plan.victims, clientHello, serial: () => number++ }
+  })
+  prepared = { plan, attackers }
+  return {}
+}
 
 /** Signs up at each address. */
-async function prepare(plan: FloodPlan): Promise<object> {
-  const each = 2 * Math.ceil(fewestAccounts / 2 / plan.addresses)
-  const client = createClient('http', plan.port, 2)
-  const signUp = async (number: number): Promise<Own> => {
+async function signUp({ port, origin, network }: FloodPlan): Promise<Own[][]> {
+  const addresses = addressesOf[origin]
+  const each = 2 * Math.ceil(fewestAccounts / 2 / addresses)
+  const client = createClient({ endpoint: 'http', port, connections: 2 })
+  const series = `${process.pid} ${Date.now()}`
+  const one = async (number: number): Promise<Own> => {
     const username = `agressor ${series} ${number}`
-    const fields = { email: 'vitima@example.org', institution: 'Escola 1' }
     const role = number % 2 ? 'ROLE_CLIENT' : 'ROLE_INSTITUTION'
-    const form = formOf(username, username, { ...fields, roles: [role] })
-    const address = addressIn(plan.network, Math.floor(number / each))
-    const body = Buffer.from(JSON.stringify(form))
+    const fields = { email: 'vitima@example.org', institution: 'Escola 1', roles: [role] }
+    const body = Buffer.from(JSON.stringify(formOf(username, username, fields)))
+    const address = addressIn(network, Math.floor(number / each))
     const wire = { method: 'POST', path: '/users/signup', address, contentType: 'application/json', body } as const
+    const forwarded = origin === '48' && { forwardedFor: forwardedOf(address) }
     for (;;) {
-      const answer = await client.send({ ...wire, expected: '', refusable: true })
+      const answer = await client.send({ ...wire, ...forwarded, expected: '', refusable: true })
       if (answer.status === 200) return { username, token: answer.body.toString(), role }
       if (answer.retryAfter === undefined) throw new Error(`sign-up: ${answer.status} ${answer.body}`)
       await sleep(answer.retryAfter * 1000)
     }
   }
-  const all = await Promise.all(Array.from({ length: plan.addresses * each }, (_, number) => signUp(number)))
+  const all = await Promise.all(Array.from({ length: addresses * each }, (_, number) => one(number)))
   client.close()
-  const own = Array.from({ length: plan.addresses }, (_, index) => all.slice(index * each, (index + 1) * each))
-  prepared = { plan, own }
-  return {}
+  return Array.from({ length: addresses }, (_, index) => all.slice(index * each, (index + 1) * each))
 }
 
-async function flood(plan: FloodPlan, own: readonly Own[][]): Promise<FloodReport> {
+/** The first message that Node.js sends in a TLS handshake; a server answers it each time anew. */
+async function recordClientHello(): Promise<Buffer> {
+  const server = createServer()
+  await once(server.listen(0, '127.0.0.1'), 'listening')
+  const client = connectTls({ port: (server.address() as AddressInfo).port, rejectUnauthorized: false })
+  client.on('error', () => {})
+  const [socket] = (await once(server, 'connection')) as [Socket]
+  const [hello] = (await once(socket, 'data')) as [Buffer]
+  client.destroy()
+  socket.destroy()
+  server.close()
+  return hello
+}
+
+async function flood({ plan, attackers }: Prepared): Promise<FloodReport> {
   const answers: Record<string, number> = {}
-  let cut = 0
-  // Names made of it are new in each flood.
-  let number = Date.now() * 1000
+  let [made, open, most, cut, requests] = [0, 0, 0, 0, 0]
+  let limit: number | undefined
   const from = performance.now()
   const used = process.cpuUsage()
   const milliseconds = () => {
@@ -104,60 +158,189 @@ async function flood(plan: FloodPlan, own: readonly Own[][]): Promise<FloodRepor
     if (ahead > 0) Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, ahead)
   }, 5)
 
-  /** Keeps a connection full of requests, and makes another where it was cut, until it is told to end. */
-  function keep(localAddress: string, source: Source): () => void {
-    let over = false
-    let socket: Socket
-    const dial = () => {
-      if (over) return
-      socket = connect({ port: plan.port, host: '127.0.0.1', localAddress, noDelay: true })
-      let received: Buffer = Buffer.alloc(0)
-      let underWay = 0
+  function dial(place: number): Socket {
+    const localAddress = addressIn(plan.network, place)
+    const socket = connect({ port: plan.port, host: '127.0.0.1', localAddress, noDelay: true })
+    socket.on('error', () => {})
+    socket.once('connect', () => {
+      made++
+      most = Math.max(most, ++open)
+      socket.once('close', () => open--)
+    })
+    return socket
+  }
+
+  /** A request as it goes out; behind a proxy from a /64 of its own. */
+  function outgoing(request: Buffer): Buffer {
+    if (plan.origin !== '48') return request
+    const address = `2001:db8:${plan.network}:${(requests++ & 0xffff).toString(16)}::1`
+    const lineEnd = request.indexOf('\r\n') + 2
+    const header = Buffer.from(`x-forwarded-for: ${address}\r\n`)
+    return Buffer.concat([request.subarray(0, lineEnd), header, request.subarray(lineEnd)])
+  }
+
+  /** Counts the answers in what comes on a connection; returns the last of them and how many there were. */
+  function createReader(socket: Socket): (chunk: Buffer) => { last: Answer | undefined; count: number } {
+    let received: Buffer = Buffer.alloc(0)
+    return chunk => {
+      received = received.length === 0 ? chunk : Buffer.concat([received, chunk])
       let last: Answer | undefined
-      const send = () => {
-        socket.cork()
-        for (; underWay < source.depth && !over; underWay++) socket.write(source.next(last))
-        socket.uncork()
-      }
-      socket.on('connect', send)
-      socket.on('data', chunk => {
-        received = received.length === 0 ? chunk : Buffer.concat([received, chunk])
+      let count = 0
+      try {
         for (let read = readAnswer(received); read; read = readAnswer(received)) {
           received = received.subarray(read.length)
           last = read.answer
           answers[last.status] = (answers[last.status] ?? 0) + 1
-          underWay--
+          count++
         }
-        send()
-      })
-      socket.on('error', () => {})
+      } catch {
+        // An answer without a length is the last one.
+        socket.destroy()
+      }
+      return { last, count }
+    }
+  }
+
+  /** Keeps a connection full of requests, and makes another where it was cut, until it is told to end. */
+  function keep({ depth, every, unread }: Kept, place: number, source: Source) {
+    let over = false
+    let socket: Socket
+    let batch: NodeJS.Timeout | undefined
+    const connectAnew = () => {
+      if (over) return
+      socket = dial(place)
+      let inFlight = 0
+      let last: Answer | undefined
+      const most = plan.origin === '48' || source.sequential ? 1 : depth
+      const send = () => {
+        const batch: Buffer[] = []
+        for (; inFlight < most && !over; inFlight++) {
+          const request = source.next(last)
+          if (!request) break
+          batch.push(outgoing(request))
+        }
+        if (batch.length > 0) socket.write(batch.length === 1 ? batch[0]! : Buffer.concat(batch))
+      }
+      const sendNextBatch = () => {
+        const elapsed = performance.now() - from
+        // The first when all connections have been made.
+        const first = 500
+        const wait = elapsed < first ? first - elapsed : every! - ((elapsed - first) % every!)
+        batch = setTimeout(send, wait)
+      }
+      socket.on('connect', every === undefined ? send : sendNextBatch)
+      if (unread) {
+        socket.pause()
+      } else {
+        const read = createReader(socket)
+        socket.on('data', chunk => {
+          const answered = read(chunk)
+          last = answered.last ?? last
+          inFlight -= answered.count
+          if (every === undefined) send()
+          else if (inFlight === 0) sendNextBatch()
+        })
+      }
       socket.on('close', () => {
+        clearTimeout(batch)
         if (over) return
         cut++
-        setTimeout(dial, 1)
+        setTimeout(connectAnew, 1)
       })
     }
-    dial()
-    return () => {
-      over = true
+    connectAnew()
+    return {
+      /** Reads what came, which shows whether the other side has closed. No other connection follows. */
+      look() {
+        over = true
+        socket.once('close', () => cut++)
+        socket.resume()
+      },
+      hangUp() {
+        over = true
+        socket.removeAllListeners('close').destroy()
+      },
+    }
+  }
+
+  /** Sends one request over a connection of its own. */
+  function visit({ tls, leavesAfter }: Paced, place: number, source: Source): void {
+    const socket = dial(place)
+    let leaves: NodeJS.Timeout | undefined
+    let answered = false
+    const read = createReader(socket)
+    socket.on('connect', () => {
+      socket.write(outgoing(source.next()!))
+      if (leavesAfter !== undefined) leaves = setTimeout(leave, leavesAfter)
+    })
+    const leave = () => {
+      answered = true
       socket.destroy()
     }
+    socket.on('data', chunk => {
+      if (tls) answers.TLS = (answers.TLS ?? 0) + 1
+      if (tls || read(chunk).count > 0) leave()
+    })
+    socket.on('close', () => {
+      clearTimeout(leaves)
+      if (!answered) cut++
+    })
+  }
+
+  async function runKept(flood: Kept, length: number): Promise<void> {
+    const end = performance.now() + length
+    const proxied = plan.origin === '48'
+    const wanted = proxied ? flood.connections * flood.depth : Math.max(flood.connections, attackers.length)
+    const count = Math.min(wanted, mostConnections)
+    if (count < wanted) limit = count
+    const lines: ReturnType<typeof keep>[] = []
+    for (let index = 0; index < count && !stop.signal.aborted; index++) {
+      const place = index % attackers.length
+      lines.push(keep(flood, place, flood.source(attackers[place]!, index)))
+      if (lines.length % atOnce.connections === 0) await sleep(atOnce.pause)
+    }
+    await untilStopped(end - performance.now())
+    if (flood.unread) {
+      for (const { look } of lines) look()
+      await sleep(lookAround)
+    }
+    for (const { hangUp } of lines) hangUp()
+  }
+
+  async function runPaced(flood: Paced, length: number): Promise<void> {
+    const sources = attackers.map((attacker, index) => flood.source(attacker, index))
+    const begun = performance.now()
+    let sent = 0
+    const send = () => {
+      for (; sent < ((performance.now() - begun) / 1000) * flood.perSecond; sent++) {
+        const place = sent % attackers.length
+        visit(flood, place, sources[place]!)
+      }
+    }
+    const timer = setInterval(send, 5)
+    await untilStopped(length)
+    clearInterval(timer)
   }
 
   stop = new AbortController()
   const end = from + plan.seconds * 1000
   for (let place = 0; performance.now() < end && !stop.signal.aborted; place++) {
-    const kind = plan.kinds[place % plan.kinds.length]!
-    const lines = Array.from({ length: Math.max(fewestConnections, plan.addresses) }, (_, index) => {
-      const place = index % plan.addresses
-      const attacker: Attacker = { own: own[place]!, victims: plan.victims, serial: () => number++ }
-      return keep(addressIn(plan.network, place), sources[kind](attacker, index))
-    })
+    const flood = floodOf(plan.floods[place % plan.floods.length]!)
     const left = end - performance.now()
-    const length = plan.kinds.length === 1 ? left : Math.min(left, turn * 1000)
-    await sleep(length, undefined, { signal: stop.signal }).catch(() => {})
-    for (const hangUp of lines) hangUp()
+    const length = plan.floods.length === 1 ? left : Math.min(left, turn * 1000)
+    await ('perSecond' in flood ? runPaced(flood, length) : runKept(flood, length))
   }
   clearInterval(throttle)
-  return { answers, cut, cores: milliseconds() / (performance.now() - from) }
+  const cores = milliseconds() / (performance.now() - from)
+  return { answers, made, open: most, cut, cores, ...(limit !== undefined && { limit }) }
+}
+
+/** Node.js raises its limit to the most that the system allows. */
+function openFiles(): number {
+  const report = process.report.getReport() as { userLimits?: { open_files?: { soft: number | 'unlimited' } } }
+  return Number(report.userLimits?.open_files?.soft ?? 1024) || Number.POSITIVE_INFINITY
+}
+
+async function untilStopped(milliseconds: number): Promise<void> {
+  await sleep(Math.max(0, milliseconds), undefined, { signal: stop.signal }).catch(() => {})
 }

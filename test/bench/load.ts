@@ -11,6 +11,8 @@ export interface Job {
   readonly world: World
   readonly endpoint: Endpoint
   readonly port: number
+  /** Whether the port speaks TLS. */
+  readonly tls?: boolean
   /** Parts of the mix, in whole numbers. */
   readonly mix?: Partial<Record<Operation, number>>
   /** Closed loop: so many clients, each with one request at a time. Otherwise: connections of an address at most. */
@@ -51,12 +53,14 @@ export interface Report {
   readonly late: number
   /** Seconds from the start to the last right answer. */
   readonly last: number
+  /** Requests that got no answer, by what happened to them instead. */
+  readonly lost: Record<string, number>
   /** Everything else, by what it was. */
   readonly errors: Record<string, number>
 }
 
 /** How long an open loop waits for answers after its last request, in ms. */
-const patience = 15_000
+const lastWait = 15_000
 
 process.on('message', async (job: Job) => {
   const report = await run(job).catch(error => ({ failed: String(error?.stack ?? error) }))
@@ -66,7 +70,7 @@ process.on('message', async (job: Job) => {
 process.once('disconnect', () => process.exit())
 
 async function run(job: Job): Promise<Report> {
-  const client = createClient(job.endpoint, job.port, job.connections, job.deadline)
+  const client = createClient({ ...job, timeout: job.deadline })
   try {
     if (job.visits) return await visit(job, job.visits, client)
     return await (job.rate === undefined ? closed(job, client) : open(job, job.rate, client))
@@ -118,7 +122,7 @@ async function open(job: Job, rate: number, client: Client): Promise<Report> {
       })
   })
   await once(metronome, 'exit')
-  const end = performance.now() + patience
+  const end = performance.now() + lastWait
   while (underWay.size > 0 && performance.now() < end) await sleep(5)
   tally.miss([...underWay])
   return tally.report()
@@ -176,6 +180,7 @@ function createRequests({ mix = {}, world, endpoint }: Job, first: number, step:
 function createTally({ endpoint, seconds, deadline = Number.POSITIVE_INFINITY }: Job, start: number) {
   const latencies: number[] = []
   const refusals: number[] = []
+  const lost: Record<string, number> = {}
   const errors: Record<string, number> = {}
   const end = start + seconds * 1000
   let [count, answers, late, last] = [0, 0, 0, 0]
@@ -186,7 +191,11 @@ function createTally({ endpoint, seconds, deadline = Number.POSITIVE_INFINITY }:
     take(wire: Wire, answer: Answer | Error, from?: number): string {
       const now = performance.now()
       const took = from === undefined ? 0 : now - from
-      const judged = answer instanceof Error ? answer.message : judge(endpoint, wire, answer)
+      if (answer instanceof Error) {
+        lost[answer.message] = (lost[answer.message] ?? 0) + 1
+        return 'lost'
+      }
+      const judged = judge(endpoint, wire, answer)
       const kind = judged === 'right' && took > deadline ? 'late' : judged
       if (kind === 'late') late++
       else if (kind === 'refused') from !== undefined && refusals.push(took)
@@ -201,7 +210,7 @@ function createTally({ endpoint, seconds, deadline = Number.POSITIVE_INFINITY }:
     },
     /** Counts requests that went unanswered, by when they went out: they waited at least until now. */
     miss(sent: readonly number[]) {
-      if (sent.length > 0) errors['no answer'] = sent.length
+      if (sent.length > 0) lost['no answer'] = sent.length
       for (const from of sent) latencies.push(performance.now() - from)
     },
     report: (): Report => ({
@@ -212,6 +221,7 @@ function createTally({ endpoint, seconds, deadline = Number.POSITIVE_INFINITY }:
       refusals,
       late,
       last: last / 1000,
+      lost,
       errors,
     }),
   }

@@ -2,48 +2,60 @@
  * The benchmark: runs scenarios, prints their tables, keeps everything in a file. docs/performance.md explains it.
  *
  * Every figure stands beside a baseline that is measured in the same run and on the same build, and what counts is their
- * ratio. scenarios.ts and rude.ts say what is measured, measure.ts how; load.ts and flood.ts are the clients, each in a
- * process of its own.
+ * ratio. scenarios.ts, crowds.ts and abuse.ts say what is measured, measure.ts how; load.ts and flood.ts are the clients,
+ * each in a process of its own.
  */
 import { createHash } from 'node:crypto'
 import { readFileSync, writeFileSync } from 'node:fs'
 import { chmod, mkdtemp, readdir, rm } from 'node:fs/promises'
 import { availableParallelism, cpus, tmpdir, totalmem } from 'node:os'
-import { join } from 'node:path'
+import { join, resolve } from 'node:path'
 import { parseArgs } from 'node:util'
 import { startEmbedded } from '../../server/embedded/start.js'
+import { abuse } from './abuse.js'
 import { costs } from './costs.js'
-import { errorsIn, evaluate, measure, type Result, type Samples, summarize } from './measure.js'
+import { crowds } from './crowds.js'
+import { floodNames, floodOf } from './floods.js'
+import { errorsIn, evaluate, goalText, measure, type Result, type Samples, summarize } from './measure.js'
 import { root, stopAll } from './processes.js'
-import { rude } from './rude.js'
 import { scenarios as steady } from './scenarios.js'
+import type { Scenarios } from './segments.js'
 
-const scenarios = { ...steady, ...rude, ...costs }
+const fixed: Scenarios = { ...steady, ...crowds, ...costs }
 
 const usage = `npm run bench -- [--scenario name]… [options]
 
-${Object.entries(scenarios)
+${Object.entries(fixed)
   .map(
     ([name, { about, byDefault }]) => `  ${name.padEnd(17)} ${about}${byDefault === false ? ' (only when named)' : ''}`,
   )
   .join('\n')}
-  rude              all whose names begin with it
+  abuse             others beside floods; takes --flood (only when named)
 
-  --rounds 5        rounds; the rude ones, unless told, have one
+  --rounds 5        rounds; abuse has 3 unless told, some scenarios have 1
   --quick           a tenth of the time, to see that everything works; the figures mean little
-  --seconds 60      length of a window of the rude ones
-  --users 2000      users of rude-school
-  --cost 10         cost of the hashes in the rude ones
-  --out bench.json  file for everything that was measured`
+  --flood NAME      a flood of abuse; may be given more than once, or all
+  --from ORIGIN     one, 50 or 48: one address, 50, or each request from another /64 of one /48; all unless told
+  --seconds 30      length of a window of abuse; a crowd's is a third, a school comes in twice that
+  --users 2000      users of the school
+  --cost 10         cost of the hashes of abuse, crowd and school
+  --against FOLDER  front: another checkout with its dist, measured in turn
+  --out bench.json  file for everything that was measured
+
+Floods:
+${floodNames.map(name => `  ${name.padEnd(17)} ${floodOf(name).about} (${floodOf(name).origins.join(', ')})`).join('\n')}`
 
 const { values: options } = parseArgs({
   options: {
     scenario: { type: 'string', multiple: true },
     rounds: { type: 'string' },
     quick: { type: 'boolean', default: false },
-    seconds: { type: 'string', default: '60' },
+    flood: { type: 'string', multiple: true },
+    from: { type: 'string', multiple: true },
+    seconds: { type: 'string', default: '30' },
     users: { type: 'string', default: '2000' },
     cost: { type: 'string', default: '10' },
+    against: { type: 'string' },
     out: { type: 'string', default: 'bench.json' },
     help: { type: 'boolean', default: false },
   },
@@ -51,10 +63,12 @@ const { values: options } = parseArgs({
 
 async function main(): Promise<void> {
   if (options.help) return void console.log(usage)
-  const names = chosen(options.scenario)
+  const scenarios = chosen(options.scenario)
   const rounds = options.rounds === undefined ? undefined : wholeNumber('rounds')
   const scale = options.quick ? 0.1 : 1
   const sizes = { seconds: wholeNumber('seconds'), users: wholeNumber('users'), cost: wholeNumber('cost') }
+  const against = options.against === undefined ? {} : { against: resolve(options.against) }
+  const missed: string[] = []
 
   const build = await digestOfBuild()
   const folder = await mkdtemp(join(tmpdir(), 'auth-bench-'))
@@ -75,14 +89,16 @@ async function main(): Promise<void> {
   const kept = { at: new Date().toISOString(), machine, build, options, scenarios: {} as Record<string, unknown> }
   let failed = false
   try {
-    for (const name of names) {
+    for (const [name, { about, prepare }] of Object.entries(scenarios)) {
       const from = performance.now()
-      const prepared = await scenarios[name]!.prepare({ server: embedded.url, folder, ...sizes })
-      const samples = await measure(prepared, rounds ?? (prepared.once ? 1 : options.quick ? 2 : 5), scale)
+      const prepared = await prepare({ server: embedded.url, folder, ...sizes, ...against })
+      const usual = prepared.rounds === undefined ? (options.quick ? 2 : 5) : options.quick ? 1 : prepared.rounds
+      const samples = await measure(prepared, rounds ?? usual, scale)
       const results = prepared.rows.map(row => evaluate(row, samples))
       const errors = errorsIn(samples)
       await stopAll()
-      print(name, results, samples, (performance.now() - from) / 1000)
+      print(`${name}: ${about} (${Math.round((performance.now() - from) / 1000)} s)`, results, samples)
+      missed.push(...results.filter(({ met }) => met === false).map(({ label }) => `${name}: ${label}`))
       failed ||= Object.keys(errors).length > 0
       kept.scenarios[name] = { results, errors, samples: summarize(samples) }
       writeFileSync(options.out, `${JSON.stringify(kept, null, 2)}\n`)
@@ -90,17 +106,23 @@ async function main(): Promise<void> {
   } finally {
     await clean()
   }
+  if (!options.quick && missed.length > 0)
+    console.log(`\nGoals that were missed:\n${missed.map(each => `  ${each}`).join('\n')}`)
   if (build !== (await digestOfBuild())) throw new Error('dist was built anew meanwhile: the rows aren’t of one build.')
   // A goal that isn't met is a finding; a wrong answer makes the figures worthless.
   if (failed) process.exitCode = 1
 }
 
-function chosen(given: readonly string[] | undefined): string[] {
-  const all = Object.keys(scenarios)
-  if (!given) return all.filter(name => scenarios[name]!.byDefault !== false)
-  const names = given.flatMap(name => (name === 'rude' ? Object.keys(rude) : name))
-  for (const name of names) if (!scenarios[name]) throw new Error(`There is no scenario ${name}.\n\n${usage}`)
-  return names
+/** The scenarios that were named, or those that a plain run has. */
+function chosen(names: readonly string[] | undefined): Scenarios {
+  if (!names) return Object.fromEntries(Object.entries(fixed).filter(([, { byDefault }]) => byDefault !== false))
+  const scenarios: Scenarios = {}
+  for (const name of names) {
+    if (name === 'abuse') Object.assign(scenarios, abuse(options.flood ?? [], options.from))
+    else if (fixed[name]) scenarios[name] = fixed[name]
+    else throw new Error(`There is no scenario ${name}.\n\n${usage}`)
+  }
+  return scenarios
 }
 
 function wholeNumber(name: 'rounds' | 'seconds' | 'users' | 'cost'): number {
@@ -126,8 +148,20 @@ const units: Record<string, string> = {
   time: 'µs',
   seconds: 's',
   memory: 'MB',
+  'me p99': 'ms p99',
+  'slowest me': 'ms',
   newcomer: 's',
   left: '',
+  'newcomers left out': '',
+  'owners left out': '',
+  'administrators left out': '',
+  'recovery left out': '',
+  recovery: 's',
+  probes: '',
+  connected: '',
+  held: '',
+  kept: '',
+  alive: '',
   last: 's',
   users: '',
   level: '',
@@ -143,8 +177,8 @@ const units: Record<string, string> = {
   'refusal p99': 'ms p99',
 }
 
-function print(name: string, results: readonly Result[], samples: Samples, seconds: number): void {
-  console.log(`\n${name}: ${scenarios[name]!.about} (${Math.round(seconds)} s)`)
+function print(title: string, results: readonly Result[], samples: Samples): void {
+  console.log(`\n${title}`)
   const rounds = Math.max(...Object.values(samples).map(each => each.length))
   const rows = results.map(({ label, figure, value, baselineValue, ratio, spread, goal, met }) => [
     label,
@@ -154,7 +188,7 @@ function print(name: string, results: readonly Result[], samples: Samples, secon
     ratio === undefined ? '' : Number.isNaN(ratio) ? '–' : ratio.toFixed(2),
     rounds === 1 ? '' : spread.map(each => (ratio === undefined ? short(each) : each.toFixed(2))).join('–'),
     // A tenth of the time judges nothing.
-    goal && !options.quick ? `${'least' in goal ? `≥ ${goal.least}` : `≤ ${goal.most}`} ${met ? 'met' : 'MISSED'}` : '',
+    goal && !options.quick ? `${goalText(goal)} ${met ? 'met' : 'MISSED'}` : '',
   ])
   const table = [['', '', 'figure', 'baseline', 'ratio', rounds === 1 ? '' : 'spread', 'goal'], ...rows]
   const widths = table[0]!.map((_, column) => Math.max(...table.map(row => row[column]!.length)))

@@ -23,15 +23,23 @@ export interface Row {
   readonly baseline?: string
   /** Name of a figure, or a percentile of all rounds together: `p99` of latencies, `refusal p99` of refusals. */
   readonly figure: string
-  readonly goal?: { readonly least: number } | { readonly most: number }
+  readonly goal?: Goal
+  /** Which round counts, where one bad round isn't made good by the others; otherwise the median of all. */
+  readonly worst?: 'greatest' | 'least'
 }
+
+/**
+ * What a ratio is to be, or a value without a baseline. `orPlus` lets a ratio be greater while the value itself is greater
+ * than the baseline's by no more than that.
+ */
+export type Goal = { readonly least: number } | { readonly most: number; readonly orPlus?: number }
 
 /** A scenario that is ready to run. */
 export interface Prepared {
   readonly segments: Readonly<Record<string, Segment>>
   readonly rows: readonly Row[]
-  /** No round to warm up, and one round unless more are asked for. */
-  readonly once?: boolean
+  /** How many rounds unless told; then there is none to warm up. */
+  readonly rounds?: number
 }
 
 /** A row with what it came to. */
@@ -51,10 +59,10 @@ export interface Result extends Row {
 export type Samples = Record<string, Sample[]>
 
 /** Runs each segment once to warm up and then once a round, there and back again. */
-export async function measure({ segments, once }: Prepared, rounds: number, scale: number): Promise<Samples> {
+export async function measure({ segments, rounds: own }: Prepared, rounds: number, scale: number): Promise<Samples> {
   const entries = Object.entries(segments)
   const samples: Samples = Object.fromEntries(entries.map(([name]) => [name, []]))
-  if (!once) for (const [, run] of entries) await run(scale * 0.3)
+  if (own === undefined) for (const [, run] of entries) await run(scale * 0.3)
   for (let round = 0; round < rounds; round++) {
     for (const [name, run] of round % 2 ? entries.toReversed() : entries) samples[name]!.push(await run(scale))
   }
@@ -66,15 +74,17 @@ export function evaluate(row: Row, samples: Samples): Result {
   const subject = samples[row.subject]!
   const baseline = row.baseline === undefined ? undefined : samples[row.baseline]!
   const percent = percentIn(row.figure)
+  const middle = row.worst === 'greatest' ? greatest : row.worst === 'least' ? least : median
   const over = (rounds: readonly Sample[]) =>
-    percent === undefined ? median(rounds.map(each => figureOf(row.figure, [each]))) : figureOf(row.figure, rounds)
+    percent === undefined ? middle(rounds.map(each => figureOf(row.figure, [each]))) : figureOf(row.figure, rounds)
   const each = subject.map(
     (sample, round) => figureOf(row.figure, [sample]) / (baseline ? figureOf(row.figure, [baseline[round]!]) : 1),
   )
   const value = over(subject)
   const baselineValue = baseline && over(baseline)
-  const ratio = baselineValue === undefined ? undefined : percent === undefined ? median(each) : value / baselineValue
+  const ratio = baselineValue === undefined ? undefined : percent === undefined ? middle(each) : value / baselineValue
   const judged = ratio ?? value
+  const added = value - (baselineValue ?? 0)
   return {
     ...row,
     value,
@@ -82,13 +92,23 @@ export function evaluate(row: Row, samples: Samples): Result {
     spread: [Math.min(...each), Math.max(...each)],
     ...(percent !== undefined && { requests: timesIn(row.figure, subject).length }),
     // Nothing divided by nothing is no success.
-    ...(row.goal && { met: Number.isFinite(judged) && reaches(row.goal, judged) }),
+    ...(row.goal && { met: Number.isFinite(judged) && reaches(row.goal, judged, added) }),
   }
 }
 
-function reaches(goal: NonNullable<Row['goal']>, value: number): boolean {
-  return 'least' in goal ? value >= goal.least : value <= goal.most
+function reaches(goal: Goal, value: number, added: number): boolean {
+  if ('least' in goal) return value >= goal.least
+  return value <= goal.most || (goal.orPlus !== undefined && added <= goal.orPlus)
 }
+
+/** A goal as the table shows it. */
+export function goalText(goal: Goal): string {
+  if ('least' in goal) return `≥ ${goal.least}`
+  return goal.orPlus === undefined ? `≤ ${goal.most}` : `≤ ${goal.most} or + ${goal.orPlus}`
+}
+
+const greatest = (values: readonly number[]) => Math.max(...values)
+const least = (values: readonly number[]) => Math.min(...values)
 
 /** A figure of several samples: a percentile of everything in them, or the figure of the only one. */
 function figureOf(figure: string, samples: readonly Sample[]): number {

@@ -1,6 +1,7 @@
 /** What the load sends: each operation of the service as bytes for each endpoint, and what the answer must hold. */
 import { create, type DescMethodUnary, toBinary, toJson } from '@bufbuild/protobuf'
 import { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
+import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 
 /** The ways into the service. */
@@ -9,6 +10,7 @@ export type Endpoint = 'http' | 'connect' | 'grpc'
 /** Operations that are measured. A `first login` is that of the user of the `sign-up` with the same index. */
 export type Operation =
   | ('me' | 'refresh' | 'look-up' | 'verify' | 'login' | 'mistyped login' | 'sign-up' | 'first login')
+  | ('recovery request' | 'administrator sign-in')
   | ('user list' | 'second page' | 'text search' | 'common word')
 
 /** Who is in the service that the load goes to. */
@@ -25,6 +27,10 @@ export interface World {
   readonly network: number
   /** Sets the sign-ups of one run apart from those of every other. */
   readonly series: number
+  /** Where `me` is asked from, if not from 127.0.0.1. */
+  readonly meFrom?: string
+  /** Whether trusted proxies tell the addresses, as `forwardedOf` has them. */
+  readonly forwarded?: boolean
   /** Where the second page of the list of users begins; only for Administration, whose token `adminToken` is then. */
   readonly pageToken?: string
 }
@@ -36,6 +42,8 @@ export interface Wire {
   readonly token?: string
   /** Where it comes from, in 127.0.0.0/8; Linux lets any address there be used. */
   readonly address?: string
+  /** The address that a trusted proxy tells, which sends it. */
+  readonly forwardedFor?: string
   readonly contentType?: string
   readonly body?: Buffer
   /** What a right answer holds. */
@@ -76,15 +84,27 @@ export function formOf(username: string, nickname: string, fields: Record<string
   return { ...required, roles: ['ROLE_CLIENT'], ...fields }
 }
 
-/** The address number 0, 1, 2, … of a network. */
+/** The address number 0, 1, 2, … of 127.`network`.0.0; the first 256 lie in as many different /24 networks. */
 export function addressIn(network: number, number: number): string {
-  return `127.${network}.${(number >> 8) & 255}.${number & 255}`
+  return `127.${network}.${number & 255}.${1 + (number >> 8)}`
+}
+
+/** What a trusted proxy tells instead of an address of 127.0.0.0/8, all of which are then proxies. */
+export function forwardedOf(address: string): string {
+  return address.replace(/^127/, '10')
+}
+
+/** Where the proxy itself is that passes on what comes from an address. */
+export function proxyOf(address: string): string {
+  return address.replace(/^(127\.\d+)\..*/, '$1.0.1')
 }
 
 /** The request number `index` of an operation. Consecutive requests concern different users all over the table. */
 export function wireOf(operation: Operation, endpoint: Endpoint, index: number, world: World): Wire {
   const { rpc, fields, http, ...rest } = rules[operation](index, world)
-  const wire = { ...rest, refusable: rest.address !== undefined }
+  const from = rest.address ?? '127.0.0.1'
+  const forwarded = world.forwarded && { forwardedFor: forwardedOf(from), address: from }
+  const wire = { ...rest, ...forwarded, refusable: rest.address !== undefined }
   if (endpoint === 'http') {
     if (!http) throw new Error(`${operation} isn’t served over HTTP`)
     const { method, path, form } = http
@@ -109,9 +129,10 @@ export function wireOf(operation: Operation, endpoint: Endpoint, index: number, 
 }
 
 const rules: Record<Operation, (index: number, world: World) => Rule> = {
-  me(index, { holders }) {
+  me(index, { holders, meFrom }) {
     const { username, token } = holders[index % holders.length]!
-    return { rpc: Users.method.getMe, http: { method: 'GET', path: '/users/me' }, token, expected: username }
+    const http = { method: 'GET', path: '/users/me' } as const
+    return { rpc: Users.method.getMe, http, token, expected: username, ...(meFrom && { address: meFrom }) }
   },
   refresh(index, { holders }) {
     const { token } = holders[index % holders.length]!
@@ -157,6 +178,19 @@ const rules: Record<Operation, (index: number, world: World) => Rule> = {
     fields: { text: 'pessoa' },
     token,
     expected: usernameOf(9),
+  }),
+  'recovery request'(index, world) {
+    const number = world.accounts[index % world.accounts.length]!
+    const form = { username: usernameOf(number), email: emailOf(number) }
+    const http = { method: 'POST', path: '/forgotpasswords/sendkeybyemail', form } as const
+    const rpc = ForgotPasswords.method.sendKeyByEmail
+    return { rpc, fields: form, http, address: addressOf(index, world), expected: '' }
+  },
+  'administrator sign-in': (index, world) => ({
+    rpc: Administration.method.signIn,
+    fields: { username: 'admin', password },
+    address: addressOf(index, world),
+    expected: 'eyJ',
   }),
   'first login': (index, world) => login(usernameOf(world.series * 10_000 + index, 21), index, world),
 }

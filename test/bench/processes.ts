@@ -24,6 +24,9 @@ export interface Process {
 export interface ServiceProcess extends Process {
   readonly http: number
   readonly grpc: number
+  readonly metrics: number
+  /** Whether it still runs. */
+  alive(): boolean
 }
 
 /** A process that answers messages of its parent. */
@@ -54,8 +57,9 @@ export async function startService(env: Record<string, string>, folder = root): 
   const main = join(folder, 'dist/server/main.js')
   // What it logs with each call costs it what it costs, and goes nowhere.
   const child = startProgram(main, env, 'ignore')
-  const said = await say(child, /gRPC +[\d.]+:(\d+)\nHTTP +http:\/\/[\d.]+:(\d+)/)
-  return { ...handle(child), grpc: Number(said[1]), http: Number(said[2]) }
+  const said = await say(child, /gRPC +\S+:(\d+)\nHTTP +https?:\/\/\S+:(\d+)\nmetrics +https?:\/\/\S+:(\d+)/)
+  const [grpc, http, metrics] = said.slice(1).map(Number) as [number, number, number]
+  return { ...handle(child), grpc, http, metrics, alive: () => child.exitCode === null && child.signalCode === null }
 }
 
 /** Starts a gateway in front of servers at these gRPC ports. */

@@ -1,7 +1,8 @@
-/** What is measured where nobody is rude: segments that take turns within a round, and the ratios between them. */
+/** What is measured where no client floods: segments that take turns within a round, and the ratios between them. */
 import { spawnSync } from 'node:child_process'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { administration } from './administration.js'
+import { front } from './front.js'
 import type { Job } from './load.js'
 import { logins } from './logins.js'
 import { levelOf, type Prepared, type Row, type Segment } from './measure.js'
@@ -14,6 +15,7 @@ import { type Bench, serviceOn } from './world.js'
 
 export const scenarios: Scenarios = {
   light: { about: 'light operations through each endpoint', prepare: light },
+  front: { about: 'me over HTTP, this build and another (--against) in turn', byDefault: false, prepare: front },
   gateway: { about: 'me through a gateway in a process of its own', prepare: gateway },
   users: { about: 'light operations at 1,000 and 1,000,000 users', prepare: users },
   administration: { about: 'lists and searches of users at 1,000 and 1,000,000', prepare: administration },
@@ -109,7 +111,7 @@ async function memoryOverTime(bench: Bench): Promise<Prepared> {
   const mix = { me: 16, refresh: 3, login: 1 }
   const job = { world, endpoint: 'http', port: service.http, mix, connections: 64, rate: 300, seconds: 600 } as const
   return {
-    once: true,
+    rounds: 1,
     segments: {
       'ten minutes': async scale => {
         const samples: number[] = []

@@ -20,9 +20,9 @@ export function underLoad(load: Load, on: readonly Process[], job: Job): Segment
     const before = processorSeconds(pids)
     const report = await load.ask({ ...job, seconds: job.seconds * scale, lead: (job.lead ?? 0) * scale })
     const used = processorSeconds(pids) - before
-    const { perSecond, answers, late, latencies, refusals, errors } = report
+    const { perSecond, answers, late, latencies, refusals, lost, errors } = report
     const figures = { perSecond, late, time: 1e6 / perSecond, processor: (used * 1e6) / answers }
-    return { figures, latencies, refusals, errors }
+    return { figures, latencies, refusals, errors: { ...lost, ...errors } }
   }
 }
 

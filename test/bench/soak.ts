@@ -38,7 +38,7 @@ export async function soak(bench: Bench): Promise<Prepared> {
   }
 
   return {
-    once: true,
+    rounds: 1,
     segments: {
       async soak(scale) {
         const { perSecond } = await load.ask({ ...job, connections: 32, seconds: 20 * scale, lead: 5 * scale })
@@ -59,7 +59,7 @@ export async function soak(bench: Bench): Promise<Prepared> {
           handles.push(handlesOf(gateway.pid))
         }
         const p99s = reports.map(({ latencies }) => percentile(latencies, 99))
-        const all = reports.flatMap(({ errors }) => Object.entries(errors))
+        const all = reports.flatMap(({ lost, errors }) => Object.entries({ ...lost, ...errors }))
         const sum = (entries: [string, number][]) => entries.reduce((total, [, count]) => total + count, 0)
         const unavailable = all.filter(([what]) => /^503 .*:unavailable"/.test(what))
         return {

@@ -4,6 +4,7 @@ import pg from 'pg'
 import { openDatabase } from '../../server/database/connection.js'
 import { createStoredKeys } from '../../server/models/datakey.js'
 import { newActivationKey } from '../../server/models/organization.js'
+import { createClient } from './clients.js'
 import { formOf, password, usernameOf, type World } from './operations.js'
 import { type ServiceProcess, startService } from './processes.js'
 
@@ -13,11 +14,14 @@ export interface Bench {
   readonly server: string
   /** Where scenarios may put folders. */
   readonly folder: string
-  /** Seconds of a window of the rude scenarios. */
+  /** Seconds of a window beside a flood; a crowd and a school have other times in proportion. */
   readonly seconds: number
-  /** Users of the school in the rude scenarios, and the cost of everybody's hash there. */
+  /** Users of the school. */
   readonly users: number
+  /** Cost of all hashes, where a scenario has no cost of its own. */
   readonly cost: number
+  /** Another folder with a build of the service, to compare it with this one. */
+  readonly against?: string
 }
 
 /** How many users hold a token; they are spread evenly over the table. */
@@ -56,12 +60,14 @@ export async function serviceOn(
   }
   const again = (more = {}) => startService({ ...settings, ...env, ...more }, folder)
   const service = await again()
-  const request = async (path: string, body: object) => {
-    const headers = { 'content-type': 'application/json' }
-    const options = { method: 'POST', headers, body: JSON.stringify(body) }
-    const answer = await fetch(`http://127.0.0.1:${service.http}/users/${path}`, options)
-    if (!answer.ok) throw new Error(`${path}: ${answer.status} ${await answer.text()}`)
-    return answer.text()
+  const tls = env.AUTH_HTTP_TLS_CERT !== undefined
+  const client = createClient({ endpoint: 'http', port: service.http, tls, connections: 1 })
+  const request = async (path: string, content: object) => {
+    const body = Buffer.from(JSON.stringify(content))
+    const wire = { method: 'POST', path: `/users/${path}`, contentType: 'application/json', body } as const
+    const answer = await client.send({ ...wire, expected: '', refusable: false })
+    if (answer.status !== 200) throw new Error(`${path}: ${answer.status} ${answer.body}`)
+    return answer.body.toString()
   }
   await request('signup', formOf(model, 'Modelo', { securityquestion: '1', securityanswer: 'Jacareí' }))
   await fill(url.href, population)
@@ -82,6 +88,7 @@ export async function serviceOn(
     network: 10,
     series: 0,
   }
+  client.close()
   return { service, url: url.href, world, again }
 }
 

@@ -1,0 +1,175 @@
+/**
+ * What others feel while a client floods: each flood of floods.ts beside a quiet window of the same round, on a service of
+ * its own. Nothing here knows how the service defends itself.
+ */
+import { writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { createAuthority } from '../_helpers/certificates.js'
+import { freePort } from '../_helpers/relay.js'
+import type { FloodReport } from './flood.js'
+import { type FloodName, floodNames, floodOf, type Origin } from './floods.js'
+import type { Goal, Prepared, Row, Segment } from './measure.js'
+import { createOthers, type Guest } from './others.js'
+import { type ServiceProcess, startFlood } from './processes.js'
+import type { Scenarios } from './segments.js'
+import { type Bench, serviceOn } from './world.js'
+
+/** Where floods can come from, as `--from` has it, and in words. */
+export const origins: Readonly<Record<Origin, string>> = {
+  one: 'one address',
+  50: '50 addresses',
+  48: 'a /48',
+  300: '300 addresses',
+}
+
+/** Those that a school feels: of requests that are refused or limited. */
+export const requestFloods = ['text', 'signups', 'logins', 'answers', 'activations', 'lookups', 'emails'] as const
+
+/** A scenario for each flood (`all`: every one) from each of these origins from which it can come; all of its own without. */
+export function abuse(names: readonly string[], from: readonly string[] = Object.keys(origins)): Scenarios {
+  if (names.length === 0) throw new Error('Name a flood: --flood NAME, or --flood all.')
+  const scenarios: Scenarios = {}
+  for (const name of names.includes('all') ? floodNames : names) {
+    if (!isFlood(name)) throw new Error(`There is no flood ${name}; there are ${floodNames.join(', ')}, and all.`)
+    const { about, origins: own } = floodOf(name)
+    for (const origin of own.filter(each => from.includes(each))) {
+      const title = `${name} from ${origins[origin]}`
+      scenarios[title] = { about, byDefault: false, prepare: bench => beside(name, origin, bench) }
+    }
+  }
+  const unknown = from.find(each => !(each in origins))
+  if (unknown !== undefined) throw new Error(`A flood comes from ${Object.keys(origins).join(', ')}, not ${unknown}.`)
+  if (Object.keys(scenarios).length === 0) throw new Error(`${names} doesn’t come from ${from}.`)
+  return scenarios
+}
+
+function isFlood(name: string): name is FloodName {
+  return (floodNames as readonly string[]).includes(name)
+}
+
+/** The last numbers of the networks that floods come from; each window has its own, which were never held up before. */
+const firstNetwork = 100
+
+/** Who takes part besides. */
+const guests: Partial<Record<FloodName, Guest>> = { 'recovery-wide': 'recovery', backend: 'backend' }
+
+async function beside(name: FloodName, origin: Origin, bench: Bench): Promise<Prepared> {
+  const { tls = false, lasts = 0 } = floodOf(name)
+  const forwarded = origin === '48'
+  const admin = await freePort()
+  const { world, again, ...first } = await serviceOn(bench, 2000, bench.cost, {
+    AUTH_ADMIN_ADDRESS: `127.0.0.1:${admin}`,
+    ...(forwarded && { AUTH_TRUSTED_PROXIES: '127.0.0.0/8' }),
+    ...(tls && (await certificateIn(bench.folder))),
+  })
+  const guest = guests[name]
+  const others = createOthers({ ...world, forwarded }, { admin, tls, ...(guest && { guest }) })
+  let { service } = first
+  await others.warmUp(service)
+
+  const quiet: Segment = async scale => {
+    const { figures, errors, lost } = await others.measure(await running(), bench.seconds * scale)
+    return { figures, errors, note: listed(lost) }
+  }
+
+  let windows = 0
+  const flood: Segment = async scale => {
+    const { http } = await running()
+    const network = firstNetwork + windows++
+    const seconds = bench.seconds * scale
+    const attacker = startFlood()
+    const plan = { port: http, floods: [name], origin, network, victims: world.accounts.slice(0, 1000) }
+    await attacker.ask({ ...plan, seconds: Math.max(seconds, lasts * scale) })
+    const [flooded, { figures, errors, lost }] = await Promise.all([
+      attacker.ask('go'),
+      others.measure(service, seconds),
+    ])
+    await attacker.stop()
+    await others.calm(service)
+    const held = lasts > 0 && { held: 1 - flooded.cut / flooded.made }
+    return {
+      figures: { ...figures, ...held },
+      errors,
+      note: [describe(flooded), listed(lost)].filter(Boolean).join('; '),
+    }
+  }
+
+  /** The service; another one where a flood has ended it. */
+  async function running(): Promise<ServiceProcess> {
+    if (service.alive()) return service
+    service = await again()
+    await others.warmUp(service)
+    return service
+  }
+
+  return { rounds: 3, segments: { quiet, flood }, rows: rowsOf(name, origin) }
+}
+
+/** The rows of a flood, with its goals. */
+function rowsOf(name: FloodName, origin: Origin): Row[] {
+  const narrow = origin === 'one'
+  const wait: Goal = narrow ? { most: 2, orPlus: 15 } : { most: 3, orPlus: 30 }
+  const none = (narrow || origin === '50') && { goal: { most: 0 } as const }
+  const compared = { subject: 'flood', baseline: 'quiet' } as const
+  const worst = { subject: 'flood', worst: 'greatest' } as const
+  const least = { subject: 'flood', worst: 'least' } as const
+  const all: Goal = { least: 1 }
+  const rows: Row[] = [
+    { ...compared, label: 'logins of known users', figure: 'perSecond', goal: { least: narrow ? 0.85 : 0.75 } },
+    // A burst has a goal of its own.
+    { ...compared, label: 'me, 50 a second', figure: 'me p99', ...(name !== 'burst' && { goal: wait }) },
+    { ...worst, label: 'newcomers left out, of 3', figure: 'newcomers left out', ...none },
+    { ...worst, label: 'slowest newcomer, signed up and in', figure: 'newcomer' },
+    { ...worst, label: 'owners at new networks left out, of 3', figure: 'owners left out', ...none },
+    { ...worst, label: 'administrators left out, of 3', figure: 'administrators left out', ...none },
+    { ...least, label: 'probes of the metrics port in 1 s', figure: 'probes', goal: all },
+    { ...least, label: 'me over a new connection in 1 s', figure: 'connected' },
+    { ...worst, label: 'most memory', figure: 'memory', goal: { most: 300 } },
+    { ...least, label: 'the process lives', figure: 'alive', goal: all },
+  ]
+  if (name === 'burst') rows.push({ ...worst, label: 'slowest me', figure: 'slowest me', goal: { most: 1000 } })
+  if (name === 'unread')
+    rows.push({ ...worst, label: 'unread connections held after 40 s', figure: 'held', goal: { most: 0 } })
+  if (name === 'backend')
+    rows.push({
+      subject: 'flood',
+      label: 'a backend keeps of its 300 me a second',
+      figure: 'kept',
+      goal: { least: 0.4 },
+    })
+  if (name === 'recovery-wide')
+    rows.push(
+      {
+        ...worst,
+        label: 'owners at known addresses without recovery, of 3',
+        figure: 'recovery left out',
+        goal: { most: 0 },
+      },
+      { ...worst, label: 'the slowest of them', figure: 'recovery' },
+    )
+  return rows
+}
+
+/** What a flood did, in a line. */
+export function describe({ answers, made, open, cut, cores, limit }: FloodReport): string {
+  const total = Object.values(answers).reduce((sum, each) => sum + each, 0)
+  const shares = Object.entries(answers).map(([status, count]) => `${status} ${count}`)
+  const connections = `${made} connections, ${open} at a time, ${cut} cut`
+  const fewer = limit === undefined ? '' : ` (no more than ${limit}: this system lets a process open no more files)`
+  return `its client took ${cores.toFixed(2)} cores; ${total} answers (${shares.join(', ')}); ${connections}${fewer}`
+}
+
+/** Settings of a port that speaks TLS, with a certificate in the folder. */
+async function certificateIn(folder: string): Promise<Record<string, string>> {
+  const { cert, key } = createAuthority('Bench').issue({ name: 'auth.bench', addresses: ['127.0.0.1'] })
+  const [AUTH_HTTP_TLS_CERT, AUTH_HTTP_TLS_KEY] = [join(folder, 'http.crt'), join(folder, 'http.key')]
+  await writeFile(AUTH_HTTP_TLS_CERT, cert)
+  await writeFile(AUTH_HTTP_TLS_KEY, key)
+  return { AUTH_HTTP_TLS_CERT, AUTH_HTTP_TLS_KEY }
+}
+
+function listed(counts: Readonly<Record<string, number>>): string {
+  return Object.entries(counts)
+    .map(([what, count]) => `${count} × ${what.slice(0, 80).trim()}`)
+    .join(', ')
+}

@@ -1,0 +1,350 @@
+/** The floods: the worst that we know of what a client can send, by the resource that it takes from others. */
+import { randomUUID } from 'node:crypto'
+import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
+import { Users } from '../../proto/gen/auth/v1/users_pb.js'
+import { type Answer, head } from './clients.js'
+import { emailOf, formOf, password, usernameOf } from './operations.js'
+
+/**
+ * Where a flood comes from: `one` address, `50` in as many /24 networks, `300`; those are the peers themselves, which
+ * pipeline and hold connections as they like. Or `48`: each request from another /64 of one /48, which a trusted proxy
+ * tells in `X-Forwarded-For`; a proxy doesn't pipeline, so there each request in flight has a connection of its own.
+ */
+export type Origin = 'one' | '50' | '48' | '300'
+
+/** An account of an attacker. */
+export interface Own {
+  readonly username: string
+  readonly token: string
+  readonly role: 'ROLE_INSTITUTION' | 'ROLE_CLIENT'
+}
+
+/** What an attacker at one address has and knows. */
+export interface Attacker {
+  /** Accounts of its own: inactive, of both roles, all with the e-mail address of somebody else. */
+  readonly own: readonly Own[]
+  /** Numbers of other users. */
+  readonly victims: readonly number[]
+  /** The first message of a TLS handshake. */
+  readonly clientHello: Buffer
+  /** A number that no other request has. */
+  serial(): number
+}
+
+/** Where a connection gets its requests. */
+export interface Source {
+  /** The next request; `last` is the answer that came last. Undefined: none until another answer comes. */
+  next(last?: Answer): Buffer | undefined
+  /** Whether each request needs the answer to the one before. */
+  readonly sequential?: true
+}
+
+interface Common {
+  /** What it sends, for the table. */
+  readonly about: string
+  readonly origins: readonly Origin[]
+  /** Whether attackers sign up for accounts of their own beforehand. */
+  readonly accounts?: true
+  /** Whether the port speaks TLS. */
+  readonly tls?: true
+  /** Seconds that it lasts at least, however short the window is that is measured. */
+  readonly lasts?: number
+  /** The requests of connection number `line` of an attacker. */
+  readonly source: (attacker: Attacker, line: number) => Source
+}
+
+/** A flood over connections that are kept full, and made anew where they are cut. */
+export interface Kept extends Common {
+  /** Connections, all addresses together; an address has at least one. */
+  readonly connections: number
+  /** Requests in flight on each. */
+  readonly depth: number
+  /** Milliseconds from one batch of `depth` requests to the next, on all connections at once; otherwise without pause. */
+  readonly every?: number
+  /** Whether answers are left unread. */
+  readonly unread?: true
+}
+
+/** A flood of so many requests a second, each on a connection of its own, whatever becomes of those before. */
+export interface Paced extends Common {
+  readonly perSecond: number
+  /** Milliseconds after which its client leaves without an answer; otherwise it waits. */
+  readonly leavesAfter?: number
+}
+
+export type Flood = Kept | Paced
+
+const everywhere = ['one', '50', '48'] as const
+const peers = ['one', '50'] as const
+const json = 'application/json'
+
+/** The small requests that cost a main thread as much as their answers: 64 connections, 32 requests ahead on each. */
+const pipelined = { origins: everywhere, connections: 64, depth: 32 } as const
+/** What is refused or limited sooner or later. */
+const limited = { origins: everywhere, connections: 40, depth: 50 } as const
+
+/** The floods by name. */
+export const floods = {
+  text: {
+    ...limited,
+    about: '60 KB of combining marks in every field',
+    depth: 4,
+    source: ({ victims }) => inTurn(worstTexts(usernameOf(victims[0]!))),
+  },
+  signups: {
+    ...limited,
+    about: 'sign-ups',
+    source: ({ serial }) => always(() => signUp(`enxurrada ${serial()}`)),
+  },
+  logins: {
+    ...limited,
+    about: 'wrong logins to many accounts, a third of them invented',
+    source: wrongLogins,
+  },
+  answers: {
+    ...limited,
+    about: 'wrong answers to security questions',
+    source: ({ victims, serial }) =>
+      always(() => {
+        const username = encodeURIComponent(usernameOf(victims[serial() % victims.length]!))
+        const answers = Array.from({ length: 8 }, (_, index) => ({
+          forgotpasswordquestionsid: index + 1,
+          answer: 'Jaú',
+        }))
+        return post(`/forgotpasswords/loginbyusernameandanswers?username=${username}`, answers)
+      }),
+  },
+  activations: {
+    ...limited,
+    about: 'activations with keys that do not exist',
+    accounts: true,
+    source: ({ own, serial }) =>
+      always(() => {
+        const { username, token } = own[serial() % own.length]!
+        return post('/users/activate', { username, activationkey: randomUUID() }, token)
+      }),
+  },
+  lookups: {
+    ...limited,
+    about: 'look-ups of usernames and nicknames',
+    source: ({ serial }) =>
+      always(() => {
+        const number = serial()
+        if (number % 3 === 0) return post(pathOf(Users.method.existsByUsername), { username: `alguém ${number}` })
+        if (number % 3 === 1) return post('/users/existsByNickname', { nickname: `alguém ${number}` })
+        return post('/users/existsByUsername', { username: `(11)9${number}` })
+      }),
+  },
+  emails: {
+    ...limited,
+    about: 'requests that send e-mails, and password changes that tell the owner',
+    depth: 20,
+    accounts: true,
+    source: emails,
+  },
+  healthz: { ...pipelined, about: 'GET /healthz', source: () => inTurn([get('/healthz')]) },
+  options: {
+    ...pipelined,
+    about: 'OPTIONS *',
+    source: () => inTurn([Buffer.from('OPTIONS * HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n')]),
+  },
+  keys: { ...pipelined, about: 'the public keys (jwks.json)', source: () => inTurn([get('/.well-known/jwks.json')]) },
+  me: {
+    ...pipelined,
+    about: 'its own me',
+    accounts: true,
+    source: ({ own }, line) => inTurn([get('/users/me', own[line % own.length]!.token)]),
+  },
+  verify: { ...pipelined, about: 'VerifyToken', accounts: true, source: verifications },
+  notfound: { ...pipelined, about: 'paths that do not exist', source: () => inTurn([get('/nada')]) },
+  /** Only peers: it is the number of full connections that hurts, and a proxy's are few and not pipelined. */
+  'verify-wide': {
+    about: 'VerifyToken on 600 connections, 32 ahead on each',
+    origins: peers,
+    connections: 600,
+    depth: 32,
+    accounts: true,
+    source: verifications,
+  },
+  /** Only peers, as above. The shortest request that is right: 150,000 of them are 5 MB. */
+  burst: {
+    about: '500 requests on each of 300 connections at once, each 10 s',
+    origins: peers,
+    connections: 300,
+    depth: 500,
+    every: 10_000,
+    source: () => inTurn([Buffer.from('GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n')]),
+  },
+  /** A connection for each, as a proxy that passes on what many clients ask. */
+  'logins-48': {
+    about: '60 wrong logins a second',
+    origins: ['48'],
+    perSecond: 60,
+    source: wrongLogins,
+  },
+  'mailed-keys': {
+    about: '200 wrong mailed keys a second of clients that leave after 100 ms',
+    origins: ['48'],
+    perSecond: 200,
+    leavesAfter: 100,
+    source: ({ victims, serial }) =>
+      always(() => {
+        const username = usernameOf(victims[serial() % victims.length]!)
+        return post('/forgotpasswords/loginbyusernameandkey', { username, key: 'ABCDEFGH' })
+      }),
+  },
+  'recovery-wide': {
+    about: '30 recovery requests a second together',
+    origins: ['300'],
+    perSecond: 30,
+    source: ({ victims, serial }) => always(() => recovery(victims[serial() % victims.length]!)),
+  },
+  /** Only peers: the connections of a trusted proxy are apart, and never closed for a bound. */
+  idle: {
+    about: '10,000 connections that are idle after one request',
+    origins: peers,
+    connections: 10_000,
+    depth: 1,
+    source: () => ({ next: last => (last ? undefined : get('/healthz')) }),
+  },
+  /** Only peers: a proxy reads what it asked for. Longer than any answer may wait to be read. */
+  unread: {
+    about: '3,000 requests on each of 40 connections, no answer read',
+    origins: peers,
+    connections: 40,
+    depth: 3_000,
+    unread: true,
+    lasts: 40,
+    accounts: true,
+    source: ({ own }, line) => inTurn([get('/users/me', own[line % own.length]!.token)]),
+  },
+  /** Only peers: a proxy keeps its connections. */
+  connects: {
+    about: '200 new connections a second, one request on each',
+    origins: peers,
+    perSecond: 200,
+    source: () => inTurn([get('/healthz')]),
+  },
+  /** Only peers. Each sends the same first message and leaves at the answer: the server's signature costs it nothing. */
+  handshakes: {
+    about: '200 TLS handshakes a second, left half done',
+    origins: peers,
+    perSecond: 200,
+    tls: true,
+    source: ({ clientHello }) => inTurn([clientHello]),
+  },
+  /** As `me`, from one address; measured is what another address without a key keeps of 300 a second. */
+  backend: {
+    ...pipelined,
+    about: 'its own me, beside a backend at another address that asks for 300 a second',
+    origins: ['one'],
+    accounts: true,
+    source: ({ own }, line) => inTurn([get('/users/me', own[line % own.length]!.token)]),
+  },
+} as const satisfies Readonly<Record<string, Flood>>
+
+export type FloodName = keyof typeof floods
+
+/** All names. */
+export const floodNames = Object.keys(floods) as FloodName[]
+
+/** A flood by its name. */
+export function floodOf(name: FloodName): Flood {
+  return floods[name]
+}
+
+function wrongLogins({ victims, serial }: Attacker): Source {
+  return always(() => {
+    const number = serial()
+    const username = number % 3 === 0 ? `ninguém ${number}` : usernameOf(victims[number % victims.length]!)
+    return post('/users/login', { username, password: `palpite ${number}` })
+  })
+}
+
+function verifications({ own }: Attacker, line: number): Source {
+  return inTurn([post(pathOf(Users.method.verifyToken), { token: own[line % own.length]!.token })])
+}
+
+function emails({ own, victims, serial }: Attacker, line: number): Source {
+  const isClient = ({ role }: Own) => role === 'ROLE_CLIENT'
+  const [clients, institutions] = [own.filter(isClient), own.filter(each => !isClient(each))]
+  if (line % 3 === 0) return passwordChanges(clients[line % clients.length]!)
+  return always(() => {
+    const number = serial()
+    if (line % 3 === 1) return recovery(victims[number % victims.length]!)
+    const { username, token } = institutions[number % institutions.length]!
+    const path = '/1.0.0/users/sendadminkeybyemailpartner'
+    return post(path, { username, emailpartner: 'escola1@example.org' }, token)
+  })
+}
+
+/** Changes its own password again and again. */
+function passwordChanges({ username, token }: Own): Source {
+  let current: string | undefined = token
+  return {
+    sequential: true,
+    next(last) {
+      const text = last?.body.toString() ?? ''
+      if (text.startsWith('eyJ')) current = text
+      if (current === undefined) return post('/users/login', { username, password })
+      const request = post('/forgotpasswords/passwordupdatebyusername', { newPassword: password }, current)
+      current = undefined
+      return request
+    },
+  }
+}
+
+/** 60 KB of marks that a normal form has to put in another order, in every field that takes text. */
+function worstTexts(victim: string): Buffer[] {
+  const marks = `a${'\u0301\u0316'.repeat(14_800)}`
+  const half = marks.slice(0, marks.length / 2)
+  const answers = [1, 2].map(id => ({ forgotpasswordquestionsid: id, answer: half }))
+  return [
+    post('/users/login', { username: marks, password }),
+    post('/users/login', { username: victim, password: marks }),
+    post('/users/signup', formOf(marks, 'Novata')),
+    post('/users/signup', formOf('novata', marks)),
+    post('/users/signup', formOf('novata', 'Novata', { password: marks })),
+    post('/users/signup', formOf('novata', 'Novata', { email: `${marks}@example.org` })),
+    post('/users/existsByUsername', { username: marks }),
+    post('/users/existsByNickname', { nickname: marks }),
+    post(pathOf(Users.method.existsByUsername), { username: marks }),
+    post(pathOf(Users.method.activate), { username: marks, activationkey: 'x' }),
+    post(pathOf(ForgotPasswords.method.passwordUpdateByUsername), { username: marks, newPassword: password }),
+    post('/forgotpasswords/sendkeybyemail', { username: marks, email: 'a@example.org' }),
+    post('/forgotpasswords/sendkeybyemail', { username: victim, email: `${marks}@example.org` }),
+    post('/forgotpasswords/loginbyusernameandkey', { username: marks, key: 'ABCDEFGH' }),
+    post(`/forgotpasswords/loginbyusernameandanswers?username=${encodeURIComponent(victim)}`, answers),
+  ]
+}
+
+function always(next: () => Buffer): Source {
+  return { next }
+}
+
+function inTurn(requests: readonly Buffer[]): Source {
+  let sent = Math.floor(Math.random() * requests.length)
+  return { next: () => requests[sent++ % requests.length]! }
+}
+
+function signUp(name: string): Buffer {
+  return post('/users/signup', formOf(name, name))
+}
+
+function recovery(victim: number): Buffer {
+  return post('/forgotpasswords/sendkeybyemail', { username: usernameOf(victim), email: emailOf(victim) })
+}
+
+function pathOf({ parent, name }: { parent: { typeName: string }; name: string }): string {
+  return `/${parent.typeName}/${name}`
+}
+
+function get(path: string, token?: string): Buffer {
+  return Buffer.from(head({ method: 'GET', path, ...(token && { token }) }))
+}
+
+function post(path: string, content: object, token?: string): Buffer {
+  const body = Buffer.from(JSON.stringify(content))
+  const wire = { method: 'POST', path, contentType: json, body, ...(token && { token }) } as const
+  return Buffer.concat([Buffer.from(head(wire)), body])
+}

@@ -1,0 +1,164 @@
+/** Those who are no flood, on a service beside one: what they ask for, and what they get. */
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { Job, Report } from './load.js'
+import { percentile } from './measure.js'
+import { addressIn, forwardedOf, type Operation, proxyOf, type World } from './operations.js'
+import { ask, askFor } from './probes.js'
+import { memory, processorSeconds, type ServiceProcess, startLoad } from './processes.js'
+
+/** Numbers of networks 127.n.0.0. Those that are new in each window begin anew after 20. */
+const networks = { known: 10, newcomers: 20, owners: 40, administrators: 60, me: 96, backend: 97, fresh: 98 }
+
+/** `me` a second: of users, and of a backend without a key. */
+const rates = { me: 50, backend: 300 }
+
+/** Milliseconds that a client waits for an answer; a `me` that never gets one counts with them. */
+const longestWait = 15_000
+
+/** Who else takes part: owners who ask for recovery at known addresses, or a backend. */
+export type Guest = 'recovery' | 'backend'
+
+/** What came of a window. */
+export interface Window {
+  readonly figures: Readonly<Record<string, number>>
+  /** Wrong answers, and requests that got none, by what happened. */
+  readonly errors: Readonly<Record<string, number>>
+  readonly lost: Readonly<Record<string, number>>
+}
+
+/**
+ * Prepares all of them. The first 1,000 accounts of the world are known to attackers, and of these the first eight log in
+ * all the time; `admin` is the port of Administration.
+ */
+export function createOthers(given: World, { admin, tls, guest }: { admin: number; tls: boolean; guest?: Guest }) {
+  const world = { ...given, meFrom: addressIn(networks.me, 0) }
+  const known = { ...world, accounts: world.accounts.slice(0, 8), addresses: 8, network: networks.known }
+  const backend = { ...world, meFrom: addressIn(networks.backend, 0) }
+  const { token } = world.holders[0]!
+  const [logins, light, newcomers, owners, administrators, guests] = Array.from({ length: 6 }, startLoad) as Tuple6
+  let probe = '/healthz'
+  let windows = 0
+
+  const at = ({ http }: ServiceProcess) => ({ endpoint: 'http', port: http, tls }) as const
+  const me = (rate: number, seconds: number) => ({ world, mix: { me: 1 }, connections: 64, rate, seconds }) as const
+
+  /** Three who come one after the other, each from the address that the world has for it. */
+  const three = (world: World, seconds: number, steps: readonly Operation[]) => {
+    const visits = [0.1, 0.3, 0.5].map(after => ({ after: after * seconds, steps }))
+    return { world: { ...world, addresses: 3 }, visits, connections: 1, seconds } satisfies Partial<Job>
+  }
+
+  /** `me` over a new connection, from many addresses. */
+  const fresh = (port: number, index: number) => {
+    const address = addressIn(networks.fresh, index % 256)
+    const from = world.forwarded ? proxyOf(address) : address
+    const forwarded = world.forwarded && { 'x-forwarded-for': forwardedOf(address) }
+    const headers = { authorization: `Bearer ${token}`, ...forwarded }
+    return { port, tls, path: '/users/me', localAddress: from, headers }
+  }
+
+  function askAsGuest(service: ServiceProcess, seconds: number): Promise<Report> | undefined {
+    if (guest === 'recovery') return guests.ask({ ...at(service), ...three(known, seconds, ['recovery request']) })
+    if (guest === 'backend') return guests.ask({ ...at(service), ...me(rates.backend, seconds), world: backend })
+    return undefined
+  }
+
+  return {
+    /** Afterwards the accounts of known users know their addresses, and what runs often has been compiled. */
+    async warmUp(service: ServiceProcess): Promise<void> {
+      const visits = known.accounts.map(() => ({ after: 0, steps: Array<Operation>(5).fill('login') }))
+      const { late } = await logins.ask({ ...at(service), world: known, visits, connections: 1, seconds: 60 })
+      if (late > 0) throw new Error('It took more than a minute to log in five times: this machine is too busy.')
+      await light.ask({ ...at(service), world, mix: { me: 1 }, connections: 16, seconds: 1 })
+      // A service without probes at that port has something else to tell there.
+      if ((await ask({ port: service.metrics, path: probe })) !== 200) probe = '/metrics'
+    },
+
+    /** Measures for so many seconds. Whoever is new comes from networks of which nothing has come before. */
+    async measure(service: ServiceProcess, seconds: number): Promise<Window> {
+      const turn = windows++ % 20
+      const series = windows
+      const firstOwner = 1000 + 3 * turn
+      const http = at(service)
+      const grpc = { endpoint: 'grpc', port: admin } as const
+      const accounts = world.accounts.slice(firstOwner, firstOwner + 3)
+      const newcoming = { ...world, network: networks.newcomers + turn, series }
+      const returning = { ...world, network: networks.owners + turn, accounts }
+      const administering = { ...world, network: networks.administrators + turn }
+      const [login, asked, came, returned, administered, guested, probes, connected, most] = await Promise.all([
+        logins.ask({ ...http, world: known, mix: { login: 1 }, connections: 8, seconds }),
+        light.ask({ ...http, ...me(rates.me, seconds) }),
+        newcomers.ask({ ...http, ...three(newcoming, seconds, ['sign-up', 'first login']) }),
+        owners.ask({ ...http, ...three(returning, seconds, ['login']) }),
+        administrators.ask({ ...grpc, ...three(administering, seconds, ['administrator sign-in']) }),
+        askAsGuest(service, seconds),
+        askFor(seconds, () => ({ port: service.metrics, path: probe })),
+        askFor(seconds, index => fresh(service.http, index)),
+        mostMemory(service, seconds),
+      ])
+      const waits = waitsOf(asked, rates.me * seconds)
+      const reports = [login, asked, came, returned, administered, ...(guested ? [guested] : [])]
+      return {
+        figures: {
+          perSecond: login.perSecond,
+          'me p99': percentile(waits, 99),
+          'slowest me': Math.max(...waits),
+          'newcomers left out': came.late,
+          newcomer: slowestOf(came),
+          'owners left out': returned.late,
+          'administrators left out': administered.late,
+          probes,
+          connected,
+          memory: most,
+          alive: service.alive() ? 1 : 0,
+          ...(guested && guest === 'recovery' && { 'recovery left out': guested.late, recovery: slowestOf(guested) }),
+          ...(guested && guest === 'backend' && { kept: guested.count / (rates.backend * seconds) }),
+        },
+        errors: sumOf(reports.map(({ errors }) => errors)),
+        lost: sumOf(reports.map(({ lost }) => lost)),
+      }
+    },
+
+    /** Waits until the service has nothing to do any more and `me` is answered at once, a minute at most. */
+    async calm(service: ServiceProcess): Promise<void> {
+      for (let turn = 0; turn < 60 && service.alive(); turn++) {
+        const before = processorSeconds([service.pid])
+        await sleep(500)
+        const busy = processorSeconds([service.pid]) - before > 0.05
+        const { latencies, count } = await light.ask({ ...at(service), ...me(20, 0.5) })
+        if (!busy && count === 10 && Math.max(...latencies) < 50) return
+      }
+    },
+  }
+}
+
+type Load = ReturnType<typeof startLoad>
+type Tuple6 = [Load, Load, Load, Load, Load, Load]
+
+/** How long each `me` of an open loop took, in ms; one that was refused or lost took as long as a client waits. */
+function waitsOf({ latencies }: Report, asked: number): number[] {
+  const missing = Math.max(0, Math.round(asked) - latencies.length)
+  return [...latencies, ...Array<number>(missing).fill(longestWait)]
+}
+
+/** Seconds, of those who came one by one. */
+function slowestOf({ count, latencies }: Report): number {
+  return count === 0 ? Number.NaN : Math.max(...latencies) / 1000
+}
+
+/** The most memory of a process over so many seconds, in MB. */
+async function mostMemory(service: ServiceProcess, seconds: number): Promise<number> {
+  const end = performance.now() + seconds * 1000
+  let most = 0
+  while (performance.now() < end && service.alive()) {
+    most = Math.max(most, memory(service.pid))
+    await sleep(100)
+  }
+  return most
+}
+
+function sumOf(counts: readonly Readonly<Record<string, number>>[]): Record<string, number> {
+  const sum: Record<string, number> = {}
+  for (const [what, count] of counts.flatMap(each => Object.entries(each))) sum[what] = (sum[what] ?? 0) + count
+  return sum
+}
