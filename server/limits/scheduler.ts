@@ -13,7 +13,7 @@ export interface SchedulerLimits {
   readonly light: readonly number[]
   /** The same for a peer that stands for many: a service by its key, a trusted proxy for itself. */
   readonly peer: number
-  /** What a network may use of its share at once, in ms for each core. */
+  /** What a network may use at once, as the seconds in which its share comes to that. */
   readonly burst: number
   /** Share of all others together while `isHashing`. */
   readonly heavy: number
@@ -29,7 +29,7 @@ export interface SchedulerLimits {
 export const schedulerLimits: SchedulerLimits = {
   light: [0.005, 0.02, 0.04],
   peer: 0.025,
-  burst: 20,
+  burst: 4,
   heavy: 0.04,
   turn: 4,
   places: 32,
@@ -121,7 +121,7 @@ export function createScheduler(
   function shareOf(network: string, share: number): TokenBucket {
     let bucket = shares.get(network)
     if (!bucket) {
-      bucket = createTokenBucket(cores * burst, share * cores * 1000)
+      bucket = createTokenBucket(share * cores * burst * 1000, share * cores * 1000)
       shares.set(network, bucket)
     }
     return bucket

@@ -12,7 +12,7 @@ import { createAuthority, writePems } from '../_helpers/certificates.js'
 import { openGrpc, refusalOf } from '../_helpers/grpc.js'
 import { within } from '../_helpers/patience.js'
 import { openRaw } from '../_helpers/raw.js'
-import { startTestService, type TestService } from '../_helpers/service.js'
+import { password, startTestService, type TestService } from '../_helpers/service.js'
 
 const authority = createAuthority('Authority')
 const impostor = createAuthority('Authority')
@@ -35,13 +35,14 @@ async function outcome(channel = credentials.createInsecure(), at = service): Pr
   const client = openGrpc(at.grpc, channel)
   const requestId = randomUUID()
   const metadata = { 'x-forwarded-for': '10.9.9.9', 'x-request-id': requestId }
-  const request = { username: requestId, password: 'not the password' }
+  const { username } = await at.signUp('ROLE_CLIENT')
   try {
-    const reason = await client.call(Users.method.login, request, { metadata, deadline: Date.now() + 60_000 }).then(
+    const options = { metadata, deadline: Date.now() + 60_000 }
+    const reason = await client.call(Users.method.login, { username, password }, options).then(
       () => 'OK',
       error => refusalOf(error).info?.reason ?? 'no connection',
     )
-    if (reason !== 'INVALID_CREDENTIALS') return reason
+    if (reason !== 'OK') return reason
     const [event] = await at.registry.audit.list({ limit: 1 })
     return event?.address === '10.9.9.9' && event.request_id === requestId ? 'believed' : String(event?.address)
   } finally {

@@ -82,6 +82,7 @@ test('each call has 15 seconds, or more where much is read or changed or a mail 
   }
   const expected = [
     'EraseUser 600000',
+    'EraseUnactivatedUsers 600000',
     'ExportUser 600000',
     'LinkQuestion 600000',
     'SendTestEmail 30000',
