@@ -88,7 +88,7 @@ async function connect(options: GlobalOptions, opening: Opening): Promise<Connec
 async function connectLocally({ reason }: GlobalOptions, opening: Opening): Promise<Connection> {
   const { close, seal, registry, settings, log, actor } = await openSession(opening)
   try {
-    const { openLocalAdministration } = await import('../server/localadministration.js')
+    const { openLocalAdministration } = await import('../server/local-administration.js')
     const local = { actor, ...(reason && { reason }) }
     const administration = await openLocalAdministration(registry, settings, { local, log })
     return {

@@ -3,8 +3,8 @@
 import { chmod, mkdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import envPaths from 'env-paths'
-import { fail } from './failure.js'
-import { warn } from './output.js'
+import { fail } from './exit-codes.js'
+import { warn } from './terminal/output.js'
 
 /** A server and how to reach it. */
 export interface Context {

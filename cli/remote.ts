@@ -1,8 +1,8 @@
 import { readFile } from 'node:fs/promises'
 import type { Transport } from '@connectrpc/connect'
-import { isLoopback } from '../server/settings.js'
+import { isLoopback } from '../server/process/settings.js'
 import type { Context } from './contexts.js'
-import { fail } from './failure.js'
+import { fail } from './exit-codes.js'
 
 /**
  * Opens a way to Administration on a server, over gRPC; calls carry the token, if there is one, and are given up after

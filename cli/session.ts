@@ -1,10 +1,10 @@
 import { existsSync } from 'node:fs'
 import { hostname, userInfo } from 'node:os'
 import { join } from 'node:path'
-import type { LocalRegistry } from '../server/localregistry.js'
-import type { Log } from '../server/log.js'
-import type { Settings } from '../server/settings.js'
-import { fail } from './failure.js'
+import type { LocalRegistry } from '../server/local-registry.js'
+import type { Log } from '../server/observability/log.js'
+import type { Settings } from '../server/process/settings.js'
+import { fail } from './exit-codes.js'
 
 /** The registry that the settings name, as a command on the database itself holds it. */
 export interface Session extends LocalRegistry {
@@ -28,7 +28,7 @@ export interface Opening {
 /** Opens the registry that the settings name, whether the service runs or not. It must be closed. */
 export async function openSession(opening: Opening = {}): Promise<Session> {
   const { create = false, installed = !create } = opening
-  const { readSettings } = await import('../server/settings.js')
+  const { readSettings } = await import('../server/process/settings.js')
   const settings = readSettings(process.env)
   if (!create && !settings.databaseUrl && !existsSync(join(settings.dataDir, 'postgres'))) {
     fail(
@@ -36,8 +36,8 @@ export async function openSession(opening: Opening = {}): Promise<Session> {
     )
   }
   const [{ openLocalRegistry }, { createLog }] = await Promise.all([
-    import('../server/localregistry.js'),
-    import('../server/log.js'),
+    import('../server/local-registry.js'),
+    import('../server/observability/log.js'),
   ])
   const level = settings.logLevel === 'info' ? 'warn' : settings.logLevel
   const log = createLog(level, line => process.stderr.write(`${JSON.parse(line).level}: ${JSON.parse(line).msg}\n`))

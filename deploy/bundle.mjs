@@ -11,8 +11,8 @@ import { build } from 'esbuild'
 const root = fileURLToPath(new URL('..', import.meta.url))
 
 const programs = [
-  ['server/main.ts', 'server/alone.ts'],
-  ['server/passwords/hashthread.ts'],
+  ['server/main.ts', 'server/auth-server.ts'],
+  ['server/passwords/hash-thread.ts'],
   ['gateway/main.ts'],
   ['cli/main.ts'],
 ]

@@ -1,8 +1,8 @@
 /**
- * Makes server/lookalikes-table.ts from Unicode's list of look-alikes (UTS 39), which each version of Unicode publishes
+ * Makes server/rules/look-alikes-table.ts from Unicode's list of look-alikes (UTS 39), which each version of Unicode publishes
  * as https://www.unicode.org/Public/security/17.0.0/confusables.txt:
  *
- *     node deploy/lookalikes.mjs < confusables.txt > server/lookalikes-table.ts
+ *     node deploy/lookalikes.mjs < confusables.txt > server/rules/look-alikes-table.ts
  *
  * The database keeps skeletons made with the table. So a new one comes with a migration that sets them to NULL, and the
  * next start of the service makes them anew.

@@ -1,8 +1,8 @@
 /** How many connections the networks of clients may have. */
 
 import { LRUCache } from 'lru-cache'
-import { canonicalAddress, networksOf } from '../server/clientaddress.js'
 import { createTokenBucket, type TokenBucket } from '../server/limits/token-bucket.js'
+import { canonicalAddress, networksOf } from '../server/requests/client-address.js'
 import type { Connection } from './connection.js'
 
 /** Connections of a network. */

@@ -1,5 +1,5 @@
 /**
- * The gateway: JSON over HTTP for every row of `routes.ts`, and Connect and gRPC-Web for the same services, all on one
+ * The gateway owns the HTTP port of clients: JSON over HTTP for every row of `routes.ts`, and Connect and gRPC-Web for the same services, all on one
  * port that speaks HTTP/1.1. It passes every call on to a Connect `Transport` and knows nothing else of what stands
  * behind it; who may call, what is right and what is counted are the services' affair. Programs put it together
  * (`main.ts`, and the service for a gateway in its own process).
@@ -10,11 +10,11 @@ import type { IncomingHttpHeaders } from 'node:http'
 import { create, type DescMethodUnary, type Message } from '@bufbuild/protobuf'
 import { Code, ConnectError, createContextValues, type Transport } from '@connectrpc/connect'
 import { Users } from '../proto/gen/auth/v1/users_pb.js'
-import { createSenderOf, network, type Sender } from '../server/clientaddress.js'
 import { workKey } from '../server/limits/context.js'
 import type { Scheduler, Shed } from '../server/limits/scheduler.js'
-import { describeSpan, inSpan, readParent, SpanKind, traceHeaders, tracing } from '../server/tracing.js'
-import { endVisit, type Log, methodOf, Visit } from './access.js'
+import { describeSpan, inSpan, readParent, SpanKind, traceHeaders, tracing } from '../server/observability/tracing.js'
+import { createSenderOf, network, type Sender } from '../server/requests/client-address.js'
+import { endVisit, type Log, methodOf, Visit } from './access-log.js'
 import { type Body, bodyLimit, isArriving, readBody } from './body.js'
 import { isGone, type Request, type Response } from './connection.js'
 import { type Address, createListener, listenerLimits, type Secure } from './listener.js'

@@ -22,7 +22,7 @@ import { ForgotPasswords } from '../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../proto/gen/auth/v1/users_pb.js'
 import { StatusSchema } from '../proto/gen/google/rpc/status_pb.js'
 import { Health } from '../proto/gen/health/v1/health_pb.js'
-import { inSpan, SpanKind, traceHeaders, tracing } from '../server/tracing.js'
+import { inSpan, SpanKind, traceHeaders, tracing } from '../server/observability/tracing.js'
 import { roundRobin, type ServerStats, statsOption } from './servers.js'
 
 /** Where the services are. */

@@ -1,13 +1,14 @@
 import { existsSync } from 'node:fs'
 import module from 'node:module'
-import { adminPasswordFile, resolveDatabase } from './database/source.js'
-import { createLog } from './log.js'
+import { adminPasswordFile, resolveDatabase } from './database/database-choice.js'
+import { createLog } from './observability/log.js'
+import { httpUrl, isLoopback, metricsUrl, readSettings, type Settings, write } from './process/settings.js'
+import { grace, pause, stopOnSignals } from './process/stopping.js'
 import type { Service } from './service.js'
-import { httpUrl, isLoopback, metricsUrl, readSettings, type Settings, write } from './settings.js'
-import { grace, pause, stopOnSignals } from './stopping.js'
 
 // Compiled code is kept for the next start, by versions of Node.js that can (22.8 and newer).
-;(module as { enableCompileCache?: () => void }).enableCompileCache?.()
+const { enableCompileCache } = module as { enableCompileCache?: () => void }
+enableCompileCache?.()
 
 /** The service as a process: starts, says where it is, and stops when it gets a signal to. */
 async function main(): Promise<void> {

@@ -5,7 +5,7 @@ import { fileURLToPath } from 'node:url'
 import test from 'ava'
 import { createProgram } from '../cli/program.js'
 import { toMarkdown } from '../cli/reference.js'
-import { settingNames } from '../server/settings.js'
+import { settingNames } from '../server/process/settings.js'
 
 const root = fileURLToPath(new URL('../..', import.meta.url))
 const read = (name: string) => readFileSync(`${root}/${name}`, 'utf8')

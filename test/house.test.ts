@@ -10,14 +10,14 @@ import { ForgotPasswords } from '../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Reason } from '../proto/gen/auth/v1/reason_pb.js'
 import { scope } from '../proto/gen/auth/v1/scopes_pb.js'
 import { Users } from '../proto/gen/auth/v1/users_pb.js'
-import { isReservedUsername } from '../server/names.js'
 import { administrationPolicies } from '../server/policy/administration.js'
 import { forgotPasswordsPolicies } from '../server/policy/forgotpasswords.js'
 import type { Policy } from '../server/policy/policy.js'
 import { reasonsOf } from '../server/policy/reasons.js'
 import { usersPolicies } from '../server/policy/users.js'
-import { Refusal } from '../server/refusal.js'
-import { scopeName } from '../server/scopes.js'
+import { Refusal } from '../server/requests/refusal.js'
+import { isReservedUsername } from '../server/rules/names.js'
+import { scopeName } from '../server/rules/scopes.js'
 import { statusesOf } from './_helpers/problem.js'
 
 const root = fileURLToPath(new URL('../..', import.meta.url))
@@ -52,7 +52,7 @@ const isPackage = (target: string, ...names: string[]) =>
 
 test('imports are found', t => {
   t.true(imports.size > 40)
-  t.true(imports.get('server/users/login.ts')?.includes('server/refusal.ts'))
+  t.true(imports.get('server/users/login.ts')?.includes('server/requests/refusal.ts'))
   t.true(imports.get('server/calls/grpc.ts')?.includes('@grpc/grpc-js'))
 })
 
@@ -61,21 +61,18 @@ test('the gateway imports nothing of the server but client addresses, the access
     (file, target) =>
       file.startsWith('gateway/') &&
       /^(server|cli)\//.test(target) &&
-      !/^server\/(policy\/\w+|limits\/[\w-]+|clientaddress|tracing)\.ts$/.test(target) &&
-      !(
-        file === 'gateway/main.ts' &&
-        /^server\/(settings|log|stopping|certificates|metricsendpoint|undeclaredproxy|usage)\.ts$/.test(target)
-      ),
+      !/^server\/(policy\/[\w-]+|limits\/[\w-]+|requests\/client-address|observability\/tracing)\.ts$/.test(target) &&
+      !(file === 'gateway/main.ts' && /^server\/(process|observability)\/[\w-]+\.ts$/.test(target)),
   )
   t.deepEqual(wrong, [])
 })
 
 test('client addresses import nothing of ours, and nobody else reads or compares addresses', async t => {
-  t.deepEqual(imports.get('server/clientaddress.ts'), ['node:net', 'lru-cache'])
+  t.deepEqual(imports.get('server/requests/client-address.ts'), ['node:net', 'lru-cache'])
   const others: string[] = []
   for (const file of imports.keys()) {
     const text = await readFile(join(root, file), 'utf8')
-    if (file !== 'server/clientaddress.ts' && /\b(BlockList|SocketAddress)\b/.test(text)) others.push(file)
+    if (file !== 'server/requests/client-address.ts' && /\b(BlockList|SocketAddress)\b/.test(text)) others.push(file)
   }
   t.deepEqual(others, [])
 })
@@ -109,9 +106,10 @@ test('only the gRPC server and the way to remote services import grpc-js', t => 
  */
 const floors: readonly (readonly RegExp[])[] = [
   [/^proto\//],
-  [
-    /^server\/(call|certificates|clientaddress|databaseurl|log|lookalikes|lookalikes-table|masterkey|metricsendpoint|names|onfirstuse|refusal|required|roles|rounds|scopes|settings|sizes|stopping|telephone|tracing|undeclaredproxy|usage)\.ts$/,
-  ],
+  [/^server\/rules\//],
+  [/^server\/process\//],
+  [/^server\/observability\//],
+  [/^server\/requests\//],
   [/^server\/policy\//, /^server\/limits\//],
   [/^server\/embedded\//],
   [/^server\/database\//],
@@ -122,18 +120,10 @@ const floors: readonly (readonly RegExp[])[] = [
   [/^server\/users\//, /^server\/forgotpasswords\//],
   [/^server\/administration\//],
   [/^server\/calls\//],
-  [
-    /^server\/installation\.ts$/,
-    /^server\/localadministration\.ts$/,
-    /^server\/localregistry\.ts$/,
-    /^server\/maintenance\.ts$/,
-    /^server\/metrics\.ts$/,
-    /^server\/sealing\.ts$/,
-    /^server\/backup\//,
-  ],
+  [/^server\/jobs\//, /^server\/backup\//, /^server\/(installation|local-administration|local-registry|metrics)\.ts$/],
   [/^server\/service\.ts$/],
   [/^server\/main\.ts$/],
-  [/^server\/alone\.ts$/],
+  [/^server\/auth-server\.ts$/],
 ]
 
 /** Floor and room of a file. */
@@ -182,53 +172,53 @@ test('the command line imports no model, no RPC and no endpoint', t => {
 test('nothing imports a main.ts, but the server alone that of the service', t => {
   t.deepEqual(
     breaches((_, target) => /(^|\/)main\.ts$/.test(target)),
-    ['server/alone.ts -> server/main.ts'],
+    ['server/auth-server.ts -> server/main.ts'],
   )
 })
 
-test('settings, small rules and the generated code import nothing of ours but each other', t => {
-  const rules = [
-    'clientaddress',
-    'databaseurl',
-    'names',
-    'telephone',
-    'sizes',
-    'lookalikes',
-    'lookalikes-table',
-    'onfirstuse',
-  ].map(name => `server/${name}.ts`)
-  for (const file of ['server/settings.ts', ...rules]) {
-    t.deepEqual(
-      imports.get(file)?.filter(target => /^(server|gateway|cli|proto)\//.test(target) && !rules.includes(target)),
-      [],
-    )
-  }
-  t.deepEqual(
-    imports.get('server/refusal.ts')?.filter(target => /^(server|gateway|cli)\//.test(target)),
-    [],
+test('rules, requests and settings import nothing of ours but each other and the generated code', t => {
+  const low = /^server\/(rules|requests)\/|^proto\/gen\//
+  const wrong = breaches(
+    (file, target) =>
+      (low.test(file) || file === 'server/process/settings.ts') &&
+      /^(server|gateway|cli|proto)\//.test(target) &&
+      !low.test(target) &&
+      target !== 'server/process/database-url.ts',
   )
+  t.deepEqual(wrong, [])
 })
 
 test('each room says at its head what it owns', async t => {
   const heads: Record<string, string> = {
-    access: 'signin.ts',
-    administration: 'changes.ts',
-    backup: 'format.ts',
-    calls: 'dispatch.ts',
-    database: 'connection.ts',
-    embedded: 'start.ts',
-    forgotpasswords: 'answers.ts',
-    limits: 'scheduler.ts',
-    models: 'definemodels.ts',
-    outbox: 'compose.ts',
-    passwords: 'hash.ts',
-    policy: 'policy.ts',
-    users: 'login.ts',
+    cli: 'program.ts',
+    'cli/terminal': 'output.ts',
+    gateway: 'http.ts',
+    'server/access': 'sign-in.ts',
+    'server/administration': 'mutations.ts',
+    'server/backup': 'format.ts',
+    'server/calls': 'dispatch.ts',
+    'server/database': 'connection.ts',
+    'server/embedded': 'start.ts',
+    'server/forgotpasswords': 'answers.ts',
+    'server/jobs': 'maintenance.ts',
+    'server/limits': 'scheduler.ts',
+    'server/models': 'define-models.ts',
+    'server/observability': 'metrics.ts',
+    'server/outbox': 'compose.ts',
+    'server/passwords': 'hash.ts',
+    'server/policy': 'policy.ts',
+    'server/process': 'settings.ts',
+    'server/requests': 'call.ts',
+    'server/rules': 'names.ts',
+    'server/users': 'login.ts',
   }
   const rooms = (await readdir(join(root, 'server'), { withFileTypes: true })).filter(each => each.isDirectory())
-  t.deepEqual(rooms.map(({ name }) => name).sort(), Object.keys(heads))
+  t.deepEqual(
+    rooms.map(({ name }) => `server/${name}`).sort(),
+    Object.keys(heads).filter(room => room.startsWith('server/')),
+  )
   for (const [room, file] of Object.entries(heads)) {
-    const [head = ''] = (await readFile(join(root, 'server', room, file), 'utf8')).split('\nimport ')
+    const [head = ''] = (await readFile(join(root, room, file), 'utf8')).split('\nimport ')
     t.regex(head, /^\/[/*].*(\n[ /*].*){2,}/, room)
     t.regex(head, /\bowns?\b/, room)
   }
@@ -284,10 +274,10 @@ test('an RPC finds neither its caller nor a way to change something by itself, b
     if (/\.transact\(|identify\(|claimsOf\(|\bauthorization\b/.test(text)) found.push(file)
   }
   t.deepEqual(found.sort(), [
-    'server/administration/changes.ts',
+    'server/administration/mutations.ts',
     'server/forgotpasswords/answers.ts',
-    'server/forgotpasswords/recoverykey.ts',
-    'server/users/signup.ts',
+    'server/forgotpasswords/recovery-key.ts',
+    'server/users/sign-up.ts',
   ])
 })
 

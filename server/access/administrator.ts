@@ -1,10 +1,10 @@
 // Who administers: somebody with a session of Administration, or on the database itself.
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import type { IncomingCall } from '../call.js'
 import type { AuditEvent } from '../models/audit.js'
 import type { User } from '../models/user.js'
 import type { AdministrationPolicy } from '../policy/policy.js'
-import { refuse } from '../refusal.js'
+import type { IncomingCall } from '../requests/call.js'
+import { refuse } from '../requests/refusal.js'
 import { type Callers, traces } from './caller.js'
 import { permitSignIn } from './permissions.js'
 import type { Claims } from './tokens.js'

@@ -2,13 +2,13 @@
 // the shared buckets, so that whoever is held up is refused from memory: no statement, no hash, no row.
 import { LRUCache } from 'lru-cache'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import { network } from '../clientaddress.js'
 import { type Attempts, knowableNetworks, type Subjects } from '../models/attempt.js'
 import type { BucketLimit, Buckets } from '../models/bucket.js'
-import { upTo } from '../onfirstuse.js'
-import { type Limit, Refusal, refuse } from '../refusal.js'
+import { upTo } from '../process/lazy.js'
+import { network } from '../requests/client-address.js'
+import { type Limit, Refusal, refuse } from '../requests/refusal.js'
 import { knownAddressDays } from './lockout.js'
-import { createRecentCounts } from './recentcounts.js'
+import { createRecentCounts } from './recent-counts.js'
 
 /** What a client address, or a service, may do: so much at once, refilled evenly. */
 export const addressLimits = {

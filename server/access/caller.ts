@@ -1,10 +1,10 @@
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import type { Call, IncomingCall } from '../call.js'
 import type { Device } from '../models/attempt.js'
 import type { AuditEvent } from '../models/audit.js'
 import type { CallerRow, User, Users } from '../models/user.js'
-import { usernameKey } from '../names.js'
-import { refuse } from '../refusal.js'
+import type { Call, IncomingCall } from '../requests/call.js'
+import { refuse } from '../requests/refusal.js'
+import { usernameKey } from '../rules/names.js'
 import type { Session, Tokens, Verified } from './tokens.js'
 
 /** Who calls, and by which session. */

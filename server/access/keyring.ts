@@ -1,6 +1,6 @@
 import type { MessageInitShape } from '@bufbuild/protobuf'
 import type { Key, KeySchema } from '../../proto/gen/auth/v1/users_pb.js'
-import type { SigningKey, SigningKeys } from '../models/signingkey.js'
+import type { SigningKey, SigningKeys } from '../models/signing-key.js'
 
 /** Milliseconds after which the keys are read again. Less than the lead with which keys are published. */
 const refreshAfter = 60_000

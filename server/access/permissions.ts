@@ -2,9 +2,9 @@
 // they are in the transaction that changes something.
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { User } from '../models/user.js'
-import type { AuditAction } from '../policy/auditactions.js'
+import type { AuditAction } from '../policy/audit-actions.js'
 import type { AdministrationPolicy, Policy, UserPolicy } from '../policy/policy.js'
-import { refuse } from '../refusal.js'
+import { refuse } from '../requests/refusal.js'
 import type { Session } from './tokens.js'
 
 /** Seconds for which a sign-in counts as recent. */

@@ -2,9 +2,9 @@ import { type KeyObject, randomUUID } from 'node:crypto'
 import type jsonwebtoken from 'jsonwebtoken'
 import { LRUCache } from 'lru-cache'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import { onFirstUse, upTo } from '../onfirstuse.js'
-import { refuse } from '../refusal.js'
-import { tooLong } from '../sizes.js'
+import { onFirstUse, upTo } from '../process/lazy.js'
+import { refuse } from '../requests/refusal.js'
+import { tooLong } from '../rules/sizes.js'
 import type { Keyring } from './keyring.js'
 
 const jwt = onFirstUse<typeof jsonwebtoken>('jsonwebtoken')

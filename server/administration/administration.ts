@@ -2,25 +2,23 @@ import type { Administration } from '../../proto/gen/auth/v1/administration_pb.j
 import { createAdministrators } from '../access/administrator.js'
 import { createCallers } from '../access/caller.js'
 import type { Keyring } from '../access/keyring.js'
-import { createOneTimeCodes } from '../access/onetimecodes.js'
-import type { SignIns } from '../access/signin.js'
+import { createOneTimeCodes } from '../access/one-time-codes.js'
+import type { SignIns } from '../access/sign-in.js'
 import { createTokens } from '../access/tokens.js'
-import type { Registry } from '../models/definemodels.js'
-import { adminTokenTtl } from '../models/signingkey.js'
+import type { Registry } from '../models/define-models.js'
+import { adminTokenTtl } from '../models/signing-key.js'
+import type { UndeclaredProxies } from '../observability/undeclared-proxy.js'
 import { createQuotas } from '../outbox/quotas.js'
 import type { Passwords } from '../passwords/hash.js'
 import type { PasswordPolicy } from '../passwords/policy.js'
-import { administrationAudience, type Settings } from '../settings.js'
-import type { UndeclaredProxies } from '../undeclaredproxy.js'
-import { listAuditEvents, verifyAuditLog } from './auditlog.js'
-import { createChanges } from './changes.js'
+import { administrationAudience, type Settings } from '../process/settings.js'
+import { listAuditEvents, verifyAuditLog } from './audit-log.js'
 import { getConfiguration } from './configuration.js'
 import type { Rpc } from './context.js'
-import { diagnose } from './diagnosis.js'
+import { diagnose } from './doctor.js'
 import { discardEmail, getEmail, listEmails, retryEmail, sendTestEmail } from './emails.js'
-import { explainUser } from './explain.js'
 import { getMigrations } from './migrations.js'
-import { createTellAdministrators, createTellConcerned } from './notices.js'
+import { createChanges } from './mutations.js'
 import {
   activateOrganization,
   createOrganization,
@@ -42,10 +40,10 @@ import {
   updateQuestion,
 } from './questions.js'
 import { createReferences } from './references.js'
+import { createTellAdministrators, createTellConcerned } from './security-notices.js'
 import { createService, createServiceKey, deleteService, deleteServiceKey, listServices } from './services.js'
 import { confirmTotp, enrollTotp, getSession, removeTotp, signIn } from './session.js'
-import { getIssuer, listSigningKeys, retireSigningKey, rotateSigningKey, setIssuer } from './signingkeys.js'
-import { eraseUnactivatedUsers } from './unactivated.js'
+import { getIssuer, listSigningKeys, retireSigningKey, rotateSigningKey, setIssuer } from './signing-keys.js'
 import {
   activateUser,
   deleteUser,
@@ -55,11 +53,13 @@ import {
   setRole,
   suspendUser,
   undeleteUser,
-} from './userchanges.js'
-import { eraseUser, exportUser } from './userdata.js'
-import { createUser, updateUser } from './userforms.js'
-import { getUser, listUsers } from './users.js'
-import { sendRecoveryKey, setPassword, unlockUser } from './usersupport.js'
+} from './users/changes.js'
+import { eraseUser, exportUser } from './users/data.js'
+import { explainUser } from './users/explain.js'
+import { createUser, updateUser } from './users/forms.js'
+import { getUser, listUsers } from './users/list.js'
+import { sendRecoveryKey, setPassword, unlockUser } from './users/support.js'
+import { eraseUnactivatedUsers } from './users/unactivated.js'
 
 /** What Administration is made of. */
 export interface AdministrationDeps extends Registry {

@@ -1,4 +1,4 @@
-import type { Settings } from '../settings.js'
+import type { Settings } from '../process/settings.js'
 import type { Handler } from './context.js'
 
 /** Tells the settings of this process, secrets masked. */

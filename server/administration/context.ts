@@ -4,8 +4,8 @@ import type { DescMessage, DescMethodUnary, MessageInitShape, MessageShape } fro
 import type { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
 import type { Administrator } from '../access/administrator.js'
 import type { Change } from '../access/context.js'
-import type { Call } from '../call.js'
 import type { administrationPolicies } from '../policy/administration.js'
+import type { Call } from '../requests/call.js'
 import type { References } from './references.js'
 
 type Policies = typeof administrationPolicies

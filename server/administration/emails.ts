@@ -4,14 +4,14 @@ import { Administration as AdministrationService } from '../../proto/gen/auth/v1
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Change } from '../access/context.js'
 import type { Emails, QueuedEmail } from '../models/email.js'
-import { isEmailAddress } from '../names.js'
 import { describe, within } from '../outbox/sender.js'
 import { createMailTransport } from '../outbox/transport.js'
-import { refuse } from '../refusal.js'
-import type { Settings } from '../settings.js'
+import type { Settings } from '../process/settings.js'
+import { refuse } from '../requests/refusal.js'
+import { isEmailAddress } from '../rules/names.js'
 import type { Handler } from './context.js'
 import type { OpenPage } from './paging.js'
-import { wrongFields } from './wrongfields.js'
+import { wrongFields } from './wrong-fields.js'
 
 interface Deps {
   emails: Emails

@@ -2,7 +2,7 @@ import { createHash } from 'node:crypto'
 import { create, type Message, type MessageInitShape, type MessageShape, toBinary } from '@bufbuild/protobuf'
 import type { GenMessage } from '@bufbuild/protobuf/codegenv2'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import { refuse } from '../refusal.js'
+import { refuse } from '../requests/refusal.js'
 
 /** A message with the etag (AIP-154) of what is in it: it changes with whatever is shown. */
 export function withEtag<D extends GenMessage<Message & { etag: string }>>(

@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto'
 import { type DescMethodUnary, type Message, toBinary } from '@bufbuild/protobuf'
-import type { MasterKey } from '../masterkey.js'
-import { wrongFields } from './wrongfields.js'
+import type { MasterKey } from '../models/master-key.js'
+import { wrongFields } from './wrong-fields.js'
 
 /** Rows of a page when nobody says, and most rows of one. */
 const sizes = { usual: 50, most: 1_000 }

@@ -8,13 +8,13 @@ import type { Change } from '../access/context.js'
 import { brokenConstraint } from '../database/failures.js'
 import type { AuditEvent } from '../models/audit.js'
 import type { QuestionRow, Questions, UnmatchedRow } from '../models/question.js'
-import { isOneLine, questionKey } from '../names.js'
-import { refuse } from '../refusal.js'
-import { limits, tooLong } from '../sizes.js'
+import { refuse } from '../requests/refusal.js'
+import { isOneLine, questionKey } from '../rules/names.js'
+import { limits, tooLong } from '../rules/sizes.js'
 import type { AdministrationContext, Checked, Handler } from './context.js'
 import { checkEtag, withEtag } from './etag.js'
 import type { OpenPage } from './paging.js'
-import { wrongFields } from './wrongfields.js'
+import { wrongFields } from './wrong-fields.js'
 
 interface Deps {
   questions: Questions

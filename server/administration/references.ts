@@ -1,11 +1,11 @@
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import type { AdministeredUserRow, AdministeredUsers } from '../models/administereduser.js'
+import type { AdministeredUserRow, AdministeredUsers } from '../models/administered-user.js'
 import type { OrganizationRow, Organizations } from '../models/organization.js'
 import type { QuestionRow, Questions } from '../models/question.js'
-import { nicknameKey, questionKey, usernameKey } from '../names.js'
-import { refuse } from '../refusal.js'
-import { limits, tooLong } from '../sizes.js'
-import { wrongFields } from './wrongfields.js'
+import { refuse } from '../requests/refusal.js'
+import { nicknameKey, questionKey, usernameKey } from '../rules/names.js'
+import { limits, tooLong } from '../rules/sizes.js'
+import { wrongFields } from './wrong-fields.js'
 
 /**
  * Finds what requests refer to: by `#id`, by digits alone, or by name. A name that looks like an id takes no record's

@@ -1,5 +1,5 @@
-import { limits, tooLong } from '../sizes.js'
-import { wrongFields } from './wrongfields.js'
+import { limits, tooLong } from '../rules/sizes.js'
+import { wrongFields } from './wrong-fields.js'
 
 /** A text to search for, without space around it; undefined when there is nothing in it. Refuses one that is too long. */
 export function checkText(field: string, text: string | undefined): string | undefined {

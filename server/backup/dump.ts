@@ -5,7 +5,7 @@ import { rename } from 'node:fs/promises'
 import { pipeline } from 'node:stream/promises'
 import type { Database, Statement, Transaction } from '../database/connection.js'
 import { listMade, readMigrations } from '../database/migrate.js'
-import type { Registry } from '../models/definemodels.js'
+import type { Registry } from '../models/define-models.js'
 import { encrypt, type Lock } from './envelope.js'
 import { type TableHeader, type TableRead, writeBackup } from './format.js'
 

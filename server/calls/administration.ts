@@ -3,12 +3,12 @@
 import type { DescMethodUnary } from '@bufbuild/protobuf'
 import { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
 import type { Administrators } from '../access/administrator.js'
-import type { Changes } from '../administration/changes.js'
 import type { AdministrationContext, Rpc } from '../administration/context.js'
+import type { Changes } from '../administration/mutations.js'
 import type { References } from '../administration/references.js'
-import { checkPresence, type IncomingCall } from '../call.js'
 import { administrationPolicies } from '../policy/administration.js'
 import type { AdministrationPolicy, OpenPolicy } from '../policy/policy.js'
+import { checkPresence, type IncomingCall } from '../requests/call.js'
 import type { Run } from './dispatch.js'
 
 /** What the steps are made of. */

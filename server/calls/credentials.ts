@@ -1,5 +1,5 @@
 import { experimental, ServerCredentials } from '@grpc/grpc-js'
-import type { Certificates } from '../certificates.js'
+import type { Certificates } from '../process/certificates.js'
 
 /**
  * Credentials of every gRPC server of this process: TLS where there is a certificate; callers must present one of the

@@ -8,17 +8,17 @@ import { create, type DescMethodUnary, type DescService, type Message, type Mess
 import { Code } from '@connectrpc/connect'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { Health, HealthCheckResponse_ServingStatus } from '../../proto/gen/health/v1/health_pb.js'
-import type { ServiceKeys } from '../access/services.js'
-import { type Call, checkPresence, type IncomingCall } from '../call.js'
-import { network } from '../clientaddress.js'
+import type { ServiceKeys } from '../access/service-keys.js'
 import { isUnreachable } from '../database/failures.js'
 import type { Scheduler } from '../limits/scheduler.js'
 import { Turn } from '../limits/turn.js'
-import { flatLog, type Log } from '../log.js'
+import { flatLog, type Log } from '../observability/log.js'
+import { describeSpan, inSpan, readParent, SpanKind, traceIdOf, tracing } from '../observability/tracing.js'
 import { type Policy, usualCost } from '../policy/policy.js'
 import { reasonsOf } from '../policy/reasons.js'
-import { type Limit, Refusal } from '../refusal.js'
-import { describeSpan, inSpan, readParent, SpanKind, traceIdOf, tracing } from '../tracing.js'
+import { type Call, checkPresence, type IncomingCall } from '../requests/call.js'
+import { network } from '../requests/client-address.js'
+import { type Limit, Refusal } from '../requests/refusal.js'
 
 /** What the service reports of each call, for metrics. */
 export type Observe = (method: DescMethodUnary, reason: Reason | undefined, seconds: number) => void

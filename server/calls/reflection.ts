@@ -5,7 +5,7 @@
 import { type DescFile, type DescService, toBinary } from '@bufbuild/protobuf'
 import { FileDescriptorProtoSchema } from '@bufbuild/protobuf/wkt'
 import type { handleBidiStreamingCall, MethodDefinition, Server, ServiceDefinition } from '@grpc/grpc-js'
-import { madeOnce, onFirstUse } from '../onfirstuse.js'
+import { madeOnce, onFirstUse } from '../process/lazy.js'
 
 const load = onFirstUse<typeof import('@grpc/reflection')>('@grpc/reflection')
 

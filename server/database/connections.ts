@@ -1,6 +1,6 @@
 import type { Socket } from 'node:net'
 import pg from 'pg'
-import { type DatabaseTarget, readDatabaseUrl } from '../databaseurl.js'
+import { type DatabaseTarget, readDatabaseUrl } from '../process/database-url.js'
 import { ConnectionError } from './failures.js'
 
 /** What opens connections, and closes those that don't answer. */

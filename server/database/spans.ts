@@ -1,7 +1,7 @@
 // Spans of what is sent to the database: by the name of a statement, or by what Sequelize does to which table; never the
 // SQL, whose values some of it holds.
 import type { Sequelize } from 'sequelize'
-import { activeContext, inSpan, SpanKind, spanSince } from '../tracing.js'
+import { activeContext, inSpan, SpanKind, spanSince } from '../observability/tracing.js'
 
 const attributes = (name: string) => ({ 'db.system.name': 'postgresql', 'db.query.summary': name })
 

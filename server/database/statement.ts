@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto'
 import type pg from 'pg'
-import type { Log } from '../log.js'
-import { tracing } from '../tracing.js'
+import type { Log } from '../observability/log.js'
+import { tracing } from '../observability/tracing.js'
 import type { Connections } from './connections.js'
 import { inStatementSpan } from './spans.js'
 

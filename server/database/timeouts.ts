@@ -1,5 +1,5 @@
 import type pg from 'pg'
-import type { Log } from '../log.js'
+import type { Log } from '../observability/log.js'
 
 /**
  * Milliseconds after which the server ends a statement, a wait for a lock, the idleness of a transaction, and a

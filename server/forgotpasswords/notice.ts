@@ -1,7 +1,7 @@
-import type { Call } from '../call.js'
 import type { Transaction } from '../database/connection.js'
 import type { Emails, Notice } from '../models/email.js'
 import type { ChooseLocale } from '../outbox/texts.js'
+import type { Call } from '../requests/call.js'
 
 /** Queues an e-mail that tells users with an address what was done to their account, and from where. */
 export type TellOwner = (

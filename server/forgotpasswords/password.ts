@@ -5,8 +5,8 @@ import type { Users } from '../models/user.js'
 import type { Passwords } from '../passwords/hash.js'
 import { checkPassword, type PasswordPolicy } from '../passwords/policy.js'
 import { waiterOf } from '../passwords/pool.js'
-import { refuse } from '../refusal.js'
-import { required } from '../required.js'
+import { refuse } from '../requests/refusal.js'
+import { required } from '../requests/required-fields.js'
 import type { TellOwner } from './notice.js'
 
 /** Sets a new password and revokes every earlier token of the user. Of two updates with one token, the first revokes it. */

@@ -1,6 +1,6 @@
 // The turns of requests for e-mails: they are taken no faster than e-mails can leave, so that what was accepted goes out soon.
-import type { Call } from '../call.js'
-import { networksOf } from '../clientaddress.js'
+import type { Call } from '../requests/call.js'
+import { networksOf } from '../requests/client-address.js'
 import { createScheduler, type SchedulerLimits } from './scheduler.js'
 import { Turn } from './turn.js'
 

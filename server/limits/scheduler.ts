@@ -3,7 +3,7 @@
 // of the access policy; what a network may fail is access/'s, what is hashed passwords/'. It knows neither HTTP nor gRPC.
 import { availableParallelism } from 'node:os'
 import { LRUCache } from 'lru-cache'
-import type { Place } from '../call.js'
+import type { Place } from '../requests/call.js'
 import { createFairQueue, type QueueBounds } from './fair-queue.js'
 import { createTokenBucket, type TokenBucket } from './token-bucket.js'
 

@@ -1,5 +1,5 @@
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import { Refusal } from '../refusal.js'
+import { Refusal } from '../requests/refusal.js'
 import { type Scheduler, type Shed, Work } from './scheduler.js'
 
 /** What a call waits for: it has begun when `take` returns or resolves, and ends when it is disposed of. */

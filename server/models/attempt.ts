@@ -1,11 +1,12 @@
 // Attempts to sign in, the networks that accounts signed in from, and other things that are counted within a time.
 // The statements are written by hand: each counts, reads and records in one round trip (measured; see database/).
-import { network, networksOf } from '../clientaddress.js'
+
 import { bytes, defineTable, integer, key, nullable, preset, time } from '../database/attributes.js'
 import type { Database, Statement, Transaction } from '../database/connection.js'
-import type { MasterKey } from '../masterkey.js'
-import type { Role } from '../roles.js'
+import { network, networksOf } from '../requests/client-address.js'
+import type { Role } from '../rules/roles.js'
 import type { Audit, AuditEvent } from './audit.js'
+import type { MasterKey } from './master-key.js'
 
 /**
  * Proofs whose failures are counted for each account, each for itself. `administration` is the password at SignIn of

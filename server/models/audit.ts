@@ -1,10 +1,10 @@
 import type { Transaction } from 'sequelize'
 import { attribute, bigint, bytes, defineTable, key, nullable, preset } from '../database/attributes.js'
 import type { Database, Statement } from '../database/connection.js'
-import type { MasterKey } from '../masterkey.js'
-import type { AuditAction } from '../policy/auditactions.js'
-import { type AuditChain, createAuditChain, stampEvent } from './auditchain.js'
-import { type AuditList, createAuditList, shownOfEvent } from './auditlist.js'
+import type { AuditAction } from '../policy/audit-actions.js'
+import { type AuditChain, createAuditChain, stampEvent } from './audit-chain.js'
+import { type AuditList, createAuditList, shownOfEvent } from './audit-list.js'
+import type { MasterKey } from './master-key.js'
 
 /** Something that happened, for the audit log. It holds no secret and no text that somebody unknown typed. */
 export interface AuditEvent {

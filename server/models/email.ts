@@ -14,7 +14,7 @@ import {
 } from '../database/attributes.js'
 import type { Database, Statement } from '../database/connection.js'
 import type { administrationPolicies } from '../policy/administration.js'
-import type { Purpose } from './mailedkey.js'
+import type { Purpose } from './mailed-key.js'
 
 /** Who wants a recovery key sent where, and where the request came from. */
 export interface RecoveryRequest {

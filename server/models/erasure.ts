@@ -1,6 +1,6 @@
 // Erasing a user: no table names it any more, and the audit log still verifies.
 import type { Database, Statement, Transaction } from '../database/connection.js'
-import { emailKey } from '../names.js'
+import { emailKey } from '../rules/names.js'
 import { knowableNetworks, proofs, type Subjects } from './attempt.js'
 
 /** What shows that a user was erased; it holds nothing personal. A backup from before is restored without the user by it. */

@@ -15,7 +15,7 @@ import {
 } from '../database/attributes.js'
 import type { Database, Statement } from '../database/connection.js'
 import { orm } from '../database/sequelize.js'
-import type { MasterKey } from '../masterkey.js'
+import type { MasterKey } from './master-key.js'
 
 const detail = preset(nullable(text))
 

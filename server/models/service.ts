@@ -15,8 +15,8 @@ import {
 } from '../database/attributes.js'
 import type { Database, Statement } from '../database/connection.js'
 import { orm } from '../database/sequelize.js'
-import type { MasterKey } from '../masterkey.js'
-import type { ScopeName } from '../scopes.js'
+import type { ScopeName } from '../rules/scopes.js'
+import type { MasterKey } from './master-key.js'
 
 const attributes = {
   id: preset(key(integer)),

@@ -20,12 +20,12 @@ import {
 } from '../database/attributes.js'
 import type { Database, Statement } from '../database/connection.js'
 import { orm } from '../database/sequelize.js'
-import { nicknameSkeleton, shareScript, usernameSkeleton } from '../lookalikes.js'
-import type { MasterKey } from '../masterkey.js'
-import { nicknameKey, usernameKey } from '../names.js'
-import type { Role } from '../roles.js'
+import { nicknameSkeleton, shareScript, usernameSkeleton } from '../rules/look-alikes.js'
+import { nicknameKey, usernameKey } from '../rules/names.js'
+import type { Role } from '../rules/roles.js'
 import type { Emails } from './email.js'
-import type { MailedKeys, Purpose } from './mailedkey.js'
+import type { MailedKeys, Purpose } from './mailed-key.js'
+import type { MasterKey } from './master-key.js'
 import { newActivationKey, shownOfOrganization } from './organization.js'
 
 /** What users tell of themselves at sign-up and find in their record. */

@@ -2,9 +2,9 @@
 import { LRUCache } from 'lru-cache'
 import type { Transaction } from '../database/connection.js'
 import type { Subjects } from '../models/attempt.js'
-import type { EmailLimit, EmailQuotas } from '../models/emailquota.js'
-import { emailKey } from '../names.js'
-import { upTo } from '../onfirstuse.js'
+import type { EmailLimit, EmailQuotas } from '../models/email-quota.js'
+import { upTo } from '../process/lazy.js'
+import { emailKey } from '../rules/names.js'
 
 const [minute, hour, day] = [60, 3600, 86_400]
 

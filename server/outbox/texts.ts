@@ -1,6 +1,6 @@
 /** The e-mails: plain text in Brazilian Portuguese and English. Subjects are fixed, so nothing given gets into a header. */
 import type { Administered } from '../models/email.js'
-import { visible } from '../names.js'
+import { visible } from '../rules/names.js'
 
 /** Languages there are e-mails in. */
 export type Locale = 'pt-BR' | 'en'

@@ -3,7 +3,7 @@ import { randomBytes } from 'node:crypto'
 import { access, constants, mkdir, open, readdir, rename, rm, stat, unlink } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { SendMailOptions } from 'nodemailer'
-import type { Log } from '../log.js'
+import type { Log } from '../observability/log.js'
 
 /** An e-mail ready to go. */
 export interface Mail {

@@ -1,7 +1,7 @@
 // Passwords that are guessed first.
 import { readFileSync } from 'node:fs'
-import { nicknameKey } from '../names.js'
-import { madeOnce, onFirstUse } from '../onfirstuse.js'
+import { madeOnce, onFirstUse } from '../process/lazy.js'
+import { nicknameKey } from '../rules/names.js'
 
 /** Tells whether a password is among the common ones, ignoring case and space around it. */
 export interface Denylist {

@@ -2,7 +2,7 @@
 // owns what a password may be (policy.ts, denylist.ts), the form that is stored, and the threads that compute it
 // (pool.ts, queue.ts, threads.ts); who may try how often is access/'s. All floors above may use it.
 import { createHmac } from 'node:crypto'
-import { answerKey } from '../names.js'
+import { answerKey } from '../rules/names.js'
 import { preparePassword } from './policy.js'
 import type { Pool, Waiter } from './pool.js'
 

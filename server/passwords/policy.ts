@@ -1,6 +1,6 @@
 // Which passwords are acceptable. How they are kept is hash.ts's.
-import { nicknameKey, usernameKey } from '../names.js'
-import { limits, tooLong } from '../sizes.js'
+import { nicknameKey, usernameKey } from '../rules/names.js'
+import { limits, tooLong } from '../rules/sizes.js'
 import { createDenylist, type Denylist } from './denylist.js'
 
 /** What a new password must be. */

@@ -1,10 +1,10 @@
 // Runs bcrypt on threads behind a bounded queue. It owns who waits for how long: what can't be done in time is refused
 // before any work is spent on it. The order is queue.ts's, the threads are threads.ts's; it knows nothing of passwords.
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import type { Call } from '../call.js'
-import { networksOf } from '../clientaddress.js'
-import { Refusal } from '../refusal.js'
-import { activeContext, type Context, inSpan, spanSince, tracing } from '../tracing.js'
+import { activeContext, type Context, inSpan, spanSince, tracing } from '../observability/tracing.js'
+import type { Call } from '../requests/call.js'
+import { networksOf } from '../requests/client-address.js'
+import { Refusal } from '../requests/refusal.js'
 import { createQueue, type Turn } from './queue.js'
 import { type CompareJob, createThreads, type HashJob, type Job, type Result, type ThreadsOptions } from './threads.js'
 

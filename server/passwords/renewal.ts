@@ -1,5 +1,5 @@
 // Makes password hashes of another cost or scheme anew, after the sign-in that proved the password.
-import type { Log } from '../log.js'
+import type { Log } from '../observability/log.js'
 import type { Passwords } from './hash.js'
 
 /** Renews hashes in the background. */

@@ -2,7 +2,7 @@
 import { availableParallelism } from 'node:os'
 import { Worker } from 'node:worker_threads'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import { Refusal } from '../refusal.js'
+import { Refusal } from '../requests/refusal.js'
 
 /** Hash a text. Only its first 72 bytes count. */
 export interface HashJob {
@@ -68,7 +68,7 @@ interface Thread {
 const firstGuess = 0.06
 
 /** Program of the threads. */
-const program = new URL('dist/server/passwords/hashthread.js', import.meta.resolve('#package'))
+const program = new URL('dist/server/passwords/hash-thread.js', import.meta.resolve('#package'))
 
 export function createThreads({ cost, count = availableParallelism(), onFault }: ThreadsOptions): Threads {
   const threads = new Set<Thread>()

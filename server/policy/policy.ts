@@ -5,9 +5,9 @@
 // may be used everywhere. calls/ applies the rows, access/permissions.ts decides by them, the gateway takes its paths from
 // them, documentation and tests read them.
 import type { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import type { Limit } from '../refusal.js'
-import type { ScopeName } from '../scopes.js'
-import type { AuditAction } from './auditactions.js'
+import type { Limit } from '../requests/refusal.js'
+import type { ScopeName } from '../rules/scopes.js'
+import type { AuditAction } from './audit-actions.js'
 
 /** Name of a reason for which a service refuses. */
 export type ReasonName = Exclude<keyof typeof Reason, 'UNSPECIFIED'>

@@ -1,8 +1,8 @@
 import { type Admission, tooManyAttempts } from '../access/admission.js'
 import type { UsersRpc } from '../access/context.js'
 import type { Users } from '../models/user.js'
-import { nicknameKey, usernameKey } from '../names.js'
-import { required } from '../required.js'
+import { required } from '../requests/required-fields.js'
+import { nicknameKey, usernameKey } from '../rules/names.js'
 
 interface Deps {
   readonly users: Pick<Users, 'taken'>

@@ -4,13 +4,13 @@
 
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { UsersRpc } from '../access/context.js'
-import type { SignIns } from '../access/signin.js'
+import type { SignIns } from '../access/sign-in.js'
 import type { Tokens } from '../access/tokens.js'
-import { usernameKey } from '../names.js'
 import type { Renewals } from '../passwords/renewal.js'
-import { refuse } from '../refusal.js'
-import { required } from '../required.js'
-import { tooLong } from '../sizes.js'
+import { refuse } from '../requests/refusal.js'
+import { required } from '../requests/required-fields.js'
+import { usernameKey } from '../rules/names.js'
+import { tooLong } from '../rules/sizes.js'
 
 /** Exchanges username and password for a token. */
 export function login(deps: { signIns: SignIns; renewals: Renewals; tokens: Tokens }): UsersRpc<'login'> {

@@ -2,12 +2,12 @@ import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { UserReference } from '../../proto/gen/auth/v1/users_pb.js'
 import type { Admission } from '../access/admission.js'
 import type { UsersRpc } from '../access/context.js'
-import type { MasterKey } from '../masterkey.js'
+import type { MasterKey } from '../models/master-key.js'
 import type { User, Users } from '../models/user.js'
-import { usernameKey } from '../names.js'
-import { type FieldViolation, refuse } from '../refusal.js'
-import { required } from '../required.js'
-import { toUserRecord } from './userrecord.js'
+import { type FieldViolation, refuse } from '../requests/refusal.js'
+import { required } from '../requests/required-fields.js'
+import { usernameKey } from '../rules/names.js'
+import { toUserRecord } from './user-record.js'
 
 /** Most users that a service reads at once. */
 const mostAtOnce = 500

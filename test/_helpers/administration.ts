@@ -4,9 +4,9 @@ import { createGrpcTransport, Http2SessionManager } from '@connectrpc/connect-no
 import test from 'ava'
 import { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
 import { BadRequestSchema, ErrorInfoSchema } from '../../proto/gen/google/rpc/error_details_pb.js'
-import { openLocalAdministration } from '../../server/localadministration.js'
-import { createLog } from '../../server/log.js'
-import { write } from '../../server/settings.js'
+import { openLocalAdministration } from '../../server/local-administration.js'
+import { createLog } from '../../server/observability/log.js'
+import { write } from '../../server/process/settings.js'
 import type { Teardown } from './database.js'
 import { password, type TestService } from './service.js'
 

@@ -3,7 +3,7 @@ import { randomBytes } from 'node:crypto'
 import pg from 'pg'
 import { openDatabase } from '../../server/database/connection.js'
 import { migrate } from '../../server/database/migrate.js'
-import { madeOnce } from '../../server/onfirstuse.js'
+import { madeOnce } from '../../server/process/lazy.js'
 
 const template = 'auth_template'
 

@@ -1,9 +1,9 @@
 /** The models on a database of their own, without a service that works on it too. */
 import { type Database, openDatabase, type Transaction } from '../../server/database/connection.js'
-import { createStoredKeys } from '../../server/models/datakey.js'
-import { defineModels, type Models } from '../../server/models/definemodels.js'
+import { createStoredKeys } from '../../server/models/data-key.js'
+import { defineModels, type Models } from '../../server/models/define-models.js'
 import { emptyUser } from '../../server/models/user.js'
-import type { Role } from '../../server/roles.js'
+import type { Role } from '../../server/rules/roles.js'
 import { freshDatabase, type Teardown } from './database.js'
 import { waitFor } from './patience.js'
 

@@ -3,7 +3,7 @@ import { randomInt } from 'node:crypto'
 import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
 import test from 'ava'
-import { fuzzGrpc, fuzzHttp } from '../_helpers/fuzzrun.js'
+import { fuzzGrpc, fuzzHttp } from '../_helpers/fuzz-run.js'
 import { serviceForFile } from '../_helpers/service.js'
 
 const service = serviceForFile()

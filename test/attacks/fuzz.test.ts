@@ -1,6 +1,6 @@
 /** Generated requests, the same ones every time; many more of them are in fuzz.long.test.ts. */
 import test from 'ava'
-import { fuzzGrpc, fuzzHttp } from '../_helpers/fuzzrun.js'
+import { fuzzGrpc, fuzzHttp } from '../_helpers/fuzz-run.js'
 import { serviceForFile } from '../_helpers/service.js'
 
 const service = serviceForFile()

@@ -10,7 +10,7 @@ import { waitFor } from '../_helpers/patience.js'
 import { refused } from '../_helpers/problem.js'
 import { replicasForFile } from '../_helpers/replicas.js'
 import { type Answer, password, serviceWithClock, startTestService, type TestService } from '../_helpers/service.js'
-import { serviceKey } from '../_helpers/servicekey.js'
+import { serviceKey } from '../_helpers/service-key.js'
 import { claimsOf, forge, headerOf, idOf } from '../_helpers/tokens.js'
 
 // Their clock stands still, so that nothing lapses while it is counted.

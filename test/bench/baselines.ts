@@ -26,9 +26,9 @@ import bcrypt from 'bcrypt'
 import { UserSchema } from '../../proto/gen/auth/v1/records_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { openDatabase } from '../../server/database/connection.js'
-import { defineModels } from '../../server/models/definemodels.js'
+import { defineModels } from '../../server/models/define-models.js'
 import type { User } from '../../server/models/user.js'
-import { toUserRecord } from '../../server/users/userrecord.js'
+import { toUserRecord } from '../../server/users/user-record.js'
 
 /** Without a URL nothing is asked. */
 const database = openDatabase(process.env.DATABASE_URL ?? 'postgres://127.0.0.1')

@@ -2,7 +2,7 @@
 import { randomBytes } from 'node:crypto'
 import pg from 'pg'
 import { openDatabase } from '../../server/database/connection.js'
-import { createStoredKeys } from '../../server/models/datakey.js'
+import { createStoredKeys } from '../../server/models/data-key.js'
 import { newActivationKey } from '../../server/models/organization.js'
 import { createClient } from './clients.js'
 import { formOf, password, usernameOf, type World } from './operations.js'

@@ -7,7 +7,7 @@ import pg from 'pg'
 import { createProgram } from '../../cli/program.js'
 import { openDatabase } from '../../server/database/connection.js'
 import { createSubjects } from '../../server/models/attempt.js'
-import { createStoredKeys } from '../../server/models/datakey.js'
+import { createStoredKeys } from '../../server/models/data-key.js'
 import { installedRegistry, leaves, runCli, spawnCli } from '../_helpers/cli.js'
 
 interface Run {

@@ -2,7 +2,7 @@
 import test from 'ava'
 import { addressLimits } from '../../server/access/admission.js'
 import { lockout } from '../../server/access/lockout.js'
-import { usernameKey } from '../../server/names.js'
+import { usernameKey } from '../../server/rules/names.js'
 import { runCli } from '../_helpers/cli.js'
 import { anyAddress } from '../_helpers/crowd.js'
 import { password, serviceForFile } from '../_helpers/service.js'

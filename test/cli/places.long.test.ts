@@ -3,7 +3,7 @@ import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import test from 'ava'
-import { write } from '../../server/settings.js'
+import { write } from '../../server/process/settings.js'
 import { spawnCli } from '../_helpers/cli.js'
 import { password, serviceForFile } from '../_helpers/service.js'
 

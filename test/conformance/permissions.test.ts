@@ -10,11 +10,11 @@ import { administrationPolicies } from '../../server/policy/administration.js'
 import { forgotPasswordsPolicies } from '../../server/policy/forgotpasswords.js'
 import type { Policy } from '../../server/policy/policy.js'
 import { usersPolicies } from '../../server/policy/users.js'
-import { write } from '../../server/settings.js'
+import { write } from '../../server/process/settings.js'
 import { type AdministrationClient, openAdministration, openSignedIn } from '../_helpers/administration.js'
 import { type GrpcClient, openGrpc, refusalOf } from '../_helpers/grpc.js'
 import { password, type SignedUp, serviceForFile } from '../_helpers/service.js'
-import { serviceKey } from '../_helpers/servicekey.js'
+import { serviceKey } from '../_helpers/service-key.js'
 import { claimsOf, forge, idOf, nowInSeconds } from '../_helpers/tokens.js'
 import {
   administrationColumns,

@@ -1,6 +1,6 @@
 /** What one transaction decides on, no other changes before it ends; and what may be passed over holds nobody up. */
 import test from 'ava'
-import type { Models } from '../../server/models/definemodels.js'
+import type { Models } from '../../server/models/define-models.js'
 import { addUser, endsOrWaits, openModels } from '../_helpers/models.js'
 
 type Transaction = Parameters<Models['organizations']['rotateKey']>[1]

@@ -2,8 +2,8 @@
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import { openDatabase } from '../../server/database/connection.js'
-import { createLog } from '../../server/log.js'
-import { defineModels, type Models, openRegistry } from '../../server/models/definemodels.js'
+import { defineModels, type Models, openRegistry } from '../../server/models/define-models.js'
+import { createLog } from '../../server/observability/log.js'
 import { waitFor } from '../_helpers/patience.js'
 import { serviceForFile } from '../_helpers/service.js'
 

@@ -6,8 +6,8 @@ import test from 'ava'
 import { gatewayLimits } from '../../gateway/http.js'
 import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
-import { readSettings, settingNames } from '../../server/settings.js'
-import { grace } from '../../server/stopping.js'
+import { readSettings, settingNames } from '../../server/process/settings.js'
+import { grace } from '../../server/process/stopping.js'
 
 const root = fileURLToPath(new URL('../../..', import.meta.url))
 const read = (name: string) => readFileSync(join(root, name), 'utf8')
@@ -212,7 +212,7 @@ test('the autoscaler goes by a metric that the adapter makes of one of the servi
   const adapter = read('deploy/helm/prometheus-adapter.yaml')
   t.true(adapter.includes(`name: { as: ${metric} }`))
   const [, from] = /^ +- seriesQuery: (\w+)_count\{/m.exec(adapter)!
-  t.true(read('server/metrics.ts').includes(`name: '${from}'`))
+  t.true(read('server/observability/metrics.ts').includes(`name: '${from}'`))
 })
 
 test('the chart scrapes every pod at its metrics, over TLS where that is on, and lets only those in who may', t => {

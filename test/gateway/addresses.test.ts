@@ -1,6 +1,6 @@
 /** Client addresses: one form however they are written, and nobody's word on them but a trusted proxy's. */
 import test from 'ava'
-import { canonicalAddress, createSenderOf, network, networksOf } from '../../server/clientaddress.js'
+import { canonicalAddress, createSenderOf, network, networksOf } from '../../server/requests/client-address.js'
 
 for (const [text, canonical] of [
   ['192.0.2.7', '192.0.2.7'],

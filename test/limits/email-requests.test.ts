@@ -6,7 +6,7 @@ import test from 'ava'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { createEmailRequests } from '../../server/limits/email-requests.js'
 import { createScheduler, Work } from '../../server/limits/scheduler.js'
-import type { Refusal } from '../../server/refusal.js'
+import type { Refusal } from '../../server/requests/refusal.js'
 
 /** Requests that wait, and in what order they begin. */
 function setUp(factor = 1) {

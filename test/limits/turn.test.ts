@@ -3,7 +3,7 @@ import test, { type ExecutionContext } from 'ava'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { createScheduler, type SchedulerLimits } from '../../server/limits/scheduler.js'
 import { Turn } from '../../server/limits/turn.js'
-import type { Refusal } from '../../server/refusal.js'
+import type { Refusal } from '../../server/requests/refusal.js'
 
 /** One turn at a time; two may wait for a network, three in all. */
 const limits: SchedulerLimits = {

@@ -2,7 +2,7 @@
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import test, { type ExecutionContext } from 'ava'
-import { accessOf, launchGateway } from '../_helpers/accesslines.js'
+import { accessOf, launchGateway } from '../_helpers/access-lines.js'
 import { waitFor } from '../_helpers/patience.js'
 import { createRequest, password, signUpForm } from '../_helpers/service.js'
 import { spawnService } from '../_helpers/spawned.js'

@@ -7,8 +7,8 @@ import test from 'ava'
 import fc from 'fast-check'
 import PostalMime from 'postal-mime'
 import { SMTPServer } from 'smtp-server'
-import { emailKey, isEmailAddress } from '../../server/names.js'
 import { createMailTransport, type MailTransport } from '../../server/outbox/transport.js'
+import { emailKey, isEmailAddress } from '../../server/rules/names.js'
 
 /** What the server was told and given since it was last asked. */
 const heard = { recipients: [] as string[], messages: [] as Buffer[] }

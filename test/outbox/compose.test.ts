@@ -1,6 +1,6 @@
 /** What becomes of a queued e-mail when its turn comes: things may have changed since. */
 import test from 'ava'
-import type { Models } from '../../server/models/definemodels.js'
+import type { Models } from '../../server/models/define-models.js'
 import type { EmailIntent } from '../../server/models/email.js'
 import { createComposer } from '../../server/outbox/compose.js'
 import { addUser, endsOrWaits, openModels, suspend } from '../_helpers/models.js'

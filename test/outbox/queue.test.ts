@@ -1,6 +1,6 @@
 /** The queue of e-mails: which goes first, and what it holds at most of requests that no bucket counts. */
 import test from 'ava'
-import type { Models } from '../../server/models/definemodels.js'
+import type { Models } from '../../server/models/define-models.js'
 import { openModels } from '../_helpers/models.js'
 
 const run = ({ database }: Models, text: string) => database.run<Record<string, unknown>>({ name: '', text }, [])

@@ -3,7 +3,7 @@ import bcrypt from 'bcrypt'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { createPool, type Pool, type PoolOptions, type Waiter } from '../../server/passwords/pool.js'
 import type { HashJob } from '../../server/passwords/threads.js'
-import { Refusal } from '../../server/refusal.js'
+import { Refusal } from '../../server/requests/refusal.js'
 
 const quick: HashJob = { kind: 'hash', text: 'x', cost: 4 }
 /** Takes about 12 ms. */

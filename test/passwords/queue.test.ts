@@ -1,7 +1,7 @@
 import test from 'ava'
 import fc from 'fast-check'
-import { networksOf } from '../../server/clientaddress.js'
 import { createQueue, type Turn } from '../../server/passwords/queue.js'
+import { networksOf } from '../../server/requests/client-address.js'
 
 interface Job {
   readonly turn: Turn

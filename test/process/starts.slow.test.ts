@@ -269,7 +269,7 @@ test('processes whose clocks are a minute behind or ahead of the database’s st
       t,
       // Tokens that last no longer than the clocks differ.
       { DATABASE_URL, AUTH_TOKEN_TTL: '1m', TEST_CLOCK_SKEW: String(seconds * 1000) },
-      { flags: ['--import', new URL('../_helpers/skewedclock.js', import.meta.url).href] },
+      { flags: ['--import', new URL('../_helpers/skewed-clock.js', import.meta.url).href] },
     )
   const behind = await skewed(-60)
   const ahead = await skewed(60)

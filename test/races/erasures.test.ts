@@ -1,6 +1,6 @@
 /** Signing in while the user is erased: one comes before the other, and nothing of the user is left either way. */
 import test, { type ExecutionContext } from 'ava'
-import { usernameKey } from '../../server/names.js'
+import { usernameKey } from '../../server/rules/names.js'
 import { openLocal } from '../_helpers/administration.js'
 import { anyAddress, from } from '../_helpers/crowd.js'
 import { ask } from '../_helpers/database.js'

@@ -8,7 +8,7 @@ import {
   nicknameKey,
   questionKey,
   usernameKey,
-} from '../../server/names.js'
+} from '../../server/rules/names.js'
 import { anyCharacter, everyCharacter } from '../_helpers/characters.js'
 
 const keys = { usernameKey, nicknameKey, questionKey, answerKey, emailKey }

@@ -1,6 +1,6 @@
 import test from 'ava'
 import fc from 'fast-check'
-import { limits, tooLong } from '../../server/sizes.js'
+import { limits, tooLong } from '../../server/rules/sizes.js'
 
 const kinds = Object.keys(limits) as (keyof typeof limits)[]
 

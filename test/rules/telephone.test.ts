@@ -1,8 +1,8 @@
 /** Telephone numbers: one key for all spellings of a number, another for each other number, none for what isn't one. */
 import test from 'ava'
 import fc from 'fast-check'
-import { usernameKey } from '../../server/names.js'
-import { readTelephone } from '../../server/telephone.js'
+import { usernameKey } from '../../server/rules/names.js'
+import { readTelephone } from '../../server/rules/telephone.js'
 
 const areaCodes = [
   ...[11, 12, 13, 14, 15, 16, 17, 18, 19, 21, 22, 24, 27, 28, 31, 32, 33, 34, 35, 37, 38, 41, 42, 43, 44, 45, 46, 47],

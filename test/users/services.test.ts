@@ -9,7 +9,7 @@ import { type GrpcClient, openGrpc, refusalOf } from '../_helpers/grpc.js'
 import { waitFor } from '../_helpers/patience.js'
 import { refused } from '../_helpers/problem.js'
 import { password, serviceForFile, serviceWithClock, startTestService, type TestService } from '../_helpers/service.js'
-import { serviceKey } from '../_helpers/servicekey.js'
+import { serviceKey } from '../_helpers/service-key.js'
 import { idOf } from '../_helpers/tokens.js'
 
 // Callers on loopback are no gateways here: they are whom their addresses say.

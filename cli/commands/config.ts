@@ -1,0 +1,41 @@
+import type { Command } from 'commander'
+import { administering, type GlobalOptions } from '../administration.js'
+import { contextOf } from '../contexts.js'
+import { jsonOption, printJson, printTable, warn } from '../terminal/output.js'
+
+/** Adds `auth-admin config`. */
+export function addConfig(program: Command): void {
+  program
+    .command('config')
+    .description('List the settings: value, origin, default. Of secrets only whether they are set.')
+    .addOption(jsonOption())
+    .addHelpText(
+      'after',
+      `
+It lists those of the server where a context is used. Else it reads this
+environment as a process of the service would, and needs no database. Variables
+AUTH_… that are no settings are named, too.
+
+Example:
+  $ auth-admin config`,
+    )
+    .action(
+      administering(async (api, options: GlobalOptions) => {
+        const { settings, unknown } = !(await contextOf(options))
+          ? await describeHere()
+          : await api.getConfiguration({})
+        const rows = settings.map(({ name, value, origin, default: fallback, secret }) => {
+          return { name, value, origin, default: fallback, secret }
+        })
+        if (options.json) return printJson({ settings: rows, unknown })
+        const cells = rows.map(row => [row.name, row.value, row.origin, row.origin === 'default' ? '' : row.default])
+        printTable(['setting', 'value', 'origin', 'default'], cells, 'There are no settings.')
+        for (const name of unknown) warn(`${name} is no setting.`)
+      }),
+    )
+}
+
+async function describeHere() {
+  const { describeSettings } = await import('../../server/process/settings.js')
+  return describeSettings(process.env)
+}

@@ -1,0 +1,104 @@
+// Most is examined by the process that answers, in its own environment (server/administration/doctor.ts). What only the
+// machine of the command line knows is added here: whether it gets an answer at all, its own settings, and who may read
+// the files that they name.
+import { stat } from 'node:fs/promises'
+import type { Command } from 'commander'
+import { type Api, administering, type GlobalOptions } from '../administration.js'
+import { contextOf } from '../contexts.js'
+import { end, explain } from '../exit-codes.js'
+import { jsonOption, printJson, say } from '../terminal/output.js'
+import { withProgress } from '../terminal/progress.js'
+
+/** What was examined, and what was found. */
+interface Check {
+  readonly check: string
+  /** `ok`, `warning` or `failed`. */
+  readonly status: string
+  readonly detail: string
+  /** What to do about it; empty when nothing needs doing. */
+  readonly fix: string
+}
+
+/** Adds `auth-admin doctor`. */
+export function addDoctor(program: Command): void {
+  program
+    .command('doctor')
+    .description('Examine the service and say what to do about what is wrong. If a check failed, end with 1.')
+    .addOption(jsonOption())
+    .addHelpText(
+      'after',
+      `
+Warnings end with 0. It works when nothing else does: a database that is away is
+a check that failed.
+
+Example:
+  $ auth-admin doctor`,
+    )
+    .action(
+      administering(
+        async (api, options: GlobalOptions) => {
+          const here = !(await contextOf(options)) ? await examineHere() : []
+          const checks = [...here, ...(await withProgress('Examining the service', () => examineService(api)))]
+          if (options.json) printJson(checks)
+          else for (const check of checks) print(check)
+          if (checks.some(({ status }) => status === 'failed')) end(1)
+        },
+        { installed: false },
+      ),
+    )
+}
+
+function print({ check, status, detail, fix }: Check): void {
+  say(`${status.padEnd(7)}  ${check}: ${detail}`)
+  if (fix !== '') say(`         -> ${fix}`)
+}
+
+/** What the process that answers finds; where none answers, that. */
+async function examineService(api: Api): Promise<Check[]> {
+  try {
+    const { checks } = await api.diagnose({})
+    return checks.map(({ check, status, detail, fix }) => ({ check, status, detail, fix }))
+  } catch (error) {
+    const { message = 'It was stopped.' } = await explain(error)
+    return [{ check: 'service', status: 'failed', detail: message, fix: 'Do what it says, and run this again.' }]
+  }
+}
+
+/** The settings of this process, and the files that they name. */
+async function examineHere(): Promise<Check[]> {
+  const { describeSettings, readSettings } = await import('../../server/process/settings.js')
+  const { unknown } = describeSettings(process.env)
+  const names = unknown.join(', ')
+  const settings = (): Check => {
+    try {
+      readSettings(process.env)
+    } catch (error) {
+      const detail = (error as Error).message.replaceAll('\n', ' ')
+      return { check: 'settings', status: 'failed', detail, fix: 'Mend them; `auth-admin config` lists all.' }
+    }
+    return unknown.length > 0
+      ? { check: 'settings', status: 'warning', detail: `${names}: no such settings.`, fix: 'Unset or correct them.' }
+      : { check: 'settings', status: 'ok', detail: 'The settings can be used.', fix: '' }
+  }
+  return [settings(), await examineFiles(process.env)]
+}
+
+/** Whether others on this machine can read what is secret. */
+async function examineFiles(env: NodeJS.ProcessEnv): Promise<Check> {
+  const { describeSettings } = await import('../../server/process/settings.js')
+  const files = describeSettings(env)
+    .settings.filter(({ origin }) => origin === 'file')
+    .map(({ name }) => env[`${name}_FILE`]!)
+  const secret = [...files, ...(env.AUTH_TLS_KEY ? [env.AUTH_TLS_KEY] : []), env.AUTH_DATA_DIR || './.auth']
+  const open: string[] = []
+  for (const path of secret) {
+    // What isn't there is told elsewhere, where it is needed.
+    const found = await stat(path).catch(() => undefined)
+    if (found && (found.mode & 0o007) !== 0) open.push(path)
+  }
+  const check = 'secret files'
+  if (open.length === 0)
+    return { check, status: 'ok', detail: 'No other user of this machine can read the secret files.', fix: '' }
+  const detail = `Every user of this machine can read ${open.join(', ')}.`
+  return { check, status: 'warning', detail, fix: `chmod o-rwx ${open.join(' ')}` }
+}

@@ -1,0 +1,200 @@
+import { timestampDate } from '@bufbuild/protobuf/wkt'
+import { type Command, InvalidArgumentError, Option } from 'commander'
+import { Administration, type SignInResponse } from '../../proto/gen/auth/v1/administration_pb.js'
+import { ErrorInfoSchema } from '../../proto/gen/google/rpc/error_details_pb.js'
+import { administering, type GlobalOptions } from '../administration.js'
+import {
+  type Context,
+  chooseContext,
+  contextOf,
+  readContexts,
+  removeToken,
+  tokenFileOf,
+  writeContexts,
+  writeToken,
+} from '../contexts.js'
+import { fail, misuse } from '../exit-codes.js'
+import { openRemote, readUrl } from '../remote.js'
+import { askKnownSecret, askText, canAsk, codeProblem, given, readSecret } from '../terminal/ask.js'
+import { jsonOption, printFields, printJson, printTable, say } from '../terminal/output.js'
+import { userOutput } from './users/output.js'
+
+interface LoginOptions extends GlobalOptions {
+  readonly ca?: string
+  readonly username?: string
+  readonly passwordFile?: string
+  readonly codeFile?: string
+}
+
+/** Adds `auth-admin login`, `logout`, `whoami` and `contexts`. */
+export function addLogin(program: Command): void {
+  program
+    .command('login')
+    .description('Sign in at a server, as an administrator. The session lasts for 12 hours.')
+    .argument('[url]', 'https://host:port of its administration listener; without it, that of the context', parseUrl)
+    .addOption(new Option('--ca <file>', 'PEM file of the authority that its certificate comes from'))
+    .addOption(new Option('--username <name>', 'username of the administrator'))
+    .addOption(new Option('--password-file <file>', 'file that holds the password; - for standard input'))
+    .addOption(new Option('--code-file <file>', 'file that holds the one-time code, if you have enrolled one'))
+    .addOption(jsonOption())
+    .addHelpText(
+      'after',
+      `
+Password and one-time code are asked for at a terminal, and shown nowhere. The
+token is kept in a file of your own configuration folder, and used by all
+commands from then on; --local makes one work on the database itself.
+
+Examples:
+  $ auth-admin login https://auth.example.org:50052 --context production
+  $ auth-admin login --context production`,
+    )
+    .action(async (url: string | undefined, _options: LoginOptions, command: Command) => {
+      const options = command.optsWithGlobals<LoginOptions>()
+      const { name, context } = await contextFor(url, options)
+      const username = await given(options.username, 'Username:', 'Give the username with --username.', options)
+      const password = await secretOf('password', options.passwordFile, options)
+      const session = await signIn(context, { username, password }, options)
+      await writeToken(context.tokenFile, session.token)
+      const { contexts } = await readContexts()
+      await writeContexts({ current: name, contexts: { ...contexts, [name]: context } })
+      const expires = timestampDate(session.expireTime!)
+      if (options.json) printJson({ context: name, url: context.url, username, expires })
+      else say(`You are signed in at ${name} (${context.url}) until ${expires.toLocaleString()}.`)
+    })
+
+  program
+    .command('logout')
+    .description('Forget the session of a context.')
+    .option('--everywhere', 'also revoke all tokens of this administrator, wherever they are')
+    .addOption(jsonOption())
+    .addHelpText('after', '\nExample:\n  $ auth-admin logout --everywhere')
+    .action(
+      administering(async (api, options: GlobalOptions & { everywhere?: boolean }) => {
+        const chosen = await contextOf(options)
+        if (!chosen) return fail('There is no session: nobody is signed in here.', 4)
+        if (options.everywhere) {
+          const { user } = await api.getSession({})
+          await api.revokeTokens({ user: `#${user!.record!.id}` })
+        }
+        const there = await removeToken(chosen.context)
+        if (options.json) printJson({ context: chosen.name, signedOut: there })
+        else say(there ? `You are signed out at ${chosen.name}.` : `You were not signed in at ${chosen.name}.`)
+      }),
+    )
+
+  program
+    .command('whoami')
+    .description('Tell as whom commands are run, where, and until when.')
+    .addOption(jsonOption())
+    .addHelpText('after', '\nExample:\n  $ auth-admin whoami --json')
+    .action(
+      administering(async (api, options: GlobalOptions) => {
+        const chosen = await contextOf(options)
+        const { user, actor, signInTime, expireTime, totp } = await api.getSession({})
+        const where = chosen ? { context: chosen.name, url: chosen.context.url } : { context: 'local' }
+        const times = {
+          signedIn: signInTime && timestampDate(signInTime),
+          expires: expireTime && timestampDate(expireTime),
+        }
+        if (options.json) return printJson({ ...where, actor, ...(user && { user: userOutput(user), totp }), ...times })
+        const who = user ? `${user.record!.username} (#${user.record!.id})` : actor
+        printFields({ who, ...where, ...times, ...(user && { 'one-time codes': totp }) })
+      }),
+    )
+
+  const contexts = program.command('contexts').description('Servers that you have signed in at')
+  contexts
+    .command('list')
+    .description('List the contexts; * marks the current one.')
+    .addOption(jsonOption())
+    .addHelpText('after', '\nExample:\n  $ auth-admin contexts list')
+    .action(async (options: GlobalOptions) => {
+      const { current, contexts } = await readContexts()
+      const rows = Object.entries(contexts).map(([name, { url, ca }]) => ({ name, url, ca, current: name === current }))
+      if (options.json) return printJson(rows)
+      const cells = rows.map(row => [row.current ? '*' : '', row.name, row.url])
+      printTable(['', 'name', 'url'], cells, 'There are none: commands work on the database itself.')
+    })
+  contexts
+    .command('use')
+    .description('Make a context the current one; `local` makes commands work on the database itself.')
+    .argument('<name>', 'name of the context')
+    .addOption(jsonOption())
+    .addHelpText('after', '\nExample:\n  $ auth-admin contexts use production')
+    .action(async (name: string, options: GlobalOptions) => {
+      const { contexts } = await readContexts()
+      if (name !== 'local') await chooseContext(name)
+      await writeContexts({ ...(name !== 'local' && { current: name }), contexts })
+      if (options.json) printJson({ current: name })
+      else say(name === 'local' ? 'Commands work on the database itself.' : `Commands work at ${name}.`)
+    })
+  contexts
+    .command('remove')
+    .description('Forget a context and its session.')
+    .argument('<name>', 'name of the context')
+    .addOption(jsonOption())
+    .addHelpText('after', '\nExample:\n  $ auth-admin contexts remove production')
+    .action(async (name: string, options: GlobalOptions) => {
+      const chosen = (await chooseContext(name))!
+      await removeToken(chosen.context)
+      const { current, contexts } = await readContexts()
+      const { [name]: _, ...others } = contexts
+      await writeContexts({ ...(current !== undefined && current !== name && { current }), contexts: others })
+      if (options.json) printJson({ removed: name })
+      else say(`The context ${name} is forgotten.`)
+    })
+}
+
+function parseUrl(text: string): string {
+  const url = readUrl(text)
+  if (url !== undefined) return url
+  throw new InvalidArgumentError('Give https://host:port; http:// is for this machine alone, as it shows the token.')
+}
+
+/** The context to sign in at: of a URL, under its name or that of its host; without one, one that is there. */
+async function contextFor(url: string | undefined, { context: named, ca }: LoginOptions) {
+  if (url === undefined) {
+    const chosen = await chooseContext(named)
+    if (!chosen) misuse('Say where to sign in: give the URL of the server.')
+    return { ...chosen, context: { ...chosen.context, ...(ca && { ca }) } }
+  }
+  const name = named ?? new URL(url).host
+  if (name === 'local') misuse('`local` is the database itself: give the context another name.')
+  const context: Context = { url, ...(ca && { ca }), tokenFile: tokenFileOf(name) }
+  return { name, context }
+}
+
+/** Signs in; a one-time code is asked for only where it is needed. */
+async function signIn(
+  context: Context,
+  form: { username: string; password: string },
+  options: LoginOptions,
+): Promise<SignInResponse> {
+  const [{ ConnectError, createClient }, { transport, close }] = await Promise.all([
+    import('@connectrpc/connect'),
+    openRemote(context),
+  ])
+  try {
+    const api = createClient(Administration, transport)
+    const code = options.codeFile === undefined ? undefined : await readSecret(options.codeFile, '--code-file')
+    try {
+      return await api.signIn({ ...form, ...(code && { code }) })
+    } catch (error) {
+      const needed = ConnectError.from(error).findDetails(ErrorInfoSchema)[0]?.reason === 'CODE_NEEDED'
+      if (!needed || !canAsk(options)) throw error
+      return await api.signIn({
+        ...form,
+        code: await askText('One-time code:', { required: true, check: codeProblem }),
+      })
+    }
+  } finally {
+    await close()
+  }
+}
+
+/** A secret from its file, or as typed. */
+function secretOf(name: string, file: string | undefined, options: GlobalOptions): Promise<string> {
+  if (file !== undefined) return readSecret(file, `--${name}-file`)
+  if (!canAsk(options)) misuse(`Give the file with the ${name} with --${name}-file, or - for standard input.`)
+  return askKnownSecret(`${name[0]!.toUpperCase()}${name.slice(1)}`)
+}

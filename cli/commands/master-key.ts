@@ -1,0 +1,69 @@
+import type { Command } from 'commander'
+import { readMasterKey } from '../../server/process/settings.js'
+import { fail, misuse } from '../exit-codes.js'
+import { withRegistry } from '../session.js'
+import { askSecret, canAsk, readSecret } from '../terminal/ask.js'
+import { jsonOption, printJson, say } from '../terminal/output.js'
+import { withProgress } from '../terminal/progress.js'
+
+/** Adds `auth-admin master-key`. */
+export function addMasterKey(program: Command): void {
+  const masterKey = program.command('master-key').description('The key that wraps the keys of the registry')
+
+  masterKey
+    .command('rotate')
+    .description('Wrap the data keys by a new master key. Nobody is logged out; no hash or seal changes.')
+    .option('--new-key-file <file>', 'file that holds the new key; - for standard input')
+    .addOption(jsonOption())
+    .addHelpText(
+      'after',
+      `
+AUTH_MASTER_KEY is the present key. The new one has 32 bytes or more in base64
+or hexadecimal. At a terminal it is asked for twice, without showing it. It
+can't be given on the command line, where other users could see it.
+
+Services that run go on. Set AUTH_MASTER_KEY to the new key before the next
+start; with an embedded database, too, since the key in its data folder is the
+old one.
+
+This doesn't cure a leak of database and master key together: who had both has
+the data keys, which stay the same.
+
+Examples:
+  $ auth-admin master-key rotate --new-key-file /run/secrets/new-master-key
+  $ openssl rand -base64 32 | tee new-key | auth-admin master-key rotate \\
+      --new-key-file -`,
+    )
+    .action(async (options: { newKeyFile?: string; json?: boolean }) => {
+      if (options.newKeyFile === undefined && !canAsk(options)) {
+        misuse('Give the file with the new master key with --new-key-file, or - for standard input.')
+      }
+      await withRegistry(async ({ registry, change }) => {
+        const key = await chooseKey(options.newKeyFile)
+        const rotate = () =>
+          change(async t => {
+            await registry.masterKey.rotate(key, t)
+            return { result: undefined, event: { action: 'master-key.rotate' } }
+          })
+        await withProgress('Wrapping the data keys', rotate)
+      })
+      if (options.json) return printJson({ rotated: true })
+      say('The data keys are wrapped by the new master key: set AUTH_MASTER_KEY to it before the next start.')
+    })
+}
+
+async function chooseKey(file: string | undefined): Promise<Buffer> {
+  const text = file === undefined ? await askSecret('master key', problemOf) : await readSecret(file, '--new-key-file')
+  const problem = problemOf(text)
+  return problem === undefined ? readMasterKey(text) : fail(problem)
+}
+
+/** What is wrong with a text as a master key. */
+function problemOf(text: string): string | undefined {
+  try {
+    readMasterKey(text)
+    return undefined
+  } catch (error) {
+    return `The new master key can’t be used: ${(error as Error).message}.`
+  }
+}

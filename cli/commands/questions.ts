@@ -1,0 +1,176 @@
+import { type Command, Option } from 'commander'
+import type { AdministeredQuestion } from '../../proto/gen/auth/v1/administration_pb.js'
+import { type Api, administering } from '../administration.js'
+import { misuse } from '../exit-codes.js'
+import { withReference } from '../references.js'
+import { askText, canAsk, given, readText } from '../terminal/ask.js'
+import { jsonOption, printJson, printTable, say } from '../terminal/output.js'
+import { inFields, type ListOptions, printList, readPages, withPages } from '../terminal/pages.js'
+
+interface Options {
+  readonly json?: boolean
+}
+
+/** Adds `auth-admin questions`. */
+export function addQuestions(program: Command): void {
+  const questions = program.command('questions').description('Security questions that users may answer')
+
+  questions
+    .command('add')
+    .description('Offer a new question.')
+    .addOption(new Option('--question <text>', 'its text, unique whatever case and accents').argParser(readText))
+    .addOption(jsonOption())
+    .addHelpText('after', "\nExample:\n  $ auth-admin questions add --question 'Qual é o seu livro preferido?'")
+    .action(
+      administering(async (api, options: Options & { question?: string }) => {
+        const missing = 'Give the text of the question with --question.'
+        const { question } = await api.createQuestion({
+          question: await given(options.question, 'The question:', missing, options),
+        })
+        show(question!, options, `Question ${question!.record!.id} is offered.`)
+      }),
+    )
+
+  withPages(questions.command('list'))
+    .description('List questions by id, retired ones included.')
+    .addOption(new Option('--offered', 'only those that users may answer').conflicts('retired'))
+    .option('--retired', 'only those that take no new answers')
+    .addHelpText('after', '\nExample:\n  $ auth-admin questions list --json')
+    .action(
+      administering(async (api, options: ListOptions & { offered?: boolean; retired?: boolean }) => {
+        const { offered, retired } = options
+        const listed = await readPages(
+          options,
+          async page => {
+            const filter = (offered || retired) && { offered: !retired }
+            const { questions, nextPageToken } = await api.listQuestions({ ...filter, ...page })
+            return { rows: questions, nextPageToken }
+          },
+          toOutput,
+        )
+        if (inFields(options)) return printList('questions', { ...listed, rows: listed.rows.map(toOutput) }, options)
+        const cells = listed.rows.map(({ record }) => {
+          const { id, question, active } = record!
+          return [id, question, active === 1 ? 'offered' : 'retired']
+        })
+        printTable(['id', 'question', 'state'], cells, 'There are no such questions.', listed)
+      }),
+    )
+
+  withName(questions.command('edit'))
+    .description('Change the text of a question. Answers already saved stay and count for the new text.')
+    .addOption(new Option('--question <text>', 'its new text').argParser(readText))
+    .addHelpText('after', "\nExample:\n  $ auth-admin questions edit 3 --question 'Qual era o nome da sua escola?'")
+    .action(
+      administering(async (api, name: string | undefined, options: Options & { question?: string }) => {
+        const question = await nameOf(name, options)
+        const asks = options.question === undefined && canAsk(options)
+        const now = asks ? await seen(api, question) : undefined
+        const text = now
+          ? await askText('The question:', { required: true, fallback: now.record!.question ?? '' })
+          : options.question || misuse('Give the new text of the question with --question.')
+        const edited = await api.updateQuestion({ question, text, etag: now?.etag ?? '' })
+        show(edited.question!, options, `Question ${edited.question!.record!.id} is saved.`)
+      }),
+    )
+
+  withName(questions.command('retire'))
+    .description('Take no new answers to a question. Answers already saved still count.')
+    .addHelpText('after', '\nExample:\n  $ auth-admin questions retire 3')
+    .action(
+      administering(async (api, name: string | undefined, options: Options) => {
+        const { question, changed } = await api.retireQuestion({ question: await nameOf(name, options) })
+        show(question!, options, `Question ${question!.record!.id} is retired${changed ? '' : ' already'}.`)
+      }),
+    )
+
+  // Its former name goes on.
+  for (const [verb, hidden] of [['offer', false] as const, ['restore', true] as const]) {
+    withName(questions.command(verb, { hidden }))
+      .description('Offer a retired question again.')
+      .addHelpText('after', `\nExample:\n  $ auth-admin questions ${verb} 3`)
+      .action(
+        administering(async (api, name: string | undefined, options: Options) => {
+          const { question, changed } = await api.offerQuestion({ question: await nameOf(name, options) })
+          show(question!, options, `Question ${question!.record!.id} is offered${changed ? '' : ' already'}.`)
+        }),
+      )
+  }
+
+  withPages(questions.command('unmatched'))
+    .description('List the questions of sign-ups that are none of ours, with how many users gave each.')
+    .addHelpText(
+      'after',
+      `
+Applications may offer questions of their own. Their answers are kept, and count
+once \`questions link\` has said which question of ours is meant.
+
+Example:
+  $ auth-admin questions unmatched`,
+    )
+    .action(
+      administering(async (api, options: ListOptions) => {
+        const listed = await readPages(options, async page => {
+          const { questions, nextPageToken } = await api.listUnmatchedQuestions(page)
+          return { rows: questions.map(({ question, users }) => ({ question, users })), nextPageToken }
+        })
+        if (inFields(options)) return printList('questions', listed, options)
+        const cells = listed.rows.map(({ question, users }) => [users, question])
+        printTable(['users', 'question'], cells, 'Every question of a sign-up is one of ours.', listed)
+      }),
+    )
+
+  questions
+    .command('link')
+    .description('Let answers to a question of sign-ups count for one of ours, now and from now on.')
+    .argument('<text>', 'as `questions unmatched` shows it; case and accents don’t matter', readText)
+    .argument('<question>', 'id or text of the question that is meant')
+    .addOption(jsonOption())
+    .addHelpText(
+      'after',
+      `
+Users who have answered the question itself keep that answer. Sign-ups to come
+that give the text answer the question.
+
+Example:
+  $ auth-admin questions link 'Nome do primeiro pet' 1`,
+    )
+    .action(
+      administering(async (api, text: string, name: string, options: Options) => {
+        const { question, linked } = await api.linkQuestion({ text, question: name })
+        if (options.json) return printJson({ ...toOutput(question!), linked })
+        const who = linked === 1 ? 'The answer of 1 user counts' : `The answers of ${linked} users count`
+        say(`${who} for question ${question!.record!.id} from now on.`)
+      }),
+    )
+}
+
+/** A question as it is. */
+async function seen(api: Api, question: string): Promise<AdministeredQuestion> {
+  // Only says which one is meant.
+  const { id } = (await api.offerQuestion({ question, validateOnly: true })).question!.record!
+  const { rows } = await readPages({ all: true }, async page => {
+    const { questions, nextPageToken } = await api.listQuestions(page)
+    return { rows: questions, nextPageToken }
+  })
+  return rows.find(({ record }) => record!.id === id)!
+}
+
+function withName(command: Command): Command {
+  return withReference(command, 'question', 'id or text').addOption(jsonOption())
+}
+
+function nameOf(name: string | undefined, options: Options): Promise<string> {
+  return given(name, 'Which question (id or text)?', 'Say which question: give its id or text.', options)
+}
+
+/** A question in the fields of the contract, and what else administrators see. */
+function toOutput({ record, etag }: AdministeredQuestion) {
+  const { id, question, active } = record!
+  return { id, question, active, etag }
+}
+
+function show(question: AdministeredQuestion, { json }: Options, sentence: string): void {
+  if (json) printJson(toOutput(question))
+  else say(sentence)
+}

@@ -1,0 +1,210 @@
+import { timestampDate, timestampFromDate } from '@bufbuild/protobuf/wkt'
+import { type Command, InvalidArgumentError, Option } from 'commander'
+import type { Service } from '../../proto/gen/auth/v1/administration_pb.js'
+import type { Scope } from '../../proto/gen/auth/v1/scopes_pb.js'
+import { scopeName, scopeNames, scopeOf } from '../../server/rules/scopes.js'
+import { type Api, administering, withSignIn } from '../administration.js'
+import { fail } from '../exit-codes.js'
+import { withReference } from '../references.js'
+import { confirm, confirmName, given, readId, readTime } from '../terminal/ask.js'
+import { jsonOption, printFields, printJson, printTable, say } from '../terminal/output.js'
+import { inFields, type ListOptions, printList, readPages, withPages } from '../terminal/pages.js'
+
+interface Options {
+  readonly json?: boolean
+}
+
+/** Adds `auth-admin services`. */
+export function addServices(program: Command): void {
+  const services = program
+    .command('services')
+    .description('Services that call with a key of their own, and what they may do')
+
+  withExpiry(withName(withSignIn(services.command('add'), 'createService')))
+    .description('Register a service. Prints its first key, which is shown once.')
+    .addOption(
+      new Option('--may <scopes>', `what it may do, of ${scopeNames.join(', ')}; several with commas between`)
+        .argParser(readScopes)
+        .makeOptionMandatory(),
+    )
+    .addHelpText('after', '\nExample:\n  $ auth-admin services add grades --may users.read,tokens.verify --expires 90d')
+    .action(
+      administering(async (api, name: string | undefined, options: Options & { may: Scope[]; expires?: Date }) => {
+        const { may: scopes, expires } = options
+        const form = { name: await nameOf(name, options), scopes, ...expiry(expires) }
+        const { service, key } = await api.createService(form)
+        showKey(service!, key, options, `Service ${service!.name} is registered.`)
+      }),
+    )
+
+  withPages(services.command('list'))
+    .description('List services by name. Keys are known by their beginnings; only --json holds them all.')
+    .addHelpText('after', '\nExample:\n  $ auth-admin services list --json')
+    .action(
+      administering(async (api, options: ListOptions) => {
+        const listed = await readServices(api, options)
+        if (inFields(options)) {
+          return printList('services', { ...listed, rows: listed.rows.map(toOutput) }, options)
+        }
+        const cells = listed.rows.map(service => {
+          const { name, may, keys } = toOutput(service)
+          const expires = keys.map(key => key.expires.slice(0, 10)).sort()
+          const used = keys.map(key => key.last_used ?? '').sort()
+          return [name, may.join(','), keys.length, expires.at(-1), used.at(-1)]
+        })
+        printTable(['name', 'may', 'keys', 'expires', 'last used'], cells, 'There are no services.', listed)
+      }),
+    )
+
+  withName(services.command('show'))
+    .description('Show a service and its keys, without the keys themselves.')
+    .addHelpText('after', '\nExample:\n  $ auth-admin services show grades')
+    .action(
+      administering(async (api, name: string | undefined, options: Options) => {
+        show(await find(api, await nameOf(name, options)), options)
+      }),
+    )
+
+  withName(withSignIn(services.command('remove'), 'deleteService'))
+    .description('Remove a service with all its keys. This can’t be undone.')
+    .addOption(new Option('--confirm <name>', 'its name, once more; asked for at a terminal'))
+    .addHelpText('after', '\nExample:\n  $ auth-admin services remove grades --confirm grades')
+    .action(
+      administering(async (api, given: string | undefined, options: Options & { confirm?: string }) => {
+        const { name } = await find(api, await nameOf(given, options))
+        const sentence = `The service ${name} will be refused from now on, with each of its keys.`
+        await api.deleteService({ name, confirm: await confirmName(sentence, name, options) })
+        if (options.json) printJson({ name, deleted: true })
+        else say(`Service ${name} is removed.`)
+      }),
+    )
+
+  const keys = services.command('keys').description('Keys of a service: it may have several, each with its own end')
+
+  withExpiry(withName(withSignIn(keys.command('add'), 'createServiceKey')))
+    .description('Give a service another key beside those it has. It is shown once.')
+    .addHelpText('after', '\nExample:\n  $ auth-admin services keys add grades --expires 90d')
+    .action(
+      administering(async (api, name: string | undefined, options: Options & { expires?: Date }) => {
+        const form = { name: await nameOf(name, options), ...expiry(options.expires) }
+        const { service, key } = await api.createServiceKey(form)
+        showKey(service!, key, options, `Service ${service!.name} has another key.`)
+      }),
+    )
+
+  withName(withSignIn(keys.command('remove'), 'deleteServiceKey'))
+    .argument('[id]', 'number of the key', readId)
+    .description('Remove a key of a service: every process refuses it within a second.')
+    .option('--yes', 'don’t ask whether to do it')
+    .addHelpText('after', '\nExample:\n  $ auth-admin services keys remove grades 7')
+    .action(
+      administering(
+        async (api, name: string | undefined, id: number | undefined, options: Options & { yes?: boolean }) => {
+          const service = await nameOf(name, options)
+          const missing = 'Say which key: give its number.'
+          const check = (text: string) => (/^#?\d{1,9}$/.test(text) ? undefined : 'Give its number.')
+          const key = id ?? readId(await given(undefined, 'Which key (its number)?', missing, options, check))
+          await confirm(`Whoever calls with key ${key} is refused from now on. Remove it?`, options)
+          const left = await api.deleteServiceKey({ name: service, id: key })
+          if (options.json) printJson(toOutput(left.service!))
+          else say(`Key ${key} of service ${service} is removed. Keys left: ${left.service!.keys.length}.`)
+        },
+      ),
+    )
+}
+
+function withName(command: Command): Command {
+  return withReference(command, 'service', 'name: lower-case letters, digits and hyphens').addOption(jsonOption())
+}
+
+function withExpiry(command: Command): Command {
+  const about = 'when the key ends: in so many days (90d) or hours (12h), or a time in ISO 8601; in a year when absent'
+  return command.addOption(new Option('--expires <time>', about).argParser(readExpiry))
+}
+
+/** Reads a time that is to come. */
+function readExpiry(value: string): Date {
+  const { digits, unit } = /^(?<digits>\d{1,5})(?<unit>[hd])$/.exec(value.trim())?.groups ?? {}
+  if (digits) return new Date(Date.now() + Number(digits) * { h: 3_600_000, d: 86_400_000 }[unit!]!)
+  if (!/^\d{4}-\d\d-\d\d/.test(value.trim())) {
+    throw new InvalidArgumentError('Give 90d, 12h, or a time as 2027-01-31T12:00:00Z.')
+  }
+  return readTime(value)
+}
+
+function readScopes(value: string): Scope[] {
+  const names = value.split(',').map(name => name.trim().toLowerCase())
+  const known = names.map(name => scopeNames.find(each => each === name))
+  const unknown = names.filter((_, index) => known[index] === undefined)
+  if (unknown.length > 0) {
+    throw new InvalidArgumentError(`Give one or more of ${scopeNames.join(', ')}, with commas between.`)
+  }
+  return known.map(name => scopeOf(name!))
+}
+
+const expiry = (at: Date | undefined) => at && { expireTime: timestampFromDate(at) }
+
+function nameOf(name: string | undefined, options: Options): Promise<string> {
+  return given(name, 'Which service (name)?', 'Say which service: give its name.', options)
+}
+
+function readServices(api: Api, options: ListOptions & { readonly all?: boolean }) {
+  return readPages(
+    options,
+    async page => {
+      const { services, nextPageToken } = await api.listServices(page)
+      return { rows: services, nextPageToken }
+    },
+    toOutput,
+  )
+}
+
+/** There are few services: the list is read until it is there. */
+async function find(api: Api, wanted: string): Promise<Service> {
+  const { rows } = await readServices(api, { all: true })
+  return rows.find(({ name }) => name === wanted.trim()) ?? fail(`There is no service ${wanted.trim()}.`, 3)
+}
+
+/** A service in plain words, without the keys themselves. */
+function toOutput({ name, scopes, keys, createTime }: Service) {
+  const time = (at: typeof createTime) => timestampDate(at!).toISOString()
+  return {
+    name,
+    may: scopes.map(scope => scopeName(scope) ?? String(scope)),
+    created: time(createTime),
+    keys: keys.map(({ id, beginning, createTime, expireTime, lastUsed }) => ({
+      id,
+      beginning,
+      created: time(createTime),
+      expires: time(expireTime),
+      ...(lastUsed && { last_used: lastUsed }),
+    })),
+  }
+}
+
+function showKey(service: Service, key: string, options: Options, sentence: string): void {
+  if (options.json) {
+    printJson({ ...toOutput(service), key })
+    return
+  }
+  say(sentence)
+  say('Its key, which is shown this once:')
+  say(key)
+}
+
+function show(service: Service, options: Options): void {
+  const output = toOutput(service)
+  if (options.json) {
+    printJson(output)
+    return
+  }
+  printFields({ name: output.name, may: output.may.join(', '), created: new Date(output.created) })
+  const cells = output.keys.map(key => [
+    key.id,
+    key.beginning,
+    new Date(key.created),
+    new Date(key.expires),
+    key.last_used,
+  ])
+  printTable(['key', 'beginning', 'created', 'expires', 'last used'], cells, 'It has no keys.')
+}

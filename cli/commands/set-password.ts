@@ -1,0 +1,55 @@
+import { type Command, Option } from 'commander'
+import { administering, withSignIn } from '../administration.js'
+import { explain, misuse } from '../exit-codes.js'
+import { askSecret, canAsk, readSecret } from '../terminal/ask.js'
+import { type Named, readUser, tellUser, userName, withUser } from './users/name.js'
+
+/** Adds `auth-admin users set-password`. */
+export function addSetPassword(users: Command): void {
+  withUser(withSignIn(users.command('set-password'), 'setPassword'))
+    .description('Set a password and log the user out everywhere. The user is told by e-mail.')
+    .addOption(new Option('--password-file <file>', 'file that holds the password; - for standard input'))
+    .addHelpText(
+      'after',
+      `
+The password obeys the rules of sign-up. A line break at the end of the file
+doesn't count. At a terminal it is asked for twice, without showing it. It can't
+be given on the command line, where other users of the system could see it.
+
+Examples:
+  $ auth-admin users set-password '(11)98765-4321' --reason 'lost, called in'
+  $ auth-admin users set-password admin --password-file /run/secrets/admin
+  $ generate-password | auth-admin users set-password admin --password-file -`,
+    )
+    .action(
+      administering(async (api, name: string | undefined, options: Named & { passwordFile?: string }) => {
+        const { passwordFile: file } = options
+        if (file === undefined && !canAsk(options)) {
+          misuse('Give the file with the new password with --password-file, or - for standard input.')
+        }
+        const user = await userName(name, options)
+        let password: string
+        if (file === undefined) {
+          // Who is asked is told of the wrong user first.
+          await readUser(api, user, {})
+          password = await askSecret('password', text =>
+            problemOf(api.setPassword({ user, password: text, validateOnly: true })),
+          )
+        } else {
+          password = await readSecret(file, '--password-file')
+        }
+        const { user: after } = await api.setPassword({ user, password })
+        tellUser(after!, options, 'has the new password.')
+      }),
+    )
+}
+
+/** What a call is refused for, as a sentence; undefined when it isn't. */
+async function problemOf(call: Promise<unknown>): Promise<string | undefined> {
+  try {
+    await call
+    return undefined
+  } catch (error) {
+    return (await explain(error)).message
+  }
+}

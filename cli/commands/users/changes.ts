@@ -1,0 +1,221 @@
+// Commands that change what a user is and may.
+import { type Command, Option } from 'commander'
+import type { AdministeredUser } from '../../../proto/gen/auth/v1/administration_pb.js'
+import { type Role, roles } from '../../../server/rules/roles.js'
+import { type Api, administering, withSignIn } from '../../administration.js'
+import { misuse } from '../../exit-codes.js'
+import { askChoice, askOrganization, canAsk, confirm, confirmName, readText } from '../../terminal/ask.js'
+import { printJson, say } from '../../terminal/output.js'
+import { confirmUser, type Named, readUser, tellUser, userAnd, userName, withUser } from './name.js'
+import { areUnactivated, eraseUnactivated, type Unactivated, withUnactivated } from './unactivated.js'
+
+type Confirmed = Named & { readonly confirm?: string }
+type Asked = Named & { readonly yes?: boolean }
+
+const confirmOption = () =>
+  new Option('--confirm <username>', 'the username, once more, where an administrator is made or unmade')
+const yesOption = () => new Option('--yes', 'don’t ask whether to do it')
+
+/** Adds the commands that change what a user is and may. */
+export function addUserChanges(users: Command): void {
+  withUser(withSignIn(users.command('activate'), 'activateUser'))
+    .description('Activate a user of any role, without a key.')
+    .addOption(
+      new Option(
+        '--organization <organization>',
+        'organization to belong to: id, INEP code or name; without one a ROLE_INSTITUTION can activate nobody',
+      ).argParser(readText),
+    )
+    .addOption(confirmOption())
+    .addHelpText('after', "\nExample:\n  $ auth-admin users activate '(11)98765-4321' --organization 3")
+    .action(
+      administering(async (api, name: string | undefined, options: Confirmed & { organization?: string }) => {
+        const { reference, user: found } = await readUser(api, name, options)
+        const { username = '', role, active } = found.record!
+        const organization = await chooseOrganization(api, found, options)
+        const makes = role === 'ROLE_ADMIN' && (active !== 1 || organization !== undefined)
+        const confirmed = makes && (await confirmName(`${username} will be an administrator.`, username, options))
+        const { user, changed } = await api.activateUser({
+          user: reference,
+          ...(organization !== undefined && { organization }),
+          ...(confirmed && { confirm: confirmed }),
+          etag: found.etag,
+        })
+        tellUser(user!, options, `is active${changed ? '' : ' already'}.`)
+      }),
+    )
+
+  withUser(withSignIn(users.command('suspend'), 'suspendUser'))
+    .description('Shut a user out: it can’t sign in, and all its tokens are revoked at once.')
+    .addOption(yesOption())
+    .addHelpText('after', "\nExample:\n  $ auth-admin users suspend '(11)98765-4321'")
+    .action(
+      administering(async (api, name: string | undefined, options: Asked) => {
+        const wanted = await confirmUser(
+          api,
+          name,
+          options,
+          who => `${who} can’t sign in any more, and its tokens are void at once. Suspend it?`,
+        )
+        const { user, changed } = await api.suspendUser(wanted)
+        tellUser(user!, options, `is suspended${changed ? '' : ' already'}.`)
+      }),
+    )
+
+  withUser(withSignIn(users.command('resume'), 'resumeUser'))
+    .description('End a suspension. Tokens from before stay revoked.')
+    .addHelpText('after', "\nExample:\n  $ auth-admin users resume '(11)98765-4321'")
+    .action(
+      administering(async (api, name: string | undefined, options: Named) => {
+        const { user, changed } = await api.resumeUser({ user: await userName(name, options) })
+        tellUser(user!, options, `is not suspended${changed ? '' : ' already'}.`)
+      }),
+    )
+
+  withUser(withSignIn(users.command('set-role'), 'setRole'))
+    .description('Give a user another role. It is logged out everywhere.')
+    .argument('[role]', roles.join(', '))
+    .addOption(confirmOption())
+    .addOption(yesOption())
+    .addHelpText(
+      'after',
+      `
+Examples:
+  $ auth-admin users set-role '(11)98765-4321' ROLE_INSTITUTION
+  $ auth-admin users set-role ana ROLE_ADMIN --confirm ana`,
+    )
+    .action(
+      administering(async (api, first: string | undefined, second: string | undefined, options: Confirmed & Asked) => {
+        const [name, given] = userAnd(first, second, options)
+        const { reference, user: found } = await readUser(api, name, options)
+        const { username = '', role: before } = found.record!
+        const role = given ?? (await askRole(options))
+        const final = role !== before && [role, before].includes('ROLE_ADMIN')
+        const sentence = `${username} will be a ${role} instead of a ${before}, and is logged out everywhere.`
+        const confirmed = final && (await confirmName(sentence, username, options))
+        if (!final && role !== before) await confirm(`${sentence} Do it?`, options)
+        const { user, changed } = await api.setRole({
+          user: reference,
+          role,
+          ...(confirmed && { confirm: confirmed }),
+          etag: found.etag,
+        })
+        tellUser(user!, options, `is a ${role}${changed ? '' : ' already'}.`)
+      }),
+    )
+
+  withUser(users.command('set-organization'))
+    .description('Move a user to another organization. It is logged out everywhere.')
+    .argument('[organization]', 'id, INEP code or name')
+    .option('--none', 'leave the user without an organization')
+    .addOption(yesOption())
+    .addHelpText(
+      'after',
+      `
+Examples:
+  $ auth-admin users set-organization '(11)98765-4321' 'Escola Azul'
+  $ auth-admin users set-organization 7 --none`,
+    )
+    .action(
+      administering(
+        async (api, first: string | undefined, second: string | undefined, options: Asked & { none?: boolean }) => {
+          const [name, given] = userAnd(first, second, options)
+          if (options.none && given !== undefined) misuse('Give an organization or --none, not both.')
+          if (!options.none && given === undefined && !canAsk(options)) {
+            misuse('Give the organization after the user, or --none.')
+          }
+          const { reference, user: found } = await readUser(api, name, options)
+          const { username, partnerOrganization: before } = found.record!
+          const organization = options.none ? '' : (given ?? (await askOrganization(api, 'To which organization?')))
+          const from = before ? ` from ${before.name}` : ''
+          await confirm(`${username} is moved${from}, and logged out everywhere. Do it?`, options)
+          const { user, changed } = await api.setOrganization({ user: reference, organization, etag: found.etag })
+          const now = user!.record!.partnerOrganization
+          const where = now ? `belongs to ${now.name} (#${now.id})` : 'belongs to no organization'
+          tellUser(user!, options, `${where}${changed ? '' : ' already'}.`)
+        },
+      ),
+    )
+
+  withUser(users.command('revoke-tokens'))
+    .description('Log a user out everywhere: all its tokens are revoked at once.')
+    .addOption(yesOption())
+    .addHelpText('after', "\nExample:\n  $ auth-admin users revoke-tokens '(11)98765-4321'")
+    .action(
+      administering(async (api, name: string | undefined, options: Asked) => {
+        const { user: wanted } = await confirmUser(
+          api,
+          name,
+          options,
+          who => `${who} has to sign in again wherever it is. Log it out?`,
+        )
+        const { user } = await api.revokeTokens({ user: wanted })
+        tellUser(user!, options, 'is logged out everywhere.')
+      }),
+    )
+
+  withUser(withSignIn(users.command('send-key'), 'sendRecoveryKey'))
+    .description('Mail a recovery key to the address of a user. It is good for 15 minutes.')
+    .addHelpText('after', "\nExample:\n  $ auth-admin users send-key '(11)98765-4321'")
+    .action(
+      administering(async (api, name: string | undefined, options: Named) => {
+        const { reference, user } = await readUser(api, name, options)
+        const { id, username } = user.record!
+        const { email } = await api.sendRecoveryKey({ user: reference })
+        if (options.json) printJson({ id, username, email })
+        else say(`A recovery key for user ${id} (${username}) goes to ${email}.`)
+      }),
+    )
+
+  withUnactivated(withUser(withSignIn(users.command('delete'), 'deleteUser')))
+    .description('Shut a user out and hide it. For 30 days it can be brought back, then it is erased.')
+    .addOption(yesOption())
+    .addHelpText(
+      'after',
+      "\nExamples:\n  $ auth-admin users delete '(11)98765-4321'\n  $ auth-admin users delete --unactivated --from 2001:db8:1::/48 --since 2d",
+    )
+    .action(
+      administering(async (api, name: string | undefined, options: Asked & Unactivated) => {
+        if (areUnactivated(name, options)) return eraseUnactivated(api, options)
+        const wanted = await confirmUser(
+          api,
+          name,
+          options,
+          who => `${who} is shut out and hidden, and erased 30 days from now. Delete it?`,
+        )
+        const { user, changed } = await api.deleteUser(wanted)
+        tellUser(user!, options, `is deleted${changed ? '' : ' already'}.`)
+      }),
+    )
+
+  withUser(withSignIn(users.command('undelete'), 'undeleteUser'))
+    .description('Bring a deleted user back as it was. Tokens from before stay revoked.')
+    .addHelpText('after', "\nExample:\n  $ auth-admin users undelete '(11)98765-4321'")
+    .action(
+      administering(async (api, name: string | undefined, options: Named) => {
+        const { user, changed } = await api.undeleteUser({ user: await userName(name, options) })
+        tellUser(user!, options, `is not deleted${changed ? '' : ' already'}.`)
+      }),
+    )
+}
+
+/** The role that the user at the terminal chooses. */
+export function askRole(options: Named): Promise<Role> {
+  if (!canAsk(options)) misuse(`Give one of ${roles.join(', ')}.`)
+  return askChoice(
+    'Which role?',
+    roles.map(role => ({ name: role, value: role })),
+  )
+}
+
+async function chooseOrganization(
+  api: Api,
+  { record }: AdministeredUser,
+  options: Named & { organization?: string },
+): Promise<string | undefined> {
+  if (options.organization !== undefined) return options.organization
+  // Without one, a user uses the service, but its provider key activates nobody.
+  if (record!.partnerOrganization || record!.role === 'ROLE_ADMIN') return undefined
+  if (record!.active === 1 || !canAsk(options)) return undefined
+  return askOrganization(api, 'Which organization does the user belong to?')
+}

@@ -1,0 +1,125 @@
+import { timestampDate, timestampFromDate } from '@bufbuild/protobuf/wkt'
+import { type Command, Option } from 'commander'
+import { UserState } from '../../../proto/gen/auth/v1/administration_pb.js'
+import { type Role, roles } from '../../../server/rules/roles.js'
+import { administering } from '../../administration.js'
+import { readText, readTime } from '../../terminal/ask.js'
+import { printFields, printJson } from '../../terminal/output.js'
+import { inFields, type ListOptions, printList, readPages, withPages } from '../../terminal/pages.js'
+import { addSetPassword } from '../set-password.js'
+import { addUserChanges } from './changes.js'
+import { addUserData } from './data.js'
+import { addUserForms } from './forms.js'
+import { addLockouts } from './lockouts.js'
+import { type Named, userName, withUser } from './name.js'
+import { printUsers, stateOf, userOutput } from './output.js'
+
+/** Adds `auth-admin users`. */
+export function addUsers(program: Command): void {
+  const users = program
+    .command('users')
+    .description('Users: look-up, registration, activation, roles, suspension, passwords, locks, data')
+    .addHelpText('after', '\nA user is named by its username in any spelling, or by its id: 7, #7 or --id 7.')
+
+  withPages(users.command('list'))
+    .description('List users by id. Only --json holds every field. Passwords, answers and keys are in neither.')
+    .addOption(new Option('--role <role>', 'only this role').choices(roles))
+    .addOption(new Option('--active', 'only active users').conflicts(['inactive', 'suspended', 'deleted']))
+    .addOption(new Option('--inactive', 'only users not yet activated').conflicts(['suspended', 'deleted']))
+    .addOption(new Option('--suspended', 'only suspended users').conflicts('deleted'))
+    .option('--deleted', 'only deleted users, who are in no other list')
+    .addOption(
+      new Option('--organization <organization>', 'only members of it: id, INEP code or name').argParser(readText),
+    )
+    .addOption(new Option('--created-from <time>', 'only registered at this time or later').argParser(readTime))
+    .addOption(new Option('--created-to <time>', 'only registered before this time').argParser(readTime))
+    .addOption(
+      new Option(
+        '--text <words>',
+        'only with these beginnings of words in username, nickname, e-mail address, institution or city, whatever case and accents',
+      ).argParser(readText),
+    )
+    .addOption(new Option('--search <words>', 'older name of --text').argParser(readText).hideHelp().conflicts('text'))
+    .addHelpText(
+      'after',
+      `
+Times are in ISO 8601, or ago: 15m, 2h, 7d.
+
+Examples:
+  $ auth-admin users list --inactive --role ROLE_INSTITUTION
+  $ auth-admin users list --text 'ana sao paulo' --created-from 7d --json`,
+    )
+    .action(
+      administering(async (api, options: ListOptions & ListFilter) => {
+        const { role, organization, text = options.search, createdFrom, createdTo } = options
+        const filter = {
+          role,
+          organization,
+          text,
+          state: stateFilter(options),
+          ...(createdFrom && { createTimeFrom: timestampFromDate(createdFrom) }),
+          ...(createdTo && { createTimeTo: timestampFromDate(createdTo) }),
+        }
+        const listed = await readPages(
+          options,
+          async page => {
+            const { users, nextPageToken } = await api.listUsers({ ...filter, ...page })
+            return { rows: users, nextPageToken }
+          },
+          userOutput,
+        )
+        if (!inFields(options)) return printUsers(listed)
+        printList('users', { ...listed, rows: listed.rows.map(userOutput) }, options)
+      }),
+    )
+
+  withUser(users.command('show'))
+    .description('Show a user, with the activation keys of its organization and of its own.')
+    .addHelpText(
+      'after',
+      "\nExamples:\n  $ auth-admin users show '(11)98765-4321'\n  $ auth-admin users show --id 7 --json",
+    )
+    .action(
+      administering(async (api, name: string | undefined, options: Named) => {
+        const user = (await api.getUser({ user: await userName(name, options) })).user!
+        if (options.json) return printJson(userOutput(user))
+        const { partnerOrganization: organization, providerActivationKey: key, ...record } = user.record!
+        const { $typeName: _, $unknown: __, active: ___, ...fields } = record
+        printFields({
+          ...fields,
+          email: user.email,
+          state: stateOf(user),
+          created: user.createTime && timestampDate(user.createTime),
+          partnerOrganization: organization && `${organization.name} (#${organization.id})`,
+          'partnerOrganization.activationkey': organization?.activationkey,
+          providerActivationKey: key?.activationkey,
+        })
+      }),
+    )
+
+  addUserForms(users)
+  addUserChanges(users)
+  addSetPassword(users)
+  addLockouts(users)
+  addUserData(users)
+}
+
+interface ListFilter {
+  readonly role?: Role
+  readonly active?: boolean
+  readonly inactive?: boolean
+  readonly suspended?: boolean
+  readonly deleted?: boolean
+  readonly organization?: string
+  readonly text?: string
+  readonly search?: string
+  readonly createdFrom?: Date
+  readonly createdTo?: Date
+}
+
+function stateFilter({ active, inactive, suspended, deleted }: ListFilter): UserState {
+  if (active) return UserState.ACTIVE
+  if (inactive) return UserState.INACTIVE
+  if (suspended) return UserState.SUSPENDED
+  return deleted ? UserState.DELETED : UserState.UNSPECIFIED
+}

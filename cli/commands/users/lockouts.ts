@@ -1,0 +1,157 @@
+// Why a user can't get in, and how it gets in again.
+import { type Command, InvalidArgumentError, Option } from 'commander'
+import type { FailureCount, Obstacle } from '../../../proto/gen/auth/v1/administration_pb.js'
+import { canonicalAddress } from '../../../server/requests/client-address.js'
+import { administering, withSignIn } from '../../administration.js'
+import { printJson, printTable, say } from '../../terminal/output.js'
+import { type Named, readUser, userName, withUser } from './name.js'
+import { userOutput } from './output.js'
+
+type Options = Named & { readonly address?: string }
+
+/** Adds `auth-admin users why`, `why-locked` and `unlock`. */
+export function addLockouts(users: Command): void {
+  withAddress(withUser(users.command('why')))
+    .description('Tell what keeps a user from signing in, activating or recovering, and which command mends it.')
+    .addHelpText(
+      'after',
+      `
+Examples:
+  $ auth-admin users why '(11)98765-4321'
+  $ auth-admin users why 7 --address 203.0.113.7 --json`,
+    )
+    .action(
+      administering(async (api, name: string | undefined, { address, ...options }: Options) => {
+        const user = await userName(name, options)
+        const { user: found, obstacles, failures } = await api.explainUser({ user, ...(address && { address }) })
+        if (options.json) {
+          return printJson({ user: userOutput(found!), obstacles: obstacles.map(plain), failures: failures.map(plain) })
+        }
+        const { id, username } = found!.record!
+        const cells = [...grouped(obstacles)].map(([{ reason, command, seconds }, prevents]) => [
+          prevents.join(', '),
+          seconds === undefined ? reason : `${reason} For ${duration(seconds)}.`,
+          command,
+        ])
+        const nothing = `Nothing keeps user ${id} (${username}) from signing in, activating or recovering.`
+        printTable(['prevents', 'why', 'what mends it'], cells, nothing)
+      }),
+    )
+
+  withAddress(withUser(users.command('why-locked')))
+    .description('Show the failed sign-ins that count against a user, and for how long; `why` tells everything.')
+    .addHelpText(
+      'after',
+      `
+Passwords, answers to security questions, passwords at Administration and
+one-time codes are counted each for itself. An address from which the user
+signed in within 30 days has counts of its own, instead of the common ones; so
+have the other addresses of its network (/24, /48 of IPv6) together, and a
+device whose client shows an earlier token. One-time codes have one count for
+all addresses. Wrong mailed keys lock nobody out.
+
+Examples:
+  $ auth-admin users why-locked '(11)98765-4321'
+  $ auth-admin users why-locked '(11)98765-4321' --address 203.0.113.7`,
+    )
+    .action(
+      administering(async (api, name: string | undefined, { address, ...options }: Options) => {
+        const user = await userName(name, options)
+        const { user: found, failures } = await api.explainUser({ user, ...(address && { address }) })
+        const { suspended } = found!
+        const username = found!.record!.username!
+        if (options.json) {
+          return printJson({ username, suspended, failures: failures.map(plain) })
+        }
+        const cells = failures.map(count => [
+          labels[count.proof] ?? 'anything',
+          wheres[count.scope],
+          `${count.count} of ${count.limit}`,
+          verdict(count),
+        ])
+        printTable(['wrong', 'counted for', 'count', 'state'], cells, '')
+        if (suspended) say(`${username} is also suspended: see \`auth-admin users resume\`.`)
+      }),
+    )
+
+  withAddress(withUser(withSignIn(users.command('unlock'), 'unlockUser')))
+    .description('Forget the failed sign-ins that count against a user.')
+    .addHelpText(
+      'after',
+      `
+Those from networks and devices that the user knows are forgotten as well. With
+--address, those from this address on any account are forgotten too.
+
+One-time codes that are locked need another administrator, or --local.
+
+Example:
+  $ auth-admin users unlock '(11)98765-4321' --address 203.0.113.7`,
+    )
+    .action(
+      administering(async (api, name: string | undefined, { address, ...options }: Options) => {
+        const { reference, user } = await readUser(api, name, options)
+        const { id, username } = user.record!
+        const { cleared } = await api.unlockUser({ user: reference, ...(address && { address }) })
+        if (options.json) return printJson({ id, username, cleared })
+        const what = cleared > 0 ? 'Failed sign-ins are forgotten' : 'There were no failed sign-ins to forget'
+        say(`${what} for user ${id} (${username}).`)
+      }),
+    )
+}
+
+/** What was wrong, by proof. */
+const labels: Record<string, string> = {
+  password: 'passwords',
+  answers: 'answers',
+  administration: 'passwords at Administration',
+  'one-time code': 'one-time codes',
+}
+
+/** Where it is counted, by scope. */
+const wheres: Record<string, string> = {
+  account: 'this account',
+  'account, in a day': 'this account, in a day',
+  'known address': 'this account, from this known address',
+  'known network': 'this account, from new addresses of this known network',
+  'other known': 'this account, from another known network or device',
+  address: 'any account, from this address',
+}
+
+/** What of a message is told as JSON. */
+function plain({ $typeName: _, $unknown: __, ...rest }: { $typeName?: string; $unknown?: unknown }): object {
+  return rest
+}
+
+/** What is prevented, by each thing that does. */
+function grouped(obstacles: readonly Obstacle[]): Map<Obstacle, string[]> {
+  const groups = new Map<string, Obstacle>()
+  const prevented = new Map<Obstacle, string[]>()
+  for (const obstacle of obstacles) {
+    const key = `${obstacle.reason}\0${obstacle.command}`
+    const first = groups.get(key) ?? obstacle
+    groups.set(key, first)
+    prevented.set(first, [...(prevented.get(first) ?? []), obstacle.prevents])
+  }
+  return prevented
+}
+
+function withAddress(command: Command): Command {
+  return command.addOption(new Option('--address <ip>', 'client address, IPv4 or IPv6').argParser(readAddress))
+}
+
+/** An IP address in canonical text, as the service counts it. */
+function readAddress(value: string): string {
+  const address = canonicalAddress(value.trim())
+  if (address === undefined) throw new InvalidArgumentError('Give an IP address.')
+  return address
+}
+
+function verdict({ locked, count, seconds }: FailureCount): string {
+  if (locked && seconds === 0) return 'locked until unlocked'
+  if (locked) return `locked for ${duration(seconds)}`
+  return count > 0 ? `open, forgotten in ${duration(seconds)}` : 'open'
+}
+
+function duration(seconds: number): string {
+  return seconds > 90 ? `${Math.ceil(seconds / 60)} min` : `${seconds} s`
+}

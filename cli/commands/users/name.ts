@@ -1,0 +1,73 @@
+import { type Command, Option } from 'commander'
+import type { AdministeredUser } from '../../../proto/gen/auth/v1/administration_pb.js'
+import type { Api } from '../../administration.js'
+import { misuse } from '../../exit-codes.js'
+import { readReference } from '../../references.js'
+import { askText, canAsk, confirm, readId } from '../../terminal/ask.js'
+import { jsonOption, printJson, say } from '../../terminal/output.js'
+import { userOutput } from './output.js'
+
+/** How a command names a user. */
+export interface Named {
+  readonly id?: number
+  readonly json?: boolean
+}
+
+/** Adds what names a user to a command. */
+export function withUser(command: Command): Command {
+  return command
+    .argument('[user]', 'username in any spelling, or id', readReference)
+    .addOption(new Option('--id <id>', 'id of the user, instead of a username').argParser(readId))
+    .addOption(jsonOption())
+}
+
+/** The name on the command line, `#id` for an id, or what the user at the terminal answers. */
+export async function userName(name: string | undefined, options: Named): Promise<string> {
+  if (name !== undefined && options.id !== undefined) misuse('Name the user by username or --id, not both.')
+  if (options.id !== undefined) return `#${options.id}`
+  if (name !== undefined && name.trim() !== '') return name
+  if (name !== undefined || !canAsk(options)) misuse('Say which user: give a username, an id or --id.')
+  return askText('Which user (username or id)?', { required: true })
+}
+
+/** The arguments of a command that takes a user and a value: with --id the only one is the value. */
+export function userAnd(
+  first: string | undefined,
+  second: string | undefined,
+  { id }: Named,
+): [name: string | undefined, value: string | undefined] {
+  return id !== undefined && second === undefined ? [undefined, first] : [first, second]
+}
+
+/** The user that a command names, without its keys, and by what. */
+export async function readUser(
+  api: Api,
+  name: string | undefined,
+  options: Named,
+): Promise<{ reference: string; user: AdministeredUser }> {
+  const reference = await userName(name, options)
+  return { reference, user: (await api.getUser({ user: reference, omitKeys: true })).user! }
+}
+
+/**
+ * The user that a command names, for a change that others feel: at a terminal its sentence is told first, and whether to do
+ * it asked. Whoever was asked saw the user with this etag.
+ */
+export async function confirmUser(
+  api: Api,
+  name: string | undefined,
+  options: Named & { yes?: boolean },
+  sentence: (who: string) => string,
+): Promise<{ user: string; etag: string }> {
+  const reference = await userName(name, options)
+  if (options.yes || !canAsk(options)) return { user: reference, etag: '' }
+  const { record, etag } = (await api.getUser({ user: reference, omitKeys: true })).user!
+  await confirm(sentence(`User ${record!.id} (${record!.username})`), options)
+  return { user: reference, etag }
+}
+
+/** Prints a user as it is now, or a sentence that begins with its name. */
+export function tellUser(user: AdministeredUser, { json }: Named, what: string): void {
+  if (json) printJson(userOutput(user))
+  else say(`User ${user.record!.id} (${user.record!.username}) ${what}`)
+}

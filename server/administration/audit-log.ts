@@ -1,0 +1,138 @@
+import { timestampDate, timestampFromDate } from '@bufbuild/protobuf/wkt'
+import {
+  Administration as AdministrationService,
+  type ListAuditEventsRequest,
+} from '../../proto/gen/auth/v1/administration_pb.js'
+import type { Audit } from '../models/audit.js'
+import type { VerifiedLink } from '../models/audit-chain.js'
+import type { AuditFilter, RecordedEvent } from '../models/audit-list.js'
+import type { Handler } from './context.js'
+import type { OpenPage } from './paging.js'
+import type { References } from './references.js'
+import { checkText } from './texts.js'
+import { wrongFields } from './wrong-fields.js'
+
+interface Deps {
+  references: References
+  audit: Audit
+  openPage: OpenPage
+}
+
+/** Where a list goes on. */
+interface Place {
+  /** Before this sealed event. */
+  readonly beforeId?: number
+  /** With the events before this one that weren't sealed; they may be by now. */
+  readonly beforeSeq?: string
+  /** With `follow`: behind this sealed event. */
+  readonly afterId?: number
+}
+
+/** Events that a call looks at, where no index says which ones fit. */
+const stretch = 100_000
+
+/** Milliseconds by which the time of an event may be before that of an earlier one: as long as a transaction lasts. */
+const disorder = 3_600_000
+
+/** Lists events of the audit log. A page may hold fewer than asked for, or none, before the end. */
+export function listAuditEvents(deps: Deps): Handler<'listAuditEvents'> {
+  const { audit, openPage } = deps
+  return async request => {
+    const page = openPage<Place>(AdministrationService.method.listAuditEvents, request)
+    const filter = await readFilter(deps, request, page.size)
+    const { events, next } = request.follow
+      ? await follow(audit, filter, page.after)
+      : await listNewest(audit, filter, page.after ?? {})
+    return { events: events.map(toEvent), ...(next && { nextPageToken: page.next(next) }) }
+  }
+}
+
+/** Checks a stretch of the audit log. */
+export function verifyAuditLog(deps: Pick<Deps, 'audit' | 'openPage'>): Handler<'verifyAuditLog'> {
+  const { audit, openPage } = deps
+  return async request => {
+    const { known } = request
+    if (known !== undefined && !/^\d{1,15}:[\da-f]{64}$/.test(known))
+      wrongFields([{ field: 'known', message: 'Give a link, id:hash, as an earlier check told it.' }])
+    const page = openPage<VerifiedLink>(AdministrationService.method.verifyAuditLog, { ...request, pageSize: 0 })
+    const { events, staged, next, ...found } = await audit.verify(known, page.after)
+    return {
+      ...found,
+      events: BigInt(events),
+      staged: BigInt(staged),
+      ...(next && { nextPageToken: page.next(next) }),
+    }
+  }
+}
+
+/** The newest events of what is left to look at, the newest first. */
+async function listNewest(audit: Audit, filter: AuditFilter, place: Place) {
+  const { beforeId, beforeSeq } = place
+  const indexed = filter.subjectId !== undefined || filter.actorId !== undefined
+  const end = beforeId ?? (await audit.ends(0)).newest + 1
+  const fromId = Math.max(0, end - stretch)
+  const rows = await audit.list(
+    { ...filter, limit: filter.limit + 1 },
+    {
+      ...(beforeId !== undefined && { beforeId }),
+      ...(beforeSeq !== undefined && { beforeSeq }),
+      ...(!indexed && { fromId }),
+    },
+  )
+  const events = rows.reverse().slice(0, filter.limit)
+  if (rows.length > filter.limit) {
+    const { id, seq } = events.at(-1)!
+    return { events, next: id === null ? { beforeSeq: seq! } : { beforeId: Number(id) } }
+  }
+  if (indexed) return { events }
+  const { oldest, from } = await audit.ends(fromId)
+  const over = fromId <= oldest || (filter.since && from && from.getTime() < filter.since.getTime() - disorder)
+  return { events, ...(!over && { next: { beforeId: fromId } }) }
+}
+
+/** The next events, the oldest first; from the end of the log on when nobody says from where. */
+async function follow(audit: Audit, filter: AuditFilter, place: Place | undefined) {
+  const { newest } = await audit.ends(0)
+  const afterId = place?.afterId
+  if (afterId === undefined) return { events: [], next: { afterId: newest } }
+  const upToId = Math.min(newest, afterId + stretch)
+  const events = await audit.follow(filter, afterId, upToId)
+  const last = events.length === filter.limit ? Number(events.at(-1)!.id) : upToId
+  return { events, next: { afterId: Math.max(afterId, last) } }
+}
+
+async function readFilter(
+  { references }: Pick<Deps, 'references'>,
+  request: ListAuditEventsRequest,
+  limit: number,
+): Promise<AuditFilter> {
+  const { user, actor, timeFrom, timeTo } = request
+  const action = checkText('action', request.action)
+  const { outcome } = request
+  if (outcome && outcome !== 'ok' && outcome !== 'refused')
+    wrongFields([{ field: 'outcome', message: 'Give ok or refused.' }])
+  return {
+    limit,
+    ...(user && { subjectId: (await references.user(user)).id }),
+    ...(actor && { actorId: (await references.user(actor, 'actor')).id }),
+    ...(action && { action }),
+    ...(outcome && { outcome }),
+    ...(timeFrom && { since: timestampDate(timeFrom) }),
+    ...(timeTo && { until: timestampDate(timeTo) }),
+  }
+}
+
+function toEvent({ id, at, seq: _, ...event }: RecordedEvent) {
+  const { actor_id, subject_id, request_id, reason, object, address, ...rest } = event
+  return {
+    ...rest,
+    ...(id !== null && { id: BigInt(id) }),
+    time: timestampFromDate(at),
+    ...(reason !== null && { reason }),
+    ...(actor_id !== null && { actorId: actor_id }),
+    ...(subject_id !== null && { subjectId: subject_id }),
+    ...(object !== null && { object }),
+    ...(address !== null && { address }),
+    ...(request_id !== null && { requestId: request_id }),
+  }
+}

@@ -1,0 +1,295 @@
+import { X509Certificate } from 'node:crypto'
+import { access, readFile } from 'node:fs/promises'
+import { connectionsOfProcess, readCondition } from '../database/condition.js'
+import { adminPasswordFile } from '../database/database-choice.js'
+import { causeOf } from '../database/failures.js'
+import { readMigrations } from '../database/migrate.js'
+import type { Registry } from '../models/define-models.js'
+import { rotateAfter } from '../models/signing-key.js'
+import type { UndeclaredProxies } from '../observability/undeclared-proxy.js'
+import { describe, within } from '../outbox/sender.js'
+import { createMailTransport } from '../outbox/transport.js'
+import { measureHashing } from '../passwords/speed.js'
+import { type Settings, write } from '../process/settings.js'
+import { makeAdministrator } from '../rules/roles.js'
+import type { Handler } from './context.js'
+
+/** What was found: `ok`, or what to do about it. */
+type Found = { status: 'ok'; detail: string } | { status: 'warning' | 'failed'; detail: string; fix: string }
+
+interface Deps extends Registry {
+  readonly settings: Settings
+  /** Absent where the process serves no clients. */
+  readonly undeclaredProxies?: UndeclaredProxies['found']
+}
+
+/** Examines something: its name, and how. */
+type Examination = readonly [check: string, examine: (deps: Deps) => Promise<Found>]
+
+/** Seconds that an examination may take. */
+const patience = 5
+
+const ok = (detail: string): Found => ({ status: 'ok', detail })
+const warning = (detail: string, fix: string): Found => ({ status: 'warning', detail, fix })
+const failed = (detail: string, fix: string): Found => ({ status: 'failed', detail, fix })
+
+/** Examines the service, as seen from this process, and says what to do about what is wrong. */
+export function diagnose(deps: Deps): Handler<'diagnose'> {
+  return async _request => {
+    const run = async ([check, examine]: Examination) => {
+      const found = await within(patience, examine(deps)).catch(error =>
+        failed(`It could not be examined (${describe(causeOf(error))}).`, unforeseen),
+      )
+      return { check, fix: '', ...found }
+    }
+    const around = Promise.all(surroundings.map(run))
+    const first = []
+    for (const examination of foundations) {
+      first.push(await run(examination))
+      // Whatever rests on it would only fail with it.
+      if (first.at(-1)!.status === 'failed') return { checks: [...first, ...(await around)] }
+    }
+    return { checks: [...first, ...(await Promise.all(registry.map(run))), ...(await around)] }
+  }
+}
+
+const unforeseen = 'See what the log of this process says, and try again.'
+
+/** What everything else in the database rests on, in this order. */
+const foundations: readonly Examination[] = [
+  ['database', examineDatabase],
+  ['migrations', examineMigrations],
+  ['data keys', examineDataKeys],
+]
+
+/** What stands in the database. */
+const registry: readonly Examination[] = [
+  ['clocks', examineClocks],
+  ['connections', examineConnections],
+  ['signing key', examineSigningKey],
+  ['audit log', examineAuditLog],
+  ['e-mails', examineEmails],
+  ['administrators', examineAdministrators],
+  ['usernames', examineUsernames],
+  ['client addresses', examineClientAddresses],
+]
+
+/** What needs no database. */
+const surroundings: readonly Examination[] = [
+  ['mail server', examineMailServer],
+  ['initial password', examineInitialPassword],
+  ['recovery e-mails', examineRecovery],
+  ['password hashes', examineHashing],
+  ['certificate', examineCertificate],
+  ['administration', examineListener],
+]
+
+async function examineDatabase({ database }: Deps): Promise<Found> {
+  try {
+    const { version } = await readCondition(database)
+    if (await database.isWritable()) return ok(`PostgreSQL ${version} answers and takes writes.`)
+    const { pending } = await readMigrations(database)
+    // Without tables there is nothing to be written.
+    if (pending.some(({ name }) => name.startsWith('0001-'))) return ok(`PostgreSQL ${version} answers; it is empty.`)
+    return failed(
+      `PostgreSQL ${version} answers, and takes no writes.`,
+      'See that DATABASE_URL leads to the primary, and that the disk is not full.',
+    )
+  } catch (error) {
+    const reason = describe(causeOf(error))
+    return failed(
+      `The database can’t be used (${reason}).`,
+      'Check DATABASE_URL, and that PostgreSQL runs there and takes its user and password.',
+    )
+  }
+}
+
+async function examineMigrations({ database }: Deps): Promise<Found> {
+  const { done, pending, newer } = await readMigrations(database)
+  const names = (list: readonly { name: string }[]) => list.map(({ name }) => name).join(', ')
+  if (done.length === 0) return failed('The registry is not installed yet.', 'Run `auth-admin install`.')
+  if (newer.some(({ kind }) => kind === 'contract'))
+    return failed(`The database is of a newer version (${names(newer)}).`, 'Run that version.')
+  if (pending.length > 0) return failed(`Migrations are pending: ${names(pending)}.`, 'Run `auth-admin migrate up`.')
+  if (newer.length > 0)
+    return warning(
+      `A newer version has run ${names(newer)}; this one goes on with it.`,
+      'Bring this process up to date.',
+    )
+  return ok(`All ${done.length} migrations were run.`)
+}
+
+async function examineDataKeys({ masterKey }: Deps): Promise<Found> {
+  try {
+    await masterKey.load()
+    return ok('The master key opens the data keys.')
+  } catch (error) {
+    if ((error as Error).name !== 'Error') throw error
+    return failed((error as Error).message, 'Set AUTH_MASTER_KEY to the key that this registry was set up with.')
+  }
+}
+
+async function examineClocks({ database }: Deps): Promise<Found> {
+  const before = Date.now()
+  const { now } = await readCondition(database)
+  const after = Date.now()
+  // What lies between the two is the way there and back.
+  const difference = Math.max(0, before - now, now - after) / 1000
+  const detail = `The clocks of this machine and of the database differ by ${difference.toFixed(1)} s.`
+  const fix = 'Have both machines keep time by NTP.'
+  if (difference > 60) return failed(detail, fix)
+  return difference > 2 ? warning(detail, fix) : ok(detail)
+}
+
+async function examineConnections({ database }: Deps): Promise<Found> {
+  const { most, used } = await readCondition(database)
+  const detail = `${used} of ${most} connections of the database are in use; a process of the service takes up to ${connectionsOfProcess}.`
+  if (most < connectionsOfProcess || most - used < connectionsOfProcess)
+    return warning(detail, 'Raise max_connections, or put a pooler before the database.')
+  return ok(detail)
+}
+
+async function examineSigningKey({ signingKeys }: Deps): Promise<Found> {
+  const [keys, signer] = [await signingKeys.all(), await signingKeys.signer()]
+  const key = keys.find(({ kid }) => kid === signer)
+  if (!key) return failed('No key signs tokens: nobody can sign in.', 'Run `auth-admin keys rotate --now`.')
+  const age = (Date.now() - key.signsAt.getTime()) / 86_400_000
+  const rest = rotateAfter / 86_400 - age
+  const detail = `The key that signs is ${Math.max(0, Math.floor(age))} days old`
+  // Maintenance succeeds it within a round.
+  if (rest < -1)
+    return warning(
+      `${detail} and has no successor.`,
+      'Start the service, which rotates keys, or run `auth-admin keys rotate`.',
+    )
+  return ok(`${detail}; it is succeeded by itself ${rest > 0 ? `in ${Math.ceil(rest)} days` : 'today'}.`)
+}
+
+async function examineAuditLog({ audit }: Deps): Promise<Found> {
+  const lag = Math.round((await audit.backlog()).oldestSeconds)
+  if (lag <= 10) return ok('Events are sealed as they come.')
+  return warning(
+    `The oldest event has waited ${lag} s to be sealed.`,
+    'Start the service, which seals them, or see its log.',
+  )
+}
+
+async function examineEmails({ emails }: Deps): Promise<Found> {
+  const { failed, oldestSeconds } = await emails.backlog()
+  if (failed > 0)
+    return warning(
+      `${failed} e-mails have failed for good.`,
+      'See `auth-admin mail list --failed`, mend it, and `mail retry`.',
+    )
+  if (oldestSeconds > 600)
+    return warning(
+      `The oldest e-mail has waited ${Math.round(oldestSeconds / 60)} minutes to be sent.`,
+      'Start the service, which sends e-mails, or see `auth-admin mail list` for what stands in the way.',
+    )
+  return ok('E-mails leave as they come.')
+}
+
+async function examineAdministrators({ totpSecrets }: Deps): Promise<Found> {
+  const { administrators, withoutCodes } = await totpSecrets.coverage()
+  if (administrators === 0) return failed('There is no active administrator.', `Run \`${makeAdministrator}\`.`)
+  const detail = `${administrators} active administrators, ${withoutCodes} of them without one-time codes.`
+  return withoutCodes > 0 ? warning(detail, 'Have each of them run `auth-admin totp enroll`.') : ok(detail)
+}
+
+/** Accounts from before such names were reserved, or from elsewhere: `#id` is ambiguous by them. */
+async function examineUsernames({ administeredUsers }: Deps): Promise<Found> {
+  const ids = await administeredUsers.namedLikeIds()
+  if (ids.length === 0) return ok('No username looks like the id of another user.')
+  const listed = `${ids.slice(0, 10).join(', ')}${ids.length > 10 ? ', …' : ''}`
+  return warning(
+    `Usernames are # and digits, which looks like an id: users ${listed}.`,
+    'Have them sign up under other names, and run `auth-admin users erase ID` for each; until then name users by id without #.',
+  )
+}
+
+/** Requests that come by a proxy that isn't known all have its address: the limits for one hold for all. */
+async function examineClientAddresses({ audit, settings, undeclaredProxies }: Deps): Promise<Found> {
+  const [undeclared] = undeclaredProxies?.() ?? []
+  if (undeclared) {
+    const { endpoint, networks, requests, forwarded } = undeclared
+    return warning(
+      `Of ${requests} requests in a minute of the last hour (${endpoint}), ${forwarded} carried X-Forwarded-For and came from ${networks.join(', ')}, not in AUTH_TRUSTED_PROXIES.`,
+      'If these are proxies, name them in AUTH_TRUSTED_PROXIES: until then all clients behind them count as one address.',
+    )
+  }
+  const { signIns, users, addresses, address } = await audit.signInAddresses()
+  const trusted = settings.trustedProxies.length
+  const proxies = trusted > 0 ? `${trusted} trusted proxies are set` : 'No trusted proxies are set'
+  if (users >= 10 && addresses === 1)
+    return warning(
+      `${proxies}, and the last ${signIns} sign-ins of ${users} users all came from ${address}.`,
+      'If a proxy stands there, name it in AUTH_TRUSTED_PROXIES; see that it sends X-Forwarded-For.',
+    )
+  return ok(`${proxies}; the last ${signIns} sign-ins came from ${addresses} addresses.`)
+}
+
+async function examineMailServer({ settings }: Deps): Promise<Found> {
+  const transport = createMailTransport(settings, { error() {} })
+  const [where, fix] = settings.smtpUrl
+    ? ['The mail server', 'Check SMTP_URL: host, port, user and password; then try `auth-admin mail test ADDRESS`.']
+    : ['The folder for e-mails', 'Give the folder mail in AUTH_DATA_DIR to the user of the service.']
+  try {
+    await within(patience - 1, transport.verify())
+    if (!settings.smtpUrl)
+      return warning('SMTP_URL is not set: e-mails become files that nobody gets.', 'Set SMTP_URL to a mail server.')
+    return ok(`${where} takes e-mails.`)
+  } catch (error) {
+    return failed(`${where} can’t be used (${describe(error)}).`, fix)
+  } finally {
+    transport.close()
+  }
+}
+
+async function examineInitialPassword({ settings }: Deps): Promise<Found> {
+  const there = await access(adminPasswordFile(settings.dataDir)).then(
+    () => true,
+    () => false,
+  )
+  if (!there) return ok('No file holds the password of the first administrator.')
+  return warning(
+    'The password that the first administrator was given is still in the file initial-admin-password.',
+    'Set another one with `auth-admin users set-password`, and delete the file from AUTH_DATA_DIR.',
+  )
+}
+
+async function examineRecovery({ settings }: Deps): Promise<Found> {
+  if (settings.recoveryEmail !== 'any') return ok('Recovery keys go to registered addresses only.')
+  return warning(
+    'Recovery keys go to whatever address is given: whoever knows a username can take the account.',
+    'Unset AUTH_RECOVERY_EMAIL.',
+  )
+}
+
+async function examineHashing({ settings: { bcryptCost: cost } }: Deps): Promise<Found> {
+  const { milliseconds, atOnce } = await measureHashing(cost)
+  const each = Math.max(1, Math.round(milliseconds))
+  const logins = (atOnce * 1000) / milliseconds
+  const detail = `A hash of cost ${cost} takes ${each} ms here: about ${logins < 10 ? logins.toFixed(1) : Math.round(logins)} logins a second by ${atOnce} cores.`
+  if (cost < 10) return warning(detail, 'Set AUTH_BCRYPT_COST to 10 or more: hashes of this cost are cheap to guess.')
+  if (milliseconds > 1000) return warning(detail, 'Give the service faster cores, or lower AUTH_BCRYPT_COST.')
+  return ok(detail)
+}
+
+async function examineCertificate({ settings: { tlsCert } }: Deps): Promise<Found> {
+  if (!tlsCert) return ok('AUTH_TLS_CERT is not set: this process speaks no TLS by itself.')
+  const ends = new Date(new X509Certificate(await readFile(tlsCert)).validTo)
+  const days = Math.floor((ends.getTime() - Date.now()) / 86_400_000)
+  const on = ends.toISOString().slice(0, 10)
+  const fix = 'Put a new certificate into the files of AUTH_TLS_CERT and AUTH_TLS_KEY: it counts within seconds.'
+  if (days < 0) return failed(`The certificate of AUTH_TLS_CERT expired on ${on}.`, fix)
+  const detail = `The certificate of AUTH_TLS_CERT is good until ${on}, ${days} days.`
+  return days < 30 ? warning(detail, fix) : ok(detail)
+}
+
+async function examineListener({ settings: { adminAddress, tlsCert } }: Deps): Promise<Found> {
+  if (!adminAddress) return ok('AUTH_ADMIN_ADDRESS is off: administrators work on the database itself.')
+  const at = write(adminAddress)
+  if (tlsCert) return ok(`Administrators are served at ${at} by TLS.`)
+  // Settings allow nothing else without TLS.
+  return ok(`Administrators are served at ${at}, which only this machine reaches.`)
+}

@@ -1,0 +1,66 @@
+import type { Administrator } from '../access/administrator.js'
+import type { Transaction } from '../database/connection.js'
+import type { AdministeredUsers } from '../models/administered-user.js'
+import type { Administered, Emails } from '../models/email.js'
+import type { Locale } from '../outbox/texts.js'
+
+interface Deps {
+  readonly administeredUsers: AdministeredUsers
+  readonly emails: Emails
+  readonly settings: { readonly mailLocale: Locale }
+}
+
+/** What was done to a user. */
+interface Deed {
+  readonly action: Administered
+  readonly subjectId: number
+  /** The role that was given. */
+  readonly role?: string
+}
+
+/**
+ * Tells by e-mail all other active administrators, but for the one it was done to, what somebody on the database itself
+ * does to an administrator or a password: nobody signed in for it. Refuses with JUSTIFICATION_NEEDED without a reason.
+ */
+export type TellAdministrators = (administrator: Administrator, deed: Deed, t: Transaction) => Promise<void>
+
+export function createTellAdministrators({ administeredUsers, emails, settings }: Deps): TellAdministrators {
+  return async (administrator, deed, t) => {
+    administrator.justify()
+    if (administrator.user) return
+    const about = aboutOf(administrator, deed)
+    for (const userId of await administeredUsers.administratorsBut(deed.subjectId, t)) {
+      await emails.add({ kind: 'administration', parameters: { userId, ...about } }, settings.mailLocale, t)
+    }
+  }
+}
+
+/**
+ * Tells by e-mail a user who is, or was `before`, a ROLE_ADMIN what was done to it, at the address that it had then. A
+ * change of that address itself is told elsewhere, and one who is erased is told nothing: nothing is kept of it.
+ */
+export type TellConcerned = (
+  administrator: Administrator,
+  deed: Deed,
+  before: { readonly role: string; readonly email: string | null } | undefined,
+  t: Transaction,
+) => Promise<void>
+
+export function createTellConcerned({ administeredUsers, emails, settings }: Deps): TellConcerned {
+  return async (administrator, { action, subjectId }, before, t) => {
+    const after = await administeredUsers.lock(subjectId, t)
+    if (!after || ![before?.role, after.role].includes('ROLE_ADMIN')) return
+    const to = before?.email ?? after.email
+    if (to === null || to !== after.email) return
+    const deed = { action, subjectId, ...(action === 'user.set-role' && { role: after.role }) }
+    const parameters = { userId: subjectId, to, ...aboutOf(administrator, deed) }
+    await emails.add({ kind: 'administered', parameters }, settings.mailLocale, t)
+  }
+}
+
+/** What e-mails tell of a deed: what, who, when, why. */
+function aboutOf({ traces, reason }: Administrator, deed: Deed) {
+  const { actor, actor_id: actorId } = traces
+  const at = new Date().toISOString()
+  return { ...deed, actor, ...(actorId !== undefined && { actorId }), at, ...(reason && { reason }) }
+}

@@ -1,0 +1,106 @@
+import { timestampFromDate } from '@bufbuild/protobuf/wkt'
+import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import { publishLead, type SigningKey, type SigningKeys } from '../models/signing-key.js'
+import { issuerObject, type TokenIssuers } from '../models/token-issuer.js'
+import { isAdministrationAudience } from '../process/settings.js'
+import { type FieldViolation, refuse } from '../requests/refusal.js'
+import { limits, tooLong } from '../rules/sizes.js'
+import type { Handler } from './context.js'
+import { wrongFields } from './wrong-fields.js'
+
+interface Deps {
+  signingKeys: SigningKeys
+  tokenIssuers: TokenIssuers
+  settings: { readonly tokenTtl: number }
+}
+
+/** Lists the keys that sign and verify tokens, the newest first. */
+export function listSigningKeys(deps: Pick<Deps, 'signingKeys'>): Handler<'listSigningKeys'> {
+  const { signingKeys } = deps
+  return async _request => {
+    const [keys, signer] = [await signingKeys.all(), await signingKeys.signer()]
+    return { keys: keys.map(key => toSigningKey(key, signer)) }
+  }
+}
+
+/** Publishes a new signing key. Nobody is logged out: the one before verifies until its last token is over. */
+export function rotateSigningKey(deps: Pick<Deps, 'signingKeys' | 'settings'>): Handler<'rotateSigningKey'> {
+  const { signingKeys, settings } = deps
+  return async (request, { change }) => {
+    return change(request, async ({ t, record }) => {
+      const lead = request.now ? 0 : publishLead
+      const kid = await signingKeys.rotate({ force: true, lead, tokenTtl: settings.tokenTtl }, t)
+      await record({ action: 'signing-key.rotate', object: `signing-key:${kid}` })
+      const key = (await signingKeys.all(t)).find(key => key.kid === kid)!
+      return { key: toSigningKey(key, await signingKeys.signer(t)) }
+    })
+  }
+}
+
+/** Drops a signing key at once, with every token that it signed. */
+export function retireSigningKey(deps: Pick<Deps, 'signingKeys'>): Handler<'retireSigningKey'> {
+  const { signingKeys } = deps
+  return async (request, { administrator, change }) => {
+    const kid = (request.kid ?? '').trim()
+    if (kid === '' || tooLong(kid, 'key')) wrongFields([{ field: 'kid', message: 'Give the id of a key.' }])
+    const missing = () => refuse(Reason.RECORD_NOT_FOUND, { text: `There is no key ${kid}.` })
+    if (!(await signingKeys.all()).some(key => key.kid === kid)) missing()
+    administrator.confirm(kid, request.confirm)
+    return change(request, async ({ t, record }) => {
+      const retired = (await signingKeys.retire(kid, t)) || missing()
+      await record({ action: 'signing-key.retire', object: `signing-key:${kid}` })
+      return retired
+    })
+  }
+}
+
+/** Tells issuer and audience of tokens. */
+export function getIssuer(deps: Pick<Deps, 'tokenIssuers'>): Handler<'getIssuer'> {
+  const { tokenIssuers } = deps
+  return async _request => {
+    const found = await tokenIssuers.find()
+    if (!found) throw new Error('The registry has no issuer: it is not installed.')
+    return { ...found }
+  }
+}
+
+/** Changes issuer or audience of tokens, for each process from its next start on. */
+export function setIssuer(deps: Pick<Deps, 'tokenIssuers'>): Handler<'setIssuer'> {
+  const { tokenIssuers } = deps
+  return async (request, { administrator, change }) => {
+    const asked = { issuer: request.issuer?.trim(), audience: request.audience?.trim() }
+    const wrong: FieldViolation[] = Object.entries(asked).flatMap(([field, text]) =>
+      text !== undefined && (text === '' || tooLong(text, 'text') || /\p{C}/u.test(text))
+        ? [{ field, message: `Give a text of at most ${limits.text} characters.` }]
+        : [],
+    )
+    if (asked.audience && isAdministrationAudience(asked.audience)) {
+      const message = 'Give another audience: this one is for tokens of administrators.'
+      wrong.push({ field: 'audience', message })
+    }
+    if (!asked.issuer && !asked.audience && wrong.length === 0)
+      wrong.push({ field: 'issuer', message: 'Give issuer, audience, or both.' })
+    if (wrong.length > 0) wrongFields(wrong)
+    return change(request, async ({ t, record }) => {
+      const from = await tokenIssuers.lock(t)
+      const to = { issuer: asked.issuer ?? from.issuer, audience: asked.audience ?? from.audience }
+      administrator.confirm(to.issuer, request.confirm)
+      const changed = to.issuer !== from.issuer || to.audience !== from.audience
+      if (changed) {
+        await tokenIssuers.change(to, t)
+        await record({ action: 'registry.set-issuer', object: issuerObject(to) })
+      }
+      return { ...to, changed }
+    })
+  }
+}
+
+function toSigningKey({ kid, signsAt, verifiesUntil, tokenTtl }: SigningKey, signer: string | undefined) {
+  return {
+    kid,
+    signs: kid === signer,
+    signTime: timestampFromDate(signsAt),
+    ...(verifiesUntil && { expireTime: timestampFromDate(verifiesUntil) }),
+    tokenTtl,
+  }
+}

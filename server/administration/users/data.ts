@@ -1,0 +1,47 @@
+// What is stored of a user: handed out, and erased (LGPD, article 18).
+import { timestampFromDate } from '@bufbuild/protobuf/wkt'
+import { Administration as AdministrationService } from '../../../proto/gen/auth/v1/administration_pb.js'
+import { Reason } from '../../../proto/gen/auth/v1/reason_pb.js'
+import type { Change } from '../../access/context.js'
+import type { Erasure } from '../../models/erasure.js'
+import type { EventPlace, UserData } from '../../models/user-data.js'
+import { refuse } from '../../requests/refusal.js'
+import type { Handler } from '../context.js'
+import type { OpenPage } from '../paging.js'
+import { keepAnAdministrator, lockUser, type UserChangeDeps } from './changes.js'
+
+/** Returns a page of all that is stored of a user, without secrets. The first one leaves the event. */
+export function exportUser(deps: { userData: UserData; openPage: OpenPage }): Handler<'exportUser'> {
+  const { userData, openPage } = deps
+  return async (request, { change, target: { id } }) => {
+    const page = openPage<EventPlace>(AdministrationService.method.exportUser, request)
+    const isFirst = page.after === undefined
+    const data = isFirst ? await userData.export(id) : {}
+    if (!data) refuse(Reason.USER_NOT_FOUND, { text: `User #${id} is gone.` })
+    const rows = await userData.events(id, { before: page.after, limit: page.limit })
+    const { shown, ...next } = page.cut(rows, ({ id, seq }) => (id === null ? { seq: seq! } : { id }))
+    if (isFirst)
+      await change({ validateOnly: false }, ({ record }) => record({ action: 'user.export', subject_id: id }))
+    const events = (sealed: boolean) => shown.filter(row => (row.id !== null) === sealed).map(({ event }) => event)
+    return { json: JSON.stringify({ ...data, audit_events: events(true), audit_staged: events(false) }), ...next }
+  }
+}
+
+/** Erases all that is stored of a user. */
+export function eraseUser(deps: UserChangeDeps & { erasure: Erasure }): Handler<'eraseUser'> {
+  const { administeredUsers, tellAdministrators, erasure } = deps
+  return async (request, { administrator, change, target: { id, username } }) => {
+    administrator.confirm(username, request.confirm)
+    const erase = async ({ t, record }: Change) => {
+      const row = await lockUser(administeredUsers, id, t)
+      await keepAnAdministrator(administeredUsers, row, t)
+      const receipt = (await erasure.erase(id, t))!
+      if (row.role === 'ROLE_ADMIN') await tellAdministrators(administrator, { action: 'user.erase', subjectId: id }, t)
+      await record({ action: 'user.erase', subject_id: id })
+      return receipt
+    }
+    // It looks through the whole audit log.
+    const { user, erasedAt, rows } = await change(request, erase, { unlimited: true })
+    return { user, eraseTime: timestampFromDate(new Date(erasedAt)), rows: { ...rows } }
+  }
+}

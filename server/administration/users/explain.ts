@@ -1,0 +1,246 @@
+// Why a user can't get in: everything in the way of signing in, activating and recovering, each with what mends it.
+import type { MessageInitShape } from '@bufbuild/protobuf'
+import type { FailureCountSchema, ObstacleSchema } from '../../../proto/gen/auth/v1/administration_pb.js'
+import { limitsOf } from '../../access/admission.js'
+import { failuresThatLock, knownAddressDays } from '../../access/lockout.js'
+import { answersNeeded } from '../../forgotpasswords/answers.js'
+import type { AdministeredUserRow } from '../../models/administered-user.js'
+import { type Attempts, type Proof, proofs, type Subjects } from '../../models/attempt.js'
+import type { Buckets } from '../../models/bucket.js'
+import type { MasterKey } from '../../models/master-key.js'
+import { type CodeFailures, codeLimits, type TotpSecrets } from '../../models/totp-secret.js'
+import type { Standing, UserData } from '../../models/user-data.js'
+import type { Quotas } from '../../outbox/quotas.js'
+import { network } from '../../requests/client-address.js'
+import type { Checked } from '../context.js'
+import { toAdministeredUser } from './record.js'
+import { checkAddress } from './support.js'
+
+type Count = MessageInitShape<typeof FailureCountSchema> & {
+  readonly scope: 'account' | 'account, in a day' | 'known address' | 'known network' | 'other known' | 'address'
+  readonly proof?: Proof | 'one-time code'
+  readonly seconds: number
+  readonly locked: boolean
+}
+
+type Obstacle = MessageInitShape<typeof ObstacleSchema> & {
+  readonly prevents: 'sign in' | 'sign in to Administration' | 'activate' | 'recover by answers' | 'recover by e-mail'
+}
+
+const everything = ['sign in', 'recover by answers', 'recover by e-mail', 'activate'] as const
+
+/** What failures of a proof are, and what they keep from. */
+const proven = {
+  password: { prevents: 'sign in', failures: 'passwords' },
+  answers: { prevents: 'recover by answers', failures: 'answers to security questions' },
+  administration: { prevents: 'sign in to Administration', failures: 'passwords at Administration' },
+} as const satisfies Record<Proof, { prevents: Obstacle['prevents']; failures: string }>
+
+/** Tells what keeps a user from signing in, activating and recovering. */
+export function explainUser(deps: {
+  userData: UserData
+  attempts: Attempts
+  buckets: Buckets
+  subjects: Subjects
+  totpSecrets: TotpSecrets
+  quotas: Quotas
+  masterKey: MasterKey
+  settings: { readonly limitFactor: number }
+}): Checked<'explainUser', string | undefined> {
+  const { userData, quotas, masterKey } = deps
+  return {
+    check: request => checkAddress(request.address),
+    async handle(_request, { target: row }, address) {
+      const standing = (await userData.standing(row.id))!
+      const failures = await readFailures(deps, row, address)
+      return {
+        user: toAdministeredUser(row, masterKey),
+        obstacles: [
+          ...stateObstacles(row),
+          ...lockObstacles(row, failures, address),
+          ...activationObstacles(row, standing),
+          ...recoveryObstacles(row, standing, await quotas.recoveryWait(row.id)),
+        ],
+        failures,
+      }
+    },
+  }
+}
+
+/** The same thing in the way of several. */
+function inTheWay(of: readonly Obstacle['prevents'][], reason: string, command: string, seconds?: number): Obstacle[] {
+  return of.map(prevents => ({ prevents, reason, command, ...(seconds !== undefined && { seconds }) }))
+}
+
+/** The command of a verb for a user. By id, so that no name needs care in a shell. */
+function users(verb: string, { id }: AdministeredUserRow, more = ''): string {
+  return `auth-admin users ${verb} ${id}${more}`
+}
+
+function stateObstacles(row: AdministeredUserRow): Obstacle[] {
+  if (row.deletedAt) return inTheWay(everything, 'The user is deleted.', users('undelete', row))
+  if (row.suspended) return inTheWay(everything, 'The user is suspended.', users('resume', row))
+  return []
+}
+
+function lockObstacles(row: AdministeredUserRow, failures: readonly Count[], address: string | undefined): Obstacle[] {
+  const at = ` --address ${address}`
+  // A client at a network that the account knows is counted there alone.
+  const known = failures.some(({ scope }) => scope === 'known address' || scope === 'known network')
+  const codes = 'Too many one-time codes were wrong. Only another administrator, or the database itself, unlocks them.'
+  return failures.flatMap(({ scope, proof, locked, seconds }) => {
+    if (!locked || scope === 'account, in a day') return []
+    if (proof === 'one-time code') return inTheWay(['sign in to Administration'], codes, users('unlock', row))
+    if (proof === undefined) {
+      const reason = 'Too many sign-ins failed from this address.'
+      return known ? [] : inTheWay(everything, reason, users('unlock', row, at), seconds)
+    }
+    const { prevents, failures: wrong } = proven[proof]
+    const from = known && scope === 'account' ? places.unknown : places[scope]
+    return inTheWay([prevents], `Too many ${wrong} were wrong${from}.`, users('unlock', row), seconds)
+  })
+}
+
+/** Where it was wrong, by scope of the count. */
+const places = {
+  account: '',
+  unknown: ' from networks and devices that it doesn’t know',
+  'known address': ' from this address',
+  'known network': ' from other addresses of this network',
+  'other known': ' from one of the other networks and devices that it knows',
+  address: '',
+} as const
+
+function activationObstacles(row: AdministeredUserRow, { provider }: Standing): Obstacle[] {
+  const { role, active, organizationId, organizationActive } = row
+  const obstacle = (reason: string, command: string) => inTheWay(['activate'], reason, command)
+  const inactiveOrganization =
+    organizationId !== null && !organizationActive
+      ? obstacle(
+          'Its organization is inactive: no key of it works.',
+          `auth-admin organizations activate ${organizationId}`,
+        )
+      : []
+  if (active && role === 'ROLE_INSTITUTION' && organizationId === null) {
+    const reason = 'It belongs to no organization: its provider key activates nobody.'
+    return obstacle(reason, users('set-organization', row, ' ORGANIZATION'))
+  }
+  if (active) return role === 'ROLE_INSTITUTION' ? inactiveOrganization : []
+  if (role === 'ROLE_ADMIN') {
+    return obstacle('No key activates a ROLE_ADMIN: another administrator does.', users('activate', row))
+  }
+  const command = users('activate', row, organizationId === null ? ' --organization ORGANIZATION' : '')
+  if (role === 'ROLE_INSTITUTION') {
+    return [
+      ...obstacle('It isn’t active yet: it needs the activation key of its organization.', command),
+      ...inactiveOrganization,
+    ]
+  }
+  const reason = provider
+    ? 'It isn’t active yet: it needs the key of an active ROLE_INSTITUTION user.'
+    : 'It isn’t active yet, and there is no active ROLE_INSTITUTION user of an active organization whose key it could use.'
+  return [...obstacle(reason, command), ...inactiveOrganization]
+}
+
+function recoveryObstacles(row: AdministeredUserRow, standing: Standing, quotaWait: number): Obstacle[] {
+  const { email, role } = row
+  const { answers, failedEmails, password } = standing
+  const found: Obstacle[] = []
+  const add = (prevents: Obstacle['prevents'], reason: string, command: string, seconds?: number) =>
+    found.push(...inTheWay([prevents], reason, command, seconds))
+
+  const byEmail = email === null ? users('set-password', row) : users('send-key', row)
+  if (!password) add('sign in', 'It has no password yet.', byEmail)
+  if (email === null) add('recover by e-mail', 'It has no e-mail address.', users('set-email', row, ' ADDRESS'))
+  const failed = failedEmails.at(-1)
+  if (failed) {
+    const why = failed.error ? `: ${failed.error}` : ''
+    const reason = `${failedEmails.length} e-mails to it failed for good${why.replace(/[.\s]+$/, '')}.`
+    add('recover by e-mail', reason, `auth-admin mail retry ${failed.id}`)
+  }
+  if (email !== null && quotaWait > 0) {
+    const reason = 'It was sent as many recovery keys as anybody may ask for.'
+    add('recover by e-mail', reason, users('send-key', row), Math.ceil(quotaWait))
+  }
+  if (role === 'ROLE_ADMIN') {
+    const reason = 'A ROLE_ADMIN that signs in by answers may only read its own record.'
+    add('recover by answers', reason, byEmail)
+  }
+  const counting = answers.filter(({ counts }) => counts)
+  const waits = answers.flatMap(({ counts, waits }) => (counts || waits === null ? [] : [waits])).sort((a, b) => a - b)
+  if (counting.length < answersNeeded) {
+    const later = waits.length > 0 ? `, ${waits.length} more later` : ''
+    const reason = `${counting.length} of ${answersNeeded} answers count that it needs${later}.`
+    add('recover by answers', reason, byEmail, waits[answersNeeded - 1 - counting.length])
+  } else if (counting.filter(({ offered }) => offered).length < answersNeeded) {
+    const { questionId, question } = counting.find(({ offered }) => !offered)!
+    const reason = `Fewer than ${answersNeeded} of its questions are offered: “${question}” is retired.`
+    add('recover by answers', reason, `auth-admin questions offer ${questionId}`)
+  }
+  return found
+}
+
+/**
+ * The counts that sign-ins ask for: of networks and devices that the account doesn't know, of the network of the address that
+ * it knows, and, where there are failures, the highest of its other networks and devices.
+ */
+async function readFailures(
+  deps: Pick<Parameters<typeof explainUser>[0], 'attempts' | 'buckets' | 'subjects' | 'totpSecrets' | 'settings'>,
+  { id, usernameKey, role }: AdministeredUserRow,
+  address: string | undefined,
+): Promise<Count[]> {
+  const { attempts, subjects, totpSecrets, settings } = deps
+  const most = failuresThatLock(settings.limitFactor)
+  const here = address === undefined ? undefined : await attempts.knownNetwork(id, address, knownAddressDays)
+  const account: Count[] = []
+  const known: Count[] = []
+  for (const proof of proofs) {
+    if (proof === 'administration' && role !== 'ROLE_ADMIN') continue
+    const subject = subjects.account(proof, usernameKey)
+    const subjectHere = here === undefined ? undefined : subjects.known(proof, usernameKey, here)
+    const counts = await attempts.readAll(subject)
+    const toCount = (scope: Count['scope'], { count, seconds } = { count: 0, seconds: 0 }): Count => ({
+      scope,
+      proof,
+      count,
+      limit: most,
+      seconds,
+      locked: count >= most,
+    })
+    const find = (of: Buffer) => counts.find(each => each.subject.equals(of))
+    account.push(toCount('account', find(subject)))
+    if (subjectHere)
+      known.push(toCount(here === network(address!) ? 'known address' : 'known network', find(subjectHere)))
+    const other = counts.find(each => !each.subject.equals(subject) && !subjectHere?.equals(each.subject))
+    if (other) known.push(toCount('other known', other))
+  }
+  account.push(...codeCounts(await totpSecrets.failures(id)))
+  return [...account, ...known, ...(address === undefined ? [] : [await countOfAddress(deps, address)])]
+}
+
+/** The failures of an address, on any account. */
+async function countOfAddress(
+  { buckets, subjects, settings }: Pick<Parameters<typeof explainUser>[0], 'buckets' | 'subjects' | 'settings'>,
+  address: string,
+): Promise<Count> {
+  const bucket = limitsOf(settings.limitFactor).failures
+  const level = await buckets.read(subjects.address('failures', address), bucket)
+  const locked = level + 1 > bucket.capacity
+  const seconds = Math.ceil((locked ? level + 1 - bucket.capacity : level) / bucket.perSecond)
+  return { scope: 'address', count: Math.ceil(level), limit: Math.round(bucket.capacity), seconds, locked }
+}
+
+/** The two counts of one-time codes, of a user who has them. */
+function codeCounts(codes: CodeFailures | undefined): Count[] {
+  if (!codes) return []
+  const { locked, failures, seconds, dayFailures, daySeconds } = codes
+  const { window, day } = codeLimits
+  const count = (scope: Count['scope'], count: number, limit: number, seconds: number): Count => {
+    const left = locked || count === 0 ? 0 : seconds
+    return { scope, proof: 'one-time code', count, limit, seconds: left, locked }
+  }
+  return [
+    count('account', failures, window.failures, seconds),
+    count('account, in a day', dayFailures, day.failures, daySeconds),
+  ]
+}

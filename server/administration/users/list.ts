@@ -1,0 +1,70 @@
+import { timestampDate } from '@bufbuild/protobuf/wkt'
+import { Administration as AdministrationService, UserState } from '../../../proto/gen/auth/v1/administration_pb.js'
+import type { AdministeredUsers, UserFilter } from '../../models/administered-user.js'
+import type { MasterKey } from '../../models/master-key.js'
+import { type Role, roles } from '../../rules/roles.js'
+import type { Handler } from '../context.js'
+import type { OpenPage } from '../paging.js'
+import type { References } from '../references.js'
+import { checkText } from '../texts.js'
+import { wrongFields } from '../wrong-fields.js'
+import { toAdministeredUser } from './record.js'
+
+const states: Record<UserState, UserFilter['state']> = {
+  [UserState.UNSPECIFIED]: undefined,
+  [UserState.ACTIVE]: 'active',
+  [UserState.INACTIVE]: 'inactive',
+  [UserState.SUSPENDED]: 'suspended',
+  [UserState.DELETED]: 'deleted',
+}
+
+/** Lists users by id. */
+export function listUsers(deps: {
+  administeredUsers: AdministeredUsers
+  references: References
+  masterKey: MasterKey
+  openPage: OpenPage
+}): Handler<'listUsers'> {
+  const { administeredUsers, references, masterKey, openPage } = deps
+  return async request => {
+    const page = openPage<number>(AdministrationService.method.listUsers, request)
+    const { organization, createTimeFrom, createTimeTo } = request
+    const role = request.role ? checkRole('role', request.role) : undefined
+    const state = states[request.state]
+    const text = checkText('text', request.text)
+    const organizationId = organization ? (await references.organization(organization)).id : undefined
+    const rows = await administeredUsers.list({
+      limit: page.limit,
+      ...(page.after !== undefined && { afterId: page.after }),
+      ...(role && { role }),
+      ...(state && { state }),
+      ...(organizationId !== undefined && { organizationId }),
+      ...(createTimeFrom && { createdFrom: timestampDate(createTimeFrom) }),
+      ...(createTimeTo && { createdTo: timestampDate(createTimeTo) }),
+      ...(text && { text }),
+    })
+    const { shown, ...next } = page.cut(rows, ({ id }) => id)
+    return {
+      users: shown.map(row => toAdministeredUser(row, masterKey)),
+      ...next,
+    }
+  }
+}
+
+/** Returns a user with all that an administrator sees. */
+export function getUser({ masterKey }: { masterKey: MasterKey }): Handler<'getUser'> {
+  return async ({ omitKeys }, { change, target }) => {
+    const shown = toAdministeredUser(target, masterKey, { keys: !omitKeys })
+    const { partnerOrganization, providerActivationKey } = shown.record!
+    // A key that is shown opens a way in for others.
+    if (partnerOrganization?.activationkey || providerActivationKey)
+      await change({ validateOnly: false }, ({ record }) => record({ action: 'user.show-key', subject_id: target.id }))
+    return { user: shown }
+  }
+}
+
+/** A role, or a refusal that lists them. */
+export function checkRole(field: string, role: string | undefined): Role {
+  const known = roles.find(each => each === role)
+  return known ?? wrongFields([{ field, message: `Give one of ${roles.join(', ')}.` }])
+}

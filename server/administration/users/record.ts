@@ -1,0 +1,34 @@
+import { create } from '@bufbuild/protobuf'
+import { timestampFromDate } from '@bufbuild/protobuf/wkt'
+import { type AdministeredUser, AdministeredUserSchema } from '../../../proto/gen/auth/v1/administration_pb.js'
+import { UserSchema } from '../../../proto/gen/auth/v1/records_pb.js'
+import { type AdministeredUserRow, daysUntilPurge } from '../../models/administered-user.js'
+import type { MasterKey } from '../../models/master-key.js'
+import { toUserRecord } from '../../users/user-record.js'
+import { withEtag } from '../etag.js'
+
+/** A user as administrators see it; its keys and its organization's only where they are asked for. */
+export function toAdministeredUser(
+  row: AdministeredUserRow,
+  masterKey: MasterKey,
+  { keys = false }: { keys?: boolean } = {},
+): AdministeredUser {
+  // Keys are no part of what the etag stands for: a list shows the same one.
+  const shown = withEtag(AdministeredUserSchema, {
+    record: toUserRecord(
+      { ...row, organizationKeySealed: null, providerKeyId: null },
+      { user: row, admin: true },
+      masterKey,
+    ),
+    ...(row.email !== null && { email: row.email }),
+    suspended: row.suspended,
+    createTime: timestampFromDate(row.createdAt),
+    ...(row.deletedAt && {
+      deleteTime: timestampFromDate(row.deletedAt),
+      purgeTime: timestampFromDate(new Date(row.deletedAt.getTime() + daysUntilPurge * 86_400_000)),
+    }),
+  })
+  if (!keys) return shown
+  const record = create(UserSchema, toUserRecord(row, { user: row, admin: true }, masterKey))
+  return { ...shown, record }
+}

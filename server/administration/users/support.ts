@@ -1,0 +1,127 @@
+// What helps a user who can't get in: a password, a key by e-mail, forgotten failures.
+import { Reason } from '../../../proto/gen/auth/v1/reason_pb.js'
+import { tooManyAttempts } from '../../access/admission.js'
+import { type Attempts, proofs, type Subjects } from '../../models/attempt.js'
+import type { Buckets } from '../../models/bucket.js'
+import type { Emails } from '../../models/email.js'
+import type { Questions } from '../../models/question.js'
+import type { TotpSecrets } from '../../models/totp-secret.js'
+import type { Quotas } from '../../outbox/quotas.js'
+import type { Passwords } from '../../passwords/hash.js'
+import { checkPassword, type PasswordPolicy } from '../../passwords/policy.js'
+import { waiterOf } from '../../passwords/pool.js'
+import type { Settings } from '../../process/settings.js'
+import { canonicalAddress } from '../../requests/client-address.js'
+import { refuse } from '../../requests/refusal.js'
+import type { Checked, Handler } from '../context.js'
+import { checkOwnCodes } from '../session.js'
+import { wrongFields } from '../wrong-fields.js'
+import { changeUser, checkPresent, lockUser, type UserChangeDeps } from './changes.js'
+
+/** Forgets the failed sign-ins that count against a user, whatever the proof; one's own one-time codes excepted. */
+export function unlockUser(
+  deps: Pick<UserChangeDeps, 'administeredUsers'> & {
+    attempts: Attempts
+    buckets: Buckets
+    subjects: Subjects
+    totpSecrets: TotpSecrets
+  },
+): Checked<'unlockUser', string | undefined> {
+  const { administeredUsers, attempts, buckets, subjects, totpSecrets } = deps
+  return {
+    check: request => checkAddress(request.address),
+    async handle(request, { administrator, change, target: { id, usernameKey } }, address) {
+      const own = await checkOwnCodes(totpSecrets, administrator, id)
+      const cleared = await change(request, async ({ t, record }) => {
+        // Before the counts, as an erasure does.
+        await lockUser(administeredUsers, id, t)
+        const accounts = proofs.map(proof => subjects.account(proof, usernameKey))
+        const counts = await attempts.clear(accounts, t)
+        const codes = !own && (await totpSecrets.unlock(id, t))
+        const bucket = address ? [subjects.address('failures', address)] : []
+        const all = counts + Number(codes) + (await buckets.clear(bucket, t))
+        // The address itself is personal, and an object can’t be erased.
+        const object = address && { object: 'address' }
+        if (all > 0) await record({ action: 'user.unlock', subject_id: id, ...object })
+        return all
+      })
+      return { cleared }
+    },
+  }
+}
+
+/** Sets a password and revokes the tokens of the user, who is told by e-mail. */
+export function setPassword(
+  deps: UserChangeDeps & {
+    questions: Questions
+    emails: Emails
+    passwords: Passwords
+    policy: PasswordPolicy
+    settings: Pick<Settings, 'mailLocale'>
+  },
+): Checked<'setPassword'> {
+  const { users, questions, emails, passwords, policy, settings } = deps
+  const handle: Handler<'setPassword'> = async (request, context) => {
+    const { call, administrator, target: user } = context
+    const { password = '' } = request
+    administrator.justify()
+    const problem = checkPassword(password, user, policy)
+    if (problem) refuse(Reason.INVALID_PASSWORD, { text: problem, fields: [{ field: 'password', message: problem }] })
+    const secret = { context: 'password', text: password } as const
+    // Only checked, it is stored nowhere.
+    const [hash = ''] = request.validateOnly
+      ? []
+      : await passwords.hash([secret], waiterOf(call, user.usernameKey, 'administration'))
+    const { user: after } = await changeUser(deps, context, { ...request, etag: '' }, {}, async (row, t) => {
+      checkPresent(row)
+      await users.changePassword(row.id, hash, { byToken: false }, t)
+      await questions.discardNext(row.id, t)
+      const address = administrator.traces.address ?? 'auth-admin'
+      const parameters = { userId: row.id, at: new Date().toISOString(), address }
+      // notices.ts notifies an administrator of it, whatever the quota.
+      if (row.email && row.role !== 'ROLE_ADMIN')
+        await emails.add({ kind: 'password-changed', parameters }, settings.mailLocale, t)
+      return { action: 'user.set-password' }
+    })
+    return { user: after }
+  }
+  return {
+    check({ password }) {
+      if (password === undefined) wrongFields([{ field: 'password', message: 'Give the new password.' }])
+    },
+    handle,
+  }
+}
+
+/** Mails a recovery key to the user's registered address. */
+export function sendRecoveryKey(
+  deps: Pick<UserChangeDeps, 'administeredUsers'> & {
+    emails: Emails
+    quotas: Quotas
+    settings: Pick<Settings, 'mailLocale'>
+  },
+): Handler<'sendRecoveryKey'> {
+  const { administeredUsers, emails, quotas, settings } = deps
+  return async (request, { change, target: { id } }) => {
+    const email = await change(request, async ({ t, record }) => {
+      const row = await lockUser(administeredUsers, id, t)
+      checkPresent(row)
+      if (row.suspended) refuse(Reason.WRONG_STATE, { text: `${row.username} is suspended: resume it first.` })
+      if (row.email === null) refuse(Reason.WRONG_STATE, { text: `${row.username} has no e-mail address.` })
+      // Counted apart from what anybody may ask for: nobody uses up what administrators send.
+      const wait = await quotas.recipient(row.email, true, t)
+      if (wait > 0) throw tooManyAttempts(wait, 'recovery')
+      const parameters = { userId: id, to: row.email }
+      await emails.add({ kind: 'recovery-key', parameters }, settings.mailLocale, t)
+      await record({ action: 'user.send-key', subject_id: id })
+      return row.email
+    })
+    return { email }
+  }
+}
+
+/** A client address in canonical text; undefined when none is given. Refuses what is none. */
+export function checkAddress(text: string | undefined): string | undefined {
+  if (text === undefined || text.trim() === '') return undefined
+  return canonicalAddress(text.trim()) ?? wrongFields([{ field: 'address', message: 'Give an IP address.' }])
+}

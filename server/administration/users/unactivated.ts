@@ -1,0 +1,54 @@
+// Accounts that were never activated, all those of a network at once: what a flood of sign-ups leaves.
+import { timestampDate } from '@bufbuild/protobuf/wkt'
+import { Administration as AdministrationService } from '../../../proto/gen/auth/v1/administration_pb.js'
+import type { AdministeredUsers } from '../../models/administered-user.js'
+import type { Erasure } from '../../models/erasure.js'
+import { canonicalBlock } from '../../requests/client-address.js'
+import type { Handler } from '../context.js'
+import type { OpenPage } from '../paging.js'
+import { wrongFields } from '../wrong-fields.js'
+
+/** Accounts that a call looks at, and that it erases, at most: about a second each. */
+const stretch = 10_000
+const mostErased = 100
+
+/** Erases accounts that were never activated, or counts them. */
+export function eraseUnactivatedUsers(deps: {
+  administeredUsers: Pick<AdministeredUsers, 'signedUpFrom' | 'lockUnactivated'>
+  erasure: Erasure
+  openPage: OpenPage
+}): Handler<'eraseUnactivatedUsers'> {
+  const { administeredUsers, erasure, openPage } = deps
+  return async (request, { administrator, change }) => {
+    const { network: given = '', createTimeFrom, createTimeTo, confirm, validateOnly } = request
+    const network = canonicalBlock(given.trim())
+    if (network === undefined)
+      wrongFields([{ field: 'network', message: 'Give an IP address or a CIDR block, such as 2001:db8:1::/48.' }])
+    if (!validateOnly) administrator.confirm(given, confirm)
+    const rpc = AdministrationService.method.eraseUnactivatedUsers
+    const page = openPage<number>(rpc, { ...request, pageSize: 0 })
+    const { ids, next } = await administeredUsers.signedUpFrom(network, {
+      ...(page.after !== undefined && { afterId: page.after }),
+      ...(createTimeFrom && { createdFrom: timestampDate(createTimeFrom) }),
+      ...(createTimeTo && { createdTo: timestampDate(createTimeTo) }),
+      limit: validateOnly ? stretch : mostErased,
+      stretch,
+    })
+    const erase = (id: number) =>
+      change(
+        request,
+        async ({ t, record }) => {
+          // It may have been activated since.
+          if (!(await administeredUsers.lockUnactivated(id, t))) return false
+          await erasure.erase(id, t)
+          await record({ action: 'user.erase', subject_id: id, object: 'state:unactivated' })
+          return true
+        },
+        { unlimited: true },
+      )
+    let users = 0
+    if (validateOnly) users = ids.length
+    else for (const id of ids) if (await erase(id)) users++
+    return { users, ...(next !== undefined && { nextPageToken: page.next(next) }) }
+  }
+}

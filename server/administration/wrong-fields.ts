@@ -1,0 +1,10 @@
+import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import { type FieldViolation, refuse } from '../requests/refusal.js'
+
+/** Refuses a request with INVALID_ARGUMENT; the text says all that is wrong. */
+export function wrongFields(fields: readonly FieldViolation[]): never {
+  refuse(Reason.INVALID_ARGUMENT, {
+    text: fields.map(({ field, message }) => `${field}: ${message}`).join(' '),
+    fields,
+  })
+}

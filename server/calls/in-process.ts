@@ -1,0 +1,89 @@
+import {
+  create,
+  type DescMessage,
+  type DescMethodUnary,
+  type MessageInitShape,
+  type MessageShape,
+} from '@bufbuild/protobuf'
+import { Code, ConnectError, type ContextValues, type Transport, type UnaryResponse } from '@connectrpc/connect'
+import { workKey } from '../limits/context.js'
+import { type IncomingCall, type LocalAdministrator, readMalformedFields } from '../requests/call.js'
+import type { Refusal } from '../requests/refusal.js'
+import type { Calls } from './dispatch.js'
+import { detailsOf } from './error-details.js'
+
+const never = new AbortController().signal
+
+/**
+ * The way from a gateway, or from the command line, in the same process: calls are handed over as they are, without a
+ * socket or an encoding. Headers come from our own gateway and are believed; answers have none. `local` is who works on
+ * the database itself.
+ */
+export function createInProcessTransport(
+  calls: Calls,
+  { local }: { readonly local?: LocalAdministrator } = {},
+): Transport {
+  async function unary<I extends DescMessage, O extends DescMessage>(
+    method: DescMethodUnary<I, O>,
+    signal: AbortSignal | undefined,
+    timeoutMs: number | undefined,
+    headers: HeadersInit | undefined,
+    message: MessageInitShape<I>,
+    values?: ContextValues,
+  ): Promise<UnaryResponse<I, O>> {
+    const read = createReader(headers)
+    const call: IncomingCall = {
+      authorization: read('authorization'),
+      address: read('x-forwarded-for') ?? '',
+      endpoint: 'http',
+      acceptLanguage: read('accept-language'),
+      requestId: read('x-request-id') ?? '',
+      ...(local && { local }),
+      work: values?.get(workKey),
+      traceparent: read('traceparent'),
+      tracestate: read('tracestate'),
+      malformedFields: readMalformedFields(read('x-malformed-fields')),
+      signal: signal ?? never,
+      get gone() {
+        return signal?.aborted ?? false
+      },
+      deadline: timeoutMs === undefined || timeoutMs <= 0 ? Number.POSITIVE_INFINITY : Date.now() + timeoutMs,
+    }
+    try {
+      const response = await calls.run(method, create(method.input, message), call)
+      return {
+        stream: false,
+        service: method.parent,
+        method,
+        // Made when somebody asks, which our gateway never does.
+        get header() {
+          return new Headers()
+        },
+        get trailer() {
+          return new Headers()
+        },
+        message: response as MessageShape<O>,
+      }
+    } catch (error) {
+      const refusal = error as Refusal
+      const details = detailsOf(refusal, call.requestId)
+      throw new ConnectError(refusal.message, refusal.code, undefined, details, refusal.cause)
+    }
+  }
+
+  return {
+    unary,
+    stream: async () => {
+      throw new ConnectError('There are no streams.', Code.Unimplemented)
+    },
+  }
+}
+
+/** Reads headers by their names in lower case. */
+function createReader(headers: HeadersInit = {}): (name: string) => string | undefined {
+  const isRecord = !(Symbol.iterator in headers)
+  // A record in lower case is what our gateway gives; to make Headers of it takes longer than the rest of a call.
+  if (isRecord && Object.keys(headers).every(name => name === name.toLowerCase())) return name => headers[name]
+  const all = new Headers(headers)
+  return name => all.get(name) ?? undefined
+}

@@ -1,0 +1,104 @@
+/**
+ * Jobs own what every server does at intervals (intervals.ts): the upkeep of the registry (here) and the sealing of the
+ * audit log (sealing.ts). Each step is safe when several servers run it. What a step does to a table belongs to its model.
+ */
+import { knownAddressDays } from '../access/lockout.js'
+import type { Transaction } from '../database/connection.js'
+import type { Models } from '../models/define-models.js'
+import { publishLead } from '../models/signing-key.js'
+import type { Log } from '../observability/log.js'
+import { pruneFiles } from '../outbox/transport.js'
+import type { Settings } from '../process/settings.js'
+import { startRounds } from './intervals.js'
+
+/** What has to be done from time to time. Every replica does it; each step is safe when several do. */
+export interface Maintenance {
+  /** Deletes what has lapsed, and succeeds a signing key that is of age. */
+  round(): Promise<void>
+  /** Begins no more rounds, and waits for the one under way. */
+  stop(): Promise<void>
+}
+
+const rounds = {
+  /** Milliseconds. The first round comes soon, as a process may not live for long, but not in the way of the start. */
+  first: 1_000,
+  interval: 10 * 60_000,
+  /** Accounts that a round erases at most because they were never activated: some seconds. */
+  mostLapsed: 1_000,
+}
+
+/** Starts the rounds. What a failed round leaves undone the next one does. */
+export function startMaintenance(
+  {
+    database,
+    administeredUsers,
+    attempts,
+    audit,
+    buckets,
+    creationRequests,
+    emailQuotas,
+    emails,
+    erasure,
+    mailedKeys,
+    signingKeys,
+  }: Models,
+  {
+    tokenTtl,
+    auditRetention,
+    unactivatedRetention,
+    dataDir,
+  }: Pick<Settings, 'tokenTtl' | 'auditRetention' | 'unactivatedRetention' | 'dataDir'>,
+  log: Log,
+  limits: Partial<typeof rounds> = {},
+): Maintenance {
+  const { first, interval, mostLapsed } = { ...rounds, ...limits }
+
+  /** Erases a user that `lock` finds, with its event; whether there was one. */
+  function eraseOne(reason: string, lock: (t: Transaction) => Promise<number | undefined>): Promise<boolean> {
+    const work = async (t: Transaction) => {
+      const id = await lock(t)
+      if (id === undefined) return false
+      await erasure.erase(id, t)
+      await audit.append({ action: 'user.erase', outcome: 'ok', reason, actor: 'service', subject_id: id }, t)
+      return true
+    }
+    return database.transact(work, { unlimited: true })
+  }
+
+  /** Erases accounts that were never activated. A flood leaves many: what is left after this round is for the next ones. */
+  async function eraseLapsed(retention: number, signal?: AbortSignal): Promise<void> {
+    const lock = (t: Transaction) => administeredUsers.lockLapsed(retention, t)
+    let erased = 0
+    while (erased < mostLapsed && !signal?.aborted && (await eraseOne('unactivated', lock))) erased++
+    if (erased > 0) log.info({ erased }, 'erased accounts that were never activated')
+  }
+
+  async function round(signal?: AbortSignal) {
+    await attempts.prune(knownAddressDays)
+    await buckets.prune()
+    await mailedKeys.prune()
+    await creationRequests.prune()
+    await emails.prune()
+    await emailQuotas.prune()
+    while (await eraseOne('deleted', administeredUsers.lockForPurge));
+    await signingKeys.prune()
+    await database.transact(async t => {
+      const kid = await signingKeys.rotate({ force: false, lead: publishLead, tokenTtl }, t)
+      if (!kid) return
+      const event = { action: 'signing-key.rotate', outcome: 'ok', reason: 'age', actor: 'service' } as const
+      await audit.append({ ...event, object: `signing-key:${kid}` }, t)
+    })
+    const broken = await audit.prune(auditRetention)
+    if (broken !== undefined)
+      log.error({ at: broken }, 'the audit log is broken; what is older than that is not deleted')
+    if (unactivatedRetention !== undefined) await eraseLapsed(unactivatedRetention, signal)
+    // Each process has a folder of its own, and users are erased by any process, or on the database itself.
+    await pruneFiles(dataDir, erasure.gone)
+  }
+
+  const stop = startRounds(first, async signal => {
+    await round(signal).catch(error => log.warn({ err: error }, 'maintenance failed; the next round does its work'))
+    return interval
+  })
+  return { round, stop }
+}

@@ -1,0 +1,164 @@
+import { randomInt } from 'node:crypto'
+import type { Transaction } from 'sequelize'
+import { attribute, bytes, defineTable, integer, key, nullable, preset, text, time } from '../database/attributes.js'
+import type { Database, Statement } from '../database/connection.js'
+import type { Attempts, Subjects } from './attempt.js'
+import type { MasterKey } from './master-key.js'
+
+/** Attempts that a mailed key allows to each client address. */
+const mostAttempts = 5
+
+/** Validity in seconds: recovery keys and codes are typed at once, an activation key passes through an organization. */
+export const validity = { recovery: 15 * 60, activation: 72 * 3600, email: 15 * 60 } as const
+
+/** What a mailed key is for. */
+export type Purpose = keyof typeof validity
+
+/** 32 signs without look-alikes (0 and O, 1 and I): 8 of them make 40 bits. */
+const alphabet = '23456789ABCDEFGHJKLMNPQRSTUVWXYZ'
+
+/** A new recovery key, or code for an e-mail address: 8 signs from a cryptographic source. */
+export function newRecoveryKey(): string {
+  return Array.from({ length: 8 }, () => alphabet[randomInt(alphabet.length)]).join('')
+}
+
+/** A code as it is stored and compared: good with tokens of this generation only. */
+export function emailCode(typed: string, tokenGeneration: number): string {
+  return `${typed} ${tokenGeneration}`
+}
+
+const attributes = {
+  userId: key(integer),
+  purpose: key(attribute<Purpose>('TEXT')),
+  keyDigest: bytes,
+  organizationId: preset(nullable(integer)),
+  /** The address that a key of the purpose `email` confirms. */
+  email: preset(nullable(text)),
+  expiresAt: time,
+}
+
+const store: Statement = {
+  name: 'mailed-key-store',
+  text: `INSERT INTO mailed_keys (user_id, purpose, key_digest, organization_id, email, expires_at)
+    VALUES ($1, $2, $3, $4, $5, now() + make_interval(secs => $6))
+    ON CONFLICT (user_id, purpose) DO UPDATE SET key_digest = excluded.key_digest,
+      organization_id = excluded.organization_id, email = excluded.email, expires_at = excluded.expires_at`,
+}
+
+const current: Statement = {
+  name: 'mailed-key-current',
+  text: `SELECT key_digest AS digest FROM mailed_keys WHERE user_id = $1 AND purpose = $2 AND expires_at > now()`,
+}
+
+const spend: Statement = {
+  name: 'mailed-key-spend',
+  text: `DELETE FROM mailed_keys WHERE user_id = $1 AND purpose = 'recovery' AND key_digest = $2 AND expires_at > now()
+    RETURNING 1`,
+}
+
+const spendEmail: Statement = {
+  name: 'mailed-key-spend-email',
+  text: `DELETE FROM mailed_keys WHERE user_id = $1 AND purpose = 'email' AND key_digest = $2 AND expires_at > now()
+    RETURNING email`,
+}
+
+const organizationOf: Statement = {
+  name: 'mailed-key-organization',
+  text: `SELECT o.id FROM mailed_keys m JOIN organizations o ON o.id = m.organization_id
+    WHERE m.user_id = $1 AND m.purpose = 'activation' AND m.key_digest = $2 AND m.expires_at > now() AND o.active`,
+}
+
+// The organization is locked first: a key given while it is inactive is not spent.
+const spendActivation: Statement = {
+  name: 'mailed-key-spend-activation',
+  text: `WITH organization AS (${organizationOf.text} FOR SHARE OF o)
+    DELETE FROM mailed_keys m USING organization o
+    WHERE m.user_id = $1 AND m.purpose = 'activation' AND m.key_digest = $2 AND m.organization_id = o.id RETURNING o.id`,
+}
+
+/** Keys sent by mail: of each purpose a user has at most the newest, and it opens once. */
+export interface MailedKeys {
+  /** Stores a key instead of an earlier one. */
+  replace(
+    userId: number,
+    purpose: Exclude<Purpose, 'email'>,
+    key: string,
+    organizationId?: number,
+    t?: Transaction,
+  ): Promise<void>
+  /** Stores a code that confirms an e-mail address, likewise. */
+  replaceEmail(userId: number, code: string, email: string, t: Transaction): Promise<void>
+  /**
+   * Counts an attempt from a client address, and returns the digest to compare with if a key is there and that address
+   * has attempts left: nobody uses up another's. It is counted before the key is compared, and even when it is right.
+   */
+  attempt(userId: number, purpose: Purpose, address: string): Promise<Buffer | undefined>
+  /** Spends a recovery key; of parallel calls, one gets it. */
+  spend(userId: number, key: string, t: Transaction): Promise<boolean>
+  /** Spends a code, likewise. The address that it confirms; undefined for a wrong one. */
+  spendEmail(userId: number, code: string, t: Transaction): Promise<string | undefined>
+  /** The active organization of a mailed activation key, which a transaction spends; undefined for a wrong key. */
+  organizationOf(userId: number, key: string, t?: Transaction): Promise<number | undefined>
+  /** Makes keys that were mailed worthless. */
+  void(userId: number, purposes: readonly Purpose[], t: Transaction): Promise<void>
+  /** How keys are compared: as keyed digests bound to user and purpose. */
+  digest(userId: number, purpose: Purpose, key: string): Buffer
+  /** Deletes keys past their time. */
+  prune(): Promise<void>
+}
+
+const prune: Statement = { name: 'mailed-keys-prune', text: 'DELETE FROM mailed_keys WHERE expires_at < now()' }
+
+/** The mailed keys in a database. */
+export function createMailedKeys(
+  database: Database,
+  masterKey: MasterKey,
+  attempts: Pick<Attempts, 'count'>,
+  subjects: Subjects,
+): MailedKeys {
+  const table = defineTable(database, 'mailed_keys', attributes)
+  const digest: MailedKeys['digest'] = (userId, purpose, key) =>
+    masterKey.digest(`mailed-key ${purpose} ${userId}`, key)
+  async function replace(
+    userId: number,
+    purpose: Purpose,
+    key: string,
+    organizationId: number | null,
+    email: string | null,
+    t?: Transaction,
+  ): Promise<void> {
+    const keyDigest = digest(userId, purpose, key)
+    await database.run(store, [userId, purpose, keyDigest, organizationId, email, validity[purpose]], t)
+  }
+  return {
+    digest,
+    replace: (userId, purpose, key, organizationId, t) =>
+      replace(userId, purpose, key, organizationId ?? null, null, t),
+    replaceEmail: (userId, code, email, t) => replace(userId, 'email', code, null, email, t),
+    async attempt(userId, purpose, address) {
+      const digest = (await database.read<{ digest: Buffer }>(current, [userId, purpose]))[0]?.digest
+      // Where there is no key, the same is done.
+      const subject = subjects.mailedKey(digest ?? Buffer.alloc(32), address)
+      const { count } = await attempts.count(subject, validity[purpose])
+      return count <= mostAttempts ? digest : undefined
+    },
+    spend: async (userId, key, transaction) =>
+      (await database.run(spend, [userId, digest(userId, 'recovery', key)], transaction)).length > 0,
+    spendEmail: async (userId, code, transaction) =>
+      (await database.run<{ email: string }>(spendEmail, [userId, digest(userId, 'email', code)], transaction))[0]
+        ?.email,
+    async organizationOf(userId, key, transaction) {
+      const values = [userId, digest(userId, 'activation', key)]
+      const rows = transaction
+        ? await database.run<{ id: number }>(spendActivation, values, transaction)
+        : await database.read<{ id: number }>(organizationOf, values)
+      return rows[0]?.id
+    },
+    async void(userId, purposes, transaction) {
+      await table().destroy({ where: { userId, purpose: [...purposes] }, transaction })
+    },
+    async prune() {
+      await database.run(prune, [])
+    },
+  }
+}

@@ -1,0 +1,161 @@
+import type { Transaction } from 'sequelize'
+import { bigint, bytes, defineTable, integer, key, nullable, preset, time } from '../database/attributes.js'
+import type { Database, Statement } from '../database/connection.js'
+import type { MasterKey } from './master-key.js'
+
+const attributes = {
+  userId: key(integer),
+  /** Null until a code of the first one was seen. */
+  secretSealed: preset(nullable(bytes)),
+  pendingSealed: preset(nullable(bytes)),
+  lastStep: preset(bigint),
+  /** Wrong codes since the last right one, within 15 minutes of the first. */
+  failures: preset(integer),
+  windowEnds: preset(time),
+  /** Wrong codes within a day of the first. */
+  dayFailures: preset(integer),
+  dayEnds: preset(time),
+  /** When one of the two reached its limit; null otherwise. */
+  lockedAt: preset(nullable(time)),
+}
+
+/** Wrong codes that lock, in two windows of so many seconds, and after how many in the first the owner is notified. */
+export const codeLimits = {
+  window: { failures: 10, seconds: 15 * 60, noticeAfter: 5 },
+  day: { failures: 30, seconds: 24 * 3600 },
+} as const
+
+/** Wrong codes of a user that count at present. */
+export interface CodeFailures {
+  readonly locked: boolean
+  readonly failures: number
+  /** Seconds until they are forgotten. */
+  readonly seconds: number
+  readonly dayFailures: number
+  readonly daySeconds: number
+}
+
+/** The secrets of one-time codes (RFC 6238), in base 32. */
+export interface TotpSecrets {
+  /** The secret whose codes count, and one that waits for its first code. */
+  find(userId: number): Promise<{ secret?: string; pending?: string }>
+  /** Keeps a secret until a code of it was seen; one before it that waits is forgotten. */
+  enroll(userId: number, secret: string, t: Transaction): Promise<void>
+  /** The secret that waits counts from now on, from behind this time step. False when it is another one by now. */
+  confirm(userId: number, pending: string, step: number, t: Transaction): Promise<boolean>
+  /** The secret whose codes count; no other call tries one before the transaction ends, so that each sees all failures. */
+  lock(userId: number, t: Transaction): Promise<{ secret: string; locked: boolean } | undefined>
+  /** Takes the code of a time step, unless that step or a later one was taken before, and forgets the failures. */
+  take(userId: number, step: number, t: Transaction): Promise<boolean>
+  /** Counts a wrong code, and locks at a limit. Returns the wrong codes of 15 minutes. The secret is locked by `t`. */
+  fail(userId: number, t: Transaction): Promise<{ failures: number; locked: boolean }>
+  /** The wrong codes of a user with a secret. */
+  failures(userId: number, t?: Transaction): Promise<CodeFailures | undefined>
+  /** Forgets the wrong codes and ends the lock. Whether there was anything to forget. */
+  unlock(userId: number, t: Transaction): Promise<boolean>
+  /** Forgets the secrets of a user. Whether there were any. */
+  remove(userId: number, t: Transaction): Promise<boolean>
+  /** How many active administrators there are, and how many of them need no code. */
+  coverage(): Promise<{ administrators: number; withoutCodes: number }>
+}
+
+const enroll: Statement = {
+  name: 'totp-enroll',
+  text: `INSERT INTO totp_secrets (user_id, pending_sealed) VALUES ($1, $2)
+    ON CONFLICT (user_id) DO UPDATE SET pending_sealed = excluded.pending_sealed`,
+}
+
+const confirm: Statement = {
+  name: 'totp-confirm',
+  text: `UPDATE totp_secrets SET secret_sealed = pending_sealed, pending_sealed = NULL, last_step = $3
+    WHERE user_id = $1 AND pending_sealed = $2 RETURNING 1`,
+}
+
+const lock: Statement = {
+  name: 'totp-lock',
+  text: `SELECT secret_sealed AS sealed, locked_at IS NOT NULL AS locked FROM totp_secrets
+    WHERE user_id = $1 AND secret_sealed IS NOT NULL FOR UPDATE`,
+}
+
+const take: Statement = {
+  name: 'totp-take',
+  text: `UPDATE totp_secrets SET last_step = $2, failures = 0, window_ends = clock_timestamp()
+    WHERE user_id = $1 AND last_step < $2 RETURNING 1`,
+}
+
+// Windows begin with their first failure. The limits aren't multiplied by anything: six digits bear no more guesses.
+const fail: Statement = {
+  name: 'totp-fail',
+  text: `WITH counted AS (
+    SELECT CASE WHEN window_ends > clock_timestamp() THEN failures ELSE 0 END + 1 AS failures,
+      CASE WHEN day_ends > clock_timestamp() THEN day_failures ELSE 0 END + 1 AS day_failures
+    FROM totp_secrets WHERE user_id = $1
+  )
+  UPDATE totp_secrets t SET failures = c.failures, day_failures = c.day_failures,
+    window_ends = CASE WHEN c.failures = 1 THEN clock_timestamp() + make_interval(secs => $2) ELSE t.window_ends END,
+    day_ends = CASE WHEN c.day_failures = 1 THEN clock_timestamp() + make_interval(secs => $3) ELSE t.day_ends END,
+    locked_at = CASE WHEN c.failures >= $4 OR c.day_failures >= $5 THEN clock_timestamp() END
+  FROM counted c WHERE t.user_id = $1 RETURNING t.failures, t.locked_at IS NOT NULL AS locked`,
+}
+
+const failures: Statement = {
+  name: 'totp-failures',
+  text: `SELECT locked_at IS NOT NULL AS locked,
+      CASE WHEN locked_at IS NOT NULL OR window_ends > clock_timestamp() THEN failures ELSE 0 END AS failures,
+      greatest(0, ceil(extract(epoch FROM window_ends - clock_timestamp())))::int AS seconds,
+      CASE WHEN locked_at IS NOT NULL OR day_ends > clock_timestamp() THEN day_failures ELSE 0 END AS "dayFailures",
+      greatest(0, ceil(extract(epoch FROM day_ends - clock_timestamp())))::int AS "daySeconds"
+    FROM totp_secrets WHERE user_id = $1 AND secret_sealed IS NOT NULL`,
+}
+
+const unlock: Statement = {
+  name: 'totp-unlock',
+  text: `UPDATE totp_secrets SET failures = 0, day_failures = 0, window_ends = clock_timestamp(), day_ends = clock_timestamp(),
+      locked_at = NULL
+    WHERE user_id = $1 AND (locked_at IS NOT NULL OR (failures > 0 AND window_ends > clock_timestamp())
+      OR (day_failures > 0 AND day_ends > clock_timestamp())) RETURNING 1`,
+}
+
+const coverage: Statement = {
+  name: 'totp-coverage',
+  text: `SELECT count(*)::int AS administrators, (count(*) FILTER (WHERE secret_sealed IS NULL))::int AS "withoutCodes"
+    FROM users u LEFT JOIN totp_secrets t ON t.user_id = u.id WHERE u.role = 'ROLE_ADMIN' AND u.active AND NOT u.suspended`,
+}
+
+/** The secrets in a database, sealed. */
+export function createTotpSecrets(database: Database, masterKey: Pick<MasterKey, 'seal' | 'open'>): TotpSecrets {
+  const table = defineTable(database, 'totp_secrets', attributes)
+  const use = (userId: number) => `totp ${userId}`
+  const open = (userId: number, sealed: Buffer) => masterKey.open(use(userId), sealed)
+  return {
+    async find(userId) {
+      const row = (await table().findByPk(userId))?.get()
+      return {
+        ...(row?.secretSealed && { secret: open(userId, row.secretSealed) }),
+        ...(row?.pendingSealed && { pending: open(userId, row.pendingSealed) }),
+      }
+    },
+    async enroll(userId, secret, transaction) {
+      await database.run(enroll, [userId, masterKey.seal(use(userId), secret)], transaction)
+    },
+    async confirm(userId, pending, step, transaction) {
+      const row = (await table().findByPk(userId, { transaction, lock: transaction.LOCK.UPDATE }))?.get()
+      if (!row?.pendingSealed || open(userId, row.pendingSealed) !== pending) return false
+      return (await database.run(confirm, [userId, row.pendingSealed, step], transaction)).length > 0
+    },
+    async lock(userId, transaction) {
+      const [row] = await database.run<{ sealed: Buffer; locked: boolean }>(lock, [userId], transaction)
+      return row && { secret: open(userId, row.sealed), locked: row.locked }
+    },
+    take: async (userId, step, transaction) => (await database.run(take, [userId, step], transaction)).length > 0,
+    async fail(userId, transaction) {
+      const { window, day } = codeLimits
+      const values = [userId, window.seconds, day.seconds, window.failures, day.failures]
+      return (await database.run<{ failures: number; locked: boolean }>(fail, values, transaction))[0]!
+    },
+    failures: async (userId, transaction) => (await database.run<CodeFailures>(failures, [userId], transaction))[0],
+    unlock: async (userId, transaction) => (await database.run(unlock, [userId], transaction)).length > 0,
+    coverage: async () => (await database.run<{ administrators: number; withoutCodes: number }>(coverage, []))[0]!,
+    remove: async (userId, transaction) => (await table().destroy({ where: { userId }, transaction })) > 0,
+  }
+}

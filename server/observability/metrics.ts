@@ -1,0 +1,220 @@
+/**
+ * Observability owns what operators see of a process: its log, spans, metrics and probes. Here: what a server counts and
+ * measures, as docs/observability.md lists it. It declares what it needs of the rooms above, and imports none of them.
+ */
+import type { DescMethodUnary } from '@bufbuild/protobuf'
+import { Counter, Gauge, Histogram } from 'prom-client'
+import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import { type Limit, limits } from '../requests/refusal.js'
+import type { MetricsEndpoint } from './metrics-endpoint.js'
+
+/** The metrics of a server. */
+export interface Metrics {
+  /** Counts a call by its outcome. */
+  observe(method: DescMethodUnary, reason: Reason | undefined, seconds: number): void
+  /** Counts a refusal by the limit that was reached. */
+  refused(limit: Limit): void
+  /** How long a hash waited for its turn, in ms. */
+  observeWait(ms: number): void
+  /** Shows the state of the hashing queue from now on. */
+  watchHashing(stats: () => { readonly waiting: number; readonly running: number; readonly shed: number }): void
+  /** Shows from now on how the database is, whether the process is ready, and what waits in the database. */
+  watchDatabase(registry: Watched, ready: () => Promise<boolean>): void
+}
+
+/** The database, and what waits in it. */
+interface Watched {
+  readonly database: {
+    stats(): {
+      /** Connections of the pool: in use, idle, and the most there may be. */
+      readonly inUse: number
+      readonly idle: number
+      readonly most: number
+      /** How many wait for a connection, and how many waited in vain. */
+      readonly waiting: number
+      readonly timeouts: number
+      /** By class of SQLSTATE. */
+      readonly errors: ReadonlyMap<string, number>
+    }
+  }
+  readonly emails: { backlog(): Promise<{ waiting: number; oldestSeconds: number; failed: number }> }
+  readonly audit: { backlog(): Promise<{ staged: number; oldestSeconds: number }> }
+  readonly signingKeys: { signerAge(): Promise<number | undefined> }
+}
+
+/** Milliseconds that a scrape waits for the database. What it doesn't tell in time isn't exported. */
+const patience = 2_500
+
+/** Creates the metrics of a server. No label holds a user, address or anything a caller typed. */
+export function createMetrics({ registry, inquire }: Pick<MetricsEndpoint, 'registry' | 'inquire'>): Metrics {
+  const registers = [registry]
+  const gauge = (name: string, help: string) => new Gauge({ name, help, registers })
+  const calls = new Counter({
+    name: 'auth_calls_total',
+    help: 'Calls by RPC and outcome: OK, or the reason of the refusal.',
+    labelNames: ['rpc', 'outcome'],
+    registers,
+  })
+  const duration = new Histogram({
+    name: 'auth_call_seconds',
+    help: 'Time from the arrival of a call to its answer, in seconds.',
+    labelNames: ['rpc'],
+    buckets: [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10],
+    registers,
+  })
+  const refusals = new Counter({
+    name: 'auth_refusals_total',
+    help: 'Calls refused and e-mails kept back, by the limit that was reached.',
+    labelNames: ['limit'],
+    registers,
+  })
+  // From the start, so that the first refusal is an increase.
+  for (const limit of limits) refusals.inc({ limit }, 0)
+  const wait = new Histogram({
+    name: 'auth_hash_wait_seconds',
+    help: 'Time that a password or answer waited for a thread to be hashed, in seconds.',
+    buckets: [0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10],
+    registers,
+  })
+
+  return {
+    observe(method, reason, seconds) {
+      calls.inc({ rpc: method.name, outcome: reason === undefined ? 'OK' : Reason[reason]! })
+      duration.observe({ rpc: method.name }, seconds)
+    },
+    refused: limit => refusals.inc({ limit }),
+    observeWait: ms => wait.observe(ms / 1000),
+    watchHashing(stats) {
+      new Gauge({
+        name: 'auth_hash_queue',
+        help: 'Hashes waiting and running.',
+        labelNames: ['state'],
+        registers,
+        collect() {
+          const { waiting, running } = stats()
+          this.set({ state: 'waiting' }, waiting)
+          this.set({ state: 'running' }, running)
+        },
+      })
+      new Counter({
+        name: 'auth_hash_shed_total',
+        help: 'Calls refused because their hash would have come too late.',
+        registers,
+        collect() {
+          this.reset()
+          this.inc(stats().shed)
+        },
+      })
+    },
+    watchDatabase({ database, emails, audit, signingKeys }, isReady) {
+      new Gauge({
+        name: 'auth_database_connections',
+        help: 'Connections of the pool: in use, idle, and the most it may have.',
+        labelNames: ['state'],
+        registers,
+        collect() {
+          const { inUse, idle, most } = database.stats()
+          this.set({ state: 'in use' }, inUse)
+          this.set({ state: 'idle' }, idle)
+          this.set({ state: 'most' }, most)
+        },
+      })
+      new Gauge({
+        name: 'auth_database_waiting',
+        help: 'Who waits for a connection of the pool.',
+        registers,
+        collect() {
+          this.set(database.stats().waiting)
+        },
+      })
+      new Counter({
+        name: 'auth_database_timeouts_total',
+        help: 'Who waited 10 seconds for a connection of the pool, in vain.',
+        registers,
+        collect() {
+          this.reset()
+          this.inc(database.stats().timeouts)
+        },
+      })
+      new Counter({
+        name: 'auth_database_errors_total',
+        help: 'Errors of the database: by class of SQLSTATE, and connect, lost and silent for connections.',
+        labelNames: ['class'],
+        registers,
+        collect() {
+          this.reset()
+          for (const [kind, count] of database.stats().errors) this.inc({ class: kind }, count)
+        },
+      })
+
+      const ready = gauge('auth_ready', 'Whether this process takes work: 1, or 0 as at /readyz.')
+      for (const inquiry of [
+        latest(isReady, is => ready.set(Number(is ?? false))),
+        latest(
+          () => emails.backlog(),
+          show(
+            [gauge('auth_outbox_waiting', 'E-mails that wait to be sent, up to 10,000.'), ({ waiting }) => waiting],
+            [
+              gauge('auth_outbox_oldest_seconds', 'For how long the oldest e-mail has waited, in seconds.'),
+              ({ oldestSeconds }) => oldestSeconds,
+            ],
+            [gauge('auth_outbox_failed', 'E-mails that failed for good, of the last 7 days.'), ({ failed }) => failed],
+          ),
+        ),
+        latest(
+          () => audit.backlog(),
+          show(
+            [
+              gauge('auth_audit_staged', 'Events of the audit log not sealed yet, up to 10,000.'),
+              ({ staged }) => staged,
+            ],
+            [
+              gauge('auth_audit_oldest_seconds', 'For how long the oldest event has waited to be sealed, in seconds.'),
+              ({ oldestSeconds }) => oldestSeconds,
+            ],
+          ),
+        ),
+        latest(
+          async () => ({ age: await signingKeys.signerAge() }),
+          show([
+            gauge('auth_signing_key_age_seconds', 'For how long the signing key has signed, in seconds.'),
+            ({ age }) => age,
+          ]),
+        ),
+      ])
+        inquire(inquiry)
+    },
+  }
+}
+
+/**
+ * Asks for something and takes note of the answer; of none, when it doesn't come in time. Whoever asks while somebody
+ * else does waits for the same answer, so that scrapes don't pile up at a database that is away.
+ */
+function latest<T>(ask: () => Promise<T>, note: (answer: T | undefined) => void): () => Promise<void> {
+  let asking: Promise<T | undefined> | undefined
+  return async () => {
+    asking ??= ask()
+      .catch(() => undefined)
+      .finally(() => {
+        asking = undefined
+      })
+    let timer: NodeJS.Timeout | undefined
+    const late = new Promise<undefined>(resolve => {
+      timer = setTimeout(() => resolve(undefined), patience)
+    })
+    note(await Promise.race([asking, late]))
+    clearTimeout(timer)
+  }
+}
+
+/** Shows numbers of an answer; without one they aren't exported. */
+function show<T>(...shown: [Gauge, (answer: T) => number | undefined][]): (answer: T | undefined) => void {
+  return answer => {
+    for (const [gauge, read] of shown) {
+      const value = answer === undefined ? undefined : read(answer)
+      if (value === undefined) gauge.remove()
+      else gauge.set(value)
+    }
+  }
+}

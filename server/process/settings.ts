@@ -1,0 +1,500 @@
+/**
+ * This room owns what a program is set up with: the settings (here), certificates, and how it stops. The settings are
+ * what the environment says, checked and frozen. They read nothing but the environment and the files that `NAME_FILE`
+ * names; what an embedded database needs besides is made by embedded/secrets.ts.
+ */
+import { readFileSync } from 'node:fs'
+import { isIP, isIPv4 } from 'node:net'
+import { createSecureContext, type SecureContextOptions } from 'node:tls'
+import { canonicalBlock } from '../requests/client-address.js'
+import { isReservedUsername, nicknameKey } from '../rules/names.js'
+import { readDatabaseUrl } from './database-url.js'
+
+/** Where a server listens. Port 0 means any free port. */
+export interface Address {
+  /** Name or IP address; an IPv6 address without brackets. */
+  readonly host: string
+  readonly port: number
+}
+
+/** The audience (RFC 7519) of tokens for Administration, which no token of a work package has. */
+export const administrationAudience = 'auth-admin'
+
+/** The default audience of a registry. */
+export const firstAudience = 'work-packages'
+
+/** Whether an audience is that of Administration, in any spelling: the registry's is another. */
+export function isAdministrationAudience(text: string): boolean {
+  return nicknameKey(text) === administrationAudience
+}
+
+/** A value that can't be used. The message says what is expected and never repeats the value. */
+class Fault extends Error {}
+
+interface Setting<T> {
+  readonly name: string
+  /** Never shown; may come from the file that `NAME_FILE` names. */
+  readonly secret: boolean
+  /** Taken when the variable is unset or empty, in the same notation. */
+  readonly fallback: string | undefined
+  readonly read: (text: string) => T
+}
+
+function setting<T>(name: string, read: (text: string) => T, fallback: string): Setting<T> {
+  return { name, secret: false, fallback, read }
+}
+
+function optional<T>(name: string, read: (text: string) => T): Setting<T | undefined> {
+  return { name, secret: false, fallback: undefined, read }
+}
+
+function secret<T>(name: string, read: (text: string) => T): Setting<T | undefined> {
+  return { name, secret: true, fallback: undefined, read }
+}
+
+const table = {
+  /**
+   * PostgreSQL to use, `postgres://user:password@host:port/database`, with several hosts and parameters as libpq has
+   * them (databaseurl.ts). Unset: an embedded one in the data folder.
+   */
+  databaseUrl: secret('DATABASE_URL', databaseUrl),
+  /** Folder of the embedded database, of its secrets, and of e-mails when there is no mail server. */
+  dataDir: setting('AUTH_DATA_DIR', text, './.auth'),
+  /** Where the gRPC server listens. */
+  grpcAddress: setting('AUTH_GRPC_ADDRESS', address, '127.0.0.1:50051'),
+  /** Where the HTTP gateway listens; undefined (`off`) when this process has none. */
+  httpAddress: setting('AUTH_HTTP_ADDRESS', orOff(address), '127.0.0.1:8080'),
+  /** Where metrics and probes are served, not for the public; undefined (`off`) when they aren't. A gateway's port is 9091. */
+  metricsAddress: setting('AUTH_METRICS_ADDRESS', orOff(address), '127.0.0.1:9090'),
+  /**
+   * Where administrators are served over gRPC, never for the public; undefined (`off`) when they aren't. With TLS unless
+   * it is a loopback address.
+   */
+  adminAddress: setting('AUTH_ADMIN_ADDRESS', orOff(address), '127.0.0.1:50052'),
+  /** Certificate and key of the HTTP gateway towards its clients, PEM files. Unset: no TLS. */
+  httpTlsCert: optional('AUTH_HTTP_TLS_CERT', pem('CERTIFICATE')),
+  httpTlsKey: optional('AUTH_HTTP_TLS_KEY', pem('PRIVATE KEY')),
+  /**
+   * Where a gateway in a process of its own finds the gRPC servers: host:port, several IP addresses with ports, or a gRPC
+   * target. Unset: `AUTH_GRPC_ADDRESS`.
+   */
+  serverUrl: optional('AUTH_SERVER_URL', target),
+  /** DNS name that the certificates of the gRPC servers carry. Unset: the host of `AUTH_SERVER_URL`, the first one. */
+  serverName: optional('AUTH_SERVER_NAME', text),
+  /** Mail server, `smtp://` or `smtps://user:password@host:port`. Unset: e-mails become files in the data folder. */
+  smtpUrl: secret('SMTP_URL', url('a URL smtp://host:port or smtps://user:password@host:port', 'smtp:', 'smtps:')),
+  /** Sender of e-mails, `address` or `Name <address>`. */
+  mailFrom: setting('AUTH_MAIL_FROM', mailbox, 'auth@localhost'),
+  /** Key that wraps the keys of the registry: 32 bytes or more, in base64 or hexadecimal. */
+  masterKey: secret('AUTH_MASTER_KEY', readMasterKey),
+  /** Username of the administrator made at installation. */
+  adminUsername: setting('AUTH_ADMIN_USERNAME', username, 'admin'),
+  /** Password of the administrator made at installation. Unset: a random one. */
+  adminPassword: secret('AUTH_ADMIN_PASSWORD', text),
+  /** Work factor of password hashes: each step doubles the time. */
+  bcryptCost: setting('AUTH_BCRYPT_COST', integer(4, 16), '12'),
+  /** Shortest password accepted, in characters. */
+  passwordMinLength: setting('AUTH_PASSWORD_MIN_LENGTH', integer(1, 256), '8'),
+  /** Path of a file of passwords to refuse, one a line, instead of the built-in list. */
+  passwordDenylist: optional('AUTH_PASSWORD_DENYLIST', text),
+  /** How long a token is good, in seconds. */
+  tokenTtl: setting('AUTH_TOKEN_TTL', span(1, 30 * 86_400), '1h'),
+  /** `iss` of tokens. Unset: the registry's; at installation `http://` and the address of the HTTP gateway. */
+  issuer: optional('AUTH_ISSUER', text),
+  /** `aud` of tokens, not `auth-admin`. Unset: the registry's; at installation `work-packages`. */
+  audience: optional('AUTH_AUDIENCE', audience),
+  /** Origins (RFC 6454) whose pages may call the gateway from a browser. */
+  corsOrigins: setting('AUTH_CORS_ORIGINS', list(origin), ''),
+  /** Addresses and CIDR blocks of proxies whose `X-Forwarded-For` counts. */
+  trustedProxies: setting('AUTH_TRUSTED_PROXIES', list(block, /[\s,;]+/), ''),
+  /** Whether recovery keys go to the `registered` address only, or to `any` address the caller gives (unsafe). */
+  recoveryEmail: setting('AUTH_RECOVERY_EMAIL', oneOf('registered', 'any'), 'registered'),
+  /** Language of e-mails to users who ask for none. */
+  mailLocale: setting('AUTH_MAIL_LOCALE', oneOf('pt-BR', 'en'), 'pt-BR'),
+  /** Time zone (IANA name) whose day a date-time of birth means, and in which nobody is born tomorrow. */
+  timeZone: setting('AUTH_TIME_ZONE', timeZone, 'America/Sao_Paulo'),
+  /** Revision of the interface that the base path serves. */
+  defaultRevision: setting('AUTH_DEFAULT_REVISION', oneOf('1.0.0', '1.0.2'), '1.0.2'),
+  /** Certificate and key, PEM files: of the gRPC server and of metrics, or of a gateway towards servers. Unset: no TLS. */
+  tlsCert: optional('AUTH_TLS_CERT', pem('CERTIFICATE')),
+  tlsKey: optional('AUTH_TLS_KEY', pem('PRIVATE KEY')),
+  /** Authority that the certificate of the other side must come from, PEM file. With it, callers must present one. */
+  tlsCa: optional('AUTH_TLS_CA', pem('CERTIFICATE')),
+  /** Names in certificates (common name or DNS name) of gateways: they may tell the address of the client they serve. */
+  gatewayNames: setting('AUTH_GATEWAY_NAMES', list(text), 'auth-gateway'),
+  /** Multiplies the limits on attempts, requests and e-mails. */
+  limitFactor: setting('AUTH_LIMIT_FACTOR', factor, '1'),
+  /** How long the audit log is kept, in seconds. */
+  auditRetention: setting('AUTH_AUDIT_RETENTION', span(1, 36_500 * 86_400), '400d'),
+  /**
+   * How long after their last sign-in accounts are erased that their users signed up and never activated, in seconds;
+   * undefined (`off`) when they aren't.
+   */
+  unactivatedRetention: setting('AUTH_UNACTIVATED_RETENTION', orOff(span(86_400, 36_500 * 86_400)), '90d'),
+  /** Whether a start brings the tables up to date, or (`off`) leaves that to `auth-admin migrate` and refuses until then. */
+  migrate: setting('AUTH_MIGRATE', oneOf('on', 'off'), 'on'),
+  /**
+   * How long a process stopped by SIGTERM says that it isn't ready before it takes no more work, in seconds. Unset: 5, or
+   * 0 with the embedded database, whose one process nobody balances.
+   */
+  drain: optional('AUTH_DRAIN', span(0, 600)),
+  /** Least severe level that is logged. */
+  logLevel: setting('AUTH_LOG_LEVEL', oneOf('trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'), 'info'),
+}
+
+type Table = typeof table
+type Read = { readonly [K in keyof Table]: Table[K] extends Setting<infer T> ? T : never }
+
+/** The settings of a process, each described in the table above. */
+export type Settings = Omit<Read, 'serverUrl'> & {
+  readonly serverUrl: string
+  /** Where each value comes from. */
+  readonly origins: SettingsDescription
+}
+
+/** What the environment says of each setting. It holds no secret. */
+export interface SettingsDescription {
+  readonly settings: readonly {
+    /** Name of its variable. */
+    readonly name: string
+    /** As it was given, or the default; of a secret `set`. Absent where there is none. */
+    readonly value?: string
+    /** The variable itself, the file that its `_FILE` names, or neither. */
+    readonly origin: 'environment' | 'file' | 'default'
+    readonly default?: string
+    readonly secret: boolean
+  }[]
+  /** Variables AUTH_… that are no settings. */
+  readonly unknown: readonly string[]
+}
+
+/** Name of every setting's variable, for help and documentation. */
+export const settingNames: readonly string[] = Object.values(table).map(({ name }) => name)
+
+/** Describes the settings that an environment makes, right or wrong, in the order in which they are documented. */
+export function describeSettings(env: Readonly<Record<string, string | undefined>>): SettingsDescription {
+  const settings = Object.values(table).map(({ name, secret, fallback }: Setting<unknown>) => {
+    const origin = env[name] ? 'environment' : secret && env[`${name}_FILE`] ? 'file' : 'default'
+    const given = secret ? (origin === 'default' ? undefined : 'set') : env[name] || fallback
+    return {
+      name,
+      ...(given !== undefined && { value: given }),
+      origin,
+      ...(fallback !== undefined && { default: fallback }),
+      secret,
+    } as const
+  })
+  return Object.freeze({ settings, unknown: Object.keys(env).filter(name => /^AUTH_/.test(name) && !isKnown(name)) })
+}
+
+/**
+ * Reads the settings from the environment. An empty variable counts as unset.
+ * Throws one Error whose message names every setting that is wrong or missing, and what to do about it.
+ */
+export function readSettings(env: Readonly<Record<string, string | undefined>>): Settings {
+  const faults: string[] = []
+  const values: Record<string, unknown> = {}
+  for (const [field, entry] of Object.entries(table) as [string, Setting<unknown>][]) {
+    try {
+      const given = lookUp(entry, env) ?? entry.fallback
+      values[field] = given === undefined ? undefined : entry.read(given)
+    } catch (error) {
+      if (!(error instanceof Fault)) throw error
+      faults.push(`${entry.name}: ${error.message}`)
+    }
+  }
+  if (env.DATABASE_URL || env.DATABASE_URL_FILE) {
+    if (!env.AUTH_MASTER_KEY && !env.AUTH_MASTER_KEY_FILE)
+      faults.push('AUTH_MASTER_KEY: is required with DATABASE_URL; make one with `openssl rand -base64 32` and keep it')
+  }
+  const { tlsCert, tlsKey, tlsCa, httpTlsCert, httpTlsKey, adminAddress } = values as Partial<Read>
+  faults.push(...tlsFault('AUTH_TLS', { cert: tlsCert, key: tlsKey, ca: tlsCa }))
+  faults.push(...tlsFault('AUTH_HTTP_TLS', { cert: httpTlsCert, key: httpTlsKey }))
+  if (/^https:/.test(env.AUTH_SERVER_URL ?? '') && !tlsCa)
+    faults.push('AUTH_SERVER_URL: https needs AUTH_TLS_CA, the authority of the servers’ certificates')
+  if (adminAddress && !isLoopback(adminAddress.host) && !tlsCert)
+    faults.push('AUTH_ADMIN_ADDRESS: needs AUTH_TLS_CERT and AUTH_TLS_KEY unless it is a loopback address')
+  faults.push(...unknownNames(env))
+  if (faults.length > 0) throw new Error(`Wrong settings:\n${faults.map(fault => `  ${fault}`).join('\n')}`)
+
+  const read = values as Read
+  return Object.freeze({
+    ...read,
+    serverUrl: read.serverUrl ?? write(read.grpcAddress),
+    origins: describeSettings(env),
+  })
+}
+
+/** Whether a host is reached from this machine only. */
+export function isLoopback(host: string): boolean {
+  return host === 'localhost' || host === '::1' || (isIPv4(host) && host.startsWith('127.'))
+}
+
+/** Issuer and audience of a registry that these settings install. */
+export function firstIssuer({
+  issuer,
+  audience,
+  ...settings
+}: Pick<Settings, 'issuer' | 'audience' | 'httpAddress' | 'httpTlsCert'>) {
+  return {
+    issuer: issuer ?? httpUrl(settings, settings.httpAddress ?? address(table.httpAddress.fallback!)),
+    audience: audience ?? firstAudience,
+  }
+}
+
+/** The base URL of a gateway with these settings that listens at an address. */
+export function httpUrl({ httpTlsCert }: Pick<Settings, 'httpTlsCert'>, at: Address): string {
+  return `${httpTlsCert ? 'https' : 'http'}://${write(at)}`
+}
+
+/** The URL of the metrics of a process with these settings, which serves them at an address. */
+export function metricsUrl({ tlsCert }: Pick<Settings, 'tlsCert'>, at: Address): string {
+  return `${tlsCert ? 'https' : 'http'}://${write(at)}/metrics`
+}
+
+/** An address in the notation of the settings, `host:port`, with IPv6 in brackets. */
+export function write({ host, port }: Address): string {
+  return `${isIP(host) === 6 ? `[${host}]` : host}:${port}`
+}
+
+function lookUp({ name, secret }: Setting<unknown>, env: Readonly<Record<string, string | undefined>>) {
+  const path = secret ? env[`${name}_FILE`] : undefined
+  if (!path) return env[name] || undefined
+  if (env[name]) throw new Fault(`${name} and ${name}_FILE are both set; keep one`)
+  let content: string
+  try {
+    content = readFileSync(path, 'utf8')
+  } catch (error) {
+    throw new Fault(`the file that ${name}_FILE names can’t be read (${(error as NodeJS.ErrnoException).code})`)
+  }
+  content = content.replace(/\r?\n$/, '')
+  if (content === '') throw new Fault(`the file that ${name}_FILE names is empty`)
+  return content
+}
+
+/** Names of variables that are settings, or name the file of one. */
+const known = Object.values(table).flatMap(({ name, secret }) => (secret ? [name, `${name}_FILE`] : [name]))
+
+function isKnown(name: string): boolean {
+  return known.includes(name)
+}
+
+/** A mistyped name would silently leave its default in force. Names far from ours belong to somebody else. */
+function unknownNames(env: Readonly<Record<string, string | undefined>>): string[] {
+  return Object.keys(env)
+    .filter(name => name.startsWith('AUTH_') && !isKnown(name))
+    .flatMap(name => {
+      const near = known.find(other => distance(name, other) <= 2 || name === `${other}_FILE`)
+      return near ? [`${name}: there is no such setting; did you mean ${near}?`] : []
+    })
+}
+
+/** Levenshtein distance: how many characters to put in, take out or change. */
+function distance(a: string, b: string): number {
+  let row = Array.from({ length: b.length + 1 }, (_, i) => i)
+  for (let i = 1; i <= a.length; i++) {
+    const next = [i]
+    for (let j = 1; j <= b.length; j++)
+      next.push(Math.min(row[j]! + 1, next[j - 1]! + 1, row[j - 1]! + (a[i - 1] === b[j - 1] ? 0 : 1)))
+    row = next
+  }
+  return row[b.length]!
+}
+
+/** The path of a PEM file (RFC 7468), which must hold a block of this kind. */
+function pem(kind: string) {
+  return (path: string): string => {
+    let content: Buffer
+    try {
+      content = readFileSync(path)
+    } catch (error) {
+      throw new Fault(`the file can’t be read (${(error as NodeJS.ErrnoException).code})`)
+    }
+    if (!content.includes(`${kind}-----`)) throw new Fault(`the file holds no PEM block of a ${kind.toLowerCase()}`)
+    return path
+  }
+}
+
+/** Whether TLS can be spoken with the files of these settings; certificate and key must belong together. */
+function tlsFault(names: string, { cert, key, ca }: Readonly<Record<string, string | undefined>>): string[] {
+  if (!cert !== !key) return [`${names}_CERT, ${names}_KEY: set both or neither`]
+  // Node.js 20 reads all the world's authorities for an empty context: 20 ms of a start.
+  if (!cert && !ca) return []
+  const read = (path: string | undefined) => (path === undefined ? undefined : readFileSync(path))
+  try {
+    createSecureContext({ cert: read(cert), key: read(key), ca: read(ca) } as SecureContextOptions)
+    return []
+  } catch (error) {
+    const all = `${names}_CERT, ${names}_KEY${ca ? `, ${names}_CA` : ''}`
+    return [`${all}: can’t be used together (${(error as { code?: string }).code})`]
+  }
+}
+
+function text(value: string): string {
+  if (/[\u0000-\u001f\u007f]/.test(value)) throw new Fault('must not hold control characters')
+  return value
+}
+
+function username(value: string): string {
+  if (isReservedUsername(value)) throw new Fault('this username is reserved; choose another')
+  return text(value)
+}
+
+function audience(value: string): string {
+  if (isAdministrationAudience(value))
+    throw new Fault(
+      `${administrationAudience} is for tokens of administrators; choose another, such as ${firstAudience}`,
+    )
+  return text(value)
+}
+
+function address(value: string): Address {
+  const { bracketed, plain, digits } =
+    /^(?:\[(?<bracketed>[^\]]+)\]|(?<plain>[^:[\]\s/]+)):(?<digits>\d{1,5})$/.exec(value)?.groups ?? {}
+  const host = bracketed ?? plain
+  if (host === undefined || (bracketed !== undefined && isIP(bracketed) !== 6) || Number(digits) > 65535)
+    throw new Fault('expected host:port, such as 127.0.0.1:8080 or [::1]:8080, with a port from 0 to 65535')
+  return Object.freeze({ host, port: Number(digits) })
+}
+
+/** The same, or undefined for `off`. */
+function orOff<T>(read: (value: string) => T) {
+  return (value: string): T | undefined => {
+    if (value === 'off') return undefined
+    try {
+      return read(value)
+    } catch (error) {
+      throw new Fault(`${(error as Error).message}, or off`)
+    }
+  }
+}
+
+/** A gRPC target: host:port, written as a URL or not; several IP addresses with ports; or one as gRPC writes it. */
+function target(value: string): string {
+  if (/^(dns|ipv4|ipv6|unix|xds):\S+$/.test(value)) return value
+  try {
+    const servers = value.split(',').map(each => address(each.trim().replace(/^https?:\/\/(.*?)\/?$/, '$1')))
+    if (servers.length === 1) return write(servers[0]!)
+    const [version, ...others] = new Set(servers.map(({ host }) => isIP(host)))
+    if (version && others.length === 0) return `ipv${version}:${servers.map(write).join(',')}`
+  } catch {}
+  throw new Fault(
+    'expected host:port, several such with IP addresses of one version, or a gRPC name such as dns:///auth.example:50051',
+  )
+}
+
+function url(expected: string, ...protocols: string[]) {
+  return (value: string): string => {
+    const parsed = URL.canParse(value) ? new URL(value) : undefined
+    if (!parsed || !protocols.includes(parsed.protocol)) throw new Fault(`expected ${expected}`)
+    return value
+  }
+}
+
+function databaseUrl(value: string): string {
+  try {
+    readDatabaseUrl(value)
+  } catch (error) {
+    throw new Fault((error as Error).message)
+  }
+  return value
+}
+
+function mailbox(value: string): string {
+  const { named, bare } =
+    /^(?:[^<>\u0000-\u001f\u007f]*<(?<named>[^<>\s]+)>|(?<bare>[^<>\s]+))$/.exec(value)?.groups ?? {}
+  if (!/^[^@,;:"()\\]+@[^@,;:"()\\]+$/.test(named ?? bare ?? ''))
+    throw new Fault('expected an address, or Name <address>')
+  return value
+}
+
+/** Reads a master key. Throws an Error whose message says what is expected. */
+export function readMasterKey(value: string): Buffer {
+  const hexadecimal = /^(?:[0-9a-f]{2}){32,}$/i.test(value)
+  const base64 = /^[A-Za-z0-9+/_-]+={0,2}$/.test(value)
+  const bytes = hexadecimal ? Buffer.from(value, 'hex') : base64 ? Buffer.from(value, 'base64') : Buffer.alloc(0)
+  if (bytes.length < 32)
+    throw new Fault('expected at least 32 bytes in base64 or hexadecimal; make them with `openssl rand -base64 32`')
+  return bytes
+}
+
+function integer(least: number, most: number) {
+  return (value: string): number => {
+    if (!/^\d{1,9}$/.test(value) || Number(value) < least || Number(value) > most)
+      throw new Fault(`expected a whole number from ${least} to ${most}`)
+    return Number(value)
+  }
+}
+
+function factor(value: string): number {
+  if (!/^\d{1,6}(\.\d{1,3})?$/.test(value) || !(Number(value) > 0))
+    throw new Fault('expected a number above 0, such as 2')
+  return Number(value)
+}
+
+const units = { s: 1, m: 60, h: 3600, d: 86_400 }
+
+/** A time of so many seconds, in the largest unit that fits. */
+function inWords(seconds: number): string {
+  const [unit, length] = Object.entries(units).findLast(
+    ([, length]) => seconds >= length && seconds % length === 0,
+  ) ?? ['s', 1]
+  return `${seconds / length}${unit}`
+}
+
+/** A time, given in a unit or in seconds. */
+function span(least: number, most: number) {
+  return (value: string): number => {
+    const { digits, unit = 's' } = /^(?<digits>\d{1,9})(?<unit>[smhd])?$/.exec(value)?.groups ?? {}
+    const seconds = Number(digits) * units[unit as keyof typeof units]
+    if (!(seconds >= least && seconds <= most))
+      throw new Fault(`expected a time from ${inWords(least)} to ${inWords(most)}, such as 1m, 15s or 15 (seconds)`)
+    return seconds
+  }
+}
+
+function timeZone(value: string): string {
+  try {
+    // Newer versions of Node.js take offsets too; they have no past changes, such as summer times.
+    if (!/^[A-Za-z]/.test(value)) throw new RangeError()
+    // Aliases such as UTC are in no list; the first formatter takes longer to make than all other settings.
+    if (!Intl.supportedValuesOf('timeZone').includes(value)) new Intl.DateTimeFormat('en', { timeZone: value })
+  } catch {
+    throw new Fault('expected the name of a time zone, such as America/Sao_Paulo')
+  }
+  return value
+}
+
+function list<T>(read: (item: string) => T, separator: string | RegExp = ',') {
+  return (value: string): readonly T[] =>
+    Object.freeze(
+      value
+        .split(separator)
+        .map(item => item.trim())
+        .filter(item => item !== '')
+        .map(read),
+    )
+}
+
+function origin(value: string): string {
+  const parsed = URL.canParse(value) ? new URL(value) : undefined
+  if (!parsed || !/^https?:$/.test(parsed.protocol) || parsed.origin !== value.toLowerCase().replace(/\/$/, ''))
+    throw new Fault('expected origins separated by commas, such as https://app.example.org')
+  return parsed.origin
+}
+
+function block(value: string): string {
+  if (canonicalBlock(value) === undefined)
+    throw new Fault(
+      'expected IP addresses or CIDR blocks, such as 10.0.0.0/8, ::1; write 127.0.0.0/8, ::1 for a proxy on this machine, ' +
+        'and the addresses of a proxy instead of its name',
+    )
+  return value
+}
+
+function oneOf<const T extends string>(...allowed: readonly T[]) {
+  return (value: string): T => {
+    if (!(allowed as readonly string[]).includes(value)) throw new Fault(`expected ${allowed.join(' or ')}`)
+    return value as T
+  }
+}

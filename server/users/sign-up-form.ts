@@ -1,0 +1,222 @@
+// The sign-up form: what may be in each field. Whether names are taken, and what becomes of the form, is no concern here.
+import type { SignUpRequest } from '../../proto/gen/auth/v1/users_pb.js'
+import { checkPassword, type PasswordPolicy } from '../passwords/policy.js'
+import { madeOnce } from '../process/lazy.js'
+import type { FieldViolation } from '../requests/refusal.js'
+import {
+  answerKey,
+  emailKey,
+  isEmailAddress,
+  isOneLine,
+  isReservedUsername,
+  nicknameKey,
+  usernameKey,
+} from '../rules/names.js'
+import { type Role, roles } from '../rules/roles.js'
+import { limits, tooLong } from '../rules/sizes.js'
+
+/** First year of birth that isn't taken for a slip. */
+const firstYear = 1850
+
+/**
+ * Characters that show nothing, or not the same to everybody: what Unicode says may be ignored in display, blanks and
+ * fillers that it doesn't, annotation and layout marks, those for private use, and those that will never be any.
+ */
+const unseen =
+  /[\p{Default_Ignorable_Code_Point}\u2800\ufff9-\ufffc\u{13430}-\u{13442}\u{16fe4}\u{1d159}\p{Co}\p{Noncharacter_Code_Point}]/u
+
+/** Emoji, some of which hold joiners and selectors. */
+// biome-ignore lint/complexity/useRegexLiterals: TypeScript takes the flag v in literals for later targets only
+const emoji = madeOnce(() => new RegExp('\\p{RGI_Emoji}', 'gv'))
+
+/** A form in which every field is right: texts as written but for space around them, absent when nothing was given. */
+export interface SignUpForm {
+  readonly username: string
+  /** Key under which the username is unique. */
+  readonly usernameKey: string
+  readonly nickname: string
+  /** Key under which the nickname is unique. */
+  readonly nicknameKey: string
+  readonly password: string
+  /** ISO 8601, yyyy-MM-dd. */
+  readonly dateofborn?: string | undefined
+  readonly gender?: string | undefined
+  readonly state: string
+  readonly city: string
+  readonly institutiontype?: string | undefined
+  readonly institution?: string | undefined
+  readonly securityquestion?: string | undefined
+  readonly securityanswer?: string | undefined
+  readonly termsofusage: true
+  readonly role: Role
+  readonly email?: string | undefined
+  /** Key under which the address compares. */
+  readonly emailKey?: string | undefined
+}
+
+/**
+ * Checks a sign-up form and lists every wrong field, by its JSON name, with what to do about it. The form is there
+ * when none is wrong; its texts are told in any case, for those who ask for less of it. The last day on which one can be born is today (`now`) in the time zone.
+ */
+export function checkSignUp(
+  request: Omit<SignUpRequest, '$typeName' | '$unknown'>,
+  policy: PasswordPolicy,
+  { now, timeZone }: { readonly now: Date; readonly timeZone: string },
+): { fields: FieldViolation[]; texts: SignUpTexts; form?: SignUpForm } {
+  const fields: FieldViolation[] = []
+  const wrong = (field: string, message: string) => {
+    fields.push({ field, message })
+    return undefined
+  }
+
+  /** The text of a field, trimmed; undefined when blank or wrong. */
+  const text = (field: TextField, required: 'required' | 'optional') => {
+    const value = request[field] ?? ''
+    const longest = field === 'email' ? 'email' : 'text'
+    // Before all else: what comes next takes its time with long texts.
+    if (tooLong(value, longest)) return wrong(field, `Use at most ${limits[longest]} characters.`)
+    if (!isOneLine(value)) {
+      return wrong(field, 'Leave out line breaks and other control characters.')
+    }
+    if (nicknameKey(value) === '') return required === 'required' ? wrong(field, 'Fill in this field.') : undefined
+    const trimmed = value.trim()
+    // Some characters are several in a key, and those of names are in an index.
+    if (tooLong(nicknameKey(trimmed), 'text')) return wrong(field, 'Use fewer of these characters.')
+    return trimmed
+  }
+
+  /** The text of a name, which others see: nothing in it may be invisible or mean something to its sender alone. */
+  const name = (field: 'username' | 'nickname') => {
+    const value = text(field, 'required')
+    if (value === undefined || !unseen.test(request[field]!.replace(emoji(), ''))) return value
+    return wrong(field, 'Leave out invisible, blank and private-use characters.')
+  }
+
+  const oneOf = (field: TextField, allowed: readonly string[]) => {
+    const value = text(field, 'optional')
+    if (value === undefined || allowed.includes(value)) return value
+    return wrong(field, `Give one of ${allowed.join(', ')}, or leave it out.`)
+  }
+
+  const username = name('username')
+  if (username && isReservedUsername(username)) wrong('username', 'Choose another username: this one is reserved.')
+  const nickname = name('nickname')
+  const state = text('state', 'required')
+  if (state && [...state].length !== 2) wrong('state', 'Give the code of the state, exactly 2 characters.')
+  const city = text('city', 'required')
+  const institution = text('institution', 'optional')
+  const email = text('email', 'optional')
+  if (email && !isEmailAddress(email)) wrong('email', 'Give an e-mail address such as name@example.org.')
+
+  const password = request.password ?? ''
+  const problem = tooLong(password, 'password')
+    ? `Use at most ${limits.password} characters.`
+    : checkPassword(password, { username, nickname, city, institution, email }, policy)
+  if (problem) wrong('password', problem)
+
+  const gender = oneOf('gender', ['M', 'F', 'N'])
+  const institutiontype = oneOf('institutiontype', ['E', 'D', 'N', 'O'])
+
+  const day = text('dateofborn', 'optional')
+  const dateofborn = day && readDateOfBirth(day, timeZone)
+  if (day && !dateofborn) wrong('dateofborn', 'Give a day of the calendar as dd/MM/yyyy.')
+  if (dateofborn && dateofborn > dayIn(timeZone, now)) wrong('dateofborn', 'Give a day that isn’t in the future.')
+  if (dateofborn && dateofborn < `${firstYear}`) wrong('dateofborn', `Give a day after ${firstYear - 1}.`)
+
+  const securityquestion = text('securityquestion', 'optional')
+  const securityanswer = text('securityanswer', 'optional')
+  if (securityanswer && answerKey(securityanswer) === '') wrong('securityanswer', 'Use letters or digits.')
+
+  const { termsofusage } = request
+  if (!termsofusage) wrong('termsofusage', 'Accept the terms of usage: this must be true.')
+
+  const role = roles.find(each => each === request.roles[0])
+  if (request.roles.length !== 1 || !role) wrong('roles', `Give exactly one of ${roles.join(', ')}.`)
+
+  const texts = { username, nickname, dateofborn, gender, state, city, institutiontype, institution, email }
+  if (fields.length > 0 || !username || !nickname || !state || !city || !role || !termsofusage) return { fields, texts }
+  return {
+    fields,
+    texts,
+    form: {
+      ...texts,
+      username,
+      usernameKey: usernameKey(username),
+      nickname,
+      nicknameKey: nicknameKey(nickname),
+      password,
+      state,
+      city,
+      securityquestion,
+      securityanswer,
+      termsofusage,
+      role,
+      emailKey: email && emailKey(email),
+    },
+  }
+}
+
+/** The texts of a form as they would be stored; undefined where nothing was given or it is wrong. */
+export type SignUpTexts = {
+  readonly [K in Exclude<TextField, 'securityquestion' | 'securityanswer'>]: string | undefined
+}
+
+type TextField =
+  | 'username'
+  | 'nickname'
+  | 'dateofborn'
+  | 'gender'
+  | 'state'
+  | 'city'
+  | 'institutiontype'
+  | 'institution'
+  | 'securityquestion'
+  | 'securityanswer'
+  | 'email'
+
+/**
+ * The day that a date of birth means, as yyyy-MM-dd: written dd/MM/yyyy, or as a date or date-time of ISO 8601. A
+ * date-time with an offset or `Z` is the day that it is in the time zone then, one without counts as written.
+ * Undefined when it is no real day.
+ */
+export function readDateOfBirth(text: string, timeZone: string): string | undefined {
+  const match =
+    /^(?<day>\d\d)\/(?<month>\d\d)\/(?<year>\d{4})$/.exec(text) ??
+    /^(?<year>\d{4})-(?<month>\d\d)-(?<day>\d\d)(?:T(?<time>[^Z+-]+)(?<offset>.*))?$/.exec(text)
+  const { year, month, day, time, offset = '' } = match?.groups ?? {}
+  const iso = `${year}-${month}-${day}`
+  const date = new Date(`${iso}T00:00:00Z`)
+  // The 31st of a short month would roll over into the next.
+  if (Number.isNaN(date.getTime()) || !date.toISOString().startsWith(iso)) return undefined
+  if (time === undefined) return iso
+  const [at, ahead] = [readTime(time), readOffset(offset)]
+  if (at === undefined || ahead === undefined) return undefined
+  return offset === '' ? iso : dayIn(timeZone, new Date(date.getTime() + at - ahead))
+}
+
+/** Milliseconds from midnight on to `HH:mm`, `HH:mm:ss` or with a fraction; undefined when it is no time of a day. */
+function readTime(text: string): number | undefined {
+  const match = /^([01]\d|2[0-3]):([0-5]\d)(?::([0-5]\d|60)(?:[.,]\d+)?)?$/.exec(text)
+  if (!match) return undefined
+  const [hours = 0, minutes = 0, seconds = 0] = match.slice(1).map(part => Number(part ?? 0))
+  // A leap second belongs to the day that it ends.
+  return ((hours * 60 + minutes) * 60 + Math.min(seconds, 59)) * 1000
+}
+
+/** Milliseconds that `Z`, `±HH`, `±HHmm` or `±HH:mm` is ahead of UTC; 0 for none, undefined when it is no offset. */
+function readOffset(text: string): number | undefined {
+  const match = /^(?:Z|([+-])([01]\d|2[0-3])(?::?([0-5]\d))?)?$/.exec(text)
+  if (!match) return undefined
+  const [, sign, hours = 0, minutes = 0] = match
+  return (sign === '-' ? -60_000 : 60_000) * (Number(hours) * 60 + Number(minutes))
+}
+
+/** Writes a day given as yyyy-MM-dd as dd/MM/yyyy. */
+export function formatDateOfBirth(iso: string): string {
+  return iso.split('-').reverse().join('/')
+}
+
+/** The day that a moment is in a time zone, as yyyy-MM-dd. */
+export function dayIn(timeZone: string, moment: Date): string {
+  return moment.toLocaleDateString('sv-SE', { timeZone }).padStart(10, '0')
+}

@@ -1,0 +1,163 @@
+import { randomInt } from 'node:crypto'
+import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import type { SignUpRequest } from '../../proto/gen/auth/v1/users_pb.js'
+import type { Admission } from '../access/admission.js'
+import { traces } from '../access/caller.js'
+import type { UsersRpc } from '../access/context.js'
+import type { Tokens } from '../access/tokens.js'
+import { fromNow } from '../database/attributes.js'
+import type { Database } from '../database/connection.js'
+import { brokenConstraint } from '../database/failures.js'
+import type { Audit } from '../models/audit.js'
+import type { Questions } from '../models/question.js'
+import type { Users } from '../models/user.js'
+import type { Passwords, Secret } from '../passwords/hash.js'
+import type { PasswordPolicy } from '../passwords/policy.js'
+import { type Pool, waiterOf } from '../passwords/pool.js'
+import type { Call } from '../requests/call.js'
+import { type FieldViolation, Refusal, refuse } from '../requests/refusal.js'
+import { nicknameKey, questionKey, usernameKey } from '../rules/names.js'
+import { checkSignUp, type SignUpForm } from './sign-up-form.js'
+
+export interface SignUpDeps {
+  readonly database: Database
+  readonly users: Users
+  readonly questions: Questions
+  readonly audit: Audit
+  readonly admission: Admission
+  readonly pool: Pick<Pool, 'check'>
+  readonly passwords: Passwords
+  readonly policy: PasswordPolicy
+  readonly tokens: Tokens
+  /** Whose day a date-time of birth means. */
+  readonly timeZone: string
+  /** The clock, in ms since 1970. */
+  readonly now: () => number
+}
+
+/** Registers an inactive user and returns a token for it. */
+export function signUp(deps: SignUpDeps): UsersRpc<'signUp'> {
+  const { database, users, questions, audit, admission, passwords, tokens } = deps
+  return async (request, { call }) => {
+    const { form, question } = await begin(deps, request, call)
+    // Clients offer questions of their own, too: an administrator may link them to one of ours.
+    const unmatched = question ? undefined : unmatchedText(form)
+    const secrets: Secret[] = [{ context: 'password', text: form.password }]
+    if ((question || unmatched) && form.securityanswer) secrets.push({ context: 'answer', text: form.securityanswer })
+    const hashes = passwords.hash(secrets, waiterOf(call, form.usernameKey))
+    const [passwordHash, answerHash] = await hashes.catch(async error => {
+      // Nobody falls behind others, or runs into a limit, by coming again as told.
+      if (error instanceof Refusal && error.reason === Reason.OVERLOADED)
+        await admission.giveBack('signUps', call.address)
+      throw error
+    })
+    const row = toRow(form, passwordHash!, question?.question)
+    const id = await database
+      .transact(async t => {
+        const alike = await users.lookalikes(form, t)
+        if (alike.username || alike.nickname) return undefined
+        const added = await users.add(row, t)
+        if (question && answerHash) await questions.saveAnswer(added, question.id, answerHash, t)
+        if (unmatched && answerHash) await questions.keepUnmatched(added, unmatched, answerHash, t)
+        await audit.append({ ...traces(call), action: 'user.sign-up', outcome: 'ok', subject_id: added }, t)
+        return added
+      })
+      .catch(error => {
+        if (!brokenConstraint(error)?.startsWith('users_')) throw error
+        return undefined
+      })
+    // Somebody else took a name since it was looked up.
+    if (id === undefined) refuse(Reason.INVALID_SIGN_UP, { fields: await takenNames(users, request) })
+    const holder = { id, username: form.username, role: form.role, active: false }
+    return { token: await tokens.issue({ ...holder, organizationId: null, tokenGeneration: 0 }, 'pwd') }
+  }
+}
+
+/** The form and the offered question that it names, if nothing stands in the way of a hash. */
+async function begin(deps: SignUpDeps, request: SignUpRequest, call: Call) {
+  const { users, questions, admission, pool } = deps
+  // To read a form is work, too.
+  admission.check('signUps', call.address)
+  pool.check(waiterOf(call, ''), 1)
+  const form = await readForm(deps, request, call)
+  await admission.take('signUps', call.address)
+  const taken = await takenNames(users, request)
+  if (taken.length > 0) refuse(Reason.INVALID_SIGN_UP, { fields: taken })
+  return { form, question: await chosenQuestion(questions, form) }
+}
+
+/** The form, if every field is right. Refuses it with all that is wrong, taken names included while look-ups are left. */
+async function readForm({ policy, users, admission, timeZone, now }: SignUpDeps, request: SignUpRequest, call: Call) {
+  const { fields, form } = checkSignUp(request, policy, { now: new Date(now()), timeZone })
+  if (form && call.malformedFields.length === 0) return form
+  const malformed = new Set(call.malformedFields.map(({ field }) => field))
+  const wrong = [...fields.filter(({ field }) => !malformed.has(field)), ...call.malformedFields]
+  const known = new Set(wrong.map(({ field }) => field))
+  const taken = admission.takeLookUp(call.address) ? await takenNames(users, request) : []
+  return refuse(Reason.INVALID_SIGN_UP, { fields: [...wrong, ...taken.filter(({ field }) => !known.has(field))] })
+}
+
+/** The names in the form that can't be had, as wrong fields. */
+export async function takenNames(
+  users: Users,
+  { username = '', nickname = '' }: Partial<Pick<SignUpRequest, 'username' | 'nickname'>>,
+): Promise<FieldViolation[]> {
+  const [taken, alike] = await Promise.all([
+    users.taken(usernameKey(username), nicknameKey(nickname)),
+    users.lookalikes({ username, nickname }),
+  ])
+  const why = (field: 'username' | 'nickname') =>
+    taken[field] ? 'is taken' : alike[field] ? 'looks like one that is taken' : undefined
+  const fields: FieldViolation[] = []
+  const [name, nick] = [why('username'), why('nickname')]
+  if (name) fields.push({ field: 'username', message: `Choose another username: this one ${name}.` })
+  if (nick) {
+    const free = await freeNickname(users, nickname.trim())
+    fields.push({ field: 'nickname', message: `Choose another nickname: this one ${nick}, ${free} is free.` })
+  }
+  return fields
+}
+
+async function freeNickname(users: Users, nickname: string): Promise<string> {
+  const base = [...nickname].slice(0, 200).join('')
+  for (let digits = 1; ; digits++) {
+    const offers = Array.from({ length: 8 }, () => `${base}${randomInt(10 ** digits, 10 ** (digits + 1))}`)
+    const taken = await users.takenNicknames(offers.map(nicknameKey))
+    const free = offers.find(offer => !taken.has(nicknameKey(offer)))
+    if (free) return free
+  }
+}
+
+/** The offered question that the form names by number or text, if any. */
+async function chosenQuestion(questions: Questions, { securityquestion: text }: SignUpForm) {
+  if (text === undefined) return undefined
+  const id = /^\d{1,9}$/.test(text) ? Number(text) : undefined
+  return questions.offered(id === undefined ? { key: questionKey(text) } : { id })
+}
+
+/** The question that the form gives, with its comparing form, if there is anything in it to compare. */
+function unmatchedText({ securityquestion: question = '' }: SignUpForm) {
+  const key = questionKey(question)
+  return key === '' ? undefined : { question, questionKey: key }
+}
+
+function toRow(form: SignUpForm, passwordHash: string, question: string | undefined) {
+  return {
+    username: form.username,
+    usernameKey: form.usernameKey,
+    nickname: form.nickname,
+    nicknameKey: form.nicknameKey,
+    passwordHash,
+    email: form.email ?? null,
+    dateOfBirth: form.dateofborn ?? null,
+    gender: form.gender ?? null,
+    state: form.state,
+    city: form.city,
+    institutionType: form.institutiontype ?? null,
+    institution: form.institution ?? null,
+    securityQuestion: question ?? form.securityquestion ?? null,
+    termsOfUsage: true,
+    role: form.role,
+    unactivatedSeenAt: fromNow(0),
+  }
+}

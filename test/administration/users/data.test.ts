@@ -1,0 +1,199 @@
+/** What is stored of a user: all of it is handed out but secrets, and all of it is erased. */
+import { randomInt, randomUUID } from 'node:crypto'
+import test from 'ava'
+import { startMaintenance } from '../../../server/jobs/maintenance.js'
+import { createLog } from '../../../server/observability/log.js'
+import { openSignedIn, reasonOf, signedInForFile } from '../../_helpers/administration.js'
+import { runCli } from '../../_helpers/cli.js'
+import { mailboxForFile } from '../../_helpers/mailbox.js'
+import { addUser, changeTokens, openModels } from '../../_helpers/models.js'
+import { password, serviceForFile, startTestService } from '../../_helpers/service.js'
+import { idOf } from '../../_helpers/tokens.js'
+
+const mailbox = mailboxForFile()
+const service = serviceForFile(() => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0', SMTP_URL: mailbox.url }))
+const admin = signedInForFile(service)
+const run = async (text: string) =>
+  (await service.registry.database.sequelize.query(text))[0] as Record<string, string>[]
+
+/** A user of whom every table holds something. */
+async function aLife(address: string) {
+  const organization = await service.organization()
+  const email = `vida${organization.id}@example.org`
+  const user = await service.signUp('ROLE_INSTITUTION', {
+    email,
+    institution: 'Instituto Pleno',
+    securityquestion: '1',
+    securityanswer: 'Rexresposta',
+  })
+  const { username, token } = user
+  const id = idOf(token)
+  const activation = { query: { username, activationkey: organization.activationkey }, token }
+  await service.request('POST', '/users/activate', activation)
+  await admin.suspendUser({ user: username })
+  await admin.resumeUser({ user: username })
+  const headers = { 'x-forwarded-for': address }
+  await service.request('POST', '/users/login', { query: { username, password }, headers })
+  await service.request('POST', '/forgotpasswords/sendkeybyemail', { query: { username, email } })
+  await mailbox.nextEmail(email)
+  await run(`INSERT INTO totp_secrets (user_id, secret_sealed) VALUES (${id}, 'segredo-totp');
+    INSERT INTO emails (kind, parameters, locale, next_attempt_at)
+      VALUES ('activation-key', '{"userId": ${id}, "organizationId": ${organization.id}}', 'en', NULL)`)
+  return { ...user, id, email, organization }
+}
+
+test('an export holds every table and column that tells of the user, and nothing secret', async t => {
+  const { username, id, email, organization } = await aLife('198.51.100.8')
+  const { json } = await admin.exportUser({ user: username, pageSize: 1000 })
+  const data = JSON.parse(json)
+  t.like(data.users, { id, username, email, institution: 'Instituto Pleno', has_password: true, active: true })
+  t.like(data.organizations[0], { id: organization.id })
+  t.is(data.provider_keys.length, 1)
+  t.like(data.answers[0], { question_id: 1, answered: true })
+  t.true(data.known_addresses.length >= 1 && data.known_addresses.every((row: object) => 'seen_at' in row))
+  t.like(data.mailed_keys[0], { purpose: 'recovery' })
+  t.deepEqual(data.totp_secrets, [{ enrolled: true, locked_at: null }])
+  t.like(data.emails[0], { kind: 'activation-key', parameters: { userId: id } })
+  const events = [...data.audit_events, ...data.audit_staged] as Record<string, unknown>[]
+  const own = events.find(({ action, address }) => action === 'session.login' && address === '198.51.100.8')
+  t.is(own?.actor_id, id)
+  // Where administrators come from is theirs.
+  const suspended = events.filter(({ action }) => action === 'user.suspend')
+  t.is(suspended.length, 1)
+  t.is(suspended[0]!.address, null)
+
+  const [secrets] = await run(`SELECT password_hash, encode(key_digest, 'hex') AS key, organization.sealed
+    FROM users JOIN provider_keys ON user_id = users.id,
+    LATERAL (SELECT encode(activation_key_sealed, 'hex') AS sealed FROM organizations o WHERE o.id = organization_id) organization
+    WHERE users.id = ${id}`)
+  for (const secret of Object.values(secrets!)) t.false(json.includes(secret))
+  t.notRegex(json, /hmac1|\$2b\$|segredo-totp|Rexresposta|_hash"|_sealed"|_digest"/i)
+  t.false(json.includes(organization.activationkey))
+
+  // A table or column that comes later has to be told of, or kept out on purpose.
+  const kept = ['password_hash', 'username_key', 'nickname_key', 'username_skeleton', 'nickname_skeleton']
+  const columns = await run(`SELECT column_name AS name FROM information_schema.columns WHERE table_name = 'users'`)
+  const told = columns.map(({ name }) => name!).filter(name => !kept.includes(name))
+  t.deepEqual(Object.keys(data.users).sort(), [...told, 'has_password'].sort())
+  const tables = await run(`SELECT DISTINCT table_name AS name FROM information_schema.columns
+    WHERE column_name IN ('user_id', 'subject_id') AND table_schema = 'public'`)
+  for (const { name } of tables) t.true(name! in data, name)
+  const asked = await service.registry.audit.list({ subjectId: id, action: 'user.export', limit: 1 })
+  t.is(asked.length, 1)
+})
+
+test('of an account with 20,000 events an export has each once, in pages of at most 1 MB', async t => {
+  const own = await startTestService(t, { AUTH_ADMIN_ADDRESS: '127.0.0.1:0' })
+  const chief = await openSignedIn(t, own)
+  const { username, token } = await own.signUp('ROLE_CLIENT')
+  const id = idOf(token)
+  while ((await own.registry.audit.backlog()).staged > 0) await own.registry.audit.seal()
+  // Before all others, so that the sealer goes on. Of every ten one was done by the user to somebody else.
+  await own.registry.database.sequelize.query(`INSERT INTO audit_events
+      (id, at, action, outcome, reason, actor, actor_id, subject_id, object, address, request_id, hash)
+    SELECT -n, now(), 'session.login', 'refused', repeat('r', 100), 'user', CASE WHEN n % 10 = 0 THEN ${id} END,
+      CASE WHEN n % 10 = 0 THEN 1 ELSE ${id} END, repeat('o', 100), '2001:db8:ffff:ffff:ffff:ffff:ffff:ffff',
+      repeat('i', 128), '' FROM generate_series(1, 20000) n`)
+  const pages = []
+  let pageToken = ''
+  do {
+    const { json, nextPageToken } = await chief.exportUser({ user: username, pageSize: 1000, pageToken })
+    t.true(Buffer.byteLength(json) <= 1_000_000, `${Buffer.byteLength(json)}`)
+    pages.push(JSON.parse(json))
+    pageToken = nextPageToken
+  } while (pageToken !== '')
+  const [first, ...rest] = pages
+  t.like(first.users, { id, username })
+  for (const page of rest) t.deepEqual(Object.keys(page).sort(), ['audit_events', 'audit_staged'])
+  const ids = pages.flatMap(({ audit_events }) => audit_events.map(({ id }: { id: number }) => id))
+  const given = Array.from({ length: 20_000 }, (_, index) => -1 - index)
+  t.deepEqual(
+    ids.filter(id => id < 0),
+    given,
+  )
+  t.is(new Set(ids).size, ids.length)
+  t.is((await own.registry.audit.list({ subjectId: id, action: 'user.export', limit: 9 })).length, 1)
+  const short = await chief.exportUser({ user: username })
+  t.is(JSON.parse(short.json).audit_events.length + JSON.parse(short.json).audit_staged.length, 50)
+  const foreign = { user: 'admin', pageToken: short.nextPageToken }
+  t.is(await reasonOf(chief.exportUser(foreign)), 'INVALID_ARGUMENT')
+
+  const { code, stdout, stderr } = await runCli(own.env, ['users', 'export', username])
+  t.is(code, 0, stderr)
+  const document = JSON.parse(stdout)
+  t.like(document.users, { id, username })
+  t.deepEqual(
+    document.audit_events.map(({ id }: { id: number }) => id).filter((id: number) => id < 0),
+    [...given].reverse(),
+  )
+})
+
+test('the answer of a creation, kept for whoever repeats it, is erased with the user who was created', async t => {
+  const username = `criada${randomInt(1e9)}`
+  const form = { username, nickname: username, state: 'SP', city: 'Mauá', role: 'ROLE_CLIENT' }
+  const requestId = randomUUID()
+  const { user } = await admin.createUser({ form, requestId })
+  const { id } = user!.record!
+  t.is((await admin.createUser({ form, requestId })).user!.record!.id, id)
+  const kept = () => run(`SELECT 1 FROM creation_requests WHERE request_id = '${requestId}'`)
+  t.is((await kept()).length, 1)
+  const { rows } = await admin.eraseUser({ user: `#${id}`, confirm: username })
+  t.is(rows.creation_requests, 1)
+  t.is((await kept()).length, 0)
+})
+
+test('an erased user is gone from every table, its receipt says how many rows, and the audit log verifies', async t => {
+  const { username, nickname, id, email, token } = await aLife('198.51.100.9')
+  t.is(await reasonOf(admin.eraseUser({ user: username })), 'CONFIRMATION_NEEDED')
+  const checked = await admin.eraseUser({ user: username, confirm: username, validateOnly: true })
+  t.is(checked.rows.users, 1)
+  t.is((await admin.getUser({ user: username })).user!.record!.id, id)
+  const { user, rows, eraseTime } = await admin.eraseUser({ user: `#${id}`, confirm: username })
+  t.is(user, id)
+  t.true(Math.abs(Number(eraseTime!.seconds) - Date.now() / 1000) < 600)
+  t.like(rows, { users: 1, answers: 1, provider_keys: 1, mailed_keys: 1, emails: 1 })
+  t.is(await reasonOf(admin.getUser({ user: `#${id}` })), 'USER_NOT_FOUND')
+  t.is((await service.request('GET', '/users/me', { token })).status, 500)
+  const names = await run(`SELECT table_name AS name FROM information_schema.tables WHERE table_schema = 'public'`)
+  for (const { name } of names) {
+    const [found] = await run(`SELECT count(*)::int AS count FROM "${name}" t WHERE t::text ILIKE '%${email}%'
+      OR t::text ILIKE '%${nickname}%' OR t::text LIKE '%198.51.100.9%'`)
+    t.is(Number(found!.count), 0, name)
+  }
+  t.is((await service.registry.audit.verify()).broken, undefined)
+  const events = await service.registry.audit.list({ subjectId: id, action: 'user.erase', limit: 5 })
+  t.like(events[0], { actor: 'user', subject_id: id })
+  // The names are free again.
+  await service.signUp('ROLE_CLIENT', { username, nickname })
+})
+
+test('a deleted user is erased after 30 days, and not before', async t => {
+  const models = await openModels(t)
+  const { database, users, administeredUsers, audit } = models
+  const [young, old, present] = [
+    await addUser(models, 'nova'),
+    await addUser(models, 'velha'),
+    await addUser(models, 'ana'),
+  ]
+  for (const id of [young, old]) await changeTokens(models, id, transaction => users.delete(id, transaction))
+  await database.sequelize.query(`UPDATE users SET deleted_at = now() - CASE id WHEN ${old}
+    THEN interval '30 days 1 minute' ELSE interval '29 days 23 hours' END WHERE deleted_at IS NOT NULL`)
+  const never = { first: 2 ** 31 - 1, interval: 2 ** 31 - 1 }
+  const rounds = startMaintenance(
+    models,
+    { tokenTtl: 3600, auditRetention: 86_400, unactivatedRetention: undefined, dataDir: '' },
+    createLog('silent'),
+    never,
+  )
+  t.teardown(() => rounds.stop())
+  // Replicas do it side by side.
+  await Promise.all([rounds.round(), rounds.round()])
+  t.is(await administeredUsers.find({ id: old }), undefined)
+  t.is((await administeredUsers.find({ id: young }))?.username, 'nova')
+  t.is((await administeredUsers.find({ id: present }))?.username, 'ana')
+  const events = await audit.list({ action: 'user.erase', limit: 9 })
+  t.deepEqual(
+    events.map(({ subject_id, actor, reason }) => [subject_id, actor, reason]),
+    [[old, 'service', 'deleted']],
+  )
+})

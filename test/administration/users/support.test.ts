@@ -1,0 +1,377 @@
+/** Helping users who can't get in: why they can't, and what administrators do about it. */
+import { randomInt } from 'node:crypto'
+import test from 'ava'
+import { UserState } from '../../../proto/gen/auth/v1/administration_pb.js'
+import { lockout } from '../../../server/access/lockout.js'
+import { usernameKey } from '../../../server/rules/names.js'
+import { openLocal, openSignedIn, reasonOf, signedInForFile, wrongFieldsOf } from '../../_helpers/administration.js'
+import { anyAddress } from '../../_helpers/crowd.js'
+import { mailboxForFile } from '../../_helpers/mailbox.js'
+import { waitFor } from '../../_helpers/patience.js'
+import {
+  password,
+  serviceForFile,
+  serviceWithClock,
+  startTestService,
+  type TestService,
+} from '../../_helpers/service.js'
+import { idOf } from '../../_helpers/tokens.js'
+
+const mailbox = mailboxForFile()
+const settings = () => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0', SMTP_URL: mailbox.url })
+const service = serviceForFile(settings)
+const admin = signedInForFile(service)
+
+const login = async ({ request }: TestService, username: string, secret: string, address?: string) => {
+  const headers: Record<string, string> = address ? { 'x-forwarded-for': address } : {}
+  return (await request('POST', '/users/login', { query: { username, password: secret }, headers })).status
+}
+const setAnswer = (token: string, question: number, answer: string, { request }: TestService = service) =>
+  request('POST', '/forgotpasswords/saveforgotpasswordquestionsusersanswers', {
+    token,
+    body: { forgotpasswordquestionsid: question, answer },
+  })
+
+/** What stands in the way of a user, as `what: why [command]`. */
+async function why(user: string, address?: string, of = admin): Promise<string[]> {
+  const { obstacles } = await of.explainUser({ user, ...(address && { address }) })
+  return obstacles.map(({ prevents, reason, command }) => `${prevents}: ${reason} [${command}]`)
+}
+
+/** A user in whose way nothing stands. */
+async function free(of = service, fields: Record<string, unknown> = {}) {
+  const email = `u${randomInt(1e9)}@example.org`
+  const { activationkey } = await of.organization()
+  const { providerKey } = await of.institution({ activationkey })
+  const user = await of.signUp('ROLE_CLIENT', { email, securityquestion: '1', securityanswer: 'Rex', ...fields })
+  await setAnswer(user.token, 2, 'Assis', of)
+  // It is told of the answer.
+  await mailbox.nextEmail(email)
+  const query = { username: user.username, activationkey: providerKey }
+  await of.request('POST', '/users/activate', { token: user.token, query })
+  return { ...user, email, id: idOf(user.token) }
+}
+
+test('nothing stands in the way of an active user with an e-mail address and two answers', async t => {
+  const { username, id } = await free()
+  const { user, obstacles, failures } = await admin.explainUser({ user: username })
+  t.is(user!.record!.id, id)
+  t.deepEqual(obstacles, [])
+  t.deepEqual(
+    failures.map(({ scope, proof, count, locked }) => [scope, proof, count, locked]),
+    [
+      ['account', 'password', 0, false],
+      ['account', 'answers', 0, false],
+    ],
+  )
+})
+
+test('a suspended or deleted user can do nothing, and is told which command ends that', async t => {
+  const { username, id } = await free()
+  await admin.suspendUser({ user: username })
+  const all = ['sign in', 'recover by answers', 'recover by e-mail', 'activate']
+  t.deepEqual(
+    await why(username),
+    all.map(what => `${what}: The user is suspended. [auth-admin users resume ${id}]`),
+  )
+  await admin.deleteUser({ user: username })
+  t.deepEqual(
+    await why(username),
+    all.map(what => `${what}: The user is deleted. [auth-admin users undelete ${id}]`),
+  )
+})
+
+test('a lock is told where sign-in is refused, with its seconds, and unlocking ends it', async t => {
+  const { username, id } = await free()
+  const [home, elsewhere] = [anyAddress(), anyAddress()]
+  t.is(await login(service, username, password, home), 200)
+  for (let i = 0; i < lockout.failures; i++) await login(service, username, 'errada-errada', elsewhere)
+  t.is(await login(service, username, password, elsewhere), 429)
+  const { obstacles, failures } = await admin.explainUser({ user: username, address: elsewhere })
+  t.deepEqual(
+    obstacles.map(({ prevents }) => prevents),
+    ['sign in'],
+  )
+  for (const { command, seconds = 0 } of obstacles) {
+    t.is(command, `auth-admin users unlock ${id}`)
+    t.true(seconds > 0 && seconds <= lockout.seconds)
+  }
+  t.like(failures[0], {
+    scope: 'account',
+    proof: 'password',
+    count: lockout.failures,
+    limit: lockout.failures,
+    locked: true,
+  })
+
+  for (let i = 0; i < lockout.failures; i++) await login(service, username, 'errada-errada', home)
+  t.is(await login(service, username, password, home), 429)
+  t.true(
+    (await why(username, home)).includes(
+      `sign in: Too many passwords were wrong from this address. [auth-admin users unlock ${id}]`,
+    ),
+  )
+  t.is((await admin.unlockUser({ user: username, address: home, validateOnly: true })).cleared, 3)
+  t.is(await login(service, username, password, home), 429)
+  t.is((await admin.unlockUser({ user: username, address: home })).cleared, 3)
+  t.is((await admin.unlockUser({ user: username })).cleared, 0)
+  // A process believes a lock for a moment.
+  for (const address of [home, elsewhere]) {
+    await waitFor(async () => (await login(service, username, password, address)) === 200)
+  }
+  t.deepEqual(await why(username, home), [])
+  t.deepEqual(await wrongFieldsOf(admin.explainUser({ user: username, address: 'here' })), ['address'])
+})
+
+test('an address that failed too often is told of those who don’t know it', async t => {
+  const { username, id } = await free()
+  const [full, known] = [anyAddress(), anyAddress()]
+  t.is(await login(service, username, password, known), 200)
+  for (const address of [full, known]) {
+    await service.registry.database.sequelize.query('INSERT INTO buckets VALUES ($subject, 300, clock_timestamp())', {
+      bind: { subject: service.registry.subjects.address('failures', address) },
+    })
+  }
+  t.is(await login(service, username, password, full), 429)
+  t.true((await why(username, full)).every(text => text.endsWith(`[auth-admin users unlock ${id} --address ${full}]`)))
+  t.is((await why(username, full)).length, 4)
+  t.is(await login(service, username, password, known), 200)
+  t.deepEqual(await why(username, known), [])
+})
+
+test('what keeps each role from activating is told', async t => {
+  const own = await startTestService(t, settings())
+  const chief = await openSignedIn(t, own)
+  const activations = async (user: string) =>
+    (await why(user, undefined, chief)).filter(text => text.startsWith('activate')).map(text => text.slice(10))
+
+  const client = await own.signUp('ROLE_CLIENT')
+  const id = idOf(client.token)
+  const organization = `auth-admin users activate ${id} --organization ORGANIZATION`
+  t.deepEqual(await activations(client.username), [
+    `It isn’t active yet, and there is no active ROLE_INSTITUTION user of an active organization whose key it could use. [${organization}]`,
+  ])
+  const school = await own.organization()
+  const provider = await own.institution(school)
+  t.deepEqual(await activations(client.username), [
+    `It isn’t active yet: it needs the key of an active ROLE_INSTITUTION user. [${organization}]`,
+  ])
+  t.deepEqual(await activations(provider.username), [])
+  await chief.deactivateOrganization({ organization: `#${school.id}` })
+  t.deepEqual(await activations(provider.username), [
+    `Its organization is inactive: no key of it works. [auth-admin organizations activate ${school.id}]`,
+  ])
+  await chief.setOrganization({ user: provider.username })
+  t.deepEqual(await activations(provider.username), [
+    `It belongs to no organization: its provider key activates nobody. [auth-admin users set-organization ${idOf(provider.token)} ORGANIZATION]`,
+  ])
+  const candidate = await own.signUp('ROLE_ADMIN')
+  t.deepEqual(await activations(candidate.username), [
+    `No key activates a ROLE_ADMIN: another administrator does. [auth-admin users activate ${idOf(candidate.token)}]`,
+  ])
+  await chief.activateUser({ user: client.username })
+  t.deepEqual(await activations(client.username), [])
+})
+
+test('what keeps from recovering by e-mail is told: no address, failed e-mails, too many keys', async t => {
+  const { username, id, email } = await free()
+  const byEmail = async () => (await why(username)).filter(text => text.startsWith('recover by e-mail'))
+  const request = { query: { username, email } }
+  await service.request('POST', '/forgotpasswords/sendkeybyemail', request)
+  await mailbox.nextEmail(email)
+  const [quota, ...others] = await byEmail()
+  t.deepEqual(others, [])
+  t.is(
+    quota,
+    `recover by e-mail: It was sent as many recovery keys as anybody may ask for. [auth-admin users send-key ${id}]`,
+  )
+  const { obstacles } = await admin.explainUser({ user: username })
+  t.true(obstacles[0]!.seconds! > 0 && obstacles[0]!.seconds! <= 60)
+
+  await service.registry.database.sequelize.query(
+    `INSERT INTO emails (kind, parameters, locale, next_attempt_at, last_error, attempts)
+     VALUES ('recovery-key', '{"userId": ${id}, "to": "x"}', 'en', NULL, 'mailbox unavailable', 9)`,
+  )
+  const [, failed] = [...(await byEmail())].sort()
+  t.regex(failed ?? '', /It was sent|failed for good/)
+  t.true(
+    (await byEmail()).some(text =>
+      /1 e-mails to it failed for good: mailbox unavailable\. \[auth-admin mail retry \d+\]/.test(text),
+    ),
+  )
+
+  await admin.updateUser({ user: username, form: {}, updateMask: { paths: ['email'] } })
+  t.true(
+    (await byEmail()).includes(
+      `recover by e-mail: It has no e-mail address. [auth-admin users set-email ${id} ADDRESS]`,
+    ),
+  )
+})
+
+test('what keeps from recovering by answers is told: too few that count, when more do, retired questions', async t => {
+  const own = await serviceWithClock(t, settings())
+  const chief = await openLocal(t, own)
+  const user = await own.signUp('ROLE_CLIENT', { securityquestion: '1', securityanswer: 'Rex' })
+  const id = idOf(user.token)
+  const byAnswers = async () => {
+    const { obstacles } = await chief.explainUser({ user: user.username })
+    return obstacles
+      .filter(({ prevents }) => prevents === 'recover by answers')
+      .map(({ reason, command, seconds }) => [reason, command, seconds])
+  }
+  const command = `auth-admin users set-password ${id}`
+  t.deepEqual(await byAnswers(), [['1 of 2 answers count that it needs.', command, undefined]])
+  // Answers that are saved long after sign-up wait for a day.
+  await own.clock.pass(25 * 3600)
+  await setAnswer(await own.login(user.username), 2, 'Assis', own)
+  await own.clock.pass(3600)
+  t.deepEqual(await byAnswers(), [['1 of 2 answers count that it needs, 1 more later.', command, 23 * 3600]])
+  await own.clock.pass(23 * 3600)
+  t.deepEqual(await byAnswers(), [])
+  await own.registry.questions.setActive(2, false)
+  const [[reason, offer]] = (await byAnswers()) as [[string, string]]
+  t.regex(reason, /^Fewer than 2 of its questions are offered: “.+” is retired\.$/)
+  t.is(offer, 'auth-admin questions offer 2')
+})
+
+test('a user without a password is told so, and an administrator that answers open next to nothing', async t => {
+  const username = `sem senha ${randomInt(1e9)}`
+  const form = { username, role: 'ROLE_CLIENT', state: 'SP', city: 'X', email: 'sem.senha@example.org' }
+  const { user } = await admin.createUser({ form })
+  const mends = `[auth-admin users send-key ${user!.record!.id}]`
+  t.true((await why(username)).includes(`sign in: It has no password yet. ${mends}`))
+  t.true(
+    (await why('admin')).some(text =>
+      text.includes('A ROLE_ADMIN that signs in by answers may only read its own record.'),
+    ),
+  )
+})
+
+test('a password is set under the rules of sign-up, revokes tokens and waiting answers, and its owner is told', async t => {
+  const { username, token, email, id } = await free()
+  const set = (password: string) => admin.setPassword({ user: username, password })
+  for (const bad of ['', 'curta', username, 'password1', 'x'.repeat(257)]) {
+    t.is(await reasonOf(set(bad)), 'INVALID_PASSWORD', bad)
+    t.deepEqual(await wrongFieldsOf(set(bad)), ['password'], bad)
+  }
+  t.is(await reasonOf(admin.setPassword({ user: username })), 'INVALID_ARGUMENT')
+  const secret = 'sete girafas bem altas'
+  await admin.setPassword({ user: username, password: secret, validateOnly: true })
+  t.is(await login(service, username, password), 200)
+  await service.registry.database.sequelize.query(
+    `UPDATE answers SET next_hash = 'x', next_counts_at = now() + interval '1 hour' WHERE user_id = ${id}`,
+  )
+  await set(secret)
+  t.is(await login(service, username, secret), 200)
+  t.is(await login(service, username, password), 404)
+  t.is((await service.request('GET', '/users/me', { token })).status, 500)
+  const [rows] = await service.registry.database.sequelize.query(
+    `SELECT FROM answers WHERE user_id = ${id} AND next_hash IS NOT NULL`,
+  )
+  t.is(rows.length, 0)
+  const { subject, text } = await mailbox.nextEmail(email)
+  t.regex(subject!, /senha foi alterada/)
+  t.notRegex(text!, /girafas/)
+})
+
+test('a recovery key goes to the registered address, and opens the account', async t => {
+  const { username, email } = await free()
+  t.is((await admin.sendRecoveryKey({ user: username, validateOnly: true })).email, email)
+  t.is((await admin.sendRecoveryKey({ user: username })).email, email)
+  const { text } = await mailbox.nextEmail(email)
+  const [, key = ''] = /: ([2-9A-HJ-NP-Z]{8})\s/.exec(text!)!
+  const query = { username, key }
+  t.is((await service.request('POST', '/forgotpasswords/loginbyusernameandkey', { query })).status, 200)
+})
+
+test('a recovery key that an administrator sends is worded in the language of the service', async t => {
+  for (const [locale, subject] of [
+    ['en', 'Your key to regain access'],
+    ['pt-BR', 'Sua chave para recuperar o acesso'],
+  ] as const) {
+    const own = await startTestService(t, { ...settings(), AUTH_MAIL_LOCALE: locale })
+    const email = `chave.${locale}@example.org`
+    const { username } = await own.signUp('ROLE_CLIENT', { email })
+    await (await openSignedIn(t, own)).sendRecoveryKey({ user: username })
+    t.is((await mailbox.nextEmail(email)).subject, subject)
+  }
+})
+
+test('no key goes to who has no address, is suspended, or got as many as one recipient may', async t => {
+  const { username } = await service.signUp('ROLE_CLIENT')
+  const send = (user: string) => reasonOf(admin.sendRecoveryKey({ user }))
+  t.is(await send(username), 'WRONG_STATE')
+  const user = await free()
+  const outcomes = []
+  for (let i = 0; i < 6; i++) outcomes.push(await send(user.username))
+  t.deepEqual(outcomes, ['none', 'none', 'none', 'none', 'none', 'TOO_MANY_ATTEMPTS'])
+  const suspended = await free()
+  await admin.suspendUser({ user: suspended.username })
+  t.is(await send(suspended.username), 'WRONG_STATE')
+})
+
+test('lists filter by role, state, organization, time and words, and page by tokens bound to the filter', async t => {
+  const own = await startTestService(t, settings())
+  const chief = await openSignedIn(t, own)
+  const school = await own.organization({ name: 'Escola Única' })
+  const head = await own.institution(school)
+  const clients = []
+  for (let n = 0; n < 5; n++) {
+    clients.push(
+      await own.signUp('ROLE_CLIENT', {
+        city: 'Mogi das Crüzes',
+        nickname: `Múltipla palavra${n}x Ação ${randomInt(1e9)}`,
+      }),
+    )
+  }
+  const list = async (request: Parameters<typeof chief.listUsers>[0]) =>
+    (await chief.listUsers(request)).users.map(({ record }) => record!.username)
+  const names = clients.map(({ username }) => username)
+  t.deepEqual(await list({ role: 'ROLE_INSTITUTION' }), [head.username])
+  t.deepEqual(await list({ organization: 'escola única', state: UserState.ACTIVE }), [head.username])
+  t.deepEqual(await list({ state: UserState.INACTIVE }), names)
+  for (const text of ['mogi CRUZ', 'multipla acao', 'mogi das cruzes']) t.deepEqual(await list({ text }), names, text)
+  t.deepEqual(await list({ text: 'ogi' }), [])
+  t.deepEqual(await list({ text: '%' }), [])
+  t.deepEqual(await list({ text: 'multipla palavra3' }), [names[3]])
+  await chief.suspendUser({ user: names[1]! })
+  t.deepEqual(await list({ state: UserState.SUSPENDED }), [names[1]])
+  t.deepEqual(await list({ state: UserState.INACTIVE, text: 'mogi' }), names.toSpliced(1, 1))
+  const { createTime } = (await chief.getUser({ user: names[2]! })).user!
+  const before = await list({ createTimeTo: createTime!, role: 'ROLE_CLIENT' })
+  t.deepEqual([...before, ...(await list({ createTimeFrom: createTime!, role: 'ROLE_CLIENT' }))], names)
+
+  const filter = { text: 'mogi', pageSize: 2 }
+  const seen: (string | undefined)[] = []
+  for (let pageToken = ''; ; ) {
+    const page = await chief.listUsers({ ...filter, pageToken })
+    seen.push(...page.users.map(({ record }) => record!.username))
+    for (const { record } of page.users) t.is(record!.providerActivationKey, undefined)
+    if (page.nextPageToken === '') break
+    t.is(await reasonOf(chief.listUsers({ text: 'das', pageToken: page.nextPageToken })), 'INVALID_ARGUMENT')
+    pageToken = page.nextPageToken
+  }
+  t.deepEqual(seen, names)
+})
+
+test('on the database itself an owner is told that the password came from there', async t => {
+  const { username, email, id } = await free()
+  const local = await openLocal(t, service, { reason: 'esquecida' })
+  await local.setPassword({ user: username, password: 'sete girafas bem altas' })
+  t.true((await mailbox.nextEmail(email)).text!.includes('auth-admin'))
+  const events = await service.registry.audit.list({ subjectId: id, action: 'user.set-password', limit: 1 })
+  t.like(events[0], { actor: 'cli:tester@here', reason: 'esquecida' })
+})
+
+test('a name that means nobody, and an id that nobody has, are no user', async t => {
+  for (const user of ['ninguém', '#999999', '999999']) {
+    t.is(await reasonOf(admin.explainUser({ user })), 'USER_NOT_FOUND', user)
+    t.is(await reasonOf(admin.suspendUser({ user })), 'USER_NOT_FOUND', user)
+  }
+  t.is(await reasonOf(admin.getUser({ user: ' ' })), 'INVALID_ARGUMENT')
+  const { username } = await service.signUp('ROLE_CLIENT')
+  t.is(
+    usernameKey((await admin.getUser({ user: username.replace(/\D/g, '') })).user!.record!.username!),
+    usernameKey(username),
+  )
+})

@@ -1,0 +1,252 @@
+/** After a flood of sign-ups: what was signed up from a network and never activated is erased, and nothing else. */
+import { timestampFromDate } from '@bufbuild/protobuf/wkt'
+import test, { type ExecutionContext } from 'ava'
+import { openLocal, openSignedIn, reasonOf, wrongFieldsOf } from '../../_helpers/administration.js'
+import { runCli } from '../../_helpers/cli.js'
+import { waits } from '../../_helpers/models.js'
+import { waitFor } from '../../_helpers/patience.js'
+import { signUpForm, startTestService, type TestService } from '../../_helpers/service.js'
+
+const start = (t: ExecutionContext) => startTestService(t, { AUTH_ADMIN_ADDRESS: '127.0.0.1:0' })
+
+/** Signs somebody up from an address; the username. */
+async function signUp({ request }: TestService, address: string, role = 'ROLE_CLIENT'): Promise<string> {
+  const form = signUpForm({ roles: [role] })
+  const { status, text } = await request('POST', '/users/signup', {
+    body: form,
+    headers: { 'x-forwarded-for': address },
+  })
+  if (status !== 200) throw new Error(`${status} ${text}`)
+  return form.username
+}
+
+/** Which of the users are there, deleted or not. */
+async function present<T extends string>({ registry }: TestService, users: Record<T, string>): Promise<string[]> {
+  const there = Object.entries<string>(users).map(async ([name, username]) =>
+    (await registry.administeredUsers.find({ usernameKey: username })) ? name : undefined,
+  )
+  return (await Promise.all(there)).filter(name => name !== undefined)
+}
+
+test('accounts of an address, an IPv4 block or an IPv6 block are counted and erased, and those beside it stay', async t => {
+  const service = await start(t)
+  const { registry, request } = service
+  const administration = await openSignedIn(t, service)
+  const users = {
+    one: await signUp(service, '203.0.113.7'),
+    two: await signUp(service, '203.0.113.9'),
+    beside: await signUp(service, '203.0.114.7'),
+    six: await signUp(service, '2001:db8:1:2::1'),
+    sixToo: await signUp(service, '2001:db8:1:ffff::9'),
+    sixBeside: await signUp(service, '2001:db8:2::1'),
+  }
+  const count = async (network: string) =>
+    (await administration.eraseUnactivatedUsers({ network, validateOnly: true })).users
+  const counts: Record<string, number> = {
+    '203.0.113.7': 1,
+    '203.0.113.8': 0,
+    '203.0.113.0/24': 2,
+    '203.0.113.7/24': 2,
+    '203.0.112.0/22': 3,
+    '::ffff:203.0.113.0/120': 2,
+    '2001:DB8:1::/48': 2,
+    '2001:db8:1:2:0:0:0:1': 1,
+    '2001:db8::/32': 3,
+    '0.0.0.0/0': 3,
+  }
+  for (const [network, expected] of Object.entries(counts)) t.is(await count(network), expected, network)
+  t.is((await present(service, users)).length, 6)
+
+  const erase = (network: string) => administration.eraseUnactivatedUsers({ network, confirm: network })
+  t.deepEqual({ ...(await erase('203.0.113.0/24')), $typeName: '' }, { $typeName: '', users: 2, nextPageToken: '' })
+  t.deepEqual(await present(service, users), ['beside', 'six', 'sixToo', 'sixBeside'])
+  t.is((await erase('2001:db8:1::/48')).users, 2)
+  t.is((await erase('2001:db8:1::/48')).users, 0)
+  t.deepEqual(await present(service, users), ['beside', 'sixBeside'])
+  const again = await request('POST', '/users/signup', { body: signUpForm({ username: users.one }) })
+  t.is(again.status, 200, again.text)
+
+  const admin = (await registry.users.byUsername('admin'))!
+  const events = await registry.audit.list({ action: 'user.erase', limit: 20 })
+  t.deepEqual(
+    events.map(({ actor, actor_id, object }) => [actor, actor_id, object]),
+    Array(4).fill(['user', admin.id, 'state:unactivated']),
+  )
+})
+
+test('only accounts that were never activated go, of any role, and only of the time that is given', async t => {
+  const service = await start(t)
+  const { database } = service.registry
+  const administration = await openSignedIn(t, service)
+  const address = '203.0.113.7'
+  const users = {
+    client: await signUp(service, address),
+    applicant: await signUp(service, address, 'ROLE_ADMIN'),
+    active: await signUp(service, address),
+    activeOnce: await signUp(service, address),
+    suspended: await signUp(service, address),
+    deleted: await signUp(service, address),
+    old: await signUp(service, address),
+    ancient: await signUp(service, address),
+  }
+  const { termsofusage: _, roles: __, ...form } = signUpForm()
+  await administration.createUser({ form: { ...form, role: 'ROLE_CLIENT' } })
+  for (const user of [users.active, users.activeOnce]) await administration.activateUser({ user })
+  // As it may be some day: nothing makes an active account inactive now.
+  await database.run({ name: 'inactive', text: 'UPDATE users SET active = false WHERE username_key = $1' }, [
+    users.activeOnce,
+  ])
+  await administration.suspendUser({ user: users.suspended })
+  await administration.deleteUser({ user: users.deleted })
+  for (const [name, days] of [
+    [users.old, 10],
+    [users.ancient, 20],
+  ] as const) {
+    const text = `UPDATE users SET created_at = created_at - make_interval(days => $2) WHERE username_key = $1`
+    await database.run({ name: 'older', text }, [name, days])
+  }
+  const ago = (days: number) => timestampFromDate(new Date(Date.now() - days * 86_400_000))
+  const erase = async (more: object) =>
+    (await administration.eraseUnactivatedUsers({ network: address, confirm: address, ...more })).users
+  t.is(await erase({ createTimeFrom: ago(15), createTimeTo: ago(5) }), 1)
+  t.deepEqual(await present(service, users), [
+    'client',
+    'applicant',
+    'active',
+    'activeOnce',
+    'suspended',
+    'deleted',
+    'ancient',
+  ])
+  t.is(await erase({ createTimeFrom: ago(1) }), 2)
+  t.deepEqual(await present(service, users), ['active', 'activeOnce', 'suspended', 'deleted', 'ancient'])
+  t.is(await erase({ createTimeTo: ago(1) }), 1)
+  t.deepEqual(await present(service, users), ['active', 'activeOnce', 'suspended', 'deleted'])
+  t.truthy(await service.registry.administeredUsers.find({ usernameKey: form.username }))
+})
+
+test('a network that is none is refused, and nothing goes without the network once more', async t => {
+  const service = await start(t)
+  const administration = await openSignedIn(t, service)
+  const users = { one: await signUp(service, '203.0.113.7') }
+  for (const network of ['', 'x', '203.0.113', '203.0.113.0/33', '203.0.113.0/', '::/129', 'fe80::1%eth0', '::/1/2']) {
+    const call = () => administration.eraseUnactivatedUsers({ network, confirm: network })
+    t.is(await reasonOf(call()), 'INVALID_ARGUMENT', network)
+    t.deepEqual(await wrongFieldsOf(call()), ['network'])
+  }
+  const network = '203.0.113.7'
+  t.is(await reasonOf(administration.eraseUnactivatedUsers({ network })), 'CONFIRMATION_NEEDED')
+  const confirm = '203.0.113.0/24'
+  t.is(await reasonOf(administration.eraseUnactivatedUsers({ network, confirm })), 'CONFIRMATION_NEEDED')
+  t.deepEqual(await present(service, users), ['one'])
+})
+
+test('a flood goes in calls of 100 accounts, and a call after one that was the last goes on with the rest', async t => {
+  const service = await start(t)
+  const administration = await openLocal(t, service)
+  const stays = { stays: await signUp(service, '198.51.100.1') }
+  for (let n = 0; n < 220; n += 10)
+    await Promise.all(Array.from({ length: 10 }, (_, i) => signUp(service, `203.0.113.${n + i}`)))
+  const network = '203.0.113.0/24'
+  const erase = (pageToken = '') => administration.eraseUnactivatedUsers({ network, confirm: network, pageToken })
+  const first = await erase()
+  t.is(first.users, 100)
+  const second = await erase(first.nextPageToken)
+  t.is(second.users, 100)
+  // The rest, by somebody who begins anew.
+  const last = await erase()
+  t.deepEqual([last.users, last.nextPageToken], [20, ''])
+  t.deepEqual(await present(service, stays), ['stays'])
+  const other = { network: '198.51.100.1', confirm: '198.51.100.1', pageToken: first.nextPageToken }
+  t.deepEqual(await wrongFieldsOf(administration.eraseUnactivatedUsers(other)), ['page_token'])
+})
+
+test('two calls at once erase each account once, and none that is activated meanwhile', async t => {
+  const service = await start(t)
+  const { registry } = service
+  const { database, users } = registry
+  const administration = await openSignedIn(t, service)
+  const network = '203.0.113.0/24'
+  const erase = () => administration.eraseUnactivatedUsers({ network, confirm: network })
+  const names: Record<string, string> = {}
+  for (let n = 0; n < 20; n++) names[n] = await signUp(service, `203.0.113.${n}`)
+  const done = await Promise.all([erase(), erase()])
+  t.is(done[0].users + done[1].users, 20)
+  t.deepEqual(await present(service, names), [])
+  t.is((await registry.audit.list({ action: 'user.erase', limit: 50 })).length, 20)
+
+  const activated = await signUp(service, '203.0.113.1')
+  let erasing: ReturnType<typeof erase> | undefined
+  await database.transact(
+    async transaction => {
+      const user = (await users.lock(activated, transaction))!
+      erasing = erase()
+      await waitFor(() => waits(database))
+      await users.activate(user, null, transaction)
+    },
+    { unlimited: true },
+  )
+  t.is((await erasing)?.users, 0)
+  t.deepEqual(await present(service, { activated }), ['activated'])
+})
+
+test('where an account was signed up from is known at once, and as long as the audit log keeps it', async t => {
+  const service = await start(t)
+  const { database, audit } = service.registry
+  const administration = await openLocal(t, service)
+  const network = '203.0.113.7'
+  const count = async () => (await administration.eraseUnactivatedUsers({ network, validateOnly: true })).users
+  // While somebody holds the lock under which events are sealed, they wait.
+  await database.transact(
+    async transaction => {
+      await database.run({ name: 'head', text: 'SELECT FROM audit_head FOR UPDATE' }, [], transaction)
+      const username = await signUp(service, network)
+      // What its user did from elsewhere says nothing of it.
+      await service.login(username)
+      t.is(await count(), 1)
+    },
+    { unlimited: true },
+  )
+  await waitFor(async () => (await audit.backlog()).staged === 0)
+  t.is(await count(), 1)
+  await database.run({ name: 'pruned', text: `DELETE FROM audit_events WHERE action = 'user.sign-up'` }, [])
+  t.is(await count(), 0)
+  t.is((await administration.eraseUnactivatedUsers({ network: '127.0.0.0/8', validateOnly: true })).users, 0)
+})
+
+test('users delete --unactivated tells how many there are, asks for the network once more, and erases them', async t => {
+  const service = await start(t)
+  const users = {
+    one: await signUp(service, '203.0.113.7'),
+    two: await signUp(service, '203.0.113.8'),
+    beside: await signUp(service, '198.51.100.1'),
+  }
+  const run = (...args: string[]) => runCli(service.env, ['users', 'delete', ...args, '--local'])
+  const flood = ['--unactivated', '--from', '203.0.113.0/24']
+  const preview = await run(...flood)
+  t.is(preview.code, 2)
+  t.regex(preview.stderr, /signed up from 203\.0\.113\.0\/24 and never activated there are 2\./)
+  t.regex(preview.stderr, /--confirm '203\.0\.113\.0\/24'/)
+  t.deepEqual(await present(service, users), ['one', 'two', 'beside'])
+  for (const wrong of [
+    [users.one, ...flood],
+    ['--unactivated'],
+    ['--from', '203.0.113.0/24', users.one],
+    [users.one, '--since', '1h'],
+    [...flood, '--yes'],
+    [...flood, '--confirm', '203.0.113.0/25'],
+    ['--unactivated', '--from', 'somewhere'],
+  ])
+    t.is((await run(...wrong)).code, 2, wrong.join(' '))
+  t.deepEqual(await present(service, users), ['one', 'two', 'beside'])
+
+  const before = await run(...flood, '--until', '1h', '--confirm', '203.0.113.0/24')
+  t.deepEqual([before.code, before.stderr], [0, ''])
+  t.regex(before.stdout, /^There are no accounts/)
+  const done = await run(...flood, '--since', '1h', '--confirm', '203.0.113.0/24', '--json')
+  t.deepEqual([done.code, done.stderr], [0, ''])
+  t.deepEqual(JSON.parse(done.stdout), { network: '203.0.113.0/24', erased: 2 })
+  t.deepEqual(await present(service, users), ['beside'])
+  const again = await run(...flood, '--confirm', '203.0.113.0/24', '--json')
+  t.deepEqual(JSON.parse(again.stdout), { network: '203.0.113.0/24', erased: 0 })
+})

@@ -1,0 +1,155 @@
+/** How long a call may take, whatever its caller allows. */
+import { mock } from 'node:test'
+import type { DescMethodUnary, DescService, Message } from '@bufbuild/protobuf'
+import { status } from '@grpc/grpc-js'
+import test, { type ExecutionContext } from 'ava'
+import { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
+import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
+import { Users } from '../../proto/gen/auth/v1/users_pb.js'
+import { createCalls } from '../../server/calls/dispatch.js'
+import { createGrpcListener } from '../../server/calls/grpc-listener.js'
+import { createScheduler, type Scheduler, schedulerLimits } from '../../server/limits/scheduler.js'
+import { createLog } from '../../server/observability/log.js'
+import { administrationPolicies } from '../../server/policy/administration.js'
+import { forgotPasswordsPolicies } from '../../server/policy/forgotpasswords.js'
+import type { Policy } from '../../server/policy/policy.js'
+import { usersPolicies } from '../../server/policy/users.js'
+import type { Call } from '../../server/requests/call.js'
+import { openGrpc, refusalOf } from '../_helpers/grpc.js'
+import { waitFor } from '../_helpers/patience.js'
+
+/** The rows of the access policy. */
+const rows: Record<string, Record<string, Policy>> = {
+  [Users.typeName]: usersPolicies,
+  [ForgotPasswords.typeName]: forgotPasswordsPolicies,
+  [Administration.typeName]: administrationPolicies,
+}
+
+type Handle = (method: DescMethodUnary, request: Message, call: Call) => Promise<Record<string, unknown>>
+
+/** A client of a server on which one function does the work of all RPCs. */
+async function serverOf(t: ExecutionContext, services: readonly DescService[], handle: Handle, scheduler?: Scheduler) {
+  const log = createLog('silent')
+  const rpcs = services.map(service => {
+    const methods = service.methods as DescMethodUnary[]
+    const runs = methods.map(method => {
+      const policy = rows[service.typeName]![method.localName]!
+      return [method, { policy, run: (request: Message, call: Call) => handle(method, request, call) }] as const
+    })
+    return [service, new Map(runs)] as const
+  })
+  const calls = createCalls({
+    services: rpcs,
+    ...(scheduler && { scheduler }),
+    ready: async () => true,
+    log,
+    observe() {},
+    refused() {},
+  })
+  const server = createGrpcListener({ calls, log, trustedProxies: [], gatewayNames: [] })
+  const port = await server.listen({ host: '127.0.0.1', port: 0 })
+  const client = openGrpc(`127.0.0.1:${port}`)
+  t.teardown(async () => {
+    client.close()
+    await server.close(0)
+  })
+  return client
+}
+
+const codeOf = (call: Promise<unknown>) =>
+  call.then(
+    () => 'OK',
+    error => status[refusalOf(error).code],
+  )
+
+test('each call has 15 seconds, or more where much is read or changed or a mail server is waited for, and less where its caller says so', async t => {
+  const services = [Users, ForgotPasswords, Administration]
+  let left = 0
+  const client = await serverOf(t, services, async (_method, _request, call) => {
+    left = call.deadline - Date.now()
+    return {}
+  })
+  const long: string[] = []
+  for (const method of services.flatMap(service => service.methods as DescMethodUnary[])) {
+    for (const options of [{}, { deadline: Date.now() + 3600_000 }]) {
+      await client.call(method, {}, options)
+      const limit = left > 30_000 ? 600_000 : left > 15_000 ? 30_000 : 15_000
+      t.true(left > limit - 5_000 && left <= limit, `${method.name} ${left}`)
+      if (limit > 15_000) long.push(`${method.name} ${limit}`)
+    }
+    await client.call(method, {}, { deadline: Date.now() + 10_000 })
+    t.true(left > 0 && left <= 10_000, `${method.name} ${left}`)
+  }
+  const expected = [
+    'EraseUser 600000',
+    'EraseUnactivatedUsers 600000',
+    'ExportUser 600000',
+    'LinkQuestion 600000',
+    'SendTestEmail 30000',
+    'VerifyAuditLog 600000',
+    'Diagnose 600000',
+  ]
+  t.deepEqual(
+    long,
+    expected.flatMap(name => [name, name]),
+  )
+})
+
+test('a call whose caller leaves, or comes to its deadline, while it waits in the scheduler never starts, and the next one does', async t => {
+  // One call at a time, and none beside it.
+  const none = { light: [0, 0, 0], burst: 0, places: 1 }
+  const scheduler = createScheduler({ ...schedulerLimits, ...none }, () => false)
+  const worked: string[] = []
+  let end = () => {}
+  const ended = new Promise<void>(resolve => {
+    end = resolve
+  })
+  const handle: Handle = async (_method, request) => {
+    worked.push((request as unknown as { username: string }).username)
+    await ended
+    return {}
+  }
+  const client = await serverOf(t, [Users], handle, scheduler)
+  const ask = (username: string, options = {}) =>
+    codeOf(client.call(Users.method.existsByUsername, { username }, options))
+  const waiting = (count: number) => waitFor(() => scheduler.stats().waiting === count)
+  const working = ask('working')
+  await waitFor(() => worked.length === 1)
+  let cancel = () => {}
+  const leaving = ask('leaving', { started: (call: { cancel(): void }) => (cancel = () => call.cancel()) })
+  await waiting(1)
+  const late = ask('late', { deadline: Date.now() + 1_000 })
+  await waiting(2)
+  const next = ask('next')
+  await waiting(3)
+  cancel()
+  t.deepEqual(await Promise.all([leaving, late]), ['CANCELLED', 'DEADLINE_EXCEEDED'])
+  await waiting(1)
+  end()
+  t.deepEqual(await Promise.all([working, next]), ['OK', 'OK'])
+  t.deepEqual(worked, ['working', 'next'])
+})
+
+test.serial('a call without a deadline is refused when its time is over', async t => {
+  let arrive = () => {}
+  const arrived = new Promise<void>(resolve => {
+    arrive = resolve
+  })
+  const client = await serverOf(t, [Users], async method => {
+    if (method !== Users.method.getMe) return {}
+    arrive()
+    return new Promise(() => {})
+  })
+  // Connects.
+  await client.call(Users.method.getKeys, {})
+  mock.timers.enable({ apis: ['setTimeout'] })
+  t.teardown(() => mock.timers.reset())
+  let code: string | undefined
+  const call = codeOf(client.call(Users.method.getMe, {})).then(found => (code = found))
+  await arrived
+  mock.timers.tick(14_000)
+  await client.call(Users.method.getKeys, {})
+  t.is(code, undefined)
+  mock.timers.tick(1_000)
+  t.is(await call, 'DEADLINE_EXCEEDED')
+})

@@ -1,0 +1,440 @@
+/** The gRPC server, met by a bare client: RPCs, typed refusals, deadlines, health, reflection. */
+import { randomUUID } from 'node:crypto'
+import { create, type Message } from '@bufbuild/protobuf'
+import { Client, credentials, Metadata, status } from '@grpc/grpc-js'
+import test, { type ExecutionContext } from 'ava'
+import pg from 'pg'
+import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
+import { Users } from '../../proto/gen/auth/v1/users_pb.js'
+import { createGrpcListener } from '../../server/calls/grpc-listener.js'
+import { createLog } from '../../server/observability/log.js'
+import { type GrpcClient, openGrpc, refusalOf } from '../_helpers/grpc.js'
+import { waitFor, within } from '../_helpers/patience.js'
+import { password, serviceForFile, startTestService } from '../_helpers/service.js'
+import { claimsOf, forge, idOf, nowInSeconds } from '../_helpers/tokens.js'
+
+const service = serviceForFile()
+const users = Users.method
+const forgotPasswords = ForgotPasswords.method
+let client: GrpcClient
+let bare: Client
+test.before(() => {
+  client = openGrpc(service.grpc)
+  bare = new Client(service.grpc, credentials.createInsecure())
+})
+test.after.always(() => {
+  client.close()
+  bare.close()
+})
+
+const form = (fields: Record<string, unknown> = {}) => ({
+  username: `pessoa ${randomUUID()}`,
+  nickname: `apelido ${randomUUID()}`,
+  password,
+  state: 'PA',
+  city: 'Belém',
+  termsofusage: true,
+  roles: ['ROLE_CLIENT'],
+  ...fields,
+})
+
+async function refusal(call: Promise<unknown>) {
+  const error = await call.then(
+    () => undefined,
+    error => error,
+  )
+  if (!error) throw new Error('not refused')
+  return refusalOf(error)
+}
+
+async function isRefused(t: ExecutionContext, call: Promise<unknown>, code: status, reason: string) {
+  const refused = await refusal(call)
+  t.is(`${status[refused.code]} ${refused.info?.reason}`, `${status[code]} ${reason}`)
+  t.is(refused.info?.domain, 'auth.v1')
+  t.regex(refused.info?.metadata.requestId ?? '', /^[\w-]{1,64}$/)
+  t.is(refused.status?.code, code)
+  t.is(refused.status?.message, refused.message)
+  return refused
+}
+
+test('sign up, log in, read, refresh, activate, look up, recover', async t => {
+  const { activationkey, id } = await service.organization()
+  const signUp = form({ roles: ['ROLE_INSTITUTION'] })
+  const { token } = await client.call(users.signUp, signUp)
+  const { username } = signUp
+  t.is((await client.call(users.activate, { username, activationkey }, { token })).username, username)
+  const login = await client.call(users.login, { username, password })
+  t.is(claimsOf(login.token).org, id)
+  const { user } = await client.call(users.getMe, {}, { token })
+  t.is(user?.id, idOf(token))
+  t.is(user?.active, 1)
+  t.is(user?.partnerOrganization?.activationkey, activationkey)
+  t.truthy(user?.providerActivationKey?.activationkey)
+  t.deepEqual((await client.call(users.getUser, { username }, { token })).user, user)
+  t.is(claimsOf((await client.call(users.refresh, {}, { token })).token).sub, String(user?.id))
+  t.true((await client.call(users.existsByUsername, { username })).exists)
+  t.false((await client.call(users.existsByNickname, { nickname: randomUUID() })).exists)
+
+  const { questions } = await client.call(forgotPasswords.findAllForgotPasswordQuestions, {})
+  const answers = questions.slice(0, 2).map(question => ({ forgotpasswordquestionsid: question.id, answer: 'ipê' }))
+  for (const answer of answers) {
+    await client.call(forgotPasswords.saveForgotPasswordQuestionsUsersAnswers, { answer }, { token })
+  }
+  const byAnswers = await client.call(forgotPasswords.loginByUsernameAndAnswers, { username, answers })
+  t.deepEqual(claimsOf(byAnswers.token).amr, ['kba'])
+  await service.registry.mailedKeys.replace(idOf(token), 'recovery', 'ABCD2345')
+  const byKey = await client.call(forgotPasswords.loginByUsernameAndKey, { username, key: 'ABCD2345' })
+  const newPassword = 'ariranha do rio 9'
+  await client.call(forgotPasswords.passwordUpdateByUsername, { newPassword }, { token: byKey.token })
+  await isRefused(t, client.call(users.getMe, {}, { token }), status.UNAUTHENTICATED, 'INVALID_TOKEN')
+  t.truthy((await client.call(users.login, { username, password: newPassword })).token)
+})
+
+test('every kind of refusal has its gRPC code and reason', async t => {
+  const { token, username } = await service.signUp('ROLE_CLIENT')
+  const { username: other } = await service.signUp('ROLE_CLIENT')
+  const admin = await service.adminToken()
+  const [question] = (await client.call(forgotPasswords.findAllForgotPasswordQuestions, {})).questions
+  const answer = { forgotpasswordquestionsid: question!.id, answer: 'x' }
+  const save = forgotPasswords.saveForgotPasswordQuestionsUsersAnswers
+  const byAnswers = forgotPasswords.loginByUsernameAndAnswers
+  const mail = { username, emailpartner: 'x@example.org' }
+  const institution = await service.signUp('ROLE_INSTITUTION')
+  const rows: [Promise<unknown>, status, string][] = [
+    [client.call(users.getMe, {}), status.PERMISSION_DENIED, 'ACCESS_DENIED'],
+    [client.call(users.getUser, { username: other }, { token }), status.PERMISSION_DENIED, 'ACCESS_DENIED'],
+    [client.call(users.getMe, {}, { token: 'bad' }), status.UNAUTHENTICATED, 'INVALID_TOKEN'],
+    [client.call(users.login, { username }), status.INVALID_ARGUMENT, 'MISSING_PARAMETER'],
+    [client.call(users.login, { username: 'a'.repeat(2000), password }), status.UNAUTHENTICATED, 'INVALID_CREDENTIALS'],
+    [
+      client.call(
+        forgotPasswords.saveForgotPasswordQuestionsUsersAnswers,
+        { answer: { forgotpasswordquestionsid: 1, answer: 'a'.repeat(256) } },
+        { token },
+      ),
+      status.INVALID_ARGUMENT,
+      'MALFORMED_REQUEST',
+    ],
+    [client.call(users.signUp, {}), status.INVALID_ARGUMENT, 'INVALID_SIGN_UP'],
+    [client.call(users.login, { username, password: 'x' }), status.UNAUTHENTICATED, 'INVALID_CREDENTIALS'],
+    [
+      client.call(users.activate, { username, activationkey: 'x' }, { token }),
+      status.FAILED_PRECONDITION,
+      'ACTIVATION_REFUSED',
+    ],
+    [client.call(users.getUser, { username: randomUUID() }, { token: admin }), status.NOT_FOUND, 'USER_NOT_FOUND'],
+    [
+      client.call(save, { answer: { ...answer, forgotpasswordquestionsid: 0 } }, { token }),
+      status.NOT_FOUND,
+      'QUESTION_NOT_FOUND',
+    ],
+    [client.call(byAnswers, { username, answers: [answer] }), status.NOT_FOUND, 'ANSWER_NOT_FOUND'],
+    [client.call(byAnswers, { username }), status.UNAUTHENTICATED, 'INVALID_ANSWERS'],
+    [
+      client.call(byAnswers, { username, answers: Array(11).fill(answer) }),
+      status.INVALID_ARGUMENT,
+      'TOO_MANY_ANSWERS',
+    ],
+    [client.call(forgotPasswords.loginByUsernameAndKey, { username, key: 'x' }), status.UNAUTHENTICATED, 'INVALID_KEY'],
+    [client.call(forgotPasswords.sendKeyByEmail, { username, email: 'x' }), status.INVALID_ARGUMENT, 'INVALID_EMAIL'],
+    [
+      client.call(forgotPasswords.passwordUpdateByUsername, { newPassword: 'x' }, { token }),
+      status.INVALID_ARGUMENT,
+      'INVALID_PASSWORD',
+    ],
+    [
+      client.call(
+        users.sendAdminKeyByEmailPartner,
+        { ...mail, username: institution.username },
+        { token: institution.token },
+      ),
+      status.NOT_FOUND,
+      'ORGANIZATION_EMAIL_NOT_FOUND',
+    ],
+  ]
+  for (const row of rows) await isRefused(t, ...row)
+})
+
+test('every wrong field of a form is listed in BadRequest', async t => {
+  const call = client.call(users.signUp, form({ city: ' ', gender: 'X', roles: [] }))
+  const { badRequest } = await isRefused(t, call, status.INVALID_ARGUMENT, 'INVALID_SIGN_UP')
+  t.deepEqual(badRequest?.fieldViolations.map(({ field }) => field).sort(), ['city', 'gender', 'roles'])
+  for (const { description } of badRequest?.fieldViolations ?? []) t.not(description, '')
+})
+
+test('too many failures carry the time to wait in RetryInfo', async t => {
+  const metadata = { 'x-forwarded-for': '198.51.100.9' }
+  const login = () => client.call(users.login, { username: 'Zumbi dos Palmares', password: 'x' }, { metadata })
+  for (let i = 0; i < 10; i++) await isRefused(t, login(), status.UNAUTHENTICATED, 'INVALID_CREDENTIALS')
+  const { retryInfo } = await isRefused(t, login(), status.RESOURCE_EXHAUSTED, 'TOO_MANY_ATTEMPTS')
+  t.true(Number(retryInfo?.retryDelay?.seconds) > 840)
+})
+
+test('the request id of a trusted gateway comes back in ErrorInfo', async t => {
+  const call = client.call(users.getMe, {}, { metadata: { 'x-request-id': 'from-the-gateway' } })
+  t.is((await refusal(call)).info?.metadata.requestId, 'from-the-gateway')
+})
+
+test('the request id of a peer that nobody trusts is not taken, over gRPC and over HTTP', async t => {
+  const strict = await startTestService(t, { AUTH_TRUSTED_PROXIES: '' })
+  const own = openGrpc(strict.grpc)
+  t.teardown(async () => own.close())
+  const given = 'from-a-stranger'
+  const { info } = await refusal(own.call(users.getMe, {}, { metadata: { 'x-request-id': given } }))
+  t.regex(info?.metadata.requestId ?? '', /^[\w-]{36}$/)
+  const headers = { 'x-request-id': given }
+  const answer = await strict.request('POST', '/users/login', { query: { username: 'admin', password: 'x' }, headers })
+  t.is(answer.json.reason, 'INVALID_CREDENTIALS')
+  t.regex(answer.json.requestId, /^[\w-]{36}$/)
+  t.is(answer.headers.get('x-request-id'), answer.json.requestId)
+  const events = await strict.registry.audit.list({ action: 'session.login', limit: 9 })
+  t.deepEqual(
+    events.map(({ request_id }) => request_id),
+    [answer.json.requestId],
+  )
+})
+
+test('what a trusted gateway says of its client’s address counts in the same form as over HTTP', async t => {
+  for (const [said, address] of [
+    ['198.51.100.20', '198.51.100.20'],
+    ['::ffff:198.51.100.21', '198.51.100.21'],
+    ['2001:DB8:0:0::22', '2001:db8::22'],
+    ['[2001:db8::23]:4711', '2001:db8::23'],
+    ['198.51.100.1, 198.51.100.24, 127.0.0.1', '198.51.100.24'],
+    ['198.51.100.1, unknown', '127.0.0.1'],
+  ] as const) {
+    const requestId = randomUUID()
+    const metadata = { 'x-forwarded-for': said, 'x-request-id': requestId }
+    const { username } = await service.signUp('ROLE_CLIENT')
+    await refusal(client.call(users.login, { username, password: 'x' }, { metadata }))
+    const events = await service.registry.audit.list({ action: 'session.login', limit: 1000 })
+    t.is(events.find(({ request_id }) => request_id === requestId)?.address, address, said)
+  }
+})
+
+test('VerifyToken tells whether a token is good, as RFC 7662 says it', async t => {
+  const organization = await service.organization()
+  const { token, username } = await service.institution(organization)
+  const { $typeName, ...good } = await client.call(users.verifyToken, { token })
+  const claims = claimsOf(token)
+  t.deepEqual(good, {
+    active: true,
+    sub: claims.sub,
+    username,
+    tokenType: 'Bearer',
+    exp: BigInt(claims.exp),
+    iat: BigInt(claims.iat),
+    iss: claims.iss,
+    aud: claims.aud,
+    jti: claims.jti,
+    authTime: BigInt(claims.auth_time),
+    amr: ['pwd'],
+    roles: ['ROLE_INSTITUTION'],
+    org: organization.id,
+    userActive: true,
+  })
+  const expired = await forge(service, token, { exp: nowInSeconds() - 1 })
+  for (const bad of ['', 'bad', expired, await forge(service, token, { ver: 5 })]) {
+    const { active, sub, roles } = await client.call(users.verifyToken, { token: bad })
+    t.deepEqual([active, sub, roles], [false, undefined, []])
+  }
+})
+
+test('GetKeys returns the keys that the HTTP key set holds', async t => {
+  const { keys } = await client.call(users.getKeys, {})
+  const published = (await service.request('GET', '/.well-known/jwks.json')).json.keys
+  t.deepEqual(
+    keys.map(({ $typeName, ...key }) => key),
+    published,
+  )
+})
+
+test('a call ends at its deadline, and the server is none the worse', async t => {
+  const { database } = service.registry
+  const list = forgotPasswords.findAllForgotPasswordQuestions
+  await database.transact(async transaction => {
+    await database.sequelize.query('LOCK TABLE questions', { transaction })
+    t.is((await refusal(client.call(list, {}, { deadline: Date.now() + 150 }))).code, status.DEADLINE_EXCEEDED)
+  })
+  t.true((await client.call(list, {}, { deadline: Date.now() + 5000 })).questions.length > 0)
+})
+
+test('a call whose deadline is over is not begun', async t => {
+  const user = form()
+  t.is((await refusal(client.call(users.signUp, user, { deadline: Date.now() - 1 }))).code, status.DEADLINE_EXCEEDED)
+  t.false((await client.call(users.existsByUsername, { username: user.username })).exists)
+})
+
+test('a canceled call ends at once, and the server is none the worse', async t => {
+  const { database } = service.registry
+  const list = forgotPasswords.findAllForgotPasswordQuestions
+  await database.transact(async transaction => {
+    await database.sequelize.query('LOCK TABLE questions', { transaction })
+    const started = Date.now()
+    const call = client.call(list, {}, { started: each => setTimeout(() => each.cancel(), 100) })
+    t.is((await refusal(call)).code, status.CANCELLED)
+    t.true(Date.now() - started < 2000)
+  })
+  t.true((await client.call(list, {})).questions.length > 0)
+})
+
+test('a message over 64 KiB is refused', async t => {
+  const { code } = await refusal(client.call(users.login, { username: 'a'.repeat(70_000), password }))
+  t.is(code, status.RESOURCE_EXHAUSTED)
+})
+
+/** Calls by path alone, with bytes in and out. */
+function ask(path: string, request: Buffer, client = bare): Promise<Buffer> {
+  const same = (bytes: Buffer) => bytes
+  return new Promise((resolve, reject) => {
+    client.makeUnaryRequest(path, same, same, request, new Metadata(), (error, bytes) =>
+      error ? reject(error) : resolve(bytes!),
+    )
+  })
+}
+
+/** A length-delimited field of a protobuf message. */
+const field = (number: number, text: string) =>
+  Buffer.concat([Buffer.from([(number << 3) | 2, Buffer.byteLength(text)]), Buffer.from(text)])
+
+test('a method or a service that does not exist is unimplemented', async t => {
+  for (const path of ['/auth.v1.Users/Nope', '/unknown.Service/X']) {
+    const error = await t.throwsAsync(ask(path, Buffer.from('a message')))
+    t.is((error as unknown as { code: number }).code, status.UNIMPLEMENTED, path)
+  }
+})
+
+test('the health check says SERVING for the server and both services, and knows no others', async t => {
+  const serving = Buffer.from([0x08, 1])
+  for (const name of ['', 'auth.v1.Users', 'auth.v1.ForgotPasswords']) {
+    t.deepEqual(await ask('/grpc.health.v1.Health/Check', field(1, name)), serving, name)
+  }
+  const error = await t.throwsAsync(ask('/grpc.health.v1.Health/Check', field(1, 'other.Service')))
+  t.is((error as unknown as { code: number }).code, status.NOT_FOUND)
+})
+
+test('the health check says NOT_SERVING while the database is away', async t => {
+  const other = await startTestService(t)
+  const name = new URL(other.env.DATABASE_URL!).pathname.slice(1)
+  const database = new pg.Client({ connectionString: process.env.TEST_DATABASE_URL })
+  await database.connect()
+  const probe = new Client(other.grpc, credentials.createInsecure())
+  t.teardown(async () => {
+    probe.close()
+    await database.end()
+  })
+  const says = async (state: number) => (await ask('/grpc.health.v1.Health/Check', field(1, ''), probe))[1] === state
+  t.true(await says(1))
+  // Who watches is told.
+  const told: Record<string, number[]> = { '': [], 'other.Service': [] }
+  for (const [service, states] of Object.entries(told)) {
+    const watch = probe.makeServerStreamRequest(
+      '/grpc.health.v1.Health/Watch',
+      (bytes: Buffer) => bytes,
+      bytes => bytes,
+      field(1, service),
+    )
+    watch.on('error', () => {}).on('data', (bytes: Buffer) => states.push(bytes[1]!))
+    await waitFor(() => states.length > 0)
+  }
+  await database.query(`ALTER DATABASE ${name} ALLOW_CONNECTIONS false`)
+  await database.query('SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1', [name])
+  await waitFor(() => says(2))
+  // Watchers are told at the next beat.
+  await waitFor(() => told['']!.length >= 2)
+  await database.query(`ALTER DATABASE ${name} ALLOW_CONNECTIONS true`)
+  await waitFor(() => says(1))
+  await waitFor(() => told['']!.length >= 3)
+  // SERVING, NOT_SERVING and SERVING; SERVICE_UNKNOWN.
+  t.deepEqual(told, { '': [1, 2, 1], 'other.Service': [3] })
+  const listed = (await ask('/grpc.health.v1.Health/List', Buffer.alloc(0), probe)).toString('latin1')
+  for (const service of ['auth.v1.Users', 'auth.v1.ForgotPasswords']) t.true(listed.includes(service))
+})
+
+test('who watches the health of a service that stops is told, and keeps it from nothing', async t => {
+  const other = await startTestService(t)
+  const probe = new Client(other.grpc, credentials.createInsecure())
+  t.teardown(() => probe.close())
+  const order: string[] = []
+  const watch = async (service: string) => {
+    const states: number[] = []
+    const stream = probe.makeServerStreamRequest(
+      '/grpc.health.v1.Health/Watch',
+      (bytes: Buffer) => bytes,
+      bytes => bytes,
+      field(1, service),
+    )
+    const ended = new Promise<string>(resolve => {
+      stream.on('error', () => {})
+      stream.on('status', ({ code }) => {
+        order.push('ended')
+        resolve(`${status[code]} ${states}`)
+      })
+    })
+    stream.on('data', (bytes: Buffer) => states.push(bytes[1]!))
+    await waitFor(() => states.length > 0)
+    return { ended }
+  }
+  const watched = [await watch(''), await watch('other.Service')]
+  const hung = await other.service.stop().finally(() => order.push('stopped'))
+  t.deepEqual(hung, [])
+  // SERVING, then NOT_SERVING; SERVICE_UNKNOWN.
+  t.deepEqual(await Promise.all(watched.map(({ ended }) => ended)), ['OK 1,2', 'OK 3'])
+  t.deepEqual(order, ['ended', 'ended', 'stopped'])
+})
+
+/** A gRPC server of which calls end when they are told to. */
+async function heldServer(t: ExecutionContext) {
+  const ends: (() => void)[] = []
+  const run = () => new Promise<Message>(resolve => ends.push(() => resolve(create(users.getMe.output))))
+  const server = createGrpcListener({
+    calls: { services: [Users], run },
+    log: createLog('silent'),
+    trustedProxies: [],
+    gatewayNames: [],
+  })
+  const port = await server.listen({ host: '127.0.0.1', port: 0 })
+  const held = openGrpc(`127.0.0.1:${port}`)
+  t.teardown(() => held.close())
+  const call = held.call(users.getMe, {}).then(
+    () => 'OK',
+    error => status[error.code],
+  )
+  await waitFor(() => ends.length === 1)
+  return { server, held, call, end: ends[0]! }
+}
+
+test('a server that closes lets calls end, and takes no others', async t => {
+  const { server, held, call, end } = await heldServer(t)
+  const closed = server.close(60_000)
+  const late = await t.throwsAsync(held.call(users.getMe, {}))
+  t.is((late as unknown as { code: number }).code, status.UNAVAILABLE)
+  end()
+  t.is(await call, 'OK')
+  t.true(await within(10_000, closed))
+})
+
+test('a server that closes cuts off calls that take longer than the time given', async t => {
+  const { server, call } = await heldServer(t)
+  t.true(await within(10_000, server.close(100)))
+  t.not(await call, 'OK')
+})
+
+for (const version of ['v1', 'v1alpha']) {
+  test(`reflection (${version}) lists the services and describes them`, async t => {
+    const same = (bytes: Buffer) => bytes
+    const path = `/grpc.reflection.${version}.ServerReflection/ServerReflectionInfo`
+    const reflect = (request: Buffer) =>
+      new Promise<string>((resolve, reject) => {
+        const stream = bare.makeBidiStreamRequest(path, same, same, new Metadata())
+        stream.on('data', (bytes: Buffer) => resolve(bytes.toString('latin1')))
+        stream.on('error', reject)
+        stream.write(request)
+        stream.end()
+      })
+    const list = await reflect(field(7, '*'))
+    for (const name of ['auth.v1.Users', 'auth.v1.ForgotPasswords']) t.true(list.includes(name))
+    const file = await reflect(field(4, 'auth.v1.Users'))
+    for (const name of ['SignUpRequest', 'auth/v1/users.proto', 'sendAdminKey']) t.regex(file, new RegExp(name, 'i'))
+  })
+}

@@ -1,0 +1,192 @@
+/** The audit log tells everything that is done: each action here is what the act beside it leaves, and there is no other. */
+import { randomUUID } from 'node:crypto'
+import { join } from 'node:path'
+import test from 'ava'
+import { TOTP } from 'otpauth'
+import { Scope } from '../../proto/gen/auth/v1/scopes_pb.js'
+import { auditActions } from '../../server/policy/audit-actions.js'
+import { openAdministration, openSignedIn } from '../_helpers/administration.js'
+import { done, newIdentity, temporaryFolder } from '../_helpers/backups.js'
+import { runCli } from '../_helpers/cli.js'
+import { ask, freshDatabase } from '../_helpers/database.js'
+import { openMailbox } from '../_helpers/mailbox.js'
+import { password, startTestService } from '../_helpers/service.js'
+
+/** How many events of an action a registry has. */
+async function count(url: string, action: string): Promise<number> {
+  const text = `SELECT count(*) FROM (
+      SELECT action, outcome FROM audit_events UNION ALL SELECT action, outcome FROM audit_staged
+    ) e
+    WHERE action = '${action}' AND outcome = 'ok'`
+  return Number((await ask(url, text))[0]!.count)
+}
+
+test('everything that is done leaves an event of its action, and there are no other actions', async t => {
+  const mailbox = await openMailbox()
+  t.teardown(() => mailbox.shut())
+  const service = await startTestService(t, { AUTH_ADMIN_ADDRESS: '127.0.0.1:0', SMTP_URL: mailbox.url })
+  const api = await openSignedIn(t, service)
+  const url = service.env.DATABASE_URL!
+  const must = async (path: string, more: object) => {
+    const { status, text } = await service.request('POST', path, more)
+    if (status !== 200) throw new Error(`${path}: ${text}`)
+    return text
+  }
+  const keyTo = async (email: string) =>
+    /: ([2-9A-HJ-NP-Z]{8})$/m.exec((await mailbox.nextEmail(email)).text ?? '')?.[1] ?? ''
+
+  const user = `${randomUUID()}`
+  const [email, nextEmail] = [`${user}@example.org`, `next.${user}@example.org`]
+  const tokens: string[] = []
+  const answers = [1, 2].map(id => ({ forgotpasswordquestionsid: id, answer: 'azul' }))
+  const partner = await service.organization()
+  const [provider, waiting] = [await service.signUp('ROLE_INSTITUTION'), await service.signUp('ROLE_INSTITUTION')]
+  const name = 'Defesa Civil do Brejo'
+  const other = { username: 'ana', role: 'ROLE_ADMIN', state: 'SP', city: 'Bauru', password }
+  const folder = await temporaryFolder(t)
+  const { recipient, identity } = await newIdentity(folder)
+  const file = join(folder, 'registry.age')
+  const there = { DATABASE_URL: await freshDatabase(t), AUTH_MASTER_KEY: Buffer.alloc(32, 9).toString('base64') }
+  const empty = await freshDatabase(t)
+
+  /** By action, in this order; an act elsewhere returns the database. */
+  const acts: Record<string, () => Promise<unknown>> = {
+    'user.sign-up': async () => tokens.push((await service.signUp('ROLE_CLIENT', { username: user, email })).token),
+    'session.login': async () => tokens.push(await service.login(user)),
+    async 'user.save-answer'() {
+      const path = '/forgotpasswords/saveforgotpasswordquestionsusersanswers'
+      for (const body of answers) {
+        await must(path, { token: tokens[0], body })
+        await mailbox.nextEmail(email)
+      }
+    },
+    async 'session.login-by-answers'() {
+      await must('/forgotpasswords/loginbyusernameandanswers', { query: { username: user }, body: answers })
+      await mailbox.nextEmail(email)
+    },
+    async 'recovery.send-key'() {
+      await must('/forgotpasswords/sendkeybyemail', { query: { username: user, email } })
+      tokens.push(await keyTo(email))
+    },
+    'session.login-by-key': () =>
+      must('/forgotpasswords/loginbyusernameandkey', { query: { username: user, key: tokens.pop()! } }),
+    'user.ask-email': () => must('/users/setemail', { token: tokens[0], body: { email: nextEmail, password } }),
+    'user.change-email': async () =>
+      must('/users/confirmemail', { token: tokens[0], body: { code: await keyTo(nextEmail) } }),
+    'user.change-password': () =>
+      must('/forgotpasswords/passwordupdatebyusername', { token: tokens[0], query: { newPassword: `${password}!` } }),
+    'user.revoke-own-tokens': async () =>
+      must('/users/revokemytokens', { token: await service.login(user, `${password}!`) }),
+    'user.activate': () =>
+      must('/users/activate', {
+        token: provider.token,
+        query: { username: provider.username, activationkey: partner.activationkey },
+      }),
+    async 'user.send-activation-key'() {
+      await api.setOrganization({ user: waiting.username, organization: `#${partner.id}` })
+      const token = await service.login(waiting.username)
+      const query = { username: waiting.username, emailpartner: partner.email }
+      await must('/1.0.0/users/sendadminkeybyemailpartner', { token, query })
+      await mailbox.nextEmail(partner.email)
+    },
+
+    'session.admin-login': () => openAdministration(t, service).signIn({ username: 'admin', password }),
+    'user.add': () => api.createUser({ form: other, active: true, confirm: 'ana' }),
+    async 'user.enroll-totp'() {
+      const { token } = await openAdministration(t, service).signIn({ username: 'ana', password })
+      const ana = openAdministration(t, service, token)
+      const { secret } = await ana.enrollTotp({})
+      await ana.confirmTotp({ code: new TOTP({ secret }).generate() })
+    },
+    'user.remove-totp': () => api.removeTotp({ user: 'ana', confirm: 'ana' }),
+    'user.edit': () => api.updateUser({ user, form: { city: 'Marília' }, updateMask: { paths: ['city'] } }),
+    'user.set-email': () => api.updateUser({ user, form: { email }, updateMask: { paths: ['email'] } }),
+    'user.send-key': () => api.sendRecoveryKey({ user }),
+    'user.suspend': () => api.suspendUser({ user }),
+    'user.resume': () => api.resumeUser({ user }),
+    async 'user.unlock'() {
+      // From where it never signed in: that counts for everybody.
+      const headers = { 'x-forwarded-for': '198.51.100.7' }
+      await service.request('POST', '/users/login', { query: { username: user, password: 'errada-errada' }, headers })
+      await api.unlockUser({ user })
+    },
+    'user.set-password': () => api.setPassword({ user, password }),
+    'user.set-role': () => api.setRole({ user, role: 'ROLE_INSTITUTION' }),
+    'user.set-organization': () => api.setOrganization({ user, organization: `#${partner.id}` }),
+    'user.revoke-tokens': () => api.revokeTokens({ user }),
+    'user.show-key': () => api.getUser({ user: provider.username }),
+    'user.export': () => api.exportUser({ user }),
+    'user.delete': () => api.deleteUser({ user }),
+    'user.undelete': () => api.undeleteUser({ user }),
+    'user.erase': () => api.eraseUser({ user, confirm: user }),
+
+    'organization.add': () => api.createOrganization({ form: { name } }),
+    'organization.edit': () =>
+      api.updateOrganization({ organization: name, form: { phone: '1' }, updateMask: { paths: ['phone'] } }),
+    'organization.show-key': () => api.getOrganization({ organization: name }),
+    'organization.rotate-key': () => api.rotateOrganizationKey({ organization: name }),
+    'organization.deactivate': () => api.deactivateOrganization({ organization: name }),
+    'organization.activate': () => api.activateOrganization({ organization: name }),
+    'organization.delete': () => api.deleteOrganization({ organization: name, confirm: name }),
+
+    'question.add': () => api.createQuestion({ question: 'Cor preferida?' }),
+    'question.edit': () => api.updateQuestion({ question: 'Cor preferida?', text: 'Cor?' }),
+    'question.retire': () => api.retireQuestion({ question: 'Cor?' }),
+    'question.restore': () => api.offerQuestion({ question: 'Cor?' }),
+    async 'question.link'() {
+      await service.signUp('ROLE_CLIENT', { securityquestion: 'Qual cor?', securityanswer: 'azul' })
+      await api.linkQuestion({ text: 'Qual cor?', question: 'Cor?' })
+    },
+
+    'service.add': () => api.createService({ name: 'alertas', scopes: [Scope.USERS_READ] }),
+    'service.add-key': () => api.createServiceKey({ name: 'alertas' }),
+    async 'service.delete-key'() {
+      const { services } = await api.listServices({})
+      await api.deleteServiceKey({ name: 'alertas', id: services[0]!.keys[0]!.id })
+    },
+    'service.delete': () => api.deleteService({ name: 'alertas', confirm: 'alertas' }),
+
+    'signing-key.rotate': async () => tokens.push((await api.rotateSigningKey({})).key!.kid),
+    'signing-key.retire': () => api.retireSigningKey({ kid: tokens.at(-1)!, confirm: tokens.at(-1)! }),
+    'registry.set-issuer': () => api.setIssuer({ issuer: 'http://other.test', confirm: 'http://other.test' }),
+
+    'email.test': () => api.sendTestEmail({ email: 'test@example.org' }),
+    async 'email.retry'() {
+      const columns = '(kind, parameters, locale, next_attempt_at)'
+      const [{ id }] = (await ask(
+        url,
+        `INSERT INTO emails ${columns} VALUES ('notice', '{}', 'en', NULL), ('notice', '{}', 'en', NULL) RETURNING id`,
+      )) as [{ id: string }]
+      await api.retryEmail({ id: BigInt(id) })
+    },
+    async 'email.discard'() {
+      const { emails } = await api.listEmails({ failed: true })
+      await api.discardEmail({ id: emails.at(-1)!.id })
+    },
+
+    async 'registry.backup'() {
+      done(await runCli(service.env, ['backup', file, '--recipient', recipient]))
+    },
+    async 'registry.restore'() {
+      done(await runCli(there, ['restore', file, '--identity', identity]))
+      return there.DATABASE_URL
+    },
+    async 'master-key.rotate'() {
+      const key = Buffer.alloc(32, 8).toString('base64')
+      done(await runCli(there, ['master-key', 'rotate', '--new-key-file', '-'], key))
+      return there.DATABASE_URL
+    },
+    async 'data-keys.add'() {
+      await startTestService(t, { DATABASE_URL: empty })
+      return empty
+    },
+    'signing-key.add': async () => empty,
+  }
+  t.deepEqual(Object.keys(acts).sort(), [...auditActions].sort())
+  for (const [action, act] of Object.entries(acts)) {
+    const before = await count(url, action)
+    const elsewhere = await act()
+    const isElsewhere = typeof elsewhere === 'string' && elsewhere.startsWith('postgres')
+    t.true((await count(isElsewhere ? elsewhere : url, action)) > (isElsewhere ? 0 : before), action)
+  }
+})

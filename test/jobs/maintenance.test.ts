@@ -1,0 +1,202 @@
+/** Upkeep: what has lapsed goes, what is good stays, and nobody waits for it. */
+import { randomUUID } from 'node:crypto'
+import { mkdtemp, readdir, readFile, rm, utimes } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import test from 'ava'
+import { startMaintenance } from '../../server/jobs/maintenance.js'
+import type { Models } from '../../server/models/define-models.js'
+import { createLog } from '../../server/observability/log.js'
+import { startMail } from '../../server/outbox/compose.js'
+import { addUser, changeTokens, endsOrWaits, openModels, waits } from '../_helpers/models.js'
+import { waitFor } from '../_helpers/patience.js'
+import { refused } from '../_helpers/problem.js'
+import { startTestService } from '../_helpers/service.js'
+import { idOf } from '../_helpers/tokens.js'
+
+const log = createLog('silent')
+const never = { first: 2 ** 31 - 1, interval: 2 ** 31 - 1 }
+
+/** Maintenance that does a round when it is told to. */
+function maintenance(
+  t: { teardown(work: () => Promise<void>): void },
+  models: Models,
+  limits: Parameters<typeof startMaintenance>[3] = never,
+  settings: { dataDir?: string; unactivatedRetention?: number } = {},
+) {
+  const all = { tokenTtl: 3600, auditRetention: 86_400, unactivatedRetention: undefined, dataDir: '/nonexistent' }
+  const started = startMaintenance(models, { ...all, ...settings }, log, limits)
+  t.teardown(() => started.stop())
+  return started
+}
+
+async function texts({ database }: Models, query: string): Promise<string[]> {
+  const [rows] = await database.sequelize.query(query)
+  return (rows as { text: string }[]).map(({ text }) => text)
+}
+
+const rotate = ({ database, signingKeys }: Models) =>
+  database.transact(t => signingKeys.rotate({ force: true, lead: 0, tokenTtl: 3600 }, t))
+
+test('a round deletes what has lapsed, and nothing else', async t => {
+  const models = await openModels(t)
+  const user = await addUser(models, 'ana')
+  const [old, newer] = [await rotate(models), await rotate(models)]
+  await models.database.sequelize.query(`
+    INSERT INTO attempts VALUES ('lapsed', 1, now() - interval '1 second'), ('good', 1, now() + interval '1 minute');
+    INSERT INTO buckets VALUES ('lapsed', 300, now() - interval '181 minutes'), ('good', 300, now() - interval '179 minutes');
+    INSERT INTO email_quotas VALUES ('lapsed', ARRAY[now() - interval '25 hours']),
+      ('good', ARRAY[now() - interval '25 hours', now() - interval '23 hours']);
+    INSERT INTO known_addresses VALUES (${user}, 'lapsed', now() - interval '31 days'),
+      (${user}, 'good', now() - interval '29 days');
+    INSERT INTO mailed_keys (user_id, purpose, key_digest, expires_at)
+      VALUES (${user}, 'recovery', '', now() - interval '1 second'), (${user}, 'activation', '', now() + interval '1 minute');
+    UPDATE signing_keys SET verifies_until = now() - interval '1 second' WHERE kid = '${old}'`)
+  await maintenance(t, models).round()
+  for (const table of ['attempts', 'buckets', 'email_quotas']) {
+    t.deepEqual(await texts(models, `SELECT convert_from(subject, 'UTF8') AS text FROM ${table}`), ['good'], table)
+  }
+  t.deepEqual(await texts(models, `SELECT convert_from(address, 'UTF8') AS text FROM known_addresses`), ['good'])
+  t.deepEqual(await texts(models, 'SELECT purpose AS text FROM mailed_keys'), ['activation'])
+  t.deepEqual(await texts(models, 'SELECT kid AS text FROM signing_keys'), [newer!])
+})
+
+test('a round deletes e-mails from the folder that are older than 30 days, or of a user who was erased', async t => {
+  const models = await openModels(t)
+  const { database, erasure, users, emails } = models
+  const dataDir = await mkdtemp(join(tmpdir(), 'auth-test-'))
+  t.teardown(() => rm(dataDir, { recursive: true, force: true }))
+  const folder = join(dataDir, 'mail')
+  const [ana, bia, old] = [
+    await addUser(models, 'ana', 'ROLE_ADMIN', 'ana@example.org'),
+    await addUser(models, 'bia', 'ROLE_CLIENT', 'bia@example.org'),
+    await addUser(models, 'velha', 'ROLE_CLIENT', 'velha@example.org'),
+  ]
+  const happened = { at: '2026-11-21T12:00:00Z', address: '192.0.2.1' }
+  for (const userId of [ana, bia, old])
+    await emails.add({ kind: 'password-changed', parameters: { userId, ...happened } }, 'en')
+  // One to ana that tells of bia.
+  const told = { action: 'user.suspend', actor: 'cli:x@y', at: happened.at, reason: 'x' } as const
+  await emails.add({ kind: 'administration', parameters: { userId: ana, subjectId: bia, ...told } }, 'en')
+  const settings = { mailFrom: 'auth@localhost', dataDir, recoveryEmail: 'registered', limitFactor: 1 } as const
+  const sender = startMail(models, { ...settings, smtpUrl: undefined }, log, Date.now)
+  await waitFor(async () => (await texts(models, 'SELECT id::text AS text FROM emails')).length === 0)
+  await sender.close()
+  /** Files by what stands in them. */
+  const files = async () => {
+    const all = await Promise.all(
+      (await readdir(folder)).map(async name => [await readFile(join(folder, name), 'utf8'), name] as const),
+    )
+    const find = (...words: string[]) => all.filter(([text]) => words.every(word => text.includes(word)))
+    return { count: all.length, find }
+  }
+  const before = await files()
+  t.is(before.count, 4)
+  const { round } = maintenance(t, models, never, { dataDir })
+  await round()
+  t.is((await files()).count, 4)
+
+  const [[, name] = ['', '']] = before.find('velha')
+  const path = join(folder, name)
+  const day = 86_400
+  const age = (days: number) => utimes(path, Date.now() / 1000 - days * day, Date.now() / 1000 - days * day)
+  await age(29.9)
+  await round()
+  t.is((await files()).count, 4)
+  await age(30.1)
+  await round()
+  t.is((await files()).find('velha').length, 0)
+  t.is((await files()).count, 3)
+
+  // A deleted user may come back; an erased one leaves nothing.
+  await changeTokens(models, bia, transaction => users.delete(bia, transaction))
+  await round()
+  t.is((await files()).count, 3)
+  await database.transact(transaction => erasure.erase(bia, transaction))
+  await round()
+  const after = await files()
+  t.is(after.find('bia').length, 0)
+  t.is(after.count, 1)
+  t.is(after.find('ana@example.org').length, 1)
+})
+
+test('a round succeeds a signing key of 90 days, and says so in the audit log; a younger one stays', async t => {
+  const models = await openModels(t)
+  const first = await rotate(models)
+  const { round } = maintenance(t, models)
+  const age = (days: number) =>
+    models.database.sequelize.query(`UPDATE signing_keys SET signs_at = now() - interval '${days} days'`)
+  const kids = async () => (await models.signingKeys.all()).map(({ kid }) => kid)
+  await age(89)
+  await round()
+  t.deepEqual(await kids(), [first!])
+  await age(91)
+  await round()
+  const [second, last] = await kids()
+  t.is(last, first)
+  t.deepEqual(await texts(models, `SELECT action || ' ' || reason || ' ' || object AS text FROM audit_staged`), [
+    `signing-key.rotate age signing-key:${second}`,
+  ])
+})
+
+test('a round passes over a count that a sign-in is using', async t => {
+  const models = await openModels(t)
+  const { database } = models
+  await database.sequelize.query(
+    `INSERT INTO attempts VALUES ('used', 1, now() - interval '1 day'), ('unused', 1, now() - interval '1 day')`,
+  )
+  await database.transact(async transaction => {
+    await database.sequelize.query(`UPDATE attempts SET count = 2 WHERE subject = 'used'`, { transaction })
+    t.is(await endsOrWaits(database, maintenance(t, models).round()), 'ends')
+  })
+  t.deepEqual(await texts(models, `SELECT convert_from(subject, 'UTF8') AS text FROM attempts`), ['used'])
+})
+
+test('rounds go on by themselves, and stopping waits for the one under way', async t => {
+  const models = await openModels(t)
+  const { database } = models
+  const lapse = () => database.sequelize.query(`INSERT INTO attempts VALUES ('x', 1, now() - interval '1 day')`)
+  const gone = async () => (await texts(models, 'SELECT subject::text AS text FROM attempts')).length === 0
+  const { stop } = maintenance(t, models, { first: 1, interval: 50 })
+  for (let times = 0; times < 3; times++) {
+    await lapse()
+    await waitFor(gone)
+  }
+  let stopping: Promise<void> | undefined
+  await database.transact(async transaction => {
+    await database.sequelize.query('LOCK TABLE mailed_keys', { transaction })
+    await waitFor(() => waits(database))
+    stopping = stop()
+    t.is(await endsOrWaits(database, stopping), 'waits')
+  })
+  await stopping
+  await lapse()
+  await database.sequelize.query('SELECT pg_sleep(0.2)')
+  t.false(await gone())
+})
+
+test('a service begins a round of its own soon after its start', async t => {
+  const first = await startTestService(t)
+  const { sequelize } = first.registry.database
+  await sequelize.query(`INSERT INTO attempts VALUES ('lapsed', 1, now() - interval '1 day')`)
+  const left = async () => (await sequelize.query(`SELECT FROM attempts WHERE subject = 'lapsed'`))[0].length > 0
+  if (await left()) await startTestService(t, { DATABASE_URL: first.env.DATABASE_URL! })
+  await waitFor(async () => !(await left()))
+  t.pass()
+})
+
+test('an activation key that was mailed more than 72 hours ago activates nobody', async t => {
+  const service = await startTestService(t)
+  const { mailedKeys, database } = service.registry
+  const organization = await service.organization()
+  const { username, token } = await service.signUp('ROLE_INSTITUTION')
+  const activationkey = randomUUID()
+  const mail = () => mailedKeys.replace(idOf(token), 'activation', activationkey, organization.id)
+  const activate = () => service.request('POST', '/users/activate', { token, query: { username, activationkey } })
+  await mail()
+  await database.sequelize.query(`UPDATE mailed_keys SET expires_at = expires_at - interval '72 hours'`)
+  refused(t, await activate(), 422, 'ACTIVATION_REFUSED')
+  await mail()
+  await database.sequelize.query(`UPDATE mailed_keys SET expires_at = expires_at - interval '71 hours 59 minutes'`)
+  t.is((await activate()).text, username)
+})

@@ -1,0 +1,216 @@
+/** Access lines: one for each call or request, with who and how it ended, and nothing that a caller typed. */
+import { mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { credentials } from '@grpc/grpc-js'
+import test from 'ava'
+import { Users } from '../../proto/gen/auth/v1/users_pb.js'
+import { accessLines, accessOf, launchGateway } from '../_helpers/access-lines.js'
+import { createAuthority } from '../_helpers/certificates.js'
+import { openGrpc } from '../_helpers/grpc.js'
+import { waitFor } from '../_helpers/patience.js'
+import { sendRaw } from '../_helpers/raw.js'
+import { createRequest, password, signUpForm } from '../_helpers/service.js'
+import { type Spawned, spawnService } from '../_helpers/spawned.js'
+import { idOf } from '../_helpers/tokens.js'
+
+const traceId = '0af7651916cd43dd8448eb211c80319c'
+const traceparent = `00-${traceId}-b7ad6b7169203331-01`
+
+// Those tests share it that look for lines by the ids of their requests.
+let shared: Spawned
+const cleanUps: (() => Promise<void>)[] = []
+test.before(async () => {
+  shared = await spawnService({ teardown: work => void cleanUps.push(work) })
+})
+test.after.always(async () => {
+  for (const work of cleanUps.reverse()) await work()
+})
+
+const login = async ({ http }: Spawned) => {
+  const query = { username: 'admin', password }
+  return (await createRequest(http)('POST', '/users/login', { query })).text
+}
+
+test('a call leaves one line at info: what, how it ended, in how many ms, who called from which network', async t => {
+  const service = shared
+  const request = createRequest(service.http)
+  const token = await login(service)
+  const from = (requestId: string, address: string, more = {}) => ({
+    headers: { 'x-request-id': requestId, 'x-forwarded-for': address, ...more },
+  })
+  await request('GET', '/users/me', { token, ...from('me', '2001:db8:1:2:3::4', { traceparent }) })
+  await request('GET', '/users/me', from('nobody', '192.0.2.77', { traceparent: 'hunter2' }))
+  await request('POST', '/users/login', { query: { username: 'admin', password }, ...from('in', '192.0.2.77') })
+  await request('POST', '/users/login', { query: { username: 'admin', password: 'x' }, ...from('out', '192.0.2.77') })
+  await request('POST', '/auth.v1.Users/GetMe', { token, body: {}, ...from('connect', '192.0.2.77') })
+  const grpc = openGrpc(service.grpc)
+  t.teardown(async () => grpc.close())
+  const metadata = { 'x-request-id': 'grpc', 'x-forwarded-for': '192.0.2.9', traceparent }
+  await grpc.call(Users.method.getMe, {}, { token, metadata })
+
+  const user = idOf(token)
+  const here = { level: 'info', msg: 'call', network: '192.0.2.77', endpoint: 'http' }
+  const expected: Record<string, object> = {
+    me: { ...here, rpc: 'GetMe', status: 'OK', user, network: '2001:db8:1:2::/64', traceId },
+    nobody: { ...here, rpc: 'GetMe', status: 'PERMISSION_DENIED', reason: 'ACCESS_DENIED' },
+    in: { ...here, rpc: 'Login', status: 'OK', user },
+    out: { ...here, rpc: 'Login', status: 'UNAUTHENTICATED', reason: 'INVALID_CREDENTIALS' },
+    connect: { ...here, rpc: 'GetMe', status: 'OK', user },
+    grpc: { ...here, rpc: 'GetMe', status: 'OK', user, network: '192.0.2.9', endpoint: 'grpc', traceId },
+  }
+  for (const [requestId, fields] of Object.entries(expected)) {
+    const lines = await accessOf(service, requestId)
+    t.is(lines.length, 1, requestId)
+    const { time, ms, ...rest } = lines[0]!
+    t.deepEqual(rest, { ...fields, requestId })
+    t.true(typeof ms === 'number' && ms >= 0 && Date.parse(String(time)) > 0)
+  }
+})
+
+test('a request that reaches no RPC leaves one line, without anything that was typed', async t => {
+  const service = shared
+  const request = createRequest(service.http)
+  const secret = 'typed-by-a-stranger'
+  const send = (requestId: string, method: string, path: string, more = {}) =>
+    request(method, path, { ...more, headers: { 'x-request-id': requestId, traceparent } })
+  await send('unknown', 'GET', `/${secret}?password=${secret}`)
+  await send('method', 'PUT', `/users/login?password=${secret}`)
+  await send('json', 'POST', '/users/signup', { body: `{"password":"${secret}` })
+  await send('large', 'POST', '/users/signup', { body: { password: secret.repeat(10_000) } })
+  await send('variable', 'DELETE', `/users/${secret}`)
+  await send('not-connect', 'POST', '/auth.v1.Users/GetMe', { body: `{${secret}` })
+  await send('options', 'OPTIONS', '/users/me')
+  const here = { level: 'info', msg: 'request', network: '127.0.0.1', endpoint: 'http', traceId }
+  const expected: Record<string, object> = {
+    unknown: { ...here, method: 'GET', status: 404, reason: 'NOT_FOUND' },
+    method: { ...here, method: 'PUT', path: '/users/login', status: 405, reason: 'METHOD_NOT_ALLOWED' },
+    json: { ...here, method: 'POST', path: '/users/signup', status: 400, reason: 'MALFORMED_REQUEST' },
+    large: { ...here, method: 'POST', path: '/users/signup', status: 413, reason: 'PAYLOAD_TOO_LARGE' },
+    variable: { ...here, method: 'DELETE', path: '/users/{username}', status: 405, reason: 'METHOD_NOT_ALLOWED' },
+    'not-connect': { ...here, method: 'POST', status: 400 },
+    options: { ...here, method: 'OPTIONS', path: '/users/me', status: 204 },
+  }
+  for (const [requestId, fields] of Object.entries(expected)) {
+    const lines = await accessOf(service, requestId)
+    t.is(lines.length, 1, requestId)
+    const { time, ms, ...rest } = lines[0]!
+    t.deepEqual(rest, { ...fields, requestId })
+  }
+  t.false(service.output().includes(secret))
+})
+
+test('what is no request, or has too many headers, leaves a line of how it was refused', async t => {
+  const service = await spawnService(t)
+  const port = Number(new URL(service.http).port)
+  await sendRaw(port, ['typed-by-a-stranger\r\n\r\n'])
+  await sendRaw(port, [`GET / HTTP/1.1\r\nhost: x\r\nx: ${'typed-by-a-stranger'.repeat(2000)}\r\n\r\n`])
+  const lines = await waitFor(() => accessLines(service).length === 2 && accessLines(service), service.output)
+  const here = { level: 'info', msg: 'request', network: '127.0.0.1', endpoint: 'http' }
+  t.deepEqual(
+    lines.map(({ time, requestId, ...line }) => line),
+    [
+      { ...here, status: 400, reason: 'MALFORMED_REQUEST' },
+      { ...here, status: 431, reason: 'HEADERS_TOO_LARGE' },
+    ],
+  )
+  t.false(service.output().includes('stranger'))
+})
+
+test('probes and scrapes leave no line', async t => {
+  const service = await spawnService(t, { AUTH_METRICS_ADDRESS: '127.0.0.1:0' })
+  const metrics = /metrics +(\S+)/.exec(service.output())?.[1]
+  for (let i = 0; i < 3; i++) {
+    for (const url of [`${service.http}/healthz`, `${service.http}/readyz`, metrics!]) {
+      t.is((await fetch(url)).status, 200)
+    }
+  }
+  await createRequest(service.http)('GET', '/nothing', { headers: { 'x-request-id': 'last' } })
+  await accessOf(service, 'last')
+  t.deepEqual(
+    accessLines(service).map(({ requestId }) => requestId),
+    ['last'],
+  )
+})
+
+test('a gateway of its own leaves the lines of what it answered by itself, the server those of calls', async t => {
+  const service = await spawnService(t)
+  const gateway = await launchGateway(t, service.grpc)
+  const request = createRequest(gateway.http)
+  const headers = (requestId: string) => ({ 'x-request-id': requestId, 'x-forwarded-for': '192.0.2.5', traceparent })
+  await request('GET', '/users/me', { headers: headers('refused') })
+  await request('GET', '/nowhere', { headers: headers('unknown') })
+  const [call] = await accessOf(service, 'refused')
+  t.like(call, { rpc: 'GetMe', reason: 'ACCESS_DENIED', network: '192.0.2.5', endpoint: 'grpc', traceId })
+  const [unknown] = await accessOf(gateway, 'unknown')
+  t.like(unknown, { status: 404, network: '192.0.2.5', endpoint: 'http', traceId })
+  const ids = (lines: readonly { requestId?: unknown }[]) => lines.map(({ requestId }) => requestId)
+  t.deepEqual(ids(accessLines(gateway)), ['unknown'])
+  t.false(ids(accessLines(service)).includes('unknown'))
+
+  service.child.kill('SIGKILL')
+  await service.ended
+  await request('GET', '/users/me', { headers: headers('lost'), once: true })
+  t.like((await accessOf(gateway, 'lost'))[0], { path: '/users/me', status: 503, reason: 'UNAVAILABLE' })
+})
+
+for (const [how, end] of [
+  ['ends', 'process.exit()'],
+  ['crashes', "throw new Error('crash')"],
+] as const) {
+  test(`no line is lost when the process ${how}, be it right after the answer`, async t => {
+    const program = `import { subscribe } from 'node:diagnostics_channel'
+      subscribe('http.server.response.finish', ({ request }) => {
+        if (request.headers['x-request-id'] === 'last') setImmediate(() => { ${end} })
+      })`
+    const flags = ['--import', `data:text/javascript,${encodeURIComponent(program)}`]
+    const service = await spawnService(t, {}, { flags })
+    const request = createRequest(service.http)
+    for (const id of ['first', 'last']) await request('GET', '/users/me', { headers: { 'x-request-id': id } })
+    await service.ended
+    // What a thread was about to write comes after what is written at the end.
+    const ids = accessLines(service).map(({ requestId }) => requestId)
+    t.deepEqual(ids.sort(), ['first', 'last'])
+  })
+}
+
+test('a gRPC caller with a certificate is named by it, a gateway is not', async t => {
+  const authority = createAuthority('Authority')
+  const folder = await mkdtemp(join(tmpdir(), 'auth-test-'))
+  t.teardown(() => rm(folder, { recursive: true, force: true }))
+  const { cert, key } = authority.issue({ name: 'auth-server', addresses: ['127.0.0.1'] })
+  const env: Record<string, string> = {}
+  const files = { AUTH_TLS_CERT: cert, AUTH_TLS_KEY: key, AUTH_TLS_CA: authority.certificate }
+  for (const [name, content] of Object.entries(files)) {
+    env[name] = join(folder, name)
+    await writeFile(env[name], content)
+  }
+  const service = await spawnService(t, env)
+  for (const name of ['reports', 'auth-gateway']) {
+    const own = authority.issue({ name })
+    const grpc = openGrpc(service.grpc, credentials.createSsl(authority.certificate, own.key, own.cert))
+    t.teardown(async () => grpc.close())
+    // Who is no gateway can't choose its request id.
+    await grpc.call(Users.method.existsByNickname, { nickname: 'x' }, { metadata: { 'x-request-id': 'named' } })
+  }
+  const lines = await waitFor(() => {
+    const all = accessLines(service).filter(({ rpc }) => rpc === 'ExistsByNickname')
+    return all.length === 2 && all
+  }, service.output)
+  t.deepEqual(
+    lines.map(({ service, requestId }) => [service, requestId === 'named']),
+    [
+      ['reports', false],
+      [undefined, true],
+    ],
+  )
+})
+
+test('who signs up is named by nothing', async t => {
+  const service = shared
+  const form = signUpForm({ username: 'muito-secreta', nickname: 'apelido secreto' })
+  const headers = { 'x-request-id': 'up' }
+  t.is((await createRequest(service.http)('POST', '/users/signup', { body: form, headers })).status, 200)
+  t.like((await accessOf(service, 'up'))[0], { rpc: 'SignUp', status: 'OK' })
+  t.false(/secret[ao]/.test(service.output()))
+})

@@ -1,0 +1,124 @@
+import { mkdtemp, writeFile } from 'node:fs/promises'
+import { createRequire } from 'node:module'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import test from 'ava'
+import fc from 'fast-check'
+import { checkPassword, createPasswordPolicy, preparePassword } from '../../server/passwords/policy.js'
+import { nicknameKey } from '../../server/rules/names.js'
+import { anyCharacter } from '../_helpers/characters.js'
+
+const policy = createPasswordPolicy({ minLength: 8 })
+const check = (password: string, user = {}) => checkPassword(password, user, policy)
+
+test('a password is the same from every keyboard', t => {
+  t.is(preparePassword('cafe\u0301 forte'), preparePassword('café\u00a0forte'))
+  t.is(preparePassword('a\u3000b'), 'a b')
+  t.not(preparePassword('Abc'), preparePassword('abc'))
+  t.is(preparePassword(' a  b '), ' a  b ')
+})
+
+test('preparing a password twice changes nothing more', t => {
+  fc.assert(
+    fc.property(fc.string({ unit: anyCharacter }), text => {
+      const once = preparePassword(text)
+      return once === undefined || preparePassword(once) === once
+    }),
+    { numRuns: 1000 },
+  )
+  t.pass()
+})
+
+test('control characters and broken text can’t be a password', t => {
+  for (const bad of ['', 'abc\u0000def', 'abcdefgh\n', '\u0085abcdefgh', 'abcdefg\ud800'])
+    t.is(preparePassword(bad), undefined)
+  t.truthy(check('abcdefgh\u0000ijk'))
+  t.truthy(check('abcdefghijk\udc00'))
+})
+
+test('8 to 256 characters of any script are acceptable', t => {
+  t.truthy(check('kT4#xw!'))
+  t.is(check('kT4#xw!z'), undefined)
+  t.truthy(check('🙂🦊🐙🌵🎲🚲🧭'))
+  t.is(check('🙂🦊🐙🌵🎲🚲🧭🪁'), undefined)
+  t.is(check('ã🙂'.repeat(128)), undefined)
+  t.truthy(check(`${'ã🙂'.repeat(128)}x`))
+  t.is(check('senha muito própria minha'), undefined)
+  t.truthy(check(' '.repeat(12)))
+  t.regex(checkPassword('short', {}, { ...policy, minLength: 12 }) ?? '', /12/)
+})
+
+test('common passwords are refused, whatever their case', t => {
+  for (const password of ['12345678', 'password1', 'PASSWORD1', 'Iloveyou1', ' password1 '])
+    t.truthy(check(password), password)
+})
+
+test('the list of common passwords holds them as they compare', t => {
+  const { dictionary } = createRequire(import.meta.url)('@zxcvbn-ts/language-common')
+  const list: string[] = dictionary['passwords-common']
+  t.true(list.length > 40000)
+  t.deepEqual(
+    list.filter(each => nicknameKey(each) !== each),
+    [],
+  )
+})
+
+test('a file replaces the list of common passwords', async t => {
+  const file = join(await mkdtemp(join(tmpdir(), 'denylist-')), 'list.txt')
+  await writeFile(file, 'Flamengo2026\r\n\nCorrect Horse\n')
+  const own = createPasswordPolicy({ minLength: 8, denylistFile: file })
+  t.truthy(checkPassword('flamengo2026', {}, own))
+  t.truthy(checkPassword('CORRECT HORSE', {}, own))
+  t.is(checkPassword('password1', {}, own), undefined)
+  t.throws(() => createPasswordPolicy({ minLength: 8, denylistFile: `${file}.none` }))
+})
+
+test('what others know of a user can’t be the password', t => {
+  const user = {
+    username: 'Maria da Silva',
+    nickname: 'Professora Má',
+    city: 'Florianópolis',
+    institution: 'Escola Azul',
+    email: 'maria.silva@example.org',
+  }
+  for (const password of [
+    'maria da silva',
+    'MariaDaSilva',
+    ' MARIA  DA SILVA',
+    'professorama\u0301',
+    'florianópolis',
+    'escolaazul',
+    'Maria.Silva',
+    'maria.silva@example.org',
+  ]) {
+    t.truthy(check(password, user), password)
+  }
+  for (const password of ['maria da silva.', 'maria da selva', 'forte e azul']) t.is(check(password, user), undefined)
+})
+
+test('a telephone number that is a username can’t be the password in any spelling', t => {
+  for (const username of ['(11)98723-4321', '11987234321', '+55 11 98723 4321']) {
+    for (const password of [
+      '(11) 98723-4321',
+      '11987234321',
+      '5511987234321',
+      '011987234321',
+      '987234321',
+      '98723–4321',
+    ]) {
+      t.truthy(check(password, { username }), password)
+    }
+    t.is(check('(11)98723-4322', { username }), undefined)
+    t.is(check('11987234321x', { username }), undefined)
+  }
+})
+
+test('any text is accepted or refused with a sentence', t => {
+  fc.assert(
+    fc.property(fc.string({ unit: anyCharacter }), fc.string({ unit: anyCharacter }), (password, username) => {
+      const message = check(password, { username, nickname: username, email: username })
+      return message === undefined || /^[A-Z].*\.$/.test(message)
+    }),
+  )
+  t.pass()
+})

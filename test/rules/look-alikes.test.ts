@@ -1,0 +1,140 @@
+/** Look-alikes: what has the same skeleton, what shares a script, and that case doesn't matter. */
+import test from 'ava'
+import fc from 'fast-check'
+import { nicknameSkeleton, shareScript, usernameSkeleton } from '../../server/rules/look-alikes.js'
+import { nicknameKey, usernameKey } from '../../server/rules/names.js'
+import { anyCharacter, everyCharacter } from '../_helpers/characters.js'
+
+/** Whether whoever has one of the names can be taken for whoever has the other. */
+const alike = (one: string, other: string) =>
+  usernameSkeleton(one) === usernameSkeleton(other) && !shareScript(usernameKey(one), usernameKey(other))
+
+const lookalikes: [name: string, ...others: string[]][] = [
+  [
+    'admin',
+    'аdmin',
+    'аdmіn',
+    'АDMIN',
+    'аdrnin',
+    'ɑdmin',
+    '⍺dmin',
+    'αdmin',
+    'admíո'.replace('í', 'i'),
+    'аｄｍｉｎ',
+    'ad𝗆іn',
+  ],
+  ['scope', 'ѕсоре', 'sсope'],
+  ['Bruno', 'Вruno', 'ВRUNO', 'brunο'],
+  ['Nathan', 'ΝATHAN'],
+  ['Ivo', 'Ӏvo', 'lvо'],
+  ['joão', 'jоão', 'јoa\u0303o'],
+  ['Анна', 'Аннa', 'аhна'],
+  ['Ολγα', 'Oλγα'],
+  ['maria 1', 'maria ا'],
+  ['(11)98765-4321', '(11)98765-4З21', '11 98765 43２１ '.replace('1', 'ӏ'), 'ӏӏ98765432ӏ', '(11)98765-4З2l'],
+]
+
+for (const [name, ...others] of lookalikes) {
+  test(`${name} has look-alikes in letters of other scripts`, t => {
+    for (const other of others) {
+      t.true(alike(name, other), other)
+      t.true(alike(other, name), other)
+      t.not(usernameKey(name), usernameKey(other))
+    }
+  })
+}
+
+test('names that differ to a reader aren’t alike', t => {
+  for (const [one, other] of [
+    ['joão', 'joao'],
+    ['maria', 'mария'],
+    ['анна', 'anna'],
+    ['иван', 'ivan'],
+    ['山田たろう', '山田太郎'],
+    ['a-b', 'a_b'],
+    ['(11)98765-4321', '(11)98765-4322'],
+  ] as const)
+    t.not(usernameSkeleton(one), usernameSkeleton(other), `${one} ${other}`)
+})
+
+test('a telephone number has one skeleton in all its spellings', t => {
+  for (const text of ['(15)98765-4320', 'tel:+5515987654320', '015 98765 4320', '٠١٥٩٨٧٦٥٤٣٢٠', '5515987654320'])
+    t.is(usernameSkeleton(text), 'tel:+5515987654320', text)
+})
+
+test('names in one script aren’t alike, however near they are', t => {
+  for (const [one, other] of [
+    ['maria1', 'marial'],
+    ['paulo0', 'pauloo'],
+    ['rnaria', 'maria'],
+    ['(11)98765-432l', '(11)98765-4321'],
+    ['d’ávila', "d'ávila"],
+    ['王士', '王土'],
+    ['דן', 'דו'],
+    ['一二', 'ー二'],
+    ['ус', 'үс'],
+    ['김1', '김l'.replace('l', 'ｌ').normalize('NFKC').replace('l', '1')],
+  ] as const) {
+    t.is(usernameSkeleton(one), usernameSkeleton(other), `${one} ${other}`)
+    t.false(alike(one, other), `${one} ${other}`)
+  }
+})
+
+test('scripts that are written together count as one, and those that aren’t don’t', t => {
+  for (const text of [
+    '山田たろう',
+    '東京タワー',
+    '김 金',
+    'ㄅ注音',
+    'joão d’ávila 2',
+    'thạch',
+    'şıķ',
+    'мой-1',
+    'שלום',
+    'محمد١',
+    'สมชาย',
+    'tel:+5511987654321',
+  ])
+    t.true(shareScript(nicknameKey(text), nicknameKey(text)), text)
+  for (const text of ['аdmin', 'ɑdmin', '⍺dmin', 'maria ا', 'たろう김', 'αб', 'ꮪcope', '𐌀bc', 'jо\u0303'])
+    t.false(shareScript(nicknameKey(text), nicknameKey(text)), text)
+})
+
+const name = fc.oneof(
+  fc.string({ unit: fc.constantFrom(...'aeimnorsuv01lI|O -ãç'), maxLength: 20 }),
+  fc.string({ unit: fc.constantFrom(...'аеоінвт\u0430aimoIԀӀlрРНВ1'), maxLength: 20 }),
+  fc.string({ unit: anyCharacter, maxLength: 20 }),
+  fc.string({ unit: 'grapheme', maxLength: 20 }),
+)
+
+test('a skeleton is its own skeleton', t => {
+  fc.assert(fc.property(name, text => nicknameSkeleton(nicknameSkeleton(text)) === nicknameSkeleton(text)))
+  for (const character of everyCharacter()) {
+    const skeleton = nicknameSkeleton(`a${character}\u0301`)
+    if (nicknameSkeleton(skeleton) !== skeleton) t.fail(character.codePointAt(0)!.toString(16))
+  }
+  t.pass()
+})
+
+test('the skeleton of a name in Latin letters has no case, and ignores what its key ignores', t => {
+  const latin = fc.string({
+    unit: fc.constantFrom(...'abcdefghijklmnopqrstuvwxyzáàãâéêíóõôúüçñßøæ 0123456789-_.@'),
+    maxLength: 20,
+  })
+  fc.assert(
+    fc.property(latin, text => {
+      const skeleton = nicknameSkeleton(text)
+      return [text.toUpperCase(), ` ${text} `, `${text}\u200b`, text.normalize('NFD')].every(
+        other => nicknameSkeleton(other) === skeleton,
+      )
+    }),
+  )
+  t.pass()
+})
+
+test('a text that can’t be a name looks like nothing', t => {
+  for (const text of ['', '\u200b', 'a'.repeat(256), '\u0301'.repeat(30_000), 'a\ud83d']) {
+    t.is(nicknameSkeleton(text), '')
+    t.is(usernameSkeleton(text), '')
+  }
+})

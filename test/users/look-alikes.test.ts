@@ -1,0 +1,162 @@
+/** Names that look like taken ones: refused to whoever comes second, on whichever replica, and to nobody else. */
+import { randomUUID } from 'node:crypto'
+import test from 'ava'
+import { openDatabase, type Transaction } from '../../server/database/connection.js'
+import { defineModels } from '../../server/models/define-models.js'
+import { refused, wrongFields } from '../_helpers/problem.js'
+import { replicasForFile } from '../_helpers/replicas.js'
+import { password } from '../_helpers/service.js'
+
+const replicas = replicasForFile(2)
+const [one, other] = [0, 1].map(index => () => replicas[index]!) as [
+  () => (typeof replicas)[0],
+  () => (typeof replicas)[0],
+]
+
+const form = (fields: Record<string, unknown>) => ({
+  username: `pessoa ${randomUUID()}`,
+  nickname: `apelido ${randomUUID()}`,
+  password,
+  state: 'AC',
+  city: 'Xapuri',
+  termsofusage: true,
+  roles: ['ROLE_CLIENT'],
+  ...fields,
+})
+const signUp = (fields: Record<string, unknown>, replica = one()) =>
+  replica.request('POST', '/users/signup', { body: form(fields) })
+
+for (const field of ['username', 'nickname']) {
+  test(`${field}: a look-alike of a taken one is answered with 422`, async t => {
+    t.is((await signUp({ [field]: `Seringueira ${field}` })).status, 200)
+    for (const alike of [`Sеringueira ${field}`, `SERINGUEIRА ${field}`, `ѕeringueira ${field}`]) {
+      const answer = await signUp({ [field]: alike }, other())
+      refused(t, answer, 422, 'INVALID_SIGN_UP')
+      t.deepEqual(wrongFields(answer), [field])
+      t.regex(answer.json.errors[0].message, /looks like one that is taken/)
+    }
+    for (const different of [`Seringueirа ${field} 2`, `Seríngueira ${field}`, `Seringue1ra ${field}`])
+      t.is((await signUp({ [field]: different })).status, 200, different)
+  })
+
+  test(`${field}: when the mixed one came first, the plain one is the look-alike`, async t => {
+    t.is((await signUp({ [field]: `Jаtobá ${field}` })).status, 200)
+    t.deepEqual(wrongFields(await signUp({ [field]: `Jatobá ${field}` })), [field])
+  })
+}
+
+test('a nickname that is offered instead of a look-alike is free', async t => {
+  await signUp({ nickname: 'Castanheira' })
+  const answer = await signUp({ nickname: 'Cаstanheira' })
+  const [, free] = /, (.+) is free/.exec(answer.json.errors[0].message)!
+  t.is((await signUp({ nickname: free })).status, 200)
+})
+
+test('nobody looks like the administrator', async t => {
+  for (const username of ['аdmin', 'аdrnin', 'ADMІN'])
+    t.deepEqual(wrongFields(await signUp({ username })), ['username'])
+})
+
+test('a name that looks like a telephone number is refused when the number is taken, in any spelling', async t => {
+  t.is((await signUp({ username: '(68)99876-5432' })).status, 200)
+  for (const username of ['68 99876 54З2', '+55 (68) 99876-5Ч32'.replace('Ч', '4').replace('3', 'З'), 'б8998765432'])
+    t.deepEqual(wrongFields(await signUp({ username })), ['username'], username)
+})
+
+test('a name may be in any one script, also one that is taken in another', async t => {
+  for (const username of [
+    'Анна Сергеевна',
+    'Anna Sergueievna',
+    '山田 たろう',
+    '山田 タロウ',
+    '김민수',
+    'محمد',
+    'Ольга',
+  ])
+    t.is((await signUp({ username, nickname: username })).status, 200, username)
+})
+
+test('look-ups by a look-alike find nobody', async t => {
+  t.is((await signUp({ username: 'copaíba' })).status, 200)
+  const exists = (username: string) => one().request('POST', '/users/existsByUsername', { query: { username } })
+  t.is((await exists('COPAÍBA')).text, 'true')
+  t.is((await exists('cоpaíba')).text, 'false')
+})
+
+test('of look-alikes that sign up at once on two replicas one succeeds', async t => {
+  const letters: Record<string, string> = { a: 'а', o: 'о', e: 'е', p: 'р', c: 'с' }
+  for (let round = 0; round < 6; round++) {
+    const field = round % 2 === 0 ? 'username' : 'nickname'
+    const name = `pau ceroca ${round}`
+    const places = [...name].flatMap((letter, at) => (letters[letter] ? [at] : []))
+    // The name itself, and as many others, each with a Cyrillic letter in another place.
+    const names = [name, ...places.map(at => name.slice(0, at) + letters[name[at]!] + name.slice(at + 1))]
+    const answers = await Promise.all(
+      names.map((each, index) => signUp({ [field]: each }, index % 2 === 0 ? one() : other())),
+    )
+    t.is(answers.filter(({ status }) => status === 200).length, 1)
+    for (const answer of answers.filter(({ status }) => status !== 200)) t.deepEqual(wrongFields(answer), [field])
+  }
+})
+
+test('of names in one script that all look the same there are at most 100', async t => {
+  const { sequelize } = one().registry.database
+  await sequelize.query(
+    `INSERT INTO users (username, username_key, username_skeleton, nickname, nickname_key, nickname_skeleton,
+       password_hash, state, city, terms_of_usage, role)
+     SELECT n, n, 'lllllllll', n, n, n, '', 'AC', 'Xapuri', true, 'ROLE_CLIENT'
+     FROM (SELECT translate(n::bit(9)::text, '01', 'l1') AS n FROM generate_series(0, 98) AS n) AS named`,
+  )
+  t.is((await signUp({ username: '1l1111111' })).status, 200)
+  t.deepEqual(wrongFields(await signUp({ username: '11l111111' })), ['username'])
+})
+
+test.serial(
+  'users from before the rules are found by them, and have look-alikes once a service has started',
+  async t => {
+    const { sequelize } = one().registry.database
+    const rows = [
+      ['Sumaúma', 'sumaúma'],
+      ['011 93333-4444', '011 93333-4444'],
+      ['5511922223333', '5511922223333'],
+      ['(11) 92222-3333', 'tel:+5511922223333'],
+    ]
+    for (const [username, key] of rows)
+      await sequelize.query(
+        `INSERT INTO users (username, username_key, nickname, nickname_key, password_hash, state, city, terms_of_usage, role)
+       VALUES ($1, $2, $1, $2, '', 'AC', 'Xapuri', true, 'ROLE_CLIENT')`,
+        { bind: [username, key] },
+      )
+    const database = openDatabase(one().settings.databaseUrl!, 4)
+    t.teardown(() => database.close())
+    const { users } = defineModels(database, one().registry.masterKey)
+    await Promise.all([users.renewKeys(), users.renewKeys(), users.renewKeys()])
+
+    t.deepEqual(wrongFields(await signUp({ username: 'Sumаúma' })), ['username'])
+    t.deepEqual(wrongFields(await signUp({ nickname: 'Sumаúma' })), ['nickname'])
+    t.is((await users.byUsername('tel:+5511933334444'))?.username, '011 93333-4444')
+    // Of two accounts that are one number by today's rules, the one that had its key keeps it.
+    t.is((await users.byUsername('tel:+5511922223333'))?.username, '(11) 92222-3333')
+    t.is((await users.byUsername('5511922223333'))?.username, '5511922223333')
+    const [left] = await sequelize.query('SELECT FROM users WHERE username_skeleton IS NULL')
+    t.deepEqual(left, [])
+  },
+)
+
+test.serial('who renews keys waits for nobody who does so too', async t => {
+  const database = openDatabase(one().settings.databaseUrl!, 4)
+  t.teardown(() => database.close())
+  const { users } = defineModels(database, one().registry.masterKey)
+  const { username } = await one().signUp('ROLE_CLIENT')
+  const ask = async (text: string, transaction?: Transaction) =>
+    (await database.sequelize.query(text, { bind: [username], ...(transaction && { transaction }) }))[0]
+  const left = () => ask('SELECT FROM users WHERE username = $1 AND username_skeleton IS NULL')
+  await ask('UPDATE users SET username_skeleton = NULL WHERE username = $1')
+  await database.transact(async transaction => {
+    await ask('SELECT FROM users WHERE username = $1 FOR UPDATE', transaction)
+    await users.renewKeys()
+  })
+  t.is((await left()).length, 1)
+  await users.renewKeys()
+  t.is((await left()).length, 0)
+})

@@ -1,0 +1,402 @@
+import test from 'ava'
+import fc from 'fast-check'
+import { createPasswordPolicy } from '../../server/passwords/policy.js'
+import { checkSignUp, dayIn, formatDateOfBirth, readDateOfBirth } from '../../server/users/sign-up-form.js'
+import { anyCharacter } from '../_helpers/characters.js'
+
+const policy = createPasswordPolicy({ minLength: 8 })
+const timeZone = 'America/Sao_Paulo'
+const today = { now: new Date('2026-11-21T12:00:00Z'), timeZone }
+const good = {
+  username: '(11)98765-4321',
+  nickname: 'Maria',
+  password: 'correct horse battery',
+  state: 'SP',
+  city: 'São Paulo',
+  termsofusage: true,
+  roles: ['ROLE_CLIENT'],
+}
+const check = (changes: object) => checkSignUp({ ...good, ...changes }, policy, today)
+const wrongFields = (changes: object) => check(changes).fields.map(({ field }) => field)
+
+test('a form with the required fields alone is accepted', t => {
+  const { fields, form } = check({})
+  t.deepEqual(fields, [])
+  t.is(form?.usernameKey, 'tel:+5511987654321')
+  t.is(form?.nicknameKey, 'maria')
+  t.is(form?.role, 'ROLE_CLIENT')
+  t.is(form?.dateofborn, undefined)
+  t.is(form?.emailKey, undefined)
+})
+
+test('a full form comes out trimmed and otherwise as written', t => {
+  const { fields, form } = check({
+    username: ' Maria da Silva ',
+    nickname: ' Má ',
+    state: ' rj ',
+    city: ' Niterói ',
+    dateofborn: '29/02/2000',
+    gender: 'F',
+    institutiontype: 'E',
+    institution: ' Escola  Municipal ',
+    securityquestion: '1',
+    securityanswer: ' Azul ',
+    email: ' Maria@Example.org ',
+    roles: ['ROLE_ADMIN'],
+  })
+  t.deepEqual(fields, [])
+  t.deepEqual(form, {
+    username: 'Maria da Silva',
+    usernameKey: 'maria da silva',
+    nickname: 'Má',
+    nicknameKey: 'má',
+    password: good.password,
+    dateofborn: '2000-02-29',
+    gender: 'F',
+    state: 'rj',
+    city: 'Niterói',
+    institutiontype: 'E',
+    institution: 'Escola  Municipal',
+    securityquestion: '1',
+    securityanswer: 'Azul',
+    termsofusage: true,
+    role: 'ROLE_ADMIN',
+    email: 'Maria@Example.org',
+    emailKey: 'maria@example.org',
+  })
+})
+
+test('every wrong field is listed once, not only the first', t => {
+  const { fields, form } = checkSignUp({ roles: [] }, policy, today)
+  t.is(form, undefined)
+  t.deepEqual(fields.map(({ field }) => field).sort(), [
+    'city',
+    'nickname',
+    'password',
+    'roles',
+    'state',
+    'termsofusage',
+    'username',
+  ])
+  const all = check({
+    username: 'me',
+    nickname: 'a\u0000b',
+    password: '12345678',
+    dateofborn: '31/02/2000',
+    gender: 'X',
+    state: 'SPX',
+    city: ' ',
+    institutiontype: 'Z',
+    institution: 'x'.repeat(256),
+    securityquestion: 'a\nb',
+    securityanswer: '\u0301',
+    termsofusage: false,
+    roles: ['ROLE_CLIENT', 'ROLE_CLIENT'],
+    email: 'nobody',
+  }).fields
+  t.is(all.length, 14)
+  t.is(new Set(all.map(({ field }) => field)).size, 14)
+  for (const { message } of all) t.regex(message, /^[A-Z].*\.$/)
+})
+
+for (const field of ['username', 'nickname', 'password', 'state', 'city']) {
+  test(`${field} must be given`, t => {
+    for (const value of [undefined, '', ' ', ' \t '])
+      t.deepEqual(wrongFields({ [field]: value }), [field], String(value))
+  })
+}
+
+for (const field of ['dateofborn', 'gender', 'institutiontype', 'institution', 'securityquestion', 'email']) {
+  test(`${field} may be left out or empty`, t => {
+    for (const value of [undefined, '', ' ']) t.deepEqual(wrongFields({ [field]: value }), [], String(value))
+  })
+}
+
+test('names of nothing visible are refused', t => {
+  t.deepEqual(wrongFields({ username: '\u200b', nickname: '\u3164' }), ['username', 'nickname'])
+})
+
+const unseen = [
+  ...['\u200b', '\u200d', '\ufeff', '\u00ad', '\u034f', '\u115f', '\u3164', '\uffa0', '\u180e', '\u2060', '\u202e'],
+  ...[
+    '\u2066',
+    '\ufe0f',
+    '\u{e0020}',
+    '\u{1bca0}',
+    '\u2800',
+    '\ufff9',
+    '\ufffc',
+    '\u{13441}',
+    '\u{16fe4}',
+    '\u{1d159}',
+  ],
+  ...['\ue000', '\uf8ff', '\u{f0000}', '\u{10fffd}', '\ufffe', '\ufdd0', '\u{10ffff}'],
+]
+
+for (const field of ['username', 'nickname']) {
+  test(`${field} holds no invisible, blank or private-use characters`, t => {
+    for (const bad of unseen) {
+      const code = bad.codePointAt(0)!.toString(16)
+      t.deepEqual(wrongFields({ [field]: `Ana${bad}Lua` }), [field], code)
+      t.deepEqual(wrongFields({ [field]: `AnaLua${bad}` }), [field], code)
+    }
+    t.deepEqual(
+      check({ [field]: 'a\u2800b' }).fields[0]?.message,
+      'Leave out invisible, blank and private-use characters.',
+    )
+  })
+
+  test(`${field} may be in any script, with accents and emoji`, t => {
+    for (const name of [
+      'João d’Ávila',
+      'Анна',
+      '山田 たろう',
+      '김철수',
+      'محمد',
+      'שירה',
+      'สมชาย',
+      'Ana ❤️',
+      '👩‍👩‍👧',
+      '🏴󠁧󠁢󠁥󠁮󠁧󠁿 1️⃣',
+    ])
+      t.deepEqual(wrongFields({ [field]: name }), [], name)
+  })
+}
+
+test('other texts may hold what is invisible', t => {
+  t.deepEqual(wrongFields({ city: 'São\u00adPaulo', securityquestion: 'a\u200bb', institution: 'a\ue000' }), [])
+})
+
+test('the terms must be accepted', t => {
+  t.deepEqual(wrongFields({ termsofusage: undefined }), ['termsofusage'])
+  t.deepEqual(wrongFields({ termsofusage: false }), ['termsofusage'])
+})
+
+test('exactly one role of the three is taken', t => {
+  for (const role of ['ROLE_ADMIN', 'ROLE_INSTITUTION', 'ROLE_CLIENT'])
+    t.is(check({ roles: [role] }).form?.role as string, role)
+  for (const roles of [
+    [],
+    ['role_client'],
+    ['ROLE_ROOT'],
+    [''],
+    ['ROLE_CLIENT', 'ROLE_CLIENT'],
+    ['ROLE_CLIENT', 'x'],
+  ]) {
+    t.deepEqual(wrongFields({ roles }), ['roles'], roles.join())
+  }
+})
+
+test('a state has exactly 2 characters, counted as users do', t => {
+  for (const state of ['S', 'SPO', '🙂']) t.deepEqual(wrongFields({ state }), ['state'], state)
+  for (const state of ['SP', 'ÃÇ', ' SP ']) t.deepEqual(wrongFields({ state }), [], state)
+})
+
+for (const field of ['username', 'nickname', 'city', 'institution', 'securityquestion', 'securityanswer']) {
+  test(`${field} holds 255 characters and no control characters`, t => {
+    t.deepEqual(wrongFields({ [field]: '🙂'.repeat(255) }), [])
+    t.deepEqual(wrongFields({ [field]: 'é'.repeat(256) }), [field])
+    for (const bad of ['\u0000', '\n', '\u007f', '\u0085', '\u2028', '\ud800']) {
+      t.deepEqual(wrongFields({ [field]: `a${bad}b` }), [field], JSON.stringify(bad))
+    }
+    t.deepEqual(wrongFields({ [field]: 'ab\n' }), [field])
+  })
+}
+
+test('a name whose key would be too long to index is refused', t => {
+  t.deepEqual(wrongFields({ nickname: '\ufdfa'.repeat(200) }), ['nickname'])
+})
+
+const texts = [
+  ...['username', 'nickname', 'password', 'dateofborn', 'gender', 'state', 'city', 'institutiontype', 'institution'],
+  ...['securityquestion', 'securityanswer', 'email'],
+]
+
+/** What `work` hands to String.prototype.normalize: the longest of it, in units of length. */
+function longestNormalized(work: () => void): number {
+  const own = String.prototype.normalize
+  let longest = 0
+  String.prototype.normalize = function (form?: string) {
+    longest = Math.max(longest, this.length)
+    return own.call(this, form)
+  }
+  try {
+    work()
+  } finally {
+    String.prototype.normalize = own
+  }
+  return longest
+}
+
+for (const field of texts) {
+  test.serial(`${field} of 60 KB is refused before it is normalized`, t => {
+    for (const long of ['a\u0301\u0323'.repeat(12_000), '\u0301'.repeat(30_000), `${'x'.repeat(1023)}😀`.repeat(10)]) {
+      let fields: string[] = []
+      const longest = longestNormalized(() => {
+        fields = wrongFields({ [field]: long })
+      })
+      t.deepEqual(fields, [field])
+      t.true(longest > 0 && longest <= 512, `${longest}`)
+    }
+  })
+}
+
+test('a password has 256 characters at most, an address 254', t => {
+  const password = '🙂é'.repeat(128)
+  t.deepEqual(wrongFields({ password }), [])
+  t.deepEqual(wrongFields({ password: `${password}a` }), ['password'])
+  const email = `${'a'.repeat(64)}@${'b'.repeat(61)}.${'c'.repeat(61)}.${'d'.repeat(61)}.br`
+  t.is(email.length, 253)
+  t.deepEqual(wrongFields({ email: `${email}x` }), [])
+  t.is(check({ email: `${email}xy` }).fields[0]?.message, 'Use at most 254 characters.')
+})
+
+test('one’s own data is no password', t => {
+  t.deepEqual(wrongFields({ password: '11 98765 4321' }), ['password'])
+  t.deepEqual(wrongFields({ password: 'saopaulo1', city: 'SaoPaulo1' }), ['password'])
+})
+
+const day = fc
+  .date({ min: new Date('1850-01-01'), max: new Date('2026-11-21'), noInvalidDate: true })
+  .map(date => date.toISOString().slice(0, 10))
+
+test('every day of the calendar survives being written and read', t => {
+  fc.assert(
+    fc.property(day, iso => {
+      const shown = formatDateOfBirth(iso)
+      return (
+        /^\d\d\/\d\d\/\d{4}$/.test(shown) &&
+        readDateOfBirth(shown, timeZone) === iso &&
+        check({ dateofborn: shown }).form?.dateofborn === iso
+      )
+    }),
+  )
+  t.is(formatDateOfBirth('1990-05-20'), '20/05/1990')
+})
+
+test('a date, and a date-time without an offset, is the day that is written', t => {
+  for (const time of ['', 'T00:00', 'T23:59:59', 'T23:59:60', 'T23:59:59,999']) {
+    for (const zone of ['America/Sao_Paulo', 'Pacific/Kiritimati', 'Pacific/Pago_Pago'])
+      t.is(readDateOfBirth(`1990-05-20${time}`, zone), '1990-05-20', time)
+  }
+})
+
+test('a date-time with an offset is the day that it was in the time zone then', t => {
+  const inBrazil: Record<string, string> = {
+    '1990-05-20T03:00:00.000Z': '1990-05-20',
+    '1990-05-20T02:59:59.999Z': '1990-05-19',
+    '1990-05-20T02:59:60Z': '1990-05-19',
+    '1990-05-20T23:00:00-03:00': '1990-05-20',
+    '1990-05-20T23:00:00-04:00': '1990-05-21',
+    '1990-05-21T02:00+0530': '1990-05-20',
+    '1990-05-20T03:00:00.000+00': '1990-05-20',
+    // Summer time, when midnight was at 02:00 UTC.
+    '1990-01-10T02:00:00.000Z': '1990-01-10',
+    '1990-01-10T01:59:59Z': '1990-01-09',
+    '2000-03-01T00:00:00Z': '2000-02-29',
+    '2000-01-01T00:00:00Z': '1999-12-31',
+  }
+  for (const [text, day] of Object.entries(inBrazil)) t.is(readDateOfBirth(text, timeZone), day, text)
+  t.is(readDateOfBirth('1990-05-20T03:00:00Z', 'Asia/Tokyo'), '1990-05-20')
+  t.is(readDateOfBirth('1990-05-20T15:00:00Z', 'Asia/Tokyo'), '1990-05-21')
+  t.is(readDateOfBirth('1990-05-20T23:59:59Z', 'UTC'), '1990-05-20')
+})
+
+test('a moment is the same day however its offset is written', t => {
+  const zone = fc.constantFrom('America/Sao_Paulo', 'America/Rio_Branco', 'Asia/Kolkata', 'UTC')
+  const moment = fc.date({ min: new Date('1900-01-02'), max: new Date('2026-11-20'), noInvalidDate: true })
+  fc.assert(
+    fc.property(moment, fc.integer({ min: -14 * 60, max: 14 * 60 }), zone, (at, ahead, timeZone) => {
+      const local = new Date(at.getTime() + ahead * 60_000).toISOString().slice(0, 19)
+      const [hours, minutes] = [Math.floor(Math.abs(ahead) / 60), Math.abs(ahead) % 60].map(n =>
+        String(n).padStart(2, '0'),
+      )
+      const expected = dayIn(timeZone, at)
+      return ['', ':'].every(
+        colon => readDateOfBirth(`${local}${ahead < 0 ? '-' : '+'}${hours}${colon}${minutes}`, timeZone) === expected,
+      )
+    }),
+  )
+  t.pass()
+})
+
+test('what is no day is refused', t => {
+  for (const dateofborn of [
+    '31/04/2000',
+    '29/02/1900',
+    '00/01/2000',
+    '01/00/2000',
+    '01/13/2000',
+    '1/1/2000',
+    '01-01-2000',
+    '2000-02-30',
+    '2000-13-01',
+    '2000-01-01T24:00',
+    '2000-01-01T12:60',
+    '2000-01-01T12:00+99:00',
+    '2000-01-01T',
+    '2000-01-01TZ',
+    '2000-01-01T12:00z',
+    '2000-01-01T12:00-03:00:00',
+    '2000-01-01T12:00:00+',
+    '2000-02-30T12:00:00Z',
+    '2000-01-01 12:00',
+    '20000101',
+    'yesterday',
+    '946684800000',
+  ]) {
+    t.is(readDateOfBirth(dateofborn, timeZone), undefined, dateofborn)
+    t.deepEqual(wrongFields({ dateofborn }), ['dateofborn'], dateofborn)
+  }
+  for (const dateofborn of ['01/01/1849', '01/01/0000', '0099-05-05T12:00:00Z'])
+    t.is(check({ dateofborn }).fields[0]?.message, 'Give a day after 1849.', dateofborn)
+})
+
+test('a date of birth in the future is refused', t => {
+  t.deepEqual(wrongFields({ dateofborn: '21/11/2026' }), [])
+  t.deepEqual(wrongFields({ dateofborn: '22/11/2026' }), ['dateofborn'])
+  t.deepEqual(wrongFields({ dateofborn: '2027-01-01T00:00:00Z' }), ['dateofborn'])
+})
+
+test('the day of a moment depends on the time zone', t => {
+  t.is(dayIn('America/Sao_Paulo', new Date('2026-11-21T02:59:59Z')), '2026-11-20')
+  t.is(dayIn('America/Sao_Paulo', new Date('2026-11-21T03:00:00Z')), '2026-11-21')
+  t.is(dayIn('America/Rio_Branco', new Date('2026-11-21T03:00:00Z')), '2026-11-20')
+  t.is(dayIn('UTC', new Date('2026-11-21T02:59:59Z')), '2026-11-21')
+  t.is(dayIn('UTC', new Date('0099-05-05T12:00:00Z')), '0099-05-05')
+  const form = { ...good, dateofborn: '21/11/2026' }
+  const atNight = { now: new Date('2026-11-21T02:00:00Z'), timeZone }
+  t.deepEqual(
+    checkSignUp(form, policy, atNight).fields.map(({ field }) => field),
+    ['dateofborn'],
+  )
+  t.deepEqual(checkSignUp(form, policy, { ...atNight, timeZone: 'UTC' }).fields, [])
+})
+
+test('any form is refused with fields or complete', t => {
+  const text = fc.option(fc.oneof(fc.string({ unit: anyCharacter }), fc.string()), { nil: undefined })
+  const request = fc.record({
+    username: text,
+    nickname: text,
+    password: text,
+    dateofborn: text,
+    gender: text,
+    state: text,
+    city: text,
+    institutiontype: text,
+    institution: text,
+    securityquestion: text,
+    securityanswer: text,
+    termsofusage: fc.option(fc.boolean(), { nil: undefined }),
+    roles: fc.array(fc.oneof(fc.constant('ROLE_CLIENT'), fc.string())),
+    email: text,
+  })
+  fc.assert(
+    fc.property(request, each => {
+      const { fields, form } = checkSignUp(each, policy, today)
+      return (form === undefined) === fields.length > 0
+    }),
+    { numRuns: 300 },
+  )
+  t.pass()
+})
