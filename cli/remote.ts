@@ -11,7 +11,7 @@ import { fail } from './exit-codes.js'
 export async function openRemote(
   { url, ca }: Pick<Context, 'url' | 'ca'>,
   token?: string,
-  { patience = 30_000 }: { readonly patience?: number } = {},
+  { timeout = 30_000 }: { readonly timeout?: number } = {},
 ): Promise<{ transport: Transport; close(): Promise<void> }> {
   const { createGrpcTransport, Http2SessionManager } = await import('@connectrpc/connect-node')
   const authority = ca ? { ca: await readFile(ca).catch(() => fail(`The file ${ca} can’t be read.`)) } : {}
@@ -19,7 +19,7 @@ export async function openRemote(
   const transport = createGrpcTransport({
     baseUrl: url,
     sessionManager,
-    defaultTimeoutMs: patience,
+    defaultTimeoutMs: timeout,
     interceptors: [
       next => request => {
         if (token) request.header.set('authorization', `Bearer ${token}`)

@@ -1,6 +1,6 @@
 /** Reads the body of a request, whatever its operation: size, media type, encoding, syntax. */
 import type { Request } from './connection.js'
-import { Fault } from './problem.js'
+import { HttpError } from './problem.js'
 
 /** Bytes that a body may have at most. */
 export const bodyLimit = 64 * 1024
@@ -17,9 +17,9 @@ const utf8 = new TextDecoder('utf-8', { fatal: true })
 /**
  * Reads a request's body, once it has arrived; undefined when it is empty.
  *
- * @throws Fault PAYLOAD_TOO_LARGE as soon as that is known; the rest is left unread
- * @throws Fault UNSUPPORTED_MEDIA_TYPE when it is neither JSON nor a form, or in another encoding than UTF-8
- * @throws Fault MALFORMED_REQUEST when it isn't what its media type says
+ * @throws HttpError PAYLOAD_TOO_LARGE as soon as that is known; the rest is left unread
+ * @throws HttpError UNSUPPORTED_MEDIA_TYPE when it is neither JSON nor a form, or in another encoding than UTF-8
+ * @throws HttpError MALFORMED_REQUEST when it isn't what its media type says
  */
 export async function readBody(request: Request): Promise<Body | undefined> {
   if (!mayHaveBody(request)) return undefined
@@ -27,12 +27,12 @@ export async function readBody(request: Request): Promise<Body | undefined> {
   if (bytes.length === 0) return undefined
   const { 'content-type': type = '', 'content-encoding': encoding = 'identity' } = request.headers
   const isForm = isFormType(type)
-  if (encoding !== 'identity') throw new Fault('UNSUPPORTED_MEDIA_TYPE', 'Send the body without compression.')
+  if (encoding !== 'identity') throw new HttpError('UNSUPPORTED_MEDIA_TYPE', 'Send the body without compression.')
   let text: string
   try {
     text = utf8.decode(bytes)
   } catch {
-    throw new Fault('MALFORMED_REQUEST', 'The body is not valid UTF-8.')
+    throw new HttpError('MALFORMED_REQUEST', 'The body is not valid UTF-8.')
   }
   return isForm ? { form: text } : { json: parse(text) }
 }
@@ -50,7 +50,7 @@ function mayHaveBody(request: Request): boolean {
 
 function readBytes(request: Request): Promise<Buffer> {
   return new Promise((resolve, reject) => {
-    const tooLarge = () => reject(new Fault('PAYLOAD_TOO_LARGE', `The body has more than ${bodyLimit} bytes.`))
+    const tooLarge = () => reject(new HttpError('PAYLOAD_TOO_LARGE', `The body has more than ${bodyLimit} bytes.`))
     if (Number(request.headers['content-length']) > bodyLimit) return tooLarge()
     const cut = () => reject(endsEarly())
     if (request.destroyed) return cut()
@@ -72,8 +72,8 @@ function readBytes(request: Request): Promise<Buffer> {
   })
 }
 
-function endsEarly(): Fault {
-  return new Fault('MALFORMED_REQUEST', 'The body ends early.')
+function endsEarly(): HttpError {
+  return new HttpError('MALFORMED_REQUEST', 'The body ends early.')
 }
 
 /** Whether the media type is a form's; a type that is neither a form's nor JSON's is refused. */
@@ -81,11 +81,11 @@ function isFormType(header: string): boolean {
   const [type = '', ...parameters] = header.split(';').map(part => part.trim().toLowerCase())
   const isForm = type === 'application/x-www-form-urlencoded'
   if (!isForm && type !== 'application/json' && !/^application\/[\w.-]+\+json$/.test(type)) {
-    throw new Fault('UNSUPPORTED_MEDIA_TYPE', 'Send the body as application/json.')
+    throw new HttpError('UNSUPPORTED_MEDIA_TYPE', 'Send the body as application/json.')
   }
   const charset = parameters.find(parameter => parameter.startsWith('charset='))
   if (charset && !/^charset="?utf-?8"?$/.test(charset)) {
-    throw new Fault('UNSUPPORTED_MEDIA_TYPE', 'Send the body in UTF-8.')
+    throw new HttpError('UNSUPPORTED_MEDIA_TYPE', 'Send the body in UTF-8.')
   }
   return isForm
 }
@@ -95,7 +95,7 @@ function parse(text: string): unknown {
   try {
     value = JSON.parse(text)
   } catch {
-    throw new Fault('MALFORMED_REQUEST', 'The body is not valid JSON.')
+    throw new HttpError('MALFORMED_REQUEST', 'The body is not valid JSON.')
   }
   check(value, depthLimit)
   return value
@@ -104,9 +104,9 @@ function parse(text: string): unknown {
 /** Refuses what is nested too deep, and text that no UTF-8 can hold: half of a surrogate pair, written as `\ud800`. */
 function check(value: unknown, depth: number): void {
   if (typeof value === 'string') {
-    if (/\p{Surrogate}/u.test(value)) throw new Fault('MALFORMED_REQUEST', 'The body holds half a character.')
+    if (/\p{Surrogate}/u.test(value)) throw new HttpError('MALFORMED_REQUEST', 'The body holds half a character.')
   } else if (typeof value === 'object' && value !== null) {
-    if (depth === 0) throw new Fault('MALFORMED_REQUEST', 'The body is nested too deep.')
+    if (depth === 0) throw new HttpError('MALFORMED_REQUEST', 'The body is nested too deep.')
     for (const inner of Object.values(value)) check(inner, depth - 1)
   }
 }

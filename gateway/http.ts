@@ -19,7 +19,7 @@ import { type Body, bodyLimit, isArriving, readBody } from './body.js'
 import { isGone, type Request, type Response } from './connection.js'
 import { type Address, createListener, listenerLimits, type Secure } from './listener.js'
 import type { GatewayMetrics, Result } from './metrics.js'
-import { Fault, isAnswer, isUnreported, type Problem, problemDocument, problemOf } from './problem.js'
+import { HttpError, isAnswer, isUnreported, type Problem, problemDocument, problemOf } from './problem.js'
 import { createLookup, type Resource } from './router.js'
 import { costOf, type Revision, type Route } from './routes.js'
 import { costOfRpc, createRpcHandler, forwardedHeaders } from './rpcs.js'
@@ -230,7 +230,7 @@ export function createGateway(options: GatewayOptions): Gateway {
     if (method === 'OPTIONS') return options204(resource.allow)
     const action = resource.actions.get(method)
     if (!action)
-      throw new Fault('METHOD_NOT_ALLOWED', `The methods here are ${resource.allow}.`, { allow: resource.allow })
+      throw new HttpError('METHOD_NOT_ALLOWED', `The methods here are ${resource.allow}.`, { allow: resource.allow })
     if (draining && path === '/readyz') return answerStopping(headers['x-request-id'] as string)
     return action.act(exchangeOf(visit, resource))
   }
@@ -288,7 +288,7 @@ export function createGateway(options: GatewayOptions): Gateway {
     const grpcWebType = /^application\/grpc-web[\w+-]*/i.exec(request.headers['content-type'] ?? '')?.[0]
     if (request.method !== 'POST' || grpcWebType === undefined) {
       response.removeHeader('allow')
-      refuse(visit, new Fault('NOT_FOUND', 'There is nothing at this path.'))
+      refuse(visit, new HttpError('NOT_FOUND', 'There is nothing at this path.'))
       return
     }
     // Without a body these headers are its trailers.
@@ -303,7 +303,7 @@ export function createGateway(options: GatewayOptions): Gateway {
     const { request, response } = visit
     const problem = problemOf(error)
     // The call that asked who it is had a line of its own.
-    if (error instanceof Fault) visit.written = false
+    if (error instanceof HttpError) visit.written = false
     const requestId = request.headers['x-request-id'] as string
     if (isUnreported(error)) log.error({ requestId, err: error }, 'request failed')
     send(request, response, answerProblem(problem, requestId))
@@ -365,9 +365,9 @@ function costOfBody({ 'content-length': length, 'transfer-encoding': coding }: I
   return costOf8KiB * Math.floor(Math.min(Number(length ?? bodyLimit), bodyLimit) / 8192)
 }
 
-/** Throws `Fault` when the target of a request is too long, or it doesn't say of what host. */
+/** Throws `HttpError` when the target of a request is too long, or it doesn't say of what host. */
 function check({ httpVersion, headers, url = '' }: Request): void {
-  if (url.length > targetLimit) throw new Fault('URI_TOO_LONG', `The URL has more than ${targetLimit} characters.`)
+  if (url.length > targetLimit) throw new HttpError('URI_TOO_LONG', `The URL has more than ${targetLimit} characters.`)
   if (httpVersion === '1.1' && !headers.host) throw badHost()
 }
 
@@ -382,7 +382,7 @@ function createAction(route: Route, revision: Revision): Action {
       return read({ segment, query, body: route.method === 'POST' ? await body() : undefined })
     } catch (error) {
       // Who may not call the operation learns that first, not what is wrong with the request.
-      if (route.protected && error instanceof Fault && error.reason !== 'PAYLOAD_TOO_LARGE') {
+      if (route.protected && error instanceof HttpError && error.reason !== 'PAYLOAD_TOO_LARGE') {
         await call(Users.method.getMe, create(Users.method.getMe.input))
       }
       throw error
@@ -393,7 +393,7 @@ function createAction(route: Route, revision: Revision): Action {
     const { message, malformed } = await translate(exchange)
     const result = await exchange.call(rpc, message, { timeout, malformed })
     if (route.holds?.(result) === false)
-      throw new Fault('UNAVAILABLE', 'The service can’t answer now. Try again later.', { 'retry-after': '1' })
+      throw new HttpError('UNAVAILABLE', 'The service can’t answer now. Try again later.', { 'retry-after': '1' })
     return write(result, exchange.request.headers.accept)
   }
   return { cost: costOf(rpc), act }
@@ -403,6 +403,6 @@ function options204(allow?: string): Answer {
   return { status: 204, headers: allow === undefined ? {} : { allow }, body: '' }
 }
 
-function badHost(): Fault {
-  return new Fault('MALFORMED_REQUEST', 'The header Host is missing or wrong.')
+function badHost(): HttpError {
+  return new HttpError('MALFORMED_REQUEST', 'The header Host is missing or wrong.')
 }

@@ -9,7 +9,7 @@ import { createServer, STATUS_CODES } from 'node:http'
 import { type AddressInfo, createServer as createPort, type Socket } from 'node:net'
 import { Connection, Request, Response } from './connection.js'
 import { connectionLimits, createConnectionLimits } from './connection-limits.js'
-import { Fault, type Problem, problemDocument, problemOf, securityHeaders } from './problem.js'
+import { HttpError, type Problem, problemDocument, problemOf, securityHeaders } from './problem.js'
 
 /** A host and a port. */
 export interface Address {
@@ -233,10 +233,10 @@ function faultResponse(code: string | undefined, { remoteAddress }: Connection, 
   const requestId = randomUUID()
   const problem = problemOf(
     code === 'HPE_HEADER_OVERFLOW'
-      ? new Fault('HEADERS_TOO_LARGE', `The headers have more than ${headerBytes} bytes.`)
+      ? new HttpError('HEADERS_TOO_LARGE', `The headers have more than ${headerBytes} bytes.`)
       : code === 'ERR_HTTP_REQUEST_TIMEOUT'
-        ? new Fault('REQUEST_TIMEOUT', 'The request took too long to arrive.')
-        : new Fault('MALFORMED_REQUEST', 'This is not an HTTP request.'),
+        ? new HttpError('REQUEST_TIMEOUT', 'The request took too long to arrive.')
+        : new HttpError('MALFORMED_REQUEST', 'This is not an HTTP request.'),
   )
   onRefusal(problem, requestId, remoteAddress)
   const body = problemDocument(problem, requestId)

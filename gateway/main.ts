@@ -29,10 +29,13 @@ It is set by the environment:
 `
 
 /** Where metrics are unless told: a server on the same machine has the port before. */
-const besides = '127.0.0.1:9091'
+const defaultMetricsAddress = '127.0.0.1:9091'
 
 async function main(): Promise<void> {
-  const settings = readSettings({ ...process.env, AUTH_METRICS_ADDRESS: process.env.AUTH_METRICS_ADDRESS || besides })
+  const settings = readSettings({
+    ...process.env,
+    AUTH_METRICS_ADDRESS: process.env.AUTH_METRICS_ADDRESS || defaultMetricsAddress,
+  })
   const { httpAddress: address, serverUrl: target, serverName } = settings
   if (!address) throw new Error('AUTH_HTTP_ADDRESS is off: there is nothing for a gateway to do.')
   const log = createLog(settings.logLevel)

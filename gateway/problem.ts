@@ -56,7 +56,7 @@ export const gatewayStatuses = {
 } as const
 
 /** A request that the gateway itself refuses. The message is shown to the client. */
-export class Fault extends Error {
+export class HttpError extends Error {
   constructor(
     readonly reason: keyof typeof gatewayStatuses,
     message: string,
@@ -82,7 +82,7 @@ export interface Problem {
 
 /** Turns whatever was thrown into a problem. Of an error that is no refusal, nothing is shown. */
 export function problemOf(error: unknown): Problem {
-  if (error instanceof Fault) {
+  if (error instanceof HttpError) {
     return {
       status: gatewayStatuses[error.reason],
       reason: error.reason,
@@ -116,7 +116,7 @@ export function problemDocument({ status, reason, detail, errors }: Problem, req
  * leaving or a deadline by passing. A service that refuses for a fault of its own has logged it.
  */
 export function isUnreported(error: unknown): boolean {
-  if (error instanceof Fault) return false
+  if (error instanceof HttpError) return false
   if (!(error instanceof ConnectError)) return true
   return ![Code.Canceled, Code.DeadlineExceeded].includes(error.code) && reasonOf(error) === undefined
 }

@@ -13,7 +13,7 @@ import {
   toJson,
 } from '@bufbuild/protobuf'
 import type { Body } from './body.js'
-import { Fault } from './problem.js'
+import { HttpError } from './problem.js'
 import { organizationFields, type Revision, type Route } from './routes.js'
 
 /** What of a request decides on its message. */
@@ -43,7 +43,7 @@ export interface Answer {
   readonly body: string
 }
 
-/** Makes the message of a request. Throws `Fault` when the request can't be read. */
+/** Makes the message of a request. Throws `HttpError` when the request can't be read. */
 export type Read = (input: Input) => Translated
 
 /** Makes the answer of an RPC's result; `accept` is the request's header of that name. */
@@ -67,7 +67,7 @@ export function createRead({ path, parameters = {}, body: bodyRule }: Route, { i
       if (field === undefined) return
       const given = values[field]
       if (given !== undefined && given !== value) {
-        throw new Fault('MALFORMED_REQUEST', `The parameter ${name} is given twice, with different values.`)
+        throw new HttpError('MALFORMED_REQUEST', `The parameter ${name} is given twice, with different values.`)
       }
       values[field] = value
     }
@@ -93,11 +93,11 @@ function readParameters(
     return
   }
   if (body.json === null) return
-  if (!isObject(body.json)) throw new Fault('MALFORMED_REQUEST', 'The body must be a JSON object.')
+  if (!isObject(body.json)) throw new HttpError('MALFORMED_REQUEST', 'The body must be a JSON object.')
   for (const [name, value] of Object.entries(body.json)) {
     if (!known.has(name) || value === null) continue
     if (typeof value === 'string') give(name, value)
-    else throw new Fault('MALFORMED_REQUEST', 'The parameters in the body must be strings.')
+    else throw new HttpError('MALFORMED_REQUEST', 'The parameters in the body must be strings.')
   }
 }
 
@@ -108,17 +108,17 @@ function readBodyInto(
   body: Body | undefined,
 ): string | undefined {
   if (!body) {
-    if (required) throw new Fault('MALFORMED_REQUEST', 'The body is missing.')
+    if (required) throw new HttpError('MALFORMED_REQUEST', 'The body is missing.')
     return undefined
   }
-  if ('form' in body) throw new Fault('UNSUPPORTED_MEDIA_TYPE', 'Send the body as application/json.')
+  if ('form' in body) throw new HttpError('UNSUPPORTED_MEDIA_TYPE', 'Send the body as application/json.')
   const json = body.json as JsonValue
   if (field === '*') {
-    if (!isObject(json)) throw new Fault('MALFORMED_REQUEST', 'The body must be a JSON object.')
+    if (!isObject(json)) throw new HttpError('MALFORMED_REQUEST', 'The body must be a JSON object.')
     return merge(input, message, json) ? undefined : mergeRightOnes(input, message, json)
   }
   if (!merge(input, message, { [field]: json })) {
-    throw new Fault('MALFORMED_REQUEST', 'The body does not have the documented shape.')
+    throw new HttpError('MALFORMED_REQUEST', 'The body does not have the documented shape.')
   }
   return undefined
 }
@@ -175,7 +175,7 @@ function decode(text: string): string {
   try {
     return decodeURIComponent(text)
   } catch {
-    throw new Fault('MALFORMED_REQUEST', 'The URL or the form holds a wrong percent-encoding.')
+    throw new HttpError('MALFORMED_REQUEST', 'The URL or the form holds a wrong percent-encoding.')
   }
 }
 

@@ -2,7 +2,7 @@ import { existsSync } from 'node:fs'
 import module from 'node:module'
 import { adminPasswordFile, resolveDatabase } from './database/database-choice.js'
 import { createLog } from './observability/log.js'
-import { httpUrl, isLoopback, metricsUrl, readSettings, type Settings, write } from './process/settings.js'
+import { formatAddress, httpUrl, isLoopback, metricsUrl, readSettings, type Settings } from './process/settings.js'
 import { grace, pause, stopOnSignals } from './process/stopping.js'
 import type { Service } from './service.js'
 
@@ -73,7 +73,7 @@ function greeting({ addresses, installation }: Service, settings: Settings): str
   const file = existsSync(made) ? made : undefined
   const http = addresses.http && httpUrl(settings, addresses.http)
   const lines = [
-    `gRPC     ${write(addresses.grpc)}`,
+    `gRPC     ${formatAddress(addresses.grpc)}`,
     http && `HTTP     ${http}`,
     addresses.metrics && `metrics  ${metricsUrl(settings, addresses.metrics)}`,
     // Where no terminal shows it, something may keep what is written here.

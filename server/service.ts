@@ -262,7 +262,7 @@ export async function startService(
 
 /** Who may do what: callers, tokens, limits, sign-ins. */
 function createAccess(
-  { users, attempts, subjects }: Registry,
+  { users, attempts, counterKeys }: Registry,
   options: {
     keyring: Keyring
     issuer: string
@@ -282,7 +282,7 @@ function createAccess(
     callers: createCallers(tokens, users),
     admission,
     emailRequests: createEmailRequests(factor),
-    signIns: createSignIns({ attempts, subjects, admission, pool, passwords, factor }),
+    signIns: createSignIns({ attempts, counterKeys, admission, pool, passwords, factor }),
   }
 }
 
@@ -291,7 +291,7 @@ function bindServices(deps: Omit<AllDeps, 'tellOwner' | 'quotas'> & Pick<Registr
   const all: AllDeps = {
     ...deps,
     tellOwner: createTellOwner(deps.emails, deps.chooseLocale),
-    quotas: createQuotas(deps.emailQuotas, deps.subjects, deps.factor, deps.now),
+    quotas: createQuotas(deps.emailQuotas, deps.counterKeys, deps.factor, deps.now),
   }
   const users: { readonly [K in keyof typeof usersPolicies]: UsersRpc<K> } = {
     signUp: signUp(all),

@@ -7,14 +7,14 @@ import { spawnSync } from 'node:child_process'
 import { fileURLToPath } from 'node:url'
 
 /** A fault: the tests that make it, and what stands in for a tool that is missing. */
-interface Fault {
+interface HttpError {
   readonly file: string
   /** Titles of the tests; all of the file unless told. */
   readonly match?: string
   readonly tool?: string
 }
 
-const faults: Readonly<Record<string, Fault>> = {
+const faults: Readonly<Record<string, HttpError>> = {
   'frozen-replica': { file: 'races/frozen.slow', match: 'a replica that freezes*' },
   'frozen-holder': { file: 'faults/locks.slow' },
   'silent-connections': { file: 'faults/blackhole.slow' },

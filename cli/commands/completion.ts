@@ -4,7 +4,7 @@ import type { Argument, Command, Option } from 'commander'
 import type { Api } from '../administration.js'
 
 /** Milliseconds for which a shell waits for names. */
-const patience = 1_500
+const timeout = 1_500
 
 /** Most names that are offered. */
 const most = 50
@@ -113,7 +113,7 @@ async function names(context: string | undefined, ask: (api: Api) => Promise<str
     import('../../proto/gen/auth/v1/administration_pb.js'),
     import('../remote.js'),
   ])
-  const { transport, close } = await openRemote(chosen.context, await readToken(chosen), { patience })
+  const { transport, close } = await openRemote(chosen.context, await readToken(chosen), { timeout })
   try {
     // Names with line breaks there are none of; others would move the cursor.
     return (await ask(createClient(Administration, transport))).filter(name => !/\p{Cc}/u.test(name))

@@ -5,7 +5,7 @@ import type { User } from '../models/user.js'
 import type { AdministrationPolicy } from '../policy/policy.js'
 import type { IncomingCall } from '../requests/call.js'
 import { refuse } from '../requests/refusal.js'
-import { type Callers, traces } from './caller.js'
+import { auditContext, type Callers } from './caller.js'
 import { permitSignIn } from './permissions.js'
 import type { Claims } from './tokens.js'
 
@@ -16,7 +16,7 @@ export interface Administrator {
   /** What the token says; absent on the database itself. */
   readonly claims?: Claims
   /** What events of the call have in common: who, from where. */
-  readonly traces: Pick<AuditEvent, 'actor' | 'actor_id' | 'address' | 'request_id'>
+  readonly auditContext: Pick<AuditEvent, 'actor' | 'actor_id' | 'address' | 'request_id'>
   /** The reason given on the database itself. */
   readonly reason?: string
   /**
@@ -52,7 +52,7 @@ export function createAdministrators({ callers, now }: { callers: Callers; now: 
       const { local } = call
       if (local) {
         return {
-          traces: { actor: local.actor, request_id: call.requestId },
+          auditContext: { actor: local.actor, request_id: call.requestId },
           ...(local.reason && { reason: local.reason }),
           permitSignIn() {},
           confirm,
@@ -69,7 +69,7 @@ export function createAdministrators({ callers, now }: { callers: Callers; now: 
       return {
         user,
         claims,
-        traces: traces(call, user),
+        auditContext: auditContext(call, user),
         permitSignIn(concerned = []) {
           const secondsAgo = Math.floor(now() / 1000) - claims.auth_time
           permitSignIn(policy, { secondsAgo, withCode }, concerned)

@@ -2,7 +2,7 @@
 // the shared buckets, so that whoever is held up is refused from memory: no statement, no hash, no row.
 import { LRUCache } from 'lru-cache'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import { type Attempts, knowableNetworks, type Subjects } from '../models/attempt.js'
+import { type Attempts, type CounterKeys, knowableNetworks } from '../models/attempt.js'
 import type { BucketLimit, Buckets } from '../models/bucket.js'
 import { upTo } from '../process/lazy.js'
 import { network } from '../requests/client-address.js'
@@ -51,7 +51,7 @@ export interface Admission {
   /** Takes one of a shared kind. Refuses with TOO_MANY_ATTEMPTS, from memory where that is known. */
   take(kind: Exclude<SharedKind, 'failures'>, address: string): Promise<void>
   /** Takes back what was taken of a shared kind for something that there was no room for. */
-  giveBack(kind: Exclude<SharedKind, 'failures'>, address: string): Promise<void>
+  refund(kind: Exclude<SharedKind, 'failures'>, address: string): Promise<void>
   /** Takes a look-up; false when there are none left. */
   takeLookUp(address: string): boolean
   /** Takes a look at a key of a service that wasn't seen before; false when there are none left. */
@@ -62,11 +62,11 @@ export interface Admission {
    * Seconds to wait for an address that has failed too often, or that has too many attempts under way; else undefined.
    * Told from memory, but for one call in a quarter of a second, which asks whether somebody has unlocked the address.
    */
-  heldUp(address: string): Promise<number | undefined>
+  blockedFor(address: string): Promise<number | undefined>
   /** Counts an attempt of the address as under way until the function that it returns is called. */
   begin(address: string): () => void
   /** Takes note of what the database said of the address's failures. */
-  learn(address: string, level: number): void
+  observe(address: string, level: number): void
   /**
    * Counts a failure of the address. Returns the number of failures that hold it up from now on, once in the time in which a
    * bucket empties; else undefined.
@@ -82,7 +82,7 @@ export interface Admission {
 interface State {
   level: number
   at: number
-  underWay: number
+  inFlight: number
   /** When the database was last asked whether it is still so full. */
   confirmedAt: number
   /** When it was last told that the address is held up: a lock is told once, however long it is hammered at. */
@@ -96,11 +96,11 @@ const believed = 250
 export function createAdmission(deps: {
   buckets: Buckets
   attempts: Pick<Attempts, 'accountsKnowing'>
-  subjects: Subjects
+  counterKeys: CounterKeys
   factor: number
   now: () => number
 }): Admission {
-  const { buckets, attempts, subjects, factor, now } = deps
+  const { buckets, attempts, counterKeys, factor, now } = deps
   const states = new LRUCache<string, State>(upTo(remembered))
   const limits = limitsOf(factor)
   const recent = createRecentCounts(now)
@@ -118,7 +118,7 @@ export function createAdmission(deps: {
   function stateOf(kind: keyof typeof addressLimits, address: string): State {
     const key = keyOf(kind, address)
     const time = now()
-    const state = states.get(key) ?? { level: 0, at: time, underWay: 0, confirmedAt: 0, toldAt: 0 }
+    const state = states.get(key) ?? { level: 0, at: time, inFlight: 0, confirmedAt: 0, toldAt: 0 }
     states.set(key, state)
     const seconds = Math.max(0, time - state.at) / 1000
     state.level = Math.max(0, state.level - seconds * limits[kind].perSecond)
@@ -127,9 +127,9 @@ export function createAdmission(deps: {
   }
 
   /** Seconds until there is room for one more, counting those under way. */
-  function wait(kind: keyof typeof addressLimits, { level, underWay }: State, count = 1): number | undefined {
+  function wait(kind: keyof typeof addressLimits, { level, inFlight }: State, count = 1): number | undefined {
     const { capacity, perSecond } = limits[kind]
-    if (level + underWay + count <= capacity) return undefined
+    if (level + inFlight + count <= capacity) return undefined
     return (level + count - capacity) / perSecond
   }
 
@@ -151,18 +151,18 @@ export function createAdmission(deps: {
     async take(kind, address) {
       check(kind, address)
       const state = stateOf(kind, address)
-      state.underWay++
-      const { level, taken } = await buckets.take(subjects.address(kind, address), limits[kind]).finally(() => {
-        state.underWay--
+      state.inFlight++
+      const { level, taken } = await buckets.take(counterKeys.address(kind, address), limits[kind]).finally(() => {
+        state.inFlight--
       })
       state.level = level
       state.at = now()
       if (!taken) refuse(Reason.TOO_MANY_ATTEMPTS, { retryAfter: wait(kind, state) ?? 0, limit: kind })
       if (kind === 'signUps') recent.add(address, 1)
     },
-    async giveBack(kind, address) {
+    async refund(kind, address) {
       if (kind === 'signUps') recent.add(address, -1)
-      const level = await buckets.giveBack(subjects.address(kind, address), limits[kind])
+      const level = await buckets.refund(counterKeys.address(kind, address), limits[kind])
       stateOf(kind, address).level = level
     },
     takeLookUp: address => takeOwn('lookUps', address),
@@ -175,29 +175,29 @@ export function createAdmission(deps: {
       if (retryAfter !== undefined) throw tooManyAttempts(retryAfter, 'serviceReads')
       state.level += taken
     },
-    async heldUp(address) {
+    async blockedFor(address) {
       const state = stateOf('failures', address)
       const full = state.level + 1 > limits.failures.capacity
       if (full && now() - state.confirmedAt > believed) {
         state.confirmedAt = now()
-        const level = await buckets.read(subjects.address('failures', address), limits.failures)
+        const level = await buckets.read(counterKeys.address('failures', address), limits.failures)
         Object.assign(state, { level, at: now() })
       }
       return wait('failures', state)
     },
     begin(address) {
       const state = stateOf('failures', address)
-      state.underWay++
+      state.inFlight++
       return () => {
-        state.underWay--
+        state.inFlight--
       }
     },
-    learn(address, level) {
+    observe(address, level) {
       stateOf('failures', address).level = level
     },
     async addFailure(address) {
       recent.add(address, 1)
-      const level = await buckets.add(subjects.address('failures', address), limits.failures)
+      const level = await buckets.add(counterKeys.address('failures', address), limits.failures)
       const state = stateOf('failures', address)
       Object.assign(state, { level, confirmedAt: now() })
       const { capacity, perSecond } = limits.failures

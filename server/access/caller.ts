@@ -44,7 +44,10 @@ export interface Callers {
 }
 
 /** Finds callers among users by their tokens. */
-export function createCallers(tokens: Tokens, users: Pick<Users, 'asCaller' | 'asCallerWith'>): Callers {
+export function createCallers(
+  tokens: Tokens,
+  users: Pick<Users, 'findTokenHolder' | 'findTokenHolderAndUser'>,
+): Callers {
   return {
     claimsOf(call) {
       // What is open to services never asks for a token.
@@ -65,10 +68,10 @@ export function createCallers(tokens: Tokens, users: Pick<Users, 'asCaller' | 'a
       return { userId: Number(sub), usernameKey: usernameKey(username), active, session: `${amr[0]} ${auth_time}` }
     },
     async identify(call, claims) {
-      return named(call, admit(claims, await users.asCaller(Number(claims.sub), claims.kid)))
+      return named(call, admit(claims, await users.findTokenHolder(Number(claims.sub), claims.kid)))
     },
     async identifyWith(call, claims, usernameKey) {
-      const { caller, target } = await users.asCallerWith(Number(claims.sub), claims.kid, usernameKey)
+      const { caller, target } = await users.findTokenHolderAndUser(Number(claims.sub), claims.kid, usernameKey)
       return { caller: named(call, admit(claims, caller)), target }
     },
     async introspect(token) {
@@ -76,7 +79,7 @@ export function createCallers(tokens: Tokens, users: Pick<Users, 'asCaller' | 'a
         if (error?.reason === Reason.INVALID_TOKEN) return undefined
         throw error
       })
-      const caller = claims && admit(claims, await users.asCaller(Number(claims.sub), claims.kid))
+      const caller = claims && admit(claims, await users.findTokenHolder(Number(claims.sub), claims.kid))
       return caller && { caller, claims }
     },
   }
@@ -102,7 +105,7 @@ function named(call: Call, caller: Caller | undefined): Caller {
 }
 
 /** What events of a call have in common: which service or who, from where. */
-export function traces(
+export function auditContext(
   call: Call,
   caller?: Pick<User, 'id'>,
 ): Pick<AuditEvent, 'actor' | 'actor_id' | 'address' | 'request_id'> {

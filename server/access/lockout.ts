@@ -13,4 +13,4 @@ export function failuresThatLock(factor: number): number {
 export const knownAddressDays = 30
 
 /** Seconds after which an attempt under way counts no longer: longer than any call takes. */
-export const underWaySeconds = 30
+export const inFlightSeconds = 30

@@ -6,7 +6,7 @@
 import { LRUCache } from 'lru-cache'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Transaction } from '../database/connection.js'
-import type { Account, Attempts, Begun, Device, Proof, Subjects } from '../models/attempt.js'
+import type { Account, AttemptStart, Attempts, CounterKeys, Device, Proof } from '../models/attempt.js'
 import type { AuditEvent } from '../models/audit.js'
 import type { Passwords, Verdict } from '../passwords/hash.js'
 import { type Pool, type Waiter, waiterOf } from '../passwords/pool.js'
@@ -15,8 +15,8 @@ import type { Call } from '../requests/call.js'
 import { network } from '../requests/client-address.js'
 import { Refusal, refuse } from '../requests/refusal.js'
 import { type Admission, limitsOf, tooManyAttempts } from './admission.js'
-import { traces } from './caller.js'
-import { failuresThatLock, knownAddressDays, lockout, underWaySeconds } from './lockout.js'
+import { auditContext } from './caller.js'
+import { failuresThatLock, inFlightSeconds, knownAddressDays, lockout } from './lockout.js'
 
 /**
  * The ways to sign in, as events name them: the proof whose count an account keeps, and the reason that an unknown user is
@@ -80,25 +80,28 @@ const lockBelieved = 100
 
 export function createSignIns(deps: {
   attempts: Attempts
-  subjects: Subjects
+  counterKeys: CounterKeys
   admission: Admission
   pool: Pick<Pool, 'check'>
   passwords: Pick<Passwords, 'verify'>
   /** Multiplies the limits. */
   factor: number
 }): SignIns {
-  const { attempts, subjects, admission, pool, passwords, factor } = deps
+  const { attempts, counterKeys, admission, pool, passwords, factor } = deps
   const most = failuresThatLock(factor)
   const bucket = limitsOf(factor).failures
   /** Seconds to wait, by proof, account, address and device. */
   const locks = new LRUCache<string, number>({ ...upTo(10_000), ttl: lockBelieved })
 
   /** Where wrong mailed keys of an account are counted, from wherever they come: this count refuses nobody. */
-  const wrongKeysOf = (usernameKey: string) => ({ subject: subjects.account('mailed key', usernameKey), account: null })
+  const wrongKeysOf = (usernameKey: string) => ({
+    subject: counterKeys.account('mailed key', usernameKey),
+    account: null,
+  })
 
   /** Refuses a caller that is held up or comes too late, unless the account knows it: then its own counts alone decide. */
   async function admit(waiter: Waiter, call: Call, hashes: number, device: Device | undefined): Promise<void> {
-    const held = await admission.heldUp(call.address)
+    const held = await admission.blockedFor(call.address)
     const busy = held === undefined && hashes > 0 ? refusalOf(() => pool.check(waiter, hashes)) : undefined
     const refusal = held === undefined ? busy : tooManyAttempts(held, 'failures')
     if (!refusal || (device?.active && device.usernameKey === waiter.account)) return
@@ -117,22 +120,22 @@ export function createSignIns(deps: {
 
       const leave = admission.begin(address)
       let open = true
-      const limits = { knownDays: knownAddressDays, most, underWaySeconds, bucket }
+      const limits = { knownDays: knownAddressDays, most, inFlightSeconds, bucket }
       const begun = await attempts.begin({ usernameKey, proof, address, device, ...limits }).catch(error => {
         leave()
         throw error
       })
-      admission.learn(address, begun.addressLevel)
+      admission.observe(address, begun.addressLevel)
       if (!begun.begun) {
         leave()
-        throw refusalOfBegun(begun)
+        throw refusalOfStart(begun)
       }
 
       const { account, known, counter } = begun
       const isKnown = known && account?.active === true && !account.suspended
       const place: Waiter = isKnown ? { ...waiter, kind: 'known' } : waiter
       const event = (outcome: 'ok' | 'refused', reason?: Reason): AuditEvent => ({
-        ...traces(call, outcome === 'ok' ? account : undefined),
+        ...auditContext(call, outcome === 'ok' ? account : undefined),
         action,
         outcome,
         ...(reason === undefined ? {} : { reason: Reason[reason] }),
@@ -153,8 +156,8 @@ export function createSignIns(deps: {
         const failures = await admission.addFailure(address)
         if (failures === undefined) return
         // It is no event of the account that happened to be tried.
-        const { subject_id: _, ...heldUp } = limitReached(failures)
-        await attempts.record(heldUp)
+        const { subject_id: _, ...blockedFor } = limitReached(failures)
+        await attempts.record(blockedFor)
       }
       return {
         account,
@@ -193,7 +196,7 @@ export function createSignIns(deps: {
         },
       }
 
-      function refusalOfBegun({ known, addressLevel, failed, seconds }: Begun): Refusal {
+      function refusalOfStart({ known, addressLevel, failed, seconds }: AttemptStart): Refusal {
         if (!known && addressLevel + 1 > bucket.capacity) {
           return tooManyAttempts((addressLevel + 1 - bucket.capacity) / bucket.perSecond, 'failures')
         }

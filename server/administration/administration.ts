@@ -94,7 +94,7 @@ export function createAdministration(deps: AdministrationDeps) {
     oneTimeCodes: createOneTimeCodes(deps),
     references: createReferences(deps),
     openPage: createPaging(deps.masterKey),
-    quotas: createQuotas(deps.emailQuotas, deps.subjects, settings.limitFactor, now),
+    quotas: createQuotas(deps.emailQuotas, deps.counterKeys, settings.limitFactor, now),
     tellAdministrators: createTellAdministrators(deps),
   }
   const rpcs: { readonly [K in keyof typeof Administration.method]: Rpc<K> } = {

@@ -10,7 +10,7 @@ import type { UndeclaredProxies } from '../observability/undeclared-proxy.js'
 import { describe, within } from '../outbox/sender.js'
 import { createMailTransport } from '../outbox/transport.js'
 import { measureHashing } from '../passwords/speed.js'
-import { type Settings, write } from '../process/settings.js'
+import { formatAddress, type Settings } from '../process/settings.js'
 import { makeAdministrator } from '../rules/roles.js'
 import type { Handler } from './context.js'
 
@@ -27,7 +27,7 @@ interface Deps extends Registry {
 type Examination = readonly [check: string, examine: (deps: Deps) => Promise<Found>]
 
 /** Seconds that an examination may take. */
-const patience = 5
+const timeout = 5
 
 const ok = (detail: string): Found => ({ status: 'ok', detail })
 const warning = (detail: string, fix: string): Found => ({ status: 'warning', detail, fix })
@@ -37,7 +37,7 @@ const failed = (detail: string, fix: string): Found => ({ status: 'failed', deta
 export function diagnose(deps: Deps): Handler<'diagnose'> {
   return async _request => {
     const run = async ([check, examine]: Examination) => {
-      const found = await within(patience, examine(deps)).catch(error =>
+      const found = await within(timeout, examine(deps)).catch(error =>
         failed(`It could not be examined (${describe(causeOf(error))}).`, unforeseen),
       )
       return { check, fix: '', ...found }
@@ -234,7 +234,7 @@ async function examineMailServer({ settings }: Deps): Promise<Found> {
     ? ['The mail server', 'Check SMTP_URL: host, port, user and password; then try `auth-admin mail test ADDRESS`.']
     : ['The folder for e-mails', 'Give the folder mail in AUTH_DATA_DIR to the user of the service.']
   try {
-    await within(patience - 1, transport.verify())
+    await within(timeout - 1, transport.verify())
     if (!settings.smtpUrl)
       return warning('SMTP_URL is not set: e-mails become files that nobody gets.', 'Set SMTP_URL to a mail server.')
     return ok(`${where} takes e-mails.`)
@@ -288,7 +288,7 @@ async function examineCertificate({ settings: { tlsCert } }: Deps): Promise<Foun
 
 async function examineListener({ settings: { adminAddress, tlsCert } }: Deps): Promise<Found> {
   if (!adminAddress) return ok('AUTH_ADMIN_ADDRESS is off: administrators work on the database itself.')
-  const at = write(adminAddress)
+  const at = formatAddress(adminAddress)
   if (tlsCert) return ok(`Administrators are served at ${at} by TLS.`)
   // Settings allow nothing else without TLS.
   return ok(`Administrators are served at ${at}, which only this machine reaches.`)

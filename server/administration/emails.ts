@@ -20,7 +20,7 @@ interface Deps {
 }
 
 /** Seconds that a mail server has to take a test. */
-const patience = 10
+const timeout = 10
 
 /** Lists queued e-mails, the oldest first. */
 export function listEmails(deps: Pick<Deps, 'emails' | 'openPage'>): Handler<'listEmails'> {
@@ -92,7 +92,7 @@ export function sendTestEmail(deps: Pick<Deps, 'settings'>): Handler<'sendTestEm
       subject: 'Test',
       text: 'An administrator has asked for this e-mail, to see that e-mails arrive.\n',
     }
-    const sending = within(patience, transport.send({ ...mail, name: `auth.test.${randomUUID()}`, users: [] }))
+    const sending = within(timeout, transport.send({ ...mail, name: `auth.test.${randomUUID()}`, users: [] }))
     const outcome = await sending
       .then(answer => ({ sent: true, answer: answer.replace(/\p{C}+/gu, ' ').slice(0, 200) }))
       // What a mail server says when it refuses may quote what it was given.

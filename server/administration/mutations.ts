@@ -65,7 +65,7 @@ export function createChanges(deps: {
   }
 
   return ({ administrator, policy, call, targetId }) => {
-    const { traces, reason } = administrator
+    const { auditContext, reason } = administrator
 
     const change: AdministrationContext['change'] = async ({ validateOnly }, work, options) => {
       checkPresence(call)
@@ -80,7 +80,7 @@ export function createChanges(deps: {
             checkAction(policy, event.action)
             const { action, subject_id: subjectId } = event
             if (subjectId !== undefined) concerned.push(subjectId)
-            await audit.append({ ...(reason && { reason }), ...event, ...traces, outcome: 'ok' }, t)
+            await audit.append({ ...(reason && { reason }), ...event, ...auditContext, outcome: 'ok' }, t)
             if (subjectId === undefined || policy.signIn === 'session') return
             // Rows that ask for more than a session record nothing else of users.
             const deed = { action: action as Administered, subjectId }
@@ -106,7 +106,7 @@ export function createChanges(deps: {
       if (!/^[\da-f]{8}(-[\da-f]{4}){3}-[\da-f]{12}$/i.test(requestId)) {
         wrongFields([{ field: 'request_id', message: 'Give a UUID (RFC 9562).' }])
       }
-      const { actor, actor_id } = traces
+      const { actor, actor_id } = auditContext
       const form = toBinary(rpc.input, request)
       const digest = masterKey.digest('creation-request', `${rpc.name} ${Buffer.from(form).toString('base64')}`)
       const use = `creation-request ${requestId}`

@@ -59,8 +59,8 @@ export function createTellConcerned({ administeredUsers, emails, settings }: Dep
 }
 
 /** What e-mails tell of a deed: what, who, when, why. */
-function aboutOf({ traces, reason }: Administrator, deed: Deed) {
-  const { actor, actor_id: actorId } = traces
+function aboutOf({ auditContext, reason }: Administrator, deed: Deed) {
+  const { actor, actor_id: actorId } = auditContext
   const at = new Date().toISOString()
   return { ...deed, actor, ...(actorId !== undefined && { actorId }), at, ...(reason && { reason }) }
 }

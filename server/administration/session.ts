@@ -54,12 +54,12 @@ export function getSession(deps: {
 }): Handler<'getSession'> {
   const { totpSecrets, administeredUsers, masterKey } = deps
   return async (_request, { administrator }) => {
-    const { user, claims, traces } = administrator
-    if (!user || !claims) return { actor: traces.actor }
+    const { user, claims, auditContext } = administrator
+    if (!user || !claims) return { actor: auditContext.actor }
     const row = (await administeredUsers.find({ id: user.id })) ?? refuse(Reason.INVALID_TOKEN)
     return {
       user: toAdministeredUser(row, masterKey),
-      actor: traces.actor,
+      actor: auditContext.actor,
       signInTime: timestampFromMs(claims.auth_time * 1000),
       expireTime: timestampFromMs(claims.exp * 1000),
       totp: (await totpSecrets.find(user.id)).secret !== undefined,

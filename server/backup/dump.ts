@@ -14,7 +14,7 @@ import { type TableHeader, type TableRead, writeBackup } from './format.js'
  * wait, under both their names. Whoever steals a backup signs no token with it, and a restore brings back no token that was
  * revoked and no key that was spent or removed.
  */
-export const leftOut: readonly string[] = [
+export const excludedTables: readonly string[] = [
   'signing_keys',
   'service_keys',
   'creation_requests',
@@ -56,7 +56,7 @@ const begin: Statement = {
 /** The tables of a registry that backups have, each behind those that it refers to. */
 export async function describeTables(database: Database, t: Transaction): Promise<TableHeader[]> {
   type Row = TableHeader & { readonly refersTo: readonly string[] }
-  const kept = (await listMade()).tables.filter(name => !leftOut.includes(name))
+  const kept = (await listMade()).tables.filter(name => !excludedTables.includes(name))
   const all = await database.run<Row>(describe, [kept], t)
   const ordered: TableHeader[] = []
   const add = ({ table, columns, sequences, refersTo }: Row) => {

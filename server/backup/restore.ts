@@ -1,7 +1,7 @@
 // What becomes of a backup: one transaction, in which the registry that was there goes and the one of the backup comes.
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Database, Statement, Transaction } from '../database/connection.js'
-import { listMigrations, migrateWithin, readMigrations, unmake } from '../database/migrate.js'
+import { dropSchema, listMigrations, migrateWithin, readMigrations } from '../database/migrate.js'
 import type { AuditEvent } from '../models/audit.js'
 import type { Registry } from '../models/define-models.js'
 import type { Receipt } from '../models/erasure.js'
@@ -35,7 +35,7 @@ export interface Restored extends Made {
 const gap = 100_000
 
 /** Milliseconds that connections of somebody who has just stopped have to be gone. */
-const patience = 2_000
+const timeout = 2_000
 
 const others: Statement = {
   name: 'restore-others',
@@ -98,7 +98,7 @@ export async function restoreBackup(
     const users = await countWithin(database, t)
     if (users > 0 && !replace)
       throw new Error(`The registry there holds ${users} users: only --replace does away with them.`)
-    await unmake(database, t)
+    await dropSchema(database, t)
     // Who connected meanwhile may have read the keys of before; from now on nobody can.
     await refuseOthers(database, t)
     await migrateWithin(database, t, Math.max(...header.migrations.map(({ name }) => Number(name.slice(0, 4)))))
@@ -194,7 +194,7 @@ async function refuseNewer({ migrations }: Header): Promise<void> {
 
 /** Throws an Error when somebody else is connected, and stays. */
 async function refuseOthers(database: Database, t: Transaction): Promise<void> {
-  for (const end = performance.now() + patience; ; await sleep(100)) {
+  for (const end = performance.now() + timeout; ; await sleep(100)) {
     const [{ count }] = (await database.run<{ count: number }>(others, [], t)) as [{ count: number }]
     if (count === 0) return
     if (performance.now() > end)

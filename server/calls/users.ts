@@ -4,7 +4,7 @@
 import type { DescMethodUnary, DescService, Message } from '@bufbuild/protobuf'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Admission } from '../access/admission.js'
-import { type Caller, type Callers, traces } from '../access/caller.js'
+import { auditContext, type Caller, type Callers } from '../access/caller.js'
 import type { Change, Rpc, Steps } from '../access/context.js'
 import { checkAction, permit } from '../access/permissions.js'
 import type { Database } from '../database/connection.js'
@@ -142,7 +142,7 @@ function transact<T>(
       t,
       record(event) {
         checkAction(policy, event.action)
-        return audit.append({ ...traces(call, caller.user), ...event, outcome: 'ok' }, t)
+        return audit.append({ ...auditContext(call, caller.user), ...event, outcome: 'ok' }, t)
       },
     })
   })

@@ -15,7 +15,7 @@ export interface Attribute<T = unknown, P extends boolean = boolean> {
   readonly type: ColumnType
   readonly nullable: boolean
   /** The database fills it in where a new row leaves it out. */
-  readonly preset: P
+  readonly hasDefault: P
   readonly primaryKey?: true
   /** Name of the column, unless it is the attribute's own in snake case. */
   readonly column?: string
@@ -35,8 +35,8 @@ export type Row<A extends Attributes> = { readonly [K in keyof A]: Value<A[K]> }
 
 /** A row to be added: an attribute may be left out only where the database fills it in. */
 export type NewRow<A extends Attributes> = {
-  readonly [K in keyof A as A[K]['preset'] extends true ? never : K]: Value<A[K]>
-} & { readonly [K in keyof A as A[K]['preset'] extends true ? K : never]?: Value<A[K]> }
+  readonly [K in keyof A as A[K]['hasDefault'] extends true ? never : K]: Value<A[K]>
+} & { readonly [K in keyof A as A[K]['hasDefault'] extends true ? K : never]?: Value<A[K]> }
 
 /** What an outer join finds of a row, under names that begin with P. */
 export type Joined<P extends string, A extends Attributes> = {
@@ -45,7 +45,7 @@ export type Joined<P extends string, A extends Attributes> = {
 
 /** An attribute that every row has. */
 export function attribute<T>(type: ColumnType): Attribute<T, false> {
-  return { type, nullable: false, preset: false }
+  return { type, nullable: false, hasDefault: false }
 }
 
 export const text = attribute<string>('TEXT')
@@ -65,7 +65,7 @@ export const nullable = <T, P extends boolean>(of: Attribute<T, P>): Attribute<T
 })
 
 /** The attribute with a default in the database, or without need of one. */
-export const preset = <T>(of: Attribute<T>): Attribute<T, true> => ({ ...of, preset: true })
+export const hasDefault = <T>(of: Attribute<T>): Attribute<T, true> => ({ ...of, hasDefault: true })
 
 /** The attribute as the primary key, or as a part of it. */
 export const key = <T, P extends boolean>(of: Attribute<T, P>): Attribute<T, P> => ({ ...of, primaryKey: true })
@@ -89,14 +89,14 @@ export function defineTable<A extends Attributes>(
 }
 
 function columnsOf(of: Attributes): ModelAttributes {
-  const columns = Object.entries(of).map(([attribute, { type, nullable, preset, primaryKey = false, column }]) => [
+  const columns = Object.entries(of).map(([attribute, { type, nullable, hasDefault, primaryKey = false, column }]) => [
     attribute,
     {
       type: dataType(type),
       field: column ?? snakeCase(attribute),
-      allowNull: nullable || preset,
+      allowNull: nullable || hasDefault,
       primaryKey,
-      autoIncrement: primaryKey && preset,
+      autoIncrement: primaryKey && hasDefault,
     },
   ])
   return Object.fromEntries(columns)

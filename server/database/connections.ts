@@ -30,13 +30,13 @@ export interface Connections {
 }
 
 /** Milliseconds between two looks at whether connections answer. */
-const beat = 250
+const checkInterval = 250
 
 /** Beats for which a statement may go without a sign of an answer: longer than the server itself lets one run. */
-const patience = 5_500 / beat
+const silenceLimit = 5_500 / checkInterval
 
 /** Milliseconds that the other side has to end a connection. */
-const farewell = 1_000
+const closeTimeout = 1_000
 
 /** SQLSTATE of a server that takes no writes. */
 const readOnly = '25006'
@@ -59,7 +59,7 @@ interface State {
 
 /** What pg doesn't say of its client. */
 type Client = pg.Client & {
-  connection: { stream: Socket; on(event: 'errorMessage', heed: (error: { code?: string }) => void): void }
+  connection: { stream: Socket; on(event: 'errorMessage', recordCaller: (error: { code?: string }) => void): void }
   /** Every statement is answered. */
   readyForQuery?: boolean
   getStartupConf(): Record<string, string>
@@ -156,7 +156,7 @@ export function createConnections(url: () => string): Connections {
 
     const state: State = { ...fresh, index, retire }
     all.set(client, state)
-    timer ??= setInterval(look, beat).unref()
+    timer ??= setInterval(look, checkInterval).unref()
     client.on('error', () => {
       if (!state.good || !state.connected) return
       countError('lost')
@@ -214,7 +214,7 @@ export function createConnections(url: () => string): Connections {
     const given = all.get(client as Client)
     if (!given) return
     countError('silent')
-    // A beat more or less is where the looks fell.
+    // An interval more or less is where the looks fell.
     const { unanswered, index } = given
     passOver(index)
     retireNow(given)
@@ -238,7 +238,7 @@ export function createConnections(url: () => string): Connections {
   }
 
   async function end(client: pg.Client): Promise<void> {
-    const late = setTimeout(() => destroy(client as Client), farewell)
+    const late = setTimeout(() => destroy(client as Client), closeTimeout)
     await client.end()
     clearTimeout(late)
   }
@@ -268,7 +268,7 @@ function isSqlState(code: string | undefined): code is string {
 }
 
 function isLate({ unanswered }: State): boolean {
-  return unanswered > patience
+  return unanswered > silenceLimit
 }
 
 const fresh = { heard: 0, silent: 0, unanswered: 0, good: true, connected: false, patient: false }

@@ -40,7 +40,7 @@ export async function resolveDatabase(
 }
 
 /** Seconds that a start waits for a database that isn't up yet. */
-const patience = 60
+const timeout = 60
 
 /**
  * Does the first work on the database of `DATABASE_URL` as soon as that answers. Throws an Error that says what to do when it hasn't within a minute,
@@ -53,7 +53,7 @@ export async function awaitDatabase<T>(
   signal?: AbortSignal,
 ): Promise<T> {
   const at = withoutSecrets(databaseUrl)
-  const end = performance.now() + patience * 1000
+  const end = performance.now() + timeout * 1000
   for (let told = false; ; ) {
     try {
       const result = await work()
@@ -72,7 +72,7 @@ export async function awaitDatabase<T>(
           `The database that DATABASE_URL names (${at}) has not been ready for a minute (${reason}): see that PostgreSQL runs there and takes writes.`,
         )
       if (!told)
-        log.warn({ database: at, code: reason, seconds: patience }, 'waiting for the database that DATABASE_URL names')
+        log.warn({ database: at, code: reason, seconds: timeout }, 'waiting for the database that DATABASE_URL names')
       told = true
       await sleep(500, undefined, { ...(signal && { signal }) })
     }

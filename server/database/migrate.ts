@@ -79,7 +79,7 @@ export async function migrateWithin(
 }
 
 /** Drops what migrations made, and the ledger. Others who migrate go on at the end of the transaction. */
-export async function unmake(database: Database, transaction: Transaction): Promise<void> {
+export async function dropSchema(database: Database, transaction: Transaction): Promise<void> {
   await database.run(claim, [lock], transaction)
   const { tables, functions } = await listMade()
   for (const name of [...tables, 'migrations']) await runText(transaction, `DROP TABLE IF EXISTS ${name} CASCADE`)

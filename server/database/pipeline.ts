@@ -18,7 +18,7 @@ const depth = 16
 
 interface Connection {
   readonly client: Promise<pg.Client>
-  underWay: number
+  inFlight: number
 }
 
 /**
@@ -34,10 +34,10 @@ export function createPipeline(
   const connections: Connection[] = []
 
   function choose(): Connection {
-    const free = connections.find(({ underWay }) => underWay < depth)
+    const free = connections.find(({ inFlight }) => inFlight < depth)
     if (free) return free
     if (connections.length < width) return connect()
-    return connections.reduce((least, each) => (each.underWay < least.underWay ? each : least))
+    return connections.reduce((least, each) => (each.inFlight < least.inFlight ? each : least))
   }
 
   function connect(): Connection {
@@ -49,7 +49,7 @@ export function createPipeline(
       return opened
     })
     client.catch(leave)
-    const connection = { client, underWay: 0 }
+    const connection = { client, inFlight: 0 }
     connections.push(connection)
     return connection
   }
@@ -58,15 +58,15 @@ export function createPipeline(
     async read<Row>(statement: Statement, values: readonly unknown[]) {
       if (!namesHold()) return run<Row>(statement, values)
       const connection = choose()
-      connection.underWay++
+      connection.inFlight++
       try {
         const client = await connection.client
         // It was the first to connect, and learned of a pooler.
         if (!namesHold()) return await run<Row>(statement, values)
         return await runAlone<Row>(client, statement, values)
       } finally {
-        connection.underWay--
-        if (connection.underWay === 0 && !connections.includes(connection)) void connection.client.then(end, () => {})
+        connection.inFlight--
+        if (connection.inFlight === 0 && !connections.includes(connection)) void connection.client.then(end, () => {})
       }
     },
     async close() {

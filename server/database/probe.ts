@@ -2,7 +2,7 @@ import type pg from 'pg'
 import type { Connections } from './connections.js'
 
 /** Milliseconds that a connection has to show that it can write. */
-const patience = 2_000
+const timeout = 2_000
 
 /** Milliseconds for which what was found is believed. */
 const shelfLife = 500
@@ -42,7 +42,7 @@ export function createProbe(pool: Pool, connections: Connections): () => Promise
         // It could be waiting for a lock, but not on this table.
         if (asked) connections.giveUp(asked)
         resolve(false)
-      }, patience)
+      }, timeout)
     })
     const result = await Promise.race([work().catch(() => false), limit])
     clearTimeout(timer)

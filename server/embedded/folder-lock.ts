@@ -7,7 +7,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { has } from './errno.js'
 
 /** Milliseconds after which another process must have done its task. */
-const patience = 120_000
+const timeout = 120_000
 
 /**
  * Runs a task while no other process runs one for the same folder. The lock is a socket name, which the system frees
@@ -18,7 +18,7 @@ export async function withProcessLock(folder: string, task: () => Promise<void>)
   const path =
     { linux: `\0${name}`, win32: `\\\\.\\pipe\\${name}` }[platform() as string] ?? join(tmpdir(), `${name}.sock`)
   const server = createServer(socket => socket.destroy())
-  const end = Date.now() + patience
+  const end = Date.now() + timeout
   while (!(await listens(server, { path }))) {
     // Elsewhere the name is a file, which a process that was killed leaves behind.
     if (path.endsWith('.sock') && !(await answers(path))) await rm(path, { force: true })

@@ -53,7 +53,7 @@ interface Postmaster {
 
 /** Any number; the lock is in a database of our own. */
 const lockKey = 1
-const patience = 120_000
+const timeout = 120_000
 
 /**
  * Starts the PostgreSQL of a data folder, or joins the one that runs there; makes the database at the first start.
@@ -108,7 +108,7 @@ export async function startEmbedded(options: Options): Promise<Embedded> {
 
 /** Becomes one of the processes that use the database, which is started if need be. */
 async function attach(place: Place): Promise<{ client: pg.Client; port: number }> {
-  const end = Date.now() + patience
+  const end = Date.now() + timeout
   for (;;) {
     const running = await findPostmaster(place.folder)
     if (running?.ready) {
@@ -176,14 +176,14 @@ async function isLast(client: pg.Client): Promise<boolean> {
 }
 
 async function end(place: Place, { pid }: Postmaster): Promise<void> {
-  for (const [mode, signal, patience] of endings) {
+  for (const [mode, signal, timeout] of endings) {
     if (platform() === 'win32') {
       const { pg_ctl } = await findPrograms()
       await finish(spawn(pg_ctl, ['stop', '-W', '-m', mode, '-D', place.folder], { windowsHide: true }))
     } else {
       process.kill(pid, signal)
     }
-    for (const until = performance.now() + patience; performance.now() < until; await sleep(5)) {
+    for (const until = performance.now() + timeout; performance.now() < until; await sleep(5)) {
       if ((await findPostmaster(place.folder))?.pid !== pid) return
     }
   }

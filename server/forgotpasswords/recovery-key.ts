@@ -1,7 +1,7 @@
 import { timingSafeEqual } from 'node:crypto'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Admission } from '../access/admission.js'
-import { traces } from '../access/caller.js'
+import { auditContext } from '../access/caller.js'
 import type { ForgotPasswordsRpc } from '../access/context.js'
 import type { SignIns } from '../access/sign-in.js'
 import type { Tokens } from '../access/tokens.js'
@@ -59,7 +59,7 @@ export function sendKeyByEmail(deps: {
     using _turn = await emailRequests.begin(call, known)
     exempt ||= await isExempt(known, () => admission.take('recoveryRequests', address))
     // The same for all callers: whether an e-mail goes out is decided later, where none can measure it.
-    const actor = call.service && traces(call).actor
+    const actor = call.service && auditContext(call).actor
     const parameters = { usernameKey: key, email, address, requestId, ...(actor && { actor }) }
     const locale = chooseLocale(call.acceptLanguage)
     if (exempt) await addExempt(parameters, locale)

@@ -1,12 +1,12 @@
 import type { Transaction } from 'sequelize'
-import { flag, integer, key, nullable, preset, type Row, selectList, time } from '../database/attributes.js'
+import { flag, hasDefault, integer, key, nullable, type Row, selectList, time } from '../database/attributes.js'
 import type { Database, Statement } from '../database/connection.js'
 import type { Role } from '../rules/roles.js'
 import { readUser, type User } from './user.js'
 
 /** What only administration reads of a user. */
 const administered = {
-  id: preset(key(integer)),
+  id: hasDefault(key(integer)),
   createdAt: time,
   deletedAt: nullable(time),
   suspendedBeforeDeletion: flag,

@@ -1,7 +1,7 @@
 // Attempts to sign in, the networks that accounts signed in from, and other things that are counted within a time.
 // The statements are written by hand: each counts, reads and records in one round trip (measured; see database/).
 
-import { bytes, defineTable, integer, key, nullable, preset, time } from '../database/attributes.js'
+import { bytes, defineTable, hasDefault, integer, key, nullable, time } from '../database/attributes.js'
 import type { Database, Statement, Transaction } from '../database/connection.js'
 import { network, networksOf } from '../requests/client-address.js'
 import type { Role } from '../rules/roles.js'
@@ -38,7 +38,7 @@ export interface Device {
 }
 
 /** Names of what is counted, as keyed digests: what somebody unknown typed is stored nowhere. An IPv6 client is its /64. */
-export interface Subjects {
+export interface CounterKeys {
   /** All attempts of a proof on an account from networks and devices that it doesn't know; wrong mailed keys from anywhere. */
   account(proof: Proof | 'mailed key', usernameKey: string): Buffer
   /** Attempts of a proof on an account from a network that it knows, without those inside it that it knows, too. */
@@ -58,7 +58,7 @@ export interface Subjects {
 }
 
 /** Makes the names of what is counted. */
-export function createSubjects(masterKey: Pick<MasterKey, 'digest'>): Subjects {
+export function createCounterKeys(masterKey: Pick<MasterKey, 'digest'>): CounterKeys {
   const name = (...parts: string[]) => masterKey.digest('attempts', parts.join('\0')).subarray(0, 16)
   return {
     account: (proof, usernameKey) => name('account', proof, usernameKey),
@@ -96,7 +96,7 @@ export interface BeginValues {
   readonly knownDays: number
   /** Most failures and attempts under way together. */
   readonly most: number
-  readonly underWaySeconds: number
+  readonly inFlightSeconds: number
   /** The bucket of the client address holds up those that the account doesn't know. */
   readonly bucket: { readonly capacity: number; readonly perSecond: number }
 }
@@ -109,7 +109,7 @@ export interface Counter {
 }
 
 /** An attempt that was counted as under way, or why it wasn't. */
-export interface Begun {
+export interface AttemptStart {
   readonly account: Account | undefined
   /** Whether the account knows the device or a network of the address. */
   readonly known: boolean
@@ -143,19 +143,19 @@ export interface Count {
 
 const attributes = {
   subject: key(bytes),
-  account: preset(nullable(bytes)),
+  account: hasDefault(nullable(bytes)),
   count: integer,
   windowEnds: time,
-  underWay: preset(integer),
-  underWayUntil: preset(time),
+  inFlight: hasDefault(integer),
+  underWayUntil: hasDefault(time),
 }
 
-const addressAttributes = { userId: key(integer), address: key(bytes), seenAt: preset(time) }
+const addressAttributes = { userId: key(integer), address: key(bytes), seenAt: hasDefault(time) }
 
 /** Counts attempts and what else is limited within a time. */
 export interface Attempts {
   /** Counts an attempt as under way, unless a limit stands in the way, and reads the account. */
-  begin(values: BeginValues): Promise<Begun>
+  begin(values: BeginValues): Promise<AttemptStart>
   /** Ends an attempt that wasn't decided: it never was. */
   undo(subject: Buffer): Promise<void>
   /**
@@ -335,37 +335,37 @@ const accountsKnowing: Statement = {
 }
 
 type BeginRow = Account &
-  Omit<Begun, 'account' | 'counter'> & { readonly id: number | null; readonly subject: Buffer | null }
+  Omit<AttemptStart, 'account' | 'counter'> & { readonly id: number | null; readonly subject: Buffer | null }
 
 /** The counts in a database. */
-export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>, subjects: Subjects): Attempts {
+export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>, counterKeys: CounterKeys): Attempts {
   defineTable(database, 'attempts', attributes)
   defineTable(database, 'known_addresses', addressAttributes)
 
-  const knowable = (address: string) => knowableNetworks(address).map(subjects.knownNetwork)
+  const knowable = (address: string) => knowableNetworks(address).map(counterKeys.knownNetwork)
 
   /** Where an attempt counts, as the statement has them: for a device, an address, an outer network, and for the account. */
   function counters({ proof, usernameKey, address, device }: BeginValues): (Buffer | null)[] {
     if (!proof) return []
     return [
-      device ? subjects.device(proof, usernameKey, device.session) : null,
-      ...knowableNetworks(address).map(network => subjects.known(proof, usernameKey, network)),
-      subjects.account(proof, usernameKey),
+      device ? counterKeys.device(proof, usernameKey, device.session) : null,
+      ...knowableNetworks(address).map(network => counterKeys.known(proof, usernameKey, network)),
+      counterKeys.account(proof, usernameKey),
     ]
   }
 
   return {
     async begin(values) {
-      const { usernameKey, address, device, knownDays, most, underWaySeconds, bucket } = values
+      const { usernameKey, address, device, knownDays, most, inFlightSeconds, bucket } = values
       const places = counters(values)
       const [row] = await database.run<BeginRow>(begin, [
         usernameKey,
         places,
-        subjects.address('failures', address),
+        counterKeys.address('failures', address),
         ...knowable(address),
         knownDays,
         most,
-        underWaySeconds,
+        inFlightSeconds,
         bucket.capacity,
         bucket.perSecond,
         device?.userId ?? null,
@@ -400,7 +400,7 @@ export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>, 
       return row?.place == null ? undefined : knowableNetworks(address)[row.place]
     },
     accountsKnowing: async (network, days, most) =>
-      (await database.read<{ key: string }>(accountsKnowing, [subjects.knownNetwork(network), days, most])).map(
+      (await database.read<{ key: string }>(accountsKnowing, [counterKeys.knownNetwork(network), days, most])).map(
         ({ key }) => key,
       ),
   }

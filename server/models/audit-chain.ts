@@ -2,7 +2,7 @@
 // write the database but hasn't the key can make neither the MAC of an event nor a link.
 import { createHash, randomBytes } from 'node:crypto'
 import type { Transaction } from 'sequelize'
-import { bigint, bytes, defineTable, flag, key, nullable, preset } from '../database/attributes.js'
+import { bigint, bytes, defineTable, flag, hasDefault, key, nullable } from '../database/attributes.js'
 import type { Database, Statement } from '../database/connection.js'
 import type { MasterKey } from './master-key.js'
 
@@ -191,8 +191,8 @@ const forget: Statement = { name: 'audit-forget', text: 'DELETE FROM audit_event
 /** The chain in a database. */
 export function createAuditChain(database: Database, masterKey: Pick<MasterKey, 'mac'>): AuditChain {
   // The newest link, and the one before the first event that is kept.
-  defineTable(database, 'audit_head', { single: preset(key(flag)), id: bigint, hash: bytes })
-  const checkpoint = { single: preset(key(flag)), id: bigint, hash: bytes, plainTo: bigint, mac: nullable(bytes) }
+  defineTable(database, 'audit_head', { single: hasDefault(key(flag)), id: bigint, hash: bytes })
+  const checkpoint = { single: hasDefault(key(flag)), id: bigint, hash: bytes, plainTo: bigint, mac: nullable(bytes) }
   defineTable(database, 'audit_checkpoint', checkpoint)
 
   /** Whether an event says what it said when its MAC was made, as far as it wasn't erased since. */

@@ -1,5 +1,5 @@
 import type { Transaction } from 'sequelize'
-import { attribute, bigint, bytes, defineTable, key, nullable, preset } from '../database/attributes.js'
+import { attribute, bigint, bytes, defineTable, hasDefault, key, nullable } from '../database/attributes.js'
 import type { Database, Statement } from '../database/connection.js'
 import type { AuditAction } from '../policy/audit-actions.js'
 import { type AuditChain, createAuditChain, stampEvent } from './audit-chain.js'
@@ -63,11 +63,11 @@ export function createAudit(database: Database, masterKey: Pick<MasterKey, 'mac'
     hash: bytes,
   })
   defineTable(database, 'audit_staged', {
-    seq: preset(key(bigint)),
+    seq: hasDefault(key(bigint)),
     ...shown,
     ...stamps,
     mac: bytes,
-    tx: preset(bigint),
+    tx: hasDefault(bigint),
   })
   const stamp = (event: AuditEvent) => stampEvent(event, masterKey)
   return {

@@ -15,11 +15,11 @@ export interface Buckets {
   /** Puts one in, and returns how full it is then. */
   add(subject: Buffer, limit: BucketLimit): Promise<number>
   /** Takes one out again, if there is one, and returns how full it is then. */
-  giveBack(subject: Buffer, limit: BucketLimit): Promise<number>
+  refund(subject: Buffer, limit: BucketLimit): Promise<number>
   /** How full it is. */
   read(subject: Buffer, limit: BucketLimit): Promise<number>
   /** Empties buckets and returns how many weren't empty. */
-  clear(subjects: readonly Buffer[], t?: Transaction): Promise<number>
+  clear(counterKeys: readonly Buffer[], t?: Transaction): Promise<number>
   /** Deletes those that have been empty for long. */
   prune(): Promise<void>
 }
@@ -43,7 +43,7 @@ const take: Statement = {
       EXISTS (SELECT FROM taken) AS taken`,
 }
 
-const giveBack: Statement = {
+const refund: Statement = {
   name: 'bucket-give-back',
   text: `${relaxed} UPDATE buckets SET level = greatest(0, ${left('buckets')} - 1), updated_at = clock_timestamp()
     FROM relaxed WHERE subject = $1 RETURNING level`,
@@ -75,11 +75,11 @@ export function createBuckets(database: Database): Buckets {
       return (await database.run<{ level: number; taken: boolean }>(take, [subject, perSecond, capacity]))[0]!
     },
     add: async (subject, { perSecond }) => (await database.run<{ level: number }>(add, [subject, perSecond]))[0]!.level,
-    giveBack: async (subject, { perSecond }) =>
-      (await database.run<{ level: number }>(giveBack, [subject, perSecond]))[0]?.level ?? 0,
+    refund: async (subject, { perSecond }) =>
+      (await database.run<{ level: number }>(refund, [subject, perSecond]))[0]?.level ?? 0,
     read: async (subject, { perSecond }) =>
       (await database.read<{ level: number }>(read, [subject, perSecond]))[0]?.level ?? 0,
-    clear: async (subjects, transaction) => (await database.run(clear, [subjects], transaction)).length,
+    clear: async (counterKeys, transaction) => (await database.run(clear, [counterKeys], transaction)).length,
     async prune() {
       await database.run(prune, [])
     },

@@ -4,10 +4,10 @@ import {
   bytes,
   defineTable,
   fromNow,
+  hasDefault,
   integer,
   key,
   nullable,
-  preset,
   text,
   time,
 } from '../database/attributes.js'
@@ -21,7 +21,7 @@ const attributes = {
   digest: bytes,
   answerSealed: bytes,
   userId: nullable(integer),
-  createdAt: preset(time),
+  createdAt: hasDefault(time),
 }
 
 /** Whose request, and which. */

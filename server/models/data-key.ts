@@ -1,5 +1,5 @@
 import type { Transaction } from 'sequelize'
-import { bytes, defineTable, key, preset, text, time } from '../database/attributes.js'
+import { bytes, defineTable, hasDefault, key, text, time } from '../database/attributes.js'
 import type { Database, Statement } from '../database/connection.js'
 import {
   createMasterKey,
@@ -32,7 +32,7 @@ export interface StoredKeys extends MasterKey {
   adopt(another: Buffer, t: Transaction): Promise<void>
 }
 
-const attributes = { name: key(text), wrapped: bytes, createdAt: preset(time) }
+const attributes = { name: key(text), wrapped: bytes, createdAt: hasDefault(time) }
 
 type Wrapped = { readonly name: string; readonly wrapped: Buffer }
 

@@ -9,7 +9,7 @@ import { resolveDatabase, type Source } from '../database/database-choice.js'
 import type { Log } from '../observability/log.js'
 import type { Settings } from '../process/settings.js'
 import { createAdministeredUsers } from './administered-user.js'
-import { createAttempts, createSubjects } from './attempt.js'
+import { createAttempts, createCounterKeys } from './attempt.js'
 import { createAudit } from './audit.js'
 import { createBuckets } from './bucket.js'
 import { createCreationRequests } from './creation-request.js'
@@ -35,15 +35,15 @@ export type Registry = Awaited<ReturnType<typeof openRegistry>>
 
 /** Defines every table of a database that is open. Nothing is asked of it yet. */
 export function defineModels(database: Database, masterKey: StoredKeys) {
-  const subjects = createSubjects(masterKey)
+  const counterKeys = createCounterKeys(masterKey)
   const audit = createAudit(database, masterKey)
-  const attempts = createAttempts(database, audit, subjects)
-  const mailedKeys = createMailedKeys(database, masterKey, attempts, subjects)
+  const attempts = createAttempts(database, audit, counterKeys)
+  const mailedKeys = createMailedKeys(database, masterKey, attempts, counterKeys)
   const emails = createEmails(database)
   return {
     database,
     masterKey,
-    subjects,
+    counterKeys,
     users: createUsers(database, masterKey, mailedKeys, emails),
     administeredUsers: createAdministeredUsers(database),
     totpSecrets: createTotpSecrets(database, masterKey),
@@ -58,7 +58,7 @@ export function defineModels(database: Database, masterKey: StoredKeys) {
     tokenIssuers: createTokenIssuers(database),
     attempts,
     buckets: createBuckets(database),
-    erasure: createErasure(database, subjects),
+    erasure: createErasure(database, counterKeys),
     userData: createUserData(database),
     audit,
   }

@@ -4,10 +4,10 @@ import {
   bigint,
   defineTable,
   fromNow,
+  hasDefault,
   integer,
   key,
   nullable,
-  preset,
   selectList,
   text,
   time,
@@ -112,21 +112,21 @@ const bringing: Record<Purpose, readonly EmailIntent['kind'][]> = {
 }
 
 const claimed = {
-  id: preset(key(bigint)),
+  id: hasDefault(key(bigint)),
   kind: attribute<EmailIntent['kind']>('TEXT'),
   parameters: attribute<EmailIntent['parameters']>('JSONB'),
   locale: text,
-  attempts: preset(integer),
+  attempts: hasDefault(integer),
   /** 0 for a first attempt, 1 for a retry, 2 for any attempt for an account that isn't active; the lowest goes first. */
-  priority: preset(integer),
-  createdAt: preset(time),
+  priority: hasDefault(integer),
+  createdAt: hasDefault(time),
 }
 
 const attributes = {
   ...claimed,
   /** Null once it has failed for good. */
-  nextAttemptAt: preset(nullable(time)),
-  lastError: preset(nullable(text)),
+  nextAttemptAt: hasDefault(nullable(time)),
+  lastError: hasDefault(nullable(text)),
 }
 
 /** An e-mail that is due, on loan to one worker. */

@@ -1,7 +1,7 @@
 // Erasing a user: no table names it any more, and the audit log still verifies.
 import type { Database, Statement, Transaction } from '../database/connection.js'
 import { emailKey } from '../rules/names.js'
-import { knowableNetworks, proofs, type Subjects } from './attempt.js'
+import { type CounterKeys, knowableNetworks, proofs } from './attempt.js'
 
 /** What shows that a user was erased; it holds nothing personal. A backup from before is restored without the user by it. */
 export interface Receipt {
@@ -103,7 +103,7 @@ const owned = [
 ]
 
 /** Erases users from a database. */
-export function createErasure(database: Database, subjects: Subjects): Erasure {
+export function createErasure(database: Database, counterKeys: CounterKeys): Erasure {
   async function count(statement: Statement, values: readonly unknown[], t: Transaction): Promise<number> {
     return (await database.run<{ count: number }>(statement, values, t))[0]!.count
   }
@@ -115,15 +115,15 @@ export function createErasure(database: Database, subjects: Subjects): Erasure {
     const recipient = email === null ? [] : [emailKey(email), `${emailKey(email)}\0known`]
     return {
       attempts: [
-        ...[...proofs, 'mailed key' as const].map(proof => subjects.account(proof, usernameKey)),
-        subjects.activation(id),
-        ...known.flatMap(address => keys.map(({ digest }) => subjects.mailedKey(digest, address))),
+        ...[...proofs, 'mailed key' as const].map(proof => counterKeys.account(proof, usernameKey)),
+        counterKeys.activation(id),
+        ...known.flatMap(address => keys.map(({ digest }) => counterKeys.mailedKey(digest, address))),
       ],
       quotas: [
-        subjects.emails('recovery', String(id)),
-        ...known.flatMap(knowableNetworks).map(network => subjects.emails('recovery', `${id}\0${network}`)),
-        subjects.emails('partner', String(id)),
-        ...recipient.map(of => subjects.emails('recipient', of)),
+        counterKeys.emails('recovery', String(id)),
+        ...known.flatMap(knowableNetworks).map(network => counterKeys.emails('recovery', `${id}\0${network}`)),
+        counterKeys.emails('partner', String(id)),
+        ...recipient.map(of => counterKeys.emails('recipient', of)),
       ],
     }
   }

@@ -1,8 +1,18 @@
 import { randomInt } from 'node:crypto'
 import type { Transaction } from 'sequelize'
-import { attribute, bytes, defineTable, integer, key, nullable, preset, text, time } from '../database/attributes.js'
+import {
+  attribute,
+  bytes,
+  defineTable,
+  hasDefault,
+  integer,
+  key,
+  nullable,
+  text,
+  time,
+} from '../database/attributes.js'
 import type { Database, Statement } from '../database/connection.js'
-import type { Attempts, Subjects } from './attempt.js'
+import type { Attempts, CounterKeys } from './attempt.js'
 import type { MasterKey } from './master-key.js'
 
 /** Attempts that a mailed key allows to each client address. */
@@ -31,9 +41,9 @@ const attributes = {
   userId: key(integer),
   purpose: key(attribute<Purpose>('TEXT')),
   keyDigest: bytes,
-  organizationId: preset(nullable(integer)),
+  organizationId: hasDefault(nullable(integer)),
   /** The address that a key of the purpose `email` confirms. */
-  email: preset(nullable(text)),
+  email: hasDefault(nullable(text)),
   expiresAt: time,
 }
 
@@ -114,7 +124,7 @@ export function createMailedKeys(
   database: Database,
   masterKey: MasterKey,
   attempts: Pick<Attempts, 'count'>,
-  subjects: Subjects,
+  counterKeys: CounterKeys,
 ): MailedKeys {
   const table = defineTable(database, 'mailed_keys', attributes)
   const digest: MailedKeys['digest'] = (userId, purpose, key) =>
@@ -138,7 +148,7 @@ export function createMailedKeys(
     async attempt(userId, purpose, address) {
       const digest = (await database.read<{ digest: Buffer }>(current, [userId, purpose]))[0]?.digest
       // Where there is no key, the same is done.
-      const subject = subjects.mailedKey(digest ?? Buffer.alloc(32), address)
+      const subject = counterKeys.mailedKey(digest ?? Buffer.alloc(32), address)
       const { count } = await attempts.count(subject, validity[purpose])
       return count <= mostAttempts ? digest : undefined
     },

@@ -6,10 +6,10 @@ import {
   day,
   defineTable,
   flag,
+  hasDefault,
   integer,
   key,
   nullable,
-  preset,
   type Row,
   text,
 } from '../database/attributes.js'
@@ -17,7 +17,7 @@ import type { Database, Statement } from '../database/connection.js'
 import { orm } from '../database/sequelize.js'
 import type { MasterKey } from './master-key.js'
 
-const detail = preset(nullable(text))
+const detail = hasDefault(nullable(text))
 
 /** The texts of an organization that may be edited. */
 const details = {
@@ -34,14 +34,14 @@ const details = {
 
 /** What the record of a user shows of its organization; the activation key is sealed. */
 export const shownOfOrganization = {
-  active: preset(flag),
-  creationDate: preset(day()),
+  active: hasDefault(flag),
+  creationDate: hasDefault(day()),
   ...details,
   keySealed: column('activation_key_sealed', bytes),
 }
 
 const attributes = {
-  id: preset(key(integer)),
+  id: hasDefault(key(integer)),
   ...shownOfOrganization,
   nameKey: text,
   keyDigest: column('activation_key_digest', bytes),

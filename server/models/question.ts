@@ -2,11 +2,11 @@ import type { Transaction } from 'sequelize'
 import {
   defineTable,
   flag,
+  hasDefault,
   integer,
   key,
   type NewRow,
   nullable,
-  preset,
   type Row,
   selectList,
   text,
@@ -16,7 +16,7 @@ import type { Database, Statement } from '../database/connection.js'
 import { orm } from '../database/sequelize.js'
 
 /** What is read of a question. */
-const shown = { id: preset(key(integer)), question: text, active: preset(flag) }
+const shown = { id: hasDefault(key(integer)), question: text, active: hasDefault(flag) }
 
 const questionAttributes = { ...shown, questionKey: text }
 
@@ -24,10 +24,10 @@ const answerAttributes = {
   userId: key(integer),
   questionId: key(integer),
   /** Null until a first answer counts. */
-  answerHash: preset(nullable(text)),
+  answerHash: hasDefault(nullable(text)),
   /** An answer that was saved long after sign-up, and when it begins to count. */
-  nextHash: preset(nullable(text)),
-  nextCountsAt: preset(nullable(time)),
+  nextHash: hasDefault(nullable(text)),
+  nextCountsAt: hasDefault(nullable(time)),
 }
 
 const unmatchedAttributes = { userId: key(integer), question: text, questionKey: text, answerHash: text }

@@ -5,10 +5,10 @@ import {
   bytes,
   day,
   defineTable,
+  hasDefault,
   integer,
   key,
   nullable,
-  preset,
   type Row,
   text,
   time,
@@ -19,22 +19,22 @@ import type { ScopeName } from '../rules/scopes.js'
 import type { MasterKey } from './master-key.js'
 
 const attributes = {
-  id: preset(key(integer)),
+  id: hasDefault(key(integer)),
   name: text,
   scopes: attribute<ScopeName[]>('TEXT[]'),
-  createdAt: preset(time),
+  createdAt: hasDefault(time),
 }
 
 /** What is shown of a key; the key itself is in no table. */
 const shownKey = {
-  id: preset(key(integer)),
+  id: hasDefault(key(integer)),
   serviceId: integer,
   /** The first characters, to tell keys apart. */
   beginning: text,
-  createdAt: preset(time),
+  createdAt: hasDefault(time),
   expiresAt: time,
   /** Day in UTC; null when it was never used. */
-  lastUsedOn: preset(nullable(day())),
+  lastUsedOn: hasDefault(nullable(day())),
 }
 
 const keyAttributes = { ...shownKey, digest: bytes }

@@ -5,10 +5,10 @@ import {
   bytes,
   defineTable,
   fromNow,
+  hasDefault,
   integer,
   key,
   nullable,
-  preset,
   type Row,
   selectList,
   text,
@@ -32,14 +32,14 @@ const shown = {
   /** When it begins to sign, unless a newer one does. */
   signsAt: time,
   /** Null while no successor is planned. */
-  verifiesUntil: preset(nullable(time)),
+  verifiesUntil: hasDefault(nullable(time)),
   /** Longest lifetime of a token that it may have signed, in seconds. */
   tokenTtl: integer,
 }
 
 const kept = { ...shown, privateSealed: bytes }
 
-const attributes = { ...kept, createdAt: preset(time) }
+const attributes = { ...kept, createdAt: hasDefault(time) }
 
 /** A key that may verify tokens, and sign them in its time. */
 export interface SigningKey extends Row<typeof shown> {

@@ -1,5 +1,5 @@
 import type { Transaction } from 'sequelize'
-import { defineTable, flag, key, preset, text } from '../database/attributes.js'
+import { defineTable, flag, hasDefault, key, text } from '../database/attributes.js'
 import type { Database, Statement } from '../database/connection.js'
 
 /** Who issues the tokens of the registry, and for whom: `iss` and `aud` (RFC 7519) of each. */
@@ -38,7 +38,7 @@ const change: Statement = { name: 'token-issuer-change', text: 'UPDATE token_iss
 
 /** The issuer in a database. */
 export function createTokenIssuers(database: Database): TokenIssuers {
-  defineTable(database, 'token_issuer', { single: preset(key(flag)), issuer: text, audience: text })
+  defineTable(database, 'token_issuer', { single: hasDefault(key(flag)), issuer: text, audience: text })
   const read = async (t?: Transaction) => (await database.run<TokenIssuer>(find, [], t))[0]
   return {
     find: read,

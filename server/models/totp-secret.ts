@@ -1,22 +1,22 @@
 import type { Transaction } from 'sequelize'
-import { bigint, bytes, defineTable, integer, key, nullable, preset, time } from '../database/attributes.js'
+import { bigint, bytes, defineTable, hasDefault, integer, key, nullable, time } from '../database/attributes.js'
 import type { Database, Statement } from '../database/connection.js'
 import type { MasterKey } from './master-key.js'
 
 const attributes = {
   userId: key(integer),
   /** Null until a code of the first one was seen. */
-  secretSealed: preset(nullable(bytes)),
-  pendingSealed: preset(nullable(bytes)),
-  lastStep: preset(bigint),
+  secretSealed: hasDefault(nullable(bytes)),
+  pendingSealed: hasDefault(nullable(bytes)),
+  lastStep: hasDefault(bigint),
   /** Wrong codes since the last right one, within 15 minutes of the first. */
-  failures: preset(integer),
-  windowEnds: preset(time),
+  failures: hasDefault(integer),
+  windowEnds: hasDefault(time),
   /** Wrong codes within a day of the first. */
-  dayFailures: preset(integer),
-  dayEnds: preset(time),
+  dayFailures: hasDefault(integer),
+  dayEnds: hasDefault(time),
   /** When one of the two reached its limit; null otherwise. */
-  lockedAt: preset(nullable(time)),
+  lockedAt: hasDefault(nullable(time)),
 }
 
 /** Wrong codes that lock, in two windows of so many seconds, and after how many in the first the owner is notified. */

@@ -7,12 +7,12 @@ import {
   defineTable,
   flag,
   fromNow,
+  hasDefault,
   integer,
   type Joined,
   key,
   type NewRow,
   nullable,
-  preset,
   type Row,
   selectList,
   text,
@@ -46,41 +46,41 @@ const profile = {
 
 /** What is read of a user. */
 const shown = {
-  id: preset(key(integer)),
+  id: hasDefault(key(integer)),
   ...profile,
   usernameKey: text,
   email: nullable(text),
-  active: preset(flag),
-  suspended: preset(flag),
-  tokenGeneration: preset(integer),
-  organizationId: preset(nullable(integer)),
+  active: hasDefault(flag),
+  suspended: hasDefault(flag),
+  tokenGeneration: hasDefault(integer),
+  organizationId: hasDefault(nullable(integer)),
   /**
    * When a session set the present password. Null when its owner proved more than a token (a session by a mailed key, the
    * sign-up) or an administrator set it with SetPassword.
    */
-  passwordUpdatedAt: preset(nullable(time)),
+  passwordUpdatedAt: hasDefault(nullable(time)),
 }
 
 const userAttributes = {
   ...shown,
   nicknameKey: text,
   passwordHash: text,
-  createdAt: preset(time),
+  createdAt: hasDefault(time),
   /** Deleted ones are suspended, and found by administration alone. */
-  deletedAt: preset(nullable(time)),
-  suspendedBeforeDeletion: preset(flag),
+  deletedAt: hasDefault(nullable(time)),
+  suspendedBeforeDeletion: hasDefault(flag),
   /**
    * When the last sign-in was, or the sign-up, of an account that its user signed up and that was never activated. Null for
    * all others: those activated once, and those that administrators, installations and imports made.
    */
-  unactivatedSeenAt: preset(nullable(time)),
+  unactivatedSeenAt: hasDefault(nullable(time)),
   /** What the names look like; null until `renewKeys` comes by. */
-  usernameSkeleton: preset(nullable(text)),
-  nicknameSkeleton: preset(nullable(text)),
+  usernameSkeleton: hasDefault(nullable(text)),
+  nicknameSkeleton: hasDefault(nullable(text)),
 }
 
 /** What is read of a user's provider key; sealed. */
-const shownKey = { id: preset(key(integer)), sealed: column('key_sealed', bytes) }
+const shownKey = { id: hasDefault(key(integer)), sealed: column('key_sealed', bytes) }
 
 const keyAttributes = { ...shownKey, userId: integer, digest: column('key_digest', bytes) }
 
@@ -98,7 +98,9 @@ export type NewUser = NewRow<typeof userAttributes>
 
 /** Whatever may be null of a user, as null: for one who filled in no form. */
 export const emptyUser = Object.fromEntries(
-  Object.entries(userAttributes).flatMap(([name, { nullable, preset }]) => (nullable && !preset ? [[name, null]] : [])),
+  Object.entries(userAttributes).flatMap(([name, { nullable, hasDefault }]) =>
+    nullable && !hasDefault ? [[name, null]] : [],
+  ),
 ) as {
   readonly [K in keyof NewUser as Record<never, never> extends Pick<NewUser, K>
     ? never
@@ -130,14 +132,14 @@ const enrolled = `u.role = 'ROLE_ADMIN'
 const readCaller = readUser.replace(' FROM users u', `, ${enrolled} FROM users u`)
 
 // A key that was retired signs nobody in, whatever a process remembers of it.
-const asCaller = `${readCaller} WHERE u.id = $1
+const findTokenHolder = `${readCaller} WHERE u.id = $1
   AND EXISTS (SELECT FROM signing_keys s WHERE s.kid = $2 AND (s.verifies_until IS NULL OR s.verifies_until > now()))`
 
-const caller: Statement = { name: 'user-caller', text: asCaller }
+const caller: Statement = { name: 'user-caller', text: findTokenHolder }
 
 const callerWith: Statement = {
   name: 'user-caller-with',
-  text: `${asCaller} UNION ALL ${readCaller} WHERE u.username_key = $3 AND u.id <> $1 AND u.deleted_at IS NULL`,
+  text: `${findTokenHolder} UNION ALL ${readCaller} WHERE u.username_key = $3 AND u.id <> $1 AND u.deleted_at IS NULL`,
 }
 
 const findMany: Statement = {
@@ -204,10 +206,10 @@ const administratorAmong: Statement = {
 }
 
 /** What the verbs of activation and administration decide on. */
-const decisive = ['id', 'username', 'role', 'active', 'suspended', 'organizationId'] as const
+const lockColumns = ['id', 'username', 'role', 'active', 'suspended', 'organizationId'] as const
 
 /** A locked row. */
-export type LockedUser = Pick<User, (typeof decisive)[number]>
+export type LockedUser = Pick<User, (typeof lockColumns)[number]>
 
 /** A user who calls. */
 export interface CallerRow extends User {
@@ -233,9 +235,9 @@ export interface Users {
   /** Those of the users who are there, in no order; who has an id and a key given is there twice. */
   findMany(ids: readonly number[], usernameKeys: readonly string[]): Promise<User[]>
   /** The holder of a token that was signed with this key; undefined when the key holds no longer. */
-  asCaller(id: number, kid: string): Promise<CallerRow | undefined>
+  findTokenHolder(id: number, kid: string): Promise<CallerRow | undefined>
   /** The same and, when it is another, the user with the username; in one statement. */
-  asCallerWith(
+  findTokenHolderAndUser(
     id: number,
     kid: string,
     usernameKey: string,
@@ -371,7 +373,7 @@ export function createUsers(
     byId: async id => (await database.read<User>(byId, [id]))[0],
     byUsername: async usernameKey => (await database.read<User>(byUsername, [usernameKey]))[0],
     findMany: (ids, usernameKeys) => database.run<User>(findMany, [ids, usernameKeys]),
-    asCaller: async (id, kid) => (await database.read<CallerRow>(caller, [id, kid]))[0],
+    findTokenHolder: async (id, kid) => (await database.read<CallerRow>(caller, [id, kid]))[0],
     async lockPair(callerId, targetId, t) {
       const lock = async (id: number, strength: keyof typeof lockDeciding) =>
         (await database.run<DecidingUser>(lockDeciding[strength], [id], t))[0]
@@ -386,7 +388,7 @@ export function createUsers(
     },
     includeAdministrator: async (ids, t) =>
       ids.length > 0 && (await database.run(administratorAmong, [ids], t)).length > 0,
-    async asCallerWith(id, kid, usernameKey) {
+    async findTokenHolderAndUser(id, kid, usernameKey) {
       const rows = await database.read<CallerRow>(callerWith, [id, kid, usernameKey])
       return {
         caller: rows.find(row => row.id === id),
@@ -431,7 +433,12 @@ export function createUsers(
       // No stronger lock: rows that refer to a user, such as known addresses, are checked while a sign-in holds others.
       const lock = transaction.LOCK.NO_KEY_UPDATE
       return (
-        await users().findOne({ attributes: [...decisive], where: { usernameKey, deletedAt: null }, transaction, lock })
+        await users().findOne({
+          attributes: [...lockColumns],
+          where: { usernameKey, deletedAt: null },
+          transaction,
+          lock,
+        })
       )?.get()
     },
     async activate({ id, role }, organizationId, transaction) {

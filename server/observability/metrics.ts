@@ -43,7 +43,7 @@ interface Watched {
 }
 
 /** Milliseconds that a scrape waits for the database. What it doesn't tell in time isn't exported. */
-const patience = 2_500
+const timeout = 2_500
 
 /** Creates the metrics of a server. No label holds a user, address or anything a caller typed. */
 export function createMetrics({ registry, inquire }: Pick<MetricsEndpoint, 'registry' | 'inquire'>): Metrics {
@@ -201,7 +201,7 @@ function latest<T>(ask: () => Promise<T>, note: (answer: T | undefined) => void)
       })
     let timer: NodeJS.Timeout | undefined
     const late = new Promise<undefined>(resolve => {
-      timer = setTimeout(() => resolve(undefined), patience)
+      timer = setTimeout(() => resolve(undefined), timeout)
     })
     note(await Promise.race([asking, late]))
     clearTimeout(timer)

@@ -46,7 +46,7 @@ type ComposerModels = Pick<
   | 'emails'
   | 'emailQuotas'
   | 'attempts'
-  | 'subjects'
+  | 'counterKeys'
   | 'audit'
 >
 
@@ -60,8 +60,8 @@ export function createComposer(
   now: () => number,
   onRefusal?: (limit: Limit) => void,
 ): (email: Email) => Promise<Composed> {
-  const { database, users, administeredUsers, organizations, mailedKeys, emails, attempts, subjects, audit } = models
-  const quotas = createQuotas(models.emailQuotas, subjects, settings.limitFactor, now, onRefusal)
+  const { database, users, administeredUsers, organizations, mailedKeys, emails, attempts, counterKeys, audit } = models
+  const quotas = createQuotas(models.emailQuotas, counterKeys, settings.limitFactor, now, onRefusal)
 
   /**
    * Admits an e-mail for a user. Anybody may sign up, with addresses that a mail server refuses, and refuses slowly: what

@@ -1,7 +1,7 @@
 // How many e-mails may go out. A refused one uses up nothing.
 import { LRUCache } from 'lru-cache'
 import type { Transaction } from '../database/connection.js'
-import type { Subjects } from '../models/attempt.js'
+import type { CounterKeys } from '../models/attempt.js'
 import type { EmailLimit, EmailQuotas } from '../models/email-quota.js'
 import { upTo } from '../process/lazy.js'
 import { emailKey } from '../rules/names.js'
@@ -60,7 +60,7 @@ export interface Quotas {
  */
 export function createQuotas(
   counts: EmailQuotas,
-  subjects: Subjects,
+  counterKeys: CounterKeys,
   factor: number,
   now: () => number,
   onRefusal: (limit: keyof typeof emailLimits) => void = () => {},
@@ -70,7 +70,7 @@ export function createQuotas(
   const refused = new LRUCache<string, { from: number; until: number }>(upTo(100_000))
 
   async function take(limit: keyof typeof emailLimits, of: (string | number)[], t?: Transaction): Promise<number> {
-    const subject = subjects.emails(limit, of.join('\0'))
+    const subject = counterKeys.emails(limit, of.join('\0'))
     const key = subject.toString('latin1')
     const known = refused.get(key)
     const time = now()
@@ -88,7 +88,7 @@ export function createQuotas(
     recovery: (userId, knownNetwork, t) =>
       take('recovery', knownNetwork === undefined ? [userId] : [userId, knownNetwork], t),
     change: (userId, t) => take('change', [userId], t),
-    recoveryWait: userId => counts.wait(subjects.emails('recovery', String(userId)), limitsOf('recovery')),
+    recoveryWait: userId => counts.wait(counterKeys.emails('recovery', String(userId)), limitsOf('recovery')),
     recipient: (email, known, t) => take('recipient', known ? [emailKey(email), 'known'] : [emailKey(email)], t),
     partner: (userId, t) => take('partner', [userId], t),
     organization: (organizationId, t) => take('organization', [organizationId], t),

@@ -1,4 +1,4 @@
-/** The e-mails: plain text in Brazilian Portuguese and English. Subjects are fixed, so nothing given gets into a header. */
+/** The e-mails: plain text in Brazilian Portuguese and English. CounterKeys are fixed, so nothing given gets into a header. */
 import type { Administered } from '../models/email.js'
 import { visible } from '../rules/names.js'
 

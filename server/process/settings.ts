@@ -29,7 +29,7 @@ export function isAdministrationAudience(text: string): boolean {
 }
 
 /** A value that can't be used. The message says what is expected and never repeats the value. */
-class Fault extends Error {}
+class SettingError extends Error {}
 
 interface Setting<T> {
   readonly name: string
@@ -199,7 +199,7 @@ export function readSettings(env: Readonly<Record<string, string | undefined>>):
       const given = lookUp(entry, env) ?? entry.fallback
       values[field] = given === undefined ? undefined : entry.read(given)
     } catch (error) {
-      if (!(error instanceof Fault)) throw error
+      if (!(error instanceof SettingError)) throw error
       faults.push(`${entry.name}: ${error.message}`)
     }
   }
@@ -220,7 +220,7 @@ export function readSettings(env: Readonly<Record<string, string | undefined>>):
   const read = values as Read
   return Object.freeze({
     ...read,
-    serverUrl: read.serverUrl ?? write(read.grpcAddress),
+    serverUrl: read.serverUrl ?? formatAddress(read.grpcAddress),
     origins: describeSettings(env),
   })
 }
@@ -244,31 +244,31 @@ export function firstIssuer({
 
 /** The base URL of a gateway with these settings that listens at an address. */
 export function httpUrl({ httpTlsCert }: Pick<Settings, 'httpTlsCert'>, at: Address): string {
-  return `${httpTlsCert ? 'https' : 'http'}://${write(at)}`
+  return `${httpTlsCert ? 'https' : 'http'}://${formatAddress(at)}`
 }
 
 /** The URL of the metrics of a process with these settings, which serves them at an address. */
 export function metricsUrl({ tlsCert }: Pick<Settings, 'tlsCert'>, at: Address): string {
-  return `${tlsCert ? 'https' : 'http'}://${write(at)}/metrics`
+  return `${tlsCert ? 'https' : 'http'}://${formatAddress(at)}/metrics`
 }
 
 /** An address in the notation of the settings, `host:port`, with IPv6 in brackets. */
-export function write({ host, port }: Address): string {
+export function formatAddress({ host, port }: Address): string {
   return `${isIP(host) === 6 ? `[${host}]` : host}:${port}`
 }
 
 function lookUp({ name, secret }: Setting<unknown>, env: Readonly<Record<string, string | undefined>>) {
   const path = secret ? env[`${name}_FILE`] : undefined
   if (!path) return env[name] || undefined
-  if (env[name]) throw new Fault(`${name} and ${name}_FILE are both set; keep one`)
+  if (env[name]) throw new SettingError(`${name} and ${name}_FILE are both set; keep one`)
   let content: string
   try {
     content = readFileSync(path, 'utf8')
   } catch (error) {
-    throw new Fault(`the file that ${name}_FILE names can’t be read (${(error as NodeJS.ErrnoException).code})`)
+    throw new SettingError(`the file that ${name}_FILE names can’t be read (${(error as NodeJS.ErrnoException).code})`)
   }
   content = content.replace(/\r?\n$/, '')
-  if (content === '') throw new Fault(`the file that ${name}_FILE names is empty`)
+  if (content === '') throw new SettingError(`the file that ${name}_FILE names is empty`)
   return content
 }
 
@@ -308,9 +308,10 @@ function pem(kind: string) {
     try {
       content = readFileSync(path)
     } catch (error) {
-      throw new Fault(`the file can’t be read (${(error as NodeJS.ErrnoException).code})`)
+      throw new SettingError(`the file can’t be read (${(error as NodeJS.ErrnoException).code})`)
     }
-    if (!content.includes(`${kind}-----`)) throw new Fault(`the file holds no PEM block of a ${kind.toLowerCase()}`)
+    if (!content.includes(`${kind}-----`))
+      throw new SettingError(`the file holds no PEM block of a ${kind.toLowerCase()}`)
     return path
   }
 }
@@ -331,18 +332,18 @@ function tlsFault(names: string, { cert, key, ca }: Readonly<Record<string, stri
 }
 
 function text(value: string): string {
-  if (/[\u0000-\u001f\u007f]/.test(value)) throw new Fault('must not hold control characters')
+  if (/[\u0000-\u001f\u007f]/.test(value)) throw new SettingError('must not hold control characters')
   return value
 }
 
 function username(value: string): string {
-  if (isReservedUsername(value)) throw new Fault('this username is reserved; choose another')
+  if (isReservedUsername(value)) throw new SettingError('this username is reserved; choose another')
   return text(value)
 }
 
 function audience(value: string): string {
   if (isAdministrationAudience(value))
-    throw new Fault(
+    throw new SettingError(
       `${administrationAudience} is for tokens of administrators; choose another, such as ${firstAudience}`,
     )
   return text(value)
@@ -353,7 +354,7 @@ function address(value: string): Address {
     /^(?:\[(?<bracketed>[^\]]+)\]|(?<plain>[^:[\]\s/]+)):(?<digits>\d{1,5})$/.exec(value)?.groups ?? {}
   const host = bracketed ?? plain
   if (host === undefined || (bracketed !== undefined && isIP(bracketed) !== 6) || Number(digits) > 65535)
-    throw new Fault('expected host:port, such as 127.0.0.1:8080 or [::1]:8080, with a port from 0 to 65535')
+    throw new SettingError('expected host:port, such as 127.0.0.1:8080 or [::1]:8080, with a port from 0 to 65535')
   return Object.freeze({ host, port: Number(digits) })
 }
 
@@ -364,7 +365,7 @@ function orOff<T>(read: (value: string) => T) {
     try {
       return read(value)
     } catch (error) {
-      throw new Fault(`${(error as Error).message}, or off`)
+      throw new SettingError(`${(error as Error).message}, or off`)
     }
   }
 }
@@ -374,11 +375,11 @@ function target(value: string): string {
   if (/^(dns|ipv4|ipv6|unix|xds):\S+$/.test(value)) return value
   try {
     const servers = value.split(',').map(each => address(each.trim().replace(/^https?:\/\/(.*?)\/?$/, '$1')))
-    if (servers.length === 1) return write(servers[0]!)
+    if (servers.length === 1) return formatAddress(servers[0]!)
     const [version, ...others] = new Set(servers.map(({ host }) => isIP(host)))
-    if (version && others.length === 0) return `ipv${version}:${servers.map(write).join(',')}`
+    if (version && others.length === 0) return `ipv${version}:${servers.map(formatAddress).join(',')}`
   } catch {}
-  throw new Fault(
+  throw new SettingError(
     'expected host:port, several such with IP addresses of one version, or a gRPC name such as dns:///auth.example:50051',
   )
 }
@@ -386,7 +387,7 @@ function target(value: string): string {
 function url(expected: string, ...protocols: string[]) {
   return (value: string): string => {
     const parsed = URL.canParse(value) ? new URL(value) : undefined
-    if (!parsed || !protocols.includes(parsed.protocol)) throw new Fault(`expected ${expected}`)
+    if (!parsed || !protocols.includes(parsed.protocol)) throw new SettingError(`expected ${expected}`)
     return value
   }
 }
@@ -395,7 +396,7 @@ function databaseUrl(value: string): string {
   try {
     readDatabaseUrl(value)
   } catch (error) {
-    throw new Fault((error as Error).message)
+    throw new SettingError((error as Error).message)
   }
   return value
 }
@@ -404,7 +405,7 @@ function mailbox(value: string): string {
   const { named, bare } =
     /^(?:[^<>\u0000-\u001f\u007f]*<(?<named>[^<>\s]+)>|(?<bare>[^<>\s]+))$/.exec(value)?.groups ?? {}
   if (!/^[^@,;:"()\\]+@[^@,;:"()\\]+$/.test(named ?? bare ?? ''))
-    throw new Fault('expected an address, or Name <address>')
+    throw new SettingError('expected an address, or Name <address>')
   return value
 }
 
@@ -414,21 +415,23 @@ export function readMasterKey(value: string): Buffer {
   const base64 = /^[A-Za-z0-9+/_-]+={0,2}$/.test(value)
   const bytes = hexadecimal ? Buffer.from(value, 'hex') : base64 ? Buffer.from(value, 'base64') : Buffer.alloc(0)
   if (bytes.length < 32)
-    throw new Fault('expected at least 32 bytes in base64 or hexadecimal; make them with `openssl rand -base64 32`')
+    throw new SettingError(
+      'expected at least 32 bytes in base64 or hexadecimal; make them with `openssl rand -base64 32`',
+    )
   return bytes
 }
 
 function integer(least: number, most: number) {
   return (value: string): number => {
     if (!/^\d{1,9}$/.test(value) || Number(value) < least || Number(value) > most)
-      throw new Fault(`expected a whole number from ${least} to ${most}`)
+      throw new SettingError(`expected a whole number from ${least} to ${most}`)
     return Number(value)
   }
 }
 
 function factor(value: string): number {
   if (!/^\d{1,6}(\.\d{1,3})?$/.test(value) || !(Number(value) > 0))
-    throw new Fault('expected a number above 0, such as 2')
+    throw new SettingError('expected a number above 0, such as 2')
   return Number(value)
 }
 
@@ -448,7 +451,9 @@ function span(least: number, most: number) {
     const { digits, unit = 's' } = /^(?<digits>\d{1,9})(?<unit>[smhd])?$/.exec(value)?.groups ?? {}
     const seconds = Number(digits) * units[unit as keyof typeof units]
     if (!(seconds >= least && seconds <= most))
-      throw new Fault(`expected a time from ${inWords(least)} to ${inWords(most)}, such as 1m, 15s or 15 (seconds)`)
+      throw new SettingError(
+        `expected a time from ${inWords(least)} to ${inWords(most)}, such as 1m, 15s or 15 (seconds)`,
+      )
     return seconds
   }
 }
@@ -460,7 +465,7 @@ function timeZone(value: string): string {
     // Aliases such as UTC are in no list; the first formatter takes longer to make than all other settings.
     if (!Intl.supportedValuesOf('timeZone').includes(value)) new Intl.DateTimeFormat('en', { timeZone: value })
   } catch {
-    throw new Fault('expected the name of a time zone, such as America/Sao_Paulo')
+    throw new SettingError('expected the name of a time zone, such as America/Sao_Paulo')
   }
   return value
 }
@@ -479,13 +484,13 @@ function list<T>(read: (item: string) => T, separator: string | RegExp = ',') {
 function origin(value: string): string {
   const parsed = URL.canParse(value) ? new URL(value) : undefined
   if (!parsed || !/^https?:$/.test(parsed.protocol) || parsed.origin !== value.toLowerCase().replace(/\/$/, ''))
-    throw new Fault('expected origins separated by commas, such as https://app.example.org')
+    throw new SettingError('expected origins separated by commas, such as https://app.example.org')
   return parsed.origin
 }
 
 function block(value: string): string {
   if (canonicalBlock(value) === undefined)
-    throw new Fault(
+    throw new SettingError(
       'expected IP addresses or CIDR blocks, such as 10.0.0.0/8, ::1; write 127.0.0.0/8, ::1 for a proxy on this machine, ' +
         'and the addresses of a proxy instead of its name',
     )
@@ -494,7 +499,7 @@ function block(value: string): string {
 
 function oneOf<const T extends string>(...allowed: readonly T[]) {
   return (value: string): T => {
-    if (!(allowed as readonly string[]).includes(value)) throw new Fault(`expected ${allowed.join(' or ')}`)
+    if (!(allowed as readonly string[]).includes(value)) throw new SettingError(`expected ${allowed.join(' or ')}`)
     return value as T
   }
 }

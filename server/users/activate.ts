@@ -1,11 +1,11 @@
 import { LRUCache } from 'lru-cache'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { type Admission, tooManyAttempts } from '../access/admission.js'
-import { type Caller, traces } from '../access/caller.js'
+import { auditContext, type Caller } from '../access/caller.js'
 import type { UsersRpc } from '../access/context.js'
 import { failuresThatLock, lockout } from '../access/lockout.js'
 import type { Transaction } from '../database/connection.js'
-import type { Attempts, Subjects } from '../models/attempt.js'
+import type { Attempts, CounterKeys } from '../models/attempt.js'
 import type { Audit } from '../models/audit.js'
 import type { MailedKeys } from '../models/mailed-key.js'
 import type { Organizations } from '../models/organization.js'
@@ -23,7 +23,7 @@ export interface ActivateDeps {
   readonly organizations: Organizations
   readonly mailedKeys: MailedKeys
   readonly attempts: Attempts
-  readonly subjects: Subjects
+  readonly counterKeys: CounterKeys
   readonly admission: Admission
   readonly audit: Audit
   /** Multiplies the limit of wrong keys. */
@@ -84,12 +84,12 @@ async function findOrganization(
 }
 
 /** Counts wrong keys: 10 in 15 minutes for a token's user, and as failures of the client address. */
-function createWrongKeys({ attempts, subjects, admission, audit, factor, now }: ActivateDeps) {
+function createWrongKeys({ attempts, counterKeys, admission, audit, factor, now }: ActivateDeps) {
   const most = failuresThatLock(factor)
   /** Wrong keys of users, by id, and when they are forgotten, in ms since 1970. */
   const counts = new LRUCache<number, { count: number; until: number }>(upTo(100_000))
   /** Keys under way. */
-  const underWay = new Map<number, number>()
+  const inFlight = new Map<number, number>()
 
   function countOf(userId: number): { count: number; until: number } {
     const known = counts.get(userId)
@@ -101,7 +101,7 @@ function createWrongKeys({ attempts, subjects, admission, audit, factor, now }: 
     async check(userId: number, { address }: Call): Promise<void> {
       const { count, until } = countOf(userId)
       if (count >= most) throw tooManyAttempts((until - now()) / 1000, 'activation')
-      const wait = await admission.heldUp(address)
+      const wait = await admission.blockedFor(address)
       if (wait !== undefined) throw tooManyAttempts(wait, 'failures')
     },
     /**
@@ -109,25 +109,25 @@ function createWrongKeys({ attempts, subjects, admission, audit, factor, now }: 
      * way as are left.
      */
     begin({ user }: Caller, { address }: Call): Disposable {
-      const others = underWay.get(user.id) ?? 0
+      const others = inFlight.get(user.id) ?? 0
       if (countOf(user.id).count + others >= most) throw tooManyAttempts(1, 'activation')
-      underWay.set(user.id, others + 1)
+      inFlight.set(user.id, others + 1)
       const leave = admission.begin(address)
       return {
         [Symbol.dispose]() {
           leave()
-          const left = underWay.get(user.id)! - 1
-          if (left > 0) underWay.set(user.id, left)
-          else underWay.delete(user.id)
+          const left = inFlight.get(user.id)! - 1
+          if (left > 0) inFlight.set(user.id, left)
+          else inFlight.delete(user.id)
         },
       }
     },
     async add({ user }: Caller, call: Call): Promise<void> {
-      const { count, seconds } = await attempts.count(subjects.activation(user.id), lockout.seconds)
+      const { count, seconds } = await attempts.count(counterKeys.activation(user.id), lockout.seconds)
       if (count > countOf(user.id).count) counts.set(user.id, { count, until: now() + seconds * 1000 })
       const ofAddress = await admission.addFailure(call.address)
       const event = { action: 'user.activate', outcome: 'refused', reason: 'TOO_MANY_ATTEMPTS' } as const
-      const refused = { ...traces(call, user), ...event }
+      const refused = { ...auditContext(call, user), ...event }
       if (count === most) await audit.append({ ...refused, subject_id: user.id, object: `failures:${most}` })
       if (ofAddress !== undefined) await audit.append({ ...refused, object: `failures:${ofAddress}` })
     },

@@ -2,7 +2,7 @@ import { randomInt } from 'node:crypto'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { SignUpRequest } from '../../proto/gen/auth/v1/users_pb.js'
 import type { Admission } from '../access/admission.js'
-import { traces } from '../access/caller.js'
+import { auditContext } from '../access/caller.js'
 import type { UsersRpc } from '../access/context.js'
 import type { Tokens } from '../access/tokens.js'
 import { fromNow } from '../database/attributes.js'
@@ -48,7 +48,7 @@ export function signUp(deps: SignUpDeps): UsersRpc<'signUp'> {
     const [passwordHash, answerHash] = await hashes.catch(async error => {
       // Nobody falls behind others, or runs into a limit, by coming again as told.
       if (error instanceof Refusal && error.reason === Reason.OVERLOADED)
-        await admission.giveBack('signUps', call.address)
+        await admission.refund('signUps', call.address)
       throw error
     })
     const row = toRow(form, passwordHash!, question?.question)
@@ -59,7 +59,7 @@ export function signUp(deps: SignUpDeps): UsersRpc<'signUp'> {
         const added = await users.add(row, t)
         if (question && answerHash) await questions.saveAnswer(added, question.id, answerHash, t)
         if (unmatched && answerHash) await questions.keepUnmatched(added, unmatched, answerHash, t)
-        await audit.append({ ...traces(call), action: 'user.sign-up', outcome: 'ok', subject_id: added }, t)
+        await audit.append({ ...auditContext(call), action: 'user.sign-up', outcome: 'ok', subject_id: added }, t)
         return added
       })
       .catch(error => {

@@ -1,8 +1,8 @@
 /** Access lines of programs that run elsewhere, and the gateway as one of these. */
 import { fileURLToPath } from 'node:url'
 import type { Teardown } from './database.js'
-import { waitFor } from './patience.js'
 import { launch, type Program } from './spawned.js'
+import { waitFor } from './wait.js'
 
 /** The fields of a line. */
 export type Line = Readonly<Record<string, unknown>>

@@ -6,7 +6,7 @@ import { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
 import { BadRequestSchema, ErrorInfoSchema } from '../../proto/gen/google/rpc/error_details_pb.js'
 import { openLocalAdministration } from '../../server/local-administration.js'
 import { createLog } from '../../server/observability/log.js'
-import { write } from '../../server/process/settings.js'
+import { formatAddress } from '../../server/process/settings.js'
 import type { Teardown } from './database.js'
 import { password, type TestService } from './service.js'
 
@@ -17,7 +17,7 @@ export type AdministrationClient = Client<typeof Administration>
 export function openAdministration(t: Teardown, { service }: TestService, token?: string): AdministrationClient {
   const { admin } = service.addresses
   if (!admin) throw new Error('The service has no listener for administrators: set AUTH_ADMIN_ADDRESS.')
-  const baseUrl = `http://${write(admin)}`
+  const baseUrl = `http://${formatAddress(admin)}`
   const sessionManager = new Http2SessionManager(baseUrl)
   t.teardown(async () => sessionManager.abort())
   const transport = createGrpcTransport({

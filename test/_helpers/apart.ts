@@ -1,8 +1,8 @@
 /** `auth-server` and `auth-gateway` as processes of their own. */
 import { fileURLToPath } from 'node:url'
 import type { Teardown } from './database.js'
-import { waitFor } from './patience.js'
 import { launch, type Program, serviceEnv } from './spawned.js'
+import { waitFor } from './wait.js'
 
 const programOf = (path: string) => fileURLToPath(new URL(`../../${path}`, import.meta.url))
 

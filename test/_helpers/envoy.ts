@@ -5,9 +5,9 @@ import { writePems } from './certificates.js'
 import type { Teardown } from './database.js'
 import { adapted, authority, type Front, folderOf, servername, startProxy } from './front.js'
 import { openHttp2 } from './http2.js'
-import { waitFor } from './patience.js'
 import { freePort } from './relay.js'
 import { spawnService } from './spawned.js'
+import { waitFor } from './wait.js'
 
 /** Connections that it takes of the public: fewer than in the file, which tests open all of. */
 export const publicConnections = 200

@@ -8,8 +8,8 @@ import { createAuthority } from './certificates.js'
 import type { Teardown } from './database.js'
 import type { Place } from './http2.js'
 import { keepLog } from './logged.js'
-import { waitFor } from './patience.js'
 import type { Spawned } from './spawned.js'
+import { waitFor } from './wait.js'
 
 /** A proxy in front of a service. */
 export interface Front {

@@ -20,7 +20,7 @@ import {
 } from '@grpc/grpc-js'
 import { BadRequestSchema, ErrorInfoSchema, RetryInfoSchema } from '../../proto/gen/google/rpc/error_details_pb.js'
 import { StatusSchema } from '../../proto/gen/google/rpc/status_pb.js'
-import { patience } from './patience.js'
+import { patience } from './wait.js'
 
 /** What a call may carry, and how it may be cut short. */
 export interface GrpcOptions extends CallOptions {

@@ -6,8 +6,8 @@ import type { AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { ask, type Teardown } from './database.js'
-import { waitFor } from './patience.js'
 import { freePort, withPort } from './relay.js'
+import { waitFor } from './wait.js'
 
 /** Starts it before the servers of these database URLs, and returns the URL of the one that is the primary. */
 export async function startHaproxy(t: Teardown, databaseUrls: readonly string[]): Promise<string> {

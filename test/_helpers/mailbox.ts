@@ -4,7 +4,7 @@ import test from 'ava'
 import PostalMime, { type Email } from 'postal-mime'
 import { SMTPServer } from 'smtp-server'
 import { plantSecret } from './logged.js'
-import { waitFor } from './patience.js'
+import { waitFor } from './wait.js'
 
 /** Recovery keys and activation keys, at the end of their line. */
 const keys = /: ([2-9A-HJ-NP-Z]{8}|[\da-f]{8}-[\da-f-]{27})$/gm

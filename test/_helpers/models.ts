@@ -5,7 +5,7 @@ import { defineModels, type Models } from '../../server/models/define-models.js'
 import { emptyUser } from '../../server/models/user.js'
 import type { Role } from '../../server/rules/roles.js'
 import { freshDatabase, type Teardown } from './database.js'
-import { waitFor } from './patience.js'
+import { waitFor } from './wait.js'
 
 /** Opens models that close with the test, on a database of their own unless one is given. */
 export async function openModels(t: Teardown, url?: string): Promise<Models> {

@@ -6,8 +6,8 @@ import { join } from 'node:path'
 import pg from 'pg'
 import { chooseUser } from '../../server/embedded/programs.js'
 import type { Teardown } from './database.js'
-import { waitFor } from './patience.js'
 import { freePort } from './relay.js'
+import { waitFor } from './wait.js'
 
 const program = process.env.PGBOUNCER ?? 'pgbouncer'
 

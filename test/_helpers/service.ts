@@ -14,8 +14,8 @@ import { type Clock, createStillClock } from './clock.js'
 import { clocked, freshDatabase, patiently, type Teardown } from './database.js'
 import { databaseFor, ownSettings } from './installed.js'
 import { keepLog, plantSecret } from './logged.js'
-import { patience } from './patience.js'
 import { password } from './secrets.js'
+import { patience } from './wait.js'
 
 export { password }
 

@@ -7,8 +7,8 @@ import { fileURLToPath } from 'node:url'
 import type { Teardown } from './database.js'
 import { databaseFor } from './installed.js'
 import { keepLog } from './logged.js'
-import { waitFor } from './patience.js'
 import { password } from './service.js'
+import { waitFor } from './wait.js'
 
 const main = fileURLToPath(new URL('../../server/main.js', import.meta.url))
 

@@ -6,8 +6,8 @@ import { join } from 'node:path'
 import { environment, finish, initialize, parameters } from '../../server/embedded/initdb.js'
 import { chooseUser, findPrograms, startAs } from '../../server/embedded/programs.js'
 import { ask, type Teardown } from './database.js'
-import { waitFor } from './patience.js'
 import { freePort } from './relay.js'
+import { waitFor } from './wait.js'
 
 /** Database URLs of the two. */
 export interface Pair {

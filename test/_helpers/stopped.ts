@@ -1,8 +1,8 @@
 /** Calls that are stopped at their end, where they record what they did, with every lock that they have by then. */
 import pg from 'pg'
 import type { Teardown } from './database.js'
-import { waitFor } from './patience.js'
 import type { TestService } from './service.js'
+import { waitFor } from './wait.js'
 
 /** Any number that nothing else in the database locks. */
 const stop = 4_711

@@ -3,8 +3,8 @@ import test, { type ExecutionContext } from 'ava'
 import { TOTP } from 'otpauth'
 import { type AdministrationClient, openLocal, openSignedIn, reasonOf } from '../_helpers/administration.js'
 import { mailboxForFile } from '../_helpers/mailbox.js'
-import { waitFor } from '../_helpers/patience.js'
 import { password, startTestService, type TestService } from '../_helpers/service.js'
+import { waitFor } from '../_helpers/wait.js'
 
 const mailbox = mailboxForFile()
 const subject = 'A change to your administrator account'

@@ -8,8 +8,8 @@ import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { BadRequestSchema, ErrorInfoSchema } from '../../proto/gen/google/rpc/error_details_pb.js'
 import { type AdministrationClient, openAdministration, openSignedIn } from '../_helpers/administration.js'
 import { openGrpc, refusalOf } from '../_helpers/grpc.js'
-import { waitFor } from '../_helpers/patience.js'
 import { password, serviceForFile } from '../_helpers/service.js'
+import { waitFor } from '../_helpers/wait.js'
 
 const service = serviceForFile(() => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }))
 let open: AdministrationClient

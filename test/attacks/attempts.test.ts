@@ -26,7 +26,7 @@ function begin({ registry: { attempts } }: TestService, username: string, addres
     device: undefined,
     knownDays: 30,
     most: 10,
-    underWaySeconds: 30,
+    inFlightSeconds: 30,
     bucket: { capacity: 300, perSecond: 1 },
   })
 }
@@ -59,10 +59,10 @@ test.after.always(async () => {
 })
 
 /** What 34 failed attempts in a row are answered with when all count on one address. */
-const heldUp = [...Array(30).fill(404), ...Array(4).fill(429)]
+const blockedFor = [...Array(30).fill(404), ...Array(4).fill(429)]
 async function inARow(one: (index: number) => Promise<number>): Promise<number[]> {
   const answers: number[] = []
-  for (let index = 0; index < heldUp.length; index++) answers.push(await one(index))
+  for (let index = 0; index < blockedFor.length; index++) answers.push(await one(index))
   return answers
 }
 
@@ -107,7 +107,7 @@ test('guesses at an account that doesn’t exist get the same answers as at one 
   }
   for (const [way, ask] of Object.entries(ways)) {
     // Two of them count on the same account, so each begins with a clean one.
-    await first.registry.attempts.clear([first.registry.subjects.account('password', usernameKey(username))])
+    await first.registry.attempts.clear([first.registry.counterKeys.account('password', usernameKey(username))])
     const nobody = `ninguém ${randomUUID()}`
     for (let index = 0; index < 13; index++) {
       const service = index % 2 ? first : second
@@ -179,7 +179,7 @@ test('wrong mailed keys hold their address up, whosever they are', async t => {
   })
   t.deepEqual(
     answers,
-    heldUp.map(status => (status === 404 ? 422 : status)),
+    blockedFor.map(status => (status === 404 ? 422 : status)),
   )
   const events = await strict.registry.audit.list({ action: 'session.login-by-key', limit: 1000 })
   const here = events.filter(event => event.address === address)
@@ -239,12 +239,12 @@ test('a success forgets the failures of its own proof alone, at a known address 
 test.serial('an attempt whose count is pruned while it is under way counts all the same', async t => {
   const service = await serviceWithClock(t)
   const { username } = await service.signUp('ROLE_CLIENT')
-  const { attempts, subjects } = service.registry
+  const { attempts, counterKeys } = service.registry
   await begin(service, username, anyAddress())
   // So long ago that its process may be gone.
   await service.clock.pass(31)
   await attempts.prune(30)
-  const counter = { subject: subjects.account('password', usernameKey(username)), account: null }
+  const counter = { subject: counterKeys.account('password', usernameKey(username)), account: null }
   const last = { action: 'session.login', outcome: 'refused', actor: 'anonymous' } as const
   await attempts.fail(counter, { most: 10, seconds: 900, last }, undefined)
   for (let index = 0; index < 9; index++) t.is((await guess(service, username, anyAddress())).status, 404)
@@ -422,11 +422,11 @@ test.serial(
     const service = await serviceWithClock(t, { AUTH_LIMIT_FACTOR: '0.1' })
     const address = anyAddress()
     const one = async () => (await guess(service, randomUUID(), address)).status
-    t.deepEqual(await inARow(one), heldUp)
+    t.deepEqual(await inARow(one), blockedFor)
     await service.clock.pass(60)
     t.deepEqual([await one(), await one(), await one()], [404, 404, 429])
     await service.clock.pass(901)
-    t.deepEqual(await inARow(one), heldUp)
+    t.deepEqual(await inARow(one), blockedFor)
   },
 )
 
@@ -459,7 +459,7 @@ test.serial('a client that isn’t a trusted proxy can’t claim another address
     t.is(Number(retryInfo?.retryDelay?.seconds), 30)
     return 429
   })
-  t.deepEqual(answers, heldUp)
+  t.deepEqual(answers, blockedFor)
 })
 
 test('behind a trusted proxy only what it added counts, not what the client put before it', async t => {
@@ -472,7 +472,7 @@ test('behind a trusted proxy only what it added counts, not what the client put 
     ]
     return (await guess(strict, randomUUID(), lists[index % 3]!)).status
   })
-  t.deepEqual(answers, heldUp)
+  t.deepEqual(answers, blockedFor)
 })
 
 test('a whole /64 of IPv6 counts as one address, however it is written', async t => {
@@ -487,7 +487,7 @@ test('a whole /64 of IPv6 counts as one address, however it is written', async t
     ]
     return (await guess(strict, randomUUID(), forms[index % 4]!)).status
   })
-  t.deepEqual(answers, heldUp)
+  t.deepEqual(answers, blockedFor)
   t.is((await guess(strict, randomUUID(), `${block.slice(0, -1)}b::1`)).status, 404)
 })
 
@@ -496,7 +496,7 @@ test('an IPv4 address written as IPv6 is the same address, and not one with all 
   const answers = await inARow(
     async index => (await guess(strict, randomUUID(), index % 2 ? address : `::ffff:${address}`)).status,
   )
-  t.deepEqual(answers, heldUp)
+  t.deepEqual(answers, blockedFor)
   t.is((await guess(strict, randomUUID(), `::ffff:${anyAddress()}`)).status, 404)
 })
 
@@ -512,7 +512,7 @@ test('a gRPC client behind a trusted gateway is counted by its own address', asy
     const reason = (await call.then(() => t.fail() as never, refusalOf)).info?.reason
     return reason === 'INVALID_KEY' ? 404 : reason === 'TOO_MANY_ATTEMPTS' ? 429 : t.fail(reason) && 0
   })
-  t.deepEqual(answers, heldUp)
+  t.deepEqual(answers, blockedFor)
 })
 
 test('an attempt that its caller cuts short is neither compared nor counted', async t => {

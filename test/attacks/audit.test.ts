@@ -8,9 +8,9 @@ import pg from 'pg'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import type { RecordedEvent } from '../../server/models/audit-list.js'
 import { openGrpc } from '../_helpers/grpc.js'
-import { waitFor } from '../_helpers/patience.js'
 import { password, type SignedUp, startTestService, type TestService } from '../_helpers/service.js'
 import { idOf } from '../_helpers/tokens.js'
+import { waitFor } from '../_helpers/wait.js'
 
 const run = promisify(execFile)
 const cli = fileURLToPath(new URL('../../cli/main.js', import.meta.url))

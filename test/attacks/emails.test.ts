@@ -14,9 +14,9 @@ import type { Teardown } from '../_helpers/database.js'
 import { databaseFor } from '../_helpers/installed.js'
 import { type Mailbox, openMailbox, type RefusalOf } from '../_helpers/mailbox.js'
 import { lockWaiters } from '../_helpers/models.js'
-import { waitFor } from '../_helpers/patience.js'
 import { refused } from '../_helpers/problem.js'
 import { password, type SignedUp, startTestService, type TestService } from '../_helpers/service.js'
+import { waitFor } from '../_helpers/wait.js'
 
 interface Scene {
   readonly service: TestService
@@ -179,7 +179,7 @@ test.serial('who asks for e-mails in vain or in a flood takes no more than one c
   const on = await scene(t)
   const { registry } = on.service
   const { email, id } = await on.service.organization({ email: 'escola@example.org' })
-  const quotas = createQuotas(registry.emailQuotas, registry.subjects, 1, Date.now)
+  const quotas = createQuotas(registry.emailQuotas, registry.counterKeys, 1, Date.now)
   const users = await Promise.all(Array.from({ length: 7 }, () => on.service.signUp('ROLE_INSTITUTION')))
   const ask = ({ username, token }: SignedUp) =>
     post(on, '/1.0.0/users/sendadminkeybyemailpartner', { username, emailpartner: email }, { token })

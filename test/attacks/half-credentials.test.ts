@@ -10,7 +10,7 @@ import { TOTP } from 'otpauth'
 import { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
 import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
-import { write } from '../../server/process/settings.js'
+import { formatAddress } from '../../server/process/settings.js'
 import {
   type AdministrationClient,
   openAdministration,
@@ -23,9 +23,9 @@ import { ask, hold } from '../_helpers/database.js'
 import { type GrpcClient, openGrpc, refusalOf } from '../_helpers/grpc.js'
 import { mailboxForFile } from '../_helpers/mailbox.js'
 import { changeTokens, endsOrWaits, lockWaiters } from '../_helpers/models.js'
-import { waitFor } from '../_helpers/patience.js'
 import { password, serviceForFile, startTestService, type TestService } from '../_helpers/service.js'
 import { claimsOf, forge, idOf, nowInSeconds } from '../_helpers/tokens.js'
+import { waitFor } from '../_helpers/wait.js'
 
 const mailbox = mailboxForFile()
 const settings = () => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0', SMTP_URL: mailbox.url, AUTH_LIMIT_FACTOR: '1000' })
@@ -361,7 +361,7 @@ for (const [how, leave] of Object.entries(leaving)) {
     const { database } = service.registry
     const user = await service.signUp('ROLE_CLIENT')
     const id = idOf(user.token)
-    const open = openGrpc(write(service.service.addresses.admin!))
+    const open = openGrpc(formatAddress(service.service.addresses.admin!))
     t.teardown(async () => open.close())
     const calls = [
       {

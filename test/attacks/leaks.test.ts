@@ -2,9 +2,9 @@
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import pg from 'pg'
-import { waitFor } from '../_helpers/patience.js'
 import { password } from '../_helpers/service.js'
 import { spawnService } from '../_helpers/spawned.js'
+import { waitFor } from '../_helpers/wait.js'
 
 test('no secret that passes through the service is in a line of its log', async t => {
   const { http, databaseUrl, output, alive } = await spawnService(t, {

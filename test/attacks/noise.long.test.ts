@@ -7,9 +7,9 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import test from 'ava'
 import { scrape } from '../_helpers/metrics.js'
 import { makeNoise, noises } from '../_helpers/noise.js'
-import { waitFor } from '../_helpers/patience.js'
 import { freePort } from '../_helpers/relay.js'
 import { type Spawned, spawnService } from '../_helpers/spawned.js'
+import { waitFor } from '../_helpers/wait.js'
 
 /** For each kind of noise; TEST_NOISE_SECONDS sets another time. */
 const seconds = Number(process.env.TEST_NOISE_SECONDS ?? 60)

@@ -14,8 +14,8 @@ import {
 import { runCli } from '../_helpers/cli.js'
 import { anyAddress, from } from '../_helpers/crowd.js'
 import { mailboxForFile } from '../_helpers/mailbox.js'
-import { waitFor } from '../_helpers/patience.js'
 import { password, serviceWithClock } from '../_helpers/service.js'
+import { waitFor } from '../_helpers/wait.js'
 
 const mailbox = mailboxForFile()
 const [quarter, day] = [15 * 60, 24 * 3600]
@@ -71,9 +71,9 @@ test('ten wrong codes lock, whatever succeeds between them and wherever they com
   t.is(await signIn(code()), 'none')
   t.deepEqual(await guess(9), wrong(9))
   // They are failures of the address, and of no password.
-  const { buckets, subjects } = service.registry
+  const { buckets, counterKeys } = service.registry
   const bucket = { capacity: 300, perSecond: 300 / quarter }
-  t.is(await buckets.read(subjects.address('failures', '127.0.0.1'), bucket), 9)
+  t.is(await buckets.read(counterKeys.address('failures', '127.0.0.1'), bucket), 9)
   t.is((await login()).status, 200)
   t.is(await signIn(), 'CODE_NEEDED')
   t.deepEqual(await guess(3), [...wrong(1), 'TOO_MANY_ATTEMPTS', 'TOO_MANY_ATTEMPTS'])

@@ -7,9 +7,9 @@ import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { openAdministration } from '../_helpers/administration.js'
 import { anyAddress, from, known, login, statuses } from '../_helpers/crowd.js'
 import { openGrpc, refusalOf } from '../_helpers/grpc.js'
-import { waitFor } from '../_helpers/patience.js'
 import { password, signUpForm, startTestService, type TestService } from '../_helpers/service.js'
 import { idOf } from '../_helpers/tokens.js'
+import { waitFor } from '../_helpers/wait.js'
 
 /** How many wait for a hash. */
 async function hashesWaiting({ service }: TestService): Promise<number> {

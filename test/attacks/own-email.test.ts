@@ -7,10 +7,10 @@ import { openLocal } from '../_helpers/administration.js'
 import { anyAddress } from '../_helpers/crowd.js'
 import { mailboxForFile } from '../_helpers/mailbox.js'
 import { changeTokens, endsOrWaits } from '../_helpers/models.js'
-import { waitFor } from '../_helpers/patience.js'
 import { refused } from '../_helpers/problem.js'
 import { password, type SignedUp, serviceForFile, serviceWithClock, type TestService } from '../_helpers/service.js'
 import { idOf } from '../_helpers/tokens.js'
+import { waitFor } from '../_helpers/wait.js'
 
 const mailbox = mailboxForFile()
 const service = serviceForFile(() => ({ SMTP_URL: mailbox.url }))
@@ -29,7 +29,7 @@ const codeIn = ({ text }: Email) => /: ([2-9A-HJ-NP-Z]{8})$/m.exec(text ?? '')?.
 const emailOf = async (token: string, { registry } = service) => (await registry.users.byId(idOf(token)))?.email
 const wrongCode = (code: string) => (code.startsWith('2') ? `3${code.slice(1)}` : `2${code.slice(1)}`)
 const forget = ({ username }: SignedUp) =>
-  service.registry.attempts.clear([service.registry.subjects.account('password', usernameKey(username))])
+  service.registry.attempts.clear([service.registry.counterKeys.account('password', usernameKey(username))])
 
 /** Until nothing is left in the queue. */
 async function quiet({ registry }: TestService): Promise<void> {

@@ -6,12 +6,12 @@ import { openAdministration, openLocal, openSignedIn, reasonOf } from '../_helpe
 import { anyAddress, from, known } from '../_helpers/crowd.js'
 import { assemble, ecdsa, ecdsaDer, hmac, ownKeys } from '../_helpers/forging.js'
 import { openGrpc, refusalOf } from '../_helpers/grpc.js'
-import { waitFor } from '../_helpers/patience.js'
 import { refused } from '../_helpers/problem.js'
 import { replicasForFile } from '../_helpers/replicas.js'
 import { type Answer, password, serviceWithClock, startTestService, type TestService } from '../_helpers/service.js'
 import { serviceKey } from '../_helpers/service-key.js'
 import { claimsOf, forge, headerOf, idOf } from '../_helpers/tokens.js'
+import { waitFor } from '../_helpers/wait.js'
 
 // Their clock stands still, so that nothing lapses while it is counted.
 const replicas = replicasForFile(2, { clocked: true }) as readonly [TestService, TestService]

@@ -2,10 +2,10 @@
 import { createHash, createHmac } from 'node:crypto'
 import test from 'ava'
 import bcrypt from 'bcrypt'
-import { waitFor } from '../_helpers/patience.js'
 import { refused, wrongFields } from '../_helpers/problem.js'
 import { password, serviceForFile, startTestService, type TestService } from '../_helpers/service.js'
 import { idOf } from '../_helpers/tokens.js'
+import { waitFor } from '../_helpers/wait.js'
 
 const service = serviceForFile()
 

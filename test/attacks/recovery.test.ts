@@ -9,9 +9,9 @@ import { usernameKey } from '../../server/rules/names.js'
 import { anyAddress } from '../_helpers/crowd.js'
 import { mailboxForFile, openMailbox } from '../_helpers/mailbox.js'
 import { changeTokens, lockWaiters, suspend } from '../_helpers/models.js'
-import { waitFor } from '../_helpers/patience.js'
 import { type Answer, password, type SignedUp, serviceForFile, serviceWithClock } from '../_helpers/service.js'
 import { claimsOf, idOf } from '../_helpers/tokens.js'
+import { waitFor } from '../_helpers/wait.js'
 
 const mailbox = mailboxForFile()
 const service = serviceForFile(() => ({ SMTP_URL: mailbox.url }))
@@ -69,7 +69,7 @@ async function knownAddress({ username }: { username: string }): Promise<string>
 
 /** The count of failures isn't what is looked at. */
 const forget = (username: string) =>
-  service.registry.attempts.clear([service.registry.subjects.account('answers', usernameKey(username))])
+  service.registry.attempts.clear([service.registry.counterKeys.account('answers', usernameKey(username))])
 
 /** Until nothing is left in the queue. */
 async function quiet(): Promise<void> {
@@ -134,7 +134,7 @@ test.serial('parallel attempts are counted before they are compared', async t =>
   const user = await withEmail()
   const key = await mailedKey(user)
   const address = anyAddress()
-  const { database, subjects, mailedKeys } = service.registry
+  const { database, counterKeys, mailedKeys } = service.registry
   const guess = (given = wrongKey(key)) => useKey(user.username, given, address)
   const waiting = (count: number) => waitFor(async () => (await lockWaiters(database)) === count)
   t.is((await guess()).status, 422)
@@ -142,7 +142,7 @@ test.serial('parallel attempts are counted before they are compared', async t =>
   let right: ReturnType<typeof guess> | undefined
   let answered = false
   await database.transact(async transaction => {
-    const bind = [subjects.mailedKey(mailedKeys.digest(user.id, 'recovery', key), address)]
+    const bind = [counterKeys.mailedKey(mailedKeys.digest(user.id, 'recovery', key), address)]
     await database.sequelize.query('SELECT FROM attempts WHERE subject = $1 FOR UPDATE', { bind, transaction })
     for (let index = 0; index < 5; index++) wrong.push(guess())
     await waiting(5)

@@ -10,9 +10,9 @@ import { createLog } from '../../server/observability/log.js'
 import { followCertificates } from '../../server/process/certificates.js'
 import { createAuthority, writePems } from '../_helpers/certificates.js'
 import { openGrpc, refusalOf } from '../_helpers/grpc.js'
-import { within } from '../_helpers/patience.js'
 import { openRaw } from '../_helpers/raw.js'
 import { password, startTestService, type TestService } from '../_helpers/service.js'
+import { within } from '../_helpers/wait.js'
 
 const authority = createAuthority('Authority')
 const impostor = createAuthority('Authority')

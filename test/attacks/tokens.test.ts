@@ -20,10 +20,10 @@ import {
 } from '../_helpers/forging.js'
 import { type GrpcClient, openGrpc, refusalOf } from '../_helpers/grpc.js'
 import { changeTokens, suspend } from '../_helpers/models.js'
-import { waitFor } from '../_helpers/patience.js'
 import { replicasForFile } from '../_helpers/replicas.js'
 import { password, startTestService, type TestService } from '../_helpers/service.js'
 import { claimsOf, forge, headerOf, idOf, nowInSeconds } from '../_helpers/tokens.js'
+import { waitFor } from '../_helpers/wait.js'
 
 const replicas = replicasForFile(2) as readonly [TestService, TestService]
 const [first, second] = replicas

@@ -107,24 +107,24 @@ async function open(job: Job, rate: number, client: Client): Promise<Report> {
   const start = performance.now() + 100
   const beats: Beats = { start: performance.timeOrigin + start, interval, count }
   const tally = createTally(job, start)
-  const underWay = new Set<number>()
+  const inFlight = new Set<number>()
   const metronome = new Worker(new URL('./metronome.js', import.meta.url), { workerData: beats })
   metronome.on('message', (beat: number) => {
     const wire = next()
     const from = start + beat * interval
-    underWay.add(from)
+    inFlight.add(from)
     void client
       .send(wire)
       .catch((error: Error) => error)
       .then(answer => {
-        underWay.delete(from)
+        inFlight.delete(from)
         tally.take(wire, answer, from)
       })
   })
   await once(metronome, 'exit')
   const end = performance.now() + lastWait
-  while (underWay.size > 0 && performance.now() < end) await sleep(5)
-  tally.miss([...underWay])
+  while (inFlight.size > 0 && performance.now() < end) await sleep(5)
+  tally.miss([...inFlight])
   return tally.report()
 }
 

@@ -16,7 +16,7 @@ import type { Policy } from '../../server/policy/policy.js'
 import { usersPolicies } from '../../server/policy/users.js'
 import type { Call } from '../../server/requests/call.js'
 import { openGrpc, refusalOf } from '../_helpers/grpc.js'
-import { waitFor } from '../_helpers/patience.js'
+import { waitFor } from '../_helpers/wait.js'
 
 /** The rows of the access policy. */
 const rows: Record<string, Record<string, Policy>> = {

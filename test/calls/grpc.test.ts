@@ -9,9 +9,9 @@ import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { createGrpcListener } from '../../server/calls/grpc-listener.js'
 import { createLog } from '../../server/observability/log.js'
 import { type GrpcClient, openGrpc, refusalOf } from '../_helpers/grpc.js'
-import { waitFor, within } from '../_helpers/patience.js'
 import { password, serviceForFile, startTestService } from '../_helpers/service.js'
 import { claimsOf, forge, idOf, nowInSeconds } from '../_helpers/tokens.js'
+import { waitFor, within } from '../_helpers/wait.js'
 
 const service = serviceForFile()
 const users = Users.method

@@ -8,10 +8,10 @@ import { contents, done, newIdentity, temporaryFolder, textOf, writeText } from 
 import { installedRegistry, keys, openTerminal, runCli, spawnCli, startCli } from '../_helpers/cli.js'
 import { ask, freshDatabase, hold } from '../_helpers/database.js'
 import { addUser, openModels } from '../_helpers/models.js'
-import { waitFor } from '../_helpers/patience.js'
 import { password, signUpForm, startTestService, type TestService } from '../_helpers/service.js'
 import { spawnService } from '../_helpers/spawned.js'
 import { idOf } from '../_helpers/tokens.js'
+import { waitFor } from '../_helpers/wait.js'
 
 /** Every table there is: those that a backup holds, and those that none does. */
 const tables = {
@@ -37,7 +37,7 @@ const tables = {
     'users',
   ],
   // Whoever steals a backup must not sign in or call with it; what is spent must not come back.
-  leftOut: ['creation_requests', 'emails', 'mailed_keys', 'service_keys', 'signing_keys'],
+  excludedTables: ['creation_requests', 'emails', 'mailed_keys', 'service_keys', 'signing_keys'],
   // It is told in the head of a backup.
   ledger: ['migrations'],
 }

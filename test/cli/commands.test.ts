@@ -6,7 +6,7 @@ import test, { type ExecutionContext } from 'ava'
 import pg from 'pg'
 import { createProgram } from '../../cli/program.js'
 import { openDatabase } from '../../server/database/connection.js'
-import { createSubjects } from '../../server/models/attempt.js'
+import { createCounterKeys } from '../../server/models/attempt.js'
 import { createStoredKeys } from '../../server/models/data-key.js'
 import { installedRegistry, leaves, runCli, spawnCli } from '../_helpers/cli.js'
 
@@ -111,7 +111,7 @@ async function installed(t: ExecutionContext) {
   const masterKey = createStoredKeys(database, Buffer.from(env.AUTH_MASTER_KEY, 'base64'))
   await masterKey.load()
   await database.close()
-  const subject = createSubjects(masterKey).account('password', 'admin')
+  const subject = createCounterKeys(masterKey).account('password', 'admin')
   await ask('UPDATE users SET active = false')
   await ask("UPDATE users SET security_question = 'Nome do primeiro pet'")
   await ask("INSERT INTO unmatched_answers SELECT id, security_question, 'nome do primeiro pet', 'hash' FROM users")

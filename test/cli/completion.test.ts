@@ -6,10 +6,10 @@ import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { spawn as spawnTerminal } from '@lydell/node-pty'
 import test, { type ExecutionContext } from 'ava'
-import { write } from '../../server/process/settings.js'
+import { formatAddress } from '../../server/process/settings.js'
 import { runCli } from '../_helpers/cli.js'
-import { waitFor } from '../_helpers/patience.js'
 import { password, serviceForFile } from '../_helpers/service.js'
+import { waitFor } from '../_helpers/wait.js'
 
 const service = serviceForFile(() => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }))
 const program = fileURLToPath(new URL('../../cli/main.js', import.meta.url))
@@ -31,7 +31,7 @@ async function emptyFolder(t: ExecutionContext): Promise<string> {
 async function signedIn(t: ExecutionContext) {
   const config = await emptyFolder(t)
   const env = { XDG_CONFIG_HOME: config, AUTH_DATA_DIR: join(config, 'none') }
-  const url = `http://${write(service.service.addresses.admin!)}`
+  const url = `http://${formatAddress(service.service.addresses.admin!)}`
   const args = ['login', url, '--context', 'here', '--username', 'admin', '--password-file', '-']
   const { code, stderr } = await runCli(env, args, password)
   t.is(code, 0, stderr)

@@ -7,14 +7,14 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
 import { TOTP } from 'otpauth'
-import { write } from '../../server/process/settings.js'
+import { formatAddress } from '../../server/process/settings.js'
 import { keys, openTerminal, runCli, spawnCli } from '../_helpers/cli.js'
 import { freePort } from '../_helpers/relay.js'
 import { password, serviceForFile } from '../_helpers/service.js'
 import { forge, nowInSeconds } from '../_helpers/tokens.js'
 
 const service = serviceForFile(() => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }))
-const url = () => `http://${write(service.service.addresses.admin!)}`
+const url = () => `http://${formatAddress(service.service.addresses.admin!)}`
 
 /** A user of the command line who has nothing: no settings of the service, an empty configuration folder. */
 async function somebody(t: ExecutionContext, start = runCli) {

@@ -5,8 +5,8 @@ import { join } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
 import { openTerminal, runCli, spawnCli } from '../_helpers/cli.js'
 import { ask, freshDatabase } from '../_helpers/database.js'
-import { waitFor } from '../_helpers/patience.js'
 import { spawnService } from '../_helpers/spawned.js'
+import { waitFor } from '../_helpers/wait.js'
 
 async function emptyDatabase(t: ExecutionContext, env: Record<string, string> = {}) {
   const dataDir = await mkdtemp(join(tmpdir(), 'auth-test-'))

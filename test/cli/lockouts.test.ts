@@ -14,7 +14,7 @@ const json = async (...args: string[]) => {
   if (code !== 0) throw new Error(stderr)
   return JSON.parse(stdout)
 }
-const subjects = () => service.registry.subjects
+const counterKeys = () => service.registry.counterKeys
 
 const login = async (username: string, address: string, secret = password) => {
   const headers = { 'x-forwarded-for': address }
@@ -39,17 +39,17 @@ const counts = [
   {
     scope: 'account',
     limit: lockout.failures,
-    kept: (name: string) => subjects().account('password', usernameKey(name)),
+    kept: (name: string) => counterKeys().account('password', usernameKey(name)),
   },
   {
     scope: 'known address',
     limit: lockout.failures,
-    kept: (name: string, address: string) => subjects().known('password', usernameKey(name), address),
+    kept: (name: string, address: string) => counterKeys().known('password', usernameKey(name), address),
   },
   {
     scope: 'address',
     limit: addressLimits.failures.capacity,
-    kept: (_: string, address: string) => subjects().address('failures', address),
+    kept: (_: string, address: string) => counterKeys().address('failures', address),
   },
 ]
 
@@ -69,7 +69,7 @@ for (const { scope, limit, kept } of counts) {
           bind: {
             subject: kept(username, address),
             count,
-            ...(scope !== 'address' && { account: subjects().account('password', usernameKey(username)) }),
+            ...(scope !== 'address' && { account: counterKeys().account('password', usernameKey(username)) }),
           },
         },
       )

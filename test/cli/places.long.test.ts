@@ -3,7 +3,7 @@ import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import test from 'ava'
-import { write } from '../../server/process/settings.js'
+import { formatAddress } from '../../server/process/settings.js'
 import { spawnCli } from '../_helpers/cli.js'
 import { password, serviceForFile } from '../_helpers/service.js'
 
@@ -53,7 +53,7 @@ test.serial('each command says the same on the database itself and at a server, 
   const config = await mkdtemp(join(tmpdir(), 'auth-places-'))
   t.teardown(() => rm(config, { recursive: true, force: true }))
   const remote = { XDG_CONFIG_HOME: config, AUTH_DATA_DIR: join(config, 'none') }
-  const url = `http://${write(service.service.addresses.admin!)}`
+  const url = `http://${formatAddress(service.service.addresses.admin!)}`
   const args = ['login', url, '--context', 'here', '--username', 'admin', '--password-file', '-']
   t.is((await spawnCli(remote, args, password)).code, 0)
 

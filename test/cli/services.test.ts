@@ -3,9 +3,9 @@ import test from 'ava'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { installedRegistry, runCli } from '../_helpers/cli.js'
 import { openGrpc, refusalOf } from '../_helpers/grpc.js'
-import { waitFor } from '../_helpers/patience.js'
 import { serviceForFile } from '../_helpers/service.js'
 import { serviceEnv, spawnService } from '../_helpers/spawned.js'
+import { waitFor } from '../_helpers/wait.js'
 
 const service = serviceForFile()
 const services = (...args: string[]) => runCli(service.env, ['services', ...args])

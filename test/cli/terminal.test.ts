@@ -1,8 +1,8 @@
 /** `auth-admin` at a terminal: it asks for what is missing, hides passwords, and ends on Ctrl-C. */
 import test from 'ava'
 import { keys, openTerminal, runCli, type Terminal } from '../_helpers/cli.js'
-import { waitFor } from '../_helpers/patience.js'
 import { serviceForFile } from '../_helpers/service.js'
+import { waitFor } from '../_helpers/wait.js'
 
 const service = serviceForFile()
 const terminal = (...args: string[]) => openTerminal(service.env, args)

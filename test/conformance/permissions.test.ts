@@ -10,7 +10,7 @@ import { administrationPolicies } from '../../server/policy/administration.js'
 import { forgotPasswordsPolicies } from '../../server/policy/forgotpasswords.js'
 import type { Policy } from '../../server/policy/policy.js'
 import { usersPolicies } from '../../server/policy/users.js'
-import { write } from '../../server/process/settings.js'
+import { formatAddress } from '../../server/process/settings.js'
 import { type AdministrationClient, openAdministration, openSignedIn } from '../_helpers/administration.js'
 import { type GrpcClient, openGrpc, refusalOf } from '../_helpers/grpc.js'
 import { password, type SignedUp, serviceForFile } from '../_helpers/service.js'
@@ -37,7 +37,7 @@ const ends: (() => Promise<void>)[] = []
 test.before(async () => {
   api = await openSignedIn({ teardown: work => void ends.push(work) }, service)
   clients.public = openGrpc(service.grpc)
-  clients.administration = openGrpc(write(service.service.addresses.admin!))
+  clients.administration = openGrpc(formatAddress(service.service.addresses.admin!))
 })
 test.after.always(async () => {
   for (const client of Object.values(clients)) client.close()

@@ -7,7 +7,7 @@ import pg from 'pg'
 import { type Embedded, startEmbedded } from '../../server/embedded/start.js'
 import { createAuthority } from '../_helpers/certificates.js'
 import { runCli } from '../_helpers/cli.js'
-import { waitFor } from '../_helpers/patience.js'
+import { waitFor } from '../_helpers/wait.js'
 
 const authority = createAuthority('Test')
 const other = createAuthority('Other')

@@ -4,8 +4,8 @@ import test from 'ava'
 import { openDatabase } from '../../server/database/connection.js'
 import { defineModels, type Models, openRegistry } from '../../server/models/define-models.js'
 import { createLog } from '../../server/observability/log.js'
-import { waitFor } from '../_helpers/patience.js'
 import { serviceForFile } from '../_helpers/service.js'
+import { waitFor } from '../_helpers/wait.js'
 
 // An issuer of its own has it install the registry itself: some indexes are used by that alone.
 const service = serviceForFile(() => ({ AUTH_ISSUER: 'http://plans.test' }))
@@ -112,7 +112,7 @@ const none = { LOCK: { UPDATE: 'UPDATE', NO_KEY_UPDATE: 'NO KEY UPDATE', SHARE: 
 const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<unknown>]> = {
   'a user by id': [['users_pkey', 'organizations_pkey', 'provider_keys_user_id_key'], m => m.users.byId(9)],
   'a user by username': [['users_username_key_key'], m => m.users.byUsername('u9')],
-  'a caller': [['users_pkey'], m => m.users.asCaller(9, 'kid')],
+  'a caller': [['users_pkey'], m => m.users.findTokenHolder(9, 'kid')],
   'users by ids and usernames': [
     ['users_pkey', 'users_username_key_key', 'organizations_pkey', 'provider_keys_user_id_key'],
     m => m.users.findMany([8, 9], ['u7']),
@@ -122,7 +122,10 @@ const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<
   'keys of services': [['service_keys_service'], m => m.services.keys([8, 9])],
   'services by name': [['services_name_key'], m => m.services.list({ limit: 10 })],
   'a caller who changes itself': [['users_pkey'], m => m.users.lockPair(9, 9, none)],
-  'caller and user in one': [['users_pkey', 'users_username_key_key'], m => m.users.asCallerWith(9, 'kid', 'u8')],
+  'caller and user in one': [
+    ['users_pkey', 'users_username_key_key'],
+    m => m.users.findTokenHolderAndUser(9, 'kid', 'u8'),
+  ],
   'names that are taken': [['users_username_key_key', 'users_nickname_key_key'], m => m.users.taken('u9', 'n9')],
   'names that look alike': [
     ['users_username_skeleton', 'users_nickname_skeleton'],
@@ -179,7 +182,7 @@ const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<
         device: undefined,
         knownDays: 30,
         most: 10,
-        underWaySeconds: 30,
+        inFlightSeconds: 30,
         bucket: { capacity: 300, perSecond: 1 },
       }),
   ],

@@ -4,7 +4,7 @@ import { connect, type Socket } from 'node:net'
 import test from 'ava'
 import { publicConnections, startEnvoy } from '../_helpers/envoy.js'
 import { openHttp2 } from '../_helpers/http2.js'
-import { waitFor } from '../_helpers/patience.js'
+import { waitFor } from '../_helpers/wait.js'
 import { testFront } from './proxied.js'
 
 const front = testFront(startEnvoy)

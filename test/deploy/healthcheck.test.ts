@@ -5,9 +5,9 @@ import { fileURLToPath } from 'node:url'
 import test from 'ava'
 import { createAuthority, writePems } from '../_helpers/certificates.js'
 import type { Teardown } from '../_helpers/database.js'
-import { waitFor } from '../_helpers/patience.js'
 import { freePort } from '../_helpers/relay.js'
 import { startTestService, type TestService } from '../_helpers/service.js'
+import { waitFor } from '../_helpers/wait.js'
 
 const program = fileURLToPath(new URL('../../../deploy/healthcheck.mjs', import.meta.url))
 

@@ -2,7 +2,7 @@
 import test from 'ava'
 import { type Http2Client, openHttp2 } from '../_helpers/http2.js'
 import { addressHeader, startNginx } from '../_helpers/nginx.js'
-import { waitFor } from '../_helpers/patience.js'
+import { waitFor } from '../_helpers/wait.js'
 import { testFront } from './proxied.js'
 
 const front = testFront(startNginx)

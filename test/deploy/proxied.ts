@@ -8,8 +8,8 @@ import { ask, type Teardown } from '../_helpers/database.js'
 import type { Front } from '../_helpers/front.js'
 import { openGrpc } from '../_helpers/grpc.js'
 import { dial, type Http2Answer, type Http2Client, openHttp2, type Place } from '../_helpers/http2.js'
-import { patience, waitFor, within } from '../_helpers/patience.js'
 import { createRequest, password, signUpForm } from '../_helpers/service.js'
+import { patience, waitFor, within } from '../_helpers/wait.js'
 
 /** An address that a client claims to have. */
 const claimed = { 'x-forwarded-for': '203.0.113.9', forwarded: 'for=203.0.113.9', 'x-real-ip': '203.0.113.9' }

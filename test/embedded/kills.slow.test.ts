@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import test from 'ava'
 import { ask } from '../_helpers/database.js'
 import { ended, folder, spawnMember, start, urlFrom } from '../_helpers/members.js'
-import { waitFor } from '../_helpers/patience.js'
+import { waitFor } from '../_helpers/wait.js'
 
 async function postmaster(dataDir: string): Promise<number> {
   return Number.parseInt(await readFile(join(dataDir, 'postgres/postmaster.pid'), 'utf8'), 10)

@@ -4,10 +4,10 @@ import { Health, HealthCheckResponse_ServingStatus } from '../../proto/gen/healt
 import { openDatabase } from '../../server/database/connection.js'
 import { freshDatabase } from '../_helpers/database.js'
 import { openGrpc } from '../_helpers/grpc.js'
-import { waitFor, within } from '../_helpers/patience.js'
 import { startRelay } from '../_helpers/relay.js'
 import { password, type RequestOptions, startTestService } from '../_helpers/service.js'
 import { spawnService } from '../_helpers/spawned.js'
+import { waitFor, within } from '../_helpers/wait.js'
 import { startWitness } from '../_helpers/witness.js'
 
 /** Calls that read, that write, and that read before they write. */

@@ -2,10 +2,10 @@
 import test, { type ExecutionContext } from 'ava'
 import pg from 'pg'
 import { scrape } from '../_helpers/metrics.js'
-import { waitFor, within } from '../_helpers/patience.js'
 import { refused } from '../_helpers/problem.js'
 import { type SignedUp, serviceForFile } from '../_helpers/service.js'
 import { idOf } from '../_helpers/tokens.js'
+import { waitFor, within } from '../_helpers/wait.js'
 
 // An issuer of its own has it install the registry itself: it sets the limits, and its first connections take them, too.
 const service = serviceForFile(() => ({ AUTH_METRICS_ADDRESS: '127.0.0.1:0', AUTH_ISSUER: 'http://locks.test' }))

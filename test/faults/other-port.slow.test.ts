@@ -3,9 +3,9 @@ import { readFile } from 'node:fs/promises'
 import { createServer } from 'node:net'
 import { join } from 'node:path'
 import test from 'ava'
-import { waitFor } from '../_helpers/patience.js'
 import { createRequest, password } from '../_helpers/service.js'
 import { spawnService } from '../_helpers/spawned.js'
+import { waitFor } from '../_helpers/wait.js'
 import { startWitness } from '../_helpers/witness.js'
 
 test('an embedded database that comes back at another port is found there, for reads and writes', async t => {

@@ -1,11 +1,11 @@
 /** A pooler in transaction mode stands before the database, and keeps no names of statements. */
 import test, { type ExecutionContext } from 'ava'
 import { freshDatabase } from '../_helpers/database.js'
-import { waitFor } from '../_helpers/patience.js'
 import { startPgbouncer } from '../_helpers/pgbouncer.js'
 import { startPooler } from '../_helpers/pooler.js'
 import { createRequest, password, startTestService, type TestService } from '../_helpers/service.js'
 import { spawnService } from '../_helpers/spawned.js'
+import { waitFor } from '../_helpers/wait.js'
 
 /** How often each answer came to 300 requests, 20 at once, which read and which write. */
 async function ask(t: ExecutionContext, { request, signUp }: TestService): Promise<Record<string, number>> {

@@ -3,11 +3,11 @@ import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import { ask, type Teardown } from '../_helpers/database.js'
 import { startHaproxy } from '../_helpers/haproxy.js'
-import { waitFor } from '../_helpers/patience.js'
 import { startRelay } from '../_helpers/relay.js'
 import { startTestService } from '../_helpers/service.js'
 import { addressesOf, launch, serviceEnv } from '../_helpers/spawned.js'
 import { startPair } from '../_helpers/standby.js'
+import { waitFor } from '../_helpers/wait.js'
 
 /** How the service finds the one of two servers that takes writes: the database URL it is given. */
 const ways: Record<string, (t: Teardown, urls: readonly [string, string]) => Promise<string>> = {

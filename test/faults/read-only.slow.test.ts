@@ -1,9 +1,9 @@
 /** The database takes no writes, as after a failover that left the service with a standby. */
 import test from 'ava'
 import pg from 'pg'
-import { waitFor } from '../_helpers/patience.js'
 import { refused } from '../_helpers/problem.js'
 import { password, startTestService } from '../_helpers/service.js'
+import { waitFor } from '../_helpers/wait.js'
 import { startWitness } from '../_helpers/witness.js'
 
 test('while the database is read-only writes are 503 and the service is not ready; reads go on, and all is well after', async t => {

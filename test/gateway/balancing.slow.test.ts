@@ -12,9 +12,9 @@ import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { type ServerProcess, spawnGateway, spawnServer } from '../_helpers/apart.js'
 import { freshDatabase } from '../_helpers/database.js'
 import { startNames } from '../_helpers/names.js'
-import { waitFor, within } from '../_helpers/patience.js'
 import { freePort } from '../_helpers/relay.js'
 import { type Answer, createRequest, password, type TestService } from '../_helpers/service.js'
+import { waitFor, within } from '../_helpers/wait.js'
 
 /** Two servers on one database, a gateway that uses both, and a token. */
 async function twoServers(t: ExecutionContext) {

@@ -10,9 +10,9 @@ import { Health, HealthCheckResponse_ServingStatus } from '../../proto/gen/healt
 import { createInProcessTransport } from '../../server/calls/in-process.js'
 import type { IncomingCall } from '../../server/requests/call.js'
 import { openGateway as open } from '../_helpers/gateway.js'
-import { waitFor, within } from '../_helpers/patience.js'
 import { refused } from '../_helpers/problem.js'
 import { openRaw } from '../_helpers/raw.js'
+import { waitFor, within } from '../_helpers/wait.js'
 
 /** Answers when the call is aborted, and keeps its context. */
 function waiting() {

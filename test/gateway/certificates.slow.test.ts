@@ -11,7 +11,7 @@ import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { type Authority, createAuthority } from '../_helpers/certificates.js'
 import { openGrpc } from '../_helpers/grpc.js'
 import { authority, ca, issue, openTls, startOverTls } from '../_helpers/over-tls.js'
-import { waitFor } from '../_helpers/patience.js'
+import { waitFor } from '../_helpers/wait.js'
 
 const run = promisify(execFile)
 

@@ -4,8 +4,8 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import test, { type ExecutionContext } from 'ava'
 import type { Request, Response } from '../../gateway/connection.js'
 import { createListener } from '../../gateway/listener.js'
-import { waitFor } from '../_helpers/patience.js'
 import { openRaw, type RawConnection } from '../_helpers/raw.js'
+import { waitFor } from '../_helpers/wait.js'
 
 type Options = NonNullable<Parameters<typeof createListener>[3]>
 

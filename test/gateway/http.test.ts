@@ -5,10 +5,10 @@ import { brotliCompressSync, deflateSync, gzipSync } from 'node:zlib'
 import test from 'ava'
 import pg from 'pg'
 import { routes } from '../../gateway/routes.js'
-import { waitFor } from '../_helpers/patience.js'
 import { refused, wrongFields } from '../_helpers/problem.js'
 import { type Answer, createRequest, password, serviceForFile, startTestService, waitOut } from '../_helpers/service.js'
 import { spawnService } from '../_helpers/spawned.js'
+import { waitFor } from '../_helpers/wait.js'
 
 const service = serviceForFile()
 const request: typeof service.request = (...all) => service.request(...all)

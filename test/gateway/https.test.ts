@@ -14,9 +14,9 @@ import { followCertificates } from '../../server/process/certificates.js'
 import { spawnGateway, spawnServer } from '../_helpers/apart.js'
 import { createAuthority, writePems } from '../_helpers/certificates.js'
 import { authority, issue, openTls, startOverTls } from '../_helpers/over-tls.js'
-import { within } from '../_helpers/patience.js'
 import { openRaw } from '../_helpers/raw.js'
 import { createRequest, password } from '../_helpers/service.js'
+import { within } from '../_helpers/wait.js'
 
 const run = promisify(execFile)
 const root = fileURLToPath(new URL('../../..', import.meta.url))

@@ -10,8 +10,8 @@ import type { Request, Response } from '../../gateway/connection.js'
 import { createListener, type Listener, type Secure } from '../../gateway/listener.js'
 import { speakTls } from '../../server/process/certificates.js'
 import { createAuthority } from '../_helpers/certificates.js'
-import { waitFor, within } from '../_helpers/patience.js'
 import { openRaw, type RawConnection } from '../_helpers/raw.js'
+import { waitFor, within } from '../_helpers/wait.js'
 
 type Limits = Parameters<typeof createListener>[2]
 
@@ -45,13 +45,13 @@ const answer = (_: Request, response: Response) => void response.end('ok')
 
 /** Answers with what was sent, a moment later, and keeps count of the requests under way. */
 function echoing(delay: () => number) {
-  const counts = { underWay: 0, most: 0, answered: 0 }
+  const counts = { inFlight: 0, most: 0, answered: 0 }
   const onRequest = async (request: Request, response: Response) => {
-    counts.most = Math.max(counts.most, ++counts.underWay)
+    counts.most = Math.max(counts.most, ++counts.inFlight)
     const chunks: Buffer[] = []
     for await (const chunk of request) chunks.push(chunk)
     await sleep(delay())
-    counts.underWay--
+    counts.inFlight--
     counts.answered++
     response.end(`${request.method} ${request.url} ${Buffer.concat(chunks).toString('latin1')};`)
   }

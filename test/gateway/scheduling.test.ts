@@ -9,8 +9,8 @@ import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { createScheduler, type SchedulerLimits, schedulerLimits, Work } from '../../server/limits/scheduler.js'
 import { createMetricsEndpoint } from '../../server/observability/metrics-endpoint.js'
 import { openGateway } from '../_helpers/gateway.js'
-import { waitFor } from '../_helpers/patience.js'
 import { openRaw, type RawConnection } from '../_helpers/raw.js'
+import { waitFor } from '../_helpers/wait.js'
 
 /** One request at a time, in the order of networks, and none beside it. */
 const oneByOne: SchedulerLimits = { ...schedulerLimits, burst: 0, places: 1 }

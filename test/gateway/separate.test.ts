@@ -18,11 +18,11 @@ import type { Transaction } from '../../server/database/connection.js'
 import { createScheduler, schedulerLimits } from '../../server/limits/scheduler.js'
 import { keepLog } from '../_helpers/logged.js'
 import { lockWaiters } from '../_helpers/models.js'
-import { waitFor, within } from '../_helpers/patience.js'
 import { refused, wrongFields } from '../_helpers/problem.js'
 import { createRequest, password, serviceForFile, startTestService, type TestService } from '../_helpers/service.js'
 import { spawnService } from '../_helpers/spawned.js'
 import { claimsOf, idOf } from '../_helpers/tokens.js'
+import { waitFor, within } from '../_helpers/wait.js'
 
 const service = serviceForFile()
 const main = fileURLToPath(new URL('../../gateway/main.js', import.meta.url))

@@ -9,10 +9,10 @@ import type { Models } from '../../server/models/define-models.js'
 import { createLog } from '../../server/observability/log.js'
 import { startMail } from '../../server/outbox/compose.js'
 import { addUser, changeTokens, endsOrWaits, openModels, waits } from '../_helpers/models.js'
-import { waitFor } from '../_helpers/patience.js'
 import { refused } from '../_helpers/problem.js'
 import { startTestService } from '../_helpers/service.js'
 import { idOf } from '../_helpers/tokens.js'
+import { waitFor } from '../_helpers/wait.js'
 
 const log = createLog('silent')
 const never = { first: 2 ** 31 - 1, interval: 2 ** 31 - 1 }

@@ -5,9 +5,9 @@ import type { AuditEvent } from '../../server/models/audit.js'
 import type { Models } from '../../server/models/define-models.js'
 import { createLog } from '../../server/observability/log.js'
 import { addUser, openModels } from '../_helpers/models.js'
-import { waitFor } from '../_helpers/patience.js'
 import type { TestService } from '../_helpers/service.js'
 import { serviceWithClock } from '../_helpers/service.js'
+import { waitFor } from '../_helpers/wait.js'
 
 const sql = async ({ database }: Pick<Models, 'database'>, text: string) =>
   (await database.sequelize.query(text))[0] as Record<string, unknown>[]

@@ -9,8 +9,8 @@ import { createPasswords } from '../../server/passwords/hash.js'
 import { createPool } from '../../server/passwords/pool.js'
 import { freshDatabase, type Teardown } from '../_helpers/database.js'
 import { addUser } from '../_helpers/models.js'
-import { waitFor } from '../_helpers/patience.js'
 import { password, startTestService } from '../_helpers/service.js'
+import { waitFor } from '../_helpers/wait.js'
 
 const masterKey = Buffer.alloc(32, 7)
 const other = { AUTH_MASTER_KEY: Buffer.alloc(32, 8).toString('base64') }

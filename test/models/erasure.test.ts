@@ -5,10 +5,10 @@ import { contents } from '../_helpers/backups.js'
 import { runCli } from '../_helpers/cli.js'
 import { ask } from '../_helpers/database.js'
 import { mailboxForFile } from '../_helpers/mailbox.js'
-import { waitFor } from '../_helpers/patience.js'
 import { refused } from '../_helpers/problem.js'
 import { startTestService } from '../_helpers/service.js'
 import { idOf } from '../_helpers/tokens.js'
+import { waitFor } from '../_helpers/wait.js'
 
 const mailbox = mailboxForFile()
 

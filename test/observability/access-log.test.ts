@@ -8,11 +8,11 @@ import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { accessLines, accessOf, launchGateway } from '../_helpers/access-lines.js'
 import { createAuthority } from '../_helpers/certificates.js'
 import { openGrpc } from '../_helpers/grpc.js'
-import { waitFor } from '../_helpers/patience.js'
 import { sendRaw } from '../_helpers/raw.js'
 import { createRequest, password, signUpForm } from '../_helpers/service.js'
 import { type Spawned, spawnService } from '../_helpers/spawned.js'
 import { idOf } from '../_helpers/tokens.js'
+import { waitFor } from '../_helpers/wait.js'
 
 const traceId = '0af7651916cd43dd8448eb211c80319c'
 const traceparent = `00-${traceId}-b7ad6b7169203331-01`

@@ -13,9 +13,9 @@ import { createAuthority, writePems } from '../_helpers/certificates.js'
 import { freshDatabase } from '../_helpers/database.js'
 import { openGateway } from '../_helpers/gateway.js'
 import { scrape } from '../_helpers/metrics.js'
-import { waitFor } from '../_helpers/patience.js'
 import { freePort } from '../_helpers/relay.js'
 import { createRequest, password, startTestService } from '../_helpers/service.js'
+import { waitFor } from '../_helpers/wait.js'
 
 test('a gateway of its own counts requests by route and status, once each, and names nothing that a client typed', async t => {
   const server = await spawnServer(t)

@@ -6,9 +6,9 @@ import { spawnGateway } from '../_helpers/apart.js'
 import { createAuthority, writePems } from '../_helpers/certificates.js'
 import { ask, freshDatabase } from '../_helpers/database.js'
 import { scrape } from '../_helpers/metrics.js'
-import { waitFor } from '../_helpers/patience.js'
 import { startRelay } from '../_helpers/relay.js'
 import { serviceForFile, startTestService } from '../_helpers/service.js'
+import { waitFor } from '../_helpers/wait.js'
 
 const read = (name: string) => readFileSync(fileURLToPath(new URL(`../../../${name}`, import.meta.url)), 'utf8')
 const scraped = { AUTH_METRICS_ADDRESS: '127.0.0.1:0' }

@@ -6,9 +6,9 @@ import test from 'ava'
 import { spawnGateway, spawnServer } from '../_helpers/apart.js'
 import { createAuthority, writePems } from '../_helpers/certificates.js'
 import { freshDatabase } from '../_helpers/database.js'
-import { waitFor } from '../_helpers/patience.js'
 import { startRelay } from '../_helpers/relay.js'
 import { startTestService } from '../_helpers/service.js'
+import { waitFor } from '../_helpers/wait.js'
 
 const scraped = { AUTH_METRICS_ADDRESS: '127.0.0.1:0' }
 

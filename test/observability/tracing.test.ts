@@ -3,9 +3,9 @@ import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import test, { type ExecutionContext } from 'ava'
 import { accessOf, launchGateway } from '../_helpers/access-lines.js'
-import { waitFor } from '../_helpers/patience.js'
 import { createRequest, password, signUpForm } from '../_helpers/service.js'
 import { spawnService } from '../_helpers/spawned.js'
+import { waitFor } from '../_helpers/wait.js'
 
 interface Span {
   readonly name: string
@@ -96,15 +96,15 @@ test('a hash that waited for others is a part of its own call, not of that which
   // Long enough for those that come at once to wait for each other.
   const service = await spawnService(t, { ...env, AUTH_BCRYPT_COST: '9' }, { flags })
   const request = createRequest(service.http)
-  const traces = Array.from({ length: 8 }, (_, index) => `${index + 10}`.padStart(32, 'a'))
+  const auditContext = Array.from({ length: 8 }, (_, index) => `${index + 10}`.padStart(32, 'a'))
   await Promise.all(
-    traces.map(id => {
+    auditContext.map(id => {
       const query = { username: 'admin', password }
       const headers = { traceparent: `00-${id}-${callerSpan}-01` }
       return request('POST', '/users/login', { query, headers, once: true })
     }),
   )
-  for (const id of traces) {
+  for (const id of auditContext) {
     const named = (name: string, kind: number) => () =>
       spans.find(span => span.traceId === id && span.name === name && span.kind === kind)
     const call = await waitFor(named('auth.v1.Users/Login', 2), received)

@@ -2,9 +2,9 @@
 import { readdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import test from 'ava'
-import { waitFor } from '../_helpers/patience.js'
 import { createRequest, password } from '../_helpers/service.js'
 import { serviceEnv, spawnService } from '../_helpers/spawned.js'
+import { waitFor } from '../_helpers/wait.js'
 
 test('where the folder is full, e-mails wait, nothing half written stays behind, and the log says why once', async t => {
   const env = await serviceEnv(t)

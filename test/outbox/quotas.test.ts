@@ -4,7 +4,7 @@ import { createQuotas } from '../../server/outbox/quotas.js'
 import { openModels } from '../_helpers/models.js'
 
 test('a refusal is believed for a minute without asking the database, and only in time to come', async t => {
-  const { database, emailQuotas, subjects } = await openModels(t)
+  const { database, emailQuotas, counterKeys } = await openModels(t)
   let [asked, time] = [0, Date.now()]
   const counts: typeof emailQuotas = {
     ...emailQuotas,
@@ -16,7 +16,7 @@ test('a refusal is believed for a minute without asking the database, and only i
   const refusals: string[] = []
   const quotas = createQuotas(
     counts,
-    subjects,
+    counterKeys,
     1,
     () => time,
     limit => refusals.push(limit),

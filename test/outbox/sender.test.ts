@@ -7,7 +7,7 @@ import PostalMime from 'postal-mime'
 import { type Composed, startSender } from '../../server/outbox/sender.js'
 import { createMailTransport, type Mail } from '../../server/outbox/transport.js'
 import { openMailbox } from '../_helpers/mailbox.js'
-import { waitFor } from '../_helpers/patience.js'
+import { waitFor } from '../_helpers/wait.js'
 
 interface Row {
   readonly id: string

@@ -2,9 +2,9 @@
 import test, { type ExecutionContext } from 'ava'
 import pg from 'pg'
 import { freshDatabase } from '../_helpers/database.js'
-import { waitFor } from '../_helpers/patience.js'
 import { createRequest, password } from '../_helpers/service.js'
 import { insist, type Spawned, spawnService } from '../_helpers/spawned.js'
+import { waitFor } from '../_helpers/wait.js'
 
 /** What calls bring, each by a file of it as Node.js tells of loading them. */
 const brought = {

@@ -2,10 +2,10 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import test from 'ava'
 import { freshDatabase } from '../_helpers/database.js'
-import { waitFor } from '../_helpers/patience.js'
 import { freePort, withPort } from '../_helpers/relay.js'
 import { createRequest, password } from '../_helpers/service.js'
 import { launch, type Spawned, serviceEnv, spawnService } from '../_helpers/spawned.js'
+import { waitFor } from '../_helpers/wait.js'
 
 test('a rolling restart of 3 replicas fails no request of a client that asks /readyz twice a second and never retries', async t => {
   const DATABASE_URL = await freshDatabase(t)

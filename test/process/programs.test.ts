@@ -8,10 +8,10 @@ import { settingNames } from '../../server/process/settings.js'
 import { programs, spawnGateway, spawnServer } from '../_helpers/apart.js'
 import { writePems } from '../_helpers/certificates.js'
 import { issue } from '../_helpers/over-tls.js'
-import { waitFor } from '../_helpers/patience.js'
 import { freePort } from '../_helpers/relay.js'
 import { createRequest, password } from '../_helpers/service.js'
 import { spawnService } from '../_helpers/spawned.js'
+import { waitFor } from '../_helpers/wait.js'
 
 const run = promisify(execFile)
 const manifest = JSON.parse(readFileSync(fileURLToPath(new URL('../../../package.json', import.meta.url)), 'utf8'))

@@ -9,11 +9,11 @@ import test, { type ExecutionContext } from 'ava'
 import pg from 'pg'
 import { runCli } from '../_helpers/cli.js'
 import { ask, freshDatabase } from '../_helpers/database.js'
-import { waitFor } from '../_helpers/patience.js'
 import { freePort, startRelay, withPort } from '../_helpers/relay.js'
 import { createRequest, password } from '../_helpers/service.js'
 import { addressesOf, launch, type Spawned, serviceEnv, spawnService } from '../_helpers/spawned.js'
 import { claimsOf } from '../_helpers/tokens.js'
+import { waitFor } from '../_helpers/wait.js'
 
 const root = fileURLToPath(new URL('../../..', import.meta.url))
 

@@ -11,10 +11,10 @@ import { spawn as spawnTerminal } from '@lydell/node-pty'
 import test, { type ExecutionContext } from 'ava'
 import pg from 'pg'
 import { ask, freshDatabase } from '../_helpers/database.js'
-import { waitFor } from '../_helpers/patience.js'
 import { startRelay } from '../_helpers/relay.js'
 import { createRequest, password } from '../_helpers/service.js'
 import { insist, launch, type Spawned, serviceEnv, spawnService } from '../_helpers/spawned.js'
+import { waitFor } from '../_helpers/wait.js'
 
 /** Longer than a stop that doesn't wait for it may take, on any machine. */
 const longDrain = '10m'

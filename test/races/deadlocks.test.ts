@@ -4,10 +4,10 @@ import test, { type ExecutionContext } from 'ava'
 import bcrypt from 'bcrypt'
 import pg from 'pg'
 import { isUnreachable } from '../../server/database/failures.js'
-import { waitFor } from '../_helpers/patience.js'
 import { password, type SignedUp, serviceForFile } from '../_helpers/service.js'
 import { stopEvents } from '../_helpers/stopped.js'
 import { idOf } from '../_helpers/tokens.js'
+import { waitFor } from '../_helpers/wait.js'
 
 const service = serviceForFile()
 const login = (username: string, secret = password) =>

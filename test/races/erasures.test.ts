@@ -4,10 +4,10 @@ import { usernameKey } from '../../server/rules/names.js'
 import { openLocal } from '../_helpers/administration.js'
 import { anyAddress, from } from '../_helpers/crowd.js'
 import { ask } from '../_helpers/database.js'
-import { waitFor } from '../_helpers/patience.js'
 import { type Answer, password, serviceForFile } from '../_helpers/service.js'
 import { stopEvents } from '../_helpers/stopped.js'
 import { idOf } from '../_helpers/tokens.js'
+import { waitFor } from '../_helpers/wait.js'
 
 const service = serviceForFile()
 
@@ -54,9 +54,9 @@ async function victim(t: ExecutionContext, { path, query, answer, wrongKeys = 0 
   const save = { forgotpasswordquestionsid: 2, answer: 'Rex' }
   await service.request('POST', '/forgotpasswords/saveforgotpasswordquestionsusersanswers', { token, body: save })
   await service.registry.mailedKeys.replace(id, 'recovery', 'ABCDEFGH')
-  const { attempts, subjects } = service.registry
+  const { attempts, counterKeys } = service.registry
   for (let index = 0; index < wrongKeys; index++)
-    await attempts.count(subjects.account('mailed key', usernameKey(username)), 900)
+    await attempts.count(counterKeys.account('mailed key', usernameKey(username)), 900)
   const local = await openLocal(t, service)
   const body = answer && [1, 2].map(forgotpasswordquestionsid => ({ forgotpasswordquestionsid, answer }))
   const count = async (sql: string) => (await ask(service.env.DATABASE_URL!, sql)).length

@@ -1,9 +1,9 @@
 /** Replicas that freeze or die at the worst moment: nobody waits for them, and nothing that was acknowledged is lost. */
 import test, { type ExecutionContext } from 'ava'
 import pg from 'pg'
-import { waitFor, within } from '../_helpers/patience.js'
 import { createRequest, password, signUpForm, startTestService, type TestService } from '../_helpers/service.js'
 import { spawnService } from '../_helpers/spawned.js'
+import { waitFor, within } from '../_helpers/wait.js'
 
 /** Milliseconds in which what hangs for good would not end, and what only takes its time on a busy machine does. */
 const long = 30_000

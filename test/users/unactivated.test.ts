@@ -8,7 +8,6 @@ import { startMaintenance } from '../../server/jobs/maintenance.js'
 import { createLog } from '../../server/observability/log.js'
 import { usernameKey } from '../../server/rules/names.js'
 import { openLocal } from '../_helpers/administration.js'
-import { waitFor } from '../_helpers/patience.js'
 import {
   password,
   type SignedUp,
@@ -17,6 +16,7 @@ import {
   startTestService,
   type TestService,
 } from '../_helpers/service.js'
+import { waitFor } from '../_helpers/wait.js'
 
 const day = 86_400
 

@@ -5,7 +5,7 @@ import { limitsOf } from '../../access/admission.js'
 import { failuresThatLock, knownAddressDays } from '../../access/lockout.js'
 import { answersNeeded } from '../../forgotpasswords/answers.js'
 import type { AdministeredUserRow } from '../../models/administered-user.js'
-import { type Attempts, type Proof, proofs, type Subjects } from '../../models/attempt.js'
+import { type Attempts, type CounterKeys, type Proof, proofs } from '../../models/attempt.js'
 import type { Buckets } from '../../models/bucket.js'
 import type { MasterKey } from '../../models/master-key.js'
 import { type CodeFailures, codeLimits, type TotpSecrets } from '../../models/totp-secret.js'
@@ -41,7 +41,7 @@ export function explainUser(deps: {
   userData: UserData
   attempts: Attempts
   buckets: Buckets
-  subjects: Subjects
+  counterKeys: CounterKeys
   totpSecrets: TotpSecrets
   quotas: Quotas
   masterKey: MasterKey
@@ -185,19 +185,19 @@ function recoveryObstacles(row: AdministeredUserRow, standing: Standing, quotaWa
  * it knows, and, where there are failures, the highest of its other networks and devices.
  */
 async function readFailures(
-  deps: Pick<Parameters<typeof explainUser>[0], 'attempts' | 'buckets' | 'subjects' | 'totpSecrets' | 'settings'>,
+  deps: Pick<Parameters<typeof explainUser>[0], 'attempts' | 'buckets' | 'counterKeys' | 'totpSecrets' | 'settings'>,
   { id, usernameKey, role }: AdministeredUserRow,
   address: string | undefined,
 ): Promise<Count[]> {
-  const { attempts, subjects, totpSecrets, settings } = deps
+  const { attempts, counterKeys, totpSecrets, settings } = deps
   const most = failuresThatLock(settings.limitFactor)
   const here = address === undefined ? undefined : await attempts.knownNetwork(id, address, knownAddressDays)
   const account: Count[] = []
   const known: Count[] = []
   for (const proof of proofs) {
     if (proof === 'administration' && role !== 'ROLE_ADMIN') continue
-    const subject = subjects.account(proof, usernameKey)
-    const subjectHere = here === undefined ? undefined : subjects.known(proof, usernameKey, here)
+    const subject = counterKeys.account(proof, usernameKey)
+    const subjectHere = here === undefined ? undefined : counterKeys.known(proof, usernameKey, here)
     const counts = await attempts.readAll(subject)
     const toCount = (scope: Count['scope'], { count, seconds } = { count: 0, seconds: 0 }): Count => ({
       scope,
@@ -220,11 +220,11 @@ async function readFailures(
 
 /** The failures of an address, on any account. */
 async function countOfAddress(
-  { buckets, subjects, settings }: Pick<Parameters<typeof explainUser>[0], 'buckets' | 'subjects' | 'settings'>,
+  { buckets, counterKeys, settings }: Pick<Parameters<typeof explainUser>[0], 'buckets' | 'counterKeys' | 'settings'>,
   address: string,
 ): Promise<Count> {
   const bucket = limitsOf(settings.limitFactor).failures
-  const level = await buckets.read(subjects.address('failures', address), bucket)
+  const level = await buckets.read(counterKeys.address('failures', address), bucket)
   const locked = level + 1 > bucket.capacity
   const seconds = Math.ceil((locked ? level + 1 - bucket.capacity : level) / bucket.perSecond)
   return { scope: 'address', count: Math.ceil(level), limit: Math.round(bucket.capacity), seconds, locked }

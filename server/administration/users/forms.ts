@@ -136,7 +136,7 @@ export function updateUser(deps: Deps): Checked<'updateUser', Update> {
         const name = wanted && { nickname: wanted.nickname, nicknameKey: nicknameKey(wanted.nickname) }
         if (changed.includes('email')) {
           const change = {
-            address: context.administrator.traces.address ?? 'auth-admin',
+            address: context.administrator.auditContext.address ?? 'auth-admin',
             locale: deps.settings.mailLocale,
           }
           await users.setEmail(row, texts.email ?? null, change, t)

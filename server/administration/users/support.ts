@@ -1,7 +1,7 @@
 // What helps a user who can't get in: a password, a key by e-mail, forgotten failures.
 import { Reason } from '../../../proto/gen/auth/v1/reason_pb.js'
 import { tooManyAttempts } from '../../access/admission.js'
-import { type Attempts, proofs, type Subjects } from '../../models/attempt.js'
+import { type Attempts, type CounterKeys, proofs } from '../../models/attempt.js'
 import type { Buckets } from '../../models/bucket.js'
 import type { Emails } from '../../models/email.js'
 import type { Questions } from '../../models/question.js'
@@ -23,11 +23,11 @@ export function unlockUser(
   deps: Pick<UserChangeDeps, 'administeredUsers'> & {
     attempts: Attempts
     buckets: Buckets
-    subjects: Subjects
+    counterKeys: CounterKeys
     totpSecrets: TotpSecrets
   },
 ): Checked<'unlockUser', string | undefined> {
-  const { administeredUsers, attempts, buckets, subjects, totpSecrets } = deps
+  const { administeredUsers, attempts, buckets, counterKeys, totpSecrets } = deps
   return {
     check: request => checkAddress(request.address),
     async handle(request, { administrator, change, target: { id, usernameKey } }, address) {
@@ -35,10 +35,10 @@ export function unlockUser(
       const cleared = await change(request, async ({ t, record }) => {
         // Before the counts, as an erasure does.
         await lockUser(administeredUsers, id, t)
-        const accounts = proofs.map(proof => subjects.account(proof, usernameKey))
+        const accounts = proofs.map(proof => counterKeys.account(proof, usernameKey))
         const counts = await attempts.clear(accounts, t)
         const codes = !own && (await totpSecrets.unlock(id, t))
-        const bucket = address ? [subjects.address('failures', address)] : []
+        const bucket = address ? [counterKeys.address('failures', address)] : []
         const all = counts + Number(codes) + (await buckets.clear(bucket, t))
         // The address itself is personal, and an object can’t be erased.
         const object = address && { object: 'address' }
@@ -76,7 +76,7 @@ export function setPassword(
       checkPresent(row)
       await users.changePassword(row.id, hash, { byToken: false }, t)
       await questions.discardNext(row.id, t)
-      const address = administrator.traces.address ?? 'auth-admin'
+      const address = administrator.auditContext.address ?? 'auth-admin'
       const parameters = { userId: row.id, at: new Date().toISOString(), address }
       // notices.ts notifies an administrator of it, whatever the quota.
       if (row.email && row.role !== 'ROLE_ADMIN')

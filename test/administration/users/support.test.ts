@@ -7,7 +7,6 @@ import { usernameKey } from '../../../server/rules/names.js'
 import { openLocal, openSignedIn, reasonOf, signedInForFile, wrongFieldsOf } from '../../_helpers/administration.js'
 import { anyAddress } from '../../_helpers/crowd.js'
 import { mailboxForFile } from '../../_helpers/mailbox.js'
-import { waitFor } from '../../_helpers/patience.js'
 import {
   password,
   serviceForFile,
@@ -16,6 +15,7 @@ import {
   type TestService,
 } from '../../_helpers/service.js'
 import { idOf } from '../../_helpers/tokens.js'
+import { waitFor } from '../../_helpers/wait.js'
 
 const mailbox = mailboxForFile()
 const settings = () => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0', SMTP_URL: mailbox.url })
@@ -129,7 +129,7 @@ test('an address that failed too often is told of those who don’t know it', as
   t.is(await login(service, username, password, known), 200)
   for (const address of [full, known]) {
     await service.registry.database.sequelize.query('INSERT INTO buckets VALUES ($subject, 300, clock_timestamp())', {
-      bind: { subject: service.registry.subjects.address('failures', address) },
+      bind: { subject: service.registry.counterKeys.address('failures', address) },
     })
   }
   t.is(await login(service, username, password, full), 429)

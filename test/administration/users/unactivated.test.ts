@@ -4,8 +4,8 @@ import test, { type ExecutionContext } from 'ava'
 import { openLocal, openSignedIn, reasonOf, wrongFieldsOf } from '../../_helpers/administration.js'
 import { runCli } from '../../_helpers/cli.js'
 import { waits } from '../../_helpers/models.js'
-import { waitFor } from '../../_helpers/patience.js'
 import { signUpForm, startTestService, type TestService } from '../../_helpers/service.js'
+import { waitFor } from '../../_helpers/wait.js'
 
 const start = (t: ExecutionContext) => startTestService(t, { AUTH_ADMIN_ADDRESS: '127.0.0.1:0' })
 

@@ -13,7 +13,6 @@ import {
 } from '../../_helpers/administration.js'
 import { mailboxForFile } from '../../_helpers/mailbox.js'
 import { endsOrWaits } from '../../_helpers/models.js'
-import { waitFor } from '../../_helpers/patience.js'
 import {
   password,
   serviceForFile,
@@ -22,6 +21,7 @@ import {
   type TestService,
 } from '../../_helpers/service.js'
 import { idOf } from '../../_helpers/tokens.js'
+import { waitFor } from '../../_helpers/wait.js'
 
 const mailbox = mailboxForFile()
 const settings = () => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0', SMTP_URL: mailbox.url })
