@@ -8,7 +8,7 @@ import { refuse } from '../requests/refusal.js'
 import type { Session } from './tokens.js'
 
 /** Seconds for which a sign-in counts as recent. */
-export const recentSignIn = 15 * 60
+const recentSignIn = 15 * 60
 
 /** What of a user decides. */
 export type Deciding = Pick<User, 'id' | 'role' | 'active' | 'organizationId'>

@@ -13,7 +13,7 @@ const jwt = onFirstUse<typeof jsonwebtoken>('jsonwebtoken')
 export type Method = 'pwd' | 'kba' | 'otp'
 
 /** Seconds that a session lasts from its sign-in, however often its token is refreshed. */
-export const sessionLength: Record<Method, number> = { pwd: 30 * 86_400, kba: 3600, otp: 3600 }
+const sessionLength: Record<Method, number> = { pwd: 30 * 86_400, kba: 3600, otp: 3600 }
 
 const everyMethod = Object.keys(sessionLength) as Method[]
 

@@ -3,13 +3,13 @@ import type { Database } from '../database/connection.js'
 import { type Migration, readMigrations } from '../database/migrate.js'
 import type { Handler } from './context.js'
 
-/** Tells which migrations the database has, and which the program would run. */
+/** Lists the migrations that the database has, and those that are pending. */
 export function getMigrations(deps: { database: Database }): Handler<'getMigrations'> {
   const { database } = deps
   return async _request => {
     const { done, pending, newer } = await readMigrations(database)
-    const told = (known: boolean) => (migration: Migration) => toMigration(migration, known)
-    return { migrations: [...[...done, ...pending].map(told(true)), ...newer.map(told(false))] }
+    const known = [...done, ...pending].map(migration => toMigration(migration, true))
+    return { migrations: [...known, ...newer.map(migration => toMigration(migration, false))] }
   }
 }
 

@@ -27,7 +27,7 @@ export interface RecoveryRequest {
 }
 
 /** A recovery request that the bucket of its network doesn't count, as the account knows the network. */
-export interface ExemptRequest extends RecoveryRequest {
+interface ExemptRequest extends RecoveryRequest {
   /** The network of the address, as limits count it. */
   readonly network: string
   /** Whether the e-mail address is the one registered for the account. */
@@ -35,7 +35,7 @@ export interface ExemptRequest extends RecoveryRequest {
 }
 
 /** Who wants another e-mail address, which, and of which token generation the request was. */
-export interface EmailChange {
+interface EmailChange {
   readonly userId: number
   readonly to: string
   readonly generation: number

@@ -91,11 +91,6 @@ export function createPasswords(deps: { pepper: () => Buffer; cost: number; pool
   }
 }
 
-/** Whether a text is a hash that `verify` can compare: ours, or a bare bcrypt hash of cost 4 to 16. */
-export function isHash(text: string): boolean {
-  return readBcrypt(text) !== undefined
-}
-
 function isKeyed(stored: string | undefined): boolean {
   return stored?.startsWith(scheme) ?? true
 }

@@ -54,7 +54,7 @@ export interface OpenPolicy extends Row {
 }
 
 /** Sessions of a ROLE_ADMIN at the public endpoints that open little: begun by answers, or with one-time codes enrolled. */
-export type RestrictedSession = 'answers' | 'one-time codes'
+type RestrictedSession = 'answers' | 'one-time codes'
 
 /** An RPC for users by their tokens, and perhaps for services by their keys. */
 export interface UserPolicy extends Row {
