@@ -1,4 +1,4 @@
-// How far a long command is: one line on standard error, for whoever looks on at a terminal. Programs never see it.
+// Progress of a long command: one line on standard error, at a terminal only.
 
 /** Milliseconds after which the line appears, and between two of its forms. */
 const every = 1_000

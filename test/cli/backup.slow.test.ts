@@ -409,7 +409,7 @@ test('a backup of an earlier version is brought up to date, one of a newer versi
     const there = await elsewhere(t, from)
     done(await runCli(there, ['restore', file, '--identity', identity]))
     t.deepEqual(await ask(there.DATABASE_URL, 'SELECT username FROM users'), [{ username: 'ana' }])
-    t.deepEqual(JSON.parse(done(await runCli(there, ['migrate', '--status', '--json']))).pending, [])
+    t.deepEqual(JSON.parse(done(await runCli(there, ['migrate', 'status', '--json']))).pending, [])
     done(await runCli({ ...there, AUTH_ADMIN_PASSWORD: password }, ['install']))
     done(await runCli(there, ['audit', 'verify']))
   }
@@ -523,7 +523,7 @@ test('wrong words on the command line are refused before anything is done', asyn
     [['backup', 'x.age', '--recipient', `age1${'q'.repeat(58)}`], /public key of age/],
     [['backup', 'x.age', '--recipient', `age1${'q'.repeat(58)}`, '--passphrase-file', 'y'], /not both/],
     [['backup', 'x.age', '--json'], /--recipient or --passphrase-file/],
-    [['backup', 'x.age'], /at a terminal only/],
+    [['backup', 'x.age'], /Without a terminal/],
     [['restore', 'x.age', '--identity', 'y', '--passphrase-file', 'z'], /not both/],
   ] as const) {
     const { code, stderr } = await spawnCli({}, args)
@@ -565,15 +565,15 @@ test('the embedded database: backed up while the service runs, restored at a ter
   const again = openTerminal(there, ['restore', file, '--replace'])
   await again.shows('Passphrase of the backup')
   again.type(`${passphrase}${keys.enter}`)
-  await again.shows('holds 2 users')
+  await again.shows('has 2 users')
   again.type(keys.enter)
   t.is(await again.ended, 1)
-  t.regex(again.screen(), /Nothing was changed/)
+  t.regex(again.screen(), /Nothing changed/)
   t.false(again.screen().includes(passphrase))
   const sure = openTerminal(there, ['restore', file, '--replace'])
   await sure.shows('Passphrase of the backup')
   sure.type(`${passphrase}${keys.enter}`)
-  await sure.shows('holds 2 users')
+  await sure.shows('has 2 users')
   sure.type(`${keys.down}${keys.enter}`)
   t.is(await sure.ended, 0, sure.screen())
   done(await spawnCli(there, ['audit', 'verify']))

@@ -93,7 +93,7 @@ test.serial(
     const { env, run, login } = await somebody(t)
     await login('--context', 'here')
     const enrolling = openTerminal(env, ['totp', 'enroll'])
-    await enrolling.shows('now:')
+    await enrolling.shows('One-time code:')
     const secret = /\n((?:[A-Z2-7]{4} ){7}[A-Z2-7]{4})\r?\n/.exec(enrolling.screen())?.[1]?.replaceAll(' ', '')
     t.truthy(secret, enrolling.screen())
     t.true(enrolling.screen().includes('█'))
@@ -172,7 +172,7 @@ test.serial('a session file that others may read is warned about', async t => {
   await writeFile(file, token, { mode: 0o644 })
   const { code, stderr } = await run(['whoami'])
   t.is(code, 0)
-  t.regex(stderr, /readable by others/)
+  t.regex(stderr, /readable by other users/)
 })
 
 test.serial(

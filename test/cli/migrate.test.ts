@@ -8,14 +8,14 @@ test('migrate makes the tables and nothing in them; --status says before and aft
     DATABASE_URL: await freshDatabase(t, { from: 'template0' }),
     AUTH_MASTER_KEY: Buffer.alloc(32, 7).toString('base64'),
   }
-  const status = async () => JSON.parse((await runCli(env, ['migrate', '--status', '--json'])).stdout)
+  const status = async () => JSON.parse((await runCli(env, ['migrate', 'status', '--json'])).stdout)
   const before = await status()
   t.deepEqual([before.done, before.newer], [[], []])
   t.deepEqual(before.pending[0], { name: '0001-registry.sql', kind: 'expand' })
   t.deepEqual(await status(), before)
 
   t.deepEqual(JSON.parse((await runCli(env, ['migrate', 'plan', '--json'])).stdout), before.pending)
-  t.regex((await runCli(env, ['migrate', 'plan'])).stdout, /0010-audit\.sql +contract +end all processes/)
+  t.regex((await runCli(env, ['migrate', 'plan'])).stdout, /0010-audit\.sql +contract +stop all processes/)
   t.deepEqual(await status(), before)
 
   const { code, stdout } = await runCli(env, ['migrate', '--json'])
@@ -37,10 +37,10 @@ test('migrate makes the tables and nothing in them; --status says before and aft
   t.deepEqual(await runCli(env, ['migrate']), {
     code: 0,
     stderr: '',
-    stdout: 'The tables are up to date; nothing was changed.\n',
+    stdout: 'The tables are up to date; nothing changed.\n',
   })
   t.regex(
-    (await runCli(env, ['migrate', '--status'])).stdout,
+    (await runCli(env, ['migrate', 'status'])).stdout,
     /^MIGRATION +KIND +STATE +RUN AT\n0001-registry\.sql +expand +done +\d{4}-/,
   )
   for (const command of [

@@ -79,7 +79,7 @@ test('the first process gives the registry its issuer; others use it, or refuse 
   const { AUTH_BCRYPT_COST: _, ...settings } = env
   const set = await runCli(settings, ['issuer', 'set', '--issuer', 'https://b.example', '--audience', 'apps'])
   t.is(set.code, 0, set.stderr)
-  t.regex(set.stderr, /^warning: Restart every process/)
+  t.regex(set.stderr, /^warning: Restart all processes/)
   const third = await spawnService(t, { DATABASE_URL, AUTH_ISSUER: 'https://b.example' })
   t.is(await meAt(third, token), 500)
   t.is(await meAt(first, token), 200)
@@ -208,7 +208,7 @@ async function runTogether(t: ExecutionContext, older: string, newer: string): P
 test('a version works beside the next one, and starts on its database, when that only expanded the schema', async t => {
   const next = await nextVersion(t, '-- expand\nALTER TABLE users ADD COLUMN extra text;')
   const DATABASE_URL = await runTogether(t, root, next)
-  const { stdout } = await runCli(await serviceEnv(t, { DATABASE_URL }), ['migrate', '--status', '--json'])
+  const { stdout } = await runCli(await serviceEnv(t, { DATABASE_URL }), ['migrate', 'status', '--json'])
   t.like(JSON.parse(stdout), { pending: [], newer: [{ name: '9999-next.sql', kind: 'expand' }] })
 })
 
@@ -238,7 +238,7 @@ test('with AUTH_MIGRATE=off a start leaves the tables alone, refuses what is beh
   const { code, said } = await failedStart(t, env)
   t.is(code, 1)
   t.regex(said, /^The database is behind this version \(0001-registry\.sql, .*: run `auth-admin migrate`\.$/)
-  t.like(JSON.parse((await runCli(env, ['migrate', '--status', '--json'])).stdout), { done: [], newer: [] })
+  t.like(JSON.parse((await runCli(env, ['migrate', 'status', '--json'])).stdout), { done: [], newer: [] })
   t.is((await runCli(env, ['migrate'])).code, 0)
   const service = await spawnService(t, env)
   t.is(await meAt(service, await loginAt(service)), 200)
