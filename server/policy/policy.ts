@@ -26,7 +26,7 @@ export interface HttpPath {
 
 /** What every row says. */
 interface Row {
-  /** Reasons for which the RPC refuses, without those that all RPCs, or all with callers, share. */
+  /** Reasons for which the RPC refuses, without those that reasons.ts adds for all RPCs, callers, targets and sign-ins. */
   readonly reasons: readonly ReasonName[]
   /** Actions of the audit events that it records. */
   readonly audit: readonly AuditAction[]
