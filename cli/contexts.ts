@@ -73,7 +73,7 @@ export async function contextOf({ local, context }: { readonly local?: boolean; 
 export async function readToken({ name, context }: { name: string; context: Context }): Promise<string> {
   const { tokenFile } = context
   const text = await readFile(tokenFile, 'utf8').catch(() => undefined)
-  if (!text?.trim()) fail(`You are not signed in at ${name}: run \`auth-admin login --context ${name}\`.`, 4)
+  if (!text?.trim()) fail(`You are not signed in to ${name}: run \`auth-admin login --context ${name}\`.`, 4)
   const { mode } = await stat(tokenFile)
   if (process.platform !== 'win32' && (mode & 0o077) !== 0)
     warn(`${tokenFile} is readable by other users: run chmod 600 on it.`)

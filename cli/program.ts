@@ -33,11 +33,11 @@ export async function run(args: readonly string[]): Promise<ExitCode> {
     await createProgram().parseAsync(args, { from: 'user' })
     return 0
   } catch (error) {
-    const { exitCode, ...told } = await explain(error)
-    const { message } = told
+    const { exitCode, ...failure } = await explain(error)
+    const { message } = failure
     if (message !== undefined) {
       process.stderr.write(`error: ${message.split('\n').map(printable).join('\n')}\n`)
-      if (args.includes('--json')) printJson({ error: { ...told, exitCode } })
+      if (args.includes('--json')) printJson({ error: { ...failure, exitCode } })
     }
     if (process.env.AUTH_LOG_LEVEL === 'debug' && exitCode === 1) process.stderr.write(`${(error as Error).stack}\n`)
     return exitCode

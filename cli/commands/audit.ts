@@ -94,7 +94,7 @@ Examples:
           return { rows: events, nextPageToken }
         })
         let last = 0n
-        const tell = (events: readonly AuditLogEvent[]) => {
+        const report = (events: readonly AuditLogEvent[]) => {
           for (const event of events) {
             // What isn't sealed yet follows once it is.
             if (event.id === undefined || event.id <= last) continue
@@ -102,10 +102,10 @@ Examples:
             process.stdout.write(`${options.json ? JSON.stringify(toOutput(event)) : line(event)}\n`)
           }
         }
-        tell(newest.rows.toReversed())
+        report(newest.rows.toReversed())
         while (!ended.signal.aborted) {
           const { events, nextPageToken } = await api.listAuditEvents({ ...filter, follow: true, pageToken })
-          tell(events)
+          report(events)
           pageToken = nextPageToken
           if (events.length < pageSize) await sleep(pollEvery, undefined, { signal: ended.signal }).catch(() => {})
         }
@@ -121,7 +121,7 @@ Examples:
       administering(async (api, options: Filter & { json?: boolean }) => {
         const filter = toRequest(options)
         let count = 0
-        const printAll = async (tell: (done: string) => void) => {
+        const printAll = async (report: (done: string) => void) => {
           let pageToken = ''
           do {
             const { events, nextPageToken } = await api.listAuditEvents({ ...filter, pageSize, pageToken })
@@ -130,7 +130,7 @@ Examples:
               await write(options.json ? `${count === 0 ? '[' : ','}\n${text}` : `${text}\n`)
               count++
             }
-            tell(`${count} so far`)
+            report(`${count} so far`)
             pageToken = nextPageToken
           } while (pageToken !== '')
         }
@@ -158,7 +158,7 @@ Example:
     )
     .action(
       administering(async (api, options: { json?: boolean; known?: string }) => {
-        const found = await withProgress('Checking', tell => verify(api, options.known, tell))
+        const found = await withProgress('Checking', report => verify(api, options.known, report))
         const { events, staged, newest, forgotten, broken } = found
         if (options.json) printJson(found)
         if (broken !== undefined) {
@@ -173,13 +173,13 @@ Example:
 }
 
 /** Checks stretch by stretch, with the events that are written meanwhile. */
-async function verify(api: Api, known: string | undefined, tell: (done: string) => void) {
+async function verify(api: Api, known: string | undefined, report: (done: string) => void) {
   let pageToken = ''
   for (;;) {
     const found = await api.verifyAuditLog({ pageToken, ...(known !== undefined && { known }) })
     const { events, staged, newest, forgotten, broken, nextPageToken } = found
     pageToken = nextPageToken
-    tell(`${events} events`)
+    report(`${events} events`)
     if (pageToken !== '' && broken === undefined) continue
     return { events: Number(events), staged: Number(staged), newest, forgotten, broken }
   }

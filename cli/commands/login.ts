@@ -30,7 +30,7 @@ interface LoginOptions extends GlobalOptions {
 export function addLogin(program: Command): void {
   program
     .command('login')
-    .description('Sign in at a server, as an administrator. The session lasts for 12 hours.')
+    .description('Sign in to a server as an administrator. The session lasts 12 hours.')
     .argument('[url]', 'https://host:port of its administration listener; by default that of the context', parseUrl)
     .addOption(new Option('--ca <file>', 'PEM file of the certificate authority of the server'))
     .addOption(new Option('--username <name>', 'username of the administrator'))
@@ -59,7 +59,7 @@ Examples:
       await writeContexts({ current: name, contexts: { ...contexts, [name]: context } })
       const expires = timestampDate(session.expireTime!)
       if (options.json) printJson({ context: name, url: context.url, username, expires })
-      else say(`You are signed in at ${name} (${context.url}) until ${expires.toLocaleString()}.`)
+      else say(`You are signed in to ${name} (${context.url}) until ${expires.toLocaleString()}.`)
     })
 
   program
@@ -78,7 +78,7 @@ Examples:
         }
         const there = await removeToken(chosen.context)
         if (options.json) printJson({ context: chosen.name, signedOut: there })
-        else say(there ? `You are signed out at ${chosen.name}.` : `You were not signed in at ${chosen.name}.`)
+        else say(there ? `You are signed out of ${chosen.name}.` : `You were not signed in to ${chosen.name}.`)
       }),
     )
 
@@ -166,7 +166,7 @@ async function contextFor(url: string | undefined, { context: named, ca }: Login
   return { name, context }
 }
 
-/** Signs in; a one-time code is asked for only where it is needed. */
+/** Signs in; prompts for a one-time code only if it is needed. */
 async function signIn(
   context: Context,
   form: { username: string; password: string },

@@ -134,7 +134,7 @@ export function addOrganizations(program: Command): void {
     .action(
       administering(async (api, name: string | undefined, options: Options) => {
         const { organization, changed } = await api.activateOrganization({ organization: await nameOf(name, options) })
-        tell(organization!, options, `is active${changed ? '' : ' already'}.`)
+        report(organization!, options, `is active${changed ? '' : ' already'}.`)
       }),
     )
 
@@ -146,7 +146,7 @@ export function addOrganizations(program: Command): void {
         const { organization, changed } = await api.deactivateOrganization({
           organization: await nameOf(name, options),
         })
-        tell(organization!, options, `is inactive${changed ? '' : ' already'}.`)
+        report(organization!, options, `is inactive${changed ? '' : ' already'}.`)
       }),
     )
 
@@ -244,7 +244,7 @@ function show(organization: Organization, { json }: Options, sentence?: string):
   }
 }
 
-function tell(organization: Organization, { json }: Options, what: string): void {
+function report(organization: Organization, { json }: Options, what: string): void {
   if (json) printJson(toOutput(organization))
   else say(`Organization ${organization.record!.id} (${organization.record!.name}) ${what}`)
 }

@@ -2,7 +2,7 @@ import { type Command, Option } from 'commander'
 import { administering, withSignIn } from '../administration.js'
 import { explain, misuse } from '../exit-codes.js'
 import { askSecret, canAsk, readSecret } from '../terminal/ask.js'
-import { type Named, readUser, tellUser, userName, withUser } from './users/name.js'
+import { type Named, printUser, readUser, userName, withUser } from './users/name.js'
 
 /** Adds `auth-admin users set-password`. */
 export function addSetPassword(users: Command): void {
@@ -39,7 +39,7 @@ Examples:
           password = await readSecret(file, '--password-file')
         }
         const { user: after } = await api.setPassword({ user, password })
-        tellUser(after!, options, 'has the new password.')
+        printUser(after!, options, 'has the new password.')
       }),
     )
 }

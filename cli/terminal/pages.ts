@@ -34,10 +34,10 @@ export function withPages(command: Command): Command {
     )
 }
 
-/** A list as far as it was asked for. */
+/** The part of a list that was asked for. */
 export interface Listed<T> {
   readonly rows: readonly T[]
-  /** Where it goes on; empty at the end. */
+  /** Where it continues; empty at the end. */
   readonly nextPageToken: string
 }
 
@@ -60,13 +60,13 @@ export async function readPages<T>(
   const rows: T[] = []
   let count = 0
   let next = pageToken
-  const readAll = async (tell: (done: string) => void) => {
+  const readAll = async (report: (done: string) => void) => {
     do {
       const page = await read({ pageSize: Math.min(most, wanted - count), pageToken: next })
       if (jsonl) for (const row of page.rows) printLine(pick(toOutput(row), fields))
       else rows.push(...page.rows)
       count += page.rows.length
-      tell(`${count} so far`)
+      report(`${count} so far`)
       next = page.nextPageToken
     } while (next !== '' && count < wanted)
   }
@@ -75,8 +75,8 @@ export async function readPages<T>(
 }
 
 /**
- * Prints a list in its fields: as one JSON array or, where it goes on, as an object that says where; of `--jsonl`, whose
- * rows are out, only where it goes on; else in columns.
+ * Prints a list in its fields: as one JSON array or, if it continues, as an object that says where; for `--jsonl`, whose rows
+ * are printed already, only where it continues; otherwise in columns.
  */
 export function printList(
   name: string,

@@ -90,7 +90,7 @@ export function sendTestEmail(deps: Pick<Deps, 'settings'>): Handler<'sendTestEm
     const mail = {
       to,
       subject: 'Test',
-      text: 'An administrator has asked for this e-mail, to see that e-mails arrive.\n',
+      text: 'An administrator sent this e-mail to test the delivery of e-mails.\n',
     }
     const sending = within(timeout, transport.send({ ...mail, name: `auth.test.${randomUUID()}`, users: [] }))
     const outcome = await sending

@@ -21,7 +21,7 @@ import { type Call, checkPresence } from '../requests/call.js'
 import { refuse } from '../requests/refusal.js'
 import { isUuid } from '../rules/names.js'
 import type { AdministrationContext } from './context.js'
-import type { TellConcerned } from './security-notices.js'
+import type { NotifyConcerned } from './security-notices.js'
 import { wrongFields } from './wrong-fields.js'
 
 /** Makes changes, for one call. */
@@ -47,9 +47,9 @@ export function createChanges(deps: {
   audit: Audit
   masterKey: MasterKey
   creationRequests: CreationRequests
-  tellConcerned: TellConcerned
+  notifyConcerned: NotifyConcerned
 }): Changes {
-  const { database, users, administeredUsers, audit, masterKey, creationRequests, tellConcerned } = deps
+  const { database, users, administeredUsers, audit, masterKey, creationRequests, notifyConcerned } = deps
 
   /**
    * Locks the caller and the user that is to be changed, which it returns. Refuses with INVALID_TOKEN when the session is
@@ -85,7 +85,7 @@ export function createChanges(deps: {
             if (subjectId === undefined || policy.signIn === 'session') return
             // Rows that require more than a session record only these actions of users.
             const deed = { action: action as Administered, subjectId }
-            await tellConcerned(administrator, deed, subjectId === before?.id ? before : undefined, t)
+            await notifyConcerned(administrator, deed, subjectId === before?.id ? before : undefined, t)
           },
         })
         if (await users.includeAdministrator(concerned, t)) administrator.permitSignIn(['ROLE_ADMIN'])

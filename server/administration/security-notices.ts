@@ -22,9 +22,9 @@ interface Deed {
  * Notifies all active administrators, except the one concerned, by e-mail of a change of an administrator or of a password
  * on the database itself, which needs no sign-in. Refuses with JUSTIFICATION_NEEDED without a reason.
  */
-export type TellAdministrators = (administrator: Administrator, deed: Deed, t: Transaction) => Promise<void>
+export type NotifyAdministrators = (administrator: Administrator, deed: Deed, t: Transaction) => Promise<void>
 
-export function createTellAdministrators({ administeredUsers, emails, settings }: Deps): TellAdministrators {
+export function createNotifyAdministrators({ administeredUsers, emails, settings }: Deps): NotifyAdministrators {
   return async (administrator, deed, t) => {
     administrator.justify()
     if (administrator.user) return
@@ -39,14 +39,14 @@ export function createTellAdministrators({ administeredUsers, emails, settings }
  * Notifies a user who is, or was `before`, a ROLE_ADMIN by e-mail of a change of its account, at its former address. A change
  * of the address has its own notice, and an erased user gets none, because its address is erased, too.
  */
-export type TellConcerned = (
+export type NotifyConcerned = (
   administrator: Administrator,
   deed: Deed,
   before: { readonly role: string; readonly email: string | null } | undefined,
   t: Transaction,
 ) => Promise<void>
 
-export function createTellConcerned({ administeredUsers, emails, settings }: Deps): TellConcerned {
+export function createNotifyConcerned({ administeredUsers, emails, settings }: Deps): NotifyConcerned {
   return async (administrator, { action, subjectId }, before, t) => {
     const after = await administeredUsers.lock(subjectId, t)
     if (!after || ![before?.role, after.role].includes('ROLE_ADMIN')) return

@@ -15,7 +15,7 @@ import { required } from '../requests/required-fields.js'
 import { usernameKey } from '../rules/names.js'
 import { tooLong } from '../rules/sizes.js'
 import type { Handler } from './context.js'
-import type { TellAdministrators } from './security-notices.js'
+import type { NotifyAdministrators } from './security-notices.js'
 import { toAdministeredUser } from './users/record.js'
 import { wrongFields } from './wrong-fields.js'
 
@@ -105,9 +105,9 @@ export function confirmTotp(deps: {
 /** Removes the one-time codes of an administrator who lost the authenticator. */
 export function removeTotp(deps: {
   totpSecrets: TotpSecrets
-  tellAdministrators: TellAdministrators
+  notifyAdministrators: NotifyAdministrators
 }): Handler<'removeTotp'> {
-  const { totpSecrets, tellAdministrators } = deps
+  const { totpSecrets, notifyAdministrators } = deps
   return async (request, { administrator, change, target: user }) => {
     administrator.confirm(user.username, request.confirm)
     administrator.justify()
@@ -115,7 +115,7 @@ export function removeTotp(deps: {
     const changed = await change(request, async ({ t, record }) => {
       const removed = await totpSecrets.remove(user.id, t)
       if (!removed) return false
-      await tellAdministrators(administrator, { action: 'user.remove-totp', subjectId: user.id }, t)
+      await notifyAdministrators(administrator, { action: 'user.remove-totp', subjectId: user.id }, t)
       await record({ action: 'user.remove-totp', subject_id: user.id })
       return true
     })

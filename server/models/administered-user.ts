@@ -60,7 +60,7 @@ export interface AdministeredUsers {
   lockUnactivated(id: number, t: Transaction): Promise<boolean>
   /**
    * Looks at so many accounts that were never activated (`stretch`), by id, for those that were signed up from a network, as
-   * far as the audit log tells: ids of the first ones, and behind which id to go on, undefined at the end.
+   * far as the audit log says: the first ids, and the id to continue after, undefined at the end.
    */
   signedUpFrom(network: string, filter: SignUpFilter): Promise<{ ids: number[]; next: number | undefined }>
 }

@@ -117,7 +117,7 @@ export interface AttemptStart {
   readonly counter: Counter | undefined
   /** How full the bucket of the client address is. */
   readonly addressLevel: number
-  /** Whether it may go on. If not, the rest says why. */
+  /** Whether it may continue. If not, the other fields say why. */
   readonly begun: boolean
   /** Failures before this one. */
   readonly failed: number
@@ -181,7 +181,7 @@ export interface Attempts {
   count(subject: Buffer, seconds: number): Promise<Count>
   /** The current counts of an account, those of its known networks and devices included, the highest first. */
   readAll(account: Buffer): Promise<(Count & { readonly subject: Buffer })[]>
-  /** Forgets the counts of accounts, those of their known networks and devices included, and returns how many there were. */
+  /** Clears the counts of accounts, with those of their known networks and devices, and returns how many there were. */
   clear(accounts: readonly Buffer[], t?: Transaction): Promise<number>
   /** Deletes counts whose time is over, and networks that have been unused for so many days. */
   prune(knownDays: number): Promise<void>

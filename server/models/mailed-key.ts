@@ -109,7 +109,7 @@ export interface MailedKeys {
   spendEmail(userId: number, code: string, t: Transaction): Promise<string | undefined>
   /** The active organization of a mailed activation key, which a transaction spends; undefined for a wrong key. */
   organizationOf(userId: number, key: string, t?: Transaction): Promise<number | undefined>
-  /** Makes keys that were mailed worthless. */
+  /** Voids mailed keys. */
   void(userId: number, purposes: readonly Purpose[], t: Transaction): Promise<void>
   /** How keys are compared: as keyed digests bound to user and purpose. */
   digest(userId: number, purpose: Purpose, key: string): Buffer

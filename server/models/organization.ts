@@ -97,7 +97,7 @@ export interface Organizations {
   remove(id: number, t: Transaction): Promise<void>
   /** Lets keys of the organization work, or not. */
   setActive(id: number, active: boolean, t?: Transaction): Promise<void>
-  /** Gives it a new activation key; the one before is void at once. Returns the new one. */
+  /** Replaces its activation key; the former one stops working at once. Returns the new one. */
   rotateKey(id: number, t: Transaction): Promise<string>
   /** The activation key in the clear. */
   activationKey(row: Pick<OrganizationRow, 'keySealed'>): string

@@ -91,7 +91,7 @@ export interface Questions {
    * 24 hours on, and until then the one before does. Whether it counts at once.
    */
   saveAnswer(userId: number, questionId: number, answerHash: string, t: Transaction): Promise<boolean>
-  /** Forgets the answers of a user that don't count yet: a thief of a token keeps no way back. */
+  /** Removes the answers of a user that don't count yet: a thief of a token keeps no way back. */
   discardNext(userId: number, t: Transaction): Promise<void>
   /** Keeps the answer of a new user to a question that isn't in the registry. */
   keepUnmatched(userId: number, text: QuestionText, answerHash: string, t: Transaction): Promise<void>

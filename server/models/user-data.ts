@@ -20,7 +20,7 @@ export interface Standing {
   /** Whether there is an active provider of an active organization (its own, when it has one), whose key activates clients. */
   readonly provider: boolean
   readonly answers: readonly SavedAnswer[]
-  /** E-mails to it that have failed for good, the newest last. */
+  /** E-mails to it that failed permanently, newest last. */
   readonly failedEmails: readonly { readonly id: number; readonly error: string | null }[]
 }
 

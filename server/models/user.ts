@@ -84,7 +84,7 @@ const shownKey = { id: hasDefault(key(integer)), sealed: column('key_sealed', by
 
 const keyAttributes = { ...shownKey, userId: integer, digest: column('key_digest', bytes) }
 
-/** What users tell of themselves. An attribute more has to be asked for at sign-up and shown in the record. */
+/** The profile of a user. A new attribute also belongs into the sign-up form and the record. */
 export interface Profile extends Row<typeof profile> {}
 
 /** A user with its organization and provider key, as one statement reads it. Keys are sealed. */
@@ -299,7 +299,7 @@ export interface Users {
     change: { readonly address: string; readonly locale: string },
     t: Transaction,
   ): Promise<void>
-  /** Changes what is told of a user. Throws a unique violation of `users_nickname_key_key`. */
+  /** Changes the profile of a user. Throws a unique violation of `users_nickname_key_key`. */
   edit(id: number, details: UserDetails, t: Transaction): Promise<void>
   /**
    * Gives a user another role, revokes every token and voids mailed activation keys. Only a ROLE_INSTITUTION has a

@@ -57,7 +57,7 @@ test.serial('logout forgets the session, and --everywhere ends it for whoever ha
   t.deepEqual(JSON.parse((await first.run(['logout', '--json'])).stdout), { context: 'here', signedOut: true })
   const after = await first.run(['users', 'list', '--json'])
   t.is(after.code, 4)
-  t.regex(JSON.parse(after.stdout).error.message, /not signed in at here/)
+  t.regex(JSON.parse(after.stdout).error.message, /not signed in to here/)
   await first.login('--context', 'here')
   t.is((await first.run(['logout', '--everywhere'])).code, 0)
   const refused = await second.run(['users', 'list', '--json'])

@@ -6,7 +6,7 @@ import { type Api, administering, withSignIn } from '../../administration.js'
 import { misuse } from '../../exit-codes.js'
 import { askChoice, askOrganization, canAsk, confirm, confirmName, readText, yesOption } from '../../terminal/ask.js'
 import { printJson, say } from '../../terminal/output.js'
-import { confirmUser, type Named, readUser, tellUser, userAnd, userName, withUser } from './name.js'
+import { confirmUser, type Named, printUser, readUser, userAnd, userName, withUser } from './name.js'
 import { areUnactivated, eraseUnactivated, type Unactivated, withUnactivated } from './unactivated.js'
 
 type Confirmed = Named & { readonly confirm?: string }
@@ -40,7 +40,7 @@ export function addUserChanges(users: Command): void {
           ...(confirmed && { confirm: confirmed }),
           etag: found.etag,
         })
-        tellUser(user!, options, `is active${changed ? '' : ' already'}.`)
+        printUser(user!, options, `is active${changed ? '' : ' already'}.`)
       }),
     )
 
@@ -57,7 +57,7 @@ export function addUserChanges(users: Command): void {
           who => `${who} can no longer sign in, and its tokens are revoked at once. Suspend it?`,
         )
         const { user, changed } = await api.suspendUser(wanted)
-        tellUser(user!, options, `is suspended${changed ? '' : ' already'}.`)
+        printUser(user!, options, `is suspended${changed ? '' : ' already'}.`)
       }),
     )
 
@@ -67,7 +67,7 @@ export function addUserChanges(users: Command): void {
     .action(
       administering(async (api, name: string | undefined, options: Named) => {
         const { user, changed } = await api.resumeUser({ user: await userName(name, options) })
-        tellUser(user!, options, `is not suspended${changed ? '' : ' already'}.`)
+        printUser(user!, options, `is not suspended${changed ? '' : ' already'}.`)
       }),
     )
 
@@ -99,7 +99,7 @@ Examples:
           ...(confirmed && { confirm: confirmed }),
           etag: found.etag,
         })
-        tellUser(user!, options, `is a ${role}${changed ? '' : ' already'}.`)
+        printUser(user!, options, `is a ${role}${changed ? '' : ' already'}.`)
       }),
     )
 
@@ -131,7 +131,7 @@ Examples:
           const { user, changed } = await api.setOrganization({ user: reference, organization, etag: found.etag })
           const now = user!.record!.partnerOrganization
           const where = now ? `belongs to ${now.name} (#${now.id})` : 'belongs to no organization'
-          tellUser(user!, options, `${where}${changed ? '' : ' already'}.`)
+          printUser(user!, options, `${where}${changed ? '' : ' already'}.`)
         },
       ),
     )
@@ -149,7 +149,7 @@ Examples:
           who => `${who} has to sign in again everywhere. Log it out?`,
         )
         const { user } = await api.revokeTokens({ user: wanted })
-        tellUser(user!, options, 'is logged out everywhere.')
+        printUser(user!, options, 'is logged out everywhere.')
       }),
     )
 
@@ -183,7 +183,7 @@ Examples:
           who => `${who} can no longer sign in, and is erased 30 days from now. Delete it?`,
         )
         const { user, changed } = await api.deleteUser(wanted)
-        tellUser(user!, options, `is deleted${changed ? '' : ' already'}.`)
+        printUser(user!, options, `is deleted${changed ? '' : ' already'}.`)
       }),
     )
 
@@ -193,7 +193,7 @@ Examples:
     .action(
       administering(async (api, name: string | undefined, options: Named) => {
         const { user, changed } = await api.undeleteUser({ user: await userName(name, options) })
-        tellUser(user!, options, `is not deleted${changed ? '' : ' already'}.`)
+        printUser(user!, options, `is not deleted${changed ? '' : ' already'}.`)
       }),
     )
 }

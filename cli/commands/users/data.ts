@@ -15,7 +15,7 @@ export function addUserData(users: Command): void {
     .action(
       administering(async (api, name: string | undefined, options: Named) => {
         const user = await userName(name, options)
-        printJson(await withProgress('Reading', tell => readAll(api, user, tell)))
+        printJson(await withProgress('Reading', report => readAll(api, user, report)))
       }),
     )
 
@@ -43,13 +43,13 @@ export function addUserData(users: Command): void {
 }
 
 /** All pages of an export as one document, events the oldest first. */
-async function readAll(api: Api, user: string, tell: (done: string) => void): Promise<object> {
+async function readAll(api: Api, user: string, report: (done: string) => void): Promise<object> {
   const documents: { audit_events: object[]; audit_staged: object[] }[] = []
   let pageToken = ''
   do {
     const { json, nextPageToken } = await api.exportUser({ user, pageSize: 1_000, pageToken })
     documents.push(JSON.parse(json))
-    tell(`${documents.length} pages so far`)
+    report(`${documents.length} pages so far`)
     pageToken = nextPageToken
   } while (pageToken !== '')
   const all = (of: 'audit_events' | 'audit_staged') => documents.flatMap(document => document[of]).reverse()

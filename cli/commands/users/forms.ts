@@ -17,7 +17,7 @@ import {
 import { askEdits, askFields, type Field, filled, type Values, withFields } from '../../terminal/form.js'
 import { jsonOption } from '../../terminal/output.js'
 import { askRole } from './changes.js'
-import { type Named, readUser, tellUser, userName, withUser } from './name.js'
+import { type Named, printUser, readUser, userName, withUser } from './name.js'
 
 /** A check of a text by a pattern. */
 const matches = (pattern: RegExp, message: string) => (text: string) => (pattern.test(text) ? undefined : message)
@@ -111,7 +111,7 @@ Example:
           ...(organization && { organization }),
           ...(confirm && { confirm }),
         })
-        tellUser(user!, options, 'is registered.')
+        printUser(user!, options, 'is registered.')
       }),
     )
 
@@ -135,7 +135,7 @@ Examples:
         }
         const { values, ...update } = await askEdits(fields, options, read)
         const edited = await api.updateUser({ user, form: create(UserFormSchema, values), ...update })
-        tellUser(edited.user!, options, edited.changed ? 'is saved.' : 'is up to date already.')
+        printUser(edited.user!, options, edited.changed ? 'is saved.' : 'is up to date already.')
       }),
     )
 }

@@ -67,7 +67,7 @@ export async function confirmUser(
 }
 
 /** Prints a user as JSON, or a sentence that begins with its name. */
-export function tellUser(user: AdministeredUser, { json }: Named, what: string): void {
+export function printUser(user: AdministeredUser, { json }: Named, what: string): void {
   if (json) printJson(userOutput(user))
   else say(`User ${user.record!.id} (${user.record!.username}) ${what}`)
 }

@@ -63,19 +63,21 @@ export async function eraseUnactivated(api: Api, options: Unactivated): Promise<
     ...(until && { createTimeTo: timestampFromDate(until) }),
   }
   /** Goes through all pages, and reports after each how many there were so far. */
-  async function all(request: object, tell: (users: number) => void): Promise<number> {
+  async function all(request: object, report: (users: number) => void): Promise<number> {
     let users = 0
     let pageToken = ''
     do {
       const page = await api.eraseUnactivatedUsers({ ...filter, ...request, pageToken })
       users += page.users
       pageToken = page.nextPageToken
-      tell(users)
+      report(users)
     } while (pageToken !== '')
     return users
   }
 
-  const found = await withProgress('Counting', tell => all({ validateOnly: true }, users => tell(`${users} so far`)))
+  const found = await withProgress('Counting', report =>
+    all({ validateOnly: true }, users => report(`${users} so far`)),
+  )
   const these = `accounts that signed up from ${network} and were never activated`
   if (found === 0) {
     if (json) printJson({ network, erased: 0 })
@@ -85,10 +87,10 @@ export async function eraseUnactivated(api: Api, options: Unactivated): Promise<
   const sentence = `This permanently erases all ${these} (${found}), and frees their names.`
   const confirm = await confirmName(sentence, network, options)
   let erased = 0
-  const erase = (tell: (done: string) => void) =>
+  const erase = (report: (done: string) => void) =>
     all({ confirm }, users => {
       erased = users
-      tell(`${users} of ${found}`)
+      report(`${users} of ${found}`)
     })
   await withProgress('Erasing', erase).catch(error => {
     if (erased > 0) warn(`${erased} of ${found} accounts are erased. Run the command again to erase the rest.`)

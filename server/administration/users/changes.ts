@@ -11,7 +11,7 @@ import type { Role } from '../../rules/roles.js'
 import { changeRecord, type Done } from '../change-record.js'
 import type { AdministrationContext, Checked, Handler } from '../context.js'
 import type { References } from '../references.js'
-import type { TellAdministrators } from '../security-notices.js'
+import type { NotifyAdministrators } from '../security-notices.js'
 import { checkRole } from './list.js'
 import { toAdministeredUser } from './record.js'
 
@@ -21,7 +21,7 @@ export interface UserChangeDeps {
   users: Users
   administeredUsers: AdministeredUsers
   organizations: Organizations
-  tellAdministrators: TellAdministrators
+  notifyAdministrators: NotifyAdministrators
   masterKey: MasterKey
 }
 
@@ -139,13 +139,13 @@ export function undeleteUser(deps: UserChangeDeps): Handler<'undeleteUser'> {
  * with `keys` the answer has the user's keys.
  */
 export function changeUser(
-  deps: Pick<UserChangeDeps, 'administeredUsers' | 'tellAdministrators' | 'masterKey'>,
+  deps: Pick<UserChangeDeps, 'administeredUsers' | 'notifyAdministrators' | 'masterKey'>,
   context: AdministrationContext<AdministeredUserRow>,
   request: { readonly etag?: string; readonly validateOnly: boolean },
   { keys = false, deleted = false }: { readonly keys?: boolean; readonly deleted?: boolean },
   work: (row: AdministeredUserRow, t: Transaction) => Promise<UserDone | undefined>,
 ) {
-  const { administeredUsers, tellAdministrators, masterKey } = deps
+  const { administeredUsers, notifyAdministrators, masterKey } = deps
   return changeRecord(
     {
       lock: (id, t) => lockUser(administeredUsers, id, t),
@@ -154,7 +154,7 @@ export function changeUser(
         const { action } = done
         if ([before.role, role].includes('ROLE_ADMIN') || action === 'user.set-password') {
           const deed = { action, subjectId: id, ...(action === 'user.set-role' && { role }) }
-          await tellAdministrators(context.administrator, deed, t)
+          await notifyAdministrators(context.administrator, deed, t)
         }
         await record({ ...done, subject_id: id })
       },

@@ -29,14 +29,15 @@ export function exportUser(deps: { userData: UserData; openPage: OpenPage }): Ha
 
 /** Erases all data stored about a user. */
 export function eraseUser(deps: UserChangeDeps & { erasure: Erasure }): Handler<'eraseUser'> {
-  const { administeredUsers, tellAdministrators, erasure } = deps
+  const { administeredUsers, notifyAdministrators, erasure } = deps
   return async (request, { administrator, change, target: { id, username } }) => {
     administrator.confirm(username, request.confirm)
     const erase = async ({ t, record }: Change) => {
       const row = await lockUser(administeredUsers, id, t)
       await keepAnAdministrator(administeredUsers, row, t)
       const receipt = (await erasure.erase(id, t))!
-      if (row.role === 'ROLE_ADMIN') await tellAdministrators(administrator, { action: 'user.erase', subjectId: id }, t)
+      if (row.role === 'ROLE_ADMIN')
+        await notifyAdministrators(administrator, { action: 'user.erase', subjectId: id }, t)
       await record({ action: 'user.erase', subject_id: id })
       return receipt
     }

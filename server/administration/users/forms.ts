@@ -95,7 +95,7 @@ export function createUser(deps: Deps): Handler<'createUser'> {
         if (organization !== null) await checkOrganization(organizations, organization, t)
         await users.activate({ ...row, id, active: false, suspended: false, organizationId: null }, organization, t)
       }
-      if (becomesAdministrator) await deps.tellAdministrators(administrator, { action: 'user.add', subjectId: id }, t)
+      if (becomesAdministrator) await deps.notifyAdministrators(administrator, { action: 'user.add', subjectId: id }, t)
       await record({ action: 'user.add', subject_id: id, object: `role:${row.role}` })
       return { user: toAdministeredUser(await lockUser(administeredUsers, id, t), masterKey, { keys: true }) }
     }).catch(error => refuseTaken(error, () => takenNames(users, row)))
