@@ -112,7 +112,7 @@ export async function startService(
     const admission = createAdmission({ ...registry, factor, now: given ?? Date.now })
     const pool = createPool({
       cost: settings.bcryptCost,
-      usedOf: admission.usedOf,
+      recentCount: admission.recentCount,
       onWait: ms => metrics.observeWait(ms),
       onFault: error => log.error({ err: error }, 'a hash thread broke and is replaced'),
     })
@@ -226,7 +226,7 @@ export async function startService(
       gateway = createGateway({
         transport: createInProcessTransport(calls),
         scheduler,
-        serviceOf: serviceKeys.recall,
+        serviceOf: serviceKeys.cachedName,
         address: settings.httpAddress,
         defaultRevision: settings.defaultRevision,
         trustedProxies: settings.trustedProxies,

@@ -160,7 +160,7 @@ test('a wrong master key is told, and only that is told so', async t => {
   await client.connect()
   await client.query(`UPDATE signing_keys SET signs_at = now() + interval '1 hour'`).finally(() => client.end())
   const other = await failedStart(t, { DATABASE_URL })
-  t.deepEqual([other.code, other.said], [1, 'No key signs now: run `auth-admin install`.'])
+  t.deepEqual([other.code, other.said], [1, 'No signing key is active: run `auth-admin install`.'])
 })
 
 /** A copy of this version with one migration more: the next version, as far as a database can tell. */
