@@ -242,7 +242,7 @@ export function createGateway(options: GatewayOptions): Gateway {
       request,
       query: target.slice(path.length + 1),
       segment: variable ? path.slice(path.lastIndexOf('/') + 1) : undefined,
-      body: () => (isArriving(request) ? visit.away(() => readBody(request)) : readBody(request)),
+      body: () => (isArriving(request) ? visit.releaseDuring(() => readBody(request)) : readBody(request)),
       async call(rpc, message, { timeout = callTimeout, malformed } = {}) {
         const passedOn = forwardedHeaders(name => headers[name])
         if (malformed) passedOn['x-malformed-fields'] = malformed
@@ -278,7 +278,7 @@ export function createGateway(options: GatewayOptions): Gateway {
     if (request.method !== 'POST') response.setHeader('allow', 'POST')
     for (const [name, value] of Object.entries(commonHeaders(request))) response.setHeader(name, value)
     visit.isRpc = true
-    if (isArriving(request)) void visit.away(() => new Promise(arrived => request.once('close', arrived)))
+    if (isArriving(request)) void visit.releaseDuring(() => new Promise(arrived => request.once('close', arrived)))
     handleRpc(visit)
   }
 

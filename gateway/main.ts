@@ -51,7 +51,7 @@ async function main(): Promise<void> {
   if (httpCertificates) endpoint.watchCertificate('http', httpCertificates.endsAt)
   const { defaultRevision, trustedProxies, corsOrigins } = settings
   // What waits for a server needs no place here: the server schedules it by itself.
-  const scheduler = createScheduler({ ...schedulerLimits, places: Number.POSITIVE_INFINITY }, () => false)
+  const scheduler = createScheduler({ ...schedulerLimits, slots: Number.POSITIVE_INFINITY }, () => false)
   endpoint.watchScheduler(scheduler.stats)
   const gateway = createGateway({
     transport,

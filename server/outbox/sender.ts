@@ -77,7 +77,7 @@ export function startSender<L extends Queued>(parts: {
 }): Sender {
   const { queue, compose, transport, log, factor = 1, now = Date.now } = parts
   // Unwanted entries cost little and aren't counted: otherwise they would hold up what owners wait for.
-  const room = createTokenBucket(emailRate.atOnce, emailRate.perSecond * availableParallelism() * factor)
+  const room = createTokenBucket(emailRate.burst, emailRate.perSecond * availableParallelism() * factor)
   const inFlight = new Set<Promise<void>>()
   let retries = 0
   let closed = false

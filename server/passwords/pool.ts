@@ -164,7 +164,7 @@ export function createPool(options: PoolOptions): Pool {
       start()
       try {
         const all = () => Promise.all(tasks.map(({ result }) => result))
-        return (await (waiter.work ? waiter.work.away(all) : all())) as Outcome<J>[]
+        return (await (waiter.work ? waiter.work.releaseDuring(all) : all())) as Outcome<J>[]
       } finally {
         clearTimeout(timer)
         signal?.removeEventListener('abort', onAbort)

@@ -57,8 +57,8 @@ const catalogue: Record<Reason, { code: Code; text: string }> = {
 
 /**
  * What may run out, for metrics: failed sign-ins of an account; failures, sign-ups, look-ups and requests for recovery
- * keys of an address; attempts of a user to activate; time to hash; e-mails that a user asks for, to an organization, for
- * an account, to a recipient, with a code for a new address; users that a service reads.
+ * keys of an address; attempts of a user to activate; time to hash; e-mails that a user asks for, to an organization,
+ * for an account, to a recipient, with a code for a new address; users that a service reads.
  */
 export const limits = [
   'account',

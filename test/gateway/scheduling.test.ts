@@ -13,7 +13,7 @@ import { openRaw, type RawConnection } from '../_helpers/raw.js'
 import { waitFor } from '../_helpers/wait.js'
 
 /** One request at a time, in the order of networks, and none beside it. */
-const oneByOne: SchedulerLimits = { ...schedulerLimits, burst: 0, places: 1 }
+const oneByOne: SchedulerLimits = { ...schedulerLimits, burst: 0, slots: 1 }
 
 /** A gateway whose service answers as soon as the test says so; `held` are the names that were asked for. */
 async function setUp(

@@ -13,7 +13,7 @@ const usual: SchedulerLimits = {
   burst: 4,
   heavy: 0.04,
   turn: 4,
-  places: 32,
+  slots: 32,
   waiting: { innermost: 256, outermost: 512, all: 2_000 },
 }
 
@@ -131,7 +131,7 @@ test('places are conserved, none beyond the limits is given, and all that waits 
     light: [0.001, 0.002, 0.003],
     peer: 0.001,
     burst: 1,
-    places: 4,
+    slots: 4,
     waiting: { innermost: 4, outermost: 6, all: 10 },
   }
   const networks = fc.oneof(
@@ -176,8 +176,8 @@ test('places are conserved, none beyond the limits is given, and all that waits 
           // A light one isn't in the list yet.
           const others = inPlace().filter(other => other !== job)
           if (job.heavy) {
-            if (others.length >= limits.places) throw new Error('there was no place')
-            if (hashing && others.filter(({ heavy }) => heavy).length >= limits.places / 2)
+            if (others.length >= limits.slots) throw new Error('there was no place')
+            if (hashing && others.filter(({ heavy }) => heavy).length >= limits.slots / 2)
               throw new Error('there was no place while threads hash')
           }
           if (!endsAtOnce) return
@@ -225,7 +225,7 @@ test('places are conserved, none beyond the limits is given, and all that waits 
           else {
             loop.settle()
             const [all, heavy] = [inPlace().length, inPlace().filter(({ heavy }) => heavy).length]
-            const isFull = all >= limits.places || (hashing && heavy >= limits.places / 2)
+            const isFull = all >= limits.slots || (hashing && heavy >= limits.slots / 2)
             // Of two timers one is for deadlines.
             if (waiting().length > 0 && !isFull && !(hashing && loop.timers === 2))
               throw new Error('one waits for nothing')
@@ -271,7 +271,7 @@ test('a request that waits is shed at its deadline, not sooner and not much late
       scheduler.end(first)
       t.deepEqual([waiting.begun, patient.begun], [0, 1])
     },
-    { ...heavyOnly, places: 1 },
+    { ...heavyOnly, slots: 1 },
   )
 })
 
@@ -285,7 +285,7 @@ test('a request whose deadline passes while the thread is busy is shed, not begu
       scheduler.end(first)
       t.deepEqual([waiting.why, waiting.begun, next.begun], ['late', 0, 1])
     },
-    { ...heavyOnly, places: 1 },
+    { ...heavyOnly, slots: 1 },
   )
 })
 
@@ -486,18 +486,18 @@ test('requests that end as soon as they begin are no deeper in the stack for bei
       scheduler.end(first)
       t.is(begun, 20_000)
     },
-    { ...heavyOnly, places: 1, turn: 100, waiting: { innermost: 1, outermost: 1, all: 20_000 } },
+    { ...heavyOnly, slots: 1, turn: 100, waiting: { innermost: 1, outermost: 1, all: 20_000 } },
   )
 })
 
 test('work that is away gives its place to another, and has one again when it comes back, whatever came of the wait', async t => {
-  const scheduler = createScheduler({ ...heavyOnly, places: 1 }, () => false, cores)
+  const scheduler = createScheduler({ ...heavyOnly, slots: 1 }, () => false, cores)
   const [first, second] = [new Job(['a']), new Job(['b'])]
   scheduler.submit(first)
   scheduler.submit(second)
   t.deepEqual([first.begun, second.begun], [1, 0])
   let fail = () => {}
-  const failed = first.away(() => new Promise((_, reject) => (fail = () => reject(new Error('no')))))
+  const failed = first.releaseDuring(() => new Promise((_, reject) => (fail = () => reject(new Error('no')))))
   t.is(second.begun, 1)
   t.is(scheduler.stats().running, 1)
   fail()
@@ -506,7 +506,7 @@ test('work that is away gives its place to another, and has one again when it co
   scheduler.end(first)
   scheduler.end(second)
   // Who has ended has no place to give back.
-  t.is(await first.away(async () => 'done'), 'done')
+  t.is(await first.releaseDuring(async () => 'done'), 'done')
   t.is(scheduler.stats().running, 0)
 })
 
