@@ -52,7 +52,7 @@ export type RemoteTransport = Transport & {
 /** What a caller is told when a call failed on its way: never where the services are or why they can't be reached. */
 const said: Partial<Record<Code, string>> = {
   [Code.Unavailable]: 'The service can’t answer now. Try again later.',
-  [Code.DeadlineExceeded]: 'The answer would come too late.',
+  [Code.DeadlineExceeded]: 'The deadline has passed. Try again.',
 }
 
 /**

@@ -43,7 +43,7 @@ export interface KnownWords {
 /** Returns a sentence that says how to correct a new password; undefined when the policy accepts it. */
 export function checkPassword(password: string, user: KnownWords, policy: PasswordPolicy): string | undefined {
   if (tooLong(password, 'password')) return `Use at most ${limits.password} characters.`
-  if (password.trim() === '') return 'Enter a password.'
+  if (password.trim() === '') return 'Give a password.'
   const prepared = preparePassword(password)
   if (prepared === undefined) return 'Remove control characters.'
   const length = [...prepared].length
