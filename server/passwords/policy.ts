@@ -45,7 +45,7 @@ export function checkPassword(password: string, user: KnownWords, policy: Passwo
   if (tooLong(password, 'password')) return `Use at most ${limits.password} characters.`
   if (password.trim() === '') return 'Give a password.'
   const prepared = preparePassword(password)
-  if (prepared === undefined) return 'Remove control characters.'
+  if (prepared === undefined) return 'Leave out control characters.'
   const length = [...prepared].length
   if (length < policy.minLength) return `Use at least ${policy.minLength} characters.`
   if (policy.denylist.has(prepared)) return 'Choose another password: this one is among the most common.'
