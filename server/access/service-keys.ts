@@ -87,7 +87,10 @@ export function createServiceKeys(deps: {
     if (forwardedFor !== '') return senderOf(address, forwardedFor, true).address
     if (now() - (warnedAt.get(name) ?? Number.NEGATIVE_INFINITY) >= warningInterval) {
       warnedAt.set(name, now())
-      log.warn({ service: name }, 'a service with clients.forward sent no client address: its calls count for its own address')
+      log.warn(
+        { service: name },
+        'a service with clients.forward sent no client address: its calls count for its own address',
+      )
     }
     return address
   }

@@ -25,7 +25,12 @@ export interface Cluster {
 const allOfIt = { recursive: true, force: true }
 
 /** Creates the cluster in a temporary folder, and moves it to its place when it is complete. Throws when that fails. */
-export async function initialize(cluster: Cluster, { initdb, postgres }: Programs, user: User | undefined, start: Start) {
+export async function initialize(
+  cluster: Cluster,
+  { initdb, postgres }: Programs,
+  user: User | undefined,
+  start: Start,
+) {
   const { dataDir, folder, password, log, durable = true } = cluster
   for (const name of await readdir(dataDir))
     if (name.startsWith('postgres.new-')) await rm(join(dataDir, name), { ...allOfIt, maxRetries: 10 })

@@ -92,7 +92,8 @@ export function startAs(
 ): Start {
   if (!user) return (program, args, options) => spawn(program, args, options)
   // Execute permission on the data folder itself lets other users pass through it, without reading it.
-  if (inaccessible(user, dataDir) === realpathSync(dataDir)) chmodSync(dataDir, (statSync(dataDir).mode & 0o777) | 0o011)
+  if (inaccessible(user, dataDir) === realpathSync(dataDir))
+    chmodSync(dataDir, (statSync(dataDir).mode & 0o777) | 0o011)
   const folder = inaccessible(user, dirname(postgres)) ?? inaccessible(user, dataDir)
   if (!folder) return (program, args, options) => spawn(program, args, { ...options, ...user })
 

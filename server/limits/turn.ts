@@ -16,6 +16,7 @@ export class Turn extends Work implements Disposable {
     super(networks, cost, deadline)
   }
 
+  /**
    * Waits until the turn begins; returns undefined when it begins at once. Refuses with OVERLOADED when too many wait, and
    * with DEADLINE_EXCEEDED when the deadline passes or the caller disconnects.
    */

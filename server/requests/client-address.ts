@@ -59,6 +59,7 @@ export function network(address: string): string {
   return address.includes(':') ? prefix(hextets(address), 4, 64) : address
 }
 
+/**
  * Returns the networks of a canonical address, innermost first: an IPv4 address and its /24; of an IPv6 address its /64,
  * and its /56 and /48, the sizes that providers delegate (RFC 6177).
  */

@@ -430,7 +430,7 @@ test('requests sent ahead in any pieces are answered in order, and leave nothing
   }
   const scheduler = {
     submit(work: Work) {
-      work.scheduler = { leave() {}, reenter() {} }
+      work.scheduler = { release() {}, reacquire() {} }
       const fate = chance()
       if (fate < 0.5) return begin(work)
       // A connection that is refused waits for a second: that is rare here.

@@ -201,15 +201,15 @@ test('places are conserved, none beyond the limits is given, and all that waits 
             const job = pick(command.index, inPlace())
             if (job) {
               away.add(job)
-              job.scheduler!.leave(job)
-              job.scheduler!.leave(job)
+              job.scheduler!.release(job)
+              job.scheduler!.release(job)
             }
           } else if (command.kind === 'return') {
             const job = pick(command.index, [...away])
             if (job) {
               away.delete(job)
-              job.scheduler!.reenter(job)
-              job.scheduler!.reenter(job)
+              job.scheduler!.reacquire(job)
+              job.scheduler!.reacquire(job)
             }
           } else if (command.kind === 'abort') {
             const job = pick(command.index, waiting())
