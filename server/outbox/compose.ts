@@ -1,6 +1,6 @@
 /**
- * The outbox turns queued entries into e-mails and delivers them: it composes them (here) within quotas (quotas.ts),
- * from texts (texts.ts), and sends them (sender.ts) by a mail server or to files (transport.ts). models/ owns the
+ * The outbox owns the composition and delivery of queued e-mails: it composes them (here) within quotas (quotas.ts),
+ * from texts (texts.ts), and sends them (sender.ts) by a mail server or to files (transport.ts). models/ stores the
  * queue. No request waits for the outbox.
  */
 import { randomUUID } from 'node:crypto'
