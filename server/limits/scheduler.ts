@@ -98,6 +98,12 @@ export interface Scheduler {
 /** Networks whose shares are remembered; the longest unused ones are forgotten, and start with a full one. */
 const networksKnown = 50_000
 
+/**
+ * Milliseconds between two wake-ups while `isHashing`, at least: each interrupts a hash thread, so that one begins several
+ * requests.
+ */
+const paceInterval = 20
+
 /** Milliseconds between two looks at whose deadline has passed. */
 const sweepInterval = 100
 
@@ -159,7 +165,7 @@ export function createScheduler(
     // One that costs more than fits in is due when it is full.
     const price = Math.min(cost, turn)
     if (pace.acquire(price)) return true
-    if (!timer) timer = setTimeout(drainLater, pace.blockedFor(price))
+    if (!timer) timer = setTimeout(drainLater, Math.ceil(Math.max(pace.blockedFor(price), paceInterval)))
     return false
   }
 
