@@ -99,6 +99,12 @@ export interface Scheduler {
 /** Maximum networks with a share; the least recently used ones leave, and return with a full burst. */
 const maxNetworks = 50_000
 
+/**
+ * Minimum milliseconds between two wake-ups while `isHashing`: each interrupts a hash thread, so one wake-up begins
+ * several requests.
+ */
+const drainInterval = 20
+
 /** Milliseconds between two checks of the deadlines in the queue. */
 const sweepInterval = 100
 
@@ -160,7 +166,9 @@ export function createScheduler(
     // A cost beyond the capacity of the bucket takes a full bucket.
     const tokens = Math.min(cost, turn)
     if (heavyShare.acquire(tokens)) return true
-    if (!drainTimer) drainTimer = setTimeout(onDrainTimer, heavyShare.blockedFor(tokens))
+    if (!drainTimer) {
+      drainTimer = setTimeout(onDrainTimer, Math.ceil(Math.max(heavyShare.blockedFor(tokens), drainInterval)))
+    }
     return false
   }
 
