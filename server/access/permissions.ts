@@ -11,11 +11,11 @@ import type { Session } from './tokens.js'
 export const recentSignIn = 15 * 60
 
 /** The attributes of a user that permissions depend on. */
-export type Deciding = Pick<User, 'id' | 'role' | 'active' | 'organizationId'>
+export type PermissionAttributes = Pick<User, 'id' | 'role' | 'active' | 'organizationId'>
 
 /** A caller with a session of the public API. */
 export interface Subject {
-  readonly user: Deciding
+  readonly user: PermissionAttributes
   readonly session: Session
   /** Whether the user has one-time codes enrolled. */
   readonly enrolled: boolean
@@ -24,7 +24,7 @@ export interface Subject {
 /**
  * Refuses with ACCESS_DENIED unless the caller may use an RPC on `target`, or without a target when it is undefined.
  */
-export function permit(policy: UserPolicy, { user, session, enrolled }: Subject, target: Deciding | undefined): void {
+export function permit(policy: UserPolicy, { user, session, enrolled }: Subject, target: PermissionAttributes | undefined): void {
   const isOwn = target?.id === user.id && (policy.own === 'every role' || user.role === policy.own)
   if (user.role === 'ROLE_ADMIN') {
     const opens = (restricted: UserPolicy['restricted'][number]) => isOwn && policy.restricted.includes(restricted)
@@ -37,7 +37,7 @@ export function permit(policy: UserPolicy, { user, session, enrolled }: Subject,
   if (!isMember(policy, user, target) && !isAdministered(policy, user, target)) refuse(Reason.ACCESS_DENIED)
 }
 
-function isMember({ institution }: UserPolicy, user: Deciding, target: Deciding | undefined): boolean {
+function isMember({ institution }: UserPolicy, user: PermissionAttributes, target: PermissionAttributes | undefined): boolean {
   return (
     institution !== undefined &&
     user.role === 'ROLE_INSTITUTION' &&
@@ -46,7 +46,7 @@ function isMember({ institution }: UserPolicy, user: Deciding, target: Deciding 
   )
 }
 
-function isAdministered({ administrator }: UserPolicy, user: Deciding, target: Deciding | undefined): boolean {
+function isAdministered({ administrator }: UserPolicy, user: PermissionAttributes, target: PermissionAttributes | undefined): boolean {
   if (administrator === undefined || user.role !== 'ROLE_ADMIN') return false
   return administrator === 'any user' || target?.role !== 'ROLE_ADMIN' || target.id === user.id
 }

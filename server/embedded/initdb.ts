@@ -22,7 +22,7 @@ export interface Cluster {
   readonly log: { info(text: string): void; warn(text: string): void }
 }
 
-const allOfIt = { recursive: true, force: true }
+const recursive = { recursive: true, force: true }
 
 /** Creates the cluster in a temporary folder, and moves it to its place when it is complete. Throws when that fails. */
 export async function initialize(
@@ -33,7 +33,7 @@ export async function initialize(
 ) {
   const { dataDir, folder, password, log, durable = true } = cluster
   for (const name of await readdir(dataDir))
-    if (name.startsWith('postgres.new-')) await rm(join(dataDir, name), { ...allOfIt, maxRetries: 10 })
+    if (name.startsWith('postgres.new-')) await rm(join(dataDir, name), { ...recursive, maxRetries: 10 })
   log.info('Creating the embedded database')
 
   const draft = join(dataDir, `postgres.new-${randomBytes(6).toString('hex')}`)
@@ -60,7 +60,7 @@ export async function initialize(
     // The lock doesn't reach processes in other containers: one may have created the cluster first.
     if (!(hasCode(error, 'ENOTEMPTY') || hasCode(error, 'EEXIST'))) throw error
   } finally {
-    await rm(draft, allOfIt)
+    await rm(draft, recursive)
   }
 }
 

@@ -51,7 +51,7 @@ interface Line<T> {
   readonly entries: T[]
 }
 
-/** Empty lines that a line keeps for their tags, in addition to twice as many lines as it has entries. */
+/** Inner lines that a line may have, besides twice its entries, before it removes empty ones with their tags. */
 const maxEmptyLines = 64
 
 /**

@@ -135,7 +135,7 @@ export function createScheduler(
   }
 
   /** Takes the cost of a request from the shares of all its networks; false when one of them has less left. */
-  function isLight({ networks, cost }: Work): boolean {
+  function takeShares({ networks, cost }: Work): boolean {
     const now = performance.now()
     const isPeer = networks.length === 1
     for (let level = networks.length - 1; level >= 0; level--) {
@@ -145,8 +145,8 @@ export function createScheduler(
     return true
   }
 
-  /** Whether a request beyond its share may begin now. If not, the event that makes room calls `drain`. */
-  function mayBegin({ cost }: Work): boolean {
+  /** Admits a request beyond its share, and takes its cost; false when it must wait: `drain` runs when that changes. */
+  function admitHeavy({ cost }: Work): boolean {
     if (isOpen) return true
     if (running >= slots) return false
     if (!isHashing()) {
@@ -199,7 +199,7 @@ export function createScheduler(
     // A request may end inside `begin`, which calls this function again.
     if (draining) return
     draining = true
-    for (let next = queue.peek(); next && mayBegin(next); next = queue.peek()) {
+    for (let next = queue.peek(); next && admitHeavy(next); next = queue.peek()) {
       queue.take()
       if (next.deadline <= Date.now()) shedNow(next, 'late')
       else begin(next)
@@ -238,9 +238,9 @@ export function createScheduler(
   return {
     submit(work) {
       work.scheduler = owner
-      if (isLight(work)) return begin(work)
+      if (takeShares(work)) return begin(work)
       work.heavy = true
-      if (queue.size === 0 && mayBegin(work)) return begin(work)
+      if (queue.size === 0 && admitHeavy(work)) return begin(work)
       work.state = 'waiting'
       const evicted = queue.add(work)
       if (evicted) shedNow(evicted, 'overloaded')

@@ -17,8 +17,8 @@ export class Turn extends Work implements Disposable {
   }
 
   /**
-   * Waits until the turn begins; returns undefined when it begins at once. Refuses with OVERLOADED when too many wait, and
-   * with DEADLINE_EXCEEDED when the deadline passes or the caller disconnects.
+   * Waits until the turn begins; returns undefined when it begins at once. Refuses with OVERLOADED when too many wait,
+   * and with DEADLINE_EXCEEDED when the deadline passes or the caller disconnects.
    */
   take(call: { readonly signal: AbortSignal }): Promise<void> | undefined {
     this.owner.submit(this)

@@ -60,8 +60,8 @@ export function network(address: string): string {
 }
 
 /**
- * Returns the networks of a canonical address, innermost first: an IPv4 address and its /24; of an IPv6 address its /64,
- * and its /56 and /48, the sizes that providers delegate (RFC 6177).
+ * Returns the networks of a canonical address, innermost first: an IPv4 address and its /24; of an IPv6 address its
+ * /64, and its /56 and /48, the sizes that providers delegate (RFC 6177).
  */
 export function networksOf(address: string): readonly string[] {
   let networks = cachedNetworks.get(address)

@@ -43,7 +43,7 @@ export interface SignUpDeps {
 export function signUp(deps: SignUpDeps): UsersRpc<'signUp'> {
   const { database, users, questions, audit, admission, passwords, tokens } = deps
   return async (request, { call }) => {
-    const { form, question } = await begin(deps, request, call)
+    const { form, question } = await prepare(deps, request, call)
     // Clients may send questions of their own; an administrator can link them to an offered one later.
     const unmatched = question ? undefined : unmatchedText(form)
     const secrets: Secret[] = [{ context: 'password', text: form.password }]
@@ -81,7 +81,7 @@ export function signUp(deps: SignUpDeps): UsersRpc<'signUp'> {
  * Returns the valid form and the offered question that it chooses. Refuses everything that can be refused before a
  * hash.
  */
-async function begin(deps: SignUpDeps, request: SignUpRequest, call: Call) {
+async function prepare(deps: SignUpDeps, request: SignUpRequest, call: Call) {
   const { users, questions, admission, pool } = deps
   // Before the form is validated, which costs time, too.
   admission.check('signUps', call.address)
