@@ -11,11 +11,11 @@ import type { Session } from './tokens.js'
 export const recentSignIn = 15 * 60
 
 /** The attributes of a user that permissions depend on. */
-export type PermissionAttributes = Pick<User, 'id' | 'role' | 'active' | 'organizationId'>
+export type UserAttributes = Pick<User, 'id' | 'role' | 'active' | 'organizationId'>
 
 /** A caller with a session of the public API. */
 export interface Subject {
-  readonly user: PermissionAttributes
+  readonly user: UserAttributes
   readonly session: Session
   /** Whether the user has one-time codes enrolled. */
   readonly enrolled: boolean
@@ -24,7 +24,11 @@ export interface Subject {
 /**
  * Refuses with ACCESS_DENIED unless the caller may use an RPC on `target`, or without a target when it is undefined.
  */
-export function permit(policy: UserPolicy, { user, session, enrolled }: Subject, target: PermissionAttributes | undefined): void {
+export function permit(
+  policy: UserPolicy,
+  { user, session, enrolled }: Subject,
+  target: UserAttributes | undefined,
+): void {
   const isOwn = target?.id === user.id && (policy.own === 'every role' || user.role === policy.own)
   if (user.role === 'ROLE_ADMIN') {
     const opens = (restricted: UserPolicy['restricted'][number]) => isOwn && policy.restricted.includes(restricted)
@@ -37,7 +41,7 @@ export function permit(policy: UserPolicy, { user, session, enrolled }: Subject,
   if (!isMember(policy, user, target) && !isAdministered(policy, user, target)) refuse(Reason.ACCESS_DENIED)
 }
 
-function isMember({ institution }: UserPolicy, user: PermissionAttributes, target: PermissionAttributes | undefined): boolean {
+function isMember({ institution }: UserPolicy, user: UserAttributes, target: UserAttributes | undefined): boolean {
   return (
     institution !== undefined &&
     user.role === 'ROLE_INSTITUTION' &&
@@ -46,7 +50,11 @@ function isMember({ institution }: UserPolicy, user: PermissionAttributes, targe
   )
 }
 
-function isAdministered({ administrator }: UserPolicy, user: PermissionAttributes, target: PermissionAttributes | undefined): boolean {
+function isAdministered(
+  { administrator }: UserPolicy,
+  user: UserAttributes,
+  target: UserAttributes | undefined,
+): boolean {
   if (administrator === undefined || user.role !== 'ROLE_ADMIN') return false
   return administrator === 'any user' || target?.role !== 'ROLE_ADMIN' || target.id === user.id
 }
