@@ -11,7 +11,7 @@ import { createTokenBucket, type TokenBucket } from './token-bucket.js'
  * Limits of a scheduler. Costs are in ms of main thread and database; shares are fractions of the time of all cores.
  */
 export interface SchedulerLimits {
-  /** Share within which requests of a network begin at once: of an address or /64, of a /24 or /56, of a /48. */
+  /** Share within which requests of a network go first: of an address or /64, of a /24 or /56, of a /48. */
   readonly light: readonly number[]
   /** The same share for a peer that acts for many clients: a service by its key, a trusted proxy without clients. */
   readonly peer: number
@@ -21,19 +21,17 @@ export interface SchedulerLimits {
   readonly heavy: number
   /** Cost of those requests that begins in one turn of the event loop, while not `isHashing`. */
   readonly turn: number
-  /**
-   * Maximum running requests before requests beyond their share wait; those get half of the slots while `isHashing`.
-   */
+  /** Maximum running requests; requests beyond their shares get half of these slots. */
   readonly slots: number
-  /** Maximum waiting requests. */
+  /** Maximum waiting requests within their shares, and beyond. */
   readonly waiting: QueueBounds
 }
 
-/** The limits of the service. docs/performance.md shows the measurements behind them. */
+/** The limits of a service. docs/performance.md shows what they were measured with. */
 export const schedulerLimits: SchedulerLimits = {
-  light: [0.005, 0.02, 0.04],
+  light: [0.004, 0.016, 0.032],
   peer: 0.025,
-  burst: 4,
+  burst: 2,
   heavy: 0.04,
   turn: 4,
   slots: 32,
@@ -105,19 +103,21 @@ const maxNetworks = 50_000
  */
 const drainInterval = 20
 
-/** Milliseconds between two checks of the deadlines in the queue. */
+/** Milliseconds between two checks of the deadlines in the queues. */
 const sweepInterval = 100
 
 /**
- * Creates a scheduler. Requests within the shares of all their networks begin at once, the others in fair order by
- * network, outermost first. While `isHashing`, these others leave most of the cores to the hash threads.
+ * Creates a scheduler. Requests within the shares of all their networks begin as soon as a slot is free, the others
+ * after them; both wait in fair order by network, outermost first. While `isHashing`, the others leave most of the
+ * cores to the hash threads.
  */
 export function createScheduler(
   { light, peer, burst, heavy, turn, slots, waiting }: SchedulerLimits,
   isHashing: () => boolean,
   cores = availableParallelism(),
 ): Scheduler {
-  const queue = createFairQueue<Work>(waiting)
+  const lightQueue = createFairQueue<Work>(waiting)
+  const heavyQueue = createFairQueue<Work>(waiting)
   const heavyShare = createTokenBucket(turn, heavy * cores * 1000)
   const shares = new LRUCache<string, TokenBucket>({ max: maxNetworks })
   let [running, heavyRunning, shed, spentInTurn] = [0, 0, 0, 0]
@@ -125,10 +125,13 @@ export function createScheduler(
   let drainTimer: NodeJS.Timeout | undefined
   let sweepTimer: NodeJS.Timeout | undefined
 
-  function shareOf(network: string, share: number): TokenBucket {
+  const queueOf = ({ heavy }: Work) => (heavy ? heavyQueue : lightQueue)
+  const waitingSize = () => lightQueue.size + heavyQueue.size
+
+  function shareOf(network: string, rate: number): TokenBucket {
     let bucket = shares.get(network)
     if (!bucket) {
-      bucket = createTokenBucket(share * cores * burst * 1000, share * cores * 1000)
+      bucket = createTokenBucket(rate * burst, rate)
       shares.set(network, bucket)
     }
     return bucket
@@ -139,16 +142,19 @@ export function createScheduler(
     const now = performance.now()
     const isPeer = networks.length === 1
     for (let level = networks.length - 1; level >= 0; level--) {
-      if (shareOf(networks[level]!, isPeer ? peer : light[level]!).blockedFor(cost, now) > 0) return false
+      const rate = (isPeer ? peer : light[level]!) * cores * 1000
+      if (shareOf(networks[level]!, rate).blockedFor(cost, now) > 0) return false
     }
     for (const network of networks) shares.get(network)!.acquire(cost, now)
     return true
   }
 
-  /** Admits a request beyond its share, and takes its cost; false when it must wait: `drain` runs when that changes. */
-  function admitHeavy({ cost }: Work): boolean {
+  /** Admits a request, and takes its cost beyond its share; false when it must wait: `drain` runs when that changes. */
+  function admit({ cost, heavy }: Work): boolean {
     if (isOpen) return true
     if (running >= slots) return false
+    if (!heavy) return true
+    if (heavyRunning >= slots / 2) return false
     if (!isHashing()) {
       if (spentInTurn >= turn) return false
       spentInTurn += cost
@@ -162,12 +168,13 @@ export function createScheduler(
       }
       return true
     }
-    if (heavyRunning >= slots / 2) return false
     // A cost beyond the capacity of the bucket takes a full bucket.
     const tokens = Math.min(cost, turn)
     if (heavyShare.acquire(tokens)) return true
     if (!drainTimer) {
-      drainTimer = setTimeout(onDrainTimer, Math.ceil(Math.max(heavyShare.blockedFor(tokens), drainInterval)))
+      const delay = Math.max(heavyShare.blockedFor(tokens), drainInterval)
+      // Timers have whole milliseconds: rounded up, so that the tokens are there.
+      drainTimer = setTimeout(onDrainTimer, Math.floor(delay) + 1)
     }
     return false
   }
@@ -199,24 +206,28 @@ export function createScheduler(
     // A request may end inside `begin`, which calls this function again.
     if (draining) return
     draining = true
-    for (let next = queue.peek(); next && admitHeavy(next); next = queue.peek()) {
-      queue.take()
-      if (next.deadline <= Date.now()) shedNow(next, 'late')
-      else begin(next)
+    for (const queue of [lightQueue, heavyQueue]) {
+      for (let next = queue.peek(); next && admit(next); next = queue.peek()) {
+        queue.take()
+        if (next.deadline <= Date.now()) shedNow(next, 'late')
+        else begin(next)
+      }
     }
     draining = false
     startSweepTimer()
   }
 
   function startSweepTimer(): void {
-    if (!sweepTimer && queue.size > 0) sweepTimer = setTimeout(sweep, sweepInterval)
+    if (!sweepTimer && waitingSize() > 0) sweepTimer = setTimeout(sweep, sweepInterval)
   }
 
   /** Sheds the waiting requests whose deadline has passed. */
   function sweep(): void {
     sweepTimer = undefined
     const now = Date.now()
-    for (const work of queue.removeIf(({ deadline }) => deadline <= now)) shedNow(work, 'late')
+    for (const queue of [lightQueue, heavyQueue]) {
+      for (const work of queue.removeIf(({ deadline }) => deadline <= now)) shedNow(work, 'late')
+    }
     drain()
   }
 
@@ -238,9 +249,9 @@ export function createScheduler(
   return {
     submit(work) {
       work.scheduler = owner
-      if (takeShares(work)) return begin(work)
-      work.heavy = true
-      if (queue.size === 0 && admitHeavy(work)) return begin(work)
+      work.heavy = !takeShares(work)
+      const queue = queueOf(work)
+      if (queue.size === 0 && admit(work)) return begin(work)
       work.state = 'waiting'
       const evicted = queue.add(work)
       if (evicted) shedNow(evicted, 'overloaded')
@@ -249,12 +260,12 @@ export function createScheduler(
     end(work) {
       const { state } = work
       work.state = 'done'
-      if (state === 'waiting') queue.remove(work)
+      if (state === 'waiting') queueOf(work).remove(work)
       if (state !== 'running') return
       freeSlot(work)
       drain()
     },
-    stats: () => ({ waiting: queue.size, running, shed }),
+    stats: () => ({ waiting: waitingSize(), running, shed }),
     open() {
       isOpen = true
       drain()
