@@ -1,4 +1,4 @@
-/** A client connection as a stream for node:http, in small chunks, which pauses while enough of its requests are in progress. */
+/** A client connection as a stream for node:http: it delivers small chunks, and pauses while enough requests are in progress. */
 import { setMaxListeners } from 'node:events'
 import { IncomingMessage, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'

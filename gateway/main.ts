@@ -90,7 +90,7 @@ async function main(): Promise<void> {
     const onFault = (err: unknown) => log.error({ err }, 'the stop failed')
     // Waiting requests begin now, to finish in the remaining time.
     scheduler.open()
-    const hung = await runSteps([{ what: 'calls under way', run: () => gateway.close(grace) }], { hurry, onFault })
+    const hung = await runSteps([{ what: 'calls in progress', run: () => gateway.close(grace) }], { hurry, onFault })
     transport.close()
     await endpoint.close()
     return hung
