@@ -156,7 +156,7 @@ function problemOfCode(code: Code): Problem {
     return { status: 503, reason: 'UNAVAILABLE', detail: 'The service can’t answer now. Try again later.', headers }
   }
   if (code === Code.DeadlineExceeded) {
-    return { status: 503, reason: 'DEADLINE_EXCEEDED', detail: 'The answer would come too late.', headers }
+    return { status: 503, reason: 'DEADLINE_EXCEEDED', detail: 'The deadline has passed. Try again.', headers }
   }
   return { status: 503, reason: 'INTERNAL', detail: 'Something went wrong.', headers: {} }
 }

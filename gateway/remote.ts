@@ -52,7 +52,7 @@ export type RemoteTransport = Transport & {
 /** Messages for failed calls: they reveal neither addresses nor causes. */
 const publicMessages: Partial<Record<Code, string>> = {
   [Code.Unavailable]: 'The service can’t answer now. Try again later.',
-  [Code.DeadlineExceeded]: 'The answer would come too late.',
+  [Code.DeadlineExceeded]: 'The deadline has passed. Try again.',
 }
 
 /**
