@@ -350,7 +350,7 @@ export const AdministeredUserSchema: GenMessage<AdministeredUser> = /*@__PURE__*
  */
 export type ListUsersRequest = Message<"auth.v1.ListUsersRequest"> & {
   /**
-   * Maximum number of results: 50 by default, at most 1,000.
+   * Maximum number of results: 50 if 0, at most 1,000.
    *
    * @generated from field: int32 page_size = 1;
    */
@@ -1924,7 +1924,7 @@ export const OrganizationFormSchema: GenMessage<OrganizationForm> = /*@__PURE__*
  */
 export type ListOrganizationsRequest = Message<"auth.v1.ListOrganizationsRequest"> & {
   /**
-   * Maximum number of results: 50 by default, at most 1,000.
+   * Maximum number of results: 50 if 0, at most 1,000.
    *
    * @generated from field: int32 page_size = 1;
    */
@@ -2451,7 +2451,7 @@ export const AdministeredQuestionSchema: GenMessage<AdministeredQuestion> = /*@_
  */
 export type ListQuestionsRequest = Message<"auth.v1.ListQuestionsRequest"> & {
   /**
-   * Maximum number of results: 50 by default, at most 1,000.
+   * Maximum number of results: 50 if 0, at most 1,000.
    *
    * @generated from field: int32 page_size = 1;
    */
@@ -2766,7 +2766,7 @@ export const RetireQuestionResponseSchema: GenMessage<RetireQuestionResponse> = 
  */
 export type ListUnmatchedQuestionsRequest = Message<"auth.v1.ListUnmatchedQuestionsRequest"> & {
   /**
-   * Maximum number of results: 50 by default, at most 1,000.
+   * Maximum number of results: 50 if 0, at most 1,000.
    *
    * @generated from field: int32 page_size = 1;
    */
@@ -3004,7 +3004,7 @@ export const ServiceKeySchema: GenMessage<ServiceKey> = /*@__PURE__*/
  */
 export type ListServicesRequest = Message<"auth.v1.ListServicesRequest"> & {
   /**
-   * Maximum number of results: 50 by default, at most 1,000.
+   * Maximum number of results: 50 if 0, at most 1,000.
    *
    * @generated from field: int32 page_size = 1;
    */
@@ -3688,7 +3688,7 @@ export const QueuedEmailSchema: GenMessage<QueuedEmail> = /*@__PURE__*/
  */
 export type ListEmailsRequest = Message<"auth.v1.ListEmailsRequest"> & {
   /**
-   * Maximum number of results: 50 by default, at most 1,000.
+   * Maximum number of results: 50 if 0, at most 1,000.
    *
    * @generated from field: int32 page_size = 1;
    */
@@ -3941,7 +3941,7 @@ export const SendTestEmailResponseSchema: GenMessage<SendTestEmailResponse> = /*
  */
 export type ListAuditEventsRequest = Message<"auth.v1.ListAuditEventsRequest"> & {
   /**
-   * Maximum number of results: 50 by default, at most 1,000.
+   * Maximum number of results: 50 if 0, at most 1,000.
    *
    * @generated from field: int32 page_size = 1;
    */
