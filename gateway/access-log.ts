@@ -23,8 +23,8 @@ export function methodOf({ method = '' }: Request): string {
   return methods.includes(method) ? method : 'other'
 }
 
-/** Handles the transitions of a visit. */
-interface VisitHandler<Action> {
+/** Called at the transitions of a visit. */
+interface VisitHooks<Action> {
   answer(visit: Visit<Action>): void
   shed(visit: Visit<Action>, why: Shed): void
   answered(visit: Visit<Action>): void
@@ -41,7 +41,7 @@ export class Visit<Action = unknown> extends Work {
   isWaiting = false
   readonly startedAt = performance.now()
   constructor(
-    private readonly handler: VisitHandler<Action>,
+    private readonly hooks: VisitHooks<Action>,
     readonly request: Request,
     readonly response: Response,
     /** Path and query, in origin form. */
@@ -62,18 +62,18 @@ export class Visit<Action = unknown> extends Work {
     return this.resource?.path
   }
   override begin(): void {
-    this.handler.answer(this)
+    this.hooks.answer(this)
   }
   override shed(why: Shed): void {
-    this.handler.shed(this, why)
+    this.hooks.shed(this, why)
   }
   /** Releases its slot when the answer begins, so that a client that reads slowly doesn't hold it. */
   answered(): void {
-    this.handler.answered(this)
+    this.hooks.answered(this)
   }
   /** Ends it: its answer is sent, or its client has disconnected. */
   close(): void {
-    this.handler.close(this)
+    this.hooks.close(this)
   }
 }
 

@@ -144,18 +144,7 @@ export function createGateway(options: GatewayOptions): Gateway {
     const deadline = Date.now() + callTimeout
     const service = serviceOf(headers.authorization)
     const networks = service === undefined ? sender.networks : [`service ${service}`]
-    const visit = new Visit(
-      handler,
-      request,
-      response,
-      target,
-      path,
-      resource,
-      sender.proxied,
-      networks,
-      cost,
-      deadline,
-    )
+    const visit = new Visit(hooks, request, response, target, path, resource, sender.proxied, networks, cost, deadline)
     request.visit = visit
     scheduler.submit(visit)
     if (visit.state === 'waiting') {
@@ -164,7 +153,7 @@ export function createGateway(options: GatewayOptions): Gateway {
     }
   }
 
-  const handler = {
+  const hooks = {
     answer(visit: Visit<Action>) {
       const { request, isWaiting } = visit
       if (isWaiting) stopWaiting(visit)
