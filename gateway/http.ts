@@ -99,7 +99,7 @@ interface Action {
 }
 
 /** Cost in ms of an answer of the gateway itself, including refusals. */
-const trivialCost = 0.05
+const trivialCost = 0.1
 
 /** Cost in ms of reading and checking 8 KiB of a body. */
 const costOf8KiB = 0.3
