@@ -201,7 +201,7 @@ async function examineAdministrators({ totpSecrets }: Deps): Promise<Found> {
   return withoutCodes > 0 ? warning(detail, 'Have each of them run `auth-admin totp enroll`.') : ok(detail)
 }
 
-/** Accounts from before such names were reserved, or from elsewhere: `#id` is ambiguous by them. */
+/** Imported accounts can have such names, which make `#id` ambiguous. */
 async function examineUsernames({ administeredUsers }: Deps): Promise<Found> {
   const ids = await administeredUsers.namedLikeIds()
   if (ids.length === 0) return ok('No username looks like the id of another user.')

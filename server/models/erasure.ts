@@ -3,7 +3,7 @@ import type { Database, Statement, Transaction } from '../database/connection.js
 import { emailKey } from '../rules/names.js'
 import { type CounterKeys, knowableNetworks, proofs } from './attempt.js'
 
-/** What shows that a user was erased; it holds nothing personal. A backup from before is restored without the user by it. */
+/** Shows that a user was erased, and holds nothing personal. With it, an older backup is restored without the user. */
 export interface Receipt {
   /** The user's id, which nobody gets again. */
   readonly user: number
@@ -13,8 +13,6 @@ export interface Receipt {
    * Rows deleted from each table; of `audit_events` and `audit_staged` those whose client address was erased with its salt.
    */
   readonly rows: Readonly<Record<string, number>>
-  /** Events from before there were MACs that still hold an address of the user: they go when their retention is over. */
-  readonly remaining: number
 }
 
 /** Erases users. */
@@ -57,11 +55,6 @@ const own = `address IS NOT NULL AND ((subject_id = $1 AND (actor_id IS NULL OR 
 const addresses: Statement = {
   name: 'erasure-addresses',
   text: `SELECT address FROM audit_staged WHERE ${own} UNION SELECT address FROM audit_events WHERE ${own}`,
-}
-
-const remaining: Statement = {
-  name: 'erasure-remaining',
-  text: `SELECT count(*)::int AS count FROM audit_events WHERE ${own}`,
 }
 
 const counting = (name: string, text: string): Statement => ({
@@ -146,7 +139,7 @@ export function createErasure(database: Database, counterKeys: CounterKeys): Era
       rows.emails = await count(deleteEmails, [id, usernameKey], t)
       rows.audit_staged = await count(forgetAddresses('audit_staged'), [id], t)
       rows.audit_events = await count(forgetAddresses('audit_events'), [id], t)
-      return { user: id, erasedAt: at.toISOString(), rows, remaining: await count(remaining, [id], t) }
+      return { user: id, erasedAt: at.toISOString(), rows }
     },
   }
 }
