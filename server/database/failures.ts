@@ -1,5 +1,6 @@
-// What failures of the database mean to whoever asked. It loads no driver: the start of an embedded database needs it first.
-/** No connection was to be had; `original` says why. */
+// What a failure of the database means to the caller. It loads no driver, since the start of an embedded database needs it first.
+
+/** No connection was available; `original` says why. */
 export class ConnectionError extends Error {
   override readonly name = 'ConnectionError'
   readonly original: unknown
@@ -9,7 +10,7 @@ export class ConnectionError extends Error {
   }
 }
 
-/** What the driver says of a failure, whoever passed it on. */
+/** The driver's own error. */
 export function causeOf(error: unknown): { code?: string; message?: string; constraint?: string } {
   return (error as { original?: object } | undefined)?.original ?? (error as object)
 }
@@ -35,8 +36,8 @@ const failures: readonly { readonly code: RegExp; readonly meaning?: Meaning; re
   { code: /^53300$/, meaning: 'no connection left', passing: true },
   { code: /^25006$/, meaning: 'read-only', passing: true },
   { code: /^55P03$/, meaning: 'locked', passing: true },
-  // Rollbacks (deadlock, serialization), resources, timeouts of transactions, the disk; 26000 and 42P05, which a pooler
-  // answers until we know of it; a missing socket.
+  // Rollbacks (deadlock, serialization), resources, timeouts of transactions, I/O errors; 26000 and 42P05, which a pooler
+  // returns until it is recognized; a missing socket.
   { code: /^(40|53)...$|^(25P0[34]|58030|26000|42P05)$|^ENOENT/, passing: true },
   { code: /^23505$/, meaning: 'taken' },
   { code: /^(42P01|42883)$/, meaning: 'not installed' },
@@ -56,22 +57,21 @@ export function meaningOf(error: unknown): Meaning | undefined {
   return failureOf(error)?.meaning
 }
 
-/** The unique constraint that a statement broke, if that is why it failed. */
+/** The unique constraint that a statement violated, if that is why it failed. */
 export function brokenConstraint(error: unknown): string | undefined {
   return meaningOf(error) === 'taken' ? causeOf(error).constraint : undefined
 }
 
 /**
- * Whether the same call may succeed another time: the database can't be reached, can't do it now, or undid a transaction
- * for the sake of another one.
+ * Whether the same call can succeed later: the database is unreachable, is unable to do it now, or rolled back a transaction in
+ * favor of another.
  */
 export function isUnreachable(error: unknown): boolean {
   return error instanceof ConnectionError || isPassing(error)
 }
 
 /**
- * Whether what failed may succeed when nobody does anything but wait. Not every database that can't be reached is worth
- * that: a wrong name or certificate stays wrong.
+ * Whether waiting alone can help. It doesn't with every unreachable database: a wrong name or certificate stays wrong.
  */
 export function isPassing(error: unknown): boolean {
   if (failureOf(error)?.passing) return true

@@ -204,7 +204,7 @@ export const administrationPolicies = {
   sendTestEmail: { ...byAdministrator, seconds: 30, reasons: ['INVALID_ARGUMENT'], audit: ['email.test'] },
   listAuditEvents: { ...byAdministrator, reasons: ['INVALID_ARGUMENT', 'USER_NOT_FOUND'] },
   verifyAuditLog: { ...byAdministrator, reasons: ['INVALID_ARGUMENT'], seconds: long },
-  getMigrations: byAdministrator,
+  getMigrations: { ...byAdministrator, reasons: ['WRONG_STATE'] },
   getConfiguration: byAdministrator,
   diagnose: { ...byAdministrator, seconds: long },
 } as const satisfies Record<keyof typeof Administration.method, Policy>

@@ -15,7 +15,7 @@ const brought = {
   nodemailer: /\/nodemailer/,
   'the dictionary of passwords': /node_modules\/@zxcvbn-ts\//,
   bcrypt: /node_modules\/bcrypt\//,
-  'a hash thread': /hashthread\.js/,
+  'a hash thread': /hash-thread\.js/,
   administration: /\/administration[-.]/,
 }
 
