@@ -112,7 +112,7 @@ test('activate activates users of each role, and gives institutions a provider k
   for (const [code, sentence, ...args] of [
     [2, /--confirm/],
     [2, /--reason/, '--confirm', admin.username],
-    [2, /to confirm/, '--confirm', 'somebody', '--reason', 'teste'],
+    [2, /Type .* to confirm/, '--confirm', 'somebody', '--reason', 'teste'],
   ] as [number, RegExp, ...string[]][]) {
     const run = await users('activate', admin.username, ...args)
     t.is(run.code, code)
