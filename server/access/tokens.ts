@@ -43,7 +43,7 @@ export interface Verified extends Claims {
 }
 
 /** The user that a token is for. */
-export interface Holder {
+interface Holder {
   readonly id: number
   readonly username: string
   readonly role: string

@@ -7,7 +7,7 @@ import { preparePassword } from './policy.js'
 import type { Pool, Waiter } from './pool.js'
 
 /** The use of a hash. The same text has different hashes in different contexts. */
-export type HashContext = 'password' | 'answer'
+type HashContext = 'password' | 'answer'
 
 /** A text to hash. */
 export interface Secret {

@@ -18,7 +18,7 @@ import { isUuid } from '../rules/names.js'
 import { tooLong } from '../rules/sizes.js'
 
 /** Dependencies of `activate`. */
-export interface ActivateDeps {
+interface ActivateDeps {
   readonly users: Users
   readonly organizations: Organizations
   readonly mailedKeys: MailedKeys
