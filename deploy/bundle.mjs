@@ -1,7 +1,7 @@
 /**
  * Puts each program and all it uses into a few files, in the places where the compiler put the programs: loading 900
  * small files was most of a start. Names stay as they are, and with `node --enable-source-maps` stack traces show the
- * sources. The tests, each file a process, are put together in the same way.
+ * sources. The tests, each file a process, are put together in the same way: all, or those given as arguments.
  */
 import { rm } from 'node:fs/promises'
 import { createRequire } from 'node:module'
@@ -16,11 +16,12 @@ const programs = [
   ['gateway/main.ts'],
   ['cli/main.ts'],
 ]
+const tests = process.argv.slice(2).filter(argument => argument.endsWith('.test.ts'))
 const bundles = [
   // Each on its own, so that it finds all it uses in a few files; together they would share many small ones.
   ...programs.map(entryPoints => ({ entryPoints, chunks: 'chunks' })),
   // As deep as the helpers of tests, which name files by where they are themselves.
-  { entryPoints: ['test/**/*.test.ts'], chunks: 'test/chunks' },
+  { entryPoints: tests.length > 0 ? tests : ['test/**/*.test.ts'], chunks: 'test/chunks' },
 ]
 
 for (const { chunks } of bundles) await rm(`${root}/dist/${chunks}`, { recursive: true, force: true })
