@@ -1,4 +1,4 @@
-/** Envoy as deploy/envoy has it. */
+/** Envoy with the configuration of deploy/envoy. */
 import { writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { writePems } from './certificates.js'
@@ -7,12 +7,12 @@ import { adapted, authority, type Front, folderOf, servername, startProxy } from
 import { openHttp2 } from './http2.js'
 import { freePort } from './relay.js'
 import { spawnService } from './spawned.js'
-import { waitFor } from './wait.js'
+import { waitForValue } from './wait.js'
 
 /** Connections that it takes of the public: fewer than in the file, which tests open all of. */
 export const publicConnections = 200
 
-/** Starts it in front of a service on a database of its own. */
+/** Starts it in front of a service on a separate database. */
 export async function startEnvoy(t: Teardown): Promise<Front> {
   const { certificate: ca } = authority
   const own = await writePems(t, { ca, ...authority.issue({ name: 'auth-server', dnsNames: ['auth-server'] }) })
@@ -43,7 +43,7 @@ export async function startEnvoy(t: Teardown): Promise<Front> {
   const place = { port: https, ca, servername }
   // It knows of no healthy gateway and server until it has asked them.
   const client = await openHttp2(place)
-  await waitFor(async () => (await client.ask('GET', '/healthz')).status === 200)
+  await waitForValue(async () => (await client.ask('GET', '/healthz')).status, 200)
   client.close()
   return { https: place, grpc: { port: grpc, ca, servername }, service }
 }

@@ -1,4 +1,4 @@
-/** HAProxy before two PostgreSQL servers, as people run it with Patroni; HAPROXY says where the program is. */
+/** HAProxy in front of two PostgreSQL servers, as with Patroni; HAPROXY is the path of the program. */
 import { spawn } from 'node:child_process'
 import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { createServer } from 'node:http'

@@ -1,4 +1,4 @@
-/** nginx as deploy/nginx has it. */
+/** nginx with the configuration of deploy/nginx. */
 import { writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Teardown } from './database.js'
@@ -9,7 +9,7 @@ import { spawnService } from './spawned.js'
 /** Header by which a client at 127.0.0.1 takes any address, before nginx looks at it. */
 export const addressHeader = 'x-test-address'
 
-/** Starts it in front of a service on a database of its own. */
+/** Starts it in front of a service on a separate database. */
 export async function startNginx(t: Teardown): Promise<Front> {
   const service = await spawnService(t)
   const { cert, key } = authority.issue({ name: servername, dnsNames: [servername, 'localhost'] })

@@ -1,4 +1,4 @@
-/** PgBouncer, where there is one: on the PATH, or where PGBOUNCER says. */
+/** PgBouncer, if it is installed: on the PATH, or at PGBOUNCER. */
 import { spawn, spawnSync } from 'node:child_process'
 import { chmod, chown, mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'

@@ -1,4 +1,4 @@
-/** Standard deviations beyond which chance is no explanation: about once in a thousand million tests. */
+/** Standard deviations beyond which a difference isn't chance: about once in a thousand million tests. */
 const beyondChance = 6
 
 /**
@@ -6,7 +6,7 @@ const beyondChance = 6
  * - the chance that a guess "the longer one is of the second kind" is right for a pair of them (Mann and Whitney);
  * - the share of one kind in the fastest quarter of all, where noise, which only ever adds time, blurs least.
  *
- * Both are 0.5 where there is no difference, and the kinds are told apart where one of them is farther from that than
+ * Both are 0.5 where there is no difference, and the kinds are distinguished where one of them is farther from that than
  * chance explains: so a noisy machine isn't taken for a leak. More samples find smaller differences.
  */
 export function separation(some: readonly number[], others: readonly number[]) {

@@ -1,4 +1,4 @@
-/** Two PostgreSQL servers: one takes writes, the other follows it and has every write before it is acknowledged. */
+/** Two PostgreSQL servers: a primary, and a standby with synchronous replication. */
 import { type ChildProcess, spawnSync } from 'node:child_process'
 import { appendFile, mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'

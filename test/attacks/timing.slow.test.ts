@@ -1,4 +1,4 @@
-/** Whether time tells who exists: each way in is timed for every kind of account, turn by turn. */
+/** Whether response times reveal which accounts exist: each sign-in is timed for every kind of account, in turns. */
 
 import { randomInt, randomUUID } from 'node:crypto'
 import { Agent, request as httpRequest } from 'node:http'
@@ -19,7 +19,7 @@ test.after.always(() => agent.destroy())
 
 let serial = randomInt(1 << 22)
 
-/** Milliseconds from a request to the end of its answer, each from an address of its own, and the status. */
+/** Milliseconds from a request to the end of its answer, each from a unique address, and the status. */
 function time(path: string, query: Record<string, string>): Promise<{ ms: number; status: number }> {
   serial = (serial + 1) % (1 << 24)
   const address = `10.${serial >> 16}.${(serial >> 8) & 255}.${serial & 255}`
@@ -40,7 +40,7 @@ type Kind = { name: string; ask: (round: number) => Promise<{ ms: number; status
 async function measure(t: ExecutionContext, kinds: readonly Kind[], status: number, times = rounds) {
   const taken = new Map(kinds.map(({ name }) => [name, [] as number[]]))
   for (let round = -5; round < times; round++) {
-    // Nobody may come to ten failures.
+    // No account may reach ten failures.
     if (round % 100 === 99 && times > rounds) await service.registry.database.sequelize.query('DELETE FROM attempts')
     const order = kinds.map(kind => ({ kind, place: Math.random() })).sort((a, b) => a.place - b.place)
     for (const { kind } of order) {
@@ -82,14 +82,14 @@ test.before(async () => {
   }
 })
 
-/** Somebody of a kind who hasn't failed ten times yet: 9 attempts each, from the first half or the second. */
+/** A user of a kind with fewer than ten failures: 9 attempts each, from the first half or the second. */
 const somebody = (kind: keyof typeof signedUp, half: 0 | 1, round: number) => {
   const list = signedUp[kind]
   return list[half * (list.length / 2) + (Math.floor(round / 9) % (list.length / 2))]!.username
 }
 const nobody = () => `(11)9${randomInt(1000, 10_000)}-${randomInt(1000, 10_000)}`
 
-test.serial('a wrong login takes the same time for everybody and nobody', async t => {
+test.serial('a wrong login takes the same time for existing and unknown users', async t => {
   const login = (username: string, secret = 'not the password') => time('/users/login', { username, password: secret })
   const times = await measure(
     t,
@@ -105,7 +105,7 @@ test.serial('a wrong login takes the same time for everybody and nobody', async 
   indistinguishable(t, times)
 })
 
-test.serial('a wrong mailed key takes the same time for everybody and nobody', async t => {
+test.serial('a wrong mailed key takes the same time for existing and unknown users', async t => {
   await service.registry.database.sequelize.query('TRUNCATE attempts')
   const ask = (username: string) => time('/forgotpasswords/loginbyusernameandkey', { username, key: 'ABCD2345' })
   const times = await measure(
@@ -123,7 +123,7 @@ test.serial('a wrong mailed key takes the same time for everybody and nobody', a
   indistinguishable(t, times)
 })
 
-test.serial('a request for a key takes the same time for everybody and nobody', async t => {
+test.serial('a request for a key takes the same time for existing and unknown users', async t => {
   const ask = (username: string, email: string) => time('/forgotpasswords/sendkeybyemail', { username, email })
   const foreign = () => `${randomUUID()}@example.org`
   const times = await measure(
@@ -138,7 +138,7 @@ test.serial('a request for a key takes the same time for everybody and nobody', 
   indistinguishable(t, times)
 })
 
-test.serial('a locked account takes the same time whether it exists or not', async t => {
+test.serial('a login to a locked account takes the same time whether it exists or not', async t => {
   await service.registry.database.sequelize.query('TRUNCATE attempts')
   const known = signedUp.active[0]!.username
   const unknown = nobody()
@@ -153,7 +153,7 @@ test.serial('a locked account takes the same time whether it exists or not', asy
   indistinguishable(t, await measure(t, kinds, 429))
 })
 
-test.serial('the comparison finds a difference of a millisecond among noise, and none where there is none', t => {
+test.serial('the comparison detects a difference of one millisecond in noise, and none where there is none', t => {
   // What a quiet machine and a busy one add: a tail that is longer than the difference looked for.
   const noise = () => 4 + Math.random() * 0.6 + (Math.random() < 0.15 ? Math.random() * 20 : 0)
   const sample = (more: number) => Array.from({ length: rounds }, () => noise() + more)

@@ -1,4 +1,4 @@
-/** Envoy as deploy/envoy has it, before a service. */
+/** Envoy with the configuration of deploy/envoy, in front of a service. */
 import { once } from 'node:events'
 import { connect, type Socket } from 'node:net'
 import test from 'ava'
@@ -9,7 +9,7 @@ import { testFront } from './proxied.js'
 
 const front = testFront(startEnvoy)
 
-test.serial('connections beyond the limit are closed at once, and services still have theirs', async t => {
+test.serial('connections beyond the limit are closed at once, and services keep theirs', async t => {
   const open = new Set<Socket>()
   let refused = 0
   t.teardown(async () => void [...open].map(socket => socket.destroy()))

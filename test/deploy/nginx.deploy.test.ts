@@ -1,4 +1,4 @@
-/** nginx as deploy/nginx has it, before a service. */
+/** nginx with the configuration of deploy/nginx, in front of a service. */
 import test from 'ava'
 import { type Http2Client, openHttp2 } from '../_helpers/http2.js'
 import { addressHeader, startNginx } from '../_helpers/nginx.js'

@@ -1,4 +1,4 @@
-/** Data keys: one set for all processes, wrapped by the master key, the same as ever in a registry from before. */
+/** Data keys: one set for all processes, wrapped by the master key, unchanged in an older registry. */
 import test from 'ava'
 import { openDatabase } from '../../server/database/connection.js'
 import { migrate } from '../../server/database/migrate.js'
@@ -49,7 +49,7 @@ async function registryFromBefore(t: Teardown) {
   return { url, database, kid, activationKey }
 }
 
-test('a registry from before goes on: passwords, keys, and an audit log that still verifies', async t => {
+test('an older registry keeps working: passwords, keys and an audit log that verifies', async t => {
   const { url, database, kid, activationKey } = await registryFromBefore(t)
   const service = await startTestService(t, { DATABASE_URL: url })
   const { registry } = service
@@ -88,7 +88,7 @@ test('a registry from before goes on: passwords, keys, and an audit log that sti
   t.is((await registry.audit.verify()).broken, undefined)
 })
 
-test('a registry from before is not taken over by another master key', async t => {
+test('an older registry can’t be opened with another master key', async t => {
   const { url, database } = await registryFromBefore(t)
   await t.throwsAsync(startTestService(t, { DATABASE_URL: url, ...other }), wrong)
   t.deepEqual((await database.sequelize.query('SELECT FROM data_keys'))[0], [])
@@ -108,7 +108,7 @@ test('processes that start at once agree on one set of keys', async t => {
   t.is(late.open('x', stores[0]!.seal('x', 'secret')), 'secret')
 })
 
-test('the data keys of a new registry are random, each another, and stand in no table in the clear', async t => {
+test('the data keys of a new registry are random and distinct, and never stored in the clear', async t => {
   const [one, two] = [await open(t), await open(t)]
   const keys = createStoredKeys(one.database, masterKey)
   const others = createStoredKeys(two.database, masterKey)
@@ -127,7 +127,7 @@ test('the data keys of a new registry are random, each another, and stand in no 
   await t.throwsAsync(createStoredKeys(one.database, masterKey).load(), wrong)
 })
 
-test('a wrong master key is told as that, and any other fault as itself', async t => {
+test('a wrong master key is reported as such, and any other error as itself', async t => {
   const { database } = await open(t)
   await database.transact(t => createStoredKeys(database, masterKey).install(t))
   await t.throwsAsync(createStoredKeys(database, Buffer.alloc(32, 8)).load(), wrong)
@@ -139,7 +139,7 @@ test('a wrong master key is told as that, and any other fault as itself', async 
   await t.throwsAsync(createStoredKeys(empty.database, masterKey).load(), { message: /auth-admin install/ })
 })
 
-test('with a new master key whoever runs goes on, and the next start needs the new one', async t => {
+test('after a change of the master key running processes continue, and the next start needs the new key', async t => {
   const service = await startTestService(t)
   const { username, token } = await service.signUp('ROLE_CLIENT')
   const { database, masterKey: keys } = service.registry

@@ -56,7 +56,7 @@ test('replicas at different HTTP addresses accept each other’s tokens, also wh
   t.regex(String(claimsOf(tokens[0]!).iss), /^http:\/\/127\.0\.0\.[123]:0$/)
 })
 
-test('the first process gives the registry its issuer; others use it, or refuse to start and say both and the command', async t => {
+test('the first process sets the registry’s issuer; others use it, or refuse to start and name both issuers and the command', async t => {
   const DATABASE_URL = await freshDatabase(t)
   const first = await spawnService(t, { DATABASE_URL, AUTH_ISSUER: 'https://a.example', AUTH_AUDIENCE: 'apps' })
   const token = await loginAt(first)
@@ -86,7 +86,7 @@ test('the first process gives the registry its issuer; others use it, or refuse 
   t.is(claimsOf(await loginAt(third)).iss, 'https://b.example')
 })
 
-test('a start waits for a database that isn’t up yet, and says for which, without the password', async t => {
+test('a start waits for a database that isn’t up yet, and names it without the password', async t => {
   const url = await freshDatabase(t)
   const port = await freePort()
   const program = launch(t, await serviceEnv(t, { DATABASE_URL: withPort(url, port) }))
@@ -99,7 +99,7 @@ test('a start waits for a database that isn’t up yet, and says for which, with
   t.false(program.output().includes(secret))
 })
 
-test('a start waits for one of several hosts, though there is none by the name of another', async t => {
+test('a start waits for one of several hosts, even if another has an unknown name', async t => {
   const url = await freshDatabase(t)
   const port = await freePort()
   const DATABASE_URL = withPort(url, port).replace(`:${port}/`, `:${port},there-is-none.invalid/`)
@@ -121,7 +121,7 @@ test('a start waits for a database that takes no writes yet', async t => {
   t.is(await meAt(await addressesOf(program), 'x'), 500)
 })
 
-test('a start that waits for its database ends at once when it is to stop', async t => {
+test('a start that waits for its database ends at once on a stop signal', async t => {
   const DATABASE_URL = withPort(await freshDatabase(t), await freePort())
   const program = launch(t, await serviceEnv(t, { DATABASE_URL, AUTH_DRAIN: '10m' }))
   await waitFor(() => program.output().includes('waiting for the database'), program.output)
@@ -129,7 +129,7 @@ test('a start that waits for its database ends at once when it is to stop', asyn
   t.is(await program.ended, 0)
 })
 
-test('a start ends at once where waiting doesn’t help, and says why, without the password', async t => {
+test('a start ends at once if waiting doesn’t help, and gives the cause without the password', async t => {
   const url = await freshDatabase(t)
   const secret = 'verywrong'
   const changes: [change: Partial<URL>, says: RegExp][] = [
@@ -149,7 +149,7 @@ test('a start ends at once where waiting doesn’t help, and says why, without t
   }
 })
 
-test('a wrong master key is told, and only that is told so', async t => {
+test('a wrong master key is reported as such, and no other error is', async t => {
   const DATABASE_URL = await freshDatabase(t)
   const first = await spawnService(t, { DATABASE_URL })
   first.child.kill('SIGINT')
@@ -205,7 +205,7 @@ async function runTogether(t: ExecutionContext, older: string, newer: string): P
   return DATABASE_URL
 }
 
-test('a version works beside the next one, and starts on its database, when that only expanded the schema', async t => {
+test('a version works beside the next one and starts on its database if that only expanded the schema', async t => {
   const next = await nextVersion(t, '-- expand\nALTER TABLE users ADD COLUMN extra text;')
   const DATABASE_URL = await runTogether(t, root, next)
   const { stdout } = await runCli(await serviceEnv(t, { DATABASE_URL }), ['migrate', '--status', '--json'])
@@ -215,12 +215,12 @@ test('a version works beside the next one, and starts on its database, when that
 // The bundle of the last release: package.json, dist and server/database/migrations. There is none before the first.
 const former = join(root, 'test/former')
 for (const version of existsSync(former) ? readdirSync(former) : []) {
-  test(`version ${version} works beside this one, and starts on its database`, async t => {
+  test(`version ${version} works beside this version, and starts on its database`, async t => {
     await runTogether(t, join(former, version), root)
   })
 }
 
-test('a version refuses to start on a database of the next one that it can’t work with, in one sentence', async t => {
+test('a version refuses to start on an incompatible database of the next version, with a one-sentence message', async t => {
   for (const text of ['-- contract\nALTER TABLE users DROP COLUMN city;', 'ALTER TABLE users DROP COLUMN city;']) {
     const env = await serviceEnv(t)
     migrateFrom(await nextVersion(t, text), env)
@@ -233,7 +233,7 @@ test('a version refuses to start on a database of the next one that it can’t w
   }
 })
 
-test('with AUTH_MIGRATE=off a start leaves the tables alone, refuses what is behind, and starts once `migrate` ran', async t => {
+test('with AUTH_MIGRATE=off a start changes no table, refuses an outdated schema, and works after `migrate`', async t => {
   const env = await serviceEnv(t, { DATABASE_URL: await freshDatabase(t, { from: 'template0' }), AUTH_MIGRATE: 'off' })
   const { code, said } = await failedStart(t, env)
   t.is(code, 1)

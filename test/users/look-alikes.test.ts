@@ -1,4 +1,4 @@
-/** Names that look like taken ones: refused to whoever comes second, on whichever replica, and to nobody else. */
+/** Look-alikes of taken names are refused on every replica, and no other names are. */
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import { openDatabase, type Transaction } from '../../server/database/connection.js'
@@ -39,20 +39,20 @@ for (const field of ['username', 'nickname']) {
       t.is((await signUp({ [field]: different })).status, 200, different)
   })
 
-  test(`${field}: when the mixed one came first, the plain one is the look-alike`, async t => {
+  test(`${field}: when the name in mixed scripts is taken first, the plain one is refused as its look-alike`, async t => {
     t.is((await signUp({ [field]: `Jаtobá ${field}` })).status, 200)
     t.deepEqual(wrongFields(await signUp({ [field]: `Jatobá ${field}` })), [field])
   })
 }
 
-test('a nickname that is offered instead of a look-alike is free', async t => {
+test('a nickname suggested instead of a look-alike is free', async t => {
   await signUp({ nickname: 'Castanheira' })
   const answer = await signUp({ nickname: 'Cаstanheira' })
   const [, free] = /, (.+) is free/.exec(answer.json.errors[0].message)!
   t.is((await signUp({ nickname: free })).status, 200)
 })
 
-test('nobody looks like the administrator', async t => {
+test('a look-alike of the administrator’s name is refused', async t => {
   for (const username of ['аdmin', 'аdrnin', 'ADMІN'])
     t.deepEqual(wrongFields(await signUp({ username })), ['username'])
 })
@@ -63,7 +63,7 @@ test('a name that looks like a telephone number is refused when the number is ta
     t.deepEqual(wrongFields(await signUp({ username })), ['username'], username)
 })
 
-test('a name may be in any one script, also one that is taken in another', async t => {
+test('a name may be in any single script, even if a look-alike in another script is taken', async t => {
   for (const username of [
     'Анна Сергеевна',
     'Anna Sergueievna',
@@ -76,14 +76,14 @@ test('a name may be in any one script, also one that is taken in another', async
     t.is((await signUp({ username, nickname: username })).status, 200, username)
 })
 
-test('look-ups by a look-alike find nobody', async t => {
+test('look-ups by a look-alike find no user', async t => {
   t.is((await signUp({ username: 'copaíba' })).status, 200)
   const exists = (username: string) => one().request('POST', '/users/existsByUsername', { query: { username } })
   t.is((await exists('COPAÍBA')).text, 'true')
   t.is((await exists('cоpaíba')).text, 'false')
 })
 
-test('of look-alikes that sign up at once on two replicas one succeeds', async t => {
+test('of look-alikes that sign up at once on two replicas, one succeeds', async t => {
   const letters: Record<string, string> = { a: 'а', o: 'о', e: 'е', p: 'р', c: 'с' }
   for (let round = 0; round < 6; round++) {
     const field = round % 2 === 0 ? 'username' : 'nickname'
@@ -99,7 +99,7 @@ test('of look-alikes that sign up at once on two replicas one succeeds', async t
   }
 })
 
-test('of names in one script that all look the same there are at most 100', async t => {
+test('at most 100 names in one script may look the same', async t => {
   const { sequelize } = one().registry.database
   await sequelize.query(
     `INSERT INTO users (username, username_key, username_skeleton, nickname, nickname_key, nickname_skeleton,
@@ -111,39 +111,36 @@ test('of names in one script that all look the same there are at most 100', asyn
   t.deepEqual(wrongFields(await signUp({ username: '11l111111' })), ['username'])
 })
 
-test.serial(
-  'users from before the rules are found by them, and have look-alikes once a service has started',
-  async t => {
-    const { sequelize } = one().registry.database
-    const rows = [
-      ['Sumaúma', 'sumaúma'],
-      ['011 93333-4444', '011 93333-4444'],
-      ['5511922223333', '5511922223333'],
-      ['(11) 92222-3333', 'tel:+5511922223333'],
-    ]
-    for (const [username, key] of rows)
-      await sequelize.query(
-        `INSERT INTO users (username, username_key, nickname, nickname_key, password_hash, state, city, terms_of_usage, role)
+test.serial('users from before the look-alike rules are subject to them once a service has started', async t => {
+  const { sequelize } = one().registry.database
+  const rows = [
+    ['Sumaúma', 'sumaúma'],
+    ['011 93333-4444', '011 93333-4444'],
+    ['5511922223333', '5511922223333'],
+    ['(11) 92222-3333', 'tel:+5511922223333'],
+  ]
+  for (const [username, key] of rows)
+    await sequelize.query(
+      `INSERT INTO users (username, username_key, nickname, nickname_key, password_hash, state, city, terms_of_usage, role)
        VALUES ($1, $2, $1, $2, '', 'AC', 'Xapuri', true, 'ROLE_CLIENT')`,
-        { bind: [username, key] },
-      )
-    const database = openDatabase(one().settings.databaseUrl!, 4)
-    t.teardown(() => database.close())
-    const { users } = defineModels(database, one().registry.masterKey)
-    await Promise.all([users.renewKeys(), users.renewKeys(), users.renewKeys()])
+      { bind: [username, key] },
+    )
+  const database = openDatabase(one().settings.databaseUrl!, 4)
+  t.teardown(() => database.close())
+  const { users } = defineModels(database, one().registry.masterKey)
+  await Promise.all([users.renewKeys(), users.renewKeys(), users.renewKeys()])
 
-    t.deepEqual(wrongFields(await signUp({ username: 'Sumаúma' })), ['username'])
-    t.deepEqual(wrongFields(await signUp({ nickname: 'Sumаúma' })), ['nickname'])
-    t.is((await users.byUsername('tel:+5511933334444'))?.username, '011 93333-4444')
-    // Of two accounts that are one number by today's rules, the one that had its key keeps it.
-    t.is((await users.byUsername('tel:+5511922223333'))?.username, '(11) 92222-3333')
-    t.is((await users.byUsername('5511922223333'))?.username, '5511922223333')
-    const [left] = await sequelize.query('SELECT FROM users WHERE username_skeleton IS NULL')
-    t.deepEqual(left, [])
-  },
-)
+  t.deepEqual(wrongFields(await signUp({ username: 'Sumаúma' })), ['username'])
+  t.deepEqual(wrongFields(await signUp({ nickname: 'Sumаúma' })), ['nickname'])
+  t.is((await users.byUsername('tel:+5511933334444'))?.username, '011 93333-4444')
+  // Of two accounts that are one number by today's rules, the one that had its key keeps it.
+  t.is((await users.byUsername('tel:+5511922223333'))?.username, '(11) 92222-3333')
+  t.is((await users.byUsername('5511922223333'))?.username, '5511922223333')
+  const [left] = await sequelize.query('SELECT FROM users WHERE username_skeleton IS NULL')
+  t.deepEqual(left, [])
+})
 
-test.serial('who renews keys waits for nobody who does so too', async t => {
+test.serial('concurrent renewals of keys don’t wait for each other', async t => {
   const database = openDatabase(one().settings.databaseUrl!, 4)
   t.teardown(() => database.close())
   const { users } = defineModels(database, one().registry.masterKey)
