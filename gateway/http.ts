@@ -99,7 +99,7 @@ interface Action {
 }
 
 /** Milliseconds that an answer takes which the gateway gives by itself, a refusal too. */
-const trivialCost = 0.05
+const trivialCost = 0.1
 
 /** Milliseconds that 8 KiB of a body take to be read and checked. */
 const costOf8KiB = 0.3

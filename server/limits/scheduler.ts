@@ -19,17 +19,17 @@ export interface SchedulerLimits {
   readonly heavy: number
   /** Cost of them that starts in one turn of the event loop otherwise. */
   readonly turn: number
-  /** Requests that are worked on at one time before others wait; half of them while `isHashing`. */
+  /** Requests that are worked on at one time; those beyond their shares have half of these places. */
   readonly places: number
-  /** Requests that wait, at most. */
+  /** Requests that wait, at most: of those within their shares, and of the others. */
   readonly waiting: QueueBounds
 }
 
 /** The limits of a service. docs/performance.md shows what they were measured with. */
 export const schedulerLimits: SchedulerLimits = {
-  light: [0.005, 0.02, 0.04],
+  light: [0.004, 0.016, 0.032],
   peer: 0.025,
-  burst: 4,
+  burst: 2,
   heavy: 0.04,
   turn: 4,
   places: 32,
@@ -98,19 +98,27 @@ export interface Scheduler {
 /** Networks whose shares are remembered; the longest unused ones are forgotten, and start with a full one. */
 const networksKnown = 50_000
 
+/**
+ * Milliseconds between two wake-ups while `isHashing`, at least: each interrupts a hash thread, so that one begins several
+ * requests.
+ */
+const paceInterval = 20
+
 /** Milliseconds between two looks at whose deadline has passed. */
 const sweepInterval = 100
 
 /**
- * A scheduler in which requests within the share of their networks begin at once, and the others in fair order by network,
- * outermost first. `isHashing` says whether threads hash at the moment: then those others leave them the processors.
+ * A scheduler in which requests within the share of their networks begin as soon as there is a place, and the others in fair
+ * order by network, outermost first. `isHashing` says whether threads hash at the moment: then those others leave them the
+ * processors.
  */
 export function createScheduler(
   { light, peer, burst, heavy, turn, places, waiting }: SchedulerLimits,
   isHashing: () => boolean,
   cores = availableParallelism(),
 ): Scheduler {
-  const queue = createFairQueue<Work>(waiting)
+  const lightQueue = createFairQueue<Work>(waiting)
+  const heavyQueue = createFairQueue<Work>(waiting)
   const pace = createTokenBucket(turn, heavy * cores * 1000)
   const shares = new LRUCache<string, TokenBucket>({ max: networksKnown })
   let [running, heavyRunning, shed, spentInTurn] = [0, 0, 0, 0]
@@ -118,30 +126,33 @@ export function createScheduler(
   let timer: NodeJS.Timeout | undefined
   let sweeping: NodeJS.Timeout | undefined
 
-  function shareOf(network: string, share: number): TokenBucket {
+  function shareOf(network: string, rate: number): TokenBucket {
     let bucket = shares.get(network)
     if (!bucket) {
-      bucket = createTokenBucket(share * cores * burst * 1000, share * cores * 1000)
+      bucket = createTokenBucket(rate * burst, rate)
       shares.set(network, bucket)
     }
     return bucket
   }
 
-  /** Takes a cost out of the shares of all networks of a request, unless one of them has less left. */
+  /** Takes a cost out of the shares of all networks of a request, unless one of them has less left than it needs. */
   function isLight({ networks, cost }: Work): boolean {
     const now = performance.now()
     const isPeer = networks.length === 1
     for (let level = networks.length - 1; level >= 0; level--) {
-      if (shareOf(networks[level]!, isPeer ? peer : light[level]!).blockedFor(cost, now) > 0) return false
+      const rate = (isPeer ? peer : light[level]!) * cores * 1000
+      if (shareOf(networks[level]!, rate).blockedFor(cost, now) > 0) return false
     }
     for (const network of networks) shares.get(network)!.acquire(cost, now)
     return true
   }
 
-  /** Whether a request beyond its share may begin now. What stands in its way calls `drain` when it is gone. */
-  function mayBegin({ cost }: Work): boolean {
+  /** Whether a request may begin now. What stands in its way calls `drain` when it is gone. */
+  function mayBegin({ cost, heavy }: Work): boolean {
     if (isOpen) return true
     if (running >= places) return false
+    if (!heavy) return true
+    if (heavyRunning >= places / 2) return false
     if (!isHashing()) {
       if (spentInTurn >= turn) return false
       spentInTurn += cost
@@ -155,11 +166,10 @@ export function createScheduler(
       }
       return true
     }
-    if (heavyRunning >= places / 2) return false
     // One that costs more than fits in is due when it is full.
     const price = Math.min(cost, turn)
     if (pace.acquire(price)) return true
-    if (!timer) timer = setTimeout(drainLater, pace.blockedFor(price))
+    if (!timer) timer = setTimeout(drainLater, Math.floor(Math.max(pace.blockedFor(price), paceInterval)) + 1)
     return false
   }
 
@@ -190,10 +200,12 @@ export function createScheduler(
     // What begins may end at once.
     if (draining) return
     draining = true
-    for (let next = queue.peek(); next && mayBegin(next); next = queue.peek()) {
-      queue.take()
-      if (next.deadline <= Date.now()) shedNow(next, 'late')
-      else begin(next)
+    for (const queue of [lightQueue, heavyQueue]) {
+      for (let next = queue.peek(); next && mayBegin(next); next = queue.peek()) {
+        queue.take()
+        if (next.deadline <= Date.now()) shedNow(next, 'late')
+        else begin(next)
+      }
     }
     draining = false
     watch()
@@ -201,13 +213,15 @@ export function createScheduler(
 
   /** Sees to it that what waits leaves at its deadline. */
   function watch(): void {
-    if (!sweeping && queue.size > 0) sweeping = setTimeout(sweep, sweepInterval)
+    if (!sweeping && lightQueue.size + heavyQueue.size > 0) sweeping = setTimeout(sweep, sweepInterval)
   }
 
   function sweep(): void {
     sweeping = undefined
     const now = Date.now()
-    for (const work of queue.removeIf(({ deadline }) => deadline <= now)) shedNow(work, 'late')
+    for (const queue of [lightQueue, heavyQueue]) {
+      for (const work of queue.removeIf(({ deadline }) => deadline <= now)) shedNow(work, 'late')
+    }
     drain()
   }
 
@@ -229,8 +243,8 @@ export function createScheduler(
   return {
     submit(work) {
       work.scheduler = holder
-      if (isLight(work)) return begin(work)
-      work.heavy = true
+      work.heavy = !isLight(work)
+      const queue = work.heavy ? heavyQueue : lightQueue
       if (queue.size === 0 && mayBegin(work)) return begin(work)
       work.state = 'waiting'
       const evicted = queue.add(work)
@@ -240,12 +254,12 @@ export function createScheduler(
     end(work) {
       const { state } = work
       work.state = 'done'
-      if (state === 'waiting') queue.remove(work)
+      if (state === 'waiting') (work.heavy ? heavyQueue : lightQueue).remove(work)
       if (state !== 'running') return
       leave(work)
       drain()
     },
-    stats: () => ({ waiting: queue.size, running, shed }),
+    stats: () => ({ waiting: lightQueue.size + heavyQueue.size, running, shed }),
     open() {
       isOpen = true
       drain()
