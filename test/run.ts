@@ -17,7 +17,7 @@ import { makeTemplate } from './_helpers/database.js'
 import { makeInstalled } from './_helpers/installed.js'
 import { searchOutput } from './_helpers/secrets.js'
 
-const ava = fileURLToPath(new URL('../../node_modules/ava/entrypoints/cli.mjs', import.meta.url))
+const ava = fileURLToPath(new URL('node_modules/ava/cli.js', import.meta.url))
 const sources = fileURLToPath(new URL('../../test', import.meta.url))
 
 const given = process.argv.slice(2)
