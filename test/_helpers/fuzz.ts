@@ -462,7 +462,7 @@ export async function createCast(service: TestService): Promise<Cast> {
       const user = await service.registry.users.byId(Number(sub))
       if (user?.tokenGeneration === ver) return true
       const [key] = await service.registry.signingKeys.all()
-      if (!user || !key) throw new Error('somebody of the cast is gone')
+      if (!user || !key) throw new Error('a user of the cast is missing')
       tokens[role] = await forge(service, token, { ver: user.tokenGeneration })
       return false
     },

@@ -165,7 +165,7 @@ test('an administrator’s session by answers permits reading its own record, an
   t.is((await ask('GET', named('admin'))).status, 200)
   const closed = {
     'others’ record': ask('GET', named(other.username)),
-    'nobody’s record': ask('GET', named(randomUUID())),
+    'an unknown user’s record': ask('GET', named(randomUUID())),
     refresh: ask('GET', '/users/refresh'),
     activation: ask('POST', '/users/activate', { username: other.username, activationkey }),
     'own answers': save(shared, token, a, 'verde'),

@@ -109,10 +109,10 @@ test('guesses at an unknown account get the same answers as guesses at an existi
   for (const [way, ask] of Object.entries(ways)) {
     // Two of them count on the same account, so each begins with a clean one.
     await first.registry.attempts.clear([first.registry.counterKeys.account('password', usernameKey(username))])
-    const nobody = `ninguém ${randomUUID()}`
+    const missing = `ninguém ${randomUUID()}`
     for (let index = 0; index < 13; index++) {
       const service = index % 2 ? first : second
-      const [known, unknown] = [await ask(username, service), await ask(nobody, service)]
+      const [known, unknown] = [await ask(username, service), await ask(missing, service)]
       t.is(gist(known), gist(unknown), `${way} ${index}`)
       // Mailed keys count by key and address.
       t.is(known.status === 429, way !== 'mailed key' && index >= 10, `${way} ${index}`)

@@ -150,7 +150,7 @@ test('any other Authorization header at a login is ignored: it bypasses no lock 
   const [key] = await service.registry.signingKeys.all()
   const later = Math.floor(Date.now() / 1000) + 2 * hour
   const values: Record<string, string> = {
-    'a token of somebody else': `Bearer ${other.token}`,
+    'another user’s token': `Bearer ${other.token}`,
     'a token of Administration': `Bearer ${administration}`,
     'another key': `Bearer ${assemble(header, claims, ecdsa(own.privateKey))}`,
     'a signature in DER': `Bearer ${assemble(header, claims, ecdsaDer(key!.privateKey))}`,

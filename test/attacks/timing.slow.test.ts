@@ -83,22 +83,22 @@ test.before(async () => {
 })
 
 /** A user of a kind with fewer than ten failures: 9 attempts each, from the first half or the second. */
-const somebody = (kind: keyof typeof signedUp, half: 0 | 1, round: number) => {
+const userOf = (kind: keyof typeof signedUp, half: 0 | 1, round: number) => {
   const list = signedUp[kind]
   return list[half * (list.length / 2) + (Math.floor(round / 9) % (list.length / 2))]!.username
 }
-const nobody = () => `(11)9${randomInt(1000, 10_000)}-${randomInt(1000, 10_000)}`
+const unknownName = () => `(11)9${randomInt(1000, 10_000)}-${randomInt(1000, 10_000)}`
 
 test.serial('a wrong login takes the same time for existing and unknown users', async t => {
   const login = (username: string, secret = 'not the password') => time('/users/login', { username, password: secret })
   const times = await measure(
     t,
     [
-      { name: 'unknown', ask: () => login(nobody()) },
-      { name: 'inactive', ask: round => login(somebody('inactive', 0, round)) },
-      { name: 'active', ask: round => login(somebody('active', 0, round)) },
-      { name: 'suspended, with the right password', ask: round => login(somebody('suspended', 0, round), password) },
-      { name: 'a password that can be none', ask: round => login(somebody('active', 1, round), '\u0000') },
+      { name: 'unknown', ask: () => login(unknownName()) },
+      { name: 'inactive', ask: round => login(userOf('inactive', 0, round)) },
+      { name: 'active', ask: round => login(userOf('active', 0, round)) },
+      { name: 'suspended, with the right password', ask: round => login(userOf('suspended', 0, round), password) },
+      { name: 'a password that can be none', ask: round => login(userOf('active', 1, round), '\u0000') },
     ],
     404,
   )
@@ -111,10 +111,10 @@ test.serial('a wrong mailed key takes the same time for existing and unknown use
   const times = await measure(
     t,
     [
-      { name: 'unknown', ask: () => ask(nobody()) },
-      { name: 'inactive', ask: round => ask(somebody('inactive', 0, round)) },
-      { name: 'active', ask: round => ask(somebody('active', 0, round)) },
-      { name: 'suspended', ask: round => ask(somebody('suspended', 0, round)) },
+      { name: 'unknown', ask: () => ask(unknownName()) },
+      { name: 'inactive', ask: round => ask(userOf('inactive', 0, round)) },
+      { name: 'active', ask: round => ask(userOf('active', 0, round)) },
+      { name: 'suspended', ask: round => ask(userOf('suspended', 0, round)) },
     ],
     422,
     // Less is done here than for a password, so less would show.
@@ -129,9 +129,9 @@ test.serial('a request for a key takes the same time for existing and unknown us
   const times = await measure(
     t,
     [
-      { name: 'unknown', ask: () => ask(nobody(), foreign()) },
-      { name: 'active', ask: round => ask(somebody('active', 1, round), foreign()) },
-      { name: 'suspended', ask: round => ask(somebody('suspended', 1, round), foreign()) },
+      { name: 'unknown', ask: () => ask(unknownName(), foreign()) },
+      { name: 'active', ask: round => ask(userOf('active', 1, round), foreign()) },
+      { name: 'suspended', ask: round => ask(userOf('suspended', 1, round), foreign()) },
     ],
     200,
   )
@@ -141,7 +141,7 @@ test.serial('a request for a key takes the same time for existing and unknown us
 test.serial('a login to a locked account takes the same time whether it exists or not', async t => {
   await service.registry.database.sequelize.query('TRUNCATE attempts')
   const known = signedUp.active[0]!.username
-  const unknown = nobody()
+  const unknown = unknownName()
   const login = (username: string) => time('/users/login', { username, password })
   for (let index = 0; index < 11; index++) {
     for (const username of [known, unknown]) await time('/users/login', { username, password: 'not the password' })

@@ -27,19 +27,19 @@ interface Use {
   readonly change: (models: Models, given: Awaited<ReturnType<typeof scene>>, t: Transaction) => Promise<unknown>
 }
 const uses: Record<string, Use> = {
-  'an organization’s key isn’t rotated while it activates somebody': {
+  'an organization’s key isn’t rotated while it activates a user': {
     find: ({ organizations }, { key }, t) => organizations.byActivationKey(key, t),
     change: ({ organizations }, { id }, t) => organizations.rotateKey(id, t),
   },
-  'an organization isn’t deactivated while its key activates somebody': {
+  'an organization isn’t deactivated while its key activates a user': {
     find: ({ organizations }, { key }, t) => organizations.byActivationKey(key, t),
     change: ({ organizations }, { id }, t) => organizations.setActive(id, false, t),
   },
-  'an organization isn’t deactivated while a key mailed to it activates somebody': {
+  'an organization isn’t deactivated while a key mailed to it activates a user': {
     find: ({ organizations }, { id }, t) => organizations.isActive(id, t),
     change: ({ organizations }, { id }, t) => organizations.setActive(id, false, t),
   },
-  'a provider isn’t suspended while its key activates somebody': {
+  'a provider isn’t suspended while its key activates a user': {
     find: ({ organizations }, { providerKey }, t) => organizations.byProviderKey(providerKey, t),
     change: async ({ users, audit }, { provider }, t) => {
       await users.suspend(provider, t)

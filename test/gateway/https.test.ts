@@ -61,10 +61,10 @@ test('gateway and server refuse each other without the right certificate and nam
   const stranger = await writePems(t, foreign.issue({ name: 'auth-gateway' }))
   const other = await writePems(t, { ca: foreign.certificate })
   const name = { AUTH_SERVER_NAME: 'auth.example' }
-  const { AUTH_TLS_CERT: _, AUTH_TLS_KEY: __, ...nobody } = env
+  const { AUTH_TLS_CERT: _, AUTH_TLS_KEY: __, ...anonymous } = env
   for (const [what, given, status] of [
     ['the right ones', { ...env, ...name }, 200],
-    ['none of its own', { ...nobody, ...name }, 503],
+    ['none of its own', { ...anonymous, ...name }, 503],
     ['a foreign one of its own', { ...env, ...name, AUTH_TLS_CERT: stranger.cert, AUTH_TLS_KEY: stranger.key }, 503],
     ['another authority for the server’s', { ...env, ...name, AUTH_TLS_CA: other.ca }, 503],
     ['another name for the server', { ...env, AUTH_SERVER_NAME: 'elsewhere.example' }, 503],

@@ -36,7 +36,7 @@ test('a rolling restart of 3 replicas fails no request of a client that checks /
       const all = [...ready]
       const http = all[Math.floor(Math.random() * all.length)]
       if (http === undefined) {
-        failures.push('nobody is ready')
+        failures.push('no replica is ready')
         await sleep(100)
         continue
       }

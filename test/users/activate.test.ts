@@ -144,7 +144,7 @@ const refusals: Record<string, Refusal> = {
     await suspend(service.registry, idOf(provider.token))
     return { ...(await service.signUp('ROLE_CLIENT')), activationkey: provider.providerKey }
   },
-  'a key mailed for somebody else': async () => {
+  'a key mailed for another user': async () => {
     const { organization } = await scene()
     const other = await service.signUp('ROLE_INSTITUTION')
     const activationkey = randomUUID()

@@ -17,8 +17,8 @@ type Whose =
   | 'its own record'
   | 'a client of its organization'
   | 'a colleague’s record'
-  | 'somebody else’s record'
-  | 'nobody’s record'
+  | 'another user’s record'
+  | 'an unknown user’s record'
 
 let one: {
   organization: Awaited<ReturnType<typeof service.organization>>
@@ -52,8 +52,8 @@ const callers: Record<Who, () => Promise<SignedUp>> = {
 const others: Record<Exclude<Whose, 'its own record'>, () => Promise<SignedUp>> = {
   'a client of its organization': () => member(),
   'a colleague’s record': () => member('ROLE_INSTITUTION'),
-  'somebody else’s record': () => service.signUp('ROLE_INSTITUTION'),
-  'nobody’s record': async () => ({ username: randomUUID(), nickname: '', token: '' }),
+  'another user’s record': () => service.signUp('ROLE_INSTITUTION'),
+  'an unknown user’s record': async () => ({ username: randomUUID(), nickname: '', token: '' }),
 }
 
 /** The same users again and again, for operations that leave them as they are. */
