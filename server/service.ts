@@ -18,7 +18,7 @@ import { bindUserCalls, type UserCallsDeps } from './calls/users.js'
 import { followClock } from './database/clock.js'
 import { awaitDatabase, type Source } from './database/database-choice.js'
 import { loginByUsernameAndAnswers, saveForgotPasswordQuestionsUsersAnswers } from './forgotpasswords/answers.js'
-import { createTellOwner } from './forgotpasswords/notice.js'
+import { createNotifyOwner } from './forgotpasswords/notice.js'
 import { passwordUpdateByUsername } from './forgotpasswords/password.js'
 import { findAllForgotPasswordQuestions } from './forgotpasswords/questions.js'
 import { loginByUsernameAndKey, sendKeyByEmail } from './forgotpasswords/recovery-key.js'
@@ -112,7 +112,7 @@ export async function startService(
     const admission = createAdmission({ ...registry, factor, now: given ?? Date.now })
     const pool = createPool({
       cost: settings.bcryptCost,
-      usedOf: admission.usedOf,
+      recentCount: admission.recentCount,
       onWait: ms => metrics.observeWait(ms),
       onFault: error => log.error({ err: error }, 'a hash thread broke and is replaced'),
     })
@@ -226,7 +226,7 @@ export async function startService(
       gateway = createGateway({
         transport: createInProcessTransport(calls),
         scheduler,
-        serviceOf: serviceKeys.recall,
+        serviceOf: serviceKeys.cachedName,
         address: settings.httpAddress,
         defaultRevision: settings.defaultRevision,
         trustedProxies: settings.trustedProxies,
@@ -287,10 +287,10 @@ function createAccess(
 }
 
 /** The RPCs of users, behind their rows. */
-function bindServices(deps: Omit<AllDeps, 'tellOwner' | 'quotas'> & Pick<Registry, 'emailQuotas'>) {
+function bindServices(deps: Omit<AllDeps, 'notifyOwner' | 'quotas'> & Pick<Registry, 'emailQuotas'>) {
   const all: AllDeps = {
     ...deps,
-    tellOwner: createTellOwner(deps.emails, deps.chooseLocale),
+    notifyOwner: createNotifyOwner(deps.emails, deps.chooseLocale),
     quotas: createQuotas(deps.emailQuotas, deps.counterKeys, deps.factor, deps.now),
   }
   const users: { readonly [K in keyof typeof usersPolicies]: UsersRpc<K> } = {

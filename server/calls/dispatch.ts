@@ -71,7 +71,7 @@ export function createCalls(deps: {
   const turnOf = ({ policy }: Run, call: IncomingCall) => {
     const { networks, deadline } = call
     if (!networks || !scheduler) return undefined
-    const service = serviceKeys?.recall(call.authorization)
+    const service = serviceKeys?.cachedName(call.authorization)
     const { cost = usualCost } = policy
     return new Turn(scheduler, service === undefined ? networks : [`service ${service}`], cost, deadline)
   }
@@ -89,7 +89,7 @@ export function createCalls(deps: {
       }
       const response = await inTime(call, async () => {
         const key = serviceKeys?.read(call)
-        if (key !== undefined) await serviceKeys!.introduce(call, key)
+        if (key !== undefined) await serviceKeys!.authenticate(call, key)
         checkPresence(call)
         return rpc.run(request, call)
       })

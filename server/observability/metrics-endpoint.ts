@@ -36,13 +36,13 @@ export function createMetricsEndpoint(): MetricsEndpoint {
   const certificates = new Map<string, () => number | undefined>()
   new Gauge({
     name: 'auth_build_info',
-    help: 'Always 1; the labels tell the version of the service and of Node.js.',
+    help: 'Always 1; the labels are the versions of the service and of Node.js.',
     labelNames: ['version', 'node'],
     registers,
   }).set({ version: version(), node: process.versions.node }, 1)
   new Gauge({
     name: 'auth_certificate_end_timestamp_seconds',
-    help: 'When the certificate that is presented ends, in seconds since 1970.',
+    help: 'Expiry time of the presented certificate, in seconds since 1970.',
     labelNames: ['of'],
     registers,
     collect() {
@@ -88,7 +88,7 @@ export function createMetricsEndpoint(): MetricsEndpoint {
     watchScheduler(stats) {
       new Gauge({
         name: 'auth_requests',
-        help: 'Requests that wait because their networks are beyond their shares, and requests that are worked on.',
+        help: 'Requests that wait to begin, and requests in progress.',
         labelNames: ['state'],
         registers,
         collect() {
@@ -99,7 +99,7 @@ export function createMetricsEndpoint(): MetricsEndpoint {
       })
       new Counter({
         name: 'auth_requests_shed_total',
-        help: 'Requests that were refused because too many waited, or because they waited too long.',
+        help: 'Requests refused because too many waited, or because they waited too long.',
         registers,
         collect() {
           this.reset()

@@ -64,7 +64,7 @@ export function createMetrics({ registry, inquire }: Pick<MetricsEndpoint, 'regi
   })
   const refusals = new Counter({
     name: 'auth_refusals_total',
-    help: 'Calls refused and e-mails kept back, by the limit that was reached.',
+    help: 'Refused calls and withheld e-mails, by the limit that was reached.',
     labelNames: ['limit'],
     registers,
   })
@@ -72,7 +72,7 @@ export function createMetrics({ registry, inquire }: Pick<MetricsEndpoint, 'regi
   for (const limit of limits) refusals.inc({ limit }, 0)
   const wait = new Histogram({
     name: 'auth_hash_wait_seconds',
-    help: 'Time that a password or answer waited for a thread to be hashed, in seconds.',
+    help: 'Time that a password or answer waited for a hash thread, in seconds.',
     buckets: [0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10],
     registers,
   })
@@ -98,7 +98,7 @@ export function createMetrics({ registry, inquire }: Pick<MetricsEndpoint, 'regi
       })
       new Counter({
         name: 'auth_hash_shed_total',
-        help: 'Calls refused because their hash would have come too late.',
+        help: 'Calls refused because their hash would have been too late.',
         registers,
         collect() {
           this.reset()
@@ -109,7 +109,7 @@ export function createMetrics({ registry, inquire }: Pick<MetricsEndpoint, 'regi
     watchDatabase({ database, emails, audit, signingKeys }, isReady) {
       new Gauge({
         name: 'auth_database_connections',
-        help: 'Connections of the pool: in use, idle, and the most it may have.',
+        help: 'Connections of the pool: in use, idle, and maximum.',
         labelNames: ['state'],
         registers,
         collect() {
@@ -121,7 +121,7 @@ export function createMetrics({ registry, inquire }: Pick<MetricsEndpoint, 'regi
       })
       new Gauge({
         name: 'auth_database_waiting',
-        help: 'Who waits for a connection of the pool.',
+        help: 'Callers that wait for a connection of the pool.',
         registers,
         collect() {
           this.set(database.stats().waiting)
@@ -129,7 +129,7 @@ export function createMetrics({ registry, inquire }: Pick<MetricsEndpoint, 'regi
       })
       new Counter({
         name: 'auth_database_timeouts_total',
-        help: 'Who waited 10 seconds for a connection of the pool, in vain.',
+        help: 'Callers that got no connection of the pool within 10 seconds.',
         registers,
         collect() {
           this.reset()
@@ -138,7 +138,7 @@ export function createMetrics({ registry, inquire }: Pick<MetricsEndpoint, 'regi
       })
       new Counter({
         name: 'auth_database_errors_total',
-        help: 'Errors of the database: by class of SQLSTATE, and connect, lost and silent for connections.',
+        help: 'Errors of the database, by class of SQLSTATE; connect, lost and silent for connections.',
         labelNames: ['class'],
         registers,
         collect() {
@@ -147,18 +147,21 @@ export function createMetrics({ registry, inquire }: Pick<MetricsEndpoint, 'regi
         },
       })
 
-      const ready = gauge('auth_ready', 'Whether this process takes work: 1, or 0 as at /readyz.')
+      const ready = gauge('auth_ready', 'Whether this process is ready: 1, or 0, as at /readyz.')
       for (const inquiry of [
         latest(isReady, is => ready.set(Number(is ?? false))),
         latest(
           () => emails.backlog(),
           show(
-            [gauge('auth_outbox_waiting', 'E-mails that wait to be sent, up to 10,000.'), ({ waiting }) => waiting],
+            [gauge('auth_outbox_waiting', 'E-mails waiting to be sent, up to 10,000.'), ({ waiting }) => waiting],
             [
-              gauge('auth_outbox_oldest_seconds', 'For how long the oldest e-mail has waited, in seconds.'),
+              gauge('auth_outbox_oldest_seconds', 'Age of the oldest waiting e-mail, in seconds.'),
               ({ oldestSeconds }) => oldestSeconds,
             ],
-            [gauge('auth_outbox_failed', 'E-mails that failed for good, of the last 7 days.'), ({ failed }) => failed],
+            [
+              gauge('auth_outbox_failed', 'E-mails that failed permanently in the last 7 days.'),
+              ({ failed }) => failed,
+            ],
           ),
         ),
         latest(
@@ -169,7 +172,7 @@ export function createMetrics({ registry, inquire }: Pick<MetricsEndpoint, 'regi
               ({ staged }) => staged,
             ],
             [
-              gauge('auth_audit_oldest_seconds', 'For how long the oldest event has waited to be sealed, in seconds.'),
+              gauge('auth_audit_oldest_seconds', 'Age of the oldest event that is not sealed, in seconds.'),
               ({ oldestSeconds }) => oldestSeconds,
             ],
           ),
@@ -177,7 +180,7 @@ export function createMetrics({ registry, inquire }: Pick<MetricsEndpoint, 'regi
         latest(
           async () => ({ age: await signingKeys.signerAge() }),
           show([
-            gauge('auth_signing_key_age_seconds', 'For how long the signing key has signed, in seconds.'),
+            gauge('auth_signing_key_age_seconds', 'Time since the signing key began to sign, in seconds.'),
             ({ age }) => age,
           ]),
         ),

@@ -55,7 +55,7 @@ export function createUndeclaredProxies(deps: {
 
   new Gauge({
     name: 'auth_undeclared_proxy',
-    help: 'Whether in the last hour most requests came with X-Forwarded-For from few peers that are not trusted: 1, or 0.',
+    help: 'Whether in the last hour most requests came with X-Forwarded-For from a few untrusted peers: 1, or 0.',
     labelNames: ['endpoint'],
     registers: [registry],
     collect() {

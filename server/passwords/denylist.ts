@@ -1,16 +1,17 @@
-// Passwords that are guessed first.
+// Common passwords, which attackers guess first.
 import { readFileSync } from 'node:fs'
 import { madeOnce, onFirstUse } from '../process/lazy.js'
 import { nicknameKey } from '../rules/names.js'
 
-/** Tells whether a password is among the common ones, ignoring case and space around it. */
+/** A list of common passwords. */
 export interface Denylist {
+  /** Whether the list has a password, regardless of case and white space around it. */
   has(password: string): boolean
 }
 
 /**
- * The passwords of a file, one a line, UTF-8; without a file, the 49 233 common ones of @zxcvbn-ts/language-common,
- * unpacked when first asked (about 25 ms), once in a process. Throws when the file can't be read.
+ * Reads the passwords of a file, one per line in UTF-8. Without a file, uses the 49 233 common ones of
+ * `@zxcvbn-ts/language-common`, which load on first use (about 25 ms). Throws when the file can't be read.
  */
 export function createDenylist(file?: string): Denylist {
   const list = file === undefined ? undefined : readList(file)
@@ -19,11 +20,9 @@ export function createDenylist(file?: string): Denylist {
 
 function readList(file: string): Set<string> {
   const keys = readFileSync(file, 'utf8').split('\n').map(nicknameKey)
-  // Blank lines are no passwords.
   return new Set(keys.filter(key => key !== ''))
 }
 
-/** Loaded when somebody chooses a password. */
 const load = onFirstUse<{ dictionary: { 'passwords-common': string[] } }>('@zxcvbn-ts/language-common')
 
 const commonPasswords = madeOnce((): ReadonlySet<string> => new Set(load().dictionary['passwords-common']))

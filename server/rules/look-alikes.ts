@@ -1,33 +1,37 @@
-// Which names look like others (Unicode Security Mechanisms, UTS 39): those with the same skeleton and without a script
-// in common. So `аdmin` with a Cyrillic letter looks like `admin`, while `maria1` and `marial` are two names, as are
-// `joão` and `joao`.
-
+// Look-alike names (confusables of Unicode Security Mechanisms, UTS 39): names with the same skeleton and without a
+// common script. `аdmin` with a Cyrillic letter looks like `admin`; `maria1` and `marial` share a script, so they don't
+// look alike here, and `joão` and `joao` have different skeletons.
 import { madeOnce } from '../process/lazy.js'
 import { table } from './look-alikes-table.js'
 import { fold, nicknameKey, visible } from './names.js'
 import { readTelephone } from './telephone.js'
 
-/** What a nickname looks like, in a form of its own: for comparing with other skeletons and nothing else. */
+/** Returns the skeleton of a nickname (UTS 39, 4). It only serves to compare with other skeletons. */
 export function nicknameSkeleton(text: string): string {
   const characters = [...visible(text).normalize('NFKC').normalize('NFD')]
-  return fold(characters.map(each => standsFor().get(each) ?? each).join('')).normalize('NFC')
+  return fold(characters.map(each => prototypes().get(each) ?? each).join('')).normalize('NFC')
 }
 
-/** What a username looks like: the same, but what looks like a telephone number has that number's skeleton. */
+/**
+ * Returns the skeleton of a username: like that of a nickname; a text that looks like a telephone number has its key.
+ */
 export function usernameSkeleton(text: string): string {
   const skeleton = nicknameSkeleton(text)
   const digits = skeleton.replaceAll('l', '1').replaceAll('o', '0')
   return readTelephone(nicknameKey(text)) ?? readTelephone(digits) ?? skeleton
 }
 
-/** Whether two keys of names are written in one script, both in the same: then no letter stands in for another. */
+/**
+ * Whether two keys of names are both written in one and the same script, so that no letter imitates one of another
+ * script.
+ */
 export function shareScript(one: string, other: string): boolean {
   const [a, b] = [one.normalize('NFD'), other.normalize('NFD')]
   return scripts().some(script => script.test(a) && script.test(b))
 }
 
-/** What a character looks like. */
-const standsFor = madeOnce((): Map<string, string> => {
+/** The prototype (UTS 39) of each confusable character. */
+const prototypes = madeOnce((): Map<string, string> => {
   const read = (points: string) => String.fromCodePoint(...points.split('+').map(point => Number.parseInt(point, 16)))
   return new Map(
     [...table.matchAll(/([^=;\n]+)=([^;]+);/g)].flatMap(([, target = '', sources = '']) =>
@@ -36,10 +40,10 @@ const standsFor = madeOnce((): Map<string, string> => {
   )
 })
 
-/** The scripts in everyday use (UAX 31, table 5), and those that are written together (UTS 39, 5.1). */
+/** The recommended scripts (UAX 31, table 5), and those that are written together (UTS 39, 5.1). */
 const scripts = madeOnce(() =>
   [
-    // Latin without what is made for phonetics, much of which looks like the alphabet. Accents are marks by themselves here.
+    // Latin without phonetic letters, many of which look like ASCII letters. Accents are separate marks here (NFD).
     '[a-z\\u00df-\\u017f]|(?![\\p{L}\\p{S}])\\p{scx=Latn}',
     ...'Arab Armn Beng Cyrl Deva Ethi Geor Grek Gujr Guru Hebr Khmr Knda Laoo Mlym Mymr Orya Sinh Taml Telu Thaa Thai Tibt'
       .split(' ')
@@ -48,7 +52,7 @@ const scripts = madeOnce(() =>
     '[\\p{scx=Hani}\\p{scx=Bopo}]',
     '[\\p{scx=Hani}\\p{scx=Hang}]',
   ].map(
-    // Digits, punctuation and marks go with every script; symbols don't, as some look like letters.
+    // Digits, punctuation and marks belong to every script; symbols don't, as some look like letters.
     letters => new RegExp(`^(?:[ -\`{-~]|(?!\\p{S})[\\p{scx=Zyyy}\\p{scx=Zinh}]|${letters})*$`, 'u'),
   ),
 )

@@ -317,10 +317,7 @@ test('a request for a key to another user’s address gets the same answer and s
   const answers: Record<string, unknown> = {}
   for (const [name, [username, email]] of Object.entries({
     foreign: [user.username, `mallory${randomUUID()}@example.org`],
-    'a user without an address': [
-      (await service.signUp('ROLE_CLIENT')).username,
-      `mallory${randomUUID()}@example.org`,
-    ],
+    'a user without an address': [(await service.signUp('ROLE_CLIENT')).username, `mallory${randomUUID()}@example.org`],
     'no name': ['', `mallory${randomUUID()}@example.org`],
     'an unknown name': [`ninguém ${randomUUID()}`, `mallory${randomUUID()}@example.org`],
     // Last: an e-mail that goes out keeps others back for a minute.

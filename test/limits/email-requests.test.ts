@@ -94,7 +94,7 @@ test('a request that waits leaves its place in the scheduler to others', async t
       burst: 0,
       heavy: 1,
       turn: 1_000,
-      places: 1,
+      slots: 1,
       waiting: { innermost: 9, outermost: 9, all: 9 },
     },
     () => false,
@@ -109,7 +109,7 @@ test('a request that waits leaves its place in the scheduler to others', async t
   scheduler.submit(other)
   t.deepEqual([work.state, other.state], ['running', 'waiting'])
   const waiting = ask('waiting', '192.0.2.1', false, { work })
-  t.deepEqual([work.state, other.state], ['away', 'running'])
+  t.deepEqual([work.state, other.state], ['released', 'running'])
   first[Symbol.dispose]()
   await waiting
   t.is(work.state, 'running')

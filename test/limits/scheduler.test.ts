@@ -13,7 +13,7 @@ const usual: SchedulerLimits = {
   burst: 2,
   heavy: 0.04,
   turn: 4,
-  places: 32,
+  slots: 32,
   waiting: { innermost: 256, outermost: 512, all: 2_000 },
 }
 
@@ -132,7 +132,7 @@ test('places are conserved and never exceed the limits, and every waiting reques
     light: [0.001, 0.002, 0.003],
     peer: 0.001,
     burst: 1,
-    places: 4,
+    slots: 4,
     waiting: { innermost: 4, outermost: 6, all: 10 },
   }
   const networks = fc.oneof(
@@ -176,8 +176,8 @@ test('places are conserved and never exceed the limits, and every waiting reques
           if (job.deadline <= Date.now()) throw new Error('one began after its deadline')
           // One that begins at once isn't in the list yet.
           const others = inPlace().filter(other => other !== job)
-          if (others.length >= limits.places) throw new Error('there was no place')
-          if (job.heavy && others.filter(({ heavy }) => heavy).length >= limits.places / 2)
+          if (others.length >= limits.slots) throw new Error('there was no place')
+          if (job.heavy && others.filter(({ heavy }) => heavy).length >= limits.slots / 2)
             throw new Error('there was no place for what is beyond its share')
           if (!endsAtOnce) return
           ended.add(job)
@@ -200,15 +200,15 @@ test('places are conserved and never exceed the limits, and every waiting reques
             const job = pick(command.index, inPlace())
             if (job) {
               away.add(job)
-              job.scheduler!.leave(job)
-              job.scheduler!.leave(job)
+              job.scheduler!.release(job)
+              job.scheduler!.release(job)
             }
           } else if (command.kind === 'return') {
             const job = pick(command.index, [...away])
             if (job) {
               away.delete(job)
-              job.scheduler!.reenter(job)
-              job.scheduler!.reenter(job)
+              job.scheduler!.reacquire(job)
+              job.scheduler!.reacquire(job)
             }
           } else if (command.kind === 'abort') {
             const job = pick(command.index, waiting())
@@ -224,10 +224,10 @@ test('places are conserved and never exceed the limits, and every waiting reques
           else {
             loop.settle()
             const [all, heavy] = [inPlace().length, inPlace().filter(({ heavy }) => heavy).length]
-            const isFull = all >= limits.places
+            const isFull = all >= limits.slots
             if (waiting().some(({ heavy }) => !heavy) && !isFull) throw new Error('one waits though there is a place')
             // Of two timers one is for deadlines.
-            const isHalfFull = isFull || heavy >= limits.places / 2 || (hashing && loop.timers === 2)
+            const isHalfFull = isFull || heavy >= limits.slots / 2 || (hashing && loop.timers === 2)
             if (waiting().some(({ heavy }) => heavy) && !isHalfFull) throw new Error('one waits for nothing')
           }
           const { running, waiting: inLine, shed } = scheduler.stats()
@@ -271,7 +271,7 @@ test('a request that waits is shed at its deadline, not sooner and not much late
       scheduler.end(first)
       t.deepEqual([waiting.begun, patient.begun], [0, 1])
     },
-    { ...heavyOnly, places: 1 },
+    { ...heavyOnly, slots: 1 },
   )
 })
 
@@ -285,7 +285,7 @@ test('a request whose deadline passes while the thread is busy is shed, not star
       scheduler.end(first)
       t.deepEqual([waiting.why, waiting.begun, next.begun], ['late', 0, 1])
     },
-    { ...heavyOnly, places: 1 },
+    { ...heavyOnly, slots: 1 },
   )
 })
 
@@ -485,18 +485,18 @@ test('many requests that end as soon as they start don’t deepen the stack', t 
       scheduler.end(first)
       t.is(begun, 20_000)
     },
-    { ...heavyOnly, places: 1, turn: 100, waiting: { innermost: 1, outermost: 1, all: 20_000 } },
+    { ...heavyOnly, slots: 1, turn: 100, waiting: { innermost: 1, outermost: 1, all: 20_000 } },
   )
 })
 
 test('suspended work gives its place to another, and gets one again when it resumes, whatever the outcome of its wait', async t => {
-  const scheduler = createScheduler({ ...heavyOnly, places: 1 }, () => false, cores)
+  const scheduler = createScheduler({ ...heavyOnly, slots: 1 }, () => false, cores)
   const [first, second] = [new Job(['a']), new Job(['b'])]
   scheduler.submit(first)
   scheduler.submit(second)
   t.deepEqual([first.begun, second.begun], [1, 0])
   let fail = () => {}
-  const failed = first.away(() => new Promise((_, reject) => (fail = () => reject(new Error('no')))))
+  const failed = first.releaseDuring(() => new Promise((_, reject) => (fail = () => reject(new Error('no')))))
   t.is(second.begun, 1)
   t.is(scheduler.stats().running, 1)
   fail()
@@ -505,7 +505,7 @@ test('suspended work gives its place to another, and gets one again when it resu
   scheduler.end(first)
   scheduler.end(second)
   // Who has ended has no place to give back.
-  t.is(await first.away(async () => 'done'), 'done')
+  t.is(await first.releaseDuring(async () => 'done'), 'done')
   t.is(scheduler.stats().running, 0)
 })
 

@@ -86,7 +86,7 @@ test('a start fails after a minute without the database, and names it without th
   const last = program.output().trim().split('\n').at(-1)
   t.is(
     last,
-    `The database that DATABASE_URL names (${at}) has not been ready for a minute (ECONNREFUSED): see that PostgreSQL runs there and takes writes.`,
+    `The database that DATABASE_URL names (${at}) has not been ready for a minute (ECONNREFUSED): check that PostgreSQL runs there and accepts writes.`,
   )
   t.is(program.output().split('waiting for the database').length, 2)
   t.false(program.output().includes(secret))
