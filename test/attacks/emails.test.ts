@@ -66,7 +66,7 @@ const settled = ({ service }: Scene) =>
 const received = ({ mailbox }: Scene, to: string) =>
   mailbox.emails.filter(email => email.to?.some(({ address }) => address?.toLowerCase() === to))
 
-/** How many events e-mails tell of. */
+/** How many events e-mails report. */
 const told = (emails: readonly Email[]) =>
   emails.reduce((sum, { text }) => sum + Number(/(\d+) vezes, a última/.exec(text ?? '')?.[1] ?? 1), 0)
 
@@ -144,7 +144,10 @@ test.serial(
     const users = await Promise.all(Array.from({ length: 20 }, () => on.service.signUp('ROLE_INSTITUTION')))
     const ask = ({ username, token }: SignedUp) =>
       post(on, '/1.0.0/users/sendadminkeybyemailpartner', { username, emailpartner: email }, { token })
-    const answers = await Promise.all(users.flatMap(user => Array.from({ length: 5 }, () => ask(user))))
+    // 65 in all: beyond the first 50 they are accepted at the rate at which e-mails are sent.
+    const asked = users.flatMap((user, index) => Array(index < 5 ? 4 : 3).fill(user) as SignedUp[])
+    const answers = await Promise.all(asked.map(ask))
+    t.is(answers.length, 65)
     t.is(answers.filter(({ status }) => status === 200).length, 60)
     for (const answer of answers.filter(({ status }) => status !== 200)) {
       refused(t, answer, 429, 'TOO_MANY_ATTEMPTS')
@@ -166,7 +169,7 @@ test.serial(
       )
     // What the organization refused has used up nothing of the account's.
     for (let index = 0; index < 3; index++) refused(t, await ask(newcomer), 429, 'TOO_MANY_ATTEMPTS')
-    const own = await Promise.all(Array.from({ length: 14 }, askOther))
+    const own = await Promise.all(Array.from({ length: 12 }, askOther))
     t.is(own.filter(({ status }) => status === 200).length, 10)
     const seconds = Number(own.find(({ status }) => status === 429)!.headers.get('retry-after'))
     t.true(seconds > 86_000 && seconds <= 86_400, `${seconds}`)
