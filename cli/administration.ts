@@ -11,28 +11,28 @@ export type Api = Client<typeof Administration>
 
 /** Options of every command. */
 export interface GlobalOptions {
-  /** Works on the database itself, whatever context is chosen. */
+  /** Works on the database itself, in any context. */
   readonly local?: boolean
   /** Name of the context to use. */
   readonly context?: string
-  /** Why it is done, for changes of administrators and passwords on the database itself. */
+  /** Reason for changes of administrators and passwords on the database itself. */
   readonly reason?: string
   /** One JSON document instead of text. */
   readonly json?: boolean
 }
 
-/** What help says of the sign-in that a row asks for. */
+/** What help says about the sign-in that an RPC requires. */
 const signIns = {
   session: '',
   recent: `
-At a server this needs a sign-in of the last 15 minutes, with a one-time code
-where codes are enrolled.`,
+On a server this requires a sign-in within the last 15 minutes, with a one-time
+code if codes are enrolled.`,
   'recent for administrators': `
-At a server this needs, where it concerns an administrator, a sign-in of the
-last 15 minutes, with a one-time code where codes are enrolled.`,
+On a server this requires, for an administrator, a sign-in within the last 15
+minutes, with a one-time code if codes are enrolled.`,
 } as const satisfies Record<AdministrationPolicy['signIn'], string>
 
-/** Has the help of a command end with the sign-in that its RPC needs, if any session doesn't suffice. */
+/** Ends the help of a command with the sign-in that its RPC requires, unless any session suffices. */
 export function withSignIn(command: Command, rpc: Exclude<keyof typeof administrationPolicies, 'signIn'>): Command {
   return command.addHelpText('afterAll', signIns[administrationPolicies[rpc].signIn])
 }

@@ -1,5 +1,5 @@
 // Named contexts: where Administration is served, and the session there. They are kept in the user's own configuration
-// folder, readable by nobody else; without one, commands work on the database itself.
+// folder, readable by the owner only; without one, commands work on the database itself.
 import { chmod, mkdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import envPaths from 'env-paths'
@@ -17,7 +17,7 @@ export interface Context {
 }
 
 /** All contexts of the user. */
-export interface Contexts {
+interface Contexts {
   /** Name of the one that is used unless another is named. */
   readonly current?: string
   readonly contexts: Readonly<Record<string, Context>>
@@ -40,7 +40,7 @@ export async function readContexts(): Promise<Contexts> {
     const read = JSON.parse(text) as Contexts
     return { ...read, contexts: read.contexts ?? {} }
   } catch {
-    return fail(`${file()} holds no JSON: mend it, or remove it and sign in again.`)
+    return fail(`${file()} is not valid JSON: fix it, or remove it and sign in again.`)
   }
 }
 
@@ -59,7 +59,7 @@ export async function chooseContext(
   if (name === undefined) return undefined
   const context = Object.hasOwn(contexts, name) ? contexts[name] : undefined
   if (!context) {
-    fail(`There is no context ${name}: see \`auth-admin contexts list\`, or make one with \`auth-admin login\`.`, 3)
+    fail(`There is no context ${name}: see \`auth-admin contexts list\`, or create one with \`auth-admin login\`.`, 3)
   }
   return { name, context }
 }
@@ -73,9 +73,10 @@ export async function contextOf({ local, context }: { readonly local?: boolean; 
 export async function readToken({ name, context }: { name: string; context: Context }): Promise<string> {
   const { tokenFile } = context
   const text = await readFile(tokenFile, 'utf8').catch(() => undefined)
-  if (!text?.trim()) fail(`You are not signed in at ${name}: run \`auth-admin login --context ${name}\`.`, 4)
+  if (!text?.trim()) fail(`You are not signed in to ${name}: run \`auth-admin login --context ${name}\`.`, 4)
   const { mode } = await stat(tokenFile)
-  if (process.platform !== 'win32' && (mode & 0o077) !== 0) warn(`${tokenFile} is readable by others: chmod 600 it.`)
+  if (process.platform !== 'win32' && (mode & 0o077) !== 0)
+    warn(`${tokenFile} is readable by other users: run chmod 600 on it.`)
   return text.trim()
 }
 

@@ -1,16 +1,17 @@
 import type { ConnectError } from '@connectrpc/connect'
 import { CommanderError } from 'commander'
 import type { BadRequest, ErrorInfo, RetryInfo } from '../proto/gen/google/rpc/error_details_pb.js'
+import { ConnectionError, causeOf, type Meaning, meaningOf } from '../server/database/failures.js'
 import { flagOf } from './references.js'
 
 /**
- * Exit codes: 1, it couldn't be done; 2, the command line is wrong; 3, what it names isn't there; 4, not signed in, or not
- * allowed; 5, something stands in the way; 6, done in part; 7, it may be done later; 130, stopped by Ctrl-C.
+ * Exit codes: 1, failed or declined; 2, usage or a wrong field; 3, not found; 4, not signed in or not allowed; 5, refused
+ * by the current state; 6, done in part; 7, try again later; 130, stopped by Ctrl-C.
  */
 export type ExitCode = 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 | 130
 
 /** Why a command ends without having done its work, in a sentence that says what to do. It holds no secret. */
-export class Failure extends Error {
+class Failure extends Error {
   constructor(
     message: string,
     readonly exitCode: ExitCode = 1,
@@ -29,13 +30,13 @@ export function misuse(message: string): never {
   throw new Failure(message, 2)
 }
 
-/** Ends a command that has told everything itself. */
+/** Ends a command that has printed everything itself. */
 export function end(exitCode: ExitCode): never {
   throw new Failure('', exitCode)
 }
 
-/** What is told of a failure: to users the message, to programs all of it. */
-export interface Explanation {
+/** What is printed of a failure: the message, and with `--json` all of it. */
+interface Explanation {
   /** Absent when nothing needs saying. */
   readonly message?: string
   readonly exitCode: ExitCode
@@ -104,7 +105,7 @@ async function explainRefusal(error: ConnectError): Promise<Explanation> {
       ? 'Your session has ended: run `auth-admin login`.'
       : error.rawMessage
   const how =
-    { JUSTIFICATION_NEEDED: ' Give --reason.', SIGN_IN_AGAIN: ' Run `auth-admin login`.' }[info?.reason ?? ''] ?? ''
+    { JUSTIFICATION_NEEDED: ' Pass --reason.', SIGN_IN_AGAIN: ' Run `auth-admin login`.' }[info?.reason ?? ''] ?? ''
   return {
     message: database ?? (info ? refusal + how + later : unreachable(error)),
     exitCode: exitCodes[error.code] ?? 1,
@@ -114,7 +115,7 @@ async function explainRefusal(error: ConnectError): Promise<Explanation> {
   }
 }
 
-/** Nobody of ours said this: the way there is broken. */
+/** For an error without our details: it comes from the connection. */
 function unreachable({ rawMessage }: ConnectError): string {
   return `The server can’t be reached: ${rawMessage}`
 }
@@ -126,35 +127,34 @@ function isOurs(error: unknown): boolean {
 }
 
 function unforeseen(error: unknown): string {
-  const { name, code } = cause(error)
-  return `This is a fault of the program (${[name, code].filter(Boolean).join(' ')}); AUTH_LOG_LEVEL=debug shows where.`
+  const { name, code } = causeOf(error) as { name?: string; code?: string }
+  return `Internal error (${[name, code].filter(Boolean).join(' ')}); AUTH_LOG_LEVEL=debug shows where.`
 }
 
-function cause(error: unknown): { name?: string; code?: string; message?: string } {
-  return (error as { original?: object })?.original ?? (error as object)
+/** What to do about a failure of the database. */
+const sentences: Readonly<Partial<Record<Meaning, string>>> = {
+  unreachable: 'The database can’t be reached: check DATABASE_URL, and that PostgreSQL runs there.',
+  'no connection left': 'The database has no connection left: try again, or raise max_connections.',
+  'read-only': 'The database is read-only: point DATABASE_URL to the primary.',
+  locked: 'Another transaction holds a lock on this record: try again.',
+  'not installed': 'The registry is not installed yet: run `auth-admin install` first.',
+  outdated: 'The database is of an older version: run `auth-admin install` to update it.',
+  'no database': 'The database that DATABASE_URL names does not exist: create it, then run `auth-admin install`.',
+  'wrong credentials': 'The database refuses the user or password of DATABASE_URL.',
+  'no rights': 'The user of DATABASE_URL lacks the rights for this in the database: grant them.',
 }
 
-/** A sentence for what PostgreSQL and its driver report, by SQLSTATE or socket code. */
 function databaseFailure(error: unknown): string | undefined {
-  const { code = '', message = '' } = cause(error)
-  const name = String((error as Error)?.name)
-  if (code === '42P01' || code === '42883') return 'The registry is not installed yet: run `auth-admin install` first.'
-  if (code === '42703') return 'The database is of an older version: run `auth-admin install` to bring it up to date.'
-  if (code === '3D000')
-    return 'The database that DATABASE_URL names does not exist: create it, then run `auth-admin install`.'
-  if (/^28/.test(code)) return 'The database refuses the user or password of DATABASE_URL.'
-  if (code === '42501') return 'The user of DATABASE_URL lacks the rights for this in the database: grant them.'
-  if (code === '53300') return 'The database has no connection left: try again, or raise max_connections.'
-  if (code === '25006')
-    return 'The database takes no writes: DATABASE_URL leads to a standby, or it was made read-only.'
-  if (code === '55P03') return 'Somebody else holds a lock on what is to be changed: try again.'
-  const unreachable = /^(E(CONN|PIPE|TIMEDOUT|HOST|NETUNREACH|NOTFOUND|AI_)|(08|57)...$)/.test(code)
-  if (unreachable || name === 'ConnectionError' || /^Connection terminated|timeout exceeded when/.test(message)) {
-    return 'The database can’t be reached: check DATABASE_URL, and that PostgreSQL runs there.'
+  const meaning = meaningOf(error)
+  const sentence = meaning && sentences[meaning]
+  if (sentence) return sentence
+  const { message = '' } = causeOf(error)
+  if (error instanceof ConnectionError || /^Connection terminated|timeout exceeded when/.test(message)) {
+    return sentences.unreachable
   }
   // Node.js gives no code when a ciphertext fails authentication.
   if (/^Unsupported state or unable to authenticate data$/.test(message)) {
-    return 'What is sealed in the database was altered, or copied there from another registry.'
+    return 'Sealed data in the database was altered, or copied there from another registry.'
   }
   return undefined
 }

@@ -5,7 +5,7 @@ import module from 'node:module'
 // Compiled code is kept for the next command, by versions of Node.js that can (22.8 and newer).
 ;(module as { enableCompileCache?: () => void }).enableCompileCache?.()
 
-// Whoever reads the output may have seen enough (`auth-admin audit list | head`).
+// The reader of a pipe may stop early (`auth-admin audit list | head`).
 process.stdout.on('error', (error: NodeJS.ErrnoException) => {
   if (error.code !== 'EPIPE') throw error
   process.exit()

@@ -33,11 +33,11 @@ export async function run(args: readonly string[]): Promise<ExitCode> {
     await createProgram().parseAsync(args, { from: 'user' })
     return 0
   } catch (error) {
-    const { exitCode, ...told } = await explain(error)
-    const { message } = told
+    const { exitCode, ...failure } = await explain(error)
+    const { message } = failure
     if (message !== undefined) {
       process.stderr.write(`error: ${message.split('\n').map(printable).join('\n')}\n`)
-      if (args.includes('--json')) printJson({ error: { ...told, exitCode } })
+      if (args.includes('--json')) printJson({ error: { ...failure, exitCode } })
     }
     if (process.env.AUTH_LOG_LEVEL === 'debug' && exitCode === 1) process.stderr.write(`${(error as Error).stack}\n`)
     return exitCode
@@ -49,13 +49,17 @@ export function createProgram(): Command {
   const program = new Command('auth-admin')
     .description('Administers the registry: organizations, security questions, users, services, keys, audit log.')
     .version(version(), '--version', 'print the version')
-    .helpOption('-h, --help', 'explain a command')
+    .helpOption('-h, --help', 'print help for a command')
     .addOption(new Option('--local', 'work on the database itself, with the settings of the service'))
-    .addOption(new Option('--context <name>', 'work on the server of this context').conflicts('local'))
+    .addOption(
+      new Option('--context <name>', 'work on the server of this context; see `auth-admin contexts`').conflicts(
+        'local',
+      ),
+    )
     .addOption(
       new Option(
         '--reason <text>',
-        'why, for the audit log, where administrators or passwords are changed on the database itself',
+        'reason for the audit log; required to change administrators or passwords on the database itself',
       ).argParser(readText),
     )
     // `run` prints it, as any failure.
@@ -65,12 +69,12 @@ export function createProgram(): Command {
       'after',
       `
 It reads the settings of the service from the environment (DATABASE_URL,
-AUTH_DATA_DIR, AUTH_MASTER_KEY, …) and may run while the service runs. What is
-missing on the command line is asked for at a terminal, unless --json is given.
-Every change leaves an event in the audit log: see \`auth-admin audit list\`.
+AUTH_DATA_DIR, AUTH_MASTER_KEY, …) and may run while the service runs. At a
+terminal it prompts for missing arguments, unless you pass --json. Every change
+leaves an event in the audit log: see \`auth-admin audit list\`.
 
-Exit codes: 0 done, 1 could not be done, 2 wrong command line, 3 not found,
-4 not signed in or not allowed, 5 something stands in the way, 6 done in part,
+Exit codes: 0 done, 1 failed or declined, 2 usage or a wrong field, 3 not found,
+4 not signed in or not allowed, 5 refused by the current state, 6 done in part,
 7 try again later, 130 stopped by Ctrl-C.
 
 Examples:

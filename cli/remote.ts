@@ -5,8 +5,8 @@ import type { Context } from './contexts.js'
 import { fail } from './exit-codes.js'
 
 /**
- * Opens a way to Administration on a server, over gRPC; calls carry the token, if there is one, and are given up after
- * `patience` milliseconds.
+ * Connects to Administration on a server, over gRPC. Calls carry the token, if there is one, and time out after `timeout`
+ * milliseconds.
  */
 export async function openRemote(
   { url, ca }: Pick<Context, 'url' | 'ca'>,
@@ -30,7 +30,7 @@ export async function openRemote(
   return { transport, close: async () => sessionManager.abort() }
 }
 
-/** A URL of a server, without a path. A token goes in the clear to this machine alone. Undefined for any other text. */
+/** A URL of a server, without a path. Only a loopback address may use http. Undefined for any other text. */
 export function readUrl(text: string): string | undefined {
   const url = URL.canParse(text) ? new URL(text) : undefined
   if (url?.pathname !== '/' || url.search || url.hash || url.username) return undefined

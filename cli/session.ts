@@ -49,7 +49,7 @@ export async function openSession(opening: Opening = {}): Promise<Session> {
     void local.close().finally(() => process.exit(130))
   }
   for (const signal of signals) process.once(signal, stop)
-  // What was under way fails for want of a database. That is no news: the process ends before it is told.
+  // Pending work fails without a database. The process ends before that is reported.
   const unlessStopped = <T>(work: () => Promise<T>) => (stopped ? new Promise<never>(() => {}) : work())
   const seal = () => unlessStopped(local.seal)
   const close = () =>
@@ -78,7 +78,7 @@ export async function withRegistry<T>(work: (session: Session) => Promise<T>, op
   }
 }
 
-/** A user id without a name (in a container) stands for itself. */
+/** The name of the system user, or its id where it has no name (in a container). */
 function systemUser(): string {
   try {
     return userInfo().username

@@ -20,7 +20,7 @@ export const connectionLimits = {
 const trackedAddresses = 50_000
 
 /** Counts the connections of networks. */
-export interface ConnectionLimits {
+interface ConnectionLimits {
   /** Whether an address may open another connection now. Call it before any other work, including TLS. */
   mayOpen(remoteAddress: string | undefined): boolean
   /**

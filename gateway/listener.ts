@@ -60,7 +60,7 @@ const headerBytes = 16 * 1024
 export type Secure = (socket: Socket) => Socket
 
 /** Called for each unreadable request that is refused here, with the peer that sent it. */
-export type OnRefusal = (problem: Problem, requestId: string, peer: string | undefined) => void
+type OnRefusal = (problem: Problem, requestId: string, peer: string | undefined) => void
 
 interface ListenerOptions {
   readonly secure?: Secure

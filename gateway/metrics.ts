@@ -12,7 +12,7 @@ export interface Result {
 }
 
 /** State of a gateway for a scrape. */
-export interface GatewayStats {
+interface GatewayStats {
   readonly connections: number
   readonly maxConnections: number
 }

@@ -26,7 +26,7 @@ import { inSpan, SpanKind, traceHeaders, tracing } from '../server/observability
 import { roundRobin, type ServerStats, statsOption } from './servers.js'
 
 /** Options of the transport. */
-export interface RemoteOptions {
+interface RemoteOptions {
   /**
    * gRPC target. `dns:///auth.internal:50051` balances calls over all addresses of the name; several addresses can be
    * listed as `ipv4:192.0.2.1:50051,192.0.2.2:50051`.
@@ -42,7 +42,7 @@ export interface RemoteOptions {
 }
 
 /** A transport that holds connections. */
-export type RemoteTransport = Transport & {
+type RemoteTransport = Transport & {
   /** Number of known and of connected servers. */
   servers(): ServerStats
   /** Closes the connections after the calls in progress. */

@@ -12,7 +12,7 @@ export interface Resource<Action> {
 }
 
 /** Finds the resource of a path without its query; undefined if there is none. */
-export type Lookup<Action> = (path: string) => Resource<Action> | undefined
+type Lookup<Action> = (path: string) => Resource<Action> | undefined
 
 /**
  * Indexes the routes under `/` (the default revision), `/1.0.0` and `/1.0.2`, so that a look-up is a map access. A word that

@@ -13,7 +13,7 @@ import { isAnswer, isUnreported } from './problem.js'
 import { costOf } from './routes.js'
 
 /** Options of the RPC handler. */
-export interface RpcOptions {
+interface RpcOptions {
   readonly transport: Transport
   readonly log: Log
   /** Time limit of a call in ms; callers may request less. */

@@ -17,7 +17,7 @@ import { HttpError } from './problem.js'
 import { organizationFields, type Revision, type Route } from './routes.js'
 
 /** The parts of a request that determine its message. */
-export interface Input {
+interface Input {
   /** Last segment of the path as sent, if it is a variable. */
   readonly segment: string | undefined
   /** Query as sent, without the question mark. */

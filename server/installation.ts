@@ -17,9 +17,10 @@ import { checkPassword, createPasswordPolicy, preparePassword } from './password
 import type { AuditAction } from './policy/audit-actions.js'
 import { firstAudience, firstIssuer, isAdministrationAudience, type Settings } from './process/settings.js'
 import { nicknameKey, questionKey, usernameKey } from './rules/names.js'
+import { quote } from './rules/shell.js'
 
 /** Security questions that an installation offers at first. */
-export const firstQuestions = [
+const firstQuestions = [
   'Qual é o nome do seu primeiro animal de estimação?',
   'Em que cidade sua mãe nasceu?',
   'Qual era o nome da sua primeira escola?',
@@ -162,11 +163,6 @@ function checkIssuer(registry: TokenIssuer, { issuer, audience }: Pick<Settings,
       `${registry.audience}: leave both unset, or change the registry with \`auth-admin issuer set --issuer ` +
       `${quote(other.issuer)} --audience ${quote(other.audience)}\`.`,
   )
-}
-
-/** A word of a command line, as a POSIX shell reads it. */
-function quote(word: string): string {
-  return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`
 }
 
 async function hashFor(

@@ -18,7 +18,7 @@ import { firstIssuer, type Settings } from './process/settings.js'
 import type { LocalAdministrator } from './requests/call.js'
 
 /** A way to Administration that ends with the process. */
-export interface LocalAdministration {
+interface LocalAdministration {
   readonly transport: Transport
   close(): Promise<void>
 }

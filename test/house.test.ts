@@ -107,9 +107,9 @@ test('only the gRPC server and the remote transport import grpc-js', t => {
 const floors: readonly (readonly RegExp[])[] = [
   [/^proto\//],
   [/^server\/rules\//],
-  [/^server\/process\//],
-  [/^server\/observability\//],
   [/^server\/requests\//],
+  [/^server\/observability\//],
+  [/^server\/process\//],
   [/^server\/policy\//, /^server\/limits\//],
   [/^server\/embedded\//],
   [/^server\/database\//],

@@ -26,20 +26,22 @@ interface Filter {
 
 /** Adds `auth-admin audit`. */
 export function addAudit(program: Command): void {
-  const audit = program.command('audit').description('The audit log: who did what to whom, when, and how it ended')
+  const audit = program
+    .command('audit')
+    .description('The audit log: who did what to whom, when, and with which outcome')
 
   withFilter(audit.command('list'))
-    .description('List the newest events that match, oldest first. Times are in UTC.')
+    .description('List the newest matching events, oldest first. Times are in UTC.')
     .addOption(limitOption(50))
-    .addOption(new Option('--all', 'all of them').conflicts('limit'))
-    .addOption(new Option('--page-token <token>', 'go on, to older ones, where an earlier list ended'))
+    .addOption(new Option('--all', 'all events').conflicts('limit'))
+    .addOption(new Option('--page-token <token>', 'continue with older events where an earlier list ended'))
     .addOption(jsonOption())
-    .addOption(new Option('--jsonl', 'print a JSON document on each line').conflicts('json'))
+    .addOption(new Option('--jsonl', 'print one JSON document per line').conflicts('json'))
     .addHelpText(
       'after',
       `
-The last ones may not be sealed into the chain yet: they have no id. For many
-events use \`audit export\`.
+The last events may not be sealed into the chain yet: they have no id. For many
+events, use \`audit export\`.
 
 Examples:
   $ auth-admin audit list --user '(11)98765-4321' --since 7d
@@ -67,13 +69,13 @@ Examples:
             address,
           ]
         })
-        printTable(head, cells, 'There are no such events.', events)
+        printTable(head, cells, 'No events match.', events)
       }),
     )
 
   withFilter(audit.command('tail'))
     .description(
-      'Print the newest events that match, then each new one, until Ctrl-C. With --json, one document per line.',
+      'Print the newest matching events, then each new one, until Ctrl-C. With --json, one document per line.',
     )
     .addOption(limitOption(10))
     .addOption(jsonOption())
@@ -92,7 +94,7 @@ Examples:
           return { rows: events, nextPageToken }
         })
         let last = 0n
-        const tell = (events: readonly AuditLogEvent[]) => {
+        const report = (events: readonly AuditLogEvent[]) => {
           for (const event of events) {
             // What isn't sealed yet follows once it is.
             if (event.id === undefined || event.id <= last) continue
@@ -100,10 +102,10 @@ Examples:
             process.stdout.write(`${options.json ? JSON.stringify(toOutput(event)) : line(event)}\n`)
           }
         }
-        tell(newest.rows.toReversed())
+        report(newest.rows.toReversed())
         while (!ended.signal.aborted) {
           const { events, nextPageToken } = await api.listAuditEvents({ ...filter, follow: true, pageToken })
-          tell(events)
+          report(events)
           pageToken = nextPageToken
           if (events.length < pageSize) await sleep(pollEvery, undefined, { signal: ended.signal }).catch(() => {})
         }
@@ -112,14 +114,14 @@ Examples:
     )
 
   withFilter(audit.command('export'))
-    .description('Print all events that match, the newest first, one JSON document per line; with --json, as one.')
+    .description('Print all matching events, newest first, one JSON document per line; with --json, one document.')
     .addOption(jsonOption())
     .addHelpText('after', '\nExample:\n  $ auth-admin audit export --since 2026-01-01 --until 2026-02-01')
     .action(
       administering(async (api, options: Filter & { json?: boolean }) => {
         const filter = toRequest(options)
         let count = 0
-        const printAll = async (tell: (done: string) => void) => {
+        const printAll = async (report: (done: string) => void) => {
           let pageToken = ''
           do {
             const { events, nextPageToken } = await api.listAuditEvents({ ...filter, pageSize, pageToken })
@@ -128,7 +130,7 @@ Examples:
               await write(options.json ? `${count === 0 ? '[' : ','}\n${text}` : `${text}\n`)
               count++
             }
-            tell(`${count} so far`)
+            report(`${count} so far`)
             pageToken = nextPageToken
           } while (pageToken !== '')
         }
@@ -139,31 +141,31 @@ Examples:
 
   audit
     .command('verify')
-    .description('Check that no event was altered, removed or inserted. If one was, name the first and end with 1.')
+    .description('Check that no event was altered, removed or inserted. If one was, names the first and exits with 1.')
     .addOption(
-      new Option('--known <link>', 'the newest link of an earlier check, id:hash, kept elsewhere').argParser(readLink),
+      new Option('--known <link>', 'newest link of an earlier check, id:hash, kept elsewhere').argParser(readLink),
     )
     .addOption(jsonOption())
     .addHelpText(
       'after',
       `
-Events are sealed a moment after they are written: those that still wait are
-checked by their MACs alone. Events older than AUTH_AUDIT_RETENTION are deleted
-behind a signed checkpoint, from which the check begins.
+Events are sealed shortly after they are written. Until then, the check covers
+only their MACs. Events older than AUTH_AUDIT_RETENTION are deleted behind a
+signed checkpoint, where the check begins.
 
 Example:
   $ auth-admin audit verify`,
     )
     .action(
       administering(async (api, options: { json?: boolean; known?: string }) => {
-        const found = await withProgress('Checking', tell => verify(api, options.known, tell))
+        const found = await withProgress('Checking', report => verify(api, options.known, report))
         const { events, staged, newest, forgotten, broken } = found
         if (options.json) printJson(found)
         if (broken !== undefined) {
           if (options.json) end(1)
           fail(`The audit log is broken at ${place(broken)} (${events} events before it are intact).`)
         }
-        if (forgotten) warn('The event of --known was deleted by its age: nothing was compared with it.')
+        if (forgotten) warn('The event of --known is older than the audit log: --known was not checked.')
         const waiting = staged > 0 ? `, ${staged} not sealed yet` : ''
         if (!options.json) say(`${events} events${waiting}, all intact. Keep the newest link elsewhere: ${newest}`)
       }),
@@ -171,13 +173,13 @@ Example:
 }
 
 /** Checks stretch by stretch, with the events that are written meanwhile. */
-async function verify(api: Api, known: string | undefined, tell: (done: string) => void) {
+async function verify(api: Api, known: string | undefined, report: (done: string) => void) {
   let pageToken = ''
   for (;;) {
     const found = await api.verifyAuditLog({ pageToken, ...(known !== undefined && { known }) })
     const { events, staged, newest, forgotten, broken, nextPageToken } = found
     pageToken = nextPageToken
-    tell(`${events} events`)
+    report(`${events} events`)
     if (pageToken !== '' && broken === undefined) continue
     return { events: Number(events), staged: Number(staged), newest, forgotten, broken }
   }
@@ -195,28 +197,28 @@ function place(broken: string): string {
 }
 
 function readLink(text: string): string {
-  if (!/^\d{1,15}:[\da-f]{64}$/.test(text)) throw new InvalidArgumentError('Give a link as `audit verify` prints it.')
+  if (!/^\d{1,15}:[\da-f]{64}$/.test(text)) throw new InvalidArgumentError('Use a link that `audit verify` printed.')
   return text
 }
 
 function limitOption(limit: number): Option {
-  return new Option('--limit <number>', 'at most so many events, the newest').argParser(readNumber(1)).default(limit)
+  return new Option('--limit <number>', 'maximum number of events, newest first')
+    .argParser(readNumber(1))
+    .default(limit)
 }
 
 function withFilter(command: Command): Command {
   return command
     .addOption(new Option('--user <name>', 'only what was done to this user: username or #id').argParser(readText))
     .addOption(new Option('--actor <name>', 'only what this user did: username or #id').argParser(readText))
-    .addOption(
-      new Option('--action <name>', 'only this action; * stands for any text, as in user.*').argParser(readText),
-    )
+    .addOption(new Option('--action <name>', 'only this action; * matches any text, as in user.*').argParser(readText))
     .addOption(new Option('--outcome <outcome>', 'only events with this outcome').choices(['ok', 'refused']))
     .addOption(
-      new Option('--since <time>', 'only events since: 90s, 15m, 2h, 7d ago, or a time in ISO 8601').argParser(
+      new Option('--since <time>', 'only events since this time: 90s, 15m, 2h, 7d ago, or ISO 8601').argParser(
         readTime,
       ),
     )
-    .addOption(new Option('--until <time>', 'only events before that').argParser(readTime))
+    .addOption(new Option('--until <time>', 'only events before this time').argParser(readTime))
 }
 
 function toRequest({ user, actor, action, outcome, since, until }: Filter) {

@@ -1,5 +1,5 @@
-// `auth-admin backup`: a command of the machine itself and never of a remote service. It reads whole tables and the master
-// key, which no caller may ask for over a network, and leaves a file where the administrator is.
+// `auth-admin backup` runs on the machine itself, never on a remote service: it reads whole tables and the master key, and
+// writes a local file.
 import { existsSync } from 'node:fs'
 import { writeFile } from 'node:fs/promises'
 import { type Command, Option } from 'commander'
@@ -20,26 +20,26 @@ interface Options {
 export function addBackup(program: Command): void {
   program
     .command('backup')
-    .description('Write the whole registry, with its master key, into one encrypted file, while the service runs.')
-    .argument('<file>', 'file to make; one that is there already is left as it is')
+    .description('Write the registry, with its master key, to one encrypted file. The service may run.')
+    .argument('<file>', 'file to create; an existing file is never overwritten')
     .addOption(
-      new Option('--recipient <key>', 'public key of age (age1…) whose holder may open it; may be repeated').argParser(
+      new Option('--recipient <key>', 'public key of age (age1…) that can open it; can be repeated').argParser(
         addRecipient,
       ),
     )
     .option(
       '--passphrase-file <file>',
-      'file of the passphrase, made with a new one when it isn’t there; - for standard input',
+      'file with the passphrase, created with a new one if missing; - for standard input',
     )
     .addOption(jsonOption())
     .addHelpText(
       'after',
       `
-The file is in the format of age (https://age-encryption.org), which opens it,
-too. Whoever opens it has everything, so keep what opens it apart from it.
-Without --recipient and --passphrase-file a new passphrase of 128 bits is shown
-once, at a terminal only. Everything in the file is as it was at one moment;
-signing keys, mailed keys and e-mails that wait are left out.
+The file has the format of age (https://age-encryption.org), which can open it,
+too. Keep the key or passphrase apart from the file. Without --recipient and
+--passphrase-file, a new passphrase of 128 bits is shown once, at a terminal
+only. The backup is a consistent snapshot, without signing keys, mailed keys and
+queued e-mails.
 
 Examples:
   $ auth-admin backup registry.age
@@ -47,11 +47,11 @@ Examples:
     )
     .action(async (file: string, options: Options) => {
       if (options.recipient && options.passphraseFile !== undefined)
-        misuse('Give --recipient or --passphrase-file, not both.')
+        misuse('Pass --recipient or --passphrase-file, not both.')
       const shows = !options.recipient && options.passphraseFile === undefined
       if (shows && (options.json || !process.stderr.isTTY))
-        misuse('Give --recipient or --passphrase-file: a passphrase is shown at a terminal only, not to a log.')
-      if (existsSync(file)) fail(`${file} is there already: name another file.`)
+        misuse('Without a terminal, pass --recipient or --passphrase-file.')
+      if (existsSync(file)) fail(`${file} exists already: choose another file.`)
       const lock = await chooseLock(options)
       const made = await withRegistry(async ({ registry, change }) => {
         const { makeBackup } = await import('../../server/backup/dump.js')
@@ -64,11 +64,11 @@ Examples:
       if (options.json) return printJson({ file, ...made })
       say(`${file} holds the registry as of ${made.madeAt}; users: ${made.rows.users}.`)
       if (shows && 'passphrase' in lock)
-        process.stderr.write(`Passphrase, shown this once; without it nobody opens the file: ${lock.passphrase}\n`)
+        process.stderr.write(`Passphrase, shown only once; the file can’t be opened without it: ${lock.passphrase}\n`)
     })
 }
 
-/** What is wrong with it is said later, without repeating it: it may be the secret half, given by mistake. */
+/** Checked later, without an error that repeats it: it may be the secret half by mistake. */
 function addRecipient(value: string, before: readonly string[] = []): readonly string[] {
   return [...before, value]
 }
@@ -87,8 +87,7 @@ async function chooseLock({ recipient, passphraseFile }: Options): Promise<Lock>
     )
   }
   const passphrase = await readSecret(passphraseFile, '--passphrase-file')
-  if ([...passphrase].length < 16)
-    fail('The passphrase is too short for a file that others may copy: use 16 characters or more.')
+  if ([...passphrase].length < 16) fail('The passphrase is too short: use 16 characters or more.')
   return { passphrase }
 }
 

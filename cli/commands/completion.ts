@@ -1,5 +1,5 @@
-// Completion of a command line that is being typed. The shells hand over the words as they are and get candidates, one on
-// each line: nothing typed is evaluated, nothing is asked, and nothing is started, not even an embedded database.
+// Completion of a command line. The shell passes the words and gets candidates, one per line. Nothing typed is evaluated,
+// nothing prompts, and no embedded database starts.
 import type { Argument, Command, Option } from 'commander'
 import type { Api } from '../administration.js'
 
@@ -13,7 +13,7 @@ const most = 50
 export function addCompletion(program: Command): void {
   program
     .command('completion')
-    .description('Print what makes a shell complete commands, options, and names of users and organizations.')
+    .description('Print a script that completes commands, options, and names of users and organizations.')
     .argument('<shell>', 'bash, zsh or fish')
     .addHelpText(
       'after',
@@ -26,7 +26,7 @@ Examples:
     )
     .action((shell: string, _options: unknown, command: Command) => {
       const script = Object.hasOwn(scripts, shell) ? scripts[shell as keyof typeof scripts] : undefined
-      if (!script) command.error('error: Give bash, zsh or fish.', { exitCode: 2 })
+      if (!script) command.error('error: Use bash, zsh or fish.', { exitCode: 2 })
       process.stdout.write(script)
     })
 
@@ -103,7 +103,7 @@ async function organizationNames(api: Api, text: string): Promise<string[]> {
   return organizations.flatMap(({ record }) => record?.name ?? [])
 }
 
-/** Asks a server where somebody is signed in. The database itself isn't asked: it may have to be started for that. */
+/** Asks the server of a session. Not the database itself, which may have to start first. */
 async function names(context: string | undefined, ask: (api: Api) => Promise<string[]>): Promise<string[]> {
   const { chooseContext, readToken } = await import('../contexts.js')
   const chosen = await chooseContext(context)
@@ -115,7 +115,7 @@ async function names(context: string | undefined, ask: (api: Api) => Promise<str
   ])
   const { transport, close } = await openRemote(chosen.context, await readToken(chosen), { timeout })
   try {
-    // Names with line breaks there are none of; others would move the cursor.
+    // Control characters would break the list, or move the cursor.
     return (await ask(createClient(Administration, transport))).filter(name => !/\p{Cc}/u.test(name))
   } finally {
     await close()

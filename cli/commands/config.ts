@@ -7,14 +7,14 @@ import { jsonOption, printJson, printTable, warn } from '../terminal/output.js'
 export function addConfig(program: Command): void {
   program
     .command('config')
-    .description('List the settings: value, origin, default. Of secrets only whether they are set.')
+    .description('List the settings: value, origin, default. Secrets only show whether they are set.')
     .addOption(jsonOption())
     .addHelpText(
       'after',
       `
-It lists those of the server where a context is used. Else it reads this
-environment as a process of the service would, and needs no database. Variables
-AUTH_… that are no settings are named, too.
+With a context, it lists the settings of the server. Otherwise it reads this
+environment as a process of the service would, and needs no database. It also
+names unknown variables AUTH_….
 
 Example:
   $ auth-admin config`,
@@ -30,7 +30,7 @@ Example:
         if (options.json) return printJson({ settings: rows, unknown })
         const cells = rows.map(row => [row.name, row.value, row.origin, row.origin === 'default' ? '' : row.default])
         printTable(['setting', 'value', 'origin', 'default'], cells, 'There are no settings.')
-        for (const name of unknown) warn(`${name} is no setting.`)
+        for (const name of unknown) warn(`${name} is not a setting.`)
       }),
     )
 }

@@ -1,6 +1,5 @@
-// Most is examined by the process that answers, in its own environment (server/administration/doctor.ts). What only the
-// machine of the command line knows is added here: whether it gets an answer at all, its own settings, and who may read
-// the files that they name.
+// The process that answers runs most checks (server/administration/doctor.ts). This file adds those of the machine of the
+// command line: whether it gets an answer, its settings, and who may read the files that they name.
 import { stat } from 'node:fs/promises'
 import type { Command } from 'commander'
 import { type Api, administering, type GlobalOptions } from '../administration.js'
@@ -23,13 +22,13 @@ interface Check {
 export function addDoctor(program: Command): void {
   program
     .command('doctor')
-    .description('Examine the service and say what to do about what is wrong. If a check failed, end with 1.')
+    .description('Check the service and suggest fixes. Exits with 1 if a check fails.')
     .addOption(jsonOption())
     .addHelpText(
       'after',
       `
-Warnings end with 0. It works when nothing else does: a database that is away is
-a check that failed.
+Warnings don't change the exit code. It also works without a reachable database:
+that is a failed check.
 
 Example:
   $ auth-admin doctor`,
@@ -38,7 +37,7 @@ Example:
       administering(
         async (api, options: GlobalOptions) => {
           const here = !(await contextOf(options)) ? await examineHere() : []
-          const checks = [...here, ...(await withProgress('Examining the service', () => examineService(api)))]
+          const checks = [...here, ...(await withProgress('Checking the service', () => examineService(api)))]
           if (options.json) printJson(checks)
           else for (const check of checks) print(check)
           if (checks.some(({ status }) => status === 'failed')) end(1)
@@ -53,14 +52,14 @@ function print({ check, status, detail, fix }: Check): void {
   if (fix !== '') say(`         -> ${fix}`)
 }
 
-/** What the process that answers finds; where none answers, that. */
+/** The checks of the process that answers, or a failed one if none answers. */
 async function examineService(api: Api): Promise<Check[]> {
   try {
     const { checks } = await api.diagnose({})
     return checks.map(({ check, status, detail, fix }) => ({ check, status, detail, fix }))
   } catch (error) {
     const { message = 'It was stopped.' } = await explain(error)
-    return [{ check: 'service', status: 'failed', detail: message, fix: 'Do what it says, and run this again.' }]
+    return [{ check: 'service', status: 'failed', detail: message, fix: 'Fix this first, and run doctor again.' }]
   }
 }
 
@@ -74,11 +73,11 @@ async function examineHere(): Promise<Check[]> {
       readSettings(process.env)
     } catch (error) {
       const detail = (error as Error).message.replaceAll('\n', ' ')
-      return { check: 'settings', status: 'failed', detail, fix: 'Mend them; `auth-admin config` lists all.' }
+      return { check: 'settings', status: 'failed', detail, fix: 'Fix them; `auth-admin config` lists all.' }
     }
     return unknown.length > 0
-      ? { check: 'settings', status: 'warning', detail: `${names}: no such settings.`, fix: 'Unset or correct them.' }
-      : { check: 'settings', status: 'ok', detail: 'The settings can be used.', fix: '' }
+      ? { check: 'settings', status: 'warning', detail: `Unknown settings: ${names}.`, fix: 'Unset or correct them.' }
+      : { check: 'settings', status: 'ok', detail: 'The settings are valid.', fix: '' }
   }
   return [settings(), await examineFiles(process.env)]
 }
@@ -92,7 +91,7 @@ async function examineFiles(env: NodeJS.ProcessEnv): Promise<Check> {
   const secret = [...files, ...(env.AUTH_TLS_KEY ? [env.AUTH_TLS_KEY] : []), env.AUTH_DATA_DIR || './.auth']
   const open: string[] = []
   for (const path of secret) {
-    // What isn't there is told elsewhere, where it is needed.
+    // Other checks report missing files.
     const found = await stat(path).catch(() => undefined)
     if (found && (found.mode & 0o007) !== 0) open.push(path)
   }

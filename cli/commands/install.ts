@@ -7,17 +7,17 @@ import { withProgress } from '../terminal/progress.js'
 export function addInstall(program: Command): void {
   program
     .command('install')
-    .description('Prepare the database, or bring it up to date. It keeps what is there and may be run again.')
+    .description('Install the registry, or update its tables. It keeps existing data, and you can run it again.')
     .addOption(jsonOption())
     .addHelpText(
       'after',
       `
-Creates or updates the tables, and where there is none yet: issuer and audience
-of tokens (AUTH_ISSUER, AUTH_AUDIENCE), the first signing key, and security
-questions in Portuguese. The first time it makes the default administrator
-AUTH_ADMIN_USERNAME with AUTH_ADMIN_PASSWORD. Without AUTH_ADMIN_PASSWORD a
-random password is made and kept in the file initial-admin-password of
-AUTH_DATA_DIR; it is printed only at a terminal.
+Creates or updates the tables and, if missing, issuer and audience of tokens
+(AUTH_ISSUER, AUTH_AUDIENCE), the first signing key, and security questions in
+Portuguese. The first run creates the default administrator AUTH_ADMIN_USERNAME
+with AUTH_ADMIN_PASSWORD. If that isn't set, it generates a password, keeps it
+in the file initial-admin-password of AUTH_DATA_DIR, and prints it only at a
+terminal.
 
 Examples:
   $ auth-admin install
@@ -40,11 +40,11 @@ Examples:
         'signing key': signingKey,
         questions: questions > 0 ? `${questions} added` : undefined,
         administrator,
-        // Where no terminal shows it, something may keep what is printed here.
+        // Without a terminal, the output may be stored.
         password: process.stdout.isTTY ? password?.text : undefined,
         'kept in': password?.file,
       })
       const changed = migrations.length > 0 || signingKey || questions > 0 || administrator
-      say(changed ? 'The registry is installed.' : 'The registry is installed already; nothing was changed.')
+      say(changed ? 'The registry is installed.' : 'The registry is installed already; nothing changed.')
     })
 }

@@ -6,7 +6,7 @@ import { jsonOption, printFields, printJson, say, warn } from '../terminal/outpu
 
 /** Adds `auth-admin issuer`. */
 export function addIssuer(program: Command): void {
-  const issuer = program.command('issuer').description('Who issues tokens, and for whom: their `iss` and `aud`')
+  const issuer = program.command('issuer').description('Issuer and audience of tokens: `iss` and `aud`')
 
   issuer
     .command('show')
@@ -22,20 +22,20 @@ export function addIssuer(program: Command): void {
     )
 
   withSignIn(issuer.command('set'), 'setIssuer')
-    .description('Change the issuer, the audience, or both. All tokens in use become void.')
-    .option('--issuer <issuer>', '`iss` of tokens, as a rule the public URL of the service', readText)
+    .description('Change the issuer, the audience, or both. All tokens in use become invalid.')
+    .option('--issuer <issuer>', '`iss` of tokens, usually the public URL of the service', readText)
     .option('--audience <audience>', '`aud` of tokens', readText)
-    .addOption(new Option('--confirm <issuer>', 'the issuer, once more; asked for at a terminal'))
+    .addOption(new Option('--confirm <issuer>', 'the issuer again; a terminal prompts for it'))
     .addOption(jsonOption())
     .addHelpText(
       'after',
       `
-A process reads them when it starts: until it is restarted it issues and accepts
-tokens of the former issuer, afterwards only those of the new one. So restart
-all processes, with the new AUTH_ISSUER and AUTH_AUDIENCE where those are set.
-Then everyone has to log in again, and services that verify tokens by themselves
-must expect the new values. Setting the former ones again makes tokens of theirs
-good again.
+A process reads them when it starts. Until a restart it issues and accepts
+tokens with the former values, afterwards only those with the new ones. Restart
+all processes, and update AUTH_ISSUER and AUTH_AUDIENCE if they are set. Then
+all users have to log in again, and services that verify tokens themselves must
+expect the new values. If you set the former values again, their tokens are
+valid again.
 
 Example:
   $ URL=https://auth.example.org
@@ -43,15 +43,18 @@ Example:
     )
     .action(
       administering(async (api, options: Chosen & { confirm?: string; json?: boolean }) => {
-        if (!options.issuer && !options.audience && !canAsk(options)) misuse('Give --issuer, --audience, or both.')
+        if (!options.issuer && !options.audience && !canAsk(options)) misuse('Pass --issuer, --audience, or both.')
         const now = await api.getIssuer({})
         const asked = await choose(options, now)
         const issuer = asked.issuer || now.issuer
-        const sentence = 'Once every process is restarted, all tokens in use are void, and everyone logs in again.'
+        const sentence =
+          'After all processes restart, all tokens in use are invalid, and all users have to log in again.'
         const confirm = await confirmAtServer(sentence, issuer, options)
         const set = await api.setIssuer({ issuer, ...(asked.audience && { audience: asked.audience }), confirm })
         if (set.changed && !options.json)
-          warn('Restart every process of the service: then tokens issued before are void, and everyone logs in again.')
+          warn(
+            'Restart all processes of the service: then earlier tokens are invalid, and all users have to log in again.',
+          )
         if (options.json) return printJson({ issuer: set.issuer, audience: set.audience })
         say(`The issuer is ${set.issuer}, the audience ${set.audience}${set.changed ? '' : ' already'}.`)
       }),

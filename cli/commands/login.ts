@@ -30,19 +30,19 @@ interface LoginOptions extends GlobalOptions {
 export function addLogin(program: Command): void {
   program
     .command('login')
-    .description('Sign in at a server, as an administrator. The session lasts for 12 hours.')
-    .argument('[url]', 'https://host:port of its administration listener; without it, that of the context', parseUrl)
-    .addOption(new Option('--ca <file>', 'PEM file of the authority that its certificate comes from'))
+    .description('Sign in to a server as an administrator. The session lasts 12 hours.')
+    .argument('[url]', 'https://host:port of its administration listener; by default that of the context', parseUrl)
+    .addOption(new Option('--ca <file>', 'PEM file of the certificate authority of the server'))
     .addOption(new Option('--username <name>', 'username of the administrator'))
-    .addOption(new Option('--password-file <file>', 'file that holds the password; - for standard input'))
-    .addOption(new Option('--code-file <file>', 'file that holds the one-time code, if you have enrolled one'))
+    .addOption(new Option('--password-file <file>', 'file with the password; - for standard input'))
+    .addOption(new Option('--code-file <file>', 'file with the one-time code, if you enrolled an authenticator'))
     .addOption(jsonOption())
     .addHelpText(
       'after',
       `
-Password and one-time code are asked for at a terminal, and shown nowhere. The
-token is kept in a file of your own configuration folder, and used by all
-commands from then on; --local makes one work on the database itself.
+A terminal prompts for password and one-time code. The token is kept in a file
+of your configuration folder, and all commands use it from then on. Pass --local
+to work on the database itself.
 
 Examples:
   $ auth-admin login https://auth.example.org:50052 --context production
@@ -51,7 +51,7 @@ Examples:
     .action(async (url: string | undefined, _options: LoginOptions, command: Command) => {
       const options = command.optsWithGlobals<LoginOptions>()
       const { name, context } = await contextFor(url, options)
-      const username = await given(options.username, 'Username:', 'Give the username with --username.', options)
+      const username = await given(options.username, 'Username:', 'Without a terminal, pass --username.', options)
       const password = await secretOf('password', options.passwordFile, options)
       const session = await signIn(context, { username, password }, options)
       await writeToken(context.tokenFile, session.token)
@@ -59,32 +59,32 @@ Examples:
       await writeContexts({ current: name, contexts: { ...contexts, [name]: context } })
       const expires = timestampDate(session.expireTime!)
       if (options.json) printJson({ context: name, url: context.url, username, expires })
-      else say(`You are signed in at ${name} (${context.url}) until ${expires.toLocaleString()}.`)
+      else say(`You are signed in to ${name} (${context.url}) until ${expires.toLocaleString()}.`)
     })
 
   program
     .command('logout')
-    .description('Forget the session of a context.')
-    .option('--everywhere', 'also revoke all tokens of this administrator, wherever they are')
+    .description('End the session of a context.')
+    .option('--everywhere', 'also revoke all tokens of this administrator')
     .addOption(jsonOption())
     .addHelpText('after', '\nExample:\n  $ auth-admin logout --everywhere')
     .action(
       administering(async (api, options: GlobalOptions & { everywhere?: boolean }) => {
         const chosen = await contextOf(options)
-        if (!chosen) return fail('There is no session: nobody is signed in here.', 4)
+        if (!chosen) return fail('You are not signed in: run `auth-admin login`.', 4)
         if (options.everywhere) {
           const { user } = await api.getSession({})
           await api.revokeTokens({ user: `#${user!.record!.id}` })
         }
         const there = await removeToken(chosen.context)
         if (options.json) printJson({ context: chosen.name, signedOut: there })
-        else say(there ? `You are signed out at ${chosen.name}.` : `You were not signed in at ${chosen.name}.`)
+        else say(there ? `You are signed out of ${chosen.name}.` : `You were not signed in to ${chosen.name}.`)
       }),
     )
 
   program
     .command('whoami')
-    .description('Tell as whom commands are run, where, and until when.')
+    .description('Show who runs commands, where, and until when.')
     .addOption(jsonOption())
     .addHelpText('after', '\nExample:\n  $ auth-admin whoami --json')
     .action(
@@ -102,7 +102,7 @@ Examples:
       }),
     )
 
-  const contexts = program.command('contexts').description('Servers that you have signed in at')
+  const contexts = program.command('contexts').description('Servers that you signed in to')
   contexts
     .command('list')
     .description('List the contexts; * marks the current one.')
@@ -113,11 +113,11 @@ Examples:
       const rows = Object.entries(contexts).map(([name, { url, ca }]) => ({ name, url, ca, current: name === current }))
       if (options.json) return printJson(rows)
       const cells = rows.map(row => [row.current ? '*' : '', row.name, row.url])
-      printTable(['', 'name', 'url'], cells, 'There are none: commands work on the database itself.')
+      printTable(['', 'name', 'url'], cells, 'No contexts: commands work on the database itself.')
     })
   contexts
     .command('use')
-    .description('Make a context the current one; `local` makes commands work on the database itself.')
+    .description('Select the current context; `local` is the database itself.')
     .argument('<name>', 'name of the context')
     .addOption(jsonOption())
     .addHelpText('after', '\nExample:\n  $ auth-admin contexts use production')
@@ -130,7 +130,7 @@ Examples:
     })
   contexts
     .command('remove')
-    .description('Forget a context and its session.')
+    .description('Remove a context and its session.')
     .argument('<name>', 'name of the context')
     .addOption(jsonOption())
     .addHelpText('after', '\nExample:\n  $ auth-admin contexts remove production')
@@ -141,30 +141,32 @@ Examples:
       const { [name]: _, ...others } = contexts
       await writeContexts({ ...(current !== undefined && current !== name && { current }), contexts: others })
       if (options.json) printJson({ removed: name })
-      else say(`The context ${name} is forgotten.`)
+      else say(`Context ${name} is removed.`)
     })
 }
 
 function parseUrl(text: string): string {
   const url = readUrl(text)
   if (url !== undefined) return url
-  throw new InvalidArgumentError('Give https://host:port; http:// is for this machine alone, as it shows the token.')
+  throw new InvalidArgumentError(
+    'Use https://host:port; http:// works for this machine only, because it exposes the token.',
+  )
 }
 
-/** The context to sign in at: of a URL, under its name or that of its host; without one, one that is there. */
+/** The context to sign in to: for a URL, a new one under the given name or the host; otherwise an existing one. */
 async function contextFor(url: string | undefined, { context: named, ca }: LoginOptions) {
   if (url === undefined) {
     const chosen = await chooseContext(named)
-    if (!chosen) misuse('Say where to sign in: give the URL of the server.')
+    if (!chosen) misuse('Pass the URL of the server to sign in to.')
     return { ...chosen, context: { ...chosen.context, ...(ca && { ca }) } }
   }
   const name = named ?? new URL(url).host
-  if (name === 'local') misuse('`local` is the database itself: give the context another name.')
+  if (name === 'local') misuse('`local` is the database itself: choose another name for the context.')
   const context: Context = { url, ...(ca && { ca }), tokenFile: tokenFileOf(name) }
   return { name, context }
 }
 
-/** Signs in; a one-time code is asked for only where it is needed. */
+/** Signs in; prompts for a one-time code only if it is needed. */
 async function signIn(
   context: Context,
   form: { username: string; password: string },
@@ -192,9 +194,9 @@ async function signIn(
   }
 }
 
-/** A secret from its file, or as typed. */
+/** A secret from its file, or from a prompt. */
 function secretOf(name: string, file: string | undefined, options: GlobalOptions): Promise<string> {
   if (file !== undefined) return readSecret(file, `--${name}-file`)
-  if (!canAsk(options)) misuse(`Give the file with the ${name} with --${name}-file, or - for standard input.`)
+  if (!canAsk(options)) misuse(`Without a terminal, pass --${name}-file; - is standard input.`)
   return askKnownSecret(`${name[0]!.toUpperCase()}${name.slice(1)}`)
 }

@@ -13,12 +13,12 @@ interface Options {
 
 /** Adds `auth-admin mail`. */
 export function addMail(program: Command): void {
-  const mail = program.command('mail').description('E-mails that wait to be sent, or that have failed')
+  const mail = program.command('mail').description('Queued and failed e-mails')
 
   withPages(mail.command('list'))
-    .description('List queued e-mails, the oldest first. Texts, keys and addresses are never shown.')
-    .addOption(new Option('--failed', 'only those that have failed for good').conflicts('waiting'))
-    .option('--waiting', 'only those that are sent, or tried again, when they are due')
+    .description('List queued e-mails, oldest first. Texts, keys and addresses are never shown.')
+    .addOption(new Option('--failed', 'only those that failed permanently').conflicts('waiting'))
+    .option('--waiting', 'only those that are still to be sent or retried')
     .addHelpText('after', '\nExample:\n  $ auth-admin mail list --failed')
     .action(
       administering(async (api, options: ListOptions & { failed?: boolean; waiting?: boolean }) => {
@@ -35,7 +35,7 @@ export function addMail(program: Command): void {
           return [id, kind, user && `#${user}`, created, attempts, due ?? 'failed', error]
         })
         const head = ['id', 'kind', 'user', 'queued (utc)', 'attempts', 'due (utc)', 'error']
-        printTable(head, cells, 'There are no such e-mails.', listed)
+        printTable(head, cells, 'No e-mails match.', listed)
       }),
     )
 
@@ -46,12 +46,12 @@ export function addMail(program: Command): void {
       administering(async (api, id: number, options: Options) => {
         const email = toOutput((await api.getEmail({ id: BigInt(id) })).email!)
         if (options.json) printJson(email)
-        else printFields({ ...email, due: email.due ?? 'failed for good' })
+        else printFields({ ...email, due: email.due ?? 'failed permanently' })
       }),
     )
 
   withId(mail.command('retry'))
-    .description('Make an e-mail that waits or has failed for good due now.')
+    .description('Make a waiting or failed e-mail due now.')
     .addHelpText('after', '\nExample:\n  $ auth-admin mail retry 12')
     .action(
       administering(async (api, id: number, options: Options) => {
@@ -62,7 +62,7 @@ export function addMail(program: Command): void {
     )
 
   withId(mail.command('discard'))
-    .description('Forget a queued e-mail: it is never sent.')
+    .description('Discard a queued e-mail: it is never sent.')
     .addHelpText('after', '\nExample:\n  $ auth-admin mail discard 12')
     .action(
       administering(async (api, id: number, options: Options) => {
@@ -74,14 +74,14 @@ export function addMail(program: Command): void {
 
   mail
     .command('test')
-    .description('Send an e-mail to an address at once, and tell what the mail server says. If it fails, end with 1.')
+    .description('Send a test e-mail at once, and show what the mail server answers. Exits with 1 if it fails.')
     .argument('<address>', 'e-mail address (RFC 5321)')
     .addOption(jsonOption())
     .addHelpText(
       'after',
       `
-It goes by the mail server of the process that answers: of the server where a
-context is used, else by SMTP_URL of this environment.
+It uses the mail server of the process that answers: that of the server if you
+use a context, otherwise SMTP_URL of this environment.
 
 Example:
   $ auth-admin mail test ana@example.org`,
@@ -89,9 +89,9 @@ Example:
     .action(
       administering(async (api, email: string, options: Options) => {
         const { sent, answer, milliseconds } = await api.sendTestEmail({ email })
-        if (!sent) fail(`The e-mail was not taken after ${milliseconds} ms: ${answer}.`)
+        if (!sent) fail(`The mail server didn’t accept the e-mail after ${milliseconds} ms: ${answer}.`)
         if (options.json) printJson({ sent, answer, milliseconds })
-        else say(`The e-mail was taken in ${milliseconds} ms: ${answer}`)
+        else say(`The mail server accepted the e-mail in ${milliseconds} ms: ${answer}`)
       }),
     )
 }

@@ -8,26 +8,25 @@ import { withProgress } from '../terminal/progress.js'
 
 /** Adds `auth-admin master-key`. */
 export function addMasterKey(program: Command): void {
-  const masterKey = program.command('master-key').description('The key that wraps the keys of the registry')
+  const masterKey = program.command('master-key').description('The key that wraps the data keys of the registry')
 
   masterKey
     .command('rotate')
-    .description('Wrap the data keys by a new master key. Nobody is logged out; no hash or seal changes.')
-    .option('--new-key-file <file>', 'file that holds the new key; - for standard input')
+    .description('Wrap the data keys with a new master key. All users stay logged in; no hash or seal changes.')
+    .option('--new-key-file <file>', 'file with the new key; - for standard input')
     .addOption(jsonOption())
     .addHelpText(
       'after',
       `
 AUTH_MASTER_KEY is the present key. The new one has 32 bytes or more in base64
-or hexadecimal. At a terminal it is asked for twice, without showing it. It
-can't be given on the command line, where other users could see it.
+or hexadecimal. A terminal prompts for it twice, without showing it. There is no
+flag for the key itself, because other users of the system could see it.
 
-Services that run go on. Set AUTH_MASTER_KEY to the new key before the next
-start; with an embedded database, too, since the key in its data folder is the
-old one.
+Running services continue. Set AUTH_MASTER_KEY to the new key before the next
+start, also with an embedded database: its data folder still has the old key.
 
-This doesn't cure a leak of database and master key together: who had both has
-the data keys, which stay the same.
+This doesn't help if both database and master key leaked: the data keys stay the
+same.
 
 Examples:
   $ auth-admin master-key rotate --new-key-file /run/secrets/new-master-key
@@ -36,7 +35,7 @@ Examples:
     )
     .action(async (options: { newKeyFile?: string; json?: boolean }) => {
       if (options.newKeyFile === undefined && !canAsk(options)) {
-        misuse('Give the file with the new master key with --new-key-file, or - for standard input.')
+        misuse('Without a terminal, pass --new-key-file; - is standard input.')
       }
       await withRegistry(async ({ registry, change }) => {
         const key = await chooseKey(options.newKeyFile)
@@ -48,7 +47,7 @@ Examples:
         await withProgress('Wrapping the data keys', rotate)
       })
       if (options.json) return printJson({ rotated: true })
-      say('The data keys are wrapped by the new master key: set AUTH_MASTER_KEY to it before the next start.')
+      say('The data keys are wrapped with the new master key: set AUTH_MASTER_KEY to it before the next start.')
     })
 }
 

@@ -9,19 +9,19 @@ interface Options {
   readonly json?: boolean
 }
 
-/** Migrations can be told of, and run, before there is a registry. */
+/** Migrations can be listed and run before the registry is installed. */
 const opening = { installed: false }
 
 /** Adds `auth-admin migrate`. */
 export function addMigrate(program: Command): void {
   const migrate = program
     .command('migrate')
-    .description('Bring the tables up to date, as a step of its own. It may be run again.')
+    .description('Migrate the tables in a separate step. You can run it again.')
     .addHelpText(
       'after',
       `
-Without a command it does what \`migrate up\` does. A start of the service does
-the same, unless AUTH_MIGRATE=off: then it refuses a database that is behind.
+Without a command it runs \`migrate up\`. The service does the same at its start,
+unless AUTH_MIGRATE=off: then it refuses a database with pending migrations.
 
 Examples:
   $ auth-admin migrate plan
@@ -30,22 +30,31 @@ Examples:
 
   migrate
     .command('status')
-    .description('List what was run and what is pending.')
+    .description('List the migrations that ran and those that are pending.')
     .addOption(jsonOption())
     .addHelpText(
       'after',
       `
-States: done, pending, newer (run by a newer version; this one goes on with an
-\`expand\`, and refuses to start after a \`contract\`). Times are in UTC.
+States: done, pending, newer (run by a newer version; this version starts after
+an \`expand\`, and refuses to start after a \`contract\`). Times are in UTC.
 
 Example:
   $ auth-admin migrate status`,
     )
-    .action(administering(status, opening))
+    .action(
+      administering(async (api, { json }: Options) => {
+        const found = await read(api)
+        if (json) return printJson(found)
+        const cells = Object.entries(found).flatMap(([state, migrations]) =>
+          migrations.map(({ name, kind, run_at }) => [name, kind, state, run_at]),
+        )
+        printTable(['migration', 'kind', 'state', 'run at'], cells, 'There are no migrations.')
+      }, opening),
+    )
 
   migrate
     .command('plan')
-    .description('List what `migrate up` would run, and whether the version before can go on meanwhile.')
+    .description('List what `migrate up` would run, and whether the previous version can run meanwhile.')
     .addOption(jsonOption())
     .addHelpText('after', '\nExample:\n  $ auth-admin migrate plan')
     .action(
@@ -55,7 +64,9 @@ Example:
         const cells = pending.map(({ name, kind }) => [
           name,
           kind,
-          kind === 'expand' ? 'processes of the version before go on' : 'end all processes of the version before first',
+          kind === 'expand'
+            ? 'processes of the previous version can run'
+            : 'stop all processes of the previous version first',
         ])
         printTable(['migration', 'kind', 'meanwhile'], cells, 'The tables are up to date.')
       }, opening),
@@ -63,15 +74,15 @@ Example:
 
   migrate
     .command('up', { isDefault: true })
-    .description('Bring the tables up to date. It works on the database itself.')
+    .description('Run all pending migrations. It works on the database itself.')
     .addOption(jsonOption())
     .addHelpText(
       'after',
       `
-It takes no context: a service refuses to start on tables that are behind, so
-there may be none to ask. All that is pending is applied, or nothing of it; of
-several at once one does the work. It may run while processes of the version
-before serve, unless a pending migration is a \`contract\`: those end first.
+It uses no context, because a service doesn't start with pending migrations. It
+applies all of them or none; of several runs at once, one does the work. It may
+run while processes of the previous version serve, unless a pending migration is
+a \`contract\`: stop them first.
 
 Example:
   $ auth-admin migrate up`,
@@ -82,19 +93,10 @@ Example:
 async function bringUp({ json }: Options): Promise<void> {
   const migrations = await withRegistry(async ({ registry }) => {
     const { migrate } = await import('../../server/database/migrate.js')
-    return withProgress('Bringing the tables up to date', () => migrate(registry.database))
+    return withProgress('Migrating', () => migrate(registry.database))
   }, opening)
   if (json) return printJson({ migrations })
-  say(migrations.length > 0 ? `Done: ${migrations.join(', ')}.` : 'The tables are up to date; nothing was changed.')
-}
-
-async function status(api: Api, { json }: Options): Promise<void> {
-  const found = await read(api)
-  if (json) return printJson(found)
-  const cells = Object.entries(found).flatMap(([state, migrations]) =>
-    migrations.map(({ name, kind, run_at }) => [name, kind, state, run_at]),
-  )
-  printTable(['migration', 'kind', 'state', 'run at'], cells, 'There are no migrations.')
+  say(migrations.length > 0 ? `Done: ${migrations.join(', ')}.` : 'The tables are up to date; nothing changed.')
 }
 
 /** Migrations by their state. */

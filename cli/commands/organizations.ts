@@ -2,33 +2,42 @@ import { create, toJson } from '@bufbuild/protobuf'
 import { type Command, Option } from 'commander'
 import {
   type Organization,
-  type OrganizationForm,
   OrganizationFormSchema,
   OrganizationSchema,
 } from '../../proto/gen/auth/v1/administration_pb.js'
-import { isEmailAddress } from '../../server/rules/names.js'
 import { type Api, administering, withSignIn } from '../administration.js'
 import { misuse } from '../exit-codes.js'
-import { flagOf, withReference } from '../references.js'
-import { askText, canAsk, confirm, confirmName, given, readText, textProblem } from '../terminal/ask.js'
+import { withReference } from '../references.js'
+import { canAsk, confirm, confirmName, emailProblem, given, readText, yesOption } from '../terminal/ask.js'
+import { askEdits, askFields, type Field, filled, type Values, withFields } from '../terminal/form.js'
 import { jsonOption, printFields, printJson, printTable, say } from '../terminal/output.js'
 import { inFields, type ListOptions, printList, readPages, withPages } from '../terminal/pages.js'
 import { printUsers, userOutput } from './users/output.js'
 
-/** Flags of an organization's details, by their names in the form. */
-const details = [
-  { field: 'name', key: 'name', about: 'name; others may have the same' },
-  { field: 'email', key: 'email', about: 'e-mail address that activation keys are sent to (RFC 5321)' },
+/** The fields of an organization. */
+const fields = [
+  { field: 'name', key: 'name', about: 'name; need not be unique', needed: 'always' },
+  {
+    field: 'email',
+    key: 'email',
+    about: 'e-mail address that activation keys are sent to (RFC 5321)',
+    check: emailProblem,
+  },
   { field: 'address', key: 'address', about: 'postal address' },
-  { field: 'inep_code', key: 'inepCode', about: 'INEP code of a school; no two have the same' },
-  { field: 'login', key: 'login', about: 'login name in systems of its own' },
+  { field: 'inep_code', key: 'inepCode', about: 'INEP code of a school; unique' },
+  { field: 'login', key: 'login', about: 'login name in its own systems' },
   { field: 'phone', key: 'phone', about: 'telephone number' },
   { field: 'responsible', key: 'responsible', about: 'person responsible' },
-  { field: 'type', key: 'type', about: 'kind, such as E school, D civil defense, N non-governmental, O others' },
+  {
+    field: 'type',
+    key: 'type',
+    about: 'kind, such as E school, D civil defense, N non-governmental, O others',
+    read: readType,
+  },
   { field: 'website', key: 'website', about: 'address of the web site' },
-] as const satisfies readonly { key: keyof OrganizationForm; field: string; about: string }[]
+] as const satisfies readonly Field<string>[]
 
-type Details = Partial<Record<(typeof details)[number]['key'], string>>
+type OrganizationFields = Values<(typeof fields)[number]['key']>
 interface Options {
   readonly json?: boolean
 }
@@ -37,26 +46,27 @@ interface Options {
 export function addOrganizations(program: Command): void {
   const organizations = program.command('organizations').description('Partner organizations and their activation keys')
 
-  withDetails(organizations.command('add'))
+  withFields(organizations.command('add'), fields)
     .description('Register an active organization. Prints it with its activation key.')
+    .addOption(jsonOption())
     .addHelpText('after', "\nExample:\n  $ auth-admin organizations add --name 'Escola Azul' --type E")
     .action(
-      administering(async (api, options: Details & Options) => {
-        const values = options.name || !canAsk(options) ? options : await askForEach(options)
-        if (!values.name) misuse('Give the organization a name with --name.')
-        const form = create(OrganizationFormSchema, valuesOf(values))
+      administering(async (api, options: OrganizationFields & Options) => {
+        const values = options.name || !canAsk(options) ? options : await askFields(fields, options)
+        if (!values.name) misuse('Pass the name of the organization with --name.')
+        const form = create(OrganizationFormSchema, filled(fields, values))
         const { organization } = await api.createOrganization({ form })
         show(organization!, options, `Organization ${organization!.record!.id} is registered.`)
       }),
     )
 
   withPages(organizations.command('list'))
-    .description('List organizations by id. Only --json holds every field.')
+    .description('List organizations by id. Only --json has every field.')
     .addOption(new Option('--active', 'only those whose keys work').conflicts('inactive'))
-    .option('--inactive', 'only those whose keys do not work')
+    .option('--inactive', 'only those whose keys don’t work')
     .addOption(new Option('--type <type>', 'only this kind').argParser(readText))
     .addOption(
-      new Option('--text <words>', 'only with these beginnings of words, whatever case and accents').argParser(
+      new Option('--text <words>', 'only with words that begin like these; case and accents don’t matter').argParser(
         readText,
       ),
     )
@@ -84,7 +94,7 @@ export function addOrganizations(program: Command): void {
           return [id, name, type, active === 'true', phone, email]
         })
         const head = ['id', 'name', 'type', 'active', 'phone', 'email']
-        printTable(head, cells, 'There are no such organizations.', listed)
+        printTable(head, cells, 'No organizations match.', listed)
       }),
     )
 
@@ -101,63 +111,53 @@ export function addOrganizations(program: Command): void {
       }),
     )
 
-  withDetails(withName(organizations.command('edit')))
-    .description("Change details of an organization. An empty value clears a detail: --phone ''.")
+  withFields(withName(organizations.command('edit')), fields)
+    .description("Change fields of an organization. An empty value clears a field: --phone ''.")
     .addHelpText('after', "\nExample:\n  $ auth-admin organizations edit 3 --responsible 'Ana Lima' --phone ''")
     .action(
-      administering(async (api, name: string | undefined, options: Details & Options) => {
+      administering(async (api, name: string | undefined, options: OrganizationFields & Options) => {
         const organization = await nameOf(name, options)
-        const given = details.some(({ key }) => options[key] !== undefined)
-        if (!given && !canAsk(options)) {
-          misuse(`Say what to change: give one or more of ${details.map(flagOf).join(', ')}.`)
+        const read = async () => {
+          const { record, etag } = (await api.getOrganization({ organization, omitKeys: true })).organization!
+          return { etag, now: record as OrganizationFields }
         }
-        if (options.name !== undefined && options.name.trim() === '') {
-          misuse('An organization needs a name: give --name a text.')
-        }
-        const now = given ? undefined : (await api.getOrganization({ organization, omitKeys: true })).organization!
-        const values = now ? await askForEach(options, now.record) : options
-        const paths = details.filter(({ key }) => values[key] !== undefined).map(({ field }) => field)
-        const edited = await api.updateOrganization({
-          organization,
-          form: create(OrganizationFormSchema, valuesOf(values)),
-          updateMask: { paths },
-          // Whoever answered questions saw this one.
-          etag: now?.etag ?? '',
-        })
-        show(edited.organization!, options, `Organization ${edited.organization!.record!.id} is saved.`)
+        const { values, ...update } = await askEdits(fields, options, read)
+        const form = create(OrganizationFormSchema, values)
+        const edited = (await api.updateOrganization({ organization, form, ...update })).organization!
+        show(edited, options, `Organization ${edited.record!.id} is saved.`)
       }),
     )
 
   withName(organizations.command('activate'))
-    .description('Let the keys of an organization and of its users work.')
+    .description('Enable the activation keys of an organization and of its users.')
     .addHelpText('after', "\nExample:\n  $ auth-admin organizations activate 'Escola Azul'")
     .action(
       administering(async (api, name: string | undefined, options: Options) => {
         const { organization, changed } = await api.activateOrganization({ organization: await nameOf(name, options) })
-        tell(organization!, options, `is active${changed ? '' : ' already'}.`)
+        report(organization!, options, `is active${changed ? '' : ' already'}.`)
       }),
     )
 
   withName(organizations.command('deactivate'))
-    .description('Stop the keys of an organization and of its users from activating anyone.')
+    .description('Disable the activation keys of an organization and of its users.')
     .addHelpText('after', "\nExample:\n  $ auth-admin organizations deactivate 'Escola Azul'")
     .action(
       administering(async (api, name: string | undefined, options: Options) => {
         const { organization, changed } = await api.deactivateOrganization({
           organization: await nameOf(name, options),
         })
-        tell(organization!, options, `is inactive${changed ? '' : ' already'}.`)
+        report(organization!, options, `is inactive${changed ? '' : ' already'}.`)
       }),
     )
 
   withName(organizations.command('rotate-key'))
-    .description('Replace the activation key: the old one stops working at once. Prints the new one.')
-    .option('--yes', 'don’t ask whether to do it')
+    .description('Replace the activation key: the present one stops working at once. Prints the new one.')
+    .addOption(yesOption())
     .addHelpText('after', "\nExample:\n  $ auth-admin organizations rotate-key 'Escola Azul'")
     .action(
       administering(async (api, name: string | undefined, options: Options & { yes?: boolean }) => {
         const organization = await nameOf(name, options)
-        await confirm('Whoever holds the old key can activate nobody with it any more. Replace it?', options)
+        await confirm('The present key stops working at once. Replace it?', options)
         const rotated = await api.rotateOrganizationKey({ organization })
         show(
           rotated.organization!,
@@ -184,7 +184,7 @@ export function addOrganizations(program: Command): void {
 
   withName(withSignIn(organizations.command('delete'), 'deleteOrganization'))
     .description('Remove an organization that has no members. This can’t be undone.')
-    .addOption(new Option('--confirm <name>', 'its name, once more; asked for at a terminal'))
+    .addOption(new Option('--confirm <name>', 'its name again; a terminal prompts for it'))
     .addHelpText('after', "\nExample:\n  $ auth-admin organizations delete 7 --confirm 'Escola Azul'")
     .action(
       administering(async (api, name: string | undefined, options: Options & { confirm?: string }) => {
@@ -192,7 +192,7 @@ export function addOrganizations(program: Command): void {
         const { id, name: itsName = '' } = found.record!
         const organization = `#${id}`
         const confirm = await confirmName(
-          `Organization ${itsName} and its key will be gone for good.`,
+          `This permanently removes organization ${itsName} and its key.`,
           itsName,
           options,
         )
@@ -216,48 +216,17 @@ async function find(api: Api, name: string | undefined, options: Options): Promi
 }
 
 function nameOf(name: string | undefined, options: Options): Promise<string> {
-  return given(name, 'Which organization (id or name)?', 'Say which organization: give its id or name.', options)
+  return given(name, 'Which organization (id or name)?', 'Name the organization: pass its id or name.', options)
 }
 
 function withName(command: Command): Command {
   return withReference(command, 'organization', 'id, INEP code or name').addOption(jsonOption())
 }
 
-function withDetails(command: Command): Command {
-  for (const detail of details) {
-    const parse = detail.key === 'type' ? readType : readText
-    command.addOption(new Option(`${flagOf(detail)} <text>`, detail.about).argParser(parse))
-  }
-  return command.options.some(({ long }) => long === '--json') ? command : command.addOption(jsonOption())
-}
-
 /** Reads a kind of organization; the letters of the contract in any case. */
 function readType(value: string): string {
   const text = readText(value)
   return /^[edno]$/i.test(text) ? text.toUpperCase() : text
-}
-
-function valuesOf(values: Details): Details {
-  return Object.fromEntries(details.flatMap(({ key }) => (values[key] ? [[key, values[key]]] : [])))
-}
-
-/** Asks for each detail that no flag gives, beginning with what there is now. */
-async function askForEach(options: Details, now?: Organization['record']): Promise<Details> {
-  say(now ? 'Enter keeps what there is, Tab edits it, Backspace empties it.' : 'Leave empty what there is none of.')
-  const values: Details = { ...options }
-  for (const { key, about } of details) {
-    if (values[key] !== undefined) continue
-    const answer = await askText(`${about[0]!.toUpperCase()}${about.slice(1)}:`, {
-      required: key === 'name',
-      check: text =>
-        key === 'email' && text !== '' && !isEmailAddress(text)
-          ? 'This is no valid e-mail address.'
-          : textProblem(text),
-      fallback: now?.[key] ?? '',
-    })
-    values[key] = key === 'type' ? readType(answer) : answer
-  }
-  return values
 }
 
 /** An organization in the fields of the contract, and what else administrators see; what is absent is left out. */
@@ -275,7 +244,7 @@ function show(organization: Organization, { json }: Options, sentence?: string):
   }
 }
 
-function tell(organization: Organization, { json }: Options, what: string): void {
+function report(organization: Organization, { json }: Options, what: string): void {
   if (json) printJson(toOutput(organization))
   else say(`Organization ${organization.record!.id} (${organization.record!.name}) ${what}`)
 }

@@ -18,14 +18,14 @@ export function addQuestions(program: Command): void {
   questions
     .command('add')
     .description('Offer a new question.')
-    .addOption(new Option('--question <text>', 'its text, unique whatever case and accents').argParser(readText))
+    .addOption(new Option('--question <text>', 'text; unique, case and accents don’t matter').argParser(readText))
     .addOption(jsonOption())
     .addHelpText('after', "\nExample:\n  $ auth-admin questions add --question 'Qual é o seu livro preferido?'")
     .action(
       administering(async (api, options: Options & { question?: string }) => {
-        const missing = 'Give the text of the question with --question.'
+        const missing = 'Pass the text of the question with --question.'
         const { question } = await api.createQuestion({
-          question: await given(options.question, 'The question:', missing, options),
+          question: await given(options.question, 'Question:', missing, options),
         })
         show(question!, options, `Question ${question!.record!.id} is offered.`)
       }),
@@ -53,7 +53,7 @@ export function addQuestions(program: Command): void {
           const { id, question, active } = record!
           return [id, question, active === 1 ? 'offered' : 'retired']
         })
-        printTable(['id', 'question', 'state'], cells, 'There are no such questions.', listed)
+        printTable(['id', 'question', 'state'], cells, 'No questions match.', listed)
       }),
     )
 
@@ -67,15 +67,15 @@ export function addQuestions(program: Command): void {
         const asks = options.question === undefined && canAsk(options)
         const now = asks ? await seen(api, question) : undefined
         const text = now
-          ? await askText('The question:', { required: true, fallback: now.record!.question ?? '' })
-          : options.question || misuse('Give the new text of the question with --question.')
+          ? await askText('Question:', { required: true, fallback: now.record!.question ?? '' })
+          : options.question || misuse('Pass the new text of the question with --question.')
         const edited = await api.updateQuestion({ question, text, etag: now?.etag ?? '' })
         show(edited.question!, options, `Question ${edited.question!.record!.id} is saved.`)
       }),
     )
 
   withName(questions.command('retire'))
-    .description('Take no new answers to a question. Answers already saved still count.')
+    .description('Retire a question: it takes no new answers. Saved answers still count.')
     .addHelpText('after', '\nExample:\n  $ auth-admin questions retire 3')
     .action(
       administering(async (api, name: string | undefined, options: Options) => {
@@ -95,12 +95,12 @@ export function addQuestions(program: Command): void {
     )
 
   withPages(questions.command('unmatched'))
-    .description('List the questions of sign-ups that are none of ours, with how many users gave each.')
+    .description('List questions of sign-ups that aren’t in the registry, with the number of users of each.')
     .addHelpText(
       'after',
       `
-Applications may offer questions of their own. Their answers are kept, and count
-once \`questions link\` has said which question of ours is meant.
+Applications may offer their own questions. The answers are kept, and count once
+\`questions link\` links the text to a question of the registry.
 
 Example:
   $ auth-admin questions unmatched`,
@@ -113,21 +113,21 @@ Example:
         })
         if (inFields(options)) return printList('questions', listed, options)
         const cells = listed.rows.map(({ question, users }) => [users, question])
-        printTable(['users', 'question'], cells, 'Every question of a sign-up is one of ours.', listed)
+        printTable(['users', 'question'], cells, 'Every question of a sign-up is in the registry.', listed)
       }),
     )
 
   questions
     .command('link')
-    .description('Let answers to a question of sign-ups count for one of ours, now and from now on.')
+    .description('Link a question of sign-ups to one of the registry: its answers count from now on.')
     .argument('<text>', 'as `questions unmatched` shows it; case and accents don’t matter', readText)
-    .argument('<question>', 'id or text of the question that is meant')
+    .argument('<question>', 'id or text of the question to link it to')
     .addOption(jsonOption())
     .addHelpText(
       'after',
       `
-Users who have answered the question itself keep that answer. Sign-ups to come
-that give the text answer the question.
+Users who answered the question itself keep that answer. The link also applies
+to later sign-ups.
 
 Example:
   $ auth-admin questions link 'Nome do primeiro pet' 1`,
@@ -158,7 +158,7 @@ function withName(command: Command): Command {
 }
 
 function nameOf(name: string | undefined, options: Options): Promise<string> {
-  return given(name, 'Which question (id or text)?', 'Say which question: give its id or text.', options)
+  return given(name, 'Which question (id or text)?', 'Name the question: pass its id or text.', options)
 }
 
 /** A question in the fields of the contract, and what else administrators see. */

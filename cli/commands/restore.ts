@@ -1,12 +1,12 @@
-// `auth-admin restore`: a command of the machine itself and never of a remote service. While it works no service may run, and
-// what it takes, a file and what opens it, is where the administrator is.
+// `auth-admin restore` runs on the machine itself, never on a remote service: no service may run meanwhile, and the backup and
+// its key are local files.
 import { readFile } from 'node:fs/promises'
 import type { Command } from 'commander'
 import type { Key } from '../../server/backup/envelope.js'
 import type { Erased } from '../../server/backup/restore.js'
 import { fail, misuse } from '../exit-codes.js'
 import { withRegistry } from '../session.js'
-import { askChoice, askKnownSecret, canAsk, readSecret } from '../terminal/ask.js'
+import { askChoice, askKnownSecret, canAsk, readSecret, yesOption } from '../terminal/ask.js'
 import { jsonOption, printJson, say } from '../terminal/output.js'
 import { withProgress } from '../terminal/progress.js'
 
@@ -23,25 +23,24 @@ interface Options {
 export function addRestore(program: Command): void {
   program
     .command('restore')
-    .description('Put the registry of a backup into the database, whole or not at all. No service may run meanwhile.')
+    .description('Restore the registry from a backup, completely or not at all. Stop the service first.')
     .argument('<file>', 'backup, as `auth-admin backup` made it')
     .option('--identity <file>', 'identity file of age that opens it; - for standard input')
-    .option('--passphrase-file <file>', 'file of the passphrase that opens it; - for standard input')
-    .option('--erasures <file>', 'receipts of users erased since, one JSON document a line: they are erased again')
-    .option('--replace', 'do away with the registry that is there, if it holds users')
-    .option('--yes', 'with --replace, don’t ask whether it is meant')
+    .option('--passphrase-file <file>', 'file with the passphrase that opens it; - for standard input')
+    .option('--erasures <file>', 'receipts of users erased since, one JSON document per line; they are erased again')
+    .option('--replace', 'replace an existing registry that has users')
+    .addOption(yesOption())
     .addOption(jsonOption())
     .addHelpText(
       'after',
       `
-The database is that of the settings; an embedded one is made if need be. Its
-tables are made as they were, filled, and brought up to date: a backup of an
-earlier version is as good, one of a newer version is refused. A backup that is
-cut off or altered changes nothing.
+It restores into the database of the settings, and creates an embedded one if
+needed. Tables are created as they were, filled, and migrated. Backups of newer
+versions are refused. An incomplete or altered backup changes nothing.
 
-Afterwards AUTH_MASTER_KEY of this place wraps the data keys. Every token from
-before is void, as is every mailed key; passwords, roles, suspensions and
-activation keys are as they were in the backup.
+Afterwards the present AUTH_MASTER_KEY wraps the data keys. Earlier tokens and
+mailed keys are invalid. Passwords, roles, suspensions and activation keys are
+as they were in the backup.
 
 Examples:
   $ auth-admin restore registry.age
@@ -50,11 +49,11 @@ Examples:
     )
     .action(async (file: string, options: Options) => {
       if (options.identity !== undefined && options.passphraseFile !== undefined)
-        misuse('Give --identity or --passphrase-file, not both.')
+        misuse('Pass --identity or --passphrase-file, not both.')
       const { countUsers, inspectBackup, readErasures, restoreBackup } = await import('../../server/backup/restore.js')
       const key = await chooseKey(file, options)
       const erasures = options.erasures === undefined ? [] : readErasures(await readText(options.erasures))
-      // All of it, before anything is touched or made.
+      // Completely, before anything changes.
       const { madeAt } = await withProgress('Reading the backup', () => inspectBackup(file, key))
       const done = await withRegistry(
         async ({ registry, settings, actor }) => {
@@ -68,7 +67,7 @@ Examples:
       if (options.json) return printJson(done)
       say(`The registry is as of ${madeAt}; users: ${done.rows.users}.`)
       if (erasures.length > 0) say(erasedAgain(erasures, done.erased.length))
-      say('Everybody has to log in again. Check the audit log with `auth-admin audit verify`, then start the service.')
+      say('All users have to log in again. Check the audit log with `auth-admin audit verify`, then start the service.')
     })
 }
 
@@ -78,12 +77,11 @@ async function chooseKey(file: string, options: Options): Promise<Key> {
   const { identity, passphraseFile } = options
   if (lock === 'recipients') {
     if (identity === undefined)
-      return misuse('The backup is for the holder of a key: give its identity file with --identity.')
+      return misuse('The backup is encrypted for a recipient: pass the identity file with --identity.')
     return { identities: await readSecret(identity, '--identity') }
   }
   if (passphraseFile !== undefined) return { passphrase: await readSecret(passphraseFile, '--passphrase-file') }
-  if (!canAsk(options))
-    return misuse('Give the file of the passphrase with --passphrase-file, or - for standard input.')
+  if (!canAsk(options)) return misuse('Without a terminal, pass --passphrase-file; - is standard input.')
   return { passphrase: (await askKnownSecret('Passphrase of the backup')).trim() }
 }
 
@@ -91,19 +89,19 @@ async function readText(file: string): Promise<string> {
   return readFile(file, 'utf8').catch(({ code }) => fail(`The file of --erasures can’t be read (${code}).`))
 }
 
-/** Ends the command unless it is meant to do away with users. */
+/** Ends the command unless existing users may be replaced. */
 async function makeSure(users: number, madeAt: string, options: Options): Promise<void> {
-  const held = `The registry there holds ${users} ${users === 1 ? 'user' : 'users'}`
-  if (!options.replace) fail(`${held}: to do away with it, add --replace.`)
+  const held = `The existing registry has ${users} ${users === 1 ? 'user' : 'users'}`
+  if (!options.replace) fail(`${held}: to replace it, pass --replace.`)
   if (options.yes) return
-  if (!canAsk(options)) misuse(`${held}: add --yes if it is to go.`)
-  const answer = await askChoice(`${held}. Replace it by that of ${madeAt}?`, [
+  if (!canAsk(options)) misuse(`${held}: without a terminal, pass --yes to replace it.`)
+  const answer = await askChoice(`${held}. Replace it with the backup of ${madeAt}?`, [
     { name: 'no', value: 'no' },
     { name: 'yes', value: 'yes' },
   ])
-  if (answer === 'no') fail('Nothing was changed.')
+  if (answer === 'no') fail('Nothing changed.')
 }
 
 function erasedAgain(erasures: readonly Erased[], erased: number): string {
-  return `${erased} of ${erasures.length} users to erase were in the backup, and are erased again.`
+  return `${erased} of ${erasures.length} erased users were in the backup, and are erased again.`
 }

@@ -6,7 +6,7 @@ import { scopeName, scopeNames, scopeOf } from '../../server/rules/scopes.js'
 import { type Api, administering, withSignIn } from '../administration.js'
 import { fail } from '../exit-codes.js'
 import { withReference } from '../references.js'
-import { confirm, confirmName, given, readId, readTime } from '../terminal/ask.js'
+import { confirm, confirmName, given, readId, readTime, yesOption } from '../terminal/ask.js'
 import { jsonOption, printFields, printJson, printTable, say } from '../terminal/output.js'
 import { inFields, type ListOptions, printList, readPages, withPages } from '../terminal/pages.js'
 
@@ -18,12 +18,12 @@ interface Options {
 export function addServices(program: Command): void {
   const services = program
     .command('services')
-    .description('Services that call with a key of their own, and what they may do')
+    .description('Services that call with their own keys, and what they may do')
 
   withExpiry(withName(withSignIn(services.command('add'), 'createService')))
     .description('Register a service. Prints its first key, which is shown once.')
     .addOption(
-      new Option('--may <scopes>', `what it may do, of ${scopeNames.join(', ')}; several with commas between`)
+      new Option('--may <scopes>', `scopes, separated by commas: ${scopeNames.join(', ')}`)
         .argParser(readScopes)
         .makeOptionMandatory(),
     )
@@ -38,7 +38,7 @@ export function addServices(program: Command): void {
     )
 
   withPages(services.command('list'))
-    .description('List services by name. Keys are known by their beginnings; only --json holds them all.')
+    .description('List services by name. Only --json has their keys, each by its first characters.')
     .addHelpText('after', '\nExample:\n  $ auth-admin services list --json')
     .action(
       administering(async (api, options: ListOptions) => {
@@ -67,44 +67,44 @@ export function addServices(program: Command): void {
 
   withName(withSignIn(services.command('remove'), 'deleteService'))
     .description('Remove a service with all its keys. This can’t be undone.')
-    .addOption(new Option('--confirm <name>', 'its name, once more; asked for at a terminal'))
+    .addOption(new Option('--confirm <name>', 'its name again; a terminal prompts for it'))
     .addHelpText('after', '\nExample:\n  $ auth-admin services remove grades --confirm grades')
     .action(
       administering(async (api, given: string | undefined, options: Options & { confirm?: string }) => {
         const { name } = await find(api, await nameOf(given, options))
-        const sentence = `The service ${name} will be refused from now on, with each of its keys.`
+        const sentence = `This permanently removes service ${name} and its keys.`
         await api.deleteService({ name, confirm: await confirmName(sentence, name, options) })
         if (options.json) printJson({ name, deleted: true })
         else say(`Service ${name} is removed.`)
       }),
     )
 
-  const keys = services.command('keys').description('Keys of a service: it may have several, each with its own end')
+  const keys = services.command('keys').description('Keys of a service, each with its own expiry')
 
   withExpiry(withName(withSignIn(keys.command('add'), 'createServiceKey')))
-    .description('Give a service another key beside those it has. It is shown once.')
+    .description('Add a key to a service. Prints the key, which is shown once.')
     .addHelpText('after', '\nExample:\n  $ auth-admin services keys add grades --expires 90d')
     .action(
       administering(async (api, name: string | undefined, options: Options & { expires?: Date }) => {
         const form = { name: await nameOf(name, options), ...expiry(options.expires) }
         const { service, key } = await api.createServiceKey(form)
-        showKey(service!, key, options, `Service ${service!.name} has another key.`)
+        showKey(service!, key, options, `Service ${service!.name} has a new key.`)
       }),
     )
 
   withName(withSignIn(keys.command('remove'), 'deleteServiceKey'))
     .argument('[id]', 'number of the key', readId)
-    .description('Remove a key of a service: every process refuses it within a second.')
-    .option('--yes', 'don’t ask whether to do it')
+    .description('Remove a key of a service: all processes refuse it within a second.')
+    .addOption(yesOption())
     .addHelpText('after', '\nExample:\n  $ auth-admin services keys remove grades 7')
     .action(
       administering(
         async (api, name: string | undefined, id: number | undefined, options: Options & { yes?: boolean }) => {
           const service = await nameOf(name, options)
-          const missing = 'Say which key: give its number.'
-          const check = (text: string) => (/^#?\d{1,9}$/.test(text) ? undefined : 'Give its number.')
+          const missing = 'Name the key: pass its number.'
+          const check = (text: string) => (/^#?\d{1,9}$/.test(text) ? undefined : 'Use a number.')
           const key = id ?? readId(await given(undefined, 'Which key (its number)?', missing, options, check))
-          await confirm(`Whoever calls with key ${key} is refused from now on. Remove it?`, options)
+          await confirm(`Calls with key ${key} are refused from now on. Remove it?`, options)
           const left = await api.deleteServiceKey({ name: service, id: key })
           if (options.json) printJson(toOutput(left.service!))
           else say(`Key ${key} of service ${service} is removed. Keys left: ${left.service!.keys.length}.`)
@@ -118,7 +118,7 @@ function withName(command: Command): Command {
 }
 
 function withExpiry(command: Command): Command {
-  const about = 'when the key ends: in so many days (90d) or hours (12h), or a time in ISO 8601; in a year when absent'
+  const about = 'expiry of the key: in days (90d) or hours (12h), or a time in ISO 8601; a year if absent'
   return command.addOption(new Option('--expires <time>', about).argParser(readExpiry))
 }
 
@@ -127,7 +127,7 @@ function readExpiry(value: string): Date {
   const { digits, unit } = /^(?<digits>\d{1,5})(?<unit>[hd])$/.exec(value.trim())?.groups ?? {}
   if (digits) return new Date(Date.now() + Number(digits) * { h: 3_600_000, d: 86_400_000 }[unit!]!)
   if (!/^\d{4}-\d\d-\d\d/.test(value.trim())) {
-    throw new InvalidArgumentError('Give 90d, 12h, or a time as 2027-01-31T12:00:00Z.')
+    throw new InvalidArgumentError('Use 90d, 12h, or a time such as 2027-01-31T12:00:00Z.')
   }
   return readTime(value)
 }
@@ -137,7 +137,7 @@ function readScopes(value: string): Scope[] {
   const known = names.map(name => scopeNames.find(each => each === name))
   const unknown = names.filter((_, index) => known[index] === undefined)
   if (unknown.length > 0) {
-    throw new InvalidArgumentError(`Give one or more of ${scopeNames.join(', ')}, with commas between.`)
+    throw new InvalidArgumentError(`Use one or more of ${scopeNames.join(', ')}, separated by commas.`)
   }
   return known.map(name => scopeOf(name!))
 }
@@ -145,7 +145,7 @@ function readScopes(value: string): Scope[] {
 const expiry = (at: Date | undefined) => at && { expireTime: timestampFromDate(at) }
 
 function nameOf(name: string | undefined, options: Options): Promise<string> {
-  return given(name, 'Which service (name)?', 'Say which service: give its name.', options)
+  return given(name, 'Which service (name)?', 'Name the service: pass its name.', options)
 }
 
 function readServices(api: Api, options: ListOptions & { readonly all?: boolean }) {
@@ -159,7 +159,7 @@ function readServices(api: Api, options: ListOptions & { readonly all?: boolean 
   )
 }
 
-/** There are few services: the list is read until it is there. */
+/** There are few services: reads the whole list. */
 async function find(api: Api, wanted: string): Promise<Service> {
   const { rows } = await readServices(api, { all: true })
   return rows.find(({ name }) => name === wanted.trim()) ?? fail(`There is no service ${wanted.trim()}.`, 3)

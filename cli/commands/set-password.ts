@@ -2,19 +2,19 @@ import { type Command, Option } from 'commander'
 import { administering, withSignIn } from '../administration.js'
 import { explain, misuse } from '../exit-codes.js'
 import { askSecret, canAsk, readSecret } from '../terminal/ask.js'
-import { type Named, readUser, tellUser, userName, withUser } from './users/name.js'
+import { type Named, printUser, readUser, userName, withUser } from './users/name.js'
 
 /** Adds `auth-admin users set-password`. */
 export function addSetPassword(users: Command): void {
   withUser(withSignIn(users.command('set-password'), 'setPassword'))
-    .description('Set a password and log the user out everywhere. The user is told by e-mail.')
-    .addOption(new Option('--password-file <file>', 'file that holds the password; - for standard input'))
+    .description('Set a password and log the user out everywhere. The user is notified by e-mail.')
+    .addOption(new Option('--password-file <file>', 'file with the password; - for standard input'))
     .addHelpText(
       'after',
       `
-The password obeys the rules of sign-up. A line break at the end of the file
-doesn't count. At a terminal it is asked for twice, without showing it. It can't
-be given on the command line, where other users of the system could see it.
+The rules of sign-up apply to the password. A line break at the end of the file
+is ignored. A terminal prompts for it twice, without showing it. There is no
+flag for the password itself, because other users of the system could see it.
 
 Examples:
   $ auth-admin users set-password '(11)98765-4321' --reason 'lost, called in'
@@ -25,12 +25,12 @@ Examples:
       administering(async (api, name: string | undefined, options: Named & { passwordFile?: string }) => {
         const { passwordFile: file } = options
         if (file === undefined && !canAsk(options)) {
-          misuse('Give the file with the new password with --password-file, or - for standard input.')
+          misuse('Without a terminal, pass --password-file; - is standard input.')
         }
         const user = await userName(name, options)
         let password: string
         if (file === undefined) {
-          // Who is asked is told of the wrong user first.
+          // An unknown user is refused before the prompt.
           await readUser(api, user, {})
           password = await askSecret('password', text =>
             problemOf(api.setPassword({ user, password: text, validateOnly: true })),
@@ -39,7 +39,7 @@ Examples:
           password = await readSecret(file, '--password-file')
         }
         const { user: after } = await api.setPassword({ user, password })
-        tellUser(after!, options, 'has the new password.')
+        printUser(after!, options, 'has the new password.')
       }),
     )
 }

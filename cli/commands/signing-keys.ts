@@ -39,15 +39,15 @@ Example:
     )
 
   withSignIn(keys.command('rotate'), 'rotateSigningKey')
-    .description('Publish a new key that takes over signing. Nobody is logged out.')
-    .option('--now', 'sign with it at once: verifiers that hold an older key set refuse new tokens for some minutes')
+    .description('Publish a new signing key. All users stay logged in.')
+    .option('--now', 'sign with it at once; verifiers with an older key set refuse new tokens for some minutes')
     .addOption(jsonOption())
     .addHelpText(
       'after',
       `
-The new key signs once every verifier knows it, 600 seconds after it is
-published; the old one verifies until its last token has expired. Use --now only
-when waiting is worse than refused tokens.
+The new key starts to sign 600 seconds after it is published, when all verifiers
+know it. The old one verifies until its last token expires. Use --now only if
+refused tokens are better than the wait.
 
 Example:
   $ auth-admin keys rotate`,
@@ -56,7 +56,7 @@ Example:
       administering(async (api, { now = false, json }: { now?: boolean; json?: boolean }) => {
         const { kid, signTime } = (await api.rotateSigningKey({ now })).key!
         const lead = Math.round((timestampDate(signTime!).getTime() - Date.now()) / 60_000) * 60
-        if (now) warn('Verifiers that have not fetched the key set since may refuse new tokens for some minutes.')
+        if (now) warn('Verifiers with an older key set may refuse new tokens for some minutes.')
         if (json) return printJson({ kid, signs_in_seconds: lead })
         const from = now ? 'from now on' : `from ${minute(timestampDate(signTime!))} (UTC) on`
         say(`Key ${kid} is published and signs ${from}.`)
@@ -68,17 +68,17 @@ Example:
 /** Adds `auth-admin keys retire`. */
 function addRetire(keys: Command): void {
   withSignIn(keys.command('retire'), 'retireSigningKey')
-    .description('Drop a key at once, with every token that it signed: for a key that others may hold.')
+    .description('Drop a leaked key at once, with all tokens that it signed.')
     .argument('<kid>', 'id of the key, as `keys list` shows it')
-    .option('--now', 'needed: everyone whose token it signed has to log in again')
-    .addOption(new Option('--confirm <kid>', 'its id, once more; asked for at a terminal'))
+    .option('--now', 'required; users whose tokens it signed have to log in again')
+    .addOption(new Option('--confirm <kid>', 'its id again; a terminal prompts for it'))
     .addOption(jsonOption())
     .addHelpText(
       'after',
       `
-When it is the key that signs, or the one that is to sign next, a new one takes
-over at once. Verifiers that hold an older key set refuse the new key's tokens,
-and accept the dropped key's, until they fetch it again: within 5 minutes.
+If it is the key that signs now or next, a new one replaces it at once. Until
+verifiers fetch the key set again, within 5 minutes, they refuse tokens of the
+new key, and accept those of the dropped key.
 
 Example:
   $ KID=iPEMZ8dz3Yl1pTtBxhYvYbDlN6CmTkUHzLzwP1zEYDU
@@ -86,8 +86,8 @@ Example:
     )
     .action(
       administering(async (api, kid: string, options: { now?: boolean; confirm?: string; json?: boolean }) => {
-        if (!options.now) misuse('Keys end by themselves after `keys rotate`. To drop one at once, add --now.')
-        const sentence = 'Everyone whose token the key signed has to log in again.'
+        if (!options.now) misuse('Keys expire after `keys rotate`. To drop one at once, pass --now.')
+        const sentence = 'All users whose tokens the key signed have to log in again.'
         const confirm = await confirmAtServer(sentence, kid, options)
         const { successor } = await api.retireSigningKey({ kid, confirm })
         if (options.json) return printJson({ kid, successor })

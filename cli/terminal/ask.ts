@@ -1,23 +1,29 @@
 import { readFile } from 'node:fs/promises'
 import { text as readAll } from 'node:stream/consumers'
-import { InvalidArgumentError } from 'commander'
-import { isOneLine } from '../../server/rules/names.js'
+import { InvalidArgumentError, Option } from 'commander'
+import { isEmailAddress, isOneLine } from '../../server/rules/names.js'
+import { quote } from '../../server/rules/shell.js'
 import { limits, tooLong } from '../../server/rules/sizes.js'
 import type { Api } from '../administration.js'
 import { fail, misuse } from '../exit-codes.js'
 import { say } from './output.js'
 import type { Check } from './prompt.js'
 
-/** Whether a user is there to ask: input and output are a terminal, and the answer needn't be JSON. */
+/** Whether the command may prompt: input and output are a terminal, and the output needn't be JSON. */
 export function canAsk({ json }: { json?: boolean }): boolean {
   return process.stdin.isTTY === true && process.stdout.isTTY === true && !json
 }
 
 /** What is wrong with a text, as a sentence; undefined when nothing is. */
 export function textProblem(text: string): string | undefined {
-  if (!isOneLine(text)) return 'Leave out line breaks and other control characters.'
+  if (!isOneLine(text)) return 'Remove line breaks and other control characters.'
   if (tooLong(text, 'text')) return `Use at most ${limits.text} characters.`
   return undefined
+}
+
+/** What is wrong with a text as an e-mail address, as a sentence; undefined when nothing is. */
+export function emailProblem(text: string): string | undefined {
+  return isEmailAddress(text) ? undefined : 'Not a valid e-mail address.'
 }
 
 /** What is wrong with a text as a one-time code, as a sentence; undefined when it looks like one. */
@@ -32,11 +38,11 @@ export function readText(value: string): string {
   return value.trim()
 }
 
-/** Reads the value of an option that is a whole number from `least` up. */
+/** Reads the value of an option that is a whole number of at least `least`. */
 export function readNumber(least: number): (value: string) => number {
   return value => {
     const number = /^\d{1,9}$/.test(value) ? Number(value) : -1
-    if (number < least) throw new InvalidArgumentError(`Give a whole number from ${least}.`)
+    if (number < least) throw new InvalidArgumentError(`Use a whole number, ${least} or more.`)
     return number
   }
 }
@@ -46,7 +52,7 @@ export function readId(value: string): number {
   return readNumber(1)(value.replace(/^#/, ''))
 }
 
-/** The value given, or what the user at the terminal answers; otherwise a failure with the sentence `missing`. */
+/** The value given, or the answer to a prompt; without a terminal, a failure with the sentence `missing`. */
 export async function given(
   value: string | undefined,
   question: string,
@@ -71,7 +77,7 @@ export async function askText(
   const { askLine } = await import('./prompt.js')
   const line = await askLine({
     message,
-    check: text => (required && text.trim() === '' ? 'This is needed.' : check(text.trim())),
+    check: text => (required && text.trim() === '' ? 'Required.' : check(text.trim())),
     ...(hint && { hint: (text: string) => hint(text.trim()) }),
     ...offered,
   })
@@ -112,30 +118,33 @@ export async function readSecret(file: string, option: string): Promise<string> 
   }
 }
 
-/** Asks for a secret that is there already, showing nothing of it. */
+/** Prompts for an existing secret, without showing it. */
 export async function askKnownSecret(message: string): Promise<string> {
   const { askLine } = await import('./prompt.js')
   return askLine({ message: `${message} (not shown):`, check: () => undefined, secret: true })
 }
 
-/** Asks for a new secret twice, showing nothing of it, until both are the same and `check` finds no problem. */
+/** Prompts for a new secret twice, without showing it, until both match and `check` finds no problem. */
 export async function askSecret(name: string, check: Check): Promise<string> {
   const { askLine } = await import('./prompt.js')
   for (;;) {
     const first = await askLine({ message: `New ${name} (not shown):`, check, secret: true })
     const second = await askLine({
-      message: 'The same again:',
-      hint: text => (text === first ? undefined : 'Not the same yet.'),
+      message: `Repeat the ${name}:`,
+      hint: text => (text === first ? undefined : 'Doesn’t match yet.'),
       // Enter leads back to the first: it may be the one that is mistyped.
       check: () => undefined,
       secret: true,
     })
     if (first === second) return first
-    process.stdout.write('The two differ. Type both again.\n')
+    process.stdout.write('They don’t match. Try again.\n')
   }
 }
 
-/** Asks at a terminal whether to do something, having said what will happen; declining ends the command with 1. */
+/** The option that answers `confirm`. */
+export const yesOption = () => new Option('--yes', 'don’t ask for confirmation')
+
+/** Asks for confirmation at a terminal, with a sentence that says what happens; declining ends the command with 1. */
 export async function confirm(sentence: string, options: { yes?: boolean; json?: boolean }): Promise<void> {
   if (options.yes || !canAsk(options)) return
   const { default: inquirer } = await import('inquirer')
@@ -144,35 +153,35 @@ export async function confirm(sentence: string, options: { yes?: boolean; json?:
   if (!sure) fail('Nothing was done.')
 }
 
-/** The name that confirms what can't be undone: as given with --confirm, or as typed at a terminal. */
+/** The name that confirms what can't be undone: from --confirm, or as typed at a terminal. */
 export async function confirmName(
   sentence: string,
   name: string,
   options: { confirm?: string; json?: boolean },
 ): Promise<string> {
   if (options.confirm !== undefined) return options.confirm
-  if (!canAsk(options)) misuse(`${sentence} To do it, repeat the name: --confirm '${name.replaceAll("'", `'\\''`)}'`)
+  if (!canAsk(options)) misuse(`${sentence} To confirm, pass --confirm ${quote(name)}.`)
   say(sentence)
-  const typed = await askText('To do it, type the name again:', {
-    hint: text => (text === name.trim() ? undefined : 'Not that name yet.'),
+  const typed = await askText(`Type ${name.trim()} to confirm:`, {
+    hint: text => (text === name.trim() ? undefined : 'Doesn’t match yet.'),
   })
-  return typed === name.trim() ? typed : fail('That was another name. Nothing was done.')
+  return typed === name.trim() ? typed : fail('The name doesn’t match. Nothing was done.')
 }
 
-/** Reads a time: in ISO 8601, or so long ago. */
+/** Reads a time: in ISO 8601, or how long ago. */
 export function readTime(value: string): Date {
   const { digits, unit } = /^(?<digits>\d{1,6})(?<unit>[smhd])$/.exec(value.trim())?.groups ?? {}
   const time = digits
     ? new Date(Date.now() - Number(digits) * { s: 1, m: 60, h: 3600, d: 86400 }[unit!]! * 1000)
     : new Date(/^\d{4}-\d\d-\d\d/.test(value.trim()) ? value.trim() : Number.NaN)
   if (Number.isNaN(time.getTime()))
-    throw new InvalidArgumentError('Give 90s, 15m, 2h, 7d, or a time as 2026-01-31T12:00:00Z.')
+    throw new InvalidArgumentError('Use 90s, 15m, 2h, 7d, or a time such as 2026-01-31T12:00:00Z.')
   return time
 }
 
 /**
- * The name that confirms what can't be undone, for commands that scripts on the database itself have always run: there
- * the command line is enough, at a server the name is given or asked for.
+ * The name that confirms what can't be undone, for commands that scripts run on the database itself: there no
+ * confirmation is needed; on a server it is.
  */
 export async function confirmAtServer(
   sentence: string,

@@ -1,11 +1,12 @@
-// The terminal owns how commands ask and print: questions, passwords, tables, JSON, pages and progress. It knows no
-// command. Without a terminal nothing is asked.
+// The terminal owns how commands prompt and print: forms, secrets, confirmations, tables, JSON, pages and progress.
+// It knows no command. Without a terminal, or with --json, nothing prompts: then a missing argument is an error. What
+// a terminal obeys never reaches it from the registry.
 import Table from 'cli-table3'
 import { Option } from 'commander'
 
 /** The option of every command that answers. */
 export function jsonOption(): Option {
-  return new Option('--json', 'print one JSON document and nothing else; never ask')
+  return new Option('--json', 'print one JSON document and nothing else; never prompt')
 }
 
 /** Prints a value as one JSON document. */
@@ -18,7 +19,7 @@ export function printLine(value: unknown): void {
   process.stdout.write(`${JSON.stringify(value)}\n`)
 }
 
-/** Prints a line for users. */
+/** Prints a line. */
 export function say(text: string): void {
   process.stdout.write(`${printable(text)}\n`)
 }
@@ -61,7 +62,7 @@ export function printTable(
   const times = head.map((_, column) => rows.some(row => row[column] instanceof Date))
   if (rows.length === 0) say(empty)
   else printColumns([head.map(title => title.toUpperCase()), ...cells], times)
-  if (nextPageToken !== '') process.stderr.write(`There are more: add --all, or --page-token ${nextPageToken}\n`)
+  if (nextPageToken !== '') process.stderr.write(`There are more: pass --all, or --page-token ${nextPageToken}\n`)
 }
 
 /** Prints fields, one a line; absent ones are left out. */
@@ -80,7 +81,7 @@ function printColumns(rows: readonly (readonly string[])[], whole: readonly bool
   const natural = rows[0]!.map((_, column) => Math.max(...rows.map(row => width(row[column] ?? ''))))
   const table = new Table({
     chars: Object.fromEntries(rules.map(rule => [rule, ''])),
-    // In a pipe nobody wants a cell in pieces.
+    // In a pipe, cells aren't folded.
     ...(columns !== undefined && {
       colWidths: narrow(natural, whole, Math.max(40, columns) - gap * natural.length).map(width => width + gap),
       wordWrap: true,

@@ -1,6 +1,6 @@
 import { type Command, InvalidArgumentError, Option } from 'commander'
 import { readNumber } from './ask.js'
-import { type Cell, printJson, printLine, printTable } from './output.js'
+import { type Cell, jsonOption, printJson, printLine, printTable } from './output.js'
 import { withProgress } from './progress.js'
 
 /** Options of a list. */
@@ -13,7 +13,7 @@ export interface ListOptions {
   readonly fields?: readonly string[]
 }
 
-/** Rows that a list shows to users who don't say how many. */
+/** Rows that a list shows by default. */
 const shownAtOnce = 100
 
 /** Most rows of one call. */
@@ -22,11 +22,11 @@ const most = 1_000
 /** Adds the options of a list to a command. */
 export function withPages(command: Command): Command {
   return command
-    .addOption(new Option('--limit <number>', 'at most so many').argParser(readNumber(1)))
-    .addOption(new Option('--all', `all of them, instead of ${shownAtOnce}`).conflicts('limit'))
-    .addOption(new Option('--page-token <token>', 'go on where an earlier list ended'))
-    .addOption(new Option('--json', 'print one JSON document and nothing else; never ask'))
-    .addOption(new Option('--jsonl', 'print a JSON document on each line, as they come').conflicts('json'))
+    .addOption(new Option('--limit <number>', 'maximum number of rows').argParser(readNumber(1)))
+    .addOption(new Option('--all', `all rows, instead of ${shownAtOnce}`).conflicts('limit'))
+    .addOption(new Option('--page-token <token>', 'continue where an earlier list ended'))
+    .addOption(jsonOption())
+    .addOption(new Option('--jsonl', 'print one JSON document per line, as rows arrive').conflicts('json'))
     .addOption(
       new Option('--fields <names>', 'only these fields, as --json names them, separated by commas').argParser(
         readNames,
@@ -34,10 +34,10 @@ export function withPages(command: Command): Command {
     )
 }
 
-/** A list as far as it was asked for. */
+/** The part of a list that was asked for. */
 export interface Listed<T> {
   readonly rows: readonly T[]
-  /** Where it goes on; empty at the end. */
+  /** Where it continues; empty at the end. */
   readonly nextPageToken: string
 }
 
@@ -47,8 +47,8 @@ export function inFields({ json, jsonl, fields }: ListOptions): boolean {
 }
 
 /**
- * Reads pages until there are as many rows as were asked for: 100 for users who don't say, all for programs. With
- * `--jsonl` rows are printed as they come, in the form that `toOutput` gives them, and none are kept.
+ * Reads pages until there are as many rows as were asked for: by default 100, all with `--json`. With
+ * `--jsonl` rows are printed as they arrive, as `toOutput` returns them, and none are kept.
  */
 export async function readPages<T>(
   options: ListOptions & { readonly all?: boolean },
@@ -60,13 +60,13 @@ export async function readPages<T>(
   const rows: T[] = []
   let count = 0
   let next = pageToken
-  const readAll = async (tell: (done: string) => void) => {
+  const readAll = async (report: (done: string) => void) => {
     do {
       const page = await read({ pageSize: Math.min(most, wanted - count), pageToken: next })
       if (jsonl) for (const row of page.rows) printLine(pick(toOutput(row), fields))
       else rows.push(...page.rows)
       count += page.rows.length
-      tell(`${count} so far`)
+      report(`${count} so far`)
       next = page.nextPageToken
     } while (next !== '' && count < wanted)
   }
@@ -75,8 +75,8 @@ export async function readPages<T>(
 }
 
 /**
- * Prints a list in its fields: as one JSON array or, where it goes on, as an object that says where; of `--jsonl`, whose
- * rows are out, only where it goes on; else in columns.
+ * Prints a list in its fields: as one JSON array or, if it continues, as an object that says where; for `--jsonl`, whose rows
+ * are printed already, only where it continues; otherwise in columns.
  */
 export function printList(
   name: string,
@@ -88,7 +88,7 @@ export function printList(
   else if (jsonl && nextPageToken !== '') printLine({ nextPageToken })
   else if (!jsonl) {
     const cells = picked.map(row => Object.values(row).map(toCell))
-    printTable(fields ?? [], cells, 'There are none.', { nextPageToken })
+    printTable(fields ?? [], cells, 'None.', { nextPageToken })
   }
 }
 
@@ -106,6 +106,6 @@ function toCell(value: unknown): Cell {
 
 function readNames(value: string): string[] {
   const names = value.split(',').map(name => name.trim())
-  if (names.some(name => !/^\w+(\.\w+)*$/.test(name))) throw new InvalidArgumentError('Give names such as id,username.')
+  if (names.some(name => !/^\w+(\.\w+)*$/.test(name))) throw new InvalidArgumentError('Use names such as id,username.')
   return names
 }

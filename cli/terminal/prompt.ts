@@ -22,9 +22,9 @@ export type Check = (text: string) => string | undefined | Promise<string | unde
 
 interface Question {
   readonly message: string
-  /** What Enter is held up by. */
+  /** Enter is refused while this finds a problem. */
   readonly check: Check
-  /** What is said while the user types, if it isn't the same. */
+  /** What is shown while the user types, if that differs. */
   readonly hint?: Check
   /** Taken on Enter, put into the line by Tab, dropped by Backspace. */
   readonly fallback?: string
@@ -38,7 +38,7 @@ export const askLine = createPrompt<string, Question>((question, done) => {
   const theme = makeTheme()
   const [status, setStatus] = useState<Status>('idle')
   const [fallback, setFallback] = useState(question.fallback ?? '')
-  // Undefined until a key is hit: nobody is blamed for an empty line at the start.
+  // Undefined until the first key: an empty line is no problem before.
   const [typed, setTyped] = useState<string | undefined>(undefined)
   const [problem, setProblem] = useState<string | undefined>(undefined)
   const prefix = usePrefix({ status, theme })

@@ -20,7 +20,7 @@ export interface Caller {
 }
 
 /** A caller, with the claims of its token. */
-export interface Identified {
+interface Identified {
   readonly caller: Caller
   readonly claims: Verified
 }

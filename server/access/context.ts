@@ -22,22 +22,22 @@ export interface Change {
 }
 
 /** The context of every RPC. */
-export interface OpenContext {
+interface OpenContext {
   readonly call: Call
 }
 
 /** The context of an RPC that takes an earlier token as a device cookie. */
-export interface DeviceContext extends OpenContext {
+interface DeviceContext extends OpenContext {
   readonly device: Device | undefined
 }
 
 /** The context of an RPC for services. */
-export interface ServiceContext extends OpenContext {
+interface ServiceContext extends OpenContext {
   readonly service: CallingService
 }
 
 /** The context of an RPC for users. */
-export interface UserContext<P extends UserPolicy> extends OpenContext {
+interface UserContext<P extends UserPolicy> extends OpenContext {
   /** The user that calls; undefined for a service, where the row admits one. */
   readonly caller: P extends { readonly scope: string } ? Caller | undefined : Caller
   /** The user that the RPC reads or changes. */

@@ -8,13 +8,13 @@ import { refuse } from '../requests/refusal.js'
 import type { Session } from './tokens.js'
 
 /** Maximum age in seconds of a recent sign-in. */
-export const recentSignIn = 15 * 60
+const recentSignIn = 15 * 60
 
 /** The attributes of a user that permissions depend on. */
-export type UserAttributes = Pick<User, 'id' | 'role' | 'active' | 'organizationId'>
+type UserAttributes = Pick<User, 'id' | 'role' | 'active' | 'organizationId'>
 
 /** A caller with a session of the public API. */
-export interface Subject {
+interface Subject {
   readonly user: UserAttributes
   readonly session: Session
   /** Whether the user has one-time codes enrolled. */

@@ -4,7 +4,7 @@ import { upTo } from '../process/lazy.js'
 import { networksOf } from '../requests/client-address.js'
 
 /** Counts that decay exponentially, so that the count of an outer network is the sum of its inner ones. */
-export interface RecentCounts {
+interface RecentCounts {
   /** Adds an amount, which may be negative, to all networks of a client address. */
   add(address: string, amount: number): void
   /** The count of a network that `networksOf` names. */

@@ -36,7 +36,7 @@ const ways = {
 } as const satisfies Record<string, { readonly proof: Proof | undefined; readonly unknown: Reason }>
 
 /** The action of the audit events of a way to sign in. */
-export type SignInAction = keyof typeof ways
+type SignInAction = keyof typeof ways
 
 /** An attempt in flight. When its scope ends before a success or a failure, the attempt is undone and doesn't count. */
 export interface Attempt extends AsyncDisposable {

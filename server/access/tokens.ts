@@ -13,7 +13,7 @@ const jwt = onFirstUse<typeof jsonwebtoken>('jsonwebtoken')
 export type Method = 'pwd' | 'kba' | 'otp'
 
 /** Maximum seconds of a session from its sign-in, over all refreshes of its token. */
-export const sessionLength: Record<Method, number> = { pwd: 30 * 86_400, kba: 3600, otp: 3600 }
+const sessionLength: Record<Method, number> = { pwd: 30 * 86_400, kba: 3600, otp: 3600 }
 
 const everyMethod = Object.keys(sessionLength) as Method[]
 
@@ -43,7 +43,7 @@ export interface Verified extends Claims {
 }
 
 /** The user that a token is for. */
-export interface Holder {
+interface Holder {
   readonly id: number
   readonly username: string
   readonly role: string

@@ -40,7 +40,7 @@ import {
   updateQuestion,
 } from './questions.js'
 import { createReferences } from './references.js'
-import { createTellAdministrators, createTellConcerned } from './security-notices.js'
+import { createNotifyAdministrators, createNotifyConcerned } from './security-notices.js'
 import { createService, createServiceKey, deleteService, deleteServiceKey, listServices } from './services.js'
 import { confirmTotp, enrollTotp, getSession, removeTotp, signIn } from './session.js'
 import { getIssuer, listSigningKeys, retireSigningKey, rotateSigningKey, setIssuer } from './signing-keys.js'
@@ -62,7 +62,7 @@ import { sendRecoveryKey, setPassword, unlockUser } from './users/support.js'
 import { eraseUnactivatedUsers } from './users/unactivated.js'
 
 /** What Administration is made of. */
-export interface AdministrationDeps extends Registry {
+interface AdministrationDeps extends Registry {
   readonly settings: Settings
   /** `iss` of tokens. */
   readonly issuer: string
@@ -95,7 +95,7 @@ export function createAdministration(deps: AdministrationDeps) {
     references: createReferences(deps),
     openPage: createPaging(deps.masterKey),
     quotas: createQuotas(deps.emailQuotas, deps.counterKeys, settings.limitFactor, now),
-    tellAdministrators: createTellAdministrators(deps),
+    notifyAdministrators: createNotifyAdministrators(deps),
   }
   const rpcs: { readonly [K in keyof typeof Administration.method]: Rpc<K> } = {
     signIn: signIn(all),
@@ -168,7 +168,7 @@ export function createAdministration(deps: AdministrationDeps) {
   return {
     rpcs,
     administrators: createAdministrators({ callers: createCallers(adminTokens, users), now }),
-    changes: createChanges({ ...deps, tellConcerned: createTellConcerned(deps) }),
+    changes: createChanges({ ...deps, notifyConcerned: createNotifyConcerned(deps) }),
     references: all.references,
   }
 }

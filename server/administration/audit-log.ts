@@ -18,17 +18,17 @@ interface Deps {
   openPage: OpenPage
 }
 
-/** Where a list goes on. */
+/** Where a list continues. */
 interface Place {
   /** Before this sealed event. */
   readonly beforeId?: number
-  /** With the events before this one that weren't sealed; they may be by now. */
+  /** Before this unsealed event, which may be sealed by now. */
   readonly beforeSeq?: string
   /** With `follow`: behind this sealed event. */
   readonly afterId?: number
 }
 
-/** Events that a call looks at, where no index says which ones fit. */
+/** Events that a call reads when no index selects them. */
 const stretch = 100_000
 
 /** Milliseconds by which the time of an event may be before that of an earlier one: as long as a transaction lasts. */
@@ -53,7 +53,7 @@ export function verifyAuditLog(deps: Pick<Deps, 'audit' | 'openPage'>): Handler<
   return async request => {
     const { known } = request
     if (known !== undefined && !/^\d{1,15}:[\da-f]{64}$/.test(known))
-      wrongFields([{ field: 'known', message: 'Give a link, id:hash, as an earlier check told it.' }])
+      wrongFields([{ field: 'known', message: 'Use a link, id:hash, that an earlier check returned.' }])
     const page = openPage<VerifiedLink>(AdministrationService.method.verifyAuditLog, { ...request, pageSize: 0 })
     const { events, staged, next, ...found } = await audit.verify(known, page.after)
     return {
@@ -65,7 +65,7 @@ export function verifyAuditLog(deps: Pick<Deps, 'audit' | 'openPage'>): Handler<
   }
 }
 
-/** The newest events of what is left to look at, the newest first. */
+/** The newest events before a place, newest first. */
 async function listNewest(audit: Audit, filter: AuditFilter, place: Place) {
   const { beforeId, beforeSeq } = place
   const indexed = filter.subjectId !== undefined || filter.actorId !== undefined
@@ -90,7 +90,7 @@ async function listNewest(audit: Audit, filter: AuditFilter, place: Place) {
   return { events, ...(!over && { next: { beforeId: fromId } }) }
 }
 
-/** The next events, the oldest first; from the end of the log on when nobody says from where. */
+/** The next events, oldest first; without a place, from the end of the log on. */
 async function follow(audit: Audit, filter: AuditFilter, place: Place | undefined) {
   const { newest } = await audit.ends(0)
   const afterId = place?.afterId
@@ -110,7 +110,7 @@ async function readFilter(
   const action = checkText('action', request.action)
   const { outcome } = request
   if (outcome && outcome !== 'ok' && outcome !== 'refused')
-    wrongFields([{ field: 'outcome', message: 'Give ok or refused.' }])
+    wrongFields([{ field: 'outcome', message: 'Use ok or refused.' }])
   return {
     limit,
     ...(user && { subjectId: (await references.user(user)).id }),

@@ -1,7 +1,7 @@
 import type { Settings } from '../process/settings.js'
 import type { Handler } from './context.js'
 
-/** Tells the settings of this process, secrets masked. */
+/** Returns the settings of this process, with secrets masked. */
 export function getConfiguration(deps: { settings: Pick<Settings, 'origins'> }): Handler<'getConfiguration'> {
   const { settings } = deps
   return async _request => {

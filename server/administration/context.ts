@@ -1,5 +1,5 @@
-// What an RPC of Administration gets besides its request, as its row of the access policy says: who administers, what the
-// request refers to, and the only way to change something.
+// What an RPC of Administration gets besides its request, by its row of the access policy: the administrator, the record
+// that the request refers to, and the only way to change something.
 import type { DescMessage, DescMethodUnary, MessageInitShape, MessageShape } from '@bufbuild/protobuf'
 import type { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
 import type { Administrator } from '../access/administrator.js'
@@ -11,7 +11,7 @@ import type { References } from './references.js'
 type Policies = typeof administrationPolicies
 
 /** What requests refer to, by the kinds that rows name. */
-export type Targets = { readonly [K in keyof References]: Awaited<ReturnType<References[K]>> }
+type Targets = { readonly [K in keyof References]: Awaited<ReturnType<References[K]>> }
 
 /** What an RPC gets. */
 export interface AdministrationContext<Target = unknown> {

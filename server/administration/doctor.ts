@@ -14,7 +14,7 @@ import { formatAddress, type Settings } from '../process/settings.js'
 import { makeAdministrator } from '../rules/roles.js'
 import type { Handler } from './context.js'
 
-/** What was found: `ok`, or what to do about it. */
+/** The result of a check, with a fix unless it is `ok`. */
 type Found = { status: 'ok'; detail: string } | { status: 'warning' | 'failed'; detail: string; fix: string }
 
 interface Deps extends Registry {
@@ -23,22 +23,22 @@ interface Deps extends Registry {
   readonly undeclaredProxies?: UndeclaredProxies['found']
 }
 
-/** Examines something: its name, and how. */
+/** A check: its name, and how it is done. */
 type Examination = readonly [check: string, examine: (deps: Deps) => Promise<Found>]
 
-/** Seconds that an examination may take. */
+/** Seconds that a check may take. */
 const timeout = 5
 
 const ok = (detail: string): Found => ({ status: 'ok', detail })
 const warning = (detail: string, fix: string): Found => ({ status: 'warning', detail, fix })
 const failed = (detail: string, fix: string): Found => ({ status: 'failed', detail, fix })
 
-/** Examines the service, as seen from this process, and says what to do about what is wrong. */
+/** Checks the service from this process, and suggests fixes. */
 export function diagnose(deps: Deps): Handler<'diagnose'> {
   return async _request => {
     const run = async ([check, examine]: Examination) => {
       const found = await within(timeout, examine(deps)).catch(error =>
-        failed(`It could not be examined (${describe(causeOf(error))}).`, unforeseen),
+        failed(`The check failed (${describe(causeOf(error))}).`, unforeseen),
       )
       return { check, fix: '', ...found }
     }
@@ -46,23 +46,23 @@ export function diagnose(deps: Deps): Handler<'diagnose'> {
     const first = []
     for (const examination of foundations) {
       first.push(await run(examination))
-      // Whatever rests on it would only fail with it.
+      // The other checks depend on it.
       if (first.at(-1)!.status === 'failed') return { checks: [...first, ...(await around)] }
     }
     return { checks: [...first, ...(await Promise.all(registry.map(run))), ...(await around)] }
   }
 }
 
-const unforeseen = 'See what the log of this process says, and try again.'
+const unforeseen = 'See the log of this process, and try again.'
 
-/** What everything else in the database rests on, in this order. */
+/** Checks that the others depend on, in this order. */
 const foundations: readonly Examination[] = [
   ['database', examineDatabase],
   ['migrations', examineMigrations],
   ['data keys', examineDataKeys],
 ]
 
-/** What stands in the database. */
+/** Checks of the data. */
 const registry: readonly Examination[] = [
   ['clocks', examineClocks],
   ['connections', examineConnections],
@@ -74,7 +74,7 @@ const registry: readonly Examination[] = [
   ['client addresses', examineClientAddresses],
 ]
 
-/** What needs no database. */
+/** Checks that need no database. */
 const surroundings: readonly Examination[] = [
   ['mail server', examineMailServer],
   ['initial password', examineInitialPassword],
@@ -87,19 +87,19 @@ const surroundings: readonly Examination[] = [
 async function examineDatabase({ database }: Deps): Promise<Found> {
   try {
     const { version } = await readCondition(database)
-    if (await database.isWritable()) return ok(`PostgreSQL ${version} answers and takes writes.`)
+    if (await database.isWritable()) return ok(`PostgreSQL ${version} answers and accepts writes.`)
     const { done, different } = await readMigrations(database)
-    // Without tables there is nothing to be written.
+    // Without tables there is nothing to write.
     if (done.length + different.length === 0) return ok(`PostgreSQL ${version} answers; it is empty.`)
     return failed(
-      `PostgreSQL ${version} answers, and takes no writes.`,
-      'See that DATABASE_URL leads to the primary, and that the disk is not full.',
+      `PostgreSQL ${version} answers, but doesn’t accept writes.`,
+      'Point DATABASE_URL to the primary, and check that the disk is not full.',
     )
   } catch (error) {
     const reason = describe(causeOf(error))
     return failed(
       `The database can’t be used (${reason}).`,
-      'Check DATABASE_URL, and that PostgreSQL runs there and takes its user and password.',
+      'Check DATABASE_URL, and that PostgreSQL runs there and accepts its user and password.',
     )
   }
 }
@@ -117,10 +117,7 @@ async function examineMigrations({ database }: Deps): Promise<Found> {
     return failed(`The database is of a newer version (${names(newer)}).`, 'Run that version.')
   if (pending.length > 0) return failed(`Migrations are pending: ${names(pending)}.`, 'Run `auth-admin migrate up`.')
   if (newer.length > 0)
-    return warning(
-      `A newer version has run ${names(newer)}; this one goes on with it.`,
-      'Bring this process up to date.',
-    )
+    return warning(`A newer version has run ${names(newer)}; this one still works.`, 'Update this process.')
   return ok(`All ${done.length} migrations were run.`)
 }
 
@@ -138,10 +135,10 @@ async function examineClocks({ database }: Deps): Promise<Found> {
   const before = Date.now()
   const { now } = await readCondition(database)
   const after = Date.now()
-  // What lies between the two is the way there and back.
+  // The time between the two is the round trip.
   const difference = Math.max(0, before - now, now - after) / 1000
   const detail = `The clocks of this machine and of the database differ by ${difference.toFixed(1)} s.`
-  const fix = 'Have both machines keep time by NTP.'
+  const fix = 'Synchronize both clocks by NTP.'
   if (difference > 60) return failed(detail, fix)
   return difference > 2 ? warning(detail, fix) : ok(detail)
 }
@@ -157,41 +154,38 @@ async function examineConnections({ database }: Deps): Promise<Found> {
 async function examineSigningKey({ signingKeys }: Deps): Promise<Found> {
   const [keys, signer] = [await signingKeys.all(), await signingKeys.signer()]
   const key = keys.find(({ kid }) => kid === signer)
-  if (!key) return failed('No key signs tokens: nobody can sign in.', 'Run `auth-admin keys rotate --now`.')
+  if (!key) return failed('No key signs tokens: no user can sign in.', 'Run `auth-admin keys rotate --now`.')
   const age = (Date.now() - key.signsAt.getTime()) / 86_400_000
   const rest = rotateAfter / 86_400 - age
-  const detail = `The key that signs is ${Math.max(0, Math.floor(age))} days old`
-  // Maintenance succeeds it within a round.
+  const detail = `The signing key is ${Math.max(0, Math.floor(age))} days old`
+  // Maintenance rotates it within an interval.
   if (rest < -1)
     return warning(
       `${detail} and has no successor.`,
       'Start the service, which rotates keys, or run `auth-admin keys rotate`.',
     )
-  return ok(`${detail}; it is succeeded by itself ${rest > 0 ? `in ${Math.ceil(rest)} days` : 'today'}.`)
+  return ok(`${detail}; its automatic rotation is ${rest > 0 ? `in ${Math.ceil(rest)} days` : 'today'}.`)
 }
 
 async function examineAuditLog({ audit }: Deps): Promise<Found> {
   const lag = Math.round((await audit.backlog()).oldestSeconds)
-  if (lag <= 10) return ok('Events are sealed as they come.')
-  return warning(
-    `The oldest event has waited ${lag} s to be sealed.`,
-    'Start the service, which seals them, or see its log.',
-  )
+  if (lag <= 10) return ok('Events are sealed without delay.')
+  return warning(`The oldest unsealed event is ${lag} s old.`, 'Start the service, which seals events, or see its log.')
 }
 
 async function examineEmails({ emails }: Deps): Promise<Found> {
   const { failed, oldestSeconds } = await emails.backlog()
   if (failed > 0)
     return warning(
-      `${failed} e-mails have failed for good.`,
-      'See `auth-admin mail list --failed`, mend it, and `mail retry`.',
+      `${failed} e-mails failed permanently.`,
+      'Fix the cause that `auth-admin mail list --failed` shows, then run `mail retry`.',
     )
   if (oldestSeconds > 600)
     return warning(
-      `The oldest e-mail has waited ${Math.round(oldestSeconds / 60)} minutes to be sent.`,
-      'Start the service, which sends e-mails, or see `auth-admin mail list` for what stands in the way.',
+      `The oldest unsent e-mail is ${Math.round(oldestSeconds / 60)} minutes old.`,
+      'Start the service, which sends e-mails, or see the errors in `auth-admin mail list`.',
     )
-  return ok('E-mails leave as they come.')
+  return ok('E-mails are sent without delay.')
 }
 
 async function examineAdministrators({ totpSecrets }: Deps): Promise<Found> {
@@ -236,13 +230,16 @@ async function examineClientAddresses({ audit, settings, undeclaredProxies }: De
 async function examineMailServer({ settings }: Deps): Promise<Found> {
   const transport = createMailTransport(settings, { error() {} })
   const [where, fix] = settings.smtpUrl
-    ? ['The mail server', 'Check SMTP_URL: host, port, user and password; then try `auth-admin mail test ADDRESS`.']
-    : ['The folder for e-mails', 'Give the folder mail in AUTH_DATA_DIR to the user of the service.']
+    ? ['The mail server', 'Check host, port, user and password of SMTP_URL; then run `auth-admin mail test ADDRESS`.']
+    : ['The folder for e-mails', 'Let the user of the service write to the folder mail in AUTH_DATA_DIR.']
   try {
     await within(timeout - 1, transport.verify())
     if (!settings.smtpUrl)
-      return warning('SMTP_URL is not set: e-mails become files that nobody gets.', 'Set SMTP_URL to a mail server.')
-    return ok(`${where} takes e-mails.`)
+      return warning(
+        'SMTP_URL is not set: e-mails are written to files and never sent.',
+        'Set SMTP_URL to a mail server.',
+      )
+    return ok(`${where} accepts e-mails.`)
   } catch (error) {
     return failed(`${where} can’t be used (${describe(error)}).`, fix)
   } finally {
@@ -255,9 +252,9 @@ async function examineInitialPassword({ settings }: Deps): Promise<Found> {
     () => true,
     () => false,
   )
-  if (!there) return ok('No file holds the password of the first administrator.')
+  if (!there) return ok('No file contains the password of the first administrator.')
   return warning(
-    'The password that the first administrator was given is still in the file initial-admin-password.',
+    'The initial password of the first administrator is still in the file initial-admin-password.',
     'Set another one with `auth-admin users set-password`, and delete the file from AUTH_DATA_DIR.',
   )
 }
@@ -265,7 +262,7 @@ async function examineInitialPassword({ settings }: Deps): Promise<Found> {
 async function examineRecovery({ settings }: Deps): Promise<Found> {
   if (settings.recoveryEmail !== 'any') return ok('Recovery keys go to registered addresses only.')
   return warning(
-    'Recovery keys go to whatever address is given: whoever knows a username can take the account.',
+    'Recovery keys go to any address: anyone who knows a username can take over the account.',
     'Unset AUTH_RECOVERY_EMAIL.',
   )
 }
@@ -276,25 +273,25 @@ async function examineHashing({ settings: { bcryptCost: cost } }: Deps): Promise
   const logins = (atOnce * 1000) / milliseconds
   const detail = `A hash of cost ${cost} takes ${each} ms here: about ${logins < 10 ? logins.toFixed(1) : Math.round(logins)} logins a second by ${atOnce} cores.`
   if (cost < 10) return warning(detail, 'Set AUTH_BCRYPT_COST to 10 or more: hashes of this cost are cheap to guess.')
-  if (milliseconds > 1000) return warning(detail, 'Give the service faster cores, or lower AUTH_BCRYPT_COST.')
+  if (milliseconds > 1000) return warning(detail, 'Use faster cores, or lower AUTH_BCRYPT_COST.')
   return ok(detail)
 }
 
 async function examineCertificate({ settings: { tlsCert } }: Deps): Promise<Found> {
-  if (!tlsCert) return ok('AUTH_TLS_CERT is not set: this process speaks no TLS by itself.')
+  if (!tlsCert) return ok('AUTH_TLS_CERT is not set: this process doesn’t use TLS.')
   const ends = new Date(new X509Certificate(await readFile(tlsCert)).validTo)
   const days = Math.floor((ends.getTime() - Date.now()) / 86_400_000)
   const on = ends.toISOString().slice(0, 10)
-  const fix = 'Put a new certificate into the files of AUTH_TLS_CERT and AUTH_TLS_KEY: it counts within seconds.'
+  const fix = 'Replace the files of AUTH_TLS_CERT and AUTH_TLS_KEY; they are reloaded within seconds.'
   if (days < 0) return failed(`The certificate of AUTH_TLS_CERT expired on ${on}.`, fix)
-  const detail = `The certificate of AUTH_TLS_CERT is good until ${on}, ${days} days.`
+  const detail = `The certificate of AUTH_TLS_CERT is valid until ${on}, for ${days} days.`
   return days < 30 ? warning(detail, fix) : ok(detail)
 }
 
 async function examineListener({ settings: { adminAddress, tlsCert } }: Deps): Promise<Found> {
-  if (!adminAddress) return ok('AUTH_ADMIN_ADDRESS is off: administrators work on the database itself.')
+  if (!adminAddress) return ok('AUTH_ADMIN_ADDRESS is off: administration works on the database itself.')
   const at = formatAddress(adminAddress)
-  if (tlsCert) return ok(`Administrators are served at ${at} by TLS.`)
-  // Settings allow nothing else without TLS.
-  return ok(`Administrators are served at ${at}, which only this machine reaches.`)
+  if (tlsCert) return ok(`Administration listens on ${at} with TLS.`)
+  // Without TLS, the settings allow only a loopback address.
+  return ok(`Administration listens on ${at}, which only this machine can reach.`)
 }

@@ -19,7 +19,7 @@ interface Deps {
   settings: Pick<Settings, 'smtpUrl' | 'mailFrom' | 'dataDir'>
 }
 
-/** Seconds that a mail server has to take a test. */
+/** Seconds that the mail server has to accept a test. */
 const timeout = 10
 
 /** Lists queued e-mails, the oldest first. */
@@ -49,7 +49,7 @@ export function getEmail(deps: Pick<Deps, 'emails'>): Handler<'getEmail'> {
   }
 }
 
-/** Makes an e-mail that waits or has failed for good due now. */
+/** Makes a waiting or failed e-mail due now. */
 export function retryEmail(deps: Pick<Deps, 'emails'>): Handler<'retryEmail'> {
   const { emails } = deps
   return async (request, { change }) => {
@@ -63,7 +63,7 @@ export function retryEmail(deps: Pick<Deps, 'emails'>): Handler<'retryEmail'> {
   }
 }
 
-/** Forgets a queued e-mail. */
+/** Discards a queued e-mail. */
 export function discardEmail(deps: Pick<Deps, 'emails'>): Handler<'discardEmail'> {
   const { emails } = deps
   return async (request, { change }) => {
@@ -77,25 +77,25 @@ export function discardEmail(deps: Pick<Deps, 'emails'>): Handler<'discardEmail'
   }
 }
 
-/** Sends an e-mail to an address at once, past the queue, and tells what the mail server said. */
+/** Sends a test e-mail at once, without the queue, and returns the answer of the mail server. */
 export function sendTestEmail(deps: Pick<Deps, 'settings'>): Handler<'sendTestEmail'> {
   const { settings } = deps
   return async (request, { change }) => {
     const to = (request.email ?? '').trim()
-    if (!isEmailAddress(to)) wrongFields([{ field: 'email', message: 'This is no valid e-mail address.' }])
-    // Nothing goes out without a trace.
+    if (!isEmailAddress(to)) wrongFields([{ field: 'email', message: 'Not a valid e-mail address.' }])
+    // Recorded first: nothing is sent without an event.
     await change({ validateOnly: false }, ({ record }) => record({ action: 'email.test' }))
     const transport = createMailTransport(settings, { error() {} })
     const begun = performance.now()
     const mail = {
       to,
       subject: 'Test',
-      text: 'An administrator has asked for this e-mail, to see that e-mails arrive.\n',
+      text: 'An administrator sent this e-mail to test the delivery of e-mails.\n',
     }
     const sending = within(timeout, transport.send({ ...mail, name: `auth.test.${randomUUID()}`, users: [] }))
     const outcome = await sending
       .then(answer => ({ sent: true, answer: answer.replace(/\p{C}+/gu, ' ').slice(0, 200) }))
-      // What a mail server says when it refuses may quote what it was given.
+      // A refusal may quote what was sent.
       .catch(error => ({ sent: false, answer: describe(error) }))
       .finally(() => transport.close())
     return { ...outcome, milliseconds: Math.round(performance.now() - begun) }
@@ -103,7 +103,7 @@ export function sendTestEmail(deps: Pick<Deps, 'settings'>): Handler<'sendTestEm
 }
 
 function checkId(id: bigint | undefined): string {
-  if (id === undefined || id < 1n) wrongFields([{ field: 'id', message: 'Give the number of an e-mail.' }])
+  if (id === undefined || id < 1n) wrongFields([{ field: 'id', message: 'Specify the number of an e-mail.' }])
   return String(id)
 }
 
@@ -112,10 +112,10 @@ async function lock(emails: Emails, id: string, t: Change['t']): Promise<QueuedE
 }
 
 function missing(id: string): never {
-  refuse(Reason.RECORD_NOT_FOUND, { text: `There is no e-mail ${id} in the queue: perhaps it was sent.` })
+  refuse(Reason.RECORD_NOT_FOUND, { text: `There is no e-mail ${id} in the queue: it may have been sent.` })
 }
 
-/** What an event tells of an e-mail. */
+/** What an event says about an e-mail. */
 function about({ id, userId }: QueuedEmail) {
   return { object: `email:${id}`, ...(userId !== null && { subject_id: userId }) }
 }

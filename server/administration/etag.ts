@@ -4,7 +4,7 @@ import type { GenMessage } from '@bufbuild/protobuf/codegenv2'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { refuse } from '../requests/refusal.js'
 
-/** A message with the etag (AIP-154) of what is in it: it changes with whatever is shown. */
+/** A message with the etag (AIP-154) of its content. */
 export function withEtag<D extends GenMessage<Message & { etag: string }>>(
   schema: D,
   init: MessageInitShape<D>,

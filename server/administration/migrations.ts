@@ -5,7 +5,7 @@ import { describeDifference, type Migration, readMigrations } from '../database/
 import { refuse } from '../requests/refusal.js'
 import type { Handler } from './context.js'
 
-/** Tells which migrations the database has, and which the program would run. */
+/** Lists the migrations that the database has, and those that are pending. */
 export function getMigrations(deps: { database: Database }): Handler<'getMigrations'> {
   const { database } = deps
   return async _request => {
@@ -13,8 +13,8 @@ export function getMigrations(deps: { database: Database }): Handler<'getMigrati
     const difference = describeDifference(status)
     if (difference !== undefined) refuse(Reason.WRONG_STATE, { text: difference })
     const { done, pending, newer } = status
-    const told = (known: boolean) => (migration: Migration) => toMigration(migration, known)
-    return { migrations: [...[...done, ...pending].map(told(true)), ...newer.map(told(false))] }
+    const known = [...done, ...pending].map(migration => toMigration(migration, true))
+    return { migrations: [...known, ...newer.map(migration => toMigration(migration, false))] }
   }
 }
 

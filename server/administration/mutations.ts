@@ -1,9 +1,9 @@
-// What every change by an administrator has in common: one transaction, its events in it, checks without keeping anything,
-// and creations that are asked for twice.
+// What all changes by administrators have in common: one transaction with its events, `validate_only`, and repeated
+// creations (`request_id`).
 //
 // This room owns the RPCs of the service `auth.v1.Administration`, one file for each noun; administration.proto says what
 // each means and refuses, policy/administration.ts who may use it. What is stored is models/'. service.ts mounts it on a
-// listener for it alone, the command line uses it by localadministration.ts.
+// separate listener; the command line uses it through local-administration.ts.
 import { create as createMessage, fromBinary, toBinary } from '@bufbuild/protobuf'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Administrator } from '../access/administrator.js'
@@ -19,8 +19,9 @@ import type { Users } from '../models/user.js'
 import type { AdministrationPolicy } from '../policy/policy.js'
 import { type Call, checkPresence } from '../requests/call.js'
 import { refuse } from '../requests/refusal.js'
+import { isUuid } from '../rules/names.js'
 import type { AdministrationContext } from './context.js'
-import type { TellConcerned } from './security-notices.js'
+import type { NotifyConcerned } from './security-notices.js'
 import { wrongFields } from './wrong-fields.js'
 
 /** Makes changes, for one call. */
@@ -32,7 +33,7 @@ export type Changes = (made: {
   readonly targetId: number | undefined
 }) => Pick<AdministrationContext, 'change' | 'create'>
 
-/** Undoes a transaction whose result is wanted all the same. */
+/** Rolls a transaction back and carries its result. */
 class Checked<T> extends Error {
   constructor(readonly result: T) {
     super('checked only')
@@ -46,9 +47,9 @@ export function createChanges(deps: {
   audit: Audit
   masterKey: MasterKey
   creationRequests: CreationRequests
-  tellConcerned: TellConcerned
+  notifyConcerned: NotifyConcerned
 }): Changes {
-  const { database, users, administeredUsers, audit, masterKey, creationRequests, tellConcerned } = deps
+  const { database, users, administeredUsers, audit, masterKey, creationRequests, notifyConcerned } = deps
 
   /**
    * Locks the caller and the user that is to be changed, which it returns. Refuses with INVALID_TOKEN when the session is
@@ -71,7 +72,7 @@ export function createChanges(deps: {
       checkPresence(call)
       const run = async (t: Transaction) => {
         const before = await hold(administrator, targetId, t)
-        // The wait for the locks may have outlasted the caller.
+        // The caller may have left during the wait for the locks.
         checkPresence(call)
         const concerned: number[] = []
         const result = await work({
@@ -82,9 +83,9 @@ export function createChanges(deps: {
             if (subjectId !== undefined) concerned.push(subjectId)
             await audit.append({ ...(reason && { reason }), ...event, ...auditContext, outcome: 'ok' }, t)
             if (subjectId === undefined || policy.signIn === 'session') return
-            // Rows that ask for more than a session record nothing else of users.
+            // Rows that require more than a session record only these actions of users.
             const deed = { action: action as Administered, subjectId }
-            await tellConcerned(administrator, deed, subjectId === before?.id ? before : undefined, t)
+            await notifyConcerned(administrator, deed, subjectId === before?.id ? before : undefined, t)
           },
         })
         if (await users.includeAdministrator(concerned, t)) administrator.permitSignIn(['ROLE_ADMIN'])
@@ -103,9 +104,7 @@ export function createChanges(deps: {
       const { requestId } = request
       const answerOf = async (made: Change) => createMessage(rpc.output, await work(made))
       if (!requestId) return change(request, answerOf)
-      if (!/^[\da-f]{8}(-[\da-f]{4}){3}-[\da-f]{12}$/i.test(requestId)) {
-        wrongFields([{ field: 'request_id', message: 'Give a UUID (RFC 9562).' }])
-      }
+      if (!isUuid(requestId)) wrongFields([{ field: 'request_id', message: 'Use a UUID (RFC 9562).' }])
       const { actor, actor_id } = auditContext
       const form = toBinary(rpc.input, request)
       const digest = masterKey.digest('creation-request', `${rpc.name} ${Buffer.from(form).toString('base64')}`)
@@ -114,7 +113,7 @@ export function createChanges(deps: {
         const id = { actor: actor_id ? `${actor} #${actor_id}` : actor, requestId }
         const before = await creationRequests.claim(id, made.t)
         if (before && !before.digest.equals(digest)) {
-          wrongFields([{ field: 'request_id', message: 'It belongs to another request; make a new one.' }])
+          wrongFields([{ field: 'request_id', message: 'Already used by another request: use a new one.' }])
         }
         if (before) {
           const answer = Buffer.from(masterKey.open(use, before.answerSealed), 'base64')
@@ -128,7 +127,7 @@ export function createChanges(deps: {
             return made.record(event)
           },
         })
-        // A key that is shown once isn't kept, not even sealed.
+        // A key that is shown once is never stored, not even sealed.
         const bytes = toBinary(rpc.output, 'key' in answer ? { ...answer, key: '' } : answer)
         const answerSealed = masterKey.seal(use, Buffer.from(bytes).toString('base64'))
         await creationRequests.add({ ...id, digest, answerSealed, userId }, made.t)

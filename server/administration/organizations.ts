@@ -5,15 +5,14 @@ import {
   OrganizationSchema,
 } from '../../proto/gen/auth/v1/administration_pb.js'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import type { Change } from '../access/context.js'
 import type { Transaction } from '../database/connection.js'
-import type { AuditEvent } from '../models/audit.js'
 import type { OrganizationDetails, OrganizationRow, Organizations } from '../models/organization.js'
 import { type FieldViolation, refuse } from '../requests/refusal.js'
 import { isEmailAddress, isOneLine, nicknameKey } from '../rules/names.js'
 import { limits, tooLong } from '../rules/sizes.js'
-import type { AdministrationContext, Checked, Handler } from './context.js'
-import { checkEtag, withEtag } from './etag.js'
+import { changeRecord, type Done, type Kind, lockRecord, setActive } from './change-record.js'
+import type { Checked, Handler } from './context.js'
+import { withEtag } from './etag.js'
 import type { OpenPage } from './paging.js'
 import { checkText } from './texts.js'
 import { readMask } from './update-mask.js'
@@ -63,7 +62,7 @@ export function listOrganizations(deps: Deps): Handler<'listOrganizations'> {
 export function getOrganization({ organizations }: Pick<Deps, 'organizations'>): Handler<'getOrganization'> {
   return async ({ omitKeys }, { change, target }) => {
     if (omitKeys) return { organization: await show(organizations, target) }
-    // A key that is shown opens a way in for others.
+    // Recorded, because others can activate users with the key.
     await change({ validateOnly: false }, ({ record }) =>
       record({ action: 'organization.show-key', object: `organization:${target.id}` }),
     )
@@ -78,7 +77,7 @@ export function createOrganization(deps: Deps): Handler<'createOrganization'> {
     const form = request.form ?? ({} as Partial<OrganizationForm>)
     const details = checkForm(form, Object.keys(attributes) as Field[])
     const { name } = details
-    if (!name) wrongFields([{ field: 'form.name', message: 'Give the organization a name.' }])
+    if (!name) wrongFields([{ field: 'form.name', message: 'Required.' }])
     return create(AdministrationService.method.createOrganization, request, async change => {
       await checkInepCode(organizations, details, undefined, change.t)
       const row = await organizations.add({ ...details, name, nameKey: nicknameKey(name) }, change.t)
@@ -102,47 +101,36 @@ export function updateOrganization({ organizations }: Deps): Checked<'updateOrga
       return { fields, details: checkForm(form ?? {}, fields) }
     },
     handle: (request, context, { fields, details }) =>
-      changeOrganization(organizations, context, request, async ({ t, record }, row) => {
+      changeRecord(kindOf(organizations), context, request, async (row, t) => {
         const changed = fields.filter(field => details[attributes[field]] !== row[attributes[field]])
-        if (changed.length === 0) return false
+        if (changed.length === 0) return undefined
         await checkInepCode(organizations, details, row.id, t)
         const { name } = details
         await organizations.edit(row.id, { ...details, ...(name && { nameKey: nicknameKey(name) }) }, t)
-        await record({ action: 'organization.edit', object: `organization:${row.id}`, reason: changed.join(',') })
-        return true
+        return { action: 'organization.edit', reason: changed.join(',') }
       }),
   }
 }
 
-/** Lets the keys of an organization and of its users work. */
-export function activateOrganization(deps: Deps): Handler<'activateOrganization'> {
-  return async (request, context) => {
-    return changeOrganization(deps.organizations, context, request, switchTo(deps, true, 'organization.activate'))
-  }
+/** Enables the activation keys of an organization and of its users. */
+export function activateOrganization({ organizations }: Deps): Handler<'activateOrganization'> {
+  const activate = setActive(organizations, true, 'organization.activate')
+  return (request, context) => changeRecord(kindOf(organizations), context, request, activate)
 }
 
-/** Stops the keys of an organization and of its users from activating anyone. */
-export function deactivateOrganization(deps: Deps): Handler<'deactivateOrganization'> {
-  return async (request, context) => {
-    return changeOrganization(deps.organizations, context, request, switchTo(deps, false, 'organization.deactivate'))
-  }
+/** Disables the activation keys of an organization and of its users. */
+export function deactivateOrganization({ organizations }: Deps): Handler<'deactivateOrganization'> {
+  const deactivate = setActive(organizations, false, 'organization.deactivate')
+  return (request, context) => changeRecord(kindOf(organizations), context, request, deactivate)
 }
 
-/** Gives an organization a new activation key; the one before is void at once. */
-export function rotateOrganizationKey(deps: Deps): Handler<'rotateOrganizationKey'> {
-  return async (request, context) => {
-    const { organization } = await changeOrganization(
-      deps.organizations,
-      context,
-      request,
-      async ({ t, record }, row) => {
-        await deps.organizations.rotateKey(row.id, t)
-        await record({ action: 'organization.rotate-key', object: `organization:${row.id}` })
-        return true
-      },
-    )
-    return { organization }
-  }
+/** Replaces the activation key of an organization; the former one stops working at once. */
+export function rotateOrganizationKey({ organizations }: Deps): Handler<'rotateOrganizationKey'> {
+  return (request, context) =>
+    changeRecord(kindOf(organizations), context, request, async ({ id }, t) => {
+      await organizations.rotateKey(id, t)
+      return { action: 'organization.rotate-key' }
+    })
 }
 
 /** Removes an organization that has no members. */
@@ -151,8 +139,7 @@ export function deleteOrganization(deps: Deps): Handler<'deleteOrganization'> {
   return async (request, { administrator, change, target: { id, name } }) => {
     administrator.confirm(name, request.confirm)
     await change(request, async ({ t, record }) => {
-      const row = await lock(organizations, id, t)
-      checkEtag(request.etag, toOrganization(row))
+      await lockRecord(kindOf(organizations), id, request, t)
       const members = await organizations.members(id, t)
       if (members > 0) {
         refuse(Reason.WRONG_STATE, { text: `${name} has ${members} members: move them first, or deactivate it.` })
@@ -166,35 +153,16 @@ export function deleteOrganization(deps: Deps): Handler<'deleteOrganization'> {
 
 type Field = keyof typeof attributes
 
-/** The change that has the keys of an organization and of its users work, or not. */
-function switchTo({ organizations }: Pick<Deps, 'organizations'>, active: boolean, action: AuditEvent['action']) {
-  return async ({ t, record }: Change, row: OrganizationRow) => {
-    if (row.active === active) return false
-    await organizations.setActive(row.id, active, t)
-    await record({ action, object: `organization:${row.id}` })
-    return true
+function kindOf(organizations: Organizations): Kind<OrganizationRow, Done, { organization: Organization }> {
+  return {
+    async lock(id, t) {
+      const row = await organizations.lock(id, t)
+      return row ?? refuse(Reason.RECORD_NOT_FOUND, { text: `Organization #${id} no longer exists.` })
+    },
+    show: toOrganization,
+    record: ({ record }, done, { id }) => record({ ...done, object: `organization:${id}` }),
+    answer: async (row, t) => ({ organization: await show(organizations, row, { t, key: true }) }),
   }
-}
-
-/** Locks the organization that a request refers to, checks the etag, makes a change, and answers with what it is now. */
-async function changeOrganization(
-  organizations: Organizations,
-  { change, target: { id } }: AdministrationContext<OrganizationRow>,
-  request: { etag: string; validateOnly: boolean },
-  work: (change: Change, row: OrganizationRow) => Promise<boolean>,
-) {
-  return change(request, async made => {
-    const row = await lock(organizations, id, made.t)
-    checkEtag(request.etag, toOrganization(row))
-    const changed = await work(made, row)
-    const now = await lock(organizations, id, made.t)
-    return { organization: await show(organizations, now, { t: made.t, key: true }), changed }
-  })
-}
-
-/** The row, which nobody else changes before the transaction ends. */
-async function lock(organizations: Organizations, id: number, t: Transaction): Promise<OrganizationRow> {
-  return (await organizations.lock(id, t)) ?? refuse(Reason.RECORD_NOT_FOUND, { text: `Organization #${id} is gone.` })
 }
 
 /** The named fields of a form as attributes, null where they are cleared. Refuses with every wrong one. */
@@ -206,9 +174,9 @@ function checkForm(form: Partial<OrganizationForm>, fields: readonly Field[]): P
     if (tooLong(text, 'text') || !isOneLine(text)) {
       wrong.push({ field: `form.${field}`, message: `Use at most ${limits.text} characters, and no line breaks.` })
     } else if (field === 'name' && nicknameKey(text) === '' && (text !== '' || fields.length < 9)) {
-      wrong.push({ field: 'form.name', message: 'An organization needs a name.' })
+      wrong.push({ field: 'form.name', message: 'Required.' })
     } else if (field === 'email' && text !== '' && !isEmailAddress(text)) {
-      wrong.push({ field: 'form.email', message: 'This is no valid e-mail address.' })
+      wrong.push({ field: 'form.email', message: 'Not a valid e-mail address.' })
     }
     return [attribute, text || null]
   })
@@ -223,10 +191,10 @@ async function checkInepCode(
   t: Transaction,
 ): Promise<void> {
   const other = inepCode ? await organizations.withInepCode(inepCode, id, t) : undefined
-  if (other !== undefined) refuse(Reason.NAME_TAKEN, { text: `Organization #${other} has this INEP code already.` })
+  if (other !== undefined) refuse(Reason.NAME_TAKEN, { text: `Organization #${other} already has this INEP code.` })
 }
 
-/** An organization as administrators see it; its key only where one is shown by itself. */
+/** An organization as administrators see it, without its key. */
 function toOrganization(row: OrganizationRow): Organization {
   const texts = Object.values(attributes).flatMap(name => (row[name] === null ? [] : [[name, row[name]]]))
   return withEtag(OrganizationSchema, {
@@ -239,7 +207,7 @@ function toOrganization(row: OrganizationRow): Organization {
   })
 }
 
-/** The same, with how many belong to it. The key is no part of what the etag stands for: a list shows the same one. */
+/** The same with the number of its members. The etag doesn't cover the key, so a list shows the same one. */
 async function show(
   organizations: Organizations,
   row: OrganizationRow,

@@ -3,14 +3,14 @@ import { type DescMethodUnary, type Message, toBinary } from '@bufbuild/protobuf
 import type { MasterKey } from '../models/master-key.js'
 import { wrongFields } from './wrong-fields.js'
 
-/** Rows of a page when nobody says, and most rows of one. */
-const sizes = { usual: 50, most: 1_000 }
+/** Default and maximum number of rows of a page. */
+const sizes = { usual: 50, max: 1_000 }
 
-/** A page that is asked for. */
-export interface Page<After> {
-  /** Most rows of it. */
+/** A requested page. */
+interface Page<After> {
+  /** Maximum number of its rows. */
   readonly size: number
-  /** Rows to read: one more than are shown tells whether there is a next page. */
+  /** Rows to read: one more than shown, which says whether there is a next page. */
   readonly limit: number
   /** Behind which row it begins; undefined for the first page. */
   readonly after: After | undefined
@@ -26,20 +26,20 @@ interface ListRequest {
   readonly pageToken: string
 }
 
-/** Reads which page is asked for. */
+/** Reads which page a request asks for. */
 export type OpenPage = <After>(rpc: DescMethodUnary, request: Message & ListRequest) => Page<After>
 
 /**
- * Page tokens are sealed, so that nobody rests anything on what is in them, and bound to their RPC and filter.
+ * Page tokens are sealed, so that clients can't depend on their content, and bound to their RPC and filter.
  * `OpenPage` refuses others with INVALID_ARGUMENT.
  */
 export function createPaging(masterKey: Pick<MasterKey, 'seal' | 'open'>): OpenPage {
   return (rpc, request) => {
     const { pageSize, pageToken } = request
-    if (pageSize < 0) wrongFields([{ field: 'page_size', message: 'Give 0 or more.' }])
+    if (pageSize < 0) wrongFields([{ field: 'page_size', message: 'Use 0 or more.' }])
     const filter = toBinary(rpc.input, Object.assign({}, request, { pageSize: 0, pageToken: '' }))
     const use = `page-token ${rpc.name} ${createHash('sha256').update(filter).digest('base64url')}`
-    const size = Math.min(pageSize || sizes.usual, sizes.most)
+    const size = Math.min(pageSize || sizes.usual, sizes.max)
     const next = (after: unknown) => masterKey.seal(use, JSON.stringify(after)).toString('base64url')
     return {
       size,
@@ -57,7 +57,9 @@ export function createPaging(masterKey: Pick<MasterKey, 'seal' | 'open'>): OpenP
     try {
       return JSON.parse(masterKey.open(use, Buffer.from(token, 'base64url')))
     } catch {
-      return wrongFields([{ field: 'page_token', message: 'It is none of this list and filter. Begin without one.' }])
+      return wrongFields([
+        { field: 'page_token', message: 'Not valid for this list and filter. Start without a page token.' },
+      ])
     }
   }
 }

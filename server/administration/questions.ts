@@ -4,15 +4,14 @@ import {
   Administration as AdministrationService,
 } from '../../proto/gen/auth/v1/administration_pb.js'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import type { Change } from '../access/context.js'
 import { brokenConstraint } from '../database/failures.js'
-import type { AuditEvent } from '../models/audit.js'
 import type { QuestionRow, Questions, UnmatchedRow } from '../models/question.js'
 import { refuse } from '../requests/refusal.js'
 import { isOneLine, questionKey } from '../rules/names.js'
 import { limits, tooLong } from '../rules/sizes.js'
-import type { AdministrationContext, Checked, Handler } from './context.js'
-import { checkEtag, withEtag } from './etag.js'
+import { changeRecord, type Done, type Kind, setActive } from './change-record.js'
+import type { Checked, Handler } from './context.js'
+import { withEtag } from './etag.js'
 import type { OpenPage } from './paging.js'
 import { wrongFields } from './wrong-fields.js'
 
@@ -60,36 +59,33 @@ export function createQuestion(deps: Deps): Handler<'createQuestion'> {
 }
 
 /** Changes the text of a question; answers already saved stay and count for the new text. */
-export function updateQuestion(deps: Deps): Checked<'updateQuestion', QuestionText> {
+export function updateQuestion({ questions }: Deps): Checked<'updateQuestion', QuestionText> {
   return {
     check: request => checkQuestion('text', request.text),
     handle(request, context, text) {
-      const updated = changeQuestion(deps.questions, context, request, async ({ t, record }, row) => {
-        if (row.question === text.question) return false
-        await deps.questions.edit(row.id, text, t)
-        await record({ action: 'question.edit', object: `question:${row.id}` })
-        return true
+      const updated = changeRecord(kindOf(questions), context, request, async (row, t) => {
+        if (row.question === text.question) return undefined
+        await questions.edit(row.id, text, t)
+        return { action: 'question.edit' }
       })
-      return unique(updated, deps.questions, text)
+      return unique(updated, questions, text)
     },
   }
 }
 
 /** Offers a retired question again. */
-export function offerQuestion(deps: Deps): Handler<'offerQuestion'> {
-  return async (request, context) => {
-    return changeQuestion(deps.questions, context, request, switchTo(deps, true, 'question.restore'))
-  }
+export function offerQuestion({ questions }: Deps): Handler<'offerQuestion'> {
+  const offer = setActive(questions, true, 'question.restore')
+  return (request, context) => changeRecord(kindOf(questions), context, request, offer)
 }
 
-/** Takes no new answers to a question. Answers already saved still count. */
-export function retireQuestion(deps: Deps): Handler<'retireQuestion'> {
-  return async (request, context) => {
-    return changeQuestion(deps.questions, context, request, switchTo(deps, false, 'question.retire'))
-  }
+/** Retires a question: it takes no new answers. Saved answers still count. */
+export function retireQuestion({ questions }: Deps): Handler<'retireQuestion'> {
+  const retire = setActive(questions, false, 'question.retire')
+  return (request, context) => changeRecord(kindOf(questions), context, request, retire)
 }
 
-/** Lists the texts of sign-ups that are no question of ours, those of most users first. */
+/** Lists texts of sign-ups that match no question of the registry, those with most users first. */
 export function listUnmatchedQuestions(deps: Deps): Handler<'listUnmatchedQuestions'> {
   const { questions, openPage } = deps
   return async request => {
@@ -101,20 +97,20 @@ export function listUnmatchedQuestions(deps: Deps): Handler<'listUnmatchedQuesti
   }
 }
 
-/** Makes a text another one for a question: the answers that users gave to it count, and those of sign-ups to come. */
+/** Links a text of sign-ups to a question: its answers count, now and in later sign-ups. */
 export function linkQuestion({ questions }: Deps): Checked<'linkQuestion', QuestionText> {
   return {
     check: request => checkQuestion('text', request.text),
     async handle(request, { change, target: { id } }, text) {
       const linkSome = () =>
         change(request, async ({ t, record }) => {
-          const row = await lock(questions, id, t)
+          const row = await kindOf(questions).lock(id, t)
           const { added, more, known } = await questions.link(text.questionKey, id, t)
-          if (!known) refuse(Reason.RECORD_NOT_FOUND, { text: `No user has given ${text.question} as a question.` })
+          if (!known) refuse(Reason.RECORD_NOT_FOUND, { text: `No sign-up has the question ${text.question}.` })
           await record({ action: 'question.link', object: `question:${id}` })
           return { question: toQuestion(row), added, more }
         })
-      // A transaction is short. A caller that is interrupted repeats it for the rest.
+      // Each transaction is short. After an interruption, the caller repeats the call for the rest.
       let { question, added: linked, more } = await linkSome()
       while (more && !request.validateOnly) {
         const next = await linkSome()
@@ -126,34 +122,16 @@ export function linkQuestion({ questions }: Deps): Checked<'linkQuestion', Quest
   }
 }
 
-/** The change that has a question be offered, or not. */
-function switchTo({ questions }: Pick<Deps, 'questions'>, active: boolean, action: AuditEvent['action']) {
-  return async ({ t, record }: Change, row: QuestionRow) => {
-    if (row.active === active) return false
-    await questions.setActive(row.id, active, t)
-    await record({ action, object: `question:${row.id}` })
-    return true
+function kindOf(questions: Questions): Kind<QuestionRow, Done, { question: AdministeredQuestion }> {
+  return {
+    async lock(id, t) {
+      const row = await questions.lock(id, t)
+      return row ?? refuse(Reason.RECORD_NOT_FOUND, { text: `Question #${id} no longer exists.` })
+    },
+    show: toQuestion,
+    record: ({ record }, done, { id }) => record({ ...done, object: `question:${id}` }),
+    answer: row => ({ question: toQuestion(row) }),
   }
-}
-
-/** Locks the question that a request refers to, checks the etag, makes a change, and answers with what it is now. */
-async function changeQuestion(
-  questions: Questions,
-  { change, target: { id } }: AdministrationContext<QuestionRow>,
-  request: { etag: string; validateOnly: boolean },
-  work: (change: Change, row: QuestionRow) => Promise<boolean>,
-) {
-  return change(request, async made => {
-    const row = await lock(questions, id, made.t)
-    checkEtag(request.etag, toQuestion(row))
-    const changed = await work(made, row)
-    return { question: toQuestion(await lock(questions, id, made.t)), changed }
-  })
-}
-
-/** The row, which nobody else changes before the transaction ends. */
-async function lock(questions: Questions, id: number, t: Change['t']): Promise<QuestionRow> {
-  return (await questions.lock(id, t)) ?? refuse(Reason.RECORD_NOT_FOUND, { text: `Question #${id} is gone.` })
 }
 
 /** A text with its comparing form. Refuses one that is too long, or has nothing to compare. */
@@ -161,13 +139,13 @@ function checkQuestion(field: string, given: string | undefined): QuestionText {
   const question = (given ?? '').trim()
   const key = questionKey(question)
   if (key === '' || tooLong(question, 'text') || !isOneLine(question)) {
-    const message = `Give the text of a question, in at most ${limits.text} characters and without line breaks.`
+    const message = `Specify the text of a question: at most ${limits.text} characters, no line breaks.`
     wrongFields([{ field, message }])
   }
   return { question, questionKey: key }
 }
 
-/** Tells whose text it is, where another question has it. */
+/** Refuses with NAME_TAKEN, and names the question that has the text already. */
 async function unique<T>(work: Promise<T>, questions: Questions, { questionKey }: { questionKey: string }): Promise<T> {
   try {
     return await work
@@ -175,7 +153,7 @@ async function unique<T>(work: Promise<T>, questions: Questions, { questionKey }
     if (brokenConstraint(error) !== 'questions_question_key_key') throw error
     const same = await questions.find({ key: questionKey })
     const retired = same?.active === false ? ', and is retired' : ''
-    return refuse(Reason.NAME_TAKEN, { text: `Question ${same?.id ?? ''} has this text already${retired}.` })
+    return refuse(Reason.NAME_TAKEN, { text: `Question ${same?.id ?? ''} already has this text${retired}.` })
   }
 }
 

@@ -8,12 +8,12 @@ import { limits, tooLong } from '../rules/sizes.js'
 import { wrongFields } from './wrong-fields.js'
 
 /**
- * Finds what requests refer to: by `#id`, by digits alone, or by name. A name that looks like an id takes no record's
- * place: digits that are an id and another's name are refused, and so is `#id` where a record has that name. Refuses with
- * INVALID_ARGUMENT what is missing or means several, with USER_NOT_FOUND and RECORD_NOT_FOUND what isn't there.
+ * Finds the record that a request refers to: by `#id`, by digits alone, or by name. An ambiguous reference is refused:
+ * digits that are an id and another record's name, or `#id` where a record has that name. Refuses with INVALID_ARGUMENT a
+ * missing or ambiguous reference, with USER_NOT_FOUND or RECORD_NOT_FOUND one to no record.
  */
 export interface References {
-  /** A user, by username in any spelling; a deleted one, too. */
+  /** A user, also a deleted one, by username in any spelling. */
   user(reference: string | undefined, field?: string): Promise<AdministeredUserRow>
   /** An organization, by INEP code or name. */
   organization(reference: string | undefined, field?: string): Promise<OrganizationRow>
@@ -28,7 +28,7 @@ export function createReferences(deps: {
 }): References {
   const { administeredUsers, organizations, questions } = deps
 
-  /** What is referred to, among what has the id and what has the name. */
+  /** The record that a reference names, among those with the id and with the name. */
   async function find<T extends { readonly id: number }>(
     reference: string | undefined,
     field: string,
@@ -48,8 +48,8 @@ export function createReferences(deps: {
     const ids = all.slice(0, 10).map(({ id }) => (sign ? id : `#${id}`))
     const listed = `${ids.join(', ')}${all.length > 10 ? ', …' : ''}`
     const message = sign
-      ? `It is an id and also a name (ids ${listed}): name one of them by its id without #.`
-      : `It means several (${listed}): name one of them by #id.`
+      ? `Ambiguous: both an id and a name (ids ${listed}). Use an id without #.`
+      : `Ambiguous: matches ${listed}. Use #id.`
     return wrongFields([{ field, message }])
   }
 

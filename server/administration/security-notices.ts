@@ -19,12 +19,12 @@ interface Deed {
 }
 
 /**
- * Tells by e-mail all other active administrators, but for the one it was done to, what somebody on the database itself
- * does to an administrator or a password: nobody signed in for it. Refuses with JUSTIFICATION_NEEDED without a reason.
+ * Notifies all active administrators, except the one concerned, by e-mail of a change of an administrator or of a password
+ * on the database itself, which needs no sign-in. Refuses with JUSTIFICATION_NEEDED without a reason.
  */
-export type TellAdministrators = (administrator: Administrator, deed: Deed, t: Transaction) => Promise<void>
+export type NotifyAdministrators = (administrator: Administrator, deed: Deed, t: Transaction) => Promise<void>
 
-export function createTellAdministrators({ administeredUsers, emails, settings }: Deps): TellAdministrators {
+export function createNotifyAdministrators({ administeredUsers, emails, settings }: Deps): NotifyAdministrators {
   return async (administrator, deed, t) => {
     administrator.justify()
     if (administrator.user) return
@@ -36,17 +36,17 @@ export function createTellAdministrators({ administeredUsers, emails, settings }
 }
 
 /**
- * Tells by e-mail a user who is, or was `before`, a ROLE_ADMIN what was done to it, at the address that it had then. A
- * change of that address itself is told elsewhere, and one who is erased is told nothing: nothing is kept of it.
+ * Notifies a user who is, or was `before`, a ROLE_ADMIN by e-mail of a change of its account, at its former address. A change
+ * of the address has its own notice, and an erased user gets none, because its address is erased, too.
  */
-export type TellConcerned = (
+export type NotifyConcerned = (
   administrator: Administrator,
   deed: Deed,
   before: { readonly role: string; readonly email: string | null } | undefined,
   t: Transaction,
 ) => Promise<void>
 
-export function createTellConcerned({ administeredUsers, emails, settings }: Deps): TellConcerned {
+export function createNotifyConcerned({ administeredUsers, emails, settings }: Deps): NotifyConcerned {
   return async (administrator, { action, subjectId }, before, t) => {
     const after = await administeredUsers.lock(subjectId, t)
     if (!after || ![before?.role, after.role].includes('ROLE_ADMIN')) return
@@ -58,7 +58,7 @@ export function createTellConcerned({ administeredUsers, emails, settings }: Dep
   }
 }
 
-/** What e-mails tell of a deed: what, who, when, why. */
+/** What e-mails say about a change: what, who, when, why. */
 function aboutOf({ auditContext, reason }: Administrator, deed: Deed) {
   const { actor, actor_id: actorId } = auditContext
   const at = new Date().toISOString()

@@ -22,7 +22,7 @@ interface Deps {
   now: () => number
 }
 
-/** Milliseconds for which a key is good, when nobody says. */
+/** Default lifetime of a key, in milliseconds. */
 const usualLife = 365 * 86_400_000
 
 /** Lists services by name. */
@@ -55,7 +55,7 @@ export function createService(deps: Deps): Handler<'createService'> {
     const { name, scopes, expiresAt } = checkForm(request, now())
     return create(AdministrationService.method.createService, request, async ({ t, record }) => {
       const row = await services.add({ name, scopes }, t)
-      if (!row) refuse(Reason.NAME_TAKEN, { text: `There is a service ${name} already.` })
+      if (!row) refuse(Reason.NAME_TAKEN, { text: `Service ${name} already exists.` })
       await record({ action: 'service.add', object: `service:${name}`, reason: scopes.join(',') })
       return addKey(services, row, expiresAt, request, t)
     })
@@ -77,7 +77,7 @@ export function deleteService(deps: Deps): Handler<'deleteService'> {
   }
 }
 
-/** Gives a service another key. */
+/** Adds a key to a service. */
 export function createServiceKey(deps: Deps): Handler<'createServiceKey'> {
   const { services, now } = deps
   const rpc = AdministrationService.method.createServiceKey
@@ -105,7 +105,7 @@ export function deleteServiceKey(deps: Deps): Handler<'deleteServiceKey'> {
   return async (request, { change }) => {
     const name = readName(request.name)
     const { id } = request
-    if (id === undefined) wrongFields([{ field: 'id', message: 'Give the number of the key.' }])
+    if (id === undefined) wrongFields([{ field: 'id', message: 'Specify the number of the key.' }])
     return change(request, async ({ t, record }) => {
       const row = (await services.lock(name, t)) ?? missing(name)
       if (!(await services.removeKey(row.id, id, t))) {
@@ -117,7 +117,7 @@ export function deleteServiceKey(deps: Deps): Handler<'deleteServiceKey'> {
   }
 }
 
-/** Makes a key, and the answer that shows it; only checked, there is none to show. */
+/** Adds a key, and returns the answer that shows it; with `validateOnly`, without the key. */
 async function addKey(
   services: Services,
   row: ServiceRow,
@@ -138,14 +138,14 @@ function checkForm(request: CreateServiceRequest, now: number) {
   }
   const scopes = [...new Set(request.scopes)].map(scopeName)
   if (scopes.length === 0 || scopes.includes(undefined)) {
-    wrong.push({ field: 'scopes', message: `Give one or more of ${scopeNames.join(', ')}.` })
+    wrong.push({ field: 'scopes', message: `Use one or more of ${scopeNames.join(', ')}.` })
   }
   const expiresAt = readExpiry(request, now, wrong)
   if (wrong.length > 0) wrongFields(wrong)
   return { name, scopes: scopes as ScopeName[], expiresAt }
 }
 
-/** When a key expires: in the future, and before a year that nothing can write. */
+/** When a key expires: in the future, in a year of four digits. */
 function readExpiry(
   { expireTime }: Pick<CreateServiceRequest | CreateServiceKeyRequest, 'expireTime'>,
   now: number,
@@ -153,15 +153,15 @@ function readExpiry(
 ): Date {
   const at = expireTime ? timestampDate(expireTime) : new Date(now + usualLife)
   if (!(at.getTime() > now && at.getUTCFullYear() < 10_000)) {
-    wrong.push({ field: 'expire_time', message: 'Give a time in the future.' })
+    wrong.push({ field: 'expire_time', message: 'Use in the future.' })
   }
   return at
 }
 
 function readName(name: string | undefined): string {
   const given = name?.trim() ?? ''
-  if (given === '') wrongFields([{ field: 'name', message: 'Name the service.' }])
-  // No service has a longer one, nor one with other characters.
+  if (given === '') wrongFields([{ field: 'name', message: 'Specify the name of the service.' }])
+  // No service has a longer name, or one with other characters.
   return /^[a-z\d-]{1,63}$/.test(given) ? given : missing('of that name')
 }
 

@@ -15,7 +15,7 @@ import { required } from '../requests/required-fields.js'
 import { usernameKey } from '../rules/names.js'
 import { tooLong } from '../rules/sizes.js'
 import type { Handler } from './context.js'
-import type { TellAdministrators } from './security-notices.js'
+import type { NotifyAdministrators } from './security-notices.js'
 import { toAdministeredUser } from './users/record.js'
 import { wrongFields } from './wrong-fields.js'
 
@@ -46,7 +46,7 @@ export function signIn(deps: {
   }
 }
 
-/** Tells who calls. */
+/** Returns who calls. */
 export function getSession(deps: {
   totpSecrets: TotpSecrets
   administeredUsers: AdministeredUsers
@@ -78,7 +78,7 @@ export function enrollTotp(deps: { totpSecrets: TotpSecrets; issuer: string }): 
   }
 }
 
-/** Ends an enrolment with a code of the new secret, and every session of the caller: none of them had a code of it. */
+/** Completes an enrolment with a code of the new secret, and ends every session of the caller: they began without a code. */
 export function confirmTotp(deps: {
   totpSecrets: TotpSecrets
   users: Pick<Users, 'revokeTokens'>
@@ -88,10 +88,10 @@ export function confirmTotp(deps: {
   return async (request, { administrator, change }) => {
     const { id } = signedIn(administrator)
     const { pending } = await totpSecrets.find(id)
-    if (!pending) refuse(Reason.WRONG_STATE, { text: 'No enrolment has begun. Begin with EnrollTotp.' })
+    if (!pending) refuse(Reason.WRONG_STATE, { text: 'No enrolment has begun. Call EnrollTotp first.' })
     const step = totpStep(pending, request.code ?? '', now())
     if (step === undefined) {
-      wrongFields([{ field: 'code', message: 'It is no code of the new secret at this moment. Try the next one.' }])
+      wrongFields([{ field: 'code', message: 'Not the present code of the new secret. Try the next one.' }])
     }
     await change({ validateOnly: false }, async ({ t, record }) => {
       if (!(await totpSecrets.confirm(id, pending, step, t))) refuse(Reason.STALE_ETAG)
@@ -102,12 +102,12 @@ export function confirmTotp(deps: {
   }
 }
 
-/** Takes the one-time codes from an administrator who has lost them. */
+/** Removes the one-time codes of an administrator who lost the authenticator. */
 export function removeTotp(deps: {
   totpSecrets: TotpSecrets
-  tellAdministrators: TellAdministrators
+  notifyAdministrators: NotifyAdministrators
 }): Handler<'removeTotp'> {
-  const { totpSecrets, tellAdministrators } = deps
+  const { totpSecrets, notifyAdministrators } = deps
   return async (request, { administrator, change, target: user }) => {
     administrator.confirm(user.username, request.confirm)
     administrator.justify()
@@ -115,7 +115,7 @@ export function removeTotp(deps: {
     const changed = await change(request, async ({ t, record }) => {
       const removed = await totpSecrets.remove(user.id, t)
       if (!removed) return false
-      await tellAdministrators(administrator, { action: 'user.remove-totp', subjectId: user.id }, t)
+      await notifyAdministrators(administrator, { action: 'user.remove-totp', subjectId: user.id }, t)
       await record({ action: 'user.remove-totp', subject_id: user.id })
       return true
     })
@@ -124,8 +124,8 @@ export function removeTotp(deps: {
 }
 
 /**
- * Refuses with ACCESS_DENIED an administrator whose own one-time codes are locked: somebody else looks at it before they
- * count again. Whether the codes are the administrator's own.
+ * Whether the codes are the administrator's own. If these are locked, refuses with ACCESS_DENIED: another administrator has
+ * to unlock them.
  */
 export async function checkOwnCodes(
   totpSecrets: Pick<TotpSecrets, 'failures'>,
@@ -134,13 +134,13 @@ export async function checkOwnCodes(
 ): Promise<boolean> {
   if (administrator.user?.id !== userId) return false
   if ((await totpSecrets.failures(userId))?.locked) {
-    const text = `Your one-time codes are locked. Another administrator unlocks them: auth-admin users unlock ${userId}`
+    const text = `Your one-time codes are locked. Another administrator can unlock them: auth-admin users unlock ${userId}`
     refuse(Reason.ACCESS_DENIED, { text })
   }
   return true
 }
 
-/** The user of a session; the database itself has none. */
+/** The user of a session; on the database itself there is none. */
 function signedIn({ user }: Administrator): User {
-  return user ?? refuse(Reason.WRONG_STATE, { text: 'One-time codes belong to a session: sign in at a server first.' })
+  return user ?? refuse(Reason.WRONG_STATE, { text: 'One-time codes need a session: sign in to a server first.' })
 }

@@ -23,7 +23,7 @@ export function listSigningKeys(deps: Pick<Deps, 'signingKeys'>): Handler<'listS
   }
 }
 
-/** Publishes a new signing key. Nobody is logged out: the one before verifies until its last token is over. */
+/** Publishes a new signing key. The former key verifies until its last token expires. */
 export function rotateSigningKey(deps: Pick<Deps, 'signingKeys' | 'settings'>): Handler<'rotateSigningKey'> {
   const { signingKeys, settings } = deps
   return async (request, { change }) => {
@@ -42,7 +42,7 @@ export function retireSigningKey(deps: Pick<Deps, 'signingKeys'>): Handler<'reti
   const { signingKeys } = deps
   return async (request, { administrator, change }) => {
     const kid = (request.kid ?? '').trim()
-    if (kid === '' || tooLong(kid, 'key')) wrongFields([{ field: 'kid', message: 'Give the id of a key.' }])
+    if (kid === '' || tooLong(kid, 'key')) wrongFields([{ field: 'kid', message: 'Specify the id of a key.' }])
     const missing = () => refuse(Reason.RECORD_NOT_FOUND, { text: `There is no key ${kid}.` })
     if (!(await signingKeys.all()).some(key => key.kid === kid)) missing()
     administrator.confirm(kid, request.confirm)
@@ -54,7 +54,7 @@ export function retireSigningKey(deps: Pick<Deps, 'signingKeys'>): Handler<'reti
   }
 }
 
-/** Tells issuer and audience of tokens. */
+/** Returns issuer and audience of tokens. */
 export function getIssuer(deps: Pick<Deps, 'tokenIssuers'>): Handler<'getIssuer'> {
   const { tokenIssuers } = deps
   return async _request => {
@@ -64,22 +64,22 @@ export function getIssuer(deps: Pick<Deps, 'tokenIssuers'>): Handler<'getIssuer'
   }
 }
 
-/** Changes issuer or audience of tokens, for each process from its next start on. */
+/** Changes issuer or audience of tokens; processes read them when they start. */
 export function setIssuer(deps: Pick<Deps, 'tokenIssuers'>): Handler<'setIssuer'> {
   const { tokenIssuers } = deps
   return async (request, { administrator, change }) => {
     const asked = { issuer: request.issuer?.trim(), audience: request.audience?.trim() }
     const wrong: FieldViolation[] = Object.entries(asked).flatMap(([field, text]) =>
       text !== undefined && (text === '' || tooLong(text, 'text') || /\p{C}/u.test(text))
-        ? [{ field, message: `Give a text of at most ${limits.text} characters.` }]
+        ? [{ field, message: `Use 1 to ${limits.text} characters.` }]
         : [],
     )
     if (asked.audience && isAdministrationAudience(asked.audience)) {
-      const message = 'Give another audience: this one is for tokens of administrators.'
+      const message = 'Use another audience: this one is reserved for tokens of administrators.'
       wrong.push({ field: 'audience', message })
     }
     if (!asked.issuer && !asked.audience && wrong.length === 0)
-      wrong.push({ field: 'issuer', message: 'Give issuer, audience, or both.' })
+      wrong.push({ field: 'issuer', message: 'Specify issuer, audience, or both.' })
     if (wrong.length > 0) wrongFields(wrong)
     return change(request, async ({ t, record }) => {
       const from = await tokenIssuers.lock(t)

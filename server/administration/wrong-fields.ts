@@ -1,7 +1,7 @@
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { type FieldViolation, refuse } from '../requests/refusal.js'
 
-/** Refuses a request with INVALID_ARGUMENT; the text says all that is wrong. */
+/** Refuses a request with INVALID_ARGUMENT; the text names every wrong field. */
 export function wrongFields(fields: readonly FieldViolation[]): never {
   refuse(Reason.INVALID_ARGUMENT, {
     text: fields.map(({ field, message }) => `${field}: ${message}`).join(' '),

@@ -21,7 +21,7 @@ import {
 export type Erased = Pick<Receipt, 'user' | 'erasedAt'>
 
 /** What a restore did. */
-export interface Restored extends Made {
+interface Restored extends Made {
   /** Receipts of users who were erased after the backup, and are erased again. */
   readonly erased: readonly Receipt[]
   /** Id of the new signing key. */

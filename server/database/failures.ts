@@ -15,10 +15,51 @@ export function causeOf(error: unknown): { code?: string; message?: string; cons
   return (error as { original?: object } | undefined)?.original ?? (error as object)
 }
 
+/** What a failure means to a caller. */
+export type Meaning =
+  | 'unreachable'
+  | 'no connection left'
+  | 'read-only'
+  | 'locked'
+  | 'taken'
+  | 'not installed'
+  | 'outdated'
+  | 'no database'
+  | 'wrong credentials'
+  | 'no rights'
+
+/** Codes of PostgreSQL (SQLSTATE) and of sockets, and whether the same call may succeed after a wait. The first match counts. */
+const failures: readonly { readonly code: RegExp; readonly meaning?: Meaning; readonly passing?: true }[] = [
+  // Connection exceptions, and operator intervention, which includes the statement timeout.
+  { code: /^(08|57)...$|^E(CONN|PIPE|TIMEDOUT|HOST|NET|AI_AGAIN)/, meaning: 'unreachable', passing: true },
+  { code: /^E(NOTFOUND|AI_)/, meaning: 'unreachable' },
+  { code: /^53300$/, meaning: 'no connection left', passing: true },
+  { code: /^25006$/, meaning: 'read-only', passing: true },
+  { code: /^55P03$/, meaning: 'locked', passing: true },
+  // Rollbacks (deadlock, serialization), resources, timeouts of transactions, I/O errors; 26000 and 42P05, which a pooler
+  // returns until it is recognized; a missing socket.
+  { code: /^(40|53)...$|^(25P0[34]|58030|26000|42P05)$|^ENOENT/, passing: true },
+  { code: /^23505$/, meaning: 'taken' },
+  { code: /^(42P01|42883)$/, meaning: 'not installed' },
+  { code: /^42703$/, meaning: 'outdated' },
+  { code: /^3D000$/, meaning: 'no database' },
+  { code: /^28...$/, meaning: 'wrong credentials' },
+  { code: /^42501$/, meaning: 'no rights' },
+]
+
+function failureOf(error: unknown) {
+  const code = String(causeOf(error).code)
+  return failures.find(each => each.code.test(code))
+}
+
+/** What a failure means; undefined when its code isn't known. */
+export function meaningOf(error: unknown): Meaning | undefined {
+  return failureOf(error)?.meaning
+}
+
 /** The unique constraint that a statement violated, if that is why it failed. */
 export function brokenConstraint(error: unknown): string | undefined {
-  const { code, constraint } = causeOf(error)
-  return code === '23505' ? constraint : undefined
+  return meaningOf(error) === 'taken' ? causeOf(error).constraint : undefined
 }
 
 /**
@@ -33,13 +74,8 @@ export function isUnreachable(error: unknown): boolean {
  * Whether waiting alone can help. It doesn't with every unreachable database: a wrong name or certificate stays wrong.
  */
 export function isPassing(error: unknown): boolean {
-  const { code, message } = causeOf(error)
-  // Classes 08 (connection), 40 (rolled back: deadlock, serialization), 53 (resources), 57 (operator intervention, and
-  // the statement's own timeout); 25006 (read-only), 25P03 and 25P04 (a transaction's timeouts), 55P03 (lock not available),
-  // 58030 (I/O error); 26000 and 42P05, which a pooler returns until it is recognized; codes of sockets.
-  return (
-    /^(08|40|53|57)...$|^(25006|25P0[34]|55P03|58030|26000|42P05)$|^E(CONN|PIPE|TIMEDOUT|HOST|NET|AI_AGAIN|NOENT)/.test(
-      String(code),
-    ) || /Connection terminated|not queryable|pool is draining|manager was closed|timeout/.test(String(message))
+  if (failureOf(error)?.passing) return true
+  return /Connection terminated|not queryable|pool is draining|manager was closed|timeout/.test(
+    String(causeOf(error).message),
   )
 }

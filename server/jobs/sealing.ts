@@ -4,7 +4,7 @@ import type { Log } from '../observability/log.js'
 import { startRounds } from './intervals.js'
 
 /** What seals staged events into the audit log's chain. Every replica does it; at one time one is at it. */
-export interface Sealing {
+interface Sealing {
   /** Begins no more rounds; within two seconds, seals what is left. */
   stop(): Promise<void>
 }

@@ -76,7 +76,7 @@ interface SlotOwner {
 }
 
 /** State of a scheduler, for metrics. */
-export interface SchedulerStats {
+interface SchedulerStats {
   readonly waiting: number
   readonly running: number
   /** Requests that were shed since the start. */

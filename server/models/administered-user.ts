@@ -41,7 +41,7 @@ export interface AdministeredUsers {
   /** The users who fit, by id. */
   list(filter: UserFilter): Promise<AdministeredUserRow[]>
   /**
-   * Whether there is an active administrator besides a user. Nobody else asks before the transaction ends, so that of
+   * Whether there is an active administrator besides a user. Other calls wait until the transaction ends, so that of
    * the last two only one goes.
    */
   anotherAdministrator(id: number, t: Transaction): Promise<boolean>
@@ -49,10 +49,10 @@ export interface AdministeredUsers {
   administratorsBut(id: number, t: Transaction): Promise<number[]>
   /** Ids of users, deleted or not, whose usernames look like `#id`; the first 11. */
   namedLikeIds(): Promise<number[]>
-  /** Locks a user that was deleted so long ago that it is to be erased, unless somebody else does it now; its id. */
+  /** Locks a user that was deleted so long ago that it is to be erased, unless another transaction does; its id. */
   lockForPurge(t: Transaction): Promise<number | undefined>
   /**
-   * Locks an account that was never activated and last seen more than so many seconds ago, unless somebody else does it now;
+   * Locks an account that was never activated and last seen more than so many seconds ago, unless another transaction does;
    * its id. Not a ROLE_ADMIN or a suspended one.
    */
   lockLapsed(seconds: number, t: Transaction): Promise<number | undefined>
@@ -60,13 +60,13 @@ export interface AdministeredUsers {
   lockUnactivated(id: number, t: Transaction): Promise<boolean>
   /**
    * Looks at so many accounts that were never activated (`stretch`), by id, for those that were signed up from a network, as
-   * far as the audit log tells: ids of the first ones, and behind which id to go on, undefined at the end.
+   * far as the audit log says: the first ids, and the id to continue after, undefined at the end.
    */
   signedUpFrom(network: string, filter: SignUpFilter): Promise<{ ids: number[]; next: number | undefined }>
 }
 
 /** Which accounts that were never activated to look at. */
-export interface SignUpFilter extends Pick<UserFilter, 'afterId' | 'createdFrom' | 'createdTo' | 'limit'> {
+interface SignUpFilter extends Pick<UserFilter, 'afterId' | 'createdFrom' | 'createdTo' | 'limit'> {
   readonly stretch: number
 }
 
@@ -171,7 +171,7 @@ function listOf(filter: UserFilter): { statement: Statement; values: unknown[] }
 }
 
 /**
- * Finds users by words, without a name, so that it is planned for these. Nobody knows beforehand how many users have a
+ * Finds users by words, without a name, so that it is planned for these. It isn't known beforehand how many users have a
  * word: what many have is among the first rows, what few have the index finds. Left to itself, PostgreSQL (18) supposes
  * 2 % of all to have any beginning of a word, and would look through a million users for one.
  */

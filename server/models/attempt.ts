@@ -37,7 +37,7 @@ export interface Device {
   readonly session: string
 }
 
-/** Names of what is counted, as keyed digests: what somebody unknown typed is stored nowhere. An IPv6 client is its /64. */
+/** Names of what is counted, as keyed digests: what an unknown client typed is never stored. An IPv6 client is its /64. */
 export interface CounterKeys {
   /** All attempts of a proof on an account from networks and devices that it doesn't know; wrong mailed keys from anywhere. */
   account(proof: Proof | 'mailed key', usernameKey: string): Buffer
@@ -86,7 +86,7 @@ export interface Account {
 }
 
 /** What is asked when an attempt begins. */
-export interface BeginValues {
+interface BeginValues {
   readonly usernameKey: string
   /** What is proven; undefined where no account counts it. */
   readonly proof: Proof | undefined
@@ -117,7 +117,7 @@ export interface AttemptStart {
   readonly counter: Counter | undefined
   /** How full the bucket of the client address is. */
   readonly addressLevel: number
-  /** Whether it may go on. If not, the rest says why. */
+  /** Whether it may continue. If not, the other fields say why. */
   readonly begun: boolean
   /** Failures before this one. */
   readonly failed: number
@@ -126,7 +126,7 @@ export interface AttemptStart {
 }
 
 /** Failures within a time that are recorded: one event at the first, and one when they reach a number. */
-export interface Failures {
+interface Failures {
   readonly most: number
   readonly seconds: number
   /** Absent where the first failure is no event: where trying costs a stranger next to nothing. */
@@ -181,7 +181,7 @@ export interface Attempts {
   count(subject: Buffer, seconds: number): Promise<Count>
   /** The current counts of an account, those of its known networks and devices included, the highest first. */
   readAll(account: Buffer): Promise<(Count & { readonly subject: Buffer })[]>
-  /** Forgets the counts of accounts, those of their known networks and devices included, and returns how many there were. */
+  /** Clears the counts of accounts, with those of their known networks and devices, and returns how many there were. */
   clear(accounts: readonly Buffer[], t?: Transaction): Promise<number>
   /** Deletes counts whose time is over, and networks that have been unused for so many days. */
   prune(knownDays: number): Promise<void>
@@ -191,7 +191,7 @@ export interface Attempts {
   accountsKnowing(network: string, days: number, most: number): Promise<string[]>
 }
 
-// Nobody waits for the disk: a crash of PostgreSQL may forget the attempts of the last second, and nothing else.
+// Without a wait for the disk: a crash of PostgreSQL may forget the attempts of the last second, and nothing else.
 /** Whether the user of the row, by its column `id`, knows a network. */
 const knows = (network: string, days: string) => `EXISTS (SELECT FROM known_addresses k WHERE k.user_id = id
       AND k.address = ${network} AND k.seen_at > clock_timestamp() - make_interval(days => ${days}))`
@@ -260,7 +260,7 @@ const fail: Statement = {
   SELECT audit_append(event) FROM due WHERE EXISTS (SELECT FROM present)`,
 }
 
-// Of an account that was never activated it is remembered when it was seen, unless somebody else holds the row: to wait for
+// Of an account that was never activated it is remembered when it was seen, unless another transaction holds the row: to wait for
 // that would be the wrong order, and who holds it is another sign-in, or changes more.
 const succeed: Statement = {
   name: 'attempt-succeed',

@@ -40,7 +40,7 @@ export interface AuditFilter {
 }
 
 /** A stretch of the log. */
-export interface AuditStretch {
+interface AuditStretch {
   /** Sealed events from this one on, and before that one. Without an end, those not sealed yet belong to it, too. */
   readonly fromId?: number
   readonly beforeId?: number
@@ -97,7 +97,7 @@ function listOf(filter: AuditFilter, stretch: AuditStretch): { statement: Statem
   add('from', fromId, sealedOnly, 'e.id >=')
   add('before', beforeId, sealedOnly, 'e.id <')
   add('seq', beforeSeq, stagedOnly, 'e.seq <')
-  // The index of what somebody did has no events that they did to themselves: those are found as what was done to them.
+  // The index by actor leaves out events whose actor is also the subject: the index by subject finds them.
   const actor = filter.actorId === undefined ? undefined : place(filter.actorId)
   if (actor) {
     names.push('actor')

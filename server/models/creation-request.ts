@@ -35,7 +35,7 @@ const kept = 86_400
 
 /** Creations by administrators, by the id of their request. */
 export interface CreationRequests {
-  /** The creation of an earlier request with this id. Nobody else gets on with the same id before the transaction ends. */
+  /** The creation of an earlier request with this id. Other calls with the same id wait until the transaction ends. */
   claim(id: RequestId, t: Transaction): Promise<{ digest: Buffer; answerSealed: Buffer } | undefined>
   /** Keeps a creation for a day, or until the user who was created is erased. */
   add(

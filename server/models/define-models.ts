@@ -1,5 +1,5 @@
 /**
- * The models: what is in each table, how rows are found and changed, and what must hold of them whoever changes them.
+ * The models: what is in each table, how rows are found and changed, and the invariants that hold for every change.
  * Each file owns one table, or a pair that can't be told apart, with its attribute table, its statements and the upkeep
  * of its rows. They decide nothing about who may do what and write no event but their own; `users`, `forgotpasswords`,
  * `access`, `outbox`, the program's wiring and the command line use them, by their verbs alone.
@@ -76,7 +76,7 @@ export async function openRegistry(
   const database = openDatabase(() => source.url, options.connections, options.log)
   return {
     ...defineModels(database, createStoredKeys(database, source.masterKey)),
-    /** Leaves the database; an embedded one stops unless somebody else uses it. */
+    /** Closes the database; an embedded one stops unless another process uses it. */
     release: source.release,
     /** Closes the pool, and leaves the database. */
     async close() {

@@ -27,7 +27,7 @@ export interface RecoveryRequest {
 }
 
 /** A recovery request that the bucket of its network doesn't count, as the account knows the network. */
-export interface ExemptRequest extends RecoveryRequest {
+interface ExemptRequest extends RecoveryRequest {
   /** The network of the address, as limits count it. */
   readonly network: string
   /** Whether the e-mail address is the one registered for the account. */
@@ -35,7 +35,7 @@ export interface ExemptRequest extends RecoveryRequest {
 }
 
 /** Who wants another e-mail address, which, and of which token generation the request was. */
-export interface EmailChange {
+interface EmailChange {
   readonly userId: number
   readonly to: string
   readonly generation: number
@@ -124,7 +124,7 @@ const claimed = {
 
 const attributes = {
   ...claimed,
-  /** Null once it has failed for good. */
+  /** Null once it failed permanently. */
   nextAttemptAt: hasDefault(nullable(time)),
   lastError: hasDefault(nullable(text)),
 }
@@ -147,7 +147,7 @@ export type Queued<K extends Email['kind']> = Extract<Email, { kind: K }>
 export type QueuedEmail = Pick<Email, 'id' | 'kind' | 'attempts' | 'createdAt'> & {
   /** Id of the user it concerns, when it is known. */
   readonly userId: number | null
-  /** When it is due; null once it has failed for good. */
+  /** When it is due; null once it failed permanently. */
   readonly nextAttemptAt: Date | null
   /** Codes of what went wrong at the last attempt. */
   readonly lastError: string | null
@@ -155,7 +155,7 @@ export type QueuedEmail = Pick<Email, 'id' | 'kind' | 'attempts' | 'createdAt'> 
 
 /** The queue of e-mails. */
 export interface Emails {
-  /** E-mails by id behind one, only those that have failed for good or only others if asked. */
+  /** E-mails by id after one; optionally only those that failed permanently, or only the others. */
   list(filter: { afterId?: string; failed?: boolean; limit: number }): Promise<QueuedEmail[]>
   /** The e-mail with a number. */
   find(id: string): Promise<QueuedEmail | undefined>
@@ -195,14 +195,14 @@ export interface Emails {
   discard(userId: number, purposes: readonly Purpose[], t: Transaction): Promise<void>
   /** Deletes an e-mail that is sent or not wanted. */
   done(id: string, t?: Transaction): Promise<void>
-  /** Keeps an e-mail for another attempt after `delay` seconds, or as failed for good. `error` holds no secret. */
+  /** Keeps an e-mail for another attempt after `delay` seconds, or as failed permanently. `error` holds no secret. */
   failed(id: string, error: string, delay: number | undefined): Promise<void>
   /**
    * How many e-mails wait to be sent (those held back for their recipient's quota don't) and for how long the oldest has,
-   * in seconds; how many failed for good. Up to 10,000 are counted.
+   * in seconds; how many failed permanently. Up to 10,000 are counted.
    */
   backlog(): Promise<{ waiting: number; oldestSeconds: number; failed: number }>
-  /** Deletes what failed for good, 7 days after it was due first. */
+  /** Deletes what failed permanently, 7 days after it was due first. */
   prune(): Promise<void>
 }
 

@@ -5,7 +5,7 @@ import { type CounterKeys, knowableNetworks, proofs } from './attempt.js'
 
 /** Shows that a user was erased, and holds nothing personal. With it, an older backup is restored without the user. */
 export interface Receipt {
-  /** The user's id, which nobody gets again. */
+  /** The user's id, which is never used again. */
   readonly user: number
   /** When, by the database's clock (ISO 8601). */
   readonly erasedAt: string
@@ -80,7 +80,7 @@ const deleteEmails = counting(
 
 const deleteUser = counting('users', 'DELETE FROM users WHERE id = $1')
 
-// What is left is the commitment: without the salt nobody can tell what it was made of.
+// The commitment is left; without the salt, its value can't be found.
 const forgetAddresses = (table: string) =>
   counting(table, `UPDATE ${table} SET address = NULL, salt = NULL WHERE ${own}`)
 

@@ -19,7 +19,7 @@ import type { MasterKey } from './master-key.js'
 const mostAttempts = 5
 
 /** Validity in seconds: recovery keys and codes are typed at once, an activation key passes through an organization. */
-export const validity = { recovery: 15 * 60, activation: 72 * 3600, email: 15 * 60 } as const
+const validity = { recovery: 15 * 60, activation: 72 * 3600, email: 15 * 60 } as const
 
 /** What a mailed key is for. */
 export type Purpose = keyof typeof validity
@@ -99,8 +99,8 @@ export interface MailedKeys {
   /** Stores a code that confirms an e-mail address, likewise. */
   replaceEmail(userId: number, code: string, email: string, t: Transaction): Promise<void>
   /**
-   * Counts an attempt from a client address, and returns the digest to compare with if a key is there and that address
-   * has attempts left: nobody uses up another's. It is counted before the key is compared, and even when it is right.
+   * Counts an attempt from a client address, and returns the digest to compare with if a key is there and that address has
+   * attempts left; each address has its own. It is counted before the key is compared, and even when it is right.
    */
   attempt(userId: number, purpose: Purpose, address: string): Promise<Buffer | undefined>
   /** Spends a recovery key; of parallel calls, one gets it. */
@@ -109,7 +109,7 @@ export interface MailedKeys {
   spendEmail(userId: number, code: string, t: Transaction): Promise<string | undefined>
   /** The active organization of a mailed activation key, which a transaction spends; undefined for a wrong key. */
   organizationOf(userId: number, key: string, t?: Transaction): Promise<number | undefined>
-  /** Makes keys that were mailed worthless. */
+  /** Voids mailed keys. */
   void(userId: number, purposes: readonly Purpose[], t: Transaction): Promise<void>
   /** How keys are compared: as keyed digests bound to user and purpose. */
   digest(userId: number, purpose: Purpose, key: string): Buffer

@@ -63,7 +63,7 @@ export function newActivationKey(masterKey: MasterKey): { key: string; digest: B
 }
 
 /** Which organizations to list: all conditions given must hold. */
-export interface OrganizationFilter {
+interface OrganizationFilter {
   readonly afterId?: number
   readonly active?: boolean
   readonly type?: string
@@ -97,7 +97,7 @@ export interface Organizations {
   remove(id: number, t: Transaction): Promise<void>
   /** Lets keys of the organization work, or not. */
   setActive(id: number, active: boolean, t?: Transaction): Promise<void>
-  /** Gives it a new activation key; the one before is void at once. Returns the new one. */
+  /** Replaces its activation key; the former one stops working at once. Returns the new one. */
   rotateKey(id: number, t: Transaction): Promise<string>
   /** The activation key in the clear. */
   activationKey(row: Pick<OrganizationRow, 'keySealed'>): string
@@ -114,7 +114,7 @@ export interface Organizations {
   isActive(id: number, t: Transaction): Promise<boolean>
 }
 
-/** Organizations of one name or INEP code that are told apart at most. */
+/** Maximum number of organizations of one name or INEP code that a look-up returns. */
 const mostNamed = 20
 
 const members: Statement = {
@@ -154,7 +154,7 @@ export function createOrganizations(database: Database, masterKey: MasterKey): O
   const table = defineTable(database, 'organizations', attributes)
   const find = async (statement: Statement, values: unknown[]) =>
     (await database.read<{ id: number }>(statement, values))[0]?.id
-  /** The same, and nobody changes what it rests on before the transaction ends. */
+  /** The same; the rows it depends on don't change before the transaction ends. */
   const hold = async ({ name, text }: Statement, values: unknown[], t: Transaction) =>
     (await database.run<{ id: number }>({ name: `${name}-held`, text: `${text} FOR SHARE` }, values, t))[0]?.id
   const byKey = (statement: Statement, key: string, t: Transaction | undefined) => {

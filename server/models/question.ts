@@ -46,7 +46,7 @@ export interface StoredAnswer {
 /** A text of a question and the form in which it compares. */
 type QuestionText = Pick<NewRow<typeof questionAttributes>, 'question' | 'questionKey'>
 
-/** A text that users gave as their question and that is none of ours. */
+/** A text that users gave as their question and that matches no question of the registry. */
 export interface UnmatchedRow {
   /** In comparing form. */
   readonly questionKey: string
@@ -57,12 +57,12 @@ export interface UnmatchedRow {
 }
 
 /** What became of a link. */
-export interface Linked {
+interface Linked {
   /** Users whose answer counts from now on. */
   readonly added: number
   /** Whether more answers may be left: do it again. */
   readonly more: boolean
-  /** Whether anybody had given the text, or it was linked to the question before. */
+  /** Whether a user gave the text, or it was linked to the question before. */
   readonly known: boolean
 }
 
@@ -91,9 +91,9 @@ export interface Questions {
    * 24 hours on, and until then the one before does. Whether it counts at once.
    */
   saveAnswer(userId: number, questionId: number, answerHash: string, t: Transaction): Promise<boolean>
-  /** Forgets the answers of a user that don't count yet: a thief of a token keeps no way back. */
+  /** Removes the answers of a user that don't count yet: a thief of a token keeps no way back. */
   discardNext(userId: number, t: Transaction): Promise<void>
-  /** Keeps the answer of a new user to a question that is none of ours. */
+  /** Keeps the answer of a new user to a question that isn't in the registry. */
   keepUnmatched(userId: number, text: QuestionText, answerHash: string, t: Transaction): Promise<void>
   /** Texts that are no question of ours, those of most users first. */
   unmatched(filter: { after?: Pick<UnmatchedRow, 'questionKey' | 'users'>; limit: number }): Promise<UnmatchedRow[]>

@@ -52,7 +52,7 @@ export interface KeyHolder extends Pick<ServiceRow, 'name' | 'scopes'> {
   readonly usedToday: boolean
 }
 
-/** What every key begins with, so that whoever scans for secrets finds it. */
+/** Prefix of every key, so that secret scanners find it. */
 export const keyPrefix = 'authsvc_'
 
 /** A new key: 256 bits from a cryptographic source, 51 characters. */
@@ -81,7 +81,7 @@ export interface Services {
   removeKey(serviceId: number, id: number, t: Transaction): Promise<boolean>
   /** What a key is found by, without being stored. */
   digest(key: string): Buffer
-  /** Who has the key with a digest; undefined for nobody, and once it has expired. */
+  /** The service that has the key with a digest; undefined for an unknown or expired key. */
   holder(digest: Buffer): Promise<KeyHolder | undefined>
   /** Records that a key was used today. */
   touch(keyId: number): Promise<void>

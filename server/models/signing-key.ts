@@ -18,7 +18,7 @@ import type { Database, Statement } from '../database/connection.js'
 import type { MasterKey } from './master-key.js'
 
 /** A public key as it is published, in the fields of RFC 7517 and RFC 7518. */
-export interface PublicJwk {
+interface PublicJwk {
   readonly kty: 'EC'
   readonly crv: 'P-256'
   readonly x: string
@@ -50,7 +50,7 @@ export interface SigningKey extends Row<typeof shown> {
 /** Seconds between publishing a key and signing with it: longer than anyone holds a key set. */
 export const publishLead = 600
 
-/** Seconds for which a token of an administrator is good, whatever the lifetime of others. */
+/** Lifetime of tokens of administrators, in seconds. */
 export const adminTokenTtl = 12 * 3600
 
 /** Seconds after which a key is succeeded. */
@@ -162,7 +162,7 @@ export function createSigningKeys(database: Database, masterKey: MasterKey): Sig
     transaction: Transaction,
   ) {
     const { pem, publicJwk, kid } = newKeyPair()
-    // The first key has nobody to wait for.
+    // The first key needs no lead: no verifier has an older key set.
     const wait = before ? lead : 0
     const tokenTtl = before?.tokenTtl ?? ttl
     // A minute more for clocks that differ; tokens of administrators last as long as they do.

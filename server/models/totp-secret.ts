@@ -51,9 +51,9 @@ export interface TotpSecrets {
   fail(userId: number, t: Transaction): Promise<{ failures: number; locked: boolean }>
   /** The wrong codes of a user with a secret. */
   failures(userId: number, t?: Transaction): Promise<CodeFailures | undefined>
-  /** Forgets the wrong codes and ends the lock. Whether there was anything to forget. */
+  /** Clears the count of wrong codes and ends the lock. Whether there was anything to clear. */
   unlock(userId: number, t: Transaction): Promise<boolean>
-  /** Forgets the secrets of a user. Whether there were any. */
+  /** Removes the secrets of a user. Whether there were any. */
   remove(userId: number, t: Transaction): Promise<boolean>
   /** How many active administrators there are, and how many of them need no code. */
   coverage(): Promise<{ administrators: number; withoutCodes: number }>

@@ -2,7 +2,7 @@
 import type { Database, Statement } from '../database/connection.js'
 
 /** An answer of a user, without the answer. */
-export interface SavedAnswer {
+interface SavedAnswer {
   readonly questionId: number
   readonly question: string
   /** Whether the question is offered; a retired one is in no list that apps show. */
@@ -20,7 +20,7 @@ export interface Standing {
   /** Whether there is an active provider of an active organization (its own, when it has one), whose key activates clients. */
   readonly provider: boolean
   readonly answers: readonly SavedAnswer[]
-  /** E-mails to it that have failed for good, the newest last. */
+  /** E-mails to it that failed permanently, newest last. */
   readonly failedEmails: readonly { readonly id: number; readonly error: string | null }[]
 }
 
@@ -43,7 +43,7 @@ export interface UserData {
 export type EventPlace = { readonly id: string } | { readonly seq: string }
 
 /** An event of a user: one of the two numbers is null. */
-export interface OwnEvent {
+interface OwnEvent {
   readonly id: string | null
   readonly seq: string | null
   readonly event: Record<string, unknown>

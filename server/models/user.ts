@@ -84,7 +84,7 @@ const shownKey = { id: hasDefault(key(integer)), sealed: column('key_sealed', by
 
 const keyAttributes = { ...shownKey, userId: integer, digest: column('key_digest', bytes) }
 
-/** What users tell of themselves. An attribute more has to be asked for at sign-up and shown in the record. */
+/** The profile of a user. A new attribute also belongs into the sign-up form and the record. */
 export interface Profile extends Row<typeof profile> {}
 
 /** A user with its organization and provider key, as one statement reads it. Keys are sealed. */
@@ -96,7 +96,7 @@ export interface User
 /** A user to be registered: what is null has to be said, so that nothing is forgotten. */
 export type NewUser = Omit<NewRow<typeof userAttributes>, 'usernameSkeleton' | 'nicknameSkeleton'>
 
-/** Whatever may be null of a user, as null: for one who filled in no form. */
+/** All nullable attributes of a user as null, for a user without a form. */
 export const emptyUser = Object.fromEntries(
   Object.entries(userAttributes).flatMap(([name, { nullable, hasDefault }]) =>
     nullable && !hasDefault ? [[name, null]] : [],
@@ -115,7 +115,7 @@ const columns = [
   selectList(shownKey, 'k', 'providerKey'),
 ].join(', ')
 
-/** Reads users; whoever says which must say what of deleted ones. */
+/** Reads users; every condition must say whether it includes deleted ones. */
 export const readUser = `SELECT ${columns} FROM users u LEFT JOIN organizations o ON o.id = u.organization_id
   LEFT JOIN provider_keys k ON k.user_id = u.id`
 
@@ -131,7 +131,7 @@ const enrolled = `u.role = 'ROLE_ADMIN'
 
 const readCaller = readUser.replace(' FROM users u', `, ${enrolled} FROM users u`)
 
-// A key that was retired signs nobody in, whatever a process remembers of it.
+// A retired key signs no tokens, even if a process has it in its cache.
 const findTokenHolder = `${readCaller} WHERE u.id = $1
   AND EXISTS (SELECT FROM signing_keys s WHERE s.kid = $2 AND (s.verifies_until IS NULL OR s.verifies_until > now()))`
 
@@ -159,7 +159,7 @@ const takenNicknames: Statement = {
   text: 'SELECT nickname_key AS key FROM users WHERE nickname_key = ANY($1)',
 }
 
-/** Whoever holds these is the only one to add a user whose names look like that. */
+/** Advisory locks: only their holder adds a user whose names look like that. */
 const lockLooks: Statement = {
   name: 'user-lock-looks',
   text: 'SELECT pg_advisory_xact_lock(7264002, hashtext($1)), pg_advisory_xact_lock(7264003, hashtext($2))',
@@ -200,12 +200,12 @@ export interface CallerRow extends User {
   readonly enrolled: boolean
 }
 
-/** What decides whether somebody may do something, as it is in a transaction. */
-export type DecidingUser = LockedUser &
+/** What permissions depend on, as a transaction sees it. */
+type DecidingUser = LockedUser &
   Pick<CallerRow, 'email' | 'tokenGeneration' | 'enrolled'> & { readonly deleted: boolean }
 
 /** Whom an e-mail about an account goes to. */
-export type Owner = Pick<User, 'id' | 'username' | 'email'>
+type Owner = Pick<User, 'id' | 'username' | 'email'>
 
 /**
  * What is done with users. Verbs that change a user run in the transaction of their caller. Whatever revokes tokens voids
@@ -277,7 +277,7 @@ export interface Users {
     change: { readonly address: string; readonly locale: string },
     t: Transaction,
   ): Promise<void>
-  /** Changes what is told of a user. Throws a unique violation of `users_nickname_key_key`. */
+  /** Changes the profile of a user. Throws a unique violation of `users_nickname_key_key`. */
   edit(id: number, details: UserDetails, t: Transaction): Promise<void>
   /**
    * Gives a user another role, revokes every token and voids mailed activation keys. Only a ROLE_INSTITUTION has a
@@ -343,7 +343,7 @@ export function createUsers(
 
   async function giveProviderKey(userId: number, transaction: Transaction): Promise<void> {
     const { digest, sealed } = newActivationKey(masterKey)
-    // Whoever has one keeps it.
+    // An existing one stays.
     await providerKeys().bulkCreate([{ userId, digest, sealed }], { ignoreDuplicates: true, transaction })
   }
 

@@ -26,7 +26,7 @@ const tracer = trace.getTracer('auth')
 export const tracing: boolean = isSpanContextValid(tracer.startSpan('probe').spanContext())
 
 /** What a span is made of. */
-export interface SpanOptions {
+interface SpanOptions {
   readonly name: string
   readonly kind?: SpanKind
   readonly attributes?: Attributes

@@ -24,7 +24,7 @@ const remembered = 64
 type Endpoint = 'grpc' | 'http'
 
 /** What was found in a minute. */
-export interface UndeclaredProxy {
+interface UndeclaredProxy {
   readonly endpoint: Endpoint
   /** The peers, as limits count them; those that sent most first. */
   readonly networks: readonly string[]

@@ -9,7 +9,7 @@ import { emailKey } from '../rules/names.js'
 const [minute, hour, day] = [60, 3600, 86_400]
 
 /** Maximum numbers of e-mails, each in a sliding window of that length. */
-export const emailLimits = {
+const emailLimits = {
   /** Recovery keys for an account: 1 a minute and 5 an hour. */
   recovery: [
     { max: 1, seconds: minute },

@@ -7,7 +7,7 @@ import { preparePassword } from './policy.js'
 import type { Pool, Waiter } from './pool.js'
 
 /** The use of a hash. The same text has different hashes in different contexts. */
-export type HashContext = 'password' | 'answer'
+type HashContext = 'password' | 'answer'
 
 /** A text to hash. */
 export interface Secret {
@@ -93,11 +93,6 @@ export function createPasswords(deps: { pepper: () => Buffer; cost: number; pool
       return hash && scheme + hash
     },
   }
-}
-
-/** Whether `verify` can compare with a stored text: a hash of this service, or a bare bcrypt hash, of cost 4 to 16. */
-export function isHash(text: string): boolean {
-  return readBcrypt(text) !== undefined
 }
 
 function isKeyed(stored: string | undefined): boolean {

@@ -32,7 +32,7 @@ export function preparePassword(text: string): string | undefined {
 }
 
 /** Data that others know of a user, and that attackers therefore guess as the password. */
-export interface KnownWords {
+interface KnownWords {
   readonly username?: string | undefined
   readonly nickname?: string | undefined
   readonly city?: string | undefined

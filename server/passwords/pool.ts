@@ -33,7 +33,7 @@ export function waiterOf(
 }
 
 /** State of the pool. */
-export interface PoolStats {
+interface PoolStats {
   /** Jobs in the queue. */
   readonly waiting: number
   /** Jobs on a thread. */

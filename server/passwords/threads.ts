@@ -38,7 +38,7 @@ export interface ThreadsOptions {
 }
 
 /** Threads that start with the first jobs. Idle threads don't keep the process alive. */
-export interface Threads {
+interface Threads {
   readonly count: number
   /** Running jobs. */
   readonly running: number

@@ -26,7 +26,7 @@ export interface HttpPath {
 
 /** What every row says. */
 interface Row {
-  /** Reasons for which the RPC refuses, without those that all RPCs, or all with callers, share. */
+  /** Reasons for which the RPC refuses, without those that reasons.ts adds for all RPCs, callers, targets and sign-ins. */
   readonly reasons: readonly ReasonName[]
   /** Actions of the audit events that it records. */
   readonly audit: readonly AuditAction[]
@@ -37,7 +37,7 @@ interface Row {
   /** Seconds that a call may take from its arrival, where that isn't 15. Callers may ask for less. */
   readonly seconds?: number
   /**
-   * Milliseconds of main thread and database that a call takes, whatever its outcome and without hashes, where that isn't
+   * Milliseconds of main thread and database that a call takes, for any outcome and without hashes, where that isn't
    * `usualCost`. The scheduler goes by it; the benchmark `costs` holds it within a factor of two of what is measured.
    */
   readonly cost?: number
@@ -46,7 +46,7 @@ interface Row {
 /** Milliseconds of main thread and database that most calls take: they read little and change nothing. */
 export const usualCost = 0.2
 
-/** An RPC that takes no account of who calls. */
+/** An RPC that is the same for every caller. */
 export interface OpenPolicy extends Row {
   readonly caller: 'anyone'
   /** Set where an earlier token, expired or not, shows the device that the call comes from; any other is ignored. */
@@ -54,7 +54,7 @@ export interface OpenPolicy extends Row {
 }
 
 /** Sessions of a ROLE_ADMIN at the public endpoints that open little: begun by answers, or with one-time codes enrolled. */
-export type RestrictedSession = 'answers' | 'one-time codes'
+type RestrictedSession = 'answers' | 'one-time codes'
 
 /** An RPC for users by their tokens, and perhaps for services by their keys. */
 export interface UserPolicy extends Row {

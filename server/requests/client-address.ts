@@ -22,7 +22,7 @@ export interface Sender {
  * Determines the client of a request from the address of the peer and the `X-Forwarded-For` header. `trusted` overrides
  * whether the peer is a trusted proxy.
  */
-export type SenderOf = (peer: string | undefined, forwardedFor: string | undefined, trusted?: boolean) => Sender
+type SenderOf = (peer: string | undefined, forwardedFor: string | undefined, trusted?: boolean) => Sender
 
 /**
  * Returns an IP address in canonical text (RFC 5952), without a zone; an IPv4-mapped IPv6 address becomes the IPv4

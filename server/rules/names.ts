@@ -129,3 +129,8 @@ export function visible(text: string): string {
 export function fold(text: string): string {
   return text.toLowerCase().toUpperCase().toLowerCase().trim().replace(/\s+/g, ' ')
 }
+
+/** Whether a text is a UUID (RFC 9562), in either case. */
+export function isUuid(text: string): boolean {
+  return /^[\da-f]{8}(-[\da-f]{4}){3}-[\da-f]{12}$/i.test(text)
+}

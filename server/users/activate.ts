@@ -14,12 +14,11 @@ import { upTo } from '../process/lazy.js'
 import type { Call } from '../requests/call.js'
 import { refuse } from '../requests/refusal.js'
 import { required } from '../requests/required-fields.js'
+import { isUuid } from '../rules/names.js'
 import { tooLong } from '../rules/sizes.js'
 
-const uuid = /^[\da-f]{8}(-[\da-f]{4}){3}-[\da-f]{12}$/
-
 /** Dependencies of `activate`. */
-export interface ActivateDeps {
+interface ActivateDeps {
   readonly users: Users
   readonly organizations: Organizations
   readonly mailedKeys: MailedKeys
@@ -49,7 +48,7 @@ export function activate(deps: ActivateDeps): UsersRpc<'activate'> {
       const activationkey = tooLong(given, 'key') ? '' : given.trim().toLowerCase()
       using _key = wrongKeys.begin(caller, call)
       if (!canBeActivated(target)) refuse(Reason.ACTIVATION_REFUSED)
-      if (!uuid.test(activationkey) || !(await findOrganization(deps, target, activationkey))) {
+      if (!isUuid(activationkey) || !(await findOrganization(deps, target, activationkey))) {
         await wrongKeys.add(caller, call)
         refuse(Reason.ACTIVATION_REFUSED)
       }

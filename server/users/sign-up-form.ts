@@ -154,7 +154,7 @@ export function checkSignUp(
 }
 
 /** The texts of a form as they would be stored; undefined where nothing was given or it is wrong. */
-export type SignUpTexts = {
+type SignUpTexts = {
   readonly [K in Exclude<TextField, 'securityquestion' | 'securityanswer'>]: string | undefined
 }
 

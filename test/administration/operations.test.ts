@@ -78,8 +78,8 @@ test('the examination finds each thing that is wrong', async t => {
   while (await service.registry.audit.seal());
   const found = await examine(api)
   t.regex(found.administrators!, /^failed There is no active administrator/)
-  t.regex(found['signing key']!, /^warning The key that signs is 92 days old and has no successor/)
-  t.regex(found['e-mails']!, /^warning 1 e-mails have failed for good/)
+  t.regex(found['signing key']!, /^warning The signing key is 92 days old and has no successor/)
+  t.regex(found['e-mails']!, /^warning 1 e-mails failed permanently/)
   t.regex(found['initial password']!, /^warning /)
   t.regex(found['recovery e-mails']!, /^warning /)
   t.regex(found['mail server']!, /^failed .*(ECONNREFUSED|ESOCKET)/)

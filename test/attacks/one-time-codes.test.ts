@@ -183,7 +183,7 @@ test('the lock has no time limit: another administrator or a command on the data
       ['account, in a day', 10, 30, true, 0],
     ],
   )
-  const shown = await runCli(service.env, ['users', 'why-locked', 'ana'])
+  const shown = await runCli(service.env, ['users', 'why', 'ana'])
   t.regex(shown.stdout, /^one-time codes +this account +10 of 10 +locked until unlocked$/m)
 
   t.true((await chief.unlockUser({ user: 'ana' })).cleared > 0)

@@ -363,7 +363,7 @@ test('restore refuses a registry that holds users without --replace, and without
   const restore = (...more: string[]) => runCli(there, ['restore', file, '--identity', identity, ...more])
   const refusal = await restore('--yes')
   t.is(refusal.code, 1)
-  t.regex(refusal.stderr, /^error: The registry there holds 1 user: [^\n]*--replace\.\n$/)
+  t.regex(refusal.stderr, /^error: The existing registry has 1 user: [^\n]*--replace\.\n$/)
   const unsure = await restore('--replace')
   t.is(unsure.code, 2)
   t.regex(unsure.stderr, /--yes/)
@@ -505,7 +505,7 @@ test('a backup whose event can’t be written, or that would overwrite a file, i
   const first = await readFile(file)
   const there = await runCli(env, ['backup', file, '--recipient', recipient])
   t.is(there.code, 1)
-  t.regex(there.stderr, /is there already/)
+  t.regex(there.stderr, /exists already/)
   t.deepEqual(await readFile(file), first)
   const names = (await readdir(folder)).sort()
   await ask(env.DATABASE_URL, 'ALTER TABLE audit_staged ADD CONSTRAINT closed CHECK (seq < 0) NOT VALID')
@@ -533,7 +533,7 @@ test('wrong words on the command line are refused before anything is done', asyn
     [['backup', 'x.age', '--recipient', `age1${'q'.repeat(58)}`], /age public key/],
     [['backup', 'x.age', '--recipient', `age1${'q'.repeat(58)}`, '--passphrase-file', 'y'], /not both/],
     [['backup', 'x.age', '--json'], /--recipient or --passphrase-file/],
-    [['backup', 'x.age'], /at a terminal only/],
+    [['backup', 'x.age'], /Without a terminal/],
     [['restore', 'x.age', '--identity', 'y', '--passphrase-file', 'z'], /not both/],
   ] as const) {
     const { code, stderr } = await spawnCli({}, args)
@@ -575,15 +575,15 @@ test('the embedded database: backed up while the service runs, restored at a ter
   const again = openTerminal(there, ['restore', file, '--replace'])
   await again.shows('Passphrase of the backup')
   again.type(`${passphrase}${keys.enter}`)
-  await again.shows('holds 2 users')
+  await again.shows('has 2 users')
   again.type(keys.enter)
   t.is(await again.ended, 1)
-  t.regex(again.screen(), /Nothing was changed/)
+  t.regex(again.screen(), /Nothing changed/)
   t.false(again.screen().includes(passphrase))
   const sure = openTerminal(there, ['restore', file, '--replace'])
   await sure.shows('Passphrase of the backup')
   sure.type(`${passphrase}${keys.enter}`)
-  await sure.shows('holds 2 users')
+  await sure.shows('has 2 users')
   sure.type(`${keys.down}${keys.enter}`)
   t.is(await sure.ended, 0, sure.screen())
   done(await spawnCli(there, ['audit', 'verify']))

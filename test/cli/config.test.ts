@@ -19,7 +19,7 @@ test('config lists every setting with its origin, names unknown variables, and n
   t.notRegex(stdout, /secret-of-ana|BwcHBwc/)
   const table = await runCli(env, ['config'])
   t.regex(table.stdout, /^AUTH_TOKEN_TTL +1h +default$/m)
-  t.regex(table.stderr, /AUTH_SOMETHING_ELSE is no setting/)
+  t.regex(table.stderr, /AUTH_SOMETHING_ELSE is not a setting/)
   // Settings that can't be used are shown all the same.
   t.is((await runCli({ AUTH_BCRYPT_COST: 'many' }, ['config'])).code, 0)
 })

@@ -57,7 +57,7 @@ test.serial('logout forgets the session, and --everywhere ends it for whoever ha
   t.deepEqual(JSON.parse((await first.run(['logout', '--json'])).stdout), { context: 'here', signedOut: true })
   const after = await first.run(['users', 'list', '--json'])
   t.is(after.code, 4)
-  t.regex(JSON.parse(after.stdout).error.message, /not signed in at here/)
+  t.regex(JSON.parse(after.stdout).error.message, /not signed in to here/)
   await first.login('--context', 'here')
   t.is((await first.run(['logout', '--everywhere'])).code, 0)
   const refused = await second.run(['users', 'list', '--json'])
@@ -93,7 +93,7 @@ test.serial(
     const { env, run, login } = await somebody(t)
     await login('--context', 'here')
     const enrolling = openTerminal(env, ['totp', 'enroll'])
-    await enrolling.shows('now:')
+    await enrolling.shows('One-time code:')
     const secret = /\n((?:[A-Z2-7]{4} ){7}[A-Z2-7]{4})\r?\n/.exec(enrolling.screen())?.[1]?.replaceAll(' ', '')
     t.truthy(secret, enrolling.screen())
     t.true(enrolling.screen().includes('█'))
@@ -172,7 +172,7 @@ test.serial('a session file that others may read is warned about', async t => {
   await writeFile(file, token, { mode: 0o644 })
   const { code, stderr } = await run(['whoami'])
   t.is(code, 0)
-  t.regex(stderr, /readable by others/)
+  t.regex(stderr, /readable by other users/)
 })
 
 test.serial(

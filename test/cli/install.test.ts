@@ -32,7 +32,7 @@ test('install gives an empty database tables, a signing key, questions and the a
 
   const second = await runCli(env, ['install'])
   t.is(second.code, 0, second.stderr)
-  t.is(second.stdout, 'The registry is installed already; nothing was changed.\n')
+  t.is(second.stdout, 'The registry is installed already; nothing changed.\n')
 
   const questions = JSON.parse((await runCli(env, ['questions', 'list', '--json'])).stdout)
   t.true(questions.length >= 5)

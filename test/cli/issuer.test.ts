@@ -44,7 +44,7 @@ test('set needs one of the two, warns what becomes of tokens, and says when noth
   t.is(unsure.code, 2)
   t.regex(unsure.stderr, /https:\/\/a\.example/)
   const first = await runCli(env, change)
-  t.regex(first.stderr, /^warning: Restart every process of the service: [^\n]* everyone logs in again\.\n$/)
+  t.regex(first.stderr, /^warning: Restart all processes of the service: [^\n]* all users have to log in again\.\n$/)
   const again = await runCli(env, change)
   t.deepEqual(again, {
     code: 0,
@@ -74,7 +74,7 @@ test('at a terminal set asks for both, and Enter keeps what is there', async t =
   terminal.type(`https://b.example${keys.enter}`)
   await terminal.shows('Audience')
   terminal.type(keys.enter)
-  await terminal.shows('type the name again')
+  await terminal.shows('to confirm:')
   terminal.type(`https://b.example${keys.enter}`)
   t.is(await terminal.ended, 0)
   t.regex(terminal.screen(), /The issuer is https:\/\/b\.example, the audience work-packages\./)

@@ -7,7 +7,7 @@ test('mail lists, shows, retries and discards e-mails of the queue, and shows no
   const env = await installedRegistry(t)
   const mail = (...args: string[]) => runCli(env, ['mail', ...args])
   const json = async (...args: string[]) => JSON.parse((await mail(...args, '--json')).stdout)
-  t.is((await mail('list')).stdout, 'There are no such e-mails.\n')
+  t.is((await mail('list')).stdout, 'No e-mails match.\n')
   const parameters = JSON.stringify({ userId: 1, to: 'hidden@example.org' })
   await ask(
     env.DATABASE_URL,
@@ -20,7 +20,7 @@ test('mail lists, shows, retries and discards e-mails of the queue, and shows no
   t.deepEqual(await json('list', '--failed'), [failed])
   t.deepEqual(await json('list', '--waiting'), [waiting])
   t.deepEqual(await json('show', '1'), failed)
-  t.regex((await mail('show', '1')).stdout, /^due +failed for good$/m)
+  t.regex((await mail('show', '1')).stdout, /^due +failed permanently$/m)
   t.notRegex((await mail('list')).stdout + (await mail('list', '--jsonl')).stdout, /hidden/)
   t.false(Number.isNaN(Date.parse((await json('retry', '1')).due)))
   t.is((await mail('discard', '1')).stdout, 'E-mail 1 is discarded.\n')
@@ -38,7 +38,7 @@ test('mail test says what became of the e-mail, and ends with 1 when it was not 
   ])
   t.is(refused.code, 1)
   const { error } = JSON.parse(refused.stdout)
-  t.regex(error.message, /not taken .*(ECONNREFUSED|ESOCKET)/)
+  t.regex(error.message, /didn’t accept .*(ECONNREFUSED|ESOCKET)/)
   t.notRegex(refused.stdout + refused.stderr, /secret-of-ana/)
   t.is((await runCli(env, ['mail', 'test', 'nobody'])).code, 2)
 })

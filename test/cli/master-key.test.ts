@@ -55,7 +55,7 @@ test('rotate asks twice at a terminal, and shows nothing of the key', async t =>
   const terminal = openTerminal(env, ['master-key', 'rotate'])
   await terminal.shows('New master key')
   terminal.type(next + keys.enter)
-  await terminal.shows('The same again')
+  await terminal.shows('Repeat the master key')
   terminal.type(next + keys.enter)
   t.is(await terminal.ended, 0)
   t.false(terminal.screen().includes(next))

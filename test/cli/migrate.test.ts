@@ -15,7 +15,7 @@ test('migrate makes the tables and nothing in them; status and plan say before a
   t.deepEqual(JSON.parse((await runCli(env, ['migrate', 'plan', '--json'])).stdout), before.pending)
   t.regex(
     (await runCli(env, ['migrate', 'plan'])).stdout,
-    /0001-baseline\.sql +expand +processes of the version before/,
+    /0001-baseline\.sql +expand +processes of the previous version/,
   )
   t.deepEqual(await status(), before)
 
@@ -30,7 +30,7 @@ test('migrate makes the tables and nothing in them; status and plan say before a
   t.deepEqual(await runCli(env, ['migrate']), {
     code: 0,
     stderr: '',
-    stdout: 'The tables are up to date; nothing was changed.\n',
+    stdout: 'The tables are up to date; nothing changed.\n',
   })
   t.regex(
     (await runCli(env, ['migrate', 'status'])).stdout,

@@ -9,7 +9,7 @@ const commands = [
   ['questions', 'list'],
   ['users', 'list'],
   ['users', 'show', 'admin'],
-  ['users', 'why-locked', 'admin'],
+  ['users', 'why', 'admin'],
   ['keys', 'list'],
   ['audit', 'list'],
   ['audit', 'verify'],

@@ -76,7 +76,7 @@ test('names may repeat: then a name alone is refused with the ids, and each id i
   for (const name of ['Gêmea', 'GÊMEA ']) ids.push((await json('add', '--name', name)).id)
   const { code, stderr } = await organizations('show', 'gêmea')
   t.is(code, 2)
-  t.true(stderr.includes(`(#${ids[0]}, #${ids[1]})`), stderr)
+  t.true(stderr.includes(`#${ids[0]}, #${ids[1]}.`), stderr)
   t.is((await json('show', `#${ids[1]}`)).id, ids[1])
 })
 
@@ -90,12 +90,12 @@ test('an INEP code is one organization’s, names it, and digits that mean two a
   ]) {
     const { code, stderr } = await organizations(...args)
     t.is(code, 5)
-    t.true(stderr.includes(`#${id} has this INEP code already`), stderr)
+    t.true(stderr.includes(`#${id} already has this INEP code`), stderr)
   }
   await json('edit', `#${id}`, '--inep-code', String(other.id))
   const { code, stderr } = await organizations('show', String(other.id))
   t.is(code, 2)
-  t.regex(stderr, /means several/)
+  t.regex(stderr, /Ambiguous/)
 })
 
 test('every command names a wrong or missing flag in one sentence', async t => {

@@ -13,7 +13,6 @@ const lookUps = [
   ['users', 'list'],
   ['users', 'show', 'admin'],
   ['users', 'why', 'admin'],
-  ['users', 'why-locked', 'admin'],
   ['users', 'show', 'nobody'],
   ['organizations', 'list'],
   ['organizations', 'show', 'Escola Igual'],

@@ -29,14 +29,14 @@ for (const { command, path } of leaves(createProgram())) {
 test('help ends with the sign-in that a command needs, of each for which not any session suffices', async t => {
   const needs = { always: new Set<string>(), 'for administrators': new Set<string>() }
   const [always, sometimes] = [
-    'At a server this needs a sign-in of the last 15 minutes, with a one-time code where codes are enrolled.',
-    'At a server this needs, where it concerns an administrator, a sign-in of the last 15 minutes, with a one-time code where codes are enrolled.',
+    'On a server this requires a sign-in within the last 15 minutes, with a one-time code if codes are enrolled.',
+    'On a server this requires, for an administrator, a sign-in within the last 15 minutes, with a one-time code if codes are enrolled.',
   ]
   for (const { path } of leaves(createProgram())) {
     const help = (await runCli({}, [...path.split(' '), '--help'])).stdout.replaceAll('\n', ' ').trim()
     if (help.endsWith(always)) needs.always.add(path)
     else if (help.endsWith(sometimes)) needs['for administrators'].add(path)
-    else t.notRegex(help, /At a server this needs/, path)
+    else t.notRegex(help, /On a server this requires/, path)
   }
   t.deepEqual([...needs.always].sort(), [
     'issuer set',
@@ -58,7 +58,6 @@ test('help ends with the sign-in that a command needs, of each for which not any
     'users edit',
     'users resume',
     'users send-key',
-    'users set-email',
     'users set-password',
     'users set-role',
     'users suspend',

@@ -58,7 +58,7 @@ test('add and edit refuse a text that exists in other case or accents', async t 
     const { code, stdout, stderr } = await questions(...args)
     t.is(code, 5)
     t.is(stdout, '')
-    t.is(stderr, `error: Question ${id} has this text already.\n`)
+    t.is(stderr, `error: Question ${id} already has this text.\n`)
   }
 })
 

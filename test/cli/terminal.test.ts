@@ -12,11 +12,11 @@ test('organizations add asks for every detail, and again for one that is wrong',
   const { shows, type, ended, screen } = terminal('organizations', 'add', '--phone', '7')
   await shows('Name')
   type(keys.enter)
-  await shows('This is needed')
+  await shows('Required')
   type(`Perguntada${keys.enter}`)
   await shows('E-mail')
   type(`nobody${keys.enter}`)
-  await shows('no valid e-mail')
+  await shows('Not a valid e-mail')
   type(`@example.org${keys.enter}`)
   for (const detail of ['Postal', 'INEP', 'Login', 'responsible']) {
     await shows(detail)
@@ -51,10 +51,10 @@ test('what is wrong with a line stands below it while it is typed, and goes once
   const says = (question: string, text: RegExp) => stands(opened, question, text)
   const isQuiet = (question: string) => stands(opened, question, /> /, false)
   for (const [question, wrong, sentence, rest] of [
-    ['Display name', '\x7f', /This is needed/, 'Digitada'],
+    ['Display name', '\x7f', /Required/, 'Digitada'],
     ['Code of', 'Ab\x7f', /2 characters/, 'M'],
     ['City or town', `B${'b'.repeat(255)}`, /at most 255/, '\x7f'],
-    ['E-mail address', 'ana', /no valid e-mail/, '@example.org'],
+    ['E-mail address', 'ana', /Not a valid e-mail/, '@example.org'],
     ['Date of birth', '1.2.1990', /dd\/MM\/yyyy/, `${keys.clearLine}01/02/1990`],
     ['M, F or N', 'X', /M, F or N\./, '\x7fF'],
     ['E school', 'Z', /E, D, N or O\./, '\x7fD'],
@@ -119,12 +119,12 @@ test('set-password asks twice, again when the two differ or break the rules, and
   type(`curta${keys.enter}`)
   await shows('Use at least')
   type(`${keys.clearLine}quatro girafas azuis${keys.enter}`)
-  await shows('The same again')
+  await shows('Repeat the password')
   type(`cinco girafas azuis${keys.enter}`)
-  await shows('The two differ')
+  await shows('They don’t match')
   await shows('New password')
   type(`seis girafas azuis${keys.enter}`)
-  await shows('The same again')
+  await shows('Repeat the password')
   type(`seis girafas azuis${keys.enter}`)
   t.is(await ended, 0, screen())
   t.notRegex(screen(), /girafas|curta/)
@@ -141,11 +141,11 @@ test('a new password is checked while it is typed, both times, and no key shows 
   type(' demais não')
   await stands(opened, 'New password', /> /, false)
   type(keys.enter)
-  await shows('The same again')
+  await shows('Repeat the password')
   type('curta demais')
-  await shows('Not the same yet')
+  await shows('Doesn’t match yet')
   type(` não${keys.ctrlT}`)
-  await stands(opened, 'The same again', /> /, false)
+  await stands(opened, 'Repeat the password', /> /, false)
   type(keys.enter)
   t.is(await ended, 0, screen())
   t.notRegex(screen(), /curta|demais|\*/)
@@ -166,11 +166,11 @@ test('users create asks for what no flag gives, again for what is wrong, and for
   type(keys.enter)
   await shows('City or town')
   type(keys.enter)
-  await shows('This is needed')
+  await shows('Required')
   type(`Campinas${keys.enter}`)
   await shows('E-mail address')
   type(`nobody${keys.enter}`)
-  await shows('no valid e-mail')
+  await shows('Not a valid e-mail')
   type(`@example.org${keys.enter}`)
   for (const detail of ['Date of birth', 'M, F or N', 'E school', 'Name of the institution']) {
     await shows(detail)
@@ -189,10 +189,10 @@ test('users create asks for what no flag gives, again for what is wrong, and for
 test('what others feel is asked first, says what will happen, and is left alone with exit 1 when declined', async t => {
   const { username } = await service.signUp('ROLE_CLIENT')
   for (const [sentence, ...args] of [
-    ['can’t sign in any more', 'suspend'],
+    ['can no longer sign in', 'suspend'],
     ['has to sign in again', 'revoke-tokens'],
     ['erased 30 days from now', 'delete'],
-    ['will be a ROLE_INSTITUTION', 'set-role', 'ROLE_INSTITUTION'],
+    ['becomes a ROLE_INSTITUTION', 'set-role', 'ROLE_INSTITUTION'],
     ['is moved', 'set-organization', '--none'],
   ] as const) {
     const [verb, ...rest] = args
@@ -213,14 +213,14 @@ test('what others feel is asked first, says what will happen, and is left alone 
 test('what can’t be undone asks to type the name again', async t => {
   const { username } = await service.signUp('ROLE_CLIENT')
   const wrong = terminal('users', 'erase', username)
-  await wrong.shows('gone for good')
-  await wrong.shows('type the name again')
+  await wrong.shows('permanently erases')
+  await wrong.shows('to confirm:')
   wrong.type(`outro${keys.enter}`)
   t.is(await wrong.ended, 1)
   const right = terminal('users', 'erase', username)
-  await right.shows('type the name again')
+  await right.shows('to confirm:')
   right.type(username.slice(0, 3))
-  await right.shows('Not that name yet')
+  await right.shows('Doesn’t match yet')
   right.type(`${username.slice(3)}${keys.enter}`)
   t.is(await right.ended, 0, right.screen())
   t.is((await runCli(service.env, ['users', 'show', username])).code, 3)
@@ -228,7 +228,7 @@ test('what can’t be undone asks to type the name again', async t => {
 
 test('Ctrl-C at a question changes nothing and is no error', async t => {
   const { shows, type, ended, screen } = terminal('questions', 'add')
-  await shows('The question')
+  await shows('Question:')
   type(`Meia pergunta${keys.ctrlC}`)
   t.is(await ended, 130)
   t.notRegex(screen(), /error| {4}at /i)

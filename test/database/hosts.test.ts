@@ -73,7 +73,7 @@ async function outcome(database: string, parameters: string, host = '127.0.0.1')
   const { stderr } = await runCli(env, ['questions', 'list'])
   if (stderr.includes(password)) throw new Error('the password was told')
   if (/not installed yet/.test(stderr)) return 'connected'
-  if (/takes no writes/.test(stderr)) return 'read-only'
+  if (/is read-only/.test(stderr)) return 'read-only'
   return /can’t be reached|refuses/.test(stderr) ? 'refused' : stderr
 }
 

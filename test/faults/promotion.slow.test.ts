@@ -1,13 +1,128 @@
 /** The primary vanishes from the network under load, and its standby is promoted. */
+
+import { type ChildProcess, spawn, spawnSync } from 'node:child_process'
 import { randomUUID } from 'node:crypto'
+import { appendFile, mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 import test from 'ava'
+import { environment, finish, initialize, parameters } from '../../server/embedded/initdb.js'
+import { chooseUser, findPrograms, startAs } from '../../server/embedded/programs.js'
 import { ask, type Teardown } from '../_helpers/database.js'
-import { startHaproxy } from '../_helpers/haproxy.js'
-import { startRelay } from '../_helpers/relay.js'
+import { freePort, startRelay, withPort } from '../_helpers/relay.js'
 import { startTestService } from '../_helpers/service.js'
 import { addressesOf, launch, serviceEnv } from '../_helpers/spawned.js'
-import { startPair } from '../_helpers/standby.js'
 import { waitFor } from '../_helpers/wait.js'
+
+/** Database URLs of the two. */
+interface Pair {
+  readonly primary: string
+  readonly standby: string
+}
+
+/** Starts the two; they stop with the test. */
+async function startPair(t: Teardown): Promise<Pair> {
+  const dataDir = await mkdtemp(join(tmpdir(), 'auth-pair-'))
+  const programs = await findPrograms()
+  const user = chooseUser(dataDir)
+  const start = startAs(user, programs, dataDir, () => {})
+  const password = 'passe-partout'
+  const servers: ChildProcess[] = []
+  t.teardown(async () => {
+    for (const server of servers) {
+      const ended = finish(server)
+      server.kill('SIGQUIT')
+      await ended
+    }
+    await rm(dataDir, { recursive: true, force: true })
+  })
+
+  const run = async (name: string, ...more: string[]): Promise<string> => {
+    const port = await freePort()
+    const url = `postgres://auth:${password}@127.0.0.1:${port}/auth`
+    const folder = join(dataDir, name)
+    const values = [...parameters(port, false), ...more.flatMap(each => ['-c', each])]
+    servers.push(
+      start(programs.postgres, ['-D', folder, ...values], { cwd: folder, env: environment(), stdio: 'ignore' }),
+    )
+    await waitFor(() =>
+      ask(url, 'SELECT').then(
+        () => true,
+        () => false,
+      ),
+    )
+    return url
+  }
+
+  const folder = join(dataDir, 'first')
+  await initialize({ dataDir, folder, password, durable: false, log: { info() {}, warn() {} } }, programs, user, start)
+  spawnSync('cp', ['-a', folder, join(dataDir, 'second')])
+  const primary = await run('first', 'synchronous_commit=remote_apply')
+  const { port } = new URL(primary)
+  await writeFile(join(dataDir, 'second/standby.signal'), '')
+  await appendFile(
+    join(dataDir, 'second/postgresql.auto.conf'),
+    `primary_conninfo = 'host=127.0.0.1 port=${port} user=auth password=${password}'\n`,
+  )
+  const standby = await run('second')
+  await ask(primary, `ALTER SYSTEM SET synchronous_standby_names = '*'`)
+  await ask(primary, 'SELECT pg_reload_conf()')
+  await waitFor(
+    async () => (await ask(primary, `SELECT FROM pg_stat_replication WHERE sync_state = 'sync'`)).length > 0,
+  )
+  return { primary, standby }
+}
+
+/** Starts it before the servers of these database URLs, and returns the URL of the one that is the primary. */
+async function startHaproxy(t: Teardown, databaseUrls: readonly string[]): Promise<string> {
+  const folder = await mkdtemp(join(tmpdir(), 'auth-haproxy-'))
+  const port = await freePort()
+  const servers = await Promise.all(
+    databaseUrls.map(
+      async (url, index) => `server s${index} 127.0.0.1:${new URL(url).port} check port ${await answerChecks(t, url)}`,
+    ),
+  )
+  const lines = [
+    ...['defaults', 'mode tcp', 'timeout client 30m', 'timeout server 30m', 'timeout connect 1s', 'timeout check 1s'],
+    ...['listen auth', `bind 127.0.0.1:${port}`, 'option httpchk GET /primary', 'http-check expect status 200'],
+    'default-server inter 500ms fall 2 rise 1 on-marked-down shutdown-sessions',
+    ...servers,
+  ]
+  await writeFile(join(folder, 'cfg'), `${lines.join('\n')}\n`)
+  const child = spawn(process.env.HAPROXY!, ['-db', '-f', join(folder, 'cfg')], { stdio: 'ignore' })
+  const ended = new Promise(resolve => child.once('close', resolve))
+  t.teardown(async () => {
+    child.kill('SIGKILL')
+    await ended
+    await rm(folder, { recursive: true, force: true })
+  })
+  const url = withPort(databaseUrls[0]!, port)
+  // It takes turns with all of them until it knows better.
+  await waitFor(async () => (await isPrimary(url)) && (await isPrimary(url)))
+  return url
+}
+
+/** Tells whether a server is the primary, as Patroni's `GET /primary` does. Returns the port. */
+async function answerChecks(t: Teardown, databaseUrl: string): Promise<number> {
+  const server = createServer(async (_, response) => {
+    response.writeHead((await isPrimary(databaseUrl)) ? 200 : 503).end()
+  })
+  await new Promise<void>(resolve => server.listen(0, '127.0.0.1', resolve))
+  t.teardown(async () => {
+    server.close()
+    server.closeAllConnections()
+  })
+  return (server.address() as AddressInfo).port
+}
+
+function isPrimary(databaseUrl: string): Promise<boolean> {
+  return ask(databaseUrl, 'SELECT pg_is_in_recovery() AS standby').then(
+    ([row]) => row?.standby === false,
+    () => false,
+  )
+}
 
 /** How the service finds the one of two servers that takes writes: the database URL it is given. */
 const ways: Record<string, (t: Teardown, urls: readonly [string, string]) => Promise<string>> = {

@@ -74,7 +74,7 @@ test('the first process sets the registry’s issuer; others use it, or refuse t
   const { AUTH_BCRYPT_COST: _, ...settings } = env
   const set = await runCli(settings, ['issuer', 'set', '--issuer', 'https://b.example', '--audience', 'apps'])
   t.is(set.code, 0, set.stderr)
-  t.regex(set.stderr, /^warning: Restart every process/)
+  t.regex(set.stderr, /^warning: Restart all processes/)
   const third = await spawnService(t, { DATABASE_URL, AUTH_ISSUER: 'https://b.example' })
   t.is(await meAt(third, token), 500)
   t.is(await meAt(first, token), 200)

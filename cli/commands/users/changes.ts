@@ -1,29 +1,28 @@
-// Commands that change what a user is and may.
+// Commands that change the state and the permissions of a user.
 import { type Command, Option } from 'commander'
 import type { AdministeredUser } from '../../../proto/gen/auth/v1/administration_pb.js'
 import { type Role, roles } from '../../../server/rules/roles.js'
 import { type Api, administering, withSignIn } from '../../administration.js'
 import { misuse } from '../../exit-codes.js'
-import { askChoice, askOrganization, canAsk, confirm, confirmName, readText } from '../../terminal/ask.js'
+import { askChoice, askOrganization, canAsk, confirm, confirmName, readText, yesOption } from '../../terminal/ask.js'
 import { printJson, say } from '../../terminal/output.js'
-import { confirmUser, type Named, readUser, tellUser, userAnd, userName, withUser } from './name.js'
+import { confirmUser, type Named, printUser, readUser, userAnd, userName, withUser } from './name.js'
 import { areUnactivated, eraseUnactivated, type Unactivated, withUnactivated } from './unactivated.js'
 
 type Confirmed = Named & { readonly confirm?: string }
 type Asked = Named & { readonly yes?: boolean }
 
 const confirmOption = () =>
-  new Option('--confirm <username>', 'the username, once more, where an administrator is made or unmade')
-const yesOption = () => new Option('--yes', 'don’t ask whether to do it')
+  new Option('--confirm <username>', 'the username again; required to make or unmake an administrator')
 
-/** Adds the commands that change what a user is and may. */
+/** Adds the commands that change the state and the permissions of a user. */
 export function addUserChanges(users: Command): void {
   withUser(withSignIn(users.command('activate'), 'activateUser'))
     .description('Activate a user of any role, without a key.')
     .addOption(
       new Option(
         '--organization <organization>',
-        'organization to belong to: id, INEP code or name; without one a ROLE_INSTITUTION can activate nobody',
+        'organization of the user: id, INEP code or name; without one, a ROLE_INSTITUTION can’t activate anyone',
       ).argParser(readText),
     )
     .addOption(confirmOption())
@@ -34,19 +33,19 @@ export function addUserChanges(users: Command): void {
         const { username = '', role, active } = found.record!
         const organization = await chooseOrganization(api, found, options)
         const makes = role === 'ROLE_ADMIN' && (active !== 1 || organization !== undefined)
-        const confirmed = makes && (await confirmName(`${username} will be an administrator.`, username, options))
+        const confirmed = makes && (await confirmName(`${username} becomes an administrator.`, username, options))
         const { user, changed } = await api.activateUser({
           user: reference,
           ...(organization !== undefined && { organization }),
           ...(confirmed && { confirm: confirmed }),
           etag: found.etag,
         })
-        tellUser(user!, options, `is active${changed ? '' : ' already'}.`)
+        printUser(user!, options, `is active${changed ? '' : ' already'}.`)
       }),
     )
 
   withUser(withSignIn(users.command('suspend'), 'suspendUser'))
-    .description('Shut a user out: it can’t sign in, and all its tokens are revoked at once.')
+    .description('Suspend a user: it can’t sign in, and all its tokens are revoked at once.')
     .addOption(yesOption())
     .addHelpText('after', "\nExample:\n  $ auth-admin users suspend '(11)98765-4321'")
     .action(
@@ -55,25 +54,25 @@ export function addUserChanges(users: Command): void {
           api,
           name,
           options,
-          who => `${who} can’t sign in any more, and its tokens are void at once. Suspend it?`,
+          who => `${who} can no longer sign in, and its tokens are revoked at once. Suspend it?`,
         )
         const { user, changed } = await api.suspendUser(wanted)
-        tellUser(user!, options, `is suspended${changed ? '' : ' already'}.`)
+        printUser(user!, options, `is suspended${changed ? '' : ' already'}.`)
       }),
     )
 
   withUser(withSignIn(users.command('resume'), 'resumeUser'))
-    .description('End a suspension. Tokens from before stay revoked.')
+    .description('End a suspension. Earlier tokens stay revoked.')
     .addHelpText('after', "\nExample:\n  $ auth-admin users resume '(11)98765-4321'")
     .action(
       administering(async (api, name: string | undefined, options: Named) => {
         const { user, changed } = await api.resumeUser({ user: await userName(name, options) })
-        tellUser(user!, options, `is not suspended${changed ? '' : ' already'}.`)
+        printUser(user!, options, `is not suspended${changed ? '' : ' already'}.`)
       }),
     )
 
   withUser(withSignIn(users.command('set-role'), 'setRole'))
-    .description('Give a user another role. It is logged out everywhere.')
+    .description('Change the role of a user. It is logged out everywhere.')
     .argument('[role]', roles.join(', '))
     .addOption(confirmOption())
     .addOption(yesOption())
@@ -91,16 +90,16 @@ Examples:
         const { username = '', role: before } = found.record!
         const role = given ?? (await askRole(options))
         const final = role !== before && [role, before].includes('ROLE_ADMIN')
-        const sentence = `${username} will be a ${role} instead of a ${before}, and is logged out everywhere.`
+        const sentence = `${username} becomes a ${role} instead of a ${before}, and is logged out everywhere.`
         const confirmed = final && (await confirmName(sentence, username, options))
-        if (!final && role !== before) await confirm(`${sentence} Do it?`, options)
+        if (!final && role !== before) await confirm(`${sentence} Continue?`, options)
         const { user, changed } = await api.setRole({
           user: reference,
           role,
           ...(confirmed && { confirm: confirmed }),
           etag: found.etag,
         })
-        tellUser(user!, options, `is a ${role}${changed ? '' : ' already'}.`)
+        printUser(user!, options, `is a ${role}${changed ? '' : ' already'}.`)
       }),
     )
 
@@ -120,19 +119,19 @@ Examples:
       administering(
         async (api, first: string | undefined, second: string | undefined, options: Asked & { none?: boolean }) => {
           const [name, given] = userAnd(first, second, options)
-          if (options.none && given !== undefined) misuse('Give an organization or --none, not both.')
+          if (options.none && given !== undefined) misuse('Pass an organization or --none, not both.')
           if (!options.none && given === undefined && !canAsk(options)) {
-            misuse('Give the organization after the user, or --none.')
+            misuse('Pass the organization after the user, or --none.')
           }
           const { reference, user: found } = await readUser(api, name, options)
           const { username, partnerOrganization: before } = found.record!
           const organization = options.none ? '' : (given ?? (await askOrganization(api, 'To which organization?')))
           const from = before ? ` from ${before.name}` : ''
-          await confirm(`${username} is moved${from}, and logged out everywhere. Do it?`, options)
+          await confirm(`${username} is moved${from}, and logged out everywhere. Continue?`, options)
           const { user, changed } = await api.setOrganization({ user: reference, organization, etag: found.etag })
           const now = user!.record!.partnerOrganization
           const where = now ? `belongs to ${now.name} (#${now.id})` : 'belongs to no organization'
-          tellUser(user!, options, `${where}${changed ? '' : ' already'}.`)
+          printUser(user!, options, `${where}${changed ? '' : ' already'}.`)
         },
       ),
     )
@@ -147,15 +146,15 @@ Examples:
           api,
           name,
           options,
-          who => `${who} has to sign in again wherever it is. Log it out?`,
+          who => `${who} has to sign in again everywhere. Log it out?`,
         )
         const { user } = await api.revokeTokens({ user: wanted })
-        tellUser(user!, options, 'is logged out everywhere.')
+        printUser(user!, options, 'is logged out everywhere.')
       }),
     )
 
   withUser(withSignIn(users.command('send-key'), 'sendRecoveryKey'))
-    .description('Mail a recovery key to the address of a user. It is good for 15 minutes.')
+    .description('Mail a recovery key to the address of a user. It is valid for 15 minutes.')
     .addHelpText('after', "\nExample:\n  $ auth-admin users send-key '(11)98765-4321'")
     .action(
       administering(async (api, name: string | undefined, options: Named) => {
@@ -163,12 +162,12 @@ Examples:
         const { id, username } = user.record!
         const { email } = await api.sendRecoveryKey({ user: reference })
         if (options.json) printJson({ id, username, email })
-        else say(`A recovery key for user ${id} (${username}) goes to ${email}.`)
+        else say(`A recovery key for user ${id} (${username}) is queued for ${email}.`)
       }),
     )
 
   withUnactivated(withUser(withSignIn(users.command('delete'), 'deleteUser')))
-    .description('Shut a user out and hide it. For 30 days it can be brought back, then it is erased.')
+    .description('Delete a user. For 30 days you can undelete it; then it is erased.')
     .addOption(yesOption())
     .addHelpText(
       'after',
@@ -181,27 +180,27 @@ Examples:
           api,
           name,
           options,
-          who => `${who} is shut out and hidden, and erased 30 days from now. Delete it?`,
+          who => `${who} can no longer sign in, and is erased 30 days from now. Delete it?`,
         )
         const { user, changed } = await api.deleteUser(wanted)
-        tellUser(user!, options, `is deleted${changed ? '' : ' already'}.`)
+        printUser(user!, options, `is deleted${changed ? '' : ' already'}.`)
       }),
     )
 
   withUser(withSignIn(users.command('undelete'), 'undeleteUser'))
-    .description('Bring a deleted user back as it was. Tokens from before stay revoked.')
+    .description('Restore a deleted user as it was. Earlier tokens stay revoked.')
     .addHelpText('after', "\nExample:\n  $ auth-admin users undelete '(11)98765-4321'")
     .action(
       administering(async (api, name: string | undefined, options: Named) => {
         const { user, changed } = await api.undeleteUser({ user: await userName(name, options) })
-        tellUser(user!, options, `is not deleted${changed ? '' : ' already'}.`)
+        printUser(user!, options, `is not deleted${changed ? '' : ' already'}.`)
       }),
     )
 }
 
-/** The role that the user at the terminal chooses. */
+/** The role chosen at the terminal. */
 export function askRole(options: Named): Promise<Role> {
-  if (!canAsk(options)) misuse(`Give one of ${roles.join(', ')}.`)
+  if (!canAsk(options)) misuse(`Without a terminal, pass the role: ${roles.join(', ')}.`)
   return askChoice(
     'Which role?',
     roles.map(role => ({ name: role, value: role })),
@@ -214,7 +213,7 @@ async function chooseOrganization(
   options: Named & { organization?: string },
 ): Promise<string | undefined> {
   if (options.organization !== undefined) return options.organization
-  // Without one, a user uses the service, but its provider key activates nobody.
+  // A user needs no organization, but without one its provider key activates no users.
   if (record!.partnerOrganization || record!.role === 'ROLE_ADMIN') return undefined
   if (record!.active === 1 || !canAsk(options)) return undefined
   return askOrganization(api, 'Which organization does the user belong to?')

@@ -1,4 +1,4 @@
-// What is stored of a user: handed out, and erased.
+// Data stored about a user: export and erasure.
 import { timestampDate } from '@bufbuild/protobuf/wkt'
 import { type Command, Option } from 'commander'
 import { type Api, administering, withSignIn } from '../../administration.js'
@@ -10,27 +10,27 @@ import { type Named, readUser, userName, withUser } from './name.js'
 /** Adds `auth-admin users export` and `erase`. */
 export function addUserData(users: Command): void {
   withUser(users.command('export'))
-    .description('Print all that is stored of a user as one JSON document (LGPD, article 18), without secrets.')
+    .description('Print all data stored about a user as one JSON document (LGPD, article 18), without secrets.')
     .addHelpText('after', "\nExample:\n  $ auth-admin users export '(11)98765-4321' > user.json")
     .action(
       administering(async (api, name: string | undefined, options: Named) => {
         const user = await userName(name, options)
-        printJson(await withProgress('Reading', tell => readAll(api, user, tell)))
+        printJson(await withProgress('Reading', report => readAll(api, user, report)))
       }),
     )
 
   withUser(withSignIn(users.command('erase'), 'eraseUser'))
-    .description('Erase all that is stored of a user. This can’t be undone. Prints a receipt.')
-    .addOption(new Option('--confirm <username>', 'the username, once more; asked for at a terminal'))
+    .description('Erase all data stored about a user. This can’t be undone. Prints a receipt.')
+    .addOption(new Option('--confirm <username>', 'the username again; a terminal prompts for it'))
     .addHelpText(
       'after',
-      '\nThe audit log keeps what was done under the id of the user, and goes on\nto verify.\n\nExample:\n  $ auth-admin users erase ana --confirm ana',
+      '\nThe audit log keeps its events under the id of the user, and still verifies.\n\nExample:\n  $ auth-admin users erase ana --confirm ana',
     )
     .action(
       administering(async (api, name: string | undefined, options: Named & { confirm?: string }) => {
         const { reference, user: found } = await readUser(api, name, options)
         const { username = '' } = found.record!
-        const sentence = `All that is stored of ${username} will be gone for good.`
+        const sentence = `This permanently erases all data stored about ${username}.`
         const confirm = await confirmName(sentence, username, options)
         const erase = () => api.eraseUser({ user: reference, confirm })
         const { user, eraseTime, rows } = await withProgress('Erasing', erase)
@@ -43,13 +43,13 @@ export function addUserData(users: Command): void {
 }
 
 /** All pages of an export as one document, events the oldest first. */
-async function readAll(api: Api, user: string, tell: (done: string) => void): Promise<object> {
+async function readAll(api: Api, user: string, report: (done: string) => void): Promise<object> {
   const documents: { audit_events: object[]; audit_staged: object[] }[] = []
   let pageToken = ''
   do {
     const { json, nextPageToken } = await api.exportUser({ user, pageSize: 1_000, pageToken })
     documents.push(JSON.parse(json))
-    tell(`${documents.length} pages so far`)
+    report(`${documents.length} pages so far`)
     pageToken = nextPageToken
   } while (pageToken !== '')
   const all = (of: 'audit_events' | 'audit_staged') => documents.flatMap(document => document[of]).reverse()

@@ -19,30 +19,32 @@ export function addUsers(program: Command): void {
   const users = program
     .command('users')
     .description('Users: look-up, registration, activation, roles, suspension, passwords, locks, data')
-    .addHelpText('after', '\nA user is named by its username in any spelling, or by its id: 7, #7 or --id 7.')
+    .addHelpText('after', '\nName a user by username in any spelling, or by id: 7, #7 or --id 7.')
 
   withPages(users.command('list'))
-    .description('List users by id. Only --json holds every field. Passwords, answers and keys are in neither.')
+    .description('List users by id. Only --json has every field. Passwords, answers and keys are never listed.')
     .addOption(new Option('--role <role>', 'only this role').choices(roles))
     .addOption(new Option('--active', 'only active users').conflicts(['inactive', 'suspended', 'deleted']))
-    .addOption(new Option('--inactive', 'only users not yet activated').conflicts(['suspended', 'deleted']))
+    .addOption(new Option('--inactive', 'only users that aren’t activated yet').conflicts(['suspended', 'deleted']))
     .addOption(new Option('--suspended', 'only suspended users').conflicts('deleted'))
-    .option('--deleted', 'only deleted users, who are in no other list')
+    .option('--deleted', 'only deleted users, which other lists leave out')
     .addOption(
-      new Option('--organization <organization>', 'only members of it: id, INEP code or name').argParser(readText),
+      new Option('--organization <organization>', 'only members of this organization: id, INEP code or name').argParser(
+        readText,
+      ),
     )
     .addOption(new Option('--created-from <time>', 'only registered at this time or later').argParser(readTime))
     .addOption(new Option('--created-to <time>', 'only registered before this time').argParser(readTime))
     .addOption(
       new Option(
         '--text <words>',
-        'only with these beginnings of words in username, nickname, e-mail address, institution or city, whatever case and accents',
+        'only with words that begin like these in username, nickname, e-mail address, institution or city; case and accents don’t matter',
       ).argParser(readText),
     )
     .addHelpText(
       'after',
       `
-Times are in ISO 8601, or ago: 15m, 2h, 7d.
+Times are in ISO 8601, or how long ago: 15m, 2h, 7d.
 
 Examples:
   $ auth-admin users list --inactive --role ROLE_INSTITUTION
@@ -73,7 +75,7 @@ Examples:
     )
 
   withUser(users.command('show'))
-    .description('Show a user, with the activation keys of its organization and of its own.')
+    .description('Show a user, with the activation key of its organization and its provider key.')
     .addHelpText(
       'after',
       "\nExamples:\n  $ auth-admin users show '(11)98765-4321'\n  $ auth-admin users show --id 7 --json",

@@ -1,4 +1,4 @@
-// Why a user can't get in, and how it gets in again.
+// Why a user can't sign in, and how to unlock it.
 import { type Command, InvalidArgumentError, Option } from 'commander'
 import type { FailureCount, Obstacle } from '../../../proto/gen/auth/v1/administration_pb.js'
 import { canonicalAddress } from '../../../server/requests/client-address.js'
@@ -9,13 +9,20 @@ import { userOutput } from './output.js'
 
 type Options = Named & { readonly address?: string }
 
-/** Adds `auth-admin users why`, `why-locked` and `unlock`. */
+/** Adds `auth-admin users why` and `unlock`. */
 export function addLockouts(users: Command): void {
   withAddress(withUser(users.command('why')))
-    .description('Tell what keeps a user from signing in, activating or recovering, and which command mends it.')
+    .description('Show what keeps a user from signing in, activating or recovering, and which command fixes it.')
     .addHelpText(
       'after',
       `
+It also shows the failed sign-ins that count against the user, and for how long.
+Passwords, answers to security questions, passwords at Administration and
+one-time codes are counted separately. An address from which the user signed in
+within 30 days has its own counts; so have the other addresses of its network
+(/24, /48 for IPv6) together, and a device whose client sends an earlier token.
+One-time codes have one count for all addresses. Wrong mailed keys lock nothing.
+
 Examples:
   $ auth-admin users why '(11)98765-4321'
   $ auth-admin users why 7 --address 203.0.113.7 --json`,
@@ -34,55 +41,29 @@ Examples:
           command,
         ])
         const nothing = `Nothing keeps user ${id} (${username}) from signing in, activating or recovering.`
-        printTable(['prevents', 'why', 'what mends it'], cells, nothing)
-      }),
-    )
-
-  withAddress(withUser(users.command('why-locked')))
-    .description('Show the failed sign-ins that count against a user, and for how long; `why` tells everything.')
-    .addHelpText(
-      'after',
-      `
-Passwords, answers to security questions, passwords at Administration and
-one-time codes are counted each for itself. An address from which the user
-signed in within 30 days has counts of its own, instead of the common ones; so
-have the other addresses of its network (/24, /48 of IPv6) together, and a
-device whose client shows an earlier token. One-time codes have one count for
-all addresses. Wrong mailed keys lock nobody out.
-
-Examples:
-  $ auth-admin users why-locked '(11)98765-4321'
-  $ auth-admin users why-locked '(11)98765-4321' --address 203.0.113.7`,
-    )
-    .action(
-      administering(async (api, name: string | undefined, { address, ...options }: Options) => {
-        const user = await userName(name, options)
-        const { user: found, failures } = await api.explainUser({ user, ...(address && { address }) })
-        const { suspended } = found!
-        const username = found!.record!.username!
-        if (options.json) {
-          return printJson({ username, suspended, failures: failures.map(plain) })
-        }
-        const cells = failures.map(count => [
+        printTable(['prevents', 'why', 'fix'], cells, nothing)
+        const counted = failures.filter(({ count }) => count > 0)
+        if (counted.length === 0) return
+        say('')
+        const counts = counted.map(count => [
           labels[count.proof] ?? 'anything',
           wheres[count.scope],
           `${count.count} of ${count.limit}`,
           verdict(count),
         ])
-        printTable(['wrong', 'counted for', 'count', 'state'], cells, '')
-        if (suspended) say(`${username} is also suspended: see \`auth-admin users resume\`.`)
+        printTable(['wrong', 'counted for', 'count', 'state'], counts, '')
       }),
     )
 
   withAddress(withUser(withSignIn(users.command('unlock'), 'unlockUser')))
-    .description('Forget the failed sign-ins that count against a user.')
+    .description('Clear the failed sign-ins that count against a user.')
     .addHelpText(
       'after',
       `
-Those from networks and devices that the user knows are forgotten as well. With
---address, those from this address on any account are forgotten too.
+It also clears the counts of networks and devices that the user knows. With
+--address, it clears the count of this address on all accounts, too.
 
-One-time codes that are locked need another administrator, or --local.
+To unlock your own one-time codes, ask another administrator or use --local.
 
 Example:
   $ auth-admin users unlock '(11)98765-4321' --address 203.0.113.7`,
@@ -93,7 +74,7 @@ Example:
         const { id, username } = user.record!
         const { cleared } = await api.unlockUser({ user: reference, ...(address && { address }) })
         if (options.json) return printJson({ id, username, cleared })
-        const what = cleared > 0 ? 'Failed sign-ins are forgotten' : 'There were no failed sign-ins to forget'
+        const what = cleared > 0 ? 'Failed sign-ins are cleared' : 'There were no failed sign-ins to clear'
         say(`${what} for user ${id} (${username}).`)
       }),
     )
@@ -117,7 +98,7 @@ const wheres: Record<string, string> = {
   address: 'any account, from this address',
 }
 
-/** What of a message is told as JSON. */
+/** A message as JSON shows it. */
 function plain({ $typeName: _, $unknown: __, ...rest }: { $typeName?: string; $unknown?: unknown }): object {
   return rest
 }
@@ -142,14 +123,14 @@ function withAddress(command: Command): Command {
 /** An IP address in canonical text, as the service counts it. */
 function readAddress(value: string): string {
   const address = canonicalAddress(value.trim())
-  if (address === undefined) throw new InvalidArgumentError('Give an IP address.')
+  if (address === undefined) throw new InvalidArgumentError('Use an IP address.')
   return address
 }
 
-function verdict({ locked, count, seconds }: FailureCount): string {
+function verdict({ locked, seconds }: FailureCount): string {
   if (locked && seconds === 0) return 'locked until unlocked'
   if (locked) return `locked for ${duration(seconds)}`
-  return count > 0 ? `open, forgotten in ${duration(seconds)}` : 'open'
+  return `open, expires in ${duration(seconds)}`
 }
 
 function duration(seconds: number): string {

@@ -21,12 +21,12 @@ export function withUser(command: Command): Command {
     .addOption(jsonOption())
 }
 
-/** The name on the command line, `#id` for an id, or what the user at the terminal answers. */
+/** The name on the command line, `#id` for an id, or the answer to a prompt. */
 export async function userName(name: string | undefined, options: Named): Promise<string> {
-  if (name !== undefined && options.id !== undefined) misuse('Name the user by username or --id, not both.')
+  if (name !== undefined && options.id !== undefined) misuse('Pass a username or --id, not both.')
   if (options.id !== undefined) return `#${options.id}`
   if (name !== undefined && name.trim() !== '') return name
-  if (name !== undefined || !canAsk(options)) misuse('Say which user: give a username, an id or --id.')
+  if (name !== undefined || !canAsk(options)) misuse('Name the user: pass a username, an id or --id.')
   return askText('Which user (username or id)?', { required: true })
 }
 
@@ -50,8 +50,8 @@ export async function readUser(
 }
 
 /**
- * The user that a command names, for a change that others feel: at a terminal its sentence is told first, and whether to do
- * it asked. Whoever was asked saw the user with this etag.
+ * The user that a command names, for a change that needs confirmation at a terminal; then with the etag of the user as it
+ * was shown.
  */
 export async function confirmUser(
   api: Api,
@@ -66,8 +66,8 @@ export async function confirmUser(
   return { user: reference, etag }
 }
 
-/** Prints a user as it is now, or a sentence that begins with its name. */
-export function tellUser(user: AdministeredUser, { json }: Named, what: string): void {
+/** Prints a user as JSON, or a sentence that begins with its name. */
+export function printUser(user: AdministeredUser, { json }: Named, what: string): void {
   if (json) printJson(userOutput(user))
   else say(`User ${user.record!.id} (${user.record!.username}) ${what}`)
 }

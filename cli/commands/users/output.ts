@@ -28,5 +28,5 @@ export function printUsers(listed: Listed<AdministeredUser>): void {
     return [id, username, nickname, role, stateOf(user), partnerOrganization?.name, created]
   })
   const head = ['id', 'username', 'nickname', 'role', 'state', 'organization', 'created']
-  printTable(head, cells, 'There are no such users.', listed)
+  printTable(head, cells, 'No users match.', listed)
 }

@@ -1,4 +1,4 @@
-// What a flood of sign-ups leaves: accounts that were never activated, all those of a network at once.
+// Erases all accounts of a network that were never activated, as a wave of sign-ups leaves them.
 import { timestampFromDate } from '@bufbuild/protobuf/wkt'
 import { type Command, Option } from 'commander'
 import type { Api } from '../../administration.js'
@@ -17,44 +17,44 @@ export interface Unactivated extends Named {
   readonly confirm?: string
 }
 
-/** Adds what names them to the command that deletes a user. */
+/** Adds the options that select them to the command that deletes a user. */
 export function withUnactivated(command: Command): Command {
   return command
     .addOption(
       new Option(
         '--unactivated',
-        'instead of a user, erase for good all accounts of a network that were never activated',
+        'instead of a user, permanently erase all accounts of a network that were never activated',
       ).conflicts(['id', 'yes']),
     )
     .addOption(
-      new Option('--from <network>', 'where those were signed up from: IP address or CIDR block').argParser(readText),
+      new Option('--from <network>', 'network they signed up from: IP address or CIDR block').argParser(readText),
     )
-    .addOption(new Option('--since <time>', 'only those signed up at this time or later').argParser(readTime))
-    .addOption(new Option('--until <time>', 'only those signed up before this time').argParser(readTime))
-    .addOption(new Option('--confirm <network>', 'the network, once more; asked for at a terminal'))
+    .addOption(new Option('--since <time>', 'only those that signed up at this time or later').argParser(readTime))
+    .addOption(new Option('--until <time>', 'only those that signed up before this time').argParser(readTime))
+    .addOption(new Option('--confirm <network>', 'the network again; a terminal prompts for it'))
     .addHelpText(
       'after',
       `
-With --unactivated it tells how many accounts there are before it asks, or asks
-for --confirm. They are erased at once, one by one, and their names are free
-again: stopped, it goes on when it is run again. Accounts that administrators
-made, suspended or deleted stay, and those of whose sign-up the audit log no
-longer tells. At a server that needs a sign-in of the last 15 minutes.
-Times are in ISO 8601, or ago: 15m, 2h, 7d.`,
+With --unactivated it counts the accounts before it asks for confirmation. It
+erases them one by one and frees their names; if it is stopped, run it again. It
+keeps accounts that administrators created, suspended or deleted, and those
+whose sign-up is no longer in the audit log. On a server --unactivated requires
+a sign-in within the last 15 minutes. Times are in ISO 8601, or how long ago:
+15m, 2h, 7d.`,
     )
 }
 
-/** Whether a command is about them. */
+/** Whether the command is about them, and not about one user. */
 export function areUnactivated(name: string | undefined, options: Unactivated): boolean {
   const { unactivated, from, since, until, confirm } = options
   if (!unactivated && [from, since, until, confirm].every(each => each === undefined)) return false
   if (!unactivated) misuse('--from, --since, --until and --confirm go with --unactivated.')
-  if (name !== undefined) misuse('Name a user, or give --unactivated, not both.')
-  if (!from) misuse('Say where they were signed up from: --from NETWORK.')
+  if (name !== undefined) misuse('Pass a user or --unactivated, not both.')
+  if (!from) misuse('Pass the network they signed up from: --from NETWORK.')
   return true
 }
 
-/** Tells how many there are, has it confirmed, and erases them. */
+/** Counts them, asks for confirmation, and erases them. */
 export async function eraseUnactivated(api: Api, options: Unactivated): Promise<void> {
   const { from: network = '', since, until, json } = options
   const filter = {
@@ -62,36 +62,38 @@ export async function eraseUnactivated(api: Api, options: Unactivated): Promise<
     ...(since && { createTimeFrom: timestampFromDate(since) }),
     ...(until && { createTimeTo: timestampFromDate(until) }),
   }
-  /** Goes through all pages; whenever something is done it is told how many there were so far. */
-  async function all(request: object, tell: (users: number) => void): Promise<number> {
+  /** Goes through all pages, and reports after each how many there were so far. */
+  async function all(request: object, report: (users: number) => void): Promise<number> {
     let users = 0
     let pageToken = ''
     do {
       const page = await api.eraseUnactivatedUsers({ ...filter, ...request, pageToken })
       users += page.users
       pageToken = page.nextPageToken
-      tell(users)
+      report(users)
     } while (pageToken !== '')
     return users
   }
 
-  const found = await withProgress('Counting', tell => all({ validateOnly: true }, users => tell(`${users} so far`)))
-  const these = `accounts that were signed up from ${network} and never activated`
+  const found = await withProgress('Counting', report =>
+    all({ validateOnly: true }, users => report(`${users} so far`)),
+  )
+  const these = `accounts that signed up from ${network} and were never activated`
   if (found === 0) {
     if (json) printJson({ network, erased: 0 })
     else say(`There are no ${these}.`)
     return
   }
-  const sentence = `Of ${these} there are ${found}. They will be gone for good, and their names free.`
+  const sentence = `This permanently erases all ${these} (${found}), and frees their names.`
   const confirm = await confirmName(sentence, network, options)
   let erased = 0
-  const erase = (tell: (done: string) => void) =>
+  const erase = (report: (done: string) => void) =>
     all({ confirm }, users => {
       erased = users
-      tell(`${users} of ${found}`)
+      report(`${users} of ${found}`)
     })
   await withProgress('Erasing', erase).catch(error => {
-    if (erased > 0) warn(`${erased} of ${found} accounts are erased. To erase the rest, run the command again.`)
+    if (erased > 0) warn(`${erased} of ${found} accounts are erased. Run the command again to erase the rest.`)
     throw error
   })
   if (json) printJson({ network, erased })

@@ -1,7 +1,4 @@
-// What administrators change of a user's state: each locks the user, looks whether there is anything to do, does it with
-// its event, and answers with the user as it is then.
-import type { MessageInitShape } from '@bufbuild/protobuf'
-import type { AdministeredUserSchema } from '../../../proto/gen/auth/v1/administration_pb.js'
+// Changes of a user's state.
 import { Reason } from '../../../proto/gen/auth/v1/reason_pb.js'
 import type { Transaction } from '../../database/connection.js'
 import type { AdministeredUserRow, AdministeredUsers } from '../../models/administered-user.js'
@@ -11,10 +8,10 @@ import type { Organizations } from '../../models/organization.js'
 import type { Users } from '../../models/user.js'
 import { refuse } from '../../requests/refusal.js'
 import type { Role } from '../../rules/roles.js'
+import { changeRecord, type Done } from '../change-record.js'
 import type { AdministrationContext, Checked, Handler } from '../context.js'
-import { checkEtag } from '../etag.js'
 import type { References } from '../references.js'
-import type { TellAdministrators } from '../security-notices.js'
+import type { NotifyAdministrators } from '../security-notices.js'
 import { checkRole } from './list.js'
 import { toAdministeredUser } from './record.js'
 
@@ -24,16 +21,11 @@ export interface UserChangeDeps {
   users: Users
   administeredUsers: AdministeredUsers
   organizations: Organizations
-  tellAdministrators: TellAdministrators
+  notifyAdministrators: NotifyAdministrators
   masterKey: MasterKey
 }
 
-/** A change that was made, for the audit log. */
-export interface Done {
-  readonly action: Administered
-  /** What it was changed to, or what of it. */
-  readonly object?: string
-}
+type UserDone = Done & { readonly action: Administered }
 
 /** Makes a user active without a key, and a member of an organization. */
 export function activateUser(deps: UserChangeDeps): Handler<'activateUser'> {
@@ -42,13 +34,12 @@ export function activateUser(deps: UserChangeDeps): Handler<'activateUser'> {
     const { administrator } = context
     const id = request.organization ? (await references.organization(request.organization)).id : undefined
     return changeUser(deps, context, request, { keys: true }, async (row, t) => {
-      checkPresent(row)
       const moved = id !== undefined && id !== row.organizationId
       if (row.active && !moved) return undefined
       if (row.role === 'ROLE_ADMIN') administrator.confirm(row.username, request.confirm)
       if (row.suspended) refuse(Reason.WRONG_STATE, { text: `${row.username} is suspended: resume it first.` })
       if (moved) await checkOrganization(organizations, id, t)
-      // Whoever was elsewhere before loses that.
+      // Access through the former organization ends.
       if (moved && (row.active || row.organizationId !== null)) await users.setOrganization(row.id, id, t)
       await users.activate(row, id ?? null, t)
       const organization = id ?? row.organizationId
@@ -57,29 +48,25 @@ export function activateUser(deps: UserChangeDeps): Handler<'activateUser'> {
   }
 }
 
-/** Shuts a user out and revokes its tokens. */
+/** Suspends a user and revokes its tokens. */
 export function suspendUser(deps: UserChangeDeps): Handler<'suspendUser'> {
-  return async (request, context) => {
-    return changeUser(deps, context, request, {}, async (row, t) => {
-      checkPresent(row)
+  return (request, context) =>
+    changeUser(deps, context, request, {}, async (row, t) => {
       if (row.suspended) return undefined
       await keepAnAdministrator(deps.administeredUsers, row, t)
       await deps.users.suspend(row.id, t)
       return { action: 'user.suspend' }
     })
-  }
 }
 
 /** Ends a suspension. */
 export function resumeUser(deps: UserChangeDeps): Handler<'resumeUser'> {
-  return async (request, context) => {
-    return changeUser(deps, context, request, {}, async (row, t) => {
-      checkPresent(row)
+  return (request, context) =>
+    changeUser(deps, context, request, {}, async (row, t) => {
       if (!row.suspended) return undefined
       await deps.users.resume(row.id, t)
       return { action: 'user.resume' }
     })
-  }
 }
 
 /** Gives a user another role and revokes its tokens. */
@@ -92,7 +79,6 @@ export function setRole(deps: UserChangeDeps): Checked<'setRole', Role> {
     },
     handle(request, context, role) {
       return changeUser(deps, context, request, { keys: true }, async (row, t) => {
-        checkPresent(row)
         if (row.role === role) return undefined
         if ([row.role, role].includes('ROLE_ADMIN')) context.administrator.confirm(row.username, request.confirm)
         await keepAnAdministrator(deps.administeredUsers, row, t)
@@ -109,7 +95,6 @@ export function setOrganization(deps: UserChangeDeps): Handler<'setOrganization'
   return async (request, context) => {
     const id = request.organization ? (await references.organization(request.organization)).id : null
     return changeUser(deps, context, request, {}, async (row, t) => {
-      checkPresent(row)
       if (row.organizationId === id) return undefined
       if (id !== null) await checkOrganization(organizations, id, t)
       await users.setOrganization(row.id, id, t)
@@ -120,78 +105,82 @@ export function setOrganization(deps: UserChangeDeps): Handler<'setOrganization'
 
 /** Logs a user out everywhere. */
 export function revokeTokens(deps: UserChangeDeps): Handler<'revokeTokens'> {
-  return async (request, context) => {
-    const { user } = await changeUser(deps, context, { etag: '', ...request }, {}, async (row, t) => {
-      checkPresent(row)
+  return (request, context) =>
+    changeUser(deps, context, request, {}, async (row, t) => {
       await deps.users.revokeTokens(row.id, t)
       return { action: 'user.revoke-tokens' }
     })
-    return { user }
-  }
 }
 
-/** Shuts a user out and hides it. */
+/** Deletes a user, who can be undeleted until it is erased. */
 export function deleteUser(deps: UserChangeDeps): Handler<'deleteUser'> {
-  return async (request, context) => {
-    return changeUser(deps, context, request, {}, async (row, t) => {
+  return (request, context) =>
+    changeUser(deps, context, request, { deleted: true }, async (row, t) => {
       if (row.deletedAt) return undefined
       await keepAnAdministrator(deps.administeredUsers, row, t)
       await deps.users.delete(row.id, t)
       return { action: 'user.delete' }
     })
-  }
 }
 
-/** Brings a deleted user back as it was. */
+/** Restores a deleted user as it was. */
 export function undeleteUser(deps: UserChangeDeps): Handler<'undeleteUser'> {
-  return async (request, context) => {
-    return changeUser(deps, context, request, {}, async (row, t) => {
+  return (request, context) =>
+    changeUser(deps, context, request, { deleted: true }, async (row, t) => {
       if (!row.deletedAt) return undefined
       await deps.users.undelete(row.id, t)
       return { action: 'user.undelete' }
     })
-  }
 }
 
 /**
- * Locks the user that a request refers to, checks the etag, makes a change with its event, and answers with what the user is now. What
- * concerns an administrator or a password needs a reason on the database itself, and others are told of it.
+ * Changes the user that a request refers to. A change of an administrator or of a password needs a reason on the database
+ * itself, and other administrators are notified. Refuses with WRONG_STATE to change a deleted user, unless `deleted`;
+ * with `keys` the answer has the user's keys.
  */
-export async function changeUser(
-  deps: Pick<UserChangeDeps, 'administeredUsers' | 'tellAdministrators' | 'masterKey'>,
-  { administrator, change, target: { id } }: AdministrationContext<AdministeredUserRow>,
-  request: { readonly etag: string; readonly validateOnly: boolean },
-  { keys = false }: { readonly keys?: boolean },
-  work: (row: AdministeredUserRow, t: Transaction) => Promise<Done | undefined>,
-): Promise<{ user: MessageInitShape<typeof AdministeredUserSchema>; changed: boolean }> {
-  const { administeredUsers, tellAdministrators, masterKey } = deps
-  return change(request, async ({ t, record }) => {
-    const before = await lockUser(administeredUsers, id, t)
-    checkEtag(request.etag, toAdministeredUser(before, masterKey))
-    const done = await work(before, t)
-    const after = await lockUser(administeredUsers, id, t)
-    if (done) {
-      const { action } = done
-      const role = action === 'user.set-role' && { role: after.role }
-      if ([before.role, after.role].includes('ROLE_ADMIN') || action === 'user.set-password') {
-        await tellAdministrators(administrator, { action, subjectId: id, ...role }, t)
-      }
-      await record({ ...done, subject_id: id })
-    }
-    return { user: toAdministeredUser(after, masterKey, { keys }), changed: done !== undefined }
-  })
+export function changeUser(
+  deps: Pick<UserChangeDeps, 'administeredUsers' | 'notifyAdministrators' | 'masterKey'>,
+  context: AdministrationContext<AdministeredUserRow>,
+  request: { readonly etag?: string; readonly validateOnly: boolean },
+  { keys = false, deleted = false }: { readonly keys?: boolean; readonly deleted?: boolean },
+  work: (row: AdministeredUserRow, t: Transaction) => Promise<UserDone | undefined>,
+) {
+  const { administeredUsers, notifyAdministrators, masterKey } = deps
+  return changeRecord(
+    {
+      lock: (id, t) => lockUser(administeredUsers, id, t),
+      show: row => toAdministeredUser(row, masterKey),
+      async record({ t, record }, done: UserDone, before, { id, role }) {
+        const { action } = done
+        if ([before.role, role].includes('ROLE_ADMIN') || action === 'user.set-password') {
+          const deed = { action, subjectId: id, ...(action === 'user.set-role' && { role }) }
+          await notifyAdministrators(context.administrator, deed, t)
+        }
+        await record({ ...done, subject_id: id })
+      },
+      answer: row => ({ user: toAdministeredUser(row, masterKey, { keys }) }),
+    },
+    context,
+    request,
+    async (row, t) => {
+      if (!deleted) checkPresent(row)
+      return work(row, t)
+    },
+  )
 }
 
-/** A user's row, which nobody else changes before the transaction ends. */
+/** A user's row, which no other transaction changes before this one ends. */
 export async function lockUser(
   administeredUsers: Pick<AdministeredUsers, 'lock'>,
   id: number,
   t: Transaction,
 ): Promise<AdministeredUserRow> {
-  return (await administeredUsers.lock(id, t)) ?? refuse(Reason.USER_NOT_FOUND, { text: `User #${id} is gone.` })
+  return (
+    (await administeredUsers.lock(id, t)) ?? refuse(Reason.USER_NOT_FOUND, { text: `User #${id} no longer exists.` })
+  )
 }
 
-/** Refuses with LAST_ADMINISTRATOR when this is the last active one. Nobody else goes before the transaction ends. */
+/** Refuses with LAST_ADMINISTRATOR when this is the last active one; no other one goes before the transaction ends. */
 export async function keepAnAdministrator(
   administeredUsers: Pick<AdministeredUsers, 'anotherAdministrator'>,
   row: AdministeredUserRow,

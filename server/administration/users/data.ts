@@ -1,4 +1,4 @@
-// What is stored of a user: handed out, and erased (LGPD, article 18).
+// Data stored about a user: export and erasure (LGPD, article 18).
 import { timestampFromDate } from '@bufbuild/protobuf/wkt'
 import { Administration as AdministrationService } from '../../../proto/gen/auth/v1/administration_pb.js'
 import { Reason } from '../../../proto/gen/auth/v1/reason_pb.js'
@@ -10,14 +10,14 @@ import type { Handler } from '../context.js'
 import type { OpenPage } from '../paging.js'
 import { keepAnAdministrator, lockUser, type UserChangeDeps } from './changes.js'
 
-/** Returns a page of all that is stored of a user, without secrets. The first one leaves the event. */
+/** Returns a page of all data stored about a user, without secrets. The first page records the event. */
 export function exportUser(deps: { userData: UserData; openPage: OpenPage }): Handler<'exportUser'> {
   const { userData, openPage } = deps
   return async (request, { change, target: { id } }) => {
     const page = openPage<EventPlace>(AdministrationService.method.exportUser, request)
     const isFirst = page.after === undefined
     const data = isFirst ? await userData.export(id) : {}
-    if (!data) refuse(Reason.USER_NOT_FOUND, { text: `User #${id} is gone.` })
+    if (!data) refuse(Reason.USER_NOT_FOUND, { text: `User #${id} no longer exists.` })
     const rows = await userData.events(id, { before: page.after, limit: page.limit })
     const { shown, ...next } = page.cut(rows, ({ id, seq }) => (id === null ? { seq: seq! } : { id }))
     if (isFirst)
@@ -27,20 +27,21 @@ export function exportUser(deps: { userData: UserData; openPage: OpenPage }): Ha
   }
 }
 
-/** Erases all that is stored of a user. */
+/** Erases all data stored about a user. */
 export function eraseUser(deps: UserChangeDeps & { erasure: Erasure }): Handler<'eraseUser'> {
-  const { administeredUsers, tellAdministrators, erasure } = deps
+  const { administeredUsers, notifyAdministrators, erasure } = deps
   return async (request, { administrator, change, target: { id, username } }) => {
     administrator.confirm(username, request.confirm)
     const erase = async ({ t, record }: Change) => {
       const row = await lockUser(administeredUsers, id, t)
       await keepAnAdministrator(administeredUsers, row, t)
       const receipt = (await erasure.erase(id, t))!
-      if (row.role === 'ROLE_ADMIN') await tellAdministrators(administrator, { action: 'user.erase', subjectId: id }, t)
+      if (row.role === 'ROLE_ADMIN')
+        await notifyAdministrators(administrator, { action: 'user.erase', subjectId: id }, t)
       await record({ action: 'user.erase', subject_id: id })
       return receipt
     }
-    // It looks through the whole audit log.
+    // It reads the whole audit log.
     const { user, erasedAt, rows } = await change(request, erase, { unlimited: true })
     return { user, eraseTime: timestampFromDate(new Date(erasedAt)), rows: { ...rows } }
   }

@@ -1,4 +1,4 @@
-// Why a user can't get in: everything in the way of signing in, activating and recovering, each with what mends it.
+// Why a user can't sign in, activate or recover: every obstacle, with the command that fixes it.
 import type { MessageInitShape } from '@bufbuild/protobuf'
 import type { FailureCountSchema, ObstacleSchema } from '../../../proto/gen/auth/v1/administration_pb.js'
 import { limitsOf } from '../../access/admission.js'
@@ -36,7 +36,7 @@ const proven = {
   administration: { prevents: 'sign in to Administration', failures: 'passwords at Administration' },
 } as const satisfies Record<Proof, { prevents: Obstacle['prevents']; failures: string }>
 
-/** Tells what keeps a user from signing in, activating and recovering. */
+/** Returns what keeps a user from signing in, activating and recovering. */
 export function explainUser(deps: {
   userData: UserData
   attempts: Attempts
@@ -67,12 +67,12 @@ export function explainUser(deps: {
   }
 }
 
-/** The same thing in the way of several. */
+/** An obstacle to several things. */
 function inTheWay(of: readonly Obstacle['prevents'][], reason: string, command: string, seconds?: number): Obstacle[] {
   return of.map(prevents => ({ prevents, reason, command, ...(seconds !== undefined && { seconds }) }))
 }
 
-/** The command of a verb for a user. By id, so that no name needs care in a shell. */
+/** The command of a verb for a user, by id, so that no name needs quoting in a shell. */
 function users(verb: string, { id }: AdministeredUserRow, more = ''): string {
   return `auth-admin users ${verb} ${id}${more}`
 }
@@ -87,7 +87,7 @@ function lockObstacles(row: AdministeredUserRow, failures: readonly Count[], add
   const at = ` --address ${address}`
   // A client at a network that the account knows is counted there alone.
   const known = failures.some(({ scope }) => scope === 'known address' || scope === 'known network')
-  const codes = 'Too many one-time codes were wrong. Only another administrator, or the database itself, unlocks them.'
+  const codes = 'Too many one-time codes were wrong. Only another administrator, or --local, can unlock them.'
   return failures.flatMap(({ scope, proof, locked, seconds }) => {
     if (!locked || scope === 'account, in a day') return []
     if (proof === 'one-time code') return inTheWay(['sign in to Administration'], codes, users('unlock', row))
@@ -117,17 +117,17 @@ function activationObstacles(row: AdministeredUserRow, { provider }: Standing): 
   const inactiveOrganization =
     organizationId !== null && !organizationActive
       ? obstacle(
-          'Its organization is inactive: no key of it works.',
+          'Its organization is inactive: its keys don’t work.',
           `auth-admin organizations activate ${organizationId}`,
         )
       : []
   if (active && role === 'ROLE_INSTITUTION' && organizationId === null) {
-    const reason = 'It belongs to no organization: its provider key activates nobody.'
+    const reason = 'It belongs to no organization: its provider key doesn’t work.'
     return obstacle(reason, users('set-organization', row, ' ORGANIZATION'))
   }
   if (active) return role === 'ROLE_INSTITUTION' ? inactiveOrganization : []
   if (role === 'ROLE_ADMIN') {
-    return obstacle('No key activates a ROLE_ADMIN: another administrator does.', users('activate', row))
+    return obstacle('A ROLE_ADMIN can’t activate itself: another administrator does.', users('activate', row))
   }
   const command = users('activate', row, organizationId === null ? ' --organization ORGANIZATION' : '')
   if (role === 'ROLE_INSTITUTION') {
@@ -151,26 +151,26 @@ function recoveryObstacles(row: AdministeredUserRow, standing: Standing, quotaWa
 
   const byEmail = email === null ? users('set-password', row) : users('send-key', row)
   if (!password) add('sign in', 'It has no password yet.', byEmail)
-  if (email === null) add('recover by e-mail', 'It has no e-mail address.', users('set-email', row, ' ADDRESS'))
+  if (email === null) add('recover by e-mail', 'It has no e-mail address.', users('edit', row, ' --email ADDRESS'))
   const failed = failedEmails.at(-1)
   if (failed) {
     const why = failed.error ? `: ${failed.error}` : ''
-    const reason = `${failedEmails.length} e-mails to it failed for good${why.replace(/[.\s]+$/, '')}.`
+    const reason = `${failedEmails.length} e-mails to it failed permanently${why.replace(/[.\s]+$/, '')}.`
     add('recover by e-mail', reason, `auth-admin mail retry ${failed.id}`)
   }
   if (email !== null && quotaWait > 0) {
-    const reason = 'It was sent as many recovery keys as anybody may ask for.'
+    const reason = 'Its quota of recovery e-mails is used up.'
     add('recover by e-mail', reason, users('send-key', row), Math.ceil(quotaWait))
   }
   if (role === 'ROLE_ADMIN') {
-    const reason = 'A ROLE_ADMIN that signs in by answers may only read its own record.'
+    const reason = 'A ROLE_ADMIN that signs in by answers can only read its own record.'
     add('recover by answers', reason, byEmail)
   }
   const counting = answers.filter(({ counts }) => counts)
   const waits = answers.flatMap(({ counts, waits }) => (counts || waits === null ? [] : [waits])).sort((a, b) => a - b)
   if (counting.length < answersNeeded) {
     const later = waits.length > 0 ? `, ${waits.length} more later` : ''
-    const reason = `${counting.length} of ${answersNeeded} answers count that it needs${later}.`
+    const reason = `${counting.length} of ${answersNeeded} required answers count${later}.`
     add('recover by answers', reason, byEmail, waits[answersNeeded - 1 - counting.length])
   } else if (counting.filter(({ offered }) => offered).length < answersNeeded) {
     const { questionId, question } = counting.find(({ offered }) => !offered)!

@@ -1,4 +1,4 @@
-// What administrators tell of users: new ones, and changes of what is told of them, under the rules of sign-up.
+// Registration of users and edits of their profiles, under the rules of sign-up.
 import { Administration as AdministrationService, type UserForm } from '../../../proto/gen/auth/v1/administration_pb.js'
 import { Reason } from '../../../proto/gen/auth/v1/reason_pb.js'
 import { brokenConstraint } from '../../database/failures.js'
@@ -14,7 +14,7 @@ import { checkSignUp, formatDateOfBirth } from '../../users/sign-up-form.js'
 import type { Checked, Handler } from '../context.js'
 import { readMask } from '../update-mask.js'
 import { wrongFields } from '../wrong-fields.js'
-import { changeUser, checkOrganization, checkPresent, lockUser, type UserChangeDeps } from './changes.js'
+import { changeUser, checkOrganization, lockUser, type UserChangeDeps } from './changes.js'
 import { checkRole } from './list.js'
 import { toAdministeredUser } from './record.js'
 
@@ -49,7 +49,7 @@ export function createUser(deps: Deps): Handler<'createUser'> {
     const { fields, texts } = checkTexts(deps, given)
     const needed = fields.filter(({ field }) => field !== 'password' || password !== undefined)
     if (needed.length > 0) {
-      // Taken names are told together with what else is wrong; else when the user is added.
+      // Report taken names with all other wrong fields; otherwise they show when the user is added.
       const taken = await takenNames(users, { username: texts.username ?? '', nickname: texts.nickname ?? '' })
       refuseForm([...needed, ...taken.filter(({ field }) => needed.every(other => other.field !== field))])
     }
@@ -58,7 +58,7 @@ export function createUser(deps: Deps): Handler<'createUser'> {
     const username = texts.username!
     const shownName = texts.nickname!
     if (request.organization && !request.active) {
-      wrongFields([{ field: 'organization', message: 'Only a user that is active at once belongs to one.' }])
+      wrongFields([{ field: 'organization', message: 'Only a user that is created active can belong to one.' }])
     }
     const organization = request.organization ? (await references.organization(request.organization)).id : null
     const becomesAdministrator = role === 'ROLE_ADMIN'
@@ -95,14 +95,14 @@ export function createUser(deps: Deps): Handler<'createUser'> {
         if (organization !== null) await checkOrganization(organizations, organization, t)
         await users.activate({ ...row, id, active: false, suspended: false, organizationId: null }, organization, t)
       }
-      if (becomesAdministrator) await deps.tellAdministrators(administrator, { action: 'user.add', subjectId: id }, t)
+      if (becomesAdministrator) await deps.notifyAdministrators(administrator, { action: 'user.add', subjectId: id }, t)
       await record({ action: 'user.add', subject_id: id, object: `role:${row.role}` })
       return { user: toAdministeredUser(await lockUser(administeredUsers, id, t), masterKey, { keys: true }) }
     }).catch(error => refuseTaken(error, () => takenNames(users, row)))
   }
 }
 
-/** The fields that a request changes, and what the form says. */
+/** The fields that a request changes, and their new values. */
 interface Update {
   readonly mask: readonly (typeof editable)[number][]
   readonly texts: ReturnType<typeof checkTexts>['texts']
@@ -121,7 +121,6 @@ export function updateUser(deps: Deps): Checked<'updateUser', Update> {
     async handle(request, context, { mask, texts }) {
       let wanted: { username: string; nickname: string } | undefined
       return changeUser(deps, context, request, {}, async (row, t) => {
-        checkPresent(row)
         const values = { ...texts, dateofborn: texts.dateofborn && formatDateOfBirth(texts.dateofborn) }
         const changed = mask.filter(field => (values[field] ?? null) !== row[attributes[field]])
         if (changed.length === 0) return undefined
@@ -154,7 +153,7 @@ export function updateUser(deps: Deps): Checked<'updateUser', Update> {
   }
 }
 
-/** A name is taken, as far as the transaction sees: why is found out behind it. */
+/** A name is taken, as the transaction sees it; after it ends, `takenNames` says which. */
 class Taken extends Error {}
 
 /** Refuses when a name is taken; else throws the error. */
@@ -164,7 +163,7 @@ async function refuseTaken(error: unknown, taken: () => Promise<FieldViolation[]
   throw error
 }
 
-/** Checks a form by the rules of sign-up, as if it had all that administrators don't tell. */
+/** Checks a form by the rules of sign-up, with the fields that administrators don't set filled in. */
 function checkTexts({ policy, settings, now }: Deps, { role, ...form }: Partial<UserForm>) {
   const absent = { securityquestion: undefined, securityanswer: undefined }
   const request = { ...absent, ...form, termsofusage: true, roles: role === undefined ? [] : [role] }

@@ -51,20 +51,20 @@ export function listUsers(deps: {
   }
 }
 
-/** Returns a user with all that an administrator sees. */
+/** Returns a user as administrators see it. */
 export function getUser({ masterKey }: { masterKey: MasterKey }): Handler<'getUser'> {
   return async ({ omitKeys }, { change, target }) => {
     const shown = toAdministeredUser(target, masterKey, { keys: !omitKeys })
     const { partnerOrganization, providerActivationKey } = shown.record!
-    // A key that is shown opens a way in for others.
+    // Recorded, because others can activate users with a key.
     if (partnerOrganization?.activationkey || providerActivationKey)
       await change({ validateOnly: false }, ({ record }) => record({ action: 'user.show-key', subject_id: target.id }))
     return { user: shown }
   }
 }
 
-/** A role, or a refusal that lists them. */
+/** Reads a role. Refuses any other text with INVALID_ARGUMENT. */
 export function checkRole(field: string, role: string | undefined): Role {
   const known = roles.find(each => each === role)
-  return known ?? wrongFields([{ field, message: `Give one of ${roles.join(', ')}.` }])
+  return known ?? wrongFields([{ field, message: `Use one of ${roles.join(', ')}.` }])
 }

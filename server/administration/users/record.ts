@@ -7,13 +7,13 @@ import type { MasterKey } from '../../models/master-key.js'
 import { toUserRecord } from '../../users/user-record.js'
 import { withEtag } from '../etag.js'
 
-/** A user as administrators see it; its keys and its organization's only where they are asked for. */
+/** A user as administrators see it; with `keys`, also its provider key and the key of its organization. */
 export function toAdministeredUser(
   row: AdministeredUserRow,
   masterKey: MasterKey,
   { keys = false }: { keys?: boolean } = {},
 ): AdministeredUser {
-  // Keys are no part of what the etag stands for: a list shows the same one.
+  // The etag doesn't cover keys, so a list shows the same one.
   const shown = withEtag(AdministeredUserSchema, {
     record: toUserRecord(
       { ...row, organizationKeySealed: null, providerKeyId: null },

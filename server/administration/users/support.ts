@@ -1,4 +1,4 @@
-// What helps a user who can't get in: a password, a key by e-mail, forgotten failures.
+// Help for a user who can't sign in: a new password, a recovery key by e-mail, an unlock.
 import { Reason } from '../../../proto/gen/auth/v1/reason_pb.js'
 import { tooManyAttempts } from '../../access/admission.js'
 import { type Attempts, type CounterKeys, proofs } from '../../models/attempt.js'
@@ -18,7 +18,7 @@ import { checkOwnCodes } from '../session.js'
 import { wrongFields } from '../wrong-fields.js'
 import { changeUser, checkPresent, lockUser, type UserChangeDeps } from './changes.js'
 
-/** Forgets the failed sign-ins that count against a user, whatever the proof; one's own one-time codes excepted. */
+/** Clears the failed sign-ins that count against a user, for all proofs but the caller's own one-time codes. */
 export function unlockUser(
   deps: Pick<UserChangeDeps, 'administeredUsers'> & {
     attempts: Attempts
@@ -50,7 +50,7 @@ export function unlockUser(
   }
 }
 
-/** Sets a password and revokes the tokens of the user, who is told by e-mail. */
+/** Sets a password, revokes the tokens of the user, and notifies the user by e-mail. */
 export function setPassword(
   deps: UserChangeDeps & {
     questions: Questions
@@ -68,26 +68,24 @@ export function setPassword(
     const problem = checkPassword(password, user, policy)
     if (problem) refuse(Reason.INVALID_PASSWORD, { text: problem, fields: [{ field: 'password', message: problem }] })
     const secret = { context: 'password', text: password } as const
-    // Only checked, it is stored nowhere.
+    // With `validateOnly` nothing is stored.
     const [hash = ''] = request.validateOnly
       ? []
       : await passwords.hash([secret], waiterOf(call, user.usernameKey, 'administration'))
-    const { user: after } = await changeUser(deps, context, { ...request, etag: '' }, {}, async (row, t) => {
-      checkPresent(row)
+    return changeUser(deps, context, request, {}, async (row, t) => {
       await users.changePassword(row.id, hash, { byToken: false }, t)
       await questions.discardNext(row.id, t)
       const address = administrator.auditContext.address ?? 'auth-admin'
       const parameters = { userId: row.id, at: new Date().toISOString(), address }
-      // notices.ts notifies an administrator of it, whatever the quota.
+      // security-notices.ts notifies an administrator, without a quota.
       if (row.email && row.role !== 'ROLE_ADMIN')
         await emails.add({ kind: 'password-changed', parameters }, settings.mailLocale, t)
       return { action: 'user.set-password' }
     })
-    return { user: after }
   }
   return {
     check({ password }) {
-      if (password === undefined) wrongFields([{ field: 'password', message: 'Give the new password.' }])
+      if (password === undefined) wrongFields([{ field: 'password', message: 'Specify the new password.' }])
     },
     handle,
   }
@@ -108,7 +106,7 @@ export function sendRecoveryKey(
       checkPresent(row)
       if (row.suspended) refuse(Reason.WRONG_STATE, { text: `${row.username} is suspended: resume it first.` })
       if (row.email === null) refuse(Reason.WRONG_STATE, { text: `${row.username} has no e-mail address.` })
-      // Counted apart from what anybody may ask for: nobody uses up what administrators send.
+      // Counted separately: public requests can't use up this quota.
       const wait = await quotas.recipient(row.email, true, t)
       if (wait > 0) throw tooManyAttempts(wait, 'recovery')
       const parameters = { userId: id, to: row.email }
@@ -120,8 +118,8 @@ export function sendRecoveryKey(
   }
 }
 
-/** A client address in canonical text; undefined when none is given. Refuses what is none. */
+/** A client address in canonical form; undefined when none is given. Refuses anything else with INVALID_ARGUMENT. */
 export function checkAddress(text: string | undefined): string | undefined {
   if (text === undefined || text.trim() === '') return undefined
-  return canonicalAddress(text.trim()) ?? wrongFields([{ field: 'address', message: 'Give an IP address.' }])
+  return canonicalAddress(text.trim()) ?? wrongFields([{ field: 'address', message: 'Use an IP address.' }])
 }

@@ -1,4 +1,4 @@
-// Accounts that were never activated, all those of a network at once: what a flood of sign-ups leaves.
+// Erases all accounts of a network that were never activated, as a wave of sign-ups leaves them.
 import { timestampDate } from '@bufbuild/protobuf/wkt'
 import { Administration as AdministrationService } from '../../../proto/gen/auth/v1/administration_pb.js'
 import type { AdministeredUsers } from '../../models/administered-user.js'
@@ -23,7 +23,7 @@ export function eraseUnactivatedUsers(deps: {
     const { network: given = '', createTimeFrom, createTimeTo, confirm, validateOnly } = request
     const network = canonicalBlock(given.trim())
     if (network === undefined)
-      wrongFields([{ field: 'network', message: 'Give an IP address or a CIDR block, such as 2001:db8:1::/48.' }])
+      wrongFields([{ field: 'network', message: 'Use an IP address or a CIDR block, such as 2001:db8:1::/48.' }])
     if (!validateOnly) administrator.confirm(given, confirm)
     const rpc = AdministrationService.method.eraseUnactivatedUsers
     const page = openPage<number>(rpc, { ...request, pageSize: 0 })

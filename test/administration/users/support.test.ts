@@ -159,15 +159,15 @@ test('what keeps each role from activating is told', async t => {
   t.deepEqual(await activations(provider.username), [])
   await chief.deactivateOrganization({ organization: `#${school.id}` })
   t.deepEqual(await activations(provider.username), [
-    `Its organization is inactive: no key of it works. [auth-admin organizations activate ${school.id}]`,
+    `Its organization is inactive: its keys don’t work. [auth-admin organizations activate ${school.id}]`,
   ])
   await chief.setOrganization({ user: provider.username })
   t.deepEqual(await activations(provider.username), [
-    `It belongs to no organization: its provider key activates nobody. [auth-admin users set-organization ${idOf(provider.token)} ORGANIZATION]`,
+    `It belongs to no organization: its provider key doesn’t work. [auth-admin users set-organization ${idOf(provider.token)} ORGANIZATION]`,
   ])
   const candidate = await own.signUp('ROLE_ADMIN')
   t.deepEqual(await activations(candidate.username), [
-    `No key activates a ROLE_ADMIN: another administrator does. [auth-admin users activate ${idOf(candidate.token)}]`,
+    `A ROLE_ADMIN can’t activate itself: another administrator does. [auth-admin users activate ${idOf(candidate.token)}]`,
   ])
   await chief.activateUser({ user: client.username })
   t.deepEqual(await activations(client.username), [])
@@ -181,10 +181,7 @@ test('what keeps from recovering by e-mail is told: no address, failed e-mails, 
   await mailbox.nextEmail(email)
   const [quota, ...others] = await byEmail()
   t.deepEqual(others, [])
-  t.is(
-    quota,
-    `recover by e-mail: It was sent as many recovery keys as anybody may ask for. [auth-admin users send-key ${id}]`,
-  )
+  t.is(quota, `recover by e-mail: Its quota of recovery e-mails is used up. [auth-admin users send-key ${id}]`)
   const { obstacles } = await admin.explainUser({ user: username })
   t.true(obstacles[0]!.seconds! > 0 && obstacles[0]!.seconds! <= 60)
 
@@ -193,17 +190,17 @@ test('what keeps from recovering by e-mail is told: no address, failed e-mails, 
      VALUES ('recovery-key', '{"userId": ${id}, "to": "x"}', 'en', NULL, 'mailbox unavailable', 9)`,
   )
   const [, failed] = [...(await byEmail())].sort()
-  t.regex(failed ?? '', /It was sent|failed for good/)
+  t.regex(failed ?? '', /Its quota|failed permanently/)
   t.true(
     (await byEmail()).some(text =>
-      /1 e-mails to it failed for good: mailbox unavailable\. \[auth-admin mail retry \d+\]/.test(text),
+      /1 e-mails to it failed permanently: mailbox unavailable\. \[auth-admin mail retry \d+\]/.test(text),
     ),
   )
 
   await admin.updateUser({ user: username, form: {}, updateMask: { paths: ['email'] } })
   t.true(
     (await byEmail()).includes(
-      `recover by e-mail: It has no e-mail address. [auth-admin users set-email ${id} ADDRESS]`,
+      `recover by e-mail: It has no e-mail address. [auth-admin users edit ${id} --email ADDRESS]`,
     ),
   )
 })
@@ -220,12 +217,12 @@ test('what keeps from recovering by answers is told: too few that count, when mo
       .map(({ reason, command, seconds }) => [reason, command, seconds])
   }
   const command = `auth-admin users set-password ${id}`
-  t.deepEqual(await byAnswers(), [['1 of 2 answers count that it needs.', command, undefined]])
+  t.deepEqual(await byAnswers(), [['1 of 2 required answers count.', command, undefined]])
   // Answers that are saved long after sign-up wait for a day.
   await own.clock.pass(25 * 3600)
   await setAnswer(await own.login(user.username), 2, 'Assis', own)
   await own.clock.pass(3600)
-  t.deepEqual(await byAnswers(), [['1 of 2 answers count that it needs, 1 more later.', command, 23 * 3600]])
+  t.deepEqual(await byAnswers(), [['1 of 2 required answers count, 1 more later.', command, 23 * 3600]])
   await own.clock.pass(23 * 3600)
   t.deepEqual(await byAnswers(), [])
   await own.registry.questions.setActive(2, false)
@@ -242,7 +239,7 @@ test('a user without a password is told so, and an administrator that answers op
   t.true((await why(username)).includes(`sign in: It has no password yet. ${mends}`))
   t.true(
     (await why('admin')).some(text =>
-      text.includes('A ROLE_ADMIN that signs in by answers may only read its own record.'),
+      text.includes('A ROLE_ADMIN that signs in by answers can only read its own record.'),
     ),
   )
 })

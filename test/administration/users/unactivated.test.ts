@@ -225,8 +225,8 @@ test('users delete --unactivated tells how many there are, asks for the network 
   const flood = ['--unactivated', '--from', '203.0.113.0/24']
   const preview = await run(...flood)
   t.is(preview.code, 2)
-  t.regex(preview.stderr, /signed up from 203\.0\.113\.0\/24 and never activated there are 2\./)
-  t.regex(preview.stderr, /--confirm '203\.0\.113\.0\/24'/)
+  t.regex(preview.stderr, /signed up from 203\.0\.113\.0\/24 and were never activated \(2\)/)
+  t.regex(preview.stderr, /--confirm 203\.0\.113\.0\/24\./)
   t.deepEqual(await present(service, users), ['one', 'two', 'beside'])
   for (const wrong of [
     [users.one, ...flood],

@@ -1,0 +1,75 @@
+// Forms: fields that flags set or, at a terminal, prompts.
+import { type Command, Option } from 'commander'
+import { misuse } from '../exit-codes.js'
+import { flagOf } from '../references.js'
+import { askText, canAsk, readText, textProblem } from './ask.js'
+import { say } from './output.js'
+import type { Check } from './prompt.js'
+
+/** A field of a form. */
+export interface Field<K extends string> {
+  /** Its name in the API, which its flag has, too. */
+  readonly field: string
+  /** Its name as an attribute. */
+  readonly key: K
+  readonly about: string
+  /** Set where a prompt takes no empty answer: always, or for a record that exists. */
+  readonly needed?: 'always' | 'when edited'
+  /** What is wrong with a text that isn't empty. */
+  readonly check?: Check
+  /** Reads the flag and the answer to the prompt; absent, as they are. */
+  readonly read?: (text: string) => string
+}
+
+/** Texts by attribute; an empty one clears the field. */
+export type Values<K extends string> = { [P in K]?: string }
+
+/** Adds the flags of a form to a command. */
+export function withFields<K extends string>(command: Command, fields: readonly Field<K>[]): Command {
+  for (const { field, about, read = readText } of fields) {
+    command.addOption(new Option(`${flagOf({ field })} <text>`, about).argParser(read))
+  }
+  return command
+}
+
+/** Prompts for each field without a flag; `now` has the present values. */
+export async function askFields<K extends string>(
+  fields: readonly Field<K>[],
+  given: Values<K>,
+  now?: Values<K>,
+): Promise<Values<K>> {
+  say(now ? 'Enter keeps a value, Tab edits it, Backspace clears it.' : 'Leave optional fields empty.')
+  const values: Values<K> = { ...given }
+  for (const { key, about, needed, check, read = readText } of fields) {
+    if (values[key] !== undefined) continue
+    const answer = await askText(`${about[0]!.toUpperCase()}${about.slice(1)}:`, {
+      required: needed === 'always' || (needed === 'when edited' && now !== undefined),
+      check: text => (text === '' ? undefined : (textProblem(text) ?? check?.(text))),
+      fallback: now?.[key] ?? '',
+    })
+    values[key] = read(answer)
+  }
+  return values
+}
+
+/**
+ * The fields to change in a record: those with flags, or, at a terminal and without flags, all of them. Then `read` has
+ * read the record for the prompts, and the change is for that etag.
+ */
+export async function askEdits<K extends string>(
+  fields: readonly Field<K>[],
+  options: Values<K> & { readonly json?: boolean },
+  read: () => Promise<{ readonly etag: string; readonly now: Values<K> }>,
+) {
+  const given = fields.some(({ key }) => options[key] !== undefined)
+  if (!given && !canAsk(options)) misuse(`Nothing to change: pass one or more of ${fields.map(flagOf).join(', ')}.`)
+  const { etag, now } = given ? { etag: '', now: undefined } : await read()
+  const values = now ? await askFields(fields, options, now) : options
+  const paths = fields.flatMap(({ field, key }) => (values[key] === undefined ? [] : [field]))
+  return { values: filled(fields, values), updateMask: { paths }, etag }
+}
+
+/** The values of the form that aren't empty. */
+export function filled<K extends string>(fields: readonly Field<K>[], values: Values<K>): Values<K> {
+  return Object.fromEntries(fields.flatMap(({ key }) => (values[key] ? [[key, values[key]]] : []))) as Values<K>
+}

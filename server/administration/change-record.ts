@@ -1,0 +1,64 @@
+import type { Change } from '../access/context.js'
+import type { Transaction } from '../database/connection.js'
+import type { AuditEvent } from '../models/audit.js'
+import type { AdministrationContext } from './context.js'
+import { checkEtag } from './etag.js'
+
+/** A change that was made, for the audit log. */
+export type Done = Pick<AuditEvent, 'action' | 'object' | 'reason'>
+
+/** A kind of record, as changes need it. */
+export interface Kind<Row, D extends Done, Answer> {
+  /** Reads the row, which no other transaction changes before this one ends. Refuses when it is gone. */
+  lock(id: number, t: Transaction): Promise<Row>
+  /** The record with its etag. */
+  show(row: Row): { readonly etag: string }
+  /** Records what was done, with whatever else a change of this kind needs. */
+  record(made: Change, done: D, before: Row, after: Row): Promise<void>
+  /** What a change answers with. */
+  answer(row: Row, t: Transaction): Answer | Promise<Answer>
+}
+
+/**
+ * Changes the record that a request refers to, as one transaction: locks it, checks the etag, does `work`, which returns
+ * undefined when there is nothing to change, records it, and answers with the record as it is then.
+ */
+export function changeRecord<Row extends { readonly id: number }, D extends Done, Answer extends object>(
+  kind: Kind<Row, D, Answer>,
+  { change, target: { id } }: AdministrationContext<Row>,
+  request: { readonly etag?: string; readonly validateOnly: boolean },
+  work: (row: Row, t: Transaction) => Promise<D | undefined>,
+): Promise<Answer & { changed: boolean }> {
+  return change(request, async made => {
+    const before = await lockRecord(kind, id, request, made.t)
+    const done = await work(before, made.t)
+    const after = await kind.lock(id, made.t)
+    if (done) await kind.record(made, done, before, after)
+    return { ...(await kind.answer(after, made.t)), changed: done !== undefined }
+  })
+}
+
+/** Locks a record and checks the etag. */
+export async function lockRecord<Row>(
+  kind: Pick<Kind<Row, never, unknown>, 'lock' | 'show'>,
+  id: number,
+  { etag = '' }: { readonly etag?: string },
+  t: Transaction,
+): Promise<Row> {
+  const row = await kind.lock(id, t)
+  checkEtag(etag, kind.show(row))
+  return row
+}
+
+/** The change that makes a record active, or not. */
+export function setActive<Row extends { readonly id: number; readonly active: boolean }>(
+  records: { setActive(id: number, active: boolean, t: Transaction): Promise<void> },
+  active: boolean,
+  action: Done['action'],
+) {
+  return async (row: Row, t: Transaction): Promise<Done | undefined> => {
+    if (row.active === active) return undefined
+    await records.setActive(row.id, active, t)
+    return { action }
+  }
+}
