@@ -1,4 +1,4 @@
-/** The documents say what is there: tests, settings and files that they name exist. */
+/** The documents are up to date: tests, settings and files that they name exist. */
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -55,7 +55,7 @@ test('every link within the repository leads to a file', t => {
   }
 })
 
-test('the reference of commands is what their help says; `npm run docs` writes it anew', t => {
+test('the reference of commands equals their help; `npm run docs` regenerates it', t => {
   const [, reference] = read('docs/administration.md').split(/^<!-- Below this line .*\n/m)
   t.is(reference?.trim(), toMarkdown(createProgram()).trim())
 })

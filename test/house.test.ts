@@ -1,4 +1,4 @@
-/** The rules of the house: who imports whom, and tables that say the same thing in two places. */
+/** The rules of this code base: which module imports which, and tables that must agree in two places. */
 import { readdir, readFile } from 'node:fs/promises'
 import { dirname, join, normalize } from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -67,7 +67,7 @@ test('the gateway imports nothing of the server but client addresses, the access
   t.deepEqual(wrong, [])
 })
 
-test('client addresses import nothing of ours, and nobody else reads or compares addresses', async t => {
+test('the client address module imports nothing of ours, and no other module reads or compares addresses', async t => {
   t.deepEqual(imports.get('server/requests/client-address.ts'), ['node:net', 'lru-cache'])
   const others: string[] = []
   for (const file of imports.keys()) {
@@ -77,21 +77,21 @@ test('client addresses import nothing of ours, and nobody else reads or compares
   t.deepEqual(others, [])
 })
 
-test('of the server only its wiring imports the gateway', t => {
+test('in the server only the wiring imports the gateway', t => {
   const wrong = breaches(
     (file, target) => file.startsWith('server/') && target.startsWith('gateway/') && file !== 'server/service.ts',
   )
   t.deepEqual(wrong, [])
 })
 
-test('only models, the database and the embedded PostgreSQL know Sequelize and pg', t => {
+test('only models, the database and the embedded PostgreSQL import Sequelize and pg', t => {
   const wrong = breaches(
     (file, target) => isPackage(target, 'sequelize', 'pg') && !/^server\/(models|database|embedded)\//.test(file),
   )
   t.deepEqual(wrong, [])
 })
 
-test('only the gRPC server and the way to remote services import grpc-js', t => {
+test('only the gRPC server and the remote transport import grpc-js', t => {
   const allowed = /^(server\/calls\/(grpc|health|reflection|credentials)|gateway\/(remote|servers))\.ts$/
   const wrong = breaches(
     (file, target) =>
@@ -132,7 +132,7 @@ function placeOf(file: string): { floor: number; room: number } | undefined {
   return floor < 0 ? undefined : { floor, room: floors[floor]!.findIndex(room => room.test(file)) }
 }
 
-test('every file of the server stands on a floor, and no import leads up or to a neighbour', t => {
+test('every file of the server belongs to a layer, and no import leads up or to a folder of the same layer', t => {
   const homeless = [...imports.keys()].filter(file => file.startsWith('server/') && !placeOf(file))
   t.deepEqual(homeless, [])
   const wrong = breaches((file, target) => {
@@ -143,7 +143,7 @@ test('every file of the server stands on a floor, and no import leads up or to a
   t.deepEqual(wrong, [])
 })
 
-test('no import leads back to where it came from', t => {
+test('imports form no cycle', t => {
   const done = new Set<string>()
   const circles: string[] = []
   const visit = (file: string, way: readonly string[]) => {
@@ -169,7 +169,7 @@ test('the command line imports no model, no RPC and no endpoint', t => {
   t.deepEqual(wrong, [])
 })
 
-test('nothing imports a main.ts, but the server alone that of the service', t => {
+test('no file imports a main.ts, except auth-server that of the service', t => {
   t.deepEqual(
     breaches((_, target) => /(^|\/)main\.ts$/.test(target)),
     ['server/auth-server.ts -> server/main.ts'],
@@ -188,7 +188,7 @@ test('rules, requests and settings import nothing of ours but each other and the
   t.deepEqual(wrong, [])
 })
 
-test('each room says at its head what it owns', async t => {
+test('each folder states at its head what it owns', async t => {
   const heads: Record<string, string> = {
     cli: 'program.ts',
     'cli/terminal': 'output.ts',
@@ -245,7 +245,7 @@ test('every word of a path under /users is a reserved username, in any spelling,
   }
 })
 
-test('a row of the access policy lists each of its reasons once, and none that it shares with others', t => {
+test('a row of the access policy lists each of its own reasons once, and no shared one', t => {
   for (const rows of [usersPolicies, forgotPasswordsPolicies, administrationPolicies]) {
     for (const [rpc, policy] of Object.entries<Policy>(rows)) {
       const all = reasonsOf(policy)
@@ -255,7 +255,7 @@ test('a row of the access policy lists each of its reasons once, and none that i
   for (const route of routes) t.true(statusesOf(route).size > 1)
 })
 
-test('the definitions name the scope with which a row lets services in', t => {
+test('the definitions name the scope with which a row permits services', t => {
   const rows: Record<string, Policy> = { ...usersPolicies, ...forgotPasswordsPolicies }
   for (const rpc of [...Users.methods, ...ForgotPasswords.methods]) {
     const policy = rows[rpc.localName]!
@@ -266,7 +266,7 @@ test('the definitions name the scope with which a row lets services in', t => {
   }
 })
 
-test('an RPC finds neither its caller nor a way to change something by itself, but those that begin a session', async t => {
+test('only RPCs that begin a session look up their caller or open a change themselves', async t => {
   const found: string[] = []
   for (const file of imports.keys()) {
     if (!/^server\/(users|forgotpasswords|administration)\//.test(file)) continue
@@ -293,12 +293,12 @@ test('every reason has the HTTP status that its comment says', async t => {
   }
 })
 
-test('every reason has a text of its own that says what to do', t => {
+test('every reason has a distinct text that says what to do', t => {
   const reasons = Object.values(Reason).filter(reason => typeof reason === 'number')
   for (const reason of reasons) t.regex(new Refusal(reason as Reason).message, /^\S.*\.$/)
 })
 
-test('a source file keeps to one thing: it has at most 500 lines', async t => {
+test('a source file has at most 500 lines', async t => {
   const long: string[] = []
   for (const file of imports.keys()) {
     const lines = (await readFile(join(root, file), 'utf8')).split('\n').length

@@ -1,9 +1,9 @@
 /**
- * Runs the tests against a PostgreSQL of their own, searches what their services wrote for secrets, each of which is a
- * failure, and ends with a line `N passed, N failed`. Arguments go to AVA: files (of dist) and options. `--slow` runs
- * `*.slow.test.ts` instead, which wait for real limits, flood the service, kill processes or restore backups; `--long`
- * runs `*.long.test.ts`, which try more of what others try already; `--deploy` runs `*.deploy.test.ts`, which start the
- * proxies of deploy/ and which deploy/check.sh runs where these are.
+ * Runs the tests against a separate PostgreSQL, searches the output of their services for secrets, each of which is a
+ * failure, and ends with a line `N passed, N failed`. Arguments go to AVA: test files, as `test/…` or `dist/test/…`, and
+ * options. `--slow` runs `*.slow.test.ts` instead, which wait for real limits, flood the service, kill processes or restore
+ * backups; `--long` runs `*.long.test.ts`, which repeat tests of others for longer; `--deploy` runs `*.deploy.test.ts`, which
+ * start the proxies of deploy/ and which deploy/check.sh runs where these are installed.
  */
 import { spawn } from 'node:child_process'
 import { mkdtemp, readdir, rm, statfs, writeFile } from 'node:fs/promises'
@@ -17,13 +17,15 @@ import { makeTemplate } from './_helpers/database.js'
 import { makeInstalled } from './_helpers/installed.js'
 import { searchOutput } from './_helpers/secrets.js'
 
-const ava = fileURLToPath(new URL('../../node_modules/ava/entrypoints/cli.mjs', import.meta.url))
+const ava = fileURLToPath(new URL('node_modules/ava/cli.js', import.meta.url))
 const sources = fileURLToPath(new URL('../../test', import.meta.url))
 
 const given = process.argv.slice(2)
 const kinds = ['slow', 'long', 'deploy']
 const kind = kinds.find(kind => given.includes(`--${kind}`))
-const options = given.filter(argument => argument !== `--${kind}`)
+const options = given
+  .filter(argument => argument !== `--${kind}`)
+  .map(argument => argument.replace(/^test\/(.+)\.ts$/, 'dist/test/$1.js'))
 const files = options.some(argument => argument.includes('dist/')) ? [] : await testFiles()
 
 const output = await mkdtemp(join(tmpdir(), 'auth-output-'))
@@ -75,7 +77,7 @@ async function runAva(): Promise<typeof outcome> {
   if (files.length === 0 && options.length === 0) return { passed: 0, failed: 0 }
   const color = process.stdout.isTTY ? ['--color'] : []
   const child = spawn(process.execPath, [ava, ...color, ...options, ...files], {
-    // No contexts of whoever runs the tests: commands work on the database itself.
+    // Without the contexts of the user who runs the tests: commands work on the database itself.
     env: {
       ...process.env,
       TEST_OUTPUT: output,

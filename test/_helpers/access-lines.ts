@@ -1,4 +1,4 @@
-/** Access lines of programs that run elsewhere, and the gateway as one of these. */
+/** Access lines of separate processes, and the gateway as one of them. */
 import { fileURLToPath } from 'node:url'
 import type { Teardown } from './database.js'
 import { launch, type Program } from './spawned.js'

@@ -1,4 +1,4 @@
-/** Administration as its clients meet it: over gRPC by a token, or on the database itself. */
+/** Clients of Administration: over gRPC with a token, or on the database itself. */
 import { type Client, type ConnectError, createClient, type Transport } from '@connectrpc/connect'
 import { createGrpcTransport, Http2SessionManager } from '@connectrpc/connect-node'
 import test from 'ava'

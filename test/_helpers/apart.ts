@@ -1,4 +1,4 @@
-/** `auth-server` and `auth-gateway` as processes of their own. */
+/** `auth-server` and `auth-gateway` as separate processes. */
 import { fileURLToPath } from 'node:url'
 import type { Teardown } from './database.js'
 import { launch, type Program, serviceEnv } from './spawned.js'
@@ -17,7 +17,7 @@ export interface ServerProcess extends Program {
   readonly metrics: string
 }
 
-/** Starts an `auth-server`, on a database of its own unless told; it ends with the test. */
+/** Starts an `auth-server`, on a new database unless one is given; it ends with the test. */
 export async function spawnServer(t: Teardown, env: Record<string, string> = {}): Promise<ServerProcess> {
   const all = await serviceEnv(t, { AUTH_METRICS_ADDRESS: '127.0.0.1:0', AUTH_LIMIT_FACTOR: '1000', ...env })
   const program = launch(t, all, { program: programs.server })

@@ -1,4 +1,4 @@
-/** Backups from outside: their text, by the library's own hand, and everything that a database holds. */
+/** Backups from outside: their text, decrypted with the age library, and the contents of a database. */
 import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'

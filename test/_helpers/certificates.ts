@@ -1,4 +1,4 @@
-/** Certificates for tests (X.509, RFC 5280), with nothing in them that TLS doesn't ask for. */
+/** Certificates for tests (X.509, RFC 5280), with only the fields that TLS needs. */
 import { generateKeyPairSync, type KeyObject, randomBytes, sign } from 'node:crypto'
 import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
@@ -42,7 +42,7 @@ const pem = (bytes: Buffer) => {
   return Buffer.from(['-----BEGIN CERTIFICATE-----', ...lines, '-----END CERTIFICATE-----', ''].join('\n'))
 }
 
-/** Makes an authority with a key of its own. */
+/** Makes an authority with a new key. */
 export function createAuthority(common: string): Authority {
   const own = generateKeyPairSync('ec', { namedCurve: 'P-256' })
   const issuer = nameOf(common)
@@ -86,7 +86,7 @@ export function createAuthority(common: string): Authority {
   }
 }
 
-/** Writes each content to a file of its own, and returns the paths by the same names; they go when the test ends. */
+/** Writes each content to a separate file, and returns the paths by the same names; deleted when the test ends. */
 export async function writePems<T extends Record<string, Buffer>>(
   t: Teardown,
   contents: T,

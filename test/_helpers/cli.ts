@@ -17,7 +17,7 @@ export interface Run {
   readonly stderr: string
 }
 
-/** The environment of whoever runs the tests, without settings. */
+/** The environment of the user who runs the tests, without settings. */
 const others = Object.fromEntries(
   Object.entries(process.env).filter(([name]) => !/^AUTH_|^(DATABASE|SMTP)_URL$/.test(name)),
 ) as Record<string, string>
@@ -38,7 +38,7 @@ function exchangeEnvironment(env: NodeJS.ProcessEnv): NodeJS.ProcessEnv {
 let commands: Promise<unknown> = Promise.resolve()
 
 /**
- * Runs a command in this process, after those before it have ended: a quarter of the cost of a process of its own.
+ * Runs a command in this process, after those before it have ended: a quarter of the cost of a separate process.
  * `input` is all of its standard input.
  */
 export function runCli(env: Record<string, string>, args: readonly string[], input = ''): Promise<Run> {
@@ -67,7 +67,7 @@ export function runCli(env: Record<string, string>, args: readonly string[], inp
   return ran
 }
 
-/** Environment of a registry of its own that is installed. */
+/** Environment of a separate, installed registry. */
 export async function installedRegistry(t: ExecutionContext) {
   const { AUTH_MASTER_KEY, AUTH_ADMIN_PASSWORD } = ownSettings
   return { DATABASE_URL: await databaseFor(t), AUTH_MASTER_KEY, AUTH_ADMIN_PASSWORD }

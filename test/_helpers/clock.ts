@@ -3,7 +3,7 @@ import pg from 'pg'
 import { ask, type Teardown } from './database.js'
 
 export interface Clock {
-  /** Milliseconds since 1970, as the service is told. */
+  /** Milliseconds since 1970, as the service reads them. */
   now(): number
   /** Lets so many seconds pass at once. */
   pass(seconds: number): Promise<void>

@@ -1,9 +1,9 @@
-/** Many people at many addresses. */
+/** Many clients at many addresses. */
 import { randomInt } from 'node:crypto'
 import { type Answer, password, type SignedUp, type TestService } from './service.js'
 import { idOf } from './tokens.js'
 
-/** An address that nobody else has had, most likely. */
+/** A random address, most likely unique. */
 export const anyAddress = () => `10.${randomInt(256)}.${randomInt(256)}.${randomInt(1, 255)}`
 
 /** Headers of a request from an address. */
@@ -13,7 +13,7 @@ export const from = (address: string) => ({ 'x-forwarded-for': address })
 export const login = (service: TestService, username: string, address: string, secret = password) =>
   service.request('POST', '/users/login', { body: { username, password: secret }, headers: from(address) })
 
-/** Somebody active, who knows an address. */
+/** An active user whose account knows an address. */
 export async function known(
   service: TestService,
   address: string,

@@ -55,7 +55,7 @@ async function copySettings(from: string, to: string): Promise<void> {
   if (rows.length > 0) await pool().query(rows.map(({ sql }) => sql).join(';'))
 }
 
-/** Where this process makes and drops its databases. Idle connections keep nobody waiting at the end. */
+/** Where this process makes and drops its databases. Idle connections don't delay the end. */
 const pool = madeOnce(() => {
   const options = { connectionString: serverUrl(), max: 2, allowExitOnIdle: true }
   return new pg.Pool(options).on('error', () => {})
@@ -67,7 +67,7 @@ function serverUrl(): string {
   return url
 }
 
-/** Runs SQL on a connection of its own, and returns the rows. */
+/** Runs SQL on a separate connection, and returns the rows. */
 export async function ask(url: string, sql: string): Promise<Record<string, unknown>[]> {
   const client = new pg.Client({ connectionString: url })
   client.on('error', () => {})

@@ -1,4 +1,4 @@
-/** Tokens put together by hand, part by part, the way somebody does it who doesn't keep to the standard. */
+/** Tokens assembled part by part, including ones that violate the standard. */
 import { createHmac, generateKeyPairSync, type KeyObject, sign } from 'node:crypto'
 
 const part = (value: unknown) => Buffer.from(JSON.stringify(value)).toString('base64url')

@@ -1,4 +1,4 @@
-/** What proxies of deploy/ are started with: their files as they stand, but for paths and ports of this machine. */
+/** The configuration of the proxies in deploy/: their files, except for paths and ports of this machine. */
 import { spawn } from 'node:child_process'
 import { chmod, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
 import { connect } from 'node:net'

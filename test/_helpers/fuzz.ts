@@ -1,5 +1,5 @@
 /**
- * Requests that nobody would write, made from the table of routes and the descriptors of the RPCs, and what every
+ * Random requests, made from the table of routes and the descriptors of the RPCs, and what every
  * answer must keep to all the same.
  */
 
@@ -399,7 +399,7 @@ export interface Cast {
   fillAll<T>(value: T): T
   /** Whether the role's token is good now; if it was revoked by a request, the role is given a new one. */
   isGood(role: Role): Promise<boolean>
-  /** What nobody may ever be shown. */
+  /** What no answer may contain. */
   readonly secrets: readonly string[]
 }
 
@@ -462,7 +462,7 @@ export async function createCast(service: TestService): Promise<Cast> {
       const user = await service.registry.users.byId(Number(sub))
       if (user?.tokenGeneration === ver) return true
       const [key] = await service.registry.signingKeys.all()
-      if (!user || !key) throw new Error('somebody of the cast is gone')
+      if (!user || !key) throw new Error('a user of the cast is missing')
       tokens[role] = await forge(service, token, { ver: user.tokenGeneration })
       return false
     },
@@ -556,7 +556,7 @@ function judgeResult({ route, path, base }: HttpRequest, { headers, text, json }
   }
 }
 
-/** Sends a request over HTTP from an address of its own. */
+/** Sends a request over HTTP from a unique address. */
 export async function sendHttp(service: TestService, sent: HttpRequest, cast: Cast): Promise<Answer> {
   const path = cast.fill(
     sent.path.replace(/\{segment:([\s\S]*)\}$/, (_, segment: string) => encodePart(cast.fill(segment))),

@@ -1,4 +1,4 @@
-/** A bare gRPC client, which knows the services by their descriptors alone. */
+/** A generic gRPC client, which knows the services only by their descriptors. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { DescMessage } from '@bufbuild/protobuf'
 import {

@@ -1,4 +1,4 @@
-/** Registries that are installed once, of which most services under test get a copy: to install it anew costs each a tenth of a second. */
+/** Registries that are installed once and copied for most services under test: an installation takes a tenth of a second. */
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'

@@ -1,8 +1,9 @@
-/** A mail server for tests: real SMTP on a port of its own, e-mails read with a parser that isn't ours. */
+/** A mail server for tests: real SMTP, and e-mails read with an independent parser. */
 import type { AddressInfo } from 'node:net'
 import test from 'ava'
 import PostalMime, { type Email } from 'postal-mime'
 import { SMTPServer } from 'smtp-server'
+import type { Teardown } from './database.js'
 import { plantSecret } from './logged.js'
 import { waitFor } from './wait.js'
 
@@ -28,11 +29,15 @@ export interface Mailbox {
 /** One mail server for all tests of the calling file; there once the tests run. */
 export function mailboxForFile(): Mailbox {
   const mailbox = {} as Mailbox
+  let shut: (() => Promise<void>) | undefined
   // Serial, so that the hooks of the file find it open.
   test.serial.before(async () => {
-    Object.assign(mailbox, await openMailbox())
+    const teardown = (work: typeof shut) => {
+      shut = work
+    }
+    Object.assign(mailbox, await openMailbox({ teardown }))
   })
-  test.after.always(() => mailbox.shut?.())
+  test.after.always(() => shut?.())
   return mailbox
 }
 
@@ -45,8 +50,8 @@ export type RefusalOf = (
   of: string,
 ) => number | undefined | Promise<number | undefined>
 
-/** Opens a mail server. Shut it when the test ends. */
-export async function openMailbox(refusalOf: RefusalOf = () => undefined): Promise<Mailbox> {
+/** Opens a mail server that shuts when the test ends. */
+export async function openMailbox(t: Teardown, refusalOf: RefusalOf = () => undefined): Promise<Mailbox> {
   const emails: Email[] = []
   const handedOut = new Set<Email>()
   let refusals = 0
@@ -93,6 +98,8 @@ export async function openMailbox(refusalOf: RefusalOf = () => undefined): Promi
     port = (server.server.address() as AddressInfo).port
   }
   await reopen()
+  const shut = () => new Promise<void>(done => server.close(() => done()))
+  t.teardown(shut)
 
   return {
     url: `smtp://127.0.0.1:${port}`,
@@ -109,7 +116,7 @@ export async function openMailbox(refusalOf: RefusalOf = () => undefined): Promi
     refuse(times) {
       refusals = times
     },
-    shut: () => new Promise<void>(done => server.close(() => done())),
+    shut,
     reopen,
   }
 }

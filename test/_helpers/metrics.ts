@@ -1,4 +1,4 @@
-/** What `/metrics` of a running program says. */
+/** The `/metrics` of a running program. */
 import type { TestService } from './service.js'
 
 /** A sample: its name, its labels and its value. */

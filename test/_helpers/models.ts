@@ -1,4 +1,4 @@
-/** The models on a database of their own, without a service that works on it too. */
+/** The models on a separate database, without a service that uses it as well. */
 import { type Database, openDatabase, type Transaction } from '../../server/database/connection.js'
 import { createStoredKeys } from '../../server/models/data-key.js'
 import { defineModels, type Models } from '../../server/models/define-models.js'
@@ -7,7 +7,7 @@ import type { Role } from '../../server/rules/roles.js'
 import { freshDatabase, type Teardown } from './database.js'
 import { waitFor } from './wait.js'
 
-/** Opens models that close with the test, on a database of their own unless one is given. */
+/** Opens models that close with the test, on a new database unless one is given. */
 export async function openModels(t: Teardown, url?: string): Promise<Models> {
   const database = openDatabase(url ?? (await freshDatabase(t)))
   t.teardown(() => database.close())
@@ -50,12 +50,12 @@ export async function lockWaiters({ run }: Database, like = '%'): Promise<number
   return (await run({ name: 'lock-waiters', text }, [like])).length
 }
 
-/** Whether somebody waits for a lock in a database. */
+/** Whether a session waits for a lock in a database. */
 export async function waits(database: Database): Promise<boolean> {
   return (await lockWaiters(database)) > 0
 }
 
-/** Whether work ends, or has to wait for a lock that somebody else holds. */
+/** Whether work ends, or has to wait for a lock that another session holds. */
 export async function endsOrWaits(database: Database, work: Promise<unknown>): Promise<'ends' | 'waits'> {
   let ended = false
   const end = work.finally(() => {

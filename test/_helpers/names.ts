@@ -1,4 +1,4 @@
-/** A DNS server (RFC 1035) on this machine that knows one name, for as long as a test takes. */
+/** A DNS server (RFC 1035) on this machine that serves one name for the length of a test. */
 import { createSocket } from 'node:dgram'
 import { once } from 'node:events'
 import type { Teardown } from './database.js'

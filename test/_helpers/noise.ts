@@ -1,4 +1,4 @@
-/** Bytes that no client means: random ones, frames of HTTP/2 in any order, requests of HTTP/1.1 with faults in them. */
+/** Invalid bytes: random ones, HTTP/2 frames in any order, HTTP/1.1 requests with faults. */
 import { randomBytes, randomInt } from 'node:crypto'
 import { connect } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'

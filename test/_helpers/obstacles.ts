@@ -1,4 +1,4 @@
-/** What can stand between `auth-admin` and a registry, and what a command says about it. */
+/** Obstacles between `auth-admin` and a registry, and what a command prints about each. */
 import { mkdtemp, readdir, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'

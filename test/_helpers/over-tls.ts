@@ -1,4 +1,4 @@
-/** Server and gateway as two processes that know each other by certificates, with HTTPS in front. */
+/** Server and gateway as two processes that authenticate each other by certificates, with HTTPS in front. */
 import { once } from 'node:events'
 import { type ConnectionOptions, connect, type TLSSocket } from 'node:tls'
 import type { ExecutionContext } from 'ava'

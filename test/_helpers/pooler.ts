@@ -1,6 +1,6 @@
 /**
  * A pooler, in what matters here like PgBouncer before 1.21 (where no PgBouncer is installed, and where its mode is to
- * change under way): each transaction gets whichever server connection is free, names of statements are passed on as
+ * change in progress): each transaction gets whichever server connection is free, names of statements are passed on as
  * they are, and only a few parameters are taken at the start. It asks clients for no password.
  */
 import { type AddressInfo, createServer, type Socket } from 'node:net'
@@ -23,7 +23,7 @@ interface Lender {
 interface Client {
   readonly socket: Socket
   lender: Lender | undefined
-  /** What it sent and nobody has taken yet. */
+  /** What it sent and no client has taken yet. */
   waiting: Buffer[]
   /** Answers it waits for: one to each Query or Sync. */
   due: number

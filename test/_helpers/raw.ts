@@ -1,4 +1,4 @@
-/** Bytes sent as they are, where every HTTP client would put them right. */
+/** Raw bytes over a connection, which an HTTP client would correct or refuse. */
 import { once } from 'node:events'
 import { connect } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -18,7 +18,7 @@ export interface RawAnswer {
 /** Milliseconds between two looks at whether something came. */
 const pause = 50
 
-/** Milliseconds of silence after which somebody who hasn't answered yet never will. */
+/** Milliseconds of silence after which an answer is no longer expected. */
 const dead = 60_000
 
 /**

@@ -1,4 +1,4 @@
-/** A stretch of network before a server, which can go dark: packets vanish and nobody is told. */
+/** A stretch of network before a server, which can go dark: packets vanish without an error to either side. */
 import { randomInt } from 'node:crypto'
 import { once } from 'node:events'
 import { type AddressInfo, connect, createServer, type Socket } from 'node:net'
@@ -9,7 +9,7 @@ export interface Relay {
   readonly port: number
   /** The database URL with the relay instead of the server. */
   readonly url: string
-  /** From now on nothing passes, and nobody learns that: what is connected stays so for ever, and new ones get no answer. */
+  /** From now on nothing passes, silently: connections stay open for ever, and new ones get no answer. */
   goDark(): void
   /** New connections pass again. Those from before stay dead. */
   lightUp(): void
@@ -68,7 +68,7 @@ export function withPort(url: string, port: number): string {
   return Object.assign(new URL(url), { hostname: '127.0.0.1', port: String(port) }).href
 }
 
-/** A port of this machine that nothing listens at: none of those that systems hand out, so that nobody is given it meanwhile. */
+/** A free port of this machine, outside the range that systems assign, so that no other process gets it in the meantime. */
 export async function freePort(): Promise<number> {
   for (;;) {
     const port = randomInt(10_000, 32_000)

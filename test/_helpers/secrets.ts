@@ -1,14 +1,14 @@
-/** What no service may write, whatever happens to it: run.ts searches for it in all that the services of the tests wrote. */
+/** Secrets that no service may write: run.ts searches for them in the output of all services under test. */
 import { readdir, readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 
-/** Password of the administrator and of everybody whom the tests sign up. */
+/** Password of the administrator and of all users whom the tests sign up. */
 export const password = 'cavalo-marinho-azul-42'
 
 /** Secrets that tests know beforehand. */
 const known = [password, Buffer.alloc(32, 7).toString('base64'), Buffer.alloc(32, 7).toString('hex')]
 
-/** What secrets look like that nobody knows beforehand. */
+/** Patterns of secrets that aren't known beforehand. */
 const forms: Readonly<Record<string, RegExp>> = {
   token: /\beyJ[\w-]{8,}\.eyJ[\w-]{8,}/,
   hash: /\$2[aby]\$\d\d\$|hmac1:/,
@@ -19,7 +19,7 @@ const forms: Readonly<Record<string, RegExp>> = {
   'query string': /[?&](?:username|nickname|password|newpassword|key|activationkey|answer|email)=/i,
 }
 
-/** Folder for what the services write and for the secrets planted meanwhile; undefined where nobody will search. */
+/** Folder for the output of the services and for the planted secrets; undefined if it isn't searched. */
 export const outputFolder = process.env.TEST_OUTPUT
 
 /**

@@ -40,14 +40,14 @@ export interface RequestOptions {
   readonly once?: boolean
 }
 
-/** Somebody who signed up. */
+/** A user who signed up. */
 export interface SignedUp {
   readonly username: string
   readonly nickname: string
   readonly token: string
 }
 
-/** A whole service on a database of its own, as users meet it. */
+/** A complete service on a separate database. */
 export interface TestService {
   readonly http: string
   /** host:port */
@@ -59,7 +59,7 @@ export interface TestService {
   readonly registry: Registry
   readonly service: Service
   request(method: string, path: string, options?: RequestOptions): Promise<Answer>
-  /** Signs somebody up with good values in every required field. */
+  /** Signs a user up with valid values in every required field. */
   signUp(role: string, fields?: Record<string, unknown>): Promise<SignedUp>
   login(username: string, password?: string): Promise<string>
   adminToken(): Promise<string>
@@ -94,7 +94,7 @@ export function createRequest(http: string): TestService['request'] {
     options?.once ? send(method, path, options) : waitOut(() => send(method, path, options))
 }
 
-/** Asks again as long as the service says that it is busy, when it says. */
+/** Retries after Retry-After as long as the service says that it is busy. */
 export async function waitOut(send: () => Promise<Answer>): Promise<Answer> {
   for (let times = 1; ; times++) {
     const answer = await send()
@@ -118,7 +118,7 @@ export function serviceForFile(env: () => Record<string, string> = () => ({})): 
   return service
 }
 
-/** Starts as often as the database doesn't answer in time, for machines that are very busy. */
+/** Retries the start while the database doesn't answer in time, as on a very busy machine. */
 async function startPatiently(settings: Settings, log: Log, clock?: Pick<Clock, 'now'>): Promise<Service> {
   for (let times = 1; ; times++) {
     try {
@@ -152,7 +152,7 @@ export async function startTestService(
     onLine?.(line)
   })
   const service = await startPatiently(settings, log, clock)
-  // What sets the scene has more patience than a service has.
+  // Calls that prepare a test have longer time limits than a service has.
   const databaseUrl = patiently(settings.databaseUrl!)
   const registry = await openRegistry({ ...settings, databaseUrl }, { log, connections: 2 })
   await registry.masterKey.load()
@@ -219,7 +219,7 @@ export async function startTestService(
   }
 }
 
-/** A service that stops with the test, on a database of its own, whose clock the test moves. */
+/** A service that stops with the test, on a separate database, whose clock the test moves. */
 export async function serviceWithClock(
   t: Teardown,
   env: Record<string, string> = {},
@@ -229,7 +229,7 @@ export async function serviceWithClock(
   return { ...(await startTestService(t, { ...env, DATABASE_URL: url }, { clock })), clock }
 }
 
-/** The form of a sign-up under names that nobody has. */
+/** The form of a sign-up under unique names. */
 export function signUpForm(fields: Record<string, unknown> = {}) {
   return {
     username: randomUUID(),

@@ -1,4 +1,4 @@
-/** Loaded before a program (`node --import`): its clock is wrong by so many milliseconds, TEST_CLOCK_SKEW. */
+/** Loaded before a program (`node --import`): shifts its clock by TEST_CLOCK_SKEW milliseconds. */
 const skew = Number(process.env.TEST_CLOCK_SKEW)
 const RealDate = Date
 

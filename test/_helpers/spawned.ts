@@ -1,4 +1,4 @@
-/** The service as a process of its own, with everything that it writes. */
+/** The service as a separate process, with all its output. */
 import { type ChildProcess, spawn } from 'node:child_process'
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
@@ -78,7 +78,7 @@ export function launch(
   }
 }
 
-/** Settings of a service on a database of its own, or on the one given (`DATABASE_URL`; empty for an embedded one). */
+/** Settings of a service on a new database, or on the one given (`DATABASE_URL`; empty for an embedded one). */
 export async function serviceEnv(t: Teardown, env: Record<string, string> = {}): Promise<Record<string, string>> {
   const dataDir = await mkdtemp(join(tmpdir(), 'auth-test-'))
   t.teardown(() => rm(dataDir, { recursive: true, force: true }))
@@ -111,7 +111,7 @@ export async function spawnService(
   return { ...program, databaseUrl, dataDir, ...(await addressesOf(program)) }
 }
 
-/** Sends a signal, and again until the program has ended, as somebody who has lost patience. Returns how it ended. */
+/** Sends a signal repeatedly until the program has ended. Returns how it ended. */
 export async function insist({ child, ended }: Program, signal: NodeJS.Signals): Promise<Awaited<Program['ended']>> {
   child.kill(signal)
   const again = setInterval(() => child.kill(signal), 1_500)

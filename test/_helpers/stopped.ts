@@ -1,4 +1,4 @@
-/** Calls that are stopped at their end, where they record what they did, with every lock that they have by then. */
+/** Calls that are paused at their end, when they record their event and hold all their locks. */
 import pg from 'pg'
 import type { Teardown } from './database.js'
 import type { TestService } from './service.js'

@@ -1,4 +1,4 @@
-/** Tokens looked into and forged, with the service's own key where a test needs one that is right but for one thing. */
+/** Decoded and forged tokens, signed with the service's key where a test needs one with a single fault. */
 import { randomUUID } from 'node:crypto'
 import jwt from 'jsonwebtoken'
 import type { TestService } from './service.js'

@@ -1,4 +1,4 @@
-/** What `node --import` loads where spans are wanted: an SDK that sends each one, as it ends, to OTEL_EXPORTER_OTLP_ENDPOINT. */
+/** Loaded with `node --import` for tracing: an SDK that sends each span as it ends to OTEL_EXPORTER_OTLP_ENDPOINT. */
 import { OTLPTraceExporter } from '@opentelemetry/exporter-trace-otlp-http'
 import { NodeTracerProvider, SimpleSpanProcessor } from '@opentelemetry/sdk-trace-node'
 

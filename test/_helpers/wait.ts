@@ -1,5 +1,6 @@
-/** Patience by progress: a busy machine may take its time, as long as something moves. */
+/** Waits of tests, for as long as something changes: a busy machine may be slow. Their errors say what they saw last. */
 import { setTimeout as sleep } from 'node:timers/promises'
+import { inspect, isDeepStrictEqual } from 'node:util'
 
 /** Times that a service may say it is busy before that is its answer. */
 export const patience = 60
@@ -7,34 +8,56 @@ export const patience = 60
 /** Milliseconds between two looks. */
 const pause = 50
 
-/** Looks in a row that may find nothing new: a minute where nothing else runs, longer where this process has to wait, too. */
+/** Looks in a row that may find no change: a minute on an idle machine, longer where this process itself has to wait. */
 const quietLooks = 1200
 
+/** Milliseconds that a wait may take: less than the timeout of AVA, which names only the test. */
+const longest = 150_000
+
 /**
- * Waits until `look` finds something (neither undefined nor false) and returns that. It goes on as long as what
- * `progress` returns changes, and rejects after a minute in which it didn't.
+ * Waits until `look` returns neither undefined nor false, and returns that. Rejects after a minute in which `saw` returns
+ * the same, after 150 s in any case, and says what `saw` returned last.
  */
-export async function waitFor<T>(
+export function waitFor<T>(
   look: () => T | undefined | false | Promise<T | undefined | false>,
-  progress: () => unknown = () => undefined,
+  saw?: () => unknown,
 ): Promise<T> {
-  let last: unknown
+  return poll(String(look), look, saw)
+}
+
+/** Waits until `read` returns `expected`, compared deeply. Rejects as `waitFor` does, and says what it returned last. */
+export async function waitForValue<T>(read: () => T | Promise<T>, expected: T): Promise<void> {
+  let value: T | undefined
+  const look = async () => {
+    value = await read()
+    return isDeepStrictEqual(value, expected)
+  }
+  await poll(`${inspect(expected)} from ${read}`, look, () => value)
+}
+
+async function poll<T>(
+  what: string,
+  look: () => T | undefined | false | Promise<T | undefined | false>,
+  saw: () => unknown = () => undefined,
+): Promise<T> {
+  const end = performance.now() + longest
+  let last: string | undefined
   for (let quiet = 0; quiet < quietLooks; quiet++) {
-    const found = await look()
+    const looking = Promise.resolve(look())
+    if (!(await within(end - performance.now(), looking))) break
+    const found = await looking
     if (found !== undefined && found !== false) return found
-    const now = JSON.stringify(await progress())
+    const now = inspect(await saw(), { maxStringLength: null })
     if (now !== last) quiet = 0
     last = now
     await sleep(pause)
   }
-  throw new Error(`waited in vain: ${look}${last === undefined ? '' : `; last seen: ${last}`}`)
+  throw new Error(`timed out waiting for ${what}; last seen: ${last}`)
 }
 
 /** Whether a promise settles within so many ms: many times what it needs, and less than it would take otherwise. */
 export async function within(ms: number, promise: Promise<unknown>): Promise<boolean> {
   const timer = new AbortController()
   const late = sleep(ms, false, { signal: timer.signal }).catch(() => false)
-  const settled = await Promise.race([promise.then(() => true), late])
-  timer.abort()
-  return settled
+  return Promise.race([promise.then(() => true), late]).finally(() => timer.abort())
 }

@@ -1,18 +1,19 @@
-/** Clients that ask again and again while something happens, and remember what they saw. */
+/** Clients that repeat requests while something happens, and record the answers. */
 import { setTimeout as sleep } from 'node:timers/promises'
+import type { Teardown } from './database.js'
 import type { Answer } from './service.js'
 
 /** What a client saw. */
 interface Sight {
   readonly counts: Record<string, number>
   slowest: number
-  /** When it was first and last told something else than 200. */
+  /** When its first and last answers other than 200 came. */
   from?: number
   to?: number
 }
 
-/** Starts a client for each kind of request. `stop` ends them and returns a line for each kind. */
-export function startWitness(kinds: Readonly<Record<string, () => Promise<Answer>>>) {
+/** Starts a client for each kind of request, until the test ends. `stop` ends them and returns a line for each kind. */
+export function startWitness(t: Teardown, kinds: Readonly<Record<string, () => Promise<Answer>>>) {
   let over = false
   const clients = Object.entries(kinds).map(async ([kind, ask]) => {
     const sight: Sight = { counts: {}, slowest: 0 }
@@ -31,12 +32,12 @@ export function startWitness(kinds: Readonly<Record<string, () => Promise<Answer
     }
     return describe(kind, sight)
   })
-  return {
-    async stop(): Promise<string> {
-      over = true
-      return (await Promise.all(clients)).join('\n')
-    },
+  const stop = async () => {
+    over = true
+    return (await Promise.all(clients)).join('\n')
   }
+  t.teardown(async () => void (await stop()))
+  return { stop }
 }
 
 function describe(kind: string, { counts, slowest, from, to }: Sight): string {

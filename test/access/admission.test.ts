@@ -1,9 +1,9 @@
-/** What admission knows of client addresses, on real buckets. */
+/** Admission by client address, on real buckets. */
 import test from 'ava'
 import { createAdmission } from '../../server/access/admission.js'
 import { openModels } from '../_helpers/models.js'
 
-test('the sign-ups and failures of a network count together, and make up the count of the outer one', async t => {
+test('a network’s sign-ups and failures share one count, and an outer network’s count is the sum of its inner ones', async t => {
   const admission = createAdmission({ ...(await openModels(t)), factor: 0.1, now: () => 1 })
   const [one, other] = ['192.0.2.1', '192.0.2.2']
   for (let times = 0; times < 3; times++) await admission.addFailure(one)

@@ -2,7 +2,7 @@ import test from 'ava'
 import fc from 'fast-check'
 import { createRecentCounts } from '../../server/access/recent-counts.js'
 
-test('the count of an outer network is at any time the sum of those inside it', t => {
+test('the count of an outer network always equals the sum of the counts inside it', t => {
   const inner = ['2001:db8:1:0', '2001:db8:1:1', '2001:db8:1:100', '2001:db8:1:ffff']
   const steps = fc.array(fc.record({ at: fc.nat(600_000), place: fc.constantFrom(...inner), amount: fc.nat(20) }))
   fc.assert(
@@ -20,7 +20,7 @@ test('the count of an outer network is at any time the sum of those inside it', 
   )
 })
 
-test('a failure counts for less and less: a thousand are forgotten within two hours', t => {
+test('a failure loses weight over time: a thousand are forgotten within two hours', t => {
   let now = 0
   const counts = createRecentCounts(() => now)
   counts.add('192.0.2.1', 1000)

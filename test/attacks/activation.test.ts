@@ -1,4 +1,4 @@
-/** Guessing at activation keys, in flight by the hundred: what it costs others, and where it ends. */
+/** Guessing at activation keys, hundreds in parallel: what it costs others, and when it is blocked. */
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import { createClock } from '../_helpers/clock.js'
@@ -33,7 +33,7 @@ function wrongKey({ username, token }: SignedUp, last: boolean): string {
   ].join('\r\n')
 }
 
-test('wrong activation keys wait for no lock, end after ten, and are recorded as one lock', async t => {
+test('wrong activation keys wait for no lock, are blocked after ten, and are recorded as one lockout', async t => {
   const url = await databaseFor(t)
   const clock = await createClock(url)
   const service = await startTestService(t, { DATABASE_URL: url, AUTH_TOKEN_TTL: '4h' }, { clock })
@@ -76,7 +76,7 @@ test('wrong activation keys wait for no lock, end after ten, and are recorded as
   t.is((await activate(service, guesser, activationkey)).status, 200)
 })
 
-test('who gave too many wrong keys is refused without a question to the database', async t => {
+test('a user with too many wrong activation keys is refused without a database query', async t => {
   const url = await databaseFor(t)
   const service = await startTestService(t, { DATABASE_URL: url })
   const { activationkey } = await service.organization()
@@ -91,9 +91,8 @@ test('who gave too many wrong keys is refused without a question to the database
   t.is((await behind).status, 200)
 })
 
-test('a mailed activation key that is tried while its organization is inactive is not spent', async t => {
-  const mailbox = await openMailbox()
-  t.teardown(() => mailbox.shut())
+test('an attempt with a mailed activation key while its organization is inactive doesn’t consume the key', async t => {
+  const mailbox = await openMailbox(t)
   const service = await startTestService(t, { SMTP_URL: mailbox.url })
   const { sequelize } = service.registry.database
   const { id, email } = await service.organization({ name: 'Defesa Civil de Bauru' })

@@ -1,4 +1,4 @@
-/** Who is beyond a limit: refused for nothing, at nobody's cost, and not a moment longer than told. */
+/** Callers beyond a limit: refused at almost no cost, at no other caller's expense, and no longer than Retry-After says. */
 import { randomUUID } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
 import test, { type ExecutionContext } from 'ava'
@@ -14,6 +14,7 @@ import {
   startTestService,
   type TestService,
 } from '../_helpers/service.js'
+import { patience, waitForValue } from '../_helpers/wait.js'
 
 /** A service whose clock the test moves, with limits of that many of a hundred. */
 async function withClock(t: ExecutionContext, percent: number): Promise<[TestService, Clock]> {
@@ -23,12 +24,11 @@ async function withClock(t: ExecutionContext, percent: number): Promise<[TestSer
   return [await startTestService(t, env, { clock }), clock]
 }
 
-/** Fails at an address until it is held up. */
-async function holdUp(service: TestService, address: string): Promise<void> {
-  while ((await login(service, randomUUID(), address)).status !== 429);
-}
+/** Fails at an address until it is blocked. */
+const block = (service: TestService, address: string) =>
+  waitForValue(async () => (await login(service, randomUUID(), address)).status, 429)
 
-test('an address signs up 600 at once, then one each 12 seconds, wherever it asks, and wrong forms count for nothing', async t => {
+test('an address signs up 600 users at once, then one every 12 seconds, over all replicas, and invalid forms don’t count', async t => {
   const [service, clock] = await withClock(t, 5)
   const other = await startTestService(t, { ...service.env, AUTH_DATA_DIR: service.settings.dataDir }, { clock })
   const [address, elsewhere] = [anyAddress(), anyAddress()]
@@ -53,7 +53,7 @@ test('an address signs up 600 at once, then one each 12 seconds, wherever it ask
   t.is((await signUp(address)).status, 429)
 })
 
-test('a process answers an address 300 look-ups at once, then one a second', async t => {
+test('a process answers 300 look-ups of an address at once, then one per second', async t => {
   const [service, clock] = await withClock(t, 5)
   const address = anyAddress()
   const ask = (at = address, path = 'existsByUsername') =>
@@ -70,13 +70,13 @@ test('a process answers an address 300 look-ups at once, then one a second', asy
 })
 
 // Runs alone: it counts every statement of the process.
-test.serial('who is held up costs no statement, no hash and no row, and is counted against nobody', async t => {
+test.serial('a blocked caller costs no statement, no hash and no row, and counts against no account', async t => {
   // On a clock that stands still nothing drains away meanwhile.
   const service = await serviceWithClock(t, { AUTH_LIMIT_FACTOR: '0.1' })
   const address = anyAddress()
   const owners: SignedUp[] = []
   for (let index = 0; index < 30; index++) owners.push(await service.signUp('ROLE_CLIENT'))
-  await holdUp(service, address)
+  await block(service, address)
   const rows = async () => {
     const tables = ['attempts', 'buckets', 'emails', 'known_addresses']
     const counts = tables.map(name => `(SELECT count(*)::int FROM ${name}) AS ${name}`)
@@ -111,7 +111,7 @@ test.serial('who is held up costs no statement, no hash and no row, and is count
     pg.Client.prototype.query = own
   }
   const asked = statements.filter(name => /^(attempt|bucket|answers|user|mailed)(?!.*prune)/.test(name))
-  // Whether somebody has unlocked the address is asked four times a second, who knows it once a minute.
+  // Whether the address was unlocked is read four times a second, which accounts know it once a minute.
   const most = (Date.now() - startedAt) / 250 + 2
   t.true(asked.length <= most, `${asked.length} of ${most}`)
   t.deepEqual(
@@ -123,10 +123,10 @@ test.serial('who is held up costs no statement, no hash and no row, and is count
   for (const { username } of owners) t.is((await login(service, username, anyAddress())).status, 200)
 })
 
-test.serial('who is held up takes no more of the processor than a path that isn’t there', async t => {
+test.serial('a blocked caller uses no more processor time than a request for an unknown path', async t => {
   const service = await serviceWithClock(t, { AUTH_LIMIT_FACTOR: '0.1' })
   const address = anyAddress()
-  await holdUp(service, address)
+  await block(service, address)
   const cost = async (path: string, expected: number) => {
     const all: number[] = []
     for (let round = 0; round < 5; round++) {
@@ -145,29 +145,29 @@ test.serial('who is held up takes no more of the processor than a path that isn�
   t.true(refused < 3 * nothing, `${refused} µs, ${nothing} µs`)
 })
 
-test('what is under way is no failure: forty behind one address, of whom thirty may fail, all get in as they are told', async t => {
+test('an attempt in progress is not a failure: forty users behind one address that allows thirty failures all sign in by following Retry-After', async t => {
   const service = await startTestService(t, { AUTH_LIMIT_FACTOR: '0.1' })
   const address = anyAddress()
   const users: SignedUp[] = []
   for (let index = 0; index < 40; index++) users.push(await service.signUp('ROLE_CLIENT'))
   let waited = 0
   const enter = async (username: string) => {
-    for (;;) {
+    for (let left = 2 * patience; ; left--) {
       const { status, headers, text } = await login(service, username, address)
       if (status === 200) return
-      if (status !== 429) throw new Error(text)
+      if (status !== 429 || left === 0) throw new Error(text)
       t.is(headers.get('retry-after'), '1')
       waited++
       await sleep(1000)
     }
   }
-  // The last three at once: of one account one may be under way.
+  // The last three at once: one attempt of an account may be in progress.
   await Promise.all([...users, users[0]!, users[0]!].map(({ username }) => enter(username)))
   t.true(waited > 0)
   for (const { username } of users) t.is((await login(service, username, anyAddress())).status, 200)
 })
 
-test('a pupil’s wrong passwords lock out strangers at the school, and none of those that it knows', async t => {
+test('a pupil’s wrong passwords block unknown accounts at the school, and none that the school’s address knows', async t => {
   const service = await startTestService(t, { AUTH_LIMIT_FACTOR: '0.1' })
   const school = anyAddress()
   const [ana, bia, pupil] = [await known(service, school), await known(service, school), await known(service, school)]
@@ -175,16 +175,16 @@ test('a pupil’s wrong passwords lock out strangers at the school, and none of 
   const inactive = await service.signUp('ROLE_CLIENT')
   t.is((await login(service, inactive.username, school)).status, 200)
   await login(service, pupil.username, school, 'wrong')
-  await holdUp(service, school)
+  await block(service, school)
   for (const { username } of [ana, bia, ana, bia]) t.is((await login(service, username, school)).status, 200)
   for (const { username } of [newcomer, inactive, pupil]) t.is((await login(service, username, school)).status, 429)
   for (const { username } of [newcomer, inactive, pupil])
     t.is((await login(service, username, anyAddress())).status, 200)
-  // Nor does it hold up those who are in already.
+  // Nor does it block users who are already signed in.
   t.is((await service.request('GET', '/users/me', { token: newcomer.token, headers: from(school) })).status, 200)
 })
 
-test('limits stay whole, whatever multiplies them', async t => {
+test('limits stay whole numbers for any AUTH_LIMIT_FACTOR', async t => {
   const service = await startTestService(t, { AUTH_LIMIT_FACTOR: '0.25' })
   const { username } = await service.signUp('ROLE_CLIENT')
   const wrong: number[] = []

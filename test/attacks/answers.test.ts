@@ -1,4 +1,4 @@
-/** What a thief of a token, or of an administrator's answers, may make of answers. */
+/** What a thief of a token, or of an administrator's answers, can do with answers. */
 import { randomInt, randomUUID } from 'node:crypto'
 import test, { type ExecutionContext } from 'ava'
 import { type Clock, createClock } from '../_helpers/clock.js'
@@ -46,7 +46,7 @@ const enter = (service: TestService, username: string, ids: readonly number[], a
 const update = (service: TestService, token: string, newPassword = `tartaruga ${randomUUID()}`) =>
   post(service, 'passwordupdatebyusername', { token, body: { newPassword } })
 
-test('an answer of the first day counts at once, a later one a day after', async t => {
+test('an answer saved on the first day counts at once, a later one after a day', async t => {
   const [service, clock] = await withClock(t)
   const [a, b] = await questions(service)
   const { username, token } = await service.signUp('ROLE_CLIENT')
@@ -73,7 +73,7 @@ test('an answer of the first day counts at once, a later one a day after', async
   t.is((await enter(service, username, [a, b], 'verde')).status, 200)
 })
 
-test('a thief of a token keeps no way back by the answers once the password is changed', async t => {
+test('a thief of a token can’t return by saved answers after a password change', async t => {
   const [service, clock] = await withClock(t)
   const [a, b, c] = await questions(service)
   const [some, none] = [await service.signUp('ROLE_CLIENT'), await service.signUp('ROLE_CLIENT')]
@@ -105,7 +105,7 @@ test('a thief of a token keeps no way back by the answers once the password is c
   t.is((await enter(service, none.username, [a, b, c], 'roubado')).status, 404)
 })
 
-test('an answer that counts already outlives a change of the password', async t => {
+test('an answer that already counts survives a password change', async t => {
   const [service, clock] = await withClock(t)
   const [a, b] = await questions(service)
   const users = [await service.signUp('ROLE_CLIENT'), await service.signUp('ROLE_CLIENT')] as const
@@ -123,9 +123,8 @@ test('an answer that counts already outlives a change of the password', async t 
   }
 })
 
-test('the owner is told by e-mail of an answer that was saved', async t => {
-  const mailbox = await openMailbox()
-  t.teardown(() => mailbox.shut())
+test('the owner gets an e-mail about a saved answer', async t => {
+  const mailbox = await openMailbox(t)
   const service = await startTestService(t, { SMTP_URL: mailbox.url })
   const [a] = await questions(service)
   const email = 'dona@example.org'
@@ -134,7 +133,7 @@ test('the owner is told by e-mail of an answer that was saved', async t => {
   t.true((await mailbox.nextEmail(email)).text?.includes(username))
 })
 
-test('an answer that was begun before its session was revoked is not saved', async t => {
+test('an answer whose request started before its session was revoked is not saved', async t => {
   const { database, users } = shared.registry
   const [a] = await questions(shared)
   for (const revoke of ['suspend', 'revokeTokens'] as const) {
@@ -152,7 +151,7 @@ test('an answer that was begun before its session was revoked is not saved', asy
   }
 })
 
-test('a session that an administrator began by answers opens the reading of its own record, and nothing else', async t => {
+test('an administrator’s session by answers permits reading its own record, and nothing else', async t => {
   const [a, b] = await questions(shared)
   const admin = await shared.adminToken()
   for (const id of [a, b]) t.is((await save(shared, admin, id, 'azul')).status, 200)
@@ -166,7 +165,7 @@ test('a session that an administrator began by answers opens the reading of its 
   t.is((await ask('GET', named('admin'))).status, 200)
   const closed = {
     'others’ record': ask('GET', named(other.username)),
-    'nobody’s record': ask('GET', named(randomUUID())),
+    'an unknown user’s record': ask('GET', named(randomUUID())),
     refresh: ask('GET', '/users/refresh'),
     activation: ask('POST', '/users/activate', { username: other.username, activationkey }),
     'own answers': save(shared, token, a, 'verde'),

@@ -1,4 +1,4 @@
-/** The audit log: that everything is in it, that no secret is, and that an insider can't bend it unseen. */
+/** The audit log: it records every operation and no secret, and detects alterations by an insider. */
 import { execFile } from 'node:child_process'
 import { randomInt, randomUUID } from 'node:crypto'
 import { fileURLToPath } from 'node:url'
@@ -10,7 +10,7 @@ import type { RecordedEvent } from '../../server/models/audit-list.js'
 import { openGrpc } from '../_helpers/grpc.js'
 import { password, type SignedUp, startTestService, type TestService } from '../_helpers/service.js'
 import { idOf } from '../_helpers/tokens.js'
-import { waitFor } from '../_helpers/wait.js'
+import { waitFor, waitForValue } from '../_helpers/wait.js'
 
 const run = promisify(execFile)
 const cli = fileURLToPath(new URL('../../cli/main.js', import.meta.url))
@@ -30,7 +30,7 @@ const sealed = ({ registry }: TestService) =>
 const gist = ({ action, outcome, reason, actor, actor_id, subject_id, object }: RecordedEvent) =>
   [action, outcome, reason, actor, actor_id, subject_id, object].map(part => part ?? '-').join(' ')
 
-test('every step of a user’s life leaves its event: who did what to whom, from where, how it ended and why', async t => {
+test('every step of a user’s life cycle leaves an event: actor, action, target, address, outcome and reason', async t => {
   const service = await startTestService(t)
   const { request, registry } = service
   const address = `10.${randomInt(256)}.${randomInt(256)}.9`
@@ -73,7 +73,7 @@ test('every step of a user’s life leaves its event: who did what to whom, from
   await post('/forgotpasswords/loginbyusernameandanswers', { username }, { body: answers('wrong') })
   await post('/forgotpasswords/loginbyusernameandanswers', { username }, { body: answers(answer) })
   await post('/forgotpasswords/sendkeybyemail', { username, email: 'capivara@example.org' })
-  await waitFor(async () => (await sql(service, `SELECT 1 FROM emails WHERE kind LIKE 'recovery-%'`)).length === 0)
+  await waitForValue(async () => (await sql(service, `SELECT 1 FROM emails WHERE kind LIKE 'recovery-%'`)).length, 0)
   await registry.mailedKeys.replace(id, 'recovery', 'ABCD2345')
   await post('/forgotpasswords/loginbyusernameandkey', { username, key: 'ABCD2346' })
   await post('/forgotpasswords/loginbyusernameandkey', { username, key: 'ABCD2345' })
@@ -121,7 +121,7 @@ test('every step of a user’s life leaves its event: who did what to whom, from
   }
 })
 
-test('acts of administrators and changes of keys leave their events', async t => {
+test('administrators’ actions and key changes leave events', async t => {
   const service = await startTestService(t)
   const { username, token } = await service.signUp('ROLE_CLIENT')
   const env = { PATH: process.env.PATH, HOME: process.env.HOME, ...service.env }
@@ -145,7 +145,7 @@ test('acts of administrators and changes of keys leave their events', async t =>
   t.regex(events[3]!.object ?? '', /^organization:/)
 })
 
-test('what fails leaves no event, and what can’t be recorded doesn’t happen', async t => {
+test('a failed operation leaves no event, and an operation that can’t be recorded is rolled back', async t => {
   const service = await startTestService(t)
   const { registry, request } = service
   const { token, username } = await service.signUp('ROLE_CLIENT', { email: 'ana@example.org' })
@@ -194,7 +194,7 @@ test('what fails leaves no event, and what can’t be recorded doesn’t happen'
   t.is((await change()).status, 200)
 })
 
-test('an insider who alters, deletes, reorders, inserts or cuts off events is found at the first of them', async t => {
+test('altering, deleting, reordering, inserting or truncating events is detected at the first affected event', async t => {
   const service = await startTestService(t)
   const { registry } = service
   for (let index = 0; index < 6; index++) await service.signUp('ROLE_CLIENT')
@@ -284,7 +284,7 @@ test('an insider who alters, deletes, reorders, inserts or cuts off events is fo
   t.deepEqual(found, wanted)
 })
 
-test('an event hidden under a tail of its own shows even after more were added', async t => {
+test('an altered event is detected even after more events are added', async t => {
   const service = await startTestService(t)
   for (let index = 0; index < 4; index++) await service.signUp('ROLE_CLIENT')
   await sealed(service)
@@ -297,7 +297,7 @@ test('an event hidden under a tail of its own shows even after more were added',
   t.regex((failure as unknown as { stderr: string }).stderr, /broken at event 3\b/)
 })
 
-test('a log that was cut off, and has grown since, shows to whoever kept a link of it', async t => {
+test('a log that was truncated and has grown since is detected with a link kept elsewhere', async t => {
   const service = await startTestService(t)
   const { registry } = service
   for (let index = 0; index < 4; index++) await service.signUp('ROLE_CLIENT')
@@ -317,7 +317,7 @@ test('a log that was cut off, and has grown since, shows to whoever kept a link 
   t.is((await registry.audit.verify(newest)).broken, id)
 })
 
-test('an insider who alters or adds an event before it is sealed is found, and by whom it was sealed is no matter', async t => {
+test('altering or adding an event before it is sealed is detected, whichever process seals it', async t => {
   const service = await startTestService(t)
   const { registry } = service
   await service.signUp('ROLE_CLIENT')
@@ -357,7 +357,7 @@ test('an insider who alters or adds an event before it is sealed is found, and b
   t.is((await sealed(service)).broken, String(events + 1))
 })
 
-test('a hundred events at once make one whole chain', async t => {
+test('a hundred simultaneous events form one unbroken chain', async t => {
   const service = await startTestService(t)
   const second = await startTestService(t, { DATABASE_URL: service.env.DATABASE_URL! })
   const client = openGrpc(second.grpc)

@@ -1,4 +1,4 @@
-/** What arrives at the ports: too much, too slow, ambiguous, nested without end, or from a page of another origin. */
+/** Hostile input at the ports: too large, too slow, ambiguous, endlessly nested, or from a page of another origin. */
 import { connect as connectHttp2 } from 'node:http2'
 import { Client, credentials, Metadata, type ServiceError } from '@grpc/grpc-js'
 import test from 'ava'
@@ -11,14 +11,14 @@ const port = () => Number(new URL(service.http).port)
 const raw = (text: string | Buffer, patience?: number) =>
   sendRaw(port(), [text], patience === undefined ? {} : { patience })
 
-/** Whether somebody else is still served, and in time. */
+/** Whether another client is still served, and in time. */
 async function stillServes(): Promise<boolean> {
   const startedAt = performance.now()
   const { status } = await service.request('GET', '/readyz')
   return status === 200 && performance.now() - startedAt < 5000
 }
 
-test('a body has at most 64 KiB, whatever it says of itself', async t => {
+test('a body holds at most 64 KiB, whatever its Content-Length says', async t => {
   const large = 'x'.repeat(64 * 1024 + 1)
   const json = { 'content-type': 'application/json' }
   refused(
@@ -49,7 +49,7 @@ test('a body has at most 64 KiB, whatever it says of itself', async t => {
   t.true(endless.closed)
 })
 
-test('URLs and headers have their limits', async t => {
+test('URLs and headers are limited in size', async t => {
   const { statuses } = await raw(`GET /users/me?x=${'x'.repeat(9000)} HTTP/1.1\r\nHost: a\r\n\r\n`)
   t.deepEqual(statuses, [414])
   for (const lines of [
@@ -75,27 +75,27 @@ const drip = (start: string, piece: string, patience = 2000) =>
     { pause: 1000, patience },
   )
 
-test('who sends headers slowly is cut off', async t => {
+test('a client that sends headers slowly is disconnected', async t => {
   const { closed, ms, text } = await drip('GET /healthz HTTP/1.1\r\nHost: a\r\n', 'X: x\r\n')
   t.true(closed && ms < 15_000, `${ms}`)
   t.notRegex(text, / 200 /)
 })
 
-test('who sends a body slowly is cut off', async t => {
+test('a client that sends a body slowly is disconnected', async t => {
   const head =
     'POST /users/login HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{'
   const { closed, ms } = await drip(head, ' ')
   t.true(closed && ms < 20_000, `${ms}`)
 })
 
-test('who sends a body in slow chunks is cut off', async t => {
+test('a client that sends a chunked body slowly is disconnected', async t => {
   const head =
     'POST /users/login HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n'
   const { closed, ms } = await drip(head, '1\r\n \r\n')
   t.true(closed && ms < 20_000, `${ms}`)
 })
 
-test('who says nothing, or no more than a few letters, is cut off', async t => {
+test('a client that sends nothing, or only a few bytes, is disconnected', async t => {
   const answers = await Promise.all([
     sendRaw(port(), [], { patience: 14_000 }),
     sendRaw(port(), ['P'], { patience: 14_000 }),
@@ -146,7 +146,7 @@ const ambiguous: Record<string, string> = {
   'a NUL in the target': `GET /users/\0me HTTP/1.1\r\nHost: a\r\n\r\n${smuggled}`,
 }
 
-test('a request of which two parties could see two different ends ends the connection', async t => {
+test('a request whose end is ambiguous between two parsers closes the connection', async t => {
   const answers = await Promise.all(
     Object.entries(ambiguous).map(async ([name, text]) => [name, await raw(Buffer.from(text, 'latin1'))] as const),
   )
@@ -162,12 +162,12 @@ test('a request of which two parties could see two different ends ends the conne
   )
 })
 
-test('what pipelines in good order is answered in that order', async t => {
+test('well-formed pipelined requests are answered in order', async t => {
   const { statuses } = await raw(`${smuggled}GET /users/me HTTP/1.1\r\nHost: a\r\n\r\n${smuggled}`)
   t.deepEqual(statuses, [200, 403, 200])
 })
 
-test('nothing that is said comes back as a header', async t => {
+test('nothing from a request is returned as a response header', async t => {
   const evil = 'x\r\nX-Injected: 1\r\n\r\n<script>'
   const coded = encodeURIComponent(evil)
   const { token } = await service.signUp('ROLE_CLIENT')
@@ -200,7 +200,7 @@ test('nothing that is said comes back as a header', async t => {
   t.notRegex(trace.text, /Bearer x/)
 })
 
-test('odd methods, hosts and upgrades are answered and forgotten', async t => {
+test('unusual methods, hosts and upgrades are answered without side effects', async t => {
   const end = 'Connection: close\r\n\r\n'
   const expected: [string, number[]][] = [
     [`CONNECT example.org:443 HTTP/1.1\r\nHost: example.org\r\n${end}`, []],
@@ -223,7 +223,7 @@ test('odd methods, hosts and upgrades are answered and forgotten', async t => {
   t.true(await stillServes())
 })
 
-test('JSON without bottom or sense is refused, and leaves no trace in the process', async t => {
+test('endlessly nested or malformed JSON is refused, and changes nothing in the process', async t => {
   const refusedWith = async (body: string) => {
     const answer = await service.request('POST', '/users/signup', { body })
     return `${answer.status} ${answer.json.reason}`
@@ -290,7 +290,7 @@ const hostileMessages: Record<string, Buffer> = {
   'half a field': Buffer.from([0x0a]),
 }
 
-test('hostile protobuf is refused over gRPC and Connect, and the process stays up', async t => {
+test('malicious protobuf is refused over gRPC and Connect, and the process stays up', async t => {
   const client = new Client(service.grpc, credentials.createInsecure())
   t.teardown(() => client.close())
   for (const [name, bytes] of Object.entries(hostileMessages)) {
@@ -330,7 +330,7 @@ test('a gRPC message has at most 64 KiB, its metadata 16 KiB, a connection 128 c
   t.is(maxConcurrentStreams, 128)
 })
 
-test('pages of origins that aren’t allowed may read nothing', async t => {
+test('pages of origins that aren’t allowed can’t read responses', async t => {
   const { token } = await service.signUp('ROLE_CLIENT')
   const open = await startTestService(t, {
     DATABASE_URL: service.env.DATABASE_URL!,

@@ -1,4 +1,4 @@
-/** Floods of e-mails: what a stranger has sent to somebody, to an organization, or spends of an owner's quota. */
+/** Floods of e-mails: what a stranger can have sent to a user or an organization, or use up of an owner's quota. */
 import { randomUUID } from 'node:crypto'
 import { availableParallelism } from 'node:os'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -16,7 +16,7 @@ import { type Mailbox, openMailbox, type RefusalOf } from '../_helpers/mailbox.j
 import { lockWaiters } from '../_helpers/models.js'
 import { refused } from '../_helpers/problem.js'
 import { password, type SignedUp, startTestService, type TestService } from '../_helpers/service.js'
-import { waitFor } from '../_helpers/wait.js'
+import { waitFor, waitForValue } from '../_helpers/wait.js'
 
 interface Scene {
   readonly service: TestService
@@ -26,8 +26,7 @@ interface Scene {
 
 /** A service with a mail server, both on a clock that the test moves. */
 async function scene(t: Teardown, env: Record<string, string> = {}, refusalOf?: RefusalOf): Promise<Scene> {
-  const mailbox = await openMailbox(refusalOf)
-  t.teardown(() => mailbox.shut())
+  const mailbox = await openMailbox(t, refusalOf)
   const url = await databaseFor(t)
   const clock = await createClock(url)
   const service = await startTestService(t, { DATABASE_URL: url, SMTP_URL: mailbox.url, ...env }, { clock })
@@ -67,45 +66,48 @@ const settled = ({ service }: Scene) =>
 const received = ({ mailbox }: Scene, to: string) =>
   mailbox.emails.filter(email => email.to?.some(({ address }) => address?.toLowerCase() === to))
 
-/** How many events e-mails tell of. */
+/** How many events e-mails report. */
 const told = (emails: readonly Email[]) =>
   emails.reduce((sum, { text }) => sum + Number(/(\d+) vezes, a última/.exec(text ?? '')?.[1] ?? 1), 0)
 
 const keyIn = ({ text }: Email) => /: ([2-9A-HJ-NP-Z]{8})\n/.exec(text ?? '')?.[1] ?? ''
 
-test.serial('of a hundred notices to one victim 5 go out in an hour and 20 in a day, and none is lost', async t => {
-  const on = await scene(t)
-  const victim = 'vitima@example.org'
-  const changers = await Promise.all(
-    [victim, 'Vitima@EXAMPLE.org', 'VITIMA@example.org'].map(email => passwordChanger(on, email)),
-  )
-  const flood = changers.map(async change => {
-    for (let index = 0; index < 33; index++) await change()
-  })
-  await Promise.all(flood)
-  await settled(on)
-  t.is(received(on, victim).length, 5)
-
-  let events = 33 * changers.length
-  for (let hour = 1; hour < 4; hour++) {
-    await on.clock.pass(3600)
+test.serial(
+  'of a hundred notices to one victim, 5 are sent within an hour and 20 within a day, and none is lost',
+  async t => {
+    const on = await scene(t)
+    const victim = 'vitima@example.org'
+    const changers = await Promise.all(
+      [victim, 'Vitima@EXAMPLE.org', 'VITIMA@example.org'].map(email => passwordChanger(on, email)),
+    )
+    const flood = changers.map(async change => {
+      for (let index = 0; index < 33; index++) await change()
+    })
+    await Promise.all(flood)
     await settled(on)
-    for (const change of [...changers, ...changers]) await change()
-    events += 2 * changers.length
+    t.is(received(on, victim).length, 5)
+
+    let events = 33 * changers.length
+    for (let hour = 1; hour < 4; hour++) {
+      await on.clock.pass(3600)
+      await settled(on)
+      for (const change of [...changers, ...changers]) await change()
+      events += 2 * changers.length
+      await settled(on)
+      t.is(received(on, victim).length, 5 + 5 * hour)
+    }
+    await on.clock.pass(20 * 3600)
     await settled(on)
-    t.is(received(on, victim).length, 5 + 5 * hour)
-  }
-  await on.clock.pass(20 * 3600)
-  await settled(on)
-  t.is(received(on, victim).length, 20)
+    t.is(received(on, victim).length, 20)
 
-  await on.clock.pass(24 * 3600)
-  await settled(on)
-  t.is(told(received(on, victim)), events)
-  t.true(received(on, victim).length <= 20 + changers.length, 'of one kind for one user they are merged')
-})
+    await on.clock.pass(24 * 3600)
+    await settled(on)
+    t.is(told(received(on, victim)), events)
+    t.true(received(on, victim).length <= 20 + changers.length, 'of one kind for one user they are merged')
+  },
+)
 
-test.serial('the limit of a recipient holds in any hour, and the last of what waits is shown', async t => {
+test.serial('the limit of a recipient holds in every window of an hour, and the last held notice is shown', async t => {
   const on = await scene(t)
   const victim = 'vitima@example.org'
   const changers = await Promise.all([1, 2, 3].map(() => passwordChanger(on, victim)))
@@ -135,14 +137,17 @@ test.serial('the limit of a recipient holds in any hour, and the last of what wa
 })
 
 test.serial(
-  '20 accounts have 60 keys an hour sent to their organization, each 10 a day, and hear when to come again',
+  '20 accounts can have 60 keys per hour sent to their organization, 10 per account and day, and are told when to retry',
   async t => {
     const on = await scene(t)
     const { email } = await on.service.organization({ email: 'escola@example.org' })
     const users = await Promise.all(Array.from({ length: 20 }, () => on.service.signUp('ROLE_INSTITUTION')))
     const ask = ({ username, token }: SignedUp) =>
       post(on, '/1.0.0/users/sendadminkeybyemailpartner', { username, emailpartner: email }, { token })
-    const answers = await Promise.all(users.flatMap(user => Array.from({ length: 5 }, () => ask(user))))
+    // 65 in all: beyond the first 50 they are accepted at the rate at which e-mails are sent.
+    const asked = users.flatMap((user, index) => Array(index < 5 ? 4 : 3).fill(user) as SignedUp[])
+    const answers = await Promise.all(asked.map(ask))
+    t.is(answers.length, 65)
     t.is(answers.filter(({ status }) => status === 200).length, 60)
     for (const answer of answers.filter(({ status }) => status !== 200)) {
       refused(t, answer, 429, 'TOO_MANY_ATTEMPTS')
@@ -164,7 +169,7 @@ test.serial(
       )
     // What the organization refused has used up nothing of the account's.
     for (let index = 0; index < 3; index++) refused(t, await ask(newcomer), 429, 'TOO_MANY_ATTEMPTS')
-    const own = await Promise.all(Array.from({ length: 14 }, askOther))
+    const own = await Promise.all(Array.from({ length: 12 }, askOther))
     t.is(own.filter(({ status }) => status === 200).length, 10)
     const seconds = Number(own.find(({ status }) => status === 429)!.headers.get('retry-after'))
     t.true(seconds > 86_000 && seconds <= 86_400, `${seconds}`)
@@ -175,39 +180,42 @@ test.serial(
   },
 )
 
-test.serial('who asks for e-mails in vain or in a flood takes no more than one connection of the database', async t => {
-  const on = await scene(t)
-  const { registry } = on.service
-  const { email, id } = await on.service.organization({ email: 'escola@example.org' })
-  const quotas = createQuotas(registry.emailQuotas, registry.counterKeys, 1, Date.now)
-  const users = await Promise.all(Array.from({ length: 7 }, () => on.service.signUp('ROLE_INSTITUTION')))
-  const ask = ({ username, token }: SignedUp) =>
-    post(on, '/1.0.0/users/sendadminkeybyemailpartner', { username, emailpartner: email }, { token })
-  const forget = () => post(on, '/forgotpasswords/sendkeybyemail', { username: 'ninguém', email })
-  const waiting = () => lockWaiters(registry.database, 'INSERT INTO emails %')
-  // Nobody can add to the queue meanwhile.
-  const answers = await registry.database.transact(async transaction => {
-    await registry.database.sequelize.query('LOCK TABLE emails IN EXCLUSIVE MODE', { transaction })
-    const asked = users.flatMap(user => [ask(user), forget()])
-    await waitFor(async () => (await waiting()) >= 1)
-    await sleep(200)
-    t.is(await waiting(), 1)
-    return asked
-  })
-  for (const { status } of await Promise.all(answers)) t.is(status, 200)
+test.serial(
+  'requests for e-mails that send nothing, or a flood of them, use at most one database connection',
+  async t => {
+    const on = await scene(t)
+    const { registry } = on.service
+    const { email, id } = await on.service.organization({ email: 'escola@example.org' })
+    const quotas = createQuotas(registry.emailQuotas, registry.counterKeys, 1, Date.now)
+    const users = await Promise.all(Array.from({ length: 7 }, () => on.service.signUp('ROLE_INSTITUTION')))
+    const ask = ({ username, token }: SignedUp) =>
+      post(on, '/1.0.0/users/sendadminkeybyemailpartner', { username, emailpartner: email }, { token })
+    const forget = () => post(on, '/forgotpasswords/sendkeybyemail', { username: 'ninguém', email })
+    const waiting = () => lockWaiters(registry.database, 'INSERT INTO emails %')
+    // No request can add to the queue in the meantime.
+    const answers = await registry.database.transact(async transaction => {
+      await registry.database.sequelize.query('LOCK TABLE emails IN EXCLUSIVE MODE', { transaction })
+      const asked = users.flatMap(user => [ask(user), forget()])
+      await waitFor(async () => (await waiting()) >= 1)
+      await sleep(200)
+      t.is(await waiting(), 1)
+      return asked
+    })
+    for (const { status } of await Promise.all(answers)) t.is(status, 200)
 
-  for (let times = users.length; times < 60; times++)
-    await registry.database.transact(transaction => quotas.organization(id, transaction))
-  for (const user of users) refused(t, await ask(user), 429, 'TOO_MANY_ATTEMPTS')
-  await registry.database.transact(async transaction => {
-    const lock = 'LOCK TABLE users, organizations, email_quotas IN ACCESS EXCLUSIVE MODE'
-    await registry.database.sequelize.query(lock, { transaction })
+    for (let times = users.length; times < 60; times++)
+      await registry.database.transact(transaction => quotas.organization(id, transaction))
     for (const user of users) refused(t, await ask(user), 429, 'TOO_MANY_ATTEMPTS')
-  })
-})
+    await registry.database.transact(async transaction => {
+      const lock = 'LOCK TABLE users, organizations, email_quotas IN ACCESS EXCLUSIVE MODE'
+      await registry.database.sequelize.query(lock, { transaction })
+      for (const user of users) refused(t, await ask(user), 429, 'TOO_MANY_ATTEMPTS')
+    })
+  },
+)
 
 test.serial(
-  'recovery e-mails go out once a minute and five times an hour, and requests that send nothing use up none',
+  'at most one recovery e-mail is sent per minute and five per hour, and requests that send nothing use no quota',
   async t => {
     const on = await scene(t)
     const email = 'ana@example.org'
@@ -240,7 +248,7 @@ test.serial(
 )
 
 test.serial(
-  'an owner at a known address or in its network recovers by e-mail, though strangers spent the quota and the attempts',
+  'an owner at a known address or network recovers by e-mail although strangers used up the quota and the attempts',
   async t => {
     const on = await scene(t)
     const email = 'ana@example.org'
@@ -276,7 +284,7 @@ test.serial(
 )
 
 test.serial(
-  'accounts made up with a victim’s address reach it five times an hour from addresses that they know',
+  'accounts created with a victim’s e-mail address reach it five times an hour, also from client addresses that they know',
   async t => {
     const on = await scene(t)
     const victim = 'vitima@example.org'
@@ -292,7 +300,7 @@ test.serial(
 )
 
 test.serial(
-  'active accounts with one address, as of a school, all get their keys at an address that they know',
+  'active accounts that share an e-mail address, as in a school, all get their keys at a client address that they know',
   async t => {
     const on = await scene(t)
     const email = 'escola@example.org'
@@ -321,7 +329,7 @@ test.serial(
   },
 )
 
-test.serial('requests for e-mails are taken up no faster than e-mails leave', async t => {
+test.serial('requests for e-mails are accepted no faster than e-mails are sent', async t => {
   // 50 at once, then 0.1 a second for each core.
   const service = await startTestService(t, { AUTH_LIMIT_FACTOR: '0.05' })
   const times: number[] = []
@@ -335,7 +343,7 @@ test.serial('requests for e-mails are taken up no faster than e-mails leave', as
   t.true(times[50]! > 4_000 / availableParallelism(), `${times}`)
 })
 
-test.serial('AUTH_LIMIT_FACTOR multiplies the limits', async t => {
+test.serial('AUTH_LIMIT_FACTOR multiplies the e-mail limits', async t => {
   const on = await scene(t, { AUTH_LIMIT_FACTOR: '0.5' })
   const victim = 'vitima@example.org'
   const change = await passwordChanger(on, victim)
@@ -368,7 +376,7 @@ function slowly() {
 }
 
 test.serial(
-  'recipients that the mail server refuses, however long that takes, hold up no active account’s e-mail',
+  'recipients that the mail server refuses, however slowly, don’t delay an active account’s e-mail',
   async t => {
     const server = slowly()
     const on = await scene(t, {}, server.refusalOf)
@@ -386,57 +394,54 @@ test.serial(
     await settled(on)
     server.hold(true)
     await on.clock.pass(1801)
-    await waitFor(() => server.held.length === 2)
+    await waitForValue(() => server.held.length, 2)
     await ask(username, email)
     await on.mailbox.nextEmail(email)
     t.is(server.held.length, 2)
 
     // Others, for the first time.
     server.hold(false)
-    await waitFor(() => server.refusals() === 10)
+    await waitForValue(() => server.refusals(), 10)
     server.hold(true)
     for (let index = 0; index < 5; index++) {
       const to = `nova${index}@slow.example`
       await ask((await on.service.signUp('ROLE_CLIENT', { email: to })).username, to)
     }
-    await waitFor(() => server.held.length === 2)
+    await waitForValue(() => server.held.length, 2)
     await ask(username, email, home)
     await on.mailbox.nextEmail(email)
     t.is(server.held.length, 2)
   },
 )
 
-test.serial(
-  'a recipient that is refused has three attempts in an hour, and a notice to it is kept as failed',
-  async t => {
-    let attempts = 0
-    const on = await scene(t, {}, command => {
-      if (command !== 'RCPT TO') return undefined
-      attempts++
-      return 550
-    })
-    const attempted = async (seconds: number) => {
-      await on.clock.pass(seconds)
-      await settled(on)
-      // A retry that is under way comes back in 90 seconds, should it not be settled.
-      const text = "SELECT FROM emails WHERE next_attempt_at < now() + interval '90 seconds'"
-      await waitFor(async () => (await on.service.registry.database.run({ name: 'on loan', text }, [])).length === 0)
-      return attempts
-    }
-    const change = await passwordChanger(on, 'ana@example.org')
-    await change()
-    const counts: number[] = []
-    for (const seconds of [0, 1_700, 110, 1_700, 110, 36_000]) counts.push(await attempted(seconds))
-    t.deepEqual(counts, [1, 1, 2, 2, 3, 3])
-    const rows = await on.service.registry.emails.list({ failed: true, limit: 9 })
-    t.deepEqual(
-      rows.map(({ kind, lastError }) => `${kind} ${lastError}`),
-      ['notice Error EENVELOPE 550 RCPT TO'],
-    )
-  },
-)
+test.serial('a refused recipient gets three attempts within an hour, and a notice to it is kept as failed', async t => {
+  let attempts = 0
+  const on = await scene(t, {}, command => {
+    if (command !== 'RCPT TO') return undefined
+    attempts++
+    return 550
+  })
+  const attempted = async (seconds: number) => {
+    await on.clock.pass(seconds)
+    await settled(on)
+    // A retry in progress comes back in 90 seconds if it isn't settled.
+    const text = "SELECT FROM emails WHERE next_attempt_at < now() + interval '90 seconds'"
+    await waitForValue(async () => (await on.service.registry.database.run({ name: 'on loan', text }, [])).length, 0)
+    return attempts
+  }
+  const change = await passwordChanger(on, 'ana@example.org')
+  await change()
+  const counts: number[] = []
+  for (const seconds of [0, 1_700, 110, 1_700, 110, 36_000]) counts.push(await attempted(seconds))
+  t.deepEqual(counts, [1, 1, 2, 2, 3, 3])
+  const rows = await on.service.registry.emails.list({ failed: true, limit: 9 })
+  t.deepEqual(
+    rows.map(({ kind, lastError }) => `${kind} ${lastError}`),
+    ['notice Error EENVELOPE 550 RCPT TO'],
+  )
+})
 
-test.serial('a recovery request that couldn’t be answered within an hour is dropped', async t => {
+test.serial('a recovery request that isn’t answered within an hour is dropped', async t => {
   const on = await scene(t)
   const email = 'ana@example.org'
   const { username } = await on.service.signUp('ROLE_CLIENT', { email })
@@ -452,14 +457,14 @@ test.serial('a recovery request that couldn’t be answered within an hour is dr
   await settled(on)
   t.deepEqual(await queued(), ['recovery-key'])
   await on.clock.pass(3_600)
-  await waitFor(async () => (await queued()).length === 0)
+  await waitForValue(async () => (await queued()).length, 0)
   await on.mailbox.reopen()
   await ask()
   t.is(received(on, email).length, 1)
 })
 
 test.serial(
-  'a neighbour who uses up the requests of a network keeps no active account there from recovering',
+  'a client that uses up the requests of a network doesn’t keep an active account there from recovering',
   async t => {
     const server = slowly()
     // Of a network 6 requests an hour.
@@ -488,7 +493,7 @@ test.serial(
       const { username } = await known(on.service, anyAddress(), { email: to })
       t.is((await ask(username, to, anyAddress())).status, 200)
     }
-    await waitFor(() => server.held.length === 4)
+    await waitForValue(() => server.held.length, 4)
 
     // The same statements whatever the address is, whether or not a request waits already.
     const named: string[][] = []

@@ -1,4 +1,4 @@
-/** Floods, from one process against a service in another, which has to serve its other clients meanwhile. */
+/** Floods from one process against a service in another, which must keep serving its other clients. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import test from 'ava'
 import { sendRaw } from '../_helpers/raw.js'
@@ -14,13 +14,13 @@ test.after.always(async () => {
 })
 const port = () => Number(new URL(service.http).port)
 
-/** Whether somebody else is still served. */
+/** Whether another client is still served. */
 async function stillServes(): Promise<boolean> {
   const { status } = await fetch(`${service.http}/healthz`)
   return service.alive() && status === 200
 }
 
-test.serial('hundreds of slow connections take nothing from the others', async t => {
+test.serial('hundreds of slow connections don’t block other clients', async t => {
   const slow = Array.from({ length: 300 }, (_, index) =>
     sendRaw(port(), [index % 2 ? 'GET /healthz HTTP/1.1\r\nHost: a\r\nX: ' : 'PRI'], { patience: 3000 }),
   )

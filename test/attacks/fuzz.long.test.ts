@@ -1,4 +1,4 @@
-/** Generated requests in great number, other ones every time; a failure names the seed. */
+/** Many generated requests, different in every run; a failure names the seed. */
 import { randomInt } from 'node:crypto'
 import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
@@ -14,11 +14,11 @@ setFlagsFromString('--expose-gc')
 const collect = runInNewContext('gc') as () => void
 
 for (let batch = 1; batch <= batches; batch++) {
-  test.serial(`batch ${batch}: whatever is sent over HTTP is answered as documented`, async t => {
+  test.serial(`batch ${batch}: every input over HTTP gets a documented answer`, async t => {
     t.timeout(300_000)
     await fuzzHttp(t, service, { seed: randomInt(2 ** 31), requests: 1600 })
   })
-  test.serial(`batch ${batch}: whatever is sent over gRPC is answered with a reason`, async t => {
+  test.serial(`batch ${batch}: every input over gRPC gets an answer with a reason`, async t => {
     t.timeout(300_000)
     await fuzzGrpc(t, service, { seed: randomInt(2 ** 31), requests: 600 })
     collect()
@@ -26,7 +26,7 @@ for (let batch = 1; batch <= batches; batch++) {
   })
 }
 
-test.serial('memory stays level', t => {
+test.serial('memory use doesn’t grow', t => {
   const megabytes = heaps.map(bytes => Math.round(bytes / 2 ** 20))
   t.log(megabytes)
   const [first, last] = [megabytes[1]!, megabytes.at(-1)!]

@@ -1,19 +1,19 @@
-/** Generated requests, the same ones every time; many more of them are in fuzz.long.test.ts. */
+/** Generated requests, the same in every run; fuzz.long.test.ts sends many more. */
 import test from 'ava'
 import { fuzzGrpc, fuzzHttp } from '../_helpers/fuzz-run.js'
 import { serviceForFile } from '../_helpers/service.js'
 
 const service = serviceForFile()
 
-test.serial('whatever is sent over HTTP is answered as documented', t =>
+test.serial('every input over HTTP gets a documented answer', t =>
   fuzzHttp(t, service, { seed: 20_190_417, requests: 500 }),
 )
 
-test.serial('whatever is sent over gRPC is answered with a reason', t =>
+test.serial('every input over gRPC gets an answer with a reason', t =>
   fuzzGrpc(t, service, { seed: 20_190_417, requests: 250 }),
 )
 
-test.serial('after all that everything works', async t => {
+test.serial('after all fuzzed requests every operation works', async t => {
   const { username } = await service.signUp('ROLE_CLIENT')
   t.truthy(await service.login(username))
   t.is((await service.registry.audit.verify()).broken, undefined)

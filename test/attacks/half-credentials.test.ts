@@ -1,6 +1,6 @@
 /**
  * Who holds half of what an administrator needs: a password without the code, an old session, one from before codes were
- * enrolled, one that ends while its change is under way, or a call whose caller has left.
+ * enrolled, one that ends while its change is in progress, or a call whose caller has left.
  */
 import { randomUUID } from 'node:crypto'
 import type { DescMethodUnary } from '@bufbuild/protobuf'
@@ -25,7 +25,7 @@ import { mailboxForFile } from '../_helpers/mailbox.js'
 import { changeTokens, endsOrWaits, lockWaiters } from '../_helpers/models.js'
 import { password, serviceForFile, startTestService, type TestService } from '../_helpers/service.js'
 import { claimsOf, forge, idOf, nowInSeconds } from '../_helpers/tokens.js'
-import { waitFor } from '../_helpers/wait.js'
+import { waitFor, waitForValue } from '../_helpers/wait.js'
 
 const mailbox = mailboxForFile()
 const settings = () => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0', SMTP_URL: mailbox.url, AUTH_LIMIT_FACTOR: '1000' })
@@ -85,7 +85,7 @@ async function saveAnswers(token: string): Promise<{ forgotpasswordquestionsid: 
 
 const answersOf = (id: number) => ask(service.env.DATABASE_URL!, `SELECT * FROM answers WHERE user_id = ${id}`)
 
-test('a password without its code opens the own record, a refresh and its end at the public endpoints, and nothing else', async t => {
+test('a password without its code permits reading the own record, refresh and logout at the public endpoints, and nothing else', async t => {
   const { username, id } = await administrator()
   await enroll(t, await session(t, username))
   t.is(await reasonOf(openAdministration(t, service).signIn({ username, password })), 'CODE_NEEDED')
@@ -132,7 +132,7 @@ test('a password without its code opens the own record, a refresh and its end at
   t.is(await reason(client.call(Users.method.getMe, {}, { token })), 'INVALID_TOKEN')
 })
 
-test('no session at the public endpoints sets the password or the answers of another administrator', async t => {
+test('a session at the public endpoints can’t set the password or the answers of another administrator', async t => {
   const [byPassword, byKey, byAnswers, enrolled] = [
     await administrator(),
     await administrator(),
@@ -170,7 +170,7 @@ test('no session at the public endpoints sets the password or the answers of ano
   t.deepEqual(await answersOf(victim.id), [])
 })
 
-test('a stolen session of Administration that is older than 15 minutes opens no way in and undoes nothing for good', async t => {
+test('a stolen session of Administration that is older than 15 minutes can’t open another way in or do anything irreversible', async t => {
   const own = await startTestService(t, settings())
   const recent = await openSignedIn(t, own)
   const admin = { username: 'admin', id: 1 }
@@ -221,10 +221,10 @@ test('a stolen session of Administration that is older than 15 minutes opens no 
   }
   // What the sealer does by itself is no change.
   const sealed = async () => {
-    while ((await own.registry.audit.backlog()).staged > 0) await own.registry.audit.seal()
+    await waitForValue(async () => (await own.registry.audit.backlog()).staged, 0)
     return contents(own.env.DATABASE_URL!)
   }
-  await waitFor(async () => (await recent.listEmails({})).emails.length === 0)
+  await waitForValue(async () => (await recent.listEmails({})).emails.length, 0)
   const before = await sealed()
   for (const [what, call] of Object.entries(calls)) t.is(await reasonOf(call()), 'SIGN_IN_AGAIN', what)
   t.deepEqual(await sealed(), before)
@@ -235,7 +235,7 @@ test('a stolen session of Administration that is older than 15 minutes opens no 
   t.truthy(await own.login(client.username, another))
 })
 
-test('every session from before one-time codes were enrolled ends with that', async t => {
+test('enrolling one-time codes ends every earlier session', async t => {
   const { username } = await administrator()
   const [enrolling, other] = [await session(t, username), await session(t, username)]
   const token = await service.login(username)
@@ -247,7 +247,7 @@ test('every session from before one-time codes were enrolled ends with that', as
 })
 
 test.serial(
-  'an administrator who is suspended, demoted or erased while its change is under way changes nothing',
+  'an administrator who is suspended, demoted or erased while its change is in progress changes nothing',
   async t => {
     const { database, users, erasure } = service.registry
     const ends = {
@@ -283,7 +283,7 @@ test.serial(
   },
 )
 
-test.serial('a user whose tokens are revoked while it saves an answer or a password keeps what it had', async t => {
+test.serial('a user whose tokens are revoked while it saves an answer or a password keeps the former one', async t => {
   const { database, users } = service.registry
   const [question] = await questions()
   const answer = { forgotpasswordquestionsid: question!, answer: 'azul' }
@@ -305,7 +305,7 @@ test.serial('a user whose tokens are revoked while it saves an answer or a passw
   }
 })
 
-test('of administrators who change each other at the same time none waits for good: twenty pairs are all answered', async t => {
+test('administrators who change each other at the same time don’t deadlock: twenty pairs all get answers', async t => {
   const own = await startTestService(t, settings())
   const by = await openSignedIn(t, own)
   const sessions: { user: string; open: AdministrationClient }[] = []
@@ -337,7 +337,7 @@ async function lockRow(t: ExecutionContext, id: number) {
   await holder.query('BEGIN')
   await lock()
   return {
-    /** Lets go, and returns once whoever waited is done. */
+    /** Releases the lock, and returns once the waiting transaction has ended. */
     async letPass() {
       await holder.query('COMMIT')
       await holder.query('BEGIN')
@@ -357,7 +357,7 @@ const leaving = {
 }
 
 for (const [how, leave] of Object.entries(leaving)) {
-  test.serial(`a call that waits in front of its change does nothing for a caller who ${how}`, async t => {
+  test.serial(`a call that waits before its change has no effect for a caller who ${how}`, async t => {
     const { database } = service.registry
     const user = await service.signUp('ROLE_CLIENT')
     const id = idOf(user.token)

@@ -1,4 +1,4 @@
-/** A whole day of a service that logs everything it can: what was secret is in no line of it. */
+/** A service that logs everything it can, through all operations: no secret appears in its log. */
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import pg from 'pg'
@@ -6,7 +6,7 @@ import { password } from '../_helpers/service.js'
 import { spawnService } from '../_helpers/spawned.js'
 import { waitFor } from '../_helpers/wait.js'
 
-test('no secret that passes through the service is in a line of its log', async t => {
+test('no secret that passes through the service appears in its log', async t => {
   const { http, databaseUrl, output, alive } = await spawnService(t, {
     AUTH_LOG_LEVEL: 'trace',
     SMTP_URL: 'smtp://user:mailsecret@127.0.0.1:9',

@@ -19,7 +19,7 @@ const flags = (createRequire(import.meta.url)('#package').scripts.start as strin
 
 const portOf = (url: string) => Number(new URL(url).port)
 
-/** A service whose metrics and Administration are at ports of their own. */
+/** A service with metrics and Administration on separate ports. */
 async function start(t: Parameters<typeof spawnService>[0]) {
   const [metrics, administration] = [await freePort(), await freePort()]
   const service = await spawnService(
@@ -62,47 +62,47 @@ async function readUsage(metrics: number) {
 
 for (const port of ['HTTP', 'metrics'] as const) {
   for (const kind of Object.keys(noises)) {
-    test.serial(
-      `${kind} on the port of ${port}: the process lives, serves others, and nothing of it stays`,
-      async t => {
-        t.timeout(seconds * 1000 + 400_000)
-        const { service, ports } = await start(t)
-        const before = await readUsage(ports.metrics)
-        const usages: (typeof before)[] = []
-        let over = false
-        async function watch() {
-          while (!over && service.alive()) {
-            usages.push(await readUsage(ports.metrics))
-            t.is((await fetch(`${service.http}/healthz`)).status, 200)
-            await sleep((seconds * 1000) / 60)
-          }
-        }
-        const watching = watch().catch(error => error)
-        const { connections, lasted } = await besiege(service, ports[port], kind)
+    test.serial(`${kind} on the ${port} port: the process survives, serves others and keeps nothing of it`, async t => {
+      t.timeout(seconds * 1000 + 400_000)
+      const { service, ports } = await start(t)
+      const before = await readUsage(ports.metrics)
+      const usages: (typeof before)[] = []
+      let over = false
+      t.teardown(() => {
         over = true
-        const failed = await watching
-        if (!service.alive()) t.fail(`it ended after ${lasted.toFixed(1)} s: ${causeIn(service.output())}`)
-        t.is(failed, undefined)
+      })
+      async function watch() {
+        while (!over && service.alive()) {
+          usages.push(await readUsage(ports.metrics))
+          t.is((await fetch(`${service.http}/healthz`)).status, 200)
+          await sleep((seconds * 1000) / 60)
+        }
+      }
+      const watching = watch().catch(error => error)
+      const { connections, lasted } = await besiege(service, ports[port], kind)
+      over = true
+      const failed = await watching
+      if (!service.alive()) t.fail(`it ended after ${lasted.toFixed(1)} s: ${causeIn(service.output())}`)
+      t.is(failed, undefined)
 
-        // Between two collections it grows; what counts is what a collection leaves.
-        const third = Math.floor(usages.length / 3)
-        const floor = (part: typeof usages) => Math.round(Math.min(...part.map(({ heap }) => heap)))
-        const [second, last] = [floor(usages.slice(third, 2 * third)), floor(usages.slice(-third))]
-        const most = Math.round(Math.max(...usages.map(({ resident }) => resident)))
-        t.log(`${connections} connections; ${second} MB in use in the second third of the time, ${last} MB in the last`)
-        t.log(`at most ${most} MB in all, and ${Math.max(...usages.map(({ files }) => files))} files`)
-        t.true(last - second < 25, `${second} MB, then ${last} MB`)
+      // Between two collections it grows; what counts is what a collection leaves.
+      const third = Math.floor(usages.length / 3)
+      const floor = (part: typeof usages) => Math.round(Math.min(...part.map(({ heap }) => heap)))
+      const [second, last] = [floor(usages.slice(third, 2 * third)), floor(usages.slice(-third))]
+      const most = Math.round(Math.max(...usages.map(({ resident }) => resident)))
+      t.log(`${connections} connections; ${second} MB in use in the second third of the time, ${last} MB in the last`)
+      t.log(`at most ${most} MB in all, and ${Math.max(...usages.map(({ files }) => files))} files`)
+      t.true(last - second < 25, `${second} MB, then ${last} MB`)
 
-        const filesNow = async () => (await readUsage(ports.metrics)).files
-        await waitFor(async () => (await filesNow()) < before.files + 40, filesNow)
-        t.is(/"level":"(?:error|fatal)".*/.exec(service.output())?.[0], undefined)
-      },
-    )
+      const filesNow = async () => (await readUsage(ports.metrics)).files
+      await waitFor(async () => (await filesNow()) < before.files + 40, filesNow)
+      t.is(/"level":"(?:error|fatal)".*/.exec(service.output())?.[0], undefined)
+    })
   }
 }
 
 for (const port of ['gRPC', 'Administration'] as const) {
-  test.serial(`frames of HTTP/2 on the port of ${port}: what becomes of the process is said`, async t => {
+  test.serial(`HTTP/2 frames on the ${port} port: the fate of the process is reported`, async t => {
     t.timeout(seconds * 1000 + 120_000)
     const { service, ports } = await start(t)
     const { connections, lasted } = await besiege(service, ports[port], 'frames of HTTP/2')

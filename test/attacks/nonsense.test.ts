@@ -1,4 +1,4 @@
-/** Bytes without sense on the gateway's port, in any pieces, from clients that leave at any moment: the process outlives them. */
+/** Meaningless bytes on the gateway's port, in any fragmentation, from clients that leave at any moment. */
 import { once } from 'node:events'
 import { connect } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -123,7 +123,7 @@ const frames = fc
 const bytesOf = { requests: bytes, 'frames of HTTP/2': frames }
 
 for (const [what, bytes] of Object.entries(bytesOf))
-  test(`no ${what} without sense end the process`, async t => {
+  test(`meaningless ${what} don’t end the process`, async t => {
     const service = await spawnService(t, { AUTH_LOG_LEVEL: 'error', AUTH_LIMIT_FACTOR: '1000' })
     const port = Number(new URL(service.http).port)
     const visits = fc.array(

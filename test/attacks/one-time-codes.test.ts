@@ -1,4 +1,4 @@
-/** Guessing one-time codes with the right password in hand: how many are compared, what locks, and who ends that. */
+/** Guessing one-time codes with the correct password: how many are compared, what locks, and who unlocks. */
 import { randomUUID } from 'node:crypto'
 import type { ConnectError } from '@connectrpc/connect'
 import test, { type ExecutionContext } from 'ava'
@@ -15,7 +15,7 @@ import { runCli } from '../_helpers/cli.js'
 import { anyAddress, from } from '../_helpers/crowd.js'
 import { mailboxForFile } from '../_helpers/mailbox.js'
 import { password, serviceWithClock } from '../_helpers/service.js'
-import { waitFor } from '../_helpers/wait.js'
+import { waitForValue } from '../_helpers/wait.js'
 
 const mailbox = mailboxForFile()
 const [quarter, day] = [15 * 60, 24 * 3600]
@@ -55,7 +55,7 @@ async function administrators(t: ExecutionContext) {
 
 const wrong = (times: number) => Array(times).fill('INVALID_CREDENTIALS')
 
-test('a code is taken 30 seconds before and after its time, and no earlier or later', async t => {
+test('a code is accepted 30 seconds before and after its time, and no earlier or later', async t => {
   const { service, code, signIn } = await administrators(t)
   // At the start of a step, so that seconds are steps, and long after the code that was spent.
   await service.clock.pass(120 - ((service.clock.now() / 1000) % 30))
@@ -63,11 +63,11 @@ test('a code is taken 30 seconds before and after its time, and no earlier or la
   for (const seconds of [-30, 0, 30]) t.is(await signIn(code(seconds)), 'none', String(seconds))
 })
 
-test('ten wrong codes lock, whatever succeeds between them and wherever they come from, until somebody else unlocks', async t => {
+test('ten wrong codes from any address lock the account, despite successes between them, until another administrator unlocks it', async t => {
   const { service, id, code, signIn, guess, events } = await administrators(t)
   const login = () =>
     service.request('POST', '/users/login', { query: { username: 'ana', password }, headers: from(anyAddress()) })
-  // The address is known from now on, which spares nobody.
+  // The address is known from now on, which makes no difference.
   t.is(await signIn(code()), 'none')
   t.deepEqual(await guess(9), wrong(9))
   // They are failures of the address, and of no password.
@@ -95,18 +95,18 @@ test('ten wrong codes lock, whatever succeeds between them and wherever they com
   t.is((await admin.unlockUser({ user: `#${id}` })).cleared, 0)
 })
 
-test('of 60 wrong codes at once ten are compared', async t => {
+test('of 60 simultaneous wrong codes, ten are compared', async t => {
   const { guess, signIn, code, events } = await administrators(t)
   const reasons = (await Promise.all(Array.from({ length: 60 }, () => guess(1)))).flat()
-  // A busy service compares nothing, and as many are under way as may fail.
+  // A busy service compares nothing, and at most as many are in progress as may fail.
   t.true(reasons.every(reason => ['INVALID_CREDENTIALS', 'TOO_MANY_ATTEMPTS', 'OVERLOADED'].includes(reason)))
-  while ((await guess(1))[0] === 'INVALID_CREDENTIALS');
+  await waitForValue(async () => (await guess(1))[0] === 'INVALID_CREDENTIALS', false)
   t.is(await events('INVALID_CREDENTIALS'), 10)
   t.is(await events('TOO_MANY_ATTEMPTS'), 1)
   t.is(await signIn(code()), 'TOO_MANY_ATTEMPTS')
 })
 
-test('a right code forgets the wrong ones of 15 minutes, but 30 in a day lock, and fewer lapse with the day', async t => {
+test('a correct code clears the wrong ones of 15 minutes, but 30 within a day lock the account, and fewer expire after a day', async t => {
   const { service, code, signIn, guess } = await administrators(t)
   /** Fourteen wrong codes, and right ones before they lock. */
   const most = async () => {
@@ -129,7 +129,7 @@ test('a right code forgets the wrong ones of 15 minutes, but 30 in a day lock, a
   t.is(await signIn(code()), 'TOO_MANY_ATTEMPTS')
 })
 
-test('wrong codes of 15 minutes ago count no longer', async t => {
+test('wrong codes stop counting after 15 minutes', async t => {
   const { service, code, signIn, guess } = await administrators(t)
   t.deepEqual(await guess(9), wrong(9))
   await service.clock.pass(quarter)
@@ -137,7 +137,7 @@ test('wrong codes of 15 minutes ago count no longer', async t => {
   t.is(await signIn(code()), 'none')
 })
 
-test('the owner is told by e-mail after five wrong codes, once in 15 minutes', async t => {
+test('the owner gets an e-mail after five wrong codes, at most one in 15 minutes', async t => {
   const { service, email, guess } = await administrators(t)
   const told = () => mailbox.emails.filter(({ to, subject }) => to?.[0]?.address === email && /código/i.test(subject!))
   const queued = async () =>
@@ -145,14 +145,14 @@ test('the owner is told by e-mail after five wrong codes, once in 15 minutes', a
   await guess(4)
   t.is((await queued()) + told().length, 0)
   await guess(1)
-  await waitFor(() => told().length === 1)
+  await waitForValue(() => told().length, 1)
   t.regex(told()[0]!.text!, /senha certa do usuário ana e cinco códigos/)
   await guess(5)
   t.is(await queued(), 0)
   t.is(told().length, 1)
 })
 
-test('the lock names no time but who ends it: not its owner, but another administrator and the database itself', async t => {
+test('the lock has no time limit: another administrator or a command on the database ends it, its owner can’t', async t => {
   const { service, chief, open, id, code, signIn, guess } = await administrators(t)
   const { token } = await open.signIn({ username: 'ana', password, code: code() })
   const own = openAdministration(t, service, token)
@@ -197,14 +197,14 @@ test('the lock names no time but who ends it: not its owner, but another adminis
   t.is(await signIn(code()), 'none')
 })
 
-test('a right password without its code is recorded, and is no failure', async t => {
+test('a correct password without its code is recorded, and doesn’t count as a failure', async t => {
   const { code, signIn, events } = await administrators(t)
   for (let index = 0; index < 12; index++) t.is(await signIn(), 'CODE_NEEDED')
   t.is(await events('CODE_NEEDED'), 12)
   t.is(await signIn(code()), 'none')
 })
 
-test('no failure elsewhere keeps an administrator out of Administration, and none there is forgotten by a public login', async t => {
+test('failures elsewhere don’t lock an administrator out of Administration, and a public login doesn’t clear failures there', async t => {
   const { service, code, signIn } = await administrators(t)
   const login = (secret: string) =>
     service.request('POST', '/users/login', {

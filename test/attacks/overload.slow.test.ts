@@ -1,4 +1,4 @@
-/** More than there are hash threads for: who goes first, who is told to come again, and what is done when nobody waits. */
+/** More hashes than threads: which go first, which are refused with a time to retry, and what runs when none waits. */
 import { randomUUID } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
 import test from 'ava'
@@ -17,7 +17,7 @@ async function hashesWaiting({ service }: TestService): Promise<number> {
   return Number(/\{state="waiting"\} (\d+)/.exec(await answer.text())?.[1])
 }
 
-test.serial('who signs in at a known address goes before strangers who wait already', async t => {
+test.serial('a sign-in from a known address overtakes unknown ones that already wait', async t => {
   const service = await startTestService(t, { AUTH_BCRYPT_COST: '9', AUTH_METRICS_ADDRESS: '127.0.0.1:0' })
   const home = anyAddress()
   const { username } = await known(service, home)
@@ -34,40 +34,45 @@ test.serial('who signs in at a known address goes before strangers who wait alre
   await Promise.all(crowd)
 })
 
-test.serial('beside wrong logins from a /48 others sign in at new addresses, sign up and administer', async t => {
-  const env = { AUTH_BCRYPT_COST: '9', AUTH_METRICS_ADDRESS: '127.0.0.1:0', AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }
-  const service = await startTestService(t, env)
-  const { username } = await service.signUp('ROLE_CLIENT')
-  let answered = 0
-  // Half of them come from where the administrator is.
-  const crowd = Array.from({ length: 200 }, async (_, index) => {
-    await login(service, randomUUID(), index % 2 ? '127.0.0.1' : `2001:db8:1:${index.toString(16)}::1`)
-    answered++
-  })
-  const waiting = () => hashesWaiting(service)
-  await waitFor(async () => (await waiting()) >= 60, waiting)
-  const beside = async <T>(work: () => Promise<T>) => {
-    const before = answered
-    const result = await work()
-    t.true(answered - before < 40, `${before} ${answered}`)
-    return result
-  }
-  await beside(async () => t.is((await login(service, username, anyAddress())).status, 200))
-  await beside(async () => {
-    const headers = from(anyAddress())
-    t.is((await service.request('POST', '/users/signup', { body: signUpForm(), headers })).status, 200)
-  })
-  const { token } = await beside(() => openAdministration(t, service).signIn({ username: 'admin', password }))
-  const admin = openAdministration(t, service, token)
-  await beside(() =>
-    admin.createUser({ form: { username: randomUUID(), password, role: 'ROLE_CLIENT', state: 'TO', city: 'Palmas' } }),
-  )
-  await beside(() => admin.setPassword({ user: username, password: 'sete girafas bem altas' }))
-  t.true(answered < 160, `${answered}`)
-  await Promise.all(crowd)
-})
+test.serial(
+  'during a flood of wrong logins from a /48, other users sign in at new addresses, sign up and administer',
+  async t => {
+    const env = { AUTH_BCRYPT_COST: '9', AUTH_METRICS_ADDRESS: '127.0.0.1:0', AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }
+    const service = await startTestService(t, env)
+    const { username } = await service.signUp('ROLE_CLIENT')
+    let answered = 0
+    // Half of them come from where the administrator is.
+    const crowd = Array.from({ length: 200 }, async (_, index) => {
+      await login(service, randomUUID(), index % 2 ? '127.0.0.1' : `2001:db8:1:${index.toString(16)}::1`)
+      answered++
+    })
+    const waiting = () => hashesWaiting(service)
+    await waitFor(async () => (await waiting()) >= 60, waiting)
+    const beside = async <T>(work: () => Promise<T>) => {
+      const before = answered
+      const result = await work()
+      t.true(answered - before < 40, `${before} ${answered}`)
+      return result
+    }
+    await beside(async () => t.is((await login(service, username, anyAddress())).status, 200))
+    await beside(async () => {
+      const headers = from(anyAddress())
+      t.is((await service.request('POST', '/users/signup', { body: signUpForm(), headers })).status, 200)
+    })
+    const { token } = await beside(() => openAdministration(t, service).signIn({ username: 'admin', password }))
+    const admin = openAdministration(t, service, token)
+    await beside(() =>
+      admin.createUser({
+        form: { username: randomUUID(), password, role: 'ROLE_CLIENT', state: 'TO', city: 'Palmas' },
+      }),
+    )
+    await beside(() => admin.setPassword({ user: username, password: 'sete girafas bem altas' }))
+    t.true(answered < 160, `${answered}`)
+    await Promise.all(crowd)
+  },
+)
 
-test.serial('a newcomer signs up before addresses that wait already and signed up before', async t => {
+test.serial('a new address signs up before waiting addresses that have signed up users before', async t => {
   // Of an address's 12 sign-ups two count for more than the newcomer's one.
   const env = { AUTH_LIMIT_FACTOR: '0.02', AUTH_BCRYPT_COST: '9', AUTH_METRICS_ADDRESS: '127.0.0.1:0' }
   const service = await startTestService(t, env)
@@ -91,7 +96,7 @@ test.serial('a newcomer signs up before addresses that wait already and signed u
   await Promise.all(crowd)
 })
 
-test.serial('a sign-up that there is no time for is not counted against its address', async t => {
+test.serial('a sign-up that is refused for lack of time doesn’t count against its address', async t => {
   const service = await startTestService(t, { AUTH_BCRYPT_COST: '10' })
   const client = openGrpc(service.grpc)
   t.teardown(client.close)
@@ -124,13 +129,16 @@ const storedHashes = async ({ registry }: TestService) => {
   return (rows as { hash: string }[]).map(({ hash }) => hash)
 }
 
-test('on the morning after moving in everybody gets in, and hashes are renewed behind their backs', async t => {
+test('after a migration from another system all users sign in at once, and their hashes are renewed in the background', async t => {
   const service = await startTestService(t, { AUTH_BCRYPT_COST: '6' })
   const moved = Array.from({ length: 12 }, () => service.signUp('ROLE_CLIENT'))
   const users = await Promise.all(moved)
   const old = await bcrypt.hash(password, 5)
   for (const { token } of users) await storeHash(service, token, old)
   let over = false
+  t.teardown(() => {
+    over = true
+  })
   const load = Array.from({ length: 3 }, async () => {
     while (!over) await login(service, randomUUID(), anyAddress())
   })
@@ -142,12 +150,15 @@ test('on the morning after moving in everybody gets in, and hashes are renewed b
   t.pass()
 })
 
-test('renewing a hash brings back no password that was changed meanwhile', async t => {
+test('renewing a hash doesn’t restore a password that was changed in the meantime', async t => {
   const service = await startTestService(t, { AUTH_BCRYPT_COST: '9' })
   const { username, token } = await service.signUp('ROLE_CLIENT')
   const marker = await service.signUp('ROLE_CLIENT')
   for (const each of [token, marker.token]) await storeHash(service, each, await bcrypt.hash(password, 8))
   let over = false
+  t.teardown(() => {
+    over = true
+  })
   // Enough that no thread is idle until the password is changed.
   const load = Array.from({ length: 12 }, async () => {
     while (!over) await login(service, randomUUID(), anyAddress())

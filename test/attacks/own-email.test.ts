@@ -1,4 +1,4 @@
-/** How somebody might use the change of an e-mail address: to take an account over, or to mail strangers. */
+/** Abuse of the change of an e-mail address: to take an account over, or to mail strangers. */
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import type { Email } from 'postal-mime'
@@ -56,7 +56,7 @@ async function mailedCode(token: string, on = service): Promise<{ email: string;
   return { email, code: codeIn(await mailbox.nextEmail(email)) }
 }
 
-test('a stolen token without the password changes no e-mail address and mails nobody, and guessing it locks', async t => {
+test('a stolen token without the password changes no e-mail address and sends no e-mail, and guessing the password locks', async t => {
   const before = newEmail()
   const victim = await service.signUp('ROLE_CLIENT', { email: before })
   const email = newEmail()
@@ -81,7 +81,7 @@ test('a stolen token without the password changes no e-mail address and mails no
   )
 })
 
-test('a code is guessed five times from an address, opens nobody else’s account, and no failure keeps the right one out', async t => {
+test('an address has five guesses at a code, a code works for its own account only, and failures elsewhere don’t void it', async t => {
   const [user, other] = [await service.signUp('ROLE_CLIENT'), await service.signUp('ROLE_CLIENT')]
   const { code } = await mailedCode(user.token)
   refused(t, await confirmEmail(other.token, code), 422, 'INVALID_KEY')
@@ -99,7 +99,7 @@ test('a code is guessed five times from an address, opens nobody else’s accoun
   t.is((await confirmEmail(user.token, code)).status, 200)
 })
 
-test('the newest code is the only one, and it ends after 15 minutes', async t => {
+test('only the newest code is valid, and it expires after 15 minutes', async t => {
   const service = await serviceWithClock(t, { SMTP_URL: mailbox.url })
   const { token } = await service.signUp('ROLE_CLIENT')
   const first = await mailedCode(token, service)
@@ -114,7 +114,7 @@ test('the newest code is the only one, and it ends after 15 minutes', async t =>
   t.is(await emailOf(token, service), third.email)
 })
 
-test('of 20 confirmations at once with one code one changes the address, and the one before is told once', async t => {
+test('of 20 simultaneous confirmations with one code, one changes the address, and the former address gets one notice', async t => {
   const before = newEmail()
   const { token } = await service.signUp('ROLE_CLIENT', { email: before })
   const { email, code } = await mailedCode(token)
@@ -129,7 +129,7 @@ test('of 20 confirmations at once with one code one changes the address, and the
   t.is((await service.registry.audit.list(filter)).length, 1)
 })
 
-test('whatever revokes the tokens voids the code: a new password, and logging out everywhere', async t => {
+test('revoking the tokens voids the code: by a new password, and by logging out everywhere', async t => {
   const ways = [
     (token: string) =>
       service.request('POST', '/forgotpasswords/passwordupdatebyusername', {
@@ -156,7 +156,7 @@ const update = (token: string, on: TestService, username?: string) =>
     query: { newPassword, ...(username && { username }) },
   })
 
-test('a stolen token that sets a new password sets no e-mail address for a day', async t => {
+test('a stolen token that sets a new password can’t set an e-mail address for a day', async t => {
   const service = await serviceWithClock(t, { SMTP_URL: mailbox.url })
   const { token, username } = await service.signUp('ROLE_CLIENT')
   t.is((await update(token, service)).status, 200)
@@ -181,7 +181,7 @@ test('a stolen token that sets a new password sets no e-mail address for a day',
   t.is(mailbox.emails.filter(({ to }) => to?.[0]?.address === email).length, 1)
 })
 
-test('a password update by an administrator’s token is one by a token, too', async t => {
+test('a password update with an administrator’s token counts as one with a token', async t => {
   const { username } = await service.signUp('ROLE_CLIENT')
   t.is((await update(await service.adminToken(), service, username)).status, 200)
   const session = await service.login(username, newPassword)
@@ -209,7 +209,7 @@ test('a password update by a mailed key, or by SetPassword, lets the owner chang
   }
 })
 
-test('what was begun before its session was revoked neither mails a code nor changes an address', async t => {
+test('a request that started before its session was revoked neither mails a code nor changes an address', async t => {
   const { database, users, audit } = service.registry
   const ways = {
     suspend: users.suspend,
@@ -247,7 +247,7 @@ test('what was begun before its session was revoked neither mails a code nor cha
 })
 
 test.serial(
-  'an administrator’s change of the address voids a code that was mailed or waits, and tells the former address',
+  'an administrator’s change of the address voids a mailed or waiting code and notifies the former address',
   async t => {
     const admin = await openLocal(t, service)
     for (const waits of [false, true]) {
@@ -276,7 +276,7 @@ test.serial(
   },
 )
 
-test('an account mails one code a minute and five an hour, and a stranger gets five an hour from all accounts', async t => {
+test('an account mails one code per minute and five per hour, and one recipient gets five per hour from all accounts', async t => {
   const service = await serviceWithClock(t, { SMTP_URL: mailbox.url })
   const { token } = await service.signUp('ROLE_CLIENT')
   const victim = newEmail()
@@ -292,7 +292,7 @@ test('an account mails one code a minute and five an hour, and a stranger gets f
   refused(t, answer, 429, 'TOO_MANY_ATTEMPTS')
   t.true(Number(answer.headers.get('retry-after')) > 60)
 
-  // Nobody who asks learns that the address got enough.
+  // The answer doesn't reveal that the address reached its limit.
   for (let index = 0; index < 12; index++) {
     const { token } = await service.signUp('ROLE_CLIENT')
     t.is((await setEmail(token, victim, { on: service })).status, 200)
@@ -301,7 +301,7 @@ test('an account mails one code a minute and five an hour, and a stranger gets f
   t.is(mailbox.emails.filter(({ to }) => to?.[0]?.address === victim).length, 5)
 })
 
-test('each of the addresses before is told of its loss, however fast they follow each other', async t => {
+test('each former address gets a notice of the change, however quickly changes follow each other', async t => {
   const service = await serviceWithClock(t, { SMTP_URL: mailbox.url })
   const first = newEmail()
   const { token } = await service.signUp('ROLE_CLIENT', { email: first })
@@ -313,7 +313,7 @@ test('each of the addresses before is told of its loss, however fast they follow
       await mailbox.nextEmail(address)
     }
   }
-  // The first two mailboxes have got their five of this hour, and wait for what they are told.
+  // The first two recipients have reached the limit of this hour, so their notices wait.
   await fill(first, 5)
   const addresses = [first]
   for (let index = 0; index < 3; index++) {
@@ -335,7 +335,7 @@ test('each of the addresses before is told of its loss, however fast they follow
   )
 })
 
-test('a recovery key that waits in the queue doesn’t go to an address that was given up', async t => {
+test('a recovery key that waits in the queue isn’t sent to a replaced address', async t => {
   const { registry } = service
   const before = newEmail()
   const { token } = await service.signUp('ROLE_CLIENT', { email: before })

@@ -1,4 +1,4 @@
-/** Owners at new networks: what a stranger's failures never take from them, by what their accounts know of them. */
+/** Owners at new networks: they sign in despite a stranger's failures if their account knows the network or the device. */
 import { randomInt, randomUUID } from 'node:crypto'
 import test from 'ava'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
@@ -11,7 +11,7 @@ import { replicasForFile } from '../_helpers/replicas.js'
 import { type Answer, password, serviceWithClock, startTestService, type TestService } from '../_helpers/service.js'
 import { serviceKey } from '../_helpers/service-key.js'
 import { claimsOf, forge, headerOf, idOf } from '../_helpers/tokens.js'
-import { waitFor } from '../_helpers/wait.js'
+import { waitForValue } from '../_helpers/wait.js'
 
 // Their clock stands still, so that nothing lapses while it is counted.
 const replicas = replicasForFile(2, { clocked: true }) as readonly [TestService, TestService]
@@ -26,7 +26,7 @@ interface Login {
   readonly authorization?: string
 }
 
-/** A login, from an address that nobody else has had unless one is given. */
+/** A login, from a unique address unless one is given. */
 function login(
   service: TestService,
   { username }: { username: string },
@@ -39,7 +39,7 @@ function login(
 
 const wrong = 'not the password'
 
-/** Locks an account for everybody whom it doesn't know. */
+/** Locks an account for unknown addresses and devices. */
 async function lock(service: TestService, user: { username: string }): Promise<void> {
   for (let index = 0; index < 11; index++) await login(service, user, { secret: wrong })
   if ((await login(service, user)).status !== 429) throw new Error('The account isn’t locked.')
@@ -55,7 +55,7 @@ function evaluated(answers: readonly Answer[]): { evaluated: number; unanswered:
 
 const block = () => `2001:db8:${randomInt(1, 0xffff).toString(16)}`
 
-test('an owner at a new address of a known /24 or /48 goes on while strangers lock the account', async t => {
+test('an owner at a new address of a known /24 or /48 still signs in while strangers lock the account', async t => {
   const [net, near] = [anyAddress().replace(/\d+$/, ''), block()]
   for (const [home, neighbour, elsewhere] of [
     [`${net}7`, `${net}201`, anyAddress()],
@@ -73,7 +73,7 @@ test('an owner at a new address of a known /24 or /48 goes on while strangers lo
   }
 })
 
-test('a known network has one count for its new addresses together, exact in parallel, apart from any other', async t => {
+test('the new addresses of a known network share one count, exact under concurrency and separate from all others', async t => {
   const net = anyAddress().replace(/\d+$/, '')
   const user = await first.signUp('ROLE_CLIENT')
   t.is((await login(first, user, { at: `${net}1` })).status, 200)
@@ -94,7 +94,7 @@ test('a known network has one count for its new addresses together, exact in par
   t.is((await login(first, user)).status, 200)
 })
 
-test.serial('a network is known for 30 days from the last success in it, and not a day longer', async t => {
+test.serial('a network stays known for 30 days after the last success in it, and not a day longer', async t => {
   const service = await serviceWithClock(t)
   const user = await service.signUp('ROLE_CLIENT')
   const net = anyAddress().replace(/\d+$/, '')
@@ -108,7 +108,7 @@ test.serial('a network is known for 30 days from the last success in it, and not
 })
 
 test.serial(
-  'a device that shows an earlier token goes on: expired, revoked or not, over HTTP, Connect and gRPC',
+  'a device that sends an earlier token, expired, revoked or neither, still signs in over HTTP, Connect and gRPC',
   async t => {
     const service = await serviceWithClock(t)
     const client = openGrpc(service.grpc)
@@ -139,7 +139,7 @@ test.serial(
   },
 )
 
-test('whatever else stands in Authorization at a login is ignored: it opens no lock, and is no error', async t => {
+test('any other Authorization header at a login is ignored: it bypasses no lock and causes no error', async t => {
   const service = await startTestService(t, { AUTH_ADMIN_ADDRESS: '127.0.0.1:0' })
   const user = await service.signUp('ROLE_CLIENT')
   const other = await service.signUp('ROLE_CLIENT')
@@ -150,7 +150,7 @@ test('whatever else stands in Authorization at a login is ignored: it opens no l
   const [key] = await service.registry.signingKeys.all()
   const later = Math.floor(Date.now() / 1000) + 2 * hour
   const values: Record<string, string> = {
-    'a token of somebody else': `Bearer ${other.token}`,
+    'another user’s token': `Bearer ${other.token}`,
     'a token of Administration': `Bearer ${administration}`,
     'another key': `Bearer ${assemble(header, claims, ecdsa(own.privateKey))}`,
     'a signature in DER': `Bearer ${assemble(header, claims, ecdsaDer(key!.privateKey))}`,
@@ -181,7 +181,7 @@ test('whatever else stands in Authorization at a login is ignored: it opens no l
 })
 
 test.serial(
-  'a device has ten tries for its session: refreshed tokens share them, other sessions and networks don’t',
+  'a device has ten attempts per session: refreshed tokens share them, other sessions and networks don’t',
   async t => {
     const service = await serviceWithClock(t)
     const other = await startTestService(t, { DATABASE_URL: service.env.DATABASE_URL! }, { clock: service.clock })
@@ -204,7 +204,7 @@ test.serial(
     const again = (await service.request('GET', '/users/refresh', { token: refreshed })).text
     for (const token of [stolen, refreshed, again])
       refused(t, await login(other, user, { token }), 429, 'TOO_MANY_ATTEMPTS')
-    // They counted against no other session and against nobody without a token: nine more are free everywhere.
+    // They counted neither for other sessions nor for callers without a token: nine more are free everywhere.
     for (const token of [kept, undefined]) {
       for (let index = 0; index < 9; index++)
         t.is((await login(service, user, { ...(token && { token }), secret: wrong })).status, 404)
@@ -216,7 +216,7 @@ test.serial(
   },
 )
 
-test('a device keeps its count though neighbours at a known address or in a known network use up theirs', async t => {
+test('a device keeps its own count when others at a known address or network use up theirs', async t => {
   const net = anyAddress().replace(/\d+$/, '')
   const user = await first.signUp('ROLE_CLIENT')
   const { text: token } = await login(first, user, { at: `${net}1` })
@@ -228,7 +228,7 @@ test('a device keeps its count though neighbours at a known address or in a know
   for (const at of [`${net}1`, `${net}2`]) t.is((await login(second, user, { at, token })).status, 200, at)
 })
 
-test('where an address is held up, an active account with a token or in a known network goes on, and nobody by another’s token', async t => {
+test('at a blocked address, an active account with its token or in a known network still signs in, and another user’s token doesn’t help', async t => {
   const service = await serviceWithClock(t, { AUTH_LIMIT_FACTOR: '0.1' })
   const net = anyAddress().replace(/\d+$/, '')
   const [at, home] = [`${net}9`, `${net}1`]
@@ -236,7 +236,7 @@ test('where an address is held up, an active account with a token or in a known 
   const stranger = await known(service, anyAddress())
   const { text: token } = await login(service, stranger)
   const newcomer = await service.signUp('ROLE_CLIENT')
-  while ((await login(service, { username: randomUUID() }, { at })).status !== 429);
+  await waitForValue(async () => (await login(service, { username: randomUUID() }, { at })).status, 429)
   for (const [user, more, status] of [
     [stranger, {}, 429],
     [stranger, { token: newcomer.token }, 429],
@@ -248,7 +248,7 @@ test('where an address is held up, an active account with a token or in a known 
     t.is((await login(service, user, { at, ...more })).status, status, JSON.stringify(more))
 })
 
-test.serial('a token shows no device once its key is dropped', async t => {
+test.serial('a token doesn’t identify a device after its signing key is dropped', async t => {
   const service = await serviceWithClock(t)
   const user = await service.signUp('ROLE_CLIENT')
   const { database, signingKeys } = service.registry
@@ -257,7 +257,7 @@ test.serial('a token shows no device once its key is dropped', async t => {
   await database.transact(transaction => signingKeys.retire(headerOf(user.token).kid, transaction))
   // For so long a process holds its keys.
   await service.clock.pass(61)
-  t.true(await waitFor(async () => (await login(service, user, { token: user.token })).status === 429))
+  await waitForValue(async () => (await login(service, user, { token: user.token })).status, 429)
   // One of the key that signs now does.
   await service.clock.pass(900)
   const { text: next } = await login(service, user)
@@ -265,7 +265,7 @@ test.serial('a token shows no device once its key is dropped', async t => {
   t.is((await login(service, user, { token: next })).status, 200)
 })
 
-test.serial('answers and Administration take no token for a device', async t => {
+test.serial('sign-in by answers and Administration don’t identify a device by token', async t => {
   const service = await serviceWithClock(t, { AUTH_ADMIN_ADDRESS: '127.0.0.1:0' })
   const fields = { securityquestion: '1', securityanswer: 'Rex' }
   const user = await service.signUp('ROLE_CLIENT', fields)
@@ -287,7 +287,7 @@ test.serial('answers and Administration take no token for a device', async t => 
   t.is(await signIn(password), 'TOO_MANY_ATTEMPTS')
 })
 
-test('failures at the public port lock no administrator out of Administration’s, nor the other way round', async t => {
+test('failures at the public port don’t lock an administrator out of Administration, nor the reverse', async t => {
   const service = await startTestService(t, { AUTH_ADMIN_ADDRESS: '127.0.0.1:0' })
   const open = openAdministration(t, service)
   const admin = { username: 'admin' }
@@ -333,6 +333,6 @@ test('administrators see the counts of known networks and devices, and unlocking
   refused(t, await login(service, user, { at: near }), 429, 'TOO_MANY_ATTEMPTS')
   t.is((await api.unlockUser({ user: user.username })).cleared, 3)
   // A process believes a lock for a moment.
-  await waitFor(async () => (await login(service, user, { at: near })).status === 200)
+  await waitForValue(async () => (await login(service, user, { at: near })).status, 200)
   t.deepEqual((await explain(near)).counts, { account: 0, 'known address': 0 })
 })

@@ -1,4 +1,4 @@
-/** What bcrypt, Unicode and a stolen table would give away. */
+/** Passwords: the limits of bcrypt, Unicode, and stolen tables. */
 import { createHash, createHmac } from 'node:crypto'
 import test from 'ava'
 import bcrypt from 'bcrypt'
@@ -27,7 +27,7 @@ const storeHash = (token: string, passwordHash: string) =>
     bind: [passwordHash, idOf(token)],
   })
 
-test('two passwords that are equal in their first 72 bytes are two passwords', async t => {
+test('passwords that differ only after their first 72 bytes are different passwords', async t => {
   for (const start of [`${'0123456789'.repeat(7)}ab`, 'ação'.repeat(12), '🐢'.repeat(18)]) {
     t.is(Buffer.byteLength(start), 72)
     const { username, token } = await service.signUp('ROLE_CLIENT', { password: `${start}, one` })
@@ -62,7 +62,7 @@ test('a password doesn’t end at a NUL', async t => {
   t.is(await loginStatus(username, 'secreta'), 200)
 })
 
-test('all keyboards write the same password, and case, width and spaces around it still count', async t => {
+test('a password is the same in every Unicode composition and with every kind of space, and case, width and surrounding spaces count', async t => {
   const secret = 'Ação do Tuiuiú ñandú'
   const { username } = await service.signUp('ROLE_CLIENT', { password: secret })
   t.not(secret.normalize('NFD'), secret.normalize('NFC'))
@@ -80,7 +80,7 @@ test('all keyboards write the same password, and case, width and spaces around i
   for (const text of [...others, secret.replace('ç', 'c')]) t.is(await loginStatus(username, text), 404, text)
 })
 
-test('a hash of another cost is renewed at login, once', async t => {
+test('a login renews a hash of another cost, once', async t => {
   const { username, token } = await service.signUp('ROLE_CLIENT')
   const dearer = await startTestService(t, { DATABASE_URL: service.env.DATABASE_URL!, AUTH_BCRYPT_COST: '5' })
   const first = await storedHash(token)
@@ -96,7 +96,7 @@ test('a hash of another cost is renewed at login, once', async t => {
   t.is(await storedHash(token), second)
 })
 
-test('a bare hash of another system lets its owner in and is replaced', async t => {
+test('a bare hash of another system lets its owner sign in, and is replaced', async t => {
   const start = 'x'.repeat(72)
   for (const kind of ['$2a$', '$2b$', '$2y$']) {
     const { username, token } = await service.signUp('ROLE_CLIENT')
@@ -111,7 +111,7 @@ test('a bare hash of another system lets its owner in and is replaced', async t 
   }
 })
 
-test('a hash that nothing can be compared with lets nobody in', async t => {
+test('an unreadable hash matches no password', async t => {
   const { username, token } = await service.signUp('ROLE_CLIENT')
   const broken = [
     '',
@@ -129,7 +129,7 @@ test('a hash that nothing can be compared with lets nobody in', async t => {
   }
 })
 
-test('common passwords and words of the user’s own data are refused, at sign-up and later', async t => {
+test('common passwords and words from the user’s own data are refused at sign-up and later', async t => {
   const own = {
     username: 'capivara.do.brejo',
     nickname: 'Dona Capivara',
@@ -170,7 +170,7 @@ test('common passwords and words of the user’s own data are refused, at sign-u
   }
 })
 
-test('a stolen table gives nothing to guess at without the master key', async t => {
+test('a stolen table of hashes can’t be guessed at without the master key', async t => {
   const question = (await service.request('GET', '/forgotpasswords/findallforgotpasswordquestions')).json[0].id
   const users = [await service.signUp('ROLE_CLIENT'), await service.signUp('ROLE_CLIENT')]
   for (const { token } of users) {

@@ -1,4 +1,4 @@
-/** The ways in without a password: mailed keys, answers to questions, and the e-mails that tell the owner. */
+/** Sign-in without a password: mailed keys, answers to questions, and the e-mails that notify the owner. */
 import { randomInt, randomUUID } from 'node:crypto'
 import test from 'ava'
 import type { Email } from 'postal-mime'
@@ -11,7 +11,7 @@ import { mailboxForFile, openMailbox } from '../_helpers/mailbox.js'
 import { changeTokens, lockWaiters, suspend } from '../_helpers/models.js'
 import { type Answer, password, type SignedUp, serviceForFile, serviceWithClock } from '../_helpers/service.js'
 import { claimsOf, idOf } from '../_helpers/tokens.js'
-import { waitFor } from '../_helpers/wait.js'
+import { waitFor, waitForValue } from '../_helpers/wait.js'
 
 const mailbox = mailboxForFile()
 const service = serviceForFile(() => ({ SMTP_URL: mailbox.url }))
@@ -36,7 +36,7 @@ const gist = ({ status, text, headers }: Answer) => ({ status, text, type: heade
 const sql = async (text: string) =>
   (await service.registry.database.sequelize.query(text))[0] as Record<string, unknown>[]
 
-/** A user with a recovery address that nobody else has. */
+/** A user with a unique recovery address. */
 async function withEmail(): Promise<SignedUp & { email: string; id: number }> {
   const email = `pessoa${randomUUID().slice(0, 8)}@example.org`
   const user = await service.signUp('ROLE_CLIENT', { email })
@@ -59,7 +59,7 @@ async function mailedKey({ username, email }: { username: string; email: string 
   return nextKey(email)
 }
 
-/** An address that the account knows: what it asks for has a quota of its own. */
+/** An address that the account knows: its requests have a separate quota. */
 async function knownAddress({ username }: { username: string }): Promise<string> {
   const address = anyAddress()
   const query = { username, password }
@@ -79,7 +79,7 @@ async function quiet(): Promise<void> {
 
 const wrongKey = (key: string) => (key.startsWith('2') ? `3${key.slice(1)}` : `2${key.slice(1)}`)
 
-test('of 50 sign-ins at once with the same key one succeeds', async t => {
+test('of 50 simultaneous sign-ins with the same key, one succeeds', async t => {
   const user = await withEmail()
   const key = await mailedKey(user)
   const answers = await Promise.all(Array.from({ length: 50 }, () => useKey(user.username, key)))
@@ -89,14 +89,14 @@ test('of 50 sign-ins at once with the same key one succeeds', async t => {
   t.is((await service.registry.audit.list(filter)).length, 1)
 })
 
-test('a key is good once', async t => {
+test('a key works once', async t => {
   const user = await withEmail()
   const key = await mailedKey(user)
   t.is((await useKey(user.username, key.toLowerCase())).status, 200)
   t.is((await useKey(user.username, key)).status, 422)
 })
 
-test('a key allows five attempts from an address, the right one included', async t => {
+test('a key allows five attempts from an address, including the correct one', async t => {
   const [lucky, late] = [await withEmail(), await withEmail()]
   for (const [user, wrong] of [
     [lucky, 4],
@@ -109,7 +109,7 @@ test('a key allows five attempts from an address, the right one included', async
   }
 })
 
-test('the next key allows five attempts of its own', async t => {
+test('the next key allows five new attempts', async t => {
   const user = await withEmail()
   const address = anyAddress()
   const keys = ['ABCD2345', 'EFGH6789']
@@ -120,7 +120,7 @@ test('the next key allows five attempts of its own', async t => {
   t.is((await useKey(user.username, keys[1]!, address)).status, 200)
 })
 
-test('all addresses of an IPv6 network have five attempts together', async t => {
+test('all addresses of an IPv6 network share five attempts', async t => {
   const user = await withEmail()
   const key = await mailedKey(user)
   const block = `2001:db8:${randomInt(1, 0xffff).toString(16)}:d`
@@ -136,7 +136,7 @@ test.serial('parallel attempts are counted before they are compared', async t =>
   const address = anyAddress()
   const { database, counterKeys, mailedKeys } = service.registry
   const guess = (given = wrongKey(key)) => useKey(user.username, given, address)
-  const waiting = (count: number) => waitFor(async () => (await lockWaiters(database)) === count)
+  const waiting = (count: number) => waitForValue(() => lockWaiters(database), count)
   t.is((await guess()).status, 422)
   const wrong: ReturnType<typeof guess>[] = []
   let right: ReturnType<typeof guess> | undefined
@@ -149,7 +149,7 @@ test.serial('parallel attempts are counted before they are compared', async t =>
     right = guess(key).finally(() => {
       answered = true
     })
-    // Nobody can count while the count is locked: who compared before wouldn't wait.
+    // No attempt can count while the counter is locked: one that compared first wouldn't wait.
     await waiting(6)
     t.false(answered)
   })
@@ -159,7 +159,7 @@ test.serial('parallel attempts are counted before they are compared', async t =>
   t.is((await guess(key)).status, 422)
 })
 
-test('a key is over after 15 minutes', async t => {
+test('a key expires after 15 minutes', async t => {
   const later = await serviceWithClock(t)
   const users = [await later.signUp('ROLE_CLIENT'), await later.signUp('ROLE_CLIENT')]
   const key = 'ABCD2345'
@@ -172,7 +172,7 @@ test('a key is over after 15 minutes', async t => {
   t.is(await useKey(users[1]!), 422)
 })
 
-test('the newest key is the only one', async t => {
+test('only the newest key is valid', async t => {
   const user = await withEmail()
   const old = await mailedKey(user)
   const fresh = await mailedKey(user, await knownAddress(user))
@@ -240,53 +240,50 @@ const revocations = {
 >
 
 for (const [name, [endsActivation, revoke]] of Object.entries(revocations)) {
-  test.serial(
-    `${name}: keys that were mailed before end with the tokens, also those that wait to be mailed`,
-    async t => {
-      const { mailedKeys, database, users } = service.registry
-      const { id: organizationId } = await service.organization()
-      const user = await withEmail()
-      await mailedKeys.replace(user.id, 'recovery', 'ABCD2345')
-      await database.transact(t => mailedKeys.replaceEmail(user.id, 'EFGH6789 0', 'x@example.org', t))
-      await mailedKeys.replace(user.id, 'activation', randomUUID(), organizationId)
-      const waiting: EmailIntent[] = [
-        { kind: 'recovery-request', parameters: requestOf(user) },
-        { kind: 'recovery-key', parameters: { userId: user.id, to: user.email } },
-        { kind: 'email-request', parameters: { userId: user.id, to: user.email, generation: 0 } },
-        { kind: 'email-code', parameters: { userId: user.id, to: user.email, generation: 0 } },
-        { kind: 'activation-key', parameters: { userId: user.id, organizationId } },
-        { kind: 'answer-saved', parameters: { userId: user.id, at: '2026-11-21', address: '192.0.2.1' } },
-      ]
-      // Somebody else’s are no business of it, nor those of one whose name is the user’s id.
-      const other = await withEmail()
-      await mailedKeys.replace(other.id, 'recovery', 'ABCD2345')
-      const alike: EmailIntent = {
-        kind: 'recovery-request',
-        parameters: requestOf({ username: String(user.id), email: 'x@example.org' }),
-      }
-      const others: EmailIntent[] = [alike, { kind: 'recovery-key', parameters: { userId: other.id, to: other.email } }]
-      const ids: string[] = []
-      for (const intent of [...waiting, ...others]) ids.push(await held(intent))
-      await changeTokens(service.registry, user.id, t => revoke(users, user, t))
-      const left = await sql(`SELECT kind FROM emails WHERE id IN (${ids}) ORDER BY id`)
-      t.deepEqual(
-        left.map(({ kind }) => kind),
-        [...(endsActivation ? [] : ['activation-key']), 'answer-saved', 'recovery-request', 'recovery-key'],
-      )
-      const keys = await sql(`SELECT purpose FROM mailed_keys WHERE user_id = ${user.id}`)
-      t.deepEqual(
-        keys.map(({ purpose }) => purpose),
-        endsActivation ? [] : ['activation'],
-      )
-      t.is((await sql(`SELECT purpose FROM mailed_keys WHERE user_id = ${other.id}`)).length, 1)
-      await sql(`DELETE FROM emails WHERE id IN (${ids})`)
-      t.is((await useKey(user.username, 'ABCD2345')).status, 422)
-    },
-  )
+  test.serial(`${name}: revoking the tokens voids keys that were mailed or wait to be mailed`, async t => {
+    const { mailedKeys, database, users } = service.registry
+    const { id: organizationId } = await service.organization()
+    const user = await withEmail()
+    await mailedKeys.replace(user.id, 'recovery', 'ABCD2345')
+    await database.transact(t => mailedKeys.replaceEmail(user.id, 'EFGH6789 0', 'x@example.org', t))
+    await mailedKeys.replace(user.id, 'activation', randomUUID(), organizationId)
+    const waiting: EmailIntent[] = [
+      { kind: 'recovery-request', parameters: requestOf(user) },
+      { kind: 'recovery-key', parameters: { userId: user.id, to: user.email } },
+      { kind: 'email-request', parameters: { userId: user.id, to: user.email, generation: 0 } },
+      { kind: 'email-code', parameters: { userId: user.id, to: user.email, generation: 0 } },
+      { kind: 'activation-key', parameters: { userId: user.id, organizationId } },
+      { kind: 'answer-saved', parameters: { userId: user.id, at: '2026-11-21', address: '192.0.2.1' } },
+    ]
+    // Keys of other users stay valid, including those of a user whose name is this user’s id.
+    const other = await withEmail()
+    await mailedKeys.replace(other.id, 'recovery', 'ABCD2345')
+    const alike: EmailIntent = {
+      kind: 'recovery-request',
+      parameters: requestOf({ username: String(user.id), email: 'x@example.org' }),
+    }
+    const others: EmailIntent[] = [alike, { kind: 'recovery-key', parameters: { userId: other.id, to: other.email } }]
+    const ids: string[] = []
+    for (const intent of [...waiting, ...others]) ids.push(await held(intent))
+    await changeTokens(service.registry, user.id, t => revoke(users, user, t))
+    const left = await sql(`SELECT kind FROM emails WHERE id IN (${ids}) ORDER BY id`)
+    t.deepEqual(
+      left.map(({ kind }) => kind),
+      [...(endsActivation ? [] : ['activation-key']), 'answer-saved', 'recovery-request', 'recovery-key'],
+    )
+    const keys = await sql(`SELECT purpose FROM mailed_keys WHERE user_id = ${user.id}`)
+    t.deepEqual(
+      keys.map(({ purpose }) => purpose),
+      endsActivation ? [] : ['activation'],
+    )
+    t.is((await sql(`SELECT purpose FROM mailed_keys WHERE user_id = ${other.id}`)).length, 1)
+    await sql(`DELETE FROM emails WHERE id IN (${ids})`)
+    t.is((await useKey(user.username, 'ABCD2345')).status, 422)
+  })
 }
 
 test.serial(
-  'a key asked for before a suspension is never mailed, though the suspension ended before its turn',
+  'a key requested before a suspension is never mailed, even if the suspension ends before its turn',
   async t => {
     const { database, users } = service.registry
     const [user, other] = [await withEmail(), await withEmail()]
@@ -315,17 +312,14 @@ test('a suspended user gets no key and can’t use one', async t => {
   t.is(mailbox.emails.filter(({ to }) => to?.[0]?.address === user.email).length, 1)
 })
 
-test('a request for a key to somebody else’s address gets the same answer and sends nothing', async t => {
+test('a request for a key to another user’s address gets the same answer and sends nothing', async t => {
   const user = await withEmail()
   const answers: Record<string, unknown> = {}
   for (const [name, [username, email]] of Object.entries({
     foreign: [user.username, `mallory${randomUUID()}@example.org`],
-    'somebody without an address': [
-      (await service.signUp('ROLE_CLIENT')).username,
-      `mallory${randomUUID()}@example.org`,
-    ],
+    'a user without an address': [(await service.signUp('ROLE_CLIENT')).username, `mallory${randomUUID()}@example.org`],
     'no name': ['', `mallory${randomUUID()}@example.org`],
-    'nobody’s name': [`ninguém ${randomUUID()}`, `mallory${randomUUID()}@example.org`],
+    'an unknown name': [`ninguém ${randomUUID()}`, `mallory${randomUUID()}@example.org`],
     // Last: an e-mail that goes out keeps others back for a minute.
     registered: [user.username, user.email.toUpperCase()],
   } as Record<string, [string, string]>)) {
@@ -350,7 +344,7 @@ test('a request for a key to somebody else’s address gets the same answer and 
   }
 })
 
-test('a client address may request 60 e-mails an hour, whomever they are for', async t => {
+test('a client address may request 60 e-mails per hour, for all users together', async t => {
   const address = anyAddress()
   const user = await withEmail()
   const statuses: number[] = []
@@ -363,7 +357,7 @@ test('a client address may request 60 e-mails an hour, whomever they are for', a
   t.true([60, 61, 62].includes(statuses.indexOf(429)), statuses.join())
 })
 
-test('the owner is told of a changed password and of every sign-in without it', async t => {
+test('the owner gets an e-mail about a changed password and every sign-in without it', async t => {
   const user = await withEmail()
   const emails = () => mailbox.emails.filter(({ to }) => to?.[0]?.address === user.email).map(({ subject }) => subject)
   for (const id of questions.slice(0, 2)) {
@@ -385,7 +379,7 @@ test('the owner is told of a changed password and of every sign-in without it', 
   t.false(mailbox.emails.some(({ text }) => text?.includes('tartaruga de couro 7')))
 })
 
-test('the owner is told when an administrator changes the password', async t => {
+test('the owner gets an e-mail when an administrator changes the password', async t => {
   const user = await withEmail()
   await send(
     'passwordupdatebyusername',
@@ -395,7 +389,7 @@ test('the owner is told when an administrator changes the password', async t => 
   t.is((await mailbox.nextEmail(user.email)).subject, 'Sua senha foi alterada')
 })
 
-test('fewer than two right answers to two different questions sign nobody in', async t => {
+test('fewer than two correct answers to two different questions don’t sign in', async t => {
   const { username, token } = await service.signUp('ROLE_CLIENT')
   const [a, b, c, d] = questions as [number, number, number, number]
   for (const [id, answer] of [
@@ -433,7 +427,7 @@ test('fewer than two right answers to two different questions sign nobody in', a
   }
 })
 
-test('a refusal gives no hint how many answers were right', async t => {
+test('a refusal gives no hint of how many answers were correct', async t => {
   const { username, token } = await service.signUp('ROLE_CLIENT')
   for (const id of questions.slice(0, 2)) {
     await send(
@@ -450,7 +444,7 @@ test('a refusal gives no hint how many answers were right', async t => {
   t.deepEqual(await tell('azul', 'verde'), await tell('verde', 'verde'))
 })
 
-test('keys and answers are stored nowhere in the clear', async t => {
+test('keys and answers are never stored in the clear', async t => {
   const user = await withEmail()
   const answer = `resposta ${randomUUID()}`
   await send(
@@ -472,12 +466,11 @@ test('keys and answers are stored nowhere in the clear', async t => {
 })
 
 test('no e-mail is lost while the mail server refuses it or is down', async t => {
-  const own = await openMailbox()
+  const own = await openMailbox(t)
   const other = await serviceWithClock(t, { SMTP_URL: own.url })
-  t.teardown(() => own.shut())
   const email = 'ana@example.org'
   const { username } = await other.signUp('ROLE_CLIENT', { email })
-  /** Waits until the e-mail has failed with an error that fits. */
+  /** Waits until the e-mail has failed with a matching error. */
   const delayed = (error: RegExp) =>
     waitFor(async () => {
       const [rows] = await other.registry.database.sequelize.query('SELECT last_error AS error FROM emails')

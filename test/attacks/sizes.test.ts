@@ -1,4 +1,4 @@
-/** Texts that take long to normalize, and odd ones, in every field at every endpoint. */
+/** Texts that are expensive to normalize, and malformed ones, in every field of every endpoint. */
 import { randomInt } from 'node:crypto'
 import type { DescMessage, DescMethodUnary, MessageInitShape } from '@bufbuild/protobuf'
 import { ConnectError } from '@connectrpc/connect'
@@ -199,7 +199,7 @@ const asExpected = (t: ExecutionContext) => (outcome: Outcome, each: Case, where
 }
 
 // Runs alone: it puts something before a function that all use.
-test.serial('a text that is too long is refused where it is, and never normalized', async t => {
+test.serial('an overlong text is refused in every field, and never normalized', async t => {
   const own = String.prototype.normalize
   let longest = 0
   String.prototype.normalize = function (form) {
@@ -214,7 +214,7 @@ test.serial('a text that is too long is refused where it is, and never normalize
   t.true(longest > 0 && longest <= 1024, `${longest}`)
 })
 
-test.serial('the process doesn’t stand still for long texts', async t => {
+test.serial('long texts don’t block the event loop', async t => {
   /** The least CPU time of three, in µs: of client and server, as they are one process. */
   const cost = async (each: Case, text: string) => {
     const all: number[] = []
@@ -236,7 +236,7 @@ test.serial('the process doesn’t stand still for long texts', async t => {
   t.true(long < 5 * short, `${long} µs, ${short} µs`)
 })
 
-test.serial('half a surrogate pair, where a text is cut or as it came, is no fault of ours', async t => {
+test.serial('a lone surrogate, sent or made by truncation, causes no internal error', async t => {
   for (const text of [`${'x'.repeat(1023)}😀@example.org`, `${'x'.repeat(256)}😀`]) {
     await everywhere(text, ['HTTP', 'Connect', 'gRPC'], asExpected(t))
   }

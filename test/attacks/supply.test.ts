@@ -1,4 +1,4 @@
-/** What is installed with the service: exactly what was reviewed, and no stranger's script. */
+/** The installed packages: exactly the reviewed ones, without unreviewed install scripts. */
 import { readFileSync } from 'node:fs'
 import test from 'ava'
 

@@ -1,4 +1,4 @@
-/** Whether time tells who exists: each way in is timed for every kind of account, turn by turn. */
+/** Whether response times reveal which accounts exist: each sign-in is timed for every kind of account, in turns. */
 
 import { randomInt, randomUUID } from 'node:crypto'
 import { Agent, request as httpRequest } from 'node:http'
@@ -7,7 +7,7 @@ import { suspend } from '../_helpers/models.js'
 import { password, type SignedUp, serviceForFile } from '../_helpers/service.js'
 import { idOf } from '../_helpers/tokens.js'
 
-/** Standard deviations beyond which chance is no explanation: about once in a thousand million tests. */
+/** Standard deviations beyond which a difference isn't chance: about once in a thousand million tests. */
 const beyondChance = 6
 
 /**
@@ -51,7 +51,7 @@ test.after.always(() => agent.destroy())
 
 let serial = randomInt(1 << 22)
 
-/** Milliseconds from a request to the end of its answer, each from an address of its own, and the status. */
+/** Milliseconds from a request to the end of its answer, each from a unique address, and the status. */
 function time(path: string, query: Record<string, string>): Promise<{ ms: number; status: number }> {
   serial = (serial + 1) % (1 << 24)
   const address = `10.${serial >> 16}.${(serial >> 8) & 255}.${serial & 255}`
@@ -72,7 +72,7 @@ type Kind = { name: string; ask: (round: number) => Promise<{ ms: number; status
 async function measure(t: ExecutionContext, kinds: readonly Kind[], status: number, times = rounds) {
   const taken = new Map(kinds.map(({ name }) => [name, [] as number[]]))
   for (let round = -5; round < times; round++) {
-    // Nobody may come to ten failures.
+    // No account may reach ten failures.
     if (round % 100 === 99 && times > rounds) await service.registry.database.sequelize.query('DELETE FROM attempts')
     const order = kinds.map(kind => ({ kind, place: Math.random() })).sort((a, b) => a.place - b.place)
     for (const { kind } of order) {
@@ -114,39 +114,39 @@ test.before(async () => {
   }
 })
 
-/** Somebody of a kind who hasn't failed ten times yet: 9 attempts each, from the first half or the second. */
-const somebody = (kind: keyof typeof signedUp, half: 0 | 1, round: number) => {
+/** A user of a kind with fewer than ten failures: 9 attempts each, from the first half or the second. */
+const userOf = (kind: keyof typeof signedUp, half: 0 | 1, round: number) => {
   const list = signedUp[kind]
   return list[half * (list.length / 2) + (Math.floor(round / 9) % (list.length / 2))]!.username
 }
-const nobody = () => `(11)9${randomInt(1000, 10_000)}-${randomInt(1000, 10_000)}`
+const unknownName = () => `(11)9${randomInt(1000, 10_000)}-${randomInt(1000, 10_000)}`
 
-test.serial('a wrong login takes the same time for everybody and nobody', async t => {
+test.serial('a wrong login takes the same time for existing and unknown users', async t => {
   const login = (username: string, secret = 'not the password') => time('/users/login', { username, password: secret })
   const times = await measure(
     t,
     [
-      { name: 'unknown', ask: () => login(nobody()) },
-      { name: 'inactive', ask: round => login(somebody('inactive', 0, round)) },
-      { name: 'active', ask: round => login(somebody('active', 0, round)) },
-      { name: 'suspended, with the right password', ask: round => login(somebody('suspended', 0, round), password) },
-      { name: 'a password that can be none', ask: round => login(somebody('active', 1, round), '\u0000') },
+      { name: 'unknown', ask: () => login(unknownName()) },
+      { name: 'inactive', ask: round => login(userOf('inactive', 0, round)) },
+      { name: 'active', ask: round => login(userOf('active', 0, round)) },
+      { name: 'suspended, with the right password', ask: round => login(userOf('suspended', 0, round), password) },
+      { name: 'a password that can be none', ask: round => login(userOf('active', 1, round), '\u0000') },
     ],
     404,
   )
   indistinguishable(t, times)
 })
 
-test.serial('a wrong mailed key takes the same time for everybody and nobody', async t => {
+test.serial('a wrong mailed key takes the same time for existing and unknown users', async t => {
   await service.registry.database.sequelize.query('TRUNCATE attempts')
   const ask = (username: string) => time('/forgotpasswords/loginbyusernameandkey', { username, key: 'ABCD2345' })
   const times = await measure(
     t,
     [
-      { name: 'unknown', ask: () => ask(nobody()) },
-      { name: 'inactive', ask: round => ask(somebody('inactive', 0, round)) },
-      { name: 'active', ask: round => ask(somebody('active', 0, round)) },
-      { name: 'suspended', ask: round => ask(somebody('suspended', 0, round)) },
+      { name: 'unknown', ask: () => ask(unknownName()) },
+      { name: 'inactive', ask: round => ask(userOf('inactive', 0, round)) },
+      { name: 'active', ask: round => ask(userOf('active', 0, round)) },
+      { name: 'suspended', ask: round => ask(userOf('suspended', 0, round)) },
     ],
     422,
     // Less is done here than for a password, so less would show.
@@ -155,25 +155,25 @@ test.serial('a wrong mailed key takes the same time for everybody and nobody', a
   indistinguishable(t, times)
 })
 
-test.serial('a request for a key takes the same time for everybody and nobody', async t => {
+test.serial('a request for a key takes the same time for existing and unknown users', async t => {
   const ask = (username: string, email: string) => time('/forgotpasswords/sendkeybyemail', { username, email })
   const foreign = () => `${randomUUID()}@example.org`
   const times = await measure(
     t,
     [
-      { name: 'unknown', ask: () => ask(nobody(), foreign()) },
-      { name: 'active', ask: round => ask(somebody('active', 1, round), foreign()) },
-      { name: 'suspended', ask: round => ask(somebody('suspended', 1, round), foreign()) },
+      { name: 'unknown', ask: () => ask(unknownName(), foreign()) },
+      { name: 'active', ask: round => ask(userOf('active', 1, round), foreign()) },
+      { name: 'suspended', ask: round => ask(userOf('suspended', 1, round), foreign()) },
     ],
     200,
   )
   indistinguishable(t, times)
 })
 
-test.serial('a locked account takes the same time whether it exists or not', async t => {
+test.serial('a login to a locked account takes the same time whether it exists or not', async t => {
   await service.registry.database.sequelize.query('TRUNCATE attempts')
   const known = signedUp.active[0]!.username
-  const unknown = nobody()
+  const unknown = unknownName()
   const login = (username: string) => time('/users/login', { username, password })
   for (let index = 0; index < 11; index++) {
     for (const username of [known, unknown]) await time('/users/login', { username, password: 'not the password' })
@@ -185,7 +185,7 @@ test.serial('a locked account takes the same time whether it exists or not', asy
   indistinguishable(t, await measure(t, kinds, 429))
 })
 
-test.serial('the comparison finds a difference of a millisecond among noise, and none where there is none', t => {
+test.serial('the comparison detects a difference of one millisecond in noise, and none where there is none', t => {
   // What a quiet machine and a busy one add: a tail that is longer than the difference looked for.
   const noise = () => 4 + Math.random() * 0.6 + (Math.random() < 0.15 ? Math.random() * 20 : 0)
   const sample = (more: number) => Array.from({ length: rounds }, () => noise() + more)

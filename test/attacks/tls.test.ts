@@ -1,4 +1,4 @@
-/** Between gateway and server: who has no certificate, a wrong one, or one of another name; and a server that is none. */
+/** Between gateway and server: callers without a certificate, with an invalid one or one of another name; false servers. */
 import { randomUUID } from 'node:crypto'
 import { create } from '@bufbuild/protobuf'
 import { credentials, Server, ServerCredentials } from '@grpc/grpc-js'
@@ -53,7 +53,7 @@ async function outcome(channel = credentials.createInsecure(), at = service): Pr
 const presenting = ({ cert, key }: { cert: Buffer; key: Buffer }) =>
   credentials.createSsl(authority.certificate, key, cert)
 
-test.serial('nobody speaks to the server without a certificate from its authority', async t => {
+test.serial('a client without a certificate from the server’s authority is refused', async t => {
   t.is(await outcome(), 'no connection')
   t.is(await outcome(credentials.createSsl(authority.certificate)), 'no connection')
   t.is(await outcome(presenting(impostor.issue({ name: 'auth-gateway', dnsNames: ['auth-gateway'] }))), 'no connection')
@@ -63,7 +63,7 @@ test.serial('nobody speaks to the server without a certificate from its authorit
   )
 })
 
-test.serial('only a gateway may say for whom it speaks, wherever the caller is', async t => {
+test.serial('only a gateway may name its client’s address, from every network', async t => {
   t.is(await outcome(presenting(authority.issue({ name: 'auth-gateway' }))), 'believed')
   t.is(await outcome(presenting(authority.issue({ name: 'x', dnsNames: ['y', 'auth-gateway'] }))), 'believed')
   t.is(await outcome(presenting(authority.issue({ name: 'auth-gateway', uris: ['x:y'] }))), 'believed')
@@ -87,7 +87,7 @@ test.serial('only a gateway may say for whom it speaks, wherever the caller is',
   }
 })
 
-test.serial('a gateway whose name has labels is known by it alone, not by a wildcard', async t => {
+test.serial('a gateway whose name has several labels is recognized by that name only, not by a wildcard', async t => {
   const name = 'gateway.example.org'
   const files = await writePems(t, { ...server, ca: authority.certificate })
   const tls = { AUTH_TLS_CERT: files.cert, AUTH_TLS_KEY: files.key, AUTH_TLS_CA: files.ca }
@@ -96,7 +96,7 @@ test.serial('a gateway whose name has labels is known by it alone, not by a wild
   t.is(await outcome(presenting(authority.issue({ name: 'x', dnsNames: ['*.example.org'] })), named), '127.0.0.1')
 })
 
-test.serial('a gateway gives no token to a server that it can’t know', async t => {
+test.serial('a gateway sends no token to a server that it can’t authenticate', async t => {
   const given: string[] = []
   for (const [name, { cert, key }, told] of [
     ['another authority', impostor.issue({ name: 'auth-server', addresses: ['127.0.0.1'] }), false],
@@ -158,7 +158,7 @@ test.serial('a gateway gives no token to a server that it can’t know', async t
   t.deepEqual(given, ['the right one Bearer secret'])
 })
 
-test.serial('a connection that says nothing doesn’t keep the server from closing', async t => {
+test.serial('a silent connection doesn’t keep the server from closing', async t => {
   const log = createLog('silent')
   const certificates = followCertificates(await writePems(t, server), log)
   t.teardown(certificates.stop)

@@ -23,7 +23,7 @@ import { changeTokens, suspend } from '../_helpers/models.js'
 import { replicasForFile } from '../_helpers/replicas.js'
 import { password, startTestService, type TestService } from '../_helpers/service.js'
 import { claimsOf, forge, headerOf, idOf, nowInSeconds } from '../_helpers/tokens.js'
-import { waitFor } from '../_helpers/wait.js'
+import { waitFor, waitForValue } from '../_helpers/wait.js'
 
 const replicas = replicasForFile(2) as readonly [TestService, TestService]
 const [first, second] = replicas
@@ -200,7 +200,7 @@ test('no endpoint accepts a forged token', async t => {
   t.true(Object.keys(forgeries).length > 90)
 })
 
-test('a token in the wrong place or form counts as no token', async t => {
+test('a token in the wrong place or form is treated as no token', async t => {
   const { token } = await first.signUp('ROLE_CLIENT')
   const said: Record<string, number> = {}
   for (const authorization of [
@@ -221,7 +221,7 @@ test('a token in the wrong place or form counts as no token', async t => {
   t.is(status, 403)
 })
 
-test('a password update, a suspension or a revocation makes every token void, on every replica', async t => {
+test('a password update, a suspension or a revocation voids every token on every replica', async t => {
   const { registry } = first
   const acts: Record<string, (token: string) => Promise<unknown>> = {
     'password update': token =>
@@ -246,7 +246,7 @@ test('a password update, a suspension or a revocation makes every token void, on
   }
 })
 
-test('the end of a suspension makes no old token valid again', async t => {
+test('ending a suspension doesn’t make old tokens valid again', async t => {
   const { registry } = first
   const { token, username } = await first.signUp('ROLE_CLIENT')
   await changeTokens(registry, idOf(token), async transaction => {
@@ -257,7 +257,7 @@ test('the end of a suspension makes no old token valid again', async t => {
   t.is((await first.request('GET', '/users/me', { token: await first.login(username) })).status, 200)
 })
 
-test('a session doesn’t outlive its end, however often it is refreshed', async t => {
+test('a session ends at its time, however often it is refreshed', async t => {
   const { token } = await first.signUp('ROLE_CLIENT')
   const [key] = await first.registry.signingKeys.all()
   const now = nowInSeconds()
@@ -279,8 +279,8 @@ test('a session doesn’t outlive its end, however often it is refreshed', async
   }
 })
 
-test('while keys rotate no token is refused, and none is signed by a key that isn’t published', async t => {
-  // A database of its own: elsewhere the key in force is to stay the same.
+test('during key rotation no token is refused, and no token is signed by an unpublished key', async t => {
+  // A separate database: in the others the signing key must stay the same.
   const first = await startTestService(t)
   const second = await startTestService(t, { DATABASE_URL: first.env.DATABASE_URL! })
   const both = [first, second]
@@ -294,6 +294,9 @@ test('while keys rotate no token is refused, and none is signed by a key that is
   const unpublished: string[] = []
   const signers = new Set<string>()
   let over = false
+  t.teardown(() => {
+    over = true
+  })
   const client = async (service: TestService, other: TestService) => {
     for (let token = old; !over; ) {
       const published = await kids(other)
@@ -329,7 +332,7 @@ test('while keys rotate no token is refused, and none is signed by a key that is
     // On a busy machine its time may have come.
     if (Date.now() < signsAt) t.deepEqual([signer, ...signers], [before, before])
   }
-  await waitFor(() => signers.size === 2)
+  await waitForValue(() => signers.size, 2)
   for (const service of both) t.is(headerOf(await service.login(username)).kid, kid)
   over = true
   await Promise.all(clients)
@@ -339,7 +342,7 @@ test('while keys rotate no token is refused, and none is signed by a key that is
   for (const service of both) t.is((await service.request('GET', '/users/me', { token: old })).status, 200)
 })
 
-test('signing keys are stored sealed: nothing in the database signs, or opens with another master key', async t => {
+test('signing keys are stored sealed: the database alone can’t sign, and another master key opens nothing', async t => {
   const first = await startTestService(t)
   const { registry } = first
   const [key] = await registry.signingKeys.all()
@@ -363,7 +366,7 @@ test('signing keys are stored sealed: nothing in the database signs, or opens wi
   await t.throwsAsync(registry.signingKeys.all(), { message: /authenticate/ })
 })
 
-test('a service with another master key neither starts to sign nor lets anybody in', async t => {
+test('a service with another master key refuses to start, and running ones continue', async t => {
   const first = await startTestService(t)
   const { username } = await first.signUp('ROLE_CLIENT')
   const other = { DATABASE_URL: first.env.DATABASE_URL!, AUTH_MASTER_KEY: Buffer.alloc(32, 8).toString('base64') }
@@ -371,7 +374,7 @@ test('a service with another master key neither starts to sign nor lets anybody 
   t.is((await first.request('POST', '/users/login', { query: { username, password } })).status, 200)
 })
 
-test('a stolen key makes no token that begins later than now or lasts longer than its key allows', async t => {
+test('a token signed by a stolen key is refused if it starts in the future or lasts longer than its key allows', async t => {
   const { token } = await first.signUp('ROLE_CLIENT')
   const now = nowInSeconds()
   const opened: Record<string, string[]> = {}
@@ -397,7 +400,7 @@ test('a stolen key makes no token that begins later than now or lasts longer tha
   }
 })
 
-test('a key that is retired elsewhere ends at once every token that a process believed', async t => {
+test('retiring a key on another replica ends its tokens at once, also those that a process has verified', async t => {
   const one = await startTestService(t)
   const other = await startTestService(t, { DATABASE_URL: one.env.DATABASE_URL! })
   const { token, username } = await one.signUp('ROLE_CLIENT')
@@ -417,7 +420,7 @@ test('a key that is retired elsewhere ends at once every token that a process be
   }
 })
 
-test('keys rotated where tokens last less long log out nobody whose token lasts longer', async t => {
+test('keys rotated by a process with shorter token lifetimes log out no user whose token lasts longer', async t => {
   const url = await freshDatabase(t)
   const clock = await createClock(url)
   const short = await startTestService(t, { DATABASE_URL: url, AUTH_TOKEN_TTL: '1h' }, { clock })

@@ -1,4 +1,4 @@
-/** The audit log tells everything that is done: each action here is what the act beside it leaves, and there is no other. */
+/** The audit log records every operation: each action here belongs to the operation beside it, and there are no others. */
 import { randomUUID } from 'node:crypto'
 import { join } from 'node:path'
 import test from 'ava'
@@ -21,9 +21,8 @@ async function count(url: string, action: string): Promise<number> {
   return Number((await ask(url, text))[0]!.count)
 }
 
-test('everything that is done leaves an event of its action, and there are no other actions', async t => {
-  const mailbox = await openMailbox()
-  t.teardown(() => mailbox.shut())
+test('every operation leaves an event of its action, and there are no other actions', async t => {
+  const mailbox = await openMailbox(t)
   const service = await startTestService(t, { AUTH_ADMIN_ADDRESS: '127.0.0.1:0', SMTP_URL: mailbox.url })
   const api = await openSignedIn(t, service)
   const url = service.env.DATABASE_URL!

@@ -1,4 +1,4 @@
-/** Every field of every published resource: there with its type and value, or left out. */
+/** Every field of every published resource: present with its type and value, or omitted. */
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import { suspend } from '../_helpers/models.js'
@@ -200,7 +200,7 @@ test('a retired question stays in the list and reads 0', async t => {
   t.is(json.find(({ question }: { question: string }) => question === text).active, 0)
 })
 
-test('administrators see the provider key of others, and nobody else does', async t => {
+test('only administrators see the provider key of other users', async t => {
   const colleague = await service.institution(organization)
   const path = `/users/${encodeURIComponent(full.username)}`
   t.regex((await service.request('GET', path, { token: admin })).json.providerActivationKey.activationkey, uuid)

@@ -75,7 +75,7 @@ async function expired(): Promise<string> {
 
 const badToken = async (send: Send) => send({ token: await expired(), query: { username: 'x' } })
 const noToken = (send: Send) => send()
-/** What nobody can read is refused wherever there is something to read. */
+/** An unreadable body is refused by every operation that has one. */
 const unreadable = (send: Send) => send({ body: '{"username"' })
 
 const scenarios: Record<string, Scenarios> = {
@@ -202,7 +202,7 @@ const scenarios: Record<string, Scenarios> = {
   },
 }
 
-test('there is a scenario for every published status, and for no other', t => {
+test('every published status has a scenario, and no other status has one', t => {
   const written = Object.entries(scenarios).map(([name, rows]) => [name, Object.keys(rows).map(Number)])
   t.deepEqual(
     written,
@@ -210,7 +210,7 @@ test('there is a scenario for every published status, and for no other', t => {
   )
 })
 
-test('the row of an operation has every published status, and no others than limits and failures bring', t => {
+test('an operation’s row lists every published status, and beyond those only the statuses of limits and failures', t => {
   for (const [operation, mark, , errors, only] of published) {
     const [method, path] = operation.split(' ')
     const row = routes.find(route => route.method === method && route.path === path)!
@@ -271,7 +271,7 @@ for (const [operation, mark, result, errors, only = ['1.0.0', '1.0.2']] of publi
       else t.not(status, 403)
     })
     if (!isProtected) {
-      test(`${name} takes no notice of a bad token`, async t => {
+      test(`${name} ignores an invalid token`, async t => {
         const { status } = await send({ token: 'bad' })
         t.not(status, 403)
         t.not(status, 500)

@@ -1,4 +1,4 @@
-/** Who may call what: the service over gRPC, and the access policy, hold to every cell of permissions.matrix.ts. */
+/** Permissions: the service over gRPC and the access policy agree with every cell of permissions.matrix.ts. */
 import { randomUUID } from 'node:crypto'
 import type { DescMessage, DescMethodUnary, DescService, MessageInitShape } from '@bufbuild/protobuf'
 import test from 'ava'
@@ -188,7 +188,7 @@ async function session(): Promise<SignedUp> {
   return { username, nickname, token }
 }
 
-test('every RPC of users lets through whom the matrix says, and refuses everybody else as it says', async t => {
+test('every user RPC permits the callers that the matrix lists, and refuses all others as listed', async t => {
   const {
     institution,
     stranger,
@@ -232,7 +232,7 @@ test('every RPC of users lets through whom the matrix says, and refuses everybod
   t.deepEqual(found, expected('public'))
 })
 
-test('every RPC of Administration lets through whom the matrix says, and refuses everybody else as it says', async t => {
+test('every Administration RPC permits the callers that the matrix lists, and refuses all others as listed', async t => {
   const { institution, client, other, inactive, byPassword, byKey, byAnswers, enrolled, suspended, services } =
     await everybody()
   const coded = await administrator()
@@ -265,7 +265,7 @@ test('every RPC of Administration lets through whom the matrix says, and refuses
   t.deepEqual(found, expected('administration'))
 })
 
-test('a token for Administration that is genuine but for one thing opens nothing there', async t => {
+test('Administration refuses a token that is valid except for one property', async t => {
   const { token: genuine } = await session()
   const inactive = await service.signUp('ROLE_ADMIN')
   const holder = { sub: String(idOf(inactive.token)), username: inactive.username, ver: 0 }
@@ -343,7 +343,7 @@ function administrationRule(row: ReadonlyMap<string, Mark>): Rule {
   return { caller: 'administrator', signIn }
 }
 
-test('every row of the access policy says of permissions what the matrix says, and there is no other row', t => {
+test('every row of the access policy has the permissions of the matrix, and there is no other row', t => {
   const policies = { ...usersPolicies, ...forgotPasswordsPolicies }
   const rules = (rows: Record<string, Policy>) =>
     Object.fromEntries(Object.entries(rows).map(([rpc, row]) => [rpc, ruleOf(row)]))

@@ -1,4 +1,4 @@
-/** The numbered rules of the published interface, one by one. Details of each stand with its operation. */
+/** The numbered rules of the published interface. Tests of the operations have the details. */
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import { refused } from '../_helpers/problem.js'
@@ -159,13 +159,13 @@ for (const base of bases) {
   })
 }
 
-test('the default administrator is there after the installation, active and able to act', async t => {
+test('after the installation the default administrator exists, is active and can administer', async t => {
   const token = await service.adminToken()
   const { json } = await service.request('GET', '/users/me', { token })
   t.deepEqual([json.username, json.role, json.active], ['admin', 'ROLE_ADMIN', 1])
 })
 
-test('versioning: a user signed up by one revision is met by the other, with the same token', async t => {
+test('versioning: a user signed up through one revision exists in the other, with the same token', async t => {
   const { username, token } = await service.signUp('ROLE_CLIENT')
   for (const base of bases) {
     t.is((await at(base).me(token)).username, username)

@@ -70,7 +70,7 @@ const changes: Record<string, () => Promise<Change>> = {
   },
 }
 for (const [name, arrange] of Object.entries(changes)) {
-  test.serial(`${name} and its event are kept both or neither`, async t => {
+  test.serial(`${name} and its event are committed together or not at all`, async t => {
     const { request, look } = await arrange()
     const [path, options] = request
     const send = () => service.request('POST', path, options)

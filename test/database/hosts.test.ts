@@ -7,7 +7,7 @@ import pg from 'pg'
 import { type Embedded, startEmbedded } from '../../server/embedded/start.js'
 import { createAuthority } from '../_helpers/certificates.js'
 import { runCli } from '../_helpers/cli.js'
-import { waitFor } from '../_helpers/wait.js'
+import { waitForValue } from '../_helpers/wait.js'
 
 const authority = createAuthority('Test')
 const other = createAuthority('Other')
@@ -53,7 +53,7 @@ test.before(async () => {
   for (const name of ['tls', 'plain', 'certificate']) await ask(`CREATE DATABASE ${name}`)
   for (const setting of [`ssl_ca_file = 'root.crt'`, 'ssl = on']) await ask(`ALTER SYSTEM SET ${setting}`)
   await ask('SELECT pg_reload_conf()')
-  await waitFor(async () => (await outcome('tls', 'sslmode=require')) === 'connected')
+  await waitForValue(() => outcome('tls', 'sslmode=require'), 'connected')
 })
 
 test.after.always(async () => {
@@ -103,13 +103,13 @@ for (const [database, parameters, expected, host] of modes) {
   })
 }
 
-test('of several hosts the first that accepts is taken', async t => {
+test('the first of several hosts that accepts is used', async t => {
   t.is(await outcome('auth', '', '127.0.0.1:1,127.0.0.1:PORT'), 'connected')
   t.is(await outcome('auth', '', '127.0.0.1:PORT,127.0.0.1:1'), 'connected')
   t.is(await outcome('auth', '', '127.0.0.1:1,[::1]:2'), 'refused')
 })
 
-test('a server whose sessions are read-only is taken only where that is wanted', async t => {
+test('a server with read-only sessions is used only if the URL asks for one', async t => {
   await ask('CREATE DATABASE readonly')
   await ask('ALTER DATABASE readonly SET default_transaction_read_only = on')
   const twice = '127.0.0.1:PORT,127.0.0.1:PORT'
@@ -136,7 +136,7 @@ const wrong: [url: string, says: RegExp][] = [
   ['postgres://u:hunter2@a,b/db?host=a,b&port=1,2,3', /as many ports as hosts/],
   ['postgres://u:hunt?er2@a/db', /knows no parameters/],
 ]
-test('a wrong URL is told at the start by the name of its setting, without anything of it', async t => {
+test('an invalid URL fails the start with the name of its setting, without quoting the URL', async t => {
   for (const [url, says] of wrong) {
     const DATABASE_URL = url.replaceAll('$', folder)
     const { code, stderr } = await runCli({ DATABASE_URL, AUTH_MASTER_KEY: 'a'.repeat(64) }, ['questions', 'list'])

@@ -1,11 +1,11 @@
-/** What one transaction decides on, no other changes before it ends; and what may be passed over holds nobody up. */
+/** A transaction locks what it decides on until it ends, and skips what other transactions hold if it may. */
 import test from 'ava'
 import type { Models } from '../../server/models/define-models.js'
 import { addUser, endsOrWaits, openModels } from '../_helpers/models.js'
 
 type Transaction = Parameters<Models['organizations']['rotateKey']>[1]
 
-/** An organization, its key, and a provider of it with a key of its own. */
+/** An organization, its key, and a provider of it with a provider key. */
 async function scene(models: Models) {
   const { database, masterKey, organizations, users } = models
   const organization = await database.transact(t => organizations.add({ name: 'Escola', nameKey: 'escola' }, t))
@@ -27,19 +27,19 @@ interface Use {
   readonly change: (models: Models, given: Awaited<ReturnType<typeof scene>>, t: Transaction) => Promise<unknown>
 }
 const uses: Record<string, Use> = {
-  'an organization’s key isn’t rotated while it activates somebody': {
+  'an organization’s key isn’t rotated while it activates a user': {
     find: ({ organizations }, { key }, t) => organizations.byActivationKey(key, t),
     change: ({ organizations }, { id }, t) => organizations.rotateKey(id, t),
   },
-  'an organization isn’t deactivated while its key activates somebody': {
+  'an organization isn’t deactivated while its key activates a user': {
     find: ({ organizations }, { key }, t) => organizations.byActivationKey(key, t),
     change: ({ organizations }, { id }, t) => organizations.setActive(id, false, t),
   },
-  'an organization isn’t deactivated while a key mailed to it activates somebody': {
+  'an organization isn’t deactivated while a key mailed to it activates a user': {
     find: ({ organizations }, { id }, t) => organizations.isActive(id, t),
     change: ({ organizations }, { id }, t) => organizations.setActive(id, false, t),
   },
-  'a provider isn’t suspended while its key activates somebody': {
+  'a provider isn’t suspended while its key activates a user': {
     find: ({ organizations }, { providerKey }, t) => organizations.byProviderKey(providerKey, t),
     change: async ({ users, audit }, { provider }, t) => {
       await users.suspend(provider, t)
@@ -62,7 +62,7 @@ for (const [name, { find, change }] of Object.entries(uses)) {
   })
 }
 
-test('many are activated by one key at the same time', async t => {
+test('one key activates many users at the same time', async t => {
   const models = await openModels(t)
   const { key } = await scene(models)
   const { database, organizations } = models
@@ -73,7 +73,7 @@ test('many are activated by one key at the same time', async t => {
   })
 })
 
-test('an e-mail that another worker is claiming is passed over', async t => {
+test('an e-mail that another worker is claiming is skipped', async t => {
   const { database, emails } = await openModels(t)
   const parameters = { userId: 1, at: '', address: '' }
   await emails.add({ kind: 'password-changed', parameters }, 'en')

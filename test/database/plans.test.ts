@@ -1,13 +1,13 @@
-/** Statements find their rows by index however many users there are, and every index earns its keep. */
+/** Statements find their rows by index with any number of users, and every index is used. */
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import { openDatabase } from '../../server/database/connection.js'
 import { defineModels, type Models, openRegistry } from '../../server/models/define-models.js'
 import { createLog } from '../../server/observability/log.js'
 import { serviceForFile } from '../_helpers/service.js'
-import { waitFor } from '../_helpers/wait.js'
+import { waitFor, waitForValue } from '../_helpers/wait.js'
 
-// An issuer of its own has it install the registry itself: some indexes are used by that alone.
+// With another issuer it installs the registry itself: only the installation uses some indexes.
 const service = serviceForFile(() => ({ AUTH_ISSUER: 'http://plans.test' }))
 const rows = 20_000
 
@@ -51,7 +51,11 @@ test.serial.before(async () => {
     }
   })
   // They are counted where they stay.
-  while ((await service.registry.audit.backlog()).staged > 0) await service.registry.audit.seal()
+  const { audit } = service.registry
+  await waitForValue(async () => {
+    await audit.seal()
+    return (await audit.backlog()).staged
+  }, 0)
   await sequelize.query('ANALYZE')
 })
 
@@ -274,19 +278,19 @@ for (const [name, [indexes, use]] of Object.entries(uses)) {
   })
 }
 
-test('the e-mail that is due is found without reading those that aren’t', async t => {
+test('the due e-mail is found without reading e-mails that aren’t due', async t => {
   const nodes = await plansOf(m => m.emails.claim(60, true))
   const conditions = nodes.filter(node => node['Index Name'] === 'emails_due').map(node => node['Index Cond'])
   t.true(conditions.length > 0)
   for (const condition of conditions) t.regex(condition ?? '', /^\(\(priority = [012]\) AND \(next_attempt_at <= /)
 })
 
-test('addresses that are to be forgotten are found by index', async t => {
+test('expired addresses are found by index', async t => {
   const nodes = await plansOf(m => m.attempts.prune(30))
   t.true(nodes.some(node => node['Index Name'] === 'known_addresses_seen'))
 })
 
-test(`a search by words finds the one user of ${rows}, and of a word that all have the first in order`, async t => {
+test(`a search by words finds one user among ${rows}, and the first in order for a word that all have`, async t => {
   const { administeredUsers } = service.registry
   const found = async (text: string, afterId = 0) =>
     (await administeredUsers.list({ text, afterId, limit: 5 })).map(({ username }) => username)
@@ -301,13 +305,13 @@ test(`a search by words finds the one user of ${rows}, and of a word that all ha
 const guards = new Set([
   'audit_checkpoint_pkey',
   'audit_head_pkey',
-  // Few are staged, unless sealing was held up.
+  // Few are staged, unless sealing was delayed.
   'audit_staged_subject',
   'data_keys_pkey',
   'emails_exempt_request',
   'emails_held_notice',
   'migrations_pkey',
-  // Asked once a minute for an address that is held up, and above by itself.
+  // Asked once a minute for a blocked address, and above directly.
   'known_addresses_address',
   'organizations_name_key_key',
   'provider_keys_pkey',
@@ -319,7 +323,7 @@ const guards = new Set([
   'totp_secrets_pkey',
 ])
 
-test.serial('every index is used by some operation, or guards something', async t => {
+test.serial('every index serves an operation or a constraint', async t => {
   const { request, signUp, login, registry } = service
   const to = async (method: string, path: string, query: Record<string, string>, more: object = {}) => {
     const { status, text } = await request(method, path, { query, ...more })

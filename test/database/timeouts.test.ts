@@ -1,4 +1,4 @@
-/** What PostgreSQL itself ends for the service: nothing holds a row, or a connection, for long. */
+/** Time limits of PostgreSQL: nothing holds a row or a connection for long. */
 import test from 'ava'
 import { serviceForFile } from '../_helpers/service.js'
 

@@ -1,4 +1,4 @@
-/** deploy/check.sh: what it says of tools that are missing, and of tools that complain. */
+/** deploy/check.sh: missing tools, and tools that report faults. */
 import { execFileSync, spawnSync } from 'node:child_process'
 import { chmodSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -25,7 +25,7 @@ function run(t: ExecutionContext, tools: Record<string, string> = {}, ...given: 
   return { status, lines: stdout.trim().split('\n') }
 }
 
-test('a tool that is missing is named, and its check is never told as passed', t => {
+test('a missing tool is named, and its check is never reported as passed', t => {
   const { status, lines } = run(t)
   t.is(lines.at(-1), '0 passed, 0 failed, 14 not run')
   for (const line of lines.slice(0, -1)) t.regex(line, /^not run {2}.+: there is no [\w-]+$/)
@@ -33,7 +33,7 @@ test('a tool that is missing is named, and its check is never told as passed', t
   t.is(run(t, {}, '--all').status, 1)
 })
 
-test('a tool that complains fails the check, and what it says is shown', t => {
+test('a tool that reports a fault fails the check, and its output is shown', t => {
   const { status, lines } = run(t, { hadolint: 'echo "$@: use a tag"; exit 3', shellcheck: 'exit 0' })
   t.is(status, 1)
   t.true(lines.includes('FAILED   Dockerfile (hadolint)'))
@@ -42,7 +42,7 @@ test('a tool that complains fails the check, and what it says is shown', t => {
   t.is(lines.at(-1), '1 passed, 1 failed, 12 not run')
 })
 
-test('a warning of a tool that ends well all the same fails the check', t => {
+test('a warning from a tool that exits with 0 fails the check', t => {
   const said = run(t, {
     'systemd-analyze': 'echo "Unknown key"',
     node: '',

@@ -1,4 +1,4 @@
-/** Envoy as deploy/envoy has it, before a service. */
+/** Envoy with the configuration of deploy/envoy, in front of a service. */
 import { once } from 'node:events'
 import { writeFile } from 'node:fs/promises'
 import { connect, type Socket } from 'node:net'
@@ -10,7 +10,7 @@ import { adapted, authority, type Front, folderOf, servername, startProxy } from
 import { openHttp2 } from '../_helpers/http2.js'
 import { freePort } from '../_helpers/relay.js'
 import { spawnService } from '../_helpers/spawned.js'
-import { waitFor } from '../_helpers/wait.js'
+import { waitFor, waitForValue } from '../_helpers/wait.js'
 import { testFront } from './proxied.js'
 
 /** Connections that it takes of the public: fewer than in the file, which tests open all of. */
@@ -47,14 +47,14 @@ async function startEnvoy(t: Teardown): Promise<Front> {
   const place = { port: https, ca, servername }
   // It knows of no healthy gateway and server until it has asked them.
   const client = await openHttp2(place)
-  await waitFor(async () => (await client.ask('GET', '/healthz')).status === 200)
+  await waitForValue(async () => (await client.ask('GET', '/healthz')).status, 200)
   client.close()
   return { https: place, grpc: { port: grpc, ca, servername }, service }
 }
 
 const front = testFront(startEnvoy)
 
-test.serial('connections beyond the limit are closed at once, and services still have theirs', async t => {
+test.serial('connections beyond the limit are closed at once, and services keep theirs', async t => {
   const open = new Set<Socket>()
   let refused = 0
   t.teardown(async () => void [...open].map(socket => socket.destroy()))

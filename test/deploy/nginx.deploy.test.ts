@@ -1,4 +1,4 @@
-/** nginx as deploy/nginx has it, before a service. */
+/** nginx with the configuration of deploy/nginx, in front of a service. */
 
 import { writeFile } from 'node:fs/promises'
 import { join } from 'node:path'

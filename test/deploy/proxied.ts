@@ -1,4 +1,4 @@
-/** What holds before a service behind any of the proxies in deploy/, with their limits as the files have them. */
+/** Promises of a service behind any of the proxies in deploy/, with the limits of their files. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { credentials } from '@grpc/grpc-js'
 import test from 'ava'
@@ -87,39 +87,45 @@ export function testFront(start: (t: Teardown) => Promise<Front>): Front {
     'a /24': [10_000, connection => `127.22.0.${(connection % 250) + 1}`],
   }
   for (const [name, [burst, addressOf]] of Object.entries(flooders)) {
-    test.serial(`${name} that floods gets 429 with a time to come again, and nobody elsewhere notices`, async t => {
-      const honest = await openHttp2(front.https, '127.20.0.1')
-      t.teardown(async () => honest.close())
-      const signedUp = await honest.ask('POST', '/users/signup', { body: signUpForm() })
-      const headers = { authorization: `Bearer ${signedUp.text}` }
-      const seen: number[] = []
-      let flooding = true
-      const visit = async () => {
-        while (flooding) {
-          seen.push((await honest.ask('GET', '/users/me', { headers })).status)
-          await sleep(20)
+    test.serial(
+      `a flood from ${name} is answered with 429 and Retry-After, and other clients aren’t affected`,
+      async t => {
+        const honest = await openHttp2(front.https, '127.20.0.1')
+        t.teardown(async () => honest.close())
+        const signedUp = await honest.ask('POST', '/users/signup', { body: signUpForm() })
+        const headers = { authorization: `Bearer ${signedUp.text}` }
+        const seen: number[] = []
+        let flooding = true
+        t.teardown(() => {
+          flooding = false
+        })
+        const visit = async () => {
+          while (flooding) {
+            seen.push((await honest.ask('GET', '/users/me', { headers })).status)
+            await sleep(20)
+          }
         }
-      }
-      const visiting = visit()
-      const { answers, refused } = await flood(connection => openHttp2(front.https, addressOf(connection)), 4 * burst)
-      flooding = false
-      await visiting
-      t.log(answers, { honest: seen.length })
-      // What the bucket holds was let through, and what came too fast after that was not.
-      t.true([...answers].reduce((sum, [status, count]) => sum + (status === 429 ? 0 : count), 0) >= burst)
-      t.is(refused?.headers['retry-after'], '5')
-      t.is(refused?.headers['content-type'], 'application/problem+json')
-      t.is(JSON.parse(refused!.text).reason, 'TOO_MANY_ATTEMPTS')
-      t.true(refused!.text.includes(limited))
-      t.true(seen.length > 1)
-      t.deepEqual(
-        seen.filter(status => status !== 200),
-        [],
-      )
-    })
+        const visiting = visit()
+        const { answers, refused } = await flood(connection => openHttp2(front.https, addressOf(connection)), 4 * burst)
+        flooding = false
+        await visiting
+        t.log(answers, { honest: seen.length })
+        // What the bucket holds was let through, and what came too fast after that was not.
+        t.true([...answers].reduce((sum, [status, count]) => sum + (status === 429 ? 0 : count), 0) >= burst)
+        t.is(refused?.headers['retry-after'], '5')
+        t.is(refused?.headers['content-type'], 'application/problem+json')
+        t.is(JSON.parse(refused!.text).reason, 'TOO_MANY_ATTEMPTS')
+        t.true(refused!.text.includes(limited))
+        t.true(seen.length > 1)
+        t.deepEqual(
+          seen.filter(status => status !== 200),
+          [],
+        )
+      },
+    )
   }
 
-  test.serial('2,000 users of a school, who log in at once behind one address, all get in', async t => {
+  test.serial('2,000 users behind one address of a school all log in at once', async t => {
     const { username } = await addPupils(front, 2000)
     const browsers = await Promise.all(Array.from({ length: 100 }, () => openHttp2(front.https, '127.30.0.1')))
     t.teardown(async () => void browsers.map(browser => browser.close()))

@@ -8,7 +8,7 @@ import { embeddedSecrets } from '../../server/embedded/secrets.js'
 import { ask } from '../_helpers/database.js'
 import { ended, folder, spawnMember, start, urlFrom } from '../_helpers/members.js'
 
-test.serial('starters at once share one database, and the last to leave stops it', async t => {
+test.serial('simultaneous starts share one database, and the last process to end stops it', async t => {
   const dataDir = await folder(t)
   const members = [spawnMember(t, dataDir), spawnMember(t, dataDir)] as const
   const [mine, theirs, others] = await Promise.all([start(dataDir), urlFrom(members[0]), urlFrom(members[1])])
@@ -27,7 +27,7 @@ test.serial('starters at once share one database, and the last to leave stops it
   t.deepEqual((await readdir(dataDir)).sort(), ['database-password', 'master-key', 'postgres', 'postgres.log'])
 })
 
-test.serial('a starter that meets a database on its way out starts it again', async t => {
+test.serial('a start that finds the database stopping starts it again', async t => {
   const dataDir = await folder(t)
   let current = await start(dataDir)
   for (let round = 0; round < 5; round++) {
@@ -38,7 +38,7 @@ test.serial('a starter that meets a database on its way out starts it again', as
   await current.stop()
 })
 
-test.serial('TLS that the environment asks of other databases keeps nobody from it', async t => {
+test.serial('TLS settings in the environment for other databases don’t affect the embedded one', async t => {
   process.env.PGSSLMODE = 'require'
   t.teardown(() => void delete process.env.PGSSLMODE)
   const embedded = await start(await folder(t))
@@ -48,7 +48,7 @@ test.serial('TLS that the environment asks of other databases keeps nobody from 
   await embedded.stop()
 })
 
-test.serial('a leftover postmaster.pid with the number of another program is no hindrance', async t => {
+test.serial('a leftover postmaster.pid with the id of another process doesn’t prevent a start', async t => {
   const dataDir = await folder(t)
   await (await start(dataDir)).stop()
   const { uid, gid } = await stat(join(dataDir, 'postgres'))
@@ -61,7 +61,7 @@ test.serial('a leftover postmaster.pid with the number of another program is no 
   await embedded.stop()
 })
 
-test.serial('the secrets are made once, whoever asks at once, and only their owner reads them', async t => {
+test.serial('concurrent starts create the secrets once, and only their owner can read them', async t => {
   const dataDir = join(await folder(t), 'data')
   const [first, ...more] = await Promise.all(Array.from({ length: 8 }, () => embeddedSecrets(dataDir)))
   for (const secrets of more) t.deepEqual(secrets, first)

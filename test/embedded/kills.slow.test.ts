@@ -18,7 +18,7 @@ async function drafts(dataDir: string): Promise<string[]> {
 /** What it answers once it answers. */
 const answer = (url: string, sql: string) => waitFor(() => ask(url, sql).catch(() => undefined))
 
-test.serial('what was committed survives the SIGKILL of every process', async t => {
+test.serial('committed data survives the SIGKILL of every process', async t => {
   const dataDir = await folder(t)
   const first = spawnMember(t, dataDir)
   const url = await urlFrom(first)
@@ -39,7 +39,7 @@ test.serial('what was committed survives the SIGKILL of every process', async t 
   await again.stop()
 })
 
-test.serial('a database that dies while it is in use comes back at the same URL', async t => {
+test.serial('a database that dies while it is in use restarts at the same URL', async t => {
   const dataDir = await folder(t)
   const embedded = await start(dataDir)
   process.kill(await postmaster(dataDir), 'SIGKILL')
@@ -48,7 +48,7 @@ test.serial('a database that dies while it is in use comes back at the same URL'
   t.false(existsSync(join(dataDir, 'postgres/postmaster.pid')))
 })
 
-test.serial('an interrupted making leaves nothing in the way', async t => {
+test.serial('an interrupted set-up doesn’t prevent the next one', async t => {
   const dataDir = await folder(t)
   const member = spawnMember(t, dataDir)
   await waitFor(async () => (await drafts(dataDir)).length > 0)

@@ -1,4 +1,4 @@
-/** The network before the database goes dark: no packet arrives, no connection ends. */
+/** The network to the database goes dark: no packet arrives, no connection ends. */
 import test, { type ExecutionContext } from 'ava'
 import { Health, HealthCheckResponse_ServingStatus } from '../../proto/gen/health/v1/health_pb.js'
 import { openDatabase } from '../../server/database/connection.js'
@@ -7,7 +7,7 @@ import { openGrpc } from '../_helpers/grpc.js'
 import { startRelay } from '../_helpers/relay.js'
 import { password, type RequestOptions, startTestService } from '../_helpers/service.js'
 import { spawnService } from '../_helpers/spawned.js'
-import { waitFor, within } from '../_helpers/wait.js'
+import { waitFor, waitForValue, within } from '../_helpers/wait.js'
 import { startWitness } from '../_helpers/witness.js'
 
 /** Calls that read, that write, and that read before they write. */
@@ -35,14 +35,14 @@ async function scene(t: ExecutionContext) {
 }
 
 test.serial(
-  'while nothing comes from the database every call is answered with 503 in time, and readiness is denied at once',
+  'while the database is silent every call is answered with 503 in time, and the process is not ready at once',
   async t => {
     const { request, grpc, relay, sendAll } = await scene(t)
     const client = openGrpc(grpc)
     t.teardown(async () => client.close())
     relay.goDark()
     const answers = sendAll()
-    const unready = waitFor(async () => (await request('GET', '/readyz', { once: true })).status === 503)
+    const unready = waitForValue(async () => (await request('GET', '/readyz', { once: true })).status, 503)
     const notServing = waitFor(async () => {
       const { status } = await client.call(Health.method.check, {})
       return status === HealthCheckResponse_ServingStatus.NOT_SERVING
@@ -57,7 +57,7 @@ test.serial(
 )
 
 test.serial(
-  'once the way is open again reads and writes are answered within seconds, though no old connection is',
+  'once the network is back reads and writes are answered within seconds, although every old connection is dead',
   async t => {
     const { request, relay, calls, sendAll } = await scene(t)
     const [read, , write] = calls.map(
@@ -65,35 +65,32 @@ test.serial(
         () =>
           request(method, path, { ...options, once: true }),
     )
-    const witness = startWitness({ me: read!, login: write! })
+    const witness = startWitness(t, { me: read!, login: write! })
     relay.goDark()
     await Promise.all(sendAll())
     relay.lightUp()
     const recovered = calls.map(([method, path, options]) =>
-      waitFor(async () => (await request(method, path, { ...options, once: true })).status === 200),
+      waitForValue(async () => (await request(method, path, { ...options, once: true })).status, 200),
     )
     t.true(
       await within(
         10_000,
-        Promise.all([...recovered, waitFor(async () => (await request('GET', '/readyz')).status === 200)]),
+        Promise.all([...recovered, waitForValue(async () => (await request('GET', '/readyz')).status, 200)]),
       ),
     )
     t.log(await witness.stop())
   },
 )
 
-test.serial(
-  'connections that died while nobody used them are thrown away with the first that is found dead',
-  async t => {
-    const { request, relay, sendAll } = await scene(t)
-    relay.goDark()
-    relay.lightUp()
-    await waitFor(async () => (await request('GET', '/readyz', { once: true })).status === 503)
-    for (const { status } of await Promise.all(sendAll())) t.is(status, 200)
-  },
-)
+test.serial('idle connections that died are discarded together when the first is found dead', async t => {
+  const { request, relay, sendAll } = await scene(t)
+  relay.goDark()
+  relay.lightUp()
+  await waitForValue(async () => (await request('GET', '/readyz', { once: true })).status, 503)
+  for (const { status } of await Promise.all(sendAll())) t.is(status, 200)
+})
 
-test.serial('closing the database doesn’t wait for answers that never come', async t => {
+test.serial('closing the database doesn’t wait for responses that never arrive', async t => {
   const { registry, relay } = await scene(t)
   const { users, database } = registry
   await users.byUsername('ana')
@@ -109,7 +106,7 @@ test.serial('closing the database doesn’t wait for answers that never come', a
   await t.throwsAsync(asked!)
 })
 
-test.serial('work that may take as long as it needs is given up, too, when nobody else is answered', async t => {
+test.serial('work without a time limit is also given up when no other query gets an answer', async t => {
   const { relay, settings } = await scene(t)
   const database = openDatabase(settings.databaseUrl!, 2)
   t.teardown(() => database.close())
@@ -131,7 +128,7 @@ test.serial('work that may take as long as it needs is given up, too, when nobod
   await t.throwsAsync(slow)
 })
 
-test.serial('SIGTERM ends a process whose database is out of reach', async t => {
+test.serial('SIGTERM ends a process whose database is unreachable', async t => {
   const databaseUrl = await freshDatabase(t)
   const relay = await startRelay(t, databaseUrl)
   const service = await spawnService(t, { DATABASE_URL: relay.url })

@@ -1,16 +1,16 @@
-/** Somebody else holds a lock, or has frozen in a transaction: nobody waits for him for long. */
+/** Another session holds a lock or freezes in a transaction: callers wait for a limited time. */
 import test, { type ExecutionContext } from 'ava'
 import pg from 'pg'
 import { scrape } from '../_helpers/metrics.js'
 import { refused } from '../_helpers/problem.js'
 import { type SignedUp, serviceForFile } from '../_helpers/service.js'
 import { idOf } from '../_helpers/tokens.js'
-import { waitFor, within } from '../_helpers/wait.js'
+import { waitForValue, within } from '../_helpers/wait.js'
 
-// An issuer of its own has it install the registry itself: it sets the limits, and its first connections take them, too.
+// With another issuer it installs the registry itself: it sets the limits, and its first connections have them, too.
 const service = serviceForFile(() => ({ AUTH_METRICS_ADDRESS: '127.0.0.1:0', AUTH_ISSUER: 'http://locks.test' }))
 
-/** Somebody with the rights of the service who has locked a user, and does nothing more. */
+/** A session with the rights of the service that locks a user and does nothing more. */
 async function lock(t: ExecutionContext, { token }: SignedUp): Promise<pg.Client> {
   const client = new pg.Client({ connectionString: service.env.DATABASE_URL! })
   client.on('error', () => {})
@@ -29,7 +29,7 @@ const change = ({ token }: SignedUp) =>
   })
 
 test.serial(
-  'who needs a lock that somebody holds is answered with 503 after about 2 s, and nobody else is',
+  'a call that needs a held lock is answered with 503 after about 2 s, and other calls aren’t affected',
   async t => {
     const [held, free] = [await service.signUp('ROLE_CLIENT'), await service.signUp('ROLE_CLIENT')]
     const holder = await lock(t, held)
@@ -48,7 +48,7 @@ test.serial(
 )
 
 test.serial(
-  'more who need it than there are connections are all answered in time, by limits that each connection has, and so is everybody after them',
+  'more calls that need a held lock than there are connections are all answered in time by limits of each connection, and so are the calls after them',
   async t => {
     const [held, free] = [await service.signUp('ROLE_CLIENT'), await service.signUp('ROLE_CLIENT')]
     const holder = await lock(t, held)
@@ -63,13 +63,13 @@ test.serial(
   },
 )
 
-test.serial('who freezes in a transaction loses it, and with it what he has locked', async t => {
+test.serial('a process that freezes in a transaction loses the transaction and its locks', async t => {
   const held = await service.signUp('ROLE_CLIENT')
   const frozen = await lock(t, held)
   t.true(
     await within(
       20_000,
-      waitFor(async () => (await change(held)).status === 200),
+      waitForValue(async () => (await change(held)).status, 200),
     ),
   )
   await t.throwsAsync(frozen.query('COMMIT'))

@@ -5,10 +5,10 @@ import { join } from 'node:path'
 import test from 'ava'
 import { createRequest, password } from '../_helpers/service.js'
 import { spawnService } from '../_helpers/spawned.js'
-import { waitFor } from '../_helpers/wait.js'
+import { waitFor, waitForValue } from '../_helpers/wait.js'
 import { startWitness } from '../_helpers/witness.js'
 
-test('an embedded database that comes back at another port is found there, for reads and writes', async t => {
+test('an embedded database that restarts at another port is found there, for reads and writes', async t => {
   const service = await spawnService(t, { DATABASE_URL: '', AUTH_MASTER_KEY: '' })
   const request = createRequest(service.http)
   const login = () => request('POST', '/users/login', { query: { username: 'admin', password }, once: true })
@@ -16,7 +16,7 @@ test('an embedded database that comes back at another port is found there, for r
   const file = async () => (await readFile(join(service.dataDir, 'postgres/postmaster.pid'), 'utf8')).split('\n')
   const [pid, , , port] = await file()
 
-  const witness = startWitness({ login, me: () => request('GET', '/users/me', { token, once: true }) })
+  const witness = startWitness(t, { login, me: () => request('GET', '/users/me', { token, once: true }) })
   // The service starts it again at once; so it must hold still until the port is taken.
   process.kill(service.pid, 'SIGSTOP')
   process.kill(Number(pid), 'SIGKILL')
@@ -30,7 +30,7 @@ test('an embedded database that comes back at another port is found there, for r
   )
   process.kill(service.pid, 'SIGCONT')
 
-  await waitFor(async () => (await login()).status === 200)
+  await waitForValue(async () => (await login()).status, 200)
   t.is((await request('GET', '/users/me', { token })).status, 200)
   t.is((await request('GET', '/readyz')).status, 200)
   t.not((await file())[3], port)

@@ -1,4 +1,4 @@
-/** A pooler in transaction mode stands before the database, and keeps no names of statements. */
+/** A pooler in transaction mode in front of the database keeps no named statements. */
 
 import { spawn } from 'node:child_process'
 import { chmod, chown, mkdtemp, rm, writeFile } from 'node:fs/promises'
@@ -95,12 +95,15 @@ const poolers = {
   ...(process.env.PGBOUNCER && { PgBouncer: startPgbouncer }),
 }
 for (const [name, start] of Object.entries(poolers)) {
-  test.serial(`behind ${name} in transaction mode everything is answered as without, from the start`, async t => {
-    const service = await startTestService(t, { DATABASE_URL: await start(t, await freshDatabase(t)) })
-    t.deepEqual(await ask(t, service), { 200: 300 })
-  })
+  test.serial(
+    `behind ${name} in transaction mode every call is answered as without a pooler, from the start`,
+    async t => {
+      const service = await startTestService(t, { DATABASE_URL: await start(t, await freshDatabase(t)) })
+      t.deepEqual(await ask(t, service), { 200: 300 })
+    },
+  )
 
-  test.serial(`behind ${name} a process goes without names before its first call`, async t => {
+  test.serial(`behind ${name} a process stops using named statements before its first call`, async t => {
     const DATABASE_URL = await freshDatabase(t)
     await startTestService(t, { DATABASE_URL })
     const { http, output } = await spawnService(t, { DATABASE_URL: await start(t, DATABASE_URL) })
@@ -111,7 +114,7 @@ for (const [name, start] of Object.entries(poolers)) {
   })
 }
 
-test.serial('a pooler that comes to transaction mode later is noticed, and nothing is a fault of ours', async t => {
+test.serial('a pooler that switches to transaction mode later is detected, without an internal error', async t => {
   const pooler = await startPooler(t, await freshDatabase(t), 16)
   const service = await startTestService(t, { DATABASE_URL: pooler.url })
   t.deepEqual(await ask(t, service), { 200: 300 })

@@ -133,7 +133,7 @@ const ways: Record<string, (t: Teardown, urls: readonly [string, string]) => Pro
   ...(process.env.HAPROXY && { HAProxy: startHaproxy }),
 }
 for (const [name, start] of Object.entries(ways)) {
-  test.serial(`behind ${name} a promotion is seconds of 503, and no acknowledged write is lost`, async t => {
+  test.serial(`behind ${name} a promotion causes seconds of 503, and no acknowledged write is lost`, async t => {
     const { primary, standby } = await startPair(t)
     const relay = await startRelay(t, primary)
     const service = await startTestService(t, {
@@ -145,6 +145,9 @@ for (const [name, start] of Object.entries(ways)) {
     const acknowledged: string[] = []
     const answers: Record<string, number> = {}
     let ended = false
+    t.teardown(() => {
+      ended = true
+    })
     let recovered = 0
     const note = ({ status, json }: { status: number; json?: { reason?: string } }) => {
       const key = [status, json?.reason].filter(Boolean).join(' ')
@@ -203,7 +206,7 @@ for (const [name, start] of Object.entries(ways)) {
   })
 }
 
-test.serial('a start waits as long as nothing takes writes, until the standby is promoted', async t => {
+test.serial('a start waits until a standby is promoted and takes writes', async t => {
   const { standby } = await startPair(t)
   const programs = await Promise.all(
     ['any', 'read-write'].map(async attributes =>

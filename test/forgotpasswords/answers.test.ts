@@ -22,7 +22,7 @@ const login = (username: string | undefined, body?: unknown) =>
     body,
   })
 
-/** Somebody who answered the first three questions. */
+/** A user who answered the first three questions. */
 async function answered(): Promise<SignedUp> {
   const user = await service.signUp('ROLE_CLIENT')
   const given = ['São João del-Rei', 'Água', 'Três Corações']
@@ -33,7 +33,7 @@ async function answered(): Promise<SignedUp> {
   return user
 }
 
-test('two correct answers of two sign in, and the token tells how', async t => {
+test('two correct answers of two sign in, and the token names the method', async t => {
   const { username, token } = await answered()
   const { status, text } = await login(username, [answer(0, 'São João del-Rei'), answer(1, 'Água')])
   t.is(status, 200, text)
@@ -78,7 +78,7 @@ test('fewer than two correct answers are answered with 422', async t => {
   }
 })
 
-test('the same question twice is one answer', async t => {
+test('the same question twice counts as one answer', async t => {
   const { username } = await answered()
   const twice = [answer(0, 'São João del-Rei'), answer(0, 'são joão del-rei')]
   refused(t, await login(username, twice), 422, 'INVALID_ANSWERS')
@@ -95,7 +95,7 @@ test('an unknown user is answered with 404', async t => {
   refused(t, await login(randomUUID(), [answer(0, 'a'), answer(1, 'b')]), 404, 'USER_NOT_FOUND')
 })
 
-test('a question that the user never answered is answered with 404, as one that nobody has', async t => {
+test('a question that the user never answered is answered with 404, as an unknown question is', async t => {
   const { username } = await answered()
   const right = [answer(0, 'São João del-Rei'), answer(1, 'Água')]
   refused(t, await login(username, [...right, answer(3, 'x')]), 404, 'ANSWER_NOT_FOUND')
@@ -143,7 +143,7 @@ test('answers are stored hashed', async t => {
   }
 })
 
-test('an answer may have 255 characters, and each of them counts', async t => {
+test('an answer may have 255 characters, and each is significant', async t => {
   const { username, token } = await answered()
   const long = `${'ã'.repeat(254)}b`
   t.is((await save(token, answer(0, long))).status, 200)
@@ -163,7 +163,7 @@ test('an empty answer, no question and no body are answered with 400', async t =
   }
 })
 
-test('an unknown question is answered with 404, a retired one as well, though its old answers still count', async t => {
+test('an unknown or retired question is answered with 404, and old answers to a retired one still count', async t => {
   const { username, token } = await answered()
   refused(t, await save(token, { forgotpasswordquestionsid: 999_999, answer: 'a' }), 404, 'QUESTION_NOT_FOUND')
   const text = `Pergunta ${randomUUID()}`

@@ -1,4 +1,4 @@
-/** Keys that are mailed, from the request to the e-mail to the sign-in; and who gets none. */
+/** Mailed keys, from the request over the e-mail to the sign-in, and who gets none. */
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import { mailboxForFile } from '../_helpers/mailbox.js'
@@ -10,7 +10,7 @@ const mailbox = mailboxForFile()
 const service = serviceForFile(() => ({ SMTP_URL: mailbox.url }))
 
 let last = 0
-/** A client address that nobody else has. */
+/** A unique client address. */
 const newAddress = () => `203.0.113.${++last}`
 const newEmail = () => `ana.${randomUUID()}@example.org`
 
@@ -25,7 +25,7 @@ const enter = (username: string, key: string, address = newAddress()) =>
     headers: { 'x-forwarded-for': address },
   })
 
-/** Somebody, and the key mailed to them. */
+/** A user and the key mailed to it. */
 async function mailed(headers: Record<string, string> = {}) {
   const email = newEmail()
   const user = await service.signUp('ROLE_CLIENT', { email })
@@ -36,7 +36,7 @@ async function mailed(headers: Record<string, string> = {}) {
   return { ...user, email, entry, key }
 }
 
-test('the mailed key signs in once, and the token tells how', async t => {
+test('the mailed key signs in once, and the token names the method', async t => {
   const { username, token, key } = await mailed()
   t.is(key.length, 8)
   const { status, text } = await enter(username, key)
@@ -74,7 +74,7 @@ test('a wrong key, no key and an unknown user get the same answer', async t => {
   t.is(details.size, 1)
 })
 
-test('after 5 wrong attempts from an address the right key opens no more from there, but from elsewhere', async t => {
+test('after 5 wrong attempts from an address the correct key fails from there, but works from elsewhere', async t => {
   const { username, key } = await mailed()
   const address = newAddress()
   for (let i = 0; i < 5; i++) refused(t, await enter(username, 'ABCD2345', address), 422, 'INVALID_KEY')
@@ -82,21 +82,21 @@ test('after 5 wrong attempts from an address the right key opens no more from th
   t.is((await enter(username, key)).status, 200)
 })
 
-test('the right key opens at the 5th attempt', async t => {
+test('the correct key works at the 5th attempt', async t => {
   const { username, key } = await mailed()
   const address = newAddress()
   for (let i = 0; i < 4; i++) refused(t, await enter(username, 'ABCD2345', address), 422, 'INVALID_KEY')
   t.is((await enter(username, key, address)).status, 200)
 })
 
-test('all addresses of an IPv6 /64 have the 5 attempts together', async t => {
+test('all addresses of an IPv6 /64 share the 5 attempts', async t => {
   const { username, key } = await mailed()
   for (let i = 0; i < 5; i++) refused(t, await enter(username, 'ABCD2345', `2001:db8::${i}`), 422, 'INVALID_KEY')
   refused(t, await enter(username, key, '2001:db8::abcd'), 422, 'INVALID_KEY')
   t.is((await enter(username, key, '2001:db8:0:1::1')).status, 200)
 })
 
-test('a new key has 5 attempts of its own', async t => {
+test('a new key has 5 new attempts', async t => {
   const { username, token } = await mailed()
   const address = newAddress()
   for (let i = 0; i < 5; i++) refused(t, await enter(username, 'ABCD2345', address), 422, 'INVALID_KEY')
@@ -104,7 +104,7 @@ test('a new key has 5 attempts of its own', async t => {
   t.is((await enter(username, 'WXYZ6789', address)).status, 200)
 })
 
-test('of 20 attempts at once from an address 5 are compared', async t => {
+test('of 20 simultaneous attempts from an address, 5 are compared', async t => {
   const { token } = await mailed()
   const { mailedKeys } = service.registry
   const attempt = (address: string) => mailedKeys.attempt(idOf(token), 'recovery', address)
@@ -135,7 +135,7 @@ test('a missing address is answered with 422', async t => {
   refused(t, await ask({}), 422, 'INVALID_EMAIL')
 })
 
-test('AUTH_RECOVERY_EMAIL=any sends the key to whatever address is given, to users who exist', async t => {
+test('AUTH_RECOVERY_EMAIL=any sends an existing user’s key to any given address', async t => {
   const other = await startTestService(t, { SMTP_URL: mailbox.url, AUTH_RECOVERY_EMAIL: 'any' })
   const { username } = await other.signUp('ROLE_CLIENT', { email: newEmail() })
   const [any, dummyHash] = [newEmail(), newEmail()]
@@ -148,13 +148,13 @@ test('AUTH_RECOVERY_EMAIL=any sends the key to whatever address is given, to use
   t.false(mailbox.emails.some(({ to }) => to?.[0]?.address === dummyHash))
 })
 
-test('e-mails are in Portuguese unless English is asked for', async t => {
+test('e-mails are in Portuguese unless the request asks for English', async t => {
   t.regex((await mailed()).entry.text ?? '', /Sua chave: /)
   t.regex((await mailed({ 'accept-language': 'en-GB, pt;q=0.5' })).entry.text ?? '', /Your key: /)
   t.regex((await mailed({ 'accept-language': 'fr' })).entry.text ?? '', /Sua chave: /)
 })
 
-test('the key for a ROLE_INSTITUTION goes to the organization, and activates that user once', async t => {
+test('the key for a ROLE_INSTITUTION is mailed to the organization, and activates that user once', async t => {
   const organization = await service.organization({ email: newEmail() })
   const { username, token } = await service.signUp('ROLE_INSTITUTION')
   const query = { username, emailpartner: organization.email }
@@ -172,7 +172,7 @@ test('the key for a ROLE_INSTITUTION goes to the organization, and activates tha
   t.is(`${json.active} ${json.partnerOrganization.id}`, `1 ${organization.id}`)
 })
 
-test('an unknown organization address is answered with 404, and so is one of an inactive organization', async t => {
+test('the address of an unknown or inactive organization is answered with 404', async t => {
   const { id, email: emailpartner } = await service.organization()
   const { username, token } = await service.signUp('ROLE_INSTITUTION')
   const send = (query: Record<string, string>) =>

@@ -1,4 +1,4 @@
-/** The password update: the policy, whom it concerns, and the whole way back into an account. */
+/** The password update: the policy, the permissions, and a complete recovery of an account. */
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import { suspend } from '../_helpers/models.js'
@@ -13,7 +13,7 @@ const login = (username: string, secret: string) =>
   service.request('POST', '/users/login', { query: { username, password: secret } })
 const next = 'bem-te-vi de peito amarelo'
 
-test('the new password signs in, the old one doesn’t, and the answer is empty', async t => {
+test('the new password signs in, the old one doesn’t, and the response is empty', async t => {
   const { username, token } = await service.signUp('ROLE_CLIENT')
   const { status, text, headers } = await update(token, { username, newPassword: next })
   t.is(`${status}${text}${headers.get('content-type')}`, '200null')
@@ -21,7 +21,7 @@ test('the new password signs in, the old one doesn’t, and the answer is empty'
   refused(t, await login(username, password), 404, 'INVALID_CREDENTIALS')
 })
 
-test('any spelling of one’s own username means oneself', async t => {
+test('any spelling of the caller’s username means the caller', async t => {
   const { username, token } = await service.signUp('ROLE_CLIENT')
   t.is((await update(token, { username: username.replace(/\D/g, ''), newPassword: next })).status, 200)
 })
@@ -59,7 +59,7 @@ test('no new password is answered with 400', async t => {
   refused(t, await update(token, { username, newPassword: '' }), 400, 'MISSING_PARAMETER')
 })
 
-test('an unknown user is answered with 404 to an administrator, who may set anybody’s password', async t => {
+test('an administrator, who may set every password, gets 404 for an unknown user', async t => {
   const admin = await service.adminToken()
   refused(t, await update(admin, { username: randomUUID(), newPassword: next }), 404, 'USER_NOT_FOUND')
   const { username, token } = await service.signUp('ROLE_CLIENT')
@@ -94,13 +94,13 @@ test('a user who forgot the password signs in by two answers and sets a new one'
   refused(t, await service.request('GET', '/users/me', { token: recovery.text }), 500, 'INVALID_TOKEN')
 })
 
-test('passwords compare by what they mean, not by how a keyboard composes them', async t => {
+test('passwords compare equal in every Unicode composition', async t => {
   const { username, token } = await service.signUp('ROLE_CLIENT')
   t.is((await update(token, { newPassword: 'coração de mãe' })).status, 200)
   t.is((await login(username, 'corac\u0327a\u0303o\u00a0de ma\u0303e')).status, 200)
 })
 
-test('every character of a long password counts', async t => {
+test('every character of a long password is significant', async t => {
   const { username, token } = await service.signUp('ROLE_CLIENT')
   t.is((await update(token, { newPassword: `${'ã'.repeat(255)}1` })).status, 200)
   refused(t, await login(username, `${'ã'.repeat(255)}2`), 404, 'INVALID_CREDENTIALS')

@@ -1,4 +1,4 @@
-/** Client addresses: one form however they are written, and nobody's word on them but a trusted proxy's. */
+/** Client addresses: one canonical form for every notation, and forwarding headers only from trusted proxies. */
 import test from 'ava'
 import { canonicalAddress, createSenderOf, network, networksOf } from '../../server/requests/client-address.js'
 
@@ -47,7 +47,7 @@ for (const [address, expected] of [
   })
 }
 
-test('a request counts for the networks of its client, and for a proxy where that tells of no client', t => {
+test('a request counts for the networks of its client, and for the proxy if that names no client', t => {
   t.deepEqual(senderOf('192.0.2.1', '198.51.100.1').networks, ['192.0.2.1', '192.0.2.0/24'])
   t.deepEqual(senderOf('10.0.0.1', '198.51.100.1').networks, ['198.51.100.1', '198.51.100.0/24'])
   t.deepEqual(senderOf('10.0.0.1', undefined).networks, ['proxy 10.0.0.1'])
@@ -56,24 +56,24 @@ test('a request counts for the networks of its client, and for a proxy where tha
 const senderOf = createSenderOf(['10.0.0.0/8', '::1', '2001:db8::/32'])
 
 for (const [why, peer, header, address, proxied] of [
-  ['a peer that is no proxy is not believed', '192.0.2.1', '198.51.100.1', '192.0.2.1', false],
-  ['a proxy is', '10.0.0.1', '198.51.100.1', '198.51.100.1', true],
-  ['a proxy by its IPv4-mapped address is', '::ffff:10.0.0.1', '198.51.100.1', '198.51.100.1', true],
-  ['a proxy in an IPv6 block is', '2001:db8::9', '198.51.100.1', '198.51.100.1', true],
-  ['a proxy that names nobody is the client', '10.0.0.1', undefined, '10.0.0.1', true],
-  ['only what the last proxy added counts', '10.0.0.1', '1.2.3.4, 198.51.100.1', '198.51.100.1', true],
-  ['trusted proxies in between are passed', '10.0.0.1', '1.2.3.4, 198.51.100.1, 10.9.9.9, ::1', '198.51.100.1', true],
-  ['when all are trusted it is the first', '10.0.0.1', '10.1.1.1, 10.2.2.2', '10.1.1.1', true],
-  ['what cannot be read ends the way', '10.0.0.1', '198.51.100.1, unknown', '10.0.0.1', true],
-  ['also behind a proxy', '10.0.0.1', '198.51.100.1, unknown, 10.2.2.2', '10.2.2.2', true],
-  ['an empty entry cannot be read', '10.0.0.1', '198.51.100.1,', '10.0.0.1', true],
-  ['a port is left out', '10.0.0.1', '198.51.100.1:4711', '198.51.100.1', true],
-  ['so are brackets', '10.0.0.1', '[2001:0DB9::1]:4711', '2001:db9::1', true],
-  ['the form is canonical', '10.0.0.1', '::ffff:c633:6401', '198.51.100.1', true],
-  ['a peer that has gone has no address', undefined, '198.51.100.1', '0.0.0.0', false],
+  ['a peer that isn’t a proxy is the client', '192.0.2.1', '198.51.100.1', '192.0.2.1', false],
+  ['a proxy names its client', '10.0.0.1', '198.51.100.1', '198.51.100.1', true],
+  ['a proxy with an IPv4-mapped address names its client', '::ffff:10.0.0.1', '198.51.100.1', '198.51.100.1', true],
+  ['a proxy in an IPv6 block names its client', '2001:db8::9', '198.51.100.1', '198.51.100.1', true],
+  ['a proxy that names no client is the client', '10.0.0.1', undefined, '10.0.0.1', true],
+  ['only the entry of the last proxy counts', '10.0.0.1', '1.2.3.4, 198.51.100.1', '198.51.100.1', true],
+  ['trusted proxies in between are skipped', '10.0.0.1', '1.2.3.4, 198.51.100.1, 10.9.9.9, ::1', '198.51.100.1', true],
+  ['the first entry counts if all are trusted', '10.0.0.1', '10.1.1.1, 10.2.2.2', '10.1.1.1', true],
+  ['an invalid entry ends the search', '10.0.0.1', '198.51.100.1, unknown', '10.0.0.1', true],
+  ['an invalid entry before a proxy ends the search', '10.0.0.1', '198.51.100.1, unknown, 10.2.2.2', '10.2.2.2', true],
+  ['an empty entry is invalid', '10.0.0.1', '198.51.100.1,', '10.0.0.1', true],
+  ['a port is removed', '10.0.0.1', '198.51.100.1:4711', '198.51.100.1', true],
+  ['brackets are removed', '10.0.0.1', '[2001:0DB9::1]:4711', '2001:db9::1', true],
+  ['the result is canonical', '10.0.0.1', '::ffff:c633:6401', '198.51.100.1', true],
+  ['a disconnected peer has no address', undefined, '198.51.100.1', '0.0.0.0', false],
 ] as const) {
   test(`behind proxies ${why}`, t => {
-    // Twice, as the second time is from memory.
+    // Twice, as the second result comes from the cache.
     for (let turn = 0; turn < 2; turn++) {
       const sender = senderOf(peer, header)
       t.deepEqual([sender.address, sender.proxied], [address, proxied])
@@ -81,11 +81,11 @@ for (const [why, peer, header, address, proxied] of [
   })
 }
 
-test('who is trusted for another reason than its address is believed, and who isn’t is not', t => {
+test('a caller trusted by something other than its address may name its client, an untrusted one may not', t => {
   t.is(senderOf('192.0.2.1', '198.51.100.1', true).address, '198.51.100.1')
   t.is(senderOf('10.0.0.1', '198.51.100.1', false).address, '10.0.0.1')
 })
 
-test('without trusted proxies nobody is believed', t => {
+test('without trusted proxies forwarding headers are ignored', t => {
   t.is(createSenderOf([])('127.0.0.1', '198.51.100.1').address, '127.0.0.1')
 })

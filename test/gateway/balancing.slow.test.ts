@@ -1,4 +1,4 @@
-/** A gateway in front of several servers: what clients see of one that dies, hangs or stops. */
+/** A gateway in front of several servers: what its clients see when one dies, hangs or stops. */
 import { randomUUID } from 'node:crypto'
 import { once } from 'node:events'
 import { createServer as createHttp2Server, type ServerHttp2Session } from 'node:http2'
@@ -51,8 +51,8 @@ async function usesAll(request: Request, token: string, servers: readonly Server
   })
 }
 
-/** Calls that go on, 16 at a time, until they are told to end; `statuses` holds each answer's. */
-function load(call: () => Promise<Answer>) {
+/** Repeats a call, 16 at a time, until `end` or the end of the test; `statuses` holds the status of each answer. */
+function load(t: ExecutionContext, call: () => Promise<Answer>) {
   const statuses: number[] = []
   const reasons = new Set<string>()
   let slowest = 0
@@ -67,6 +67,11 @@ function load(call: () => Promise<Answer>) {
     }
   }
   const all = Promise.all(Array.from({ length: 16 }, one))
+  const end = async () => {
+    ended = true
+    await all
+  }
+  t.teardown(end)
   return {
     statuses,
     /** What clients saw, in a sentence. */
@@ -80,18 +85,16 @@ function load(call: () => Promise<Answer>) {
         () => statuses.length,
       )
     },
-    async end() {
-      ended = true
-      await all
-    },
+    end,
   }
 }
 
-const readsOf = (request: Request, token: string) => load(() => request('GET', '/users/me', { token, once: true }))
+const readsOf = (t: ExecutionContext, request: Request, token: string) =>
+  load(t, () => request('GET', '/users/me', { token, once: true }))
 /** Sign-ups: writes that have nothing to do with each other. */
-function writesOf(request: Request) {
+function writesOf(t: ExecutionContext, request: Request) {
   const fields = { password, state: 'CE', city: 'Crato', termsofusage: true, roles: ['ROLE_CLIENT'] }
-  return load(() => {
+  return load(t, () => {
     const body = { username: randomUUID(), nickname: randomUUID(), ...fields }
     return request('POST', '/users/signup', { body, once: true })
   })
@@ -109,9 +112,9 @@ function fewTold(t: ExecutionContext, reads: Load, writes: Load) {
   t.true(toldOf(writes.statuses) <= 16)
 }
 
-test.serial('one server is killed: no read fails, and of writes only those that were under way there', async t => {
+test.serial('one server is killed: no read fails, and only writes in progress there fail', async t => {
   const { servers, request, token } = await twoServers(t)
-  const [reads, writes] = [readsOf(request, token), writesOf(request)]
+  const [reads, writes] = [readsOf(t, request, token), writesOf(t, request)]
   await Promise.all([reads.more(100), writes.more(50)])
   servers[0].child.kill('SIGKILL')
   await Promise.all([reads.more(300), writes.more(100)])
@@ -119,9 +122,9 @@ test.serial('one server is killed: no read fails, and of writes only those that 
   fewTold(t, reads, writes)
 })
 
-test.serial('one server hangs: no read fails, it is left out soon, and used again once it goes on', async t => {
+test.serial('one server hangs: no read fails, the server is soon avoided, and used again once it resumes', async t => {
   const { servers, request, token } = await twoServers(t)
-  const [reads, writes] = [readsOf(request, token), writesOf(request)]
+  const [reads, writes] = [readsOf(t, request, token), writesOf(t, request)]
   await Promise.all([reads.more(100), writes.more(50)])
   servers[0].child.kill('SIGSTOP')
   t.teardown(() => servers[0].child.kill('SIGCONT'))
@@ -138,7 +141,7 @@ test.serial('one server hangs: no read fails, it is left out soon, and used agai
   await usesAll(request, token, servers)
 })
 
-test.serial('servers are restarted one after the other: no call fails, read or write', async t => {
+test.serial('during a rolling restart of the servers no call fails, read or write', async t => {
   const DATABASE_URL = await freshDatabase(t)
   const ports = [await freePort(), await freePort()]
   const start = (port: number) => spawnServer(t, { DATABASE_URL, AUTH_GRPC_ADDRESS: `127.0.0.1:${port}` })
@@ -146,7 +149,7 @@ test.serial('servers are restarted one after the other: no call fails, read or w
   const request = createRequest((await spawnGateway(t, servers.map(({ grpc }) => grpc).join(','))).http)
   const token = await login(request)
   await usesAll(request, token, servers)
-  const [reads, writes] = [readsOf(request, token), writesOf(request)]
+  const [reads, writes] = [readsOf(t, request, token), writesOf(t, request)]
   for (const [index, port] of ports.entries()) {
     await Promise.all([reads.more(50), writes.more(20)])
     servers[index]!.child.kill('SIGTERM')
@@ -159,7 +162,7 @@ test.serial('servers are restarted one after the other: no call fails, read or w
   t.deepEqual([...new Set([...reads.statuses, ...writes.statuses])], [200])
 })
 
-test.serial('a name stands for all its addresses, also for those that it gets once one is lost', async t => {
+test.serial('a DNS name stands for all its addresses, including those added after one is lost', async t => {
   const DATABASE_URL = await freshDatabase(t)
   const port = await freePort()
   const at = (host: string) => spawnServer(t, { DATABASE_URL, AUTH_GRPC_ADDRESS: `${host}:${port}` })
@@ -200,7 +203,7 @@ async function breakingServer(t: ExecutionContext, late = false) {
   return { paths, target: `127.0.0.1:${(server.address() as AddressInfo).port}` }
 }
 
-test('what was begun and may have been done is asked again only where nothing can come of it, and once', async t => {
+test('a call that may have taken effect is retried once, and only if it reads', async t => {
   const { paths, target } = await breakingServer(t)
   for (const rpc of [...Users.methods, ...ForgotPasswords.methods] as DescMethodUnary[]) {
     const transport = createRemoteTransport({ target })
@@ -211,7 +214,7 @@ test('what was begun and may have been done is asked again only where nothing ca
     t.is(error.code, Code.Unavailable, rpc.name)
     const isRead = /^(Get|BatchGet|Exists|FindAll|VerifyToken)/.test(rpc.name)
     const path = `/${rpc.parent.typeName}/${rpc.name}`
-    // With one server, gone for a moment, the second time may find nobody.
+    // With one server, which is away for a moment, the retry may find no server.
     if (isRead) t.true(paths.length <= 2 && paths.every(each => each === path))
     else t.deepEqual(paths, [path])
   }

@@ -1,4 +1,4 @@
-/** What becomes of a call behind the gateway: its headers and deadline, its client gone, and faults that nobody meant. */
+/** Calls behind the gateway: headers, deadlines, clients that disconnect, and internal errors. */
 import { once } from 'node:events'
 import { create } from '@bufbuild/protobuf'
 import { Code, ConnectError, createRouterTransport, type HandlerContext, type Transport } from '@connectrpc/connect'
@@ -12,7 +12,7 @@ import type { IncomingCall } from '../../server/requests/call.js'
 import { openGateway as open } from '../_helpers/gateway.js'
 import { refused } from '../_helpers/problem.js'
 import { openRaw } from '../_helpers/raw.js'
-import { waitFor, within } from '../_helpers/wait.js'
+import { waitFor, waitForValue, within } from '../_helpers/wait.js'
 
 /** Answers when the call is aborted, and keeps its context. */
 function waiting() {
@@ -28,7 +28,7 @@ function waiting() {
 /** So that nothing ends what a client has left, but its leaving. */
 const patient = { limits: { callTimeout: 3_600_000, requestTimeout: 3_600_000 } }
 
-test('a call is aborted when its client has gone', async t => {
+test('a call is aborted when its client disconnects', async t => {
   for (const start of [
     'GET /users/me HTTP/1.1\r\nHost: a\r\n\r\n',
     'POST /auth.v1.Users/GetMe HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}',
@@ -37,7 +37,7 @@ test('a call is aborted when its client has gone', async t => {
     const { port, log } = await open(t, { getMe }, patient)
     const connection = await openRaw(port)
     connection.write(start)
-    await waitFor(() => calls.length === 1)
+    await waitForValue(() => calls.length, 1)
     t.false(calls[0]!.signal.aborted)
     connection.destroy()
     await waitFor(() => calls[0]!.signal.aborted)
@@ -45,7 +45,7 @@ test('a call is aborted when its client has gone', async t => {
   }
 })
 
-test('a call takes 15 s at most, and what Connect’s clients ask for if that is less', async t => {
+test('a call takes at most 15 s, or less if a Connect client asks for less', async t => {
   t.is(gatewayLimits.callTimeout, 15_000)
   const times: (number | undefined)[] = []
   const { post, request } = await open(t, {
@@ -75,14 +75,14 @@ test('a call that takes longer is answered with 503', async t => {
   t.deepEqual(log, [])
 })
 
-test('a call whose time is over when it arrives is not begun', async t => {
+test('a call whose deadline has passed on arrival is not started', async t => {
   const { calls, getMe } = waiting()
   const { post } = await open(t, { getMe })
   t.is((await post('GetMe', { 'connect-timeout-ms': '0' })).json.code, 'deadline_exceeded')
   t.is(calls.length, 0)
 })
 
-test('the readiness check gives the services little time, and passes on what they say', async t => {
+test('the readiness check gives the services a short deadline, and forwards their status', async t => {
   const { SERVING, NOT_SERVING } = HealthCheckResponse_ServingStatus
   const times: (number | undefined)[] = []
   const transport = createRouterTransport(router => {
@@ -97,7 +97,7 @@ test('the readiness check gives the services little time, and passes on what the
   refused(t, await request('GET', '/readyz'), 503, 'UNAVAILABLE')
 })
 
-test('of the headers only those go on that the services know, and those that the gateway makes', async t => {
+test('only the headers that the services know and those that the gateway sets are forwarded', async t => {
   const seen: Headers[] = []
   const { request, post } = await open(t, {
     getMe: (_, context) => {
@@ -163,7 +163,7 @@ for (const [what, error, reason, connectCode, reported] of [
   })
 }
 
-test('the body of a request that is refused for its size may go on for a moment before the connection ends', async t => {
+test('the body of a request that is refused for its size may continue briefly before the connection closes', async t => {
   const { port } = await open(t, {}, { limits: { lingerTimeout: 60_000 } })
   const connection = await openRaw(port)
   t.teardown(connection.destroy)
@@ -181,7 +181,7 @@ test('the body of a request that is refused for its size may go on for a moment 
   t.regex(connection.text(), /connection: close/i)
 })
 
-test('a body that is refused for its size and never ends is cut off', async t => {
+test('a body that is refused for its size and never ends closes the connection', async t => {
   const { port } = await open(t, {}, { limits: { ...patient.limits, lingerTimeout: 50 } })
   const connection = await openRaw(port)
   t.teardown(connection.destroy)
@@ -214,7 +214,7 @@ for (const [kind, make] of Object.entries({
   'a list': (pairs: [string, string][]) => pairs,
   Headers: (pairs: [string, string][]) => new Headers(pairs),
 })) {
-  test(`the way into the same process takes headers as ${kind}`, async t => {
+  test(`the in-process transport accepts headers as ${kind}`, async t => {
     const { call } = await seen(
       make([
         ['authorization', 'Bearer x'],
@@ -232,7 +232,7 @@ for (const [kind, make] of Object.entries({
   })
 }
 
-test('the way into the same process hands over deadline and signal, and no answer shares headers with another', async t => {
+test('the in-process transport passes deadline and signal on, and each response has its own headers', async t => {
   const { signal } = new AbortController()
   const { call, first, second } = await seen(undefined, 5000, signal)
   t.is(call.signal, signal)

@@ -11,11 +11,11 @@ import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { type Authority, createAuthority } from '../_helpers/certificates.js'
 import { openGrpc } from '../_helpers/grpc.js'
 import { authority, ca, issue, openTls, startOverTls } from '../_helpers/over-tls.js'
-import { waitFor } from '../_helpers/wait.js'
+import { waitFor, waitForValue } from '../_helpers/wait.js'
 
 const run = promisify(execFile)
 
-/** Serial number of the certificate that a port presents to whoever connects. */
+/** Serial number of the certificate that a port presents. */
 async function serialAt(t: ExecutionContext, port: number, options?: ConnectionOptions): Promise<string> {
   const socket = await openTls(t, port, options)
   const { serialNumber } = socket.getPeerCertificate()
@@ -23,13 +23,13 @@ async function serialAt(t: ExecutionContext, port: number, options?: ConnectionO
   return serialNumber
 }
 
-/** Replaces a file at once, as whoever renews certificates does. */
+/** Replaces a file atomically, as tools that renew certificates do. */
 async function replace(path: string, content: Buffer) {
   await writeFile(`${path}.new`, content)
   await rename(`${path}.new`, path)
 }
 
-test('certificates that are replaced count for new connections, on every port, and those before live on', async t => {
+test('replaced certificates apply to new connections on every port, and earlier connections stay open', async t => {
   const { server, port, files } = await startOverTls(t)
   const ports = {
     https: [port, {}],
@@ -59,7 +59,7 @@ test('certificates that are replaced count for new connections, on every port, a
 
   for (const { cert, key } of [files.inner, files.outer]) {
     const next = issue()
-    // The key alone doesn't fit; nobody is refused meanwhile.
+    // The key alone doesn't match; no client is refused in the meantime.
     await replace(key, next.key)
     await useAll()
     await replace(cert, next.cert)
@@ -74,7 +74,7 @@ test('certificates that are replaced count for new connections, on every port, a
   t.is(used.at(-1), used[0])
 })
 
-test('a certificate that can’t be used is told once and leaves the one before; one that is mended counts', async t => {
+test('an unusable certificate is logged once and leaves the previous one in use; a corrected one applies', async t => {
   const { server, gateway, port, files } = await startOverTls(t)
   const before = await serialAt(t, port)
   const { key } = issue()
@@ -128,7 +128,7 @@ test('gateway and server take new certificates of a new authority without a rest
   server.child.kill('SIGSTOP')
   t.is(await ask(), '503')
   server.child.kill('SIGCONT')
-  await waitFor(async () => (await ask()) === '200')
+  await waitForValue(ask, '200')
   const old = openGrpc(server.grpc, credentials.createSsl(next.certificate, ...keyAndCert(authority)))
   t.teardown(() => old.close())
   await t.throwsAsync(old.call(Users.method.existsByUsername, { username: 'x' }, { deadline: Date.now() + 3000 }))

@@ -1,4 +1,4 @@
-/** The order of checks on protected operations: of several faults, the first in the order is answered. */
+/** The order of checks on protected operations: of several faults, the answer names the first in that order. */
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import { refused } from '../_helpers/problem.js'
@@ -157,7 +157,7 @@ for (const [operation, rows] of Object.entries(operations)) {
   }
 }
 
-test('whoever may not call an operation does not learn that its body has the wrong media type', async t => {
+test('a caller without permission is refused before the media type of the body is checked', async t => {
   const path = '/forgotpasswords/saveforgotpasswordquestionsusersanswers'
   const send = (token?: string) =>
     service.request('POST', path, { ...(token && { token }), body: 'x', headers: { 'content-type': 'text/plain' } })

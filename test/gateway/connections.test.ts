@@ -1,17 +1,17 @@
-/** How many connections the networks of clients may have, and what ends one. */
+/** Limits on the connections of clients' networks, and what closes a connection. */
 import { mock } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import test, { type ExecutionContext } from 'ava'
 import type { Request, Response } from '../../gateway/connection.js'
 import { createListener } from '../../gateway/listener.js'
 import { openRaw, type RawConnection } from '../_helpers/raw.js'
-import { waitFor } from '../_helpers/wait.js'
+import { waitFor, waitForValue } from '../_helpers/wait.js'
 
 type Options = NonNullable<Parameters<typeof createListener>[3]>
 
 const answer = (_: Request, response: Response) => void response.end('ok')
 
-/** So that no time ends a connection that something else is to end. */
+/** Time limits that no test reaches. */
 const patient = { headersTimeout: 3_600_000, requestTimeout: 3_600_000 }
 
 async function open(
@@ -60,7 +60,7 @@ async function openAll(connect: (from: string) => Promise<RawConnection>, addres
   return all
 }
 
-test('at the limit of an address its connection that is idle longest makes room for a new one', async t => {
+test('at the limit of an address its longest idle connection is closed for a new one', async t => {
   const { listener, connect, cut } = await open(t, { perAddress: 3 })
   const [other] = await openAll(connect, ['127.0.0.9'])
   const [first, second, third] = await openAll(connect, ['127.0.0.2', '127.0.0.2', '127.0.0.2'])
@@ -74,7 +74,7 @@ test('at the limit of an address its connection that is idle longest makes room 
   t.is(listener.connections(), 4)
 })
 
-test('a connection with a request in progress is closed for a new one only where all have one', async t => {
+test('a connection with a request in progress is closed for a new one only if all have one', async t => {
   const held: Response[] = []
   const { connect } = await open(
     t,
@@ -83,12 +83,12 @@ test('a connection with a request in progress is closed for a new one only where
   )
   const busy = await connect('127.0.0.2')
   busy.write(get('/held'))
-  await waitFor(() => held.length === 1)
+  await waitForValue(() => held.length, 1)
   const [idle] = await openAll(connect, ['127.0.0.2'])
   const third = await connect('127.0.0.2')
   third.write(get('/held'))
   await idle!.end()
-  await waitFor(() => held.length === 2)
+  await waitForValue(() => held.length, 2)
   const [fourth] = await openAll(connect, ['127.0.0.2'])
   await busy.end()
   void held[1]!.end('ok')
@@ -97,7 +97,7 @@ test('a connection with a request in progress is closed for a new one only where
   t.is(busy.text(), '')
 })
 
-test('at the limit of a /24 the connection of it that is idle longest makes room for a new one', async t => {
+test('at the limit of a /24 its longest idle connection is closed for a new one', async t => {
   const { connect, cut } = await open(t, { perAddress: 3, perNetwork: 4 })
   const [other] = await openAll(connect, ['127.0.1.2'])
   const all = await openAll(connect, ['127.0.0.2', '127.0.0.3', '127.0.0.3', '127.0.0.4', '127.0.0.5'])
@@ -106,18 +106,18 @@ test('at the limit of a /24 the connection of it that is idle longest makes room
   t.deepEqual(cut, ['connections'])
 })
 
-test('a connection that was closed makes room', async t => {
+test('a closed connection frees its place', async t => {
   const { listener, connect, cut } = await open(t, { perAddress: 2, perNetwork: 2 })
   for (let times = 0; times < 5; times++) {
     const [first, second] = await openAll(connect, ['127.0.0.2', '127.0.0.2'])
     first!.destroy()
     second!.destroy()
-    await waitFor(() => listener.connections() === 0)
+    await waitForValue(() => listener.connections(), 0)
   }
   t.deepEqual(cut, [])
 })
 
-test('an address opens so many connections at once, more are refused before TLS, and others aren’t held up', async t => {
+test('connections beyond an address’s burst are refused before TLS, and other addresses aren’t affected', async t => {
   let secured = 0
   const secure: NonNullable<Options['secure']> = socket => {
     secured++
@@ -133,23 +133,27 @@ test('an address opens so many connections at once, more are refused before TLS,
   await openAll(connect, ['127.0.0.3', '127.0.0.3', '127.0.0.3'])
 })
 
-test('an address opens so many connections a second', async t => {
+test('an address opens a limited number of connections per second', async t => {
   const { connect, cut } = await open(t, { newAtOnce: 1, newPerSecond: 5 })
   let opened = 0
   const startedAt = performance.now()
-  while (opened < 4) {
-    const connection = await connect('127.0.0.2')
-    await use(connection).then(
-      () => opened++,
-      () => sleep(10),
-    )
-  }
+  await waitFor(
+    async () => {
+      const connection = await connect('127.0.0.2')
+      await use(connection).then(
+        () => opened++,
+        () => {},
+      )
+      return opened === 4
+    },
+    () => opened,
+  )
   // The first at once, the others within 0.6 seconds at the earliest.
   t.true(performance.now() - startedAt > 550)
   t.true(cut.length > 0)
 })
 
-test('a trusted proxy has no bound but that of all', async t => {
+test('a trusted proxy is limited only by the total of connections', async t => {
   const { connect, cut } = await open(
     t,
     { perAddress: 1, perNetwork: 1, newAtOnce: 1, newPerSecond: 0.001, maxConnections: 6 },
@@ -164,7 +168,7 @@ test('a trusted proxy has no bound but that of all', async t => {
   t.deepEqual(cut, ['connections'])
 })
 
-test('a client that doesn’t read its answer is cut off after its time, one that reads gets all of it', async t => {
+test('a client that doesn’t read its response is disconnected at the time limit, and one that reads gets all of it', async t => {
   const part = 'x'.repeat(100_000)
   const { listener, connect, cut } = await open(
     t,
@@ -186,11 +190,11 @@ test('a client that doesn’t read its answer is cut off after its time, one tha
   read.write(get('/slowly'))
   await read.until(/ok\r\n/)
   t.true(read.text().length > 60 * part.length)
-  await waitFor(() => listener.connections() === 1)
+  await waitForValue(() => listener.connections(), 1)
   t.deepEqual(cut, ['unread'])
 })
 
-test('a client that reads none of many small answers is cut off, too', async t => {
+test('a client that reads none of many small responses is disconnected', async t => {
   const { listener, connect, cut } = await open(
     t,
     { unreadTimeout: 200 },
@@ -226,14 +230,14 @@ for (const [what, before] of [
   })
 }
 
-test('a body that goes on after its request was answered ends in time', async t => {
+test('a body that continues after its request was answered is cut off in time', async t => {
   const { listener, connect } = await open(t, { requestTimeout: 200, lingerTimeout: 50 })
   const connection = await connect('127.0.0.2')
   connection.write('POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 999999999\r\n\r\nx')
   await connection.until(/ok$/)
   const trickle = setInterval(() => connection.write('x'), 20)
   t.teardown(() => clearInterval(trickle))
-  await waitFor(() => listener.connections() === 0)
+  await waitForValue(() => listener.connections(), 0)
   t.pass()
 })
 
@@ -241,7 +245,7 @@ for (const [what, ahead, more] of [
   ['a request', get().repeat(8), unfinished.slice(0, 20)],
   ['the body of a request', get().repeat(7) + unfinished, ''],
 ] as const) {
-  test.serial(`${what} that isn’t read has its time from when it is`, async t => {
+  test.serial(`the time limit of ${what} that isn’t read starts when it is read`, async t => {
     const now = performance.now.bind(performance)
     let passed = 0
     const clock = mock.method(performance, 'now', () => now() + passed)
@@ -251,7 +255,7 @@ for (const [what, ahead, more] of [
     const { connect } = await open(t, { headersTimeout: 10_000, requestTimeout: 10_000 }, { onRequest })
     const connection = await connect('127.0.0.2')
     connection.write(ahead)
-    await waitFor(() => held.length === 8)
+    await waitForValue(() => held.length, 8)
     connection.write(more)
     await sleep(50)
     passed += 60_000
@@ -274,7 +278,7 @@ for (const [how, leave] of [
     ['a few requests', 200],
     ['more than are handed over', 8_000],
   ] as const) {
-    test(`when a client that sent ${ahead} ahead ${how}, every request learns it, and nothing more is begun`, async t => {
+    test(`when a client that pipelined ${ahead} ${how}, every request is aborted, and no other starts`, async t => {
       const responses: Response[] = []
       const visited: Request[] = []
       const { listener, connect } = await open(

@@ -1,4 +1,4 @@
-/** How requests and answers look over HTTP, whatever the operation. */
+/** The form of requests and answers over HTTP, common to all operations. */
 import { randomUUID } from 'node:crypto'
 import { request as open } from 'node:http'
 import { brotliCompressSync, deflateSync, gzipSync } from 'node:zlib'
@@ -8,7 +8,7 @@ import { routes } from '../../gateway/routes.js'
 import { refused, wrongFields } from '../_helpers/problem.js'
 import { type Answer, createRequest, password, serviceForFile, startTestService, waitOut } from '../_helpers/service.js'
 import { spawnService } from '../_helpers/spawned.js'
-import { waitFor } from '../_helpers/wait.js'
+import { waitFor, waitForValue } from '../_helpers/wait.js'
 
 const service = serviceForFile()
 const request: typeof service.request = (...all) => service.request(...all)
@@ -65,7 +65,7 @@ for (const [accept, type] of [
 }
 
 for (const type of ['application/x-www-form-urlencoded', 'application/json', 'application/json; charset=UTF-8']) {
-  test(`parameters may come in a body of ${type} instead of the query`, async t => {
+  test(`parameters may stand in a body of ${type} instead of the query`, async t => {
     const { username, token } = await service.signUp('ROLE_CLIENT')
     const write = (fields: Record<string, string>) =>
       type.includes('json') ? JSON.stringify(fields) : String(new URLSearchParams(fields))
@@ -82,7 +82,7 @@ for (const type of ['application/x-www-form-urlencoded', 'application/json', 'ap
   })
 }
 
-test('in a form plus is space and percent escapes are bytes of UTF-8, in the query as well', async t => {
+test('in a form and in the query, plus is space and percent escapes are UTF-8 bytes', async t => {
   const username = `João +${randomUUID()} &=`
   await service.signUp('ROLE_CLIENT', { username })
   const written = encodeURIComponent(username).replaceAll('%20', '+')
@@ -100,7 +100,7 @@ test('unknown parameters and unknown JSON fields are ignored', async t => {
   )
 })
 
-test('a parameter given twice with different values is answered with 400, with the same value it is one', async t => {
+test('a parameter given twice is answered with 400 if the values differ, and counts once if they are equal', async t => {
   const { username } = await credentials()
   const again = await request('POST', '/users/login', { query: { username, password }, body: { username: 'other' } })
   refused(t, again, 400, 'MALFORMED_REQUEST')
@@ -128,7 +128,7 @@ for (const segment of ['{username}', '%7Busername%7D', '%7busername%7d']) {
   })
 }
 
-test('GET /users/{username} takes the name from path and query when they agree, and refuses others with 400', async t => {
+test('GET /users/{username} accepts the name in path and query if they agree, and answers 400 otherwise', async t => {
   const { username, token } = await service.signUp('ROLE_CLIENT')
   const path = `/users/${encodeURIComponent(username)}`
   t.is((await request('GET', path, { token })).json.username, username)
@@ -152,7 +152,7 @@ for (const [method, path, allow] of [
   ['POST', '/1.0.2/forgotpasswords/findallforgotpasswordquestions', 'GET, HEAD, OPTIONS'],
   ['POST', '/.well-known/jwks.json', 'GET, HEAD, OPTIONS'],
 ] as const) {
-  test(`${method} ${path} is answered with 405 and the methods there are`, async t => {
+  test(`${method} ${path} is answered with 405 and the allowed methods`, async t => {
     const answer = await request(method, path)
     refused(t, answer, 405, 'METHOD_NOT_ALLOWED')
     t.is(answer.headers.get('allow'), allow)
@@ -176,7 +176,7 @@ for (const path of [
   })
 }
 
-test('a body over 64 KiB is answered with 413, announced or not, and one of 64 KiB is not', async t => {
+test('a body over 64 KiB is answered with 413, with or without Content-Length, and one of 64 KiB is accepted', async t => {
   const body = JSON.stringify({ username: 'a'.repeat(65536 - 15) })
   t.is(body.length, 65536)
   const headers = { 'content-type': 'application/json' }
@@ -202,7 +202,7 @@ for (const type of [
   })
 }
 
-test('a form where JSON must be is answered with 415', async t => {
+test('a form in place of JSON is answered with 415', async t => {
   const headers = { 'content-type': 'application/x-www-form-urlencoded' }
   refused(t, await request('POST', '/users/signup', { body: 'username=a', headers }), 415, 'UNSUPPORTED_MEDIA_TYPE')
 })
@@ -234,7 +234,7 @@ test('JSON may be nested 32 levels deep', async t => {
   }
 })
 
-test('a compressed message is refused by RPCs, as a few bytes could stand for many', async t => {
+test('RPCs refuse compressed messages, which could expand without limit', async t => {
   const headers = { 'content-type': 'application/json', 'content-encoding': 'gzip' }
   const { status, json } = await raw('POST', '/auth.v1.Users/ExistsByUsername', headers, gzipSync('{"username":"ana"}'))
   t.is(status, 501)
@@ -276,7 +276,7 @@ test('HEAD is GET without the body', async t => {
   t.is(`${denied.status}${denied.text}`, '403')
 })
 
-test('OPTIONS tells the methods there are, and needs no token', async t => {
+test('OPTIONS returns the allowed methods, and needs no token', async t => {
   for (const [path, allow] of [
     ['/users/me', 'GET, HEAD, OPTIONS'],
     ['/users/ana', 'GET, HEAD, OPTIONS'],
@@ -288,7 +288,7 @@ test('OPTIONS tells the methods there are, and needs no token', async t => {
   refused(t, await request('OPTIONS', '/nothing'), 404, 'NOT_FOUND')
 })
 
-test('answers with a token or a user must not be stored', async t => {
+test('responses with a token or a user carry Cache-Control: no-store', async t => {
   const { username, token } = await service.signUp('ROLE_CLIENT')
   const login = await request('POST', '/users/login', { query: { username, password } })
   const answers = [
@@ -300,7 +300,7 @@ test('answers with a token or a user must not be stored', async t => {
   for (const { status, headers } of answers) t.is(`${status} ${headers.get('cache-control')}`, '200 no-store')
 })
 
-test('every answer has a request id of its own; a proxy that is trusted may give it', async t => {
+test('every response has a unique request id; a trusted proxy may set it', async t => {
   const [first, second] = [await request('GET', '/nothing'), await request('GET', '/healthz')]
   t.regex(first.headers.get('x-request-id') ?? '', /^[\w-]{36}$/)
   t.not(first.headers.get('x-request-id'), second.headers.get('x-request-id'))
@@ -319,7 +319,7 @@ test('wrong percent-encoding is answered with 400', async t => {
   }
 })
 
-test('every answer says how to take it, and gives no page of another origin access', async t => {
+test('every response carries security headers, and grants no other origin access', async t => {
   const { token } = await service.signUp('ROLE_CLIENT')
   const rpc = { body: {}, headers: { origin: 'https://app.example.org' } }
   for (const [method, path, options, status] of [
@@ -349,7 +349,7 @@ test('every answer says how to take it, and gives no page of another origin acce
   }
 })
 
-test('pages of an origin that is allowed have access, others not', async t => {
+test('pages of allowed origins have access, and others don’t', async t => {
   const other = await startTestService(t, { AUTH_CORS_ORIGINS: 'https://app.example.org' })
   const ask = (origin: string, path = '/users/me') => other.request('GET', path, { headers: { origin } })
   for (const path of ['/users/me', '/nothing', '/auth.v1.Users/Login']) {
@@ -392,7 +392,7 @@ test('pages of an origin that is allowed have access, others not', async t => {
 
 const listOf = (headers: Headers, name: string) => headers.get(name)?.toLowerCase().split(', ') ?? []
 
-test('AUTH_DEFAULT_REVISION says which revision the base path serves; the others stay where they are', async t => {
+test('AUTH_DEFAULT_REVISION selects the revision of the base path; the versioned paths don’t change', async t => {
   const other = await startTestService(t, { AUTH_DEFAULT_REVISION: '1.0.0' })
   const status = async (base: string) =>
     (await other.request('POST', `${base}/users/sendadminkeybyemailpartner`)).status
@@ -405,7 +405,7 @@ test('AUTH_DEFAULT_REVISION says which revision the base path serves; the others
   t.false((await organization('/1.0.2')).includes('email'))
 })
 
-test('what is said of a refusal is the service’s own text', async t => {
+test('the text of a refusal comes from the service', async t => {
   t.is((await request('GET', '/users/me')).json.detail, 'Access denied.')
   t.is(
     (await request('GET', '/users/me', { token: 'bad' })).json.detail,
@@ -414,7 +414,7 @@ test('what is said of a refusal is the service’s own text', async t => {
   t.is((await request('POST', '/users/login')).json.detail, 'Give username and password.')
 })
 
-test('a required parameter that is missing is named, and a required body asked for', async t => {
+test('a refusal names a missing required parameter, and asks for a missing required body', async t => {
   const token = await service.adminToken()
   let asked = 0
   for (const { method, path, parameters = {}, body, revisions } of routes) {
@@ -437,7 +437,7 @@ test('a required parameter that is missing is named, and a required body asked f
   t.is(asked, 14)
 })
 
-test('a fault is answered with 503 and logged once, with its request id', async t => {
+test('an internal error is answered with 503 and logged once, with its request id', async t => {
   const other = await spawnService(t, { AUTH_LOG_LEVEL: 'error' })
   const client = new pg.Client({ connectionString: other.databaseUrl })
   await client.connect()
@@ -483,7 +483,7 @@ test('X-Forwarded-For counts from trusted proxies only', async t => {
   t.is(await seen(believing, 'admin', '192.0.2.7, unknown'), '127.0.0.1')
 })
 
-test('while the database is away answers are 503 with Retry-After, and afterwards all is well', async t => {
+test('while the database is away answers are 503 with Retry-After, and afterwards calls succeed', async t => {
   const other = await startTestService(t)
   const { token } = await other.signUp('ROLE_CLIENT')
   const name = new URL(other.env.DATABASE_URL!).pathname.slice(1)
@@ -504,7 +504,7 @@ test('while the database is away answers are 503 with Retry-After, and afterward
   }
   t.is((await other.request('GET', '/healthz')).status, 200)
   // What one who asked learned holds for others a moment longer.
-  await waitFor(async () => (await other.request('GET', '/readyz', { once: true })).status === 503)
+  await waitForValue(async () => (await other.request('GET', '/readyz', { once: true })).status, 503)
   await client.query(`ALTER DATABASE ${name} ALLOW_CONNECTIONS true`)
   t.is((await other.request('GET', '/users/me', { token })).status, 200)
   t.is((await other.request('GET', '/readyz')).status, 200)

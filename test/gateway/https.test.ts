@@ -1,4 +1,4 @@
-/** TLS on every port: what is spoken, and with whom. */
+/** TLS on every port: protocols, certificates and names. */
 import { execFile } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 import { mkdtemp, rm } from 'node:fs/promises'
@@ -21,7 +21,7 @@ import { within } from '../_helpers/wait.js'
 const run = promisify(execFile)
 const root = fileURLToPath(new URL('../../..', import.meta.url))
 
-test('HTTP/1.1 is spoken, and nothing else, with TLS 1.2 or newer', async t => {
+test('the HTTPS port speaks only HTTP/1.1, with TLS 1.2 or newer', async t => {
   const { gateway, port, server, files } = await startOverTls(t)
   t.regex(gateway.http, /^https:/)
   t.regex(server.metrics, /^https:/)
@@ -61,10 +61,10 @@ test('gateway and server refuse each other without the right certificate and nam
   const stranger = await writePems(t, foreign.issue({ name: 'auth-gateway' }))
   const other = await writePems(t, { ca: foreign.certificate })
   const name = { AUTH_SERVER_NAME: 'auth.example' }
-  const { AUTH_TLS_CERT: _, AUTH_TLS_KEY: __, ...nobody } = env
+  const { AUTH_TLS_CERT: _, AUTH_TLS_KEY: __, ...anonymous } = env
   for (const [what, given, status] of [
     ['the right ones', { ...env, ...name }, 200],
-    ['none of its own', { ...nobody, ...name }, 503],
+    ['none of its own', { ...anonymous, ...name }, 503],
     ['a foreign one of its own', { ...env, ...name, AUTH_TLS_CERT: stranger.cert, AUTH_TLS_KEY: stranger.key }, 503],
     ['another authority for the server’s', { ...env, ...name, AUTH_TLS_CA: other.ca }, 503],
     ['another name for the server', { ...env, AUTH_SERVER_NAME: 'elsewhere.example' }, 503],
@@ -78,7 +78,7 @@ test('gateway and server refuse each other without the right certificate and nam
   }
 })
 
-test('the certificates that docs/processes.md shows how to make serve gateway and server', async t => {
+test('certificates made as in docs/processes.md work for gateway and server', async t => {
   const [, script = ''] = /```sh\n(new\(\).*?)```/s.exec(readFileSync(join(root, 'docs/processes.md'), 'utf8')) ?? []
   const cwd = await mkdtemp(join(tmpdir(), 'auth-test-'))
   t.teardown(() => rm(cwd, { recursive: true, force: true }))
@@ -93,7 +93,7 @@ test('the certificates that docs/processes.md shows how to make serve gateway an
   t.is((await createRequest(http)('POST', '/users/login', { body: { username: 'admin', password } })).status, 200)
 })
 
-test('a handshake that isn’t done in time is cut, and one that nobody ends doesn’t keep a port from closing', async t => {
+test('a slow handshake is cut off, and an unfinished one doesn’t keep a port from closing', async t => {
   const certificates = followCertificates(await writePems(t, issue()), createLog('silent'))
   t.teardown(() => certificates.stop())
   const open = async (headersTimeout: number) => {
@@ -116,7 +116,7 @@ test('a handshake that isn’t done in time is cut, and one that nobody ends doe
   t.true(await within(30_000, patient.listener.close(3_600_000)))
 })
 
-test('a certificate that ends within two weeks is told', async t => {
+test('a certificate that expires within two weeks is logged', async t => {
   const lines: string[] = []
   const log = createLog('warn', line => lines.push(line))
   for (const [days, told] of [

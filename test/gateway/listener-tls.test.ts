@@ -1,3 +1,3 @@
-/** All that is promised of the port (listener.test.ts), within TLS. */
+/** The promises of listener.test.ts, over TLS. */
 process.env.TEST_LISTENER_TLS = 'on'
 await import('./listener.test.js')

@@ -11,7 +11,7 @@ import { createListener, type Listener, type Secure } from '../../gateway/listen
 import { speakTls } from '../../server/process/certificates.js'
 import { createAuthority } from '../_helpers/certificates.js'
 import { openRaw, type RawConnection } from '../_helpers/raw.js'
-import { waitFor, within } from '../_helpers/wait.js'
+import { waitFor, waitForValue, within } from '../_helpers/wait.js'
 
 type Limits = Parameters<typeof createListener>[2]
 
@@ -37,13 +37,13 @@ async function connect(t: ExecutionContext, port: number): Promise<RawConnection
 const statusesOf = (connection: RawConnection) =>
   [...connection.text().matchAll(/HTTP\/1\.1 (\d+)/g)].map(([, status]) => status)
 
-/** So that no time ends a connection that something else is to end. */
+/** Time limits that no test reaches. */
 const patient = { headersTimeout: 3_600_000, requestTimeout: 3_600_000 }
 
 const get = (path: string) => `GET ${path} HTTP/1.1\r\n\r\n`
 const answer = (_: Request, response: Response) => void response.end('ok')
 
-/** Answers with what was sent, a moment later, and keeps count of the requests under way. */
+/** Echoes each request a moment later, and counts the requests in progress. */
 function echoing(delay: () => number) {
   const counts = { inFlight: 0, most: 0, answered: 0 }
   const onRequest = async (request: Request, response: Response) => {
@@ -58,7 +58,7 @@ function echoing(delay: () => number) {
   return { counts, onRequest: (request: Request, response: Response) => void onRequest(request, response) }
 }
 
-test('of requests sent ahead a few are in progress at one time, and all are answered in order', async t => {
+test('only a few pipelined requests are in progress at a time, and all are answered in order', async t => {
   for (const count of [33, 500, 3000]) {
     const { counts, onRequest } = echoing(() => 5)
     const { port } = await open(t, onRequest)
@@ -77,7 +77,7 @@ test('of requests sent ahead a few are in progress at one time, and all are answ
   }
 })
 
-test('requests sent ahead that wait for their answers keep what follows unread', async t => {
+test('pipelined requests that wait for answers keep what follows unread', async t => {
   let begun = 0
   const held: Response[] = []
   const { port } = await open(t, (_, response) => {
@@ -88,17 +88,17 @@ test('requests sent ahead that wait for their answers keep what follows unread',
   // 90 MB: more than all buffers on the way hold.
   const padding = `X: ${'x'.repeat(9000)}\r\n`
   connection.write(`GET / HTTP/1.1\r\n${padding}\r\n`.repeat(10_000))
-  await waitFor(() => begun === 8)
+  await waitForValue(() => begun, 8)
   await sleep(300)
   t.is(begun, 8)
   held.shift()!.end()
-  await waitFor(() => begun === 9)
+  await waitForValue(() => begun, 9)
   await sleep(100)
   t.is(begun, 9)
   t.true(process.memoryUsage().external < 60_000_000)
 })
 
-test('requests sent ahead in any pieces are understood as if they came one by one', async t => {
+test('pipelined requests in any fragmentation are parsed as if they came one by one', async t => {
   const { counts, onRequest } = echoing(() => Math.random() * 3)
   const { port } = await open(t, onRequest)
   const body = fc.string({ unit: fc.constantFrom('\n', '\r', 'a', ' '), maxLength: 300 })
@@ -142,7 +142,7 @@ test('requests sent ahead in any pieces are understood as if they came one by on
   await fc.assert(property, { numRuns: 60, endOnFailure: true })
 })
 
-test('a client that takes no answers is read no further, and gets them all once it does', async t => {
+test('a client that reads no responses is read no further, and gets all of them once it reads', async t => {
   let begun = 0
   const { port } = await open(t, (_, response) => {
     begun++
@@ -160,11 +160,11 @@ test('a client that takes no answers is read no further, and gets them all once 
   }
   t.true(begun < 5000, String(begun))
   connection.resume()
-  await waitFor(() => begun === 5000)
+  await waitForValue(() => begun, 5000)
   await waitFor(() => connection.text().length > 5000 * 20_000)
 })
 
-test('bytes that are no request are answered once, also behind a request, and end the connection', async t => {
+test('bytes that aren’t a request are answered once, also after a request, and close the connection', async t => {
   const { port } = await open(t, answer)
   for (const [sent, statuses] of [
     ['GARBAGE\r\n\r\n', ['400']],
@@ -180,12 +180,12 @@ test('bytes that are no request are answered once, also behind a request, and en
   }
 })
 
-test('bytes that are no request are answered after the requests before them', async t => {
+test('bytes that aren’t a request are answered after the requests before them', async t => {
   const held: Response[] = []
   const { port } = await open(t, (_, response) => void held.push(response))
   const connection = await connect(t, port)
   connection.write(`${get('/1')}${get('/2')}GARBAGE\r\n\r\n`)
-  await waitFor(() => held.length === 2)
+  await waitForValue(() => held.length, 2)
   connection.write('more garbage\r\n\r\n')
   await sleep(50)
   t.is(connection.text(), '')
@@ -194,12 +194,12 @@ test('bytes that are no request are answered after the requests before them', as
   t.deepEqual(statusesOf(connection), ['200', '200', '400'])
 })
 
-test('what follows bytes that are no request is thrown away', async t => {
+test('bytes after an invalid request are discarded', async t => {
   const held: Response[] = []
   const { port } = await open(t, (_, response) => void held.push(response))
   const connection = await connect(t, port)
   connection.write(get('/'))
-  await waitFor(() => held.length === 1)
+  await waitForValue(() => held.length, 1)
   // Whatever error it makes waits for the request's end.
   const waiting = () => held[0]!.listenerCount('close')
   const before = waiting()
@@ -215,7 +215,7 @@ test('what follows bytes that are no request is thrown away', async t => {
   t.deepEqual(statusesOf(connection), ['200', '400'])
 })
 
-test('a body that breaks off is answered, but not in the place of a request before it', async t => {
+test('an incomplete body gets an error response, and not in place of an earlier response', async t => {
   const { port } = await open(t, () => {})
   const broken = 'POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nnone\r\n'
   const alone = await connect(t, port)
@@ -228,7 +228,7 @@ test('a body that breaks off is answered, but not in the place of a request befo
   t.is(behind.text(), '')
 })
 
-test('a connection over the limit is dropped, and there is room again once another has gone', async t => {
+test('a connection beyond the limit is dropped, and a place is free once another one closes', async t => {
   const { port } = await open(t, answer, { maxConnections: 2 })
   const [first, second] = [await connect(t, port), await connect(t, port)]
   for (const connection of [first, second]) {
@@ -250,7 +250,7 @@ test('a connection over the limit is dropped, and there is room again once anoth
   })
 })
 
-test('who holds on to a connection after its bytes were refused loses it', async t => {
+test('a client that keeps a connection open after its bytes were refused is disconnected', async t => {
   const { port } = await open(t, answer, { ...patient, maxConnections: 1, lingerTimeout: 50 })
   const first = await connect(t, port)
   first.write('GARBAGE\r\n\r\n')
@@ -267,7 +267,7 @@ test('who holds on to a connection after its bytes were refused loses it', async
   })
 })
 
-test('a connection on which nothing comes is cut off without an answer, one with a part of a request with 408', async t => {
+test('a silent connection is closed without a response, one with a partial request with 408', async t => {
   const { port } = await open(t, answer, { headersTimeout: 1_000 })
   const cases = [
     ['', []],
@@ -286,7 +286,7 @@ test('a connection on which nothing comes is cut off without an answer, one with
   )
 })
 
-test('what an HTTP/2 client begins with is no request, and a method that begins alike is', async t => {
+test('the HTTP/2 preface is not a request, and a method with the same first letters is', async t => {
   const { port } = await open(t, (request, response) => void response.end(`${request.method} ok`))
   for (const start of ['PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0', 'PRI * HTTP/1.1\r\nHost: a\r\n\r\n']) {
     const connection = await connect(t, port)
@@ -303,7 +303,7 @@ test('what an HTTP/2 client begins with is no request, and a method that begins 
   }
 })
 
-test('a connection that nobody uses is closed after its time', async t => {
+test('an idle connection is closed after its time limit', async t => {
   const { port } = await open(t, answer, { keepAliveTimeout: 50 })
   const connection = await connect(t, port)
   connection.write(get('/'))
@@ -318,7 +318,7 @@ async function closes(t: ExecutionContext, listener: Listener): Promise<void> {
   t.true(await within(10_000, listener.close(60_000)), 'it did not close')
 }
 
-test('no error of a request or its answer ends the process, whoever listens to it', async t => {
+test('an error of a request or its response that has no listener doesn’t end the process', async t => {
   const { port } = await open(t, (request, response) => {
     for (const each of [request, response]) each.emit('error', new Error('gone'))
     response.end('ok')
@@ -329,7 +329,7 @@ test('no error of a request or its answer ends the process, whoever listens to i
   t.deepEqual(statusesOf(connection), ['200'])
 })
 
-test('what follows CONNECT on a connection is no fault', async t => {
+test('bytes after CONNECT on a connection cause no internal error', async t => {
   const { port } = await open(t, answer)
   const leaving = await connect(t, port)
   leaving.write(`CONNECT a:1 HTTP/1.1\r\n\r\n${get('/').repeat(40)}`)
@@ -340,7 +340,7 @@ test('what follows CONNECT on a connection is no fault', async t => {
   t.deepEqual(statusesOf(connection), ['200'])
 })
 
-test('closing ends idle connections and those that never said a word at once', async t => {
+test('closing ends idle and silent connections at once', async t => {
   const { listener, port } = await open(t, answer, patient)
   const [idle, silent] = [await connect(t, port), await connect(t, port)]
   idle.write(get('/'))
@@ -350,15 +350,15 @@ test('closing ends idle connections and those that never said a word at once', a
   t.is(silent.text(), '')
 })
 
-test('closing lets requests end, takes what was sent ahead, and then ends their connections', async t => {
+test('closing lets requests end, accepts pipelined ones, and then ends their connections', async t => {
   const held: Response[] = []
   const { listener, port } = await open(t, (_, response) => void held.push(response))
   const [one, two] = [await connect(t, port), await connect(t, port)]
   for (const connection of [one, two]) connection.write(get('/first'))
-  await waitFor(() => held.length === 2)
+  await waitForValue(() => held.length, 2)
   const closed = listener.close(60_000)
   two.write(get('/second'))
-  await waitFor(() => held.length === 3)
+  await waitForValue(() => held.length, 3)
   for (const response of held) response.end('ok')
   t.true(await within(10_000, closed), 'it did not close')
   await Promise.all([one.end(), two.end()])
@@ -369,7 +369,7 @@ test('closing lets requests end, takes what was sent ahead, and then ends their 
   t.regex(second ?? '', /connection: close/i)
 })
 
-test('closing cuts off what isn’t done after the time given', async t => {
+test('closing cuts off what isn’t finished within the time limit', async t => {
   let left = 0
   const { listener, port } = await open(t, (_, response) => {
     left++
@@ -378,14 +378,14 @@ test('closing cuts off what isn’t done after the time given', async t => {
   const [stuck, endless] = [await connect(t, port), await connect(t, port)]
   stuck.write(get('/'))
   endless.write('POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\nx')
-  await waitFor(() => left === 2)
+  await waitForValue(() => left, 2)
   t.true(await within(10_000, listener.close(100)), 'it did not close')
-  await waitFor(() => left === 0)
+  await waitForValue(() => left, 0)
   await Promise.all([stuck.end(), endless.end()])
   t.is(stuck.text() + endless.text(), '')
 })
 
-test('a port that is taken is an error to whoever listens', async t => {
+test('listening on a port in use is an error', async t => {
   const { port } = await open(t, answer)
   const second = createListener({ host: '127.0.0.1', port }, answer)
   await t.throwsAsync(second.listen(), { code: 'EADDRINUSE' })

@@ -117,7 +117,7 @@ test('an RPC that does not exist, asked for over gRPC-Web, is answered with trai
   }
 })
 
-test('gRPC, which has a port of its own, is refused by status', async t => {
+test('gRPC, which has a separate port, is refused by status', async t => {
   for (const type of ['application/grpc', 'application/grpc+proto']) {
     t.is((await postBytes('/auth.v1.Users/GetMe', type)).status, 415)
     const unknown = await postBytes('/auth.v1.Users/Nope', type)
@@ -137,7 +137,7 @@ test('a plain POST of JSON calls an RPC', async t => {
   t.is(me.json.user.active, 0)
 })
 
-test('no answer of an RPC may be stored', async t => {
+test('every RPC response carries Cache-Control: no-store', async t => {
   const { username } = await service.signUp('ROLE_CLIENT')
   const types = ['application/json', 'application/proto', 'application/grpc-web+json', 'application/grpc-web+proto']
   for (const type of types) {
@@ -159,14 +159,14 @@ test('no answer of an RPC may be stored', async t => {
   t.is((await post('Users/GetMe', '{}')).headers.get('cache-control'), 'no-store')
 })
 
-test('a request with gRPC’s media type to a JSON path is no RPC', async t => {
+test('a request with gRPC’s media type to a JSON path isn’t treated as an RPC', async t => {
   const headers = { 'content-type': 'application/grpc' }
   const { status } = await service.request('POST', '/users/login', { body: 'x', headers })
   t.is(status, 415)
   t.is((await service.request('GET', '/unknown.Service/X', { headers })).status, 404)
 })
 
-test('an RPC called by another method than POST is answered with 405 and the method there is', async t => {
+test('an RPC called by another method than POST is answered with 405 and the allowed method', async t => {
   for (const method of ['GET', 'PUT', 'OPTIONS']) {
     const { status, headers } = await service.request(method, '/auth.v1.Users/Login')
     t.is(`${status} ${headers.get('allow')}`, '405 POST', method)
@@ -175,7 +175,7 @@ test('an RPC called by another method than POST is answered with 405 and the met
   t.is((await service.request('GET', '/auth.v1.Users/Nothing')).headers.get('allow'), null)
 })
 
-test('a plain POST of JSON that is refused is answered with Connect’s own status and details', async t => {
+test('a refused plain POST of JSON gets Connect’s status and details', async t => {
   const { status, json } = await post('Users/SignUp', JSON.stringify(form({ city: '' })))
   t.is(`${status} ${json.code}`, '400 invalid_argument')
   t.deepEqual(
@@ -196,7 +196,7 @@ test('the service itself ends a call at the deadline that Connect-Timeout-Ms set
   })
 })
 
-test('what a client says of its address or of malformed fields is not believed', async t => {
+test('internal headers from a client, about its address or malformed fields, are ignored', async t => {
   const { username } = await service.signUp('ROLE_CLIENT')
   const headers = { 'x-malformed-fields': 'username=must+be+blue', 'x-forwarded-for': '192.0.2.9, 192.0.2.10' }
   t.is((await post('Users/Login', JSON.stringify({ username, password }), headers)).status, 200)

@@ -1,4 +1,4 @@
-/** When requests over HTTP begin, and what becomes of those that wait. */
+/** When requests over HTTP start, and what happens to those that wait. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { createRouterTransport, type Transport } from '@connectrpc/connect'
 import test, { type ExecutionContext } from 'ava'
@@ -10,7 +10,7 @@ import { createScheduler, type SchedulerLimits, schedulerLimits, Work } from '..
 import { createMetricsEndpoint } from '../../server/observability/metrics-endpoint.js'
 import { openGateway } from '../_helpers/gateway.js'
 import { openRaw, type RawConnection } from '../_helpers/raw.js'
-import { waitFor } from '../_helpers/wait.js'
+import { waitFor, waitForValue } from '../_helpers/wait.js'
 
 /** One request at a time, in the order of networks, and none beside it. */
 const oneByOne: SchedulerLimits = { ...schedulerLimits, burst: 0, slots: 1 }
@@ -52,7 +52,7 @@ async function setUp(
     await waitFor(() => held.has(name))
     return () => held.get(name)!()
   }
-  const waiting = (count: number) => waitFor(() => scheduler.stats().waiting === count)
+  const waiting = (count: number) => waitForValue(() => scheduler.stats().waiting, count)
   return { ...gateway, scheduler, held, order, connect, occupy, waiting }
 }
 
@@ -86,7 +86,7 @@ for (const [what, ask] of [
   ['JSON', exists],
   ['Connect', existsRpc],
 ] as const) {
-  test(`${what}: a request beyond what may wait is answered with 503 OVERLOADED, Retry-After: 1 and a problem document, and never reaches the service`, async t => {
+  test(`${what}: a request beyond the waiting limit is answered with 503 OVERLOADED, Retry-After: 1 and a problem document, and never reaches the service`, async t => {
     const { occupy, connect, waiting, order, scheduler } = await setUp(t, {
       waiting: { innermost: 1, outermost: 9, all: 9 },
     })
@@ -114,7 +114,7 @@ for (const [what, ask] of [
     await answered(first, 1)
     t.deepEqual(statusesOf(first), [200])
     t.deepEqual(order, ['busy', 'first'])
-    await waitFor(() => scheduler.stats().running === 0)
+    await waitForValue(() => scheduler.stats().running, 0)
     t.deepEqual(scheduler.stats(), { waiting: 0, running: 0, shed: 1 })
   })
 
@@ -130,7 +130,7 @@ for (const [what, ask] of [
     t.deepEqual(order, [])
   })
 
-  test(`${what}: what a request has waited is taken from the time that its call has`, async t => {
+  test(`${what}: the time that a request has waited is deducted from its call’s deadline`, async t => {
     const timeouts: (number | undefined)[] = []
     const inner = createRouterTransport(router => void router.service(Users, { existsByUsername: () => ({}) }))
     const transport: Transport = {
@@ -154,7 +154,7 @@ for (const [what, ask] of [
     t.true(timeouts[0]! <= 14_500, String(timeouts))
   })
 
-  test(`${what}: the body of a request that waits isn’t read before it begins, and arrives then`, async t => {
+  test(`${what}: the body of a waiting request isn’t read before the request starts, and arrives then`, async t => {
     const { occupy, connect, waiting, order } = await setUp(t)
     const release = await occupy()
     const name = 'x'.repeat(5_000)
@@ -171,7 +171,7 @@ for (const [what, ask] of [
     t.deepEqual(order, ['busy', name, `${name}y`])
   })
 
-  test(`${what}: a request whose body arrives slowly keeps no place from others`, async t => {
+  test(`${what}: a request whose body arrives slowly doesn’t occupy a place`, async t => {
     const { connect, order } = await setUp(t)
     const slow = await connect()
     const bytes = ask('slow')
@@ -207,12 +207,12 @@ for (const [what, ask] of [
       release()
       await answered(other, 1)
       t.deepEqual(order, ['busy', 'other'])
-      await waitFor(() => scheduler.stats().running === 0)
+      await waitForValue(() => scheduler.stats().running, 0)
     })
   }
 }
 
-test('of a connection with a request that waits nothing more is read', async t => {
+test('a connection with a waiting request is not read further', async t => {
   const { occupy, connect, waiting, order } = await setUp(t)
   const release = await occupy()
   const connection = await connect()
@@ -230,7 +230,7 @@ test('of a connection with a request that waits nothing more is read', async t =
   t.deepEqual(order, ['busy', 'first', 'other', 'second', 'third'])
 })
 
-test('after a request was refused nothing is read of its connection for a second, but a trusted proxy’s is read', async t => {
+test('after a refused request its connection isn’t read for a second, unless it is a trusted proxy’s', async t => {
   const { occupy, connect, waiting } = await setUp(t, { waiting: { innermost: 1, outermost: 9, all: 99 } })
   await occupy()
   const proxy = '127.0.0.1'
@@ -253,12 +253,13 @@ test('after a request was refused nothing is read of its connection for a second
     connection.write(exists('refused', behind('192.0.2.1')) + exists('after', behind(`198.51.100.${times}`) + padding))
     await waiting(2 + times)
     quickest = Math.min(quickest, performance.now() - startedAt)
+    await answered(connection, 1)
     t.deepEqual(statusesOf(connection), [503])
   }
   t.true(quickest <= 900)
 })
 
-test('a client that doesn’t read its answers keeps no place from others', async t => {
+test('a client that doesn’t read its responses doesn’t occupy a place', async t => {
   const much = 'x'.repeat(5_000_000)
   const getMe = () => ({ user: { username: much } }) as never
   const scheduler = createScheduler(oneByOne, () => false)
@@ -281,7 +282,7 @@ test('a client that doesn’t read its answers keeps no place from others', asyn
   await waitFor(() => scheduler.stats().running === 0 && scheduler.stats().waiting === 0)
 })
 
-test('a gateway that closes lets what waits be answered', async t => {
+test('a closing gateway answers the requests that wait', async t => {
   const { occupy, connect, waiting, gateway } = await setUp(t)
   const release = await occupy()
   const connection = await connect()
@@ -313,7 +314,7 @@ function recording() {
   }
 }
 
-test('a request counts for its network, that behind a trusted proxy, or the service whose key it shows', async t => {
+test('a request counts for its network, for the network behind a trusted proxy, or for the service whose key it carries', async t => {
   const { works, scheduler } = recording()
   const { port } = await openGateway(
     t,
@@ -346,7 +347,7 @@ test('a request counts for its network, that behind a trusted proxy, or the serv
   )
 })
 
-test('a request costs what its operation does, and more the longer its body is or may be', async t => {
+test('a request’s cost depends on its operation, and grows with the actual or possible length of its body', async t => {
   const { works, scheduler } = recording()
   const { port } = await openGateway(t, {}, { scheduler })
   const cost = async (bytes: string) => {
@@ -375,7 +376,7 @@ test('a request costs what its operation does, and more the longer its body is o
   for (const path of ['/1.0.2/users/signup', '/auth.v1.Users/SignUp']) t.is(await cost(head(path, '')), signUp)
 })
 
-test('requests that wait, run and were refused are counted', async t => {
+test('waiting, running and refused requests are counted', async t => {
   const endpoint = createMetricsEndpoint()
   const { occupy, connect, waiting, scheduler } = await setUp(
     t,
@@ -393,7 +394,7 @@ test('requests that wait, run and were refused are counted', async t => {
   await waiting(1)
   second.write(exists('second'))
   await answered(second, 1)
-  await waitFor(async () => (await counted())?.length === 4)
+  await waitForValue(async () => (await counted())?.length, 4)
   const refused = 'auth_http_requests_total{route="/users/existsByUsername",status="503"} 1'
   t.deepEqual(await counted(), [
     refused,
@@ -402,7 +403,7 @@ test('requests that wait, run and were refused are counted', async t => {
   first.destroy()
   await waiting(0)
   release()
-  await waitFor(async () => (await counted())?.length === 6)
+  await waitForValue(async () => (await counted())?.length, 6)
   t.deepEqual(await counted(), [
     'auth_http_requests_total{route="/users/existsByNickname",status="200"} 1',
     refused,
@@ -411,7 +412,7 @@ test('requests that wait, run and were refused are counted', async t => {
   ])
 })
 
-test('requests sent ahead in any pieces are answered in order, and leave nothing behind, however a scheduler delays or refuses them and however their client leaves', async t => {
+test('pipelined requests in any fragmentation are answered in order and leave nothing behind, however a scheduler delays or refuses them and however their client leaves', async t => {
   // A scheduler without order or sense.
   const numbers = fc.infiniteStream(fc.noBias(fc.nat({ max: 1_000 })))
   let random = fc.sample(numbers, 1)[0]!

@@ -1,4 +1,4 @@
-/** A gateway in a process of its own, which reaches the services over gRPC: the same answers, errors and all. */
+/** A gateway in a separate process, which reaches the services over gRPC, gives the same answers, including errors. */
 import { type ChildProcess, spawn } from 'node:child_process'
 import { randomUUID } from 'node:crypto'
 import { getEventListeners, once } from 'node:events'
@@ -22,7 +22,7 @@ import { refused, wrongFields } from '../_helpers/problem.js'
 import { createRequest, password, serviceForFile, startTestService, type TestService } from '../_helpers/service.js'
 import { spawnService } from '../_helpers/spawned.js'
 import { claimsOf, idOf } from '../_helpers/tokens.js'
-import { waitFor, within } from '../_helpers/wait.js'
+import { waitFor, waitForValue, within } from '../_helpers/wait.js'
 
 const service = serviceForFile()
 const main = fileURLToPath(new URL('../../gateway/main.js', import.meta.url))
@@ -126,10 +126,10 @@ test.serial('every operation works, in both revisions', async t => {
   }
   t.true((await request('GET', '/.well-known/jwks.json')).json.keys.length > 0)
   t.is((await request('GET', '/healthz')).status, 200)
-  await waitFor(async () => (await request('GET', '/readyz')).status === 200)
+  await waitForValue(async () => (await request('GET', '/readyz')).status, 200)
 })
 
-test.serial('refusals come through with status, reason, wrong fields, request id and the time to wait', async t => {
+test.serial('refusals carry status, reason, wrong fields, request id and the time to wait', async t => {
   refused(t, await request('GET', '/users/me'), 403, 'ACCESS_DENIED')
   refused(t, await request('GET', '/users/me', { token: 'bad' }), 500, 'INVALID_TOKEN')
   const body = {
@@ -163,7 +163,7 @@ test.serial('refusals come through with status, reason, wrong fields, request id
   t.is(events.at(-1)?.address, '198.51.100.77')
 })
 
-test.serial('what a header holds besides ASCII changes no answer', async t => {
+test.serial('non-ASCII bytes in a header change no answer', async t => {
   const headers = { authorization: 'Bearer é', 'accept-language': 'português' }
   for (const send of [request, service.request]) {
     refused(t, await send('GET', '/users/me', { headers }), 500, 'INVALID_TOKEN')
@@ -171,12 +171,12 @@ test.serial('what a header holds besides ASCII changes no answer', async t => {
   }
 })
 
-test.serial('what is said of a refusal is the service’s own text', async t => {
+test.serial('the text of a refusal comes from the service', async t => {
   t.is((await request('GET', '/users/me')).json.detail, 'Access denied.')
   t.is((await request('POST', '/users/login')).json.detail, 'Give username and password.')
 })
 
-test.serial('a call has its deadline also when the server would wait longer', async t => {
+test.serial('a call ends at its deadline even if the server would wait longer', async t => {
   const { database } = service.registry
   const hold = async (transaction: Transaction) => {
     await database.sequelize.query('LOCK TABLE questions, migrations', { transaction })
@@ -201,7 +201,7 @@ test.serial('a call has its deadline also when the server would wait longer', as
   t.is((await request('GET', '/readyz')).status, 200)
 })
 
-test.serial('what a service answered, well or with a refusal, is logged by that service alone', async t => {
+test.serial('a call that a service answered, with success or refusal, is logged by that service only', async t => {
   const here = { level: 'info', msg: 'request', network: '127.0.0.1', endpoint: 'http', method: 'POST' }
   const lines = gateway.log().map(({ time, ms, requestId, ...line }) => line)
   t.deepEqual(lines, [
@@ -217,7 +217,7 @@ test.serial('the gateway ends on SIGTERM', async t => {
   t.is(code, 0)
 })
 
-test('a gateway without an address refuses to start, and so does one with a wrong setting', async t => {
+test('a gateway without an address or with an invalid setting refuses to start', async t => {
   for (const [name, value, message] of [
     ['AUTH_HTTP_ADDRESS', 'off', /AUTH_HTTP_ADDRESS/],
     ['AUTH_SERVER_URL', 'nowhere', /AUTH_SERVER_URL/],
@@ -234,7 +234,7 @@ test('a gateway without an address refuses to start, and so does one with a wron
   }
 })
 
-test('a fault is logged where it happened, and not again by the gateway', async t => {
+test('an internal error is logged where it happened, and not again by the gateway', async t => {
   const server = await spawnService(t, { AUTH_LOG_LEVEL: 'error', AUTH_HTTP_ADDRESS: '127.0.0.1:0' })
   const before = await spawnGateway(server.grpc)
   t.teardown(() => kill(before))
@@ -251,7 +251,7 @@ test('a fault is logged where it happened, and not again by the gateway', async 
   t.deepEqual(before.log(), [])
 })
 
-test('a server that can’t be reached is logged by the gateway, without a word of what was asked', async t => {
+test('an unreachable server is logged by the gateway, without the request’s content', async t => {
   const alone = await spawnGateway('127.0.0.1:9')
   t.teardown(() => kill(alone))
   const headers = { 'x-request-id': 'lost-1' }
@@ -274,7 +274,7 @@ interface Logged {
   readonly cause: Logged
 }
 
-test('calls are spread over all servers, and go on when one stops', async t => {
+test('calls are distributed over all servers, and continue when one stops', async t => {
   const replicas = [await startReplica(t), await startReplica(t)]
   const addresses = replicas.map(({ grpc }) => grpc).join(',')
   const spread = await spawnGateway(`ipv4:${addresses}`)
@@ -294,7 +294,7 @@ test('calls are spread over all servers, and go on when one stops', async t => {
     [10, 10],
   )
   await replicas[0]!.service.stop()
-  await waitFor(async () => (await ask()) === 200)
+  await waitForValue(ask, 200)
   for (let index = 0; index < 20; index++) t.is(await ask(), 200)
 })
 
@@ -324,7 +324,7 @@ async function silentServer(t: ExecutionContext) {
   return { calls, target: `127.0.0.1:${(server.address() as AddressInfo).port}` }
 }
 
-test('a call that is canceled ends at once, and one canceled before isn’t begun', async t => {
+test('a canceled call ends at once, and one canceled earlier isn’t started', async t => {
   const rpc = ForgotPasswords.method.findAllForgotPasswordQuestions
   const { calls, target } = await silentServer(t)
   const transport = createRemoteTransport({ target })
@@ -332,7 +332,7 @@ test('a call that is canceled ends at once, and one canceled before isn’t begu
   const canceler = new AbortController()
   const call = () => t.throwsAsync<ConnectError>(transport.unary(rpc, canceler.signal, undefined, undefined, {}))
   const first = call()
-  await waitFor(() => calls.length === 1)
+  await waitForValue(() => calls.length, 1)
   canceler.abort()
   for (const canceled of [first, call()]) {
     t.true(await within(10_000, canceled))
@@ -343,7 +343,7 @@ test('a call that is canceled ends at once, and one canceled before isn’t begu
   t.is(calls.length, 1)
 })
 
-test('a call that ended leaves nothing at its signal', async t => {
+test('an ended call leaves no listener on its signal', async t => {
   const rpc = ForgotPasswords.method.findAllForgotPasswordQuestions
   // A connection's signal outlives its calls by far.
   const { signal } = new AbortController()
@@ -356,7 +356,7 @@ for (const [kind, make] of Object.entries({
   'a list': (pairs: [string, string][]) => pairs,
   Headers: (pairs: [string, string][]) => new Headers(pairs),
 })) {
-  test(`the way to another process takes headers as ${kind}, and no answer shares its own with another`, async t => {
+  test(`the remote transport accepts headers as ${kind}, and each response has its own headers`, async t => {
     const transport = remote(t)
     const { token } = await service.signUp('ROLE_CLIENT')
     const call = () =>
@@ -370,7 +370,7 @@ for (const [kind, make] of Object.entries({
   })
 }
 
-test('while no server answers, the gateway says 503 with Retry-After', async t => {
+test('while no server answers, the gateway answers 503 with Retry-After', async t => {
   const transport = createRemoteTransport({ target: '127.0.0.1:9' })
   const options = {
     defaultRevision: '1.0.2',

@@ -1,4 +1,4 @@
-/** Upkeep: what has lapsed goes, what is good stays, and nobody waits for it. */
+/** Maintenance deletes expired rows, keeps all others, and delays no caller. */
 import { randomUUID } from 'node:crypto'
 import { mkdtemp, readdir, readFile, rm, utimes } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
@@ -12,12 +12,12 @@ import { addUser, changeTokens, endsOrWaits, openModels, waits } from '../_helpe
 import { refused } from '../_helpers/problem.js'
 import { startTestService } from '../_helpers/service.js'
 import { idOf } from '../_helpers/tokens.js'
-import { waitFor } from '../_helpers/wait.js'
+import { waitFor, waitForValue } from '../_helpers/wait.js'
 
 const log = createLog('silent')
 const never = { first: 2 ** 31 - 1, interval: 2 ** 31 - 1 }
 
-/** Maintenance that does a round when it is told to. */
+/** Maintenance that runs on demand. */
 function maintenance(
   t: { teardown(work: () => Promise<void>): void },
   models: Models,
@@ -38,7 +38,7 @@ async function texts({ database }: Models, query: string): Promise<string[]> {
 const rotate = ({ database, signingKeys }: Models) =>
   database.transact(t => signingKeys.rotate({ force: true, lead: 0, tokenTtl: 3600 }, t))
 
-test('a round deletes what has lapsed, and nothing else', async t => {
+test('a maintenance run deletes expired rows, and nothing else', async t => {
   const models = await openModels(t)
   const user = await addUser(models, 'ana')
   const [old, newer] = [await rotate(models), await rotate(models)]
@@ -61,7 +61,7 @@ test('a round deletes what has lapsed, and nothing else', async t => {
   t.deepEqual(await texts(models, 'SELECT kid AS text FROM signing_keys'), [newer!])
 })
 
-test('a round deletes e-mails from the folder that are older than 30 days, or of a user who was erased', async t => {
+test('a maintenance run deletes e-mails from the folder that are older than 30 days or of an erased user', async t => {
   const models = await openModels(t)
   const { database, erasure, users, emails } = models
   const dataDir = await mkdtemp(join(tmpdir(), 'auth-test-'))
@@ -80,7 +80,7 @@ test('a round deletes e-mails from the folder that are older than 30 days, or of
   await emails.add({ kind: 'administration', parameters: { userId: ana, subjectId: bia, ...told } }, 'en')
   const settings = { mailFrom: 'auth@localhost', dataDir, recoveryEmail: 'registered', limitFactor: 1 } as const
   const sender = startMail(models, { ...settings, smtpUrl: undefined }, log, Date.now)
-  await waitFor(async () => (await texts(models, 'SELECT id::text AS text FROM emails')).length === 0)
+  await waitForValue(async () => (await texts(models, 'SELECT id::text AS text FROM emails')).length, 0)
   await sender.close()
   /** Files by what stands in them. */
   const files = async () => {
@@ -120,7 +120,7 @@ test('a round deletes e-mails from the folder that are older than 30 days, or of
   t.is(after.find('ana@example.org').length, 1)
 })
 
-test('a round succeeds a signing key of 90 days, and says so in the audit log; a younger one stays', async t => {
+test('a maintenance run rotates a signing key of 90 days and records it in the audit log; a younger one stays', async t => {
   const models = await openModels(t)
   const first = await rotate(models)
   const { round } = maintenance(t, models)
@@ -139,7 +139,7 @@ test('a round succeeds a signing key of 90 days, and says so in the audit log; a
   ])
 })
 
-test('a round passes over a count that a sign-in is using', async t => {
+test('a maintenance run skips a counter that a sign-in is using', async t => {
   const models = await openModels(t)
   const { database } = models
   await database.sequelize.query(
@@ -152,7 +152,7 @@ test('a round passes over a count that a sign-in is using', async t => {
   t.deepEqual(await texts(models, `SELECT convert_from(subject, 'UTF8') AS text FROM attempts`), ['used'])
 })
 
-test('rounds go on by themselves, and stopping waits for the one under way', async t => {
+test('maintenance runs repeat by themselves, and stopping waits for the current one', async t => {
   const models = await openModels(t)
   const { database } = models
   const lapse = () => database.sequelize.query(`INSERT INTO attempts VALUES ('x', 1, now() - interval '1 day')`)
@@ -175,7 +175,7 @@ test('rounds go on by themselves, and stopping waits for the one under way', asy
   t.false(await gone())
 })
 
-test('a service begins a round of its own soon after its start', async t => {
+test('a service starts a maintenance run soon after its start', async t => {
   const first = await startTestService(t)
   const { sequelize } = first.registry.database
   await sequelize.query(`INSERT INTO attempts VALUES ('lapsed', 1, now() - interval '1 day')`)
@@ -185,7 +185,7 @@ test('a service begins a round of its own soon after its start', async t => {
   t.pass()
 })
 
-test('an activation key that was mailed more than 72 hours ago activates nobody', async t => {
+test('an activation key expires 72 hours after it is mailed', async t => {
   const service = await startTestService(t)
   const { mailedKeys, database } = service.registry
   const organization = await service.organization()

@@ -114,7 +114,7 @@ test('an entry is taken, evicted or removed exactly once, in the order of its li
   )
 })
 
-test('when all lines are equally long, who comes new makes no room for itself by who has waited', t => {
+test('when all lines are equally long, a new entry doesn’t evict a waiting one', t => {
   const queue = createFairQueue<Entry>({ ...many, all: 20 })
   const add = (name: number) => {
     const entry = { networks: [`${name}.1`, `${name}`], cost: 1 }
@@ -140,7 +140,7 @@ class Served {
   }
 }
 
-test('of two networks that wait all the time, at any level and whoever comes and goes, neither is ever ahead by more than the sum of their greatest costs', t => {
+test('of two networks that always wait, at any level and whatever others do, neither leads by more than the sum of their greatest costs', t => {
   const leaves = [
     ['a1', 'a'],
     ['a2', 'a'],
@@ -200,7 +200,7 @@ test('of two networks that wait all the time, at any level and whoever comes and
   t.pass()
 })
 
-test('a network that wasn’t there gathers no right to be served before others', t => {
+test('an absent network gains no priority', t => {
   const queue = createFairQueue<Entry>(many)
   const served = new Served()
   const wait = (network: string) => void queue.add({ networks: [network], cost: 1 })
@@ -214,7 +214,7 @@ test('a network that wasn’t there gathers no right to be served before others'
   t.true(Math.abs(served.of('late') - 50) <= 2, String(served.of('late')))
 })
 
-test('a network that sends its next request once the last was served gets no more than one that has sent many', t => {
+test('a network that sends one request at a time gets no more than one that has sent many', t => {
   const queue = createFairQueue<Entry>(many)
   const served = new Served()
   const wait = (network: string) => void queue.add({ networks: [network], cost: 1 })
@@ -224,7 +224,7 @@ test('a network that sends its next request once the last was served gets no mor
   t.true(Math.abs(served.of('one') - 100) <= 2, String(served.of('one')))
 })
 
-test('a thousand /64s of one /48 get what one /64 of another gets', t => {
+test('a thousand /64s of one /48 get as much as one /64 of another', t => {
   const queue = createFairQueue<Entry>(many)
   const served = new Served()
   const wait = (index: number) => {
@@ -242,7 +242,7 @@ test('a thousand /64s of one /48 get what one /64 of another gets', t => {
   t.true(Math.max(...shares) - Math.min(...shares) <= 6, String(shares))
 })
 
-test('a network that comes new waits for at most one entry of each that waits, however many come after it', t => {
+test('a new network waits for at most one entry of each waiting network, however many arrive after it', t => {
   for (const before of [0, 1, 2, 7, 100]) {
     const queue = createFairQueue<Entry>(many)
     const add = (network: string) => void queue.add({ networks: [`${network}.1`, network], cost: 1 })
@@ -268,7 +268,7 @@ function heapInUse(): number {
   return process.memoryUsage().heapUsed
 }
 
-test('networks that came once and wait no more take no memory, however many they are', t => {
+test('networks that no longer wait use no memory, however many there were', t => {
   const queue = createFairQueue<Entry>({ ...many, all: 3 })
   const flood = { networks: ['flood'], cost: 1 }
   queue.add(flood)

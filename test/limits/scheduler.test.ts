@@ -1,4 +1,4 @@
-/** When requests begin, in a simulated event loop. */
+/** When requests start, in a simulated event loop. */
 import test from 'ava'
 import fc from 'fast-check'
 import { createScheduler, type SchedulerLimits, type Shed, Work } from '../../server/limits/scheduler.js'
@@ -73,7 +73,7 @@ function simulated(
   })
 }
 
-test('a request begins at once, whatever waits, while each of its networks has a share left: 0.4, 1.6 and 3.2% of all cores, 2 s at once', t => {
+test('a request starts at once, whatever waits, while each of its networks has a share left: 0.4, 1.6 and 3.2% of all cores, with a burst of 2 s', t => {
   simulated(
     ({ loop, scheduler, submit }) => {
       // As many as may are in progress and wait.
@@ -118,7 +118,7 @@ test('a request begins at once, whatever waits, while each of its networks has a
   )
 })
 
-test('what a network sends beyond its share takes nothing from the networks around it', t => {
+test('requests of a network beyond its share don’t reduce the shares of its outer networks', t => {
   simulated(({ submit }) => {
     for (let times = 0; times < 5_000; times++) submit(ipv4(1), 2)
     for (const host of [2, 3, 4]) t.is(submit(ipv4(host), 16).begun, 1)
@@ -126,7 +126,7 @@ test('what a network sends beyond its share takes nothing from the networks arou
   })
 })
 
-test('places are conserved, none beyond the limits is given, and all that waits begins or is shed, whoever comes, leaves, is away or comes back', t => {
+test('places are conserved and never exceed the limits, and every waiting request starts or is shed, in any order of arrivals, departures, suspensions and resumptions', t => {
   const limits: SchedulerLimits = {
     ...usual,
     light: [0.001, 0.002, 0.003],
@@ -275,7 +275,7 @@ test('a request that waits is shed at its deadline, not sooner and not much late
   )
 })
 
-test('a request whose deadline passes while the thread is busy is shed, not begun, and the next one begins', t => {
+test('a request whose deadline passes while the thread is busy is shed, not started, and the next one starts', t => {
   simulated(
     ({ loop, submit, scheduler }) => {
       const first = submit(['a'])
@@ -289,7 +289,7 @@ test('a request whose deadline passes while the thread is busy is shed, not begu
   )
 })
 
-test('while threads hash, requests beyond their shares begin at 4% of all cores’ time and take half of the places', t => {
+test('while threads hash, requests beyond their shares start at 4% of all cores’ time and take half of the places', t => {
   const costs = fc.array(fc.double({ min: 0.05, max: 3, noNaN: true }), { minLength: 20, maxLength: 20 })
   const property = fc.property(costs, fc.integer({ min: 0, max: 10_000 }), (costs, idle) => {
     simulated(
@@ -332,7 +332,7 @@ test('while threads hash, requests beyond their shares begin at 4% of all cores�
   )
 })
 
-test('a request that costs more than begins at once while threads hash begins, too', t => {
+test('a request that costs more than may start at once while threads hash starts as well', t => {
   simulated(
     ({ loop, submit }) => {
       submit(['a'], 4)
@@ -347,7 +347,7 @@ test('a request that costs more than begins at once while threads hash begins, t
   )
 })
 
-test('while none hashes, requests beyond their shares begin in half of the places, up to 4 ms of cost in a turn of the event loop', t => {
+test('while no thread hashes, requests beyond their shares start in half of the places, up to 4 ms of cost per turn of the event loop', t => {
   simulated(({ loop, submit, scheduler }) => {
     let begun = 0
     for (let index = 0; index < 200; index++)
@@ -370,7 +370,7 @@ test('while none hashes, requests beyond their shares begin in half of the place
   }, heavyOnly)
 })
 
-test('a place that becomes free starts the next request, even while a timer is set for it', t => {
+test('a free place starts the next request, even while a timer is set for it', t => {
   let hashing = true
   simulated(
     ({ loop, submit, scheduler }) => {
@@ -387,7 +387,7 @@ test('a place that becomes free starts the next request, even while a timer is s
   )
 })
 
-test('when the one that a timer is set for leaves, a place that becomes free starts the next one', t => {
+test('when the request that a timer is set for leaves, a free place starts the next one', t => {
   simulated(
     ({ loop, submit, scheduler }) => {
       const first = submit(['a'], 3.9)
@@ -405,7 +405,7 @@ test('when the one that a timer is set for leaves, a place that becomes free sta
   )
 })
 
-test('a cheap request doesn’t overtake the dear one of its network', t => {
+test('a cheap request doesn’t overtake an expensive one of the same network', t => {
   simulated(
     ({ loop, submit }) => {
       submit(['a'], 4)
@@ -421,7 +421,7 @@ test('a cheap request doesn’t overtake the dear one of its network', t => {
   )
 })
 
-test('requests within their shares wait for a place when all are taken, networks in turn, ahead of those beyond theirs', t => {
+test('requests within their shares wait for a free place, networks in turn, ahead of requests beyond their shares', t => {
   simulated(({ loop, submit, scheduler }) => {
     const order: string[] = []
     const heavy = Array.from({ length: 30 }, () => submit(['service h'], 200))
@@ -470,7 +470,7 @@ test('networks that wait take turns, and when too many wait the newest of the lo
   )
 })
 
-test('requests that end as soon as they begin are no deeper in the stack for being many', t => {
+test('many requests that end as soon as they start don’t deepen the stack', t => {
   simulated(
     ({ submit, scheduler }) => {
       const first = submit(['first'], 0.001)
@@ -489,7 +489,7 @@ test('requests that end as soon as they begin are no deeper in the stack for bei
   )
 })
 
-test('work that is away gives its place to another, and has one again when it comes back, whatever came of the wait', async t => {
+test('suspended work gives its place to another, and gets one again when it resumes, whatever the outcome of its wait', async t => {
   const scheduler = createScheduler({ ...heavyOnly, slots: 1 }, () => false, cores)
   const [first, second] = [new Job(['a']), new Job(['b'])]
   scheduler.submit(first)
@@ -509,7 +509,7 @@ test('work that is away gives its place to another, and has one again when it co
   t.is(scheduler.stats().running, 0)
 })
 
-test('once it is open, a scheduler holds up nothing', t => {
+test('an open scheduler delays nothing', t => {
   simulated(
     ({ submit, scheduler }) => {
       const all = Array.from({ length: 100 }, (_, index) => submit([`${index}`], 10))

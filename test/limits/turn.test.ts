@@ -31,7 +31,7 @@ const reasonOf = (taken: Promise<void> | undefined) =>
     ({ reason, more }: Refusal) => `${Reason[reason]} ${more.retryAfter}`,
   )
 
-test('a call begins at once where it may, and else when the one before ends', async t => {
+test('a call starts at once if possible, and otherwise when the previous one ends', async t => {
   const { scheduler, turn } = setUp(t)
   const [first, second] = [turn('a'), turn('a')]
   t.is(first.take(patient), undefined)
@@ -56,7 +56,7 @@ test('a call is refused with OVERLOADED when too many wait, also one that has wa
   t.is(await waiting[1], 'OVERLOADED 1')
 })
 
-test('a call is refused with DEADLINE_EXCEEDED when its deadline passes or its caller leaves, and keeps no turn', async t => {
+test('a call whose deadline passes or whose caller leaves is refused with DEADLINE_EXCEEDED, and frees its turn', async t => {
   const { scheduler, turn } = setUp(t)
   const first = turn('a')
   void first.take(patient)
@@ -76,7 +76,7 @@ test('a call is refused with DEADLINE_EXCEEDED when its deadline passes or its c
   t.is(scheduler.stats().running, 0)
 })
 
-test('a call whose caller leaves once it has begun keeps its turn until it ends', async t => {
+test('a started call whose caller leaves keeps its turn until it ends', async t => {
   const { scheduler, turn } = setUp(t)
   const [first, second] = [turn('a'), turn('a')]
   void first.take(patient)

@@ -1,4 +1,4 @@
-/** The audit log in its tables: it outlives its own past and its erasures, and no token ends without it. */
+/** The audit log in its tables: it verifies after retention and erasures, and records every revocation. */
 import test from 'ava'
 import { startMaintenance } from '../../server/jobs/maintenance.js'
 import type { AuditEvent } from '../../server/models/audit.js'
@@ -25,7 +25,7 @@ async function append({ audit, database }: Pick<Models, 'audit' | 'database'>, c
   await database.transact(async t => {
     for (let index = 0; index < count; index++) await audit.append(event(more), t)
   })
-  while (await audit.seal());
+  await waitFor(async () => !(await audit.seal()))
 }
 
 const sealed = ({ registry }: TestService) =>
@@ -36,7 +36,7 @@ const sealed = ({ registry }: TestService) =>
 
 const never = { first: 2 ** 31 - 1, interval: 2 ** 31 - 1 }
 
-/** Upkeep that does a round when it is told to, and what it logged. */
+/** Maintenance that runs on demand, and what it logged. */
 function upkeep(t: { teardown(work: () => Promise<void>): void }, { registry, settings }: TestService) {
   const lines: string[] = []
   const log = createLog('error', line => void lines.push(line))
@@ -74,7 +74,7 @@ test('events older than AUTH_AUDIT_RETENTION are deleted, and the rest still ver
   t.deepEqual(lines, [])
 })
 
-test('an insider can’t have events deleted before their time, nor hide what is missing behind a checkpoint', async t => {
+test('an insider can’t have events deleted early, nor hide missing ones behind a checkpoint', async t => {
   const service = await serviceWithClock(t, { AUTH_AUDIT_RETENTION: '90d' })
   const { registry } = service
   await append(registry, 9)
@@ -128,7 +128,7 @@ test('the addresses of a user’s events can be erased with their salts, and the
   t.is((await models.audit.verify()).broken, '2')
 })
 
-test('what changes a user’s token generation without an event of that user in the same transaction is refused', async t => {
+test('a change of a user’s token generation without an event of that user in the same transaction is refused', async t => {
   const { audit, database } = await openModels(t).then(async models => {
     for (const name of ['ana', 'bia']) await addUser(models, name)
     return models

@@ -27,7 +27,7 @@ test('processes that start at once agree on one set of keys', async t => {
   t.is(late.open('x', stores[0]!.seal('x', 'secret')), 'secret')
 })
 
-test('the data keys of a new registry are random, each another, and stand in no table in the clear', async t => {
+test('the data keys of a new registry are random and distinct, and never stored in the clear', async t => {
   const [one, two] = [await open(t), await open(t)]
   const keys = createStoredKeys(one.database, masterKey)
   const others = createStoredKeys(two.database, masterKey)
@@ -45,7 +45,7 @@ test('the data keys of a new registry are random, each another, and stand in no 
   await t.throwsAsync(createStoredKeys(one.database, masterKey).load(), wrong)
 })
 
-test('a wrong master key is told as that, and any other fault as itself', async t => {
+test('a wrong master key is reported as such, and any other error as itself', async t => {
   const { database } = await open(t)
   await database.transact(t => createStoredKeys(database, masterKey).install(t))
   await t.throwsAsync(createStoredKeys(database, Buffer.alloc(32, 8)).load(), wrong)
@@ -57,7 +57,7 @@ test('a wrong master key is told as that, and any other fault as itself', async 
   await t.throwsAsync(createStoredKeys(empty.database, masterKey).load(), { message: /auth-admin install/ })
 })
 
-test('with a new master key whoever runs goes on, and the next start needs the new one', async t => {
+test('after a change of the master key running processes continue, and the next start needs the new key', async t => {
   const service = await startTestService(t)
   const { username, token } = await service.signUp('ROLE_CLIENT')
   const { database, masterKey: keys } = service.registry

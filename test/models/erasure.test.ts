@@ -8,7 +8,7 @@ import { mailboxForFile } from '../_helpers/mailbox.js'
 import { refused } from '../_helpers/problem.js'
 import { startTestService } from '../_helpers/service.js'
 import { idOf } from '../_helpers/tokens.js'
-import { waitFor } from '../_helpers/wait.js'
+import { waitForValue } from '../_helpers/wait.js'
 
 const mailbox = mailboxForFile()
 
@@ -17,7 +17,7 @@ async function nextKey(email: string): Promise<void> {
   for (let text = ''; !/: [2-9A-HJ-NP-Z]{8}$/m.test(text); ) text = (await mailbox.nextEmail(email)).text ?? ''
 }
 
-test('who is erased is in no table any more, its address in no event, and the audit log verifies', async t => {
+test('an erased user is in no table, its address in no event, and the audit log verifies', async t => {
   const service = await startTestService(t, { SMTP_URL: mailbox.url })
   const { registry, request } = service
   const { audit, database, emails, erasure } = registry
@@ -60,7 +60,7 @@ test('who is erased is in no table any more, its address in no event, and the au
   t.is((await post('/forgotpasswords/sendkeybyemail', { username, email })).status, 200)
   await nextKey(email)
   await post('/forgotpasswords/loginbyusernameandkey', { username, key: 'ABCDEFGH' })
-  await waitFor(async () => (await audit.verify()).staged === 0)
+  await waitForValue(async () => (await audit.verify()).staged, 0)
   const lived = await contents(url)
   const tables = ['users', 'provider_keys', 'answers', 'known_addresses', 'mailed_keys', 'attempts', 'email_quotas']
   for (const table of tables) t.true(lived[table]!.length > untouched[table]!.length, table)
@@ -82,7 +82,7 @@ test('who is erased is in no table any more, its address in no event, and the au
   t.is(audit_staged, 1)
   t.true(audit_events! >= 4)
   // Tables are read one after another: no event may move between them meanwhile.
-  await waitFor(async () => (await audit.verify()).staged === 0)
+  await waitForValue(async () => (await audit.verify()).staged, 0)
   const left = await contents(url)
   for (const [table, count] of Object.entries(rows)) {
     const before = lived[table]!.length + (table === 'emails' ? 2 : 0)
@@ -93,7 +93,7 @@ test('who is erased is in no table any more, its address in no event, and the au
   const text = JSON.stringify(left)
   for (const secret of [username, user.nickname, email, usernameKey(username), address, ...Object.values(planted)])
     t.false(text.includes(secret), secret)
-  // An address of somebody else who acted on the user isn't the user's.
+  // The address of another user who acted on this user isn't this user's.
   t.true(text.includes(others))
   const referring = await ask(
     url,
@@ -101,7 +101,7 @@ test('who is erased is in no table any more, its address in no event, and the au
   )
   for (const { name } of referring) t.true(String(name) in receipt.rows, `the receipt tells of ${name}`)
 
-  await waitFor(async () => (await audit.verify()).staged === 0)
+  await waitForValue(async () => (await audit.verify()).staged, 0)
   const verified = await runCli(service.env, ['audit', 'verify'])
   t.is(verified.code, 0, verified.stderr)
   // What it did stays, under its id.
@@ -118,14 +118,14 @@ test('who is erased is in no table any more, its address in no event, and the au
   t.is((await request('GET', '/users/me', { token: other.token })).status, 200)
 })
 
-test('nobody is erased twice, and what can’t be erased whole stays whole', async t => {
+test('a user is erased once, and an incomplete erasure is rolled back', async t => {
   const service = await startTestService(t)
   const { database, erasure, users } = service.registry
   const { token } = await service.signUp('ROLE_CLIENT')
   const erase = () => database.transact(transaction => erasure.erase(idOf(token), transaction))
   const url = service.env.DATABASE_URL!
   await ask(url, 'ALTER TABLE audit_events ADD CONSTRAINT closed CHECK (address IS NOT NULL) NOT VALID')
-  await waitFor(async () => (await service.registry.audit.verify()).staged === 0)
+  await waitForValue(async () => (await service.registry.audit.verify()).staged, 0)
   await t.throwsAsync(erase())
   t.truthy(await users.byId(idOf(token)))
   await ask(url, 'ALTER TABLE audit_events DROP CONSTRAINT closed')

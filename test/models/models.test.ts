@@ -1,4 +1,4 @@
-/** Models and tables: each table has a model that says the same, and verbs keep what must hold of its rows. */
+/** Models and tables: each table has a matching model, whose verbs keep the invariants of its rows. */
 import test from 'ava'
 import { addUser, openModels } from '../_helpers/models.js'
 
@@ -48,7 +48,7 @@ test('a provider that an administrator moves to another organization keeps its k
   t.deepEqual(after.providerKeySealed, before.providerKeySealed)
 })
 
-test('of a transaction whose work throws nothing is left, and its connection serves whoever comes next', async t => {
+test('a transaction whose work throws is rolled back, and its connection serves the next caller', async t => {
   const { database, questions } = await openModels(t)
   const work = database.transact(async transaction => {
     await questions.add({ question: 'a', questionKey: 'a' }, transaction)

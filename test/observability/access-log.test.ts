@@ -1,4 +1,4 @@
-/** Access lines: one for each call or request, with who and how it ended, and nothing that a caller typed. */
+/** Access lines: one for each call or request, with caller and outcome, without user input. */
 import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -32,7 +32,7 @@ const login = async ({ http }: Spawned) => {
   return (await createRequest(http)('POST', '/users/login', { query })).text
 }
 
-test('a call leaves one line at info: what, how it ended, in how many ms, who called from which network', async t => {
+test('a call logs one line at info: RPC, outcome, milliseconds, caller and network', async t => {
   const service = shared
   const request = createRequest(service.http)
   const token = await login(service)
@@ -68,7 +68,7 @@ test('a call leaves one line at info: what, how it ended, in how many ms, who ca
   }
 })
 
-test('a request that reaches no RPC leaves one line, without anything that was typed', async t => {
+test('a request that reaches no RPC logs one line, without user input', async t => {
   const service = shared
   const request = createRequest(service.http)
   const secret = 'typed-by-a-stranger'
@@ -100,7 +100,7 @@ test('a request that reaches no RPC leaves one line, without anything that was t
   t.false(service.output().includes(secret))
 })
 
-test('what is no request, or has too many headers, leaves a line of how it was refused', async t => {
+test('an invalid request, or one with too many headers, logs a line with its refusal', async t => {
   const service = await spawnService(t)
   const port = Number(new URL(service.http).port)
   await sendRaw(port, ['typed-by-a-stranger\r\n\r\n'])
@@ -117,7 +117,7 @@ test('what is no request, or has too many headers, leaves a line of how it was r
   t.false(service.output().includes('stranger'))
 })
 
-test('probes and scrapes leave no line', async t => {
+test('probes and scrapes log no line', async t => {
   const service = await spawnService(t, { AUTH_METRICS_ADDRESS: '127.0.0.1:0' })
   const metrics = /metrics +(\S+)/.exec(service.output())?.[1]
   for (let i = 0; i < 3; i++) {
@@ -133,7 +133,7 @@ test('probes and scrapes leave no line', async t => {
   )
 })
 
-test('a gateway of its own leaves the lines of what it answered by itself, the server those of calls', async t => {
+test('a separate gateway logs the requests that it answers itself, and the server logs calls', async t => {
   const service = await spawnService(t)
   const gateway = await launchGateway(t, service.grpc)
   const request = createRequest(gateway.http)
@@ -158,7 +158,7 @@ for (const [how, end] of [
   ['ends', 'process.exit()'],
   ['crashes', "throw new Error('crash')"],
 ] as const) {
-  test(`no line is lost when the process ${how}, be it right after the answer`, async t => {
+  test(`no line is lost when the process ${how}, even directly after the response`, async t => {
     const program = `import { subscribe } from 'node:diagnostics_channel'
       subscribe('http.server.response.finish', ({ request }) => {
         if (request.headers['x-request-id'] === 'last') setImmediate(() => { ${end} })
@@ -174,7 +174,7 @@ for (const [how, end] of [
   })
 }
 
-test('a gRPC caller with a certificate is named by it, a gateway is not', async t => {
+test('a gRPC caller with a certificate is named by the certificate, a gateway is not', async t => {
   const authority = createAuthority('Authority')
   const folder = await mkdtemp(join(tmpdir(), 'auth-test-'))
   t.teardown(() => rm(folder, { recursive: true, force: true }))
@@ -206,7 +206,7 @@ test('a gRPC caller with a certificate is named by it, a gateway is not', async 
   )
 })
 
-test('who signs up is named by nothing', async t => {
+test('the line of a sign-up names no user', async t => {
   const service = shared
   const form = signUpForm({ username: 'muito-secreta', nickname: 'apelido secreto' })
   const headers = { 'x-request-id': 'up' }

@@ -1,4 +1,4 @@
-/** What a gateway tells of itself, in a process of its own and within a service. */
+/** The metrics of a gateway, in a separate process and within a service. */
 import { once } from 'node:events'
 import { rename, writeFile } from 'node:fs/promises'
 import { get } from 'node:https'
@@ -17,7 +17,7 @@ import { freePort } from '../_helpers/relay.js'
 import { createRequest, password, startTestService } from '../_helpers/service.js'
 import { waitFor } from '../_helpers/wait.js'
 
-test('a gateway of its own counts requests by route and status, once each, and names nothing that a client typed', async t => {
+test('a separate gateway counts each request once by route and status, without user input in labels', async t => {
   const server = await spawnServer(t)
   const gateway = await spawnGateway(t, server.grpc)
   const request = createRequest(gateway.http)
@@ -69,7 +69,7 @@ test('a gateway of its own counts requests by route and status, once each, and n
   t.false(samples.some(({ name }) => /^auth_(ready|calls|hash|database|outbox|audit)/.test(name)))
 })
 
-test('a request that its client gave up is counted as such', async t => {
+test('a request that its client canceled is counted as such', async t => {
   const registry = new Registry()
   let asked = () => {}
   const arrived = new Promise<void>(resolve => {
@@ -99,7 +99,7 @@ test('a request that its client gave up is counted as such', async t => {
   t.pass()
 })
 
-test('a gateway tells which servers are connected, and which are away', async t => {
+test('gateway metrics show which servers are connected and which are not', async t => {
   const DATABASE_URL = await freshDatabase(t)
   const port = await freePort()
   const first = await spawnServer(t, { DATABASE_URL })
@@ -123,7 +123,7 @@ test('a gateway tells which servers are connected, and which are away', async t 
   t.pass()
 })
 
-test('metrics tell when each certificate ends, and follow one that is replaced', async t => {
+test('metrics show when each certificate expires, and follow a replaced one', async t => {
   const authority = createAuthority('Authority')
   const midnight = Math.floor(Date.now() / 86_400_000) * 86_400_000
   const issue = (days: number) =>

@@ -1,7 +1,7 @@
 import test from 'ava'
 import { createLog } from '../../server/observability/log.js'
 
-test('what an error or a field may quote stays out of the log', t => {
+test('texts that an error or a field may quote stay out of the log', t => {
   const lines: string[] = []
   const log = createLog('info', line => lines.push(line))
   const cause = Object.assign(new Error('Key (username)=(hunter2) exists'), { code: '23505', detail: 'hunter2' })

@@ -1,4 +1,4 @@
-/** Metrics: what a running service exports, and that dashboard, alerts and documents speak of nothing else. */
+/** Metrics: those that a running service exports, and that dashboard, alerts and documents name no others. */
 import { readFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import test, { type ExecutionContext } from 'ava'
@@ -8,13 +8,13 @@ import { ask, freshDatabase } from '../_helpers/database.js'
 import { scrape } from '../_helpers/metrics.js'
 import { startRelay } from '../_helpers/relay.js'
 import { serviceForFile, startTestService } from '../_helpers/service.js'
-import { waitFor } from '../_helpers/wait.js'
+import { waitFor, waitForValue } from '../_helpers/wait.js'
 
 const read = (name: string) => readFileSync(fileURLToPath(new URL(`../../../${name}`, import.meta.url)), 'utf8')
 const scraped = { AUTH_METRICS_ADDRESS: '127.0.0.1:0' }
 const service = serviceForFile(() => scraped)
 
-/** What a service and a gateway of its own process export, with TLS, which adds when certificates end. */
+/** What a service and a separate gateway export, with TLS, which adds the expiry of certificates. */
 async function scrapeBoth(t: ExecutionContext) {
   const files = await writePems(t, createAuthority('Authority').issue({ name: 'auth' }))
   const tls = { AUTH_HTTP_TLS_CERT: files.cert, AUTH_HTTP_TLS_KEY: files.key }
@@ -97,7 +97,7 @@ test.serial('every alert names its section of the runbook', t => {
   for (const [, name = '', url] of rules) t.is(url, `docs/operations.md#${name.toLowerCase()}`)
 })
 
-test.serial('docs/observability.md lists every metric of ours, with its labels and what it means', async t => {
+test.serial('docs/observability.md lists every metric of ours with its labels and meaning', async t => {
   const both = await scrapeBoth(t)
   const samples = both.flatMap(({ samples }) => samples)
   const helps = both.flatMap(({ text }) => [...text.matchAll(/^# HELP (auth_\w+) (.*)$/gm)])
@@ -110,14 +110,14 @@ test.serial('docs/observability.md lists every metric of ours, with its labels a
   t.deepEqual(listed.sort(), exported.sort())
 })
 
-test.serial('no label holds what a caller typed, and the build is told', async t => {
+test.serial('no label holds caller input, and a metric shows the build', async t => {
   const { text, samples } = await scrape(service)
   t.false(/admin|wrong|127\.0\.0\.1/.test(text))
   const build = samples.find(({ name }) => name === 'auth_build_info')
   t.deepEqual(build?.labels, { version: JSON.parse(read('package.json')).version, node: process.versions.node })
 })
 
-test('refusals are counted by the limit that was reached', async t => {
+test('refusals are counted by the limit that they reached', async t => {
   const { service, request } = await startTestService(t, scraped)
   const query = { username: 'admin', password: 'wrong' }
   for (let i = 0; i < 12; i++) await request('POST', '/users/login', { query })
@@ -126,8 +126,8 @@ test('refusals are counted by the limit that was reached', async t => {
   t.is(value('auth_refusals_total', { limit: 'failures' }), 0)
 })
 
-test('what waits to be sent or sealed is counted, and how old the signing key is', async t => {
-  // Nobody listens there.
+test('metrics show what waits to be sent or sealed, and the age of the signing key', async t => {
+  // No process listens there.
   const { service, registry } = await startTestService(t, { ...scraped, SMTP_URL: 'smtp://127.0.0.1:9' })
   const id = Number((await registry.users.byUsername('admin'))?.id)
   // Both wait for an hour, so that none is attempted meanwhile.
@@ -162,7 +162,7 @@ test('what waits to be sent or sealed is counted, and how old the signing key is
   )
   t.true((await scrapeAll()).value('auth_signing_key_age_seconds')! >= 8_640_000)
 
-  // While somebody holds the lock under which events are sealed, they wait.
+  // While another session holds the sealing lock, events wait.
   await registry.database.transact(
     async transaction => {
       await registry.database.run({ name: 'head', text: 'SELECT FROM audit_head FOR UPDATE' }, [], transaction)
@@ -175,10 +175,10 @@ test('what waits to be sent or sealed is counted, and how old the signing key is
     },
     { unlimited: true },
   )
-  await waitFor(async () => (await scrape({ service })).value('auth_audit_staged') === 0)
+  await waitForValue(async () => (await scrape({ service })).value('auth_audit_staged'), 0)
 })
 
-test('a scrape is answered while the database is away or says nothing, without what it would tell', async t => {
+test('a scrape is answered while the database is away or silent, without the database’s metrics', async t => {
   const url = await freshDatabase(t)
   const relay = await startRelay(t, url)
   const { service } = await startTestService(t, { ...scraped, DATABASE_URL: relay.url })

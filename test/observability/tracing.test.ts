@@ -47,7 +47,7 @@ for (const [where, separate] of [
   ['through a gateway of its own', true],
   ['in one process', false],
 ] as const) {
-  test(`a login ${where} is one trace, from the caller’s span to the statements, and holds no secret`, async t => {
+  test(`a login ${where} is one trace from the caller’s span to the SQL statements, without secrets`, async t => {
     const { spans, received, env, flags } = await openReceiver(t)
     const service = await spawnService(t, env, { flags })
     const { http } = separate ? await launchGateway(t, service.grpc, { env, flags }) : service
@@ -91,7 +91,7 @@ test('a call over Connect is a span of the gateway that lasts until the answer',
   t.is(gateway.parentSpanId, callerSpan)
 })
 
-test('a hash that waited for others is a part of its own call, not of that which went before', async t => {
+test('a hash that waited for others belongs to the trace of its own call', async t => {
   const { spans, received, env, flags } = await openReceiver(t)
   // Long enough for those that come at once to wait for each other.
   const service = await spawnService(t, { ...env, AUTH_BCRYPT_COST: '9' }, { flags })

@@ -1,4 +1,4 @@
-/** A proxy that AUTH_TRUSTED_PROXIES doesn't name is told of: in the log, as a metric, and by doctor. */
+/** A proxy that AUTH_TRUSTED_PROXIES doesn't name is reported in the log, as a metric, and by doctor. */
 import { once } from 'node:events'
 import { get } from 'node:http'
 import test, { type ExecutionContext } from 'ava'
@@ -44,7 +44,7 @@ async function start(t: ExecutionContext, trusted = '') {
   }
 }
 
-test('a proxy that is not trusted is warned of, once an hour, and shown by the metric and doctor', async t => {
+test('an untrusted proxy causes a warning once an hour, and appears in the metric and in doctor', async t => {
   const service = await start(t)
   const { send, pass, warnings, metric } = service
   const doctor = async () => {
@@ -84,7 +84,7 @@ test('a proxy that is not trusted is warned of, once an hour, and shown by the m
   t.is(warnings().length, 2)
 })
 
-test('few requests, requests of which most carry no header, and many peers are none', async t => {
+test('few requests, requests mostly without the header, and many peers are not taken for a proxy', async t => {
   const { send, pass, warnings, metric } = await start(t)
   await send(59, forwarded)
   pass(61)
@@ -99,7 +99,7 @@ test('few requests, requests of which most carry no header, and many peers are n
   t.deepEqual(warnings(), [])
 })
 
-test('trusted proxies are none', async t => {
+test('trusted proxies cause no warning', async t => {
   const { send, pass, warnings, metric } = await start(t, '127.0.0.0/8')
   await send(70, forwarded)
   pass(61)
@@ -107,7 +107,7 @@ test('trusted proxies are none', async t => {
   t.deepEqual(warnings(), [])
 })
 
-test('over gRPC it is found likewise, and a service that tells its users’ addresses by its key is none', async t => {
+test('an untrusted proxy is also detected over gRPC, and a service that may forward addresses is not taken for one', async t => {
   const service = await start(t)
   const client = openGrpc(service.grpc)
   t.teardown(async () => client.close())
@@ -125,7 +125,7 @@ test('over gRPC it is found likewise, and a service that tells its users’ addr
   )
 })
 
-test('it is found exactly when 8 peers sent most of at least 60 requests, with the header', t => {
+test('a proxy is detected exactly when 8 peers sent most of at least 60 requests, with the header', t => {
   const request = fc.record({
     peer: fc.integer({ min: 1, max: 14 }),
     forwarded: fc.boolean(),
@@ -163,7 +163,7 @@ test('it is found exactly when 8 peers sent most of at least 60 requests, with t
   )
 })
 
-test('however many peers a minute has, the first 64 are remembered, and a proxy among them is found', t => {
+test('the first 64 peers of a minute are remembered, and a proxy among them is detected', t => {
   let time = 0
   const proxies = createUndeclaredProxies({ registry: new Registry(), log: { warn() {} }, now: () => time })
   const onSender = proxies.watch('http')

@@ -1,4 +1,4 @@
-/** What counts as an e-mail address is what the mail server is told, character for character. */
+/** An accepted e-mail address reaches the mail server unchanged, character for character. */
 import { mkdtemp } from 'node:fs/promises'
 import type { AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
@@ -108,7 +108,7 @@ const address = fc.oneof(
     .map(([good, more]) => good + more),
 )
 
-test.serial('whatever counts as an address gets its e-mail, under exactly that address', async t => {
+test.serial('every accepted address gets its e-mail at exactly that address', async t => {
   let sent = 0
   await fc.assert(
     fc.asyncProperty(address, async to => {
@@ -122,7 +122,7 @@ test.serial('whatever counts as an address gets its e-mail, under exactly that a
   t.true(sent > 200, `${sent}`)
 })
 
-test.serial('and so do those that were in question', async t => {
+test.serial('every unusual accepted address gets its e-mail at exactly that address', async t => {
   for (const to of [
     "!#$%&'*+-/=?^_`{|}~@example.org",
     'Maria.Silva@EXAMPLE.org',
@@ -140,7 +140,7 @@ test.serial('and so do those that were in question', async t => {
   }
 })
 
-test.serial('what does not count would have gone astray', async t => {
+test.serial('mail to a refused address would not reach exactly that address', async t => {
   // If the mailer learns to send to these, they needn't be refused any longer.
   for (const to of ['joão@example.org', '"a b"@example.org', 'a@1', 'a@0x7f.1']) {
     t.false(isEmailAddress(to), to)

@@ -1,4 +1,4 @@
-/** What becomes of a queued e-mail when its turn comes: things may have changed since. */
+/** What happens to a queued e-mail when its turn comes, as its conditions may have changed. */
 import test from 'ava'
 import type { Models } from '../../server/models/define-models.js'
 import type { EmailIntent } from '../../server/models/email.js'
@@ -34,7 +34,7 @@ async function scene(models: Models) {
   }
 }
 
-test('a recovery request becomes a key to the registered address, and leaves its event', async t => {
+test('a recovery request becomes a key to the registered address, and leaves an event', async t => {
   const models = await openModels(t)
   const { compose, intents, userId } = await scene(models)
   const sent = await compose(intents['recovery-request'], 30)
@@ -55,7 +55,7 @@ test('a recovery request becomes a key to the registered address, and leaves its
 })
 
 for (const kind of ['recovery-request', 'recovery-key'] as const) {
-  test(`${kind}: an hour after it was asked for no key is made, and none counts`, async t => {
+  test(`${kind}: an hour after the request no key is made, and none counts`, async t => {
     const models = await openModels(t)
     const { compose, intents, userId } = await scene(models)
     t.is(await compose(intents[kind], 61), 'expired')
@@ -69,7 +69,7 @@ for (const [kind, admitted] of [
   ['recovery-request', 'recovery-key'],
   ['password-changed', 'notice'],
 ] as const) {
-  test(`${kind}: for an account that isn’t active it comes back behind all others, as one that wasn’t attempted`, async t => {
+  test(`${kind}: an e-mail for an inactive account returns to the end of the queue without a counted attempt`, async t => {
     const models = await openModels(t)
     const { compose, intents, userId } = await scene(models)
     await models.database.run({ name: 'deactivate', text: 'UPDATE users SET active = false' }, [])
@@ -84,7 +84,7 @@ for (const [kind, admitted] of [
   })
 }
 
-test('a suspended user gets no key, though it was suspended when the request was queued already', async t => {
+test('a user who is suspended after the request was queued gets no key', async t => {
   const models = await openModels(t)
   const { compose, intents, userId } = await scene(models)
   await suspend(models, userId)
@@ -93,7 +93,7 @@ test('a suspended user gets no key, though it was suspended when the request was
 })
 
 for (const kind of ['recovery-key', 'activation-key'] as const) {
-  test(`${kind}: it goes out, but not to a user who was suspended since it was queued`, async t => {
+  test(`${kind}: the e-mail is sent, but not to a user suspended since it was queued`, async t => {
     const models = await openModels(t)
     const { compose, intents, userId } = await scene(models)
     const sent = await compose(intents[kind])
@@ -106,7 +106,7 @@ for (const kind of ['recovery-key', 'activation-key'] as const) {
   })
 }
 
-test('activation-key: none goes out for an organization that was deactivated, or lost its address, since it was queued', async t => {
+test('activation-key: no e-mail is sent for an organization that was deactivated or lost its address since it was queued', async t => {
   const models = await openModels(t)
   const { organizations } = models
   const { compose, intents, userId, organizationId } = await scene(models)
@@ -121,7 +121,7 @@ test('activation-key: none goes out for an organization that was deactivated, or
 const happened = { userId: 1, at: '2026-11-21', address: '192.0.2.1' }
 const notice = { kind: 'notice', parameters: { ...happened, notice: 'password-changed', times: 1 } } as const
 
-test('what happened becomes an e-mail within the recipient’s quota, and is held back beyond it', async t => {
+test('a notice is mailed within the recipient’s quota, and held back beyond it', async t => {
   const models = await openModels(t)
   const { compose, intents } = await scene(models)
   for (let times = 1; times <= 5; times++) {
@@ -131,7 +131,7 @@ test('what happened becomes an e-mail within the recipient’s quota, and is hel
   t.is(await compose(intents['password-changed']), 'held')
 })
 
-test('a notice: nobody is told at an address that was removed since it was queued', async t => {
+test('a notice isn’t sent to an address removed since it was queued', async t => {
   const models = await openModels(t)
   const { compose, intents, userId } = await scene(models)
   const sent = await compose(notice)
@@ -144,7 +144,7 @@ test('a notice: nobody is told at an address that was removed since it was queue
 })
 
 for (const kind of ['recovery-key', 'activation-key', 'email-code'] as const) {
-  test(`${kind}: none is made of an e-mail that was discarded while it was composed`, async t => {
+  test(`${kind}: no key is made for an e-mail discarded while it was composed`, async t => {
     const models = await openModels(t)
     const { intents, userId } = await scene(models)
     const code: EmailIntent = { kind: 'email-code', parameters: { userId, to, generation: 0 } }

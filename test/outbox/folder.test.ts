@@ -4,9 +4,9 @@ import { join } from 'node:path'
 import test from 'ava'
 import { createRequest, password } from '../_helpers/service.js'
 import { serviceEnv, spawnService } from '../_helpers/spawned.js'
-import { waitFor } from '../_helpers/wait.js'
+import { waitFor, waitForValue } from '../_helpers/wait.js'
 
-test('where the folder is full, e-mails wait, nothing half written stays behind, and the log says why once', async t => {
+test('when the folder is full, e-mails wait, no partial file remains, and the log gives the cause once', async t => {
   const env = await serviceEnv(t)
   // A file may be made, but nothing written to it.
   const service = await spawnService(t, env, { before: 'ulimit -f 0' })
@@ -30,5 +30,5 @@ test('where the folder is full, e-mails wait, nothing half written stays behind,
   t.is(told.length, 1)
   t.like(JSON.parse(told[0]!), { level: 'error', folder: join(env.AUTH_DATA_DIR!, 'mail'), code: 'EFBIG' })
   // The next attempt may be in flight.
-  await waitFor(async () => (await readdir(join(env.AUTH_DATA_DIR!, 'mail'))).length === 0)
+  await waitForValue(async () => (await readdir(join(env.AUTH_DATA_DIR!, 'mail'))).length, 0)
 })

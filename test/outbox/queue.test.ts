@@ -1,4 +1,4 @@
-/** The queue of e-mails: which goes first, and what it holds at most of requests that no bucket counts. */
+/** The queue of e-mails: their order, and the limit on requests that no bucket counts. */
 import test from 'ava'
 import type { Models } from '../../server/models/define-models.js'
 import { openModels } from '../_helpers/models.js'
@@ -14,7 +14,7 @@ async function queue(models: Models, locale: string, minutesDue: number, priorit
   )
 }
 
-test('first attempts go before retries, and both before what accounts that arenâ€™t active cause', async t => {
+test('first attempts precede retries, and both precede e-mails for inactive accounts', async t => {
   const models = await openModels(t)
   const { emails, database } = models
   await queue(models, 'stranger', 30, 2)
@@ -44,7 +44,7 @@ test('first attempts go before retries, and both before what accounts that arenâ
   t.is((await emails.claim(60, true))?.priority, 2)
 })
 
-test('of a thousand requests that no bucket counts one waits for an account, a network and each kind of address', async t => {
+test('of a thousand requests that no bucket counts, one waits per account, network and kind of address', async t => {
   const models = await openModels(t)
   const { emails } = models
   const request = { usernameKey: 'ana', email: 'ana@example.org', address: '192.0.2.1', requestId: 'r' }

@@ -1,9 +1,9 @@
-/** How e-mails are counted, and what is remembered of refusals. */
+/** How e-mails are counted, and how long refusals are cached. */
 import test from 'ava'
 import { createQuotas } from '../../server/outbox/quotas.js'
 import { openModels } from '../_helpers/models.js'
 
-test('a refusal is believed for a minute without asking the database, and only in time to come', async t => {
+test('a refusal is cached for a minute without a query, and never applies to earlier times', async t => {
   const { database, emailQuotas, counterKeys } = await openModels(t)
   let [asked, time] = [0, Date.now()]
   const counts: typeof emailQuotas = {

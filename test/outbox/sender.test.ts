@@ -2,12 +2,12 @@ import { mkdtemp, readdir, readFile, rm, stat } from 'node:fs/promises'
 import { availableParallelism, tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
-import test from 'ava'
+import test, { type ExecutionContext } from 'ava'
 import PostalMime from 'postal-mime'
 import { type Composed, startSender } from '../../server/outbox/sender.js'
 import { createMailTransport, type Mail } from '../../server/outbox/transport.js'
 import { openMailbox } from '../_helpers/mailbox.js'
-import { waitFor } from '../_helpers/wait.js'
+import { waitFor, waitForValue } from '../_helpers/wait.js'
 
 interface Row {
   readonly id: string
@@ -54,11 +54,20 @@ function createQueue() {
   }
 }
 
+type Parts = Parameters<typeof startSender<Row>>[0]
+
+/** Starts a sender that closes when the test ends. */
+function start(t: ExecutionContext, parts: Omit<Parts, 'log'> & Partial<Pick<Parts, 'log'>>) {
+  const sender = startSender({ log, ...parts })
+  t.teardown(sender.close)
+  return sender
+}
+
 const to = 'maria@example.org'
 const entry: Mail = { to, subject: 'Açaí', text: 'Olá, Maria.\n', name: 'auth.7.1', users: [] }
 
-test('an e-mail that is refused, and then can’t be delivered at all, arrives once the server is back', async t => {
-  const mailbox = await openMailbox()
+test('an e-mail that is first refused and then undeliverable arrives once the server is back', async t => {
+  const mailbox = await openMailbox(t)
   const queue = createQueue()
   const transport = createMailTransport(
     { smtpUrl: mailbox.url, mailFrom: 'Cadastro <auth@example.org>', dataDir: '' },
@@ -66,10 +75,13 @@ test('an e-mail that is refused, and then can’t be delivered at all, arrives o
   )
   mailbox.refuse(2)
   queue.add('7')
-  const sender = startSender({ queue, compose: async () => entry, transport, log })
-  await waitFor(() => queue.history.length === 2)
+  start(t, { queue, compose: async () => entry, transport })
+  await waitForValue(() => queue.history, ['failed 7 5', 'failed 7 10'])
   await mailbox.shut()
-  await waitFor(() => queue.history.length >= 3)
+  await waitFor(
+    () => queue.history.length >= 3,
+    () => queue.history,
+  )
   await mailbox.reopen()
 
   const received = await mailbox.nextEmail(to)
@@ -77,29 +89,25 @@ test('an e-mail that is refused, and then can’t be delivered at all, arrives o
   t.is(received.text?.trim(), 'Olá, Maria.')
   t.is(received.from?.address, 'auth@example.org')
   t.is(received.messageId, '<auth.7.1@example.org>')
-  await waitFor(() => queue.history.at(-1) === 'done 7')
+  await waitForValue(() => queue.history.at(-1), 'done 7')
   t.deepEqual(queue.history.slice(0, 3), ['failed 7 5', 'failed 7 10', 'failed 7 20'])
   t.is(mailbox.emails.length, 1)
-  await sender.close()
-  await mailbox.shut()
 })
 
-test('what a mail server says is not kept, its codes are', async t => {
-  const mailbox = await openMailbox()
+test('a mail server’s reply codes are kept, its texts are not', async t => {
+  const mailbox = await openMailbox(t)
   const queue = createQueue()
   mailbox.refuse(1000)
   queue.add('1', { createdAt: new Date(Date.now() - 73 * 3600_000) })
   const transport = createMailTransport({ smtpUrl: mailbox.url, mailFrom: 'auth@localhost', dataDir: '' }, log)
-  const sender = startSender({ queue, compose: async () => entry, transport, log })
-  await waitFor(() => queue.history.length === 1)
-  t.deepEqual(queue.history, ['failed 1 undefined'], 'after 72 hours it is kept, and tried no more')
+  start(t, { queue, compose: async () => entry, transport })
+  // After 72 hours it is kept, and not tried again.
+  await waitForValue(() => queue.history, ['failed 1 undefined'])
   t.regex(queue.rows.get('1')!.error!, /451/)
   t.notRegex(queue.rows.get('1')!.error!, /try again later/)
-  await sender.close()
-  await mailbox.shut()
 })
 
-test('several e-mails leave at once, and close waits for them', async t => {
+test('several e-mails are sent in parallel, and close waits for them', async t => {
   const queue = createQueue()
   let now = 0
   let most = 0
@@ -112,8 +120,8 @@ test('several e-mails leave at once, and close waits for them', async t => {
     close() {},
   }
   for (let id = 1; id <= 6; id++) queue.add(String(id))
-  const sender = startSender({ queue, compose: async () => entry, transport, log })
-  await waitFor(() => most === 4)
+  const sender = start(t, { queue, compose: async () => entry, transport })
+  await waitForValue(() => most, 4)
   await sender.close()
   t.is(now, 0)
   t.is(most, 4)
@@ -121,44 +129,45 @@ test('several e-mails leave at once, and close waits for them', async t => {
   t.is(queue.rows.size, 2)
 })
 
-test('of a thousand e-mails 50 leave at once, and then so many a second as a factor says; unwanted entries don’t count', async t => {
-  const [queue, slower, vain] = [createQueue(), createQueue(), createQueue()]
+test('of a thousand e-mails 50 are sent at once, then a number per second that scales with the factor; unwanted entries don’t count', async t => {
+  const [queue, slower, unwanted] = [createQueue(), createQueue(), createQueue()]
   const transport = { async send() {}, close() {} }
-  for (let id = 1; id <= 1000; id++) for (const each of [queue, slower, vain]) each.add(String(id))
+  for (let id = 1; id <= 1000; id++) for (const each of [queue, slower, unwanted]) each.add(String(id))
   const startedAt = performance.now()
-  const sender = startSender({ queue, compose: async () => entry, transport, log, factor: 50 })
-  const slowSender = startSender({ queue: slower, compose: async () => entry, transport, log, factor: 0.001 })
-  const vainSender = startSender({ queue: vain, compose: async () => 'unwanted', transport, log, factor: 0.001 })
-  await waitFor(() => queue.history.length === 1000)
+  start(t, { queue, compose: async () => entry, transport, factor: 50 })
+  start(t, { queue: slower, compose: async () => entry, transport, factor: 0.001 })
+  start(t, { queue: unwanted, compose: async () => 'unwanted', transport, factor: 0.001 })
+  await waitForValue(() => queue.history.length, 1000)
   const seconds = (performance.now() - startedAt) / 1000
   t.true(seconds > 0.9 * (950 / (50 * 2 * availableParallelism())), `${seconds}`)
-  await waitFor(() => vain.history.length === 1000)
+  await waitForValue(() => unwanted.history.length, 1000)
   // Four are in flight when the last of them is counted.
   t.true(slower.history.length >= 50 && slower.history.length < 54, `${slower.history.length}`)
-  await Promise.all([sender, slowSender, vainSender].map(each => each.close()))
 })
 
 const minutesAgo = (minutes: number) => new Date(Date.now() - minutes * 60_000)
 
 /** What becomes of an attempt that a mail server refuses with a reply to a command; `attempts` before, minutes of age. */
-async function afterRefusal(command: string, code: number, before: { attempts: number; minutes: number }) {
-  const mailbox = await openMailbox(given => (given === command ? code : undefined))
+async function afterRefusal(
+  t: ExecutionContext,
+  command: string,
+  code: number,
+  before: { attempts: number; minutes: number },
+) {
+  const mailbox = await openMailbox(t, given => (given === command ? code : undefined))
   const queue = createQueue()
   queue.add('1', { attempts: before.attempts, createdAt: minutesAgo(before.minutes) })
   const url = command === 'AUTH' ? mailbox.url.replace('//', '//user:password@') : mailbox.url
   const transport = createMailTransport({ smtpUrl: url, mailFrom: 'auth@localhost', dataDir: '' }, log)
-  const sender = startSender({ queue, compose: async () => entry, transport, log })
-  await waitFor(() => queue.history.length > 0)
-  await sender.close()
-  await mailbox.shut()
-  return queue.history[0]
+  start(t, { queue, compose: async () => entry, transport })
+  return waitFor(() => queue.history[0])
 }
 
-test('a recipient that is refused has 3 attempts, half an hour apart', async t => {
-  t.is(await afterRefusal('RCPT TO', 550, { attempts: 0, minutes: 0 }), 'failed 1 1800')
-  t.is(await afterRefusal('RCPT TO', 550, { attempts: 1, minutes: 61 }), 'failed 1 1800', 'the second')
-  t.is(await afterRefusal('RCPT TO', 554, { attempts: 7, minutes: 59 }), 'failed 1 1800', 'within an hour')
-  t.is(await afterRefusal('RCPT TO', 550, { attempts: 2, minutes: 61 }), 'failed 1 undefined')
+test('a refused recipient gets 3 attempts, half an hour apart', async t => {
+  t.is(await afterRefusal(t, 'RCPT TO', 550, { attempts: 0, minutes: 0 }), 'failed 1 1800')
+  t.is(await afterRefusal(t, 'RCPT TO', 550, { attempts: 1, minutes: 61 }), 'failed 1 1800', 'the second')
+  t.is(await afterRefusal(t, 'RCPT TO', 554, { attempts: 7, minutes: 59 }), 'failed 1 1800', 'within an hour')
+  t.is(await afterRefusal(t, 'RCPT TO', 550, { attempts: 2, minutes: 61 }), 'failed 1 undefined')
 })
 
 for (const [command, code] of [
@@ -167,10 +176,10 @@ for (const [command, code] of [
   ['DATA', 550],
   ['RCPT TO', 450],
 ] as const) {
-  test(`${code} to ${command} is no refusal of the recipient: attempts go on for 72 hours`, async t => {
-    t.is(await afterRefusal(command, code, { attempts: 2, minutes: 61 }), 'failed 1 20')
-    t.is(await afterRefusal(command, code, { attempts: 20, minutes: 71 * 60 }), 'failed 1 3600')
-    t.is(await afterRefusal(command, code, { attempts: 20, minutes: 73 * 60 }), 'failed 1 undefined')
+  test(`${code} to ${command} isn’t a refusal of the recipient: attempts continue for 72 hours`, async t => {
+    t.is(await afterRefusal(t, command, code, { attempts: 2, minutes: 61 }), 'failed 1 20')
+    t.is(await afterRefusal(t, command, code, { attempts: 20, minutes: 71 * 60 }), 'failed 1 3600')
+    t.is(await afterRefusal(t, command, code, { attempts: 20, minutes: 73 * 60 }), 'failed 1 undefined')
   })
 }
 
@@ -178,50 +187,51 @@ test('retries never take more than 2 of the 4 places, first attempts may take al
   const queue = createQueue()
   const started: string[] = []
   const releases: (() => void)[] = []
+  let holding = true
   const transport = {
     send: ({ name }: Mail) => {
       started.push(name)
-      return new Promise<void>(done => releases.push(done))
+      return new Promise<void>(done => (holding ? releases.push(done) : done()))
     },
     close() {},
   }
   for (const id of ['r1', 'r2', 'r3', 'r4', 'r5']) queue.add(id, { attempts: 1 })
-  const sender = startSender({ queue, compose: async ({ id }) => ({ ...entry, name: id }), transport, log })
-  await waitFor(() => started.length === 2)
+  const sender = start(t, { queue, compose: async ({ id }) => ({ ...entry, name: id }), transport })
+  // Before the sender closes, which waits for what is in flight.
+  t.teardown(() => {
+    holding = false
+    for (const release of releases) release()
+  })
+  await waitForValue(() => started, ['r1', 'r2'])
   for (const id of ['f1', 'f2', 'f3']) queue.add(id)
   sender.wake()
-  await waitFor(() => started.length === 4)
-  t.deepEqual(started, ['r1', 'r2', 'f1', 'f2'])
-  // A place that frees goes to a first attempt, as long as there is one.
+  await waitForValue(() => started, ['r1', 'r2', 'f1', 'f2'])
+  // A free place goes to a first attempt while one waits.
   releases[0]!()
-  await waitFor(() => started.length === 5)
-  t.is(started[4], 'f3')
+  await waitForValue(() => started.slice(4), ['f3'])
   releases[1]!()
-  await waitFor(() => started.length === 6)
-  t.is(started[5], 'r3')
+  await waitForValue(() => started.slice(5), ['r3'])
   queue.add('f4')
   queue.rows.delete('r5')
   for (const release of releases.splice(0)) release()
-  await waitFor(() => started.length === 8)
-  for (const release of releases) release()
-  await sender.close()
+  await waitForValue(() => started.length, 8)
   t.deepEqual(started.slice(6).sort(), ['f4', 'r4'])
 })
 
-test('an entry that isn’t wanted or has expired is forgotten, one that is held back is left alone', async t => {
+test('an unwanted or expired entry is deleted, one that is held back stays', async t => {
   const queue = createQueue()
   const logged: string[] = []
   for (const id of ['unwanted', 'expired', 'held']) queue.add(id)
   const transport = { send: async () => t.fail(), close() {} }
   const own = { ...log, warn: (fields: object, text: string) => void logged.push(`${JSON.stringify(fields)} ${text}`) }
-  const sender = startSender({ queue, compose: async ({ id }) => id as Composed, transport, log: own })
-  await waitFor(() => queue.history.length === 2)
+  const sender = start(t, { queue, compose: async ({ id }) => id as Composed, transport, log: own })
+  await waitForValue(() => queue.history.length, 2)
   await sender.close()
   t.deepEqual(queue.history.sort(), ['done expired', 'done unwanted'])
   t.deepEqual(logged, ['{"entry":"expired","kind":"test","attempts":1} e-mail dropped: too old to be of use'])
 })
 
-test('without a mail server e-mails become files that only their owner reads', async t => {
+test('without a mail server e-mails become files that only their owner can read', async t => {
   const dataDir = await mkdtemp(join(tmpdir(), 'auth-mail-'))
   t.teardown(() => rm(dataDir, { recursive: true, force: true }))
   const transport = createMailTransport({ mailFrom: 'auth@localhost', dataDir }, log)
@@ -239,15 +249,14 @@ test('without a mail server e-mails become files that only their owner reads', a
   t.is((await stat(join(dataDir, 'mail', names[0]!))).mode & 0o777, 0o600)
 })
 
-test('an address can’t smuggle in another recipient or header', async t => {
-  const mailbox = await openMailbox()
+test('an address can’t inject another recipient or header', async t => {
+  const mailbox = await openMailbox(t)
   const transport = createMailTransport({ smtpUrl: mailbox.url, mailFrom: 'auth@localhost', dataDir: '' }, log)
+  t.teardown(() => transport.close())
   for (const bad of ['a@b.example\r\nBcc: c@d.example', 'a@b.example>,<c@d.example'])
     await t.throwsAsync(transport.send({ to: bad, subject: 'x', text: 'x', name: '1', users: [] }))
   await transport.send({ to, subject: 'x\r\nBcc: c@d.example', text: 'x', name: '1', users: [] })
   const received = await mailbox.nextEmail(to)
   t.is(received.bcc, undefined)
   t.is(mailbox.emails.length, 1)
-  transport.close()
-  await mailbox.shut()
 })

@@ -3,7 +3,7 @@ import fc from 'fast-check'
 import { chooseLocale, shownUsername, writeEmail } from '../../server/outbox/texts.js'
 import { anyCharacter } from '../_helpers/characters.js'
 
-test('every e-mail says what it is for, in both languages', t => {
+test('every e-mail states its purpose in both languages', t => {
   const username = '(11)98765-4321'
   const at = '2026-11-21T06:10:00Z'
   for (const locale of ['pt-BR', 'en'] as const) {
@@ -20,7 +20,7 @@ test('every e-mail says what it is for, in both languages', t => {
   }
 })
 
-test('a name can’t add lines or turn text around', t => {
+test('a name can’t add lines or reverse text', t => {
   const { text } = writeEmail('recovery-key', 'en', { username: 'a\r\n\r\nYour key: EVIL\u202e', key: 'K' })
   t.notRegex(text, /\r|\u202e|^Your key: EVIL/m)
 })
@@ -62,7 +62,7 @@ const part = fc.oneof(
 )
 const username = fc.array(part, { maxLength: 6 }).map(parts => parts.join(''))
 
-test('nothing of a username is a link or an address, and at most 40 characters are shown', t => {
+test('a username in an e-mail contains no link or address, and shows at most 40 characters', t => {
   fc.assert(
     fc.property(username, name => {
       const shown = shownUsername(name)
@@ -94,7 +94,7 @@ test('names and telephone numbers stay readable', t => {
   t.is(shownUsername('a'.repeat(41)), `${'a'.repeat(39)}…`)
 })
 
-test('the language follows Accept-Language by quality, and falls back', t => {
+test('the language follows Accept-Language by quality, with a fallback', t => {
   const choices: [string | undefined, string][] = [
     [undefined, 'pt-BR'],
     ['', 'pt-BR'],

@@ -26,13 +26,13 @@ test('a password matches its own hash and no other', async t => {
   t.not(await hash('correct horse'), stored)
 })
 
-test('every character of a long password counts', async t => {
+test('every character of a long password is significant', async t => {
   const stored = await hash('é'.repeat(255))
   t.deepEqual(await verify('é'.repeat(255), stored), yes)
   t.deepEqual(await verify(`${'é'.repeat(254)}e`, stored), no)
 })
 
-test('a password matches however the keyboard composes it', async t => {
+test('a password matches in every Unicode composition', async t => {
   const stored = await hash('cafe\u0301 forte')
   t.deepEqual(await verify('café\u00a0forte', stored), yes)
 })
@@ -44,7 +44,7 @@ test('answers match without regard to case, accents and extra space', async t =>
   t.deepEqual(await verify('', stored, 'answer'), no)
 })
 
-test('a hash serves in its own context and with its own pepper only', async t => {
+test('a hash matches only in its context and with its pepper', async t => {
   const stored = await hash('azul claro', 'answer')
   t.deepEqual(await verify('azul claro', stored, 'password'), no)
   const others = createPasswords({ pepper: () => Buffer.alloc(32, 2), cost, pool })
@@ -52,7 +52,7 @@ test('a hash serves in its own context and with its own pepper only', async t =>
   t.false(await bcrypt.compare('azul claro', stored.slice(6)))
 })
 
-test('without a readable hash no password is right', async t => {
+test('without a readable hash no password matches', async t => {
   for (const stored of [
     undefined,
     '',
@@ -91,7 +91,7 @@ test('a hash of another cost is to be renewed once it matches', async t => {
   }
 })
 
-test('what can’t be compared is not hashed', async t => {
+test('a text that can’t match is not hashed', async t => {
   await t.throwsAsync(hash('a\u0000b'))
   await t.throwsAsync(hash(' ', 'answer'))
 })

@@ -11,14 +11,14 @@ import { anyCharacter } from '../_helpers/characters.js'
 const policy = createPasswordPolicy({ minLength: 8 })
 const check = (password: string, user = {}) => checkPassword(password, user, policy)
 
-test('a password is the same from every keyboard', t => {
+test('a password is the same in every Unicode composition', t => {
   t.is(preparePassword('cafe\u0301 forte'), preparePassword('café\u00a0forte'))
   t.is(preparePassword('a\u3000b'), 'a b')
   t.not(preparePassword('Abc'), preparePassword('abc'))
   t.is(preparePassword(' a  b '), ' a  b ')
 })
 
-test('preparing a password twice changes nothing more', t => {
+test('preparing a password is idempotent', t => {
   fc.assert(
     fc.property(fc.string({ unit: anyCharacter }), text => {
       const once = preparePassword(text)
@@ -53,7 +53,7 @@ test('common passwords are refused, whatever their case', t => {
     t.truthy(check(password), password)
 })
 
-test('the list of common passwords holds them as they compare', t => {
+test('the list of common passwords holds their normalized forms', t => {
   const { dictionary } = createRequire(import.meta.url)('@zxcvbn-ts/language-common')
   const list: string[] = dictionary['passwords-common']
   t.true(list.length > 40000)
@@ -73,7 +73,7 @@ test('a file replaces the list of common passwords', async t => {
   t.throws(() => createPasswordPolicy({ minLength: 8, denylistFile: `${file}.none` }))
 })
 
-test('what others know of a user can’t be the password', t => {
+test('a user’s public data can’t be the password', t => {
   const user = {
     username: 'Maria da Silva',
     nickname: 'Professora Má',
@@ -113,7 +113,7 @@ test('a telephone number that is a username can’t be the password in any spell
   }
 })
 
-test('any text is accepted or refused with a sentence', t => {
+test('every text is accepted, or refused with a sentence', t => {
   fc.assert(
     fc.property(fc.string({ unit: anyCharacter }), fc.string({ unit: anyCharacter }), (password, username) => {
       const message = check(password, { username, nickname: username, email: username })

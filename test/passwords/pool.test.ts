@@ -61,7 +61,7 @@ test.serial('networks take turns, and the jobs of each keep their order', async 
   t.deepEqual(order, ['a1', 'b1', 'c1', 'a2', 'b2', 'a3', 'a4'])
 })
 
-test.serial('what can’t be done in time is refused at once, with seconds to wait', async t => {
+test.serial('a job that can’t be done in time is refused at once, with seconds to wait', async t => {
   const pool = create({ cost: 8 })
   await pool.run([slow], turn())
   const { averageMs } = pool.stats()
@@ -76,7 +76,7 @@ test.serial('what can’t be done in time is refused at once, with seconds to wa
   await Promise.all(jobs)
 })
 
-test.serial('the queue of one account doesn’t shut out another', async t => {
+test.serial('the queue of one account doesn’t block another', async t => {
   const pool = create({ cost: 8, limit: 10_000 })
   await pool.run([slow], turn())
   const crowd = Array.from({ length: 9000 }, () => reasonOf(pool.run([slow], turn('crowd'))))
@@ -88,14 +88,14 @@ test.serial('the queue of one account doesn’t shut out another', async t => {
   await Promise.all(crowd)
 })
 
-test.serial('nothing waits longer than the pool allows, however far the deadline', async t => {
+test.serial('no job waits longer than the pool allows, however late its deadline', async t => {
   const pool = create({ cost: 8, maxWaitMs: 20 })
   const first = pool.run([slow], turn('a'))
   t.is(await reasonOf(pool.run([slow], turn('b'))), Reason.OVERLOADED)
   t.is((await first).length, 1)
 })
 
-test.serial('those who came together and wait in vain aren’t refused all at once', async t => {
+test.serial('jobs that arrive together and time out are refused at different times', async t => {
   // The estimate rests on quick jobs, so the slow one ahead is not foreseen. How quick they are a busy machine decides.
   const warmUp = async (pool: Pool) => {
     for (let times = 0; times < 16; times++) await pool.run([quick], turn())
@@ -119,7 +119,7 @@ test.serial('those who came together and wait in vain aren’t refused all at on
   await first
 })
 
-test.serial('a job whose time passes in the queue is refused then, not later', async t => {
+test.serial('a job whose deadline passes in the queue is refused then, not later', async t => {
   // The estimate rests on quick jobs, so the slow one ahead is not foreseen.
   const pool = create()
   await pool.run([quick], turn())
@@ -132,13 +132,13 @@ test.serial('a job whose time passes in the queue is refused then, not later', a
   await ahead
 })
 
-test.serial('a deadline already past is refused as such', async t => {
+test.serial('a job whose deadline has already passed is refused as such', async t => {
   const pool = create()
   t.is(await reasonOf(pool.run([quick], turn('a', { deadline: Date.now() - 1 }))), Reason.DEADLINE_EXCEEDED)
   t.is(pool.stats().shed, 0)
 })
 
-test.serial('callers that have gone leave the queue', async t => {
+test.serial('jobs of callers that disconnected leave the queue', async t => {
   let started = 0
   const pool = create({ onWait: () => started++ })
   const gone = new AbortController()
@@ -166,7 +166,7 @@ test.serial('a full queue refuses at once', async t => {
   t.deepEqual(await Promise.all(jobs), ['done', 'done', 'done', 'done'])
 })
 
-test.serial('in a full queue the account that waits with most makes room', async t => {
+test.serial('in a full queue the account with the most jobs loses one', async t => {
   const pool = create({ limit: 3 })
   const crowd = Array.from({ length: 4 }, () => reasonOf(pool.run([slow], turn('crowd'))))
   t.is(await reasonOf(pool.run([quick], turn('other'))), 'done')
@@ -183,7 +183,7 @@ test.serial('jobs given together are refused together', async t => {
   await busy
 })
 
-test.serial('whether there is time is told without taking a place', async t => {
+test.serial('asking whether there is time takes no place', async t => {
   const pool = create({ cost: 8 })
   await pool.run([slow], turn())
   const crowd = Array.from({ length: 10 }, (_, index) => pool.run([slow], turn(`${index}`)))
@@ -195,7 +195,7 @@ test.serial('whether there is time is told without taking a place', async t => {
   await Promise.all(crowd)
 })
 
-test.serial('a sign-in at a known address goes before strangers', async t => {
+test.serial('a sign-in at a known address precedes unknown ones', async t => {
   const pool = create()
   const order: string[] = []
   const busy = pool.run([slow], turn('busy'))
@@ -207,7 +207,7 @@ test.serial('a sign-in at a known address goes before strangers', async t => {
   t.is(order[0], 'owner')
 })
 
-test.serial('what can wait is done when nothing else waits', async t => {
+test.serial('a low-priority job runs when nothing else waits', async t => {
   const pool = create()
   const order: string[] = []
   const busy = pool.run([slow], turn('busy'))
@@ -217,7 +217,7 @@ test.serial('what can wait is done when nothing else waits', async t => {
   t.deepEqual(order, ['now', 'later'])
 })
 
-test.serial('a thread that dies costs its own job only', async t => {
+test.serial('a thread that dies fails only its own job', async t => {
   const faults: unknown[] = []
   const pool = create({ onFault: error => faults.push(error) })
   // bcrypt throws on text that is none.
@@ -233,7 +233,7 @@ function processorMs(): number {
   return (user + system) / 1000
 }
 
-test.serial('every no takes the same work, also of weaker hashes and without any', async t => {
+test.serial('every mismatch takes the same work, also for cheaper hashes and without a hash', async t => {
   const pool = create({ cost: 10 })
   const weak = bcrypt.hashSync('secret', 6)
   const equal = bcrypt.hashSync('secret', 10)
@@ -262,7 +262,7 @@ test.serial('waits are reported', async t => {
   t.true((waits[2] ?? 0) > 20)
 })
 
-test.serial('closing refuses what waits and what comes', async t => {
+test.serial('closing refuses waiting and new jobs', async t => {
   const pool = create()
   const jobs = [reasonOf(pool.run([slow], turn('a'))), reasonOf(pool.run([slow], turn('b')))]
   await pool.close()
@@ -271,7 +271,7 @@ test.serial('closing refuses what waits and what comes', async t => {
   t.is(await pool.whenIdle(quick), undefined)
 })
 
-test.serial('starting the pool holds nothing up', t => {
+test.serial('starting the pool blocks nothing', t => {
   const before = processorMs()
   create({ count: 2 })
   const took = processorMs() - before

@@ -34,7 +34,7 @@ function take(queue: Queue, count = Number.POSITIVE_INFINITY): string[] {
 }
 const times = (names: readonly string[], name: string) => names.filter(each => each === name).length
 
-test('of ten turns nine go to known sign-ins while any wait', t => {
+test('of ten turns, nine go to known sign-ins while any wait', t => {
   fc.assert(
     fc.property(fc.nat(30), fc.boolean(), (before, isKnown) => {
       const queue = queueOf()
@@ -50,7 +50,7 @@ test('of ten turns nine go to known sign-ins while any wait', t => {
   )
 })
 
-test('of ten turns that known sign-ins leave one goes to Administration while any of it waits', t => {
+test('of ten turns that known sign-ins leave, one goes to Administration while one of its jobs waits', t => {
   const queue = queueOf(() => 100)
   for (let i = 0; i < 30; i++) add(queue, other('198.51.100.1', `${i}`), 'other')
   take(queue, 20)
@@ -76,7 +76,7 @@ test('accounts take turns among known sign-ins, and within a network', t => {
 
 const addresses = fc.array(fc.ipV6(), { minLength: 1, maxLength: 30 })
 
-test('two networks that wait get as many turns, whatever else waits and however many accounts they name', t => {
+test('two waiting networks get equal turns, whatever else waits and however many accounts they name', t => {
   const [one, two] = ['192.0.2.1', '198.51.100.1']
   fc.assert(
     fc.property(fc.integer({ min: 1, max: 40 }), addresses, fc.nat(60), (accounts, others, count) => {
@@ -90,7 +90,7 @@ test('two networks that wait get as many turns, whatever else waits and however 
   )
 })
 
-test('a thousand /64s of one /48 get what one /48 gets', t => {
+test('a thousand /64s of one /48 get as much as another /48', t => {
   fc.assert(
     fc.property(fc.integer({ min: 1, max: 1000 }), fc.nat(200), (many, count) => {
       const queue = queueOf()
@@ -117,7 +117,7 @@ test('within a /48 the same holds for its /56s, and within a /24 for its address
   }
 })
 
-test('of ten turns nine go to the networks with the fewest failures, one to others in turn', t => {
+test('of ten turns, nine go to the networks with the fewest failures, one to the others in turn', t => {
   const used: Record<string, number> = { '198.51.100.0/24': 100, '192.0.2.0/24': 30 }
   const queue = queueOf(network => used[network] ?? 0)
   add(queue, other('198.51.100.1'), 'flood', 100)
@@ -128,7 +128,7 @@ test('of ten turns nine go to the networks with the fewest failures, one to othe
   t.true(take(queue, 2).includes('newcomer'))
 })
 
-test('a network that failed a little more often has the same rank, and so has a sign-up that was just counted', t => {
+test('a network with slightly more failures has the same rank, and so has one whose sign-up was just counted', t => {
   const used: Record<string, number> = { '192.0.2.1': 6, '192.0.2.2': 4, '198.51.100.1': 1, '198.51.100.2': 0 }
   for (const pair of [
     ['192.0.2.1', '192.0.2.2'],
@@ -140,7 +140,7 @@ test('a network that failed a little more often has the same rank, and so has a 
   }
 })
 
-test('beside a flood from a /48 a newcomer waits for a few jobs, and is told so', t => {
+test('during a flood from a /48 a new network waits for a few jobs, and gets that estimate', t => {
   for (const used of [0, 1000]) {
     const queue = queueOf(network => (network.startsWith('2001:db8') ? used : 0))
     for (let i = 0; i < 900; i++) add(queue, other(`2001:db8:0:${i.toString(16)}::1`, `${i}`), 'flood')
@@ -154,7 +154,7 @@ test('beside a flood from a /48 a newcomer waits for a few jobs, and is told so'
   }
 })
 
-test('a network with many failures is told of its tenth turn, not of all that goes before it otherwise', t => {
+test('the estimate of a network with many failures is its tenth turn, not the whole queue before it', t => {
   const queue = queueOf(network => (network.startsWith('192.0.2.') ? 100 : 0))
   for (let i = 0; i < 500; i++) add(queue, other(`198.51.${i % 250}.1`), 'others')
   const school = other('192.0.2.1')
@@ -163,7 +163,7 @@ test('a network with many failures is told of its tenth turn, not of all that go
   t.true(take(queue, 20).includes('school'))
 })
 
-test('others count the known sign-ins that still come', t => {
+test('estimates of other jobs include the known sign-ins that are expected', t => {
   const queue = queueOf()
   for (let i = 0; i < 500; i++) {
     add(queue, known(`${i}`), 'known')
@@ -193,7 +193,7 @@ const failures = fc.dictionary(fc.constantFrom(...places.flat().flatMap(networks
   size: '+1',
 })
 
-test('no job is later than told, and a known one not much sooner', t => {
+test('no job starts later than estimated, and a known one not much sooner', t => {
   fc.assert(
     fc.property(
       fc.array(fc.record({ turn: turns, times: fc.integer({ min: 1, max: 20 }) }), { maxLength: 20, size: 'max' }),
@@ -220,7 +220,7 @@ test('no job is later than told, and a known one not much sooner', t => {
   )
 })
 
-test('each job that is added leaves exactly once: taken, removed or evicted', t => {
+test('each added job leaves exactly once: taken, removed or evicted', t => {
   const steps = fc.array(
     fc.oneof(
       turns.map(turn => ({ kind: 'add' as const, turn })),
@@ -257,7 +257,7 @@ test('each job that is added leaves exactly once: taken, removed or evicted', t 
   )
 })
 
-test('a known job is evicted only if no other waits, and never one of a line that is shorter than another', t => {
+test('a known job is evicted only if no other waits, and never one from a line shorter than another', t => {
   fc.assert(
     fc.property(fc.array(turns, { minLength: 1, maxLength: 60 }), waiting => {
       const queue = queueOf()
@@ -277,7 +277,7 @@ test('a known job is evicted only if no other waits, and never one of a line tha
   )
 })
 
-test('the newest of the longest line is evicted, a newcomer itself where all are as long', t => {
+test('the newest job of the longest line is evicted, or the new job itself if all lines are equally long', t => {
   const queue = queueOf()
   for (let i = 0; i < 3; i++) add(queue, other(`2001:db8:0:${i}::1`), `flood ${i}`)
   add(queue, other('2001:db8:1::1'), 'single')

@@ -1,4 +1,4 @@
-/** A service that is about to stop says so, and goes on serving who hasn’t noticed. */
+/** A draining service is not ready, and keeps serving clients that haven’t noticed. */
 import { createRouterTransport } from '@connectrpc/connect'
 import test from 'ava'
 import { Health, HealthCheckResponse_ServingStatus } from '../../proto/gen/health/v1/health_pb.js'
@@ -7,7 +7,7 @@ import { openGrpc } from '../_helpers/grpc.js'
 import { refused } from '../_helpers/problem.js'
 import { startTestService } from '../_helpers/service.js'
 
-test('a service that drains is not ready, over HTTP and gRPC, and everything else works', async t => {
+test('a draining service is not ready, over HTTP and gRPC, and everything else works', async t => {
   const { request, service, grpc, login } = await startTestService(t)
   const client = openGrpc(grpc)
   t.teardown(async () => client.close())
@@ -23,7 +23,7 @@ test('a service that drains is not ready, over HTTP and gRPC, and everything els
   t.truthy(await login('admin'))
 })
 
-test('a gateway that drains is not ready, though the servers behind it are', async t => {
+test('a draining gateway is not ready, although the servers behind it are', async t => {
   const { SERVING } = HealthCheckResponse_ServingStatus
   const transport = createRouterTransport(router => {
     router.rpc(Health.method.check, () => ({ status: SERVING }))

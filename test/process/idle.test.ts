@@ -1,10 +1,10 @@
-/** What a process has loaded that is ready and waits: nothing that only some calls need. */
+/** The modules that an idle process has loaded: none that only some calls need. */
 import test, { type ExecutionContext } from 'ava'
 import pg from 'pg'
 import { freshDatabase } from '../_helpers/database.js'
 import { createRequest, password } from '../_helpers/service.js'
 import { insist, type Spawned, spawnService } from '../_helpers/spawned.js'
-import { waitFor } from '../_helpers/wait.js'
+import { waitForValue } from '../_helpers/wait.js'
 
 /** What calls bring, each by a file of it as Node.js tells of loading them. */
 const brought = {
@@ -38,17 +38,17 @@ async function startTelling(t: ExecutionContext) {
     FROM signing_keys`)
   const service = await spawnService(t, { DATABASE_URL, NODE_DEBUG: 'module,esm' })
   const left = () => client.query(`SELECT FROM signing_keys WHERE kid = 'lapsed'`)
-  await waitFor(async () => (await left()).rowCount === 0)
+  await waitForValue(async () => (await left()).rowCount, 0)
   return service
 }
 
-test('a process that is ready, has done its upkeep and waits has loaded nothing that only some calls need', async t => {
+test('an idle process after its first maintenance run has loaded no module that only some calls need', async t => {
   const service = await startTelling(t)
   const request = createRequest(service.http)
   t.is((await request('GET', '/readyz')).status, 200)
   t.deepEqual(loadedBy(service), [])
 
-  // What comes is loaded then, and is told.
+  // Modules are loaded, and reported, when a call needs them.
   const token = (await request('POST', '/users/login', { body: { username: 'admin', password } })).text
   t.true(['a hash thread', 'bcrypt', 'the library of tokens'].every(what => loadedBy(service).includes(what)))
   t.false(loadedBy(service).includes('sequelize'))

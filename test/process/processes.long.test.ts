@@ -1,19 +1,22 @@
-/** What takes processes a minute: a rolling restart, and a database that never comes up. */
+/** Tests that take a minute: a rolling restart, and a database that never comes up. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import test from 'ava'
 import { freshDatabase } from '../_helpers/database.js'
 import { freePort, withPort } from '../_helpers/relay.js'
 import { createRequest, password } from '../_helpers/service.js'
 import { launch, type Spawned, serviceEnv, spawnService } from '../_helpers/spawned.js'
-import { waitFor } from '../_helpers/wait.js'
+import { waitFor, waitForValue } from '../_helpers/wait.js'
 
-test('a rolling restart of 3 replicas fails no request of a client that asks /readyz twice a second and never retries', async t => {
+test('a rolling restart of 3 replicas fails no request of a client that checks /readyz twice a second and never retries', async t => {
   const DATABASE_URL = await freshDatabase(t)
   const replicas: Spawned[] = []
   // What a proxy does: who said ready last gets requests.
   const ready = new Set<string>()
   const [failures, served] = [[] as string[], new Map<string, number>()]
   let over = false
+  t.teardown(() => {
+    over = true
+  })
   let total = 0
 
   async function watch(http: string) {
@@ -33,7 +36,7 @@ test('a rolling restart of 3 replicas fails no request of a client that asks /re
       const all = [...ready]
       const http = all[Math.floor(Math.random() * all.length)]
       if (http === undefined) {
-        failures.push('nobody is ready')
+        failures.push('no replica is ready')
         await sleep(100)
         continue
       }
@@ -50,7 +53,7 @@ test('a rolling restart of 3 replicas fails no request of a client that asks /re
   for (const _ of [1, 2, 3]) replicas.push(await spawnService(t, env))
   const addresses = replicas.map(({ http }) => http)
   const watching = addresses.map(watch)
-  await waitFor(() => ready.size === 3)
+  await waitForValue(() => ready.size, 3)
   const working = Array.from({ length: 4 }, work)
   const everybodyServes = async () => {
     served.clear()
@@ -64,7 +67,7 @@ test('a rolling restart of 3 replicas fails no request of a client that asks /re
     replicas[place]!.child.kill('SIGTERM')
     t.is(await replicas[place]!.ended, 0)
     replicas[place] = await spawnService(t, { ...env, AUTH_HTTP_ADDRESS: new URL(http).host })
-    await waitFor(() => ready.size === 3)
+    await waitForValue(() => ready.size, 3)
     await everybodyServes()
   }
   over = true
@@ -73,7 +76,7 @@ test('a rolling restart of 3 replicas fails no request of a client that asks /re
   t.deepEqual(failures, [])
 })
 
-test('a start gives up a database that hasn’t come up for a minute, and names it without the password', async t => {
+test('a start fails after a minute without the database, and names it without the password', async t => {
   const port = await freePort()
   const url = await freshDatabase(t)
   const program = launch(t, await serviceEnv(t, { DATABASE_URL: withPort(url, port) }))

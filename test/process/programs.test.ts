@@ -1,4 +1,4 @@
-/** The programs besides the service: what they say of themselves, and what they are. */
+/** The programs besides the service: their help and version, and what they run. */
 import { execFile, spawnSync } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
@@ -11,12 +11,12 @@ import { issue } from '../_helpers/over-tls.js'
 import { freePort } from '../_helpers/relay.js'
 import { createRequest, password } from '../_helpers/service.js'
 import { spawnService } from '../_helpers/spawned.js'
-import { waitFor } from '../_helpers/wait.js'
+import { waitForValue } from '../_helpers/wait.js'
 
 const run = promisify(execFile)
 const manifest = JSON.parse(readFileSync(fileURLToPath(new URL('../../../package.json', import.meta.url)), 'utf8'))
 
-test('each program tells its version and the settings that it reads, and refuses other arguments', async t => {
+test('each program prints its version and the settings that it reads, and refuses other arguments', async t => {
   for (const [name, program] of [
     ['auth-server', programs.server],
     ['auth-gateway', programs.gateway],
@@ -39,14 +39,14 @@ test('each program tells its version and the settings that it reads, and refuses
   }
 })
 
-test('auth-server and auth-gateway together are the service, and auth-server has no HTTP of its own', async t => {
+test('auth-server and auth-gateway together are the service, and auth-server has no HTTP port', async t => {
   const port = await freePort()
   const server = await spawnServer(t, { AUTH_HTTP_ADDRESS: `127.0.0.1:${port}` })
   t.notRegex(server.output(), /HTTP/)
   await t.throwsAsync(fetch(`http://127.0.0.1:${port}/healthz`))
   const gateway = await spawnGateway(t, server.grpc)
   const request = createRequest(gateway.http)
-  await waitFor(async () => (await request('GET', '/readyz', { once: true })).status === 200)
+  await waitForValue(async () => (await request('GET', '/readyz', { once: true })).status, 200)
   t.is((await request('POST', '/users/login', { body: { username: 'admin', password } })).status, 200)
   for (const program of [gateway, server]) {
     program.child.kill('SIGTERM')
@@ -54,7 +54,7 @@ test('auth-server and auth-gateway together are the service, and auth-server has
   }
 })
 
-test('with Node.js before 24, Administration beyond this machine is warned of at the start', async t => {
+test('with Node.js before 24, exposing Administration beyond this machine logs a warning at the start', async t => {
   const { cert, key } = await writePems(t, issue())
   for (const [host, beyond] of [
     ['127.0.0.1', false],

@@ -71,7 +71,7 @@ test('the audience of administrators and a reserved username are refused in any 
   t.is(readSettings({ AUTH_AUDIENCE: 'auth-administration' }).audience, 'auth-administration')
 })
 
-test('every setting is read in its own notation', t => {
+test('every setting is parsed in its own notation', t => {
   const settings = readSettings({
     DATABASE_URL: 'postgres://auth:pw@db/auth',
     AUTH_MASTER_KEY: key.toString('hex'),
@@ -100,7 +100,7 @@ test('every setting is read in its own notation', t => {
   t.is(readSettings({ AUTH_TOKEN_TTL: '3600' }).tokenTtl, readSettings({ AUTH_TOKEN_TTL: '3600s' }).tokenTtl)
 })
 
-test('all faults are told at once, and none repeats a secret', t => {
+test('all invalid settings are reported together, and no message repeats a secret', t => {
   const message = faults({
     DATABASE_URL: 'mysql://root:hunter2@db/auth',
     SMTP_URL: 'http://user:hunter2@mail',
@@ -141,7 +141,7 @@ test('all faults are told at once, and none repeats a secret', t => {
   t.false(message.includes('hunter2'))
 })
 
-test('proxies may be listed with commas, spaces or semicolons; names and wildcards are told what to write', t => {
+test('proxies may be listed with commas, spaces or semicolons; names and wildcards are refused with a hint', t => {
   const blocks = ['10.0.0.0/8', '::1', '::ffff:192.0.2.0/120']
   for (const between of [',', ', ', ' ', '\n', ';', ' ; '])
     t.deepEqual(readSettings({ AUTH_TRUSTED_PROXIES: blocks.join(between) }).trustedProxies, blocks, between)
@@ -155,7 +155,7 @@ test('proxies may be listed with commas, spaces or semicolons; names and wildcar
   }
 })
 
-test('a drain is a time, in seconds or with a unit, or none', t => {
+test('a drain time is in seconds, or has a unit, or is none', t => {
   for (const [given, seconds] of [
     ['0', 0],
     ['5s', 5],
@@ -168,18 +168,18 @@ test('a drain is a time, in seconds or with a unit, or none', t => {
   t.regex(faults({ AUTH_TOKEN_TTL: '31d' }), /AUTH_TOKEN_TTL: expected a time from 1s to 30d/)
 })
 
-test('a time zone is one that is known, by its name', t => {
+test('a time zone must have a known name', t => {
   for (const zone of ['UTC', 'America/Noronha', 'Etc/GMT+3'])
     t.is(readSettings({ AUTH_TIME_ZONE: zone }).timeZone, zone)
   for (const zone of ['Brazil', '-03:00', '+0300', 'America/Sao Paulo', '../etc/passwd'])
     t.regex(faults({ AUTH_TIME_ZONE: zone }), /AUTH_TIME_ZONE: expected the name of a time zone/, zone)
 })
 
-test('a database of one’s own needs a master key', t => {
+test('an external database needs a master key', t => {
   t.regex(faults({ DATABASE_URL: 'postgresql://db/auth' }), /AUTH_MASTER_KEY: is required/)
 })
 
-test('a secret can come from a file, but not from two places', t => {
+test('a secret can come from a file, but not from both file and variable', t => {
   const file = join(mkdtempSync(join(tmpdir(), 'settings-')), 'secret')
   writeFileSync(file, 'correct horse\n')
   t.is(readSettings({ AUTH_ADMIN_PASSWORD_FILE: file }).adminPassword, 'correct horse')
@@ -187,7 +187,7 @@ test('a secret can come from a file, but not from two places', t => {
   t.regex(faults({ AUTH_ADMIN_PASSWORD_FILE: `${file}.gone` }), /ENOENT/)
 })
 
-test('a name that is far from ours belongs to somebody else', t => {
+test('a variable whose name isn’t similar to a setting is ignored', t => {
   t.is(faults({ AUTH_NONSENSE_OF_OTHERS: 'x' }), '')
 })
 
@@ -218,7 +218,7 @@ test('servers are one address, several IP addresses of one version, or a name as
   t.regex(faults({ AUTH_SERVER_URL: 'https://auth.example:50051' }), /AUTH_SERVER_URL: https needs AUTH_TLS_CA/)
 })
 
-test('files for TLS are there, hold what they should, and belong together', async t => {
+test('TLS files must exist, hold valid content, and match each other', async t => {
   const authority = createAuthority('Authority')
   const { cert, key } = await writePems(t, authority.issue({ name: 'a' }))
   const other = await writePems(t, authority.issue({ name: 'b' }))

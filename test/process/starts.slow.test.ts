@@ -51,7 +51,7 @@ test('replicas at different HTTP addresses accept each other’s tokens, also wh
   t.regex(String(claimsOf(tokens[0]!).iss), /^http:\/\/127\.0\.0\.[123]:0$/)
 })
 
-test('the first process gives the registry its issuer; others use it, or refuse to start and say both and the command', async t => {
+test('the first process sets the registry’s issuer; others use it, or refuse to start and name both issuers and the command', async t => {
   const DATABASE_URL = await freshDatabase(t)
   const first = await spawnService(t, { DATABASE_URL, AUTH_ISSUER: 'https://a.example', AUTH_AUDIENCE: 'apps' })
   const token = await loginAt(first)
@@ -81,7 +81,7 @@ test('the first process gives the registry its issuer; others use it, or refuse 
   t.is(claimsOf(await loginAt(third)).iss, 'https://b.example')
 })
 
-test('a start waits for a database that isn’t up yet, and says for which, without the password', async t => {
+test('a start waits for a database that isn’t up yet, and names it without the password', async t => {
   const url = await freshDatabase(t)
   const port = await freePort()
   const program = launch(t, await serviceEnv(t, { DATABASE_URL: withPort(url, port) }))
@@ -94,7 +94,7 @@ test('a start waits for a database that isn’t up yet, and says for which, with
   t.false(program.output().includes(secret))
 })
 
-test('a start waits for one of several hosts, though there is none by the name of another', async t => {
+test('a start waits for one of several hosts, even if another has an unknown name', async t => {
   const url = await freshDatabase(t)
   const port = await freePort()
   const DATABASE_URL = withPort(url, port).replace(`:${port}/`, `:${port},there-is-none.invalid/`)
@@ -116,7 +116,7 @@ test('a start waits for a database that takes no writes yet', async t => {
   t.is(await meAt(await addressesOf(program), 'x'), 500)
 })
 
-test('a start that waits for its database ends at once when it is to stop', async t => {
+test('a start that waits for its database ends at once on a stop signal', async t => {
   const DATABASE_URL = withPort(await freshDatabase(t), await freePort())
   const program = launch(t, await serviceEnv(t, { DATABASE_URL, AUTH_DRAIN: '10m' }))
   await waitFor(() => program.output().includes('waiting for the database'), program.output)
@@ -124,7 +124,7 @@ test('a start that waits for its database ends at once when it is to stop', asyn
   t.is(await program.ended, 0)
 })
 
-test('a start ends at once where waiting doesn’t help, and says why, without the password', async t => {
+test('a start ends at once if waiting doesn’t help, and gives the cause without the password', async t => {
   const url = await freshDatabase(t)
   const secret = 'verywrong'
   const changes: [change: Partial<URL>, says: RegExp][] = [
@@ -144,7 +144,7 @@ test('a start ends at once where waiting doesn’t help, and says why, without t
   }
 })
 
-test('a wrong master key is told, and only that is told so', async t => {
+test('a wrong master key is reported as such, and no other error is', async t => {
   const DATABASE_URL = await freshDatabase(t)
   const first = await spawnService(t, { DATABASE_URL })
   first.child.kill('SIGINT')
@@ -177,14 +177,14 @@ async function runTogether(t: ExecutionContext, older: string, newer: string): P
   return DATABASE_URL
 }
 
-test('a version works beside the next one, and starts on its database, when that only expanded the schema', async t => {
+test('a version works beside the next one and starts on its database if that only expanded the schema', async t => {
   const next = await nextVersion(t, '-- expand\nALTER TABLE users ADD COLUMN extra text;')
   const DATABASE_URL = await runTogether(t, root, next)
   const { stdout } = await runCli(await serviceEnv(t, { DATABASE_URL }), ['migrate', 'status', '--json'])
   t.like(JSON.parse(stdout), { pending: [], newer: [{ name: '9999-next.sql', kind: 'expand' }] })
 })
 
-test('a version refuses to start on a database of the next one that it can’t work with, in one sentence', async t => {
+test('a version refuses to start on an incompatible database of the next version, with a one-sentence message', async t => {
   for (const text of ['-- contract\nALTER TABLE users DROP COLUMN city;', 'ALTER TABLE users DROP COLUMN city;']) {
     const env = await serviceEnv(t)
     done(runVersion(await nextVersion(t, text), env, ['migrate']))
@@ -210,7 +210,7 @@ test('a start refuses a database of another baseline in one sentence that says w
   }
 })
 
-test('with AUTH_MIGRATE=off a start leaves the tables alone, refuses what is behind, and starts once `migrate` ran', async t => {
+test('with AUTH_MIGRATE=off a start changes no table, refuses an outdated schema, and works after `migrate`', async t => {
   const env = await serviceEnv(t, { DATABASE_URL: await freshDatabase(t, { from: 'template0' }), AUTH_MIGRATE: 'off' })
   const { code, said } = await failedStart(t, env)
   t.is(code, 1)

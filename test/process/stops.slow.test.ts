@@ -1,4 +1,4 @@
-/** Stops: not ready first, then nothing new, then what is under way, then the end, whatever hangs. */
+/** Stops: first not ready, then no new connections, then calls in progress end, then the process, whatever hangs. */
 import { once } from 'node:events'
 import { readFileSync } from 'node:fs'
 import { Agent, request as httpRequest } from 'node:http'
@@ -43,7 +43,7 @@ const login = (http: string) =>
   createRequest(http)('POST', '/users/login', { body: { username: 'admin', password }, once: true })
 
 test.serial(
-  'SIGTERM: not ready first, while everything works; then the end, sooner when a second signal asks for it',
+  'on SIGTERM a process first drains while everything works, then ends, and a second signal ends it sooner',
   async t => {
     const service = await spawnService(t, { AUTH_DRAIN: longDrain })
     t.true(await isServing(service.grpc))
@@ -54,7 +54,7 @@ test.serial(
     const { status, headers, json } = await createRequest(service.http)('GET', '/readyz', { once: true })
     t.deepEqual([status, headers.get('retry-after'), json.reason], [503, '1', 'UNAVAILABLE'])
     await waitFor(async () => !(await isServing(service.grpc)))
-    // Whoever hasn't noticed yet is served, and goes elsewhere for the next.
+    // A client that hasn't noticed yet is served, and connects elsewhere for the next request.
     const answer = await login(service.http)
     t.deepEqual([answer.status, answer.headers.get('connection')], [200, 'close'])
     t.is((await createRequest(service.http)('GET', '/healthz')).status, 200)
@@ -84,12 +84,12 @@ async function heldLogin(t: ExecutionContext, { http, databaseUrl }: Spawned) {
   // Maintenance may wait for it, too.
   const waiting = `SELECT FROM pg_stat_activity
     WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE 'WITH relaxed%'`
-  // On a connection of its own: within a transaction the view never changes.
+  // On a separate connection: within a transaction the view never changes.
   await waitFor(async () => (await ask(databaseUrl, waiting)).length > 0)
   return { answer, release: () => client.query('COMMIT') }
 }
 
-test.serial('then the ports close, idle connections too, and what is under way ends well', async t => {
+test.serial('after the drain the ports and idle connections close, and calls in progress finish', async t => {
   const service = await spawnService(t)
   const port = Number(new URL(service.http).port)
   const idle = connect(port, '127.0.0.1')
@@ -116,7 +116,7 @@ test.serial('then the ports close, idle connections too, and what is under way e
   t.is(await service.ended, 0)
 })
 
-test('a client that holds its connection, with half a request or none, keeps no process from ending', async t => {
+test('a client that holds its connection, with half a request or none, doesn’t keep a process from ending', async t => {
   const service = await spawnService(t)
   const port = Number(new URL(service.http).port)
   for (const text of ['', 'POST /users/login HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n{']) {
@@ -140,7 +140,7 @@ test('a client that holds its connection, with half a request or none, keeps no 
   t.is(await service.ended, 0)
 })
 
-test('a database behind a connection that is dead keeps no process from ending', async t => {
+test('a database behind a dead connection doesn’t keep a process from ending', async t => {
   const url = await freshDatabase(t)
   const relay = await startRelay(t, url)
   const service = await spawnService(t, { DATABASE_URL: relay.url })
@@ -153,7 +153,7 @@ test('a database behind a connection that is dead keeps no process from ending',
   await hanging
 })
 
-test('a mail server that doesn’t answer keeps no process from ending, which says so', async t => {
+test('a mail server that doesn’t answer doesn’t keep a process from ending, and is logged', async t => {
   let connections = 0
   const server = createServer(socket => {
     connections++
@@ -175,7 +175,7 @@ test('a mail server that doesn’t answer keeps no process from ending, which sa
   t.regex(service.output(), /\nStopped without waiting any longer for e-mails under way\.\n/)
 })
 
-test('a hash under way keeps no process from ending', async t => {
+test('a hash in progress doesn’t keep a process from ending', async t => {
   const service = await spawnService(t, { AUTH_BCRYPT_COST: '15' })
   const answer = login(service.http).catch(() => undefined)
   await sleep(500)
@@ -188,7 +188,7 @@ test('a hash under way keeps no process from ending', async t => {
 const postmasterOf = (dataDir: string) =>
   Number(readFileSync(join(dataDir, 'postgres/postmaster.pid'), 'utf8').split('\n')[0])
 
-/** Whether a process is there; one that has ended may wait for somebody to notice. */
+/** Whether a process exists, including one that has ended and isn't reaped yet. */
 function lives(pid: number): boolean {
   try {
     process.kill(pid, 0)
@@ -201,36 +201,33 @@ function lives(pid: number): boolean {
 const embedded = { DATABASE_URL: '', AUTH_DRAIN: '' }
 
 for (const signal of ['SIGTERM', 'SIGINT', 'SIGHUP', 'SIGQUIT'] as const) {
-  test.serial(`${signal} leaves no embedded PostgreSQL behind`, async t => {
+  test.serial(`${signal} leaves no embedded PostgreSQL running`, async t => {
     const env = await serviceEnv(t, embedded)
     const service = await spawnService(t, env)
     const pid = postmasterOf(env.AUTH_DATA_DIR!)
     service.child.kill(signal)
     t.is(await service.ended, 0)
-    // Whoever adopts it may take a moment to hear of its end.
+    // The process that adopts it may reap it a moment later.
     await waitFor(() => !lives(pid))
   })
 }
 
-test.serial(
-  'no embedded PostgreSQL is left behind when signals come one after the other, nor when it is frozen',
-  async t => {
-    const env = await serviceEnv(t, embedded)
-    const first = await spawnService(t, { ...env, AUTH_DRAIN: longDrain })
-    const pid = postmasterOf(env.AUTH_DATA_DIR!)
-    t.is(await insist(first, 'SIGTERM'), 0)
-    t.false(lives(pid))
+test.serial('no embedded PostgreSQL keeps running after repeated signals, nor when it is frozen', async t => {
+  const env = await serviceEnv(t, embedded)
+  const first = await spawnService(t, { ...env, AUTH_DRAIN: longDrain })
+  const pid = postmasterOf(env.AUTH_DATA_DIR!)
+  t.is(await insist(first, 'SIGTERM'), 0)
+  t.false(lives(pid))
 
-    const second = await spawnService(t, env)
-    const frozen = postmasterOf(env.AUTH_DATA_DIR!)
-    process.kill(frozen, 'SIGSTOP')
-    second.child.kill('SIGTERM')
-    t.is(await second.ended, 0)
-    t.false(lives(frozen))
-  },
-)
+  const second = await spawnService(t, env)
+  const frozen = postmasterOf(env.AUTH_DATA_DIR!)
+  process.kill(frozen, 'SIGSTOP')
+  second.child.kill('SIGTERM')
+  t.is(await second.ended, 0)
+  t.false(lives(frozen))
+})
 
-test.serial('a start that is stopped on its way leaves no embedded PostgreSQL behind', async t => {
+test.serial('an interrupted start leaves no embedded PostgreSQL running', async t => {
   const env = await serviceEnv(t, embedded)
   const program = launch(t, env)
   const pid = await waitFor(() => {
@@ -245,7 +242,7 @@ test.serial('a start that is stopped on its way leaves no embedded PostgreSQL be
   t.false(lives(pid))
 })
 
-test.serial('a terminal that is closed stops the service, and leaves no embedded PostgreSQL behind', async t => {
+test.serial('closing the terminal stops the service, and leaves no embedded PostgreSQL running', async t => {
   const more = { AUTH_LOG_LEVEL: 'debug', AUTH_BCRYPT_COST: '14', AUTH_METRICS_ADDRESS: '127.0.0.1:0' }
   const env = await serviceEnv(t, { ...embedded, ...more })
   const terminal = spawnTerminal(process.execPath, [main('server')], { env: { PATH: process.env.PATH!, ...env } })
@@ -267,7 +264,7 @@ test.serial('a terminal that is closed stops the service, and leaves no embedded
   await waitFor(() => !lives(terminal.pid) && !lives(pid))
 })
 
-test.serial('a gateway of its own drains alike', async t => {
+test.serial('a separate gateway drains in the same way', async t => {
   const service = await spawnService(t)
   const gateway = launch(
     t,

@@ -1,4 +1,4 @@
-/** Calls that need the same rows, stopped at the worst moment: none blocks another for good or undoes what it did. */
+/** Calls that need the same rows, paused at the worst moment: none deadlocks or overwrites another. */
 import { randomUUID } from 'node:crypto'
 import test, { type ExecutionContext } from 'ava'
 import bcrypt from 'bcrypt'
@@ -20,7 +20,7 @@ async function connect(t: ExecutionContext): Promise<pg.Client> {
   return client
 }
 
-test.serial('a login from a new address and the activation of the same user never block each other', async t => {
+test.serial('a login from a new address and the activation of the same user never deadlock', async t => {
   const { activationkey } = await service.organization()
   const { username, token } = await service.signUp('ROLE_INSTITUTION')
   const query = { username, activationkey }
@@ -28,7 +28,7 @@ test.serial('a login from a new address and the activation of the same user neve
   t.deepEqual(await stopEvents(t, service, [() => login(username), activate]), [200, 200])
 })
 
-test.serial('a hash that is renewed never brings back a password that was updated meanwhile', async t => {
+test.serial('renewing a hash never restores a password that was updated in the meantime', async t => {
   const { sequelize } = service.registry.database
   const hashOf = async ({ token }: SignedUp) => {
     const [rows] = await sequelize.query('SELECT password_hash FROM users WHERE id = $1', { bind: [idOf(token)] })
@@ -51,7 +51,7 @@ test.serial('a hash that is renewed never brings back a password that was update
   t.is((await login(username)).status, 404)
 })
 
-test.serial('a statement that PostgreSQL undid for the sake of another may be sent again', async t => {
+test.serial('a statement that PostgreSQL aborted for a deadlock may be retried', async t => {
   const [one, other] = [await connect(t), await connect(t)]
   const table = `"${randomUUID()}"`
   await one.query(`CREATE TABLE ${table} AS SELECT id, 0 AS n FROM generate_series(1, 2) id`)

@@ -1,4 +1,4 @@
-/** Signing in while the user is erased: one comes before the other, and nothing of the user is left either way. */
+/** Signing in while the user is erased: in either order nothing of the user is left. */
 import test, { type ExecutionContext } from 'ava'
 import { usernameKey } from '../../server/rules/names.js'
 import { openLocal } from '../_helpers/administration.js'
@@ -7,7 +7,7 @@ import { ask } from '../_helpers/database.js'
 import { type Answer, password, serviceForFile } from '../_helpers/service.js'
 import { stopEvents } from '../_helpers/stopped.js'
 import { idOf } from '../_helpers/tokens.js'
-import { waitFor } from '../_helpers/wait.js'
+import { waitForValue } from '../_helpers/wait.js'
 
 const service = serviceForFile()
 
@@ -60,8 +60,7 @@ async function victim(t: ExecutionContext, { path, query, answer, wrongKeys = 0 
   const local = await openLocal(t, service)
   const body = answer && [1, 2].map(forgotpasswordquestionsid => ({ forgotpasswordquestionsid, answer }))
   const count = async (sql: string) => (await ask(service.env.DATABASE_URL!, sql)).length
-  const emailsGone = () =>
-    waitFor(async () => (await count(`SELECT FROM emails WHERE parameters ->> 'userId' = '${id}'`)) === 0)
+  const emailsGone = () => waitForValue(() => count(`SELECT FROM emails WHERE parameters ->> 'userId' = '${id}'`), 0)
   // The sender of one would wait for the erasure, too.
   await emailsGone()
   return {
@@ -89,14 +88,14 @@ async function victim(t: ExecutionContext, { path, query, answer, wrongKeys = 0 
 }
 
 for (const [name, way] of Object.entries(ways)) {
-  test.serial(`${name} that comes before the end of an erasure finds nobody, and leaves nothing`, async t => {
+  test.serial(`${name} during an erasure finds no user, and leaves nothing`, async t => {
     const { signIn, erase, id, sessions, isGone } = await victim(t, way)
     t.deepEqual(await stopEvents(t, service, [erase, signIn]), [id, way.before])
     t.is(await sessions(), 0)
     await isGone()
   })
 
-  test.serial(`an erasure waits for the end of ${name}, and takes what it left`, async t => {
+  test.serial(`an erasure waits for the end of ${name}, and erases its result`, async t => {
     const { signIn, erase, id, sessions, isGone } = await victim(t, way)
     t.deepEqual(await stopEvents(t, service, [signIn, erase]), [way.after, id])
     t.is(await sessions(), 1)

@@ -1,4 +1,4 @@
-/** Replicas that freeze or die at the worst moment: nobody waits for them, and nothing that was acknowledged is lost. */
+/** Replicas that freeze or die at the worst moment: no other replica waits for them, and no acknowledged write is lost. */
 import test, { type ExecutionContext } from 'ava'
 import pg from 'pg'
 import { createRequest, password, signUpForm, startTestService, type TestService } from '../_helpers/service.js'
@@ -15,7 +15,7 @@ async function connect(t: ExecutionContext, service: TestService): Promise<pg.Cl
   return client
 }
 
-/** A replica as a process of its own beside a service. */
+/** A replica in a separate process beside a service. */
 const replica = (t: ExecutionContext, { env }: TestService) => {
   const { DATABASE_URL, AUTH_ISSUER } = env as { DATABASE_URL: string; AUTH_ISSUER: string }
   return spawnService(t, { DATABASE_URL, AUTH_ISSUER })
@@ -34,7 +34,7 @@ const sealed = ({ registry }: TestService) =>
     return found.staged === 0 && found
   })
 
-test('a replica that freezes in the middle of a sign-up holds up nobody: none of 20 logins at another hangs', async t => {
+test('a replica that freezes during a sign-up blocks no other replica: none of 20 logins there hangs', async t => {
   const service = await startTestService(t)
   const users = await Promise.all(Array.from({ length: 20 }, () => service.signUp('ROLE_CLIENT')))
   const frozen = await replica(t, service)
@@ -68,7 +68,7 @@ test('a replica that freezes in the middle of a sign-up holds up nobody: none of
   t.is(after.events, events + 21 + (status === 200 ? 1 : 0))
 })
 
-test('a service that stops seals what it wrote last', async t => {
+test('a stopping service seals its last events', async t => {
   const service = await startTestService(t)
   const holder = await connect(t, service)
   // Keeps sealers away until the stop.
@@ -81,7 +81,7 @@ test('a service that stops seals what it wrote last', async t => {
 })
 
 for (const signal of ['SIGSTOP', 'SIGKILL'] as const) {
-  test(`a sealer that gets ${signal} in the middle of a round loses nothing, and another one goes on`, async t => {
+  test(`a sealer that gets ${signal} during sealing loses nothing, and another one continues`, async t => {
     const first = await startTestService(t)
     await first.signUp('ROLE_CLIENT')
     const { events } = await sealed(first)

@@ -1,4 +1,4 @@
-/** What many do at the same moment: exactly one wins where one may, and all where all may. */
+/** Concurrent calls: exactly one succeeds where one may, and all where all may. */
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import { refused, wrongFields } from '../_helpers/problem.js'
@@ -12,7 +12,7 @@ const atOnce = (work: (index: number) => Promise<Answer>, times = many) =>
   Promise.all(Array.from({ length: times }, (_, index) => work(index)))
 
 test.serial(
-  'of 100 sign-ups with one username one succeeds, the others are answered with 422, and there is one row',
+  'of 100 simultaneous sign-ups with one username, one succeeds, the others are answered with 422, and there is one row',
   async t => {
     // In different spellings of one telephone number.
     const spellings = ['(63)98765-4321', '63987654321', '(63) 98765-4321', '+55 63 98765-4321']
@@ -28,25 +28,28 @@ test.serial(
   },
 )
 
-test.serial('of 100 sign-ups with one nickname one succeeds, the others are offered another', async t => {
-  const nickname = 'Capim Dourado'
-  const answers = await atOnce(() => service.request('POST', '/users/signup', { body: signUpForm({ nickname }) }))
-  t.is(answers.filter(({ status }) => status === 200).length, 1)
-  for (const answer of answers.filter(({ status }) => status !== 200)) {
-    refused(t, answer, 422, 'INVALID_SIGN_UP')
-    t.regex(answer.json.errors[0].message, /Capim Dourado\d+ is free/)
-  }
-  t.is((await service.registry.administeredUsers.list({ text: 'capim dourado', limit: many })).length, 1)
-})
+test.serial(
+  'of 100 simultaneous sign-ups with one nickname, one succeeds, and the others get a suggestion',
+  async t => {
+    const nickname = 'Capim Dourado'
+    const answers = await atOnce(() => service.request('POST', '/users/signup', { body: signUpForm({ nickname }) }))
+    t.is(answers.filter(({ status }) => status === 200).length, 1)
+    for (const answer of answers.filter(({ status }) => status !== 200)) {
+      refused(t, answer, 422, 'INVALID_SIGN_UP')
+      t.regex(answer.json.errors[0].message, /Capim Dourado\d+ is free/)
+    }
+    t.is((await service.registry.administeredUsers.list({ text: 'capim dourado', limit: many })).length, 1)
+  },
+)
 
-test.serial('of 100 activations of one user one succeeds', async t => {
+test.serial('of 100 simultaneous activations of one user, one succeeds', async t => {
   const { activationkey } = await service.organization()
   const { username, token } = await service.signUp('ROLE_INSTITUTION')
   const query = { username, activationkey }
   const answers = await atOnce(() => service.request('POST', '/users/activate', { token, query }))
   t.is(answers.filter(({ status }) => status === 200).length, 1)
   for (const answer of answers.filter(({ status }) => status !== 200)) {
-    // Ten may be under way at once.
+    // Ten may be in progress at once.
     if (answer.status === 429) t.is(answer.headers.get('retry-after'), '1')
     else refused(t, answer, 422, 'ACTIVATION_REFUSED')
   }
@@ -57,7 +60,7 @@ test.serial('of 100 activations of one user one succeeds', async t => {
   t.deepEqual(rows, [{ n: 1 }])
 })
 
-test.serial('100 clients activated with one provider key at once all become active', async t => {
+test.serial('100 simultaneous activations of clients with one provider key all succeed', async t => {
   const { providerKey } = await service.institution(await service.organization())
   const users = await Promise.all(Array.from({ length: many }, () => service.signUp('ROLE_CLIENT')))
   const answers = await atOnce(index => {
@@ -67,7 +70,7 @@ test.serial('100 clients activated with one provider key at once all become acti
   t.true(answers.every(({ status }) => status === 200))
 })
 
-test.serial('of 100 uses of an activation key mailed to a user one succeeds', async t => {
+test.serial('of 100 simultaneous uses of an activation key mailed to a user, one succeeds', async t => {
   const organization = await service.organization()
   const { username, token } = await service.signUp('ROLE_INSTITUTION')
   const activationkey = randomUUID()
@@ -78,7 +81,7 @@ test.serial('of 100 uses of an activation key mailed to a user one succeeds', as
   t.is(answers.filter(({ status }) => status === 200).length, 1)
 })
 
-test.serial('100 saves of one answer all succeed, and there is one row', async t => {
+test.serial('100 simultaneous saves of one answer all succeed, and there is one row', async t => {
   const { token } = await service.signUp('ROLE_CLIENT')
   const [{ id }] = (await service.request('GET', '/forgotpasswords/findallforgotpasswordquestions')).json
   const path = '/forgotpasswords/saveforgotpasswordquestionsusersanswers'
@@ -89,7 +92,7 @@ test.serial('100 saves of one answer all succeed, and there is one row', async t
   t.is((await service.registry.questions.answers(idOf(token))).length, 1)
 })
 
-test.serial('of 100 password updates with one token one succeeds', async t => {
+test.serial('of 100 simultaneous password updates with one token, one succeeds', async t => {
   const { username, token } = await service.signUp('ROLE_CLIENT')
   const passwords = Array.from({ length: many }, (_, index) => `jararaca-verde-${index}`)
   const answers = await atOnce(index =>

@@ -1,11 +1,11 @@
-/** Look-alikes: what has the same skeleton, what shares a script, and that case doesn't matter. */
+/** Look-alikes: the same skeleton, single scripts, and case. */
 import test from 'ava'
 import fc from 'fast-check'
 import { nicknameSkeleton, shareScript, usernameSkeleton } from '../../server/rules/look-alikes.js'
 import { nicknameKey, usernameKey } from '../../server/rules/names.js'
 import { anyCharacter, everyCharacter } from '../_helpers/characters.js'
 
-/** Whether whoever has one of the names can be taken for whoever has the other. */
+/** Whether a reader can mistake one name for the other. */
 const alike = (one: string, other: string) =>
   usernameSkeleton(one) === usernameSkeleton(other) && !shareScript(usernameKey(one), usernameKey(other))
 
@@ -44,7 +44,7 @@ for (const [name, ...others] of lookalikes) {
   })
 }
 
-test('names that differ to a reader aren’t alike', t => {
+test('names that look different to a reader aren’t look-alikes', t => {
   for (const [one, other] of [
     ['joão', 'joao'],
     ['maria', 'mария'],
@@ -57,12 +57,12 @@ test('names that differ to a reader aren’t alike', t => {
     t.not(usernameSkeleton(one), usernameSkeleton(other), `${one} ${other}`)
 })
 
-test('a telephone number has one skeleton in all its spellings', t => {
+test('a telephone number has the same skeleton in every spelling', t => {
   for (const text of ['(15)98765-4320', 'tel:+5515987654320', '015 98765 4320', '٠١٥٩٨٧٦٥٤٣٢٠', '5515987654320'])
     t.is(usernameSkeleton(text), 'tel:+5515987654320', text)
 })
 
-test('names in one script aren’t alike, however near they are', t => {
+test('names in one script aren’t look-alikes, however similar they are', t => {
   for (const [one, other] of [
     ['maria1', 'marial'],
     ['paulo0', 'pauloo'],
@@ -80,7 +80,7 @@ test('names in one script aren’t alike, however near they are', t => {
   }
 })
 
-test('scripts that are written together count as one, and those that aren’t don’t', t => {
+test('scripts that are written together count as one script, and other combinations don’t', t => {
   for (const text of [
     '山田たろう',
     '東京タワー',
@@ -132,7 +132,7 @@ test('the skeleton of a name in Latin letters has no case, and ignores what its 
   t.pass()
 })
 
-test('a text that can’t be a name looks like nothing', t => {
+test('a text that can’t be a name has no look-alikes', t => {
   for (const text of ['', '\u200b', 'a'.repeat(256), '\u0301'.repeat(30_000), 'a\ud83d']) {
     t.is(nicknameSkeleton(text), '')
     t.is(usernameSkeleton(text), '')

@@ -4,12 +4,12 @@ import { limits, tooLong } from '../../server/rules/sizes.js'
 
 const kinds = Object.keys(limits) as (keyof typeof limits)[]
 
-test('the limits are those that are documented', t => {
+test('the limits are the documented ones', t => {
   t.deepEqual(limits, { text: 255, password: 256, email: 254, key: 64, token: 4096 })
 })
 
 for (const kind of kinds) {
-  test(`${kind}: characters count, whatever they are made of`, t => {
+  test(`${kind}: each character counts once, whatever its code points`, t => {
     const character = fc.constantFrom('a', 'é', '\u0301', '🙂', '語', '\ud83d', '\udc00')
     const around = fc.integer({ min: limits[kind] - 2, max: limits[kind] + 2 })
     fc.assert(
@@ -19,7 +19,7 @@ for (const kind of kinds) {
   })
 }
 
-test('a long text isn’t even counted', t => {
+test('a long text is refused without counting its characters', t => {
   const own = String.prototype[Symbol.iterator]
   let counted = false
   String.prototype[Symbol.iterator] = function () {

@@ -1,4 +1,4 @@
-/** Telephone numbers: one key for all spellings of a number, another for each other number, none for what isn't one. */
+/** Telephone numbers: one key for all spellings of a number, different keys for different numbers, none for other texts. */
 import test from 'ava'
 import fc from 'fast-check'
 import { usernameKey } from '../../server/rules/names.js'
@@ -41,7 +41,7 @@ const spelling = fc
     return digits === undefined ? text : text.replace(/\d/g, digit => digits[Number(digit)]!)
   })
 
-test('all spellings of a number have one key, which says the number', t => {
+test('all spellings of a number share one key, which holds the number', t => {
   t.is(areaCodes.length, 67)
   t.true(systems.length > 50)
   fc.assert(
@@ -52,7 +52,7 @@ test('all spellings of a number have one key, which says the number', t => {
   )
 })
 
-test('every area code and every decimal system is known', t => {
+test('every area code and every system of decimal digits is recognized', t => {
   for (const area of areaCodes) {
     for (const prefix of ['', '0', '55', '+55', '550', '+550']) {
       t.is(readTelephone(`${prefix}${area}987654321`), `tel:+55${area}987654321`, prefix)
@@ -67,7 +67,7 @@ test('every area code and every decimal system is known', t => {
   }
 })
 
-test('55 is a country code only before a whole number, and else an area code', t => {
+test('55 is a country code only before a complete number, and otherwise an area code', t => {
   const keys: Record<string, string> = {
     '55987654321': 'tel:+5555987654321',
     '5532345678': 'tel:+555532345678',
@@ -84,7 +84,7 @@ test('55 is a country code only before a whole number, and else an area code', t
   for (const [text, key] of Object.entries(keys)) t.is(usernameKey(text), key, text)
 })
 
-test('different numbers have different keys, in whatever spelling', t => {
+test('different numbers have different keys in every spelling', t => {
   fc.assert(
     fc.property(number, number, spelling, spelling, (one, other, spell, spellOther) => {
       const same = one.area === other.area && one.subscriber === other.subscriber

@@ -1,4 +1,4 @@
-/** Activation: who may, with which key, and what it brings about. */
+/** Activation: who may, with which key, and its effects. */
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import { suspend } from '../_helpers/models.js'
@@ -17,7 +17,7 @@ async function scene() {
   return { organization, provider: await service.institution(organization) }
 }
 
-test('a ROLE_INSTITUTION is activated by its organization’s key, and gets a provider key of its own', async t => {
+test('a ROLE_INSTITUTION is activated by its organization’s key, and gets its own provider key', async t => {
   const { id, activationkey } = await service.organization()
   const { username, token } = await service.signUp('ROLE_INSTITUTION')
   const { status, text } = await activate(token, { username, activationkey })
@@ -40,7 +40,7 @@ test('a ROLE_CLIENT is activated by the key of a provider and belongs to its org
   t.is(providerActivationKey, undefined)
 })
 
-test('organization keys and provider keys can be used again and again', async t => {
+test('organization keys and provider keys can be used repeatedly', async t => {
   const { organization } = await scene()
   const { providerKey } = await service.institution(organization)
   for (const _ of [1, 2]) {
@@ -49,7 +49,7 @@ test('organization keys and provider keys can be used again and again', async t 
   }
 })
 
-test('a rotated organization key activates nobody any more, the new one does', async t => {
+test('after a rotation the old organization key doesn’t activate, the new one does', async t => {
   const { id, activationkey } = await service.organization()
   const { database, organizations } = service.registry
   const fresh = await database.transact(transaction => organizations.rotateKey(id, transaction))
@@ -58,7 +58,7 @@ test('a rotated organization key activates nobody any more, the new one does', a
   t.is((await activate(token, { username, activationkey: fresh })).status, 200)
 })
 
-test('a token from before the activation stays valid, and a refreshed one says active', async t => {
+test('a token from before the activation stays valid, and a refreshed one shows active', async t => {
   const { organization } = await scene()
   const { token } = await service.institution(organization)
   t.is((await me({ token })).active, 1)
@@ -68,7 +68,7 @@ test('a token from before the activation stays valid, and a refreshed one says a
   t.is(claimsOf(text).org, organization.id)
 })
 
-test('an administrator activates anybody', async t => {
+test('an administrator can activate every user', async t => {
   const { provider } = await scene()
   const { username, token } = await service.signUp('ROLE_CLIENT')
   const admin = await service.adminToken()
@@ -83,7 +83,7 @@ test('the username may be written in another spelling, the key in upper case wit
   t.is((await activate(token, query)).text, username)
 })
 
-test('nobody but itself and administrators activates a user: 403', async t => {
+test('only the user and administrators activate a user: others get 403', async t => {
   const { provider } = await scene()
   const { username } = await service.signUp('ROLE_CLIENT')
   const stranger = await service.signUp('ROLE_CLIENT')
@@ -144,7 +144,7 @@ const refusals: Record<string, Refusal> = {
     await suspend(service.registry, idOf(provider.token))
     return { ...(await service.signUp('ROLE_CLIENT')), activationkey: provider.providerKey }
   },
-  'a key mailed for somebody else': async () => {
+  'a key mailed for another user': async () => {
     const { organization } = await scene()
     const other = await service.signUp('ROLE_INSTITUTION')
     const activationkey = randomUUID()
@@ -161,7 +161,7 @@ const refusals: Record<string, Refusal> = {
   },
 }
 for (const [what, arrange] of Object.entries(refusals)) {
-  test(`${what} is refused with 422, and nobody becomes active`, async t => {
+  test(`${what} is refused with 422, and the user stays inactive`, async t => {
     const { token, username, activationkey } = await arrange()
     const count = () => service.registry.users.byId(idOf(token))
     const before = await count()
@@ -181,7 +181,7 @@ test('a key mailed for an organization activates its user, once', async t => {
   t.is(await mailedKeys.attempt(idOf(token), 'activation', '192.0.2.1'), undefined)
 })
 
-test('a key mailed for an organization is good for 72 hours', async t => {
+test('a key mailed for an organization is valid for 72 hours', async t => {
   const later = await serviceWithClock(t)
   const organization = await later.organization()
   const users = [await later.signUp('ROLE_INSTITUTION'), await later.signUp('ROLE_INSTITUTION')]

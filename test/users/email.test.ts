@@ -32,7 +32,7 @@ const events = async (token: string) =>
     ({ action, outcome, reason }) => `${action} ${outcome}${reason ? ` ${reason}` : ''}`,
   )
 
-test('a user without an address gets one: asked for with the password, confirmed by the mailed code', async t => {
+test('a user without an address sets one with the password and confirms it with the mailed code', async t => {
   const { token, username } = await service.signUp('ROLE_CLIENT')
   const email = newEmail()
   const asked = await setEmail(token, ` ${email} `)
@@ -58,7 +58,7 @@ test('a user without an address gets one: asked for with the password, confirmed
   t.deepEqual(claimsOf(recovered.text).amr, ['otp'])
 })
 
-test('the address before is told of the change, and the key that was mailed there is void', async t => {
+test('the former address gets a notice of the change, and a key mailed there is void', async t => {
   const before = newEmail()
   const { token, username } = await service.signUp('ROLE_CLIENT', { email: before })
   await service.request('POST', '/forgotpasswords/sendkeybyemail', { query: { username, email: before } })
@@ -79,7 +79,7 @@ test('the address before is told of the change, and the key that was mailed ther
   )
 })
 
-test('what is missing or no address is refused, and every wrong field named', async t => {
+test('a missing or invalid address is refused, and every wrong field is named', async t => {
   const { token } = await service.signUp('ROLE_CLIENT')
   const missing = await post('/users/setemail', token, {})
   refused(t, missing, 400, 'MISSING_PARAMETER')
@@ -107,7 +107,7 @@ test('a session by a mailed key changes the address only with the password', asy
   t.is((await setEmail(session, newEmail())).status, 200)
 })
 
-test('nothing tells whether an address belongs to somebody', async t => {
+test('no answer reveals whether an address belongs to a user', async t => {
   const taken = newEmail()
   await service.signUp('ROLE_CLIENT', { email: taken })
   const [one, two] = [await service.signUp('ROLE_CLIENT'), await service.signUp('ROLE_CLIENT')]
@@ -117,7 +117,7 @@ test('nothing tells whether an address belongs to somebody', async t => {
   t.is(await emailOf(one.token), taken)
 })
 
-test('both revisions have the paths, and gRPC and Connect do the same', async t => {
+test('both revisions have the paths, and gRPC and Connect behave the same', async t => {
   for (const base of ['/1.0.0', '/1.0.2']) {
     const { token } = await service.signUp('ROLE_CLIENT')
     const email = newEmail()
@@ -159,7 +159,7 @@ test('both revisions have the paths, and gRPC and Connect do the same', async t 
   }
 })
 
-test('to log out everywhere voids every token of the user and nobody else’s, and leaves an event', async t => {
+test('logging out everywhere voids every token of the user, and no other user’s, and leaves an event', async t => {
   const { token, username } = await service.signUp('ROLE_CLIENT')
   const other = await service.login(username)
   const stranger = await service.signUp('ROLE_CLIENT')

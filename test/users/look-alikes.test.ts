@@ -1,4 +1,4 @@
-/** Names that look like taken ones: refused to whoever comes second, on whichever replica, and to nobody else. */
+/** Look-alikes of taken names are refused on every replica, and no other names are. */
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import { refused, wrongFields } from '../_helpers/problem.js'
@@ -37,20 +37,20 @@ for (const field of ['username', 'nickname']) {
       t.is((await signUp({ [field]: different })).status, 200, different)
   })
 
-  test(`${field}: when the mixed one came first, the plain one is the look-alike`, async t => {
+  test(`${field}: when the name in mixed scripts is taken first, the plain one is refused as its look-alike`, async t => {
     t.is((await signUp({ [field]: `Jаtobá ${field}` })).status, 200)
     t.deepEqual(wrongFields(await signUp({ [field]: `Jatobá ${field}` })), [field])
   })
 }
 
-test('a nickname that is offered instead of a look-alike is free', async t => {
+test('a nickname suggested instead of a look-alike is free', async t => {
   await signUp({ nickname: 'Castanheira' })
   const answer = await signUp({ nickname: 'Cаstanheira' })
   const [, free] = /, (.+) is free/.exec(answer.json.errors[0].message)!
   t.is((await signUp({ nickname: free })).status, 200)
 })
 
-test('nobody looks like the administrator', async t => {
+test('a look-alike of the administrator’s name is refused', async t => {
   for (const username of ['аdmin', 'аdrnin', 'ADMІN'])
     t.deepEqual(wrongFields(await signUp({ username })), ['username'])
 })
@@ -61,7 +61,7 @@ test('a name that looks like a telephone number is refused when the number is ta
     t.deepEqual(wrongFields(await signUp({ username })), ['username'], username)
 })
 
-test('a name may be in any one script, also one that is taken in another', async t => {
+test('a name may be in any single script, even if a look-alike in another script is taken', async t => {
   for (const username of [
     'Анна Сергеевна',
     'Anna Sergueievna',
@@ -74,14 +74,14 @@ test('a name may be in any one script, also one that is taken in another', async
     t.is((await signUp({ username, nickname: username })).status, 200, username)
 })
 
-test('look-ups by a look-alike find nobody', async t => {
+test('look-ups by a look-alike find no user', async t => {
   t.is((await signUp({ username: 'copaíba' })).status, 200)
   const exists = (username: string) => one().request('POST', '/users/existsByUsername', { query: { username } })
   t.is((await exists('COPAÍBA')).text, 'true')
   t.is((await exists('cоpaíba')).text, 'false')
 })
 
-test('of look-alikes that sign up at once on two replicas one succeeds', async t => {
+test('of look-alikes that sign up at once on two replicas, one succeeds', async t => {
   const letters: Record<string, string> = { a: 'а', o: 'о', e: 'е', p: 'р', c: 'с' }
   for (let round = 0; round < 6; round++) {
     const field = round % 2 === 0 ? 'username' : 'nickname'
@@ -97,7 +97,7 @@ test('of look-alikes that sign up at once on two replicas one succeeds', async t
   }
 })
 
-test('of names in one script that all look the same there are at most 100', async t => {
+test('at most 100 names in one script may look the same', async t => {
   const { sequelize } = one().registry.database
   await sequelize.query(
     `INSERT INTO users (username, username_key, username_skeleton, nickname, nickname_key, nickname_skeleton,

@@ -1,4 +1,4 @@
-/** A sign-up that meets too much else to hash, on real buckets. */
+/** A sign-up while too many hashes wait, on real buckets. */
 import test from 'ava'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { createAdmission } from '../../server/access/admission.js'
@@ -8,7 +8,7 @@ import { type SignUpDeps, signUp } from '../../server/users/sign-up.js'
 import { openModels } from '../_helpers/models.js'
 import { signUpForm } from '../_helpers/service.js'
 
-test('a sign-up that there was no time to hash is given back to the bucket of its address, any other is not', async t => {
+test('a sign-up without time to hash is refunded to the bucket of its address, any other is not', async t => {
   const models = await openModels(t)
   const address = '198.51.100.9'
   let hash: () => Promise<string[]> = async () => ['hash']

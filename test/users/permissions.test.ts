@@ -1,4 +1,4 @@
-/** Who may do what: every cell of the table, and what each viewer sees. */
+/** Permissions: every cell of the table, and what each caller sees. */
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import { type Answer, password, type SignedUp, serviceForFile } from '../_helpers/service.js'
@@ -17,8 +17,8 @@ type Whose =
   | 'its own record'
   | 'a client of its organization'
   | 'a colleague’s record'
-  | 'somebody else’s record'
-  | 'nobody’s record'
+  | 'another user’s record'
+  | 'an unknown user’s record'
 
 let one: {
   organization: Awaited<ReturnType<typeof service.organization>>
@@ -52,8 +52,8 @@ const callers: Record<Who, () => Promise<SignedUp>> = {
 const others: Record<Exclude<Whose, 'its own record'>, () => Promise<SignedUp>> = {
   'a client of its organization': () => member(),
   'a colleague’s record': () => member('ROLE_INSTITUTION'),
-  'somebody else’s record': () => service.signUp('ROLE_INSTITUTION'),
-  'nobody’s record': async () => ({ username: randomUUID(), nickname: '', token: '' }),
+  'another user’s record': () => service.signUp('ROLE_INSTITUTION'),
+  'an unknown user’s record': async () => ({ username: randomUUID(), nickname: '', token: '' }),
 }
 
 /** The same users again and again, for operations that leave them as they are. */
@@ -90,7 +90,7 @@ const operations: Record<string, Act> = {
     }),
 }
 
-/** Statuses by caller, in the order: own record, client of the organization, colleague, somebody else, nobody. */
+/** Statuses by caller, in the order: own record, client of the organization, colleague, another user, unknown user. */
 const table: Record<string, Record<Who, number[]>> = {
   'look up': {
     'a client': [200, 403, 403, 403, 403],
@@ -116,7 +116,7 @@ const table: Record<string, Record<Who, number[]>> = {
     'an administrator': [200, 200, 200, 200, 404],
     'an inactive administrator': [200, 403, 403, 403, 404],
   },
-  // With a key that nobody has: 422 is for whoever may try.
+  // With an unknown key: 422 shows that the caller may try.
   activate: {
     'a client': [422, 403, 403, 403, 403],
     'an inactive client': [422, 403, 403, 403, 403],
@@ -125,7 +125,7 @@ const table: Record<string, Record<Who, number[]>> = {
     'an administrator': [422, 422, 422, 422, 422],
     'an inactive administrator': [422, 403, 403, 403, 403],
   },
-  // A client or an administrator is none of the users whom keys are mailed for.
+  // Keys are mailed for neither clients nor administrators.
   'have a key mailed for': {
     'a client': [403, 403, 403, 403, 403],
     'an inactive client': [403, 403, 403, 403, 403],
@@ -185,7 +185,7 @@ test('the provider key is shown to its owner and to administrators only', async 
   t.is(await key(colleague), undefined)
 })
 
-test('without a username the token’s user is meant by the password update and the answer', async t => {
+test('without a username, the password update and the answer apply to the token’s user', async t => {
   const { username, token } = await service.signUp('ROLE_CLIENT')
   const body = { forgotpasswordquestionsid: question, answer: 'azul' }
   const save = await service.request('POST', '/forgotpasswords/saveforgotpasswordquestionsusersanswers', {

@@ -1,4 +1,4 @@
-/** Services that call with a key of their own: what they may read, for whom they may speak, and who is none. */
+/** Services that call with a key: what they may read, which addresses they may forward, and which keys are invalid. */
 import { randomBytes, randomInt, randomUUID } from 'node:crypto'
 import test, { type ExecutionContext } from 'ava'
 import pg from 'pg'
@@ -10,9 +10,9 @@ import { refused } from '../_helpers/problem.js'
 import { password, serviceForFile, serviceWithClock, startTestService, type TestService } from '../_helpers/service.js'
 import { serviceKey } from '../_helpers/service-key.js'
 import { idOf } from '../_helpers/tokens.js'
-import { waitFor } from '../_helpers/wait.js'
+import { waitFor, waitForValue } from '../_helpers/wait.js'
 
-// Callers on loopback are no gateways here: they are whom their addresses say.
+// Callers on loopback aren't gateways here: their own addresses count.
 const service = serviceForFile(() => ({ AUTH_TRUSTED_PROXIES: '192.0.2.99' }))
 let client: GrpcClient
 let key: string
@@ -37,7 +37,7 @@ function openClient(t: ExecutionContext, { grpc }: TestService): GrpcClient {
   return opened
 }
 
-test('a service reads anybody by id or username, without activation and provider keys', async t => {
+test('a service reads every user by id or username, without activation and provider keys', async t => {
   const organization = await service.organization()
   const { username, token, providerKey } = await service.institution(organization)
   const named = await client.call(getUser, { username: ` ${username.replace(/\D/g, '')} ` }, { token: key })
@@ -51,7 +51,7 @@ test('a service reads anybody by id or username, without activation and provider
   t.true(JSON.stringify(await client.call(getUser, { username }, { token })).includes(providerKey))
 })
 
-test('over HTTP a key of a service does the same where an RPC has a path', async t => {
+test('over HTTP a service’s key works in the same way for every RPC with a path', async t => {
   const { username, providerKey } = await service.institution(await service.organization())
   const answer = await service.request('GET', `/users/${encodeURIComponent(username)}`, { token: key })
   t.is(answer.status, 200, answer.text)
@@ -62,7 +62,7 @@ test('over HTTP a key of a service does the same where an RPC has a path', async
   refused(t, await service.request('GET', '/users/ana', { token: newServiceKey() }), 500, 'INVALID_TOKEN')
 })
 
-test('a service gives id or username, a user no id', async t => {
+test('a service may look up by id or username, a user not by id', async t => {
   const { username, token } = await service.signUp('ROLE_CLIENT')
   t.is(await reasonOf(client.call(getUser, {}, { token: key })), 'MISSING_PARAMETER')
   t.is(await reasonOf(client.call(getUser, { id: 1, username }, { token: key })), 'MALFORMED_REQUEST')
@@ -71,7 +71,7 @@ test('a service gives id or username, a user no id', async t => {
   t.is(await reasonOf(client.call(getUser, { id: idOf(token), username }, { token })), 'MALFORMED_REQUEST')
 })
 
-test('many users are answered in the order asked, again where they are asked for again, and missing ones are named', async t => {
+test('a batch of users is returned in request order, duplicates included, and missing users are named', async t => {
   const people = []
   for (let index = 0; index < 4; index++) people.push(await service.signUp('ROLE_CLIENT'))
   const [a, b, c, d] = people as [(typeof people)[0], (typeof people)[0], (typeof people)[0], (typeof people)[0]]
@@ -99,7 +99,7 @@ test('many users are answered in the order asked, again where they are asked for
   t.deepEqual((await client.call(batchGetUsers, { references: [] }, { token: key })).users, [])
 })
 
-test('500 users are read at once, 501 are not, and every reference says whom it means', async t => {
+test('a batch holds at most 500 users, and every reference must name one user', async t => {
   const { token } = await service.signUp('ROLE_CLIENT')
   const many = (count: number) => ({ references: Array.from({ length: count }, () => byId(idOf(token))) })
   t.is((await client.call(batchGetUsers, many(500), { token: key })).users.length, 500)
@@ -114,7 +114,7 @@ test('500 users are read at once, 501 are not, and every reference says whom it 
   )
 })
 
-test('deleted users are there for no service', async t => {
+test('deleted users are visible to no service', async t => {
   const { username, token } = await service.signUp('ROLE_CLIENT')
   await service.registry.database.sequelize.query(
     `UPDATE users SET deleted_at = now(), suspended = true WHERE id = ${idOf(token)}`,
@@ -127,7 +127,7 @@ test('deleted users are there for no service', async t => {
   t.deepEqual([users.length, missing.length], [0, 2])
 })
 
-test('what is open without a key stays open, with any key', async t => {
+test('operations that are open without a key stay open with any key', async t => {
   const { username, token } = await service.signUp('ROLE_CLIENT')
   const verifier = await serviceKey(service, ['tokens.verify'])
   for (const token of [verifier, newServiceKey()]) {
@@ -137,7 +137,7 @@ test('what is open without a key stays open, with any key', async t => {
   t.true((await client.call(verifyToken, { token }, { token: verifier })).active)
 })
 
-test('a key that nobody has, that has expired or was removed is a bad token', async t => {
+test('an unknown, expired or removed key is an invalid token', async t => {
   const { registry } = service
   const ask = (token: string) => reasonOf(client.call(getUser, { id: 1 }, { token }))
   for (const bad of [
@@ -166,11 +166,11 @@ test('a key that nobody has, that has expired or was removed is a bad token', as
   await registry.database.transact(transaction => registry.services.removeKey(ids.one, ids.key, transaction))
   await registry.database.transact(transaction => registry.services.remove(ids.two, transaction))
   // Every process believes it for a second.
-  await waitFor(async () => (await ask(removed)) === 'INVALID_TOKEN')
-  await waitFor(async () => (await ask(of)) === 'INVALID_TOKEN')
+  await waitForValue(() => ask(removed), 'INVALID_TOKEN')
+  await waitForValue(() => ask(of), 'INVALID_TOKEN')
 })
 
-test('a removed key is refused a second later, by a process that believed it', async t => {
+test('a removed key is refused within a second by a process that has accepted it', async t => {
   const service = await serviceWithClock(t)
   const client = openClient(t, service)
   const key = await serviceKey(service, ['users.read'])
@@ -181,7 +181,7 @@ test('a removed key is refused a second later, by a process that believed it', a
   t.is(await ask(), 'INVALID_TOKEN')
 })
 
-test('a key stands in no table, and the day of its last use is written once a day', async t => {
+test('a key is stored in no table, and the day of its last use is written once a day', async t => {
   const service = await serviceWithClock(t)
   const client = openClient(t, service)
   const key = await serviceKey(service, ['users.read'])
@@ -215,47 +215,50 @@ test('a key stands in no table, and the day of its last use is written once a da
 })
 
 // Runs alone: it counts every statement of the process.
-test.serial('a wrong key costs one small read, once, and an address that guesses is stopped from memory', async t => {
-  // On a clock that stands still nothing drains away meanwhile.
-  const service = await serviceWithClock(t, { AUTH_LIMIT_FACTOR: '0.1' })
-  const client = openClient(t, service)
-  const [known, fresh] = [await serviceKey(service, ['users.read']), await serviceKey(service, ['users.read'])]
-  const address = `10.${randomInt(256)}.1.1`
-  const ask = (token: string, from = address) =>
-    reasonOf(client.call(getUser, { id: 1 }, { token, metadata: { 'x-forwarded-for': from } }))
-  t.is(await ask(known), 'OK')
+test.serial(
+  'a wrong key costs one small query, once, and an address that guesses is blocked without queries',
+  async t => {
+    // On a clock that stands still nothing drains away meanwhile.
+    const service = await serviceWithClock(t, { AUTH_LIMIT_FACTOR: '0.1' })
+    const client = openClient(t, service)
+    const [known, fresh] = [await serviceKey(service, ['users.read']), await serviceKey(service, ['users.read'])]
+    const address = `10.${randomInt(256)}.1.1`
+    const ask = (token: string, from = address) =>
+      reasonOf(client.call(getUser, { id: 1 }, { token, metadata: { 'x-forwarded-for': from } }))
+    t.is(await ask(known), 'OK')
 
-  const statements: string[] = []
-  const reads = () => statements.filter(name => name === 'service-key-holder').length
-  const own = pg.Client.prototype.query
-  pg.Client.prototype.query = function (this: pg.Client, ...given: unknown[]) {
-    statements.push(String((given[0] as { name?: string })?.name))
-    return Reflect.apply(own, this, given)
-  } as typeof own
-  try {
-    const wrong = Array.from({ length: 60 }, () => `authsvc_${randomBytes(32).toString('base64url')}`)
-    for (const token of [...wrong.slice(0, 10), ...wrong.slice(0, 10)]) t.is(await ask(token), 'INVALID_TOKEN')
-    t.is(reads(), 10)
-    for (const token of wrong) t.is(await ask(token), 'INVALID_TOKEN')
-  } finally {
-    pg.Client.prototype.query = own
-  }
-  const asked = statements.filter(name => /^(service|attempt|bucket|user)(?!.*prune)/.test(name))
-  // 30 for the address, and one of them was the good key.
-  t.deepEqual(
-    asked,
-    Array.from({ length: 29 }, () => 'service-key-holder'),
-  )
+    const statements: string[] = []
+    const reads = () => statements.filter(name => name === 'service-key-holder').length
+    const own = pg.Client.prototype.query
+    pg.Client.prototype.query = function (this: pg.Client, ...given: unknown[]) {
+      statements.push(String((given[0] as { name?: string })?.name))
+      return Reflect.apply(own, this, given)
+    } as typeof own
+    try {
+      const wrong = Array.from({ length: 60 }, () => `authsvc_${randomBytes(32).toString('base64url')}`)
+      for (const token of [...wrong.slice(0, 10), ...wrong.slice(0, 10)]) t.is(await ask(token), 'INVALID_TOKEN')
+      t.is(reads(), 10)
+      for (const token of wrong) t.is(await ask(token), 'INVALID_TOKEN')
+    } finally {
+      pg.Client.prototype.query = own
+    }
+    const asked = statements.filter(name => /^(service|attempt|bucket|user)(?!.*prune)/.test(name))
+    // 30 for the address, and one of them was the good key.
+    t.deepEqual(
+      asked,
+      Array.from({ length: 29 }, () => 'service-key-holder'),
+    )
 
-  // A key that was good before goes on, also once it has to be read again; from elsewhere others do, too.
-  await service.clock.pass(1)
-  t.is(await ask(known), 'OK')
-  t.is(await ask(fresh), 'INVALID_TOKEN')
-  t.is(await ask(fresh, '10.0.0.2'), 'OK')
-  t.is(await ask(fresh), 'OK')
-})
+    // A key that was good before goes on, also once it has to be read again; from elsewhere others do, too.
+    await service.clock.pass(1)
+    t.is(await ask(known), 'OK')
+    t.is(await ask(fresh), 'INVALID_TOKEN')
+    t.is(await ask(fresh, '10.0.0.2'), 'OK')
+    t.is(await ask(fresh), 'OK')
+  },
+)
 
-test('a service reads so many users, whatever others read, and hears when to come again', async t => {
+test('a service reads a limited number of users, whatever others read, and is told when to retry', async t => {
   const service = await serviceWithClock(t, { AUTH_LIMIT_FACTOR: '0.01' })
   const client = openClient(t, service)
   const [greedy, modest] = [await serviceKey(service, ['users.read']), await serviceKey(service, ['users.read'])]
@@ -279,7 +282,7 @@ async function lastEvent(token: string, action: string) {
   return (await service.registry.audit.list({ subjectId: idOf(token), action, limit: 1 }))[0]!
 }
 
-test('only a service with clients.forward tells its client’s address, and the audit log names it', async t => {
+test('only a service with clients.forward may name its client’s address, and the audit log records the service', async t => {
   const { username, token } = await service.signUp('ROLE_CLIENT', { email: `ana.${randomUUID()}@example.org` })
   const forwarder = await serviceKey(service, ['clients.forward'], 'portal')
   const signIn = (bearer: string | undefined, forwarded: string) =>
@@ -303,7 +306,7 @@ test('only a service with clients.forward tells its client’s address, and the 
   t.like(await lastEvent(token, 'session.login'), { address: '127.0.0.1', actor: 'user' })
 })
 
-test('the users behind a forwarding service have their addresses’ limits, and the service none of its own', async t => {
+test('users behind a forwarding service are limited by their addresses, and the service isn’t limited itself', async t => {
   const service = await startTestService(t, { AUTH_TRUSTED_PROXIES: '192.0.2.99', AUTH_LIMIT_FACTOR: '0.01' })
   const client = openClient(t, service)
   const token = await serviceKey(service, ['clients.forward'])
@@ -316,7 +319,7 @@ test('the users behind a forwarding service have their addresses’ limits, and 
   t.is(await look('203.0.113.1'), 'TOO_MANY_ATTEMPTS')
 })
 
-test('a recovery key that a service asks for is recorded as asked for by it', async t => {
+test('a recovery key that a service requests is recorded with the service as actor', async t => {
   const email = `ana.${randomUUID()}@example.org`
   const { username, token } = await service.signUp('ROLE_CLIENT', { email })
   await client.call(ForgotPasswords.method.sendKeyByEmail, { username, email }, { token: key })
@@ -324,7 +327,7 @@ test('a recovery key that a service asks for is recorded as asked for by it', as
   t.is((await lastEvent(token, 'recovery.send-key')).actor, 'service:reader')
 })
 
-test('a service’s key is no user’s token: nothing that belongs to somebody opens', async t => {
+test('a service’s key is not a user’s token: it opens nothing that belongs to a user', async t => {
   const all = await serviceKey(service, ['users.read', 'tokens.verify', 'tokens.watch', 'clients.forward'])
   t.is(await reasonOf(client.call(getMe, {}, { token: all })), 'ACCESS_DENIED')
   t.is(await reasonOf(client.call(Users.method.revokeMyTokens, {}, { token: all })), 'ACCESS_DENIED')

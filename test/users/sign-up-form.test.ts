@@ -29,7 +29,7 @@ test('a form with the required fields alone is accepted', t => {
   t.is(form?.emailKey, undefined)
 })
 
-test('a full form comes out trimmed and otherwise as written', t => {
+test('a complete form is returned trimmed and otherwise unchanged', t => {
   const { fields, form } = check({
     username: ' Maria da Silva ',
     nickname: ' Má ',
@@ -112,7 +112,7 @@ for (const field of ['dateofborn', 'gender', 'institutiontype', 'institution', '
   })
 }
 
-test('names of nothing visible are refused', t => {
+test('names without visible characters are refused', t => {
   t.deepEqual(wrongFields({ username: '\u200b', nickname: '\u3164' }), ['username', 'nickname'])
 })
 
@@ -163,7 +163,7 @@ for (const field of ['username', 'nickname']) {
   })
 }
 
-test('other texts may hold what is invisible', t => {
+test('other texts may hold invisible characters', t => {
   t.deepEqual(wrongFields({ city: 'São\u00adPaulo', securityquestion: 'a\u200bb', institution: 'a\ue000' }), [])
 })
 
@@ -172,7 +172,7 @@ test('the terms must be accepted', t => {
   t.deepEqual(wrongFields({ termsofusage: false }), ['termsofusage'])
 })
 
-test('exactly one role of the three is taken', t => {
+test('exactly one of the three roles is accepted', t => {
   for (const role of ['ROLE_ADMIN', 'ROLE_INSTITUTION', 'ROLE_CLIENT'])
     t.is(check({ roles: [role] }).form?.role as string, role)
   for (const roles of [
@@ -251,7 +251,7 @@ test('a password has 256 characters at most, an address 254', t => {
   t.is(check({ email: `${email}xy` }).fields[0]?.message, 'Use at most 254 characters.')
 })
 
-test('one’s own data is no password', t => {
+test('the user’s own data is refused as password', t => {
   t.deepEqual(wrongFields({ password: '11 98765 4321' }), ['password'])
   t.deepEqual(wrongFields({ password: 'saopaulo1', city: 'SaoPaulo1' }), ['password'])
 })
@@ -260,7 +260,7 @@ const day = fc
   .date({ min: new Date('1850-01-01'), max: new Date('2026-11-21'), noInvalidDate: true })
   .map(date => date.toISOString().slice(0, 10))
 
-test('every day of the calendar survives being written and read', t => {
+test('every calendar day is parsed back as it was formatted', t => {
   fc.assert(
     fc.property(day, iso => {
       const shown = formatDateOfBirth(iso)
@@ -281,7 +281,7 @@ test('a date, and a date-time without an offset, is the day that is written', t 
   }
 })
 
-test('a date-time with an offset is the day that it was in the time zone then', t => {
+test('a date-time with an offset is the day in the time zone at that moment', t => {
   const inBrazil: Record<string, string> = {
     '1990-05-20T03:00:00.000Z': '1990-05-20',
     '1990-05-20T02:59:59.999Z': '1990-05-19',
@@ -320,7 +320,7 @@ test('a moment is the same day however its offset is written', t => {
   t.pass()
 })
 
-test('what is no day is refused', t => {
+test('an invalid day is refused', t => {
   for (const dateofborn of [
     '31/04/2000',
     '29/02/1900',
@@ -373,7 +373,7 @@ test('the day of a moment depends on the time zone', t => {
   t.deepEqual(checkSignUp(form, policy, { ...atNight, timeZone: 'UTC' }).fields, [])
 })
 
-test('any form is refused with fields or complete', t => {
+test('every form is either refused with fields or complete', t => {
   const text = fc.option(fc.oneof(fc.string({ unit: anyCharacter }), fc.string()), { nil: undefined })
   const request = fc.record({
     username: text,

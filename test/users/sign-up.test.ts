@@ -1,4 +1,4 @@
-/** Sign-up: each field's rule, names that are taken, and what becomes of the new user. */
+/** Sign-up: each field's rule, taken names, and the new user. */
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import { refused, wrongFields } from '../_helpers/problem.js'
@@ -37,7 +37,7 @@ for (const field of required) {
   }
 }
 
-test('all wrong fields are listed, each once, taken names and wrong types among them', async t => {
+test('all wrong fields are listed once each, including taken names and wrong types', async t => {
   const { username, nickname } = await service.signUp('ROLE_CLIENT')
   t.deepEqual(wrongFields(await service.request('POST', '/users/signup', { body: {} })), required)
   const wrong = { username, nickname, gender: 'X', state: 5, termsofusage: 'yes', roles: 'ROLE_CLIENT', city: '' }
@@ -190,7 +190,7 @@ for (const [field, first, other] of [
   })
 }
 
-test('a Brazilian telephone number is one account in all its spellings, shown as it was signed up', async t => {
+test('a Brazilian telephone number is one account in every spelling, and is shown as at sign-up', async t => {
   const { text: token } = await signUp({ username: ' (71)98765-4321 ' })
   for (const spelling of ['(71)98765-4321', '(71) 98765-4321', '71987654321', '71 98765 4321', '+5571987654321']) {
     t.deepEqual(wrongFields(await signUp({ username: spelling })), ['username'], spelling)
@@ -202,7 +202,7 @@ test('a Brazilian telephone number is one account in all its spellings, shown as
   t.is((await signUp({ username: '(71)98765-4322' })).status, 200)
 })
 
-test('a taken nickname is answered with a free one', async t => {
+test('a taken nickname is refused with a free suggestion', async t => {
   const { nickname } = await service.signUp('ROLE_CLIENT')
   const answer = await signUp({ nickname })
   const [{ message }] = answer.json.errors
@@ -211,7 +211,7 @@ test('a taken nickname is answered with a free one', async t => {
   t.is((await signUp({ nickname: free })).status, 200)
 })
 
-test('a username may equal somebody’s nickname', async t => {
+test('a username may equal another user’s nickname', async t => {
   const { nickname } = await service.signUp('ROLE_CLIENT')
   t.is((await signUp({ username: nickname })).status, 200)
 })
@@ -288,7 +288,7 @@ test('a security question in any case and without accents, or by number, stores 
   }
 })
 
-test('a security question of one’s own is kept as text and answers nothing', async t => {
+test('a custom security question is kept as text and stores no answer', async t => {
   const username = `própria ${randomUUID()}`
   const { text: token } = await signUp({ username, securityquestion: 'A cor do céu?', securityanswer: 'azul' })
   t.is((await service.request('GET', '/users/me', { token })).json.securityquestion, 'A cor do céu?')
@@ -300,7 +300,7 @@ for (const [path, field, value] of [
   ['existsByNickname', 'nickname', (user: { nickname: string }) => ` ${user.nickname.toUpperCase()} `],
 ] as const) {
   for (const base of ['', '/1.0.0', '/1.0.2']) {
-    test(`POST ${base}/users/${path} tells without a token whether the name is taken`, async t => {
+    test(`POST ${base}/users/${path} says without a token whether the name is taken`, async t => {
       const user = await service.signUp('ROLE_CLIENT')
       const ask = (query: Record<string, string>) => service.request('POST', `${base}/users/${path}`, { query })
       const taken = await ask({ [field]: value(user) })

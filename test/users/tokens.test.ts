@@ -1,4 +1,4 @@
-/** Tokens: what they say, who can verify them, what is refused, how long a session lasts, what revokes them. */
+/** Tokens: claims, verification, refusals, the length of a session, and revocation. */
 import { createHash, createPublicKey, verify } from 'node:crypto'
 import { EventEmitter, once } from 'node:events'
 import test from 'ava'
@@ -52,7 +52,7 @@ test('login compares the username as sign-up does, and the token shows it as sig
   t.is(claimsOf(await service.login(` ${username.replace(/\D/g, '')} `)).username, username)
 })
 
-test('others verify tokens with the published key set and nothing but node:crypto', async t => {
+test('tokens verify with the published key set and node:crypto only', async t => {
   const { token } = await service.signUp('ROLE_CLIENT')
   const { status, headers, json } = await service.request('GET', '/.well-known/jwks.json')
   t.is(status, 200)
@@ -109,7 +109,7 @@ test('a token that was verified before is refused once it has expired', async t 
   await t.throwsAsync(tokens.verify(token), { instanceOf: Refusal })
 })
 
-test('unknown key ids make a process read the keys once in 5 seconds at most', async t => {
+test('unknown key ids make a process read the keys at most once in 5 seconds', async t => {
   const { keyring, reads, advance } = timed()
   const { kid } = await keyring.signer()
   for (const seconds of [0, 5.001, 4.999]) {
@@ -121,14 +121,14 @@ test('unknown key ids make a process read the keys once in 5 seconds at most', a
   t.is(reads(), 3)
 })
 
-test('others may keep the key set for half of the time between its publishing and the first signature at most', async t => {
+test('clients may cache the key set for at most half of the time between its publishing and the first signature', async t => {
   const { headers } = await service.request('GET', '/.well-known/jwks.json')
   const age = Number(/max-age=(\d+)/.exec(headers.get('cache-control') ?? '')?.[1])
   // The other half is for processes that held the old set when they were asked, and couldn't read it again.
   t.true(age > 0 && age <= publishLead / 2, String(age))
 })
 
-test('a key rotation logs nobody out, and the new key is published before it signs', async t => {
+test('a key rotation logs no user out, and the new key is published before it signs', async t => {
   const { registry, clock } = await serviceWithClock(t)
   const { database, signingKeys } = registry
   const keyring = createKeyring(signingKeys, clock.now)
@@ -146,7 +146,7 @@ test('a key rotation logs nobody out, and the new key is published before it sig
   t.is((await tokens.verify(old)).sub, '1')
 })
 
-test('a login right after a rotation at once succeeds, though the keys were being read before', async t => {
+test('a login right after an immediate rotation succeeds, even if a read of the keys was in progress', async t => {
   const { registry } = await startTestService(t)
   const { database, signingKeys } = registry
   const events = new EventEmitter()
@@ -193,7 +193,7 @@ test('the published key set of an idle replica is at most 5 seconds old, after a
   }
 })
 
-test('those who ask for the key set share a reading, and where it fails the set serves for 5 minutes', async t => {
+test('concurrent requests for the key set share one read, and if it fails the last set serves for 5 minutes', async t => {
   const { signingKeys } = service.registry
   let time = Date.now()
   let reads = 0
@@ -222,7 +222,7 @@ test('those who ask for the key set share a reading, and where it fails the set 
   t.deepEqual(await keyring.published(), set)
 })
 
-test('of many calls with a token of a key that a process doesn’t know yet none is refused', async t => {
+test('concurrent calls with a token of a key that the process doesn’t know yet are not refused', async t => {
   const { registry } = await startTestService(t)
   const { database, signingKeys } = registry
   const keyring = createKeyring(signingKeys)
@@ -245,7 +245,7 @@ test('a bad token is answered with 500, on every protected path', async t => {
   }
 })
 
-test('a token forged with nothing wrong is accepted', async t => {
+test('a self-signed token without a fault is accepted', async t => {
   const { token } = await service.signUp('ROLE_CLIENT')
   t.is((await me(await forge(service, token, {}))).status, 200)
 })
@@ -256,7 +256,7 @@ for (const header of ['', 'Basic YTpi', 'Bearer', 'Bearer ', 'Token x', 'bear x'
   })
 }
 
-test('refresh keeps session start and method, and gives a new id and end', async t => {
+test('a refresh keeps session start and method, and sets a new id and expiry', async t => {
   const { token } = await service.signUp('ROLE_CLIENT')
   const then = nowInSeconds() - 1000
   const old = await forge(service, token, { iat: then, auth_time: then, exp: then + 3600 })
@@ -286,7 +286,7 @@ test('a password update revokes every earlier token, and only that user’s', as
   t.is((await me(other.token)).status, 200)
 })
 
-test('a suspension revokes every token, and the login looks like a wrong password', async t => {
+test('a suspension revokes every token, and a login is answered like a wrong password', async t => {
   const { username, token } = await service.signUp('ROLE_CLIENT')
   await suspend(service.registry, idOf(token))
   refused(t, await me(token), 500, 'INVALID_TOKEN')

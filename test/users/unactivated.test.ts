@@ -1,4 +1,4 @@
-/** Accounts that nobody activates don't stay for ever, and no other account goes with them. */
+/** Accounts that are never activated are erased after a time, and no other accounts are. */
 import { existsSync } from 'node:fs'
 import { mkdir, mkdtemp, rm, utimes, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
@@ -42,7 +42,7 @@ async function present<T extends string>({ registry }: TestService, users: Recor
   return (await Promise.all(there)).filter(name => name !== undefined)
 }
 
-test('an account that was never activated is erased 90 days after its sign-up or its last sign-in, and its name is free', async t => {
+test('an account that was never activated is erased 90 days after its sign-up or last sign-in, and its name is free', async t => {
   const service = await start(t)
   const { clock, registry, request } = service
   const signUp = (fields: object = {}) => {
@@ -95,7 +95,7 @@ test('an account that was never activated is erased 90 days after its sign-up or
   )
 })
 
-test('accounts that were activated once, that administrators made, of a ROLE_ADMIN, and suspended ones stay', async t => {
+test('accounts that were once activated, created by administrators, suspended, or of a ROLE_ADMIN stay', async t => {
   const service = await start(t)
   const { clock } = service
   const administration = await openLocal(t, service, { reason: 'test' })
@@ -154,7 +154,7 @@ test('accounts that were activated once, that administrators made, of a ROLE_ADM
   )
 })
 
-test('a service erases them by itself, after 90 days, another time, or never', async t => {
+test('a service erases unactivated accounts by itself after 90 days, another configured time, or never', async t => {
   const never = await start(t)
   const { clock } = never
   const users = { seen: await never.signUp('ROLE_CLIENT', signUpForm()) }
@@ -184,7 +184,7 @@ test('a service erases them by itself, after 90 days, another time, or never', a
   t.is((await never.request('POST', '/users/existsByUsername', { query: { username } })).text, 'false')
 })
 
-test('a round erases so many at most, the longest unseen first, and several at once erase each once', async t => {
+test('a maintenance run erases a limited number, the longest unseen first, and concurrent runs erase each once', async t => {
   const service = await start(t)
   const users: Record<string, SignedUp> = {}
   for (let n = 0; n < 9; n++) {
@@ -201,7 +201,7 @@ test('a round erases so many at most, the longest unseen first, and several at o
   t.is(new Set(events.map(({ subject_id }) => subject_id)).size, 9)
 })
 
-test('a sign-in neither waits for who changes the account nor fails for it', async t => {
+test('a sign-in neither waits for a concurrent change of the account nor fails because of it', async t => {
   const service = await start(t)
   const { username } = await service.signUp('ROLE_CLIENT', signUpForm())
   await service.registry.database.transact(
