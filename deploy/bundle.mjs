@@ -65,9 +65,9 @@ for (const { entryPoints, chunks } of bundles)
       '@zxcvbn-ts/*',
       'ava',
       '@lydell/node-pty',
-      // Only channelz and the files of others ask for it.
+      // Only channelz and files of definitions need it.
       '@grpc/proto-loader',
-      // Optional for those who would use them, and not installed.
+      // Optional dependencies that aren't installed.
       'pg-native',
       'pg-hstore',
     ],
@@ -77,10 +77,10 @@ for (const { entryPoints, chunks } of bundles)
     },
   })
 
-// What the service loads on first use, each as one file, which `require` of a module in dist finds there.
+// Sequelize as one file, which `require` in server/database/sequelize.ts finds in dist.
 const { resolve } = createRequire(import.meta.url)
 await build({
-  entryPoints: ['sequelize', 'jsonwebtoken'].map(name => ({ in: resolve(name), out: name })),
+  entryPoints: [{ in: resolve('sequelize'), out: 'sequelize' }],
   outdir: `${root}/dist/node_modules`,
   bundle: true,
   format: 'cjs',
@@ -90,7 +90,7 @@ await build({
   logLevel: 'warning',
   // Sequelize works in UTC: the rules of all time zones would be a fifth of its loading.
   alias: { 'moment-timezone': 'moment-timezone/moment-timezone.js' },
-  // Sequelize asks for what speaks to a database, and is given ours.
+  // Drivers of databases, of which it gets this project's own.
   external: [
     'pg',
     'pg-hstore',

@@ -8,7 +8,7 @@ import { randomUUID } from 'node:crypto'
 import { once } from 'node:events'
 import type { IncomingHttpHeaders } from 'node:http'
 import { create, type DescMethodUnary, type Message } from '@bufbuild/protobuf'
-import { Code, ConnectError, createContextValues, type Transport } from '@connectrpc/connect'
+import { Code, createContextValues, type Transport } from '@connectrpc/connect'
 import { Users } from '../proto/gen/auth/v1/users_pb.js'
 import { workKey } from '../server/limits/context.js'
 import type { Scheduler, Shed } from '../server/limits/scheduler.js'
@@ -19,7 +19,7 @@ import { type Body, bodyLimit, isArriving, readBody } from './body.js'
 import { isGone, type Request, type Response } from './connection.js'
 import { type Address, createListener, listenerLimits, type Secure } from './listener.js'
 import type { GatewayMetrics, Result } from './metrics.js'
-import { HttpError, isAnswer, isUnreported, type Problem, problemDocument, problemOf } from './problem.js'
+import { HttpError, isAnswer, isUnreported, type Problem, problemDocument, problemOf, undelivered } from './problem.js'
 import { createLookup, type Resource } from './router.js'
 import { costOf, type Revision, type Route } from './routes.js'
 import { costOfRpc, createRpcHandler, forwardedHeaders } from './rpcs.js'
@@ -320,9 +320,9 @@ export function createGateway(options: GatewayOptions): Gateway {
   }
 }
 
-/** Why a gateway that is about to stop isn't ready. Made no sooner, as it would load the whole of `fetch`. */
+/** The answer of a gateway that is about to stop to a readiness probe. */
 function answerStopping(requestId: string): Answer {
-  return answerProblem(problemOf(new ConnectError('stopping', Code.Unavailable)), requestId)
+  return answerProblem(undelivered(Code.Unavailable), requestId)
 }
 
 /** Why a request is refused that couldn't begin. */
@@ -333,7 +333,7 @@ const sheddings: Readonly<Record<Shed, Problem>> = {
     detail: 'The service is busy. Try again later.',
     headers: { 'retry-after': '1' },
   },
-  late: problemOf(new ConnectError('late', Code.DeadlineExceeded)),
+  late: undelivered(Code.DeadlineExceeded),
 }
 
 /** What a request came to, for the metrics. */

@@ -150,7 +150,7 @@ function refused(error: ConnectError): Problem | undefined {
 }
 
 /** The call came back without a reason: the service couldn't be reached, was too slow, or failed. */
-function undelivered(code: Code): Problem {
+export function undelivered(code: Code): Problem {
   const headers = { 'retry-after': '1' }
   if (code === Code.Unavailable) {
     return { status: 503, reason: 'UNAVAILABLE', detail: 'The service can’t answer now. Try again later.', headers }

@@ -1,6 +1,6 @@
 // How much each network did lately that counts against it, as far as this process knows: failures and sign-ups.
 import { LRUCache } from 'lru-cache'
-import { upTo } from '../process/lazy.js'
+import { maxEntries } from '../process/cache-size.js'
 import { networksOf } from '../requests/client-address.js'
 
 /** Counts that decay evenly, so that the count of an outer network is the sum of those inside it. */
@@ -19,7 +19,7 @@ const remembered = 20_000
 
 /** `now` is a clock in milliseconds. */
 export function createRecentCounts(now: () => number): RecentCounts {
-  const counts = new LRUCache<string, { readonly count: number; readonly at: number }>(upTo(remembered))
+  const counts = new LRUCache<string, { readonly count: number; readonly at: number }>(maxEntries(remembered))
   function of(network: string): number {
     const last = counts.peek(network)
     return last ? last.count * Math.exp((last.at - now()) / decayMs) : 0

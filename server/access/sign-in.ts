@@ -10,7 +10,7 @@ import type { Account, AttemptStart, Attempts, CounterKeys, Device, Proof } from
 import type { AuditEvent } from '../models/audit.js'
 import type { Passwords, Verdict } from '../passwords/hash.js'
 import { type Pool, type Waiter, waiterOf } from '../passwords/pool.js'
-import { upTo } from '../process/lazy.js'
+import { maxEntries } from '../process/cache-size.js'
 import type { Call } from '../requests/call.js'
 import { network } from '../requests/client-address.js'
 import { Refusal, refuse } from '../requests/refusal.js'
@@ -91,7 +91,7 @@ export function createSignIns(deps: {
   const most = failuresThatLock(factor)
   const bucket = limitsOf(factor).failures
   /** Seconds to wait, by proof, account, address and device. */
-  const locks = new LRUCache<string, number>({ ...upTo(10_000), ttl: lockBelieved })
+  const locks = new LRUCache<string, number>({ ...maxEntries(10_000), ttl: lockBelieved })
 
   /** Where wrong mailed keys of an account are counted, from wherever they come: this count refuses nobody. */
   const wrongKeysOf = (usernameKey: string) => ({

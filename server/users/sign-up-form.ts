@@ -1,7 +1,6 @@
 // The sign-up form: what may be in each field. Whether names are taken, and what becomes of the form, is no concern here.
 import type { SignUpRequest } from '../../proto/gen/auth/v1/users_pb.js'
 import { checkPassword, type PasswordPolicy } from '../passwords/policy.js'
-import { madeOnce } from '../process/lazy.js'
 import type { FieldViolation } from '../requests/refusal.js'
 import {
   answerKey,
@@ -25,9 +24,11 @@ const firstYear = 1850
 const unseen =
   /[\p{Default_Ignorable_Code_Point}\u2800\ufff9-\ufffc\u{13430}-\u{13442}\u{16fe4}\u{1d159}\p{Co}\p{Noncharacter_Code_Point}]/u
 
-/** Emoji, some of which hold joiners and selectors. */
-// biome-ignore lint/complexity/useRegexLiterals: TypeScript takes the flag v in literals for later targets only
-const emoji = madeOnce(() => new RegExp('\\p{RGI_Emoji}', 'gv'))
+/** Removes emoji, some of which contain joiners and selectors. */
+function withoutEmoji(text: string): string {
+  // biome-ignore lint/complexity/useRegexLiterals: TypeScript takes the flag v in literals for later targets only
+  return text.replace(new RegExp('\\p{RGI_Emoji}', 'gv'), '')
+}
 
 /** A form in which every field is right: texts as written but for space around them, absent when nothing was given. */
 export interface SignUpForm {
@@ -88,7 +89,7 @@ export function checkSignUp(
   /** The text of a name, which others see: nothing in it may be invisible or mean something to its sender alone. */
   const name = (field: 'username' | 'nickname') => {
     const value = text(field, 'required')
-    if (value === undefined || !unseen.test(request[field]!.replace(emoji(), ''))) return value
+    if (value === undefined || !unseen.test(withoutEmoji(request[field]!))) return value
     return wrong(field, 'Leave out invisible, blank and private-use characters.')
   }
 

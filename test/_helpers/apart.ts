@@ -7,7 +7,7 @@ import { waitFor } from './wait.js'
 const programOf = (path: string) => fileURLToPath(new URL(`../../${path}`, import.meta.url))
 
 /** Main modules of the programs. */
-export const programs = { server: programOf('server/alone.js'), gateway: programOf('gateway/main.js') }
+export const programs = { server: programOf('server/auth-server.js'), gateway: programOf('gateway/main.js') }
 
 /** A server without a gateway. */
 export interface ServerProcess extends Program {

@@ -124,7 +124,7 @@ const wrong: [url: string, says: RegExp][] = [
   ['postgres://u:hunter2@a:5432,b:x/db', /port that is none/],
   ['postgres://u:hunter2@a:70000/db', /port that is none/],
   ['postgres://u:hunter2@a:1:2/db', /host that is none/],
-  ['postgres://u:hunter2@a/db?sslmod=require', /knows no parameters but host, .*sslmode/],
+  ['postgres://u:hunter2@a/db?sslmod=require', /unknown parameter: expected one of host, .*sslmode/],
   ['postgres://u:hunter2@a/db?sslmode=hunter2', /sslmode: expected disable, prefer, require, verify-ca, verify-full/],
   ['postgres://u:hunter2@a/db?target_session_attrs=standby', /target_session_attrs: expected any, read-write, primary/],
   ['postgres://u:hunter2@a/db?sslmode=verify-ca', /verify-ca needs sslrootcert/],
