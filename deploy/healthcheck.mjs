@@ -1,6 +1,6 @@
 /**
- * Asks the process beside it whether it is ready: `/readyz` at the address of its metrics, as its own settings say where
- * that is, with TLS where it has a certificate. Ends with 0 or 1. For `HEALTHCHECK` of the image.
+ * Checks whether the process in the same container is ready: `/readyz` on the metrics port of its settings, with TLS if a
+ * certificate is set. Exits with 0 or 1. For `HEALTHCHECK` of the image.
  */
 import http from 'node:http'
 import https from 'node:https'
@@ -13,10 +13,10 @@ if (address === 'off') {
   process.exit(1)
 }
 
-// An address that is listened at, as one to connect to.
+// Turns a listening address into one to connect to.
 const at = address.replace(/^0\.0\.0\.0:/, '127.0.0.1:').replace(/^\[::\]:/, '[::1]:')
 const url = `${cert ? 'https' : 'http'}://${at}/readyz`
-// It is the process beside this one, whatever name is in its certificate; nothing secret is told to it.
+// The process is local, so the name in its certificate isn't checked; the request has no secrets.
 const options = { signal: AbortSignal.timeout(4_000), rejectUnauthorized: false }
 const request = (cert ? https : http).get(url, options, ({ statusCode }) => process.exit(statusCode === 200 ? 0 : 1))
 request.on('error', () => process.exit(1))

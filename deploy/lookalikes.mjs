@@ -1,11 +1,11 @@
 /**
- * Makes server/rules/look-alikes-table.ts from Unicode's list of look-alikes (UTS 39), which each version of Unicode publishes
+ * Generates server/rules/look-alikes-table.ts from Unicode's list of confusables (UTS 39), published for each version of Unicode
  * as https://www.unicode.org/Public/security/17.0.0/confusables.txt:
  *
  *     node deploy/lookalikes.mjs < confusables.txt > server/rules/look-alikes-table.ts
  *
- * The database keeps skeletons made with the table. So a new one comes with a migration that sets them to NULL, and the
- * next start of the service makes them anew.
+ * The database stores skeletons that were computed with the table. With a new table, add a migration that sets them to NULL;
+ * the next start of the service computes them again.
  */
 import { readFileSync } from 'node:fs'
 
@@ -27,16 +27,16 @@ const isAscii = text => /^[ -~]*$/.test(text)
 const fold = text => text.toLowerCase().toUpperCase().toLowerCase()
 const lookOf = character => fold(published.get(character) ?? character)
 
-/** What a small letter stands for. Names are the same in capitals: when only the capital looks like ASCII, that counts. */
+/** The target of a small letter. Names ignore case: if only the capital looks like ASCII, its target counts. */
 function standsFor(small) {
-  // As capital I looks like l.
+  // Capital I looks like l.
   if (small === 'i') return 'l'
   const look = lookOf(small)
   const capital = lookOf(small.toUpperCase())
   return !isAscii(look) && isAscii(capital) ? capital : look
 }
 
-/** The end of the way from a character to its small letter, to what that stands for, and so on. */
+/** Follows a character to its small letter, to the target of that, and so on, until nothing changes. */
 function skeletonOf(character) {
   const look = lookOf(character)
   let text = isAscii(look) ? look : fold(character)
@@ -47,12 +47,12 @@ function skeletonOf(character) {
   return text
 }
 
-/** Sources by what they stand for; both are code points in hexadecimal. */
+/** Sources by target; both are code points in hexadecimal. */
 const groups = new Map()
 const toHex = text => [...text].map(character => character.codePointAt(0).toString(16)).join('+')
 for (let point = 0; point <= 0x10ffff; point++) {
   const character = String.fromCodePoint(point)
-  // Others never get into the form in which names are looked up.
+  // Other characters don't occur in the normalized form of names.
   if (/[\p{Cs}\p{Default_Ignorable_Code_Point}\s]/u.test(character)) continue
   if (character.normalize('NFKC').normalize('NFD') !== character) continue
   const skeleton = skeletonOf(character)

@@ -1,4 +1,4 @@
-/** Writes the reference of the commands into the documentation, from what their help says. Run `npm run docs`. */
+/** Generates the command reference in the documentation from the help texts. Run `npm run docs`. */
 import { readFile, writeFile } from 'node:fs/promises'
 import { createProgram } from '../dist/cli/program.js'
 import { toMarkdown } from '../dist/cli/reference.js'

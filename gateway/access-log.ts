@@ -1,6 +1,6 @@
 /**
- * A request on its way through the gateway, and the access lines of those that no RPC answered, or where its answer never
- * came: every other line is the service's own. What a client typed isn't in them; a path only where it is one of ours.
+ * A request in the gateway, and the access log of requests that no RPC answered, or whose answer was lost: the service logs
+ * all others. Lines contain no input of clients, and a path only if it is a known one.
  */
 
 import { type Shed, Work } from '../server/limits/scheduler.js'
@@ -9,47 +9,47 @@ import { network } from '../server/requests/client-address.js'
 import type { Request, Response } from './connection.js'
 import type { Resource } from './router.js'
 
-/** Where the gateway reports requests, and faults as `{ requestId, err }`. A pino logger fits. */
+/** Log of requests, and of errors as `{ requestId, err }`. A pino logger fits. */
 export interface Log {
   error(fields: object, message: string): void
   info(fields: object, message: string): void
 }
 
-/** Methods that are written as they are. */
+/** Methods that are logged; all others are `other`. */
 const methods = ['GET', 'HEAD', 'POST', 'PUT', 'PATCH', 'DELETE', 'OPTIONS']
 
-/** The method of a request, for a line or a span. */
+/** The method of a request, for the log or a span. */
 export function methodOf({ method = '' }: Request): string {
   return methods.includes(method) ? method : 'other'
 }
 
-/** What becomes of a visit. */
-interface Host<Action> {
+/** Called at the transitions of a visit. */
+interface VisitHooks<Action> {
   answer(visit: Visit<Action>): void
   shed(visit: Visit<Action>, why: Shed): void
   answered(visit: Visit<Action>): void
   close(visit: Visit<Action>): void
 }
 
-/** A request on its way, with all that the gateway knows of it. */
+/** A request in progress, with everything that the gateway knows about it. */
 export class Visit<Action = unknown> extends Work {
   /** Whether it is a call over Connect or gRPC-Web. */
   isRpc = false
-  /** Whether its line is written: by the service that answered, or here. */
-  written = false
+  /** Whether it is logged: by the service that answered, or here. */
+  logged = false
   /** Whether it waits in the scheduler. */
-  waits = false
+  isWaiting = false
   readonly startedAt = performance.now()
   constructor(
-    private readonly host: Host<Action>,
+    private readonly hooks: VisitHooks<Action>,
     readonly request: Request,
     readonly response: Response,
     /** Path and query, in origin form. */
     readonly target: string,
     readonly path: string,
-    /** What the path leads to. */
+    /** The resource of the path. */
     readonly resource: Resource<Action> | undefined,
-    /** Whether a trusted proxy passed it on. */
+    /** Whether a trusted proxy forwarded it. */
     readonly proxied: boolean,
     networks: readonly string[],
     cost: number,
@@ -57,32 +57,32 @@ export class Visit<Action = unknown> extends Work {
   ) {
     super(networks, cost, deadline)
   }
-  /** The path of the table of routes that it fits. */
+  /** Its path in the table of routes. */
   get route(): string | undefined {
     return this.resource?.path
   }
   override begin(): void {
-    this.host.answer(this)
+    this.hooks.answer(this)
   }
   override shed(why: Shed): void {
-    this.host.shed(this, why)
+    this.hooks.shed(this, why)
   }
-  /** Gives its place to another: its answer begins. Whether the client reads it doesn't matter to others. */
+  /** Releases its slot when the answer begins, so that a client that reads slowly doesn't hold it. */
   answered(): void {
-    this.host.answered(this)
+    this.hooks.answered(this)
   }
-  /** Ends it: its answer is out, or its client has left. */
+  /** Ends it: its answer is sent, or its client has disconnected. */
   close(): void {
-    this.host.close(this)
+    this.hooks.close(this)
   }
 }
 
-/** Writes the line of a request that ended with an HTTP status, unless that was done. */
+/** Logs a request that ended with an HTTP status, unless it is logged already. */
 export function endVisit(log: Log, visit: Visit, status: number, reason?: string): void {
-  const { request, startedAt, route, written } = visit
-  // Probes come every few seconds.
-  if (written || route === '/healthz' || route === '/readyz') return
-  visit.written = true
+  const { request, startedAt, route, logged } = visit
+  // Probes arrive every few seconds.
+  if (logged || route === '/healthz' || route === '/readyz') return
+  visit.logged = true
   const { headers } = request
   const fields = {
     method: methodOf(request),

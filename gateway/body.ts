@@ -1,25 +1,25 @@
-/** Reads the body of a request, whatever its operation: size, media type, encoding, syntax. */
+/** Reads the body of a request of any operation: size, media type, encoding, syntax. */
 import type { Request } from './connection.js'
 import { HttpError } from './problem.js'
 
-/** Bytes that a body may have at most. */
+/** Maximum number of bytes of a body. */
 export const bodyLimit = 64 * 1024
 
-/** Levels of nesting that JSON may have at most. */
+/** Maximum depth of JSON. */
 const depthLimit = 32
 
-/** A body that could be read. */
+/** A decoded body. */
 export type Body = { readonly form: string } | { readonly json: unknown }
 
-/** Strictly decoded UTF-8 (RFC 8259 allows no other encoding), a byte order mark dropped. */
+/** Decodes UTF-8 strictly (RFC 8259 allows no other encoding) and drops a byte order mark. */
 const utf8 = new TextDecoder('utf-8', { fatal: true })
 
 /**
- * Reads a request's body, once it has arrived; undefined when it is empty.
+ * Reads the whole body of a request; undefined if it is empty.
  *
- * @throws HttpError PAYLOAD_TOO_LARGE as soon as that is known; the rest is left unread
- * @throws HttpError UNSUPPORTED_MEDIA_TYPE when it is neither JSON nor a form, or in another encoding than UTF-8
- * @throws HttpError MALFORMED_REQUEST when it isn't what its media type says
+ * @throws HttpError PAYLOAD_TOO_LARGE as soon as the size is known; the rest stays unread
+ * @throws HttpError UNSUPPORTED_MEDIA_TYPE if it is neither JSON nor a form, or not in UTF-8
+ * @throws HttpError MALFORMED_REQUEST if it doesn't match its media type
  */
 export async function readBody(request: Request): Promise<Body | undefined> {
   if (!mayHaveBody(request)) return undefined
@@ -37,12 +37,12 @@ export async function readBody(request: Request): Promise<Body | undefined> {
   return isForm ? { form: text } : { json: parse(text) }
 }
 
-/** Whether a request has a body that hasn't arrived as a whole. */
+/** Whether a request has a body that hasn't fully arrived. */
 export function isArriving(request: Request): boolean {
   return !request.complete && mayHaveBody(request)
 }
 
-/** Tells from the headers alone, which is all that most requests need. */
+/** Decides by the headers only. */
 function mayHaveBody(request: Request): boolean {
   const { 'content-length': length = '0', 'transfer-encoding': coding } = request.headers
   return length !== '0' || coding !== undefined
@@ -76,7 +76,7 @@ function endsEarly(): HttpError {
   return new HttpError('MALFORMED_REQUEST', 'The body ends early.')
 }
 
-/** Whether the media type is a form's; a type that is neither a form's nor JSON's is refused. */
+/** Whether the media type is that of a form. Refuses types that are neither a form nor JSON. */
 function isFormType(header: string): boolean {
   const [type = '', ...parameters] = header.split(';').map(part => part.trim().toLowerCase())
   const isForm = type === 'application/x-www-form-urlencoded'
@@ -101,12 +101,13 @@ function parse(text: string): unknown {
   return value
 }
 
-/** Refuses what is nested too deep, and text that no UTF-8 can hold: half of a surrogate pair, written as `\ud800`. */
+/** Refuses values that are nested too deeply, and text that UTF-8 can't encode: unpaired surrogates, written as `\ud800`. */
 function check(value: unknown, depth: number): void {
   if (typeof value === 'string') {
-    if (/\p{Surrogate}/u.test(value)) throw new HttpError('MALFORMED_REQUEST', 'The body holds half a character.')
+    if (/\p{Surrogate}/u.test(value))
+      throw new HttpError('MALFORMED_REQUEST', 'The body contains an unpaired surrogate.')
   } else if (typeof value === 'object' && value !== null) {
-    if (depth === 0) throw new HttpError('MALFORMED_REQUEST', 'The body is nested too deep.')
+    if (depth === 0) throw new HttpError('MALFORMED_REQUEST', 'The body is nested too deeply.')
     for (const inner of Object.values(value)) check(inner, depth - 1)
   }
 }

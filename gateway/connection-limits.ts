@@ -1,41 +1,41 @@
-/** How many connections the networks of clients may have. */
+/** Limits on the connections of client networks. */
 
 import { LRUCache } from 'lru-cache'
 import { createTokenBucket, type TokenBucket } from '../server/limits/token-bucket.js'
 import { canonicalAddress, networksOf } from '../server/requests/client-address.js'
 import type { Connection } from './connection.js'
 
-/** Connections of a network. */
+/** Maximum connections of a network. */
 export const connectionLimits = {
-  /** Of an address or /64 at one time. */
+  /** Concurrent connections of an address or /64. */
   perAddress: 1_000,
-  /** Of a /24 or /48 at one time. */
+  /** Concurrent connections of a /24 or /48. */
   perNetwork: 2_500,
-  /** New ones of an address or /64 in a second, and at once. */
+  /** New connections of an address or /64 per second, and at once. */
   newPerSecond: 100,
   newAtOnce: 1_000,
 }
 
-/** Addresses whose new connections are counted; the longest unused ones are forgotten. */
-const remembered = 50_000
+/** Addresses whose new connections are counted; the least recently used ones are dropped. */
+const trackedAddresses = 50_000
 
 /** Counts the connections of networks. */
 export interface ConnectionLimits {
-  /** Whether an address may open another connection now. To be asked before anything is done for it, TLS included. */
+  /** Whether an address may open another connection now. Call it before any other work, including TLS. */
   mayOpen(remoteAddress: string | undefined): boolean
   /**
-   * Counts a connection until it closes. Where a network has as many as it may, the one of its others that has been idle
-   * for longest is returned, and is to be closed.
+   * Counts a connection until it closes. If a network is at its limit, returns its longest idle other connection, which the
+   * caller must close.
    */
   add(connection: Connection): Connection | undefined
 }
 
-/** Peers of which `isTrusted` stand for many clients, and have no bounds. */
+/** Creates the limits. `isTrusted` identifies trusted proxies, which are exempt because they carry many clients. */
 export function createConnectionLimits(
   { perAddress, perNetwork, newPerSecond, newAtOnce }: typeof connectionLimits,
   isTrusted: (address: string) => boolean,
 ): ConnectionLimits {
-  const opened = new LRUCache<string, TokenBucket>({ max: remembered })
+  const opened = new LRUCache<string, TokenBucket>({ max: trackedAddresses })
   const open = new Map<string, Set<Connection>>()
 
   return {
@@ -55,13 +55,13 @@ export function createConnectionLimits(
       if (address === undefined || isTrusted(address)) return undefined
       const networks = networksOf(address)
       const counted = [
-        { network: networks[0]!, most: perAddress },
-        { network: networks.at(-1)!, most: perNetwork },
+        { network: networks[0]!, max: perAddress },
+        { network: networks.at(-1)!, max: perNetwork },
       ]
-      let surplus: Connection | undefined
-      for (const { network, most } of counted) {
+      let evicted: Connection | undefined
+      for (const { network, max } of counted) {
         const others = open.get(network) ?? new Set()
-        if (others.size >= most) surplus ??= longestIdle(others)
+        if (others.size >= max) evicted ??= longestIdle(others)
         open.set(network, others.add(connection))
       }
       connection.once('close', () => {
@@ -71,22 +71,22 @@ export function createConnectionLimits(
           if (others.size === 0) open.delete(network)
         }
       })
-      return surplus
+      return evicted
     },
   }
 }
 
-/** The connection on which nothing has happened for longest, of those without a request if there are such. */
+/** The longest idle connection; connections without a request come first. */
 function longestIdle(connections: Iterable<Connection>): Connection | undefined {
   let longest: Connection | undefined
   for (const each of connections) {
     if (each.destroyed) continue
-    if (!longest || isIdler(each, longest)) longest = each
+    if (!longest || isIdleLonger(each, longest)) longest = each
   }
   return longest
 }
 
-function isIdler(one: Connection, other: Connection): boolean {
+function isIdleLonger(one: Connection, other: Connection): boolean {
   if ((one.pending.size === 0) !== (other.pending.size === 0)) return one.pending.size === 0
   return one.activeAt < other.activeAt
 }

@@ -1,4 +1,4 @@
-/** A connection of a client as node:http gets it: in small pieces, and none while enough of its requests are in progress. */
+/** A client connection as a stream for node:http: it delivers small chunks, and pauses while enough requests are in progress. */
 import { setMaxListeners } from 'node:events'
 import { IncomingMessage, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
@@ -6,9 +6,9 @@ import { Duplex } from 'node:stream'
 
 /** A request. */
 export class Request extends IncomingMessage {
-  /** Where it came in; `socket` is the same. */
+  /** Its connection; `socket` is the same. */
   declare from: Connection
-  /** The request on its way through the gateway: answered, then closed when its answer is out, or its client has left. */
+  /** The request in the gateway: answered when the answer begins, closed when it is sent or the client has disconnected. */
   declare visit: { answered(): void; close(): void } | undefined
 }
 
@@ -20,126 +20,125 @@ export class Response extends ServerResponse<Request> {
   }
 }
 
-/** Whether the client of a request has left. */
+/** Whether the client of a request has disconnected. */
 export function isGone(request: Request): boolean {
   return request.from.destroyed
 }
 
-/** Bytes that are handed over at a time. What node:http gets at once becomes requests at once, whatever stands against it. */
-const pieceBytes = 1024
+/** Maximum bytes of a chunk: node:http parses all requests of a chunk at once, regardless of backpressure. */
+const chunkBytes = 1024
 
-/** Bytes that are read ahead. Where they are fewer, it shows when the client leaves. */
-const aheadLimit = 16 * 1024
+/** Bytes that are buffered. Below this limit reading continues, which detects that the client disconnects. */
+const bufferLimit = 16 * 1024
 
-/** Where the headers of a request end. */
+/** The end of the headers of a request. */
 const blankLine = '\n\r\n'
 
-/** What is written. */
+/** A written chunk. */
 type Chunk = { chunk: Buffer | string; encoding: BufferEncoding }
 
-/** Requests in progress while which nothing more is handed over. */
+/** Requests in progress at which the connection pauses. */
 const pendingLimit = 8
 
 /**
- * Milliseconds for which nothing is handed over after a request was refused for lack of capacity: at least, and at most, so
- * that those refused together don't come back together.
+ * Milliseconds for which the connection pauses after a request was refused as overloaded. The pause is random within this
+ * range, so that clients that are refused together don't retry together.
  */
-const refusedPause = { least: 1_000, most: 2_000 }
+const refusedPause = { min: 1_000, max: 2_000 }
 
 /**
- * A client's connection, with or without TLS in it. Its state is kept here, as a request finds it by `request.socket`. Times
- * are those of `performance.now()`.
+ * A client connection, with or without TLS. Requests find it as `request.socket`. Times are those of `performance.now()`.
  */
 export class Connection extends Duplex {
   readonly remoteAddress: string | undefined
-  /** Requests whose answers aren't out. */
+  /** Requests whose answers aren't sent. */
   readonly pending = new Set<Request>()
-  /** Those of them that wait in the scheduler. */
+  /** Number of them that wait in the scheduler. */
   waiting = 0
-  /** The newest request and the response to it. */
+  /** The newest request and its response. */
   request: Request | undefined
   response: Response | undefined
-  /** Whether no byte has come yet. */
+  /** Whether no byte has arrived yet. */
   silent = true
-  /** Since when a request has been arriving; a new connection is to send one. */
+  /** Since when a request has been arriving; for a new connection, since it opened. */
   arrivingSince: number | undefined = performance.now()
-  /** The same of the newest request whose headers are there. */
+  /** When the newest request with complete headers began to arrive. */
   requestedAt: number | undefined
-  /** When something last came or went. */
+  /** Time of the last activity. */
   activeAt = performance.now()
-  /** Since when an answer has waited to be read. */
+  /** Since when an answer hasn't been read. */
   unreadSince: number | undefined
-  /** What has come and isn't handed over. */
-  private rest: Buffer | undefined
+  /** Bytes that have arrived and aren't passed on. */
+  private buffered: Buffer | undefined
   private wanted = false
   private paused = false
   private stopped = false
   private held = false
-  private gone: AbortController | undefined
+  private aborter: AbortController | undefined
 
   constructor(private readonly socket: Socket) {
-    super({ decodeStrings: false, readableHighWaterMark: pieceBytes })
+    super({ decodeStrings: false, readableHighWaterMark: chunkBytes })
     this.remoteAddress = socket.remoteAddress
     socket.on('data', (bytes: Buffer) => {
       this.silent = false
       this.activeAt = performance.now()
-      // Otherwise it belongs to the body of the newest request.
+      // Otherwise the bytes belong to the body of the newest request.
       if (this.request?.complete !== false) this.arrivingSince ??= this.activeAt
       if (this.stopped) return
-      this.rest = this.rest ? Buffer.concat([this.rest, bytes]) : bytes
+      this.buffered = this.buffered ? Buffer.concat([this.buffered, bytes]) : bytes
       this.feed()
     })
     socket.on('end', () => {
       if (this.stopped) return
-      // It has left, as far as anybody can tell: node:http gives it no more answers.
+      // A half-closed client counts as disconnected: node:http sends it no more answers.
       this.stop()
       this.push(null)
     })
     socket.on('error', error => this.destroy(error))
     socket.on('close', () => this.destroy())
-    // Of answers that wait behind another, node:http doesn't say that they will never be out.
+    // node:http emits no event for pipelined answers that will never be sent.
     this.on('close', () => {
       for (const request of this.pending) this.release(request)
     })
   }
 
-  /** Aborted when the client has gone. Requests of a connection share it: making one costs as much as the rest. */
+  /** Aborted when the client disconnects. The requests of a connection share it, because a signal is expensive to create. */
   get signal(): AbortSignal {
-    if (!this.gone) {
-      this.gone = new AbortController()
-      // One listener for each of its requests.
-      setMaxListeners(0, this.gone.signal)
-      if (this.destroyed) this.gone.abort()
+    if (!this.aborter) {
+      this.aborter = new AbortController()
+      // Each request adds a listener.
+      setMaxListeners(0, this.aborter.signal)
+      if (this.destroyed) this.aborter.abort()
     }
-    return this.gone.signal
+    return this.aborter.signal
   }
 
-  /** Hands over what there is to hand over, where that may be. To be called when a request was answered, or begins. */
+  /** Passes on buffered bytes unless the connection is blocked. Call it when a request begins or is answered. */
   feed(): void {
-    while (this.wanted && this.rest && !this.blocked) {
-      const { rest } = this
-      const end = endOfPiece(rest, pendingLimit - this.pending.size)
-      this.rest = end < rest.length ? rest.subarray(end) : undefined
-      this.wanted = this.push(end < rest.length ? rest.subarray(0, end) : rest)
+    while (this.wanted && this.buffered && !this.blocked) {
+      const { buffered } = this
+      const end = endOfChunk(buffered, pendingLimit - this.pending.size)
+      this.buffered = end < buffered.length ? buffered.subarray(end) : undefined
+      this.wanted = this.push(end < buffered.length ? buffered.subarray(0, end) : buffered)
     }
-    const isFull = this.rest !== undefined && this.rest.length > aheadLimit
+    const isFull = this.buffered !== undefined && this.buffered.length > bufferLimit
     if (isFull === this.paused) return
     this.paused = isFull
     if (isFull) this.socket.pause()
     else this.socket.resume()
   }
 
-  /** Counts a request until `release`, or until the client leaves. */
+  /** Counts a request until `release`, or until the client disconnects. */
   begin(request: Request, response: Response): void {
     this.pending.add(request)
     this.request = request
     this.response = response
-    // One that was sent ahead may have come with others.
+    // A pipelined request may have arrived in one chunk with others.
     this.requestedAt = this.arrivingSince ?? performance.now()
     this.arrivingSince = undefined
   }
 
-  /** Says that the answer to a request is out, or that nobody takes it. */
+  /** Ends a request: its answer is sent, or the client has disconnected. */
   release(request: Request): void {
     if (!this.pending.delete(request)) return
     this.activeAt = performance.now()
@@ -147,36 +146,36 @@ export class Connection extends Duplex {
     this.feed()
   }
 
-  /** Whether nothing is handed over, whatever comes. */
+  /** Whether the connection is paused. */
   get blocked(): boolean {
     return this.pending.size >= pendingLimit || this.waiting > 0 || this.held
   }
 
-  /** Hands over nothing for a while: a client that is refused is not to send more. */
+  /** Pauses the connection for a while, so that a refused client sends no more. */
   hold(): void {
     if (this.held) return
     this.held = true
-    const { least, most } = refusedPause
+    const { min, max } = refusedPause
     setTimeout(
       () => {
         this.held = false
         this.feed()
       },
-      least + Math.random() * (most - least),
+      min + Math.random() * (max - min),
     ).unref()
   }
 
-  /** Throws away whatever still arrives. */
+  /** Discards all further bytes. */
   stop(): void {
     this.stopped = true
-    this.rest = undefined
+    this.buffered = undefined
     if (this.paused) this.socket.resume()
     this.paused = false
   }
 
   override _read(): void {
     this.wanted = true
-    if (this.rest) this.feed()
+    if (this.buffered) this.feed()
   }
 
   override _write(chunk: Buffer | string, encoding: BufferEncoding, callback: (error?: Error | null) => void): void {
@@ -188,7 +187,7 @@ export class Connection extends Duplex {
   }
 
   override _writev(chunks: Chunk[], callback: (error?: Error | null) => void): void {
-    // An answer comes with an empty chunk at its end.
+    // An answer ends with an empty chunk.
     const parts = chunks.filter(({ chunk }) => chunk.length > 0)
     const last = parts.pop() ?? { chunk: '', encoding: 'latin1' }
     this.socket.cork()
@@ -203,19 +202,19 @@ export class Connection extends Duplex {
   }
 
   override _destroy(error: Error | null, callback: (error: Error | null) => void): void {
-    this.rest = undefined
+    this.buffered = undefined
     this.socket.destroy()
-    this.gone?.abort()
+    this.aborter?.abort()
     callback(error)
   }
 }
 
-/** How many bytes are handed over at once: no more than a piece, in which no more than so many requests begin. */
-function endOfPiece(bytes: Buffer, requests: number): number {
+/** The length of the next chunk: at most `chunkBytes`, with at most the given number of requests. */
+function endOfChunk(bytes: Buffer, requests: number): number {
   let end = 0
   for (let count = 0; count < requests; count++) {
     const at = bytes.indexOf(blankLine, end)
-    if (at < 0 || at >= pieceBytes) return Math.min(bytes.length, pieceBytes)
+    if (at < 0 || at >= chunkBytes) return Math.min(bytes.length, chunkBytes)
     end = at + blankLine.length
   }
   return end

@@ -1,8 +1,8 @@
 /**
- * The gateway owns the HTTP port of clients: JSON over HTTP for every row of `routes.ts`, and Connect and gRPC-Web for the same services, all on one
- * port that speaks HTTP/1.1. It passes every call on to a Connect `Transport` and knows nothing else of what stands
- * behind it; who may call, what is right and what is counted are the services' affair. Programs put it together
- * (`main.ts`, and the service for a gateway in its own process).
+ * The gateway owns the HTTP port of clients: JSON over HTTP for every row of `routes.ts`, and Connect and gRPC-Web for the
+ * same services, all on one HTTP/1.1 port. It forwards every call to a Connect `Transport` and knows nothing else about the
+ * services, which own permissions, validation and counts. Programs create it: `main.ts` as a separate process, and the
+ * service for a gateway in its own process.
  */
 import { randomUUID } from 'node:crypto'
 import { once } from 'node:events'
@@ -19,63 +19,71 @@ import { type Body, bodyLimit, isArriving, readBody } from './body.js'
 import { isGone, type Request, type Response } from './connection.js'
 import { type Address, createListener, listenerLimits, type Secure } from './listener.js'
 import type { GatewayMetrics, Result } from './metrics.js'
-import { HttpError, isAnswer, isUnreported, type Problem, problemDocument, problemOf, undelivered } from './problem.js'
+import {
+  HttpError,
+  isAnswer,
+  isUnreported,
+  type Problem,
+  problemDocument,
+  problemOf,
+  problemOfCode,
+} from './problem.js'
 import { createLookup, type Resource } from './router.js'
 import { costOf, type Revision, type Route } from './routes.js'
 import { costOfRpc, createRpcHandler, forwardedHeaders } from './rpcs.js'
 import { createSender } from './send.js'
 import { type Answer, createRead, createWrite, textAnswer } from './translate.js'
 
-/** What a gateway is made of. */
+/** Options of a gateway. */
 export interface GatewayOptions {
-  /** Leads to the services `auth.v1.Users` and `auth.v1.ForgotPasswords`. */
+  /** Transport to the services `auth.v1.Users` and `auth.v1.ForgotPasswords`. */
   readonly transport: Transport
-  /** Says when requests begin. */
+  /** Decides when requests begin. */
   readonly scheduler: Scheduler
-  /** The name of the service whose good key a request shows in `authorization`, as far as that is known by now. */
+  /** The name of the service whose valid key is in `authorization`, if it is cached. */
   readonly serviceOf?: (authorization: string | undefined) => string | undefined
   readonly address: Address
-  /** Speaks TLS with clients; absent: no TLS. */
+  /** Adds TLS for clients; absent: no TLS. */
   readonly secure?: Secure
   /** Revision served at the base path `/`. */
   readonly defaultRevision: Revision
-  /** Addresses or CIDR blocks of proxies whose `X-Forwarded-For` and `X-Request-Id` are believed. */
+  /** Addresses or CIDR blocks of proxies whose `X-Forwarded-For` and `X-Request-Id` are trusted. */
   readonly trustedProxies: readonly string[]
-  /** Told who sent each request, and of its `X-Forwarded-For`, believed or not. */
+  /** Called with the sender of each request and its `X-Forwarded-For`, trusted or not. */
   readonly onSender?: (sender: Sender, forwardedFor: string | undefined) => void
-  /** Origins (RFC 6454) whose scripts may read answers, exactly as browsers write them. */
+  /** Origins (RFC 6454) whose scripts may read answers, exactly as browsers send them. */
   readonly corsOrigins: readonly string[]
   readonly log: Log
-  /** Counts requests and connections; absent: nobody does. */
+  /** Counts requests and connections; absent: no metrics. */
   readonly metrics?: GatewayMetrics
-  /** Other limits than `gatewayLimits`. */
+  /** Overrides of `gatewayLimits`. */
   readonly limits?: Partial<typeof gatewayLimits>
 }
 
 /** A gateway that can be opened once and closed once. */
 export interface Gateway {
-  /** Opens the port; resolves to where it really is. */
+  /** Opens the port; resolves to its actual address. */
   listen(): Promise<Address>
-  /** Says at `/readyz` that it isn't ready; everything else works on. */
+  /** Reports not ready at `/readyz`; all other requests are still served. */
   drain(): void
-  /** Takes no more connections, lets requests finish for so many ms (10 000 by default), then cuts off the rest. */
+  /** Accepts no more connections, gives requests `graceMs` to finish (10,000 by default), then closes the rest. */
   close(graceMs?: number): Promise<void>
 }
 
-/** What a client may take of the gateway. */
+/** Limits of a client. */
 export const gatewayLimits = {
   ...listenerLimits,
-  /** How long a call may take, in ms; callers may ask for less. */
+  /** Time limit of a call, in ms; callers may request less. */
   callTimeout: 15_000,
 }
 
-/** Characters that the target of a request may have. */
+/** Maximum number of characters of a request target. */
 const targetLimit = 8 * 1024
 
-/** What an action needs of its request. */
+/** The request of an action. */
 interface Exchange {
   readonly request: Request
-  /** Last segment of the path as sent, where that is a variable. */
+  /** Last segment of the path as sent, if it is a variable. */
   readonly segment: string | undefined
   readonly query: string
   /** Reads the body. */
@@ -84,27 +92,27 @@ interface Exchange {
   call(rpc: DescMethodUnary, message: Message, more?: CallOptions): Promise<Message>
 }
 
-/** What a call may carry besides its message. */
+/** Options of a call. */
 interface CallOptions {
-  /** Milliseconds it may take, where that is less than any call may. */
+  /** Time limit in ms, if shorter than `callTimeout`. */
   readonly timeout?: number | undefined
   /** See `Translated`. */
   readonly malformed?: string | undefined
 }
 
 interface Action {
-  /** Milliseconds of main thread and database, without its body. */
+  /** Milliseconds of main thread and database, without the body. */
   readonly cost: number
   act(exchange: Exchange): Promise<Answer>
 }
 
-/** Milliseconds that an answer takes which the gateway gives by itself, a refusal too. */
-const trivialCost = 0.05
+/** Cost in ms of an answer of the gateway itself, including refusals. */
+const trivialCost = 0.1
 
-/** Milliseconds that 8 KiB of a body take to be read and checked. */
+/** Cost in ms of reading and checking 8 KiB of a body. */
 const costOf8KiB = 0.3
 
-/** Prepares a gateway. Nothing listens before `listen` is called. */
+/** Creates a gateway, which listens after `listen`. */
 export function createGateway(options: GatewayOptions): Gateway {
   const { transport, scheduler, serviceOf = () => undefined, log, metrics } = options
   const limits = { ...gatewayLimits, ...options.limits }
@@ -123,7 +131,7 @@ export function createGateway(options: GatewayOptions): Gateway {
     onCut: limit => metrics?.cut(limit),
     isTrusted: address => senderOf(address, undefined).proxied,
   })
-  metrics?.watch(() => ({ connections: listener.connections(), mostConnections: limits.maxConnections }))
+  metrics?.watch(() => ({ connections: listener.connections(), maxConnections: limits.maxConnections }))
   let draining = false
 
   function onRequest(request: Request, response: Response): void {
@@ -138,53 +146,53 @@ export function createGateway(options: GatewayOptions): Gateway {
     const mark = target.indexOf('?')
     const path = mark < 0 ? target : target.slice(0, mark)
     const resource = lookup(path)
-    const own =
+    const operationCost =
       resource?.actions.get(request.method ?? '')?.cost ?? (resource ? trivialCost : costOfRpc(path)) ?? trivialCost
-    const cost = own + costOfBody(headers)
+    const cost = operationCost + costOfBody(headers)
     const deadline = Date.now() + callTimeout
     const service = serviceOf(headers.authorization)
     const networks = service === undefined ? sender.networks : [`service ${service}`]
-    const visit = new Visit(host, request, response, target, path, resource, sender.proxied, networks, cost, deadline)
+    const visit = new Visit(hooks, request, response, target, path, resource, sender.proxied, networks, cost, deadline)
     request.visit = visit
     scheduler.submit(visit)
     if (visit.state === 'waiting') {
-      visit.waits = true
+      visit.isWaiting = true
       from.waiting++
     }
   }
 
-  const host = {
+  const hooks = {
     answer(visit: Visit<Action>) {
-      const { request, waits } = visit
-      if (waits) leaveLine(visit)
+      const { request, isWaiting } = visit
+      if (isWaiting) stopWaiting(visit)
       if (isGone(request)) return
       if (tracing) void answerInSpan(visit)
       else void answer(visit)
-      // Its body may lie in what hasn't been read.
-      if (waits) request.from.feed()
+      // The unread bytes may contain its body.
+      if (isWaiting) request.from.feed()
     },
     shed(visit: Visit<Action>, why: Shed) {
-      const { request, response, waits, proxied } = visit
-      if (waits) leaveLine(visit)
-      // Others share the connection of a proxy.
+      const { request, response, isWaiting, proxied } = visit
+      if (isWaiting) stopWaiting(visit)
+      // A proxy's connection carries other clients.
       if (!proxied) request.from.hold()
-      const problem = sheddings[why]
-      // What comes in its body is thrown away.
+      const problem = shedProblems[why]
+      // Discards its body.
       request.resume()
       send(request, response, answerProblem(problem, request.headers['x-request-id'] as string))
       endVisit(log, visit, problem.status, problem.reason)
     },
     answered: (visit: Visit<Action>) => scheduler.end(visit),
     close(visit: Visit<Action>) {
-      if (visit.waits) leaveLine(visit)
+      if (visit.isWaiting) stopWaiting(visit)
       scheduler.end(visit)
       if (visit.isRpc) endVisit(log, visit, visit.response.statusCode)
       metrics?.observe(resultOf(visit))
     },
   }
 
-  function leaveLine(visit: Visit<Action>): void {
-    visit.waits = false
+  function stopWaiting(visit: Visit<Action>): void {
+    visit.isWaiting = false
     visit.request.from.waiting--
   }
 
@@ -207,7 +215,7 @@ export function createGateway(options: GatewayOptions): Gateway {
     try {
       const given = await act(visit)
       if (!given) {
-        // Its span lasts until the adapter has answered.
+        // The span ends with the adapter's answer.
         if (tracing) await once(response, 'close')
         return
       }
@@ -218,7 +226,7 @@ export function createGateway(options: GatewayOptions): Gateway {
     }
   }
 
-  /** The answer to a request; undefined when the request was handed on to the RPCs, which answer by themselves. */
+  /** The answer to a request; undefined if Connect's adapter answers it. */
   async function act(visit: Visit<Action>): Promise<Answer | undefined> {
     const { request, path, resource } = visit
     const { headers, method = '' } = request
@@ -226,11 +234,11 @@ export function createGateway(options: GatewayOptions): Gateway {
     if (isPreflight(request)) return options204()
     if (path === '*' && method === 'OPTIONS') return options204('GET, HEAD, POST, OPTIONS')
 
-    if (!resource) return handOn(visit)
+    if (!resource) return delegate(visit)
     if (method === 'OPTIONS') return options204(resource.allow)
     const action = resource.actions.get(method)
     if (!action)
-      throw new HttpError('METHOD_NOT_ALLOWED', `The methods here are ${resource.allow}.`, { allow: resource.allow })
+      throw new HttpError('METHOD_NOT_ALLOWED', `Allowed methods: ${resource.allow}.`, { allow: resource.allow })
     if (draining && path === '/readyz') return answerStopping(headers['x-request-id'] as string)
     return action.act(exchangeOf(visit, resource))
   }
@@ -242,21 +250,21 @@ export function createGateway(options: GatewayOptions): Gateway {
       request,
       query: target.slice(path.length + 1),
       segment: variable ? path.slice(path.lastIndexOf('/') + 1) : undefined,
-      body: () => (isArriving(request) ? visit.away(() => readBody(request)) : readBody(request)),
+      body: () => (isArriving(request) ? visit.releaseDuring(() => readBody(request)) : readBody(request)),
       async call(rpc, message, { timeout = callTimeout, malformed } = {}) {
         const passedOn = forwardedHeaders(name => headers[name])
         if (malformed) passedOn['x-malformed-fields'] = malformed
         if (tracing) Object.assign(passedOn, traceHeaders())
         const values = createContextValues().set(workKey, visit)
-        // The time runs from the arrival; a Transport takes 0 for no deadline at all.
+        // The deadline counts from the arrival. For a Transport, 0 means no deadline.
         const left = Math.max(1, Math.min(timeout, visit.deadline - Date.now()))
         try {
           const { signal } = request.from
           const { message: result } = await transport.unary(rpc, signal, left, passedOn, message, values)
-          visit.written = true
+          visit.logged = true
           return result
         } catch (error) {
-          visit.written = isAnswer(error)
+          visit.logged = isAnswer(error)
           throw error
         }
       },
@@ -264,21 +272,21 @@ export function createGateway(options: GatewayOptions): Gateway {
   }
 
   /**
-   * Leaves a request to Connect's adapter, whose fallback is `refuseUnknown`. The table comes first, since what the
-   * adapter answers needs its headers set ahead: that takes 4 µs of a request of which reading a user takes 90.
+   * Passes a request to Connect's adapter, whose fallback is `refuseUnknown`. The adapter needs the headers of its answer in
+   * advance, which is expensive: so the table of routes comes first (docs/performance.md).
    */
-  function handOn(visit: Visit<Action>): undefined {
+  function delegate(visit: Visit<Action>): undefined {
     const { request, response, target } = visit
-    // The adapter makes a URL of it.
+    // The adapter parses it as a URL.
     const { host } = request.headers
     if (!host || !URL.canParse(`http://${host}`)) throw badHost()
     request.url = target
     response.setHeader('cache-control', 'no-store')
-    // The adapter's 405 doesn't say it (RFC 9110, 15.5.6).
+    // The adapter's 405 lacks it (RFC 9110, 15.5.6).
     if (request.method !== 'POST') response.setHeader('allow', 'POST')
     for (const [name, value] of Object.entries(commonHeaders(request))) response.setHeader(name, value)
     visit.isRpc = true
-    if (isArriving(request)) void visit.away(() => new Promise(arrived => request.once('close', arrived)))
+    if (isArriving(request)) void visit.releaseDuring(() => new Promise(arrived => request.once('close', arrived)))
     handleRpc(visit)
   }
 
@@ -288,13 +296,13 @@ export function createGateway(options: GatewayOptions): Gateway {
     const grpcWebType = /^application\/grpc-web[\w+-]*/i.exec(request.headers['content-type'] ?? '')?.[0]
     if (request.method !== 'POST' || grpcWebType === undefined) {
       response.removeHeader('allow')
-      refuse(visit, new HttpError('NOT_FOUND', 'There is nothing at this path.'))
+      refuse(visit, new HttpError('NOT_FOUND', 'The path does not exist.'))
       return
     }
-    // Without a body these headers are its trailers.
+    // In a response without a body, these headers are the trailers.
     response.setHeader('content-type', grpcWebType)
     response.setHeader('grpc-status', '12')
-    response.setHeader('grpc-message', 'There is no such method.')
+    response.setHeader('grpc-message', 'The method does not exist.')
     response.end()
     endVisit(log, visit, 200, 'UNIMPLEMENTED')
   }
@@ -302,8 +310,8 @@ export function createGateway(options: GatewayOptions): Gateway {
   function refuse(visit: Visit, error: unknown): void {
     const { request, response } = visit
     const problem = problemOf(error)
-    // The call that asked who it is had a line of its own.
-    if (error instanceof HttpError) visit.written = false
+    // The call that checked the token has a separate line.
+    if (error instanceof HttpError) visit.logged = false
     const requestId = request.headers['x-request-id'] as string
     if (isUnreported(error)) log.error({ requestId, err: error }, 'request failed')
     send(request, response, answerProblem(problem, requestId))
@@ -320,23 +328,23 @@ export function createGateway(options: GatewayOptions): Gateway {
   }
 }
 
-/** The answer of a gateway that is about to stop to a readiness probe. */
+/** The answer of `/readyz` while draining. */
 function answerStopping(requestId: string): Answer {
-  return answerProblem(undelivered(Code.Unavailable), requestId)
+  return answerProblem(problemOfCode(Code.Unavailable), requestId)
 }
 
-/** Why a request is refused that couldn't begin. */
-const sheddings: Readonly<Record<Shed, Problem>> = {
+/** Problems of requests that the scheduler refuses. */
+const shedProblems: Readonly<Record<Shed, Problem>> = {
   overloaded: {
     status: 503,
     reason: 'OVERLOADED',
     detail: 'The service is busy. Try again later.',
     headers: { 'retry-after': '1' },
   },
-  late: undelivered(Code.DeadlineExceeded),
+  late: problemOfCode(Code.DeadlineExceeded),
 }
 
-/** What a request came to, for the metrics. */
+/** The result of a request, for the metrics. */
 function resultOf({ route, isRpc, startedAt, response }: Visit<Action>): Result {
   return {
     route: route ?? (isRpc ? 'RPC' : 'other'),
@@ -353,19 +361,19 @@ function answerProblem(problem: Problem, requestId: string): Answer {
   }
 }
 
-/** The path and the query of a request. Servers must understand the absolute form, too (RFC 9112, 3.2.2). */
+/** Path and query of a request. Servers must also accept the absolute form (RFC 9112, 3.2.2). */
 function originForm(url: string): string {
   if (url.startsWith('/') || url === '*') return url
   return url.replace(/^https?:\/\/[^/?]*/i, '').replace(/^(?!\/)/, '/')
 }
 
-/** Milliseconds that a body takes; one that doesn't tell its length is charged as the longest. */
+/** Cost of a body in ms; a body without a length costs as much as the longest. */
 function costOfBody({ 'content-length': length, 'transfer-encoding': coding }: IncomingHttpHeaders): number {
   if (length === undefined && coding === undefined) return 0
   return costOf8KiB * Math.floor(Math.min(Number(length ?? bodyLimit), bodyLimit) / 8192)
 }
 
-/** Throws `HttpError` when the target of a request is too long, or it doesn't say of what host. */
+/** Throws `HttpError` if the target of a request is too long, or its Host header is missing. */
 function check({ httpVersion, headers, url = '' }: Request): void {
   if (url.length > targetLimit) throw new HttpError('URI_TOO_LONG', `The URL has more than ${targetLimit} characters.`)
   if (httpVersion === '1.1' && !headers.host) throw badHost()
@@ -381,7 +389,7 @@ function createAction(route: Route, revision: Revision): Action {
     try {
       return read({ segment, query, body: route.method === 'POST' ? await body() : undefined })
     } catch (error) {
-      // Who may not call the operation learns that first, not what is wrong with the request.
+      // A caller without permission gets that refusal first, not the errors of the request.
       if (route.protected && error instanceof HttpError && error.reason !== 'PAYLOAD_TOO_LARGE') {
         await call(Users.method.getMe, create(Users.method.getMe.input))
       }
@@ -404,5 +412,5 @@ function options204(allow?: string): Answer {
 }
 
 function badHost(): HttpError {
-  return new HttpError('MALFORMED_REQUEST', 'The header Host is missing or wrong.')
+  return new HttpError('MALFORMED_REQUEST', 'The Host header is missing or invalid.')
 }

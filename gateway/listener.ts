@@ -1,7 +1,7 @@
 /**
- * One port for HTTP/1.1, without TLS or with, with the limits that keep a client from holding on to it. node:http gets each
- * connection as a Duplex (`connection.ts`), as the documentation of its event `connection` provides for; the times that
- * node:http measures on a port of its own are measured here.
+ * A port for HTTP/1.1, with or without TLS, with limits for each client. node:http gets each connection as a Duplex
+ * (`connection.ts`), which the documentation of its event `connection` allows; the timeouts that node:http enforces only on
+ * its own ports are enforced here.
  */
 import { randomUUID } from 'node:crypto'
 import { once } from 'node:events'
@@ -14,71 +14,71 @@ import { HttpError, type Problem, problemDocument, problemOf, securityHeaders } 
 /** A host and a port. */
 export interface Address {
   readonly host: string
-  /** 0 takes any free port. */
+  /** 0 selects any free port. */
   readonly port: number
 }
 
 /** A port that can be opened once and closed once. */
 export interface Listener {
-  /** How many connections there are. */
+  /** Number of open connections. */
   connections(): number
-  /** Opens the port; resolves to where it really is. */
+  /** Opens the port; resolves to its actual address. */
   listen(): Promise<Address>
-  /** From now on each answer is the last of its connection: its client goes elsewhere for the next. */
+  /** From now on each answer closes its connection, so that clients reconnect to other processes. */
   drain(): void
-  /** Takes no more connections, lets requests finish for so many ms, then cuts off the rest. */
+  /** Accepts no more connections, gives requests `graceMs` to finish, then closes the rest. */
   close(graceMs: number): Promise<void>
 }
 
-/** What a client may take of a port. Times are in ms. */
+/** Limits of clients of a port. Times are in ms. */
 export const listenerLimits = {
   ...connectionLimits,
-  /** How long a request may take to send its headers: the first of a connection from when that began, TLS included. */
+  /** Time limit for the headers of a request; for the first request of a connection, including TLS. */
   headersTimeout: 10_000,
-  /** How long a request may take to arrive as a whole. */
+  /** Time limit for a whole request to arrive. */
   requestTimeout: 15_000,
-  /** How long an unused connection stays open: longer than load balancers keep theirs. */
+  /** How long an idle connection stays open: longer than load balancers keep theirs. */
   keepAliveTimeout: 65_000,
-  /** How long an answer may take to be read. */
+  /** Time limit for an answer to be read. */
   unreadTimeout: 30_000,
-  /** How long what a refused client still sends is thrown away before its connection is closed. */
+  /** How long bytes of a refused client are discarded before its connection closes. */
   lingerTimeout: 500,
-  /** Connections of all clients at one time. */
+  /** Maximum connections of all clients. */
   maxConnections: 10_000,
 }
 
-/** Milliseconds between two looks at the times of connections. */
+/** Milliseconds between two checks of the timeouts. */
 const sweepInterval = 500
 
-/** Connections that wait to be taken: a proxy that starts opens many at once. The system may allow fewer. */
+/** Length of the accept queue: a proxy that starts opens many connections at once. The system may allow fewer. */
 const backlog = 4_096
 
-/** Bytes of all headers of a request together. */
+/** Maximum bytes of all headers of a request. */
 const headerBytes = 16 * 1024
 
-/** Speaks TLS on a connection. */
+/** Adds TLS to a connection. */
 export type Secure = (socket: Socket) => Socket
 
-/** Called with what was refused here, since it was no request that could be read, and the peer that sent it. */
+/** Called for each unreadable request that is refused here, with the peer that sent it. */
 export type OnRefusal = (problem: Problem, requestId: string, peer: string | undefined) => void
 
 interface ListenerOptions {
   readonly secure?: Secure
   readonly onRefusal?: OnRefusal
-  /** Called for each connection that a limit kept out or ended. */
+  /** Called for each connection that a limit refused or closed. */
   readonly onCut?: (limit: 'connections' | 'unread') => void
-  /** Peers that stand for many clients, by their canonical addresses. */
+  /** Whether a peer, by its canonical address, is a trusted proxy. */
   readonly isTrusted?: (address: string) => boolean
 }
 
-/** A request that its client breaks off is no fault; without a listener the error would end the process. */
+/** An aborted request isn't an error; without a listener, the event would end the process. */
 function ignore(): void {}
 
 function release(this: Response): void {
   this.req.from.release(this.req)
 }
 
-/** Prepares a listener. Requests go to `onRequest`. Without `secure` there is no TLS. */
+/** Creates a listener that calls `onRequest` for each request. Without `secure` there is no TLS. */
 export function createListener(
   { host, port }: Address,
   onRequest: (request: Request, response: Response) => void,
@@ -95,9 +95,9 @@ export function createListener(
       IncomingMessage: Request,
       ServerResponse: Response,
       maxHeaderSize: headerBytes,
-      // For the header; the time itself is measured here.
+      // Only for the header; the timeout is enforced here.
       keepAliveTimeout: limits.keepAliveTimeout,
-      // A missing Host is answered like every other fault, not by Node.
+      // The gateway answers a missing Host with a problem document.
       requireHostHeader: false,
     },
     (request, response) => {
@@ -106,7 +106,7 @@ export function createListener(
       request.on('error', ignore)
       response.on('error', ignore).on('close', release)
       if (draining) {
-        // What was sent ahead is answered, too: only the last answer closes the connection.
+        // Pipelined requests are answered too: only the last answer closes the connection.
         if (connection.response && !connection.response.headersSent) connection.response.shouldKeepAlive = true
         response.shouldKeepAlive = false
       }
@@ -118,9 +118,9 @@ export function createListener(
     refuse(socket as unknown as Connection, error.code)
   })
 
-  /** Answers what is no request, or doesn't arrive as one, and closes the connection. */
+  /** Answers an unreadable or incomplete request, and closes the connection. */
   function refuse(connection: Connection, code: string | undefined): void {
-    // A connection without a request, such as one that a browser opens ahead, gets no answer.
+    // A connection without a request, such as a browser's preconnect, gets no answer.
     if (connection.silent || !connection.writable || code === 'ECONNRESET') {
       connection.destroy()
       return
@@ -131,7 +131,7 @@ export function createListener(
       if (connection.writable) connection.end(faultResponse(code, connection, onRefusal))
       setTimeout(() => connection.destroy(), limits.lingerTimeout).unref()
     }
-    // What was asked before is answered first; a request that broke off in its body gets no other answer than this.
+    // Earlier requests are answered first; a request with an incomplete body gets only this answer.
     const { request, response, pending } = connection
     if (pending.size === 0 || !response || !request) answer()
     else if (request.complete && code === 'HPE_INVALID_EOF_STATE') connection.destroy()
@@ -147,10 +147,10 @@ export function createListener(
       return
     }
     const connection = new Connection(secure ? secure(socket) : socket)
-    const surplus = connectionsOf.add(connection)
-    if (surplus) {
+    const evicted = connectionsOf.add(connection)
+    if (evicted) {
       onCut('connections')
-      surplus.destroy()
+      evicted.destroy()
     }
     connections.add(connection)
     connection.once('close', () => connections.delete(connection))
@@ -159,24 +159,24 @@ export function createListener(
   listener.maxConnections = limits.maxConnections
   listener.on('drop', () => onCut('connections'))
 
-  /** Ends what has taken too long. */
+  /** Closes connections that exceed a timeout. */
   function sweep(): void {
     const now = performance.now()
-    const isOver = (since: number | undefined, time: number) => since !== undefined && now - since > time
+    const hasExceeded = (since: number | undefined, time: number) => since !== undefined && now - since > time
     for (const connection of connections) {
       const { request, pending, blocked, requestedAt, arrivingSince, unreadSince, activeAt } = connection
-      if (isOver(unreadSince, limits.unreadTimeout)) {
+      if (hasExceeded(unreadSince, limits.unreadTimeout)) {
         onCut('unread')
         connection.destroy()
       } else if (blocked) {
-        // What isn't read can't arrive.
+        // Bytes that aren't read can't arrive.
         if (requestedAt !== undefined) connection.requestedAt = now
         if (arrivingSince !== undefined) connection.arrivingSince = now
       } else if (request?.complete === false) {
-        if (isOver(requestedAt, limits.requestTimeout)) refuse(connection, 'ERR_HTTP_REQUEST_TIMEOUT')
+        if (hasExceeded(requestedAt, limits.requestTimeout)) refuse(connection, 'ERR_HTTP_REQUEST_TIMEOUT')
       } else if (pending.size === 0) {
-        if (isOver(arrivingSince, limits.headersTimeout)) refuse(connection, 'ERR_HTTP_REQUEST_TIMEOUT')
-        else if (arrivingSince === undefined && isOver(activeAt, limits.keepAliveTimeout)) connection.destroy()
+        if (hasExceeded(arrivingSince, limits.headersTimeout)) refuse(connection, 'ERR_HTTP_REQUEST_TIMEOUT')
+        else if (arrivingSince === undefined && hasExceeded(activeAt, limits.keepAliveTimeout)) connection.destroy()
       }
     }
   }
@@ -196,7 +196,7 @@ export function createListener(
       }
     }
     closeIdle()
-    // A connection that was busy when the port closed turns idle when its answer is out.
+    // A connection that was busy when the port closed becomes idle when its answer is sent.
     const closing = setInterval(closeIdle, 50)
     const cut = setTimeout(() => {
       for (const connection of connections) connection.destroy()
@@ -220,7 +220,7 @@ export function createListener(
   }
 }
 
-/** Headers of what is answered here, before anything knows the request. */
+/** Headers of answers to unreadable requests. */
 const headersOf = (requestId: string) => ({
   'content-type': 'application/problem+json',
   'cache-control': 'no-store',
@@ -228,7 +228,7 @@ const headersOf = (requestId: string) => ({
   'x-request-id': requestId,
 })
 
-/** The whole answer to bytes that are no request, ready to be written to the connection. */
+/** The complete answer to an unreadable request, as text for the connection. */
 function faultResponse(code: string | undefined, { remoteAddress }: Connection, onRefusal: OnRefusal): string {
   const requestId = randomUUID()
   const problem = problemOf(

@@ -1,5 +1,5 @@
 #!/usr/bin/env -S node --max-semi-space-size=8
-/** `auth-gateway`: the gateway as a process of its own, in front of servers that run elsewhere. */
+/** `auth-gateway`: the gateway as a separate process, in front of remote servers. */
 import { create } from '@bufbuild/protobuf'
 import { createScheduler, schedulerLimits } from '../server/limits/scheduler.js'
 import { createLog } from '../server/observability/log.js'
@@ -16,19 +16,19 @@ import { readiness } from './routes.js'
 
 const usage = `auth-gateway: HTTP in front of one or more auth-server
 
-It is set by the environment:
+Environment variables:
   AUTH_SERVER_URL                         gRPC servers: host:port, several IP addresses with ports, dns:///name:port
-  AUTH_SERVER_NAME                        name that their certificates carry, where the host of the URL is another
-  AUTH_TLS_CA                             authority of their certificates: turns on TLS towards them
-  AUTH_TLS_CERT, AUTH_TLS_KEY             what the gateway presents to them, and to Prometheus
-  AUTH_HTTP_ADDRESS                       where it listens
-  AUTH_HTTP_TLS_CERT, AUTH_HTTP_TLS_KEY   what it presents to clients: turns on HTTPS
-  AUTH_METRICS_ADDRESS                    where Prometheus finds its metrics, and probes
-                                          /healthz and /readyz; 127.0.0.1:9091 unless told
+  AUTH_SERVER_NAME                        name in their certificates, if it differs from the host of the URL
+  AUTH_TLS_CA                             authority of their certificates: enables TLS to them
+  AUTH_TLS_CERT, AUTH_TLS_KEY             certificate of the gateway for them, and for Prometheus
+  AUTH_HTTP_ADDRESS                       address of the HTTP port
+  AUTH_HTTP_TLS_CERT, AUTH_HTTP_TLS_KEY   certificate of the gateway for clients: enables HTTPS
+  AUTH_METRICS_ADDRESS                    address of metrics for Prometheus, and of /healthz and /readyz
+                                          for probes; default 127.0.0.1:9091
   AUTH_TRUSTED_PROXIES, AUTH_CORS_ORIGINS, AUTH_DEFAULT_REVISION, AUTH_DRAIN, AUTH_LOG_LEVEL
 `
 
-/** Where metrics are unless told: a server on the same machine has the port before. */
+/** Default address of metrics: a server on the same machine uses the previous port. */
 const defaultMetricsAddress = '127.0.0.1:9091'
 
 async function main(): Promise<void> {
@@ -37,12 +37,12 @@ async function main(): Promise<void> {
     AUTH_METRICS_ADDRESS: process.env.AUTH_METRICS_ADDRESS || defaultMetricsAddress,
   })
   const { httpAddress: address, serverUrl: target, serverName } = settings
-  if (!address) throw new Error('AUTH_HTTP_ADDRESS is off: there is nothing for a gateway to do.')
+  if (!address) throw new Error('AUTH_HTTP_ADDRESS is off, but a gateway needs an HTTP port.')
   const log = createLog(settings.logLevel)
   const { tlsCert: cert, tlsKey: key, tlsCa: ca, httpTlsCert, httpTlsKey } = settings
   const certificates = cert || ca ? followCertificates({ cert, key, ca }, log) : undefined
   const httpCertificates = httpTlsCert ? followCertificates({ cert: httpTlsCert, key: httpTlsKey }, log) : undefined
-  // Without an authority nothing would tell a server from anybody else: then there is no TLS.
+  // Without an authority servers can't be authenticated: then there is no TLS.
   const transport = createRemoteTransport({ target, serverName, ...(ca && certificates && { certificates }) })
   const endpoint = createMetricsEndpoint()
   const metrics = createGatewayMetrics(endpoint.registry)
@@ -50,8 +50,8 @@ async function main(): Promise<void> {
   if (certificates) endpoint.watchCertificate('servers', certificates.endsAt)
   if (httpCertificates) endpoint.watchCertificate('http', httpCertificates.endsAt)
   const { defaultRevision, trustedProxies, corsOrigins } = settings
-  // What waits for a server needs no place here: the server schedules it by itself.
-  const scheduler = createScheduler({ ...schedulerLimits, places: Number.POSITIVE_INFINITY }, () => false)
+  // Calls to a server need no slots here, because the server schedules them.
+  const scheduler = createScheduler({ ...schedulerLimits, slots: Number.POSITIVE_INFINITY }, () => false)
   endpoint.watchScheduler(scheduler.stats)
   const gateway = createGateway({
     transport,
@@ -76,7 +76,7 @@ async function main(): Promise<void> {
   const { metricsAddress } = settings
   const secure = cert ? certificates?.secure : undefined
   const http = httpUrl(settings, await gateway.listen())
-  // Last, since `/readyz` there says that the other listens.
+  // Opened last, because its `/readyz` reports that the HTTP port is open.
   const port = metricsAddress && (await endpoint.listen(metricsAddress, secure))
   const shown = metricsAddress && port && `metrics  ${metricsUrl(settings, { ...metricsAddress, port })}\n`
   process.stderr.write(`HTTP     ${http}\n${shown ?? ''}services ${target}\n`)
@@ -88,9 +88,9 @@ async function main(): Promise<void> {
       await pause(seconds * 1000, hurry)
     }
     const onFault = (err: unknown) => log.error({ err }, 'the stop failed')
-    // What waits then is to be done in the time that is left.
+    // Waiting requests begin now, to finish in the remaining time.
     scheduler.open()
-    const hung = await runSteps([{ what: 'calls under way', run: () => gateway.close(grace) }], { hurry, onFault })
+    const hung = await runSteps([{ what: 'calls in progress', run: () => gateway.close(grace) }], { hurry, onFault })
     transport.close()
     await endpoint.close()
     return hung

@@ -1,30 +1,30 @@
-/** What a gateway counts and measures. docs/observability.md lists it. No label holds anything that a client typed. */
+/** Metrics of a gateway, which docs/observability.md lists. No label contains input of clients. */
 import { Counter, Gauge, Histogram, type Registry } from 'prom-client'
 
-/** What a request came to. */
+/** The result of a request. */
 export interface Result {
   /** Its path in the table of routes; `RPC` for a call over Connect or gRPC-Web; `other`. */
   readonly route: string
-  /** The status of its answer; `gone` where the client had left before. */
+  /** The status of its answer; `gone` if the client disconnected before. */
   readonly status: number | 'gone'
-  /** From its arrival to the end of its answer; absent where it couldn't be read. */
+  /** From its arrival to the end of its answer; absent if it couldn't be read. */
   readonly seconds?: number
 }
 
-/** What is asked of a gateway for a scrape. */
+/** State of a gateway for a scrape. */
 export interface GatewayStats {
   readonly connections: number
-  readonly mostConnections: number
+  readonly maxConnections: number
 }
 
-/** Metrics of a gateway, in a process of its own or not. */
+/** Metrics of a gateway, in a separate process or not. */
 export interface GatewayMetrics {
   observe(result: Result): void
-  /** Counts a connection that was ended or not taken by the limit that was reached. */
+  /** Counts a connection that a limit closed or refused. */
   cut(limit: 'connections' | 'unread'): void
-  /** Shows the state of the gateway from now on. */
+  /** Exports the state of the gateway. */
   watch(stats: () => GatewayStats): void
-  /** Shows from now on how many servers there are, and how many of them are connected. */
+  /** Exports the number of known and of connected servers. */
   watchServers(stats: () => { readonly known: number; readonly connected: number }): void
 }
 
@@ -33,7 +33,7 @@ export function createGatewayMetrics(registry: Registry): GatewayMetrics {
   const registers = [registry]
   const requests = new Counter({
     name: 'auth_http_requests_total',
-    help: 'Requests over HTTP by route and status; gone where the client had left before the answer.',
+    help: 'Requests over HTTP by route and status; gone if the client disconnected before the answer.',
     labelNames: ['route', 'status'],
     registers,
   })
@@ -46,7 +46,7 @@ export function createGatewayMetrics(registry: Registry): GatewayMetrics {
   })
   const cuts = new Counter({
     name: 'auth_http_cut_total',
-    help: 'Connections of clients that were not taken or cut off, by the limit that was reached.',
+    help: 'Connections of clients that were refused or cut, by the limit that was reached.',
     labelNames: ['limit'],
     registers,
   })
@@ -60,20 +60,20 @@ export function createGatewayMetrics(registry: Registry): GatewayMetrics {
     watch(stats) {
       new Gauge({
         name: 'auth_http_connections',
-        help: 'Connections of clients: open, and the most there may be.',
+        help: 'Connections of clients: open, and maximum.',
         labelNames: ['state'],
         registers,
         collect() {
-          const { connections, mostConnections } = stats()
+          const { connections, maxConnections } = stats()
           this.set({ state: 'open' }, connections)
-          this.set({ state: 'most' }, mostConnections)
+          this.set({ state: 'most' }, maxConnections)
         },
       })
     },
     watchServers(stats) {
       new Gauge({
         name: 'auth_servers',
-        help: 'Servers behind a gateway of its own process: connected, which calls go to, and away.',
+        help: 'Servers of a separate gateway: connected, which receive calls, and away.',
         labelNames: ['state'],
         registers,
         collect() {

@@ -1,9 +1,9 @@
-/** Everything that is refused leaves as a problem document (RFC 9457), made here. */
+/** Problem documents (RFC 9457), the answers of all refusals. */
 import { Code, ConnectError } from '@connectrpc/connect'
 import { Reason } from '../proto/gen/auth/v1/reason_pb.js'
 import { BadRequestSchema, ErrorInfoSchema, RetryInfoSchema } from '../proto/gen/google/rpc/error_details_pb.js'
 
-/** HTTP status of each reason a service refuses for. */
+/** HTTP status of each reason of a service. */
 export const statuses: Readonly<Record<Reason, number>> = {
   [Reason.UNSPECIFIED]: 400,
   [Reason.ACCESS_DENIED]: 403,
@@ -39,10 +39,10 @@ export const statuses: Readonly<Record<Reason, number>> = {
   [Reason.JUSTIFICATION_NEEDED]: 400,
 }
 
-/** Headers of every answer that keep browsers from making more of it than it is. */
+/** Headers of every answer that prevent browsers from sniffing its type or loading content. */
 export const securityHeaders = { 'x-content-type-options': 'nosniff', 'content-security-policy': "default-src 'none'" }
 
-/** HTTP status of each reason the gateway itself refuses for. */
+/** HTTP status of each reason of the gateway itself. */
 export const gatewayStatuses = {
   MALFORMED_REQUEST: 400,
   NOT_FOUND: 404,
@@ -55,7 +55,7 @@ export const gatewayStatuses = {
   UNAVAILABLE: 503,
 } as const
 
-/** A request that the gateway itself refuses. The message is shown to the client. */
+/** A refusal of the gateway itself. The client gets the message. */
 export class HttpError extends Error {
   constructor(
     readonly reason: keyof typeof gatewayStatuses,
@@ -67,20 +67,20 @@ export class HttpError extends Error {
   }
 }
 
-/** What is said of a refused request. */
+/** Description of a refusal. */
 export interface Problem {
   readonly status: number
   /** Stable code in upper snake case: a `Reason` without its prefix, or one of `gatewayStatuses`. */
   readonly reason: string
-  /** What happened and what the client can do. */
+  /** Cause and suggested action. */
   readonly detail: string
-  /** Every wrong field. */
+  /** Every invalid field. */
   readonly errors?: readonly { readonly field: string; readonly message: string }[]
   /** Headers that the status calls for. */
   readonly headers: Readonly<Record<string, string>>
 }
 
-/** Turns whatever was thrown into a problem. Of an error that is no refusal, nothing is shown. */
+/** Turns an error into a problem. Errors that aren't refusals reveal nothing. */
 export function problemOf(error: unknown): Problem {
   if (error instanceof HttpError) {
     return {
@@ -91,9 +91,9 @@ export function problemOf(error: unknown): Problem {
     }
   }
   if (error instanceof ConnectError) {
-    return refused(error) ?? undelivered(error.code)
+    return problemOfRefusal(error) ?? problemOfCode(error.code)
   }
-  return undelivered(Code.Internal)
+  return problemOfCode(Code.Internal)
 }
 
 /** The problem document: JSON of media type `application/problem+json`. */
@@ -112,8 +112,8 @@ export function problemDocument({ status, reason, detail, errors }: Problem, req
 }
 
 /**
- * Whether an error is a fault that nobody has reported: it is no refusal, and not what a client brought about by
- * leaving or a deadline by passing. A service that refuses for a fault of its own has logged it.
+ * Whether an error is internal and not logged yet: not a refusal, a disconnected client or a passed deadline. Services log
+ * their own internal errors.
  */
 export function isUnreported(error: unknown): boolean {
   if (error instanceof HttpError) return false
@@ -121,7 +121,7 @@ export function isUnreported(error: unknown): boolean {
   return ![Code.Canceled, Code.DeadlineExceeded].includes(error.code) && reasonOf(error) === undefined
 }
 
-/** Whether an error is what a service answered, and not that the call was lost on its way. */
+/** Whether an error is the answer of a service, not a lost call. */
 export function isAnswer(error: unknown): boolean {
   return error instanceof ConnectError && reasonOf(error) !== undefined
 }
@@ -131,7 +131,7 @@ function reasonOf(error: ConnectError): Reason | undefined {
   return info && Reason[info.reason as keyof typeof Reason]
 }
 
-function refused(error: ConnectError): Problem | undefined {
+function problemOfRefusal(error: ConnectError): Problem | undefined {
   const reason = reasonOf(error)
   if (reason === undefined) return undefined
   const errors = error
@@ -149,14 +149,14 @@ function refused(error: ConnectError): Problem | undefined {
   }
 }
 
-/** The call came back without a reason: the service couldn't be reached, was too slow, or failed. */
-export function undelivered(code: Code): Problem {
+/** The problem of a call without a reason: the service was unreachable, too slow, or failed. */
+export function problemOfCode(code: Code): Problem {
   const headers = { 'retry-after': '1' }
   if (code === Code.Unavailable) {
     return { status: 503, reason: 'UNAVAILABLE', detail: 'The service can’t answer now. Try again later.', headers }
   }
   if (code === Code.DeadlineExceeded) {
-    return { status: 503, reason: 'DEADLINE_EXCEEDED', detail: 'The answer would come too late.', headers }
+    return { status: 503, reason: 'DEADLINE_EXCEEDED', detail: 'The deadline has passed. Try again.', headers }
   }
   return { status: 503, reason: 'INTERNAL', detail: 'Something went wrong.', headers: {} }
 }

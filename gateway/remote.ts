@@ -1,8 +1,8 @@
 /**
- * The way to services in other processes, over gRPC. Calls are spread evenly over all servers that are connected. One
- * that dies is left out at once, one that hangs once it has let a ping wait; both come back by themselves. A call that no
- * server has begun goes to the next; a call that one may have begun only where the definition says that it is idempotent,
- * and once. That isn't left to gRPC's own retries (proposal A6), which give up where an answer has begun and broken off.
+ * Transport to services in other processes, over gRPC. Calls are balanced over all connected servers. A server that dies is
+ * skipped at once, one that hangs when a ping times out; the channel reconnects to both. A call that no server has begun
+ * goes to the next server; a call that a server may have begun is retried only if its definition is idempotent, and once.
+ * gRPC's own retries (proposal A6) don't cover answers that begin and break off.
  */
 import { setTimeout as sleep } from 'node:timers/promises'
 import {
@@ -25,65 +25,65 @@ import { Health } from '../proto/gen/health/v1/health_pb.js'
 import { inSpan, SpanKind, traceHeaders, tracing } from '../server/observability/tracing.js'
 import { roundRobin, type ServerStats, statsOption } from './servers.js'
 
-/** Where the services are. */
+/** Options of the transport. */
 export interface RemoteOptions {
   /**
-   * gRPC target. `dns:///auth.internal:50051` spreads calls over all addresses of the name; several addresses can be
+   * gRPC target. `dns:///auth.internal:50051` balances calls over all addresses of the name; several addresses can be
    * listed as `ipv4:192.0.2.1:50051,192.0.2.2:50051`.
    */
   readonly target: string
   /**
-   * Authority of the servers' certificates, and, where `identified`, the gateway's own certificate; both may change.
+   * Authority of the servers' certificates, and, if `identified`, the gateway's own certificate; both may change.
    * Absent: no TLS.
    */
   readonly certificates?: experimental.CertificateProvider & { readonly identified: boolean }
-  /** Name that servers' certificates must carry; the (first) host of the target unless told. */
+  /** Name in the servers' certificates; default: the (first) host of the target. */
   readonly serverName?: string | undefined
 }
 
 /** A transport that holds connections. */
 export type RemoteTransport = Transport & {
-  /** How many servers there are, and how many of them are connected. */
+  /** Number of known and of connected servers. */
   servers(): ServerStats
-  /** Closes the connections; calls under way come to an end first. */
+  /** Closes the connections after the calls in progress. */
   close(): void
 }
 
-/** What a caller is told when a call failed on its way: never where the services are or why they can't be reached. */
-const said: Partial<Record<Code, string>> = {
+/** Messages for failed calls: they reveal neither addresses nor causes. */
+const publicMessages: Partial<Record<Code, string>> = {
   [Code.Unavailable]: 'The service can’t answer now. Try again later.',
-  [Code.DeadlineExceeded]: 'The answer would come too late.',
+  [Code.DeadlineExceeded]: 'The deadline has passed. Try again.',
 }
 
 /**
- * While there are calls, a server is pinged; one that leaves that unanswered for as long is cut off, with all its calls.
- * One that is merely busy is not, and a read has time left for another server.
+ * During calls, servers are pinged; a server that doesn't answer within the timeout is disconnected, with all its calls. A
+ * busy server answers in time, and a read has time left for another server.
  */
 const keepalive = { 'grpc.keepalive_time_ms': 2_000, 'grpc.keepalive_timeout_ms': 8_000 }
 
 const { IDEMPOTENT } = MethodOptions_IdempotencyLevel
 
 /**
- * The service config (gRPC proposal A2). There is no outlier detection: grpc-js counts refusals as failures, so that
- * whoever sends wrong passwords could have good servers left out.
+ * The service config (gRPC proposal A2), without outlier detection: grpc-js counts refusals as failures, so a client could
+ * exclude healthy servers with wrong passwords.
  */
 const serviceConfig = { loadBalancingConfig: [roundRobin] }
 
-/** What may be asked twice. */
+/** RPCs that may be retried. */
 const idempotent: ReadonlySet<DescMethodUnary> = new Set([
   ...[...Users.methods, ...ForgotPasswords.methods].filter(rpc => rpc.idempotency === IDEMPOTENT),
   Health.method.check,
 ] as DescMethodUnary[])
 
-/** Milliseconds until a call is asked a second time: a server that was lost is left out by then. */
+/** Milliseconds before a retry: by then a lost server is skipped. */
 const pause = 10
 
-/** Calls that may be lost and asked again at once: one server's end takes no more with it. Each answer makes room for one. */
-const mostLost = 500
+/** Maximum lost calls that are retried, enough for the failure of a server. Each answered call reduces the count by one. */
+const maxLost = 500
 
 /**
- * Returns a transport that calls services in another process over gRPC. It connects with the first call. Answers come
- * without headers and trailers: the services send none that matter.
+ * Creates a transport to services in other processes over gRPC. It connects at the first call. Answers have no headers and
+ * trailers, because the services send no relevant ones.
  */
 export function createRemoteTransport({ target, certificates, serverName }: RemoteOptions): RemoteTransport {
   let servers: ServerStats = { known: 0, connected: 0 }
@@ -97,22 +97,22 @@ export function createRemoteTransport({ target, certificates, serverName }: Remo
       : credentials.createInsecure(),
     {
       'grpc.service_config': JSON.stringify(serviceConfig),
-      // It is said here, not by a TXT record of the name.
+      // The config is fixed; TXT records of the name are ignored.
       'grpc.service_config_disable_resolution': 1,
       'grpc.enable_channelz': 0,
       ...keepalive,
       [statsOption]: (now: ServerStats) => {
         servers = now
       },
-      // A server that comes back is found within seconds, not minutes.
+      // Reconnects to a restarted server within seconds, not minutes.
       'grpc.max_reconnect_backoff_ms': 5_000,
-      // So are the addresses of a name, once one of them was lost.
+      // Resolves the name again within seconds after a lost connection.
       'grpc.dns_min_time_between_resolutions_ms': 5_000,
       ...(serverName !== undefined && { 'grpc.ssl_target_name_override': serverName }),
     },
   )
 
-  function ask(
+  function callOnce(
     method: DescMethodUnary,
     request: Message,
     headers: Metadata,
@@ -143,22 +143,22 @@ export function createRemoteTransport({ target, certificates, serverName }: Remo
 
   let lost = 0
 
-  /** Asks a second time where the answer didn't come; not while more calls are lost than answered. */
-  async function askTwice(...given: Parameters<typeof ask>): Promise<Message> {
+  /** Retries a lost call, unless more calls are lost than answered. */
+  async function callWithRetry(...given: Parameters<typeof callOnce>): Promise<Message> {
     const answered = () => {
       lost = Math.max(0, lost - 1)
     }
     try {
-      const message = await ask(...given)
+      const message = await callOnce(...given)
       answered()
       return message
     } catch (error) {
       const isLost = (error as ConnectError).code === Code.Unavailable
       if (!isLost) answered()
-      if (!isLost || lost >= mostLost) throw error
+      if (!isLost || lost >= maxLost) throw error
       lost++
       await sleep(pause)
-      return ask(...given)
+      return callOnce(...given)
     }
   }
 
@@ -171,8 +171,8 @@ export function createRemoteTransport({ target, certificates, serverName }: Remo
   ): Promise<UnaryResponse<I, O>> {
     const options = timeoutMs === undefined || timeoutMs <= 0 ? {} : { deadline: Date.now() + timeoutMs }
     const request = create(method.input, input)
-    const how = idempotent.has(method) ? askTwice : ask
-    const message = await how(method, request, metadataOf(headers), options, signal)
+    const call = idempotent.has(method) ? callWithRetry : callOnce
+    const message = await call(method, request, metadataOf(headers), options, signal)
     return {
       stream: false,
       service: method.parent,
@@ -186,14 +186,14 @@ export function createRemoteTransport({ target, certificates, serverName }: Remo
   return {
     unary: tracing ? inCallSpan(unary) : unary,
     stream: async () => {
-      throw new ConnectError('There are no streams.', Code.Unimplemented)
+      throw new ConnectError('Streams are not supported.', Code.Unimplemented)
     },
     servers: () => servers,
     close: () => client.close(),
   }
 }
 
-/** Makes each call a span: what of a request is spent on the way. */
+/** Wraps each call in a span, which measures the time of a request in the transport. */
 function inCallSpan(unary: Transport['unary']): Transport['unary'] {
   return (method, ...rest) => {
     const { typeName } = method.parent
@@ -203,12 +203,12 @@ function inCallSpan(unary: Transport['unary']): Transport['unary'] {
   }
 }
 
-/** Why a call was aborted: by whoever made it, or since Connect's deadline passed. */
+/** Reason of an aborted call: the caller, or Connect's deadline. */
 function reasonOf({ reason }: AbortSignal): ConnectError {
   return reason instanceof ConnectError ? reason : new ConnectError('The call was canceled.', Code.Canceled)
 }
 
-/** How a method is called, made once for each. */
+/** Path and codec of a method, created once for each. */
 interface Wire {
   readonly path: string
   readonly serialize: (message: Message) => Buffer
@@ -230,12 +230,12 @@ function wireOf(method: DescMethodUnary): Wire {
   return wire
 }
 
-/** Headers as metadata, which has ASCII only: what else HTTP allows in a value can't be part of a good one. */
+/** Headers as metadata, which is ASCII only: other characters don't occur in valid values. */
 function metadataOf(headers: HeadersInit = {}): Metadata {
   const metadata = new Metadata()
   const pairs = Symbol.iterator in headers ? headers : Object.entries(headers)
   for (const [name = '', value = ''] of pairs) metadata.add(name, value.replace(/[^ -~]/g, '?'))
-  // Instead of what came: this is one hop further.
+  // Replaces the incoming trace headers, because this is the next hop.
   if (tracing) for (const [name, value] of Object.entries(traceHeaders())) metadata.set(name, value)
   return metadata
 }
@@ -244,8 +244,9 @@ function connectErrorOf(error: ServiceError): ConnectError {
   const code: Code = error.code as number
   const [bytes] = error.metadata?.get('grpc-status-details-bin') ?? []
   const status = Buffer.isBuffer(bytes) ? readStatus(bytes) : undefined
-  // The cause is for the log, which leaves its text out.
-  if (!status) return new ConnectError(said[code] ?? 'Something went wrong.', code, undefined, undefined, error)
+  // The cause is for the log, which omits its message.
+  if (!status)
+    return new ConnectError(publicMessages[code] ?? 'Something went wrong.', code, undefined, undefined, error)
   const result = new ConnectError(status.message, status.code)
   result.details = status.details.map(({ typeUrl, value }) => ({
     type: typeUrl.slice(typeUrl.lastIndexOf('/') + 1),

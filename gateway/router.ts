@@ -1,6 +1,6 @@
 import { type Revision, type Route, revisions, routes } from './routes.js'
 
-/** What a path leads to: an action for each method. */
+/** The resource of a path: an action for each method. */
 export interface Resource<Action> {
   readonly actions: ReadonlyMap<string, Action>
   /** Its path, with the variable in braces. */
@@ -11,12 +11,12 @@ export interface Resource<Action> {
   readonly variable: boolean
 }
 
-/** Finds the resource of a path without its query; undefined when there is none. */
+/** Finds the resource of a path without its query; undefined if there is none. */
 export type Lookup<Action> = (path: string) => Resource<Action> | undefined
 
 /**
- * Lays out the routes under `/` (the default revision), `/1.0.0` and `/1.0.2` once, so that finding one is a map
- * look-up. A word that is a path of any revision is never the value of a variable.
+ * Indexes the routes under `/` (the default revision), `/1.0.0` and `/1.0.2`, so that a look-up is a map access. A word that
+ * is a path of any revision is never the value of a variable.
  */
 export function createLookup<Action>(
   defaultRevision: Revision,
@@ -39,7 +39,7 @@ export function createLookup<Action>(
     const rootOnly = route.revisions?.length === 0
     for (const [base, revision] of rootOnly ? bases.slice(0, 1) : bases) {
       const path = base + route.path
-      // Clients may send `{username}` itself as the value.
+      // Clients may send the literal `{username}` as the value.
       if (!path.includes('{')) reserved.add(path)
       if (rootOnly || (route.revisions?.includes(revision) ?? true)) add(route.method, path, action(route, revision))
     }

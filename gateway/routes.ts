@@ -1,6 +1,6 @@
 /**
- * The HTTP interface as one table: paths, callers and reasons are those of the access policy. Nothing here acts: `router.ts` finds the row of a request, `translate.ts` turns the
- * request into the RPC's message and its answer back.
+ * The HTTP interface as one table: paths, callers and reasons are those of the access policy. `router.ts` finds the row of a
+ * request, `translate.ts` converts the request to the RPC's message and the answer back.
  */
 import type { DescMethodUnary, Message } from '@bufbuild/protobuf'
 import { ForgotPasswords } from '../proto/gen/auth/v1/forgotpasswords_pb.js'
@@ -23,32 +23,32 @@ export const revisions: readonly Revision[] = ['1.0.0', '1.0.2']
 
 /** One operation of the HTTP interface. */
 export interface Route extends HttpPath {
-  /** The RPC that does the work; absent where the gateway answers by itself. */
+  /** The RPC of the operation; absent if the gateway itself answers. */
   readonly rpc?: DescMethodUnary
   /**
-   * Query parameters. Each fills the string field of the request that has this JSON name. The RPC itself refuses with
-   * MISSING_PARAMETER when a required one is missing, since it must know the caller first.
+   * Query parameters. Each sets the string field of the request with this JSON name. The RPC itself refuses with
+   * MISSING_PARAMETER if a required one is missing, because it must identify the caller first.
    */
   readonly parameters?: Readonly<Record<string, 'required' | 'optional'>>
   /**
-   * JSON body: `field` is the JSON name of the request field it fills, `*` the whole request. An operation without it
-   * takes its parameters from a form or a JSON object as well.
+   * JSON body: `field` is the JSON name of the request field that it sets, `*` the whole request. An operation without it
+   * also accepts its parameters in a form or a JSON object.
    */
   readonly body?: { readonly field: string; readonly required: boolean }
   /**
-   * JSON name of the response field that is the result, `*` for the whole response: a string goes out as plain text,
-   * everything else as JSON. Absent: the answer is `text`, or empty.
+   * JSON name of the response field that is the result, `*` for the whole response: a string is sent as plain text, all other
+   * types as JSON. Absent: the answer is `text`, or empty.
    */
   readonly result?: string
-  /** What is answered instead of a result, as plain text. */
+  /** Plain text of the answer, instead of a result. */
   readonly text?: string
-  /** Whether `text` is the answer to what the RPC returned; otherwise the request is refused as UNAVAILABLE. */
+  /** Whether `text` is the answer to a response; otherwise the request is refused with UNAVAILABLE. */
   readonly holds?: (response: Message) => boolean
   /** Media type of a JSON result; absent means `application/json`. */
   readonly mediaType?: string
-  /** `Cache-Control` of a result that holds neither token nor user; absent means `no-store`. */
+  /** `Cache-Control` of a result without token and user; absent means `no-store`. */
   readonly cache?: string
-  /** Milliseconds that the RPC may take, where that is less than any call may. */
+  /** Time limit of the RPC in ms, if shorter than that of other calls. */
   readonly timeout?: number
   /** Whether the caller must send `Authorization: Bearer …`. */
   readonly protected?: boolean
@@ -56,7 +56,7 @@ export interface Route extends HttpPath {
   readonly refusals: readonly ReasonName[]
 }
 
-/** What the gateway does for the RPCs that it serves, in the order of their paths; the rest is in their rows. */
+/** HTTP mapping of the RPCs, in the order of their paths; the access policy has the rest. */
 const operations: readonly (Omit<Route, keyof HttpPath | 'protected' | 'refusals'> & {
   readonly rpc: DescMethodUnary
 })[] = [
@@ -143,7 +143,7 @@ const operations: readonly (Omit<Route, keyof HttpPath | 'protected' | 'refusals
   },
 ]
 
-/** Asks whether the services take work. A gateway in a process of its own asks the same for the address of its metrics. */
+/** Readiness of the services. A separate gateway uses the same check on its metrics port. */
 export const readiness = {
   method: 'GET',
   path: '/readyz',
@@ -151,18 +151,18 @@ export const readiness = {
   revisions: [],
   text: 'ok',
   holds: (response: Message) => (response as HealthCheckResponse).status === HealthCheckResponse_ServingStatus.SERVING,
-  // The services themselves take 2 s at most to find out.
+  // The services check for at most 2 s.
   timeout: 2_500,
   refusals: ['OVERLOADED', 'UNAVAILABLE', 'DEADLINE_EXCEEDED', 'INTERNAL'],
 } as const satisfies Route
 
-/** What answers by itself, or only asks whether others do. */
+/** Liveness of the gateway, and readiness of the services. */
 const probes: readonly Route[] = [
   { method: 'GET', path: '/healthz', revisions: [], text: 'ok', refusals: [] },
   readiness,
 ]
 
-/** Every operation of both revisions, then what is at `/` alone. */
+/** Every operation of both revisions, then those that exist only at `/`. */
 export const routes: readonly Route[] = [
   ...operations.map(operation => {
     const row = rowOf(operation.rpc)
@@ -179,12 +179,12 @@ function rowOf({ parent, localName }: DescMethodUnary): Policy {
   return rows[localName]!
 }
 
-/** Milliseconds of main thread and database that an RPC takes; the health check has no row. */
+/** Cost of an RPC in ms of main thread and database; the health check has no row. */
 export function costOf(rpc: DescMethodUnary): number {
   return (rpc === Health.method.check ? undefined : rowOf(rpc).cost) ?? usualCost
 }
 
-/** Every reason for which a request of an operation may be refused: those of its RPC, and those of the gateway. */
+/** Every reason of refusals of an operation: those of its RPC, and those of the gateway. */
 export function refusalsOf({ method, refusals }: Route): readonly (ReasonName | keyof typeof gatewayStatuses)[] {
   return [
     ...new Set([
@@ -198,5 +198,5 @@ export function refusalsOf({ method, refusals }: Route): readonly (ReasonName | 
   ]
 }
 
-/** Fields of an organization that only one revision shows. */
+/** Fields of an organization that only one revision has. */
 export const organizationFields: Readonly<Record<string, Revision>> = { email: '1.0.0', activationkey: '1.0.2' }

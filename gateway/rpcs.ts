@@ -1,4 +1,4 @@
-/** Connect and gRPC-Web on the gateway's port: each call goes on through its Transport as it came. */
+/** Connect and gRPC-Web on the gateway's port: each call is forwarded unchanged to the Transport. */
 import type { DescMethodUnary } from '@bufbuild/protobuf'
 import { createContextValues, type Interceptor, type Transport } from '@connectrpc/connect'
 import { connectNodeAdapter } from '@connectrpc/connect-node'
@@ -12,17 +12,17 @@ import type { Request } from './connection.js'
 import { isAnswer, isUnreported } from './problem.js'
 import { costOf } from './routes.js'
 
-/** What the calls need. */
+/** Options of the RPC handler. */
 export interface RpcOptions {
   readonly transport: Transport
   readonly log: Log
-  /** Milliseconds that a call may take; callers may ask for less. */
+  /** Time limit of a call in ms; callers may request less. */
   readonly callTimeout: number
-  /** Gets every request whose path is no RPC's. */
+  /** Handles requests whose path isn't an RPC. */
   readonly fallback: (visit: Visit) => void
 }
 
-/** Headers that go on to the services. The last two are the gateway's findings, whatever the client sent. */
+/** Headers that are forwarded to the services. The gateway sets the last two itself. */
 const forwarded = [
   'authorization',
   'accept-language',
@@ -32,7 +32,7 @@ const forwarded = [
   'x-forwarded-for',
 ] as const
 
-/** The headers that go on to the services, of a request whose headers `header` reads. */
+/** The headers of a request that are forwarded to the services; `header` reads a header. */
 export function forwardedHeaders(header: (name: string) => string | string[] | null | undefined) {
   const headers: Record<string, string> = {}
   for (const name of forwarded) {
@@ -46,21 +46,21 @@ const rpcs = [...Users.methods, ...ForgotPasswords.methods] as DescMethodUnary[]
 
 const costs = new Map(rpcs.map(rpc => [`/${rpc.parent.typeName}/${rpc.name}`, costOf(rpc)]))
 
-/** Milliseconds of main thread and database that the RPC of a path takes; undefined when there is none. */
+/** Cost of the RPC of a path in ms of main thread and database; undefined if there is no RPC. */
 export function costOfRpc(path: string): number | undefined {
   return costs.get(path)
 }
 
-/** Prepares the handler of requests to the RPCs. */
+/** Creates the handler of requests to RPCs. */
 export function createRpcHandler({ transport, log, callTimeout, fallback }: RpcOptions) {
-  const noteAnswer: Interceptor = next => async call => {
+  const markLogged: Interceptor = next => async call => {
     const visit = call.contextValues.get(workKey) as Visit
     try {
       const answer = await next(call)
-      visit.written = true
+      visit.logged = true
       return answer
     } catch (error) {
-      if (isAnswer(error)) visit.written = true
+      if (isAnswer(error)) visit.logged = true
       throw error
     }
   }
@@ -74,7 +74,7 @@ export function createRpcHandler({ transport, log, callTimeout, fallback }: RpcO
       }),
     })
 
-  const logFaults: Interceptor = next => async request => {
+  const logErrors: Interceptor = next => async request => {
     try {
       return await next(request)
     } catch (error) {
@@ -89,19 +89,19 @@ export function createRpcHandler({ transport, log, callTimeout, fallback }: RpcO
       for (const rpc of rpcs) {
         router.rpc(rpc, async (message, { signal, timeoutMs, requestHeader, values }) => {
           signal.throwIfAborted()
-          // The time runs from the arrival; a Transport takes 0 for no deadline at all.
+          // The deadline counts from the arrival. For a Transport, 0 means no deadline.
           const left = values.get(workKey)!.deadline - Date.now()
           const timeout = Math.max(1, Math.min(timeoutMs() ?? callTimeout, left))
           return (await transport.unary(rpc, signal, timeout, requestHeader, message, values)).message
         })
       }
     },
-    interceptors: [noteAnswer, logFaults, forwardHeaders],
+    interceptors: [markLogged, logErrors, forwardHeaders],
     contextValues: request => createContextValues().set(workKey, visitOf(request)),
     readMaxBytes: bodyLimit,
-    // It needs HTTP/2, and has a port of its own.
+    // gRPC needs HTTP/2, and has a separate port.
     grpc: false,
-    // A few bytes would stand for many.
+    // A few compressed bytes can expand to many.
     acceptCompression: [],
     fallback: request => fallback(visitOf(request)),
   })

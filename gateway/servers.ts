@@ -1,15 +1,15 @@
-/** Spreads calls evenly over the servers that are connected, as gRPC's round_robin does, and tells how many those are. */
+/** gRPC's round_robin load balancing, which also reports the number of connected servers. */
 import { connectivityState, experimental } from '@grpc/grpc-js'
 
 /** The servers behind a target. */
 export interface ServerStats {
-  /** Addresses that the target stands for. */
+  /** Addresses of the target. */
   readonly known: number
-  /** Those that calls go to. */
+  /** Connected addresses, which receive calls. */
   readonly connected: number
 }
 
-/** Option of a channel: a function that is told `ServerStats` whenever they change. */
+/** Option of a channel: a function that is called with `ServerStats` whenever they change. */
 export const statsOption = 'auth.server_stats'
 
 const name = 'auth_round_robin'
@@ -17,17 +17,17 @@ const name = 'auth_round_robin'
 /** Its entry in a service config. */
 export const roundRobin = { [name]: {} }
 
-type Tell = (stats: ServerStats) => void
+type Report = (stats: ServerStats) => void
 
-/** Called by grpc-js with `new`, once for each channel. */
+/** grpc-js calls it with `new`, once for each channel. */
 function Balancer(helper: experimental.ChannelControlHelper): experimental.LoadBalancer {
   const connected = new Set<string>()
   let known = 0
-  let tell: Tell = () => {}
+  let report: Report = () => {}
   const onState: experimental.ConnectivityStateListener = (subchannel, _, state) => {
     if (state === connectivityState.READY) connected.add(subchannel.getAddress())
     else connected.delete(subchannel.getAddress())
-    tell({ known, connected: connected.size })
+    report({ known, connected: connected.size })
   }
   const child = new experimental.ChildLoadBalancerHandler(
     experimental.createChildChannelControlHelper(helper, {
@@ -41,8 +41,8 @@ function Balancer(helper: experimental.ChannelControlHelper): experimental.LoadB
   return {
     updateAddressList(endpoints, _, options, note) {
       if (endpoints.ok) known = endpoints.value.length
-      tell = options[statsOption] as Tell
-      tell({ known, connected: connected.size })
+      report = options[statsOption] as Report
+      report({ known, connected: connected.size })
       return child.updateAddressList(endpoints, plain, options, note)
     },
     exitIdle: () => child.exitIdle(),

@@ -1,4 +1,4 @@
-/** Turns an HTTP request into the message of its RPC, and the message that comes back into an HTTP answer. */
+/** Converts an HTTP request to the message of its RPC, and the response message to an HTTP answer. */
 import {
   create,
   type DescField,
@@ -16,9 +16,9 @@ import type { Body } from './body.js'
 import { HttpError } from './problem.js'
 import { organizationFields, type Revision, type Route } from './routes.js'
 
-/** What of a request decides on its message. */
+/** The parts of a request that determine its message. */
 export interface Input {
-  /** Last segment of the path as sent, where that is a variable. */
+  /** Last segment of the path as sent, if it is a variable. */
   readonly segment: string | undefined
   /** Query as sent, without the question mark. */
   readonly query: string
@@ -29,27 +29,26 @@ export interface Input {
 export interface Translated {
   readonly message: Message
   /**
-   * Fields of a whole-message body whose value has the wrong type, and what it must be, as
-   * `application/x-www-form-urlencoded` pairs. They are absent from the message, and the RPC refuses them together with
-   * every other fault it finds.
+   * Fields of a whole-message body with the wrong type, and the expected type, as `application/x-www-form-urlencoded` pairs.
+   * They are absent from the message, and the RPC refuses them together with all other invalid fields.
    */
   readonly malformed?: string
 }
 
-/** An HTTP answer, but for the headers that every answer has. */
+/** An HTTP answer without the common headers. */
 export interface Answer {
   readonly status: number
   readonly headers: Readonly<Record<string, string>>
   readonly body: string
 }
 
-/** Makes the message of a request. Throws `HttpError` when the request can't be read. */
+/** Creates the message of a request. Throws `HttpError` if the request can't be read. */
 export type Read = (input: Input) => Translated
 
-/** Makes the answer of an RPC's result; `accept` is the request's header of that name. */
+/** Creates the answer of an RPC's result; `accept` is the request's header. */
 export type Write = (message: Message, accept: string | undefined) => Answer
 
-/** Prepares the reading of requests of a route: everything that doesn't depend on the request is done here. */
+/** Creates the reader of a route, with everything that doesn't depend on the request. */
 export function createRead({ path, parameters = {}, body: bodyRule }: Route, { input }: DescMethodUnary): Read {
   const fields = new Map(Object.keys(parameters).map(name => [name, fieldOf(input, name).localName]))
   const variable = /\{(\w+)\}$/.exec(path)?.[1]
@@ -62,7 +61,7 @@ export function createRead({ path, parameters = {}, body: bodyRule }: Route, { i
     }
     const values = message as unknown as Record<string, string | undefined>
 
-    function give(name: string, value: string) {
+    function setParameter(name: string, value: string) {
       const field = fields.get(name)
       if (field === undefined) return
       const given = values[field]
@@ -72,12 +71,12 @@ export function createRead({ path, parameters = {}, body: bodyRule }: Route, { i
       values[field] = value
     }
 
-    if (query) eachPair(query, give)
-    if (body && !bodyRule) readParameters(body, fields, give)
+    if (query) eachPair(query, setParameter)
+    if (body && !bodyRule) readParameters(body, fields, setParameter)
     if (variable && segment !== undefined) {
       const name = decode(segment)
-      // Clients generated from the interface may send the template itself and name the value in the query.
-      if (name !== `{${variable}}` || values[variable] === undefined) give(variable, name)
+      // Clients that are generated from the interface may send the template itself, and the value in the query.
+      if (name !== `{${variable}}` || values[variable] === undefined) setParameter(variable, name)
     }
     return malformed === undefined ? { message } : { message, malformed }
   }
@@ -86,17 +85,17 @@ export function createRead({ path, parameters = {}, body: bodyRule }: Route, { i
 function readParameters(
   body: Body,
   known: ReadonlyMap<string, string>,
-  give: (name: string, value: string) => void,
+  setParameter: (name: string, value: string) => void,
 ): void {
   if ('form' in body) {
-    eachPair(body.form, give)
+    eachPair(body.form, setParameter)
     return
   }
   if (body.json === null) return
   if (!isObject(body.json)) throw new HttpError('MALFORMED_REQUEST', 'The body must be a JSON object.')
   for (const [name, value] of Object.entries(body.json)) {
     if (!known.has(name) || value === null) continue
-    if (typeof value === 'string') give(name, value)
+    if (typeof value === 'string') setParameter(name, value)
     else throw new HttpError('MALFORMED_REQUEST', 'The parameters in the body must be strings.')
   }
 }
@@ -115,7 +114,7 @@ function readBodyInto(
   const json = body.json as JsonValue
   if (field === '*') {
     if (!isObject(json)) throw new HttpError('MALFORMED_REQUEST', 'The body must be a JSON object.')
-    return merge(input, message, json) ? undefined : mergeRightOnes(input, message, json)
+    return merge(input, message, json) ? undefined : mergeValidFields(input, message, json)
   }
   if (!merge(input, message, { [field]: json })) {
     throw new HttpError('MALFORMED_REQUEST', 'The body does not have the documented shape.')
@@ -132,8 +131,8 @@ function merge(schema: DescMessage, message: Message, json: JsonObject): boolean
   }
 }
 
-/** Takes over the fields that can be read, and returns the others with what their values must be. */
-function mergeRightOnes(schema: DescMessage, message: Message, json: JsonObject): string {
+/** Merges the valid fields, and returns the others with their expected types. */
+function mergeValidFields(schema: DescMessage, message: Message, json: JsonObject): string {
   const wrong = new URLSearchParams()
   for (const [name, value] of Object.entries(json)) {
     const field = schema.fields.find(field => field.jsonName === name || field.name === name)
@@ -158,11 +157,11 @@ function kindOf(field: DescField): string {
   return field.scalar === ScalarType.BOOL ? 'true or false' : 'a string'
 }
 
-function eachPair(text: string, give: (name: string, value: string) => void): void {
+function eachPair(text: string, setParameter: (name: string, value: string) => void): void {
   for (const pair of text.split('&')) {
     const equals = pair.indexOf('=')
-    if (equals < 0) give(decodeForm(pair), '')
-    else give(decodeForm(pair.slice(0, equals)), decodeForm(pair.slice(equals + 1)))
+    if (equals < 0) setParameter(decodeForm(pair), '')
+    else setParameter(decodeForm(pair.slice(0, equals)), decodeForm(pair.slice(equals + 1)))
   }
 }
 
@@ -175,16 +174,16 @@ function decode(text: string): string {
   try {
     return decodeURIComponent(text)
   } catch {
-    throw new HttpError('MALFORMED_REQUEST', 'The URL or the form holds a wrong percent-encoding.')
+    throw new HttpError('MALFORMED_REQUEST', 'The URL or the form has an invalid percent-encoding.')
   }
 }
 
-/** The answer of a route that has a fixed text, whatever its RPC returned. */
+/** The answer of a route with a fixed text. */
 export function textAnswer(body: string): Answer {
   return { status: 200, headers: { 'content-type': 'text/plain; charset=utf-8', 'cache-control': 'no-store' }, body }
 }
 
-/** Prepares the answers of a route for a revision, likewise. */
+/** Creates the writer of a route for a revision, likewise. */
 export function createWrite(route: Route, { output }: DescMethodUnary, revision: Revision): Write {
   const { result, text: fixed, cache = 'no-store', mediaType = 'application/json' } = route
   if (fixed !== undefined) return () => textAnswer(fixed)
@@ -208,19 +207,19 @@ export function createWrite(route: Route, { output }: DescMethodUnary, revision:
   if (field.fieldKind === 'scalar') return message => write(resultOf(message))
   return message => {
     const value = toJsonObject(message)[field.jsonName] as JsonObject
-    if (isObject(value?.partnerOrganization)) narrow(value.partnerOrganization, revision)
+    if (isObject(value?.partnerOrganization)) removeHiddenFields(value.partnerOrganization, revision)
     return write(value)
   }
 }
 
-/** Leaves out of an organization what the revision doesn't show. */
-function narrow(organization: JsonObject, revision: Revision): void {
+/** Removes the fields of an organization that the revision doesn't have. */
+function removeHiddenFields(organization: JsonObject, revision: Revision): void {
   for (const [name, only] of Object.entries(organizationFields)) {
     if (only !== revision) delete organization[name]
   }
 }
 
-/** Whether the client takes JSON and no text. */
+/** Whether the client accepts JSON and no text. */
 function wantsJson(accept: string | undefined): boolean {
   if (accept === undefined || accept === '*/*') return false
   const types = accept

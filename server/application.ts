@@ -16,7 +16,7 @@ import { bindAdministration } from './calls/administration.js'
 import { type Calls, type CallsDeps, createCalls } from './calls/dispatch.js'
 import { bindUserCalls, type UserCallsDeps } from './calls/users.js'
 import { loginByUsernameAndAnswers, saveForgotPasswordQuestionsUsersAnswers } from './forgotpasswords/answers.js'
-import { createTellOwner } from './forgotpasswords/notice.js'
+import { createNotifyOwner } from './forgotpasswords/notice.js'
 import { passwordUpdateByUsername } from './forgotpasswords/password.js'
 import { findAllForgotPasswordQuestions } from './forgotpasswords/questions.js'
 import { loginByUsernameAndKey, sendKeyByEmail } from './forgotpasswords/recovery-key.js'
@@ -75,10 +75,10 @@ export type Hashing = ReturnType<typeof createHashing>
 export function createHashing(
   registry: Registry,
   { limitFactor: factor, bcryptCost: cost }: Pick<Settings, 'limitFactor' | 'bcryptCost'>,
-  { now, ...options }: { now: () => number } & Omit<PoolOptions, 'cost' | 'usedOf'>,
+  { now, ...options }: { now: () => number } & Omit<PoolOptions, 'cost' | 'recentCount'>,
 ) {
   const admission = createAdmission({ ...registry, factor, now })
-  const pool = createPool({ ...options, cost, usedOf: admission.usedOf })
+  const pool = createPool({ ...options, cost, recentCount: admission.recentCount })
   return { admission, pool, passwords: createPasswords({ pepper: registry.masterKey.pepper, cost, pool }) }
 }
 
@@ -102,7 +102,7 @@ export function createApplication(deps: ApplicationDeps): Application {
     renewals: createRenewals({ passwords, users, log: common.log }),
     policy: createPasswordPolicy({ minLength, denylistFile }),
     chooseLocale: localeOf,
-    tellOwner: createTellOwner(emails, localeOf),
+    notifyOwner: createNotifyOwner(emails, localeOf),
     quotas: createQuotas(emailQuotas, counterKeys, factor, now),
     timeZone,
     factor,

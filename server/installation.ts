@@ -6,7 +6,7 @@ import { randomInt } from 'node:crypto'
 import { chmod, mkdir, writeFile } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import { adminPasswordFile } from './database/database-choice.js'
-import { checkNewer, migrate, readMigrations } from './database/migrate.js'
+import { checkMigrations, migrate, readMigrations } from './database/migrate.js'
 import type { AuditEvent } from './models/audit.js'
 import type { Registry } from './models/define-models.js'
 import { publishLead, rotateAfter } from './models/signing-key.js'
@@ -88,7 +88,6 @@ export async function install(
       await audit.install(t)
       await audit.append({ action: 'data-keys.add', outcome: 'ok', actor }, t)
     })
-  await users.renewKeys()
   const username = settings.adminUsername.trim()
   const key = usernameKey(username)
   const [offered, signerAge] = await Promise.all([questions.all(), signingKeys.signerAge()])
@@ -138,7 +137,7 @@ export async function install(
 /** Refuses tables that are behind, where a start doesn't migrate. Returns what it migrated: nothing. */
 async function refusePending(database: Registry['database']): Promise<readonly string[]> {
   const status = await readMigrations(database)
-  checkNewer(status)
+  checkMigrations(status)
   if (status.pending.length === 0) return []
   throw new Error(
     `The database is behind this version (${status.pending.map(({ name }) => name).join(', ')}), and AUTH_MIGRATE=off leaves it so: run \`auth-admin migrate\`.`,

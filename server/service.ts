@@ -180,7 +180,7 @@ export async function startService(
       gateway = createGateway({
         transport: createInProcessTransport(calls),
         scheduler,
-        serviceOf: serviceKeys.recall,
+        serviceOf: serviceKeys.cachedName,
         address: httpAddress,
         defaultRevision: settings.defaultRevision,
         trustedProxies,

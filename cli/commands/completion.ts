@@ -75,7 +75,7 @@ function follow(program: Command, words: readonly string[]) {
       continue
     }
     if (word.startsWith('-')) continue
-    const next = command.commands.find(each => each.name() === word || each.aliases().includes(word))
+    const next = command.commands.find(each => each.name() === word)
     if (next && command.commands.length > 0) command = next
     else places++
   }

@@ -1,5 +1,5 @@
 import { timestampDate } from '@bufbuild/protobuf/wkt'
-import { type Command, Option } from 'commander'
+import type { Command } from 'commander'
 import { type Api, administering } from '../administration.js'
 import { withRegistry } from '../session.js'
 import { jsonOption, printJson, printTable, say } from '../terminal/output.js'
@@ -64,7 +64,6 @@ Example:
   migrate
     .command('up', { isDefault: true })
     .description('Bring the tables up to date. It works on the database itself.')
-    .addOption(new Option('--status', 'the same as `migrate status`').hideHelp())
     .addOption(jsonOption())
     .addHelpText(
       'after',
@@ -77,11 +76,7 @@ before serve, unless a pending migration is a \`contract\`: those end first.
 Example:
   $ auth-admin migrate up`,
     )
-    .action(
-      administering(async (api, options: Options & { status?: boolean }) => {
-        await (options.status ? status(api, options) : bringUp(options))
-      }, opening),
-    )
+    .action(bringUp)
 }
 
 async function bringUp({ json }: Options): Promise<void> {

@@ -84,18 +84,15 @@ export function addQuestions(program: Command): void {
       }),
     )
 
-  // Its former name goes on.
-  for (const [verb, hidden] of [['offer', false] as const, ['restore', true] as const]) {
-    withName(questions.command(verb, { hidden }))
-      .description('Offer a retired question again.')
-      .addHelpText('after', `\nExample:\n  $ auth-admin questions ${verb} 3`)
-      .action(
-        administering(async (api, name: string | undefined, options: Options) => {
-          const { question, changed } = await api.offerQuestion({ question: await nameOf(name, options) })
-          show(question!, options, `Question ${question!.record!.id} is offered${changed ? '' : ' already'}.`)
-        }),
-      )
-  }
+  withName(questions.command('offer'))
+    .description('Offer a retired question again.')
+    .addHelpText('after', '\nExample:\n  $ auth-admin questions offer 3')
+    .action(
+      administering(async (api, name: string | undefined, options: Options) => {
+        const { question, changed } = await api.offerQuestion({ question: await nameOf(name, options) })
+        show(question!, options, `Question ${question!.record!.id} is offered${changed ? '' : ' already'}.`)
+      }),
+    )
 
   withPages(questions.command('unmatched'))
     .description('List the questions of sign-ups that are none of ours, with how many users gave each.')

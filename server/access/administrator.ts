@@ -1,4 +1,4 @@
-// Who administers: somebody with a session of Administration, or on the database itself.
+// Identifies administrators: callers with a session of Administration, or the command line on the database itself.
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { AuditEvent } from '../models/audit.js'
 import type { User } from '../models/user.js'
@@ -9,42 +9,45 @@ import { auditContext, type Callers } from './caller.js'
 import { permitSignIn } from './permissions.js'
 import type { Claims } from './tokens.js'
 
-/** Somebody who administers, by one call. */
+/** The caller of an RPC of Administration. */
 export interface Administrator {
-  /** Who it is; absent on the database itself, which needs no sign-in. */
+  /** The administrator; absent on the database itself, which needs no sign-in. */
   readonly user?: User
-  /** What the token says; absent on the database itself. */
+  /** Claims of the token; absent on the database itself. */
   readonly claims?: Claims
-  /** What events of the call have in common: who, from where. */
+  /** Fields that all audit events of the call share: actor, client address and request. */
   readonly auditContext: Pick<AuditEvent, 'actor' | 'actor_id' | 'address' | 'request_id'>
   /** The reason given on the database itself. */
   readonly reason?: string
   /**
-   * Refuses with SIGN_IN_AGAIN unless the sign-in is what the RPC's row asks for when it concerns users with these roles.
+   * Refuses with SIGN_IN_AGAIN unless the sign-in meets the RPC's row. `concerned` lists the roles, before and after,
+   * of the user that the RPC changes.
    */
   permitSignIn(concerned?: readonly string[]): void
-  /** Refuses with CONFIRMATION_NEEDED unless `confirm` repeats the name of what something final is done to. */
+  /**
+   * Refuses with CONFIRMATION_NEEDED unless `confirm` repeats `name`, the target of an operation that can't be undone.
+   */
   confirm(name: string, confirm: string | undefined): void
-  /** Refuses with JUSTIFICATION_NEEDED on the database itself, unless a reason is given. */
+  /** Refuses with JUSTIFICATION_NEEDED on the database itself, unless the call gives a reason. */
   justify(): void
 }
 
-/** Finds out who administers. */
+/** Identifies administrators. */
 export interface Administrators {
   /**
-   * The caller of an RPC. Refuses with ACCESS_DENIED without a token, with INVALID_TOKEN unless it is one of an active
-   * ROLE_ADMIN for this audience.
+   * Returns the caller of an RPC. Refuses with ACCESS_DENIED without a token, and with INVALID_TOKEN unless the token
+   * is for this audience and its user is an active ROLE_ADMIN.
    */
   identify(policy: AdministrationPolicy, call: IncomingCall): Promise<Administrator>
 }
 
-/** Finds administrators by tokens of their audience; `now` is a clock in milliseconds. */
+/** Identifies administrators by tokens that `callers` verifies; `now` is a clock in ms since 1970. */
 export function createAdministrators({ callers, now }: { callers: Callers; now: () => number }): Administrators {
   const confirm: Administrator['confirm'] = (name, confirm) => {
     if (confirm?.trim() === name.trim()) return
     refuse(Reason.CONFIRMATION_NEEDED, {
       text: `This can’t be undone. To confirm, repeat the name: ${name}`,
-      fields: [{ field: 'confirm', message: `Give ${name}.` }],
+      fields: [{ field: 'confirm', message: `Type ${name} to confirm.` }],
     })
   }
   return {
@@ -64,7 +67,7 @@ export function createAdministrators({ callers, now }: { callers: Callers; now: 
       const claims = await callers.claimsOf(call)
       const { user, admin, enrolled } = await callers.identify(call, claims)
       if (!admin) refuse(Reason.INVALID_TOKEN)
-      // Codes of an earlier secret don't count: enrolling ends the sessions from before.
+      // `otp` always refers to the present secret: enrolling ends all earlier sessions.
       const withCode = !enrolled || claims.amr.includes('otp')
       return {
         user,

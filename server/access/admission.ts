@@ -1,32 +1,35 @@
-// Who is within the limits of a client address, before anything is done for it. Each process keeps what it last heard of
-// the shared buckets, so that whoever is held up is refused from memory: no statement, no hash, no row.
+// Rate limits of client addresses, checked before any work. Each process caches the levels of the shared buckets, so a
+// refusal costs no statement, no hash and no row.
 import { LRUCache } from 'lru-cache'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { type Attempts, type CounterKeys, knowableNetworks } from '../models/attempt.js'
 import type { BucketLimit, Buckets } from '../models/bucket.js'
 import { maxEntries } from '../process/cache-size.js'
 import { network } from '../requests/client-address.js'
-import { type Limit, Refusal, refuse } from '../requests/refusal.js'
+import { type Limit, Refusal } from '../requests/refusal.js'
 import { knownAddressDays } from './lockout.js'
 import { createRecentCounts } from './recent-counts.js'
 
-/** What a client address, or a service, may do: so much at once, refilled evenly. */
+/**
+ * Rate limits of a client address (an IPv6 client is its /64) or a service, as leaky buckets: `capacity` operations at
+ * once, of which `perSecond` drain.
+ */
 export const addressLimits = {
-  /** Failed sign-ins, answers, mailed keys and activation keys: 300 in 15 minutes. */
+  /** Failed sign-ins, answers, mailed keys and activation keys, shared by all replicas: 300 in 15 minutes. */
   failures: { capacity: 300, perSecond: 300 / 900 },
-  /** Sign-ups: 600 at once, refilled 300 an hour. */
+  /** Sign-ups, shared by all replicas: 600 at once, then 300 an hour. */
   signUps: { capacity: 600, perSecond: 300 / 3600 },
-  /** Requests for recovery keys: 60 an hour. */
+  /** Requests for recovery keys, shared by all replicas: 60 an hour. */
   recoveryRequests: { capacity: 60, perSecond: 60 / 3600 },
-  /** Availability look-ups, counted by each process for itself: 300 at once, refilled 60 a minute. */
+  /** Availability look-ups, per process: 300 at once, then 60 a minute. */
   lookUps: { capacity: 300, perSecond: 1 },
-  /** Keys of services that a process hasn't seen before, counted likewise: 300 in 15 minutes. */
+  /** Service keys that a process hasn't seen before, per process: 300 in 15 minutes. */
   serviceKeys: { capacity: 300, perSecond: 300 / 900 },
-  /** Users that a service reads, counted by each process for the service: 10,000 at once, refilled 2,000 a second. */
+  /** Users that a service reads, per process and service: 10,000 at once, then 2,000 a second. */
   serviceReads: { capacity: 10_000, perSecond: 2_000 },
 } as const satisfies Record<string, BucketLimit>
 
-/** The limits as a factor multiplies them. A bucket holds one at least: else it would be full for ever. */
+/** Returns the limits multiplied by `factor`. Each capacity is at least 1: a smaller bucket would refuse everything. */
 export function limitsOf(factor: number): Record<keyof typeof addressLimits, BucketLimit> {
   const limits = Object.entries(addressLimits).map(([kind, { capacity, perSecond }]) => [
     kind,
@@ -35,64 +38,70 @@ export function limitsOf(factor: number): Record<keyof typeof addressLimits, Buc
   return Object.fromEntries(limits)
 }
 
-/** Kinds of bucket that all replicas share. */
-export type SharedKind = Exclude<keyof typeof addressLimits, 'lookUps' | 'serviceKeys' | 'serviceReads'>
+/** Kinds of operation whose buckets all replicas share, apart from failures. */
+type SharedKind = 'signUps' | 'recoveryRequests'
 
-/** Most accounts that know a network and go on under their own counts where it is held up. */
-const mostKnown = 5_000
+/** Maximum accounts per network that are exempt from the limit of that network. */
+const maxKnownAccounts = 5_000
 
-/** Most client addresses that a process remembers; the longest unused ones are forgotten. */
-const remembered = 100_000
+/** Maximum buckets in the cache; the least recently used ones leave first. */
+const maxStates = 100_000
 
-/** Decides who may go on, by client address. */
+/** Admits or refuses operations by client address. Addresses are in canonical text. */
 export interface Admission {
-  /** Refuses with TOO_MANY_ATTEMPTS when it is known that nothing of a shared kind is left; takes nothing. */
-  check(kind: Exclude<SharedKind, 'failures'>, address: string): void
-  /** Takes one of a shared kind. Refuses with TOO_MANY_ATTEMPTS, from memory where that is known. */
-  take(kind: Exclude<SharedKind, 'failures'>, address: string): Promise<void>
-  /** Takes back what was taken of a shared kind for something that there was no room for. */
-  refund(kind: Exclude<SharedKind, 'failures'>, address: string): Promise<void>
-  /** Takes a look-up; false when there are none left. */
+  /** Refuses with TOO_MANY_ATTEMPTS when the cached bucket of this kind is full. Counts nothing. */
+  check(kind: SharedKind, address: string): void
+  /**
+   * Counts one operation of this kind. Refuses with TOO_MANY_ATTEMPTS when the bucket is full, from the cache if
+   * possible.
+   */
+  take(kind: SharedKind, address: string): Promise<void>
+  /** Uncounts an operation that `take` admitted and that was then refused for lack of capacity. */
+  refund(kind: SharedKind, address: string): Promise<void>
+  /** Counts an availability look-up; false when the bucket is full. */
   takeLookUp(address: string): boolean
-  /** Takes a look at a key of a service that wasn't seen before; false when there are none left. */
+  /** Counts a service key that this process hasn't seen before; false when the bucket is full. */
   takeServiceKey(address: string): boolean
-  /** Takes so many users that a service reads. Refuses with TOO_MANY_ATTEMPTS when they are more than are left. */
+  /**
+   * Counts the users that a service reads. Refuses with TOO_MANY_ATTEMPTS when the bucket has no room for all of them.
+   */
   takeServiceReads(service: string, users: number): void
   /**
-   * Seconds to wait for an address that has failed too often, or that has too many attempts under way; else undefined.
-   * Told from memory, but for one call in a quarter of a second, which asks whether somebody has unlocked the address.
+   * Seconds to wait for an address with too many failures, or with too many attempts in flight; else undefined. Answers
+   * from the cache, except once in 250 ms: that call reads the bucket, which an administrator may have cleared.
    */
   blockedFor(address: string): Promise<number | undefined>
-  /** Counts an attempt of the address as under way until the function that it returns is called. */
+  /** Counts an attempt of the address as in flight until the returned function is called. */
   begin(address: string): () => void
-  /** Takes note of what the database said of the address's failures. */
+  /** Caches the level of the address's bucket of failures, as the database returned it. */
   observe(address: string, level: number): void
   /**
-   * Counts a failure of the address. Returns the number of failures that hold it up from now on, once in the time in which a
-   * bucket empties; else undefined.
+   * Counts a failure of the address. Returns the number of failures that block it, once in the time in which a full
+   * bucket drains; else undefined.
    */
   addFailure(address: string): Promise<number | undefined>
-  /** How often a network, an outer one too, failed and signed up lately, as far as this process knows. */
-  usedOf(network: string): number
-  /** Whether an active account knows the address or its outer network; each is asked for once a minute. */
+  /** Recent failures and sign-ups of a network that `networksOf` names, as far as this process counted them. */
+  recentCount(network: string): number
+  /** Whether an active account knows the address or its outer network, by a list that is read once a minute. */
   knows(address: string, usernameKey: string): Promise<boolean>
 }
 
-/** What a process knows of a bucket. */
+/** The cached state of a bucket. Times are in ms since 1970. */
 interface State {
   level: number
+  /** When `level` held. */
   at: number
   inFlight: number
-  /** When the database was last asked whether it is still so full. */
+  /** When the database last confirmed that the bucket is full. */
   confirmedAt: number
-  /** When it was last told that the address is held up: a lock is told once, however long it is hammered at. */
-  toldAt: number
+  /** When `addFailure` last reported the block: a block is one event, however many attempts follow. */
+  reportedAt: number
 }
 
-/** Milliseconds for which a full bucket is believed to be full. */
-const believed = 250
+/** Milliseconds for which a confirmed full bucket isn't read again. */
+const confirmedFor = 250
 
-/** `factor` multiplies the limits; `now` is a clock in milliseconds. */
+/** Creates the admission; `factor` multiplies the limits, `now` is a clock in ms since 1970. */
 export function createAdmission(deps: {
   buckets: Buckets
   attempts: Pick<Attempts, 'accountsKnowing'>
@@ -101,7 +110,7 @@ export function createAdmission(deps: {
   now: () => number
 }): Admission {
   const { buckets, attempts, counterKeys, factor, now } = deps
-  const states = new LRUCache<string, State>(maxEntries(remembered))
+  const states = new LRUCache<string, State>(maxEntries(maxStates))
   const limits = limitsOf(factor)
   const recent = createRecentCounts(now)
 
@@ -109,16 +118,16 @@ export function createAdmission(deps: {
     maxSize: 1_000_000,
     sizeCalculation: keys => keys.size + 1,
     ttl: 60_000,
-    fetchMethod: async network => new Set(await attempts.accountsKnowing(network, knownAddressDays, mostKnown)),
+    fetchMethod: async network => new Set(await attempts.accountsKnowing(network, knownAddressDays, maxKnownAccounts)),
   })
 
   const keyOf = (kind: keyof typeof addressLimits, address: string) => `${kind} ${network(address)}`
 
-  /** The state of a bucket as it is now. */
+  /** The cached state of a bucket, drained up to now. */
   function stateOf(kind: keyof typeof addressLimits, address: string): State {
     const key = keyOf(kind, address)
     const time = now()
-    const state = states.get(key) ?? { level: 0, at: time, inFlight: 0, confirmedAt: 0, toldAt: 0 }
+    const state = states.get(key) ?? { level: 0, at: time, inFlight: 0, confirmedAt: 0, reportedAt: 0 }
     states.set(key, state)
     const seconds = Math.max(0, time - state.at) / 1000
     state.level = Math.max(0, state.level - seconds * limits[kind].perSecond)
@@ -126,15 +135,15 @@ export function createAdmission(deps: {
     return state
   }
 
-  /** Seconds until there is room for one more, counting those under way. */
+  /** Seconds until the bucket has room for `count` more; undefined when it has. Those in flight take room, too. */
   function wait(kind: keyof typeof addressLimits, { level, inFlight }: State, count = 1): number | undefined {
     const { capacity, perSecond } = limits[kind]
     if (level + inFlight + count <= capacity) return undefined
     return (level + count - capacity) / perSecond
   }
 
-  /** Takes one of a kind that each process counts for itself. */
-  function takeOwn(kind: 'lookUps' | 'serviceKeys', address: string): boolean {
+  /** Counts one of a kind that isn't shared. */
+  function takeLocal(kind: 'lookUps' | 'serviceKeys', address: string): boolean {
     const state = stateOf(kind, address)
     const free = wait(kind, state) === undefined
     if (free) state.level++
@@ -143,7 +152,7 @@ export function createAdmission(deps: {
 
   function check(kind: SharedKind, address: string): void {
     const retryAfter = wait(kind, stateOf(kind, address))
-    if (retryAfter !== undefined) refuse(Reason.TOO_MANY_ATTEMPTS, { retryAfter, limit: kind })
+    if (retryAfter !== undefined) throw tooManyAttempts(retryAfter, kind)
   }
 
   return {
@@ -157,7 +166,7 @@ export function createAdmission(deps: {
       })
       state.level = level
       state.at = now()
-      if (!taken) refuse(Reason.TOO_MANY_ATTEMPTS, { retryAfter: wait(kind, state) ?? 0, limit: kind })
+      if (!taken) throw tooManyAttempts(wait(kind, state) ?? 0, kind)
       if (kind === 'signUps') recent.add(address, 1)
     },
     async refund(kind, address) {
@@ -165,11 +174,11 @@ export function createAdmission(deps: {
       const level = await buckets.refund(counterKeys.address(kind, address), limits[kind])
       stateOf(kind, address).level = level
     },
-    takeLookUp: address => takeOwn('lookUps', address),
-    takeServiceKey: address => takeOwn('serviceKeys', address),
+    takeLookUp: address => takeLocal('lookUps', address),
+    takeServiceKey: address => takeLocal('serviceKeys', address),
     takeServiceReads(service, users) {
       const state = stateOf('serviceReads', service)
-      // What is more than the whole bucket takes all of it.
+      // A request for more than the capacity would otherwise never succeed.
       const taken = Math.min(users, limits.serviceReads.capacity)
       const retryAfter = wait('serviceReads', state, taken)
       if (retryAfter !== undefined) throw tooManyAttempts(retryAfter, 'serviceReads')
@@ -178,7 +187,7 @@ export function createAdmission(deps: {
     async blockedFor(address) {
       const state = stateOf('failures', address)
       const full = state.level + 1 > limits.failures.capacity
-      if (full && now() - state.confirmedAt > believed) {
+      if (full && now() - state.confirmedAt > confirmedFor) {
         state.confirmedAt = now()
         const level = await buckets.read(counterKeys.address('failures', address), limits.failures)
         Object.assign(state, { level, at: now() })
@@ -201,12 +210,12 @@ export function createAdmission(deps: {
       const state = stateOf('failures', address)
       Object.assign(state, { level, confirmedAt: now() })
       const { capacity, perSecond } = limits.failures
-      const isNew = level + 1 > capacity && now() - state.toldAt > (capacity / perSecond) * 1000
+      const isNew = level + 1 > capacity && now() - state.reportedAt > (capacity / perSecond) * 1000
       if (!isNew) return undefined
-      state.toldAt = now()
+      state.reportedAt = now()
       return Math.round(capacity)
     },
-    usedOf: recent.of,
+    recentCount: recent.of,
     async knows(address, usernameKey) {
       for (const network of knowableNetworks(address)) {
         if ((await accounts.fetch(network))?.has(usernameKey)) return true
@@ -216,7 +225,7 @@ export function createAdmission(deps: {
   }
 }
 
-/** The refusal of someone who has to wait. */
+/** Returns the refusal of a caller that reached a limit; `retryAfter` is in seconds. */
 export function tooManyAttempts(retryAfter: number, limit: Limit): Refusal {
   return new Refusal(Reason.TOO_MANY_ATTEMPTS, { retryAfter, limit })
 }

@@ -7,79 +7,81 @@ import { refuse } from '../requests/refusal.js'
 import { usernameKey } from '../rules/names.js'
 import type { Session, Tokens, Verified } from './tokens.js'
 
-/** Who calls, and by which session. */
+// Identifies the users that call, by the token in `Authorization: Bearer` (RFC 6750).
+
+/** A user that calls, and the session of its token. */
 export interface Caller {
   readonly user: User
   readonly session: Session
-  /** Whether it is an active ROLE_ADMIN. */
+  /** Whether the user is an active ROLE_ADMIN. */
   readonly admin: boolean
-  /** Whether it is a ROLE_ADMIN with one-time codes. */
+  /** Whether the user is a ROLE_ADMIN with one-time codes. */
   readonly enrolled: boolean
 }
 
-/** A caller, with what its token says. */
+/** A caller, with the claims of its token. */
 export interface Identified {
   readonly caller: Caller
   readonly claims: Verified
 }
 
-/** Finds out who calls: the first two checks of every RPC with a caller. */
+/** Identifies callers: the first two checks of every RPC with a caller. */
 export interface Callers {
   /**
-   * What the token says, from memory: its user may be gone, and the token revoked. Refuses with ACCESS_DENIED without a
-   * token, with INVALID_TOKEN for one that isn't genuine.
+   * Verifies the token of a call without the database: the token may be revoked and its user gone. Refuses with
+   * ACCESS_DENIED without a token, and with INVALID_TOKEN for one that isn't genuine.
    */
   claimsOf(call: IncomingCall): Promise<Verified>
   /**
-   * The device that a call comes from, by a token of an earlier session: expired or revoked, it tells who signed in there.
-   * Undefined without one, whatever else stands in its place.
+   * The device that a call comes from, by the token of an earlier session, which may be expired or revoked (a device
+   * cookie, as OWASP describes it). Undefined without such a token; never refuses.
    */
   deviceOf(call: IncomingCall): Promise<Device | undefined>
   /** The user of a token. Refuses with INVALID_TOKEN when the token is revoked, or its user gone or suspended. */
   identify(call: Call, claims: Verified): Promise<Caller>
-  /** The same, and the user with a username (undefined when there is none), read in one statement. */
+  /** Like `identify`; reads the user with a username in the same statement, undefined when there is none. */
   identifyWith(call: Call, claims: Verified, usernameKey: string): Promise<{ caller: Caller; target: User | undefined }>
-  /** The caller that a token given by itself stands for; undefined when it is bad. */
+  /** The caller of a token from a request's body; undefined when the token isn't valid now. */
   introspect(token: string): Promise<Identified | undefined>
 }
 
-/** Finds callers among users by their tokens. */
+/** Identifies callers among `users` by `tokens`. */
 export function createCallers(
   tokens: Tokens,
   users: Pick<Users, 'findTokenHolder' | 'findTokenHolderAndUser'>,
 ): Callers {
   return {
     claimsOf(call) {
-      // What is open to services never asks for a token.
+      // RPCs for services don't get here: this one takes tokens of users only.
       if (call.service) refuse(Reason.ACCESS_DENIED)
       const token = tokenIn(call)
       if (!token) {
-        // `Bearer` with something that can't be a token is a bad token; anything else is none.
+        // A `Bearer` value that can't be a token counts as a bad token, any other header as none.
         refuse(/^Bearer +\S/i.test(call.authorization ?? '') ? Reason.INVALID_TOKEN : Reason.ACCESS_DENIED)
       }
       return tokens.verify(token)
     },
     async deviceOf(call) {
       const token = tokenIn(call)
-      // Whatever is wrong with it, or with reading the keys, the sign-in goes on without.
+      // The device is optional: neither a bad token nor a failure to read the keys fails the sign-in.
       const claims = token && (await tokens.recognize(token).catch(() => undefined))
       if (!claims) return undefined
       const { sub, username, active, amr, auth_time } = claims
       return { userId: Number(sub), usernameKey: usernameKey(username), active, session: `${amr[0]} ${auth_time}` }
     },
     async identify(call, claims) {
-      return named(call, admit(claims, await users.findTokenHolder(Number(claims.sub), claims.kid)))
+      return recordCaller(call, toCaller(claims, await users.findTokenHolder(Number(claims.sub), claims.kid)))
     },
     async identifyWith(call, claims, usernameKey) {
       const { caller, target } = await users.findTokenHolderAndUser(Number(claims.sub), claims.kid, usernameKey)
-      return { caller: named(call, admit(claims, caller)), target }
+      return { caller: recordCaller(call, toCaller(claims, caller)), target }
     },
     async introspect(token) {
       const claims = await tokens.verify(token).catch(error => {
         if (error?.reason === Reason.INVALID_TOKEN) return undefined
         throw error
       })
-      const caller = claims && admit(claims, await users.findTokenHolder(Number(claims.sub), claims.kid))
+      const caller = claims && toCaller(claims, await users.findTokenHolder(Number(claims.sub), claims.kid))
       return caller && { caller, claims }
     },
   }
@@ -90,21 +92,24 @@ function tokenIn({ authorization = '' }: IncomingCall): string | undefined {
   return /^Bearer +([^\s]+)\s*$/i.exec(authorization)?.[1]
 }
 
-/** The caller, unless the token is revoked or the user gone or suspended. */
-function admit(claims: Verified, user: CallerRow | undefined): Caller | undefined {
+/** The caller; undefined when the token is revoked, or its user gone or suspended. */
+function toCaller(claims: Verified, user: CallerRow | undefined): Caller | undefined {
   if (!user || user.suspended || user.tokenGeneration !== claims.ver) return undefined
   const session = { method: claims.amr[0], startedAt: claims.auth_time }
   return { user, session, admin: user.role === 'ROLE_ADMIN' && user.active, enrolled: user.enrolled }
 }
 
-/** Has the call's access line name the caller. Refuses with INVALID_TOKEN when there is none. */
-function named(call: Call, caller: Caller | undefined): Caller {
+/** Records the caller for the access log. Refuses with INVALID_TOKEN without one. */
+function recordCaller(call: Call, caller: Caller | undefined): Caller {
   if (!caller) refuse(Reason.INVALID_TOKEN)
   call.user = caller.user.id
   return caller
 }
 
-/** What events of a call have in common: which service or who, from where. */
+/**
+ * Returns the fields that all audit events of a call share: the service, user or `anonymous`, client address and
+ * request.
+ */
 export function auditContext(
   call: Call,
   caller?: Pick<User, 'id'>,

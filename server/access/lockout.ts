@@ -1,16 +1,18 @@
-// How many failures lock an account, and for how long. The limits of client addresses are admission.ts's, the counting
-// itself is models/attempt.ts's.
+// When failures lock an account. The limits of client addresses are in admission.ts, the counters in models/attempt.ts.
 
-/** Failed attempts that lock an account, or an account at a network or device that it knows, and seconds until they are forgotten. */
+/**
+ * Failed attempts that lock a proof of an account, in the seconds after the first of them. Each network and device that
+ * the account knows has a count apart.
+ */
 export const lockout = { failures: 10, seconds: 900 } as const
 
-/** The failures that lock, where a factor multiplies all limits: a whole number, and never none. */
+/** Returns the number of failures that lock, multiplied by `factor`: a whole number, at least 1. */
 export function failuresThatLock(factor: number): number {
   return Math.max(1, Math.round(lockout.failures * factor))
 }
 
-/** Days for which the networks of an address that an account signed in from count as known to it. */
+/** Days after a sign-in for which the account knows the networks of its client address. */
 export const knownAddressDays = 30
 
-/** Seconds after which an attempt under way counts no longer: longer than any call takes. */
+/** Seconds after which an attempt no longer counts as in flight. Longer than the longest deadline of a call. */
 export const inFlightSeconds = 30

@@ -1,5 +1,5 @@
-// One-time codes (RFC 6238) as the second proof of a sign-in of Administration, after the password. A million codes bear few
-// guesses: they are counted for the account whatever the address, and end in a lock that doesn't lapse.
+// One-time codes (RFC 6238) as the second factor of a sign-in of Administration, after the password. A code has 6
+// digits only, so wrong ones count for the account from any address, and lead to a lock without an end (RFC 4226, 7.3).
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Database } from '../database/connection.js'
 import type { Account } from '../models/attempt.js'
@@ -14,15 +14,15 @@ import { totpStep } from './totp.js'
 /** Checks one-time codes. */
 export interface OneTimeCodes {
   /**
-   * Checks the code that goes with an attempt whose password was right, and returns whether the account has codes at all.
-   * Refuses with TOO_MANY_ATTEMPTS, before it compares anything, when they are locked; with CODE_NEEDED without a code; with
-   * INVALID_CREDENTIALS for a wrong or used one, which counts. Ten wrong in 15 minutes or 30 in a day lock; after five in 15
-   * minutes the owner is notified by e-mail.
+   * Checks the code of an attempt whose password was right. Returns whether the account has one-time codes enrolled.
+   * Refuses with TOO_MANY_ATTEMPTS, without a comparison, when they are locked; with CODE_NEEDED without a code; with
+   * INVALID_CREDENTIALS for a wrong or used code, which counts as a failure. 10 failures in 15 minutes or 30 in a day
+   * lock; the 5th in 15 minutes sends an e-mail to the owner.
    */
   check(attempt: Attempt, account: Account, code: string | undefined, call: Call): Promise<boolean>
 }
 
-/** `now` is a clock in milliseconds. */
+/** Creates the check; `now` is a clock in ms since 1970. */
 export function createOneTimeCodes(deps: {
   database: Pick<Database, 'transact'>
   totpSecrets: TotpSecrets
@@ -32,7 +32,7 @@ export function createOneTimeCodes(deps: {
 }): OneTimeCodes {
   const { database, totpSecrets, emails, settings, now } = deps
 
-  /** Compares a code, in a transaction that holds the secret: of parallel ones each is counted before the next is compared. */
+  /** Compares a code in a transaction that locks the secret: parallel attempts compare and count one after another. */
   function compare(attempt: Attempt, { id, email }: Account, code: string, { address }: Call) {
     return database.transact(async t => {
       const held = await totpSecrets.lock(id, t)
@@ -53,9 +53,9 @@ export function createOneTimeCodes(deps: {
 
   return {
     async check(attempt, account, code, call) {
-      const standing = await totpSecrets.failures(account.id)
-      if (!standing) return false
-      if (standing.locked) throw codesLocked(account)
+      const state = await totpSecrets.failures(account.id)
+      if (!state) return false
+      if (state.locked) throw codesLocked(account)
       if (!code) {
         await attempt.record(Reason.CODE_NEEDED)
         refuse(Reason.CODE_NEEDED)
@@ -68,8 +68,8 @@ export function createOneTimeCodes(deps: {
   }
 }
 
-/** Without a time to retry after: waiting doesn't help. */
+/** Without `retryAfter`: this lock doesn't expire. */
 function codesLocked({ id }: Account): Refusal {
-  const text = `Too many one-time codes were wrong. Ask another administrator to run \`auth-admin users unlock ${id}\`.`
+  const text = `Too many wrong one-time codes. Ask another administrator to run \`auth-admin users unlock ${id}\`.`
   return new Refusal(Reason.TOO_MANY_ATTEMPTS, { text, limit: 'account' })
 }

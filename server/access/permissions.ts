@@ -1,5 +1,5 @@
-// Whether a caller may use an RPC, by its row of the access policy: asked before an RPC runs, and again with the rows as
-// they are in the transaction that changes something.
+// Permissions of callers, by the RPC's row of the access policy: checked before the RPC runs, and again in the
+// transaction of a change.
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { User } from '../models/user.js'
 import type { AuditAction } from '../policy/audit-actions.js'
@@ -7,22 +7,28 @@ import type { AdministrationPolicy, Policy, UserPolicy } from '../policy/policy.
 import { refuse } from '../requests/refusal.js'
 import type { Session } from './tokens.js'
 
-/** Seconds for which a sign-in counts as recent. */
+/** Maximum age in seconds of a recent sign-in. */
 export const recentSignIn = 15 * 60
 
-/** What of a user decides. */
-export type Deciding = Pick<User, 'id' | 'role' | 'active' | 'organizationId'>
+/** The attributes of a user that permissions depend on. */
+export type UserAttributes = Pick<User, 'id' | 'role' | 'active' | 'organizationId'>
 
-/** A caller with a session at the public endpoints. */
+/** A caller with a session of the public API. */
 export interface Subject {
-  readonly user: Deciding
+  readonly user: UserAttributes
   readonly session: Session
-  /** Whether one-time codes are enrolled for it. */
+  /** Whether the user has one-time codes enrolled. */
   readonly enrolled: boolean
 }
 
-/** Refuses with ACCESS_DENIED unless the caller may use an RPC on a user; on none, when there is none. */
-export function permit(policy: UserPolicy, { user, session, enrolled }: Subject, target: Deciding | undefined): void {
+/**
+ * Refuses with ACCESS_DENIED unless the caller may use an RPC on `target`, or without a target when it is undefined.
+ */
+export function permit(
+  policy: UserPolicy,
+  { user, session, enrolled }: Subject,
+  target: UserAttributes | undefined,
+): void {
   const isOwn = target?.id === user.id && (policy.own === 'every role' || user.role === policy.own)
   if (user.role === 'ROLE_ADMIN') {
     const opens = (restricted: UserPolicy['restricted'][number]) => isOwn && policy.restricted.includes(restricted)
@@ -30,12 +36,12 @@ export function permit(policy: UserPolicy, { user, session, enrolled }: Subject,
     if (enrolled && !opens('one-time codes')) refuse(Reason.ACCESS_DENIED)
   }
   if (isOwn) return
-  // A mailed key proves the address of one account.
+  // A mailed key proves control of one account's address, and gives no permission on others.
   if (session.method === 'otp' || !user.active) refuse(Reason.ACCESS_DENIED)
   if (!isMember(policy, user, target) && !isAdministered(policy, user, target)) refuse(Reason.ACCESS_DENIED)
 }
 
-function isMember({ institution }: UserPolicy, user: Deciding, target: Deciding | undefined): boolean {
+function isMember({ institution }: UserPolicy, user: UserAttributes, target: UserAttributes | undefined): boolean {
   return (
     institution !== undefined &&
     user.role === 'ROLE_INSTITUTION' &&
@@ -44,7 +50,11 @@ function isMember({ institution }: UserPolicy, user: Deciding, target: Deciding 
   )
 }
 
-function isAdministered({ administrator }: UserPolicy, user: Deciding, target: Deciding | undefined): boolean {
+function isAdministered(
+  { administrator }: UserPolicy,
+  user: UserAttributes,
+  target: UserAttributes | undefined,
+): boolean {
   if (administrator === undefined || user.role !== 'ROLE_ADMIN') return false
   return administrator === 'any user' || target?.role !== 'ROLE_ADMIN' || target.id === user.id
 }
@@ -52,9 +62,9 @@ function isAdministered({ administrator }: UserPolicy, user: Deciding, target: D
 /**
  * Refuses with SIGN_IN_AGAIN unless a sign-in is recent enough for an RPC of Administration.
  *
- * @param secondsAgo how long ago the sign-in was
- * @param withCode whether it had a one-time code where the caller has enrolled them
- * @param concerned roles, before and after, of the user that the RPC concerns, as far as they are known
+ * @param secondsAgo age of the sign-in in seconds
+ * @param withCode whether it had a one-time code; true for a caller without enrolled codes
+ * @param concerned roles, before and after, of the user that the RPC changes, as far as they are known
  */
 export function permitSignIn(
   { signIn }: AdministrationPolicy,
@@ -66,7 +76,7 @@ export function permitSignIn(
   if (secondsAgo > recentSignIn || !withCode) refuse(Reason.SIGN_IN_AGAIN)
 }
 
-/** Throws an Error for an event that the row of its RPC doesn't name: rows say what is recorded. */
+/** Throws an Error for an audit event that the RPC's row doesn't list: rows list every event that an RPC records. */
 export function checkAction({ audit }: Policy, action: AuditAction): void {
-  if (!audit.includes(action)) throw new Error(`The row of this RPC names no event ${action}.`)
+  if (!audit.includes(action)) throw new Error(`The row of this RPC doesn’t list the event ${action}.`)
 }

@@ -1,11 +1,11 @@
-// How much each network did lately that counts against it, as far as this process knows: failures and sign-ups.
+// Recent failures and sign-ups of each network, as this process counted them. They rank networks in the hash queue.
 import { LRUCache } from 'lru-cache'
 import { maxEntries } from '../process/cache-size.js'
 import { networksOf } from '../requests/client-address.js'
 
-/** Counts that decay evenly, so that the count of an outer network is the sum of those inside it. */
+/** Counts that decay exponentially, so that the count of an outer network is the sum of its inner ones. */
 export interface RecentCounts {
-  /** Adds an amount, which may be negative, to every network of an address. */
+  /** Adds an amount, which may be negative, to all networks of a client address. */
   add(address: string, amount: number): void
   /** The count of a network that `networksOf` names. */
   of(network: string): number
@@ -14,12 +14,12 @@ export interface RecentCounts {
 /** Milliseconds in which a count decays to 1/e. */
 const decayMs = 900_000
 
-/** Networks that are remembered; those without a change for longest are forgotten first. */
-const remembered = 20_000
+/** Maximum networks with a count; the ones that changed least recently leave first. */
+const maxNetworks = 20_000
 
-/** `now` is a clock in milliseconds. */
+/** Creates empty counts; `now` is a clock in ms since 1970. */
 export function createRecentCounts(now: () => number): RecentCounts {
-  const counts = new LRUCache<string, { readonly count: number; readonly at: number }>(maxEntries(remembered))
+  const counts = new LRUCache<string, { readonly count: number; readonly at: number }>(maxEntries(maxNetworks))
   function of(network: string): number {
     const last = counts.peek(network)
     return last ? last.count * Math.exp((last.at - now()) / decayMs) : 0

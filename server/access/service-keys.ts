@@ -1,4 +1,4 @@
-// Which service calls: by the key that it shows instead of a token.
+// Authenticates services, by the key that they send as `Authorization: Bearer` instead of a token.
 import { LRUCache } from 'lru-cache'
 import { type KeyHolder, keyPrefix, type Services } from '../models/service.js'
 import type { Log } from '../observability/log.js'
@@ -8,39 +8,41 @@ import { createSenderOf } from '../requests/client-address.js'
 import { tooLong } from '../rules/sizes.js'
 import type { Admission } from './admission.js'
 
-/** Finds services by their keys. */
+/** Authenticates services by their keys. */
 export interface ServiceKeys {
-  /** The key that a call shows; undefined when it shows a token, or nothing. */
+  /** The service key in a call; undefined when the call has a token or no credentials. */
   read(call: Pick<IncomingCall, 'authorization'>): string | undefined
-  /** The name of the service whose good key an `authorization` header shows, as far as this process knows by now. */
-  recall(authorization: string | undefined): string | undefined
+  /** The name of the service whose key an `authorization` header holds, from the cache alone; else undefined. */
+  cachedName(authorization: string | undefined): string | undefined
   /**
-   * Gives a call the service whose key it shows and, where that may tell it, the address of the client that it is made for.
-   * A call with a key of no service stays as it is: what is protected then refuses it as a bad token.
+   * Sets the call's service and, for a service with the scope `clients.forward`, the client address that it forwards.
+   * A call with an unknown key stays unchanged: protected RPCs refuse it as a bad token.
    */
-  introduce(call: IncomingCall, key: string): Promise<void>
+  authenticate(call: IncomingCall, key: string): Promise<void>
 }
 
-/** Milliseconds for which a key is believed to be good, so that a removed one is refused everywhere within a second. */
-const believed = 1_000
+/** Milliseconds for which a good key is cached: all processes refuse a removed key after this time. */
+const cachedFor = 1_000
 
-/** Keys that are remembered, good and bad; the longest unused ones are forgotten. */
-const remembered = 20_000
+/** Maximum keys in the cache, good and bad; the least recently used ones leave first. */
+const maxCached = 20_000
 
 /** Milliseconds between two warnings about one service. */
-const warnedEvery = 10 * 60_000
+const warningInterval = 10 * 60_000
 
-const shown = new RegExp(`^Bearer +(${keyPrefix}[^\\s]*)\\s*$`, 'i')
+const bearer = new RegExp(`^Bearer +(${keyPrefix}[^\\s]*)\\s*$`, 'i')
 
-/** What a process knows of a key: nobody's stay nobody's, as keys are made at random and never come back. */
-interface Known {
+/** A cached key. An unknown one never expires: keys are random, so it can't become good later. */
+interface Cached {
+  /** Undefined for a key of no service. */
   readonly holder: KeyHolder | undefined
+  /** In ms since 1970. */
   readonly readAt: number
 }
 
 /**
- * Finds services in the database, and believes what it found for a second. A key that isn't known yet costs one small read,
- * of which a client address has 300 in 15 minutes; one that was nobody's costs none. `now` is a clock in milliseconds.
+ * Authenticates services by the database, with a cache. A key that isn't cached costs one read, and each client address
+ * has 300 such reads in 15 minutes. `now` is a clock in ms since 1970.
  */
 export function createServiceKeys(deps: {
   services: Pick<Services, 'digest' | 'holder' | 'touch'>
@@ -51,56 +53,59 @@ export function createServiceKeys(deps: {
 }): ServiceKeys {
   const { services, admission, log, now } = deps
   const senderOf = createSenderOf(deps.trustedProxies)
-  const known = new LRUCache<string, Known>(maxEntries(remembered))
-  /** Reads under way. */
+  const cache = new LRUCache<string, Cached>(maxEntries(maxCached))
+  /** Reads in progress, by digest. */
   const reading = new Map<string, Promise<KeyHolder | undefined>>()
   const warnedAt = new Map<string, number>()
 
   async function holderOf(key: string, address: string): Promise<KeyHolder | undefined> {
     if (tooLong(key, 'key')) return undefined
     const digest = services.digest(key)
-    const name = digest.toString('base64')
-    const last = known.get(name)
-    // A clock that was set back makes nothing last longer.
-    if (last && (!last.holder || Math.abs(now() - last.readAt) < believed)) return last.holder
-    // Who guesses is stopped, and nobody whose key was good before.
-    if (!last && !reading.has(name) && !admission.takeServiceKey(address)) return undefined
-    const read = reading.get(name) ?? readHolder(digest, name)
-    reading.set(name, read)
-    return read.finally(() => reading.delete(name))
+    const cacheKey = digest.toString('base64')
+    const cached = cache.get(cacheKey)
+    // The absolute difference: a clock that is set back must not extend the time.
+    if (cached && (!cached.holder || Math.abs(now() - cached.readAt) < cachedFor)) return cached.holder
+    // The limit is for guesses alone: a key that was good before is read again without it.
+    if (!cached && !reading.has(cacheKey) && !admission.takeServiceKey(address)) return undefined
+    const read = reading.get(cacheKey) ?? readHolder(digest, cacheKey)
+    reading.set(cacheKey, read)
+    return read.finally(() => reading.delete(cacheKey))
   }
 
-  async function readHolder(digest: Buffer, name: string): Promise<KeyHolder | undefined> {
+  async function readHolder(digest: Buffer, cacheKey: string): Promise<KeyHolder | undefined> {
     const readAt = now()
     const holder = await services.holder(digest)
-    // What isn't recorded now is by the next read.
+    // The date of use isn't worth a failed call; the next read records it.
     if (holder && !holder.usedToday) await services.touch(holder.keyId).catch(() => {})
-    known.set(name, { holder, readAt })
+    cache.set(cacheKey, { holder, readAt })
     return holder
   }
 
-  /** The address that a service's call is made for. */
+  /** The client address of a service's call: the forwarded one, or that of the service. */
   function addressOf({ address, forwardedFor }: IncomingCall, { name, scopes }: CallingService): string {
     if (forwardedFor === undefined || !scopes.includes('clients.forward')) return address
     if (forwardedFor !== '') return senderOf(address, forwardedFor, true).address
-    if (now() - (warnedAt.get(name) ?? Number.NEGATIVE_INFINITY) >= warnedEvery) {
+    if (now() - (warnedAt.get(name) ?? Number.NEGATIVE_INFINITY) >= warningInterval) {
       warnedAt.set(name, now())
-      log.warn({ service: name }, 'a service that may forward addresses sent none: what it asks counts as its own')
+      log.warn(
+        { service: name },
+        'a service with clients.forward sent no client address: its calls count for its own address',
+      )
     }
     return address
   }
 
   const read = (authorization: string | undefined) =>
-    authorization === undefined ? undefined : shown.exec(authorization)?.[1]
+    authorization === undefined ? undefined : bearer.exec(authorization)?.[1]
 
   return {
-    recall(authorization) {
+    cachedName(authorization) {
       const key = read(authorization)
       if (key === undefined || tooLong(key, 'key')) return undefined
-      return known.get(services.digest(key).toString('base64'))?.holder?.name
+      return cache.get(services.digest(key).toString('base64'))?.holder?.name
     },
     read: ({ authorization }) => read(authorization),
-    async introduce(call, key) {
+    async authenticate(call, key) {
       const holder = await holderOf(key, call.address)
       if (!holder) return
       call.service = { name: holder.name, scopes: holder.scopes }

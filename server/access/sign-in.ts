@@ -1,8 +1,9 @@
-// Signing in: an attempt is admitted, counted as under way, and ends as a success, a failure, or as if it had never been.
+// Attempts to sign in. An attempt is admitted and counted as in flight; it then succeeds, fails, or is undone.
 //
-// This room owns who calls and what they may: limits of client addresses (admission.ts) and accounts (lockout.ts),
-// tokens and their keys (tokens.ts, keyring.ts), callers (caller.ts) and their permissions (permissions.ts). How counts
-// and keys are stored is models/', how hashes are computed passwords/'. The RPCs use it, and nobody below them.
+// This folder owns authentication and authorization: limits of client addresses (admission.ts) and accounts
+// (lockout.ts), tokens and their keys (tokens.ts, keyring.ts), callers (caller.ts, service-keys.ts) and permissions
+// (permissions.ts). models/ stores counters and keys, passwords/ computes hashes. Only the RPCs and the dispatch of
+// calls use this folder.
 import { LRUCache } from 'lru-cache'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Transaction } from '../database/connection.js'
@@ -19,65 +20,67 @@ import { auditContext } from './caller.js'
 import { failuresThatLock, inFlightSeconds, knownAddressDays, lockout } from './lockout.js'
 
 /**
- * The ways to sign in, as events name them: the proof whose count an account keeps, and the reason that an unknown user is
- * refused with. Mailed keys count by key and network alone, so that no failure keeps a right one out; how many of an account
- * were wrong is only recorded.
+ * The ways to sign in, by the action of their audit events: the proof whose failures an account counts, and the reason
+ * of the refusal for an unknown user. Without a proof no failure locks the account: mailed keys are limited by key and
+ * network (models/mailed-key.ts), so a right key always works, and the count of wrong ones only leads to an audit
+ * event.
  */
 const ways = {
   'session.login': { proof: 'password', unknown: Reason.INVALID_CREDENTIALS },
   'session.admin-login': { proof: 'administration', unknown: Reason.INVALID_CREDENTIALS },
   'session.login-by-answers': { proof: 'answers', unknown: Reason.USER_NOT_FOUND },
   'session.login-by-key': { proof: undefined, unknown: Reason.INVALID_KEY },
-  // The password once more, and the mailed code, for another e-mail address.
+  // The two steps of a change of the e-mail address: the password again, then the mailed code.
   'user.ask-email': { proof: 'password', unknown: Reason.INVALID_TOKEN },
   'user.change-email': { proof: undefined, unknown: Reason.INVALID_TOKEN },
 } as const satisfies Record<string, { readonly proof: Proof | undefined; readonly unknown: Reason }>
 
-/** One of them. */
+/** The action of the audit events of a way to sign in. */
 export type SignInAction = keyof typeof ways
 
-/** An attempt under way. Leaving its scope before it succeeded or failed takes it back: it was never made. */
+/** An attempt in flight. When its scope ends before a success or a failure, the attempt is undone and doesn't count. */
 export interface Attempt extends AsyncDisposable {
-  /** Whom it is about; undefined when nobody has the name. */
+  /** The account; undefined when no user has the name. */
   readonly account: Account | undefined
-  /** Its place among those who want something hashed. */
+  /** Its place in the hash queue. */
   readonly waiter: Waiter
-  /** Compares a password with the account's. Without an account the answer is no, after the same time. */
+  /** Compares a password with the account's. Without an account the result is not correct, after the same time. */
   comparePassword(text: string): Promise<Verdict>
   /**
-   * Ends it: forgets the failures of its proof, remembers the networks of the address, records the event. Refuses as for an
-   * unknown user when the user is deleted or erased by now.
+   * Ends the attempt: clears the failures of its proof, adds the networks of the address to the known ones, and records
+   * the audit event. Refuses as for an unknown user when the user has been deleted or erased.
    */
   succeed(t?: Transaction): Promise<void>
   /**
-   * Ends it: counts a failure against its proof of the account and against the client address, and refuses. An account has
-   * an event of the first in 15 minutes, unless it was a mailed key, and of the one that reaches the limit; so does an
-   * address that is held up from now on. How many there were is its object.
+   * Ends the attempt: counts a failure of the proof and of the client address, and refuses. Audit events record the
+   * first failure of the account in 15 minutes (except of a mailed key), the failure that locks it, and the failure
+   * that blocks the address; the object of the latter two is the number of failures.
    */
   fail(reason: Reason): Promise<never>
   /**
-   * Ends it when its proof was right and a second one was wrong, which is counted and recorded elsewhere: counts a failure
-   * against the client address alone, and refuses.
+   * Ends the attempt when the second factor was wrong, whose failures one-time-codes.ts counts and records: counts a
+   * failure of the client address only, and refuses.
    */
   failSecond(reason: Reason): Promise<never>
-  /** Records that it is refused for a reason, and counts nothing. */
+  /** Appends an audit event of a refusal with this reason. Doesn't end the attempt and counts nothing. */
   record(reason: Reason, t?: Transaction): Promise<void>
 }
 
 /** Begins attempts to sign in. */
 export interface SignIns {
   /**
-   * Counts an attempt as under way before anything is compared. Refuses with TOO_MANY_ATTEMPTS once the client address
-   * or the proof of the account has failed too often, or has as many attempts under way as it has failures left; with
-   * OVERLOADED when `hashes` wouldn't be compared in time. A refused attempt isn’t counted. From a `device` of the account
-   * it counts for that alone.
+   * Counts an attempt as in flight before any comparison. Refuses with TOO_MANY_ATTEMPTS when the failures and attempts
+   * in flight of the client address, or of the proof of the account, reach their limit; with OVERLOADED when the hash
+   * queue can't compute that many `hashes` in time. A refused attempt doesn't count. An attempt from a `device` of the
+   * account counts for that device only.
    */
   begin(action: SignInAction, usernameKey: string, call: Call, hashes: number, device?: Device): Promise<Attempt>
 }
 
-/** Milliseconds for which a lock that the database told of is believed, so that hammering at it costs no statements. */
-const lockBelieved = 100
+/** Milliseconds for which a lock is cached, so that repeated attempts cost few statements. */
+const lockCachedFor = 100
 
+/** Creates the sign-ins of a process. */
 export function createSignIns(deps: {
   attempts: Attempts
   counterKeys: CounterKeys
@@ -88,22 +91,25 @@ export function createSignIns(deps: {
   factor: number
 }): SignIns {
   const { attempts, counterKeys, admission, pool, passwords, factor } = deps
-  const most = failuresThatLock(factor)
+  const maxFailures = failuresThatLock(factor)
   const bucket = limitsOf(factor).failures
   /** Seconds to wait, by proof, account, address and device. */
-  const locks = new LRUCache<string, number>({ ...maxEntries(10_000), ttl: lockBelieved })
+  const locks = new LRUCache<string, number>({ ...maxEntries(10_000), ttl: lockCachedFor })
 
-  /** Where wrong mailed keys of an account are counted, from wherever they come: this count refuses nobody. */
+  /** The counter of an account's wrong mailed keys, from all addresses. It refuses no attempt. */
   const wrongKeysOf = (usernameKey: string) => ({
     subject: counterKeys.account('mailed key', usernameKey),
     account: null,
   })
 
-  /** Refuses a caller that is held up or comes too late, unless the account knows it: then its own counts alone decide. */
+  /**
+   * Refuses when the client address is blocked or the hash queue is full. An account that knows the device or network
+   * is exempt: only its own counts apply.
+   */
   async function admit(waiter: Waiter, call: Call, hashes: number, device: Device | undefined): Promise<void> {
-    const held = await admission.blockedFor(call.address)
-    const busy = held === undefined && hashes > 0 ? refusalOf(() => pool.check(waiter, hashes)) : undefined
-    const refusal = held === undefined ? busy : tooManyAttempts(held, 'failures')
+    const seconds = await admission.blockedFor(call.address)
+    const busy = seconds === undefined && hashes > 0 ? refusalOf(() => pool.check(waiter, hashes)) : undefined
+    const refusal = seconds === undefined ? busy : tooManyAttempts(seconds, 'failures')
     if (!refusal || (device?.active && device.usernameKey === waiter.account)) return
     if (!(await admission.knows(call.address, waiter.account))) throw refusal
   }
@@ -113,27 +119,27 @@ export function createSignIns(deps: {
       const { address } = call
       const { proof, unknown } = ways[action]
       const waiter = waiterOf(call, usernameKey, proof === 'administration' ? proof : 'other')
-      const lock = [proof, usernameKey, network(address), device?.userId, device?.session].join('\0')
-      const locked = locks.get(lock)
-      if (locked !== undefined) throw tooManyAttempts(locked, 'account')
+      const lockKey = [proof, usernameKey, network(address), device?.userId, device?.session].join('\0')
+      const lockedFor = locks.get(lockKey)
+      if (lockedFor !== undefined) throw tooManyAttempts(lockedFor, 'account')
       await admit(waiter, call, hashes, device)
 
       const leave = admission.begin(address)
       let open = true
-      const limits = { knownDays: knownAddressDays, most, inFlightSeconds, bucket }
-      const begun = await attempts.begin({ usernameKey, proof, address, device, ...limits }).catch(error => {
+      const limits = { knownDays: knownAddressDays, most: maxFailures, inFlightSeconds, bucket }
+      const start = await attempts.begin({ usernameKey, proof, address, device, ...limits }).catch(error => {
         leave()
         throw error
       })
-      admission.observe(address, begun.addressLevel)
-      if (!begun.begun) {
+      admission.observe(address, start.addressLevel)
+      if (!start.begun) {
         leave()
-        throw refusalOfStart(begun)
+        throw refusalOfStart(start)
       }
 
-      const { account, known, counter } = begun
+      const { account, known, counter } = start
       const isKnown = known && account?.active === true && !account.suspended
-      const place: Waiter = isKnown ? { ...waiter, kind: 'known' } : waiter
+      const accountWaiter: Waiter = isKnown ? { ...waiter, kind: 'known' } : waiter
       const event = (outcome: 'ok' | 'refused', reason?: Reason): AuditEvent => ({
         ...auditContext(call, outcome === 'ok' ? account : undefined),
         action,
@@ -145,8 +151,8 @@ export function createSignIns(deps: {
         open = false
         leave()
       }
-      // What can’t be taken back lapses by itself.
-      const takeBack = async () => counter && attempts.undo(counter.subject).catch(() => {})
+      // An attempt that can't be undone expires after `inFlightSeconds`.
+      const undo = async () => counter && attempts.undo(counter.subject).catch(() => {})
       const record: Attempt['record'] = (reason, t) => attempts.record(event('refused', reason), t)
       const limitReached = (failures: number): AuditEvent => ({
         ...event('refused', Reason.TOO_MANY_ATTEMPTS),
@@ -155,16 +161,16 @@ export function createSignIns(deps: {
       async function addFailureOfAddress(): Promise<void> {
         const failures = await admission.addFailure(address)
         if (failures === undefined) return
-        // It is no event of the account that happened to be tried.
-        const { subject_id: _, ...blockedFor } = limitReached(failures)
-        await attempts.record(blockedFor)
+        // The block concerns the address, so its event has no account.
+        const { subject_id: _, ...ofAddress } = limitReached(failures)
+        await attempts.record(ofAddress)
       }
       return {
         account,
-        waiter: place,
+        waiter: accountWaiter,
         async comparePassword(text) {
           const claim = { context: 'password', text, stored: account?.passwordHash } as const
-          const [verdict] = await passwords.verify([claim], place)
+          const [verdict] = await passwords.verify([claim], accountWaiter)
           return verdict!
         },
         async succeed(t) {
@@ -176,14 +182,14 @@ export function createSignIns(deps: {
         record,
         async failSecond(reason) {
           end()
-          await takeBack()
+          await undo()
           await addFailureOfAddress()
           return refuse(reason)
         },
         async fail(reason) {
-          // At once: whoever returns this promise leaves the scope before it settles.
+          // Before the first await: `return attempt.fail(…)` ends the caller's scope before this promise settles.
           end()
-          const failures = { most, seconds: lockout.seconds, last: limitReached(most) }
+          const failures = { most: maxFailures, seconds: lockout.seconds, last: limitReached(maxFailures) }
           if (counter) await attempts.fail(counter, { ...failures, first: event('refused', reason) }, account?.id)
           else await attempts.fail(wrongKeysOf(usernameKey), failures, account?.id)
           await addFailureOfAddress()
@@ -192,7 +198,7 @@ export function createSignIns(deps: {
         async [Symbol.asyncDispose]() {
           if (!open) return
           end()
-          await takeBack()
+          await undo()
         },
       }
 
@@ -200,9 +206,9 @@ export function createSignIns(deps: {
         if (!known && addressLevel + 1 > bucket.capacity) {
           return tooManyAttempts((addressLevel + 1 - bucket.capacity) / bucket.perSecond, 'failures')
         }
-        // Only those under way stand in the way: they are decided soon.
-        if (failed < most) return tooManyAttempts(1, 'account')
-        locks.set(lock, seconds)
+        // Only attempts in flight exceed the limit, and they end soon.
+        if (failed < maxFailures) return tooManyAttempts(1, 'account')
+        locks.set(lockKey, seconds)
         return tooManyAttempts(seconds, 'account')
       }
     },

@@ -7,15 +7,15 @@ import { refuse } from '../requests/refusal.js'
 import { tooLong } from '../rules/sizes.js'
 import type { Keyring } from './keyring.js'
 
-/** How somebody signed in (RFC 8176): password, answers to questions, mailed key. */
+/** Authentication methods (RFC 8176): password, answers to security questions, and mailed key or one-time code. */
 export type Method = 'pwd' | 'kba' | 'otp'
 
-/** Seconds that a session lasts from its sign-in, however often its token is refreshed. */
+/** Maximum seconds of a session from its sign-in, over all refreshes of its token. */
 export const sessionLength: Record<Method, number> = { pwd: 30 * 86_400, kba: 3600, otp: 3600 }
 
 const everyMethod = Object.keys(sessionLength) as Method[]
 
-/** Claims of a token (RFC 9068), besides those that jsonwebtoken checks. */
+/** Claims of a token (RFC 9068). */
 export interface Claims {
   readonly iss: string
   readonly aud: string
@@ -35,12 +35,12 @@ export interface Claims {
   readonly ver: number
 }
 
-/** What a token says, and the id of the key that it was signed with. */
+/** Claims of a verified token, and the id of its signing key. */
 export interface Verified extends Claims {
   readonly kid: string
 }
 
-/** Whom a token is for. */
+/** The user that a token is for. */
 export interface Holder {
   readonly id: number
   readonly username: string
@@ -50,10 +50,10 @@ export interface Holder {
   readonly tokenGeneration: number
 }
 
-/** A sign-in that tokens go back to. */
+/** The sign-in that a token and its refreshed successors come from. */
 export interface Session {
   readonly method: Method
-  /** Another way besides: the one-time code of an administrator. */
+  /** The second factor: the one-time code of an administrator. */
   readonly second?: Method
   /** Seconds since 1970. */
   readonly startedAt: number
@@ -62,52 +62,52 @@ export interface Session {
 /** Issues and verifies tokens. */
 export interface Tokens {
   /**
-   * A token for the holder, signed ES256: of a session, or of one that starts now with a way to sign in. Refuses with
-   * INVALID_TOKEN when the session is over.
+   * Issues a token for the holder, signed with ES256: for a session, or for a new one with the given method. Refuses
+   * with INVALID_TOKEN when the session has expired.
    */
   issue(holder: Holder, session: Session | Method): Promise<string>
   /**
-   * The claims of a genuine token within its time, and the key that signed it; refuses any other with INVALID_TOKEN.
-   * Knows no revocation, neither of the token nor of a key that it has seen before: the caller's statement asks those.
+   * Returns the claims of a genuine, unexpired token; refuses any other with INVALID_TOKEN. Doesn't check revocation of
+   * the token or, when the token is cached, of its key: the statement that reads the caller checks both.
    */
   verify(token: string): Promise<Verified>
   /**
-   * The claims of a token that was genuine when it was issued, expired and revoked ones included, as long as its key is
-   * kept; refuses any other with INVALID_TOKEN. It opens nothing: it shows that its holder has signed in before.
+   * Returns the claims of a genuine token, which may be expired or revoked, as long as its key is kept; refuses any
+   * other with INVALID_TOKEN. Such a token gives no access: it only proves an earlier sign-in.
    */
   recognize(token: string): Promise<Claims>
 }
 
-/** Verified tokens that are remembered, so that a signature is verified once in its life. */
-const remembered = 20_000
+/** Maximum verified tokens in the cache, so that most signatures are verified once. */
+const maxCached = 20_000
 
-/** Seconds by which the clocks of replicas may differ. */
+/** Maximum seconds by which the clocks of replicas may differ. */
 const clockSkew = 60
 
-/** Issues and verifies tokens by RFC 9068, with what RFC 8725 asks: algorithm, type, issuer, audience and key pinned. */
+/** Creates tokens by RFC 9068; algorithm, type, issuer, audience and key are pinned (RFC 8725). */
 export function createTokens(deps: {
   keyring: Keyring
   issuer: string
   audience: string
   /** Lifetime in seconds. */
   ttl: number
-  /** Whether the lifetime is that of this audience alone, and not the one that is kept with the keys. */
+  /** Whether `ttl` limits lifetimes instead of the `tokenTtl` of the keys. Default false. */
   ownTtl?: boolean
-  /** How the sessions of tokens may have begun; any way unless said. */
+  /** Methods whose sessions are accepted. Default all. */
   methods?: readonly Method[]
   now?: () => number
 }): Tokens {
   const { keyring, issuer, audience, ttl, ownTtl = false, methods = everyMethod, now = Date.now } = deps
-  const verified = new LRUCache<string, Verified>(maxEntries(remembered))
+  const verified = new LRUCache<string, Verified>(maxEntries(maxCached))
   const seconds = () => Math.floor(now() / 1000)
 
   async function check(token: string, { expired }: { expired: boolean }): Promise<Verified> {
     const decoded = tooLong(token, 'token') ? null : jwt.decode(token, { complete: true })
     const header = decoded?.header as Record<string, unknown> | undefined
     const type = typeof header?.typ === 'string' ? header.typ.toLowerCase() : ''
-    const typed = type === 'at+jwt' || type === 'application/at+jwt'
-    // Extensions that we don't know must not be passed over (RFC 7515, 4.1.11).
-    if (typeof header?.kid !== 'string' || !typed || header.crit !== undefined) refuse(Reason.INVALID_TOKEN)
+    const isAccessToken = type === 'at+jwt' || type === 'application/at+jwt'
+    // A token with critical extensions that the verifier doesn't implement is invalid (RFC 7515, 4.1.11).
+    if (typeof header?.kid !== 'string' || !isAccessToken || header.crit !== undefined) refuse(Reason.INVALID_TOKEN)
     const { iat, exp } = (decoded?.payload ?? {}) as jwt.JwtPayload
     const key = await keyring.find(header.kid, ownTtl ? 0 : Number(exp) - Number(iat))
     if (!key) refuse(Reason.INVALID_TOKEN)
@@ -126,9 +126,11 @@ export function createTokens(deps: {
     }
   }
 
-  /** Whether the times make sense: a token that we issued began in a session, and lasts no longer than its key allows. */
-  function isInOrder({ auth_time, iat, exp }: Claims, longest: number): boolean {
-    return auth_time <= iat && iat <= seconds() + clockSkew && exp - iat <= longest
+  /**
+   * Whether the times are consistent: sign-in before issue, issue in the past, lifetime at most `maxLifetime` seconds.
+   */
+  function isInOrder({ auth_time, iat, exp }: Claims, maxLifetime: number): boolean {
+    return auth_time <= iat && iat <= seconds() + clockSkew && exp - iat <= maxLifetime
   }
 
   return {
@@ -137,7 +139,7 @@ export function createTokens(deps: {
       const start: Session = typeof session === 'string' ? { method: session, startedAt: iat } : session
       const { method, second, startedAt } = start
       const exp = Math.min(iat + ttl, startedAt + sessionLength[method])
-      if (exp <= iat) refuse(Reason.INVALID_TOKEN, { text: 'The session is over. Log in again.' })
+      if (exp <= iat) refuse(Reason.INVALID_TOKEN, { text: 'The session has expired. Log in again.' })
       const { kid, privateKey } = await keyring.signer()
       const claims: Claims = {
         iss: issuer,
@@ -157,18 +159,18 @@ export function createTokens(deps: {
       return jwt.sign(claims, privateKey, { algorithm: 'ES256', header: { alg: 'ES256', typ: 'at+jwt', kid } })
     },
     async verify(token) {
-      const known = verified.get(token)
-      if (known && known.exp > seconds()) return known
+      const cached = verified.get(token)
+      if (cached && cached.exp > seconds()) return cached
       const claims = await check(token, { expired: false })
       verified.set(token, claims)
       return claims
     },
-    // From no memory: a key that was dropped vouches for no device.
+    // Not from the cache: tokens of a dropped key don't count as devices.
     recognize: token => check(token, { expired: true }),
   }
 }
 
-/** Whether all claims that we rest on are there and of their type; jsonwebtoken asks for none of them. */
+/** Whether the claims that this service reads are present and well formed; jsonwebtoken doesn't check them. */
 function isComplete(claims: Partial<Claims>, methods: readonly Method[]): boolean {
   const numbers = [claims.iat, claims.exp, claims.auth_time, claims.ver]
   return (

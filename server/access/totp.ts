@@ -1,22 +1,28 @@
+// Time-based one-time passwords (RFC 6238): 6 digits, SHA-1, the parameters that all authenticators support.
 import { Secret, TOTP } from 'otpauth'
 
-/** Seconds for which a code is shown. One more step on each side is taken, as clocks differ (RFC 6238, 5.2). */
+/** Seconds of a time step. `totpStep` accepts also the steps before and after, as clocks differ (RFC 6238, 5.2). */
 const period = 30
 
-/** Bytes of a secret: as many as SHA-1 gives (RFC 4226, 4). */
+/** Bytes of a secret: the output length of SHA-1 (RFC 4226, 4). */
 const secretBytes = 20
 
-/** A new secret, in base 32. */
+/** Returns a new random secret, in base32 (RFC 4648). */
 export function newTotpSecret(): string {
   return new Secret({ size: secretBytes }).base32
 }
 
-/** A secret as authenticators read it, `otpauth://totp/…`. */
+/**
+ * Returns the URI of a secret for authenticators, `otpauth://totp/…`. `issuer` and `username` label the entry there.
+ */
 export function totpUri(secret: string, username: string, issuer: string): string {
   return new TOTP({ secret, label: username, issuer, period }).toString()
 }
 
-/** The time step (RFC 6238) that a code is of at a time, in ms since 1970; undefined when it is wrong. */
+/**
+ * Returns the time step (RFC 6238) that a code belongs to; undefined for a wrong code. White space in the code doesn't
+ * matter; `now` is in ms since 1970.
+ */
 export function totpStep(secret: string, code: string, now: number): number | undefined {
   const token = code.replace(/\s/g, '')
   if (!/^\d{6}$/.test(token)) return undefined

@@ -88,9 +88,9 @@ async function examineDatabase({ database }: Deps): Promise<Found> {
   try {
     const { version } = await readCondition(database)
     if (await database.isWritable()) return ok(`PostgreSQL ${version} answers and takes writes.`)
-    const { pending } = await readMigrations(database)
+    const { done, different } = await readMigrations(database)
     // Without tables there is nothing to be written.
-    if (pending.some(({ name }) => name.startsWith('0001-'))) return ok(`PostgreSQL ${version} answers; it is empty.`)
+    if (done.length + different.length === 0) return ok(`PostgreSQL ${version} answers; it is empty.`)
     return failed(
       `PostgreSQL ${version} answers, and takes no writes.`,
       'See that DATABASE_URL leads to the primary, and that the disk is not full.',
@@ -105,8 +105,13 @@ async function examineDatabase({ database }: Deps): Promise<Found> {
 }
 
 async function examineMigrations({ database }: Deps): Promise<Found> {
-  const { done, pending, newer } = await readMigrations(database)
+  const { done, pending, newer, different } = await readMigrations(database)
   const names = (list: readonly { name: string }[]) => list.map(({ name }) => name).join(', ')
+  if (different.length > 0)
+    return failed(
+      `The database has another baseline than this version (${names(different)}).`,
+      'Run the version that made it, or use an empty database.',
+    )
   if (done.length === 0) return failed('The registry is not installed yet.', 'Run `auth-admin install`.')
   if (newer.some(({ kind }) => kind === 'contract'))
     return failed(`The database is of a newer version (${names(newer)}).`, 'Run that version.')
@@ -196,7 +201,7 @@ async function examineAdministrators({ totpSecrets }: Deps): Promise<Found> {
   return withoutCodes > 0 ? warning(detail, 'Have each of them run `auth-admin totp enroll`.') : ok(detail)
 }
 
-/** Accounts from before such names were reserved, or from elsewhere: `#id` is ambiguous by them. */
+/** Imported accounts can have such names, which make `#id` ambiguous. */
 async function examineUsernames({ administeredUsers }: Deps): Promise<Found> {
   const ids = await administeredUsers.namedLikeIds()
   if (ids.length === 0) return ok('No username looks like the id of another user.')

@@ -1,31 +1,23 @@
-// What a backup is made of, read in one snapshot while the service runs.
+// Makes a backup: reads all of it in one snapshot, while the service runs.
 import { randomBytes } from 'node:crypto'
 import { createWriteStream, existsSync, rmSync } from 'node:fs'
 import { rename } from 'node:fs/promises'
 import { pipeline } from 'node:stream/promises'
 import type { Database, Statement, Transaction } from '../database/connection.js'
-import { listMade, readMigrations } from '../database/migrate.js'
+import { checkMigrations, listMade, readMigrations } from '../database/migrate.js'
 import type { Registry } from '../models/define-models.js'
 import { encrypt, type Lock } from './envelope.js'
 import { type TableHeader, type TableRead, writeBackup } from './format.js'
 
 /**
- * Tables that no backup has: signing keys, keys of services, answers with such keys, keys that were mailed, and e-mails that
- * wait, under both their names. Whoever steals a backup signs no token with it, and a restore brings back no token that was
- * revoked and no key that was spent or removed.
+ * Tables that a backup leaves out: signing keys, keys of services, responses that hold such keys, mailed keys, and queued
+ * e-mails. So a stolen backup signs no token, and a restore revives no revoked token and no used or removed key.
  */
-export const excludedTables: readonly string[] = [
-  'signing_keys',
-  'service_keys',
-  'creation_requests',
-  'mailed_keys',
-  'emails',
-  'letters',
-]
+const excludedTables: readonly string[] = ['signing_keys', 'service_keys', 'creation_requests', 'mailed_keys', 'emails']
 
 /** What a backup holds. */
 export interface Made {
-  /** The time that it shows (ISO 8601), by the database's clock. */
+  /** The time of its snapshot (ISO 8601), by the database's clock. */
   readonly madeAt: string
   /** Rows of each table. */
   readonly rows: Readonly<Record<string, number>>
@@ -46,14 +38,14 @@ const describe: Statement = {
     GROUP BY c.oid, c.relname ORDER BY c.relname`,
 }
 
-// So that any server reads what this one writes.
+// Formats that a server with any settings reads.
 const begin: Statement = {
   name: 'backup-begin',
   text: `SELECT now() AS at, set_config('datestyle', 'ISO', true), set_config('bytea_output', 'hex', true),
     set_config('extra_float_digits', '3', true)`,
 }
 
-/** The tables of a registry that backups have, each behind those that it refers to. */
+/** The tables of a backup, each after those that it refers to. */
 export async function describeTables(database: Database, t: Transaction): Promise<TableHeader[]> {
   type Row = TableHeader & { readonly refersTo: readonly string[] }
   const kept = (await listMade()).tables.filter(name => !excludedTables.includes(name))
@@ -75,8 +67,8 @@ export function copied({ table, columns }: Pick<TableHeader, 'table' | 'columns'
 }
 
 /**
- * Writes a backup of a registry into a file that isn't there yet, readable by its owner only. Once it is whole, `record`
- * leaves an event, and after that it has its name. Throws an Error when it can't be made.
+ * Writes a backup of a registry into a new file that only its owner can read. When the backup is complete, `record` leaves an
+ * event, and then the file gets its name. Throws an Error when that isn't possible.
  */
 export async function makeBackup(
   { database, masterKey }: Pick<Registry, 'database' | 'masterKey'>,
@@ -86,17 +78,16 @@ export async function makeBackup(
 ): Promise<Made> {
   const partial = `${file}.${randomBytes(6).toString('hex')}.partial`
   const discard = () => rmSync(partial, { force: true })
-  // However this process ends, but by SIGKILL.
+  // However this process ends, except by SIGKILL.
   process.once('exit', discard)
   try {
     const made = await database.transact(
       async t => {
         const [begun] = await database.run<{ at: Date }>(begin, [], t)
-        const { done, newer } = await readMigrations(database, t)
-        if (newer.length > 0)
-          throw new Error(
-            'The database is of a newer version, whose tables this one doesn’t know: back it up with that.',
-          )
+        const status = await readMigrations(database, t)
+        checkMigrations(status)
+        if (status.newer.length > 0)
+          throw new Error('The database is of a newer version, whose tables this one doesn’t know: use that version.')
         const key = await masterKey.reveal(t)
         const headers = await describeTables(database, t)
         async function* tables(): AsyncGenerator<TableRead> {
@@ -104,14 +95,14 @@ export async function makeBackup(
         }
         const madeAt = begun!.at.toISOString()
         const rows: Record<string, number> = {}
-        const text = writeBackup({ madeAt, migrations: done, masterKey: key.toString('base64') }, tables(), rows)
+        const text = writeBackup({ madeAt, migrations: status.done, masterKey: key.toString('base64') }, tables(), rows)
         await pipeline(encrypt(text, lock), createWriteStream(partial, { flags: 'wx', mode: 0o600, flush: true }))
         return { madeAt, rows }
       },
       { snapshot: true, unlimited: true },
     )
     await record(made)
-    if (existsSync(file)) throw new Error('The file has come to be there meanwhile; it was left as it is.')
+    if (existsSync(file)) throw new Error('The file was created by another process meanwhile, and was left unchanged.')
     await rename(partial, file)
     return made
   } finally {

@@ -1,11 +1,11 @@
-// The encryption of a backup: a file as age has it (https://age-encryption.org/v1), which the program of that name opens, too.
+// The encryption of a backup: a file in the format of age (https://age-encryption.org/v1), which the program `age` opens too.
 import { randomBytes } from 'node:crypto'
 import { open } from 'node:fs/promises'
 import { ReadableStream } from 'node:stream/web'
 import { Decrypter, Encrypter } from 'age-encryption'
 import { damaged } from './format.js'
 
-/** Who can open a backup: the holders of the identities to some public keys (`age1…`), or whoever has a passphrase. */
+/** What a backup is encrypted to: public keys (`age1…`), or a passphrase. */
 export type Lock = { readonly recipients: readonly string[] } | { readonly passphrase: string }
 
 /** What opens a backup: the text of an identity file, or a passphrase. */
@@ -16,17 +16,17 @@ export function newPassphrase(): string {
   return randomBytes(16).toString('hex').match(/.{4}/g)!.join('-')
 }
 
-/** What is wrong with a text as a recipient, as a sentence; undefined when nothing is. */
+/** Says in a sentence why a text isn't a recipient; undefined if it is one. */
 export function recipientProblem(text: string): string | undefined {
   try {
     new Encrypter().addRecipient(text)
     return undefined
   } catch {
-    return 'Give a public key of age, as `age-keygen` prints it: age1….'
+    return 'Pass an age public key, as `age-keygen` prints it: age1….'
   }
 }
 
-/** Encrypts what comes, piece by piece. */
+/** Encrypts a stream, piece by piece. */
 export async function* encrypt(source: AsyncIterable<Uint8Array>, lock: Lock): AsyncGenerator<Uint8Array> {
   const encrypter = new Encrypter()
   if ('passphrase' in lock) encrypter.setPassphrase(lock.passphrase)
@@ -35,8 +35,8 @@ export async function* encrypt(source: AsyncIterable<Uint8Array>, lock: Lock): A
 }
 
 /**
- * Opens a file and hands over what is in it, piece by piece: each piece is what was written, but only the end tells whether
- * the file is whole. Throws an Error that says what is wrong, before anything is read when the key doesn't open it.
+ * Decrypts a file, and passes its content on piece by piece. Each piece is authentic, but only the end shows that the file is
+ * complete. Throws an Error that says what is wrong; if the key doesn't open the file, before `read` is called.
  */
 export async function decrypt<T>(
   file: string,
@@ -65,20 +65,20 @@ async function* tellDamage(pieces: AsyncIterable<Uint8Array>): AsyncGenerator<Ui
   }
 }
 
-/** How a backup is locked. Throws an Error when the file can't be read, or is none. */
+/** What a backup is encrypted to. Throws an Error when the file can't be read, or isn't a backup. */
 export async function lockOf(file: string): Promise<'passphrase' | 'recipients'> {
   const handle = await openBackup(file)
   try {
     const { buffer, bytesRead } = await handle.read(Buffer.alloc(64), 0, 64, 0)
     const [first, second = ''] = buffer.toString('latin1', 0, bytesRead).split('\n')
-    if (first !== 'age-encryption.org/v1') throw new Error('The file is no backup: it is not encrypted by age.')
+    if (first !== 'age-encryption.org/v1') throw new Error('The file is not a backup: it is not encrypted by age.')
     return second.startsWith('-> scrypt ') ? 'passphrase' : 'recipients'
   } finally {
     await handle.close()
   }
 }
 
-/** The library speaks in streams of the web, as the DOM's types know them. */
+/** The library takes and returns web streams, in the types of the DOM. */
 async function throughAge(
   source: AsyncIterable<Uint8Array>,
   work: (stream: globalThis.ReadableStream<Uint8Array>) => Promise<unknown>,
@@ -104,6 +104,6 @@ function createDecrypter(key: Key): Decrypter {
   } catch {
     lines.length = 0
   }
-  if (lines.length === 0) throw new Error('The identity file holds no identity of age (AGE-SECRET-KEY-1…).')
+  if (lines.length === 0) throw new Error('The identity file has no age identity (AGE-SECRET-KEY-1…).')
   return decrypter
 }

@@ -1,26 +1,26 @@
 /**
  * Backups: a registry as one encrypted file, and back. This room owns the format (format.ts), its encryption (envelope.ts),
- * what is read from a database (dump.ts) and what becomes of it in another (restore.ts). What tables are made of, and how a
- * user is erased, is for the rooms below; who may do it, and asking for keys, is for the command line, which alone uses it.
+ * reading a database (dump.ts) and restoring to one (restore.ts). The rooms below own the tables and the erasure of users. The
+ * command line, its only user, asks for keys and decides who may do it.
  *
- * Within the encryption a backup is text, so that `age --decrypt` and a pager are enough to look into it:
+ * Inside the encryption a backup is text, so that `age --decrypt` and a pager are enough to read it:
  *
  *     auth-registry backup 1
  *     {"madeAt":…,"migrations":[…],"masterKey":…}
  *     {"table":"users","columns":["id",…],"sequences":{"id":"7"}}
- *     1	Ana	…                 rows as COPY writes them, in the order in which they refer to each other
+ *     1	Ana	…                 rows as COPY writes them; tables come after those that they refer to
  *     \.                        the end of a table
  *     {"end":true,"rows":{"users":1}}
  *
- * Without the last line it isn't whole; that nobody altered it is the encryption's matter.
+ * Without the last line it is incomplete. The encryption detects alterations.
  */
 import type { Migration } from '../database/migrate.js'
 
 /** What a backup says of itself. */
 export interface Header {
-  /** When, by the database's clock (ISO 8601): everything in it is as it was then. */
+  /** Time of the snapshot, by the database's clock (ISO 8601). */
   readonly madeAt: string
-  /** The ledger: what the tables look like. */
+  /** The ledger, which determines the tables. */
   readonly migrations: readonly Migration[]
   /** AUTH_MASTER_KEY in base64. */
   readonly masterKey: string
@@ -30,19 +30,19 @@ export interface Header {
 export interface TableHeader {
   readonly table: string
   readonly columns: readonly string[]
-  /** The last value given by each column's sequence; null when it gave none. */
+  /** The last value of each column's sequence; null if it was never used. */
   readonly sequences: Readonly<Record<string, string | null>>
 }
 
-/** A table of a backup that is read. Its rows are there until the next table is asked for. */
+/** A table of a backup while it is read. Its rows must be read before the next table. */
 export interface TableRead extends TableHeader {
   readonly rows: AsyncIterable<Buffer>
 }
 
-/** A backup that is read from its beginning. */
+/** A backup while it is read. */
 export interface BackupRead {
   readonly header: Header
-  /** The tables in their order, each to be read before the next. Throws when the backup isn't whole. */
+  /** The tables, in order. Throws when the backup is incomplete. */
   readonly tables: AsyncIterable<TableRead>
 }
 
@@ -50,10 +50,10 @@ const version = 1
 const title = 'auth-registry backup '
 const endOfTable = '\\.\n'
 
-/** Longest line: a row has many times less. */
+/** Limit of a line in bytes, many times larger than a row. */
 const longest = 64 * 1024 * 1024
 
-/** Writes a backup. `tables` gives each table with its rows, as COPY writes them; `rows` counts them when all is written. */
+/** Writes a backup. `tables` gives each table with its rows, as COPY writes them. At the end `rows` has the count of each. */
 export async function* writeBackup(
   header: Header,
   tables: AsyncIterable<TableRead>,
@@ -73,11 +73,11 @@ export async function* writeBackup(
   yield Buffer.from(`${JSON.stringify({ end: true, rows })}\n`)
 }
 
-/** Reads a backup. Throws an Error that says what is wrong with it. */
+/** Reads a backup. Throws an Error that says what is wrong. */
 export async function readBackup(source: AsyncIterable<Uint8Array>): Promise<BackupRead> {
   const lines = readLines(source)
   const first = (await lines.line()) ?? ''
-  if (!first.startsWith(title)) throw new Error('The file is no backup of a registry.')
+  if (!first.startsWith(title)) throw new Error('The file is not a backup of a registry.')
   if (first !== `${title}${version}`)
     throw new Error('The backup is in a format that this version doesn’t know: use the version that made it.')
   const header = parse<Header>(await lines.line())
@@ -106,7 +106,7 @@ export async function readBackup(source: AsyncIterable<Uint8Array>): Promise<Bac
   return { header, tables: tables() }
 }
 
-/** Reads a whole backup and keeps nothing but what it says of itself and how many rows each table has. */
+/** Reads a whole backup, and returns its header and the number of rows of each table. */
 export async function checkBackup(
   source: AsyncIterable<Uint8Array>,
 ): Promise<{ header: Header; rows: Record<string, number> }> {
@@ -119,7 +119,7 @@ export async function checkBackup(
   return { header, rows }
 }
 
-/** Text by lines, and tables by pieces of whole lines. */
+/** Reads text by lines, and tables by pieces of whole lines. */
 function readLines(source: AsyncIterable<Uint8Array>) {
   const chunks = source[Symbol.asyncIterator]()
   let rest: Buffer = Buffer.alloc(0)
@@ -148,7 +148,7 @@ function readLines(source: AsyncIterable<Uint8Array>) {
       rest = rest.subarray(end + 1)
       return line
     },
-    /** The rows up to the end of a table. What is left unread of them is lost. */
+    /** The rows up to the end of a table. Rows that aren't read are lost. */
     async *table(): AsyncGenerator<Buffer> {
       for (;;) {
         const lines = rest.subarray(0, rest.lastIndexOf('\n') + 1)
@@ -163,7 +163,7 @@ function readLines(source: AsyncIterable<Uint8Array>) {
   }
 }
 
-/** Where the end of a table stands in whole lines: at the beginning of one, since a row may end with the same signs. */
+/** Position of the end of a table in whole lines: the beginning of a line, since a row may end with the same characters. */
 function findEnd(lines: Buffer): number | undefined {
   if (lines.subarray(0, endOfTable.length).equals(Buffer.from(endOfTable))) return 0
   const before = lines.indexOf(`\n${endOfTable}`)
@@ -184,7 +184,7 @@ function parse<T>(line: string | undefined): T {
   }
 }
 
-/** The error of a backup that isn't whole, or was altered. */
+/** The error for a backup that is incomplete or was altered. */
 export function damaged(cause?: unknown): Error {
   return new Error('The backup is damaged: it is cut off, or something in it was altered.', { cause })
 }

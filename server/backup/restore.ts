@@ -1,7 +1,7 @@
-// What becomes of a backup: one transaction, in which the registry that was there goes and the one of the backup comes.
+// Restores a backup: one transaction replaces the registry of the database by that of the backup.
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Database, Statement, Transaction } from '../database/connection.js'
-import { dropSchema, listMigrations, migrateWithin, readMigrations } from '../database/migrate.js'
+import { checkMigrations, compareLedger, dropSchema, migrateWithin, readMigrations } from '../database/migrate.js'
 import type { AuditEvent } from '../models/audit.js'
 import type { Registry } from '../models/define-models.js'
 import type { Receipt } from '../models/erasure.js'
@@ -17,29 +17,29 @@ import {
   type TableRead,
 } from './format.js'
 
-/** A user who was erased, and when: what a restore needs of a receipt. */
+/** An erased user, and when it was erased: what a restore needs of a receipt. */
 export type Erased = Pick<Receipt, 'user' | 'erasedAt'>
 
 /** What a restore did. */
 export interface Restored extends Made {
-  /** Receipts of users who were erased since the backup, and are again. */
+  /** Receipts of users who were erased after the backup, and are erased again. */
   readonly erased: readonly Receipt[]
-  /** Id of the signing key that was made. */
+  /** Id of the new signing key. */
   readonly signingKey: string
 }
 
 /**
- * Ids of users are not given again, though nobody knows how many signed up since the backup: other services know users
- * by their ids. More than sign up in the time between two backups.
+ * Ids of users that a restore skips. Other services know users by id, so the id of a user who signed up after the backup must
+ * not be given again. It is more than the sign-ups between two backups.
  */
 const gap = 100_000
 
-/** Milliseconds that connections of somebody who has just stopped have to be gone. */
+/** Milliseconds for the connections of a process that has just stopped to close. */
 const timeout = 2_000
 
 const others: Statement = {
   name: 'restore-others',
-  // The last one belongs to whoever uses an embedded database, this process included; others have more than that.
+  // Each process that uses an embedded database, this one included, holds a connection of that name beside its others.
   text: `SELECT count(*)::int AS count, pg_stat_clear_snapshot() FROM pg_stat_activity
     WHERE datname = current_database() AND usesysid IS NOT NULL AND pid <> pg_backend_pid()
       AND leader_pid IS DISTINCT FROM pg_backend_pid() AND application_name <> 'auth: uses this database'`,
@@ -59,10 +59,10 @@ const isOlder: Statement = {
   text: 'SELECT created_at <= $2::timestamptz AS older FROM users WHERE id = $1',
 }
 
-/** Reads a whole backup and says what it holds. Throws an Error that says why it can't be restored. */
+/** Reads a whole backup and says what it holds. Throws an Error when it can't be restored. */
 export async function inspectBackup(file: string, key: Key): Promise<Made> {
   const { header, rows } = await decrypt(file, key, checkBackup)
-  await refuseNewer(header)
+  await checkHeader(header)
   return { madeAt: header.madeAt, rows }
 }
 
@@ -72,12 +72,12 @@ export async function countUsers({ database }: Pick<Registry, 'database'>): Prom
 }
 
 /**
- * Puts the registry of a backup into the database instead of what is there, or changes nothing and throws an Error that says why.
- * `replace` lets it do away with users. The tables are made as they were, filled, and then brought up to date as any
- * others; the data keys are wrapped by the master key of this place. Nobody may use the database meanwhile.
+ * Replaces the registry of the database by that of a backup, or changes nothing and throws an Error. `replace` allows it to
+ * remove users. The tables are made as they were, filled, and then migrated; the master key of this installation wraps the
+ * data keys. No other process may use the database meanwhile.
  *
- * A token from before is good for nothing, whatever its generation: backups hold no signing key, so the key that it names
- * is gone, and the new one has another id. Users who were erased since are erased again by their receipts.
+ * It revokes all tokens, whatever their generation: a backup holds no signing key, and the new key has another id. Users who
+ * were erased after the backup are erased again by their receipts.
  */
 export async function restoreBackup(
   registry: Registry,
@@ -88,20 +88,24 @@ export async function restoreBackup(
   const { database, masterKey, audit, signingKeys } = registry
   const { replace, erasures, tokenTtl, actor } = options
   const work = async (t: Transaction, { header, tables: given }: BackupRead): Promise<Restored> => {
-    await refuseNewer(header)
-    const { done, newer } = await readMigrations(database, t)
-    if (done.length === 0 && (await describeTables(database, t)).length > 0)
-      throw new Error('The database holds tables of something else: name an empty one.')
-    if (newer.length > 0)
-      throw new Error(`The database is of a newer version (${newer[0]!.name}): restore the backup with that version.`)
+    await checkHeader(header)
+    const status = await readMigrations(database, t)
+    checkMigrations(status)
+    if (status.done.length === 0 && (await describeTables(database, t)).length > 0)
+      throw new Error('The database holds tables of another program: use an empty database.')
+    if (status.newer.length > 0)
+      throw new Error(
+        `The database is of a newer version (${status.newer[0]!.name}): restore the backup with that version.`,
+      )
     await refuseOthers(database, t)
     const users = await countWithin(database, t)
     if (users > 0 && !replace)
       throw new Error(`The registry there holds ${users} users: only --replace does away with them.`)
     await dropSchema(database, t)
-    // Who connected meanwhile may have read the keys of before; from now on nobody can.
+    // A process that connected before this may have read the former keys; from here on the lock keeps others out.
     await refuseOthers(database, t)
-    await migrateWithin(database, t, Math.max(...header.migrations.map(({ name }) => Number(name.slice(0, 4)))))
+    const names = header.migrations.map(({ name }) => name)
+    await migrateWithin(database, t, names)
     const rows = await fill(database, given, t)
     await migrateWithin(database, t)
     await masterKey.adopt(Buffer.from(header.masterKey, 'base64'), t)
@@ -118,7 +122,7 @@ export async function restoreBackup(
       erased.push(receipt)
       await append({ action: 'user.erase', reason: 'restore', subject_id: each.user })
     }
-    // Under their names of today. Else the first calls would be planned for empty tables.
+    // Otherwise PostgreSQL plans the first calls for empty tables. Migrations may have renamed tables.
     const tables = (await describeTables(database, t)).map(({ table }) => `"${table}"`)
     await database.run({ name: 'restore-analyze', text: `ANALYZE ${tables.join(', ')}` }, [], t)
     return { madeAt: header.madeAt, rows, erased, signingKey }
@@ -129,23 +133,23 @@ export async function restoreBackup(
   })
 }
 
-/** Reads receipts of users who were erased: JSON documents one after the other. Throws an Error that says which is none. */
+/** Reads receipts of erased users: a sequence of JSON documents. Throws an Error that names the first wrong one. */
 export function readErasures(text: string): Erased[] {
   let all: unknown[]
   try {
     all = JSON.parse(`[${text.trim().replace(/\}\s*\{/g, '},{')}]`)
   } catch {
-    throw new Error('The file of erasures is no list of JSON documents, one a line.')
+    throw new Error('The file of erasures is not a list of JSON documents, one on a line.')
   }
   return all.map((each, index) => {
     const { user, erasedAt } = (each ?? {}) as Partial<Erased>
     if (!(Number.isInteger(user) && user! > 0 && typeof erasedAt === 'string' && !Number.isNaN(Date.parse(erasedAt))))
-      throw new Error(`The file of erasures: document ${index + 1} is no receipt with "user" and "erasedAt".`)
+      throw new Error(`The file of erasures: document ${index + 1} is not a receipt with "user" and "erasedAt".`)
     return { user: user!, erasedAt }
   })
 }
 
-/** Fills the tables, which are as they were when the backup was made, and returns how many rows each has. */
+/** Fills the tables, which are as they were at the backup, and returns the number of rows of each. */
 async function fill(
   database: Database,
   tables: AsyncIterable<TableRead>,
@@ -153,11 +157,11 @@ async function fill(
 ): Promise<Record<string, number>> {
   const there = await describeTables(database, t)
   const names = there.map(({ table }) => `"${table}"`).join(', ')
-  // Migrations put rows into some.
+  // Migrations add rows to some tables.
   await database.run({ name: 'restore-truncate', text: `TRUNCATE ${names} CASCADE` }, [], t)
   const counts: Record<string, number> = {}
   for await (const { rows, ...table } of tables) {
-    // What isn't here can't come from a registry of that version; and names must not be taken from a file unseen.
+    // A registry of that version has no other tables, and no name from a file may reach SQL unchecked.
     if (!there.some(each => isSame(each, table)) || table.table in counts) throw damaged()
     counts[table.table] = await database.copyIn(`COPY ${copied(table)} FROM STDIN`, rows, t)
     for (const [column, last] of Object.entries(table.sequences)) {
@@ -174,7 +178,7 @@ function isSame(one: TableHeader, other: TableHeader): boolean {
   return shape(one) === shape(other)
 }
 
-/** Erases a user of the backup who was erased since; nobody else who may have got the id. */
+/** Erases a user of the backup who was erased later, but not another user who has got the same id. */
 async function eraseAgain({ database, erasure }: Registry, { user, erasedAt }: Erased, t: Transaction) {
   const [found] = await database.run<{ older: boolean }>(isOlder, [user, erasedAt], t)
   return found?.older ? erasure.erase(user, t) : undefined
@@ -185,21 +189,26 @@ async function countWithin(database: Database, t: Transaction): Promise<number> 
   return users!.there ? (await database.run<{ count: number }>(userCount, [], t))[0]!.count : 0
 }
 
-async function refuseNewer({ migrations }: Header): Promise<void> {
-  const ours = await listMigrations()
-  const unknown = migrations.map(({ name }) => name).filter(name => !ours.some(each => each.name === name))
-  if (unknown.length > 0)
-    throw new Error(`The backup is of a newer version (${unknown.join(', ')}): restore it with that version.`)
+/** Throws an Error when this version can't restore the backup. */
+async function checkHeader({ migrations }: Header): Promise<void> {
+  const { newer, different } = await compareLedger(migrations)
+  const names = (list: readonly { name: string }[]) => list.map(({ name }) => name).join(', ')
+  if (different.length > 0)
+    throw new Error(
+      `The backup has another baseline than this version (${names(different)}): restore it with the version that made it.`,
+    )
+  if (newer.length > 0)
+    throw new Error(`The backup is of a newer version (${names(newer)}): restore it with that version.`)
 }
 
-/** Throws an Error when somebody else is connected, and stays. */
+/** Throws an Error when another process is connected to the database and stays connected. */
 async function refuseOthers(database: Database, t: Transaction): Promise<void> {
   for (const end = performance.now() + timeout; ; await sleep(100)) {
     const [{ count }] = (await database.run<{ count: number }>(others, [], t)) as [{ count: number }]
     if (count === 0) return
     if (performance.now() > end)
       throw new Error(
-        `Somebody uses the database (connections: ${count}): stop the service, and whatever else is connected to it, first.`,
+        `The database is in use (connections: ${count}): stop the service and disconnect all other clients first.`,
       )
   }
 }

@@ -75,7 +75,7 @@ export function createCalls(deps: CallsDeps): Calls {
   const turnOf = ({ policy }: Run, call: IncomingCall) => {
     const { networks, deadline } = call
     if (!networks || !scheduler) return undefined
-    const service = serviceKeys?.recall(call.authorization)
+    const service = serviceKeys?.cachedName(call.authorization)
     const { cost = usualCost } = policy
     return new Turn(scheduler, service === undefined ? networks : [`service ${service}`], cost, deadline)
   }
@@ -93,7 +93,7 @@ export function createCalls(deps: CallsDeps): Calls {
       }
       const response = await inTime(call, async () => {
         const key = serviceKeys?.read(call)
-        if (key !== undefined) await serviceKeys!.introduce(call, key)
+        if (key !== undefined) await serviceKeys!.authenticate(call, key)
         checkPresence(call)
         return rpc.run(request, call)
       })

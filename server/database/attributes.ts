@@ -1,12 +1,12 @@
 /**
- * Attribute tables: what an entity is made of, told once. Its Sequelize model (`defineTable`), the columns that a
- * statement by hand reads (`selectList`) and the types of its rows all come from there.
+ * Attribute tables: each describes an entity once. Its Sequelize model (`defineTable`), the columns that a hand-written
+ * statement reads (`selectList`), and the types of its rows derive from it.
  */
 import type { Model, ModelAttributes, ModelStatic } from 'sequelize'
 import type { Database } from './connection.js'
 import { orm } from './sequelize.js'
 
-/** A type of columns, by its name in Sequelize's DataTypes; `[]` makes it an array. */
+/** A column type, by its name in Sequelize's DataTypes; `[]` makes it an array. */
 type ScalarType = 'BIGINT' | 'BLOB' | 'BOOLEAN' | 'DATE' | 'DATEONLY' | 'DOUBLE' | 'INTEGER' | 'JSONB' | 'TEXT' | 'UUID'
 type ColumnType = ScalarType | `${ScalarType}[]`
 
@@ -14,14 +14,14 @@ type ColumnType = ScalarType | `${ScalarType}[]`
 export interface Attribute<T = unknown, P extends boolean = boolean> {
   readonly type: ColumnType
   readonly nullable: boolean
-  /** The database fills it in where a new row leaves it out. */
+  /** A new row may omit it, and the database fills it in. */
   readonly hasDefault: P
   readonly primaryKey?: true
-  /** Name of the column, unless it is the attribute's own in snake case. */
+  /** Name of the column, if it isn't the attribute's name in snake case. */
   readonly column?: string
-  /** How `selectList` writes a day: a template of PostgreSQL's `to_char`. */
+  /** How `selectList` formats a day: a template for PostgreSQL's `to_char`. */
   readonly format?: string
-  /** Carries T and is never there. */
+  /** Carries T in the type; never set. */
   readonly value?: T
 }
 
@@ -30,20 +30,20 @@ export type Attributes = Readonly<Record<string, Attribute>>
 
 type Value<A> = A extends Attribute<infer T> ? T : never
 
-/** A row as it is stored. */
+/** A stored row. */
 export type Row<A extends Attributes> = { readonly [K in keyof A]: Value<A[K]> }
 
-/** A row to be added: an attribute may be left out only where the database fills it in. */
+/** A new row. It may omit only attributes with a default. */
 export type NewRow<A extends Attributes> = {
   readonly [K in keyof A as A[K]['hasDefault'] extends true ? never : K]: Value<A[K]>
 } & { readonly [K in keyof A as A[K]['hasDefault'] extends true ? K : never]?: Value<A[K]> }
 
-/** What an outer join finds of a row, under names that begin with P. */
+/** The attributes of a row in an outer join, under names that begin with P. */
 export type Joined<P extends string, A extends Attributes> = {
   readonly [K in keyof A & string as `${P}${Capitalize<K>}`]: Value<A[K]> | null
 }
 
-/** An attribute that every row has. */
+/** A required attribute. */
 export function attribute<T>(type: ColumnType): Attribute<T, false> {
   return { type, nullable: false, hasDefault: false }
 }
@@ -55,7 +55,7 @@ export const bigint = attribute<string>('BIGINT')
 export const flag = attribute<boolean>('BOOLEAN')
 export const bytes = attribute<Buffer>('BLOB')
 export const time = attribute<Date>('DATE')
-/** A day, stored and given as yyyy-MM-dd. */
+/** A day, stored and passed as yyyy-MM-dd. */
 export const day = (format = 'YYYY-MM-DD') => ({ ...attribute<string>('DATEONLY'), format })
 
 /** The attribute, or null. */
@@ -64,10 +64,10 @@ export const nullable = <T, P extends boolean>(of: Attribute<T, P>): Attribute<T
   nullable: true,
 })
 
-/** The attribute with a default in the database, or without need of one. */
+/** The attribute with a default in the database, or with no need of one. */
 export const hasDefault = <T>(of: Attribute<T>): Attribute<T, true> => ({ ...of, hasDefault: true })
 
-/** The attribute as the primary key, or as a part of it. */
+/** The attribute as the primary key, or a part of it. */
 export const key = <T, P extends boolean>(of: Attribute<T, P>): Attribute<T, P> => ({ ...of, primaryKey: true })
 
 /** The attribute in a column of another name. */
@@ -79,7 +79,7 @@ export const column = <T, P extends boolean>(name: string, of: Attribute<T, P>):
 /** A Sequelize model of rows of these attributes. */
 export type Table<A extends Attributes> = ModelStatic<Model<Row<A>, NewRow<A>>>
 
-/** Describes a table. Its Sequelize model is made when it is asked for. */
+/** Describes a table. Its Sequelize model is made at its first use. */
 export function defineTable<A extends Attributes>(
   { define }: Pick<Database, 'define'>,
   name: string,
@@ -108,7 +108,7 @@ function dataType(type: ColumnType) {
   return type.endsWith('[]') ? DataTypes.ARRAY(scalar) : scalar
 }
 
-/** The attributes as a SELECT reads them from a table with an alias. With a prefix `name` becomes `prefixName`. */
+/** The attributes in a SELECT from a table with an alias. With a prefix, `name` becomes `prefixName`. */
 export function selectList(of: Attributes, alias: string, prefix = ''): string {
   return Object.entries(of)
     .map(([attribute, { column = snakeCase(attribute), format }]) => {
@@ -119,10 +119,10 @@ export function selectList(of: Attributes, alias: string, prefix = ''): string {
     .join(', ')
 }
 
-/** The moment some seconds from now, by the clock of the database: all replicas have that one in common. */
+/** The time some seconds from now, by the clock of the database, which all replicas share. */
 export function fromNow(seconds: number): Date {
-  if (!Number.isFinite(seconds)) throw new TypeError('Seconds are a number.')
-  // Sequelize takes an expression wherever it takes a value, but its types know that of few verbs.
+  if (!Number.isFinite(seconds)) throw new TypeError('Seconds must be a number.')
+  // Sequelize accepts an expression wherever it accepts a value, but few of its types say so.
   return orm().literal(`now() + make_interval(secs => ${seconds})`) as unknown as Date
 }
 

@@ -1,16 +1,16 @@
 import type { Database, Statement } from './connection.js'
 import { width } from './pipeline.js'
 
-/** Connections that a process of the service opens at most. */
+/** The most connections that a process of the service opens. */
 export const connectionsOfProcess = 10 + width
 
-/** What a server says of itself. */
+/** The state of a PostgreSQL server. */
 export interface Condition {
   /** Version of PostgreSQL. */
   readonly version: string
   /** Its clock, in ms since 1970. */
   readonly now: number
-  /** Connections that it allows to roles like ours, and those that there are. */
+  /** Connections that it allows to roles that aren't superusers, and those in use. */
   readonly most: number
   readonly used: number
 }
@@ -23,7 +23,7 @@ const condition: Statement = {
     (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend')::int AS used`,
 }
 
-/** Asks a server how it is. */
+/** Reads the state of the server. */
 export async function readCondition(database: Database): Promise<Condition> {
   return (await database.run<Condition>(condition, []))[0]!
 }

@@ -1,18 +1,18 @@
 /**
- * The database room owns which database it is (source.ts), its schema (migrate.ts), its connections, and how tables are described
- * (attributes.ts). What is in the tables is for the rooms above; only `models` and this room know Sequelize and pg.
+ * The database room owns the choice of the database (database-choice.ts), its schema (migrate.ts), its connections, and the
+ * description of tables (attributes.ts). The rooms above own the content of the tables; only `models` and this room import
+ * Sequelize and pg.
  *
- * Rows are written one at a time by Sequelize, from the models. Statements by hand are prepared once on each connection
- * and stand where one of these reasons holds:
+ * Sequelize writes single rows, from the models. Hand-written statements are prepared once on each connection, and are used
+ * for one of these reasons:
  *
- * - reading users, their answers and the questions (user.ts, question.ts) and the start and end of a sign-in
- *   (signin.ts): what most calls consist of. A prepared join was measured at 2.5 times as many a second as the same
- *   SQL through Sequelize, a pipelined one at 1.4 to 3 times as many again;
- * - counting and claiming, which read and write in one step however many do so at once: attempts, mailed keys, e-mails
- *   that are due (SKIP LOCKED);
- * - the audit log, which is staged among other things, and sealed and checked in bulk;
- * - what a start, upkeep and a process that waits for calls ask: Sequelize, 31 MB, is loaded by the first who needs it;
- * - a join that locks its rows, and a lock on a whole table, which Sequelize can't say.
+ * - Most calls consist of them: reading users, their answers and the questions (user.ts, question.ts), and the start and end
+ *   of an attempt to sign in (attempt.ts). A prepared join ran 2.5 times as often in a second as the same SQL through
+ *   Sequelize, and a pipelined one 1.4 to 3 times as often again.
+ * - They count or claim, so that parallel callers need a single step: attempts, mailed keys, due e-mails (SKIP LOCKED).
+ * - They stage audit events as part of other statements, or seal and verify events in bulk.
+ * - A start, maintenance or an idle process runs them: Sequelize takes 31 MB, and is loaded at its first use.
+ * - Sequelize can't express them: a join that locks its rows, a lock on a table.
  */
 import pg from 'pg'
 import type { Model, ModelAttributes, ModelStatic, Sequelize, Transaction } from 'sequelize'
@@ -31,60 +31,60 @@ import { explainLimits, missingLimits, setLimits, unlimited } from './timeouts.j
 
 export type { Statement, Transaction }
 
-/** The one way to PostgreSQL. Nothing here waits for ever: whatever isn't answered in 6 s fails. */
+/** The only access to PostgreSQL. Nothing here waits forever: a statement without an answer fails after 6 s. */
 export interface Database {
-  /** What the models are made of, with all of them. It is loaded by the first who asks for it. */
+  /** Sequelize with all models, loaded at the first use. */
   readonly sequelize: Sequelize
-  /** Describes a table, whose columns are asked for with its model. Returns what gives the model, made when first wanted. */
+  /** Describes a table. Returns a function that returns its model, which is made at the first use. */
   define(table: string, columns: () => ModelAttributes): () => ModelStatic<Model>
-  /** Runs a prepared statement, on its own or as a part of a transaction, and returns its rows. */
+  /** Runs a prepared statement, alone or in a transaction, and returns its rows. */
   run<Row>(statement: Statement, values: readonly unknown[], transaction?: Transaction): Promise<Row[]>
-  /** Runs a prepared statement that only reads, waits for no lock and is quick: it shares a connection with others. */
+  /** Runs a prepared statement that only reads, waits for no lock and is fast, since it shares a connection with others. */
   read<Row>(statement: Statement, values: readonly unknown[]): Promise<Row[]>
   /**
-   * Runs statements as one transaction (READ COMMITTED): all or none of it holds. Keep it short, unless it is `unlimited`:
-   * then its statements may take and wait as long as they need, as migrations do. All statements of a `snapshot` see the
-   * same, as it is when the first one runs (REPEATABLE READ).
+   * Runs statements as one transaction (READ COMMITTED). Keep it short, unless it is `unlimited`: then its statements may run
+   * and wait as long as they need, as migrations do. In a `snapshot` all statements see the state at the first one
+   * (REPEATABLE READ).
    */
   transact<T>(
     work: (transaction: Transaction) => Promise<T>,
     options?: { unlimited?: boolean; snapshot?: boolean },
   ): Promise<T>
-  /** What a `COPY … TO STDOUT` gives, in pieces. Its transaction is unlimited, and ends with it if it isn't read whole. */
+  /** The output of a `COPY … TO STDOUT`, in pieces, in an unlimited transaction, which fails if it isn't read to the end. */
   copyOut(query: string, transaction: Transaction): AsyncIterable<Buffer>
-  /** Runs a `COPY … FROM STDIN`, in an unlimited transaction, and returns how many rows it took. */
+  /** Runs a `COPY … FROM STDIN` in an unlimited transaction, and returns the number of rows. */
   copyIn(query: string, rows: AsyncIterable<Buffer>, transaction: Transaction): Promise<number>
-  /** Whether a connection of the pool can write, within 2 s. What one caller learned holds for others a moment longer. */
+  /** Whether a connection of the pool can write, within 2 s. Callers share the result for a moment. */
   isWritable(): Promise<boolean>
   /** State of the pool, and errors since the start, for metrics. */
   stats(): DatabaseStats
-  /** Has the server itself end what takes too long, for the role of the URL in this database from now on. */
+  /** Sets time limits on the server, for the role of the URL in this database from now on. */
   limitStatements(): Promise<void>
-  /** Closes every connection once its statement has ended, and what is left after a second by force. */
+  /** Closes each connection when its statement has ended, and after a second by force. */
   close(): Promise<void>
 }
 
-/** State of the pool, and what went wrong since the start. */
+/** State of the pool, and errors since the start. */
 export interface DatabaseStats {
-  /** Connections that somebody uses. */
+  /** Connections in use. */
   readonly inUse: number
   readonly idle: number
-  /** Most connections of the pool. */
+  /** The limit of the pool. */
   readonly most: number
-  /** Who waits for a connection. */
+  /** Callers that wait for a connection. */
   readonly waiting: number
-  /** Who waited in vain. */
+  /** Callers that got no connection in time. */
   readonly timeouts: number
   /** By class of SQLSTATE (its first two characters), and `connect`, `lost` and `silent` for connections. */
   readonly errors: ReadonlyMap<string, number>
 }
 
-/** Milliseconds that statements under way have to end when a database is closed. */
+/** Milliseconds for statements in flight to end when a database is closed. */
 const grace = 1_000
 
 /**
- * Opens a pool of connections to what a URL names, which may change while it is open. `connections` bounds the pool;
- * nothing connects before the first use.
+ * Opens a pool of connections to the database of a URL, which may change meanwhile. `connections` limits the pool. It connects
+ * at the first use.
  */
 export function openDatabase(url: string | (() => string), connections = 10, log?: Pick<Log, 'warn'>): Database {
   const all = createConnections(typeof url === 'string' ? () => url : url)
@@ -121,11 +121,11 @@ export function openDatabase(url: string | (() => string), connections = 10, log
       dialect: 'postgres',
       dialectModule: pg,
       logging: false,
-      // Spares a question to the server; what we use is the same in every supported version.
+      // Saves a query for it. What is used here is the same in all supported versions.
       ...{ databaseVersion: '14.0.0' },
       define: { timestamps: false, freezeTableName: true },
     })
-    // Connections are the pool's, whoever uses them.
+    // Sequelize and prepared statements share the pool.
     Object.assign(sequelize.connectionManager, { getConnection: acquire, releaseConnection: release })
     if (tracing) traceSequelize(sequelize)
     return sequelize
@@ -170,7 +170,7 @@ export function openDatabase(url: string | (() => string), connections = 10, log
         await send(client, 'COMMIT')
         return result
       } catch (error) {
-        // A connection whose transaction can't be undone is of no use.
+        // A connection whose transaction can't be rolled back is unusable.
         await send(client, 'ROLLBACK').catch(() => pool.destroy(client))
         throw error
       } finally {
@@ -208,7 +208,7 @@ export function openDatabase(url: string | (() => string), connections = 10, log
   return database
 }
 
-/** How rows are locked, in the words of Sequelize, which takes them from the transaction. */
+/** Row locks, as Sequelize reads them from a transaction. */
 const locks = { UPDATE: 'UPDATE', SHARE: 'SHARE', KEY_SHARE: 'KEY SHARE', NO_KEY_UPDATE: 'NO KEY UPDATE' } as const
 
 /** Begins or ends a transaction. */

@@ -3,53 +3,53 @@ import pg from 'pg'
 import { type DatabaseTarget, readDatabaseUrl } from '../process/database-url.js'
 import { ConnectionError } from './failures.js'
 
-/** What opens connections, and closes those that don't answer. */
+/** Opens connections, and closes those that don't answer. */
 export interface Connections {
   /**
-   * Connects to the first host that accepts and is as wanted, beginning with the one that was so last and hasn't failed. `pipeline` sends
-   * statements without waiting for answers; `retire` is called once when the connection is not to be used any more.
-   * Throws `ConnectionError`.
+   * Connects to the first host that accepts and has the wanted properties, beginning with the last such host that hasn't failed
+   * since. `pipeline` sends statements without waiting for answers; `retire` is called once, when the connection must no longer
+   * be used. Throws `ConnectionError`.
    */
   open(options?: { pipeline?: boolean; retire?: () => void }): Promise<pg.Client>
-  /** Whether statements may be sent on a connection. */
+  /** Whether a connection may be used. */
   isGood(client: pg.Client): boolean
-  /** Lets the statements of a connection take as long as they need while others are answered, or no longer. */
+  /** Whether the statements of a connection may take as long as they need, provided that others are answered. */
   setPatient(client: pg.Client, patient: boolean): void
-  /** Gives up a connection that doesn't answer, and has those replaced that have been as silent. */
+  /** Gives up a connection that doesn't answer, and replaces those that have been silent as long. */
   giveUp(client: pg.Client): void
-  /** Has every connection replaced: idle ones now, others after their statement or transaction. */
+  /** Replaces all connections: idle ones now, others after their statement or transaction. */
   renew(): void
-  /** Ends a connection: politely, and by force when the other side says nothing. */
+  /** Ends a connection, by force if the server doesn't respond. */
   end(client: pg.Client): Promise<void>
   /** Errors so far: by class of SQLSTATE, and `connect`, `lost` and `silent` for connections. */
   readonly errors: ReadonlyMap<string, number>
-  /** Opens no more. */
+  /** Opens no more connections. */
   stop(): void
-  /** Cuts every connection. */
+  /** Closes all connections by force. */
   cut(): void
 }
 
-/** Milliseconds between two looks at whether connections answer. */
+/** Milliseconds between two checks whether connections answer. */
 const checkInterval = 250
 
-/** Beats for which a statement may go without a sign of an answer: longer than the server itself lets one run. */
+/** Checks for which a statement may be silent: longer than the server itself lets one run. */
 const silenceLimit = 5_500 / checkInterval
 
-/** Milliseconds that the other side has to end a connection. */
+/** Milliseconds for the server to end a connection. */
 const closeTimeout = 1_000
 
-/** SQLSTATE of a server that takes no writes. */
+/** SQLSTATE of a read-only server. */
 const readOnly = '25006'
 
-/** What is known of a connection. */
+/** State of a connection. */
 interface State {
-  /** Which host it leads to. */
+  /** Index of its host. */
   readonly index: number
-  /** Bytes received at the last look. */
+  /** Bytes received at the last check. */
   heard: number
-  /** Beats since something was heard. */
+  /** Checks since data was received. */
   silent: number
-  /** Beats since something was heard, while a statement is under way. */
+  /** Checks since data was received, while a statement is in flight. */
   unanswered: number
   good: boolean
   connected: boolean
@@ -57,28 +57,27 @@ interface State {
   readonly retire: () => void
 }
 
-/** What pg doesn't say of its client. */
+/** Properties of a client that pg's types lack. */
 type Client = pg.Client & {
   connection: { stream: Socket; on(event: 'errorMessage', recordCaller: (error: { code?: string }) => void): void }
-  /** Every statement is answered. */
+  /** All statements are answered. */
   readyForQuery?: boolean
   getStartupConf(): Record<string, string>
   getTransactionStatus(): 'I' | 'T' | 'E' | null
 }
 
 const types = {
-  // A day is no point in time.
+  // A day stays text: it isn't a point in time.
   getTypeParser: (oid: number, format?: 'text') =>
     oid === pg.types.builtins.DATE ? String : pg.types.getTypeParser(oid, format),
 }
 
 /**
- * Opens connections to the database that a URL names; it is asked for each time, since an embedded database may come
- * back elsewhere.
+ * Opens connections to the database of a URL, which is read each time, since an embedded database may return elsewhere.
  *
- * A connection whose other side has vanished without a word looks like an idle one, to PostgreSQL's driver for as long
- * as the system goes on sending. So whoever has a statement under way and hears nothing is given up, and whatever else
- * was silent for as long with it. One timer looks after all of them; a statement costs nothing.
+ * If a server vanishes without closing its connections, they look idle: the driver notices only when the operating system
+ * stops retransmitting. So a connection that stays silent during a statement is given up, with all that have been silent as
+ * long. One timer checks all connections, at no cost for a statement.
  */
 export function createConnections(url: () => string): Connections {
   const all = new Map<Client, State>()
@@ -109,9 +108,9 @@ export function createConnections(url: () => string): Connections {
         at.first = index
         return client
       } catch (error) {
-        // A name that is unknown may be that of a server which is down: what another one says counts for more.
+        // An unknown name may belong to a host that is down: the failure of another host says more.
         if (failure === undefined || (error as { code?: string }).code !== 'ENOTFOUND') failure = error
-        // What the server says is counted where it arrives.
+        // Errors of the server are counted where they arrive.
         if (!isSqlState((error as { code?: string }).code)) countError('connect')
         passOver(index)
         if ((error as Error).message === 'timeout expired') dropPatient(index)
@@ -120,7 +119,7 @@ export function createConnections(url: () => string): Connections {
     throw new ConnectionError(failure)
   }
 
-  /** Has others begin with the next host, unless they do. */
+  /** Lets the next connection begin with the next host. */
   function passOver(index: number): void {
     if (last?.first === index) last.first = (index + 1) % last.target.hosts.length
   }
@@ -147,20 +146,20 @@ export function createConnections(url: () => string): Connections {
       types,
       connectionTimeoutMillis: connectTimeout,
       keepAlive: true,
-      // Routers forget connections that are silent for long; the system gives up a dead one within seconds after that.
+      // Routers drop connections that are silent for long. The operating system then detects the loss within seconds.
       keepAliveInitialDelayMillis: 10_000,
     } as pg.ClientConfig) as Client
-    // As parameters of the start they cost no round trip, and poolers know them.
+    // Startup parameters cost no round trip, and poolers support these.
     const startup = client.getStartupConf
     client.getStartupConf = () => ({ ...startup.call(client), TimeZone: 'UTC', standard_conforming_strings: 'on' })
 
     const state: State = { ...fresh, index, retire }
     all.set(client, state)
-    timer ??= setInterval(look, checkInterval).unref()
+    timer ??= setInterval(check, checkInterval).unref()
     client.on('error', () => {
       if (!state.good || !state.connected) return
       countError('lost')
-      // Whatever cut this one may have cut others, and not all are told.
+      // The cause may have broken others too, without a sign.
       renew()
     })
     client.on('end', () => {
@@ -172,7 +171,7 @@ export function createConnections(url: () => string): Connections {
     })
     client.connection.on('errorMessage', ({ code }) => {
       if (isSqlState(code)) countError(code.slice(0, 2))
-      // A server that takes no writes any more: it was demoted.
+      // The server became read-only: it was demoted.
       if (code === readOnly) renew()
     })
     try {
@@ -193,7 +192,7 @@ export function createConnections(url: () => string): Connections {
     }
   }
 
-  function look(): void {
+  function check(): void {
     for (const [client, state] of all) {
       const { bytesRead } = client.connection.stream
       const waits = state.connected && !client.readyForQuery
@@ -202,7 +201,7 @@ export function createConnections(url: () => string): Connections {
         state.silent = 0
         state.unanswered = 0
       } else {
-        // Beats, not time: a process that was frozen has had no occasion to hear anything.
+        // Checks, not time: a process that was suspended couldn't receive anything.
         state.silent++
         state.unanswered = waits ? state.unanswered + 1 : 0
       }
@@ -214,7 +213,7 @@ export function createConnections(url: () => string): Connections {
     const given = all.get(client as Client)
     if (!given) return
     countError('silent')
-    // An interval more or less is where the looks fell.
+    // Minus one, since checks fall between two intervals.
     const { unanswered, index } = given
     passOver(index)
     retireNow(given)
@@ -223,7 +222,7 @@ export function createConnections(url: () => string): Connections {
     dropPatient(index)
   }
 
-  /** Replaces the connections that have been silent for so many beats. */
+  /** Replaces the connections that have been silent for so many checks. */
   function renew(silent = 0): void {
     for (const [client, state] of all) {
       if (!state.connected || state.silent < silent) continue
@@ -232,7 +231,7 @@ export function createConnections(url: () => string): Connections {
     }
   }
 
-  /** Gives up work that may take long, which had the benefit of the doubt until now. */
+  /** Closes silent connections to a host that were allowed to take long. */
   function dropPatient(index: number): void {
     for (const [client, state] of all) if (state.patient && state.index === index && isLate(state)) destroy(client)
   }
@@ -282,12 +281,12 @@ function isIdle(client: Client): boolean {
   return client.readyForQuery === true && client.getTransactionStatus() === 'I'
 }
 
-/** Closes a socket; what waits on it learns why. */
+/** Closes a socket with an error for the statements that wait on it. */
 function destroy(client: Client): void {
   client.connection.stream.destroy(Object.assign(new Error('The database doesn’t answer'), { code: 'ETIMEDOUT' }))
 }
 
-/** Whether a server can't be spoken to over TLS, or doesn't want to be (28000: no such line in pg_hba.conf). */
+/** Whether a server doesn't support TLS, or doesn't allow it (28000: no matching line in pg_hba.conf). */
 function wantsNoTls(error: unknown): boolean {
   const { code, message } = error as { code?: string; message?: string }
   return code === '28000' || /^The server does not support SSL/.test(String(message)) || /^ERR_SSL_/.test(String(code))

@@ -1,10 +1,10 @@
-// Tables in bulk, as PostgreSQL's COPY reads and writes them (text format), without ever holding one in memory.
+// Bulk transfer of tables by PostgreSQL's COPY (text format), as streams.
 import { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import type pg from 'pg'
 import { from, to } from 'pg-copy-streams'
 
-/** What `COPY … TO STDOUT` gives. When it isn't read to its end, `abandon` is called: the connection is of no use then. */
+/** The output of `COPY … TO STDOUT`. If it isn't read to the end, `abandon` is called, since the connection is unusable then. */
 export async function* copyOut(client: pg.Client, query: string, abandon: () => void): AsyncGenerator<Buffer> {
   let whole = false
   try {
@@ -15,7 +15,7 @@ export async function* copyOut(client: pg.Client, query: string, abandon: () => 
   }
 }
 
-/** Gives `COPY … FROM STDIN` what it takes, and returns how many rows that were. */
+/** Feeds `COPY … FROM STDIN`, and returns the number of rows. */
 export async function copyIn(client: pg.Client, query: string, rows: AsyncIterable<Buffer>): Promise<number> {
   const stream = client.query(from(query))
   await pipeline(Readable.from(rows, { objectMode: false }), stream)

@@ -4,18 +4,18 @@ import type { Log } from '../observability/log.js'
 import type { Settings } from '../process/settings.js'
 import { causeOf, isPassing } from './failures.js'
 
-/** A database that is there to be opened. */
+/** A database to open. */
 export interface Source {
-  /** Where it is now: an embedded one may come back at another port. */
+  /** Where it is now. An embedded database may return at another port. */
   readonly url: string
   readonly masterKey: Buffer
-  /** Leaves it; an embedded one that nobody else uses stops. */
+  /** Releases it. An embedded database stops when no other process uses it. */
   release(): Promise<void>
 }
 
 /**
- * Finds the database that `DATABASE_URL` names, or starts the embedded one of the data folder unless it runs. Once that
- * is launched, `onLaunch` is called.
+ * Finds the database that `DATABASE_URL` names, or starts the embedded one of the data folder unless it runs, and calls
+ * `onLaunch` when that is launched.
  */
 export async function resolveDatabase(
   { databaseUrl, masterKey, dataDir }: Settings,
@@ -23,7 +23,7 @@ export async function resolveDatabase(
   onLaunch?: () => void,
 ): Promise<Source> {
   if (databaseUrl) return { url: databaseUrl, masterKey: masterKey!, release: async () => {} }
-  // Loaded only where a database is embedded.
+  // Only an embedded database needs these.
   const [{ embeddedSecrets }, { startEmbedded }] = await Promise.all([
     import('../embedded/secrets.js'),
     import('../embedded/start.js'),
@@ -39,12 +39,12 @@ export async function resolveDatabase(
   }
 }
 
-/** Seconds that a start waits for a database that isn't up yet. */
+/** Seconds that a start waits for the database. */
 const timeout = 60
 
 /**
- * Does the first work on the database of `DATABASE_URL` as soon as that answers. Throws an Error that says what to do when it hasn't within a minute,
- * and at once when waiting doesn't help: it refuses the user, or a name is wrong.
+ * Does the first work on the database of `DATABASE_URL` as soon as it answers. Throws an Error that says what to do: after a
+ * minute without an answer, and at once if waiting doesn't help, as with a wrong user or name.
  */
 export async function awaitDatabase<T>(
   work: () => Promise<T>,
@@ -63,13 +63,13 @@ export async function awaitDatabase<T>(
       const { code } = causeOf(error)
       if (/^28/.test(String(code)))
         throw new Error(`The database refuses the user or password of DATABASE_URL (${at}).`)
-      if (code === '3D000') throw new Error(`There is no such database as DATABASE_URL names (${at}): create it.`)
-      if (code === 'ENOTFOUND') throw new Error(`There is no such host as DATABASE_URL names (${at}).`)
+      if (code === '3D000') throw new Error(`The database that DATABASE_URL names doesn’t exist (${at}): create it.`)
+      if (code === 'ENOTFOUND') throw new Error(`The host that DATABASE_URL names doesn’t exist (${at}).`)
       if (!isPassing(error)) throw error
       const reason = code ?? 'no answer'
       if (performance.now() > end)
         throw new Error(
-          `The database that DATABASE_URL names (${at}) has not been ready for a minute (${reason}): see that PostgreSQL runs there and takes writes.`,
+          `The database that DATABASE_URL names (${at}) has not been ready for a minute (${reason}): check that PostgreSQL runs there and accepts writes.`,
         )
       if (!told)
         log.warn({ database: at, code: reason, seconds: timeout }, 'waiting for the database that DATABASE_URL names')
@@ -79,12 +79,12 @@ export async function awaitDatabase<T>(
   }
 }
 
-/** A URL of a database without the password, wherever that stands in it. */
+/** A database URL without its password, in whatever part that is. */
 function withoutSecrets(url: string): string {
   return url.replace(/[?#].*$/s, '').replace(/^(\w+:\/\/[^:@/]*):.*@/s, '$1@')
 }
 
-/** File that holds the administrator's password when a random one was made. */
+/** The file that holds the administrator's password if it was generated. */
 export function adminPasswordFile(dataDir: string): string {
   return join(dataDir, 'initial-admin-password')
 }

@@ -2,18 +2,18 @@ import type pg from 'pg'
 import type { Connections } from './connections.js'
 import type { Runner, Statement } from './statement.js'
 
-/** Connections that are shared by statements that only read. */
+/** Connections that read-only statements share. */
 export interface Pipeline {
-  /** Runs a prepared statement and returns its rows. It must be quick and wait for no lock: others wait behind it. */
+  /** Runs a prepared statement and returns its rows. It must be fast and wait for no lock, since others wait behind it. */
   read<Row>(statement: Statement, values: readonly unknown[]): Promise<Row[]>
-  /** Closes every connection once its statements have ended. */
+  /** Closes each connection when its statements have ended. */
   close(): Promise<void>
 }
 
-/** Most connections of a pipeline. */
+/** Limit of connections. */
 export const width = 4
 
-/** Statements under way on one connection before the next one is used: many on few cost least, a slow one blocks few. */
+/** Statements in flight on a connection before the next one is used: few connections cost less, many block less. */
 const depth = 16
 
 interface Connection {
@@ -22,9 +22,9 @@ interface Connection {
 }
 
 /**
- * Sends statements without waiting for the answers to those before (PostgreSQL's pipeline mode). Nothing connects
- * before the first use; a connection that breaks is replaced at the next one. Poolers that keep no names of statements
- * lose count of answers, too: behind one, statements go through `run`.
+ * Sends statements without waiting for earlier answers (PostgreSQL's pipeline mode). It connects at the first use, and replaces
+ * a broken connection at the next. A pooler that doesn't keep prepared statements also loses count of answers: behind one,
+ * statements go through `run`.
  */
 export function createPipeline(
   { open, end }: Connections,
@@ -61,7 +61,7 @@ export function createPipeline(
       connection.inFlight++
       try {
         const client = await connection.client
-        // It was the first to connect, and learned of a pooler.
+        // The first connection may have found a pooler.
         if (!namesHold()) return await run<Row>(statement, values)
         return await runAlone<Row>(client, statement, values)
       } finally {

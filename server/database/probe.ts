@@ -1,22 +1,22 @@
 import type pg from 'pg'
 import type { Connections } from './connections.js'
 
-/** Milliseconds that a connection has to show that it can write. */
+/** Milliseconds for a connection to show that it can write. */
 const timeout = 2_000
 
-/** Milliseconds for which what was found is believed. */
+/** Milliseconds for which a result is reused. */
 const shelfLife = 500
 
-// A server or session that is read-only refuses it, even though there is nothing to be written; so nothing is.
+// It writes nothing, but a read-only server or session refuses it.
 const write = 'UPDATE migrations SET name = name WHERE false'
 
-/** The pool's connections. */
+/** The pool of connections. */
 interface Pool {
   acquire(): Promise<pg.Client>
   release(client: pg.Client): void
 }
 
-/** Makes what tells whether a connection of the pool can write. It asks one at a time, whoever wants to know. */
+/** Makes a function that says whether a connection of the pool can write. Parallel callers share one probe. */
 export function createProbe(pool: Pool, connections: Connections): () => Promise<boolean> {
   let answer: Promise<boolean> | undefined
 
@@ -39,7 +39,7 @@ export function createProbe(pool: Pool, connections: Connections): () => Promise
     const limit = new Promise<boolean>(resolve => {
       timer = setTimeout(() => {
         late = true
-        // It could be waiting for a lock, but not on this table.
+        // Nothing locks this table for long, so the server is unresponsive.
         if (asked) connections.giveUp(asked)
         resolve(false)
       }, timeout)

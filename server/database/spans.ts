@@ -1,23 +1,23 @@
-// Spans of what is sent to the database: by the name of a statement, or by what Sequelize does to which table; never the
-// SQL, whose values some of it holds.
+// Spans of database calls. They have the name of a statement, or Sequelize's operation and table, never SQL text: it can hold
+// values.
 import type { Sequelize } from 'sequelize'
 import { activeContext, inSpan, SpanKind, spanSince } from '../observability/tracing.js'
 
 const attributes = (name: string) => ({ 'db.system.name': 'postgresql', 'db.query.summary': name })
 
-/** Runs a statement as a span of its name. */
+/** Runs a statement in a span of its name. */
 export function inStatementSpan<T>(name: string, work: () => Promise<T>): Promise<T> {
   return inSpan({ name: `SQL ${name}`, kind: SpanKind.CLIENT, attributes: attributes(name) }, work)
 }
 
-/** What Sequelize knows of a query that it runs. */
+/** Sequelize's description of a query. */
 interface Query {
   readonly type?: string
   readonly model?: { readonly tableName?: string }
   readonly instance?: { readonly constructor: { readonly tableName?: string } }
 }
 
-/** Makes spans of what Sequelize itself runs. */
+/** Makes spans of Sequelize's own queries. */
 export function traceSequelize(sequelize: Sequelize): void {
   const begun = new WeakMap<object, number>()
   sequelize.addHook('beforeQuery', (query: object) => void begun.set(query, performance.now()))

@@ -5,43 +5,43 @@ import { tracing } from '../observability/tracing.js'
 import type { Connections } from './connections.js'
 import { inStatementSpan } from './spans.js'
 
-/** A statement that PostgreSQL prepares once on each connection, under its name. */
+/** A statement that is prepared once on each connection, under its name. */
 export interface Statement {
   readonly name: string
   readonly text: string
-  /** May take as long as it needs, since nobody waits for it and no lock that others want is held. */
+  /** May take as long as it needs: no caller waits for it, and it holds no lock that others need. */
   readonly slow?: true
 }
 
-/** What runs statements on a connection. */
+/** Runs statements on a connection. */
 export interface Runner {
-  /** Whether statements keep their names, as far as is known. */
+  /** Whether prepared statements last, as far as is known. */
   namesHold(): boolean
-  /** Finds out, on the first connection that is opened, whether names hold. Throws nothing. */
+  /** Finds out on the first connection whether prepared statements last. It never throws. */
   tryNames(client: pg.Client): Promise<void>
-  /** Runs a statement that is a part of a transaction. */
+  /** Runs a statement in a transaction. */
   run<Row>(client: pg.Client, statement: Statement, values: readonly unknown[]): Promise<Row[]>
-  /** Runs a statement on its own: it is repeated when its name is all that was wrong. */
+  /** Runs a statement alone, and repeats it if only its name failed. */
   runAlone<Row>(client: pg.Client, statement: Statement, values: readonly unknown[]): Promise<Row[]>
 }
 
 /**
- * Runs statements by their names for as long as these hold. Behind a pooler that gives each transaction another
- * connection, a name prepared here is missing there (26000), or taken by somebody else (42P05): then statements go on
- * without names, for good. Both errors come before anything was done.
+ * Runs prepared statements as long as these last. Behind a pooler that gives each transaction another connection, a prepared
+ * statement is missing (26000), or another client took its name (42P05). From then on statements run unprepared. Neither error
+ * has side effects.
  */
 export function createRunner(connections: Connections, log: Pick<Log, 'warn'> | undefined): Runner {
   let named = true
   let tried: Promise<void> | undefined
 
   function doWithout(): void {
-    if (named) log?.warn('statements without names: a pooler that keeps none stands before the database')
+    if (named) log?.warn('statements run unprepared: a pooler in front of the database keeps no prepared statements')
     named = false
   }
 
   async function tryNames(client: pg.Client & { processID?: number }): Promise<void> {
     const { rows } = await client.query('SELECT pg_backend_pid() AS pid')
-    // The process is the one that greeted us: nobody stands between.
+    // The backend process is the one that accepted the connection: there is no pooler.
     if (rows[0].pid === client.processID) return
     const other = await connections.open()
     const query = { name: `auth-${randomUUID()}`, text: 'SELECT 1' }

@@ -2,9 +2,9 @@ import type pg from 'pg'
 import type { Log } from '../observability/log.js'
 
 /**
- * Milliseconds after which the server ends a statement, a wait for a lock, the idleness of a transaction, and a
- * transaction (PostgreSQL 17 and newer). All are below the 15 s that a call may take, and the first below the patience
- * of connections.ts.
+ * Milliseconds after which the server ends a statement, a wait for a lock, an idle transaction, and a transaction
+ * (PostgreSQL 17 and later). All are below the 15 s that a call may take, and the first is below `silenceLimit` of
+ * connections.ts.
  */
 const limits = {
   statement_timeout: 5_000,
@@ -15,13 +15,13 @@ const limits = {
 
 const names = Object.keys(limits)
 
-/** Lifts the limits for the rest of a transaction; a server knows those of its version. */
+/** Lifts the limits for the rest of a transaction. The version of the server determines which exist. */
 export const unlimited = `SELECT set_config(name, '0', true) FROM pg_settings WHERE name IN ('${names.join("', '")}')`
 
-/** Any number that nothing else in this database locks. */
+/** An advisory lock that nothing else in this database uses. */
 const lock = 7_264_002
 
-// What somebody has set for the role stays, and so does what is stricter for all.
+// Keeps limits that were set for the role, and stricter limits for all.
 const missing = {
   name: 'limits-missing',
   text: `SELECT format('ALTER ROLE SESSION_USER IN DATABASE %I SET %s = %s', current_database(), name, ms) AS text
@@ -32,13 +32,12 @@ const missing = {
       AND setrole = (SELECT oid FROM pg_roles WHERE rolname = session_user) AND starts_with(c, name || '='))`,
 }
 
-/** What is missing of the limits, as statements, and what is asked for that. */
+/** Finds the missing limits, as statements. */
 export const missingLimits = { statement: missing, values: [names, Object.values(limits)] }
 
 /**
- * Sets the limits as defaults of our own role in this database, where they are missing, and tells whether it did: they
- * hold for connections made from then on. Poolers refuse them as parameters of a connection's start. Call it in a
- * transaction of its own.
+ * Sets missing limits as defaults of this role in this database, and returns whether it did. They apply to later connections.
+ * Poolers refuse them as startup parameters. Call it in a transaction of its own.
  */
 export async function setLimits(client: pg.Client): Promise<boolean> {
   await client.query('SELECT pg_advisory_xact_lock($1)', [lock])
@@ -47,8 +46,8 @@ export async function setLimits(client: pg.Client): Promise<boolean> {
   return rows.length > 0
 }
 
-/** Says that the limits can't be set, where that is what went wrong; throws anything else. */
+/** Logs that the role may not set the limits; throws any other error. */
 export function explainLimits(error: unknown, log: Pick<Log, 'warn'> | undefined): void {
   if ((error as { code?: string }).code !== '42501') throw error
-  log?.warn(`the database role may not set ${names.join(', ')} for itself: have them set for it`)
+  log?.warn(`the database role may not set ${names.join(', ')} for itself: have an administrator set them`)
 }

@@ -1,9 +1,9 @@
-/** Whether a fault of the system has this code (errno, such as `ENOENT`). */
-export function has(error: unknown, code: string): boolean {
+/** Whether an error of the operating system has this code, such as `ENOENT`. */
+export function hasCode(error: unknown, code: string): boolean {
   return (error as NodeJS.ErrnoException).code === code
 }
 
-/** For `catch`: a file that isn't there is no error. */
-export function absent(error: unknown): undefined {
-  if (!has(error, 'ENOENT')) throw error
+/** For `catch`: returns undefined for a missing file, and throws other errors again. */
+export function ignoreMissing(error: unknown): undefined {
+  if (!hasCode(error, 'ENOENT')) throw error
 }

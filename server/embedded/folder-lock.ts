@@ -4,14 +4,14 @@ import { connect, createServer, type Server } from 'node:net'
 import { platform, tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { has } from './errno.js'
+import { hasCode } from './errno.js'
 
-/** Milliseconds after which another process must have done its task. */
+/** Maximum milliseconds to wait for the lock. */
 const timeout = 120_000
 
 /**
- * Runs a task while no other process runs one for the same folder. The lock is a socket name, which the system frees
- * however a process ends.
+ * Runs a task while no other process runs one for the same folder. The lock is the name of a listening socket, which
+ * the system releases when the process ends, in any way. Throws an Error after 2 minutes without the lock.
  */
 export async function withProcessLock(folder: string, task: () => Promise<void>): Promise<void> {
   const name = `auth-${createHash('sha256').update(folder).digest('hex').slice(0, 32)}`
@@ -20,7 +20,7 @@ export async function withProcessLock(folder: string, task: () => Promise<void>)
   const server = createServer(socket => socket.destroy())
   const end = Date.now() + timeout
   while (!(await listens(server, { path }))) {
-    // Elsewhere the name is a file, which a process that was killed leaves behind.
+    // On macOS the name is a file, which a killed process leaves behind.
     if (path.endsWith('.sock') && !(await answers(path))) await rm(path, { force: true })
     if (Date.now() > end) throw new Error(`Another process has been starting PostgreSQL in ${folder} for too long`)
     await sleep(20)
@@ -32,19 +32,19 @@ export async function withProcessLock(folder: string, task: () => Promise<void>)
   }
 }
 
-/** Whether the server got the place; false when another has it. */
-export function listens(server: Server, where: { port: number; host: string } | { path: string }): Promise<boolean> {
+/** Starts to listen. Returns false when the address is in use. */
+export function listens(server: Server, address: { port: number; host: string } | { path: string }): Promise<boolean> {
   return new Promise((resolve, reject) => {
     const failed = (error: Error) => {
       server.off('listening', succeeded)
-      if (has(error, 'EADDRINUSE')) resolve(false)
+      if (hasCode(error, 'EADDRINUSE')) resolve(false)
       else reject(error)
     }
     const succeeded = () => {
       server.off('error', failed)
       resolve(true)
     }
-    server.once('error', failed).once('listening', succeeded).listen(where)
+    server.once('error', failed).once('listening', succeeded).listen(address)
   })
 }
 

@@ -1,34 +1,40 @@
-/** A database cluster of the embedded PostgreSQL: how it is made, and the parameters it runs with. */
+// Creates the database cluster of the embedded PostgreSQL, and defines the parameters that it runs with.
 import type { ChildProcess } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
 import { chown, mkdir, open, readdir, rename, rm } from 'node:fs/promises'
 import { platform } from 'node:os'
 import { join } from 'node:path'
-import { has } from './errno.js'
+import { hasCode } from './errno.js'
 import type { Programs, Start, User } from './programs.js'
 
-/** Where a cluster is, and how it is to be. */
-export interface Place {
-  /** The data folder, absolute. */
+/** The location and options of a cluster. */
+export interface Cluster {
+  /** Absolute path of the data folder. */
   readonly dataDir: string
-  /** PostgreSQL's own folder in it. */
+  /** PostgreSQL's data directory inside it. */
   readonly folder: string
-  /** Password of the role and owner `auth`. */
+  /** Password of the role `auth`, which owns the database. */
   readonly password: string
-  /** False gives up safety after a crash of the machine for speed. Default true. */
+  /** False is faster, and may lose data when the machine crashes. Default true. */
   readonly durable?: boolean
+  /** Called when PostgreSQL has been launched, before it takes connections. */
   readonly onLaunch?: () => void
   readonly log: { info(text: string): void; warn(text: string): void }
 }
 
-const whole = { recursive: true, force: true }
+const recursive = { recursive: true, force: true }
 
-/** Makes the database beside its place, and moves it there when it is whole. */
-export async function initialize(place: Place, { initdb, postgres }: Programs, user: User | undefined, start: Start) {
-  const { dataDir, folder, password, log, durable = true } = place
+/** Creates the cluster in a temporary folder, and moves it to its place when it is complete. Throws when that fails. */
+export async function initialize(
+  cluster: Cluster,
+  { initdb, postgres }: Programs,
+  user: User | undefined,
+  start: Start,
+) {
+  const { dataDir, folder, password, log, durable = true } = cluster
   for (const name of await readdir(dataDir))
-    if (name.startsWith('postgres.new-')) await rm(join(dataDir, name), { ...whole, maxRetries: 10 })
-  log.info('Making the embedded database')
+    if (name.startsWith('postgres.new-')) await rm(join(dataDir, name), { ...recursive, maxRetries: 10 })
+  log.info('Creating the embedded database')
 
   const draft = join(dataDir, `postgres.new-${randomBytes(6).toString('hex')}`)
   const data = join(draft, 'data')
@@ -51,14 +57,14 @@ export async function initialize(place: Place, { initdb, postgres }: Programs, u
       await parent.sync().finally(() => parent.close())
     }
   } catch (error) {
-    // Without `withProcessLock` another process may have been first: its database is as good as ours.
-    if (!(has(error, 'ENOTEMPTY') || has(error, 'EEXIST'))) throw error
+    // The lock doesn't reach processes in other containers: one may have created the cluster first.
+    if (!(hasCode(error, 'ENOTEMPTY') || hasCode(error, 'EEXIST'))) throw error
   } finally {
-    await rm(draft, whole)
+    await rm(draft, recursive)
   }
 }
 
-/** For tests, which have many services at once on one server, in databases that live for seconds. */
+/** For tests: many services on one server, with databases that exist for seconds. */
 const volatile = {
   fsync: 'off',
   synchronous_commit: 'off',
@@ -67,7 +73,7 @@ const volatile = {
   autovacuum: 'off',
 }
 
-/** Command-line parameters of a server. */
+/** Returns the command-line arguments of a server. */
 export function parameters(port: number, durable: boolean): string[] {
   const values: Record<string, string | number> = {
     listen_addresses: '127.0.0.1',
@@ -79,7 +85,7 @@ export function parameters(port: number, durable: boolean): string[] {
     max_logical_replication_workers: 0,
     log_timezone: 'UTC',
     timezone: 'UTC',
-    // Texts of failed statements and of their errors may quote what users entered.
+    // Failed statements and their errors may quote what users entered.
     log_min_messages: 'log',
     log_min_error_statement: 'panic',
     log_error_verbosity: 'terse',
@@ -88,27 +94,27 @@ export function parameters(port: number, durable: boolean): string[] {
   return Object.entries(values).flatMap(([name, value]) => ['-c', `${name}=${value}`])
 }
 
-/** Nothing of ours but the path: PG… variables would change what the programs do. */
+/** The environment of the programs, without the PG… variables, which would change their behavior. */
 export function environment(): NodeJS.ProcessEnv {
   const { PATH, SystemRoot, TEMP } = process.env
   return { PATH, LC_ALL: 'C', ...(platform() === 'win32' ? { SystemRoot, TEMP } : {}) }
 }
 
-/** Exit code of a program, undefined when it was killed or couldn't be started. */
+/** Waits for a program to end. Returns its exit code; undefined when it was killed or couldn't be started. */
 export function finish(child: ChildProcess): Promise<number | undefined> {
   return new Promise(resolve => {
     child.once('error', () => resolve(undefined)).once('close', code => resolve(code ?? undefined))
   })
 }
 
-/** Gives a program its input and waits for it to end. Throws an Error with what it said when it fails. */
+/** Writes the input of a program and waits for it to end. Throws an Error with its stderr when it fails. */
 async function succeed(child: ChildProcess, input = ''): Promise<void> {
-  let said = ''
+  let stderr = ''
   child.stdout?.resume()
   child.stderr?.setEncoding('utf8').on('data', text => {
-    said += text
+    stderr += text
   })
   child.stdin?.on('error', () => {}).end(input)
   const code = await finish(child)
-  if (code !== 0) throw new Error(`The embedded database can’t be made: ${said.trim() || `exit code ${code}`}`)
+  if (code !== 0) throw new Error(`The embedded database can’t be created: ${stderr.trim() || `exit code ${code}`}`)
 }

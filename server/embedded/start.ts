@@ -1,14 +1,14 @@
 /**
- * The embedded PostgreSQL of a data folder, shared by every process that uses the folder: the first starts it, later
- * ones join it, the last one to leave stops it. It runs in a session of its own and outlives a process that is killed;
- * the next one joins it again.
+ * The embedded PostgreSQL of a data folder. All processes that use the folder share it: the first starts it, later ones
+ * connect to it, the last one to leave stops it. It is detached, so it keeps running when a process is killed, and the
+ * next one connects to it.
  *
- * What tells the processes of each other is a session-level advisory lock that each holds as shared: whoever can have
- * it exclusively is the last. PostgreSQL's own postmaster.pid says whether and where it runs.
+ * Each process holds a session-level advisory lock in shared mode: the process that can get it in exclusive mode is the
+ * last. PostgreSQL's postmaster.pid shows whether it runs, and at which port.
  *
- * This room owns the folder: its secrets (secrets.ts), how the database is made and run (initdb.ts), by which programs
- * and as whom (programs.ts), one process at a time (folderlock.ts). What is in the database is none of its business.
- * It gives away a URL and a master key; database/source.ts asks for them where no DATABASE_URL is set.
+ * This folder owns the data folder: its secrets (secrets.ts), the cluster (initdb.ts), the programs and their user
+ * (programs.ts), and the lock for the start (folder-lock.ts). It provides a database URL and a master key, for
+ * database/database-choice.ts, when no DATABASE_URL is set.
  */
 import { spawn } from 'node:child_process'
 import { closeSync, existsSync, fchownSync, openSync } from 'node:fs'
@@ -18,71 +18,72 @@ import { platform } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import pg from 'pg'
-import { absent, has } from './errno.js'
+import { hasCode, ignoreMissing } from './errno.js'
 import { listens, withProcessLock } from './folder-lock.js'
-import { environment, finish, initialize, type Place, parameters } from './initdb.js'
+import { type Cluster, environment, finish, initialize, parameters } from './initdb.js'
 import { chooseUser, findPrograms, startAs } from './programs.js'
 import { embeddedSecrets } from './secrets.js'
 
-/** A PostgreSQL that this process uses. */
+/** A running PostgreSQL that this process uses. */
 export interface Embedded {
-  /** `postgres://` URL of its database, password included. It changes when the database comes back at another port. */
+  /** `postgres://` URL of the database, with the password. Changes when PostgreSQL restarts at another port. */
   readonly url: string
-  /** Leaves it, and stops it when no other process uses it. Close other connections first. */
+  /** Releases the database, and stops it when no other process uses it. Close other connections first. */
   stop(): Promise<void>
 }
 
 /** Settings of `startEmbedded`. */
 export interface Options {
-  /** The data folder; made when there is none. */
+  /** The data folder; created if needed. */
   readonly dataDir: string
   readonly log: { info(text: string): void; warn(text: string): void }
-  /** False gives up safety after a crash of the machine for speed: for tests. Default true. */
+  /** False is faster, and may lose data when the machine crashes: for tests. Default true. */
   readonly durable?: boolean
-  /** Called when PostgreSQL has been launched and all that is left is to wait for it. */
+  /** Called when PostgreSQL has been launched, before it takes connections. */
   readonly onLaunch?: () => void
 }
 
-/** What postmaster.pid says of the PostgreSQL that runs in a folder. */
+/** The content of postmaster.pid of a running PostgreSQL. */
 interface Postmaster {
   readonly pid: number
   readonly port: number
-  /** Takes connections. */
+  /** Whether it takes connections. */
   readonly ready: boolean
 }
 
-/** Any number; the lock is in a database of our own. */
+/** Any number: no other software uses this database. */
 const lockKey = 1
+/** Maximum milliseconds of a start. */
 const timeout = 120_000
 
 /**
- * Starts the PostgreSQL of a data folder, or joins the one that runs there; makes the database at the first start.
+ * Starts the PostgreSQL of a data folder, or connects to the running one; creates the database at the first start.
  * Throws an Error that says what to do when this system can't run it.
  */
 export async function startEmbedded(options: Options): Promise<Embedded> {
   const { databasePassword: password } = await embeddedSecrets(options.dataDir)
   const dataDir = await realpath(options.dataDir)
-  const place: Place = { ...options, dataDir, folder: join(dataDir, 'postgres'), password }
+  const cluster: Cluster = { ...options, dataDir, folder: join(dataDir, 'postgres'), password }
 
   let leaving = false
-  let membership = await attach(place)
-  let revival: Promise<void> = Promise.resolve()
+  let connection = await attach(cluster)
+  let reconnection: Promise<void> = Promise.resolve()
 
   const watch = () => {
-    membership.client.once('end', () => {
-      if (!leaving) revival = revive()
+    connection.client.once('end', () => {
+      if (!leaving) reconnection = reconnect()
     })
   }
-  // Without the lock the next process to leave would stop the database under our feet; and nobody else may be there
-  // to start it again. It comes back at its last port, unless that has been taken.
-  const revive = async () => {
+  // Without the lock, another process that leaves would stop the database while this one uses it. PostgreSQL restarts
+  // at its last port, unless that is in use.
+  const reconnect = async () => {
     while (!leaving) {
       try {
-        membership = await attach(place)
+        connection = await attach(cluster)
         watch()
         return
       } catch {
-        options.log.warn('The embedded PostgreSQL can’t be started again yet')
+        options.log.warn('The embedded PostgreSQL can’t be restarted yet')
         await sleep(1000)
       }
     }
@@ -92,12 +93,12 @@ export async function startEmbedded(options: Options): Promise<Embedded> {
   let stopped: Promise<void> | undefined
   const stop = async () => {
     leaving = true
-    await revival
-    await leave(place, membership.client)
+    await reconnection
+    await leave(cluster, connection.client)
   }
   return {
     get url() {
-      return urlOf(place, membership.port)
+      return urlOf(cluster, connection.port)
     },
     stop() {
       stopped ??= stop()
@@ -106,25 +107,25 @@ export async function startEmbedded(options: Options): Promise<Embedded> {
   }
 }
 
-/** Becomes one of the processes that use the database, which is started if need be. */
-async function attach(place: Place): Promise<{ client: pg.Client; port: number }> {
+/** Connects to the database with the shared lock, and starts it if needed. */
+async function attach(cluster: Cluster): Promise<{ client: pg.Client; port: number }> {
   const end = Date.now() + timeout
   for (;;) {
-    const running = await findPostmaster(place.folder)
+    const running = await findPostmaster(cluster.folder)
     if (running?.ready) {
-      const client = await hold(place, running.port)
+      const client = await connectShared(cluster, running.port)
       if (client) return { client, port: running.port }
     }
-    if (!running) await withProcessLock(place.dataDir, () => launch(place))
-    if (Date.now() > end) throw new Error(`PostgreSQL in ${place.folder} takes no connections; see ${logOf(place)}`)
+    if (!running) await withProcessLock(cluster.dataDir, () => launch(cluster))
+    if (Date.now() > end) throw new Error(`PostgreSQL in ${cluster.folder} takes no connections; see ${logOf(cluster)}`)
     await sleep(10)
   }
 }
 
-/** A connection with the shared lock; undefined when the database is about to start or stop. */
-async function hold(place: Place, port: number): Promise<pg.Client | undefined> {
+/** Opens a connection with the shared lock; undefined when the database is starting or stopping. */
+async function connectShared(cluster: Cluster, port: number): Promise<pg.Client | undefined> {
   const client = new pg.Client({
-    connectionString: urlOf(place, port),
+    connectionString: urlOf(cluster, port),
     application_name: 'auth: uses this database',
     connectionTimeoutMillis: 10_000,
     keepAlive: true,
@@ -136,103 +137,108 @@ async function hold(place: Place, port: number): Promise<pg.Client | undefined> 
     return client
   } catch (error) {
     await client.end().catch(() => {})
-    // 57: operator intervention, such as a shutdown; 53: too many connections. Both pass, like a refused connection.
+    // Class 57 (operator intervention, such as a shutdown) and 53 (too many connections) are temporary, like
+    // ECONNREFUSED.
     if (error instanceof pg.DatabaseError && !/^5[37]/.test(error.code ?? '')) throw error
     return undefined
   }
 }
 
-/** Ways to end PostgreSQL, each for so many ms; after the later ones it recovers at its next start, and loses nothing. */
-const endings = [
+/**
+ * Shutdown modes with their signals, each with the ms until the next one. After the later ones PostgreSQL recovers at
+ * its next start, without loss of data.
+ */
+const shutdowns = [
   ['fast', 'SIGINT', 10_000],
   ['immediate', 'SIGQUIT', 3_000],
-  // A postmaster that is frozen heeds no other.
+  // A stopped postmaster (SIGSTOP) handles no other signal.
   ['immediate', 'SIGKILL', 3_000],
 ] as const
 
-async function leave(place: Place, client: pg.Client): Promise<void> {
+async function leave(cluster: Cluster, client: pg.Client): Promise<void> {
   try {
-    const running = (await isLast(client)) ? await findPostmaster(place.folder) : undefined
-    if (running) await end(place, running)
+    const running = (await isLast(client)) ? await findPostmaster(cluster.folder) : undefined
+    if (running) await end(cluster, running)
   } catch (error) {
-    // It ended by itself meanwhile, or another process has stopped it.
-    if (await findPostmaster(place.folder)) throw error
+    // PostgreSQL ended, or another process stopped it.
+    if (await findPostmaster(cluster.folder)) throw error
   } finally {
     await Promise.race([client.end().catch(() => {}), sleep(1000)])
   }
 }
 
-/** Whether nobody else uses the database. One that doesn't answer is of use to nobody. */
+/** Whether no other process uses the database. A database that doesn't answer counts as unused. */
 async function isLast(client: pg.Client): Promise<boolean> {
-  const ask = async (text: string) =>
+  const query = async (text: string) =>
     (await client.query({ text, values: [lockKey], query_timeout: 5_000 } as pg.QueryConfig)).rows
   try {
-    await ask('SELECT pg_advisory_unlock_shared($1)')
-    return (await ask('SELECT pg_try_advisory_lock($1) AS last'))[0].last
+    await query('SELECT pg_advisory_unlock_shared($1)')
+    return (await query('SELECT pg_try_advisory_lock($1) AS last'))[0].last
   } catch (error) {
     if ((error as Error).message === 'Query read timeout') return true
     throw error
   }
 }
 
-async function end(place: Place, { pid }: Postmaster): Promise<void> {
-  for (const [mode, signal, timeout] of endings) {
+async function end(cluster: Cluster, { pid }: Postmaster): Promise<void> {
+  for (const [mode, signal, timeout] of shutdowns) {
     if (platform() === 'win32') {
       const { pg_ctl } = await findPrograms()
-      await finish(spawn(pg_ctl, ['stop', '-W', '-m', mode, '-D', place.folder], { windowsHide: true }))
+      await finish(spawn(pg_ctl, ['stop', '-W', '-m', mode, '-D', cluster.folder], { windowsHide: true }))
     } else {
       process.kill(pid, signal)
     }
     for (const until = performance.now() + timeout; performance.now() < until; await sleep(5)) {
-      if ((await findPostmaster(place.folder))?.pid !== pid) return
+      if ((await findPostmaster(cluster.folder))?.pid !== pid) return
     }
   }
-  throw new Error(`PostgreSQL in ${place.folder} doesn’t stop; see ${logOf(place)}`)
+  throw new Error(`PostgreSQL in ${cluster.folder} doesn’t stop; see ${logOf(cluster)}`)
 }
 
-/** The PostgreSQL that runs in the folder; undefined when none does, whatever a leftover postmaster.pid says. */
+/** The PostgreSQL that runs in the folder; undefined when none runs, even with a stale postmaster.pid. */
 async function findPostmaster(folder: string): Promise<Postmaster | undefined> {
-  const lines = (await readFile(join(folder, 'postmaster.pid'), 'utf8').catch(absent))?.split('\n')
+  const lines = (await readFile(join(folder, 'postmaster.pid'), 'utf8').catch(ignoreMissing))?.split('\n')
   if (!lines) return undefined
   const pid = Number(lines[0])
   if (!(await runsIn(folder, pid))) return undefined
   return { pid, port: Number(lines[3]), ready: lines[7]?.trim() === 'ready' }
 }
 
-/** Whether the process is the PostgreSQL of the folder, as far as the system tells. */
+/** Whether the process is the PostgreSQL of the folder, as far as the operating system shows. */
 async function runsIn(folder: string, pid: number): Promise<boolean> {
-  if (!(pid > 0)) return false // the file is being written, or was when the power failed
+  // An incomplete file: it is being written, or was when the power failed.
+  if (!(pid > 0)) return false
   try {
     process.kill(pid, 0)
   } catch (error) {
-    if (has(error, 'ESRCH')) return false
+    if (hasCode(error, 'ESRCH')) return false
   }
   if (platform() !== 'linux') return true
   try {
-    // PostgreSQL's working directory is its folder; after a reboot the number may be another program's.
+    // PostgreSQL's working directory is its folder; after a reboot another program may have the process id.
     const [theirs, ours] = await Promise.all([stat(`/proc/${pid}/cwd`), stat(folder)])
     return theirs.dev === ours.dev && theirs.ino === ours.ino
   } catch (error) {
-    if (has(error, 'ENOENT')) return false
+    if (hasCode(error, 'ENOENT')) return false
     return (await readFile(`/proc/${pid}/comm`, 'utf8').catch(() => '')).trim() === 'postgres'
   }
 }
 
-/** Starts PostgreSQL and waits until it takes connections. Returns at once when it runs already. */
-async function launch(place: Place): Promise<void> {
-  const { folder, dataDir, log } = place
+/** Starts PostgreSQL and waits until it takes connections. Returns at once when it is running. */
+async function launch(cluster: Cluster): Promise<void> {
+  const { folder, dataDir, log } = cluster
   if (await findPostmaster(folder)) return
   const programs = await findPrograms()
   const user = chooseUser(folder)
   const start = startAs(user, programs, dataDir, text => log.warn(text))
-  if (!existsSync(folder)) await initialize(place, programs, user, start)
-  else await disown(folder)
+  if (!existsSync(folder)) await initialize(cluster, programs, user, start)
+  else await claimPidFile(folder)
 
   for (let attempt = 1; ; attempt++) {
     const port = await choosePort(attempt === 1 ? await lastPort(folder) : undefined)
-    const output = openSync(logOf(place), 'w', 0o600)
+    const output = openSync(logOf(cluster), 'w', 0o600)
     if (user) fchownSync(output, user.uid, user.gid)
-    const child = start(programs.postgres, ['-D', folder, ...parameters(port, place.durable ?? true)], {
+    const child = start(programs.postgres, ['-D', folder, ...parameters(port, cluster.durable ?? true)], {
       cwd: folder,
       env: environment(),
       detached: true,
@@ -240,7 +246,7 @@ async function launch(place: Place): Promise<void> {
       stdio: ['ignore', output, output],
     })
     closeSync(output)
-    place.onLaunch?.()
+    cluster.onLaunch?.()
     let ended = false
     const end = finish(child).then(() => {
       ended = true
@@ -253,24 +259,25 @@ async function launch(place: Place): Promise<void> {
       await Promise.race([end, sleep(5)])
     }
     if (await findPostmaster(folder)) return
-    // Most likely another program took the port meanwhile.
-    if (attempt === 3) throw new Error(`PostgreSQL doesn’t start: ${await lastWords(place)}`)
+    // Most likely another program took the port: try another one.
+    if (attempt === 3) throw new Error(`PostgreSQL doesn’t start: ${await lastLogLines(cluster)}`)
   }
 }
 
 /**
- * Puts our number into a leftover postmaster.pid. PostgreSQL refuses to start when the number there belongs to any
- * living process but its parent; the rest of the file must stay, it leads to processes that outlived the postmaster.
+ * Replaces the process id in a stale postmaster.pid with that of this process. PostgreSQL refuses to start when it
+ * belongs to a live process other than its parent. The other lines stay: PostgreSQL uses them to detect child processes
+ * that survived the postmaster.
  */
-async function disown(folder: string): Promise<void> {
+async function claimPidFile(folder: string): Promise<void> {
   const path = join(folder, 'postmaster.pid')
-  const content = await readFile(path, 'utf8').catch(absent)
+  const content = await readFile(path, 'utf8').catch(ignoreMissing)
   if (content !== undefined) await writeFile(path, [process.pid, ...content.split('\n').slice(1)].join('\n'))
 }
 
-/** The port of the last start, which processes that use the database know. */
+/** The port of the last start, which other processes that use the database still have in their URL. */
 async function lastPort(folder: string): Promise<number | undefined> {
-  const options = await readFile(join(folder, 'postmaster.opts'), 'utf8').catch(absent)
+  const options = await readFile(join(folder, 'postmaster.opts'), 'utf8').catch(ignoreMissing)
   const port = /"port=(\d+)"/.exec(options ?? '')?.[1]
   return port ? Number(port) : undefined
 }
@@ -284,17 +291,17 @@ async function choosePort(preferred = 0): Promise<number> {
   return port
 }
 
-/** What PostgreSQL said before it gave up. */
-async function lastWords(place: Place): Promise<string> {
-  const lines = (await readFile(logOf(place), 'utf8').catch(absent))?.trim().split('\n') ?? []
-  return `${lines.slice(-3).join(' | ') || 'it said nothing'} (${logOf(place)})`
+/** The last lines of PostgreSQL's log, and its path. */
+async function lastLogLines(cluster: Cluster): Promise<string> {
+  const lines = (await readFile(logOf(cluster), 'utf8').catch(ignoreMissing))?.trim().split('\n') ?? []
+  return `${lines.slice(-3).join(' | ') || 'no output'} (${logOf(cluster)})`
 }
 
-function logOf({ dataDir }: Place): string {
+function logOf({ dataDir }: Cluster): string {
   return join(dataDir, 'postgres.log')
 }
 
-/** It speaks no TLS: asking whether it does would take a connection of its own each time. */
-function urlOf({ password }: Place, port: number): string {
+/** The URL disables TLS: the server has none, and a client that prefers it would open a second connection. */
+function urlOf({ password }: Cluster, port: number): string {
   return `postgres://auth:${password}@127.0.0.1:${port}/auth?sslmode=disable`
 }

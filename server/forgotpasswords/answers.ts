@@ -1,6 +1,6 @@
-// This room owns the RPCs of the service `auth.v1.ForgotPasswords`: recovery by answers (here), by a mailed key
-// (recoverykey.ts), and the new password (password.ts), and what owners are told of them (notice.ts). Which e-mails go
-// out, and their texts, are outbox/'s; who may try how often is access/'s. service.ts puts the functions together.
+// This folder owns the RPCs of the service `auth.v1.ForgotPasswords`: recovery by answers (here), recovery by a mailed
+// key (recovery-key.ts), the new password (password.ts), and e-mails to owners about them (notice.ts). outbox/ composes
+// and sends e-mails, access/ limits attempts.
 
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Answer } from '../../proto/gen/auth/v1/records_pb.js'
@@ -15,13 +15,13 @@ import { refuse } from '../requests/refusal.js'
 import { required } from '../requests/required-fields.js'
 import { answerKey, usernameKey } from '../rules/names.js'
 import { limits, tooLong } from '../rules/sizes.js'
-import type { TellOwner } from './notice.js'
+import type { NotifyOwner } from './notice.js'
 
-/** Correct answers that a sign-in needs. */
+/** Minimum correct answers of a sign-in. */
 export const answersNeeded = 2
 
-/** Answers that a sign-in may give. */
-const answersAllowed = 10
+/** Maximum answers of a sign-in. */
+const maxAnswers = 10
 
 interface Deps {
   readonly database: Database
@@ -29,14 +29,17 @@ interface Deps {
   readonly signIns: SignIns
   readonly tokens: Tokens
   readonly passwords: Passwords
-  readonly tellOwner: TellOwner
+  readonly notifyOwner: NotifyOwner
 }
 
-/** Signs in with answers to at least 2 different security questions. */
+/**
+ * Signs in with correct answers to at least 2 different security questions; returns a token of a session of `kba`. Each
+ * request counts as one attempt, whatever the number of its answers.
+ */
 export function loginByUsernameAndAnswers(deps: Deps): ForgotPasswordsRpc<'loginByUsernameAndAnswers'> {
-  const { database, questions, signIns, tokens, passwords, tellOwner } = deps
+  const { database, questions, signIns, tokens, passwords, notifyOwner } = deps
   return async (request, { call }) => {
-    if (request.answers.length > answersAllowed) refuse(Reason.TOO_MANY_ANSWERS)
+    if (request.answers.length > maxAnswers) refuse(Reason.TOO_MANY_ANSWERS)
     const given = distinct(request.answers)
     if (given.size === 0) refuse(Reason.INVALID_ANSWERS, { text: 'Give answers to at least 2 questions.' })
     const { username } = required({ username: request.username })
@@ -52,24 +55,24 @@ export function loginByUsernameAndAnswers(deps: Deps): ForgotPasswordsRpc<'login
     const correct = verdicts.filter(verdict => verdict.correct).length
     if (correct < answersNeeded || account.suspended) return attempt.fail(Reason.INVALID_ANSWERS)
     await database.transact(async t => {
-      await tellOwner('recovery-login', account, call, t)
+      await notifyOwner('recovery-login', account, call, t)
       await attempt.succeed(t)
     })
     return { token: await tokens.issue(account, 'kba') }
   }
 }
 
-/** Saves the answer to a question instead of an earlier one. */
+/** Saves the answer to a question; it replaces an earlier one. */
 export function saveForgotPasswordQuestionsUsersAnswers(
-  deps: Pick<Deps, 'questions' | 'passwords' | 'tellOwner'>,
+  deps: Pick<Deps, 'questions' | 'passwords' | 'notifyOwner'>,
 ): ForgotPasswordsRpc<'saveForgotPasswordQuestionsUsersAnswers'> {
-  const { questions, passwords, tellOwner } = deps
+  const { questions, passwords, notifyOwner } = deps
   return {
     check({ answer: given }) {
       const text = given?.answer ?? ''
       const long = tooLong(text, 'text')
       const questionId = given?.forgotpasswordquestionsid?.toString()
-      // What holds nothing to compare is no answer.
+      // An answer whose key is empty counts as missing: it would compare equal to any other such answer.
       required({ answer: long ? 'given' : answerKey(text), forgotpasswordquestionsid: questionId })
       if (!long) return
       const fields = [{ field: 'answer', message: `Use at most ${limits.text} characters.` }]
@@ -82,7 +85,7 @@ export function saveForgotPasswordQuestionsUsersAnswers(
       const [hash] = await passwords.hash([secret], waiterOf(call, target.usernameKey))
       await transact(async ({ t, record }) => {
         await questions.saveAnswer(target.id, question.id, hash!, t)
-        await tellOwner('answer-saved', target, call, t)
+        await notifyOwner('answer-saved', target, call, t)
         await record({ action: 'user.save-answer', subject_id: target.id, object: `question:${question.id}` })
       })
       return {}
@@ -90,7 +93,7 @@ export function saveForgotPasswordQuestionsUsersAnswers(
   }
 }
 
-/** The first answer given to each question. */
+/** The answers by question id; of several to one question the first. */
 function distinct(answers: readonly Answer[]): Map<number, string> {
   const given = new Map<number, string>()
   for (const { forgotpasswordquestionsid: id = 0, answer = '' } of answers) {
@@ -99,7 +102,7 @@ function distinct(answers: readonly Answer[]): Map<number, string> {
   return given
 }
 
-/** Each answer given with the one stored; undefined when one of the questions was never answered. */
+/** Pairs given answers with stored hashes; undefined when the user has no answer to one of the questions. */
 function toClaims(given: Map<number, string>, stored: readonly StoredAnswer[]): Claim[] | undefined {
   const hashes = new Map(stored.map(({ questionId, answerHash }) => [questionId, answerHash]))
   const claims = [...given].map(([id, text]) => ({ context: 'answer' as const, text, stored: hashes.get(id) }))

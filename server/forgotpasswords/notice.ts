@@ -3,15 +3,18 @@ import type { Emails, Notice } from '../models/email.js'
 import type { ChooseLocale } from '../outbox/texts.js'
 import type { Call } from '../requests/call.js'
 
-/** Queues an e-mail that tells users with an address what was done to their account, and from where. */
-export type TellOwner = (
+/**
+ * Queues an e-mail about a change to a user's account, with time and client address, if the user has an e-mail address.
+ */
+export type NotifyOwner = (
   notice: Notice,
   user: { readonly id: number; readonly email: string | null },
   call: Call,
   t: Transaction,
 ) => Promise<void>
 
-export function createTellOwner(emails: Emails, chooseLocale: ChooseLocale): TellOwner {
+/** Creates the function that notifies owners, in the language of the call. */
+export function createNotifyOwner(emails: Emails, chooseLocale: ChooseLocale): NotifyOwner {
   return async (kind, { id: userId, email }, { address, acceptLanguage }, t) => {
     const parameters = { userId, at: new Date().toISOString(), address }
     if (email) await emails.add({ kind, parameters }, chooseLocale(acceptLanguage), t)

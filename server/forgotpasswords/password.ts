@@ -7,17 +7,19 @@ import { checkPassword, type PasswordPolicy } from '../passwords/policy.js'
 import { waiterOf } from '../passwords/pool.js'
 import { refuse } from '../requests/refusal.js'
 import { required } from '../requests/required-fields.js'
-import type { TellOwner } from './notice.js'
+import type { NotifyOwner } from './notice.js'
 
-/** Sets a new password and revokes every earlier token of the user. Of two updates with one token, the first revokes it. */
+/**
+ * Sets a new password and revokes all tokens of the user, so that only one of two updates with the same token succeeds.
+ */
 export function passwordUpdateByUsername(deps: {
   users: Users
   questions: Questions
   passwords: Passwords
   policy: PasswordPolicy
-  tellOwner: TellOwner
+  notifyOwner: NotifyOwner
 }): ForgotPasswordsRpc<'passwordUpdateByUsername'> {
-  const { users, questions, passwords, policy, tellOwner } = deps
+  const { users, questions, passwords, policy, notifyOwner } = deps
   return {
     check(request, { target }) {
       const { newPassword } = required({ newPassword: request.newPassword })
@@ -31,7 +33,7 @@ export function passwordUpdateByUsername(deps: {
       await transact(async ({ t, record }) => {
         await users.changePassword(target.id, hash!, { byToken: caller.session.method !== 'otp' }, t)
         await questions.discardNext(target.id, t)
-        await tellOwner('password-changed', target, call, t)
+        await notifyOwner('password-changed', target, call, t)
         await record({ action: 'user.change-password', subject_id: target.id })
       })
       return {}

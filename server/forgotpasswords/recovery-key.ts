@@ -15,11 +15,12 @@ import { network } from '../requests/client-address.js'
 import { Refusal, refuse } from '../requests/refusal.js'
 import { emailKey, isEmailAddress, usernameKey } from '../rules/names.js'
 import { tooLong } from '../rules/sizes.js'
-import type { TellOwner } from './notice.js'
+import type { NotifyOwner } from './notice.js'
 
 /**
- * Mails a recovery key, when the address is the one registered for the user. Refuses with TOO_MANY_ATTEMPTS when the
- * network has used up its requests, unless the account is active and knows it: its own quota of e-mails holds there.
+ * Queues a request for a recovery key, which is mailed if the address is the one registered for the user. Refuses with
+ * TOO_MANY_ATTEMPTS when the bucket of the client address is full. An active account that knows the network is exempt:
+ * its quota of e-mails applies.
  */
 export function sendKeyByEmail(deps: {
   admission: Admission
@@ -30,7 +31,9 @@ export function sendKeyByEmail(deps: {
 }): ForgotPasswordsRpc<'sendKeyByEmail'> {
   const { admission, emailRequests, users, emails, chooseLocale } = deps
 
-  /** Whether the bucket of the network refuses a request, of an account that goes on there as it knows the network. */
+  /**
+   * Whether the bucket refuses the request and the account is exempt from it. Rethrows the refusal for other accounts.
+   */
   async function isExempt(known: boolean, take: () => unknown): Promise<boolean> {
     try {
       await take()
@@ -41,7 +44,7 @@ export function sendKeyByEmail(deps: {
     }
   }
 
-  /** Queues such a request: with the same statements, whether or not it names the registered address. */
+  /** Queues an exempt request. The statements are the same whether or not it has the registered address. */
   async function addExempt(request: RecoveryRequest, locale: string): Promise<void> {
     const account = await users.byUsername(request.usernameKey)
     const registered = emailKey(account?.email ?? '') === emailKey(request.email)
@@ -58,7 +61,7 @@ export function sendKeyByEmail(deps: {
     let exempt = await isExempt(known, () => admission.check('recoveryRequests', address))
     using _turn = await emailRequests.begin(call, known)
     exempt ||= await isExempt(known, () => admission.take('recoveryRequests', address))
-    // The same for all callers: whether an e-mail goes out is decided later, where none can measure it.
+    // The outbox decides whether an e-mail goes out, so that response times don't show which users exist.
     const actor = call.service && auditContext(call).actor
     const parameters = { usernameKey: key, email, address, requestId, ...(actor && { actor }) }
     const locale = chooseLocale(call.acceptLanguage)
@@ -68,31 +71,31 @@ export function sendKeyByEmail(deps: {
   }
 }
 
-/** Signs in with a mailed key, which is spent. */
+/** Signs in with a mailed key, which becomes invalid; returns a token of a session of `otp`. */
 export function loginByUsernameAndKey(deps: {
   database: Database
   mailedKeys: MailedKeys
   signIns: SignIns
   tokens: Tokens
-  tellOwner: TellOwner
+  notifyOwner: NotifyOwner
 }): ForgotPasswordsRpc<'loginByUsernameAndKey'> {
-  const { database, mailedKeys, signIns, tokens, tellOwner } = deps
+  const { database, mailedKeys, signIns, tokens, notifyOwner } = deps
   return async (request, { call }) => {
     const { username = '', key = '' } = request
     if (tooLong(username, 'text') || tooLong(key, 'key')) refuse(Reason.INVALID_KEY)
-    const typed = key.trim().toUpperCase()
-    if (username.trim() === '' || typed === '') refuse(Reason.INVALID_KEY)
+    const normalized = key.trim().toUpperCase()
+    if (username.trim() === '' || normalized === '') refuse(Reason.INVALID_KEY)
 
     await using attempt = await signIns.begin('session.login-by-key', usernameKey(username), call, 0)
     const { account } = attempt
-    // No user has the id 0: an unknown one costs the same steps.
+    // No user has the id 0: the steps for an unknown user are the same.
     const id = account?.id ?? 0
     const digest = await mailedKeys.attempt(id, 'recovery', call.address)
-    const equal = timingSafeEqual(digest ?? Buffer.alloc(32), mailedKeys.digest(id, 'recovery', typed))
+    const equal = timingSafeEqual(digest ?? Buffer.alloc(32), mailedKeys.digest(id, 'recovery', normalized))
     if (!account || !digest || !equal || account.suspended) return attempt.fail(Reason.INVALID_KEY)
     const spent = await database.transact(async t => {
-      if (!(await mailedKeys.spend(id, typed, t))) return false
-      await tellOwner('recovery-login', account, call, t)
+      if (!(await mailedKeys.spend(id, normalized, t))) return false
+      await notifyOwner('recovery-login', account, call, t)
       await attempt.succeed(t)
       return true
     })

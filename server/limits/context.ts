@@ -1,5 +1,5 @@
 import { createContextKey } from '@connectrpc/connect'
 import type { Work } from './scheduler.js'
 
-/** By which a call through a Transport in the same process carries its place in the scheduler. */
+/** The context key that passes the scheduled work of a call to a Transport in the same process. */
 export const workKey = createContextKey<Work | undefined>(undefined)

@@ -1,42 +1,43 @@
-// The turns of requests for e-mails: they are taken no faster than e-mails can leave, so that what was accepted goes out soon.
+// Limits requests for e-mails to the rate at which e-mails are sent, so that an accepted e-mail leaves soon.
 import type { Call } from '../requests/call.js'
 import { networksOf } from '../requests/client-address.js'
 import { createScheduler, type SchedulerLimits } from './scheduler.js'
 import { Turn } from './turn.js'
 
-/** E-mails that a process sends: so many at once, then so many a second for each core. Each takes up to 10 ms of processors. */
-export const emailRate = { atOnce: 50, perSecond: 2 }
+/** E-mails that a process sends: a burst, then so many per second and core. Each takes up to 10 ms of a core. */
+export const emailRate = { burst: 50, perSecond: 2 }
 
-/** Lets requests for e-mails begin. */
+/** Schedules requests for e-mails. */
 export interface EmailRequests {
   /**
-   * Waits for the turn of a call, which ends when what it returns is disposed of. Networks take turns; those `known` to the
-   * account that is to get the e-mail have half of them, however many others wait. Refuses with DEADLINE_EXCEEDED when the
-   * deadline passes or the caller leaves, and with OVERLOADED when too many wait.
+   * Waits until the request of a call may begin; disposing of the result ends it. Networks get equal shares; the
+   * networks `known` to the recipient's account together get half of the rate while they wait. Refuses with
+   * DEADLINE_EXCEEDED when the deadline passes or the caller disconnects, and with OVERLOADED when too many requests
+   * wait.
    */
   begin(call: Pick<Call, 'address' | 'deadline' | 'signal' | 'work'>, known: boolean): Promise<Disposable>
 }
 
-/** One at a time: e-mails leave more slowly than even one after the other is done. */
+/** One slot: requests finish faster one at a time than e-mails are sent. */
 const limits: SchedulerLimits = {
   light: [0, 0, 0, 0],
   peer: 0,
   burst: 0,
   heavy: 0,
-  turn: emailRate.atOnce,
-  places: 1,
+  turn: emailRate.burst,
+  slots: 1,
   waiting: { innermost: 256, outermost: 1_000, all: 2_000 },
 }
 
-/** Starts the turns; `factor` multiplies how many e-mails leave a second. */
+/** Creates the schedule; `factor` multiplies the e-mails per second. */
 export function createEmailRequests(factor: number): EmailRequests {
-  // It is paced all the time, as the other is while threads hash.
+  // `true` applies the rate at all times; the main scheduler applies its rate while threads hash.
   const scheduler = createScheduler({ ...limits, heavy: (emailRate.perSecond * factor) / 1000 }, () => true)
   return {
     async begin(call, known) {
       const { address, deadline, work } = call
       const turn = new Turn(scheduler, [...networksOf(address), known ? 'known' : 'others'], 1, deadline)
-      await (work ? work.away(async () => turn.take(call)) : turn.take(call))
+      await (work ? work.releaseDuring(async () => turn.take(call)) : turn.take(call))
       return turn
     },
   }

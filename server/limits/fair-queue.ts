@@ -1,14 +1,14 @@
-// The order in which requests of many networks wait: a start-time fair queue (Goyal, Vin and Cheng, 1996), nested by network.
+// Start-time fair queuing (Goyal, Vin and Cheng, 1996), hierarchical by network.
 
 /** An entry of the queue. */
 export interface Entry {
   /** Its networks, innermost first. */
   readonly networks: readonly string[]
-  /** What it costs, in any unit that all entries share. */
+  /** Its cost, in the same unit for all entries. */
   readonly cost: number
 }
 
-/** How many entries may wait. */
+/** Maximum entries of an innermost network, of an outermost network, and in all. */
 export interface QueueBounds {
   readonly innermost: number
   readonly outermost: number
@@ -17,22 +17,22 @@ export interface QueueBounds {
 
 /** Entries in fair order. */
 export interface FairQueue<T extends Entry> {
-  /** Adds an entry. Returns the entry that has to leave because a bound is exceeded: the newest of the longest line. */
+  /** Adds an entry. When that exceeds a bound, removes and returns the newest entry of the longest line. */
   add(entry: T): T | undefined
-  /** The entry that is next; it stays. */
+  /** Returns the next entry without removing it. */
   peek(): T | undefined
-  /** Takes out the entry that is next. */
+  /** Removes and returns the next entry. */
   take(): T | undefined
-  /** Takes an entry out of its line; false when it isn't waiting. */
+  /** Removes an entry; false when it isn't in the queue. */
   remove(entry: T): boolean
-  /** Takes out every entry of which that is so. */
-  removeIf(isSo: (entry: T) => boolean): T[]
+  /** Removes and returns all entries that match the predicate. */
+  removeIf(matches: (entry: T) => boolean): T[]
   readonly size: number
 }
 
 /**
- * A network with those that wait in it, or in the networks inside it. `start` is the tag of the next entry, `finish` the tag
- * that it had when the last one was taken, `virtual` the tag of the line inside that was served last.
+ * The line of a network: its entries, or the lines of the networks inside it. The tags of the algorithm: `start` of the
+ * next entry, `finish` of the last entry taken, `virtual` time, the start tag of the inner line that was served last.
  */
 interface Line<T> {
   readonly parent: Line<T> | undefined
@@ -40,23 +40,23 @@ interface Line<T> {
   finish: number
   virtual: number
   size: number
-  /** Whether it is in the heap of its parent: an empty line stays there until it would be next, or is forgotten. */
+  /** Whether the heap of its parent holds it. A line that becomes empty stays in the heap until it is first there. */
   queued: boolean
-  /** Its place among lines with the same tag: the one that has been in the heap for longest is next. */
+  /** Breaks ties between lines with the same tag: the one that entered the heap first is next. */
   order: number
-  /** How many lines have come into its heap. */
-  entered: number
+  /** Number of insertions into its heap. */
+  insertions: number
   readonly lines: Map<string, Line<T>>
   heap: Line<T>[]
   readonly entries: T[]
 }
 
-/** Empty lines that a line remembers for their tags, besides as many as it has entries. */
-const remembered = 64
+/** Inner lines that a line may have, besides twice its entries, before it removes empty ones with their tags. */
+const maxEmptyLines = 64
 
 /**
- * A queue in which networks that wait get equal shares of cost, and the networks inside each of them likewise. Of two that
- * wait all the time, one is never ahead of the other by more than the greatest cost of both.
+ * Creates a queue in which waiting networks get equal shares of cost, and the networks inside each of them, too. The
+ * shares of two networks that wait all the time differ by at most the sum of their greatest costs.
  */
 export function createFairQueue<T extends Entry>(bounds: QueueBounds): FairQueue<T> {
   let root = createLine<T>(undefined)
@@ -67,7 +67,7 @@ export function createFairQueue<T extends Entry>(bounds: QueueBounds): FairQueue
     return line
   }
 
-  /** The line inside that is next. */
+  /** The next inner line; removes empty lines before it from the heap. */
   function first(line: Line<T>): Line<T> {
     while (line.heap[0]!.size === 0) dequeue(line)
     return line.heap[0]!
@@ -80,8 +80,8 @@ export function createFairQueue<T extends Entry>(bounds: QueueBounds): FairQueue
     return line
   }
 
-  /** Takes an entry out of a leaf, for whatever reason but that it is served. */
-  function leave(leaf: Line<T>, index: number): T {
+  /** Removes an entry that isn't served: the tags of its lines stay. */
+  function removeAt(leaf: Line<T>, index: number): T {
     const [entry] = leaf.entries.splice(index, 1)
     for (let line: Line<T> | undefined = leaf; line; line = line.parent) line.size--
     if (root.size === 0) root = createLine<T>(undefined)
@@ -96,7 +96,7 @@ export function createFairQueue<T extends Entry>(bounds: QueueBounds): FairQueue
         if (each.size > 0 && (!longest || isEvictedFirst(each, longest))) longest = each
       line = longest!
     }
-    return leave(line, line.entries.length - 1)
+    return removeAt(line, line.entries.length - 1)
   }
 
   return {
@@ -135,13 +135,13 @@ export function createFairQueue<T extends Entry>(bounds: QueueBounds): FairQueue
       const leaf = lineOf(entry)
       const index = leaf?.entries.indexOf(entry) ?? -1
       if (index < 0) return false
-      leave(leaf!, index)
+      removeAt(leaf!, index)
       return true
     },
-    removeIf(isSo) {
+    removeIf(matches) {
       const found: T[] = []
       const search = (line: Line<T>) => {
-        for (const entry of line.entries) if (isSo(entry)) found.push(entry)
+        for (const entry of line.entries) if (matches(entry)) found.push(entry)
         for (const inner of line.lines.values()) if (inner.size > 0) search(inner)
       }
       search(root)
@@ -156,14 +156,14 @@ export function createFairQueue<T extends Entry>(bounds: QueueBounds): FairQueue
 
 function createLine<T>(parent: Line<T> | undefined): Line<T> {
   const tags = { start: 0, finish: 0, virtual: 0 }
-  return { parent, ...tags, size: 0, queued: false, order: 0, entered: 0, lines: new Map(), heap: [], entries: [] }
+  return { parent, ...tags, size: 0, queued: false, order: 0, insertions: 0, lines: new Map(), heap: [], entries: [] }
 }
 
-/** The line of a network inside another, ready for an entry. */
+/** Returns the line of a network inside another, in the heap of its parent. Creates it if needed. */
 function enter<T>(parent: Line<T>, key: string): Line<T> {
   let line = parent.lines.get(key)
   if (!line) {
-    if (parent.lines.size > 2 * parent.size + remembered) forgetEmpty(parent)
+    if (parent.lines.size > 2 * parent.size + maxEmptyLines) removeEmpty(parent)
     line = createLine(parent)
     parent.lines.set(key, line)
   }
@@ -174,13 +174,15 @@ function enter<T>(parent: Line<T>, key: string): Line<T> {
   return line
 }
 
-/** Forgets empty lines, though one that was served a moment ago is served again sooner for it: they may come without end. */
-function forgetEmpty<T>(parent: Line<T>): void {
+/**
+ * Removes empty lines, whose number is unbounded. They lose their tags, so a recent one may be served again too soon.
+ */
+function removeEmpty<T>(parent: Line<T>): void {
   for (const [key, line] of parent.lines) if (line.size === 0) parent.lines.delete(key)
   parent.heap = parent.heap.filter(({ size }) => size > 0).sort((one, other) => (isBefore(one, other) ? -1 : 1))
 }
 
-/** Of lines equally long the one whose turn comes last: who has waited doesn't make room for who comes new. */
+/** Whether a line is longer than another; of equally long ones the one that is served later loses an entry. */
 function isEvictedFirst<T>(one: Line<T>, other: Line<T>): boolean {
   return one.size === other.size ? isBefore(other, one) : one.size > other.size
 }
@@ -193,7 +195,7 @@ function isBefore<T>(one: Line<T>, other: Line<T>): boolean {
 function enqueue<T>(parent: Line<T>, line: Line<T>): void {
   const { heap } = parent
   line.queued = true
-  line.order = parent.entered++
+  line.order = parent.insertions++
   let place = heap.length
   for (; place > 0; place = (place - 1) >> 1) {
     const above = heap[(place - 1) >> 1]!
@@ -203,7 +205,7 @@ function enqueue<T>(parent: Line<T>, line: Line<T>): void {
   heap[place] = line
 }
 
-/** Takes the first line out of the heap of its parent. */
+/** Removes the first line from the heap. */
 function dequeue<T>({ heap }: Line<T>): void {
   heap[0]!.queued = false
   const last = heap.pop()!

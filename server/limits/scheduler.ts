@@ -1,147 +1,160 @@
-// When requests are worked on. This room owns the main thread and the database as resources: every request passes its
-// scheduler once, at the listener (HTTP) or at dispatch (gRPC), whatever it asks for. What a request costs is said by its row
-// of the access policy; what a network may fail is access/'s, what is hashed passwords/'. It knows neither HTTP nor gRPC.
+// Schedules requests. This folder owns the main thread and the database as resources: every request passes the
+// scheduler once, at the listener (HTTP) or at dispatch (gRPC). The RPC's row of the access policy gives the cost of a
+// request. access/ limits failures of networks, passwords/ schedules the hash threads.
 import { availableParallelism } from 'node:os'
 import { LRUCache } from 'lru-cache'
-import type { Place } from '../requests/call.js'
+import type { Slot } from '../requests/call.js'
 import { createFairQueue, type QueueBounds } from './fair-queue.js'
 import { createTokenBucket, type TokenBucket } from './token-bucket.js'
 
-/** How much is scheduled. Costs are in ms of main thread and database; shares are parts of the time of all cores. */
+/**
+ * Limits of a scheduler. Costs are in ms of main thread and database; shares are fractions of the time of all cores.
+ */
 export interface SchedulerLimits {
-  /** Share of a network that starts at once: of an address or /64, of a /24 or /56, of a /48. */
+  /** Share within which requests of a network go first: of an address or /64, of a /24 or /56, of a /48. */
   readonly light: readonly number[]
-  /** The same for a peer that stands for many: a service by its key, a trusted proxy for itself. */
+  /** The same share for a peer that acts for many clients: a service by its key, a trusted proxy without clients. */
   readonly peer: number
-  /** What a network may use at once, as the seconds in which its share comes to that. */
+  /** Burst of a share, as the number of seconds that the share takes to refill it. */
   readonly burst: number
-  /** Share of all others together while `isHashing`. */
+  /** Share of all requests beyond the shares of their networks together, while `isHashing`. */
   readonly heavy: number
-  /** Cost of them that starts in one turn of the event loop otherwise. */
+  /** Cost of those requests that begins in one turn of the event loop, while not `isHashing`. */
   readonly turn: number
-  /** Requests that are worked on at one time before others wait; half of them while `isHashing`. */
-  readonly places: number
-  /** Requests that wait, at most. */
+  /** Maximum running requests; requests beyond their shares get half of these slots. */
+  readonly slots: number
+  /** Maximum waiting requests within their shares, and beyond. */
   readonly waiting: QueueBounds
 }
 
 /** The limits of a service. docs/performance.md shows what they were measured with. */
 export const schedulerLimits: SchedulerLimits = {
-  light: [0.005, 0.02, 0.04],
+  light: [0.004, 0.016, 0.032],
   peer: 0.025,
-  burst: 4,
+  burst: 2,
   heavy: 0.04,
   turn: 4,
-  places: 32,
+  slots: 32,
   waiting: { innermost: 256, outermost: 512, all: 2_000 },
 }
 
-/** Why a request that waits is refused: too many wait, or its deadline has passed. */
+/** Why a waiting request is shed: too many wait, or its deadline has passed. */
 export type Shed = 'overloaded' | 'late'
 
-/**
- * A request on its way through a scheduler, which keeps its state here. Each kind of endpoint extends it.
- */
-export abstract class Work implements Place {
-  state: 'new' | 'waiting' | 'running' | 'away' | 'done' = 'new'
+/** A request in a scheduler, with the scheduler's state of it. Endpoints extend it. */
+export abstract class Work implements Slot {
+  state: 'new' | 'waiting' | 'running' | 'released' | 'done' = 'new'
   /** Whether it was beyond the share of its networks. */
   heavy = false
-  scheduler: Places | undefined
+  scheduler: SlotOwner | undefined
   constructor(
-    /** Its networks, innermost first; one name for a peer that stands for many. */
+    /** Its networks, innermost first; one name for a peer that acts for many clients. */
     readonly networks: readonly string[],
     /** Milliseconds of main thread and database. */
     readonly cost: number,
     /** When it leaves the queue, in ms since 1970. */
     readonly deadline: number,
   ) {}
-  /** Begins it. Called once, and not after `end`. */
+  /** Begins the request. Called at most once, and not after `end`. */
   abstract begin(): void
-  /** Answers that it isn't begun. Called instead. */
+  /** Refuses the request. Called instead of `begin`. */
   abstract shed(why: Shed): void
-  /** Gives the place back while something else than the main thread and the database works for it, or it waits. */
-  async away<T>(wait: () => Promise<T>): Promise<T> {
-    this.scheduler?.leave(this)
+  async releaseDuring<T>(wait: () => Promise<T>): Promise<T> {
+    this.scheduler?.release(this)
     try {
       return await wait()
     } finally {
-      this.scheduler?.reenter(this)
+      this.scheduler?.reacquire(this)
     }
   }
 }
 
-/** What `Work` needs of its scheduler. */
-interface Places {
-  leave(work: Work): void
-  reenter(work: Work): void
+/** The part of a scheduler that `Work` uses. */
+interface SlotOwner {
+  release(work: Work): void
+  reacquire(work: Work): void
 }
 
-/** What a scheduler has at the moment. */
+/** State of a scheduler, for metrics. */
 export interface SchedulerStats {
   readonly waiting: number
   readonly running: number
-  /** Requests that were refused because too many waited or their deadline had passed, since the start. */
+  /** Requests that were shed since the start. */
   readonly shed: number
 }
 
 /** Decides when requests begin. */
 export interface Scheduler {
-  /** Begins a request at once, later, or never: then it is shed. */
+  /** Begins a request now or later, or sheds it. */
   submit(work: Work): void
-  /** Ends a request, whatever state it is in: its answer is out, or its client has left. */
+  /** Ends a request in any state: its response is written, or its client has disconnected. */
   end(work: Work): void
   stats(): SchedulerStats
-  /** Sheds nothing and paces nothing from now on: what waits begins. */
+  /** Removes all limits from now on: waiting and new requests begin at once. */
   open(): void
 }
 
-/** Networks whose shares are remembered; the longest unused ones are forgotten, and start with a full one. */
-const networksKnown = 50_000
+/** Maximum networks with a share; the least recently used ones leave, and return with a full burst. */
+const maxNetworks = 50_000
 
-/** Milliseconds between two looks at whose deadline has passed. */
+/**
+ * Minimum milliseconds between two wake-ups while `isHashing`: each interrupts a hash thread, so one wake-up begins
+ * several requests.
+ */
+const drainInterval = 20
+
+/** Milliseconds between two checks of the deadlines in the queues. */
 const sweepInterval = 100
 
 /**
- * A scheduler in which requests within the share of their networks begin at once, and the others in fair order by network,
- * outermost first. `isHashing` says whether threads hash at the moment: then those others leave them the processors.
+ * Creates a scheduler. Requests within the shares of all their networks begin as soon as a slot is free, the others
+ * after them; both wait in fair order by network, outermost first. While `isHashing`, the others leave most of the
+ * cores to the hash threads.
  */
 export function createScheduler(
-  { light, peer, burst, heavy, turn, places, waiting }: SchedulerLimits,
+  { light, peer, burst, heavy, turn, slots, waiting }: SchedulerLimits,
   isHashing: () => boolean,
   cores = availableParallelism(),
 ): Scheduler {
-  const queue = createFairQueue<Work>(waiting)
-  const pace = createTokenBucket(turn, heavy * cores * 1000)
-  const shares = new LRUCache<string, TokenBucket>({ max: networksKnown })
+  const lightQueue = createFairQueue<Work>(waiting)
+  const heavyQueue = createFairQueue<Work>(waiting)
+  const heavyShare = createTokenBucket(turn, heavy * cores * 1000)
+  const shares = new LRUCache<string, TokenBucket>({ max: maxNetworks })
   let [running, heavyRunning, shed, spentInTurn] = [0, 0, 0, 0]
   let [isOpen, draining, turnEnds] = [false, false, false]
-  let timer: NodeJS.Timeout | undefined
-  let sweeping: NodeJS.Timeout | undefined
+  let drainTimer: NodeJS.Timeout | undefined
+  let sweepTimer: NodeJS.Timeout | undefined
 
-  function shareOf(network: string, share: number): TokenBucket {
+  const queueOf = ({ heavy }: Work) => (heavy ? heavyQueue : lightQueue)
+  const waitingSize = () => lightQueue.size + heavyQueue.size
+
+  function shareOf(network: string, rate: number): TokenBucket {
     let bucket = shares.get(network)
     if (!bucket) {
-      bucket = createTokenBucket(share * cores * burst * 1000, share * cores * 1000)
+      bucket = createTokenBucket(rate * burst, rate)
       shares.set(network, bucket)
     }
     return bucket
   }
 
-  /** Takes a cost out of the shares of all networks of a request, unless one of them has less left. */
-  function isLight({ networks, cost }: Work): boolean {
+  /** Takes the cost of a request from the shares of all its networks; false when one of them has less left. */
+  function takeShares({ networks, cost }: Work): boolean {
     const now = performance.now()
     const isPeer = networks.length === 1
     for (let level = networks.length - 1; level >= 0; level--) {
-      if (shareOf(networks[level]!, isPeer ? peer : light[level]!).blockedFor(cost, now) > 0) return false
+      const rate = (isPeer ? peer : light[level]!) * cores * 1000
+      if (shareOf(networks[level]!, rate).blockedFor(cost, now) > 0) return false
     }
     for (const network of networks) shares.get(network)!.acquire(cost, now)
     return true
   }
 
-  /** Whether a request beyond its share may begin now. What stands in its way calls `drain` when it is gone. */
-  function mayBegin({ cost }: Work): boolean {
+  /** Admits a request, and takes its cost beyond its share; false when it must wait: `drain` runs when that changes. */
+  function admit({ cost, heavy }: Work): boolean {
     if (isOpen) return true
-    if (running >= places) return false
+    if (running >= slots) return false
+    if (!heavy) return true
+    if (heavyRunning >= slots / 2) return false
     if (!isHashing()) {
       if (spentInTurn >= turn) return false
       spentInTurn += cost
@@ -155,16 +168,19 @@ export function createScheduler(
       }
       return true
     }
-    if (heavyRunning >= places / 2) return false
-    // One that costs more than fits in is due when it is full.
-    const price = Math.min(cost, turn)
-    if (pace.acquire(price)) return true
-    if (!timer) timer = setTimeout(drainLater, pace.blockedFor(price))
+    // A cost beyond the capacity of the bucket takes a full bucket.
+    const tokens = Math.min(cost, turn)
+    if (heavyShare.acquire(tokens)) return true
+    if (!drainTimer) {
+      const delay = Math.max(heavyShare.blockedFor(tokens), drainInterval)
+      // Timers have whole milliseconds: rounded up, so that the tokens are there.
+      drainTimer = setTimeout(onDrainTimer, Math.floor(delay) + 1)
+    }
     return false
   }
 
-  function drainLater(): void {
-    timer = undefined
+  function onDrainTimer(): void {
+    drainTimer = undefined
     drain()
   }
 
@@ -175,7 +191,7 @@ export function createScheduler(
     work.begin()
   }
 
-  function leave(work: Work): void {
+  function freeSlot(work: Work): void {
     running--
     if (work.heavy) heavyRunning--
   }
@@ -187,39 +203,43 @@ export function createScheduler(
   }
 
   function drain(): void {
-    // What begins may end at once.
+    // A request may end inside `begin`, which calls this function again.
     if (draining) return
     draining = true
-    for (let next = queue.peek(); next && mayBegin(next); next = queue.peek()) {
-      queue.take()
-      if (next.deadline <= Date.now()) shedNow(next, 'late')
-      else begin(next)
+    for (const queue of [lightQueue, heavyQueue]) {
+      for (let next = queue.peek(); next && admit(next); next = queue.peek()) {
+        queue.take()
+        if (next.deadline <= Date.now()) shedNow(next, 'late')
+        else begin(next)
+      }
     }
     draining = false
-    watch()
+    startSweepTimer()
   }
 
-  /** Sees to it that what waits leaves at its deadline. */
-  function watch(): void {
-    if (!sweeping && queue.size > 0) sweeping = setTimeout(sweep, sweepInterval)
+  function startSweepTimer(): void {
+    if (!sweepTimer && waitingSize() > 0) sweepTimer = setTimeout(sweep, sweepInterval)
   }
 
+  /** Sheds the waiting requests whose deadline has passed. */
   function sweep(): void {
-    sweeping = undefined
+    sweepTimer = undefined
     const now = Date.now()
-    for (const work of queue.removeIf(({ deadline }) => deadline <= now)) shedNow(work, 'late')
+    for (const queue of [lightQueue, heavyQueue]) {
+      for (const work of queue.removeIf(({ deadline }) => deadline <= now)) shedNow(work, 'late')
+    }
     drain()
   }
 
-  const holder: Places = {
-    leave(work) {
+  const owner: SlotOwner = {
+    release(work) {
       if (work.state !== 'running') return
-      work.state = 'away'
-      leave(work)
+      work.state = 'released'
+      freeSlot(work)
       drain()
     },
-    reenter(work) {
-      if (work.state !== 'away') return
+    reacquire(work) {
+      if (work.state !== 'released') return
       work.state = 'running'
       running++
       if (work.heavy) heavyRunning++
@@ -228,24 +248,24 @@ export function createScheduler(
 
   return {
     submit(work) {
-      work.scheduler = holder
-      if (isLight(work)) return begin(work)
-      work.heavy = true
-      if (queue.size === 0 && mayBegin(work)) return begin(work)
+      work.scheduler = owner
+      work.heavy = !takeShares(work)
+      const queue = queueOf(work)
+      if (queue.size === 0 && admit(work)) return begin(work)
       work.state = 'waiting'
       const evicted = queue.add(work)
       if (evicted) shedNow(evicted, 'overloaded')
-      watch()
+      startSweepTimer()
     },
     end(work) {
       const { state } = work
       work.state = 'done'
-      if (state === 'waiting') queue.remove(work)
+      if (state === 'waiting') queueOf(work).remove(work)
       if (state !== 'running') return
-      leave(work)
+      freeSlot(work)
       drain()
     },
-    stats: () => ({ waiting: queue.size, running, shed }),
+    stats: () => ({ waiting: waitingSize(), running, shed }),
     open() {
       isOpen = true
       drain()

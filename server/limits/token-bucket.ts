@@ -1,12 +1,12 @@
-/** Tokens for so much at once, which come back evenly: the token bucket of RFC 2697, with any unit. */
+/** A token bucket (RFC 2697). Tokens have any unit, and fractions count. `now` is `performance.now()`. */
 export interface TokenBucket {
-  /** Takes so many tokens, if there are as many. */
+  /** Removes tokens; false, and nothing is removed, when the bucket holds fewer. */
   acquire(tokens: number, now?: number): boolean
-  /** Milliseconds until there are so many. */
+  /** Milliseconds until the bucket holds that many tokens; 0 when it does. */
   blockedFor(tokens: number, now?: number): number
 }
 
-/** A full bucket of `burst` tokens, of which `rate` come back in a second. `now` is `performance.now()`. */
+/** Creates a full bucket of `burst` tokens, which refills by `rate` tokens per second. */
 export function createTokenBucket(burst: number, rate: number): TokenBucket {
   let level = burst
   let at = performance.now()

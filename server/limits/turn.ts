@@ -2,13 +2,13 @@ import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { Refusal } from '../requests/refusal.js'
 import { type Scheduler, type Shed, Work } from './scheduler.js'
 
-/** What a call waits for: it has begun when `take` returns or resolves, and ends when it is disposed of. */
+/** The turn of a call in a scheduler. It has begun when `take` returns or resolves, and ends when it is disposed of. */
 export class Turn extends Work implements Disposable {
   private settle: { begin(): void; refuse(refusal: Refusal): void } | undefined
   private refusal: Refusal | undefined
 
   constructor(
-    private readonly of: Scheduler,
+    private readonly owner: Scheduler,
     networks: readonly string[],
     cost: number,
     deadline: number,
@@ -17,24 +17,24 @@ export class Turn extends Work implements Disposable {
   }
 
   /**
-   * Waits until it may begin. Refuses with OVERLOADED when too many wait, and with DEADLINE_EXCEEDED when its deadline passes
-   * or the caller leaves.
+   * Waits until the turn begins; returns undefined when it begins at once. Refuses with OVERLOADED when too many wait,
+   * and with DEADLINE_EXCEEDED when the deadline passes or the caller disconnects.
    */
   take(call: { readonly signal: AbortSignal }): Promise<void> | undefined {
-    this.of.submit(this)
+    this.owner.submit(this)
     if (this.state === 'running') return undefined
     if (this.refusal) throw this.refusal
     const { signal } = call
-    const leave = () => {
-      this.of.end(this)
+    const onAbort = () => {
+      this.owner.end(this)
       this.shed('late')
     }
     const begun = new Promise<void>((resolve, reject) => {
       this.settle = { begin: resolve, refuse: reject }
     })
-    if (signal.aborted) leave()
-    signal.addEventListener('abort', leave)
-    return begun.finally(() => signal.removeEventListener('abort', leave))
+    if (signal.aborted) onAbort()
+    signal.addEventListener('abort', onAbort)
+    return begun.finally(() => signal.removeEventListener('abort', onAbort))
   }
 
   override begin(): void {
@@ -47,6 +47,6 @@ export class Turn extends Work implements Disposable {
   }
 
   [Symbol.dispose](): void {
-    this.of.end(this)
+    this.owner.end(this)
   }
 }

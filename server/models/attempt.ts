@@ -94,7 +94,7 @@ export interface BeginValues {
   /** The device that the client shows; it counts for its own user alone. */
   readonly device: Device | undefined
   readonly knownDays: number
-  /** Most failures and attempts under way together. */
+  /** Most failures and attempts in flight together. */
   readonly most: number
   readonly inFlightSeconds: number
   /** The bucket of the client address holds up those that the account doesn't know. */
@@ -108,7 +108,7 @@ export interface Counter {
   readonly account: Buffer | null
 }
 
-/** An attempt that was counted as under way, or why it wasn't. */
+/** An attempt that was counted as in flight, or why it wasn't. */
 export interface AttemptStart {
   readonly account: Account | undefined
   /** Whether the account knows the device or a network of the address. */
@@ -147,19 +147,19 @@ const attributes = {
   count: integer,
   windowEnds: time,
   inFlight: hasDefault(integer),
-  underWayUntil: hasDefault(time),
+  inFlightUntil: hasDefault(time),
 }
 
 const addressAttributes = { userId: key(integer), address: key(bytes), seenAt: hasDefault(time) }
 
 /** Counts attempts and what else is limited within a time. */
 export interface Attempts {
-  /** Counts an attempt as under way, unless a limit stands in the way, and reads the account. */
+  /** Counts an attempt as in flight, unless a limit stands in the way, and reads the account. */
   begin(values: BeginValues): Promise<AttemptStart>
   /** Ends an attempt that wasn't decided: it never was. */
   undo(subject: Buffer): Promise<void>
   /**
-   * Counts a failed attempt and ends it, if it was counted as under way. What `failures` says is recorded of the user they
+   * Counts a failed attempt and ends it, if it was counted as in flight. What `failures` says is recorded of the user they
    * are of, once within their time. Like the other two that record, it names no user who was erased meanwhile: then it
    * leaves no event, as it does without `userId`.
    */
@@ -212,15 +212,15 @@ const begin: Statement = {
       level - extract(epoch FROM clock_timestamp() - updated_at) * $10::float8) FROM buckets WHERE subject = $3), 0) AS level
     FROM here
   ), begun AS (
-    INSERT INTO attempts AS a (subject, account, count, window_ends, under_way, under_way_until)
+    INSERT INTO attempts AS a (subject, account, count, window_ends, in_flight, in_flight_until)
     SELECT subject, CASE WHEN known THEN ($2::bytea[])[4] END, 0, clock_timestamp(), 1,
       clock_timestamp() + make_interval(secs => $8)
     FROM counted WHERE subject IS NOT NULL AND (known OR level + 1 <= $9::float8)
     ON CONFLICT (subject) DO UPDATE SET
-      under_way = CASE WHEN a.under_way_until <= clock_timestamp() THEN 1 ELSE a.under_way + 1 END,
-      under_way_until = excluded.under_way_until
+      in_flight = CASE WHEN a.in_flight_until <= clock_timestamp() THEN 1 ELSE a.in_flight + 1 END,
+      in_flight_until = excluded.in_flight_until
     WHERE CASE WHEN a.window_ends <= clock_timestamp() THEN 0 ELSE a.count END
-      + CASE WHEN a.under_way_until <= clock_timestamp() THEN 0 ELSE a.under_way END < $7::int
+      + CASE WHEN a.in_flight_until <= clock_timestamp() THEN 0 ELSE a.in_flight END < $7::int
     RETURNING 1
   )
   SELECT a.id, a.username, a.password_hash AS "passwordHash", a.email, a.role, a.active, a.suspended,
@@ -236,18 +236,18 @@ const begin: Statement = {
 const undo: Statement = {
   name: 'attempt-undo',
   text: `WITH relaxed AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true))
-    UPDATE attempts SET under_way = greatest(under_way - 1, 0) FROM relaxed WHERE subject = $1`,
+    UPDATE attempts SET in_flight = greatest(in_flight - 1, 0) FROM relaxed WHERE subject = $1`,
 }
 
 // The window begins with the first failure and doesn't move: a lock is never longer for being tried. The row may be gone:
-// what is under way for long is pruned. As in the next two, each part reads from the one before, which settles the order
+// what is in flight for long is pruned. As in the next two, each part reads from the one before, which settles the order
 // of locks: the count, the user, the rest. An erasure has the user first, but lets others share its key until the end.
 // Only an event is worth waiting for the disk.
 const fail: Statement = {
   name: 'attempt-fail',
   text: `WITH failed AS (INSERT INTO attempts AS a (subject, account, count, window_ends)
     VALUES ($1, $2, 1, clock_timestamp() + make_interval(secs => $3))
-    ON CONFLICT (subject) DO UPDATE SET under_way = greatest(a.under_way - 1, 0),
+    ON CONFLICT (subject) DO UPDATE SET in_flight = greatest(a.in_flight - 1, 0),
       count = CASE WHEN a.window_ends <= clock_timestamp() THEN 1 ELSE a.count + 1 END,
       window_ends = CASE WHEN a.window_ends <= clock_timestamp() THEN excluded.window_ends ELSE a.window_ends END
     RETURNING count),
@@ -264,7 +264,7 @@ const fail: Statement = {
 // that would be the wrong order, and who holds it is another sign-in, or changes more.
 const succeed: Statement = {
   name: 'attempt-succeed',
-  text: `WITH cleared AS (UPDATE attempts SET count = 0, window_ends = clock_timestamp(), under_way = greatest(under_way - 1, 0)
+  text: `WITH cleared AS (UPDATE attempts SET count = 0, window_ends = clock_timestamp(), in_flight = greatest(in_flight - 1, 0)
     WHERE subject = $1 RETURNING 1),
   present AS MATERIALIZED (
     SELECT id, unactivated_seen_at IS NOT NULL AS unactivated FROM users
@@ -312,7 +312,7 @@ const prune: Statement = {
   name: 'attempts-prune',
   slow: true,
   text: `DELETE FROM attempts WHERE subject IN (SELECT subject FROM attempts
-    WHERE greatest(window_ends, under_way_until) < clock_timestamp() FOR UPDATE SKIP LOCKED)`,
+    WHERE greatest(window_ends, in_flight_until) < clock_timestamp() FOR UPDATE SKIP LOCKED)`,
 }
 
 // By the time of the transaction: a condition with clock_timestamp() finds nothing by index.

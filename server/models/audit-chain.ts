@@ -1,64 +1,64 @@
-// The chain of the audit log: events are sealed into it in rounds, checked, and deleted from its beginning. Whoever can
-// write the database but hasn't the key can make neither the MAC of an event nor a link.
+// The chain of the audit log: events are sealed into it in rounds, verified, and deleted from its beginning. Without the key,
+// write access to the database is not enough to make the MAC of an event or a link.
 import { createHash, randomBytes } from 'node:crypto'
 import type { Transaction } from 'sequelize'
 import { bigint, bytes, defineTable, flag, hasDefault, key, nullable } from '../database/attributes.js'
 import type { Database, Statement } from '../database/connection.js'
 import type { MasterKey } from './master-key.js'
 
-/** What `verify` found. */
+/** The result of `verify`. */
 export interface Verified {
-  /** Events of the chain that were checked so far. */
+  /** Events of the chain verified so far. */
   readonly events: number
-  /** Events that wait to be sealed. */
+  /** Events that aren't sealed yet. */
   readonly staged: number
   /** The newest link so far, `id:hash`. */
   readonly newest: string
-  /** Whether `known` names an event that was deleted since, so that nothing could be compared. */
+  /** Whether the event that `known` names was deleted since, so that it couldn't be compared. */
   readonly forgotten: boolean
-  /** Where to go on, when there is more to check. */
+  /** Where to continue, if there is more to verify. */
   readonly next?: VerifiedLink
-  /** Where it is broken first: the id of an event, `staged:` and the number of one not sealed yet, or `checkpoint`. */
+  /** The first break: the id of an event, `staged:` and the number of one that isn't sealed yet, or `checkpoint`. */
   readonly broken?: string
 }
 
-/** How far a check has come. */
+/** How far a verification has come. */
 export interface VerifiedLink {
   readonly id: number
-  /** Of this event, in hexadecimal. */
+  /** Hash of this event, in hexadecimal. */
   readonly hash: string
-  /** Events that were checked until there. */
+  /** Events verified up to here. */
   readonly events: number
 }
 
-/** What is done with the chain. */
+/** Operations on the chain. */
 export interface AuditChain {
-  /** Signs where the chain begins, once the data keys were made. */
+  /** Signs the beginning of the chain, when the data keys are made. */
   install(t: Transaction): Promise<void>
   /**
-   * Moves the staged events into the chain, unless somebody else is at it: as many as one round holds. Returns whether
-   * more may be left.
+   * Moves staged events into the chain, at most one batch, unless another process does so at the moment. Returns whether more
+   * may be left.
    */
   seal(): Promise<boolean>
   /**
-   * Checks every MAC and every link. Who has the database but not the key can only cut off the chain at its end, or take
-   * away what isn't sealed yet; so keep the newest link elsewhere, and give it as `known` another time. A call checks
-   * 20,000 events at most; it says where the next is to go on, up to events that were written meanwhile.
+   * Verifies every MAC and every link. Without the key, an attacker with access to the database can only truncate the chain, or
+   * remove events that aren't sealed yet. To detect truncation, keep the newest link elsewhere and pass it as `known`. A call
+   * verifies at most 20,000 events, and says where the next call continues.
    */
   verify(known?: string, from?: VerifiedLink): Promise<Verified>
   /**
-   * Deletes the events older than so many seconds, behind a signed checkpoint with which the rest still verifies. What is
-   * broken stays: returns where, as `verify` does.
+   * Deletes events older than so many seconds, behind a signed checkpoint with which the rest still verifies. It stops at a
+   * break, and returns it as `verify` does.
    */
   prune(seconds: number): Promise<string | undefined>
 }
 
-/** What the MAC of an event covers, in this order; the address as its digest. The time is the database's, under the link. */
+/** What the MAC of an event covers, in this order, and then the digest of the address. The link covers the database's time. */
 const covered = ['action', 'outcome', 'reason', 'actor', 'actor_id', 'subject_id', 'object', 'request_id'] as const
 
 type Told = { readonly [name in (typeof covered)[number]]?: unknown }
 
-/** An event as it is staged: with its MAC, and what is personal under a salt of its own. */
+/** An event to be staged: with its MAC, and with a salt for its address. */
 export function stampEvent(event: Told & { readonly address?: string }, masterKey: Pick<MasterKey, 'mac'>): string {
   const salt = event.address === undefined ? null : randomBytes(16)
   const digest = salt && personalDigest(salt, event.address!)
@@ -75,13 +75,13 @@ function eventText(event: Told, addressDigest: Buffer | null): string {
   return JSON.stringify(['event', ...covered.map(name => event[name] ?? null), addressDigest?.toString('hex') ?? null])
 }
 
-/** `at` is in seconds since 1970, with six digits behind the point. */
+/** `at` is in seconds since 1970, with six decimals. */
 function linkText(previous: Buffer, id: number, at: string, mac: Buffer): string {
   return JSON.stringify(['link', previous.toString('hex'), id, at, mac.toString('hex')])
 }
 
-function checkpointText({ id, hash, plainTo }: Checkpoint): string {
-  return JSON.stringify(['checkpoint', Number(id), hash.toString('hex'), Number(plainTo)])
+function checkpointText({ id, hash }: Pick<Checkpoint, 'id' | 'hash'>): string {
+  return JSON.stringify(['checkpoint', Number(id), hash.toString('hex')])
 }
 
 interface Link {
@@ -92,31 +92,31 @@ interface Link {
 interface Checkpoint {
   readonly id: string
   readonly hash: Buffer
-  readonly plainTo: string
   readonly mac: Buffer | null
 }
 
-/** What is checked of any event. */
+/** What is verified of an event, staged or sealed. */
 interface Stamped extends Told {
   readonly address: string | null
   readonly salt: Buffer | null
   readonly digest: Buffer | null
+  /** Null only if the table was altered. */
   readonly mac: Buffer | null
 }
 
-/** Events of a round, and of a step of a check; steps of a call. */
+/** Events sealed in a transaction, events verified in a step, and steps in a call. */
 const batch = 1000
 const stride = 5000
 const strides = 4
 
-// A process that stands still in its transaction holds up the others no longer than this.
+// The longest that a process which hangs in its transaction blocks the others.
 const limits = ['statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout']
   .map(name => `set_config('${name}', '2s', true)`)
   .join(', ')
 
 const limit: Statement = { name: 'audit-limit', text: `SELECT ${limits}` }
 
-// Until the end of the transaction, as poolers of transactions allow it.
+// A lock until the end of the transaction, since poolers in transaction mode support no other.
 const enter: Statement = {
   name: 'audit-enter',
   text: `SELECT pg_try_advisory_xact_lock(7264004) AS mine, ${limits}`,
@@ -147,7 +147,7 @@ const moveStaged: Statement = {
   WHERE (SELECT count(*) FROM added) = cardinality($1) RETURNING 1`,
 }
 
-// All batches see the same.
+// All steps see the same state.
 const snapshot: Statement = {
   name: 'audit-snapshot',
   text: 'SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY',
@@ -155,20 +155,18 @@ const snapshot: Statement = {
 
 const ends: Statement = {
   name: 'audit-ends',
-  text: `SELECT c.id, c.hash, c.plain_to AS "plainTo", c.mac, h.id AS "headId", h.hash AS "headHash",
+  text: `SELECT c.id, c.hash, c.mac, h.id AS "headId", h.hash AS "headHash",
     (SELECT min(id) FROM audit_events) AS first, (SELECT count(*) FROM audit_staged) AS staged, (SELECT hash FROM audit_events WHERE id = $1) AS known
     FROM audit_checkpoint c, audit_head h`,
 }
 
 const stamped = 'action, outcome, reason, actor, actor_id, subject_id, object, address, request_id, salt, mac'
 
-// The database computes the links from before there were MACs.
 const nextEvents: Statement = {
   name: 'audit-next-events',
   text: `SELECT ${stamped}, address_digest AS digest, id, hash, extract(epoch FROM at)::text AS at,
-      CASE WHEN id <= $4 THEN audit_hash(e, lag(hash, 1, $2) OVER (ORDER BY id)) END AS plain,
-      coalesce(at >= now() - make_interval(secs => $5), false) AS young
-    FROM audit_events e WHERE id > $1 ORDER BY id LIMIT $3`,
+      coalesce(at >= now() - make_interval(secs => $3), false) AS young
+    FROM audit_events WHERE id > $1 ORDER BY id LIMIT $2`,
 }
 
 const stagedEvents: Statement = {
@@ -178,7 +176,7 @@ const stagedEvents: Statement = {
 
 const holdCheckpoint: Statement = {
   name: 'audit-hold-checkpoint',
-  text: 'SELECT id, hash, plain_to AS "plainTo", mac FROM audit_checkpoint FOR UPDATE SKIP LOCKED',
+  text: 'SELECT id, hash, mac FROM audit_checkpoint FOR UPDATE SKIP LOCKED',
 }
 
 const setCheckpoint: Statement = {
@@ -190,12 +188,12 @@ const forget: Statement = { name: 'audit-forget', text: 'DELETE FROM audit_event
 
 /** The chain in a database. */
 export function createAuditChain(database: Database, masterKey: Pick<MasterKey, 'mac'>): AuditChain {
-  // The newest link, and the one before the first event that is kept.
-  defineTable(database, 'audit_head', { single: hasDefault(key(flag)), id: bigint, hash: bytes })
-  const checkpoint = { single: hasDefault(key(flag)), id: bigint, hash: bytes, plainTo: bigint, mac: nullable(bytes) }
-  defineTable(database, 'audit_checkpoint', checkpoint)
+  // The newest link, and the link before the first event that is kept.
+  const link = { single: hasDefault(key(flag)), id: bigint, hash: bytes }
+  defineTable(database, 'audit_head', link)
+  defineTable(database, 'audit_checkpoint', { ...link, mac: nullable(bytes) })
 
-  /** Whether an event says what it said when its MAC was made, as far as it wasn't erased since. */
+  /** Whether an event is unchanged since its MAC was made, apart from an erased address. */
   function isGenuine(event: Stamped): boolean {
     const { address, salt, digest, mac } = event
     if (address !== null && !(salt && digest?.equals(personalDigest(salt, address)))) return false
@@ -206,24 +204,23 @@ export function createAuditChain(database: Database, masterKey: Pick<MasterKey, 
     return checkpoint.mac?.equals(masterKey.mac(checkpointText(checkpoint))) ?? false
   }
 
-  /** Follows the chain one step from a link: up to the first broken event, or the first younger than so many seconds. */
-  async function follow(from: Link, plainTo: string, seconds: number | null, t: Transaction) {
-    type Row = Stamped & { id: string; hash: Buffer; at: string; plain: Buffer | null; young: boolean }
-    const rows = await database.run<Row>(nextEvents, [from.id, from.hash, stride, plainTo, seconds], t)
+  /** Verifies one step of the chain after a link, up to the first break or the first event younger than so many seconds. */
+  async function follow(from: Link, seconds: number | null, t: Transaction) {
+    type Row = Stamped & { id: string; hash: Buffer; at: string; young: boolean }
+    const rows = await database.run<Row>(nextEvents, [from.id, stride, seconds], t)
     let { id, hash } = from
     for (const row of rows) {
       if (row.young) return { id, hash, more: false }
       if (Number(row.id) !== id + 1) return { id, hash, more: false, broken: String(id + 1) }
-      const expected = row.plain ?? (row.mac && masterKey.mac(linkText(hash, id + 1, row.at, row.mac)))
-      if (!expected?.equals(row.hash) || !(row.plain || isGenuine(row)))
-        return { id, hash, more: false, broken: String(id + 1) }
+      const expected = row.mac && masterKey.mac(linkText(hash, id + 1, row.at, row.mac))
+      if (!expected?.equals(row.hash) || !isGenuine(row)) return { id, hash, more: false, broken: String(id + 1) }
       id += 1
       hash = row.hash
     }
     return { id, hash, more: rows.length === stride }
   }
 
-  /** The first staged event that isn't genuine. */
+  /** The first staged event that isn't genuine, if any. */
   async function followStaged(t: Transaction): Promise<string | undefined> {
     for (let seq = '0', more = true; more; ) {
       const rows = await database.run<Stamped & { seq: string }>(stagedEvents, [seq, stride], t)
@@ -249,7 +246,7 @@ export function createAuditChain(database: Database, masterKey: Pick<MasterKey, 
       return hash
     })
     const moved = await database.run(moveStaged, [rows.map(({ seq }) => seq), hashes, head], t)
-    if (moved.length === 0) throw new Error('Staged events went away while they were sealed.')
+    if (moved.length === 0) throw new Error('Staged events disappeared while they were sealed.')
     return rows.length === batch
   }
 
@@ -259,9 +256,9 @@ export function createAuditChain(database: Database, masterKey: Pick<MasterKey, 
     if (!held) return { more: false }
     if (!isSigned(held)) return { more: false, broken: 'checkpoint' }
     const from = { id: Number(held.id), hash: held.hash }
-    const { id, hash, ...found } = await follow(from, held.plainTo, seconds, t)
+    const { id, hash, ...found } = await follow(from, seconds, t)
     if (id > from.id) {
-      const mac = masterKey.mac(checkpointText({ ...held, id: String(id), hash }))
+      const mac = masterKey.mac(checkpointText({ id: String(id), hash }))
       await database.run(setCheckpoint, [id, hash, mac], t)
       await database.run(forget, [id], t)
     }
@@ -286,7 +283,7 @@ export function createAuditChain(database: Database, masterKey: Pick<MasterKey, 
         }
         const [found] = await database.run<Ends>(ends, [knownId], t)
         const { headId, headHash, ...begin } = found!
-        // What was deleted meanwhile is behind the checkpoint.
+        // The checkpoint may have moved past the former position.
         const resumes = from !== undefined && from.id > Number(begin.id)
         let at: Awaited<ReturnType<typeof follow>> = resumes
           ? { id: from.id, hash: Buffer.from(from.hash, 'hex'), more: true }
@@ -302,7 +299,7 @@ export function createAuditChain(database: Database, masterKey: Pick<MasterKey, 
         if (begin.first !== null && Number(begin.first) <= Number(begin.id)) return brokenAt(begin.first)
         for (let step = 0; at.more && step < strides; step++) {
           const before = at.id
-          at = await follow(at, begin.plainTo, null, t)
+          at = await follow(at, null, t)
           events += at.id - before
         }
         if (at.broken !== undefined) return brokenAt(at.broken)

@@ -6,21 +6,21 @@ import { type AuditChain, createAuditChain, stampEvent } from './audit-chain.js'
 import { type AuditList, createAuditList, shownOfEvent } from './audit-list.js'
 import type { MasterKey } from './master-key.js'
 
-/** Something that happened, for the audit log. It holds no secret and no text that somebody unknown typed. */
+/** An event of the audit log. It holds no secret, and no text from an unauthenticated caller. */
 export interface AuditEvent {
   readonly action: AuditAction
   readonly outcome: 'ok' | 'refused'
-  /** Why it was refused, a name of auth.v1.Reason; or what else tells two events of one action apart. */
+  /** Why it was refused, a name of auth.v1.Reason; or what distinguishes events of one action. */
   readonly reason?: string
   /**
-   * Kind of actor: `user`, `anonymous`, `service:<name>` for one that calls by its key, `service` for the registry itself,
-   * or `cli:<system user>@<host>`.
+   * Kind of actor: `user`, `anonymous`, `service:<name>` for a service that calls with its key, `service` for the registry
+   * itself, or `cli:<system user>@<host>`.
    */
   readonly actor: string
   readonly actor_id?: number
-  /** The user it was done to. */
+  /** The user it concerns. */
   readonly subject_id?: number
-  /** The other thing it was done to, such as `organization:3`; `failures:10` where so many failures reached a limit. */
+  /** What else it concerns, such as `organization:3`, or `failures:10` where so many failures reached a limit. */
   readonly object?: string
   /** Client address. */
   readonly address?: string
@@ -32,15 +32,15 @@ const shown = { ...shownOfEvent, action: attribute<AuditAction>('TEXT') }
 const stamps = { salt: nullable(bytes), addressDigest: nullable(bytes) }
 
 /**
- * The audit log. An event is staged, with its MAC, in the transaction of what it tells; soon after it is sealed: chained
- * to the one before, so that a lost or altered one is found.
+ * The audit log. An event is staged, with its MAC, in the transaction of what it records. Soon after, it is sealed: chained to
+ * the event before, so that a lost or altered event is detected.
  */
 export interface Audit extends AuditChain, AuditList {
-  /** Appends an event. Nobody waits for its transaction to end. */
+  /** Appends an event. Others need not wait for the end of its transaction. */
   append(event: AuditEvent, transaction?: Transaction): Promise<void>
-  /** The event as the function `audit_append` takes it, for statements that append one among other things. */
+  /** The event as the SQL function `audit_append` takes it, for statements that append one as a part. */
   stamp(event: AuditEvent): string
-  /** How many events aren't sealed yet, up to 10,000, and how long ago the oldest was staged, in seconds. */
+  /** The number of events that aren't sealed yet, up to 10,000, and the age of the oldest, in seconds. */
   backlog(): Promise<{ staged: number; oldestSeconds: number }>
 }
 
@@ -59,7 +59,7 @@ export function createAudit(database: Database, masterKey: Pick<MasterKey, 'mac'
     id: key(bigint),
     ...shown,
     ...stamps,
-    mac: nullable(bytes),
+    mac: bytes,
     hash: bytes,
   })
   defineTable(database, 'audit_staged', {

@@ -5,30 +5,28 @@ import {
   createMasterKey,
   type DataKeys,
   dataKeyNames,
-  derivedDataKeys,
   type MasterKey,
   randomDataKeys,
   unwrapKey,
   wrapKey,
 } from './master-key.js'
-import { signingKeyUse } from './signing-key.js'
 
-/** The data keys of a registry, wrapped in its database, and what is done with them once they are loaded. */
+/** The data keys of a registry, stored wrapped in its database, and what is done with them once loaded. */
 export interface StoredKeys extends MasterKey {
-  /** Loads the data keys, if there are any. Throws when this master key is another than the one that wrapped them. */
+  /** Loads the data keys, if there are any. Throws when another master key wrapped them. */
   find(): Promise<boolean>
-  /** The same where there must be some: throws when there are none. */
+  /** Loads the data keys. Throws when there are none, or another master key wrapped them. */
   load(): Promise<void>
   /**
-   * Makes the data keys unless they are there; in a registry from before, takes over those that were derived from the
-   * master key. Of several who do it at once, one does. Loads them. Returns whether it made any.
+   * Makes the data keys unless they exist, and loads them. If several processes do so at once, one makes them. Returns whether
+   * this one did.
    */
   install(t: Transaction): Promise<boolean>
-  /** Wraps the data keys by another master key, which the next start needs. Whoever has loaded them goes on. */
+  /** Wraps the data keys by another master key, which the next start needs. Processes that have loaded them continue. */
   rotate(masterKey: Buffer, t: Transaction): Promise<void>
-  /** The master key itself, for a backup, once it has opened the data keys that the transaction sees. */
+  /** The master key itself, for a backup. Throws when it doesn’t open the data keys that the transaction sees. */
   reveal(t: Transaction): Promise<Buffer>
-  /** Loads data keys that another master key wrapped, as those of a backup, and wraps them by this one. */
+  /** Loads data keys that another master key wrapped, such as those of a backup, and wraps them by this one. */
   adopt(another: Buffer, t: Transaction): Promise<void>
 }
 
@@ -38,14 +36,8 @@ type Wrapped = { readonly name: string; readonly wrapped: Buffer }
 
 const all: Statement = { name: 'data-keys', text: 'SELECT name, wrapped FROM data_keys' }
 
-// Whoever comes second waits here, and finds the keys of the first.
+// The second process waits here, and finds the keys of the first.
 const lock: Statement = { name: 'data-keys-lock', text: 'LOCK TABLE data_keys IN SHARE ROW EXCLUSIVE MODE' }
-
-/** A registry that was ever installed has a signing key. */
-const anySigningKey: Statement = {
-  name: 'data-keys-signing-key',
-  text: 'SELECT kid, private_sealed AS sealed FROM signing_keys LIMIT 1',
-}
 
 /** The data keys of a database, by its master key. */
 export function createStoredKeys(database: Database, masterKey: Buffer): StoredKeys {
@@ -58,23 +50,16 @@ export function createStoredKeys(database: Database, masterKey: Buffer): StoredK
   })
 
   function unwrap(rows: readonly Wrapped[], by = masterKey): DataKeys {
-    return asRightKey(() =>
-      Object.fromEntries(rows.map(({ name, wrapped }) => [name, unwrapKey(by, name, wrapped)])),
-    ) as DataKeys
+    try {
+      return Object.fromEntries(rows.map(({ name, wrapped }) => [name, unwrapKey(by, name, wrapped)])) as DataKeys
+    } catch (cause) {
+      throw new Error('AUTH_MASTER_KEY is not the key that this database was set up with.', { cause })
+    }
   }
 
   async function wrap(keys: DataKeys, by: Buffer, transaction: Transaction): Promise<void> {
     for (const [name, each] of Object.entries(keys))
       await table().update({ wrapped: wrapKey(by, name, each) }, { where: { name }, transaction })
-  }
-
-  /** The keys to begin with. */
-  async function first(t: Transaction): Promise<DataKeys> {
-    const [before] = await database.run<{ kid: string; sealed: Buffer }>(anySigningKey, [], t)
-    if (!before) return randomDataKeys()
-    const keys = { ...randomDataKeys(), ...derivedDataKeys(masterKey) }
-    asRightKey(() => createMasterKey(() => keys).open(signingKeyUse(before.kid), before.sealed))
-    return keys
   }
 
   async function find(): Promise<boolean> {
@@ -92,7 +77,7 @@ export function createStoredKeys(database: Database, masterKey: Buffer): StoredK
     async install(transaction) {
       await database.run(lock, [], transaction)
       const rows = await database.run<Wrapped>(all, [], transaction)
-      const keys = rows.length > 0 ? unwrap(rows) : await first(transaction)
+      const keys = rows.length > 0 ? unwrap(rows) : randomDataKeys()
       loaded = keys
       if (rows.length > 0) return false
       const wrapped = dataKeyNames.map(name => ({ name, wrapped: wrapKey(masterKey, name, keys[name]) }))
@@ -111,14 +96,5 @@ export function createStoredKeys(database: Database, masterKey: Buffer): StoredK
       loaded = unwrap(await database.run<Wrapped>(all, [], transaction), another)
       await wrap(loaded, masterKey, transaction)
     },
-  }
-}
-
-/** Tells a master key that opens nothing here from any other fault. */
-function asRightKey<T>(work: () => T): T {
-  try {
-    return work()
-  } catch (cause) {
-    throw new Error('AUTH_MASTER_KEY is not the key that this database was set up with.', { cause })
   }
 }

@@ -3,7 +3,7 @@ import type { Database, Statement, Transaction } from '../database/connection.js
 import { emailKey } from '../rules/names.js'
 import { type CounterKeys, knowableNetworks, proofs } from './attempt.js'
 
-/** What shows that a user was erased; it holds nothing personal. A backup from before is restored without the user by it. */
+/** Shows that a user was erased, and holds nothing personal. With it, an older backup is restored without the user. */
 export interface Receipt {
   /** The user's id, which nobody gets again. */
   readonly user: number
@@ -13,8 +13,6 @@ export interface Receipt {
    * Rows deleted from each table; of `audit_events` and `audit_staged` those whose client address was erased with its salt.
    */
   readonly rows: Readonly<Record<string, number>>
-  /** Events from before there were MACs that still hold an address of the user: they go when their retention is over. */
-  readonly remaining: number
 }
 
 /** Erases users. */
@@ -59,11 +57,6 @@ const addresses: Statement = {
   text: `SELECT address FROM audit_staged WHERE ${own} UNION SELECT address FROM audit_events WHERE ${own}`,
 }
 
-const remaining: Statement = {
-  name: 'erasure-remaining',
-  text: `SELECT count(*)::int AS count FROM audit_events WHERE ${own}`,
-}
-
 const counting = (name: string, text: string): Statement => ({
   name: `erasure-${name}`,
   text: `WITH gone AS (${text} RETURNING 1) SELECT count(*)::int AS count FROM gone`,
@@ -88,8 +81,8 @@ const deleteEmails = counting(
 const deleteUser = counting('users', 'DELETE FROM users WHERE id = $1')
 
 // What is left is the commitment: without the salt nobody can tell what it was made of.
-const forgetAddresses = (table: string, more = '') =>
-  counting(table, `UPDATE ${table} SET address = NULL, salt = NULL WHERE ${own} ${more}`)
+const forgetAddresses = (table: string) =>
+  counting(table, `UPDATE ${table} SET address = NULL, salt = NULL WHERE ${own}`)
 
 /** Tables that belong to users, row by row. A sign-in by a mailed key spends the key before it remembers the address. */
 const owned = [
@@ -145,12 +138,8 @@ export function createErasure(database: Database, counterKeys: CounterKeys): Era
       rows.users = await count(deleteUser, [id], t)
       rows.emails = await count(deleteEmails, [id, usernameKey], t)
       rows.audit_staged = await count(forgetAddresses('audit_staged'), [id], t)
-      rows.audit_events = await count(
-        forgetAddresses('audit_events', 'AND id > (SELECT plain_to FROM audit_checkpoint)'),
-        [id],
-        t,
-      )
-      return { user: id, erasedAt: at.toISOString(), rows, remaining: await count(remaining, [id], t) }
+      rows.audit_events = await count(forgetAddresses('audit_events'), [id], t)
+      return { user: id, erasedAt: at.toISOString(), rows }
     },
   }
 }

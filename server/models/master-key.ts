@@ -1,26 +1,26 @@
 import { createCipheriv, createDecipheriv, createHmac, hkdfSync, randomBytes } from 'node:crypto'
 
-/** The keys that data is kept with, 32 bytes each; the database holds them wrapped by the master key. */
+/** The keys that protect data, 32 bytes each. The database holds them wrapped by the master key. */
 export const dataKeyNames = ['pepper', 'sealing', 'digesting', 'audit'] as const
 
 /** The data keys, each for one task. */
 export type DataKeys = Readonly<Record<(typeof dataKeyNames)[number], Buffer>>
 
-/** What is done with the data keys: nothing else touches them. Each verb throws before they are loaded. */
+/** Everything that is done with the data keys. Each method throws before they are loaded. */
 export interface MasterKey {
   /** Keyed into every hash of a password or answer. */
   pepper(): Buffer
-  /** Encrypts a secret that must be read again (AES-256-GCM); `use` says what it is and is needed to open it. */
+  /** Encrypts a secret that must be read again (AES-256-GCM). `use` says what it is, and is needed to open it. */
   seal(use: string, secret: string): Buffer
-  /** Decrypts what `seal` made for the same use. Throws when it was altered or sealed with another key. */
+  /** Decrypts what `seal` made for the same use. Throws when it was altered, or sealed with another key. */
   open(use: string, sealed: Buffer): string
   /** Keyed digest (HMAC-SHA-256) by which a secret is found or compared without being stored. */
   digest(use: string, secret: string): Buffer
-  /** MAC (HMAC-SHA-256) by which the audit log shows who wrote it. */
+  /** MAC (HMAC-SHA-256) that only a holder of the key can make, for the audit log. */
   mac(text: string): Buffer
 }
 
-/** Makes the verbs from data keys, which needn't be there before the first use. */
+/** Makes the methods from data keys, which must exist at the first use only. */
 export function createMasterKey(keys: () => DataKeys): MasterKey {
   return {
     pepper: () => keys().pepper,
@@ -31,32 +31,24 @@ export function createMasterKey(keys: () => DataKeys): MasterKey {
   }
 }
 
-/** New data keys, which nobody has seen. */
+/** New random data keys. */
 export function randomDataKeys(): DataKeys {
   return Object.fromEntries(dataKeyNames.map(name => [name, randomBytes(32)])) as DataKeys
 }
 
-/** The keys that were derived from the master key itself (HKDF, RFC 5869), for registries from before data keys. */
-export function derivedDataKeys(masterKey: Buffer): Omit<DataKeys, 'audit'> {
-  return {
-    pepper: derive(masterKey, 'pepper'),
-    sealing: derive(masterKey, 'sealing'),
-    digesting: derive(masterKey, 'digesting'),
-  }
-}
-
-/** Wraps a data key by the master key (AES-256-GCM under a key derived from it); it opens under its own name only. */
+/** Wraps a data key by the master key (AES-256-GCM under a key derived from it). It opens under its own name only. */
 export function wrapKey(masterKey: Buffer, name: string, key: Buffer): Buffer {
-  return encrypt(derive(masterKey, 'wrapping'), name, key)
+  return encrypt(wrappingKey(masterKey), name, key)
 }
 
-/** The data key that was wrapped. Throws when it was wrapped by another master key, or altered. */
+/** The data key that was wrapped. Throws when another master key wrapped it, or it was altered. */
 export function unwrapKey(masterKey: Buffer, name: string, wrapped: Buffer): Buffer {
-  return decrypt(derive(masterKey, 'wrapping'), name, wrapped)
+  return decrypt(wrappingKey(masterKey), name, wrapped)
 }
 
-function derive(masterKey: Buffer, task: string): Buffer {
-  return Buffer.from(hkdfSync('sha256', masterKey, '', `auth ${task}`, 32))
+/** Derived by HKDF (RFC 5869). */
+function wrappingKey(masterKey: Buffer): Buffer {
+  return Buffer.from(hkdfSync('sha256', masterKey, '', 'auth wrapping', 32))
 }
 
 function encrypt(key: Buffer, use: string, secret: Buffer): Buffer {

@@ -128,7 +128,7 @@ const supersede: Statement = {
 }
 
 /** What a private key is sealed as. */
-export const signingKeyUse = (kid: string) => `signing-key ${kid}`
+const signingKeyUse = (kid: string) => `signing-key ${kid}`
 
 /** Thumbprint of a public key (RFC 7638). */
 function thumbprint({ crv, kty, x, y }: PublicJwk): string {

@@ -74,9 +74,9 @@ const userAttributes = {
    * all others: those activated once, and those that administrators, installations and imports made.
    */
   unactivatedSeenAt: hasDefault(nullable(time)),
-  /** What the names look like; null until `renewKeys` comes by. */
-  usernameSkeleton: hasDefault(nullable(text)),
-  nicknameSkeleton: hasDefault(nullable(text)),
+  /** What the names look like. */
+  usernameSkeleton: text,
+  nicknameSkeleton: text,
 }
 
 /** What is read of a user's provider key; sealed. */
@@ -94,7 +94,7 @@ export interface User
     Joined<'providerKey', typeof shownKey> {}
 
 /** A user to be registered: what is null has to be said, so that nothing is forgotten. */
-export type NewUser = NewRow<typeof userAttributes>
+export type NewUser = Omit<NewRow<typeof userAttributes>, 'usernameSkeleton' | 'nicknameSkeleton'>
 
 /** Whatever may be null of a user, as null: for one who filled in no form. */
 export const emptyUser = Object.fromEntries(
@@ -174,23 +174,6 @@ const alike: Statement = {
     ARRAY (SELECT nickname_key FROM users WHERE nickname_skeleton = $2 LIMIT ${mostAlike}) AS nicknames`,
 }
 
-const withoutSkeleton: Statement = {
-  name: 'users-without-skeleton',
-  text: `SELECT id, username, username_key AS "usernameKey", nickname FROM users WHERE username_skeleton IS NULL
-    ORDER BY id LIMIT 500 FOR NO KEY UPDATE SKIP LOCKED`,
-}
-
-const setSkeletons: Statement = {
-  name: 'users-set-skeletons',
-  text: `UPDATE users u SET username_skeleton = given.username, nickname_skeleton = given.nickname
-    FROM unnest($1::int[], $2::text[], $3::text[]) AS given (id, username, nickname) WHERE u.id = given.id`,
-}
-
-const setUsernameKey: Statement = {
-  name: 'user-set-username-key',
-  text: `UPDATE users SET username_key = $2 WHERE id = $1 AND NOT EXISTS (SELECT FROM users WHERE username_key = $2)`,
-}
-
 const deciding = `SELECT u.id, u.username, u.email, u.role, u.active, u.suspended, u.organization_id AS "organizationId",
     u.token_generation AS "tokenGeneration", u.deleted_at IS NOT NULL AS deleted, ${enrolled} FROM users u WHERE u.id = $1`
 
@@ -265,11 +248,6 @@ export interface Users {
     names: { readonly username: string; readonly nickname: string },
     t?: Transaction,
   ): Promise<{ username: boolean; nickname: boolean }>
-  /**
-   * Gives users from before the present rules their skeletons and the username's key of today; where somebody else has
-   * that key already, it stays with them. Several may do it at once.
-   */
-  renewKeys(): Promise<void>
   /** Registers a user. Throws a unique violation of `users_username_key_key` or `users_nickname_key_key`. */
   add(row: NewUser, t: Transaction): Promise<number>
   /** Locks a user until the end of the transaction. */
@@ -411,17 +389,6 @@ export function createUsers(
         username: isAlike(usernameKey(username), usernames),
         nickname: isAlike(nicknameKey(nickname), nicknames),
       }
-    },
-    async renewKeys() {
-      const renewSome = async (t: Transaction) => {
-        const rows = await database.run<Row<typeof userAttributes>>(withoutSkeleton, [], t)
-        const [ids, names] = [rows.map(row => row.id), rows.map(row => usernameSkeleton(row.username))]
-        await database.run(setSkeletons, [ids, names, rows.map(row => nicknameSkeleton(row.nickname))], t)
-        for (const { id, username, usernameKey: key } of rows)
-          if (usernameKey(username) !== key) await database.run(setUsernameKey, [id, usernameKey(username)], t)
-      }
-      // Asked by itself first: after the first start of a version there is nothing to be done.
-      while ((await database.run(withoutSkeleton, [])).length > 0) await database.transact(renewSome)
     },
     async add(row, transaction) {
       const { username, nickname } = row

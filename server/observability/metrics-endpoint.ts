@@ -87,7 +87,7 @@ export function createMetricsEndpoint(): MetricsEndpoint {
     watchScheduler(stats) {
       new Gauge({
         name: 'auth_requests',
-        help: 'Requests that wait because their networks are beyond their shares, and requests in progress.',
+        help: 'Requests that wait to begin, and requests in progress.',
         labelNames: ['state'],
         registers,
         collect() {

@@ -1,7 +1,7 @@
 /**
- * The outbox owns what becomes of the e-mails that the service queues: it composes them in their turn (here), words
- * them (texts.ts), delivers them (sender.ts) and reaches the mail server (transport.ts). Whether an e-mail is due,
- * and the queue itself, belong to the models; the program's wiring starts it, and no request waits for it.
+ * The outbox owns the composition and delivery of queued e-mails: it composes them (here) within quotas (quotas.ts),
+ * from texts (texts.ts), and sends them (sender.ts) by a mail server or to files (transport.ts). models/ stores the
+ * queue. No request waits for the outbox.
  */
 import { randomUUID } from 'node:crypto'
 import { knownAddressDays } from '../access/lockout.js'
@@ -19,7 +19,7 @@ import { type Composed, type Sender, startSender } from './sender.js'
 import { type Contents, type Locale, writeEmail } from './texts.js'
 import { createMailTransport } from './transport.js'
 
-/** Starts to process the queue of e-mails. `onRefusal` is called with the limit that holds one back. */
+/** Starts to process the queue of e-mails. `onRefusal` is called with the limit that an e-mail exceeds. */
 export function startMail(
   models: ComposerModels,
   settings: Pick<Settings, 'smtpUrl' | 'mailFrom' | 'dataDir' | 'recoveryEmail' | 'limitFactor'>,
@@ -32,10 +32,10 @@ export function startMail(
   return startSender({ queue: models.emails, compose, transport, log, factor: settings.limitFactor, now })
 }
 
-/** Milliseconds after which a request for a recovery key is of no use. */
-const recoveryUseful = 3_600_000
+/** Milliseconds after which a request for a recovery key is dropped. */
+const recoveryMaxAge = 3_600_000
 
-/** The models that composing needs. */
+/** The models that the composer uses. */
 type ComposerModels = Pick<
   Models,
   | 'database'
@@ -51,8 +51,8 @@ type ComposerModels = Pick<
 >
 
 /**
- * Makes e-mails out of what is queued, for users as they are by now: a user who was suspended meanwhile gets none. A
- * key is made here, when it goes out, and is stored as a digest only.
+ * Creates the function that composes the e-mail of a queue entry from the present state of its user: a user who has
+ * been suspended gets none. Keys are created at this point, and the database has their digests only.
  */
 export function createComposer(
   models: ComposerModels,
@@ -64,8 +64,8 @@ export function createComposer(
   const quotas = createQuotas(models.emailQuotas, counterKeys, settings.limitFactor, now, onRefusal)
 
   /**
-   * Admits an e-mail for a user. Anybody may sign up, with addresses that a mail server refuses, and refuses slowly: what
-   * goes to an account that isn't active comes back behind all others.
+   * Admits an e-mail for a user. An e-mail to an inactive account returns to the queue behind all others: anyone can
+   * sign up many accounts with addresses that mail servers refuse slowly.
    */
   async function admit<I extends EmailIntent>(id: string, intent: I, user: User | undefined, t: Transaction) {
     const active = user?.active === true
@@ -74,9 +74,10 @@ export function createComposer(
   }
 
   /**
-   * Decides on a request for a key: whether the user is there, the address is its own, and there were few e-mails. No
-   * stranger uses up what an owner asks for from a network that the account knows. Only active accounts reach their
-   * recipient without limit from there: anybody may sign up, and sign in, with somebody else's e-mail address.
+   * Decides on a request for a recovery key: the user must exist, the address must be the registered one, and the
+   * quotas must not be exceeded. A network that the account knows has a quota apart, so that other clients can't
+   * exhaust that of the owner. From there only active accounts are exempt from the quota of the recipient: anyone can
+   * sign up, and sign in, with the e-mail address of another person.
    */
   async function decide(request: Queued<'recovery-request'>): Promise<Composed> {
     const { usernameKey, email, address, requestId, actor = 'anonymous' } = request.parameters
@@ -94,7 +95,7 @@ export function createComposer(
     if ((await wait()) > 0) return 'unwanted'
     const refused = new Error('refused')
     const decided = database.transact(async t => {
-      // What sends nothing uses up nothing.
+      // The rollback also undoes what the first of two quotas has counted.
       if ((await wait(t)) > 0) throw refused
       await audit.append({ ...event, address, request_id: requestId }, t)
       return admit(request.id, { kind: 'recovery-key', parameters: { userId: user.id, to } }, user, t)
@@ -107,8 +108,8 @@ export function createComposer(
   }
 
   /**
-   * Stores a key while its entry is in the queue; false when it was discarded, as by whatever voids such keys: that waits
-   * for this, and voids the key, or was first.
+   * Stores a key while its entry is in the queue; false when the entry is gone. What voids keys also discards entries,
+   * and the lock on the entry puts the two in order: it voids the stored key, or it prevents its storage.
    */
   function storeKey({ id }: Email, store: (t: Transaction) => Promise<void>): Promise<boolean> {
     return database.transact(async t => {
@@ -122,14 +123,14 @@ export function createComposer(
     const { userId, to } = entry.parameters
     const user = read ?? (await users.byId(userId))
     if (!user || user.suspended) return 'unwanted'
-    // It may have been changed since the request.
+    // The address may have changed since the request.
     if (settings.recoveryEmail !== 'any' && emailKey(user.email ?? '') !== emailKey(to)) return 'unwanted'
     const key = newRecoveryKey()
     if (!(await storeKey(entry, t => mailedKeys.replace(userId, 'recovery', key, undefined, t)))) return 'unwanted'
     return write(entry, [userId], to, 'recovery-key', { username: user.username, key })
   }
 
-  /** Decides whether a code goes to the address that a user wants: only its quota can prevent it, silently. */
+  /** Decides on a code for a user's new address: only the quota of the recipient prevents it, without an error. */
   async function admitCode({ id, parameters }: Queued<'email-request'>): Promise<Composed> {
     const user = await users.byId(parameters.userId)
     const admitted = await database.transact(async t => {
@@ -142,7 +143,7 @@ export function createComposer(
   async function sendCode(entry: Queued<'email-code'>): Promise<Composed> {
     const { userId, to, generation } = entry.parameters
     const user = await users.byId(userId)
-    // The session that asked has ended.
+    // A changed generation means that the requesting session has ended.
     if (!user || user.suspended || user.tokenGeneration !== generation) return 'unwanted'
     const key = newRecoveryKey()
     const code = emailCode(key, generation)
@@ -161,8 +162,8 @@ export function createComposer(
     return write(entry, [userId], organization.email, 'activation-key', { username: user.username, key })
   }
 
-  /** Decides when an owner is notified: at once, or later of all that happened until then. */
-  async function announce(email: Queued<Notice | 'held-notice'>): Promise<Composed> {
+  /** Decides when the owner is notified: now, or, beyond the quota, later with all events until then in one e-mail. */
+  async function decideNotice(email: Queued<Notice | 'held-notice'>): Promise<Composed> {
     const user = await users.byId(email.parameters.userId)
     const to = email.parameters.to ?? user?.email
     if (!to) return 'unwanted'
@@ -174,10 +175,10 @@ export function createComposer(
       await emails.hold(email, wait, t)
       return 'held'
     })
-    return typeof admitted === 'object' ? tellOwner(admitted) : admitted
+    return typeof admitted === 'object' ? sendNotice(admitted) : admitted
   }
 
-  async function tellOwner(entry: Queued<'notice'>): Promise<Composed> {
+  async function sendNotice(entry: Queued<'notice'>): Promise<Composed> {
     const { userId, notice, to, ...content } = entry.parameters
     const user = await users.byId(userId)
     const email = to ?? user?.email
@@ -185,23 +186,23 @@ export function createComposer(
     return write(entry, [userId], email, notice, { username: user.username, ...content })
   }
 
-  async function tellAdministrator(entry: Queued<'administration' | 'administered'>): Promise<Composed> {
+  async function sendAdministrationNotice(entry: Queued<'administration' | 'administered'>): Promise<Composed> {
     const { kind, parameters } = entry
     const { userId, subjectId, actor, actorId, ...content } = parameters
     const to = 'to' in parameters ? parameters.to : (await users.byId(userId))?.email
     if (!to) return 'unwanted'
-    // A deleted one has its name still, an erased one none.
+    // A deleted user still has a name; an erased one has none.
     const nameOf = async (id: number) => (await administeredUsers.find({ id }))?.username ?? ''
-    const who = actorId === undefined ? { actor } : { actor: await nameOf(actorId), actorId }
-    const told = { username: await nameOf(subjectId), id: subjectId, ...who, ...content }
-    return write(entry, [userId, subjectId], to, kind, told)
+    const by = actorId === undefined ? { actor } : { actor: await nameOf(actorId), actorId }
+    const change = { username: await nameOf(subjectId), id: subjectId, ...by, ...content }
+    return write(entry, [userId, subjectId], to, kind, change)
   }
 
   return async email => {
     switch (email.kind) {
       case 'recovery-request':
       case 'recovery-key':
-        if (now() - email.createdAt.getTime() > recoveryUseful) return 'expired'
+        if (now() - email.createdAt.getTime() > recoveryMaxAge) return 'expired'
         return email.kind === 'recovery-request' ? decide(email) : sendRecoveryKey(email)
       case 'email-request':
         return admitCode(email)
@@ -215,12 +216,12 @@ export function createComposer(
       case 'email-changed':
       case 'wrong-codes':
       case 'held-notice':
-        return announce(email)
+        return decideNotice(email)
       case 'notice':
-        return tellOwner(email)
+        return sendNotice(email)
       case 'administration':
       case 'administered':
-        return tellAdministrator(email)
+        return sendAdministrationNotice(email)
     }
   }
 }

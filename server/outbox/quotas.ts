@@ -1,4 +1,4 @@
-// How many e-mails may go out. A refused one uses up nothing.
+// Quotas of e-mails. A refused e-mail doesn't count.
 import { LRUCache } from 'lru-cache'
 import type { Transaction } from '../database/connection.js'
 import type { CounterKeys } from '../models/attempt.js'
@@ -8,7 +8,7 @@ import { emailKey } from '../rules/names.js'
 
 const [minute, hour, day] = [60, 3600, 86_400]
 
-/** Maximum numbers of e-mails, each in any span of that length. */
+/** Maximum numbers of e-mails, each in a sliding window of that length. */
 export const emailLimits = {
   /** Recovery keys for an account: 1 a minute and 5 an hour. */
   recovery: [
@@ -35,28 +35,28 @@ export const emailLimits = {
 const cachedFor = 60_000
 
 /**
- * Counts e-mails, each by a limit of its own. Every function counts one if it may go out, and returns 0; else it returns
- * the seconds until it may. A caller that takes several and gets a refusal rolls back. Without a transaction nothing is
- * counted or queried: the result is what this process has cached of a refusal, otherwise 0.
+ * Counts e-mails by limit. Each function counts one e-mail and returns 0, or, when the limit is reached, returns the
+ * seconds until the next may go out. After a refusal the caller rolls the transaction back, which undoes other counts.
+ * Without a transaction nothing is counted or queried: the result is a cached refusal of this process, otherwise 0.
  */
 export interface Quotas {
-  /** A recovery key for an account; those asked for from a network that it knows are counted apart. */
+  /** A recovery key for an account; each network that the account knows has a count apart. */
   recovery(userId: number, knownNetwork: string | undefined, t?: Transaction): Promise<number>
   /** A code for another e-mail address of an account. */
   change(userId: number, t: Transaction): Promise<number>
-  /** Any e-mail to an address; `known` counts apart those asked for from a network that an account knows. */
+  /** Any e-mail to an address; `known` requests, from a network that the account knows, have a count apart. */
   recipient(email: string, known: boolean, t?: Transaction): Promise<number>
-  /** Seconds until a recovery key may go out for an account, as far as it isn't asked for from a network that it knows. */
+  /** Seconds until a recovery key may go out for an account, requested from a network that it doesn't know. */
   recoveryWait(userId: number): Promise<number>
-  /** An activation key that an account asks for. */
+  /** An activation key for an account. */
   partner(userId: number, t?: Transaction): Promise<number>
   /** An activation key to an organization. */
   organization(organizationId: number, t?: Transaction): Promise<number>
 }
 
 /**
- * `factor` multiplies the limits; each lets at least one e-mail through. `now` is a clock in ms; `onRefusal` is
- * called with the limit that doesn't.
+ * Creates the quotas. `factor` multiplies the limits; each allows at least one e-mail. `now` is a clock in ms since
+ * 1970; `onRefusal` is called with the limit of each refusal.
  */
 export function createQuotas(
   counts: EmailQuotas,

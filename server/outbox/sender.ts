@@ -1,83 +1,86 @@
 /**
- * Sends the e-mails of the queue, several at once but no more than so many a second, and none inside a transaction. An
- * e-mail stays in the queue until it is accepted: a failure only delays it, by 5 seconds at first and up to an hour, and
- * after 72 hours it is kept as failed; where the mail server refuses the recipient, after 3 attempts in an hour. First
- * attempts go before retries and have places of their own, so that retries never hold them up. An e-mail may go out twice
- * when the process dies between sending and settling, under the same Message-ID.
+ * Sends the e-mails of the queue, in parallel at a limited rate, outside transactions. An e-mail stays in the queue
+ * until the mail server accepts it: a failure delays it, by 5 seconds at first and up to an hour, and after 72 hours it
+ * is kept as failed; when the mail server refuses the recipient, after 3 attempts over an hour. First attempts precede
+ * retries and have reserved connections, so that retries don't delay them. Delivery is at least once: when the process
+ * ends between sending and settling, an e-mail goes out again with the same Message-ID.
  */
 import { availableParallelism } from 'node:os'
 import { emailRate } from '../limits/email-requests.js'
 import { createTokenBucket } from '../limits/token-bucket.js'
 import type { Mail } from './transport.js'
 
-/** What the sender must know of an e-mail on loan. */
+/** The attributes of a leased entry that the sender uses. */
 interface Queued {
   readonly id: string
   readonly kind: string
   /** Attempts so far, this one included. */
   readonly attempts: number
-  /** 0 for a first attempt; all others share the places that aren't kept for those. */
+  /** 0 for a first attempt; others are retries. */
   readonly priority: number
   readonly createdAt: Date
 }
 
-/** The queue, as far as the sender uses it. */
+/** The part of the queue that the sender uses. */
 interface Queue<L> {
   /**
-   * Lends an e-mail that is due for `lease` seconds, first attempts before others, and without `retries` no others.
-   * Concurrent callers get different e-mails.
+   * Leases a due entry for `lease` seconds, first attempts before retries; without `retries` first attempts only.
+   * Concurrent callers get different entries.
    */
   claim(lease: number, retries: boolean): Promise<L | undefined>
-  /** Deletes an e-mail. */
+  /** Deletes an entry. */
   done(id: string): Promise<void>
-  /** Puts an e-mail off for `delay` seconds, or for good without one. */
+  /** Delays an entry by `delay` seconds; without a delay, keeps it as failed. */
   failed(id: string, error: string, delay: number | undefined): Promise<void>
 }
 
 /**
- * What became of an entry of the queue: an e-mail, none because it is no longer wanted (`unwanted`: the entry
- * is deleted), none because it waited too long to be of use (`expired`: the same, with a line in the log), or none yet
- * (`held`: the entry stays as it is).
+ * The result of composing an entry: an e-mail; `unwanted`, when the entry no longer applies and is deleted; `expired`,
+ * when it is too old and is deleted with a warning in the log; or `held`, when the entry stays in the queue.
  */
 export type Composed = Mail | 'unwanted' | 'expired' | 'held'
 
 /** The sender of e-mails. */
 export interface Sender {
-  /** Looks at the queue now rather than at the next turn. */
+  /** Reads the queue now, without waiting for the next interval. */
   wake(): void
-  /** Takes no more e-mails and waits for those in flight. */
+  /** Claims no further entries, waits for those in flight, and closes the transport. */
   close(): Promise<void>
 }
 
-const parallel = 4
-/** The other places are kept for first attempts: whatever a mail server does with retries, they go on. */
-const parallelRetries = 2
-const turn = 500
-/** Seconds. The lease outlasts the longest attempt, so that no other process claims the e-mail meanwhile. */
+/** E-mails in flight at most. */
+const maxInFlight = 4
+/** Retries in flight at most: the rest is reserved for first attempts. */
+const maxRetries = 2
+/** Milliseconds between two reads of the queue. */
+const readInterval = 500
+/** Seconds of a lease. Longer than an attempt, so that no other process claims the entry during one. */
 const lease = 90
-const longestAttempt = 60
+/** Maximum seconds of an attempt. */
+const attemptTimeout = 60
+/** Seconds of the first delay, which doubles with each attempt. */
 const firstDelay = 5
-const longestDelay = 3600
+const maxDelay = 3600
 const failedAfter = 72 * 3600
-/** Where the mail server refuses the recipient, so that the last of 3 attempts comes after an hour. */
+/** Seconds between attempts when the mail server refuses the recipient: the third comes after an hour. */
 const refusedDelay = 1800
 const refusedAttempts = 3
 const refusedAfter = 3600
 
-/** Starts sending. `compose` makes the e-mail, with the keys in it, at each attempt. */
+/** Starts to send. `compose` runs at each attempt, and creates keys anew. */
 export function startSender<L extends Queued>(parts: {
   readonly queue: Queue<L>
   readonly compose: (entry: L) => Promise<Composed>
   readonly transport: { send(mail: Mail): Promise<unknown>; close(): void }
   readonly log: { warn(fields: object, text: string): void; info(fields: object, text: string): void }
-  /** Multiplies how many leave a second. */
+  /** Multiplies the rate. */
   readonly factor?: number
   /** The clock, in ms since 1970. */
   readonly now?: () => number
 }): Sender {
   const { queue, compose, transport, log, factor = 1, now = Date.now } = parts
-  // Unwanted entries cost little and aren't counted: otherwise they would hold up what owners wait for.
-  const room = createTokenBucket(emailRate.atOnce, emailRate.perSecond * availableParallelism() * factor)
+  // Only sent e-mails take a token: many unwanted entries would otherwise delay e-mails to owners.
+  const rateLimit = createTokenBucket(emailRate.burst, emailRate.perSecond * availableParallelism() * factor)
   const inFlight = new Set<Promise<void>>()
   let retries = 0
   let closed = false
@@ -93,8 +96,8 @@ export function startSender<L extends Queued>(parts: {
       if (mail === 'expired') {
         log.warn({ entry: id, kind, attempts }, 'e-mail dropped: too old to be of use')
       } else if (mail !== 'unwanted') {
-        room.acquire(1)
-        await within(longestAttempt, transport.send(mail))
+        rateLimit.acquire(1)
+        await within(attemptTimeout, transport.send(mail))
         log.info({ entry: id, kind, attempts }, 'e-mail sent')
       }
     } catch (error) {
@@ -110,14 +113,14 @@ export function startSender<L extends Queued>(parts: {
     try {
       do {
         again = false
-        while (!closed && inFlight.size < parallel && room.blockedFor(1) === 0) {
-          const entry = await queue.claim(lease, retries < parallelRetries)
+        while (!closed && inFlight.size < maxInFlight && rateLimit.blockedFor(1) === 0) {
+          const entry = await queue.claim(lease, retries < maxRetries)
           reachable = true
           if (!entry) break
           const isRetry = entry.priority > 0
           if (isRetry) retries++
           const work: Promise<void> = deliver(entry)
-            // The e-mail comes back when its lease is over.
+            // The entry is due again when its lease ends.
             .catch(error => log.warn({ entry: entry.id, reason: describe(error) }, 'e-mail not settled'))
             .finally(() => {
               inFlight.delete(work)
@@ -141,7 +144,7 @@ export function startSender<L extends Queued>(parts: {
     })
   }
 
-  const timer = setInterval(wake, turn)
+  const timer = setInterval(wake, readInterval)
   wake()
   return {
     wake,
@@ -155,24 +158,27 @@ export function startSender<L extends Queued>(parts: {
   }
 }
 
-/** Seconds until the attempt after one that failed, of an e-mail of that age in seconds; undefined when it was the last. */
+/**
+ * Seconds until the next attempt after a failed one; undefined when it was the last. `age` is that of the entry in
+ * seconds.
+ */
 function delayAfter(error: unknown, attempts: number, age: number): number | undefined {
   const refused = refusesRecipient(error)
   if (age >= failedAfter || (refused && attempts >= refusedAttempts && age >= refusedAfter)) return undefined
-  const delay = Math.min(firstDelay * 2 ** Math.min(attempts - 1, 30), longestDelay)
+  const delay = Math.min(firstDelay * 2 ** Math.min(attempts - 1, 30), maxDelay)
   return refused ? Math.max(delay, refusedDelay) : delay
 }
 
 /**
- * Whether the mail server refuses the recipient: a 5xx reply to RCPT TO (RFC 5321). A 5xx reply to another command is about
- * this service, its password or its reputation, which an operator can correct.
+ * Whether the mail server refuses the recipient: a 5xx reply to RCPT TO (RFC 5321). A 5xx reply to another command
+ * concerns this service, its credentials or its reputation, which an operator can correct.
  */
 function refusesRecipient(error: unknown): boolean {
   const { command, responseCode } = error as Record<string, unknown>
   return command === 'RCPT TO' && Number(responseCode) >= 500
 }
 
-/** Rejects when a task takes longer than some seconds. The task isn't stopped. */
+/** Rejects with ETIMEDOUT when a task takes longer than `seconds`. The task isn't cancelled. */
 export async function within<T>(seconds: number, task: Promise<T>): Promise<T> {
   let timer: NodeJS.Timeout | undefined
   const late = new Promise<never>((_, reject) => {
@@ -181,7 +187,9 @@ export async function within<T>(seconds: number, task: Promise<T>): Promise<T> {
   return Promise.race([task, late]).finally(() => clearTimeout(timer))
 }
 
-/** An error by its codes alone: what a mail server or a driver says may quote e-mails, addresses or passwords. */
+/**
+ * Describes an error by its codes only: messages of mail servers and drivers may quote e-mails, addresses or passwords.
+ */
 export function describe(error: unknown): string {
   const { name, code, responseCode, command } = error as Record<string, unknown>
   return [name, code, responseCode, command]

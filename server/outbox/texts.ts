@@ -1,39 +1,39 @@
-/** The e-mails: plain text in Brazilian Portuguese and English. CounterKeys are fixed, so nothing given gets into a header. */
+// The e-mails: plain text in Brazilian Portuguese and English. Subjects are fixed, so no user input gets into a header.
 import type { Administered } from '../models/email.js'
 import { visible } from '../rules/names.js'
 
-/** Languages there are e-mails in. */
+/** Languages of the e-mails. */
 export type Locale = 'pt-BR' | 'en'
 
-/** The language for a value of `Accept-Language` (RFC 9110). */
+/** Chooses the language for a value of `Accept-Language` (RFC 9110). */
 export type ChooseLocale = (acceptLanguage: string | undefined) => Locale
 
-/** What each kind of e-mail tells. */
+/** The content of each kind of e-mail. */
 export interface Contents {
-  /** To a user who forgot the password. The key is good for 15 minutes. */
+  /** To a user who forgot the password. The key is valid for 15 minutes. */
   'recovery-key': { username: string; key: string }
-  /** To an address that a user wants for its own. The code is good for 15 minutes. */
+  /** To the new address of a user. The code is valid for 15 minutes. */
   'email-code': { username: string; key: string }
-  /** To an organization, for a user of its own who wants to be activated. The key is good for 72 hours. */
+  /** To an organization, for one of its users who asks for activation. The key is valid for 72 hours. */
   'activation-key': { username: string; key: string }
   /** To a user whose password was changed. */
-  'password-changed': Happened
-  /** To a user for whom the answer to a security question was saved. */
-  'answer-saved': Happened
-  /** To a user as whom someone signed in without the password. */
-  'recovery-login': Happened
-  /** To the address that a user had before. */
-  'email-changed': Happened
-  /** To an administrator for whom 5 one-time codes were wrong within 15 minutes, after the right password. */
-  'wrong-codes': Happened
-  /** To an administrator: what somebody on the database itself did to another one, or to a password. */
-  administration: Done
-  /** To an administrator: what an administrator, or somebody on the database itself, did to it. */
-  administered: Done
+  'password-changed': Occurrences
+  /** To a user whose answer to a security question was saved. */
+  'answer-saved': Occurrences
+  /** To a user after a sign-in by answers or by a mailed key. */
+  'recovery-login': Occurrences
+  /** To the former address of a user. */
+  'email-changed': Occurrences
+  /** To an administrator after 5 wrong one-time codes with the right password in 15 minutes. */
+  'wrong-codes': Occurrences
+  /** To an administrator: a change to another administrator or a password, made on the database itself. */
+  administration: AdministrativeChange
+  /** To an administrator: a change to it, by another administrator or on the database itself. */
+  administered: AdministrativeChange
 }
 
-/** What was done to a user, by whom: by a user with an id, or by who is named as the audit log has it. */
-interface Done {
+/** A change to a user. The actor is the user with `actorId`, or without it an actor of the audit log. */
+interface AdministrativeChange {
   username: string
   id: number
   action: Administered
@@ -44,8 +44,8 @@ interface Done {
   reason?: string
 }
 
-/** What happened to a user's account so many times, the last time at a time (ISO 8601) and from a client address. */
-interface Happened {
+/** Events of one kind on a user's account: their number, with time (ISO 8601) and client address of the last. */
+interface Occurrences {
   username: string
   times: number
   at: string
@@ -59,13 +59,11 @@ type Catalogue = {
   }
 }
 
-const vezes = (times: number) => (times === 1 ? '' : `${times} vezes, a última `)
-const count = (times: number) => (times === 1 ? '' : `${times} times, the last time `)
+const portugueseTimes = (times: number) => (times === 1 ? '' : `${times} vezes, a última `)
+const englishTimes = (times: number) => (times === 1 ? '' : `${times} times, the last time `)
 
-/** What became of a user, in words that follow its name. */
-type Deeds = Record<Administered, string>
-
-const feitos: Deeds = {
+/** Changes to a user, as predicates after its name. */
+const portugueseChanges: Record<Administered, string> = {
   'user.activate': 'foi ativado',
   'user.add': 'foi registrado',
   'user.delete': 'foi excluído',
@@ -85,7 +83,7 @@ const feitos: Deeds = {
   'user.unlock': 'foi desbloqueado: as tentativas de entrar que falharam não contam mais',
 }
 
-const deeds: Deeds = {
+const englishChanges: Record<Administered, string> = {
   'user.activate': 'was activated',
   'user.add': 'was registered',
   'user.delete': 'was deleted',
@@ -105,8 +103,8 @@ const deeds: Deeds = {
   'user.unlock': 'was unlocked: sign-ins that failed count no more',
 }
 
-/** A user by what is known of it. */
-const named = (username: string, id: number) => (username === '' ? `(id ${id})` : `${username} (id ${id})`)
+/** A user by name and id. The name of an erased user is empty. */
+const withId = (username: string, id: number) => (username === '' ? `(id ${id})` : `${username} (id ${id})`)
 
 const portuguese: Catalogue = {
   'recovery-key': {
@@ -152,7 +150,7 @@ Se você não conhece esta pessoa, não faça nada: sem a chave a conta continua
     subject: 'Sua senha foi alterada',
     text: ({ username, times, at, address }, when) => `Olá,
 
-a senha do usuário ${username} foi alterada ${vezes(times)}em ${when(at)}, a partir do endereço ${address}.
+a senha do usuário ${username} foi alterada ${portugueseTimes(times)}em ${when(at)}, a partir do endereço ${address}.
 Todos os acessos abertos foram encerrados.
 
 Se foi você, não é preciso fazer nada.
@@ -163,7 +161,7 @@ e avise a sua instituição.`,
     subject: 'Resposta a uma pergunta de segurança alterada',
     text: ({ username, times, at, address }, when) => `Olá,
 
-uma resposta a uma pergunta de segurança do usuário ${username} foi gravada ${vezes(times)}em ${when(at)}, a partir do endereço ${address}.
+uma resposta a uma pergunta de segurança do usuário ${username} foi gravada ${portugueseTimes(times)}em ${when(at)}, a partir do endereço ${address}.
 
 Se foi você, não é preciso fazer nada.
 Se não foi você, troque a sua senha agora pelo aplicativo: isso encerra todos os acessos abertos e descarta
@@ -174,7 +172,7 @@ a resposta nova. Avise também a sua instituição.`,
     text: ({ username, times, at, address }, when) => `Olá,
 
 alguém entrou na conta do usuário ${username} pela recuperação de acesso
-${vezes(times)}em ${when(at)}, a partir do endereço ${address}.
+${portugueseTimes(times)}em ${when(at)}, a partir do endereço ${address}.
 
 Se foi você, não é preciso fazer nada.
 Se não foi você, troque a sua senha agora pelo aplicativo: isso encerra todos os acessos abertos. Troque
@@ -184,7 +182,7 @@ também as respostas às perguntas de segurança e avise a sua instituição.`,
     subject: 'O endereço de e-mail da sua conta foi alterado',
     text: ({ username, times, at, address }, when) => `Olá,
 
-o endereço de e-mail do usuário ${username} foi alterado ${vezes(times)}em ${when(at)}, a partir do endereço ${address}.
+o endereço de e-mail do usuário ${username} foi alterado ${portugueseTimes(times)}em ${when(at)}, a partir do endereço ${address}.
 Chaves de recuperação e avisos não chegam mais a esta caixa de correio.
 
 Se foi você, não é preciso fazer nada.
@@ -196,7 +194,7 @@ e avise a sua instituição, que pode pedir o endereço anterior de volta.`,
     text: ({ username, times, at, address }, when) => `Olá,
 
 alguém digitou a senha certa do usuário ${username} e cinco códigos de uso único errados
-${vezes(times)}em ${when(at)}, a partir do endereço ${address}.
+${portugueseTimes(times)}em ${when(at)}, a partir do endereço ${address}.
 Depois de dez códigos errados em 15 minutos, ou de trinta em um dia, ninguém mais entra com códigos desta conta
 até que outro administrador a desbloqueie.
 
@@ -207,7 +205,7 @@ Se não foi você, alguém sabe a sua senha: troque-a agora e avise os outros ad
     subject: 'Mudança feita no próprio banco de dados',
     text: ({ username, id, action, role, actor, at, reason }, when) => `Olá,
 
-o usuário ${named(username, id)} ${feitos[action]}${role ? `: ${role}` : ''}.
+o usuário ${withId(username, id)} ${portugueseChanges[action]}${role ? `: ${role}` : ''}.
 
 Quem: ${actor}, diretamente no banco de dados, sem entrar como administrador
 Quando: ${when(at)}
@@ -221,7 +219,7 @@ e à chave mestra.`,
     subject: 'Mudança na sua conta de administrador',
     text: ({ username, id, action, role, actor, at, reason }, when) => `Olá,
 
-o usuário ${named(username, id)} ${feitos[action]}${role ? `: ${role}` : ''}.
+o usuário ${withId(username, id)} ${portugueseChanges[action]}${role ? `: ${role}` : ''}.
 
 Quem: ${actor}
 Quando: ${when(at)}${reason ? `\nMotivo informado: ${reason}` : ''}
@@ -276,7 +274,7 @@ If you don't know this user, do nothing: without the key the account stays inact
     subject: 'Your password was changed',
     text: ({ username, times, at, address }, when) => `Hello,
 
-the password of the user ${username} was changed ${count(times)}on ${when(at)}, from the address ${address}.
+the password of the user ${username} was changed ${englishTimes(times)}on ${when(at)}, from the address ${address}.
 All open sessions were ended.
 
 If it was you, there is nothing to do.
@@ -287,7 +285,7 @@ your organization.`,
     subject: 'The answer to a security question was changed',
     text: ({ username, times, at, address }, when) => `Hello,
 
-the answer to a security question of the user ${username} was saved ${count(times)}on ${when(at)}, from the address ${address}.
+the answer to a security question of the user ${username} was saved ${englishTimes(times)}on ${when(at)}, from the address ${address}.
 
 If it was you, there is nothing to do.
 If it wasn't you, change your password now in the app: that ends all open sessions and discards the new
@@ -298,7 +296,7 @@ answer. Also tell your organization.`,
     text: ({ username, times, at, address }, when) => `Hello,
 
 someone entered the account of the user ${username} by account recovery
-${count(times)}on ${when(at)}, from the address ${address}.
+${englishTimes(times)}on ${when(at)}, from the address ${address}.
 
 If it was you, there is nothing to do.
 If it wasn't you, change your password now in the app: that ends all open sessions. Also change the answers
@@ -308,7 +306,7 @@ to the security questions, and tell your organization.`,
     subject: 'The e-mail address of your account was changed',
     text: ({ username, times, at, address }, when) => `Hello,
 
-the e-mail address of the user ${username} was changed ${count(times)}on ${when(at)}, from the address ${address}.
+the e-mail address of the user ${username} was changed ${englishTimes(times)}on ${when(at)}, from the address ${address}.
 Recovery keys and notices don't come to this mailbox any more.
 
 If it was you, there is nothing to do.
@@ -320,7 +318,7 @@ and tell your organization, which can have the former address set again.`,
     text: ({ username, times, at, address }, when) => `Hello,
 
 someone gave the right password of the user ${username} and five wrong one-time codes
-${count(times)}on ${when(at)}, from the address ${address}.
+${englishTimes(times)}on ${when(at)}, from the address ${address}.
 After ten wrong codes in 15 minutes, or thirty in a day, no code of this account is taken until another
 administrator unlocks it.
 
@@ -331,7 +329,7 @@ If it wasn't you, somebody knows your password: change it now, and tell the othe
     subject: 'A change made on the database itself',
     text: ({ username, id, action, role, actor, at, reason }, when) => `Hello,
 
-the user ${named(username, id)} ${deeds[action]}${role ? `: ${role}` : ''}.
+the user ${withId(username, id)} ${englishChanges[action]}${role ? `: ${role}` : ''}.
 
 Who: ${actor}, on the database itself, without a sign-in as an administrator
 When: ${when(at)}
@@ -345,7 +343,7 @@ database and the master key.`,
     subject: 'A change to your administrator account',
     text: ({ username, id, action, role, actor, at, reason }, when) => `Hello,
 
-the user ${named(username, id)} ${deeds[action]}${role ? `: ${role}` : ''}.
+the user ${withId(username, id)} ${englishChanges[action]}${role ? `: ${role}` : ''}.
 
 Who: ${actor}
 When: ${when(at)}${reason ? `\nReason given: ${reason}` : ''}
@@ -358,7 +356,7 @@ sessions.`,
 
 const catalogues: Record<Locale, Catalogue> = { 'pt-BR': portuguese, en: english }
 
-/** Subject and body of an e-mail. What is given goes into the body alone; of it only the username is a stranger's text. */
+/** Returns subject and body of an e-mail. User input stands in the body only, without links and addresses. */
 export function writeEmail<K extends keyof Contents>(
   kind: K,
   locale: Locale,
@@ -374,27 +372,28 @@ export function writeEmail<K extends keyof Contents>(
     const { actor, actorId, reason } = shown
     Object.assign(shown, {
       actor:
-        actorId === undefined ? plain(actor.replace(/^cli:(.*)@/, '$1, '), ',') : named(shownUsername(actor), actorId),
+        actorId === undefined ? plain(actor.replace(/^cli:(.*)@/, '$1, '), ',') : withId(shownUsername(actor), actorId),
       ...(reason !== undefined && { reason: plain(reason, ',;:!?') }),
     })
   }
   return { subject, text: `${text(shown, when)}\n` }
 }
 
-/** Most characters of a username in an e-mail. */
-const mostShown = 40
+/** Maximum characters of a username in an e-mail. */
+const maxShown = 40
 
 /**
- * A username as e-mails show it. It is anybody's text: `·` stands for what isn't a letter, a digit, a space or a sign of
- * telephone numbers and names, since no link and no address can do without, and a long one is cut.
+ * Returns a username as e-mails show it, at most 40 characters long. Anyone can choose a username, so `·` replaces
+ * characters other than letters, digits, spaces and the punctuation of names and telephone numbers: without them there
+ * are no links or addresses.
  */
 export function shownUsername(username: string): string {
   const shown = plain(username)
   const characters = [...shown]
-  return characters.length <= mostShown ? shown : `${characters.slice(0, mostShown - 1).join('')}…`
+  return characters.length <= maxShown ? shown : `${characters.slice(0, maxShown - 1).join('')}…`
 }
 
-/** A text in which nothing can be a link or an address; `more` are signs that it may hold besides. */
+/** Returns a text in which no link or address can stand. `more` lists further punctuation to keep. */
 function plain(text: string, more = ''): string {
   return visible(text)
     .normalize('NFKC')
@@ -402,8 +401,8 @@ function plain(text: string, more = ''): string {
 }
 
 /**
- * The language for a user who sent an `Accept-Language` header: look-up of RFC 4647 among the languages there are,
- * by quality. Any Portuguese gets pt-BR. `fallback` when there is no header, no match, or the match is `*`.
+ * Chooses the language for an `Accept-Language` header: lookup (RFC 4647, 3.4) among the languages of the e-mails, by
+ * quality. Any Portuguese matches pt-BR. Returns `fallback` without a header or match, and when `*` matches.
  */
 export function chooseLocale(acceptLanguage: string | undefined, fallback: Locale): Locale {
   const ranges = (acceptLanguage ?? '')

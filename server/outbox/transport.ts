@@ -1,36 +1,36 @@
-/** The way out for e-mails: a mail server, or files in a folder where there is none. */
+// Delivers e-mails: to a mail server, or to files when none is configured.
 import { randomBytes } from 'node:crypto'
 import { access, constants, mkdir, open, readdir, rename, rm, stat, unlink } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { SendMailOptions } from 'nodemailer'
 import type { Log } from '../observability/log.js'
 
-/** An e-mail ready to go. */
+/** A composed e-mail. */
 export interface Mail {
   /** One address (RFC 5321). */
   readonly to: string
   readonly subject: string
   readonly text: string
-  /** Names the e-mail in its Message-ID: the same at every attempt, so that an e-mail that comes twice shows as one. */
+  /** Left part of its Message-ID, the same at every attempt, so that mail clients recognize a duplicate. */
   readonly name: string
-  /** Ids of the users whom it goes to or is about: its file is deleted with any of them. */
+  /** Ids of its recipient and of the users that it mentions: its file is deleted when one of them is erased. */
   readonly users: readonly number[]
 }
 
 /** Sends e-mails. */
 export interface MailTransport {
-  /** Resolves once the mail server has accepted the e-mail, or the file is written, with what it said. */
+  /** Sends an e-mail. Resolves with the reply when the mail server has accepted it, or when the file is written. */
   send(mail: Mail): Promise<string>
-  /** Resolves when the mail server takes us, password included, or files can be written to the folder. */
+  /** Rejects when the mail server doesn't accept the connection and credentials, or the folder isn't writable. */
   verify(): Promise<void>
   /** Closes idle connections. */
   close(): void
 }
 
 /**
- * Makes the transport. Without `smtpUrl` e-mails become `.eml` files (RFC 5322) in `<dataDir>/mail`, for development:
- * sorted by time, readable by their owner only, with the ids of their users in their names; a line in `log` says when
- * that begins to fail.
+ * Creates the transport. Without `smtpUrl` e-mails become `.eml` files (RFC 5322) in `<dataDir>/mail`, for development.
+ * Files sort by time, are readable by their owner only, and have the ids of their users in their names. The first of
+ * several failures to write is an error in `log`.
  */
 export function createMailTransport(
   settings: {
@@ -43,7 +43,7 @@ export function createMailTransport(
   const { smtpUrl, mailFrom, dataDir } = settings
   const sender = mailFrom.replace(/^.*<|>$/g, '')
   const compose = ({ to, subject, text, name }: Mail): SendMailOptions => {
-    if (/[\p{Cc}<>]/u.test(to)) throw new Error('The address of an e-mail holds characters that it may not')
+    if (/[\p{Cc}<>]/u.test(to)) throw new Error('The recipient address has invalid characters')
     return {
       from: mailFrom,
       to: { name: '', address: to },
@@ -63,21 +63,21 @@ export function createMailTransport(
 const keptDays = 30
 
 /**
- * Deletes e-mails from `<dataDir>/mail` that are older than 30 days, and those of users who are gone: `gone` says which
- * are, of their ids.
+ * Deletes e-mails from `<dataDir>/mail` that are older than 30 days, and those of erased users. `erasedOf` returns the
+ * ids of erased users among the given ones.
  */
-export async function pruneFiles(dataDir: string, gone: (ids: number[]) => Promise<number[]>): Promise<void> {
+export async function pruneFiles(dataDir: string, erasedOf: (ids: number[]) => Promise<number[]>): Promise<void> {
   const folder = folderOf(dataDir)
   const names = await readdir(folder).catch((error: NodeJS.ErrnoException) => {
     if (error.code === 'ENOENT') return []
     throw error
   })
   const files = names.filter(name => /\.(?:eml|draft)$/.test(name)).map(name => ({ name, users: usersOf(name) }))
-  const erased = new Set(await gone([...new Set(files.flatMap(({ users }) => users))]))
+  const erased = new Set(await erasedOf([...new Set(files.flatMap(({ users }) => users))]))
   const oldest = Date.now() - keptDays * 86_400_000
   for (const { name, users } of files) {
     const path = join(folder, name)
-    // Another process of this folder may have deleted it.
+    // Another process may have deleted the file.
     const isOld = async () => ((await stat(path).catch(() => undefined))?.mtimeMs ?? oldest) < oldest
     if (users.some(id => erased.has(id)) || (await isOld())) await rm(path, { force: true })
   }
@@ -87,7 +87,7 @@ function folderOf(dataDir: string): string {
   return join(dataDir, 'mail')
 }
 
-/** The users in the name of a file, which `write` gave it. */
+/** The user ids in a file name, as `write` puts them there. */
 function usersOf(name: string): number[] {
   return [...name.matchAll(/-u(\d{1,10})(?=[-.])/g)].map(([, id]) => Number(id))
 }
@@ -96,7 +96,7 @@ type Compose = (mail: Mail) => SendMailOptions
 
 function toServer(url: string, compose: Compose): MailTransport {
   const timeouts = { dnsTimeout: 10_000, connectionTimeout: 10_000, greetingTimeout: 10_000, socketTimeout: 20_000 }
-  // Loaded with the first e-mail: the start needn't wait for it.
+  // Loaded with the first e-mail, for a faster start.
   const load = async () =>
     (await import('nodemailer')).createTransport({ url, pool: true, maxConnections: 4, ...timeouts })
   let transporter: ReturnType<typeof load> | undefined
@@ -134,7 +134,7 @@ function toFiles(folder: string, compose: Compose, log: Pick<Log, 'error'>): Mai
         .finally(() => file.close())
       await rename(draft, join(folder, `${name}.eml`))
     } catch (error) {
-      // A folder that is full fills with what couldn't be finished.
+      // Drafts would otherwise accumulate on a full disk.
       await unlink(draft).catch(() => {})
       throw error
     }
@@ -148,9 +148,9 @@ function toFiles(folder: string, compose: Compose, log: Pick<Log, 'error'>): Mai
         await write(message as Buffer, mail.users)
         failing = false
       } catch (error) {
-        // Each e-mail that waits says so itself; why all of them do is logged once.
+        // The sender logs each delayed e-mail; the common cause is logged once.
         const { code } = error as NodeJS.ErrnoException
-        if (!failing) log.error({ folder, code }, 'the mail folder can’t be written: make room or give it to this user')
+        if (!failing) log.error({ folder, code }, 'the mail folder isn’t writable: free disk space or change its owner')
         failing = true
         throw error
       }

@@ -1,24 +1,24 @@
-// Passwords that are guessed first.
+// Common passwords, which attackers guess first.
 import { readFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import { nicknameKey } from '../rules/names.js'
 
 const require = createRequire(import.meta.url)
 
-/** Tells whether a password is among the common ones, ignoring case and space around it. */
+/** A list of common passwords. */
 export interface Denylist {
+  /** Whether the list has a password, regardless of case and white space around it. */
   has(password: string): boolean
 }
 
 /**
- * The passwords of a file, one a line, UTF-8; without a file, the 49 233 common ones of @zxcvbn-ts/language-common. Throws
- * when the file can't be read.
+ * Reads the passwords of a file, one per line in UTF-8. Without a file, uses the 49 233 common ones of
+ * `@zxcvbn-ts/language-common`, which load on first use (25 ms and 15 MB). Throws when the file can't be read.
  */
 export function createDenylist(file?: string): Denylist {
   let list = file === undefined ? undefined : new Set(readList(file))
   return {
     has(password) {
-      // Loaded on first use: it takes 25 ms and 15 MB.
       list ??= new Set(require('@zxcvbn-ts/language-common').dictionary['passwords-common'] as string[])
       return list.has(nicknameKey(password))
     },
@@ -27,6 +27,5 @@ export function createDenylist(file?: string): Denylist {
 
 function readList(file: string): string[] {
   const keys = readFileSync(file, 'utf8').split('\n').map(nicknameKey)
-  // Blank lines are no passwords.
   return keys.filter(key => key !== '')
 }

@@ -1,18 +1,18 @@
-// A hash thread: takes one job at a time and answers with its result.
+// The program of a hash thread: computes one job at a time and posts its result.
 import { getPriority, setPriority } from 'node:os'
 import { parentPort } from 'node:worker_threads'
 import bcrypt from 'bcrypt'
 import type { CompareJob, Job } from './threads.js'
 
-/** Leaves other calls alone, and keeps a share of a machine whose cores are busy with other work. */
+/** Low enough to leave the cores to the main thread, high enough to make progress on a busy machine. */
 const niceness = 5
 
-// Elsewhere than on Linux the niceness would be that of the whole process.
+// Only on Linux does each thread have its own niceness.
 if (process.platform === 'linux') {
   try {
     setPriority(0, Math.max(niceness, getPriority(0)))
   } catch {
-    // A sandbox may forbid it; hashing works all the same.
+    // A sandbox may forbid this; hashing doesn't depend on it.
   }
 }
 
@@ -28,12 +28,13 @@ function compare({ text, hash, cost }: CompareJob): boolean {
     return false
   }
   if (bcrypt.compareSync(data, hash)) return true
-  // A weaker hash is done sooner. Costs c, c, c+1, … n-1 add up to cost n, so every failure takes the same time.
+  // Every failure takes the time of `cost`, whatever the cost of the hash: the work of costs c, c, c+1, … n-1 adds up
+  // to n.
   for (let spent = Number(hash.slice(4, 6)); spent < cost; spent++) bcrypt.compareSync(data, dummyHash(spent))
   return false
 }
 
-/** A well-formed hash that no known text has. */
+/** A well-formed hash of this cost that matches no known text. */
 function dummyHash(cost: number): string {
   return `$2b$${String(cost).padStart(2, '0')}$${'a'.repeat(53)}`
 }

@@ -1,12 +1,12 @@
-// How passwords and answers are kept: as bcrypt hashes of keyed digests (OWASP, Password Storage: peppering). This room
-// owns what a password may be (policy.ts, denylist.ts), the form that is stored, and the threads that compute it
-// (pool.ts, queue.ts, threads.ts); who may try how often is access/'s. All floors above may use it.
+// Passwords and answers are stored as bcrypt hashes of keyed digests (OWASP Password Storage Cheat Sheet: peppering).
+// This folder owns the password policy (policy.ts, denylist.ts), the stored form (here, renewal.ts), and the threads
+// that compute it (pool.ts, queue.ts, threads.ts). access/ limits attempts.
 import { createHmac } from 'node:crypto'
 import { answerKey } from '../rules/names.js'
 import { preparePassword } from './policy.js'
 import type { Pool, Waiter } from './pool.js'
 
-/** What a hash is of; the same text in another context has another hash. */
+/** The use of a hash. The same text has different hashes in different contexts. */
 export type HashContext = 'password' | 'answer'
 
 /** A text to hash. */
@@ -15,43 +15,47 @@ export interface Secret {
   readonly text: string
 }
 
-/** A text to compare with a stored hash; none for an unknown user. */
+/** A text to compare with a stored hash; `stored` is undefined for an unknown user. */
 export interface Claim extends Secret {
   readonly stored: string | undefined
 }
 
-/** What comparing found. */
+/** The result of a comparison. */
 export interface Verdict {
   readonly correct: boolean
-  /** Whether the hash should be made anew now that the text is known: it has another cost or scheme. */
+  /** Whether the text is correct and its hash has another cost or scheme than new hashes. */
   readonly renew: boolean
 }
 
-/** Hashes and compares passwords and answers. What is given at once waits, and is refused, together. */
+/** Hashes and compares passwords and answers. The texts of one call wait, and are refused, together. */
 export interface Passwords {
-  /** Hashes to store. Throws for a text that `preparePassword` refuses; refuses as the pool does. */
+  /**
+   * Returns hashes to store, in the order of `secrets`. Throws for a text that `preparePassword` doesn't accept, or an
+   * answer without a letter or digit; refuses as `Pool.run` does.
+   */
   hash(secrets: readonly Secret[], waiter: Waiter): Promise<string[]>
   /**
-   * Compares texts with stored hashes. With none (an unknown user), an unreadable one, or a text that can't be right,
-   * the answer is no after the time of a comparison. A no takes the same time for hashes up to the configured cost; a
-   * stronger one takes longer until it is renewed.
+   * Compares texts with stored hashes; returns the results in the order of `claims`. A claim without a hash, with an
+   * unreadable one, or with a text that can't be correct takes the time of a comparison and isn't correct. All failures
+   * take the same time; only a hash of a greater cost than configured takes longer, until it is renewed.
    */
   verify(claims: readonly Claim[], waiter: Waiter): Promise<Verdict[]>
-  /** A new hash made once nothing else waits; undefined when too many wait for that already. */
+  /** Returns a new hash, computed when no other job waits; undefined when too many renewals wait. */
   renew(secret: Secret): Promise<string | undefined>
 }
 
 const scheme = 'hmac1:'
 
 /**
- * Hashes are `hmac1:` and the bcrypt hash of the base64 HMAC-SHA-384 of context and text, keyed with the pepper: any
- * length counts, and the database alone gives nothing to guess at. Bare bcrypt hashes (`$2a$`, `$2b$`, `$2y$`) of the
- * text itself, as other systems store them, compare too; bcrypt knows only the first 72 bytes of those.
+ * Creates the hashing of passwords. A hash is `hmac1:` and the bcrypt hash of the base64 HMAC-SHA-384 of context and
+ * text, keyed with the pepper: so all characters of a text count, and the database alone allows no offline guesses.
+ * Bare bcrypt hashes (`$2a$`, `$2b$`, `$2y$`), which imports from other systems bring, compare by the first 72 bytes of
+ * the text.
  */
 export function createPasswords(deps: { pepper: () => Buffer; cost: number; pool: Pool }): Passwords {
   const { pepper, cost, pool } = deps
 
-  /** 64 ASCII characters, within bcrypt's 72 bytes and without its NUL. */
+  /** Returns 64 ASCII characters: bcrypt reads at most 72 bytes, and stops at NUL. */
   function digest(prepared: string, context: HashContext): string {
     return createHmac('sha384', pepper()).update(`${context}\0${prepared}`).digest('base64')
   }
@@ -66,7 +70,7 @@ export function createPasswords(deps: { pepper: () => Buffer; cost: number; pool
     const keyed = isKeyed(stored)
     const hash = readBcrypt(stored)
     const prepared = prepare(text, context)
-    // Cut here: older kinds of bcrypt count long texts wrongly.
+    // Truncated here: some bcrypt versions compute the length of longer texts modulo 256.
     const data = keyed ? digest(prepared ?? '', context) : Buffer.from(text).subarray(0, 72)
     return { kind: 'compare', text: data, hash: prepared === undefined ? undefined : hash, cost } as const
   }
@@ -91,7 +95,7 @@ export function createPasswords(deps: { pepper: () => Buffer; cost: number; pool
   }
 }
 
-/** Whether a text is a hash that `verify` can compare: ours, or a bare bcrypt hash of cost 4 to 16. */
+/** Whether `verify` can compare with a stored text: a hash of this service, or a bare bcrypt hash, of cost 4 to 16. */
 export function isHash(text: string): boolean {
   return readBcrypt(text) !== undefined
 }
@@ -100,10 +104,10 @@ function isKeyed(stored: string | undefined): boolean {
   return stored?.startsWith(scheme) ?? true
 }
 
-/** A bcrypt hash in the form our bcrypt reads: `$2a$` and `$2y$` differ from `$2b$` in name only within 72 bytes. */
+/** Returns a bcrypt hash as `$2b$`: for texts up to 72 bytes, `$2a$` and `$2y$` differ in the prefix only. */
 function readBcrypt(stored: string | undefined): string | undefined {
   const bare = stored?.startsWith(scheme) ? stored.slice(scheme.length) : stored
-  // A greater cost would hold a thread for many seconds.
+  // A greater cost would occupy a thread for many seconds.
   const match = /^\$2[aby](\$(?:0[4-9]|1[0-6])\$[./A-Za-z\d]{53})$/.exec(bare ?? '')
   return match ? `$2b${match[1]}` : undefined
 }

@@ -1,17 +1,17 @@
-// Which passwords are acceptable. How they are kept is hash.ts's.
+// The policy for new passwords. hash.ts stores them.
 import { nicknameKey, usernameKey } from '../rules/names.js'
 import { limits, tooLong } from '../rules/sizes.js'
 import { createDenylist, type Denylist } from './denylist.js'
 
-/** What a new password must be. */
+/** The requirements on new passwords. */
 export interface PasswordPolicy {
-  /** Fewest characters (code points). */
+  /** Minimum characters (code points). */
   readonly minLength: number
-  /** Passwords that are too common. */
+  /** Common passwords, which are refused. */
   readonly denylist: Denylist
 }
 
-/** The policy for new passwords. Throws when the file of common passwords, one a line, can't be read. */
+/** Creates the policy. `denylistFile` is a file for `createDenylist`; throws when it can't be read. */
 export function createPasswordPolicy(options: {
   minLength: number
   denylistFile?: string | undefined
@@ -20,9 +20,10 @@ export function createPasswordPolicy(options: {
 }
 
 /**
- * The form in which passwords compare: the OpaqueString profile of RFC 8265, so that all keyboards write the same
- * password. Undefined for what can't be a password: nothing, too long a text, control characters, unpaired surrogates.
- * Characters that Unicode doesn't know yet are let through, so that no version of it locks anybody out.
+ * Returns the form in which passwords compare: the OpaqueString profile of RFC 8265, so that the same password from
+ * different keyboards matches. Undefined for a text that can't be a password: empty, too long, with control characters
+ * or unpaired surrogates. Unlike the profile it accepts unassigned code points, so that an upgrade of Unicode changes
+ * no result.
  */
 export function preparePassword(text: string): string | undefined {
   if (tooLong(text, 'password')) return undefined
@@ -30,7 +31,7 @@ export function preparePassword(text: string): string | undefined {
   return prepared === '' || /[\p{Cc}\p{Cs}]/u.test(prepared) ? undefined : prepared
 }
 
-/** What others know of a user, and so try as the password first. */
+/** Data that others know of a user, and that attackers therefore guess as the password. */
 export interface KnownWords {
   readonly username?: string | undefined
   readonly nickname?: string | undefined
@@ -39,7 +40,7 @@ export interface KnownWords {
   readonly email?: string | null | undefined
 }
 
-/** What is wrong with a new password, as a sentence that says what to do; undefined when it is acceptable. */
+/** Returns a sentence that says how to correct a new password; undefined when the policy accepts it. */
 export function checkPassword(password: string, user: KnownWords, policy: PasswordPolicy): string | undefined {
   if (tooLong(password, 'password')) return `Use at most ${limits.password} characters.`
   if (password.trim() === '') return 'Give a password.'
@@ -60,7 +61,7 @@ function isKnownWord(password: string, user: KnownWords): boolean {
   return [username, nickname].some(name => name !== undefined && isPhoneOf(password, name))
 }
 
-/** Whether a password is the telephone number that is somebody's name, with or without area or other prefixes. */
+/** Whether a password is the telephone number that is the user's name, with or without area code or prefixes. */
 function isPhoneOf(password: string, name: string): boolean {
   const number = /^tel:\+55(\d+)$/.exec(usernameKey(name))?.[1]
   if (number === undefined || !/^[\d\s+().\p{Pd}]+$/u.test(nicknameKey(password))) return false

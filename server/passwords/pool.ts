@@ -1,5 +1,5 @@
-// Runs bcrypt on threads behind a bounded queue. It owns who waits for how long: what can't be done in time is refused
-// before any work is spent on it. The order is queue.ts's, the threads are threads.ts's; it knows nothing of passwords.
+// Runs bcrypt on threads behind a bounded queue, and refuses jobs that can't finish in time before any work on them.
+// queue.ts owns the order, threads.ts the threads.
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { activeContext, type Context, inSpan, spanSince, tracing } from '../observability/tracing.js'
 import type { Call } from '../requests/call.js'
@@ -8,20 +8,22 @@ import { Refusal } from '../requests/refusal.js'
 import { createQueue, type Turn } from './queue.js'
 import { type CompareJob, createThreads, type HashJob, type Job, type Result, type ThreadsOptions } from './threads.js'
 
-/** What a job answers: the hash, or whether text and hash match. */
+/** The result of a job: the hash, or whether text and hash match. */
 export type Outcome<J extends Job> = J extends HashJob ? string : J extends CompareJob ? boolean : Result
 
-/** A caller that waits, and until when. */
+/** A caller in the queue. */
 export interface Waiter extends Turn {
-  /** When the caller stops waiting, in ms since 1970; the pool refuses it earlier when that is beyond `maxWaitMs`. */
+  /** When the caller stops waiting, in ms since 1970; the pool refuses earlier when this is beyond `maxWaitMs`. */
   readonly deadline: number
-  /** Aborted when the caller has gone: its waiting jobs leave the queue. */
+  /** Aborted when the caller disconnects: its waiting jobs leave the queue. */
   readonly signal?: AbortSignal
-  /** The caller's place in the scheduler, given back meanwhile. */
+  /** The caller's slot in the scheduler, which is released during the wait. */
   readonly work?: Call['work']
 }
 
-/** The waiter that a call makes for an account: it isn't known until a sign-in has shown that. */
+/**
+ * Returns the waiter of a call for an account. A sign-in changes `kind` to `known` when the account knows the network.
+ */
 export function waiterOf(
   { address, deadline, signal, work }: Call,
   account: string,
@@ -38,61 +40,66 @@ export interface PoolStats {
   readonly running: number
   /** Calls refused for lack of time or room since the start. */
   readonly shed: number
-  /** Moving average of a job of the usual cost, in ms. */
+  /** Moving average duration of a job of the configured cost, in ms. */
   readonly averageMs: number
 }
 
+/** Settings of a pool. */
 export interface PoolOptions extends ThreadsOptions {
-  /** Maximum of waiting jobs, 1000 by default. */
+  /** Maximum waiting jobs. Default 1000. */
   readonly limit?: number
-  /** In ms, 8 000 by default: no job is admitted that would wait longer, and none waits a quarter longer than that. */
+  /**
+   * Maximum wait in ms. Default 8000: a job with a longer estimated wait is refused, and none waits over 25% longer.
+   */
   readonly maxWaitMs?: number
-  /** How much a network failed and signed up lately: the queue ranks networks by it. */
-  readonly usedOf?: (network: string) => number
-  /** Receives how long each job waited, in ms, when it starts. */
+  /** Recent failures and sign-ups of a network: the queue ranks networks by them. */
+  readonly recentCount?: (network: string) => number
+  /** Called with the wait of each job, in ms, when it starts. */
   readonly onWait?: (ms: number) => void
 }
 
+/** Hash threads behind a queue. */
 export interface Pool {
   /**
-   * Runs jobs and returns their outcomes. Refuses with OVERLOADED (and seconds to wait) when they wouldn't be done in
-   * time, the queue is full, or their time passes in it; with DEADLINE_EXCEEDED when the caller has gone.
+   * Runs jobs and returns their results in order. Refuses with OVERLOADED (and seconds to wait) when the estimate
+   * exceeds their deadline, the queue is full, or their time expires in the queue; with DEADLINE_EXCEEDED when the
+   * caller has disconnected.
    */
   run<J extends Job>(jobs: readonly J[], waiter: Waiter): Promise<Outcome<J>[]>
-  /** Throws the refusal with which `run` would meet so many jobs for lack of time. It costs little: ask before other work. */
+  /** Throws the refusal that `run` would throw now for lack of time. Costs little: call it before other work. */
   check(waiter: Waiter, jobs: number): void
-  /** Runs a job once nothing else waits and a thread is idle; undefined when too many wait for that already. */
+  /** Runs a job when no other job waits and a thread is idle; undefined when too many such jobs wait. */
   whenIdle(job: HashJob): Promise<string | undefined>
   /** State of the pool, for metrics. */
   stats(): PoolStats
-  /** Refuses everything with UNAVAILABLE from now on and ends the threads. */
+  /** Refuses all jobs with UNAVAILABLE from now on and ends the threads. */
   close(): Promise<void>
 }
 
 interface Task {
   readonly job: Job
   readonly since: number
-  /** The span that it is a part of, where there is a tracer. */
+  /** The parent span, where there is a tracer. */
   readonly parent: Context | undefined
   readonly result: Promise<Result>
   readonly resolve: (result: Result) => void
   readonly reject: (error: Refusal) => void
 }
 
-/** Part of a wait that its estimate may be wrong by. */
+/** Fraction by which an estimated wait may be too short. */
 const margin = 0.1
 
-/** Part of the wait that is random: callers that arrive together and wait in vain aren't refused all at once. */
+/** Random fraction of the maximum wait: callers that arrive together don't time out together. */
 const jitter = 0.25
 
-/** Milliseconds that a call needs besides its hash: what is admitted must be answered in time. */
+/** Milliseconds that a call needs besides its hash, so that an admitted call answers before its deadline. */
 const overheadMs = 100
 
-/** A pool whose threads start with the first jobs. */
+/** Creates a pool. Its threads start with the first jobs. */
 export function createPool(options: PoolOptions): Pool {
-  const { limit = 1000, maxWaitMs = 8_000, usedOf, onWait } = options
+  const { limit = 1000, maxWaitMs = 8_000, recentCount, onWait } = options
   const threads = createThreads(options)
-  const queue = createQueue<Task & { readonly turn: Turn }>(usedOf)
+  const queue = createQueue<Task & { readonly turn: Turn }>(recentCount)
   const idleTasks: Task[] = []
   let shed = 0
   let closed = false
@@ -128,7 +135,7 @@ export function createPool(options: PoolOptions): Pool {
 
   function check(waiter: Waiter, jobs: number): void {
     const time = timeFor(waiter)
-    // An idle thread takes any job: only so can a wrong average mend.
+    // An idle thread takes any job, whatever the average: otherwise a wrong average would never be corrected.
     if (threads.free > queue.size) return
     const { averageMs, count } = threads
     const estimate = (queue.ahead(waiter, jobs) * averageMs + threads.remainingMs()) / count + averageMs
@@ -142,7 +149,7 @@ export function createPool(options: PoolOptions): Pool {
       check(waiter, jobs.length)
       const { signal } = waiter
       const tasks = jobs.map(job => ({ ...createTask(job), turn: waiter }))
-      // A thread can't be stopped in the middle of a hash; its result is ignored.
+      // A running hash can't be cancelled; its result is ignored.
       const refuse = (refusal: Refusal) => {
         for (const task of tasks) task.reject(refusal)
       }
@@ -157,11 +164,11 @@ export function createPool(options: PoolOptions): Pool {
       start()
       try {
         const all = () => Promise.all(tasks.map(({ result }) => result))
-        return (await (waiter.work ? waiter.work.away(all) : all())) as Outcome<J>[]
+        return (await (waiter.work ? waiter.work.releaseDuring(all) : all())) as Outcome<J>[]
       } finally {
         clearTimeout(timer)
         signal?.removeEventListener('abort', onAbort)
-        // When one was refused, the others are of no use.
+        // When one job is refused, the results of the others aren't used.
         for (const task of tasks) queue.remove(task)
       }
     },
@@ -191,7 +198,7 @@ function createTask(job: Job): Task {
   const result = new Promise<Result>((resolve, reject) => {
     settle = { resolve, reject }
   })
-  // Of several jobs that are refused together, only the first is listened to.
+  // `run` handles the first rejection only; this handles those of the other jobs.
   result.catch(() => {})
   return { job, since: performance.now(), parent: tracing ? activeContext() : undefined, result, ...settle }
 }

@@ -1,47 +1,49 @@
-// Which job is next: the order in which jobs wait for the hash threads. It owns fairness, and knows neither threads nor time.
+// The fair order of jobs for the hash threads.
 
-/** Where a job belongs in the queue. */
+/** The attributes of a job that decide its place in the queue. */
 export interface Turn {
-  /** A sign-in of an active account that knows the network; what Administration asks for; anything else. */
+  /** A sign-in of an active account that knows the network; a call of Administration; any other. */
   readonly kind: 'known' | 'administration' | 'other'
-  /** Networks of the client address, innermost first: jobs that aren't known take turns by them. */
+  /** Networks of the client address, innermost first. Jobs other than known ones are queued by network. */
   readonly networks: readonly string[]
-  /** Account, by the key of its username: accounts take turns among known jobs, and within a network. */
+  /** Username key of the account. Known jobs are queued by account, others by account within the innermost network. */
   readonly account: string
 }
 
 /** Waiting jobs in fair order. */
 export interface Queue<T> {
   add(job: T): void
-  /** Removes and returns the job that is next. */
+  /** Removes and returns the next job. */
   take(): T | undefined
   /** Removes a job; false when it isn't waiting. */
   remove(job: T): boolean
-  /** Upper bound of the jobs that are taken before the last of `count` new ones, as things stand. */
+  /** Upper bound of the jobs that are taken before the last of `count` new ones, if no other arrives. */
   ahead(turn: Turn, count: number): number
-  /** Removes and returns the newest job of the longest line, outermost first; a known one only if no other waits. */
+  /** Removes and returns the newest job of the longest line, outermost first; a known job only when all are known. */
   evict(): T | undefined
   readonly size: number
 }
 
-/** The jobs of one account, or lines that take turns: the Map keeps the order of their last turns. */
+/** A line of jobs of one account, or of inner lines. */
 interface Line<T> {
   readonly key: string
   readonly outer: Line<T> | undefined
+  /** Inner lines, in the order of their last turns. */
   readonly lines: Map<string, Line<T>>
   readonly jobs: T[]
+  /** Jobs in the line and its inner lines. */
   size: number
-  /** Turns since one of a higher rank than the lowest had one. */
+  /** Turns since an inner line above the lowest rank had one. */
   turns: number
 }
 
-/** Of so many turns in a line one goes to an inner line above the lowest rank. */
+/** One of this many turns in a line goes to an inner line above the lowest rank. */
 const cycle = 10
 
 /** Turns over which the share of known jobs is averaged. */
 const window = 50
 
-/** Ranks of the lines that are neither networks nor accounts. */
+/** Ranks of the lines other than networks and accounts. */
 const ranks = new Map([
   ['known', 0],
   ['rest', 1],
@@ -49,29 +51,29 @@ const ranks = new Map([
   ['administration', 1],
 ])
 
-/** The lines that lead to a job, outermost first. The key of an account is no network's. */
+/** The keys of the lines that lead to a job, outermost first. `@` keeps accounts and networks apart. */
 function pathOf({ kind, networks, account }: Turn): string[] {
   return kind === 'known' ? [kind, `@${account}`] : ['rest', kind, ...networks.toReversed(), `@${account}`]
 }
 
 /**
- * A queue of nested lines. In each line, of ten turns nine go to the inner lines of the lowest rank, and one to those of
- * higher ranks, round-robin. Known jobs rank before the rest, others before Administration, and networks
- * by the binary logarithm of `usedOf`, which says how much a network failed and signed up lately. Neither more jobs, nor
- * more accounts, nor more networks within a network gain a client more turns.
+ * Creates a queue of nested lines, served round-robin. In each line, nine of ten turns go to the inner lines of the
+ * lowest rank, and one to those of higher ranks. Known jobs rank before the rest, others before Administration, and
+ * networks by the binary logarithm of `recentCount`, their recent failures and sign-ups. A client gets no more turns by
+ * more jobs, accounts, or networks inside its network.
  */
 export function createQueue<T extends { readonly turn: Turn }>(
-  usedOf: (network: string) => number = () => 0,
+  recentCount: (network: string) => number = () => 0,
 ): Queue<T> {
   const root = createLine<T>('')
   let knownShare = 0
 
   function rankOf(key: string): number {
-    // One is what a sign-up itself has just counted.
-    return ranks.get(key) ?? (key.startsWith('@') ? 0 : Math.floor(Math.log2(Math.max(1, usedOf(key)))))
+    // A count of 1 ranks like 0: it is the sign-up that this job belongs to.
+    return ranks.get(key) ?? (key.startsWith('@') ? 0 : Math.floor(Math.log2(Math.max(1, recentCount(key)))))
   }
 
-  /** The inner line whose turn it is; its next one comes after those of all others. */
+  /** Returns the inner line that is next, and moves it behind all others. */
   function next(line: Line<T>): Line<T> {
     const ranked = [...line.lines.values()].map(inner => ({ inner, rank: rankOf(inner.key) }))
     const lowest = Math.min(...ranked.map(({ rank }) => rank))
@@ -83,7 +85,7 @@ export function createQueue<T extends { readonly turn: Turn }>(
     return inner
   }
 
-  /** Upper bound of the turns in a line until an inner line, which may be new, has had so many of them. */
+  /** Upper bound of the turns in a line until its inner line `own`, which may be new, has had `turns` of them. */
   function turnsUntil(line: Line<T> | undefined, own: string, turns: number): number {
     const ownRank = rankOf(own)
     let [lower, equal, higher, lowest, sharing, seen] = [0, 0, 0, ownRank, 1, 1]
@@ -93,7 +95,7 @@ export function createQueue<T extends { readonly turn: Turn }>(
       if (rank < ownRank) lower += size
       else if (rank === ownRank) equal += Math.min(size, turns)
       else higher += size
-      // Lines above the lowest rank share the tenth turns.
+      // Lines above the lowest rank share every tenth turn.
       if (rank < lowest) [lowest, sharing] = [rank, seen]
       else if (rank > lowest) sharing++
       seen++
@@ -109,7 +111,7 @@ export function createQueue<T extends { readonly turn: Turn }>(
     return line
   }
 
-  /** Removes a job from its line, and the lines that are empty then. */
+  /** Removes a job from its line, and lines that become empty. */
   function removeAt(leaf: Line<T>, index: number): T {
     const [job] = leaf.jobs.splice(index, 1)
     for (let line: Line<T> | undefined = leaf; line; line = line.outer) {
@@ -152,7 +154,7 @@ export function createQueue<T extends { readonly turn: Turn }>(
         inner = turns
         turns = turnsUntil(find(path.slice(0, depth)), path[depth]!, inner)
       }
-      // Known jobs that arrive meanwhile take their share, too.
+      // Known jobs that arrive later take turns, too: assume as many as recently.
       const share = turn.kind === 'known' ? 1 : Math.max(1 / cycle, 1 - knownShare)
       return Math.max(turns, Math.round(inner / share)) - 1
     },
@@ -172,7 +174,7 @@ function createLine<T>(key: string, outer?: Line<T>): Line<T> {
   return { key, outer, lines: new Map(), jobs: [], size: 0, turns: 0 }
 }
 
-/** Of several that are as long it is the last, which a newcomer's is. */
+/** The longest inner line; of equally long ones the last, which is the newest. */
 function longestOf<T>(line: Line<T>): Line<T> {
   return [...line.lines.values()].reduce((longest, each) => (each.size >= longest.size ? each : longest))
 }

@@ -1,10 +1,10 @@
 import { createThreads } from './threads.js'
 
-/** How long a hash of a work factor takes here, in ms, and how many are computed at once. */
+/** Measures a hash of a work factor on this machine: its duration in ms, and the number of hash threads. */
 export async function measureHashing(cost: number): Promise<{ milliseconds: number; atOnce: number }> {
   const threads = createThreads({ cost })
   try {
-    // The first job starts the thread.
+    // The first job includes the start of the thread.
     await threads.run({ kind: 'hash', text: 'x', cost: 4 })
     const startedAt = performance.now()
     await threads.run({ kind: 'hash', text: 'x', cost })

@@ -1,18 +1,20 @@
-// The threads that run bcrypt: a fixed number at low priority, so that calls that hash nothing stay undisturbed.
+// The threads that run bcrypt: a fixed number at low priority, so that they don't delay other calls.
 import { availableParallelism } from 'node:os'
 import { Worker } from 'node:worker_threads'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { Refusal } from '../requests/refusal.js'
 
-/** Hash a text. Only its first 72 bytes count. */
+/** A text to hash. bcrypt reads its first 72 bytes. */
 export interface HashJob {
   readonly kind: 'hash'
   readonly text: string
-  /** Work factor: each one more doubles the work. */
+  /** Work factor: an increase by 1 doubles the work. */
   readonly cost: number
 }
 
-/** Compare a text with a bcrypt hash; without a hash the answer is no. A no takes the time of `cost` at least. */
+/**
+ * A text to compare with a bcrypt hash; without a hash it doesn't match. A mismatch takes at least the time of `cost`.
+ */
 export interface CompareJob {
   readonly kind: 'compare'
   readonly text: string | Uint8Array
@@ -22,32 +24,36 @@ export interface CompareJob {
 
 export type Job = HashJob | CompareJob
 
-/** What a thread answers: the hash, or whether text and hash match. */
+/** The result of a job: the hash, or whether text and hash match. */
 export type Result = string | boolean
 
+/** Settings of the threads. */
 export interface ThreadsOptions {
-  /** The usual work factor; times are estimated by jobs of this cost. */
+  /** The configured work factor. Jobs of this cost update the average duration. */
   readonly cost: number
-  /** Number of threads; by default as many as the machine runs in parallel. */
+  /** Number of threads. Default: the parallelism of the machine. */
   readonly count?: number | undefined
-  /** Receives the error of a thread that broke; the next job starts another. */
+  /** Called with the error of a thread that crashed; the next job starts another thread. */
   readonly onFault?: ((error: unknown) => void) | undefined
 }
 
-/** Threads that start with the first jobs. Idle ones don't keep the process alive. */
+/** Threads that start with the first jobs. Idle threads don't keep the process alive. */
 export interface Threads {
   readonly count: number
-  /** Jobs that run. */
+  /** Running jobs. */
   readonly running: number
-  /** Jobs that could start at once. */
+  /** Idle or unstarted threads. */
   readonly free: number
-  /** Moving average of a job of the usual cost, in ms. */
+  /** Moving average duration of a job of the configured cost, in ms. */
   readonly averageMs: number
-  /** Milliseconds that the running jobs still need, added up. */
+  /** Estimated sum of the remaining times of the running jobs, in ms. */
   remainingMs(): number
-  /** Runs a job; call it only while `free` isn't 0. Refuses with INTERNAL when its thread breaks, UNAVAILABLE at the end. */
+  /**
+   * Runs a job; `free` must not be 0. Refuses with INTERNAL when the thread crashes, and with UNAVAILABLE when `close`
+   * ends it.
+   */
   run(job: Job): Promise<Result>
-  /** Ends the threads in the middle of what they do. */
+  /** Terminates the threads and their jobs. */
   close(): Promise<void>
 }
 
@@ -60,19 +66,22 @@ interface Task {
 
 interface Thread {
   readonly worker: Worker
-  /** What it works on. */
+  /** Undefined while the thread is idle. */
   task?: Task
 }
 
-/** Milliseconds that one unit of bcrypt's work took where this was written; only the first estimate rests on it. */
-const firstGuess = 0.06
+/**
+ * Initial average duration of a job, in ms, divided by 2 to the power of its cost. Only the first estimates depend on
+ * it.
+ */
+const initialUnitMs = 0.06
 
-/** Program of the threads. */
 const program = new URL('dist/server/passwords/hash-thread.js', import.meta.resolve('#package'))
 
+/** Creates the threads of a pool. */
 export function createThreads({ cost, count = availableParallelism(), onFault }: ThreadsOptions): Threads {
   const threads = new Set<Thread>()
-  let averageMs = firstGuess * 2 ** cost
+  let averageMs = initialUnitMs * 2 ** cost
   let closed = false
 
   const tasks = () => [...threads].flatMap(({ task }) => task ?? [])
@@ -84,7 +93,7 @@ export function createThreads({ cost, count = availableParallelism(), onFault }:
     thread.worker.on('error', error => onFault?.(error))
     thread.worker.on('exit', () => {
       threads.delete(thread)
-      // A new thread starts with the next job, so one that can't start refuses a job each time and never spins.
+      // The next job starts a new thread, not this handler: a thread that can't start would be restarted in a loop.
       thread.task?.reject(new Refusal(closed ? Reason.UNAVAILABLE : Reason.INTERNAL))
     })
     return thread
@@ -92,10 +101,10 @@ export function createThreads({ cost, count = availableParallelism(), onFault }:
 
   function finish(thread: Thread, result: Result): void {
     const { job, startedAt, resolve } = thread.task!
-    // The way to the thread and back counts, too. Weaker or stronger hashes from elsewhere would spoil the estimate.
+    // The time includes the messages to and from the thread. Imported hashes of another cost would distort the average.
     if (job.cost === cost) averageMs += (performance.now() - startedAt - averageMs) / 8
     delete thread.task
-    // A closed pool waits for the end of its threads.
+    // `close` waits for the threads to end.
     if (!closed) thread.worker.unref()
     resolve(result)
   }

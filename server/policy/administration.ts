@@ -351,7 +351,7 @@ export const administrationPolicies = {
   sendTestEmail: { ...byAdministrator, seconds: 30, reasons: ['INVALID_ARGUMENT'], audit: ['email.test'], limits: [] },
   listAuditEvents: { ...byAdministrator, reasons: ['INVALID_ARGUMENT', 'USER_NOT_FOUND'], audit: [], limits: [] },
   verifyAuditLog: { ...byAdministrator, reasons: ['INVALID_ARGUMENT'], audit: [], limits: [], seconds: long },
-  getMigrations: { ...byAdministrator, reasons: [], audit: [], limits: [] },
+  getMigrations: { ...byAdministrator, reasons: ['WRONG_STATE'], audit: [], limits: [] },
   getConfiguration: { ...byAdministrator, reasons: [], audit: [], limits: [] },
   diagnose: { ...byAdministrator, reasons: [], audit: [], limits: [], seconds: long },
 } as const satisfies Record<keyof typeof Administration.method, Policy>

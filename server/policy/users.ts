@@ -7,7 +7,7 @@ const ownRecord = { caller: 'user', target: 'caller', own: 'every role', restric
 /** The rows of `auth.v1.Users`. */
 export const usersPolicies = {
   signUp: {
-    cost: 2,
+    cost: 3,
     caller: 'anyone',
     reasons: ['INVALID_SIGN_UP', 'TOO_MANY_ATTEMPTS'],
     audit: ['user.sign-up'],
@@ -37,6 +37,7 @@ export const usersPolicies = {
   },
   getMe: {
     ...ownRecord,
+    cost: 0.12,
     restricted: ['answers', 'one-time codes'],
     reasons: [],
     audit: [],
@@ -123,7 +124,7 @@ export const usersPolicies = {
   },
   verifyToken: { caller: 'anyone', reasons: [], audit: [], limits: [], cost: 0.35 },
   getKeys: {
-    cost: 0.06,
+    cost: 0.1,
     caller: 'anyone',
     reasons: [],
     audit: [],

@@ -1,21 +1,22 @@
 /**
- * Requests own what every room knows of a request: the call (here), the refusals and their texts, the client address, and
- * which fields are required. Who may call, and what a call does, belongs to the rooms above.
+ * A call, as all endpoints present it. This folder owns what every other one needs of a request: the call (here),
+ * refusals and their texts (refusal.ts), the client address (client-address.ts) and required fields
+ * (required-fields.ts).
  */
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { ScopeName } from '../rules/scopes.js'
 import { type FieldViolation, refuse } from './refusal.js'
 
 /**
- * What an RPC knows of a call besides its request, whichever endpoint it came through. What shows who calls isn't part of
- * it: an RPC gets its caller, found by its policy.
+ * The metadata of a call that an RPC gets besides its request. It has no credentials: the RPC gets its caller from the
+ * dispatch.
  */
 export interface Call {
   /** IP address of the client, in canonical text. */
   readonly address: string
-  /** Where it came in to this process. */
+  /** The endpoint of this process that received it. */
   readonly endpoint: 'grpc' | 'http'
-  /** Which service calls, where the call came with a good key of one. */
+  /** The service that calls, when the call has a good key of one. */
   readonly service?: CallingService
   /** Value of `accept-language` (RFC 9110), as sent. */
   readonly acceptLanguage: string | undefined
@@ -24,71 +25,73 @@ export interface Call {
   /** Values of `traceparent` and `tracestate` (W3C Trace Context), as sent. */
   readonly traceparent: string | undefined
   readonly tracestate: string | undefined
-  /** Fields that didn't even reach the request, since their JSON has the wrong type. */
+  /** Fields that the gateway left out of the request, because their JSON has the wrong type. */
   readonly malformedFields: readonly FieldViolation[]
-  /** Aborted when the caller has gone or its own deadline has passed. */
+  /** Aborted when the caller disconnects or its own deadline passes. */
   readonly signal: AbortSignal
-  /** Whether the caller has gone: the same as `signal.aborted`, at less cost. */
+  /** Whether the caller has disconnected: `signal.aborted`, at less cost. */
   readonly gone: boolean
-  /** When the answer comes too late, in ms since 1970: what the caller says, at most the time that the row of the RPC gives. */
+  /** The deadline of the response, in ms since 1970: that of the caller, at most the time in the RPC's row. */
   readonly deadline: number
-  /** Name in the caller's certificate, where it presents one and is no gateway. */
+  /** Name in the certificate of a caller other than a gateway. */
   readonly certificate?: string | undefined
-  /** Its place in the scheduler, which it gives back while it waits for something else; absent on the command line. */
-  readonly work?: Place | undefined
-  /** Id of the user who turned out to call, for the access line: set by whoever finds that out. */
+  /** Its slot in the scheduler; absent on the command line. */
+  readonly work?: Slot | undefined
+  /** Id of the user that calls, for the access log; set when the user is identified. */
   user?: number
 }
 
-/** The place of a call in the scheduler. */
-export interface Place {
-  /** Gives it back while the call waits for something else than the main thread and the database. */
-  away<T>(wait: () => Promise<T>): Promise<T>
+/** The slot of a call in the scheduler. */
+export interface Slot {
+  /** Releases the slot while `wait` runs, which must use neither the main thread nor the database. */
+  releaseDuring<T>(wait: () => Promise<T>): Promise<T>
 }
 
-/** A call as it comes in, with what shows who calls. */
+/** A call before its caller is identified, with its credentials. */
 export interface IncomingCall extends Call {
-  /** A service that may forward addresses says for whom it calls. */
+  /** A service with the scope `clients.forward` can replace it. */
   address: string
   service?: CallingService
-  work?: Place | undefined
-  /** What it counts for in the scheduler; absent where it has passed one, or needs none. */
+  work?: Slot | undefined
+  /** The networks that the scheduler counts it for; absent after the scheduler, and where there is none. */
   readonly networks?: readonly string[]
-  /** The row of the RPC may ask for less than the caller does. */
+  /** Shortened to the time in the RPC's row. */
   deadline: number
   /** Value of the `authorization` header or metadata, as sent. */
   readonly authorization: string | undefined
   /**
-   * What a caller that is no gateway says in `x-forwarded-for`, empty for nothing; undefined where the address is a
-   * gateway's word. Only a service with the scope `clients.forward` is believed.
+   * The `x-forwarded-for` of a caller other than a gateway, empty without one; undefined when a gateway gave the
+   * address. Only that of a service with the scope `clients.forward` counts.
    */
   readonly forwardedFor?: string | undefined
-  /** Who works on the database itself, with its password and master key, and so needs no token. */
+  /** The command line on the database itself, which needs no token: it has the database password and the master key. */
   readonly local?: LocalAdministrator
 }
 
-/** A service that showed who it is by its key. */
+/** A service that authenticated by its key. */
 export interface CallingService {
   readonly name: string
-  /** What it may do. */
   readonly scopes: readonly ScopeName[]
 }
 
-/** Somebody at the command line, on a machine that holds the keys of the registry. */
+/** The user of the command line on the database itself. */
 export interface LocalAdministrator {
   /** For the audit log: `cli:<system user>@<host>`. */
   readonly actor: string
-  /** Why it is done, as they say. */
+  /** The reason given for the call. */
   readonly reason?: string
 }
 
-/** Fields that a gateway couldn't put into the request, as `field=message` pairs in the notation of a form. */
+/**
+ * Reads the header in which a gateway names the fields that it left out of the request, as `field=message` pairs in the
+ * form-urlencoded format. Returns at most 100.
+ */
 export function readMalformedFields(header: string | undefined): FieldViolation[] {
   if (!header) return []
   return [...new URLSearchParams(header)].slice(0, 100).map(([field, message]) => ({ field, message }))
 }
 
-/** Refuses with DEADLINE_EXCEEDED a call whose caller has gone, or takes no answer any more: it isn't worked for. */
+/** Refuses with DEADLINE_EXCEEDED when the caller has disconnected or the deadline has passed. */
 export function checkPresence(call: Pick<Call, 'gone' | 'deadline'>): void {
   if (call.gone || call.deadline <= Date.now()) refuse(Reason.DEADLINE_EXCEEDED, { retryAfter: 1 })
 }

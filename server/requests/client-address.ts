@@ -1,26 +1,32 @@
 /**
- * Client addresses: how one is read and written, which network it counts for, and whose word on it is taken. The same
- * at every endpoint and on the command line, so that a client is counted once however it comes.
+ * Client addresses: parsing, canonical text, networks, and trusted proxies. All endpoints and the command line use
+ * these functions, so that a client has the same counts everywhere.
  */
 import { BlockList, isIP, isIPv4, SocketAddress } from 'node:net'
 import { LRUCache } from 'lru-cache'
 
-/** Who sent a request, as far as addresses tell. */
+/** The client of a request. */
 export interface Sender {
   /** IP address of the client in canonical text. */
   readonly address: string
   /** Whether the peer that sent the request is a trusted proxy. */
   readonly proxied: boolean
-  /** What it counts for in the scheduler: the networks of the client, or the proxy where it tells of none. */
+  /**
+   * Networks that the scheduler counts the request for: those of the client; of a proxy that names no client, the
+   * proxy.
+   */
   readonly networks: readonly string[]
 }
 
-/** Finds the client of a request; `trusted` says of the peer what the list of trusted proxies would say otherwise. */
+/**
+ * Determines the client of a request from the address of the peer and the `X-Forwarded-For` header. `trusted` overrides
+ * whether the peer is a trusted proxy.
+ */
 export type SenderOf = (peer: string | undefined, forwardedFor: string | undefined, trusted?: boolean) => Sender
 
 /**
- * An IP address in canonical text (RFC 5952), without the zone of a link; an IPv4-mapped IPv6 address is the IPv4
- * address. Undefined for text that is no IP address.
+ * Returns an IP address in canonical text (RFC 5952), without a zone; an IPv4-mapped IPv6 address becomes the IPv4
+ * address. Undefined when the text isn't an IP address.
  */
 export function canonicalAddress(text: string): string | undefined {
   if (isIPv4(text)) return text
@@ -32,38 +38,41 @@ export function canonicalAddress(text: string): string | undefined {
 }
 
 /**
- * An IP address or CIDR block (RFC 4632), its address in canonical text; undefined for text that is neither. A block of
- * IPv4-mapped addresses is the block of the IPv4 addresses.
+ * Returns an IP address or CIDR block (RFC 4632) with the address in canonical text; undefined for other text. A block
+ * of IPv4-mapped addresses becomes the block of the IPv4 addresses.
  */
 export function canonicalBlock(text: string): string | undefined {
-  const [given = '', bits, ...rest] = text.split('/')
-  const most = isIPv4(given) ? 32 : 128
-  const address = given.includes('%') ? undefined : canonicalAddress(given)
+  const [start = '', bits, ...rest] = text.split('/')
+  const maxBits = isIPv4(start) ? 32 : 128
+  const address = start.includes('%') ? undefined : canonicalAddress(start)
   if (address === undefined || rest.length > 0) return undefined
   if (bits === undefined) return address
-  if (!/^\d{1,3}$/.test(bits) || Number(bits) > most) return undefined
-  return `${address}/${isIPv4(address) ? Math.max(0, Number(bits) - (most - 32)) : Number(bits)}`
+  if (!/^\d{1,3}$/.test(bits) || Number(bits) > maxBits) return undefined
+  return `${address}/${isIPv4(address) ? Math.max(0, Number(bits) - (maxBits - 32)) : Number(bits)}`
 }
 
-/** What a canonical address is counted as: the /64 of an IPv6 address, since a client that has one address of it has all. */
+/**
+ * Returns the innermost network of a canonical address: an IPv4 address itself; of an IPv6 address its /64, as in
+ * SLAAC.
+ */
 export function network(address: string): string {
   return address.includes(':') ? prefix(hextets(address), 4, 64) : address
 }
 
 /**
- * The networks that a canonical address belongs to, innermost first: an IPv4 address and its /24; of an IPv6 address its
- * /64, /56 and /48, which are what providers delegate (RFC 6177).
+ * Returns the networks of a canonical address, innermost first: an IPv4 address and its /24; of an IPv6 address its
+ * /64, and its /56 and /48, the sizes that providers delegate (RFC 6177).
  */
 export function networksOf(address: string): readonly string[] {
-  let networks = networksKnown.get(address)
+  let networks = cachedNetworks.get(address)
   if (!networks) {
     networks = address.includes(':') ? networksOfIpv6(hextets(address)) : networksOfIpv4(address)
-    networksKnown.set(address, networks)
+    cachedNetworks.set(address, networks)
   }
   return networks
 }
 
-const networksKnown = new LRUCache<string, readonly string[]>({ max: 10_000 })
+const cachedNetworks = new LRUCache<string, readonly string[]>({ max: 10_000 })
 
 function networksOfIpv4(address: string): readonly string[] {
   return [address, `${address.slice(0, address.lastIndexOf('.'))}.0/24`]
@@ -88,9 +97,9 @@ function hextets(address: string): string[] {
 }
 
 /**
- * Returns the function that finds the client's address. It is the peer's, unless the peer is a trusted proxy: then
- * `X-Forwarded-For` is followed from the right, past trusted proxies, to the first address that isn't one. What stands
- * left of an unreadable entry counts for nothing. A peer without an address (it has gone) is `0.0.0.0`.
+ * Creates the function that determines the client. Its address is that of the peer, unless the peer is a trusted proxy:
+ * then it is the last entry of `X-Forwarded-For` that isn't a trusted proxy. Entries left of an unreadable one are
+ * ignored. A peer without an address (the connection is closed) is `0.0.0.0`.
  *
  * `trustedProxies` are addresses or CIDR blocks (RFC 4632).
  */
@@ -110,7 +119,7 @@ export function createSenderOf(trustedProxies: readonly string[]): SenderOf {
   }
 }
 
-/** Tells whether a canonical address is in a list of addresses and CIDR blocks. */
+/** Creates a function that tells whether a canonical address is in a list of addresses and CIDR blocks. */
 function createMatcher(blocks: readonly string[]): (address: string) => boolean {
   if (blocks.length === 0) return () => false
   const list = new BlockList()
@@ -120,19 +129,19 @@ function createMatcher(blocks: readonly string[]): (address: string) => boolean 
     if (prefix === undefined) list.addAddress(address, family)
     else list.addSubnet(address, Number(prefix), family)
   }
-  // Proxies are few, and asking the list costs more than the rest of this file.
-  const known = new LRUCache<string, boolean>({ max: 1000 })
+  // BlockList.check costs more than all else in this file, and proxies are few.
+  const cache = new LRUCache<string, boolean>({ max: 1000 })
   return address => {
-    let found = known.get(address)
+    let found = cache.get(address)
     if (found === undefined) {
       found = list.check(address, isIPv4(address) ? 'ipv4' : 'ipv6')
-      known.set(address, found)
+      cache.set(address, found)
     }
     return found
   }
 }
 
-/** Some proxies add the port: `192.0.2.1:4711`, `[2001:db8::1]:4711`. */
+/** Removes the port that some proxies add: `192.0.2.1:4711`, `[2001:db8::1]:4711`. */
 function withoutPort(entry: string): string {
   const parts = /^(?:\[(.+)\]|([^:]+))(?::\d+)?$/.exec(entry)
   return parts?.[1] ?? parts?.[2] ?? entry

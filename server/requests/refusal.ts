@@ -1,64 +1,67 @@
 import { Code } from '@connectrpc/connect'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 
-/** A field of a request that is wrong, and what to do about it. */
+// The catalogue of refusals: every reason with its gRPC code and text.
+
+/** An invalid field of a request, by its JSON name, and a sentence that says how to correct it. */
 export interface FieldViolation {
   readonly field: string
   readonly message: string
 }
 
-/** Each reason's gRPC code and the text that tells the caller what to do. */
+/** Each reason's gRPC code, and a text that says what to do. */
 const catalogue: Record<Reason, { code: Code; text: string }> = {
   [Reason.UNSPECIFIED]: { code: Code.Unknown, text: 'Something went wrong.' },
   [Reason.ACCESS_DENIED]: { code: Code.PermissionDenied, text: 'Access denied.' },
   [Reason.INVALID_TOKEN]: { code: Code.Unauthenticated, text: 'The token is expired or invalid. Log in again.' },
   [Reason.MISSING_PARAMETER]: { code: Code.InvalidArgument, text: 'A required parameter is missing.' },
-  [Reason.MALFORMED_REQUEST]: { code: Code.InvalidArgument, text: 'The request can’t be read.' },
-  [Reason.INVALID_SIGN_UP]: { code: Code.InvalidArgument, text: 'Some fields are missing or wrong.' },
+  [Reason.MALFORMED_REQUEST]: { code: Code.InvalidArgument, text: 'The request is malformed.' },
+  [Reason.INVALID_SIGN_UP]: { code: Code.InvalidArgument, text: 'Some fields are missing or invalid.' },
   [Reason.INVALID_CREDENTIALS]: { code: Code.Unauthenticated, text: 'Invalid username or password.' },
   [Reason.ACTIVATION_REFUSED]: { code: Code.FailedPrecondition, text: 'The user can’t be activated with this key.' },
-  [Reason.USER_NOT_FOUND]: { code: Code.NotFound, text: 'There is no such user.' },
-  [Reason.QUESTION_NOT_FOUND]: { code: Code.NotFound, text: 'There is no such question, or it is retired.' },
-  [Reason.ANSWER_NOT_FOUND]: { code: Code.NotFound, text: 'The user has no answer to a given question.' },
+  [Reason.USER_NOT_FOUND]: { code: Code.NotFound, text: 'The user doesn’t exist.' },
+  [Reason.QUESTION_NOT_FOUND]: { code: Code.NotFound, text: 'The question doesn’t exist or is retired.' },
+  [Reason.ANSWER_NOT_FOUND]: { code: Code.NotFound, text: 'The user has no answer to one of the questions.' },
   [Reason.INVALID_ANSWERS]: { code: Code.Unauthenticated, text: 'At least 2 answers must be correct.' },
   [Reason.TOO_MANY_ANSWERS]: { code: Code.InvalidArgument, text: 'Give at most 10 answers.' },
-  [Reason.INVALID_KEY]: { code: Code.Unauthenticated, text: 'Invalid username or key. Ask for a new key.' },
-  [Reason.INVALID_EMAIL]: { code: Code.InvalidArgument, text: 'The e-mail address is missing or not valid.' },
-  [Reason.INVALID_PASSWORD]: { code: Code.InvalidArgument, text: 'The new password is not acceptable.' },
+  [Reason.INVALID_KEY]: { code: Code.Unauthenticated, text: 'Invalid username or key. Request a new key.' },
+  [Reason.INVALID_EMAIL]: { code: Code.InvalidArgument, text: 'The e-mail address is missing or invalid.' },
+  [Reason.INVALID_PASSWORD]: { code: Code.InvalidArgument, text: 'The new password doesn’t meet the requirements.' },
   [Reason.ORGANIZATION_EMAIL_NOT_FOUND]: { code: Code.NotFound, text: 'No organization has this e-mail address.' },
   [Reason.TOO_MANY_ATTEMPTS]: { code: Code.ResourceExhausted, text: 'Too many attempts. Try again later.' },
   [Reason.OVERLOADED]: { code: Code.ResourceExhausted, text: 'The service is busy. Try again later.' },
   [Reason.UNAVAILABLE]: { code: Code.Unavailable, text: 'The service can’t answer now. Try again later.' },
-  [Reason.DEADLINE_EXCEEDED]: { code: Code.DeadlineExceeded, text: 'The answer would come too late.' },
+  [Reason.DEADLINE_EXCEEDED]: { code: Code.DeadlineExceeded, text: 'The deadline has passed. Try again.' },
   [Reason.INTERNAL]: { code: Code.Internal, text: 'Something went wrong.' },
-  [Reason.RECORD_NOT_FOUND]: { code: Code.NotFound, text: 'There is no such record.' },
-  [Reason.NAME_TAKEN]: { code: Code.AlreadyExists, text: 'Something else has this name already.' },
-  [Reason.STALE_ETAG]: { code: Code.Aborted, text: 'The record was changed meanwhile. Read it again.' },
-  [Reason.WRONG_STATE]: { code: Code.FailedPrecondition, text: 'The state of the record stands in the way.' },
-  [Reason.INVALID_ARGUMENT]: { code: Code.InvalidArgument, text: 'Some fields are missing or wrong.' },
-  [Reason.CODE_NEEDED]: { code: Code.Unauthenticated, text: 'Give the one-time code of your authenticator, too.' },
+  [Reason.RECORD_NOT_FOUND]: { code: Code.NotFound, text: 'The record doesn’t exist.' },
+  [Reason.NAME_TAKEN]: { code: Code.AlreadyExists, text: 'This name is already taken. Choose another one.' },
+  [Reason.STALE_ETAG]: { code: Code.Aborted, text: 'The record has changed since it was read. Read it again.' },
+  [Reason.WRONG_STATE]: { code: Code.FailedPrecondition, text: 'The state of the record doesn’t allow this.' },
+  [Reason.INVALID_ARGUMENT]: { code: Code.InvalidArgument, text: 'Some fields are missing or invalid.' },
+  [Reason.CODE_NEEDED]: { code: Code.Unauthenticated, text: 'Give the one-time code from your authenticator app.' },
   [Reason.SIGN_IN_AGAIN]: {
     code: Code.Unauthenticated,
-    text: 'This needs a sign-in of the last 15 minutes, with a one-time code where codes are enrolled. Sign in again.',
+    text: 'This requires a sign-in in the last 15 minutes, with a one-time code if codes are enrolled. Sign in again.',
   },
   [Reason.CONFIRMATION_NEEDED]: {
     code: Code.InvalidArgument,
-    text: 'This can’t be undone. Repeat the name of what it is done to.',
+    text: 'This can’t be undone. To confirm, repeat the name of the target.',
   },
   [Reason.LAST_ADMINISTRATOR]: {
     code: Code.FailedPrecondition,
-    text: 'This is the last active administrator. Make another one first.',
+    text: 'This is the last active administrator. Add another one first.',
   },
   [Reason.JUSTIFICATION_NEEDED]: {
     code: Code.InvalidArgument,
-    text: 'Changes of administrators and passwords on the database itself need a reason: say why, with --reason.',
+    text: 'On the database itself, changes to administrators and passwords require a reason.',
   },
 }
 
 /**
- * What may run out, for metrics: failed sign-ins of an account; failures, sign-ups, look-ups and requests for recovery
- * keys of an address; attempts of a user to activate; time to hash; e-mails that a user asks for, to an organization, for
- * an account, to a recipient, with a code for a new address; users that a service reads.
+ * The limits, as metrics name them: failed sign-ins of an account; failures, sign-ups, look-ups and requests for
+ * recovery keys of a client address; activation keys of a user; capacity of the hash threads; e-mails with activation
+ * keys of an account and to an organization; e-mails with recovery keys of an account, to a recipient, and with codes
+ * for a new address; users that a service reads.
  */
 export const limits = [
   'account',
@@ -76,20 +79,20 @@ export const limits = [
   'serviceReads',
 ] as const
 
-/** One of them. */
+/** The name of a limit. */
 export type Limit = (typeof limits)[number]
 
-/** A call that is refused: everything in it may be shown to the caller. */
+/** The refusal of a call. The caller may see everything in it. */
 export class Refusal extends Error {
   readonly code: Code
   constructor(
     readonly reason: Reason,
     readonly more: {
-      /** Instead of the catalogue’s text. */
+      /** Replaces the text of the catalogue. */
       readonly text?: string
-      /** Every wrong field. */
+      /** All invalid fields. */
       readonly fields?: readonly FieldViolation[]
-      /** Seconds after which another try can succeed. Answers say a whole number, and 1 at least. */
+      /** Seconds until a retry can succeed. Responses have it as a whole number, at least 1. */
       readonly retryAfter?: number
       /** The limit that was reached. */
       readonly limit?: Limit

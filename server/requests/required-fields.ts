@@ -3,8 +3,8 @@ import { tooLong } from '../rules/sizes.js'
 import { refuse } from './refusal.js'
 
 /**
- * The values of required parameters. Refuses with MISSING_PARAMETER, naming every one that is absent or blank. One that
- * is too long is there: it is refused as any other wrong value of it.
+ * Returns required parameters. Refuses with MISSING_PARAMETER and lists all that are absent or blank. A value that is
+ * too long counts as present: the caller refuses it like any other invalid value.
  */
 export function required<K extends string>(parameters: Record<K, string | undefined>): Record<K, string> {
   const entries = Object.entries(parameters) as [K, string | undefined][]
@@ -18,7 +18,7 @@ export function required<K extends string>(parameters: Record<K, string | undefi
   return parameters as Record<K, string>
 }
 
-/** Whether nothing is given, or nothing but space. */
+/** Whether a value is absent or has only white space. */
 export function isBlank(value: string | undefined): boolean {
   return value === undefined || (!tooLong(value, 'token') && value.trim() === '')
 }

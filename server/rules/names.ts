@@ -1,37 +1,41 @@
-// Rules own what a text may be, and when two texts are the same; they read no database and no settings. Here: how names, questions, answers and addresses compare: two texts are the same when their keys are equal.
-// Keys are for comparing and look-up only; what users see stays as they wrote it. A text that can't be stored (longer
-// than server/rules/sizes.ts allows, or with half a surrogate pair) has the key '', which nobody has, and is never normalized.
+// This folder owns which texts are valid, and when two texts are equal, without database and settings. In this file:
+// keys of names, questions, answers and e-mail addresses. Two texts are equal when their keys are; keys serve
+// comparison and look-up only, and users see their texts as entered. A text that can't be stored (longer than sizes.ts
+// allows, or with an unpaired surrogate) has the key '', which matches no stored key, and is never normalized.
 import { isIPv4, isIPv6 } from 'node:net'
 import { domainToASCII } from 'node:url'
 import { limits, tooLong } from './sizes.js'
 import { readTelephone } from './telephone.js'
 
 /**
- * Key of a username: case (full folding, so `ß` is `ss`), compatibility forms (NFKC), invisible characters, and space
- * around or doubled don't matter. A text that is wholly a Brazilian telephone number becomes `tel:+55…` (RFC 3966)
- * in all its spellings, see `readTelephone`. Empty when nothing visible is left.
+ * Returns the key of a username. It ignores case (full case folding: `ß` equals `ss`), compatibility forms (NFKC),
+ * invisible characters, and leading, trailing and repeated white space. The key of a Brazilian telephone number in any
+ * spelling is `tel:+55…` (RFC 3966, see `readTelephone`). Empty when the text has no visible characters.
  */
 export function usernameKey(text: string): string {
   const key = nicknameKey(text)
   return readTelephone(key) ?? key
 }
 
-/** Key of a nickname: like that of a username, but a telephone number is a text like any other. */
+/** Returns the key of a nickname: like that of a username, without the rule for telephone numbers. */
 export function nicknameKey(text: string): string {
   return fold(visible(text).normalize('NFKC')).normalize('NFKC')
 }
 
-/** Key of a security question: case, accents, compatibility forms and extra space don't matter. */
+/** Returns the key of a security question. It ignores case, accents, compatibility forms and extra white space. */
 export function questionKey(text: string): string {
   return fold(visible(text).normalize('NFKD').replace(/\p{M}/gu, '')).normalize('NFKC')
 }
 
-/** Key of an answer to a security question: compares as questions do. Empty when nothing is left to compare. */
+/**
+ * Returns the key of an answer to a security question, by the rules of questions. Empty when the text has no
+ * characters.
+ */
 export function answerKey(text: string): string {
   return questionKey(text)
 }
 
-/** Words of the paths under `/users`, which would hide a user of that name. */
+/** Path segments under `/users`, where a user of that name couldn't be addressed. */
 const reserved = new Set(
   [
     'me',
@@ -54,8 +58,8 @@ const reserved = new Set(
 )
 
 /**
- * Whether no user may have this username, in any spelling: a path means something else by it, or, with `#` and digits of
- * any script, administrators mean an id.
+ * Whether a username is reserved, in any spelling: for a path segment, or, as `#` and digits of any script, for the ids
+ * that administrators enter.
  */
 export function isReservedUsername(text: string): boolean {
   const key = usernameKey(text)
@@ -63,10 +67,10 @@ export function isReservedUsername(text: string): boolean {
 }
 
 /**
- * Whether e-mail can be sent to a text: a mailbox in the form of RFC 5321 (4.1.2), at most 254 octets, that any mail
- * server takes: a dotted local part of at most 64 octets, then a domain or an address literal. The local part is ASCII
- * (others need SMTPUTF8, RFC 6531) and isn't quoted; an internationalized domain counts by its ASCII form (RFC 5891).
- * A last label that is a number would make the domain an IP address. Space around it is not part of an address.
+ * Whether a text is an e-mail address that all mail servers accept: a mailbox of RFC 5321 (4.1.2) of at most 254
+ * octets, with a dot-string of at most 64 octets as local part, and a domain or an address literal. The local part is
+ * ASCII (others need SMTPUTF8, RFC 6531) and not quoted; an internationalized domain counts by its ASCII form (RFC
+ * 5891), and its last label isn't a number, as in an IP address. White space around the address makes it invalid.
  */
 export function isEmailAddress(text: string): boolean {
   if (tooLong(text, 'email')) return false
@@ -79,7 +83,7 @@ export function isEmailAddress(text: string): boolean {
   )
 }
 
-/** Key of an e-mail address: case and space around it don't matter, and a domain equals its ASCII form. */
+/** Returns the key of an e-mail address. It ignores case and white space around it; a domain equals its ASCII form. */
 export function emailKey(text: string): string {
   if (!isStorable(text, 'email')) return ''
   const { local, domain } = splitAddress(text.trim())
@@ -90,8 +94,8 @@ function splitAddress(text: string): { local: string; domain: string } {
   const at = text.lastIndexOf('@')
   if (at < 0) return { local: text, domain: '' }
   const domain = text.slice(at + 1)
-  // Only names of other scripts are handed on: the URL standard's function repairs what it should refuse. Versions of
-  // Node.js differ in which ASCII forms (xn--) they take and in what becomes of ẞ.
+  // domainToASCII corrects invalid domains instead of refusing them, so only letters, digits, dots and hyphens get
+  // there. Versions of Node.js differ in the ASCII forms (xn--) that they accept and in the form of ẞ.
   const international = /[^\0-\x7f]/.test(domain) && /^(?!.*(?:[Xx][Nn]--|ẞ))[\p{L}\p{M}\p{N}.·-]+$/u.test(domain)
   return { local: text.slice(0, at), domain: international ? domainToASCII(domain) : domain }
 }
@@ -108,17 +112,20 @@ function isStorable(text: string, kind: 'text' | 'email'): boolean {
   return !tooLong(text, kind) && !/\p{Cs}/u.test(text)
 }
 
-/** Whether a text is one line: without control characters, line breaks of Unicode, and halves of characters. */
+/** Whether a text has no control characters, line or paragraph separators, and unpaired surrogates. */
 export function isOneLine(text: string): boolean {
   return !/[\p{Cc}\p{Cs}\p{Zl}\p{Zp}]/u.test(text)
 }
 
-/** A text without its invisible characters; empty when it can't be stored. */
+/** Returns a text without its invisible characters; empty when it can't be stored. */
 export function visible(text: string): string {
   return isStorable(text, 'text') ? text.replace(/[\0\p{Default_Ignorable_Code_Point}]/gu, '') : ''
 }
 
-/** Case folded, and white space trimmed and collapsed. Down, up and down again so that `ẞ`, `ß` and `SS` meet. */
+/**
+ * Returns a text with case folded, and white space trimmed and collapsed. Lower, upper and lower case again are full
+ * case folding: `ẞ`, `ß` and `SS` become `ss`.
+ */
 export function fold(text: string): string {
   return text.toLowerCase().toUpperCase().toLowerCase().trim().replace(/\s+/g, ' ')
 }

@@ -1,13 +1,13 @@
 /**
- * How long texts may be, in characters (code points). Whoever is given a text measures it before it is normalized,
- * compared, parsed or stored: normalizing 60 KB of stacked marks takes a second.
+ * Maximum lengths of texts, in characters (code points). Code that receives a text checks its length before it
+ * normalizes, compares, parses or stores it: to normalize 60 KB of combining marks takes a second.
  */
 export const limits = {
-  /** Names, answers and all that has no line of its own. */
+  /** Names, answers and all other texts. */
   text: 255,
   /** At most 1 KB, as no character has more than 4 bytes. */
   password: 256,
-  /** RFC 5321 (4.5.3.1.3) leaves 254 of a path's 256 octets. */
+  /** A path has at most 256 octets with its angle brackets (RFC 5321, 4.5.3.1.3). */
   email: 254,
   /** Activation keys and mailed keys. */
   key: 64,
@@ -15,10 +15,10 @@ export const limits = {
   token: 4096,
 } as const
 
-/** Whether a text is longer than its kind may be. Costs next to nothing, however long the text is. */
+/** Whether a text is longer than the limit of its kind. Takes constant time, however long the text is. */
 export function tooLong(text: string, kind: keyof typeof limits): boolean {
   const limit = limits[kind]
-  // A character is one or two units of length.
+  // A code point is one or two code units.
   if (text.length <= limit) return false
   return text.length > 2 * limit || [...text].length > limit
 }

@@ -18,6 +18,7 @@ import { tooLong } from '../rules/sizes.js'
 
 const uuid = /^[\da-f]{8}(-[\da-f]{4}){3}-[\da-f]{12}$/
 
+/** Dependencies of `activate`. */
 export interface ActivateDeps {
   readonly users: Users
   readonly organizations: Organizations
@@ -32,15 +33,14 @@ export interface ActivateDeps {
   readonly now: () => number
 }
 
-/** Activates a user with a key. A key is looked up before anything is locked for it. */
+/**
+ * Activates a user with an activation key. The key is looked up without locks first, so that wrong keys lock no row.
+ */
 export function activate(deps: ActivateDeps): UsersRpc<'activate'> {
   const { users } = deps
   const wrongKeys = createWrongKeys(deps)
   return {
-    async admit(_request, { claims, call }) {
-      const userId = Number(claims.sub)
-      await wrongKeys.check(userId, call)
-    },
+    admit: (_request, { claims, call }) => wrongKeys.check(Number(claims.sub), call),
     check({ username, activationkey }) {
       required({ username, activationkey })
     },
@@ -70,8 +70,8 @@ function canBeActivated(user: Pick<LockedUser, 'active' | 'suspended' | 'role'>)
 }
 
 /**
- * The organization that a key makes the user a member of; undefined when the key is no good for this user. In a
- * transaction the key is locked against rotation, and a mailed one is spent.
+ * Returns the id of the organization that a key makes the user a member of; undefined when the key isn't valid for this
+ * user. In a transaction, locks the key against rotation and spends a mailed key.
  */
 async function findOrganization(
   { organizations, mailedKeys }: ActivateDeps,
@@ -83,34 +83,34 @@ async function findOrganization(
   return (await organizations.byActivationKey(key, t)) ?? mailedKeys.organizationOf(user.id, key, t)
 }
 
-/** Counts wrong keys: 10 in 15 minutes for a token's user, and as failures of the client address. */
+/** Counts wrong keys: at most 10 in 15 minutes for the user of the token, and as failures of the client address. */
 function createWrongKeys({ attempts, counterKeys, admission, audit, factor, now }: ActivateDeps) {
-  const most = failuresThatLock(factor)
-  /** Wrong keys of users, by id, and when they are forgotten, in ms since 1970. */
+  const maxFailures = failuresThatLock(factor)
+  /** Cached counts of wrong keys by user id, with the end of their window in ms since 1970. */
   const counts = new LRUCache<number, { count: number; until: number }>(maxEntries(100_000))
-  /** Keys under way. */
+  /** Attempts in flight by user id. */
   const inFlight = new Map<number, number>()
 
   function countOf(userId: number): { count: number; until: number } {
-    const known = counts.get(userId)
-    return known && known.until > now() ? known : { count: 0, until: 0 }
+    const cached = counts.get(userId)
+    return cached && cached.until > now() ? cached : { count: 0, until: 0 }
   }
 
   return {
-    /** Refuses with TOO_MANY_ATTEMPTS, from memory, a user who gave too many, and an address that is held up. */
+    /** Refuses with TOO_MANY_ATTEMPTS, from the cache, when the user or the client address reached its limit. */
     async check(userId: number, { address }: Call): Promise<void> {
       const { count, until } = countOf(userId)
-      if (count >= most) throw tooManyAttempts((until - now()) / 1000, 'activation')
+      if (count >= maxFailures) throw tooManyAttempts((until - now()) / 1000, 'activation')
       const wait = await admission.blockedFor(address)
       if (wait !== undefined) throw tooManyAttempts(wait, 'failures')
     },
     /**
-     * Counts one as under way until what it returns is disposed of. Refuses likewise a user who has as many under
-     * way as are left.
+     * Counts an attempt as in flight until the result is disposed of. Refuses with TOO_MANY_ATTEMPTS when failures and
+     * attempts in flight reach the limit.
      */
     begin({ user }: Caller, { address }: Call): Disposable {
       const others = inFlight.get(user.id) ?? 0
-      if (countOf(user.id).count + others >= most) throw tooManyAttempts(1, 'activation')
+      if (countOf(user.id).count + others >= maxFailures) throw tooManyAttempts(1, 'activation')
       inFlight.set(user.id, others + 1)
       const leave = admission.begin(address)
       return {
@@ -122,13 +122,14 @@ function createWrongKeys({ attempts, counterKeys, admission, audit, factor, now 
         },
       }
     },
+    /** Counts a wrong key. */
     async add({ user }: Caller, call: Call): Promise<void> {
       const { count, seconds } = await attempts.count(counterKeys.activation(user.id), lockout.seconds)
       if (count > countOf(user.id).count) counts.set(user.id, { count, until: now() + seconds * 1000 })
       const ofAddress = await admission.addFailure(call.address)
       const event = { action: 'user.activate', outcome: 'refused', reason: 'TOO_MANY_ATTEMPTS' } as const
       const refused = { ...auditContext(call, user), ...event }
-      if (count === most) await audit.append({ ...refused, subject_id: user.id, object: `failures:${most}` })
+      if (count === maxFailures) await audit.append({ ...refused, subject_id: user.id, object: `failures:${count}` })
       if (ofAddress !== undefined) await audit.append({ ...refused, object: `failures:${ofAddress}` })
     },
   }

@@ -14,8 +14,8 @@ import { required } from '../requests/required-fields.js'
 import { isEmailAddress, nicknameKey } from '../rules/names.js'
 
 /**
- * Mails a one-time activation key to the organization of a ROLE_INSTITUTION user. Refuses with TOO_MANY_ATTEMPTS after
- * 10 in a day for the user, or 60 in an hour to the organization.
+ * Queues an e-mail with a one-time activation key to the organization of a ROLE_INSTITUTION user. Refuses with
+ * TOO_MANY_ATTEMPTS beyond 10 a day for the user or 60 an hour to the organization.
  */
 export function sendAdminKeyByEmailPartner(deps: {
   organizations: Organizations
@@ -25,8 +25,8 @@ export function sendAdminKeyByEmailPartner(deps: {
   chooseLocale: ChooseLocale
 }): UsersRpc<'sendAdminKeyByEmailPartner'> {
   const { organizations, emails, quotas, emailRequests, chooseLocale } = deps
-  /** What the latest requests meant, by caller and request. */
-  const meant = new LRUCache<string, { userId: number; organizationId: number }>({ max: 1_000, ttl: 60_000 })
+  /** Users and organizations of recent requests, by caller and request. */
+  const recent = new LRUCache<string, { userId: number; organizationId: number }>({ max: 1_000, ttl: 60_000 })
   const keyOf = (sub: string, { username, emailpartner }: SendAdminKeyByEmailPartnerRequest) =>
     [sub, username, emailpartner].join('\0')
 
@@ -38,10 +38,9 @@ export function sendAdminKeyByEmailPartner(deps: {
 
   return {
     async admit(request, { claims }) {
-      const before = meant.get(keyOf(claims.sub, request))
-      // A request that was refused a moment ago costs no query.
-      if (before) await take(before.userId, before.organizationId)
-      return undefined
+      const earlier = recent.get(keyOf(claims.sub, request))
+      // Without a transaction: a request with a cached refusal costs no query.
+      if (earlier) await take(earlier.userId, earlier.organizationId)
     },
     check({ emailpartner, username }) {
       required({ emailpartner, username })
@@ -53,10 +52,10 @@ export function sendAdminKeyByEmailPartner(deps: {
       const organizationId = isEmailAddress(email) ? await organizations.byEmail(email, member) : undefined
       if (organizationId === undefined) refuse(Reason.ORGANIZATION_EMAIL_NOT_FOUND)
 
-      meant.set(keyOf(String(caller.user.id), request), { userId: target.id, organizationId })
-      // An account is asked for that has a token: it counts as known.
+      recent.set(keyOf(String(caller.user.id), request), { userId: target.id, organizationId })
+      // The token of an active account counts like a known network.
       using _turn = await emailRequests.begin(call, caller.user.active)
-      // Others may have been refused meanwhile.
+      // Again, as other requests may have reached the quota during the wait.
       await take(target.id, organizationId)
       await transact(async ({ t, record }) => {
         await take(target.id, organizationId, t)

@@ -1,5 +1,4 @@
-// How users change their own e-mail address, which people who moved in without one need for recovery: the password once
-// more, then a code that was mailed to the new address.
+// How users change their own e-mail address, in two steps: the password again, then a code mailed to the new address.
 
 import { timingSafeEqual } from 'node:crypto'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
@@ -27,10 +26,13 @@ interface Deps {
   readonly now: () => number
 }
 
-/** Milliseconds for which no other e-mail address is asked for once a session has set the password. */
+/** Milliseconds after a password update by a session during which the e-mail address can't be changed. */
 const waitAfterPassword = 24 * 3_600_000
 
-/** Asks for another e-mail address: mails a code there, if the password is right. */
+/**
+ * Queues an e-mail with a code to a new e-mail address, if the password is right. Refuses with WRONG_STATE for a day
+ * after a password update.
+ */
 export function setEmail(deps: Omit<Deps, 'mailedKeys' | 'users'>): UsersRpc<'setEmail'> {
   const { emails, quotas, signIns, chooseLocale, now } = deps
   return async (request, { call, caller: { user }, transact }) => {
@@ -38,9 +40,9 @@ export function setEmail(deps: Omit<Deps, 'mailedKeys' | 'users'>): UsersRpc<'se
     const { email, password } = required({ email: request.email, password: request.password })
     const to = tooLong(email, 'email') ? '' : email.trim()
     if (!isEmailAddress(to))
-      refuse(Reason.INVALID_EMAIL, { fields: [{ field: 'email', message: 'It is no address.' }] })
+      refuse(Reason.INVALID_EMAIL, { fields: [{ field: 'email', message: 'Not a valid e-mail address.' }] })
     if (tooLong(password, 'password')) refuse(Reason.INVALID_CREDENTIALS)
-    // Before the password is compared: a thief of a token, who set it, knows it. An update from here on revokes the session.
+    // The holder of a stolen token may have set the password, and so know it. A later update revokes this session.
     checkPasswordAge(user, now())
 
     await using attempt = await signIns.begin('user.ask-email', user.usernameKey, call, 1)
@@ -58,7 +60,7 @@ export function setEmail(deps: Omit<Deps, 'mailedKeys' | 'users'>): UsersRpc<'se
   }
 }
 
-/** Makes the new address count, with the code that was mailed there; the one before is told. */
+/** Sets the new e-mail address, with the code that was mailed there. An e-mail notifies the former address. */
 export function confirmEmail(deps: Omit<Deps, 'quotas' | 'emails' | 'now'>): UsersRpc<'confirmEmail'> {
   const { users, mailedKeys, signIns, chooseLocale } = deps
   return async (request, { call, caller: { user }, transact }) => {
@@ -66,26 +68,26 @@ export function confirmEmail(deps: Omit<Deps, 'quotas' | 'emails' | 'now'>): Use
     const { code } = required({ code: request.code })
     if (tooLong(code, 'key')) refuse(Reason.INVALID_KEY)
     const { id, tokenGeneration } = user
-    const typed = emailCode(code.trim().toUpperCase(), tokenGeneration)
+    const normalized = emailCode(code.trim().toUpperCase(), tokenGeneration)
 
     await using attempt = await signIns.begin('user.change-email', user.usernameKey, call, 0)
     const digest = await mailedKeys.attempt(id, 'email', call.address)
-    const equal = timingSafeEqual(digest ?? Buffer.alloc(32), mailedKeys.digest(id, 'email', typed))
+    const equal = timingSafeEqual(digest ?? Buffer.alloc(32), mailedKeys.digest(id, 'email', normalized))
     if (!digest || !equal) return attempt.fail(Reason.INVALID_KEY)
     const changed = await transact(async ({ t }) => {
-      const email = await mailedKeys.spendEmail(id, typed, t)
+      const email = await mailedKeys.spendEmail(id, normalized, t)
       if (email === undefined) return false
       await users.setEmail(user, email, { address: call.address, locale: chooseLocale(call.acceptLanguage) }, t)
       await attempt.succeed(t)
       return true
     })
-    // Of several at once with one code, one has spent it.
+    // A parallel request spent the code.
     if (!changed) return attempt.fail(Reason.INVALID_KEY)
     return {}
   }
 }
 
-/** Refuses with WRONG_STATE for a day after a session has set the password. */
+/** Refuses with WRONG_STATE, and the time when the change is possible, for a day after a password update. */
 function checkPasswordAge({ passwordUpdatedAt }: Pick<User, 'passwordUpdatedAt'>, now: number): void {
   const possibleAt = (passwordUpdatedAt?.getTime() ?? Number.NEGATIVE_INFINITY) + waitAfterPassword
   if (now >= possibleAt) return
@@ -95,7 +97,7 @@ function checkPasswordAge({ passwordUpdatedAt }: Pick<User, 'passwordUpdatedAt'>
   })
 }
 
-/** Refuses values of another type than the field's, which a gateway left out of the request. */
+/** Refuses with MALFORMED_REQUEST when the gateway left fields of a wrong type out of the request. */
 function checkShape({ malformedFields: fields }: Call): void {
   if (fields.length > 0) refuse(Reason.MALFORMED_REQUEST, { fields })
 }

@@ -9,7 +9,7 @@ interface Deps {
   readonly admission: Pick<Admission, 'takeLookUp'>
 }
 
-/** Tells whether a username is taken. */
+/** Returns whether a username is taken, without regard to look-alikes. */
 export function existsByUsername({ users, admission }: Deps): UsersRpc<'existsByUsername'> {
   return async (request, { call }) => {
     if (!admission.takeLookUp(call.address)) throw tooManyAttempts(1, 'lookUps')
@@ -18,7 +18,7 @@ export function existsByUsername({ users, admission }: Deps): UsersRpc<'existsBy
   }
 }
 
-/** Tells whether a nickname is taken. */
+/** Returns whether a nickname is taken, without regard to look-alikes. */
 export function existsByNickname({ users, admission }: Deps): UsersRpc<'existsByNickname'> {
   return async (request, { call }) => {
     if (!admission.takeLookUp(call.address)) throw tooManyAttempts(1, 'lookUps')

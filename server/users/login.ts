@@ -1,6 +1,5 @@
-// This room owns the RPCs of the service `auth.v1.Users`, one function in one file for each, or for a pair that can't be
-// told apart; users.proto says what each means and refuses. Each reads from top to bottom: check, act, answer. Who may
-// call is access/'s, what is stored models/', how a call comes in calls/'. service.ts puts the functions together.
+// This folder owns the RPCs of the service `auth.v1.Users`, one or a related pair in each file. users.proto documents
+// their meaning and refusals. access/ identifies callers and limits attempts, models/ stores, calls/ dispatches.
 
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { UsersRpc } from '../access/context.js'
@@ -12,7 +11,7 @@ import { required } from '../requests/required-fields.js'
 import { usernameKey } from '../rules/names.js'
 import { tooLong } from '../rules/sizes.js'
 
-/** Exchanges username and password for a token. */
+/** Signs in with username and password; returns a token of a session of `pwd`. */
 export function login(deps: { signIns: SignIns; renewals: Renewals; tokens: Tokens }): UsersRpc<'login'> {
   const { signIns, renewals, tokens } = deps
   return async (request, { call, device }) => {

@@ -9,8 +9,8 @@ import { required } from '../requests/required-fields.js'
 import { usernameKey } from '../rules/names.js'
 import { toUserRecord } from './user-record.js'
 
-/** Most users that a service reads at once. */
-const mostAtOnce = 500
+/** Maximum users that a service reads in one call. */
+const maxReferences = 500
 
 interface Deps {
   readonly users: Pick<Users, 'findMany'>
@@ -23,11 +23,11 @@ export function getMe({ masterKey }: Pick<Deps, 'masterKey'>): UsersRpc<'getMe'>
   return async (_request, { caller }) => ({ user: toUserRecord(caller.user, caller, masterKey) })
 }
 
-/** Returns the record of a named user; to services, without keys. */
+/** Returns the record of a user, for services without activation keys. Only services may use the id. */
 export function getUser({ masterKey }: Pick<Deps, 'masterKey'>): UsersRpc<'getUser'> {
   return {
     check({ id, username }, { call }) {
-      if (id !== undefined && !call.service) malformed([{ field: 'id', message: 'Only services may ask by id.' }])
+      if (id !== undefined && !call.service) malformed([{ field: 'id', message: 'Only services may use id.' }])
       if (id !== undefined && username !== undefined)
         malformed([{ field: 'id', message: 'Give id or username, not both.' }])
       if (id === undefined) required({ username })
@@ -36,7 +36,9 @@ export function getUser({ masterKey }: Pick<Deps, 'masterKey'>): UsersRpc<'getUs
   }
 }
 
-/** Returns many users, for services. */
+/**
+ * Returns the records of many users, for services, and the references without a user. Records follow the references.
+ */
 export function batchGetUsers({ users, admission, masterKey }: Deps): UsersRpc<'batchGetUsers'> {
   return async ({ references }, { service }) => {
     checkReferences(references)
@@ -59,8 +61,8 @@ export function batchGetUsers({ users, admission, masterKey }: Deps): UsersRpc<'
 }
 
 function checkReferences(references: readonly UserReference[]): void {
-  if (references.length > mostAtOnce) {
-    malformed([{ field: 'references', message: `Name at most ${mostAtOnce} users.` }])
+  if (references.length > maxReferences) {
+    malformed([{ field: 'references', message: `Give at most ${maxReferences} references.` }])
   }
   const wrong = references.flatMap(({ user }, index) =>
     user.case === undefined ? [{ field: `references[${index}]`, message: 'Give an id or a username.' }] : [],

@@ -1,7 +1,7 @@
 import type { UsersRpc } from '../access/context.js'
 import type { Users } from '../models/user.js'
 
-/** Logs the caller out everywhere. Of two at once with one token, the first revokes it. */
+/** Revokes all tokens of the caller, so that only one of two calls with the same token succeeds. */
 export function revokeMyTokens({ users }: { users: Pick<Users, 'revokeTokens'> }): UsersRpc<'revokeMyTokens'> {
   return async (_request, { caller, transact }) => {
     const { id } = caller.user

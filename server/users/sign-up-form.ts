@@ -1,4 +1,4 @@
-// The sign-up form: what may be in each field. Whether names are taken, and what becomes of the form, is no concern here.
+// Validates the sign-up form, without the database: sign-up.ts checks whether names are taken.
 import type { SignUpRequest } from '../../proto/gen/auth/v1/users_pb.js'
 import { checkPassword, type PasswordPolicy } from '../passwords/policy.js'
 import type { FieldViolation } from '../requests/refusal.js'
@@ -14,23 +14,23 @@ import {
 import { type Role, roles } from '../rules/roles.js'
 import { limits, tooLong } from '../rules/sizes.js'
 
-/** First year of birth that isn't taken for a slip. */
+/** First year of birth that is accepted; an earlier one is a typing error. */
 const firstYear = 1850
 
 /**
- * Characters that show nothing, or not the same to everybody: what Unicode says may be ignored in display, blanks and
- * fillers that it doesn't, annotation and layout marks, those for private use, and those that will never be any.
+ * Characters without a visible or common glyph: default ignorable code points, further blanks and fillers, annotation
+ * and layout controls, private-use characters and noncharacters.
  */
-const unseen =
+const invisible =
   /[\p{Default_Ignorable_Code_Point}\u2800\ufff9-\ufffc\u{13430}-\u{13442}\u{16fe4}\u{1d159}\p{Co}\p{Noncharacter_Code_Point}]/u
 
-/** Removes emoji, some of which contain joiners and selectors. */
+/** Removes emoji, some of which contain joiners and variation selectors. */
 function withoutEmoji(text: string): string {
   // biome-ignore lint/complexity/useRegexLiterals: TypeScript takes the flag v in literals for later targets only
   return text.replace(new RegExp('\\p{RGI_Emoji}', 'gv'), '')
 }
 
-/** A form in which every field is right: texts as written but for space around them, absent when nothing was given. */
+/** A valid form: trimmed texts, absent when blank. */
 export interface SignUpForm {
   readonly username: string
   /** Key under which the username is unique. */
@@ -56,8 +56,9 @@ export interface SignUpForm {
 }
 
 /**
- * Checks a sign-up form and lists every wrong field, by its JSON name, with what to do about it. The form is there
- * when none is wrong; its texts are told in any case, for those who ask for less of it. The last day on which one can be born is today (`now`) in the time zone.
+ * Validates a sign-up form. Returns all invalid fields, by their JSON names; the form, when there are none; and in any
+ * case the valid texts, for administrators, whose forms need fewer fields. A date of birth is at most the day that
+ * `now` is in `timeZone`.
  */
 export function checkSignUp(
   request: Omit<SignUpRequest, '$typeName' | '$unknown'>,
@@ -70,26 +71,24 @@ export function checkSignUp(
     return undefined
   }
 
-  /** The text of a field, trimmed; undefined when blank or wrong. */
+  /** Returns the trimmed text of a field; undefined when blank or invalid. */
   const text = (field: TextField, required: 'required' | 'optional') => {
     const value = request[field] ?? ''
-    const longest = field === 'email' ? 'email' : 'text'
-    // Before all else: what comes next takes its time with long texts.
-    if (tooLong(value, longest)) return wrong(field, `Use at most ${limits[longest]} characters.`)
-    if (!isOneLine(value)) {
-      return wrong(field, 'Leave out line breaks and other control characters.')
-    }
+    const kind = field === 'email' ? 'email' : 'text'
+    // First, as the further checks are slow for long texts.
+    if (tooLong(value, kind)) return wrong(field, `Use at most ${limits[kind]} characters.`)
+    if (!isOneLine(value)) return wrong(field, 'Leave out line breaks and other control characters.')
     if (nicknameKey(value) === '') return required === 'required' ? wrong(field, 'Fill in this field.') : undefined
     const trimmed = value.trim()
-    // Some characters are several in a key, and those of names are in an index.
+    // Normalization expands some characters, and keys of names must fit an index entry.
     if (tooLong(nicknameKey(trimmed), 'text')) return wrong(field, 'Use fewer of these characters.')
     return trimmed
   }
 
-  /** The text of a name, which others see: nothing in it may be invisible or mean something to its sender alone. */
+  /** Returns the text of a name, which other users see: without invisible and private-use characters. */
   const name = (field: 'username' | 'nickname') => {
     const value = text(field, 'required')
-    if (value === undefined || !unseen.test(withoutEmoji(request[field]!))) return value
+    if (value === undefined || !invisible.test(withoutEmoji(request[field]!))) return value
     return wrong(field, 'Leave out invisible, blank and private-use characters.')
   }
 
@@ -110,9 +109,7 @@ export function checkSignUp(
   if (email && !isEmailAddress(email)) wrong('email', 'Give an e-mail address such as name@example.org.')
 
   const password = request.password ?? ''
-  const problem = tooLong(password, 'password')
-    ? `Use at most ${limits.password} characters.`
-    : checkPassword(password, { username, nickname, city, institution, email }, policy)
+  const problem = checkPassword(password, { username, nickname, city, institution, email }, policy)
   if (problem) wrong('password', problem)
 
   const gender = oneOf('gender', ['M', 'F', 'N'])
@@ -176,9 +173,9 @@ type TextField =
   | 'email'
 
 /**
- * The day that a date of birth means, as yyyy-MM-dd: written dd/MM/yyyy, or as a date or date-time of ISO 8601. A
- * date-time with an offset or `Z` is the day that it is in the time zone then, one without counts as written.
- * Undefined when it is no real day.
+ * Parses a date of birth, `dd/MM/yyyy` or a date or date-time of ISO 8601, and returns it as `yyyy-MM-dd`. A date-time
+ * with an offset or `Z` stands for its day in the time zone, one without for its date. Undefined when the day doesn't
+ * exist.
  */
 export function readDateOfBirth(text: string, timeZone: string): string | undefined {
   const match =
@@ -187,24 +184,24 @@ export function readDateOfBirth(text: string, timeZone: string): string | undefi
   const { year, month, day, time, offset = '' } = match?.groups ?? {}
   const iso = `${year}-${month}-${day}`
   const date = new Date(`${iso}T00:00:00Z`)
-  // The 31st of a short month would roll over into the next.
+  // Date rolls the 31st of a short month over into the next month.
   if (Number.isNaN(date.getTime()) || !date.toISOString().startsWith(iso)) return undefined
   if (time === undefined) return iso
-  const [at, ahead] = [readTime(time), readOffset(offset)]
-  if (at === undefined || ahead === undefined) return undefined
-  return offset === '' ? iso : dayIn(timeZone, new Date(date.getTime() + at - ahead))
+  const [sinceMidnight, utcOffset] = [readTime(time), readOffset(offset)]
+  if (sinceMidnight === undefined || utcOffset === undefined) return undefined
+  return offset === '' ? iso : dayIn(timeZone, new Date(date.getTime() + sinceMidnight - utcOffset))
 }
 
-/** Milliseconds from midnight on to `HH:mm`, `HH:mm:ss` or with a fraction; undefined when it is no time of a day. */
+/** Parses `HH:mm` or `HH:mm:ss`, with or without a fraction, as ms since midnight; undefined when invalid. */
 function readTime(text: string): number | undefined {
   const match = /^([01]\d|2[0-3]):([0-5]\d)(?::([0-5]\d|60)(?:[.,]\d+)?)?$/.exec(text)
   if (!match) return undefined
   const [hours = 0, minutes = 0, seconds = 0] = match.slice(1).map(part => Number(part ?? 0))
-  // A leap second belongs to the day that it ends.
+  // A leap second belongs to the day before midnight.
   return ((hours * 60 + minutes) * 60 + Math.min(seconds, 59)) * 1000
 }
 
-/** Milliseconds that `Z`, `±HH`, `±HHmm` or `±HH:mm` is ahead of UTC; 0 for none, undefined when it is no offset. */
+/** Parses `Z`, `±HH`, `±HHmm` or `±HH:mm` as an offset from UTC in ms; 0 for an empty text, undefined when invalid. */
 function readOffset(text: string): number | undefined {
   const match = /^(?:Z|([+-])([01]\d|2[0-3])(?::?([0-5]\d))?)?$/.exec(text)
   if (!match) return undefined
@@ -212,12 +209,12 @@ function readOffset(text: string): number | undefined {
   return (sign === '-' ? -60_000 : 60_000) * (Number(hours) * 60 + Number(minutes))
 }
 
-/** Writes a day given as yyyy-MM-dd as dd/MM/yyyy. */
+/** Converts a day from `yyyy-MM-dd` to `dd/MM/yyyy`. */
 export function formatDateOfBirth(iso: string): string {
   return iso.split('-').reverse().join('/')
 }
 
-/** The day that a moment is in a time zone, as yyyy-MM-dd. */
-export function dayIn(timeZone: string, moment: Date): string {
-  return moment.toLocaleDateString('sv-SE', { timeZone }).padStart(10, '0')
+/** Returns the day of an instant in a time zone (IANA name), as `yyyy-MM-dd`. */
+export function dayIn(timeZone: string, instant: Date): string {
+  return instant.toLocaleDateString('sv-SE', { timeZone }).padStart(10, '0')
 }

@@ -19,6 +19,7 @@ import { type FieldViolation, Refusal, refuse } from '../requests/refusal.js'
 import { nicknameKey, questionKey, usernameKey } from '../rules/names.js'
 import { checkSignUp, type SignUpForm } from './sign-up-form.js'
 
+/** Dependencies of `signUp`. */
 export interface SignUpDeps {
   readonly database: Database
   readonly users: Users
@@ -29,24 +30,27 @@ export interface SignUpDeps {
   readonly passwords: Passwords
   readonly policy: PasswordPolicy
   readonly tokens: Tokens
-  /** Whose day a date-time of birth means. */
+  /** IANA time zone of a date-time of birth. */
   readonly timeZone: string
   /** The clock, in ms since 1970. */
   readonly now: () => number
 }
 
-/** Registers an inactive user and returns a token for it. */
+/**
+ * Registers an inactive user and returns a token for it. Refuses with INVALID_SIGN_UP and all invalid fields, with
+ * TOO_MANY_ATTEMPTS for the client address, and with OVERLOADED when the hash queue is full.
+ */
 export function signUp(deps: SignUpDeps): UsersRpc<'signUp'> {
   const { database, users, questions, audit, admission, passwords, tokens } = deps
   return async (request, { call }) => {
-    const { form, question } = await begin(deps, request, call)
-    // Clients offer questions of their own, too: an administrator may link them to one of ours.
+    const { form, question } = await prepare(deps, request, call)
+    // Clients may send questions of their own; an administrator can link them to an offered one later.
     const unmatched = question ? undefined : unmatchedText(form)
     const secrets: Secret[] = [{ context: 'password', text: form.password }]
     if ((question || unmatched) && form.securityanswer) secrets.push({ context: 'answer', text: form.securityanswer })
     const hashes = passwords.hash(secrets, waiterOf(call, form.usernameKey))
     const [passwordHash, answerHash] = await hashes.catch(async error => {
-      // Nobody falls behind others, or runs into a limit, by coming again as told.
+      // The response asks for a retry, so this sign-up must not count against the client.
       if (error instanceof Refusal && error.reason === Reason.OVERLOADED)
         await admission.refund('signUps', call.address)
       throw error
@@ -66,17 +70,20 @@ export function signUp(deps: SignUpDeps): UsersRpc<'signUp'> {
         if (!brokenConstraint(error)?.startsWith('users_')) throw error
         return undefined
       })
-    // Somebody else took a name since it was looked up.
+    // A parallel sign-up took one of the names.
     if (id === undefined) refuse(Reason.INVALID_SIGN_UP, { fields: await takenNames(users, request) })
     const holder = { id, username: form.username, role: form.role, active: false }
     return { token: await tokens.issue({ ...holder, organizationId: null, tokenGeneration: 0 }, 'pwd') }
   }
 }
 
-/** The form and the offered question that it names, if nothing stands in the way of a hash. */
-async function begin(deps: SignUpDeps, request: SignUpRequest, call: Call) {
+/**
+ * Returns the valid form and the offered question that it chooses. Refuses everything that can be refused before a
+ * hash.
+ */
+async function prepare(deps: SignUpDeps, request: SignUpRequest, call: Call) {
   const { users, questions, admission, pool } = deps
-  // To read a form is work, too.
+  // Before the form is validated, which costs time, too.
   admission.check('signUps', call.address)
   pool.check(waiterOf(call, ''), 1)
   const form = await readForm(deps, request, call)
@@ -86,7 +93,7 @@ async function begin(deps: SignUpDeps, request: SignUpRequest, call: Call) {
   return { form, question: await chosenQuestion(questions, form) }
 }
 
-/** The form, if every field is right. Refuses it with all that is wrong, taken names included while look-ups are left. */
+/** Returns the valid form, or refuses with all invalid fields; includes taken names within the limit of look-ups. */
 async function readForm({ policy, users, admission, timeZone, now }: SignUpDeps, request: SignUpRequest, call: Call) {
   const { fields, form } = checkSignUp(request, policy, { now: new Date(now()), timeZone })
   if (form && call.malformedFields.length === 0) return form
@@ -97,7 +104,7 @@ async function readForm({ policy, users, admission, timeZone, now }: SignUpDeps,
   return refuse(Reason.INVALID_SIGN_UP, { fields: [...wrong, ...taken.filter(({ field }) => !known.has(field))] })
 }
 
-/** The names in the form that can't be had, as wrong fields. */
+/** Returns the taken names in a form, and those that look like a taken one, as invalid fields. */
 export async function takenNames(
   users: Users,
   { username = '', nickname = '' }: Partial<Pick<SignUpRequest, 'username' | 'nickname'>>,
@@ -106,36 +113,40 @@ export async function takenNames(
     users.taken(usernameKey(username), nicknameKey(nickname)),
     users.lookalikes({ username, nickname }),
   ])
-  const why = (field: 'username' | 'nickname') =>
+  const problemOf = (field: 'username' | 'nickname') =>
     taken[field] ? 'is taken' : alike[field] ? 'looks like one that is taken' : undefined
   const fields: FieldViolation[] = []
-  const [name, nick] = [why('username'), why('nickname')]
-  if (name) fields.push({ field: 'username', message: `Choose another username: this one ${name}.` })
-  if (nick) {
+  const [usernameProblem, nicknameProblem] = [problemOf('username'), problemOf('nickname')]
+  if (usernameProblem) {
+    fields.push({ field: 'username', message: `Choose another username: this one ${usernameProblem}.` })
+  }
+  if (nicknameProblem) {
     const free = await freeNickname(users, nickname.trim())
-    fields.push({ field: 'nickname', message: `Choose another nickname: this one ${nick}, ${free} is free.` })
+    const message = `Choose another nickname: this one ${nicknameProblem}, ${free} is free.`
+    fields.push({ field: 'nickname', message })
   }
   return fields
 }
 
+/** Returns a free nickname: the given one with random digits, and more digits when all are taken. */
 async function freeNickname(users: Users, nickname: string): Promise<string> {
   const base = [...nickname].slice(0, 200).join('')
   for (let digits = 1; ; digits++) {
-    const offers = Array.from({ length: 8 }, () => `${base}${randomInt(10 ** digits, 10 ** (digits + 1))}`)
-    const taken = await users.takenNicknames(offers.map(nicknameKey))
-    const free = offers.find(offer => !taken.has(nicknameKey(offer)))
+    const candidates = Array.from({ length: 8 }, () => `${base}${randomInt(10 ** digits, 10 ** (digits + 1))}`)
+    const taken = await users.takenNicknames(candidates.map(nicknameKey))
+    const free = candidates.find(candidate => !taken.has(nicknameKey(candidate)))
     if (free) return free
   }
 }
 
-/** The offered question that the form names by number or text, if any. */
+/** The offered question that the form chooses by id or text; undefined when there is none. */
 async function chosenQuestion(questions: Questions, { securityquestion: text }: SignUpForm) {
   if (text === undefined) return undefined
   const id = /^\d{1,9}$/.test(text) ? Number(text) : undefined
   return questions.offered(id === undefined ? { key: questionKey(text) } : { id })
 }
 
-/** The question that the form gives, with its comparing form, if there is anything in it to compare. */
+/** The client's own question and its key; undefined when the key is empty. */
 function unmatchedText({ securityquestion: question = '' }: SignUpForm) {
   const key = questionKey(question)
   return key === '' ? undefined : { question, questionKey: key }

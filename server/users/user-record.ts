@@ -5,13 +5,17 @@ import type { MasterKey } from '../models/master-key.js'
 import { activationKeyUse } from '../models/organization.js'
 import type { Profile, User } from '../models/user.js'
 
-/** Fields of the contract are named like attributes, in lower case, but for one. */
+/** The field of the contract for an attribute: the name in lower case, with one exception. */
 type FieldOf<A extends string> = A extends 'dateOfBirth' ? 'dateofborn' : Lowercase<A>
 
-/** What shows a profile: an attribute that the contract or `toRecord` forgets doesn't compile. */
+/** The fields of a profile: an attribute without a field in the contract or in `toUserRecord` is a compile error. */
 type ProfileFields = { readonly [F in FieldOf<keyof Profile>]: UserMessage[F] }
 
-/** The record of a user with what this caller may see of it, a service when there is none; absent fields stay absent. */
+/**
+ * Returns the record of a user, with absent fields where there is no value. Active ROLE_INSTITUTION members and
+ * administrators see the activation key of the organization, the user itself and administrators the provider key;
+ * services, without a `caller`, see neither.
+ */
 export function toUserRecord(
   user: User,
   caller: Pick<Caller, 'user' | 'admin'> | undefined,
@@ -65,7 +69,7 @@ export function toUserRecord(
             activationkey: open(user.providerKeySealed, true),
           }
         : undefined,
-    // The last: Node.js 20 takes 4 µs for each property that comes after a spread.
+    // The spread is last: in Node.js 20 each property after a spread costs 4 µs.
     ...profile,
   }
 }

@@ -2,7 +2,7 @@ import type { Callers } from '../access/caller.js'
 import type { UsersRpc } from '../access/context.js'
 import type { Keyring } from '../access/keyring.js'
 
-/** Tells whether a token is good at this moment, in the fields of RFC 7662. */
+/** Introspects a token (RFC 7662): returns its claims with the user's present role and state, or `active: false`. */
 export function verifyToken({ callers }: { callers: Pick<Callers, 'introspect'> }): UsersRpc<'verifyToken'> {
   return async request => {
     const found = await callers.introspect(request.token?.trim() ?? '')
@@ -28,7 +28,7 @@ export function verifyToken({ callers }: { callers: Pick<Callers, 'introspect'> 
   }
 }
 
-/** Returns the public keys that verify tokens (RFC 7517). */
+/** Returns the public keys that verify tokens, as a JWK Set (RFC 7517). */
 export function getKeys({ keyring }: { keyring: Keyring }): UsersRpc<'getKeys'> {
   return async () => ({ keys: await keyring.published() })
 }

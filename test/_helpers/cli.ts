@@ -73,7 +73,7 @@ export async function installedRegistry(t: ExecutionContext) {
   return { DATABASE_URL: await databaseFor(t), AUTH_MASTER_KEY, AUTH_ADMIN_PASSWORD }
 }
 
-/** The commands that do something and are no former names, each with its path, such as `users show`. */
+/** The commands that do something, each with its path, such as `users show`. */
 export function leaves(command: Command, path: readonly string[] = []): { command: Command; path: string }[] {
   if (command.commands.length === 0) return [{ command, path: path.join(' ') }]
   const visible = command.createHelp().visibleCommands(command)

@@ -10,9 +10,9 @@ test('the sign-ups and failures of a network count together, and make up the cou
   await admission.take('signUps', one)
   await admission.addFailure(other)
   for (let times = 0; times < 6; times++) await admission.take('signUps', other)
-  t.deepEqual([one, other, '192.0.2.3', '192.0.2.0/24', '198.51.100.0/24'].map(admission.usedOf), [4, 7, 0, 11, 0])
+  t.deepEqual([one, other, '192.0.2.3', '192.0.2.0/24', '198.51.100.0/24'].map(admission.recentCount), [4, 7, 0, 11, 0])
   // What there was no room for doesn't count, nor do requests for recovery keys.
   await admission.refund('signUps', one)
   await admission.take('recoveryRequests', other)
-  t.deepEqual([one, other, '192.0.2.0/24'].map(admission.usedOf), [3, 7, 10])
+  t.deepEqual([one, other, '192.0.2.0/24'].map(admission.recentCount), [3, 7, 10])
 })

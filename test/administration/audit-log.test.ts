@@ -125,8 +125,8 @@ test('neither a list nor what follows loses an event where a hundred thousand en
   await ask(
     url,
     `BEGIN;
-    INSERT INTO audit_events (id, at, action, outcome, actor, hash)
-      SELECT n, now(), CASE WHEN n IN (${marked}) THEN 'user.delete' ELSE 'session.login' END, 'ok', 'user', ''
+    INSERT INTO audit_events (id, at, action, outcome, actor, mac, hash)
+      SELECT n, now(), CASE WHEN n IN (${marked}) THEN 'user.delete' ELSE 'session.login' END, 'ok', 'user', '', ''
       FROM generate_series(${newest + 1}, ${last}) n;
     UPDATE audit_head SET id = ${last};
     COMMIT`,

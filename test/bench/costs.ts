@@ -23,7 +23,7 @@ export const costs: Scenarios = {
 const connections = 8
 
 /** What is charged for an answer that the gateway gives by itself. */
-const trivial = 0.05
+const trivial = 0.1
 
 const rows: Record<string, Policy> = { ...usersPolicies, ...forgotPasswordsPolicies }
 const charged = (name: string) => rows[name]!.cost ?? usualCost

@@ -97,7 +97,7 @@ test('each call has 15 seconds, or more where much is read or changed or a mail 
 
 test('a call whose caller leaves, or comes to its deadline, while it waits in the scheduler never starts, and the next one does', async t => {
   // One call at a time, and none beside it.
-  const none = { light: [0, 0, 0], burst: 0, places: 1 }
+  const none = { light: [0, 0, 0], burst: 0, slots: 1 }
   const scheduler = createScheduler({ ...schedulerLimits, ...none }, () => false)
   const worked: string[] = []
   let end = () => {}

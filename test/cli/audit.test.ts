@@ -147,7 +147,7 @@ const tampering: [what: string, sql: string, broken: (last: number) => number][]
   ['the removed newest event', 'DELETE FROM audit_events WHERE id = (SELECT max(id) FROM audit_events)', last => last],
   [
     'an added event',
-    'INSERT INTO audit_events SELECT 1000, at, action, outcome, reason, actor, actor_id, subject_id, object, address, request_id, hash FROM audit_events WHERE id = 1',
+    `INSERT INTO audit_events SELECT e.* FROM audit_events a, jsonb_populate_record(a, '{"id": 1000}') e WHERE a.id = 1`,
     last => last + 1,
   ],
 ]

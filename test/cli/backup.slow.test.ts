@@ -2,8 +2,6 @@
 import { readdir, readFile, stat, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
-import { openDatabase } from '../../server/database/connection.js'
-import { migrate } from '../../server/database/migrate.js'
 import { contents, done, newIdentity, temporaryFolder, textOf, writeText } from '../_helpers/backups.js'
 import { installedRegistry, keys, openTerminal, runCli, spawnCli, startCli } from '../_helpers/cli.js'
 import { ask, freshDatabase, hold } from '../_helpers/database.js'
@@ -11,6 +9,7 @@ import { addUser, openModels } from '../_helpers/models.js'
 import { password, signUpForm, startTestService, type TestService } from '../_helpers/service.js'
 import { spawnService } from '../_helpers/spawned.js'
 import { idOf } from '../_helpers/tokens.js'
+import { nextVersion, runVersion } from '../_helpers/versions.js'
 import { waitFor } from '../_helpers/wait.js'
 
 /** Every table there is: those that a backup holds, and those that none does. */
@@ -62,8 +61,9 @@ async function backedUp(t: ExecutionContext, count = 1) {
   const columns = 'password_hash, state, city, terms_of_usage, role'
   await ask(
     env.DATABASE_URL,
-    `INSERT INTO users (username, username_key, nickname, nickname_key, ${columns})
-      SELECT 'ana' || n, 'ana' || n, 'ana' || n, 'ana' || n, ${columns} FROM users, generate_series(1, ${count - 1}) n`,
+    `INSERT INTO users (username, username_key, username_skeleton, nickname, nickname_key, nickname_skeleton, ${columns})
+      SELECT 'ana' || n, 'ana' || n, 'ana' || n, 'ana' || n, 'ana' || n, 'ana' || n, ${columns}
+      FROM users, generate_series(1, ${count - 1}) n`,
   )
   const file = join(folder, 'registry.age')
   const lock = await newIdentity(folder)
@@ -276,11 +276,11 @@ test('a backup that is cut off, altered, or opened by another key changes nothin
     header + 16 + 2 * chunk,
     whole.length - 1,
   ])
-    tried.push([`cut off at ${length}`, whole.subarray(0, length), /damaged|no backup/])
+    tried.push([`cut off at ${length}`, whole.subarray(0, length), /damaged|not a backup/])
   for (const at of [30, 60, 130, header + 5, header + 100, header + 16 + chunk + 9, whole.length - 1]) {
     const altered = Buffer.from(whole)
     altered[at]! ^= 1
-    tried.push([`bit at ${at}`, altered, /damaged|doesn’t open|no backup/])
+    tried.push([`bit at ${at}`, altered, /damaged|doesn’t open|not a backup/])
   }
   // The encryption is whole, the text in it isn't.
   const ends = [...text.matchAll(/\n\\\.\n/g)].map(({ index }) => index + 4)
@@ -292,7 +292,7 @@ test('a backup that is cut off, altered, or opened by another key changes nothin
     ends.at(-1)!,
     text.length - 1,
   ])
-    tried.push([`text cut off at ${length}`, text.slice(0, length), /damaged|no backup/])
+    tried.push([`text cut off at ${length}`, text.slice(0, length), /damaged|not a backup/])
   tried.push(['a row less', text.replace(/\n\d+\tana7\t.*/, ''), /damaged/])
   tried.push(['something behind', `${text}more\n`, /damaged/])
   tried.push(['a row twice', text.replace(/(\n\d+\tana7\t.*)/, '$1$1').replace('"users":2500', '"users":2501'), /./])
@@ -345,7 +345,10 @@ test('a wrong passphrase, none, or a file that is no backup: one sentence, and n
   const none = await spawnCli(there, ['restore', file])
   t.is(none.code, 2)
   t.regex(none.stderr, /--passphrase-file/)
-  t.regex((await runCli(there, ['restore', words, '--passphrase-file', words])).stderr, /^error: The file is no backup/)
+  t.regex(
+    (await runCli(there, ['restore', words, '--passphrase-file', words])).stderr,
+    /^error: The file is not a backup/,
+  )
   t.regex((await runCli(there, ['restore', '/none', '--passphrase-file', words])).stderr, /can’t be read \(ENOENT\)/)
   t.deepEqual(await contents(there.DATABASE_URL), before)
   await writeFile(words, 'short')
@@ -368,7 +371,7 @@ test('restore refuses a registry that holds users without --replace, and without
   const foreign = await freshDatabase(t, { from: 'template0' })
   await ask(foreign, 'CREATE TABLE users (name text)')
   const args = ['restore', file, '--identity', identity, '--replace', '--yes']
-  t.regex((await runCli({ ...there, DATABASE_URL: foreign }, args)).stderr, /tables of something else/)
+  t.regex((await runCli({ ...there, DATABASE_URL: foreign }, args)).stderr, /tables of another program/)
   t.deepEqual(await contents(foreign), { users: [] })
   done(await restore('--replace', '--yes'))
   t.deepEqual(await ask(there.DATABASE_URL, 'SELECT username FROM users'), [{ username: 'ana0' }])
@@ -382,62 +385,72 @@ test('restore refuses a database that somebody uses, and disturbs nobody', async
   const args = ['restore', file, '--identity', identity, '--replace', '--yes']
   const { code, stderr } = await runCli(service.env, args)
   t.is(code, 1)
-  t.regex(stderr, /^error: Somebody uses the database \(connections: \d+\): stop the service[^\n]*\n$/)
+  t.regex(stderr, /^error: The database is in use \(connections: \d+\): stop the service[^\n]*\n$/)
   t.is((await service.request('GET', '/users/me', { token: user.token })).status, 200)
 })
 
-test('a backup of an earlier version is brought up to date, one of a newer version is refused', async t => {
-  const folder = await temporaryFolder(t)
-  const old = { DATABASE_URL: await freshDatabase(t, { from: 'template0' }), AUTH_MASTER_KEY: otherMasterKey }
-  const database = openDatabase(old.DATABASE_URL, 2)
-  await migrate(database, 10)
-  await database.close()
-  const env = { ...old, AUTH_MASTER_KEY: Buffer.alloc(32, 7).toString('base64') }
-  await openModels(t, env.DATABASE_URL)
-  // As the program of that version would.
-  await ask(
-    env.DATABASE_URL,
-    `INSERT INTO users (username, username_key, nickname, nickname_key, password_hash, state, city, terms_of_usage, role)
-      VALUES ('ana', 'ana', 'ana', 'ana', '', 'SP', 'Bauru', true, 'ROLE_CLIENT')`,
-  )
-  t.is((await ask(env.DATABASE_URL, "SELECT to_regclass('token_issuer') AS there"))[0]!.there, null)
-  const { recipient, identity, secret } = await newIdentity(folder)
-  const file = join(folder, 'old.age')
-  done(await runCli(env, ['backup', file, '--recipient', recipient]))
-
+test('a newer version restores a backup and brings it up to date; this one refuses a backup of the newer one', async t => {
+  const { env, folder, file, recipient, identity } = await backedUp(t)
+  const next = await nextVersion(t, '-- expand\nALTER TABLE users ADD COLUMN extra text;')
   for (const from of ['template0', undefined]) {
     const there = await elsewhere(t, from)
-    done(await runCli(there, ['restore', file, '--identity', identity]))
-    t.deepEqual(await ask(there.DATABASE_URL, 'SELECT username FROM users'), [{ username: 'ana' }])
-    t.deepEqual(JSON.parse(done(await runCli(there, ['migrate', '--status', '--json']))).pending, [])
-    done(await runCli({ ...there, AUTH_ADMIN_PASSWORD: password }, ['install']))
+    done(runVersion(next, there, ['restore', file, '--identity', identity]))
+    t.deepEqual(await ask(there.DATABASE_URL, 'SELECT username, extra FROM users'), [{ username: 'ana0', extra: null }])
+    t.deepEqual(JSON.parse(done(runVersion(next, there, ['migrate', 'status', '--json']))).pending, [])
     done(await runCli(there, ['audit', 'verify']))
   }
 
+  done(runVersion(next, env, ['migrate']))
+  const newer = join(folder, 'newer.age')
+  done(runVersion(next, env, ['backup', newer, '--recipient', recipient]))
+  const there = await elsewhere(t)
+  const before = await contents(there.DATABASE_URL)
+  const restored = await runCli(there, ['restore', newer, '--identity', identity])
+  t.deepEqual(
+    [restored.code, restored.stderr],
+    [1, 'error: The backup is of a newer version (9999-next.sql): restore it with that version.\n'],
+  )
+  t.deepEqual(await contents(there.DATABASE_URL), before)
+  // Neither into a newer database, nor from one.
+  const into = await runCli(env, ['restore', file, '--identity', identity, '--replace', '--yes'])
+  t.regex(into.stderr, /^error: The database is of a newer version[^\n]*\n$/)
+  const from = await runCli(env, ['backup', join(folder, 'x.age'), '--recipient', recipient])
+  t.regex(from.stderr, /^error: The database is of a newer version[^\n]*\n$/)
+  t.false((await readdir(folder)).includes('x.age'))
+})
+
+test('a backup of another baseline, of another format, or into a database of another baseline, is refused in one sentence', async t => {
+  const { file, recipient, identity, secret } = await backedUp(t)
   const text = await textOf(file, secret)
   const there = await elsewhere(t)
   const before = await contents(there.DATABASE_URL)
-  const newer: [string, RegExp][] = [
+  const digest = /"digest":"[\da-f]{64}"/
+  t.regex(text, digest)
+  for (const [changed, says] of [
     [
-      text.replace('"migrations":[', '"migrations":[{"name":"9999-from-the-future.sql","kind":"expand"},'),
-      /newer version \(9999-from-the-future\.sql\)/,
+      text.replace(digest, `"digest":"${'0'.repeat(64)}"`),
+      'The backup has another baseline than this version (0001-baseline.sql): restore it with the version that made it.',
     ],
-    [text.replace('backup 1\n', 'backup 2\n'), /format that this version doesn’t know/],
-  ]
-  for (const [changed, says] of newer) {
+    [
+      text.replace(digest, '"other":1'),
+      'The backup has another baseline than this version (0001-baseline.sql): restore it with the version that made it.',
+    ],
+    [
+      text.replace('backup 1\n', 'backup 2\n'),
+      'The backup is in a format that this version doesn’t know: use the version that made it.',
+    ],
+  ] as const) {
     await writeText(file, changed, recipient)
     const { code, stderr } = await runCli(there, ['restore', file, '--identity', identity])
-    t.is(code, 1)
-    t.regex(stderr, says)
+    t.deepEqual([code, stderr], [1, `error: ${says}\n`])
   }
-  await ask(there.DATABASE_URL, "INSERT INTO migrations (name, kind) VALUES ('9999-from-the-future.sql', 'expand')")
-  await writeText(file, text, recipient)
-  t.regex((await runCli(there, ['restore', file, '--identity', identity])).stderr, /newer version/)
-  await ask(there.DATABASE_URL, "DELETE FROM migrations WHERE name LIKE '9999%'")
   t.deepEqual(await contents(there.DATABASE_URL), before)
-  await ask(env.DATABASE_URL, "INSERT INTO migrations (name, kind) VALUES ('9999-from-the-future.sql', 'expand')")
-  t.regex((await runCli(env, ['backup', join(folder, 'x.age'), '--recipient', recipient])).stderr, /newer version/)
-  t.false((await readdir(folder)).includes('x.age'))
+
+  await writeText(file, text, recipient)
+  await ask(there.DATABASE_URL, `UPDATE migrations SET digest = repeat('0', 64)`)
+  const { code, stderr } = await runCli(there, ['restore', file, '--identity', identity])
+  t.is(code, 1)
+  t.regex(stderr, /^error: The database has another baseline than this version \(0001-baseline\.sql\): [^\n]*\n$/)
 })
 
 test('users who were erased since the backup are erased again by their receipts, and nobody else is', async t => {
@@ -479,8 +492,8 @@ test('users who were erased since the backup are erased again by their receipts,
   await t.throwsAsync(again.login(erased.username), { message: /INVALID_CREDENTIALS/ })
 
   for (const [text, says] of [
-    ['{"user":7}', /document 1 is no receipt/],
-    ['{"user":7', /no list of JSON/],
+    ['{"user":7}', /document 1 is not a receipt/],
+    ['{"user":7', /not a list of JSON/],
   ] as const) {
     await writeFile(receipts, text)
     t.regex((await runCli(there, args)).stderr, says)
@@ -516,11 +529,8 @@ test('a backup that is stopped leaves no file behind', async t => {
 
 test('wrong words on the command line are refused before anything is done', async t => {
   for (const [args, says] of [
-    [
-      ['backup', 'x.age', '--recipient', 'AGE-SECRET-KEY-1NOBODY'],
-      /^error: --recipient: (?!.*NOBODY).*public key of age/,
-    ],
-    [['backup', 'x.age', '--recipient', `age1${'q'.repeat(58)}`], /public key of age/],
+    [['backup', 'x.age', '--recipient', 'AGE-SECRET-KEY-1NOBODY'], /^error: --recipient: (?!.*NOBODY).*age public key/],
+    [['backup', 'x.age', '--recipient', `age1${'q'.repeat(58)}`], /age public key/],
     [['backup', 'x.age', '--recipient', `age1${'q'.repeat(58)}`, '--passphrase-file', 'y'], /not both/],
     [['backup', 'x.age', '--json'], /--recipient or --passphrase-file/],
     [['backup', 'x.age'], /at a terminal only/],

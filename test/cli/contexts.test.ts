@@ -138,7 +138,7 @@ test.serial('a session too old for what opens a way in says which sign-in that n
   t.is(code, 4)
   t.is(
     stderr,
-    'error: This needs a sign-in of the last 15 minutes, with a one-time code where codes are enrolled. Sign in again. Run `auth-admin login`.\n',
+    'error: This requires a sign-in in the last 15 minutes, with a one-time code if codes are enrolled. Sign in again. Run `auth-admin login`.\n',
   )
 })
 

@@ -66,8 +66,10 @@ test('usernames from before that look like ids are listed by id, up to 10', asyn
   const add = (name: string) =>
     ask(
       env.DATABASE_URL,
-      `INSERT INTO users (username, username_key, nickname, nickname_key, password_hash, state, city, terms_of_usage, role)
-       SELECT '${name}', '${name}', '${name}', '${name}', '', 'SP', 'Bauru', true, 'ROLE_CLIENT' RETURNING id`,
+      `INSERT INTO users (username, username_key, username_skeleton, nickname, nickname_key, nickname_skeleton, password_hash,
+         state, city, terms_of_usage, role)
+       VALUES ('${name}', '${name}', '${name}', '${name}', '${name}', '${name}', '', 'SP', 'Bauru', true, 'ROLE_CLIENT')
+       RETURNING id`,
     )
   await add('#a1')
   t.is((await doctor(env)).statusOf('usernames'), 'ok')

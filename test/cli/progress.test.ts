@@ -47,8 +47,8 @@ test.before('more users than a call returns', async () => {
   const columns = 'password_hash, state, city, terms_of_usage, role'
   await ask(
     service.env.DATABASE_URL!,
-    `INSERT INTO users (username, username_key, nickname, nickname_key, ${columns})
-      SELECT 'u' || n, 'u' || n, 'u' || n, 'u' || n, ${columns}
+    `INSERT INTO users (username, username_key, username_skeleton, nickname, nickname_key, nickname_skeleton, ${columns})
+      SELECT 'u' || n, 'u' || n, 'u' || n, 'u' || n, 'u' || n, 'u' || n, ${columns}
       FROM (SELECT ${columns} FROM users WHERE role = 'ROLE_CLIENT' LIMIT 1) one, generate_series(1, 1000) n`,
   )
 })

@@ -75,7 +75,7 @@ test('every command names a wrong or missing word in one sentence, and changes n
     [/no service nobody/, 3, 'show', 'nobody'],
     [/no service nobody/, 3, 'remove', 'nobody', '--confirm', 'nobody'],
     [/--confirm 'steady'/, 2, 'remove', 'steady'],
-    [/Give steady/, 2, 'remove', 'steady', '--confirm', 'stead'],
+    [/Type steady to confirm/, 2, 'remove', 'steady', '--confirm', 'stead'],
     [/no service nobody/, 3, 'keys', 'add', 'nobody'],
     [/give its number/, 2, 'keys', 'remove', 'steady'],
     [/whole number/, 2, 'keys', 'remove', 'steady', 'one'],

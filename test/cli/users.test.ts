@@ -79,7 +79,6 @@ test('list filters, pages, and shows no keys', async t => {
     t.true((await names('--text', words)).includes(other.username), words)
   }
   t.deepEqual(await names('--text', 'nenhum impar'), [other.username])
-  t.deepEqual(await names('--search', 'nenhum impar'), [other.username])
   t.deepEqual(await names('--text', '%'), [])
   await json('suspend', other.username)
   t.deepEqual(await names('--suspended', '--text', 'nenhum'), [other.username])
@@ -113,7 +112,7 @@ test('activate activates users of each role, and gives institutions a provider k
   for (const [code, sentence, ...args] of [
     [2, /--confirm/],
     [2, /--reason/, '--confirm', admin.username],
-    [2, /Give/, '--confirm', 'somebody', '--reason', 'teste'],
+    [2, /Type .* to confirm/, '--confirm', 'somebody', '--reason', 'teste'],
   ] as [number, RegExp, ...string[]][]) {
     const run = await users('activate', admin.username, ...args)
     t.is(run.code, code)

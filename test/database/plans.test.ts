@@ -131,7 +131,6 @@ const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<
     ['users_username_skeleton', 'users_nickname_skeleton'],
     m => m.users.lookalikes({ username: 'u9', nickname: 'n9' }),
   ],
-  'users from before the present rules': [['users_without_skeleton'], m => m.users.renewKeys()],
   'free nicknames': [['users_nickname_key_key'], m => m.users.takenNicknames(['n1', 'n2'])],
   'a user to be changed': [['users_username_key_key'], m => m.users.lock('u9', none)],
   'a new password': [['users_pkey'], m => m.users.changePassword(9, '', { byToken: true }, none)],

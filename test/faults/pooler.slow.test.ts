@@ -53,7 +53,7 @@ for (const [name, start] of Object.entries(poolers)) {
     await createRequest(http)('GET', '/forgotpasswords/findallforgotpasswordquestions')
     await waitFor(() => output().includes('"msg":"call"'), output)
     // A call that learned it in a transaction would be refused.
-    t.regex(output(), /statements without names.*\n(.*\n)*.*"msg":"call"/)
+    t.regex(output(), /statements run unprepared.*\n(.*\n)*.*"msg":"call"/)
   })
 }
 

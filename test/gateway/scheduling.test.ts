@@ -13,7 +13,7 @@ import { openRaw, type RawConnection } from '../_helpers/raw.js'
 import { waitFor } from '../_helpers/wait.js'
 
 /** One request at a time, in the order of networks, and none beside it. */
-const oneByOne: SchedulerLimits = { ...schedulerLimits, burst: 0, places: 1 }
+const oneByOne: SchedulerLimits = { ...schedulerLimits, burst: 0, slots: 1 }
 
 /** A gateway whose service answers as soon as the test says so; `held` are the names that were asked for. */
 async function setUp(
@@ -430,7 +430,7 @@ test('requests sent ahead in any pieces are answered in order, and leave nothing
   }
   const scheduler = {
     submit(work: Work) {
-      work.scheduler = { leave() {}, reenter() {} }
+      work.scheduler = { release() {}, reacquire() {} }
       const fate = chance()
       if (fate < 0.5) return begin(work)
       // A connection that is refused waits for a second: that is rare here.

@@ -8,12 +8,12 @@ const cores = 2
 
 /** What a service has. */
 const usual: SchedulerLimits = {
-  light: [0.005, 0.02, 0.04],
+  light: [0.004, 0.016, 0.032],
   peer: 0.025,
-  burst: 4,
+  burst: 2,
   heavy: 0.04,
   turn: 4,
-  places: 32,
+  slots: 32,
   waiting: { innermost: 256, outermost: 512, all: 2_000 },
 }
 
@@ -73,16 +73,17 @@ function simulated(
   })
 }
 
-test('a request begins at once, whatever waits, while each of its networks has a share left: 0.5, 2 and 4% of all cores, 4 s at once', t => {
+test('a request begins at once, whatever waits, while each of its networks has a share left: 0.4, 1.6 and 3.2% of all cores, 2 s at once', t => {
   simulated(
     ({ loop, scheduler, submit }) => {
-      // All places are taken, and as many wait as may.
-      for (let index = 0; index < 5_000; index++) submit([`flood ${index % 20}`, `floods ${index % 10}`], 40)
+      // As many as may are in progress and wait.
+      for (let index = 0; index < 5_000; index++) submit([`flood ${index % 20}`, `floods ${index % 10}`], 20)
       const { running, waiting } = scheduler.stats()
       t.is(waiting, 2_000)
-      t.true(running >= 16)
+      t.true(running > 0)
       const ask = (networks: readonly string[]) => {
-        const job = submit(networks, 10)
+        const job = submit(networks, 4)
+        scheduler.end(job)
         return job.begun
       }
       const askTimes = (times: number, networks: readonly string[]) => {
@@ -90,27 +91,27 @@ test('a request begins at once, whatever waits, while each of its networks has a
         for (let each = 0; each < times; each++) begun += ask(networks)
         return begun
       }
-      // 40 ms for an address, 160 for its /24.
+      // 16 ms for an address, 64 for its /24.
       t.is(askTimes(50, ipv4(1)), 4)
       for (const host of [2, 3, 4]) t.is(askTimes(50, ipv4(host)), 4)
       t.is(askTimes(50, ipv4(5)), 0)
       t.is(askTimes(50, ipv4(5, 1)), 4)
-      // 40 ms for a /64, 160 for its /56, 320 for its /48.
+      // 16 ms for a /64, 64 for its /56, 128 for its /48.
       for (const subnet of [1, 2, 3, 4]) t.is(askTimes(50, ipv6(subnet)), 4)
       t.is(askTimes(50, ipv6(5)), 0)
       for (const subnet of [1, 2, 3, 4]) t.is(askTimes(50, ipv6(subnet, 1)), 4)
       t.is(askTimes(50, ipv6(1, 2)), 0)
       t.is(askTimes(50, ipv6(1, 1, 1)), 4)
       // A service or a trusted proxy for itself: 2.5%.
-      t.is(askTimes(100, ['service books']), 20)
-      // 10 ms come back in a second.
-      loop.block(999)
+      t.is(askTimes(100, ['service books']), 25)
+      // 8 ms come back in a second.
+      loop.block(499)
       t.is(ask(ipv4(1)), 0)
       loop.block(1)
       t.is(ask(ipv4(1)), 1)
       t.is(ask(ipv4(1)), 0)
       loop.block(1_000)
-      t.is(askTimes(50, ['service books']), 10)
+      t.is(askTimes(50, ['service books']), 18)
     },
     usual,
     () => true,
@@ -119,8 +120,8 @@ test('a request begins at once, whatever waits, while each of its networks has a
 
 test('what a network sends beyond its share takes nothing from the networks around it', t => {
   simulated(({ submit }) => {
-    for (let times = 0; times < 5_000; times++) submit(ipv4(1), 1)
-    for (const host of [2, 3, 4]) t.is(submit(ipv4(host), 40).begun, 1)
+    for (let times = 0; times < 5_000; times++) submit(ipv4(1), 2)
+    for (const host of [2, 3, 4]) t.is(submit(ipv4(host), 16).begun, 1)
     t.is(submit(ipv4(5), 1).begun, 0)
   })
 })
@@ -131,7 +132,7 @@ test('places are conserved, none beyond the limits is given, and all that waits 
     light: [0.001, 0.002, 0.003],
     peer: 0.001,
     burst: 1,
-    places: 4,
+    slots: 4,
     waiting: { innermost: 4, outermost: 6, all: 10 },
   }
   const networks = fc.oneof(
@@ -173,13 +174,11 @@ test('places are conserved, none beyond the limits is given, and all that waits 
         const begin = (endsAtOnce: boolean) => (job: Job) => {
           if (ended.has(job) || job.why || job.begun > 1) throw new Error('one began that was gone')
           if (job.deadline <= Date.now()) throw new Error('one began after its deadline')
-          // A light one isn't in the list yet.
+          // One that begins at once isn't in the list yet.
           const others = inPlace().filter(other => other !== job)
-          if (job.heavy) {
-            if (others.length >= limits.places) throw new Error('there was no place')
-            if (hashing && others.filter(({ heavy }) => heavy).length >= limits.places / 2)
-              throw new Error('there was no place while threads hash')
-          }
+          if (others.length >= limits.slots) throw new Error('there was no place')
+          if (job.heavy && others.filter(({ heavy }) => heavy).length >= limits.slots / 2)
+            throw new Error('there was no place for what is beyond its share')
           if (!endsAtOnce) return
           ended.add(job)
           scheduler.end(job)
@@ -201,15 +200,15 @@ test('places are conserved, none beyond the limits is given, and all that waits 
             const job = pick(command.index, inPlace())
             if (job) {
               away.add(job)
-              job.scheduler!.leave(job)
-              job.scheduler!.leave(job)
+              job.scheduler!.release(job)
+              job.scheduler!.release(job)
             }
           } else if (command.kind === 'return') {
             const job = pick(command.index, [...away])
             if (job) {
               away.delete(job)
-              job.scheduler!.reenter(job)
-              job.scheduler!.reenter(job)
+              job.scheduler!.reacquire(job)
+              job.scheduler!.reacquire(job)
             }
           } else if (command.kind === 'abort') {
             const job = pick(command.index, waiting())
@@ -225,10 +224,11 @@ test('places are conserved, none beyond the limits is given, and all that waits 
           else {
             loop.settle()
             const [all, heavy] = [inPlace().length, inPlace().filter(({ heavy }) => heavy).length]
-            const isFull = all >= limits.places || (hashing && heavy >= limits.places / 2)
+            const isFull = all >= limits.slots
+            if (waiting().some(({ heavy }) => !heavy) && !isFull) throw new Error('one waits though there is a place')
             // Of two timers one is for deadlines.
-            if (waiting().length > 0 && !isFull && !(hashing && loop.timers === 2))
-              throw new Error('one waits for nothing')
+            const isHalfFull = isFull || heavy >= limits.slots / 2 || (hashing && loop.timers === 2)
+            if (waiting().some(({ heavy }) => heavy) && !isHalfFull) throw new Error('one waits for nothing')
           }
           const { running, waiting: inLine, shed } = scheduler.stats()
           const expected = [inPlace().length, waiting().length, jobs.filter(({ why }) => why).length]
@@ -271,7 +271,7 @@ test('a request that waits is shed at its deadline, not sooner and not much late
       scheduler.end(first)
       t.deepEqual([waiting.begun, patient.begun], [0, 1])
     },
-    { ...heavyOnly, places: 1 },
+    { ...heavyOnly, slots: 1 },
   )
 })
 
@@ -285,7 +285,7 @@ test('a request whose deadline passes while the thread is busy is shed, not begu
       scheduler.end(first)
       t.deepEqual([waiting.why, waiting.begun, next.begun], ['late', 0, 1])
     },
-    { ...heavyOnly, places: 1 },
+    { ...heavyOnly, slots: 1 },
   )
 })
 
@@ -312,8 +312,8 @@ test('while threads hash, requests beyond their shares begin at 4% of all cores�
           loop.pass(1)
           const due = (ms + 1) * 0.04 * cores
           if (spent > due + usual.turn + 1e-6) throw new Error(`${spent} of ${due} after ${ms} ms`)
-          // It waits until the next one fits in, and timers have whole milliseconds.
-          if (spent < due - most - 2) throw new Error(`only ${spent} of ${due} after ${ms} ms`)
+          // It waits until the next one fits in, 20 ms at least.
+          if (spent < due - most - 2 - 20 * 0.04 * cores) throw new Error(`only ${spent} of ${due} after ${ms} ms`)
         }
       },
       heavyOnly,
@@ -347,7 +347,7 @@ test('a request that costs more than begins at once while threads hash begins, t
   )
 })
 
-test('while none hashes, requests beyond their shares begin as there are places, up to 4 ms of cost in a turn of the event loop', t => {
+test('while none hashes, requests beyond their shares begin in half of the places, up to 4 ms of cost in a turn of the event loop', t => {
   simulated(({ loop, submit, scheduler }) => {
     let begun = 0
     for (let index = 0; index < 200; index++)
@@ -366,7 +366,7 @@ test('while none hashes, requests beyond their shares begin as there are places,
   simulated(({ loop, submit, scheduler }) => {
     for (let index = 0; index < 200; index++) submit(['a'], 0.01)
     loop.pass(500)
-    t.is(scheduler.stats().running, 32)
+    t.is(scheduler.stats().running, 16)
   }, heavyOnly)
 })
 
@@ -413,7 +413,7 @@ test('a cheap request doesn’t overtake the dear one of its network', t => {
       loop.pass(20)
       const cheap = submit(['a'], 0.05)
       t.deepEqual([dear.begun, cheap.begun], [0, 0])
-      loop.pass(20)
+      loop.pass(40)
       t.deepEqual([dear.begun, cheap.begun], [1, 1])
     },
     heavyOnly,
@@ -421,21 +421,20 @@ test('a cheap request doesn’t overtake the dear one of its network', t => {
   )
 })
 
-test('what waits when the last hash ends begins soon, though nothing else happens', t => {
-  let hashing = true
-  simulated(
-    ({ loop, submit }) => {
-      for (let index = 0; index < 16; index++) submit(['a'], 0.01)
-      const next = submit(['a'], 0.01)
-      loop.pass(1_000)
-      t.is(next.begun, 0)
-      hashing = false
-      loop.pass(100)
-      t.is(next.begun, 1)
-    },
-    heavyOnly,
-    () => hashing,
-  )
+test('requests within their shares wait for a place when all are taken, networks in turn, ahead of those beyond theirs', t => {
+  simulated(({ loop, submit, scheduler }) => {
+    const order: string[] = []
+    const heavy = Array.from({ length: 30 }, () => submit(['service h'], 200))
+    for (let turns = 0; turns < 30; turns++) loop.turn()
+    const light = Array.from({ length: 16 }, (_, index) => submit([`service ${index}`], 1))
+    t.is(scheduler.stats().running, 32)
+    for (const name of ['a', 'a', 'a', 'b']) submit([`service ${name}`], 1, never, () => order.push(name))
+    t.is(scheduler.stats().waiting, 18)
+    for (const job of [...light.slice(0, 3), ...heavy.slice(0, 1)]) scheduler.end(job)
+    loop.turn()
+    t.deepEqual(order, ['a', 'b', 'a', 'a'])
+    t.is(heavy.filter(({ begun }) => begun).length, 16)
+  })
 })
 
 test('networks that wait take turns, and when too many wait the newest of the longest line is refused', t => {
@@ -486,18 +485,18 @@ test('requests that end as soon as they begin are no deeper in the stack for bei
       scheduler.end(first)
       t.is(begun, 20_000)
     },
-    { ...heavyOnly, places: 1, turn: 100, waiting: { innermost: 1, outermost: 1, all: 20_000 } },
+    { ...heavyOnly, slots: 1, turn: 100, waiting: { innermost: 1, outermost: 1, all: 20_000 } },
   )
 })
 
 test('work that is away gives its place to another, and has one again when it comes back, whatever came of the wait', async t => {
-  const scheduler = createScheduler({ ...heavyOnly, places: 1 }, () => false, cores)
+  const scheduler = createScheduler({ ...heavyOnly, slots: 1 }, () => false, cores)
   const [first, second] = [new Job(['a']), new Job(['b'])]
   scheduler.submit(first)
   scheduler.submit(second)
   t.deepEqual([first.begun, second.begun], [1, 0])
   let fail = () => {}
-  const failed = first.away(() => new Promise((_, reject) => (fail = () => reject(new Error('no')))))
+  const failed = first.releaseDuring(() => new Promise((_, reject) => (fail = () => reject(new Error('no')))))
   t.is(second.begun, 1)
   t.is(scheduler.stats().running, 1)
   fail()
@@ -506,7 +505,7 @@ test('work that is away gives its place to another, and has one again when it co
   scheduler.end(first)
   scheduler.end(second)
   // Who has ended has no place to give back.
-  t.is(await first.away(async () => 'done'), 'done')
+  t.is(await first.releaseDuring(async () => 'done'), 'done')
   t.is(scheduler.stats().running, 0)
 })
 

@@ -12,7 +12,7 @@ const limits: SchedulerLimits = {
   burst: 0,
   heavy: 0,
   turn: 1_000,
-  places: 1,
+  slots: 1,
   waiting: { innermost: 2, outermost: 2, all: 3 },
 }
 

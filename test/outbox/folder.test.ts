@@ -26,7 +26,7 @@ test('where the folder is full, e-mails wait, nothing half written stays behind,
       .filter(line => line.includes(text))
   // All three, and the first of them again.
   await waitFor(() => lines('e-mail delayed').length > 3, service.output)
-  const told = lines('the mail folder can’t be written')
+  const told = lines('the mail folder isn’t writable')
   t.is(told.length, 1)
   t.like(JSON.parse(told[0]!), { level: 'error', folder: join(env.AUTH_DATA_DIR!, 'mail'), code: 'EFBIG' })
   // The next attempt may be in flight.

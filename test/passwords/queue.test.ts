@@ -17,7 +17,7 @@ const known = (account: string) => at('known', '192.0.2.1', account)
 const admin = (address = '192.0.2.2', account = 'admin') => at('administration', address, account)
 const other = (address: string, account = 'a') => at('other', address, account)
 
-const queueOf = (usedOf?: (network: string) => number) => createQueue<Job>(usedOf)
+const queueOf = (recentCount?: (network: string) => number) => createQueue<Job>(recentCount)
 type Queue = ReturnType<typeof queueOf>
 const add = (queue: Queue, turn: Turn, name: string, times = 1) => {
   for (let i = 0; i < times; i++) queue.add({ turn, name })

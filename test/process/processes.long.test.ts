@@ -83,7 +83,7 @@ test('a start gives up a database that hasn’t come up for a minute, and names 
   const last = program.output().trim().split('\n').at(-1)
   t.is(
     last,
-    `The database that DATABASE_URL names (${at}) has not been ready for a minute (ECONNREFUSED): see that PostgreSQL runs there and takes writes.`,
+    `The database that DATABASE_URL names (${at}) has not been ready for a minute (ECONNREFUSED): check that PostgreSQL runs there and accepts writes.`,
   )
   t.is(program.output().split('waiting for the database').length, 2)
   t.false(program.output().includes(secret))

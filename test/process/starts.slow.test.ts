@@ -1,21 +1,16 @@
 /** Starts: issuer of the registry, a database that isn't up yet, migrations of other versions. */
-import { spawnSync } from 'node:child_process'
-import { existsSync, readdirSync } from 'node:fs'
-import { cp, mkdir, mkdtemp, rm, symlink, writeFile } from 'node:fs/promises'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { fileURLToPath } from 'node:url'
 import test, { type ExecutionContext } from 'ava'
 import pg from 'pg'
+import { done } from '../_helpers/backups.js'
 import { runCli } from '../_helpers/cli.js'
 import { ask, freshDatabase } from '../_helpers/database.js'
 import { freePort, startRelay, withPort } from '../_helpers/relay.js'
 import { createRequest, password } from '../_helpers/service.js'
 import { addressesOf, launch, type Spawned, serviceEnv, spawnService } from '../_helpers/spawned.js'
 import { claimsOf } from '../_helpers/tokens.js'
+import { nextVersion, root, runVersion } from '../_helpers/versions.js'
 import { waitFor } from '../_helpers/wait.js'
-
-const root = fileURLToPath(new URL('../../..', import.meta.url))
 
 async function loginAt({ http }: Pick<Spawned, 'http'>): Promise<string> {
   const { status, text } = await createRequest(http)('POST', '/users/login', { body: { username: 'admin', password } })
@@ -137,9 +132,9 @@ test('a start ends at once where waiting doesn’t help, and says why, without t
     [{ username: 'nobody', password: secret }, /refuses the user or password/],
     [
       { pathname: '/there_is_none' },
-      /^There is no such database as DATABASE_URL names \(\S+there_is_none\): create it\.$/,
+      /^The database that DATABASE_URL names doesn’t exist \(\S+there_is_none\): create it\.$/,
     ],
-    [{ hostname: 'there-is-none.invalid' }, /^There is no such host as DATABASE_URL names \(\S+\)\.$/],
+    [{ hostname: 'there-is-none.invalid' }, /^The host that DATABASE_URL names doesn’t exist \(\S+\)\.$/],
   ]
   for (const [change, says] of changes) {
     const { code, said } = await failedStart(t, { DATABASE_URL: Object.assign(new URL(url), change).href })
@@ -160,34 +155,8 @@ test('a wrong master key is told, and only that is told so', async t => {
   await client.connect()
   await client.query(`UPDATE signing_keys SET signs_at = now() + interval '1 hour'`).finally(() => client.end())
   const other = await failedStart(t, { DATABASE_URL })
-  t.deepEqual([other.code, other.said], [1, 'No key signs now: run `auth-admin install`.'])
+  t.deepEqual([other.code, other.said], [1, 'No signing key is active: run `auth-admin install`.'])
 })
-
-/** A copy of this version with one migration more: the next version, as far as a database can tell. */
-async function nextVersion(t: ExecutionContext, migration: string): Promise<string> {
-  const folder = await mkdtemp(join(tmpdir(), 'auth-next-'))
-  t.teardown(() => rm(folder, { recursive: true, force: true }))
-  await mkdir(join(folder, 'server/database'), { recursive: true })
-  for (const part of ['package.json', 'dist/cli', 'dist/server', 'dist/chunks', 'server/database/migrations'])
-    await cp(join(root, part), join(folder, part), { recursive: true })
-  await symlink(join(root, 'node_modules'), join(folder, 'node_modules'))
-  await writeFile(join(folder, 'server/database/migrations/9999-next.sql'), migration)
-  return folder
-}
-
-/** Brings a database to the version in a folder. */
-function migrateFrom(folder: string, env: Record<string, string>) {
-  const { status, stdout, stderr } = spawnSync(
-    process.execPath,
-    [join(folder, 'dist/cli/main.js'), 'migrate', '--json'],
-    {
-      env: { PATH: process.env.PATH, ...env },
-      encoding: 'utf8',
-    },
-  )
-  if (status !== 0) throw new Error(stderr)
-  return JSON.parse(stdout).migrations
-}
 
 /** Runs two versions, each in its folder, on one database: the older is there first, and starts again at last. */
 async function runTogether(t: ExecutionContext, older: string, newer: string): Promise<string> {
@@ -195,7 +164,10 @@ async function runTogether(t: ExecutionContext, older: string, newer: string): P
   const start = (folder: string) => spawnService(t, { DATABASE_URL }, { program: join(folder, 'dist/server/main.js') })
   const before = await start(older)
   const earlier = await loginAt(before)
-  t.not(migrateFrom(newer, await serviceEnv(t, { DATABASE_URL })).length, 0)
+  const { migrations } = JSON.parse(
+    done(runVersion(newer, await serviceEnv(t, { DATABASE_URL }), ['migrate', '--json'])),
+  )
+  t.deepEqual(migrations, ['9999-next.sql'])
   const later = await loginAt(before)
   const all = [before, await start(newer), await start(older)]
   for (const each of all) {
@@ -208,22 +180,14 @@ async function runTogether(t: ExecutionContext, older: string, newer: string): P
 test('a version works beside the next one, and starts on its database, when that only expanded the schema', async t => {
   const next = await nextVersion(t, '-- expand\nALTER TABLE users ADD COLUMN extra text;')
   const DATABASE_URL = await runTogether(t, root, next)
-  const { stdout } = await runCli(await serviceEnv(t, { DATABASE_URL }), ['migrate', '--status', '--json'])
+  const { stdout } = await runCli(await serviceEnv(t, { DATABASE_URL }), ['migrate', 'status', '--json'])
   t.like(JSON.parse(stdout), { pending: [], newer: [{ name: '9999-next.sql', kind: 'expand' }] })
 })
-
-// The bundle of the last release: package.json, dist and server/database/migrations. There is none before the first.
-const former = join(root, 'test/former')
-for (const version of existsSync(former) ? readdirSync(former) : []) {
-  test(`version ${version} works beside this one, and starts on its database`, async t => {
-    await runTogether(t, join(former, version), root)
-  })
-}
 
 test('a version refuses to start on a database of the next one that it can’t work with, in one sentence', async t => {
   for (const text of ['-- contract\nALTER TABLE users DROP COLUMN city;', 'ALTER TABLE users DROP COLUMN city;']) {
     const env = await serviceEnv(t)
-    migrateFrom(await nextVersion(t, text), env)
+    done(runVersion(await nextVersion(t, text), env, ['migrate']))
     const { code, said } = await failedStart(t, { DATABASE_URL: env.DATABASE_URL! })
     t.is(code, 1)
     t.is(
@@ -233,12 +197,25 @@ test('a version refuses to start on a database of the next one that it can’t w
   }
 })
 
+test('a start refuses a database of another baseline in one sentence that says what to do', async t => {
+  const DATABASE_URL = await freshDatabase(t)
+  await ask(DATABASE_URL, `UPDATE migrations SET digest = repeat('0', 64)`)
+  for (const AUTH_MIGRATE of ['on', 'off']) {
+    const { code, said } = await failedStart(t, { DATABASE_URL, AUTH_MIGRATE })
+    t.is(code, 1)
+    t.is(
+      said,
+      'The database has another baseline than this version (0001-baseline.sql): run the version that made it, or use an empty database.',
+    )
+  }
+})
+
 test('with AUTH_MIGRATE=off a start leaves the tables alone, refuses what is behind, and starts once `migrate` ran', async t => {
   const env = await serviceEnv(t, { DATABASE_URL: await freshDatabase(t, { from: 'template0' }), AUTH_MIGRATE: 'off' })
   const { code, said } = await failedStart(t, env)
   t.is(code, 1)
-  t.regex(said, /^The database is behind this version \(0001-registry\.sql, .*: run `auth-admin migrate`\.$/)
-  t.like(JSON.parse((await runCli(env, ['migrate', '--status', '--json'])).stdout), { done: [], newer: [] })
+  t.regex(said, /^The database is behind this version \(0001-baseline\.sql\), .*: run `auth-admin migrate`\.$/)
+  t.like(JSON.parse((await runCli(env, ['migrate', 'status', '--json'])).stdout), { done: [], newer: [] })
   t.is((await runCli(env, ['migrate'])).code, 0)
   const service = await spawnService(t, env)
   t.is(await meAt(service, await loginAt(service)), 200)

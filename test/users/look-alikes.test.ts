@@ -1,8 +1,6 @@
 /** Names that look like taken ones: refused to whoever comes second, on whichever replica, and to nobody else. */
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
-import { openDatabase, type Transaction } from '../../server/database/connection.js'
-import { defineModels } from '../../server/models/define-models.js'
 import { refused, wrongFields } from '../_helpers/problem.js'
 import { replicasForFile } from '../_helpers/replicas.js'
 import { password } from '../_helpers/service.js'
@@ -109,54 +107,4 @@ test('of names in one script that all look the same there are at most 100', asyn
   )
   t.is((await signUp({ username: '1l1111111' })).status, 200)
   t.deepEqual(wrongFields(await signUp({ username: '11l111111' })), ['username'])
-})
-
-test.serial(
-  'users from before the rules are found by them, and have look-alikes once a service has started',
-  async t => {
-    const { sequelize } = one().registry.database
-    const rows = [
-      ['Sumaúma', 'sumaúma'],
-      ['011 93333-4444', '011 93333-4444'],
-      ['5511922223333', '5511922223333'],
-      ['(11) 92222-3333', 'tel:+5511922223333'],
-    ]
-    for (const [username, key] of rows)
-      await sequelize.query(
-        `INSERT INTO users (username, username_key, nickname, nickname_key, password_hash, state, city, terms_of_usage, role)
-       VALUES ($1, $2, $1, $2, '', 'AC', 'Xapuri', true, 'ROLE_CLIENT')`,
-        { bind: [username, key] },
-      )
-    const database = openDatabase(one().settings.databaseUrl!, 4)
-    t.teardown(() => database.close())
-    const { users } = defineModels(database, one().registry.masterKey)
-    await Promise.all([users.renewKeys(), users.renewKeys(), users.renewKeys()])
-
-    t.deepEqual(wrongFields(await signUp({ username: 'Sumаúma' })), ['username'])
-    t.deepEqual(wrongFields(await signUp({ nickname: 'Sumаúma' })), ['nickname'])
-    t.is((await users.byUsername('tel:+5511933334444'))?.username, '011 93333-4444')
-    // Of two accounts that are one number by today's rules, the one that had its key keeps it.
-    t.is((await users.byUsername('tel:+5511922223333'))?.username, '(11) 92222-3333')
-    t.is((await users.byUsername('5511922223333'))?.username, '5511922223333')
-    const [left] = await sequelize.query('SELECT FROM users WHERE username_skeleton IS NULL')
-    t.deepEqual(left, [])
-  },
-)
-
-test.serial('who renews keys waits for nobody who does so too', async t => {
-  const database = openDatabase(one().settings.databaseUrl!, 4)
-  t.teardown(() => database.close())
-  const { users } = defineModels(database, one().registry.masterKey)
-  const { username } = await one().signUp('ROLE_CLIENT')
-  const ask = async (text: string, transaction?: Transaction) =>
-    (await database.sequelize.query(text, { bind: [username], ...(transaction && { transaction }) }))[0]
-  const left = () => ask('SELECT FROM users WHERE username = $1 AND username_skeleton IS NULL')
-  await ask('UPDATE users SET username_skeleton = NULL WHERE username = $1')
-  await database.transact(async transaction => {
-    await ask('SELECT FROM users WHERE username = $1 FOR UPDATE', transaction)
-    await users.renewKeys()
-  })
-  t.is((await left()).length, 1)
-  await users.renewKeys()
-  t.is((await left()).length, 0)
 })

@@ -39,7 +39,6 @@ export function addUsers(program: Command): void {
         'only with these beginnings of words in username, nickname, e-mail address, institution or city, whatever case and accents',
       ).argParser(readText),
     )
-    .addOption(new Option('--search <words>', 'older name of --text').argParser(readText).hideHelp().conflicts('text'))
     .addHelpText(
       'after',
       `
@@ -51,7 +50,7 @@ Examples:
     )
     .action(
       administering(async (api, options: ListOptions & ListFilter) => {
-        const { role, organization, text = options.search, createdFrom, createdTo } = options
+        const { role, organization, text, createdFrom, createdTo } = options
         const filter = {
           role,
           organization,
@@ -112,7 +111,6 @@ interface ListFilter {
   readonly deleted?: boolean
   readonly organization?: string
   readonly text?: string
-  readonly search?: string
   readonly createdFrom?: Date
   readonly createdTo?: Date
 }

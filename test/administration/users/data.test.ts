@@ -90,10 +90,10 @@ test('of an account with 20,000 events an export has each once, in pages of at m
   while ((await own.registry.audit.backlog()).staged > 0) await own.registry.audit.seal()
   // Before all others, so that the sealer goes on. Of every ten one was done by the user to somebody else.
   await own.registry.database.sequelize.query(`INSERT INTO audit_events
-      (id, at, action, outcome, reason, actor, actor_id, subject_id, object, address, request_id, hash)
+      (id, at, action, outcome, reason, actor, actor_id, subject_id, object, address, request_id, mac, hash)
     SELECT -n, now(), 'session.login', 'refused', repeat('r', 100), 'user', CASE WHEN n % 10 = 0 THEN ${id} END,
       CASE WHEN n % 10 = 0 THEN 1 ELSE ${id} END, repeat('o', 100), '2001:db8:ffff:ffff:ffff:ffff:ffff:ffff',
-      repeat('i', 128), '' FROM generate_series(1, 20000) n`)
+      repeat('i', 128), '', '' FROM generate_series(1, 20000) n`)
   const pages = []
   let pageToken = ''
   do {

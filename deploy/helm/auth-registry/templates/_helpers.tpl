@@ -2,7 +2,7 @@
 {{- printf "%s-%s" .Release.Name .Chart.Name | trunc 50 | trimSuffix "-" -}}
 {{- end -}}
 
-{{/* Labels by which pods are found. Takes a list: root, component. */}}
+{{/* Selector labels of pods. Takes a list: root, component. */}}
 {{- define "auth.selector" -}}
 app.kubernetes.io/name: {{ (index . 0).Chart.Name }}
 app.kubernetes.io/instance: {{ (index . 0).Release.Name }}
@@ -21,7 +21,7 @@ app.kubernetes.io/managed-by: {{ (index . 0).Release.Service }}
 {{- end -}}
 {{- end -}}
 
-{{/* What every pod has in common. */}}
+{{/* Common settings of all pods. */}}
 {{- define "auth.pod" -}}
 automountServiceAccountToken: false
 enableServiceLinks: false
@@ -68,14 +68,14 @@ topologySpreadConstraints:
 {{- end }}
 {{- end -}}
 
-{{/* How Prometheus finds the metrics of a pod. Takes whether there is TLS. */}}
+{{/* Annotations for Prometheus. Takes whether TLS is set. */}}
 {{- define "auth.scraped" -}}
 prometheus.io/scrape: "true"
 prometheus.io/port: "9090"
 prometheus.io/scheme: {{ if . }}https{{ else }}http{{ end }}
 {{- end -}}
 
-{{/* What a probe asks at the port of the metrics. Takes a list: path, whether there is TLS. */}}
+{{/* A probe of the metrics port. Takes a list: path, whether TLS is set. */}}
 {{- define "auth.probe" -}}
 { path: {{ index . 0 }}, port: metrics, scheme: {{ if index . 1 }}HTTPS{{ else }}HTTP{{ end }} }
 {{- end -}}

@@ -39,7 +39,7 @@ export type SignInRequest = Message<"auth.v1.SignInRequest"> & {
   password?: string | undefined;
 
   /**
-   * One-time code of 6 digits (RFC 6238), once one is enrolled. A code is good once.
+   * One-time code of 6 digits (RFC 6238), required if codes are enrolled. A code is valid once.
    *
    * @generated from field: optional string code = 3;
    */
@@ -82,7 +82,7 @@ export const SignInResponseSchema: GenMessage<SignInResponse> = /*@__PURE__*/
   messageDesc(file_auth_v1_administration, 1);
 
 /**
- * Nothing.
+ * Empty.
  *
  * @generated from message auth.v1.GetSessionRequest
  */
@@ -97,20 +97,20 @@ export const GetSessionRequestSchema: GenMessage<GetSessionRequest> = /*@__PURE_
   messageDesc(file_auth_v1_administration, 2);
 
 /**
- * Who calls.
+ * The caller.
  *
  * @generated from message auth.v1.GetSessionResponse
  */
 export type GetSessionResponse = Message<"auth.v1.GetSessionResponse"> & {
   /**
-   * The administrator; absent where the command line works on the database itself.
+   * The administrator; absent if the command line works on the database itself.
    *
    * @generated from field: optional auth.v1.AdministeredUser user = 1;
    */
   user?: AdministeredUser | undefined;
 
   /**
-   * Who is named in the audit log: `user`, or `cli:<system user>@<host>`.
+   * The actor in the audit log: `user`, or `cli:<system user>@<host>`.
    *
    * @generated from field: string actor = 2;
    */
@@ -131,7 +131,7 @@ export type GetSessionResponse = Message<"auth.v1.GetSessionResponse"> & {
   expireTime?: Timestamp | undefined;
 
   /**
-   * Whether sign-ins of this administrator need a one-time code.
+   * Whether sign-ins of this administrator require a one-time code.
    *
    * @generated from field: bool totp = 5;
    */
@@ -146,7 +146,7 @@ export const GetSessionResponseSchema: GenMessage<GetSessionResponse> = /*@__PUR
   messageDesc(file_auth_v1_administration, 3);
 
 /**
- * Nothing.
+ * Empty.
  *
  * @generated from message auth.v1.EnrollTotpRequest
  */
@@ -167,14 +167,14 @@ export const EnrollTotpRequestSchema: GenMessage<EnrollTotpRequest> = /*@__PURE_
  */
 export type EnrollTotpResponse = Message<"auth.v1.EnrollTotpResponse"> & {
   /**
-   * The secret in base 32, to type.
+   * The secret in base32, to type.
    *
    * @generated from field: string secret = 1;
    */
   secret: string;
 
   /**
-   * The same as a URI `otpauth://totp/…`, to show as a QR code.
+   * The secret as a URI `otpauth://totp/…`, to show as a QR code.
    *
    * @generated from field: string uri = 2;
    */
@@ -210,7 +210,7 @@ export const ConfirmTotpRequestSchema: GenMessage<ConfirmTotpRequest> = /*@__PUR
   messageDesc(file_auth_v1_administration, 6);
 
 /**
- * Nothing: enrolled.
+ * Empty: the enrollment is complete.
  *
  * @generated from message auth.v1.ConfirmTotpResponse
  */
@@ -225,7 +225,7 @@ export const ConfirmTotpResponseSchema: GenMessage<ConfirmTotpResponse> = /*@__P
   messageDesc(file_auth_v1_administration, 7);
 
 /**
- * Whose one-time codes are to be taken.
+ * The user whose one-time codes to remove.
  *
  * @generated from message auth.v1.RemoveTotpRequest
  */
@@ -238,14 +238,14 @@ export type RemoveTotpRequest = Message<"auth.v1.RemoveTotpRequest"> & {
   user?: string | undefined;
 
   /**
-   * The username, once more.
+   * Must repeat the username.
    *
    * @generated from field: optional string confirm = 2;
    */
   confirm?: string | undefined;
 
   /**
-   * Check only.
+   * Validates the request without changing anything.
    *
    * @generated from field: bool validate_only = 3;
    */
@@ -260,13 +260,13 @@ export const RemoveTotpRequestSchema: GenMessage<RemoveTotpRequest> = /*@__PURE_
   messageDesc(file_auth_v1_administration, 8);
 
 /**
- * What was done.
+ * The result.
  *
  * @generated from message auth.v1.RemoveTotpResponse
  */
 export type RemoveTotpResponse = Message<"auth.v1.RemoveTotpResponse"> & {
   /**
-   * Whether there were any.
+   * Whether the user had one-time codes.
    *
    * @generated from field: bool changed = 1;
    */
@@ -287,7 +287,7 @@ export const RemoveTotpResponseSchema: GenMessage<RemoveTotpResponse> = /*@__PUR
  */
 export type AdministeredUser = Message<"auth.v1.AdministeredUser"> & {
   /**
-   * The record of the contract, with all keys where it is shown by itself, without any in lists.
+   * The record of the contract, with all keys in a single answer, without keys in lists.
    *
    * @generated from field: auth.v1.User record = 1;
    */
@@ -301,35 +301,35 @@ export type AdministeredUser = Message<"auth.v1.AdministeredUser"> & {
   email?: string | undefined;
 
   /**
-   * Whether an administrator has suspended it.
+   * Whether an administrator has suspended the user.
    *
    * @generated from field: bool suspended = 3;
    */
   suspended: boolean;
 
   /**
-   * When it was registered.
+   * When the user was registered.
    *
    * @generated from field: google.protobuf.Timestamp create_time = 4;
    */
   createTime?: Timestamp | undefined;
 
   /**
-   * When it was deleted; absent unless it is.
+   * When the user was deleted; absent otherwise.
    *
    * @generated from field: optional google.protobuf.Timestamp delete_time = 5;
    */
   deleteTime?: Timestamp | undefined;
 
   /**
-   * When it will be erased; absent unless it is deleted.
+   * When the user will be erased; absent unless deleted.
    *
    * @generated from field: optional google.protobuf.Timestamp purge_time = 6;
    */
   purgeTime?: Timestamp | undefined;
 
   /**
-   * Changes with whatever is shown here.
+   * Changes whenever a field shown here changes.
    *
    * @generated from field: string etag = 7;
    */
@@ -344,20 +344,20 @@ export const AdministeredUserSchema: GenMessage<AdministeredUser> = /*@__PURE__*
   messageDesc(file_auth_v1_administration, 10);
 
 /**
- * Which users to list: all that is given must hold.
+ * Filter of users; all conditions must match.
  *
  * @generated from message auth.v1.ListUsersRequest
  */
 export type ListUsersRequest = Message<"auth.v1.ListUsersRequest"> & {
   /**
-   * At most so many: 50 when 0, 1,000 at most.
+   * Maximum number of results: 50 if 0, at most 1,000.
    *
    * @generated from field: int32 page_size = 1;
    */
   pageSize: number;
 
   /**
-   * Where to go on.
+   * Token of the page to return.
    *
    * @generated from field: string page_token = 2;
    */
@@ -371,14 +371,14 @@ export type ListUsersRequest = Message<"auth.v1.ListUsersRequest"> & {
   role?: string | undefined;
 
   /**
-   * Only those in this state.
+   * State of the users.
    *
    * @generated from field: auth.v1.UserState state = 4;
    */
   state: UserState;
 
   /**
-   * Reference of their organization.
+   * Reference of the organization.
    *
    * @generated from field: optional string organization = 5;
    */
@@ -399,8 +399,8 @@ export type ListUsersRequest = Message<"auth.v1.ListUsersRequest"> & {
   createTimeTo?: Timestamp | undefined;
 
   /**
-   * Words, each the beginning of one in username, nickname, e-mail address, institution or city; case and accents don’t
-   * matter. At most 255 characters.
+   * Words, each the beginning of a word in username, nickname, e-mail address, institution or city; case and accents are
+   * ignored. At most 255 characters.
    *
    * @generated from field: optional string text = 8;
    */
@@ -428,7 +428,7 @@ export type ListUsersResponse = Message<"auth.v1.ListUsersResponse"> & {
   users: AdministeredUser[];
 
   /**
-   * Where to go on; empty at the end.
+   * Token of the next page; empty on the last page.
    *
    * @generated from field: string next_page_token = 2;
    */
@@ -443,7 +443,7 @@ export const ListUsersResponseSchema: GenMessage<ListUsersResponse> = /*@__PURE_
   messageDesc(file_auth_v1_administration, 12);
 
 /**
- * Which user.
+ * The user to return.
  *
  * @generated from message auth.v1.AdministrationGetUserRequest
  */
@@ -456,7 +456,7 @@ export type AdministrationGetUserRequest = Message<"auth.v1.AdministrationGetUse
   user?: string | undefined;
 
   /**
-   * Leave activation and provider keys out; keys that are shown leave an event in the audit log.
+   * Omits activation and provider keys; returned keys record an event in the audit log.
    *
    * @generated from field: bool omit_keys = 2;
    */
@@ -492,7 +492,7 @@ export const AdministrationGetUserResponseSchema: GenMessage<AdministrationGetUs
   messageDesc(file_auth_v1_administration, 14);
 
 /**
- * The form of a new user.
+ * A new user.
  *
  * @generated from message auth.v1.CreateUserRequest
  */
@@ -505,28 +505,28 @@ export type CreateUserRequest = Message<"auth.v1.CreateUserRequest"> & {
   form?: UserForm | undefined;
 
   /**
-   * Whether it is active at once; a ROLE_ADMIN made so can’t be undone.
+   * Whether the user is active at once; irreversible for a ROLE_ADMIN.
    *
    * @generated from field: bool active = 2;
    */
   active: boolean;
 
   /**
-   * Reference of its organization; only for one that is active at once.
+   * Reference of the organization; only with `active`.
    *
    * @generated from field: optional string organization = 3;
    */
   organization?: string | undefined;
 
   /**
-   * The username, once more, for an active ROLE_ADMIN.
+   * For an active ROLE_ADMIN, must repeat the username.
    *
    * @generated from field: optional string confirm = 4;
    */
   confirm?: string | undefined;
 
   /**
-   * Check only.
+   * Validates the request without changing anything.
    *
    * @generated from field: bool validate_only = 5;
    */
@@ -548,7 +548,7 @@ export const CreateUserRequestSchema: GenMessage<CreateUserRequest> = /*@__PURE_
   messageDesc(file_auth_v1_administration, 15);
 
 /**
- * What an administrator tells of a user. Rules are those of sign-up.
+ * Fields of a user, under the rules of sign-up.
  *
  * @generated from message auth.v1.UserForm
  */
@@ -561,14 +561,14 @@ export type UserForm = Message<"auth.v1.UserForm"> & {
   username?: string | undefined;
 
   /**
-   * Display name; the username when absent.
+   * Display name; defaults to the username.
    *
    * @generated from field: optional string nickname = 2;
    */
   nickname?: string | undefined;
 
   /**
-   * Password; nobody signs in without one.
+   * Password; without one the user can’t sign in.
    *
    * @generated from field: optional string password = 3;
    */
@@ -680,22 +680,21 @@ export type UpdateUserRequest = Message<"auth.v1.UpdateUserRequest"> & {
   form?: UserForm | undefined;
 
   /**
-   * Fields of the form to change; one that has no value there is cleared, where it may be absent. Not username, password
-   * and role.
+   * Fields of the form to change; optional fields without a value are cleared. Not username, password and role.
    *
    * @generated from field: google.protobuf.FieldMask update_mask = 3;
    */
   updateMask?: FieldMask | undefined;
 
   /**
-   * Of the record that was seen.
+   * Etag of the record on which the change is based.
    *
    * @generated from field: string etag = 4;
    */
   etag: string;
 
   /**
-   * Check only.
+   * Validates the request without changing anything.
    *
    * @generated from field: bool validate_only = 5;
    */
@@ -710,7 +709,7 @@ export const UpdateUserRequestSchema: GenMessage<UpdateUserRequest> = /*@__PURE_
   messageDesc(file_auth_v1_administration, 18);
 
 /**
- * The user as it is now.
+ * The changed user.
  *
  * @generated from message auth.v1.UpdateUserResponse
  */
@@ -723,7 +722,7 @@ export type UpdateUserResponse = Message<"auth.v1.UpdateUserResponse"> & {
   user?: AdministeredUser | undefined;
 
   /**
-   * Whether anything is other than before.
+   * Whether the record has changed.
    *
    * @generated from field: bool changed = 2;
    */
@@ -738,7 +737,7 @@ export const UpdateUserResponseSchema: GenMessage<UpdateUserResponse> = /*@__PUR
   messageDesc(file_auth_v1_administration, 19);
 
 /**
- * Which user to activate.
+ * The user to activate.
  *
  * @generated from message auth.v1.ActivateUserRequest
  */
@@ -751,28 +750,28 @@ export type ActivateUserRequest = Message<"auth.v1.ActivateUserRequest"> & {
   user?: string | undefined;
 
   /**
-   * Reference of its organization; absent: the one it has, or none.
+   * Reference of the organization; absent: unchanged.
    *
    * @generated from field: optional string organization = 2;
    */
   organization?: string | undefined;
 
   /**
-   * The username, once more, for a ROLE_ADMIN.
+   * For a ROLE_ADMIN, must repeat the username.
    *
    * @generated from field: optional string confirm = 3;
    */
   confirm?: string | undefined;
 
   /**
-   * Of the record that was seen.
+   * Etag of the record on which the change is based.
    *
    * @generated from field: string etag = 4;
    */
   etag: string;
 
   /**
-   * Check only.
+   * Validates the request without changing anything.
    *
    * @generated from field: bool validate_only = 5;
    */
@@ -787,7 +786,7 @@ export const ActivateUserRequestSchema: GenMessage<ActivateUserRequest> = /*@__P
   messageDesc(file_auth_v1_administration, 20);
 
 /**
- * The user as it is now.
+ * The changed user.
  *
  * @generated from message auth.v1.ActivateUserResponse
  */
@@ -800,7 +799,7 @@ export type ActivateUserResponse = Message<"auth.v1.ActivateUserResponse"> & {
   user?: AdministeredUser | undefined;
 
   /**
-   * Whether anything is other than before.
+   * Whether the record has changed.
    *
    * @generated from field: bool changed = 2;
    */
@@ -815,7 +814,7 @@ export const ActivateUserResponseSchema: GenMessage<ActivateUserResponse> = /*@_
   messageDesc(file_auth_v1_administration, 21);
 
 /**
- * Which user to suspend.
+ * The user to suspend.
  *
  * @generated from message auth.v1.SuspendUserRequest
  */
@@ -828,14 +827,14 @@ export type SuspendUserRequest = Message<"auth.v1.SuspendUserRequest"> & {
   user?: string | undefined;
 
   /**
-   * Of the record that was seen.
+   * Etag of the record on which the change is based.
    *
    * @generated from field: string etag = 2;
    */
   etag: string;
 
   /**
-   * Check only.
+   * Validates the request without changing anything.
    *
    * @generated from field: bool validate_only = 3;
    */
@@ -850,7 +849,7 @@ export const SuspendUserRequestSchema: GenMessage<SuspendUserRequest> = /*@__PUR
   messageDesc(file_auth_v1_administration, 22);
 
 /**
- * The user as it is now.
+ * The changed user.
  *
  * @generated from message auth.v1.SuspendUserResponse
  */
@@ -863,7 +862,7 @@ export type SuspendUserResponse = Message<"auth.v1.SuspendUserResponse"> & {
   user?: AdministeredUser | undefined;
 
   /**
-   * Whether it wasn’t suspended before.
+   * Whether the user was not suspended before.
    *
    * @generated from field: bool changed = 2;
    */
@@ -878,7 +877,7 @@ export const SuspendUserResponseSchema: GenMessage<SuspendUserResponse> = /*@__P
   messageDesc(file_auth_v1_administration, 23);
 
 /**
- * Which user to let in again.
+ * The user to resume.
  *
  * @generated from message auth.v1.ResumeUserRequest
  */
@@ -891,14 +890,14 @@ export type ResumeUserRequest = Message<"auth.v1.ResumeUserRequest"> & {
   user?: string | undefined;
 
   /**
-   * Of the record that was seen.
+   * Etag of the record on which the change is based.
    *
    * @generated from field: string etag = 2;
    */
   etag: string;
 
   /**
-   * Check only.
+   * Validates the request without changing anything.
    *
    * @generated from field: bool validate_only = 3;
    */
@@ -913,7 +912,7 @@ export const ResumeUserRequestSchema: GenMessage<ResumeUserRequest> = /*@__PURE_
   messageDesc(file_auth_v1_administration, 24);
 
 /**
- * The user as it is now.
+ * The changed user.
  *
  * @generated from message auth.v1.ResumeUserResponse
  */
@@ -926,7 +925,7 @@ export type ResumeUserResponse = Message<"auth.v1.ResumeUserResponse"> & {
   user?: AdministeredUser | undefined;
 
   /**
-   * Whether it was suspended before.
+   * Whether the user was suspended before.
    *
    * @generated from field: bool changed = 2;
    */
@@ -941,7 +940,7 @@ export const ResumeUserResponseSchema: GenMessage<ResumeUserResponse> = /*@__PUR
   messageDesc(file_auth_v1_administration, 25);
 
 /**
- * Whose failures to forget.
+ * The failures to clear.
  *
  * @generated from message auth.v1.UnlockUserRequest
  */
@@ -954,14 +953,14 @@ export type UnlockUserRequest = Message<"auth.v1.UnlockUserRequest"> & {
   user?: string | undefined;
 
   /**
-   * Client address whose failures, on any account, are forgotten too.
+   * Client address whose failures, on any account, are also cleared.
    *
    * @generated from field: optional string address = 2;
    */
   address?: string | undefined;
 
   /**
-   * Check only.
+   * Validates the request without changing anything.
    *
    * @generated from field: bool validate_only = 3;
    */
@@ -976,13 +975,13 @@ export const UnlockUserRequestSchema: GenMessage<UnlockUserRequest> = /*@__PURE_
   messageDesc(file_auth_v1_administration, 26);
 
 /**
- * What was forgotten.
+ * The result.
  *
  * @generated from message auth.v1.UnlockUserResponse
  */
 export type UnlockUserResponse = Message<"auth.v1.UnlockUserResponse"> & {
   /**
-   * How many counts there were.
+   * Number of counts that were cleared.
    *
    * @generated from field: int32 cleared = 1;
    */
@@ -1017,7 +1016,7 @@ export type SetPasswordRequest = Message<"auth.v1.SetPasswordRequest"> & {
   password?: string | undefined;
 
   /**
-   * Check only.
+   * Validates the request without changing anything.
    *
    * @generated from field: bool validate_only = 3;
    */
@@ -1032,7 +1031,7 @@ export const SetPasswordRequestSchema: GenMessage<SetPasswordRequest> = /*@__PUR
   messageDesc(file_auth_v1_administration, 28);
 
 /**
- * The user as it is now.
+ * The changed user.
  *
  * @generated from message auth.v1.SetPasswordResponse
  */
@@ -1073,21 +1072,21 @@ export type SetRoleRequest = Message<"auth.v1.SetRoleRequest"> & {
   role?: string | undefined;
 
   /**
-   * The username, once more, when an administrator is made or unmade.
+   * To or from ROLE_ADMIN, must repeat the username.
    *
    * @generated from field: optional string confirm = 3;
    */
   confirm?: string | undefined;
 
   /**
-   * Of the record that was seen.
+   * Etag of the record on which the change is based.
    *
    * @generated from field: string etag = 4;
    */
   etag: string;
 
   /**
-   * Check only.
+   * Validates the request without changing anything.
    *
    * @generated from field: bool validate_only = 5;
    */
@@ -1102,7 +1101,7 @@ export const SetRoleRequestSchema: GenMessage<SetRoleRequest> = /*@__PURE__*/
   messageDesc(file_auth_v1_administration, 30);
 
 /**
- * The user as it is now.
+ * The changed user.
  *
  * @generated from message auth.v1.SetRoleResponse
  */
@@ -1115,7 +1114,7 @@ export type SetRoleResponse = Message<"auth.v1.SetRoleResponse"> & {
   user?: AdministeredUser | undefined;
 
   /**
-   * Whether it had another role before.
+   * Whether the user had another role before.
    *
    * @generated from field: bool changed = 2;
    */
@@ -1150,14 +1149,14 @@ export type SetOrganizationRequest = Message<"auth.v1.SetOrganizationRequest"> &
   organization?: string | undefined;
 
   /**
-   * Of the record that was seen.
+   * Etag of the record on which the change is based.
    *
    * @generated from field: string etag = 3;
    */
   etag: string;
 
   /**
-   * Check only.
+   * Validates the request without changing anything.
    *
    * @generated from field: bool validate_only = 4;
    */
@@ -1172,7 +1171,7 @@ export const SetOrganizationRequestSchema: GenMessage<SetOrganizationRequest> = 
   messageDesc(file_auth_v1_administration, 32);
 
 /**
- * The user as it is now.
+ * The changed user.
  *
  * @generated from message auth.v1.SetOrganizationResponse
  */
@@ -1185,7 +1184,7 @@ export type SetOrganizationResponse = Message<"auth.v1.SetOrganizationResponse">
   user?: AdministeredUser | undefined;
 
   /**
-   * Whether it had another organization before.
+   * Whether the user had another organization before.
    *
    * @generated from field: bool changed = 2;
    */
@@ -1200,7 +1199,7 @@ export const SetOrganizationResponseSchema: GenMessage<SetOrganizationResponse> 
   messageDesc(file_auth_v1_administration, 33);
 
 /**
- * Whom to log out.
+ * The user to log out.
  *
  * @generated from message auth.v1.RevokeTokensRequest
  */
@@ -1213,7 +1212,7 @@ export type RevokeTokensRequest = Message<"auth.v1.RevokeTokensRequest"> & {
   user?: string | undefined;
 
   /**
-   * Check only.
+   * Validates the request without changing anything.
    *
    * @generated from field: bool validate_only = 2;
    */
@@ -1228,7 +1227,7 @@ export const RevokeTokensRequestSchema: GenMessage<RevokeTokensRequest> = /*@__P
   messageDesc(file_auth_v1_administration, 34);
 
 /**
- * The user as it is now.
+ * The changed user.
  *
  * @generated from message auth.v1.RevokeTokensResponse
  */
@@ -1249,7 +1248,7 @@ export const RevokeTokensResponseSchema: GenMessage<RevokeTokensResponse> = /*@_
   messageDesc(file_auth_v1_administration, 35);
 
 /**
- * Whom to mail a key.
+ * The user to mail a key to.
  *
  * @generated from message auth.v1.SendRecoveryKeyRequest
  */
@@ -1262,7 +1261,7 @@ export type SendRecoveryKeyRequest = Message<"auth.v1.SendRecoveryKeyRequest"> &
   user?: string | undefined;
 
   /**
-   * Check only.
+   * Validates the request without changing anything.
    *
    * @generated from field: bool validate_only = 2;
    */
@@ -1283,7 +1282,7 @@ export const SendRecoveryKeyRequestSchema: GenMessage<SendRecoveryKeyRequest> = 
  */
 export type SendRecoveryKeyResponse = Message<"auth.v1.SendRecoveryKeyResponse"> & {
   /**
-   * The address it goes to.
+   * Address of the recipient.
    *
    * @generated from field: string email = 1;
    */
@@ -1298,7 +1297,7 @@ export const SendRecoveryKeyResponseSchema: GenMessage<SendRecoveryKeyResponse> 
   messageDesc(file_auth_v1_administration, 37);
 
 /**
- * Which user to delete.
+ * The user to delete.
  *
  * @generated from message auth.v1.DeleteUserRequest
  */
@@ -1311,14 +1310,14 @@ export type DeleteUserRequest = Message<"auth.v1.DeleteUserRequest"> & {
   user?: string | undefined;
 
   /**
-   * Of the record that was seen.
+   * Etag of the record on which the change is based.
    *
    * @generated from field: string etag = 2;
    */
   etag: string;
 
   /**
-   * Check only.
+   * Validates the request without changing anything.
    *
    * @generated from field: bool validate_only = 3;
    */
@@ -1333,7 +1332,7 @@ export const DeleteUserRequestSchema: GenMessage<DeleteUserRequest> = /*@__PURE_
   messageDesc(file_auth_v1_administration, 38);
 
 /**
- * The user as it is now.
+ * The changed user.
  *
  * @generated from message auth.v1.DeleteUserResponse
  */
@@ -1346,7 +1345,7 @@ export type DeleteUserResponse = Message<"auth.v1.DeleteUserResponse"> & {
   user?: AdministeredUser | undefined;
 
   /**
-   * Whether it wasn’t deleted before.
+   * Whether the user was not deleted before.
    *
    * @generated from field: bool changed = 2;
    */
@@ -1361,7 +1360,7 @@ export const DeleteUserResponseSchema: GenMessage<DeleteUserResponse> = /*@__PUR
   messageDesc(file_auth_v1_administration, 39);
 
 /**
- * Which user to bring back.
+ * The user to restore.
  *
  * @generated from message auth.v1.UndeleteUserRequest
  */
@@ -1374,14 +1373,14 @@ export type UndeleteUserRequest = Message<"auth.v1.UndeleteUserRequest"> & {
   user?: string | undefined;
 
   /**
-   * Of the record that was seen.
+   * Etag of the record on which the change is based.
    *
    * @generated from field: string etag = 2;
    */
   etag: string;
 
   /**
-   * Check only.
+   * Validates the request without changing anything.
    *
    * @generated from field: bool validate_only = 3;
    */
@@ -1396,7 +1395,7 @@ export const UndeleteUserRequestSchema: GenMessage<UndeleteUserRequest> = /*@__P
   messageDesc(file_auth_v1_administration, 40);
 
 /**
- * The user as it is now.
+ * The changed user.
  *
  * @generated from message auth.v1.UndeleteUserResponse
  */
@@ -1409,7 +1408,7 @@ export type UndeleteUserResponse = Message<"auth.v1.UndeleteUserResponse"> & {
   user?: AdministeredUser | undefined;
 
   /**
-   * Whether it was deleted before.
+   * Whether the user was deleted before.
    *
    * @generated from field: bool changed = 2;
    */
@@ -1424,7 +1423,7 @@ export const UndeleteUserResponseSchema: GenMessage<UndeleteUserResponse> = /*@_
   messageDesc(file_auth_v1_administration, 41);
 
 /**
- * Which user to erase.
+ * The user to erase.
  *
  * @generated from message auth.v1.EraseUserRequest
  */
@@ -1437,14 +1436,14 @@ export type EraseUserRequest = Message<"auth.v1.EraseUserRequest"> & {
   user?: string | undefined;
 
   /**
-   * The username, once more.
+   * Must repeat the username.
    *
    * @generated from field: optional string confirm = 2;
    */
   confirm?: string | undefined;
 
   /**
-   * Check only.
+   * Validates the request without changing anything.
    *
    * @generated from field: bool validate_only = 3;
    */
@@ -1459,27 +1458,27 @@ export const EraseUserRequestSchema: GenMessage<EraseUserRequest> = /*@__PURE__*
   messageDesc(file_auth_v1_administration, 42);
 
 /**
- * A receipt.
+ * A receipt of the erasure.
  *
  * @generated from message auth.v1.EraseUserResponse
  */
 export type EraseUserResponse = Message<"auth.v1.EraseUserResponse"> & {
   /**
-   * Id that the user had.
+   * Id of the erased user.
    *
    * @generated from field: int32 user = 1;
    */
   user: number;
 
   /**
-   * When it was done.
+   * When the user was erased.
    *
    * @generated from field: google.protobuf.Timestamp erase_time = 2;
    */
   eraseTime?: Timestamp | undefined;
 
   /**
-   * Rows that are gone or emptied, by table.
+   * Number of deleted or emptied rows, by table.
    *
    * @generated from field: map<string, int32> rows = 3;
    */
@@ -1494,13 +1493,13 @@ export const EraseUserResponseSchema: GenMessage<EraseUserResponse> = /*@__PURE_
   messageDesc(file_auth_v1_administration, 43);
 
 /**
- * Which accounts that were never activated.
+ * Filter of accounts that were never activated.
  *
  * @generated from message auth.v1.EraseUnactivatedUsersRequest
  */
 export type EraseUnactivatedUsersRequest = Message<"auth.v1.EraseUnactivatedUsersRequest"> & {
   /**
-   * Required. Where they were signed up from: an IP address, or a CIDR block (RFC 4632), such as `2001:db8:1::/48`.
+   * Required. The network of the sign-ups: an IP address, or a CIDR block (RFC 4632), such as `2001:db8:1::/48`.
    *
    * @generated from field: optional string network = 1;
    */
@@ -1521,21 +1520,21 @@ export type EraseUnactivatedUsersRequest = Message<"auth.v1.EraseUnactivatedUser
   createTimeTo?: Timestamp | undefined;
 
   /**
-   * The network, once more as in `network`; not asked for with `validate_only`.
+   * Must repeat `network`; not required with `validate_only`.
    *
    * @generated from field: optional string confirm = 4;
    */
   confirm?: string | undefined;
 
   /**
-   * Count only.
+   * Counts the accounts without erasing them.
    *
    * @generated from field: bool validate_only = 5;
    */
   validateOnly: boolean;
 
   /**
-   * Where to go on.
+   * Token of the page to return.
    *
    * @generated from field: string page_token = 6;
    */
@@ -1550,21 +1549,20 @@ export const EraseUnactivatedUsersRequestSchema: GenMessage<EraseUnactivatedUser
   messageDesc(file_auth_v1_administration, 44);
 
 /**
- * What a call did.
+ * The result of a call.
  *
  * @generated from message auth.v1.EraseUnactivatedUsersResponse
  */
 export type EraseUnactivatedUsersResponse = Message<"auth.v1.EraseUnactivatedUsersResponse"> & {
   /**
-   * How many accounts it erased; with `validate_only` how many fit, among those that it looked at. Both may be 0 before the
-   * end.
+   * Number of erased accounts; with `validate_only`, of matching accounts among those examined. Both may be 0 before the end.
    *
    * @generated from field: int32 users = 1;
    */
   users: number;
 
   /**
-   * Where to go on; empty at the end.
+   * Token of the next page; empty on the last page.
    *
    * @generated from field: string next_page_token = 2;
    */
@@ -1579,7 +1577,7 @@ export const EraseUnactivatedUsersResponseSchema: GenMessage<EraseUnactivatedUse
   messageDesc(file_auth_v1_administration, 45);
 
 /**
- * About whom.
+ * The user to examine.
  *
  * @generated from message auth.v1.ExplainUserRequest
  */
@@ -1592,7 +1590,7 @@ export type ExplainUserRequest = Message<"auth.v1.ExplainUserRequest"> & {
   user?: string | undefined;
 
   /**
-   * Client address that the user comes from.
+   * Client address of the user.
    *
    * @generated from field: optional string address = 2;
    */
@@ -1607,7 +1605,7 @@ export const ExplainUserRequestSchema: GenMessage<ExplainUserRequest> = /*@__PUR
   messageDesc(file_auth_v1_administration, 46);
 
 /**
- * What stands in the way of a user.
+ * The obstacles of a user.
  *
  * @generated from message auth.v1.ExplainUserResponse
  */
@@ -1620,14 +1618,14 @@ export type ExplainUserResponse = Message<"auth.v1.ExplainUserResponse"> & {
   user?: AdministeredUser | undefined;
 
   /**
-   * Everything found; empty when nothing stands in the way.
+   * All obstacles; empty if there are none.
    *
    * @generated from field: repeated auth.v1.Obstacle obstacles = 2;
    */
   obstacles: Obstacle[];
 
   /**
-   * Counts of failures, whether they lock or not.
+   * Counts of failures, whether or not they lock the user.
    *
    * @generated from field: repeated auth.v1.FailureCount failures = 3;
    */
@@ -1642,34 +1640,34 @@ export const ExplainUserResponseSchema: GenMessage<ExplainUserResponse> = /*@__P
   messageDesc(file_auth_v1_administration, 47);
 
 /**
- * Something that keeps a user from something.
+ * A condition that prevents a user from an operation.
  *
  * @generated from message auth.v1.Obstacle
  */
 export type Obstacle = Message<"auth.v1.Obstacle"> & {
   /**
-   * What can’t be done: `sign in`, `sign in to Administration`, `activate`, `recover by answers`, `recover by e-mail`.
+   * The prevented operation: `sign in`, `sign in to Administration`, `activate`, `recover by answers`, `recover by e-mail`.
    *
    * @generated from field: string prevents = 1;
    */
   prevents: string;
 
   /**
-   * Why, in a sentence.
+   * The reason, as a sentence.
    *
    * @generated from field: string reason = 2;
    */
   reason: string;
 
   /**
-   * The command that mends it; empty when only time does.
+   * The command that fixes it; empty if it only ends with time.
    *
    * @generated from field: string command = 3;
    */
   command: string;
 
   /**
-   * Seconds until it ends by itself; absent when it doesn’t.
+   * Seconds until it ends automatically; absent if it doesn’t.
    *
    * @generated from field: optional int32 seconds = 4;
    */
@@ -1690,8 +1688,8 @@ export const ObstacleSchema: GenMessage<Obstacle> = /*@__PURE__*/
  */
 export type FailureCount = Message<"auth.v1.FailureCount"> & {
   /**
-   * Of what: `account` (from networks and devices that it doesn’t know; of one-time codes from all), `account, in a day`,
-   * `known address` (the one asked about), `known network` (new addresses of its /24 or /48), `other known` (the highest
+   * Scope: `account` (from networks and devices that it doesn’t know; for one-time codes from all), `account, in a day`,
+   * `known address` (the requested one), `known network` (new addresses of its /24 or /48), `other known` (the highest
    * count of the other networks and devices that the account knows), or `address` (of any account and any proof).
    *
    * @generated from field: string scope = 1;
@@ -1713,7 +1711,7 @@ export type FailureCount = Message<"auth.v1.FailureCount"> & {
   limit: number;
 
   /**
-   * Seconds until they are forgotten, or sign-ins are admitted again; 0 when that takes UnlockUser.
+   * Seconds until the count is cleared, or sign-ins are admitted again; 0 if that requires UnlockUser.
    *
    * @generated from field: int32 seconds = 4;
    */
@@ -1727,7 +1725,7 @@ export type FailureCount = Message<"auth.v1.FailureCount"> & {
   locked: boolean;
 
   /**
-   * What was wrong: `password`, `answers`, `administration` (the password at SignIn) or `one-time code`; empty for
+   * The kind of proof: `password`, `answers`, `administration` (the password at SignIn) or `one-time code`; empty for
    * `address`.
    *
    * @generated from field: string proof = 6;
@@ -1743,7 +1741,7 @@ export const FailureCountSchema: GenMessage<FailureCount> = /*@__PURE__*/
   messageDesc(file_auth_v1_administration, 49);
 
 /**
- * Whose data to return.
+ * The user whose data to return.
  *
  * @generated from message auth.v1.ExportUserRequest
  */
@@ -1756,14 +1754,14 @@ export type ExportUserRequest = Message<"auth.v1.ExportUserRequest"> & {
   user?: string | undefined;
 
   /**
-   * Most events of the audit log in a page.
+   * Maximum number of events of the audit log in a page.
    *
    * @generated from field: int32 page_size = 2;
    */
   pageSize: number;
 
   /**
-   * Where to go on.
+   * Token of the page to return.
    *
    * @generated from field: string page_token = 3;
    */
@@ -1778,22 +1776,22 @@ export const ExportUserRequestSchema: GenMessage<ExportUserRequest> = /*@__PURE_
   messageDesc(file_auth_v1_administration, 50);
 
 /**
- * A page of all that is stored of a user.
+ * A page of the stored data of a user.
  *
  * @generated from message auth.v1.ExportUserResponse
  */
 export type ExportUserResponse = Message<"auth.v1.ExportUserResponse"> & {
   /**
-   * A JSON document (RFC 8259) of 1 MB at most with 1,000 events: an object with a member for each table. Pages behind the
-   * first have only `audit_events` and `audit_staged`, events that are not sealed yet. Events are in order, the newest first,
-   * through all pages.
+   * A JSON document (RFC 8259) of at most 1 MB with 1,000 events: an object with a member for each table. Pages after the
+   * first have only `audit_events` and `audit_staged`, events that are not sealed yet. Events are ordered across all pages,
+   * the newest first.
    *
    * @generated from field: string json = 1;
    */
   json: string;
 
   /**
-   * Where to go on; empty at the end.
+   * Token of the next page; empty on the last page.
    *
    * @generated from field: string next_page_token = 2;
    */
@@ -1821,14 +1819,14 @@ export type Organization = Message<"auth.v1.Organization"> & {
   record?: PartnerOrganization | undefined;
 
   /**
-   * Users who belong to it, deleted ones included; absent in lists.
+   * Number of members, including deleted users; absent in lists.
    *
    * @generated from field: optional int32 members = 2;
    */
   members?: number | undefined;
 
   /**
-   * Changes with whatever is shown here but for the members.
+   * Changes whenever a field shown here changes, except `members`.
    *
    * @generated from field: string etag = 3;
    */
@@ -1843,20 +1841,20 @@ export const OrganizationSchema: GenMessage<Organization> = /*@__PURE__*/
   messageDesc(file_auth_v1_administration, 52);
 
 /**
- * What may be said of an organization. Texts hold at most 255 characters and no control characters.
+ * Fields of an organization. Texts have at most 255 characters and no control characters.
  *
  * @generated from message auth.v1.OrganizationForm
  */
 export type OrganizationForm = Message<"auth.v1.OrganizationForm"> & {
   /**
-   * Name; others may have the same.
+   * Name; not necessarily unique.
    *
    * @generated from field: optional string name = 1;
    */
   name?: string | undefined;
 
   /**
-   * E-mail address that activation keys are sent to.
+   * E-mail address to which activation keys are sent.
    *
    * @generated from field: optional string email = 2;
    */
@@ -1870,14 +1868,14 @@ export type OrganizationForm = Message<"auth.v1.OrganizationForm"> & {
   address?: string | undefined;
 
   /**
-   * INEP code of a school; no two have the same.
+   * INEP code of a school; unique.
    *
    * @generated from field: optional string inep_code = 4 [json_name = "inep_code"];
    */
   inepCode?: string | undefined;
 
   /**
-   * Login name in systems of its own.
+   * Login name in its own systems.
    *
    * @generated from field: optional string login = 5;
    */
@@ -1891,21 +1889,21 @@ export type OrganizationForm = Message<"auth.v1.OrganizationForm"> & {
   phone?: string | undefined;
 
   /**
-   * Person responsible.
+   * Responsible person.
    *
    * @generated from field: optional string responsible = 7;
    */
   responsible?: string | undefined;
 
   /**
-   * Kind of organization, any text; `E`, `D`, `N` and `O` stand for school, civil defense, non-governmental and others.
+   * Type of organization, any text; `E`, `D`, `N` and `O` stand for school, civil defense, non-governmental and others.
    *
    * @generated from field: optional string type = 8;
    */
   type?: string | undefined;
 
   /**
-   * Address of the web site.
+   * Website URL.
    *
    * @generated from field: optional string website = 9;
    */
@@ -1920,42 +1918,42 @@ export const OrganizationFormSchema: GenMessage<OrganizationForm> = /*@__PURE__*
   messageDesc(file_auth_v1_administration, 53);
 
 /**
- * Which organizations to list: all that is given must hold.
+ * Filter of organizations; all conditions must match.
  *
  * @generated from message auth.v1.ListOrganizationsRequest
  */
 export type ListOrganizationsRequest = Message<"auth.v1.ListOrganizationsRequest"> & {
   /**
-   * At most so many: 50 when 0, 1,000 at most.
+   * Maximum number of results: 50 if 0, at most 1,000.
    *
    * @generated from field: int32 page_size = 1;
    */
   pageSize: number;
 
   /**
-   * Where to go on.
+   * Token of the page to return.
    *
    * @generated from field: string page_token = 2;
    */
   pageToken: string;
 
   /**
-   * Only active ones, or only inactive ones.
+   * True: only active ones. False: only inactive ones.
    *
    * @generated from field: optional bool active = 3;
    */
   active?: boolean | undefined;
 
   /**
-   * Words, each the beginning of one in name, INEP code, login, e-mail address or person responsible; case and accents
-   * don’t matter. At most 255 characters.
+   * Words, each the beginning of a word in name, INEP code, login, e-mail address or responsible person; case and accents are
+   * ignored. At most 255 characters.
    *
    * @generated from field: optional string text = 4;
    */
   text?: string | undefined;
 
   /**
-   * Only of this type.
+   * Type of the organizations.
    *
    * @generated from field: optional string type = 5;
    */
@@ -1983,7 +1981,7 @@ export type ListOrganizationsResponse = Message<"auth.v1.ListOrganizationsRespon
   organizations: Organization[];
 
   /**
-   * Where to go on; empty at the end.
+   * Token of the next page; empty on the last page.
    *
    * @generated from field: string next_page_token = 2;
    */
@@ -1998,7 +1996,7 @@ export const ListOrganizationsResponseSchema: GenMessage<ListOrganizationsRespon
   messageDesc(file_auth_v1_administration, 55);
 
 /**
- * Which organization.
+ * The organization to return.
  *
  * @generated from message auth.v1.GetOrganizationRequest
  */
@@ -2011,7 +2009,7 @@ export type GetOrganizationRequest = Message<"auth.v1.GetOrganizationRequest"> &
   organization?: string | undefined;
 
   /**
-   * Leave activation and provider keys out; keys that are shown leave an event in the audit log.
+   * Omits activation and provider keys; returned keys record an event in the audit log.
    *
    * @generated from field: bool omit_keys = 2;
    */
@@ -2060,7 +2058,7 @@ export type CreateOrganizationRequest = Message<"auth.v1.CreateOrganizationReque
   form?: OrganizationForm | undefined;
 
   /**
-   * Check only.
+   * Validates the request without changing anything.
    *
    * @generated from field: bool validate_only = 2;
    */
@@ -2123,21 +2121,21 @@ export type UpdateOrganizationRequest = Message<"auth.v1.UpdateOrganizationReque
   form?: OrganizationForm | undefined;
 
   /**
-   * Fields of the form to change; one that has no value there is cleared, but for the name.
+   * Fields of the form to change; fields without a value are cleared, except the name.
    *
    * @generated from field: google.protobuf.FieldMask update_mask = 3;
    */
   updateMask?: FieldMask | undefined;
 
   /**
-   * Of the record that was seen.
+   * Etag of the record on which the change is based.
    *
    * @generated from field: string etag = 4;
    */
   etag: string;
 
   /**
-   * Check only.
+   * Validates the request without changing anything.
    *
    * @generated from field: bool validate_only = 5;
    */
@@ -2152,7 +2150,7 @@ export const UpdateOrganizationRequestSchema: GenMessage<UpdateOrganizationReque
   messageDesc(file_auth_v1_administration, 60);
 
 /**
- * The organization as it is now.
+ * The changed organization.
  *
  * @generated from message auth.v1.UpdateOrganizationResponse
  */
@@ -2165,7 +2163,7 @@ export type UpdateOrganizationResponse = Message<"auth.v1.UpdateOrganizationResp
   organization?: Organization | undefined;
 
   /**
-   * Whether anything is other than before.
+   * Whether the record has changed.
    *
    * @generated from field: bool changed = 2;
    */
@@ -2180,7 +2178,7 @@ export const UpdateOrganizationResponseSchema: GenMessage<UpdateOrganizationResp
   messageDesc(file_auth_v1_administration, 61);
 
 /**
- * Which organization’s keys shall work.
+ * The organization whose keys to enable.
  *
  * @generated from message auth.v1.ActivateOrganizationRequest
  */
@@ -2193,14 +2191,14 @@ export type ActivateOrganizationRequest = Message<"auth.v1.ActivateOrganizationR
   organization?: string | undefined;
 
   /**
-   * Of the record that was seen.
+   * Etag of the record on which the change is based.
    *
    * @generated from field: string etag = 2;
    */
   etag: string;
 
   /**
-   * Check only.
+   * Validates the request without changing anything.
    *
    * @generated from field: bool validate_only = 3;
    */
@@ -2215,7 +2213,7 @@ export const ActivateOrganizationRequestSchema: GenMessage<ActivateOrganizationR
   messageDesc(file_auth_v1_administration, 62);
 
 /**
- * The organization as it is now.
+ * The changed organization.
  *
  * @generated from message auth.v1.ActivateOrganizationResponse
  */
@@ -2228,7 +2226,7 @@ export type ActivateOrganizationResponse = Message<"auth.v1.ActivateOrganization
   organization?: Organization | undefined;
 
   /**
-   * Whether it was inactive before.
+   * Whether the organization was inactive before.
    *
    * @generated from field: bool changed = 2;
    */
@@ -2243,7 +2241,7 @@ export const ActivateOrganizationResponseSchema: GenMessage<ActivateOrganization
   messageDesc(file_auth_v1_administration, 63);
 
 /**
- * Which organization’s keys shall work no longer.
+ * The organization whose keys to disable.
  *
  * @generated from message auth.v1.DeactivateOrganizationRequest
  */
@@ -2256,14 +2254,14 @@ export type DeactivateOrganizationRequest = Message<"auth.v1.DeactivateOrganizat
   organization?: string | undefined;
 
   /**
-   * Of the record that was seen.
+   * Etag of the record on which the change is based.
    *
    * @generated from field: string etag = 2;
    */
   etag: string;
 
   /**
-   * Check only.
+   * Validates the request without changing anything.
    *
    * @generated from field: bool validate_only = 3;
    */
@@ -2278,7 +2276,7 @@ export const DeactivateOrganizationRequestSchema: GenMessage<DeactivateOrganizat
   messageDesc(file_auth_v1_administration, 64);
 
 /**
- * The organization as it is now.
+ * The changed organization.
  *
  * @generated from message auth.v1.DeactivateOrganizationResponse
  */
@@ -2291,7 +2289,7 @@ export type DeactivateOrganizationResponse = Message<"auth.v1.DeactivateOrganiza
   organization?: Organization | undefined;
 
   /**
-   * Whether it was active before.
+   * Whether the organization was active before.
    *
    * @generated from field: bool changed = 2;
    */
@@ -2306,7 +2304,7 @@ export const DeactivateOrganizationResponseSchema: GenMessage<DeactivateOrganiza
   messageDesc(file_auth_v1_administration, 65);
 
 /**
- * Which organization gets a new key.
+ * The organization whose key to rotate.
  *
  * @generated from message auth.v1.RotateOrganizationKeyRequest
  */
@@ -2319,14 +2317,14 @@ export type RotateOrganizationKeyRequest = Message<"auth.v1.RotateOrganizationKe
   organization?: string | undefined;
 
   /**
-   * Of the record that was seen.
+   * Etag of the record on which the change is based.
    *
    * @generated from field: string etag = 2;
    */
   etag: string;
 
   /**
-   * Check only.
+   * Validates the request without changing anything.
    *
    * @generated from field: bool validate_only = 3;
    */
@@ -2341,7 +2339,7 @@ export const RotateOrganizationKeyRequestSchema: GenMessage<RotateOrganizationKe
   messageDesc(file_auth_v1_administration, 66);
 
 /**
- * The organization as it is now.
+ * The changed organization.
  *
  * @generated from message auth.v1.RotateOrganizationKeyResponse
  */
@@ -2362,7 +2360,7 @@ export const RotateOrganizationKeyResponseSchema: GenMessage<RotateOrganizationK
   messageDesc(file_auth_v1_administration, 67);
 
 /**
- * Which organization to remove.
+ * The organization to delete.
  *
  * @generated from message auth.v1.DeleteOrganizationRequest
  */
@@ -2375,21 +2373,21 @@ export type DeleteOrganizationRequest = Message<"auth.v1.DeleteOrganizationReque
   organization?: string | undefined;
 
   /**
-   * The name, once more.
+   * Must repeat the name.
    *
    * @generated from field: optional string confirm = 2;
    */
   confirm?: string | undefined;
 
   /**
-   * Of the record that was seen.
+   * Etag of the record on which the change is based.
    *
    * @generated from field: string etag = 3;
    */
   etag: string;
 
   /**
-   * Check only.
+   * Validates the request without changing anything.
    *
    * @generated from field: bool validate_only = 4;
    */
@@ -2404,7 +2402,7 @@ export const DeleteOrganizationRequestSchema: GenMessage<DeleteOrganizationReque
   messageDesc(file_auth_v1_administration, 68);
 
 /**
- * Nothing: it is gone.
+ * Empty: the record is deleted.
  *
  * @generated from message auth.v1.DeleteOrganizationResponse
  */
@@ -2432,7 +2430,7 @@ export type AdministeredQuestion = Message<"auth.v1.AdministeredQuestion"> & {
   record?: Question | undefined;
 
   /**
-   * Changes with whatever is shown here.
+   * Changes whenever a field shown here changes.
    *
    * @generated from field: string etag = 2;
    */
@@ -2447,27 +2445,27 @@ export const AdministeredQuestionSchema: GenMessage<AdministeredQuestion> = /*@_
   messageDesc(file_auth_v1_administration, 70);
 
 /**
- * Nothing: there are few questions.
+ * Filter of questions.
  *
  * @generated from message auth.v1.ListQuestionsRequest
  */
 export type ListQuestionsRequest = Message<"auth.v1.ListQuestionsRequest"> & {
   /**
-   * At most so many: 50 when 0, 1,000 at most.
+   * Maximum number of results: 50 if 0, at most 1,000.
    *
    * @generated from field: int32 page_size = 1;
    */
   pageSize: number;
 
   /**
-   * Where to go on.
+   * Token of the page to return.
    *
    * @generated from field: string page_token = 2;
    */
   pageToken: string;
 
   /**
-   * Only offered ones, or only retired ones.
+   * True: only offered ones. False: only retired ones.
    *
    * @generated from field: optional bool offered = 3;
    */
@@ -2495,7 +2493,7 @@ export type ListQuestionsResponse = Message<"auth.v1.ListQuestionsResponse"> & {
   questions: AdministeredQuestion[];
 
   /**
-   * Where to go on; empty at the end.
+   * Token of the next page; empty on the last page.
    *
    * @generated from field: string next_page_token = 2;
    */
@@ -2516,14 +2514,14 @@ export const ListQuestionsResponseSchema: GenMessage<ListQuestionsResponse> = /*
  */
 export type CreateQuestionRequest = Message<"auth.v1.CreateQuestionRequest"> & {
   /**
-   * Its text, unique whatever its case and accents.
+   * Text of the question, unique regardless of case and accents.
    *
    * @generated from field: optional string question = 1;
    */
   question?: string | undefined;
 
   /**
-   * Check only.
+   * Validates the request without changing anything.
    *
    * @generated from field: bool validate_only = 2;
    */
@@ -2551,7 +2549,7 @@ export const CreateQuestionRequestSchema: GenMessage<CreateQuestionRequest> = /*
  */
 export type CreateQuestionResponse = Message<"auth.v1.CreateQuestionResponse"> & {
   /**
-   * As it is.
+   * The record.
    *
    * @generated from field: auth.v1.AdministeredQuestion question = 1;
    */
@@ -2579,21 +2577,21 @@ export type UpdateQuestionRequest = Message<"auth.v1.UpdateQuestionRequest"> & {
   question?: string | undefined;
 
   /**
-   * Its new text.
+   * The new text.
    *
    * @generated from field: optional string text = 2;
    */
   text?: string | undefined;
 
   /**
-   * Of the record that was seen.
+   * Etag of the record on which the change is based.
    *
    * @generated from field: string etag = 3;
    */
   etag: string;
 
   /**
-   * Check only.
+   * Validates the request without changing anything.
    *
    * @generated from field: bool validate_only = 4;
    */
@@ -2608,20 +2606,20 @@ export const UpdateQuestionRequestSchema: GenMessage<UpdateQuestionRequest> = /*
   messageDesc(file_auth_v1_administration, 75);
 
 /**
- * The question as it is now.
+ * The changed question.
  *
  * @generated from message auth.v1.UpdateQuestionResponse
  */
 export type UpdateQuestionResponse = Message<"auth.v1.UpdateQuestionResponse"> & {
   /**
-   * As it is.
+   * The record.
    *
    * @generated from field: auth.v1.AdministeredQuestion question = 1;
    */
   question?: AdministeredQuestion | undefined;
 
   /**
-   * Whether the text is other than before.
+   * Whether the text has changed.
    *
    * @generated from field: bool changed = 2;
    */
@@ -2636,7 +2634,7 @@ export const UpdateQuestionResponseSchema: GenMessage<UpdateQuestionResponse> = 
   messageDesc(file_auth_v1_administration, 76);
 
 /**
- * Which question to offer.
+ * The question to offer.
  *
  * @generated from message auth.v1.OfferQuestionRequest
  */
@@ -2649,14 +2647,14 @@ export type OfferQuestionRequest = Message<"auth.v1.OfferQuestionRequest"> & {
   question?: string | undefined;
 
   /**
-   * Of the record that was seen.
+   * Etag of the record on which the change is based.
    *
    * @generated from field: string etag = 2;
    */
   etag: string;
 
   /**
-   * Check only.
+   * Validates the request without changing anything.
    *
    * @generated from field: bool validate_only = 3;
    */
@@ -2671,20 +2669,20 @@ export const OfferQuestionRequestSchema: GenMessage<OfferQuestionRequest> = /*@_
   messageDesc(file_auth_v1_administration, 77);
 
 /**
- * The question as it is now.
+ * The changed question.
  *
  * @generated from message auth.v1.OfferQuestionResponse
  */
 export type OfferQuestionResponse = Message<"auth.v1.OfferQuestionResponse"> & {
   /**
-   * As it is.
+   * The record.
    *
    * @generated from field: auth.v1.AdministeredQuestion question = 1;
    */
   question?: AdministeredQuestion | undefined;
 
   /**
-   * Whether it was retired before.
+   * Whether the question was retired before.
    *
    * @generated from field: bool changed = 2;
    */
@@ -2699,7 +2697,7 @@ export const OfferQuestionResponseSchema: GenMessage<OfferQuestionResponse> = /*
   messageDesc(file_auth_v1_administration, 78);
 
 /**
- * Which question to retire.
+ * The question to retire.
  *
  * @generated from message auth.v1.RetireQuestionRequest
  */
@@ -2712,14 +2710,14 @@ export type RetireQuestionRequest = Message<"auth.v1.RetireQuestionRequest"> & {
   question?: string | undefined;
 
   /**
-   * Of the record that was seen.
+   * Etag of the record on which the change is based.
    *
    * @generated from field: string etag = 2;
    */
   etag: string;
 
   /**
-   * Check only.
+   * Validates the request without changing anything.
    *
    * @generated from field: bool validate_only = 3;
    */
@@ -2734,20 +2732,20 @@ export const RetireQuestionRequestSchema: GenMessage<RetireQuestionRequest> = /*
   messageDesc(file_auth_v1_administration, 79);
 
 /**
- * The question as it is now.
+ * The changed question.
  *
  * @generated from message auth.v1.RetireQuestionResponse
  */
 export type RetireQuestionResponse = Message<"auth.v1.RetireQuestionResponse"> & {
   /**
-   * As it is.
+   * The record.
    *
    * @generated from field: auth.v1.AdministeredQuestion question = 1;
    */
   question?: AdministeredQuestion | undefined;
 
   /**
-   * Whether it was offered before.
+   * Whether the question was offered before.
    *
    * @generated from field: bool changed = 2;
    */
@@ -2762,20 +2760,20 @@ export const RetireQuestionResponseSchema: GenMessage<RetireQuestionResponse> = 
   messageDesc(file_auth_v1_administration, 80);
 
 /**
- * How many to list.
+ * Page of texts to return.
  *
  * @generated from message auth.v1.ListUnmatchedQuestionsRequest
  */
 export type ListUnmatchedQuestionsRequest = Message<"auth.v1.ListUnmatchedQuestionsRequest"> & {
   /**
-   * At most so many: 50 when 0, 1,000 at most.
+   * Maximum number of results: 50 if 0, at most 1,000.
    *
    * @generated from field: int32 page_size = 1;
    */
   pageSize: number;
 
   /**
-   * Where to go on.
+   * Token of the page to return.
    *
    * @generated from field: string page_token = 2;
    */
@@ -2796,14 +2794,14 @@ export const ListUnmatchedQuestionsRequestSchema: GenMessage<ListUnmatchedQuesti
  */
 export type ListUnmatchedQuestionsResponse = Message<"auth.v1.ListUnmatchedQuestionsResponse"> & {
   /**
-   * Those of most users first.
+   * The most frequent first.
    *
    * @generated from field: repeated auth.v1.UnmatchedQuestion questions = 1;
    */
   questions: UnmatchedQuestion[];
 
   /**
-   * Where to go on; empty at the end.
+   * Token of the next page; empty on the last page.
    *
    * @generated from field: string next_page_token = 2;
    */
@@ -2818,20 +2816,20 @@ export const ListUnmatchedQuestionsResponseSchema: GenMessage<ListUnmatchedQuest
   messageDesc(file_auth_v1_administration, 82);
 
 /**
- * A text that users gave as their question.
+ * A text that users entered as their question.
  *
  * @generated from message auth.v1.UnmatchedQuestion
  */
 export type UnmatchedQuestion = Message<"auth.v1.UnmatchedQuestion"> & {
   /**
-   * The text as one of them wrote it.
+   * The text as one of the users wrote it.
    *
    * @generated from field: string question = 1;
    */
   question: string;
 
   /**
-   * How many users gave it, in any spelling.
+   * Number of users who entered it, in any spelling.
    *
    * @generated from field: int32 users = 2;
    */
@@ -2846,7 +2844,7 @@ export const UnmatchedQuestionSchema: GenMessage<UnmatchedQuestion> = /*@__PURE_
   messageDesc(file_auth_v1_administration, 83);
 
 /**
- * Which text belongs to which question.
+ * The text, and its question.
  *
  * @generated from message auth.v1.LinkQuestionRequest
  */
@@ -2866,7 +2864,7 @@ export type LinkQuestionRequest = Message<"auth.v1.LinkQuestionRequest"> & {
   question?: string | undefined;
 
   /**
-   * Check only.
+   * Validates the request without changing anything.
    *
    * @generated from field: bool validate_only = 3;
    */
@@ -2881,7 +2879,7 @@ export const LinkQuestionRequestSchema: GenMessage<LinkQuestionRequest> = /*@__P
   messageDesc(file_auth_v1_administration, 84);
 
 /**
- * What was linked.
+ * The result.
  *
  * @generated from message auth.v1.LinkQuestionResponse
  */
@@ -2894,7 +2892,7 @@ export type LinkQuestionResponse = Message<"auth.v1.LinkQuestionResponse"> & {
   question?: AdministeredQuestion | undefined;
 
   /**
-   * Users whose answer counts from now on; those who have an answer to the question keep it.
+   * Number of users whose answer counts from now on; users with an answer to the question keep it.
    *
    * @generated from field: int32 linked = 2;
    */
@@ -2909,7 +2907,7 @@ export const LinkQuestionResponseSchema: GenMessage<LinkQuestionResponse> = /*@_
   messageDesc(file_auth_v1_administration, 85);
 
 /**
- * A service that may call with a key of its own.
+ * A service that authenticates with a key.
  *
  * @generated from message auth.v1.Service
  */
@@ -2929,14 +2927,14 @@ export type Service = Message<"auth.v1.Service"> & {
   scopes: Scope[];
 
   /**
-   * Its keys, without the keys themselves.
+   * Metadata of its keys.
    *
    * @generated from field: repeated auth.v1.ServiceKey keys = 3;
    */
   keys: ServiceKey[];
 
   /**
-   * When it was registered.
+   * When the service was registered.
    *
    * @generated from field: google.protobuf.Timestamp create_time = 4;
    */
@@ -2964,28 +2962,28 @@ export type ServiceKey = Message<"auth.v1.ServiceKey"> & {
   id: number;
 
   /**
-   * The first characters of the key, to tell keys apart.
+   * The first characters of the key, to distinguish keys.
    *
    * @generated from field: string beginning = 2;
    */
   beginning: string;
 
   /**
-   * When it was made.
+   * When the key was created.
    *
    * @generated from field: google.protobuf.Timestamp create_time = 3;
    */
   createTime?: Timestamp | undefined;
 
   /**
-   * When it is good no longer.
+   * When the key expires.
    *
    * @generated from field: google.protobuf.Timestamp expire_time = 4;
    */
   expireTime?: Timestamp | undefined;
 
   /**
-   * Day of its last use (UTC), yyyy-MM-dd; empty when it was never used.
+   * Day of its last use (UTC), yyyy-MM-dd; empty if it was never used.
    *
    * @generated from field: string last_used = 5;
    */
@@ -3000,20 +2998,20 @@ export const ServiceKeySchema: GenMessage<ServiceKey> = /*@__PURE__*/
   messageDesc(file_auth_v1_administration, 87);
 
 /**
- * Which services to list.
+ * Page of services to return.
  *
  * @generated from message auth.v1.ListServicesRequest
  */
 export type ListServicesRequest = Message<"auth.v1.ListServicesRequest"> & {
   /**
-   * At most so many: 50 when 0, 1,000 at most.
+   * Maximum number of results: 50 if 0, at most 1,000.
    *
    * @generated from field: int32 page_size = 1;
    */
   pageSize: number;
 
   /**
-   * Where to go on.
+   * Token of the page to return.
    *
    * @generated from field: string page_token = 2;
    */
@@ -3041,7 +3039,7 @@ export type ListServicesResponse = Message<"auth.v1.ListServicesResponse"> & {
   services: Service[];
 
   /**
-   * Where to go on; empty at the end.
+   * Token of the next page; empty on the last page.
    *
    * @generated from field: string next_page_token = 2;
    */
@@ -3076,14 +3074,14 @@ export type CreateServiceRequest = Message<"auth.v1.CreateServiceRequest"> & {
   scopes: Scope[];
 
   /**
-   * When its first key expires; a year from now when absent.
+   * When its first key expires; by default after a year.
    *
    * @generated from field: optional google.protobuf.Timestamp expire_time = 3;
    */
   expireTime?: Timestamp | undefined;
 
   /**
-   * Check only.
+   * Validates the request without changing anything.
    *
    * @generated from field: bool validate_only = 4;
    */
@@ -3111,15 +3109,15 @@ export const CreateServiceRequestSchema: GenMessage<CreateServiceRequest> = /*@_
  */
 export type CreateServiceResponse = Message<"auth.v1.CreateServiceResponse"> & {
   /**
-   * As it is.
+   * The record.
    *
    * @generated from field: auth.v1.Service service = 1;
    */
   service?: Service | undefined;
 
   /**
-   * Its key of 256 bits, shown once; empty when it was only checked, and when the request is repeated: if nobody has the
-   * key, delete it and make another.
+   * Its key of 256 bits, shown once; empty with `validate_only` and in the answer to a repeated request: if the key is lost,
+   * delete it and create another.
    *
    * @generated from field: string key = 2;
    */
@@ -3134,7 +3132,7 @@ export const CreateServiceResponseSchema: GenMessage<CreateServiceResponse> = /*
   messageDesc(file_auth_v1_administration, 91);
 
 /**
- * Which service to remove.
+ * The service to delete.
  *
  * @generated from message auth.v1.DeleteServiceRequest
  */
@@ -3147,14 +3145,14 @@ export type DeleteServiceRequest = Message<"auth.v1.DeleteServiceRequest"> & {
   name?: string | undefined;
 
   /**
-   * The name, once more.
+   * Must repeat the name.
    *
    * @generated from field: optional string confirm = 2;
    */
   confirm?: string | undefined;
 
   /**
-   * Check only.
+   * Validates the request without changing anything.
    *
    * @generated from field: bool validate_only = 3;
    */
@@ -3169,7 +3167,7 @@ export const DeleteServiceRequestSchema: GenMessage<DeleteServiceRequest> = /*@_
   messageDesc(file_auth_v1_administration, 92);
 
 /**
- * Nothing: it is gone.
+ * Empty: the record is deleted.
  *
  * @generated from message auth.v1.DeleteServiceResponse
  */
@@ -3184,7 +3182,7 @@ export const DeleteServiceResponseSchema: GenMessage<DeleteServiceResponse> = /*
   messageDesc(file_auth_v1_administration, 93);
 
 /**
- * Which service gets a key.
+ * The service that gets a key.
  *
  * @generated from message auth.v1.CreateServiceKeyRequest
  */
@@ -3197,14 +3195,14 @@ export type CreateServiceKeyRequest = Message<"auth.v1.CreateServiceKeyRequest">
   name?: string | undefined;
 
   /**
-   * When the key expires; a year from now when absent.
+   * When the key expires; by default after a year.
    *
    * @generated from field: optional google.protobuf.Timestamp expire_time = 2;
    */
   expireTime?: Timestamp | undefined;
 
   /**
-   * Check only.
+   * Validates the request without changing anything.
    *
    * @generated from field: bool validate_only = 3;
    */
@@ -3232,15 +3230,15 @@ export const CreateServiceKeyRequestSchema: GenMessage<CreateServiceKeyRequest> 
  */
 export type CreateServiceKeyResponse = Message<"auth.v1.CreateServiceKeyResponse"> & {
   /**
-   * The service as it is now.
+   * The record.
    *
    * @generated from field: auth.v1.Service service = 1;
    */
   service?: Service | undefined;
 
   /**
-   * The key of 256 bits, shown once; empty when it was only checked, and when the request is repeated: if nobody has the
-   * key, delete it and make another.
+   * The key of 256 bits, shown once; empty with `validate_only` and in the answer to a repeated request: if the key is lost,
+   * delete it and create another.
    *
    * @generated from field: string key = 2;
    */
@@ -3255,7 +3253,7 @@ export const CreateServiceKeyResponseSchema: GenMessage<CreateServiceKeyResponse
   messageDesc(file_auth_v1_administration, 95);
 
 /**
- * Which key to remove.
+ * The key to delete.
  *
  * @generated from message auth.v1.DeleteServiceKeyRequest
  */
@@ -3275,7 +3273,7 @@ export type DeleteServiceKeyRequest = Message<"auth.v1.DeleteServiceKeyRequest">
   id?: number | undefined;
 
   /**
-   * Check only.
+   * Validates the request without changing anything.
    *
    * @generated from field: bool validate_only = 3;
    */
@@ -3290,13 +3288,13 @@ export const DeleteServiceKeyRequestSchema: GenMessage<DeleteServiceKeyRequest> 
   messageDesc(file_auth_v1_administration, 96);
 
 /**
- * What is left.
+ * The result.
  *
  * @generated from message auth.v1.DeleteServiceKeyResponse
  */
 export type DeleteServiceKeyResponse = Message<"auth.v1.DeleteServiceKeyResponse"> & {
   /**
-   * The service as it is now.
+   * The record.
    *
    * @generated from field: auth.v1.Service service = 1;
    */
@@ -3324,28 +3322,28 @@ export type SigningKey = Message<"auth.v1.SigningKey"> & {
   kid: string;
 
   /**
-   * Whether it signs now.
+   * Whether the key currently signs.
    *
    * @generated from field: bool signs = 2;
    */
   signs: boolean;
 
   /**
-   * From when on it signs, unless a newer one does.
+   * When the key starts to sign, unless a newer key signs.
    *
    * @generated from field: google.protobuf.Timestamp sign_time = 3;
    */
   signTime?: Timestamp | undefined;
 
   /**
-   * Until when it verifies; absent while no successor is planned.
+   * Until when the key verifies; absent while no successor is planned.
    *
    * @generated from field: optional google.protobuf.Timestamp expire_time = 4;
    */
   expireTime?: Timestamp | undefined;
 
   /**
-   * Longest lifetime of a token that it signs, in seconds.
+   * Maximum lifetime of its tokens, in seconds.
    *
    * @generated from field: int32 token_ttl = 5;
    */
@@ -3360,7 +3358,7 @@ export const SigningKeySchema: GenMessage<SigningKey> = /*@__PURE__*/
   messageDesc(file_auth_v1_administration, 98);
 
 /**
- * Nothing: there are few keys.
+ * Empty: all keys are returned.
  *
  * @generated from message auth.v1.ListSigningKeysRequest
  */
@@ -3396,20 +3394,20 @@ export const ListSigningKeysResponseSchema: GenMessage<ListSigningKeysResponse> 
   messageDesc(file_auth_v1_administration, 100);
 
 /**
- * How to rotate.
+ * Options of the rotation.
  *
  * @generated from message auth.v1.RotateSigningKeyRequest
  */
 export type RotateSigningKeyRequest = Message<"auth.v1.RotateSigningKeyRequest"> & {
   /**
-   * Check only.
+   * Validates the request without changing anything.
    *
    * @generated from field: bool validate_only = 1;
    */
   validateOnly: boolean;
 
   /**
-   * It signs at once: verifiers that hold an older key set refuse new tokens until they fetch it again.
+   * The key signs at once: verifiers with an older key set refuse new tokens until they fetch the set again.
    *
    * @generated from field: bool now = 2;
    */
@@ -3430,7 +3428,7 @@ export const RotateSigningKeyRequestSchema: GenMessage<RotateSigningKeyRequest> 
  */
 export type RotateSigningKeyResponse = Message<"auth.v1.RotateSigningKeyResponse"> & {
   /**
-   * As it is.
+   * The record.
    *
    * @generated from field: auth.v1.SigningKey key = 1;
    */
@@ -3445,27 +3443,27 @@ export const RotateSigningKeyResponseSchema: GenMessage<RotateSigningKeyResponse
   messageDesc(file_auth_v1_administration, 102);
 
 /**
- * Which key to drop.
+ * The key to drop.
  *
  * @generated from message auth.v1.RetireSigningKeyRequest
  */
 export type RetireSigningKeyRequest = Message<"auth.v1.RetireSigningKeyRequest"> & {
   /**
-   * Its id.
+   * Id of the key.
    *
    * @generated from field: optional string kid = 1;
    */
   kid?: string | undefined;
 
   /**
-   * The id, once more.
+   * Must repeat the id.
    *
    * @generated from field: optional string confirm = 2;
    */
   confirm?: string | undefined;
 
   /**
-   * Check only.
+   * Validates the request without changing anything.
    *
    * @generated from field: bool validate_only = 3;
    */
@@ -3480,13 +3478,13 @@ export const RetireSigningKeyRequestSchema: GenMessage<RetireSigningKeyRequest> 
   messageDesc(file_auth_v1_administration, 103);
 
 /**
- * What signs instead.
+ * The successor.
  *
  * @generated from message auth.v1.RetireSigningKeyResponse
  */
 export type RetireSigningKeyResponse = Message<"auth.v1.RetireSigningKeyResponse"> & {
   /**
-   * Id of the key that signs from now on, when another did before.
+   * Id of the key that signs from now on, if it has changed.
    *
    * @generated from field: optional string successor = 1;
    */
@@ -3501,7 +3499,7 @@ export const RetireSigningKeyResponseSchema: GenMessage<RetireSigningKeyResponse
   messageDesc(file_auth_v1_administration, 104);
 
 /**
- * Nothing.
+ * Empty.
  *
  * @generated from message auth.v1.GetIssuerRequest
  */
@@ -3544,34 +3542,34 @@ export const GetIssuerResponseSchema: GenMessage<GetIssuerResponse> = /*@__PURE_
   messageDesc(file_auth_v1_administration, 106);
 
 /**
- * Another issuer or audience.
+ * The new issuer or audience.
  *
  * @generated from message auth.v1.SetIssuerRequest
  */
 export type SetIssuerRequest = Message<"auth.v1.SetIssuerRequest"> & {
   /**
-   * `iss` of tokens; absent: as it is.
+   * `iss` of tokens; absent: unchanged.
    *
    * @generated from field: optional string issuer = 1;
    */
   issuer?: string | undefined;
 
   /**
-   * `aud` of tokens, never `auth-admin` in any spelling; absent: as it is.
+   * `aud` of tokens, never `auth-admin` in any spelling; absent: unchanged.
    *
    * @generated from field: optional string audience = 2;
    */
   audience?: string | undefined;
 
   /**
-   * The new issuer, once more.
+   * Must repeat the new issuer.
    *
    * @generated from field: optional string confirm = 3;
    */
   confirm?: string | undefined;
 
   /**
-   * Check only.
+   * Validates the request without changing anything.
    *
    * @generated from field: bool validate_only = 4;
    */
@@ -3586,7 +3584,7 @@ export const SetIssuerRequestSchema: GenMessage<SetIssuerRequest> = /*@__PURE__*
   messageDesc(file_auth_v1_administration, 107);
 
 /**
- * Issuer and audience as they are now.
+ * The current issuer and audience.
  *
  * @generated from message auth.v1.SetIssuerResponse
  */
@@ -3606,7 +3604,7 @@ export type SetIssuerResponse = Message<"auth.v1.SetIssuerResponse"> & {
   audience: string;
 
   /**
-   * Whether anything is other than before.
+   * Whether the record has changed.
    *
    * @generated from field: bool changed = 3;
    */
@@ -3634,14 +3632,14 @@ export type QueuedEmail = Message<"auth.v1.QueuedEmail"> & {
   id: bigint;
 
   /**
-   * What it is for, such as `recovery-key`.
+   * Purpose, such as `recovery-key`.
    *
    * @generated from field: string kind = 2;
    */
   kind: string;
 
   /**
-   * Id of the user it concerns; absent when it concerns none that is known.
+   * Id of the user it concerns; absent if unknown.
    *
    * @generated from field: optional int32 user = 3;
    */
@@ -3655,21 +3653,21 @@ export type QueuedEmail = Message<"auth.v1.QueuedEmail"> & {
   createTime?: Timestamp | undefined;
 
   /**
-   * Attempts to send it so far.
+   * Number of attempts so far.
    *
    * @generated from field: int32 attempts = 5;
    */
   attempts: number;
 
   /**
-   * When it is due; absent when it has failed for good.
+   * When it is due; absent if it has failed permanently.
    *
    * @generated from field: optional google.protobuf.Timestamp due_time = 6;
    */
   dueTime?: Timestamp | undefined;
 
   /**
-   * What the mail server said at the last attempt.
+   * Answer of the mail server to the last attempt.
    *
    * @generated from field: optional string error = 7;
    */
@@ -3684,27 +3682,27 @@ export const QueuedEmailSchema: GenMessage<QueuedEmail> = /*@__PURE__*/
   messageDesc(file_auth_v1_administration, 109);
 
 /**
- * Which e-mails to list.
+ * Filter of e-mails.
  *
  * @generated from message auth.v1.ListEmailsRequest
  */
 export type ListEmailsRequest = Message<"auth.v1.ListEmailsRequest"> & {
   /**
-   * At most so many: 50 when 0, 1,000 at most.
+   * Maximum number of results: 50 if 0, at most 1,000.
    *
    * @generated from field: int32 page_size = 1;
    */
   pageSize: number;
 
   /**
-   * Where to go on.
+   * Token of the page to return.
    *
    * @generated from field: string page_token = 2;
    */
   pageToken: string;
 
   /**
-   * Only those that have failed for good, or only others.
+   * True: only permanently failed ones. False: only others.
    *
    * @generated from field: optional bool failed = 3;
    */
@@ -3732,7 +3730,7 @@ export type ListEmailsResponse = Message<"auth.v1.ListEmailsResponse"> & {
   emails: QueuedEmail[];
 
   /**
-   * Where to go on; empty at the end.
+   * Token of the next page; empty on the last page.
    *
    * @generated from field: string next_page_token = 2;
    */
@@ -3747,7 +3745,7 @@ export const ListEmailsResponseSchema: GenMessage<ListEmailsResponse> = /*@__PUR
   messageDesc(file_auth_v1_administration, 111);
 
 /**
- * Which e-mail.
+ * The e-mail to return.
  *
  * @generated from message auth.v1.GetEmailRequest
  */
@@ -3774,7 +3772,7 @@ export const GetEmailRequestSchema: GenMessage<GetEmailRequest> = /*@__PURE__*/
  */
 export type GetEmailResponse = Message<"auth.v1.GetEmailResponse"> & {
   /**
-   * As it is.
+   * The record.
    *
    * @generated from field: auth.v1.QueuedEmail email = 1;
    */
@@ -3789,7 +3787,7 @@ export const GetEmailResponseSchema: GenMessage<GetEmailResponse> = /*@__PURE__*
   messageDesc(file_auth_v1_administration, 113);
 
 /**
- * Which e-mail to send again.
+ * The e-mail to retry.
  *
  * @generated from message auth.v1.RetryEmailRequest
  */
@@ -3802,7 +3800,7 @@ export type RetryEmailRequest = Message<"auth.v1.RetryEmailRequest"> & {
   id?: bigint | undefined;
 
   /**
-   * Check only.
+   * Validates the request without changing anything.
    *
    * @generated from field: bool validate_only = 2;
    */
@@ -3823,7 +3821,7 @@ export const RetryEmailRequestSchema: GenMessage<RetryEmailRequest> = /*@__PURE_
  */
 export type RetryEmailResponse = Message<"auth.v1.RetryEmailResponse"> & {
   /**
-   * As it is now.
+   * The record.
    *
    * @generated from field: auth.v1.QueuedEmail email = 1;
    */
@@ -3838,7 +3836,7 @@ export const RetryEmailResponseSchema: GenMessage<RetryEmailResponse> = /*@__PUR
   messageDesc(file_auth_v1_administration, 115);
 
 /**
- * Which e-mail to forget.
+ * The e-mail to delete.
  *
  * @generated from message auth.v1.DiscardEmailRequest
  */
@@ -3851,7 +3849,7 @@ export type DiscardEmailRequest = Message<"auth.v1.DiscardEmailRequest"> & {
   id?: bigint | undefined;
 
   /**
-   * Check only.
+   * Validates the request without changing anything.
    *
    * @generated from field: bool validate_only = 2;
    */
@@ -3866,7 +3864,7 @@ export const DiscardEmailRequestSchema: GenMessage<DiscardEmailRequest> = /*@__P
   messageDesc(file_auth_v1_administration, 116);
 
 /**
- * Nothing: it is gone.
+ * Empty: the record is deleted.
  *
  * @generated from message auth.v1.DiscardEmailResponse
  */
@@ -3881,7 +3879,7 @@ export const DiscardEmailResponseSchema: GenMessage<DiscardEmailResponse> = /*@_
   messageDesc(file_auth_v1_administration, 117);
 
 /**
- * Where to send an e-mail.
+ * The recipient of the test.
  *
  * @generated from message auth.v1.SendTestEmailRequest
  */
@@ -3902,27 +3900,27 @@ export const SendTestEmailRequestSchema: GenMessage<SendTestEmailRequest> = /*@_
   messageDesc(file_auth_v1_administration, 118);
 
 /**
- * What happened.
+ * The result.
  *
  * @generated from message auth.v1.SendTestEmailResponse
  */
 export type SendTestEmailResponse = Message<"auth.v1.SendTestEmailResponse"> & {
   /**
-   * Whether the mail server, or the folder for e-mails, took it.
+   * Whether the mail server, or the folder for e-mails, accepted it.
    *
    * @generated from field: bool sent = 1;
    */
   sent: boolean;
 
   /**
-   * What it said.
+   * Its answer.
    *
    * @generated from field: string answer = 2;
    */
   answer: string;
 
   /**
-   * How long it took, in milliseconds.
+   * Duration in milliseconds.
    *
    * @generated from field: int32 milliseconds = 3;
    */
@@ -3937,41 +3935,41 @@ export const SendTestEmailResponseSchema: GenMessage<SendTestEmailResponse> = /*
   messageDesc(file_auth_v1_administration, 119);
 
 /**
- * Which events to list: all that is given must hold.
+ * Filter of events; all conditions must match.
  *
  * @generated from message auth.v1.ListAuditEventsRequest
  */
 export type ListAuditEventsRequest = Message<"auth.v1.ListAuditEventsRequest"> & {
   /**
-   * At most so many: 50 when 0, 1,000 at most.
+   * Maximum number of results: 50 if 0, at most 1,000.
    *
    * @generated from field: int32 page_size = 1;
    */
   pageSize: number;
 
   /**
-   * Where to go on.
+   * Token of the page to return.
    *
    * @generated from field: string page_token = 2;
    */
   pageToken: string;
 
   /**
-   * Reference of the user it was done to.
+   * Reference of the affected user.
    *
    * @generated from field: optional string user = 3;
    */
   user?: string | undefined;
 
   /**
-   * Reference of the administrator or user who did it.
+   * Reference of the acting administrator or user.
    *
    * @generated from field: optional string actor = 4;
    */
   actor?: string | undefined;
 
   /**
-   * What was done; `*` stands for any text, as in `user.*`.
+   * Action; `*` matches any text, as in `user.*`.
    *
    * @generated from field: optional string action = 5;
    */
@@ -3999,8 +3997,8 @@ export type ListAuditEventsRequest = Message<"auth.v1.ListAuditEventsRequest"> &
   timeTo?: Timestamp | undefined;
 
   /**
-   * Oldest first, sealed events only, and a page token even at the end: with it come the events that are sealed later.
-   * Without a page token it begins at the end of the log.
+   * Returns only sealed events, the oldest first, and a page token even at the end: it returns the events that are sealed
+   * later. Without a page token the list starts at the end of the log.
    *
    * @generated from field: bool follow = 9;
    */
@@ -4021,14 +4019,14 @@ export const ListAuditEventsRequestSchema: GenMessage<ListAuditEventsRequest> = 
  */
 export type ListAuditEventsResponse = Message<"auth.v1.ListAuditEventsResponse"> & {
   /**
-   * As asked for.
+   * The events.
    *
    * @generated from field: repeated auth.v1.AuditLogEvent events = 1;
    */
   events: AuditLogEvent[];
 
   /**
-   * Where to go on.
+   * Token of the next page.
    *
    * @generated from field: string next_page_token = 2;
    */
@@ -4049,7 +4047,7 @@ export const ListAuditEventsResponseSchema: GenMessage<ListAuditEventsResponse> 
  */
 export type AuditLogEvent = Message<"auth.v1.AuditLogEvent"> & {
   /**
-   * Its place in the chain; absent while it isn’t sealed.
+   * Position in the chain; absent while the event isn’t sealed.
    *
    * @generated from field: optional int64 id = 1;
    */
@@ -4063,7 +4061,7 @@ export type AuditLogEvent = Message<"auth.v1.AuditLogEvent"> & {
   time?: Timestamp | undefined;
 
   /**
-   * What was done, noun and verb.
+   * Action, noun and verb.
    *
    * @generated from field: string action = 3;
    */
@@ -4077,35 +4075,35 @@ export type AuditLogEvent = Message<"auth.v1.AuditLogEvent"> & {
   outcome: string;
 
   /**
-   * Why it was refused, a name of Reason; or what else is told of it.
+   * Reason of a refusal, a name of Reason; or other details.
    *
    * @generated from field: optional string reason = 5;
    */
   reason?: string | undefined;
 
   /**
-   * Kind of actor: `user`, `anonymous`, `service:<name>`, `service` for the registry itself, `cli:<system user>@<host>`.
+   * Type of actor: `user`, `anonymous`, `service:<name>`, `service` for the registry itself, `cli:<system user>@<host>`.
    *
    * @generated from field: string actor = 6;
    */
   actor: string;
 
   /**
-   * Id of the actor among users.
+   * User id of the actor.
    *
    * @generated from field: optional int32 actor_id = 7 [json_name = "actor_id"];
    */
   actorId?: number | undefined;
 
   /**
-   * Id of the user it was done to.
+   * Id of the affected user.
    *
    * @generated from field: optional int32 subject_id = 8 [json_name = "subject_id"];
    */
   subjectId?: number | undefined;
 
   /**
-   * What else it was done to, such as `organization:3`; `failures:10` where so many failures reached a limit.
+   * Other affected record, such as `organization:3`; `failures:10` if that number of failures reached a limit.
    *
    * @generated from field: optional string object = 9;
    */
@@ -4134,20 +4132,20 @@ export const AuditLogEventSchema: GenMessage<AuditLogEvent> = /*@__PURE__*/
   messageDesc(file_auth_v1_administration, 122);
 
 /**
- * Where to begin.
+ * The range to check.
  *
  * @generated from message auth.v1.VerifyAuditLogRequest
  */
 export type VerifyAuditLogRequest = Message<"auth.v1.VerifyAuditLogRequest"> & {
   /**
-   * Where the stretch before ended; empty: at the beginning.
+   * Token of the range; empty: the beginning.
    *
    * @generated from field: string page_token = 1;
    */
   pageToken: string;
 
   /**
-   * A link `id:hash` of an earlier check, kept elsewhere: it must be in the log still.
+   * A link `id:hash` of an earlier check, stored elsewhere: it must still be in the log.
    *
    * @generated from field: optional string known = 2;
    */
@@ -4162,27 +4160,27 @@ export const VerifyAuditLogRequestSchema: GenMessage<VerifyAuditLogRequest> = /*
   messageDesc(file_auth_v1_administration, 123);
 
 /**
- * What was found.
+ * The result of the check.
  *
  * @generated from message auth.v1.VerifyAuditLogResponse
  */
 export type VerifyAuditLogResponse = Message<"auth.v1.VerifyAuditLogResponse"> & {
   /**
-   * Events checked so far, from the beginning on.
+   * Number of events checked so far, from the beginning.
    *
    * @generated from field: int64 events = 1;
    */
   events: bigint;
 
   /**
-   * Events that are not sealed yet, checked by their MACs alone.
+   * Number of events that are not sealed yet, checked only by their MACs.
    *
    * @generated from field: int64 staged = 2;
    */
   staged: bigint;
 
   /**
-   * The newest link so far, `id:hash`, to be kept elsewhere.
+   * The newest link so far, `id:hash`, to be stored elsewhere.
    *
    * @generated from field: string newest = 3;
    */
@@ -4196,14 +4194,14 @@ export type VerifyAuditLogResponse = Message<"auth.v1.VerifyAuditLogResponse"> &
   broken?: string | undefined;
 
   /**
-   * The event of `known` was deleted by its age: nothing was compared with it.
+   * Whether the event of `known` was deleted by age and couldn’t be compared.
    *
    * @generated from field: bool forgotten = 5;
    */
   forgotten: boolean;
 
   /**
-   * Where to go on; empty at the end.
+   * Token of the next page; empty on the last page.
    *
    * @generated from field: string next_page_token = 6;
    */
@@ -4218,7 +4216,7 @@ export const VerifyAuditLogResponseSchema: GenMessage<VerifyAuditLogResponse> = 
   messageDesc(file_auth_v1_administration, 124);
 
 /**
- * Nothing.
+ * Empty.
  *
  * @generated from message auth.v1.GetMigrationsRequest
  */
@@ -4239,7 +4237,7 @@ export const GetMigrationsRequestSchema: GenMessage<GetMigrationsRequest> = /*@_
  */
 export type GetMigrationsResponse = Message<"auth.v1.GetMigrationsResponse"> & {
   /**
-   * In their order.
+   * In order.
    *
    * @generated from field: repeated auth.v1.Migration migrations = 1;
    */
@@ -4267,21 +4265,21 @@ export type Migration = Message<"auth.v1.Migration"> & {
   name: string;
 
   /**
-   * `expand` when the version before can go on beside it, else `contract`.
+   * `expand` if the previous version can continue to run on the tables, otherwise `contract`.
    *
    * @generated from field: string kind = 2;
    */
   kind: string;
 
   /**
-   * When it was run; absent when it wasn’t.
+   * When it ran; absent if it hasn’t.
    *
    * @generated from field: optional google.protobuf.Timestamp run_time = 3;
    */
   runTime?: Timestamp | undefined;
 
   /**
-   * Whether the program has it; one that it lacks is of a newer version.
+   * Whether the program has it; otherwise it is of a newer version.
    *
    * @generated from field: bool known = 4;
    */
@@ -4296,7 +4294,7 @@ export const MigrationSchema: GenMessage<Migration> = /*@__PURE__*/
   messageDesc(file_auth_v1_administration, 127);
 
 /**
- * Nothing.
+ * Empty.
  *
  * @generated from message auth.v1.GetConfigurationRequest
  */
@@ -4317,14 +4315,14 @@ export const GetConfigurationRequestSchema: GenMessage<GetConfigurationRequest> 
  */
 export type GetConfigurationResponse = Message<"auth.v1.GetConfigurationResponse"> & {
   /**
-   * By name, as the documentation lists them.
+   * By name, in the order of the documentation.
    *
    * @generated from field: repeated auth.v1.Setting settings = 1;
    */
   settings: Setting[];
 
   /**
-   * Variables named AUTH_… that are no settings.
+   * Variables named AUTH_… that aren’t settings.
    *
    * @generated from field: repeated string unknown = 2;
    */
@@ -4352,21 +4350,21 @@ export type Setting = Message<"auth.v1.Setting"> & {
   name: string;
 
   /**
-   * Its value; of a secret only whether it is set. Absent when it isn’t.
+   * Value; for a secret only whether it is set. Absent if it isn’t set.
    *
    * @generated from field: optional string value = 2;
    */
   value?: string | undefined;
 
   /**
-   * Where the value comes from: `environment`, `file` or `default`.
+   * Source of the value: `environment`, `file` or `default`.
    *
    * @generated from field: string origin = 3;
    */
   origin: string;
 
   /**
-   * What is taken when it isn’t set; absent when there is nothing.
+   * Default value; absent if there is none.
    *
    * @generated from field: optional string default = 4;
    */
@@ -4388,7 +4386,7 @@ export const SettingSchema: GenMessage<Setting> = /*@__PURE__*/
   messageDesc(file_auth_v1_administration, 130);
 
 /**
- * Nothing.
+ * Empty.
  *
  * @generated from message auth.v1.DiagnoseRequest
  */
@@ -4403,13 +4401,13 @@ export const DiagnoseRequestSchema: GenMessage<DiagnoseRequest> = /*@__PURE__*/
   messageDesc(file_auth_v1_administration, 131);
 
 /**
- * What was found.
+ * The results.
  *
  * @generated from message auth.v1.DiagnoseResponse
  */
 export type DiagnoseResponse = Message<"auth.v1.DiagnoseResponse"> & {
   /**
-   * In the order they were made.
+   * In the order of the checks.
    *
    * @generated from field: repeated auth.v1.Check checks = 1;
    */
@@ -4424,13 +4422,13 @@ export const DiagnoseResponseSchema: GenMessage<DiagnoseResponse> = /*@__PURE__*
   messageDesc(file_auth_v1_administration, 132);
 
 /**
- * A thing that was examined.
+ * The result of a check.
  *
  * @generated from message auth.v1.Check
  */
 export type Check = Message<"auth.v1.Check"> & {
   /**
-   * What was examined.
+   * Name of the check.
    *
    * @generated from field: string check = 1;
    */
@@ -4444,14 +4442,14 @@ export type Check = Message<"auth.v1.Check"> & {
   status: string;
 
   /**
-   * What was found.
+   * Details.
    *
    * @generated from field: string detail = 3;
    */
   detail: string;
 
   /**
-   * What to do about it; empty when nothing needs doing.
+   * The fix; empty if none is necessary.
    *
    * @generated from field: string fix = 4;
    */
@@ -4472,21 +4470,21 @@ export const CheckSchema: GenMessage<Check> = /*@__PURE__*/
  */
 export enum UserState {
   /**
-   * Any but deleted.
+   * Any state except deleted.
    *
    * @generated from enum value: USER_STATE_UNSPECIFIED = 0;
    */
   UNSPECIFIED = 0,
 
   /**
-   * Activated, and not suspended.
+   * Activated and not suspended.
    *
    * @generated from enum value: USER_STATE_ACTIVE = 1;
    */
   ACTIVE = 1,
 
   /**
-   * Not activated yet, and not suspended.
+   * Not activated and not suspended.
    *
    * @generated from enum value: USER_STATE_INACTIVE = 2;
    */
@@ -4500,7 +4498,7 @@ export enum UserState {
   SUSPENDED = 3,
 
   /**
-   * Deleted, and not erased yet.
+   * Deleted and not erased.
    *
    * @generated from enum value: USER_STATE_DELETED = 4;
    */
@@ -4514,44 +4512,43 @@ export const UserStateSchema: GenEnum<UserState> = /*@__PURE__*/
   enumDesc(file_auth_v1_administration, 0);
 
 /**
- * What administrators do: users, organizations, security questions, services, keys, e-mails and the audit log.
+ * Administration of users, organizations, security questions, services, keys, e-mails and the audit log.
  *
- * It has a listener of its own, apart from what work packages reach. Every call but SignIn carries the metadata
- * `authorization: Bearer <token>` with a token from SignIn, whose audience is `auth-admin`; tokens of work packages open
- * nothing here, and tokens from here open nothing there. Calls check in this order, and refuse with the first that fails:
- * a token is there (ACCESS_DENIED); it is genuine, not expired, not revoked, and its user is an active ROLE_ADMIN
- * (INVALID_TOKEN); shape of the request (INVALID_ARGUMENT, every wrong field listed); existence (RECORD_NOT_FOUND, or
+ * The service has a separate listener, which work packages can't reach. Every call but SignIn carries the metadata
+ * `authorization: Bearer <token>` with a token from SignIn, whose audience is `auth-admin`; tokens of work packages are
+ * invalid here, and tokens from here are invalid there. Calls check in this order, and refuse with the first check that fails:
+ * a token is present (ACCESS_DENIED); it is genuine, not expired, not revoked, and its user is an active ROLE_ADMIN
+ * (INVALID_TOKEN); shape of the request (INVALID_ARGUMENT, with every invalid field); existence (RECORD_NOT_FOUND, or
  * USER_NOT_FOUND); state.
  *
- * References: a user is named by username in any spelling or by `#id`; an organization by `#id`, INEP code or name; a
- * question by `#id` or text. Digits alone are an id, unless something else has that name; `#id` is one, unless something
- * else has that name with its `#`: then INVALID_ARGUMENT says so, and how to name each.
+ * References: a user is identified by username in any spelling or by `#id`; an organization by `#id`, INEP code or name; a
+ * question by `#id` or text. Digits alone are an id, unless another record has that name; `#id` is an id, unless another
+ * record has that name with its `#`: then INVALID_ARGUMENT reports the ambiguity, and how to refer to each record.
  *
- * Changes: with `validate_only` (AIP-163) everything is checked and answered, and nothing is kept. An `etag` (AIP-154)
- * that is given must be that of the record as it is, else STALE_ETAG. Who repeats a creation with the same `request_id`
- * (AIP-155, a UUID) within a day gets the first answer again, but for the key of a service. The last active administrator
- * can’t be suspended, deleted, erased or given another role (LAST_ADMINISTRATOR). Each change leaves an event in the audit
- * log in its own transaction.
+ * Changes: with `validate_only` (AIP-163) the call checks and answers everything, and changes nothing. An `etag` (AIP-154)
+ * must be that of the current record, otherwise STALE_ETAG. A creation that is repeated with the same `request_id` (AIP-155,
+ * a UUID) within a day returns the first answer again, without the key of a service. The last active administrator can’t be
+ * suspended, deleted, erased or given another role (LAST_ADMINISTRATOR). Each change records an event in the audit log in
+ * its own transaction.
  *
- * A session is good for 12 hours. What can’t be undone or opens a way in asks for a sign-in of the last 15 minutes, with a
- * one-time code where codes are enrolled (SIGN_IN_AGAIN): enrolling, confirming and removing one-time codes; erasing users and
- * deleting organizations; services and their keys; signing keys and issuer; and, when the user that it concerns is a
- * ROLE_ADMIN before or after it, CreateUser, UpdateUser, ActivateUser, SuspendUser, ResumeUser, UnlockUser, SetPassword,
- * SetRole, SendRecoveryKey, DeleteUser and UndeleteUser; that user is told of it by e-mail. What can’t be undone asks for
- * `confirm`, too, which repeats the name of what it is done to (CONFIRMATION_NEEDED). The caller is checked again in the
- * transaction of its change.
+ * A session lasts 12 hours. Irreversible calls and calls that create access require a sign-in within the last 15 minutes, with
+ * a one-time code if codes are enrolled (SIGN_IN_AGAIN): enrollment, confirmation and removal of one-time codes; erasure of
+ * users and deletion of organizations; services and their keys; signing keys and issuer; and, when the target is a ROLE_ADMIN
+ * before or after the call, CreateUser, UpdateUser, ActivateUser, SuspendUser, ResumeUser, UnlockUser, SetPassword, SetRole,
+ * SendRecoveryKey, DeleteUser and UndeleteUser; that user is notified by e-mail. Irreversible calls also require `confirm`,
+ * which repeats the name of the target (CONFIRMATION_NEEDED). The transaction of a change checks the caller again.
  *
- * Lists (AIP-158): `page_size` is 50 when absent and 1,000 at most. An empty `next_page_token` is the only sign of the
- * end. A token goes with the filter it was given for: with another, INVALID_ARGUMENT.
+ * Lists (AIP-158): `page_size` is 50 by default and at most 1,000. Only an empty `next_page_token` marks the end. A token is
+ * valid only with the filter of its list: with another filter, INVALID_ARGUMENT.
  *
  * @generated from service auth.v1.Administration
  */
 export const Administration: GenService<{
   /**
-   * Exchanges username and password of an active ROLE_ADMIN, and the one-time code (RFC 6238) once one is enrolled, for a
-   * token that is good for 12 hours. Refuses with INVALID_CREDENTIALS, all wrong alike; with CODE_NEEDED when the password
-   * is right and the code is missing; with TOO_MANY_ATTEMPTS as Login does, under counts of its own. After 10 wrong codes in
-   * 15 minutes, or 30 in a day, it refuses every right password with TOO_MANY_ATTEMPTS and without RetryInfo, until
+   * Exchanges username and password of an active ROLE_ADMIN, and a one-time code (RFC 6238) if codes are enrolled, for a
+   * token that is valid for 12 hours. Refuses with INVALID_CREDENTIALS, without distinction; with CODE_NEEDED when the
+   * password is right and the code is missing; with TOO_MANY_ATTEMPTS as Login does, with separate counts. After 10 wrong
+   * codes in 15 minutes, or 30 in a day, it refuses every right password with TOO_MANY_ATTEMPTS and without RetryInfo, until
    * another administrator, or the command line on the database itself, calls UnlockUser.
    *
    * @generated from rpc auth.v1.Administration.SignIn
@@ -4562,7 +4559,7 @@ export const Administration: GenService<{
     output: typeof SignInResponseSchema;
   },
   /**
-   * Tells who calls, and by which session.
+   * Returns the caller and its session.
    *
    * @generated from rpc auth.v1.Administration.GetSession
    */
@@ -4572,8 +4569,8 @@ export const Administration: GenService<{
     output: typeof GetSessionResponseSchema;
   },
   /**
-   * Makes a secret for one-time codes of the caller. It counts once ConfirmTotp has seen a code of it, which
-   * ends every session of the caller and leaves little open to its public ones: see there.
+   * Creates a secret for one-time codes of the caller. ConfirmTotp with a code of it completes the enrollment, ends every
+   * session of the caller and restricts its public sessions.
    *
    * @generated from rpc auth.v1.Administration.EnrollTotp
    */
@@ -4583,9 +4580,9 @@ export const Administration: GenService<{
     output: typeof EnrollTotpResponseSchema;
   },
   /**
-   * Ends an enrolment with a code of the new secret: from now on sign-ins need one. Every session of the caller has ended,
-   * this one included: sign in again, with a code. From now on sessions of the caller at the public endpoints open GetMe,
-   * GetUser of itself, Refresh and RevokeMyTokens, and nothing else.
+   * Completes an enrollment with a code of the new secret: from now on sign-ins require a code. Ends every session of the
+   * caller, including this one: sign in again, with a code. From now on sessions of the caller at the public endpoints can call
+   * only GetMe, GetUser of itself, Refresh and RevokeMyTokens.
    *
    * @generated from rpc auth.v1.Administration.ConfirmTotp
    */
@@ -4595,8 +4592,8 @@ export const Administration: GenService<{
     output: typeof ConfirmTotpResponseSchema;
   },
   /**
-   * Takes the one-time codes from an administrator who has lost them. Can’t be undone. Refuses with ACCESS_DENIED while the
-   * caller’s own are locked.
+   * Removes the one-time codes of an administrator who has lost them. Irreversible. Refuses with ACCESS_DENIED while the
+   * caller’s own codes are locked.
    *
    * @generated from rpc auth.v1.Administration.RemoveTotp
    */
@@ -4616,7 +4613,7 @@ export const Administration: GenService<{
     output: typeof ListUsersResponseSchema;
   },
   /**
-   * Returns a user with all that an administrator sees. Keys in it leave an event, unless they are left out.
+   * Returns a user with all fields for administrators. Returned keys record an event, unless they are omitted.
    *
    * @generated from rpc auth.v1.Administration.GetUser
    */
@@ -4626,8 +4623,8 @@ export const Administration: GenService<{
     output: typeof AdministrationGetUserResponseSchema;
   },
   /**
-   * Registers a user under the rules of sign-up but for password and terms: without a password nobody signs in until a
-   * recovery key or SetPassword has set one. Refuses with INVALID_SIGN_UP.
+   * Registers a user under the rules of sign-up, except for password and terms: without a password, the user can’t sign in
+   * until a recovery key or SetPassword sets one. Refuses with INVALID_SIGN_UP.
    *
    * @generated from rpc auth.v1.Administration.CreateUser
    */
@@ -4637,8 +4634,8 @@ export const Administration: GenService<{
     output: typeof CreateUserResponseSchema;
   },
   /**
-   * Changes the profile or e-mail address of a user under the rules of sign-up. Another address voids recovery keys and
-   * codes that were mailed or wait to be; the former address is told.
+   * Changes the profile or e-mail address of a user under the rules of sign-up. A new address voids mailed and queued recovery
+   * keys and codes; the former address is notified.
    *
    * @generated from rpc auth.v1.Administration.UpdateUser
    */
@@ -4648,7 +4645,7 @@ export const Administration: GenService<{
     output: typeof UpdateUserResponseSchema;
   },
   /**
-   * Makes a user active without a key, and a member of an organization. For a ROLE_ADMIN it can’t be undone.
+   * Activates a user without a key, as a member of an organization. Irreversible for a ROLE_ADMIN.
    *
    * @generated from rpc auth.v1.Administration.ActivateUser
    */
@@ -4658,7 +4655,7 @@ export const Administration: GenService<{
     output: typeof ActivateUserResponseSchema;
   },
   /**
-   * Shuts a user out and revokes its tokens and mailed keys. Repeating it succeeds with `changed: false`.
+   * Suspends a user and revokes its tokens and mailed keys. A repeated call succeeds with `changed: false`.
    *
    * @generated from rpc auth.v1.Administration.SuspendUser
    */
@@ -4668,7 +4665,7 @@ export const Administration: GenService<{
     output: typeof SuspendUserResponseSchema;
   },
   /**
-   * Ends a suspension. Tokens from before stay revoked.
+   * Ends a suspension. Earlier tokens stay revoked.
    *
    * @generated from rpc auth.v1.Administration.ResumeUser
    */
@@ -4678,8 +4675,8 @@ export const Administration: GenService<{
     output: typeof ResumeUserResponseSchema;
   },
   /**
-   * Forgets the failed sign-ins that count against a user, whatever the proof and wherever they came from, and ends the lock
-   * of its one-time codes. The caller’s own one-time codes stay as they are: while they are locked it refuses with ACCESS_DENIED.
+   * Clears the failed sign-ins that count against a user, of every proof and from every network, and ends the lock of its
+   * one-time codes, except the caller’s own: while these are locked, it refuses with ACCESS_DENIED.
    *
    * @generated from rpc auth.v1.Administration.UnlockUser
    */
@@ -4689,8 +4686,8 @@ export const Administration: GenService<{
     output: typeof UnlockUserResponseSchema;
   },
   /**
-   * Sets a password and revokes the tokens of the user, who is told by e-mail. Another than PasswordUpdateByUsername, it
-   * holds up no SetEmail. Refuses with INVALID_PASSWORD.
+   * Sets a password and revokes the tokens of the user, who is notified by e-mail. Unlike PasswordUpdateByUsername, it doesn’t
+   * block SetEmail. Refuses with INVALID_PASSWORD.
    *
    * @generated from rpc auth.v1.Administration.SetPassword
    */
@@ -4700,7 +4697,7 @@ export const Administration: GenService<{
     output: typeof SetPasswordResponseSchema;
   },
   /**
-   * Gives a user another role and revokes its tokens and mailed keys. To and from ROLE_ADMIN it can’t be undone.
+   * Changes the role of a user and revokes its tokens and mailed keys. Irreversible to and from ROLE_ADMIN.
    *
    * @generated from rpc auth.v1.Administration.SetRole
    */
@@ -4710,7 +4707,7 @@ export const Administration: GenService<{
     output: typeof SetRoleResponseSchema;
   },
   /**
-   * Moves a user to another organization, or out of any, and revokes its tokens and mailed keys.
+   * Changes or removes the organization of a user, and revokes its tokens and mailed keys.
    *
    * @generated from rpc auth.v1.Administration.SetOrganization
    */
@@ -4730,7 +4727,7 @@ export const Administration: GenService<{
     output: typeof RevokeTokensResponseSchema;
   },
   /**
-   * Mails a recovery key to the user’s registered address. Refuses with WRONG_STATE when there is none.
+   * Mails a recovery key to the user’s registered address. Refuses with WRONG_STATE when the user has none.
    *
    * @generated from rpc auth.v1.Administration.SendRecoveryKey
    */
@@ -4740,7 +4737,7 @@ export const Administration: GenService<{
     output: typeof SendRecoveryKeyResponseSchema;
   },
   /**
-   * Shuts a user out and hides it, until UndeleteUser brings it back. After 30 days it is erased.
+   * Deletes a user, who can’t sign in and is hidden until UndeleteUser. After 30 days the user is erased.
    *
    * @generated from rpc auth.v1.Administration.DeleteUser
    */
@@ -4750,7 +4747,7 @@ export const Administration: GenService<{
     output: typeof DeleteUserResponseSchema;
   },
   /**
-   * Brings a deleted user back as it was; its tokens stay revoked.
+   * Restores a deleted user unchanged; its tokens stay revoked.
    *
    * @generated from rpc auth.v1.Administration.UndeleteUser
    */
@@ -4760,7 +4757,7 @@ export const Administration: GenService<{
     output: typeof UndeleteUserResponseSchema;
   },
   /**
-   * Erases all that is stored of a user (LGPD, article 18, VI). Can’t be undone. The audit log goes on to verify.
+   * Erases all stored data of a user (LGPD, article 18, VI). Irreversible. The audit log still verifies.
    *
    * @generated from rpc auth.v1.Administration.EraseUser
    */
@@ -4770,12 +4767,12 @@ export const Administration: GenService<{
     output: typeof EraseUserResponseSchema;
   },
   /**
-   * Erases, after a flood of sign-ups, the accounts that were signed up from a network and never activated, 100 of them in a
-   * call: repeat it with `next_page_token` until that is empty. Can’t be undone; their names are free again. Each account
-   * goes in a transaction of its own with its event, so that a call that fails has done a part, and another goes on with the
-   * rest. Accounts of any role go, since none of them ever had its rights; those that are suspended or deleted, or that
-   * administrators made, don’t. Where an account was signed up from is what the audit log tells: where that is pruned, the
-   * account stays.
+   * Erases, after a flood of sign-ups, the accounts that were signed up from a network and never activated, 100 in each
+   * call: repeat it with `next_page_token` until that is empty. Irreversible; the names are free again. Each account is erased
+   * in its own transaction with its event: a call that fails may have erased some accounts, and a repeated call continues with
+   * the rest. Accounts of every role are erased, because none of them ever had its permissions, except suspended and deleted
+   * accounts and accounts that administrators created. The network of a sign-up is read from the audit log: accounts whose
+   * events are pruned aren’t erased.
    *
    * @generated from rpc auth.v1.Administration.EraseUnactivatedUsers
    */
@@ -4785,7 +4782,7 @@ export const Administration: GenService<{
     output: typeof EraseUnactivatedUsersResponseSchema;
   },
   /**
-   * Tells what keeps a user from signing in, activating and recovering, each with the command that mends it.
+   * Returns everything that prevents a user from signing in, activating and recovering, with the command that fixes it.
    *
    * @generated from rpc auth.v1.Administration.ExplainUser
    */
@@ -4795,7 +4792,7 @@ export const Administration: GenService<{
     output: typeof ExplainUserResponseSchema;
   },
   /**
-   * Returns all that is stored of a user (LGPD, article 18, II), without secrets, in pages: the first has everything but
+   * Returns all stored data of a user (LGPD, article 18, II), without secrets, in pages: the first page has everything except
    * older events of the audit log, which follow.
    *
    * @generated from rpc auth.v1.Administration.ExportUser
@@ -4816,7 +4813,7 @@ export const Administration: GenService<{
     output: typeof ListOrganizationsResponseSchema;
   },
   /**
-   * Returns an organization with its activation key, which leaves an event, unless keys are left out.
+   * Returns an organization with its activation key, which records an event, unless keys are omitted.
    *
    * @generated from rpc auth.v1.Administration.GetOrganization
    */
@@ -4846,7 +4843,7 @@ export const Administration: GenService<{
     output: typeof UpdateOrganizationResponseSchema;
   },
   /**
-   * Lets the keys of an organization and of its users work.
+   * Enables the keys of an organization and of its users.
    *
    * @generated from rpc auth.v1.Administration.ActivateOrganization
    */
@@ -4856,7 +4853,7 @@ export const Administration: GenService<{
     output: typeof ActivateOrganizationResponseSchema;
   },
   /**
-   * Stops the keys of an organization and of its users from activating anyone.
+   * Disables the keys of an organization and of its users: they no longer activate users.
    *
    * @generated from rpc auth.v1.Administration.DeactivateOrganization
    */
@@ -4866,7 +4863,7 @@ export const Administration: GenService<{
     output: typeof DeactivateOrganizationResponseSchema;
   },
   /**
-   * Gives an organization a new activation key; the one before is void at once.
+   * Replaces the activation key of an organization; the previous key is void at once.
    *
    * @generated from rpc auth.v1.Administration.RotateOrganizationKey
    */
@@ -4876,7 +4873,7 @@ export const Administration: GenService<{
     output: typeof RotateOrganizationKeyResponseSchema;
   },
   /**
-   * Removes an organization that has no members. Refuses with WRONG_STATE when it has. Can’t be undone.
+   * Deletes an organization without members. Refuses with WRONG_STATE when it has members. Irreversible.
    *
    * @generated from rpc auth.v1.Administration.DeleteOrganization
    */
@@ -4886,7 +4883,7 @@ export const Administration: GenService<{
     output: typeof DeleteOrganizationResponseSchema;
   },
   /**
-   * Lists security questions by id, retired ones included.
+   * Lists security questions by id, including retired ones.
    *
    * @generated from rpc auth.v1.Administration.ListQuestions
    */
@@ -4896,7 +4893,7 @@ export const Administration: GenService<{
     output: typeof ListQuestionsResponseSchema;
   },
   /**
-   * Offers a new question. Refuses with NAME_TAKEN when there is one with this text.
+   * Creates a question. Refuses with NAME_TAKEN when a question with this text exists.
    *
    * @generated from rpc auth.v1.Administration.CreateQuestion
    */
@@ -4906,7 +4903,7 @@ export const Administration: GenService<{
     output: typeof CreateQuestionResponseSchema;
   },
   /**
-   * Changes the text of a question; answers stay. Refuses as CreateQuestion does.
+   * Changes the text of a question and keeps its answers. Refuses as CreateQuestion does.
    *
    * @generated from rpc auth.v1.Administration.UpdateQuestion
    */
@@ -4926,7 +4923,7 @@ export const Administration: GenService<{
     output: typeof OfferQuestionResponseSchema;
   },
   /**
-   * Takes no new answers to a question; those already saved still count.
+   * Retires a question: new answers are refused, saved answers still count.
    *
    * @generated from rpc auth.v1.Administration.RetireQuestion
    */
@@ -4936,7 +4933,7 @@ export const Administration: GenService<{
     output: typeof RetireQuestionResponseSchema;
   },
   /**
-   * Lists the texts that users gave at sign-up and that match no question, those of most users first.
+   * Lists the texts of sign-ups that match no question, the most frequent first.
    *
    * @generated from rpc auth.v1.Administration.ListUnmatchedQuestions
    */
@@ -4946,7 +4943,7 @@ export const Administration: GenService<{
     output: typeof ListUnmatchedQuestionsResponseSchema;
   },
   /**
-   * Makes the answers to such a text answers to a question: from now on they count.
+   * Assigns the answers to such a text to a question: from now on they count.
    *
    * @generated from rpc auth.v1.Administration.LinkQuestion
    */
@@ -4956,7 +4953,7 @@ export const Administration: GenService<{
     output: typeof LinkQuestionResponseSchema;
   },
   /**
-   * Lists the services that have an identity, by name.
+   * Lists registered services by name.
    *
    * @generated from rpc auth.v1.Administration.ListServices
    */
@@ -4966,8 +4963,7 @@ export const Administration: GenService<{
     output: typeof ListServicesResponseSchema;
   },
   /**
-   * Registers a service with its first key, which is shown once: a repeated request answers without it. Refuses with
-   * NAME_TAKEN.
+   * Registers a service with its first key, which is shown once: a repeated request returns no key. Refuses with NAME_TAKEN.
    *
    * @generated from rpc auth.v1.Administration.CreateService
    */
@@ -4977,7 +4973,7 @@ export const Administration: GenService<{
     output: typeof CreateServiceResponseSchema;
   },
   /**
-   * Removes a service with all its keys. Can’t be undone.
+   * Deletes a service with all its keys. Irreversible.
    *
    * @generated from rpc auth.v1.Administration.DeleteService
    */
@@ -4987,7 +4983,7 @@ export const Administration: GenService<{
     output: typeof DeleteServiceResponseSchema;
   },
   /**
-   * Gives a service another key beside those it has; it is shown once: a repeated request answers without it.
+   * Adds a key to a service. The key is shown once: a repeated request returns no key.
    *
    * @generated from rpc auth.v1.Administration.CreateServiceKey
    */
@@ -4997,7 +4993,7 @@ export const Administration: GenService<{
     output: typeof CreateServiceKeyResponseSchema;
   },
   /**
-   * Removes a key of a service: every process refuses it within a second.
+   * Deletes a key of a service: every process refuses it within a second.
    *
    * @generated from rpc auth.v1.Administration.DeleteServiceKey
    */
@@ -5017,7 +5013,7 @@ export const Administration: GenService<{
     output: typeof ListSigningKeysResponseSchema;
   },
   /**
-   * Publishes a new signing key, which signs 10 minutes from now unless it is to sign at once. Nobody is logged out.
+   * Publishes a new signing key, which signs after 10 minutes, or at once if `now` is set. No user is logged out.
    *
    * @generated from rpc auth.v1.Administration.RotateSigningKey
    */
@@ -5027,8 +5023,8 @@ export const Administration: GenService<{
     output: typeof RotateSigningKeyResponseSchema;
   },
   /**
-   * Drops a signing key at once, with every token that it signed. Can’t be undone. A key without an end signs afterwards:
-   * the one that signs now, or else a published or a new one, at once.
+   * Drops a signing key at once, with every token that it signed. Irreversible. If it was the signing key, a published or a
+   * new key without an expiration time signs at once.
    *
    * @generated from rpc auth.v1.Administration.RetireSigningKey
    */
@@ -5038,7 +5034,7 @@ export const Administration: GenService<{
     output: typeof RetireSigningKeyResponseSchema;
   },
   /**
-   * Tells issuer and audience of tokens.
+   * Returns issuer and audience of tokens.
    *
    * @generated from rpc auth.v1.Administration.GetIssuer
    */
@@ -5048,8 +5044,8 @@ export const Administration: GenService<{
     output: typeof GetIssuerResponseSchema;
   },
   /**
-   * Changes issuer or audience of tokens. It holds for each process from its next start on. Can’t be undone: tokens from
-   * before are refused.
+   * Changes issuer or audience of tokens. Each process applies it at its next start. Irreversible: earlier tokens are
+   * refused.
    *
    * @generated from rpc auth.v1.Administration.SetIssuer
    */
@@ -5079,7 +5075,7 @@ export const Administration: GenService<{
     output: typeof GetEmailResponseSchema;
   },
   /**
-   * Makes an e-mail that waits or has failed for good due now.
+   * Schedules a queued or permanently failed e-mail for immediate delivery.
    *
    * @generated from rpc auth.v1.Administration.RetryEmail
    */
@@ -5089,7 +5085,7 @@ export const Administration: GenService<{
     output: typeof RetryEmailResponseSchema;
   },
   /**
-   * Forgets a queued e-mail.
+   * Deletes a queued e-mail.
    *
    * @generated from rpc auth.v1.Administration.DiscardEmail
    */
@@ -5099,7 +5095,7 @@ export const Administration: GenService<{
     output: typeof DiscardEmailResponseSchema;
   },
   /**
-   * Sends an e-mail to an address at once, past the queue, and tells what the mail server said.
+   * Sends an e-mail to an address at once, without the queue, and returns the answer of the mail server.
    *
    * @generated from rpc auth.v1.Administration.SendTestEmail
    */
@@ -5109,7 +5105,7 @@ export const Administration: GenService<{
     output: typeof SendTestEmailResponseSchema;
   },
   /**
-   * Lists events of the audit log, the newest first or, with `follow`, those after a page token, oldest first.
+   * Lists events of the audit log, the newest first or, with `follow`, the events after a page token, the oldest first.
    *
    * @generated from rpc auth.v1.Administration.ListAuditEvents
    */
@@ -5119,8 +5115,8 @@ export const Administration: GenService<{
     output: typeof ListAuditEventsResponseSchema;
   },
   /**
-   * Checks a stretch of the audit log; the answer says where the next begins. Events that were altered, removed or
-   * inserted are no error of the call: `broken` names the first.
+   * Checks a range of the audit log; the answer has the token of the next range. Altered, removed or inserted events aren’t an
+   * error of the call: `broken` identifies the first.
    *
    * @generated from rpc auth.v1.Administration.VerifyAuditLog
    */
@@ -5130,7 +5126,7 @@ export const Administration: GenService<{
     output: typeof VerifyAuditLogResponseSchema;
   },
   /**
-   * Tells which migrations the database has, and which the program would run.
+   * Lists the migrations of the database, and the pending ones of the program.
    *
    * @generated from rpc auth.v1.Administration.GetMigrations
    */
@@ -5140,7 +5136,7 @@ export const Administration: GenService<{
     output: typeof GetMigrationsResponseSchema;
   },
   /**
-   * Tells the settings of the process that answers, secrets masked.
+   * Returns the settings of the answering process, with secrets masked.
    *
    * @generated from rpc auth.v1.Administration.GetConfiguration
    */
@@ -5150,7 +5146,7 @@ export const Administration: GenService<{
     output: typeof GetConfigurationResponseSchema;
   },
   /**
-   * Examines the service, and says what to do about what is wrong.
+   * Examines the service and suggests fixes.
    *
    * @generated from rpc auth.v1.Administration.Diagnose
    */

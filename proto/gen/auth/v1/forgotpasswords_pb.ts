@@ -15,7 +15,7 @@ export const file_auth_v1_forgotpasswords: GenFile = /*@__PURE__*/
   fileDesc("Ch1hdXRoL3YxL2ZvcmdvdHBhc3N3b3Jkcy5wcm90bxIHYXV0aC52MSInCiVGaW5kQWxsRm9yZ290UGFzc3dvcmRRdWVzdGlvbnNSZXF1ZXN0Ik4KJkZpbmRBbGxGb3Jnb3RQYXNzd29yZFF1ZXN0aW9uc1Jlc3BvbnNlEiQKCXF1ZXN0aW9ucxgBIAMoCzIRLmF1dGgudjEuUXVlc3Rpb24iaAogTG9naW5CeVVzZXJuYW1lQW5kQW5zd2Vyc1JlcXVlc3QSFQoIdXNlcm5hbWUYASABKAlIAIgBARIgCgdhbnN3ZXJzGAIgAygLMg8uYXV0aC52MS5BbnN3ZXJCCwoJX3VzZXJuYW1lIjIKIUxvZ2luQnlVc2VybmFtZUFuZEFuc3dlcnNSZXNwb25zZRINCgV0b2tlbhgBIAEoCSJcChxMb2dpbkJ5VXNlcm5hbWVBbmRLZXlSZXF1ZXN0EhAKA2tleRgBIAEoCUgAiAEBEhUKCHVzZXJuYW1lGAIgASgJSAGIAQFCBgoEX2tleUILCglfdXNlcm5hbWUiLgodTG9naW5CeVVzZXJuYW1lQW5kS2V5UmVzcG9uc2USDQoFdG9rZW4YASABKAkicQofUGFzc3dvcmRVcGRhdGVCeVVzZXJuYW1lUmVxdWVzdBIZCgxuZXdfcGFzc3dvcmQYASABKAlIAIgBARIVCgh1c2VybmFtZRgCIAEoCUgBiAEBQg8KDV9uZXdfcGFzc3dvcmRCCwoJX3VzZXJuYW1lIiIKIFBhc3N3b3JkVXBkYXRlQnlVc2VybmFtZVJlc3BvbnNlImEKLlNhdmVGb3Jnb3RQYXNzd29yZFF1ZXN0aW9uc1VzZXJzQW5zd2Vyc1JlcXVlc3QSJAoGYW5zd2VyGAEgASgLMg8uYXV0aC52MS5BbnN3ZXJIAIgBAUIJCgdfYW5zd2VyIjEKL1NhdmVGb3Jnb3RQYXNzd29yZFF1ZXN0aW9uc1VzZXJzQW5zd2Vyc1Jlc3BvbnNlIlkKFVNlbmRLZXlCeUVtYWlsUmVxdWVzdBISCgVlbWFpbBgBIAEoCUgAiAEBEhUKCHVzZXJuYW1lGAIgASgJSAGIAQFCCAoGX2VtYWlsQgsKCV91c2VybmFtZSIYChZTZW5kS2V5QnlFbWFpbFJlc3BvbnNlMtkFCg9Gb3Jnb3RQYXNzd29yZHMShgEKHkZpbmRBbGxGb3Jnb3RQYXNzd29yZFF1ZXN0aW9ucxIuLmF1dGgudjEuRmluZEFsbEZvcmdvdFBhc3N3b3JkUXVlc3Rpb25zUmVxdWVzdBovLmF1dGgudjEuRmluZEFsbEZvcmdvdFBhc3N3b3JkUXVlc3Rpb25zUmVzcG9uc2UiA5ACAhJyChlMb2dpbkJ5VXNlcm5hbWVBbmRBbnN3ZXJzEikuYXV0aC52MS5Mb2dpbkJ5VXNlcm5hbWVBbmRBbnN3ZXJzUmVxdWVzdBoqLmF1dGgudjEuTG9naW5CeVVzZXJuYW1lQW5kQW5zd2Vyc1Jlc3BvbnNlEmYKFUxvZ2luQnlVc2VybmFtZUFuZEtleRIlLmF1dGgudjEuTG9naW5CeVVzZXJuYW1lQW5kS2V5UmVxdWVzdBomLmF1dGgudjEuTG9naW5CeVVzZXJuYW1lQW5kS2V5UmVzcG9uc2USbwoYUGFzc3dvcmRVcGRhdGVCeVVzZXJuYW1lEiguYXV0aC52MS5QYXNzd29yZFVwZGF0ZUJ5VXNlcm5hbWVSZXF1ZXN0GikuYXV0aC52MS5QYXNzd29yZFVwZGF0ZUJ5VXNlcm5hbWVSZXNwb25zZRKcAQonU2F2ZUZvcmdvdFBhc3N3b3JkUXVlc3Rpb25zVXNlcnNBbnN3ZXJzEjcuYXV0aC52MS5TYXZlRm9yZ290UGFzc3dvcmRRdWVzdGlvbnNVc2Vyc0Fuc3dlcnNSZXF1ZXN0GjguYXV0aC52MS5TYXZlRm9yZ290UGFzc3dvcmRRdWVzdGlvbnNVc2Vyc0Fuc3dlcnNSZXNwb25zZRJRCg5TZW5kS2V5QnlFbWFpbBIeLmF1dGgudjEuU2VuZEtleUJ5RW1haWxSZXF1ZXN0Gh8uYXV0aC52MS5TZW5kS2V5QnlFbWFpbFJlc3BvbnNlYgZwcm90bzM", [file_auth_v1_records]);
 
 /**
- * Nothing.
+ * Empty.
  *
  * @generated from message auth.v1.FindAllForgotPasswordQuestionsRequest
  */
@@ -177,7 +177,7 @@ export const PasswordUpdateByUsernameRequestSchema: GenMessage<PasswordUpdateByU
   messageDesc(file_auth_v1_forgotpasswords, 6);
 
 /**
- * Nothing: the password is set.
+ * Empty: the password is set.
  *
  * @generated from message auth.v1.PasswordUpdateByUsernameResponse
  */
@@ -213,7 +213,7 @@ export const SaveForgotPasswordQuestionsUsersAnswersRequestSchema: GenMessage<Sa
   messageDesc(file_auth_v1_forgotpasswords, 8);
 
 /**
- * Nothing: the answer is saved.
+ * Empty: the answer is saved.
  *
  * @generated from message auth.v1.SaveForgotPasswordQuestionsUsersAnswersResponse
  */
@@ -228,7 +228,7 @@ export const SaveForgotPasswordQuestionsUsersAnswersResponseSchema: GenMessage<S
   messageDesc(file_auth_v1_forgotpasswords, 9);
 
 /**
- * Where to send the key.
+ * The recipient of the key.
  *
  * @generated from message auth.v1.SendKeyByEmailRequest
  */
@@ -256,7 +256,7 @@ export const SendKeyByEmailRequestSchema: GenMessage<SendKeyByEmailRequest> = /*
   messageDesc(file_auth_v1_forgotpasswords, 10);
 
 /**
- * Nothing: accepted.
+ * Empty: the request is accepted.
  *
  * @generated from message auth.v1.SendKeyByEmailResponse
  */
@@ -273,13 +273,13 @@ export const SendKeyByEmailResponseSchema: GenMessage<SendKeyByEmailResponse> = 
 /**
  * Password recovery: security questions, a key sent by e-mail, and the new password.
  *
- * What the comment of Users says about tokens, the order of checks and refusals holds here too.
+ * The comment of Users on tokens, the order of checks and refusals also applies here.
  *
  * @generated from service auth.v1.ForgotPasswords
  */
 export const ForgotPasswords: GenService<{
   /**
-   * Lists all security questions, retired ones included, by id.
+   * Lists all security questions, including retired ones, by id.
    *
    * @generated from rpc auth.v1.ForgotPasswords.FindAllForgotPasswordQuestions
    */
@@ -291,7 +291,7 @@ export const ForgotPasswords: GenService<{
   /**
    * Signs in with answers to at least 2 different security questions.
    * Refuses with TOO_MANY_ANSWERS (more than 10), INVALID_ANSWERS (none given, or fewer than 2 correct),
-   * USER_NOT_FOUND, ANSWER_NOT_FOUND (a given question the user never answered), and TOO_MANY_ATTEMPTS.
+   * USER_NOT_FOUND, ANSWER_NOT_FOUND (the user has no answer to a given question), and TOO_MANY_ATTEMPTS.
    *
    * @generated from rpc auth.v1.ForgotPasswords.LoginByUsernameAndAnswers
    */
@@ -301,8 +301,8 @@ export const ForgotPasswords: GenService<{
     output: typeof LoginByUsernameAndAnswersResponseSchema;
   },
   /**
-   * Signs in with the key mailed by SendKeyByEmail. The key is spent.
-   * Refuses with INVALID_KEY for an unknown user and for a wrong, used or expired key, all the same, and with
+   * Signs in with the key mailed by SendKeyByEmail. The key can be used once.
+   * Refuses with INVALID_KEY, without distinction, for an unknown user and for a wrong, used or expired key, and with
    * TOO_MANY_ATTEMPTS when the client address has failed too often: failures of the account don’t count against a key.
    *
    * @generated from rpc auth.v1.ForgotPasswords.LoginByUsernameAndKey
@@ -314,7 +314,7 @@ export const ForgotPasswords: GenService<{
   },
   /**
    * Sets a new password and revokes every earlier token of the user. Protected: the user itself or an active
-   * ROLE_ADMIN. Refuses with INVALID_PASSWORD when the password breaks the policy of sign-up, and USER_NOT_FOUND.
+   * ROLE_ADMIN. Refuses with INVALID_PASSWORD when the password violates the policy of sign-up, and USER_NOT_FOUND.
    *
    * @generated from rpc auth.v1.ForgotPasswords.PasswordUpdateByUsername
    */
@@ -324,9 +324,9 @@ export const ForgotPasswords: GenService<{
     output: typeof PasswordUpdateByUsernameResponseSchema;
   },
   /**
-   * Saves the answer to a question, replacing an earlier one. Protected: the user itself or an active ROLE_ADMIN.
-   * In the first day after sign-up it counts at once; later it counts from 24 hours on, until then the one before does,
-   * and an update of the password before that discards it. The owner is told by e-mail.
+   * Saves the answer to a question and replaces an earlier one. Protected: the user itself or an active ROLE_ADMIN.
+   * On the first day after sign-up, the answer counts at once. Later, it counts after 24 hours; until then the previous
+   * answer counts, and a password update discards the new one. The owner is notified by e-mail.
    * Refuses with MISSING_PARAMETER (no or empty answer), USER_NOT_FOUND, and QUESTION_NOT_FOUND (unknown or retired).
    *
    * @generated from rpc auth.v1.ForgotPasswords.SaveForgotPasswordQuestionsUsersAnswers
@@ -337,10 +337,10 @@ export const ForgotPasswords: GenService<{
     output: typeof SaveForgotPasswordQuestionsUsersAnswersResponseSchema;
   },
   /**
-   * Mails a key of 8 characters, good for 15 minutes, one use and 5 attempts, when the address is the one registered
-   * for the user. Answers the same whether or not an e-mail goes out; at most 1 a minute and 5 an hour do per user.
-   * Refuses with INVALID_EMAIL when the text is no e-mail address, and TOO_MANY_ATTEMPTS after 60 requests an hour from
-   * one client address.
+   * Mails a key of 8 characters, valid for 15 minutes, one use and 5 attempts, if the address is the one registered for
+   * the user. The answer is the same whether or not an e-mail is sent; at most 1 a minute and 5 an hour are sent per user.
+   * Refuses with INVALID_EMAIL when the text is not a valid e-mail address, and TOO_MANY_ATTEMPTS after 60 requests an
+   * hour from one client address.
    *
    * @generated from rpc auth.v1.ForgotPasswords.SendKeyByEmail
    */

@@ -12,7 +12,7 @@ export const file_auth_v1_reason: GenFile = /*@__PURE__*/
   fileDesc("ChRhdXRoL3YxL3JlYXNvbi5wcm90bxIHYXV0aC52MSqFBwoGUmVhc29uEhYKElJFQVNPTl9VTlNQRUNJRklFRBAAEhgKFFJFQVNPTl9BQ0NFU1NfREVOSUVEEAESGAoUUkVBU09OX0lOVkFMSURfVE9LRU4QAhIcChhSRUFTT05fTUlTU0lOR19QQVJBTUVURVIQAxIcChhSRUFTT05fTUFMRk9STUVEX1JFUVVFU1QQBBIaChZSRUFTT05fSU5WQUxJRF9TSUdOX1VQEAUSHgoaUkVBU09OX0lOVkFMSURfQ1JFREVOVElBTFMQBhIdChlSRUFTT05fQUNUSVZBVElPTl9SRUZVU0VEEAcSGQoVUkVBU09OX1VTRVJfTk9UX0ZPVU5EEAgSHQoZUkVBU09OX1FVRVNUSU9OX05PVF9GT1VORBAJEhsKF1JFQVNPTl9BTlNXRVJfTk9UX0ZPVU5EEAoSGgoWUkVBU09OX0lOVkFMSURfQU5TV0VSUxALEhsKF1JFQVNPTl9UT09fTUFOWV9BTlNXRVJTEAwSFgoSUkVBU09OX0lOVkFMSURfS0VZEA0SGAoUUkVBU09OX0lOVkFMSURfRU1BSUwQDhIbChdSRUFTT05fSU5WQUxJRF9QQVNTV09SRBAPEicKI1JFQVNPTl9PUkdBTklaQVRJT05fRU1BSUxfTk9UX0ZPVU5EEBASHAoYUkVBU09OX1RPT19NQU5ZX0FUVEVNUFRTEBESFQoRUkVBU09OX09WRVJMT0FERUQQEhIWChJSRUFTT05fVU5BVkFJTEFCTEUQExIcChhSRUFTT05fREVBRExJTkVfRVhDRUVERUQQFBITCg9SRUFTT05fSU5URVJOQUwQFRIbChdSRUFTT05fUkVDT1JEX05PVF9GT1VORBAWEhUKEVJFQVNPTl9OQU1FX1RBS0VOEBcSFQoRUkVBU09OX1NUQUxFX0VUQUcQGBIWChJSRUFTT05fV1JPTkdfU1RBVEUQGRIbChdSRUFTT05fSU5WQUxJRF9BUkdVTUVOVBAaEhYKElJFQVNPTl9DT0RFX05FRURFRBAbEhgKFFJFQVNPTl9TSUdOX0lOX0FHQUlOEBwSHgoaUkVBU09OX0NPTkZJUk1BVElPTl9ORUVERUQQHRIdChlSRUFTT05fTEFTVF9BRE1JTklTVFJBVE9SEB4SHwobUkVBU09OX0pVU1RJRklDQVRJT05fTkVFREVEEB9iBnByb3RvMw");
 
 /**
- * Why a call was refused: the `reason` of `google.rpc.ErrorInfo` (without the prefix `REASON_`) and of the HTTP
+ * Reason why a call is refused: the `reason` of `google.rpc.ErrorInfo` (without the prefix `REASON_`) and of the HTTP
  * problem documents. The HTTP status is in brackets.
  *
  * @generated from enum auth.v1.Reason
@@ -26,14 +26,14 @@ export enum Reason {
   UNSPECIFIED = 0,
 
   /**
-   * No bearer token, or the caller may not do this. [403]
+   * The bearer token is missing, or the caller lacks permission. [403]
    *
    * @generated from enum value: REASON_ACCESS_DENIED = 1;
    */
   ACCESS_DENIED = 1,
 
   /**
-   * The token is malformed, wrongly signed, expired or revoked, or its user is gone or suspended. [500]
+   * The token is malformed, wrongly signed, expired or revoked, or its user is deleted or suspended. [500]
    *
    * @generated from enum value: REASON_INVALID_TOKEN = 2;
    */
@@ -68,28 +68,28 @@ export enum Reason {
   INVALID_CREDENTIALS = 6,
 
   /**
-   * User or key stand in the way of the activation. [422]
+   * The user can't be activated, or not with this key. [422]
    *
    * @generated from enum value: REASON_ACTIVATION_REFUSED = 7;
    */
   ACTIVATION_REFUSED = 7,
 
   /**
-   * There is no such user. [404]
+   * The user does not exist. [404]
    *
    * @generated from enum value: REASON_USER_NOT_FOUND = 8;
    */
   USER_NOT_FOUND = 8,
 
   /**
-   * There is no such security question, or it is retired. [404]
+   * The security question does not exist, or is retired. [404]
    *
    * @generated from enum value: REASON_QUESTION_NOT_FOUND = 9;
    */
   QUESTION_NOT_FOUND = 9,
 
   /**
-   * The user never answered a question that was given. [404]
+   * The user has no answer to one of the given questions. [404]
    *
    * @generated from enum value: REASON_ANSWER_NOT_FOUND = 10;
    */
@@ -117,14 +117,14 @@ export enum Reason {
   INVALID_KEY = 13,
 
   /**
-   * The text is no e-mail address. [422]
+   * The text is not a valid e-mail address. [422]
    *
    * @generated from enum value: REASON_INVALID_EMAIL = 14;
    */
   INVALID_EMAIL = 14,
 
   /**
-   * The new password breaks the policy. [400]
+   * The new password violates the policy. [400]
    *
    * @generated from enum value: REASON_INVALID_PASSWORD = 15;
    */
@@ -138,21 +138,21 @@ export enum Reason {
   ORGANIZATION_EMAIL_NOT_FOUND = 16,
 
   /**
-   * Too many failures or requests; try again after the time given. [429]
+   * Too many failures or requests; retry after the given time. [429]
    *
    * @generated from enum value: REASON_TOO_MANY_ATTEMPTS = 17;
    */
   TOO_MANY_ATTEMPTS = 17,
 
   /**
-   * Too much to do at this moment; try again after the time given. [503]
+   * The service is overloaded; retry after the given time. [503]
    *
    * @generated from enum value: REASON_OVERLOADED = 18;
    */
   OVERLOADED = 18,
 
   /**
-   * The database can't answer; try again after the time given. [503]
+   * The database is unavailable; retry after the given time. [503]
    *
    * @generated from enum value: REASON_UNAVAILABLE = 19;
    */
@@ -166,35 +166,35 @@ export enum Reason {
   DEADLINE_EXCEEDED = 20,
 
   /**
-   * A fault of the service; the request id leads to its log. [503]
+   * An internal error; the log has it under the request id. [503]
    *
    * @generated from enum value: REASON_INTERNAL = 21;
    */
   INTERNAL = 21,
 
   /**
-   * There is no such organization, question, service, key or e-mail. [404]
+   * The organization, question, service, key or e-mail does not exist. [404]
    *
    * @generated from enum value: REASON_RECORD_NOT_FOUND = 22;
    */
   RECORD_NOT_FOUND = 22,
 
   /**
-   * Something else has the name already. [409]
+   * Another record already has the name. [409]
    *
    * @generated from enum value: REASON_NAME_TAKEN = 23;
    */
   NAME_TAKEN = 23,
 
   /**
-   * The record was changed since it was read; read it again. [409]
+   * The record has changed since it was read; read it again. [409]
    *
    * @generated from enum value: REASON_STALE_ETAG = 24;
    */
   STALE_ETAG = 24,
 
   /**
-   * The state of the record stands in the way. [409]
+   * The state of the record does not allow the operation. [409]
    *
    * @generated from enum value: REASON_WRONG_STATE = 25;
    */
@@ -208,36 +208,36 @@ export enum Reason {
   INVALID_ARGUMENT = 26,
 
   /**
-   * The password is right, and a one-time code is needed besides. [401]
+   * The password is right; a one-time code is also required. [401]
    *
    * @generated from enum value: REASON_CODE_NEEDED = 27;
    */
   CODE_NEEDED = 27,
 
   /**
-   * This needs a sign-in of the last 15 minutes, with a one-time code where codes are enrolled: it can’t be undone, or opens
-   * a way into an account or the registry. [401]
+   * The operation requires a sign-in within the last 15 minutes, with a one-time code if codes are enrolled: it is
+   * irreversible, or creates access to an account or to the registry. [401]
    *
    * @generated from enum value: REASON_SIGN_IN_AGAIN = 28;
    */
   SIGN_IN_AGAIN = 28,
 
   /**
-   * What can’t be undone needs the name of what it is done to in `confirm`. [400]
+   * The operation is irreversible: `confirm` must repeat the name of its target. [400]
    *
    * @generated from enum value: REASON_CONFIRMATION_NEEDED = 29;
    */
   CONFIRMATION_NEEDED = 29,
 
   /**
-   * Without this user nobody could administer the registry. [409]
+   * The user is the last active administrator. [409]
    *
    * @generated from enum value: REASON_LAST_ADMINISTRATOR = 30;
    */
   LAST_ADMINISTRATOR = 30,
 
   /**
-   * Who changes administrators or passwords on the database itself has to say why. [400]
+   * Changes of administrators or passwords on the database itself require a justification. [400]
    *
    * @generated from enum value: REASON_JUSTIFICATION_NEEDED = 31;
    */

@@ -2,7 +2,7 @@
 // @generated from file auth/v1/records.proto (package auth.v1, syntax proto3)
 /* eslint-disable */
 
-// The messages that the services share. JSON names are the documented ones, character for character.
+// Messages that the services share. JSON names match the HTTP interface exactly.
 
 import type { GenFile, GenMessage } from "@bufbuild/protobuf/codegenv2";
 import { fileDesc, messageDesc } from "@bufbuild/protobuf/codegenv2";
@@ -16,7 +16,7 @@ export const file_auth_v1_records: GenFile = /*@__PURE__*/
 
 /**
  * A user in the registry. No field ever holds a password or the answer to a security question.
- * A field that is absent was not given, or is not for this caller to see.
+ * An absent field has no value, or is hidden from this caller.
  *
  * @generated from message auth.v1.User
  */
@@ -29,14 +29,14 @@ export type User = Message<"auth.v1.User"> & {
   id?: number | undefined;
 
   /**
-   * Unique sign-in name as it was signed up, by convention a telephone number `(DD)DDDDD-DDDD`.
+   * Unique sign-in name as given at sign-up, by convention a telephone number `(DD)DDDDD-DDDD`.
    *
    * @generated from field: optional string username = 2;
    */
   username?: string | undefined;
 
   /**
-   * Unique display name as it was signed up.
+   * Unique display name as given at sign-up.
    *
    * @generated from field: optional string nickname = 3;
    */
@@ -92,7 +92,7 @@ export type User = Message<"auth.v1.User"> & {
   securityquestion?: string | undefined;
 
   /**
-   * Always absent: answers are stored as hashes only. Kept because the contract lists the field.
+   * Always absent: only hashes of answers are stored. Present because the contract lists the field.
    *
    * @generated from field: optional string securityanswer = 11;
    */
@@ -106,7 +106,7 @@ export type User = Message<"auth.v1.User"> & {
   termsofusage?: boolean | undefined;
 
   /**
-   * 1: active. 0: not yet activated, or suspended by an administrator.
+   * 1: active. 0: not activated, or suspended by an administrator.
    *
    * @generated from field: optional int32 active = 13;
    */
@@ -120,15 +120,15 @@ export type User = Message<"auth.v1.User"> & {
   role?: string | undefined;
 
   /**
-   * The organization the user belongs to, present from activation on.
+   * The organization of the user, present after activation.
    *
    * @generated from field: optional auth.v1.PartnerOrganization partner_organization = 15;
    */
   partnerOrganization?: PartnerOrganization | undefined;
 
   /**
-   * The key with which this `ROLE_INSTITUTION` user activates others. Shown to its owner and to active
-   * administrators only.
+   * The key with which this `ROLE_INSTITUTION` user activates other users. Shown only to its owner and to active
+   * administrators.
    *
    * @generated from field: optional auth.v1.ProviderActivationKey provider_activation_key = 16;
    */
@@ -143,7 +143,7 @@ export const UserSchema: GenMessage<User> = /*@__PURE__*/
   messageDesc(file_auth_v1_records, 0);
 
 /**
- * An organization that takes part in the work packages.
+ * An organization that participates in the work packages.
  *
  * @generated from message auth.v1.PartnerOrganization
  */
@@ -156,7 +156,7 @@ export type PartnerOrganization = Message<"auth.v1.PartnerOrganization"> & {
   id?: number | undefined;
 
   /**
-   * `"true"` or `"false"`. Keys of an inactive organization activate nobody.
+   * `"true"` or `"false"`. Keys of an inactive organization don't activate users.
    *
    * @generated from field: optional string active = 2;
    */
@@ -170,7 +170,7 @@ export type PartnerOrganization = Message<"auth.v1.PartnerOrganization"> & {
   address?: string | undefined;
 
   /**
-   * Day of registration, ISO 8601 (yyyy-MM-dd).
+   * Registration date, ISO 8601 (yyyy-MM-dd).
    *
    * @generated from field: optional string creation_date = 4 [json_name = "creation_date"];
    */
@@ -205,36 +205,36 @@ export type PartnerOrganization = Message<"auth.v1.PartnerOrganization"> & {
   phone?: string | undefined;
 
   /**
-   * Person responsible.
+   * Responsible person.
    *
    * @generated from field: optional string responsible = 9;
    */
   responsible?: string | undefined;
 
   /**
-   * Kind of organization, `E`, `D`, `N` or `O` as for a user's institution.
+   * Type of organization, `E`, `D`, `N` or `O` as for a user's institution.
    *
    * @generated from field: optional string type = 10;
    */
   type?: string | undefined;
 
   /**
-   * Address of the web site.
+   * Website URL.
    *
    * @generated from field: optional string website = 11;
    */
   website?: string | undefined;
 
   /**
-   * E-mail address to which activation keys are sent. Shown in revision 1.0.0 only.
+   * E-mail address to which activation keys are sent. Shown only in revision 1.0.0.
    *
    * @generated from field: optional string email = 12;
    */
   email?: string | undefined;
 
   /**
-   * Key (UUID, RFC 9562) that activates `ROLE_INSTITUTION` users of the organization. Shown in revision 1.0.2
-   * only, and only to active administrators and active `ROLE_INSTITUTION` users of the organization.
+   * Key (UUID, RFC 9562) that activates `ROLE_INSTITUTION` users of the organization. Shown only in revision
+   * 1.0.2, and only to active administrators and active `ROLE_INSTITUTION` users of the organization.
    *
    * @generated from field: optional string activationkey = 13;
    */
@@ -262,14 +262,14 @@ export type ProviderActivationKey = Message<"auth.v1.ProviderActivationKey"> & {
   id?: number | undefined;
 
   /**
-   * Serial number of the user it belongs to.
+   * Serial number of its owner.
    *
    * @generated from field: optional int32 usersid = 2;
    */
   usersid?: number | undefined;
 
   /**
-   * The key, a UUID (RFC 9562). It can be used again and again until it is rotated.
+   * The key, a UUID (RFC 9562). It is reusable until it is rotated.
    *
    * @generated from field: optional string activationkey = 3;
    */
@@ -297,14 +297,14 @@ export type Question = Message<"auth.v1.Question"> & {
   id?: number | undefined;
 
   /**
-   * Its text.
+   * Text of the question.
    *
    * @generated from field: optional string question = 2;
    */
   question?: string | undefined;
 
   /**
-   * 1: offered. 0: retired; takes no new answers, while answers already saved still count.
+   * 1: offered. 0: retired; new answers are refused, saved answers still count.
    *
    * @generated from field: optional int32 active = 3;
    */

@@ -14,14 +14,14 @@ export const file_auth_v1_scopes: GenFile = /*@__PURE__*/
   fileDesc("ChRhdXRoL3YxL3Njb3Blcy5wcm90bxIHYXV0aC52MSqAAQoFU2NvcGUSFQoRU0NPUEVfVU5TUEVDSUZJRUQQABIUChBTQ09QRV9VU0VSU19SRUFEEAESFwoTU0NPUEVfVE9LRU5TX1ZFUklGWRACEhYKElNDT1BFX1RPS0VOU19XQVRDSBADEhkKFVNDT1BFX0NMSUVOVFNfRk9SV0FSRBAEOkkKBXNjb3BlEh4uZ29vZ2xlLnByb3RvYnVmLk1ldGhvZE9wdGlvbnMYtIcDIAEoDjIOLmF1dGgudjEuU2NvcGVSBXNjb3BliAEBYgZwcm90bzM", [file_google_protobuf_descriptor]);
 
 /**
- * What a service may be allowed to do. A service shows who it is by a key as its bearer token; keys and scopes are an
- * administrator's to give. What is open without a key stays open.
+ * A permission of a service. A service authenticates with a key as its bearer token; administrators assign keys and scopes.
+ * RPCs that are open without a key need no scope.
  *
  * @generated from enum auth.v1.Scope
  */
 export enum Scope {
   /**
-   * Nothing.
+   * No permission.
    *
    * @generated from enum value: SCOPE_UNSPECIFIED = 0;
    */
@@ -35,21 +35,21 @@ export enum Scope {
   USERS_READ = 1,
 
   /**
-   * `tokens.verify`: ask whether a token is good.
+   * `tokens.verify`: verify tokens.
    *
    * @generated from enum value: SCOPE_TOKENS_VERIFY = 2;
    */
   TOKENS_VERIFY = 2,
 
   /**
-   * `tokens.watch`: follow which tokens are revoked.
+   * `tokens.watch`: watch revocations of tokens.
    *
    * @generated from enum value: SCOPE_TOKENS_WATCH = 3;
    */
   TOKENS_WATCH = 3,
 
   /**
-   * `clients.forward`: tell in `x-forwarded-for` the address of the client that a call is made for.
+   * `clients.forward`: specify in `x-forwarded-for` the address of the client for which a call is made.
    *
    * @generated from enum value: SCOPE_CLIENTS_FORWARD = 4;
    */
@@ -63,7 +63,7 @@ export const ScopeSchema: GenEnum<Scope> = /*@__PURE__*/
   enumDesc(file_auth_v1_scopes, 0);
 
 /**
- * The scope with which a service may call the RPC.
+ * The scope that a service needs to call the RPC.
  *
  * @generated from extension: optional auth.v1.Scope scope = 50100;
  */

@@ -22,7 +22,7 @@ export const file_auth_v1_users: GenFile = /*@__PURE__*/
  */
 export type SignUpRequest = Message<"auth.v1.SignUpRequest"> & {
   /**
-   * Required, unique. A Brazilian telephone number is one username in all its spellings.
+   * Required, unique. All spellings of a Brazilian telephone number are the same username.
    *
    * @generated from field: optional string username = 1;
    */
@@ -43,7 +43,7 @@ export type SignUpRequest = Message<"auth.v1.SignUpRequest"> & {
   password?: string | undefined;
 
   /**
-   * dd/MM/yyyy, a real day and not in the future; ISO 8601 dates and date-times are understood too.
+   * dd/MM/yyyy, a valid date that is not in the future; ISO 8601 dates and date-times are also accepted.
    *
    * @generated from field: optional string dateofborn = 4;
    */
@@ -99,7 +99,7 @@ export type SignUpRequest = Message<"auth.v1.SignUpRequest"> & {
   securityanswer?: string | undefined;
 
   /**
-   * Required, and must be true.
+   * Required; must be true.
    *
    * @generated from field: optional bool termsofusage = 12;
    */
@@ -149,13 +149,13 @@ export const SignUpResponseSchema: GenMessage<SignUpResponse> = /*@__PURE__*/
   messageDesc(file_auth_v1_users, 1);
 
 /**
- * Whom to activate, and with what.
+ * The user to activate, and the key.
  *
  * @generated from message auth.v1.ActivateRequest
  */
 export type ActivateRequest = Message<"auth.v1.ActivateRequest"> & {
   /**
-   * Required. The key: of an organization or mailed for ROLE_INSTITUTION, of a provider for ROLE_CLIENT.
+   * Required. For ROLE_INSTITUTION, the key of an organization or a mailed key; for ROLE_CLIENT, the key of a provider.
    *
    * @generated from field: optional string activationkey = 1;
    */
@@ -177,13 +177,13 @@ export const ActivateRequestSchema: GenMessage<ActivateRequest> = /*@__PURE__*/
   messageDesc(file_auth_v1_users, 2);
 
 /**
- * Who was activated.
+ * The activated user.
  *
  * @generated from message auth.v1.ActivateResponse
  */
 export type ActivateResponse = Message<"auth.v1.ActivateResponse"> & {
   /**
-   * Username as signed up.
+   * Username as given at sign-up.
    *
    * @generated from field: string username = 1;
    */
@@ -232,7 +232,7 @@ export const LoginRequestSchema: GenMessage<LoginRequest> = /*@__PURE__*/
  */
 export type LoginResponse = Message<"auth.v1.LoginResponse"> & {
   /**
-   * JWT (RFC 9068), sent as `authorization: Bearer <token>` from here on.
+   * JWT (RFC 9068), to be sent as `authorization: Bearer <token>`.
    *
    * @generated from field: string token = 1;
    */
@@ -247,7 +247,7 @@ export const LoginResponseSchema: GenMessage<LoginResponse> = /*@__PURE__*/
   messageDesc(file_auth_v1_users, 5);
 
 /**
- * Nothing but the token in the metadata.
+ * Empty: the metadata has the token.
  *
  * @generated from message auth.v1.GetMeRequest
  */
@@ -262,7 +262,7 @@ export const GetMeRequestSchema: GenMessage<GetMeRequest> = /*@__PURE__*/
   messageDesc(file_auth_v1_users, 6);
 
 /**
- * The user asked for.
+ * The requested user.
  *
  * @generated from message auth.v1.GetMeResponse
  */
@@ -283,7 +283,7 @@ export const GetMeResponseSchema: GenMessage<GetMeResponse> = /*@__PURE__*/
   messageDesc(file_auth_v1_users, 7);
 
 /**
- * Nothing but the token in the metadata.
+ * Empty: the metadata has the token.
  *
  * @generated from message auth.v1.RefreshRequest
  */
@@ -319,20 +319,20 @@ export const RefreshResponseSchema: GenMessage<RefreshResponse> = /*@__PURE__*/
   messageDesc(file_auth_v1_users, 9);
 
 /**
- * Whom to look up.
+ * The user to look up.
  *
  * @generated from message auth.v1.GetUserRequest
  */
 export type GetUserRequest = Message<"auth.v1.GetUserRequest"> & {
   /**
-   * Required, unless a service gives `id`. Compared as at sign-up.
+   * Required, unless a service sets `id`. Compared as at sign-up.
    *
    * @generated from field: optional string username = 1;
    */
   username?: string | undefined;
 
   /**
-   * Serial number of the user, instead of `username`. For services alone; MALFORMED_REQUEST from others.
+   * Serial number of the user, instead of `username`. Only for services; MALFORMED_REQUEST for other callers.
    *
    * @generated from field: optional int32 id = 2;
    */
@@ -347,7 +347,7 @@ export const GetUserRequestSchema: GenMessage<GetUserRequest> = /*@__PURE__*/
   messageDesc(file_auth_v1_users, 10);
 
 /**
- * The user asked for.
+ * The requested user.
  *
  * @generated from message auth.v1.GetUserResponse
  */
@@ -368,13 +368,13 @@ export const GetUserResponseSchema: GenMessage<GetUserResponse> = /*@__PURE__*/
   messageDesc(file_auth_v1_users, 11);
 
 /**
- * A user, by one of both.
+ * A reference to a user, by id or username.
  *
  * @generated from message auth.v1.UserReference
  */
 export type UserReference = Message<"auth.v1.UserReference"> & {
   /**
-   * Whom it means.
+   * The user.
    *
    * @generated from oneof auth.v1.UserReference.user
    */
@@ -405,13 +405,13 @@ export const UserReferenceSchema: GenMessage<UserReference> = /*@__PURE__*/
   messageDesc(file_auth_v1_users, 12);
 
 /**
- * Whom to look up.
+ * The users to look up.
  *
  * @generated from message auth.v1.BatchGetUsersRequest
  */
 export type BatchGetUsersRequest = Message<"auth.v1.BatchGetUsersRequest"> & {
   /**
-   * At most 500; within 64 KiB, as every message.
+   * At most 500, within the message limit of 64 KiB.
    *
    * @generated from field: repeated auth.v1.UserReference references = 1;
    */
@@ -426,20 +426,20 @@ export const BatchGetUsersRequestSchema: GenMessage<BatchGetUsersRequest> = /*@_
   messageDesc(file_auth_v1_users, 13);
 
 /**
- * The users asked for.
+ * The users found.
  *
  * @generated from message auth.v1.BatchGetUsersResponse
  */
 export type BatchGetUsersResponse = Message<"auth.v1.BatchGetUsersResponse"> & {
   /**
-   * Those who are there, in the order asked; one who was asked for twice is there twice.
+   * The existing users, in the order of the references; a user with two references is returned twice.
    *
    * @generated from field: repeated auth.v1.User users = 1;
    */
   users: User[];
 
   /**
-   * The references that lead to nobody, in the order asked.
+   * The references without a user, in their order.
    *
    * @generated from field: repeated auth.v1.UserReference missing = 2;
    */
@@ -460,7 +460,7 @@ export const BatchGetUsersResponseSchema: GenMessage<BatchGetUsersResponse> = /*
  */
 export type SetEmailRequest = Message<"auth.v1.SetEmailRequest"> & {
   /**
-   * Required. At most 254 characters, as RFC 5321 has it.
+   * Required. At most 254 characters (RFC 5321).
    *
    * @generated from field: optional string email = 1;
    */
@@ -482,7 +482,7 @@ export const SetEmailRequestSchema: GenMessage<SetEmailRequest> = /*@__PURE__*/
   messageDesc(file_auth_v1_users, 15);
 
 /**
- * Nothing: the code is on its way, unless the address got too many e-mails of late.
+ * Empty: the code is queued, unless the address received too many e-mails recently.
  *
  * @generated from message auth.v1.SetEmailResponse
  */
@@ -497,13 +497,13 @@ export const SetEmailResponseSchema: GenMessage<SetEmailResponse> = /*@__PURE__*
   messageDesc(file_auth_v1_users, 16);
 
 /**
- * What the e-mail says.
+ * The mailed code.
  *
  * @generated from message auth.v1.ConfirmEmailRequest
  */
 export type ConfirmEmailRequest = Message<"auth.v1.ConfirmEmailRequest"> & {
   /**
-   * Required. 8 characters; case and space around them don’t matter.
+   * Required. 8 characters; case and surrounding space don’t matter.
    *
    * @generated from field: optional string code = 1;
    */
@@ -518,7 +518,7 @@ export const ConfirmEmailRequestSchema: GenMessage<ConfirmEmailRequest> = /*@__P
   messageDesc(file_auth_v1_users, 17);
 
 /**
- * Nothing: the address counts from now on.
+ * Empty: the new address is in effect.
  *
  * @generated from message auth.v1.ConfirmEmailResponse
  */
@@ -533,7 +533,7 @@ export const ConfirmEmailResponseSchema: GenMessage<ConfirmEmailResponse> = /*@_
   messageDesc(file_auth_v1_users, 18);
 
 /**
- * Nothing but the token in the metadata.
+ * Empty: the metadata has the token.
  *
  * @generated from message auth.v1.RevokeMyTokensRequest
  */
@@ -548,7 +548,7 @@ export const RevokeMyTokensRequestSchema: GenMessage<RevokeMyTokensRequest> = /*
   messageDesc(file_auth_v1_users, 19);
 
 /**
- * Nothing: the tokens are void.
+ * Empty: the tokens are void.
  *
  * @generated from message auth.v1.RevokeMyTokensResponse
  */
@@ -563,7 +563,7 @@ export const RevokeMyTokensResponseSchema: GenMessage<RevokeMyTokensResponse> = 
   messageDesc(file_auth_v1_users, 20);
 
 /**
- * Who needs a key, and where to send it.
+ * The user who needs a key, and its recipient.
  *
  * @generated from message auth.v1.SendAdminKeyByEmailPartnerRequest
  */
@@ -591,7 +591,7 @@ export const SendAdminKeyByEmailPartnerRequestSchema: GenMessage<SendAdminKeyByE
   messageDesc(file_auth_v1_users, 21);
 
 /**
- * Nothing: the e-mail is queued.
+ * Empty: the e-mail is queued.
  *
  * @generated from message auth.v1.SendAdminKeyByEmailPartnerResponse
  */
@@ -606,7 +606,7 @@ export const SendAdminKeyByEmailPartnerResponseSchema: GenMessage<SendAdminKeyBy
   messageDesc(file_auth_v1_users, 22);
 
 /**
- * A username to look for.
+ * The username to look up.
  *
  * @generated from message auth.v1.ExistsByUsernameRequest
  */
@@ -633,7 +633,7 @@ export const ExistsByUsernameRequestSchema: GenMessage<ExistsByUsernameRequest> 
  */
 export type ExistsByUsernameResponse = Message<"auth.v1.ExistsByUsernameResponse"> & {
   /**
-   * True when a user has it.
+   * True if a user has it.
    *
    * @generated from field: bool exists = 1;
    */
@@ -648,7 +648,7 @@ export const ExistsByUsernameResponseSchema: GenMessage<ExistsByUsernameResponse
   messageDesc(file_auth_v1_users, 24);
 
 /**
- * A nickname to look for.
+ * The nickname to look up.
  *
  * @generated from message auth.v1.ExistsByNicknameRequest
  */
@@ -675,7 +675,7 @@ export const ExistsByNicknameRequestSchema: GenMessage<ExistsByNicknameRequest> 
  */
 export type ExistsByNicknameResponse = Message<"auth.v1.ExistsByNicknameResponse"> & {
   /**
-   * True when a user has it.
+   * True if a user has it.
    *
    * @generated from field: bool exists = 1;
    */
@@ -690,7 +690,7 @@ export const ExistsByNicknameResponseSchema: GenMessage<ExistsByNicknameResponse
   messageDesc(file_auth_v1_users, 26);
 
 /**
- * The token in question.
+ * The token to verify.
  *
  * @generated from message auth.v1.VerifyTokenRequest
  */
@@ -711,13 +711,13 @@ export const VerifyTokenRequestSchema: GenMessage<VerifyTokenRequest> = /*@__PUR
   messageDesc(file_auth_v1_users, 27);
 
 /**
- * What RFC 7662 says about a token, with the claims of this service. All but `active` are absent for a bad token.
+ * The introspection response of RFC 7662, with the claims of this service. An invalid token has only `active`.
  *
  * @generated from message auth.v1.VerifyTokenResponse
  */
 export type VerifyTokenResponse = Message<"auth.v1.VerifyTokenResponse"> & {
   /**
-   * Whether the token is good: genuine, within its time, not revoked, its user there and not suspended.
+   * Whether the token is valid: genuine, within its lifetime, not revoked, its user existing and not suspended.
    *
    * @generated from field: bool active = 1;
    */
@@ -731,7 +731,7 @@ export type VerifyTokenResponse = Message<"auth.v1.VerifyTokenResponse"> & {
   sub?: string | undefined;
 
   /**
-   * Username of the user as it is now.
+   * Current username of the user.
    *
    * @generated from field: optional string username = 3;
    */
@@ -745,7 +745,7 @@ export type VerifyTokenResponse = Message<"auth.v1.VerifyTokenResponse"> & {
   tokenType?: string | undefined;
 
   /**
-   * End of validity, seconds since 1970-01-01 UTC.
+   * Expiration time, seconds since 1970-01-01 UTC.
    *
    * @generated from field: optional int64 exp = 5;
    */
@@ -794,21 +794,21 @@ export type VerifyTokenResponse = Message<"auth.v1.VerifyTokenResponse"> & {
   amr: string[];
 
   /**
-   * The user's role as it is now, one value.
+   * Current role of the user, one value.
    *
    * @generated from field: repeated string roles = 12;
    */
   roles: string[];
 
   /**
-   * Id of the user's organization, when it has one.
+   * Id of the user's organization, if any.
    *
    * @generated from field: optional int32 org = 13;
    */
   org?: number | undefined;
 
   /**
-   * Whether the user has been activated, as it is now.
+   * Whether the user is currently active.
    *
    * @generated from field: optional bool user_active = 14 [json_name = "user_active"];
    */
@@ -823,7 +823,7 @@ export const VerifyTokenResponseSchema: GenMessage<VerifyTokenResponse> = /*@__P
   messageDesc(file_auth_v1_users, 28);
 
 /**
- * Nothing.
+ * Empty.
  *
  * @generated from message auth.v1.GetKeysRequest
  */
@@ -844,7 +844,7 @@ export const GetKeysRequestSchema: GenMessage<GetKeysRequest> = /*@__PURE__*/
  */
 export type GetKeysResponse = Message<"auth.v1.GetKeysResponse"> & {
   /**
-   * All keys that may verify a token.
+   * All keys that can verify tokens.
    *
    * @generated from field: repeated auth.v1.Key keys = 1;
    */
@@ -922,35 +922,36 @@ export const KeySchema: GenMessage<Key> = /*@__PURE__*/
   messageDesc(file_auth_v1_users, 31);
 
 /**
- * Sign-up, activation, sign-in and look-up of users, and what users change of their own accounts.
+ * Sign-up, activation, sign-in and look-up of users, and changes of users to their own accounts.
  *
  * A protected call carries the metadata `authorization: Bearer <token>` with a token from SignUp, Login, Refresh or
- * one of the recovery logins. Protected calls check in this order, and refuse with the first that fails: a token is
- * there (ACCESS_DENIED); it is genuine, not expired, not revoked, and its user exists and isn't suspended
+ * one of the recovery logins. Protected calls check in this order, and refuse with the first check that fails: a token is
+ * present (ACCESS_DENIED); it is genuine, not expired, not revoked, and its user exists and isn't suspended
  * (INVALID_TOKEN); role and ownership (ACCESS_DENIED); shape of the request; existence; state.
  *
- * Some sessions open less. One that began by a mailed key opens only the record of its own user. One that a ROLE_ADMIN began
- * by answers opens only GetMe and GetUser of itself; once a ROLE_ADMIN has enrolled one-time codes, its sessions open only
- * these, Refresh and RevokeMyTokens. No session changes the password or the answers of another ROLE_ADMIN. Others are refused
- * with ACCESS_DENIED. Caller and target are checked again in the transaction of a change.
+ * Some sessions have fewer permissions. A session that began with a mailed key can access only the record of its own user. A
+ * session that a ROLE_ADMIN began with answers can call only GetMe and GetUser of itself; once a ROLE_ADMIN has enrolled
+ * one-time codes, its sessions can call only these, Refresh and RevokeMyTokens. No session can change the password or the
+ * answers of another ROLE_ADMIN. Other calls are refused with ACCESS_DENIED. The transaction of a change checks caller and
+ * target again.
  *
- * A service shows who it is by a key instead of a token: `authorization: Bearer authsvc_…`. A key that is unknown, removed
- * or expired is refused with INVALID_TOKEN, and a protected call whose option `auth.v1.scope` the service hasn't got with
- * ACCESS_DENIED. What is open without a token stays open.
+ * A service authenticates with a key instead of a token: `authorization: Bearer authsvc_…`. An unknown, removed or expired key
+ * is refused with INVALID_TOKEN, and a protected call without the scope of its option `auth.v1.scope` with ACCESS_DENIED. RPCs
+ * that are open without a token are also open with a key.
  *
- * Every refusal carries `google.rpc.ErrorInfo` with a `reason` of auth.v1.Reason and the domain `auth.v1`; wrong
- * fields are listed in `google.rpc.BadRequest`; refusals that pass with time carry `google.rpc.RetryInfo`.
+ * Every refusal carries `google.rpc.ErrorInfo` with a `reason` of auth.v1.Reason and the domain `auth.v1`; invalid fields
+ * are listed in `google.rpc.BadRequest`; temporary refusals carry `google.rpc.RetryInfo`.
  *
- * What is marked IDEMPOTENT may be asked again when no answer came. It isn't marked NO_SIDE_EFFECTS, though it has none:
- * Connect would take such calls by GET, too, with tokens and names in the URL.
+ * You can retry RPCs that are marked IDEMPOTENT when no answer arrives. They aren't marked NO_SIDE_EFFECTS, although they have
+ * none, because Connect would also accept such calls by GET, with tokens and names in the URL.
  *
  * @generated from service auth.v1.Users
  */
 export const Users: GenService<{
   /**
    * Registers an inactive user and returns a token for it.
-   * Refuses with INVALID_SIGN_UP and every wrong field listed: required fields missing, values outside their allowed
-   * set, length or form, terms not accepted, username or nickname taken (with a free nickname suggested).
+   * Refuses with INVALID_SIGN_UP and lists every invalid field: missing required fields, values outside their allowed set,
+   * length or format, terms not accepted, username or nickname taken (with a suggestion for the nickname).
    *
    * @generated from rpc auth.v1.Users.SignUp
    */
@@ -973,10 +974,10 @@ export const Users: GenService<{
   },
   /**
    * Exchanges username and password for a token.
-   * Refuses with INVALID_CREDENTIALS when the pair is wrong or the user is suspended, and with TOO_MANY_ATTEMPTS
-   * once the account or the client address has failed too often, or while other attempts of the account are decided.
-   * An earlier token of the user in `Authorization`, expired or not, shows the device: it has a count of its own, which
-   * failures elsewhere don’t use up. Any other value there is ignored.
+   * Refuses with INVALID_CREDENTIALS when the pair is wrong or the user is suspended, and with TOO_MANY_ATTEMPTS when the
+   * account or the client address has failed too often, or while other attempts of the account are in progress.
+   * An earlier token of the user in `Authorization`, expired or not, identifies the device: it has a separate count, to which
+   * failures elsewhere don’t add. Any other value there is ignored.
    *
    * @generated from rpc auth.v1.Users.Login
    */
@@ -997,7 +998,7 @@ export const Users: GenService<{
   },
   /**
    * Exchanges a token for a new one with the same session start. Protected.
-   * Refuses with INVALID_TOKEN once the session is over: 30 days after a sign-in by password, 1 hour after a
+   * Refuses with INVALID_TOKEN after the end of the session: 30 days after a sign-in by password, 1 hour after a
    * sign-in by recovery.
    *
    * @generated from rpc auth.v1.Users.Refresh
@@ -1008,9 +1009,9 @@ export const Users: GenService<{
     output: typeof RefreshResponseSchema;
   },
   /**
-   * Returns a named user. Protected: the user itself, an active ROLE_INSTITUTION for users of its
-   * organization, an active ROLE_ADMIN for anyone; or a service with the scope `users.read`, also by id, for anyone
-   * without activation and provider keys. Refuses with USER_NOT_FOUND when there is none.
+   * Returns a user. Protected: the user itself, an active ROLE_INSTITUTION for users of its organization, an active
+   * ROLE_ADMIN for any user; or a service with the scope `users.read`, also by id, for any user, without activation and
+   * provider keys. Refuses with USER_NOT_FOUND when the user does not exist.
    *
    * @generated from rpc auth.v1.Users.GetUser
    */
@@ -1020,10 +1021,10 @@ export const Users: GenService<{
     output: typeof GetUserResponseSchema;
   },
   /**
-   * Returns many users at once, without activation and provider keys. For services with the scope `users.read` alone;
-   * ACCESS_DENIED for everybody else. Refuses with MALFORMED_REQUEST more than 500 references, or one without id and
-   * username; with TOO_MANY_ATTEMPTS a service that reads more users than it may. A reference that leads to nobody is no
-   * error: it is in `missing`.
+   * Returns several users, without activation and provider keys. Only for services with the scope `users.read`; refuses all
+   * other callers with ACCESS_DENIED. Refuses with MALFORMED_REQUEST when there are more than 500 references, or one without
+   * id and username; with TOO_MANY_ATTEMPTS when the service exceeds its limit of users. A reference without a user is not an
+   * error: it is listed in `missing`.
    *
    * @generated from rpc auth.v1.Users.BatchGetUsers
    */
@@ -1033,12 +1034,12 @@ export const Users: GenService<{
     output: typeof BatchGetUsersResponseSchema;
   },
   /**
-   * Asks for another e-mail address, to which a code is mailed; it counts once ConfirmEmail has seen the code. Protected:
-   * the user itself, with the password once more, which is an attempt like a sign-in. Refuses with MISSING_PARAMETER;
-   * INVALID_EMAIL for text that mail can’t be sent to; WRONG_STATE for a day after PasswordUpdateByUsername by a session
-   * that did not begin by a mailed key, with the time from which it is possible in its text (ISO 8601); INVALID_CREDENTIALS
-   * for a wrong password; TOO_MANY_ATTEMPTS as Login does, and beyond 1 code a minute and 5 an hour. The answer tells
-   * nothing of whether somebody has the address.
+   * Requests a change of the e-mail address and mails a code to the new address, which takes effect with ConfirmEmail.
+   * Protected: the user itself, with the password, which counts as an attempt like a sign-in. Refuses with MISSING_PARAMETER;
+   * INVALID_EMAIL for an address to which mail can’t be sent; WRONG_STATE for a day after PasswordUpdateByUsername by a
+   * session that did not begin with a mailed key, with the time from which the change is possible in its text (ISO 8601);
+   * INVALID_CREDENTIALS for a wrong password; TOO_MANY_ATTEMPTS as Login does, and beyond 1 code a minute and 5 an hour. The
+   * answer doesn’t reveal whether another user has the address.
    *
    * @generated from rpc auth.v1.Users.SetEmail
    */
@@ -1048,9 +1049,9 @@ export const Users: GenService<{
     output: typeof SetEmailResponseSchema;
   },
   /**
-   * Makes the address count that SetEmail was told. Recovery keys mailed before are void, and the address before it is
-   * told. Protected: the user itself. Refuses with INVALID_KEY for a code that is wrong, used, expired (15 minutes), not
-   * the newest, tried 5 times, or from before the tokens were revoked.
+   * Confirms the address of SetEmail, which takes effect. Recovery keys mailed earlier are void, and the former address is
+   * notified. Protected: the user itself. Refuses with INVALID_KEY for a code that is wrong, used, expired (15 minutes), not
+   * the newest, tried 5 times, or issued before a revocation of the tokens.
    *
    * @generated from rpc auth.v1.Users.ConfirmEmail
    */
@@ -1060,7 +1061,7 @@ export const Users: GenService<{
     output: typeof ConfirmEmailResponseSchema;
   },
   /**
-   * Logs the user out everywhere: every token of it is void, the one of this call included. Protected: the user itself.
+   * Logs the user out everywhere: all tokens are void, including the one of this call. Protected: the user itself.
    *
    * @generated from rpc auth.v1.Users.RevokeMyTokens
    */
@@ -1071,9 +1072,9 @@ export const Users: GenService<{
   },
   /**
    * Mails a one-time activation key to the address of an active organization. Revision 1.0.0 only.
-   * Protected: the ROLE_INSTITUTION user itself, or an active ROLE_ADMIN for anyone.
-   * Refuses with USER_NOT_FOUND, and with ORGANIZATION_EMAIL_NOT_FOUND when no active organization (or, for a user
-   * who belongs to one, not that organization) has the address.
+   * Protected: the ROLE_INSTITUTION user itself, or an active ROLE_ADMIN for any user.
+   * Refuses with USER_NOT_FOUND, and with ORGANIZATION_EMAIL_NOT_FOUND when no active organization has the address, or, for
+   * a member of an organization, when that organization doesn't have it.
    *
    * @generated from rpc auth.v1.Users.SendAdminKeyByEmailPartner
    */
@@ -1083,7 +1084,7 @@ export const Users: GenService<{
     output: typeof SendAdminKeyByEmailPartnerResponseSchema;
   },
   /**
-   * Tells whether a username is taken, compared as at sign-up.
+   * Returns whether a username is taken, compared as at sign-up.
    *
    * @generated from rpc auth.v1.Users.ExistsByUsername
    */
@@ -1093,7 +1094,7 @@ export const Users: GenService<{
     output: typeof ExistsByUsernameResponseSchema;
   },
   /**
-   * Tells whether a nickname is taken, compared as at sign-up.
+   * Returns whether a nickname is taken, compared as at sign-up.
    *
    * @generated from rpc auth.v1.Users.ExistsByNickname
    */
@@ -1103,8 +1104,8 @@ export const Users: GenService<{
     output: typeof ExistsByNicknameResponseSchema;
   },
   /**
-   * Tells whether a token is good at this moment, revocation included, in the fields of RFC 7662 (token
-   * introspection). A bad token is no error: the answer is `active: false` and nothing else. Open to all.
+   * Returns whether a token is currently valid, including revocation, in the fields of RFC 7662 (token introspection). An
+   * invalid token is not an error: the answer is `active: false` and nothing else. Open to all callers.
    *
    * @generated from rpc auth.v1.Users.VerifyToken
    */
@@ -1114,9 +1115,9 @@ export const Users: GenService<{
     output: typeof VerifyTokenResponseSchema;
   },
   /**
-   * Returns the public keys that verify tokens, as a JSON Web Key Set (RFC 7517). Keys appear here before they sign
-   * and stay until the last token they signed has expired; fetch them again at least every 5 minutes.
-   * The set is at most 5 seconds old; while the database is away, at most 5 minutes.
+   * Returns the public keys that verify tokens, as a JSON Web Key Set (RFC 7517). A key is published before it signs and
+   * until the last token that it signed has expired; fetch the set again at least every 5 minutes.
+   * The set is at most 5 seconds old; while the database is unavailable, at most 5 minutes.
    *
    * @generated from rpc auth.v1.Users.GetKeys
    */
