@@ -86,15 +86,11 @@ async function connect(options: GlobalOptions, opening: Opening): Promise<Connec
 }
 
 async function connectLocally({ reason }: GlobalOptions, opening: Opening): Promise<Connection> {
-  const { close, seal, registry, settings, log, actor } = await openSession(opening)
+  const { administer, seal, close } = await openSession(opening)
   try {
-    const { openLocalAdministration } = await import('../server/local-administration.js')
-    const local = { actor, ...(reason && { reason }) }
-    const administration = await openLocalAdministration(registry, settings, { local, log })
     return {
-      transport: administration.transport,
+      transport: await administer(reason),
       async close() {
-        await administration.close()
         await seal()
         await close()
       },

@@ -2,8 +2,8 @@
  * The command line owns its words: commands, questions, output and exit codes. What a command changes, and whether it
  * may, is decided by the models and rules of the server. Nothing imports it but its main.ts.
  */
-import { readFileSync } from 'node:fs'
 import { Command, Option } from 'commander'
+import { version } from '../server/process/version.js'
 import { addAudit } from './commands/audit.js'
 import { addBackup } from './commands/backup.js'
 import { addCompletion } from './commands/completion.js'
@@ -48,7 +48,7 @@ export async function run(args: readonly string[]): Promise<ExitCode> {
 export function createProgram(): Command {
   const program = new Command('auth-admin')
     .description('Administers the registry: organizations, security questions, users, services, keys, audit log.')
-    .version(version(), '--version', 'print the version')
+    .version(version, '--version', 'print the version')
     .helpOption('-h, --help', 'print help for a command')
     .addOption(new Option('--local', 'work on the database itself, with the settings of the service'))
     .addOption(
@@ -103,8 +103,4 @@ Examples:
   addConfig(program)
   addDoctor(program)
   return program
-}
-
-function version(): string {
-  return JSON.parse(readFileSync(new URL(import.meta.resolve('#package')), 'utf8')).version
 }

@@ -80,10 +80,10 @@ for (const { entryPoints, chunks } of bundles)
     },
   })
 
-// Modules that the service loads on first use, each as one file, which `require` in dist resolves.
+// Sequelize as one file, which `require` in server/database/sequelize.ts finds in dist.
 const { resolve } = createRequire(import.meta.url)
 await build({
-  entryPoints: ['sequelize', 'jsonwebtoken'].map(name => ({ in: resolve(name), out: name })),
+  entryPoints: [{ in: resolve('sequelize'), out: 'sequelize' }],
   outdir: `${root}/dist/node_modules`,
   bundle: true,
   format: 'cjs',

@@ -8,7 +8,7 @@ import { randomUUID } from 'node:crypto'
 import { once } from 'node:events'
 import type { IncomingHttpHeaders } from 'node:http'
 import { create, type DescMethodUnary, type Message } from '@bufbuild/protobuf'
-import { Code, ConnectError, createContextValues, type Transport } from '@connectrpc/connect'
+import { Code, createContextValues, type Transport } from '@connectrpc/connect'
 import { Users } from '../proto/gen/auth/v1/users_pb.js'
 import { workKey } from '../server/limits/context.js'
 import type { Scheduler, Shed } from '../server/limits/scheduler.js'
@@ -19,7 +19,15 @@ import { type Body, bodyLimit, isArriving, readBody } from './body.js'
 import { isGone, type Request, type Response } from './connection.js'
 import { type Address, createListener, listenerLimits, type Secure } from './listener.js'
 import type { GatewayMetrics, Result } from './metrics.js'
-import { HttpError, isAnswer, isUnreported, type Problem, problemDocument, problemOf } from './problem.js'
+import {
+  HttpError,
+  isAnswer,
+  isUnreported,
+  type Problem,
+  problemDocument,
+  problemOf,
+  problemOfCode,
+} from './problem.js'
 import { createLookup, type Resource } from './router.js'
 import { costOf, type Revision, type Route } from './routes.js'
 import { costOfRpc, createRpcHandler, forwardedHeaders } from './rpcs.js'
@@ -320,9 +328,9 @@ export function createGateway(options: GatewayOptions): Gateway {
   }
 }
 
-/** The answer of `/readyz` while draining. Created on demand, because it loads all of `fetch`. */
+/** The answer of `/readyz` while draining. */
 function answerStopping(requestId: string): Answer {
-  return answerProblem(problemOf(new ConnectError('stopping', Code.Unavailable)), requestId)
+  return answerProblem(problemOfCode(Code.Unavailable), requestId)
 }
 
 /** Problems of requests that the scheduler refuses. */
@@ -333,7 +341,7 @@ const shedProblems: Readonly<Record<Shed, Problem>> = {
     detail: 'The service is busy. Try again later.',
     headers: { 'retry-after': '1' },
   },
-  late: problemOf(new ConnectError('late', Code.DeadlineExceeded)),
+  late: problemOfCode(Code.DeadlineExceeded),
 }
 
 /** The result of a request, for the metrics. */

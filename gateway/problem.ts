@@ -150,7 +150,7 @@ function problemOfRefusal(error: ConnectError): Problem | undefined {
 }
 
 /** The problem of a call without a reason: the service was unreachable, too slow, or failed. */
-function problemOfCode(code: Code): Problem {
+export function problemOfCode(code: Code): Problem {
   const headers = { 'retry-after': '1' }
   if (code === Code.Unavailable) {
     return { status: 503, reason: 'UNAVAILABLE', detail: 'The service can’t answer now. Try again later.', headers }

@@ -1,19 +1,19 @@
 #!/usr/bin/env -S node --max-semi-space-size=8
-/** `auth-server`: the service without the gateway, for an `auth-gateway` to stand in front. */
+/** `auth-server`: the service without the gateway, behind an `auth-gateway`. */
 import { answerArguments } from './process/usage.js'
 
 const usage = `auth-server: the registry of users over gRPC
 
-It is set by the environment:
+Environment variables:
   DATABASE_URL                   PostgreSQL; unset: an embedded one in AUTH_DATA_DIR
   AUTH_MASTER_KEY                wraps the keys of the registry
   AUTH_GRPC_ADDRESS              where it listens
-  AUTH_METRICS_ADDRESS           where Prometheus finds its metrics, and probes /healthz and /readyz
-  AUTH_TLS_CERT, AUTH_TLS_KEY    what it presents: turns on TLS
-  AUTH_TLS_CA                    authority of its callers' certificates, which they must present
+  AUTH_METRICS_ADDRESS           where it serves metrics for Prometheus, and /healthz and /readyz for probes
+  AUTH_TLS_CERT, AUTH_TLS_KEY    its certificate and key: turns on TLS
+  AUTH_TLS_CA                    authority of the certificates that its callers must present
   AUTH_GATEWAY_NAMES             names in certificates of gateways
-  AUTH_TRUSTED_PROXIES           addresses of gateways that present none
-and by all other settings but AUTH_HTTP_*, AUTH_SERVER_*, AUTH_CORS_ORIGINS and AUTH_DEFAULT_REVISION.
+  AUTH_TRUSTED_PROXIES           addresses of gateways that present no certificate
+and all other settings except AUTH_HTTP_*, AUTH_SERVER_*, AUTH_CORS_ORIGINS and AUTH_DEFAULT_REVISION.
 `
 
 if (!answerArguments(usage)) {

@@ -1,6 +1,6 @@
 /**
- * The installation: what a database needs before the service can use it. Each start of the service sees to it, and the
- * command line on request. Whatever is there already stays as it is.
+ * The installation: what a database needs before the service can use it. Each start of the service ensures it, and the
+ * command line does on request. What exists already stays unchanged.
  */
 import { randomInt } from 'node:crypto'
 import { chmod, mkdir, writeFile } from 'node:fs/promises'
@@ -19,7 +19,7 @@ import { firstAudience, firstIssuer, isAdministrationAudience, type Settings } f
 import { nicknameKey, questionKey, usernameKey } from './rules/names.js'
 import { quote } from './rules/shell.js'
 
-/** Security questions that an installation offers at first. */
+/** Security questions of a new installation. */
 const firstQuestions = [
   'Qual é o nome do seu primeiro animal de estimação?',
   'Em que cidade sua mãe nasceu?',
@@ -31,25 +31,25 @@ const firstQuestions = [
   'Qual é a sua comida preferida da infância?',
 ]
 
-/** What an installation did; everything in it was there already when nothing is set. */
+/** What an installation did. */
 export interface Installation {
-  /** Migrations that were run. */
+  /** Migrations that it ran. */
   readonly migrations: readonly string[]
-  /** Username of the administrator that was made. */
+  /** Username of the administrator that it created. */
   readonly administrator?: string
-  /** A random password that was made for it, and the file that keeps it. */
+  /** The random password of that administrator, and the file that keeps it. */
   readonly password?: { readonly text: string; readonly file: string }
-  /** What is wrong with the password that was set for it, by the policy that everybody else is under. */
+  /** What the policy for all other passwords refuses in the password that was set for it. */
   readonly weakness?: string
-  /** How many questions were added. */
+  /** How many questions it added. */
   readonly questions: number
-  /** Id of the signing key that was made. */
+  /** Id of the signing key that it created. */
   readonly signingKey?: string
-  /** Issuer and audience of the registry's tokens, whether they were there already or not. */
+  /** Issuer and audience of the registry's tokens, new or not. */
   readonly tokens: TokenIssuer
 }
 
-/** Settings that an installation rests on. */
+/** Settings that an installation uses. */
 type InstallationSettings = Pick<
   Settings,
   | 'adminUsername'
@@ -67,9 +67,9 @@ type InstallationSettings = Pick<
 
 /**
  * Makes a database ready for use: schema, issuer of tokens, first signing key, first security questions, default
- * administrator. What is there already stays as it is, so it may be repeated, and run by several processes at once. The
- * default administrator is made with the issuer, once in the life of a registry, whatever becomes of it later. Throws an
- * Error that says what to do where settings don't fit what is there.
+ * administrator. What exists already stays unchanged, so it may be repeated, and run by several processes at once. The
+ * default administrator is created with the issuer, once in the life of a registry, and not again after its deletion.
+ * Throws an Error that says what to do where settings contradict the registry.
  */
 export async function install(
   registry: Registry,
@@ -80,7 +80,7 @@ export async function install(
   const { database, masterKey, users, questions, signingKeys, tokenIssuers, audit } = registry
   const migrations = settings.migrate === 'on' ? await migrate(database) : await refusePending(database)
   await database.limitStatements()
-  // Before anything is made: a process with other settings changes nothing.
+  // Before any change: a process with other settings changes nothing.
   const before = await tokenIssuers.find()
   if (before) checkIssuer(before, settings)
   if (!(await masterKey.find()))
@@ -92,7 +92,7 @@ export async function install(
   const username = settings.adminUsername.trim()
   const key = usernameKey(username)
   const [offered, signerAge] = await Promise.all([questions.all(), signingKeys.signerAge()])
-  // Most starts find everything there: they lock nothing, and wait for nobody.
+  // Most starts find everything there, and take no locks.
   if (before && offered.length > 0 && signerAge !== undefined && signerAge < rotateAfter)
     return { migrations, tokens: before, questions: 0 }
   const random = !before && settings.adminPassword === undefined ? randomPassword() : undefined
@@ -107,13 +107,13 @@ export async function install(
     const signingKey = await signingKeys.rotate({ force: false, lead: publishLead, tokenTtl: settings.tokenTtl }, t)
     if (signingKey) events.push(event('signing-key.add', `signing-key:${signingKey}`))
 
-    // Whoever retired all questions doesn't want them back: only an empty table is filled.
+    // Questions that were all retired stay retired: only an empty table is filled.
     const fresh = (await questions.all()).length === 0 ? firstQuestions : []
     for (const question of fresh) await questions.add({ question, questionKey: questionKey(question) }, t)
     if (fresh.length > 0) events.push(event('question.add', `questions:${fresh.length}`))
 
     let made = false
-    // Users may be there already where the tables were made by themselves.
+    // `migrate` may have run without an installation, and users may exist.
     if (issuerMade && hash && !(await users.taken(key, '')).username) {
       const id = await users.add({ ...administrator(username, key), passwordHash: hash }, t)
       events.push({ ...event('user.add', 'default-administrator'), subject_id: id })
@@ -123,7 +123,7 @@ export async function install(
     for (const each of events) await audit.append(each, t)
     return { signingKey, questions: fresh.length, made, tokens }
   })
-  // Another one may have been first meanwhile.
+  // Another process may have installed the registry meanwhile.
   checkIssuer(done.tokens, settings)
   return {
     migrations,
@@ -135,7 +135,7 @@ export async function install(
   }
 }
 
-/** The tables as they are, when a start isn't to bring them up to date. */
+/** Refuses tables that are behind, where a start doesn't migrate. Returns what it migrated: nothing. */
 async function refusePending(database: Registry['database']): Promise<readonly string[]> {
   const status = await readMigrations(database)
   checkMigrations(status)
@@ -145,7 +145,10 @@ async function refusePending(database: Registry['database']): Promise<readonly s
   )
 }
 
-/** Throws an Error when settings name another issuer or audience than the registry's, or that is the audience of Administration. */
+/**
+ * Throws an Error when the settings name another issuer or audience than the registry's, or when the registry's audience is
+ * that of Administration.
+ */
 function checkIssuer(registry: TokenIssuer, { issuer, audience }: Pick<Settings, 'issuer' | 'audience'>): void {
   if (isAdministrationAudience(registry.audience))
     throw new Error(
@@ -198,13 +201,13 @@ function administrator(username: string, key: string): Omit<NewUser, 'passwordHa
 
 /** 20 letters and digits, about 119 bits. */
 function randomPassword(): string {
-  const signs = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789'
-  return Array.from({ length: 20 }, () => signs[randomInt(signs.length)]).join('')
+  const alphabet = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789'
+  return Array.from({ length: 20 }, () => alphabet[randomInt(alphabet.length)]).join('')
 }
 
 async function keep(file: string, password: string): Promise<void> {
   await mkdir(dirname(file), { recursive: true, mode: 0o700 })
   await writeFile(file, password, { mode: 0o600 })
-  // The mode above counts for a new file only.
+  // The mode above applies to a new file only.
   await chmod(file, 0o600)
 }

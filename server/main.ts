@@ -10,16 +10,16 @@ import type { Service } from './service.js'
 const { enableCompileCache } = module as { enableCompileCache?: () => void }
 enableCompileCache?.()
 
-/** The service as a process: starts, says where it is, and stops when it gets a signal to. */
+/** The service as a process: starts, prints its addresses, and stops on a signal. */
 async function main(): Promise<void> {
   const settings = readSettings(process.env)
   const log = createLog(settings.logLevel)
   if (settings.recoveryEmail === 'any') {
     log.warn(
-      'AUTH_RECOVERY_EMAIL=any: whoever knows a username can have a recovery key sent to an address of their own',
+      'AUTH_RECOVERY_EMAIL=any: everyone who knows a username can have a recovery key sent to an address of their own',
     )
   }
-  if (settings.bcryptCost < 10) log.warn('AUTH_BCRYPT_COST is below 10: hashes are cheap to guess at')
+  if (settings.bcryptCost < 10) log.warn('AUTH_BCRYPT_COST is below 10: passwords are cheap to guess from their hashes')
   const { adminAddress } = settings
   if (adminAddress && !isLoopback(adminAddress.host) && Number.parseInt(process.versions.node, 10) < 24) {
     log.warn(
@@ -28,7 +28,7 @@ async function main(): Promise<void> {
   }
 
   const stopping = new AbortController()
-  // The database comes up while the rest is loaded. Loading keeps this thread busy, so the launch goes first.
+  // An embedded database starts while the rest is loaded. Loading blocks this thread, so the launch goes first.
   let launched = () => {}
   const launch = new Promise<void>(resolve => {
     launched = resolve
@@ -45,7 +45,7 @@ async function main(): Promise<void> {
       pause(grace, hurry).then(() => 'late' as const),
     ])
     if (service === 'late') {
-      // A database that this process has launched must not outlive it.
+      // A database that this process launched must not outlive it.
       await at.then(({ release }) => release())
       return ['the start']
     }
@@ -58,14 +58,14 @@ async function main(): Promise<void> {
   })
 
   const service = await starting.catch(error => {
-    // A start that was stopped on its way has nothing to complain of.
+    // A stop during the start makes it fail: that is no error.
     if (stopping.signal.aborted) return undefined
     throw error
   })
   if (service && !stopping.signal.aborted) process.stderr.write(greeting(service, settings))
 }
 
-/** What a user needs to know first. */
+/** What a user needs first: addresses, administrator, and a request to try. */
 function greeting({ addresses, installation }: Service, settings: Settings): string {
   const { password, administrator } = installation
   const admin = settings.adminUsername
@@ -76,7 +76,7 @@ function greeting({ addresses, installation }: Service, settings: Settings): str
     `gRPC     ${formatAddress(addresses.grpc)}`,
     http && `HTTP     ${http}`,
     addresses.metrics && `metrics  ${metricsUrl(settings, addresses.metrics)}`,
-    // Where no terminal shows it, something may keep what is written here.
+    // Without a terminal, a log may keep what is written here.
     password && process.stderr.isTTY
       ? `admin    ${administrator}, password ${password.text} (kept in ${password.file})`
       : `admin    ${admin}${file ? `, password kept in ${file}` : ''}`,

@@ -1,64 +1,29 @@
+// The service: its listeners, its readiness, and the order in which it stops. What it serves is made by application.ts.
 import { createGateway, type Gateway } from '../gateway/http.js'
 import { createGatewayMetrics } from '../gateway/metrics.js'
-import { Administration } from '../proto/gen/auth/v1/administration_pb.js'
-import { ForgotPasswords } from '../proto/gen/auth/v1/forgotpasswords_pb.js'
-import { Users } from '../proto/gen/auth/v1/users_pb.js'
-import { type Admission, createAdmission } from './access/admission.js'
-import { createCallers } from './access/caller.js'
-import type { ForgotPasswordsRpc, UsersRpc } from './access/context.js'
-import { createKeyring, type Keyring } from './access/keyring.js'
-import { createServiceKeys } from './access/service-keys.js'
-import { createSignIns } from './access/sign-in.js'
-import { createTokens } from './access/tokens.js'
-import { bindAdministration } from './calls/administration.js'
-import { createCalls } from './calls/dispatch.js'
-import { createGrpcListener } from './calls/grpc-listener.js'
+import { createApplication, createHashing } from './application.js'
+import { type GrpcServer, startGrpcServer } from './calls/grpc.js'
 import { createInProcessTransport } from './calls/in-process.js'
-import { bindUserCalls, type UserCallsDeps } from './calls/users.js'
 import { followClock } from './database/clock.js'
 import { awaitDatabase, type Source } from './database/database-choice.js'
-import { loginByUsernameAndAnswers, saveForgotPasswordQuestionsUsersAnswers } from './forgotpasswords/answers.js'
-import { createNotifyOwner } from './forgotpasswords/notice.js'
-import { passwordUpdateByUsername } from './forgotpasswords/password.js'
-import { findAllForgotPasswordQuestions } from './forgotpasswords/questions.js'
-import { loginByUsernameAndKey, sendKeyByEmail } from './forgotpasswords/recovery-key.js'
 import { type Installation, install } from './installation.js'
 import { startMaintenance } from './jobs/maintenance.js'
 import { startSealing } from './jobs/sealing.js'
-import { createEmailRequests } from './limits/email-requests.js'
 import { createScheduler, schedulerLimits } from './limits/scheduler.js'
-import { openRegistry, type Registry } from './models/define-models.js'
+import { openRegistry } from './models/define-models.js'
 import type { Log } from './observability/log.js'
 import { createMetrics } from './observability/metrics.js'
 import { createMetricsEndpoint } from './observability/metrics-endpoint.js'
 import { createUndeclaredProxies } from './observability/undeclared-proxy.js'
 import { startMail } from './outbox/compose.js'
-import { createQuotas } from './outbox/quotas.js'
-import { chooseLocale } from './outbox/texts.js'
-import { createPasswords, type Passwords } from './passwords/hash.js'
-import { createPasswordPolicy } from './passwords/policy.js'
-import { createPool, type Pool } from './passwords/pool.js'
-import { createRenewals } from './passwords/renewal.js'
-import { forgotPasswordsPolicies } from './policy/forgotpasswords.js'
-import { usersPolicies } from './policy/users.js'
 import { followCertificates } from './process/certificates.js'
 import type { Address, Settings } from './process/settings.js'
 import { grace, runSteps, type Step } from './process/stopping.js'
 import { makeAdministrator } from './rules/roles.js'
-import { activate } from './users/activate.js'
-import { sendAdminKeyByEmailPartner } from './users/activation-email.js'
-import { confirmEmail, setEmail } from './users/email.js'
-import { existsByNickname, existsByUsername } from './users/exists.js'
-import { login } from './users/login.js'
-import { batchGetUsers, getMe, getUser } from './users/lookup.js'
-import { refresh } from './users/refresh.js'
-import { revokeMyTokens } from './users/revoke-my-tokens.js'
-import { signUp } from './users/sign-up.js'
-import { getKeys, verifyToken } from './users/verify-token.js'
 
 /** A running service. */
 export interface Service {
-  /** Where it listens; ports are the real ones. */
+  /** Where it listens, with the real ports. */
   readonly addresses: {
     readonly grpc: Address
     readonly http?: Address
@@ -66,22 +31,22 @@ export interface Service {
     readonly admin?: Address
   }
   readonly installation: Installation
-  /** Says at every endpoint that it isn't ready; everything works on. */
+  /** Reports at every endpoint that it isn't ready, and keeps working. */
   drain(): void
   /**
-   * Takes nothing new, lets calls, e-mails and statements under way end, and releases everything. Returns what it didn't
-   * wait for any longer: past its time, or once there is no more (`hurry`).
+   * Takes nothing new, lets calls, e-mails and statements in flight end, and releases everything. Returns the steps that
+   * did not end in their time, or before `hurry`.
    */
   stop(hurry?: AbortSignal): Promise<readonly string[]>
 }
 
-/** Milliseconds between two looks at whether the database takes writes. */
-const pulse = 1_000
+/** Milliseconds between two checks whether the database takes writes. */
+const checkInterval = 1_000
 
 /**
- * Starts everything: database, installation, gRPC server, gateway, mail, maintenance, metrics. `at` is the database
- * when somebody has begun to start it already; `now` is the clock, in ms since 1970, instead of the database's; `signal`
- * ends the wait for a database that isn't up yet.
+ * Starts everything: database, installation, gRPC servers, gateway, e-mails, maintenance, metrics. `at` is the database
+ * where its start has begun already; `now` is a clock, in ms since 1970, that replaces the database's; `signal` ends the
+ * wait for a database that isn't up yet.
  */
 export async function startService(
   settings: Settings,
@@ -90,7 +55,7 @@ export async function startService(
 ): Promise<Service> {
   const endpoint = createMetricsEndpoint()
   const metrics = createMetrics(endpoint)
-  // What is to be undone when the service stops, or when its start fails half-way: last first.
+  // The steps of a stop, also of one after a failed start: last first.
   const undo: Step[] = []
   const endpoints: (() => Promise<void>)[] = []
   let draining = false
@@ -99,26 +64,23 @@ export async function startService(
     const steps = undo.splice(0).reverse()
     const closing = endpoints.splice(0)
     // All at once, and before what their calls need.
-    steps.unshift({ what: 'calls under way', run: () => Promise.all(closing.map(close => close())) })
+    steps.unshift({ what: 'calls in flight', run: () => Promise.all(closing.map(close => close())) })
     return runSteps(steps, { hurry, onFault: (err, what) => log.error({ err, what }, 'a step of the stop failed') })
   }
   try {
     const registry = await openRegistry(settings, { log, ...(at && { at }) })
-    // It must not be left behind: it has its own ways to end it, one after another.
+    // It must not outlive this process: it has several ways to stop, which it tries in turn.
     undo.push({ what: 'the embedded PostgreSQL', run: registry.release, least: 30_000 })
-    undo.push({ what: 'statements under way', run: registry.database.close })
-    const { tokenTtl: ttl, limitFactor: factor } = settings
-    // What this process remembers by itself goes by its own clock.
-    const admission = createAdmission({ ...registry, factor, now: given ?? Date.now })
-    const pool = createPool({
-      cost: settings.bcryptCost,
-      recentCount: admission.recentCount,
-      onWait: ms => metrics.observeWait(ms),
-      onFault: error => log.error({ err: error }, 'a hash thread broke and is replaced'),
+    undo.push({ what: 'statements in flight', run: registry.database.close })
+    const processNow = given ?? Date.now
+    const hashing = createHashing(registry, settings, {
+      now: processNow,
+      onWait: metrics.observeWait,
+      onFault: error => log.error({ err: error }, 'a hash thread failed and is replaced'),
     })
-    undo.push({ what: 'hashes under way', run: pool.close })
-    metrics.watchHashing(() => pool.stats())
-    const passwords = createPasswords({ pepper: registry.masterKey.pepper, cost: settings.bcryptCost, pool })
+    const { pool, passwords } = hashing
+    undo.push({ what: 'hashes in flight', run: pool.close })
+    metrics.watchHashing(pool.stats)
     const work = () => install(registry, settings, passwords, 'service')
     const installation = await (settings.databaseUrl ? awaitDatabase(work, settings, log, signal) : work())
     if (installation.weakness) log.warn(`AUTH_ADMIN_PASSWORD is weak: ${installation.weakness}`)
@@ -129,47 +91,41 @@ export async function startService(
     undo.push({ what: 'the clock', run: async () => clock.stop() })
     const { now } = clock
     await registry.signingKeys.raiseTtl(settings.tokenTtl)
-    const keyring = createKeyring(registry.signingKeys, now)
-    // Better no start than one that lets nobody in.
-    await keyring.signer()
     const ready = async () => !draining && (await registry.database.isWritable())
-    const deps = {
-      ...registry,
-      ...createAccess(registry, { keyring, ...installation.tokens, ttl, pool, passwords, admission, factor, now }),
-      pool,
-      passwords,
-      renewals: createRenewals({ passwords, users: registry.users, log }),
-      policy: createPasswordPolicy({ minLength: settings.passwordMinLength, denylistFile: settings.passwordDenylist }),
-      chooseLocale: (acceptLanguage: string | undefined) => chooseLocale(acceptLanguage, settings.mailLocale),
-      keyring,
-      timeZone: settings.timeZone,
-      factor,
-      now,
-    }
     metrics.watchDatabase(registry, ready)
     const scheduler = createScheduler(schedulerLimits, () => pool.stats().running > 0)
     endpoint.watchScheduler(scheduler.stats)
-    // What waits then is to be done in the time that is left.
+    // Calls that wait for their turn when the stop begins get it at once.
     endpoints.push(async () => scheduler.open())
-    const common = { ready, scheduler, log, observe: metrics.observe, refused: metrics.refused }
-    const serviceKeys = createServiceKeys({ ...registry, ...settings, admission, log, now: given ?? Date.now })
-    const calls = createCalls({
-      ...common,
-      services: bindServices(deps),
-      serviceKeys,
+    const proxies = createUndeclaredProxies({ registry: endpoint.registry, log, now: processNow })
+    const { calls, administration, serviceKeys, keyring } = createApplication({
+      registry,
+      settings,
+      hashing,
+      tokenIssuer: installation.tokens,
+      now,
+      processNow,
+      log,
+      ready,
+      scheduler,
+      observe: metrics.observe,
+      refused: metrics.refused,
+      undeclaredProxies: proxies.found,
     })
+    // Without a key no user could sign in: the start fails instead.
+    await keyring.signer()
 
-    // Stops after everything that leaves events.
+    // It stops after everything that appends events.
     const sealing = startSealing(registry, log)
     undo.push({ what: 'sealing the audit log', run: sealing.stop })
     const sender = startMail(registry, settings, log, now, metrics.refused)
-    undo.push({ what: 'e-mails under way', run: sender.close })
+    undo.push({ what: 'e-mails in flight', run: sender.close })
     const maintenance = startMaintenance(registry, settings, log)
     undo.push({ what: 'maintenance', run: maintenance.stop })
 
     const { tlsCert: cert, tlsKey: key, tlsCa: ca, httpTlsCert, httpTlsKey } = settings
     const certificates = cert ? followCertificates({ cert, key, ca }, log) : undefined
-    // Administrators show who they are by tokens: no certificate is asked of them.
+    // Administrators identify themselves by tokens, and need no certificate.
     const adminCertificates = cert && settings.adminAddress ? followCertificates({ cert, key }, log) : undefined
     const httpCertificates = httpTlsCert ? followCertificates({ cert: httpTlsCert, key: httpTlsKey }, log) : undefined
     if (certificates) endpoint.watchCertificate('grpc', certificates.endsAt)
@@ -182,54 +138,52 @@ export async function startService(
         adminCertificates?.stop()
       },
     })
-    const proxies = createUndeclaredProxies({ registry: endpoint.registry, log, now: given ?? Date.now })
-    const grpc = createGrpcListener({ calls, log, certificates, onSender: proxies.watch('grpc'), ...settings })
-    const grpcPort = await grpc.listen(settings.grpcAddress)
-    endpoints.push(() => grpc.close(grace))
-    let serving = true
-    const beating = setInterval(async () => {
-      const now = await ready()
-      if (draining || now === serving) return
-      serving = now
-      grpc.setServing(now)
-      if (now) log.info('ready: the database takes writes again')
-      else log.warn('not ready: the database takes no writes, or not in time')
-    }, pulse)
-    undo.push({ what: 'the pulse', run: async () => clearInterval(beating) })
-    const addresses: { grpc: Address; http?: Address; metrics?: Address; admin?: Address } = {
-      grpc: { ...settings.grpcAddress, port: grpcPort },
+    const servers: GrpcServer[] = []
+    const listen = async (address: Address, deps: Parameters<typeof startGrpcServer>[1]): Promise<Address> => {
+      const server = await startGrpcServer(address, deps)
+      servers.push(server)
+      endpoints.push(() => server.close(grace))
+      return { ...address, port: server.port }
     }
-    if (settings.adminAddress) {
-      const { createAdministration } = await import('./administration/administration.js')
-      const administration = createAdministration({
-        ...deps,
-        settings,
-        issuer: installation.tokens.issuer,
-        undeclaredProxies: proxies.found,
-      })
-      const admin = createGrpcListener({
-        calls: createCalls({
-          ...common,
-          services: [[Administration, bindAdministration(administration, administration.rpcs)]],
-        }),
-        log,
+    const setServing = (serving: boolean) => {
+      for (const server of servers) server.setServing(serving)
+    }
+    const { grpcAddress, adminAddress, httpAddress, metricsAddress, trustedProxies, gatewayNames } = settings
+    const addresses: { grpc: Address; http?: Address; metrics?: Address; admin?: Address } = {
+      grpc: await listen(grpcAddress, {
+        calls,
+        certificates,
+        trustedProxies,
+        gatewayNames,
+        onSender: proxies.watch('grpc'),
+      }),
+    }
+    if (adminAddress)
+      addresses.admin = await listen(adminAddress, {
+        calls: administration,
         certificates: adminCertificates,
         trustedProxies: [],
         gatewayNames: [],
       })
-      const port = await admin.listen(settings.adminAddress)
-      addresses.admin = { ...settings.adminAddress, port }
-      endpoints.push(() => admin.close(grace))
-    }
+    let serving = true
+    const checking = setInterval(async () => {
+      const now = await ready()
+      if (draining || now === serving) return
+      serving = now
+      setServing(now)
+      if (now) log.info('ready: the database takes writes again')
+      else log.warn('not ready: the database takes no writes, or not in time')
+    }, checkInterval)
+    undo.push({ what: 'the readiness check', run: async () => clearInterval(checking) })
     let gateway: Gateway | undefined
-    if (settings.httpAddress) {
+    if (httpAddress) {
       gateway = createGateway({
         transport: createInProcessTransport(calls),
         scheduler,
         serviceOf: serviceKeys.cachedName,
-        address: settings.httpAddress,
+        address: httpAddress,
         defaultRevision: settings.defaultRevision,
-        trustedProxies: settings.trustedProxies,
+        trustedProxies,
         onSender: proxies.watch('http'),
         corsOrigins: settings.corsOrigins,
         ...(httpCertificates && { secure: httpCertificates.secure }),
@@ -239,18 +193,16 @@ export async function startService(
       addresses.http = await gateway.listen()
       endpoints.push(() => gateway!.close(grace))
     }
-    // Last, since `/readyz` there says that all others listen.
-    if (settings.metricsAddress) {
+    // Last, since `/readyz` there reports that all others listen.
+    if (metricsAddress) {
       endpoint.watchReady(ready)
-      addresses.metrics = {
-        ...settings.metricsAddress,
-        port: await endpoint.listen(settings.metricsAddress, certificates?.secure),
-      }
+      const port = await endpoint.listen(metricsAddress, certificates?.secure)
+      addresses.metrics = { ...metricsAddress, port }
       undo.push({ what: 'metrics', run: endpoint.close })
     }
     const drain = () => {
       draining = true
-      grpc.setServing(false)
+      setServing(false)
       gateway?.drain()
     }
     return { addresses, installation, drain, stop }
@@ -259,83 +211,3 @@ export async function startService(
     throw error
   }
 }
-
-/** Who may do what: callers, tokens, limits, sign-ins. */
-function createAccess(
-  { users, attempts, counterKeys }: Registry,
-  options: {
-    keyring: Keyring
-    issuer: string
-    audience: string
-    ttl: number
-    pool: Pool
-    passwords: Passwords
-    admission: Admission
-    factor: number
-    now: () => number
-  },
-) {
-  const { pool, passwords, admission, factor, ...issuing } = options
-  const tokens = createTokens(issuing)
-  return {
-    tokens,
-    callers: createCallers(tokens, users),
-    admission,
-    emailRequests: createEmailRequests(factor),
-    signIns: createSignIns({ attempts, counterKeys, admission, pool, passwords, factor }),
-  }
-}
-
-/** The RPCs of users, behind their rows. */
-function bindServices(deps: Omit<AllDeps, 'notifyOwner' | 'quotas'> & Pick<Registry, 'emailQuotas'>) {
-  const all: AllDeps = {
-    ...deps,
-    notifyOwner: createNotifyOwner(deps.emails, deps.chooseLocale),
-    quotas: createQuotas(deps.emailQuotas, deps.counterKeys, deps.factor, deps.now),
-  }
-  const users: { readonly [K in keyof typeof usersPolicies]: UsersRpc<K> } = {
-    signUp: signUp(all),
-    activate: activate(all),
-    login: login(all),
-    getMe: getMe(all),
-    refresh: refresh(all),
-    getUser: getUser(all),
-    batchGetUsers: batchGetUsers(all),
-    setEmail: setEmail(all),
-    confirmEmail: confirmEmail(all),
-    revokeMyTokens: revokeMyTokens(all),
-    sendAdminKeyByEmailPartner: sendAdminKeyByEmailPartner(all),
-    existsByUsername: existsByUsername(all),
-    existsByNickname: existsByNickname(all),
-    verifyToken: verifyToken(all),
-    getKeys: getKeys(all),
-  }
-  const forgotPasswords: { readonly [K in keyof typeof forgotPasswordsPolicies]: ForgotPasswordsRpc<K> } = {
-    findAllForgotPasswordQuestions: findAllForgotPasswordQuestions(all),
-    loginByUsernameAndAnswers: loginByUsernameAndAnswers(all),
-    loginByUsernameAndKey: loginByUsernameAndKey(all),
-    passwordUpdateByUsername: passwordUpdateByUsername(all),
-    saveForgotPasswordQuestionsUsersAnswers: saveForgotPasswordQuestionsUsersAnswers(all),
-    sendKeyByEmail: sendKeyByEmail(all),
-  }
-  return [
-    [Users, bindUserCalls(all, Users, usersPolicies, users)],
-    [ForgotPasswords, bindUserCalls(all, ForgotPasswords, forgotPasswordsPolicies, forgotPasswords)],
-  ] as const
-}
-
-/** What the RPCs are made of: each takes what it names of it. */
-type AllDeps = UserCallsDeps &
-  Parameters<typeof signUp>[0] &
-  Parameters<typeof activate>[0] &
-  Parameters<typeof login>[0] &
-  Parameters<typeof batchGetUsers>[0] &
-  Parameters<typeof verifyToken>[0] &
-  Parameters<typeof setEmail>[0] &
-  Parameters<typeof confirmEmail>[0] &
-  Parameters<typeof sendAdminKeyByEmailPartner>[0] &
-  Parameters<typeof getKeys>[0] &
-  Parameters<typeof loginByUsernameAndAnswers>[0] &
-  Parameters<typeof loginByUsernameAndKey>[0] &
-  Parameters<typeof passwordUpdateByUsername>[0] &
-  Parameters<typeof sendKeyByEmail>[0]

@@ -92,11 +92,8 @@ test('only models, the database and the embedded PostgreSQL import Sequelize and
 })
 
 test('only the gRPC server and the remote transport import grpc-js', t => {
-  const allowed = /^(server\/calls\/(grpc|health|reflection|credentials)|gateway\/(remote|servers))\.ts$/
-  const wrong = breaches(
-    (file, target) =>
-      isPackage(target, '@grpc/grpc-js', '@grpc/reflection', 'grpc-health-check') && !allowed.test(file),
-  )
+  const allowed = /^(server\/calls\/(grpc|peer|health|reflection)|gateway\/(remote|servers))\.ts$/
+  const wrong = breaches((file, target) => isPackage(target, '@grpc/grpc-js') && !allowed.test(file))
   t.deepEqual(wrong, [])
 })
 
@@ -108,8 +105,8 @@ const floors: readonly (readonly RegExp[])[] = [
   [/^proto\//],
   [/^server\/rules\//],
   [/^server\/requests\//],
-  [/^server\/observability\//],
   [/^server\/process\//],
+  [/^server\/observability\//],
   [/^server\/policy\//, /^server\/limits\//],
   [/^server\/embedded\//],
   [/^server\/database\//],
@@ -120,8 +117,8 @@ const floors: readonly (readonly RegExp[])[] = [
   [/^server\/users\//, /^server\/forgotpasswords\//],
   [/^server\/administration\//],
   [/^server\/calls\//],
-  [/^server\/jobs\//, /^server\/backup\//, /^server\/(installation|local-administration|local-registry|metrics)\.ts$/],
-  [/^server\/service\.ts$/],
+  [/^server\/jobs\//, /^server\/backup\//, /^server\/installation\.ts$/, /^server\/application\.ts$/],
+  [/^server\/service\.ts$/, /^server\/local-application\.ts$/],
   [/^server\/main\.ts$/],
   [/^server\/auth-server\.ts$/],
 ]
@@ -161,7 +158,7 @@ test('the command line imports no model, no RPC and no endpoint', t => {
   const wrong = breaches(
     (file, target) =>
       file.startsWith('cli/') &&
-      (/^(server\/(access|administration|calls|forgotpasswords|models|outbox|passwords|users|service)|gateway)/.test(
+      (/^(server\/(access|administration|application|calls|forgotpasswords|models|outbox|passwords|users|service)|gateway)/.test(
         target,
       ) ||
         isPackage(target, '@grpc/grpc-js')),
@@ -183,7 +180,7 @@ test('rules, requests and settings import nothing of ours but each other and the
       (low.test(file) || file === 'server/process/settings.ts') &&
       /^(server|gateway|cli|proto)\//.test(target) &&
       !low.test(target) &&
-      target !== 'server/process/database-url.ts',
+      !/^server\/process\/(database-url|pem)\.ts$/.test(target),
   )
   t.deepEqual(wrong, [])
 })

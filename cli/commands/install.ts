@@ -24,9 +24,9 @@ Examples:
   $ AUTH_ADMIN_PASSWORD_FILE=/run/secrets/admin auth-admin install`,
     )
     .action(async (options: { json?: boolean }) => {
-      const work = async ({ registry, settings, actor, withPasswords }: Session) => {
+      const work = async ({ registry, settings, actor, passwords }: Session) => {
         const { install } = await import('../../server/installation.js')
-        return withPasswords(passwords => install(registry, { ...settings, migrate: 'on' }, passwords, actor))
+        return install(registry, { ...settings, migrate: 'on' }, passwords, actor)
       }
       const done = await withProgress('Installing', () => withRegistry(work, { create: true }))
       const { migrations, signingKey, questions, administrator, password, weakness } = done

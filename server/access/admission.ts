@@ -4,7 +4,7 @@ import { LRUCache } from 'lru-cache'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { type Attempts, type CounterKeys, knowableNetworks } from '../models/attempt.js'
 import type { BucketLimit, Buckets } from '../models/bucket.js'
-import { upTo } from '../process/lazy.js'
+import { maxEntries } from '../process/cache-size.js'
 import { network } from '../requests/client-address.js'
 import { type Limit, Refusal } from '../requests/refusal.js'
 import { knownAddressDays } from './lockout.js'
@@ -110,7 +110,7 @@ export function createAdmission(deps: {
   now: () => number
 }): Admission {
   const { buckets, attempts, counterKeys, factor, now } = deps
-  const states = new LRUCache<string, State>(upTo(maxStates))
+  const states = new LRUCache<string, State>(maxEntries(maxStates))
   const limits = limitsOf(factor)
   const recent = createRecentCounts(now)
 

@@ -1,6 +1,6 @@
 // Recent failures and sign-ups of each network, as this process counted them. They rank networks in the hash queue.
 import { LRUCache } from 'lru-cache'
-import { upTo } from '../process/lazy.js'
+import { maxEntries } from '../process/cache-size.js'
 import { networksOf } from '../requests/client-address.js'
 
 /** Counts that decay exponentially, so that the count of an outer network is the sum of its inner ones. */
@@ -19,7 +19,7 @@ const maxNetworks = 20_000
 
 /** Creates empty counts; `now` is a clock in ms since 1970. */
 export function createRecentCounts(now: () => number): RecentCounts {
-  const counts = new LRUCache<string, { readonly count: number; readonly at: number }>(upTo(maxNetworks))
+  const counts = new LRUCache<string, { readonly count: number; readonly at: number }>(maxEntries(maxNetworks))
   function of(network: string): number {
     const last = counts.peek(network)
     return last ? last.count * Math.exp((last.at - now()) / decayMs) : 0

@@ -2,7 +2,7 @@
 import { LRUCache } from 'lru-cache'
 import { type KeyHolder, keyPrefix, type Services } from '../models/service.js'
 import type { Log } from '../observability/log.js'
-import { upTo } from '../process/lazy.js'
+import { maxEntries } from '../process/cache-size.js'
 import type { CallingService, IncomingCall } from '../requests/call.js'
 import { createSenderOf } from '../requests/client-address.js'
 import { tooLong } from '../rules/sizes.js'
@@ -53,7 +53,7 @@ export function createServiceKeys(deps: {
 }): ServiceKeys {
   const { services, admission, log, now } = deps
   const senderOf = createSenderOf(deps.trustedProxies)
-  const cache = new LRUCache<string, Cached>(upTo(maxCached))
+  const cache = new LRUCache<string, Cached>(maxEntries(maxCached))
   /** Reads in progress, by digest. */
   const reading = new Map<string, Promise<KeyHolder | undefined>>()
   const warnedAt = new Map<string, number>()

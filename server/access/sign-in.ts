@@ -11,7 +11,7 @@ import type { Account, AttemptStart, Attempts, CounterKeys, Device, Proof } from
 import type { AuditEvent } from '../models/audit.js'
 import type { Passwords, Verdict } from '../passwords/hash.js'
 import { type Pool, type Waiter, waiterOf } from '../passwords/pool.js'
-import { upTo } from '../process/lazy.js'
+import { maxEntries } from '../process/cache-size.js'
 import type { Call } from '../requests/call.js'
 import { network } from '../requests/client-address.js'
 import { Refusal, refuse } from '../requests/refusal.js'
@@ -94,7 +94,7 @@ export function createSignIns(deps: {
   const maxFailures = failuresThatLock(factor)
   const bucket = limitsOf(factor).failures
   /** Seconds to wait, by proof, account, address and device. */
-  const locks = new LRUCache<string, number>({ ...upTo(10_000), ttl: lockCachedFor })
+  const locks = new LRUCache<string, number>({ ...maxEntries(10_000), ttl: lockCachedFor })
 
   /** The counter of an account's wrong mailed keys, from all addresses. It refuses no attempt. */
   const wrongKeysOf = (usernameKey: string) => ({

@@ -1,13 +1,11 @@
 import { type KeyObject, randomUUID } from 'node:crypto'
-import type jsonwebtoken from 'jsonwebtoken'
+import jwt from 'jsonwebtoken'
 import { LRUCache } from 'lru-cache'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import { onFirstUse, upTo } from '../process/lazy.js'
+import { maxEntries } from '../process/cache-size.js'
 import { refuse } from '../requests/refusal.js'
 import { tooLong } from '../rules/sizes.js'
 import type { Keyring } from './keyring.js'
-
-const jwt = onFirstUse<typeof jsonwebtoken>('jsonwebtoken')
 
 /** Authentication methods (RFC 8176): password, answers to security questions, and mailed key or one-time code. */
 export type Method = 'pwd' | 'kba' | 'otp'
@@ -100,17 +98,17 @@ export function createTokens(deps: {
   now?: () => number
 }): Tokens {
   const { keyring, issuer, audience, ttl, ownTtl = false, methods = everyMethod, now = Date.now } = deps
-  const verified = new LRUCache<string, Verified>(upTo(maxCached))
+  const verified = new LRUCache<string, Verified>(maxEntries(maxCached))
   const seconds = () => Math.floor(now() / 1000)
 
   async function check(token: string, { expired }: { expired: boolean }): Promise<Verified> {
-    const decoded = tooLong(token, 'token') ? null : jwt().decode(token, { complete: true })
+    const decoded = tooLong(token, 'token') ? null : jwt.decode(token, { complete: true })
     const header = decoded?.header as Record<string, unknown> | undefined
     const type = typeof header?.typ === 'string' ? header.typ.toLowerCase() : ''
     const isAccessToken = type === 'at+jwt' || type === 'application/at+jwt'
     // A token with critical extensions that the verifier doesn't implement is invalid (RFC 7515, 4.1.11).
     if (typeof header?.kid !== 'string' || !isAccessToken || header.crit !== undefined) refuse(Reason.INVALID_TOKEN)
-    const { iat, exp } = (decoded?.payload ?? {}) as jsonwebtoken.JwtPayload
+    const { iat, exp } = (decoded?.payload ?? {}) as jwt.JwtPayload
     const key = await keyring.find(header.kid, ownTtl ? 0 : Number(exp) - Number(iat))
     if (!key) refuse(Reason.INVALID_TOKEN)
     const claims = verifySignature(token, key.publicKey, expired)
@@ -122,7 +120,7 @@ export function createTokens(deps: {
   function verifySignature(token: string, publicKey: KeyObject, ignoreExpiration: boolean): Claims | undefined {
     try {
       const options = { algorithms: ['ES256' as const], issuer, audience, clockTimestamp: seconds(), ignoreExpiration }
-      return jwt().verify(token, publicKey, options) as unknown as Claims
+      return jwt.verify(token, publicKey, options) as unknown as Claims
     } catch {
       return undefined
     }
@@ -158,7 +156,7 @@ export function createTokens(deps: {
         ...(holder.organizationId === null ? {} : { org: holder.organizationId }),
         ver: holder.tokenGeneration,
       }
-      return jwt().sign(claims, privateKey, { algorithm: 'ES256', header: { alg: 'ES256', typ: 'at+jwt', kid } })
+      return jwt.sign(claims, privateKey, { algorithm: 'ES256', header: { alg: 'ES256', typ: 'at+jwt', kid } })
     },
     async verify(token) {
       const cached = verified.get(token)

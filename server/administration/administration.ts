@@ -62,7 +62,7 @@ import { sendRecoveryKey, setPassword, unlockUser } from './users/support.js'
 import { eraseUnactivatedUsers } from './users/unactivated.js'
 
 /** What Administration is made of. */
-interface AdministrationDeps extends Registry {
+export interface AdministrationDeps extends Registry {
   readonly settings: Settings
   /** `iss` of tokens. */
   readonly issuer: string

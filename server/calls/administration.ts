@@ -1,5 +1,5 @@
-// The way of a call to an RPC of Administration, step by step: who administers, by which sign-in, the shape of the request,
-// what it refers to, and the RPC itself.
+// The steps of a call to an RPC of Administration: identify the administrator, check the sign-in, check the shape of the
+// request, find its target, and run the RPC.
 import type { DescMethodUnary } from '@bufbuild/protobuf'
 import { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
 import type { Administrators } from '../access/administrator.js'
@@ -11,19 +11,19 @@ import type { AdministrationPolicy, OpenPolicy } from '../policy/policy.js'
 import { checkPresence, type IncomingCall } from '../requests/call.js'
 import type { Run } from './dispatch.js'
 
-/** What the steps are made of. */
+/** What the steps are made from. */
 export interface AdministrationCallsDeps {
   readonly administrators: Administrators
   readonly references: References
   readonly changes: Changes
 }
 
-/** A request as far as it refers to something. */
-type Referring = { readonly [K in keyof References]?: string }
+/** The fields of a request that name its target. */
+type TargetFields = { readonly [K in keyof References]?: string }
 
 type Handle = (request: unknown, context: object, read?: unknown) => ReturnType<Run['run']>
 
-/** The RPCs of Administration behind their rows. */
+/** Puts the RPCs of Administration behind their rows. */
 export function bindAdministration(
   deps: AdministrationCallsDeps,
   rpcs: { readonly [K in keyof typeof Administration.method]: Rpc<K> },
@@ -44,8 +44,8 @@ export function bindAdministration(
               administrator.permitSignIn()
               const read = check?.(request, { administrator })
               const { target: kind } = policy
-              const target = kind && (await deps.references[kind]((request as Referring)[kind]))
-              // What a user is may ask for more.
+              const target = kind && (await deps.references[kind]((request as TargetFields)[kind]))
+              // The role of a target user may require a more recent sign-in.
               if (kind === 'user' && target && 'role' in target) administrator.permitSignIn([target.role])
               checkPresence(call)
               const changes = deps.changes({

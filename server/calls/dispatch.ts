@@ -1,9 +1,9 @@
-// What every call has in common, whichever endpoint it came through: deadline, translation of faults, log and metrics.
+// What all calls have in common, at every endpoint: deadline, translation of errors, log and metrics.
 //
-// This room owns the life of a call: how it gets in and out over gRPC (grpclistener.ts, grpc.ts) and from a gateway or the
-// command line in the same process (inprocess.ts), what a refusal tells machines (errordetails.ts), and the steps by which
-// its row of the access policy is applied (users.ts, administration.ts). What an RPC does is users/', forgotpasswords/' and
-// administration/'. Only the program's wiring uses it.
+// This folder owns the life of a call: how it comes in and goes out over gRPC (grpc.ts, peer.ts) and from a gateway or the
+// command line in the same process (in-process.ts), the error details of a refusal (error-details.ts), and the steps that
+// apply its row of the access policy (users.ts, administration.ts). What an RPC does belongs to users/, forgotpasswords/
+// and administration/. Only application.ts and service.ts use it.
 import { create, type DescMethodUnary, type DescService, type Message, type MessageInitShape } from '@bufbuild/protobuf'
 import { Code } from '@connectrpc/connect'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
@@ -23,40 +23,44 @@ import { type Limit, Refusal } from '../requests/refusal.js'
 /** What the service reports of each call, for metrics. */
 export type Observe = (method: DescMethodUnary, reason: Reason | undefined, seconds: number) => void
 
-/** All RPCs, behind what every call has in common whichever endpoint it comes through. */
+/** RPCs with what all calls have in common. */
 export interface Calls {
-  /** The services that they are of. */
+  /** The services of these RPCs. */
   readonly services: readonly DescService[]
-  /** Runs an RPC to its end, its caller's deadline, or the time that its row gives. Throws nothing but `Refusal`. */
+  /** Runs an RPC until its end, its caller's deadline, or the limit of its row. Throws only `Refusal`. */
   run(method: DescMethodUnary, request: Message, call: IncomingCall): Promise<Message>
 }
 
-/** An RPC behind its row. */
+/** An RPC with its row of the access policy. */
 export interface Run {
   readonly policy: Policy
   run(request: Message, call: IncomingCall): Promise<MessageInitShape<DescMethodUnary['output']>>
 }
 
-/** Seconds that a call may take from its arrival unless its row says otherwise. */
-const usualSeconds = 15
+/** Seconds that a call may take from its arrival, unless its row sets a limit. */
+const defaultSeconds = 15
+
+/** What calls are made from. */
+export interface CallsDeps {
+  /** The RPCs of each service. */
+  readonly services: readonly (readonly [DescService, ReadonlyMap<DescMethodUnary, Run>])[]
+  /** Finds the calling service; absent where keys of services give access to nothing. */
+  readonly serviceKeys?: ServiceKeys
+  /** Decides when calls begin that come with networks; absent where no calls do. */
+  readonly scheduler?: Scheduler | undefined
+  /** Whether this process takes work. */
+  readonly ready: () => Promise<boolean>
+  readonly log: Log
+  readonly observe: Observe
+  /** Receives the limit by which a call was refused. */
+  readonly refused: (limit: Limit) => void
+}
 
 /**
- * Puts the services behind the deadline, the translation of faults, the log and the metrics. With them goes the health
- * check (grpc.health.v1), which says whether this process is `ready`.
+ * Runs the RPCs of the services with deadline, translation of errors, log and metrics. It adds the health check
+ * (grpc.health.v1), which reports `ready`.
  */
-export function createCalls(deps: {
-  /** The RPCs of each service. */
-  services: readonly (readonly [DescService, ReadonlyMap<DescMethodUnary, Run>])[]
-  /** Finds which service calls; absent where keys of services open nothing. */
-  serviceKeys?: ServiceKeys
-  /** Says when calls begin that come with networks; absent where none do. */
-  scheduler?: Scheduler
-  ready: () => Promise<boolean>
-  log: Log
-  observe: Observe
-  /** Told of the limit that a call was refused by. */
-  refused: (limit: Limit) => void
-}): Calls {
+export function createCalls(deps: CallsDeps): Calls {
   const runs = new Map(deps.services.flatMap(([, rpcs]) => [...rpcs]))
   runs.set(Health.method.check, {
     policy: { caller: 'anyone', reasons: [], audit: [], limits: [] },
@@ -67,7 +71,7 @@ export function createCalls(deps: {
   })
 
   const { scheduler, serviceKeys } = deps
-  const access = flatLog(deps.log)
+  const accessLog = flatLog(deps.log)
   const turnOf = ({ policy }: Run, call: IncomingCall) => {
     const { networks, deadline } = call
     if (!networks || !scheduler) return undefined
@@ -79,10 +83,10 @@ export function createCalls(deps: {
     const startedAt = performance.now()
     const rpc = runs.get(method)!
     let refusal: Refusal | undefined
-    call.deadline = Math.min(call.deadline, Date.now() + (rpc.policy.seconds ?? usualSeconds) * 1000)
+    call.deadline = Math.min(call.deadline, Date.now() + (rpc.policy.seconds ?? defaultSeconds) * 1000)
     try {
       using turn = turnOf(rpc, call)
-      // A call over HTTP had its turn at the listener.
+      // A call over HTTP has had its turn at the gateway.
       if (turn) {
         call.work = turn
         await turn.take(call)
@@ -98,7 +102,7 @@ export function createCalls(deps: {
       refusal = toRefusal(error)
       const { reason, more } = refusal
       if (more.limit) deps.refused(more.limit)
-      // Documentation and gateway go by the rows.
+      // The documentation and the gateway use the rows.
       if (!names(rpc.policy, refusal)) deps.log.error({ rpc: method.name, reason: Reason[reason] }, unnamed)
       if (reason === Reason.INTERNAL || reason === Reason.UNAVAILABLE) {
         const { requestId, traceparent } = call
@@ -109,24 +113,24 @@ export function createCalls(deps: {
     } finally {
       const elapsed = performance.now() - startedAt
       deps.observe(method, refusal?.reason, elapsed / 1000)
-      // Probes come every few seconds and tell nothing of who uses the service.
+      // Probes come every few seconds, and aren't use of the service.
       const level = method === Health.method.check ? 'debug' : 'info'
-      if (access.isLevelEnabled(level)) access[level](accessOf(method, call, refusal, elapsed), 'call')
+      if (accessLog.isLevelEnabled(level)) accessLog[level](accessEntry(method, call, refusal, elapsed), 'call')
     }
   }
   return { services: deps.services.map(([service]) => service), run: tracing ? inCallSpan(run) : run }
 }
 
-/** What is logged of a refusal that the row of its RPC doesn't name: a fault of the row. */
+/** Logged for a refusal that is missing in the row of its RPC. */
 const unnamed = 'refused for a reason or by a limit that the row of the RPC does not name'
 
-/** Whether the row of an RPC names why it refused. */
+/** Whether the row of an RPC names the reason and the limit of a refusal. */
 function names(policy: Policy, { reason, more }: Refusal): boolean {
   const reasons: readonly string[] = reasonsOf(policy)
   return reasons.includes(Reason[reason]!) && (!more.limit || policy.limits.includes(more.limit))
 }
 
-/** Runs each call as a span, a part of its caller's. */
+/** Runs each call as a span, a child of its caller's. */
 function inCallSpan(run: Calls['run']): Calls['run'] {
   return (method, request, call) => {
     const { typeName } = method.parent
@@ -149,10 +153,10 @@ function inCallSpan(run: Calls['run']): Calls['run'] {
 }
 
 /**
- * The access line of a call: what was called, how it ended, in how many ms, and who called from which network. Nothing in
- * it is what a caller typed: ids are checked where they come in.
+ * The entry of a call in the access log: RPC, outcome, duration in ms, caller and network. It holds no text from the
+ * caller: ids are checked where they come in.
  */
-function accessOf(method: DescMethodUnary, call: Call, refusal: Refusal | undefined, elapsed: number) {
+function accessEntry(method: DescMethodUnary, call: Call, refusal: Refusal | undefined, elapsed: number) {
   return {
     rpc: method.name,
     status: refusal ? statusNames[refusal.code] : 'OK',
@@ -162,20 +166,20 @@ function accessOf(method: DescMethodUnary, call: Call, refusal: Refusal | undefi
     traceId: traceIdOf(call.traceparent),
     user: call.user,
     service: call.service?.name ?? call.certificate,
-    // What limits count by, so that whoever is refused is found.
+    // Limits count by network.
     network: network(call.address),
     endpoint: call.endpoint,
   }
 }
 
-/** Names of gRPC status codes as everybody writes them, such as `NOT_FOUND`. */
+/** Names of gRPC status codes, such as `NOT_FOUND`. */
 const statusNames = Object.fromEntries(
   Object.values(Code)
     .filter(code => typeof code === 'number')
     .map(code => [code, Code[code]!.replace(/(?<=[a-z])(?=[A-Z])/g, '_').toUpperCase()]),
 )
 
-/** Stops waiting at the call's deadline. Who has gone needs no answer: what waits for long watches the signal. */
+/** Stops waiting at the call's deadline. Long waits also watch the call's signal. */
 function inTime<T>(call: Call, work: () => Promise<T>): Promise<T> {
   const left = call.deadline - Date.now()
   if (left <= 0) throw new Refusal(Reason.DEADLINE_EXCEEDED, { retryAfter: 1 })
@@ -187,12 +191,12 @@ function inTime<T>(call: Call, work: () => Promise<T>): Promise<T> {
   })
 }
 
-/** What the caller may know of a fault. */
+/** What the caller may know of an error. */
 function toRefusal(error: unknown): Refusal {
   if (error instanceof Refusal) return error
   const refusal = isUnreachable(error)
     ? new Refusal(Reason.UNAVAILABLE, { retryAfter: 1 })
     : new Refusal(Reason.INTERNAL)
-  // For the command line on the database itself; no endpoint shows it.
+  // For the command line on the database itself; no endpoint sends it.
   return Object.assign(refusal, { cause: error })
 }

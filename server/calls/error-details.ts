@@ -6,13 +6,13 @@ import type { Refusal } from '../requests/refusal.js'
 /** `domain` of every `google.rpc.ErrorInfo`. */
 export const domain = 'auth.v1'
 
-/** A detail of an error, before it is encoded. */
+/** An error detail before it is encoded. */
 export interface Detail {
   readonly desc: DescMessage
   readonly value: Message
 }
 
-/** What a refusal tells machines: ErrorInfo, and BadRequest and RetryInfo where they apply (AIP-193). */
+/** The error details of a refusal (AIP-193): ErrorInfo, and BadRequest and RetryInfo where they apply. */
 export function detailsOf(refusal: Refusal, requestId: string): Detail[] {
   const { fields, retryAfter } = refusal.more
   const info = create(ErrorInfoSchema, { reason: Reason[refusal.reason]!, domain, metadata: { requestId } })

@@ -1,11 +1,11 @@
 /**
- * Health checking (grpc.health.v1): who asks learns what is so now, who watches or lists what was found last. Ours, on
- * the protobuf library that all else uses: the package for it brings another one, which took a sixth of a start.
+ * Health checking (grpc.health.v1). Check asks now, Watch and List report the status that was set last. The package
+ * grpc-health-check doesn't do: it can't end its Watch calls, which would hold up each stop for the whole grace period, and
+ * it reads its definition from a file, which a bundle doesn't have.
  */
 import { create } from '@bufbuild/protobuf'
 import { type ServerUnaryCall, type ServerWritableStream, status as Status, type sendUnaryData } from '@grpc/grpc-js'
 import {
-  Health,
   type HealthCheckRequest,
   type HealthCheckResponse,
   HealthCheckResponse_ServingStatus,
@@ -16,42 +16,44 @@ import {
 
 const { SERVING, NOT_SERVING, SERVICE_UNKNOWN } = HealthCheckResponse_ServingStatus
 
-/** Answers a check of a service that is there. */
+/** Answers the check of a known service. */
 type Check = (
   incoming: ServerUnaryCall<HealthCheckRequest, HealthCheckResponse>,
   callback: sendUnaryData<HealthCheckResponse>,
 ) => void
 
-/** Creates the service for services of these names, all of them serving at first. */
+type Watch = ServerWritableStream<HealthCheckRequest, HealthCheckResponse>
+
+/** Creates the handlers for services of these names, all of them serving at first. */
 export function createHealth(names: readonly string[], check: Check) {
-  let found = SERVING
-  const watchers = new Map<ServerWritableStream<HealthCheckRequest, HealthCheckResponse>, () => void>()
+  let current = SERVING
+  const watches = new Set<Watch>()
   let closed = false
   const response = (name: string) =>
-    create(HealthCheckResponseSchema, { status: names.includes(name) ? found : SERVICE_UNKNOWN })
+    create(HealthCheckResponseSchema, { status: names.includes(name) ? current : SERVICE_UNKNOWN })
 
-  /** Tells watchers whether the services are serving. */
+  /** Sets the status of all services, and sends a change to watchers. */
   function setServing(serving: boolean) {
-    if (serving === (found === SERVING)) return
-    found = serving ? SERVING : NOT_SERVING
-    for (const tell of watchers.values()) tell()
+    if (serving === (current === SERVING)) return
+    current = serving ? SERVING : NOT_SERVING
+    for (const watch of watches) {
+      const { service } = watch.request
+      // The status of an unknown service never changes.
+      if (names.includes(service)) watch.write(response(service))
+    }
   }
 
   return {
-    service: Health,
     handlers: {
       check(incoming: Parameters<Check>[0], callback: Parameters<Check>[1]) {
         if (names.includes(incoming.request.service)) check(incoming, callback)
         else callback({ code: Status.NOT_FOUND, details: 'There is no such service.' })
       },
-      watch(call: ServerWritableStream<HealthCheckRequest, HealthCheckResponse>) {
-        const { service } = call.request
-        const tell = () => void call.write(response(service))
-        tell()
-        if (closed) return void call.end()
-        // Nothing changes for others; the call stays open all the same.
-        watchers.set(call, names.includes(service) ? tell : () => {})
-        call.on('cancelled', () => watchers.delete(call))
+      watch(watch: Watch) {
+        watch.write(response(watch.request.service))
+        if (closed) return void watch.end()
+        watches.add(watch)
+        watch.on('cancelled', () => watches.delete(watch))
       },
       list(_: unknown, callback: sendUnaryData<HealthListResponse>) {
         const statuses = Object.fromEntries(names.map(name => [name, response(name)]))
@@ -59,12 +61,12 @@ export function createHealth(names: readonly string[], check: Check) {
       },
     },
     setServing,
-    /** Tells watchers that nothing is serving any longer, and ends their calls, which a server that closes waits for. */
+    /** Reports that no service is serving, and ends the Watch calls, for which a closing server would wait. */
     close() {
       setServing(false)
       closed = true
-      for (const call of watchers.keys()) call.end()
-      watchers.clear()
+      for (const watch of watches) watch.end()
+      watches.clear()
     },
   }
 }

@@ -15,9 +15,9 @@ import { detailsOf } from './error-details.js'
 const never = new AbortController().signal
 
 /**
- * The way from a gateway, or from the command line, in the same process: calls are handed over as they are, without a
- * socket or an encoding. Headers come from our own gateway and are believed; answers have none. `local` is who works on
- * the database itself.
+ * Creates a transport for a gateway, or for the command line, in the same process: requests and answers pass without a
+ * socket or an encoding. Headers are those of this project's gateway and are trusted; answers have none. `local` is the
+ * administrator at a command line on the database itself.
  */
 export function createInProcessTransport(
   calls: Calls,
@@ -55,7 +55,7 @@ export function createInProcessTransport(
         stream: false,
         service: method.parent,
         method,
-        // Made when somebody asks, which our gateway never does.
+        // Created on demand: the gateway reads neither.
         get header() {
           return new Headers()
         },
@@ -82,7 +82,7 @@ export function createInProcessTransport(
 /** Reads headers by their names in lower case. */
 function createReader(headers: HeadersInit = {}): (name: string) => string | undefined {
   const isRecord = !(Symbol.iterator in headers)
-  // A record in lower case is what our gateway gives; to make Headers of it takes longer than the rest of a call.
+  // The gateway passes a record in lower case; Headers of it would take longer than the rest of a call.
   if (isRecord && Object.keys(headers).every(name => name === name.toLowerCase())) return name => headers[name]
   const all = new Headers(headers)
   return name => all.get(name) ?? undefined

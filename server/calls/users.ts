@@ -1,6 +1,6 @@
-// The way of a call to an RPC of users, step by step: admission from memory, who calls, on whom, whether its row lets it,
-// the shape of the request, whether the target is there, and the RPC itself. What a caller may not know is refused before
-// what is wrong with its request.
+// The steps of a call to an RPC for users: apply the limits kept in memory, identify the caller, find the target, check
+// permission, check the shape of the request, refuse a missing target, and run the RPC. A caller without permission learns
+// nothing else about its request.
 import type { DescMethodUnary, DescService, Message } from '@bufbuild/protobuf'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Admission } from '../access/admission.js'
@@ -17,7 +17,7 @@ import { isBlank } from '../requests/required-fields.js'
 import { usernameKey } from '../rules/names.js'
 import type { Run } from './dispatch.js'
 
-/** What the steps are made of. */
+/** What the steps are made from. */
 export interface UserCallsDeps {
   readonly callers: Callers
   readonly users: Pick<Users, 'byId' | 'findMany' | 'lockPair'>
@@ -26,8 +26,8 @@ export interface UserCallsDeps {
   readonly audit: Pick<Audit, 'append'>
 }
 
-/** A request as far as it may name its target. */
-interface Naming {
+/** The fields of a request that may name its target. */
+interface TargetFields {
   readonly username?: string
   readonly id?: number
   readonly answer?: { readonly usersid?: number }
@@ -35,7 +35,7 @@ interface Naming {
 
 type AnyRpc = Rpc<DescMethodUnary, OpenPolicy | UserPolicy | ServicePolicy>
 
-/** The RPCs of a service behind their rows. */
+/** Puts the RPCs of a service behind their rows. */
 export function bindUserCalls<S extends DescService>(
   deps: UserCallsDeps,
   { method }: S,
@@ -71,7 +71,7 @@ async function runForUser(
   deps: UserCallsDeps,
   policy: UserPolicy,
   { admit, check, handle }: Steps<DescMethodUnary, UserPolicy>,
-  request: Message & Naming,
+  request: Message & TargetFields,
   call: IncomingCall,
 ) {
   const { callers, users, admission } = deps
@@ -91,7 +91,7 @@ async function runForUser(
   await admit?.(request, { claims, call })
   checkPresence(call)
   const { caller, target } = await findBoth(deps, policy, request, call, claims)
-  // An id that no user has belongs to no record to protect.
+  // An unknown id has no record to protect.
   permit(policy, caller, target ?? (policy.target === 'usersid' ? caller.user : undefined))
   check?.(request, { call, target })
   if (!target) refuse(policy.missing ? Reason[policy.missing] : Reason.USER_NOT_FOUND)
@@ -103,11 +103,11 @@ async function runForUser(
   })
 }
 
-/** The caller, and whom its request names: the caller itself when it names no one. */
+/** The caller, and the user that the request names; the caller itself if the request names no user. */
 async function findBoth(
   { callers, users }: UserCallsDeps,
   { target }: UserPolicy,
-  request: Naming,
+  request: TargetFields,
   call: Call,
   claims: Awaited<ReturnType<Callers['claimsOf']>>,
 ): Promise<{ caller: Caller; target: User | undefined }> {
@@ -132,7 +132,7 @@ function transact<T>(
   checkPresence(call)
   return database.transact(async t => {
     const now = await users.lockPair(caller.user.id, target.id, t)
-    // The wait for the locks may have outlasted the caller.
+    // The caller may have gone while this waited for the locks.
     checkPresence(call)
     if (!now.caller || now.caller.suspended || now.caller.tokenGeneration !== caller.user.tokenGeneration)
       refuse(Reason.INVALID_TOKEN)

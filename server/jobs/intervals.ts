@@ -1,16 +1,16 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 
 /**
- * Does a round of work in `first` ms, and the next one as many ms later as each returns; none may throw. Returns what
- * stops it: it begins no more rounds, has `signal` tell the one under way, and waits for that.
+ * Runs `round` after `first` ms, and again after the ms that each round returns; a round must not throw. Returns a function
+ * that stops the loop: it aborts `signal` and waits for the round in progress.
  */
-export function startRounds(first: number, round: (signal: AbortSignal) => Promise<number>): () => Promise<void> {
+export function startLoop(first: number, round: (signal: AbortSignal) => Promise<number>): () => Promise<void> {
   const stopping = new AbortController()
   const { signal } = stopping
   async function run() {
     for (let delay = first; ; delay = await round(signal)) await sleep(delay, undefined, { signal, ref: false })
   }
-  // Ends by being aborted, and in no other way.
+  // It rejects when it is aborted, and only then.
   const running = run().catch(() => {})
   return () => {
     stopping.abort()

@@ -1,6 +1,6 @@
 /**
- * Jobs own what every server does at intervals (intervals.ts): the upkeep of the registry (here) and the sealing of the
- * audit log (sealing.ts). Each step is safe when several servers run it. What a step does to a table belongs to its model.
+ * Jobs own what every server does at intervals (intervals.ts): maintenance of the registry (here) and sealing of the audit
+ * log (sealing.ts). Several servers may run each step at once. What a step does to a table belongs to its model.
  */
 import { knownAddressDays } from '../access/lockout.js'
 import type { Transaction } from '../database/connection.js'
@@ -9,25 +9,25 @@ import { publishLead } from '../models/signing-key.js'
 import type { Log } from '../observability/log.js'
 import { pruneFiles } from '../outbox/transport.js'
 import type { Settings } from '../process/settings.js'
-import { startRounds } from './intervals.js'
+import { startLoop } from './intervals.js'
 
-/** What has to be done from time to time. Every replica does it; each step is safe when several do. */
+/** Maintenance of the registry. Every replica does it; several may at once. */
 export interface Maintenance {
-  /** Deletes what has lapsed, and succeeds a signing key that is of age. */
+  /** Deletes what has expired, and rotates a signing key that is due. */
   round(): Promise<void>
-  /** Begins no more rounds, and waits for the one under way. */
+  /** Starts no more rounds, and waits for the round in progress. */
   stop(): Promise<void>
 }
 
 const rounds = {
-  /** Milliseconds. The first round comes soon, as a process may not live for long, but not in the way of the start. */
+  /** Milliseconds. The first round comes soon, since a process may not run for long, but doesn't slow the start. */
   first: 1_000,
   interval: 10 * 60_000,
-  /** Accounts that a round erases at most because they were never activated: some seconds. */
-  mostLapsed: 1_000,
+  /** Most accounts that a round erases because they were never activated: this takes some seconds. */
+  maxErasures: 1_000,
 }
 
-/** Starts the rounds. What a failed round leaves undone the next one does. */
+/** Starts the rounds. The next round does what a failed round left. */
 export function startMaintenance(
   {
     database,
@@ -51,9 +51,9 @@ export function startMaintenance(
   log: Log,
   limits: Partial<typeof rounds> = {},
 ): Maintenance {
-  const { first, interval, mostLapsed } = { ...rounds, ...limits }
+  const { first, interval, maxErasures } = { ...rounds, ...limits }
 
-  /** Erases a user that `lock` finds, with its event; whether there was one. */
+  /** Erases a user that `lock` finds, and records it. Returns whether there was one. */
   function eraseOne(reason: string, lock: (t: Transaction) => Promise<number | undefined>): Promise<boolean> {
     const work = async (t: Transaction) => {
       const id = await lock(t)
@@ -65,11 +65,11 @@ export function startMaintenance(
     return database.transact(work, { unlimited: true })
   }
 
-  /** Erases accounts that were never activated. A flood leaves many: what is left after this round is for the next ones. */
-  async function eraseLapsed(retention: number, signal?: AbortSignal): Promise<void> {
+  /** Erases accounts that were never activated. A flood leaves many, which take several rounds. */
+  async function eraseUnactivated(retention: number, signal?: AbortSignal): Promise<void> {
     const lock = (t: Transaction) => administeredUsers.lockLapsed(retention, t)
     let erased = 0
-    while (erased < mostLapsed && !signal?.aborted && (await eraseOne('unactivated', lock))) erased++
+    while (erased < maxErasures && !signal?.aborted && (await eraseOne('unactivated', lock))) erased++
     if (erased > 0) log.info({ erased }, 'erased accounts that were never activated')
   }
 
@@ -91,13 +91,13 @@ export function startMaintenance(
     const broken = await audit.prune(auditRetention)
     if (broken !== undefined)
       log.error({ at: broken }, 'the audit log is broken; what is older than that is not deleted')
-    if (unactivatedRetention !== undefined) await eraseLapsed(unactivatedRetention, signal)
-    // Each process has a folder of its own, and users are erased by any process, or on the database itself.
+    if (unactivatedRetention !== undefined) await eraseUnactivated(unactivatedRetention, signal)
+    // Each process has its own folder, and users are erased by any process, or on the database itself.
     await pruneFiles(dataDir, erasure.gone)
   }
 
-  const stop = startRounds(first, async signal => {
-    await round(signal).catch(error => log.warn({ err: error }, 'maintenance failed; the next round does its work'))
+  const stop = startLoop(first, async signal => {
+    await round(signal).catch(error => log.warn({ err: error }, 'maintenance failed; the next round repeats it'))
     return interval
   })
   return { round, stop }

@@ -1,37 +1,37 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Models } from '../models/define-models.js'
 import type { Log } from '../observability/log.js'
-import { startRounds } from './intervals.js'
+import { startLoop } from './intervals.js'
 
-/** What seals staged events into the audit log's chain. Every replica does it; at one time one is at it. */
+/** Seals staged events into the audit log's chain. Every replica does it, one at a time. */
 interface Sealing {
-  /** Begins no more rounds; within two seconds, seals what is left. */
+  /** Starts no more rounds, and seals what is left, within two seconds. */
   stop(): Promise<void>
 }
 
-/** Milliseconds between two rounds, until the next one when a round failed, and for the last one. */
-const times = { interval: 100, afterFault: 1000, last: 2000 }
+/** Milliseconds between two rounds, after a round that failed, and for the last round. */
+const times = { interval: 100, afterFailure: 1000, last: 2000 }
 
-/** Starts the rounds: whoever staged an event, any process that lives seals it a tenth of a second later. */
+/** Starts the rounds. An event is sealed a tenth of a second after a process staged it, by any process that runs. */
 export function startSealing({ audit }: Pick<Models, 'audit'>, log: Log): Sealing {
-  let faulty = false
-  const stop = startRounds(times.interval, async signal => {
+  let failing = false
+  const stop = startLoop(times.interval, async signal => {
     try {
       while ((await audit.seal()) && !signal.aborted);
-      faulty = false
+      failing = false
     } catch (error) {
       // Once for each outage.
-      if (!faulty) log.warn({ err: error }, 'events of the audit log can’t be sealed; they wait')
-      faulty = true
+      if (!failing) log.warn({ err: error }, 'events of the audit log can’t be sealed; they stay staged')
+      failing = true
     }
-    return faulty ? times.afterFault : times.interval
+    return failing ? times.afterFailure : times.interval
   })
   return {
     async stop() {
-      const rest = stop()
+      const last = stop()
         .then(() => audit.seal())
         .catch(() => {})
-      await Promise.race([rest, sleep(times.last, undefined, { ref: false })])
+      await Promise.race([last, sleep(times.last, undefined, { ref: false })])
     },
   }
 }

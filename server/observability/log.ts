@@ -1,10 +1,10 @@
 /**
- * The log: one JSON object a line on standard output, or a short line at a terminal. Standard error stays free for
- * what a user must read.
+ * The log: one JSON object a line on standard output, or a short line at a terminal. Standard error is for what a user must
+ * read.
  *
- * Secrets are kept out by what may go in: an error leaves its class, code and place only, since the message of a
- * driver or parser may quote what it was given; requests, headers, URLs and bodies have no serializer and are never
- * passed. What one must say of an error goes into the message by hand.
+ * The log holds no secrets, since its input holds none: of an error it writes class, code and stack only, because the
+ * message of a driver or parser may quote its input; requests, headers, URLs and bodies have no serializer and are never
+ * passed. What must be said of an error is part of the log message.
  */
 import { isatty } from 'node:tty'
 import { destination, type Logger, pino } from 'pino'
@@ -12,14 +12,14 @@ import { destination, type Logger, pino } from 'pino'
 export type Log = Logger
 
 /**
- * Makes the log. `level` is the least severe level written. `write` takes the lines instead of standard output. Lines leave
- * in the background, many at a time when there are many; when the process ends, also by an error, what waits is written.
+ * Creates the log. `level` is the lowest severity written. `write` receives the lines instead of standard output. Lines are
+ * buffered and written in the background; when the process ends, also by an error, the buffer is written.
  */
 export function createLog(level: string, write?: (line: string) => void): Log {
   const sink = write
     ? { write }
     : isatty(1)
-      ? { write: (line: string) => process.stdout.write(forHumans(line)) }
+      ? { write: (line: string) => process.stdout.write(formatForTerminal(line)) }
       : destination({ sync: false, ...buffer })
   const options = {
     level,
@@ -27,7 +27,7 @@ export function createLog(level: string, write?: (line: string) => void): Log {
     timestamp: () => `,"time":"${new Date().toISOString()}"`,
     formatters: { level: (label: string) => ({ level: label }) },
     serializers: { err: describe, error: describe },
-    // A second fence, for a field that is passed by mistake.
+    // A second line of defense, for a field that is passed by mistake.
     redact: {
       paths: secrets.flatMap(name => [name, `*.${name}`]),
       censor,
@@ -37,18 +37,18 @@ export function createLog(level: string, write?: (line: string) => void): Log {
 }
 
 /**
- * The same log for lines with flat fields, one for each call: to look for secrets within fields takes five times as long
- * as all the rest of a line.
+ * The same log for entries without nested fields, such as those of calls: redacting nested fields takes five times as long
+ * as the rest of an entry.
  */
 export function flatLog(log: Log): Log {
   return log.child({}, { redact: { paths: secrets, censor } })
 }
 
 const buffer = {
-  /** Bytes that are written at once, and ms after which fewer are: a write costs ten times what a line does. */
+  /** Bytes of a write, and ms after which fewer are written: a write costs ten times as much as a line. */
   minLength: 4096,
   periodicFlush: 100,
-  /** Bytes that wait where nobody reads the output any longer; what comes on top of them is dropped. */
+  /** Bytes that are buffered when the output isn't read; further lines are dropped. */
   maxLength: 16 * 1024 * 1024,
 }
 
@@ -67,7 +67,7 @@ const secrets = [
   'url',
 ]
 
-/** An error without its message: class, code (Node.js, SQLSTATE), SMTP response code, and where it was thrown. */
+/** An error without its message: class, code (Node.js, SQLSTATE), SMTP response code, and stack. */
 function describe(error: unknown): unknown {
   if (!(error instanceof Error)) return { type: typeof error }
   const { code, responseCode, original } = error as { code?: unknown; responseCode?: unknown; original?: unknown }
@@ -84,11 +84,11 @@ function describe(error: unknown): unknown {
   }
 }
 
-function forHumans(line: string): string {
+function formatForTerminal(line: string): string {
   const { time, level, msg, err, error, ...rest } = JSON.parse(line)
   const fields = Object.entries(rest).map(([name, value]) => `${name}=${JSON.stringify(value)}`)
   const { type, code, stack = [] } = err ?? error ?? {}
   const head = [String(time).slice(11, 19), String(level).padEnd(5), msg, ...fields, type, code]
-  const places = (stack as string[]).map(place => `\n    ${place}`).join('')
-  return `${head.filter(part => part !== undefined).join(' ')}${places}\n`
+  const frames = (stack as string[]).map(frame => `\n    ${frame}`).join('')
+  return `${head.filter(part => part !== undefined).join(' ')}${frames}\n`
 }

@@ -1,45 +1,44 @@
 /**
- * Where Prometheus finds the metrics of a process, `GET /metrics` in its text format, and probes find its health,
- * `GET /healthz` and `GET /readyz`. A port of its own, so that nothing that clients do holds up a probe. It owns what every
- * program has: the endpoint, the metrics of Node.js and of the process, the build, and when certificates end. What else is
- * counted whoever counts it registers.
+ * The endpoint for metrics, `GET /metrics` in the text format of Prometheus, and for probes, `GET /healthz` and
+ * `GET /readyz`. It has its own port, so that no client delays a probe. It owns the metrics of every program: Node.js and
+ * process, build, scheduler, and certificates. Others register theirs in its registry.
  */
-import { readFileSync } from 'node:fs'
 import { createServer, type ServerResponse } from 'node:http'
 import { type AddressInfo, createServer as createPort, type Socket } from 'node:net'
 import { Counter, collectDefaultMetrics, Gauge, Registry } from 'prom-client'
+import { version } from '../process/version.js'
 
 /** The endpoint of a process. */
 export interface MetricsEndpoint {
   readonly registry: Registry
-  /** Has something found out before each scrape is answered. */
-  inquire(inquiry: () => Promise<void>): void
-  /** Shows when a certificate that is presented ends, in ms since 1970; `of` says to whom. */
+  /** Runs `collect` before each scrape is answered. */
+  beforeScrape(collect: () => Promise<void>): void
+  /** Exports when a certificate ends, in ms since 1970; `of` names the endpoint that presents it. */
   watchCertificate(of: 'grpc' | 'http' | 'servers', endsAt: () => number | undefined): void
-  /** Shows how many requests wait, are worked on, and were shed. */
+  /** Exports how many requests wait, are in progress, and were shed. */
   watchScheduler(stats: () => { readonly waiting: number; readonly running: number; readonly shed: number }): void
-  /** Has `/readyz` ask from now on whether the process takes work. Until then, and when it rejects, the answer is no. */
+  /** Makes `/readyz` call `isReady`. Before this, and when that rejects, the process is not ready. */
   watchReady(isReady: () => Promise<boolean>): void
-  /** Opens the port, over TLS where `secure` speaks it on a connection; returns the real one. */
+  /** Listens, with TLS if `secure` is given, and returns the real port. */
   listen(address: { host: string; port: number }, secure?: (socket: Socket) => Socket): Promise<number>
   close(): Promise<void>
 }
 
-/** Milliseconds for which nothing may come or go on a connection: longer than Prometheus and probes keep quiet. */
+/** Milliseconds after which an idle connection is closed: longer than the intervals of Prometheus and of probes. */
 const idleTimeout = 65_000
 
-/** Prepares an endpoint. Nothing listens before `listen` is called. */
+/** Creates an endpoint. It listens once `listen` is called. */
 export function createMetricsEndpoint(): MetricsEndpoint {
   const registry = new Registry()
   const registers = [registry]
-  const inquiries: (() => Promise<void>)[] = []
+  const collectors: (() => Promise<void>)[] = []
   const certificates = new Map<string, () => number | undefined>()
   new Gauge({
     name: 'auth_build_info',
     help: 'Always 1; the labels are the versions of the service and of Node.js.',
     labelNames: ['version', 'node'],
     registers,
-  }).set({ version: version(), node: process.versions.node }, 1)
+  }).set({ version, node: process.versions.node }, 1)
   new Gauge({
     name: 'auth_certificate_end_timestamp_seconds',
     help: 'Expiry time of the presented certificate, in seconds since 1970.',
@@ -59,7 +58,7 @@ export function createMetricsEndpoint(): MetricsEndpoint {
     [
       '/metrics',
       async response => {
-        await Promise.all(inquiries.map(inquire => inquire()))
+        await Promise.all(collectors.map(collect => collect()))
         const text = await registry.metrics()
         response.writeHead(200, { 'content-type': registry.contentType }).end(text)
       },
@@ -83,7 +82,7 @@ export function createMetricsEndpoint(): MetricsEndpoint {
   const port = createPort()
   return {
     registry,
-    inquire: inquiry => void inquiries.push(inquiry),
+    beforeScrape: collect => void collectors.push(collect),
     watchCertificate: (of, endsAt) => void certificates.set(of, endsAt),
     watchScheduler(stats) {
       new Gauge({
@@ -127,8 +126,4 @@ export function createMetricsEndpoint(): MetricsEndpoint {
         for (const connection of connections) connection.destroy()
       }),
   }
-}
-
-function version(): string {
-  return JSON.parse(readFileSync(new URL(import.meta.resolve('#package')), 'utf8')).version
 }

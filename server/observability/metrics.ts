@@ -1,6 +1,7 @@
 /**
- * Observability owns what operators see of a process: its log, spans, metrics and probes. Here: what a server counts and
- * measures, as docs/observability.md lists it. It declares what it needs of the rooms above, and imports none of them.
+ * Observability owns what operators see of a process: its log, spans, metrics and probes. This file has the metrics of a
+ * server, which docs/observability.md lists. It declares the interfaces that it needs of the folders above, and imports none
+ * of them.
  */
 import type { DescMethodUnary } from '@bufbuild/protobuf'
 import { Counter, Gauge, Histogram } from 'prom-client'
@@ -14,23 +15,23 @@ export interface Metrics {
   observe(method: DescMethodUnary, reason: Reason | undefined, seconds: number): void
   /** Counts a refusal by the limit that was reached. */
   refused(limit: Limit): void
-  /** How long a hash waited for its turn, in ms. */
+  /** Records how long a hash waited for its turn, in ms. */
   observeWait(ms: number): void
-  /** Shows the state of the hashing queue from now on. */
+  /** Exports the state of the hash queue. */
   watchHashing(stats: () => { readonly waiting: number; readonly running: number; readonly shed: number }): void
-  /** Shows from now on how the database is, whether the process is ready, and what waits in the database. */
+  /** Exports the state of the database and of its queues, and whether the process is ready. */
   watchDatabase(registry: Watched, ready: () => Promise<boolean>): void
 }
 
-/** The database, and what waits in it. */
+/** The database and its queues. */
 interface Watched {
   readonly database: {
     stats(): {
-      /** Connections of the pool: in use, idle, and the most there may be. */
+      /** Connections of the pool: in use, idle, and the maximum. */
       readonly inUse: number
       readonly idle: number
       readonly most: number
-      /** How many wait for a connection, and how many waited in vain. */
+      /** How many statements wait for a connection, and how many got none in time. */
       readonly waiting: number
       readonly timeouts: number
       /** By class of SQLSTATE. */
@@ -42,11 +43,11 @@ interface Watched {
   readonly signingKeys: { signerAge(): Promise<number | undefined> }
 }
 
-/** Milliseconds that a scrape waits for the database. What it doesn't tell in time isn't exported. */
+/** Milliseconds that a scrape waits for the database. Values that come later aren't exported. */
 const timeout = 2_500
 
-/** Creates the metrics of a server. No label holds a user, address or anything a caller typed. */
-export function createMetrics({ registry, inquire }: Pick<MetricsEndpoint, 'registry' | 'inquire'>): Metrics {
+/** Creates the metrics of a server. No label holds a user, an address or a caller's text. */
+export function createMetrics({ registry, beforeScrape }: Pick<MetricsEndpoint, 'registry' | 'beforeScrape'>): Metrics {
   const registers = [registry]
   const gauge = (name: string, help: string) => new Gauge({ name, help, registers })
   const calls = new Counter({
@@ -68,7 +69,7 @@ export function createMetrics({ registry, inquire }: Pick<MetricsEndpoint, 'regi
     labelNames: ['limit'],
     registers,
   })
-  // From the start, so that the first refusal is an increase.
+  // Exported from the start, so that the first refusal is an increase.
   for (const limit of limits) refusals.inc({ limit }, 0)
   const wait = new Histogram({
     name: 'auth_hash_wait_seconds',
@@ -148,11 +149,11 @@ export function createMetrics({ registry, inquire }: Pick<MetricsEndpoint, 'regi
       })
 
       const ready = gauge('auth_ready', 'Whether this process is ready: 1, or 0, as at /readyz.')
-      for (const inquiry of [
+      for (const collect of [
         latest(isReady, is => ready.set(Number(is ?? false))),
         latest(
           () => emails.backlog(),
-          show(
+          setAll(
             [gauge('auth_outbox_waiting', 'E-mails waiting to be sent, up to 10,000.'), ({ waiting }) => waiting],
             [
               gauge('auth_outbox_oldest_seconds', 'Age of the oldest waiting e-mail, in seconds.'),
@@ -166,7 +167,7 @@ export function createMetrics({ registry, inquire }: Pick<MetricsEndpoint, 'regi
         ),
         latest(
           () => audit.backlog(),
-          show(
+          setAll(
             [
               gauge('auth_audit_staged', 'Events of the audit log not sealed yet, up to 10,000.'),
               ({ staged }) => staged,
@@ -179,45 +180,45 @@ export function createMetrics({ registry, inquire }: Pick<MetricsEndpoint, 'regi
         ),
         latest(
           async () => ({ age: await signingKeys.signerAge() }),
-          show([
+          setAll([
             gauge('auth_signing_key_age_seconds', 'Time since the signing key began to sign, in seconds.'),
             ({ age }) => age,
           ]),
         ),
       ])
-        inquire(inquiry)
+        beforeScrape(collect)
     },
   }
 }
 
 /**
- * Asks for something and takes note of the answer; of none, when it doesn't come in time. Whoever asks while somebody
- * else does waits for the same answer, so that scrapes don't pile up at a database that is away.
+ * Returns a function that reads a value and exports it, or exports undefined where the read fails or takes too long.
+ * Concurrent scrapes share a read, so that reads don't pile up while the database is unreachable.
  */
-function latest<T>(ask: () => Promise<T>, note: (answer: T | undefined) => void): () => Promise<void> {
-  let asking: Promise<T | undefined> | undefined
+function latest<T>(read: () => Promise<T>, set: (value: T | undefined) => void): () => Promise<void> {
+  let reading: Promise<T | undefined> | undefined
   return async () => {
-    asking ??= ask()
+    reading ??= read()
       .catch(() => undefined)
       .finally(() => {
-        asking = undefined
+        reading = undefined
       })
     let timer: NodeJS.Timeout | undefined
     const late = new Promise<undefined>(resolve => {
       timer = setTimeout(() => resolve(undefined), timeout)
     })
-    note(await Promise.race([asking, late]))
+    set(await Promise.race([reading, late]))
     clearTimeout(timer)
   }
 }
 
-/** Shows numbers of an answer; without one they aren't exported. */
-function show<T>(...shown: [Gauge, (answer: T) => number | undefined][]): (answer: T | undefined) => void {
-  return answer => {
-    for (const [gauge, read] of shown) {
-      const value = answer === undefined ? undefined : read(answer)
-      if (value === undefined) gauge.remove()
-      else gauge.set(value)
+/** Returns a function that sets gauges to numbers of a value; gauges without a number aren't exported. */
+function setAll<T>(...gauges: [Gauge, (value: T) => number | undefined][]): (value: T | undefined) => void {
+  return value => {
+    for (const [gauge, pick] of gauges) {
+      const number = value === undefined ? undefined : pick(value)
+      if (number === undefined) gauge.remove()
+      else gauge.set(number)
     }
   }
 }

@@ -1,9 +1,9 @@
 /**
- * Spans by the API of OpenTelemetry. An SDK comes by `node --import`, before anything of ours, or not at all: that is
- * found out once, and without one everything goes the way it would go if this file weren't there.
+ * Spans, by the API of OpenTelemetry. `node --import` loads an SDK before this project's code, or there is none: this is
+ * detected once, and without an SDK no span is created.
  *
- * A span says what was done and how it ended, by names that are ours: no value, no path or query that somebody typed, and
- * of an error its reason or code alone.
+ * A span has fixed names for an operation and its outcome: no values, no path or query of a request, and of an error its
+ * reason or code only.
  */
 import {
   type Attributes,
@@ -22,19 +22,19 @@ export { type Attributes, type Context, SpanKind } from '@opentelemetry/api'
 
 const tracer = trace.getTracer('auth')
 
-/** Whether an SDK is there. A span that it makes has an id, recorded or not. */
+/** Whether there is an SDK. Its spans have ids, recorded or not. */
 export const tracing: boolean = isSpanContextValid(tracer.startSpan('probe').spanContext())
 
-/** What a span is made of. */
+/** Properties of a span. */
 interface SpanOptions {
   readonly name: string
   readonly kind?: SpanKind
   readonly attributes?: Attributes
-  /** What it is a part of, instead of the span that is active. */
+  /** Its parent, instead of the active span. */
   readonly parent?: Context
 }
 
-/** Runs work as a span; what is done meanwhile are its parts. Only for where `tracing` is true. */
+/** Runs work in a span, which is the parent of spans that begin meanwhile. Use it only where `tracing` is true. */
 export function inSpan<T>(
   { name, parent = context.active(), ...options }: SpanOptions,
   work: () => Promise<T>,
@@ -52,17 +52,17 @@ export function inSpan<T>(
   })
 }
 
-/** A span of what began at a `performance.now()` and ends now. */
+/** Records a span from a `performance.now()` until now. */
 export function spanSince(startTime: number, { name, ...options }: Omit<SpanOptions, 'parent'>, parent: Context): void {
   tracer.startSpan(name, { ...options, startTime }, parent).end()
 }
 
-/** The span that is active, as a parent for what is done elsewhere. */
+/** The active span, as a parent for work that is done elsewhere. */
 export function activeContext(): Context {
   return context.active()
 }
 
-/** Says of the active span what is known of it only now, its name perhaps. */
+/** Adds attributes to the active span, and renames it. */
 export function describeSpan(attributes: Attributes, name?: string): void {
   const span = trace.getActiveSpan()?.setAttributes(attributes)
   if (name !== undefined) span?.updateName(name)
@@ -73,19 +73,19 @@ const reading: TextMapGetter<(name: string) => string | undefined> = {
   keys: () => [],
 }
 
-/** The caller's span (W3C Trace Context), as a parent, of headers or metadata that `read` reads by names in lower case. */
+/** The caller's span (W3C Trace Context), as a parent. `read` returns headers or metadata by names in lower case. */
 export function readParent(read: (name: string) => string | undefined): Context {
   return propagation.extract(ROOT_CONTEXT, read, reading)
 }
 
-/** Headers that carry on the active span (W3C Trace Context). */
+/** Headers that propagate the active span (W3C Trace Context). */
 export function traceHeaders(): Record<string, string> {
   const headers: Record<string, string> = {}
   propagation.inject(context.active(), headers)
   return headers
 }
 
-/** Id of the trace that a call belongs to: the active span's, or the one that `traceparent` names, as sent. */
+/** Id of the trace of a call: that of the active span, or the one in `traceparent`. */
 export function traceIdOf(traceparent: string | undefined): string | undefined {
   if (tracing) return trace.getActiveSpan()?.spanContext().traceId
   if (traceparent === undefined) return undefined

@@ -1,7 +1,7 @@
 /**
- * Finds proxies that `AUTH_TRUSTED_PROXIES` doesn't name: all clients behind one count as one address, and soon are refused
- * together. A proxy shows by most requests of a minute coming from a few peers and carrying `X-Forwarded-For`, which isn't
- * believed of them. So do clients who send the header themselves, if there are few others: it is for people to tell which.
+ * Detects proxies that `AUTH_TRUSTED_PROXIES` doesn't name: all clients behind one count as one address, and are soon refused
+ * together. The sign of a proxy is that most requests of a minute come from few untrusted peers and carry
+ * `X-Forwarded-For`. Clients that send the header themselves look the same, if there are few others: operators must decide.
  */
 import { Gauge, type Registry } from 'prom-client'
 import { network, type Sender } from '../requests/client-address.js'
@@ -9,42 +9,42 @@ import type { Log } from './log.js'
 
 /** Milliseconds over which requests are counted, and between two warnings. */
 const window = 60_000
-const warnedEvery = 3_600_000
+const warningInterval = 3_600_000
 
-/** Fewest requests of a minute that tell anything: somebody who tries something out sends less. */
-const fewest = 60
+/** Requests of a minute below which nothing is concluded: a person who tries the service sends fewer. */
+const minRequests = 60
 
-/** Most addresses that one proxy has. */
-const mostPeers = 8
+/** Most addresses of one proxy. */
+const maxProxyPeers = 8
 
-/** Peers that are counted in a minute. Those that send much are among the first. */
-const remembered = 64
+/** Most peers that are counted in a minute. Those that send much are among the first. */
+const maxPeers = 64
 
-/** Where requests come in. */
+/** An endpoint for requests. */
 type Endpoint = 'grpc' | 'http'
 
-/** What was found in a minute. */
+/** A finding of one minute. */
 interface UndeclaredProxy {
   readonly endpoint: Endpoint
-  /** The peers, as limits count them; those that sent most first. */
+  /** The peers as networks, in which limits count; those that sent most first. */
   readonly networks: readonly string[]
   /** Requests in all, and from these peers with the header. */
   readonly requests: number
   readonly forwarded: number
 }
 
-/** Counts a request: who sent it, and the header as it came, if it did. */
+/** Counts a request by its sender and its `X-Forwarded-For` header, if it has one. */
 export type OnSender = (sender: Pick<Sender, 'address' | 'proxied'>, forwardedFor: string | undefined) => void
 
-/** Looks for them at the endpoints of a process. */
+/** Detects undeclared proxies at the endpoints of a process. */
 export interface UndeclaredProxies {
-  /** Watches an endpoint from now on. What it returns takes less than a microsecond, and remembers 64 peers at most. */
+  /** Watches an endpoint. The function that it returns takes less than a microsecond, and keeps at most 64 peers. */
   watch(endpoint: Endpoint): OnSender
-  /** What was found in the last hour, the latest of each endpoint. */
+  /** The latest finding of each endpoint in the last hour. */
   found(): readonly UndeclaredProxy[]
 }
 
-/** Warns in the log, once an hour for each endpoint, and shows it as a metric. `now` is a clock in milliseconds. */
+/** Warns in the log, once an hour for each endpoint, and exports a metric. `now` is a clock in milliseconds. */
 export function createUndeclaredProxies(deps: {
   registry: Registry
   log: Pick<Log, 'warn'>
@@ -71,12 +71,12 @@ export function createUndeclaredProxies(deps: {
       let last: (UndeclaredProxy & { readonly at: number }) | undefined
       let warnedAt = Number.NEGATIVE_INFINITY
 
-      /** Begins another minute when this one is over, also by a clock that was set back. */
-      function turn(time: number): void {
+      /** Begins a new minute when the current one is over, also when the clock was set back. */
+      function advance(time: number): void {
         if (time >= began && time < began + window) return
-        const top = [...peers].sort(([, a], [, b]) => b - a).slice(0, mostPeers)
+        const top = [...peers].sort(([, a], [, b]) => b - a).slice(0, maxProxyPeers)
         const forwarded = top.reduce((sum, [, count]) => sum + count, 0)
-        if (requests >= fewest && forwarded > requests / 2) {
+        if (requests >= minRequests && forwarded > requests / 2) {
           last = { endpoint, networks: top.map(([peer]) => network(peer)), requests, forwarded, at: began + window }
           warn(last, time)
         }
@@ -86,22 +86,22 @@ export function createUndeclaredProxies(deps: {
       }
 
       function warn({ at: _, ...found }: NonNullable<typeof last>, time: number): void {
-        if (Math.abs(time - warnedAt) < warnedEvery) return
+        if (Math.abs(time - warnedAt) < warningInterval) return
         warnedAt = time
         log.warn(found, warning)
       }
 
       watched.set(endpoint, () => {
         const time = now()
-        turn(time)
-        return last && Math.abs(time - last.at) < warnedEvery ? last : undefined
+        advance(time)
+        return last && Math.abs(time - last.at) < warningInterval ? last : undefined
       })
       return ({ address, proxied }, forwardedFor) => {
-        turn(now())
+        advance(now())
         requests++
         if (proxied || !forwardedFor) return
         const count = peers.get(address)
-        if (count !== undefined || peers.size < remembered) peers.set(address, (count ?? 0) + 1)
+        if (count !== undefined || peers.size < maxPeers) peers.set(address, (count ?? 0) + 1)
       }
     },
     found: () => [...watched.values()].flatMap(found => found() ?? []),

@@ -3,7 +3,7 @@ import { LRUCache } from 'lru-cache'
 import type { Transaction } from '../database/connection.js'
 import type { CounterKeys } from '../models/attempt.js'
 import type { EmailLimit, EmailQuotas } from '../models/email-quota.js'
-import { upTo } from '../process/lazy.js'
+import { maxEntries } from '../process/cache-size.js'
 import { emailKey } from '../rules/names.js'
 
 const [minute, hour, day] = [60, 3600, 86_400]
@@ -67,7 +67,7 @@ export function createQuotas(
 ): Quotas {
   const limitsOf = (limit: keyof typeof emailLimits) =>
     emailLimits[limit].map(({ max, seconds }) => ({ max: Math.ceil(max * factor), seconds }))
-  const refused = new LRUCache<string, { from: number; until: number }>(upTo(100_000))
+  const refused = new LRUCache<string, { from: number; until: number }>(maxEntries(100_000))
 
   async function take(limit: keyof typeof emailLimits, of: (string | number)[], t?: Transaction): Promise<number> {
     const subject = counterKeys.emails(limit, of.join('\0'))

@@ -1,7 +1,9 @@
 // Common passwords, which attackers guess first.
 import { readFileSync } from 'node:fs'
-import { madeOnce, onFirstUse } from '../process/lazy.js'
+import { createRequire } from 'node:module'
 import { nicknameKey } from '../rules/names.js'
+
+const require = createRequire(import.meta.url)
 
 /** A list of common passwords. */
 export interface Denylist {
@@ -11,18 +13,19 @@ export interface Denylist {
 
 /**
  * Reads the passwords of a file, one per line in UTF-8. Without a file, uses the 49 233 common ones of
- * `@zxcvbn-ts/language-common`, which load on first use (about 25 ms). Throws when the file can't be read.
+ * `@zxcvbn-ts/language-common`, which load on first use (25 ms and 15 MB). Throws when the file can't be read.
  */
 export function createDenylist(file?: string): Denylist {
-  const list = file === undefined ? undefined : readList(file)
-  return { has: password => (list ?? commonPasswords()).has(nicknameKey(password)) }
+  let list = file === undefined ? undefined : new Set(readList(file))
+  return {
+    has(password) {
+      list ??= new Set(require('@zxcvbn-ts/language-common').dictionary['passwords-common'] as string[])
+      return list.has(nicknameKey(password))
+    },
+  }
 }
 
-function readList(file: string): Set<string> {
+function readList(file: string): string[] {
   const keys = readFileSync(file, 'utf8').split('\n').map(nicknameKey)
-  return new Set(keys.filter(key => key !== ''))
+  return keys.filter(key => key !== '')
 }
-
-const load = onFirstUse<{ dictionary: { 'passwords-common': string[] } }>('@zxcvbn-ts/language-common')
-
-const commonPasswords = madeOnce((): ReadonlySet<string> => new Set(load().dictionary['passwords-common']))

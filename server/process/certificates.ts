@@ -1,26 +1,26 @@
 /**
- * Certificates, keys and authorities in PEM files that somebody replaces while the process runs. Connections that begin
- * use what the files hold by then, at most 5 seconds late; those that are there live on. Files that can't be used, or
- * not together, are told in the log and leave the last good ones in force.
+ * Certificates, keys and authorities in PEM files that may be replaced while the process runs. New connections use the new
+ * contents after at most 5 seconds; open connections continue. Files that can't be used, or not together, are reported in
+ * the log, and the last good ones stay in use.
  */
 import { X509Certificate } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 import type { Socket } from 'node:net'
 import { createSecureContext, type SecureContext, TLSSocket } from 'node:tls'
-import type { Log } from '../observability/log.js'
+import type { Logger } from 'pino'
 
-/** Milliseconds between two looks at the files. */
-const interval = 5_000
+/** Milliseconds between two checks of the files. */
+const checkInterval = 5_000
 
-/** Milliseconds before its end from which on a certificate is told to end, once a day. */
-const notice = 14 * 86_400_000
+/** Milliseconds before its end from which on the log warns of a certificate, once a day. */
+const warningPeriod = 14 * 86_400_000
 const day = 86_400_000
 
 /** Paths of the files. A certificate comes with its key. */
 export interface CertificateFiles {
   readonly cert?: string | undefined
   readonly key?: string | undefined
-  /** Authority that certificates of the other side must come from. */
+  /** Authority that must have issued the peer's certificate. */
   readonly ca?: string | undefined
 }
 
@@ -28,96 +28,99 @@ type Pem = { readonly [K in keyof CertificateFiles]?: Buffer }
 type OnAuthority = (update: { caCertificate: Buffer } | null) => void
 type OnIdentity = (update: { certificate: Buffer; privateKey: Buffer } | null) => void
 
-/** What files hold now. The methods that add and remove listeners are those of a certificate provider of grpc-js. */
+/** The current contents of the files. The methods that add and remove listeners are those of grpc-js' CertificateProvider. */
 export interface Certificates {
-  /** Whether there is a certificate of our own. */
+  /** Whether there is a certificate of this process. */
   readonly identified: boolean
-  /** Whether there is an authority for the other side's certificates. */
+  /** Whether there is an authority for peers' certificates. */
   readonly verifying: boolean
-  /** When our own certificate ends, in ms since 1970; undefined when there is none. */
+  /** When the certificate of this process ends, in ms since 1970; undefined without one. */
   endsAt(): number | undefined
   /**
-   * Speaks TLS, 1.2 at the least, on a connection that came in, and HTTP/1.1 within it (ALPN, RFC 7301). The caller
-   * limits the time of the handshake.
+   * Starts TLS, version 1.2 or later, on an incoming connection, with HTTP/1.1 in it (ALPN, RFC 7301). The caller limits the
+   * time of the handshake.
    */
   secure(socket: Socket): TLSSocket
   addCaCertificateListener(listener: OnAuthority): void
   removeCaCertificateListener(listener: OnAuthority): void
   addIdentityCertificateListener(listener: OnIdentity): void
   removeIdentityCertificateListener(listener: OnIdentity): void
-  /** Looks at the files no longer. */
+  /** Stops checking the files. */
   stop(): void
 }
 
-/** Reads the files and follows them from then on. Throws when they can't be used. */
-export function followCertificates(files: CertificateFiles, log: Log): Certificates {
-  let used = use(read(files))
-  /** What the last look found and couldn't be used, and whether that was told: of two files, one is replaced first. */
-  let broken: { readonly pem: Pem; told: boolean } | undefined
-  let noticed = Number.NEGATIVE_INFINITY
+/** Reads the files and checks them for changes. Throws when they can't be used. */
+export function followCertificates(
+  files: CertificateFiles,
+  log: Pick<Logger, 'info' | 'warn' | 'error'>,
+): Certificates {
+  let current = load(read(files))
+  /** Contents of the last check that can't be used, and whether the log says so: of two files, one is replaced first. */
+  let broken: { readonly pem: Pem; logged: boolean } | undefined
+  let warnedAt = Number.NEGATIVE_INFINITY
   const authorities = new Set<OnAuthority>()
   const identities = new Set<OnIdentity>()
-  const tellAuthority = (listener: OnAuthority) => {
-    const { ca } = used.pem
+  const notifyAuthority = (listener: OnAuthority) => {
+    const { ca } = current.pem
     listener(ca ? { caCertificate: ca } : null)
   }
-  const tellIdentity = (listener: OnIdentity) => {
-    const { cert, key } = used.pem
+  const notifyIdentity = (listener: OnIdentity) => {
+    const { cert, key } = current.pem
     listener(cert && key ? { certificate: cert, privateKey: key } : null)
   }
 
-  function look() {
+  function check() {
     let next: Pem = {}
     try {
       next = read(files)
-      if (!isSame(next, used.pem)) {
-        used = use(next)
+      if (!isSame(next, current.pem)) {
+        current = load(next)
         log.info({ files }, 'certificates were replaced')
-        authorities.forEach(tellAuthority)
-        identities.forEach(tellIdentity)
+        authorities.forEach(notifyAuthority)
+        identities.forEach(notifyIdentity)
       }
       broken = undefined
     } catch (error) {
-      if (!broken || !isSame(next, broken.pem)) broken = { pem: next, told: false }
-      else if (!broken.told) {
-        broken.told = true
-        log.error({ err: error, files }, 'certificates can’t be used; those before stay in force')
+      if (!broken || !isSame(next, broken.pem)) broken = { pem: next, logged: false }
+      else if (!broken.logged) {
+        broken.logged = true
+        log.error({ err: error, files }, 'certificates can’t be used; the previous ones stay in use')
       }
     }
     warn()
   }
 
-  /** Says in time that a certificate ends. */
+  /** Warns of the end of a certificate. */
   function warn() {
-    const { until } = used
-    if (until === undefined || until - Date.now() > notice || Date.now() - noticed < day) return
-    noticed = Date.now()
+    const { until } = current
+    if (until === undefined || until - Date.now() > warningPeriod || Date.now() - warnedAt < day) return
+    warnedAt = Date.now()
     log.warn({ file: files.cert, until: new Date(until).toISOString() }, 'a certificate ends soon, or has ended')
   }
 
   warn()
-  const timer = setInterval(look, interval).unref()
+  const timer = setInterval(check, checkInterval).unref()
   return {
     identified: files.cert !== undefined,
     verifying: files.ca !== undefined,
-    endsAt: () => used.until,
-    secure: socket => speakTls(socket, used.context),
+    endsAt: () => current.until,
+    secure: socket => secureSocket(socket, current.context),
     addCaCertificateListener(listener) {
       authorities.add(listener)
-      process.nextTick(tellAuthority, listener)
+      process.nextTick(notifyAuthority, listener)
     },
     removeCaCertificateListener: listener => void authorities.delete(listener),
     addIdentityCertificateListener(listener) {
       identities.add(listener)
-      process.nextTick(tellIdentity, listener)
+      process.nextTick(notifyIdentity, listener)
     },
     removeIdentityCertificateListener: listener => void identities.delete(listener),
     stop: () => clearInterval(timer),
   }
 }
 
-/** Speaks TLS on a connection that came in, and HTTP/1.1 within it. */
-export function speakTls(socket: Socket, secureContext: SecureContext): TLSSocket {
+/** Starts TLS on an incoming connection, with HTTP/1.1 in it. */
+export function secureSocket(socket: Socket, secureContext: SecureContext): TLSSocket {
   return new TLSSocket(socket, { isServer: true, secureContext, ALPNProtocols: ['http/1.1'] })
 }
 
@@ -126,8 +129,8 @@ function read(files: CertificateFiles): Pem {
   return Object.fromEntries(given.map(([name, path]) => [name, readFileSync(path)]))
 }
 
-/** What connections need of the contents. Throws when they can't be used, or not together. */
-function use(pem: Pem): { readonly pem: Pem; readonly context: SecureContext; readonly until?: number } {
+/** What connections use of the contents. Throws when they can't be used, or not together. */
+function load(pem: Pem): { readonly pem: Pem; readonly context: SecureContext; readonly until?: number } {
   const context = createSecureContext({ ...pem, minVersion: 'TLSv1.2' })
   return { pem, context, ...(pem.cert && { until: Date.parse(new X509Certificate(pem.cert).validTo) }) }
 }

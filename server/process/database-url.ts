@@ -1,30 +1,30 @@
 /**
- * The URL of a database as libpq writes it (PostgreSQL's documentation, "Connection URIs"):
- * `postgres://user:password@host:port,host:port/database?parameter=value`. What it leaves out the environment may say
- * (PGUSER, PGPASSWORD, PGPASSFILE, PGDATABASE, PGHOST, PGPORT). Who connects is database/connections.ts.
+ * Database URLs in the notation of libpq (PostgreSQL's documentation, "Connection URIs"):
+ * `postgres://user:password@host:port,host:port/database?parameter=value`. The environment may supply what they omit
+ * (PGUSER, PGPASSWORD, PGPASSFILE, PGDATABASE, PGHOST, PGPORT). database/connections.ts connects.
  */
-import { readFileSync } from 'node:fs'
 import { type ConnectionOptions, createSecureContext } from 'node:tls'
+import { readPem } from './pem.js'
 
-/** Where one server is; what is undefined the environment or the default says. */
+/** The address of one server; the environment or a default replaces what is undefined. */
 export interface Host {
   /** Name, IP address without brackets, or folder of a Unix socket. */
   readonly host: string | undefined
   readonly port: number | undefined
 }
 
-/** What a database URL says. */
+/** What a database URL specifies. */
 export interface DatabaseTarget {
-  /** In the order in which they are asked. */
+  /** In the order in which they are tried. */
   readonly hosts: readonly Host[]
   readonly user: string | undefined
   readonly password: string | undefined
   readonly database: string | undefined
-  /** How TLS is spoken; undefined where it isn't. */
+  /** Options of TLS; undefined without TLS. */
   readonly tls: ConnectionOptions | undefined
-  /** Goes on without TLS where the server has none (`sslmode=prefer`). */
+  /** Connects without TLS where the server has none (`sslmode=prefer`). */
   readonly plainToo: boolean
-  /** Takes a server only when its sessions can write. */
+  /** Uses a server only if its sessions can write. */
   readonly writable: boolean
   /** Milliseconds that a server has to accept a connection. */
   readonly connectTimeout: number
@@ -35,7 +35,7 @@ export interface DatabaseTarget {
 
 const modes = ['disable', 'prefer', 'require', 'verify-ca', 'verify-full'] as const
 
-/** Parameters that are understood; another one is refused, since a mistyped `sslmode` would go unnoticed. */
+/** Supported parameters. Others are refused, since a mistyped `sslmode` would go unnoticed. */
 const known = [
   'host',
   'port',
@@ -54,8 +54,8 @@ const known = [
 ]
 
 /**
- * Reads a database URL, and the files of certificates that it names. Throws an Error that says what is wrong and repeats
- * nothing of the URL, which holds a password.
+ * Reads a database URL, and the certificate files that it names. Throws an Error that says what is wrong and quotes nothing
+ * of the URL, which holds a password.
  */
 export function readDatabaseUrl(url: string): DatabaseTarget {
   const { credentials, authority, path, query } =
@@ -78,7 +78,7 @@ export function readDatabaseUrl(url: string): DatabaseTarget {
     database: given.get('dbname') ?? decode(path),
     tls: readTls(mode, given),
     plainToo: mode === 'prefer',
-    // A standby is of no use here, whoever asks for one.
+    // A standby is of no use here.
     writable: oneOf(['any', 'read-write', 'primary'], 'target_session_attrs', attributes) !== 'any',
     connectTimeout: readSeconds(given.get('connect_timeout')) ?? 3_000,
     applicationName: given.get('application_name') ?? 'auth',
@@ -90,7 +90,7 @@ function readParameters(query: string | undefined): ReadonlyMap<string, string> 
   const given = new Map<string, string>()
   for (const pair of query ? query.split('&') : []) {
     const [, name = '', value = ''] = /^([^=]*)=?(.*)$/s.exec(pair) ?? []
-    if (!known.includes(name)) throw new Error(`knows no parameters but ${known.join(', ')}`)
+    if (!known.includes(name)) throw new Error(`unknown parameter: expected one of ${known.join(', ')}`)
     if (value !== '') given.set(name, decode(value)!)
   }
   return given
@@ -100,7 +100,7 @@ function readHost(text: string, fallback: string | undefined): Host {
   const { bracketed, plain, port } =
     /^(?:\[(?<bracketed>[^\]]+)\]|(?<plain>[^:[\]]*))(?::(?<port>[^:]*))?$/.exec(text)?.groups ?? {}
   if (bracketed === undefined && plain === undefined)
-    throw new Error('has a host that is none: expected host:port, [IPv6]:port, or several separated by commas')
+    throw new Error('invalid host: expected host:port, [IPv6]:port, or several separated by commas')
   return { host: decode(bracketed ?? plain), port: readPort(port || fallback) }
 }
 
@@ -108,7 +108,7 @@ function readHost(text: string, fallback: string | undefined): Host {
 function readHostList(hosts: string, ports = ''): Host[] {
   const [names, numbers] = [hosts.split(','), ports.split(',')]
   if (numbers.length > 1 && numbers.length !== names.length)
-    throw new Error('needs as many ports as hosts, or one port')
+    throw new Error('expected as many ports as hosts, or one port')
   return names.map((name, index) => ({
     host: name || undefined,
     port: readPort(numbers.length > 1 ? numbers[index] : numbers[0]),
@@ -118,7 +118,7 @@ function readHostList(hosts: string, ports = ''): Host[] {
 function readPort(text: string | undefined): number | undefined {
   if (!text) return undefined
   if (!/^\d{1,5}$/.test(text) || Number(text) < 1 || Number(text) > 65535)
-    throw new Error('has a port that is none: expected a number from 1 to 65535')
+    throw new Error('invalid port: expected a number from 1 to 65535')
   return Number(text)
 }
 
@@ -128,14 +128,23 @@ function readSeconds(text: string | undefined): number | undefined {
   return Number(text) * 1000
 }
 
-/** What libpq means by a mode: only the verify modes and an authority of one's own tell who the server is. */
+/** The meaning of a mode in libpq: only the verify modes, or a private authority, authenticate the server. */
 function readTls(mode: (typeof modes)[number], given: ReadonlyMap<string, string>): ConnectionOptions | undefined {
   if (mode === 'disable') return undefined
-  const ca = readPem('sslrootcert', 'CERTIFICATE', given)
+  const file = (name: string, kind: Parameters<typeof readPem>[1]) => {
+    const path = given.get(name)
+    if (path === undefined) return undefined
+    try {
+      return readPem(path, kind)
+    } catch (error) {
+      throw new Error(`${name}: ${(error as Error).message}`)
+    }
+  }
+  const ca = file('sslrootcert', 'CERTIFICATE')
   if (mode === 'verify-ca' && !ca)
-    throw new Error('sslmode=verify-ca needs sslrootcert: whoever has a certificate of any authority would do')
-  const cert = readPem('sslcert', 'CERTIFICATE', given)
-  const key = readPem('sslkey', 'PRIVATE KEY', given)
+    throw new Error('sslmode=verify-ca needs sslrootcert: it would accept a certificate of any public authority')
+  const cert = file('sslcert', 'CERTIFICATE')
+  const key = file('sslkey', 'PRIVATE KEY')
   if (!cert !== !key) throw new Error('sslcert and sslkey: set both or neither')
   const passphrase = given.get('sslpassword')
   const files = { ...(ca && { ca }), ...(cert && { cert, key }), ...(passphrase && { passphrase }) }
@@ -149,31 +158,17 @@ function readTls(mode: (typeof modes)[number], given: ReadonlyMap<string, string
   return { ...files, rejectUnauthorized: false }
 }
 
-function readPem(name: string, kind: string, given: ReadonlyMap<string, string>): Buffer | undefined {
-  const path = given.get(name)
-  if (path === undefined) return undefined
-  let content: Buffer
-  try {
-    content = readFileSync(path)
-  } catch (error) {
-    throw new Error(`${name}: the file can’t be read (${(error as NodeJS.ErrnoException).code})`)
-  }
-  if (!content.includes(`${kind}-----`))
-    throw new Error(`${name}: the file holds no PEM block of a ${kind.toLowerCase()}`)
-  return content
-}
-
 function oneOf<T extends string>(allowed: readonly T[], name: string, value: string): T {
   if (!(allowed as readonly string[]).includes(value)) throw new Error(`${name}: expected ${allowed.join(', ')}`)
   return value as T
 }
 
-/** A percent sign that encodes nothing stands for itself, as many a password has one. */
+/** Decodes percent-encoding. A percent sign that encodes nothing stays, since passwords may contain one. */
 function decode(text: string | undefined): string | undefined {
   if (!text) return undefined
   try {
     return decodeURIComponent(text.replace(/%(?![0-9a-f]{2})/gi, '%25'))
   } catch {
-    throw new Error('has a percent-encoding that is no UTF-8')
+    throw new Error('invalid percent-encoding: expected UTF-8')
   }
 }

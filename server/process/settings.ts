@@ -1,7 +1,7 @@
 /**
- * This room owns what a program is set up with: the settings (here), certificates, and how it stops. The settings are
- * what the environment says, checked and frozen. They read nothing but the environment and the files that `NAME_FILE`
- * names; what an embedded database needs besides is made by embedded/secrets.ts.
+ * This folder owns what a program needs of its environment: the settings (here), certificates, its version, and how it
+ * stops. Settings are read from the environment and from the files that `NAME_FILE` names, checked, and frozen. The secrets
+ * of an embedded database are made by embedded/secrets.ts.
  */
 import { readFileSync } from 'node:fs'
 import { isIP, isIPv4 } from 'node:net'
@@ -9,6 +9,7 @@ import { createSecureContext, type SecureContextOptions } from 'node:tls'
 import { canonicalBlock } from '../requests/client-address.js'
 import { isReservedUsername, nicknameKey } from '../rules/names.js'
 import { readDatabaseUrl } from './database-url.js'
+import { readPem } from './pem.js'
 
 /** Where a server listens. Port 0 means any free port. */
 export interface Address {
@@ -17,25 +18,25 @@ export interface Address {
   readonly port: number
 }
 
-/** The audience (RFC 7519) of tokens for Administration, which no token of a work package has. */
+/** The audience (RFC 7519) of tokens for Administration, and of no others. */
 export const administrationAudience = 'auth-admin'
 
 /** The default audience of a registry. */
 export const firstAudience = 'work-packages'
 
-/** Whether an audience is that of Administration, in any spelling: the registry's is another. */
+/** Whether an audience is that of Administration, in any spelling. The registry's audience must differ. */
 export function isAdministrationAudience(text: string): boolean {
   return nicknameKey(text) === administrationAudience
 }
 
-/** A value that can't be used. The message says what is expected and never repeats the value. */
+/** An invalid value. The message says what is expected and never quotes the value. */
 class SettingError extends Error {}
 
 interface Setting<T> {
   readonly name: string
-  /** Never shown; may come from the file that `NAME_FILE` names. */
+  /** Never shown; the file that `NAME_FILE` names may hold it. */
   readonly secret: boolean
-  /** Taken when the variable is unset or empty, in the same notation. */
+  /** The default, in the same notation, used when the variable is unset or empty. */
   readonly fallback: string | undefined
   readonly read: (text: string) => T
 }
@@ -55,31 +56,31 @@ function secret<T>(name: string, read: (text: string) => T): Setting<T | undefin
 const table = {
   /**
    * PostgreSQL to use, `postgres://user:password@host:port/database`, with several hosts and parameters as libpq has
-   * them (databaseurl.ts). Unset: an embedded one in the data folder.
+   * them (database-url.ts). Unset: an embedded one in the data folder.
    */
-  databaseUrl: secret('DATABASE_URL', databaseUrl),
+  databaseUrl: secret('DATABASE_URL', checked(readDatabaseUrl)),
   /** Folder of the embedded database, of its secrets, and of e-mails when there is no mail server. */
   dataDir: setting('AUTH_DATA_DIR', text, './.auth'),
   /** Where the gRPC server listens. */
   grpcAddress: setting('AUTH_GRPC_ADDRESS', address, '127.0.0.1:50051'),
   /** Where the HTTP gateway listens; undefined (`off`) when this process has none. */
   httpAddress: setting('AUTH_HTTP_ADDRESS', orOff(address), '127.0.0.1:8080'),
-  /** Where metrics and probes are served, not for the public; undefined (`off`) when they aren't. A gateway's port is 9091. */
+  /** Where metrics and probes are served, not for the public; undefined (`off`) when they aren't. `auth-gateway` has 9091. */
   metricsAddress: setting('AUTH_METRICS_ADDRESS', orOff(address), '127.0.0.1:9090'),
   /**
    * Where administrators are served over gRPC, never for the public; undefined (`off`) when they aren't. With TLS unless
    * it is a loopback address.
    */
   adminAddress: setting('AUTH_ADMIN_ADDRESS', orOff(address), '127.0.0.1:50052'),
-  /** Certificate and key of the HTTP gateway towards its clients, PEM files. Unset: no TLS. */
+  /** Certificate and key that the HTTP gateway presents to clients, PEM files. Unset: no TLS. */
   httpTlsCert: optional('AUTH_HTTP_TLS_CERT', pem('CERTIFICATE')),
   httpTlsKey: optional('AUTH_HTTP_TLS_KEY', pem('PRIVATE KEY')),
   /**
-   * Where a gateway in a process of its own finds the gRPC servers: host:port, several IP addresses with ports, or a gRPC
+   * Where `auth-gateway` finds the gRPC servers: host:port, several IP addresses with ports, or a gRPC
    * target. Unset: `AUTH_GRPC_ADDRESS`.
    */
   serverUrl: optional('AUTH_SERVER_URL', target),
-  /** DNS name that the certificates of the gRPC servers carry. Unset: the host of `AUTH_SERVER_URL`, the first one. */
+  /** DNS name in the certificates of the gRPC servers. Unset: the host of `AUTH_SERVER_URL`, the first one. */
   serverName: optional('AUTH_SERVER_NAME', text),
   /** Mail server, `smtp://` or `smtps://user:password@host:port`. Unset: e-mails become files in the data folder. */
   smtpUrl: secret('SMTP_URL', url('a URL smtp://host:port or smtps://user:password@host:port', 'smtp:', 'smtps:')),
@@ -97,8 +98,8 @@ const table = {
   passwordMinLength: setting('AUTH_PASSWORD_MIN_LENGTH', integer(1, 256), '8'),
   /** Path of a file of passwords to refuse, one a line, instead of the built-in list. */
   passwordDenylist: optional('AUTH_PASSWORD_DENYLIST', text),
-  /** How long a token is good, in seconds. */
-  tokenTtl: setting('AUTH_TOKEN_TTL', span(1, 30 * 86_400), '1h'),
+  /** Lifetime of a token, in seconds. */
+  tokenTtl: setting('AUTH_TOKEN_TTL', duration(1, 30 * 86_400), '1h'),
   /** `iss` of tokens. Unset: the registry's; at installation `http://` and the address of the HTTP gateway. */
   issuer: optional('AUTH_ISSUER', text),
   /** `aud` of tokens, not `auth-admin`. Unset: the registry's; at installation `work-packages`. */
@@ -111,33 +112,33 @@ const table = {
   recoveryEmail: setting('AUTH_RECOVERY_EMAIL', oneOf('registered', 'any'), 'registered'),
   /** Language of e-mails to users who ask for none. */
   mailLocale: setting('AUTH_MAIL_LOCALE', oneOf('pt-BR', 'en'), 'pt-BR'),
-  /** Time zone (IANA name) whose day a date-time of birth means, and in which nobody is born tomorrow. */
+  /** Time zone (IANA name) in which a date-time of birth is read, and a date of birth must not be in the future. */
   timeZone: setting('AUTH_TIME_ZONE', timeZone, 'America/Sao_Paulo'),
   /** Revision of the interface that the base path serves. */
   defaultRevision: setting('AUTH_DEFAULT_REVISION', oneOf('1.0.0', '1.0.2'), '1.0.2'),
-  /** Certificate and key, PEM files: of the gRPC server and of metrics, or of a gateway towards servers. Unset: no TLS. */
+  /** Certificate and key, PEM files: of the gRPC server and of metrics, or of a gateway to servers. Unset: no TLS. */
   tlsCert: optional('AUTH_TLS_CERT', pem('CERTIFICATE')),
   tlsKey: optional('AUTH_TLS_KEY', pem('PRIVATE KEY')),
-  /** Authority that the certificate of the other side must come from, PEM file. With it, callers must present one. */
+  /** Authority that must have issued the peer's certificate, PEM file. With it, callers must present a certificate. */
   tlsCa: optional('AUTH_TLS_CA', pem('CERTIFICATE')),
-  /** Names in certificates (common name or DNS name) of gateways: they may tell the address of the client they serve. */
+  /** Names in certificates (common name or DNS name) of gateways, which are believed on the addresses of their clients. */
   gatewayNames: setting('AUTH_GATEWAY_NAMES', list(text), 'auth-gateway'),
   /** Multiplies the limits on attempts, requests and e-mails. */
   limitFactor: setting('AUTH_LIMIT_FACTOR', factor, '1'),
   /** How long the audit log is kept, in seconds. */
-  auditRetention: setting('AUTH_AUDIT_RETENTION', span(1, 36_500 * 86_400), '400d'),
+  auditRetention: setting('AUTH_AUDIT_RETENTION', duration(1, 36_500 * 86_400), '400d'),
   /**
-   * How long after their last sign-in accounts are erased that their users signed up and never activated, in seconds;
-   * undefined (`off`) when they aren't.
+   * How long after the last sign-in an account is erased that its user signed up and never activated, in seconds;
+   * undefined (`off`) to keep it.
    */
-  unactivatedRetention: setting('AUTH_UNACTIVATED_RETENTION', orOff(span(86_400, 36_500 * 86_400)), '90d'),
-  /** Whether a start brings the tables up to date, or (`off`) leaves that to `auth-admin migrate` and refuses until then. */
+  unactivatedRetention: setting('AUTH_UNACTIVATED_RETENTION', orOff(duration(86_400, 36_500 * 86_400)), '90d'),
+  /** Whether a start migrates the tables, or (`off`) refuses tables that `auth-admin migrate` hasn't migrated. */
   migrate: setting('AUTH_MIGRATE', oneOf('on', 'off'), 'on'),
   /**
-   * How long a process stopped by SIGTERM says that it isn't ready before it takes no more work, in seconds. Unset: 5, or
-   * 0 with the embedded database, whose one process nobody balances.
+   * How long a process that got SIGTERM reports not ready before it takes no more work, in seconds. Unset: 5, or 0 with the
+   * embedded database, whose single process is behind no load balancer.
    */
-  drain: optional('AUTH_DRAIN', span(0, 600)),
+  drain: optional('AUTH_DRAIN', duration(0, 600)),
   /** Least severe level that is logged. */
   logLevel: setting('AUTH_LOG_LEVEL', oneOf('trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'), 'info'),
 }
@@ -148,30 +149,30 @@ type Read = { readonly [K in keyof Table]: Table[K] extends Setting<infer T> ? T
 /** The settings of a process, each described in the table above. */
 export type Settings = Omit<Read, 'serverUrl'> & {
   readonly serverUrl: string
-  /** Where each value comes from. */
+  /** The origin of each value. */
   readonly origins: SettingsDescription
 }
 
-/** What the environment says of each setting. It holds no secret. */
+/** Describes each setting in the environment. It holds no secret. */
 export interface SettingsDescription {
   readonly settings: readonly {
     /** Name of its variable. */
     readonly name: string
-    /** As it was given, or the default; of a secret `set`. Absent where there is none. */
+    /** As given, or the default; `set` for a secret. Absent without a value. */
     readonly value?: string
-    /** The variable itself, the file that its `_FILE` names, or neither. */
+    /** The variable itself, the file that its `_FILE` names, or the default. */
     readonly origin: 'environment' | 'file' | 'default'
     readonly default?: string
     readonly secret: boolean
   }[]
-  /** Variables AUTH_… that are no settings. */
+  /** Variables `AUTH_…` that aren't settings. */
   readonly unknown: readonly string[]
 }
 
 /** Name of every setting's variable, for help and documentation. */
 export const settingNames: readonly string[] = Object.values(table).map(({ name }) => name)
 
-/** Describes the settings that an environment makes, right or wrong, in the order in which they are documented. */
+/** Describes the settings in an environment, valid or not, in the order of their documentation. */
 export function describeSettings(env: Readonly<Record<string, string | undefined>>): SettingsDescription {
   const settings = Object.values(table).map(({ name, secret, fallback }: Setting<unknown>) => {
     const origin = env[name] ? 'environment' : secret && env[`${name}_FILE`] ? 'file' : 'default'
@@ -189,7 +190,7 @@ export function describeSettings(env: Readonly<Record<string, string | undefined
 
 /**
  * Reads the settings from the environment. An empty variable counts as unset.
- * Throws one Error whose message names every setting that is wrong or missing, and what to do about it.
+ * Throws one Error whose message names every invalid or missing setting, and what to do about it.
  */
 export function readSettings(env: Readonly<Record<string, string | undefined>>): Settings {
   const faults: string[] = []
@@ -225,12 +226,12 @@ export function readSettings(env: Readonly<Record<string, string | undefined>>):
   })
 }
 
-/** Whether a host is reached from this machine only. */
+/** Whether a host can be reached from this machine only. */
 export function isLoopback(host: string): boolean {
   return host === 'localhost' || host === '::1' || (isIPv4(host) && host.startsWith('127.'))
 }
 
-/** Issuer and audience of a registry that these settings install. */
+/** Issuer and audience of a new registry with these settings. */
 export function firstIssuer({
   issuer,
   audience,
@@ -272,14 +273,14 @@ function lookUp({ name, secret }: Setting<unknown>, env: Readonly<Record<string,
   return content
 }
 
-/** Names of variables that are settings, or name the file of one. */
+/** Names of variables that are settings, or that name the file of a setting. */
 const known = Object.values(table).flatMap(({ name, secret }) => (secret ? [name, `${name}_FILE`] : [name]))
 
 function isKnown(name: string): boolean {
   return known.includes(name)
 }
 
-/** A mistyped name would silently leave its default in force. Names far from ours belong to somebody else. */
+/** Finds mistyped names, whose defaults would silently apply. Names that resemble no setting belong to other programs. */
 function unknownNames(env: Readonly<Record<string, string | undefined>>): string[] {
   return Object.keys(env)
     .filter(name => name.startsWith('AUTH_') && !isKnown(name))
@@ -289,7 +290,7 @@ function unknownNames(env: Readonly<Record<string, string | undefined>>): string
     })
 }
 
-/** Levenshtein distance: how many characters to put in, take out or change. */
+/** Levenshtein distance: how many characters to insert, delete or replace. */
 function distance(a: string, b: string): number {
   let row = Array.from({ length: b.length + 1 }, (_, i) => i)
   for (let i = 1; i <= a.length; i++) {
@@ -301,25 +302,27 @@ function distance(a: string, b: string): number {
   return row[b.length]!
 }
 
-/** The path of a PEM file (RFC 7468), which must hold a block of this kind. */
-function pem(kind: string) {
-  return (path: string): string => {
-    let content: Buffer
+/** Accepts a value unless `check` throws: its message then says what is expected. */
+function checked(check: (value: string) => unknown) {
+  return (value: string): string => {
     try {
-      content = readFileSync(path)
+      check(value)
     } catch (error) {
-      throw new SettingError(`the file can’t be read (${(error as NodeJS.ErrnoException).code})`)
+      throw new SettingError((error as Error).message)
     }
-    if (!content.includes(`${kind}-----`))
-      throw new SettingError(`the file holds no PEM block of a ${kind.toLowerCase()}`)
-    return path
+    return value
   }
 }
 
-/** Whether TLS can be spoken with the files of these settings; certificate and key must belong together. */
+/** The path of a PEM file (RFC 7468), which must hold a block of this kind. */
+function pem(kind: Parameters<typeof readPem>[1]) {
+  return checked(path => readPem(path, kind))
+}
+
+/** What is wrong with the TLS files of these settings; certificate and key must belong together. */
 function tlsFault(names: string, { cert, key, ca }: Readonly<Record<string, string | undefined>>): string[] {
   if (!cert !== !key) return [`${names}_CERT, ${names}_KEY: set both or neither`]
-  // Node.js 20 reads all the world's authorities for an empty context: 20 ms of a start.
+  // Node.js 20 parses all its root certificates for an empty context: 20 ms.
   if (!cert && !ca) return []
   const read = (path: string | undefined) => (path === undefined ? undefined : readFileSync(path))
   try {
@@ -392,15 +395,6 @@ function url(expected: string, ...protocols: string[]) {
   }
 }
 
-function databaseUrl(value: string): string {
-  try {
-    readDatabaseUrl(value)
-  } catch (error) {
-    throw new SettingError((error as Error).message)
-  }
-  return value
-}
-
 function mailbox(value: string): string {
   const { named, bare } =
     /^(?:[^<>\u0000-\u001f\u007f]*<(?<named>[^<>\s]+)>|(?<bare>[^<>\s]+))$/.exec(value)?.groups ?? {}
@@ -421,10 +415,10 @@ export function readMasterKey(value: string): Buffer {
   return bytes
 }
 
-function integer(least: number, most: number) {
+function integer(min: number, max: number) {
   return (value: string): number => {
-    if (!/^\d{1,9}$/.test(value) || Number(value) < least || Number(value) > most)
-      throw new SettingError(`expected a whole number from ${least} to ${most}`)
+    if (!/^\d{1,9}$/.test(value) || Number(value) < min || Number(value) > max)
+      throw new SettingError(`expected a whole number from ${min} to ${max}`)
     return Number(value)
   }
 }
@@ -437,22 +431,22 @@ function factor(value: string): number {
 
 const units = { s: 1, m: 60, h: 3600, d: 86_400 }
 
-/** A time of so many seconds, in the largest unit that fits. */
-function inWords(seconds: number): string {
+/** A duration in the largest unit that divides it. */
+function formatDuration(seconds: number): string {
   const [unit, length] = Object.entries(units).findLast(
     ([, length]) => seconds >= length && seconds % length === 0,
   ) ?? ['s', 1]
   return `${seconds / length}${unit}`
 }
 
-/** A time, given in a unit or in seconds. */
-function span(least: number, most: number) {
+/** A duration with a unit, or in seconds. */
+function duration(min: number, max: number) {
   return (value: string): number => {
     const { digits, unit = 's' } = /^(?<digits>\d{1,9})(?<unit>[smhd])?$/.exec(value)?.groups ?? {}
     const seconds = Number(digits) * units[unit as keyof typeof units]
-    if (!(seconds >= least && seconds <= most))
+    if (!(seconds >= min && seconds <= max))
       throw new SettingError(
-        `expected a time from ${inWords(least)} to ${inWords(most)}, such as 1m, 15s or 15 (seconds)`,
+        `expected a time from ${formatDuration(min)} to ${formatDuration(max)}, such as 1m, 15s or 15 (seconds)`,
       )
     return seconds
   }
@@ -460,9 +454,9 @@ function span(least: number, most: number) {
 
 function timeZone(value: string): string {
   try {
-    // Newer versions of Node.js take offsets too; they have no past changes, such as summer times.
+    // Newer versions of Node.js take offsets, too, which know no daylight saving time.
     if (!/^[A-Za-z]/.test(value)) throw new RangeError()
-    // Aliases such as UTC are in no list; the first formatter takes longer to make than all other settings.
+    // Aliases such as UTC are in no list. Creating the first formatter takes longer than reading all other settings.
     if (!Intl.supportedValuesOf('timeZone').includes(value)) new Intl.DateTimeFormat('en', { timeZone: value })
   } catch {
     throw new SettingError('expected the name of a time zone, such as America/Sao_Paulo')

@@ -1,36 +1,36 @@
 /**
- * How a process stops. SIGTERM lets whoever sends it work notice first (`drain`); SIGINT, SIGHUP and SIGQUIT stop at
- * once; a second signal waits for nothing any more. Each step of a stop has its time and no more, so that every stop
- * ends, whatever hangs, and the steps after it have their turn: last of all the embedded database.
+ * How a process stops. SIGTERM first gives load balancers time to notice (`drain`); SIGINT, SIGHUP and SIGQUIT stop at
+ * once; a second signal ends all waiting. Each step of a stop has limited time, so that every stop ends, and a step that
+ * hangs doesn't keep the later ones from running: the embedded database is the last.
  */
 import { setTimeout as sleep } from 'node:timers/promises'
 
-/** Milliseconds that calls under way have to end. */
+/** Milliseconds that calls in flight have to end. */
 export const grace = 10_000
 
-/** Milliseconds that each step has at least, when those before it have used up the grace. */
-const least = 1_000
+/** Milliseconds that each step has at least, when the steps before it have used up the grace period. */
+const minimum = 1_000
 
-/** What is undone in a stop. */
+/** A step of a stop. */
 export interface Step {
-  /** What is waited for, as in "… didn't end in time". */
+  /** What it waits for, as in "Stopped without waiting for …". */
   readonly what: string
   readonly run: () => Promise<unknown>
-  /** Milliseconds it has at least; 1,000 unless told. */
+  /** Milliseconds that it has at least, 1,000 by default. */
   readonly least?: number
 }
 
-/** How a stop was asked for. */
+/** How a stop was requested. */
 export interface StopRequest {
-  /** Whether to say not ready first, and go on working meanwhile. */
+  /** Whether to report not ready first, and keep working meanwhile. */
   readonly drain: boolean
-  /** Aborted when there is no more time. */
+  /** Aborted when the stop must not wait any longer. */
   readonly hurry: AbortSignal
 }
 
 /**
- * Runs the steps one after another, and returns what didn't end in its time. Nothing waits for that any longer; the
- * steps after it run all the same. A step that fails has ended: `onFault` is told.
+ * Runs the steps one after another, and returns those that did not end in their time. The later steps run nevertheless. A
+ * step that fails has ended; `onFault` receives its error.
  */
 export async function runSteps(
   steps: readonly Step[],
@@ -38,7 +38,7 @@ export async function runSteps(
 ): Promise<string[]> {
   const hung: string[] = []
   const end = performance.now() + grace
-  for (const { what, run, least: own = least } of steps) {
+  for (const { what, run, least: own = minimum } of steps) {
     const done = new AbortController()
     const left = (ms: number) => sleep(ms, true, { signal: done.signal }).catch(() => true)
     const ended = run().then(
@@ -48,38 +48,38 @@ export async function runSteps(
         return false
       },
     )
-    // What the endpoints cut when the grace is over still needs a moment.
-    const late = left(Math.max(end - performance.now() + least, own))
-    const hurried = hurry && until(hurry, done.signal).then(() => left(own))
+    // Connections that the endpoints cut at the end of the grace period need a moment to close.
+    const late = left(Math.max(end - performance.now() + minimum, own))
+    const hurried = hurry && aborted(hurry, done.signal).then(() => left(own))
     if (await Promise.race([ended, late, ...(hurried ? [hurried] : [])])) hung.push(what)
     done.abort()
   }
   return hung
 }
 
-/** Resolves when the signal is aborted; listens no longer once `over` is. */
-function until(signal: AbortSignal, over: AbortSignal): Promise<void> {
+/** Resolves when the signal is aborted, unless `done` is aborted before. */
+function aborted(signal: AbortSignal, done: AbortSignal): Promise<void> {
   if (signal.aborted) return Promise.resolve()
-  return new Promise(resolve => signal.addEventListener('abort', () => resolve(), { once: true, signal: over }))
+  return new Promise(resolve => signal.addEventListener('abort', () => resolve(), { once: true, signal: done }))
 }
 
-/** Waits so many ms, or until there is no more time. */
+/** Waits the given ms, or until `hurry` is aborted. */
 export async function pause(ms: number, hurry: AbortSignal): Promise<void> {
   await sleep(ms, undefined, { signal: hurry }).catch(() => {})
 }
 
 /**
- * Has the first signal that asks for it call `stop`, which returns what it didn't wait for any longer; then the process
- * ends: with 0, or with 1 and a line on standard error that says what that was.
+ * Calls `stop` on the first signal, then ends the process: with 0, or, where `stop` returns steps that did not end, with 1
+ * and a line on standard error that names them.
  */
 export function stopOnSignals(stop: (request: StopRequest) => Promise<readonly string[]>): void {
-  // Where the terminal has gone, nobody reads, and that must not end the process before its time.
+  // Writing fails when the terminal is gone. That must not end the process early.
   for (const output of [process.stdout, process.stderr]) output.on('error', () => {})
   const hurry = new AbortController()
   let since: number | undefined
   const onSignal = (signal: NodeJS.Signals) => {
     if (since !== undefined) {
-      // npm passes on the Ctrl-C that the terminal has sent already.
+      // npm forwards the Ctrl-C that the terminal has sent already.
       if (performance.now() - since > 1000) hurry.abort()
       return
     }

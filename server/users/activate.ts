@@ -10,7 +10,7 @@ import type { Audit } from '../models/audit.js'
 import type { MailedKeys } from '../models/mailed-key.js'
 import type { Organizations } from '../models/organization.js'
 import type { LockedUser, Users } from '../models/user.js'
-import { upTo } from '../process/lazy.js'
+import { maxEntries } from '../process/cache-size.js'
 import type { Call } from '../requests/call.js'
 import { refuse } from '../requests/refusal.js'
 import { required } from '../requests/required-fields.js'
@@ -86,7 +86,7 @@ async function findOrganization(
 function createWrongKeys({ attempts, counterKeys, admission, audit, factor, now }: ActivateDeps) {
   const maxFailures = failuresThatLock(factor)
   /** Cached counts of wrong keys by user id, with the end of their window in ms since 1970. */
-  const counts = new LRUCache<number, { count: number; until: number }>(upTo(100_000))
+  const counts = new LRUCache<number, { count: number; until: number }>(maxEntries(100_000))
   /** Attempts in flight by user id. */
   const inFlight = new Map<number, number>()
 

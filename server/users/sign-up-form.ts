@@ -1,7 +1,6 @@
 // Validates the sign-up form, without the database: sign-up.ts checks whether names are taken.
 import type { SignUpRequest } from '../../proto/gen/auth/v1/users_pb.js'
 import { checkPassword, type PasswordPolicy } from '../passwords/policy.js'
-import { madeOnce } from '../process/lazy.js'
 import type { FieldViolation } from '../requests/refusal.js'
 import {
   answerKey,
@@ -25,9 +24,11 @@ const firstYear = 1850
 const invisible =
   /[\p{Default_Ignorable_Code_Point}\u2800\ufff9-\ufffc\u{13430}-\u{13442}\u{16fe4}\u{1d159}\p{Co}\p{Noncharacter_Code_Point}]/u
 
-/** Emoji, some of which contain joiners and variation selectors. */
-// biome-ignore lint/complexity/useRegexLiterals: TypeScript takes the flag v in literals for later targets only
-const emoji = madeOnce(() => new RegExp('\\p{RGI_Emoji}', 'gv'))
+/** Removes emoji, some of which contain joiners and variation selectors. */
+function withoutEmoji(text: string): string {
+  // biome-ignore lint/complexity/useRegexLiterals: TypeScript takes the flag v in literals for later targets only
+  return text.replace(new RegExp('\\p{RGI_Emoji}', 'gv'), '')
+}
 
 /** A valid form: trimmed texts, absent when blank. */
 export interface SignUpForm {
@@ -87,7 +88,7 @@ export function checkSignUp(
   /** Returns the text of a name, which other users see: without invisible and private-use characters. */
   const name = (field: 'username' | 'nickname') => {
     const value = text(field, 'required')
-    if (value === undefined || !invisible.test(request[field]!.replace(emoji(), ''))) return value
+    if (value === undefined || !invisible.test(withoutEmoji(request[field]!))) return value
     return wrong(field, 'Leave out invisible, blank and private-use characters.')
   }
 

@@ -1,10 +1,10 @@
 /** Clients of Administration: over gRPC with a token, or on the database itself. */
-import { type Client, type ConnectError, createClient, type Transport } from '@connectrpc/connect'
+import { type Client, type ConnectError, createClient } from '@connectrpc/connect'
 import { createGrpcTransport, Http2SessionManager } from '@connectrpc/connect-node'
 import test from 'ava'
 import { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
 import { BadRequestSchema, ErrorInfoSchema } from '../../proto/gen/google/rpc/error_details_pb.js'
-import { openLocalAdministration } from '../../server/local-administration.js'
+import { openLocalApplication } from '../../server/local-application.js'
 import { createLog } from '../../server/observability/log.js'
 import { formatAddress } from '../../server/process/settings.js'
 import type { Teardown } from './database.js'
@@ -73,11 +73,11 @@ export async function wrongFieldsOf(call: Promise<unknown>): Promise<string[]> {
 /** A client on the database itself, as the command line is there. */
 export async function openLocal(
   t: Teardown,
-  { registry, settings }: TestService,
+  { settings }: TestService,
   { reason }: { reason?: string } = {},
 ): Promise<AdministrationClient> {
-  const local = { actor: 'cli:tester@here', ...(reason && { reason }) }
-  const { transport, close } = await openLocalAdministration(registry, settings, { local, log: createLog('silent') })
-  t.teardown(close)
-  return createClient(Administration, transport as Transport)
+  const local = await openLocalApplication(settings, { actor: 'cli:tester@here', log: createLog('silent') })
+  t.teardown(local.close)
+  await local.registry.masterKey.load()
+  return createClient(Administration, await local.administer(reason))
 }

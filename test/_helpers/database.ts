@@ -3,7 +3,6 @@ import { randomBytes } from 'node:crypto'
 import pg from 'pg'
 import { openDatabase } from '../../server/database/connection.js'
 import { migrate } from '../../server/database/migrate.js'
-import { madeOnce } from '../../server/process/lazy.js'
 
 const template = 'auth_template'
 
@@ -38,28 +37,30 @@ export async function createDatabase({
   from = template,
   name = `test_${randomBytes(8).toString('hex')}`,
 } = {}): Promise<{ url: string; drop: () => Promise<unknown> }> {
-  await pool().query(`CREATE DATABASE ${name} TEMPLATE ${from} STRATEGY file_copy`)
+  await openPool().query(`CREATE DATABASE ${name} TEMPLATE ${from} STRATEGY file_copy`)
   await copySettings(from, name)
-  return { url: at(serverUrl(), name), drop: () => pool().query(`DROP DATABASE IF EXISTS ${name} WITH (FORCE)`) }
+  return { url: at(serverUrl(), name), drop: () => openPool().query(`DROP DATABASE IF EXISTS ${name} WITH (FORCE)`) }
 }
 
 /** Gives a copy what the server keeps of a database elsewhere: defaults of settings, for it and for roles in it. */
 async function copySettings(from: string, to: string): Promise<void> {
-  const { rows } = await pool().query<{ sql: string }>(
+  const { rows } = await openPool().query<{ sql: string }>(
     `SELECT format('ALTER %s DATABASE %I SET %s = %s', 'ROLE ' || nullif(setrole, 0)::regrole || ' IN', $2::text,
       split_part(setting, '=', 1), split_part(setting, '=', 2)) AS sql
     FROM pg_db_role_setting, unnest(setconfig) AS setting
     WHERE setdatabase = (SELECT oid FROM pg_database WHERE datname = $1)`,
     [from, to],
   )
-  if (rows.length > 0) await pool().query(rows.map(({ sql }) => sql).join(';'))
+  if (rows.length > 0) await openPool().query(rows.map(({ sql }) => sql).join(';'))
 }
 
 /** Where this process makes and drops its databases. Idle connections don't delay the end. */
-const pool = madeOnce(() => {
+let pool: pg.Pool | undefined
+function openPool(): pg.Pool {
   const options = { connectionString: serverUrl(), max: 2, allowExitOnIdle: true }
-  return new pg.Pool(options).on('error', () => {})
-})
+  pool ??= new pg.Pool(options).on('error', () => {})
+  return pool
+}
 
 function serverUrl(): string {
   const url = process.env.TEST_DATABASE_URL

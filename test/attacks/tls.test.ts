@@ -5,7 +5,7 @@ import { credentials, Server, ServerCredentials } from '@grpc/grpc-js'
 import test from 'ava'
 import { createRemoteTransport } from '../../gateway/remote.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
-import { createGrpcListener } from '../../server/calls/grpc-listener.js'
+import { startGrpcServer } from '../../server/calls/grpc.js'
 import { createLog } from '../../server/observability/log.js'
 import { followCertificates } from '../../server/process/certificates.js'
 import { createAuthority, writePems } from '../_helpers/certificates.js'
@@ -162,15 +162,16 @@ test.serial('a silent connection doesn’t keep the server from closing', async 
   const log = createLog('silent')
   const certificates = followCertificates(await writePems(t, server), log)
   t.teardown(certificates.stop)
-  const grpc = createGrpcListener({
-    calls: { services: [], run: () => Promise.reject(new Error('nobody calls')) },
-    log,
-    certificates,
-    trustedProxies: [],
-    gatewayNames: [],
-  })
-  const port = await grpc.listen({ host: '127.0.0.1', port: 0 })
-  const silent = await openRaw(port)
+  const grpc = await startGrpcServer(
+    { host: '127.0.0.1', port: 0 },
+    {
+      calls: { services: [], run: () => Promise.reject(new Error('no calls')) },
+      certificates,
+      trustedProxies: [],
+      gatewayNames: [],
+    },
+  )
+  const silent = await openRaw(grpc.port)
   t.teardown(silent.destroy)
   t.true(await within(10_000, grpc.close(100)))
 })

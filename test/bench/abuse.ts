@@ -128,8 +128,7 @@ function rowsOf(name: FloodName, origin: Origin): Row[] {
     { ...least, label: 'the process lives', figure: 'alive', goal: all },
   ]
   if (name === 'burst') rows.push({ ...worst, label: 'slowest me', figure: 'slowest me', goal: { most: 1000 } })
-  if (name === 'unread')
-    rows.push({ ...worst, label: 'unread connections that are open after 40 s', figure: 'held' })
+  if (name === 'unread') rows.push({ ...worst, label: 'unread connections that are open after 40 s', figure: 'held' })
   if (name === 'backend')
     rows.push({
       subject: 'flood',

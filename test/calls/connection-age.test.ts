@@ -3,8 +3,7 @@ import { once } from 'node:events'
 import { connect } from 'node:http2'
 import { mock } from 'node:test'
 import test from 'ava'
-import { createGrpcListener } from '../../server/calls/grpc-listener.js'
-import { createLog } from '../../server/observability/log.js'
+import { startGrpcServer } from '../../server/calls/grpc.js'
 
 /** Milliseconds after which connections are told to end, and by how much that is scattered. */
 const age = 10 * 60_000
@@ -13,15 +12,16 @@ const jitter = 0.1
 test('a connection is told to end after 10 minutes, give or take one, however busy it is', async t => {
   mock.timers.enable({ apis: ['setTimeout'] })
   t.teardown(() => mock.timers.reset())
-  const grpc = createGrpcListener({
-    calls: { services: [], run: () => Promise.reject(new Error('nobody calls')) },
-    log: createLog('silent'),
-    trustedProxies: [],
-    gatewayNames: [],
-  })
-  const port = await grpc.listen({ host: '127.0.0.1', port: 0 })
+  const grpc = await startGrpcServer(
+    { host: '127.0.0.1', port: 0 },
+    {
+      calls: { services: [], run: () => Promise.reject(new Error('no calls')) },
+      trustedProxies: [],
+      gatewayNames: [],
+    },
+  )
   t.teardown(() => grpc.close(0))
-  const session = connect(`http://127.0.0.1:${port}`)
+  const session = connect(`http://127.0.0.1:${grpc.port}`)
   t.teardown(() => session.destroy())
   let told: string | undefined
   session.on('goaway', (code, _, data) => {

@@ -7,7 +7,7 @@ import { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
 import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { createCalls } from '../../server/calls/dispatch.js'
-import { createGrpcListener } from '../../server/calls/grpc-listener.js'
+import { startGrpcServer } from '../../server/calls/grpc.js'
 import { createScheduler, type Scheduler, schedulerLimits } from '../../server/limits/scheduler.js'
 import { createLog } from '../../server/observability/log.js'
 import { administrationPolicies } from '../../server/policy/administration.js'
@@ -46,9 +46,9 @@ async function serverOf(t: ExecutionContext, services: readonly DescService[], h
     observe() {},
     refused() {},
   })
-  const server = createGrpcListener({ calls, log, trustedProxies: [], gatewayNames: [] })
-  const port = await server.listen({ host: '127.0.0.1', port: 0 })
-  const client = openGrpc(`127.0.0.1:${port}`)
+  const address = { host: '127.0.0.1', port: 0 }
+  const server = await startGrpcServer(address, { calls, trustedProxies: [], gatewayNames: [] })
+  const client = openGrpc(`127.0.0.1:${server.port}`)
   t.teardown(async () => {
     client.close()
     await server.close(0)

@@ -6,8 +6,7 @@ import test, { type ExecutionContext } from 'ava'
 import pg from 'pg'
 import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
-import { createGrpcListener } from '../../server/calls/grpc-listener.js'
-import { createLog } from '../../server/observability/log.js'
+import { startGrpcServer } from '../../server/calls/grpc.js'
 import { type GrpcClient, openGrpc, refusalOf } from '../_helpers/grpc.js'
 import { password, serviceForFile, startTestService } from '../_helpers/service.js'
 import { claimsOf, forge, idOf, nowInSeconds } from '../_helpers/tokens.js'
@@ -340,7 +339,7 @@ test('the health check says NOT_SERVING while the database is away', async t => 
   await database.query(`ALTER DATABASE ${name} ALLOW_CONNECTIONS false`)
   await database.query('SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1', [name])
   await waitFor(() => says(2))
-  // Watchers are told at the next beat.
+  // Watchers are told at the next check.
   await waitFor(() => told['']!.length >= 2)
   await database.query(`ALTER DATABASE ${name} ALLOW_CONNECTIONS true`)
   await waitFor(() => says(1))
@@ -387,14 +386,9 @@ test('who watches the health of a service that stops is told, and keeps it from 
 async function heldServer(t: ExecutionContext) {
   const ends: (() => void)[] = []
   const run = () => new Promise<Message>(resolve => ends.push(() => resolve(create(users.getMe.output))))
-  const server = createGrpcListener({
-    calls: { services: [Users], run },
-    log: createLog('silent'),
-    trustedProxies: [],
-    gatewayNames: [],
-  })
-  const port = await server.listen({ host: '127.0.0.1', port: 0 })
-  const held = openGrpc(`127.0.0.1:${port}`)
+  const deps = { calls: { services: [Users], run }, trustedProxies: [], gatewayNames: [] }
+  const server = await startGrpcServer({ host: '127.0.0.1', port: 0 }, deps)
+  const held = openGrpc(`127.0.0.1:${server.port}`)
   t.teardown(() => held.close())
   const call = held.call(users.getMe, {}).then(
     () => 'OK',
@@ -436,5 +430,10 @@ for (const version of ['v1', 'v1alpha']) {
     for (const name of ['auth.v1.Users', 'auth.v1.ForgotPasswords']) t.true(list.includes(name))
     const file = await reflect(field(4, 'auth.v1.Users'))
     for (const name of ['SignUpRequest', 'auth/v1/users.proto', 'sendAdminKey']) t.regex(file, new RegExp(name, 'i'))
+    t.true((await reflect(field(4, 'auth.v1.Users.SignUp'))).includes('SignUpRequest'))
+    t.true((await reflect(field(3, 'auth/v1/users.proto'))).includes('SignUpRequest'))
+    // Number 50100 of the option `scope`, as the packed field 2.
+    t.true((await reflect(field(6, 'google.protobuf.MethodOptions'))).includes('\x12\x03\xb4\x87\x03'))
+    t.true((await reflect(field(4, 'auth.v1.Nothing'))).includes('Not found.'))
   })
 }

@@ -8,7 +8,7 @@ import test, { type ExecutionContext } from 'ava'
 import fc from 'fast-check'
 import type { Request, Response } from '../../gateway/connection.js'
 import { createListener, type Listener, type Secure } from '../../gateway/listener.js'
-import { speakTls } from '../../server/process/certificates.js'
+import { secureSocket } from '../../server/process/certificates.js'
 import { createAuthority } from '../_helpers/certificates.js'
 import { openRaw, type RawConnection } from '../_helpers/raw.js'
 import { waitFor, waitForValue, within } from '../_helpers/wait.js'
@@ -18,7 +18,7 @@ type Limits = Parameters<typeof createListener>[2]
 const tls = process.env.TEST_LISTENER_TLS === 'on'
 const { cert, key } = createAuthority('Authority').issue({ name: 'localhost' })
 const secureContext = createSecureContext({ cert, key })
-const secure: Secure = socket => speakTls(socket, secureContext)
+const secure: Secure = socket => secureSocket(socket, secureContext)
 
 /** A port on which `onRequest` answers; it closes with the test. */
 async function open(t: ExecutionContext, onRequest: (request: Request, response: Response) => void, limits?: Limits) {

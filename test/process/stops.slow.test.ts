@@ -172,7 +172,7 @@ test('a mail server that doesn’t answer doesn’t keep a process from ending, 
   await waitFor(() => connections > 0)
   service.child.kill('SIGTERM')
   t.is(await service.ended, 1)
-  t.regex(service.output(), /\nStopped without waiting any longer for e-mails under way\.\n/)
+  t.regex(service.output(), /\nStopped without waiting any longer for e-mails in flight\.\n/)
 })
 
 test('a hash in progress doesn’t keep a process from ending', async t => {

@@ -24,10 +24,10 @@ const day = 86_400
 const start = (t: ExecutionContext) => serviceWithClock(t, { AUTH_UNACTIVATED_RETENTION: 'off' })
 
 /** Does a round of upkeep on the database of a service. */
-async function round(t: ExecutionContext, { registry, settings }: TestService, { mostLapsed = 1_000 } = {}) {
+async function round(t: ExecutionContext, { registry, settings }: TestService, { maxErasures = 1_000 } = {}) {
   const { tokenTtl, auditRetention } = settings
   const all = { tokenTtl, auditRetention, unactivatedRetention: 90 * day, dataDir: '/nonexistent' }
-  const { round, stop } = startMaintenance(registry, all, createLog('silent'), { first: 2 ** 31 - 1, mostLapsed })
+  const { round, stop } = startMaintenance(registry, all, createLog('silent'), { first: 2 ** 31 - 1, maxErasures })
   t.teardown(stop)
   await round()
 }
@@ -192,7 +192,7 @@ test('a maintenance run erases a limited number, the longest unseen first, and c
     await service.clock.pass(60)
   }
   await service.clock.pass(90 * day)
-  await round(t, service, { mostLapsed: 3 })
+  await round(t, service, { maxErasures: 3 })
   t.deepEqual(await present(service, users), ['3', '4', '5', '6', '7', '8'])
   await Promise.all([round(t, service), round(t, service), round(t, service)])
   t.deepEqual(await present(service, users), [])

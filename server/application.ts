@@ -1,0 +1,172 @@
+// What the service is made of: access, the RPCs behind their rows, and the calls of each endpoint. The service (service.ts)
+// and the command line on the database itself (local-application.ts) both make it here. It starts nothing and listens
+// nowhere.
+import { Administration } from '../proto/gen/auth/v1/administration_pb.js'
+import { ForgotPasswords } from '../proto/gen/auth/v1/forgotpasswords_pb.js'
+import { Users } from '../proto/gen/auth/v1/users_pb.js'
+import { createAdmission } from './access/admission.js'
+import { createCallers } from './access/caller.js'
+import type { ForgotPasswordsRpc, UsersRpc } from './access/context.js'
+import { createKeyring, type Keyring } from './access/keyring.js'
+import { createServiceKeys, type ServiceKeys } from './access/service-keys.js'
+import { createSignIns } from './access/sign-in.js'
+import { createTokens } from './access/tokens.js'
+import { type AdministrationDeps, createAdministration } from './administration/administration.js'
+import { bindAdministration } from './calls/administration.js'
+import { type Calls, type CallsDeps, createCalls } from './calls/dispatch.js'
+import { bindUserCalls, type UserCallsDeps } from './calls/users.js'
+import { loginByUsernameAndAnswers, saveForgotPasswordQuestionsUsersAnswers } from './forgotpasswords/answers.js'
+import { createNotifyOwner } from './forgotpasswords/notice.js'
+import { passwordUpdateByUsername } from './forgotpasswords/password.js'
+import { findAllForgotPasswordQuestions } from './forgotpasswords/questions.js'
+import { loginByUsernameAndKey, sendKeyByEmail } from './forgotpasswords/recovery-key.js'
+import { createEmailRequests } from './limits/email-requests.js'
+import type { Registry } from './models/define-models.js'
+import type { TokenIssuer } from './models/token-issuer.js'
+import { createQuotas } from './outbox/quotas.js'
+import { chooseLocale } from './outbox/texts.js'
+import { createPasswords } from './passwords/hash.js'
+import { createPasswordPolicy } from './passwords/policy.js'
+import { createPool, type PoolOptions } from './passwords/pool.js'
+import { createRenewals } from './passwords/renewal.js'
+import { forgotPasswordsPolicies } from './policy/forgotpasswords.js'
+import { usersPolicies } from './policy/users.js'
+import type { Settings } from './process/settings.js'
+import { activate } from './users/activate.js'
+import { sendAdminKeyByEmailPartner } from './users/activation-email.js'
+import { confirmEmail, setEmail } from './users/email.js'
+import { existsByNickname, existsByUsername } from './users/exists.js'
+import { login } from './users/login.js'
+import { batchGetUsers, getMe, getUser } from './users/lookup.js'
+import { refresh } from './users/refresh.js'
+import { revokeMyTokens } from './users/revoke-my-tokens.js'
+import { signUp } from './users/sign-up.js'
+import { getKeys, verifyToken } from './users/verify-token.js'
+
+/** The RPCs of a process. */
+export interface Application {
+  /** `Users` and `ForgotPasswords`, for clients. */
+  readonly calls: Calls
+  /** `Administration`, for administrators. */
+  readonly administration: Calls
+  readonly serviceKeys: ServiceKeys
+  readonly keyring: Keyring
+}
+
+/** What an application is made from. */
+export interface ApplicationDeps
+  extends Pick<CallsDeps, 'ready' | 'scheduler' | 'log' | 'observe' | 'refused'>,
+    Pick<AdministrationDeps, 'undeclaredProxies'> {
+  readonly registry: Registry
+  readonly settings: Settings
+  readonly hashing: Hashing
+  /** Issuer and audience of tokens. */
+  readonly tokenIssuer: TokenIssuer
+  /** The clock of the database, in ms since 1970. */
+  readonly now: () => number
+  /** The clock of what a process keeps in memory, in ms since 1970. */
+  readonly processNow: () => number
+}
+
+/** The hash queue and the counts by which it ranks networks. */
+export type Hashing = ReturnType<typeof createHashing>
+
+/** Makes what hashes passwords. An installation needs it before there can be an application. */
+export function createHashing(
+  registry: Registry,
+  { limitFactor: factor, bcryptCost: cost }: Pick<Settings, 'limitFactor' | 'bcryptCost'>,
+  { now, ...options }: { now: () => number } & Omit<PoolOptions, 'cost' | 'recentCount'>,
+) {
+  const admission = createAdmission({ ...registry, factor, now })
+  const pool = createPool({ ...options, cost, recentCount: admission.recentCount })
+  return { admission, pool, passwords: createPasswords({ pepper: registry.masterKey.pepper, cost, pool }) }
+}
+
+/** Makes all RPCs. */
+export function createApplication(deps: ApplicationDeps): Application {
+  const { registry, settings, hashing, tokenIssuer, now, processNow, undeclaredProxies, ...common } = deps
+  const { limitFactor: factor, passwordMinLength: minLength, passwordDenylist: denylistFile, timeZone } = settings
+  const { attempts, counterKeys, emailQuotas, emails, users } = registry
+  const { admission, pool, passwords } = hashing
+  const keyring = createKeyring(registry.signingKeys, now)
+  const tokens = createTokens({ ...tokenIssuer, keyring, ttl: settings.tokenTtl, now })
+  const localeOf = (acceptLanguage: string | undefined) => chooseLocale(acceptLanguage, settings.mailLocale)
+  const parts = {
+    ...registry,
+    ...hashing,
+    keyring,
+    tokens,
+    callers: createCallers(tokens, users),
+    signIns: createSignIns({ attempts, counterKeys, admission, pool, passwords, factor }),
+    emailRequests: createEmailRequests(factor),
+    renewals: createRenewals({ passwords, users, log: common.log }),
+    policy: createPasswordPolicy({ minLength, denylistFile }),
+    chooseLocale: localeOf,
+    notifyOwner: createNotifyOwner(emails, localeOf),
+    quotas: createQuotas(emailQuotas, counterKeys, factor, now),
+    timeZone,
+    factor,
+    now,
+  }
+  const { issuer } = tokenIssuer
+  const administration = createAdministration({ ...parts, settings, issuer, undeclaredProxies })
+  const serviceKeys = createServiceKeys({ ...registry, ...settings, admission, log: common.log, now: processNow })
+  return {
+    calls: createCalls({ ...common, services: bindServices(parts), serviceKeys }),
+    administration: createCalls({
+      ...common,
+      services: [[Administration, bindAdministration(administration, administration.rpcs)]],
+    }),
+    serviceKeys,
+    keyring,
+  }
+}
+
+/** The RPCs of users, behind their rows. */
+function bindServices(parts: Parts) {
+  const users: { readonly [K in keyof typeof usersPolicies]: UsersRpc<K> } = {
+    signUp: signUp(parts),
+    activate: activate(parts),
+    login: login(parts),
+    getMe: getMe(parts),
+    refresh: refresh(parts),
+    getUser: getUser(parts),
+    batchGetUsers: batchGetUsers(parts),
+    setEmail: setEmail(parts),
+    confirmEmail: confirmEmail(parts),
+    revokeMyTokens: revokeMyTokens(parts),
+    sendAdminKeyByEmailPartner: sendAdminKeyByEmailPartner(parts),
+    existsByUsername: existsByUsername(parts),
+    existsByNickname: existsByNickname(parts),
+    verifyToken: verifyToken(parts),
+    getKeys: getKeys(parts),
+  }
+  const forgotPasswords: { readonly [K in keyof typeof forgotPasswordsPolicies]: ForgotPasswordsRpc<K> } = {
+    findAllForgotPasswordQuestions: findAllForgotPasswordQuestions(parts),
+    loginByUsernameAndAnswers: loginByUsernameAndAnswers(parts),
+    loginByUsernameAndKey: loginByUsernameAndKey(parts),
+    passwordUpdateByUsername: passwordUpdateByUsername(parts),
+    saveForgotPasswordQuestionsUsersAnswers: saveForgotPasswordQuestionsUsersAnswers(parts),
+    sendKeyByEmail: sendKeyByEmail(parts),
+  }
+  return [
+    [Users, bindUserCalls(parts, Users, usersPolicies, users)],
+    [ForgotPasswords, bindUserCalls(parts, ForgotPasswords, forgotPasswordsPolicies, forgotPasswords)],
+  ] as const
+}
+
+/** What the RPCs of users are made from: each takes the parts that it names. */
+type Parts = UserCallsDeps &
+  Parameters<typeof signUp>[0] &
+  Parameters<typeof activate>[0] &
+  Parameters<typeof login>[0] &
+  Parameters<typeof batchGetUsers>[0] &
+  Parameters<typeof verifyToken>[0] &
+  Parameters<typeof setEmail>[0] &
+  Parameters<typeof confirmEmail>[0] &
+  Parameters<typeof sendAdminKeyByEmailPartner>[0] &
+  Parameters<typeof getKeys>[0] &
+  Parameters<typeof loginByUsernameAndAnswers>[0] &
+  Parameters<typeof loginByUsernameAndKey>[0] &
+  Parameters<typeof passwordUpdateByUsername>[0] &
+  Parameters<typeof sendKeyByEmail>[0]
