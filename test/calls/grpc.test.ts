@@ -306,7 +306,8 @@ test('a method or a service that does not exist is unimplemented', async t => {
 test('the health check says SERVING for the server and both services, and knows no others', async t => {
   const serving = Buffer.from([0x08, 1])
   for (const name of ['', 'auth.v1.Users', 'auth.v1.ForgotPasswords']) {
-    t.deepEqual(await ask('/grpc.health.v1.Health/Check', field(1, name)), serving, name)
+    // Not at once on a busy machine.
+    t.true(await waitFor(async () => serving.equals(await ask('/grpc.health.v1.Health/Check', field(1, name)))), name)
   }
   const error = await t.throwsAsync(ask('/grpc.health.v1.Health/Check', field(1, 'other.Service')))
   t.is((error as unknown as { code: number }).code, status.NOT_FOUND)
