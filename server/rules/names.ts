@@ -86,8 +86,9 @@ export function isEmailAddress(text: string): boolean {
 /** Returns the key of an e-mail address. It ignores case and white space around it; a domain equals its ASCII form. */
 export function emailKey(text: string): string {
   if (!isStorable(text, 'email')) return ''
-  const { local, domain } = splitAddress(text.trim())
-  return domain === '' ? local.toLowerCase() : `${local}@${domain}`.toLowerCase()
+  const lower = text.trim().toLowerCase()
+  const { local, domain } = splitAddress(lower)
+  return domain === '' ? lower : `${local}@${domain}`
 }
 
 function splitAddress(text: string): { local: string; domain: string } {
