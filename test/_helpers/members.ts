@@ -12,7 +12,7 @@ export type Member = ChildProcessByStdio<Writable, Readable, null>
 
 const log = { info() {}, warn() {} }
 export const start = (dataDir: string) => startEmbedded({ dataDir, log })
-const memberProgram = fileURLToPath(new URL('./member.js', import.meta.url))
+const memberProgram = fileURLToPath(new URL('../_helpers/member.js', import.meta.url))
 
 export async function folder(t: ExecutionContext): Promise<string> {
   const path = await mkdtemp(join(tmpdir(), 'auth-embedded-'))
