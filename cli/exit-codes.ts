@@ -2,7 +2,7 @@ import type { ConnectError } from '@connectrpc/connect'
 import { CommanderError } from 'commander'
 import type { BadRequest, ErrorInfo, RetryInfo } from '../proto/gen/google/rpc/error_details_pb.js'
 import { ConnectionError, causeOf, type Meaning, meaningOf } from '../server/database/failures.js'
-import { flagOf } from './references.js'
+import { flagOf } from './arguments.js'
 
 /**
  * Exit codes: 1, failed or declined; 2, usage or a wrong field; 3, not found; 4, not signed in or not allowed; 5, refused

@@ -4,7 +4,7 @@ import { createContextValues, type Interceptor, type Transport } from '@connectr
 import { connectNodeAdapter } from '@connectrpc/connect-node'
 import { ForgotPasswords } from '../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../proto/gen/auth/v1/users_pb.js'
-import { workKey } from '../server/limits/context.js'
+import { workKey } from '../server/limits/work-key.js'
 import { traceHeaders, tracing } from '../server/observability/tracing.js'
 import type { Log, Visit } from './access-log.js'
 import { bodyLimit } from './body.js'

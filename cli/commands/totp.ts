@@ -2,7 +2,7 @@ import type { Command } from 'commander'
 import { Option } from 'commander'
 import { administering, type GlobalOptions, withSignIn } from '../administration.js'
 import { misuse } from '../exit-codes.js'
-import { withReference } from '../references.js'
+import { withReference } from '../arguments.js'
 import { askText, canAsk, codeProblem, confirmName, given, readSecret } from '../terminal/ask.js'
 import { jsonOption, printJson, say } from '../terminal/output.js'
 

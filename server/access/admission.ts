@@ -58,6 +58,8 @@ export interface Admission {
   take(kind: SharedKind, address: string): Promise<void>
   /** Uncounts an operation that `take` admitted and that was then refused for lack of capacity. */
   refund(kind: SharedKind, address: string): Promise<void>
+  /** Counts a sign-up whose password was hashed, for `recentCount`: those that wait don’t rank behind others for it. */
+  countSignUp(address: string): void
   /** Counts an availability look-up; false when the bucket is full. */
   takeLookUp(address: string): boolean
   /** Counts a service key that this process hasn't seen before; false when the bucket is full. */
@@ -167,10 +169,8 @@ export function createAdmission(deps: {
       state.level = level
       state.at = now()
       if (!taken) throw tooManyAttempts(wait(kind, state) ?? 0, kind)
-      if (kind === 'signUps') recent.add(address, 1)
     },
     async refund(kind, address) {
-      if (kind === 'signUps') recent.add(address, -1)
       const level = await buckets.refund(counterKeys.address(kind, address), limits[kind])
       stateOf(kind, address).level = level
     },
@@ -215,6 +215,7 @@ export function createAdmission(deps: {
       state.reportedAt = now()
       return Math.round(capacity)
     },
+    countSignUp: address => recent.add(address, 1),
     recentCount: recent.of,
     async knows(address, usernameKey) {
       for (const network of knowableNetworks(address)) {

@@ -6,7 +6,7 @@ import {
   type MessageShape,
 } from '@bufbuild/protobuf'
 import { Code, ConnectError, type ContextValues, type Transport, type UnaryResponse } from '@connectrpc/connect'
-import { workKey } from '../limits/context.js'
+import { workKey } from '../limits/work-key.js'
 import { type IncomingCall, type LocalAdministrator, readMalformedFields } from '../requests/call.js'
 import type { Refusal } from '../requests/refusal.js'
 import type { Calls } from './dispatch.js'

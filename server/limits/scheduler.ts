@@ -31,7 +31,7 @@ export interface SchedulerLimits {
 export const schedulerLimits: SchedulerLimits = {
   light: [0.004, 0.016, 0.032],
   peer: 0.025,
-  burst: 2,
+  burst: 1,
   heavy: 0.04,
   turn: 4,
   slots: 32,

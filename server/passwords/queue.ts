@@ -69,8 +69,7 @@ export function createQueue<T extends { readonly turn: Turn }>(
   let knownShare = 0
 
   function rankOf(key: string): number {
-    // A count of 1 ranks like 0: it is the sign-up that this job belongs to.
-    return ranks.get(key) ?? (key.startsWith('@') ? 0 : Math.floor(Math.log2(Math.max(1, recentCount(key)))))
+    return ranks.get(key) ?? (key.startsWith('@') ? 0 : Math.floor(Math.log2(1 + recentCount(key))))
   }
 
   /** Returns the inner line that is next, and moves it behind all others. */

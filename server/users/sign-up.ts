@@ -55,6 +55,7 @@ export function signUp(deps: SignUpDeps): UsersRpc<'signUp'> {
         await admission.refund('signUps', call.address)
       throw error
     })
+    admission.countSignUp(call.address)
     const row = toRow(form, passwordHash!, question?.question)
     const id = await database
       .transact(async t => {

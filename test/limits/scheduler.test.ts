@@ -10,7 +10,7 @@ const cores = 2
 const usual: SchedulerLimits = {
   light: [0.004, 0.016, 0.032],
   peer: 0.025,
-  burst: 2,
+  burst: 1,
   heavy: 0.04,
   turn: 4,
   slots: 32,
@@ -73,7 +73,7 @@ function simulated(
   })
 }
 
-test('a request starts at once, whatever waits, while each of its networks has a share left: 0.4, 1.6 and 3.2% of all cores, with a burst of 2 s', t => {
+test('a request starts at once, whatever waits, while each of its networks has a share left: 0.4, 1.6 and 3.2% of all cores, with a burst of 1 s', t => {
   simulated(
     ({ loop, scheduler, submit }) => {
       // As many as may are in progress and wait.
@@ -82,7 +82,7 @@ test('a request starts at once, whatever waits, while each of its networks has a
       t.is(waiting, 2_000)
       t.true(running > 0)
       const ask = (networks: readonly string[]) => {
-        const job = submit(networks, 4)
+        const job = submit(networks, 2)
         scheduler.end(job)
         return job.begun
       }
@@ -91,12 +91,12 @@ test('a request starts at once, whatever waits, while each of its networks has a
         for (let each = 0; each < times; each++) begun += ask(networks)
         return begun
       }
-      // 16 ms for an address, 64 for its /24.
+      // 8 ms for an address, 32 for its /24.
       t.is(askTimes(50, ipv4(1)), 4)
       for (const host of [2, 3, 4]) t.is(askTimes(50, ipv4(host)), 4)
       t.is(askTimes(50, ipv4(5)), 0)
       t.is(askTimes(50, ipv4(5, 1)), 4)
-      // 16 ms for a /64, 64 for its /56, 128 for its /48.
+      // 8 ms for a /64, 32 for its /56, 64 for its /48.
       for (const subnet of [1, 2, 3, 4]) t.is(askTimes(50, ipv6(subnet)), 4)
       t.is(askTimes(50, ipv6(5)), 0)
       for (const subnet of [1, 2, 3, 4]) t.is(askTimes(50, ipv6(subnet, 1)), 4)
@@ -105,13 +105,13 @@ test('a request starts at once, whatever waits, while each of its networks has a
       // A service or a trusted proxy for itself: 2.5%.
       t.is(askTimes(100, ['service books']), 25)
       // 8 ms come back in a second.
-      loop.block(499)
+      loop.block(249)
       t.is(ask(ipv4(1)), 0)
       loop.block(1)
       t.is(ask(ipv4(1)), 1)
       t.is(ask(ipv4(1)), 0)
       loop.block(1_000)
-      t.is(askTimes(50, ['service books']), 18)
+      t.is(askTimes(50, ['service books']), 25)
     },
     usual,
     () => true,
@@ -121,7 +121,7 @@ test('a request starts at once, whatever waits, while each of its networks has a
 test('requests of a network beyond its share don’t reduce the shares of its outer networks', t => {
   simulated(({ submit }) => {
     for (let times = 0; times < 5_000; times++) submit(ipv4(1), 2)
-    for (const host of [2, 3, 4]) t.is(submit(ipv4(host), 16).begun, 1)
+    for (const host of [2, 3, 4]) t.is(submit(ipv4(host), 8).begun, 1)
     t.is(submit(ipv4(5), 1).begun, 0)
   })
 })

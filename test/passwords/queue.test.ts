@@ -128,8 +128,8 @@ test('of ten turns, nine go to the networks with the fewest failures, one to the
   t.true(take(queue, 2).includes('newcomer'))
 })
 
-test('a network with slightly more failures has the same rank, and so has one whose sign-up was just counted', t => {
-  const used: Record<string, number> = { '192.0.2.1': 6, '192.0.2.2': 4, '198.51.100.1': 1, '198.51.100.2': 0 }
+test('a network with slightly more failures has the same rank, but one without any goes first', t => {
+  const used: Record<string, number> = { '192.0.2.1': 6, '192.0.2.2': 4, '198.51.100.1': 1, '198.51.100.2': 2 }
   for (const pair of [
     ['192.0.2.1', '192.0.2.2'],
     ['198.51.100.1', '198.51.100.2'],
@@ -138,6 +138,9 @@ test('a network with slightly more failures has the same rank, and so has one wh
     for (const address of pair) add(queue, other(address), address, 10)
     t.is(times(take(queue, 10), pair[0]!), 5)
   }
+  const queue = queueOf(network => used[network] ?? 0)
+  for (const address of ['198.51.100.1', '203.0.113.1']) add(queue, other(address), address, 10)
+  t.is(times(take(queue, 10), '203.0.113.1'), 9)
 })
 
 test('during a flood from a /48 a new network waits for a few jobs, and gets that estimate', t => {
