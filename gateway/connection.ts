@@ -41,10 +41,12 @@ type Chunk = { chunk: Buffer | string; encoding: BufferEncoding }
 const pendingLimit = 8
 
 /**
- * Milliseconds for which the connection pauses after a request was refused as overloaded. The pause is random within this
- * range, so that clients that are refused together don't retry together.
+ * Returns for how many milliseconds a client that is refused as overloaded has to wait: 1 to 2 seconds, at random, so that
+ * clients that are refused together don't retry together.
  */
-const refusedPause = { min: 1_000, max: 2_000 }
+export function refusedPause(): number {
+  return 1_000 + 1_000 * Math.random()
+}
 
 /**
  * A client connection, with or without TLS. Requests find it as `request.socket`. Times are those of `performance.now()`.
@@ -155,14 +157,10 @@ export class Connection extends Duplex {
   hold(): void {
     if (this.held) return
     this.held = true
-    const { min, max } = refusedPause
-    setTimeout(
-      () => {
-        this.held = false
-        this.feed()
-      },
-      min + Math.random() * (max - min),
-    ).unref()
+    setTimeout(() => {
+      this.held = false
+      this.feed()
+    }, refusedPause()).unref()
   }
 
   /** Discards all further bytes. */

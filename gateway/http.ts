@@ -10,13 +10,13 @@ import type { IncomingHttpHeaders } from 'node:http'
 import { create, type DescMethodUnary, type Message } from '@bufbuild/protobuf'
 import { Code, createContextValues, type Transport } from '@connectrpc/connect'
 import { Users } from '../proto/gen/auth/v1/users_pb.js'
-import { workKey } from '../server/limits/work-key.js'
 import type { Scheduler, Shed } from '../server/limits/scheduler.js'
+import { workKey } from '../server/limits/work-key.js'
 import { describeSpan, inSpan, readParent, SpanKind, traceHeaders, tracing } from '../server/observability/tracing.js'
 import { createSenderOf, network, type Sender } from '../server/requests/client-address.js'
 import { endVisit, type Log, methodOf, Visit } from './access-log.js'
 import { type Body, bodyLimit, isArriving, readBody } from './body.js'
-import { isGone, type Request, type Response } from './connection.js'
+import { isGone, type Request, type Response, refusedPause } from './connection.js'
 import { type Address, createListener, listenerLimits, type Secure } from './listener.js'
 import type { GatewayMetrics, Result } from './metrics.js'
 import {
@@ -174,13 +174,17 @@ export function createGateway(options: GatewayOptions): Gateway {
     shed(visit: Visit<Action>, why: Shed) {
       const { request, response, isWaiting, proxied } = visit
       if (isWaiting) stopWaiting(visit)
-      // A proxy's connection carries other clients.
-      if (!proxied) request.from.hold()
-      const problem = shedProblems[why]
       // Discards its body.
       request.resume()
-      send(request, response, answerProblem(problem, request.headers['x-request-id'] as string))
-      endVisit(log, visit, problem.status, problem.reason)
+      const answer = () => {
+        const problem = shedProblems[why]
+        send(request, response, answerProblem(problem, request.headers['x-request-id'] as string))
+        endVisit(log, visit, problem.status, problem.reason)
+      }
+      // A proxy's connection carries other clients afterwards, so the refusal itself waits.
+      if (proxied && why === 'overloaded') setTimeout(() => isGone(request) || answer(), refusedPause()).unref()
+      else answer()
+      if (!proxied) request.from.hold()
     },
     answered: (visit: Visit<Action>) => scheduler.end(visit),
     close(visit: Visit<Action>) {

@@ -6,8 +6,8 @@ import {
   OrganizationSchema,
 } from '../../proto/gen/auth/v1/administration_pb.js'
 import { type Api, administering, withSignIn } from '../administration.js'
-import { misuse } from '../exit-codes.js'
 import { withReference } from '../arguments.js'
+import { misuse } from '../exit-codes.js'
 import { canAsk, confirm, confirmName, emailProblem, given, readText, yesOption } from '../terminal/ask.js'
 import { askEdits, askFields, type Field, filled, type Values, withFields } from '../terminal/form.js'
 import { jsonOption, printFields, printJson, printTable, say } from '../terminal/output.js'

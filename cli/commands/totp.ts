@@ -1,8 +1,8 @@
 import type { Command } from 'commander'
 import { Option } from 'commander'
 import { administering, type GlobalOptions, withSignIn } from '../administration.js'
-import { misuse } from '../exit-codes.js'
 import { withReference } from '../arguments.js'
+import { misuse } from '../exit-codes.js'
 import { askText, canAsk, codeProblem, confirmName, given, readSecret } from '../terminal/ask.js'
 import { jsonOption, printJson, say } from '../terminal/output.js'
 

@@ -1,7 +1,7 @@
 // Forms: fields that flags set or, at a terminal, prompts.
 import { type Command, Option } from 'commander'
-import { misuse } from '../exit-codes.js'
 import { flagOf } from '../arguments.js'
+import { misuse } from '../exit-codes.js'
 import { askText, canAsk, readText, textProblem } from './ask.js'
 import { say } from './output.js'
 import type { Check } from './prompt.js'
