@@ -71,7 +71,7 @@ export function createProgram(): Command {
 It reads the settings of the service from the environment (DATABASE_URL,
 AUTH_DATA_DIR, AUTH_MASTER_KEY, …) and may run while the service runs. At a
 terminal it prompts for missing arguments, unless you pass --json. Every change
-leaves an event in the audit log: see \`auth-admin audit list\`.
+adds an event to the audit log: see \`auth-admin audit list\`.
 
 Exit codes: 0 done, 1 failed or declined, 2 usage or a wrong field, 3 not found,
 4 not signed in or not allowed, 5 refused by the current state, 6 done in part,

@@ -1,4 +1,4 @@
-// The reference of the commands, out of what their help says: as Markdown for the documentation, as a man page for users.
+// Generates the reference of the commands from their help: as Markdown for the documentation, and as a man page.
 import type { Command, Option } from 'commander'
 
 /** Every command that does something, with its path, such as `users show`. */
@@ -9,7 +9,7 @@ function leaves(command: Command, path: readonly string[] = []): { command: Comm
   return subcommands.flatMap(each => leaves(each, [...path, each.name()]))
 }
 
-/** What stands behind the options in a command's help: remarks and examples. */
+/** Returns the text after the options in the help of a command: remarks and examples. */
 function remarksOf(command: Command): string {
   let text = ''
   const output = { writeOut: (part: string) => (text += part) }

@@ -1,4 +1,4 @@
-/** A client connection as a stream for node:http: it delivers small chunks, and pauses while enough requests are in progress. */
+/** A client connection as a stream for node:http. It delivers small chunks, and pauses at the limit of pending requests. */
 import { setMaxListeners } from 'node:events'
 import { IncomingMessage, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
@@ -8,7 +8,7 @@ import { Duplex } from 'node:stream'
 export class Request extends IncomingMessage {
   /** Its connection; `socket` is the same. */
   declare from: Connection
-  /** The request in the gateway: answered when the answer begins, closed when it is sent or the client has disconnected. */
+  /** Callbacks of the gateway: `answered` when the response begins, `close` when it is sent or the client disconnects. */
   declare visit: { answered(): void; close(): void } | undefined
 }
 
@@ -28,7 +28,7 @@ export function isGone(request: Request): boolean {
 /** Maximum bytes of a chunk: node:http parses all requests of a chunk at once, regardless of backpressure. */
 const chunkBytes = 1024
 
-/** Bytes that are buffered. Below this limit reading continues, which detects that the client disconnects. */
+/** Buffered bytes above which reading pauses. Up to this limit it continues, which detects that the client disconnects. */
 const bufferLimit = 16 * 1024
 
 /** The end of the headers of a request. */
@@ -53,24 +53,24 @@ export function refusedPause(): number {
  */
 export class Connection extends Duplex {
   readonly remoteAddress: string | undefined
-  /** Requests whose answers aren't sent. */
+  /** Requests whose responses aren't sent yet. */
   readonly pending = new Set<Request>()
-  /** Number of them that wait in the scheduler. */
+  /** Number of pending requests that wait in the scheduler. */
   waiting = 0
   /** The newest request and its response. */
   request: Request | undefined
   response: Response | undefined
   /** Whether no byte has arrived yet. */
   silent = true
-  /** Since when a request has been arriving; for a new connection, since it opened. */
+  /** When the first byte of an arriving request arrived; for a new connection, when it opened. */
   arrivingSince: number | undefined = performance.now()
   /** When the newest request with complete headers began to arrive. */
   requestedAt: number | undefined
   /** Time of the last activity. */
   activeAt = performance.now()
-  /** Since when an answer hasn't been read. */
+  /** When the write began that the client hasn't read yet. */
   unreadSince: number | undefined
-  /** Bytes that have arrived and aren't passed on. */
+  /** Received bytes that aren't passed on yet. */
   private buffered: Buffer | undefined
   private wanted = false
   private paused = false
@@ -92,19 +92,19 @@ export class Connection extends Duplex {
     })
     socket.on('end', () => {
       if (this.stopped) return
-      // A half-closed client counts as disconnected: node:http sends it no more answers.
+      // A half-closed client counts as disconnected: node:http sends it no more responses.
       this.stop()
       this.push(null)
     })
     socket.on('error', error => this.destroy(error))
     socket.on('close', () => this.destroy())
-    // node:http emits no event for pipelined answers that will never be sent.
+    // node:http emits no event for pipelined responses that are never sent.
     this.on('close', () => {
       for (const request of this.pending) this.release(request)
     })
   }
 
-  /** Aborted when the client disconnects. The requests of a connection share it, because a signal is expensive to create. */
+  /** Signals that the client disconnects. The requests of a connection share it, because a signal is expensive to create. */
   get signal(): AbortSignal {
     if (!this.aborter) {
       this.aborter = new AbortController()
@@ -115,7 +115,7 @@ export class Connection extends Duplex {
     return this.aborter.signal
   }
 
-  /** Passes on buffered bytes unless the connection is blocked. Call it when a request begins or is answered. */
+  /** Passes on buffered bytes unless the connection is blocked. Call it when `blocked` may have changed. */
   feed(): void {
     while (this.wanted && this.buffered && !this.blocked) {
       const { buffered } = this
@@ -135,12 +135,12 @@ export class Connection extends Duplex {
     this.pending.add(request)
     this.request = request
     this.response = response
-    // A pipelined request may have arrived in one chunk with others.
+    // Undefined if a pipelined request arrived in one chunk with others.
     this.requestedAt = this.arrivingSince ?? performance.now()
     this.arrivingSince = undefined
   }
 
-  /** Ends a request: its answer is sent, or the client has disconnected. */
+  /** Ends a request. Call it when its response is sent or the client disconnects. */
   release(request: Request): void {
     if (!this.pending.delete(request)) return
     this.activeAt = performance.now()
@@ -153,7 +153,7 @@ export class Connection extends Duplex {
     return this.pending.size >= pendingLimit || this.waiting > 0 || this.held
   }
 
-  /** Pauses the connection for a while, so that a refused client sends no more. */
+  /** Pauses the connection for a random time (see `refusedPause`) after a refusal, to slow the client down. */
   hold(): void {
     if (this.held) return
     this.held = true
@@ -185,7 +185,7 @@ export class Connection extends Duplex {
   }
 
   override _writev(chunks: Chunk[], callback: (error?: Error | null) => void): void {
-    // An answer ends with an empty chunk.
+    // A response ends with an empty chunk.
     const parts = chunks.filter(({ chunk }) => chunk.length > 0)
     const last = parts.pop() ?? { chunk: '', encoding: 'latin1' }
     this.socket.cork()
@@ -207,7 +207,7 @@ export class Connection extends Duplex {
   }
 }
 
-/** The length of the next chunk: at most `chunkBytes`, with at most the given number of requests. */
+/** Returns the length of the next chunk: at most `chunkBytes`, with at most the given number of requests. */
 function endOfChunk(bytes: Buffer, requests: number): number {
   let end = 0
   for (let count = 0; count < requests; count++) {

@@ -1,7 +1,7 @@
 /**
- * A port for HTTP/1.1, with or without TLS, with limits for each client. node:http gets each connection as a Duplex
- * (`connection.ts`), which the documentation of its event `connection` allows; the timeouts that node:http enforces only on
- * its own ports are enforced here.
+ * A port for HTTP/1.1, with or without TLS, with limits for each client. It passes each connection to node:http as a Duplex
+ * (`connection.ts`), as the documentation of the event `connection` allows. It also enforces timeouts, which node:http
+ * enforces only on its own ports.
  */
 import { randomUUID } from 'node:crypto'
 import { once } from 'node:events'
@@ -24,24 +24,24 @@ export interface Listener {
   connections(): number
   /** Opens the port; resolves to its actual address. */
   listen(): Promise<Address>
-  /** From now on each answer closes its connection, so that clients reconnect to other processes. */
+  /** Closes each connection after its pending responses, so that clients reconnect to other processes. */
   drain(): void
-  /** Accepts no more connections, gives requests `graceMs` to finish, then closes the rest. */
+  /** Stops accepting connections, waits at most `graceMs` for requests in progress, then closes all connections. */
   close(graceMs: number): Promise<void>
 }
 
-/** Limits of clients of a port. Times are in ms. */
+/** Limits of the clients of a port. Times are in ms. */
 export const listenerLimits = {
   ...connectionLimits,
-  /** Time limit for the headers of a request; for the first request of a connection, including TLS. */
+  /** Time limit for the headers of a request to arrive; for the first request of a connection, including TLS. */
   headersTimeout: 10_000,
   /** Time limit for a whole request to arrive. */
   requestTimeout: 15_000,
-  /** How long an idle connection stays open: longer than load balancers keep theirs. */
+  /** How long an idle connection stays open: longer than load balancers keep idle connections open. */
   keepAliveTimeout: 65_000,
-  /** Time limit for an answer to be read. */
+  /** Time limit for the client to read a response. */
   unreadTimeout: 30_000,
-  /** How long bytes of a refused client are discarded before its connection closes. */
+  /** How long to discard the bytes of a refused client before its connection closes. */
   lingerTimeout: 500,
   /** Maximum connections of all clients. */
   maxConnections: 10_000,
@@ -50,7 +50,7 @@ export const listenerLimits = {
 /** Milliseconds between two checks of the timeouts. */
 const sweepInterval = 500
 
-/** Length of the accept queue: a proxy that starts opens many connections at once. The system may allow fewer. */
+/** Length of the accept queue. A starting proxy opens many connections at once. The system may set a lower limit. */
 const backlog = 4_096
 
 /** Maximum bytes of all headers of a request. */
@@ -59,26 +59,26 @@ const headerBytes = 16 * 1024
 /** Adds TLS to a connection. */
 export type Secure = (socket: Socket) => Socket
 
-/** Called for each unreadable request that is refused here, with the peer that sent it. */
+/** Called for each unreadable request that the listener refuses, with the address of the peer. */
 type OnRefusal = (problem: Problem, requestId: string, peer: string | undefined) => void
 
 interface ListenerOptions {
   readonly secure?: Secure
   readonly onRefusal?: OnRefusal
-  /** Called for each connection that a limit refused or closed. */
+  /** Called for each connection that a limit refuses or closes. */
   readonly onCut?: (limit: 'connections' | 'unread') => void
   /** Whether a peer, by its canonical address, is a trusted proxy. */
   readonly isTrusted?: (address: string) => boolean
 }
 
-/** An aborted request isn't an error; without a listener, the event would end the process. */
+/** Listens for the `error` event of aborted requests, which would otherwise end the process. */
 function ignore(): void {}
 
 function release(this: Response): void {
   this.req.from.release(this.req)
 }
 
-/** Creates a listener that calls `onRequest` for each request. Without `secure` there is no TLS. */
+/** Creates a listener that calls `onRequest` for each request. It uses TLS only with `secure`. */
 export function createListener(
   { host, port }: Address,
   onRequest: (request: Request, response: Response) => void,
@@ -95,9 +95,9 @@ export function createListener(
       IncomingMessage: Request,
       ServerResponse: Response,
       maxHeaderSize: headerBytes,
-      // Only for the header; the timeout is enforced here.
+      // Only sets the response header: `sweep` enforces the timeout.
       keepAliveTimeout: limits.keepAliveTimeout,
-      // The gateway answers a missing Host with a problem document.
+      // The gateway responds to a missing Host with a problem document.
       requireHostHeader: false,
     },
     (request, response) => {
@@ -106,7 +106,7 @@ export function createListener(
       request.on('error', ignore)
       response.on('error', ignore).on('close', release)
       if (draining) {
-        // Pipelined requests are answered too: only the last answer closes the connection.
+        // Only the last of the pipelined responses closes the connection.
         if (connection.response && !connection.response.headersSent) connection.response.shouldKeepAlive = true
         response.shouldKeepAlive = false
       }
@@ -118,25 +118,25 @@ export function createListener(
     refuse(socket as unknown as Connection, error.code)
   })
 
-  /** Answers an unreadable or incomplete request, and closes the connection. */
+  /** Responds to an unreadable or incomplete request, and closes the connection. */
   function refuse(connection: Connection, code: string | undefined): void {
-    // A connection without a request, such as a browser's preconnect, gets no answer.
+    // A connection without a request, such as a preconnect of a browser, gets no response.
     if (connection.silent || !connection.writable || code === 'ECONNRESET') {
       connection.destroy()
       return
     }
     connection.stop()
     connection.arrivingSince = undefined
-    const answer = () => {
+    const respond = () => {
       if (connection.writable) connection.end(faultResponse(code, connection, onRefusal))
       setTimeout(() => connection.destroy(), limits.lingerTimeout).unref()
     }
-    // Earlier requests are answered first; a request with an incomplete body gets only this answer.
+    // Earlier requests get their responses first. A request with an incomplete body gets only this response.
     const { request, response, pending } = connection
-    if (pending.size === 0 || !response || !request) answer()
+    if (pending.size === 0 || !response || !request) respond()
     else if (request.complete && code === 'HPE_INVALID_EOF_STATE') connection.destroy()
-    else if (request.complete) response.once('close', answer)
-    else if (pending.size === 1 && !response.headersSent) answer()
+    else if (request.complete) response.once('close', respond)
+    else if (pending.size === 1 && !response.headersSent) respond()
     else connection.destroy()
   }
 
@@ -169,7 +169,7 @@ export function createListener(
         onCut('unread')
         connection.destroy()
       } else if (blocked) {
-        // Bytes that aren't read can't arrive.
+        // A blocked connection doesn't read, so restart its timeouts.
         if (requestedAt !== undefined) connection.requestedAt = now
         if (arrivingSince !== undefined) connection.arrivingSince = now
       } else if (request?.complete === false) {
@@ -196,7 +196,7 @@ export function createListener(
       }
     }
     closeIdle()
-    // A connection that was busy when the port closed becomes idle when its answer is sent.
+    // A busy connection becomes idle when its response is sent.
     const closing = setInterval(closeIdle, 50)
     const cut = setTimeout(() => {
       for (const connection of connections) connection.destroy()
@@ -220,7 +220,7 @@ export function createListener(
   }
 }
 
-/** Headers of answers to unreadable requests. */
+/** Returns the headers of the response to an unreadable request. */
 const headersOf = (requestId: string) => ({
   'content-type': 'application/problem+json',
   'cache-control': 'no-store',
@@ -228,7 +228,7 @@ const headersOf = (requestId: string) => ({
   'x-request-id': requestId,
 })
 
-/** The complete answer to an unreadable request, as text for the connection. */
+/** Returns the complete response to an unreadable request, as text. */
 function faultResponse(code: string | undefined, { remoteAddress }: Connection, onRefusal: OnRefusal): string {
   const requestId = randomUUID()
   const problem = problemOf(

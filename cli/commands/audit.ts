@@ -26,9 +26,7 @@ interface Filter {
 
 /** Adds `auth-admin audit`. */
 export function addAudit(program: Command): void {
-  const audit = program
-    .command('audit')
-    .description('The audit log: who did what to whom, when, and with which outcome')
+  const audit = program.command('audit').description('Events of sign-ins and changes')
 
   withFilter(audit.command('list'))
     .description('List the newest matching events, oldest first. Times are in UTC.')
@@ -40,8 +38,8 @@ export function addAudit(program: Command): void {
     .addHelpText(
       'after',
       `
-The last events may not be sealed into the chain yet: they have no id. For many
-events, use \`audit export\`.
+Events that aren't sealed into the chain yet have no id. For many events, use
+\`audit export\`.
 
 Examples:
   $ auth-admin audit list --user '(11)98765-4321' --since 7d
@@ -141,7 +139,7 @@ Examples:
 
   audit
     .command('verify')
-    .description('Check that no event was altered, removed or inserted. If one was, names the first and exits with 1.')
+    .description('Check that no event was altered, removed or inserted. If one was, print the first and exit with 1.')
     .addOption(
       new Option('--known <link>', 'newest link of an earlier check, id:hash, kept elsewhere').argParser(readLink),
     )
@@ -209,8 +207,8 @@ function limitOption(limit: number): Option {
 
 function withFilter(command: Command): Command {
   return command
-    .addOption(new Option('--user <name>', 'only what was done to this user: username or #id').argParser(readText))
-    .addOption(new Option('--actor <name>', 'only what this user did: username or #id').argParser(readText))
+    .addOption(new Option('--user <name>', 'only events about this user: username or #id').argParser(readText))
+    .addOption(new Option('--actor <name>', 'only events caused by this user: username or #id').argParser(readText))
     .addOption(new Option('--action <name>', 'only this action; * matches any text, as in user.*').argParser(readText))
     .addOption(new Option('--outcome <outcome>', 'only events with this outcome').choices(['ok', 'refused']))
     .addOption(

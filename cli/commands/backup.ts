@@ -20,7 +20,7 @@ interface Options {
 export function addBackup(program: Command): void {
   program
     .command('backup')
-    .description('Write the registry, with its master key, to one encrypted file. The service may run.')
+    .description('Write the registry, with its master key, to one encrypted file. The service can keep running.')
     .argument('<file>', 'file to create; an existing file is never overwritten')
     .addOption(
       new Option('--recipient <key>', 'public key of age (age1…) that can open it; can be repeated').argParser(
@@ -35,11 +35,11 @@ export function addBackup(program: Command): void {
     .addHelpText(
       'after',
       `
-The file has the format of age (https://age-encryption.org), which can open it,
-too. Keep the key or passphrase apart from the file. Without --recipient and
---passphrase-file, a new passphrase of 128 bits is shown once, at a terminal
-only. The backup is a consistent snapshot, without signing keys, mailed keys and
-queued e-mails.
+The file has the format of age (https://age-encryption.org). The age command can
+also open it. Keep the key or passphrase apart from the file. Without
+--recipient and --passphrase-file, a new passphrase of 128 bits is shown once,
+at a terminal only. The backup is a consistent snapshot, without signing keys,
+mailed keys and queued e-mails.
 
 Examples:
   $ auth-admin backup registry.age

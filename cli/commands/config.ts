@@ -14,7 +14,7 @@ export function addConfig(program: Command): void {
       `
 With a context, it lists the settings of the server. Otherwise it reads this
 environment as a process of the service would, and needs no database. It also
-names unknown variables AUTH_….
+names unknown variables that begin with AUTH_.
 
 Example:
   $ auth-admin config`,

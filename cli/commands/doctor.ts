@@ -27,8 +27,7 @@ export function addDoctor(program: Command): void {
     .addHelpText(
       'after',
       `
-Warnings don't change the exit code. It also works without a reachable database:
-that is a failed check.
+Warnings don't change the exit code. An unreachable database is a failed check.
 
 Example:
   $ auth-admin doctor`,

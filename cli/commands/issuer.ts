@@ -30,12 +30,12 @@ export function addIssuer(program: Command): void {
     .addHelpText(
       'after',
       `
-A process reads them when it starts. Until a restart it issues and accepts
-tokens with the former values, afterwards only those with the new ones. Restart
-all processes, and update AUTH_ISSUER and AUTH_AUDIENCE if they are set. Then
-all users have to log in again, and services that verify tokens themselves must
-expect the new values. If you set the former values again, their tokens are
-valid again.
+A process reads both values when it starts. Until you restart it, it issues and
+accepts tokens with the former values. After the restart, it accepts only tokens
+with the new values. Restart all processes, and update AUTH_ISSUER and
+AUTH_AUDIENCE if they are set. All users then have to sign in again. Services
+that verify tokens themselves must expect the new values. If you set the former
+values again, their tokens are valid again.
 
 Example:
   $ URL=https://auth.example.org
@@ -48,12 +48,12 @@ Example:
         const asked = await choose(options, now)
         const issuer = asked.issuer || now.issuer
         const sentence =
-          'After all processes restart, all tokens in use are invalid, and all users have to log in again.'
+          'After all processes restart, all tokens in use are invalid, and all users have to sign in again.'
         const confirm = await confirmAtServer(sentence, issuer, options)
         const set = await api.setIssuer({ issuer, ...(asked.audience && { audience: asked.audience }), confirm })
         if (set.changed && !options.json)
           warn(
-            'Restart all processes of the service: then earlier tokens are invalid, and all users have to log in again.',
+            'Restart all processes of the service: then earlier tokens are invalid, and all users have to sign in again.',
           )
         if (options.json) return printJson({ issuer: set.issuer, audience: set.audience })
         say(`The issuer is ${set.issuer}, the audience ${set.audience}${set.changed ? '' : ' already'}.`)

@@ -84,7 +84,7 @@ Examples:
 
   program
     .command('whoami')
-    .description('Show who runs commands, where, and until when.')
+    .description('Show who you are, where commands run, and when the session ends.')
     .addOption(jsonOption())
     .addHelpText('after', '\nExample:\n  $ auth-admin whoami --json')
     .action(

@@ -12,21 +12,22 @@ export function addMasterKey(program: Command): void {
 
   masterKey
     .command('rotate')
-    .description('Wrap the data keys with a new master key. All users stay logged in; no hash or seal changes.')
+    .description('Wrap the data keys with a new master key. All users stay signed in; no hash or seal changes.')
     .option('--new-key-file <file>', 'file with the new key; - for standard input')
     .addOption(jsonOption())
     .addHelpText(
       'after',
       `
-AUTH_MASTER_KEY is the present key. The new one has 32 bytes or more in base64
-or hexadecimal. A terminal prompts for it twice, without showing it. There is no
-flag for the key itself, because other users of the system could see it.
+AUTH_MASTER_KEY is the current key. The new key must have at least 32 bytes, in
+base64 or hexadecimal. A terminal prompts for it twice, without showing it.
+There is no flag for the key itself, because other users of the system could see
+it.
 
 Running services continue. Set AUTH_MASTER_KEY to the new key before the next
 start, also with an embedded database: its data folder still has the old key.
 
-This doesn't help if both database and master key leaked: the data keys stay the
-same.
+If both the database and the master key leaked, this command doesn't help: the
+data keys don't change.
 
 Examples:
   $ auth-admin master-key rotate --new-key-file /run/secrets/new-master-key

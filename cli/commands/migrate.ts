@@ -54,7 +54,7 @@ Example:
 
   migrate
     .command('plan')
-    .description('List what `migrate up` would run, and whether the previous version can run meanwhile.')
+    .description('List what `migrate up` would run, and whether the previous version can run during it.')
     .addOption(jsonOption())
     .addHelpText('after', '\nExample:\n  $ auth-admin migrate plan')
     .action(
@@ -80,9 +80,9 @@ Example:
       'after',
       `
 It uses no context, because a service doesn't start with pending migrations. It
-applies all of them or none; of several runs at once, one does the work. It may
-run while processes of the previous version serve, unless a pending migration is
-a \`contract\`: stop them first.
+applies all migrations or none. If you run it several times at once, only one
+run applies them. Processes of the previous version can continue, unless
+a pending migration is a \`contract\`. In that case, stop them first.
 
 Example:
   $ auth-admin migrate up`,

@@ -47,7 +47,7 @@ export function addOrganizations(program: Command): void {
   const organizations = program.command('organizations').description('Partner organizations and their activation keys')
 
   withFields(organizations.command('add'), fields)
-    .description('Register an active organization. Prints it with its activation key.')
+    .description('Register an active organization, and print it with its activation key.')
     .addOption(jsonOption())
     .addHelpText('after', "\nExample:\n  $ auth-admin organizations add --name 'Escola Azul' --type E")
     .action(
@@ -62,8 +62,8 @@ export function addOrganizations(program: Command): void {
 
   withPages(organizations.command('list'))
     .description('List organizations by id. Only --json has every field.')
-    .addOption(new Option('--active', 'only those whose keys work').conflicts('inactive'))
-    .option('--inactive', 'only those whose keys don’t work')
+    .addOption(new Option('--active', 'only those with enabled keys').conflicts('inactive'))
+    .option('--inactive', 'only those with disabled keys')
     .addOption(new Option('--type <type>', 'only this kind').argParser(readText))
     .addOption(
       new Option('--text <words>', 'only with words that begin like these; case and accents don’t matter').argParser(
@@ -151,7 +151,7 @@ export function addOrganizations(program: Command): void {
     )
 
   withName(organizations.command('rotate-key'))
-    .description('Replace the activation key: the present one stops working at once. Prints the new one.')
+    .description('Replace the activation key, and print the new one. The current key stops working at once.')
     .addOption(yesOption())
     .addHelpText('after', "\nExample:\n  $ auth-admin organizations rotate-key 'Escola Azul'")
     .action(
@@ -184,7 +184,7 @@ export function addOrganizations(program: Command): void {
 
   withName(withSignIn(organizations.command('delete'), 'deleteOrganization'))
     .description('Remove an organization that has no members. This can’t be undone.')
-    .addOption(new Option('--confirm <name>', 'its name again; a terminal prompts for it'))
+    .addOption(new Option('--confirm <name>', 'the name again; a terminal prompts for it'))
     .addHelpText('after', "\nExample:\n  $ auth-admin organizations delete 7 --confirm 'Escola Azul'")
     .action(
       administering(async (api, name: string | undefined, options: Options & { confirm?: string }) => {

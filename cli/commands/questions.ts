@@ -32,7 +32,7 @@ export function addQuestions(program: Command): void {
     )
 
   withPages(questions.command('list'))
-    .description('List questions by id, retired ones included.')
+    .description('List questions by id, including retired ones.')
     .addOption(new Option('--offered', 'only those that users may answer').conflicts('retired'))
     .option('--retired', 'only those that take no new answers')
     .addHelpText('after', '\nExample:\n  $ auth-admin questions list --json')
@@ -58,8 +58,8 @@ export function addQuestions(program: Command): void {
     )
 
   withName(questions.command('edit'))
-    .description('Change the text of a question. Answers already saved stay and count for the new text.')
-    .addOption(new Option('--question <text>', 'its new text').argParser(readText))
+    .description('Change the text of a question. Saved answers count for the new text.')
+    .addOption(new Option('--question <text>', 'new text of the question').argParser(readText))
     .addHelpText('after', "\nExample:\n  $ auth-admin questions edit 3 --question 'Qual era o nome da sua escola?'")
     .action(
       administering(async (api, name: string | undefined, options: Options & { question?: string }) => {

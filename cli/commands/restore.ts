@@ -25,9 +25,12 @@ export function addRestore(program: Command): void {
     .command('restore')
     .description('Restore the registry from a backup, completely or not at all. Stop the service first.')
     .argument('<file>', 'backup, as `auth-admin backup` made it')
-    .option('--identity <file>', 'identity file of age that opens it; - for standard input')
-    .option('--passphrase-file <file>', 'file with the passphrase that opens it; - for standard input')
-    .option('--erasures <file>', 'receipts of users erased since, one JSON document per line; they are erased again')
+    .option('--identity <file>', 'age identity file that opens the backup; - for standard input')
+    .option('--passphrase-file <file>', 'file with the passphrase that opens the backup; - for standard input')
+    .option(
+      '--erasures <file>',
+      'receipts of users erased after the backup, one JSON document per line; they are erased again',
+    )
     .option('--replace', 'replace an existing registry that has users')
     .addOption(yesOption())
     .addOption(jsonOption())
@@ -35,10 +38,11 @@ export function addRestore(program: Command): void {
       'after',
       `
 It restores into the database of the settings, and creates an embedded one if
-needed. Tables are created as they were, filled, and migrated. Backups of newer
-versions are refused. An incomplete or altered backup changes nothing.
+needed. It creates and fills the tables as they were, and migrates them. It
+refuses backups of newer versions. An incomplete or altered backup changes
+nothing.
 
-Afterwards the present AUTH_MASTER_KEY wraps the data keys. Earlier tokens and
+Afterwards the current AUTH_MASTER_KEY wraps the data keys. Earlier tokens and
 mailed keys are invalid. Passwords, roles, suspensions and activation keys are
 as they were in the backup.
 
@@ -67,7 +71,9 @@ Examples:
       if (options.json) return printJson(done)
       say(`The registry is as of ${madeAt}; users: ${done.rows.users}.`)
       if (erasures.length > 0) say(erasedAgain(erasures, done.erased.length))
-      say('All users have to log in again. Check the audit log with `auth-admin audit verify`, then start the service.')
+      say(
+        'All users have to sign in again. Check the audit log with `auth-admin audit verify`, then start the service.',
+      )
     })
 }
 

@@ -21,7 +21,7 @@ export function addServices(program: Command): void {
     .description('Services that call with their own keys, and what they may do')
 
   withExpiry(withName(withSignIn(services.command('add'), 'createService')))
-    .description('Register a service. Prints its first key, which is shown once.')
+    .description('Register a service, and print its first key, which is shown only once.')
     .addOption(
       new Option('--may <scopes>', `scopes, separated by commas: ${scopeNames.join(', ')}`)
         .argParser(readScopes)
@@ -38,7 +38,7 @@ export function addServices(program: Command): void {
     )
 
   withPages(services.command('list'))
-    .description('List services by name. Only --json has their keys, each by its first characters.')
+    .description('List services by name. Only --json shows their keys, each by its first characters.')
     .addHelpText('after', '\nExample:\n  $ auth-admin services list --json')
     .action(
       administering(async (api, options: ListOptions) => {
@@ -67,7 +67,7 @@ export function addServices(program: Command): void {
 
   withName(withSignIn(services.command('remove'), 'deleteService'))
     .description('Remove a service with all its keys. This can’t be undone.')
-    .addOption(new Option('--confirm <name>', 'its name again; a terminal prompts for it'))
+    .addOption(new Option('--confirm <name>', 'the name again; a terminal prompts for it'))
     .addHelpText('after', '\nExample:\n  $ auth-admin services remove grades --confirm grades')
     .action(
       administering(async (api, given: string | undefined, options: Options & { confirm?: string }) => {
@@ -82,7 +82,7 @@ export function addServices(program: Command): void {
   const keys = services.command('keys').description('Keys of a service, each with its own expiry')
 
   withExpiry(withName(withSignIn(keys.command('add'), 'createServiceKey')))
-    .description('Add a key to a service. Prints the key, which is shown once.')
+    .description('Add a key to a service, and print it. It is shown only once.')
     .addHelpText('after', '\nExample:\n  $ auth-admin services keys add grades --expires 90d')
     .action(
       administering(async (api, name: string | undefined, options: Options & { expires?: Date }) => {
@@ -118,7 +118,7 @@ function withName(command: Command): Command {
 }
 
 function withExpiry(command: Command): Command {
-  const about = 'expiry of the key: in days (90d) or hours (12h), or a time in ISO 8601; a year if absent'
+  const about = 'expiry of the key: in days (90d) or hours (12h), or a time in ISO 8601; by default a year'
   return command.addOption(new Option('--expires <time>', about).argParser(readExpiry))
 }
 

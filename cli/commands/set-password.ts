@@ -7,7 +7,7 @@ import { type Named, printUser, readUser, userName, withUser } from './users/nam
 /** Adds `auth-admin users set-password`. */
 export function addSetPassword(users: Command): void {
   withUser(withSignIn(users.command('set-password'), 'setPassword'))
-    .description('Set a password and log the user out everywhere. The user is notified by e-mail.')
+    .description('Set a password and sign the user out everywhere. The user gets an e-mail about it.')
     .addOption(new Option('--password-file <file>', 'file with the password; - for standard input'))
     .addHelpText(
       'after',

@@ -11,7 +11,7 @@ export function addSigningKeys(program: Command): void {
 
   keys
     .command('list')
-    .description('List the keys that verify tokens, the newest first. Private keys are never shown.')
+    .description('List the keys that verify tokens, newest first. Private keys are never shown.')
     .addOption(jsonOption())
     .addHelpText(
       'after',
@@ -39,15 +39,15 @@ Example:
     )
 
   withSignIn(keys.command('rotate'), 'rotateSigningKey')
-    .description('Publish a new signing key. All users stay logged in.')
-    .option('--now', 'sign with it at once; verifiers with an older key set refuse new tokens for some minutes')
+    .description('Publish a new signing key. All users stay signed in.')
+    .option('--now', 'sign with the key at once; verifiers with an older key set refuse new tokens for some minutes')
     .addOption(jsonOption())
     .addHelpText(
       'after',
       `
 The new key starts to sign 600 seconds after it is published, when all verifiers
-know it. The old one verifies until its last token expires. Use --now only if
-refused tokens are better than the wait.
+know it. The old key verifies until its last token expires. Use --now only if
+you can't wait: verifiers may then refuse new tokens.
 
 Example:
   $ auth-admin keys rotate`,
@@ -70,8 +70,8 @@ function addRetire(keys: Command): void {
   withSignIn(keys.command('retire'), 'retireSigningKey')
     .description('Drop a leaked key at once, with all tokens that it signed.')
     .argument('<kid>', 'id of the key, as `keys list` shows it')
-    .option('--now', 'required; users whose tokens it signed have to log in again')
-    .addOption(new Option('--confirm <kid>', 'its id again; a terminal prompts for it'))
+    .option('--now', 'required; users whose tokens the key signed have to sign in again')
+    .addOption(new Option('--confirm <kid>', 'the id of the key again; a terminal prompts for it'))
     .addOption(jsonOption())
     .addHelpText(
       'after',
@@ -87,7 +87,7 @@ Example:
     .action(
       administering(async (api, kid: string, options: { now?: boolean; confirm?: string; json?: boolean }) => {
         if (!options.now) misuse('Keys expire after `keys rotate`. To drop one at once, pass --now.')
-        const sentence = 'All users whose tokens the key signed have to log in again.'
+        const sentence = 'All users whose tokens the key signed have to sign in again.'
         const confirm = await confirmAtServer(sentence, kid, options)
         const { successor } = await api.retireSigningKey({ kid, confirm })
         if (options.json) return printJson({ kid, successor })

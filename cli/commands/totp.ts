@@ -11,11 +11,11 @@ export function addTotp(program: Command): void {
   const totp = program.command('totp').description('One-time codes (RFC 6238) for administrators')
 
   withSignIn(totp.command('enroll'), 'enrollTotp')
-    .description('Enroll an authenticator by a QR code. From then on a sign-in needs a code, too.')
+    .description('Enroll an authenticator by a QR code. From then on, a sign-in also requires a code.')
     .addOption(
       new Option(
         '--code-file <file>',
-        'file that gets the first code after the secret is printed; - for standard input',
+        'file with the first code, read after the secret is printed; - for standard input',
       ),
     )
     .addOption(jsonOption())

@@ -1,5 +1,5 @@
-// Rate limits of client addresses, checked before any work. Each process caches the levels of the shared buckets, so a
-// refusal costs no statement, no hash and no row.
+// Rate limits of client addresses, checked before other work. Each process caches the levels of the shared buckets, so a
+// refusal needs no statement, no hash and no row.
 import { LRUCache } from 'lru-cache'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { type Attempts, type CounterKeys, knowableNetworks } from '../models/attempt.js'
@@ -11,8 +11,8 @@ import { knownAddressDays } from './lockout.js'
 import { createRecentCounts } from './recent-counts.js'
 
 /**
- * Rate limits of a client address (an IPv6 client is its /64) or a service, as leaky buckets: `capacity` operations at
- * once, of which `perSecond` drain.
+ * Rate limits of a client address (an IPv6 client is its /64) or a service, as leaky buckets: each has room for `capacity`
+ * operations, and drains `perSecond`.
  */
 export const addressLimits = {
   /** Failed sign-ins, answers, mailed keys and activation keys, shared by all replicas: 300 in 15 minutes. */
@@ -44,7 +44,7 @@ type SharedKind = 'signUps' | 'recoveryRequests'
 /** Maximum accounts per network that are exempt from the limit of that network. */
 const maxKnownAccounts = 5_000
 
-/** Maximum buckets in the cache; the least recently used ones leave first. */
+/** Maximum buckets in the cache; it evicts the least recently used ones first. */
 const maxStates = 100_000
 
 /** Admits or refuses operations by client address. Addresses are in canonical text. */
@@ -56,7 +56,7 @@ export interface Admission {
    * possible.
    */
   take(kind: SharedKind, address: string): Promise<void>
-  /** Uncounts an operation that `take` admitted and that was then refused for lack of capacity. */
+  /** Reverses `take` for an operation that is then refused for lack of capacity. */
   refund(kind: SharedKind, address: string): Promise<void>
   /** Counts a sign-up whose password was hashed, for `recentCount`: those that wait don’t rank behind others for it. */
   countSignUp(address: string): void
@@ -69,8 +69,8 @@ export interface Admission {
    */
   takeServiceReads(service: string, users: number): void
   /**
-   * Seconds to wait for an address with too many failures, or with too many attempts in flight; else undefined. Answers
-   * from the cache, except once in 250 ms: that call reads the bucket, which an administrator may have cleared.
+   * Returns the seconds to wait for an address with too many failures or attempts in flight; else undefined. It reads the
+   * cache. If the cached bucket is full, it also reads the bucket once in 250 ms, because an administrator can clear it.
    */
   blockedFor(address: string): Promise<number | undefined>
   /** Counts an attempt of the address as in flight until the returned function is called. */
@@ -78,29 +78,29 @@ export interface Admission {
   /** Caches the level of the address's bucket of failures, as the database returned it. */
   observe(address: string, level: number): void
   /**
-   * Counts a failure of the address. Returns the number of failures that block it, once in the time in which a full
-   * bucket drains; else undefined.
+   * Counts a failure of the address. When the bucket becomes full, it returns the number of failures that block the
+   * address, at most once in the time that a full bucket takes to drain; else undefined.
    */
   addFailure(address: string): Promise<number | undefined>
-  /** Recent failures and sign-ups of a network that `networksOf` names, as far as this process counted them. */
+  /** Number of recent failures and sign-ups of a network from `networksOf` that this process has counted. */
   recentCount(network: string): number
-  /** Whether an active account knows the address or its outer network, by a list that is read once a minute. */
+  /** Whether an active account knows the address or its outer network. The list of accounts is cached for a minute. */
   knows(address: string, usernameKey: string): Promise<boolean>
 }
 
 /** The cached state of a bucket. Times are in ms since 1970. */
 interface State {
   level: number
-  /** When `level` held. */
+  /** The time of `level`. */
   at: number
   inFlight: number
   /** When the database last confirmed that the bucket is full. */
   confirmedAt: number
-  /** When `addFailure` last reported the block: a block is one event, however many attempts follow. */
+  /** When `addFailure` last reported a block. Further attempts during a block aren't reported. */
   reportedAt: number
 }
 
-/** Milliseconds for which a confirmed full bucket isn't read again. */
+/** Minimum milliseconds between two reads of a full bucket. */
 const confirmedFor = 250
 
 /** Creates the admission; `factor` multiplies the limits, `now` is a clock in ms since 1970. */
@@ -125,7 +125,7 @@ export function createAdmission(deps: {
 
   const keyOf = (kind: keyof typeof addressLimits, address: string) => `${kind} ${network(address)}`
 
-  /** The cached state of a bucket, drained up to now. */
+  /** Returns the cached state of a bucket, drained up to now. */
   function stateOf(kind: keyof typeof addressLimits, address: string): State {
     const key = keyOf(kind, address)
     const time = now()
@@ -137,14 +137,14 @@ export function createAdmission(deps: {
     return state
   }
 
-  /** Seconds until the bucket has room for `count` more; undefined when it has. Those in flight take room, too. */
+  /** Returns the seconds until the bucket has room for `count` operations, besides those in flight; undefined if it has. */
   function wait(kind: keyof typeof addressLimits, { level, inFlight }: State, count = 1): number | undefined {
     const { capacity, perSecond } = limits[kind]
     if (level + inFlight + count <= capacity) return undefined
     return (level + count - capacity) / perSecond
   }
 
-  /** Counts one of a kind that isn't shared. */
+  /** Counts an operation in a bucket of this process; false when the bucket is full. */
   function takeLocal(kind: 'lookUps' | 'serviceKeys', address: string): boolean {
     const state = stateOf(kind, address)
     const free = wait(kind, state) === undefined

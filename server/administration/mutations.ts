@@ -1,9 +1,9 @@
-// What all changes by administrators have in common: one transaction with its events, `validate_only`, and repeated
-// creations (`request_id`).
+// Runs every change by an administrator: one transaction with its events, `validate_only`, and repeated creations
+// (`request_id`).
 //
-// This room owns the RPCs of the service `auth.v1.Administration`, one file for each noun; administration.proto says what
-// each means and refuses, policy/administration.ts who may use it. What is stored is models/'. service.ts mounts it on a
-// separate listener; the command line uses it through local-administration.ts.
+// This folder owns the RPCs of the service `auth.v1.Administration`, one file for each noun. administration.proto describes
+// what each RPC does and refuses, and policy/administration.ts who may call it. The folder models/ stores the data.
+// service.ts serves the RPCs on a separate listener. The command line uses them through local-administration.ts.
 import { create as createMessage, fromBinary, toBinary } from '@bufbuild/protobuf'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Administrator } from '../access/administrator.js'
@@ -24,22 +24,23 @@ import type { AdministrationContext } from './context.js'
 import type { NotifyConcerned } from './security-notices.js'
 import { wrongFields } from './wrong-fields.js'
 
-/** Makes changes, for one call. */
+/** Creates `change` and `create` for one call. */
 export type Changes = (made: {
   readonly administrator: Administrator
   readonly policy: AdministrationPolicy
   readonly call: Call
-  /** Id of the user that it concerns, if it is one. */
+  /** Id of the user that the call changes, if any. */
   readonly targetId: number | undefined
 }) => Pick<AdministrationContext, 'change' | 'create'>
 
-/** Rolls a transaction back and carries its result. */
+/** Thrown to roll a transaction back and return its result, for `validate_only`. */
 class Checked<T> extends Error {
   constructor(readonly result: T) {
     super('checked only')
   }
 }
 
+/** Creates `Changes`. */
 export function createChanges(deps: {
   database: Database
   users: Pick<Users, 'lockPair' | 'includeAdministrator'>
@@ -52,15 +53,15 @@ export function createChanges(deps: {
   const { database, users, administeredUsers, audit, masterKey, creationRequests, notifyConcerned } = deps
 
   /**
-   * Locks the caller and the user that is to be changed, which it returns. Refuses with INVALID_TOKEN when the session is
-   * over.
+   * Locks the caller and the user to change, and returns the latter. Refuses with INVALID_TOKEN when the session has been
+   * revoked.
    */
-  async function hold(administrator: Administrator, targetId: number | undefined, t: Transaction) {
+  async function lockUsers(administrator: Administrator, targetId: number | undefined, t: Transaction) {
     const { user } = administrator
     if (!user) return targetId === undefined ? undefined : administeredUsers.lock(targetId, t)
     const { caller, target } = await users.lockPair(user.id, targetId, t)
-    const administers = caller?.role === 'ROLE_ADMIN' && caller.active && !caller.suspended
-    if (!administers || caller.tokenGeneration !== user.tokenGeneration) refuse(Reason.INVALID_TOKEN)
+    const isAdministrator = caller?.role === 'ROLE_ADMIN' && caller.active && !caller.suspended
+    if (!isAdministrator || caller.tokenGeneration !== user.tokenGeneration) refuse(Reason.INVALID_TOKEN)
     if (target) administrator.permitSignIn([target.role])
     return target
   }
@@ -71,24 +72,24 @@ export function createChanges(deps: {
     const change: AdministrationContext['change'] = async ({ validateOnly }, work, options) => {
       checkPresence(call)
       const run = async (t: Transaction) => {
-        const before = await hold(administrator, targetId, t)
-        // The caller may have left during the wait for the locks.
+        const before = await lockUsers(administrator, targetId, t)
+        // The client may have disconnected, or the deadline passed, during the wait for the locks.
         checkPresence(call)
-        const concerned: number[] = []
+        const subjectIds: number[] = []
         const result = await work({
           t,
           async record(event) {
             checkAction(policy, event.action)
             const { action, subject_id: subjectId } = event
-            if (subjectId !== undefined) concerned.push(subjectId)
+            if (subjectId !== undefined) subjectIds.push(subjectId)
             await audit.append({ ...(reason && { reason }), ...event, ...auditContext, outcome: 'ok' }, t)
             if (subjectId === undefined || policy.signIn === 'session') return
-            // Rows that require more than a session record only these actions of users.
-            const deed = { action: action as Administered, subjectId }
-            await notifyConcerned(administrator, deed, subjectId === before?.id ? before : undefined, t)
+            // RPCs that require more than a session record only these actions on users.
+            const done = { action: action as Administered, subjectId }
+            await notifyConcerned(administrator, done, subjectId === before?.id ? before : undefined, t)
           },
         })
-        if (await users.includeAdministrator(concerned, t)) administrator.permitSignIn(['ROLE_ADMIN'])
+        if (await users.includeAdministrator(subjectIds, t)) administrator.permitSignIn(['ROLE_ADMIN'])
         if (validateOnly) throw new Checked(result)
         return result
       }
@@ -127,7 +128,7 @@ export function createChanges(deps: {
             return made.record(event)
           },
         })
-        // A key that is shown once is never stored, not even sealed.
+        // A key that is shown once is never stored, even sealed.
         const bytes = toBinary(rpc.output, 'key' in answer ? { ...answer, key: '' } : answer)
         const answerSealed = masterKey.seal(use, Buffer.from(bytes).toString('base64'))
         await creationRequests.add({ ...id, digest, answerSealed, userId }, made.t)

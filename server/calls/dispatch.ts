@@ -1,9 +1,9 @@
-// What all calls have in common, at every endpoint: deadline, translation of errors, log and metrics.
+// Runs every call, at every endpoint, with a deadline, translated errors, the access log and metrics.
 //
-// This folder owns the life of a call: how it comes in and goes out over gRPC (grpc.ts, peer.ts) and from a gateway or the
-// command line in the same process (in-process.ts), the error details of a refusal (error-details.ts), and the steps that
-// apply its row of the access policy (users.ts, administration.ts). What an RPC does belongs to users/, forgotpasswords/
-// and administration/. Only application.ts and service.ts use it.
+// This folder owns calls: the transports, over gRPC (grpc.ts, peer.ts) and within the process for the gateway and the
+// command line (in-process.ts), the error details of a refusal (error-details.ts), and the steps that apply the row of an
+// RPC in the access policy (users.ts, administration.ts). The folders users/, forgotpasswords/ and administration/
+// implement the RPCs. Only application.ts and service.ts import this folder.
 import { create, type DescMethodUnary, type DescService, type Message, type MessageInitShape } from '@bufbuild/protobuf'
 import { Code } from '@connectrpc/connect'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
@@ -20,14 +20,14 @@ import { type Call, checkPresence, type IncomingCall } from '../requests/call.js
 import { network } from '../requests/client-address.js'
 import { type Limit, Refusal } from '../requests/refusal.js'
 
-/** What the service reports of each call, for metrics. */
+/** Receives the outcome of each call, for metrics. */
 export type Observe = (method: DescMethodUnary, reason: Reason | undefined, seconds: number) => void
 
-/** RPCs with what all calls have in common. */
+/** Runs calls. */
 export interface Calls {
-  /** The services of these RPCs. */
+  /** The services whose RPCs it runs. */
   readonly services: readonly DescService[]
-  /** Runs an RPC until its end, its caller's deadline, or the limit of its row. Throws only `Refusal`. */
+  /** Runs an RPC until it ends, or until the caller's deadline or the time limit of its row. Throws only `Refusal`. */
   run(method: DescMethodUnary, request: Message, call: IncomingCall): Promise<Message>
 }
 
@@ -37,28 +37,27 @@ export interface Run {
   run(request: Message, call: IncomingCall): Promise<MessageInitShape<DescMethodUnary['output']>>
 }
 
-/** Seconds that a call may take from its arrival, unless its row sets a limit. */
+/** Time limit of a call in seconds, unless its row sets another. */
 const defaultSeconds = 15
 
-/** What calls are made from. */
+/** Dependencies of `createCalls`. */
 export interface CallsDeps {
   /** The RPCs of each service. */
   readonly services: readonly (readonly [DescService, ReadonlyMap<DescMethodUnary, Run>])[]
-  /** Finds the calling service; absent where keys of services give access to nothing. */
+  /** Authenticates the calling service; absent at an endpoint that accepts no service keys. */
   readonly serviceKeys?: ServiceKeys
-  /** Decides when calls begin that come with networks; absent where no calls do. */
+  /** Decides when calls with networks begin; absent at an endpoint without such calls. */
   readonly scheduler?: Scheduler | undefined
-  /** Whether this process takes work. */
+  /** Whether this process accepts calls. */
   readonly ready: () => Promise<boolean>
   readonly log: Log
   readonly observe: Observe
-  /** Receives the limit by which a call was refused. */
+  /** Receives the limit that refused a call. */
   readonly refused: (limit: Limit) => void
 }
 
 /**
- * Runs the RPCs of the services with deadline, translation of errors, log and metrics. It adds the health check
- * (grpc.health.v1), which reports `ready`.
+ * Creates the calls of the services, and adds the health check (grpc.health.v1), which reports `ready`.
  */
 export function createCalls(deps: CallsDeps): Calls {
   const runs = new Map(deps.services.flatMap(([, rpcs]) => [...rpcs]))
@@ -86,7 +85,7 @@ export function createCalls(deps: CallsDeps): Calls {
     call.deadline = Math.min(call.deadline, Date.now() + (rpc.policy.seconds ?? defaultSeconds) * 1000)
     try {
       using turn = turnOf(rpc, call)
-      // A call over HTTP has had its turn at the gateway.
+      // A call over HTTP has passed the scheduler at the gateway, and has no networks here.
       if (turn) {
         call.work = turn
         await turn.take(call)
@@ -102,8 +101,9 @@ export function createCalls(deps: CallsDeps): Calls {
       refusal = toRefusal(error)
       const { reason, more } = refusal
       if (more.limit) deps.refused(more.limit)
-      // The documentation and the gateway use the rows.
-      if (!names(rpc.policy, refusal)) deps.log.error({ rpc: method.name, reason: Reason[reason] }, unnamed)
+      // The documentation and the gateway rely on the reasons and limits of the rows.
+      if (!namesRefusal(rpc.policy, refusal))
+        deps.log.error({ rpc: method.name, reason: Reason[reason] }, unnamedRefusal)
       if (reason === Reason.INTERNAL || reason === Reason.UNAVAILABLE) {
         const { requestId, traceparent } = call
         const traceId = traceIdOf(traceparent)
@@ -113,7 +113,7 @@ export function createCalls(deps: CallsDeps): Calls {
     } finally {
       const elapsed = performance.now() - startedAt
       deps.observe(method, refusal?.reason, elapsed / 1000)
-      // Probes come every few seconds, and aren't use of the service.
+      // A probe calls every few seconds.
       const level = method === Health.method.check ? 'debug' : 'info'
       if (accessLog.isLevelEnabled(level)) accessLog[level](accessEntry(method, call, refusal, elapsed), 'call')
     }
@@ -121,16 +121,16 @@ export function createCalls(deps: CallsDeps): Calls {
   return { services: deps.services.map(([service]) => service), run: tracing ? inCallSpan(run) : run }
 }
 
-/** Logged for a refusal that is missing in the row of its RPC. */
-const unnamed = 'refused for a reason or by a limit that the row of the RPC does not name'
+/** Log message for a refusal that the row of its RPC doesn't name. */
+const unnamedRefusal = 'refused for a reason or by a limit that the row of the RPC does not name'
 
 /** Whether the row of an RPC names the reason and the limit of a refusal. */
-function names(policy: Policy, { reason, more }: Refusal): boolean {
+function namesRefusal(policy: Policy, { reason, more }: Refusal): boolean {
   const reasons: readonly string[] = reasonsOf(policy)
   return reasons.includes(Reason[reason]!) && (!more.limit || policy.limits.includes(more.limit))
 }
 
-/** Runs each call as a span, a child of its caller's. */
+/** Runs each call in a span, which is a child of the caller's span. */
 function inCallSpan(run: Calls['run']): Calls['run'] {
   return (method, request, call) => {
     const { typeName } = method.parent
@@ -153,8 +153,8 @@ function inCallSpan(run: Calls['run']): Calls['run'] {
 }
 
 /**
- * The entry of a call in the access log: RPC, outcome, duration in ms, caller and network. It holds no text from the
- * caller: ids are checked where they come in.
+ * Returns the entry of a call in the access log: RPC, outcome, duration in ms, caller and network. It contains no free
+ * text from the caller: the endpoints validate ids.
  */
 function accessEntry(method: DescMethodUnary, call: Call, refusal: Refusal | undefined, elapsed: number) {
   return {
@@ -166,7 +166,7 @@ function accessEntry(method: DescMethodUnary, call: Call, refusal: Refusal | und
     traceId: traceIdOf(call.traceparent),
     user: call.user,
     service: call.service?.name ?? call.certificate,
-    // Limits count by network.
+    // The network rather than the address, because limits count by network.
     network: network(call.address),
     endpoint: call.endpoint,
   }
@@ -179,7 +179,7 @@ const statusNames = Object.fromEntries(
     .map(code => [code, Code[code]!.replace(/(?<=[a-z])(?=[A-Z])/g, '_').toUpperCase()]),
 )
 
-/** Stops waiting at the call's deadline. Long waits also watch the call's signal. */
+/** Rejects at the call's deadline, but doesn't stop the work. Long waits also watch the call's signal. */
 function inTime<T>(call: Call, work: () => Promise<T>): Promise<T> {
   const left = call.deadline - Date.now()
   if (left <= 0) throw new Refusal(Reason.DEADLINE_EXCEEDED, { retryAfter: 1 })
@@ -191,12 +191,12 @@ function inTime<T>(call: Call, work: () => Promise<T>): Promise<T> {
   })
 }
 
-/** What the caller may know of an error. */
+/** Returns the refusal that the caller sees for an error. */
 function toRefusal(error: unknown): Refusal {
   if (error instanceof Refusal) return error
   const refusal = isUnreachable(error)
     ? new Refusal(Reason.UNAVAILABLE, { retryAfter: 1 })
     : new Refusal(Reason.INTERNAL)
-  // For the command line on the database itself; no endpoint sends it.
+  // The command line on the database itself prints the cause. No endpoint sends it.
   return Object.assign(refusal, { cause: error })
 }

@@ -1,18 +1,18 @@
 /**
- * The database room owns the choice of the database (database-choice.ts), its schema (migrate.ts), its connections, and the
- * description of tables (attributes.ts). The rooms above own the content of the tables; only `models` and this room import
- * Sequelize and pg.
+ * This folder owns the choice of the database (database-choice.ts), its schema (migrate.ts), its connections, and the
+ * description of tables (attributes.ts). The folders that import it own the content of the tables. Only `models` and this
+ * folder import Sequelize and pg.
  *
- * Sequelize writes single rows, from the models. Hand-written statements are prepared once on each connection, and are used
- * for one of these reasons:
+ * The models write single rows through Sequelize. A statement is written by hand, and prepared once on each connection, for
+ * one of these reasons:
  *
- * - Most calls consist of them: reading users, their answers and the questions (user.ts, question.ts), and the start and end
- *   of an attempt to sign in (attempt.ts). A prepared join ran 2.5 times as often in a second as the same SQL through
- *   Sequelize, and a pipelined one 1.4 to 3 times as often again.
- * - They count or claim, so that parallel callers need a single step: attempts, mailed keys, due e-mails (SKIP LOCKED).
- * - They stage audit events as part of other statements, or seal and verify events in bulk.
- * - A start, maintenance or an idle process runs them: Sequelize takes 31 MB, and is loaded at its first use.
- * - Sequelize can't express them: a join that locks its rows, a lock on a table.
+ * - Most calls run it: the reads of users, answers and questions (user.ts, question.ts), and the start and end of an attempt
+ *   to sign in (attempt.ts). A prepared join has 2.5 times the throughput of the same SQL through Sequelize, and a pipelined
+ *   one 1.4 to 3 times that of the prepared join.
+ * - It counts or claims in one step, because callers run in parallel: attempts, mailed keys, due e-mails (SKIP LOCKED).
+ * - It stages audit events as part of another statement, or seals and verifies events in bulk.
+ * - A start, maintenance or an idle process runs it. Sequelize takes 31 MB, and is loaded at its first use.
+ * - Sequelize can't express it, such as a join that locks its rows, or a lock on a table.
  */
 import pg from 'pg'
 import type { Model, ModelAttributes, ModelStatic, Sequelize, Transaction } from 'sequelize'
@@ -31,36 +31,36 @@ import { explainLimits, missingLimits, setLimits, unlimited } from './timeouts.j
 
 export type { Statement, Transaction }
 
-/** The only access to PostgreSQL. Nothing here waits forever: a statement without an answer fails after 6 s. */
+/** The only access to PostgreSQL. A statement without an answer fails after 6 s, so that no caller waits forever. */
 export interface Database {
-  /** Sequelize with all models, loaded at the first use. */
+  /** Sequelize with all models. Loads Sequelize at the first use. */
   readonly sequelize: Sequelize
-  /** Describes a table. Returns a function that returns its model, which is made at the first use. */
+  /** Describes a table. Returns a function that returns its model, and creates it at the first use. */
   define(table: string, columns: () => ModelAttributes): () => ModelStatic<Model>
   /** Runs a prepared statement, alone or in a transaction, and returns its rows. */
   run<Row>(statement: Statement, values: readonly unknown[], transaction?: Transaction): Promise<Row[]>
-  /** Runs a prepared statement that only reads, waits for no lock and is fast, since it shares a connection with others. */
+  /** Runs a prepared statement that only reads, waits for no lock and is fast, because it shares a connection with others. */
   read<Row>(statement: Statement, values: readonly unknown[]): Promise<Row[]>
   /**
-   * Runs statements as one transaction (READ COMMITTED). Keep it short, unless it is `unlimited`: then its statements may run
-   * and wait as long as they need, as migrations do. In a `snapshot` all statements see the state at the first one
+   * Runs statements as one transaction (READ COMMITTED). Keep it short, unless it is `unlimited`, which removes the time
+   * limits of its statements, for example for migrations. In a `snapshot`, all statements see the state at the first one
    * (REPEATABLE READ).
    */
   transact<T>(
     work: (transaction: Transaction) => Promise<T>,
     options?: { unlimited?: boolean; snapshot?: boolean },
   ): Promise<T>
-  /** The output of a `COPY … TO STDOUT`, in pieces, in an unlimited transaction, which fails if it isn't read to the end. */
+  /** Runs a `COPY … TO STDOUT` in an unlimited transaction. Read its output to the end, or the transaction fails. */
   copyOut(query: string, transaction: Transaction): AsyncIterable<Buffer>
   /** Runs a `COPY … FROM STDIN` in an unlimited transaction, and returns the number of rows. */
   copyIn(query: string, rows: AsyncIterable<Buffer>, transaction: Transaction): Promise<number>
-  /** Whether a connection of the pool can write, within 2 s. Callers share the result for a moment. */
+  /** Whether a connection of the pool can write, within 2 s. Parallel callers share the result. */
   isWritable(): Promise<boolean>
   /** State of the pool, and errors since the start, for metrics. */
   stats(): DatabaseStats
-  /** Sets time limits on the server, for the role of the URL in this database from now on. */
+  /** Sets the time limits of statements on the server, permanently, for the role of the URL in this database. */
   limitStatements(): Promise<void>
-  /** Closes each connection when its statement has ended, and after a second by force. */
+  /** Closes each connection when its statement ends, or by force after a second. */
   close(): Promise<void>
 }
 
@@ -75,33 +75,33 @@ export interface DatabaseStats {
   readonly waiting: number
   /** Callers that got no connection in time. */
   readonly timeouts: number
-  /** By class of SQLSTATE (its first two characters), and `connect`, `lost` and `silent` for connections. */
+  /** Number of errors by class of SQLSTATE (its first two characters), and by `connect`, `lost` and `silent`. */
   readonly errors: ReadonlyMap<string, number>
 }
 
-/** Milliseconds for statements in flight to end when a database is closed. */
+/** Milliseconds that statements in flight have to end when the database closes. */
 const grace = 1_000
 
 /**
- * Opens a pool of connections to the database of a URL, which may change meanwhile. `connections` limits the pool. It connects
- * at the first use.
+ * Opens a pool of at most `maxConnections` connections to the database of a URL. A function returns the current URL for each
+ * new connection. The pool connects at the first use.
  */
-export function openDatabase(url: string | (() => string), connections = 10, log?: Pick<Log, 'warn'>): Database {
-  const all = createConnections(typeof url === 'string' ? () => url : url)
-  const runner = createRunner(all, log)
+export function openDatabase(url: string | (() => string), maxConnections = 10, log?: Pick<Log, 'warn'>): Database {
+  const connections = createConnections(typeof url === 'string' ? () => url : url)
+  const runner = createRunner(connections, log)
   const pool = new Pool<pg.Client>({
-    max: connections,
+    max: maxConnections,
     min: 0,
     idleTimeoutMillis: 60_000,
     acquireTimeoutMillis: 10_000,
     async create() {
-      const client = await all.open()
+      const client = await connections.open()
       client.on('end', () => void pool.destroy(client))
       await runner.tryNames(client)
       return client
     },
-    validate: all.isGood,
-    destroy: all.end,
+    validate: connections.isGood,
+    destroy: connections.end,
   })
   let timeouts = 0
   const acquire = () =>
@@ -121,7 +121,7 @@ export function openDatabase(url: string | (() => string), connections = 10, log
       dialect: 'postgres',
       dialectModule: pg,
       logging: false,
-      // Saves a query for it. What is used here is the same in all supported versions.
+      // Saves Sequelize a query for the version. The features in use are the same in all supported versions.
       ...{ databaseVersion: '14.0.0' },
       define: { timestamps: false, freezeTableName: true },
     })
@@ -146,7 +146,7 @@ export function openDatabase(url: string | (() => string), connections = 10, log
       release(client)
     }
   }
-  const pipeline = createPipeline(all, runner, run)
+  const pipeline = createPipeline(connections, runner, run)
 
   const database: Database = {
     get sequelize() {
@@ -163,44 +163,44 @@ export function openDatabase(url: string | (() => string), connections = 10, log
       const client = await acquire()
       const transaction = { connection: client, LOCK: locks, finished: undefined as string | undefined }
       try {
-        if (patient) all.setPatient(client, true)
+        if (patient) connections.setPatient(client, true)
         await send(client, `BEGIN ISOLATION LEVEL ${snapshot ? 'REPEATABLE READ' : 'READ COMMITTED'}`)
         if (patient) await client.query(unlimited)
         const result = await work(transaction as unknown as Transaction)
         await send(client, 'COMMIT')
         return result
       } catch (error) {
-        // A connection whose transaction can't be rolled back is unusable.
+        // A connection is unusable if it can't roll back its transaction.
         await send(client, 'ROLLBACK').catch(() => pool.destroy(client))
         throw error
       } finally {
         transaction.finished = 'whole'
-        if (patient) all.setPatient(client, false)
+        if (patient) connections.setPatient(client, false)
         release(client)
       }
     },
     copyOut(query, transaction) {
       const client = clientOf(transaction)
-      return copyOut(client, query, () => all.giveUp(client))
+      return copyOut(client, query, () => connections.giveUp(client))
     },
     copyIn: (query, rows, transaction) => copyIn(clientOf(transaction), query, rows),
-    isWritable: createProbe({ acquire, release }, all),
+    isWritable: createProbe({ acquire, release }, connections),
     stats() {
       const { using, available, waiting, maxSize } = pool
-      return { inUse: using, idle: available, most: maxSize, waiting, timeouts, errors: all.errors }
+      return { inUse: using, idle: available, most: maxSize, waiting, timeouts, errors: connections.errors }
     },
     async limitStatements() {
       try {
         if ((await database.run(missingLimits.statement, missingLimits.values)).length === 0) return
         const changed = await database.transact(transaction => setLimits(clientOf(transaction)), { unlimited: true })
-        if (changed) all.renew()
+        if (changed) connections.renew()
       } catch (error) {
         explainLimits(error, log)
       }
     },
     async close() {
-      all.stop()
-      const timer = setTimeout(all.cut, grace)
+      connections.stop()
+      const timer = setTimeout(connections.cut, grace)
       await Promise.all([pool.drain().then(() => pool.destroyAllNow()), pipeline.close()])
       clearTimeout(timer)
     },
@@ -208,7 +208,7 @@ export function openDatabase(url: string | (() => string), connections = 10, log
   return database
 }
 
-/** Row locks, as Sequelize reads them from a transaction. */
+/** Row locks, as a Sequelize transaction names them. */
 const locks = { UPDATE: 'UPDATE', SHARE: 'SHARE', KEY_SHARE: 'KEY SHARE', NO_KEY_UPDATE: 'NO KEY UPDATE' } as const
 
 /** Begins or ends a transaction. */

@@ -1,6 +1,6 @@
-// Schedules requests. This folder owns the main thread and the database as resources: every request passes the
-// scheduler once, at the listener (HTTP) or at dispatch (gRPC). The RPC's row of the access policy gives the cost of a
-// request. access/ limits failures of networks, passwords/ schedules the hash threads.
+// Schedules requests. This folder owns the use of the main thread and the database: every request passes the scheduler
+// once, at the listener (HTTP) or at dispatch (gRPC). The row of its RPC in the access policy sets the cost of a request.
+// The folder access/ limits the failures of networks, and passwords/ schedules the hash threads.
 import { availableParallelism } from 'node:os'
 import { LRUCache } from 'lru-cache'
 import type { Slot } from '../requests/call.js'
@@ -8,26 +8,26 @@ import { createFairQueue, type QueueBounds } from './fair-queue.js'
 import { createTokenBucket, type TokenBucket } from './token-bucket.js'
 
 /**
- * Limits of a scheduler. Costs are in ms of main thread and database; shares are fractions of the time of all cores.
+ * Limits of a scheduler. Costs are in ms of main thread and database. Shares are fractions of the time of all cores.
  */
 export interface SchedulerLimits {
-  /** Share within which requests of a network go first: of an address or /64, of a /24 or /56, of a /48. */
+  /** Shares of networks, innermost first: an address or /64, a /24 or /56, a /48. Requests within them go first. */
   readonly light: readonly number[]
-  /** The same share for a peer that acts for many clients: a service by its key, a trusted proxy without clients. */
+  /** Share of a peer that acts for many clients: a service with a key, or a trusted proxy that names no clients. */
   readonly peer: number
-  /** Burst of a share, as the number of seconds that the share takes to refill it. */
+  /** Burst of a share: the number of seconds that an empty share takes to refill. */
   readonly burst: number
-  /** Share of all requests beyond the shares of their networks together, while `isHashing`. */
+  /** Common share of all requests that exceed the shares of their networks, while `isHashing`. */
   readonly heavy: number
-  /** Cost of those requests that begins in one turn of the event loop, while not `isHashing`. */
+  /** Total cost at which no more of those requests begin in one turn of the event loop, while not `isHashing`. */
   readonly turn: number
-  /** Maximum running requests; requests beyond their shares get half of these slots. */
+  /** Maximum running requests. Requests that exceed their shares use at most half of these slots. */
   readonly slots: number
-  /** Maximum waiting requests within their shares, and beyond. */
+  /** Maximum waiting requests, separately for those within and those beyond their shares. */
   readonly waiting: QueueBounds
 }
 
-/** The limits of a service. docs/performance.md shows what they were measured with. */
+/** The limits of a service. For the measurements behind them, see docs/performance.md. */
 export const schedulerLimits: SchedulerLimits = {
   light: [0.004, 0.016, 0.032],
   peer: 0.025,
@@ -41,14 +41,14 @@ export const schedulerLimits: SchedulerLimits = {
 /** Why a waiting request is shed: too many wait, or its deadline has passed. */
 export type Shed = 'overloaded' | 'late'
 
-/** A request in a scheduler, with the scheduler's state of it. Endpoints extend it. */
+/** A request, with its state in the scheduler. Endpoints extend this class. */
 export abstract class Work implements Slot {
   state: 'new' | 'waiting' | 'running' | 'released' | 'done' = 'new'
-  /** Whether it was beyond the share of its networks. */
+  /** Whether it exceeded the share of a network on submission. */
   heavy = false
   scheduler: SlotOwner | undefined
   constructor(
-    /** Its networks, innermost first; one name for a peer that acts for many clients. */
+    /** Its networks, innermost first; or one name, for a peer that acts for many clients. */
     readonly networks: readonly string[],
     /** Milliseconds of main thread and database. */
     readonly cost: number,
@@ -79,7 +79,7 @@ interface SlotOwner {
 interface SchedulerStats {
   readonly waiting: number
   readonly running: number
-  /** Requests that were shed since the start. */
+  /** Number of requests shed since the start. */
   readonly shed: number
 }
 
@@ -87,19 +87,19 @@ interface SchedulerStats {
 export interface Scheduler {
   /** Begins a request now or later, or sheds it. */
   submit(work: Work): void
-  /** Ends a request in any state: its response is written, or its client has disconnected. */
+  /** Ends a request in any state. Call it when the response is written or the client disconnects. */
   end(work: Work): void
   stats(): SchedulerStats
-  /** Removes all limits from now on: waiting and new requests begin at once. */
+  /** Removes all limits: waiting and new requests begin at once. */
   open(): void
 }
 
-/** Maximum networks with a share; the least recently used ones leave, and return with a full burst. */
+/** Maximum cached networks. An evicted network starts again with a full burst. */
 const maxNetworks = 50_000
 
 /**
- * Minimum milliseconds between two wake-ups while `isHashing`: each interrupts a hash thread, so one wake-up begins
- * several requests.
+ * Minimum milliseconds between two wake-ups while `isHashing`. Each wake-up interrupts a hash thread, so it begins several
+ * requests.
  */
 const drainInterval = 20
 
@@ -107,9 +107,9 @@ const drainInterval = 20
 const sweepInterval = 100
 
 /**
- * Creates a scheduler. Requests within the shares of all their networks begin as soon as a slot is free, the others
- * after them; both wait in fair order by network, outermost first. While `isHashing`, the others leave most of the
- * cores to the hash threads.
+ * Creates a scheduler. Light requests, which are within the shares of all their networks, begin as soon as a slot is free.
+ * Heavy requests, which exceed a share, begin after them. Both wait in fair order by network, outermost first. While
+ * `isHashing`, heavy requests leave most of the cores to the hash threads.
  */
 export function createScheduler(
   { light, peer, burst, heavy, turn, slots, waiting }: SchedulerLimits,
@@ -137,7 +137,7 @@ export function createScheduler(
     return bucket
   }
 
-  /** Takes the cost of a request from the shares of all its networks; false when one of them has less left. */
+  /** Takes the cost of a request from the shares of all its networks; false, without taking it, when one has too little. */
   function takeShares({ networks, cost }: Work): boolean {
     const now = performance.now()
     const isPeer = networks.length === 1
@@ -149,7 +149,7 @@ export function createScheduler(
     return true
   }
 
-  /** Admits a request, and takes its cost beyond its share; false when it must wait: `drain` runs when that changes. */
+  /** Admits a request, and takes the cost of a heavy one; false if it must wait. Then `drain` runs when this changes. */
   function admit({ cost, heavy }: Work): boolean {
     if (isOpen) return true
     if (running >= slots) return false
@@ -168,12 +168,12 @@ export function createScheduler(
       }
       return true
     }
-    // A cost beyond the capacity of the bucket takes a full bucket.
+    // A cost that exceeds the capacity of the bucket takes a full bucket.
     const tokens = Math.min(cost, turn)
     if (heavyShare.acquire(tokens)) return true
     if (!drainTimer) {
       const delay = Math.max(heavyShare.blockedFor(tokens), drainInterval)
-      // Timers have whole milliseconds: rounded up, so that the tokens are there.
+      // Timers use whole milliseconds. Rounds up, so that the tokens are available.
       drainTimer = setTimeout(onDrainTimer, Math.floor(delay) + 1)
     }
     return false

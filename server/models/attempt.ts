@@ -1,5 +1,5 @@
-// Attempts to sign in, the networks that accounts signed in from, and other things that are counted within a time.
-// The statements are written by hand: each counts, reads and records in one round trip (measured; see database/).
+// Counts of attempts to sign in and of other limited actions, each within a time window, and the networks that accounts
+// signed in from. The statements are written by hand: each counts, reads and records in one round trip (see database/).
 
 import { bytes, defineTable, hasDefault, integer, key, nullable, time } from '../database/attributes.js'
 import type { Database, Statement, Transaction } from '../database/connection.js'
@@ -9,55 +9,56 @@ import type { Audit, AuditEvent } from './audit.js'
 import type { MasterKey } from './master-key.js'
 
 /**
- * Proofs whose failures are counted for each account, each for itself. `administration` is the password at SignIn of
- * Administration. One-time codes are counted with their secrets, mailed keys by key and network.
+ * Proofs whose failures count for each account, separately for each proof. `administration` is the password at SignIn of
+ * Administration. One-time codes are counted with their secrets, and mailed keys by key and network.
  */
 export const proofs = ['password', 'answers', 'administration'] as const
 
-/** One of them. */
+/** A proof whose failures count for each account. */
 export type Proof = (typeof proofs)[number]
 
 /**
- * The networks of a client address that an account gets to know by a sign-in, innermost first: the address or /64, and the
- * /24 or /48 that it is in.
+ * Returns the networks of a client address that an account knows after a sign-in, innermost first: the address or its /64,
+ * and its /24 or /48.
  */
 export function knowableNetworks(address: string): readonly [inner: string, outer: string] {
   const networks = networksOf(address)
   return [networks[0]!, networks.at(-1)!]
 }
 
-/** A device on which an account signed in before: its client still has a token of that session. */
+/** A device on which an account signed in before. Its client still has a token of that session. */
 export interface Device {
-  /** The user that the token is of. */
+  /** The user of the token. */
   readonly userId: number
-  /** Username key of that user, and whether it was active, when the token was issued. */
+  /** Username key of the user when the token was issued. */
   readonly usernameKey: string
+  /** Whether the user was active when the token was issued. */
   readonly active: boolean
-  /** The session, the same for all tokens that it was refreshed with: a stolen token gets no more tries by refreshing it. */
+  /** The session. All its refreshed tokens share it, so that a refresh of a stolen token permits no further attempts. */
   readonly session: string
 }
 
-/** Names of what is counted, as keyed digests: what an unknown client typed is never stored. An IPv6 client is its /64. */
+/** Names of counters, as keyed digests, because text from an unknown client is never stored. An IPv6 client is its /64. */
 export interface CounterKeys {
-  /** All attempts of a proof on an account from networks and devices that it doesn't know; wrong mailed keys from anywhere. */
+  /** Attempts of a proof on an account from networks and devices that it doesn't know; wrong mailed keys from any network. */
   account(proof: Proof | 'mailed key', usernameKey: string): Buffer
-  /** Attempts of a proof on an account from a network that it knows, without those inside it that it knows, too. */
+  /** Attempts of a proof on an account from a network that it knows, except from known networks within that network. */
   known(proof: Proof, usernameKey: string, network: string): Buffer
   /** Attempts of a proof on an account from a device that it knows. */
   device(proof: Proof, usernameKey: string, session: string): Buffer
   /** Wrong activation keys that a user gave. */
   activation(userId: number): Buffer
-  /** What one client address did of a kind. */
+  /** Actions of a kind by one client address. */
   address(kind: string, address: string): Buffer
   /** Attempts of a mailed key, by its digest, from one client address. */
   mailedKey(keyDigest: Buffer, address: string): Buffer
-  /** E-mails that count for a limit together. */
+  /** E-mails that share a limit. */
   emails(limit: string, of: string): Buffer
   /** A network, for the list of those known to an account. */
   knownNetwork(network: string): Buffer
 }
 
-/** Makes the names of what is counted. */
+/** Creates the names of counters. */
 export function createCounterKeys(masterKey: Pick<MasterKey, 'digest'>): CounterKeys {
   const name = (...parts: string[]) => masterKey.digest('attempts', parts.join('\0')).subarray(0, 16)
   return {
@@ -72,7 +73,7 @@ export function createCounterKeys(masterKey: Pick<MasterKey, 'digest'>): Counter
   }
 }
 
-/** What a sign-in needs to know of an account. */
+/** The data of an account that a sign-in needs. */
 export interface Account {
   readonly id: number
   readonly username: string
@@ -85,59 +86,61 @@ export interface Account {
   readonly tokenGeneration: number
 }
 
-/** What is asked when an attempt begins. */
+/** Parameters of the start of an attempt. */
 interface BeginValues {
   readonly usernameKey: string
-  /** What is proven; undefined where no account counts it. */
+  /** The proof of the attempt; undefined if it doesn't count for the account. */
   readonly proof: Proof | undefined
   readonly address: string
-  /** The device that the client shows; it counts for its own user alone. */
+  /** The device of the token that the client sends. Only its own user knows it. */
   readonly device: Device | undefined
   readonly knownDays: number
-  /** Most failures and attempts in flight together. */
+  /** Maximum sum of failures and attempts in flight. */
   readonly most: number
   readonly inFlightSeconds: number
-  /** The bucket of the client address holds up those that the account doesn't know. */
+  /** The bucket of the client address. It limits only addresses that the account doesn't know. */
   readonly bucket: { readonly capacity: number; readonly perSecond: number }
 }
 
-/** Where the attempts of a proof are counted. */
+/** The counter of an attempt. */
 export interface Counter {
   readonly subject: Buffer
-  /** The count of the account, where this is one beside it: of a network or a device that it knows. */
+  /** The counter of the account, if this is a separate counter for a known network or device; else null. */
   readonly account: Buffer | null
 }
 
-/** An attempt that was counted as in flight, or why it wasn't. */
+/** The start of an attempt: it is counted as in flight, or the fields say why not. */
 export interface AttemptStart {
   readonly account: Account | undefined
   /** Whether the account knows the device or a network of the address. */
   readonly known: boolean
-  /** Where it counts; undefined where no account counts it. */
+  /** Its counter; undefined if it doesn't count for the account. */
   readonly counter: Counter | undefined
-  /** How full the bucket of the client address is. */
+  /** The level of the bucket of the client address. */
   readonly addressLevel: number
-  /** Whether it may continue. If not, the other fields say why. */
+  /** Whether the attempt may continue. */
   readonly begun: boolean
-  /** Failures before this one. */
+  /** Number of failures before this attempt. */
   readonly failed: number
-  /** Seconds until those are forgotten. */
+  /** Seconds until these failures expire. */
   readonly seconds: number
 }
 
-/** Failures within a time that are recorded: one event at the first, and one when they reach a number. */
+/** The events of failures within a time window: one for the first failure, and one when the limit is reached. */
 interface Failures {
+  /** The limit: the number of failures that records `last`. */
   readonly most: number
+  /** Length of the window. */
   readonly seconds: number
-  /** Absent where the first failure is no event: where trying costs a stranger next to nothing. */
+  /** Absent if the first failure isn't recorded, because unknown clients could cause too many events. */
   readonly first?: AuditEvent
   readonly last: AuditEvent
 }
 
-/** A count within a time. */
+/** A count within a time window. */
 export interface Count {
   readonly count: number
-  /** Seconds until it starts anew. */
+  /** Seconds until the count restarts. */
   readonly seconds: number
 }
 
@@ -152,21 +155,20 @@ const attributes = {
 
 const addressAttributes = { userId: key(integer), address: key(bytes), seenAt: hasDefault(time) }
 
-/** Counts attempts and what else is limited within a time. */
+/** Counts attempts and other limited actions, each within a time window. */
 export interface Attempts {
-  /** Counts an attempt as in flight, unless a limit stands in the way, and reads the account. */
+  /** Counts an attempt as in flight unless it exceeds a limit, and reads the account. */
   begin(values: BeginValues): Promise<AttemptStart>
-  /** Ends an attempt that wasn't decided: it never was. */
+  /** Removes an attempt that neither failed nor succeeded. */
   undo(subject: Buffer): Promise<void>
   /**
-   * Counts a failed attempt and ends it, if it was counted as in flight. What `failures` says is recorded of the user they
-   * are of, once within their time. Like the other two that record, it names no user who was erased meanwhile: then it
-   * leaves no event, as it does without `userId`.
+   * Counts a failed attempt, and ends it if it is counted as in flight. Records the events of `failures` for the user, each
+   * once in a window. It records no event without `userId` or, like `succeed` and `record`, for a user that has been erased.
    */
   fail(counter: Counter, failures: Failures, userId: number | undefined): Promise<void>
   /**
-   * Ends a successful attempt: forgets the failures, remembers the networks of the address, records the event. False,
-   * without any of the latter two, when the user is deleted or erased by now.
+   * Ends a successful attempt: clears the failures, stores the networks of the address as known, and records the event.
+   * If the user has been deleted or erased, it returns false, and only clears the failures.
    */
   succeed(
     subject: Buffer | undefined,
@@ -175,28 +177,29 @@ export interface Attempts {
     event: AuditEvent,
     t?: Transaction,
   ): Promise<boolean>
-  /** Records what becomes of an attempt, and counts nothing. */
+  /** Records an event of an attempt. Counts nothing. */
   record(event: AuditEvent, t?: Transaction): Promise<void>
-  /** Counts one more and returns the count. */
+  /** Increments a count and returns it. */
   count(subject: Buffer, seconds: number): Promise<Count>
-  /** The current counts of an account, those of its known networks and devices included, the highest first. */
+  /** Returns the current counts of an account and of its known networks and devices, highest first. */
   readAll(account: Buffer): Promise<(Count & { readonly subject: Buffer })[]>
-  /** Clears the counts of accounts, with those of their known networks and devices, and returns how many there were. */
+  /** Clears the counts of accounts and of their known networks and devices. Returns the number of cleared counts. */
   clear(accounts: readonly Buffer[], t?: Transaction): Promise<number>
-  /** Deletes counts whose time is over, and networks that have been unused for so many days. */
+  /** Deletes expired counts, and known networks that have been unused for `knownDays`. */
   prune(knownDays: number): Promise<void>
-  /** The innermost network of an address that a user knows; undefined when it knows none. */
+  /** Returns the innermost network of an address that a user knows; undefined when it knows none. */
   knownNetwork(userId: number, address: string, days: number): Promise<string | undefined>
-  /** Username keys of active accounts that know a network, the latest first. */
+  /** Returns the username keys of active accounts that know a network, latest first. */
   accountsKnowing(network: string, days: number, most: number): Promise<string[]>
 }
 
-// Without a wait for the disk: a crash of PostgreSQL may forget the attempts of the last second, and nothing else.
-/** Whether the user of the row, by its column `id`, knows a network. */
+/** Returns an SQL condition: whether the user of the row, by its column `id`, knows a network. */
 const knows = (network: string, days: string) => `EXISTS (SELECT FROM known_addresses k WHERE k.user_id = id
       AND k.address = ${network} AND k.seen_at > clock_timestamp() - make_interval(days => ${days}))`
 
-// A device comes before the networks, as OWASP has it: its owner goes on though neighbours guess at the account.
+// `relaxed` doesn't wait for the disk: a crash of PostgreSQL loses at most the attempts of the last second. A known device
+// takes precedence over known networks, as OWASP recommends, so that its owner can sign in while others in the same network
+// guess the password.
 const begin: Statement = {
   name: 'attempt-begin',
   text: `WITH relaxed AS MATERIALIZED (
@@ -239,10 +242,10 @@ const undo: Statement = {
     UPDATE attempts SET in_flight = greatest(in_flight - 1, 0) FROM relaxed WHERE subject = $1`,
 }
 
-// The window begins with the first failure and doesn't move: a lock is never longer for being tried. The row may be gone:
-// what is in flight for long is pruned. As in the next two, each part reads from the one before, which settles the order
-// of locks: the count, the user, the rest. An erasure has the user first, but lets others share its key until the end.
-// Only an event is worth waiting for the disk.
+// The window begins with the first failure and doesn't move, so that further attempts don't extend a lock. The row may be
+// missing: a row whose attempts were in flight for too long is pruned. As in the next two statements, each part reads from
+// the previous part, which fixes the order of locks: the count, the user, the rest. An erasure locks the user first, but
+// permits FOR KEY SHARE until it ends. Only an event waits for the disk.
 const fail: Statement = {
   name: 'attempt-fail',
   text: `WITH failed AS (INSERT INTO attempts AS a (subject, account, count, window_ends)
@@ -260,8 +263,8 @@ const fail: Statement = {
   SELECT audit_append(event) FROM due WHERE EXISTS (SELECT FROM present)`,
 }
 
-// Of an account that was never activated it is remembered when it was seen, unless another transaction holds the row: to wait for
-// that would be the wrong order, and who holds it is another sign-in, or changes more.
+// For an account that was never activated, `seen` updates the time of the last sign-in. It skips a locked row: a wait would
+// break the order of locks, and the lock belongs to another sign-in or to a change of the user.
 const succeed: Statement = {
   name: 'attempt-succeed',
   text: `WITH cleared AS (UPDATE attempts SET count = 0, window_ends = clock_timestamp(), in_flight = greatest(in_flight - 1, 0)
@@ -307,7 +310,7 @@ const clear: Statement = {
     WHERE (subject = ANY($1::bytea[]) OR account = ANY($1)) AND count > 0 AND window_ends > clock_timestamp() RETURNING 1`,
 }
 
-// Passes over rows in use, so that it never waits for a sign-in while one waits for it.
+// Skips locked rows, so that it never waits for a sign-in that waits for it.
 const prune: Statement = {
   name: 'attempts-prune',
   slow: true,
@@ -315,7 +318,7 @@ const prune: Statement = {
     WHERE greatest(window_ends, in_flight_until) < clock_timestamp() FOR UPDATE SKIP LOCKED)`,
 }
 
-// By the time of the transaction: a condition with clock_timestamp() finds nothing by index.
+// now() permits the use of an index; clock_timestamp() doesn't.
 const pruneNetworks: Statement = {
   name: 'known-addresses-prune',
   slow: true,
@@ -337,14 +340,14 @@ const accountsKnowing: Statement = {
 type BeginRow = Account &
   Omit<AttemptStart, 'account' | 'counter'> & { readonly id: number | null; readonly subject: Buffer | null }
 
-/** The counts in a database. */
+/** Creates the counts in a database. */
 export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>, counterKeys: CounterKeys): Attempts {
   defineTable(database, 'attempts', attributes)
   defineTable(database, 'known_addresses', addressAttributes)
 
-  const knowable = (address: string) => knowableNetworks(address).map(counterKeys.knownNetwork)
+  const networkKeys = (address: string) => knowableNetworks(address).map(counterKeys.knownNetwork)
 
-  /** Where an attempt counts, as the statement has them: for a device, an address, an outer network, and for the account. */
+  /** Returns the counters of an attempt in the order of `place`: device, address, outer network, account. */
   function counters({ proof, usernameKey, address, device }: BeginValues): (Buffer | null)[] {
     if (!proof) return []
     return [
@@ -357,12 +360,12 @@ export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>, 
   return {
     async begin(values) {
       const { usernameKey, address, device, knownDays, most, inFlightSeconds, bucket } = values
-      const places = counters(values)
+      const subjects = counters(values)
       const [row] = await database.run<BeginRow>(begin, [
         usernameKey,
-        places,
+        subjects,
         counterKeys.address('failures', address),
-        ...knowable(address),
+        ...networkKeys(address),
         knownDays,
         most,
         inFlightSeconds,
@@ -371,7 +374,7 @@ export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>, 
         device?.userId ?? null,
       ])
       const { subject, known, id } = row!
-      const counter = subject ? { subject, account: known ? places.at(-1)! : null } : undefined
+      const counter = subject ? { subject, account: known ? subjects.at(-1)! : null } : undefined
       return { ...row!, counter, account: id === null ? undefined : row }
     },
     async undo(subject) {
@@ -382,7 +385,7 @@ export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>, 
       await database.run(fail, [subject, account, seconds, most, stamped(first), stamped(last), userId ?? null])
     },
     async succeed(subject, address, userId, event, transaction) {
-      const values = [subject ?? null, ...knowable(address), userId, audit.stamp(event)]
+      const values = [subject ?? null, ...networkKeys(address), userId, audit.stamp(event)]
       return (await database.run(succeed, values, transaction)).length > 0
     },
     async record(event, transaction) {
@@ -396,7 +399,7 @@ export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>, 
       await database.run(pruneNetworks, [knownDays])
     },
     async knownNetwork(userId, address, days) {
-      const [row] = await database.run<{ place: number | null }>(knownNetwork, [userId, ...knowable(address), days])
+      const [row] = await database.run<{ place: number | null }>(knownNetwork, [userId, ...networkKeys(address), days])
       return row?.place == null ? undefined : knowableNetworks(address)[row.place]
     },
     accountsKnowing: async (network, days, most) =>

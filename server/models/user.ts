@@ -28,7 +28,7 @@ import type { MailedKeys, Purpose } from './mailed-key.js'
 import type { MasterKey } from './master-key.js'
 import { newActivationKey, shownOfOrganization } from './organization.js'
 
-/** What users tell of themselves at sign-up and find in their record. */
+/** Attributes that users enter at sign-up and read in their record. */
 const profile = {
   username: text,
   nickname: text,
@@ -44,7 +44,7 @@ const profile = {
   role: attribute<Role>('TEXT'),
 }
 
-/** What is read of a user. */
+/** Attributes of a user that queries read. */
 const shown = {
   id: hasDefault(key(integer)),
   ...profile,
@@ -55,8 +55,8 @@ const shown = {
   tokenGeneration: hasDefault(integer),
   organizationId: hasDefault(nullable(integer)),
   /**
-   * When a session set the present password. Null when its owner proved more than a token (a session by a mailed key, the
-   * sign-up) or an administrator set it with SetPassword.
+   * When a session set the current password. Null when the owner set it with more than a token (by a session from a mailed
+   * key, or at sign-up) or an administrator set it with SetPassword.
    */
   passwordUpdatedAt: hasDefault(nullable(time)),
 }
@@ -66,37 +66,37 @@ const userAttributes = {
   nicknameKey: text,
   passwordHash: text,
   createdAt: hasDefault(time),
-  /** Deleted ones are suspended, and found by administration alone. */
+  /** When the user was deleted. A deleted user is suspended, and visible to administration only. */
   deletedAt: hasDefault(nullable(time)),
   suspendedBeforeDeletion: hasDefault(flag),
   /**
-   * When the last sign-in was, or the sign-up, of an account that its user signed up and that was never activated. Null for
-   * all others: those activated once, and those that administrators, installations and imports made.
+   * Time of the last sign-in, or else of the sign-up, of an account that signed up and was never activated. Null for all
+   * other accounts: those that were activated, and those that administrators, installations and imports created.
    */
   unactivatedSeenAt: hasDefault(nullable(time)),
-  /** What the names look like. */
+  /** Skeletons of the names: names that look alike have the same skeleton. */
   usernameSkeleton: text,
   nicknameSkeleton: text,
 }
 
-/** What is read of a user's provider key; sealed. */
+/** Attributes of a user's provider key that queries read. The key is sealed. */
 const shownKey = { id: hasDefault(key(integer)), sealed: column('key_sealed', bytes) }
 
 const keyAttributes = { ...shownKey, userId: integer, digest: column('key_digest', bytes) }
 
-/** The profile of a user. A new attribute also belongs into the sign-up form and the record. */
+/** The profile of a user. Add a new attribute to the sign-up form and the record, too. */
 export interface Profile extends Row<typeof profile> {}
 
-/** A user with its organization and provider key, as one statement reads it. Keys are sealed. */
+/** A user with its organization and provider key, read by one statement. Keys are sealed. */
 export interface User
   extends Row<typeof shown>,
     Joined<'organization', typeof shownOfOrganization>,
     Joined<'providerKey', typeof shownKey> {}
 
-/** A user to be registered: what is null has to be said, so that nothing is forgotten. */
+/** A user to register. Nullable attributes are required, so that a caller can't omit one by mistake. */
 export type NewUser = Omit<NewRow<typeof userAttributes>, 'usernameSkeleton' | 'nicknameSkeleton'>
 
-/** All nullable attributes of a user as null, for a user without a form. */
+/** All nullable attributes of a user set to null, for a user without a form. */
 export const emptyUser = Object.fromEntries(
   Object.entries(userAttributes).flatMap(([name, { nullable, hasDefault }]) =>
     nullable && !hasDefault ? [[name, null]] : [],
@@ -115,7 +115,7 @@ const columns = [
   selectList(shownKey, 'k', 'providerKey'),
 ].join(', ')
 
-/** Reads users; every condition must say whether it includes deleted ones. */
+/** Selects users. Every condition must state whether it includes deleted users. */
 export const readUser = `SELECT ${columns} FROM users u LEFT JOIN organizations o ON o.id = u.organization_id
   LEFT JOIN provider_keys k ON k.user_id = u.id`
 
@@ -131,7 +131,7 @@ const enrolled = `u.role = 'ROLE_ADMIN'
 
 const readCaller = readUser.replace(' FROM users u', `, ${enrolled} FROM users u`)
 
-// A retired key signs no tokens, even if a process has it in its cache.
+// Tokens of a retired key are invalid, even if a process caches the key.
 const findTokenHolder = `${readCaller} WHERE u.id = $1
   AND EXISTS (SELECT FROM signing_keys s WHERE s.kid = $2 AND (s.verifies_until IS NULL OR s.verifies_until > now()))`
 
@@ -159,28 +159,28 @@ const takenNicknames: Statement = {
   text: 'SELECT nickname_key AS key FROM users WHERE nickname_key = ANY($1)',
 }
 
-/** Advisory locks: only their holder adds a user whose names look like that. */
+/** Advisory locks by skeleton: only the holder adds a user with these skeletons. */
 const lockLooks: Statement = {
   name: 'user-lock-looks',
   text: 'SELECT pg_advisory_xact_lock(7264002, hashtext($1)), pg_advisory_xact_lock(7264003, hashtext($2))',
 }
 
-/** More names than this that look alike are too many for one more. */
-const mostAlike = 100
+/** Maximum names with the same skeleton. With so many, a new name is refused without a comparison. */
+const maxAlike = 100
 
 const alike: Statement = {
   name: 'user-alike',
-  text: `SELECT ARRAY (SELECT username_key FROM users WHERE username_skeleton = $1 LIMIT ${mostAlike}) AS usernames,
-    ARRAY (SELECT nickname_key FROM users WHERE nickname_skeleton = $2 LIMIT ${mostAlike}) AS nicknames`,
+  text: `SELECT ARRAY (SELECT username_key FROM users WHERE username_skeleton = $1 LIMIT ${maxAlike}) AS usernames,
+    ARRAY (SELECT nickname_key FROM users WHERE nickname_skeleton = $2 LIMIT ${maxAlike}) AS nicknames`,
 }
 
-const deciding = `SELECT u.id, u.username, u.email, u.role, u.active, u.suspended, u.organization_id AS "organizationId",
+const selectDeciding = `SELECT u.id, u.username, u.email, u.role, u.active, u.suspended, u.organization_id AS "organizationId",
     u.token_generation AS "tokenGeneration", u.deleted_at IS NOT NULL AS deleted, ${enrolled} FROM users u WHERE u.id = $1`
 
-/** By how strong a lock: whether others may hold the row as it is meanwhile. */
+/** Statements that lock a row, by strength: `share` permits other shared locks, `change` doesn't. */
 const lockDeciding = {
-  share: { name: 'user-deciding-share', text: `${deciding} FOR SHARE OF u` },
-  change: { name: 'user-deciding-change', text: `${deciding} FOR NO KEY UPDATE OF u` },
+  share: { name: 'user-deciding-share', text: `${selectDeciding} FOR SHARE OF u` },
+  change: { name: 'user-deciding-change', text: `${selectDeciding} FOR NO KEY UPDATE OF u` },
 } as const satisfies Record<string, Statement>
 
 const administratorAmong: Statement = {
@@ -188,46 +188,46 @@ const administratorAmong: Statement = {
   text: `SELECT FROM users WHERE id = ANY($1::int[]) AND role = 'ROLE_ADMIN' LIMIT 1`,
 }
 
-/** What the verbs of activation and administration decide on. */
+/** Attributes on which activation and administration decide. */
 const lockColumns = ['id', 'username', 'role', 'active', 'suspended', 'organizationId'] as const
 
-/** A locked row. */
+/** The row of a locked user. */
 export type LockedUser = Pick<User, (typeof lockColumns)[number]>
 
-/** A user who calls. */
+/** The user of a call. */
 export interface CallerRow extends User {
-  /** Whether it is a ROLE_ADMIN with one-time codes. */
+  /** Whether the user is a ROLE_ADMIN with one-time codes. */
   readonly enrolled: boolean
 }
 
-/** What permissions depend on, as a transaction sees it. */
+/** The state of a user that decides its permissions, as a transaction sees it. */
 type DecidingUser = LockedUser &
   Pick<CallerRow, 'email' | 'tokenGeneration' | 'enrolled'> & { readonly deleted: boolean }
 
-/** Whom an e-mail about an account goes to. */
+/** The recipient of e-mails about an account. */
 type Owner = Pick<User, 'id' | 'username' | 'email'>
 
 /**
- * What is done with users. Verbs that change a user run in the transaction of their caller. Whatever revokes tokens voids
- * mailed recovery keys and codes for another e-mail address, those that wait to be sent included; what takes away more
- * than tokens voids mailed activation keys, too.
+ * Reads and changes users. Methods that change a user run in the transaction of their caller. A method that revokes tokens
+ * also voids mailed recovery keys and codes for a new e-mail address, including those in queued e-mails. A method that
+ * changes permissions also voids mailed activation keys.
  */
 export interface Users {
   byId(id: number): Promise<User | undefined>
   byUsername(usernameKey: string): Promise<User | undefined>
-  /** Those of the users who are there, in no order; who has an id and a key given is there twice. */
+  /** Returns the users that exist, in no order. A user whose id and key are both given is returned twice. */
   findMany(ids: readonly number[], usernameKeys: readonly string[]): Promise<User[]>
-  /** The holder of a token that was signed with this key; undefined when the key holds no longer. */
+  /** Returns the user of a token signed with this key; undefined when the key is retired or the user doesn't exist. */
   findTokenHolder(id: number, kid: string): Promise<CallerRow | undefined>
-  /** The same and, when it is another, the user with the username; in one statement. */
+  /** Returns the user of a token as above and, in the same statement, the user with the username. */
   findTokenHolderAndUser(
     id: number,
     kid: string,
     usernameKey: string,
   ): Promise<{ caller: CallerRow | undefined; target: User | undefined }>
   /**
-   * Locks a caller, and the user that is to be changed, until the end of the transaction, in an order in which two never
-   * wait for each other. Either is undefined when it is gone.
+   * Locks a caller and the user to change until the end of the transaction, by id, so that two transactions can't
+   * deadlock. Either is undefined if it no longer exists.
    */
   lockPair(
     callerId: number,
@@ -238,11 +238,11 @@ export interface Users {
   includeAdministrator(ids: readonly number[], t: Transaction): Promise<boolean>
   /** Whether the names are taken. */
   taken(usernameKey: string, nicknameKey: string): Promise<{ username: boolean; nickname: boolean }>
-  /** Which of the nicknames are taken. */
+  /** Returns the nicknames that are taken. */
   takenNicknames(keys: readonly string[]): Promise<Set<string>>
   /**
-   * Whether the names look like taken ones in other letters (see lookalikes.ts). Within a transaction, one that doesn't
-   * now won't before its end: ask there once more before adding a user.
+   * Whether the names look like taken names in other letters (see look-alikes.ts). In a transaction, the result holds until
+   * the transaction ends: check again there before `add`.
    */
   lookalikes(
     names: { readonly username: string; readonly nickname: string },
@@ -252,24 +252,24 @@ export interface Users {
   add(row: NewUser, t: Transaction): Promise<number>
   /** Locks a user until the end of the transaction. */
   lock(usernameKey: string, t: Transaction): Promise<LockedUser | undefined>
-  /** Makes a user active, a member of the organization, and gives a ROLE_INSTITUTION its provider key. */
+  /** Activates a user, adds it to the organization, and creates the provider key of a ROLE_INSTITUTION. */
   activate(user: LockedUser, organizationId: number | null, t: Transaction): Promise<void>
   /**
-   * Sets the password and revokes every token. `byToken`: a session that did not begin by a mailed key sets it, which is
-   * remembered as `passwordUpdatedAt`.
+   * Sets the password and revokes every token. `byToken` means that a session without a mailed key sets it, which sets
+   * `passwordUpdatedAt`.
    */
   changePassword(id: number, passwordHash: string, by: { readonly byToken: boolean }, t: Transaction): Promise<void>
-  /** Replaces the hash of a password by another of the same, unless it was changed meanwhile. */
+  /** Replaces the hash of a password with a new hash of the same password, unless the password has changed. */
   renewPassword(id: number, before: string, after: string): Promise<void>
-  /** Shuts a user out, revokes every token and voids mailed activation keys. */
+  /** Blocks the sign-in of a user, revokes every token and voids mailed activation keys. */
   suspend(id: number, t: Transaction): Promise<void>
   /** Ends a suspension. Tokens stay revoked. */
   resume(id: number, t: Transaction): Promise<void>
   /** Revokes every token. */
   revokeTokens(id: number, t: Transaction): Promise<void>
   /**
-   * Sets the recovery address, or removes it, voids what was mailed on the way to another, and tells the former address,
-   * in a language, from which client address it was changed. The caller holds the user's row.
+   * Sets or removes the recovery address and voids mailed recovery keys and codes for a new address. Notifies the former
+   * address, in the language `locale`, of the client address of the change. The caller must lock the user's row.
    */
   setEmail(
     { id, email }: Pick<Owner, 'id' | 'email'>,
@@ -280,35 +280,35 @@ export interface Users {
   /** Changes the profile of a user. Throws a unique violation of `users_nickname_key_key`. */
   edit(id: number, details: UserDetails, t: Transaction): Promise<void>
   /**
-   * Gives a user another role, revokes every token and voids mailed activation keys. Only a ROLE_INSTITUTION has a
-   * provider key, once it is active.
+   * Changes the role of a user, revokes every token and voids mailed activation keys. Only an active ROLE_INSTITUTION has a
+   * provider key.
    */
   setRole(user: Pick<User, 'id' | 'active'>, role: Role, t: Transaction): Promise<void>
-  /** Makes a user a member of an organization, or of none, revokes every token and voids mailed activation keys. */
+  /** Sets or removes the organization of a user, revokes every token and voids mailed activation keys. */
   setOrganization(id: number, organizationId: number | null, t: Transaction): Promise<void>
-  /** Hides a user, shuts it out, revokes every token and voids mailed activation keys. */
+  /** Hides a user, blocks its sign-in, revokes every token and voids mailed activation keys. */
   delete(id: number, t: Transaction): Promise<void>
-  /** Brings a deleted user back as it was. Tokens stay revoked. */
+  /** Restores a deleted user as it was. Tokens stay revoked. */
   undelete(id: number, t: Transaction): Promise<void>
 }
 
-/** What can be changed of a user; a nickname with its key. */
+/** Changes of a profile; `name` is the nickname with its key. */
 export type UserDetails = Partial<
   Omit<Profile, 'username' | 'securityQuestion' | 'termsOfUsage' | 'role' | 'nickname'>
 > & { readonly name?: { readonly nickname: string; readonly nicknameKey: string } }
 
-/** Whether a key is written in other letters than one of those that look like it. */
+/** Whether a key uses other letters than at least one of the keys that look like it. */
 function isAlike(key: string, others: readonly string[]): boolean {
-  return others.length === mostAlike || others.some(other => !shareScript(key, other))
+  return others.length === maxAlike || others.some(other => !shareScript(key, other))
 }
 
-/** Keys that open an account, or lead to its e-mail address. */
-const waysIn: readonly Purpose[] = ['recovery', 'email']
+/** Purposes of mailed keys that sign in to an account or change its e-mail address. */
+const accessPurposes: readonly Purpose[] = ['recovery', 'email']
 
-/** The same, and keys that make the account active in an organization. */
-const everyKey: readonly Purpose[] = [...waysIn, 'activation']
+/** All purposes: the above, and keys that activate the account in an organization. */
+const allPurposes: readonly Purpose[] = [...accessPurposes, 'activation']
 
-/** The users in a database. */
+/** Creates the users in a database. */
 export function createUsers(
   database: Database,
   masterKey: MasterKey,
@@ -319,12 +319,12 @@ export function createUsers(
   const providerKeys = defineTable(database, 'provider_keys', keyAttributes)
 
   async function voidKeys(id: number, purposes: readonly Purpose[], t: Transaction): Promise<void> {
-    // Queued e-mails go first: the sender either has stored the key of one by now, or finds none to make a key for.
+    // Discards queued e-mails first: the sender has either stored the key of an e-mail already, or doesn't find the e-mail.
     await emails.discard(id, purposes, t)
     await mailedKeys.void(id, purposes, t)
   }
 
-  /** Changes a user and revokes every token, as tokens name the generation that they are of, and keys of these purposes. */
+  /** Changes a user, revokes every token by a new token generation, and voids keys of these purposes. */
   async function revoke(
     id: number,
     changes: Partial<Row<typeof userAttributes>>,
@@ -336,14 +336,14 @@ export function createUsers(
     await voidKeys(id, purposes, transaction)
   }
 
-  /** Has the time begin anew after which an account that was never activated is erased. */
+  /** Restarts the time after which an account that was never activated is erased. */
   const seenAgain = () => ({
     unactivatedSeenAt: orm().literal('CASE WHEN unactivated_seen_at IS NOT NULL THEN now() END') as unknown as Date,
   })
 
   async function giveProviderKey(userId: number, transaction: Transaction): Promise<void> {
     const { digest, sealed } = newActivationKey(masterKey)
-    // An existing one stays.
+    // An existing provider key doesn't change.
     await providerKeys().bulkCreate([{ userId, digest, sealed }], { ignoreDuplicates: true, transaction })
   }
 
@@ -397,7 +397,7 @@ export function createUsers(
       return added.get('id') as number
     },
     async lock(usernameKey, transaction) {
-      // No stronger lock: rows that refer to a user, such as known addresses, are checked while a sign-in holds others.
+      // Not FOR UPDATE, which would block foreign key checks, such as those of known addresses during a sign-in.
       const lock = transaction.LOCK.NO_KEY_UPDATE
       return (
         await users().findOne({
@@ -414,22 +414,22 @@ export function createUsers(
       if (role === 'ROLE_INSTITUTION') await giveProviderKey(id, transaction)
     },
     changePassword: (id, passwordHash, { byToken }, t) =>
-      revoke(id, { passwordHash, passwordUpdatedAt: byToken ? fromNow(0) : null }, waysIn, t),
+      revoke(id, { passwordHash, passwordUpdatedAt: byToken ? fromNow(0) : null }, accessPurposes, t),
     async renewPassword(id, before, after) {
       await users().update({ passwordHash: after }, { where: { id, passwordHash: before } })
     },
     async suspend(id, transaction) {
-      await revoke(id, { suspended: true }, everyKey, transaction)
+      await revoke(id, { suspended: true }, allPurposes, transaction)
     },
     async resume(id, transaction) {
       await users().update({ suspended: false, ...seenAgain() }, { where: { id }, transaction })
     },
     async revokeTokens(id, transaction) {
-      await revoke(id, {}, waysIn, transaction)
+      await revoke(id, {}, accessPurposes, transaction)
     },
     async setEmail({ id, email: former }, to, { address, locale }, transaction) {
       await users().update({ email: to }, { where: { id }, transaction })
-      await voidKeys(id, waysIn, transaction)
+      await voidKeys(id, accessPurposes, transaction)
       if (former === null) return
       const parameters = { userId: id, at: new Date().toISOString(), address, to: former }
       await emails.add({ kind: 'email-changed', parameters }, locale, transaction)
@@ -439,16 +439,16 @@ export function createUsers(
       await users().update({ ...details, ...named }, { where: { id }, transaction })
     },
     async setRole({ id, active }, role, transaction) {
-      await revoke(id, { role }, everyKey, transaction)
+      await revoke(id, { role }, allPurposes, transaction)
       if (role !== 'ROLE_INSTITUTION') await providerKeys().destroy({ where: { userId: id }, transaction })
       else if (active) await giveProviderKey(id, transaction)
     },
     async setOrganization(id, organizationId, transaction) {
-      await revoke(id, { organizationId }, everyKey, transaction)
+      await revoke(id, { organizationId }, allPurposes, transaction)
     },
     async delete(id, transaction) {
       const before = { suspendedBeforeDeletion: orm().col('suspended') as unknown as boolean }
-      await revoke(id, { deletedAt: fromNow(0), ...before, suspended: true }, everyKey, transaction)
+      await revoke(id, { deletedAt: fromNow(0), ...before, suspended: true }, allPurposes, transaction)
     },
     async undelete(id, transaction) {
       const before = orm().col('suspended_before_deletion') as unknown as boolean

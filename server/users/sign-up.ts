@@ -44,7 +44,7 @@ export function signUp(deps: SignUpDeps): UsersRpc<'signUp'> {
   const { database, users, questions, audit, admission, passwords, tokens } = deps
   return async (request, { call }) => {
     const { form, question } = await prepare(deps, request, call)
-    // Clients may send questions of their own; an administrator can link them to an offered one later.
+    // A client may send its own question. An administrator can link it to an offered question later.
     const unmatched = question ? undefined : unmatchedText(form)
     const secrets: Secret[] = [{ context: 'password', text: form.password }]
     if ((question || unmatched) && form.securityanswer) secrets.push({ context: 'answer', text: form.securityanswer })
@@ -61,11 +61,11 @@ export function signUp(deps: SignUpDeps): UsersRpc<'signUp'> {
       .transact(async t => {
         const alike = await users.lookalikes(form, t)
         if (alike.username || alike.nickname) return undefined
-        const added = await users.add(row, t)
-        if (question && answerHash) await questions.saveAnswer(added, question.id, answerHash, t)
-        if (unmatched && answerHash) await questions.keepUnmatched(added, unmatched, answerHash, t)
-        await audit.append({ ...auditContext(call), action: 'user.sign-up', outcome: 'ok', subject_id: added }, t)
-        return added
+        const userId = await users.add(row, t)
+        if (question && answerHash) await questions.saveAnswer(userId, question.id, answerHash, t)
+        if (unmatched && answerHash) await questions.keepUnmatched(userId, unmatched, answerHash, t)
+        await audit.append({ ...auditContext(call), action: 'user.sign-up', outcome: 'ok', subject_id: userId }, t)
+        return userId
       })
       .catch(error => {
         if (!brokenConstraint(error)?.startsWith('users_')) throw error
@@ -78,13 +78,10 @@ export function signUp(deps: SignUpDeps): UsersRpc<'signUp'> {
   }
 }
 
-/**
- * Returns the valid form and the offered question that it chooses. Refuses everything that can be refused before a
- * hash.
- */
+/** Returns the valid form and the offered question that it chooses. Makes all checks that don't need a hash. */
 async function prepare(deps: SignUpDeps, request: SignUpRequest, call: Call) {
   const { users, questions, admission, pool } = deps
-  // Before the form is validated, which costs time, too.
+  // These checks come first, because it takes time to validate the form.
   admission.check('signUps', call.address)
   pool.check(waiterOf(call, ''), 1)
   const form = await readForm(deps, request, call)
@@ -94,18 +91,21 @@ async function prepare(deps: SignUpDeps, request: SignUpRequest, call: Call) {
   return { form, question: await chosenQuestion(questions, form) }
 }
 
-/** Returns the valid form, or refuses with all invalid fields; includes taken names within the limit of look-ups. */
+/**
+ * Returns the valid form, or refuses with all invalid fields. The fields include taken names, unless the limit of look-ups
+ * is reached.
+ */
 async function readForm({ policy, users, admission, timeZone, now }: SignUpDeps, request: SignUpRequest, call: Call) {
   const { fields, form } = checkSignUp(request, policy, { now: new Date(now()), timeZone })
   if (form && call.malformedFields.length === 0) return form
   const malformed = new Set(call.malformedFields.map(({ field }) => field))
-  const wrong = [...fields.filter(({ field }) => !malformed.has(field)), ...call.malformedFields]
-  const known = new Set(wrong.map(({ field }) => field))
+  const invalid = [...fields.filter(({ field }) => !malformed.has(field)), ...call.malformedFields]
+  const known = new Set(invalid.map(({ field }) => field))
   const taken = admission.takeLookUp(call.address) ? await takenNames(users, request) : []
-  return refuse(Reason.INVALID_SIGN_UP, { fields: [...wrong, ...taken.filter(({ field }) => !known.has(field))] })
+  return refuse(Reason.INVALID_SIGN_UP, { fields: [...invalid, ...taken.filter(({ field }) => !known.has(field))] })
 }
 
-/** Returns the taken names in a form, and those that look like a taken one, as invalid fields. */
+/** Returns as invalid fields the names in a form that are taken or look like a taken name. */
 export async function takenNames(
   users: Users,
   { username = '', nickname = '' }: Partial<Pick<SignUpRequest, 'username' | 'nickname'>>,
@@ -129,7 +129,7 @@ export async function takenNames(
   return fields
 }
 
-/** Returns a free nickname: the given one with random digits, and more digits when all are taken. */
+/** Returns a free nickname: the given one with random digits. Adds digits until a candidate is free. */
 async function freeNickname(users: Users, nickname: string): Promise<string> {
   const base = [...nickname].slice(0, 200).join('')
   for (let digits = 1; ; digits++) {
@@ -140,14 +140,14 @@ async function freeNickname(users: Users, nickname: string): Promise<string> {
   }
 }
 
-/** The offered question that the form chooses by id or text; undefined when there is none. */
+/** Returns the offered question that the form chooses by id or text; undefined when there is none. */
 async function chosenQuestion(questions: Questions, { securityquestion: text }: SignUpForm) {
   if (text === undefined) return undefined
   const id = /^\d{1,9}$/.test(text) ? Number(text) : undefined
   return questions.offered(id === undefined ? { key: questionKey(text) } : { id })
 }
 
-/** The client's own question and its key; undefined when the key is empty. */
+/** Returns the client's own question and its key; undefined when the key is empty. */
 function unmatchedText({ securityquestion: question = '' }: SignUpForm) {
   const key = questionKey(question)
   return key === '' ? undefined : { question, questionKey: key }

@@ -44,7 +44,7 @@ test('set needs one of the two, warns what becomes of tokens, and says when noth
   t.is(unsure.code, 2)
   t.regex(unsure.stderr, /https:\/\/a\.example/)
   const first = await runCli(env, change)
-  t.regex(first.stderr, /^warning: Restart all processes of the service: [^\n]* all users have to log in again\.\n$/)
+  t.regex(first.stderr, /^warning: Restart all processes of the service: [^\n]* all users have to sign in again\.\n$/)
   const again = await runCli(env, change)
   t.deepEqual(again, {
     code: 0,

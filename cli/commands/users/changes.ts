@@ -13,7 +13,7 @@ type Confirmed = Named & { readonly confirm?: string }
 type Asked = Named & { readonly yes?: boolean }
 
 const confirmOption = () =>
-  new Option('--confirm <username>', 'the username again; required to make or unmake an administrator')
+  new Option('--confirm <username>', 'the username again; required to add or remove an administrator')
 
 /** Adds the commands that change the state and the permissions of a user. */
 export function addUserChanges(users: Command): void {
@@ -22,7 +22,7 @@ export function addUserChanges(users: Command): void {
     .addOption(
       new Option(
         '--organization <organization>',
-        'organization of the user: id, INEP code or name; without one, a ROLE_INSTITUTION can’t activate anyone',
+        'organization of the user: id, INEP code or name; without one, a ROLE_INSTITUTION can’t activate other users',
       ).argParser(readText),
     )
     .addOption(confirmOption())
@@ -72,7 +72,7 @@ export function addUserChanges(users: Command): void {
     )
 
   withUser(withSignIn(users.command('set-role'), 'setRole'))
-    .description('Change the role of a user. It is logged out everywhere.')
+    .description('Change the role of a user. It signs the user out everywhere.')
     .argument('[role]', roles.join(', '))
     .addOption(confirmOption())
     .addOption(yesOption())
@@ -90,7 +90,7 @@ Examples:
         const { username = '', role: before } = found.record!
         const role = given ?? (await askRole(options))
         const final = role !== before && [role, before].includes('ROLE_ADMIN')
-        const sentence = `${username} becomes a ${role} instead of a ${before}, and is logged out everywhere.`
+        const sentence = `${username} becomes a ${role} instead of a ${before}, and is signed out everywhere.`
         const confirmed = final && (await confirmName(sentence, username, options))
         if (!final && role !== before) await confirm(`${sentence} Continue?`, options)
         const { user, changed } = await api.setRole({
@@ -104,7 +104,7 @@ Examples:
     )
 
   withUser(users.command('set-organization'))
-    .description('Move a user to another organization. It is logged out everywhere.')
+    .description('Move a user to another organization. It signs the user out everywhere.')
     .argument('[organization]', 'id, INEP code or name')
     .option('--none', 'leave the user without an organization')
     .addOption(yesOption())
@@ -127,7 +127,7 @@ Examples:
           const { username, partnerOrganization: before } = found.record!
           const organization = options.none ? '' : (given ?? (await askOrganization(api, 'To which organization?')))
           const from = before ? ` from ${before.name}` : ''
-          await confirm(`${username} is moved${from}, and logged out everywhere. Continue?`, options)
+          await confirm(`${username} is moved${from}, and signed out everywhere. Continue?`, options)
           const { user, changed } = await api.setOrganization({ user: reference, organization, etag: found.etag })
           const now = user!.record!.partnerOrganization
           const where = now ? `belongs to ${now.name} (#${now.id})` : 'belongs to no organization'
@@ -137,7 +137,7 @@ Examples:
     )
 
   withUser(users.command('revoke-tokens'))
-    .description('Log a user out everywhere: all its tokens are revoked at once.')
+    .description('Sign a user out everywhere: all its tokens are revoked at once.')
     .addOption(yesOption())
     .addHelpText('after', "\nExample:\n  $ auth-admin users revoke-tokens '(11)98765-4321'")
     .action(
@@ -146,10 +146,10 @@ Examples:
           api,
           name,
           options,
-          who => `${who} has to sign in again everywhere. Log it out?`,
+          who => `${who} has to sign in again everywhere. Sign it out?`,
         )
         const { user } = await api.revokeTokens({ user: wanted })
-        printUser(user!, options, 'is logged out everywhere.')
+        printUser(user!, options, 'is signed out everywhere.')
       }),
     )
 
@@ -167,7 +167,7 @@ Examples:
     )
 
   withUnactivated(withUser(withSignIn(users.command('delete'), 'deleteUser')))
-    .description('Delete a user. For 30 days you can undelete it; then it is erased.')
+    .description('Delete a user. You can undelete it for 30 days. After that, it is erased.')
     .addOption(yesOption())
     .addHelpText(
       'after',

@@ -20,7 +20,7 @@ export function addUserData(users: Command): void {
     )
 
   withUser(withSignIn(users.command('erase'), 'eraseUser'))
-    .description('Erase all data stored about a user. This can’t be undone. Prints a receipt.')
+    .description('Erase all data stored about a user, and print a receipt. This can’t be undone.')
     .addOption(new Option('--confirm <username>', 'the username again; a terminal prompts for it'))
     .addHelpText(
       'after',

@@ -24,7 +24,12 @@ const matches = (pattern: RegExp, message: string) => (text: string) => (pattern
 
 /** The fields of a user that can change. */
 const fields = [
-  { field: 'nickname', key: 'nickname', about: 'display name; the username if absent', needed: 'when edited' },
+  {
+    field: 'nickname',
+    key: 'nickname',
+    about: 'display name; by default the username of a new user',
+    needed: 'when edited',
+  },
   {
     field: 'state',
     key: 'state',
@@ -66,7 +71,7 @@ type UserFields = Values<(typeof fields)[number]['key']>
 /** Adds `auth-admin users create` and `edit`. */
 export function addUserForms(users: Command): void {
   withFields(withSignIn(users.command('create'), 'createUser'), fields)
-    .description('Register a user under the rules of sign-up, with a password or without.')
+    .description('Register a user under the rules of sign-up, with or without a password.')
     .addOption(new Option('--username <name>', 'sign-in name; can’t be changed later').argParser(readText))
     .addOption(new Option('--role <role>', 'role, which decides what the user may do').choices(roles))
     .addOption(new Option('--password-file <file>', 'file with the password; - for standard input'))

@@ -19,9 +19,10 @@ export function addLockouts(users: Command): void {
 It also shows the failed sign-ins that count against the user, and for how long.
 Passwords, answers to security questions, passwords at Administration and
 one-time codes are counted separately. An address from which the user signed in
-within 30 days has its own counts; so have the other addresses of its network
-(/24, /48 for IPv6) together, and a device whose client sends an earlier token.
-One-time codes have one count for all addresses. Wrong mailed keys lock nothing.
+within 30 days has its own counts. The other addresses of its network (/24, or
+/48 for IPv6) share counts. A device that sends an earlier token has its own
+counts. One-time codes have one count for all addresses. Wrong mailed keys don't
+lock a user.
 
 Examples:
   $ auth-admin users why '(11)98765-4321'
@@ -61,7 +62,7 @@ Examples:
       'after',
       `
 It also clears the counts of networks and devices that the user knows. With
---address, it clears the count of this address on all accounts, too.
+--address, it also clears the count of this address on all accounts.
 
 To unlock your own one-time codes, ask another administrator or use --local.
 
