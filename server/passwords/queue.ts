@@ -69,7 +69,7 @@ export function createQueue<T extends { readonly turn: Turn }>(
   let knownShare = 0
 
   function rankOf(key: string): number {
-    return ranks.get(key) ?? (key.startsWith('@') ? 0 : Math.floor(Math.log2(1 + recentCount(key))))
+    return ranks.get(key) ?? (key.startsWith('@') ? 0 : Math.round(Math.log2(1 + recentCount(key))))
   }
 
   /** Returns the inner line that is next, and moves it behind all others. */

@@ -1,5 +1,6 @@
 // Validates the sign-up form, without the database: sign-up.ts checks whether names are taken.
 import type { SignUpRequest } from '../../proto/gen/auth/v1/users_pb.js'
+import type { NewUser, Profile } from '../models/user.js'
 import { checkPassword, type PasswordPolicy } from '../passwords/policy.js'
 import type { FieldViolation } from '../requests/refusal.js'
 import {
@@ -154,9 +155,33 @@ export function checkSignUp(
   }
 }
 
+/**
+ * Returns the profile in a form as attributes of a user, for sign-up and for users that an administrator creates. Every
+ * attribute that a form holds is named here.
+ */
+export function profileOf(
+  form: SignUpTexts & { readonly [K in 'username' | 'nickname' | 'state' | 'city']: string },
+): Pick<NewUser, Exclude<keyof Profile, 'securityQuestion' | 'termsOfUsage' | 'role'> | NameKey | 'email'> {
+  return {
+    username: form.username,
+    usernameKey: usernameKey(form.username),
+    nickname: form.nickname,
+    nicknameKey: nicknameKey(form.nickname),
+    email: form.email ?? null,
+    dateOfBirth: form.dateofborn ?? null,
+    gender: form.gender ?? null,
+    state: form.state,
+    city: form.city,
+    institutionType: form.institutiontype ?? null,
+    institution: form.institution ?? null,
+  }
+}
+
+type NameKey = 'usernameKey' | 'nicknameKey'
+
 /** The texts of a form as they would be stored; undefined where nothing was given or it is wrong. */
 type SignUpTexts = {
-  readonly [K in Exclude<TextField, 'securityquestion' | 'securityanswer'>]: string | undefined
+  readonly [K in Exclude<TextField, 'securityquestion' | 'securityanswer'>]?: string | undefined
 }
 
 type TextField =

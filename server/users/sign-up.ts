@@ -17,7 +17,7 @@ import { type Pool, waiterOf } from '../passwords/pool.js'
 import type { Call } from '../requests/call.js'
 import { type FieldViolation, Refusal, refuse } from '../requests/refusal.js'
 import { nicknameKey, questionKey, usernameKey } from '../rules/names.js'
-import { checkSignUp, type SignUpForm } from './sign-up-form.js'
+import { checkSignUp, profileOf, type SignUpForm } from './sign-up-form.js'
 
 /** Dependencies of `signUp`. */
 export interface SignUpDeps {
@@ -155,18 +155,8 @@ function unmatchedText({ securityquestion: question = '' }: SignUpForm) {
 
 function toRow(form: SignUpForm, passwordHash: string, question: string | undefined) {
   return {
-    username: form.username,
-    usernameKey: form.usernameKey,
-    nickname: form.nickname,
-    nicknameKey: form.nicknameKey,
+    ...profileOf(form),
     passwordHash,
-    email: form.email ?? null,
-    dateOfBirth: form.dateofborn ?? null,
-    gender: form.gender ?? null,
-    state: form.state,
-    city: form.city,
-    institutionType: form.institutiontype ?? null,
-    institution: form.institution ?? null,
     securityQuestion: question ?? form.securityquestion ?? null,
     termsOfUsage: true,
     role: form.role,

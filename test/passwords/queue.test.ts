@@ -129,7 +129,7 @@ test('of ten turns, nine go to the networks with the fewest failures, one to the
 })
 
 test('a network with slightly more failures has the same rank, but one without any goes first', t => {
-  const used: Record<string, number> = { '192.0.2.1': 6, '192.0.2.2': 4, '198.51.100.1': 1, '198.51.100.2': 2 }
+  const used: Record<string, number> = { '192.0.2.1': 4, '192.0.2.2': 3, '198.51.100.1': 1, '198.51.100.2': 0.9 }
   for (const pair of [
     ['192.0.2.1', '192.0.2.2'],
     ['198.51.100.1', '198.51.100.2'],

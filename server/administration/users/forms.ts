@@ -10,7 +10,7 @@ import type { Settings } from '../../process/settings.js'
 import { type FieldViolation, refuse } from '../../requests/refusal.js'
 import { nicknameKey, usernameKey } from '../../rules/names.js'
 import { takenNames } from '../../users/sign-up.js'
-import { checkSignUp, formatDateOfBirth } from '../../users/sign-up-form.js'
+import { checkSignUp, formatDateOfBirth, profileOf } from '../../users/sign-up-form.js'
 import type { Checked, Handler } from '../context.js'
 import { readMask } from '../update-mask.js'
 import { wrongFields } from '../wrong-fields.js'
@@ -70,18 +70,8 @@ export function createUser(deps: Deps): Handler<'createUser'> {
         ? []
         : await passwords.hash([{ context: 'password', text: password }], waiterOf(call, key, 'administration'))
     const row = {
-      username,
-      usernameKey: key,
-      nickname: shownName,
-      nicknameKey: nicknameKey(shownName),
+      ...profileOf({ ...texts, username, nickname: shownName, state: texts.state!, city: texts.city! }),
       passwordHash,
-      email: texts.email ?? null,
-      dateOfBirth: texts.dateofborn ?? null,
-      gender: texts.gender ?? null,
-      state: texts.state!,
-      city: texts.city!,
-      institutionType: texts.institutiontype ?? null,
-      institution: texts.institution ?? null,
       securityQuestion: null,
       // Only users themselves accept terms.
       termsOfUsage: false,
