@@ -40,6 +40,9 @@ interface Line<T> {
 /** One of this many turns in a line goes to an inner line above the lowest rank. */
 const cycle = 10
 
+/** A network with more waiting jobs than a user's call brings ranks as after a failure. */
+const few = 3
+
 /** Turns over which the share of known jobs is averaged. */
 const window = 50
 
@@ -59,8 +62,9 @@ function pathOf({ kind, networks, account }: Turn): string[] {
 /**
  * Creates a queue of nested lines, served round-robin. In each line, nine of ten turns go to the inner lines of the
  * lowest rank, and one to those of higher ranks. Known jobs rank before the rest, others before Administration, and
- * networks by the binary logarithm of `recentCount`, their recent failures and sign-ups. A client gets no more turns by
- * more jobs, accounts, or networks inside its network.
+ * networks by the binary logarithm of `recentCount`, their recent failures and sign-ups: a user at a new network goes
+ * before a flood, which has failed or has many jobs waiting. A client gets no more turns by more jobs, accounts, or
+ * networks inside its network.
  */
 export function createQueue<T extends { readonly turn: Turn }>(
   recentCount: (network: string) => number = () => 0,
@@ -68,13 +72,14 @@ export function createQueue<T extends { readonly turn: Turn }>(
   const root = createLine<T>('')
   let knownShare = 0
 
-  function rankOf(key: string): number {
-    return ranks.get(key) ?? (key.startsWith('@') ? 0 : Math.round(Math.log2(1 + recentCount(key))))
+  function rankOf(key: string, size: number): number {
+    const fixed = ranks.get(key) ?? (key.startsWith('@') ? 0 : undefined)
+    return fixed ?? Math.max(Math.round(Math.log2(1 + recentCount(key))), size > few ? 1 : 0)
   }
 
   /** Returns the inner line that is next, and moves it behind all others. */
   function next(line: Line<T>): Line<T> {
-    const ranked = [...line.lines.values()].map(inner => ({ inner, rank: rankOf(inner.key) }))
+    const ranked = [...line.lines.values()].map(inner => ({ inner, rank: rankOf(inner.key, inner.size) }))
     const lowest = Math.min(...ranked.map(({ rank }) => rank))
     const passedOver = ++line.turns >= cycle && ranked.find(({ rank }) => rank > lowest)
     if (passedOver) line.turns = 0
@@ -84,16 +89,22 @@ export function createQueue<T extends { readonly turn: Turn }>(
     return inner
   }
 
-  /** Upper bound of the turns in a line until its inner line `own`, which may be new, has had `turns` of them. */
-  function turnsUntil(line: Line<T> | undefined, own: string, turns: number): number {
-    const ownRank = rankOf(own)
+  /** Upper bound of the turns in a line until its inner line `own`, with `added` new jobs, has had `turns` of them. */
+  function turnsUntil(line: Line<T> | undefined, own: string, added: number, turns: number): number {
+    const ownRank = rankOf(own, (line?.lines.get(own)?.size ?? 0) + added)
     let [lower, equal, higher, lowest, sharing, seen] = [0, 0, 0, ownRank, 1, 1]
     for (const { key, size } of line?.lines.values() ?? []) {
       if (key === own) continue
-      const rank = rankOf(key)
+      const rank = rankOf(key, size)
+      // A line that ranks lower when few of its jobs are left has these turns, too.
+      const last = rankOf(key, 0) < rank ? few : 0
       if (rank < ownRank) lower += size
-      else if (rank === ownRank) equal += Math.min(size, turns)
-      else higher += size
+      else if (rank === ownRank) equal += Math.min(size, turns + last)
+      else {
+        higher += size
+        // It is behind the own line then.
+        equal += Math.min(last, turns - 1)
+      }
       // Lines above the lowest rank share every tenth turn.
       if (rank < lowest) [lowest, sharing] = [rank, seen]
       else if (rank > lowest) sharing++
@@ -151,7 +162,7 @@ export function createQueue<T extends { readonly turn: Turn }>(
       let inner = turns
       for (let depth = path.length - 1; depth >= 0; depth--) {
         inner = turns
-        turns = turnsUntil(find(path.slice(0, depth)), path[depth]!, inner)
+        turns = turnsUntil(find(path.slice(0, depth)), path[depth]!, count, inner)
       }
       // Known jobs that arrive later take turns, too: assume as many as recently.
       const share = turn.kind === 'known' ? 1 : Math.max(1 / cycle, 1 - knownShare)

@@ -139,8 +139,22 @@ test('a network with slightly more failures has the same rank, but one without a
     t.is(times(take(queue, 10), pair[0]!), 5)
   }
   const queue = queueOf(network => (network === '198.51.100.0/24' ? 1 : 0))
-  for (const address of ['198.51.100.1', '203.0.113.1']) add(queue, other(address), address, 10)
-  t.is(times(take(queue, 10), '203.0.113.1'), 9)
+  add(queue, other('198.51.100.1'), '198.51.100.1', 10)
+  add(queue, other('203.0.113.1'), '203.0.113.1', 3)
+  t.is(times(take(queue, 4), '203.0.113.1'), 3)
+})
+
+test('a new network with few jobs goes before networks with many, also before their first failure', t => {
+  const queue = queueOf()
+  for (let i = 0; i < 50; i++) add(queue, other(`198.51.${i}.1`), 'flood', 8)
+  t.true(queue.ahead(other('203.0.113.1'), 1) <= 1)
+  add(queue, other('203.0.113.1'), 'newcomer', 3)
+  t.is(times(take(queue, 4), 'newcomer'), 3)
+  // A crowd without failures waits no longer than the networks that failed once.
+  const crowded = queueOf(network => (network.startsWith('198.51.') ? 1 : 0))
+  for (let i = 0; i < 4; i++) add(crowded, other(`198.51.${i}.1`), 'failed', 20)
+  add(crowded, other('203.0.113.1'), 'crowd', 20)
+  t.is(times(take(crowded, 20), 'crowd'), 4)
 })
 
 test('during a flood from a /48 a new network waits for a few jobs, and gets that estimate', t => {
