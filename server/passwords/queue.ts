@@ -40,7 +40,7 @@ interface Line<T> {
 /** One of this many turns in a line goes to an inner line above the lowest rank. */
 const cycle = 10
 
-/** A network with more waiting jobs than a user's call brings ranks as after a failure. */
+/** A network with more waiting jobs than a user's call brings ranks as after two failures. */
 const few = 3
 
 /** Turns over which the share of known jobs is averaged. */
@@ -62,8 +62,8 @@ function pathOf({ kind, networks, account }: Turn): string[] {
 /**
  * Creates a queue of nested lines, served round-robin. In each line, nine of ten turns go to the inner lines of the
  * lowest rank, and one to those of higher ranks. Known jobs rank before the rest, others before Administration, and
- * networks by the binary logarithm of `recentCount`, their recent failures and sign-ups: a user at a new network goes
- * before a flood, which has failed or has many jobs waiting. A client gets no more turns by more jobs, accounts, or
+ * networks by the binary logarithm of `recentCount`, their recent failures and sign-ups: a user who signs up or mistypes
+ * once goes before a flood, which fails more often or has many jobs waiting. A client gets no more turns by more jobs, accounts, or
  * networks inside its network.
  */
 export function createQueue<T extends { readonly turn: Turn }>(
@@ -74,7 +74,7 @@ export function createQueue<T extends { readonly turn: Turn }>(
 
   function rankOf(key: string, size: number): number {
     const fixed = ranks.get(key) ?? (key.startsWith('@') ? 0 : undefined)
-    return fixed ?? Math.max(Math.round(Math.log2(1 + recentCount(key))), size > few ? 1 : 0)
+    return fixed ?? Math.max(Math.round(Math.log2(Math.max(1, recentCount(key)))), size > few ? 1 : 0)
   }
 
   /** Returns the inner line that is next, and moves it behind all others. */
@@ -91,27 +91,29 @@ export function createQueue<T extends { readonly turn: Turn }>(
 
   /** Upper bound of the turns in a line until its inner line `own`, with `added` new jobs, has had `turns` of them. */
   function turnsUntil(line: Line<T> | undefined, own: string, added: number, turns: number): number {
-    const ownRank = rankOf(own, (line?.lines.get(own)?.size ?? 0) + added)
-    let [lower, equal, higher, lowest, sharing, seen] = [0, 0, 0, ownRank, 1, 1]
-    for (const { key, size } of line?.lines.values() ?? []) {
-      if (key === own) continue
-      const rank = rankOf(key, size)
+    const rank = rankOf(own, (line?.lines.get(own)?.size ?? 0) + added)
+    const others = [...(line?.lines.values() ?? [])]
+      .filter(({ key }) => key !== own)
+      .map(({ key, size }) => ({ size, rank: rankOf(key, size), last: rankOf(key, 0) }))
+    let [lower, equal, higher, falling] = [0, 0, 0, 0]
+    for (const other of others) {
+      const falls = other.last < other.rank
+      if (other.rank < rank) lower += other.size
       // A line that ranks lower when few of its jobs are left has these turns, too.
-      const last = rankOf(key, 0) < rank ? few : 0
-      if (rank < ownRank) lower += size
-      else if (rank === ownRank) equal += Math.min(size, turns + last)
+      else if (other.rank === rank) equal += Math.min(other.size, falls ? turns + few : turns)
       else {
-        higher += size
-        // It is behind the own line then.
-        equal += Math.min(last, turns - 1)
+        higher += other.size
+        if (falls) falling++
       }
-      // Lines above the lowest rank share every tenth turn.
-      if (rank < lowest) [lowest, sharing] = [rank, seen]
-      else if (rank > lowest) sharing++
-      seen++
     }
+    // Lines above the lowest rank share every tenth turn.
+    const lowest = others.reduce((least, { last }) => Math.min(least, last), rank)
+    const sharing = 1 + others.filter(other => other.rank > lowest).length
     const untilOwn = turns * (cycle * sharing - 1) - Math.min(cycle - 1, line?.turns ?? 0)
-    const before = turns + equal + Math.min(lower, untilOwn)
+    let before = turns + equal + Math.min(lower, untilOwn)
+    // A line that falls to the own rank has taken a tenth turn and is behind the own line.
+    const each = Math.min(few, turns - 1)
+    before = Math.min(before + falling * each, Math.floor((before + each) / (1 - each / (cycle - 1))))
     return before + Math.min(higher, Math.ceil(before / (cycle - 1)))
   }
 
