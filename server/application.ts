@@ -75,10 +75,10 @@ export type Hashing = ReturnType<typeof createHashing>
 export function createHashing(
   registry: Registry,
   { limitFactor: factor, bcryptCost: cost }: Pick<Settings, 'limitFactor' | 'bcryptCost'>,
-  { now, ...options }: { now: () => number } & Omit<PoolOptions, 'cost' | 'recentCount'>,
+  { now, ...options }: { now: () => number } & Omit<PoolOptions, 'cost' | 'recentCount' | 'onRefused'>,
 ) {
   const admission = createAdmission({ ...registry, factor, now })
-  const pool = createPool({ ...options, cost, recentCount: admission.recentCount })
+  const pool = createPool({ ...options, cost, recentCount: admission.recentCount, onRefused: admission.countRefusal })
   return { admission, pool, passwords: createPasswords({ pepper: registry.masterKey.pepper, cost, pool }) }
 }
 

@@ -60,6 +60,8 @@ export interface Admission {
   refund(kind: SharedKind, address: string): Promise<void>
   /** Counts a sign-up whose password was hashed, for `recentCount`: those that wait don’t rank behind others for it. */
   countSignUp(address: string): void
+  /** Counts, for `recentCount`, that a job of these networks was refused for lack of capacity. */
+  countRefusal(networks: readonly string[]): void
   /** Counts an availability look-up; false when the bucket is full. */
   takeLookUp(address: string): boolean
   /** Counts a service key that this process hasn't seen before; false when the bucket is full. */
@@ -82,7 +84,10 @@ export interface Admission {
    * address, at most once in the time that a full bucket takes to drain; else undefined.
    */
   addFailure(address: string): Promise<number | undefined>
-  /** Number of recent failures and sign-ups of a network from `networksOf` that this process has counted. */
+  /**
+   * Number of recent failures of a network from `networksOf` that this process has counted. A sign-up counts a third,
+   * and all refusals for lack of capacity together count half.
+   */
   recentCount(network: string): number
   /** Whether an active account knows the address or its outer network. The list of accounts is cached for a minute. */
   knows(address: string, usernameKey: string): Promise<boolean>
@@ -215,7 +220,9 @@ export function createAdmission(deps: {
       state.reportedAt = now()
       return Math.round(capacity)
     },
-    countSignUp: address => recent.add(address, 1),
+    // A network's first sign-up leaves its rank as it is: its new user signs in next.
+    countSignUp: address => recent.add(address, 1 / 3),
+    countRefusal: recent.countRefusal,
     recentCount: recent.of,
     async knows(address, usernameKey) {
       for (const network of knowableNetworks(address)) {

@@ -1,12 +1,17 @@
-// Recent failures and sign-ups of each network, as this process counted them. They rank networks in the hash queue.
+// Recent failures, sign-ups and refusals of each network, as this process counted them. They rank networks in the hash queue.
 import { LRUCache } from 'lru-cache'
 import { maxEntries } from '../process/cache-size.js'
 import { networksOf } from '../requests/client-address.js'
 
-/** Counts that decay exponentially, so that the count of an outer network is the sum of its inner ones. */
+/** Counts that decay exponentially. But for refusals, the count of an outer network is the sum of its inner ones. */
 interface RecentCounts {
   /** Adds an amount, which may be negative, to all networks of a client address. */
   add(address: string, amount: number): void
+  /**
+   * Raises the counts of these networks to a half at least, which lasts about 3 minutes for the rank: a flood that asks
+   * for more than there is ranks behind users at new networks, and no further behind however many they are.
+   */
+  countRefusal(networks: readonly string[]): void
   /** The count of a network that `networksOf` names. */
   of(network: string): number
 }
@@ -24,10 +29,14 @@ export function createRecentCounts(now: () => number): RecentCounts {
     const last = counts.peek(network)
     return last ? last.count * Math.exp((last.at - now()) / decayMs) : 0
   }
+  const set = (network: string, count: number) => counts.set(network, { count, at: now() })
   return {
     of,
     add(address, amount) {
-      for (const network of networksOf(address)) counts.set(network, { count: of(network) + amount, at: now() })
+      for (const network of networksOf(address)) set(network, of(network) + amount)
+    },
+    countRefusal(networks) {
+      for (const network of networks) set(network, Math.max(of(network), 0.5))
     },
   }
 }

@@ -54,6 +54,8 @@ export interface PoolOptions extends ThreadsOptions {
   readonly maxWaitMs?: number
   /** Recent failures and sign-ups of a network: the queue ranks networks by them. */
   readonly recentCount?: (network: string) => number
+  /** Called with the networks of each waiter that is refused for lack of time or room. */
+  readonly onRefused?: (networks: readonly string[]) => void
   /** Called with the wait of each job, in ms, when it starts. */
   readonly onWait?: (ms: number) => void
 }
@@ -97,7 +99,7 @@ const overheadMs = 100
 
 /** Creates a pool. Its threads start with the first jobs. */
 export function createPool(options: PoolOptions): Pool {
-  const { limit = 1000, maxWaitMs = 8_000, recentCount, onWait } = options
+  const { limit = 1000, maxWaitMs = 8_000, recentCount, onRefused, onWait } = options
   const threads = createThreads(options)
   const queue = createQueue<Task & { readonly turn: Turn }>(recentCount)
   const idleTasks: Task[] = []
@@ -121,8 +123,9 @@ export function createPool(options: PoolOptions): Pool {
     return inSpan({ name: 'hash', attributes, parent }, () => threads.run(job))
   }
 
-  function overloaded(ms = threads.averageMs): Refusal {
+  function overloaded({ networks }: Turn, ms = threads.averageMs): Refusal {
     shed++
+    onRefused?.(networks)
     return new Refusal(Reason.OVERLOADED, { retryAfter: ms / 1000, limit: 'hashing' })
   }
 
@@ -140,7 +143,7 @@ export function createPool(options: PoolOptions): Pool {
     const { averageMs, count } = threads
     const estimate = (queue.ahead(waiter, jobs) * averageMs + threads.remainingMs()) / count + averageMs
     const late = estimate * (1 + margin) + overheadMs - time
-    if (late > 0) throw overloaded(late)
+    if (late > 0) throw overloaded(waiter, late)
   }
 
   return {
@@ -155,12 +158,15 @@ export function createPool(options: PoolOptions): Pool {
       }
       const onAbort = () => refuse(new Refusal(Reason.DEADLINE_EXCEEDED, { retryAfter: 1 }))
       const onTimeout = () => {
-        if (tasks.some(task => queue.remove(task))) refuse(overloaded())
+        if (tasks.some(task => queue.remove(task))) refuse(overloaded(waiter))
       }
       const timer = setTimeout(onTimeout, timeFor(waiter, maxWaitMs * (1 + jitter * Math.random()))).unref()
       signal?.addEventListener('abort', onAbort, { once: true })
       for (const task of tasks) queue.add(task)
-      while (queue.size > limit) queue.evict()!.reject(overloaded())
+      while (queue.size > limit) {
+        const evicted = queue.evict()!
+        evicted.reject(overloaded(evicted.turn))
+      }
       start()
       try {
         const all = () => Promise.all(tasks.map(({ result }) => result))

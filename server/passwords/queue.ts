@@ -40,9 +40,6 @@ interface Line<T> {
 /** One of this many turns in a line goes to an inner line above the lowest rank. */
 const cycle = 10
 
-/** A network with more waiting jobs than a user's call brings ranks as after two failures. */
-const few = 3
-
 /** Turns over which the share of known jobs is averaged. */
 const window = 50
 
@@ -62,9 +59,8 @@ function pathOf({ kind, networks, account }: Turn): string[] {
 /**
  * Creates a queue of nested lines, served round-robin. In each line, nine of ten turns go to the inner lines of the
  * lowest rank, and one to those of higher ranks. Known jobs rank before the rest, others before Administration, and
- * networks by the binary logarithm of `recentCount`, their recent failures and sign-ups: a user who signs up or mistypes
- * once goes before a flood, which fails more often or has many jobs waiting. A client gets no more turns by more jobs, accounts, or
- * networks inside its network.
+ * networks by the binary logarithm of `recentCount`, their recent failures, sign-ups and refusals. A client gets no more turns by
+ * more jobs, accounts, or networks inside its network.
  */
 export function createQueue<T extends { readonly turn: Turn }>(
   recentCount: (network: string) => number = () => 0,
@@ -72,14 +68,13 @@ export function createQueue<T extends { readonly turn: Turn }>(
   const root = createLine<T>('')
   let knownShare = 0
 
-  function rankOf(key: string, size: number): number {
-    const fixed = ranks.get(key) ?? (key.startsWith('@') ? 0 : undefined)
-    return fixed ?? Math.max(Math.round(Math.log2(Math.max(1, recentCount(key)))), size > few ? 1 : 0)
+  function rankOf(key: string): number {
+    return ranks.get(key) ?? (key.startsWith('@') ? 0 : Math.round(Math.log2(1 + recentCount(key))))
   }
 
   /** Returns the inner line that is next, and moves it behind all others. */
   function next(line: Line<T>): Line<T> {
-    const ranked = [...line.lines.values()].map(inner => ({ inner, rank: rankOf(inner.key, inner.size) }))
+    const ranked = [...line.lines.values()].map(inner => ({ inner, rank: rankOf(inner.key) }))
     const lowest = Math.min(...ranked.map(({ rank }) => rank))
     const passedOver = ++line.turns >= cycle && ranked.find(({ rank }) => rank > lowest)
     if (passedOver) line.turns = 0
@@ -89,31 +84,23 @@ export function createQueue<T extends { readonly turn: Turn }>(
     return inner
   }
 
-  /** Upper bound of the turns in a line until its inner line `own`, with `added` new jobs, has had `turns` of them. */
-  function turnsUntil(line: Line<T> | undefined, own: string, added: number, turns: number): number {
-    const rank = rankOf(own, (line?.lines.get(own)?.size ?? 0) + added)
-    const others = [...(line?.lines.values() ?? [])]
-      .filter(({ key }) => key !== own)
-      .map(({ key, size }) => ({ size, rank: rankOf(key, size), last: rankOf(key, 0) }))
-    let [lower, equal, higher, falling] = [0, 0, 0, 0]
-    for (const other of others) {
-      const falls = other.last < other.rank
-      if (other.rank < rank) lower += other.size
-      // A line that ranks lower when few of its jobs are left has these turns, too.
-      else if (other.rank === rank) equal += Math.min(other.size, falls ? turns + few : turns)
-      else {
-        higher += other.size
-        if (falls) falling++
-      }
+  /** Upper bound of the turns in a line until its inner line `own`, which may be new, has had `turns` of them. */
+  function turnsUntil(line: Line<T> | undefined, own: string, turns: number): number {
+    const ownRank = rankOf(own)
+    let [lower, equal, higher, lowest, sharing, seen] = [0, 0, 0, ownRank, 1, 1]
+    for (const { key, size } of line?.lines.values() ?? []) {
+      if (key === own) continue
+      const rank = rankOf(key)
+      if (rank < ownRank) lower += size
+      else if (rank === ownRank) equal += Math.min(size, turns)
+      else higher += size
+      // Lines above the lowest rank share every tenth turn.
+      if (rank < lowest) [lowest, sharing] = [rank, seen]
+      else if (rank > lowest) sharing++
+      seen++
     }
-    // Lines above the lowest rank share every tenth turn.
-    const lowest = others.reduce((least, { last }) => Math.min(least, last), rank)
-    const sharing = 1 + others.filter(other => other.rank > lowest).length
     const untilOwn = turns * (cycle * sharing - 1) - Math.min(cycle - 1, line?.turns ?? 0)
-    let before = turns + equal + Math.min(lower, untilOwn)
-    // A line that falls to the own rank has taken a tenth turn and is behind the own line.
-    const each = Math.min(few, turns - 1)
-    before = Math.min(before + falling * each, Math.floor((before + each) / (1 - each / (cycle - 1))))
+    const before = turns + equal + Math.min(lower, untilOwn)
     return before + Math.min(higher, Math.ceil(before / (cycle - 1)))
   }
 
@@ -164,7 +151,7 @@ export function createQueue<T extends { readonly turn: Turn }>(
       let inner = turns
       for (let depth = path.length - 1; depth >= 0; depth--) {
         inner = turns
-        turns = turnsUntil(find(path.slice(0, depth)), path[depth]!, count, inner)
+        turns = turnsUntil(find(path.slice(0, depth)), path[depth]!, inner)
       }
       // Known jobs that arrive later take turns, too: assume as many as recently.
       const share = turn.kind === 'known' ? 1 : Math.max(1 / cycle, 1 - knownShare)
