@@ -404,8 +404,10 @@ function createAction(route: Route, revision: Revision): Action {
   const act: Action['act'] = async exchange => {
     const { message, malformed } = await translate(exchange)
     const result = await exchange.call(rpc, message, { timeout, malformed })
-    if (route.holds?.(result) === false)
-      throw new HttpError('UNAVAILABLE', 'The service can’t answer now. Try again later.', { 'retry-after': '1' })
+    if (route.holds?.(result) === false) {
+      const { detail, headers } = problemOfCode(Code.Unavailable)
+      throw new HttpError('UNAVAILABLE', detail, headers)
+    }
     return write(result, exchange.request.headers.accept)
   }
   return { cost: costOf(rpc), act }

@@ -1,4 +1,4 @@
-#!/usr/bin/env -S node --max-semi-space-size=8
+#!/usr/bin/env -S node --max-semi-space-size=8 --max-old-space-size=512
 /** `auth-gateway`: the gateway as a separate process, in front of remote servers. */
 import { create } from '@bufbuild/protobuf'
 import { createScheduler, schedulerLimits } from '../server/limits/scheduler.js'

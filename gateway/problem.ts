@@ -2,6 +2,7 @@
 import { Code, ConnectError } from '@connectrpc/connect'
 import { Reason } from '../proto/gen/auth/v1/reason_pb.js'
 import { BadRequestSchema, ErrorInfoSchema, RetryInfoSchema } from '../proto/gen/google/rpc/error_details_pb.js'
+import { Refusal } from '../server/requests/refusal.js'
 
 /** HTTP status of each reason of a service. */
 export const statuses: Readonly<Record<Reason, number>> = {
@@ -149,14 +150,19 @@ function problemOfRefusal(error: ConnectError): Problem | undefined {
   }
 }
 
+/** Reasons of calls that a service didn't refuse; INTERNAL for other codes. */
+const unanswered: Partial<Record<Code, Reason>> = {
+  [Code.Unavailable]: Reason.UNAVAILABLE,
+  [Code.DeadlineExceeded]: Reason.DEADLINE_EXCEEDED,
+}
+
 /** The problem of a call without a reason: the service was unreachable, too slow, or failed. */
 export function problemOfCode(code: Code): Problem {
-  const headers = { 'retry-after': '1' }
-  if (code === Code.Unavailable) {
-    return { status: 503, reason: 'UNAVAILABLE', detail: 'The service can’t answer now. Try again later.', headers }
+  const reason = unanswered[code] ?? Reason.INTERNAL
+  return {
+    status: statuses[reason],
+    reason: Reason[reason],
+    detail: new Refusal(reason).message,
+    headers: reason === Reason.INTERNAL ? {} : { 'retry-after': '1' },
   }
-  if (code === Code.DeadlineExceeded) {
-    return { status: 503, reason: 'DEADLINE_EXCEEDED', detail: 'The deadline has passed. Try again.', headers }
-  }
-  return { status: 503, reason: 'INTERNAL', detail: 'Something went wrong.', headers: {} }
 }

@@ -1,4 +1,4 @@
-#!/usr/bin/env -S node --max-semi-space-size=8
+#!/usr/bin/env -S node --max-semi-space-size=8 --max-old-space-size=512
 /** `auth-server`: the service without the gateway, behind an `auth-gateway`. */
 import { answerArguments } from './process/usage.js'
 

@@ -56,12 +56,14 @@ test('imports are found', t => {
   t.true(imports.get('server/calls/grpc.ts')?.includes('@grpc/grpc-js'))
 })
 
-test('the gateway imports nothing of the server but client addresses, the access policy, the scheduler and spans, and in main.ts what programs are set up with', t => {
+test('the gateway imports nothing of the server but client addresses, refusals, the access policy, the scheduler and spans, and in main.ts what programs are set up with', t => {
   const wrong = breaches(
     (file, target) =>
       file.startsWith('gateway/') &&
       /^(server|cli)\//.test(target) &&
-      !/^server\/(policy\/[\w-]+|limits\/[\w-]+|requests\/client-address|observability\/tracing)\.ts$/.test(target) &&
+      !/^server\/(policy\/[\w-]+|limits\/[\w-]+|requests\/(client-address|refusal)|observability\/tracing)\.ts$/.test(
+        target,
+      ) &&
       !(file === 'gateway/main.ts' && /^server\/(process|observability)\/[\w-]+\.ts$/.test(target)),
   )
   t.deepEqual(wrong, [])

@@ -108,6 +108,9 @@ test.serial('docs/observability.md lists every metric of ours with its labels an
   })
   const listed = read('docs/observability.md').match(/^\| `auth_.*$/gm) ?? []
   t.deepEqual(listed.sort(), exported.sort())
+  const limits = new Set(samples.flatMap(({ labels }) => labels.limit ?? []))
+  t.true(limits.size > 13)
+  for (const limit of limits) t.true(read('docs/observability.md').includes(`\`${limit}\``), limit)
 })
 
 test.serial('no label holds caller input, and a metric shows the build', async t => {

@@ -6,21 +6,11 @@ import { administering } from '../../administration.js'
 import { readText, readTime } from '../../terminal/ask.js'
 import { printFields, printJson } from '../../terminal/output.js'
 import { inFields, type ListOptions, printList, readPages, withPages } from '../../terminal/pages.js'
-import { addSetPassword } from '../set-password.js'
-import { addUserChanges } from './changes.js'
-import { addUserData } from './data.js'
-import { addUserForms } from './forms.js'
-import { addLockouts } from './lockouts.js'
 import { type Named, userName, withUser } from './name.js'
 import { printUsers, stateOf, userOutput } from './output.js'
 
-/** Adds `auth-admin users`. */
-export function addUsers(program: Command): void {
-  const users = program
-    .command('users')
-    .description('Users: look-up, registration, activation, roles, suspension, passwords, locks, data')
-    .addHelpText('after', '\nName a user by username in any spelling, or by id: 7, #7 or --id 7.')
-
+/** Adds `users list` and `users show`. */
+export function addUserLists(users: Command): void {
   withPages(users.command('list'))
     .description('List users by id. Only --json has every field. Passwords, answers and keys are never listed.')
     .addOption(new Option('--role <role>', 'only this role').choices(roles))
@@ -97,12 +87,6 @@ Examples:
         })
       }),
     )
-
-  addUserForms(users)
-  addUserChanges(users)
-  addSetPassword(users)
-  addLockouts(users)
-  addUserData(users)
 }
 
 interface ListFilter {

@@ -1,0 +1,21 @@
+import type { Command } from 'commander'
+import { addSetPassword } from './set-password.js'
+import { addUserChanges } from './users/changes.js'
+import { addUserData } from './users/data.js'
+import { addUserForms } from './users/forms.js'
+import { addUserLists } from './users/list.js'
+import { addLockouts } from './users/lockouts.js'
+
+/** Adds `auth-admin users`. */
+export function addUsers(program: Command): void {
+  const users = program
+    .command('users')
+    .description('Users: look-up, registration, activation, roles, suspension, passwords, locks, data')
+    .addHelpText('after', '\nName a user by username in any spelling, or by id: 7, #7 or --id 7.')
+  addUserLists(users)
+  addUserForms(users)
+  addUserChanges(users)
+  addSetPassword(users)
+  addLockouts(users)
+  addUserData(users)
+}
