@@ -4,11 +4,13 @@
  * services, which own permissions, validation and counts. Programs create it: `main.ts` as a separate process, and the
  * service for a gateway in its own process.
  */
+
 import { randomUUID } from 'node:crypto'
 import { once } from 'node:events'
 import type { IncomingHttpHeaders } from 'node:http'
 import { create, type DescMethodUnary, type Message } from '@bufbuild/protobuf'
 import { Code, createContextValues, type Transport } from '@connectrpc/connect'
+import { Reason } from '../proto/gen/auth/v1/reason_pb.js'
 import { Users } from '../proto/gen/auth/v1/users_pb.js'
 import type { Scheduler, Shed } from '../server/limits/scheduler.js'
 import { workKey } from '../server/limits/work-key.js'
@@ -27,6 +29,7 @@ import {
   problemDocument,
   problemOf,
   problemOfCode,
+  problemOfReason,
 } from './problem.js'
 import { createLookup, type Resource } from './router.js'
 import { costOf, type Revision, type Route } from './routes.js'
@@ -182,7 +185,7 @@ export function createGateway(options: GatewayOptions): Gateway {
         endVisit(log, visit, problem.status, problem.reason)
       }
       // A proxy's connection carries other clients afterwards, so the refusal itself waits.
-      if (proxied && why === 'overloaded') setTimeout(() => isGone(request) || answer(), refusedPause()).unref()
+      if (proxied && why === 'overloaded') setTimeout(() => isGone(request) || answer(), 2 * refusedPause()).unref()
       else answer()
       if (!proxied) request.from.hold()
     },
@@ -339,13 +342,8 @@ function answerStopping(requestId: string): Answer {
 
 /** Problems of requests that the scheduler refuses. */
 const shedProblems: Readonly<Record<Shed, Problem>> = {
-  overloaded: {
-    status: 503,
-    reason: 'OVERLOADED',
-    detail: 'The service is busy. Try again later.',
-    headers: { 'retry-after': '1' },
-  },
-  late: problemOfCode(Code.DeadlineExceeded),
+  overloaded: problemOfReason(Reason.OVERLOADED),
+  late: problemOfReason(Reason.DEADLINE_EXCEEDED),
 }
 
 /** The result of a request, for the metrics. */

@@ -158,7 +158,11 @@ const unanswered: Partial<Record<Code, Reason>> = {
 
 /** The problem of a call without a reason: the service was unreachable, too slow, or failed. */
 export function problemOfCode(code: Code): Problem {
-  const reason = unanswered[code] ?? Reason.INTERNAL
+  return problemOfReason(unanswered[code] ?? Reason.INTERNAL)
+}
+
+/** The problem of a refusal for a reason that isn't the caller's fault. Retries may succeed after a second. */
+export function problemOfReason(reason: Reason): Problem {
   return {
     status: statuses[reason],
     reason: Reason[reason],

@@ -29,7 +29,7 @@ export interface SchedulerLimits {
 
 /** The limits of a service. For the measurements behind them, see docs/performance.md. */
 export const schedulerLimits: SchedulerLimits = {
-  light: [0.004, 0.012, 0.02],
+  light: [0.005, 0.0125, 0.02],
   peer: 0.025,
   burst: 1,
   heavy: 0.03,

@@ -37,7 +37,7 @@ export const usersPolicies = {
   },
   getMe: {
     ...ownRecord,
-    cost: 0.12,
+    cost: 0.17,
     restricted: ['answers', 'one-time codes'],
     reasons: [],
     audit: [],
