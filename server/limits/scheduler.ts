@@ -29,10 +29,10 @@ export interface SchedulerLimits {
 
 /** The limits of a service. For the measurements behind them, see docs/performance.md. */
 export const schedulerLimits: SchedulerLimits = {
-  light: [0.005, 0.0125, 0.02],
+  light: [0.004, 0.01, 0.016],
   peer: 0.025,
   burst: 1,
-  heavy: 0.03,
+  heavy: 0.025,
   turn: 4,
   slots: 32,
   waiting: { innermost: 256, outermost: 512, all: 2_000 },

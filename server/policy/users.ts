@@ -37,7 +37,7 @@ export const usersPolicies = {
   },
   getMe: {
     ...ownRecord,
-    cost: 0.17,
+    cost: 0.13,
     restricted: ['answers', 'one-time codes'],
     reasons: [],
     audit: [],
