@@ -31,7 +31,7 @@ export interface SchedulerLimits {
 export const schedulerLimits: SchedulerLimits = {
   light: [0.004, 0.01, 0.016],
   peer: 0.025,
-  burst: 1,
+  burst: 0.5,
   heavy: 0.025,
   turn: 4,
   slots: 32,

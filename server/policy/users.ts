@@ -7,7 +7,7 @@ const ownRecord = { caller: 'user', target: 'caller', own: 'every role', restric
 /** The rows of `auth.v1.Users`. */
 export const usersPolicies = {
   signUp: {
-    cost: 3,
+    cost: 1.8,
     caller: 'anyone',
     reasons: ['INVALID_SIGN_UP', 'TOO_MANY_ATTEMPTS'],
     audit: ['user.sign-up'],
@@ -122,7 +122,7 @@ export const usersPolicies = {
     limits: ['lookUps'],
     http: { method: 'POST', path: '/users/existsByNickname' },
   },
-  verifyToken: { caller: 'anyone', reasons: [], audit: [], limits: [], cost: 0.35 },
+  verifyToken: { caller: 'anyone', reasons: [], audit: [], limits: [], cost: 0.5 },
   getKeys: {
     cost: 0.1,
     caller: 'anyone',
