@@ -1,8 +1,8 @@
-// Buckets that empty evenly: what client addresses did lately, shared by all replicas.
+// Leaky buckets that count the recent operations of client addresses, shared by all replicas.
 import { attribute, bytes, defineTable, key, time } from '../database/attributes.js'
 import type { Database, Statement, Transaction } from '../database/connection.js'
 
-/** How much a bucket holds, and how fast it empties. */
+/** Capacity of a bucket in operations, and the operations that drain from it per second. */
 export interface BucketLimit {
   readonly capacity: number
   readonly perSecond: number
@@ -10,17 +10,17 @@ export interface BucketLimit {
 
 /** The buckets of client addresses. */
 export interface Buckets {
-  /** Puts one in unless it would overflow. Returns how full it is then, and whether it took it. */
+  /** Adds an operation unless the bucket would overflow. Returns the new level, and whether the operation was added. */
   take(subject: Buffer, limit: BucketLimit): Promise<{ level: number; taken: boolean }>
-  /** Puts one in, and returns how full it is then. */
+  /** Adds an operation, and returns the new level, which may exceed the capacity. */
   add(subject: Buffer, limit: BucketLimit): Promise<number>
-  /** Takes one out again, if there is one, and returns how full it is then. */
+  /** Removes an operation, if the bucket isn't empty, and returns the new level. */
   refund(subject: Buffer, limit: BucketLimit): Promise<number>
-  /** How full it is. */
+  /** Returns the level. */
   read(subject: Buffer, limit: BucketLimit): Promise<number>
-  /** Empties buckets and returns how many weren't empty. */
+  /** Empties buckets, and returns the number of those that weren't empty. */
   clear(counterKeys: readonly Buffer[], t?: Transaction): Promise<number>
-  /** Deletes those that have been empty for long. */
+  /** Deletes buckets that have been empty for hours. */
   prune(): Promise<void>
 }
 
@@ -59,7 +59,7 @@ const clear: Statement = {
   text: 'DELETE FROM buckets WHERE subject = ANY($1::bytea[]) RETURNING 1',
 }
 
-// A full one is empty within 3 hours. Rows in use are passed over.
+// A full bucket drains within 3 hours. Rows in use are skipped.
 const prune: Statement = {
   name: 'buckets-prune',
   slow: true,
@@ -67,7 +67,7 @@ const prune: Statement = {
     WHERE updated_at < clock_timestamp() - interval '3 hours' FOR UPDATE SKIP LOCKED)`,
 }
 
-/** The buckets in a database. */
+/** Returns the buckets in a database. */
 export function createBuckets(database: Database): Buckets {
   defineTable(database, 'buckets', { subject: key(bytes), level: attribute<number>('DOUBLE'), updatedAt: time })
   return {
