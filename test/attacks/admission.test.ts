@@ -155,10 +155,13 @@ test('an attempt in progress is not a failure: forty users behind one address th
     for (let left = 2 * patience; ; left--) {
       const { status, headers, text } = await login(service, username, address)
       if (status === 200) return
-      if (status !== 429 || left === 0) throw new Error(text)
-      t.is(headers.get('retry-after'), '1')
-      waited++
-      await sleep(1000)
+      // 503 on a busy machine, whose hash queue is full.
+      if ((status !== 429 && status !== 503) || left === 0) throw new Error(text)
+      if (status === 429) {
+        t.is(headers.get('retry-after'), '1')
+        waited++
+      }
+      await sleep(1000 * Number(headers.get('retry-after')))
     }
   }
   // The last three at once: one attempt of an account may be in progress.

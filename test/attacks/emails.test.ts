@@ -332,15 +332,13 @@ test.serial(
 test.serial('requests for e-mails are accepted no faster than e-mails are sent', async t => {
   // 50 at once, then 0.1 a second for each core.
   const service = await startTestService(t, { AUTH_LIMIT_FACTOR: '0.05' })
-  const times: number[] = []
+  const startedAt = performance.now()
   for (let asked = 0; asked < 51; asked++) {
-    const startedAt = performance.now()
     const query = { username: 'ninguém', email: 'ninguem@example.org' }
     const options = { query, headers: { 'x-forwarded-for': anyAddress() } }
     t.is((await service.request('POST', '/forgotpasswords/sendkeybyemail', options)).status, 200)
-    times.push(performance.now() - startedAt)
   }
-  t.true(times[50]! > 4_000 / availableParallelism(), `${times}`)
+  t.true(performance.now() - startedAt > 9_000 / availableParallelism())
 })
 
 test.serial('AUTH_LIMIT_FACTOR multiplies the e-mail limits', async t => {
