@@ -56,10 +56,10 @@ export interface AuditChain {
 /** Fields that the MAC of an event covers, in this order, followed by the digest of the address. The link covers the time. */
 const covered = ['action', 'outcome', 'reason', 'actor', 'actor_id', 'subject_id', 'object', 'request_id'] as const
 
-type CoveredFields = { readonly [name in (typeof covered)[number]]?: unknown }
+type Covered = { readonly [name in (typeof covered)[number]]?: unknown }
 
 /** Returns an event as JSON to stage, with its MAC and the salt of its address. */
-export function stampEvent(event: CoveredFields & { readonly address?: string }, masterKey: Pick<MasterKey, 'mac'>): string {
+export function stampEvent(event: Covered & { readonly address?: string }, masterKey: Pick<MasterKey, 'mac'>): string {
   const salt = event.address === undefined ? null : randomBytes(16)
   const digest = salt && personalDigest(salt, event.address!)
   const hex = (value: Buffer | null) => value && `\\x${value.toString('hex')}`
@@ -71,7 +71,7 @@ function personalDigest(salt: Buffer, value: string): Buffer {
   return createHash('sha256').update(salt).update(value).digest()
 }
 
-function eventText(event: CoveredFields, addressDigest: Buffer | null): string {
+function eventText(event: Covered, addressDigest: Buffer | null): string {
   return JSON.stringify(['event', ...covered.map(name => event[name] ?? null), addressDigest?.toString('hex') ?? null])
 }
 
@@ -96,7 +96,7 @@ interface Checkpoint {
 }
 
 /** The columns of a staged or sealed event that verification reads. */
-interface Stamped extends CoveredFields {
+interface Stamped extends Covered {
   readonly address: string | null
   readonly salt: Buffer | null
   readonly digest: Buffer | null

@@ -323,8 +323,8 @@ export function createEmails(database: Database): Emails {
       (await database.run<Queued<I['kind']>>(admit, [id, intent.kind, intent.parameters, active], transaction))[0],
     async hold({ id, kind }, seconds, transaction) {
       // Resets the attempts.
-      const reset = { attempts: 0, priority: 0, createdAt: fromNow(0), nextAttemptAt: fromNow(seconds) }
-      if (kind === 'held-notice' || kind === 'email-changed') await table().update(reset, { where: { id }, transaction })
+      const row = { attempts: 0, priority: 0, createdAt: fromNow(0), nextAttemptAt: fromNow(seconds) }
+      if (kind === 'held-notice' || kind === 'email-changed') await table().update(row, { where: { id }, transaction })
       else await database.run(merge, [id, seconds], transaction)
     },
     async discard(userId, purposes, transaction) {

@@ -336,8 +336,8 @@ export function createUsers(
     await voidKeys(id, purposes, transaction)
   }
 
-  /** Restarts the retention of an account that was never activated. */
-  const restartRetention = () => ({
+  /** Restarts the expiry of an account that was never activated. */
+  const restartExpiry = () => ({
     unactivatedSeenAt: orm().literal('CASE WHEN unactivated_seen_at IS NOT NULL THEN now() END') as unknown as Date,
   })
 
@@ -422,7 +422,7 @@ export function createUsers(
       await revoke(id, { suspended: true }, allPurposes, transaction)
     },
     async resume(id, transaction) {
-      await users().update({ suspended: false, ...restartRetention() }, { where: { id }, transaction })
+      await users().update({ suspended: false, ...restartExpiry() }, { where: { id }, transaction })
     },
     async revokeTokens(id, transaction) {
       await revoke(id, {}, accessPurposes, transaction)
@@ -452,7 +452,7 @@ export function createUsers(
     },
     async undelete(id, transaction) {
       const before = orm().col('suspended_before_deletion') as unknown as boolean
-      await users().update({ deletedAt: null, suspended: before, ...restartRetention() }, { where: { id }, transaction })
+      await users().update({ deletedAt: null, suspended: before, ...restartExpiry() }, { where: { id }, transaction })
     },
   }
 }
