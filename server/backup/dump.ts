@@ -1,4 +1,4 @@
-// Makes a backup: reads all of it in one snapshot, while the service runs.
+// Creates a backup: reads the database in one snapshot, while the service runs.
 import { randomBytes } from 'node:crypto'
 import { createWriteStream, existsSync, rmSync } from 'node:fs'
 import { rename } from 'node:fs/promises'
@@ -10,16 +10,16 @@ import { encrypt, type Lock } from './envelope.js'
 import { type TableHeader, type TableRead, writeBackup } from './format.js'
 
 /**
- * Tables that a backup leaves out: signing keys, keys of services, responses that hold such keys, mailed keys, and queued
- * e-mails. So a stolen backup signs no token, and a restore revives no revoked token and no used or removed key.
+ * Tables that a backup excludes: signing keys, keys of services, stored responses that contain such keys, mailed keys, and
+ * queued e-mails. So a stolen backup can't sign tokens, and a restore doesn't revive revoked tokens or used or removed keys.
  */
 const excludedTables: readonly string[] = ['signing_keys', 'service_keys', 'creation_requests', 'mailed_keys', 'emails']
 
-/** What a backup holds. */
+/** The content of a backup. */
 export interface Made {
-  /** The time of its snapshot (ISO 8601), by the database's clock. */
+  /** Time of the snapshot (ISO 8601), by the clock of the database. */
   readonly madeAt: string
-  /** Rows of each table. */
+  /** Number of rows of each table. */
   readonly rows: Readonly<Record<string, number>>
 }
 
@@ -38,18 +38,18 @@ const describe: Statement = {
     GROUP BY c.oid, c.relname ORDER BY c.relname`,
 }
 
-// Formats that a server with any settings reads.
+// Sets formats that a server reads regardless of its settings.
 const begin: Statement = {
   name: 'backup-begin',
   text: `SELECT now() AS at, set_config('datestyle', 'ISO', true), set_config('bytea_output', 'hex', true),
     set_config('extra_float_digits', '3', true)`,
 }
 
-/** The tables of a backup, each after those that it refers to. */
+/** Returns the tables of a backup, in the order of foreign keys: referenced tables come first. */
 export async function describeTables(database: Database, t: Transaction): Promise<TableHeader[]> {
   type Row = TableHeader & { readonly refersTo: readonly string[] }
-  const kept = (await listMade()).tables.filter(name => !excludedTables.includes(name))
-  const all = await database.run<Row>(describe, [kept], t)
+  const included = (await listMade()).tables.filter(name => !excludedTables.includes(name))
+  const all = await database.run<Row>(describe, [included], t)
   const ordered: TableHeader[] = []
   const add = ({ table, columns, sequences, refersTo }: Row) => {
     if (ordered.some(each => each.table === table)) return
@@ -60,15 +60,15 @@ export async function describeTables(database: Database, t: Transaction): Promis
   return ordered
 }
 
-/** A table and its columns in a COPY. */
+/** Returns a table and its columns for COPY. */
 export function copied({ table, columns }: Pick<TableHeader, 'table' | 'columns'>): string {
   const quote = (name: string) => `"${name.replaceAll('"', '""')}"`
   return `${quote(table)} (${columns.map(quote).join(', ')})`
 }
 
 /**
- * Writes a backup of a registry into a new file that only its owner can read. When the backup is complete, `record` leaves an
- * event, and then the file gets its name. Throws an Error when that isn't possible.
+ * Writes a backup of a registry to a new file that only its owner can read. When the backup is complete, calls `record`, which
+ * records an event, and then renames the temporary file. Throws an Error on failure.
  */
 export async function makeBackup(
   { database, masterKey }: Pick<Registry, 'database' | 'masterKey'>,
@@ -78,7 +78,7 @@ export async function makeBackup(
 ): Promise<Made> {
   const partial = `${file}.${randomBytes(6).toString('hex')}.partial`
   const discard = () => rmSync(partial, { force: true })
-  // However this process ends, except by SIGKILL.
+  // Deletes the temporary file when this process exits, except by SIGKILL.
   process.once('exit', discard)
   try {
     const made = await database.transact(

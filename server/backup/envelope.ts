@@ -1,22 +1,22 @@
-// The encryption of a backup: a file in the format of age (https://age-encryption.org/v1), which the program `age` opens too.
+// The encryption of a backup, in the format of age (https://age-encryption.org/v1). The program `age` can also decrypt it.
 import { randomBytes } from 'node:crypto'
 import { open } from 'node:fs/promises'
 import { ReadableStream } from 'node:stream/web'
 import { Decrypter, Encrypter } from 'age-encryption'
 import { damaged } from './format.js'
 
-/** What a backup is encrypted to: public keys (`age1…`), or a passphrase. */
+/** The encryption key of a backup: public keys (`age1…`), or a passphrase. */
 export type Lock = { readonly recipients: readonly string[] } | { readonly passphrase: string }
 
-/** What opens a backup: the text of an identity file, or a passphrase. */
+/** The decryption key of a backup: the text of an identity file, or a passphrase. */
 export type Key = { readonly identities: string } | { readonly passphrase: string }
 
-/** A new passphrase of 128 random bits. */
+/** Generates a passphrase of 128 random bits. */
 export function newPassphrase(): string {
   return randomBytes(16).toString('hex').match(/.{4}/g)!.join('-')
 }
 
-/** Says in a sentence why a text isn't a recipient; undefined if it is one. */
+/** Returns an error message if a text isn't a valid recipient; else undefined. */
 export function recipientProblem(text: string): string | undefined {
   try {
     new Encrypter().addRecipient(text)
@@ -26,7 +26,7 @@ export function recipientProblem(text: string): string | undefined {
   }
 }
 
-/** Encrypts a stream, piece by piece. */
+/** Encrypts a stream chunk by chunk. */
 export async function* encrypt(source: AsyncIterable<Uint8Array>, lock: Lock): AsyncGenerator<Uint8Array> {
   const encrypter = new Encrypter()
   if ('passphrase' in lock) encrypter.setPassphrase(lock.passphrase)
@@ -35,8 +35,8 @@ export async function* encrypt(source: AsyncIterable<Uint8Array>, lock: Lock): A
 }
 
 /**
- * Decrypts a file, and passes its content on piece by piece. Each piece is authentic, but only the end shows that the file is
- * complete. Throws an Error that says what is wrong; if the key doesn't open the file, before `read` is called.
+ * Decrypts a file, and passes its content to `read` chunk by chunk. Each chunk is authenticated, but only the end proves that
+ * the file is complete. Throws an Error with the cause; if the key doesn't decrypt the file, before it calls `read`.
  */
 export async function decrypt<T>(
   file: string,
@@ -51,13 +51,13 @@ export async function decrypt<T>(
       if (!error.message.startsWith('no identity matched')) throw damaged(error)
       throw new Error(`The ${'passphrase' in key ? 'passphrase' : 'identity'} doesn’t open the backup.`)
     })
-    return await read(tellDamage(opened))
+    return await read(withDamageErrors(opened))
   } finally {
     await handle.close()
   }
 }
 
-async function* tellDamage(pieces: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array> {
+async function* withDamageErrors(pieces: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array> {
   try {
     yield* pieces
   } catch (error) {
@@ -65,7 +65,7 @@ async function* tellDamage(pieces: AsyncIterable<Uint8Array>): AsyncGenerator<Ui
   }
 }
 
-/** What a backup is encrypted to. Throws an Error when the file can't be read, or isn't a backup. */
+/** Returns the kind of key that a backup is encrypted with. Throws an Error when the file can't be read, or isn't a backup. */
 export async function lockOf(file: string): Promise<'passphrase' | 'recipients'> {
   const handle = await openBackup(file)
   try {
@@ -78,7 +78,7 @@ export async function lockOf(file: string): Promise<'passphrase' | 'recipients'>
   }
 }
 
-/** The library takes and returns web streams, in the types of the DOM. */
+/** Adapts the library, which accepts and returns web streams with the types of the DOM. */
 async function throughAge(
   source: AsyncIterable<Uint8Array>,
   work: (stream: globalThis.ReadableStream<Uint8Array>) => Promise<unknown>,

@@ -1,45 +1,45 @@
 /**
- * Backups: a registry as one encrypted file, and back. This room owns the format (format.ts), its encryption (envelope.ts),
- * reading a database (dump.ts) and restoring to one (restore.ts). The rooms below own the tables and the erasure of users. The
- * command line, its only user, asks for keys and decides who may do it.
+ * Backups: a backup is a registry in one encrypted file. This folder owns the format (format.ts), the encryption (envelope.ts),
+ * the creation (dump.ts) and the restore (restore.ts) of backups. The folders `models` and `database` own the tables and the
+ * erasure of users. The command line, the only caller, prompts for keys and authorizes the user.
  *
- * Inside the encryption a backup is text, so that `age --decrypt` and a pager are enough to read it:
+ * The encrypted content is text, so that `age --decrypt` and a pager suffice to read it:
  *
  *     auth-registry backup 1
  *     {"madeAt":…,"migrations":[…],"masterKey":…}
  *     {"table":"users","columns":["id",…],"sequences":{"id":"7"}}
- *     1	Ana	…                 rows as COPY writes them; tables come after those that they refer to
+ *     1	Ana	…                 rows in the text format of COPY; referenced tables come first
  *     \.                        the end of a table
  *     {"end":true,"rows":{"users":1}}
  *
- * Without the last line it is incomplete. The encryption detects alterations.
+ * A backup without the last line is incomplete. The encryption detects alterations.
  */
 import type { Migration } from '../database/migrate.js'
 
-/** What a backup says of itself. */
+/** The header of a backup. */
 export interface Header {
-  /** Time of the snapshot, by the database's clock (ISO 8601). */
+  /** Time of the snapshot, by the clock of the database (ISO 8601). */
   readonly madeAt: string
-  /** The ledger, which determines the tables. */
+  /** The ledger of migrations, which determines the tables. */
   readonly migrations: readonly Migration[]
   /** AUTH_MASTER_KEY in base64. */
   readonly masterKey: string
 }
 
-/** A table of a backup, before its rows. */
+/** The header of a table, which precedes its rows. */
 export interface TableHeader {
   readonly table: string
   readonly columns: readonly string[]
-  /** The last value of each column's sequence; null if it was never used. */
+  /** The last value of each column's sequence; null if the sequence was never used. */
   readonly sequences: Readonly<Record<string, string | null>>
 }
 
-/** A table of a backup while it is read. Its rows must be read before the next table. */
+/** A table during reading. The caller must read its rows before the next table. */
 export interface TableRead extends TableHeader {
   readonly rows: AsyncIterable<Buffer>
 }
 
-/** A backup while it is read. */
+/** A backup during reading. */
 export interface BackupRead {
   readonly header: Header
   /** The tables, in order. Throws when the backup is incomplete. */
@@ -50,10 +50,10 @@ const version = 1
 const title = 'auth-registry backup '
 const endOfTable = '\\.\n'
 
-/** Limit of a line in bytes, many times larger than a row. */
-const longest = 64 * 1024 * 1024
+/** Maximum bytes of a line, many times larger than a row. */
+const maxLine = 64 * 1024 * 1024
 
-/** Writes a backup. `tables` gives each table with its rows, as COPY writes them. At the end `rows` has the count of each. */
+/** Writes a backup. `tables` yields each table with its rows in the format of COPY. Adds the number of rows to `rows`. */
 export async function* writeBackup(
   header: Header,
   tables: AsyncIterable<TableRead>,
@@ -73,7 +73,7 @@ export async function* writeBackup(
   yield Buffer.from(`${JSON.stringify({ end: true, rows })}\n`)
 }
 
-/** Reads a backup. Throws an Error that says what is wrong. */
+/** Reads a backup. Throws an Error with the cause when the backup is invalid. */
 export async function readBackup(source: AsyncIterable<Uint8Array>): Promise<BackupRead> {
   const lines = readLines(source)
   const first = (await lines.line()) ?? ''
@@ -119,26 +119,26 @@ export async function checkBackup(
   return { header, rows }
 }
 
-/** Reads text by lines, and tables by pieces of whole lines. */
+/** Reads text line by line, and tables by chunks of whole lines. */
 function readLines(source: AsyncIterable<Uint8Array>) {
   const chunks = source[Symbol.asyncIterator]()
   let rest: Buffer = Buffer.alloc(0)
 
-  /** Reads on; false at the end. */
-  async function more(): Promise<boolean> {
+  /** Reads the next chunk. Returns false at the end. */
+  async function readChunk(): Promise<boolean> {
     const { done, value } = await chunks.next()
     if (done) return false
     rest = Buffer.concat([rest, value])
-    if (rest.length > longest) throw damaged()
+    if (rest.length > maxLine) throw damaged()
     return true
   }
 
   return {
-    /** The next line; undefined at the end. */
+    /** Returns the next line; undefined at the end. */
     async line(): Promise<string | undefined> {
       let end = rest.indexOf('\n')
       while (end < 0) {
-        if (!(await more())) {
+        if (!(await readChunk())) {
           if (rest.length > 0) throw damaged()
           return undefined
         }
@@ -148,7 +148,7 @@ function readLines(source: AsyncIterable<Uint8Array>) {
       rest = rest.subarray(end + 1)
       return line
     },
-    /** The rows up to the end of a table. Rows that aren't read are lost. */
+    /** Yields the rows up to the end of a table. Unread rows are lost. */
     async *table(): AsyncGenerator<Buffer> {
       for (;;) {
         const lines = rest.subarray(0, rest.lastIndexOf('\n') + 1)
@@ -157,13 +157,13 @@ function readLines(source: AsyncIterable<Uint8Array>) {
         rest = rest.subarray(mark === undefined ? lines.length : mark + endOfTable.length)
         if (rows.length > 0) yield rows
         if (mark !== undefined) return
-        if (!(await more())) throw damaged()
+        if (!(await readChunk())) throw damaged()
       }
     },
   }
 }
 
-/** Position of the end of a table in whole lines: the beginning of a line, since a row may end with the same characters. */
+/** Returns the position of the end of a table, at the beginning of a line: a row may end with the same characters. */
 function findEnd(lines: Buffer): number | undefined {
   if (lines.subarray(0, endOfTable.length).equals(Buffer.from(endOfTable))) return 0
   const before = lines.indexOf(`\n${endOfTable}`)
@@ -184,7 +184,7 @@ function parse<T>(line: string | undefined): T {
   }
 }
 
-/** The error for a backup that is incomplete or was altered. */
+/** Creates the error for an incomplete or altered backup. */
 export function damaged(cause?: unknown): Error {
   return new Error('The backup is damaged: it is cut off, or something in it was altered.', { cause })
 }

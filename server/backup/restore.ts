@@ -1,4 +1,4 @@
-// Restores a backup: one transaction replaces the registry of the database by that of the backup.
+// Restores a backup: one transaction replaces the registry in the database with the registry of the backup.
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Database, Statement, Transaction } from '../database/connection.js'
 import { checkMigrations, compareLedger, dropSchema, migrateWithin, readMigrations } from '../database/migrate.js'
@@ -17,29 +17,29 @@ import {
   type TableRead,
 } from './format.js'
 
-/** An erased user, and when it was erased: what a restore needs of a receipt. */
+/** The fields of an erasure receipt that a restore needs. */
 export type Erased = Pick<Receipt, 'user' | 'erasedAt'>
 
-/** What a restore did. */
+/** The result of a restore. */
 interface Restored extends Made {
-  /** Receipts of users who were erased after the backup, and are erased again. */
+  /** Receipts of users that were erased after the backup and that the restore has erased again. */
   readonly erased: readonly Receipt[]
-  /** Id of the new signing key. */
+  /** Kid of the new signing key. */
   readonly signingKey: string
 }
 
 /**
- * Ids of users that a restore skips. Other services know users by id, so the id of a user who signed up after the backup must
- * not be given again. It is more than the sign-ups between two backups.
+ * Number of user ids that a restore skips. Other services identify users by id, so the id of a user who signed up after the
+ * backup must not be reused. The gap must exceed the number of sign-ups between two backups.
  */
 const gap = 100_000
 
-/** Milliseconds for the connections of a process that has just stopped to close. */
+/** Maximum milliseconds to wait until the connections of a stopped process are closed. */
 const timeout = 2_000
 
 const others: Statement = {
   name: 'restore-others',
-  // Each process that uses an embedded database, this one included, holds a connection of that name beside its others.
+  // Each process that uses an embedded database, including this process, holds another connection with this name.
   text: `SELECT count(*)::int AS count, pg_stat_clear_snapshot() FROM pg_stat_activity
     WHERE datname = current_database() AND usesysid IS NOT NULL AND pid <> pg_backend_pid()
       AND leader_pid IS DISTINCT FROM pg_backend_pid() AND application_name <> 'auth: uses this database'`,
@@ -59,25 +59,25 @@ const isOlder: Statement = {
   text: 'SELECT created_at <= $2::timestamptz AS older FROM users WHERE id = $1',
 }
 
-/** Reads a whole backup and says what it holds. Throws an Error when it can't be restored. */
+/** Reads a whole backup and returns its content. Throws an Error when the backup can't be restored. */
 export async function inspectBackup(file: string, key: Key): Promise<Made> {
   const { header, rows } = await decrypt(file, key, checkBackup)
   await checkHeader(header)
   return { madeAt: header.madeAt, rows }
 }
 
-/** How many users a restore would replace. */
+/** Returns the number of users that a restore would replace. */
 export async function countUsers({ database }: Pick<Registry, 'database'>): Promise<number> {
   return database.transact(t => countWithin(database, t), { unlimited: true })
 }
 
 /**
- * Replaces the registry of the database by that of a backup, or changes nothing and throws an Error. `replace` allows it to
- * remove users. The tables are made as they were, filled, and then migrated; the master key of this installation wraps the
- * data keys. No other process may use the database meanwhile.
+ * Replaces the registry in the database with the registry of a backup, or throws an Error and changes nothing. `replace`
+ * permits the removal of users. The restore creates the tables at the version of the backup, fills them, and then migrates
+ * them. The master key of this installation wraps the data keys. No other process may use the database during the restore.
  *
- * It revokes all tokens, whatever their generation: a backup holds no signing key, and the new key has another id. Users who
- * were erased after the backup are erased again by their receipts.
+ * A restore revokes all tokens of any generation, because a backup contains no signing key and the new key has another id.
+ * Receipts in `erasures` erase users again that were erased after the backup.
  */
 export async function restoreBackup(
   registry: Registry,
@@ -102,7 +102,7 @@ export async function restoreBackup(
     if (users > 0 && !replace)
       throw new Error(`The registry there holds ${users} users: only --replace does away with them.`)
     await dropSchema(database, t)
-    // A process that connected before this may have read the former keys; from here on the lock keeps others out.
+    // A process that connected earlier may have read the former keys. From here on, the lock excludes other processes.
     await refuseOthers(database, t)
     const names = header.migrations.map(({ name }) => name)
     await migrateWithin(database, t, names)
@@ -122,7 +122,7 @@ export async function restoreBackup(
       erased.push(receipt)
       await append({ action: 'user.erase', reason: 'restore', subject_id: each.user })
     }
-    // Otherwise PostgreSQL plans the first calls for empty tables. Migrations may have renamed tables.
+    // Without statistics, PostgreSQL plans the first calls for empty tables. Migrations may have renamed tables.
     const tables = (await describeTables(database, t)).map(({ table }) => `"${table}"`)
     await database.run({ name: 'restore-analyze', text: `ANALYZE ${tables.join(', ')}` }, [], t)
     return { madeAt: header.madeAt, rows, erased, signingKey }
@@ -133,7 +133,7 @@ export async function restoreBackup(
   })
 }
 
-/** Reads receipts of erased users: a sequence of JSON documents. Throws an Error that names the first wrong one. */
+/** Parses erasure receipts: a sequence of JSON documents. Throws an Error that names the first invalid document. */
 export function readErasures(text: string): Erased[] {
   let all: unknown[]
   try {
@@ -149,7 +149,7 @@ export function readErasures(text: string): Erased[] {
   })
 }
 
-/** Fills the tables, which are as they were at the backup, and returns the number of rows of each. */
+/** Fills the tables, at the schema version of the backup, and returns the number of rows of each table. */
 async function fill(
   database: Database,
   tables: AsyncIterable<TableRead>,
@@ -157,11 +157,11 @@ async function fill(
 ): Promise<Record<string, number>> {
   const there = await describeTables(database, t)
   const names = there.map(({ table }) => `"${table}"`).join(', ')
-  // Migrations add rows to some tables.
+  // Removes rows that migrations have inserted.
   await database.run({ name: 'restore-truncate', text: `TRUNCATE ${names} CASCADE` }, [], t)
   const counts: Record<string, number> = {}
   for await (const { rows, ...table } of tables) {
-    // A registry of that version has no other tables, and no name from a file may reach SQL unchecked.
+    // A registry of that version has no other tables. The check also prevents SQL injection by names from the file.
     if (!there.some(each => isSame(each, table)) || table.table in counts) throw damaged()
     counts[table.table] = await database.copyIn(`COPY ${copied(table)} FROM STDIN`, rows, t)
     for (const [column, last] of Object.entries(table.sequences)) {
@@ -178,7 +178,7 @@ function isSame(one: TableHeader, other: TableHeader): boolean {
   return shape(one) === shape(other)
 }
 
-/** Erases a user of the backup who was erased later, but not another user who has got the same id. */
+/** Erases a user of the backup that was erased after the backup, but not another user with the same id. */
 async function eraseAgain({ database, erasure }: Registry, { user, erasedAt }: Erased, t: Transaction) {
   const [found] = await database.run<{ older: boolean }>(isOlder, [user, erasedAt], t)
   return found?.older ? erasure.erase(user, t) : undefined
@@ -201,7 +201,7 @@ async function checkHeader({ migrations }: Header): Promise<void> {
     throw new Error(`The backup is of a newer version (${names(newer)}): restore it with that version.`)
 }
 
-/** Throws an Error when another process is connected to the database and stays connected. */
+/** Throws an Error when another process remains connected to the database. */
 async function refuseOthers(database: Database, t: Transaction): Promise<void> {
   for (const end = performance.now() + timeout; ; await sleep(100)) {
     const [{ count }] = (await database.run<{ count: number }>(others, [], t)) as [{ count: number }]

@@ -1,6 +1,6 @@
 /**
- * Attribute tables: each describes an entity once. Its Sequelize model (`defineTable`), the columns that a hand-written
- * statement reads (`selectList`), and the types of its rows derive from it.
+ * Attribute tables. An attribute table describes an entity once; the Sequelize model (`defineTable`), the columns of
+ * hand-written statements (`selectList`) and the types of rows derive from it.
  */
 import type { Model, ModelAttributes, ModelStatic } from 'sequelize'
 import type { Database } from './connection.js'
@@ -14,14 +14,14 @@ type ColumnType = ScalarType | `${ScalarType}[]`
 export interface Attribute<T = unknown, P extends boolean = boolean> {
   readonly type: ColumnType
   readonly nullable: boolean
-  /** A new row may omit it, and the database fills it in. */
+  /** Whether a new row may omit the attribute, because the column has a default. */
   readonly hasDefault: P
   readonly primaryKey?: true
-  /** Name of the column, if it isn't the attribute's name in snake case. */
+  /** Name of the column; by default the name of the attribute in snake case. */
   readonly column?: string
   /** How `selectList` formats a day: a template for PostgreSQL's `to_char`. */
   readonly format?: string
-  /** Carries T in the type; never set. */
+  /** Carries T in the type. Never set. */
   readonly value?: T
 }
 
@@ -33,7 +33,7 @@ type Value<A> = A extends Attribute<infer T> ? T : never
 /** A stored row. */
 export type Row<A extends Attributes> = { readonly [K in keyof A]: Value<A[K]> }
 
-/** A new row. It may omit only attributes with a default. */
+/** A new row, which may omit attributes with a default. */
 export type NewRow<A extends Attributes> = {
   readonly [K in keyof A as A[K]['hasDefault'] extends true ? never : K]: Value<A[K]>
 } & { readonly [K in keyof A as A[K]['hasDefault'] extends true ? K : never]?: Value<A[K]> }
@@ -58,19 +58,19 @@ export const time = attribute<Date>('DATE')
 /** A day, stored and passed as yyyy-MM-dd. */
 export const day = (format = 'YYYY-MM-DD') => ({ ...attribute<string>('DATEONLY'), format })
 
-/** The attribute, or null. */
+/** Makes an attribute nullable. */
 export const nullable = <T, P extends boolean>(of: Attribute<T, P>): Attribute<T | null, P> => ({
   ...of,
   nullable: true,
 })
 
-/** The attribute with a default in the database, or with no need of one. */
+/** Makes an attribute optional in new rows: the column has a default or is nullable. */
 export const hasDefault = <T>(of: Attribute<T>): Attribute<T, true> => ({ ...of, hasDefault: true })
 
-/** The attribute as the primary key, or a part of it. */
+/** Makes an attribute the primary key, or a part of it. */
 export const key = <T, P extends boolean>(of: Attribute<T, P>): Attribute<T, P> => ({ ...of, primaryKey: true })
 
-/** The attribute in a column of another name. */
+/** Sets the column name of an attribute. */
 export const column = <T, P extends boolean>(name: string, of: Attribute<T, P>): Attribute<T, P> => ({
   ...of,
   column: name,
@@ -79,7 +79,7 @@ export const column = <T, P extends boolean>(name: string, of: Attribute<T, P>):
 /** A Sequelize model of rows of these attributes. */
 export type Table<A extends Attributes> = ModelStatic<Model<Row<A>, NewRow<A>>>
 
-/** Describes a table. Its Sequelize model is made at its first use. */
+/** Describes a table. The Sequelize model is created at its first use. */
 export function defineTable<A extends Attributes>(
   { define }: Pick<Database, 'define'>,
   name: string,
@@ -108,7 +108,7 @@ function dataType(type: ColumnType) {
   return type.endsWith('[]') ? DataTypes.ARRAY(scalar) : scalar
 }
 
-/** The attributes in a SELECT from a table with an alias. With a prefix, `name` becomes `prefixName`. */
+/** Returns the select list of attributes, from a table with an alias. With a prefix, `name` becomes `prefixName`. */
 export function selectList(of: Attributes, alias: string, prefix = ''): string {
   return Object.entries(of)
     .map(([attribute, { column = snakeCase(attribute), format }]) => {
@@ -119,10 +119,10 @@ export function selectList(of: Attributes, alias: string, prefix = ''): string {
     .join(', ')
 }
 
-/** The time some seconds from now, by the clock of the database, which all replicas share. */
+/** Returns an SQL expression: the time `seconds` from now, by the clock of the database, which all replicas share. */
 export function fromNow(seconds: number): Date {
   if (!Number.isFinite(seconds)) throw new TypeError('Seconds must be a number.')
-  // Sequelize accepts an expression wherever it accepts a value, but few of its types say so.
+  // Sequelize accepts an expression instead of any value, but most of its types don't declare it.
   return orm().literal(`now() + make_interval(secs => ${seconds})`) as unknown as Date
 }
 

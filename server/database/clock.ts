@@ -1,22 +1,22 @@
 import type { Database } from './connection.js'
 
-/** The clock of the database, which all replicas share: times that they compare come from it alone. */
+/** The clock of the database. Replicas compare only times of this clock, which they share. */
 export interface Clock {
-  /** Milliseconds since 1970. */
+  /** Returns the time in ms since 1970. */
   now(): number
   /** Stops reading the clock. */
   stop(): void
 }
 
-/** Milliseconds between two readings. In between, the process counts by its monotonic clock. */
+/** Milliseconds between two readings. Between readings, the monotonic clock of the process advances the time. */
 const interval = 30_000
 
-/** Milliseconds beyond which a reading is too inexact. */
+/** Maximum milliseconds of the round trip of a reading. Slower readings are too inaccurate. */
 const maxRoundTrip = 1_000
 
 const read = { name: 'clock', text: 'SELECT (extract(epoch FROM clock_timestamp()) * 1000)::float8 AS now' }
 
-/** Reads the database's clock now and regularly. While the database is unavailable, the last reading counts. */
+/** Reads the clock of the database now and at intervals. While the database is unavailable, the last reading applies. */
 export async function followClock(database: Pick<Database, 'read'>): Promise<Clock> {
   let ahead: number | undefined
   async function follow() {

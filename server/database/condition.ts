@@ -1,16 +1,16 @@
 import type { Database, Statement } from './connection.js'
 import { width } from './pipeline.js'
 
-/** The most connections that a process of the service opens. */
+/** Maximum number of connections of a process of the service. */
 export const connectionsOfProcess = 10 + width
 
 /** The state of a PostgreSQL server. */
 export interface Condition {
   /** Version of PostgreSQL. */
   readonly version: string
-  /** Its clock, in ms since 1970. */
+  /** Time of the server's clock, in ms since 1970. */
   readonly now: number
-  /** Connections that it allows to roles that aren't superusers, and those in use. */
+  /** Maximum number of connections of roles that aren't superusers, and the number in use. */
   readonly most: number
   readonly used: number
 }

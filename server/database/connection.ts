@@ -9,9 +9,9 @@
  * - Most calls run it: the reads of users, answers and questions (user.ts, question.ts), and the start and end of an attempt
  *   to sign in (attempt.ts). A prepared join has 2.5 times the throughput of the same SQL through Sequelize, and a pipelined
  *   one 1.4 to 3 times that of the prepared join.
- * - It counts or claims in one step, because callers run in parallel: attempts, mailed keys, due e-mails (SKIP LOCKED).
+ * - It counts or claims atomically, because callers run in parallel: attempts, mailed keys, due e-mails (SKIP LOCKED).
  * - It stages audit events as part of another statement, or seals and verifies events in bulk.
- * - A start, maintenance or an idle process runs it. Sequelize takes 31 MB, and is loaded at its first use.
+ * - Startup, maintenance or an idle process runs it. Sequelize takes 31 MB, and is loaded at its first use.
  * - Sequelize can't express it, such as a join that locks its rows, or a lock on a table.
  */
 import pg from 'pg'
@@ -31,7 +31,7 @@ import { explainLimits, missingLimits, setLimits, unlimited } from './timeouts.j
 
 export type { Statement, Transaction }
 
-/** The only access to PostgreSQL. A statement without an answer fails after 6 s, so that no caller waits forever. */
+/** The only access to PostgreSQL. A statement without a response fails after 6 s, so that no caller waits forever. */
 export interface Database {
   /** Sequelize with all models. Loads Sequelize at the first use. */
   readonly sequelize: Sequelize
@@ -39,7 +39,7 @@ export interface Database {
   define(table: string, columns: () => ModelAttributes): () => ModelStatic<Model>
   /** Runs a prepared statement, alone or in a transaction, and returns its rows. */
   run<Row>(statement: Statement, values: readonly unknown[], transaction?: Transaction): Promise<Row[]>
-  /** Runs a prepared statement that only reads, waits for no lock and is fast, because it shares a connection with others. */
+  /** Runs a prepared statement that only reads, waits for no lock and is fast, because statements share a connection. */
   read<Row>(statement: Statement, values: readonly unknown[]): Promise<Row[]>
   /**
    * Runs statements as one transaction (READ COMMITTED). Keep it short, unless it is `unlimited`, which removes the time
@@ -66,20 +66,20 @@ export interface Database {
 
 /** State of the pool, and errors since the start. */
 export interface DatabaseStats {
-  /** Connections in use. */
+  /** Number of connections in use. */
   readonly inUse: number
   readonly idle: number
   /** The limit of the pool. */
   readonly most: number
-  /** Callers that wait for a connection. */
+  /** Number of callers that wait for a connection. */
   readonly waiting: number
-  /** Callers that got no connection in time. */
+  /** Number of callers whose wait for a connection timed out. */
   readonly timeouts: number
   /** Number of errors by class of SQLSTATE (its first two characters), and by `connect`, `lost` and `silent`. */
   readonly errors: ReadonlyMap<string, number>
 }
 
-/** Milliseconds that statements in flight have to end when the database closes. */
+/** Maximum milliseconds that `close` waits for statements in flight. */
 const grace = 1_000
 
 /**
@@ -121,7 +121,7 @@ export function openDatabase(url: string | (() => string), maxConnections = 10, 
       dialect: 'postgres',
       dialectModule: pg,
       logging: false,
-      // Saves Sequelize a query for the version. The features in use are the same in all supported versions.
+      // Prevents a query for the version. All supported versions have the features in use.
       ...{ databaseVersion: '14.0.0' },
       define: { timestamps: false, freezeTableName: true },
     })

@@ -3,19 +3,19 @@ import pg from 'pg'
 import { type DatabaseTarget, readDatabaseUrl } from '../process/database-url.js'
 import { ConnectionError } from './failures.js'
 
-/** Opens connections, and closes those that don't answer. */
+/** Opens connections, and closes unresponsive ones. */
 export interface Connections {
   /**
-   * Connects to the first host that accepts and has the wanted properties, beginning with the last such host that hasn't failed
-   * since. `pipeline` sends statements without waiting for answers; `retire` is called once, when the connection must no longer
-   * be used. Throws `ConnectionError`.
+   * Connects to the first host that accepts the connection and has the required properties. Begins with the host of the last
+   * success, unless it has failed since. `pipeline` sends statements without waiting for responses; `retire` is called once,
+   * when the connection must no longer be used. Throws `ConnectionError`.
    */
   open(options?: { pipeline?: boolean; retire?: () => void }): Promise<pg.Client>
   /** Whether a connection may be used. */
   isGood(client: pg.Client): boolean
-  /** Whether the statements of a connection may take as long as they need, provided that others are answered. */
+  /** Sets whether statements of a connection may exceed `silenceLimit` while its host responds on other connections. */
   setPatient(client: pg.Client, patient: boolean): void
-  /** Gives up a connection that doesn't answer, and replaces those that have been silent as long. */
+  /** Closes an unresponsive connection, and replaces all connections that have been silent for as long. */
   giveUp(client: pg.Client): void
   /** Replaces all connections: idle ones now, others after their statement or transaction. */
   renew(): void
@@ -29,13 +29,13 @@ export interface Connections {
   cut(): void
 }
 
-/** Milliseconds between two checks whether connections answer. */
+/** Milliseconds between two checks of all connections. */
 const checkInterval = 250
 
-/** Checks for which a statement may be silent: longer than the server itself lets one run. */
+/** Maximum checks without data during a statement: longer than the statement timeout of the server. */
 const silenceLimit = 5_500 / checkInterval
 
-/** Milliseconds for the server to end a connection. */
+/** Maximum milliseconds that `end` waits for the server to close a connection. */
 const closeTimeout = 1_000
 
 /** SQLSTATE of a read-only server. */
@@ -45,11 +45,11 @@ const readOnly = '25006'
 interface State {
   /** Index of its host. */
   readonly index: number
-  /** Bytes received at the last check. */
+  /** Number of bytes received until the last check. */
   heard: number
-  /** Checks since data was received. */
+  /** Number of checks since data was received. */
   silent: number
-  /** Checks since data was received, while a statement is in flight. */
+  /** Number of checks since data was received, while a statement is in flight. */
   unanswered: number
   good: boolean
   connected: boolean
@@ -59,25 +59,26 @@ interface State {
 
 /** Properties of a client that pg's types lack. */
 type Client = pg.Client & {
-  connection: { stream: Socket; on(event: 'errorMessage', recordCaller: (error: { code?: string }) => void): void }
-  /** All statements are answered. */
+  connection: { stream: Socket; on(event: 'errorMessage', listener: (error: { code?: string }) => void): void }
+  /** Whether all statements have completed. */
   readyForQuery?: boolean
   getStartupConf(): Record<string, string>
   getTransactionStatus(): 'I' | 'T' | 'E' | null
 }
 
 const types = {
-  // A day stays text: it isn't a point in time.
+  // A date stays text, because it isn't a point in time.
   getTypeParser: (oid: number, format?: 'text') =>
     oid === pg.types.builtins.DATE ? String : pg.types.getTypeParser(oid, format),
 }
 
 /**
- * Opens connections to the database of a URL, which is read each time, since an embedded database may return elsewhere.
+ * Opens connections to the database of a URL. The URL is read for each connection, because an embedded database may restart at
+ * another port.
  *
  * If a server vanishes without closing its connections, they look idle: the driver notices only when the operating system
- * stops retransmitting. So a connection that stays silent during a statement is given up, with all that have been silent as
- * long. One timer checks all connections, at no cost for a statement.
+ * stops retransmitting. So a connection that is silent during a statement for too long is closed, together with all that have
+ * been silent for as long. One timer checks all connections, so statements have no overhead.
  */
 export function createConnections(url: () => string): Connections {
   const all = new Map<Client, State>()
@@ -108,9 +109,9 @@ export function createConnections(url: () => string): Connections {
         at.first = index
         return client
       } catch (error) {
-        // An unknown name may belong to a host that is down: the failure of another host says more.
+        // The name of a host that is down may be unknown, so an error of another host is more informative.
         if (failure === undefined || (error as { code?: string }).code !== 'ENOTFOUND') failure = error
-        // Errors of the server are counted where they arrive.
+        // The listener of `errorMessage` counts errors of the server.
         if (!isSqlState((error as { code?: string }).code)) countError('connect')
         passOver(index)
         if ((error as Error).message === 'timeout expired') dropPatient(index)
@@ -159,7 +160,7 @@ export function createConnections(url: () => string): Connections {
     client.on('error', () => {
       if (!state.good || !state.connected) return
       countError('lost')
-      // The cause may have broken others too, without a sign.
+      // Other connections may also be broken without an error.
       renew()
     })
     client.on('end', () => {
@@ -171,7 +172,7 @@ export function createConnections(url: () => string): Connections {
     })
     client.connection.on('errorMessage', ({ code }) => {
       if (isSqlState(code)) countError(code.slice(0, 2))
-      // The server became read-only: it was demoted.
+      // A read-only error means that the server was demoted to a standby.
       if (code === readOnly) renew()
     })
     try {
@@ -201,7 +202,7 @@ export function createConnections(url: () => string): Connections {
         state.silent = 0
         state.unanswered = 0
       } else {
-        // Checks, not time: a process that was suspended couldn't receive anything.
+        // Counts checks instead of time, because a suspended process receives nothing.
         state.silent++
         state.unanswered = waits ? state.unanswered + 1 : 0
       }
@@ -213,7 +214,7 @@ export function createConnections(url: () => string): Connections {
     const given = all.get(client as Client)
     if (!given) return
     countError('silent')
-    // Minus one, since checks fall between two intervals.
+    // Minus one, because connections can become silent between two checks.
     const { unanswered, index } = given
     passOver(index)
     retireNow(given)
@@ -222,7 +223,7 @@ export function createConnections(url: () => string): Connections {
     dropPatient(index)
   }
 
-  /** Replaces the connections that have been silent for so many checks. */
+  /** Replaces the connections that have been silent for at least `silent` checks. */
   function renew(silent = 0): void {
     for (const [client, state] of all) {
       if (!state.connected || state.silent < silent) continue
@@ -231,7 +232,7 @@ export function createConnections(url: () => string): Connections {
     }
   }
 
-  /** Closes silent connections to a host that were allowed to take long. */
+  /** Closes connections to a host that exceed `silenceLimit` and were permitted to (`setPatient`). */
   function dropPatient(index: number): void {
     for (const [client, state] of all) if (state.patient && state.index === index && isLate(state)) destroy(client)
   }
@@ -281,12 +282,12 @@ function isIdle(client: Client): boolean {
   return client.readyForQuery === true && client.getTransactionStatus() === 'I'
 }
 
-/** Closes a socket with an error for the statements that wait on it. */
+/** Destroys the socket of a connection, which rejects its statements in flight with ETIMEDOUT. */
 function destroy(client: Client): void {
   client.connection.stream.destroy(Object.assign(new Error('The database doesn’t answer'), { code: 'ETIMEDOUT' }))
 }
 
-/** Whether a server doesn't support TLS, or doesn't allow it (28000: no matching line in pg_hba.conf). */
+/** Whether the server doesn't support TLS, or rejects it (28000: no matching line in pg_hba.conf). */
 function wantsNoTls(error: unknown): boolean {
   const { code, message } = error as { code?: string; message?: string }
   return code === '28000' || /^The server does not support SSL/.test(String(message)) || /^ERR_SSL_/.test(String(code))

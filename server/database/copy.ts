@@ -4,7 +4,7 @@ import { pipeline } from 'node:stream/promises'
 import type pg from 'pg'
 import { from, to } from 'pg-copy-streams'
 
-/** The output of `COPY … TO STDOUT`. If it isn't read to the end, `abandon` is called, since the connection is unusable then. */
+/** Returns the output of `COPY … TO STDOUT`. Calls `abandon` if it isn't read to the end: the connection is unusable then. */
 export async function* copyOut(client: pg.Client, query: string, abandon: () => void): AsyncGenerator<Buffer> {
   let whole = false
   try {
@@ -15,7 +15,7 @@ export async function* copyOut(client: pg.Client, query: string, abandon: () => 
   }
 }
 
-/** Feeds `COPY … FROM STDIN`, and returns the number of rows. */
+/** Writes rows to `COPY … FROM STDIN`, and returns their number. */
 export async function copyIn(client: pg.Client, query: string, rows: AsyncIterable<Buffer>): Promise<number> {
   const stream = client.query(from(query))
   await pipeline(Readable.from(rows, { objectMode: false }), stream)

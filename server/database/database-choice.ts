@@ -6,16 +6,16 @@ import { causeOf, isPassing } from './failures.js'
 
 /** A database to open. */
 export interface Source {
-  /** Where it is now. An embedded database may return at another port. */
+  /** Current URL. An embedded database may restart at another port. */
   readonly url: string
   readonly masterKey: Buffer
-  /** Releases it. An embedded database stops when no other process uses it. */
+  /** Releases the database. An embedded database stops when no other process uses it. */
   release(): Promise<void>
 }
 
 /**
- * Finds the database that `DATABASE_URL` names, or starts the embedded one of the data folder unless it runs, and calls
- * `onLaunch` when that is launched.
+ * Returns the database of `DATABASE_URL`, or the embedded database of the data folder, which it starts unless it is running.
+ * Calls `onLaunch` when it launches the embedded database.
  */
 export async function resolveDatabase(
   { databaseUrl, masterKey, dataDir }: Settings,
@@ -23,7 +23,7 @@ export async function resolveDatabase(
   onLaunch?: () => void,
 ): Promise<Source> {
   if (databaseUrl) return { url: databaseUrl, masterKey: masterKey!, release: async () => {} }
-  // Only an embedded database needs these.
+  // Loaded only for an embedded database.
   const [{ embeddedSecrets }, { startEmbedded }] = await Promise.all([
     import('../embedded/secrets.js'),
     import('../embedded/start.js'),
@@ -39,12 +39,12 @@ export async function resolveDatabase(
   }
 }
 
-/** Seconds that a start waits for the database. */
+/** Maximum seconds that startup waits for the database. */
 const timeout = 60
 
 /**
- * Does the first work on the database of `DATABASE_URL` as soon as it answers. Throws an Error that says what to do: after a
- * minute without an answer, and at once if waiting doesn't help, as with a wrong user or name.
+ * Runs `work`, and repeats it until the database of `DATABASE_URL` is available. Throws an Error that says what to do: after a
+ * minute, or at once if waiting can't help, for example with a wrong user or database name.
  */
 export async function awaitDatabase<T>(
   work: () => Promise<T>,
@@ -79,12 +79,12 @@ export async function awaitDatabase<T>(
   }
 }
 
-/** A database URL without its password, in whatever part that is. */
+/** Removes the password from a database URL, wherever the URL has it. */
 function withoutSecrets(url: string): string {
   return url.replace(/[?#].*$/s, '').replace(/^(\w+:\/\/[^:@/]*):.*@/s, '$1@')
 }
 
-/** The file that holds the administrator's password if it was generated. */
+/** Returns the path of the file with the generated password of the first administrator. */
 export function adminPasswordFile(dataDir: string): string {
   return join(dataDir, 'initial-admin-password')
 }

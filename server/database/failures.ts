@@ -1,4 +1,4 @@
-// What a failure of the database means to the caller. It loads no driver, since the start of an embedded database needs it first.
+// Classifies errors of the database. This module loads no driver, because an embedded database needs it before it starts.
 
 /** No connection was available; `original` says why. */
 export class ConnectionError extends Error {
@@ -10,12 +10,12 @@ export class ConnectionError extends Error {
   }
 }
 
-/** The driver's own error. */
+/** Returns the error of the driver. */
 export function causeOf(error: unknown): { code?: string; message?: string; constraint?: string } {
   return (error as { original?: object } | undefined)?.original ?? (error as object)
 }
 
-/** What a failure means to a caller. */
+/** The class of an error. */
 export type Meaning =
   | 'unreachable'
   | 'no connection left'
@@ -28,16 +28,16 @@ export type Meaning =
   | 'wrong credentials'
   | 'no rights'
 
-/** Codes of PostgreSQL (SQLSTATE) and of sockets, and whether the same call may succeed after a wait. The first match counts. */
+/** Codes of PostgreSQL (SQLSTATE) and of sockets. `passing` errors are transient: a retry may succeed. First match applies. */
 const failures: readonly { readonly code: RegExp; readonly meaning?: Meaning; readonly passing?: true }[] = [
-  // Connection exceptions, and operator intervention, which includes the statement timeout.
+  // Connection exceptions, and operator intervention, which includes statement timeouts.
   { code: /^(08|57)...$|^E(CONN|PIPE|TIMEDOUT|HOST|NET|AI_AGAIN)/, meaning: 'unreachable', passing: true },
   { code: /^E(NOTFOUND|AI_)/, meaning: 'unreachable' },
   { code: /^53300$/, meaning: 'no connection left', passing: true },
   { code: /^25006$/, meaning: 'read-only', passing: true },
   { code: /^55P03$/, meaning: 'locked', passing: true },
-  // Rollbacks (deadlock, serialization), resources, timeouts of transactions, I/O errors; 26000 and 42P05, which a pooler
-  // returns until it is recognized; a missing socket.
+  // Rollbacks (deadlock, serialization), insufficient resources, transaction timeouts, I/O errors; 26000 and 42P05, which a
+  // pooler causes until it is detected; a missing socket.
   { code: /^(40|53)...$|^(25P0[34]|58030|26000|42P05)$|^ENOENT/, passing: true },
   { code: /^23505$/, meaning: 'taken' },
   { code: /^(42P01|42883)$/, meaning: 'not installed' },
@@ -52,27 +52,25 @@ function failureOf(error: unknown) {
   return failures.find(each => each.code.test(code))
 }
 
-/** What a failure means; undefined when its code isn't known. */
+/** Returns the class of an error; undefined for an unknown code. */
 export function meaningOf(error: unknown): Meaning | undefined {
   return failureOf(error)?.meaning
 }
 
-/** The unique constraint that a statement violated, if that is why it failed. */
+/** Returns the unique constraint that a statement violated; undefined for other errors. */
 export function brokenConstraint(error: unknown): string | undefined {
   return meaningOf(error) === 'taken' ? causeOf(error).constraint : undefined
 }
 
 /**
- * Whether the same call can succeed later: the database is unreachable, is unable to do it now, or rolled back a transaction in
- * favor of another.
+ * Whether a retry of the same call can succeed: the database is unreachable, temporarily unable to execute it, or rolled the
+ * transaction back because of a conflict.
  */
 export function isUnreachable(error: unknown): boolean {
   return error instanceof ConnectionError || isPassing(error)
 }
 
-/**
- * Whether waiting alone can help. It doesn't with every unreachable database: a wrong name or certificate stays wrong.
- */
+/** Whether an error is transient. Not every unreachable database is: a wrong host name or certificate needs a correction. */
 export function isPassing(error: unknown): boolean {
   if (failureOf(error)?.passing) return true
   return /Connection terminated|not queryable|pool is draining|manager was closed|timeout/.test(

@@ -1,12 +1,12 @@
 /**
- * The schema: numbered SQL files, each run once, in order. The first line of a file says what it does to a process of the
- * version before, which may run beside it:
+ * Migrates the schema by numbered SQL files, each of which runs once, in order. The first line of a file states its
+ * compatibility with processes of the previous version, which may still be running:
  *
- * - `-- expand`: that version continues to work, and starts, on the new schema;
- * - `-- contract`: it doesn't. Such a file is released one version later, when no process of that version is left.
+ * - `-- expand`: the previous version runs and starts on the new schema;
+ * - `-- contract`: it doesn't. Such a file is released one version later, when no process of the previous version runs.
  *
- * The ledger, the table `migrations`, holds the name, kind and digest of each file that ran. By the kind a process knows
- * whether it can work with files that it lacks. By the digest it recognizes a schema that other files made.
+ * The ledger (the table `migrations`) stores the name, kind and digest of each file that ran. The kind tells a process
+ * whether it is compatible with newer files. The digest detects a schema that other files created.
  */
 import { createHash } from 'node:crypto'
 import { readdir, readFile } from 'node:fs/promises'
@@ -15,16 +15,16 @@ import type { Database, Transaction } from './connection.js'
 /** The SQL files of this version. */
 const ownFolder = new URL('server/database/migrations/', import.meta.resolve('#package'))
 
-/** An advisory lock that nothing else in this database uses. */
+/** Key of an advisory lock, unique in this database. */
 const lock = 7_264_001
 
-/** A migration, and what it does to a process of the version before. */
+/** A migration, and its compatibility with the previous version. */
 export interface Migration {
   readonly name: string
   readonly kind: 'expand' | 'contract'
   /** SHA-256 of its file, in hexadecimal. */
   readonly digest: string
-  /** When it ran. */
+  /** Time at which the migration ran. */
   readonly runAt?: Date
 }
 
@@ -33,17 +33,17 @@ interface MigrationFile extends Migration {
   readonly text: string
 }
 
-/** The state of a ledger, as this version sees it. Each list is in order. */
+/** The state of a ledger, compared with the files of this version. Each list is in order. */
 export interface MigrationStatus {
   readonly done: readonly Migration[]
   readonly pending: readonly MigrationFile[]
-  /** Ran by a newer version; this one lacks them. */
+  /** Migrations of a newer version, which this version lacks. */
   readonly newer: readonly Migration[]
-  /** Differ from the files of this version: the schema has another baseline. */
+  /** Migrations that differ from the files of this version: the schema has another baseline. */
   readonly different: readonly Migration[]
 }
 
-/** Reads what ran and what is pending. It changes nothing and waits for no lock. */
+/** Reads the state of the ledger. Changes nothing and waits for no lock. */
 export async function readMigrations(
   database: Database,
   transaction?: Transaction,
@@ -70,20 +70,19 @@ export async function compareLedger(ledger: readonly Migration[], folder = ownFo
 }
 
 /**
- * Brings the schema to this version and returns the names of the migrations that ran. All pending ones run in one
- * transaction under a lock: they apply as a whole or not at all. If several processes start at once, one migrates and the
- * others wait. Throws an Error when this version can't work with the schema.
+ * Runs all pending migrations and returns their names. They run atomically, in one transaction under a lock: of concurrent
+ * processes, one migrates and the others wait. Throws an Error when this version isn't compatible with the schema.
  */
 export async function migrate(database: Database, folder = ownFolder): Promise<readonly string[]> {
-  // Checked first: where nothing is pending, a role that may only read and write rows is enough to start.
+  // Checked first: without pending migrations, a role needs no more rights than to read and write rows.
   if ((await readPending(database, undefined, folder)).length === 0) return []
-  // Rewriting a table can take long, and so can waiting for the process that does it.
+  // Unlimited, because to rewrite a table, or to wait for another process that does, can take long.
   return database.transact(transaction => migrateWithin(database, transaction, undefined, folder), { unlimited: true })
 }
 
 /**
- * Does the same as part of an unlimited transaction, at whose end other migrating processes continue. `names` limits it to
- * these migrations.
+ * Runs pending migrations in an unlimited transaction, which holds the lock until its end. `names` limits them to these
+ * migrations.
  */
 export async function migrateWithin(
   database: Database,
@@ -104,14 +103,14 @@ export async function migrateWithin(
   const pending = await readPending(database, transaction, folder)
   const chosen = names ? pending.filter(({ name }) => names.includes(name)) : pending
   for (const { name, kind, digest, text } of chosen) {
-    // Without parameters, a query can hold several statements.
+    // A query without parameters can contain several statements.
     await runText(transaction, text)
     await database.run(record, [name, kind, digest], transaction)
   }
   return chosen.map(({ name }) => name)
 }
 
-/** Drops what migrations made, and the ledger. Other migrating processes continue at the end of the transaction. */
+/** Drops all objects that migrations create, and the ledger. The transaction holds the lock of migrations until its end. */
 export async function dropSchema(database: Database, transaction: Transaction): Promise<void> {
   await database.run(claim, [lock], transaction)
   const { tables, functions } = await listMade()
@@ -119,7 +118,7 @@ export async function dropSchema(database: Database, transaction: Transaction): 
   for (const name of functions) await runText(transaction, `DROP FUNCTION IF EXISTS ${name} CASCADE`)
 }
 
-/** The tables and functions that migrations make, including those that a later one renames or drops. */
+/** Returns the tables and functions that migrations create, including those that later migrations rename or drop. */
 export async function listMade(): Promise<{
   readonly tables: readonly string[]
   readonly functions: readonly string[]
@@ -132,7 +131,7 @@ export async function listMade(): Promise<{
   }
 }
 
-/** Throws an Error when this version can't work with the schema. */
+/** Throws an Error when this version isn't compatible with the schema. */
 export function checkMigrations(status: MigrationStatus): void {
   const difference = describeDifference(status)
   if (difference !== undefined) throw new Error(difference)
@@ -143,7 +142,7 @@ export function checkMigrations(status: MigrationStatus): void {
     )
 }
 
-/** Says what to do when the schema has another baseline; else undefined. */
+/** Returns an error message when the schema has another baseline; else undefined. */
 export function describeDifference({ different }: MigrationStatus): string | undefined {
   if (different.length === 0) return undefined
   return `The database has another baseline than this version (${namesOf(different)}): run the version that made it, or use an empty database.`
@@ -170,7 +169,7 @@ async function readFiles(folder: URL): Promise<MigrationFile[]> {
   return Promise.all(
     names.map(async name => {
       const text = await readFile(new URL(name, folder), 'utf8')
-      // A file without a kind promises nothing.
+      // A file without a kind is assumed to be incompatible.
       const kind = text.startsWith('-- expand\n') ? 'expand' : 'contract'
       return { name, kind, digest: createHash('sha256').update(text).digest('hex'), text } as const
     }),
@@ -179,7 +178,7 @@ async function readFiles(folder: URL): Promise<MigrationFile[]> {
 
 const exists = { name: 'migrations-exist', text: "SELECT to_regclass('migrations') IS NOT NULL AS there" }
 
-// By way of JSON: the ledger of another baseline may lack digests.
+// to_jsonb reads a column that the ledger of another baseline may lack.
 const readAll = {
   name: 'migrations-read-all',
   text: `SELECT name, kind, to_jsonb(m) ->> 'digest' AS digest, run_at AS "runAt" FROM migrations m ORDER BY name`,

@@ -4,16 +4,16 @@ import type { Runner, Statement } from './statement.js'
 
 /** Connections that read-only statements share. */
 export interface Pipeline {
-  /** Runs a prepared statement and returns its rows. It must be fast and wait for no lock, since others wait behind it. */
+  /** Runs a prepared statement and returns its rows. It must be fast and wait for no lock: later statements wait for it. */
   read<Row>(statement: Statement, values: readonly unknown[]): Promise<Row[]>
-  /** Closes each connection when its statements have ended. */
+  /** Closes each connection when its statements have completed. */
   close(): Promise<void>
 }
 
-/** Limit of connections. */
+/** Maximum number of connections. */
 export const width = 4
 
-/** Statements in flight on a connection before the next one is used: few connections cost less, many block less. */
+/** Statements in flight on a connection before another is used: fewer connections cost less, more reduce blocking. */
 const depth = 16
 
 interface Connection {
@@ -22,9 +22,9 @@ interface Connection {
 }
 
 /**
- * Sends statements without waiting for earlier answers (PostgreSQL's pipeline mode). It connects at the first use, and replaces
- * a broken connection at the next. A pooler that doesn't keep prepared statements also loses count of answers: behind one,
- * statements go through `run`.
+ * Sends statements without waiting for earlier responses (PostgreSQL's pipeline mode). Connects at the first use, and replaces
+ * a broken connection at the next use. A pooler that doesn't support prepared statements also mismatches pipelined
+ * responses: behind such a pooler, statements go through `run`.
  */
 export function createPipeline(
   { open, end }: Connections,
@@ -61,7 +61,7 @@ export function createPipeline(
       connection.inFlight++
       try {
         const client = await connection.client
-        // The first connection may have found a pooler.
+        // The first connection may have detected a pooler.
         if (!namesHold()) return await run<Row>(statement, values)
         return await runAlone<Row>(client, statement, values)
       } finally {

@@ -1,13 +1,13 @@
 import type pg from 'pg'
 import type { Connections } from './connections.js'
 
-/** Milliseconds for a connection to show that it can write. */
+/** Maximum milliseconds of a probe. */
 const timeout = 2_000
 
-/** Milliseconds for which a result is reused. */
-const shelfLife = 500
+/** Milliseconds for which a result is cached. */
+const cachedFor = 500
 
-// It writes nothing, but a read-only server or session refuses it.
+// Changes no row, but fails on a read-only server or session.
 const write = 'UPDATE migrations SET name = name WHERE false'
 
 /** The pool of connections. */
@@ -16,22 +16,22 @@ interface Pool {
   release(client: pg.Client): void
 }
 
-/** Makes a function that says whether a connection of the pool can write. Parallel callers share one probe. */
+/** Creates a function that returns whether a connection of the pool can write. Parallel callers share one probe. */
 export function createProbe(pool: Pool, connections: Connections): () => Promise<boolean> {
   let answer: Promise<boolean> | undefined
 
   async function probe(): Promise<boolean> {
-    let asked: pg.Client | undefined
+    let probed: pg.Client | undefined
     let late = false
     const work = async () => {
       const client = await pool.acquire()
       try {
         if (late) return false
-        asked = client
+        probed = client
         await client.query(write)
         return true
       } finally {
-        asked = undefined
+        probed = undefined
         pool.release(client)
       }
     }
@@ -39,8 +39,8 @@ export function createProbe(pool: Pool, connections: Connections): () => Promise
     const limit = new Promise<boolean>(resolve => {
       timer = setTimeout(() => {
         late = true
-        // Nothing locks this table for long, so the server is unresponsive.
-        if (asked) connections.giveUp(asked)
+        // No transaction locks this table for long, so the server is unresponsive.
+        if (probed) connections.giveUp(probed)
         resolve(false)
       }, timeout)
     })
@@ -50,7 +50,7 @@ export function createProbe(pool: Pool, connections: Connections): () => Promise
   }
 
   return () => {
-    answer ??= probe().finally(() => setTimeout(() => (answer = undefined), shelfLife).unref())
+    answer ??= probe().finally(() => setTimeout(() => (answer = undefined), cachedFor).unref())
     return answer
   }
 }

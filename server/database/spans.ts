@@ -1,11 +1,11 @@
-// Spans of database calls. They have the name of a statement, or Sequelize's operation and table, never SQL text: it can hold
-// values.
+// Spans of database calls. A span is named after the statement, or Sequelize's operation and table. It never contains SQL,
+// which can contain values.
 import type { Sequelize } from 'sequelize'
 import { activeContext, inSpan, SpanKind, spanSince } from '../observability/tracing.js'
 
 const attributes = (name: string) => ({ 'db.system.name': 'postgresql', 'db.query.summary': name })
 
-/** Runs a statement in a span of its name. */
+/** Runs a statement in a span with its name. */
 export function inStatementSpan<T>(name: string, work: () => Promise<T>): Promise<T> {
   return inSpan({ name: `SQL ${name}`, kind: SpanKind.CLIENT, attributes: attributes(name) }, work)
 }
@@ -17,7 +17,7 @@ interface Query {
   readonly instance?: { readonly constructor: { readonly tableName?: string } }
 }
 
-/** Makes spans of Sequelize's own queries. */
+/** Creates spans for the queries of Sequelize. */
 export function traceSequelize(sequelize: Sequelize): void {
   const begun = new WeakMap<object, number>()
   sequelize.addHook('beforeQuery', (query: object) => void begun.set(query, performance.now()))

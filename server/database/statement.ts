@@ -9,39 +9,39 @@ import { inStatementSpan } from './spans.js'
 export interface Statement {
   readonly name: string
   readonly text: string
-  /** May take as long as it needs: no caller waits for it, and it holds no lock that others need. */
+  /** Runs without a time limit: no caller waits for the statement, and it holds no lock that others need. */
   readonly slow?: true
 }
 
 /** Runs statements on a connection. */
 export interface Runner {
-  /** Whether prepared statements last, as far as is known. */
+  /** Whether prepared statements persist on a connection, as far as is known. */
   namesHold(): boolean
-  /** Finds out on the first connection whether prepared statements last. It never throws. */
+  /** Detects on the first connection whether prepared statements persist. Never throws. */
   tryNames(client: pg.Client): Promise<void>
   /** Runs a statement in a transaction. */
   run<Row>(client: pg.Client, statement: Statement, values: readonly unknown[]): Promise<Row[]>
-  /** Runs a statement alone, and repeats it if only its name failed. */
+  /** Runs a statement outside transactions, and repeats it unprepared if only its name caused the error. */
   runAlone<Row>(client: pg.Client, statement: Statement, values: readonly unknown[]): Promise<Row[]>
 }
 
 /**
- * Runs prepared statements as long as these last. Behind a pooler that gives each transaction another connection, a prepared
- * statement is missing (26000), or another client took its name (42P05). From then on statements run unprepared. Neither error
- * has side effects.
+ * Runs prepared statements, if they persist. Behind a pooler in transaction mode, a prepared statement can be missing (26000),
+ * or another client can have used its name (42P05). After such an error, statements run unprepared. Neither error has side
+ * effects.
  */
 export function createRunner(connections: Connections, log: Pick<Log, 'warn'> | undefined): Runner {
   let named = true
   let tried: Promise<void> | undefined
 
-  function doWithout(): void {
+  function disableNames(): void {
     if (named) log?.warn('statements run unprepared: a pooler in front of the database keeps no prepared statements')
     named = false
   }
 
   async function tryNames(client: pg.Client & { processID?: number }): Promise<void> {
     const { rows } = await client.query('SELECT pg_backend_pid() AS pid')
-    // The backend process is the one that accepted the connection: there is no pooler.
+    // The backend process is the one that accepted the connection, so there is no pooler.
     if (rows[0].pid === client.processID) return
     const other = await connections.open()
     const query = { name: `auth-${randomUUID()}`, text: 'SELECT 1' }
@@ -70,7 +70,7 @@ export function createRunner(connections: Connections, log: Pick<Log, 'warn'> | 
     namesHold: () => named,
     tryNames(client) {
       tried ??= tryNames(client).catch(error => {
-        if (isAboutNames(error)) doWithout()
+        if (isAboutNames(error)) disableNames()
         else tried = undefined
       })
       return tried
@@ -79,7 +79,7 @@ export function createRunner(connections: Connections, log: Pick<Log, 'warn'> | 
       try {
         return await run(client, statement, values)
       } catch (error) {
-        if (isAboutNames(error)) doWithout()
+        if (isAboutNames(error)) disableNames()
         throw error
       }
     },
@@ -88,7 +88,7 @@ export function createRunner(connections: Connections, log: Pick<Log, 'warn'> | 
         return await run(client, statement, values)
       } catch (error) {
         if (!isAboutNames(error)) throw error
-        doWithout()
+        disableNames()
         return run(client, statement, values)
       }
     },

@@ -2,8 +2,8 @@ import type pg from 'pg'
 import type { Log } from '../observability/log.js'
 
 /**
- * Milliseconds after which the server ends a statement, a wait for a lock, an idle transaction, and a transaction
- * (PostgreSQL 17 and later). All are below the 15 s that a call may take, and the first is below `silenceLimit` of
+ * Time limits in ms that the server enforces for a statement, a wait for a lock, an idle transaction, and a transaction
+ * (PostgreSQL 17 and later). All are below the 15 s deadline of a call, and the first is below `silenceLimit` of
  * connections.ts.
  */
 const limits = {
@@ -15,13 +15,13 @@ const limits = {
 
 const names = Object.keys(limits)
 
-/** Lifts the limits for the rest of a transaction. The version of the server determines which exist. */
+/** Disables the limits for the rest of a transaction. The version of the server determines which limits exist. */
 export const unlimited = `SELECT set_config(name, '0', true) FROM pg_settings WHERE name IN ('${names.join("', '")}')`
 
-/** An advisory lock that nothing else in this database uses. */
+/** Key of an advisory lock, unique in this database. */
 const lock = 7_264_002
 
-// Keeps limits that were set for the role, and stricter limits for all.
+// Selects neither limits that are set for the role, nor stricter limits from other sources.
 const missing = {
   name: 'limits-missing',
   text: `SELECT format('ALTER ROLE SESSION_USER IN DATABASE %I SET %s = %s', current_database(), name, ms) AS text
@@ -32,12 +32,12 @@ const missing = {
       AND setrole = (SELECT oid FROM pg_roles WHERE rolname = session_user) AND starts_with(c, name || '='))`,
 }
 
-/** Finds the missing limits, as statements. */
+/** Returns the statements that set missing limits. */
 export const missingLimits = { statement: missing, values: [names, Object.values(limits)] }
 
 /**
- * Sets missing limits as defaults of this role in this database, and returns whether it did. They apply to later connections.
- * Poolers refuse them as startup parameters. Call it in a transaction of its own.
+ * Sets missing limits as defaults of this role in this database, and returns whether any were missing. They apply to later
+ * connections. Poolers reject them as startup parameters. Call it in a separate transaction.
  */
 export async function setLimits(client: pg.Client): Promise<boolean> {
   await client.query('SELECT pg_advisory_xact_lock($1)', [lock])
@@ -46,7 +46,7 @@ export async function setLimits(client: pg.Client): Promise<boolean> {
   return rows.length > 0
 }
 
-/** Logs that the role may not set the limits; throws any other error. */
+/** Logs that the role lacks the right to set the limits; rethrows any other error. */
 export function explainLimits(error: unknown, log: Pick<Log, 'warn'> | undefined): void {
   if ((error as { code?: string }).code !== '42501') throw error
   log?.warn(`the database role may not set ${names.join(', ')} for itself: have an administrator set them`)

@@ -6,12 +6,13 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { hasCode } from './errno.js'
 
-/** Maximum milliseconds to wait for the lock. */
+/** Maximum milliseconds of a wait for the lock. */
 const timeout = 120_000
 
 /**
- * Runs a task while no other process runs one for the same folder. The lock is the name of a listening socket, which
- * the system releases when the process ends, in any way. Throws an Error after 2 minutes without the lock.
+ * Runs a task with mutual exclusion between processes that use the same folder. The lock is the name of a listening
+ * socket, which the system releases when the process ends, even by a signal. Throws an Error after 2 minutes without
+ * the lock.
  */
 export async function withProcessLock(folder: string, task: () => Promise<void>): Promise<void> {
   const name = `auth-${createHash('sha256').update(folder).digest('hex').slice(0, 32)}`
@@ -20,7 +21,7 @@ export async function withProcessLock(folder: string, task: () => Promise<void>)
   const server = createServer(socket => socket.destroy())
   const end = Date.now() + timeout
   while (!(await listens(server, { path }))) {
-    // On macOS the name is a file, which a killed process leaves behind.
+    // On macOS the name is a file, which remains after a process is killed.
     if (path.endsWith('.sock') && !(await answers(path))) await rm(path, { force: true })
     if (Date.now() > end) throw new Error(`Another process has been starting PostgreSQL in ${folder} for too long`)
     await sleep(20)
@@ -32,7 +33,7 @@ export async function withProcessLock(folder: string, task: () => Promise<void>)
   }
 }
 
-/** Starts to listen. Returns false when the address is in use. */
+/** Starts listening. Returns false when the address is in use. */
 export function listens(server: Server, address: { port: number; host: string } | { path: string }): Promise<boolean> {
   return new Promise((resolve, reject) => {
     const failed = (error: Error) => {

@@ -1,4 +1,4 @@
-// Creates the database cluster of the embedded PostgreSQL, and defines the parameters that it runs with.
+// Creates the database cluster of the embedded PostgreSQL, and defines its parameters.
 import type { ChildProcess } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
 import { chown, mkdir, open, readdir, rename, rm } from 'node:fs/promises'
@@ -15,16 +15,16 @@ export interface Cluster {
   readonly folder: string
   /** Password of the role `auth`, which owns the database. */
   readonly password: string
-  /** False is faster, and may lose data when the machine crashes. Default true. */
+  /** False is faster, but may lose data when the machine crashes. Default true. */
   readonly durable?: boolean
-  /** Called when PostgreSQL has been launched, before it takes connections. */
+  /** Called when PostgreSQL has been launched, before it accepts connections. */
   readonly onLaunch?: () => void
   readonly log: { info(text: string): void; warn(text: string): void }
 }
 
 const recursive = { recursive: true, force: true }
 
-/** Creates the cluster in a temporary folder, and moves it to its place when it is complete. Throws when that fails. */
+/** Creates the cluster in a temporary folder, and renames the folder when the cluster is complete. Throws on failure. */
 export async function initialize(
   cluster: Cluster,
   { initdb, postgres }: Programs,
@@ -57,14 +57,14 @@ export async function initialize(
       await parent.sync().finally(() => parent.close())
     }
   } catch (error) {
-    // The lock doesn't reach processes in other containers: one may have created the cluster first.
+    // The lock doesn't exclude processes in other containers, which may have created the cluster first.
     if (!(hasCode(error, 'ENOTEMPTY') || hasCode(error, 'EEXIST'))) throw error
   } finally {
     await rm(draft, recursive)
   }
 }
 
-/** For tests: many services on one server, with databases that exist for seconds. */
+/** Parameters for tests: many services share a server, and databases exist for seconds. */
 const volatile = {
   fsync: 'off',
   synchronous_commit: 'off',
@@ -85,7 +85,7 @@ export function parameters(port: number, durable: boolean): string[] {
     max_logical_replication_workers: 0,
     log_timezone: 'UTC',
     timezone: 'UTC',
-    // Failed statements and their errors may quote what users entered.
+    // Failed statements and their errors may contain user input.
     log_min_messages: 'log',
     log_min_error_statement: 'panic',
     log_error_verbosity: 'terse',
@@ -94,7 +94,7 @@ export function parameters(port: number, durable: boolean): string[] {
   return Object.entries(values).flatMap(([name, value]) => ['-c', `${name}=${value}`])
 }
 
-/** The environment of the programs, without the PG… variables, which would change their behavior. */
+/** Returns the environment of the programs, without PG… variables, which would change their behavior. */
 export function environment(): NodeJS.ProcessEnv {
   const { PATH, SystemRoot, TEMP } = process.env
   return { PATH, LC_ALL: 'C', ...(platform() === 'win32' ? { SystemRoot, TEMP } : {}) }

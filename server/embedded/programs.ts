@@ -26,7 +26,7 @@ const useServer = 'Set DATABASE_URL to a PostgreSQL server instead'
 /** Finds the programs for this system. Throws an Error that says what to do when there are none. */
 export async function findPrograms(): Promise<Programs> {
   const system = `${platform() === 'win32' ? 'windows' : platform()}-${arch()}`
-  // The programs are linked against glibc; on other systems (Alpine) the error would be a misleading "not found".
+  // The programs require glibc. On other systems (Alpine) the error would be a misleading "not found".
   const loader = { 'linux-x64': '/lib64/ld-linux-x86-64.so.2', 'linux-arm64': '/lib/ld-linux-aarch64.so.1' }[system]
   if (loader && !existsSync(loader))
     throw new Error(`The embedded PostgreSQL needs glibc, which this system lacks. ${useServer}.`)
@@ -58,8 +58,8 @@ function linkLibraries(native: string): void {
 
 /**
  * Chooses the user that root runs the programs as: the owner of the database folder, else the system's user `postgres`,
- * else `nobody`. Undefined when this process isn't root, and runs them as its own user. Throws an Error when there is
- * none.
+ * else `nobody`. Returns undefined when this process isn't root and runs the programs as its own user. Throws an Error
+ * when none of these users exists.
  */
 export function chooseUser(folder: string): User | undefined {
   if (process.getuid?.() !== 0) return undefined
@@ -82,7 +82,7 @@ export function chooseUser(folder: string): User | undefined {
 /**
  * Returns the function that starts the programs as `user`, who needs access to them and to the data folder `dataDir`.
  * When a parent folder denies access (a checkout in /root), the programs get CAP_DAC_READ_SEARCH, and `warn` is called.
- * Throws an Error with the folder and what to do when that isn't possible.
+ * When that isn't possible, throws an Error that names the folder and says what to do.
  */
 export function startAs(
   user: User | undefined,
@@ -91,7 +91,7 @@ export function startAs(
   warn: (text: string) => void,
 ): Start {
   if (!user) return (program, args, options) => spawn(program, args, options)
-  // Execute permission on the data folder itself lets other users pass through it, without reading it.
+  // Execute permission on the data folder lets other users traverse it without reading it.
   if (inaccessible(user, dataDir) === realpathSync(dataDir))
     chmodSync(dataDir, (statSync(dataDir).mode & 0o777) | 0o011)
   const folder = inaccessible(user, dirname(postgres)) ?? inaccessible(user, dataDir)
@@ -116,9 +116,7 @@ export function startAs(
   return (program, args, options) => spawn('setpriv', [...setpriv, program, ...args], options)
 }
 
-/**
- * The outermost of a folder and its parents that the user has no execute permission for; undefined when there is none.
- */
+/** Returns the outermost folder of a path that the user lacks execute permission for; undefined when there is none. */
 function inaccessible({ uid, gid }: User, folder: string): string | undefined {
   const path: string[] = []
   for (let at = realpathSync(folder); ; at = dirname(at)) {

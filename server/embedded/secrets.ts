@@ -4,7 +4,7 @@ import { join, resolve } from 'node:path'
 import { hasCode } from './errno.js'
 
 /**
- * Returns the secrets of an installation with the embedded database. Each is created once, and kept in a file of the
+ * Returns the secrets of an installation with the embedded database. Each is created once, and stored in a file of the
  * data folder that only its owner can read: `master-key` (for AUTH_MASTER_KEY, in base64) and `database-password`.
  * Creates the folder if needed.
  */
@@ -16,7 +16,7 @@ export async function embeddedSecrets(dataDir: string): Promise<{ masterKey: Buf
   return { masterKey: Buffer.from(masterKey, 'base64'), databasePassword }
 }
 
-/** Returns the content of a file, and creates it if needed, atomically: all processes get the same complete content. */
+/** Returns the content of a file, which it creates atomically if needed: all processes read the same complete content. */
 async function readOrCreate(path: string, create: () => string): Promise<string> {
   for (;;) {
     try {

@@ -1,10 +1,10 @@
 /**
  * The embedded PostgreSQL of a data folder. All processes that use the folder share it: the first starts it, later ones
- * connect to it, the last one to leave stops it. It is detached, so it keeps running when a process is killed, and the
- * next one connects to it.
+ * connect to it, the last one to leave stops it. PostgreSQL is detached, so it continues to run when a process is
+ * killed, and the next process connects to it.
  *
- * Each process holds a session-level advisory lock in shared mode: the process that can get it in exclusive mode is the
- * last. PostgreSQL's postmaster.pid shows whether it runs, and at which port.
+ * Each process holds a session-level advisory lock in shared mode. A process that acquires the lock in exclusive mode is
+ * the last. PostgreSQL's postmaster.pid shows whether PostgreSQL is running, and its port.
  *
  * This folder owns the data folder: its secrets (secrets.ts), the cluster (initdb.ts), the programs and their user
  * (programs.ts), and the lock for the start (folder-lock.ts). It provides a database URL and a master key, for
@@ -37,9 +37,9 @@ export interface Options {
   /** The data folder; created if needed. */
   readonly dataDir: string
   readonly log: { info(text: string): void; warn(text: string): void }
-  /** False is faster, and may lose data when the machine crashes: for tests. Default true. */
+  /** False is faster, but may lose data when the machine crashes: for tests. Default true. */
   readonly durable?: boolean
-  /** Called when PostgreSQL has been launched, before it takes connections. */
+  /** Called when PostgreSQL has been launched, before it accepts connections. */
   readonly onLaunch?: () => void
 }
 
@@ -47,18 +47,18 @@ export interface Options {
 interface Postmaster {
   readonly pid: number
   readonly port: number
-  /** Whether it takes connections. */
+  /** Whether PostgreSQL accepts connections. */
   readonly ready: boolean
 }
 
-/** Any number: no other software uses this database. */
+/** Key of the advisory lock. Any number works, because no other software uses this database. */
 const lockKey = 1
 /** Maximum milliseconds of a start. */
 const timeout = 120_000
 
 /**
- * Starts the PostgreSQL of a data folder, or connects to the running one; creates the database at the first start.
- * Throws an Error that says what to do when this system can't run it.
+ * Starts the PostgreSQL of a data folder, or connects to the running one. Creates the database at the first start.
+ * Throws an Error that says what to do when this system can't run PostgreSQL.
  */
 export async function startEmbedded(options: Options): Promise<Embedded> {
   const { databasePassword: password } = await embeddedSecrets(options.dataDir)
@@ -74,8 +74,8 @@ export async function startEmbedded(options: Options): Promise<Embedded> {
       if (!leaving) reconnection = reconnect()
     })
   }
-  // Without the lock, another process that leaves would stop the database while this one uses it. PostgreSQL restarts
-  // at its last port, unless that is in use.
+  // Without the lock, another process that leaves would stop the database while this process uses it. PostgreSQL
+  // restarts at its last port, unless the port is in use.
   const reconnect = async () => {
     while (!leaving) {
       try {
@@ -107,7 +107,7 @@ export async function startEmbedded(options: Options): Promise<Embedded> {
   }
 }
 
-/** Connects to the database with the shared lock, and starts it if needed. */
+/** Starts the database if needed, and connects to it with the shared lock. */
 async function attach(cluster: Cluster): Promise<{ client: pg.Client; port: number }> {
   const end = Date.now() + timeout
   for (;;) {
@@ -145,8 +145,8 @@ async function connectShared(cluster: Cluster, port: number): Promise<pg.Client 
 }
 
 /**
- * Shutdown modes with their signals, each with the ms until the next one. After the later ones PostgreSQL recovers at
- * its next start, without loss of data.
+ * Shutdown modes, their signals, and the ms until the next mode. After an immediate shutdown, PostgreSQL recovers at its
+ * next start, without loss of data.
  */
 const shutdowns = [
   ['fast', 'SIGINT', 10_000],
@@ -167,7 +167,7 @@ async function leave(cluster: Cluster, client: pg.Client): Promise<void> {
   }
 }
 
-/** Whether no other process uses the database. A database that doesn't answer counts as unused. */
+/** Whether no other process uses the database. An unresponsive database counts as unused. */
 async function isLast(client: pg.Client): Promise<boolean> {
   const query = async (text: string) =>
     (await client.query({ text, values: [lockKey], query_timeout: 5_000 } as pg.QueryConfig)).rows
@@ -195,7 +195,7 @@ async function end(cluster: Cluster, { pid }: Postmaster): Promise<void> {
   throw new Error(`PostgreSQL in ${cluster.folder} doesn’t stop; see ${logOf(cluster)}`)
 }
 
-/** The PostgreSQL that runs in the folder; undefined when none runs, even with a stale postmaster.pid. */
+/** Returns the PostgreSQL that runs in the folder; undefined when none runs, even if a stale postmaster.pid exists. */
 async function findPostmaster(folder: string): Promise<Postmaster | undefined> {
   const lines = (await readFile(join(folder, 'postmaster.pid'), 'utf8').catch(ignoreMissing))?.split('\n')
   if (!lines) return undefined
@@ -204,9 +204,9 @@ async function findPostmaster(folder: string): Promise<Postmaster | undefined> {
   return { pid, port: Number(lines[3]), ready: lines[7]?.trim() === 'ready' }
 }
 
-/** Whether the process is the PostgreSQL of the folder, as far as the operating system shows. */
+/** Whether the process is the PostgreSQL of the folder, as far as the operating system can tell. */
 async function runsIn(folder: string, pid: number): Promise<boolean> {
-  // An incomplete file: it is being written, or was when the power failed.
+  // The file is incomplete: PostgreSQL is writing it, or was when the power failed.
   if (!(pid > 0)) return false
   try {
     process.kill(pid, 0)
@@ -215,7 +215,7 @@ async function runsIn(folder: string, pid: number): Promise<boolean> {
   }
   if (platform() !== 'linux') return true
   try {
-    // PostgreSQL's working directory is its folder; after a reboot another program may have the process id.
+    // PostgreSQL's working directory is its folder. After a reboot, another program may have the process id.
     const [theirs, ours] = await Promise.all([stat(`/proc/${pid}/cwd`), stat(folder)])
     return theirs.dev === ours.dev && theirs.ino === ours.ino
   } catch (error) {
@@ -224,7 +224,7 @@ async function runsIn(folder: string, pid: number): Promise<boolean> {
   }
 }
 
-/** Starts PostgreSQL and waits until it takes connections. Returns at once when it is running. */
+/** Starts PostgreSQL and waits until it accepts connections. Returns at once when PostgreSQL is running. */
 async function launch(cluster: Cluster): Promise<void> {
   const { folder, dataDir, log } = cluster
   if (await findPostmaster(folder)) return
@@ -259,14 +259,14 @@ async function launch(cluster: Cluster): Promise<void> {
       await Promise.race([end, sleep(5)])
     }
     if (await findPostmaster(folder)) return
-    // Most likely another program took the port: try another one.
+    // Most likely another program uses the port: tries another port.
     if (attempt === 3) throw new Error(`PostgreSQL doesn’t start: ${await lastLogLines(cluster)}`)
   }
 }
 
 /**
- * Replaces the process id in a stale postmaster.pid with that of this process. PostgreSQL refuses to start when it
- * belongs to a live process other than its parent. The other lines stay: PostgreSQL uses them to detect child processes
+ * Replaces the process id in a stale postmaster.pid with the id of this process. PostgreSQL refuses to start when the id
+ * belongs to a live process other than its parent. Keeps the other lines, by which PostgreSQL detects child processes
  * that survived the postmaster.
  */
 async function claimPidFile(folder: string): Promise<void> {
@@ -275,14 +275,14 @@ async function claimPidFile(folder: string): Promise<void> {
   if (content !== undefined) await writeFile(path, [process.pid, ...content.split('\n').slice(1)].join('\n'))
 }
 
-/** The port of the last start, which other processes that use the database still have in their URL. */
+/** Returns the port of the last start, which the URLs of other processes that use the database contain. */
 async function lastPort(folder: string): Promise<number | undefined> {
   const options = await readFile(join(folder, 'postmaster.opts'), 'utf8').catch(ignoreMissing)
   const port = /"port=(\d+)"/.exec(options ?? '')?.[1]
   return port ? Number(port) : undefined
 }
 
-/** The preferred port if it is free, else any free one. */
+/** Returns the preferred port if it is free, else any free port. */
 async function choosePort(preferred = 0): Promise<number> {
   const server = createServer()
   if (!(await listens(server, { port: preferred, host: '127.0.0.1' }))) return choosePort()
@@ -291,7 +291,7 @@ async function choosePort(preferred = 0): Promise<number> {
   return port
 }
 
-/** The last lines of PostgreSQL's log, and its path. */
+/** Returns the last lines of PostgreSQL's log, and the path of the log. */
 async function lastLogLines(cluster: Cluster): Promise<string> {
   const lines = (await readFile(logOf(cluster), 'utf8').catch(ignoreMissing))?.trim().split('\n') ?? []
   return `${lines.slice(-3).join(' | ') || 'no output'} (${logOf(cluster)})`
@@ -301,7 +301,7 @@ function logOf({ dataDir }: Cluster): string {
   return join(dataDir, 'postgres.log')
 }
 
-/** The URL disables TLS: the server has none, and a client that prefers it would open a second connection. */
+/** Returns the URL, which disables TLS: the server doesn't support it, and a client that prefers it would connect twice. */
 function urlOf({ password }: Cluster, port: number): string {
   return `postgres://auth:${password}@127.0.0.1:${port}/auth?sslmode=disable`
 }

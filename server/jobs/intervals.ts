@@ -1,8 +1,8 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 
 /**
- * Runs `round` after `first` ms, and again after the ms that each round returns; a round must not throw. Returns a function
- * that stops the loop: it aborts `signal` and waits for the round in progress.
+ * Runs `round` after `first` ms, and repeats it after the ms that each round returns. A round must not throw. Returns a
+ * function that stops the loop: it aborts `signal` and waits for the round in progress.
  */
 export function startLoop(first: number, round: (signal: AbortSignal) => Promise<number>): () => Promise<void> {
   const stopping = new AbortController()
@@ -10,7 +10,7 @@ export function startLoop(first: number, round: (signal: AbortSignal) => Promise
   async function run() {
     for (let delay = first; ; delay = await round(signal)) await sleep(delay, undefined, { signal, ref: false })
   }
-  // It rejects when it is aborted, and only then.
+  // The promise rejects only when the loop is aborted.
   const running = run().catch(() => {})
   return () => {
     stopping.abort()

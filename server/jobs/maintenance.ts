@@ -1,6 +1,6 @@
 /**
- * Jobs own what every server does at intervals (intervals.ts): maintenance of the registry (here) and sealing of the audit
- * log (sealing.ts). Several servers may run each step at once. What a step does to a table belongs to its model.
+ * This folder owns the periodic jobs of every replica (intervals.ts): maintenance of the registry (here) and sealing of the
+ * audit log (sealing.ts). Several replicas can run a step concurrently. Models own the statements of the steps.
  */
 import { knownAddressDays } from '../access/lockout.js'
 import type { Transaction } from '../database/connection.js'
@@ -11,23 +11,23 @@ import { pruneFiles } from '../outbox/transport.js'
 import type { Settings } from '../process/settings.js'
 import { startLoop } from './intervals.js'
 
-/** Maintenance of the registry. Every replica does it; several may at once. */
+/** Maintenance of the registry. Replicas can run it concurrently. */
 export interface Maintenance {
-  /** Deletes what has expired, and rotates a signing key that is due. */
+  /** Deletes expired data, and rotates the signing key if it is due. */
   round(): Promise<void>
   /** Starts no more rounds, and waits for the round in progress. */
   stop(): Promise<void>
 }
 
 const rounds = {
-  /** Milliseconds. The first round comes soon, since a process may not run for long, but doesn't slow the start. */
+  /** Delays in ms. The first round runs soon, because a process may not run for long, but doesn't slow startup. */
   first: 1_000,
   interval: 10 * 60_000,
-  /** Most accounts that a round erases because they were never activated: this takes some seconds. */
+  /** Maximum never-activated accounts that a round erases, which takes some seconds. */
   maxErasures: 1_000,
 }
 
-/** Starts the rounds. The next round does what a failed round left. */
+/** Starts the rounds. A round completes the work of a failed previous round. */
 export function startMaintenance(
   {
     database,
@@ -53,7 +53,7 @@ export function startMaintenance(
 ): Maintenance {
   const { first, interval, maxErasures } = { ...rounds, ...limits }
 
-  /** Erases a user that `lock` finds, and records it. Returns whether there was one. */
+  /** Erases the user that `lock` finds, and records the erasure. Returns false when there is none. */
   function eraseOne(reason: string, lock: (t: Transaction) => Promise<number | undefined>): Promise<boolean> {
     const work = async (t: Transaction) => {
       const id = await lock(t)
@@ -65,7 +65,7 @@ export function startMaintenance(
     return database.transact(work, { unlimited: true })
   }
 
-  /** Erases accounts that were never activated. A flood leaves many, which take several rounds. */
+  /** Erases accounts that were never activated. After a flood of sign-ups, this takes several rounds. */
   async function eraseUnactivated(retention: number, signal?: AbortSignal): Promise<void> {
     const lock = (t: Transaction) => administeredUsers.lockLapsed(retention, t)
     let erased = 0
@@ -92,7 +92,7 @@ export function startMaintenance(
     if (broken !== undefined)
       log.error({ at: broken }, 'the audit log is broken; what is older than that is not deleted')
     if (unactivatedRetention !== undefined) await eraseUnactivated(unactivatedRetention, signal)
-    // Each process has its own folder, and users are erased by any process, or on the database itself.
+    // Each process has its own folder, but another process, or a command on the database itself, can erase a user.
     await pruneFiles(dataDir, erasure.gone)
   }
 

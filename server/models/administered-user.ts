@@ -4,7 +4,7 @@ import type { Database, Statement } from '../database/connection.js'
 import type { Role } from '../rules/roles.js'
 import { readUser, type User } from './user.js'
 
-/** What only administration reads of a user. */
+/** Attributes of a user that only administration reads. */
 const administered = {
   id: hasDefault(key(integer)),
   createdAt: time,
@@ -12,61 +12,62 @@ const administered = {
   suspendedBeforeDeletion: flag,
 }
 
-/** A user as administrators see it, deleted or not. */
+/** A user as administrators see it, including deleted users. */
 export interface AdministeredUserRow extends User, Row<typeof administered> {}
 
-/** Days for which a deleted user may be brought back. */
+/** Days during which a deleted user can be restored. */
 export const daysUntilPurge = 30
 
-/** Which users to list: all conditions given must hold. */
+/** A filter of users. All given conditions must hold. */
 export interface UserFilter {
   readonly afterId?: number
   readonly role?: Role
   readonly state?: 'active' | 'inactive' | 'suspended' | 'deleted'
   readonly organizationId?: number
-  /** Registered at this time or later, and before that one. */
+  /** Time of registration, from `createdFrom` (inclusive) to `createdTo` (exclusive). */
   readonly createdFrom?: Date
   readonly createdTo?: Date
-  /** Words, each the beginning of one of the user's. */
+  /** Search words. Each must be a prefix of a word of the user. */
   readonly text?: string
   readonly limit: number
 }
 
-/** Users as administrators find and change them. Verbs that change one run in the transaction of their caller. */
+/** Finds and locks users for administration. Methods that lock run in the transaction of their caller. */
 export interface AdministeredUsers {
-  /** The user with an id or username in comparing form. */
+  /** Returns the user with an id, or with the key of a username. */
   find(wanted: { id: number } | { usernameKey: string }): Promise<AdministeredUserRow | undefined>
-  /** The same, locked until the end of the transaction. */
+  /** Returns a user, and locks its row until the end of the transaction. */
   lock(id: number, t: Transaction): Promise<AdministeredUserRow | undefined>
-  /** The users who fit, by id. */
+  /** Returns the users that match the filter, by id. */
   list(filter: UserFilter): Promise<AdministeredUserRow[]>
   /**
-   * Whether there is an active administrator besides a user. Other calls wait until the transaction ends, so that of
-   * the last two only one goes.
+   * Whether another active administrator exists. Parallel calls wait until the transaction ends, so that two
+   * transactions can't remove the last two administrators.
    */
   anotherAdministrator(id: number, t: Transaction): Promise<boolean>
-  /** Ids of the active administrators with an e-mail address, but for one. */
+  /** Returns the ids of active administrators with an e-mail address, except the given one. */
   administratorsBut(id: number, t: Transaction): Promise<number[]>
-  /** Ids of users, deleted or not, whose usernames look like `#id`; the first 11. */
+  /** Returns the ids of the first 11 users, including deleted ones, whose usernames look like `#id`. */
   namedLikeIds(): Promise<number[]>
-  /** Locks a user that was deleted so long ago that it is to be erased, unless another transaction does; its id. */
+  /** Locks a deleted user whose retention has ended, and returns its id. Skips rows that other transactions lock. */
   lockForPurge(t: Transaction): Promise<number | undefined>
   /**
-   * Locks an account that was never activated and last seen more than so many seconds ago, unless another transaction does;
-   * its id. Not a ROLE_ADMIN or a suspended one.
+   * Locks an account that was never activated and has been unused for `seconds`, and returns its id. Skips rows that other
+   * transactions lock, every ROLE_ADMIN, and suspended accounts.
    */
   lockLapsed(seconds: number, t: Transaction): Promise<number | undefined>
-  /** Locks a user, unless it isn't an account that was never activated, or is suspended; whether it did. */
+  /** Locks an account that was never activated. Returns false for other accounts and for suspended ones. */
   lockUnactivated(id: number, t: Transaction): Promise<boolean>
   /**
-   * Looks at so many accounts that were never activated (`stretch`), by id, for those that were signed up from a network, as
-   * far as the audit log says: the first ids, and the id to continue after, undefined at the end.
+   * Finds accounts that were never activated and, according to the audit log, signed up from a network. Examines at most
+   * `stretch` accounts, by id. Returns the ids of matches, and the id to continue after; undefined at the end.
    */
   signedUpFrom(network: string, filter: SignUpFilter): Promise<{ ids: number[]; next: number | undefined }>
 }
 
-/** Which accounts that were never activated to look at. */
+/** A filter of accounts that were never activated. */
 interface SignUpFilter extends Pick<UserFilter, 'afterId' | 'createdFrom' | 'createdTo' | 'limit'> {
+  /** Maximum number of accounts to examine. */
   readonly stretch: number
 }
 
@@ -91,7 +92,7 @@ const states = {
 
 const words = 'user_words(u.username, u.username_key, u.nickname, u.email, u.institution, u.city)'
 
-// Of the last two administrators only one goes at a time.
+// Serializes the transactions that can remove an administrator.
 const lockAdministrators: Statement = {
   name: 'administrators-lock',
   text: 'SELECT pg_advisory_xact_lock(7264005)',
@@ -127,7 +128,7 @@ const lockUnactivated: Statement = {
   text: `SELECT FROM users WHERE id = $1 AND ${unactivated} FOR NO KEY UPDATE`,
 }
 
-// One account at a time, as the index has them: to join would be to read the whole log.
+// A subquery for each account uses the index by subject; a join would scan the whole log.
 const origin = (table: string, order: string) =>
   `(SELECT address FROM ${table} WHERE subject_id = e.id AND action = 'user.sign-up' ORDER BY ${order} LIMIT 1)`
 
@@ -147,7 +148,7 @@ const namedLikeIds: Statement = {
   text: `SELECT id FROM users WHERE username_key LIKE '#%' AND username_key ~ '^#[0-9]{1,9}$' ORDER BY id LIMIT 11`,
 }
 
-/** A statement for these conditions alone, so that it is planned for what it filters by. */
+/** Returns a statement with only the conditions of the filter, so that the planner can use their indexes. */
 function listOf(filter: UserFilter): { statement: Statement; values: unknown[] } {
   const values: unknown[] = [filter.afterId ?? 0, filter.limit]
   const parts: string[] = []
@@ -171,9 +172,9 @@ function listOf(filter: UserFilter): { statement: Statement; values: unknown[] }
 }
 
 /**
- * Finds users by words, without a name, so that it is planned for these. It isn't known beforehand how many users have a
- * word: what many have is among the first rows, what few have the index finds. Left to itself, PostgreSQL (18) supposes
- * 2 % of all to have any beginning of a word, and would look through a million users for one.
+ * Returns the SQL of a search by words. The statement is unnamed, so that PostgreSQL plans it for these values. The number of
+ * matches isn't known in advance: frequent words match among the first rows, and the index finds rare words. Without this
+ * split, PostgreSQL (18) estimates that 2 % of all users match any prefix, and would scan a million users for one match.
  */
 function searchFor(conditions: string): string {
   return `WITH near AS MATERIALIZED (
@@ -185,7 +186,7 @@ function searchFor(conditions: string): string {
     ${read} WHERE u.id IN (SELECT id FROM near UNION SELECT id FROM far ORDER BY id LIMIT $2) ORDER BY u.id`
 }
 
-/** The users in a database, as administrators see them. */
+/** Creates the methods for the users in a database. */
 export function createAdministeredUsers(database: Database): AdministeredUsers {
   const one = async (statement: Statement, value: unknown, t?: Transaction) =>
     (await database.run<AdministeredUserRow>(statement, [value], t))[0]

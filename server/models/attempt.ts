@@ -1,4 +1,4 @@
-// Counts of attempts to sign in and of other limited actions, each within a time window, and the networks that accounts
+// Counts attempts to sign in and other limited actions, each within a time window, and stores the networks that accounts
 // signed in from. The statements are written by hand: each counts, reads and records in one round trip (see database/).
 
 import { bytes, defineTable, hasDefault, integer, key, nullable, time } from '../database/attributes.js'
@@ -340,7 +340,7 @@ const accountsKnowing: Statement = {
 type BeginRow = Account &
   Omit<AttemptStart, 'account' | 'counter'> & { readonly id: number | null; readonly subject: Buffer | null }
 
-/** Creates the counts in a database. */
+/** Creates the counters in a database. */
 export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>, counterKeys: CounterKeys): Attempts {
   defineTable(database, 'attempts', attributes)
   defineTable(database, 'known_addresses', addressAttributes)

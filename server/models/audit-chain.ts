@@ -1,5 +1,5 @@
-// The chain of the audit log: events are sealed into it in rounds, verified, and deleted from its beginning. Without the key,
-// write access to the database is not enough to make the MAC of an event or a link.
+// The hash chain of the audit log: seals events in batches, verifies the chain, and deletes its oldest events. Write access to
+// the database alone doesn't suffice to forge the MAC of an event or a link, which requires the key.
 import { createHash, randomBytes } from 'node:crypto'
 import type { Transaction } from 'sequelize'
 import { bigint, bytes, defineTable, flag, hasDefault, key, nullable } from '../database/attributes.js'
@@ -8,58 +8,58 @@ import type { MasterKey } from './master-key.js'
 
 /** The result of `verify`. */
 export interface Verified {
-  /** Events of the chain verified so far. */
+  /** Number of events of the chain verified so far. */
   readonly events: number
-  /** Events that aren't sealed yet. */
+  /** Number of events that aren't sealed yet. */
   readonly staged: number
-  /** The newest link so far, `id:hash`. */
+  /** The newest verified link, as `id:hash`. */
   readonly newest: string
-  /** Whether the event that `known` names was deleted since, so that it couldn't be compared. */
+  /** Whether the event of the link `known` has been deleted by retention, so that it can't be compared. */
   readonly forgotten: boolean
-  /** Where to continue, if there is more to verify. */
+  /** The position at which the next call continues; absent at the end. */
   readonly next?: VerifiedLink
-  /** The first break: the id of an event, `staged:` and the number of one that isn't sealed yet, or `checkpoint`. */
+  /** The first break: the id of a sealed event, `staged:<number>` for an event that isn't sealed yet, or `checkpoint`. */
   readonly broken?: string
 }
 
-/** How far a verification has come. */
+/** The position of a verification. */
 export interface VerifiedLink {
   readonly id: number
-  /** Hash of this event, in hexadecimal. */
+  /** Hash of the event at this position, in hexadecimal. */
   readonly hash: string
-  /** Events verified up to here. */
+  /** Number of events verified up to this position. */
   readonly events: number
 }
 
 /** Operations on the chain. */
 export interface AuditChain {
-  /** Signs the beginning of the chain, when the data keys are made. */
+  /** Signs the first checkpoint of the chain, after the data keys are created. */
   install(t: Transaction): Promise<void>
   /**
-   * Moves staged events into the chain, at most one batch, unless another process does so at the moment. Returns whether more
-   * may be left.
+   * Moves at most one batch of staged events into the chain, unless another process is sealing. Returns whether more events
+   * may be staged.
    */
   seal(): Promise<boolean>
   /**
    * Verifies every MAC and every link. Without the key, an attacker with access to the database can only truncate the chain, or
-   * remove events that aren't sealed yet. To detect truncation, keep the newest link elsewhere and pass it as `known`. A call
-   * verifies at most 20,000 events, and says where the next call continues.
+   * remove events that aren't sealed yet. To detect truncation, store the newest link outside the database and pass it as
+   * `known`. A call verifies at most 20,000 events, and returns the position at which the next call continues.
    */
   verify(known?: string, from?: VerifiedLink): Promise<Verified>
   /**
-   * Deletes events older than so many seconds, behind a signed checkpoint with which the rest still verifies. It stops at a
-   * break, and returns it as `verify` does.
+   * Deletes events older than `seconds`, and signs a checkpoint from which the remaining events verify. Stops at a break in
+   * the chain, and returns the break in the format of `Verified.broken`.
    */
   prune(seconds: number): Promise<string | undefined>
 }
 
-/** What the MAC of an event covers, in this order, and then the digest of the address. The link covers the database's time. */
+/** Fields that the MAC of an event covers, in this order, followed by the digest of the address. The link covers the time. */
 const covered = ['action', 'outcome', 'reason', 'actor', 'actor_id', 'subject_id', 'object', 'request_id'] as const
 
-type Told = { readonly [name in (typeof covered)[number]]?: unknown }
+type Covered = { readonly [name in (typeof covered)[number]]?: unknown }
 
-/** An event to be staged: with its MAC, and with a salt for its address. */
-export function stampEvent(event: Told & { readonly address?: string }, masterKey: Pick<MasterKey, 'mac'>): string {
+/** Returns an event as JSON to stage, with its MAC and the salt of its address. */
+export function stampEvent(event: Covered & { readonly address?: string }, masterKey: Pick<MasterKey, 'mac'>): string {
   const salt = event.address === undefined ? null : randomBytes(16)
   const digest = salt && personalDigest(salt, event.address!)
   const hex = (value: Buffer | null) => value && `\\x${value.toString('hex')}`
@@ -71,11 +71,11 @@ function personalDigest(salt: Buffer, value: string): Buffer {
   return createHash('sha256').update(salt).update(value).digest()
 }
 
-function eventText(event: Told, addressDigest: Buffer | null): string {
+function eventText(event: Covered, addressDigest: Buffer | null): string {
   return JSON.stringify(['event', ...covered.map(name => event[name] ?? null), addressDigest?.toString('hex') ?? null])
 }
 
-/** `at` is in seconds since 1970, with six decimals. */
+/** Returns the text that the MAC of a link covers. `at` is in seconds since 1970, with six decimals. */
 function linkText(previous: Buffer, id: number, at: string, mac: Buffer): string {
   return JSON.stringify(['link', previous.toString('hex'), id, at, mac.toString('hex')])
 }
@@ -95,8 +95,8 @@ interface Checkpoint {
   readonly mac: Buffer | null
 }
 
-/** What is verified of an event, staged or sealed. */
-interface Stamped extends Told {
+/** The columns of a staged or sealed event that verification reads. */
+interface Stamped extends Covered {
   readonly address: string | null
   readonly salt: Buffer | null
   readonly digest: Buffer | null
@@ -104,19 +104,19 @@ interface Stamped extends Told {
   readonly mac: Buffer | null
 }
 
-/** Events sealed in a transaction, events verified in a step, and steps in a call. */
+/** Maximum events sealed in a transaction, events verified in a step, and steps in a call. */
 const batch = 1000
 const stride = 5000
 const strides = 4
 
-// The longest that a process which hangs in its transaction blocks the others.
+// Time limits of a transaction: a process that hangs blocks others for at most 2 s.
 const limits = ['statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout']
   .map(name => `set_config('${name}', '2s', true)`)
   .join(', ')
 
 const limit: Statement = { name: 'audit-limit', text: `SELECT ${limits}` }
 
-// A lock until the end of the transaction, since poolers in transaction mode support no other.
+// A transaction-level lock, because poolers in transaction mode don't support session-level locks.
 const enter: Statement = {
   name: 'audit-enter',
   text: `SELECT pg_try_advisory_xact_lock(7264004) AS mine, ${limits}`,
@@ -147,7 +147,7 @@ const moveStaged: Statement = {
   WHERE (SELECT count(*) FROM added) = cardinality($1) RETURNING 1`,
 }
 
-// All steps see the same state.
+// All steps of a call read the same snapshot.
 const snapshot: Statement = {
   name: 'audit-snapshot',
   text: 'SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY',
@@ -186,14 +186,14 @@ const setCheckpoint: Statement = {
 
 const forget: Statement = { name: 'audit-forget', text: 'DELETE FROM audit_events WHERE id <= $1' }
 
-/** The chain in a database. */
+/** Creates the chain in a database. */
 export function createAuditChain(database: Database, masterKey: Pick<MasterKey, 'mac'>): AuditChain {
-  // The newest link, and the link before the first event that is kept.
+  // The head is the newest link; the checkpoint is the link before the oldest retained event.
   const link = { single: hasDefault(key(flag)), id: bigint, hash: bytes }
   defineTable(database, 'audit_head', link)
   defineTable(database, 'audit_checkpoint', { ...link, mac: nullable(bytes) })
 
-  /** Whether an event is unchanged since its MAC was made, apart from an erased address. */
+  /** Whether the MAC of an event is valid. The address may have been erased. */
   function isGenuine(event: Stamped): boolean {
     const { address, salt, digest, mac } = event
     if (address !== null && !(salt && digest?.equals(personalDigest(salt, address)))) return false
@@ -204,7 +204,7 @@ export function createAuditChain(database: Database, masterKey: Pick<MasterKey, 
     return checkpoint.mac?.equals(masterKey.mac(checkpointText(checkpoint))) ?? false
   }
 
-  /** Verifies one step of the chain after a link, up to the first break or the first event younger than so many seconds. */
+  /** Verifies one step of the chain after a link, up to the first break or the first event younger than `seconds`. */
   async function follow(from: Link, seconds: number | null, t: Transaction) {
     type Row = Stamped & { id: string; hash: Buffer; at: string; young: boolean }
     const rows = await database.run<Row>(nextEvents, [from.id, stride, seconds], t)
@@ -220,8 +220,8 @@ export function createAuditChain(database: Database, masterKey: Pick<MasterKey, 
     return { id, hash, more: rows.length === stride }
   }
 
-  /** The first staged event that isn't genuine, if any. */
-  async function followStaged(t: Transaction): Promise<string | undefined> {
+  /** Returns the first staged event with an invalid MAC, as `staged:<number>`; undefined when there is none. */
+  async function verifyStaged(t: Transaction): Promise<string | undefined> {
     for (let seq = '0', more = true; more; ) {
       const rows = await database.run<Stamped & { seq: string }>(stagedEvents, [seq, stride], t)
       const wrong = rows.find(row => !isGenuine(row))
@@ -232,7 +232,7 @@ export function createAuditChain(database: Database, masterKey: Pick<MasterKey, 
     return undefined
   }
 
-  async function round(t: Transaction): Promise<boolean> {
+  async function sealBatch(t: Transaction): Promise<boolean> {
     const [entered] = await database.run<{ mine: boolean }>(enter, [], t)
     if (!entered!.mine) return false
     type Row = { head: string; hash: Buffer; seq: string; at: string; mac: Buffer }
@@ -250,7 +250,7 @@ export function createAuditChain(database: Database, masterKey: Pick<MasterKey, 
     return rows.length === batch
   }
 
-  async function pruneSome(seconds: number, t: Transaction) {
+  async function pruneStep(seconds: number, t: Transaction) {
     await database.run(limit, [], t)
     const [held] = await database.run<Checkpoint>(holdCheckpoint, [], t)
     if (!held) return { more: false }
@@ -272,7 +272,7 @@ export function createAuditChain(database: Database, masterKey: Pick<MasterKey, 
     },
     async seal() {
       if ((await database.read(anyStaged, [])).length === 0) return false
-      return database.transact(round)
+      return database.transact(sealBatch)
     },
     verify: (known = '0:', from) =>
       database.transact(async t => {
@@ -283,7 +283,7 @@ export function createAuditChain(database: Database, masterKey: Pick<MasterKey, 
         }
         const [found] = await database.run<Ends>(ends, [knownId], t)
         const { headId, headHash, ...begin } = found!
-        // The checkpoint may have moved past the former position.
+        // The checkpoint may have moved past the position of the previous call.
         const resumes = from !== undefined && from.id > Number(begin.id)
         let at: Awaited<ReturnType<typeof follow>> = resumes
           ? { id: from.id, hash: Buffer.from(from.hash, 'hex'), more: true }
@@ -308,13 +308,13 @@ export function createAuditChain(database: Database, masterKey: Pick<MasterKey, 
         if (!at.hash.equals(headHash)) return brokenAt(headId)
         const kept = knownId === begin.id ? begin.hash : begin.known
         if (Number(knownId) > 0 && !forgotten && kept?.toString('hex') !== knownHash) return brokenAt(knownId)
-        const staged = await followStaged(t)
+        const staged = await verifyStaged(t)
         return staged === undefined ? resultAt() : brokenAt(staged)
       }),
     async prune(seconds) {
       for (;;) {
         const { more, broken } = await database.transact(
-          (t): Promise<{ more: boolean; broken?: string }> => pruneSome(seconds, t),
+          (t): Promise<{ more: boolean; broken?: string }> => pruneStep(seconds, t),
         )
         if (broken !== undefined || !more) return broken
       }

@@ -1,8 +1,8 @@
-// How the audit log is read: the newest events that fit, and those that follow.
+// Reads the audit log: the newest events that match a filter, and the events after them.
 import { attribute, integer, nullable, type Row, selectList, text, time } from '../database/attributes.js'
 import type { Database, Statement } from '../database/connection.js'
 
-/** What is shown of an event. */
+/** Attributes of an event that queries read. */
 export const shownOfEvent = {
   at: time,
   action: text,
@@ -18,49 +18,49 @@ export const shownOfEvent = {
 
 /** An event as it was recorded. */
 export interface RecordedEvent extends Row<typeof shownOfEvent> {
-  /** Its place in the chain; null while it isn't sealed yet. */
+  /** Position in the chain; null until the event is sealed. */
   readonly id: string | null
-  /** Its number among those that aren't sealed yet; null once it is. */
+  /** Sequence number of a staged event; null after the event is sealed. */
   readonly seq: string | null
 }
 
-/** Which events to list: all conditions given must hold. */
+/** A filter of events. All given conditions must hold. */
 export interface AuditFilter {
-  /** Done to this user. */
+  /** The user that the event concerns. */
   readonly subjectId?: number
-  /** Done by this user. */
+  /** The user that caused the event. */
   readonly actorId?: number
-  /** `*` stands for any text. */
+  /** A pattern, in which `*` matches any text. */
   readonly action?: string
   readonly outcome?: string
-  /** At this time or later, and before that one. */
+  /** Time of the event, from `since` (inclusive) to `until` (exclusive). */
   readonly since?: Date
   readonly until?: Date
   readonly limit: number
 }
 
-/** A stretch of the log. */
+/** A range of the log. */
 interface AuditStretch {
-  /** Sealed events from this one on, and before that one. Without an end, those not sealed yet belong to it, too. */
+  /** Range of sealed events: `fromId` is inclusive, `beforeId` exclusive. Without `beforeId` it includes staged events. */
   readonly fromId?: number
   readonly beforeId?: number
-  /** Of those not sealed yet, the ones before this number. */
+  /** Limits staged events to those before this sequence number. */
   readonly beforeSeq?: string
 }
 
-/** How the audit log is read. */
+/** Reads the audit log. */
 export interface AuditList {
-  /** The newest events that fit, oldest first, those not sealed yet behind the others. */
+  /** Returns the newest events that match, oldest first. Staged events follow sealed events. */
   list(filter: AuditFilter, stretch?: AuditStretch): Promise<RecordedEvent[]>
-  /** The sealed events behind one and up to another that fit, oldest first. */
+  /** Returns the sealed events that match, oldest first: `afterId` is exclusive, `upToId` inclusive. */
   follow(filter: AuditFilter, afterId: number, upToId: number): Promise<RecordedEvent[]>
-  /** The newest sealed event, the oldest one that is kept, and the time of the first from an id on. */
+  /** Returns the ids of the newest and the oldest sealed event, and the time of the first event from `fromId` on. */
   ends(fromId: number): Promise<{ newest: number; oldest: number; from: Date | null }>
-  /** How many of the newest sign-ins were of how many users, and from how many addresses; one of these. */
+  /** Counts sign-ins, their users and their addresses among the newest 1,000 events, and returns one of the addresses. */
   signInAddresses(): Promise<{ signIns: number; users: number; addresses: number; address: string | null }>
 }
 
-/** The conditions of a filter, with their values behind those given; `e` is the event. */
+/** Returns the SQL conditions of a filter, and appends their parameters to `values`. `e` is the alias of the event. */
 function conditionsOf(filter: AuditFilter, values: unknown[]) {
   const names: string[] = []
   const conditions: string[] = []
@@ -70,7 +70,7 @@ function conditionsOf(filter: AuditFilter, values: unknown[]) {
     names.push(name)
     conditions.push(condition(place(value)))
   }
-  // What stands for any text is `*` alone.
+  // Escapes the wildcards of LIKE: only `*` is a wildcard.
   const pattern = filter.action?.replace(/[\\%_]/g, '\\$&').replaceAll('*', '%')
   add('subject', filter.subjectId, n => `e.subject_id = ${n}`)
   add('action', pattern, n => `e.action LIKE ${n}`)
@@ -82,7 +82,7 @@ function conditionsOf(filter: AuditFilter, values: unknown[]) {
 
 const columns = selectList(shownOfEvent, 'e')
 
-/** A statement for these conditions alone, so that it is planned for what it filters by. */
+/** Returns a statement with only the conditions of the filter, so that the planner can use their indexes. */
 function listOf(filter: AuditFilter, stretch: AuditStretch): { statement: Statement; values: unknown[] } {
   const { fromId, beforeId, beforeSeq } = stretch
   const values: unknown[] = [filter.limit]
@@ -97,7 +97,7 @@ function listOf(filter: AuditFilter, stretch: AuditStretch): { statement: Statem
   add('from', fromId, sealedOnly, 'e.id >=')
   add('before', beforeId, sealedOnly, 'e.id <')
   add('seq', beforeSeq, stagedOnly, 'e.seq <')
-  // The index by actor leaves out events whose actor is also the subject: the index by subject finds them.
+  // The index by actor excludes events whose actor is also the subject; the index by subject finds them.
   const actor = filter.actorId === undefined ? undefined : place(filter.actorId)
   if (actor) {
     names.push('actor')
@@ -123,7 +123,7 @@ function listOf(filter: AuditFilter, stretch: AuditStretch): { statement: Statem
   return { statement: { name: ['audit-list', ...names].join('-'), text }, values }
 }
 
-/** The same for what follows. */
+/** Returns the statement of `follow`, also with only the conditions of the filter. */
 function followOf(filter: AuditFilter, afterId: number, upToId: number): { statement: Statement; values: unknown[] } {
   const values: unknown[] = [filter.limit, afterId, upToId]
   const { names, conditions, place } = conditionsOf(filter, values)
@@ -150,7 +150,7 @@ const signInAddresses: Statement = {
     WHERE action = 'session.login' AND outcome = 'ok' AND address IS NOT NULL`,
 }
 
-/** How the audit log in a database is read. */
+/** Creates the methods that read the audit log in a database. */
 export function createAuditList(database: Database): AuditList {
   return {
     list(filter, stretch = {}) {

@@ -6,11 +6,11 @@ import { type AuditChain, createAuditChain, stampEvent } from './audit-chain.js'
 import { type AuditList, createAuditList, shownOfEvent } from './audit-list.js'
 import type { MasterKey } from './master-key.js'
 
-/** An event of the audit log. It holds no secret, and no text from an unauthenticated caller. */
+/** An event of the audit log. It contains no secret, and no text from an unauthenticated caller. */
 export interface AuditEvent {
   readonly action: AuditAction
   readonly outcome: 'ok' | 'refused'
-  /** Why it was refused, a name of auth.v1.Reason; or what distinguishes events of one action. */
+  /** The reason of a refusal (a name of auth.v1.Reason), or a detail that distinguishes events of one action. */
   readonly reason?: string
   /**
    * Kind of actor: `user`, `anonymous`, `service:<name>` for a service that calls with its key, `service` for the registry
@@ -18,9 +18,9 @@ export interface AuditEvent {
    */
   readonly actor: string
   readonly actor_id?: number
-  /** The user it concerns. */
+  /** The user that the event concerns. */
   readonly subject_id?: number
-  /** What else it concerns, such as `organization:3`, or `failures:10` where so many failures reached a limit. */
+  /** Another resource that the event concerns, such as `organization:3`; or the count that reached a limit, `failures:10`. */
   readonly object?: string
   /** Client address. */
   readonly address?: string
@@ -32,15 +32,15 @@ const shown = { ...shownOfEvent, action: attribute<AuditAction>('TEXT') }
 const stamps = { salt: nullable(bytes), addressDigest: nullable(bytes) }
 
 /**
- * The audit log. An event is staged, with its MAC, in the transaction of what it records. Soon after, it is sealed: chained to
- * the event before, so that a lost or altered event is detected.
+ * The audit log. An event is staged, with its MAC, in the transaction of the action that it records. Soon after, the event is
+ * sealed: it is linked to the previous event, which makes a missing or altered event detectable.
  */
 export interface Audit extends AuditChain, AuditList {
-  /** Appends an event. Others need not wait for the end of its transaction. */
+  /** Appends an event. Other transactions don't wait for the end of its transaction. */
   append(event: AuditEvent, transaction?: Transaction): Promise<void>
-  /** The event as the SQL function `audit_append` takes it, for statements that append one as a part. */
+  /** Returns an event as the argument of the SQL function `audit_append`, for statements that also append an event. */
   stamp(event: AuditEvent): string
-  /** The number of events that aren't sealed yet, up to 10,000, and the age of the oldest, in seconds. */
+  /** Returns the number of staged events, up to 10,000, and the age of the oldest one in seconds. */
   backlog(): Promise<{ staged: number; oldestSeconds: number }>
 }
 
@@ -53,7 +53,7 @@ const backlog: Statement = {
     FROM (SELECT at FROM audit_staged ORDER BY seq LIMIT 10000) s`,
 }
 
-/** The audit log in a database. */
+/** Creates the audit log in a database. */
 export function createAudit(database: Database, masterKey: Pick<MasterKey, 'mac'>): Audit {
   defineTable(database, 'audit_events', {
     id: key(bigint),

@@ -24,34 +24,34 @@ export interface Buckets {
   prune(): Promise<void>
 }
 
-const left = (table: string) =>
+const currentLevel = (table: string) =>
   `greatest(0, ${table}.level - extract(epoch FROM clock_timestamp() - ${table}.updated_at) * $2)`
 
-const put = (condition: string) => `INSERT INTO buckets AS b (subject, level, updated_at)
+const upsert = (condition: string) => `INSERT INTO buckets AS b (subject, level, updated_at)
     SELECT $1, 1, clock_timestamp() FROM relaxed
-    ON CONFLICT (subject) DO UPDATE SET level = ${left('b')} + 1, updated_at = clock_timestamp() ${condition}
+    ON CONFLICT (subject) DO UPDATE SET level = ${currentLevel('b')} + 1, updated_at = clock_timestamp() ${condition}
     RETURNING level`
 
 const relaxed = `WITH relaxed AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true))`
 
-const add: Statement = { name: 'bucket-add', text: `${relaxed} ${put('')}` }
+const add: Statement = { name: 'bucket-add', text: `${relaxed} ${upsert('')}` }
 
 const take: Statement = {
   name: 'bucket-take',
-  text: `${relaxed}, taken AS (${put(`WHERE ${left('b')} + 1 <= $3`)})
-    SELECT coalesce((SELECT level FROM taken), (SELECT ${left('buckets')} FROM buckets WHERE subject = $1), $3)::float8 AS level,
+  text: `${relaxed}, taken AS (${upsert(`WHERE ${currentLevel('b')} + 1 <= $3`)})
+    SELECT coalesce((SELECT level FROM taken), (SELECT ${currentLevel('buckets')} FROM buckets WHERE subject = $1), $3)::float8 AS level,
       EXISTS (SELECT FROM taken) AS taken`,
 }
 
 const refund: Statement = {
   name: 'bucket-give-back',
-  text: `${relaxed} UPDATE buckets SET level = greatest(0, ${left('buckets')} - 1), updated_at = clock_timestamp()
+  text: `${relaxed} UPDATE buckets SET level = greatest(0, ${currentLevel('buckets')} - 1), updated_at = clock_timestamp()
     FROM relaxed WHERE subject = $1 RETURNING level`,
 }
 
 const read: Statement = {
   name: 'bucket-read',
-  text: `SELECT ${left('buckets')}::float8 AS level FROM buckets WHERE subject = $1`,
+  text: `SELECT ${currentLevel('buckets')}::float8 AS level FROM buckets WHERE subject = $1`,
 }
 
 const clear: Statement = {
@@ -59,7 +59,7 @@ const clear: Statement = {
   text: 'DELETE FROM buckets WHERE subject = ANY($1::bytea[]) RETURNING 1',
 }
 
-// A full bucket drains within 3 hours. Rows in use are skipped.
+// A full bucket drains within 3 hours. Locked rows are skipped.
 const prune: Statement = {
   name: 'buckets-prune',
   slow: true,
@@ -67,7 +67,7 @@ const prune: Statement = {
     WHERE updated_at < clock_timestamp() - interval '3 hours' FOR UPDATE SKIP LOCKED)`,
 }
 
-/** Returns the buckets in a database. */
+/** Creates the buckets in a database. */
 export function createBuckets(database: Database): Buckets {
   defineTable(database, 'buckets', { subject: key(bytes), level: attribute<number>('DOUBLE'), updatedAt: time })
   return {

@@ -17,32 +17,32 @@ import { orm } from '../database/sequelize.js'
 const attributes = {
   actor: key(text),
   requestId: key(attribute<string>('UUID')),
-  /** Keyed, of RPC and request. */
+  /** Keyed digest of the RPC and the request. */
   digest: bytes,
   answerSealed: bytes,
   userId: nullable(integer),
   createdAt: hasDefault(time),
 }
 
-/** Whose request, and which. */
+/** Identifies a request of an actor. */
 interface RequestId {
   readonly actor: string
   readonly requestId: string
 }
 
-/** Seconds for which a creation may be repeated. */
-const kept = 86_400
+/** Seconds during which a repeated request returns the stored response. */
+const retention = 86_400
 
-/** Creations by administrators, by the id of their request. */
+/** Stored responses that make the create RPCs of administrators idempotent, by request id. */
 export interface CreationRequests {
-  /** The creation of an earlier request with this id. Other calls with the same id wait until the transaction ends. */
+  /** Returns the response to an earlier request with this id. Parallel calls with the id wait until the transaction ends. */
   claim(id: RequestId, t: Transaction): Promise<{ digest: Buffer; answerSealed: Buffer } | undefined>
-  /** Keeps a creation for a day, or until the user who was created is erased. */
+  /** Stores a response for a day, or until the created user is erased. */
   add(
     request: RequestId & { digest: Buffer; answerSealed: Buffer; userId: number | null },
     t: Transaction,
   ): Promise<void>
-  /** Deletes those that are older. */
+  /** Deletes expired responses. */
   prune(): Promise<void>
 }
 
@@ -56,21 +56,21 @@ const prune: Statement = {
   text: 'DELETE FROM creation_requests WHERE created_at < now() - make_interval(secs => $1)',
 }
 
-/** The creations in a database. */
+/** Creates the store of responses in a database. */
 export function createCreationRequests(database: Database): CreationRequests {
   const table = defineTable(database, 'creation_requests', attributes)
   return {
     async claim({ actor, requestId }, transaction) {
       await database.run(lock, [`${actor} ${requestId.toLowerCase()}`], transaction)
-      const where = { actor, requestId, createdAt: { [orm().Op.gt]: fromNow(-kept) } }
+      const where = { actor, requestId, createdAt: { [orm().Op.gt]: fromNow(-retention) } }
       return (await table().findOne({ where, transaction }))?.get()
     },
     async add(request, transaction) {
-      // One that is too old to be repeated may still be there.
+      // An expired row with the same id may still exist.
       await table().upsert({ ...request, createdAt: fromNow(0) }, { transaction })
     },
     async prune() {
-      await database.run(prune, [kept])
+      await database.run(prune, [retention])
     },
   }
 }

@@ -11,22 +11,22 @@ import {
   wrapKey,
 } from './master-key.js'
 
-/** The data keys of a registry, stored wrapped in its database, and what is done with them once loaded. */
+/** The data keys of a registry, which its database stores wrapped, and the operations that use them. */
 export interface StoredKeys extends MasterKey {
-  /** Loads the data keys, if there are any. Throws when another master key wrapped them. */
+  /** Loads the data keys, and returns false if none exist. Throws when another master key wrapped them. */
   find(): Promise<boolean>
-  /** Loads the data keys. Throws when there are none, or another master key wrapped them. */
+  /** Loads the data keys. Throws when none exist, or another master key wrapped them. */
   load(): Promise<void>
   /**
-   * Makes the data keys unless they exist, and loads them. If several processes do so at once, one makes them. Returns whether
-   * this one did.
+   * Creates the data keys unless they exist, and loads them. Of concurrent processes, only one creates them. Returns whether
+   * this call created them.
    */
   install(t: Transaction): Promise<boolean>
-  /** Wraps the data keys by another master key, which the next start needs. Processes that have loaded them continue. */
+  /** Wraps the data keys with another master key, which the next start requires. Running processes aren't affected. */
   rotate(masterKey: Buffer, t: Transaction): Promise<void>
-  /** The master key itself, for a backup. Throws when it doesn’t open the data keys that the transaction sees. */
+  /** Returns the master key, for a backup. Throws when it doesn’t unwrap the data keys that the transaction reads. */
   reveal(t: Transaction): Promise<Buffer>
-  /** Loads data keys that another master key wrapped, such as those of a backup, and wraps them by this one. */
+  /** Loads data keys that another master key wrapped, such as those of a backup, and wraps them with this master key. */
   adopt(another: Buffer, t: Transaction): Promise<void>
 }
 
@@ -36,15 +36,15 @@ type Wrapped = { readonly name: string; readonly wrapped: Buffer }
 
 const all: Statement = { name: 'data-keys', text: 'SELECT name, wrapped FROM data_keys' }
 
-// The second process waits here, and finds the keys of the first.
+// Serializes concurrent calls: the second one finds the keys that the first one created.
 const lock: Statement = { name: 'data-keys-lock', text: 'LOCK TABLE data_keys IN SHARE ROW EXCLUSIVE MODE' }
 
-/** The data keys of a database, by its master key. */
+/** Creates access to the data keys of a database, which `masterKey` wraps. */
 export function createStoredKeys(database: Database, masterKey: Buffer): StoredKeys {
   const table = defineTable(database, 'data_keys', attributes)
   let loaded: DataKeys | undefined
 
-  const verbs = createMasterKey(() => {
+  const operations = createMasterKey(() => {
     if (!loaded) throw new Error('The data keys are not loaded yet.')
     return loaded
   })
@@ -69,7 +69,7 @@ export function createStoredKeys(database: Database, masterKey: Buffer): StoredK
   }
 
   return {
-    ...verbs,
+    ...operations,
     find,
     async load() {
       if (!(await find())) throw new Error('The registry is not installed yet: run `auth-admin install` first.')

@@ -1,8 +1,8 @@
 /**
- * The models: what is in each table, how rows are found and changed, and the invariants that hold for every change.
- * Each file owns one table, or a pair that can't be told apart, with its attribute table, its statements and the upkeep
- * of its rows. They decide nothing about who may do what and write no event but their own; `users`, `forgotpasswords`,
- * `access`, `outbox`, the program's wiring and the command line use them, by their verbs alone.
+ * The models define the tables, the queries and changes of their rows, and the invariants of every change. Each file owns
+ * one table, or a few that belong together, with its attribute table, its statements and the pruning of its rows. Models
+ * make no authorization decisions, and record only the audit events that callers pass. The folders `users`,
+ * `forgotpasswords`, `access` and `outbox`, the startup code and the command line call their methods.
  */
 import { type Database, openDatabase } from '../database/connection.js'
 import { resolveDatabase, type Source } from '../database/database-choice.js'
@@ -27,13 +27,13 @@ import { createTotpSecrets } from './totp-secret.js'
 import { createUsers } from './user.js'
 import { createUserData } from './user-data.js'
 
-/** The tables of a database and what is done with them. */
+/** The models of a database. */
 export type Models = ReturnType<typeof defineModels>
 
-/** The models of a database that is open, for the service and for `auth-admin` alike. */
+/** The models of an open database, for the service and for `auth-admin`. */
 export type Registry = Awaited<ReturnType<typeof openRegistry>>
 
-/** Defines every table of a database that is open. Nothing is asked of it yet. */
+/** Defines every table of an open database. Sends no query. */
 export function defineModels(database: Database, masterKey: StoredKeys) {
   const counterKeys = createCounterKeys(masterKey)
   const audit = createAudit(database, masterKey)
@@ -65,8 +65,8 @@ export function defineModels(database: Database, masterKey: StoredKeys) {
 }
 
 /**
- * Opens the registry in the database that `DATABASE_URL` names, or in the embedded one. `connections` bounds the pool.
- * Nothing is migrated yet, and the data keys aren't loaded: install it, or load them.
+ * Opens the registry in the database of `DATABASE_URL`, or in the embedded one. `connections` limits the pool. It neither
+ * migrates the schema nor loads the data keys: the caller installs the registry, or loads the keys.
  */
 export async function openRegistry(
   settings: Settings,
@@ -76,9 +76,9 @@ export async function openRegistry(
   const database = openDatabase(() => source.url, options.connections, options.log)
   return {
     ...defineModels(database, createStoredKeys(database, source.masterKey)),
-    /** Closes the database; an embedded one stops unless another process uses it. */
+    /** Releases the database. An embedded database stops unless another process uses it. */
     release: source.release,
-    /** Closes the pool, and leaves the database. */
+    /** Closes the pool and releases the database. */
     async close() {
       await database.close()
       await source.release()

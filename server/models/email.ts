@@ -16,44 +16,44 @@ import type { Database, Statement } from '../database/connection.js'
 import type { administrationPolicies } from '../policy/administration.js'
 import type { Purpose } from './mailed-key.js'
 
-/** Who wants a recovery key sent where, and where the request came from. */
+/** A request for a recovery key: the account, the e-mail address, and the origin of the request. */
 export interface RecoveryRequest {
   readonly usernameKey: string
   readonly email: string
   readonly address: string
   readonly requestId: string
-  /** The service that asked, `service:<name>`, if it was one. */
+  /** The service that sent the request, as `service:<name>`; absent for other callers. */
   readonly actor?: string
 }
 
-/** A recovery request that the bucket of its network doesn't count, as the account knows the network. */
+/** A recovery request from a network that the account knows. The bucket of the network doesn't count it. */
 interface ExemptRequest extends RecoveryRequest {
-  /** The network of the address, as limits count it. */
+  /** The network of the client address, as rate limits count it. */
   readonly network: string
   /** Whether the e-mail address is the one registered for the account. */
   readonly registered: boolean
 }
 
-/** Who wants another e-mail address, which, and of which token generation the request was. */
+/** A request of a user for a new e-mail address, with the token generation of the request. */
 interface EmailChange {
   readonly userId: number
   readonly to: string
   readonly generation: number
 }
 
-/** What owners are notified of. */
+/** Kinds of security notices to the owner of an account. */
 export type Notice = 'password-changed' | 'recovery-login' | 'answer-saved' | 'email-changed' | 'wrong-codes'
 
-/** What happened to a user's account, when (ISO 8601) and from where. */
+/** An event of a user's account, with its time (ISO 8601) and client address. */
 interface Happened {
   readonly userId: number
   readonly at: string
   readonly address: string
-  /** Where the notice goes, unless to the address that the user has then. */
+  /** The recipient, if it isn't the current address of the user. */
   readonly to?: string
 }
 
-/** Several of one kind in one notice, with time and address of the last one. */
+/** Events of one kind in one notice: their number, with the time and client address of the last. */
 interface Merged extends Happened {
   readonly notice: Notice
   readonly times: number
@@ -61,51 +61,51 @@ interface Merged extends Happened {
 
 type Rows = typeof administrationPolicies
 
-/** What Administration does to users and e-mails tell of: all that its rows record but what only shows something. */
+/** Administrative actions on users that cause notices: all audited actions except those that only read. */
 export type Administered = Exclude<
   Extract<Rows[keyof Rows]['audit'][number], `user.${string}`>,
   'user.export' | 'user.show-key'
 >
 
-/** What was done to a user (`subjectId`), by whom, when (ISO 8601) and why; `userId` is notified. */
+/** An administrative action on the user `subjectId`, of which `userId` is notified. */
 interface Administration {
   readonly userId: number
   readonly subjectId: number
   readonly action: Administered
-  /** The role that was given. */
+  /** The new role. */
   readonly role?: string
-  /** As the audit log has them. */
+  /** Actor and time (ISO 8601), as in the audit log. */
   readonly actor: string
   readonly actorId?: number
   readonly at: string
-  /** What was given on the database itself. */
+  /** The reason given with a change on the database itself. */
   readonly reason?: string
 }
 
-/** What an e-mail is for, and what it needs besides a key. */
+/** Kind and parameters of an e-mail. Keys are created when the e-mail is sent. */
 export type EmailIntent =
-  /** A request for a recovery key; whether an e-mail follows is decided out of the caller's sight. */
+  /** A request for a recovery key. The sender decides later whether to send one, so that callers can't measure it. */
   | { kind: 'recovery-request'; parameters: RecoveryRequest }
   | { kind: 'recovery-key'; parameters: { userId: number; to: string } }
   | { kind: 'activation-key'; parameters: { userId: number; organizationId: number } }
-  /** A user asked for another e-mail address; whether a code goes there is decided later, where no caller can measure it. */
+  /** A request for a new e-mail address. The sender decides later whether to send a code, so that callers can't measure it. */
   | { kind: 'email-request'; parameters: EmailChange }
   | { kind: 'email-code'; parameters: EmailChange }
-  /** A notice; whether it goes out at once or later is decided when its turn comes. */
+  /** A notice. The sender decides whether to send or hold it. */
   | { kind: Notice; parameters: Happened }
-  /** It waits for its recipient's quota; what happens meanwhile is merged into it. */
+  /** A notice that waits for the quota of its recipient. Later events of its kind are merged into it. */
   | { kind: 'held-notice'; parameters: Merged }
   | { kind: 'notice'; parameters: Merged }
   /**
-   * Something done on the database itself to tell another administrator of, by itself and at once: no quota lets one hide
-   * behind others.
+   * A change on the database itself, of which another administrator is notified. It is exempt from quotas and never merged,
+   * so that other e-mails can't delay or hide it.
    */
   | { kind: 'administration'; parameters: Administration }
-  /** The same for the administrator it was done to, on the database itself or not, at its address of that time. */
+  /** A change to an administrator, who is notified at the address at the time of the change. Also exempt from quotas. */
   | { kind: 'administered'; parameters: Administration & { readonly to: string } }
 
-/** E-mails that bring a key of each purpose, or ask for one. */
-const bringing: Record<Purpose, readonly EmailIntent['kind'][]> = {
+/** Kinds of e-mails that contain or request a key, by its purpose. */
+const kindsByPurpose: Record<Purpose, readonly EmailIntent['kind'][]> = {
   recovery: ['recovery-request', 'recovery-key'],
   email: ['email-request', 'email-code'],
   activation: ['activation-key'],
@@ -117,23 +117,23 @@ const claimed = {
   parameters: attribute<EmailIntent['parameters']>('JSONB'),
   locale: text,
   attempts: hasDefault(integer),
-  /** 0 for a first attempt, 1 for a retry, 2 for any attempt for an account that isn't active; the lowest goes first. */
+  /** 0 for a first attempt, 1 for a retry, 2 for any attempt for an inactive account. The lowest precedes. */
   priority: hasDefault(integer),
   createdAt: hasDefault(time),
 }
 
 const attributes = {
   ...claimed,
-  /** Null once it failed permanently. */
+  /** Null after a permanent failure. */
   nextAttemptAt: hasDefault(nullable(time)),
   lastError: hasDefault(nullable(text)),
 }
 
-/** An e-mail that is due, on loan to one worker. */
+/** A due e-mail, leased to one worker. */
 export type Email = EmailIntent & {
   readonly id: string
   readonly locale: string
-  /** Attempts to send it so far, this one included. */
+  /** Number of attempts to send the e-mail, including the current one. */
   readonly attempts: number
   /** 0 for a first attempt. */
   readonly priority: number
@@ -143,42 +143,42 @@ export type Email = EmailIntent & {
 /** An e-mail of one kind. */
 export type Queued<K extends Email['kind']> = Extract<Email, { kind: K }>
 
-/** An e-mail as administrators see it, without its text. */
+/** A queue entry as administrators see it. */
 export type QueuedEmail = Pick<Email, 'id' | 'kind' | 'attempts' | 'createdAt'> & {
-  /** Id of the user it concerns, when it is known. */
+  /** Id of the user that the e-mail concerns; null if it is unknown. */
   readonly userId: number | null
-  /** When it is due; null once it failed permanently. */
+  /** Time of the next attempt; null after a permanent failure. */
   readonly nextAttemptAt: Date | null
-  /** Codes of what went wrong at the last attempt. */
+  /** Error codes of the last attempt. */
   readonly lastError: string | null
 }
 
 /** The queue of e-mails. */
 export interface Emails {
-  /** E-mails by id after one; optionally only those that failed permanently, or only the others. */
+  /** Returns e-mails by id. `failed` selects only permanent failures (true) or only the others (false). */
   list(filter: { afterId?: string; failed?: boolean; limit: number }): Promise<QueuedEmail[]>
-  /** The e-mail with a number. */
+  /** Returns the e-mail with an id. */
   find(id: string): Promise<QueuedEmail | undefined>
-  /** The same, locked until the end of the transaction. */
+  /** Returns an e-mail, and locks its row until the end of the transaction. */
   lock(id: string, t: Transaction): Promise<QueuedEmail | undefined>
-  /** Makes an e-mail due now. One that is being sent at this moment may go out twice. */
+  /** Makes an e-mail due now. An e-mail that is in flight may be sent twice. */
   retry(id: string, t: Transaction): Promise<void>
   /** Queues an e-mail. */
   add(intent: EmailIntent, locale: string, t?: Transaction): Promise<void>
   /**
-   * Queues a recovery request. It replaces one that waits for the same account, network and value of `registered`, so
-   * however many are made they don't fill the queue, and those with wrong addresses don't displace the owner's.
+   * Queues a recovery request. It replaces a queued request with the same account, network and `registered`, which bounds the
+   * number of queued requests. Requests with wrong addresses don't replace the owner's.
    */
   replaceRequest(request: ExemptRequest, locale: string): Promise<void>
   /**
-   * Lends the e-mail of the lowest priority that has been due longest, for `lease` seconds; it comes back if it isn't
-   * settled by then. Without `retries` it lends first attempts only.
+   * Leases an e-mail for `lease` seconds: by the lowest `priority`, then the earliest due time. An e-mail that isn't settled
+   * within its lease is due again. Without `retries`, leases only first attempts.
    */
   claim(lease: number, retries: boolean): Promise<Email | undefined>
   /**
-   * Turns an entry into an e-mail that may go out. For an active account its loan goes on; for another it is due again,
-   * behind all others. It is as old as the request for a recovery key, otherwise new. Undefined when it was discarded
-   * meanwhile.
+   * Turns a queue entry into the e-mail `intent`. For an active account the lease continues; otherwise the e-mail is due
+   * again with the last priority. A recovery key keeps the age of its request; other e-mails restart their age. Returns
+   * undefined when the entry has been discarded.
    */
   admit<I extends EmailIntent>(
     id: string,
@@ -187,35 +187,35 @@ export interface Emails {
     t: Transaction,
   ): Promise<Queued<I['kind']> | undefined>
   /**
-   * Keeps a notice back for some seconds, as one with what is held back already of that kind for the user. One to an
-   * address of its own stays by itself, as no other notice goes there.
+   * Delays a notice by `seconds`, and merges it with a held notice of the same kind for the user. A notice of a changed
+   * e-mail address isn't merged, because it goes to the former address.
    */
   hold(notice: Pick<Email, 'id' | 'kind'>, seconds: number, t: Transaction): Promise<void>
-  /** Discards what waits to bring a user keys of these purposes; one that is being composed brings none then. */
+  /** Discards queued e-mails that contain or request keys of these purposes. An e-mail that is being composed is not sent. */
   discard(userId: number, purposes: readonly Purpose[], t: Transaction): Promise<void>
-  /** Deletes an e-mail that is sent or not wanted. */
+  /** Deletes an e-mail that has been sent or no longer applies. */
   done(id: string, t?: Transaction): Promise<void>
-  /** Keeps an e-mail for another attempt after `delay` seconds, or as failed permanently. `error` holds no secret. */
+  /** Schedules another attempt after `delay` seconds; without a delay, marks a permanent failure. `error` has no secrets. */
   failed(id: string, error: string, delay: number | undefined): Promise<void>
   /**
-   * How many e-mails wait to be sent (those held back for their recipient's quota don't) and for how long the oldest has,
-   * in seconds; how many failed permanently. Up to 10,000 are counted.
+   * Returns the number of waiting e-mails, excluding held notices, with the age of the oldest one in seconds, and the number
+   * of permanent failures. Counts up to 10,000 e-mails.
    */
   backlog(): Promise<{ waiting: number; oldestSeconds: number; failed: number }>
-  /** Deletes what failed permanently, 7 days after it was due first. */
+  /** Deletes e-mails that failed permanently, 7 days after their creation. */
   prune(): Promise<void>
 }
 
-/** Days for which what couldn't be delivered is kept, from when it was due first. */
+/** Days of retention of permanent failures, from the creation of the e-mail. */
 const keptDays = 7
 
-// Each e-mail is written four times on its way, and there may be many at once.
+// Written by hand: each e-mail takes four writes, and many can be queued at once.
 const add: Statement = {
   name: 'email-add',
   text: `INSERT INTO emails (kind, parameters, locale, created_at, next_attempt_at) VALUES ($1, $2, $3, now(), now())`,
 }
 
-// A request that waits already is overwritten rather than left, so that both cases write and take the same time.
+// Overwrites a queued request instead of keeping it, so that both cases take the same time.
 const replaceRequest: Statement = {
   name: 'email-replace-request',
   text: `INSERT INTO emails (kind, parameters, locale, created_at, next_attempt_at)
@@ -246,11 +246,11 @@ const discard: Statement = {
 
 const done: Statement = { name: 'email-done', text: 'DELETE FROM emails WHERE id = $1' }
 
-// Passes over what other workers are claiming at this moment.
+// Skips rows that other workers are claiming.
 const due = (priority: number) => `(SELECT id FROM emails WHERE priority = ${priority} AND next_attempt_at <= now()
       ORDER BY next_attempt_at FOR UPDATE SKIP LOCKED LIMIT 1)`
 
-// By priority one after the other: an order by both columns would read all that isn't due yet.
+// One query for each priority: an ORDER BY of both columns would also read e-mails that aren't due.
 const claim: Statement = {
   name: 'email-claim',
   text: `UPDATE emails e SET next_attempt_at = now() + make_interval(secs => $1), attempts = attempts + 1
@@ -264,7 +264,7 @@ const failed: Statement = {
       priority = greatest(priority, 1) WHERE id = $1`,
 }
 
-// The one that is held keeps its id and its turn.
+// The held notice keeps its id and due time.
 const merge: Statement = {
   name: 'email-merge',
   text: `WITH fresh AS (DELETE FROM emails WHERE id = $1 RETURNING kind, parameters, locale)
@@ -302,7 +302,7 @@ const prune: Statement = {
   text: 'DELETE FROM emails WHERE next_attempt_at IS NULL AND created_at < now() - make_interval(days => $1)',
 }
 
-/** The queue of e-mails in a database. */
+/** Creates the queue of e-mails in a database. */
 export function createEmails(database: Database): Emails {
   const table = defineTable(database, 'emails', attributes)
   return {
@@ -322,13 +322,13 @@ export function createEmails(database: Database): Emails {
     admit: async <I extends EmailIntent>(id: string, intent: I, active: boolean, transaction: Transaction) =>
       (await database.run<Queued<I['kind']>>(admit, [id, intent.kind, intent.parameters, active], transaction))[0],
     async hold({ id, kind }, seconds, transaction) {
-      // As one that wasn't attempted yet.
-      const anew = { attempts: 0, priority: 0, createdAt: fromNow(0), nextAttemptAt: fromNow(seconds) }
-      if (kind === 'held-notice' || kind === 'email-changed') await table().update(anew, { where: { id }, transaction })
+      // Resets the attempts.
+      const row = { attempts: 0, priority: 0, createdAt: fromNow(0), nextAttemptAt: fromNow(seconds) }
+      if (kind === 'held-notice' || kind === 'email-changed') await table().update(row, { where: { id }, transaction })
       else await database.run(merge, [id, seconds], transaction)
     },
     async discard(userId, purposes, transaction) {
-      await database.run(discard, [userId, purposes.flatMap(purpose => bringing[purpose])], transaction)
+      await database.run(discard, [userId, purposes.flatMap(purpose => kindsByPurpose[purpose])], transaction)
     },
     async done(id, transaction) {
       await database.run(done, [id], transaction)

@@ -1,16 +1,17 @@
-// Erasing a user: no table names it any more, and the audit log still verifies.
+// Erases users: afterwards no table refers to the user, and the audit log still verifies.
 import type { Database, Statement, Transaction } from '../database/connection.js'
 import { emailKey } from '../rules/names.js'
 import { type CounterKeys, knowableNetworks, proofs } from './attempt.js'
 
-/** Shows that a user was erased, and holds nothing personal. With it, an older backup is restored without the user. */
+/** Proof of an erasure, without personal data. It lets a restore of an older backup erase the user again. */
 export interface Receipt {
-  /** The user's id, which is never used again. */
+  /** Id of the user. Ids are never reused. */
   readonly user: number
-  /** When, by the database's clock (ISO 8601). */
+  /** Time of the erasure by the clock of the database (ISO 8601). */
   readonly erasedAt: string
   /**
-   * Rows deleted from each table; of `audit_events` and `audit_staged` those whose client address was erased with its salt.
+   * Number of rows deleted from each table; for `audit_events` and `audit_staged`, rows whose client address and salt were
+   * erased.
    */
   readonly rows: Readonly<Record<string, number>>
 }
@@ -18,15 +19,16 @@ export interface Receipt {
 /** Erases users. */
 export interface Erasure {
   /**
-   * Erases a user: the account, its keys, answers and known networks, e-mails that wait for it, what was counted under its
-   * name, and in the audit log the client addresses of what it did, and of what nobody known did to it. Those of others who
-   * acted on it are theirs. Events themselves stay, under the id. Counts of client addresses, and of mailed keys that were
-   * spent, name no user; they lapse within three days. Returns undefined when there is no such user. Appends no event: the
-   * caller says who did it. Until the audit log has an index by actor this reads all of it, so call it in an unlimited
-   * transaction.
+   * Erases a user: the account, its keys, answers and known networks, its queued e-mails, and its counters. In the audit
+   * log, erases the client addresses of events that the user caused, and of events on the user by an unidentified actor. The
+   * addresses of other actors stay, because they are their personal data. The events stay, with the id of the user. Counters
+   * of client addresses and of spent mailed keys don't identify the user, and expire within three days.
+   *
+   * Returns undefined when the user doesn't exist. Appends no event: the caller records the actor. Call it in an unlimited
+   * transaction, because it scans the whole audit log until the log has an index by actor.
    */
   erase(userId: number, t: Transaction): Promise<Receipt | undefined>
-  /** Which of these users are there no longer, nor deleted ones. */
+  /** Returns the ids of users that have been erased. Deleted users still exist. */
   gone(ids: readonly number[]): Promise<number[]>
 }
 
@@ -46,8 +48,8 @@ const mailedKeys: Statement = {
 }
 
 /**
- * Events that tell the user's own client address: it acted, or somebody unknown did, as far as anyone knows itself. Said so
- * that an index on (actor_id) WHERE actor_id IS DISTINCT FROM subject_id finds the second kind.
+ * SQL condition: an event holds a client address of the user. The user is the actor, or is the subject of an unidentified
+ * actor, who may be the user. The second part matches an index on (actor_id) WHERE actor_id IS DISTINCT FROM subject_id.
  */
 const own = `address IS NOT NULL AND ((subject_id = $1 AND (actor_id IS NULL OR actor_id = $1))
   OR (actor_id = $1 AND actor_id IS DISTINCT FROM subject_id))`
@@ -62,7 +64,7 @@ const counting = (name: string, text: string): Statement => ({
   text: `WITH gone AS (${text} RETURNING 1) SELECT count(*)::int AS count FROM gone`,
 })
 
-// With those of networks and devices that the account knows.
+// Includes the counts for networks and devices that the account knows.
 const deleteAttempts = counting(
   'attempts',
   'DELETE FROM attempts WHERE subject = ANY($1::bytea[]) OR account = ANY($1)',
@@ -80,11 +82,14 @@ const deleteEmails = counting(
 
 const deleteUser = counting('users', 'DELETE FROM users WHERE id = $1')
 
-// The commitment is left; without the salt, its value can't be found.
+// The digest of the address stays; without the salt, it doesn't reveal the address.
 const forgetAddresses = (table: string) =>
   counting(table, `UPDATE ${table} SET address = NULL, salt = NULL WHERE ${own}`)
 
-/** Tables that belong to users, row by row. A sign-in by a mailed key spends the key before it remembers the address. */
+/**
+ * Tables whose rows belong to one user, in the order of locks: a sign-in by a mailed key spends the key before it stores the
+ * known network.
+ */
 const owned = [
   'provider_keys',
   'answers',
@@ -95,14 +100,14 @@ const owned = [
   'creation_requests',
 ]
 
-/** Erases users from a database. */
+/** Creates the erasure of users from a database. */
 export function createErasure(database: Database, counterKeys: CounterKeys): Erasure {
   async function count(statement: Statement, values: readonly unknown[], t: Transaction): Promise<number> {
     return (await database.run<{ count: number }>(statement, values, t))[0]!.count
   }
 
-  /** What is counted under the user's names, as far as these can be told: the rest lapses within three days. */
-  async function countsOf(id: number, usernameKey: string, email: string | null, t: Transaction) {
+  /** Returns the keys of the user's counters, as far as they can be derived: others expire within three days. */
+  async function counterKeysOf(id: number, usernameKey: string, email: string | null, t: Transaction) {
     const keys = await database.run<{ digest: Buffer }>(mailedKeys, [id], t)
     const known = (await database.run<{ address: string }>(addresses, [id], t)).map(({ address }) => address)
     const recipient = email === null ? [] : [emailKey(email), `${emailKey(email)}\0known`]
@@ -127,14 +132,14 @@ export function createErasure(database: Database, counterKeys: CounterKeys): Era
       const [user] = await database.run<{ usernameKey: string; email: string | null; at: Date }>(names, [id], t)
       if (!user) return undefined
       const { usernameKey, email, at } = user
-      const { attempts, quotas } = await countsOf(id, usernameKey, email, t)
-      // In the order in which a sign-in locks rows, and staged events before those that they become.
+      const { attempts, quotas } = await counterKeysOf(id, usernameKey, email, t)
+      // Locks rows in the same order as a sign-in, and staged events before sealed events.
       const rows: Record<string, number> = {
         attempts: await count(deleteAttempts, [attempts], t),
         email_quotas: await count(deleteQuotas, [quotas], t),
       }
       for (const table of owned) rows[table] = await count(byUser(table), [id], t)
-      // From here on no sign-in is in progress that could leave a row.
+      // From here on, no sign-in in flight can insert another row.
       rows.users = await count(deleteUser, [id], t)
       rows.emails = await count(deleteEmails, [id, usernameKey], t)
       rows.audit_staged = await count(forgetAddresses('audit_staged'), [id], t)

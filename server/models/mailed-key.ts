@@ -15,24 +15,24 @@ import type { Database, Statement } from '../database/connection.js'
 import type { Attempts, CounterKeys } from './attempt.js'
 import type { MasterKey } from './master-key.js'
 
-/** Attempts that a mailed key allows to each client address. */
+/** Maximum attempts of a mailed key from each client address. */
 const mostAttempts = 5
 
-/** Validity in seconds: recovery keys and codes are typed at once, an activation key passes through an organization. */
+/** Validity in seconds. Activation keys are valid for longer, because an organization passes them on. */
 const validity = { recovery: 15 * 60, activation: 72 * 3600, email: 15 * 60 } as const
 
-/** What a mailed key is for. */
+/** Purpose of a mailed key. */
 export type Purpose = keyof typeof validity
 
-/** 32 signs without look-alikes (0 and O, 1 and I): 8 of them make 40 bits. */
+/** 32 characters without look-alikes (0 and O, 1 and I): 8 characters have 40 bits of entropy. */
 const alphabet = '23456789ABCDEFGHJKLMNPQRSTUVWXYZ'
 
-/** A new recovery key, or code for an e-mail address: 8 signs from a cryptographic source. */
+/** Generates a recovery key, or a code for an e-mail address: 8 characters from a cryptographic random source. */
 export function newRecoveryKey(): string {
   return Array.from({ length: 8 }, () => alphabet[randomInt(alphabet.length)]).join('')
 }
 
-/** A code as it is stored and compared: good with tokens of this generation only. */
+/** Returns a code in the form that is digested: it is valid only with tokens of this generation. */
 export function emailCode(typed: string, tokenGeneration: number): string {
   return `${typed} ${tokenGeneration}`
 }
@@ -78,7 +78,7 @@ const organizationOf: Statement = {
     WHERE m.user_id = $1 AND m.purpose = 'activation' AND m.key_digest = $2 AND m.expires_at > now() AND o.active`,
 }
 
-// The organization is locked first: a key given while it is inactive is not spent.
+// Locks the organization first: an attempt while the organization is inactive doesn't spend the key.
 const spendActivation: Statement = {
   name: 'mailed-key-spend-activation',
   text: `WITH organization AS (${organizationOf.text} FOR SHARE OF o)
@@ -86,9 +86,9 @@ const spendActivation: Statement = {
     WHERE m.user_id = $1 AND m.purpose = 'activation' AND m.key_digest = $2 AND m.organization_id = o.id RETURNING o.id`,
 }
 
-/** Keys sent by mail: of each purpose a user has at most the newest, and it opens once. */
+/** Keys sent by e-mail. Of each purpose, only the newest key of a user is valid, and only once. */
 export interface MailedKeys {
-  /** Stores a key instead of an earlier one. */
+  /** Stores a key, and replaces an earlier one. */
   replace(
     userId: number,
     purpose: Exclude<Purpose, 'email'>,
@@ -96,30 +96,30 @@ export interface MailedKeys {
     organizationId?: number,
     t?: Transaction,
   ): Promise<void>
-  /** Stores a code that confirms an e-mail address, likewise. */
+  /** Stores a code that confirms an e-mail address, and replaces an earlier one. */
   replaceEmail(userId: number, code: string, email: string, t: Transaction): Promise<void>
   /**
-   * Counts an attempt from a client address, and returns the digest to compare with if a key is there and that address has
-   * attempts left; each address has its own. It is counted before the key is compared, and even when it is right.
+   * Counts an attempt from a client address, and returns the digest to compare with; undefined when no valid key exists, or
+   * the address has no attempts left. Counts every attempt, including successful ones, before the comparison.
    */
   attempt(userId: number, purpose: Purpose, address: string): Promise<Buffer | undefined>
-  /** Spends a recovery key; of parallel calls, one gets it. */
+  /** Spends a recovery key. Of parallel calls, only one returns true. */
   spend(userId: number, key: string, t: Transaction): Promise<boolean>
-  /** Spends a code, likewise. The address that it confirms; undefined for a wrong one. */
+  /** Spends a code, and returns the e-mail address that it confirms; undefined for a wrong code. */
   spendEmail(userId: number, code: string, t: Transaction): Promise<string | undefined>
-  /** The active organization of a mailed activation key, which a transaction spends; undefined for a wrong key. */
+  /** Returns the active organization of an activation key; undefined for a wrong key. With a transaction, spends the key. */
   organizationOf(userId: number, key: string, t?: Transaction): Promise<number | undefined>
   /** Voids mailed keys. */
   void(userId: number, purposes: readonly Purpose[], t: Transaction): Promise<void>
-  /** How keys are compared: as keyed digests bound to user and purpose. */
+  /** Returns the keyed digest of a key, bound to user and purpose. */
   digest(userId: number, purpose: Purpose, key: string): Buffer
-  /** Deletes keys past their time. */
+  /** Deletes expired keys. */
   prune(): Promise<void>
 }
 
 const prune: Statement = { name: 'mailed-keys-prune', text: 'DELETE FROM mailed_keys WHERE expires_at < now()' }
 
-/** The mailed keys in a database. */
+/** Creates the mailed keys in a database. */
 export function createMailedKeys(
   database: Database,
   masterKey: MasterKey,
@@ -147,7 +147,7 @@ export function createMailedKeys(
     replaceEmail: (userId, code, email, t) => replace(userId, 'email', code, null, email, t),
     async attempt(userId, purpose, address) {
       const digest = (await database.read<{ digest: Buffer }>(current, [userId, purpose]))[0]?.digest
-      // Where there is no key, the same is done.
+      // Without a key, the same work is done, so that the response time doesn't reveal it.
       const subject = counterKeys.mailedKey(digest ?? Buffer.alloc(32), address)
       const { count } = await attempts.count(subject, validity[purpose])
       return count <= mostAttempts ? digest : undefined

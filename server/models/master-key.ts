@@ -1,26 +1,26 @@
 import { createCipheriv, createDecipheriv, createHmac, hkdfSync, randomBytes } from 'node:crypto'
 
-/** The keys that protect data, 32 bytes each. The database holds them wrapped by the master key. */
+/** Names of the data keys, 32 bytes each. The database stores them wrapped with the master key. */
 export const dataKeyNames = ['pepper', 'sealing', 'digesting', 'audit'] as const
 
-/** The data keys, each for one task. */
+/** The data keys, each for one purpose. */
 export type DataKeys = Readonly<Record<(typeof dataKeyNames)[number], Buffer>>
 
-/** Everything that is done with the data keys. Each method throws before they are loaded. */
+/** Operations that use the data keys. Each method throws until the keys are loaded. */
 export interface MasterKey {
-  /** Keyed into every hash of a password or answer. */
+  /** Returns the secret key of all hashes of passwords and answers. */
   pepper(): Buffer
-  /** Encrypts a secret that must be read again (AES-256-GCM). `use` says what it is, and is needed to open it. */
+  /** Encrypts a secret (AES-256-GCM). `use` is the associated data, which decryption requires. */
   seal(use: string, secret: string): Buffer
-  /** Decrypts what `seal` made for the same use. Throws when it was altered, or sealed with another key. */
+  /** Decrypts a secret that `seal` encrypted for the same use. Throws when it was altered, or encrypted with another key. */
   open(use: string, sealed: Buffer): string
-  /** Keyed digest (HMAC-SHA-256) by which a secret is found or compared without being stored. */
+  /** Returns a keyed digest (HMAC-SHA-256), to look up or compare a secret without storing it. */
   digest(use: string, secret: string): Buffer
-  /** MAC (HMAC-SHA-256) that only a holder of the key can make, for the audit log. */
+  /** Returns a MAC (HMAC-SHA-256) for the audit log. */
   mac(text: string): Buffer
 }
 
-/** Makes the methods from data keys, which must exist at the first use only. */
+/** Creates the operations. They call `keys` at each use, so the data keys may be loaded later. */
 export function createMasterKey(keys: () => DataKeys): MasterKey {
   return {
     pepper: () => keys().pepper,
@@ -31,22 +31,22 @@ export function createMasterKey(keys: () => DataKeys): MasterKey {
   }
 }
 
-/** New random data keys. */
+/** Generates random data keys. */
 export function randomDataKeys(): DataKeys {
   return Object.fromEntries(dataKeyNames.map(name => [name, randomBytes(32)])) as DataKeys
 }
 
-/** Wraps a data key by the master key (AES-256-GCM under a key derived from it). It opens under its own name only. */
+/** Wraps a data key with the master key (AES-256-GCM with a derived key). Unwrapping requires the same name. */
 export function wrapKey(masterKey: Buffer, name: string, key: Buffer): Buffer {
   return encrypt(wrappingKey(masterKey), name, key)
 }
 
-/** The data key that was wrapped. Throws when another master key wrapped it, or it was altered. */
+/** Unwraps a data key. Throws when another master key wrapped it, or it was altered. */
 export function unwrapKey(masterKey: Buffer, name: string, wrapped: Buffer): Buffer {
   return decrypt(wrappingKey(masterKey), name, wrapped)
 }
 
-/** Derived by HKDF (RFC 5869). */
+/** Derives the wrapping key by HKDF (RFC 5869). */
 function wrappingKey(masterKey: Buffer): Buffer {
   return Buffer.from(hkdfSync('sha256', masterKey, '', 'auth wrapping', 32))
 }

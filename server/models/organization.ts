@@ -19,7 +19,7 @@ import type { MasterKey } from './master-key.js'
 
 const detail = hasDefault(nullable(text))
 
-/** The texts of an organization that may be edited. */
+/** Attributes of an organization that can be edited. */
 const details = {
   name: text,
   address: detail,
@@ -32,7 +32,7 @@ const details = {
   email: detail,
 }
 
-/** What the record of a user shows of its organization; the activation key is sealed. */
+/** Attributes of an organization that the record of its users shows. The activation key is sealed. */
 export const shownOfOrganization = {
   active: hasDefault(flag),
   creationDate: hasDefault(day()),
@@ -47,40 +47,40 @@ const attributes = {
   keyDigest: column('activation_key_digest', bytes),
 }
 
-/** The texts of an organization that may be edited. */
+/** Attributes of an organization that can be edited. */
 export interface OrganizationDetails extends Row<typeof details> {}
 
-/** An organization as it is stored. */
+/** The row of an organization. */
 export interface OrganizationRow extends Row<typeof attributes> {}
 
-/** What the master key seals and digests here and for provider keys. */
+/** The `use` under which activation keys and provider keys are sealed and digested. */
 export const activationKeyUse = 'activation-key'
 
-/** A new activation key in the two forms in which it is stored. It is reusable until it is rotated. */
+/** Generates an activation key, with the two forms that are stored. The key is reusable until it is rotated. */
 export function newActivationKey(masterKey: MasterKey): { key: string; digest: Buffer; sealed: Buffer } {
   const key = randomUUID()
   return { key, digest: masterKey.digest(activationKeyUse, key), sealed: masterKey.seal(activationKeyUse, key) }
 }
 
-/** Which organizations to list: all conditions given must hold. */
+/** A filter of organizations. All given conditions must hold. */
 interface OrganizationFilter {
   readonly afterId?: number
   readonly active?: boolean
   readonly type?: string
-  /** Words, each the beginning of one of the organization's. */
+  /** Search words. Each must be a prefix of a word of the organization. */
   readonly text?: string
   readonly limit: number
 }
 
-/** What is done with organizations. */
+/** Reads and changes organizations. */
 export interface Organizations {
-  /** Those that fit, by id. */
+  /** Returns the organizations that match the filter, by id. */
   list(filter: OrganizationFilter): Promise<OrganizationRow[]>
-  /** The organization with an id. */
+  /** Returns the organization with an id. */
   find(id: number): Promise<OrganizationRow | undefined>
-  /** Those with this INEP code, or with this name in comparing form; some of them, where there are many. */
+  /** Returns organizations with this INEP code or this name key, 20 at most. */
   named(inepCode: string, nameKey: string): Promise<OrganizationRow[]>
-  /** Users who belong to it, deleted ones included. */
+  /** Returns the number of its users, including deleted users. */
   members(id: number, t?: Transaction): Promise<number>
   /** Locks an organization until the end of the transaction. */
   lock(id: number, t: Transaction): Promise<OrganizationRow | undefined>
@@ -89,32 +89,32 @@ export interface Organizations {
     details: Partial<OrganizationDetails> & { name: string; nameKey: string },
     t: Transaction,
   ): Promise<OrganizationRow>
-  /** Changes details. */
+  /** Changes attributes of an organization. */
   edit(id: number, details: Partial<OrganizationDetails> & { nameKey?: string }, t?: Transaction): Promise<void>
-  /** The other organization with an INEP code; none comes up before the transaction ends. */
+  /** Returns another organization with the INEP code. Locks the code, so the result holds until the transaction ends. */
   withInepCode(inepCode: string, id: number | undefined, t: Transaction): Promise<number | undefined>
-  /** Removes an organization without members. */
+  /** Deletes an organization, which must have no members. */
   remove(id: number, t: Transaction): Promise<void>
-  /** Lets keys of the organization work, or not. */
+  /** Activates or deactivates an organization. The keys of an inactive organization are rejected. */
   setActive(id: number, active: boolean, t?: Transaction): Promise<void>
-  /** Replaces its activation key; the former one stops working at once. Returns the new one. */
+  /** Replaces the activation key, and returns the new key. The former key is invalid at once. */
   rotateKey(id: number, t: Transaction): Promise<string>
-  /** The activation key in the clear. */
+  /** Decrypts the activation key. */
   activationKey(row: Pick<OrganizationRow, 'keySealed'>): string
   /**
-   * The active organization that an e-mail to this address reaches: that of the user, or else, of several with the
-   * address, the one with the name that the user gave at sign-up.
+   * Returns the active organization with an e-mail address. A user with an organization matches only that organization;
+   * otherwise the organization with the name that the user gave at sign-up precedes others with the address.
    */
   byEmail(email: string, member: { organizationId: number | null; institutionKey: string }): Promise<number | undefined>
-  /** The active organization whose activation key this is; locked against rotation until the end of a transaction. */
+  /** Returns the active organization of an activation key. A transaction locks it, which prevents rotation until its end. */
   byActivationKey(key: string, t?: Transaction): Promise<number | undefined>
-  /** The active organization of the active ROLE_INSTITUTION user whose provider key this is; locked likewise. */
+  /** Returns the active organization of a provider key, whose user must be an active ROLE_INSTITUTION. Locks likewise. */
   byProviderKey(key: string, t?: Transaction): Promise<number | undefined>
-  /** Whether an organization is active; locked likewise. */
+  /** Whether an organization is active. Locks likewise. */
   isActive(id: number, t: Transaction): Promise<boolean>
 }
 
-/** Maximum number of organizations of one name or INEP code that a look-up returns. */
+/** Maximum number of organizations that `named` returns. */
 const mostNamed = 20
 
 const members: Statement = {
@@ -149,17 +149,17 @@ const isActive: Statement = {
   text: 'SELECT o.id FROM organizations o WHERE o.id = $1 AND o.active',
 }
 
-/** The organizations in a database. */
+/** Creates the organizations in a database. */
 export function createOrganizations(database: Database, masterKey: MasterKey): Organizations {
   const table = defineTable(database, 'organizations', attributes)
   const find = async (statement: Statement, values: unknown[]) =>
     (await database.read<{ id: number }>(statement, values))[0]?.id
-  /** The same; the rows it depends on don't change before the transaction ends. */
-  const hold = async ({ name, text }: Statement, values: unknown[], t: Transaction) =>
+  /** Finds an organization, and locks the rows of the result until the end of the transaction. */
+  const findLocked = async ({ name, text }: Statement, values: unknown[], t: Transaction) =>
     (await database.run<{ id: number }>({ name: `${name}-held`, text: `${text} FOR SHARE` }, values, t))[0]?.id
   const byKey = (statement: Statement, key: string, t: Transaction | undefined) => {
     const values = [masterKey.digest(activationKeyUse, key)]
-    return t ? hold(statement, values, t) : find(statement, values)
+    return t ? findLocked(statement, values, t) : find(statement, values)
   }
   return {
     async list({ afterId = 0, active, type, text, limit }) {
@@ -174,7 +174,7 @@ export function createOrganizations(database: Database, masterKey: MasterKey): O
             ...(text === undefined ? [] : [literal(words)]),
           ],
         },
-        // Else the planner, which takes beginnings of words for common, walks the whole table in this order.
+        // `id + 0` prevents a scan of the whole table by id: the planner overestimates the matches of a prefix.
         order: [text === undefined ? 'id' : literal('id + 0')],
         limit,
         replacements: { text },
@@ -223,6 +223,6 @@ export function createOrganizations(database: Database, masterKey: MasterKey): O
     byEmail: (email, member) => find(byEmail, [email, member.organizationId, member.institutionKey]),
     byActivationKey: (key, t) => byKey(byActivationKey, key, t),
     byProviderKey: (key, t) => byKey(byProviderKey, key, t),
-    isActive: async (id, t) => (await hold(isActive, [id], t)) !== undefined,
+    isActive: async (id, t) => (await findLocked(isActive, [id], t)) !== undefined,
   }
 }

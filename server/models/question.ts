@@ -15,7 +15,7 @@ import {
 import type { Database, Statement } from '../database/connection.js'
 import { orm } from '../database/sequelize.js'
 
-/** What is read of a question. */
+/** Attributes of a question that queries read. */
 const shown = { id: hasDefault(key(integer)), question: text, active: hasDefault(flag) }
 
 const questionAttributes = { ...shown, questionKey: text }
@@ -23,9 +23,9 @@ const questionAttributes = { ...shown, questionKey: text }
 const answerAttributes = {
   userId: key(integer),
   questionId: key(integer),
-  /** Null until a first answer counts. */
+  /** Null until the first answer takes effect. */
   answerHash: hasDefault(nullable(text)),
-  /** An answer that was saved long after sign-up, and when it begins to count. */
+  /** A pending answer, saved more than a day after sign-up, and the time at which it takes effect. */
   nextHash: hasDefault(nullable(text)),
   nextCountsAt: hasDefault(nullable(time)),
 }
@@ -34,72 +34,72 @@ const unmatchedAttributes = { userId: key(integer), question: text, questionKey:
 
 const aliasAttributes = { questionKey: key(text), questionId: integer }
 
-/** A security question; an inactive one is retired. */
+/** A security question. An inactive question is retired. */
 export interface QuestionRow extends Row<typeof shown> {}
 
-/** A user's hashed answer to a question, as it counts now. */
+/** The hash of a user's current answer to a question. */
 export interface StoredAnswer {
   readonly questionId: number
   readonly answerHash: string
 }
 
-/** A text of a question and the form in which it compares. */
+/** The text of a question and its key for comparison. */
 type QuestionText = Pick<NewRow<typeof questionAttributes>, 'question' | 'questionKey'>
 
-/** A text that users gave as their question and that matches no question of the registry. */
+/** The text of a question that users entered at sign-up and that matches no question of the registry. */
 export interface UnmatchedRow {
-  /** In comparing form. */
+  /** The key of the text for comparison. */
   readonly questionKey: string
-  /** As one of them wrote it. */
+  /** The text as one of the users entered it. */
   readonly question: string
-  /** How many gave it. */
+  /** Number of users who entered it. */
   readonly users: number
 }
 
-/** What became of a link. */
+/** The result of a link. */
 interface Linked {
-  /** Users whose answer counts from now on. */
+  /** Number of users whose answers took effect. */
   readonly added: number
-  /** Whether more answers may be left: do it again. */
+  /** Whether more answers may be left, so that the caller must repeat the link. */
   readonly more: boolean
-  /** Whether a user gave the text, or it was linked to the question before. */
+  /** Whether a user entered the text, or it was already linked to the question. */
   readonly known: boolean
 }
 
-/** Security questions and users' answers to them. */
+/** Reads and changes security questions and users' answers. */
 export interface Questions {
-  /** All questions by id, retired ones included. */
+  /** Returns all questions by id, including retired ones. */
   all(): Promise<QuestionRow[]>
-  /** Questions by id behind one, only offered or retired ones if asked. */
+  /** Returns questions by id. `active` selects only offered (true) or only retired (false) questions. */
   list(filter: { afterId?: number; active?: boolean; limit: number }): Promise<QuestionRow[]>
-  /** The offered question with this number, or with this text in comparing form, its own rather than one linked to it. */
+  /** Returns the offered question with this id or text key. Its own text precedes a linked text. */
   offered(wanted: { id: number } | { key: string }): Promise<QuestionRow | undefined>
-  /** The question with this number, or with this text in comparing form, retired or not. */
+  /** Returns the question with this id or text key, including retired questions. */
   find(wanted: { id: number } | { key: string }): Promise<QuestionRow | undefined>
   /** Locks a question until the end of the transaction. */
   lock(id: number, t: Transaction): Promise<QuestionRow | undefined>
-  /** Offers a new question. Throws a unique violation of `questions_question_key_key`. */
+  /** Adds a question. Throws a unique violation of `questions_question_key_key`. */
   add(text: QuestionText, t?: Transaction): Promise<QuestionRow>
-  /** Changes the text of a question; answers stay. Throws as `add` does. */
+  /** Changes the text of a question. Answers stay. Throws the same violation as `add`. */
   edit(id: number, text: QuestionText, t?: Transaction): Promise<void>
-  /** Offers a question again, or retires it. */
+  /** Restores or retires a question. */
   setActive(id: number, active: boolean, t?: Transaction): Promise<void>
-  /** A user's answers that count now. */
+  /** Returns the current answers of a user. */
   answers(userId: number): Promise<StoredAnswer[]>
   /**
-   * Saves an answer instead of an earlier one. In the first day after sign-up it counts at once; later it counts from
-   * 24 hours on, and until then the one before does. Whether it counts at once.
+   * Saves an answer, which replaces an earlier one. It takes effect immediately on the first day after sign-up, otherwise
+   * after 24 hours, until when the earlier answer stays valid. Returns whether it takes effect immediately.
    */
   saveAnswer(userId: number, questionId: number, answerHash: string, t: Transaction): Promise<boolean>
-  /** Removes the answers of a user that don't count yet: a thief of a token keeps no way back. */
+  /** Deletes the pending answers of a user, so that the thief of a token can't regain access by them. */
   discardNext(userId: number, t: Transaction): Promise<void>
-  /** Keeps the answer of a new user to a question that isn't in the registry. */
+  /** Stores the answer of a new user to a question that isn't in the registry. */
   keepUnmatched(userId: number, text: QuestionText, answerHash: string, t: Transaction): Promise<void>
-  /** Texts that are no question of ours, those of most users first. */
+  /** Returns texts that match no question of the registry, by descending number of users. */
   unmatched(filter: { after?: Pick<UnmatchedRow, 'questionKey' | 'users'>; limit: number }): Promise<UnmatchedRow[]>
   /**
-   * Makes a text, in comparing form, another one for a question: answers that users gave to it count at once, but for
-   * those who have answered the question itself, and so do those of sign-ups to come. It links 20,000 answers at most.
+   * Links a text, by its key, to a question. Answers to the text become answers to the question, unless the user has already
+   * answered the question; so do those of later sign-ups. Links at most 20,000 answers.
    */
   link(questionKey: string, questionId: number, t: Transaction): Promise<Linked>
 }
@@ -124,14 +124,14 @@ const unmatched: Statement = {
     ORDER BY users DESC, question_key LIMIT $3`,
 }
 
-/** Answers that are linked in a second or so. */
-const linkedAtOnce = 20_000
+/** Maximum answers of a link, which take about a second. */
+const maxLinked = 20_000
 
 const link: Statement = {
   name: 'answers-link',
   text: `WITH moved AS (
       DELETE FROM unmatched_answers WHERE user_id = ANY (ARRAY(
-        SELECT user_id FROM unmatched_answers WHERE question_key = $1 ORDER BY user_id LIMIT ${linkedAtOnce} FOR UPDATE
+        SELECT user_id FROM unmatched_answers WHERE question_key = $1 ORDER BY user_id LIMIT ${maxLinked} FOR UPDATE
       )) RETURNING user_id, answer_hash
     ),
     added AS (
@@ -143,7 +143,7 @@ const link: Statement = {
       INSERT INTO question_aliases (question_key, question_id) VALUES ($1, $2)
       ON CONFLICT (question_key) DO UPDATE SET question_id = excluded.question_id
     )
-    SELECT (SELECT count(*) FROM added)::int AS added, (SELECT count(*) FROM moved) = ${linkedAtOnce} AS more, EXISTS (SELECT FROM moved) OR EXISTS (SELECT FROM before) AS known`,
+    SELECT (SELECT count(*) FROM added)::int AS added, (SELECT count(*) FROM moved) = ${maxLinked} AS more, EXISTS (SELECT FROM moved) OR EXISTS (SELECT FROM before) AS known`,
 }
 
 const answers: Statement = {
@@ -173,7 +173,7 @@ const discardNext: Statement = {
     WHERE user_id = $1 AND next_counts_at > now() AND answer_hash IS NOT NULL`,
 }
 
-/** The questions in a database. */
+/** Creates the questions in a database. */
 export function createQuestions(database: Database): Questions {
   const questions = defineTable(database, 'questions', questionAttributes)
   defineTable(database, 'answers', answerAttributes)

@@ -25,63 +25,63 @@ const attributes = {
   createdAt: hasDefault(time),
 }
 
-/** What is shown of a key; the key itself is in no table. */
+/** Attributes of a key that queries read. The key itself isn't stored. */
 const shownKey = {
   id: hasDefault(key(integer)),
   serviceId: integer,
-  /** The first characters, to tell keys apart. */
+  /** The first characters of the key, which identify it to administrators. */
   beginning: text,
   createdAt: hasDefault(time),
   expiresAt: time,
-  /** Day in UTC; null when it was never used. */
+  /** Day of the last use in UTC; null if the key was never used. */
   lastUsedOn: hasDefault(nullable(day())),
 }
 
 const keyAttributes = { ...shownKey, digest: bytes }
 
-/** A service as it is stored. */
+/** The row of a service. */
 export interface ServiceRow extends Row<typeof attributes> {}
 
-/** A key of a service. */
+/** A key of a service, without its digest. */
 export interface ServiceKeyRow extends Row<typeof shownKey> {}
 
-/** Who has a key. */
+/** The service that holds a key. */
 export interface KeyHolder extends Pick<ServiceRow, 'name' | 'scopes'> {
   readonly keyId: number
   /** Whether today's use of the key is recorded. */
   readonly usedToday: boolean
 }
 
-/** Prefix of every key, so that secret scanners find it. */
+/** Prefix of every key, by which secret scanners recognize it. */
 export const keyPrefix = 'authsvc_'
 
-/** A new key: 256 bits from a cryptographic source, 51 characters. */
+/** Generates a key: 256 bits from a cryptographic random source, 51 characters. */
 export function newServiceKey(): string {
   return keyPrefix + randomBytes(32).toString('base64url')
 }
 
-/** Characters of a key that are kept in the clear: the prefix and 24 of its 256 bits. */
+/** Number of characters of a key that are stored in the clear: the prefix and 24 of the 256 bits. */
 const keptCharacters = keyPrefix.length + 4
 
-/** The services that have an identity, and their keys. */
+/** Reads and changes services and their keys. */
 export interface Services {
-  /** Services behind a name, by name. */
+  /** Returns services by name, after `afterName`. */
   list(filter: { afterName?: string; limit: number }): Promise<ServiceRow[]>
   find(name: string, t?: Transaction): Promise<ServiceRow | undefined>
   /** Locks a service until the end of the transaction. */
   lock(name: string, t: Transaction): Promise<ServiceRow | undefined>
-  /** Registers a service; undefined when the name is taken. */
+  /** Registers a service. Returns undefined when the name is taken. */
   add(service: Pick<ServiceRow, 'name' | 'scopes'>, t: Transaction): Promise<ServiceRow | undefined>
-  /** Removes a service with its keys. */
+  /** Deletes a service and its keys. */
   remove(id: number, t: Transaction): Promise<void>
-  /** The keys of services, by id. */
+  /** Returns the keys of services, by id. */
   keys(serviceIds: readonly number[], t?: Transaction): Promise<ServiceKeyRow[]>
   addKey(serviceId: number, key: string, expiresAt: Date, t: Transaction): Promise<ServiceKeyRow>
-  /** Removes a key of a service. Whether it was there. */
+  /** Deletes a key of a service. Returns whether it existed. */
   removeKey(serviceId: number, id: number, t: Transaction): Promise<boolean>
-  /** What a key is found by, without being stored. */
+  /** Returns the keyed digest by which a key is looked up. */
   digest(key: string): Buffer
-  /** The service that has the key with a digest; undefined for an unknown or expired key. */
+  /** Returns the service that holds the key with a digest; undefined for an unknown or expired key. */
   holder(digest: Buffer): Promise<KeyHolder | undefined>
   /** Records that a key was used today. */
   touch(keyId: number): Promise<void>
@@ -96,7 +96,7 @@ const holder: Statement = {
     FROM service_keys k JOIN services s ON s.id = k.service_id WHERE k.digest = $1 AND k.expires_at > now()`,
 }
 
-// Of parallel first uses one writes.
+// Of parallel first uses on a day, only one writes.
 const touch: Statement = {
   name: 'service-key-touch',
   text: `UPDATE service_keys SET last_used_on = ${today} WHERE id = $1 AND last_used_on IS DISTINCT FROM ${today}`,
@@ -108,7 +108,7 @@ const add: Statement = {
     RETURNING id, name, scopes, created_at AS "createdAt"`,
 }
 
-/** The services in a database. */
+/** Creates the services in a database. */
 export function createServices(database: Database, masterKey: Pick<MasterKey, 'digest'>): Services {
   const table = defineTable(database, 'services', attributes)
   const keyTable = defineTable(database, 'service_keys', keyAttributes)

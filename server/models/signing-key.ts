@@ -17,7 +17,7 @@ import {
 import type { Database, Statement } from '../database/connection.js'
 import type { MasterKey } from './master-key.js'
 
-/** A public key as it is published, in the fields of RFC 7517 and RFC 7518. */
+/** A public key as a JSON Web Key (RFC 7517 and RFC 7518). */
 interface PublicJwk {
   readonly kty: 'EC'
   readonly crv: 'P-256'
@@ -29,11 +29,11 @@ const shown = {
   /** Thumbprint of the public key (RFC 7638). */
   kid: key(text),
   publicJwk: attribute<PublicJwk>('JSONB'),
-  /** When it begins to sign, unless a newer one does. */
+  /** Time from which the key signs, until a newer key does. */
   signsAt: time,
-  /** Null while no successor is planned. */
+  /** Time until which tokens of the key are valid; null until it has a successor. */
   verifiesUntil: hasDefault(nullable(time)),
-  /** Longest lifetime of a token that it may have signed, in seconds. */
+  /** Maximum lifetime of the tokens that the key signs, in seconds. */
   tokenTtl: integer,
 }
 
@@ -41,48 +41,48 @@ const kept = { ...shown, privateSealed: bytes }
 
 const attributes = { ...kept, createdAt: hasDefault(time) }
 
-/** A key that may verify tokens, and sign them in its time. */
+/** A key that verifies tokens, and signs them from `signsAt` on. */
 export interface SigningKey extends Row<typeof shown> {
   readonly publicKey: KeyObject
   readonly privateKey: KeyObject
 }
 
-/** Seconds between publishing a key and signing with it: longer than anyone holds a key set. */
+/** Seconds between publication and first use of a key: longer than verifiers cache a key set. */
 export const publishLead = 600
 
 /** Lifetime of tokens of administrators, in seconds. */
 export const adminTokenTtl = 12 * 3600
 
-/** Seconds after which a key is succeeded. */
+/** Seconds after which a key is rotated. */
 export const rotateAfter = 90 * 86_400
 
-/** The signing keys in the database, sealed with the master key. */
+/** The signing keys of a registry. The database stores private keys sealed. */
 export interface SigningKeys {
-  /** All keys that may verify a token now, the newest signer first. */
+  /** Returns all keys that verify tokens now, by descending `signsAt`. */
   all(t?: Transaction): Promise<SigningKey[]>
   /**
-   * Publishes a new key that signs `lead` seconds from now; the one before verifies until its last token is over.
-   * Without `force`, does so only when there is no key yet or the newest is of age. Returns the kid of a new key.
-   * How long tokens last is kept with the keys; `tokenTtl` is for the first one.
+   * Publishes a new key that signs `lead` seconds from now. The former key verifies until its last token expires. Without
+   * `force`, rotates only when no key exists or the newest key is due. Returns the kid of the new key. A new key takes over
+   * the token lifetime of the former one; `tokenTtl` applies to the first key.
    */
   rotate(options: { force: boolean; lead: number; tokenTtl: number }, t: Transaction): Promise<string | undefined>
-  /** Before tokens of this lifetime are issued: every key is known for as long as one may last that it signs. */
+  /** Extends all keys to verify tokens of this lifetime. Call it before issuing such tokens. */
   raiseTtl(tokenTtl: number): Promise<void>
-  /** Id of the key that signs now. */
+  /** Returns the kid of the key that signs now. */
   signer(t?: Transaction): Promise<string | undefined>
-  /** For how long the key that signs now has done so, in seconds; undefined when none does. */
+  /** Returns the seconds since the current signing key began to sign; undefined when no key signs. */
   signerAge(): Promise<number | undefined>
   /**
-   * Drops a key at once, with every token that it signed. Always leaves a key that signs now and has no end: where the
-   * one that would sign has one, or there is none, the published successor or a new key signs from now on, and its kid
-   * is returned. False when there is no such key.
+   * Deletes a key, which revokes every token that it signed. Afterwards a key without an expiry signs: if the remaining
+   * signing key has an expiry, or none remains, the published successor or a new key signs from now on, and its kid is
+   * returned. Returns false when the key doesn't exist.
    */
   retire(kid: string, t: Transaction): Promise<{ successor?: string } | false>
-  /** Deletes keys that verify nothing any more. */
+  /** Deletes keys that no longer verify tokens. */
   prune(): Promise<void>
 }
 
-// Of several who rotate at once, one does; those who read the keys don't wait.
+// Serializes rotations. Readers of the table don't wait.
 const lockTable: Statement = {
   name: 'signing-keys-lock',
   text: 'LOCK TABLE signing_keys IN SHARE ROW EXCLUSIVE MODE',
@@ -120,24 +120,24 @@ const raiseTtl: Statement = {
     WHERE token_ttl < $1`,
 }
 
-// A key whose successor signs before it never signs: it would do so up to its own end, and its last tokens end with it.
+// Moves the keys before their successor. A key with a later `signs_at` would sign until its own expiry, which ends its tokens.
 const supersede: Statement = {
   name: 'signing-keys-supersede',
   text: `UPDATE signing_keys
     SET signs_at = least(signs_at, now() + make_interval(secs => $1) - interval '1 millisecond')`,
 }
 
-/** What a private key is sealed as. */
+/** The `use` under which a private key is sealed. */
 const signingKeyUse = (kid: string) => `signing-key ${kid}`
 
-/** Thumbprint of a public key (RFC 7638). */
+/** Returns the thumbprint of a public key (RFC 7638). */
 function thumbprint({ crv, kty, x, y }: PublicJwk): string {
   return createHash('sha256').update(JSON.stringify({ crv, kty, x, y })).digest('base64url')
 }
 
-/** A new key pair: the private key in PEM, the public one as it is published, and its id. */
+/** Generates a key pair: the private key in PEM, the public key as a JSON Web Key, and its kid. */
 export function newKeyPair(): { pem: string; publicJwk: PublicJwk; kid: string } {
-  // Node.js 20 stands still for ever when it collects what made a key while that is exported: it is given out encoded.
+  // Requests encoded keys: Node.js 20 can deadlock when it garbage-collects the generator of a key during the key's export.
   const { privateKey: pem, publicKey } = generateKeyPairSync('ec', {
     namedCurve: 'P-256',
     privateKeyEncoding: { format: 'pem', type: 'pkcs8' },
@@ -146,15 +146,15 @@ export function newKeyPair(): { pem: string; publicJwk: PublicJwk; kid: string }
   const { kty, crv, x, y } = createPublicKey(publicKey).export({ format: 'jwk' })
   const publicJwk = { kty, crv, x, y } as PublicJwk
   const kid = thumbprint(publicJwk)
-  // On a command line such an id would be read as an option.
+  // A command line would read a kid with a leading hyphen as an option.
   return kid.startsWith('-') ? newKeyPair() : { pem, publicJwk, kid }
 }
 
-/** The signing keys in a database. */
+/** Creates the signing keys in a database. */
 export function createSigningKeys(database: Database, masterKey: MasterKey): SigningKeys {
   const table = defineTable(database, 'signing_keys', attributes)
 
-  /** Publishes a new key that signs `lead` seconds from now, and ends those before it in their time. */
+  /** Publishes a new key that signs `lead` seconds from now, and sets the expiry of the former keys. */
   async function add(
     before: Pick<SigningKey, 'tokenTtl'> | undefined,
     lead: number,
@@ -162,10 +162,10 @@ export function createSigningKeys(database: Database, masterKey: MasterKey): Sig
     transaction: Transaction,
   ) {
     const { pem, publicJwk, kid } = newKeyPair()
-    // The first key needs no lead: no verifier has an older key set.
+    // The first key needs no lead: no verifier has cached a key set.
     const wait = before ? lead : 0
     const tokenTtl = before?.tokenTtl ?? ttl
-    // A minute more for clocks that differ; tokens of administrators last as long as they do.
+    // Adds a minute for clock skew. Tokens of administrators have a fixed lifetime, which can be longer.
     const verifiesUntil = fromNow(wait + Math.max(tokenTtl, adminTokenTtl) + 60)
     await database.run(supersede, [wait], transaction)
     await table().update({ verifiesUntil }, { where: { verifiesUntil: null }, transaction })
@@ -207,7 +207,7 @@ export function createSigningKeys(database: Database, masterKey: MasterKey): Sig
       await table().destroy({ where: { kid }, transaction })
       const [left] = await database.run<{ verifiesUntil: Date | null }>(signer, [], transaction)
       if (left?.verifiesUntil === null) return {}
-      // One that is published already is known to some verifiers: it needn't wait any longer.
+      // Some verifiers already know a published successor, so it signs at once.
       const published = (await table().findOne({ where: { verifiesUntil: null }, transaction }))?.get()
       if (!published) return { successor: await add(undefined, 0, retired.tokenTtl, transaction) }
       await database.run(supersede, [0], transaction)

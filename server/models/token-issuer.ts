@@ -2,26 +2,26 @@ import type { Transaction } from 'sequelize'
 import { defineTable, flag, hasDefault, key, text } from '../database/attributes.js'
 import type { Database, Statement } from '../database/connection.js'
 
-/** Who issues the tokens of the registry, and for whom: `iss` and `aud` (RFC 7519) of each. */
+/** Issuer and audience of the tokens of a registry: the claims `iss` and `aud` (RFC 7519). */
 export interface TokenIssuer {
   readonly issuer: string
   readonly audience: string
 }
 
-/** An issuer in the audit log. */
+/** Returns the `object` of an issuer in the audit log. */
 export function issuerObject({ issuer, audience }: TokenIssuer): string {
   return `issuer:${issuer} audience:${audience}`
 }
 
-/** The one issuer of the registry, which all its processes have in common. */
+/** The issuer of the registry, which all replicas share. */
 export interface TokenIssuers {
-  /** The registry's; undefined before it is installed. */
+  /** Returns the issuer; undefined before the registry is installed. */
   find(t?: Transaction): Promise<TokenIssuer | undefined>
-  /** The same, locked until the end of the transaction. Throws before the registry is installed. */
+  /** Returns the issuer, and locks it until the end of the transaction. Throws before the registry is installed. */
   lock(t: Transaction): Promise<TokenIssuer>
-  /** Makes it the registry's unless there is one already, and returns the registry's. */
+  /** Stores an issuer unless one exists. Returns the stored issuer, and whether this call stored it. */
   establish(first: TokenIssuer, t: Transaction): Promise<{ registry: TokenIssuer; made: boolean }>
-  /** Changes it: tokens of the one before are good for nothing where it has been read anew. */
+  /** Replaces the issuer. Processes that have reloaded it reject tokens of the former issuer. */
   change(to: TokenIssuer, t: Transaction): Promise<void>
 }
 
@@ -36,7 +36,7 @@ const establish: Statement = {
 
 const change: Statement = { name: 'token-issuer-change', text: 'UPDATE token_issuer SET issuer = $1, audience = $2' }
 
-/** The issuer in a database. */
+/** Creates the methods for the issuer in a database. */
 export function createTokenIssuers(database: Database): TokenIssuers {
   defineTable(database, 'token_issuer', { single: hasDefault(key(flag)), issuer: text, audience: text })
   const read = async (t?: Transaction) => (await database.run<TokenIssuer>(find, [], t))[0]

@@ -5,31 +5,31 @@ import type { MasterKey } from './master-key.js'
 
 const attributes = {
   userId: key(integer),
-  /** Null until a code of the first one was seen. */
+  /** Null until a code confirms the first secret. */
   secretSealed: hasDefault(nullable(bytes)),
   pendingSealed: hasDefault(nullable(bytes)),
   lastStep: hasDefault(bigint),
-  /** Wrong codes since the last right one, within 15 minutes of the first. */
+  /** Wrong codes since the last correct one, within 15 minutes of the first. */
   failures: hasDefault(integer),
   windowEnds: hasDefault(time),
   /** Wrong codes within a day of the first. */
   dayFailures: hasDefault(integer),
   dayEnds: hasDefault(time),
-  /** When one of the two reached its limit; null otherwise. */
+  /** Time at which one of the two counts reached its limit; null while the secret isn't locked. */
   lockedAt: hasDefault(nullable(time)),
 }
 
-/** Wrong codes that lock, in two windows of so many seconds, and after how many in the first the owner is notified. */
+/** Limits of wrong codes, in two windows of `seconds`. After `noticeAfter` wrong codes the owner is notified. */
 export const codeLimits = {
   window: { failures: 10, seconds: 15 * 60, noticeAfter: 5 },
   day: { failures: 30, seconds: 24 * 3600 },
 } as const
 
-/** Wrong codes of a user that count at present. */
+/** The current counts of a user's wrong codes. */
 export interface CodeFailures {
   readonly locked: boolean
   readonly failures: number
-  /** Seconds until they are forgotten. */
+  /** Seconds until the window ends. */
   readonly seconds: number
   readonly dayFailures: number
   readonly daySeconds: number
@@ -37,25 +37,25 @@ export interface CodeFailures {
 
 /** The secrets of one-time codes (RFC 6238), in base 32. */
 export interface TotpSecrets {
-  /** The secret whose codes count, and one that waits for its first code. */
+  /** Returns the active secret, and a pending one that no code has confirmed yet. */
   find(userId: number): Promise<{ secret?: string; pending?: string }>
-  /** Keeps a secret until a code of it was seen; one before it that waits is forgotten. */
+  /** Stores a pending secret, and replaces an earlier pending one. */
   enroll(userId: number, secret: string, t: Transaction): Promise<void>
-  /** The secret that waits counts from now on, from behind this time step. False when it is another one by now. */
+  /** Activates the pending secret for codes after time step `step`. Returns false when another secret is pending. */
   confirm(userId: number, pending: string, step: number, t: Transaction): Promise<boolean>
-  /** The secret whose codes count; no other call tries one before the transaction ends, so that each sees all failures. */
+  /** Returns the active secret, and locks it until the transaction ends, so that each attempt sees all failures. */
   lock(userId: number, t: Transaction): Promise<{ secret: string; locked: boolean } | undefined>
-  /** Takes the code of a time step, unless that step or a later one was taken before, and forgets the failures. */
+  /** Accepts the code of a time step, and clears `failures`. Returns false if a code of this or a later step was accepted. */
   take(userId: number, step: number, t: Transaction): Promise<boolean>
-  /** Counts a wrong code, and locks at a limit. Returns the wrong codes of 15 minutes. The secret is locked by `t`. */
+  /** Counts a wrong code, and locks the secret at a limit. Returns the count of 15 minutes. `t` must hold the row lock. */
   fail(userId: number, t: Transaction): Promise<{ failures: number; locked: boolean }>
-  /** The wrong codes of a user with a secret. */
+  /** Returns the counts of wrong codes; undefined for a user without an active secret. */
   failures(userId: number, t?: Transaction): Promise<CodeFailures | undefined>
-  /** Clears the count of wrong codes and ends the lock. Whether there was anything to clear. */
+  /** Clears the counts of wrong codes and ends the lock. Returns whether anything changed. */
   unlock(userId: number, t: Transaction): Promise<boolean>
-  /** Removes the secrets of a user. Whether there were any. */
+  /** Deletes the secrets of a user. Returns whether any existed. */
   remove(userId: number, t: Transaction): Promise<boolean>
-  /** How many active administrators there are, and how many of them need no code. */
+  /** Returns the number of active administrators, and of those without one-time codes. */
   coverage(): Promise<{ administrators: number; withoutCodes: number }>
 }
 
@@ -83,7 +83,7 @@ const take: Statement = {
     WHERE user_id = $1 AND last_step < $2 RETURNING 1`,
 }
 
-// Windows begin with their first failure. The limits aren't multiplied by anything: six digits bear no more guesses.
+// Windows begin with their first failure. The limit factor doesn't apply: six digits permit no more guesses.
 const fail: Statement = {
   name: 'totp-fail',
   text: `WITH counted AS (
@@ -122,7 +122,7 @@ const coverage: Statement = {
     FROM users u LEFT JOIN totp_secrets t ON t.user_id = u.id WHERE u.role = 'ROLE_ADMIN' AND u.active AND NOT u.suspended`,
 }
 
-/** The secrets in a database, sealed. */
+/** Creates the secrets in a database, which stores them sealed. */
 export function createTotpSecrets(database: Database, masterKey: Pick<MasterKey, 'seal' | 'open'>): TotpSecrets {
   const table = defineTable(database, 'totp_secrets', attributes)
   const use = (userId: number) => `totp ${userId}`

@@ -1,48 +1,48 @@
-// What is stored of one user in all tables, read together: to explain what it can't do, and to hand it out (LGPD).
+// Reads the stored data of a user from all tables: to diagnose problems of the account, and to export the data (LGPD).
 import type { Database, Statement } from '../database/connection.js'
 
-/** An answer of a user, without the answer. */
+/** Metadata of a user's answer to a question. */
 interface SavedAnswer {
   readonly questionId: number
   readonly question: string
-  /** Whether the question is offered; a retired one is in no list that apps show. */
+  /** Whether the question is offered. Apps don't show retired questions. */
   readonly offered: boolean
-  /** Whether an answer counts now. */
+  /** Whether an answer is in effect. */
   readonly counts: boolean
-  /** Seconds until one counts that waits; null when none does. */
+  /** Seconds until a pending answer takes effect; null without one. */
   readonly waits: number | null
 }
 
-/** What stands behind what a user can do, and is part of no record. */
+/** Data that determines what a user can do and that isn't part of the user's record. */
 export interface Standing {
-  /** Whether there is a password to sign in with. */
+  /** Whether the user has a password. */
   readonly password: boolean
-  /** Whether there is an active provider of an active organization (its own, when it has one), whose key activates clients. */
+  /** Whether an active organization (the user's own, if it has one) has an active provider, whose key activates users. */
   readonly provider: boolean
   readonly answers: readonly SavedAnswer[]
-  /** E-mails to it that failed permanently, newest last. */
+  /** E-mails to the user that failed permanently, by id. */
   readonly failedEmails: readonly { readonly id: number; readonly error: string | null }[]
 }
 
-/** Reads what is stored of a user. */
+/** Reads the stored data of a user. */
 export interface UserData {
   standing(id: number): Promise<Standing | undefined>
   /**
-   * All that is stored of a user but events of the audit log, a member for each table; undefined when there is no such
-   * user. Without what is secret or says nothing: hashes, keys, and digests, of which it tells how many there are.
+   * Returns all stored data of a user except audit events, with a member for each table; undefined when the user doesn't
+   * exist. Omits hashes, keys and digests, but lists a row for each stored key, code or network.
    */
   export(id: number): Promise<Record<string, unknown> | undefined>
   /**
-   * Events that a user made or that were done to it, the newest first: not sealed yet, then sealed; those before a place,
-   * if one is given. Of events that others made it leaves out where they came from.
+   * Returns the audit events that a user caused or that concern the user, newest first: staged events, then sealed events.
+   * `before` selects earlier events. Omits the client addresses of other actors.
    */
   events(id: number, page: { readonly before: EventPlace | undefined; readonly limit: number }): Promise<OwnEvent[]>
 }
 
-/** Where an event is in the audit log: its number among the sealed ones, or among those that aren't sealed yet. */
+/** The position of an event in the audit log: its id if it is sealed, or its sequence number if it is staged. */
 export type EventPlace = { readonly id: string } | { readonly seq: string }
 
-/** An event of a user: one of the two numbers is null. */
+/** An event of a user. Either `id` or `seq` is null. */
 interface OwnEvent {
   readonly id: string | null
   readonly seq: string | null
@@ -73,8 +73,8 @@ const eventColumns = `at, action, outcome, reason, actor, actor_id, subject_id, 
 const sealed = (whose: string) => `(SELECT id, NULL::bigint AS seq, ${eventColumns} FROM audit_events
   WHERE ${whose} AND id < $2 ORDER BY id DESC LIMIT $4)`
 
-// Events that are sealed between two pages get numbers above all that were shown. Only where those not sealed fill a page
-// may one be shown twice.
+// Events that are sealed between two pages get ids above those of earlier pages. An event can appear twice only when staged
+// events fill a page.
 const events: Statement = {
   name: 'user-data-events',
   text: `SELECT id, seq, to_jsonb(newest) - CASE WHEN id IS NULL THEN ARRAY['id', 'seq'] ELSE ARRAY['seq'] END AS event
@@ -85,10 +85,10 @@ const events: Statement = {
     ) every ORDER BY seq DESC NULLS LAST, id DESC LIMIT $4) newest ORDER BY seq DESC NULLS LAST, id DESC`,
 }
 
-/** Above every number of an event. */
-const highest = String(2n ** 63n - 1n)
+/** The maximum of a bigint, as an upper bound of ids and sequence numbers. */
+const maxBigint = String(2n ** 63n - 1n)
 
-// Looks at e-mails that are queued one by one: few are, unless the mail server is down.
+// Scans all queued e-mails: there are few unless the mail server is down.
 const exported: Statement = {
   name: 'user-data-export',
   slow: true,
@@ -119,14 +119,14 @@ const exported: Statement = {
   ) AS data FROM users u WHERE u.id = $1`,
 }
 
-/** What is stored of users in a database. */
+/** Creates the methods that read the data of users in a database. */
 export function createUserData(database: Database): UserData {
   return {
     standing: async id => (await database.run<Standing>(standing, [id]))[0],
     export: async id => (await database.run<{ data: Record<string, unknown> }>(exported, [id]))[0]?.data,
     async events(id, { before, limit }) {
-      const sealedBefore = before && 'id' in before ? before.id : highest
-      const stagedBefore = before ? ('seq' in before ? before.seq : '0') : highest
+      const sealedBefore = before && 'id' in before ? before.id : maxBigint
+      const stagedBefore = before ? ('seq' in before ? before.seq : '0') : maxBigint
       return database.run<OwnEvent>(events, [id, sealedBefore, stagedBefore, limit])
     },
   }

@@ -336,12 +336,12 @@ export function createUsers(
     await voidKeys(id, purposes, transaction)
   }
 
-  /** Restarts the time after which an account that was never activated is erased. */
-  const seenAgain = () => ({
+  /** Restarts the expiry of an account that was never activated. */
+  const restartExpiry = () => ({
     unactivatedSeenAt: orm().literal('CASE WHEN unactivated_seen_at IS NOT NULL THEN now() END') as unknown as Date,
   })
 
-  async function giveProviderKey(userId: number, transaction: Transaction): Promise<void> {
+  async function addProviderKey(userId: number, transaction: Transaction): Promise<void> {
     const { digest, sealed } = newActivationKey(masterKey)
     // An existing provider key doesn't change.
     await providerKeys().bulkCreate([{ userId, digest, sealed }], { ignoreDuplicates: true, transaction })
@@ -411,7 +411,7 @@ export function createUsers(
     async activate({ id, role }, organizationId, transaction) {
       const member = organizationId === null ? {} : { organizationId }
       await users().update({ active: true, unactivatedSeenAt: null, ...member }, { where: { id }, transaction })
-      if (role === 'ROLE_INSTITUTION') await giveProviderKey(id, transaction)
+      if (role === 'ROLE_INSTITUTION') await addProviderKey(id, transaction)
     },
     changePassword: (id, passwordHash, { byToken }, t) =>
       revoke(id, { passwordHash, passwordUpdatedAt: byToken ? fromNow(0) : null }, accessPurposes, t),
@@ -422,7 +422,7 @@ export function createUsers(
       await revoke(id, { suspended: true }, allPurposes, transaction)
     },
     async resume(id, transaction) {
-      await users().update({ suspended: false, ...seenAgain() }, { where: { id }, transaction })
+      await users().update({ suspended: false, ...restartExpiry() }, { where: { id }, transaction })
     },
     async revokeTokens(id, transaction) {
       await revoke(id, {}, accessPurposes, transaction)
@@ -441,7 +441,7 @@ export function createUsers(
     async setRole({ id, active }, role, transaction) {
       await revoke(id, { role }, allPurposes, transaction)
       if (role !== 'ROLE_INSTITUTION') await providerKeys().destroy({ where: { userId: id }, transaction })
-      else if (active) await giveProviderKey(id, transaction)
+      else if (active) await addProviderKey(id, transaction)
     },
     async setOrganization(id, organizationId, transaction) {
       await revoke(id, { organizationId }, allPurposes, transaction)
@@ -452,7 +452,7 @@ export function createUsers(
     },
     async undelete(id, transaction) {
       const before = orm().col('suspended_before_deletion') as unknown as boolean
-      await users().update({ deletedAt: null, suspended: before, ...seenAgain() }, { where: { id }, transaction })
+      await users().update({ deletedAt: null, suspended: before, ...restartExpiry() }, { where: { id }, transaction })
     },
   }
 }

@@ -51,8 +51,8 @@ type ComposerModels = Pick<
 >
 
 /**
- * Creates the function that composes the e-mail of a queue entry from the present state of its user: a user who has
- * been suspended gets none. Keys are created at this point, and the database has their digests only.
+ * Creates the function that composes the e-mail of a queue entry from the current state of its user: a suspended user
+ * receives none. Keys are created at this point, and the database stores only their digests.
  */
 export function createComposer(
   models: ComposerModels,
@@ -64,8 +64,8 @@ export function createComposer(
   const quotas = createQuotas(models.emailQuotas, counterKeys, settings.limitFactor, now, onRefusal)
 
   /**
-   * Admits an e-mail for a user. An e-mail to an inactive account returns to the queue behind all others: anyone can
-   * sign up many accounts with addresses that mail servers refuse slowly.
+   * Admits an e-mail for a user. An e-mail to an inactive account returns to the queue with the last priority: anyone can
+   * sign up many accounts with addresses that mail servers are slow to reject.
    */
   async function admit<I extends EmailIntent>(id: string, intent: I, user: User | undefined, t: Transaction) {
     const active = user?.active === true
@@ -75,9 +75,9 @@ export function createComposer(
 
   /**
    * Decides on a request for a recovery key: the user must exist, the address must be the registered one, and the
-   * quotas must not be exceeded. A network that the account knows has a quota apart, so that other clients can't
-   * exhaust that of the owner. From there only active accounts are exempt from the quota of the recipient: anyone can
-   * sign up, and sign in, with the e-mail address of another person.
+   * quotas must not be exceeded. A network that the account knows has a separate quota, so that other clients can't
+   * exhaust the owner's quota. From such a network, only active accounts are exempt from the quota of the recipient:
+   * anyone can sign up, and sign in, with the e-mail address of another person.
    */
   async function decide(request: Queued<'recovery-request'>): Promise<Composed> {
     const { usernameKey, email, address, requestId, actor = 'anonymous' } = request.parameters
@@ -95,7 +95,7 @@ export function createComposer(
     if ((await wait()) > 0) return 'unwanted'
     const refused = new Error('refused')
     const decided = database.transact(async t => {
-      // The rollback also undoes what the first of two quotas has counted.
+      // The rollback also reverts the count of the first of two quotas.
       if ((await wait(t)) > 0) throw refused
       await audit.append({ ...event, address, request_id: requestId }, t)
       return admit(request.id, { kind: 'recovery-key', parameters: { userId: user.id, to } }, user, t)
@@ -108,8 +108,9 @@ export function createComposer(
   }
 
   /**
-   * Stores a key while its entry is in the queue; false when the entry is gone. What voids keys also discards entries,
-   * and the lock on the entry puts the two in order: it voids the stored key, or it prevents its storage.
+   * Stores a key while its entry is in the queue. Returns false when the entry has been discarded. A transaction that
+   * voids keys also discards entries. The row lock of the entry serializes both: the stored key is voided, or no key is
+   * stored.
    */
   function storeKey({ id }: Email, store: (t: Transaction) => Promise<void>): Promise<boolean> {
     return database.transact(async t => {
@@ -162,7 +163,7 @@ export function createComposer(
     return write(entry, [userId], organization.email, 'activation-key', { username: user.username, key })
   }
 
-  /** Decides when the owner is notified: now, or, beyond the quota, later with all events until then in one e-mail. */
+  /** Decides when to notify the owner: now, or, beyond the quota, later in one e-mail with all events until then. */
   async function decideNotice(email: Queued<Notice | 'held-notice'>): Promise<Composed> {
     const user = await users.byId(email.parameters.userId)
     const to = email.parameters.to ?? user?.email

@@ -1,4 +1,4 @@
-// Quotas of e-mails. A refused e-mail doesn't count.
+// Quotas of e-mails. Refused e-mails don't count.
 import { LRUCache } from 'lru-cache'
 import type { Transaction } from '../database/connection.js'
 import type { CounterKeys } from '../models/attempt.js'
@@ -20,12 +20,12 @@ const emailLimits = {
     { max: 1, seconds: minute },
     { max: 5, seconds: hour },
   ],
-  /** To one recipient, whatever the account: 5 an hour and 20 a day. */
+  /** E-mails to one recipient, across accounts: 5 an hour and 20 a day. */
   recipient: [
     { max: 5, seconds: hour },
     { max: 20, seconds: day },
   ],
-  /** Activation keys that an account asks its organization for: 10 a day. */
+  /** Activation keys that an account requests from its organization: 10 a day. */
   partner: [{ max: 10, seconds: day }],
   /** Activation keys to one organization: 60 an hour. */
   organization: [{ max: 60, seconds: hour }],
@@ -35,18 +35,18 @@ const emailLimits = {
 const cachedFor = 60_000
 
 /**
- * Counts e-mails by limit. Each function counts one e-mail and returns 0, or, when the limit is reached, returns the
- * seconds until the next may go out. After a refusal the caller rolls the transaction back, which undoes other counts.
- * Without a transaction nothing is counted or queried: the result is a cached refusal of this process, otherwise 0.
+ * Counts e-mails by limit. Each function counts one e-mail and returns 0; when the limit is reached, it returns the
+ * seconds until the next e-mail is permitted. After a refusal the caller rolls the transaction back, which reverts other
+ * counts. Without a transaction the functions only read the refusals that this process has cached, otherwise return 0.
  */
 export interface Quotas {
-  /** A recovery key for an account; each network that the account knows has a count apart. */
+  /** A recovery key for an account. Each network that the account knows has a separate count. */
   recovery(userId: number, knownNetwork: string | undefined, t?: Transaction): Promise<number>
   /** A code for another e-mail address of an account. */
   change(userId: number, t: Transaction): Promise<number>
-  /** Any e-mail to an address; `known` requests, from a network that the account knows, have a count apart. */
+  /** Any e-mail to an address. Requests from a network that the account knows (`known`) have a separate count. */
   recipient(email: string, known: boolean, t?: Transaction): Promise<number>
-  /** Seconds until a recovery key may go out for an account, requested from a network that it doesn't know. */
+  /** Returns the seconds until an account may request a recovery key from a network that it doesn't know. */
   recoveryWait(userId: number): Promise<number>
   /** An activation key for an account. */
   partner(userId: number, t?: Transaction): Promise<number>

@@ -1,9 +1,9 @@
 /**
  * Sends the e-mails of the queue, in parallel at a limited rate, outside transactions. An e-mail stays in the queue
- * until the mail server accepts it: a failure delays it, by 5 seconds at first and up to an hour, and after 72 hours it
- * is kept as failed; when the mail server refuses the recipient, after 3 attempts over an hour. First attempts precede
- * retries and have reserved connections, so that retries don't delay them. Delivery is at least once: when the process
- * ends between sending and settling, an e-mail goes out again with the same Message-ID.
+ * until the mail server accepts it. Failures are retried with exponential backoff, from 5 seconds to an hour. An e-mail
+ * fails permanently after 72 hours, or, when the mail server refuses the recipient, after 3 attempts over an hour. First
+ * attempts precede retries and have reserved connections, so that retries don't delay them. Delivery is at least once:
+ * when the process ends before it settles a sent e-mail, the e-mail is sent again with the same Message-ID.
  */
 import { availableParallelism } from 'node:os'
 import { emailRate } from '../limits/email-requests.js'
@@ -14,7 +14,7 @@ import type { Mail } from './transport.js'
 interface Queued {
   readonly id: string
   readonly kind: string
-  /** Attempts so far, this one included. */
+  /** Number of attempts, including the current one. */
   readonly attempts: number
   /** 0 for a first attempt; others are retries. */
   readonly priority: number
@@ -24,8 +24,8 @@ interface Queued {
 /** The part of the queue that the sender uses. */
 interface Queue<L> {
   /**
-   * Leases a due entry for `lease` seconds, first attempts before retries; without `retries` first attempts only.
-   * Concurrent callers get different entries.
+   * Leases a due entry for `lease` seconds, first attempts before retries. Without `retries`, leases only first attempts.
+   * Concurrent callers receive different entries.
    */
   claim(lease: number, retries: boolean): Promise<L | undefined>
   /** Deletes an entry. */
@@ -48,13 +48,13 @@ export interface Sender {
   close(): Promise<void>
 }
 
-/** E-mails in flight at most. */
+/** Maximum e-mails in flight. */
 const maxInFlight = 4
-/** Retries in flight at most: the rest is reserved for first attempts. */
+/** Maximum retries in flight. The remaining connections are reserved for first attempts. */
 const maxRetries = 2
 /** Milliseconds between two reads of the queue. */
 const readInterval = 500
-/** Seconds of a lease. Longer than an attempt, so that no other process claims the entry during one. */
+/** Seconds of a lease. A lease is longer than an attempt, so that no other process claims the entry meanwhile. */
 const lease = 90
 /** Maximum seconds of an attempt. */
 const attemptTimeout = 60
@@ -67,7 +67,7 @@ const refusedDelay = 1800
 const refusedAttempts = 3
 const refusedAfter = 3600
 
-/** Starts to send. `compose` runs at each attempt, and creates keys anew. */
+/** Starts the sender. `compose` runs at each attempt, and creates a new key each time. */
 export function startSender<L extends Queued>(parts: {
   readonly queue: Queue<L>
   readonly compose: (entry: L) => Promise<Composed>
@@ -79,7 +79,7 @@ export function startSender<L extends Queued>(parts: {
   readonly now?: () => number
 }): Sender {
   const { queue, compose, transport, log, factor = 1, now = Date.now } = parts
-  // Only sent e-mails take a token: many unwanted entries would otherwise delay e-mails to owners.
+  // Only sent e-mails take a token. Otherwise, many unwanted entries would delay e-mails to owners.
   const rateLimit = createTokenBucket(emailRate.burst, emailRate.perSecond * availableParallelism() * factor)
   const inFlight = new Set<Promise<void>>()
   let retries = 0
@@ -159,8 +159,8 @@ export function startSender<L extends Queued>(parts: {
 }
 
 /**
- * Seconds until the next attempt after a failed one; undefined when it was the last. `age` is that of the entry in
- * seconds.
+ * Returns the seconds until the next attempt after a failed one; undefined after the last attempt. `age` is the age of
+ * the entry in seconds.
  */
 function delayAfter(error: unknown, attempts: number, age: number): number | undefined {
   const refused = refusesRecipient(error)

@@ -14,7 +14,7 @@ export interface Contents {
   'recovery-key': { username: string; key: string }
   /** To the new address of a user. The code is valid for 15 minutes. */
   'email-code': { username: string; key: string }
-  /** To an organization, for one of its users who asks for activation. The key is valid for 72 hours. */
+  /** To an organization, for a user who requests activation. The key is valid for 72 hours. */
   'activation-key': { username: string; key: string }
   /** To a user whose password was changed. */
   'password-changed': Occurrences
@@ -28,11 +28,11 @@ export interface Contents {
   'wrong-codes': Occurrences
   /** To an administrator: a change to another administrator or a password, made on the database itself. */
   administration: AdministrativeChange
-  /** To an administrator: a change to it, by another administrator or on the database itself. */
+  /** To an administrator: a change to the administrator's own account, at the server or on the database itself. */
   administered: AdministrativeChange
 }
 
-/** A change to a user. The actor is the user with `actorId`, or without it an actor of the audit log. */
+/** A change to a user. With `actorId` the actor is a username, otherwise the actor of the audit log. */
 interface AdministrativeChange {
   username: string
   id: number
@@ -62,7 +62,7 @@ type Catalogue = {
 const portugueseTimes = (times: number) => (times === 1 ? '' : `${times} vezes, a última `)
 const englishTimes = (times: number) => (times === 1 ? '' : `${times} times, the last time `)
 
-/** Changes to a user, as predicates after its name. */
+/** Changes to a user, as predicates of a sentence that begins with the username. */
 const portugueseChanges: Record<Administered, string> = {
   'user.activate': 'foi ativado',
   'user.add': 'foi registrado',
@@ -88,22 +88,22 @@ const englishChanges: Record<Administered, string> = {
   'user.add': 'was registered',
   'user.delete': 'was deleted',
   'user.edit': 'was changed',
-  'user.enroll-totp': 'needs a one-time code to sign in from now on',
-  'user.erase': 'was erased for good',
-  'user.remove-totp': 'needs no one-time code to sign in any more',
-  'user.resume': 'is suspended no longer',
-  'user.revoke-tokens': 'was logged out everywhere',
-  'user.send-key': 'is mailed a recovery key',
+  'user.enroll-totp': 'now needs a one-time code to sign in',
+  'user.erase': 'was permanently erased',
+  'user.remove-totp': 'no longer needs a one-time code to sign in',
+  'user.resume': 'is no longer suspended',
+  'user.revoke-tokens': 'was signed out everywhere',
+  'user.send-key': 'will receive a recovery key by e-mail',
   'user.set-email': 'was given another e-mail address',
   'user.set-organization': 'was moved to another organization',
   'user.set-password': 'was given a new password',
   'user.set-role': 'was given another role',
   'user.suspend': 'was suspended',
-  'user.undelete': 'is deleted no longer',
-  'user.unlock': 'was unlocked: sign-ins that failed count no more',
+  'user.undelete': 'is no longer deleted',
+  'user.unlock': 'was unlocked: failed sign-ins no longer count',
 }
 
-/** A user by name and id. The name of an erased user is empty. */
+/** Returns a username with the id. The username of an erased user is empty. */
 const withId = (username: string, id: number) => (username === '' ? `(id ${id})` : `${username} (id ${id})`)
 
 const portuguese: Catalogue = {
@@ -239,10 +239,10 @@ we received a request to regain access for the user ${username}.
 
 Your key: ${key}
 
-Enter the key in the app. It is good for 15 minutes and can be used once.
+Enter the key in the app. It is valid for 15 minutes and can be used once.
 
-If you didn't ask for this, ignore this message: without the key nobody gets into your account.
-Give the key to nobody.`,
+If you didn't request this, ignore this message: no one can access your account without the key.
+Don't share the key with anyone.`,
   },
   'email-code': {
     subject: 'Code to confirm this e-mail address',
@@ -252,21 +252,21 @@ the user ${username} wants to use this e-mail address for an account.
 
 Your code: ${key}
 
-Enter the code in the app. It is good for 15 minutes and can be used once.
+Enter the code in the app. It is valid for 15 minutes and can be used once.
 
 If it wasn't you, ignore this message: without the code nothing changes, and this address isn't used.
-Give the code to nobody.`,
+Don't share the code with anyone.`,
   },
   'activation-key': {
     subject: 'Activation key for a user of your organization',
     text: ({ username, key }) => `Hello,
 
-the user ${username} asked for a key to activate an account as a member of your organization.
+the user ${username} requested a key to activate an account as a member of your organization.
 
 Activation key: ${key}
 
-If you know this user and they belong to the organization, hand them the key. They must enter it in the
-app within 72 hours; it can be used once, and by this user only.
+If you know this user and they belong to the organization, give them the key. They must enter it in the
+app within 72 hours. The key can be used once, and only by this user.
 
 If you don't know this user, do nothing: without the key the account stays inactive.`,
   },
@@ -277,7 +277,7 @@ If you don't know this user, do nothing: without the key the account stays inact
 the password of the user ${username} was changed ${englishTimes(times)}on ${when(at)}, from the address ${address}.
 All open sessions were ended.
 
-If it was you, there is nothing to do.
+If it was you, no action is needed.
 If it wasn't you, regain access now in the app under "Forgot password", choose a new password, and tell
 your organization.`,
   },
@@ -287,18 +287,18 @@ your organization.`,
 
 the answer to a security question of the user ${username} was saved ${englishTimes(times)}on ${when(at)}, from the address ${address}.
 
-If it was you, there is nothing to do.
+If it was you, no action is needed.
 If it wasn't you, change your password now in the app: that ends all open sessions and discards the new
 answer. Also tell your organization.`,
   },
   'recovery-login': {
-    subject: 'Your account was entered without the password',
+    subject: 'Sign-in to your account without the password',
     text: ({ username, times, at, address }, when) => `Hello,
 
-someone entered the account of the user ${username} by account recovery
+someone signed in to the account of the user ${username} by account recovery
 ${englishTimes(times)}on ${when(at)}, from the address ${address}.
 
-If it was you, there is nothing to do.
+If it was you, no action is needed.
 If it wasn't you, change your password now in the app: that ends all open sessions. Also change the answers
 to the security questions, and tell your organization.`,
   },
@@ -307,23 +307,23 @@ to the security questions, and tell your organization.`,
     text: ({ username, times, at, address }, when) => `Hello,
 
 the e-mail address of the user ${username} was changed ${englishTimes(times)}on ${when(at)}, from the address ${address}.
-Recovery keys and notices don't come to this mailbox any more.
+Recovery keys and notices are no longer sent to this address.
 
-If it was you, there is nothing to do.
-If it wasn't you, nor an administrator at your request, someone may know your password: change it now in the app,
-and tell your organization, which can have the former address set again.`,
+If it was you, no action is needed.
+If it wasn't you or an administrator at your request, someone may know your password: change it now in the app,
+and tell your organization, which can have the former address restored.`,
   },
   'wrong-codes': {
     subject: 'Wrong one-time codes for your administrator account',
     text: ({ username, times, at, address }, when) => `Hello,
 
-someone gave the right password of the user ${username} and five wrong one-time codes
+someone entered the correct password of the user ${username} and five wrong one-time codes
 ${englishTimes(times)}on ${when(at)}, from the address ${address}.
-After ten wrong codes in 15 minutes, or thirty in a day, no code of this account is taken until another
+After ten wrong codes in 15 minutes, or thirty in a day, no code is accepted for this account until another
 administrator unlocks it.
 
-If it was you, set the clock of the device that shows the codes.
-If it wasn't you, somebody knows your password: change it now, and tell the other administrators.`,
+If it was you, check the clock of the device that shows the codes.
+If it wasn't you, someone knows your password: change it now, and tell the other administrators.`,
   },
   administration: {
     subject: 'A change made on the database itself',
@@ -335,9 +335,9 @@ Who: ${actor}, on the database itself, without a sign-in as an administrator
 When: ${when(at)}
 Reason given: ${reason}
 
-All other active administrators get this message.
-If you don't know of this change, talk now to those who run the server: whoever made it has access to the
-database and the master key.`,
+All other active administrators receive this message.
+If you don't recognize this change, contact the operators of the server now: the person who made it has access
+to the database and the master key.`,
   },
   administered: {
     subject: 'A change to your administrator account',
@@ -348,15 +348,15 @@ the user ${withId(username, id)} ${englishChanges[action]}${role ? `: ${role}` :
 Who: ${actor}
 When: ${when(at)}${reason ? `\nReason given: ${reason}` : ''}
 
-If you know of this change, there is nothing to do.
-If you don't, talk now to another administrator: the audit log shows what was done, and a suspension ends all
+If you recognize this change, no action is needed.
+If you don't, contact another administrator now: the audit log shows the change, and a suspension ends all
 sessions.`,
   },
 }
 
 const catalogues: Record<Locale, Catalogue> = { 'pt-BR': portuguese, en: english }
 
-/** Returns subject and body of an e-mail. User input stands in the body only, without links and addresses. */
+/** Returns the subject and body of an e-mail. User input appears only in the body, without links and addresses. */
 export function writeEmail<K extends keyof Contents>(
   kind: K,
   locale: Locale,
@@ -393,7 +393,7 @@ export function shownUsername(username: string): string {
   return characters.length <= maxShown ? shown : `${characters.slice(0, maxShown - 1).join('')}…`
 }
 
-/** Returns a text in which no link or address can stand. `more` lists further punctuation to keep. */
+/** Replaces characters that a link or address needs. `more` lists further punctuation to keep. */
 function plain(text: string, more = ''): string {
   return visible(text)
     .normalize('NFKC')

@@ -1,4 +1,4 @@
-// Delivers e-mails: to a mail server, or to files when none is configured.
+// Delivers e-mails to a mail server, or to files when no mail server is configured.
 import { randomBytes } from 'node:crypto'
 import { access, constants, mkdir, open, readdir, rename, rm, stat, unlink } from 'node:fs/promises'
 import { join } from 'node:path'
@@ -13,7 +13,7 @@ export interface Mail {
   readonly text: string
   /** Left part of its Message-ID, the same at every attempt, so that mail clients recognize a duplicate. */
   readonly name: string
-  /** Ids of its recipient and of the users that it mentions: its file is deleted when one of them is erased. */
+  /** Ids of the recipient and of mentioned users. The file of the e-mail is deleted when one of them is erased. */
   readonly users: readonly number[]
 }
 
@@ -29,8 +29,8 @@ export interface MailTransport {
 
 /**
  * Creates the transport. Without `smtpUrl` e-mails become `.eml` files (RFC 5322) in `<dataDir>/mail`, for development.
- * Files sort by time, are readable by their owner only, and have the ids of their users in their names. The first of
- * several failures to write is an error in `log`.
+ * Files sort by time, are readable only by their owner, and have the ids of their users in their names. Of consecutive
+ * failures to write, only the first one is logged.
  */
 export function createMailTransport(
   settings: {
@@ -59,7 +59,7 @@ export function createMailTransport(
   return smtpUrl ? toServer(smtpUrl, compose) : toFiles(folderOf(dataDir), compose, log)
 }
 
-/** Days for which e-mails are kept as files. */
+/** Days of retention of e-mails as files. */
 const keptDays = 30
 
 /**
@@ -87,7 +87,7 @@ function folderOf(dataDir: string): string {
   return join(dataDir, 'mail')
 }
 
-/** The user ids in a file name, as `write` puts them there. */
+/** Returns the user ids in a file name of `write`. */
 function usersOf(name: string): number[] {
   return [...name.matchAll(/-u(\d{1,10})(?=[-.])/g)].map(([, id]) => Number(id))
 }
@@ -134,7 +134,7 @@ function toFiles(folder: string, compose: Compose, log: Pick<Log, 'error'>): Mai
         .finally(() => file.close())
       await rename(draft, join(folder, `${name}.eml`))
     } catch (error) {
-      // Drafts would otherwise accumulate on a full disk.
+      // Otherwise, drafts would accumulate on a full disk.
       await unlink(draft).catch(() => {})
       throw error
     }

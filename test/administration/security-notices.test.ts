@@ -36,9 +36,9 @@ const deeds: readonly [says: string, (client: AdministrationClient, own: TestSer
   ['was changed', c => c.updateUser({ user: 'bia', form: { city: 'Y' }, updateMask: { paths: ['city'] } })],
   ['was given a new password', c => c.setPassword({ user: 'bia', password: 'sete girafas bem altas' })],
   ['was suspended', c => c.suspendUser({ user: 'bia' })],
-  ['is suspended no longer', c => c.resumeUser({ user: 'bia' })],
+  ['is no longer suspended', c => c.resumeUser({ user: 'bia' })],
   ['was deleted', c => c.deleteUser({ user: 'bia' })],
-  ['is deleted no longer', c => c.undeleteUser({ user: 'bia' })],
+  ['is no longer deleted', c => c.undeleteUser({ user: 'bia' })],
   [
     'was unlocked',
     async (c, own) => {
@@ -47,7 +47,7 @@ const deeds: readonly [says: string, (client: AdministrationClient, own: TestSer
     },
   ],
   [
-    'needs no one-time code to sign in any more',
+    'no longer needs a one-time code to sign in',
     async (c, own) => {
       await run(
         own,
@@ -79,7 +79,7 @@ const tellsAll = test.macro(async (t, where: 'server' | 'database') => {
   for (let index = 0; index < 5; index++) {
     await admin.sendRecoveryKey({ user: 'bia' })
     const texts = [await mailbox.nextEmail(to), await mailbox.nextEmail(to)].map(({ text = '' }) => text)
-    t.is(texts.filter(text => text.includes(`bia (id ${id}) is mailed a recovery key`)).length, 1, texts.join())
+    t.is(texts.filter(text => text.includes(`bia (id ${id}) will receive a recovery key`)).length, 1, texts.join())
   }
   t.is(await reasonOf(admin.sendRecoveryKey({ user: 'bia' })), 'TOO_MANY_ATTEMPTS')
   const before = toldTo(to).length

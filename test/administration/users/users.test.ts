@@ -494,7 +494,7 @@ test('other active administrators are told by e-mail of what is done on the data
   await local.suspendUser({ user: 'ana' })
   t.true((await next('chefe@example.org')).text!.includes(`ana (id ${id}) was suspended`))
   await local.resumeUser({ user: 'ana' })
-  t.true((await next('chefe@example.org')).text!.includes('is suspended no longer'))
+  t.true((await next('chefe@example.org')).text!.includes('is no longer suspended'))
   await admin.revokeTokens({ user: 'ana' })
   await local.setRole({ user: username, role: 'ROLE_ADMIN', confirm: username })
   t.true((await next('chefe@example.org')).text!.includes('was given another role: ROLE_ADMIN'))
