@@ -42,7 +42,13 @@ interface EmailChange {
 }
 
 /** What owners are notified of. */
-export type Notice = 'password-changed' | 'recovery-login' | 'answer-saved' | 'email-changed' | 'wrong-codes'
+export type Notice =
+  | 'password-changed'
+  | 'recovery-login'
+  | 'answer-saved'
+  | 'email-changed'
+  | 'wrong-codes'
+  | 'account-deleted'
 
 /** What happened to a user's account, when (ISO 8601) and from where. */
 interface Happened {
@@ -324,7 +330,8 @@ export function createEmails(database: Database): Emails {
     async hold({ id, kind }, seconds, transaction) {
       // As one that wasn't attempted yet.
       const anew = { attempts: 0, priority: 0, createdAt: fromNow(0), nextAttemptAt: fromNow(seconds) }
-      if (kind === 'held-notice' || kind === 'email-changed') await table().update(anew, { where: { id }, transaction })
+      const byItself = kind === 'held-notice' || kind === 'email-changed' || kind === 'account-deleted'
+      if (byItself) await table().update(anew, { where: { id }, transaction })
       else await database.run(merge, [id, seconds], transaction)
     },
     async discard(userId, purposes, transaction) {
