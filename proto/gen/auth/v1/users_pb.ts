@@ -283,7 +283,7 @@ export type GetMeResponse = Message<"auth.v1.GetMeResponse"> & {
   user?: User | undefined;
 
   /**
-   * The last sign-in before the session of the token: if the user doesn't recognize it, another person has signed in. Later
+   * The last sign-in before the session of the token: one that the user doesn’t recognize may be another person’s. Later
    * sign-ins are in ListMyEvents. Absent unless requested, if there is none among the newest 1,000 events of the user, and
    * for the restricted sessions of a ROLE_ADMIN.
    *
