@@ -330,8 +330,7 @@ export function createEmails(database: Database): Emails {
     async hold({ id, kind }, seconds, transaction) {
       // As one that wasn't attempted yet.
       const anew = { attempts: 0, priority: 0, createdAt: fromNow(0), nextAttemptAt: fromNow(seconds) }
-      const byItself = kind === 'held-notice' || kind === 'email-changed' || kind === 'account-deleted'
-      if (byItself) await table().update(anew, { where: { id }, transaction })
+      if (kind === 'held-notice' || kind === 'email-changed') await table().update(anew, { where: { id }, transaction })
       else await database.run(merge, [id, seconds], transaction)
     },
     async discard(userId, purposes, transaction) {

@@ -33,15 +33,16 @@ export function deleteMe(deps: {
     checkPasswordAge(user, now(), 'The account can be deleted')
 
     await using attempt = await signIns.begin('user.delete-own', user.usernameKey, call, 1)
+    // Another call has deleted it since this one identified its caller.
+    if (attempt.account?.id !== user.id) refuse(Reason.INVALID_TOKEN)
     const { correct } = await attempt.comparePassword(password)
-    if (attempt.account?.id !== user.id || !correct) return attempt.fail(Reason.INVALID_CREDENTIALS)
+    if (!correct) return attempt.fail(Reason.INVALID_CREDENTIALS)
     await transact(async ({ t }) => {
       // Before the deletion: it refuses for a deleted user. Its event is that of the deletion.
       await attempt.succeed(t)
       await users.delete(user.id, t)
       if (user.email === null) return
-      // Nothing else goes to a deleted user.
-      const parameters = { userId: user.id, at: new Date().toISOString(), address: call.address, to: user.email }
+      const parameters = { userId: user.id, at: new Date().toISOString(), address: call.address }
       await emails.add({ kind: 'account-deleted', parameters }, chooseLocale(call.acceptLanguage), t)
     })
     return {}
