@@ -76,6 +76,18 @@ test('a restored account is as it was before, and its tokens stay revoked', asyn
   t.deepEqual(after.json, before.json)
 })
 
+test('a deletion voids a mailed recovery key, also when the account is restored', async t => {
+  const email = newEmail()
+  const { token, username } = await service.signUp('ROLE_CLIENT', { email })
+  await service.request('POST', '/forgotpasswords/sendkeybyemail', { query: { username, email } })
+  const key = /: ([2-9A-HJ-NP-Z]{8})$/m.exec((await mailbox.nextEmail(email)).text ?? '')?.[1] ?? ''
+  t.not(key, '')
+  t.is((await deleteMe(token)).status, 200)
+  await admin.undeleteUser({ user: `#${idOf(token)}` })
+  const recovery = { query: { username, key } }
+  refused(t, await service.request('POST', '/forgotpasswords/loginbyusernameandkey', recovery), 422, 'INVALID_KEY')
+})
+
 test('a deletion is refused without the password, in a wrong shape, and outside of the base path', async t => {
   const { token } = await service.signUp('ROLE_CLIENT')
   refused(t, await deleteMe(token, {}), 400, 'MISSING_PARAMETER')
