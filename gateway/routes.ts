@@ -26,7 +26,7 @@ export interface Route extends HttpPath {
   /** The RPC of the operation; absent if the gateway itself answers. */
   readonly rpc?: DescMethodUnary
   /**
-   * Query parameters. Each sets the string field of the request with this JSON name. The RPC itself refuses with
+   * Query parameters. Each sets the string or int32 field of the request with this JSON name. The RPC itself refuses with
    * MISSING_PARAMETER if a required one is missing, because it must identify the caller first.
    */
   readonly parameters?: Readonly<Record<string, 'required' | 'optional'>>
@@ -44,7 +44,7 @@ export interface Route extends HttpPath {
   readonly text?: string
   /** Whether `text` is the answer to a response; otherwise the request is refused with UNAVAILABLE. */
   readonly holds?: (response: Message) => boolean
-  /** Media type of a JSON result; absent means `application/json`. */
+  /** Media type of the result; absent means `text/plain` for a string, `application/json` for all other types. */
   readonly mediaType?: string
   /** `Cache-Control` of a result without token and user; absent means `no-store`. */
   readonly cache?: string
@@ -124,6 +124,20 @@ const operations: readonly (Omit<Route, keyof HttpPath | 'protected' | 'refusals
   },
   {
     rpc: Users.method.revokeMyTokens,
+  },
+  {
+    rpc: Users.method.deleteMe,
+    body: { field: '*', required: true },
+  },
+  {
+    rpc: Users.method.exportMe,
+    result: 'json',
+    mediaType: 'application/json',
+  },
+  {
+    rpc: Users.method.listMyEvents,
+    parameters: { pageSize: 'optional', pageToken: 'optional' },
+    result: '*',
   },
   {
     rpc: Users.method.existsByUsername,

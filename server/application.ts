@@ -32,12 +32,15 @@ import { createRenewals } from './passwords/renewal.js'
 import { forgotPasswordsPolicies } from './policy/forgotpasswords.js'
 import { usersPolicies } from './policy/users.js'
 import type { Settings } from './process/settings.js'
+import { createPaging } from './requests/paging.js'
 import { activate } from './users/activate.js'
 import { sendAdminKeyByEmailPartner } from './users/activation-email.js'
+import { deleteMe } from './users/delete-me.js'
 import { confirmEmail, setEmail } from './users/email.js'
 import { existsByNickname, existsByUsername } from './users/exists.js'
 import { login } from './users/login.js'
 import { batchGetUsers, getMe, getUser } from './users/lookup.js'
+import { exportMe, listMyEvents } from './users/my-data.js'
 import { refresh } from './users/refresh.js'
 import { revokeMyTokens } from './users/revoke-my-tokens.js'
 import { signUp } from './users/sign-up.js'
@@ -101,6 +104,7 @@ export function createApplication(deps: ApplicationDeps): Application {
     emailRequests: createEmailRequests(factor),
     renewals: createRenewals({ passwords, users, log: common.log }),
     policy: createPasswordPolicy({ minLength, denylistFile }),
+    openPage: createPaging(registry.masterKey),
     chooseLocale: localeOf,
     notifyOwner: createNotifyOwner(emails, localeOf),
     quotas: createQuotas(emailQuotas, counterKeys, factor, now),
@@ -135,6 +139,9 @@ function bindServices(parts: Parts) {
     setEmail: setEmail(parts),
     confirmEmail: confirmEmail(parts),
     revokeMyTokens: revokeMyTokens(parts),
+    deleteMe: deleteMe(parts),
+    exportMe: exportMe(parts),
+    listMyEvents: listMyEvents(parts),
     sendAdminKeyByEmailPartner: sendAdminKeyByEmailPartner(parts),
     existsByUsername: existsByUsername(parts),
     existsByNickname: existsByNickname(parts),
@@ -164,6 +171,10 @@ type Parts = UserCallsDeps &
   Parameters<typeof verifyToken>[0] &
   Parameters<typeof setEmail>[0] &
   Parameters<typeof confirmEmail>[0] &
+  Parameters<typeof getMe>[0] &
+  Parameters<typeof deleteMe>[0] &
+  Parameters<typeof exportMe>[0] &
+  Parameters<typeof listMyEvents>[0] &
   Parameters<typeof sendAdminKeyByEmailPartner>[0] &
   Parameters<typeof getKeys>[0] &
   Parameters<typeof loginByUsernameAndAnswers>[0] &

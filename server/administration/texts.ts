@@ -1,5 +1,5 @@
+import { wrongFields } from '../requests/wrong-fields.js'
 import { limits, tooLong } from '../rules/sizes.js'
-import { wrongFields } from './wrong-fields.js'
 
 /** A text to search for, trimmed; undefined when it is empty. Refuses a text that is too long with INVALID_ARGUMENT. */
 export function checkText(field: string, text: string | undefined): string | undefined {

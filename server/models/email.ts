@@ -42,7 +42,13 @@ interface EmailChange {
 }
 
 /** Kinds of security notices to the owner of an account. */
-export type Notice = 'password-changed' | 'recovery-login' | 'answer-saved' | 'email-changed' | 'wrong-codes'
+export type Notice =
+  | 'password-changed'
+  | 'recovery-login'
+  | 'answer-saved'
+  | 'email-changed'
+  | 'wrong-codes'
+  | 'account-deleted'
 
 /** An event of a user's account, with its time (ISO 8601) and client address. */
 interface Happened {

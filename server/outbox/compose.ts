@@ -163,13 +163,18 @@ export function createComposer(
     return write(entry, [userId], organization.email, 'activation-key', { username: user.username, key })
   }
 
+  /** The user of a notice. Only the notice of its deletion goes to a deleted user. */
+  async function ownerOf(notice: Notice, id: number): Promise<User | undefined> {
+    return notice === 'account-deleted' ? administeredUsers.find({ id }) : users.byId(id)
+  }
+
   /** Decides when to notify the owner: now, or, beyond the quota, later in one e-mail with all events until then. */
   async function decideNotice(email: Queued<Notice | 'held-notice'>): Promise<Composed> {
-    const user = await users.byId(email.parameters.userId)
-    const to = email.parameters.to ?? user?.email
-    if (!to) return 'unwanted'
     const parameters =
       email.kind === 'held-notice' ? email.parameters : { ...email.parameters, notice: email.kind, times: 1 }
+    const user = await ownerOf(parameters.notice, parameters.userId)
+    const to = parameters.to ?? user?.email
+    if (!to) return 'unwanted'
     const admitted = await database.transact(async t => {
       const wait = await quotas.recipient(to, false, t)
       if (wait === 0) return admit(email.id, { kind: 'notice', parameters }, user, t)
@@ -181,7 +186,7 @@ export function createComposer(
 
   async function sendNotice(entry: Queued<'notice'>): Promise<Composed> {
     const { userId, notice, to, ...content } = entry.parameters
-    const user = await users.byId(userId)
+    const user = await ownerOf(notice, userId)
     const email = to ?? user?.email
     if (!user || !email) return 'unwanted'
     return write(entry, [userId], email, notice, { username: user.username, ...content })
@@ -216,6 +221,7 @@ export function createComposer(
       case 'answer-saved':
       case 'email-changed':
       case 'wrong-codes':
+      case 'account-deleted':
       case 'held-notice':
         return decideNotice(email)
       case 'notice':

@@ -1,4 +1,4 @@
-// Quotas of e-mails. Refused e-mails don't count.
+// Quotas of e-mails and exports. Refused ones don’t count.
 import { LRUCache } from 'lru-cache'
 import type { Transaction } from '../database/connection.js'
 import type { CounterKeys } from '../models/attempt.js'
@@ -8,8 +8,8 @@ import { emailKey } from '../rules/names.js'
 
 const [minute, hour, day] = [60, 3600, 86_400]
 
-/** Maximum numbers of e-mails, each in a sliding window of that length. */
-const emailLimits = {
+/** Maximum numbers of e-mails and exports, each in a sliding window of that length. */
+const quotaLimits = {
   /** Recovery keys for an account: 1 a minute and 5 an hour. */
   recovery: [
     { max: 1, seconds: minute },
@@ -29,14 +29,16 @@ const emailLimits = {
   partner: [{ max: 10, seconds: day }],
   /** Activation keys to one organization: 60 an hour. */
   organization: [{ max: 60, seconds: hour }],
+  /** Exports of an account by its user: 5 a day. */
+  exports: [{ max: 5, seconds: day }],
 } as const satisfies Record<string, readonly EmailLimit[]>
 
 /** Milliseconds for which a refusal is cached. */
 const cachedFor = 60_000
 
 /**
- * Counts e-mails by limit. Each function counts one e-mail and returns 0; when the limit is reached, it returns the
- * seconds until the next e-mail is permitted. After a refusal the caller rolls the transaction back, which reverts other
+ * Counts e-mails and exports by limit. Each function counts one and returns 0; when the limit is reached, it returns the
+ * seconds until the next one is permitted. After a refusal the caller rolls the transaction back, which reverts other
  * counts. Without a transaction the functions only read the refusals that this process has cached, otherwise return 0.
  */
 export interface Quotas {
@@ -52,6 +54,8 @@ export interface Quotas {
   partner(userId: number, t?: Transaction): Promise<number>
   /** An activation key to an organization. */
   organization(organizationId: number, t?: Transaction): Promise<number>
+  /** An export of an account by its user. */
+  exports(userId: number, t: Transaction): Promise<number>
 }
 
 /**
@@ -63,13 +67,13 @@ export function createQuotas(
   counterKeys: CounterKeys,
   factor: number,
   now: () => number,
-  onRefusal: (limit: keyof typeof emailLimits) => void = () => {},
+  onRefusal: (limit: keyof typeof quotaLimits) => void = () => {},
 ): Quotas {
-  const limitsOf = (limit: keyof typeof emailLimits) =>
-    emailLimits[limit].map(({ max, seconds }) => ({ max: Math.ceil(max * factor), seconds }))
+  const limitsOf = (limit: keyof typeof quotaLimits) =>
+    quotaLimits[limit].map(({ max, seconds }) => ({ max: Math.ceil(max * factor), seconds }))
   const refused = new LRUCache<string, { from: number; until: number }>(maxEntries(100_000))
 
-  async function take(limit: keyof typeof emailLimits, of: (string | number)[], t?: Transaction): Promise<number> {
+  async function take(limit: keyof typeof quotaLimits, of: (string | number)[], t?: Transaction): Promise<number> {
     const subject = counterKeys.emails(limit, of.join('\0'))
     const key = subject.toString('latin1')
     const known = refused.get(key)
@@ -92,5 +96,6 @@ export function createQuotas(
     recipient: (email, known, t) => take('recipient', known ? [emailKey(email), 'known'] : [emailKey(email)], t),
     partner: (userId, t) => take('partner', [userId], t),
     organization: (organizationId, t) => take('organization', [organizationId], t),
+    exports: (userId, t) => take('exports', [userId], t),
   }
 }

@@ -1,4 +1,5 @@
 // The e-mails: plain text in Brazilian Portuguese and English. Subjects are fixed, so no user input gets into a header.
+import { daysUntilPurge } from '../models/administered-user.js'
 import type { Administered } from '../models/email.js'
 import { visible } from '../rules/names.js'
 
@@ -24,6 +25,8 @@ export interface Contents {
   'recovery-login': Occurrences
   /** To the former address of a user. */
   'email-changed': Occurrences
+  /** To a user who deleted the account. */
+  'account-deleted': Occurrences
   /** To an administrator after 5 wrong one-time codes with the right password in 15 minutes. */
   'wrong-codes': Occurrences
   /** To an administrator: a change to another administrator or a password, made on the database itself. */
@@ -58,6 +61,9 @@ type Catalogue = {
     text: (content: Contents[K], when: (at: string) => string) => string
   }
 }
+
+/** When an account that was deleted at a time (ISO 8601) is erased. */
+const erasedAt = (at: string) => new Date(Date.parse(at) + daysUntilPurge * 86_400_000).toISOString()
 
 const portugueseTimes = (times: number) => (times === 1 ? '' : `${times} vezes, a última `)
 const englishTimes = (times: number) => (times === 1 ? '' : `${times} times, the last time `)
@@ -189,6 +195,17 @@ Se foi você, não é preciso fazer nada.
 Se não foi você, nem um administrador a seu pedido, alguém pode saber a sua senha: troque-a agora pelo aplicativo
 e avise a sua instituição, que pode pedir o endereço anterior de volta.`,
   },
+  'account-deleted': {
+    subject: 'Sua conta foi excluída',
+    text: ({ username, at, address }, when) => `Olá,
+
+a conta do usuário ${username} foi excluída com a senha em ${when(at)}, a partir do endereço ${address}.
+Ela não pode mais ser usada, e todos os acessos foram encerrados.
+
+Em ${when(erasedAt(at))} todos os dados da conta serão apagados definitivamente.
+Até lá, um administrador pode restaurar a conta: se mudou de ideia, fale com a sua instituição.
+Se não foi você, avise a sua instituição agora: alguém pode saber a sua senha.`,
+  },
   'wrong-codes': {
     subject: 'Códigos de uso único errados na sua conta de administrador',
     text: ({ username, times, at, address }, when) => `Olá,
@@ -312,6 +329,17 @@ Recovery keys and notices are no longer sent to this address.
 If it was you, no action is needed.
 If it wasn't you or an administrator at your request, someone may know your password: change it now in the app,
 and tell your organization, which can have the former address restored.`,
+  },
+  'account-deleted': {
+    subject: 'Your account was deleted',
+    text: ({ username, at, address }, when) => `Hello,
+
+the account of the user ${username} was deleted with its password on ${when(at)}, from the address ${address}.
+It can't be used any more, and all open sessions were ended.
+
+On ${when(erasedAt(at))} all data of the account will be erased for good.
+Until then an administrator can restore it: if you change your mind, ask your organization.
+If it wasn't you, tell your organization now: someone may know your password.`,
   },
   'wrong-codes': {
     subject: 'Wrong one-time codes for your administrator account',

@@ -61,7 +61,7 @@ const catalogue: Record<Reason, { code: Code; text: string }> = {
  * The limits, as metrics name them: failed sign-ins of an account; failures, sign-ups, look-ups and requests for
  * recovery keys of a client address; activation keys of a user; capacity of the hash threads; e-mails with activation
  * keys of an account and to an organization; e-mails with recovery keys of an account, to a recipient, and with codes
- * for a new address; users that a service reads.
+ * for a new address; users that a service reads; exports of an account.
  */
 export const limits = [
   'account',
@@ -77,6 +77,7 @@ export const limits = [
   'recipient',
   'change',
   'serviceReads',
+  'exports',
 ] as const
 
 /** The name of a limit. */

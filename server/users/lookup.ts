@@ -1,9 +1,13 @@
+import { timestampFromDate } from '@bufbuild/protobuf/wkt'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { UserReference } from '../../proto/gen/auth/v1/users_pb.js'
 import type { Admission } from '../access/admission.js'
 import type { UsersRpc } from '../access/context.js'
+import { restrictionsOf } from '../access/permissions.js'
 import type { MasterKey } from '../models/master-key.js'
 import type { User, Users } from '../models/user.js'
+import type { UserData } from '../models/user-data.js'
+import { network } from '../requests/client-address.js'
 import { type FieldViolation, refuse } from '../requests/refusal.js'
 import { required } from '../requests/required-fields.js'
 import { usernameKey } from '../rules/names.js'
@@ -13,14 +17,26 @@ import { toUserRecord } from './user-record.js'
 const maxReferences = 500
 
 interface Deps {
+  readonly userData: Pick<UserData, 'previousSignIn'>
   readonly users: Pick<Users, 'findMany'>
   readonly admission: Pick<Admission, 'takeServiceReads'>
   readonly masterKey: MasterKey
 }
 
-/** Returns the record of the caller. */
-export function getMe({ masterKey }: Pick<Deps, 'masterKey'>): UsersRpc<'getMe'> {
-  return async (_request, { caller }) => ({ user: toUserRecord(caller.user, caller, masterKey) })
+/** Returns the record of the caller, and its previous sign-in if the request asks for it. */
+export function getMe({ masterKey, userData }: Pick<Deps, 'masterKey' | 'userData'>): UsersRpc<'getMe'> {
+  return async ({ withPreviousSignIn }, { caller }) => {
+    const user = toUserRecord(caller.user, caller, masterKey)
+    // Half a credential of an administrator reads its record, and not where it signs in.
+    if (!withPreviousSignIn || restrictionsOf(caller).length > 0) return { user }
+    const signIn = await userData.previousSignIn(caller.user.id, caller.session.startedAt)
+    if (!signIn) return { user }
+    const { at, address } = signIn
+    return {
+      user,
+      previousSignIn: { time: timestampFromDate(at), ...(address !== null && { network: network(address) }) },
+    }
+  }
 }
 
 /** Returns the record of a user, for services without activation keys. Only services may use the id. */
@@ -39,7 +55,7 @@ export function getUser({ masterKey }: Pick<Deps, 'masterKey'>): UsersRpc<'getUs
 /**
  * Returns the records of many users, for services, and the references without a user. Records follow the references.
  */
-export function batchGetUsers({ users, admission, masterKey }: Deps): UsersRpc<'batchGetUsers'> {
+export function batchGetUsers({ users, admission, masterKey }: Omit<Deps, 'userData'>): UsersRpc<'batchGetUsers'> {
   return async ({ references }, { service }) => {
     checkReferences(references)
     admission.takeServiceReads(service.name, references.length)

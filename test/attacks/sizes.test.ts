@@ -139,6 +139,8 @@ test.before(async () => {
     ),
     simple(users.setEmail, 'email', 'INVALID_EMAIL', { password }, { token }),
     simple(users.setEmail, 'password', 'INVALID_CREDENTIALS', { email }, { token }),
+    simple(users.deleteMe, 'password', 'INVALID_CREDENTIALS', {}, { token }),
+    simple(users.listMyEvents, 'pageToken', 'INVALID_ARGUMENT', {}, { token }),
     simple(users.confirmEmail, 'code', 'INVALID_KEY', {}, { token }),
     ...['username', 'nickname', 'password', 'email', 'state', 'city', 'institution', 'securityquestion']
       .concat(['securityanswer', 'gender', 'institutiontype', 'dateofborn'])

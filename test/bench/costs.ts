@@ -54,6 +54,8 @@ async function prepare(bench: Bench): Promise<Prepared> {
     ],
     me: [charged('getMe'), index => get('/users/me', own(index).token)],
     'me with a bad token': [charged('getMe'), () => get('/users/me', 'eyJhbGciOiJFUzI1NiJ9.e30.AAAA')],
+    events: [charged('listMyEvents'), index => get('/users/me/events', own(index).token)],
+    'an export': [charged('exportMe'), index => get('/users/me/export', own(index).token)],
     refresh: [charged('refresh'), index => get('/users/refresh', own(index).token)],
     'a look-up': [charged('getUser'), index => get(`/users/${encodeURIComponent(user(index))}`, world.adminToken)],
     'VerifyToken by Connect': [

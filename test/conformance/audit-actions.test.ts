@@ -89,6 +89,16 @@ test('every operation leaves an event of its action, and there are no other acti
       await mailbox.nextEmail(partner.email)
     },
 
+    async 'user.export-own'() {
+      const token = await service.login(user, `${password}!`)
+      const { status, text } = await service.request('GET', '/users/me/export', { token })
+      if (status !== 200) throw new Error(text)
+    },
+    async 'user.delete-own'() {
+      const { token } = await service.signUp('ROLE_CLIENT')
+      await must('/users/me/delete', { token, body: { password } })
+    },
+
     'session.admin-login': () => openAdministration(t, service).signIn({ username: 'admin', password }),
     'user.add': () => api.createUser({ form: other, active: true, confirm: 'ana' }),
     async 'user.enroll-totp'() {

@@ -52,6 +52,9 @@ loginByUsernameAndKey     + +..      +.     +..         ++++     +..      +.  +.
 passwordUpdateByUsername  - +--      +-     +--         ----     ++-      +-  --      --       !!        !
 saveForgotPasswordQuestionsUsersAnswers - +-- +- +--     ----     ++-      +-  --      --       !!        !
 sendKeyByEmail            + +..      +.     +..         ++++     +..      +.  +.      +.       +.        +
+deleteMe                  - +..      +.     +..         ----     +..      +.  -.      -.       !.        !
+exportMe                  - +..      +.     +..         ----     +..      +.  -.      -.       !.        !
+listMyEvents              - +..      +.     +..         ----     +..      +.  -.      -.       !.        !
 revokeMyTokens            - +..      +.     +..         ----     +..      +.  -.      +.       !.        !
 `
 

@@ -251,6 +251,15 @@ const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<
     ['audit_events_subject', 'audit_events_actor'],
     m => m.userData.events(9, { before: { id: '900' }, limit: 10 }),
   ],
+  'the events that a user lists': [
+    ['audit_events_subject', 'audit_events_actor'],
+    m => m.userData.ownEvents(9, { before: { id: '900' }, limit: 10 }),
+  ],
+  'the previous sign-in': [['audit_events_subject'], m => m.userData.previousSignIn(9, 1_800_000_000)],
+  'the data of a user': [
+    ['users_pkey', 'organizations_pkey', 'provider_keys_user_id_key', 'answers_pkey', 'emails_owner'],
+    m => m.userData.export(9, 'owner'),
+  ],
   'the newest of the audit log': [['audit_events_pkey'], m => m.audit.list({ limit: 10 })],
   'what a user did': [['audit_events_actor', 'audit_events_subject'], m => m.audit.list({ actorId: 9, limit: 10 })],
   'a page of the audit log': [
@@ -267,10 +276,10 @@ for (const [name, [indexes, use]] of Object.entries(uses)) {
   test(`${name}: found by index among ${rows}`, async t => {
     const nodes = await plansOf(use)
     const scanned = nodes.filter(node => node['Node Type'] === 'Seq Scan').map(node => node['Relation Name'])
-    // Of signing keys there are two or three, of one-time codes one for each administrator, of events not sealed yet those
-    // of the last moment.
+    // Of signing keys and questions there are a few, of one-time codes one for each administrator, of events not sealed yet
+    // those of the last moment.
     t.deepEqual(
-      scanned.filter(name => !['signing_keys', 'totp_secrets', 'audit_staged'].includes(name ?? '')),
+      scanned.filter(name => !['signing_keys', 'totp_secrets', 'questions', 'audit_staged'].includes(name ?? '')),
       [],
     )
     const used = new Set(nodes.flatMap(node => [node['Index Name'], ...(node['Conflict Arbiter Indexes'] ?? [])]))

@@ -60,6 +60,7 @@ test('an erased user is in no table, its address in no event, and the audit log 
   t.is((await post('/forgotpasswords/sendkeybyemail', { username, email })).status, 200)
   await nextKey(email)
   await post('/forgotpasswords/loginbyusernameandkey', { username, key: 'ABCDEFGH' })
+  t.is((await request('GET', '/users/me/export', { token, headers })).status, 200)
   await waitForValue(async () => (await audit.verify()).staged, 0)
   const lived = await contents(url)
   const tables = ['users', 'provider_keys', 'answers', 'known_addresses', 'mailed_keys', 'attempts', 'email_quotas']

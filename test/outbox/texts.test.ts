@@ -13,7 +13,7 @@ test('every e-mail states its purpose in both languages', t => {
       t.true(text.includes(username) && text.includes('K7M2PQ9X'))
       t.true(text.includes(kind === 'recovery-key' ? '15 minut' : '72 ho'))
     }
-    for (const kind of ['password-changed', 'recovery-login'] as const) {
+    for (const kind of ['password-changed', 'recovery-login', 'account-deleted'] as const) {
       const { text } = writeEmail(kind, locale, { username, times: 1, at, address: '192.0.2.7' })
       t.true(text.includes(username) && text.includes('192.0.2.7') && text.includes('2026') && text.includes('UTC'))
     }

@@ -5,9 +5,9 @@ import { Reason } from '../../../proto/gen/auth/v1/reason_pb.js'
 import type { Change } from '../../access/context.js'
 import type { Erasure } from '../../models/erasure.js'
 import type { EventPlace, UserData } from '../../models/user-data.js'
+import type { OpenPage } from '../../requests/paging.js'
 import { refuse } from '../../requests/refusal.js'
 import type { Handler } from '../context.js'
-import type { OpenPage } from '../paging.js'
 import { keepAnAdministrator, lockUser, type UserChangeDeps } from './changes.js'
 
 /** Returns a page of all data stored about a user, without secrets. The first page records the event. */
@@ -16,13 +16,13 @@ export function exportUser(deps: { userData: UserData; openPage: OpenPage }): Ha
   return async (request, { change, target: { id } }) => {
     const page = openPage<EventPlace>(AdministrationService.method.exportUser, request)
     const isFirst = page.after === undefined
-    const data = isFirst ? await userData.export(id) : {}
+    const data = isFirst ? await userData.export(id, 'administrator') : {}
     if (!data) refuse(Reason.USER_NOT_FOUND, { text: `User #${id} no longer exists.` })
     const rows = await userData.events(id, { before: page.after, limit: page.limit })
-    const { shown, ...next } = page.cut(rows, ({ id, seq }) => (id === null ? { seq: seq! } : { id }))
+    const { shown, ...next } = page.cut(rows, ({ place }) => place)
     if (isFirst)
       await change({ validateOnly: false }, ({ record }) => record({ action: 'user.export', subject_id: id }))
-    const events = (sealed: boolean) => shown.filter(row => (row.id !== null) === sealed).map(({ event }) => event)
+    const events = (sealed: boolean) => shown.filter(({ place }) => 'id' in place === sealed).map(({ event }) => event)
     return { json: JSON.stringify({ ...data, audit_events: events(true), audit_staged: events(false) }), ...next }
   }
 }

@@ -7,13 +7,15 @@ import { fileDesc, messageDesc, serviceDesc } from "@bufbuild/protobuf/codegenv2
 import type { User } from "./records_pb.js";
 import { file_auth_v1_records } from "./records_pb.js";
 import { file_auth_v1_scopes } from "./scopes_pb.js";
+import type { Timestamp } from "@bufbuild/protobuf/wkt";
+import { file_google_protobuf_timestamp } from "@bufbuild/protobuf/wkt";
 import type { Message } from "@bufbuild/protobuf";
 
 /**
  * Describes the file auth/v1/users.proto.
  */
 export const file_auth_v1_users: GenFile = /*@__PURE__*/
-  fileDesc("ChNhdXRoL3YxL3VzZXJzLnByb3RvEgdhdXRoLnYxIpYECg1TaWduVXBSZXF1ZXN0EhUKCHVzZXJuYW1lGAEgASgJSACIAQESFQoIbmlja25hbWUYAiABKAlIAYgBARIVCghwYXNzd29yZBgDIAEoCUgCiAEBEhcKCmRhdGVvZmJvcm4YBCABKAlIA4gBARITCgZnZW5kZXIYBSABKAlIBIgBARISCgVzdGF0ZRgGIAEoCUgFiAEBEhEKBGNpdHkYByABKAlIBogBARIcCg9pbnN0aXR1dGlvbnR5cGUYCCABKAlIB4gBARIYCgtpbnN0aXR1dGlvbhgJIAEoCUgIiAEBEh0KEHNlY3VyaXR5cXVlc3Rpb24YCiABKAlICYgBARIbCg5zZWN1cml0eWFuc3dlchgLIAEoCUgKiAEBEhkKDHRlcm1zb2Z1c2FnZRgMIAEoCEgLiAEBEg0KBXJvbGVzGA0gAygJEhIKBWVtYWlsGA4gASgJSAyIAQFCCwoJX3VzZXJuYW1lQgsKCV9uaWNrbmFtZUILCglfcGFzc3dvcmRCDQoLX2RhdGVvZmJvcm5CCQoHX2dlbmRlckIICgZfc3RhdGVCBwoFX2NpdHlCEgoQX2luc3RpdHV0aW9udHlwZUIOCgxfaW5zdGl0dXRpb25CEwoRX3NlY3VyaXR5cXVlc3Rpb25CEQoPX3NlY3VyaXR5YW5zd2VyQg8KDV90ZXJtc29mdXNhZ2VCCAoGX2VtYWlsIh8KDlNpZ25VcFJlc3BvbnNlEg0KBXRva2VuGAEgASgJImMKD0FjdGl2YXRlUmVxdWVzdBIaCg1hY3RpdmF0aW9ua2V5GAEgASgJSACIAQESFQoIdXNlcm5hbWUYAiABKAlIAYgBAUIQCg5fYWN0aXZhdGlvbmtleUILCglfdXNlcm5hbWUiJAoQQWN0aXZhdGVSZXNwb25zZRIQCgh1c2VybmFtZRgBIAEoCSJWCgxMb2dpblJlcXVlc3QSFQoIdXNlcm5hbWUYASABKAlIAIgBARIVCghwYXNzd29yZBgCIAEoCUgBiAEBQgsKCV91c2VybmFtZUILCglfcGFzc3dvcmQiHgoNTG9naW5SZXNwb25zZRINCgV0b2tlbhgBIAEoCSIOCgxHZXRNZVJlcXVlc3QiLAoNR2V0TWVSZXNwb25zZRIbCgR1c2VyGAEgASgLMg0uYXV0aC52MS5Vc2VyIhAKDlJlZnJlc2hSZXF1ZXN0IiAKD1JlZnJlc2hSZXNwb25zZRINCgV0b2tlbhgBIAEoCSJMCg5HZXRVc2VyUmVxdWVzdBIVCgh1c2VybmFtZRgBIAEoCUgAiAEBEg8KAmlkGAIgASgFSAGIAQFCCwoJX3VzZXJuYW1lQgUKA19pZCIuCg9HZXRVc2VyUmVzcG9uc2USGwoEdXNlchgBIAEoCzINLmF1dGgudjEuVXNlciI5Cg1Vc2VyUmVmZXJlbmNlEgwKAmlkGAEgASgFSAASEgoIdXNlcm5hbWUYAiABKAlIAEIGCgR1c2VyIkIKFEJhdGNoR2V0VXNlcnNSZXF1ZXN0EioKCnJlZmVyZW5jZXMYASADKAsyFi5hdXRoLnYxLlVzZXJSZWZlcmVuY2UiXgoVQmF0Y2hHZXRVc2Vyc1Jlc3BvbnNlEhwKBXVzZXJzGAEgAygLMg0uYXV0aC52MS5Vc2VyEicKB21pc3NpbmcYAiADKAsyFi5hdXRoLnYxLlVzZXJSZWZlcmVuY2UiUwoPU2V0RW1haWxSZXF1ZXN0EhIKBWVtYWlsGAEgASgJSACIAQESFQoIcGFzc3dvcmQYAiABKAlIAYgBAUIICgZfZW1haWxCCwoJX3Bhc3N3b3JkIhIKEFNldEVtYWlsUmVzcG9uc2UiMQoTQ29uZmlybUVtYWlsUmVxdWVzdBIRCgRjb2RlGAEgASgJSACIAQFCBwoFX2NvZGUiFgoUQ29uZmlybUVtYWlsUmVzcG9uc2UiFwoVUmV2b2tlTXlUb2tlbnNSZXF1ZXN0IhgKFlJldm9rZU15VG9rZW5zUmVzcG9uc2UicwohU2VuZEFkbWluS2V5QnlFbWFpbFBhcnRuZXJSZXF1ZXN0EhkKDGVtYWlscGFydG5lchgBIAEoCUgAiAEBEhUKCHVzZXJuYW1lGAIgASgJSAGIAQFCDwoNX2VtYWlscGFydG5lckILCglfdXNlcm5hbWUiJAoiU2VuZEFkbWluS2V5QnlFbWFpbFBhcnRuZXJSZXNwb25zZSI9ChdFeGlzdHNCeVVzZXJuYW1lUmVxdWVzdBIVCgh1c2VybmFtZRgBIAEoCUgAiAEBQgsKCV91c2VybmFtZSIqChhFeGlzdHNCeVVzZXJuYW1lUmVzcG9uc2USDgoGZXhpc3RzGAEgASgIIj0KF0V4aXN0c0J5Tmlja25hbWVSZXF1ZXN0EhUKCG5pY2tuYW1lGAEgASgJSACIAQFCCwoJX25pY2tuYW1lIioKGEV4aXN0c0J5Tmlja25hbWVSZXNwb25zZRIOCgZleGlzdHMYASABKAgiMgoSVmVyaWZ5VG9rZW5SZXF1ZXN0EhIKBXRva2VuGAEgASgJSACIAQFCCAoGX3Rva2VuIrcDChNWZXJpZnlUb2tlblJlc3BvbnNlEg4KBmFjdGl2ZRgBIAEoCBIQCgNzdWIYAiABKAlIAIgBARIVCgh1c2VybmFtZRgDIAEoCUgBiAEBEiMKCnRva2VuX3R5cGUYBCABKAlIAlIKdG9rZW5fdHlwZYgBARIQCgNleHAYBSABKANIA4gBARIQCgNpYXQYBiABKANIBIgBARIQCgNpc3MYByABKAlIBYgBARIQCgNhdWQYCCABKAlIBogBARIQCgNqdGkYCSABKAlIB4gBARIhCglhdXRoX3RpbWUYCiABKANICFIJYXV0aF90aW1liAEBEgsKA2FtchgLIAMoCRINCgVyb2xlcxgMIAMoCRIQCgNvcmcYDSABKAVICYgBARIlCgt1c2VyX2FjdGl2ZRgOIAEoCEgKUgt1c2VyX2FjdGl2ZYgBAUIGCgRfc3ViQgsKCV91c2VybmFtZUINCgtfdG9rZW5fdHlwZUIGCgRfZXhwQgYKBF9pYXRCBgoEX2lzc0IGCgRfYXVkQgYKBF9qdGlCDAoKX2F1dGhfdGltZUIGCgRfb3JnQg4KDF91c2VyX2FjdGl2ZSIQCg5HZXRLZXlzUmVxdWVzdCItCg9HZXRLZXlzUmVzcG9uc2USGgoEa2V5cxgBIAMoCzIMLmF1dGgudjEuS2V5IlwKA0tleRILCgNrdHkYASABKAkSCwoDa2lkGAIgASgJEgsKA3VzZRgDIAEoCRILCgNhbGcYBCABKAkSCwoDY3J2GAUgASgJEgkKAXgYBiABKAkSCQoBeRgHIAEoCTKACQoFVXNlcnMSOQoGU2lnblVwEhYuYXV0aC52MS5TaWduVXBSZXF1ZXN0GhcuYXV0aC52MS5TaWduVXBSZXNwb25zZRI/CghBY3RpdmF0ZRIYLmF1dGgudjEuQWN0aXZhdGVSZXF1ZXN0GhkuYXV0aC52MS5BY3RpdmF0ZVJlc3BvbnNlEjYKBUxvZ2luEhUuYXV0aC52MS5Mb2dpblJlcXVlc3QaFi5hdXRoLnYxLkxvZ2luUmVzcG9uc2USOwoFR2V0TWUSFS5hdXRoLnYxLkdldE1lUmVxdWVzdBoWLmF1dGgudjEuR2V0TWVSZXNwb25zZSIDkAICEjwKB1JlZnJlc2gSFy5hdXRoLnYxLlJlZnJlc2hSZXF1ZXN0GhguYXV0aC52MS5SZWZyZXNoUmVzcG9uc2USRQoHR2V0VXNlchIXLmF1dGgudjEuR2V0VXNlclJlcXVlc3QaGC5hdXRoLnYxLkdldFVzZXJSZXNwb25zZSIHkAICoLsYARJXCg1CYXRjaEdldFVzZXJzEh0uYXV0aC52MS5CYXRjaEdldFVzZXJzUmVxdWVzdBoeLmF1dGgudjEuQmF0Y2hHZXRVc2Vyc1Jlc3BvbnNlIgeQAgKguxgBEj8KCFNldEVtYWlsEhguYXV0aC52MS5TZXRFbWFpbFJlcXVlc3QaGS5hdXRoLnYxLlNldEVtYWlsUmVzcG9uc2USSwoMQ29uZmlybUVtYWlsEhwuYXV0aC52MS5Db25maXJtRW1haWxSZXF1ZXN0Gh0uYXV0aC52MS5Db25maXJtRW1haWxSZXNwb25zZRJRCg5SZXZva2VNeVRva2VucxIeLmF1dGgudjEuUmV2b2tlTXlUb2tlbnNSZXF1ZXN0Gh8uYXV0aC52MS5SZXZva2VNeVRva2Vuc1Jlc3BvbnNlEnUKGlNlbmRBZG1pbktleUJ5RW1haWxQYXJ0bmVyEiouYXV0aC52MS5TZW5kQWRtaW5LZXlCeUVtYWlsUGFydG5lclJlcXVlc3QaKy5hdXRoLnYxLlNlbmRBZG1pbktleUJ5RW1haWxQYXJ0bmVyUmVzcG9uc2USXAoQRXhpc3RzQnlVc2VybmFtZRIgLmF1dGgudjEuRXhpc3RzQnlVc2VybmFtZVJlcXVlc3QaIS5hdXRoLnYxLkV4aXN0c0J5VXNlcm5hbWVSZXNwb25zZSIDkAICElwKEEV4aXN0c0J5Tmlja25hbWUSIC5hdXRoLnYxLkV4aXN0c0J5Tmlja25hbWVSZXF1ZXN0GiEuYXV0aC52MS5FeGlzdHNCeU5pY2tuYW1lUmVzcG9uc2UiA5ACAhJRCgtWZXJpZnlUb2tlbhIbLmF1dGgudjEuVmVyaWZ5VG9rZW5SZXF1ZXN0GhwuYXV0aC52MS5WZXJpZnlUb2tlblJlc3BvbnNlIgeQAgKguxgCEkEKB0dldEtleXMSFy5hdXRoLnYxLkdldEtleXNSZXF1ZXN0GhguYXV0aC52MS5HZXRLZXlzUmVzcG9uc2UiA5ACAmIGcHJvdG8z", [file_auth_v1_records, file_auth_v1_scopes]);
+  fileDesc("ChNhdXRoL3YxL3VzZXJzLnByb3RvEgdhdXRoLnYxIpYECg1TaWduVXBSZXF1ZXN0EhUKCHVzZXJuYW1lGAEgASgJSACIAQESFQoIbmlja25hbWUYAiABKAlIAYgBARIVCghwYXNzd29yZBgDIAEoCUgCiAEBEhcKCmRhdGVvZmJvcm4YBCABKAlIA4gBARITCgZnZW5kZXIYBSABKAlIBIgBARISCgVzdGF0ZRgGIAEoCUgFiAEBEhEKBGNpdHkYByABKAlIBogBARIcCg9pbnN0aXR1dGlvbnR5cGUYCCABKAlIB4gBARIYCgtpbnN0aXR1dGlvbhgJIAEoCUgIiAEBEh0KEHNlY3VyaXR5cXVlc3Rpb24YCiABKAlICYgBARIbCg5zZWN1cml0eWFuc3dlchgLIAEoCUgKiAEBEhkKDHRlcm1zb2Z1c2FnZRgMIAEoCEgLiAEBEg0KBXJvbGVzGA0gAygJEhIKBWVtYWlsGA4gASgJSAyIAQFCCwoJX3VzZXJuYW1lQgsKCV9uaWNrbmFtZUILCglfcGFzc3dvcmRCDQoLX2RhdGVvZmJvcm5CCQoHX2dlbmRlckIICgZfc3RhdGVCBwoFX2NpdHlCEgoQX2luc3RpdHV0aW9udHlwZUIOCgxfaW5zdGl0dXRpb25CEwoRX3NlY3VyaXR5cXVlc3Rpb25CEQoPX3NlY3VyaXR5YW5zd2VyQg8KDV90ZXJtc29mdXNhZ2VCCAoGX2VtYWlsIh8KDlNpZ25VcFJlc3BvbnNlEg0KBXRva2VuGAEgASgJImMKD0FjdGl2YXRlUmVxdWVzdBIaCg1hY3RpdmF0aW9ua2V5GAEgASgJSACIAQESFQoIdXNlcm5hbWUYAiABKAlIAYgBAUIQCg5fYWN0aXZhdGlvbmtleUILCglfdXNlcm5hbWUiJAoQQWN0aXZhdGVSZXNwb25zZRIQCgh1c2VybmFtZRgBIAEoCSJWCgxMb2dpblJlcXVlc3QSFQoIdXNlcm5hbWUYASABKAlIAIgBARIVCghwYXNzd29yZBgCIAEoCUgBiAEBQgsKCV91c2VybmFtZUILCglfcGFzc3dvcmQiHgoNTG9naW5SZXNwb25zZRINCgV0b2tlbhgBIAEoCSItCgxHZXRNZVJlcXVlc3QSHQoVd2l0aF9wcmV2aW91c19zaWduX2luGAEgASgIInEKDUdldE1lUmVzcG9uc2USGwoEdXNlchgBIAEoCzINLmF1dGgudjEuVXNlchIuChBwcmV2aW91c19zaWduX2luGAIgASgLMg8uYXV0aC52MS5TaWduSW5IAIgBAUITChFfcHJldmlvdXNfc2lnbl9pbiJUCgZTaWduSW4SKAoEdGltZRgBIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASFAoHbmV0d29yaxgCIAEoCUgAiAEBQgoKCF9uZXR3b3JrIhAKDlJlZnJlc2hSZXF1ZXN0IiAKD1JlZnJlc2hSZXNwb25zZRINCgV0b2tlbhgBIAEoCSJMCg5HZXRVc2VyUmVxdWVzdBIVCgh1c2VybmFtZRgBIAEoCUgAiAEBEg8KAmlkGAIgASgFSAGIAQFCCwoJX3VzZXJuYW1lQgUKA19pZCIuCg9HZXRVc2VyUmVzcG9uc2USGwoEdXNlchgBIAEoCzINLmF1dGgudjEuVXNlciI5Cg1Vc2VyUmVmZXJlbmNlEgwKAmlkGAEgASgFSAASEgoIdXNlcm5hbWUYAiABKAlIAEIGCgR1c2VyIkIKFEJhdGNoR2V0VXNlcnNSZXF1ZXN0EioKCnJlZmVyZW5jZXMYASADKAsyFi5hdXRoLnYxLlVzZXJSZWZlcmVuY2UiXgoVQmF0Y2hHZXRVc2Vyc1Jlc3BvbnNlEhwKBXVzZXJzGAEgAygLMg0uYXV0aC52MS5Vc2VyEicKB21pc3NpbmcYAiADKAsyFi5hdXRoLnYxLlVzZXJSZWZlcmVuY2UiUwoPU2V0RW1haWxSZXF1ZXN0EhIKBWVtYWlsGAEgASgJSACIAQESFQoIcGFzc3dvcmQYAiABKAlIAYgBAUIICgZfZW1haWxCCwoJX3Bhc3N3b3JkIhIKEFNldEVtYWlsUmVzcG9uc2UiMQoTQ29uZmlybUVtYWlsUmVxdWVzdBIRCgRjb2RlGAEgASgJSACIAQFCBwoFX2NvZGUiFgoUQ29uZmlybUVtYWlsUmVzcG9uc2UiFwoVUmV2b2tlTXlUb2tlbnNSZXF1ZXN0IhgKFlJldm9rZU15VG9rZW5zUmVzcG9uc2UiNQoPRGVsZXRlTWVSZXF1ZXN0EhUKCHBhc3N3b3JkGAEgASgJSACIAQFCCwoJX3Bhc3N3b3JkIhIKEERlbGV0ZU1lUmVzcG9uc2UiEQoPRXhwb3J0TWVSZXF1ZXN0IiAKEEV4cG9ydE1lUmVzcG9uc2USDAoEanNvbhgBIAEoCSI8ChNMaXN0TXlFdmVudHNSZXF1ZXN0EhEKCXBhZ2Vfc2l6ZRgBIAEoBRISCgpwYWdlX3Rva2VuGAIgASgJIlYKFExpc3RNeUV2ZW50c1Jlc3BvbnNlEiUKBmV2ZW50cxgBIAMoCzIVLmF1dGgudjEuQWNjb3VudEV2ZW50EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSKHAQoMQWNjb3VudEV2ZW50EigKBHRpbWUYASABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEg4KBmFjdGlvbhgCIAEoCRIPCgdyZWZ1c2VkGAMgASgIEgoKAmJ5GAQgASgJEhQKB2FkZHJlc3MYBSABKAlIAIgBAUIKCghfYWRkcmVzcyJzCiFTZW5kQWRtaW5LZXlCeUVtYWlsUGFydG5lclJlcXVlc3QSGQoMZW1haWxwYXJ0bmVyGAEgASgJSACIAQESFQoIdXNlcm5hbWUYAiABKAlIAYgBAUIPCg1fZW1haWxwYXJ0bmVyQgsKCV91c2VybmFtZSIkCiJTZW5kQWRtaW5LZXlCeUVtYWlsUGFydG5lclJlc3BvbnNlIj0KF0V4aXN0c0J5VXNlcm5hbWVSZXF1ZXN0EhUKCHVzZXJuYW1lGAEgASgJSACIAQFCCwoJX3VzZXJuYW1lIioKGEV4aXN0c0J5VXNlcm5hbWVSZXNwb25zZRIOCgZleGlzdHMYASABKAgiPQoXRXhpc3RzQnlOaWNrbmFtZVJlcXVlc3QSFQoIbmlja25hbWUYASABKAlIAIgBAUILCglfbmlja25hbWUiKgoYRXhpc3RzQnlOaWNrbmFtZVJlc3BvbnNlEg4KBmV4aXN0cxgBIAEoCCIyChJWZXJpZnlUb2tlblJlcXVlc3QSEgoFdG9rZW4YASABKAlIAIgBAUIICgZfdG9rZW4itwMKE1ZlcmlmeVRva2VuUmVzcG9uc2USDgoGYWN0aXZlGAEgASgIEhAKA3N1YhgCIAEoCUgAiAEBEhUKCHVzZXJuYW1lGAMgASgJSAGIAQESIwoKdG9rZW5fdHlwZRgEIAEoCUgCUgp0b2tlbl90eXBliAEBEhAKA2V4cBgFIAEoA0gDiAEBEhAKA2lhdBgGIAEoA0gEiAEBEhAKA2lzcxgHIAEoCUgFiAEBEhAKA2F1ZBgIIAEoCUgGiAEBEhAKA2p0aRgJIAEoCUgHiAEBEiEKCWF1dGhfdGltZRgKIAEoA0gIUglhdXRoX3RpbWWIAQESCwoDYW1yGAsgAygJEg0KBXJvbGVzGAwgAygJEhAKA29yZxgNIAEoBUgJiAEBEiUKC3VzZXJfYWN0aXZlGA4gASgISApSC3VzZXJfYWN0aXZliAEBQgYKBF9zdWJCCwoJX3VzZXJuYW1lQg0KC190b2tlbl90eXBlQgYKBF9leHBCBgoEX2lhdEIGCgRfaXNzQgYKBF9hdWRCBgoEX2p0aUIMCgpfYXV0aF90aW1lQgYKBF9vcmdCDgoMX3VzZXJfYWN0aXZlIhAKDkdldEtleXNSZXF1ZXN0Ii0KD0dldEtleXNSZXNwb25zZRIaCgRrZXlzGAEgAygLMgwuYXV0aC52MS5LZXkiXAoDS2V5EgsKA2t0eRgBIAEoCRILCgNraWQYAiABKAkSCwoDdXNlGAMgASgJEgsKA2FsZxgEIAEoCRILCgNjcnYYBSABKAkSCQoBeBgGIAEoCRIJCgF5GAcgASgJMtQKCgVVc2VycxI5CgZTaWduVXASFi5hdXRoLnYxLlNpZ25VcFJlcXVlc3QaFy5hdXRoLnYxLlNpZ25VcFJlc3BvbnNlEj8KCEFjdGl2YXRlEhguYXV0aC52MS5BY3RpdmF0ZVJlcXVlc3QaGS5hdXRoLnYxLkFjdGl2YXRlUmVzcG9uc2USNgoFTG9naW4SFS5hdXRoLnYxLkxvZ2luUmVxdWVzdBoWLmF1dGgudjEuTG9naW5SZXNwb25zZRI7CgVHZXRNZRIVLmF1dGgudjEuR2V0TWVSZXF1ZXN0GhYuYXV0aC52MS5HZXRNZVJlc3BvbnNlIgOQAgISPAoHUmVmcmVzaBIXLmF1dGgudjEuUmVmcmVzaFJlcXVlc3QaGC5hdXRoLnYxLlJlZnJlc2hSZXNwb25zZRJFCgdHZXRVc2VyEhcuYXV0aC52MS5HZXRVc2VyUmVxdWVzdBoYLmF1dGgudjEuR2V0VXNlclJlc3BvbnNlIgeQAgKguxgBElcKDUJhdGNoR2V0VXNlcnMSHS5hdXRoLnYxLkJhdGNoR2V0VXNlcnNSZXF1ZXN0Gh4uYXV0aC52MS5CYXRjaEdldFVzZXJzUmVzcG9uc2UiB5ACAqC7GAESPwoIU2V0RW1haWwSGC5hdXRoLnYxLlNldEVtYWlsUmVxdWVzdBoZLmF1dGgudjEuU2V0RW1haWxSZXNwb25zZRJLCgxDb25maXJtRW1haWwSHC5hdXRoLnYxLkNvbmZpcm1FbWFpbFJlcXVlc3QaHS5hdXRoLnYxLkNvbmZpcm1FbWFpbFJlc3BvbnNlElEKDlJldm9rZU15VG9rZW5zEh4uYXV0aC52MS5SZXZva2VNeVRva2Vuc1JlcXVlc3QaHy5hdXRoLnYxLlJldm9rZU15VG9rZW5zUmVzcG9uc2USPwoIRGVsZXRlTWUSGC5hdXRoLnYxLkRlbGV0ZU1lUmVxdWVzdBoZLmF1dGgudjEuRGVsZXRlTWVSZXNwb25zZRI/CghFeHBvcnRNZRIYLmF1dGgudjEuRXhwb3J0TWVSZXF1ZXN0GhkuYXV0aC52MS5FeHBvcnRNZVJlc3BvbnNlElAKDExpc3RNeUV2ZW50cxIcLmF1dGgudjEuTGlzdE15RXZlbnRzUmVxdWVzdBodLmF1dGgudjEuTGlzdE15RXZlbnRzUmVzcG9uc2UiA5ACAhJ1ChpTZW5kQWRtaW5LZXlCeUVtYWlsUGFydG5lchIqLmF1dGgudjEuU2VuZEFkbWluS2V5QnlFbWFpbFBhcnRuZXJSZXF1ZXN0GisuYXV0aC52MS5TZW5kQWRtaW5LZXlCeUVtYWlsUGFydG5lclJlc3BvbnNlElwKEEV4aXN0c0J5VXNlcm5hbWUSIC5hdXRoLnYxLkV4aXN0c0J5VXNlcm5hbWVSZXF1ZXN0GiEuYXV0aC52MS5FeGlzdHNCeVVzZXJuYW1lUmVzcG9uc2UiA5ACAhJcChBFeGlzdHNCeU5pY2tuYW1lEiAuYXV0aC52MS5FeGlzdHNCeU5pY2tuYW1lUmVxdWVzdBohLmF1dGgudjEuRXhpc3RzQnlOaWNrbmFtZVJlc3BvbnNlIgOQAgISUQoLVmVyaWZ5VG9rZW4SGy5hdXRoLnYxLlZlcmlmeVRva2VuUmVxdWVzdBocLmF1dGgudjEuVmVyaWZ5VG9rZW5SZXNwb25zZSIHkAICoLsYAhJBCgdHZXRLZXlzEhcuYXV0aC52MS5HZXRLZXlzUmVxdWVzdBoYLmF1dGgudjEuR2V0S2V5c1Jlc3BvbnNlIgOQAgJiBnByb3RvMw", [file_auth_v1_records, file_auth_v1_scopes, file_google_protobuf_timestamp]);
 
 /**
  * The form of a new user. Text fields hold at most 255 characters and no control characters.
@@ -247,11 +249,17 @@ export const LoginResponseSchema: GenMessage<LoginResponse> = /*@__PURE__*/
   messageDesc(file_auth_v1_users, 5);
 
 /**
- * Empty: the metadata has the token.
+ * What to return besides the token's user. The metadata has the token.
  *
  * @generated from message auth.v1.GetMeRequest
  */
 export type GetMeRequest = Message<"auth.v1.GetMeRequest"> & {
+  /**
+   * Whether to return `previous_sign_in`, which is read from the audit log.
+   *
+   * @generated from field: bool with_previous_sign_in = 1;
+   */
+  withPreviousSignIn: boolean;
 };
 
 /**
@@ -273,6 +281,15 @@ export type GetMeResponse = Message<"auth.v1.GetMeResponse"> & {
    * @generated from field: auth.v1.User user = 1;
    */
   user?: User | undefined;
+
+  /**
+   * The last sign-in before the session of the token: one that the user doesn’t recognize may be another person’s. Later
+   * sign-ins are in ListMyEvents. Absent unless requested, if there is none among the newest 1,000 events of the user, and
+   * for the restricted sessions of a ROLE_ADMIN.
+   *
+   * @generated from field: optional auth.v1.SignIn previous_sign_in = 2;
+   */
+  previousSignIn?: SignIn | undefined;
 };
 
 /**
@@ -281,6 +298,34 @@ export type GetMeResponse = Message<"auth.v1.GetMeResponse"> & {
  */
 export const GetMeResponseSchema: GenMessage<GetMeResponse> = /*@__PURE__*/
   messageDesc(file_auth_v1_users, 7);
+
+/**
+ * A sign-in, at the public services or at Administration. Sign-up is one, too.
+ *
+ * @generated from message auth.v1.SignIn
+ */
+export type SignIn = Message<"auth.v1.SignIn"> & {
+  /**
+   * Time of the sign-in.
+   *
+   * @generated from field: google.protobuf.Timestamp time = 1;
+   */
+  time?: Timestamp | undefined;
+
+  /**
+   * Network of the client as limits count it: an IPv4 address, or an IPv6 /64.
+   *
+   * @generated from field: optional string network = 2;
+   */
+  network?: string | undefined;
+};
+
+/**
+ * Describes the message auth.v1.SignIn.
+ * Use `create(SignInSchema)` to create a new message.
+ */
+export const SignInSchema: GenMessage<SignIn> = /*@__PURE__*/
+  messageDesc(file_auth_v1_users, 8);
 
 /**
  * Empty: the metadata has the token.
@@ -295,7 +340,7 @@ export type RefreshRequest = Message<"auth.v1.RefreshRequest"> & {
  * Use `create(RefreshRequestSchema)` to create a new message.
  */
 export const RefreshRequestSchema: GenMessage<RefreshRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 8);
+  messageDesc(file_auth_v1_users, 9);
 
 /**
  * The new token.
@@ -316,7 +361,7 @@ export type RefreshResponse = Message<"auth.v1.RefreshResponse"> & {
  * Use `create(RefreshResponseSchema)` to create a new message.
  */
 export const RefreshResponseSchema: GenMessage<RefreshResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 9);
+  messageDesc(file_auth_v1_users, 10);
 
 /**
  * The user to look up.
@@ -344,7 +389,7 @@ export type GetUserRequest = Message<"auth.v1.GetUserRequest"> & {
  * Use `create(GetUserRequestSchema)` to create a new message.
  */
 export const GetUserRequestSchema: GenMessage<GetUserRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 10);
+  messageDesc(file_auth_v1_users, 11);
 
 /**
  * The requested user.
@@ -365,7 +410,7 @@ export type GetUserResponse = Message<"auth.v1.GetUserResponse"> & {
  * Use `create(GetUserResponseSchema)` to create a new message.
  */
 export const GetUserResponseSchema: GenMessage<GetUserResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 11);
+  messageDesc(file_auth_v1_users, 12);
 
 /**
  * A reference to a user, by id or username.
@@ -402,7 +447,7 @@ export type UserReference = Message<"auth.v1.UserReference"> & {
  * Use `create(UserReferenceSchema)` to create a new message.
  */
 export const UserReferenceSchema: GenMessage<UserReference> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 12);
+  messageDesc(file_auth_v1_users, 13);
 
 /**
  * The users to look up.
@@ -423,7 +468,7 @@ export type BatchGetUsersRequest = Message<"auth.v1.BatchGetUsersRequest"> & {
  * Use `create(BatchGetUsersRequestSchema)` to create a new message.
  */
 export const BatchGetUsersRequestSchema: GenMessage<BatchGetUsersRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 13);
+  messageDesc(file_auth_v1_users, 14);
 
 /**
  * The users found.
@@ -451,7 +496,7 @@ export type BatchGetUsersResponse = Message<"auth.v1.BatchGetUsersResponse"> & {
  * Use `create(BatchGetUsersResponseSchema)` to create a new message.
  */
 export const BatchGetUsersResponseSchema: GenMessage<BatchGetUsersResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 14);
+  messageDesc(file_auth_v1_users, 15);
 
 /**
  * The new address.
@@ -479,7 +524,7 @@ export type SetEmailRequest = Message<"auth.v1.SetEmailRequest"> & {
  * Use `create(SetEmailRequestSchema)` to create a new message.
  */
 export const SetEmailRequestSchema: GenMessage<SetEmailRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 15);
+  messageDesc(file_auth_v1_users, 16);
 
 /**
  * Empty: the code is queued, unless the address received too many e-mails recently.
@@ -494,7 +539,7 @@ export type SetEmailResponse = Message<"auth.v1.SetEmailResponse"> & {
  * Use `create(SetEmailResponseSchema)` to create a new message.
  */
 export const SetEmailResponseSchema: GenMessage<SetEmailResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 16);
+  messageDesc(file_auth_v1_users, 17);
 
 /**
  * The mailed code.
@@ -515,7 +560,7 @@ export type ConfirmEmailRequest = Message<"auth.v1.ConfirmEmailRequest"> & {
  * Use `create(ConfirmEmailRequestSchema)` to create a new message.
  */
 export const ConfirmEmailRequestSchema: GenMessage<ConfirmEmailRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 17);
+  messageDesc(file_auth_v1_users, 18);
 
 /**
  * Empty: the new address is in effect.
@@ -530,7 +575,7 @@ export type ConfirmEmailResponse = Message<"auth.v1.ConfirmEmailResponse"> & {
  * Use `create(ConfirmEmailResponseSchema)` to create a new message.
  */
 export const ConfirmEmailResponseSchema: GenMessage<ConfirmEmailResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 18);
+  messageDesc(file_auth_v1_users, 19);
 
 /**
  * Empty: the metadata has the token.
@@ -545,7 +590,7 @@ export type RevokeMyTokensRequest = Message<"auth.v1.RevokeMyTokensRequest"> & {
  * Use `create(RevokeMyTokensRequestSchema)` to create a new message.
  */
 export const RevokeMyTokensRequestSchema: GenMessage<RevokeMyTokensRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 19);
+  messageDesc(file_auth_v1_users, 20);
 
 /**
  * Empty: the tokens are void.
@@ -560,7 +605,185 @@ export type RevokeMyTokensResponse = Message<"auth.v1.RevokeMyTokensResponse"> &
  * Use `create(RevokeMyTokensResponseSchema)` to create a new message.
  */
 export const RevokeMyTokensResponseSchema: GenMessage<RevokeMyTokensResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 20);
+  messageDesc(file_auth_v1_users, 21);
+
+/**
+ * Proof that the owner deletes the account.
+ *
+ * @generated from message auth.v1.DeleteMeRequest
+ */
+export type DeleteMeRequest = Message<"auth.v1.DeleteMeRequest"> & {
+  /**
+   * Required. The password of the user.
+   *
+   * @generated from field: optional string password = 1;
+   */
+  password?: string | undefined;
+};
+
+/**
+ * Describes the message auth.v1.DeleteMeRequest.
+ * Use `create(DeleteMeRequestSchema)` to create a new message.
+ */
+export const DeleteMeRequestSchema: GenMessage<DeleteMeRequest> = /*@__PURE__*/
+  messageDesc(file_auth_v1_users, 22);
+
+/**
+ * Empty: the account is deleted, and its tokens are void.
+ *
+ * @generated from message auth.v1.DeleteMeResponse
+ */
+export type DeleteMeResponse = Message<"auth.v1.DeleteMeResponse"> & {
+};
+
+/**
+ * Describes the message auth.v1.DeleteMeResponse.
+ * Use `create(DeleteMeResponseSchema)` to create a new message.
+ */
+export const DeleteMeResponseSchema: GenMessage<DeleteMeResponse> = /*@__PURE__*/
+  messageDesc(file_auth_v1_users, 23);
+
+/**
+ * Empty: the metadata has the token.
+ *
+ * @generated from message auth.v1.ExportMeRequest
+ */
+export type ExportMeRequest = Message<"auth.v1.ExportMeRequest"> & {
+};
+
+/**
+ * Describes the message auth.v1.ExportMeRequest.
+ * Use `create(ExportMeRequestSchema)` to create a new message.
+ */
+export const ExportMeRequestSchema: GenMessage<ExportMeRequest> = /*@__PURE__*/
+  messageDesc(file_auth_v1_users, 24);
+
+/**
+ * The stored data of the user.
+ *
+ * @generated from message auth.v1.ExportMeResponse
+ */
+export type ExportMeResponse = Message<"auth.v1.ExportMeResponse"> & {
+  /**
+   * A JSON document (RFC 8259) of at most 1 MB: an object with a member for each table. `audit_events` has the newest 1,000
+   * events, with the fields of AccountEvent; ListMyEvents returns all.
+   *
+   * @generated from field: string json = 1;
+   */
+  json: string;
+};
+
+/**
+ * Describes the message auth.v1.ExportMeResponse.
+ * Use `create(ExportMeResponseSchema)` to create a new message.
+ */
+export const ExportMeResponseSchema: GenMessage<ExportMeResponse> = /*@__PURE__*/
+  messageDesc(file_auth_v1_users, 25);
+
+/**
+ * The page of events to return.
+ *
+ * @generated from message auth.v1.ListMyEventsRequest
+ */
+export type ListMyEventsRequest = Message<"auth.v1.ListMyEventsRequest"> & {
+  /**
+   * Maximum number of events in a page: 50 by default, at most 500. Larger values count as 500.
+   *
+   * @generated from field: int32 page_size = 1;
+   */
+  pageSize: number;
+
+  /**
+   * Token of the page to return, from the previous page; empty for the first page.
+   *
+   * @generated from field: string page_token = 2;
+   */
+  pageToken: string;
+};
+
+/**
+ * Describes the message auth.v1.ListMyEventsRequest.
+ * Use `create(ListMyEventsRequestSchema)` to create a new message.
+ */
+export const ListMyEventsRequestSchema: GenMessage<ListMyEventsRequest> = /*@__PURE__*/
+  messageDesc(file_auth_v1_users, 26);
+
+/**
+ * A page of events.
+ *
+ * @generated from message auth.v1.ListMyEventsResponse
+ */
+export type ListMyEventsResponse = Message<"auth.v1.ListMyEventsResponse"> & {
+  /**
+   * The newest first. An event that is a moment old may be returned twice.
+   *
+   * @generated from field: repeated auth.v1.AccountEvent events = 1;
+   */
+  events: AccountEvent[];
+
+  /**
+   * Token of the next page; empty on the last page.
+   *
+   * @generated from field: string next_page_token = 2;
+   */
+  nextPageToken: string;
+};
+
+/**
+ * Describes the message auth.v1.ListMyEventsResponse.
+ * Use `create(ListMyEventsResponseSchema)` to create a new message.
+ */
+export const ListMyEventsResponseSchema: GenMessage<ListMyEventsResponse> = /*@__PURE__*/
+  messageDesc(file_auth_v1_users, 27);
+
+/**
+ * An event of the audit log, as the user concerned sees it.
+ *
+ * @generated from message auth.v1.AccountEvent
+ */
+export type AccountEvent = Message<"auth.v1.AccountEvent"> & {
+  /**
+   * Time of the event.
+   *
+   * @generated from field: google.protobuf.Timestamp time = 1;
+   */
+  time?: Timestamp | undefined;
+
+  /**
+   * What was done, such as `session.login` or `user.suspend`.
+   *
+   * @generated from field: string action = 2;
+   */
+  action: string;
+
+  /**
+   * Whether it was refused, such as a sign-in with a wrong password.
+   *
+   * @generated from field: bool refused = 3;
+   */
+  refused: boolean;
+
+  /**
+   * Who acted: `you`, `an administrator`, `a service`, `the system`, or `an unknown client`, which didn't prove who it is.
+   *
+   * @generated from field: string by = 4;
+   */
+  by: string;
+
+  /**
+   * IP address of the client, if `by` is `you`.
+   *
+   * @generated from field: optional string address = 5;
+   */
+  address?: string | undefined;
+};
+
+/**
+ * Describes the message auth.v1.AccountEvent.
+ * Use `create(AccountEventSchema)` to create a new message.
+ */
+export const AccountEventSchema: GenMessage<AccountEvent> = /*@__PURE__*/
+  messageDesc(file_auth_v1_users, 28);
 
 /**
  * The user who needs a key, and its recipient.
@@ -588,7 +811,7 @@ export type SendAdminKeyByEmailPartnerRequest = Message<"auth.v1.SendAdminKeyByE
  * Use `create(SendAdminKeyByEmailPartnerRequestSchema)` to create a new message.
  */
 export const SendAdminKeyByEmailPartnerRequestSchema: GenMessage<SendAdminKeyByEmailPartnerRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 21);
+  messageDesc(file_auth_v1_users, 29);
 
 /**
  * Empty: the e-mail is queued.
@@ -603,7 +826,7 @@ export type SendAdminKeyByEmailPartnerResponse = Message<"auth.v1.SendAdminKeyBy
  * Use `create(SendAdminKeyByEmailPartnerResponseSchema)` to create a new message.
  */
 export const SendAdminKeyByEmailPartnerResponseSchema: GenMessage<SendAdminKeyByEmailPartnerResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 22);
+  messageDesc(file_auth_v1_users, 30);
 
 /**
  * The username to look up.
@@ -624,7 +847,7 @@ export type ExistsByUsernameRequest = Message<"auth.v1.ExistsByUsernameRequest">
  * Use `create(ExistsByUsernameRequestSchema)` to create a new message.
  */
 export const ExistsByUsernameRequestSchema: GenMessage<ExistsByUsernameRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 23);
+  messageDesc(file_auth_v1_users, 31);
 
 /**
  * Whether it is taken.
@@ -645,7 +868,7 @@ export type ExistsByUsernameResponse = Message<"auth.v1.ExistsByUsernameResponse
  * Use `create(ExistsByUsernameResponseSchema)` to create a new message.
  */
 export const ExistsByUsernameResponseSchema: GenMessage<ExistsByUsernameResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 24);
+  messageDesc(file_auth_v1_users, 32);
 
 /**
  * The nickname to look up.
@@ -666,7 +889,7 @@ export type ExistsByNicknameRequest = Message<"auth.v1.ExistsByNicknameRequest">
  * Use `create(ExistsByNicknameRequestSchema)` to create a new message.
  */
 export const ExistsByNicknameRequestSchema: GenMessage<ExistsByNicknameRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 25);
+  messageDesc(file_auth_v1_users, 33);
 
 /**
  * Whether it is taken.
@@ -687,7 +910,7 @@ export type ExistsByNicknameResponse = Message<"auth.v1.ExistsByNicknameResponse
  * Use `create(ExistsByNicknameResponseSchema)` to create a new message.
  */
 export const ExistsByNicknameResponseSchema: GenMessage<ExistsByNicknameResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 26);
+  messageDesc(file_auth_v1_users, 34);
 
 /**
  * The token to verify.
@@ -708,7 +931,7 @@ export type VerifyTokenRequest = Message<"auth.v1.VerifyTokenRequest"> & {
  * Use `create(VerifyTokenRequestSchema)` to create a new message.
  */
 export const VerifyTokenRequestSchema: GenMessage<VerifyTokenRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 27);
+  messageDesc(file_auth_v1_users, 35);
 
 /**
  * The introspection response of RFC 7662, with the claims of this service. An invalid token has only `active`.
@@ -820,7 +1043,7 @@ export type VerifyTokenResponse = Message<"auth.v1.VerifyTokenResponse"> & {
  * Use `create(VerifyTokenResponseSchema)` to create a new message.
  */
 export const VerifyTokenResponseSchema: GenMessage<VerifyTokenResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 28);
+  messageDesc(file_auth_v1_users, 36);
 
 /**
  * Empty.
@@ -835,7 +1058,7 @@ export type GetKeysRequest = Message<"auth.v1.GetKeysRequest"> & {
  * Use `create(GetKeysRequestSchema)` to create a new message.
  */
 export const GetKeysRequestSchema: GenMessage<GetKeysRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 29);
+  messageDesc(file_auth_v1_users, 37);
 
 /**
  * The key set.
@@ -856,7 +1079,7 @@ export type GetKeysResponse = Message<"auth.v1.GetKeysResponse"> & {
  * Use `create(GetKeysResponseSchema)` to create a new message.
  */
 export const GetKeysResponseSchema: GenMessage<GetKeysResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 30);
+  messageDesc(file_auth_v1_users, 38);
 
 /**
  * One public key, in the fields of RFC 7517 and RFC 7518.
@@ -919,7 +1142,7 @@ export type Key = Message<"auth.v1.Key"> & {
  * Use `create(KeySchema)` to create a new message.
  */
 export const KeySchema: GenMessage<Key> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 31);
+  messageDesc(file_auth_v1_users, 39);
 
 /**
  * Sign-up, activation, sign-in and look-up of users, and changes of users to their own accounts.
@@ -987,7 +1210,7 @@ export const Users: GenService<{
     output: typeof LoginResponseSchema;
   },
   /**
-   * Returns the token's user. Protected.
+   * Returns the token's user and, on request, its previous sign-in. Protected.
    *
    * @generated from rpc auth.v1.Users.GetMe
    */
@@ -1069,6 +1292,44 @@ export const Users: GenService<{
     methodKind: "unary";
     input: typeof RevokeMyTokensRequestSchema;
     output: typeof RevokeMyTokensResponseSchema;
+  },
+  /**
+   * Deletes the account of the user: it is suspended and hidden at once, all its tokens are void, and its names stay taken.
+   * After 30 days all its data is erased; until then an administrator can restore it. The user is notified by e-mail.
+   * Protected: the user itself, with the password, which counts as an attempt like a sign-in. Refuses with MISSING_PARAMETER;
+   * WRONG_STATE for a ROLE_ADMIN, which is deleted at Administration, and for a day after PasswordUpdateByUsername by a
+   * session that did not begin with a mailed key, with the time from which deletion is possible in its text (ISO 8601);
+   * INVALID_CREDENTIALS for a wrong password; TOO_MANY_ATTEMPTS as Login does.
+   *
+   * @generated from rpc auth.v1.Users.DeleteMe
+   */
+  deleteMe: {
+    methodKind: "unary";
+    input: typeof DeleteMeRequestSchema;
+    output: typeof DeleteMeResponseSchema;
+  },
+  /**
+   * Returns the stored data of the user (LGPD, article 18, II), without secrets and without data of other people. Protected:
+   * the user itself. Refuses with TOO_MANY_ATTEMPTS beyond 5 exports in 24 hours.
+   *
+   * @generated from rpc auth.v1.Users.ExportMe
+   */
+  exportMe: {
+    methodKind: "unary";
+    input: typeof ExportMeRequestSchema;
+    output: typeof ExportMeResponseSchema;
+  },
+  /**
+   * Lists the events of the audit log that the user caused or that concern it, the newest first (AIP-158). Protected: the
+   * user itself. Refuses with INVALID_ARGUMENT for a negative page size, and for a page token that isn't from an answer to
+   * the same account.
+   *
+   * @generated from rpc auth.v1.Users.ListMyEvents
+   */
+  listMyEvents: {
+    methodKind: "unary";
+    input: typeof ListMyEventsRequestSchema;
+    output: typeof ListMyEventsResponseSchema;
   },
   /**
    * Mails a one-time activation key to the address of an active organization. Revision 1.0.0 only.

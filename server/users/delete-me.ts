@@ -1,0 +1,50 @@
+import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import type { UsersRpc } from '../access/context.js'
+import type { SignIns } from '../access/sign-in.js'
+import type { Emails } from '../models/email.js'
+import type { Users } from '../models/user.js'
+import type { ChooseLocale } from '../outbox/texts.js'
+import { checkShape } from '../requests/call.js'
+import { refuse } from '../requests/refusal.js'
+import { required } from '../requests/required-fields.js'
+import { tooLong } from '../rules/sizes.js'
+import { checkPasswordAge } from './password-age.js'
+
+/**
+ * Deletes the caller as administrators delete users, if the password is right: hidden at once, erased by maintenance 30 days
+ * later. An e-mail notifies the owner. Of two calls with the same token only one succeeds.
+ */
+export function deleteMe(deps: {
+  users: Pick<Users, 'delete'>
+  emails: Pick<Emails, 'add'>
+  signIns: SignIns
+  chooseLocale: ChooseLocale
+  now: () => number
+}): UsersRpc<'deleteMe'> {
+  const { users, emails, signIns, chooseLocale, now } = deps
+  return async (request, { call, caller: { user }, transact }) => {
+    checkShape(call)
+    const { password } = required({ password: request.password })
+    if (user.role === 'ROLE_ADMIN') {
+      const text = 'An administrator is deleted at Administration, with `auth-admin users delete`.'
+      refuse(Reason.WRONG_STATE, { text })
+    }
+    if (tooLong(password, 'password')) refuse(Reason.INVALID_CREDENTIALS)
+    checkPasswordAge(user, now(), 'The account can be deleted')
+
+    await using attempt = await signIns.begin('user.delete-own', user.usernameKey, call, 1)
+    // Another call has deleted it since this one identified its caller.
+    if (attempt.account?.id !== user.id) refuse(Reason.INVALID_TOKEN)
+    const { correct } = await attempt.comparePassword(password)
+    if (!correct) return attempt.fail(Reason.INVALID_CREDENTIALS)
+    await transact(async ({ t }) => {
+      // Before the deletion: it refuses for a deleted user. Its event is that of the deletion.
+      await attempt.succeed(t)
+      await users.delete(user.id, t)
+      if (user.email === null) return
+      const parameters = { userId: user.id, at: new Date().toISOString(), address: call.address }
+      await emails.add({ kind: 'account-deleted', parameters }, chooseLocale(call.acceptLanguage), t)
+    })
+    return {}
+  }
+}
