@@ -26,7 +26,7 @@ export interface Route extends HttpPath {
   /** The RPC of the operation; absent if the gateway itself answers. */
   readonly rpc?: DescMethodUnary
   /**
-   * Query parameters. Each sets the string field of the request with this JSON name. The RPC itself refuses with
+   * Query parameters. Each sets the string or int32 field of the request with this JSON name. The RPC itself refuses with
    * MISSING_PARAMETER if a required one is missing, because it must identify the caller first.
    */
   readonly parameters?: Readonly<Record<string, 'required' | 'optional'>>
@@ -124,6 +124,19 @@ const operations: readonly (Omit<Route, keyof HttpPath | 'protected' | 'refusals
   },
   {
     rpc: Users.method.revokeMyTokens,
+  },
+  {
+    rpc: Users.method.rotateProviderKey,
+    result: 'user',
+  },
+  {
+    rpc: Users.method.listMembers,
+    parameters: { pageSize: 'optional', pageToken: 'optional', text: 'optional' },
+    result: '*',
+  },
+  {
+    rpc: Users.method.deactivateMember,
+    parameters: { username: 'required' },
   },
   {
     rpc: Users.method.existsByUsername,

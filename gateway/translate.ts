@@ -50,7 +50,13 @@ export type Write = (message: Message, accept: string | undefined) => Answer
 
 /** Creates the reader of a route, with everything that doesn't depend on the request. */
 export function createRead({ path, parameters = {}, body: bodyRule }: Route, { input }: DescMethodUnary): Read {
-  const fields = new Map(Object.keys(parameters).map(name => [name, fieldOf(input, name).localName]))
+  // As in protobuf's JSON, a parameter has either name of its field.
+  const fields = new Map(
+    Object.keys(parameters).flatMap(name => {
+      const field = fieldOf(input, name)
+      return [name, field.name].map(alias => [alias, field] as const)
+    }),
+  )
   const variable = /\{(\w+)\}$/.exec(path)?.[1]
 
   return ({ segment, query, body }) => {
@@ -59,16 +65,18 @@ export function createRead({ path, parameters = {}, body: bodyRule }: Route, { i
     if (bodyRule) {
       malformed = readBodyInto(input, message, bodyRule, body)
     }
-    const values = message as unknown as Record<string, string | undefined>
+    const values: Record<string, string> = {}
 
     function setParameter(name: string, value: string) {
       const field = fields.get(name)
       if (field === undefined) return
-      const given = values[field]
+      const { localName } = field
+      const given = values[localName]
       if (given !== undefined && given !== value) {
         throw new HttpError('MALFORMED_REQUEST', `The parameter ${name} is given twice, with different values.`)
       }
-      values[field] = value
+      values[localName] = value
+      if (!setField(message, field, value)) malformed = String(new URLSearchParams({ [name]: 'must be an integer' }))
     }
 
     if (query) eachPair(query, setParameter)
@@ -82,9 +90,17 @@ export function createRead({ path, parameters = {}, body: bodyRule }: Route, { i
   }
 }
 
+/** Sets a string or int32 field; false for a value that is no int32. */
+function setField(message: Message, { fieldKind, scalar, localName }: DescField, value: string): boolean {
+  const isText = fieldKind === 'scalar' && scalar === ScalarType.STRING
+  if (!isText && !/^-?\d{1,9}$/.test(value)) return false
+  Object.assign(message, { [localName]: isText ? value : Number(value) })
+  return true
+}
+
 function readParameters(
   body: Body,
-  known: ReadonlyMap<string, string>,
+  known: ReadonlyMap<string, unknown>,
   setParameter: (name: string, value: string) => void,
 ): void {
   if ('form' in body) {
@@ -193,7 +209,7 @@ export function createWrite(route: Route, { output }: DescMethodUnary, revision:
   const json = { 'content-type': mediaType, 'cache-control': cache }
   const write = (value: unknown) => ({ status: 200, headers: json, body: JSON.stringify(value) })
   const toJsonObject = (message: Message) => toJson(output, message, { alwaysEmitImplicit: true }) as JsonObject
-  if (result === '*') return message => write(toJsonObject(message))
+  if (result === '*') return message => write(hideFields(toJsonObject(message), revision))
 
   const field = fieldOf(output, result)
   const resultOf = (message: Message) => (message as unknown as Record<string, unknown>)[field.localName]
@@ -210,6 +226,18 @@ export function createWrite(route: Route, { output }: DescMethodUnary, revision:
     if (isObject(value?.partnerOrganization)) removeHiddenFields(value.partnerOrganization, revision)
     return write(value)
   }
+}
+
+/** Removes them from all organizations in a value. */
+function hideFields(value: JsonValue, revision: Revision): JsonValue {
+  if (Array.isArray(value)) for (const each of value) hideFields(each, revision)
+  else if (isObject(value)) {
+    for (const [name, each] of Object.entries(value)) {
+      if (name === 'partnerOrganization' && isObject(each)) removeHiddenFields(each, revision)
+      else hideFields(each, revision)
+    }
+  }
+  return value
 }
 
 /** Removes the fields of an organization that the revision doesn't have. */

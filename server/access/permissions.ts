@@ -41,13 +41,23 @@ export function permit(
   if (!isMember(policy, user, target) && !isAdministered(policy, user, target)) refuse(Reason.ACCESS_DENIED)
 }
 
-function isMember({ institution }: UserPolicy, user: UserAttributes, target: UserAttributes | undefined): boolean {
+/**
+ * Whether a user exists for a caller whom `permit` admits: an RPC on the clients of the caller's organization hides all
+ * other users.
+ */
+export function isVisible({ institution }: UserPolicy, user: UserAttributes, target: UserAttributes): boolean {
   return (
-    institution !== undefined &&
-    user.role === 'ROLE_INSTITUTION' &&
-    user.organizationId !== null &&
-    target?.organizationId === user.organizationId
+    institution !== 'clients of its organization' || (target.role === 'ROLE_CLIENT' && inOrganizationOf(user, target))
   )
+}
+
+function inOrganizationOf({ organizationId }: UserAttributes, target: UserAttributes | undefined): boolean {
+  return organizationId !== null && target?.organizationId === organizationId
+}
+
+function isMember({ institution }: UserPolicy, user: UserAttributes, target: UserAttributes | undefined): boolean {
+  if (institution === undefined || user.role !== 'ROLE_INSTITUTION') return false
+  return institution === 'clients of its organization' || inOrganizationOf(user, target)
 }
 
 function isAdministered(

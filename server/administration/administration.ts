@@ -12,6 +12,7 @@ import { createQuotas } from '../outbox/quotas.js'
 import type { Passwords } from '../passwords/hash.js'
 import type { PasswordPolicy } from '../passwords/policy.js'
 import { administrationAudience, type Settings } from '../process/settings.js'
+import type { OpenPage } from '../requests/paging.js'
 import { listAuditEvents, verifyAuditLog } from './audit-log.js'
 import { getConfiguration } from './configuration.js'
 import type { Rpc } from './context.js'
@@ -29,7 +30,6 @@ import {
   rotateOrganizationKey,
   updateOrganization,
 } from './organizations.js'
-import { createPaging } from './paging.js'
 import {
   createQuestion,
   linkQuestion,
@@ -49,6 +49,7 @@ import {
   deleteUser,
   resumeUser,
   revokeTokens,
+  rotateProviderKey,
   setOrganization,
   setRole,
   suspendUser,
@@ -70,6 +71,7 @@ export interface AdministrationDeps extends Registry {
   readonly signIns: SignIns
   readonly passwords: Passwords
   readonly policy: PasswordPolicy
+  readonly openPage: OpenPage
   readonly now: () => number
   /** Proxies that are missing in `AUTH_TRUSTED_PROXIES`, as far as this process saw; absent where it serves no clients. */
   readonly undeclaredProxies?: UndeclaredProxies['found']
@@ -93,7 +95,6 @@ export function createAdministration(deps: AdministrationDeps) {
     adminTokens,
     oneTimeCodes: createOneTimeCodes(deps),
     references: createReferences(deps),
-    openPage: createPaging(deps.masterKey),
     quotas: createQuotas(deps.emailQuotas, deps.counterKeys, settings.limitFactor, now),
     notifyAdministrators: createNotifyAdministrators(deps),
   }
@@ -115,6 +116,7 @@ export function createAdministration(deps: AdministrationDeps) {
     setPassword: setPassword(all),
     setRole: setRole(all),
     setOrganization: setOrganization(all),
+    rotateProviderKey: rotateProviderKey(all),
     revokeTokens: revokeTokens(all),
     sendRecoveryKey: sendRecoveryKey(all),
     deleteUser: deleteUser(all),

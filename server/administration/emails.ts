@@ -7,11 +7,11 @@ import type { Emails, QueuedEmail } from '../models/email.js'
 import { describe, within } from '../outbox/sender.js'
 import { createMailTransport } from '../outbox/transport.js'
 import type { Settings } from '../process/settings.js'
+import type { OpenPage } from '../requests/paging.js'
 import { refuse } from '../requests/refusal.js'
+import { wrongFields } from '../requests/wrong-fields.js'
 import { isEmailAddress } from '../rules/names.js'
 import type { Handler } from './context.js'
-import type { OpenPage } from './paging.js'
-import { wrongFields } from './wrong-fields.js'
 
 interface Deps {
   emails: Emails

@@ -19,10 +19,10 @@ import type { Users } from '../models/user.js'
 import type { AdministrationPolicy } from '../policy/policy.js'
 import { type Call, checkPresence } from '../requests/call.js'
 import { refuse } from '../requests/refusal.js'
+import { wrongFields } from '../requests/wrong-fields.js'
 import { isUuid } from '../rules/names.js'
 import type { AdministrationContext } from './context.js'
 import type { NotifyConcerned } from './security-notices.js'
-import { wrongFields } from './wrong-fields.js'
 
 /** Creates `change` and `create` for one call. */
 export type Changes = (made: {

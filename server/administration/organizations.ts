@@ -7,16 +7,16 @@ import {
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Transaction } from '../database/connection.js'
 import type { OrganizationDetails, OrganizationRow, Organizations } from '../models/organization.js'
+import type { OpenPage } from '../requests/paging.js'
 import { type FieldViolation, refuse } from '../requests/refusal.js'
+import { checkText } from '../requests/texts.js'
+import { wrongFields } from '../requests/wrong-fields.js'
 import { isEmailAddress, isOneLine, nicknameKey } from '../rules/names.js'
 import { limits, tooLong } from '../rules/sizes.js'
 import { changeRecord, type Done, type Kind, lockRecord, setActive } from './change-record.js'
 import type { Checked, Handler } from './context.js'
 import { withEtag } from './etag.js'
-import type { OpenPage } from './paging.js'
-import { checkText } from './texts.js'
 import { readMask } from './update-mask.js'
-import { wrongFields } from './wrong-fields.js'
 
 interface Deps {
   organizations: Organizations

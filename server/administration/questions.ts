@@ -6,14 +6,14 @@ import {
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { brokenConstraint } from '../database/failures.js'
 import type { QuestionRow, Questions, UnmatchedRow } from '../models/question.js'
+import type { OpenPage } from '../requests/paging.js'
 import { refuse } from '../requests/refusal.js'
+import { wrongFields } from '../requests/wrong-fields.js'
 import { isOneLine, questionKey } from '../rules/names.js'
 import { limits, tooLong } from '../rules/sizes.js'
 import { changeRecord, type Done, type Kind, setActive } from './change-record.js'
 import type { Checked, Handler } from './context.js'
 import { withEtag } from './etag.js'
-import type { OpenPage } from './paging.js'
-import { wrongFields } from './wrong-fields.js'
 
 interface Deps {
   questions: Questions

@@ -3,9 +3,9 @@ import type { AdministeredUserRow, AdministeredUsers } from '../models/administe
 import type { OrganizationRow, Organizations } from '../models/organization.js'
 import type { QuestionRow, Questions } from '../models/question.js'
 import { refuse } from '../requests/refusal.js'
+import { wrongFields } from '../requests/wrong-fields.js'
 import { nicknameKey, questionKey, usernameKey } from '../rules/names.js'
 import { limits, tooLong } from '../rules/sizes.js'
-import { wrongFields } from './wrong-fields.js'
 
 /**
  * Finds the record that a request refers to: by `#id`, by digits alone, or by name. An ambiguous reference is refused:

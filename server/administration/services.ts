@@ -10,11 +10,11 @@ import {
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Transaction } from '../database/connection.js'
 import { newServiceKey, type ServiceKeyRow, type ServiceRow, type Services } from '../models/service.js'
+import type { OpenPage } from '../requests/paging.js'
 import { type FieldViolation, refuse } from '../requests/refusal.js'
+import { wrongFields } from '../requests/wrong-fields.js'
 import { type ScopeName, scopeName, scopeNames, scopeOf } from '../rules/scopes.js'
 import type { Handler } from './context.js'
-import type { OpenPage } from './paging.js'
-import { wrongFields } from './wrong-fields.js'
 
 interface Deps {
   services: Services

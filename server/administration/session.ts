@@ -12,12 +12,12 @@ import type { TotpSecrets } from '../models/totp-secret.js'
 import type { User, Users } from '../models/user.js'
 import { refuse } from '../requests/refusal.js'
 import { required } from '../requests/required-fields.js'
+import { wrongFields } from '../requests/wrong-fields.js'
 import { usernameKey } from '../rules/names.js'
 import { tooLong } from '../rules/sizes.js'
 import type { Handler } from './context.js'
 import type { NotifyAdministrators } from './security-notices.js'
 import { toAdministeredUser } from './users/record.js'
-import { wrongFields } from './wrong-fields.js'
 
 /** Exchanges username, password and, once enrolled, a one-time code for a token of Administration. */
 export function signIn(deps: {

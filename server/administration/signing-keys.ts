@@ -4,9 +4,9 @@ import { publishLead, type SigningKey, type SigningKeys } from '../models/signin
 import { issuerObject, type TokenIssuers } from '../models/token-issuer.js'
 import { isAdministrationAudience } from '../process/settings.js'
 import { type FieldViolation, refuse } from '../requests/refusal.js'
+import { wrongFields } from '../requests/wrong-fields.js'
 import { limits, tooLong } from '../rules/sizes.js'
 import type { Handler } from './context.js'
-import { wrongFields } from './wrong-fields.js'
 
 interface Deps {
   signingKeys: SigningKeys

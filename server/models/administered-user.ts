@@ -8,6 +8,8 @@ import { readUser, type User } from './user.js'
 const administered = {
   id: hasDefault(key(integer)),
   createdAt: time,
+  activatedAt: nullable(time),
+  activatedBy: nullable(integer),
   deletedAt: nullable(time),
   suspendedBeforeDeletion: flag,
 }
@@ -29,6 +31,8 @@ export interface UserFilter {
   readonly createdTo?: Date
   /** Words, each the beginning of one of the user's. */
   readonly text?: string
+  /** Whether `text` may match the e-mail address; true if absent. */
+  readonly byEmail?: boolean
   readonly limit: number
 }
 
@@ -89,7 +93,9 @@ const states = {
   deleted: 'u.deleted_at IS NOT NULL',
 } as const
 
-const words = 'user_words(u.username, u.username_key, u.nickname, u.email, u.institution, u.city)'
+const wordsWith = (email: string) =>
+  `user_words(u.username, u.username_key, u.nickname, ${email}, u.institution, u.city)`
+const words = wordsWith('u.email')
 
 // Of the last two administrators only one goes at a time.
 const lockAdministrators: Statement = {
@@ -163,7 +169,9 @@ function listOf(filter: UserFilter): { statement: Statement; values: unknown[] }
   add('from', filter.createdFrom, n => `u.created_at >= ${n}`)
   add('to', filter.createdTo, n => `u.created_at < ${n}`)
   if (filter.text !== undefined) {
-    add('text', filter.text, n => `${words} @@ search_query(${n})`)
+    // The index has the words of the e-mail address; whoever may not see it gets no user by it.
+    const others = filter.byEmail === false ? `${wordsWith('NULL')} @@ ` : ''
+    add('text', filter.text, n => `${words} @@ search_query(${n})${others && ` AND ${others}search_query(${n})`}`)
     return { statement: { name: '', text: searchFor(conditions.join(' AND ')) }, values }
   }
   const name = ['administered-users', filter.state ?? 'any', ...parts].join('-')

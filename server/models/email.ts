@@ -42,7 +42,14 @@ interface EmailChange {
 }
 
 /** What owners are notified of. */
-export type Notice = 'password-changed' | 'recovery-login' | 'answer-saved' | 'email-changed' | 'wrong-codes'
+export type Notice =
+  | 'password-changed'
+  | 'recovery-login'
+  | 'answer-saved'
+  | 'email-changed'
+  | 'wrong-codes'
+  | 'provider-key-rotated'
+  | 'member-deactivated'
 
 /** What happened to a user's account, when (ISO 8601) and from where. */
 interface Happened {

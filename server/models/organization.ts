@@ -108,8 +108,8 @@ export interface Organizations {
   byEmail(email: string, member: { organizationId: number | null; institutionKey: string }): Promise<number | undefined>
   /** The active organization whose activation key this is; locked against rotation until the end of a transaction. */
   byActivationKey(key: string, t?: Transaction): Promise<number | undefined>
-  /** The active organization of the active ROLE_INSTITUTION user whose provider key this is; locked likewise. */
-  byProviderKey(key: string, t?: Transaction): Promise<number | undefined>
+  /** The active organization of the active ROLE_INSTITUTION user whose provider key this is, and that user; locked likewise. */
+  byProviderKey(key: string, t?: Transaction): Promise<{ id: number; providerId: number } | undefined>
   /** Whether an organization is active; locked likewise. */
   isActive(id: number, t: Transaction): Promise<boolean>
 }
@@ -138,9 +138,11 @@ const byActivationKey: Statement = {
   text: 'SELECT o.id FROM organizations o WHERE o.activation_key_digest = $1 AND o.active',
 }
 
+// It locks the user before the key, as a rotation does.
 const byProviderKey: Statement = {
   name: 'organization-by-provider-key',
-  text: `SELECT o.id FROM provider_keys k JOIN users u ON u.id = k.user_id JOIN organizations o ON o.id = u.organization_id
+  text: `SELECT o.id, u.id AS "providerId"
+    FROM users u JOIN provider_keys k ON k.user_id = u.id JOIN organizations o ON o.id = u.organization_id
     WHERE k.key_digest = $1 AND u.active AND NOT u.suspended AND u.role = 'ROLE_INSTITUTION' AND o.active`,
 }
 
@@ -152,14 +154,13 @@ const isActive: Statement = {
 /** The organizations in a database. */
 export function createOrganizations(database: Database, masterKey: MasterKey): Organizations {
   const table = defineTable(database, 'organizations', attributes)
-  const find = async (statement: Statement, values: unknown[]) =>
-    (await database.read<{ id: number }>(statement, values))[0]?.id
+  const find = async <Row>(statement: Statement, values: unknown[]) => (await database.read<Row>(statement, values))[0]
   /** The same; the rows it depends on don't change before the transaction ends. */
-  const hold = async ({ name, text }: Statement, values: unknown[], t: Transaction) =>
-    (await database.run<{ id: number }>({ name: `${name}-held`, text: `${text} FOR SHARE` }, values, t))[0]?.id
-  const byKey = (statement: Statement, key: string, t: Transaction | undefined) => {
+  const hold = async <Row>({ name, text }: Statement, values: unknown[], t: Transaction) =>
+    (await database.run<Row>({ name: `${name}-held`, text: `${text} FOR SHARE` }, values, t))[0]
+  const byKey = <Row>(statement: Statement, key: string, t: Transaction | undefined) => {
     const values = [masterKey.digest(activationKeyUse, key)]
-    return t ? hold(statement, values, t) : find(statement, values)
+    return t ? hold<Row>(statement, values, t) : find<Row>(statement, values)
   }
   return {
     async list({ afterId = 0, active, type, text, limit }) {
@@ -220,8 +221,9 @@ export function createOrganizations(database: Database, masterKey: MasterKey): O
       return key
     },
     activationKey: row => masterKey.open(activationKeyUse, row.keySealed),
-    byEmail: (email, member) => find(byEmail, [email, member.organizationId, member.institutionKey]),
-    byActivationKey: (key, t) => byKey(byActivationKey, key, t),
+    byEmail: async (email, member) =>
+      (await find<{ id: number }>(byEmail, [email, member.organizationId, member.institutionKey]))?.id,
+    byActivationKey: async (key, t) => (await byKey<{ id: number }>(byActivationKey, key, t))?.id,
     byProviderKey: (key, t) => byKey(byProviderKey, key, t),
     isActive: async (id, t) => (await hold(isActive, [id], t)) !== undefined,
   }

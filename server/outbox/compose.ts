@@ -215,6 +215,8 @@ export function createComposer(
       case 'answer-saved':
       case 'email-changed':
       case 'wrong-codes':
+      case 'provider-key-rotated':
+      case 'member-deactivated':
       case 'held-notice':
         return decideNotice(email)
       case 'notice':

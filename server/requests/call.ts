@@ -95,3 +95,8 @@ export function readMalformedFields(header: string | undefined): FieldViolation[
 export function checkPresence(call: Pick<Call, 'gone' | 'deadline'>): void {
   if (call.gone || call.deadline <= Date.now()) refuse(Reason.DEADLINE_EXCEEDED, { retryAfter: 1 })
 }
+
+/** Refuses with MALFORMED_REQUEST when the gateway left fields of a wrong type out of the request. */
+export function checkShape({ malformedFields: fields }: Pick<Call, 'malformedFields'>): void {
+  if (fields.length > 0) refuse(Reason.MALFORMED_REQUEST, { fields })
+}

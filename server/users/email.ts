@@ -10,7 +10,7 @@ import { emailCode, type MailedKeys } from '../models/mailed-key.js'
 import type { User, Users } from '../models/user.js'
 import type { Quotas } from '../outbox/quotas.js'
 import type { ChooseLocale } from '../outbox/texts.js'
-import type { Call } from '../requests/call.js'
+import { checkShape } from '../requests/call.js'
 import { refuse } from '../requests/refusal.js'
 import { required } from '../requests/required-fields.js'
 import { isEmailAddress } from '../rules/names.js'
@@ -95,9 +95,4 @@ function checkPasswordAge({ passwordUpdatedAt }: Pick<User, 'passwordUpdatedAt'>
   refuse(Reason.WRONG_STATE, {
     text: `The password was changed less than a day ago. The e-mail address can be changed from ${time} on.`,
   })
-}
-
-/** Refuses with MALFORMED_REQUEST when the gateway left fields of a wrong type out of the request. */
-function checkShape({ malformedFields: fields }: Call): void {
-  if (fields.length > 0) refuse(Reason.MALFORMED_REQUEST, { fields })
 }

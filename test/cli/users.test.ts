@@ -258,7 +258,7 @@ test('a username from before that looks like an id never stands for another user
 test('every command says in one sentence that there is no such user, or that none was given', async t => {
   for (const verb of [
     ...['show', 'edit', 'activate', 'suspend', 'resume', 'unlock', 'set-role', 'set-organization'],
-    ...['revoke-tokens', 'send-key', 'delete', 'undelete', 'erase', 'export', 'why'],
+    ...['rotate-provider-key', 'revoke-tokens', 'send-key', 'delete', 'undelete', 'erase', 'export', 'why'],
   ]) {
     const values: Record<string, string[]> = {
       edit: ['--city', 'X'],

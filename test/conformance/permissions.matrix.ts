@@ -39,9 +39,12 @@ getMe                     - +..      +.     +..         ----     +..      +.  +.
 refresh                   - +..      +.     +..         ----     +..      +.  -.      +.       !.        !
 getUser                   - +--      +-     ++-         +---     +++      +-  +-      +-       !!        !
 batchGetUsers             - -..      -.     -..         +---     -..      -.  -.      -.       !.        !
+listUsers                 - -..      -.     -..         +---     -..      -.  -.      -.       !.        !
 setEmail                  - +..      +.     +..         ----     +..      +.  -.      -.       !.        !
 confirmEmail              - +..      +.     +..         ----     +..      +.  -.      -.       !.        !
 sendAdminKeyByEmailPartner - +--     --     +--         ----     +++      --  --      --       !!        !
+rotateProviderKey         - +..      -.     +..         ----     -..      -.  -.      -.       !.        !
+listMembers               - -..      -.     +..         ----     -..      -.  -.      -.       !.        !
 existsByUsername          + +..      +.     +..         ++++     +..      +.  +.      +.       +.        +
 existsByNickname          + +..      +.     +..         ++++     +..      +.  +.      +.       +.        +
 verifyToken               + +..      +.     +..         ++++     +..      +.  +.      +.       +.        +
@@ -52,6 +55,7 @@ loginByUsernameAndKey     + +..      +.     +..         ++++     +..      +.  +.
 passwordUpdateByUsername  - +--      +-     +--         ----     ++-      +-  --      --       !!        !
 saveForgotPasswordQuestionsUsersAnswers - +-- +- +--     ----     ++-      +-  --      --       !!        !
 sendKeyByEmail            + +..      +.     +..         ++++     +..      +.  +.      +.       +.        +
+deactivateMember          - ---      --     +++         ----     ---      --  --      --       !!        !
 revokeMyTokens            - +..      +.     +..         ----     +..      +.  -.      +.       !.        !
 `
 
@@ -88,6 +92,7 @@ unlockUser                - !!!   !!!!     !!!!!  ++     +^  +^       !!
 setPassword               - !!!   !!!!     !!!!!  ++     +^  +^       !!
 setRole                   - !!!   !!!!     !!!!!  ++     +^  +^       !!
 setOrganization           - !!!   !!!!     !!!!!  ++     ++  ++       !!
+rotateProviderKey         - !!!   !!!!     !!!!!  ++     ++  ++       !!
 revokeTokens              - !!!   !!!!     !!!!!  ++     ++  ++       !!
 sendRecoveryKey           - !!!   !!!!     !!!!!  ++     +^  +^       !!
 deleteUser                - !!!   !!!!     !!!!!  ++     +^  +^       !!

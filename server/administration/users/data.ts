@@ -5,9 +5,9 @@ import { Reason } from '../../../proto/gen/auth/v1/reason_pb.js'
 import type { Change } from '../../access/context.js'
 import type { Erasure } from '../../models/erasure.js'
 import type { EventPlace, UserData } from '../../models/user-data.js'
+import type { OpenPage } from '../../requests/paging.js'
 import { refuse } from '../../requests/refusal.js'
 import type { Handler } from '../context.js'
-import type { OpenPage } from '../paging.js'
 import { keepAnAdministrator, lockUser, type UserChangeDeps } from './changes.js'
 
 /** Returns a page of all data stored about a user, without secrets. The first page records the event. */

@@ -13,9 +13,9 @@ import { waiterOf } from '../../passwords/pool.js'
 import type { Settings } from '../../process/settings.js'
 import { canonicalAddress } from '../../requests/client-address.js'
 import { refuse } from '../../requests/refusal.js'
+import { wrongFields } from '../../requests/wrong-fields.js'
 import type { Checked, Handler } from '../context.js'
 import { checkOwnCodes } from '../session.js'
-import { wrongFields } from '../wrong-fields.js'
 import { changeUser, checkPresent, lockUser, type UserChangeDeps } from './changes.js'
 
 /** Clears the failed sign-ins that count against a user, for all proofs but the caller's own one-time codes. */

@@ -4,9 +4,9 @@ import { Administration as AdministrationService } from '../../../proto/gen/auth
 import type { AdministeredUsers } from '../../models/administered-user.js'
 import type { Erasure } from '../../models/erasure.js'
 import { canonicalBlock } from '../../requests/client-address.js'
+import type { OpenPage } from '../../requests/paging.js'
+import { wrongFields } from '../../requests/wrong-fields.js'
 import type { Handler } from '../context.js'
-import type { OpenPage } from '../paging.js'
-import { wrongFields } from '../wrong-fields.js'
 
 /** Accounts that a call looks at, and that it erases, at most: about a second each. */
 const stretch = 10_000

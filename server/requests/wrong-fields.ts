@@ -1,5 +1,5 @@
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import { type FieldViolation, refuse } from '../requests/refusal.js'
+import { type FieldViolation, refuse } from './refusal.js'
 
 /** Refuses a request with INVALID_ARGUMENT; the text names every wrong field. */
 export function wrongFields(fields: readonly FieldViolation[]): never {

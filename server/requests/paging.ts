@@ -1,10 +1,12 @@
 import { createHash } from 'node:crypto'
 import { type DescMethodUnary, type Message, toBinary } from '@bufbuild/protobuf'
-import type { MasterKey } from '../models/master-key.js'
 import { wrongFields } from './wrong-fields.js'
 
 /** Default and maximum number of rows of a page. */
-const sizes = { usual: 50, max: 1_000 }
+interface Sizes {
+  readonly usual: number
+  readonly max: number
+}
 
 /** A requested page. */
 interface Page<After> {
@@ -26,19 +28,27 @@ interface ListRequest {
   readonly pageToken: string
 }
 
-/** Reads which page a request asks for. */
-export type OpenPage = <After>(rpc: DescMethodUnary, request: Message & ListRequest) => Page<After>
+/** Reads which page a request asks for. The token of a list that depends on its caller is bound to `owner`, too. */
+export type OpenPage = <After>(
+  rpc: DescMethodUnary,
+  request: Message & ListRequest,
+  options?: { readonly sizes?: Sizes; readonly owner?: string },
+) => Page<After>
 
 /**
  * Page tokens are sealed, so that clients can't depend on their content, and bound to their RPC and filter.
  * `OpenPage` refuses others with INVALID_ARGUMENT.
  */
-export function createPaging(masterKey: Pick<MasterKey, 'seal' | 'open'>): OpenPage {
-  return (rpc, request) => {
+export function createPaging(masterKey: {
+  seal(use: string, text: string): Buffer
+  open(use: string, sealed: Buffer): string
+}): OpenPage {
+  return (rpc, request, { sizes = { usual: 50, max: 1_000 }, owner = '' } = {}) => {
     const { pageSize, pageToken } = request
     if (pageSize < 0) wrongFields([{ field: 'page_size', message: 'Use 0 or more.' }])
     const filter = toBinary(rpc.input, Object.assign({}, request, { pageSize: 0, pageToken: '' }))
-    const use = `page-token ${rpc.name} ${createHash('sha256').update(filter).digest('base64url')}`
+    const digest = createHash('sha256').update(`${owner}\0`).update(filter).digest('base64url')
+    const use = `page-token ${rpc.name} ${digest}`
     const size = Math.min(pageSize || sizes.usual, sizes.max)
     const next = (after: unknown) => masterKey.seal(use, JSON.stringify(after)).toString('base64url')
     return {
