@@ -66,8 +66,8 @@ export interface UserPolicy extends Row {
   /** Whose tokens open their own record, active or not; absent: only other rights of the row open it. */
   readonly own?: 'every role' | 'ROLE_INSTITUTION'
   /**
-   * Which users an active ROLE_INSTITUTION may name. It is a member of its organization itself. To an RPC on clients all other
-   * users are missing.
+   * Which users an active ROLE_INSTITUTION may name. It is itself a member of its organization. An RPC on clients treats all
+   * other users as missing.
    */
   readonly institution?: 'members of its organization' | 'clients of its organization'
   /** Which other users an active ROLE_ADMIN may name. */

@@ -325,6 +325,8 @@ test('a service can’t list all users, or without the scope, or with a page tok
   t.is(await reason({ organizationId, pageToken }, other), 'INVALID_ARGUMENT')
   t.is(await reason({ role: 'ROLE_CLIENT', pageToken }, key), 'INVALID_ARGUMENT')
   // Only gRPC and Connect serve it.
+  const connect = await service.request('POST', '/auth.v1.Users/ListUsers', { token: key, body: { organizationId } })
+  t.is(connect.json.users.length, 2)
   t.is((await service.request('GET', '/users', { token: key })).status, 404)
 })
 
