@@ -140,6 +140,19 @@ const operations: readonly (Omit<Route, keyof HttpPath | 'protected' | 'refusals
     result: '*',
   },
   {
+    rpc: Users.method.rotateProviderKey,
+    result: 'user',
+  },
+  {
+    rpc: Users.method.listMembers,
+    parameters: { pageSize: 'optional', pageToken: 'optional', text: 'optional' },
+    result: '*',
+  },
+  {
+    rpc: Users.method.deactivateMember,
+    parameters: { username: 'required' },
+  },
+  {
     rpc: Users.method.existsByUsername,
     parameters: { username: 'required' },
     result: 'exists',

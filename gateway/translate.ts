@@ -209,7 +209,7 @@ export function createWrite(route: Route, { output }: DescMethodUnary, revision:
   const json = { 'content-type': mediaType ?? 'application/json', 'cache-control': cache }
   const write = (value: unknown) => ({ status: 200, headers: json, body: JSON.stringify(value) })
   const toJsonObject = (message: Message) => toJson(output, message, { alwaysEmitImplicit: true }) as JsonObject
-  if (result === '*') return message => write(toJsonObject(message))
+  if (result === '*') return message => write(hideFields(toJsonObject(message), revision))
 
   const field = fieldOf(output, result)
   const resultOf = (message: Message) => (message as unknown as Record<string, unknown>)[field.localName]
@@ -226,6 +226,18 @@ export function createWrite(route: Route, { output }: DescMethodUnary, revision:
     if (isObject(value?.partnerOrganization)) removeHiddenFields(value.partnerOrganization, revision)
     return write(value)
   }
+}
+
+/** Removes them from all organizations in a value. */
+function hideFields(value: JsonValue, revision: Revision): JsonValue {
+  if (Array.isArray(value)) for (const each of value) hideFields(each, revision)
+  else if (isObject(value)) {
+    for (const [name, each] of Object.entries(value)) {
+      if (name === 'partnerOrganization' && isObject(each)) removeHiddenFields(each, revision)
+      else hideFields(each, revision)
+    }
+  }
+  return value
 }
 
 /** Removes the fields of an organization that the revision doesn't have. */

@@ -16,13 +16,13 @@ import { bindAdministration } from './calls/administration.js'
 import { type Calls, type CallsDeps, createCalls } from './calls/dispatch.js'
 import { bindUserCalls, type UserCallsDeps } from './calls/users.js'
 import { loginByUsernameAndAnswers, saveForgotPasswordQuestionsUsersAnswers } from './forgotpasswords/answers.js'
-import { createNotifyOwner } from './forgotpasswords/notice.js'
 import { passwordUpdateByUsername } from './forgotpasswords/password.js'
 import { findAllForgotPasswordQuestions } from './forgotpasswords/questions.js'
 import { loginByUsernameAndKey, sendKeyByEmail } from './forgotpasswords/recovery-key.js'
 import { createEmailRequests } from './limits/email-requests.js'
 import type { Registry } from './models/define-models.js'
 import type { TokenIssuer } from './models/token-issuer.js'
+import { createNotifyOwner } from './outbox/notice.js'
 import { createQuotas } from './outbox/quotas.js'
 import { chooseLocale } from './outbox/texts.js'
 import { createPasswords } from './passwords/hash.js'
@@ -38,9 +38,12 @@ import { sendAdminKeyByEmailPartner } from './users/activation-email.js'
 import { deleteMe } from './users/delete-me.js'
 import { confirmEmail, setEmail } from './users/email.js'
 import { existsByNickname, existsByUsername } from './users/exists.js'
+import { listUsers } from './users/list.js'
 import { login } from './users/login.js'
 import { batchGetUsers, getMe, getUser } from './users/lookup.js'
+import { deactivateMember, listMembers } from './users/members.js'
 import { exportMe, listMyEvents } from './users/my-data.js'
+import { rotateProviderKey } from './users/provider-key.js'
 import { refresh } from './users/refresh.js'
 import { revokeMyTokens } from './users/revoke-my-tokens.js'
 import { signUp } from './users/sign-up.js'
@@ -136,12 +139,16 @@ function bindServices(parts: Parts) {
     refresh: refresh(parts),
     getUser: getUser(parts),
     batchGetUsers: batchGetUsers(parts),
+    listUsers: listUsers(parts),
     setEmail: setEmail(parts),
     confirmEmail: confirmEmail(parts),
     revokeMyTokens: revokeMyTokens(parts),
     deleteMe: deleteMe(parts),
     exportMe: exportMe(parts),
     listMyEvents: listMyEvents(parts),
+    rotateProviderKey: rotateProviderKey(parts),
+    listMembers: listMembers(parts),
+    deactivateMember: deactivateMember(parts),
     sendAdminKeyByEmailPartner: sendAdminKeyByEmailPartner(parts),
     existsByUsername: existsByUsername(parts),
     existsByNickname: existsByNickname(parts),
@@ -168,6 +175,10 @@ type Parts = UserCallsDeps &
   Parameters<typeof activate>[0] &
   Parameters<typeof login>[0] &
   Parameters<typeof batchGetUsers>[0] &
+  Parameters<typeof listUsers>[0] &
+  Parameters<typeof rotateProviderKey>[0] &
+  Parameters<typeof listMembers>[0] &
+  Parameters<typeof deactivateMember>[0] &
   Parameters<typeof verifyToken>[0] &
   Parameters<typeof setEmail>[0] &
   Parameters<typeof confirmEmail>[0] &

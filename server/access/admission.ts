@@ -67,9 +67,12 @@ export interface Admission {
   /** Counts a service key that this process hasn't seen before; false when the bucket is full. */
   takeServiceKey(address: string): boolean
   /**
-   * Counts the users that a service reads. Refuses with TOO_MANY_ATTEMPTS when the bucket has no room for all of them.
+   * Counts the users that a service reads, and returns how many it counted. Refuses with TOO_MANY_ATTEMPTS when the bucket
+   * has no room for all of them.
    */
-  takeServiceReads(service: string, users: number): void
+  takeServiceReads(service: string, users: number): number
+  /** Takes back counted users that the service didn't get. */
+  refundServiceReads(service: string, users: number): void
   /**
    * Returns the seconds to wait for an address with too many failures or attempts in flight; else undefined. It reads the
    * cache. If the cached bucket is full, it also reads the bucket once in 250 ms, because an administrator can clear it.
@@ -188,6 +191,11 @@ export function createAdmission(deps: {
       const retryAfter = wait('serviceReads', state, taken)
       if (retryAfter !== undefined) throw tooManyAttempts(retryAfter, 'serviceReads')
       state.level += taken
+      return taken
+    },
+    refundServiceReads(service, users) {
+      const state = stateOf('serviceReads', service)
+      state.level = Math.max(0, state.level - users)
     },
     async blockedFor(address) {
       const state = stateOf('failures', address)

@@ -45,13 +45,23 @@ export function restrictionsOf({ user, session, enrolled }: Subject): UserPolicy
   return [...(session.method === 'kba' ? ['answers' as const] : []), ...(enrolled ? ['one-time codes' as const] : [])]
 }
 
-function isMember({ institution }: UserPolicy, user: UserAttributes, target: UserAttributes | undefined): boolean {
+/**
+ * Whether a user exists for a caller whom `permit` admits: an RPC on the clients of the caller's organization hides all
+ * other users.
+ */
+export function isVisible({ institution }: UserPolicy, user: UserAttributes, target: UserAttributes): boolean {
   return (
-    institution !== undefined &&
-    user.role === 'ROLE_INSTITUTION' &&
-    user.organizationId !== null &&
-    target?.organizationId === user.organizationId
+    institution !== 'clients of its organization' || (target.role === 'ROLE_CLIENT' && inOrganizationOf(user, target))
   )
+}
+
+function inOrganizationOf({ organizationId }: UserAttributes, target: UserAttributes | undefined): boolean {
+  return organizationId !== null && target?.organizationId === organizationId
+}
+
+function isMember({ institution }: UserPolicy, user: UserAttributes, target: UserAttributes | undefined): boolean {
+  if (institution === undefined || user.role !== 'ROLE_INSTITUTION') return false
+  return institution === 'clients of its organization' || inOrganizationOf(user, target)
 }
 
 function isAdministered(

@@ -7,10 +7,10 @@ import type { Audit } from '../models/audit.js'
 import type { VerifiedLink } from '../models/audit-chain.js'
 import type { AuditFilter, RecordedEvent } from '../models/audit-list.js'
 import type { OpenPage } from '../requests/paging.js'
+import { checkText } from '../requests/texts.js'
 import { wrongFields } from '../requests/wrong-fields.js'
 import type { Handler } from './context.js'
 import type { References } from './references.js'
-import { checkText } from './texts.js'
 
 interface Deps {
   references: References

@@ -6,7 +6,7 @@ import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Admission } from '../access/admission.js'
 import { auditContext, type Caller, type Callers } from '../access/caller.js'
 import type { Change, Rpc, Steps } from '../access/context.js'
-import { checkAction, permit } from '../access/permissions.js'
+import { checkAction, isVisible, permit } from '../access/permissions.js'
 import type { Database } from '../database/connection.js'
 import type { Audit } from '../models/audit.js'
 import type { User, Users } from '../models/user.js'
@@ -94,7 +94,8 @@ async function runForUser(
   // An unknown id has no record to protect.
   permit(policy, caller, target ?? (policy.target === 'usersid' ? caller.user : undefined))
   check?.(request, { call, target })
-  if (!target) refuse(policy.missing ? Reason[policy.missing] : Reason.USER_NOT_FOUND)
+  if (!target || !isVisible(policy, caller.user, target))
+    refuse(policy.missing ? Reason[policy.missing] : Reason.USER_NOT_FOUND)
   return handle(request, {
     call,
     caller,
@@ -138,6 +139,7 @@ function transact<T>(
       refuse(Reason.INVALID_TOKEN)
     if (!now.target || now.target.deleted) refuse(Reason.USER_NOT_FOUND)
     permit(policy, { user: now.caller, session: caller.session, enrolled: now.caller.enrolled }, now.target)
+    if (!isVisible(policy, now.caller, now.target)) refuse(Reason.USER_NOT_FOUND)
     return work({
       t,
       record(event) {

@@ -9,13 +9,13 @@ import type { SignIns } from '../access/sign-in.js'
 import type { Tokens } from '../access/tokens.js'
 import type { Database } from '../database/connection.js'
 import type { Questions, StoredAnswer } from '../models/question.js'
+import type { NotifyOwner } from '../outbox/notice.js'
 import type { Claim, Passwords } from '../passwords/hash.js'
 import { waiterOf } from '../passwords/pool.js'
 import { refuse } from '../requests/refusal.js'
 import { required } from '../requests/required-fields.js'
 import { answerKey, usernameKey } from '../rules/names.js'
 import { limits, tooLong } from '../rules/sizes.js'
-import type { NotifyOwner } from './notice.js'
 
 /** Minimum correct answers of a sign-in. */
 export const answersNeeded = 2

@@ -2,12 +2,12 @@ import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { ForgotPasswordsRpc } from '../access/context.js'
 import type { Questions } from '../models/question.js'
 import type { Users } from '../models/user.js'
+import type { NotifyOwner } from '../outbox/notice.js'
 import type { Passwords } from '../passwords/hash.js'
 import { checkPassword, type PasswordPolicy } from '../passwords/policy.js'
 import { waiterOf } from '../passwords/pool.js'
 import { refuse } from '../requests/refusal.js'
 import { required } from '../requests/required-fields.js'
-import type { NotifyOwner } from './notice.js'
 
 /**
  * Sets a new password and revokes all tokens of the user, so that only one of two updates with the same token succeeds.

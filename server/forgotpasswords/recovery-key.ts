@@ -10,12 +10,12 @@ import type { EmailRequests } from '../limits/email-requests.js'
 import type { Emails, RecoveryRequest } from '../models/email.js'
 import type { MailedKeys } from '../models/mailed-key.js'
 import type { Users } from '../models/user.js'
+import type { NotifyOwner } from '../outbox/notice.js'
 import type { ChooseLocale } from '../outbox/texts.js'
 import { network } from '../requests/client-address.js'
 import { Refusal, refuse } from '../requests/refusal.js'
 import { emailKey, isEmailAddress, usernameKey } from '../rules/names.js'
 import { tooLong } from '../rules/sizes.js'
-import type { NotifyOwner } from './notice.js'
 
 /**
  * Queues a request for a recovery key, which is mailed if the address is the one registered for the user. Refuses with

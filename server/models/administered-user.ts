@@ -8,6 +8,8 @@ import { readUser, type User } from './user.js'
 const administered = {
   id: hasDefault(key(integer)),
   createdAt: time,
+  activatedAt: nullable(time),
+  activatedBy: nullable(integer),
   deletedAt: nullable(time),
   suspendedBeforeDeletion: flag,
 }
@@ -29,6 +31,8 @@ export interface UserFilter {
   readonly createdTo?: Date
   /** Search words. Each must be a prefix of a word of the user. */
   readonly text?: string
+  /** Whether `text` may match the e-mail address; true if absent. */
+  readonly byEmail?: boolean
   readonly limit: number
 }
 
@@ -90,7 +94,9 @@ const states = {
   deleted: 'u.deleted_at IS NOT NULL',
 } as const
 
-const words = 'user_words(u.username, u.username_key, u.nickname, u.email, u.institution, u.city)'
+const wordsWith = (email: string) =>
+  `user_words(u.username, u.username_key, u.nickname, ${email}, u.institution, u.city)`
+const words = wordsWith('u.email')
 
 // Serializes the transactions that can remove an administrator.
 const lockAdministrators: Statement = {
@@ -164,7 +170,9 @@ function listOf(filter: UserFilter): { statement: Statement; values: unknown[] }
   add('from', filter.createdFrom, n => `u.created_at >= ${n}`)
   add('to', filter.createdTo, n => `u.created_at < ${n}`)
   if (filter.text !== undefined) {
-    add('text', filter.text, n => `${words} @@ search_query(${n})`)
+    // The index includes the words of the e-mail address. The second condition leaves out users found only by those.
+    const searched = filter.byEmail === false ? [words, wordsWith('NULL')] : [words]
+    add('text', filter.text, n => searched.map(each => `${each} @@ search_query(${n})`).join(' AND '))
     return { statement: { name: '', text: searchFor(conditions.join(' AND ')) }, values }
   }
   const name = ['administered-users', filter.state ?? 'any', ...parts].join('-')

@@ -49,6 +49,8 @@ export type Notice =
   | 'email-changed'
   | 'wrong-codes'
   | 'account-deleted'
+  | 'provider-key-rotated'
+  | 'member-deactivated'
 
 /** An event of a user's account, with its time (ISO 8601) and client address. */
 interface Happened {

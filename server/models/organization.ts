@@ -108,8 +108,11 @@ export interface Organizations {
   byEmail(email: string, member: { organizationId: number | null; institutionKey: string }): Promise<number | undefined>
   /** Returns the active organization of an activation key. A transaction locks it, which prevents rotation until its end. */
   byActivationKey(key: string, t?: Transaction): Promise<number | undefined>
-  /** Returns the active organization of a provider key, whose user must be an active ROLE_INSTITUTION. Locks likewise. */
-  byProviderKey(key: string, t?: Transaction): Promise<number | undefined>
+  /**
+   * Returns the active organization of a provider key and the user of the key, who must be an active ROLE_INSTITUTION. Locks
+   * likewise.
+   */
+  byProviderKey(key: string, t?: Transaction): Promise<{ id: number; providerId: number } | undefined>
   /** Whether an organization is active. Locks likewise. */
   isActive(id: number, t: Transaction): Promise<boolean>
 }
@@ -138,9 +141,11 @@ const byActivationKey: Statement = {
   text: 'SELECT o.id FROM organizations o WHERE o.activation_key_digest = $1 AND o.active',
 }
 
+// It locks the user before the key, as a rotation does.
 const byProviderKey: Statement = {
   name: 'organization-by-provider-key',
-  text: `SELECT o.id FROM provider_keys k JOIN users u ON u.id = k.user_id JOIN organizations o ON o.id = u.organization_id
+  text: `SELECT o.id, u.id AS "providerId"
+    FROM users u JOIN provider_keys k ON k.user_id = u.id JOIN organizations o ON o.id = u.organization_id
     WHERE k.key_digest = $1 AND u.active AND NOT u.suspended AND u.role = 'ROLE_INSTITUTION' AND o.active`,
 }
 
@@ -152,14 +157,13 @@ const isActive: Statement = {
 /** Creates the organizations in a database. */
 export function createOrganizations(database: Database, masterKey: MasterKey): Organizations {
   const table = defineTable(database, 'organizations', attributes)
-  const find = async (statement: Statement, values: unknown[]) =>
-    (await database.read<{ id: number }>(statement, values))[0]?.id
+  const find = async <Row>(statement: Statement, values: unknown[]) => (await database.read<Row>(statement, values))[0]
   /** Finds an organization, and locks the rows of the result until the end of the transaction. */
-  const findLocked = async ({ name, text }: Statement, values: unknown[], t: Transaction) =>
-    (await database.run<{ id: number }>({ name: `${name}-held`, text: `${text} FOR SHARE` }, values, t))[0]?.id
-  const byKey = (statement: Statement, key: string, t: Transaction | undefined) => {
+  const findLocked = async <Row>({ name, text }: Statement, values: unknown[], t: Transaction) =>
+    (await database.run<Row>({ name: `${name}-held`, text: `${text} FOR SHARE` }, values, t))[0]
+  const byKey = <Row>(statement: Statement, key: string, t: Transaction | undefined) => {
     const values = [masterKey.digest(activationKeyUse, key)]
-    return t ? findLocked(statement, values, t) : find(statement, values)
+    return t ? findLocked<Row>(statement, values, t) : find<Row>(statement, values)
   }
   return {
     async list({ afterId = 0, active, type, text, limit }) {
@@ -220,8 +224,9 @@ export function createOrganizations(database: Database, masterKey: MasterKey): O
       return key
     },
     activationKey: row => masterKey.open(activationKeyUse, row.keySealed),
-    byEmail: (email, member) => find(byEmail, [email, member.organizationId, member.institutionKey]),
-    byActivationKey: (key, t) => byKey(byActivationKey, key, t),
+    byEmail: async (email, member) =>
+      (await find<{ id: number }>(byEmail, [email, member.organizationId, member.institutionKey]))?.id,
+    byActivationKey: async (key, t) => (await byKey<{ id: number }>(byActivationKey, key, t))?.id,
     byProviderKey: (key, t) => byKey(byProviderKey, key, t),
     isActive: async (id, t) => (await findLocked(isActive, [id], t)) !== undefined,
   }

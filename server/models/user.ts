@@ -66,6 +66,13 @@ const userAttributes = {
   nicknameKey: text,
   passwordHash: text,
   createdAt: hasDefault(time),
+  /** When the user was activated; null while it is inactive. */
+  activatedAt: hasDefault(nullable(time)),
+  /**
+   * The user whose provider key activated it, or the administrator who did. Null for a key of the organization, and on the
+   * database itself.
+   */
+  activatedBy: hasDefault(nullable(integer)),
   /** When the user was deleted. A deleted user is suspended, and visible to administration only. */
   deletedAt: hasDefault(nullable(time)),
   suspendedBeforeDeletion: hasDefault(flag),
@@ -252,8 +259,22 @@ export interface Users {
   add(row: NewUser, t: Transaction): Promise<number>
   /** Locks a user until the end of the transaction. */
   lock(usernameKey: string, t: Transaction): Promise<LockedUser | undefined>
-  /** Activates a user, adds it to the organization, and creates the provider key of a ROLE_INSTITUTION. */
-  activate(user: LockedUser, organizationId: number | null, t: Transaction): Promise<void>
+  /**
+   * Activates a user, adds it to the organization, and creates the provider key of a ROLE_INSTITUTION. `by` is the user whose
+   * provider key it used, or the administrator.
+   */
+  activate(user: LockedUser, organizationId: number | null, t: Transaction, by?: number | null): Promise<void>
+  /** Makes a user inactive and a member of no organization, revokes every token and voids mailed activation keys. */
+  deactivate(id: number, t: Transaction): Promise<void>
+  /**
+   * Replaces the provider key of a user, and notifies its owner of the client address of the change, in the language `locale`.
+   * The former key doesn't work any more. False if the user has none. The caller must lock the user's row.
+   */
+  rotateProviderKey(
+    { id, email }: Pick<Owner, 'id' | 'email'>,
+    change: { readonly address: string; readonly locale: string },
+    t: Transaction,
+  ): Promise<boolean>
   /**
    * Sets the password and revokes every token. `byToken` means that a session without a mailed key sets it, which sets
    * `passwordUpdatedAt`.
@@ -408,10 +429,23 @@ export function createUsers(
         })
       )?.get()
     },
-    async activate({ id, role }, organizationId, transaction) {
+    async activate({ id, role }, organizationId, transaction, activatedBy = null) {
       const member = organizationId === null ? {} : { organizationId }
-      await users().update({ active: true, unactivatedSeenAt: null, ...member }, { where: { id }, transaction })
+      const activated = { active: true, unactivatedSeenAt: null, activatedAt: fromNow(0), activatedBy }
+      await users().update({ ...activated, ...member }, { where: { id }, transaction })
       if (role === 'ROLE_INSTITUTION') await addProviderKey(id, transaction)
+    },
+    async deactivate(id, transaction) {
+      const inactive = { active: false, organizationId: null, activatedAt: null, activatedBy: null }
+      await revoke(id, inactive, allPurposes, transaction)
+    },
+    async rotateProviderKey({ id: userId, email }, { address, locale }, transaction) {
+      const { digest, sealed } = newActivationKey(masterKey)
+      const [rotated] = await providerKeys().update({ digest, sealed }, { where: { userId }, transaction })
+      if (rotated === 0) return false
+      const parameters = { userId, at: new Date().toISOString(), address }
+      if (email !== null) await emails.add({ kind: 'provider-key-rotated', parameters }, locale, transaction)
+      return true
     },
     changePassword: (id, passwordHash, { byToken }, t) =>
       revoke(id, { passwordHash, passwordUpdatedAt: byToken ? fromNow(0) : null }, accessPurposes, t),

@@ -222,6 +222,8 @@ export function createComposer(
       case 'email-changed':
       case 'wrong-codes':
       case 'account-deleted':
+      case 'provider-key-rotated':
+      case 'member-deactivated':
       case 'held-notice':
         return decideNotice(email)
       case 'notice':

@@ -29,6 +29,10 @@ export interface Contents {
   'account-deleted': Occurrences
   /** To an administrator after 5 wrong one-time codes with the right password in 15 minutes. */
   'wrong-codes': Occurrences
+  /** To a user whose provider key was replaced. */
+  'provider-key-rotated': Occurrences
+  /** To a user whom its organization deactivated. The client address is that of another user, and isn't shown. */
+  'member-deactivated': Occurrences
   /** To an administrator: a change to another administrator or a password, made on the database itself. */
   administration: AdministrativeChange
   /** To an administrator: a change to the administrator's own account, at the server or on the database itself. */
@@ -79,6 +83,7 @@ const portugueseChanges: Record<Administered, string> = {
   'user.remove-totp': 'não precisa mais de código de uso único para entrar',
   'user.resume': 'não está mais suspenso',
   'user.revoke-tokens': 'teve todos os acessos encerrados',
+  'user.rotate-provider-key': 'recebeu uma chave de ativação nova',
   'user.send-key': 'deve receber por e-mail uma chave de recuperação',
   'user.set-email': 'teve o endereço de e-mail alterado',
   'user.set-organization': 'mudou de instituição',
@@ -99,6 +104,7 @@ const englishChanges: Record<Administered, string> = {
   'user.remove-totp': 'no longer needs a one-time code to sign in',
   'user.resume': 'is no longer suspended',
   'user.revoke-tokens': 'was signed out everywhere',
+  'user.rotate-provider-key': 'has a new provider key',
   'user.send-key': 'will receive a recovery key by e-mail',
   'user.set-email': 'was given another e-mail address',
   'user.set-organization': 'was moved to another organization',
@@ -217,6 +223,27 @@ até que outro administrador a desbloqueie.
 
 Se foi você, acerte o relógio do aparelho que mostra os códigos.
 Se não foi você, alguém sabe a sua senha: troque-a agora e avise os outros administradores.`,
+  },
+  'provider-key-rotated': {
+    subject: 'Sua chave de ativação foi trocada',
+    text: ({ username, times, at, address }, when) => `Olá,
+
+a chave com que o usuário ${username} ativa outros usuários foi trocada ${portugueseTimes(times)}em ${when(at)}, a partir do endereço ${address}.
+A chave anterior não ativa mais ninguém; quem já foi ativado continua ativo.
+
+Se foi você, não é preciso fazer nada.
+Se não foi você, nem um administrador a seu pedido, troque a sua senha agora pelo aplicativo: isso encerra todos os
+acessos abertos. Depois troque a chave outra vez e avise a sua instituição.`,
+  },
+  'member-deactivated': {
+    subject: 'Sua conta foi desativada pela sua instituição',
+    text: ({ username, times, at }, when) => `Olá,
+
+a instituição do usuário ${username} desativou a conta ${portugueseTimes(times)}em ${when(at)}: a conta não faz mais parte
+da instituição, e todos os acessos abertos foram encerrados.
+
+Os seus dados continuam guardados. Para usar a conta de novo, entre no aplicativo e ative-a com uma chave de uma
+instituição. Se você não esperava isto, fale com a sua instituição.`,
   },
   administration: {
     subject: 'Mudança feita no próprio banco de dados',
@@ -352,6 +379,27 @@ administrator unlocks it.
 
 If it was you, check the clock of the device that shows the codes.
 If it wasn't you, someone knows your password: change it now, and tell the other administrators.`,
+  },
+  'provider-key-rotated': {
+    subject: 'Your activation key was replaced',
+    text: ({ username, times, at, address }, when) => `Hello,
+
+the key with which the user ${username} activates other users was replaced ${englishTimes(times)}on ${when(at)}, from the address ${address}.
+The former key activates no users any more; users that are already active stay active.
+
+If it was you, there is nothing to do.
+If it wasn't you, nor an administrator at your request, change your password now in the app: that ends all open
+sessions. Then replace the key again, and tell your organization.`,
+  },
+  'member-deactivated': {
+    subject: 'Your organization deactivated your account',
+    text: ({ username, times, at }, when) => `Hello,
+
+the organization of the user ${username} deactivated the account ${englishTimes(times)}on ${when(at)}: the account doesn't belong
+to the organization any more, and all open sessions were ended.
+
+Your data is still stored. To use the account again, log in in the app and activate it with a key of an
+organization. If you didn't expect this, talk to your organization.`,
   },
   administration: {
     subject: 'A change made on the database itself',

@@ -101,6 +101,11 @@ export const administrationPolicies = {
     reasons: ['RECORD_NOT_FOUND', 'STALE_ETAG', 'WRONG_STATE', 'JUSTIFICATION_NEEDED'],
     audit: ['user.set-organization'],
   },
+  rotateProviderKey: {
+    ...onUser,
+    reasons: ['STALE_ETAG', 'WRONG_STATE', 'JUSTIFICATION_NEEDED'],
+    audit: ['user.rotate-provider-key'],
+  },
   revokeTokens: { ...onUser, reasons: ['WRONG_STATE', 'JUSTIFICATION_NEEDED'], audit: ['user.revoke-tokens'] },
   sendRecoveryKey: {
     ...onUser,

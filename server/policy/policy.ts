@@ -63,10 +63,13 @@ export interface UserPolicy extends Row {
   readonly target: 'caller' | 'username' | 'usersid'
   /** The reason to refuse with when there is no such user; USER_NOT_FOUND if absent. */
   readonly missing?: ReasonName
-  /** Whose tokens open their own record, active or not. */
-  readonly own: 'every role' | 'ROLE_INSTITUTION'
-  /** Which other users an active ROLE_INSTITUTION may name. */
-  readonly institution?: 'members of its organization'
+  /** Whose tokens open their own record, active or not; absent: only other rights of the row open it. */
+  readonly own?: 'every role' | 'ROLE_INSTITUTION'
+  /**
+   * Which users an active ROLE_INSTITUTION may name. It is itself a member of its organization. An RPC on clients treats all
+   * other users as missing.
+   */
+  readonly institution?: 'members of its organization' | 'clients of its organization'
   /** Which other users an active ROLE_ADMIN may name. */
   readonly administrator?: 'any user' | 'any user but administrators'
   /** Which restricted sessions open the caller's own record. */

@@ -54,10 +54,10 @@ export function activate(deps: ActivateDeps): UsersRpc<'activate'> {
       }
       return transact(async ({ t, record }) => {
         const user = await users.lock(target.usernameKey, t)
-        const organization = user && canBeActivated(user) && (await findOrganization(deps, user, activationkey, t))
-        if (!user || !organization) return refuse(Reason.ACTIVATION_REFUSED)
-        await users.activate(user, organization, t)
-        await record({ action: 'user.activate', subject_id: user.id, object: `organization:${organization}` })
+        const found = user && canBeActivated(user) && (await findOrganization(deps, user, activationkey, t))
+        if (!user || !found) return refuse(Reason.ACTIVATION_REFUSED)
+        await users.activate(user, found.id, t, found.providerId)
+        await record({ action: 'user.activate', subject_id: user.id, object: `organization:${found.id}` })
         return { username: user.username }
       })
     },
@@ -69,17 +69,19 @@ function canBeActivated(user: Pick<LockedUser, 'active' | 'suspended' | 'role'>)
 }
 
 /**
- * Returns the id of the organization that a key makes the user a member of; undefined when the key isn't valid for this
- * user. In a transaction, locks the key against rotation and spends a mailed key.
+ * Returns the id of the organization that a key makes the user a member of, and of the user whose provider key it is;
+ * undefined when the key isn't valid for this user. In a transaction, locks the key against rotation and spends a mailed
+ * key.
  */
 async function findOrganization(
   { organizations, mailedKeys }: ActivateDeps,
   user: Pick<LockedUser, 'id' | 'role'>,
   key: string,
   t?: Transaction,
-): Promise<number | undefined> {
+): Promise<{ id: number; providerId?: number } | undefined> {
   if (user.role === 'ROLE_CLIENT') return organizations.byProviderKey(key, t)
-  return (await organizations.byActivationKey(key, t)) ?? mailedKeys.organizationOf(user.id, key, t)
+  const id = (await organizations.byActivationKey(key, t)) ?? (await mailedKeys.organizationOf(user.id, key, t))
+  return id === undefined ? undefined : { id }
 }
 
 /** Counts wrong keys: at most 10 in 15 minutes for the user of the token, and as failures of the client address. */

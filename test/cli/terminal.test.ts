@@ -193,6 +193,7 @@ test('what others feel is asked first, says what will happen, and is left alone 
     ['has to sign in again', 'revoke-tokens'],
     ['erased 30 days from now', 'delete'],
     ['becomes a ROLE_INSTITUTION', 'set-role', 'ROLE_INSTITUTION'],
+    ['stops working at once', 'rotate-provider-key'],
     ['is moved', 'set-organization', '--none'],
   ] as const) {
     const [verb, ...rest] = args

@@ -156,6 +156,21 @@ test('suspend shuts a user out at once; resume lets it in again, but not its old
   t.is(await me(token), 500)
 })
 
+test('rotate-provider-key prints the new key of a user, which the record then has', async t => {
+  const { username, token, providerKey } = await service.institution(await service.organization())
+  const { code, stdout } = await users('rotate-provider-key', username)
+  t.is(code, 0)
+  const keyOf = async () =>
+    (await service.request('GET', '/users/me', { token })).json.providerActivationKey.activationkey
+  const key = await keyOf()
+  t.not(key, providerKey)
+  t.true(stdout.trimEnd().endsWith(`has a new provider key: ${key}`), stdout)
+  const { providerActivationKey } = await json('rotate-provider-key', username)
+  t.is(providerActivationKey.activationkey, await keyOf())
+  t.not(providerActivationKey.activationkey, key)
+  t.is((await users('rotate-provider-key', (await service.signUp('ROLE_CLIENT')).username)).code, 5)
+})
+
 test('revoke-tokens ends every session of a user', async t => {
   const { username, token } = await service.signUp('ROLE_CLIENT')
   const { code } = await users('revoke-tokens', username)
@@ -258,7 +273,7 @@ test('a username from before that looks like an id never stands for another user
 test('every command says in one sentence that there is no such user, or that none was given', async t => {
   for (const verb of [
     ...['show', 'edit', 'activate', 'suspend', 'resume', 'unlock', 'set-role', 'set-organization'],
-    ...['revoke-tokens', 'send-key', 'delete', 'undelete', 'erase', 'export', 'why'],
+    ...['rotate-provider-key', 'revoke-tokens', 'send-key', 'delete', 'undelete', 'erase', 'export', 'why'],
   ]) {
     const values: Record<string, string[]> = {
       edit: ['--city', 'X'],

@@ -122,6 +122,14 @@ test('every operation leaves an event of its action, and there are no other acti
     'user.set-password': () => api.setPassword({ user, password }),
     'user.set-role': () => api.setRole({ user, role: 'ROLE_INSTITUTION' }),
     'user.set-organization': () => api.setOrganization({ user, organization: `#${partner.id}` }),
+    'user.rotate-provider-key': () => must('/users/me/providerkey', { token: provider.token }),
+    async 'user.deactivate'() {
+      const { username, token } = await service.signUp('ROLE_CLIENT')
+      const activationkey = (await service.request('GET', '/users/me', { token: provider.token })).json
+        .providerActivationKey.activationkey
+      await must('/users/activate', { token, query: { username, activationkey } })
+      await must('/users/me/members/deactivate', { token: provider.token, query: { username } })
+    },
     'user.revoke-tokens': () => api.revokeTokens({ user }),
     'user.show-key': () => api.getUser({ user: provider.username }),
     'user.export': () => api.exportUser({ user }),

@@ -39,9 +39,12 @@ getMe                     - +..      +.     +..         ----     +..      +.  +.
 refresh                   - +..      +.     +..         ----     +..      +.  -.      +.       !.        !
 getUser                   - +--      +-     ++-         +---     +++      +-  +-      +-       !!        !
 batchGetUsers             - -..      -.     -..         +---     -..      -.  -.      -.       !.        !
+listUsers                 - -..      -.     -..         +---     -..      -.  -.      -.       !.        !
 setEmail                  - +..      +.     +..         ----     +..      +.  -.      -.       !.        !
 confirmEmail              - +..      +.     +..         ----     +..      +.  -.      -.       !.        !
 sendAdminKeyByEmailPartner - +--     --     +--         ----     +++      --  --      --       !!        !
+rotateProviderKey         - +..      -.     +..         ----     -..      -.  -.      -.       !.        !
+listMembers               - -..      -.     +..         ----     -..      -.  -.      -.       !.        !
 existsByUsername          + +..      +.     +..         ++++     +..      +.  +.      +.       +.        +
 existsByNickname          + +..      +.     +..         ++++     +..      +.  +.      +.       +.        +
 verifyToken               + +..      +.     +..         ++++     +..      +.  +.      +.       +.        +
@@ -55,6 +58,7 @@ sendKeyByEmail            + +..      +.     +..         ++++     +..      +.  +.
 deleteMe                  - +..      +.     +..         ----     +..      +.  -.      -.       !.        !
 exportMe                  - +..      +.     +..         ----     +..      +.  -.      -.       !.        !
 listMyEvents              - +..      +.     +..         ----     +..      +.  -.      -.       !.        !
+deactivateMember          - ---      --     +++         ----     ---      --  --      --       !!        !
 revokeMyTokens            - +..      +.     +..         ----     +..      +.  -.      +.       !.        !
 `
 
@@ -91,6 +95,7 @@ unlockUser                - !!!   !!!!     !!!!!  ++     +^  +^       !!
 setPassword               - !!!   !!!!     !!!!!  ++     +^  +^       !!
 setRole                   - !!!   !!!!     !!!!!  ++     +^  +^       !!
 setOrganization           - !!!   !!!!     !!!!!  ++     ++  ++       !!
+rotateProviderKey         - !!!   !!!!     !!!!!  ++     ++  ++       !!
 revokeTokens              - !!!   !!!!     !!!!!  ++     ++  ++       !!
 sendRecoveryKey           - !!!   !!!!     !!!!!  ++     +^  +^       !!
 deleteUser                - !!!   !!!!     !!!!!  ++     +^  +^       !!

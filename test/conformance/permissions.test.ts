@@ -57,6 +57,9 @@ const requests: Record<string, (target: Target) => object> = {
   getUser: ({ username }) => ({ username, user: username, omitKeys: true }),
   batchGetUsers: ({ username }) => ({ references: [{ user: { case: 'username', value: username } }] }),
   sendAdminKeyByEmailPartner: ({ username }) => ({ username, emailpartner: `${randomUUID()}@example.org` }),
+  listUsers: () => ({ role: 'ROLE_ADMIN', pageSize: 1 }),
+  // An unknown user: a member would be deactivated, and its tokens revoked.
+  deactivateMember: () => ({ username: randomUUID() }),
   passwordUpdateByUsername: ({ username }) => ({ username, newPassword: 'x' }),
   saveForgotPasswordQuestionsUsersAnswers: ({ id: usersid }) => ({
     answer: { usersid, forgotpasswordquestionsid: 999_999, answer: 'azul' },
@@ -310,7 +313,7 @@ function ruleOf(policy: Policy): Rule {
       return {
         caller: 'user',
         target: policy.target !== 'caller',
-        own: policy.own,
+        own: policy.own ?? 'none',
         institution: policy.institution !== undefined,
         administrator: policy.administrator ?? 'none',
         restricted: policy.restricted,
@@ -328,8 +331,10 @@ function publicRule(row: ReadonlyMap<string, Mark>): Rule {
   return {
     caller: 'user',
     target: row.has('client, other'),
-    own: opens('client, own') ? 'every role' : 'ROLE_INSTITUTION',
-    institution: opens('institution, member'),
+    own: opens('client, own') ? 'every role' : opens('inactive, own') ? 'ROLE_INSTITUTION' : 'none',
+    institution: row.has('institution, member')
+      ? opens('institution, member')
+      : opens('institution, own') && !opens('inactive, own'),
     administrator: others[0] ? (others[1] ? 'any user' : 'any user but administrators') : 'none',
     restricted: [...(opens('answers, own') ? ['answers'] : []), ...(opens('enrolled, own') ? ['one-time codes'] : [])],
     ...(scope && { scope }),

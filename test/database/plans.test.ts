@@ -153,6 +153,10 @@ const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<
   ],
   'the first users by id': [['users_pkey'], m => m.administeredUsers.list({ limit: 50 })],
   'users behind another': [['users_pkey'], m => m.administeredUsers.list({ afterId: 9_000, limit: 50 })],
+  'members of an organization by words': [
+    ['users_organization_id'],
+    m => m.administeredUsers.list({ organizationId: 9, text: 'u9', byEmail: false, limit: 51 }),
+  ],
   'users of a role': [['users_role'], m => m.administeredUsers.list({ role: 'ROLE_CLIENT', limit: 50 })],
   'users that wait for activation': [
     ['users_inactive'],

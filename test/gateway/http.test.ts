@@ -415,9 +415,11 @@ test('the text of a refusal comes from the service', async t => {
 })
 
 test('a refusal names a missing required parameter, and asks for a missing required body', async t => {
-  const token = await service.adminToken()
+  const admin = await service.adminToken()
+  const institution = await service.institution(await service.organization())
   let asked = 0
   for (const { method, path, parameters = {}, body, revisions } of routes) {
+    const token = path.startsWith('/users/me/members') ? institution.token : admin
     const target = `${revisions?.length ? `/${revisions[0]}` : ''}${path.replace('{username}', '%20')}`
     const { username } = await service.signUp('ROLE_INSTITUTION')
     const all = Object.fromEntries(Object.keys(parameters).map(name => [name, name === 'username' ? username : 'x']))

@@ -6,7 +6,9 @@ import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { newServiceKey } from '../../server/models/service.js'
 import { type GrpcClient, openGrpc, refusalOf } from '../_helpers/grpc.js'
+import { suspend } from '../_helpers/models.js'
 import { refused } from '../_helpers/problem.js'
+import { openSchool } from '../_helpers/school.js'
 import { password, serviceForFile, serviceWithClock, startTestService, type TestService } from '../_helpers/service.js'
 import { serviceKey } from '../_helpers/service-key.js'
 import { idOf } from '../_helpers/tokens.js'
@@ -22,7 +24,7 @@ test.before(async () => {
 })
 test.after.always(() => client?.close())
 
-const { getUser, batchGetUsers, login, getMe, verifyToken, existsByUsername } = Users.method
+const { getUser, batchGetUsers, listUsers, login, getMe, verifyToken, existsByUsername } = Users.method
 const reasonOf = (call: Promise<unknown>): Promise<string | undefined> =>
   call.then(
     () => 'OK',
@@ -257,6 +259,95 @@ test.serial(
     t.is(await ask(fresh), 'OK')
   },
 )
+
+test('a service lists the users of an organization, of a role or of both, by id, in pages of up to 500', async t => {
+  const school = await openSchool(service)
+  const [member, suspended] = [await school.member(), await school.member()]
+  await suspend(service.registry, idOf(suspended.token))
+  const deleted = await school.member()
+  await service.registry.database.sequelize.query(
+    `UPDATE users SET deleted_at = now(), suspended = true WHERE id = ${idOf(deleted.token)}`,
+  )
+  const wanted = { organizationId: school.id }
+  const { users, nextPageToken } = await client.call(listUsers, wanted, { token: key })
+  t.deepEqual(
+    users.map(({ username, active }) => ({ username, active })),
+    [
+      { username: school.institution.username, active: 1 },
+      { username: member.username, active: 1 },
+      { username: suspended.username, active: 0 },
+    ],
+  )
+  t.is(nextPageToken, '')
+  const text = JSON.stringify(users)
+  t.false(text.includes(school.institution.providerKey) || text.includes(school.activationkey))
+  const clients = await client.call(listUsers, { ...wanted, role: 'ROLE_CLIENT' }, { token: key })
+  t.deepEqual(
+    clients.users.map(({ username }) => username),
+    [member.username, suspended.username],
+  )
+  const seen: number[] = []
+  for (let pageToken = ''; ; ) {
+    const page = await client.call(listUsers, { role: 'ROLE_INSTITUTION', pageSize: 1, pageToken }, { token: key })
+    seen.push(...page.users.map(({ id }) => id!))
+    pageToken = page.nextPageToken
+    if (!pageToken) break
+  }
+  t.true(seen.includes(idOf(school.institution.token)))
+  t.deepEqual(
+    seen,
+    [...new Set(seen)].sort((a, b) => a - b),
+  )
+  t.deepEqual((await client.call(listUsers, { organizationId: 2 ** 31 - 1 }, { token: key })).users, [])
+})
+
+test('a service can’t list all users, or without the scope, or with a page token of another service or filter', async t => {
+  const school = await openSchool(service)
+  await school.member()
+  const organizationId = school.id
+  const other = await serviceKey(service, ['users.read'])
+  const reason = (
+    request: { organizationId?: number; role?: string; pageSize?: number; pageToken?: string },
+    token: string | undefined,
+  ) => reasonOf(client.call(listUsers, request, token === undefined ? {} : { token }))
+  t.is(await reason({}, key), 'INVALID_ARGUMENT')
+  t.is(await reason({ role: '' }, key), 'INVALID_ARGUMENT')
+  t.is(await reason({ role: 'ROLE_KING' }, key), 'INVALID_ARGUMENT')
+  t.is(await reason({ role: 'R'.repeat(60_000) }, key), 'INVALID_ARGUMENT')
+  t.is(await reason({ organizationId, pageToken: 'A'.repeat(60_000) }, key), 'INVALID_ARGUMENT')
+  t.is(await reason({ organizationId, pageSize: -1 }, key), 'INVALID_ARGUMENT')
+  t.is(await reason({ organizationId }, await serviceKey(service, ['tokens.verify'])), 'ACCESS_DENIED')
+  t.is(await reason({ organizationId }, school.institution.token), 'ACCESS_DENIED')
+  t.is(await reason({ organizationId }, await service.adminToken()), 'ACCESS_DENIED')
+  t.is(await reason({ organizationId }, undefined), 'ACCESS_DENIED')
+  const { nextPageToken: pageToken } = await client.call(listUsers, { organizationId, pageSize: 1 }, { token: key })
+  t.is(await reason({ organizationId, pageToken }, key), 'OK')
+  t.is(await reason({ organizationId, pageToken }, other), 'INVALID_ARGUMENT')
+  t.is(await reason({ role: 'ROLE_CLIENT', pageToken }, key), 'INVALID_ARGUMENT')
+  // Only gRPC and Connect serve it.
+  const connect = await service.request('POST', '/auth.v1.Users/ListUsers', { token: key, body: { organizationId } })
+  t.is(connect.json.users.length, 2)
+  t.is((await service.request('GET', '/users', { token: key })).status, 404)
+})
+
+test('listed users count against the limit of users that a service reads, and places of a page without users don’t', async t => {
+  const service = await serviceWithClock(t, { AUTH_LIMIT_FACTOR: '0.01' })
+  const client = openClient(t, service)
+  const reader = await serviceKey(service, ['users.read'])
+  const school = await openSchool(service)
+  for (let index = 0; index < 3; index++) await school.member()
+  const page = (pageSize: number) =>
+    client.call(listUsers, { organizationId: school.id, pageSize }, { token: reader }).then(({ users }) => users.length)
+  // 100 users at once: 24 pages of four, and a whole page must fit.
+  for (let index = 0; index < 24; index++) t.is(await page(4), 4)
+  const error = refusalOf(await t.throwsAsync(page(5)))
+  t.is(error.info?.reason, 'TOO_MANY_ATTEMPTS')
+  t.truthy(error.retryInfo)
+  t.is(await page(4), 4)
+  t.is(await reasonOf(client.call(getUser, { id: 1 }, { token: reader })), 'TOO_MANY_ATTEMPTS')
+  await service.clock.pass(5)
+  for (let index = 0; index < 3; index++) t.is(await page(90), 4)
+})
 
 test('a service reads a limited number of users, whatever others read, and is told when to retry', async t => {
   const service = await serviceWithClock(t, { AUTH_LIMIT_FACTOR: '0.01' })

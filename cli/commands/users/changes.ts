@@ -136,6 +136,26 @@ Examples:
       ),
     )
 
+  withUser(users.command('rotate-provider-key'))
+    .description(
+      'Replace the provider key of a user, and print the new one. The current key stops working at once. The user is notified by e-mail.',
+    )
+    .addOption(yesOption())
+    .addHelpText('after', "\nExample:\n  $ auth-admin users rotate-provider-key '(11)98765-4321'")
+    .action(
+      administering(async (api, name: string | undefined, options: Asked) => {
+        const wanted = await confirmUser(
+          api,
+          name,
+          options,
+          who => `The provider key of ${who} stops working at once. Replace it?`,
+        )
+        const { user } = await api.rotateProviderKey(wanted)
+        const { activationkey } = user!.record!.providerActivationKey!
+        printUser(user!, options, `has a new provider key: ${activationkey}`)
+      }),
+    )
+
   withUser(users.command('revoke-tokens'))
     .description('Sign a user out everywhere: all its tokens are revoked at once.')
     .addOption(yesOption())

@@ -6,13 +6,14 @@ import type { Administered } from '../../models/email.js'
 import type { MasterKey } from '../../models/master-key.js'
 import type { Organizations } from '../../models/organization.js'
 import type { Users } from '../../models/user.js'
+import type { Settings } from '../../process/settings.js'
 import { refuse } from '../../requests/refusal.js'
+import { checkRole } from '../../requests/texts.js'
 import type { Role } from '../../rules/roles.js'
 import { changeRecord, type Done } from '../change-record.js'
 import type { AdministrationContext, Checked, Handler } from '../context.js'
 import type { References } from '../references.js'
 import type { NotifyAdministrators } from '../security-notices.js'
-import { checkRole } from './list.js'
 import { toAdministeredUser } from './record.js'
 
 /** What changes of users are made of. */
@@ -41,7 +42,7 @@ export function activateUser(deps: UserChangeDeps): Handler<'activateUser'> {
       if (moved) await checkOrganization(organizations, id, t)
       // Access through the former organization ends.
       if (moved && (row.active || row.organizationId !== null)) await users.setOrganization(row.id, id, t)
-      await users.activate(row, id ?? null, t)
+      await users.activate(row, id ?? null, t, administrator.user?.id)
       const organization = id ?? row.organizationId
       return { action: 'user.activate', ...(organization !== null && { object: `organization:${organization}` }) }
     })
@@ -100,6 +101,23 @@ export function setOrganization(deps: UserChangeDeps): Handler<'setOrganization'
       await users.setOrganization(row.id, id, t)
       return { action: 'user.set-organization', object: `organization:${id ?? 'none'}` }
     })
+  }
+}
+
+/** Replaces the provider key of a user, who is notified by e-mail. */
+export function rotateProviderKey(
+  deps: UserChangeDeps & { settings: Pick<Settings, 'mailLocale'> },
+): Handler<'rotateProviderKey'> {
+  const { users, settings } = deps
+  return async (request, context) => {
+    const address = context.administrator.auditContext.address ?? 'auth-admin'
+    const { user } = await changeUser(deps, context, request, { keys: true }, async (row, t) => {
+      const text = `${row.username} has no provider key: only an active ROLE_INSTITUTION has one.`
+      if (!(await users.rotateProviderKey(row, { address, locale: settings.mailLocale }, t)))
+        refuse(Reason.WRONG_STATE, { text })
+      return { action: 'user.rotate-provider-key' }
+    })
+    return { user }
   }
 }
 

@@ -8,6 +8,7 @@ import type { PasswordPolicy } from '../../passwords/policy.js'
 import { waiterOf } from '../../passwords/pool.js'
 import type { Settings } from '../../process/settings.js'
 import { type FieldViolation, refuse } from '../../requests/refusal.js'
+import { checkRole } from '../../requests/texts.js'
 import { wrongFields } from '../../requests/wrong-fields.js'
 import { nicknameKey, usernameKey } from '../../rules/names.js'
 import { takenNames } from '../../users/sign-up.js'
@@ -15,7 +16,6 @@ import { checkSignUp, formatDateOfBirth, profileOf } from '../../users/sign-up-f
 import type { Checked, Handler } from '../context.js'
 import { readMask } from '../update-mask.js'
 import { changeUser, checkOrganization, lockUser, type UserChangeDeps } from './changes.js'
-import { checkRole } from './list.js'
 import { toAdministeredUser } from './record.js'
 
 interface Deps extends UserChangeDeps {
@@ -83,7 +83,8 @@ export function createUser(deps: Deps): Handler<'createUser'> {
       const id = await users.add(row, t)
       if (request.active) {
         if (organization !== null) await checkOrganization(organizations, organization, t)
-        await users.activate({ ...row, id, active: false, suspended: false, organizationId: null }, organization, t)
+        const inactive = { ...row, id, active: false, suspended: false, organizationId: null }
+        await users.activate(inactive, organization, t, administrator.user?.id)
       }
       if (becomesAdministrator) await deps.notifyAdministrators(administrator, { action: 'user.add', subjectId: id }, t)
       await record({ action: 'user.add', subject_id: id, object: `role:${row.role}` })

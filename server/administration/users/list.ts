@@ -3,11 +3,9 @@ import { Administration as AdministrationService, UserState } from '../../../pro
 import type { AdministeredUsers, UserFilter } from '../../models/administered-user.js'
 import type { MasterKey } from '../../models/master-key.js'
 import type { OpenPage } from '../../requests/paging.js'
-import { wrongFields } from '../../requests/wrong-fields.js'
-import { type Role, roles } from '../../rules/roles.js'
+import { checkRole, checkText } from '../../requests/texts.js'
 import type { Handler } from '../context.js'
 import type { References } from '../references.js'
-import { checkText } from '../texts.js'
 import { toAdministeredUser } from './record.js'
 
 const states: Record<UserState, UserFilter['state']> = {
@@ -61,10 +59,4 @@ export function getUser({ masterKey }: { masterKey: MasterKey }): Handler<'getUs
       await change({ validateOnly: false }, ({ record }) => record({ action: 'user.show-key', subject_id: target.id }))
     return { user: shown }
   }
-}
-
-/** Reads a role. Refuses any other text with INVALID_ARGUMENT. */
-export function checkRole(field: string, role: string | undefined): Role {
-  const known = roles.find(each => each === role)
-  return known ?? wrongFields([{ field, message: `Use one of ${roles.join(', ')}.` }])
 }

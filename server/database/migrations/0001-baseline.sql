@@ -80,6 +80,10 @@ CREATE TABLE users (
   deleted_at timestamptz,
   suspended_before_deletion boolean NOT NULL DEFAULT false,
   organization_id integer REFERENCES organizations,
+  -- When the user was activated, and the user whose provider key did it or, by administration, who did; the latter is NULL for a
+  -- key of the organization and on the database itself. The id stays when that user is erased. Both are NULL while inactive.
+  activated_at timestamptz,
+  activated_by integer,
   -- Tokens of an earlier generation are revoked.
   token_generation integer NOT NULL DEFAULT 0,
   created_at timestamptz NOT NULL DEFAULT now(),

@@ -15,7 +15,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file auth/v1/users.proto.
  */
 export const file_auth_v1_users: GenFile = /*@__PURE__*/
-  fileDesc("ChNhdXRoL3YxL3VzZXJzLnByb3RvEgdhdXRoLnYxIpYECg1TaWduVXBSZXF1ZXN0EhUKCHVzZXJuYW1lGAEgASgJSACIAQESFQoIbmlja25hbWUYAiABKAlIAYgBARIVCghwYXNzd29yZBgDIAEoCUgCiAEBEhcKCmRhdGVvZmJvcm4YBCABKAlIA4gBARITCgZnZW5kZXIYBSABKAlIBIgBARISCgVzdGF0ZRgGIAEoCUgFiAEBEhEKBGNpdHkYByABKAlIBogBARIcCg9pbnN0aXR1dGlvbnR5cGUYCCABKAlIB4gBARIYCgtpbnN0aXR1dGlvbhgJIAEoCUgIiAEBEh0KEHNlY3VyaXR5cXVlc3Rpb24YCiABKAlICYgBARIbCg5zZWN1cml0eWFuc3dlchgLIAEoCUgKiAEBEhkKDHRlcm1zb2Z1c2FnZRgMIAEoCEgLiAEBEg0KBXJvbGVzGA0gAygJEhIKBWVtYWlsGA4gASgJSAyIAQFCCwoJX3VzZXJuYW1lQgsKCV9uaWNrbmFtZUILCglfcGFzc3dvcmRCDQoLX2RhdGVvZmJvcm5CCQoHX2dlbmRlckIICgZfc3RhdGVCBwoFX2NpdHlCEgoQX2luc3RpdHV0aW9udHlwZUIOCgxfaW5zdGl0dXRpb25CEwoRX3NlY3VyaXR5cXVlc3Rpb25CEQoPX3NlY3VyaXR5YW5zd2VyQg8KDV90ZXJtc29mdXNhZ2VCCAoGX2VtYWlsIh8KDlNpZ25VcFJlc3BvbnNlEg0KBXRva2VuGAEgASgJImMKD0FjdGl2YXRlUmVxdWVzdBIaCg1hY3RpdmF0aW9ua2V5GAEgASgJSACIAQESFQoIdXNlcm5hbWUYAiABKAlIAYgBAUIQCg5fYWN0aXZhdGlvbmtleUILCglfdXNlcm5hbWUiJAoQQWN0aXZhdGVSZXNwb25zZRIQCgh1c2VybmFtZRgBIAEoCSJWCgxMb2dpblJlcXVlc3QSFQoIdXNlcm5hbWUYASABKAlIAIgBARIVCghwYXNzd29yZBgCIAEoCUgBiAEBQgsKCV91c2VybmFtZUILCglfcGFzc3dvcmQiHgoNTG9naW5SZXNwb25zZRINCgV0b2tlbhgBIAEoCSItCgxHZXRNZVJlcXVlc3QSHQoVd2l0aF9wcmV2aW91c19zaWduX2luGAEgASgIInEKDUdldE1lUmVzcG9uc2USGwoEdXNlchgBIAEoCzINLmF1dGgudjEuVXNlchIuChBwcmV2aW91c19zaWduX2luGAIgASgLMg8uYXV0aC52MS5TaWduSW5IAIgBAUITChFfcHJldmlvdXNfc2lnbl9pbiJUCgZTaWduSW4SKAoEdGltZRgBIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASFAoHbmV0d29yaxgCIAEoCUgAiAEBQgoKCF9uZXR3b3JrIhAKDlJlZnJlc2hSZXF1ZXN0IiAKD1JlZnJlc2hSZXNwb25zZRINCgV0b2tlbhgBIAEoCSJMCg5HZXRVc2VyUmVxdWVzdBIVCgh1c2VybmFtZRgBIAEoCUgAiAEBEg8KAmlkGAIgASgFSAGIAQFCCwoJX3VzZXJuYW1lQgUKA19pZCIuCg9HZXRVc2VyUmVzcG9uc2USGwoEdXNlchgBIAEoCzINLmF1dGgudjEuVXNlciI5Cg1Vc2VyUmVmZXJlbmNlEgwKAmlkGAEgASgFSAASEgoIdXNlcm5hbWUYAiABKAlIAEIGCgR1c2VyIkIKFEJhdGNoR2V0VXNlcnNSZXF1ZXN0EioKCnJlZmVyZW5jZXMYASADKAsyFi5hdXRoLnYxLlVzZXJSZWZlcmVuY2UiXgoVQmF0Y2hHZXRVc2Vyc1Jlc3BvbnNlEhwKBXVzZXJzGAEgAygLMg0uYXV0aC52MS5Vc2VyEicKB21pc3NpbmcYAiADKAsyFi5hdXRoLnYxLlVzZXJSZWZlcmVuY2UiUwoPU2V0RW1haWxSZXF1ZXN0EhIKBWVtYWlsGAEgASgJSACIAQESFQoIcGFzc3dvcmQYAiABKAlIAYgBAUIICgZfZW1haWxCCwoJX3Bhc3N3b3JkIhIKEFNldEVtYWlsUmVzcG9uc2UiMQoTQ29uZmlybUVtYWlsUmVxdWVzdBIRCgRjb2RlGAEgASgJSACIAQFCBwoFX2NvZGUiFgoUQ29uZmlybUVtYWlsUmVzcG9uc2UiFwoVUmV2b2tlTXlUb2tlbnNSZXF1ZXN0IhgKFlJldm9rZU15VG9rZW5zUmVzcG9uc2UiNQoPRGVsZXRlTWVSZXF1ZXN0EhUKCHBhc3N3b3JkGAEgASgJSACIAQFCCwoJX3Bhc3N3b3JkIhIKEERlbGV0ZU1lUmVzcG9uc2UiEQoPRXhwb3J0TWVSZXF1ZXN0IiAKEEV4cG9ydE1lUmVzcG9uc2USDAoEanNvbhgBIAEoCSI8ChNMaXN0TXlFdmVudHNSZXF1ZXN0EhEKCXBhZ2Vfc2l6ZRgBIAEoBRISCgpwYWdlX3Rva2VuGAIgASgJIlYKFExpc3RNeUV2ZW50c1Jlc3BvbnNlEiUKBmV2ZW50cxgBIAMoCzIVLmF1dGgudjEuQWNjb3VudEV2ZW50EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSKHAQoMQWNjb3VudEV2ZW50EigKBHRpbWUYASABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEg4KBmFjdGlvbhgCIAEoCRIPCgdyZWZ1c2VkGAMgASgIEgoKAmJ5GAQgASgJEhQKB2FkZHJlc3MYBSABKAlIAIgBAUIKCghfYWRkcmVzcyJzCiFTZW5kQWRtaW5LZXlCeUVtYWlsUGFydG5lclJlcXVlc3QSGQoMZW1haWxwYXJ0bmVyGAEgASgJSACIAQESFQoIdXNlcm5hbWUYAiABKAlIAYgBAUIPCg1fZW1haWxwYXJ0bmVyQgsKCV91c2VybmFtZSIkCiJTZW5kQWRtaW5LZXlCeUVtYWlsUGFydG5lclJlc3BvbnNlIj0KF0V4aXN0c0J5VXNlcm5hbWVSZXF1ZXN0EhUKCHVzZXJuYW1lGAEgASgJSACIAQFCCwoJX3VzZXJuYW1lIioKGEV4aXN0c0J5VXNlcm5hbWVSZXNwb25zZRIOCgZleGlzdHMYASABKAgiPQoXRXhpc3RzQnlOaWNrbmFtZVJlcXVlc3QSFQoIbmlja25hbWUYASABKAlIAIgBAUILCglfbmlja25hbWUiKgoYRXhpc3RzQnlOaWNrbmFtZVJlc3BvbnNlEg4KBmV4aXN0cxgBIAEoCCIyChJWZXJpZnlUb2tlblJlcXVlc3QSEgoFdG9rZW4YASABKAlIAIgBAUIICgZfdG9rZW4itwMKE1ZlcmlmeVRva2VuUmVzcG9uc2USDgoGYWN0aXZlGAEgASgIEhAKA3N1YhgCIAEoCUgAiAEBEhUKCHVzZXJuYW1lGAMgASgJSAGIAQESIwoKdG9rZW5fdHlwZRgEIAEoCUgCUgp0b2tlbl90eXBliAEBEhAKA2V4cBgFIAEoA0gDiAEBEhAKA2lhdBgGIAEoA0gEiAEBEhAKA2lzcxgHIAEoCUgFiAEBEhAKA2F1ZBgIIAEoCUgGiAEBEhAKA2p0aRgJIAEoCUgHiAEBEiEKCWF1dGhfdGltZRgKIAEoA0gIUglhdXRoX3RpbWWIAQESCwoDYW1yGAsgAygJEg0KBXJvbGVzGAwgAygJEhAKA29yZxgNIAEoBUgJiAEBEiUKC3VzZXJfYWN0aXZlGA4gASgISApSC3VzZXJfYWN0aXZliAEBQgYKBF9zdWJCCwoJX3VzZXJuYW1lQg0KC190b2tlbl90eXBlQgYKBF9leHBCBgoEX2lhdEIGCgRfaXNzQgYKBF9hdWRCBgoEX2p0aUIMCgpfYXV0aF90aW1lQgYKBF9vcmdCDgoMX3VzZXJfYWN0aXZlIhAKDkdldEtleXNSZXF1ZXN0Ii0KD0dldEtleXNSZXNwb25zZRIaCgRrZXlzGAEgAygLMgwuYXV0aC52MS5LZXkiXAoDS2V5EgsKA2t0eRgBIAEoCRILCgNraWQYAiABKAkSCwoDdXNlGAMgASgJEgsKA2FsZxgEIAEoCRILCgNjcnYYBSABKAkSCQoBeBgGIAEoCRIJCgF5GAcgASgJMtQKCgVVc2VycxI5CgZTaWduVXASFi5hdXRoLnYxLlNpZ25VcFJlcXVlc3QaFy5hdXRoLnYxLlNpZ25VcFJlc3BvbnNlEj8KCEFjdGl2YXRlEhguYXV0aC52MS5BY3RpdmF0ZVJlcXVlc3QaGS5hdXRoLnYxLkFjdGl2YXRlUmVzcG9uc2USNgoFTG9naW4SFS5hdXRoLnYxLkxvZ2luUmVxdWVzdBoWLmF1dGgudjEuTG9naW5SZXNwb25zZRI7CgVHZXRNZRIVLmF1dGgudjEuR2V0TWVSZXF1ZXN0GhYuYXV0aC52MS5HZXRNZVJlc3BvbnNlIgOQAgISPAoHUmVmcmVzaBIXLmF1dGgudjEuUmVmcmVzaFJlcXVlc3QaGC5hdXRoLnYxLlJlZnJlc2hSZXNwb25zZRJFCgdHZXRVc2VyEhcuYXV0aC52MS5HZXRVc2VyUmVxdWVzdBoYLmF1dGgudjEuR2V0VXNlclJlc3BvbnNlIgeQAgKguxgBElcKDUJhdGNoR2V0VXNlcnMSHS5hdXRoLnYxLkJhdGNoR2V0VXNlcnNSZXF1ZXN0Gh4uYXV0aC52MS5CYXRjaEdldFVzZXJzUmVzcG9uc2UiB5ACAqC7GAESPwoIU2V0RW1haWwSGC5hdXRoLnYxLlNldEVtYWlsUmVxdWVzdBoZLmF1dGgudjEuU2V0RW1haWxSZXNwb25zZRJLCgxDb25maXJtRW1haWwSHC5hdXRoLnYxLkNvbmZpcm1FbWFpbFJlcXVlc3QaHS5hdXRoLnYxLkNvbmZpcm1FbWFpbFJlc3BvbnNlElEKDlJldm9rZU15VG9rZW5zEh4uYXV0aC52MS5SZXZva2VNeVRva2Vuc1JlcXVlc3QaHy5hdXRoLnYxLlJldm9rZU15VG9rZW5zUmVzcG9uc2USPwoIRGVsZXRlTWUSGC5hdXRoLnYxLkRlbGV0ZU1lUmVxdWVzdBoZLmF1dGgudjEuRGVsZXRlTWVSZXNwb25zZRI/CghFeHBvcnRNZRIYLmF1dGgudjEuRXhwb3J0TWVSZXF1ZXN0GhkuYXV0aC52MS5FeHBvcnRNZVJlc3BvbnNlElAKDExpc3RNeUV2ZW50cxIcLmF1dGgudjEuTGlzdE15RXZlbnRzUmVxdWVzdBodLmF1dGgudjEuTGlzdE15RXZlbnRzUmVzcG9uc2UiA5ACAhJ1ChpTZW5kQWRtaW5LZXlCeUVtYWlsUGFydG5lchIqLmF1dGgudjEuU2VuZEFkbWluS2V5QnlFbWFpbFBhcnRuZXJSZXF1ZXN0GisuYXV0aC52MS5TZW5kQWRtaW5LZXlCeUVtYWlsUGFydG5lclJlc3BvbnNlElwKEEV4aXN0c0J5VXNlcm5hbWUSIC5hdXRoLnYxLkV4aXN0c0J5VXNlcm5hbWVSZXF1ZXN0GiEuYXV0aC52MS5FeGlzdHNCeVVzZXJuYW1lUmVzcG9uc2UiA5ACAhJcChBFeGlzdHNCeU5pY2tuYW1lEiAuYXV0aC52MS5FeGlzdHNCeU5pY2tuYW1lUmVxdWVzdBohLmF1dGgudjEuRXhpc3RzQnlOaWNrbmFtZVJlc3BvbnNlIgOQAgISUQoLVmVyaWZ5VG9rZW4SGy5hdXRoLnYxLlZlcmlmeVRva2VuUmVxdWVzdBocLmF1dGgudjEuVmVyaWZ5VG9rZW5SZXNwb25zZSIHkAICoLsYAhJBCgdHZXRLZXlzEhcuYXV0aC52MS5HZXRLZXlzUmVxdWVzdBoYLmF1dGgudjEuR2V0S2V5c1Jlc3BvbnNlIgOQAgJiBnByb3RvMw", [file_auth_v1_records, file_auth_v1_scopes, file_google_protobuf_timestamp]);
+  fileDesc("ChNhdXRoL3YxL3VzZXJzLnByb3RvEgdhdXRoLnYxIpYECg1TaWduVXBSZXF1ZXN0EhUKCHVzZXJuYW1lGAEgASgJSACIAQESFQoIbmlja25hbWUYAiABKAlIAYgBARIVCghwYXNzd29yZBgDIAEoCUgCiAEBEhcKCmRhdGVvZmJvcm4YBCABKAlIA4gBARITCgZnZW5kZXIYBSABKAlIBIgBARISCgVzdGF0ZRgGIAEoCUgFiAEBEhEKBGNpdHkYByABKAlIBogBARIcCg9pbnN0aXR1dGlvbnR5cGUYCCABKAlIB4gBARIYCgtpbnN0aXR1dGlvbhgJIAEoCUgIiAEBEh0KEHNlY3VyaXR5cXVlc3Rpb24YCiABKAlICYgBARIbCg5zZWN1cml0eWFuc3dlchgLIAEoCUgKiAEBEhkKDHRlcm1zb2Z1c2FnZRgMIAEoCEgLiAEBEg0KBXJvbGVzGA0gAygJEhIKBWVtYWlsGA4gASgJSAyIAQFCCwoJX3VzZXJuYW1lQgsKCV9uaWNrbmFtZUILCglfcGFzc3dvcmRCDQoLX2RhdGVvZmJvcm5CCQoHX2dlbmRlckIICgZfc3RhdGVCBwoFX2NpdHlCEgoQX2luc3RpdHV0aW9udHlwZUIOCgxfaW5zdGl0dXRpb25CEwoRX3NlY3VyaXR5cXVlc3Rpb25CEQoPX3NlY3VyaXR5YW5zd2VyQg8KDV90ZXJtc29mdXNhZ2VCCAoGX2VtYWlsIh8KDlNpZ25VcFJlc3BvbnNlEg0KBXRva2VuGAEgASgJImMKD0FjdGl2YXRlUmVxdWVzdBIaCg1hY3RpdmF0aW9ua2V5GAEgASgJSACIAQESFQoIdXNlcm5hbWUYAiABKAlIAYgBAUIQCg5fYWN0aXZhdGlvbmtleUILCglfdXNlcm5hbWUiJAoQQWN0aXZhdGVSZXNwb25zZRIQCgh1c2VybmFtZRgBIAEoCSJWCgxMb2dpblJlcXVlc3QSFQoIdXNlcm5hbWUYASABKAlIAIgBARIVCghwYXNzd29yZBgCIAEoCUgBiAEBQgsKCV91c2VybmFtZUILCglfcGFzc3dvcmQiHgoNTG9naW5SZXNwb25zZRINCgV0b2tlbhgBIAEoCSItCgxHZXRNZVJlcXVlc3QSHQoVd2l0aF9wcmV2aW91c19zaWduX2luGAEgASgIInEKDUdldE1lUmVzcG9uc2USGwoEdXNlchgBIAEoCzINLmF1dGgudjEuVXNlchIuChBwcmV2aW91c19zaWduX2luGAIgASgLMg8uYXV0aC52MS5TaWduSW5IAIgBAUITChFfcHJldmlvdXNfc2lnbl9pbiJUCgZTaWduSW4SKAoEdGltZRgBIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASFAoHbmV0d29yaxgCIAEoCUgAiAEBQgoKCF9uZXR3b3JrIhAKDlJlZnJlc2hSZXF1ZXN0IiAKD1JlZnJlc2hSZXNwb25zZRINCgV0b2tlbhgBIAEoCSJMCg5HZXRVc2VyUmVxdWVzdBIVCgh1c2VybmFtZRgBIAEoCUgAiAEBEg8KAmlkGAIgASgFSAGIAQFCCwoJX3VzZXJuYW1lQgUKA19pZCIuCg9HZXRVc2VyUmVzcG9uc2USGwoEdXNlchgBIAEoCzINLmF1dGgudjEuVXNlciI5Cg1Vc2VyUmVmZXJlbmNlEgwKAmlkGAEgASgFSAASEgoIdXNlcm5hbWUYAiABKAlIAEIGCgR1c2VyIkIKFEJhdGNoR2V0VXNlcnNSZXF1ZXN0EioKCnJlZmVyZW5jZXMYASADKAsyFi5hdXRoLnYxLlVzZXJSZWZlcmVuY2UiXgoVQmF0Y2hHZXRVc2Vyc1Jlc3BvbnNlEhwKBXVzZXJzGAEgAygLMg0uYXV0aC52MS5Vc2VyEicKB21pc3NpbmcYAiADKAsyFi5hdXRoLnYxLlVzZXJSZWZlcmVuY2UijAEKFVVzZXJzTGlzdFVzZXJzUmVxdWVzdBIcCg9vcmdhbml6YXRpb25faWQYASABKAVIAIgBARIRCgRyb2xlGAIgASgJSAGIAQESEQoJcGFnZV9zaXplGAMgASgFEhIKCnBhZ2VfdG9rZW4YBCABKAlCEgoQX29yZ2FuaXphdGlvbl9pZEIHCgVfcm9sZSJPChZVc2Vyc0xpc3RVc2Vyc1Jlc3BvbnNlEhwKBXVzZXJzGAEgAygLMg0uYXV0aC52MS5Vc2VyEhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSJTCg9TZXRFbWFpbFJlcXVlc3QSEgoFZW1haWwYASABKAlIAIgBARIVCghwYXNzd29yZBgCIAEoCUgBiAEBQggKBl9lbWFpbEILCglfcGFzc3dvcmQiEgoQU2V0RW1haWxSZXNwb25zZSIxChNDb25maXJtRW1haWxSZXF1ZXN0EhEKBGNvZGUYASABKAlIAIgBAUIHCgVfY29kZSIWChRDb25maXJtRW1haWxSZXNwb25zZSIXChVSZXZva2VNeVRva2Vuc1JlcXVlc3QiGAoWUmV2b2tlTXlUb2tlbnNSZXNwb25zZSI1Cg9EZWxldGVNZVJlcXVlc3QSFQoIcGFzc3dvcmQYASABKAlIAIgBAUILCglfcGFzc3dvcmQiEgoQRGVsZXRlTWVSZXNwb25zZSIRCg9FeHBvcnRNZVJlcXVlc3QiIAoQRXhwb3J0TWVSZXNwb25zZRIMCgRqc29uGAEgASgJIjwKE0xpc3RNeUV2ZW50c1JlcXVlc3QSEQoJcGFnZV9zaXplGAEgASgFEhIKCnBhZ2VfdG9rZW4YAiABKAkiVgoUTGlzdE15RXZlbnRzUmVzcG9uc2USJQoGZXZlbnRzGAEgAygLMhUuYXV0aC52MS5BY2NvdW50RXZlbnQSFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIocBCgxBY2NvdW50RXZlbnQSKAoEdGltZRgBIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASDgoGYWN0aW9uGAIgASgJEg8KB3JlZnVzZWQYAyABKAgSCgoCYnkYBCABKAkSFAoHYWRkcmVzcxgFIAEoCUgAiAEBQgoKCF9hZGRyZXNzIhoKGFJvdGF0ZVByb3ZpZGVyS2V5UmVxdWVzdCI4ChlSb3RhdGVQcm92aWRlcktleVJlc3BvbnNlEhsKBHVzZXIYASABKAsyDS5hdXRoLnYxLlVzZXIiVwoSTGlzdE1lbWJlcnNSZXF1ZXN0EhEKBHRleHQYASABKAlIAIgBARIRCglwYWdlX3NpemUYAiABKAUSEgoKcGFnZV90b2tlbhgDIAEoCUIHCgVfdGV4dCJQChNMaXN0TWVtYmVyc1Jlc3BvbnNlEiAKB21lbWJlcnMYASADKAsyDy5hdXRoLnYxLk1lbWJlchIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAki1QEKBk1lbWJlchIbCgR1c2VyGAEgASgLMg0uYXV0aC52MS5Vc2VyEhEKCXN1c3BlbmRlZBgCIAEoCBIxCg1hY3RpdmF0ZV90aW1lGAMgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIZCgxhY3RpdmF0ZWRfYnkYBCABKAVIAIgBARIiChVhY3RpdmF0ZWRfYnlfdXNlcm5hbWUYBSABKAlIAYgBAUIPCg1fYWN0aXZhdGVkX2J5QhgKFl9hY3RpdmF0ZWRfYnlfdXNlcm5hbWUiPQoXRGVhY3RpdmF0ZU1lbWJlclJlcXVlc3QSFQoIdXNlcm5hbWUYASABKAlIAIgBAUILCglfdXNlcm5hbWUiGgoYRGVhY3RpdmF0ZU1lbWJlclJlc3BvbnNlInMKIVNlbmRBZG1pbktleUJ5RW1haWxQYXJ0bmVyUmVxdWVzdBIZCgxlbWFpbHBhcnRuZXIYASABKAlIAIgBARIVCgh1c2VybmFtZRgCIAEoCUgBiAEBQg8KDV9lbWFpbHBhcnRuZXJCCwoJX3VzZXJuYW1lIiQKIlNlbmRBZG1pbktleUJ5RW1haWxQYXJ0bmVyUmVzcG9uc2UiPQoXRXhpc3RzQnlVc2VybmFtZVJlcXVlc3QSFQoIdXNlcm5hbWUYASABKAlIAIgBAUILCglfdXNlcm5hbWUiKgoYRXhpc3RzQnlVc2VybmFtZVJlc3BvbnNlEg4KBmV4aXN0cxgBIAEoCCI9ChdFeGlzdHNCeU5pY2tuYW1lUmVxdWVzdBIVCghuaWNrbmFtZRgBIAEoCUgAiAEBQgsKCV9uaWNrbmFtZSIqChhFeGlzdHNCeU5pY2tuYW1lUmVzcG9uc2USDgoGZXhpc3RzGAEgASgIIjIKElZlcmlmeVRva2VuUmVxdWVzdBISCgV0b2tlbhgBIAEoCUgAiAEBQggKBl90b2tlbiK3AwoTVmVyaWZ5VG9rZW5SZXNwb25zZRIOCgZhY3RpdmUYASABKAgSEAoDc3ViGAIgASgJSACIAQESFQoIdXNlcm5hbWUYAyABKAlIAYgBARIjCgp0b2tlbl90eXBlGAQgASgJSAJSCnRva2VuX3R5cGWIAQESEAoDZXhwGAUgASgDSAOIAQESEAoDaWF0GAYgASgDSASIAQESEAoDaXNzGAcgASgJSAWIAQESEAoDYXVkGAggASgJSAaIAQESEAoDanRpGAkgASgJSAeIAQESIQoJYXV0aF90aW1lGAogASgDSAhSCWF1dGhfdGltZYgBARILCgNhbXIYCyADKAkSDQoFcm9sZXMYDCADKAkSEAoDb3JnGA0gASgFSAmIAQESJQoLdXNlcl9hY3RpdmUYDiABKAhIClILdXNlcl9hY3RpdmWIAQFCBgoEX3N1YkILCglfdXNlcm5hbWVCDQoLX3Rva2VuX3R5cGVCBgoEX2V4cEIGCgRfaWF0QgYKBF9pc3NCBgoEX2F1ZEIGCgRfanRpQgwKCl9hdXRoX3RpbWVCBgoEX29yZ0IOCgxfdXNlcl9hY3RpdmUiEAoOR2V0S2V5c1JlcXVlc3QiLQoPR2V0S2V5c1Jlc3BvbnNlEhoKBGtleXMYASADKAsyDC5hdXRoLnYxLktleSJcCgNLZXkSCwoDa3R5GAEgASgJEgsKA2tpZBgCIAEoCRILCgN1c2UYAyABKAkSCwoDYWxnGAQgASgJEgsKA2NydhgFIAEoCRIJCgF4GAYgASgJEgkKAXkYByABKAkyrw0KBVVzZXJzEjkKBlNpZ25VcBIWLmF1dGgudjEuU2lnblVwUmVxdWVzdBoXLmF1dGgudjEuU2lnblVwUmVzcG9uc2USPwoIQWN0aXZhdGUSGC5hdXRoLnYxLkFjdGl2YXRlUmVxdWVzdBoZLmF1dGgudjEuQWN0aXZhdGVSZXNwb25zZRI2CgVMb2dpbhIVLmF1dGgudjEuTG9naW5SZXF1ZXN0GhYuYXV0aC52MS5Mb2dpblJlc3BvbnNlEjsKBUdldE1lEhUuYXV0aC52MS5HZXRNZVJlcXVlc3QaFi5hdXRoLnYxLkdldE1lUmVzcG9uc2UiA5ACAhI8CgdSZWZyZXNoEhcuYXV0aC52MS5SZWZyZXNoUmVxdWVzdBoYLmF1dGgudjEuUmVmcmVzaFJlc3BvbnNlEkUKB0dldFVzZXISFy5hdXRoLnYxLkdldFVzZXJSZXF1ZXN0GhguYXV0aC52MS5HZXRVc2VyUmVzcG9uc2UiB5ACAqC7GAESVwoNQmF0Y2hHZXRVc2VycxIdLmF1dGgudjEuQmF0Y2hHZXRVc2Vyc1JlcXVlc3QaHi5hdXRoLnYxLkJhdGNoR2V0VXNlcnNSZXNwb25zZSIHkAICoLsYARJVCglMaXN0VXNlcnMSHi5hdXRoLnYxLlVzZXJzTGlzdFVzZXJzUmVxdWVzdBofLmF1dGgudjEuVXNlcnNMaXN0VXNlcnNSZXNwb25zZSIHkAICoLsYARI/CghTZXRFbWFpbBIYLmF1dGgudjEuU2V0RW1haWxSZXF1ZXN0GhkuYXV0aC52MS5TZXRFbWFpbFJlc3BvbnNlEksKDENvbmZpcm1FbWFpbBIcLmF1dGgudjEuQ29uZmlybUVtYWlsUmVxdWVzdBodLmF1dGgudjEuQ29uZmlybUVtYWlsUmVzcG9uc2USUQoOUmV2b2tlTXlUb2tlbnMSHi5hdXRoLnYxLlJldm9rZU15VG9rZW5zUmVxdWVzdBofLmF1dGgudjEuUmV2b2tlTXlUb2tlbnNSZXNwb25zZRI/CghEZWxldGVNZRIYLmF1dGgudjEuRGVsZXRlTWVSZXF1ZXN0GhkuYXV0aC52MS5EZWxldGVNZVJlc3BvbnNlEj8KCEV4cG9ydE1lEhguYXV0aC52MS5FeHBvcnRNZVJlcXVlc3QaGS5hdXRoLnYxLkV4cG9ydE1lUmVzcG9uc2USUAoMTGlzdE15RXZlbnRzEhwuYXV0aC52MS5MaXN0TXlFdmVudHNSZXF1ZXN0Gh0uYXV0aC52MS5MaXN0TXlFdmVudHNSZXNwb25zZSIDkAICEloKEVJvdGF0ZVByb3ZpZGVyS2V5EiEuYXV0aC52MS5Sb3RhdGVQcm92aWRlcktleVJlcXVlc3QaIi5hdXRoLnYxLlJvdGF0ZVByb3ZpZGVyS2V5UmVzcG9uc2USTQoLTGlzdE1lbWJlcnMSGy5hdXRoLnYxLkxpc3RNZW1iZXJzUmVxdWVzdBocLmF1dGgudjEuTGlzdE1lbWJlcnNSZXNwb25zZSIDkAICElcKEERlYWN0aXZhdGVNZW1iZXISIC5hdXRoLnYxLkRlYWN0aXZhdGVNZW1iZXJSZXF1ZXN0GiEuYXV0aC52MS5EZWFjdGl2YXRlTWVtYmVyUmVzcG9uc2USdQoaU2VuZEFkbWluS2V5QnlFbWFpbFBhcnRuZXISKi5hdXRoLnYxLlNlbmRBZG1pbktleUJ5RW1haWxQYXJ0bmVyUmVxdWVzdBorLmF1dGgudjEuU2VuZEFkbWluS2V5QnlFbWFpbFBhcnRuZXJSZXNwb25zZRJcChBFeGlzdHNCeVVzZXJuYW1lEiAuYXV0aC52MS5FeGlzdHNCeVVzZXJuYW1lUmVxdWVzdBohLmF1dGgudjEuRXhpc3RzQnlVc2VybmFtZVJlc3BvbnNlIgOQAgISXAoQRXhpc3RzQnlOaWNrbmFtZRIgLmF1dGgudjEuRXhpc3RzQnlOaWNrbmFtZVJlcXVlc3QaIS5hdXRoLnYxLkV4aXN0c0J5Tmlja25hbWVSZXNwb25zZSIDkAICElEKC1ZlcmlmeVRva2VuEhsuYXV0aC52MS5WZXJpZnlUb2tlblJlcXVlc3QaHC5hdXRoLnYxLlZlcmlmeVRva2VuUmVzcG9uc2UiB5ACAqC7GAISQQoHR2V0S2V5cxIXLmF1dGgudjEuR2V0S2V5c1JlcXVlc3QaGC5hdXRoLnYxLkdldEtleXNSZXNwb25zZSIDkAICYgZwcm90bzM", [file_auth_v1_records, file_auth_v1_scopes, file_google_protobuf_timestamp]);
 
 /**
  * The form of a new user. Text fields hold at most 255 characters and no control characters.
@@ -499,6 +499,76 @@ export const BatchGetUsersResponseSchema: GenMessage<BatchGetUsersResponse> = /*
   messageDesc(file_auth_v1_users, 15);
 
 /**
+ * The users to list: at least one filter is required, and all given must match.
+ *
+ * @generated from message auth.v1.UsersListUsersRequest
+ */
+export type UsersListUsersRequest = Message<"auth.v1.UsersListUsersRequest"> & {
+  /**
+   * Id of an organization. One that doesn't exist has no users.
+   *
+   * @generated from field: optional int32 organization_id = 1;
+   */
+  organizationId?: number | undefined;
+
+  /**
+   * `ROLE_ADMIN`, `ROLE_INSTITUTION` or `ROLE_CLIENT`.
+   *
+   * @generated from field: optional string role = 2;
+   */
+  role?: string | undefined;
+
+  /**
+   * At most 500, which is the default.
+   *
+   * @generated from field: int32 page_size = 3;
+   */
+  pageSize: number;
+
+  /**
+   * The `next_page_token` of a response to the same service and filter; empty for the first page.
+   *
+   * @generated from field: string page_token = 4;
+   */
+  pageToken: string;
+};
+
+/**
+ * Describes the message auth.v1.UsersListUsersRequest.
+ * Use `create(UsersListUsersRequestSchema)` to create a new message.
+ */
+export const UsersListUsersRequestSchema: GenMessage<UsersListUsersRequest> = /*@__PURE__*/
+  messageDesc(file_auth_v1_users, 16);
+
+/**
+ * A page of users.
+ *
+ * @generated from message auth.v1.UsersListUsersResponse
+ */
+export type UsersListUsersResponse = Message<"auth.v1.UsersListUsersResponse"> & {
+  /**
+   * By id.
+   *
+   * @generated from field: repeated auth.v1.User users = 1;
+   */
+  users: User[];
+
+  /**
+   * Token of the next page; empty on the last one.
+   *
+   * @generated from field: string next_page_token = 2;
+   */
+  nextPageToken: string;
+};
+
+/**
+ * Describes the message auth.v1.UsersListUsersResponse.
+ * Use `create(UsersListUsersResponseSchema)` to create a new message.
+ */
+export const UsersListUsersResponseSchema: GenMessage<UsersListUsersResponse> = /*@__PURE__*/
+  messageDesc(file_auth_v1_users, 17);
+
+/**
  * The new address.
  *
  * @generated from message auth.v1.SetEmailRequest
@@ -524,7 +594,7 @@ export type SetEmailRequest = Message<"auth.v1.SetEmailRequest"> & {
  * Use `create(SetEmailRequestSchema)` to create a new message.
  */
 export const SetEmailRequestSchema: GenMessage<SetEmailRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 16);
+  messageDesc(file_auth_v1_users, 18);
 
 /**
  * Empty: the code is queued, unless the address received too many e-mails recently.
@@ -539,7 +609,7 @@ export type SetEmailResponse = Message<"auth.v1.SetEmailResponse"> & {
  * Use `create(SetEmailResponseSchema)` to create a new message.
  */
 export const SetEmailResponseSchema: GenMessage<SetEmailResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 17);
+  messageDesc(file_auth_v1_users, 19);
 
 /**
  * The mailed code.
@@ -560,7 +630,7 @@ export type ConfirmEmailRequest = Message<"auth.v1.ConfirmEmailRequest"> & {
  * Use `create(ConfirmEmailRequestSchema)` to create a new message.
  */
 export const ConfirmEmailRequestSchema: GenMessage<ConfirmEmailRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 18);
+  messageDesc(file_auth_v1_users, 20);
 
 /**
  * Empty: the new address is in effect.
@@ -575,7 +645,7 @@ export type ConfirmEmailResponse = Message<"auth.v1.ConfirmEmailResponse"> & {
  * Use `create(ConfirmEmailResponseSchema)` to create a new message.
  */
 export const ConfirmEmailResponseSchema: GenMessage<ConfirmEmailResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 19);
+  messageDesc(file_auth_v1_users, 21);
 
 /**
  * Empty: the metadata has the token.
@@ -590,7 +660,7 @@ export type RevokeMyTokensRequest = Message<"auth.v1.RevokeMyTokensRequest"> & {
  * Use `create(RevokeMyTokensRequestSchema)` to create a new message.
  */
 export const RevokeMyTokensRequestSchema: GenMessage<RevokeMyTokensRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 20);
+  messageDesc(file_auth_v1_users, 22);
 
 /**
  * Empty: the tokens are void.
@@ -605,7 +675,7 @@ export type RevokeMyTokensResponse = Message<"auth.v1.RevokeMyTokensResponse"> &
  * Use `create(RevokeMyTokensResponseSchema)` to create a new message.
  */
 export const RevokeMyTokensResponseSchema: GenMessage<RevokeMyTokensResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 21);
+  messageDesc(file_auth_v1_users, 23);
 
 /**
  * Proof that the owner deletes the account.
@@ -626,7 +696,7 @@ export type DeleteMeRequest = Message<"auth.v1.DeleteMeRequest"> & {
  * Use `create(DeleteMeRequestSchema)` to create a new message.
  */
 export const DeleteMeRequestSchema: GenMessage<DeleteMeRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 22);
+  messageDesc(file_auth_v1_users, 24);
 
 /**
  * Empty: the account is deleted, and its tokens are void.
@@ -641,7 +711,7 @@ export type DeleteMeResponse = Message<"auth.v1.DeleteMeResponse"> & {
  * Use `create(DeleteMeResponseSchema)` to create a new message.
  */
 export const DeleteMeResponseSchema: GenMessage<DeleteMeResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 23);
+  messageDesc(file_auth_v1_users, 25);
 
 /**
  * Empty: the metadata has the token.
@@ -656,7 +726,7 @@ export type ExportMeRequest = Message<"auth.v1.ExportMeRequest"> & {
  * Use `create(ExportMeRequestSchema)` to create a new message.
  */
 export const ExportMeRequestSchema: GenMessage<ExportMeRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 24);
+  messageDesc(file_auth_v1_users, 26);
 
 /**
  * The stored data of the user.
@@ -678,7 +748,7 @@ export type ExportMeResponse = Message<"auth.v1.ExportMeResponse"> & {
  * Use `create(ExportMeResponseSchema)` to create a new message.
  */
 export const ExportMeResponseSchema: GenMessage<ExportMeResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 25);
+  messageDesc(file_auth_v1_users, 27);
 
 /**
  * The page of events to return.
@@ -706,7 +776,7 @@ export type ListMyEventsRequest = Message<"auth.v1.ListMyEventsRequest"> & {
  * Use `create(ListMyEventsRequestSchema)` to create a new message.
  */
 export const ListMyEventsRequestSchema: GenMessage<ListMyEventsRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 26);
+  messageDesc(file_auth_v1_users, 28);
 
 /**
  * A page of events.
@@ -734,7 +804,7 @@ export type ListMyEventsResponse = Message<"auth.v1.ListMyEventsResponse"> & {
  * Use `create(ListMyEventsResponseSchema)` to create a new message.
  */
 export const ListMyEventsResponseSchema: GenMessage<ListMyEventsResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 27);
+  messageDesc(file_auth_v1_users, 29);
 
 /**
  * An event of the audit log, as the user concerned sees it.
@@ -783,7 +853,193 @@ export type AccountEvent = Message<"auth.v1.AccountEvent"> & {
  * Use `create(AccountEventSchema)` to create a new message.
  */
 export const AccountEventSchema: GenMessage<AccountEvent> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 28);
+  messageDesc(file_auth_v1_users, 30);
+
+/**
+ * Empty: the metadata has the token.
+ *
+ * @generated from message auth.v1.RotateProviderKeyRequest
+ */
+export type RotateProviderKeyRequest = Message<"auth.v1.RotateProviderKeyRequest"> & {
+};
+
+/**
+ * Describes the message auth.v1.RotateProviderKeyRequest.
+ * Use `create(RotateProviderKeyRequestSchema)` to create a new message.
+ */
+export const RotateProviderKeyRequestSchema: GenMessage<RotateProviderKeyRequest> = /*@__PURE__*/
+  messageDesc(file_auth_v1_users, 31);
+
+/**
+ * The new key.
+ *
+ * @generated from message auth.v1.RotateProviderKeyResponse
+ */
+export type RotateProviderKeyResponse = Message<"auth.v1.RotateProviderKeyResponse"> & {
+  /**
+   * The token's user, with its new provider key.
+   *
+   * @generated from field: auth.v1.User user = 1;
+   */
+  user?: User | undefined;
+};
+
+/**
+ * Describes the message auth.v1.RotateProviderKeyResponse.
+ * Use `create(RotateProviderKeyResponseSchema)` to create a new message.
+ */
+export const RotateProviderKeyResponseSchema: GenMessage<RotateProviderKeyResponse> = /*@__PURE__*/
+  messageDesc(file_auth_v1_users, 32);
+
+/**
+ * The members to list.
+ *
+ * @generated from message auth.v1.ListMembersRequest
+ */
+export type ListMembersRequest = Message<"auth.v1.ListMembersRequest"> & {
+  /**
+   * Words: each must be the beginning of a word in the username, nickname, institution or city, without regard to case and
+   * accents. At most 255 characters.
+   *
+   * @generated from field: optional string text = 1;
+   */
+  text?: string | undefined;
+
+  /**
+   * At most 500; by default 50.
+   *
+   * @generated from field: int32 page_size = 2;
+   */
+  pageSize: number;
+
+  /**
+   * The `next_page_token` of a response to the same text and organization; empty for the first page.
+   *
+   * @generated from field: string page_token = 3;
+   */
+  pageToken: string;
+};
+
+/**
+ * Describes the message auth.v1.ListMembersRequest.
+ * Use `create(ListMembersRequestSchema)` to create a new message.
+ */
+export const ListMembersRequestSchema: GenMessage<ListMembersRequest> = /*@__PURE__*/
+  messageDesc(file_auth_v1_users, 33);
+
+/**
+ * A page of members.
+ *
+ * @generated from message auth.v1.ListMembersResponse
+ */
+export type ListMembersResponse = Message<"auth.v1.ListMembersResponse"> & {
+  /**
+   * By id.
+   *
+   * @generated from field: repeated auth.v1.Member members = 1;
+   */
+  members: Member[];
+
+  /**
+   * Token of the next page; empty on the last one.
+   *
+   * @generated from field: string next_page_token = 2;
+   */
+  nextPageToken: string;
+};
+
+/**
+ * Describes the message auth.v1.ListMembersResponse.
+ * Use `create(ListMembersResponseSchema)` to create a new message.
+ */
+export const ListMembersResponseSchema: GenMessage<ListMembersResponse> = /*@__PURE__*/
+  messageDesc(file_auth_v1_users, 34);
+
+/**
+ * A member of an organization.
+ *
+ * @generated from message auth.v1.Member
+ */
+export type Member = Message<"auth.v1.Member"> & {
+  /**
+   * The record, as GetUser shows it to a ROLE_INSTITUTION. Its `active` is 0 for an inactive or suspended member.
+   *
+   * @generated from field: auth.v1.User user = 1;
+   */
+  user?: User | undefined;
+
+  /**
+   * Whether an administrator suspended the member.
+   *
+   * @generated from field: bool suspended = 2;
+   */
+  suspended: boolean;
+
+  /**
+   * When the member was activated; absent while it is inactive.
+   *
+   * @generated from field: google.protobuf.Timestamp activate_time = 3;
+   */
+  activateTime?: Timestamp | undefined;
+
+  /**
+   * Id of the user whose provider key the member used, or of the administrator who activated it. Absent for a key of the
+   * organization.
+   *
+   * @generated from field: optional int32 activated_by = 4;
+   */
+  activatedBy?: number | undefined;
+
+  /**
+   * Username of the above, if that user is a member of the organization.
+   *
+   * @generated from field: optional string activated_by_username = 5;
+   */
+  activatedByUsername?: string | undefined;
+};
+
+/**
+ * Describes the message auth.v1.Member.
+ * Use `create(MemberSchema)` to create a new message.
+ */
+export const MemberSchema: GenMessage<Member> = /*@__PURE__*/
+  messageDesc(file_auth_v1_users, 35);
+
+/**
+ * The member to deactivate.
+ *
+ * @generated from message auth.v1.DeactivateMemberRequest
+ */
+export type DeactivateMemberRequest = Message<"auth.v1.DeactivateMemberRequest"> & {
+  /**
+   * Required. Compared as at sign-up.
+   *
+   * @generated from field: optional string username = 1;
+   */
+  username?: string | undefined;
+};
+
+/**
+ * Describes the message auth.v1.DeactivateMemberRequest.
+ * Use `create(DeactivateMemberRequestSchema)` to create a new message.
+ */
+export const DeactivateMemberRequestSchema: GenMessage<DeactivateMemberRequest> = /*@__PURE__*/
+  messageDesc(file_auth_v1_users, 36);
+
+/**
+ * Empty: the member is inactive.
+ *
+ * @generated from message auth.v1.DeactivateMemberResponse
+ */
+export type DeactivateMemberResponse = Message<"auth.v1.DeactivateMemberResponse"> & {
+};
+
+/**
+ * Describes the message auth.v1.DeactivateMemberResponse.
+ * Use `create(DeactivateMemberResponseSchema)` to create a new message.
+ */
+export const DeactivateMemberResponseSchema: GenMessage<DeactivateMemberResponse> = /*@__PURE__*/
+  messageDesc(file_auth_v1_users, 37);
 
 /**
  * The user who needs a key, and its recipient.
@@ -811,7 +1067,7 @@ export type SendAdminKeyByEmailPartnerRequest = Message<"auth.v1.SendAdminKeyByE
  * Use `create(SendAdminKeyByEmailPartnerRequestSchema)` to create a new message.
  */
 export const SendAdminKeyByEmailPartnerRequestSchema: GenMessage<SendAdminKeyByEmailPartnerRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 29);
+  messageDesc(file_auth_v1_users, 38);
 
 /**
  * Empty: the e-mail is queued.
@@ -826,7 +1082,7 @@ export type SendAdminKeyByEmailPartnerResponse = Message<"auth.v1.SendAdminKeyBy
  * Use `create(SendAdminKeyByEmailPartnerResponseSchema)` to create a new message.
  */
 export const SendAdminKeyByEmailPartnerResponseSchema: GenMessage<SendAdminKeyByEmailPartnerResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 30);
+  messageDesc(file_auth_v1_users, 39);
 
 /**
  * The username to look up.
@@ -847,7 +1103,7 @@ export type ExistsByUsernameRequest = Message<"auth.v1.ExistsByUsernameRequest">
  * Use `create(ExistsByUsernameRequestSchema)` to create a new message.
  */
 export const ExistsByUsernameRequestSchema: GenMessage<ExistsByUsernameRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 31);
+  messageDesc(file_auth_v1_users, 40);
 
 /**
  * Whether it is taken.
@@ -868,7 +1124,7 @@ export type ExistsByUsernameResponse = Message<"auth.v1.ExistsByUsernameResponse
  * Use `create(ExistsByUsernameResponseSchema)` to create a new message.
  */
 export const ExistsByUsernameResponseSchema: GenMessage<ExistsByUsernameResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 32);
+  messageDesc(file_auth_v1_users, 41);
 
 /**
  * The nickname to look up.
@@ -889,7 +1145,7 @@ export type ExistsByNicknameRequest = Message<"auth.v1.ExistsByNicknameRequest">
  * Use `create(ExistsByNicknameRequestSchema)` to create a new message.
  */
 export const ExistsByNicknameRequestSchema: GenMessage<ExistsByNicknameRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 33);
+  messageDesc(file_auth_v1_users, 42);
 
 /**
  * Whether it is taken.
@@ -910,7 +1166,7 @@ export type ExistsByNicknameResponse = Message<"auth.v1.ExistsByNicknameResponse
  * Use `create(ExistsByNicknameResponseSchema)` to create a new message.
  */
 export const ExistsByNicknameResponseSchema: GenMessage<ExistsByNicknameResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 34);
+  messageDesc(file_auth_v1_users, 43);
 
 /**
  * The token to verify.
@@ -931,7 +1187,7 @@ export type VerifyTokenRequest = Message<"auth.v1.VerifyTokenRequest"> & {
  * Use `create(VerifyTokenRequestSchema)` to create a new message.
  */
 export const VerifyTokenRequestSchema: GenMessage<VerifyTokenRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 35);
+  messageDesc(file_auth_v1_users, 44);
 
 /**
  * The introspection response of RFC 7662, with the claims of this service. An invalid token has only `active`.
@@ -1043,7 +1299,7 @@ export type VerifyTokenResponse = Message<"auth.v1.VerifyTokenResponse"> & {
  * Use `create(VerifyTokenResponseSchema)` to create a new message.
  */
 export const VerifyTokenResponseSchema: GenMessage<VerifyTokenResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 36);
+  messageDesc(file_auth_v1_users, 45);
 
 /**
  * Empty.
@@ -1058,7 +1314,7 @@ export type GetKeysRequest = Message<"auth.v1.GetKeysRequest"> & {
  * Use `create(GetKeysRequestSchema)` to create a new message.
  */
 export const GetKeysRequestSchema: GenMessage<GetKeysRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 37);
+  messageDesc(file_auth_v1_users, 46);
 
 /**
  * The key set.
@@ -1079,7 +1335,7 @@ export type GetKeysResponse = Message<"auth.v1.GetKeysResponse"> & {
  * Use `create(GetKeysResponseSchema)` to create a new message.
  */
 export const GetKeysResponseSchema: GenMessage<GetKeysResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 38);
+  messageDesc(file_auth_v1_users, 47);
 
 /**
  * One public key, in the fields of RFC 7517 and RFC 7518.
@@ -1142,7 +1398,7 @@ export type Key = Message<"auth.v1.Key"> & {
  * Use `create(KeySchema)` to create a new message.
  */
 export const KeySchema: GenMessage<Key> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 39);
+  messageDesc(file_auth_v1_users, 48);
 
 /**
  * Sign-up, activation, sign-in and look-up of users, and changes of users to their own accounts.
@@ -1257,6 +1513,20 @@ export const Users: GenService<{
     output: typeof BatchGetUsersResponseSchema;
   },
   /**
+   * Lists users of an organization, of a role, or of both, by id, without activation and provider keys. Only for services with
+   * the scope `users.read`; refuses all other callers with ACCESS_DENIED. Users who are inactive or suspended are listed with
+   * `active` 0, deleted users are not. Refuses with INVALID_ARGUMENT without a filter, for an unknown role, and for a page
+   * token of another list, filter or service; with TOO_MANY_ATTEMPTS when a whole page would exceed the service's limit of
+   * users. Only users that are returned count against it.
+   *
+   * @generated from rpc auth.v1.Users.ListUsers
+   */
+  listUsers: {
+    methodKind: "unary";
+    input: typeof UsersListUsersRequestSchema;
+    output: typeof UsersListUsersResponseSchema;
+  },
+  /**
    * Requests a change of the e-mail address and mails a code to the new address, which takes effect with ConfirmEmail.
    * Protected: the user itself, with the password, which counts as an attempt like a sign-in. Refuses with MISSING_PARAMETER;
    * INVALID_EMAIL for an address to which mail can’t be sent; WRONG_STATE for a day after PasswordUpdateByUsername by a
@@ -1330,6 +1600,43 @@ export const Users: GenService<{
     methodKind: "unary";
     input: typeof ListMyEventsRequestSchema;
     output: typeof ListMyEventsResponseSchema;
+  },
+  /**
+   * Replaces the provider key of the user, who is notified by e-mail. The former key is void at once; users that it activated
+   * stay active. Protected: a ROLE_INSTITUTION for itself. Refuses with WRONG_STATE when the user has no provider key, because
+   * it was never activated.
+   *
+   * @generated from rpc auth.v1.Users.RotateProviderKey
+   */
+  rotateProviderKey: {
+    methodKind: "unary";
+    input: typeof RotateProviderKeyRequestSchema;
+    output: typeof RotateProviderKeyResponseSchema;
+  },
+  /**
+   * Lists the members of the caller's organization by id, except deleted ones. Protected: an active ROLE_INSTITUTION with an
+   * organization. Refuses with INVALID_ARGUMENT for a text that is too long, and for a page token of another list, text or
+   * organization.
+   *
+   * @generated from rpc auth.v1.Users.ListMembers
+   */
+  listMembers: {
+    methodKind: "unary";
+    input: typeof ListMembersRequestSchema;
+    output: typeof ListMembersResponseSchema;
+  },
+  /**
+   * Deactivates a ROLE_CLIENT of the caller's organization: it becomes inactive, leaves the organization, and its tokens and
+   * mailed keys are void. The user is notified by e-mail, keeps its data, and can activate again with a key. Protected: an active
+   * ROLE_INSTITUTION. Refuses with MISSING_PARAMETER; with USER_NOT_FOUND for a user who doesn't exist and, likewise, for one
+   * who isn't a ROLE_CLIENT of the organization, the caller included.
+   *
+   * @generated from rpc auth.v1.Users.DeactivateMember
+   */
+  deactivateMember: {
+    methodKind: "unary";
+    input: typeof DeactivateMemberRequestSchema;
+    output: typeof DeactivateMemberResponseSchema;
   },
   /**
    * Mails a one-time activation key to the address of an active organization. Revision 1.0.0 only.

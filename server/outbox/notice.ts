@@ -1,7 +1,7 @@
 import type { Transaction } from '../database/connection.js'
 import type { Emails, Notice } from '../models/email.js'
-import type { ChooseLocale } from '../outbox/texts.js'
 import type { Call } from '../requests/call.js'
+import type { ChooseLocale } from './texts.js'
 
 /**
  * Queues an e-mail about a change to a user's account, with time and client address, if the user has an e-mail address.
@@ -9,7 +9,7 @@ import type { Call } from '../requests/call.js'
 export type NotifyOwner = (
   notice: Notice,
   user: { readonly id: number; readonly email: string | null },
-  call: Call,
+  call: Pick<Call, 'address' | 'acceptLanguage'>,
   t: Transaction,
 ) => Promise<void>
 

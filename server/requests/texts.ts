@@ -1,5 +1,6 @@
-import { wrongFields } from '../requests/wrong-fields.js'
+import { type Role, roles } from '../rules/roles.js'
 import { limits, tooLong } from '../rules/sizes.js'
+import { wrongFields } from './wrong-fields.js'
 
 /** A text to search for, trimmed; undefined when it is empty. Refuses a text that is too long with INVALID_ARGUMENT. */
 export function checkText(field: string, text: string | undefined): string | undefined {
@@ -7,4 +8,10 @@ export function checkText(field: string, text: string | undefined): string | und
     wrongFields([{ field, message: `Use at most ${limits.text} characters.` }])
   }
   return text?.trim() || undefined
+}
+
+/** Reads a role. Refuses any other text with INVALID_ARGUMENT. */
+export function checkRole(field: string, role: string | undefined): Role {
+  const known = roles.find(each => each === role)
+  return known ?? wrongFields([{ field, message: `Use one of ${roles.join(', ')}.` }])
 }

@@ -1,0 +1,32 @@
+import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import type { UsersRpc } from '../access/context.js'
+import type { AdministeredUsers } from '../models/administered-user.js'
+import type { MasterKey } from '../models/master-key.js'
+import type { Users } from '../models/user.js'
+import type { ChooseLocale } from '../outbox/texts.js'
+import { refuse } from '../requests/refusal.js'
+import { toUserRecord } from './user-record.js'
+
+/** Replaces the provider key of the caller, who is notified by e-mail, and returns the record with the new key. */
+export function rotateProviderKey({
+  users,
+  administeredUsers,
+  masterKey,
+  chooseLocale,
+}: {
+  users: Pick<Users, 'rotateProviderKey'>
+  administeredUsers: Pick<AdministeredUsers, 'lock'>
+  masterKey: MasterKey
+  chooseLocale: ChooseLocale
+}): UsersRpc<'rotateProviderKey'> {
+  return async (_request, { call, caller, transact }) =>
+    transact(async ({ t, record }) => {
+      const { id } = caller.user
+      const change = { address: call.address, locale: chooseLocale(call.acceptLanguage) }
+      const rotated = await users.rotateProviderKey(caller.user, change, t)
+      if (!rotated) refuse(Reason.WRONG_STATE, { text: 'There is no provider key. An activation brings one.' })
+      await record({ action: 'user.rotate-provider-key', subject_id: id })
+      const user = (await administeredUsers.lock(id, t))!
+      return { user: toUserRecord(user, { user, admin: false }, masterKey) }
+    })
+}

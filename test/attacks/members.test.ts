@@ -1,0 +1,234 @@
+/** Abuse of the RPCs by which an institution manages its members. */
+import { randomUUID } from 'node:crypto'
+import test from 'ava'
+import { TOTP } from 'otpauth'
+import { openAdministration, signedInForFile } from '../_helpers/administration.js'
+import { changeTokens, endsOrWaits } from '../_helpers/models.js'
+import { refused } from '../_helpers/problem.js'
+import { openSchool, type School } from '../_helpers/school.js'
+import { type Answer, password, type SignedUp, serviceForFile } from '../_helpers/service.js'
+import { stopEvents } from '../_helpers/stopped.js'
+import { forge, idOf } from '../_helpers/tokens.js'
+
+const service = serviceForFile(() => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }))
+const api = signedInForFile(service)
+
+const list = (token: string | undefined, query: Record<string, string> = {}) =>
+  service.request('GET', '/users/me/members', { ...(token && { token }), query, once: true })
+const deactivate = (token: string | undefined, username: string) =>
+  service.request('POST', '/users/me/members/deactivate', { ...(token && { token }), query: { username }, once: true })
+const activate = ({ username }: SignedUp, token: string, activationkey: string) =>
+  service.request('POST', '/users/activate', { token, query: { username, activationkey }, once: true })
+const stateOf = async (user: SignedUp) => {
+  const row = (await service.registry.users.byId(idOf(user.token)))!
+  return { active: row.active, organizationId: row.organizationId, generation: row.tokenGeneration }
+}
+
+/** Another active ROLE_INSTITUTION of a school. */
+async function colleagueIn({ activationkey }: School): Promise<SignedUp> {
+  return service.institution({ activationkey })
+}
+
+/** An active ROLE_ADMIN with a public session. */
+async function administrator(): Promise<SignedUp> {
+  const username = randomUUID()
+  const form = { username, role: 'ROLE_ADMIN', state: 'SP', city: 'Bauru', password }
+  await api.createUser({ form, active: true, confirm: username })
+  return { username, nickname: username, token: await service.login(username) }
+}
+
+test('an institution deactivates clients of its organization only, and all other users are like missing ones to it', async t => {
+  const [school, other] = [await openSchool(service), await openSchool(service)]
+  const stranger = await other.member()
+  const colleague = await colleagueIn(school)
+  const admin = await administrator()
+  await api.setOrganization({ user: admin.username, organization: `#${school.id}` })
+  const free = await service.signUp('ROLE_CLIENT')
+  const { token, username } = school.institution
+  const missing = await deactivate(token, randomUUID())
+  refused(t, missing, 404, 'USER_NOT_FOUND')
+  const others = { stranger, colleague, admin, free, itself: { ...school.institution, username } }
+  for (const [who, user] of Object.entries(others)) {
+    const before = await stateOf(user)
+    const answer = await deactivate(token, user.username)
+    refused(t, answer, 404, 'USER_NOT_FOUND')
+    t.is(answer.json.detail, missing.json.detail, who)
+    t.deepEqual(await stateOf(user), before, who)
+  }
+})
+
+test('members are managed by an active institution of an organization, and by no other caller', async t => {
+  const school = await openSchool(service)
+  const member = await school.member()
+  const inactive = await service.signUp('ROLE_INSTITUTION')
+  await api.setOrganization({ user: inactive.username, organization: `#${school.id}` })
+  const homeless = await colleagueIn(school)
+  await api.setOrganization({ user: homeless.username, organization: '' })
+  const enrolled = await administrator()
+  const session = openAdministration(t, service, await signInOf(t, enrolled))
+  await session.confirmTotp({ code: new TOTP({ secret: (await session.enrollTotp({})).secret }).generate() })
+  const callers: Record<string, string | undefined> = {
+    'no token': undefined,
+    'a member': member.token,
+    'an inactive institution': await service.login(inactive.username),
+    'an administrator': (await administrator()).token,
+    'an enrolled administrator': await service.login(enrolled.username),
+    'a session by mailed key': await forge(service, school.institution.token, { amr: ['otp'] }),
+  }
+  for (const [who, token] of Object.entries(callers)) {
+    for (const answer of [await list(token), await deactivate(token, member.username)]) {
+      refused(t, answer, 403, 'ACCESS_DENIED')
+      t.is(answer.json.errors, undefined, who)
+    }
+  }
+  const alone = await service.login(homeless.username)
+  refused(t, await list(alone), 403, 'ACCESS_DENIED')
+  refused(t, await deactivate(alone, member.username), 404, 'USER_NOT_FOUND')
+  const suspended = await colleagueIn(school)
+  await api.suspendUser({ user: suspended.username })
+  const token = await forge(service, suspended.token, { ver: (await stateOf(suspended)).generation })
+  for (const held of [suspended.token, token]) {
+    refused(t, await list(held), 500, 'INVALID_TOKEN')
+    refused(t, await deactivate(held, member.username), 500, 'INVALID_TOKEN')
+  }
+  t.like(await stateOf(member), { active: true, organizationId: school.id })
+})
+
+/** A session of Administration. */
+async function signInOf(t: Parameters<typeof openAdministration>[0], { username }: SignedUp): Promise<string> {
+  return (await openAdministration(t, service).signIn({ username, password })).token
+}
+
+test('a missing username is refused as missing, but only to a caller with the permission', async t => {
+  const school = await openSchool(service)
+  const member = await school.member()
+  refused(t, await deactivate(school.institution.token, ' '), 400, 'MISSING_PARAMETER')
+  refused(t, await deactivate(member.token, ' '), 403, 'ACCESS_DENIED')
+})
+
+test('a stolen token of a deactivated member activates nothing', async t => {
+  const school = await openSchool(service)
+  const member = await school.member()
+  t.is((await deactivate(school.institution.token, member.username)).status, 200)
+  refused(t, await activate(member, member.token, school.institution.providerKey), 500, 'INVALID_TOKEN')
+  t.like(await stateOf(member), { active: false, organizationId: null })
+})
+
+/** Holds the row of a user while a call waits for it, changes it, and lets the call go on. */
+async function changedMeanwhile(id: number, work: () => Promise<Answer>, sql: string): Promise<Answer> {
+  const { database } = service.registry
+  for (;;) {
+    let answer: Promise<Answer> | undefined
+    try {
+      await changeTokens(service.registry, id, async t => {
+        await database.run({ name: '', text: `SELECT FROM users WHERE id = ${id} FOR UPDATE` }, [], t)
+        answer = work()
+        if ((await endsOrWaits(database, answer)) !== 'waits') throw new Error('It doesn’t wait for the user.')
+        await database.run({ name: '', text: sql }, [], t)
+      })
+      return await answer!
+    } catch (error) {
+      // On a busy machine the call gives up before it is seen to wait.
+      if ((await answer)?.status !== 503) throw error
+    }
+  }
+}
+
+test.serial('an institution that loses its permission while its call waits deactivates no member', async t => {
+  const changes = {
+    'suspended = true, token_generation = token_generation + 1': [500, 'INVALID_TOKEN'],
+    'active = false': [403, 'ACCESS_DENIED'],
+    "role = 'ROLE_CLIENT'": [403, 'ACCESS_DENIED'],
+    'organization_id = NULL': [404, 'USER_NOT_FOUND'],
+  } as const
+  for (const [change, [status, reason]] of Object.entries(changes)) {
+    const school = await openSchool(service)
+    const member = await school.member()
+    const id = idOf(school.institution.token)
+    const call = () => deactivate(school.institution.token, member.username)
+    refused(t, await changedMeanwhile(id, call, `UPDATE users SET ${change} WHERE id = ${id}`), status, reason)
+    t.like(await stateOf(member), { active: true, organizationId: school.id }, change)
+  }
+})
+
+test.serial('a member that moves, or gets another role, while a deactivation waits is not deactivated', async t => {
+  const elsewhere = await service.organization()
+  for (const change of [`organization_id = ${elsewhere.id}`, "role = 'ROLE_INSTITUTION'"]) {
+    const school = await openSchool(service)
+    const member = await school.member()
+    const id = idOf(member.token)
+    const call = () => deactivate(school.institution.token, member.username)
+    const answer = await changedMeanwhile(id, call, `UPDATE users SET ${change} WHERE id = ${id}`)
+    refused(t, answer, 404, 'USER_NOT_FOUND')
+    t.true((await stateOf(member)).active, change)
+  }
+})
+
+test('of deactivations at once, by two institutions, one succeeds and leaves the only event', async t => {
+  const school = await openSchool(service)
+  const colleague = await colleagueIn(school)
+  const member = await school.member()
+  const answers = await Promise.all(
+    Array.from({ length: 8 }, (_, index) =>
+      deactivate((index % 2 ? colleague : school.institution).token, member.username),
+    ),
+  )
+  t.deepEqual(answers.map(({ status }) => status).sort(), [200, ...Array(7).fill(404)])
+  const { audit } = service.registry
+  t.is((await audit.list({ action: 'user.deactivate', subjectId: idOf(member.token), limit: 9 })).length, 1)
+})
+
+test.serial('an activation beside a deactivation never leaves a user half a member', async t => {
+  const school = await openSchool(service)
+  const { institution } = school
+  // Deactivated while it is a waiting member: the activation began with a token that is revoked meanwhile.
+  const waiting = await service.signUp('ROLE_CLIENT')
+  await api.setOrganization({ user: waiting.username, organization: `#${school.id}` })
+  const token = await service.login(waiting.username)
+  const first = [
+    () => deactivate(institution.token, waiting.username),
+    () => activate(waiting, token, institution.providerKey),
+  ]
+  t.deepEqual(await stopEvents(t, service, first), [200, 500])
+  t.like(await stateOf(waiting), { active: false, organizationId: null })
+
+  const other = await service.signUp('ROLE_CLIENT')
+  await api.setOrganization({ user: other.username, organization: `#${school.id}` })
+  const fresh = await service.login(other.username)
+  const second = [
+    () => activate(other, fresh, institution.providerKey),
+    () => deactivate(institution.token, other.username),
+  ]
+  t.deepEqual(await stopEvents(t, service, second), [200, 200])
+  t.like(await stateOf(other), { active: false, organizationId: null })
+})
+
+test('a page token of another organization, search or list is refused', async t => {
+  const [school, other] = [await openSchool(service), await openSchool(service)]
+  for (const { member } of [school, other]) await member()
+  const pageToken = (await list(school.institution.token, { pageSize: '1' })).json.nextPageToken
+  t.truthy(pageToken)
+  t.is((await list(school.institution.token, { pageToken })).status, 200)
+  // Another institution of the organization may go on with it.
+  t.is((await list((await colleagueIn(school)).token, { pageToken })).status, 200)
+  refused(t, await list(other.institution.token, { pageToken }), 400, 'INVALID_ARGUMENT')
+  refused(t, await list(school.institution.token, { pageToken, text: 'a' }), 400, 'INVALID_ARGUMENT')
+  const { nextPageToken } = await api.listUsers({ organization: `#${school.id}`, pageSize: 1 })
+  refused(t, await list(school.institution.token, { pageToken: nextPageToken }), 400, 'INVALID_ARGUMENT')
+  await api.setOrganization({ user: school.institution.username, organization: `#${other.id}` })
+  const moved = await service.login(school.institution.username)
+  refused(t, await list(moved, { pageToken }), 400, 'INVALID_ARGUMENT')
+})
+
+test('texts of 60 KB in the RPCs of members are refused at once', async t => {
+  const { token } = (await openSchool(service)).institution
+  const marks = `a${'\u0301'.repeat(30_000)}`
+  const headers = { 'content-type': 'application/json' }
+  const post = (path: string, body: object) => service.request('POST', path, { token, body, headers })
+  refused(t, await post('/users/me/members/deactivate', { username: marks }), 404, 'USER_NOT_FOUND')
+  const query = (fields: Record<string, string>) => list(token, fields)
+  // Longer ones don’t fit into a URL.
+  refused(t, await query({ text: 'á'.repeat(256) }), 400, 'INVALID_ARGUMENT')
+  refused(t, await query({ pageToken: 'A'.repeat(2_000) }), 400, 'INVALID_ARGUMENT')
+  refused(t, await query({ text: '\u0000' }), 400, 'INVALID_ARGUMENT')
+})

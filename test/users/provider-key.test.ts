@@ -1,0 +1,167 @@
+/** Rotating the provider key of an institution, by its owner and by administrators. */
+import test from 'ava'
+import pg from 'pg'
+import { Users } from '../../proto/gen/auth/v1/users_pb.js'
+import { openAdministration, reasonOf, signedInForFile } from '../_helpers/administration.js'
+import { type GrpcClient, openGrpc } from '../_helpers/grpc.js'
+import { mailboxForFile } from '../_helpers/mailbox.js'
+import { lockWaiters } from '../_helpers/models.js'
+import { refused } from '../_helpers/problem.js'
+import { type SignedUp, serviceForFile } from '../_helpers/service.js'
+import { stopEvents } from '../_helpers/stopped.js'
+import { claimsOf, idOf } from '../_helpers/tokens.js'
+import { waitFor } from '../_helpers/wait.js'
+
+const mailbox = mailboxForFile()
+const service = serviceForFile(() => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0', SMTP_URL: mailbox.url }))
+const api = signedInForFile(service)
+let client: GrpcClient
+test.before(() => {
+  client = openGrpc(service.grpc)
+})
+test.after.always(() => client?.close())
+
+const rotate = (token: string) => service.request('POST', '/users/me/providerkey', { token, once: true })
+const keyOf = async (token: string) =>
+  (await service.request('GET', '/users/me', { token })).json.providerActivationKey?.activationkey
+const activate = ({ username, token }: SignedUp, activationkey: string) =>
+  service.request('POST', '/users/activate', { token, query: { username, activationkey }, once: true })
+const eventsOf = (subjectId: number) =>
+  service.registry.audit.list({ action: 'user.rotate-provider-key', subjectId, limit: 10 })
+
+/** An institution with an e-mail address. */
+async function institution(): Promise<SignedUp & { email: string; providerKey: string }> {
+  const { activationkey } = await service.organization()
+  const email = `prov.${claimsOf((await service.signUp('ROLE_CLIENT')).token).jti}@example.org`
+  const user = await service.signUp('ROLE_INSTITUTION', { email })
+  const { status, text } = await activate(user, activationkey)
+  if (status !== 200) throw new Error(text)
+  return { ...user, email, providerKey: await keyOf(user.token) }
+}
+
+test('an institution replaces its provider key: the new one activates, the former one doesn’t, and clients stay active', async t => {
+  const owner = await institution()
+  const [before, late, after] = [
+    await service.signUp('ROLE_CLIENT'),
+    await service.signUp('ROLE_CLIENT'),
+    await service.signUp('ROLE_CLIENT'),
+  ]
+  t.is((await activate(before, owner.providerKey)).status, 200)
+  const answer = await rotate(owner.token)
+  t.is(answer.status, 200, answer.text)
+  const { providerActivationKey: key, username } = answer.json
+  t.is(username, owner.username)
+  t.is(key.usersid, idOf(owner.token))
+  t.not(key.activationkey, owner.providerKey)
+  t.is(await keyOf(owner.token), key.activationkey)
+  refused(t, await activate(late, owner.providerKey), 422, 'ACTIVATION_REFUSED')
+  t.is((await activate(after, key.activationkey)).status, 200)
+  t.is((await service.request('GET', '/users/me', { token: before.token })).json.active, 1)
+})
+
+test('the owner is notified of a new provider key by e-mail, which doesn’t hold it, and the audit log names who did it', async t => {
+  const owner = await institution()
+  const { user } = await client.call(Users.method.rotateProviderKey, {}, { token: owner.token })
+  const key = user!.providerActivationKey!.activationkey!
+  const { subject, text = '' } = await mailbox.nextEmail(owner.email)
+  t.regex(subject ?? '', /chave de ativação/)
+  t.true(text.includes('127.0.0.1'), text)
+  t.false(text.includes(key) || text.includes(owner.providerKey))
+  const id = idOf(owner.token)
+  const [event, ...others] = await eventsOf(id)
+  t.like(event, { actor: 'user', actor_id: id, outcome: 'ok' })
+  t.is(others.length, 0)
+})
+
+test('only an active ROLE_INSTITUTION has a provider key to replace', async t => {
+  const { token } = await service.signUp('ROLE_INSTITUTION')
+  refused(t, await rotate(token), 409, 'WRONG_STATE')
+  refused(t, await rotate((await service.signUp('ROLE_CLIENT')).token), 403, 'ACCESS_DENIED')
+  refused(t, await rotate(await service.adminToken()), 403, 'ACCESS_DENIED')
+  refused(t, await service.request('POST', '/users/me/providerkey'), 403, 'ACCESS_DENIED')
+  const suspended = await institution()
+  await api.suspendUser({ user: suspended.username })
+  refused(t, await rotate(suspended.token), 500, 'INVALID_TOKEN')
+  t.is((await eventsOf(idOf(suspended.token))).length, 0)
+})
+
+test('of rotations at once each caller gets another key, and the stored key is the one of the last', async t => {
+  const { token } = await institution()
+  const answers = await Promise.all(Array.from({ length: 8 }, () => rotate(token)))
+  t.deepEqual([...new Set(answers.map(({ status }) => status))], [200])
+  const keys = answers.map(({ json }) => json.providerActivationKey.activationkey)
+  t.is(new Set(keys).size, 8)
+  const working = await keyOf(token)
+  t.true(keys.includes(working))
+  for (const key of keys) {
+    const { status } = await activate(await service.signUp('ROLE_CLIENT'), key)
+    t.is(status, key === working ? 200 : 422)
+  }
+})
+
+test.serial(
+  'an activation under way keeps its key until it ends, and one that waits for a rotation is refused',
+  async t => {
+    const [one, other] = [await institution(), await institution()]
+    const [first, second] = [await service.signUp('ROLE_CLIENT'), await service.signUp('ROLE_CLIENT')]
+    t.deepEqual(
+      await stopEvents(t, service, [() => activate(first, one.providerKey), () => rotate(one.token)]),
+      [200, 200],
+    )
+    t.deepEqual(
+      await stopEvents(t, service, [() => rotate(other.token), () => activate(second, other.providerKey)]),
+      [200, 422],
+    )
+  },
+)
+
+test('an activation locks the provider before its key, as a rotation does, so that the two never deadlock', async t => {
+  const owner = await institution()
+  const rotation = new pg.Client({ connectionString: service.env.DATABASE_URL! })
+  await rotation.connect()
+  t.teardown(() => rotation.end())
+  const id = idOf(owner.token)
+  await rotation.query(`BEGIN; SET lock_timeout = '1s'; SELECT FROM users WHERE id = ${id} FOR NO KEY UPDATE`)
+  const activation = activate(await service.signUp('ROLE_CLIENT'), owner.providerKey)
+  await waitFor(async () => (await lockWaiters(service.registry.database, '%provider_keys%')) > 0)
+  await t.notThrowsAsync(rotation.query(`UPDATE provider_keys SET key_digest = key_digest WHERE user_id = ${id}`))
+  await rotation.query('ROLLBACK')
+  t.is((await activation).status, 200)
+})
+
+test('an administrator replaces the provider key of a user, who is notified; a dry run and a stale etag change nothing', async t => {
+  const owner = await institution()
+  const user = owner.username
+  const { etag } = (await api.getUser({ user, omitKeys: true })).user!
+  const dry = await api.rotateProviderKey({ user, etag, validateOnly: true })
+  t.not(dry.user!.record!.providerActivationKey!.activationkey, owner.providerKey)
+  t.is(await keyOf(owner.token), owner.providerKey)
+  t.is(await reasonOf(api.rotateProviderKey({ user, etag: 'stale' })), 'STALE_ETAG')
+  t.is(await reasonOf(api.rotateProviderKey({ user: (await service.signUp('ROLE_CLIENT')).username })), 'WRONG_STATE')
+  t.is(await keyOf(owner.token), owner.providerKey)
+  const rotated = await api.rotateProviderKey({ user, etag })
+  const key = rotated.user!.record!.providerActivationKey!.activationkey
+  t.is(await keyOf(owner.token), key)
+  t.not(key, owner.providerKey)
+  await mailbox.nextEmail(owner.email)
+  const admin = idOf(await service.adminToken())
+  t.like(await eventsOf(idOf(owner.token)), { length: 1, 0: { actor_id: admin } })
+  // Sessions of users open nothing here.
+  t.is(await reasonOf(openAdministration(t, service, owner.token).rotateProviderKey({ user })), 'INVALID_TOKEN')
+})
+
+test('a provider key stands in no table in the clear', async t => {
+  const { token } = await institution()
+  const key = (await rotate(token)).json.providerActivationKey.activationkey
+  const { database } = service.registry
+  const found = await database.run<{ text: string }>(
+    {
+      name: '',
+      text: `SELECT to_jsonb(k)::text AS text FROM provider_keys k UNION ALL SELECT to_jsonb(e)::text FROM audit_staged e
+        UNION ALL SELECT to_jsonb(e)::text FROM audit_events e UNION ALL SELECT to_jsonb(m)::text FROM emails m`,
+    },
+    [],
+  )
+  t.true(found.length > 0)
+  t.false(found.some(({ text }) => text.includes(key)))
+})
