@@ -38,9 +38,11 @@ import { confirmEmail, setEmail } from './users/email.js'
 import { existsByNickname, existsByUsername } from './users/exists.js'
 import { login } from './users/login.js'
 import { batchGetUsers, getMe, getUser } from './users/lookup.js'
+import { updateMe } from './users/profile.js'
 import { refresh } from './users/refresh.js'
 import { revokeMyTokens } from './users/revoke-my-tokens.js'
 import { signUp } from './users/sign-up.js'
+import { setUsername } from './users/username.js'
 import { getKeys, verifyToken } from './users/verify-token.js'
 
 /** The RPCs of a process. */
@@ -129,11 +131,13 @@ function bindServices(parts: Parts) {
     activate: activate(parts),
     login: login(parts),
     getMe: getMe(parts),
+    updateMe: updateMe(parts),
     refresh: refresh(parts),
     getUser: getUser(parts),
     batchGetUsers: batchGetUsers(parts),
     setEmail: setEmail(parts),
     confirmEmail: confirmEmail(parts),
+    setUsername: setUsername(parts),
     revokeMyTokens: revokeMyTokens(parts),
     sendAdminKeyByEmailPartner: sendAdminKeyByEmailPartner(parts),
     existsByUsername: existsByUsername(parts),
@@ -162,6 +166,8 @@ type Parts = UserCallsDeps &
   Parameters<typeof login>[0] &
   Parameters<typeof batchGetUsers>[0] &
   Parameters<typeof verifyToken>[0] &
+  Parameters<typeof updateMe>[0] &
+  Parameters<typeof setUsername>[0] &
   Parameters<typeof setEmail>[0] &
   Parameters<typeof confirmEmail>[0] &
   Parameters<typeof sendAdminKeyByEmailPartner>[0] &

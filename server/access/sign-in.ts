@@ -33,6 +33,7 @@ const ways = {
   // The two steps of a change of the e-mail address: the password again, then the mailed code.
   'user.ask-email': { proof: 'password', unknown: Reason.INVALID_TOKEN },
   'user.change-email': { proof: undefined, unknown: Reason.INVALID_TOKEN },
+  'user.set-own-username': { proof: 'password', unknown: Reason.INVALID_TOKEN },
 } as const satisfies Record<string, { readonly proof: Proof | undefined; readonly unknown: Reason }>
 
 /** The action of the audit events of a way to sign in. */

@@ -42,7 +42,13 @@ interface EmailChange {
 }
 
 /** What owners are notified of. */
-export type Notice = 'password-changed' | 'recovery-login' | 'answer-saved' | 'email-changed' | 'wrong-codes'
+export type Notice =
+  | 'password-changed'
+  | 'recovery-login'
+  | 'answer-saved'
+  | 'email-changed'
+  | 'username-changed'
+  | 'wrong-codes'
 
 /** What happened to a user's account, when (ISO 8601) and from where. */
 interface Happened {

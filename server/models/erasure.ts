@@ -86,6 +86,7 @@ const forgetAddresses = (table: string) =>
 
 /** Tables that belong to users, row by row. A sign-in by a mailed key spends the key before it remembers the address. */
 const owned = [
+  'former_usernames',
   'provider_keys',
   'answers',
   'unmatched_answers',

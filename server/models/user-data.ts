@@ -100,6 +100,7 @@ const exported: Statement = {
       'organizations WHERE id = u.organization_id',
       't.id',
     )},
+    'former_usernames', ${rows('username_key, reserved_until', 'former_usernames WHERE user_id = $1', 't.username_key')},
     'provider_keys', ${rows('id', 'provider_keys WHERE user_id = $1', 't.id')},
     'answers', ${rows(
       'q.id AS question_id, q.question, a.answer_hash IS NOT NULL AS answered, a.next_counts_at',

@@ -214,6 +214,7 @@ export function createComposer(
       case 'recovery-login':
       case 'answer-saved':
       case 'email-changed':
+      case 'username-changed':
       case 'wrong-codes':
       case 'held-notice':
         return decideNotice(email)

@@ -24,6 +24,8 @@ export interface Contents {
   'recovery-login': Occurrences
   /** To the former address of a user. */
   'email-changed': Occurrences
+  /** To a user whose username was changed. `username` is the present one. */
+  'username-changed': Occurrences
   /** To an administrator after 5 wrong one-time codes with the right password in 15 minutes. */
   'wrong-codes': Occurrences
   /** To an administrator: a change to another administrator or a password, made on the database itself. */
@@ -189,6 +191,18 @@ Se foi você, não é preciso fazer nada.
 Se não foi você, nem um administrador a seu pedido, alguém pode saber a sua senha: troque-a agora pelo aplicativo
 e avise a sua instituição, que pode pedir o endereço anterior de volta.`,
   },
+  'username-changed': {
+    subject: 'Seu nome de usuário foi alterado',
+    text: ({ username, times, at, address }, when) => `Olá,
+
+o nome de usuário da sua conta foi alterado ${portugueseTimes(times)}em ${when(at)}, a partir do endereço ${address}.
+O novo nome, sem caracteres especiais, é ${username}. O nome anterior não serve mais para entrar e fica
+reservado para a sua conta por 30 dias.
+
+Se foi você, não é preciso fazer nada.
+Se não foi você, nem um administrador a seu pedido, alguém sabe a sua senha: troque-a agora pelo aplicativo
+e avise a sua instituição.`,
+  },
   'wrong-codes': {
     subject: 'Códigos de uso único errados na sua conta de administrador',
     text: ({ username, times, at, address }, when) => `Olá,
@@ -312,6 +326,18 @@ Recovery keys and notices don't come to this mailbox any more.
 If it was you, there is nothing to do.
 If it wasn't you, nor an administrator at your request, someone may know your password: change it now in the app,
 and tell your organization, which can have the former address set again.`,
+  },
+  'username-changed': {
+    subject: 'Your username was changed',
+    text: ({ username, times, at, address }, when) => `Hello,
+
+the username of your account was changed ${englishTimes(times)}on ${when(at)}, from the address ${address}.
+The new username, without special characters, is ${username}. You can't sign in with the former one any more;
+it is reserved for your account for 30 days.
+
+If it was you, there is nothing to do.
+If it wasn't you, nor an administrator at your request, someone knows your password: change it now in the app,
+and tell your organization.`,
   },
   'wrong-codes': {
     subject: 'Wrong one-time codes for your administrator account',

@@ -1,5 +1,6 @@
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { tooLong } from '../rules/sizes.js'
+import type { Call } from './call.js'
 import { refuse } from './refusal.js'
 
 /**
@@ -21,4 +22,9 @@ export function required<K extends string>(parameters: Record<K, string | undefi
 /** Whether a value is absent or has only white space. */
 export function isBlank(value: string | undefined): boolean {
   return value === undefined || (!tooLong(value, 'token') && value.trim() === '')
+}
+
+/** Refuses with MALFORMED_REQUEST when the gateway left fields of a wrong type out of the request. */
+export function checkShape({ malformedFields: fields }: Pick<Call, 'malformedFields'>): void {
+  if (fields.length > 0) refuse(Reason.MALFORMED_REQUEST, { fields })
 }

@@ -10,9 +10,8 @@ import { emailCode, type MailedKeys } from '../models/mailed-key.js'
 import type { User, Users } from '../models/user.js'
 import type { Quotas } from '../outbox/quotas.js'
 import type { ChooseLocale } from '../outbox/texts.js'
-import type { Call } from '../requests/call.js'
 import { refuse } from '../requests/refusal.js'
-import { required } from '../requests/required-fields.js'
+import { checkShape, required } from '../requests/required-fields.js'
 import { isEmailAddress } from '../rules/names.js'
 import { tooLong } from '../rules/sizes.js'
 
@@ -26,7 +25,7 @@ interface Deps {
   readonly now: () => number
 }
 
-/** Milliseconds after a password update by a session during which the e-mail address can't be changed. */
+/** Milliseconds after a password update by a session during which neither e-mail address nor username can be changed. */
 const waitAfterPassword = 24 * 3_600_000
 
 /**
@@ -43,7 +42,7 @@ export function setEmail(deps: Omit<Deps, 'mailedKeys' | 'users'>): UsersRpc<'se
       refuse(Reason.INVALID_EMAIL, { fields: [{ field: 'email', message: 'Not a valid e-mail address.' }] })
     if (tooLong(password, 'password')) refuse(Reason.INVALID_CREDENTIALS)
     // The holder of a stolen token may have set the password, and so know it. A later update revokes this session.
-    checkPasswordAge(user, now())
+    checkPasswordAge(user, 'e-mail address', now())
 
     await using attempt = await signIns.begin('user.ask-email', user.usernameKey, call, 1)
     const { account } = attempt
@@ -88,16 +87,15 @@ export function confirmEmail(deps: Omit<Deps, 'quotas' | 'emails' | 'now'>): Use
 }
 
 /** Refuses with WRONG_STATE, and the time when the change is possible, for a day after a password update. */
-function checkPasswordAge({ passwordUpdatedAt }: Pick<User, 'passwordUpdatedAt'>, now: number): void {
+export function checkPasswordAge(
+  { passwordUpdatedAt }: Pick<User, 'passwordUpdatedAt'>,
+  change: 'e-mail address' | 'username',
+  now: number,
+): void {
   const possibleAt = (passwordUpdatedAt?.getTime() ?? Number.NEGATIVE_INFINITY) + waitAfterPassword
   if (now >= possibleAt) return
   const time = new Date(possibleAt).toISOString()
   refuse(Reason.WRONG_STATE, {
-    text: `The password was changed less than a day ago. The e-mail address can be changed from ${time} on.`,
+    text: `The password was changed less than a day ago. The ${change} can be changed from ${time} on.`,
   })
-}
-
-/** Refuses with MALFORMED_REQUEST when the gateway left fields of a wrong type out of the request. */
-function checkShape({ malformedFields: fields }: Call): void {
-  if (fields.length > 0) refuse(Reason.MALFORMED_REQUEST, { fields })
 }

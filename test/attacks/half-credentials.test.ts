@@ -100,6 +100,8 @@ test('a password without its code permits reading the own record, refresh and lo
     'a refresh': [Users.method.refresh, {}, true],
     'another record': [Users.method.getUser, { username: other.username }, false],
     'its e-mail address': [Users.method.setEmail, { email: 'x@example.org', password }, false],
+    'its profile': [Users.method.updateMe, { record: { city: 'Bauru' } }, false],
+    'its username': [Users.method.setUsername, { username: randomUUID(), password }, false],
     'a code of an address': [Users.method.confirmEmail, { code: 'ABCDEFGH' }, false],
     'an activation': [Users.method.activate, { username: other.username, activationkey: randomUUID() }, false],
     'its password': [ForgotPasswords.method.passwordUpdateByUsername, { newPassword: another }, false],

@@ -7,13 +7,15 @@ import { fileDesc, messageDesc, serviceDesc } from "@bufbuild/protobuf/codegenv2
 import type { User } from "./records_pb.js";
 import { file_auth_v1_records } from "./records_pb.js";
 import { file_auth_v1_scopes } from "./scopes_pb.js";
+import type { FieldMask } from "@bufbuild/protobuf/wkt";
+import { file_google_protobuf_field_mask } from "@bufbuild/protobuf/wkt";
 import type { Message } from "@bufbuild/protobuf";
 
 /**
  * Describes the file auth/v1/users.proto.
  */
 export const file_auth_v1_users: GenFile = /*@__PURE__*/
-  fileDesc("ChNhdXRoL3YxL3VzZXJzLnByb3RvEgdhdXRoLnYxIpYECg1TaWduVXBSZXF1ZXN0EhUKCHVzZXJuYW1lGAEgASgJSACIAQESFQoIbmlja25hbWUYAiABKAlIAYgBARIVCghwYXNzd29yZBgDIAEoCUgCiAEBEhcKCmRhdGVvZmJvcm4YBCABKAlIA4gBARITCgZnZW5kZXIYBSABKAlIBIgBARISCgVzdGF0ZRgGIAEoCUgFiAEBEhEKBGNpdHkYByABKAlIBogBARIcCg9pbnN0aXR1dGlvbnR5cGUYCCABKAlIB4gBARIYCgtpbnN0aXR1dGlvbhgJIAEoCUgIiAEBEh0KEHNlY3VyaXR5cXVlc3Rpb24YCiABKAlICYgBARIbCg5zZWN1cml0eWFuc3dlchgLIAEoCUgKiAEBEhkKDHRlcm1zb2Z1c2FnZRgMIAEoCEgLiAEBEg0KBXJvbGVzGA0gAygJEhIKBWVtYWlsGA4gASgJSAyIAQFCCwoJX3VzZXJuYW1lQgsKCV9uaWNrbmFtZUILCglfcGFzc3dvcmRCDQoLX2RhdGVvZmJvcm5CCQoHX2dlbmRlckIICgZfc3RhdGVCBwoFX2NpdHlCEgoQX2luc3RpdHV0aW9udHlwZUIOCgxfaW5zdGl0dXRpb25CEwoRX3NlY3VyaXR5cXVlc3Rpb25CEQoPX3NlY3VyaXR5YW5zd2VyQg8KDV90ZXJtc29mdXNhZ2VCCAoGX2VtYWlsIh8KDlNpZ25VcFJlc3BvbnNlEg0KBXRva2VuGAEgASgJImMKD0FjdGl2YXRlUmVxdWVzdBIaCg1hY3RpdmF0aW9ua2V5GAEgASgJSACIAQESFQoIdXNlcm5hbWUYAiABKAlIAYgBAUIQCg5fYWN0aXZhdGlvbmtleUILCglfdXNlcm5hbWUiJAoQQWN0aXZhdGVSZXNwb25zZRIQCgh1c2VybmFtZRgBIAEoCSJWCgxMb2dpblJlcXVlc3QSFQoIdXNlcm5hbWUYASABKAlIAIgBARIVCghwYXNzd29yZBgCIAEoCUgBiAEBQgsKCV91c2VybmFtZUILCglfcGFzc3dvcmQiHgoNTG9naW5SZXNwb25zZRINCgV0b2tlbhgBIAEoCSIOCgxHZXRNZVJlcXVlc3QiLAoNR2V0TWVSZXNwb25zZRIbCgR1c2VyGAEgASgLMg0uYXV0aC52MS5Vc2VyIhAKDlJlZnJlc2hSZXF1ZXN0IiAKD1JlZnJlc2hSZXNwb25zZRINCgV0b2tlbhgBIAEoCSJMCg5HZXRVc2VyUmVxdWVzdBIVCgh1c2VybmFtZRgBIAEoCUgAiAEBEg8KAmlkGAIgASgFSAGIAQFCCwoJX3VzZXJuYW1lQgUKA19pZCIuCg9HZXRVc2VyUmVzcG9uc2USGwoEdXNlchgBIAEoCzINLmF1dGgudjEuVXNlciI5Cg1Vc2VyUmVmZXJlbmNlEgwKAmlkGAEgASgFSAASEgoIdXNlcm5hbWUYAiABKAlIAEIGCgR1c2VyIkIKFEJhdGNoR2V0VXNlcnNSZXF1ZXN0EioKCnJlZmVyZW5jZXMYASADKAsyFi5hdXRoLnYxLlVzZXJSZWZlcmVuY2UiXgoVQmF0Y2hHZXRVc2Vyc1Jlc3BvbnNlEhwKBXVzZXJzGAEgAygLMg0uYXV0aC52MS5Vc2VyEicKB21pc3NpbmcYAiADKAsyFi5hdXRoLnYxLlVzZXJSZWZlcmVuY2UiUwoPU2V0RW1haWxSZXF1ZXN0EhIKBWVtYWlsGAEgASgJSACIAQESFQoIcGFzc3dvcmQYAiABKAlIAYgBAUIICgZfZW1haWxCCwoJX3Bhc3N3b3JkIhIKEFNldEVtYWlsUmVzcG9uc2UiMQoTQ29uZmlybUVtYWlsUmVxdWVzdBIRCgRjb2RlGAEgASgJSACIAQFCBwoFX2NvZGUiFgoUQ29uZmlybUVtYWlsUmVzcG9uc2UiFwoVUmV2b2tlTXlUb2tlbnNSZXF1ZXN0IhgKFlJldm9rZU15VG9rZW5zUmVzcG9uc2UicwohU2VuZEFkbWluS2V5QnlFbWFpbFBhcnRuZXJSZXF1ZXN0EhkKDGVtYWlscGFydG5lchgBIAEoCUgAiAEBEhUKCHVzZXJuYW1lGAIgASgJSAGIAQFCDwoNX2VtYWlscGFydG5lckILCglfdXNlcm5hbWUiJAoiU2VuZEFkbWluS2V5QnlFbWFpbFBhcnRuZXJSZXNwb25zZSI9ChdFeGlzdHNCeVVzZXJuYW1lUmVxdWVzdBIVCgh1c2VybmFtZRgBIAEoCUgAiAEBQgsKCV91c2VybmFtZSIqChhFeGlzdHNCeVVzZXJuYW1lUmVzcG9uc2USDgoGZXhpc3RzGAEgASgIIj0KF0V4aXN0c0J5Tmlja25hbWVSZXF1ZXN0EhUKCG5pY2tuYW1lGAEgASgJSACIAQFCCwoJX25pY2tuYW1lIioKGEV4aXN0c0J5Tmlja25hbWVSZXNwb25zZRIOCgZleGlzdHMYASABKAgiMgoSVmVyaWZ5VG9rZW5SZXF1ZXN0EhIKBXRva2VuGAEgASgJSACIAQFCCAoGX3Rva2VuIrcDChNWZXJpZnlUb2tlblJlc3BvbnNlEg4KBmFjdGl2ZRgBIAEoCBIQCgNzdWIYAiABKAlIAIgBARIVCgh1c2VybmFtZRgDIAEoCUgBiAEBEiMKCnRva2VuX3R5cGUYBCABKAlIAlIKdG9rZW5fdHlwZYgBARIQCgNleHAYBSABKANIA4gBARIQCgNpYXQYBiABKANIBIgBARIQCgNpc3MYByABKAlIBYgBARIQCgNhdWQYCCABKAlIBogBARIQCgNqdGkYCSABKAlIB4gBARIhCglhdXRoX3RpbWUYCiABKANICFIJYXV0aF90aW1liAEBEgsKA2FtchgLIAMoCRINCgVyb2xlcxgMIAMoCRIQCgNvcmcYDSABKAVICYgBARIlCgt1c2VyX2FjdGl2ZRgOIAEoCEgKUgt1c2VyX2FjdGl2ZYgBAUIGCgRfc3ViQgsKCV91c2VybmFtZUINCgtfdG9rZW5fdHlwZUIGCgRfZXhwQgYKBF9pYXRCBgoEX2lzc0IGCgRfYXVkQgYKBF9qdGlCDAoKX2F1dGhfdGltZUIGCgRfb3JnQg4KDF91c2VyX2FjdGl2ZSIQCg5HZXRLZXlzUmVxdWVzdCItCg9HZXRLZXlzUmVzcG9uc2USGgoEa2V5cxgBIAMoCzIMLmF1dGgudjEuS2V5IlwKA0tleRILCgNrdHkYASABKAkSCwoDa2lkGAIgASgJEgsKA3VzZRgDIAEoCRILCgNhbGcYBCABKAkSCwoDY3J2GAUgASgJEgkKAXgYBiABKAkSCQoBeRgHIAEoCTKACQoFVXNlcnMSOQoGU2lnblVwEhYuYXV0aC52MS5TaWduVXBSZXF1ZXN0GhcuYXV0aC52MS5TaWduVXBSZXNwb25zZRI/CghBY3RpdmF0ZRIYLmF1dGgudjEuQWN0aXZhdGVSZXF1ZXN0GhkuYXV0aC52MS5BY3RpdmF0ZVJlc3BvbnNlEjYKBUxvZ2luEhUuYXV0aC52MS5Mb2dpblJlcXVlc3QaFi5hdXRoLnYxLkxvZ2luUmVzcG9uc2USOwoFR2V0TWUSFS5hdXRoLnYxLkdldE1lUmVxdWVzdBoWLmF1dGgudjEuR2V0TWVSZXNwb25zZSIDkAICEjwKB1JlZnJlc2gSFy5hdXRoLnYxLlJlZnJlc2hSZXF1ZXN0GhguYXV0aC52MS5SZWZyZXNoUmVzcG9uc2USRQoHR2V0VXNlchIXLmF1dGgudjEuR2V0VXNlclJlcXVlc3QaGC5hdXRoLnYxLkdldFVzZXJSZXNwb25zZSIHkAICoLsYARJXCg1CYXRjaEdldFVzZXJzEh0uYXV0aC52MS5CYXRjaEdldFVzZXJzUmVxdWVzdBoeLmF1dGgudjEuQmF0Y2hHZXRVc2Vyc1Jlc3BvbnNlIgeQAgKguxgBEj8KCFNldEVtYWlsEhguYXV0aC52MS5TZXRFbWFpbFJlcXVlc3QaGS5hdXRoLnYxLlNldEVtYWlsUmVzcG9uc2USSwoMQ29uZmlybUVtYWlsEhwuYXV0aC52MS5Db25maXJtRW1haWxSZXF1ZXN0Gh0uYXV0aC52MS5Db25maXJtRW1haWxSZXNwb25zZRJRCg5SZXZva2VNeVRva2VucxIeLmF1dGgudjEuUmV2b2tlTXlUb2tlbnNSZXF1ZXN0Gh8uYXV0aC52MS5SZXZva2VNeVRva2Vuc1Jlc3BvbnNlEnUKGlNlbmRBZG1pbktleUJ5RW1haWxQYXJ0bmVyEiouYXV0aC52MS5TZW5kQWRtaW5LZXlCeUVtYWlsUGFydG5lclJlcXVlc3QaKy5hdXRoLnYxLlNlbmRBZG1pbktleUJ5RW1haWxQYXJ0bmVyUmVzcG9uc2USXAoQRXhpc3RzQnlVc2VybmFtZRIgLmF1dGgudjEuRXhpc3RzQnlVc2VybmFtZVJlcXVlc3QaIS5hdXRoLnYxLkV4aXN0c0J5VXNlcm5hbWVSZXNwb25zZSIDkAICElwKEEV4aXN0c0J5Tmlja25hbWUSIC5hdXRoLnYxLkV4aXN0c0J5Tmlja25hbWVSZXF1ZXN0GiEuYXV0aC52MS5FeGlzdHNCeU5pY2tuYW1lUmVzcG9uc2UiA5ACAhJRCgtWZXJpZnlUb2tlbhIbLmF1dGgudjEuVmVyaWZ5VG9rZW5SZXF1ZXN0GhwuYXV0aC52MS5WZXJpZnlUb2tlblJlc3BvbnNlIgeQAgKguxgCEkEKB0dldEtleXMSFy5hdXRoLnYxLkdldEtleXNSZXF1ZXN0GhguYXV0aC52MS5HZXRLZXlzUmVzcG9uc2UiA5ACAmIGcHJvdG8z", [file_auth_v1_records, file_auth_v1_scopes]);
+  fileDesc("ChNhdXRoL3YxL3VzZXJzLnByb3RvEgdhdXRoLnYxIpYECg1TaWduVXBSZXF1ZXN0EhUKCHVzZXJuYW1lGAEgASgJSACIAQESFQoIbmlja25hbWUYAiABKAlIAYgBARIVCghwYXNzd29yZBgDIAEoCUgCiAEBEhcKCmRhdGVvZmJvcm4YBCABKAlIA4gBARITCgZnZW5kZXIYBSABKAlIBIgBARISCgVzdGF0ZRgGIAEoCUgFiAEBEhEKBGNpdHkYByABKAlIBogBARIcCg9pbnN0aXR1dGlvbnR5cGUYCCABKAlIB4gBARIYCgtpbnN0aXR1dGlvbhgJIAEoCUgIiAEBEh0KEHNlY3VyaXR5cXVlc3Rpb24YCiABKAlICYgBARIbCg5zZWN1cml0eWFuc3dlchgLIAEoCUgKiAEBEhkKDHRlcm1zb2Z1c2FnZRgMIAEoCEgLiAEBEg0KBXJvbGVzGA0gAygJEhIKBWVtYWlsGA4gASgJSAyIAQFCCwoJX3VzZXJuYW1lQgsKCV9uaWNrbmFtZUILCglfcGFzc3dvcmRCDQoLX2RhdGVvZmJvcm5CCQoHX2dlbmRlckIICgZfc3RhdGVCBwoFX2NpdHlCEgoQX2luc3RpdHV0aW9udHlwZUIOCgxfaW5zdGl0dXRpb25CEwoRX3NlY3VyaXR5cXVlc3Rpb25CEQoPX3NlY3VyaXR5YW5zd2VyQg8KDV90ZXJtc29mdXNhZ2VCCAoGX2VtYWlsIh8KDlNpZ25VcFJlc3BvbnNlEg0KBXRva2VuGAEgASgJImMKD0FjdGl2YXRlUmVxdWVzdBIaCg1hY3RpdmF0aW9ua2V5GAEgASgJSACIAQESFQoIdXNlcm5hbWUYAiABKAlIAYgBAUIQCg5fYWN0aXZhdGlvbmtleUILCglfdXNlcm5hbWUiJAoQQWN0aXZhdGVSZXNwb25zZRIQCgh1c2VybmFtZRgBIAEoCSJWCgxMb2dpblJlcXVlc3QSFQoIdXNlcm5hbWUYASABKAlIAIgBARIVCghwYXNzd29yZBgCIAEoCUgBiAEBQgsKCV91c2VybmFtZUILCglfcGFzc3dvcmQiHgoNTG9naW5SZXNwb25zZRINCgV0b2tlbhgBIAEoCSIOCgxHZXRNZVJlcXVlc3QiLAoNR2V0TWVSZXNwb25zZRIbCgR1c2VyGAEgASgLMg0uYXV0aC52MS5Vc2VyIosCCgdQcm9maWxlEhUKCG5pY2tuYW1lGAEgASgJSACIAQESFwoKZGF0ZW9mYm9ybhgCIAEoCUgBiAEBEhMKBmdlbmRlchgDIAEoCUgCiAEBEhIKBXN0YXRlGAQgASgJSAOIAQESEQoEY2l0eRgFIAEoCUgEiAEBEhwKD2luc3RpdHV0aW9udHlwZRgGIAEoCUgFiAEBEhgKC2luc3RpdHV0aW9uGAcgASgJSAaIAQFCCwoJX25pY2tuYW1lQg0KC19kYXRlb2Zib3JuQgkKB19nZW5kZXJCCAoGX3N0YXRlQgcKBV9jaXR5QhIKEF9pbnN0aXR1dGlvbnR5cGVCDgoMX2luc3RpdHV0aW9uImQKD1VwZGF0ZU1lUmVxdWVzdBIgCgZyZWNvcmQYASABKAsyEC5hdXRoLnYxLlByb2ZpbGUSLwoLdXBkYXRlX21hc2sYAiABKAsyGi5nb29nbGUucHJvdG9idWYuRmllbGRNYXNrIi8KEFVwZGF0ZU1lUmVzcG9uc2USGwoEdXNlchgBIAEoCzINLmF1dGgudjEuVXNlciIQCg5SZWZyZXNoUmVxdWVzdCIgCg9SZWZyZXNoUmVzcG9uc2USDQoFdG9rZW4YASABKAkiTAoOR2V0VXNlclJlcXVlc3QSFQoIdXNlcm5hbWUYASABKAlIAIgBARIPCgJpZBgCIAEoBUgBiAEBQgsKCV91c2VybmFtZUIFCgNfaWQiLgoPR2V0VXNlclJlc3BvbnNlEhsKBHVzZXIYASABKAsyDS5hdXRoLnYxLlVzZXIiOQoNVXNlclJlZmVyZW5jZRIMCgJpZBgBIAEoBUgAEhIKCHVzZXJuYW1lGAIgASgJSABCBgoEdXNlciJCChRCYXRjaEdldFVzZXJzUmVxdWVzdBIqCgpyZWZlcmVuY2VzGAEgAygLMhYuYXV0aC52MS5Vc2VyUmVmZXJlbmNlIl4KFUJhdGNoR2V0VXNlcnNSZXNwb25zZRIcCgV1c2VycxgBIAMoCzINLmF1dGgudjEuVXNlchInCgdtaXNzaW5nGAIgAygLMhYuYXV0aC52MS5Vc2VyUmVmZXJlbmNlIlMKD1NldEVtYWlsUmVxdWVzdBISCgVlbWFpbBgBIAEoCUgAiAEBEhUKCHBhc3N3b3JkGAIgASgJSAGIAQFCCAoGX2VtYWlsQgsKCV9wYXNzd29yZCISChBTZXRFbWFpbFJlc3BvbnNlIjEKE0NvbmZpcm1FbWFpbFJlcXVlc3QSEQoEY29kZRgBIAEoCUgAiAEBQgcKBV9jb2RlIhYKFENvbmZpcm1FbWFpbFJlc3BvbnNlIlwKElNldFVzZXJuYW1lUmVxdWVzdBIVCgh1c2VybmFtZRgBIAEoCUgAiAEBEhUKCHBhc3N3b3JkGAIgASgJSAGIAQFCCwoJX3VzZXJuYW1lQgsKCV9wYXNzd29yZCIVChNTZXRVc2VybmFtZVJlc3BvbnNlIhcKFVJldm9rZU15VG9rZW5zUmVxdWVzdCIYChZSZXZva2VNeVRva2Vuc1Jlc3BvbnNlInMKIVNlbmRBZG1pbktleUJ5RW1haWxQYXJ0bmVyUmVxdWVzdBIZCgxlbWFpbHBhcnRuZXIYASABKAlIAIgBARIVCgh1c2VybmFtZRgCIAEoCUgBiAEBQg8KDV9lbWFpbHBhcnRuZXJCCwoJX3VzZXJuYW1lIiQKIlNlbmRBZG1pbktleUJ5RW1haWxQYXJ0bmVyUmVzcG9uc2UiPQoXRXhpc3RzQnlVc2VybmFtZVJlcXVlc3QSFQoIdXNlcm5hbWUYASABKAlIAIgBAUILCglfdXNlcm5hbWUiKgoYRXhpc3RzQnlVc2VybmFtZVJlc3BvbnNlEg4KBmV4aXN0cxgBIAEoCCI9ChdFeGlzdHNCeU5pY2tuYW1lUmVxdWVzdBIVCghuaWNrbmFtZRgBIAEoCUgAiAEBQgsKCV9uaWNrbmFtZSIqChhFeGlzdHNCeU5pY2tuYW1lUmVzcG9uc2USDgoGZXhpc3RzGAEgASgIIjIKElZlcmlmeVRva2VuUmVxdWVzdBISCgV0b2tlbhgBIAEoCUgAiAEBQggKBl90b2tlbiK3AwoTVmVyaWZ5VG9rZW5SZXNwb25zZRIOCgZhY3RpdmUYASABKAgSEAoDc3ViGAIgASgJSACIAQESFQoIdXNlcm5hbWUYAyABKAlIAYgBARIjCgp0b2tlbl90eXBlGAQgASgJSAJSCnRva2VuX3R5cGWIAQESEAoDZXhwGAUgASgDSAOIAQESEAoDaWF0GAYgASgDSASIAQESEAoDaXNzGAcgASgJSAWIAQESEAoDYXVkGAggASgJSAaIAQESEAoDanRpGAkgASgJSAeIAQESIQoJYXV0aF90aW1lGAogASgDSAhSCWF1dGhfdGltZYgBARILCgNhbXIYCyADKAkSDQoFcm9sZXMYDCADKAkSEAoDb3JnGA0gASgFSAmIAQESJQoLdXNlcl9hY3RpdmUYDiABKAhIClILdXNlcl9hY3RpdmWIAQFCBgoEX3N1YkILCglfdXNlcm5hbWVCDQoLX3Rva2VuX3R5cGVCBgoEX2V4cEIGCgRfaWF0QgYKBF9pc3NCBgoEX2F1ZEIGCgRfanRpQgwKCl9hdXRoX3RpbWVCBgoEX29yZ0IOCgxfdXNlcl9hY3RpdmUiEAoOR2V0S2V5c1JlcXVlc3QiLQoPR2V0S2V5c1Jlc3BvbnNlEhoKBGtleXMYASADKAsyDC5hdXRoLnYxLktleSJcCgNLZXkSCwoDa3R5GAEgASgJEgsKA2tpZBgCIAEoCRILCgN1c2UYAyABKAkSCwoDYWxnGAQgASgJEgsKA2NydhgFIAEoCRIJCgF4GAYgASgJEgkKAXkYByABKAkyiwoKBVVzZXJzEjkKBlNpZ25VcBIWLmF1dGgudjEuU2lnblVwUmVxdWVzdBoXLmF1dGgudjEuU2lnblVwUmVzcG9uc2USPwoIQWN0aXZhdGUSGC5hdXRoLnYxLkFjdGl2YXRlUmVxdWVzdBoZLmF1dGgudjEuQWN0aXZhdGVSZXNwb25zZRI2CgVMb2dpbhIVLmF1dGgudjEuTG9naW5SZXF1ZXN0GhYuYXV0aC52MS5Mb2dpblJlc3BvbnNlEjsKBUdldE1lEhUuYXV0aC52MS5HZXRNZVJlcXVlc3QaFi5hdXRoLnYxLkdldE1lUmVzcG9uc2UiA5ACAhI/CghVcGRhdGVNZRIYLmF1dGgudjEuVXBkYXRlTWVSZXF1ZXN0GhkuYXV0aC52MS5VcGRhdGVNZVJlc3BvbnNlEjwKB1JlZnJlc2gSFy5hdXRoLnYxLlJlZnJlc2hSZXF1ZXN0GhguYXV0aC52MS5SZWZyZXNoUmVzcG9uc2USRQoHR2V0VXNlchIXLmF1dGgudjEuR2V0VXNlclJlcXVlc3QaGC5hdXRoLnYxLkdldFVzZXJSZXNwb25zZSIHkAICoLsYARJXCg1CYXRjaEdldFVzZXJzEh0uYXV0aC52MS5CYXRjaEdldFVzZXJzUmVxdWVzdBoeLmF1dGgudjEuQmF0Y2hHZXRVc2Vyc1Jlc3BvbnNlIgeQAgKguxgBEj8KCFNldEVtYWlsEhguYXV0aC52MS5TZXRFbWFpbFJlcXVlc3QaGS5hdXRoLnYxLlNldEVtYWlsUmVzcG9uc2USSwoMQ29uZmlybUVtYWlsEhwuYXV0aC52MS5Db25maXJtRW1haWxSZXF1ZXN0Gh0uYXV0aC52MS5Db25maXJtRW1haWxSZXNwb25zZRJICgtTZXRVc2VybmFtZRIbLmF1dGgudjEuU2V0VXNlcm5hbWVSZXF1ZXN0GhwuYXV0aC52MS5TZXRVc2VybmFtZVJlc3BvbnNlElEKDlJldm9rZU15VG9rZW5zEh4uYXV0aC52MS5SZXZva2VNeVRva2Vuc1JlcXVlc3QaHy5hdXRoLnYxLlJldm9rZU15VG9rZW5zUmVzcG9uc2USdQoaU2VuZEFkbWluS2V5QnlFbWFpbFBhcnRuZXISKi5hdXRoLnYxLlNlbmRBZG1pbktleUJ5RW1haWxQYXJ0bmVyUmVxdWVzdBorLmF1dGgudjEuU2VuZEFkbWluS2V5QnlFbWFpbFBhcnRuZXJSZXNwb25zZRJcChBFeGlzdHNCeVVzZXJuYW1lEiAuYXV0aC52MS5FeGlzdHNCeVVzZXJuYW1lUmVxdWVzdBohLmF1dGgudjEuRXhpc3RzQnlVc2VybmFtZVJlc3BvbnNlIgOQAgISXAoQRXhpc3RzQnlOaWNrbmFtZRIgLmF1dGgudjEuRXhpc3RzQnlOaWNrbmFtZVJlcXVlc3QaIS5hdXRoLnYxLkV4aXN0c0J5Tmlja25hbWVSZXNwb25zZSIDkAICElEKC1ZlcmlmeVRva2VuEhsuYXV0aC52MS5WZXJpZnlUb2tlblJlcXVlc3QaHC5hdXRoLnYxLlZlcmlmeVRva2VuUmVzcG9uc2UiB5ACAqC7GAISQQoHR2V0S2V5cxIXLmF1dGgudjEuR2V0S2V5c1JlcXVlc3QaGC5hdXRoLnYxLkdldEtleXNSZXNwb25zZSIDkAICYgZwcm90bzM", [file_auth_v1_records, file_auth_v1_scopes, file_google_protobuf_field_mask]);
 
 /**
  * The form of a new user. Text fields hold at most 255 characters and no control characters.
@@ -283,6 +285,119 @@ export const GetMeResponseSchema: GenMessage<GetMeResponse> = /*@__PURE__*/
   messageDesc(file_auth_v1_users, 7);
 
 /**
+ * Fields of a user's profile, under the rules of SignUp.
+ *
+ * @generated from message auth.v1.Profile
+ */
+export type Profile = Message<"auth.v1.Profile"> & {
+  /**
+   * Unique.
+   *
+   * @generated from field: optional string nickname = 1;
+   */
+  nickname?: string | undefined;
+
+  /**
+   * dd/MM/yyyy, a valid date that is not in the future; ISO 8601 dates and date-times are also accepted.
+   *
+   * @generated from field: optional string dateofborn = 2;
+   */
+  dateofborn?: string | undefined;
+
+  /**
+   * `M`, `F` or `N`.
+   *
+   * @generated from field: optional string gender = 3;
+   */
+  gender?: string | undefined;
+
+  /**
+   * Exactly 2 characters.
+   *
+   * @generated from field: optional string state = 4;
+   */
+  state?: string | undefined;
+
+  /**
+   * City.
+   *
+   * @generated from field: optional string city = 5;
+   */
+  city?: string | undefined;
+
+  /**
+   * `E`, `D`, `N` or `O`.
+   *
+   * @generated from field: optional string institutiontype = 6;
+   */
+  institutiontype?: string | undefined;
+
+  /**
+   * Name of the institution.
+   *
+   * @generated from field: optional string institution = 7;
+   */
+  institution?: string | undefined;
+};
+
+/**
+ * Describes the message auth.v1.Profile.
+ * Use `create(ProfileSchema)` to create a new message.
+ */
+export const ProfileSchema: GenMessage<Profile> = /*@__PURE__*/
+  messageDesc(file_auth_v1_users, 8);
+
+/**
+ * The changes.
+ *
+ * @generated from message auth.v1.UpdateMeRequest
+ */
+export type UpdateMeRequest = Message<"auth.v1.UpdateMeRequest"> & {
+  /**
+   * The new values.
+   *
+   * @generated from field: auth.v1.Profile record = 1;
+   */
+  record?: Profile | undefined;
+
+  /**
+   * Fields of `record` to change. An optional field without a value is cleared: date of birth, gender, institution and its
+   * type. Absent or empty: the fields that are present in `record`.
+   *
+   * @generated from field: google.protobuf.FieldMask update_mask = 2;
+   */
+  updateMask?: FieldMask | undefined;
+};
+
+/**
+ * Describes the message auth.v1.UpdateMeRequest.
+ * Use `create(UpdateMeRequestSchema)` to create a new message.
+ */
+export const UpdateMeRequestSchema: GenMessage<UpdateMeRequest> = /*@__PURE__*/
+  messageDesc(file_auth_v1_users, 9);
+
+/**
+ * The changed user.
+ *
+ * @generated from message auth.v1.UpdateMeResponse
+ */
+export type UpdateMeResponse = Message<"auth.v1.UpdateMeResponse"> & {
+  /**
+   * The token's user.
+   *
+   * @generated from field: auth.v1.User user = 1;
+   */
+  user?: User | undefined;
+};
+
+/**
+ * Describes the message auth.v1.UpdateMeResponse.
+ * Use `create(UpdateMeResponseSchema)` to create a new message.
+ */
+export const UpdateMeResponseSchema: GenMessage<UpdateMeResponse> = /*@__PURE__*/
+  messageDesc(file_auth_v1_users, 10);
+
+/**
  * Empty: the metadata has the token.
  *
  * @generated from message auth.v1.RefreshRequest
@@ -295,7 +410,7 @@ export type RefreshRequest = Message<"auth.v1.RefreshRequest"> & {
  * Use `create(RefreshRequestSchema)` to create a new message.
  */
 export const RefreshRequestSchema: GenMessage<RefreshRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 8);
+  messageDesc(file_auth_v1_users, 11);
 
 /**
  * The new token.
@@ -316,7 +431,7 @@ export type RefreshResponse = Message<"auth.v1.RefreshResponse"> & {
  * Use `create(RefreshResponseSchema)` to create a new message.
  */
 export const RefreshResponseSchema: GenMessage<RefreshResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 9);
+  messageDesc(file_auth_v1_users, 12);
 
 /**
  * The user to look up.
@@ -344,7 +459,7 @@ export type GetUserRequest = Message<"auth.v1.GetUserRequest"> & {
  * Use `create(GetUserRequestSchema)` to create a new message.
  */
 export const GetUserRequestSchema: GenMessage<GetUserRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 10);
+  messageDesc(file_auth_v1_users, 13);
 
 /**
  * The requested user.
@@ -365,7 +480,7 @@ export type GetUserResponse = Message<"auth.v1.GetUserResponse"> & {
  * Use `create(GetUserResponseSchema)` to create a new message.
  */
 export const GetUserResponseSchema: GenMessage<GetUserResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 11);
+  messageDesc(file_auth_v1_users, 14);
 
 /**
  * A reference to a user, by id or username.
@@ -402,7 +517,7 @@ export type UserReference = Message<"auth.v1.UserReference"> & {
  * Use `create(UserReferenceSchema)` to create a new message.
  */
 export const UserReferenceSchema: GenMessage<UserReference> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 12);
+  messageDesc(file_auth_v1_users, 15);
 
 /**
  * The users to look up.
@@ -423,7 +538,7 @@ export type BatchGetUsersRequest = Message<"auth.v1.BatchGetUsersRequest"> & {
  * Use `create(BatchGetUsersRequestSchema)` to create a new message.
  */
 export const BatchGetUsersRequestSchema: GenMessage<BatchGetUsersRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 13);
+  messageDesc(file_auth_v1_users, 16);
 
 /**
  * The users found.
@@ -451,7 +566,7 @@ export type BatchGetUsersResponse = Message<"auth.v1.BatchGetUsersResponse"> & {
  * Use `create(BatchGetUsersResponseSchema)` to create a new message.
  */
 export const BatchGetUsersResponseSchema: GenMessage<BatchGetUsersResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 14);
+  messageDesc(file_auth_v1_users, 17);
 
 /**
  * The new address.
@@ -479,7 +594,7 @@ export type SetEmailRequest = Message<"auth.v1.SetEmailRequest"> & {
  * Use `create(SetEmailRequestSchema)` to create a new message.
  */
 export const SetEmailRequestSchema: GenMessage<SetEmailRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 15);
+  messageDesc(file_auth_v1_users, 18);
 
 /**
  * Empty: the code is queued, unless the address received too many e-mails recently.
@@ -494,7 +609,7 @@ export type SetEmailResponse = Message<"auth.v1.SetEmailResponse"> & {
  * Use `create(SetEmailResponseSchema)` to create a new message.
  */
 export const SetEmailResponseSchema: GenMessage<SetEmailResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 16);
+  messageDesc(file_auth_v1_users, 19);
 
 /**
  * The mailed code.
@@ -515,7 +630,7 @@ export type ConfirmEmailRequest = Message<"auth.v1.ConfirmEmailRequest"> & {
  * Use `create(ConfirmEmailRequestSchema)` to create a new message.
  */
 export const ConfirmEmailRequestSchema: GenMessage<ConfirmEmailRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 17);
+  messageDesc(file_auth_v1_users, 20);
 
 /**
  * Empty: the new address is in effect.
@@ -530,7 +645,50 @@ export type ConfirmEmailResponse = Message<"auth.v1.ConfirmEmailResponse"> & {
  * Use `create(ConfirmEmailResponseSchema)` to create a new message.
  */
 export const ConfirmEmailResponseSchema: GenMessage<ConfirmEmailResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 18);
+  messageDesc(file_auth_v1_users, 21);
+
+/**
+ * The new username.
+ *
+ * @generated from message auth.v1.SetUsernameRequest
+ */
+export type SetUsernameRequest = Message<"auth.v1.SetUsernameRequest"> & {
+  /**
+   * Required. As at sign-up.
+   *
+   * @generated from field: optional string username = 1;
+   */
+  username?: string | undefined;
+
+  /**
+   * Required. The password of the user.
+   *
+   * @generated from field: optional string password = 2;
+   */
+  password?: string | undefined;
+};
+
+/**
+ * Describes the message auth.v1.SetUsernameRequest.
+ * Use `create(SetUsernameRequestSchema)` to create a new message.
+ */
+export const SetUsernameRequestSchema: GenMessage<SetUsernameRequest> = /*@__PURE__*/
+  messageDesc(file_auth_v1_users, 22);
+
+/**
+ * Empty: the new username is in effect.
+ *
+ * @generated from message auth.v1.SetUsernameResponse
+ */
+export type SetUsernameResponse = Message<"auth.v1.SetUsernameResponse"> & {
+};
+
+/**
+ * Describes the message auth.v1.SetUsernameResponse.
+ * Use `create(SetUsernameResponseSchema)` to create a new message.
+ */
+export const SetUsernameResponseSchema: GenMessage<SetUsernameResponse> = /*@__PURE__*/
+  messageDesc(file_auth_v1_users, 23);
 
 /**
  * Empty: the metadata has the token.
@@ -545,7 +703,7 @@ export type RevokeMyTokensRequest = Message<"auth.v1.RevokeMyTokensRequest"> & {
  * Use `create(RevokeMyTokensRequestSchema)` to create a new message.
  */
 export const RevokeMyTokensRequestSchema: GenMessage<RevokeMyTokensRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 19);
+  messageDesc(file_auth_v1_users, 24);
 
 /**
  * Empty: the tokens are void.
@@ -560,7 +718,7 @@ export type RevokeMyTokensResponse = Message<"auth.v1.RevokeMyTokensResponse"> &
  * Use `create(RevokeMyTokensResponseSchema)` to create a new message.
  */
 export const RevokeMyTokensResponseSchema: GenMessage<RevokeMyTokensResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 20);
+  messageDesc(file_auth_v1_users, 25);
 
 /**
  * The user who needs a key, and its recipient.
@@ -588,7 +746,7 @@ export type SendAdminKeyByEmailPartnerRequest = Message<"auth.v1.SendAdminKeyByE
  * Use `create(SendAdminKeyByEmailPartnerRequestSchema)` to create a new message.
  */
 export const SendAdminKeyByEmailPartnerRequestSchema: GenMessage<SendAdminKeyByEmailPartnerRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 21);
+  messageDesc(file_auth_v1_users, 26);
 
 /**
  * Empty: the e-mail is queued.
@@ -603,7 +761,7 @@ export type SendAdminKeyByEmailPartnerResponse = Message<"auth.v1.SendAdminKeyBy
  * Use `create(SendAdminKeyByEmailPartnerResponseSchema)` to create a new message.
  */
 export const SendAdminKeyByEmailPartnerResponseSchema: GenMessage<SendAdminKeyByEmailPartnerResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 22);
+  messageDesc(file_auth_v1_users, 27);
 
 /**
  * The username to look up.
@@ -624,7 +782,7 @@ export type ExistsByUsernameRequest = Message<"auth.v1.ExistsByUsernameRequest">
  * Use `create(ExistsByUsernameRequestSchema)` to create a new message.
  */
 export const ExistsByUsernameRequestSchema: GenMessage<ExistsByUsernameRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 23);
+  messageDesc(file_auth_v1_users, 28);
 
 /**
  * Whether it is taken.
@@ -633,7 +791,7 @@ export const ExistsByUsernameRequestSchema: GenMessage<ExistsByUsernameRequest> 
  */
 export type ExistsByUsernameResponse = Message<"auth.v1.ExistsByUsernameResponse"> & {
   /**
-   * True if a user has it.
+   * True if a user has it, or had it in the last 30 days.
    *
    * @generated from field: bool exists = 1;
    */
@@ -645,7 +803,7 @@ export type ExistsByUsernameResponse = Message<"auth.v1.ExistsByUsernameResponse
  * Use `create(ExistsByUsernameResponseSchema)` to create a new message.
  */
 export const ExistsByUsernameResponseSchema: GenMessage<ExistsByUsernameResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 24);
+  messageDesc(file_auth_v1_users, 29);
 
 /**
  * The nickname to look up.
@@ -666,7 +824,7 @@ export type ExistsByNicknameRequest = Message<"auth.v1.ExistsByNicknameRequest">
  * Use `create(ExistsByNicknameRequestSchema)` to create a new message.
  */
 export const ExistsByNicknameRequestSchema: GenMessage<ExistsByNicknameRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 25);
+  messageDesc(file_auth_v1_users, 30);
 
 /**
  * Whether it is taken.
@@ -687,7 +845,7 @@ export type ExistsByNicknameResponse = Message<"auth.v1.ExistsByNicknameResponse
  * Use `create(ExistsByNicknameResponseSchema)` to create a new message.
  */
 export const ExistsByNicknameResponseSchema: GenMessage<ExistsByNicknameResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 26);
+  messageDesc(file_auth_v1_users, 31);
 
 /**
  * The token to verify.
@@ -708,7 +866,7 @@ export type VerifyTokenRequest = Message<"auth.v1.VerifyTokenRequest"> & {
  * Use `create(VerifyTokenRequestSchema)` to create a new message.
  */
 export const VerifyTokenRequestSchema: GenMessage<VerifyTokenRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 27);
+  messageDesc(file_auth_v1_users, 32);
 
 /**
  * The introspection response of RFC 7662, with the claims of this service. An invalid token has only `active`.
@@ -820,7 +978,7 @@ export type VerifyTokenResponse = Message<"auth.v1.VerifyTokenResponse"> & {
  * Use `create(VerifyTokenResponseSchema)` to create a new message.
  */
 export const VerifyTokenResponseSchema: GenMessage<VerifyTokenResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 28);
+  messageDesc(file_auth_v1_users, 33);
 
 /**
  * Empty.
@@ -835,7 +993,7 @@ export type GetKeysRequest = Message<"auth.v1.GetKeysRequest"> & {
  * Use `create(GetKeysRequestSchema)` to create a new message.
  */
 export const GetKeysRequestSchema: GenMessage<GetKeysRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 29);
+  messageDesc(file_auth_v1_users, 34);
 
 /**
  * The key set.
@@ -856,7 +1014,7 @@ export type GetKeysResponse = Message<"auth.v1.GetKeysResponse"> & {
  * Use `create(GetKeysResponseSchema)` to create a new message.
  */
 export const GetKeysResponseSchema: GenMessage<GetKeysResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 30);
+  messageDesc(file_auth_v1_users, 35);
 
 /**
  * One public key, in the fields of RFC 7517 and RFC 7518.
@@ -919,7 +1077,7 @@ export type Key = Message<"auth.v1.Key"> & {
  * Use `create(KeySchema)` to create a new message.
  */
 export const KeySchema: GenMessage<Key> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 31);
+  messageDesc(file_auth_v1_users, 36);
 
 /**
  * Sign-up, activation, sign-in and look-up of users, and changes of users to their own accounts.
@@ -997,6 +1155,19 @@ export const Users: GenService<{
     output: typeof GetMeResponseSchema;
   },
   /**
+   * Changes the profile of the token's user, and returns its record as GetMe does. Protected: the user itself.
+   * Refuses with INVALID_ARGUMENT when `update_mask` names other fields than those of `record`, and with INVALID_SIGN_UP when
+   * values break the rules of SignUp, with every invalid field, or when the nickname is taken (with a suggestion). Nothing
+   * changes then. Refuses with TOO_MANY_ATTEMPTS when nicknames are tried faster than ExistsByNickname permits.
+   *
+   * @generated from rpc auth.v1.Users.UpdateMe
+   */
+  updateMe: {
+    methodKind: "unary";
+    input: typeof UpdateMeRequestSchema;
+    output: typeof UpdateMeResponseSchema;
+  },
+  /**
    * Exchanges a token for a new one with the same session start. Protected.
    * Refuses with INVALID_TOKEN after the end of the session: 30 days after a sign-in by password, 1 hour after a
    * sign-in by recovery.
@@ -1061,6 +1232,23 @@ export const Users: GenService<{
     output: typeof ConfirmEmailResponseSchema;
   },
   /**
+   * Changes the username. Protected: the user itself, with the password, which counts as an attempt like a sign-in.
+   * Tokens stay valid: `sub` is the id of the user. Their claim `username` is the former name until Refresh. The user is
+   * notified by e-mail. The former username stays reserved for the user for 30 days: for all others it is taken, and so are
+   * its look-alikes; the user can take it back at any time. No sign-in accepts it.
+   * Refuses with MISSING_PARAMETER; INVALID_SIGN_UP for a username that breaks the rules of SignUp, is taken or is the
+   * password; INVALID_CREDENTIALS for a wrong password; TOO_MANY_ATTEMPTS as Login does. Refuses with WRONG_STATE while 10
+   * former usernames are reserved for the user, and for a day after PasswordUpdateByUsername by a session that did not begin
+   * with a mailed key; the text has the time from which the change is possible (ISO 8601).
+   *
+   * @generated from rpc auth.v1.Users.SetUsername
+   */
+  setUsername: {
+    methodKind: "unary";
+    input: typeof SetUsernameRequestSchema;
+    output: typeof SetUsernameResponseSchema;
+  },
+  /**
    * Logs the user out everywhere: all tokens are void, including the one of this call. Protected: the user itself.
    *
    * @generated from rpc auth.v1.Users.RevokeMyTokens
@@ -1084,7 +1272,7 @@ export const Users: GenService<{
     output: typeof SendAdminKeyByEmailPartnerResponseSchema;
   },
   /**
-   * Returns whether a username is taken, compared as at sign-up.
+   * Returns whether a username is taken or reserved as the former one of a user, compared as at sign-up.
    *
    * @generated from rpc auth.v1.Users.ExistsByUsername
    */
