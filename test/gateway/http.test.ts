@@ -435,7 +435,7 @@ test('a refusal names a missing required parameter, and asks for a missing requi
     t.is(answer.json.reason === 'MALFORMED_REQUEST', body.required, path)
     asked++
   }
-  t.is(asked, 14)
+  t.is(asked, 16)
 })
 
 test('an internal error is answered with 503 and logged once, with its request id', async t => {
