@@ -181,6 +181,21 @@ test('of 20 accounts and 20 sign-ups that take one username at once, one succeed
   }
 })
 
+test('a change waits for another one that is about to take a look-alike, and is refused then', async t => {
+  const { database, users } = service.registry
+  const [one, other] = [await service.signUp('ROLE_CLIENT'), await service.signUp('ROLE_CLIENT')]
+  const name = newName()
+  let answer: Promise<Answer> | undefined
+  await database.transact(async transaction => {
+    await users.lookalikes({ username: name }, { t: transaction })
+    answer = setUsername(one.token, name.replace('a', 'а'))
+    t.is(await endsOrWaits(database, answer), 'waits')
+    await users.rename(idOf(other.token), name, { address: '192.0.2.1', locale: 'en' }, transaction)
+  })
+  refused(t, (await answer)!, 422, 'INVALID_SIGN_UP')
+  t.is(await nameOf(one.token), one.username)
+})
+
 test('a username is taken at every moment while its user gives it up', async t => {
   const name = newName()
   const { token } = await service.signUp('ROLE_CLIENT', { username: name })
