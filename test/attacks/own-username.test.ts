@@ -4,6 +4,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import test from 'ava'
 import { openAdministration, wrongFieldsOf } from '../_helpers/administration.js'
 import { anyAddress, from, known } from '../_helpers/crowd.js'
+import { hold } from '../_helpers/database.js'
 import { changeTokens, endsOrWaits } from '../_helpers/models.js'
 import { refused, wrongFields } from '../_helpers/problem.js'
 import {
@@ -164,7 +165,7 @@ test('a user keeps at most ten former usernames from others', async t => {
   t.is((await formerOf(token)).length, 10)
 })
 
-test('of 20 accounts and 20 sign-ups that take one username at once, one succeeds', async t => {
+test.serial('of 20 accounts and 20 sign-ups that take one username at once, one succeeds', async t => {
   const users = await Promise.all(Array.from({ length: 20 }, () => service.signUp('ROLE_CLIENT')))
   for (const alike of [false, true]) {
     const name = newName()
@@ -196,7 +197,7 @@ test('a change waits for another one that is about to take a look-alike, and is 
   t.is(await nameOf(one.token), one.username)
 })
 
-test('a username is taken at every moment while its user gives it up', async t => {
+test.serial('a username is taken at every moment while its user gives it up', async t => {
   const name = newName()
   const { token } = await service.signUp('ROLE_CLIENT', { username: name })
   const strangers = await Promise.all(Array.from({ length: 20 }, () => service.signUp('ROLE_CLIENT')))
@@ -238,21 +239,21 @@ test('a change that started before its session was revoked changes no username',
   }
 })
 
-test('a change of the username and logins of its user at once wait for each other, without a deadlock', async t => {
-  const { token, username } = await service.signUp('ROLE_CLIENT')
+test('a change waits for a sign-in of its user, and holds nothing that the sign-in needs', async t => {
+  const { counterKeys, database } = service.registry
+  const { token } = await service.signUp('ROLE_CLIENT')
   const at = anyAddress()
-  const name = newName()
-  const logins = Array.from({ length: 8 }, (_, index) =>
-    service.request('POST', '/users/login', {
-      body: { username, password },
-      headers: from(at),
-      ...(index % 2 === 0 && { token }),
-    }),
-  )
-  const [change, ...answers] = await Promise.all([setUsername(token, name, { at }), ...logins])
-  t.is(change!.status, 200, change!.text)
-  for (const { status, text } of answers) t.true([200, 404].includes(status), text)
-  t.is((await login(name, { at })).status, 200)
+  const signIn = await hold(t, service.env.DATABASE_URL!)
+  await signIn.query('BEGIN')
+  await signIn.query('SELECT FROM users WHERE id = $1 FOR KEY SHARE', [idOf(token)])
+  const answer = setUsername(token, newName(), { at })
+  t.is(await endsOrWaits(database, answer), 'waits')
+  await signIn.query('INSERT INTO known_addresses (user_id, address) VALUES ($1, $2)', [
+    idOf(token),
+    counterKeys.knownNetwork(at),
+  ])
+  await signIn.query('COMMIT')
+  t.is((await answer).status, 200)
 })
 
 /** Failures of a user, until the last one locks. */
