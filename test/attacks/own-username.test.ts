@@ -182,7 +182,7 @@ test.serial('of 20 accounts and 20 sign-ups that take one username at once, one 
   }
 })
 
-test('a change waits for another one that is about to take a look-alike, and is refused then', async t => {
+test.serial('a change waits for another one that is about to take a look-alike, and is refused then', async t => {
   const { database, users } = service.registry
   const [one, other] = [await service.signUp('ROLE_CLIENT'), await service.signUp('ROLE_CLIENT')]
   const name = newName()
@@ -239,7 +239,7 @@ test('a change that started before its session was revoked changes no username',
   }
 })
 
-test('a change waits for a sign-in of its user, and holds nothing that the sign-in needs', async t => {
+test.serial('a change waits for a sign-in of its user, and holds nothing that the sign-in needs', async t => {
   const { counterKeys, database } = service.registry
   const { token } = await service.signUp('ROLE_CLIENT')
   const at = anyAddress()
