@@ -244,6 +244,8 @@ test.serial('a change waits for a sign-in of its user, and holds nothing that th
   const { token } = await service.signUp('ROLE_CLIENT')
   const at = anyAddress()
   const signIn = await hold(t, service.env.DATABASE_URL!)
+  // Shorter than PostgreSQL waits before it looks for a deadlock, which the service would survive by a retry.
+  await signIn.query(`SET lock_timeout = '500ms'`)
   await signIn.query('BEGIN')
   await signIn.query('SELECT FROM users WHERE id = $1 FOR KEY SHARE', [idOf(token)])
   const answer = setUsername(token, newName(), { at })
