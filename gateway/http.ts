@@ -389,7 +389,7 @@ function createAction(route: Route, revision: Revision): Action {
 
   async function translate({ segment, query, body, call }: Exchange) {
     try {
-      return read({ segment, query, body: route.method === 'POST' ? await body() : undefined })
+      return read({ segment, query, body: route.method === 'GET' ? undefined : await body() })
     } catch (error) {
       // A caller without permission gets that refusal first, not the errors of the request.
       if (route.protected && error instanceof HttpError && error.reason !== 'PAYLOAD_TOO_LARGE') {

@@ -104,6 +104,7 @@ const operations: readonly (Omit<Route, keyof HttpPath | 'protected' | 'refusals
     result: 'token',
   },
   { rpc: Users.method.getMe, result: 'user' },
+  { rpc: Users.method.updateMe, body: { field: '*', required: true }, result: 'user' },
   { rpc: Users.method.refresh, result: 'token' },
   {
     rpc: Users.method.getUser,
@@ -120,6 +121,10 @@ const operations: readonly (Omit<Route, keyof HttpPath | 'protected' | 'refusals
   },
   {
     rpc: Users.method.confirmEmail,
+    body: { field: '*', required: true },
+  },
+  {
+    rpc: Users.method.setUsername,
     body: { field: '*', required: true },
   },
   {
@@ -220,7 +225,7 @@ export function refusalsOf({ method, refusals }: Route): readonly (ReasonName | 
       'REQUEST_TIMEOUT' as const,
       'URI_TOO_LONG' as const,
       'HEADERS_TOO_LARGE' as const,
-      ...(method === 'POST' ? (['PAYLOAD_TOO_LARGE', 'UNSUPPORTED_MEDIA_TYPE'] as const) : []),
+      ...(method !== 'GET' ? (['PAYLOAD_TOO_LARGE', 'UNSUPPORTED_MEDIA_TYPE'] as const) : []),
     ]),
   ]
 }

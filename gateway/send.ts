@@ -4,7 +4,7 @@ import type { Request, Response } from './connection.js'
 import { securityHeaders } from './problem.js'
 import type { Answer } from './translate.js'
 
-const allowedMethods = 'GET, HEAD, POST'
+const allowedMethods = 'GET, HEAD, POST, PATCH'
 const allowedHeaders = ['authorization', 'x-requested-with', 'traceparent', ...cors.allowedHeaders]
 const exposedHeaders = ['x-request-id', 'retry-after', ...cors.exposedHeaders]
 

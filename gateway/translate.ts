@@ -12,6 +12,7 @@ import {
   ScalarType,
   toJson,
 } from '@bufbuild/protobuf'
+import { FieldMaskSchema } from '@bufbuild/protobuf/wkt'
 import type { Body } from './body.js'
 import { HttpError } from './problem.js'
 import { organizationFields, type Revision, type Route } from './routes.js'
@@ -170,6 +171,8 @@ function clear(message: Message, field: DescField): void {
 
 function kindOf(field: DescField): string {
   if (field.fieldKind === 'list') return 'a list of strings'
+  if (field.message && field.message.typeName !== FieldMaskSchema.typeName)
+    return 'an object with the documented fields'
   return field.scalar === ScalarType.BOOL ? 'true or false' : 'a string'
 }
 

@@ -43,10 +43,12 @@ import { login } from './users/login.js'
 import { batchGetUsers, getMe, getUser } from './users/lookup.js'
 import { deactivateMember, listMembers } from './users/members.js'
 import { exportMe, listMyEvents } from './users/my-data.js'
+import { updateMe } from './users/profile.js'
 import { rotateProviderKey } from './users/provider-key.js'
 import { refresh } from './users/refresh.js'
 import { revokeMyTokens } from './users/revoke-my-tokens.js'
 import { signUp } from './users/sign-up.js'
+import { setUsername } from './users/username.js'
 import { getKeys, verifyToken } from './users/verify-token.js'
 
 /** The RPCs of a process. */
@@ -136,12 +138,14 @@ function bindServices(parts: Parts) {
     activate: activate(parts),
     login: login(parts),
     getMe: getMe(parts),
+    updateMe: updateMe(parts),
     refresh: refresh(parts),
     getUser: getUser(parts),
     batchGetUsers: batchGetUsers(parts),
     listUsers: listUsers(parts),
     setEmail: setEmail(parts),
     confirmEmail: confirmEmail(parts),
+    setUsername: setUsername(parts),
     revokeMyTokens: revokeMyTokens(parts),
     deleteMe: deleteMe(parts),
     exportMe: exportMe(parts),
@@ -180,6 +184,8 @@ type Parts = UserCallsDeps &
   Parameters<typeof listMembers>[0] &
   Parameters<typeof deactivateMember>[0] &
   Parameters<typeof verifyToken>[0] &
+  Parameters<typeof updateMe>[0] &
+  Parameters<typeof setUsername>[0] &
   Parameters<typeof setEmail>[0] &
   Parameters<typeof confirmEmail>[0] &
   Parameters<typeof getMe>[0] &

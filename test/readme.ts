@@ -48,6 +48,10 @@ const answers: readonly { readonly step: string; check(output: string, exitCode:
     check: output => assert.match(output, new RegExp(`^\\w{8}\\n${token.source}$`)),
   },
   {
+    step: 'the user changes its profile and its username, which logs in',
+    check: output => assert.match(output, new RegExp(`"city":"Campinas".*}${token.source}$`)),
+  },
+  {
     step: 'gRPC signs up, logs in, reads the user, and refuses a wrong password',
     check(output, exitCode) {
       const [signedUp, read] = output.split(/(?<=^})\n/m).map(text => JSON.parse(text))

@@ -35,6 +35,7 @@ const ways = {
   'user.change-email': { proof: undefined, unknown: Reason.INVALID_TOKEN },
   // The password again, to delete the own account.
   'user.delete-own': { proof: 'password', unknown: Reason.INVALID_TOKEN },
+  'user.set-own-username': { proof: 'password', unknown: Reason.INVALID_TOKEN },
 } as const satisfies Record<string, { readonly proof: Proof | undefined; readonly unknown: Reason }>
 
 /** The action of the audit events of a way to sign in. */

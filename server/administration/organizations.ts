@@ -10,13 +10,13 @@ import type { OrganizationDetails, OrganizationRow, Organizations } from '../mod
 import type { OpenPage } from '../requests/paging.js'
 import { type FieldViolation, refuse } from '../requests/refusal.js'
 import { checkText } from '../requests/texts.js'
+import { readMask } from '../requests/update-mask.js'
 import { wrongFields } from '../requests/wrong-fields.js'
 import { isEmailAddress, isOneLine, nicknameKey } from '../rules/names.js'
 import { limits, tooLong } from '../rules/sizes.js'
 import { changeRecord, type Done, type Kind, lockRecord, setActive } from './change-record.js'
 import type { Checked, Handler } from './context.js'
 import { withEtag } from './etag.js'
-import { readMask } from './update-mask.js'
 
 interface Deps {
   organizations: Organizations

@@ -39,6 +39,7 @@ export function startMaintenance(
     emailQuotas,
     emails,
     erasure,
+    formerUsernames,
     mailedKeys,
     signingKeys,
   }: Models,
@@ -80,6 +81,7 @@ export function startMaintenance(
     await creationRequests.prune()
     await emails.prune()
     await emailQuotas.prune()
+    await formerUsernames.prune()
     while (await eraseOne('deleted', administeredUsers.lockForPurge));
     await signingKeys.prune()
     await database.transact(async t => {

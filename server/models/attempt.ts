@@ -42,10 +42,10 @@ export interface Device {
 export interface CounterKeys {
   /** Attempts of a proof on an account from networks and devices that it doesn't know; wrong mailed keys from any network. */
   account(proof: Proof | 'mailed key', usernameKey: string): Buffer
-  /** Attempts of a proof on an account from a network that it knows, except from known networks within that network. */
-  known(proof: Proof, usernameKey: string, network: string): Buffer
+  /** Attempts of a proof on an account from a network that it knows (`knownNetwork`), except from known networks within it. */
+  known(proof: Proof, usernameKey: string, knownNetwork: Buffer): Buffer
   /** Attempts of a proof on an account from a device that it knows. */
-  device(proof: Proof, usernameKey: string, session: string): Buffer
+  device(proof: Proof, userId: number, session: string): Buffer
   /** Wrong activation keys that a user gave. */
   activation(userId: number): Buffer
   /** Actions of a kind by one client address. */
@@ -63,8 +63,8 @@ export function createCounterKeys(masterKey: Pick<MasterKey, 'digest'>): Counter
   const name = (...parts: string[]) => masterKey.digest('attempts', parts.join('\0')).subarray(0, 16)
   return {
     account: (proof, usernameKey) => name('account', proof, usernameKey),
-    known: (proof, usernameKey, network) => name('known', proof, usernameKey, network),
-    device: (proof, usernameKey, session) => name('device', proof, usernameKey, session),
+    known: (proof, usernameKey, network) => name('known', proof, usernameKey, network.toString('hex')),
+    device: (proof, userId, session) => name('device', proof, String(userId), session),
     activation: userId => name('activation', String(userId)),
     address: (kind, address) => name('address', kind, network(address)),
     mailedKey: (keyDigest, address) => name('mailed-key', keyDigest.toString('hex'), network(address)),
@@ -185,6 +185,11 @@ export interface Attempts {
   readAll(account: Buffer): Promise<(Count & { readonly subject: Buffer })[]>
   /** Clears the counts of accounts and of their known networks and devices. Returns the number of cleared counts. */
   clear(accounts: readonly Buffer[], t?: Transaction): Promise<number>
+  /**
+   * Keeps the counts of an account that gets another username. Call it before the statement that changes the username: a
+   * sign-in locks counts, then the user.
+   */
+  rename(userId: number, former: string, usernameKey: string, t: Transaction): Promise<void>
   /** Deletes expired counts, and known networks that have been unused for `knownDays`. */
   prune(knownDays: number): Promise<void>
   /** Returns the innermost network of an address that a user knows; undefined when it knows none. */
@@ -310,6 +315,30 @@ const clear: Statement = {
     WHERE (subject = ANY($1::bytea[]) OR account = ANY($1)) AND count > 0 AND window_ends > clock_timestamp() RETURNING 1`,
 }
 
+const networksOfUser: Statement = {
+  name: 'attempt-networks-of-user',
+  text: 'SELECT address FROM known_addresses WHERE user_id = $1',
+}
+
+// Copies counts, because an attempt in flight ends under the former subject. A count under the new username, of attempts on an
+// unknown user, is none of this account's: the higher one remains. The first statement leaves out the former counts of known
+// networks: they expire.
+const rename: Statement = {
+  name: 'attempt-rename',
+  text: `WITH names AS MATERIALIZED (
+    SELECT * FROM unnest($1::bytea[], $2::bytea[], $3::bytea[], $4::bytea[]) AS n (former, next, former_account, next_account)
+  ), devices AS (
+    UPDATE attempts a SET account = n.next_account FROM names n
+    WHERE a.account = n.former_account AND n.former = n.former_account AND NOT a.subject = ANY($1)
+  )
+  INSERT INTO attempts AS a (subject, account, count, window_ends)
+  SELECT n.next, CASE WHEN n.next <> n.next_account THEN n.next_account END, f.count, f.window_ends
+  FROM names n JOIN attempts f ON f.subject = n.former WHERE f.count > 0 AND f.window_ends > clock_timestamp()
+  ON CONFLICT (subject) DO UPDATE SET
+    count = CASE WHEN a.window_ends > clock_timestamp() THEN greatest(a.count, excluded.count) ELSE excluded.count END,
+    window_ends = greatest(a.window_ends, excluded.window_ends)`,
+}
+
 // Skips locked rows, so that it never waits for a sign-in that waits for it.
 const prune: Statement = {
   name: 'attempts-prune',
@@ -351,8 +380,8 @@ export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>, 
   function counters({ proof, usernameKey, address, device }: BeginValues): (Buffer | null)[] {
     if (!proof) return []
     return [
-      device ? counterKeys.device(proof, usernameKey, device.session) : null,
-      ...knowableNetworks(address).map(network => counterKeys.known(proof, usernameKey, network)),
+      device ? counterKeys.device(proof, device.userId, device.session) : null,
+      ...networkKeys(address).map(network => counterKeys.known(proof, usernameKey, network)),
       counterKeys.account(proof, usernameKey),
     ]
   }
@@ -394,6 +423,22 @@ export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>, 
     count: async (subject, seconds) => (await database.run<Count>(count, [subject, seconds]))[0]!,
     readAll: account => database.run<Count & { subject: Buffer }>(readAll, [account]),
     clear: async (accounts, transaction) => (await database.run(clear, [accounts], transaction)).length,
+    async rename(userId, former, usernameKey, transaction) {
+      const networks = await database.run<{ address: Buffer }>(networksOfUser, [userId], transaction)
+      const names = [...proofs, 'mailed key' as const].flatMap(proof => {
+        const accounts = [counterKeys.account(proof, former), counterKeys.account(proof, usernameKey)] as const
+        const known = proof === 'mailed key' ? [] : networks.map(({ address }) => address)
+        const pairs = known.map(network =>
+          [former, usernameKey].map(key => counterKeys.known(proof as Proof, key, network)),
+        )
+        return [accounts, ...pairs].map(pair => [...pair, ...accounts])
+      })
+      await database.run(
+        rename,
+        [0, 1, 2, 3].map(column => names.map(name => name[column])),
+        transaction,
+      )
+    },
     async prune(knownDays) {
       await database.run(prune, [])
       await database.run(pruneNetworks, [knownDays])

@@ -17,6 +17,7 @@ import { createStoredKeys, type StoredKeys } from './data-key.js'
 import { createEmails } from './email.js'
 import { createEmailQuotas } from './email-quota.js'
 import { createErasure } from './erasure.js'
+import { createFormerUsernames } from './former-username.js'
 import { createMailedKeys } from './mailed-key.js'
 import { createOrganizations } from './organization.js'
 import { createQuestions } from './question.js'
@@ -40,11 +41,13 @@ export function defineModels(database: Database, masterKey: StoredKeys) {
   const attempts = createAttempts(database, audit, counterKeys)
   const mailedKeys = createMailedKeys(database, masterKey, attempts, counterKeys)
   const emails = createEmails(database)
+  const formerUsernames = createFormerUsernames(database)
   return {
     database,
     masterKey,
     counterKeys,
-    users: createUsers(database, masterKey, mailedKeys, emails),
+    formerUsernames,
+    users: createUsers(database, masterKey, mailedKeys, emails, attempts, formerUsernames),
     administeredUsers: createAdministeredUsers(database),
     totpSecrets: createTotpSecrets(database, masterKey),
     creationRequests: createCreationRequests(database),

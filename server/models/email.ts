@@ -47,6 +47,7 @@ export type Notice =
   | 'recovery-login'
   | 'answer-saved'
   | 'email-changed'
+  | 'username-changed'
   | 'wrong-codes'
   | 'account-deleted'
   | 'provider-key-rotated'

@@ -91,6 +91,7 @@ const forgetAddresses = (table: string) =>
  * known network.
  */
 const owned = [
+  'former_usernames',
   'provider_keys',
   'answers',
   'unmatched_answers',

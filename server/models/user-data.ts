@@ -103,6 +103,7 @@ const eventColumns: Record<Reader, string> = {
   // A sign-up has no actor, because the user had no id yet.
   owner: `at AS time, action, outcome <> 'ok' AS refused,
     CASE WHEN actor_id = $1 OR action = 'user.sign-up' THEN 'you'
+      WHEN action = 'user.deactivate' THEN 'your organization'
       WHEN actor = 'user' OR actor LIKE 'cli:%' THEN 'an administrator'
       WHEN actor = 'service' THEN 'the system'
       WHEN actor LIKE 'service:%' THEN 'a service'
@@ -187,6 +188,11 @@ const exportedTables: Readonly<Record<string, ExportedTable>> = {
     // Personal data of the people who run it.
     more: 'login, phone, responsible, email',
     order: 't.id',
+  },
+  former_usernames: {
+    from: 'former_usernames WHERE user_id = $1',
+    columns: 'username_key, reserved_until',
+    order: 't.username_key',
   },
   provider_keys: { from: 'provider_keys WHERE user_id = $1', columns: 'id', order: 't.id' },
   answers: {

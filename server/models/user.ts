@@ -23,7 +23,9 @@ import { orm } from '../database/sequelize.js'
 import { nicknameSkeleton, shareScript, usernameSkeleton } from '../rules/look-alikes.js'
 import { nicknameKey, usernameKey } from '../rules/names.js'
 import type { Role } from '../rules/roles.js'
+import type { Attempts } from './attempt.js'
 import type { Emails } from './email.js'
+import type { FormerUsernames } from './former-username.js'
 import type { MailedKeys, Purpose } from './mailed-key.js'
 import type { MasterKey } from './master-key.js'
 import { newActivationKey, shownOfOrganization } from './organization.js'
@@ -157,8 +159,9 @@ const findMany: Statement = {
 
 const exists: Statement = {
   name: 'user-exists',
-  text: `SELECT EXISTS (SELECT FROM users WHERE username_key = $1) AS username,
-    EXISTS (SELECT FROM users WHERE nickname_key = $2) AS nickname`,
+  text: `SELECT EXISTS (SELECT FROM users WHERE username_key = $1 AND id <> $3)
+      OR EXISTS (SELECT FROM former_usernames WHERE username_key = $1 AND user_id <> $3 AND reserved_until > now()) AS username,
+    EXISTS (SELECT FROM users WHERE nickname_key = $2 AND id <> $3) AS nickname`,
 }
 
 const takenNicknames: Statement = {
@@ -166,7 +169,7 @@ const takenNicknames: Statement = {
   text: 'SELECT nickname_key AS key FROM users WHERE nickname_key = ANY($1)',
 }
 
-/** Advisory locks by skeleton: only the holder adds a user with these skeletons. */
+/** Advisory locks by skeleton: only the holder gives a user names with these skeletons. A NULL locks nothing. */
 const lockLooks: Statement = {
   name: 'user-lock-looks',
   text: 'SELECT pg_advisory_xact_lock(7264002, hashtext($1)), pg_advisory_xact_lock(7264003, hashtext($2))',
@@ -175,10 +178,16 @@ const lockLooks: Statement = {
 /** Maximum names with the same skeleton. With so many, a new name is refused without a comparison. */
 const maxAlike = 100
 
+// One statement, and with the equal names: a name is either a user's or, from the same commit on, a former one.
 const alike: Statement = {
   name: 'user-alike',
-  text: `SELECT ARRAY (SELECT username_key FROM users WHERE username_skeleton = $1 LIMIT ${maxAlike}) AS usernames,
-    ARRAY (SELECT nickname_key FROM users WHERE nickname_skeleton = $2 LIMIT ${maxAlike}) AS nicknames`,
+  text: `SELECT ARRAY (
+      SELECT username_key FROM users WHERE (username_skeleton = $1 OR username_key = $3) AND id <> $5
+      UNION ALL SELECT username_key FROM former_usernames
+        WHERE (username_skeleton = $1 OR username_key = $3) AND user_id <> $5 AND reserved_until > now()
+      LIMIT ${maxAlike}) AS usernames,
+    ARRAY (SELECT nickname_key FROM users WHERE (nickname_skeleton = $2 OR nickname_key = $4) AND id <> $5
+      LIMIT ${maxAlike}) AS nicknames`,
 }
 
 const selectDeciding = `SELECT u.id, u.username, u.email, u.role, u.active, u.suspended, u.organization_id AS "organizationId",
@@ -243,17 +252,18 @@ export interface Users {
   ): Promise<{ caller: DecidingUser | undefined; target: DecidingUser | undefined }>
   /** Whether one of the users is a ROLE_ADMIN. */
   includeAdministrator(ids: readonly number[], t: Transaction): Promise<boolean>
-  /** Whether the names are taken. */
-  taken(usernameKey: string, nicknameKey: string): Promise<{ username: boolean; nickname: boolean }>
+  /** Whether the names are taken by another user than `userId`; a former username is, while it is reserved. */
+  taken(usernameKey: string, nicknameKey: string, userId?: number): Promise<{ username: boolean; nickname: boolean }>
   /** Returns the nicknames that are taken. */
   takenNicknames(keys: readonly string[]): Promise<Set<string>>
   /**
-   * Whether the names look like taken names in other letters (see look-alikes.ts). In a transaction, the result holds until
-   * the transaction ends: check again there before `add`.
+   * Whether the names are taken by another user than `userId`, or look like such names in other letters (see
+   * look-alikes.ts). In a transaction, the result holds until the transaction ends: check again there before `add`, `edit`
+   * and `rename`.
    */
   lookalikes(
-    names: { readonly username: string; readonly nickname: string },
-    t?: Transaction,
+    names: { readonly username?: string | undefined; readonly nickname?: string | undefined },
+    by?: { readonly t?: Transaction; readonly userId?: number },
   ): Promise<{ username: boolean; nickname: boolean }>
   /** Registers a user. Throws a unique violation of `users_username_key_key` or `users_nickname_key_key`. */
   add(row: NewUser, t: Transaction): Promise<number>
@@ -298,6 +308,17 @@ export interface Users {
     change: { readonly address: string; readonly locale: string },
     t: Transaction,
   ): Promise<void>
+  /**
+   * Changes the username, reserves the former one for the user for 30 days, and notifies the user of the client address of
+   * the change, in the language `locale`. The caller must lock the user's row. Counts of failed sign-ins remain. Throws a
+   * unique violation of `users_username_key_key`.
+   */
+  rename(
+    id: number,
+    username: string,
+    change: { readonly address: string; readonly locale: string },
+    t: Transaction,
+  ): Promise<void>
   /** Changes the profile of a user. Throws a unique violation of `users_nickname_key_key`. */
   edit(id: number, details: UserDetails, t: Transaction): Promise<void>
   /**
@@ -318,9 +339,9 @@ export type UserDetails = Partial<
   Omit<Profile, 'username' | 'securityQuestion' | 'termsOfUsage' | 'role' | 'nickname'>
 > & { readonly name?: { readonly nickname: string; readonly nicknameKey: string } }
 
-/** Whether a key uses other letters than at least one of the keys that look like it. */
+/** Whether a key equals one of the keys that look like it, or uses other letters. */
 function isAlike(key: string, others: readonly string[]): boolean {
-  return others.length === maxAlike || others.some(other => !shareScript(key, other))
+  return others.length === maxAlike || others.some(other => other === key || !shareScript(key, other))
 }
 
 /** Purposes of mailed keys that sign in to an account or change its e-mail address. */
@@ -335,6 +356,8 @@ export function createUsers(
   masterKey: MasterKey,
   mailedKeys: Pick<MailedKeys, 'void'>,
   emails: Pick<Emails, 'add' | 'discard'>,
+  attempts: Pick<Attempts, 'rename'>,
+  formerUsernames: Pick<FormerUsernames, 'reserve'>,
 ): Users {
   const users = defineTable(database, 'users', userAttributes)
   const providerKeys = defineTable(database, 'provider_keys', keyAttributes)
@@ -394,22 +417,21 @@ export function createUsers(
         target: rows.find(row => row.usernameKey === usernameKey),
       }
     },
-    async taken(usernameKey, nicknameKey) {
-      const [row] = await database.read<{ username: boolean; nickname: boolean }>(exists, [usernameKey, nicknameKey])
-      return row!
+    async taken(usernameKey, nicknameKey, userId = 0) {
+      const values = [usernameKey, nicknameKey, userId]
+      return (await database.read<{ username: boolean; nickname: boolean }>(exists, values))[0]!
     },
     async takenNicknames(keys) {
       return new Set((await database.read<{ key: string }>(takenNicknames, [keys])).map(row => row.key))
     },
-    async lookalikes({ username, nickname }, transaction) {
-      const skeletons = [usernameSkeleton(username), nicknameSkeleton(nickname)]
-      if (transaction) await database.run(lockLooks, skeletons, transaction)
-      const [row] = await database.run<{ usernames: string[]; nicknames: string[] }>(alike, skeletons, transaction)
+    async lookalikes({ username, nickname }, { t, userId = 0 } = {}) {
+      const skeletons = [username ? usernameSkeleton(username) : null, nickname ? nicknameSkeleton(nickname) : null]
+      const keys = [usernameKey(username ?? ''), nicknameKey(nickname ?? '')] as const
+      if (t) await database.run(lockLooks, skeletons, t)
+      const values = [...skeletons, ...keys, userId]
+      const [row] = await database.run<{ usernames: string[]; nicknames: string[] }>(alike, values, t)
       const { usernames, nicknames } = row!
-      return {
-        username: isAlike(usernameKey(username), usernames),
-        nickname: isAlike(nicknameKey(nickname), nicknames),
-      }
+      return { username: isAlike(keys[0], usernames), nickname: isAlike(keys[1], nicknames) }
     },
     async add(row, transaction) {
       const { username, nickname } = row
@@ -467,6 +489,20 @@ export function createUsers(
       if (former === null) return
       const parameters = { userId: id, at: new Date().toISOString(), address, to: former }
       await emails.add({ kind: 'email-changed', parameters }, locale, transaction)
+    },
+    async rename(id, username, { address, locale }, transaction) {
+      const attributes = ['username', 'usernameKey', 'email']
+      const before = (await users().findByPk(id, { attributes, transaction }))!.get()
+      if (before.username === username) return
+      const next = { username, usernameKey: usernameKey(username), usernameSkeleton: usernameSkeleton(username) }
+      if (next.usernameKey !== before.usernameKey) {
+        await attempts.rename(id, before.usernameKey, next.usernameKey, transaction)
+        await formerUsernames.reserve(id, next.usernameKey, transaction)
+      }
+      await users().update(next, { where: { id }, transaction })
+      if (before.email === null) return
+      const parameters = { userId: id, at: new Date().toISOString(), address }
+      await emails.add({ kind: 'username-changed', parameters }, locale, transaction)
     },
     async edit(id, { name, ...details }, transaction) {
       const named = name && { ...name, nicknameSkeleton: nicknameSkeleton(name.nickname) }

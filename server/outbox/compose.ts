@@ -220,6 +220,7 @@ export function createComposer(
       case 'recovery-login':
       case 'answer-saved':
       case 'email-changed':
+      case 'username-changed':
       case 'wrong-codes':
       case 'account-deleted':
       case 'provider-key-rotated':

@@ -27,6 +27,8 @@ export interface Contents {
   'email-changed': Occurrences
   /** To a user who deleted the account. */
   'account-deleted': Occurrences
+  /** To a user whose username was changed. `username` is the present one. */
+  'username-changed': Occurrences
   /** To an administrator after 5 wrong one-time codes with the right password in 15 minutes. */
   'wrong-codes': Occurrences
   /** To a user whose provider key was replaced. */
@@ -212,6 +214,18 @@ Em ${when(erasedAt(at))} todos os dados da conta serão apagados definitivamente
 Até lá, um administrador pode restaurar a conta: se mudou de ideia, fale com a sua instituição.
 Se não foi você, avise a sua instituição agora: alguém pode saber a sua senha.`,
   },
+  'username-changed': {
+    subject: 'Seu nome de usuário foi alterado',
+    text: ({ username, times, at, address }, when) => `Olá,
+
+o nome de usuário da sua conta foi alterado ${portugueseTimes(times)}em ${when(at)}, a partir do endereço ${address}.
+O novo nome, sem caracteres especiais, é ${username}. O nome anterior não serve mais para entrar e fica
+reservado para a sua conta por 30 dias.
+
+Se foi você, não é preciso fazer nada.
+Se não foi você, nem um administrador a seu pedido, alguém sabe a sua senha: troque-a agora pelo aplicativo
+e avise a sua instituição.`,
+  },
   'wrong-codes': {
     subject: 'Códigos de uso único errados na sua conta de administrador',
     text: ({ username, times, at, address }, when) => `Olá,
@@ -367,6 +381,18 @@ It can't be used any more, and all open sessions were ended.
 On ${when(erasedAt(at))} all data of the account will be erased for good.
 Until then an administrator can restore it: if you change your mind, ask your organization.
 If it wasn't you, tell your organization now: someone may know your password.`,
+  },
+  'username-changed': {
+    subject: 'Your username was changed',
+    text: ({ username, times, at, address }, when) => `Hello,
+
+the username of your account was changed ${englishTimes(times)}on ${when(at)}, from the address ${address}.
+The new username, without special characters, is ${username}. You can't sign in with the former one any more;
+it is reserved for your account for 30 days.
+
+If it was you, there is nothing to do.
+If it wasn't you, nor an administrator at your request, someone knows your password: change it now in the app,
+and tell your organization.`,
   },
   'wrong-codes': {
     subject: 'Wrong one-time codes for your administrator account',

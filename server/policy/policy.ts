@@ -17,7 +17,7 @@ export type Revision = '1.0.0' | '1.0.2'
 
 /** Where the gateway serves an RPC. */
 export interface HttpPath {
-  readonly method: 'GET' | 'POST'
+  readonly method: 'GET' | 'POST' | 'PATCH'
   /** Path below the base path. A last segment in braces is a variable and gives the parameter of that name. */
   readonly path: string
   /** Revisions that have the operation; absent means both, an empty list that it is served at `/` alone. */

@@ -44,6 +44,14 @@ export const usersPolicies = {
     limits: [],
     http: { method: 'GET', path: '/users/me' },
   },
+  updateMe: {
+    ...ownRecord,
+    cost: 2,
+    reasons: ['INVALID_ARGUMENT', 'INVALID_SIGN_UP', 'TOO_MANY_ATTEMPTS'],
+    audit: ['user.edit-own'],
+    limits: ['lookUps'],
+    http: { method: 'PATCH', path: '/users/me', revisions: [] },
+  },
   refresh: {
     ...ownRecord,
     restricted: ['one-time codes'],
@@ -95,6 +103,14 @@ export const usersPolicies = {
     audit: ['user.change-email'],
     limits: ['failures'],
     http: { method: 'POST', path: '/users/confirmemail' },
+  },
+  setUsername: {
+    ...ownRecord,
+    cost: 3,
+    reasons: ['MISSING_PARAMETER', 'INVALID_SIGN_UP', 'WRONG_STATE', 'INVALID_CREDENTIALS', 'TOO_MANY_ATTEMPTS'],
+    audit: ['user.set-own-username'],
+    limits: ['account', 'failures', 'hashing'],
+    http: { method: 'POST', path: '/users/me/username', revisions: [] },
   },
   revokeMyTokens: {
     ...ownRecord,

@@ -31,6 +31,15 @@ function withoutEmoji(text: string): string {
   return text.replace(new RegExp('\\p{RGI_Emoji}', 'gv'), '')
 }
 
+/** The fields of a form, as given. */
+type SignUpFields = Omit<SignUpRequest, '$typeName' | '$unknown'>
+
+/** The present time, and the IANA time zone of dates of birth. */
+interface Clock {
+  readonly now: Date
+  readonly timeZone: string
+}
+
 /** A valid form: trimmed texts, absent when blank. */
 export interface SignUpForm {
   readonly username: string
@@ -62,9 +71,9 @@ export interface SignUpForm {
  * `now` is in `timeZone`.
  */
 export function checkSignUp(
-  request: Omit<SignUpRequest, '$typeName' | '$unknown'>,
+  request: SignUpFields,
   policy: PasswordPolicy,
-  { now, timeZone }: { readonly now: Date; readonly timeZone: string },
+  { now, timeZone }: Clock,
 ): { fields: FieldViolation[]; texts: SignUpTexts; form?: SignUpForm } {
   const fields: FieldViolation[] = []
   const wrong = (field: string, message: string) => {
@@ -155,6 +164,12 @@ export function checkSignUp(
   }
 }
 
+/** Checks fields by the rules of sign-up: the result lists those that are left out among the wrong ones if they are required. */
+export function checkFields(form: Partial<SignUpFields>, ...rest: [PasswordPolicy, Clock]) {
+  const absent = { securityquestion: undefined, securityanswer: undefined }
+  return checkSignUp({ ...absent, termsofusage: true, roles: [], ...form } as unknown as SignUpFields, ...rest)
+}
+
 /**
  * Returns the profile in a form as attributes of a user, for sign-up and for users that an administrator creates. Every
  * attribute that a form holds is named here.
@@ -180,7 +195,7 @@ export function profileOf(
 type NameKey = 'usernameKey' | 'nicknameKey'
 
 /** The texts of a form as they would be stored; undefined where nothing was given or it is wrong. */
-type SignUpTexts = {
+export type SignUpTexts = {
   readonly [K in Exclude<TextField, 'securityquestion' | 'securityanswer'>]?: string | undefined
 }
 

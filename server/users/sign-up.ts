@@ -1,4 +1,3 @@
-import { randomInt } from 'node:crypto'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { SignUpRequest } from '../../proto/gen/auth/v1/users_pb.js'
 import type { Admission } from '../access/admission.js'
@@ -7,7 +6,6 @@ import type { UsersRpc } from '../access/context.js'
 import type { Tokens } from '../access/tokens.js'
 import { fromNow } from '../database/attributes.js'
 import type { Database } from '../database/connection.js'
-import { brokenConstraint } from '../database/failures.js'
 import type { Audit } from '../models/audit.js'
 import type { Questions } from '../models/question.js'
 import type { Users } from '../models/user.js'
@@ -15,9 +13,10 @@ import type { Passwords, Secret } from '../passwords/hash.js'
 import type { PasswordPolicy } from '../passwords/policy.js'
 import { type Pool, waiterOf } from '../passwords/pool.js'
 import type { Call } from '../requests/call.js'
-import { type FieldViolation, Refusal, refuse } from '../requests/refusal.js'
-import { nicknameKey, questionKey, usernameKey } from '../rules/names.js'
+import { Refusal, refuse } from '../requests/refusal.js'
+import { questionKey } from '../rules/names.js'
 import { checkSignUp, profileOf, type SignUpForm } from './sign-up-form.js'
+import { checkFree, isTaken, takenNames } from './taken-names.js'
 
 /** Dependencies of `signUp`. */
 export interface SignUpDeps {
@@ -59,8 +58,7 @@ export function signUp(deps: SignUpDeps): UsersRpc<'signUp'> {
     const row = toRow(form, passwordHash!, question?.question)
     const id = await database
       .transact(async t => {
-        const alike = await users.lookalikes(form, t)
-        if (alike.username || alike.nickname) return undefined
+        await checkFree(users, form, t)
         const userId = await users.add(row, t)
         if (question && answerHash) await questions.saveAnswer(userId, question.id, answerHash, t)
         if (unmatched && answerHash) await questions.keepUnmatched(userId, unmatched, answerHash, t)
@@ -68,7 +66,7 @@ export function signUp(deps: SignUpDeps): UsersRpc<'signUp'> {
         return userId
       })
       .catch(error => {
-        if (!brokenConstraint(error)?.startsWith('users_')) throw error
+        if (!isTaken(error)) throw error
         return undefined
       })
     // A parallel sign-up took one of the names.
@@ -103,41 +101,6 @@ async function readForm({ policy, users, admission, timeZone, now }: SignUpDeps,
   const known = new Set(invalid.map(({ field }) => field))
   const taken = admission.takeLookUp(call.address) ? await takenNames(users, request) : []
   return refuse(Reason.INVALID_SIGN_UP, { fields: [...invalid, ...taken.filter(({ field }) => !known.has(field))] })
-}
-
-/** Returns as invalid fields the names in a form that are taken or look like a taken name. */
-export async function takenNames(
-  users: Users,
-  { username = '', nickname = '' }: Partial<Pick<SignUpRequest, 'username' | 'nickname'>>,
-): Promise<FieldViolation[]> {
-  const [taken, alike] = await Promise.all([
-    users.taken(usernameKey(username), nicknameKey(nickname)),
-    users.lookalikes({ username, nickname }),
-  ])
-  const problemOf = (field: 'username' | 'nickname') =>
-    taken[field] ? 'is taken' : alike[field] ? 'looks like one that is taken' : undefined
-  const fields: FieldViolation[] = []
-  const [usernameProblem, nicknameProblem] = [problemOf('username'), problemOf('nickname')]
-  if (usernameProblem) {
-    fields.push({ field: 'username', message: `Choose another username: this one ${usernameProblem}.` })
-  }
-  if (nicknameProblem) {
-    const free = await freeNickname(users, nickname.trim())
-    const message = `Choose another nickname: this one ${nicknameProblem}, ${free} is free.`
-    fields.push({ field: 'nickname', message })
-  }
-  return fields
-}
-
-/** Returns a free nickname: the given one with random digits. Adds digits until a candidate is free. */
-async function freeNickname(users: Users, nickname: string): Promise<string> {
-  const base = [...nickname].slice(0, 200).join('')
-  for (let digits = 1; ; digits++) {
-    const candidates = Array.from({ length: 8 }, () => `${base}${randomInt(10 ** digits, 10 ** (digits + 1))}`)
-    const taken = await users.takenNicknames(candidates.map(nicknameKey))
-    const free = candidates.find(candidate => !taken.has(nicknameKey(candidate)))
-    if (free) return free
-  }
 }
 
 /** Returns the offered question that the form chooses by id or text; undefined when there is none. */

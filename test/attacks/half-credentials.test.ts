@@ -103,6 +103,8 @@ test('a password without its code permits reading the own record, refresh and lo
     'its deletion': [Users.method.deleteMe, { password }, false],
     'its export': [Users.method.exportMe, {}, false],
     'its events': [Users.method.listMyEvents, {}, false],
+    'its profile': [Users.method.updateMe, { record: { city: 'Bauru' } }, false],
+    'its username': [Users.method.setUsername, { username: randomUUID(), password }, false],
     'a code of an address': [Users.method.confirmEmail, { code: 'ABCDEFGH' }, false],
     'an activation': [Users.method.activate, { username: other.username, activationkey: randomUUID() }, false],
     'its password': [ForgotPasswords.method.passwordUpdateByUsername, { newPassword: another }, false],

@@ -87,6 +87,13 @@ test('no secret that passes through the service appears in its log', async t => 
   await ask('POST', '/forgotpasswords/loginbyusernameandkey', { username, key: secret('key') })
   await ask('POST', '/users/setemail', {}, { token, body: { email: 'b@example.org', password: secret('password') } })
   await ask('POST', '/users/setemail', {}, { token, body: { email: 'b@example.org', password: own } })
+  await ask(
+    'POST',
+    '/users/me/username',
+    {},
+    { token, body: { username: `${username}s`, password: secret('password') } },
+  )
+  await ask('POST', '/users/me/username', {}, { token, body: { username: 'me', password: own } })
   await ask('POST', '/users/confirmemail', {}, { token, body: { code: secret('code') } })
   await ask('GET', '/users/me', {}, { token: `authsvc_${secret('service')}` })
   await ask(

@@ -47,7 +47,7 @@ const overHttp: Endpoint = (rpc, message, token) => {
   const query = field === undefined || field === '*' ? {} : (rest as Record<string, string>)
   if (JSON.stringify(query).length > 1000) return undefined
   const path = route.revisions?.length === 1 ? `/${route.revisions[0]}${route.path}` : route.path
-  return service.request('POST', path, { query, body, headers: heading(token) }).then(({ status, json }) => ({
+  return service.request(route.method, path, { query, body, headers: heading(token) }).then(({ status, json }) => ({
     reason: status === 200 ? 'OK' : json.reason,
     fields: (json?.errors ?? []).map((each: { field: string }) => each.field),
   }))
@@ -141,6 +141,12 @@ test.before(async () => {
     simple(users.setEmail, 'password', 'INVALID_CREDENTIALS', { email }, { token }),
     simple(users.deleteMe, 'password', 'INVALID_CREDENTIALS', {}, { token }),
     simple(users.listMyEvents, 'pageToken', 'INVALID_ARGUMENT', {}, { token }),
+    simple(users.setUsername, 'username', 'INVALID_SIGN_UP', { password }, { token, named: true }),
+    simple(users.setUsername, 'password', 'INVALID_CREDENTIALS', { username: 'outra' }, { token }),
+    ...['nickname', 'state', 'city', 'institution', 'gender', 'institutiontype', 'dateofborn'].map(field => ({
+      ...simple(users.updateMe, `record.${field}`, 'INVALID_SIGN_UP', {}, { token, named: true }),
+      message: (text: string) => ({ record: { [field]: text } }),
+    })),
     simple(users.confirmEmail, 'code', 'INVALID_KEY', {}, { token }),
     ...['username', 'nickname', 'password', 'email', 'state', 'city', 'institution', 'securityquestion']
       .concat(['securityanswer', 'gender', 'institutiontype', 'dateofborn'])

@@ -24,6 +24,7 @@ const tables = {
     'buckets',
     'data_keys',
     'email_quotas',
+    'former_usernames',
     'known_addresses',
     'organizations',
     'provider_keys',

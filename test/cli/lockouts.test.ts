@@ -44,7 +44,8 @@ const counts = [
   {
     scope: 'known address',
     limit: lockout.failures,
-    kept: (name: string, address: string) => counterKeys().known('password', usernameKey(name), address),
+    kept: (name: string, address: string) =>
+      counterKeys().known('password', usernameKey(name), counterKeys().knownNetwork(address)),
   },
   {
     scope: 'address',

@@ -51,6 +51,7 @@ test('what is wrong with a line stands below it while it is typed, and goes once
   const says = (question: string, text: RegExp) => stands(opened, question, text)
   const isQuiet = (question: string) => stands(opened, question, /> /, false)
   for (const [question, wrong, sentence, rest] of [
+    ['Sign-in name', '\x7f', /Required/, 'digitada'],
     ['Display name', '\x7f', /Required/, 'Digitada'],
     ['Code of', 'Ab\x7f', /2 characters/, 'M'],
     ['City or town', `B${'b'.repeat(255)}`, /at most 255/, '\x7f'],

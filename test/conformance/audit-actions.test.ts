@@ -76,10 +76,20 @@ test('every operation leaves an event of its action, and there are no other acti
       must('/forgotpasswords/passwordupdatebyusername', { token: tokens[0], query: { newPassword: `${password}!` } }),
     'user.revoke-own-tokens': async () =>
       must('/users/revokemytokens', { token: await service.login(user, `${password}!`) }),
+    'user.edit-own': async () => {
+      const token = await service.login(user, `${password}!`)
+      const { status, text } = await service.request('PATCH', '/users/me', {
+        token,
+        body: { record: { city: 'Assis' } },
+      })
+      if (status !== 200) throw new Error(text)
+    },
+    'user.set-own-username': () =>
+      must('/users/me/username', { token: provider.token, body: { username: provider.nickname, password } }),
     'user.activate': () =>
       must('/users/activate', {
         token: provider.token,
-        query: { username: provider.username, activationkey: partner.activationkey },
+        query: { username: provider.nickname, activationkey: partner.activationkey },
       }),
     async 'user.send-activation-key'() {
       await api.setOrganization({ user: waiting.username, organization: `#${partner.id}` })
@@ -131,7 +141,7 @@ test('every operation leaves an event of its action, and there are no other acti
       await must('/users/me/members/deactivate', { token: provider.token, query: { username } })
     },
     'user.revoke-tokens': () => api.revokeTokens({ user }),
-    'user.show-key': () => api.getUser({ user: provider.username }),
+    'user.show-key': () => api.getUser({ user: provider.nickname }),
     'user.export': () => api.exportUser({ user }),
     'user.delete': () => api.deleteUser({ user }),
     'user.undelete': () => api.undeleteUser({ user }),

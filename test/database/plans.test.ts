@@ -4,7 +4,7 @@ import test from 'ava'
 import { openDatabase } from '../../server/database/connection.js'
 import { defineModels, type Models, openRegistry } from '../../server/models/define-models.js'
 import { createLog } from '../../server/observability/log.js'
-import { serviceForFile } from '../_helpers/service.js'
+import { password, serviceForFile } from '../_helpers/service.js'
 import { waitFor, waitForValue } from '../_helpers/wait.js'
 
 // With another issuer it installs the registry itself: only the installation uses some indexes.
@@ -24,6 +24,7 @@ test.serial.before(async () => {
         password_hash, state, city, terms_of_usage, role, unactivated_seen_at)
       SELECT 'w' || n, 'w' || n, 'w' || n, 'w' || n, 'w' || n, 'w' || n, '', 'CE', 'Crato', true, 'ROLE_INSTITUTION',
         now() - n * interval '1 minute' FROM generate_series(1, ${rows / 4}) n;
+    INSERT INTO former_usernames SELECT 'f' || id, 'f' || id, id, now() + id * interval '1 minute' FROM users;
     INSERT INTO provider_keys (user_id, key_digest, key_sealed) SELECT id, sha256(id::text::bytea), '' FROM users;
     INSERT INTO answers (user_id, question_id, answer_hash) SELECT u.id, q.id, '' FROM users u, questions q WHERE q.id < 4;
     INSERT INTO emails (kind, parameters, locale, next_attempt_at)
@@ -130,9 +131,18 @@ const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<
     ['users_pkey', 'users_username_key_key'],
     m => m.users.findTokenHolderAndUser(9, 'kid', 'u8'),
   ],
-  'names that are taken': [['users_username_key_key', 'users_nickname_key_key'], m => m.users.taken('u9', 'n9')],
+  'names that are taken': [
+    ['users_username_key_key', 'former_usernames_pkey', 'users_nickname_key_key'],
+    m => m.users.taken('u9', 'n9'),
+  ],
+  'names that are reserved for a user': [['former_usernames_user'], m => m.formerUsernames.reserved(9, 'u9', none)],
+  'a former username': [['users_pkey', 'former_usernames_pkey'], m => m.formerUsernames.reserve(9, 'x', none)],
+  'counts of failures under a new username': [
+    ['known_addresses_pkey', 'attempts_pkey', 'attempts_account'],
+    m => m.attempts.rename(9, 'u9', 'x', none),
+  ],
   'names that look alike': [
-    ['users_username_skeleton', 'users_nickname_skeleton'],
+    ['users_username_skeleton', 'users_username_key_key', 'former_usernames_skeleton', 'former_usernames_pkey'],
     m => m.users.lookalikes({ username: 'u9', nickname: 'n9' }),
   ],
   'free nicknames': [['users_nickname_key_key'], m => m.users.takenNicknames(['n1', 'n2'])],
@@ -360,6 +370,9 @@ test.serial('every index serves an operation or a constraint', async t => {
     {},
     { token, body: { forgotpasswordquestionsid: 2, answer: 'Assis' } },
   )
+  for (const name of [randomUUID(), username]) {
+    await to('POST', '/users/me/username', {}, { token, body: { username: name, password } })
+  }
   await to('GET', `/users/${encodeURIComponent(username)}`, {}, { token: provider.token })
   const answers = [
     { forgotpasswordquestionsid: 1, answer: 'rex' },
@@ -406,6 +419,7 @@ test.serial('every index serves an operation or a constraint', async t => {
   const [serviceKey] = await own.services.keys([serviceId])
   await own.services.touch(serviceKey!.id)
   await own.services.holder(key)
+  await own.formerUsernames.prune()
   await own.database.transact(t => own.erasure.erase(user.id, t))
   await own.close()
 

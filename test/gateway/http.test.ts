@@ -143,8 +143,9 @@ test('a username with any character can be looked up', async t => {
 })
 
 for (const [method, path, allow] of [
-  ['DELETE', '/users/me', 'GET, HEAD, OPTIONS'],
-  ['POST', '/users/me', 'GET, HEAD, OPTIONS'],
+  ['PUT', '/users/me', 'GET, HEAD, PATCH, OPTIONS'],
+  ['DELETE', '/1.0.0/users/me', 'GET, HEAD, OPTIONS'],
+  ['POST', '/1.0.2/users/me', 'GET, HEAD, OPTIONS'],
   ['PUT', '/users/ana', 'GET, HEAD, OPTIONS'],
   ['GET', '/users/login', 'POST, OPTIONS'],
   ['PATCH', '/1.0.0/users/signup', 'POST, OPTIONS'],
@@ -278,7 +279,7 @@ test('HEAD is GET without the body', async t => {
 
 test('OPTIONS returns the allowed methods, and needs no token', async t => {
   for (const [path, allow] of [
-    ['/users/me', 'GET, HEAD, OPTIONS'],
+    ['/users/me', 'GET, HEAD, PATCH, OPTIONS'],
     ['/users/ana', 'GET, HEAD, OPTIONS'],
     ['/1.0.0/users/login', 'POST, OPTIONS'],
   ] as const) {
@@ -371,7 +372,7 @@ test('pages of allowed origins have access, and others don’t', async t => {
     })
     t.is(status, 204, path)
     t.is(headers.get('access-control-allow-origin'), 'https://app.example.org')
-    for (const method of ['get', 'head', 'post']) {
+    for (const method of ['get', 'head', 'post', 'patch']) {
       t.true(listOf(headers, 'access-control-allow-methods').includes(method), `${path} ${method}`)
     }
     for (const name of [
@@ -436,7 +437,7 @@ test('a refusal names a missing required parameter, and asks for a missing requi
     t.is(answer.json.reason === 'MALFORMED_REQUEST', body.required, path)
     asked++
   }
-  t.is(asked, 15)
+  t.is(asked, 18)
 })
 
 test('an internal error is answered with 503 and logged once, with its request id', async t => {

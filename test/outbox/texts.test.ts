@@ -13,7 +13,13 @@ test('every e-mail states its purpose in both languages', t => {
       t.true(text.includes(username) && text.includes('K7M2PQ9X'))
       t.true(text.includes(kind === 'recovery-key' ? '15 minut' : '72 ho'))
     }
-    for (const kind of ['password-changed', 'recovery-login', 'account-deleted', 'provider-key-rotated'] as const) {
+    for (const kind of [
+      'password-changed',
+      'recovery-login',
+      'account-deleted',
+      'provider-key-rotated',
+      'username-changed',
+    ] as const) {
       const { text } = writeEmail(kind, locale, { username, times: 1, at, address: '192.0.2.7' })
       t.true(text.includes(username) && text.includes('192.0.2.7') && text.includes('2026') && text.includes('UTC'))
     }
@@ -28,7 +34,13 @@ test('a name can’t add lines or reverse text', t => {
 })
 
 test('an e-mail about several events says how many', t => {
-  for (const kind of ['password-changed', 'recovery-login', 'answer-saved', 'member-deactivated'] as const) {
+  for (const kind of [
+    'password-changed',
+    'recovery-login',
+    'answer-saved',
+    'member-deactivated',
+    'username-changed',
+  ] as const) {
     const content = { username: 'ana', at: '2026-11-21T06:10:00Z', address: '192.0.2.7' }
     t.regex(writeEmail(kind, 'en', { ...content, times: 451 }).text, /451 times, the last time on/)
     t.regex(writeEmail(kind, 'pt-BR', { ...content, times: 451 }).text, /451 vezes, a última em/)

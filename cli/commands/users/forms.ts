@@ -22,7 +22,7 @@ import { type Named, printUser, readUser, userName, withUser } from './name.js'
 /** A check of a text by a pattern. */
 const matches = (pattern: RegExp, message: string) => (text: string) => (pattern.test(text) ? undefined : message)
 
-/** The fields of a user that can change. */
+/** The fields of a profile, and the e-mail address. */
 const fields = [
   {
     field: 'nickname',
@@ -66,13 +66,19 @@ const fields = [
   { field: 'institution', key: 'institution', about: 'name of the institution' },
 ] as const satisfies readonly Field<string>[]
 
-type UserFields = Values<(typeof fields)[number]['key']>
+/** The fields of a user that can change. */
+const editedFields = [
+  { field: 'username', key: 'username', about: 'sign-in name', needed: 'when edited' },
+  ...fields,
+] as const satisfies readonly Field<string>[]
+
+type UserFields = Values<(typeof editedFields)[number]['key']>
 
 /** Adds `auth-admin users create` and `edit`. */
 export function addUserForms(users: Command): void {
   withFields(withSignIn(users.command('create'), 'createUser'), fields)
     .description('Register a user under the rules of sign-up, with or without a password.')
-    .addOption(new Option('--username <name>', 'sign-in name; can’t be changed later').argParser(readText))
+    .addOption(new Option('--username <name>', 'sign-in name').argParser(readText))
     .addOption(new Option('--role <role>', 'role, which decides what the user may do').choices(roles))
     .addOption(new Option('--password-file <file>', 'file with the password; - for standard input'))
     .option('--active', 'activate the user at once, without a key')
@@ -120,15 +126,19 @@ Example:
       }),
     )
 
-  withFields(withUser(withSignIn(users.command('edit'), 'updateUser')), fields)
+  withFields(withUser(withSignIn(users.command('edit'), 'updateUser')), editedFields)
     .description(
-      "Change the profile or the e-mail address of a user. An empty value clears an optional field: --email ''.",
+      "Change the username, the profile or the e-mail address of a user. An empty value clears an optional field: --email ''.",
     )
     .addHelpText(
       'after',
       `
+A former username stays reserved for its user for 30 days. The user is notified
+of the change by e-mail.
+
 Examples:
   $ auth-admin users edit '(11)98765-4321' --city Campinas --state SP
+  $ auth-admin users edit '(11)98765-4321' --username ana.souza
   $ auth-admin users edit --id 7 --email ana@example.org`,
     )
     .action(
@@ -138,7 +148,7 @@ Examples:
           const { record, email, etag } = (await readUser(api, user, {})).user
           return { etag, now: { ...record, email } as UserFields }
         }
-        const { values, ...update } = await askEdits(fields, options, read)
+        const { values, ...update } = await askEdits(editedFields, options, read)
         const edited = await api.updateUser({ user, form: create(UserFormSchema, values), ...update })
         printUser(edited.user!, options, edited.changed ? 'is saved.' : 'is up to date already.')
       }),
@@ -146,7 +156,6 @@ Examples:
 }
 
 interface Creation extends UserFields, Named {
-  readonly username?: string
   readonly role?: string
   readonly passwordFile?: string
   readonly active?: boolean

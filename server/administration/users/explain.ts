@@ -197,7 +197,8 @@ async function readFailures(
   for (const proof of proofs) {
     if (proof === 'administration' && role !== 'ROLE_ADMIN') continue
     const subject = counterKeys.account(proof, usernameKey)
-    const subjectHere = here === undefined ? undefined : counterKeys.known(proof, usernameKey, here)
+    const subjectHere =
+      here === undefined ? undefined : counterKeys.known(proof, usernameKey, counterKeys.knownNetwork(here))
     const counts = await attempts.readAll(subject)
     const toCount = (scope: Count['scope'], { count, seconds } = { count: 0, seconds: 0 }): Count => ({
       scope,

@@ -1,20 +1,19 @@
 // Registration of users and edits of their profiles, under the rules of sign-up.
 import { Administration as AdministrationService, type UserForm } from '../../../proto/gen/auth/v1/administration_pb.js'
 import { Reason } from '../../../proto/gen/auth/v1/reason_pb.js'
-import { brokenConstraint } from '../../database/failures.js'
-import type { UserDetails } from '../../models/user.js'
 import type { Passwords } from '../../passwords/hash.js'
 import type { PasswordPolicy } from '../../passwords/policy.js'
 import { waiterOf } from '../../passwords/pool.js'
 import type { Settings } from '../../process/settings.js'
 import { type FieldViolation, refuse } from '../../requests/refusal.js'
 import { checkRole } from '../../requests/texts.js'
+import { readMask } from '../../requests/update-mask.js'
 import { wrongFields } from '../../requests/wrong-fields.js'
-import { nicknameKey, usernameKey } from '../../rules/names.js'
-import { takenNames } from '../../users/sign-up.js'
-import { checkSignUp, formatDateOfBirth, profileOf } from '../../users/sign-up-form.js'
+import { usernameKey } from '../../rules/names.js'
+import { editProfile, profileFields } from '../../users/profile.js'
+import { checkFields, profileOf } from '../../users/sign-up-form.js'
+import { checkFree, isTaken, takenNames } from '../../users/taken-names.js'
 import type { Checked, Handler } from '../context.js'
-import { readMask } from '../update-mask.js'
 import { changeUser, checkOrganization, lockUser, type UserChangeDeps } from './changes.js'
 import { toAdministeredUser } from './record.js'
 
@@ -25,19 +24,8 @@ interface Deps extends UserChangeDeps {
   now: () => number
 }
 
-/** Fields that can be changed, each beside its attribute. */
-const attributes = {
-  nickname: 'nickname',
-  dateofborn: 'dateOfBirth',
-  gender: 'gender',
-  state: 'state',
-  city: 'city',
-  institutiontype: 'institutionType',
-  institution: 'institution',
-  email: 'email',
-} as const satisfies { [K in keyof UserForm]?: string }
-
-const editable = Object.keys(attributes) as (keyof typeof attributes)[]
+/** Fields that can be changed. */
+const editable = ['username', ...profileFields, 'email'] as const
 
 /** Registers a user, active at once or not. */
 export function createUser(deps: Deps): Handler<'createUser'> {
@@ -78,8 +66,7 @@ export function createUser(deps: Deps): Handler<'createUser'> {
       role,
     }
     return create(AdministrationService.method.createUser, request, async ({ t, record }) => {
-      const alike = await users.lookalikes(row, t)
-      if (alike.username || alike.nickname) throw new Taken()
+      await checkFree(users, row, t)
       const id = await users.add(row, t)
       if (request.active) {
         if (organization !== null) await checkOrganization(organizations, organization, t)
@@ -99,7 +86,7 @@ interface Update {
   readonly texts: ReturnType<typeof checkTexts>['texts']
 }
 
-/** Changes the profile or e-mail address of a user. */
+/** Changes the username, profile or e-mail address of a user. */
 export function updateUser(deps: Deps): Checked<'updateUser', Update> {
   const { users } = deps
   return {
@@ -110,58 +97,46 @@ export function updateUser(deps: Deps): Checked<'updateUser', Update> {
       return { mask, texts }
     },
     async handle(request, context, { mask, texts }) {
-      let wanted: { username: string; nickname: string } | undefined
+      const masked = Object.fromEntries(mask.map(field => [field, texts[field]])) as typeof texts
+      const by = {
+        address: context.administrator.auditContext.address ?? 'auth-admin',
+        locale: deps.settings.mailLocale,
+      }
       return changeUser(deps, context, request, {}, async (row, t) => {
-        const values = { ...texts, dateofborn: texts.dateofborn && formatDateOfBirth(texts.dateofborn) }
-        const changed = mask.filter(field => (values[field] ?? null) !== row[attributes[field]])
-        if (changed.length === 0) return undefined
-        const details = changed.flatMap(field =>
-          field === 'nickname' || field === 'email' ? [] : [[attributes[field], texts[field] ?? null]],
-        )
-        const { nickname } = texts
-        if (changed.includes('nickname') && nickname) {
-          wanted = { username: row.username, nickname }
-          if ((await users.lookalikes(wanted, t)).nickname) throw new Taken()
+        const changed = new Set<string>()
+        // The address comes first: the sender holds an e-mail, which this discards, while it waits for a user with another name.
+        if (mask.includes('email') && (texts.email ?? null) !== row.email) {
+          await users.setEmail(row, texts.email ?? null, by, t)
+          changed.add('email')
         }
-        const name = wanted && { nickname: wanted.nickname, nicknameKey: nicknameKey(wanted.nickname) }
-        if (changed.includes('email')) {
-          const change = {
-            address: context.administrator.auditContext.address ?? 'auth-admin',
-            locale: deps.settings.mailLocale,
-          }
-          await users.setEmail(row, texts.email ?? null, change, t)
+        if (masked.username && masked.username !== row.username) {
+          await checkFree(users, { username: masked.username }, t, row.id)
+          await users.rename(row.id, masked.username, by, t)
+          changed.add('username')
         }
-        await users.edit(row.id, { ...(Object.fromEntries(details) as UserDetails), ...(name && { name }) }, t)
-        return changed.join() === 'email'
+        const details = profileFields.filter(field => mask.includes(field))
+        for (const field of await editProfile(users, row, details, texts, t)) changed.add(field)
+        if (changed.size === 0) return undefined
+        const names = mask.filter(field => changed.has(field)).join(',')
+        return names === 'email'
           ? { action: 'user.set-email', object: `email:${texts.email ? 'set' : 'removed'}` }
-          : { action: 'user.edit', object: `fields:${changed.join(',')}` }
-      }).catch(error =>
-        refuseTaken(error, async () =>
-          (await takenNames(users, wanted ?? {})).filter(({ field }) => field === 'nickname'),
-        ),
-      )
+          : { action: 'user.edit', object: `fields:${names}` }
+      }).catch(error => refuseTaken(error, () => takenNames(users, masked, context.target.id)))
     },
   }
 }
 
-/** A name is taken, as the transaction sees it; after it ends, `takenNames` says which. */
-class Taken extends Error {}
-
 /** Refuses when a name is taken; else throws the error. */
 async function refuseTaken(error: unknown, taken: () => Promise<FieldViolation[]>): Promise<never> {
-  if (!(error instanceof Taken) && !brokenConstraint(error)?.startsWith('users_')) throw error
+  if (!isTaken(error)) throw error
   refuseForm(await taken())
   throw error
 }
 
-/** Checks a form by the rules of sign-up, with the fields that administrators don't set filled in. */
+/** Checks a form by the rules of sign-up. */
 function checkTexts({ policy, settings, now }: Deps, { role, ...form }: Partial<UserForm>) {
-  const absent = { securityquestion: undefined, securityanswer: undefined }
-  const request = { ...absent, ...form, termsofusage: true, roles: role === undefined ? [] : [role] }
-  return checkSignUp(request as Parameters<typeof checkSignUp>[0], policy, {
-    now: new Date(now()),
-    timeZone: settings.timeZone,
-  })
+  const { timeZone } = settings
+  return checkFields({ ...form, roles: role === undefined ? [] : [role] }, policy, { now: new Date(now()), timeZone })
 }
 
 /** Refuses with INVALID_SIGN_UP when there are wrong fields. */

@@ -554,7 +554,7 @@ export const CreateUserRequestSchema: GenMessage<CreateUserRequest> = /*@__PURE_
  */
 export type UserForm = Message<"auth.v1.UserForm"> & {
   /**
-   * Sign-in name; can’t be changed later.
+   * Sign-in name.
    *
    * @generated from field: optional string username = 1;
    */
@@ -680,7 +680,7 @@ export type UpdateUserRequest = Message<"auth.v1.UpdateUserRequest"> & {
   form?: UserForm | undefined;
 
   /**
-   * Fields of the form to change; optional fields without a value are cleared. Not username, password and role.
+   * Fields of the form to change; optional fields without a value are cleared. Not password and role.
    *
    * @generated from field: google.protobuf.FieldMask update_mask = 3;
    */
@@ -4690,8 +4690,9 @@ export const Administration: GenService<{
     output: typeof CreateUserResponseSchema;
   },
   /**
-   * Changes the profile or e-mail address of a user under the rules of sign-up. A new address voids mailed and queued recovery
-   * keys and codes; the former address is notified.
+   * Changes the username, profile or e-mail address of a user under the rules of sign-up. The user is notified of a new
+   * username; the former one stays reserved for the user for 30 days, and tokens stay valid. A new address voids mailed and
+   * queued recovery keys and codes; the former address is notified.
    *
    * @generated from rpc auth.v1.Administration.UpdateUser
    */

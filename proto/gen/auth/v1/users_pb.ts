@@ -7,15 +7,15 @@ import { fileDesc, messageDesc, serviceDesc } from "@bufbuild/protobuf/codegenv2
 import type { User } from "./records_pb.js";
 import { file_auth_v1_records } from "./records_pb.js";
 import { file_auth_v1_scopes } from "./scopes_pb.js";
-import type { Timestamp } from "@bufbuild/protobuf/wkt";
-import { file_google_protobuf_timestamp } from "@bufbuild/protobuf/wkt";
+import type { FieldMask, Timestamp } from "@bufbuild/protobuf/wkt";
+import { file_google_protobuf_field_mask, file_google_protobuf_timestamp } from "@bufbuild/protobuf/wkt";
 import type { Message } from "@bufbuild/protobuf";
 
 /**
  * Describes the file auth/v1/users.proto.
  */
 export const file_auth_v1_users: GenFile = /*@__PURE__*/
-  fileDesc("ChNhdXRoL3YxL3VzZXJzLnByb3RvEgdhdXRoLnYxIpYECg1TaWduVXBSZXF1ZXN0EhUKCHVzZXJuYW1lGAEgASgJSACIAQESFQoIbmlja25hbWUYAiABKAlIAYgBARIVCghwYXNzd29yZBgDIAEoCUgCiAEBEhcKCmRhdGVvZmJvcm4YBCABKAlIA4gBARITCgZnZW5kZXIYBSABKAlIBIgBARISCgVzdGF0ZRgGIAEoCUgFiAEBEhEKBGNpdHkYByABKAlIBogBARIcCg9pbnN0aXR1dGlvbnR5cGUYCCABKAlIB4gBARIYCgtpbnN0aXR1dGlvbhgJIAEoCUgIiAEBEh0KEHNlY3VyaXR5cXVlc3Rpb24YCiABKAlICYgBARIbCg5zZWN1cml0eWFuc3dlchgLIAEoCUgKiAEBEhkKDHRlcm1zb2Z1c2FnZRgMIAEoCEgLiAEBEg0KBXJvbGVzGA0gAygJEhIKBWVtYWlsGA4gASgJSAyIAQFCCwoJX3VzZXJuYW1lQgsKCV9uaWNrbmFtZUILCglfcGFzc3dvcmRCDQoLX2RhdGVvZmJvcm5CCQoHX2dlbmRlckIICgZfc3RhdGVCBwoFX2NpdHlCEgoQX2luc3RpdHV0aW9udHlwZUIOCgxfaW5zdGl0dXRpb25CEwoRX3NlY3VyaXR5cXVlc3Rpb25CEQoPX3NlY3VyaXR5YW5zd2VyQg8KDV90ZXJtc29mdXNhZ2VCCAoGX2VtYWlsIh8KDlNpZ25VcFJlc3BvbnNlEg0KBXRva2VuGAEgASgJImMKD0FjdGl2YXRlUmVxdWVzdBIaCg1hY3RpdmF0aW9ua2V5GAEgASgJSACIAQESFQoIdXNlcm5hbWUYAiABKAlIAYgBAUIQCg5fYWN0aXZhdGlvbmtleUILCglfdXNlcm5hbWUiJAoQQWN0aXZhdGVSZXNwb25zZRIQCgh1c2VybmFtZRgBIAEoCSJWCgxMb2dpblJlcXVlc3QSFQoIdXNlcm5hbWUYASABKAlIAIgBARIVCghwYXNzd29yZBgCIAEoCUgBiAEBQgsKCV91c2VybmFtZUILCglfcGFzc3dvcmQiHgoNTG9naW5SZXNwb25zZRINCgV0b2tlbhgBIAEoCSItCgxHZXRNZVJlcXVlc3QSHQoVd2l0aF9wcmV2aW91c19zaWduX2luGAEgASgIInEKDUdldE1lUmVzcG9uc2USGwoEdXNlchgBIAEoCzINLmF1dGgudjEuVXNlchIuChBwcmV2aW91c19zaWduX2luGAIgASgLMg8uYXV0aC52MS5TaWduSW5IAIgBAUITChFfcHJldmlvdXNfc2lnbl9pbiJUCgZTaWduSW4SKAoEdGltZRgBIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASFAoHbmV0d29yaxgCIAEoCUgAiAEBQgoKCF9uZXR3b3JrIhAKDlJlZnJlc2hSZXF1ZXN0IiAKD1JlZnJlc2hSZXNwb25zZRINCgV0b2tlbhgBIAEoCSJMCg5HZXRVc2VyUmVxdWVzdBIVCgh1c2VybmFtZRgBIAEoCUgAiAEBEg8KAmlkGAIgASgFSAGIAQFCCwoJX3VzZXJuYW1lQgUKA19pZCIuCg9HZXRVc2VyUmVzcG9uc2USGwoEdXNlchgBIAEoCzINLmF1dGgudjEuVXNlciI5Cg1Vc2VyUmVmZXJlbmNlEgwKAmlkGAEgASgFSAASEgoIdXNlcm5hbWUYAiABKAlIAEIGCgR1c2VyIkIKFEJhdGNoR2V0VXNlcnNSZXF1ZXN0EioKCnJlZmVyZW5jZXMYASADKAsyFi5hdXRoLnYxLlVzZXJSZWZlcmVuY2UiXgoVQmF0Y2hHZXRVc2Vyc1Jlc3BvbnNlEhwKBXVzZXJzGAEgAygLMg0uYXV0aC52MS5Vc2VyEicKB21pc3NpbmcYAiADKAsyFi5hdXRoLnYxLlVzZXJSZWZlcmVuY2UijAEKFVVzZXJzTGlzdFVzZXJzUmVxdWVzdBIcCg9vcmdhbml6YXRpb25faWQYASABKAVIAIgBARIRCgRyb2xlGAIgASgJSAGIAQESEQoJcGFnZV9zaXplGAMgASgFEhIKCnBhZ2VfdG9rZW4YBCABKAlCEgoQX29yZ2FuaXphdGlvbl9pZEIHCgVfcm9sZSJPChZVc2Vyc0xpc3RVc2Vyc1Jlc3BvbnNlEhwKBXVzZXJzGAEgAygLMg0uYXV0aC52MS5Vc2VyEhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSJTCg9TZXRFbWFpbFJlcXVlc3QSEgoFZW1haWwYASABKAlIAIgBARIVCghwYXNzd29yZBgCIAEoCUgBiAEBQggKBl9lbWFpbEILCglfcGFzc3dvcmQiEgoQU2V0RW1haWxSZXNwb25zZSIxChNDb25maXJtRW1haWxSZXF1ZXN0EhEKBGNvZGUYASABKAlIAIgBAUIHCgVfY29kZSIWChRDb25maXJtRW1haWxSZXNwb25zZSIXChVSZXZva2VNeVRva2Vuc1JlcXVlc3QiGAoWUmV2b2tlTXlUb2tlbnNSZXNwb25zZSI1Cg9EZWxldGVNZVJlcXVlc3QSFQoIcGFzc3dvcmQYASABKAlIAIgBAUILCglfcGFzc3dvcmQiEgoQRGVsZXRlTWVSZXNwb25zZSIRCg9FeHBvcnRNZVJlcXVlc3QiIAoQRXhwb3J0TWVSZXNwb25zZRIMCgRqc29uGAEgASgJIjwKE0xpc3RNeUV2ZW50c1JlcXVlc3QSEQoJcGFnZV9zaXplGAEgASgFEhIKCnBhZ2VfdG9rZW4YAiABKAkiVgoUTGlzdE15RXZlbnRzUmVzcG9uc2USJQoGZXZlbnRzGAEgAygLMhUuYXV0aC52MS5BY2NvdW50RXZlbnQSFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIocBCgxBY2NvdW50RXZlbnQSKAoEdGltZRgBIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASDgoGYWN0aW9uGAIgASgJEg8KB3JlZnVzZWQYAyABKAgSCgoCYnkYBCABKAkSFAoHYWRkcmVzcxgFIAEoCUgAiAEBQgoKCF9hZGRyZXNzIhoKGFJvdGF0ZVByb3ZpZGVyS2V5UmVxdWVzdCI4ChlSb3RhdGVQcm92aWRlcktleVJlc3BvbnNlEhsKBHVzZXIYASABKAsyDS5hdXRoLnYxLlVzZXIiVwoSTGlzdE1lbWJlcnNSZXF1ZXN0EhEKBHRleHQYASABKAlIAIgBARIRCglwYWdlX3NpemUYAiABKAUSEgoKcGFnZV90b2tlbhgDIAEoCUIHCgVfdGV4dCJQChNMaXN0TWVtYmVyc1Jlc3BvbnNlEiAKB21lbWJlcnMYASADKAsyDy5hdXRoLnYxLk1lbWJlchIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAki1QEKBk1lbWJlchIbCgR1c2VyGAEgASgLMg0uYXV0aC52MS5Vc2VyEhEKCXN1c3BlbmRlZBgCIAEoCBIxCg1hY3RpdmF0ZV90aW1lGAMgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIZCgxhY3RpdmF0ZWRfYnkYBCABKAVIAIgBARIiChVhY3RpdmF0ZWRfYnlfdXNlcm5hbWUYBSABKAlIAYgBAUIPCg1fYWN0aXZhdGVkX2J5QhgKFl9hY3RpdmF0ZWRfYnlfdXNlcm5hbWUiPQoXRGVhY3RpdmF0ZU1lbWJlclJlcXVlc3QSFQoIdXNlcm5hbWUYASABKAlIAIgBAUILCglfdXNlcm5hbWUiGgoYRGVhY3RpdmF0ZU1lbWJlclJlc3BvbnNlInMKIVNlbmRBZG1pbktleUJ5RW1haWxQYXJ0bmVyUmVxdWVzdBIZCgxlbWFpbHBhcnRuZXIYASABKAlIAIgBARIVCgh1c2VybmFtZRgCIAEoCUgBiAEBQg8KDV9lbWFpbHBhcnRuZXJCCwoJX3VzZXJuYW1lIiQKIlNlbmRBZG1pbktleUJ5RW1haWxQYXJ0bmVyUmVzcG9uc2UiPQoXRXhpc3RzQnlVc2VybmFtZVJlcXVlc3QSFQoIdXNlcm5hbWUYASABKAlIAIgBAUILCglfdXNlcm5hbWUiKgoYRXhpc3RzQnlVc2VybmFtZVJlc3BvbnNlEg4KBmV4aXN0cxgBIAEoCCI9ChdFeGlzdHNCeU5pY2tuYW1lUmVxdWVzdBIVCghuaWNrbmFtZRgBIAEoCUgAiAEBQgsKCV9uaWNrbmFtZSIqChhFeGlzdHNCeU5pY2tuYW1lUmVzcG9uc2USDgoGZXhpc3RzGAEgASgIIjIKElZlcmlmeVRva2VuUmVxdWVzdBISCgV0b2tlbhgBIAEoCUgAiAEBQggKBl90b2tlbiK3AwoTVmVyaWZ5VG9rZW5SZXNwb25zZRIOCgZhY3RpdmUYASABKAgSEAoDc3ViGAIgASgJSACIAQESFQoIdXNlcm5hbWUYAyABKAlIAYgBARIjCgp0b2tlbl90eXBlGAQgASgJSAJSCnRva2VuX3R5cGWIAQESEAoDZXhwGAUgASgDSAOIAQESEAoDaWF0GAYgASgDSASIAQESEAoDaXNzGAcgASgJSAWIAQESEAoDYXVkGAggASgJSAaIAQESEAoDanRpGAkgASgJSAeIAQESIQoJYXV0aF90aW1lGAogASgDSAhSCWF1dGhfdGltZYgBARILCgNhbXIYCyADKAkSDQoFcm9sZXMYDCADKAkSEAoDb3JnGA0gASgFSAmIAQESJQoLdXNlcl9hY3RpdmUYDiABKAhIClILdXNlcl9hY3RpdmWIAQFCBgoEX3N1YkILCglfdXNlcm5hbWVCDQoLX3Rva2VuX3R5cGVCBgoEX2V4cEIGCgRfaWF0QgYKBF9pc3NCBgoEX2F1ZEIGCgRfanRpQgwKCl9hdXRoX3RpbWVCBgoEX29yZ0IOCgxfdXNlcl9hY3RpdmUiEAoOR2V0S2V5c1JlcXVlc3QiLQoPR2V0S2V5c1Jlc3BvbnNlEhoKBGtleXMYASADKAsyDC5hdXRoLnYxLktleSJcCgNLZXkSCwoDa3R5GAEgASgJEgsKA2tpZBgCIAEoCRILCgN1c2UYAyABKAkSCwoDYWxnGAQgASgJEgsKA2NydhgFIAEoCRIJCgF4GAYgASgJEgkKAXkYByABKAkyrw0KBVVzZXJzEjkKBlNpZ25VcBIWLmF1dGgudjEuU2lnblVwUmVxdWVzdBoXLmF1dGgudjEuU2lnblVwUmVzcG9uc2USPwoIQWN0aXZhdGUSGC5hdXRoLnYxLkFjdGl2YXRlUmVxdWVzdBoZLmF1dGgudjEuQWN0aXZhdGVSZXNwb25zZRI2CgVMb2dpbhIVLmF1dGgudjEuTG9naW5SZXF1ZXN0GhYuYXV0aC52MS5Mb2dpblJlc3BvbnNlEjsKBUdldE1lEhUuYXV0aC52MS5HZXRNZVJlcXVlc3QaFi5hdXRoLnYxLkdldE1lUmVzcG9uc2UiA5ACAhI8CgdSZWZyZXNoEhcuYXV0aC52MS5SZWZyZXNoUmVxdWVzdBoYLmF1dGgudjEuUmVmcmVzaFJlc3BvbnNlEkUKB0dldFVzZXISFy5hdXRoLnYxLkdldFVzZXJSZXF1ZXN0GhguYXV0aC52MS5HZXRVc2VyUmVzcG9uc2UiB5ACAqC7GAESVwoNQmF0Y2hHZXRVc2VycxIdLmF1dGgudjEuQmF0Y2hHZXRVc2Vyc1JlcXVlc3QaHi5hdXRoLnYxLkJhdGNoR2V0VXNlcnNSZXNwb25zZSIHkAICoLsYARJVCglMaXN0VXNlcnMSHi5hdXRoLnYxLlVzZXJzTGlzdFVzZXJzUmVxdWVzdBofLmF1dGgudjEuVXNlcnNMaXN0VXNlcnNSZXNwb25zZSIHkAICoLsYARI/CghTZXRFbWFpbBIYLmF1dGgudjEuU2V0RW1haWxSZXF1ZXN0GhkuYXV0aC52MS5TZXRFbWFpbFJlc3BvbnNlEksKDENvbmZpcm1FbWFpbBIcLmF1dGgudjEuQ29uZmlybUVtYWlsUmVxdWVzdBodLmF1dGgudjEuQ29uZmlybUVtYWlsUmVzcG9uc2USUQoOUmV2b2tlTXlUb2tlbnMSHi5hdXRoLnYxLlJldm9rZU15VG9rZW5zUmVxdWVzdBofLmF1dGgudjEuUmV2b2tlTXlUb2tlbnNSZXNwb25zZRI/CghEZWxldGVNZRIYLmF1dGgudjEuRGVsZXRlTWVSZXF1ZXN0GhkuYXV0aC52MS5EZWxldGVNZVJlc3BvbnNlEj8KCEV4cG9ydE1lEhguYXV0aC52MS5FeHBvcnRNZVJlcXVlc3QaGS5hdXRoLnYxLkV4cG9ydE1lUmVzcG9uc2USUAoMTGlzdE15RXZlbnRzEhwuYXV0aC52MS5MaXN0TXlFdmVudHNSZXF1ZXN0Gh0uYXV0aC52MS5MaXN0TXlFdmVudHNSZXNwb25zZSIDkAICEloKEVJvdGF0ZVByb3ZpZGVyS2V5EiEuYXV0aC52MS5Sb3RhdGVQcm92aWRlcktleVJlcXVlc3QaIi5hdXRoLnYxLlJvdGF0ZVByb3ZpZGVyS2V5UmVzcG9uc2USTQoLTGlzdE1lbWJlcnMSGy5hdXRoLnYxLkxpc3RNZW1iZXJzUmVxdWVzdBocLmF1dGgudjEuTGlzdE1lbWJlcnNSZXNwb25zZSIDkAICElcKEERlYWN0aXZhdGVNZW1iZXISIC5hdXRoLnYxLkRlYWN0aXZhdGVNZW1iZXJSZXF1ZXN0GiEuYXV0aC52MS5EZWFjdGl2YXRlTWVtYmVyUmVzcG9uc2USdQoaU2VuZEFkbWluS2V5QnlFbWFpbFBhcnRuZXISKi5hdXRoLnYxLlNlbmRBZG1pbktleUJ5RW1haWxQYXJ0bmVyUmVxdWVzdBorLmF1dGgudjEuU2VuZEFkbWluS2V5QnlFbWFpbFBhcnRuZXJSZXNwb25zZRJcChBFeGlzdHNCeVVzZXJuYW1lEiAuYXV0aC52MS5FeGlzdHNCeVVzZXJuYW1lUmVxdWVzdBohLmF1dGgudjEuRXhpc3RzQnlVc2VybmFtZVJlc3BvbnNlIgOQAgISXAoQRXhpc3RzQnlOaWNrbmFtZRIgLmF1dGgudjEuRXhpc3RzQnlOaWNrbmFtZVJlcXVlc3QaIS5hdXRoLnYxLkV4aXN0c0J5Tmlja25hbWVSZXNwb25zZSIDkAICElEKC1ZlcmlmeVRva2VuEhsuYXV0aC52MS5WZXJpZnlUb2tlblJlcXVlc3QaHC5hdXRoLnYxLlZlcmlmeVRva2VuUmVzcG9uc2UiB5ACAqC7GAISQQoHR2V0S2V5cxIXLmF1dGgudjEuR2V0S2V5c1JlcXVlc3QaGC5hdXRoLnYxLkdldEtleXNSZXNwb25zZSIDkAICYgZwcm90bzM", [file_auth_v1_records, file_auth_v1_scopes, file_google_protobuf_timestamp]);
+  fileDesc("ChNhdXRoL3YxL3VzZXJzLnByb3RvEgdhdXRoLnYxIpYECg1TaWduVXBSZXF1ZXN0EhUKCHVzZXJuYW1lGAEgASgJSACIAQESFQoIbmlja25hbWUYAiABKAlIAYgBARIVCghwYXNzd29yZBgDIAEoCUgCiAEBEhcKCmRhdGVvZmJvcm4YBCABKAlIA4gBARITCgZnZW5kZXIYBSABKAlIBIgBARISCgVzdGF0ZRgGIAEoCUgFiAEBEhEKBGNpdHkYByABKAlIBogBARIcCg9pbnN0aXR1dGlvbnR5cGUYCCABKAlIB4gBARIYCgtpbnN0aXR1dGlvbhgJIAEoCUgIiAEBEh0KEHNlY3VyaXR5cXVlc3Rpb24YCiABKAlICYgBARIbCg5zZWN1cml0eWFuc3dlchgLIAEoCUgKiAEBEhkKDHRlcm1zb2Z1c2FnZRgMIAEoCEgLiAEBEg0KBXJvbGVzGA0gAygJEhIKBWVtYWlsGA4gASgJSAyIAQFCCwoJX3VzZXJuYW1lQgsKCV9uaWNrbmFtZUILCglfcGFzc3dvcmRCDQoLX2RhdGVvZmJvcm5CCQoHX2dlbmRlckIICgZfc3RhdGVCBwoFX2NpdHlCEgoQX2luc3RpdHV0aW9udHlwZUIOCgxfaW5zdGl0dXRpb25CEwoRX3NlY3VyaXR5cXVlc3Rpb25CEQoPX3NlY3VyaXR5YW5zd2VyQg8KDV90ZXJtc29mdXNhZ2VCCAoGX2VtYWlsIh8KDlNpZ25VcFJlc3BvbnNlEg0KBXRva2VuGAEgASgJImMKD0FjdGl2YXRlUmVxdWVzdBIaCg1hY3RpdmF0aW9ua2V5GAEgASgJSACIAQESFQoIdXNlcm5hbWUYAiABKAlIAYgBAUIQCg5fYWN0aXZhdGlvbmtleUILCglfdXNlcm5hbWUiJAoQQWN0aXZhdGVSZXNwb25zZRIQCgh1c2VybmFtZRgBIAEoCSJWCgxMb2dpblJlcXVlc3QSFQoIdXNlcm5hbWUYASABKAlIAIgBARIVCghwYXNzd29yZBgCIAEoCUgBiAEBQgsKCV91c2VybmFtZUILCglfcGFzc3dvcmQiHgoNTG9naW5SZXNwb25zZRINCgV0b2tlbhgBIAEoCSItCgxHZXRNZVJlcXVlc3QSHQoVd2l0aF9wcmV2aW91c19zaWduX2luGAEgASgIInEKDUdldE1lUmVzcG9uc2USGwoEdXNlchgBIAEoCzINLmF1dGgudjEuVXNlchIuChBwcmV2aW91c19zaWduX2luGAIgASgLMg8uYXV0aC52MS5TaWduSW5IAIgBAUITChFfcHJldmlvdXNfc2lnbl9pbiJUCgZTaWduSW4SKAoEdGltZRgBIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASFAoHbmV0d29yaxgCIAEoCUgAiAEBQgoKCF9uZXR3b3JrIosCCgdQcm9maWxlEhUKCG5pY2tuYW1lGAEgASgJSACIAQESFwoKZGF0ZW9mYm9ybhgCIAEoCUgBiAEBEhMKBmdlbmRlchgDIAEoCUgCiAEBEhIKBXN0YXRlGAQgASgJSAOIAQESEQoEY2l0eRgFIAEoCUgEiAEBEhwKD2luc3RpdHV0aW9udHlwZRgGIAEoCUgFiAEBEhgKC2luc3RpdHV0aW9uGAcgASgJSAaIAQFCCwoJX25pY2tuYW1lQg0KC19kYXRlb2Zib3JuQgkKB19nZW5kZXJCCAoGX3N0YXRlQgcKBV9jaXR5QhIKEF9pbnN0aXR1dGlvbnR5cGVCDgoMX2luc3RpdHV0aW9uImQKD1VwZGF0ZU1lUmVxdWVzdBIgCgZyZWNvcmQYASABKAsyEC5hdXRoLnYxLlByb2ZpbGUSLwoLdXBkYXRlX21hc2sYAiABKAsyGi5nb29nbGUucHJvdG9idWYuRmllbGRNYXNrIi8KEFVwZGF0ZU1lUmVzcG9uc2USGwoEdXNlchgBIAEoCzINLmF1dGgudjEuVXNlciIQCg5SZWZyZXNoUmVxdWVzdCIgCg9SZWZyZXNoUmVzcG9uc2USDQoFdG9rZW4YASABKAkiTAoOR2V0VXNlclJlcXVlc3QSFQoIdXNlcm5hbWUYASABKAlIAIgBARIPCgJpZBgCIAEoBUgBiAEBQgsKCV91c2VybmFtZUIFCgNfaWQiLgoPR2V0VXNlclJlc3BvbnNlEhsKBHVzZXIYASABKAsyDS5hdXRoLnYxLlVzZXIiOQoNVXNlclJlZmVyZW5jZRIMCgJpZBgBIAEoBUgAEhIKCHVzZXJuYW1lGAIgASgJSABCBgoEdXNlciJCChRCYXRjaEdldFVzZXJzUmVxdWVzdBIqCgpyZWZlcmVuY2VzGAEgAygLMhYuYXV0aC52MS5Vc2VyUmVmZXJlbmNlIl4KFUJhdGNoR2V0VXNlcnNSZXNwb25zZRIcCgV1c2VycxgBIAMoCzINLmF1dGgudjEuVXNlchInCgdtaXNzaW5nGAIgAygLMhYuYXV0aC52MS5Vc2VyUmVmZXJlbmNlIowBChVVc2Vyc0xpc3RVc2Vyc1JlcXVlc3QSHAoPb3JnYW5pemF0aW9uX2lkGAEgASgFSACIAQESEQoEcm9sZRgCIAEoCUgBiAEBEhEKCXBhZ2Vfc2l6ZRgDIAEoBRISCgpwYWdlX3Rva2VuGAQgASgJQhIKEF9vcmdhbml6YXRpb25faWRCBwoFX3JvbGUiTwoWVXNlcnNMaXN0VXNlcnNSZXNwb25zZRIcCgV1c2VycxgBIAMoCzINLmF1dGgudjEuVXNlchIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkiUwoPU2V0RW1haWxSZXF1ZXN0EhIKBWVtYWlsGAEgASgJSACIAQESFQoIcGFzc3dvcmQYAiABKAlIAYgBAUIICgZfZW1haWxCCwoJX3Bhc3N3b3JkIhIKEFNldEVtYWlsUmVzcG9uc2UiMQoTQ29uZmlybUVtYWlsUmVxdWVzdBIRCgRjb2RlGAEgASgJSACIAQFCBwoFX2NvZGUiFgoUQ29uZmlybUVtYWlsUmVzcG9uc2UiXAoSU2V0VXNlcm5hbWVSZXF1ZXN0EhUKCHVzZXJuYW1lGAEgASgJSACIAQESFQoIcGFzc3dvcmQYAiABKAlIAYgBAUILCglfdXNlcm5hbWVCCwoJX3Bhc3N3b3JkIhUKE1NldFVzZXJuYW1lUmVzcG9uc2UiFwoVUmV2b2tlTXlUb2tlbnNSZXF1ZXN0IhgKFlJldm9rZU15VG9rZW5zUmVzcG9uc2UiNQoPRGVsZXRlTWVSZXF1ZXN0EhUKCHBhc3N3b3JkGAEgASgJSACIAQFCCwoJX3Bhc3N3b3JkIhIKEERlbGV0ZU1lUmVzcG9uc2UiEQoPRXhwb3J0TWVSZXF1ZXN0IiAKEEV4cG9ydE1lUmVzcG9uc2USDAoEanNvbhgBIAEoCSI8ChNMaXN0TXlFdmVudHNSZXF1ZXN0EhEKCXBhZ2Vfc2l6ZRgBIAEoBRISCgpwYWdlX3Rva2VuGAIgASgJIlYKFExpc3RNeUV2ZW50c1Jlc3BvbnNlEiUKBmV2ZW50cxgBIAMoCzIVLmF1dGgudjEuQWNjb3VudEV2ZW50EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSKHAQoMQWNjb3VudEV2ZW50EigKBHRpbWUYASABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEg4KBmFjdGlvbhgCIAEoCRIPCgdyZWZ1c2VkGAMgASgIEgoKAmJ5GAQgASgJEhQKB2FkZHJlc3MYBSABKAlIAIgBAUIKCghfYWRkcmVzcyIaChhSb3RhdGVQcm92aWRlcktleVJlcXVlc3QiOAoZUm90YXRlUHJvdmlkZXJLZXlSZXNwb25zZRIbCgR1c2VyGAEgASgLMg0uYXV0aC52MS5Vc2VyIlcKEkxpc3RNZW1iZXJzUmVxdWVzdBIRCgR0ZXh0GAEgASgJSACIAQESEQoJcGFnZV9zaXplGAIgASgFEhIKCnBhZ2VfdG9rZW4YAyABKAlCBwoFX3RleHQiUAoTTGlzdE1lbWJlcnNSZXNwb25zZRIgCgdtZW1iZXJzGAEgAygLMg8uYXV0aC52MS5NZW1iZXISFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJItUBCgZNZW1iZXISGwoEdXNlchgBIAEoCzINLmF1dGgudjEuVXNlchIRCglzdXNwZW5kZWQYAiABKAgSMQoNYWN0aXZhdGVfdGltZRgDIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASGQoMYWN0aXZhdGVkX2J5GAQgASgFSACIAQESIgoVYWN0aXZhdGVkX2J5X3VzZXJuYW1lGAUgASgJSAGIAQFCDwoNX2FjdGl2YXRlZF9ieUIYChZfYWN0aXZhdGVkX2J5X3VzZXJuYW1lIj0KF0RlYWN0aXZhdGVNZW1iZXJSZXF1ZXN0EhUKCHVzZXJuYW1lGAEgASgJSACIAQFCCwoJX3VzZXJuYW1lIhoKGERlYWN0aXZhdGVNZW1iZXJSZXNwb25zZSJzCiFTZW5kQWRtaW5LZXlCeUVtYWlsUGFydG5lclJlcXVlc3QSGQoMZW1haWxwYXJ0bmVyGAEgASgJSACIAQESFQoIdXNlcm5hbWUYAiABKAlIAYgBAUIPCg1fZW1haWxwYXJ0bmVyQgsKCV91c2VybmFtZSIkCiJTZW5kQWRtaW5LZXlCeUVtYWlsUGFydG5lclJlc3BvbnNlIj0KF0V4aXN0c0J5VXNlcm5hbWVSZXF1ZXN0EhUKCHVzZXJuYW1lGAEgASgJSACIAQFCCwoJX3VzZXJuYW1lIioKGEV4aXN0c0J5VXNlcm5hbWVSZXNwb25zZRIOCgZleGlzdHMYASABKAgiPQoXRXhpc3RzQnlOaWNrbmFtZVJlcXVlc3QSFQoIbmlja25hbWUYASABKAlIAIgBAUILCglfbmlja25hbWUiKgoYRXhpc3RzQnlOaWNrbmFtZVJlc3BvbnNlEg4KBmV4aXN0cxgBIAEoCCIyChJWZXJpZnlUb2tlblJlcXVlc3QSEgoFdG9rZW4YASABKAlIAIgBAUIICgZfdG9rZW4itwMKE1ZlcmlmeVRva2VuUmVzcG9uc2USDgoGYWN0aXZlGAEgASgIEhAKA3N1YhgCIAEoCUgAiAEBEhUKCHVzZXJuYW1lGAMgASgJSAGIAQESIwoKdG9rZW5fdHlwZRgEIAEoCUgCUgp0b2tlbl90eXBliAEBEhAKA2V4cBgFIAEoA0gDiAEBEhAKA2lhdBgGIAEoA0gEiAEBEhAKA2lzcxgHIAEoCUgFiAEBEhAKA2F1ZBgIIAEoCUgGiAEBEhAKA2p0aRgJIAEoCUgHiAEBEiEKCWF1dGhfdGltZRgKIAEoA0gIUglhdXRoX3RpbWWIAQESCwoDYW1yGAsgAygJEg0KBXJvbGVzGAwgAygJEhAKA29yZxgNIAEoBUgJiAEBEiUKC3VzZXJfYWN0aXZlGA4gASgISApSC3VzZXJfYWN0aXZliAEBQgYKBF9zdWJCCwoJX3VzZXJuYW1lQg0KC190b2tlbl90eXBlQgYKBF9leHBCBgoEX2lhdEIGCgRfaXNzQgYKBF9hdWRCBgoEX2p0aUIMCgpfYXV0aF90aW1lQgYKBF9vcmdCDgoMX3VzZXJfYWN0aXZlIhAKDkdldEtleXNSZXF1ZXN0Ii0KD0dldEtleXNSZXNwb25zZRIaCgRrZXlzGAEgAygLMgwuYXV0aC52MS5LZXkiXAoDS2V5EgsKA2t0eRgBIAEoCRILCgNraWQYAiABKAkSCwoDdXNlGAMgASgJEgsKA2FsZxgEIAEoCRILCgNjcnYYBSABKAkSCQoBeBgGIAEoCRIJCgF5GAcgASgJMroOCgVVc2VycxI5CgZTaWduVXASFi5hdXRoLnYxLlNpZ25VcFJlcXVlc3QaFy5hdXRoLnYxLlNpZ25VcFJlc3BvbnNlEj8KCEFjdGl2YXRlEhguYXV0aC52MS5BY3RpdmF0ZVJlcXVlc3QaGS5hdXRoLnYxLkFjdGl2YXRlUmVzcG9uc2USNgoFTG9naW4SFS5hdXRoLnYxLkxvZ2luUmVxdWVzdBoWLmF1dGgudjEuTG9naW5SZXNwb25zZRI7CgVHZXRNZRIVLmF1dGgudjEuR2V0TWVSZXF1ZXN0GhYuYXV0aC52MS5HZXRNZVJlc3BvbnNlIgOQAgISPwoIVXBkYXRlTWUSGC5hdXRoLnYxLlVwZGF0ZU1lUmVxdWVzdBoZLmF1dGgudjEuVXBkYXRlTWVSZXNwb25zZRI8CgdSZWZyZXNoEhcuYXV0aC52MS5SZWZyZXNoUmVxdWVzdBoYLmF1dGgudjEuUmVmcmVzaFJlc3BvbnNlEkUKB0dldFVzZXISFy5hdXRoLnYxLkdldFVzZXJSZXF1ZXN0GhguYXV0aC52MS5HZXRVc2VyUmVzcG9uc2UiB5ACAqC7GAESVwoNQmF0Y2hHZXRVc2VycxIdLmF1dGgudjEuQmF0Y2hHZXRVc2Vyc1JlcXVlc3QaHi5hdXRoLnYxLkJhdGNoR2V0VXNlcnNSZXNwb25zZSIHkAICoLsYARJVCglMaXN0VXNlcnMSHi5hdXRoLnYxLlVzZXJzTGlzdFVzZXJzUmVxdWVzdBofLmF1dGgudjEuVXNlcnNMaXN0VXNlcnNSZXNwb25zZSIHkAICoLsYARI/CghTZXRFbWFpbBIYLmF1dGgudjEuU2V0RW1haWxSZXF1ZXN0GhkuYXV0aC52MS5TZXRFbWFpbFJlc3BvbnNlEksKDENvbmZpcm1FbWFpbBIcLmF1dGgudjEuQ29uZmlybUVtYWlsUmVxdWVzdBodLmF1dGgudjEuQ29uZmlybUVtYWlsUmVzcG9uc2USSAoLU2V0VXNlcm5hbWUSGy5hdXRoLnYxLlNldFVzZXJuYW1lUmVxdWVzdBocLmF1dGgudjEuU2V0VXNlcm5hbWVSZXNwb25zZRJRCg5SZXZva2VNeVRva2VucxIeLmF1dGgudjEuUmV2b2tlTXlUb2tlbnNSZXF1ZXN0Gh8uYXV0aC52MS5SZXZva2VNeVRva2Vuc1Jlc3BvbnNlEj8KCERlbGV0ZU1lEhguYXV0aC52MS5EZWxldGVNZVJlcXVlc3QaGS5hdXRoLnYxLkRlbGV0ZU1lUmVzcG9uc2USPwoIRXhwb3J0TWUSGC5hdXRoLnYxLkV4cG9ydE1lUmVxdWVzdBoZLmF1dGgudjEuRXhwb3J0TWVSZXNwb25zZRJQCgxMaXN0TXlFdmVudHMSHC5hdXRoLnYxLkxpc3RNeUV2ZW50c1JlcXVlc3QaHS5hdXRoLnYxLkxpc3RNeUV2ZW50c1Jlc3BvbnNlIgOQAgISWgoRUm90YXRlUHJvdmlkZXJLZXkSIS5hdXRoLnYxLlJvdGF0ZVByb3ZpZGVyS2V5UmVxdWVzdBoiLmF1dGgudjEuUm90YXRlUHJvdmlkZXJLZXlSZXNwb25zZRJNCgtMaXN0TWVtYmVycxIbLmF1dGgudjEuTGlzdE1lbWJlcnNSZXF1ZXN0GhwuYXV0aC52MS5MaXN0TWVtYmVyc1Jlc3BvbnNlIgOQAgISVwoQRGVhY3RpdmF0ZU1lbWJlchIgLmF1dGgudjEuRGVhY3RpdmF0ZU1lbWJlclJlcXVlc3QaIS5hdXRoLnYxLkRlYWN0aXZhdGVNZW1iZXJSZXNwb25zZRJ1ChpTZW5kQWRtaW5LZXlCeUVtYWlsUGFydG5lchIqLmF1dGgudjEuU2VuZEFkbWluS2V5QnlFbWFpbFBhcnRuZXJSZXF1ZXN0GisuYXV0aC52MS5TZW5kQWRtaW5LZXlCeUVtYWlsUGFydG5lclJlc3BvbnNlElwKEEV4aXN0c0J5VXNlcm5hbWUSIC5hdXRoLnYxLkV4aXN0c0J5VXNlcm5hbWVSZXF1ZXN0GiEuYXV0aC52MS5FeGlzdHNCeVVzZXJuYW1lUmVzcG9uc2UiA5ACAhJcChBFeGlzdHNCeU5pY2tuYW1lEiAuYXV0aC52MS5FeGlzdHNCeU5pY2tuYW1lUmVxdWVzdBohLmF1dGgudjEuRXhpc3RzQnlOaWNrbmFtZVJlc3BvbnNlIgOQAgISUQoLVmVyaWZ5VG9rZW4SGy5hdXRoLnYxLlZlcmlmeVRva2VuUmVxdWVzdBocLmF1dGgudjEuVmVyaWZ5VG9rZW5SZXNwb25zZSIHkAICoLsYAhJBCgdHZXRLZXlzEhcuYXV0aC52MS5HZXRLZXlzUmVxdWVzdBoYLmF1dGgudjEuR2V0S2V5c1Jlc3BvbnNlIgOQAgJiBnByb3RvMw", [file_auth_v1_records, file_auth_v1_scopes, file_google_protobuf_field_mask, file_google_protobuf_timestamp]);
 
 /**
  * The form of a new user. Text fields hold at most 255 characters and no control characters.
@@ -328,6 +328,119 @@ export const SignInSchema: GenMessage<SignIn> = /*@__PURE__*/
   messageDesc(file_auth_v1_users, 8);
 
 /**
+ * Fields of a user's profile, under the rules of SignUp.
+ *
+ * @generated from message auth.v1.Profile
+ */
+export type Profile = Message<"auth.v1.Profile"> & {
+  /**
+   * Unique.
+   *
+   * @generated from field: optional string nickname = 1;
+   */
+  nickname?: string | undefined;
+
+  /**
+   * dd/MM/yyyy, a valid date that is not in the future; ISO 8601 dates and date-times are also accepted.
+   *
+   * @generated from field: optional string dateofborn = 2;
+   */
+  dateofborn?: string | undefined;
+
+  /**
+   * `M`, `F` or `N`.
+   *
+   * @generated from field: optional string gender = 3;
+   */
+  gender?: string | undefined;
+
+  /**
+   * Exactly 2 characters.
+   *
+   * @generated from field: optional string state = 4;
+   */
+  state?: string | undefined;
+
+  /**
+   * City.
+   *
+   * @generated from field: optional string city = 5;
+   */
+  city?: string | undefined;
+
+  /**
+   * `E`, `D`, `N` or `O`.
+   *
+   * @generated from field: optional string institutiontype = 6;
+   */
+  institutiontype?: string | undefined;
+
+  /**
+   * Name of the institution.
+   *
+   * @generated from field: optional string institution = 7;
+   */
+  institution?: string | undefined;
+};
+
+/**
+ * Describes the message auth.v1.Profile.
+ * Use `create(ProfileSchema)` to create a new message.
+ */
+export const ProfileSchema: GenMessage<Profile> = /*@__PURE__*/
+  messageDesc(file_auth_v1_users, 9);
+
+/**
+ * The changes.
+ *
+ * @generated from message auth.v1.UpdateMeRequest
+ */
+export type UpdateMeRequest = Message<"auth.v1.UpdateMeRequest"> & {
+  /**
+   * The new values.
+   *
+   * @generated from field: auth.v1.Profile record = 1;
+   */
+  record?: Profile | undefined;
+
+  /**
+   * Fields of `record` to change. An optional field without a value is cleared: date of birth, gender, institution and its
+   * type. Absent or empty: the fields that are present in `record`.
+   *
+   * @generated from field: google.protobuf.FieldMask update_mask = 2;
+   */
+  updateMask?: FieldMask | undefined;
+};
+
+/**
+ * Describes the message auth.v1.UpdateMeRequest.
+ * Use `create(UpdateMeRequestSchema)` to create a new message.
+ */
+export const UpdateMeRequestSchema: GenMessage<UpdateMeRequest> = /*@__PURE__*/
+  messageDesc(file_auth_v1_users, 10);
+
+/**
+ * The changed user.
+ *
+ * @generated from message auth.v1.UpdateMeResponse
+ */
+export type UpdateMeResponse = Message<"auth.v1.UpdateMeResponse"> & {
+  /**
+   * The token's user.
+   *
+   * @generated from field: auth.v1.User user = 1;
+   */
+  user?: User | undefined;
+};
+
+/**
+ * Describes the message auth.v1.UpdateMeResponse.
+ * Use `create(UpdateMeResponseSchema)` to create a new message.
+ */
+export const UpdateMeResponseSchema: GenMessage<UpdateMeResponse> = /*@__PURE__*/
+  messageDesc(file_auth_v1_users, 11);
+
+/**
  * Empty: the metadata has the token.
  *
  * @generated from message auth.v1.RefreshRequest
@@ -340,7 +453,7 @@ export type RefreshRequest = Message<"auth.v1.RefreshRequest"> & {
  * Use `create(RefreshRequestSchema)` to create a new message.
  */
 export const RefreshRequestSchema: GenMessage<RefreshRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 9);
+  messageDesc(file_auth_v1_users, 12);
 
 /**
  * The new token.
@@ -361,7 +474,7 @@ export type RefreshResponse = Message<"auth.v1.RefreshResponse"> & {
  * Use `create(RefreshResponseSchema)` to create a new message.
  */
 export const RefreshResponseSchema: GenMessage<RefreshResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 10);
+  messageDesc(file_auth_v1_users, 13);
 
 /**
  * The user to look up.
@@ -389,7 +502,7 @@ export type GetUserRequest = Message<"auth.v1.GetUserRequest"> & {
  * Use `create(GetUserRequestSchema)` to create a new message.
  */
 export const GetUserRequestSchema: GenMessage<GetUserRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 11);
+  messageDesc(file_auth_v1_users, 14);
 
 /**
  * The requested user.
@@ -410,7 +523,7 @@ export type GetUserResponse = Message<"auth.v1.GetUserResponse"> & {
  * Use `create(GetUserResponseSchema)` to create a new message.
  */
 export const GetUserResponseSchema: GenMessage<GetUserResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 12);
+  messageDesc(file_auth_v1_users, 15);
 
 /**
  * A reference to a user, by id or username.
@@ -447,7 +560,7 @@ export type UserReference = Message<"auth.v1.UserReference"> & {
  * Use `create(UserReferenceSchema)` to create a new message.
  */
 export const UserReferenceSchema: GenMessage<UserReference> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 13);
+  messageDesc(file_auth_v1_users, 16);
 
 /**
  * The users to look up.
@@ -468,7 +581,7 @@ export type BatchGetUsersRequest = Message<"auth.v1.BatchGetUsersRequest"> & {
  * Use `create(BatchGetUsersRequestSchema)` to create a new message.
  */
 export const BatchGetUsersRequestSchema: GenMessage<BatchGetUsersRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 14);
+  messageDesc(file_auth_v1_users, 17);
 
 /**
  * The users found.
@@ -496,7 +609,7 @@ export type BatchGetUsersResponse = Message<"auth.v1.BatchGetUsersResponse"> & {
  * Use `create(BatchGetUsersResponseSchema)` to create a new message.
  */
 export const BatchGetUsersResponseSchema: GenMessage<BatchGetUsersResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 15);
+  messageDesc(file_auth_v1_users, 18);
 
 /**
  * The users to list: at least one filter is required, and all given must match.
@@ -538,7 +651,7 @@ export type UsersListUsersRequest = Message<"auth.v1.UsersListUsersRequest"> & {
  * Use `create(UsersListUsersRequestSchema)` to create a new message.
  */
 export const UsersListUsersRequestSchema: GenMessage<UsersListUsersRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 16);
+  messageDesc(file_auth_v1_users, 19);
 
 /**
  * A page of users.
@@ -566,7 +679,7 @@ export type UsersListUsersResponse = Message<"auth.v1.UsersListUsersResponse"> &
  * Use `create(UsersListUsersResponseSchema)` to create a new message.
  */
 export const UsersListUsersResponseSchema: GenMessage<UsersListUsersResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 17);
+  messageDesc(file_auth_v1_users, 20);
 
 /**
  * The new address.
@@ -594,7 +707,7 @@ export type SetEmailRequest = Message<"auth.v1.SetEmailRequest"> & {
  * Use `create(SetEmailRequestSchema)` to create a new message.
  */
 export const SetEmailRequestSchema: GenMessage<SetEmailRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 18);
+  messageDesc(file_auth_v1_users, 21);
 
 /**
  * Empty: the code is queued, unless the address received too many e-mails recently.
@@ -609,7 +722,7 @@ export type SetEmailResponse = Message<"auth.v1.SetEmailResponse"> & {
  * Use `create(SetEmailResponseSchema)` to create a new message.
  */
 export const SetEmailResponseSchema: GenMessage<SetEmailResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 19);
+  messageDesc(file_auth_v1_users, 22);
 
 /**
  * The mailed code.
@@ -630,7 +743,7 @@ export type ConfirmEmailRequest = Message<"auth.v1.ConfirmEmailRequest"> & {
  * Use `create(ConfirmEmailRequestSchema)` to create a new message.
  */
 export const ConfirmEmailRequestSchema: GenMessage<ConfirmEmailRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 20);
+  messageDesc(file_auth_v1_users, 23);
 
 /**
  * Empty: the new address is in effect.
@@ -645,7 +758,50 @@ export type ConfirmEmailResponse = Message<"auth.v1.ConfirmEmailResponse"> & {
  * Use `create(ConfirmEmailResponseSchema)` to create a new message.
  */
 export const ConfirmEmailResponseSchema: GenMessage<ConfirmEmailResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 21);
+  messageDesc(file_auth_v1_users, 24);
+
+/**
+ * The new username.
+ *
+ * @generated from message auth.v1.SetUsernameRequest
+ */
+export type SetUsernameRequest = Message<"auth.v1.SetUsernameRequest"> & {
+  /**
+   * Required. As at sign-up.
+   *
+   * @generated from field: optional string username = 1;
+   */
+  username?: string | undefined;
+
+  /**
+   * Required. The password of the user.
+   *
+   * @generated from field: optional string password = 2;
+   */
+  password?: string | undefined;
+};
+
+/**
+ * Describes the message auth.v1.SetUsernameRequest.
+ * Use `create(SetUsernameRequestSchema)` to create a new message.
+ */
+export const SetUsernameRequestSchema: GenMessage<SetUsernameRequest> = /*@__PURE__*/
+  messageDesc(file_auth_v1_users, 25);
+
+/**
+ * Empty: the new username is in effect.
+ *
+ * @generated from message auth.v1.SetUsernameResponse
+ */
+export type SetUsernameResponse = Message<"auth.v1.SetUsernameResponse"> & {
+};
+
+/**
+ * Describes the message auth.v1.SetUsernameResponse.
+ * Use `create(SetUsernameResponseSchema)` to create a new message.
+ */
+export const SetUsernameResponseSchema: GenMessage<SetUsernameResponse> = /*@__PURE__*/
+  messageDesc(file_auth_v1_users, 26);
 
 /**
  * Empty: the metadata has the token.
@@ -660,7 +816,7 @@ export type RevokeMyTokensRequest = Message<"auth.v1.RevokeMyTokensRequest"> & {
  * Use `create(RevokeMyTokensRequestSchema)` to create a new message.
  */
 export const RevokeMyTokensRequestSchema: GenMessage<RevokeMyTokensRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 22);
+  messageDesc(file_auth_v1_users, 27);
 
 /**
  * Empty: the tokens are void.
@@ -675,7 +831,7 @@ export type RevokeMyTokensResponse = Message<"auth.v1.RevokeMyTokensResponse"> &
  * Use `create(RevokeMyTokensResponseSchema)` to create a new message.
  */
 export const RevokeMyTokensResponseSchema: GenMessage<RevokeMyTokensResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 23);
+  messageDesc(file_auth_v1_users, 28);
 
 /**
  * Proof that the owner deletes the account.
@@ -696,7 +852,7 @@ export type DeleteMeRequest = Message<"auth.v1.DeleteMeRequest"> & {
  * Use `create(DeleteMeRequestSchema)` to create a new message.
  */
 export const DeleteMeRequestSchema: GenMessage<DeleteMeRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 24);
+  messageDesc(file_auth_v1_users, 29);
 
 /**
  * Empty: the account is deleted, and its tokens are void.
@@ -711,7 +867,7 @@ export type DeleteMeResponse = Message<"auth.v1.DeleteMeResponse"> & {
  * Use `create(DeleteMeResponseSchema)` to create a new message.
  */
 export const DeleteMeResponseSchema: GenMessage<DeleteMeResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 25);
+  messageDesc(file_auth_v1_users, 30);
 
 /**
  * Empty: the metadata has the token.
@@ -726,7 +882,7 @@ export type ExportMeRequest = Message<"auth.v1.ExportMeRequest"> & {
  * Use `create(ExportMeRequestSchema)` to create a new message.
  */
 export const ExportMeRequestSchema: GenMessage<ExportMeRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 26);
+  messageDesc(file_auth_v1_users, 31);
 
 /**
  * The stored data of the user.
@@ -748,7 +904,7 @@ export type ExportMeResponse = Message<"auth.v1.ExportMeResponse"> & {
  * Use `create(ExportMeResponseSchema)` to create a new message.
  */
 export const ExportMeResponseSchema: GenMessage<ExportMeResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 27);
+  messageDesc(file_auth_v1_users, 32);
 
 /**
  * The page of events to return.
@@ -776,7 +932,7 @@ export type ListMyEventsRequest = Message<"auth.v1.ListMyEventsRequest"> & {
  * Use `create(ListMyEventsRequestSchema)` to create a new message.
  */
 export const ListMyEventsRequestSchema: GenMessage<ListMyEventsRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 28);
+  messageDesc(file_auth_v1_users, 33);
 
 /**
  * A page of events.
@@ -804,7 +960,7 @@ export type ListMyEventsResponse = Message<"auth.v1.ListMyEventsResponse"> & {
  * Use `create(ListMyEventsResponseSchema)` to create a new message.
  */
 export const ListMyEventsResponseSchema: GenMessage<ListMyEventsResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 29);
+  messageDesc(file_auth_v1_users, 34);
 
 /**
  * An event of the audit log, as the user concerned sees it.
@@ -834,7 +990,8 @@ export type AccountEvent = Message<"auth.v1.AccountEvent"> & {
   refused: boolean;
 
   /**
-   * Who acted: `you`, `an administrator`, `a service`, `the system`, or `an unknown client`, which didn't prove who it is.
+   * Who acted: `you`, `your organization`, `an administrator`, `a service`, `the system`, or `an unknown client`, which is a
+   * client that didn't sign in.
    *
    * @generated from field: string by = 4;
    */
@@ -853,7 +1010,7 @@ export type AccountEvent = Message<"auth.v1.AccountEvent"> & {
  * Use `create(AccountEventSchema)` to create a new message.
  */
 export const AccountEventSchema: GenMessage<AccountEvent> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 30);
+  messageDesc(file_auth_v1_users, 35);
 
 /**
  * Empty: the metadata has the token.
@@ -868,7 +1025,7 @@ export type RotateProviderKeyRequest = Message<"auth.v1.RotateProviderKeyRequest
  * Use `create(RotateProviderKeyRequestSchema)` to create a new message.
  */
 export const RotateProviderKeyRequestSchema: GenMessage<RotateProviderKeyRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 31);
+  messageDesc(file_auth_v1_users, 36);
 
 /**
  * The new key.
@@ -889,7 +1046,7 @@ export type RotateProviderKeyResponse = Message<"auth.v1.RotateProviderKeyRespon
  * Use `create(RotateProviderKeyResponseSchema)` to create a new message.
  */
 export const RotateProviderKeyResponseSchema: GenMessage<RotateProviderKeyResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 32);
+  messageDesc(file_auth_v1_users, 37);
 
 /**
  * The members to list.
@@ -925,7 +1082,7 @@ export type ListMembersRequest = Message<"auth.v1.ListMembersRequest"> & {
  * Use `create(ListMembersRequestSchema)` to create a new message.
  */
 export const ListMembersRequestSchema: GenMessage<ListMembersRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 33);
+  messageDesc(file_auth_v1_users, 38);
 
 /**
  * A page of members.
@@ -953,7 +1110,7 @@ export type ListMembersResponse = Message<"auth.v1.ListMembersResponse"> & {
  * Use `create(ListMembersResponseSchema)` to create a new message.
  */
 export const ListMembersResponseSchema: GenMessage<ListMembersResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 34);
+  messageDesc(file_auth_v1_users, 39);
 
 /**
  * A member of an organization.
@@ -1003,7 +1160,7 @@ export type Member = Message<"auth.v1.Member"> & {
  * Use `create(MemberSchema)` to create a new message.
  */
 export const MemberSchema: GenMessage<Member> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 35);
+  messageDesc(file_auth_v1_users, 40);
 
 /**
  * The member to deactivate.
@@ -1024,7 +1181,7 @@ export type DeactivateMemberRequest = Message<"auth.v1.DeactivateMemberRequest">
  * Use `create(DeactivateMemberRequestSchema)` to create a new message.
  */
 export const DeactivateMemberRequestSchema: GenMessage<DeactivateMemberRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 36);
+  messageDesc(file_auth_v1_users, 41);
 
 /**
  * Empty: the member is inactive.
@@ -1039,7 +1196,7 @@ export type DeactivateMemberResponse = Message<"auth.v1.DeactivateMemberResponse
  * Use `create(DeactivateMemberResponseSchema)` to create a new message.
  */
 export const DeactivateMemberResponseSchema: GenMessage<DeactivateMemberResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 37);
+  messageDesc(file_auth_v1_users, 42);
 
 /**
  * The user who needs a key, and its recipient.
@@ -1067,7 +1224,7 @@ export type SendAdminKeyByEmailPartnerRequest = Message<"auth.v1.SendAdminKeyByE
  * Use `create(SendAdminKeyByEmailPartnerRequestSchema)` to create a new message.
  */
 export const SendAdminKeyByEmailPartnerRequestSchema: GenMessage<SendAdminKeyByEmailPartnerRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 38);
+  messageDesc(file_auth_v1_users, 43);
 
 /**
  * Empty: the e-mail is queued.
@@ -1082,7 +1239,7 @@ export type SendAdminKeyByEmailPartnerResponse = Message<"auth.v1.SendAdminKeyBy
  * Use `create(SendAdminKeyByEmailPartnerResponseSchema)` to create a new message.
  */
 export const SendAdminKeyByEmailPartnerResponseSchema: GenMessage<SendAdminKeyByEmailPartnerResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 39);
+  messageDesc(file_auth_v1_users, 44);
 
 /**
  * The username to look up.
@@ -1103,7 +1260,7 @@ export type ExistsByUsernameRequest = Message<"auth.v1.ExistsByUsernameRequest">
  * Use `create(ExistsByUsernameRequestSchema)` to create a new message.
  */
 export const ExistsByUsernameRequestSchema: GenMessage<ExistsByUsernameRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 40);
+  messageDesc(file_auth_v1_users, 45);
 
 /**
  * Whether it is taken.
@@ -1112,7 +1269,7 @@ export const ExistsByUsernameRequestSchema: GenMessage<ExistsByUsernameRequest> 
  */
 export type ExistsByUsernameResponse = Message<"auth.v1.ExistsByUsernameResponse"> & {
   /**
-   * True if a user has it.
+   * True if a user has it, or had it in the last 30 days.
    *
    * @generated from field: bool exists = 1;
    */
@@ -1124,7 +1281,7 @@ export type ExistsByUsernameResponse = Message<"auth.v1.ExistsByUsernameResponse
  * Use `create(ExistsByUsernameResponseSchema)` to create a new message.
  */
 export const ExistsByUsernameResponseSchema: GenMessage<ExistsByUsernameResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 41);
+  messageDesc(file_auth_v1_users, 46);
 
 /**
  * The nickname to look up.
@@ -1145,7 +1302,7 @@ export type ExistsByNicknameRequest = Message<"auth.v1.ExistsByNicknameRequest">
  * Use `create(ExistsByNicknameRequestSchema)` to create a new message.
  */
 export const ExistsByNicknameRequestSchema: GenMessage<ExistsByNicknameRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 42);
+  messageDesc(file_auth_v1_users, 47);
 
 /**
  * Whether it is taken.
@@ -1166,7 +1323,7 @@ export type ExistsByNicknameResponse = Message<"auth.v1.ExistsByNicknameResponse
  * Use `create(ExistsByNicknameResponseSchema)` to create a new message.
  */
 export const ExistsByNicknameResponseSchema: GenMessage<ExistsByNicknameResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 43);
+  messageDesc(file_auth_v1_users, 48);
 
 /**
  * The token to verify.
@@ -1187,7 +1344,7 @@ export type VerifyTokenRequest = Message<"auth.v1.VerifyTokenRequest"> & {
  * Use `create(VerifyTokenRequestSchema)` to create a new message.
  */
 export const VerifyTokenRequestSchema: GenMessage<VerifyTokenRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 44);
+  messageDesc(file_auth_v1_users, 49);
 
 /**
  * The introspection response of RFC 7662, with the claims of this service. An invalid token has only `active`.
@@ -1299,7 +1456,7 @@ export type VerifyTokenResponse = Message<"auth.v1.VerifyTokenResponse"> & {
  * Use `create(VerifyTokenResponseSchema)` to create a new message.
  */
 export const VerifyTokenResponseSchema: GenMessage<VerifyTokenResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 45);
+  messageDesc(file_auth_v1_users, 50);
 
 /**
  * Empty.
@@ -1314,7 +1471,7 @@ export type GetKeysRequest = Message<"auth.v1.GetKeysRequest"> & {
  * Use `create(GetKeysRequestSchema)` to create a new message.
  */
 export const GetKeysRequestSchema: GenMessage<GetKeysRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 46);
+  messageDesc(file_auth_v1_users, 51);
 
 /**
  * The key set.
@@ -1335,7 +1492,7 @@ export type GetKeysResponse = Message<"auth.v1.GetKeysResponse"> & {
  * Use `create(GetKeysResponseSchema)` to create a new message.
  */
 export const GetKeysResponseSchema: GenMessage<GetKeysResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 47);
+  messageDesc(file_auth_v1_users, 52);
 
 /**
  * One public key, in the fields of RFC 7517 and RFC 7518.
@@ -1398,7 +1555,7 @@ export type Key = Message<"auth.v1.Key"> & {
  * Use `create(KeySchema)` to create a new message.
  */
 export const KeySchema: GenMessage<Key> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 48);
+  messageDesc(file_auth_v1_users, 53);
 
 /**
  * Sign-up, activation, sign-in and look-up of users, and changes of users to their own accounts.
@@ -1474,6 +1631,19 @@ export const Users: GenService<{
     methodKind: "unary";
     input: typeof GetMeRequestSchema;
     output: typeof GetMeResponseSchema;
+  },
+  /**
+   * Changes the profile of the token's user, and returns its record as GetMe does. Protected: the user itself.
+   * Refuses with INVALID_ARGUMENT when `update_mask` names other fields than those of `record`, and with INVALID_SIGN_UP when
+   * values break the rules of SignUp, with every invalid field, or when the nickname is taken (with a suggestion). Nothing
+   * changes then. Refuses with TOO_MANY_ATTEMPTS when nicknames are tried faster than ExistsByNickname permits.
+   *
+   * @generated from rpc auth.v1.Users.UpdateMe
+   */
+  updateMe: {
+    methodKind: "unary";
+    input: typeof UpdateMeRequestSchema;
+    output: typeof UpdateMeResponseSchema;
   },
   /**
    * Exchanges a token for a new one with the same session start. Protected.
@@ -1552,6 +1722,23 @@ export const Users: GenService<{
     methodKind: "unary";
     input: typeof ConfirmEmailRequestSchema;
     output: typeof ConfirmEmailResponseSchema;
+  },
+  /**
+   * Changes the username. Protected: the user itself, with the password, which counts as an attempt like a sign-in.
+   * Tokens stay valid: `sub` is the id of the user. Their claim `username` is the former name until Refresh. The user is
+   * notified by e-mail. The former username stays reserved for the user for 30 days: for all others it is taken, and so are
+   * its look-alikes; the user can take it back at any time. No sign-in accepts it.
+   * Refuses with MISSING_PARAMETER; INVALID_SIGN_UP for a username that breaks the rules of SignUp, is taken or is the
+   * password; INVALID_CREDENTIALS for a wrong password; TOO_MANY_ATTEMPTS as Login does. Refuses with WRONG_STATE while 10
+   * former usernames are reserved for the user, and for a day after PasswordUpdateByUsername by a session that did not begin
+   * with a mailed key; the text has the time from which the change is possible (ISO 8601).
+   *
+   * @generated from rpc auth.v1.Users.SetUsername
+   */
+  setUsername: {
+    methodKind: "unary";
+    input: typeof SetUsernameRequestSchema;
+    output: typeof SetUsernameResponseSchema;
   },
   /**
    * Logs the user out everywhere: all tokens are void, including the one of this call. Protected: the user itself.
@@ -1652,7 +1839,7 @@ export const Users: GenService<{
     output: typeof SendAdminKeyByEmailPartnerResponseSchema;
   },
   /**
-   * Returns whether a username is taken, compared as at sign-up.
+   * Returns whether a username is taken or reserved as the former one of a user, compared as at sign-up.
    *
    * @generated from rpc auth.v1.Users.ExistsByUsername
    */

@@ -1,5 +1,5 @@
 import type { FieldMask } from '@bufbuild/protobuf/wkt'
-import { wrongFields } from '../requests/wrong-fields.js'
+import { wrongFields } from './wrong-fields.js'
 
 /** The fields that an update mask names (AIP-134), each once. Refuses an empty mask and unknown fields with INVALID_ARGUMENT. */
 export function readMask<F extends string>(mask: FieldMask | undefined, fields: readonly F[]): F[] {

@@ -1,0 +1,101 @@
+// Changes of profiles under the rules of sign-up: by users of their own (UpdateMe), and by administrators.
+import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import type { Profile } from '../../proto/gen/auth/v1/users_pb.js'
+import { type Admission, tooManyAttempts } from '../access/admission.js'
+import type { UsersRpc } from '../access/context.js'
+import type { Transaction } from '../database/connection.js'
+import type { AdministeredUsers } from '../models/administered-user.js'
+import type { MasterKey } from '../models/master-key.js'
+import type { User, UserDetails, Users } from '../models/user.js'
+import type { PasswordPolicy } from '../passwords/policy.js'
+import { checkShape } from '../requests/call.js'
+import { type FieldViolation, refuse } from '../requests/refusal.js'
+import { readMask } from '../requests/update-mask.js'
+import { nicknameKey } from '../rules/names.js'
+import { checkFields, formatDateOfBirth, type SignUpTexts } from './sign-up-form.js'
+import { checkFree, isTaken, takenNames } from './taken-names.js'
+import { toUserRecord } from './user-record.js'
+
+/** Fields of a profile, each beside its attribute. */
+const attributes = {
+  nickname: 'nickname',
+  dateofborn: 'dateOfBirth',
+  gender: 'gender',
+  state: 'state',
+  city: 'city',
+  institutiontype: 'institutionType',
+  institution: 'institution',
+} as const satisfies Record<keyof Omit<Profile, '$typeName' | '$unknown'>, keyof User>
+
+/** A field of a profile. */
+type ProfileField = keyof typeof attributes
+
+/** The fields of a profile. */
+export const profileFields = Object.keys(attributes) as ProfileField[]
+
+/**
+ * Changes those of the fields whose values differ from the user's, and returns them. The user's row is locked, and the texts
+ * are valid. Throws `Taken` for a taken nickname.
+ */
+export async function editProfile(
+  users: Pick<Users, 'lookalikes' | 'edit'>,
+  user: User,
+  fields: readonly ProfileField[],
+  texts: SignUpTexts,
+  t: Transaction,
+): Promise<ProfileField[]> {
+  const shown = { ...texts, dateofborn: texts.dateofborn && formatDateOfBirth(texts.dateofborn) }
+  const changed = fields.filter(field => (shown[field] ?? null) !== user[attributes[field]])
+  if (changed.length === 0) return changed
+  const nickname = changed.includes('nickname') ? texts.nickname : undefined
+  if (nickname) await checkFree(users, { nickname }, t, user.id)
+  const details = changed.flatMap(field => (field === 'nickname' ? [] : [[attributes[field], texts[field] ?? null]]))
+  const name = nickname && { name: { nickname, nicknameKey: nicknameKey(nickname) } }
+  await users.edit(user.id, { ...(Object.fromEntries(details) as UserDetails), ...name }, t)
+  return changed
+}
+
+/** Changes the profile of the caller. Refuses with INVALID_SIGN_UP and all invalid fields. */
+export function updateMe(deps: {
+  readonly users: Users
+  readonly administeredUsers: Pick<AdministeredUsers, 'lock'>
+  readonly admission: Pick<Admission, 'takeLookUp'>
+  readonly policy: PasswordPolicy
+  readonly timeZone: string
+  readonly masterKey: MasterKey
+  readonly now: () => number
+}): UsersRpc<'updateMe'> {
+  const { users, administeredUsers, admission, policy, timeZone, masterKey, now } = deps
+  return async ({ record, updateMask }, { call, caller, transact }) => {
+    checkShape(call)
+    const { id } = caller.user
+    const isGiven = (field: ProfileField) => record?.[field] !== undefined
+    const mask = updateMask?.paths.length ? readMask(updateMask, profileFields) : profileFields.filter(isGiven)
+    const given = Object.fromEntries(mask.map(field => [field, record?.[field]]))
+    const { fields, texts } = checkFields(given, policy, { now: new Date(now()), timeZone })
+    const wrong = fields.filter(({ field }) => (mask as string[]).includes(field))
+    if (wrong.length > 0) refuseFields(wrong)
+
+    const names = { nickname: mask.includes('nickname') ? texts.nickname : undefined }
+    // The refusal of a nickname reveals that a user has it, as ExistsByNickname does.
+    if (names.nickname && !admission.takeLookUp(call.address)) throw tooManyAttempts(1, 'lookUps')
+    const user = await transact(async ({ t, record: append }) => {
+      const lock = async () => (await administeredUsers.lock(id, t))!
+      const before = await lock()
+      const changed = await editProfile(users, before, mask, texts, t)
+      if (changed.length === 0) return before
+      await append({ action: 'user.edit-own', subject_id: id, object: `fields:${changed.join(',')}` })
+      return lock()
+    }).catch(async error => {
+      if (isTaken(error)) refuseFields(await takenNames(users, names, id))
+      throw error
+    })
+    return { user: toUserRecord(user, { user, admin: caller.admin }, masterKey) }
+  }
+}
+
+/** Refuses with INVALID_SIGN_UP and these fields of the record. */
+function refuseFields(wrong: readonly FieldViolation[]): never {
+  const fields = wrong.map(({ field, message }) => ({ field: `record.${field}`, message }))
+  refuse(Reason.INVALID_SIGN_UP, { fields })
+}

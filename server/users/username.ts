@@ -1,0 +1,83 @@
+// How users change their own username: with the password again.
+import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import type { UsersRpc } from '../access/context.js'
+import type { SignIns } from '../access/sign-in.js'
+import type { FormerUsernames } from '../models/former-username.js'
+import type { Users } from '../models/user.js'
+import type { ChooseLocale } from '../outbox/texts.js'
+import { checkPassword, type PasswordPolicy } from '../passwords/policy.js'
+import { checkShape } from '../requests/call.js'
+import { type FieldViolation, refuse } from '../requests/refusal.js'
+import { required } from '../requests/required-fields.js'
+import { usernameKey } from '../rules/names.js'
+import { tooLong } from '../rules/sizes.js'
+import { checkPasswordAge } from './password-age.js'
+import { checkFields } from './sign-up-form.js'
+import { checkFree, isTaken, takenNames } from './taken-names.js'
+
+/**
+ * Maximum former usernames that are reserved for a user who changes the username again: one account can't keep any number of
+ * names from others.
+ */
+const maxReserved = 10
+
+/**
+ * Changes the username of the caller, if the password is right. Refuses with WRONG_STATE after too many changes, and for a
+ * day after a password update.
+ */
+export function setUsername(deps: {
+  readonly users: Users
+  readonly formerUsernames: Pick<FormerUsernames, 'reserved'>
+  readonly signIns: SignIns
+  readonly policy: PasswordPolicy
+  readonly chooseLocale: ChooseLocale
+  readonly timeZone: string
+  readonly now: () => number
+}): UsersRpc<'setUsername'> {
+  const { users, formerUsernames, signIns, policy, chooseLocale, timeZone, now } = deps
+  return async (request, { call, caller: { user }, transact }) => {
+    checkShape(call)
+    const { password } = required({ username: request.username, password: request.password })
+    const { fields, texts } = checkFields({ username: request.username! }, policy, { now: new Date(now()), timeZone })
+    refuseUsername(fields.filter(({ field }) => field === 'username'))
+    const username = texts.username!
+    if (tooLong(password, 'password')) refuse(Reason.INVALID_CREDENTIALS)
+    checkPasswordAge(user, now(), 'The username can be changed')
+
+    await using attempt = await signIns.begin('user.set-own-username', user.usernameKey, call, 1)
+    const { account } = attempt
+    const { correct } = await attempt.comparePassword(password)
+    if (account?.id !== user.id || !correct) return attempt.fail(Reason.INVALID_CREDENTIALS)
+    // Others see the username, and a password that was set under an earlier policy stays valid.
+    if (checkPassword(password, { username }, policy) !== checkPassword(password, {}, policy)) {
+      refuseUsername([{ field: 'username', message: 'Choose another username: this one reveals your password.' }])
+    }
+    const change = { address: call.address, locale: chooseLocale(call.acceptLanguage) }
+    // The attempt doesn't end with a success, which would remember the network in this transaction: a sign-in from there that
+    // holds the user's row would wait for it, and the change of a unique column waits for the sign-in.
+    await transact(async ({ t, record }) => {
+      checkReserved(await formerUsernames.reserved(user.id, usernameKey(username), t))
+      await checkFree(users, { username }, t, user.id)
+      await users.rename(user.id, username, change, t)
+      await record({ action: 'user.set-own-username', subject_id: user.id })
+    }).catch(async error => {
+      if (isTaken(error)) refuse(Reason.INVALID_SIGN_UP, { fields: await takenNames(users, { username }, user.id) })
+      throw error
+    })
+    return {}
+  }
+}
+
+/** Refuses with WRONG_STATE, and the time when the change is possible, while too many usernames are reserved for a user. */
+function checkReserved({ count, until }: { readonly count: number; readonly until: Date | null }): void {
+  if (count < maxReserved) return
+  const time = until!.toISOString()
+  refuse(Reason.WRONG_STATE, {
+    text: `The username was changed ${count} times in 30 days. It can be changed again from ${time} on.`,
+  })
+}
+
+/** Refuses with INVALID_SIGN_UP when there is something wrong with the username. */
+function refuseUsername(fields: readonly FieldViolation[]): void {
+  if (fields.length > 0) refuse(Reason.INVALID_SIGN_UP, { fields })
+}

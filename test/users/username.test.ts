@@ -1,0 +1,134 @@
+/** Users change their own username, at every endpoint. */
+import { randomUUID } from 'node:crypto'
+import { createClient } from '@connectrpc/connect'
+import { createConnectTransport } from '@connectrpc/connect-node'
+import test from 'ava'
+import { Users } from '../../proto/gen/auth/v1/users_pb.js'
+import { openGrpc } from '../_helpers/grpc.js'
+import { mailboxForFile } from '../_helpers/mailbox.js'
+import { refused, wrongFields } from '../_helpers/problem.js'
+import { password, serviceForFile, type TestService } from '../_helpers/service.js'
+import { claimsOf, idOf } from '../_helpers/tokens.js'
+
+const mailbox = mailboxForFile()
+const service = serviceForFile(() => ({ SMTP_URL: mailbox.url }))
+
+const newName = () => `ana ${randomUUID()}`
+const setUsername = (token: string | undefined, username: unknown, secret: unknown = password, headers = {}) =>
+  service.request('POST', '/users/me/username', {
+    ...(token !== undefined && { token }),
+    body: { username, password: secret },
+    headers,
+  })
+const tryLogin = (username: string, { request }: TestService = service) =>
+  request('POST', '/users/login', { query: { username, password } })
+
+test('a user changes its username with the password; tokens stay valid, and only the new name signs in', async t => {
+  const { token, username } = await service.signUp('ROLE_CLIENT')
+  const name = newName()
+  const answer = await setUsername(token, ` ${name} `)
+  t.is(`${answer.status}${answer.text}`, '200')
+  t.is((await service.request('GET', '/users/me', { token })).json.username, name)
+  refused(t, await tryLogin(username), 404, 'INVALID_CREDENTIALS')
+  const session = await service.login(name.toUpperCase())
+  t.is(claimsOf(session).sub, claimsOf(token).sub)
+  t.is(claimsOf(session).username, name)
+  const { text: refreshed } = await service.request('GET', '/users/refresh', { token })
+  t.is(claimsOf(refreshed).username, name)
+  const { text } = await service.request('POST', '/auth.v1.Users/VerifyToken', { body: { token } })
+  t.like(JSON.parse(text), { active: true, username: name })
+  const events = await service.registry.audit.list({
+    subjectId: idOf(token),
+    action: 'user.set-own-username',
+    limit: 9,
+  })
+  t.deepEqual(
+    events.map(({ outcome, object, actor_id }) => [outcome, object, actor_id]),
+    [['ok', null, idOf(token)]],
+  )
+})
+
+test('the user is notified by e-mail, in its language', async t => {
+  for (const [language, subject, text] of [
+    ['en', 'Your username was changed', /new username/],
+    ['pt', 'Seu nome de usuário foi alterado', /novo nome/],
+  ] as const) {
+    const email = `${randomUUID()}@example.org`
+    const { token, username } = await service.signUp('ROLE_CLIENT', { email })
+    const name = `ana-${randomUUID().slice(0, 8)}`
+    t.is((await setUsername(token, name, password, { 'accept-language': language })).status, 200)
+    const notice = await mailbox.nextEmail(email)
+    t.is(notice.subject, subject)
+    t.regex(notice.text ?? '', text)
+    t.true(notice.text?.includes(name))
+    t.false(notice.text?.includes(username))
+  }
+})
+
+test('a missing or invalid username is refused as at sign-up, and nothing changes', async t => {
+  const { token, username } = await service.signUp('ROLE_CLIENT')
+  const { username: other } = await service.signUp('ROLE_CLIENT')
+  const missing = await service.request('POST', '/users/me/username', { token, body: {} })
+  refused(t, missing, 400, 'MISSING_PARAMETER')
+  t.deepEqual(wrongFields(missing), ['password', 'username'])
+  for (const wrong of [
+    'me',
+    'SignUp',
+    '#12',
+    'a\nb',
+    'ana\u200bana',
+    'x'.repeat(256),
+    'e\u0301\u0323'.repeat(12_000),
+  ]) {
+    const answer = await setUsername(token, wrong)
+    refused(t, answer, 422, 'INVALID_SIGN_UP')
+    t.deepEqual(wrongFields(answer), ['username'])
+  }
+  // All spellings of a telephone number are one username.
+  for (const taken of [other, other.replace(/\D/g, ''), `+55 ${other}`, 'Admin', 'аdmin']) {
+    const answer = await setUsername(token, taken)
+    refused(t, answer, 422, 'INVALID_SIGN_UP')
+    t.deepEqual(wrongFields(answer), ['username'])
+    t.regex(answer.json.errors[0].message, /taken/)
+  }
+  refused(t, await setUsername(token, password), 422, 'INVALID_SIGN_UP')
+  refused(t, await setUsername(token, 7), 400, 'MALFORMED_REQUEST')
+  refused(t, await setUsername(token, newName(), 'wrong password 1'), 404, 'INVALID_CREDENTIALS')
+  refused(t, await setUsername(token, newName(), 'x'.repeat(257)), 404, 'INVALID_CREDENTIALS')
+  refused(t, await setUsername(undefined, newName()), 403, 'ACCESS_DENIED')
+  t.is((await service.request('GET', '/users/me', { token })).json.username, username)
+})
+
+test('another spelling of the username needs no reservation, and the same username changes nothing', async t => {
+  const email = `${randomUUID()}@example.org`
+  const { token, username } = await service.signUp('ROLE_CLIENT', { email })
+  t.is((await setUsername(token, username)).status, 200)
+  const spelling = username.replace(/\D/g, '')
+  t.is((await setUsername(token, spelling)).status, 200)
+  t.is((await service.request('GET', '/users/me', { token })).json.username, spelling)
+  t.is((await tryLogin(username)).status, 200)
+  const rows = await service.registry.database.run(
+    { name: '', text: 'SELECT FROM former_usernames WHERE user_id = $1' },
+    [idOf(token)],
+  )
+  t.is(rows.length, 0)
+  await mailbox.nextEmail(email)
+  t.is(mailbox.emails.filter(({ to }) => to?.[0]?.address === email).length, 1)
+})
+
+test('gRPC and Connect behave as HTTP does', async t => {
+  const grpc = openGrpc(service.grpc)
+  t.teardown(() => grpc.close())
+  const connect = createClient(Users, createConnectTransport({ baseUrl: service.http, httpVersion: '1.1' }))
+  const { token } = await service.signUp('ROLE_CLIENT')
+  const options = { headers: { authorization: `Bearer ${token}` } }
+  for (const set of [
+    (username: string) => grpc.call(Users.method.setUsername, { username, password }, { token }),
+    (username: string) => connect.setUsername({ username, password }, options),
+  ]) {
+    const name = newName()
+    await set(name)
+    t.is((await tryLogin(name)).status, 200)
+    await t.throwsAsync(set('me'))
+  }
+})
