@@ -20,8 +20,8 @@ import {
 } from '../database/attributes.js'
 import type { Database, Statement } from '../database/connection.js'
 import { orm } from '../database/sequelize.js'
-import { nicknameSkeleton, shareScript, usernameSkeleton } from '../rules/look-alikes.js'
-import { nicknameKey, usernameKey } from '../rules/names.js'
+import { nicknameSkeleton, usernameSkeleton } from '../rules/look-alikes.js'
+import { usernameKey } from '../rules/names.js'
 import type { Role } from '../rules/roles.js'
 import type { Attempts } from './attempt.js'
 import type { Emails } from './email.js'
@@ -29,6 +29,7 @@ import type { FormerUsernames } from './former-username.js'
 import type { MailedKeys, Purpose } from './mailed-key.js'
 import type { MasterKey } from './master-key.js'
 import { newActivationKey, shownOfOrganization } from './organization.js'
+import { createUserNames, type UserNames } from './user-names.js'
 
 /** Attributes that users enter at sign-up and read in their record. */
 const profile = {
@@ -157,39 +158,6 @@ const findMany: Statement = {
     UNION ALL ${readUser} WHERE u.username_key = ANY($2::text[]) AND u.deleted_at IS NULL`,
 }
 
-const exists: Statement = {
-  name: 'user-exists',
-  text: `SELECT EXISTS (SELECT FROM users WHERE username_key = $1 AND id <> $3)
-      OR EXISTS (SELECT FROM former_usernames WHERE username_key = $1 AND user_id <> $3 AND reserved_until > now()) AS username,
-    EXISTS (SELECT FROM users WHERE nickname_key = $2 AND id <> $3) AS nickname`,
-}
-
-const takenNicknames: Statement = {
-  name: 'user-taken-nicknames',
-  text: 'SELECT nickname_key AS key FROM users WHERE nickname_key = ANY($1)',
-}
-
-/** Advisory locks by skeleton: only the holder gives a user names with these skeletons. A NULL locks nothing. */
-const lockLooks: Statement = {
-  name: 'user-lock-looks',
-  text: 'SELECT pg_advisory_xact_lock(7264002, hashtext($1)), pg_advisory_xact_lock(7264003, hashtext($2))',
-}
-
-/** Maximum names with the same skeleton. With so many, a new name is refused without a comparison. */
-const maxAlike = 100
-
-// One statement, and with the equal names: a name is either a user's or, from the same commit on, a former one.
-const alike: Statement = {
-  name: 'user-alike',
-  text: `SELECT ARRAY (
-      SELECT username_key FROM users WHERE (username_skeleton = $1 OR username_key = $3) AND id <> $5
-      UNION ALL SELECT username_key FROM former_usernames
-        WHERE (username_skeleton = $1 OR username_key = $3) AND user_id <> $5 AND reserved_until > now()
-      LIMIT ${maxAlike}) AS usernames,
-    ARRAY (SELECT nickname_key FROM users WHERE (nickname_skeleton = $2 OR nickname_key = $4) AND id <> $5
-      LIMIT ${maxAlike}) AS nicknames`,
-}
-
 const selectDeciding = `SELECT u.id, u.username, u.email, u.role, u.active, u.suspended, u.organization_id AS "organizationId",
     u.token_generation AS "tokenGeneration", u.deleted_at IS NOT NULL AS deleted, ${enrolled} FROM users u WHERE u.id = $1`
 
@@ -228,7 +196,7 @@ type Owner = Pick<User, 'id' | 'username' | 'email'>
  * also voids mailed recovery keys and codes for a new e-mail address, including those in queued e-mails. A method that
  * changes permissions also voids mailed activation keys.
  */
-export interface Users {
+export interface Users extends UserNames {
   byId(id: number): Promise<User | undefined>
   byUsername(usernameKey: string): Promise<User | undefined>
   /** Returns the users that exist, in no order. A user whose id and key are both given is returned twice. */
@@ -252,19 +220,6 @@ export interface Users {
   ): Promise<{ caller: DecidingUser | undefined; target: DecidingUser | undefined }>
   /** Whether one of the users is a ROLE_ADMIN. */
   includeAdministrator(ids: readonly number[], t: Transaction): Promise<boolean>
-  /** Whether the names are taken by another user than `userId`; a former username is, while it is reserved. */
-  taken(usernameKey: string, nicknameKey: string, userId?: number): Promise<{ username: boolean; nickname: boolean }>
-  /** Returns the nicknames that are taken. */
-  takenNicknames(keys: readonly string[]): Promise<Set<string>>
-  /**
-   * Whether the names are taken by another user than `userId`, or look like such names in other letters (see
-   * look-alikes.ts). In a transaction, the result holds until the transaction ends: check again there before `add`, `edit`
-   * and `rename`.
-   */
-  lookalikes(
-    names: { readonly username?: string | undefined; readonly nickname?: string | undefined },
-    by?: { readonly t?: Transaction; readonly userId?: number },
-  ): Promise<{ username: boolean; nickname: boolean }>
   /** Registers a user. Throws a unique violation of `users_username_key_key` or `users_nickname_key_key`. */
   add(row: NewUser, t: Transaction): Promise<number>
   /** Locks a user until the end of the transaction. */
@@ -339,11 +294,6 @@ export type UserDetails = Partial<
   Omit<Profile, 'username' | 'securityQuestion' | 'termsOfUsage' | 'role' | 'nickname'>
 > & { readonly name?: { readonly nickname: string; readonly nicknameKey: string } }
 
-/** Whether a key equals one of the keys that look like it, or uses other letters. */
-function isAlike(key: string, others: readonly string[]): boolean {
-  return others.length === maxAlike || others.some(other => other === key || !shareScript(key, other))
-}
-
 /** Purposes of mailed keys that sign in to an account or change its e-mail address. */
 const accessPurposes: readonly Purpose[] = ['recovery', 'email']
 
@@ -392,6 +342,7 @@ export function createUsers(
   }
 
   return {
+    ...createUserNames(database),
     byId: async id => (await database.read<User>(byId, [id]))[0],
     byUsername: async usernameKey => (await database.read<User>(byUsername, [usernameKey]))[0],
     findMany: (ids, usernameKeys) => database.run<User>(findMany, [ids, usernameKeys]),
@@ -416,22 +367,6 @@ export function createUsers(
         caller: rows.find(row => row.id === id),
         target: rows.find(row => row.usernameKey === usernameKey),
       }
-    },
-    async taken(usernameKey, nicknameKey, userId = 0) {
-      const values = [usernameKey, nicknameKey, userId]
-      return (await database.read<{ username: boolean; nickname: boolean }>(exists, values))[0]!
-    },
-    async takenNicknames(keys) {
-      return new Set((await database.read<{ key: string }>(takenNicknames, [keys])).map(row => row.key))
-    },
-    async lookalikes({ username, nickname }, { t, userId = 0 } = {}) {
-      const skeletons = [username ? usernameSkeleton(username) : null, nickname ? nicknameSkeleton(nickname) : null]
-      const keys = [usernameKey(username ?? ''), nicknameKey(nickname ?? '')] as const
-      if (t) await database.run(lockLooks, skeletons, t)
-      const values = [...skeletons, ...keys, userId]
-      const [row] = await database.run<{ usernames: string[]; nicknames: string[] }>(alike, values, t)
-      const { usernames, nicknames } = row!
-      return { username: isAlike(keys[0], usernames), nickname: isAlike(keys[1], nicknames) }
     },
     async add(row, transaction) {
       const { username, nickname } = row

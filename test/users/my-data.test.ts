@@ -103,7 +103,7 @@ test('an export has what administrators export of the user, without other people
   // All of it is what administrators have, and what isn't in it is left out on purpose.
   const all = JSON.parse((await admin.exportUser({ user: `#${id}`, pageSize: 1000 })).json)
   const more = {
-    users: ['token_generation', 'deleted_at', 'suspended_before_deletion'],
+    users: ['token_generation', 'deleted_at', 'suspended_before_deletion', 'activated_by'],
     organizations: ['login', 'phone', 'responsible', 'email'],
     emails: ['parameters', 'attempts', 'last_error'],
   }
@@ -112,7 +112,18 @@ test('an export has what administrators export of the user, without other people
   t.deepEqual(own.users, without(more.users, all.users))
   // A column that comes later is handed to the user on purpose, or not at all.
   t.deepEqual(Object.keys(own.users).sort(), [
-    ...['active', 'city', 'created_at', 'date_of_birth', 'email', 'gender', 'has_password', 'id', 'institution'],
+    ...[
+      'activated_at',
+      'active',
+      'city',
+      'created_at',
+      'date_of_birth',
+      'email',
+      'gender',
+      'has_password',
+      'id',
+      'institution',
+    ],
     ...['institution_type', 'nickname', 'organization_id', 'password_updated_at', 'role', 'security_question', 'state'],
     ...['suspended', 'terms_of_usage', 'unactivated_seen_at', 'username'],
   ])
