@@ -128,7 +128,7 @@ test('an administrator deletes itself at Administration, but not as the last act
   t.is(await reasonOf(first.getSession({})), 'none')
 })
 
-test('a phone’s life: sign-up, activation, log-out everywhere, deletion, restoration, deletion again, erasure after 30 days', async t => {
+test('a phone’s life: sign-up, activation, new number, corrected city, log-out everywhere, deletion, restoration, deletion again, erasure after 30 days', async t => {
   const life = await serviceWithClock(t, { AUTH_ADMIN_ADDRESS: '127.0.0.1:0', SMTP_URL: mailbox.url })
   const { registry, clock, settings } = life
   const never = { first: 2 ** 31 - 1, interval: 2 ** 31 - 1 }
@@ -136,10 +136,17 @@ test('a phone’s life: sign-up, activation, log-out everywhere, deletion, resto
   t.teardown(() => maintenance.stop())
   const { providerKey } = await life.institution(await life.organization())
   const email = newEmail()
-  const { token, username, nickname } = await life.signUp('ROLE_CLIENT', { email })
+  const { token, username: former, nickname } = await life.signUp('ROLE_CLIENT', { email })
   const id = idOf(token)
-  const activation = { token, query: { username, activationkey: providerKey } }
+  const activation = { token, query: { username: former, activationkey: providerKey } }
   t.is((await life.request('POST', '/users/activate', activation)).status, 200)
+  const username = former.replace(/^\(..\)/, former.startsWith('(11)') ? '(21)' : '(11)')
+  const renaming = { token, body: { username, password } }
+  t.is((await life.request('POST', '/users/me/username', renaming)).status, 200)
+  t.is((await mailbox.nextEmail(email)).subject, 'Seu nome de usuário foi alterado')
+  const correction = { token, body: { record: { city: 'Cáceres' } } }
+  const corrected = await life.request('PATCH', '/users/me', correction)
+  t.like(corrected.json, { username, city: 'Cáceres', active: 1 })
   t.is((await life.request('POST', '/users/revokemytokens', { token })).status, 200)
 
   const remove = async () => {
@@ -172,6 +179,8 @@ test('a phone’s life: sign-up, activation, log-out everywhere, deletion, resto
     [
       'user.sign-up anonymous',
       'user.activate user',
+      'user.set-own-username user',
+      'user.edit-own user',
       'user.revoke-own-tokens user',
       'session.login user',
       'user.delete-own user',
@@ -183,4 +192,5 @@ test('a phone’s life: sign-up, activation, log-out everywhere, deletion, resto
   )
   // The names are free again.
   await life.signUp('ROLE_CLIENT', { username, nickname })
+  await life.signUp('ROLE_CLIENT', { username: former })
 })
