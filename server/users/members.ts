@@ -85,7 +85,7 @@ export function deactivateMember({
       const { id, organizationId } = target
       await transact(async ({ t, record }) => {
         await users.deactivate(id, t)
-        // Where the institution calls from is no affair of the member, who can export its e-mails.
+        // The member can export its e-mails: they omit the client address of the institution.
         const from = { address: '', acceptLanguage: call.acceptLanguage }
         await notifyOwner('member-deactivated', target, from, t)
         await record({ action: 'user.deactivate', subject_id: id, object: `organization:${organizationId}` })

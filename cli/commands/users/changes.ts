@@ -213,7 +213,7 @@ Examples:
     .action(
       administering(async (api, name: string | undefined, options: Named) => {
         const { user, changed } = await api.undeleteUser({ user: await userName(name, options) })
-        printUser(user!, options, `is not deleted${changed ? '' : ' already'}.`)
+        printUser(user!, options, changed ? 'is restored.' : 'isn’t deleted.')
       }),
     )
 }
