@@ -73,7 +73,7 @@ test.serial(
 )
 
 test.serial('a new address signs up before waiting addresses that have signed up users before', async t => {
-  // Of an address's 12 sign-ups two count for more than the newcomer's one.
+  // Of an address's 12 sign-ups three count for more than the newcomer's one.
   const env = { AUTH_LIMIT_FACTOR: '0.02', AUTH_BCRYPT_COST: '9', AUTH_METRICS_ADDRESS: '127.0.0.1:0' }
   const service = await startTestService(t, env)
   const waiting = () => hashesWaiting(service)
@@ -87,7 +87,7 @@ test.serial('a new address signs up before waiting addresses that have signed up
     answered++
   }
   const addresses = Array.from({ length: 20 }, anyAddress)
-  await Promise.all(addresses.map(signUp))
+  for (let times = 0; times < 2; times++) await Promise.all(addresses.map(signUp))
   const crowd = [...addresses, ...addresses].map(signUp)
   await waitFor(async () => (await waiting()) >= 20, waiting)
   const before = answered
