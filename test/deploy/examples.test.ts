@@ -197,6 +197,8 @@ test('Envoy retries after a response only for RPCs that read', t => {
     [
       'GetMe',
       'GetUser',
+      'ListMyEvents',
+      'ListMembers',
       'ExistsByUsername',
       'ExistsByNickname',
       'VerifyToken',
