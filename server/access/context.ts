@@ -1,4 +1,4 @@
-// What the handler of an RPC gets besides its request, by its row of the access policy: caller, target, and a
+// What the handler of an RPC gets in addition to its request, by its row of the access policy: caller, target, and a
 // transaction that checks both again. A handler has no other access to them.
 import type { DescMethodUnary, MessageInitShape, MessageShape } from '@bufbuild/protobuf'
 import type { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'

@@ -1,4 +1,4 @@
-// What an RPC of Administration gets besides its request, by its row of the access policy: the administrator, the record
+// What an RPC of Administration gets in addition to its request, by its row of the access policy: the administrator, the record
 // that the request refers to, and the only way to change something.
 import type { DescMessage, DescMethodUnary, MessageInitShape, MessageShape } from '@bufbuild/protobuf'
 import type { Administration } from '../../proto/gen/auth/v1/administration_pb.js'

@@ -5,7 +5,7 @@
  * - `-- expand`: the previous version runs and starts on the new schema;
  * - `-- contract`: it doesn't. Such a file is released one version later, when no process of the previous version runs.
  *
- * The ledger (the table `migrations`) stores the name, kind and digest of each file that ran. The kind tells a process
+ * The ledger (the table `migrations`) stores the name, kind and digest of each file that ran. The kind shows a process
  * whether it is compatible with newer files. The digest detects a schema that other files created.
  */
 import { createHash } from 'node:crypto'

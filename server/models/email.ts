@@ -62,6 +62,17 @@ interface Happened {
   readonly to?: string
 }
 
+/** The user whom a notice is for. */
+export interface NotifiedUser {
+  readonly id: number
+  readonly email: string | null
+}
+
+/** The client address of a change, the language of its notice, and the recipient as in `Happened`. */
+export interface NotifiedChange extends Pick<Happened, 'address' | 'to'> {
+  readonly locale: string
+}
+
 /** Events of one kind in one notice: their number, with the time and client address of the last. */
 interface Merged extends Happened {
   readonly notice: Notice
@@ -174,6 +185,8 @@ export interface Emails {
   retry(id: string, t: Transaction): Promise<void>
   /** Queues an e-mail. */
   add(intent: EmailIntent, locale: string, t?: Transaction): Promise<void>
+  /** Queues a notice of a change that happens now to a user's account, unless the user has no e-mail address. */
+  notify(kind: Notice, user: NotifiedUser, change: NotifiedChange, t: Transaction): Promise<void>
   /**
    * Queues a recovery request. It replaces a queued request with the same account, network and `registered`, which bounds the
    * number of queued requests. Requests with wrong addresses don't replace the owner's.
@@ -314,6 +327,9 @@ const prune: Statement = {
 /** Creates the queue of e-mails in a database. */
 export function createEmails(database: Database): Emails {
   const table = defineTable(database, 'emails', attributes)
+  const queue = async (intent: EmailIntent, locale: string, transaction?: Transaction) => {
+    await database.run(add, [intent.kind, intent.parameters, locale], transaction)
+  }
   return {
     list: ({ afterId = '0', failed, limit }) => database.run<QueuedEmail>(list, [afterId, failed ?? null, limit]),
     find: async id => (await database.run<QueuedEmail>(find, [id]))[0],
@@ -321,8 +337,10 @@ export function createEmails(database: Database): Emails {
     async retry(id, transaction) {
       await table().update({ nextAttemptAt: fromNow(0) }, { where: { id }, transaction })
     },
-    async add(intent, locale, transaction) {
-      await database.run(add, [intent.kind, intent.parameters, locale], transaction)
+    add: queue,
+    async notify(kind, { id: userId, email }, { address, to, locale }, transaction) {
+      const parameters = { userId, at: new Date().toISOString(), address, ...(to && { to }) }
+      if (email) await queue({ kind, parameters }, locale, transaction)
     },
     async replaceRequest(request, locale) {
       await database.run(replaceRequest, [request, locale])

@@ -1,5 +1,5 @@
-// Usernames that users gave up. For 30 days no other user takes one, or a look-alike: user.ts reads them with the names of
-// users.
+// Former usernames of users. For 30 days no other user can take one, or a look-alike of it: user-names.ts reads them with
+// the names of users.
 import { defineTable, integer, key, text, time } from '../database/attributes.js'
 import type { Database, Statement, Transaction } from '../database/connection.js'
 

@@ -305,7 +305,7 @@ export function createUsers(
   database: Database,
   masterKey: MasterKey,
   mailedKeys: Pick<MailedKeys, 'void'>,
-  emails: Pick<Emails, 'add' | 'discard'>,
+  emails: Pick<Emails, 'notify' | 'discard'>,
   attempts: Pick<Attempts, 'rename'>,
   formerUsernames: Pick<FormerUsernames, 'reserve'>,
 ): Users {
@@ -396,12 +396,11 @@ export function createUsers(
       const inactive = { active: false, organizationId: null, activatedAt: null, activatedBy: null }
       await revoke(id, inactive, allPurposes, transaction)
     },
-    async rotateProviderKey({ id: userId, email }, { address, locale }, transaction) {
+    async rotateProviderKey(user, change, transaction) {
       const { digest, sealed } = newActivationKey(masterKey)
-      const [rotated] = await providerKeys().update({ digest, sealed }, { where: { userId }, transaction })
+      const [rotated] = await providerKeys().update({ digest, sealed }, { where: { userId: user.id }, transaction })
       if (rotated === 0) return false
-      const parameters = { userId, at: new Date().toISOString(), address }
-      if (email !== null) await emails.add({ kind: 'provider-key-rotated', parameters }, locale, transaction)
+      await emails.notify('provider-key-rotated', user, change, transaction)
       return true
     },
     changePassword: (id, passwordHash, { byToken }, t) =>
@@ -418,14 +417,13 @@ export function createUsers(
     async revokeTokens(id, transaction) {
       await revoke(id, {}, accessPurposes, transaction)
     },
-    async setEmail({ id, email: former }, to, { address, locale }, transaction) {
+    async setEmail({ id, email: former }, to, change, transaction) {
       await users().update({ email: to }, { where: { id }, transaction })
       await voidKeys(id, accessPurposes, transaction)
       if (former === null) return
-      const parameters = { userId: id, at: new Date().toISOString(), address, to: former }
-      await emails.add({ kind: 'email-changed', parameters }, locale, transaction)
+      await emails.notify('email-changed', { id, email: former }, { ...change, to: former }, transaction)
     },
-    async rename(id, username, { address, locale }, transaction) {
+    async rename(id, username, change, transaction) {
       const attributes = ['username', 'usernameKey', 'email']
       const before = (await users().findByPk(id, { attributes, transaction }))!.get()
       if (before.username === username) return
@@ -435,9 +433,7 @@ export function createUsers(
         await formerUsernames.reserve(id, next.usernameKey, transaction)
       }
       await users().update(next, { where: { id }, transaction })
-      if (before.email === null) return
-      const parameters = { userId: id, at: new Date().toISOString(), address }
-      await emails.add({ kind: 'username-changed', parameters }, locale, transaction)
+      await emails.notify('username-changed', { id, email: before.email }, change, transaction)
     },
     async edit(id, { name, ...details }, transaction) {
       const named = name && { ...name, nicknameSkeleton: nicknameSkeleton(name.nickname) }

@@ -1,5 +1,5 @@
 import type { Transaction } from '../database/connection.js'
-import type { Emails, Notice } from '../models/email.js'
+import type { Emails, Notice, NotifiedUser } from '../models/email.js'
 import type { Call } from '../requests/call.js'
 import type { ChooseLocale } from './texts.js'
 
@@ -8,15 +8,13 @@ import type { ChooseLocale } from './texts.js'
  */
 export type NotifyOwner = (
   notice: Notice,
-  user: { readonly id: number; readonly email: string | null },
+  user: NotifiedUser,
   call: Pick<Call, 'address' | 'acceptLanguage'>,
   t: Transaction,
 ) => Promise<void>
 
 /** Creates the function that notifies owners, in the language of the call. */
-export function createNotifyOwner(emails: Emails, chooseLocale: ChooseLocale): NotifyOwner {
-  return async (kind, { id: userId, email }, { address, acceptLanguage }, t) => {
-    const parameters = { userId, at: new Date().toISOString(), address }
-    if (email) await emails.add({ kind, parameters }, chooseLocale(acceptLanguage), t)
-  }
+export function createNotifyOwner(emails: Pick<Emails, 'notify'>, chooseLocale: ChooseLocale): NotifyOwner {
+  return (kind, user, { address, acceptLanguage }, t) =>
+    emails.notify(kind, user, { address, locale: chooseLocale(acceptLanguage) }, t)
 }

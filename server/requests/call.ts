@@ -8,7 +8,7 @@ import type { ScopeName } from '../rules/scopes.js'
 import { type FieldViolation, refuse } from './refusal.js'
 
 /**
- * The metadata of a call that an RPC gets besides its request. It has no credentials: the RPC gets its caller from the
+ * The metadata of a call that an RPC gets in addition to its request. It has no credentials: the RPC gets its caller from the
  * dispatch.
  */
 export interface Call {

@@ -1,9 +1,8 @@
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { UsersRpc } from '../access/context.js'
 import type { SignIns } from '../access/sign-in.js'
-import type { Emails } from '../models/email.js'
 import type { Users } from '../models/user.js'
-import type { ChooseLocale } from '../outbox/texts.js'
+import type { NotifyOwner } from '../outbox/notice.js'
 import { checkShape } from '../requests/call.js'
 import { refuse } from '../requests/refusal.js'
 import { required } from '../requests/required-fields.js'
@@ -16,12 +15,11 @@ import { checkPasswordAge } from './password-age.js'
  */
 export function deleteMe(deps: {
   users: Pick<Users, 'delete'>
-  emails: Pick<Emails, 'add'>
   signIns: SignIns
-  chooseLocale: ChooseLocale
+  notifyOwner: NotifyOwner
   now: () => number
 }): UsersRpc<'deleteMe'> {
-  const { users, emails, signIns, chooseLocale, now } = deps
+  const { users, signIns, notifyOwner, now } = deps
   return async (request, { call, caller: { user }, transact }) => {
     checkShape(call)
     const { password } = required({ password: request.password })
@@ -41,9 +39,7 @@ export function deleteMe(deps: {
       // Before the deletion: it refuses for a deleted user. Its event is that of the deletion.
       await attempt.succeed(t)
       await users.delete(user.id, t)
-      if (user.email === null) return
-      const parameters = { userId: user.id, at: new Date().toISOString(), address: call.address }
-      await emails.add({ kind: 'account-deleted', parameters }, chooseLocale(call.acceptLanguage), t)
+      await notifyOwner('account-deleted', user, call, t)
     })
     return {}
   }

@@ -18,6 +18,7 @@ import {
   type ServiceError,
   status,
 } from '@grpc/grpc-js'
+import test from 'ava'
 import { BadRequestSchema, ErrorInfoSchema, RetryInfoSchema } from '../../proto/gen/google/rpc/error_details_pb.js'
 import { StatusSchema } from '../../proto/gen/google/rpc/status_pb.js'
 import { patience } from './wait.js'
@@ -76,6 +77,16 @@ export function openGrpc(target: string, channel = credentials.createInsecure())
     },
     close: () => client.close(),
   }
+}
+
+/** Opens a client of a file's service before its tests, and closes it after them. */
+export function grpcForFile(service: { readonly grpc: string }): GrpcClient {
+  const client = {} as GrpcClient
+  test.serial.before(() => {
+    Object.assign(client, openGrpc(service.grpc))
+  })
+  test.after.always(() => client.close?.())
+  return client
 }
 
 /** What a failed call tells: code, message, and the details that machines read. */

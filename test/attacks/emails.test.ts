@@ -137,7 +137,7 @@ test.serial('the limit of a recipient holds in every window of an hour, and the 
 })
 
 test.serial(
-  '20 accounts can have 60 keys per hour sent to their organization, 10 per account and day, and are told when to retry',
+  '20 accounts can have 60 keys per hour sent to their organization, 10 per account and day, and then get the seconds until a retry',
   async t => {
     const on = await scene(t)
     const { email } = await on.service.organization({ email: 'escola@example.org' })

@@ -340,7 +340,7 @@ test('the health check says NOT_SERVING while the database is away', async t => 
   await database.query(`ALTER DATABASE ${name} ALLOW_CONNECTIONS false`)
   await database.query('SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1', [name])
   await waitFor(() => says(2))
-  // Watchers are told at the next check.
+  // Watchers receive the change at the next check.
   await waitFor(() => told['']!.length >= 2)
   await database.query(`ALTER DATABASE ${name} ALLOW_CONNECTIONS true`)
   await waitFor(() => says(1))

@@ -92,7 +92,7 @@ for (const { scope, limit, kept } of counts) {
   })
 }
 
-test('why tells how long a lock lasts, and of a known address only when the user signed in there', async t => {
+test('why shows how long a lock lasts, and a known address only when the user signed in there', async t => {
   const { username } = await service.signUp('ROLE_CLIENT')
   const [home, elsewhere] = ['192.0.2.1', '198.51.100.2']
   t.is(await login(username, home), 200)

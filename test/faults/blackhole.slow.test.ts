@@ -106,7 +106,7 @@ test.serial('closing the database doesn’t wait for responses that never arrive
   await t.throwsAsync(asked!)
 })
 
-test.serial('work without a time limit is also given up when no other query gets an answer', async t => {
+test.serial('work without a time limit also ends when no other query gets an answer', async t => {
   const { relay, settings } = await scene(t)
   const database = openDatabase(settings.databaseUrl!, 2)
   t.teardown(() => database.close())

@@ -203,7 +203,7 @@ for (const type of [
   })
 }
 
-test('a form in place of JSON is answered with 415', async t => {
+test('a form instead of JSON is answered with 415', async t => {
   const headers = { 'content-type': 'application/x-www-form-urlencoded' }
   refused(t, await request('POST', '/users/signup', { body: 'username=a', headers }), 415, 'UNSUPPORTED_MEDIA_TYPE')
 })

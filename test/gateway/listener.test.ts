@@ -215,7 +215,7 @@ test('bytes after an invalid request are discarded', async t => {
   t.deepEqual(statusesOf(connection), ['200', '400'])
 })
 
-test('an incomplete body gets an error response, and not in place of an earlier response', async t => {
+test('an incomplete body gets an error response, and no earlier response is replaced by it', async t => {
   const { port } = await open(t, () => {})
   const broken = 'POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nnone\r\n'
   const alone = await connect(t, port)

@@ -1,4 +1,4 @@
-/** The programs besides the service: their help and version, and what they run. */
+/** The programs other than the service: their help and version, and what they run. */
 import { execFile, spawnSync } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'

@@ -22,7 +22,7 @@ const deleteMe = (token: string, body: unknown = { password }, headers: Record<s
 const inDays = (days: number, locale: string) =>
   new Date(Date.now() + days * 86_400_000).toLocaleDateString(locale, { dateStyle: 'long', timeZone: 'UTC' })
 
-test('a deleted account is hidden at once, keeps its names, and its owner is told when it is erased and whom to ask', async t => {
+test('a deleted account is hidden at once, keeps its names, and its owner gets the date of erasure and whom to ask by e-mail', async t => {
   const email = newEmail()
   const { token, username, nickname } = await service.signUp('ROLE_CLIENT', { email })
   const address = '203.0.113.77'

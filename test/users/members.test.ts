@@ -3,7 +3,7 @@ import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { signedInForFile } from '../_helpers/administration.js'
-import { type GrpcClient, openGrpc } from '../_helpers/grpc.js'
+import { grpcForFile } from '../_helpers/grpc.js'
 import { mailboxForFile } from '../_helpers/mailbox.js'
 import { refused } from '../_helpers/problem.js'
 import { openSchool } from '../_helpers/school.js'
@@ -13,11 +13,7 @@ import { idOf } from '../_helpers/tokens.js'
 const mailbox = mailboxForFile()
 const service = serviceForFile(() => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0', SMTP_URL: mailbox.url }))
 const api = signedInForFile(service)
-let client: GrpcClient
-test.before(() => {
-  client = openGrpc(service.grpc)
-})
-test.after.always(() => client?.close())
+const client = grpcForFile(service)
 
 const list = (token: string, query: Record<string, string> = {}) =>
   service.request('GET', '/users/me/members', { token, query })

@@ -6,7 +6,7 @@ import test from 'ava'
 import { TOTP } from 'otpauth'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { openAdministration, openLocal, signedInForFile } from '../_helpers/administration.js'
-import { type GrpcClient, openGrpc, refusalOf } from '../_helpers/grpc.js'
+import { grpcForFile, openGrpc, refusalOf } from '../_helpers/grpc.js'
 import { mailboxForFile } from '../_helpers/mailbox.js'
 import { refused, wrongFields } from '../_helpers/problem.js'
 import { password, type SignedUp, serviceForFile, serviceWithClock, startTestService } from '../_helpers/service.js'
@@ -17,11 +17,7 @@ import { waitFor } from '../_helpers/wait.js'
 const mailbox = mailboxForFile()
 const service = serviceForFile(() => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0', SMTP_URL: mailbox.url }))
 const admin = signedInForFile(service)
-let client: GrpcClient
-test.before(() => {
-  client = openGrpc(service.grpc)
-})
-test.after.always(() => client?.close())
+const client = grpcForFile(service)
 
 const run = (text: string) => service.registry.database.sequelize.query(text)
 const from = (address: string) => ({ 'x-forwarded-for': address })
@@ -284,7 +280,7 @@ test('a malformed page is refused, and so is the page token of another account',
   }
 })
 
-test('GetMe tells on request the sign-in before that of its session, over gRPC and Connect, and never over HTTP', async t => {
+test('GetMe returns on request the sign-in before that of its session, over gRPC and Connect, and never over HTTP', async t => {
   const own = await serviceWithClock(t)
   const grpc = openGrpc(own.grpc)
   t.teardown(async () => grpc.close())

@@ -3,7 +3,7 @@ import test from 'ava'
 import pg from 'pg'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { openAdministration, reasonOf, signedInForFile } from '../_helpers/administration.js'
-import { type GrpcClient, openGrpc } from '../_helpers/grpc.js'
+import { grpcForFile } from '../_helpers/grpc.js'
 import { mailboxForFile } from '../_helpers/mailbox.js'
 import { lockWaiters } from '../_helpers/models.js'
 import { refused } from '../_helpers/problem.js'
@@ -15,11 +15,7 @@ import { waitFor } from '../_helpers/wait.js'
 const mailbox = mailboxForFile()
 const service = serviceForFile(() => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0', SMTP_URL: mailbox.url }))
 const api = signedInForFile(service)
-let client: GrpcClient
-test.before(() => {
-  client = openGrpc(service.grpc)
-})
-test.after.always(() => client?.close())
+const client = grpcForFile(service)
 
 const rotate = (token: string) => service.request('POST', '/users/me/providerkey', { token, once: true })
 const keyOf = async (token: string) =>
@@ -100,7 +96,7 @@ test('of rotations at once each caller gets another key, and the stored key is t
 })
 
 test.serial(
-  'an activation under way keeps its key until it ends, and one that waits for a rotation is refused',
+  'an activation in progress keeps its key until it ends, and one that waits for a rotation is refused',
   async t => {
     const [one, other] = [await institution(), await institution()]
     const [first, second] = [await service.signUp('ROLE_CLIENT'), await service.signUp('ROLE_CLIENT')]

@@ -5,7 +5,7 @@ import pg from 'pg'
 import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { newServiceKey } from '../../server/models/service.js'
-import { type GrpcClient, openGrpc, refusalOf } from '../_helpers/grpc.js'
+import { type GrpcClient, grpcForFile, openGrpc, refusalOf } from '../_helpers/grpc.js'
 import { suspend } from '../_helpers/models.js'
 import { refused } from '../_helpers/problem.js'
 import { openSchool } from '../_helpers/school.js'
@@ -16,13 +16,11 @@ import { waitFor, waitForValue } from '../_helpers/wait.js'
 
 // Callers on loopback aren't gateways here: their own addresses count.
 const service = serviceForFile(() => ({ AUTH_TRUSTED_PROXIES: '192.0.2.99' }))
-let client: GrpcClient
+const client = grpcForFile(service)
 let key: string
 test.before(async () => {
-  client = openGrpc(service.grpc)
   key = await serviceKey(service, ['users.read'], 'reader')
 })
-test.after.always(() => client?.close())
 
 const { getUser, batchGetUsers, listUsers, login, getMe, verifyToken, existsByUsername } = Users.method
 const reasonOf = (call: Promise<unknown>): Promise<string | undefined> =>
@@ -349,7 +347,7 @@ test('listed users count against the limit of users that a service reads, and pl
   for (let index = 0; index < 3; index++) t.is(await page(90), 4)
 })
 
-test('a service reads a limited number of users, whatever others read, and is told when to retry', async t => {
+test('a service reads a limited number of users, whatever others read, and then gets the seconds until a retry', async t => {
   const service = await serviceWithClock(t, { AUTH_LIMIT_FACTOR: '0.01' })
   const client = openClient(t, service)
   const [greedy, modest] = [await serviceKey(service, ['users.read']), await serviceKey(service, ['users.read'])]

@@ -76,10 +76,9 @@ export function setPassword(
       await users.changePassword(row.id, hash, { byToken: false }, t)
       await questions.discardNext(row.id, t)
       const address = administrator.auditContext.address ?? 'auth-admin'
-      const parameters = { userId: row.id, at: new Date().toISOString(), address }
       // security-notices.ts notifies an administrator, without a quota.
-      if (row.email && row.role !== 'ROLE_ADMIN')
-        await emails.add({ kind: 'password-changed', parameters }, settings.mailLocale, t)
+      if (row.role !== 'ROLE_ADMIN')
+        await emails.notify('password-changed', row, { address, locale: settings.mailLocale }, t)
       return { action: 'user.set-password' }
     })
   }

@@ -249,7 +249,7 @@ export const LoginResponseSchema: GenMessage<LoginResponse> = /*@__PURE__*/
   messageDesc(file_auth_v1_users, 5);
 
 /**
- * What to return besides the token's user. The metadata has the token.
+ * Additional data to return with the token's user. The metadata has the token.
  *
  * @generated from message auth.v1.GetMeRequest
  */
