@@ -27,7 +27,7 @@ import { createProbe } from './probe.js'
 import { orm } from './sequelize.js'
 import { inStatementSpan, traceSequelize } from './spans.js'
 import { createRunner, type Statement } from './statement.js'
-import { explainLimits, missingLimits, setLimits, unlimited } from './timeouts.js'
+import { explainLimits, missingLimits, setLimits, withoutLimits } from './timeouts.js'
 
 export type { Statement, Transaction }
 
@@ -159,13 +159,13 @@ export function openDatabase(url: string | (() => string), maxConnections = 10, 
     },
     run,
     read: pipeline.read,
-    async transact(work, { unlimited: patient = false, snapshot = false } = {}) {
+    async transact(work, { unlimited = false, snapshot = false } = {}) {
       const client = await acquire()
       const transaction = { connection: client, LOCK: locks, finished: undefined as string | undefined }
       try {
-        if (patient) connections.setPatient(client, true)
+        if (unlimited) connections.setUnlimited(client, true)
         await send(client, `BEGIN ISOLATION LEVEL ${snapshot ? 'REPEATABLE READ' : 'READ COMMITTED'}`)
-        if (patient) await client.query(unlimited)
+        if (unlimited) await client.query(withoutLimits)
         const result = await work(transaction as unknown as Transaction)
         await send(client, 'COMMIT')
         return result
@@ -175,13 +175,13 @@ export function openDatabase(url: string | (() => string), maxConnections = 10, 
         throw error
       } finally {
         transaction.finished = 'whole'
-        if (patient) connections.setPatient(client, false)
+        if (unlimited) connections.setUnlimited(client, false)
         release(client)
       }
     },
     copyOut(query, transaction) {
       const client = clientOf(transaction)
-      return copyOut(client, query, () => connections.giveUp(client))
+      return copyOut(client, query, () => connections.discard(client))
     },
     copyIn: (query, rows, transaction) => copyIn(clientOf(transaction), query, rows),
     isWritable: createProbe({ acquire, release }, connections),

@@ -14,9 +14,9 @@ export interface Connections {
   /** Whether a connection may be used. */
   isGood(client: pg.Client): boolean
   /** Sets whether statements of a connection may exceed `silenceLimit` while its host responds on other connections. */
-  setPatient(client: pg.Client, patient: boolean): void
+  setUnlimited(client: pg.Client, unlimited: boolean): void
   /** Closes an unresponsive connection, and replaces all connections that have been silent for as long. */
-  giveUp(client: pg.Client): void
+  discard(client: pg.Client): void
   /** Replaces all connections: idle ones now, others after their statement or transaction. */
   renew(): void
   /** Ends a connection, by force if the server doesn't respond. */
@@ -53,7 +53,7 @@ interface State {
   unanswered: number
   good: boolean
   connected: boolean
-  patient: boolean
+  unlimited: boolean
   readonly retire: () => void
 }
 
@@ -206,11 +206,11 @@ export function createConnections(url: () => string): Connections {
         state.silent++
         state.unanswered = waits ? state.unanswered + 1 : 0
       }
-      if (isLate(state) && !state.patient) giveUp(client)
+      if (isLate(state) && !state.unlimited) discard(client)
     }
   }
 
-  function giveUp(client: pg.Client): void {
+  function discard(client: pg.Client): void {
     const given = all.get(client as Client)
     if (!given) return
     countError('silent')
@@ -232,9 +232,9 @@ export function createConnections(url: () => string): Connections {
     }
   }
 
-  /** Closes connections to a host that exceed `silenceLimit` and were permitted to (`setPatient`). */
+  /** Closes connections to a host that exceed `silenceLimit` and were permitted to (`setUnlimited`). */
   function dropPatient(index: number): void {
-    for (const [client, state] of all) if (state.patient && state.index === index && isLate(state)) destroy(client)
+    for (const [client, state] of all) if (state.unlimited && state.index === index && isLate(state)) destroy(client)
   }
 
   async function end(client: pg.Client): Promise<void> {
@@ -246,11 +246,11 @@ export function createConnections(url: () => string): Connections {
   return {
     open,
     isGood: client => all.get(client as Client)?.good ?? false,
-    setPatient(client, patient) {
+    setUnlimited(client, unlimited) {
       const state = all.get(client as Client)
-      if (state) state.patient = patient
+      if (state) state.unlimited = unlimited
     },
-    giveUp,
+    discard,
     renew,
     end,
     errors,
@@ -271,7 +271,7 @@ function isLate({ unanswered }: State): boolean {
   return unanswered > silenceLimit
 }
 
-const fresh = { heard: 0, silent: 0, unanswered: 0, good: true, connected: false, patient: false }
+const fresh = { heard: 0, silent: 0, unanswered: 0, good: true, connected: false, unlimited: false }
 
 function retireNow(state: State): void {
   if (state.good && state.connected) state.retire()

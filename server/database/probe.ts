@@ -40,7 +40,7 @@ export function createProbe(pool: Pool, connections: Connections): () => Promise
       timer = setTimeout(() => {
         late = true
         // No transaction locks this table for long, so the server is unresponsive.
-        if (probed) connections.giveUp(probed)
+        if (probed) connections.discard(probed)
         resolve(false)
       }, timeout)
     })

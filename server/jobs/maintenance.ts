@@ -95,7 +95,7 @@ export function startMaintenance(
       log.error({ at: broken }, 'the audit log is broken; what is older than that is not deleted')
     if (unactivatedRetention !== undefined) await eraseUnactivated(unactivatedRetention, signal)
     // Each process has its own folder, but another process, or a command on the database itself, can erase a user.
-    await pruneFiles(dataDir, erasure.gone)
+    await pruneFiles(dataDir, erasure.erased)
   }
 
   const stop = startLoop(first, async signal => {

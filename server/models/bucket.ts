@@ -44,7 +44,7 @@ const take: Statement = {
 }
 
 const refund: Statement = {
-  name: 'bucket-give-back',
+  name: 'bucket-refund',
   text: `${relaxed} UPDATE buckets SET level = greatest(0, ${currentLevel('buckets')} - 1), updated_at = clock_timestamp()
     FROM relaxed WHERE subject = $1 RETURNING level`,
 }

@@ -29,7 +29,7 @@ export interface Erasure {
    */
   erase(userId: number, t: Transaction): Promise<Receipt | undefined>
   /** Returns the ids of users that have been erased. Deleted users still exist. */
-  gone(ids: readonly number[]): Promise<number[]>
+  erased(ids: readonly number[]): Promise<number[]>
 }
 
 const names: Statement = {
@@ -37,8 +37,8 @@ const names: Statement = {
   text: 'SELECT username_key AS "usernameKey", email, clock_timestamp() AS at FROM users WHERE id = $1',
 }
 
-const gone: Statement = {
-  name: 'erasure-gone',
+const erased: Statement = {
+  name: 'erasure-erased',
   text: 'SELECT id FROM unnest($1::bigint[]) AS given (id) WHERE NOT EXISTS (SELECT FROM users u WHERE u.id = given.id)',
 }
 
@@ -61,7 +61,7 @@ const addresses: Statement = {
 
 const counting = (name: string, text: string): Statement => ({
   name: `erasure-${name}`,
-  text: `WITH gone AS (${text} RETURNING 1) SELECT count(*)::int AS count FROM gone`,
+  text: `WITH deleted AS (${text} RETURNING 1) SELECT count(*)::int AS count FROM deleted`,
 })
 
 // Includes the counts for networks and devices that the account knows.
@@ -129,7 +129,7 @@ export function createErasure(database: Database, counterKeys: CounterKeys): Era
   }
 
   return {
-    gone: async ids => (await database.run<{ id: string }>(gone, [ids])).map(({ id }) => Number(id)),
+    erased: async ids => (await database.run<{ id: string }>(erased, [ids])).map(({ id }) => Number(id)),
     async erase(id, t) {
       const [user] = await database.run<{ usernameKey: string; email: string | null; at: Date }>(names, [id], t)
       if (!user) return undefined

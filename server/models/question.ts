@@ -168,7 +168,7 @@ const saveAnswer: Statement = {
 
 const discardNext: Statement = {
   name: 'answers-discard-next',
-  text: `WITH gone AS (DELETE FROM answers WHERE user_id = $1 AND next_counts_at > now() AND answer_hash IS NULL)
+  text: `WITH removed AS (DELETE FROM answers WHERE user_id = $1 AND next_counts_at > now() AND answer_hash IS NULL)
     UPDATE answers SET next_hash = NULL, next_counts_at = NULL
     WHERE user_id = $1 AND next_counts_at > now() AND answer_hash IS NOT NULL`,
 }
