@@ -112,9 +112,6 @@ interface Action {
 /** Cost in ms of an answer of the gateway itself, including refusals. */
 const trivialCost = 0.1
 
-/** Cost in ms of a constant text. */
-const textCost = 0.04
-
 /** Cost in ms of reading and checking 8 KiB of a body. */
 const costOf8KiB = 0.3
 
@@ -386,7 +383,7 @@ function check({ httpVersion, headers, url = '' }: Request): void {
 
 function createAction(route: Route, revision: Revision): Action {
   const { rpc, timeout } = route
-  if (!rpc) return { cost: textCost, act: async () => textAnswer(route.text ?? '') }
+  if (!rpc) return { cost: trivialCost, act: async () => textAnswer(route.text ?? '') }
   const read = createRead(route, rpc)
   const write = createWrite(route, rpc, revision)
 
