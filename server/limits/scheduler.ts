@@ -29,7 +29,7 @@ export interface SchedulerLimits {
 
 /** The limits of a service. For the measurements behind them, see docs/performance.md. */
 export const schedulerLimits: SchedulerLimits = {
-  light: [0.004, 0.01, 0.016],
+  light: [0.0035, 0.01, 0.016],
   peer: 0.025,
   burst: 0.5,
   heavy: 0.025,
