@@ -79,7 +79,7 @@ Exit codes: 0 done, 1 failed or declined, 2 usage or a wrong field, 3 not found,
 
 Examples:
   $ auth-admin install
-  $ auth-admin organizations add --name 'Escola Azul' --type E
+  $ auth-admin organizations create --name 'Escola Azul' --type E
   $ auth-admin users activate '(11)98765-4321' --organization 'Escola Azul'
   $ auth-admin users list --role ROLE_INSTITUTION --json`,
     )

@@ -129,19 +129,19 @@ Examples:
       else say(name === 'local' ? 'Commands work on the database itself.' : `Commands work at ${name}.`)
     })
   contexts
-    .command('remove')
-    .description('Remove a context and its session.')
+    .command('delete')
+    .description('Delete a context and its session.')
     .argument('<name>', 'name of the context')
     .addOption(jsonOption())
-    .addHelpText('after', '\nExample:\n  $ auth-admin contexts remove production')
+    .addHelpText('after', '\nExample:\n  $ auth-admin contexts delete production')
     .action(async (name: string, options: GlobalOptions) => {
       const chosen = (await chooseContext(name))!
       await removeToken(chosen.context)
       const { current, contexts } = await readContexts()
       const { [name]: _, ...others } = contexts
       await writeContexts({ ...(current !== undefined && current !== name && { current }), contexts: others })
-      if (options.json) printJson({ removed: name })
-      else say(`Context ${name} is removed.`)
+      if (options.json) printJson({ name, deleted: true })
+      else say(`Context ${name} is deleted.`)
     })
 }
 

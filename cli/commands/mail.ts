@@ -61,14 +61,14 @@ export function addMail(program: Command): void {
       }),
     )
 
-  withId(mail.command('discard'))
-    .description('Discard a queued e-mail: it is never sent.')
-    .addHelpText('after', '\nExample:\n  $ auth-admin mail discard 12')
+  withId(mail.command('delete'))
+    .description('Delete a queued e-mail: it is never sent.')
+    .addHelpText('after', '\nExample:\n  $ auth-admin mail delete 12')
     .action(
       administering(async (api, id: number, options: Options) => {
         await api.discardEmail({ id: BigInt(id) })
-        if (options.json) printJson({ id, discarded: true })
-        else say(`E-mail ${id} is discarded.`)
+        if (options.json) printJson({ id, deleted: true })
+        else say(`E-mail ${id} is deleted.`)
       }),
     )
 

@@ -46,10 +46,10 @@ interface Options {
 export function addOrganizations(program: Command): void {
   const organizations = program.command('organizations').description('Partner organizations and their activation keys')
 
-  withFields(organizations.command('add'), fields)
+  withFields(organizations.command('create'), fields)
     .description('Register an active organization, and print it with its activation key.')
     .addOption(jsonOption())
-    .addHelpText('after', "\nExample:\n  $ auth-admin organizations add --name 'Escola Azul' --type E")
+    .addHelpText('after', "\nExample:\n  $ auth-admin organizations create --name 'Escola Azul' --type E")
     .action(
       administering(async (api, options: OrganizationFields & Options) => {
         const values = options.name || !canAsk(options) ? options : await askFields(fields, options)
@@ -183,7 +183,7 @@ export function addOrganizations(program: Command): void {
     )
 
   withName(withSignIn(organizations.command('delete'), 'deleteOrganization'))
-    .description('Remove an organization that has no members. This can’t be undone.')
+    .description('Delete an organization that has no members. This can’t be undone.')
     .addOption(new Option('--confirm <name>', 'the name again; a terminal prompts for it'))
     .addHelpText('after', "\nExample:\n  $ auth-admin organizations delete 7 --confirm 'Escola Azul'")
     .action(
@@ -192,13 +192,13 @@ export function addOrganizations(program: Command): void {
         const { id, name: itsName = '' } = found.record!
         const organization = `#${id}`
         const confirm = await confirmName(
-          `This permanently removes organization ${itsName} and its key.`,
+          `This permanently deletes organization ${itsName} and its key.`,
           itsName,
           options,
         )
         await api.deleteOrganization({ organization, confirm, etag: found.etag })
         if (options.json) printJson({ id, deleted: true })
-        else say(`Organization ${id} (${itsName}) is removed.`)
+        else say(`Organization ${id} (${itsName}) is deleted.`)
       }),
     )
 }

@@ -16,11 +16,11 @@ export function addQuestions(program: Command): void {
   const questions = program.command('questions').description('Security questions that users may answer')
 
   questions
-    .command('add')
+    .command('create')
     .description('Offer a new question.')
     .addOption(new Option('--question <text>', 'text; unique, case and accents don’t matter').argParser(readText))
     .addOption(jsonOption())
-    .addHelpText('after', "\nExample:\n  $ auth-admin questions add --question 'Qual é o seu livro preferido?'")
+    .addHelpText('after', "\nExample:\n  $ auth-admin questions create --question 'Qual é o seu livro preferido?'")
     .action(
       administering(async (api, options: Options & { question?: string }) => {
         const missing = 'Pass the text of the question with --question.'

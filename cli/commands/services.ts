@@ -20,14 +20,14 @@ export function addServices(program: Command): void {
     .command('services')
     .description('Services that call with their own keys, and what they may do')
 
-  withExpiry(withName(withSignIn(services.command('add'), 'createService')))
+  withExpiry(withName(withSignIn(services.command('create'), 'createService')))
     .description('Register a service, and print its first key, which is shown only once.')
     .addOption(
       new Option('--may <scopes>', `scopes, separated by commas: ${scopeNames.join(', ')}`)
         .argParser(readScopes)
         .makeOptionMandatory(),
     )
-    .addHelpText('after', '\nExample:\n  $ auth-admin services add grades --may users.read,tokens.verify --expires 90d')
+    .addHelpText('after', '\nExample:\n  $ auth-admin services create grades --may users.read --expires 90d')
     .action(
       administering(async (api, name: string | undefined, options: Options & { may: Scope[]; expires?: Date }) => {
         const { may: scopes, expires } = options
@@ -65,25 +65,25 @@ export function addServices(program: Command): void {
       }),
     )
 
-  withName(withSignIn(services.command('remove'), 'deleteService'))
-    .description('Remove a service with all its keys. This can’t be undone.')
+  withName(withSignIn(services.command('delete'), 'deleteService'))
+    .description('Delete a service with all its keys. This can’t be undone.')
     .addOption(new Option('--confirm <name>', 'the name again; a terminal prompts for it'))
-    .addHelpText('after', '\nExample:\n  $ auth-admin services remove grades --confirm grades')
+    .addHelpText('after', '\nExample:\n  $ auth-admin services delete grades --confirm grades')
     .action(
       administering(async (api, given: string | undefined, options: Options & { confirm?: string }) => {
         const { name } = await find(api, await nameOf(given, options))
-        const sentence = `This permanently removes service ${name} and its keys.`
+        const sentence = `This permanently deletes service ${name} and its keys.`
         await api.deleteService({ name, confirm: await confirmName(sentence, name, options) })
         if (options.json) printJson({ name, deleted: true })
-        else say(`Service ${name} is removed.`)
+        else say(`Service ${name} is deleted.`)
       }),
     )
 
   const keys = services.command('keys').description('Keys of a service, each with its own expiry')
 
-  withExpiry(withName(withSignIn(keys.command('add'), 'createServiceKey')))
+  withExpiry(withName(withSignIn(keys.command('create'), 'createServiceKey')))
     .description('Add a key to a service, and print it. It is shown only once.')
-    .addHelpText('after', '\nExample:\n  $ auth-admin services keys add grades --expires 90d')
+    .addHelpText('after', '\nExample:\n  $ auth-admin services keys create grades --expires 90d')
     .action(
       administering(async (api, name: string | undefined, options: Options & { expires?: Date }) => {
         const form = { name: await nameOf(name, options), ...expiry(options.expires) }
@@ -92,11 +92,11 @@ export function addServices(program: Command): void {
       }),
     )
 
-  withName(withSignIn(keys.command('remove'), 'deleteServiceKey'))
+  withName(withSignIn(keys.command('delete'), 'deleteServiceKey'))
     .argument('[id]', 'number of the key', readId)
-    .description('Remove a key of a service: all processes refuse it within a second.')
+    .description('Delete a key of a service: all processes refuse it within a second.')
     .addOption(yesOption())
-    .addHelpText('after', '\nExample:\n  $ auth-admin services keys remove grades 7')
+    .addHelpText('after', '\nExample:\n  $ auth-admin services keys delete grades 7')
     .action(
       administering(
         async (api, name: string | undefined, id: number | undefined, options: Options & { yes?: boolean }) => {
@@ -104,10 +104,10 @@ export function addServices(program: Command): void {
           const missing = 'Name the key: pass its number.'
           const check = (text: string) => (/^#?\d{1,9}$/.test(text) ? undefined : 'Use a number.')
           const key = id ?? readId(await given(undefined, 'Which key (its number)?', missing, options, check))
-          await confirm(`Calls with key ${key} are refused from now on. Remove it?`, options)
+          await confirm(`Calls with key ${key} are refused from now on. Delete it?`, options)
           const left = await api.deleteServiceKey({ name: service, id: key })
           if (options.json) printJson(toOutput(left.service!))
-          else say(`Key ${key} of service ${service} is removed. Keys left: ${left.service!.keys.length}.`)
+          else say(`Key ${key} of service ${service} is deleted. Keys left: ${left.service!.keys.length}.`)
         },
       ),
     )

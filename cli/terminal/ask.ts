@@ -101,7 +101,7 @@ export async function askOrganization(api: Pick<Api, 'listOrganizations'>, messa
     return organizations.map(({ record }) => ({ name: `${record!.name} (#${record!.id})`, value: `#${record!.id}` }))
   }
   if ((await search(undefined)).length === 0) {
-    fail('There is no active organization: run `auth-admin organizations add` first.')
+    fail('There is no active organization: run `auth-admin organizations create` first.')
   }
   const { default: inquirer } = await import('inquirer')
   const question = { type: 'search', name: 'choice', message, source: search } as const

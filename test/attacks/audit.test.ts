@@ -130,7 +130,7 @@ test('administrators’ actions and key changes leave events', async t => {
   await admin('users', 'suspend', username)
   await admin('users', 'resume', username)
   await admin('keys', 'rotate')
-  await admin('organizations', 'add', '--name', 'Defesa Civil do Brejo')
+  await admin('organizations', 'create', '--name', 'Defesa Civil do Brejo')
   const events = (await service.registry.audit.list(everything)).slice(before)
   t.is(events.length, 4)
   for (const { actor, outcome } of events) {

@@ -36,7 +36,7 @@ test.serial('whoever signs in works at the server from then on, under their own 
   const me = JSON.parse((await run(['whoami', '--json'])).stdout)
   t.is(me.user.username, 'admin')
   t.is(me.context, 'here')
-  const added = await run(['organizations', 'add', '--name', 'Remota', '--json'])
+  const added = await run(['organizations', 'create', '--name', 'Remota', '--json'])
   t.is(added.code, 0, added.stderr)
   const { id } = JSON.parse(added.stdout)
   const [event] = await service.registry.audit.list({ action: 'organization.add', limit: 1 })
@@ -77,7 +77,7 @@ test.serial('contexts are listed, chosen and removed; --context and --local outw
   t.deepEqual(JSON.parse((await run(['contexts', 'use', 'one', '--json'])).stdout), { current: 'one' })
   t.deepEqual(await names(), ['one*', 'two'])
   t.is(JSON.parse((await run(['whoami', '--context', 'two', '--json'])).stdout).context, 'two')
-  t.deepEqual(JSON.parse((await run(['contexts', 'remove', 'two', '--json'])).stdout), { removed: 'two' })
+  t.deepEqual(JSON.parse((await run(['contexts', 'delete', 'two', '--json'])).stdout), { name: 'two', deleted: true })
   t.is((await run(['whoami', '--context', 'two'])).code, 3)
   const local = await runCli({ ...service.env, XDG_CONFIG_HOME: env.XDG_CONFIG_HOME }, ['whoami', '--local', '--json'])
   t.regex(JSON.parse(local.stdout).actor, /^cli:.+@.+$/)
@@ -119,7 +119,7 @@ test.serial(
     t.is(piped.code, 4)
     t.is(JSON.parse(piped.stdout).error.reason, 'CODE_NEEDED')
 
-    const removed = await run(['totp', 'remove', 'admin', '--confirm', 'admin', '--json'])
+    const removed = await run(['totp', 'delete', 'admin', '--confirm', 'admin', '--json'])
     t.is(removed.code, 0, removed.stderr)
     t.like(JSON.parse(removed.stdout), { username: 'admin', changed: true })
     t.is((await login('--context', 'here')).code, 0)
@@ -134,7 +134,7 @@ test.serial('a session too old for what opens a way in says which sign-in that n
   const then = nowInSeconds() - 905
   await writeFile(file, await forge(service, genuine, { auth_time: then, iat: then, exp: then + 12 * 3600 }))
   t.is((await run(['users', 'list'])).code, 0)
-  const { code, stderr } = await run(['services', 'add', 'notas', '--may', 'users.read', '--json'])
+  const { code, stderr } = await run(['services', 'create', 'notas', '--may', 'users.read', '--json'])
   t.is(code, 4)
   t.is(
     stderr,

@@ -23,8 +23,8 @@ test('mail lists, shows, retries and discards e-mails of the queue, and shows no
   t.regex((await mail('show', '1')).stdout, /^due +failed permanently$/m)
   t.notRegex((await mail('list')).stdout + (await mail('list', '--jsonl')).stdout, /hidden/)
   t.false(Number.isNaN(Date.parse((await json('retry', '1')).due)))
-  t.is((await mail('discard', '1')).stdout, 'E-mail 1 is discarded.\n')
-  t.is((await mail('discard', '1')).code, 3)
+  t.is((await mail('delete', '1')).stdout, 'E-mail 1 is deleted.\n')
+  t.is((await mail('delete', '1')).code, 3)
   t.is((await mail('show', 'x')).code, 2)
 })
 

@@ -43,12 +43,12 @@ test('help ends with the sign-in that a command needs, of each for which not any
     'keys retire',
     'keys rotate',
     'organizations delete',
-    'services add',
-    'services keys add',
-    'services keys remove',
-    'services remove',
+    'services create',
+    'services delete',
+    'services keys create',
+    'services keys delete',
+    'totp delete',
     'totp enroll',
-    'totp remove',
     'users erase',
   ])
   t.deepEqual([...needs['for administrators']].sort(), [

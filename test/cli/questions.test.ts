@@ -12,7 +12,7 @@ const json = async (...args: string[]) => {
 }
 
 test('add, list, retire, offer and edit print the contract’s fields of a question', async t => {
-  const { id, etag, ...added } = await json('add', '--question', 'Qual é a cor do mar?')
+  const { id, etag, ...added } = await json('create', '--question', 'Qual é a cor do mar?')
   t.deepEqual(added, { question: 'Qual é a cor do mar?', active: 1 })
   t.like(await json('retire', String(id)), { id, question: 'Qual é a cor do mar?', active: 0 })
   t.deepEqual(await json('offer', 'qual e a COR do mar?'), { id, question: 'Qual é a cor do mar?', active: 1, etag })
@@ -49,10 +49,10 @@ test('edit and retire keep the answers already saved', async t => {
 })
 
 test('add and edit refuse a text that exists in other case or accents', async t => {
-  const { id } = await json('add', '--question', 'Única pergunta?')
-  const { id: other } = await json('add', '--question', 'Outra pergunta?')
+  const { id } = await json('create', '--question', 'Única pergunta?')
+  const { id: other } = await json('create', '--question', 'Outra pergunta?')
   for (const args of [
-    ['add', '--question', 'unica  PERGUNTA?'],
+    ['create', '--question', 'unica  PERGUNTA?'],
     ['edit', String(other), '--question', 'UNICA pergunta?'],
   ]) {
     const { code, stdout, stderr } = await questions(...args)
@@ -63,7 +63,7 @@ test('add and edit refuse a text that exists in other case or accents', async t 
 })
 
 test('texts of sign-ups that are no question of ours are listed, and link has their answers count', async t => {
-  const { id } = await json('add', '--question', 'Nome do primeiro navio?')
+  const { id } = await json('create', '--question', 'Nome do primeiro navio?')
   const sail = { securityquestion: 'Qual foi o navio?', securityanswer: 'Bounty' }
   const { username, token } = await service.signUp('ROLE_CLIENT', sail)
   await service.signUp('ROLE_CLIENT', { ...sail, securityquestion: 'qual FOI o navio?' })
@@ -83,7 +83,7 @@ test('texts of sign-ups that are no question of ours are listed, and link has th
 })
 
 test('edit at a terminal begins with the present text, and a retired question stays so', async t => {
-  const { id } = await json('add', '--question', 'Que dia é hoje?')
+  const { id } = await json('create', '--question', 'Que dia é hoje?')
   await json('retire', String(id))
   const { shows, type, ended, screen } = openTerminal(service.env, ['questions', 'edit', String(id)])
   await shows('Que dia é hoje?')
@@ -98,8 +98,8 @@ test('edit at a terminal begins with the present text, and a retired question st
 
 test('every command says in one sentence what is wrong or missing', async t => {
   const cases: [RegExp, number, ...string[]][] = [
-    [/--question/, 2, 'add'],
-    [/--question/, 2, 'add', '--question', ' '],
+    [/--question/, 2, 'create'],
+    [/--question/, 2, 'create', '--question', ' '],
     [/--question/, 2, 'edit', '3'],
     [/id or text/, 2, 'retire'],
     [/no question 999/, 3, 'offer', '999'],
