@@ -24,6 +24,7 @@ import { addSigningKeys } from './commands/signing-keys.js'
 import { addTotp } from './commands/totp.js'
 import { addUsers } from './commands/users.js'
 import { type ExitCode, explain } from './exit-codes.js'
+import { withSuggestions } from './suggestions.js'
 import { readText } from './terminal/ask.js'
 import { printable, printJson } from './terminal/output.js'
 
@@ -102,5 +103,5 @@ Examples:
   addCompletion(program)
   addConfig(program)
   addDoctor(program)
-  return program
+  return withSuggestions(program)
 }

@@ -140,12 +140,16 @@ export function addOrganizations(program: Command): void {
 
   withName(organizations.command('deactivate'))
     .description('Disable the activation keys of an organization and of its users.')
+    .addOption(yesOption())
     .addHelpText('after', "\nExample:\n  $ auth-admin organizations deactivate 'Escola Azul'")
     .action(
-      administering(async (api, name: string | undefined, options: Options) => {
-        const { organization, changed } = await api.deactivateOrganization({
-          organization: await nameOf(name, options),
-        })
+      administering(async (api, wanted: string | undefined, options: Options & { yes?: boolean }) => {
+        const name = await nameOf(wanted, options)
+        await confirm(
+          'The activation keys of the organization and of its users stop working at once. Continue?',
+          options,
+        )
+        const { organization, changed } = await api.deactivateOrganization({ organization: name })
         report(organization!, options, `is inactive${changed ? '' : ' already'}.`)
       }),
     )
@@ -167,9 +171,10 @@ export function addOrganizations(program: Command): void {
       }),
     )
 
-  withName(organizations.command('members'))
+  const members = organizations.command('members').description('Users who belong to an organization')
+  withName(members.command('list'))
     .description('List the users who belong to an organization.')
-    .addHelpText('after', "\nExample:\n  $ auth-admin organizations members 'Escola Azul'")
+    .addHelpText('after', "\nExample:\n  $ auth-admin organizations members list 'Escola Azul'")
     .action(
       administering(async (api, name: string | undefined, options: Options) => {
         const organization = await nameOf(name, options)

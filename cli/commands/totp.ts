@@ -52,7 +52,7 @@ Example:
       }),
     )
 
-  withReference(withSignIn(totp.command('delete'), 'removeTotp'), 'user', 'username in any spelling, or #id')
+  withReference(withSignIn(totp.command('delete'), 'removeTotp'), 'user', 'username in any spelling, or id')
     .description('Delete the one-time codes of an administrator who lost the authenticator.')
     .addOption(new Option('--confirm <name>', 'the username again; a terminal prompts for it'))
     .addOption(jsonOption())
@@ -61,8 +61,8 @@ Example:
       administering(async (api, name: string | undefined, options: GlobalOptions & { confirm?: string }) => {
         const wanted = await given(
           name,
-          'Which user (username or #id)?',
-          'Name the user: pass a username or #id.',
+          'Which user (username or id)?',
+          'Name the user: pass a username or id.',
           options,
         )
         const { user } = await api.getUser({ user: wanted, omitKeys: true })

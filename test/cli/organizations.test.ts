@@ -48,11 +48,11 @@ test('add prints a key that activates users until it is rotated or the organizat
   const { id, activationkey: old } = await json('create', '--name', 'Giratória')
   const first = await service.institution({ activationkey: old })
   t.is(typeof first.providerKey, 'string')
-  const { activationkey } = await json('rotate-key', 'giratória')
+  const { activationkey } = await json('rotate-key', 'giratória', '--yes')
   t.not(activationkey, old)
   await t.throwsAsync(service.institution({ activationkey: old }), { message: /422/ })
   await service.institution({ activationkey })
-  t.is((await json('deactivate', String(id))).active, 'false')
+  t.is((await json('deactivate', String(id), '--yes')).active, 'false')
   await t.throwsAsync(service.institution({ activationkey }), { message: /422/ })
   t.is((await json('activate', `#${id}`)).active, 'true')
   await service.institution({ activationkey })
@@ -110,7 +110,7 @@ test('every command names a wrong or missing flag in one sentence', async t => {
     [/--name, --email/, 2, 'edit', String(id)],
     [/id or name/, 2, 'show'],
     [/no organization 999/, 3, 'show', '999'],
-    [/no organization Ninguém/, 3, 'rotate-key', 'Ninguém'],
+    [/no organization Ninguém/, 3, 'rotate-key', 'Ninguém', '--yes'],
     [/--colour/, 2, 'create', '--name', 'Y', '--colour', 'red'],
   ]
   for (const [sentence, expected, ...args] of cases) {

@@ -30,6 +30,20 @@ test('add, list, retire, offer and edit print the contract’s fields of a quest
   t.deepEqual([...Object.keys(served.json[0]), 'etag'].sort(), Object.keys(all[0]).sort())
 })
 
+test('show prints one question, and order puts questions first', async t => {
+  const { id } = await json('create', '--question', 'Primeira de todas?')
+  const all = await json('list')
+  t.deepEqual(await json('show', 'PRIMEIRA de todas?'), all.at(-1))
+  t.regex((await questions('show', String(id))).stdout, /^question +Primeira de todas\?\nstate +offered$/m)
+  const ids = async () => (await json('list')).map(({ id }: { id: number }) => id)
+  const before = await ids()
+  const ordered = await json('order', `#${id}`)
+  t.true(ordered.changed)
+  t.deepEqual(await ids(), [id, ...before.filter((each: number) => each !== id)])
+  const again = await questions('order', String(id))
+  t.regex(again.stdout, new RegExp(`^The order of the questions is already ${id}, `))
+})
+
 test('edit and retire keep the answers already saved', async t => {
   const ids = [1, 2]
   const { username, token } = await service.signUp('ROLE_CLIENT')
@@ -67,11 +81,11 @@ test('texts of sign-ups that are no question of ours are listed, and link has th
   const sail = { securityquestion: 'Qual foi o navio?', securityanswer: 'Bounty' }
   const { username, token } = await service.signUp('ROLE_CLIENT', sail)
   await service.signUp('ROLE_CLIENT', { ...sail, securityquestion: 'qual FOI o navio?' })
-  const unmatched = await json('unmatched')
+  const unmatched = await json('unmatched', 'list')
   t.is(unmatched.find(({ question }: { question: string }) => /navio/.test(question)).users, 2)
-  t.regex((await questions('unmatched')).stdout, /^2 +[Qq]ual/m)
+  t.regex((await questions('unmatched', 'list')).stdout, /^2 +[Qq]ual/m)
   t.like(await json('link', 'QUAL foi o navio?', String(id)), { id, linked: 2 })
-  t.deepEqual(await json('unmatched'), [])
+  t.deepEqual(await json('unmatched', 'list'), [])
   t.is((await questions('link', 'Qual foi o navio?', '999')).code, 3)
   t.is((await questions('link', 'Qual foi o avião?', String(id))).code, 3)
 

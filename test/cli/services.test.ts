@@ -36,6 +36,22 @@ test('add prints the key once; list and show know it by its beginning', async t 
   }
 })
 
+test('edit changes name and scopes, and keys list has the keys of one service', async t => {
+  const created = await json('create', 'before', '--may', 'users.read')
+  await json('keys', 'create', 'before')
+  const edited = await json('edit', 'before', '--name', 'after', '--may', 'tokens.verify,users.read')
+  t.deepEqual([edited.name, edited.may], ['after', ['tokens.verify', 'users.read']])
+  t.deepEqual(await json('show', 'after'), edited)
+  t.is((await services('show', 'before')).code, 3)
+  const keys = await json('keys', 'list', 'after')
+  t.deepEqual(keys, edited.keys)
+  t.deepEqual([keys.length, keys[0].id], [2, created.keys[0].id])
+  const { stdout } = await services('keys', 'list', 'after')
+  t.true(stdout.includes(created.keys[0].beginning) && !stdout.includes(created.key))
+  t.regex((await services('edit', 'after', '--may', 'users.read,tokens.verify')).stdout, /is saved/)
+  t.regex((await services('edit', 'after', '--may', 'users.read,tokens.verify')).stdout, /already/)
+})
+
 test('a key stands on a line by itself for users', async t => {
   const { stdout } = await services('create', 'plain', '--may', 'USERS.READ')
   t.regex(stdout, /^authsvc_[\w-]{43}$/m)
@@ -53,7 +69,7 @@ test('a key works at once, and no more once it or its service is deleted', async
   const { key: second, keys } = await json('keys', 'create', 'rotating', '--expires', '2099-01-31')
   t.is(keys[1].expires, '2099-01-31T00:00:00.000Z')
   t.deepEqual([await ask(first), await ask(second)], ['OK', 'OK'])
-  t.is((await json('keys', 'delete', 'rotating', String(keys[0].id))).keys.length, 1)
+  t.is((await json('keys', 'delete', 'rotating', String(keys[0].id), '--yes')).keys.length, 1)
   await waitFor(async () => (await ask(first)) === 'INVALID_TOKEN')
   t.is(await ask(second), 'OK')
   t.deepEqual(await json('delete', 'rotating', '--confirm', 'rotating'), { name: 'rotating', deleted: true })
@@ -73,13 +89,19 @@ test('every command names a wrong or missing word in one sentence, and changes n
     [/in the future/, 2, 'create', 'x', '--may', 'users.read', '--expires', '2001-01-01'],
     [/already/, 5, 'create', 'steady', '--may', 'users.read'],
     [/no service nobody/, 3, 'show', 'nobody'],
+    [/no service nobody/, 3, 'keys', 'list', 'nobody'],
+    [/no service nobody/, 3, 'edit', 'nobody', '--may', 'users.read'],
+    [/--name, --may/, 2, 'edit', 'steady'],
+    [/users\.read, tokens\.verify/, 2, 'edit', 'steady', '--may', 'everything'],
+    [/lower-case letters/, 2, 'edit', 'steady', '--name', 'Übel'],
     [/no service nobody/, 3, 'delete', 'nobody', '--confirm', 'nobody'],
     [/--confirm steady\./, 2, 'delete', 'steady'],
     [/Type steady to confirm/, 2, 'delete', 'steady', '--confirm', 'stead'],
     [/no service nobody/, 3, 'keys', 'create', 'nobody'],
     [/pass its number/, 2, 'keys', 'delete', 'steady'],
     [/whole number/, 2, 'keys', 'delete', 'steady', 'one'],
-    [/no key 999999/, 3, 'keys', 'delete', 'steady', '999999'],
+    [/no key 999999/, 3, 'keys', 'delete', 'steady', '999999', '--yes'],
+    [/pass --yes/, 2, 'keys', 'delete', 'steady', '999999'],
   ]
   for (const [sentence, expected, ...args] of cases) {
     const { code, stdout, stderr } = await services(...args)
@@ -104,7 +126,7 @@ test('every command says as JSON what it did, or what stood in its way', async t
   t.is((await run('list')).json.length, 1)
   t.is((await run('show', 'app')).json.keys.length, 1)
   t.is((await run('keys', 'create', 'app')).json.keys.length, 2)
-  t.is((await run('keys', 'delete', 'app', String(added.keys[0].id))).json.keys.length, 1)
+  t.is((await run('keys', 'delete', 'app', `#${added.keys[0].id}`, '--yes')).json.keys.length, 1)
   const refused = await run('create', 'app', '--may', 'users.read')
   t.is(refused.code, 5)
   t.like(refused.json.error, { reason: 'NAME_TAKEN', exitCode: 5 })
