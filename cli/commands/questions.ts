@@ -3,7 +3,7 @@ import type { AdministeredQuestion } from '../../proto/gen/auth/v1/administratio
 import { administering } from '../administration.js'
 import { readReference, withReference } from '../arguments.js'
 import { misuse } from '../exit-codes.js'
-import { askText, canAsk, given, readText } from '../terminal/ask.js'
+import { askText, canAsk, confirm, given, readText, yesOption } from '../terminal/ask.js'
 import { jsonOption, printFields, printJson, printTable, say } from '../terminal/output.js'
 import { inFields, type ListOptions, printList, readPages, withPages } from '../terminal/pages.js'
 
@@ -109,7 +109,10 @@ export function addQuestions(program: Command): void {
   questions
     .command('order')
     .description('Put questions first, in the given order; the others follow in their present order.')
-    .argument('<question...>', 'ids or texts', readReference)
+    .argument('<question...>', 'ids or texts', (name: string, before: string[] = []) => [
+      ...before,
+      readReference(name),
+    ])
     .addOption(jsonOption())
     .addHelpText(
       'after',
@@ -158,18 +161,20 @@ Example:
     .description('Link a question of sign-ups to one of the registry: its answers count from now on.')
     .argument('<text>', 'as `questions unmatched list` shows it; case and accents don’t matter', readText)
     .argument('<question>', 'id or text of the question to link it to')
+    .addOption(yesOption())
     .addOption(jsonOption())
     .addHelpText(
       'after',
       `
 Users who answered the question itself keep that answer. The link also applies
-to later sign-ups.
+to later sign-ups. This can’t be undone.
 
 Example:
   $ auth-admin questions link 'Nome do primeiro pet' 1`,
     )
     .action(
-      administering(async (api, text: string, name: string, options: Options) => {
+      administering(async (api, text: string, name: string, options: Options & { yes?: boolean }) => {
+        await confirm(`The answers to “${text}” count for question ${name} from now on, for good. Link it?`, options)
         const { question, linked } = await api.linkQuestion({ text, question: name })
         if (options.json) return printJson({ ...toOutput(question!), linked })
         const who = linked === 1 ? 'The answer of 1 user counts' : `The answers of ${linked} users count`

@@ -48,7 +48,7 @@ test('a service with administration.read reads all that administrators read, and
     listSigningKeys: {},
     getIssuer: {},
     listEmails: {},
-    getEmail: { id: BigInt(email) },
+    getEmail: { id: BigInt(String(email)) },
     listAuditEvents: {},
     verifyAuditLog: {},
     getMigrations: {},
@@ -143,13 +143,16 @@ test('users that a service reads at Administration count against its limit, and 
   // 10 users at once.
   const own = await startTestService(t, { AUTH_ADMIN_ADDRESS: '127.0.0.1:0', AUTH_LIMIT_FACTOR: '0.001' })
   const api = openAdministration(t, own, await serviceKey(own, ['administration.read']))
-  const reads = {
-    listUsers: (client: AdministrationClient) => client.listUsers({ pageSize: 1 }),
-    getUser: (client: AdministrationClient) => client.getUser({ user: 'admin' }),
-    explainUser: (client: AdministrationClient) => client.explainUser({ user: 'admin' }),
+  const reads: Record<string, (client: AdministrationClient) => Promise<unknown>> = {
+    listUsers: client => client.listUsers({ pageSize: 1 }),
+    getUser: client => client.getUser({ user: 'admin' }),
+    explainUser: client => client.explainUser({ user: 'admin' }),
   }
-  const reasons = async (client: AdministrationClient, read: (typeof reads)['getUser'], times: number) =>
-    [...new Set(await Promise.all(Array.from({ length: times }, () => reasonOf(read(client)))))].sort()
+  const reasons = async (
+    client: AdministrationClient,
+    read: (client: AdministrationClient) => Promise<unknown>,
+    times: number,
+  ) => [...new Set(await Promise.all(Array.from({ length: times }, () => reasonOf(read(client)))))].sort()
   for (const [rpc, read] of Object.entries(reads)) {
     t.deepEqual(await reasons(api, read, 50), ['TOO_MANY_ATTEMPTS', 'none'], rpc)
     t.deepEqual(await reasons(await openSignedIn(t, own), read, 50), ['none'], rpc)

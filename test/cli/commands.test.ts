@@ -49,7 +49,7 @@ const commands: Record<string, readonly Run[]> = {
     { args: ['edit', '1', '--question', 'Qual era?'], action: 'question.edit', once: true },
     { args: ['retire', '1'], action: 'question.retire', once: true },
     { args: ['offer', '1'], action: 'question.restore', once: true },
-    { args: ['link', 'Nome do primeiro pet', '1'], action: 'question.link' },
+    { args: ['link', 'Nome do primeiro pet', '1', '--yes'], action: 'question.link' },
     { args: ['order', '3', '1'], action: 'question.order', once: true },
     { args: ['list'] },
     { args: ['show', '1'] },
@@ -164,8 +164,8 @@ test('every command with --yes is run below, without it too', t => {
   )
   t.deepEqual(
     asking.map(({ path }) => path).filter(path => !confirmed.some(run => run.startsWith(`${path} `))),
-    // It asks only with --now, which warns.
-    ['keys rotate'],
+    // The first asks only with --now, which warns.
+    ['keys rotate', 'restore'],
   )
 })
 
@@ -257,7 +257,7 @@ const failures: Record<string, Failing> = {
   'organizations show': missing('Nenhuma'),
   'questions create': misused(),
   'questions edit': missing('99', '--question', 'Qual?'),
-  'questions link': missing('Qual?', '99'),
+  'questions link': missing('Qual?', '99', '--yes'),
   'questions list': unreached,
   'questions offer': missing('99'),
   'questions order': missing('99'),

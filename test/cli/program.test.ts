@@ -107,16 +107,22 @@ test('an unknown word gets a suggestion: ours for the same thing, or one that is
 
 test('every noun takes #7 as the id 7', async t => {
   const env = await installedRegistry(t)
-  await ask(env.DATABASE_URL, `INSERT INTO emails (kind, parameters, locale) VALUES ('recovery-key', '{"userId": 1}', 'en')`)
-  await runCli(env, ['organizations', 'create', '--name', 'Escola Azul'])
-  await runCli(env, ['services', 'create', 'grades', '--may', 'users.read'])
-  for (const noun of ['users', 'organizations', 'questions', 'mail']) {
-    const [plain, signed] = [await runCli(env, [noun, 'show', '1']), await runCli(env, [noun, 'show', '#1'])]
+  const json = async (...args: string[]) => JSON.parse((await runCli(env, [...args, '--json'])).stdout)
+  const queue = `INSERT INTO emails (kind, parameters, locale) VALUES ('notice', '{"userId": 1}', 'en') RETURNING id`
+  const ids = {
+    users: 1,
+    organizations: (await json('organizations', 'create', '--name', 'Escola Azul')).id,
+    questions: 1,
+    mail: (await ask(env.DATABASE_URL, queue))[0]!.id,
+  }
+  for (const [noun, id] of Object.entries(ids)) {
+    const [plain, signed] = [await runCli(env, [noun, 'show', `${id}`]), await runCli(env, [noun, 'show', `#${id}`])]
     t.deepEqual(signed, plain)
     t.is(plain.code, 0, plain.stderr)
   }
   t.is((await runCli(env, ['users', 'show', '--id', '#1'])).code, 0)
-  t.is((await runCli(env, ['services', 'keys', 'delete', 'grades', '#1', '--yes'])).code, 0)
+  const { keys } = await json('services', 'create', 'grades', '--may', 'users.read')
+  t.deepEqual((await json('services', 'keys', 'delete', 'grades', `#${keys[0].id}`, '--yes')).keys, [])
 })
 
 test('a command says in one sentence what stands in its way, and makes no database', t =>

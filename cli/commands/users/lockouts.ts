@@ -91,8 +91,8 @@ function addLockoutList(users: Command): void {
     .addHelpText(
       'after',
       `
-A lock ends by itself 15 minutes after the first failure, except that of one-time
-codes. \`users why\` shows everything that keeps a user from signing in.
+A lock ends by itself 15 minutes after the first failure, except that of
+one-time codes. \`users why\` shows everything that keeps a user from signing in.
 
 Example:
   $ auth-admin users lockouts list`,
