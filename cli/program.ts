@@ -24,6 +24,7 @@ import { addSigningKeys } from './commands/signing-keys.js'
 import { addTotp } from './commands/totp.js'
 import { addUsers } from './commands/users.js'
 import { type ExitCode, explain } from './exit-codes.js'
+import { withSuggestions } from './suggestions.js'
 import { readText } from './terminal/ask.js'
 import { printable, printJson } from './terminal/output.js'
 
@@ -79,7 +80,7 @@ Exit codes: 0 done, 1 failed or declined, 2 usage or a wrong field, 3 not found,
 
 Examples:
   $ auth-admin install
-  $ auth-admin organizations add --name 'Escola Azul' --type E
+  $ auth-admin organizations create --name 'Escola Azul' --type E
   $ auth-admin users activate '(11)98765-4321' --organization 'Escola Azul'
   $ auth-admin users list --role ROLE_INSTITUTION --json`,
     )
@@ -102,5 +103,5 @@ Examples:
   addCompletion(program)
   addConfig(program)
   addDoctor(program)
-  return program
+  return withSuggestions(program)
 }

@@ -125,6 +125,7 @@ export function createApplication(deps: ApplicationDeps): Application {
     administration: createCalls({
       ...common,
       services: [[Administration, bindAdministration(administration, administration.rpcs)]],
+      serviceKeys,
     }),
     serviceKeys,
     keyring,

@@ -2,6 +2,7 @@ import { timestampDate } from '@bufbuild/protobuf/wkt'
 import { type Command, InvalidArgumentError, Option } from 'commander'
 import { Administration, type SignInResponse } from '../../proto/gen/auth/v1/administration_pb.js'
 import { ErrorInfoSchema } from '../../proto/gen/google/rpc/error_details_pb.js'
+import { scopeName } from '../../server/rules/scopes.js'
 import { administering, type GlobalOptions } from '../administration.js'
 import {
   type Context,
@@ -24,6 +25,7 @@ interface LoginOptions extends GlobalOptions {
   readonly username?: string
   readonly passwordFile?: string
   readonly codeFile?: string
+  readonly serviceKeyFile?: string
 }
 
 /** Adds `auth-admin login`, `logout`, `whoami` and `contexts`. */
@@ -36,6 +38,12 @@ export function addLogin(program: Command): void {
     .addOption(new Option('--username <name>', 'username of the administrator'))
     .addOption(new Option('--password-file <file>', 'file with the password; - for standard input'))
     .addOption(new Option('--code-file <file>', 'file with the one-time code, if you enrolled an authenticator'))
+    .addOption(
+      new Option(
+        '--service-key-file <file>',
+        'sign in as a service: file with its key; - for standard input',
+      ).conflicts(['username', 'passwordFile', 'codeFile']),
+    )
     .addOption(jsonOption())
     .addHelpText(
       'after',
@@ -44,19 +52,23 @@ A terminal prompts for password and one-time code. The token is kept in a file
 of your configuration folder, and all commands use it from then on. Pass --local
 to work on the database itself.
 
+Machines, such as a CI job, sign in with the key of a service that has the scope
+administration.read or organizations.write. It is valid until it expires.
+
 Examples:
   $ auth-admin login https://auth.example.org:50052 --context production
-  $ auth-admin login --context production`,
+  $ auth-admin login --context production
+  $ auth-admin login https://auth.example.org:50052 \\
+      --service-key-file /run/secrets/auth-key`,
     )
     .action(async (url: string | undefined, _options: LoginOptions, command: Command) => {
       const options = command.optsWithGlobals<LoginOptions>()
       const { name, context } = await contextFor(url, options)
+      if (options.serviceKeyFile !== undefined) return signInService(name, context, options)
       const username = await given(options.username, 'Username:', 'Without a terminal, pass --username.', options)
       const password = await secretOf('password', options.passwordFile, options)
       const session = await signIn(context, { username, password }, options)
-      await writeToken(context.tokenFile, session.token)
-      const { contexts } = await readContexts()
-      await writeContexts({ current: name, contexts: { ...contexts, [name]: context } })
+      await keep(name, context, session.token)
       const expires = timestampDate(session.expireTime!)
       if (options.json) printJson({ context: name, url: context.url, username, expires })
       else say(`You are signed in to ${name} (${context.url}) until ${expires.toLocaleString()}.`)
@@ -74,7 +86,8 @@ Examples:
         if (!chosen) return fail('You are not signed in: run `auth-admin login`.', 4)
         if (options.everywhere) {
           const { user } = await api.getSession({})
-          await api.revokeTokens({ user: `#${user!.record!.id}` })
+          if (!user) fail('Only administrators have sessions. Delete the key with `auth-admin services keys delete`.')
+          await api.revokeTokens({ user: `#${user.record!.id}` })
         }
         const there = await removeToken(chosen.context)
         if (options.json) printJson({ context: chosen.name, signedOut: there })
@@ -90,15 +103,23 @@ Examples:
     .action(
       administering(async (api, options: GlobalOptions) => {
         const chosen = await contextOf(options)
-        const { user, actor, signInTime, expireTime, totp } = await api.getSession({})
+        const { user, actor, signInTime, expireTime, totp, scopes } = await api.getSession({})
+        const may = scopes.length > 0 ? { may: scopes.map(scope => scopeName(scope) ?? String(scope)) } : {}
         const where = chosen ? { context: chosen.name, url: chosen.context.url } : { context: 'local' }
         const times = {
           signedIn: signInTime && timestampDate(signInTime),
           expires: expireTime && timestampDate(expireTime),
         }
-        if (options.json) return printJson({ ...where, actor, ...(user && { user: userOutput(user), totp }), ...times })
+        if (options.json)
+          return printJson({ ...where, actor, ...(user && { user: userOutput(user), totp }), ...may, ...times })
         const who = user ? `${user.record!.username} (#${user.record!.id})` : actor
-        printFields({ who, ...where, ...times, ...(user && { 'one-time codes': totp }) })
+        printFields({
+          who,
+          ...where,
+          ...times,
+          ...(user && { 'one-time codes': totp }),
+          ...(may.may && { may: may.may.join(', ') }),
+        })
       }),
     )
 
@@ -116,6 +137,21 @@ Examples:
       printTable(['', 'name', 'url'], cells, 'No contexts: commands work on the database itself.')
     })
   contexts
+    .command('show')
+    .description('Show a context; by default the current one.')
+    .argument('[name]', 'name of the context')
+    .addOption(jsonOption())
+    .addHelpText('after', '\nExample:\n  $ auth-admin contexts show production')
+    .action(async (wanted: string | undefined, options: GlobalOptions) => {
+      const { current } = await readContexts()
+      const chosen = await chooseContext(wanted)
+      if (!chosen) return fail('There is no current context: commands work on the database itself.', 3)
+      const { name, context } = chosen
+      const output = { name, url: context.url, ca: context.ca, current: name === current }
+      if (options.json) printJson(output)
+      else printFields(output)
+    })
+  contexts
     .command('use')
     .description('Select the current context; `local` is the database itself.')
     .argument('<name>', 'name of the context')
@@ -129,19 +165,19 @@ Examples:
       else say(name === 'local' ? 'Commands work on the database itself.' : `Commands work at ${name}.`)
     })
   contexts
-    .command('remove')
-    .description('Remove a context and its session.')
+    .command('delete')
+    .description('Delete a context and its session.')
     .argument('<name>', 'name of the context')
     .addOption(jsonOption())
-    .addHelpText('after', '\nExample:\n  $ auth-admin contexts remove production')
+    .addHelpText('after', '\nExample:\n  $ auth-admin contexts delete production')
     .action(async (name: string, options: GlobalOptions) => {
       const chosen = (await chooseContext(name))!
       await removeToken(chosen.context)
       const { current, contexts } = await readContexts()
       const { [name]: _, ...others } = contexts
       await writeContexts({ ...(current !== undefined && current !== name && { current }), contexts: others })
-      if (options.json) printJson({ removed: name })
-      else say(`Context ${name} is removed.`)
+      if (options.json) printJson({ name, deleted: true })
+      else say(`Context ${name} is deleted.`)
     })
 }
 
@@ -192,6 +228,37 @@ async function signIn(
   } finally {
     await close()
   }
+}
+
+/** Signs in with the key of a service, which needs a scope of Administration. */
+async function signInService(name: string, context: Context, options: LoginOptions): Promise<void> {
+  const key = (await readSecret(options.serviceKeyFile!, '--service-key-file')).trim()
+  if (!key.startsWith('authsvc_'))
+    misuse('The file of --service-key-file has no key of a service: it begins with authsvc_.')
+  const [{ ConnectError, createClient }, { transport, close }] = await Promise.all([
+    import('@connectrpc/connect'),
+    openRemote(context, key),
+  ])
+  try {
+    const { actor, scopes } = await createClient(Administration, transport).getSession({})
+    await keep(name, context, key)
+    const may = scopes.map(scope => scopeName(scope) ?? String(scope))
+    if (options.json) printJson({ context: name, url: context.url, actor, may })
+    else say(`You are signed in to ${name} (${context.url}) as ${actor}, with ${may.join(', ')}.`)
+  } catch (error) {
+    const { reason } = ConnectError.from(error).findDetails(ErrorInfoSchema)[0] ?? {}
+    if (reason === 'INVALID_TOKEN') fail('The server doesn’t accept the key: it is wrong, expired or deleted.', 4)
+    throw error
+  } finally {
+    await close()
+  }
+}
+
+/** Keeps a session, and makes its context the current one. */
+async function keep(name: string, context: Context, token: string): Promise<void> {
+  await writeToken(context.tokenFile, token)
+  const { contexts } = await readContexts()
+  await writeContexts({ current: name, contexts: { ...contexts, [name]: context } })
 }
 
 /** A secret from its file, or from a prompt. */

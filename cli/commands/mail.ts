@@ -2,10 +2,11 @@ import { timestampDate } from '@bufbuild/protobuf/wkt'
 import { type Command, Option } from 'commander'
 import type { QueuedEmail } from '../../proto/gen/auth/v1/administration_pb.js'
 import { administering } from '../administration.js'
-import { fail } from '../exit-codes.js'
-import { readId } from '../terminal/ask.js'
+import { fail, misuse } from '../exit-codes.js'
+import { confirm, readId, yesOption } from '../terminal/ask.js'
 import { jsonOption, printFields, printJson, printTable, say } from '../terminal/output.js'
 import { inFields, type ListOptions, printList, readPages, withPages } from '../terminal/pages.js'
+import { withProgress } from '../terminal/progress.js'
 
 interface Options {
   readonly json?: boolean
@@ -50,25 +51,37 @@ export function addMail(program: Command): void {
       }),
     )
 
-  withId(mail.command('retry'))
-    .description('Make a waiting or failed e-mail due now.')
-    .addHelpText('after', '\nExample:\n  $ auth-admin mail retry 12')
+  mail
+    .command('retry')
+    .argument('[id]', 'number of the e-mail, as `mail list` shows it', readId)
+    .description('Make a waiting or failed e-mail due now, or all that failed permanently.')
+    .option('--failed', 'all that failed permanently, as after an outage of the mail server')
+    .addOption(jsonOption())
+    .addHelpText('after', '\nExamples:\n  $ auth-admin mail retry 12\n  $ auth-admin mail retry --failed')
     .action(
-      administering(async (api, id: number, options: Options) => {
+      administering(async (api, id: number | undefined, options: Options & { failed?: boolean }) => {
+        if (options.failed && id === undefined) {
+          const { emails } = await withProgress('Retrying', () => api.retryFailedEmails({}))
+          if (options.json) return printJson({ retried: emails })
+          return say(emails === 0 ? 'No e-mail has failed permanently.' : `E-mails that are due now: ${emails}.`)
+        }
+        if (options.failed || id === undefined) misuse('Pass the number of an e-mail, or --failed.')
         const { email } = await api.retryEmail({ id: BigInt(id) })
         if (options.json) printJson(toOutput(email!))
         else say(`E-mail ${id} is due now: the service sends it.`)
       }),
     )
 
-  withId(mail.command('discard'))
-    .description('Discard a queued e-mail: it is never sent.')
-    .addHelpText('after', '\nExample:\n  $ auth-admin mail discard 12')
+  withId(mail.command('delete'))
+    .description('Delete a queued e-mail: it is never sent.')
+    .addOption(yesOption())
+    .addHelpText('after', '\nExample:\n  $ auth-admin mail delete 12')
     .action(
-      administering(async (api, id: number, options: Options) => {
+      administering(async (api, id: number, options: Options & { yes?: boolean }) => {
+        await confirm(`E-mail ${id} is never sent. Delete it?`, options)
         await api.discardEmail({ id: BigInt(id) })
-        if (options.json) printJson({ id, discarded: true })
-        else say(`E-mail ${id} is discarded.`)
+        if (options.json) printJson({ id, deleted: true })
+        else say(`E-mail ${id} is deleted.`)
       }),
     )
 

@@ -46,10 +46,10 @@ interface Options {
 export function addOrganizations(program: Command): void {
   const organizations = program.command('organizations').description('Partner organizations and their activation keys')
 
-  withFields(organizations.command('add'), fields)
+  withFields(organizations.command('create'), fields)
     .description('Register an active organization, and print it with its activation key.')
     .addOption(jsonOption())
-    .addHelpText('after', "\nExample:\n  $ auth-admin organizations add --name 'Escola Azul' --type E")
+    .addHelpText('after', "\nExample:\n  $ auth-admin organizations create --name 'Escola Azul' --type E")
     .action(
       administering(async (api, options: OrganizationFields & Options) => {
         const values = options.name || !canAsk(options) ? options : await askFields(fields, options)
@@ -140,12 +140,16 @@ export function addOrganizations(program: Command): void {
 
   withName(organizations.command('deactivate'))
     .description('Disable the activation keys of an organization and of its users.')
+    .addOption(yesOption())
     .addHelpText('after', "\nExample:\n  $ auth-admin organizations deactivate 'Escola Azul'")
     .action(
-      administering(async (api, name: string | undefined, options: Options) => {
-        const { organization, changed } = await api.deactivateOrganization({
-          organization: await nameOf(name, options),
-        })
+      administering(async (api, wanted: string | undefined, options: Options & { yes?: boolean }) => {
+        const name = await nameOf(wanted, options)
+        await confirm(
+          'The activation keys of the organization and of its users stop working at once. Continue?',
+          options,
+        )
+        const { organization, changed } = await api.deactivateOrganization({ organization: name })
         report(organization!, options, `is inactive${changed ? '' : ' already'}.`)
       }),
     )
@@ -167,9 +171,10 @@ export function addOrganizations(program: Command): void {
       }),
     )
 
-  withName(organizations.command('members'))
+  const members = organizations.command('members').description('Users who belong to an organization')
+  withName(members.command('list'))
     .description('List the users who belong to an organization.')
-    .addHelpText('after', "\nExample:\n  $ auth-admin organizations members 'Escola Azul'")
+    .addHelpText('after', "\nExample:\n  $ auth-admin organizations members list 'Escola Azul'")
     .action(
       administering(async (api, name: string | undefined, options: Options) => {
         const organization = await nameOf(name, options)
@@ -183,7 +188,7 @@ export function addOrganizations(program: Command): void {
     )
 
   withName(withSignIn(organizations.command('delete'), 'deleteOrganization'))
-    .description('Remove an organization that has no members. This can’t be undone.')
+    .description('Delete an organization that has no members. This can’t be undone.')
     .addOption(new Option('--confirm <name>', 'the name again; a terminal prompts for it'))
     .addHelpText('after', "\nExample:\n  $ auth-admin organizations delete 7 --confirm 'Escola Azul'")
     .action(
@@ -192,13 +197,13 @@ export function addOrganizations(program: Command): void {
         const { id, name: itsName = '' } = found.record!
         const organization = `#${id}`
         const confirm = await confirmName(
-          `This permanently removes organization ${itsName} and its key.`,
+          `This permanently deletes organization ${itsName} and its key.`,
           itsName,
           options,
         )
         await api.deleteOrganization({ organization, confirm, etag: found.etag })
         if (options.json) printJson({ id, deleted: true })
-        else say(`Organization ${id} (${itsName}) is removed.`)
+        else say(`Organization ${id} (${itsName}) is deleted.`)
       }),
     )
 }

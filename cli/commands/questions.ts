@@ -1,10 +1,10 @@
 import { type Command, Option } from 'commander'
 import type { AdministeredQuestion } from '../../proto/gen/auth/v1/administration_pb.js'
-import { type Api, administering } from '../administration.js'
-import { withReference } from '../arguments.js'
+import { administering } from '../administration.js'
+import { readReference, withReference } from '../arguments.js'
 import { misuse } from '../exit-codes.js'
-import { askText, canAsk, given, readText } from '../terminal/ask.js'
-import { jsonOption, printJson, printTable, say } from '../terminal/output.js'
+import { askText, canAsk, confirm, given, readText, yesOption } from '../terminal/ask.js'
+import { jsonOption, printFields, printJson, printTable, say } from '../terminal/output.js'
 import { inFields, type ListOptions, printList, readPages, withPages } from '../terminal/pages.js'
 
 interface Options {
@@ -16,11 +16,11 @@ export function addQuestions(program: Command): void {
   const questions = program.command('questions').description('Security questions that users may answer')
 
   questions
-    .command('add')
+    .command('create')
     .description('Offer a new question.')
     .addOption(new Option('--question <text>', 'text; unique, case and accents don’t matter').argParser(readText))
     .addOption(jsonOption())
-    .addHelpText('after', "\nExample:\n  $ auth-admin questions add --question 'Qual é o seu livro preferido?'")
+    .addHelpText('after', "\nExample:\n  $ auth-admin questions create --question 'Qual é o seu livro preferido?'")
     .action(
       administering(async (api, options: Options & { question?: string }) => {
         const missing = 'Pass the text of the question with --question.'
@@ -32,7 +32,7 @@ export function addQuestions(program: Command): void {
     )
 
   withPages(questions.command('list'))
-    .description('List questions by id, including retired ones.')
+    .description('List questions in their order, including retired ones.')
     .addOption(new Option('--offered', 'only those that users may answer').conflicts('retired'))
     .option('--retired', 'only those that take no new answers')
     .addHelpText('after', '\nExample:\n  $ auth-admin questions list --json')
@@ -51,9 +51,21 @@ export function addQuestions(program: Command): void {
         if (inFields(options)) return printList('questions', { ...listed, rows: listed.rows.map(toOutput) }, options)
         const cells = listed.rows.map(({ record }) => {
           const { id, question, active } = record!
-          return [id, question, active === 1 ? 'offered' : 'retired']
+          return [id, question, stateOf(active)]
         })
         printTable(['id', 'question', 'state'], cells, 'No questions match.', listed)
+      }),
+    )
+
+  withName(questions.command('show'))
+    .description('Show a question.')
+    .addHelpText('after', '\nExample:\n  $ auth-admin questions show 3')
+    .action(
+      administering(async (api, name: string | undefined, options: Options) => {
+        const question = (await api.getQuestion({ question: await nameOf(name, options) })).question!
+        if (options.json) return printJson(toOutput(question))
+        const { id, question: text, active } = question.record!
+        printFields({ id, question: text, state: stateOf(active) })
       }),
     )
 
@@ -65,7 +77,7 @@ export function addQuestions(program: Command): void {
       administering(async (api, name: string | undefined, options: Options & { question?: string }) => {
         const question = await nameOf(name, options)
         const asks = options.question === undefined && canAsk(options)
-        const now = asks ? await seen(api, question) : undefined
+        const now = asks ? (await api.getQuestion({ question })).question! : undefined
         const text = now
           ? await askText('Question:', { required: true, fallback: now.record!.question ?? '' })
           : options.question || misuse('Pass the new text of the question with --question.')
@@ -94,7 +106,34 @@ export function addQuestions(program: Command): void {
       }),
     )
 
-  withPages(questions.command('unmatched'))
+  questions
+    .command('order')
+    .description('Put questions first, in the given order; the others follow in their present order.')
+    .argument('<question...>', 'ids or texts', (name: string, before: string[] = []) => [
+      ...before,
+      readReference(name),
+    ])
+    .addOption(jsonOption())
+    .addHelpText(
+      'after',
+      `
+Applications show the questions in this order. It is by id until you change it.
+A new question is the last.
+
+Example:
+  $ auth-admin questions order 5 3 1`,
+    )
+    .action(
+      administering(async (api, names: string[], options: Options) => {
+        const { questions, changed } = await api.orderQuestions({ questions: names })
+        if (options.json) return printJson({ questions: questions.map(toOutput), changed })
+        const ids = questions.map(({ record }) => record!.id).join(', ')
+        say(`The order of the questions is ${changed ? 'now' : 'already'} ${ids}.`)
+      }),
+    )
+
+  const unmatched = questions.command('unmatched').description('Questions of sign-ups that aren’t in the registry')
+  withPages(unmatched.command('list'))
     .description('List questions of sign-ups that aren’t in the registry, with the number of users of each.')
     .addHelpText(
       'after',
@@ -103,7 +142,7 @@ Applications may offer their own questions. The answers are kept, and count once
 \`questions link\` links the text to a question of the registry.
 
 Example:
-  $ auth-admin questions unmatched`,
+  $ auth-admin questions unmatched list`,
     )
     .action(
       administering(async (api, options: ListOptions) => {
@@ -120,20 +159,22 @@ Example:
   questions
     .command('link')
     .description('Link a question of sign-ups to one of the registry: its answers count from now on.')
-    .argument('<text>', 'as `questions unmatched` shows it; case and accents don’t matter', readText)
+    .argument('<text>', 'as `questions unmatched list` shows it; case and accents don’t matter', readText)
     .argument('<question>', 'id or text of the question to link it to')
+    .addOption(yesOption())
     .addOption(jsonOption())
     .addHelpText(
       'after',
       `
 Users who answered the question itself keep that answer. The link also applies
-to later sign-ups.
+to later sign-ups. This can’t be undone.
 
 Example:
   $ auth-admin questions link 'Nome do primeiro pet' 1`,
     )
     .action(
-      administering(async (api, text: string, name: string, options: Options) => {
+      administering(async (api, text: string, name: string, options: Options & { yes?: boolean }) => {
+        await confirm(`The answers to “${text}” count for question ${name} from now on, for good. Link it?`, options)
         const { question, linked } = await api.linkQuestion({ text, question: name })
         if (options.json) return printJson({ ...toOutput(question!), linked })
         const who = linked === 1 ? 'The answer of 1 user counts' : `The answers of ${linked} users count`
@@ -142,23 +183,16 @@ Example:
     )
 }
 
-/** A question as it is. */
-async function seen(api: Api, question: string): Promise<AdministeredQuestion> {
-  // Only says which one is meant.
-  const { id } = (await api.offerQuestion({ question, validateOnly: true })).question!.record!
-  const { rows } = await readPages({ all: true }, async page => {
-    const { questions, nextPageToken } = await api.listQuestions(page)
-    return { rows: questions, nextPageToken }
-  })
-  return rows.find(({ record }) => record!.id === id)!
-}
-
 function withName(command: Command): Command {
   return withReference(command, 'question', 'id or text').addOption(jsonOption())
 }
 
 function nameOf(name: string | undefined, options: Options): Promise<string> {
   return given(name, 'Which question (id or text)?', 'Name the question: pass its id or text.', options)
+}
+
+function stateOf(active: number | undefined): string {
+  return active === 1 ? 'offered' : 'retired'
 }
 
 /** A question in the fields of the contract, and what else administrators see. */

@@ -1,14 +1,30 @@
+import { create } from '@bufbuild/protobuf'
 import { timestampDate, timestampFromDate } from '@bufbuild/protobuf/wkt'
 import { type Command, InvalidArgumentError, Option } from 'commander'
-import type { Service } from '../../proto/gen/auth/v1/administration_pb.js'
+import { type Service, ServiceFormSchema } from '../../proto/gen/auth/v1/administration_pb.js'
 import type { Scope } from '../../proto/gen/auth/v1/scopes_pb.js'
 import { scopeName, scopeNames, scopeOf } from '../../server/rules/scopes.js'
 import { type Api, administering, withSignIn } from '../administration.js'
 import { withReference } from '../arguments.js'
-import { fail } from '../exit-codes.js'
 import { confirm, confirmName, given, readId, readTime, yesOption } from '../terminal/ask.js'
+import { askEdits, type Field, type Values, withFields } from '../terminal/form.js'
 import { jsonOption, printFields, printJson, printTable, say } from '../terminal/output.js'
 import { inFields, type ListOptions, printList, readPages, withPages } from '../terminal/pages.js'
+
+/** The fields of a service that can change. */
+const fields = [
+  { field: 'name', key: 'name', about: 'name: lower-case letters, digits and hyphens', needed: 'always' },
+  {
+    field: 'may',
+    key: 'may',
+    about: 'scopes, separated by commas',
+    needed: 'always',
+    read(text: string) {
+      readScopes(text)
+      return text
+    },
+  },
+] as const satisfies readonly Field<string>[]
 
 interface Options {
   readonly json?: boolean
@@ -20,14 +36,14 @@ export function addServices(program: Command): void {
     .command('services')
     .description('Services that call with their own keys, and what they may do')
 
-  withExpiry(withName(withSignIn(services.command('add'), 'createService')))
+  withExpiry(withName(withSignIn(services.command('create'), 'createService')))
     .description('Register a service, and print its first key, which is shown only once.')
     .addOption(
       new Option('--may <scopes>', `scopes, separated by commas: ${scopeNames.join(', ')}`)
         .argParser(readScopes)
         .makeOptionMandatory(),
     )
-    .addHelpText('after', '\nExample:\n  $ auth-admin services add grades --may users.read,tokens.verify --expires 90d')
+    .addHelpText('after', '\nExample:\n  $ auth-admin services create grades --may users.read --expires 90d')
     .action(
       administering(async (api, name: string | undefined, options: Options & { may: Scope[]; expires?: Date }) => {
         const { may: scopes, expires } = options
@@ -61,29 +77,73 @@ export function addServices(program: Command): void {
     .addHelpText('after', '\nExample:\n  $ auth-admin services show grades')
     .action(
       administering(async (api, name: string | undefined, options: Options) => {
-        show(await find(api, await nameOf(name, options)), options)
+        show((await api.getService({ name: await nameOf(name, options) })).service!, options)
       }),
     )
 
-  withName(withSignIn(services.command('remove'), 'deleteService'))
-    .description('Remove a service with all its keys. This can’t be undone.')
+  withFields(withName(withSignIn(services.command('edit'), 'updateService')), fields)
+    .description('Change the name or the scopes of a service. Its keys stay valid; processes follow within a second.')
+    .addHelpText(
+      'after',
+      `
+Events that are already in the audit log keep the former name.
+
+Example:
+  $ auth-admin services edit grades --may users.read,tokens.verify`,
+    )
+    .action(
+      administering(async (api, given: string | undefined, options: Values<'name' | 'may'> & Options) => {
+        const name = await nameOf(given, options)
+        const read = async () => {
+          const service = (await api.getService({ name })).service!
+          return { etag: service.etag, now: { name: service.name, may: toOutput(service).may.join(',') } }
+        }
+        const { values, updateMask, etag } = await askEdits(fields, options, read)
+        const form = create(ServiceFormSchema, {
+          ...(values.name && { name: values.name }),
+          scopes: values.may ? readScopes(values.may) : [],
+        })
+        const paths = updateMask.paths.map(path => (path === 'may' ? 'scopes' : path))
+        const { service, changed } = await api.updateService({ name, form, updateMask: { paths }, etag })
+        if (options.json) printJson(toOutput(service!))
+        else say(`Service ${service!.name} ${changed ? 'is saved' : 'is up to date already'}.`)
+      }),
+    )
+
+  withName(withSignIn(services.command('delete'), 'deleteService'))
+    .description('Delete a service with all its keys. This can’t be undone.')
     .addOption(new Option('--confirm <name>', 'the name again; a terminal prompts for it'))
-    .addHelpText('after', '\nExample:\n  $ auth-admin services remove grades --confirm grades')
+    .addHelpText('after', '\nExample:\n  $ auth-admin services delete grades --confirm grades')
     .action(
       administering(async (api, given: string | undefined, options: Options & { confirm?: string }) => {
-        const { name } = await find(api, await nameOf(given, options))
-        const sentence = `This permanently removes service ${name} and its keys.`
+        const { name } = (await api.getService({ name: await nameOf(given, options) })).service!
+        const sentence = `This permanently deletes service ${name} and its keys.`
         await api.deleteService({ name, confirm: await confirmName(sentence, name, options) })
         if (options.json) printJson({ name, deleted: true })
-        else say(`Service ${name} is removed.`)
+        else say(`Service ${name} is deleted.`)
       }),
     )
 
   const keys = services.command('keys').description('Keys of a service, each with its own expiry')
 
-  withExpiry(withName(withSignIn(keys.command('add'), 'createServiceKey')))
+  withPages(withReference(keys.command('list'), 'service', 'name of the service'))
+    .description('List the keys of a service, each by its first characters.')
+    .addHelpText('after', '\nExample:\n  $ auth-admin services keys list grades')
+    .action(
+      administering(async (api, given: string | undefined, options: ListOptions) => {
+        const name = await nameOf(given, options)
+        const listed = await readPages(options, async ({ pageSize }) => {
+          const { service } = await api.getService({ name })
+          return { rows: toOutput(service!).keys.slice(0, pageSize), nextPageToken: '' }
+        })
+        if (inFields(options)) return printList('keys', listed, options)
+        printKeys(listed.rows)
+      }),
+    )
+
+  withExpiry(withName(withSignIn(keys.command('create'), 'createServiceKey')))
     .description('Add a key to a service, and print it. It is shown only once.')
-    .addHelpText('after', '\nExample:\n  $ auth-admin services keys add grades --expires 90d')
+    .addHelpText('after', '\nExample:\n  $ auth-admin services keys create grades --expires 90d')
     .action(
       administering(async (api, name: string | undefined, options: Options & { expires?: Date }) => {
         const form = { name: await nameOf(name, options), ...expiry(options.expires) }
@@ -92,11 +152,11 @@ export function addServices(program: Command): void {
       }),
     )
 
-  withName(withSignIn(keys.command('remove'), 'deleteServiceKey'))
+  withName(withSignIn(keys.command('delete'), 'deleteServiceKey'))
     .argument('[id]', 'number of the key', readId)
-    .description('Remove a key of a service: all processes refuse it within a second.')
+    .description('Delete a key of a service: all processes refuse it within a second.')
     .addOption(yesOption())
-    .addHelpText('after', '\nExample:\n  $ auth-admin services keys remove grades 7')
+    .addHelpText('after', '\nExample:\n  $ auth-admin services keys delete grades 7 --yes')
     .action(
       administering(
         async (api, name: string | undefined, id: number | undefined, options: Options & { yes?: boolean }) => {
@@ -104,10 +164,10 @@ export function addServices(program: Command): void {
           const missing = 'Name the key: pass its number.'
           const check = (text: string) => (/^#?\d{1,9}$/.test(text) ? undefined : 'Use a number.')
           const key = id ?? readId(await given(undefined, 'Which key (its number)?', missing, options, check))
-          await confirm(`Calls with key ${key} are refused from now on. Remove it?`, options)
+          await confirm(`Calls with key ${key} are refused from now on. Delete it?`, options)
           const left = await api.deleteServiceKey({ name: service, id: key })
           if (options.json) printJson(toOutput(left.service!))
-          else say(`Key ${key} of service ${service} is removed. Keys left: ${left.service!.keys.length}.`)
+          else say(`Key ${key} of service ${service} is deleted. Keys left: ${left.service!.keys.length}.`)
         },
       ),
     )
@@ -159,12 +219,6 @@ function readServices(api: Api, options: ListOptions & { readonly all?: boolean 
   )
 }
 
-/** There are few services: reads the whole list. */
-async function find(api: Api, wanted: string): Promise<Service> {
-  const { rows } = await readServices(api, { all: true })
-  return rows.find(({ name }) => name === wanted.trim()) ?? fail(`There is no service ${wanted.trim()}.`, 3)
-}
-
 /** A service in plain words, without the keys themselves. */
 function toOutput({ name, scopes, keys, createTime }: Service) {
   const time = (at: typeof createTime) => timestampDate(at!).toISOString()
@@ -199,12 +253,10 @@ function show(service: Service, options: Options): void {
     return
   }
   printFields({ name: output.name, may: output.may.join(', '), created: new Date(output.created) })
-  const cells = output.keys.map(key => [
-    key.id,
-    key.beginning,
-    new Date(key.created),
-    new Date(key.expires),
-    key.last_used,
-  ])
+  printKeys(output.keys)
+}
+
+function printKeys(keys: Readonly<ReturnType<typeof toOutput>['keys']>): void {
+  const cells = keys.map(key => [key.id, key.beginning, new Date(key.created), new Date(key.expires), key.last_used])
   printTable(['key', 'beginning', 'created', 'expires', 'last used'], cells, 'It has no keys.')
 }

@@ -1,9 +1,9 @@
 import { timestampDate } from '@bufbuild/protobuf/wkt'
 import { type Command, Option } from 'commander'
-import { administering, withSignIn } from '../administration.js'
-import { misuse } from '../exit-codes.js'
-import { confirmAtServer } from '../terminal/ask.js'
-import { jsonOption, printJson, printTable, say, warn } from '../terminal/output.js'
+import { type Api, administering, withSignIn } from '../administration.js'
+import { fail, misuse } from '../exit-codes.js'
+import { confirm, confirmAtServer, yesOption } from '../terminal/ask.js'
+import { jsonOption, printFields, printJson, printTable, say, warn } from '../terminal/output.js'
 
 /** Adds `auth-admin keys`. */
 export function addSigningKeys(program: Command): void {
@@ -24,23 +24,31 @@ Example:
     )
     .action(
       administering(async (api, options: { json?: boolean }) => {
-        const { keys } = await api.listSigningKeys({})
-        const signing = keys.findIndex(({ signs }) => signs)
-        const rows = keys.map(({ kid, signTime, expireTime }, place) => ({
-          kid,
-          state: place === signing ? 'signing' : place < signing ? 'published' : 'retiring',
-          signs_at: timestampDate(signTime!),
-          ...(expireTime && { verifies_until: timestampDate(expireTime) }),
-        }))
+        const rows = await readKeys(api)
         if (options.json) return printJson(rows)
         const cells = rows.map(row => [row.kid, `${row.state} ${when(row)}`])
         printTable(['kid', 'state (UTC)'], cells, 'There are no keys: run `auth-admin install`.')
       }),
     )
 
+  keys
+    .command('show')
+    .description('Show a key that verifies tokens, without its private key.')
+    .argument('<kid>', 'id of the key, as `keys list` shows it')
+    .addOption(jsonOption())
+    .addHelpText('after', '\nExample:\n  $ auth-admin keys show iPEMZ8dz3Yl1pTtBxhYvYbDlN6CmTkUHzLzwP1zEYDU')
+    .action(
+      administering(async (api, kid: string, options: { json?: boolean }) => {
+        const key = (await readKeys(api)).find(each => each.kid === kid) ?? fail(`There is no key ${kid}.`, 3)
+        if (options.json) printJson(key)
+        else printFields(key)
+      }),
+    )
+
   withSignIn(keys.command('rotate'), 'rotateSigningKey')
     .description('Publish a new signing key. All users stay signed in.')
     .option('--now', 'sign with the key at once; verifiers with an older key set refuse new tokens for some minutes')
+    .addOption(yesOption())
     .addOption(jsonOption())
     .addHelpText(
       'after',
@@ -53,7 +61,9 @@ Example:
   $ auth-admin keys rotate`,
     )
     .action(
-      administering(async (api, { now = false, json }: { now?: boolean; json?: boolean }) => {
+      administering(async (api, { now = false, ...options }: { now?: boolean; yes?: boolean; json?: boolean }) => {
+        const { json } = options
+        if (now) await confirm('Verifiers may refuse new tokens for some minutes. Rotate at once?', options)
         const { kid, signTime } = (await api.rotateSigningKey({ now })).key!
         const lead = Math.round((timestampDate(signTime!).getTime() - Date.now()) / 60_000) * 60
         if (now) warn('Verifiers with an older key set may refuse new tokens for some minutes.')
@@ -94,6 +104,18 @@ Example:
         say(`Key ${kid} is dropped${successor ? `; key ${successor} signs from now on` : ''}.`)
       }),
     )
+}
+
+/** All keys, the newest first, each with its state. */
+async function readKeys(api: Api) {
+  const { keys } = await api.listSigningKeys({})
+  const signing = keys.findIndex(({ signs }) => signs)
+  return keys.map(({ kid, signTime, expireTime }, place) => ({
+    kid,
+    state: place === signing ? 'signing' : place < signing ? 'published' : 'retiring',
+    signs_at: timestampDate(signTime!),
+    ...(expireTime && { verifies_until: timestampDate(expireTime) }),
+  }))
 }
 
 /** Until when a key is in its state, or since when it signs. */

@@ -52,17 +52,17 @@ Example:
       }),
     )
 
-  withReference(withSignIn(totp.command('remove'), 'removeTotp'), 'user', 'username in any spelling, or #id')
-    .description('Remove the one-time codes of an administrator who lost the authenticator.')
+  withReference(withSignIn(totp.command('delete'), 'removeTotp'), 'user', 'username in any spelling, or id')
+    .description('Delete the one-time codes of an administrator who lost the authenticator.')
     .addOption(new Option('--confirm <name>', 'the username again; a terminal prompts for it'))
     .addOption(jsonOption())
-    .addHelpText('after', "\nExample:\n  $ auth-admin totp remove ana --confirm ana --reason 'lost her telephone'")
+    .addHelpText('after', "\nExample:\n  $ auth-admin totp delete ana --confirm ana --reason 'lost her telephone'")
     .action(
       administering(async (api, name: string | undefined, options: GlobalOptions & { confirm?: string }) => {
         const wanted = await given(
           name,
-          'Which user (username or #id)?',
-          'Name the user: pass a username or #id.',
+          'Which user (username or id)?',
+          'Name the user: pass a username or id.',
           options,
         )
         const { user } = await api.getUser({ user: wanted, omitKeys: true })

@@ -101,7 +101,7 @@ export async function askOrganization(api: Pick<Api, 'listOrganizations'>, messa
     return organizations.map(({ record }) => ({ name: `${record!.name} (#${record!.id})`, value: `#${record!.id}` }))
   }
   if ((await search(undefined)).length === 0) {
-    fail('There is no active organization: run `auth-admin organizations add` first.')
+    fail('There is no active organization: run `auth-admin organizations create` first.')
   }
   const { default: inquirer } = await import('inquirer')
   const question = { type: 'search', name: 'choice', message, source: search } as const
@@ -142,11 +142,18 @@ export async function askSecret(name: string, check: Check): Promise<string> {
 }
 
 /** The option that answers `confirm`. */
-export const yesOption = () => new Option('--yes', 'don’t ask for confirmation')
+export const yesOption = () => new Option('--yes', 'confirm; required without a terminal and with --json')
 
-/** Asks for confirmation at a terminal, with a sentence that says what happens; declining ends the command with 1. */
+/** What is missing where `confirm` can't ask. */
+export const missingYes = 'This needs a confirmation: pass --yes.'
+
+/**
+ * Asks for confirmation at a terminal, with a sentence that says what happens; declining ends the command with 1. Where
+ * nothing can be asked, --yes is required.
+ */
 export async function confirm(sentence: string, options: { yes?: boolean; json?: boolean }): Promise<void> {
-  if (options.yes || !canAsk(options)) return
+  if (options.yes) return
+  if (!canAsk(options)) misuse(missingYes)
   const { default: inquirer } = await import('inquirer')
   const question = { type: 'confirm', name: 'sure', message: sentence, default: false } as const
   const { sure } = (await inquirer.prompt([question])) as { sure: boolean }

@@ -1,19 +1,24 @@
-// Identifies administrators: callers with a session of Administration, or the command line on the database itself.
+// Identifies administrators: callers with a session of Administration, services with a scope for it, or the command line on
+// the database itself.
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { AuditEvent } from '../models/audit.js'
 import type { User } from '../models/user.js'
 import type { AdministrationPolicy } from '../policy/policy.js'
-import type { IncomingCall } from '../requests/call.js'
+import type { CallingService, IncomingCall } from '../requests/call.js'
 import { refuse } from '../requests/refusal.js'
 import { auditContext, type Callers } from './caller.js'
-import { permitSignIn } from './permissions.js'
+import { permitAdministeringService, permitSignIn } from './permissions.js'
 import type { Claims } from './tokens.js'
 
 /** The caller of an RPC of Administration. */
 export interface Administrator {
-  /** The administrator; absent on the database itself, which needs no sign-in. */
+  /** The administrator; absent for a service, and on the database itself, which needs no sign-in. */
   readonly user?: User
-  /** Claims of the token; absent on the database itself. */
+  /** The service that calls in place of an administrator. */
+  readonly service?: CallingService
+  /** Whether answers contain activation and provider keys: never to a service. */
+  readonly seesKeys: boolean
+  /** Claims of the token of the administrator. */
   readonly claims?: Claims
   /** Fields that all audit events of the call share: actor, client address and request. */
   readonly auditContext: Pick<AuditEvent, 'actor' | 'actor_id' | 'address' | 'request_id'>
@@ -35,8 +40,8 @@ export interface Administrator {
 /** Identifies administrators. */
 export interface Administrators {
   /**
-   * Returns the caller of an RPC. Refuses with ACCESS_DENIED without a token, and with INVALID_TOKEN unless the token
-   * is for this audience and its user is an active ROLE_ADMIN.
+   * Returns the caller of an RPC. Refuses with ACCESS_DENIED without a token and a service without a scope of the row,
+   * and with INVALID_TOKEN unless the token is for this audience and its user is an active ROLE_ADMIN.
    */
   identify(policy: AdministrationPolicy, call: IncomingCall): Promise<Administrator>
 }
@@ -55,6 +60,7 @@ export function createAdministrators({ callers, now }: { callers: Callers; now: 
       const { local } = call
       if (local) {
         return {
+          seesKeys: true,
           auditContext: { actor: local.actor, request_id: call.requestId },
           ...(local.reason && { reason: local.reason }),
           permitSignIn() {},
@@ -64,6 +70,17 @@ export function createAdministrators({ callers, now }: { callers: Callers; now: 
           },
         }
       }
+      if (call.service) {
+        permitAdministeringService(policy, call.service)
+        return {
+          service: call.service,
+          seesKeys: false,
+          auditContext: auditContext(call),
+          permitSignIn() {},
+          confirm,
+          justify() {},
+        }
+      }
       const claims = await callers.claimsOf(call)
       const { user, admin, enrolled } = await callers.identify(call, claims)
       if (!admin) refuse(Reason.INVALID_TOKEN)
@@ -71,6 +88,7 @@ export function createAdministrators({ callers, now }: { callers: Callers; now: 
       const withCode = !enrolled || claims.amr.includes('otp')
       return {
         user,
+        seesKeys: true,
         claims,
         auditContext: auditContext(call, user),
         permitSignIn(concerned = []) {

@@ -4,6 +4,7 @@ import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { User } from '../models/user.js'
 import type { AuditAction } from '../policy/audit-actions.js'
 import type { AdministrationPolicy, Policy, UserPolicy } from '../policy/policy.js'
+import type { CallingService } from '../requests/call.js'
 import { refuse } from '../requests/refusal.js'
 import type { Session } from './tokens.js'
 
@@ -88,6 +89,18 @@ export function permitSignIn(
   if (signIn === 'session') return
   if (signIn === 'recent for administrators' && !concerned.includes('ROLE_ADMIN')) return
   if (secondsAgo > recentSignIn || !withCode) refuse(Reason.SIGN_IN_AGAIN)
+}
+
+/** Refuses with ACCESS_DENIED a service that has none of the scopes that open an RPC of Administration. */
+export function permitAdministeringService(
+  { scopes }: AdministrationPolicy,
+  { name, scopes: held }: CallingService,
+): void {
+  if (!scopes) refuse(Reason.ACCESS_DENIED, { text: 'No service may do this: sign in as an administrator.' })
+  if (scopes.some(scope => held.includes(scope))) return
+  refuse(Reason.ACCESS_DENIED, {
+    text: `The service ${name} may not do this: it needs the scope ${scopes.join(' or ')}.`,
+  })
 }
 
 /** Throws an Error for an audit event that the RPC's row doesn't list: rows list every event that an RPC records. */

@@ -1,5 +1,6 @@
 import type { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
 import { createAdministrators } from '../access/administrator.js'
+import type { Admission } from '../access/admission.js'
 import { createCallers } from '../access/caller.js'
 import type { Keyring } from '../access/keyring.js'
 import { createOneTimeCodes } from '../access/one-time-codes.js'
@@ -17,7 +18,7 @@ import { listAuditEvents, verifyAuditLog } from './audit-log.js'
 import { getConfiguration } from './configuration.js'
 import type { Rpc } from './context.js'
 import { diagnose } from './doctor.js'
-import { discardEmail, getEmail, listEmails, retryEmail, sendTestEmail } from './emails.js'
+import { discardEmail, getEmail, listEmails, retryEmail, retryFailedEmails, sendTestEmail } from './emails.js'
 import { getMigrations } from './migrations.js'
 import { createChanges } from './mutations.js'
 import {
@@ -32,16 +33,26 @@ import {
 } from './organizations.js'
 import {
   createQuestion,
+  getQuestion,
   linkQuestion,
   listQuestions,
   listUnmatchedQuestions,
   offerQuestion,
+  orderQuestions,
   retireQuestion,
   updateQuestion,
 } from './questions.js'
 import { createReferences } from './references.js'
 import { createNotifyAdministrators, createNotifyConcerned } from './security-notices.js'
-import { createService, createServiceKey, deleteService, deleteServiceKey, listServices } from './services.js'
+import {
+  createService,
+  createServiceKey,
+  deleteService,
+  deleteServiceKey,
+  getService,
+  listServices,
+  updateService,
+} from './services.js'
 import { confirmTotp, enrollTotp, getSession, removeTotp, signIn } from './session.js'
 import { getIssuer, listSigningKeys, retireSigningKey, rotateSigningKey, setIssuer } from './signing-keys.js'
 import {
@@ -59,6 +70,7 @@ import { eraseUser, exportUser } from './users/data.js'
 import { explainUser } from './users/explain.js'
 import { createUser, updateUser } from './users/forms.js'
 import { getUser, listUsers } from './users/list.js'
+import { listLockouts } from './users/lockouts.js'
 import { sendRecoveryKey, setPassword, unlockUser } from './users/support.js'
 import { eraseUnactivatedUsers } from './users/unactivated.js'
 
@@ -72,6 +84,7 @@ export interface AdministrationDeps extends Registry {
   readonly passwords: Passwords
   readonly policy: PasswordPolicy
   readonly openPage: OpenPage
+  readonly admission: Pick<Admission, 'takeServiceReads' | 'refundServiceReads'>
   readonly now: () => number
   /** Proxies that are missing in `AUTH_TRUSTED_PROXIES`, as far as this process saw; absent where it serves no clients. */
   readonly undeclaredProxies?: UndeclaredProxies['found']
@@ -124,6 +137,7 @@ export function createAdministration(deps: AdministrationDeps) {
     eraseUser: eraseUser(all),
     eraseUnactivatedUsers: eraseUnactivatedUsers(all),
     explainUser: explainUser(all),
+    listLockouts: listLockouts(all),
     exportUser: exportUser(all),
 
     listOrganizations: listOrganizations(all),
@@ -136,10 +150,12 @@ export function createAdministration(deps: AdministrationDeps) {
     deleteOrganization: deleteOrganization(all),
 
     listQuestions: listQuestions(all),
+    getQuestion: getQuestion(),
     createQuestion: createQuestion(all),
     updateQuestion: updateQuestion(all),
     offerQuestion: offerQuestion(all),
     retireQuestion: retireQuestion(all),
+    orderQuestions: orderQuestions(all),
     listUnmatchedQuestions: listUnmatchedQuestions(all),
     linkQuestion: linkQuestion(all),
 
@@ -152,6 +168,7 @@ export function createAdministration(deps: AdministrationDeps) {
     listEmails: listEmails(all),
     getEmail: getEmail(all),
     retryEmail: retryEmail(all),
+    retryFailedEmails: retryFailedEmails(all),
     discardEmail: discardEmail(all),
     sendTestEmail: sendTestEmail(all),
 
@@ -162,6 +179,8 @@ export function createAdministration(deps: AdministrationDeps) {
     getConfiguration: getConfiguration(all),
     diagnose: diagnose(all),
     listServices: listServices(all),
+    getService: getService(all),
+    updateService: updateService(all),
     createService: createService(all),
     deleteService: deleteService(all),
     createServiceKey: createServiceKey(all),
@@ -172,5 +191,6 @@ export function createAdministration(deps: AdministrationDeps) {
     administrators: createAdministrators({ callers: createCallers(adminTokens, users), now }),
     changes: createChanges({ ...deps, notifyConcerned: createNotifyConcerned(deps) }),
     references: all.references,
+    admission: deps.admission,
   }
 }

@@ -29,10 +29,10 @@ interface Place {
 }
 
 /** Events that a call reads when no index selects them. */
-const stretch = 100_000
+export const stretch = 100_000
 
 /** Milliseconds by which the time of an event may be before that of an earlier one: as long as a transaction lasts. */
-const disorder = 3_600_000
+export const disorder = 3_600_000
 
 /** Lists events of the audit log. A page may hold fewer than asked for, or none, before the end. */
 export function listAuditEvents(deps: Deps): Handler<'listAuditEvents'> {

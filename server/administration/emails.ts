@@ -19,6 +19,9 @@ interface Deps {
   settings: Pick<Settings, 'smtpUrl' | 'mailFrom' | 'dataDir'>
 }
 
+/** Most e-mails that one transaction retries. */
+const batch = 1_000
+
 /** Seconds that the mail server has to accept a test. */
 const timeout = 10
 
@@ -60,6 +63,25 @@ export function retryEmail(deps: Pick<Deps, 'emails'>): Handler<'retryEmail'> {
       await record({ action: 'email.retry', ...about(email) })
       return { email: toQueuedEmail(await lock(emails, id, t)) }
     })
+  }
+}
+
+/** Makes all permanently failed e-mails due now. */
+export function retryFailedEmails(deps: Pick<Deps, 'emails'>): Handler<'retryFailedEmails'> {
+  const { emails } = deps
+  return async (request, { change }) => {
+    let count = 0
+    // Ascending ids: an e-mail that fails again meanwhile isn't retried once more. Each transaction is short.
+    for (let after = '0'; ; ) {
+      const ids = await change(request, async ({ t, record }) => {
+        const ids = await emails.retryFailed(after, batch, t)
+        if (ids.length > 0) await record({ action: 'email.retry', object: `emails:${ids.length}` })
+        return ids
+      })
+      count += ids.length
+      if (ids.length < batch) return { emails: count }
+      after = ids.at(-1)!
+    }
   }
 }
 

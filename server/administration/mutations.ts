@@ -8,13 +8,14 @@ import { create as createMessage, fromBinary, toBinary } from '@bufbuild/protobu
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Administrator } from '../access/administrator.js'
 import type { Change } from '../access/context.js'
-import { checkAction } from '../access/permissions.js'
+import { checkAction, permitAdministeringService } from '../access/permissions.js'
 import type { Database, Transaction } from '../database/connection.js'
 import type { AdministeredUsers } from '../models/administered-user.js'
 import type { Audit } from '../models/audit.js'
 import type { CreationRequests } from '../models/creation-request.js'
 import type { Administered } from '../models/email.js'
 import type { MasterKey } from '../models/master-key.js'
+import type { Services } from '../models/service.js'
 import type { Users } from '../models/user.js'
 import type { AdministrationPolicy } from '../policy/policy.js'
 import { type Call, checkPresence } from '../requests/call.js'
@@ -48,16 +49,22 @@ export function createChanges(deps: {
   audit: Audit
   masterKey: MasterKey
   creationRequests: CreationRequests
+  services: Pick<Services, 'find'>
   notifyConcerned: NotifyConcerned
 }): Changes {
-  const { database, users, administeredUsers, audit, masterKey, creationRequests, notifyConcerned } = deps
+  const { database, users, administeredUsers, audit, masterKey, creationRequests, services, notifyConcerned } = deps
 
   /**
    * Locks the caller and the user to change, and returns the latter. Refuses with INVALID_TOKEN when the session has been
-   * revoked.
+   * revoked or the service deleted, and with ACCESS_DENIED when the service has lost its scope.
    */
-  async function lockUsers(administrator: Administrator, targetId: number | undefined, t: Transaction) {
-    const { user } = administrator
+  async function lockUsers(
+    { administrator, policy, targetId }: Pick<Parameters<Changes>[0], 'administrator' | 'policy' | 'targetId'>,
+    t: Transaction,
+  ) {
+    const { user, service } = administrator
+    if (service)
+      permitAdministeringService(policy, (await services.find(service.name, t)) ?? refuse(Reason.INVALID_TOKEN))
     if (!user) return targetId === undefined ? undefined : administeredUsers.lock(targetId, t)
     const { caller, target } = await users.lockPair(user.id, targetId, t)
     const isAdministrator = caller?.role === 'ROLE_ADMIN' && caller.active && !caller.suspended
@@ -72,7 +79,7 @@ export function createChanges(deps: {
     const change: AdministrationContext['change'] = async ({ validateOnly }, work, options) => {
       checkPresence(call)
       const run = async (t: Transaction) => {
-        const before = await lockUsers(administrator, targetId, t)
+        const before = await lockUsers({ administrator, policy, targetId }, t)
         // The client may have disconnected, or the deadline passed, during the wait for the locks.
         checkPresence(call)
         const subjectIds: number[] = []

@@ -5,6 +5,7 @@ import {
   OrganizationSchema,
 } from '../../proto/gen/auth/v1/administration_pb.js'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import type { Administrator } from '../access/administrator.js'
 import type { Transaction } from '../database/connection.js'
 import type { OrganizationDetails, OrganizationRow, Organizations } from '../models/organization.js'
 import type { OpenPage } from '../requests/paging.js'
@@ -60,8 +61,8 @@ export function listOrganizations(deps: Deps): Handler<'listOrganizations'> {
 
 /** Returns an organization with its activation key. */
 export function getOrganization({ organizations }: Pick<Deps, 'organizations'>): Handler<'getOrganization'> {
-  return async ({ omitKeys }, { change, target }) => {
-    if (omitKeys) return { organization: await show(organizations, target) }
+  return async ({ omitKeys }, { administrator, change, target }) => {
+    if (omitKeys || !administrator.seesKeys) return { organization: await show(organizations, target) }
     // Recorded, because others can activate users with the key.
     await change({ validateOnly: false }, ({ record }) =>
       record({ action: 'organization.show-key', object: `organization:${target.id}` }),
@@ -73,7 +74,7 @@ export function getOrganization({ organizations }: Pick<Deps, 'organizations'>):
 /** Registers an active organization with a new activation key. */
 export function createOrganization(deps: Deps): Handler<'createOrganization'> {
   const { organizations } = deps
-  return async (request, { create }) => {
+  return async (request, { administrator, create }) => {
     const form = request.form ?? ({} as Partial<OrganizationForm>)
     const details = checkForm(form, Object.keys(attributes) as Field[])
     const { name } = details
@@ -82,7 +83,7 @@ export function createOrganization(deps: Deps): Handler<'createOrganization'> {
       await checkInepCode(organizations, details, undefined, change.t)
       const row = await organizations.add({ ...details, name, nameKey: nicknameKey(name) }, change.t)
       await change.record({ action: 'organization.add', object: `organization:${row.id}` })
-      return { organization: await show(organizations, row, { t: change.t, key: true }) }
+      return { organization: await show(organizations, row, { t: change.t, key: administrator.seesKeys }) }
     })
   }
 }
@@ -101,7 +102,7 @@ export function updateOrganization({ organizations }: Deps): Checked<'updateOrga
       return { fields, details: checkForm(form ?? {}, fields) }
     },
     handle: (request, context, { fields, details }) =>
-      changeRecord(kindOf(organizations), context, request, async (row, t) => {
+      changeRecord(kindOf(organizations, context.administrator), context, request, async (row, t) => {
         const changed = fields.filter(field => details[attributes[field]] !== row[attributes[field]])
         if (changed.length === 0) return undefined
         await checkInepCode(organizations, details, row.id, t)
@@ -115,19 +116,19 @@ export function updateOrganization({ organizations }: Deps): Checked<'updateOrga
 /** Enables the activation keys of an organization and of its users. */
 export function activateOrganization({ organizations }: Deps): Handler<'activateOrganization'> {
   const activate = setActive(organizations, true, 'organization.activate')
-  return (request, context) => changeRecord(kindOf(organizations), context, request, activate)
+  return (request, context) => changeRecord(kindOf(organizations, context.administrator), context, request, activate)
 }
 
 /** Disables the activation keys of an organization and of its users. */
 export function deactivateOrganization({ organizations }: Deps): Handler<'deactivateOrganization'> {
   const deactivate = setActive(organizations, false, 'organization.deactivate')
-  return (request, context) => changeRecord(kindOf(organizations), context, request, deactivate)
+  return (request, context) => changeRecord(kindOf(organizations, context.administrator), context, request, deactivate)
 }
 
 /** Replaces the activation key of an organization; the former one stops working at once. */
 export function rotateOrganizationKey({ organizations }: Deps): Handler<'rotateOrganizationKey'> {
   return (request, context) =>
-    changeRecord(kindOf(organizations), context, request, async ({ id }, t) => {
+    changeRecord(kindOf(organizations, context.administrator), context, request, async ({ id }, t) => {
       await organizations.rotateKey(id, t)
       return { action: 'organization.rotate-key' }
     })
@@ -139,7 +140,7 @@ export function deleteOrganization(deps: Deps): Handler<'deleteOrganization'> {
   return async (request, { administrator, change, target: { id, name } }) => {
     administrator.confirm(name, request.confirm)
     await change(request, async ({ t, record }) => {
-      await lockRecord(kindOf(organizations), id, request, t)
+      await lockRecord(kindOf(organizations, administrator), id, request, t)
       const members = await organizations.members(id, t)
       if (members > 0) {
         refuse(Reason.WRONG_STATE, { text: `${name} has ${members} members: move them first, or deactivate it.` })
@@ -153,7 +154,10 @@ export function deleteOrganization(deps: Deps): Handler<'deleteOrganization'> {
 
 type Field = keyof typeof attributes
 
-function kindOf(organizations: Organizations): Kind<OrganizationRow, Done, { organization: Organization }> {
+function kindOf(
+  organizations: Organizations,
+  { seesKeys }: Administrator,
+): Kind<OrganizationRow, Done, { organization: Organization }> {
   return {
     async lock(id, t) {
       const row = await organizations.lock(id, t)
@@ -161,7 +165,7 @@ function kindOf(organizations: Organizations): Kind<OrganizationRow, Done, { org
     },
     show: toOrganization,
     record: ({ record }, done, { id }) => record({ ...done, object: `organization:${id}` }),
-    answer: async (row, t) => ({ organization: await show(organizations, row, { t, key: true }) }),
+    answer: async (row, t) => ({ organization: await show(organizations, row, { t, key: seesKeys }) }),
   }
 }
 

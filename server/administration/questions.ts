@@ -5,7 +5,7 @@ import {
 } from '../../proto/gen/auth/v1/administration_pb.js'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { brokenConstraint } from '../database/failures.js'
-import type { QuestionRow, Questions, UnmatchedRow } from '../models/question.js'
+import type { QuestionPlace, QuestionRow, Questions, UnmatchedRow } from '../models/question.js'
 import type { OpenPage } from '../requests/paging.js'
 import { refuse } from '../requests/refusal.js'
 import { wrongFields } from '../requests/wrong-fields.js'
@@ -14,11 +14,15 @@ import { limits, tooLong } from '../rules/sizes.js'
 import { changeRecord, type Done, type Kind, setActive } from './change-record.js'
 import type { Checked, Handler } from './context.js'
 import { withEtag } from './etag.js'
+import type { References } from './references.js'
 
 interface Deps {
   questions: Questions
   openPage: OpenPage
 }
+
+/** Most questions that one call puts first. */
+const maxOrdered = 100
 
 /** The text of a question, and the key that finds it. */
 interface QuestionText {
@@ -26,22 +30,27 @@ interface QuestionText {
   readonly questionKey: string
 }
 
-/** Lists questions by id. */
+/** Lists questions in their order. */
 export function listQuestions(deps: Deps): Handler<'listQuestions'> {
   const { questions, openPage } = deps
   return async request => {
-    const page = openPage<number>(AdministrationService.method.listQuestions, request)
+    const page = openPage<QuestionPlace>(AdministrationService.method.listQuestions, request)
     const rows = await questions.list({
       limit: page.limit,
-      ...(page.after !== undefined && { afterId: page.after }),
+      ...(page.after && { after: page.after }),
       ...(request.offered !== undefined && { active: request.offered }),
     })
-    const { shown, ...next } = page.cut(rows, ({ id }) => id)
+    const { shown, ...next } = page.cut(rows, ({ id, position }) => ({ id, position }))
     return {
       questions: shown.map(toQuestion),
       ...next,
     }
   }
+}
+
+/** Returns a question. */
+export function getQuestion(): Handler<'getQuestion'> {
+  return async (_request, { target }) => ({ question: toQuestion(target) })
 }
 
 /** Offers a new question. */
@@ -83,6 +92,27 @@ export function offerQuestion({ questions }: Deps): Handler<'offerQuestion'> {
 export function retireQuestion({ questions }: Deps): Handler<'retireQuestion'> {
   const retire = setActive(questions, false, 'question.retire')
   return (request, context) => changeRecord(kindOf(questions), context, request, retire)
+}
+
+/** Puts questions first, in the given order; the others follow in their present order. */
+export function orderQuestions(deps: {
+  questions: Questions
+  references: Pick<References, 'question'>
+}): Handler<'orderQuestions'> {
+  const { questions, references } = deps
+  return async (request, { change }) => {
+    const { questions: named } = request
+    if (named.length === 0 || named.length > maxOrdered)
+      wrongFields([{ field: 'questions', message: `Name 1 to ${maxOrdered} questions, in their new order.` }])
+    const first: number[] = []
+    for (const reference of named) first.push((await references.question(reference, 'questions')).id)
+    if (new Set(first).size < first.length) wrongFields([{ field: 'questions', message: 'Name each question once.' }])
+    return change(request, async ({ t, record }) => {
+      const changed = await questions.order(first, t)
+      if (changed) await record({ action: 'question.order', reason: first.join(',') })
+      return { questions: (await questions.all(t)).map(toQuestion), changed }
+    })
+  }
 }
 
 /** Lists texts of sign-ups that match no question of the registry, those with most users first. */

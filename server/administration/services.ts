@@ -5,6 +5,7 @@ import {
   type CreateServiceKeyRequest,
   type CreateServiceRequest,
   type Service,
+  type ServiceForm,
   ServiceSchema,
 } from '../../proto/gen/auth/v1/administration_pb.js'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
@@ -12,9 +13,11 @@ import type { Transaction } from '../database/connection.js'
 import { newServiceKey, type ServiceKeyRow, type ServiceRow, type Services } from '../models/service.js'
 import type { OpenPage } from '../requests/paging.js'
 import { type FieldViolation, refuse } from '../requests/refusal.js'
+import { readMask } from '../requests/update-mask.js'
 import { wrongFields } from '../requests/wrong-fields.js'
 import { type ScopeName, scopeName, scopeNames, scopeOf } from '../rules/scopes.js'
-import type { Handler } from './context.js'
+import type { Checked, Handler } from './context.js'
+import { checkEtag, withEtag } from './etag.js'
 
 interface Deps {
   services: Services
@@ -48,6 +51,14 @@ export function listServices(deps: Pick<Deps, 'services' | 'openPage'>): Handler
   }
 }
 
+/** Returns a service with the metadata of its keys. */
+export function getService({ services }: Pick<Deps, 'services'>): Handler<'getService'> {
+  return async ({ name }) => {
+    const row = (await services.find(readName(name))) ?? missing(name)
+    return { service: toService(row, await services.keys([row.id])) }
+  }
+}
+
 /** Registers a service with its first key. */
 export function createService(deps: Deps): Handler<'createService'> {
   const { services, now } = deps
@@ -55,10 +66,46 @@ export function createService(deps: Deps): Handler<'createService'> {
     const { name, scopes, expiresAt } = checkForm(request, now())
     return create(AdministrationService.method.createService, request, async ({ t, record }) => {
       const row = await services.add({ name, scopes }, t)
-      if (!row) refuse(Reason.NAME_TAKEN, { text: `Service ${name} already exists.` })
+      if (!row) taken(name)
       await record({ action: 'service.add', object: `service:${name}`, reason: scopes.join(',') })
       return addKey(services, row, expiresAt, request, t)
     })
+  }
+}
+
+/** What a request changes of a service. */
+interface Update {
+  readonly name: string
+  readonly changes: Partial<Pick<ServiceRow, 'name' | 'scopes'>>
+}
+
+/** Changes the name or the scopes of a service. */
+export function updateService({ services }: Pick<Deps, 'services'>): Checked<'updateService', Update> {
+  return {
+    check({ name, updateMask, form }) {
+      const fields = readMask(updateMask, ['name', 'scopes'])
+      const wrong: FieldViolation[] = []
+      const { name: to, scopes } = readForm(form ?? { scopes: [] }, wrong, 'form.')
+      const relevant = wrong.filter(({ field }) => fields.some(each => field === `form.${each}`))
+      if (relevant.length > 0) wrongFields(relevant)
+      const changes = { ...(fields.includes('name') && { name: to }), ...(fields.includes('scopes') && { scopes }) }
+      return { name: readName(name), changes }
+    },
+    handle: (request, { change }, { name, changes }) =>
+      change(request, async ({ t, record }) => {
+        const before = (await services.lock(name, t)) ?? missing(name)
+        const keys = await services.keys([before.id], t)
+        checkEtag(request.etag, toService(before, keys))
+        const after = { ...before, ...changes }
+        const renamed = after.name !== before.name
+        const rescoped = after.scopes.join() !== before.scopes.join()
+        if (!renamed && !rescoped) return { service: toService(before, keys), changed: false }
+        if (renamed && (await services.find(after.name, t))) taken(after.name)
+        await services.edit(before.id, changes, t)
+        const reason = [renamed && `name ${after.name}`, rescoped && `scopes ${after.scopes.join(',')}`]
+        await record({ action: 'service.edit', object: `service:${name}`, reason: reason.filter(Boolean).join('; ') })
+        return { service: toService(after, keys), changed: true }
+      }),
   }
 }
 
@@ -132,17 +179,22 @@ async function addKey(
 
 function checkForm(request: CreateServiceRequest, now: number) {
   const wrong: FieldViolation[] = []
-  const name = request.name ?? ''
-  if (!/^[a-z\d-]{1,63}$/.test(name)) {
-    wrong.push({ field: 'name', message: 'Use 1 to 63 lower-case letters, digits and hyphens.' })
-  }
-  const scopes = [...new Set(request.scopes)].map(scopeName)
-  if (scopes.length === 0 || scopes.includes(undefined)) {
-    wrong.push({ field: 'scopes', message: `Use one or more of ${scopeNames.join(', ')}.` })
-  }
+  const form = readForm(request, wrong)
   const expiresAt = readExpiry(request, now, wrong)
   if (wrong.length > 0) wrongFields(wrong)
-  return { name, scopes: scopes as ScopeName[], expiresAt }
+  return { ...form, expiresAt }
+}
+
+/** Reads name and scopes; `wrong` gets the wrong ones, with `prefix` before their names. */
+function readForm({ name = '', scopes }: Pick<ServiceForm, 'name' | 'scopes'>, wrong: FieldViolation[], prefix = '') {
+  if (!/^[a-z\d-]{1,63}$/.test(name)) {
+    wrong.push({ field: `${prefix}name`, message: 'Use 1 to 63 lower-case letters, digits and hyphens.' })
+  }
+  const names = [...new Set(scopes)].map(scopeName)
+  if (names.length === 0 || names.includes(undefined)) {
+    wrong.push({ field: `${prefix}scopes`, message: `Use one or more of ${scopeNames.join(', ')}.` })
+  }
+  return { name, scopes: names as ScopeName[] }
 }
 
 /** When a key expires: in the future, in a year of four digits. */
@@ -165,16 +217,22 @@ function readName(name: string | undefined): string {
   return /^[a-z\d-]{1,63}$/.test(given) ? given : missing('of that name')
 }
 
+function taken(name: string): never {
+  refuse(Reason.NAME_TAKEN, { text: `Service ${name} already exists.` })
+}
+
 function missing(name: string | undefined): never {
   refuse(Reason.RECORD_NOT_FOUND, { text: `There is no service ${name}.` })
 }
 
 /** A service as administrators see it. */
 function toService(row: ServiceRow, keys: readonly ServiceKeyRow[]): Service {
+  // The etag doesn't cover the keys: their day of last use changes by itself.
+  const { name, createdAt } = row
+  const shown = { name, scopes: row.scopes.map(scopeOf), createTime: timestampFromDate(createdAt) }
   return createMessage(ServiceSchema, {
-    name: row.name,
-    scopes: row.scopes.map(scopeOf),
-    createTime: timestampFromDate(row.createdAt),
+    ...shown,
+    etag: withEtag(ServiceSchema, shown).etag,
     keys: keys.map(({ id, beginning, createdAt, expiresAt, lastUsedOn }) => ({
       id,
       beginning,

@@ -14,6 +14,7 @@ import { refuse } from '../requests/refusal.js'
 import { required } from '../requests/required-fields.js'
 import { wrongFields } from '../requests/wrong-fields.js'
 import { usernameKey } from '../rules/names.js'
+import { scopeOf } from '../rules/scopes.js'
 import { tooLong } from '../rules/sizes.js'
 import type { Handler } from './context.js'
 import type { NotifyAdministrators } from './security-notices.js'
@@ -54,8 +55,8 @@ export function getSession(deps: {
 }): Handler<'getSession'> {
   const { totpSecrets, administeredUsers, masterKey } = deps
   return async (_request, { administrator }) => {
-    const { user, claims, auditContext } = administrator
-    if (!user || !claims) return { actor: auditContext.actor }
+    const { user, claims, auditContext, service } = administrator
+    if (!user || !claims) return { actor: auditContext.actor, scopes: service?.scopes.map(scopeOf) ?? [] }
     const row = (await administeredUsers.find({ id: user.id })) ?? refuse(Reason.INVALID_TOKEN)
     return {
       user: toAdministeredUser(row, masterKey),

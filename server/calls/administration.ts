@@ -1,8 +1,9 @@
-// The steps of a call to an RPC of Administration: identify the administrator, check the sign-in, check the shape of the
-// request, find its target, and run the RPC.
+// The steps of a call to an RPC of Administration: identify the administrator or the service, check the sign-in, check the
+// shape of the request, find its target, and run the RPC.
 import type { DescMethodUnary } from '@bufbuild/protobuf'
 import { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
 import type { Administrators } from '../access/administrator.js'
+import type { Admission } from '../access/admission.js'
 import type { AdministrationContext, Rpc } from '../administration/context.js'
 import type { Changes } from '../administration/mutations.js'
 import type { References } from '../administration/references.js'
@@ -16,6 +17,7 @@ export interface AdministrationCallsDeps {
   readonly administrators: Administrators
   readonly references: References
   readonly changes: Changes
+  readonly admission: Pick<Admission, 'takeServiceReads'>
 }
 
 /** The fields of a request that name its target. */
@@ -44,6 +46,7 @@ export function bindAdministration(
               administrator.permitSignIn()
               const read = check?.(request, { administrator })
               const { target: kind } = policy
+              if (call.service && kind === 'user') deps.admission.takeServiceReads(call.service.name, 1)
               const target = kind && (await deps.references[kind]((request as TargetFields)[kind]))
               // The role of a target user may require a more recent sign-in.
               if (kind === 'user' && target && 'role' in target) administrator.permitSignIn([target.role])

@@ -1,7 +1,7 @@
 import type { ForgotPasswordsRpc } from '../access/context.js'
 import type { Questions } from '../models/question.js'
 
-/** Lists all security questions by id, retired ones included. */
+/** Lists all security questions in their order, retired ones included. */
 export function findAllForgotPasswordQuestions(deps: {
   questions: Questions
 }): ForgotPasswordsRpc<'findAllForgotPasswordQuestions'> {

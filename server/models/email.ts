@@ -183,6 +183,8 @@ export interface Emails {
   lock(id: string, t: Transaction): Promise<QueuedEmail | undefined>
   /** Makes an e-mail due now. An e-mail that is in flight may be sent twice. */
   retry(id: string, t: Transaction): Promise<void>
+  /** Makes the next e-mails after `afterId` that failed permanently due now. Returns their ids, ascending. */
+  retryFailed(afterId: string, limit: number, t: Transaction): Promise<string[]>
   /** Queues an e-mail. */
   add(intent: EmailIntent, locale: string, t?: Transaction): Promise<void>
   /** Queues a notice of a change that happens now to a user's account, unless the user has no e-mail address. */
@@ -319,6 +321,14 @@ const find: Statement = { name: 'email-find', text: `${queued} WHERE id = $1` }
 
 const lock: Statement = { name: 'email-lock', text: `${find.text} FOR UPDATE` }
 
+const retryFailed: Statement = {
+  name: 'emails-retry-failed',
+  text: `WITH failed AS MATERIALIZED (
+      SELECT id FROM emails WHERE id > $1 AND next_attempt_at IS NULL ORDER BY id LIMIT $2 FOR NO KEY UPDATE
+    ), retried AS (UPDATE emails e SET next_attempt_at = now() FROM failed WHERE e.id = failed.id)
+    SELECT id FROM failed ORDER BY id`,
+}
+
 const prune: Statement = {
   name: 'emails-prune',
   text: 'DELETE FROM emails WHERE next_attempt_at IS NULL AND created_at < now() - make_interval(days => $1)',
@@ -337,6 +347,8 @@ export function createEmails(database: Database): Emails {
     async retry(id, transaction) {
       await table().update({ nextAttemptAt: fromNow(0) }, { where: { id }, transaction })
     },
+    retryFailed: async (afterId, limit, t) =>
+      (await database.run<{ id: string }>(retryFailed, [afterId, limit], t)).map(({ id }) => id),
     add: queue,
     async notify(kind, { id: userId, email }, { address, to, locale }, transaction) {
       const parameters = { userId, at: new Date().toISOString(), address, ...(to && { to }) }

@@ -13,10 +13,15 @@ import {
   time,
 } from '../database/attributes.js'
 import type { Database, Statement } from '../database/connection.js'
-import { orm } from '../database/sequelize.js'
 
 /** Attributes of a question that queries read. */
-const shown = { id: hasDefault(key(integer)), question: text, active: hasDefault(flag) }
+const shown = {
+  id: hasDefault(key(integer)),
+  question: text,
+  active: hasDefault(flag),
+  /** Place in the order; null for a question that follows the ordered ones, by id. */
+  position: hasDefault(nullable(integer)),
+}
 
 const questionAttributes = { ...shown, questionKey: text }
 
@@ -36,6 +41,9 @@ const aliasAttributes = { questionKey: key(text), questionId: integer }
 
 /** A security question. An inactive question is retired. */
 export interface QuestionRow extends Row<typeof shown> {}
+
+/** Where a question is in the order. */
+export type QuestionPlace = Pick<QuestionRow, 'id' | 'position'>
 
 /** The hash of a user's current answer to a question. */
 export interface StoredAnswer {
@@ -68,10 +76,12 @@ interface Linked {
 
 /** Reads and changes security questions and users' answers. */
 export interface Questions {
-  /** Returns all questions by id, including retired ones. */
-  all(): Promise<QuestionRow[]>
-  /** Returns questions by id. `active` selects only offered (true) or only retired (false) questions. */
-  list(filter: { afterId?: number; active?: boolean; limit: number }): Promise<QuestionRow[]>
+  /** Returns all questions in their order, including retired ones. */
+  all(t?: Transaction): Promise<QuestionRow[]>
+  /** Returns questions in their order. `active` selects only offered (true) or only retired (false) questions. */
+  list(filter: { after?: QuestionPlace; active?: boolean; limit: number }): Promise<QuestionRow[]>
+  /** Puts questions first; the others keep their order. Returns whether the order has changed. */
+  order(first: readonly number[], t: Transaction): Promise<boolean>
   /** Returns the offered question with this id or text key. Its own text precedes a linked text. */
   offered(wanted: { id: number } | { key: string }): Promise<QuestionRow | undefined>
   /** Returns the question with this id or text key, including retired questions. */
@@ -106,7 +116,28 @@ export interface Questions {
 
 const all: Statement = {
   name: 'questions-all',
-  text: `SELECT ${selectList(shown, 'q')} FROM questions q ORDER BY id`,
+  text: `SELECT ${selectList(shown, 'q')} FROM questions q ORDER BY position, id`,
+}
+
+const list: Statement = {
+  name: 'questions-list',
+  text: `SELECT ${selectList(shown, 'q')} FROM questions q
+    WHERE (coalesce(position, 2147483647), id) > (coalesce($1::int, 2147483647), $2::int)
+      AND ($3::boolean IS NULL OR active = $3)
+    ORDER BY position, id LIMIT $4`,
+}
+
+// Parallel changes of the order wait for each other; saved answers don't.
+const lockOrder: Statement = {
+  name: 'questions-lock-order',
+  text: 'SELECT FROM questions ORDER BY id FOR NO KEY UPDATE',
+}
+
+const order: Statement = {
+  name: 'questions-order',
+  text: `UPDATE questions q SET position = place FROM (
+      SELECT id, row_number() OVER (ORDER BY array_position($1::int[], id), position, id) AS place FROM questions
+    ) placed WHERE q.id = placed.id`,
 }
 
 const offered: Statement = {
@@ -180,10 +211,16 @@ export function createQuestions(database: Database): Questions {
   const unmatchedAnswers = defineTable(database, 'unmatched_answers', unmatchedAttributes)
   defineTable(database, 'question_aliases', aliasAttributes)
   return {
-    all: () => database.read<QuestionRow>(all, []),
-    async list({ afterId = 0, active, limit }) {
-      const where = { id: { [orm().Op.gt]: afterId }, ...(active !== undefined && { active }) }
-      return (await questions().findAll({ where, order: ['id'], limit })).map(row => row.get())
+    all: async t => (t ? database.run<QuestionRow>(all, [], t) : database.read<QuestionRow>(all, [])),
+    list: ({ after, active, limit }) =>
+      database.run<QuestionRow>(list, [after ? after.position : 0, after?.id ?? 0, active ?? null, limit]),
+    async order(first, transaction) {
+      await database.run(lockOrder, [], transaction)
+      const ids = async () => (await database.run<QuestionRow>(all, [], transaction)).map(({ id }) => id)
+      const before = await ids()
+      if (String([...first, ...before.filter(id => !first.includes(id))]) === String(before)) return false
+      await database.run(order, [first], transaction)
+      return true
     },
     async offered(wanted) {
       const values = 'id' in wanted ? [wanted.id, null] : [null, wanted.key]

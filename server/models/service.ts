@@ -72,6 +72,8 @@ export interface Services {
   lock(name: string, t: Transaction): Promise<ServiceRow | undefined>
   /** Registers a service. Returns undefined when the name is taken. */
   add(service: Pick<ServiceRow, 'name' | 'scopes'>, t: Transaction): Promise<ServiceRow | undefined>
+  /** Changes the name or the scopes of a service. Throws a unique violation for a name that is taken. */
+  edit(id: number, changes: Partial<Pick<ServiceRow, 'name' | 'scopes'>>, t: Transaction): Promise<void>
   /** Deletes a service and its keys. */
   remove(id: number, t: Transaction): Promise<void>
   /** Returns the keys of services, by id. */
@@ -122,6 +124,9 @@ export function createServices(database: Database, masterKey: Pick<MasterKey, 'd
     lock: async (name, transaction) =>
       (await table().findOne({ where: { name }, transaction, lock: transaction.LOCK.UPDATE }))?.get(),
     add: async ({ name, scopes }, transaction) => (await database.run<ServiceRow>(add, [name, scopes], transaction))[0],
+    async edit(id, changes, transaction) {
+      await table().update(changes, { where: { id }, transaction })
+    },
     async remove(id, transaction) {
       await table().destroy({ where: { id }, transaction })
     },

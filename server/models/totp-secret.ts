@@ -51,6 +51,8 @@ export interface TotpSecrets {
   fail(userId: number, t: Transaction): Promise<{ failures: number; locked: boolean }>
   /** Returns the counts of wrong codes; undefined for a user without an active secret. */
   failures(userId: number, t?: Transaction): Promise<CodeFailures | undefined>
+  /** Returns the ids of users whose secret is locked. */
+  locked(): Promise<number[]>
   /** Clears the counts of wrong codes and ends the lock. Returns whether anything changed. */
   unlock(userId: number, t: Transaction): Promise<boolean>
   /** Deletes the secrets of a user. Returns whether any existed. */
@@ -108,6 +110,11 @@ const failures: Statement = {
     FROM totp_secrets WHERE user_id = $1 AND secret_sealed IS NOT NULL`,
 }
 
+const locked: Statement = {
+  name: 'totp-locked',
+  text: 'SELECT user_id AS id FROM totp_secrets WHERE locked_at IS NOT NULL',
+}
+
 const unlock: Statement = {
   name: 'totp-unlock',
   text: `UPDATE totp_secrets SET failures = 0, day_failures = 0, window_ends = clock_timestamp(), day_ends = clock_timestamp(),
@@ -154,6 +161,7 @@ export function createTotpSecrets(database: Database, masterKey: Pick<MasterKey,
       return (await database.run<{ failures: number; locked: boolean }>(fail, values, transaction))[0]!
     },
     failures: async (userId, transaction) => (await database.run<CodeFailures>(failures, [userId], transaction))[0],
+    locked: async () => (await database.run<{ id: number }>(locked, [])).map(({ id }) => id),
     unlock: async (userId, transaction) => (await database.run(unlock, [userId], transaction)).length > 0,
     coverage: async () => (await database.run<{ administrators: number; withoutCodes: number }>(coverage, []))[0]!,
     remove: async (userId, transaction) => (await table().destroy({ where: { userId }, transaction })) > 0,

@@ -16,6 +16,13 @@ const onUser = { ...byAdministrator, target: 'user' } as const
 const onOrganization = { ...byAdministrator, target: 'organization' } as const
 const onQuestion = { ...byAdministrator, target: 'question' } as const
 
+/** Reads that are open to services, too. */
+const read = { ...byAdministrator, scopes: ['administration.read'] } as const
+const organizationScopes = ['administration.read', 'organizations.write'] as const
+
+/** What limits the users that a service reads. */
+const readsUsers = { limits: ['serviceReads'] } as const
+
 /** Seconds for what reads, or goes through, much of the database. */
 const long = 600
 
@@ -28,7 +35,7 @@ export const administrationPolicies = {
     audit: ['session.admin-login'],
     limits: ['account', 'failures', 'hashing'],
   },
-  getSession: byAdministrator,
+  getSession: { ...byAdministrator, scopes: organizationScopes },
   enrollTotp: { ...byAdministrator, signIn: 'recent', reasons: ['WRONG_STATE'] },
   confirmTotp: {
     ...byAdministrator,
@@ -42,8 +49,14 @@ export const administrationPolicies = {
     reasons: ['CONFIRMATION_NEEDED', 'JUSTIFICATION_NEEDED'],
     audit: ['user.remove-totp'],
   },
-  listUsers: { ...byAdministrator, reasons: ['INVALID_ARGUMENT', 'RECORD_NOT_FOUND'] },
-  getUser: { ...onUser, audit: ['user.show-key'] },
+  listUsers: { ...read, ...readsUsers, reasons: ['INVALID_ARGUMENT', 'RECORD_NOT_FOUND', 'TOO_MANY_ATTEMPTS'] },
+  getUser: {
+    ...onUser,
+    ...readsUsers,
+    scopes: ['administration.read'],
+    reasons: ['TOO_MANY_ATTEMPTS'],
+    audit: ['user.show-key'],
+  },
   createUser: {
     ...byAdministrator,
     signIn: 'recent for administrators',
@@ -140,12 +153,23 @@ export const administrationPolicies = {
     audit: ['user.erase'],
     seconds: long,
   },
-  explainUser: onUser,
+  explainUser: { ...onUser, ...readsUsers, scopes: ['administration.read'], reasons: ['TOO_MANY_ATTEMPTS'] },
+  listLockouts: { ...read, reasons: ['INVALID_ARGUMENT'] },
   exportUser: { ...onUser, audit: ['user.export'], seconds: long },
-  listOrganizations: { ...byAdministrator, reasons: ['INVALID_ARGUMENT'] },
-  getOrganization: { ...onOrganization, audit: ['organization.show-key'] },
-  createOrganization: { ...byAdministrator, reasons: ['INVALID_ARGUMENT', 'NAME_TAKEN'], audit: ['organization.add'] },
-  updateOrganization: { ...onOrganization, reasons: ['STALE_ETAG', 'NAME_TAKEN'], audit: ['organization.edit'] },
+  listOrganizations: { ...byAdministrator, scopes: organizationScopes, reasons: ['INVALID_ARGUMENT'] },
+  getOrganization: { ...onOrganization, scopes: organizationScopes, audit: ['organization.show-key'] },
+  createOrganization: {
+    ...byAdministrator,
+    scopes: ['organizations.write'],
+    reasons: ['INVALID_ARGUMENT', 'NAME_TAKEN'],
+    audit: ['organization.add'],
+  },
+  updateOrganization: {
+    ...onOrganization,
+    scopes: ['organizations.write'],
+    reasons: ['STALE_ETAG', 'NAME_TAKEN'],
+    audit: ['organization.edit'],
+  },
   activateOrganization: { ...onOrganization, reasons: ['STALE_ETAG'], audit: ['organization.activate'] },
   deactivateOrganization: { ...onOrganization, reasons: ['STALE_ETAG'], audit: ['organization.deactivate'] },
   rotateOrganizationKey: { ...onOrganization, reasons: ['STALE_ETAG'], audit: ['organization.rotate-key'] },
@@ -155,19 +179,32 @@ export const administrationPolicies = {
     reasons: ['CONFIRMATION_NEEDED', 'STALE_ETAG', 'WRONG_STATE'],
     audit: ['organization.delete'],
   },
-  listQuestions: { ...byAdministrator, reasons: ['INVALID_ARGUMENT'] },
+  listQuestions: { ...read, reasons: ['INVALID_ARGUMENT'] },
+  getQuestion: { ...onQuestion, scopes: ['administration.read'] },
   createQuestion: { ...byAdministrator, reasons: ['INVALID_ARGUMENT', 'NAME_TAKEN'], audit: ['question.add'] },
   updateQuestion: { ...onQuestion, reasons: ['STALE_ETAG', 'NAME_TAKEN'], audit: ['question.edit'] },
   offerQuestion: { ...onQuestion, reasons: ['STALE_ETAG'], audit: ['question.restore'] },
   retireQuestion: { ...onQuestion, reasons: ['STALE_ETAG'], audit: ['question.retire'] },
-  listUnmatchedQuestions: { ...byAdministrator, reasons: ['INVALID_ARGUMENT'] },
+  orderQuestions: {
+    ...byAdministrator,
+    reasons: ['INVALID_ARGUMENT', 'RECORD_NOT_FOUND'],
+    audit: ['question.order'],
+  },
+  listUnmatchedQuestions: { ...read, reasons: ['INVALID_ARGUMENT'] },
   linkQuestion: { ...onQuestion, audit: ['question.link'], seconds: long },
-  listServices: { ...byAdministrator, reasons: ['INVALID_ARGUMENT'] },
+  listServices: { ...read, reasons: ['INVALID_ARGUMENT'] },
+  getService: { ...read, reasons: ['INVALID_ARGUMENT', 'RECORD_NOT_FOUND'] },
   createService: {
     ...byAdministrator,
     signIn: 'recent',
     reasons: ['INVALID_ARGUMENT', 'NAME_TAKEN'],
     audit: ['service.add'],
+  },
+  updateService: {
+    ...byAdministrator,
+    signIn: 'recent',
+    reasons: ['INVALID_ARGUMENT', 'RECORD_NOT_FOUND', 'NAME_TAKEN', 'STALE_ETAG'],
+    audit: ['service.edit'],
   },
   deleteService: {
     ...byAdministrator,
@@ -187,7 +224,7 @@ export const administrationPolicies = {
     reasons: ['INVALID_ARGUMENT', 'RECORD_NOT_FOUND'],
     audit: ['service.delete-key'],
   },
-  listSigningKeys: byAdministrator,
+  listSigningKeys: read,
   rotateSigningKey: { ...byAdministrator, signIn: 'recent', audit: ['signing-key.rotate'] },
   retireSigningKey: {
     ...byAdministrator,
@@ -195,21 +232,22 @@ export const administrationPolicies = {
     reasons: ['INVALID_ARGUMENT', 'RECORD_NOT_FOUND', 'CONFIRMATION_NEEDED'],
     audit: ['signing-key.retire'],
   },
-  getIssuer: byAdministrator,
+  getIssuer: read,
   setIssuer: {
     ...byAdministrator,
     signIn: 'recent',
     reasons: ['INVALID_ARGUMENT', 'CONFIRMATION_NEEDED'],
     audit: ['registry.set-issuer'],
   },
-  listEmails: { ...byAdministrator, reasons: ['INVALID_ARGUMENT'] },
-  getEmail: { ...byAdministrator, reasons: ['INVALID_ARGUMENT', 'RECORD_NOT_FOUND'] },
+  listEmails: { ...read, reasons: ['INVALID_ARGUMENT'] },
+  getEmail: { ...read, reasons: ['INVALID_ARGUMENT', 'RECORD_NOT_FOUND'] },
   retryEmail: { ...byAdministrator, reasons: ['INVALID_ARGUMENT', 'RECORD_NOT_FOUND'], audit: ['email.retry'] },
+  retryFailedEmails: { ...byAdministrator, audit: ['email.retry'] },
   discardEmail: { ...byAdministrator, reasons: ['INVALID_ARGUMENT', 'RECORD_NOT_FOUND'], audit: ['email.discard'] },
   sendTestEmail: { ...byAdministrator, seconds: 30, reasons: ['INVALID_ARGUMENT'], audit: ['email.test'] },
-  listAuditEvents: { ...byAdministrator, reasons: ['INVALID_ARGUMENT', 'USER_NOT_FOUND'] },
-  verifyAuditLog: { ...byAdministrator, reasons: ['INVALID_ARGUMENT'], seconds: long },
-  getMigrations: { ...byAdministrator, reasons: ['WRONG_STATE'] },
-  getConfiguration: byAdministrator,
-  diagnose: { ...byAdministrator, seconds: long },
+  listAuditEvents: { ...read, reasons: ['INVALID_ARGUMENT', 'USER_NOT_FOUND'] },
+  verifyAuditLog: { ...read, reasons: ['INVALID_ARGUMENT'], seconds: long },
+  getMigrations: { ...read, reasons: ['WRONG_STATE'] },
+  getConfiguration: read,
+  diagnose: { ...read, seconds: long },
 } as const satisfies Record<keyof typeof Administration.method, Policy>

@@ -84,7 +84,10 @@ export interface ServicePolicy extends Row {
   readonly scope: ScopeName
 }
 
-/** An RPC of Administration, for an active ROLE_ADMIN by a token of that audience, or on the database itself. */
+/**
+ * An RPC of Administration, for an active ROLE_ADMIN by a token of that audience, for services by their keys, or on the
+ * database itself.
+ */
 export interface AdministrationPolicy extends Row {
   readonly caller: 'administrator'
   /**
@@ -94,6 +97,11 @@ export interface AdministrationPolicy extends Row {
   readonly signIn: 'session' | 'recent' | 'recent for administrators'
   /** What the request refers to in the field of this name: it is found before the RPC runs. */
   readonly target?: 'user' | 'organization' | 'question'
+  /**
+   * The scopes of which each opens it to a service; absent: no service may. A service signs in to nothing, so `signIn` is
+   * `session`.
+   */
+  readonly scopes?: readonly ScopeName[]
 }
 
 /** A row. */

@@ -125,3 +125,28 @@ test('a test e-mail that the mail server refuses is told by codes, without a sec
   t.regex(answer, /EAUTH 535/)
   t.notRegex(answer, /secret|AHNl/)
 })
+
+test('all e-mails that failed permanently are due again at once, however many, and the others stay as they are', async t => {
+  const service = await startTestService(t, settings)
+  const api = await openSignedIn(t, service)
+  const url = service.env.DATABASE_URL!
+  // The sender takes what is due: it finds nothing that it could send.
+  await ask(
+    url,
+    `INSERT INTO emails (kind, parameters, locale, priority, next_attempt_at)
+      SELECT 'held-notice', jsonb_build_object('userId', n, 'notice', 'x'), 'en', 3, CASE WHEN n > 1 THEN NULL ELSE 'infinity'::timestamptz END
+      FROM generate_series(1, 2502) n`,
+  )
+  const due = async () =>
+    Number((await ask(url, 'SELECT count(*) FROM emails WHERE next_attempt_at <= now()'))[0]!.count)
+  t.is((await api.retryFailedEmails({ validateOnly: true })).emails, 2501)
+  t.is(await due(), 0)
+  t.is((await api.retryFailedEmails({})).emails, 2501)
+  t.is(await due(), 2501)
+  t.is((await api.retryFailedEmails({})).emails, 0)
+  const events = await service.registry.audit.list({ action: 'email.retry', limit: 9 })
+  t.deepEqual(
+    events.map(({ object }) => object),
+    ['emails:1000', 'emails:1000', 'emails:501'],
+  )
+})

@@ -165,3 +165,66 @@ test('a question is added, changed, retired and offered again under its etag, an
     ['add', 'retire', 'restore', 'edit', 'retire'].map(verb => [`question.${verb}`, 1]),
   )
 })
+
+test('questions are listed everywhere in the order that is set, the others behind them, a new one last', async t => {
+  const service = await startTestService(t, settings)
+  const api = await openSignedIn(t, service)
+  const listed = async () => (await api.listQuestions({})).questions.map(({ record }) => record!.id)
+  const published = async () =>
+    (await service.request('GET', '/forgotpasswords/findallforgotpasswordquestions')).json.map(
+      ({ id }: { id: number }) => id,
+    )
+  t.deepEqual(await published(), [1, 2, 3, 4, 5, 6, 7, 8])
+  t.true((await api.orderQuestions({ questions: ['#5', '3'], validateOnly: true })).changed)
+  t.deepEqual(await listed(), [1, 2, 3, 4, 5, 6, 7, 8])
+  const { questions, changed } = await api.orderQuestions({ questions: ['#5', '3'] })
+  t.true(changed)
+  const order = [5, 3, 1, 2, 4, 6, 7, 8]
+  t.deepEqual(
+    questions.map(({ record }) => record!.id),
+    order,
+  )
+  t.deepEqual([await listed(), await published()], [order, order])
+  t.false((await api.orderQuestions({ questions: ['5', '3', '1'] })).changed)
+  const { question } = await api.createQuestion({ question: 'Última?' })
+  const { id } = question!.record!
+  t.deepEqual(await published(), [...order, id])
+  await api.orderQuestions({ questions: ['última?', '3'] })
+  const next = [id, 3, 5, 1, 2, 4, 6, 7, 8]
+  t.deepEqual([await listed(), await published()], [next, next])
+
+  const pages: (number | undefined)[] = []
+  for (let pageToken = '', more = true; more; more = pageToken !== '') {
+    const page = await api.listQuestions({ pageSize: 2, pageToken })
+    pages.push(...page.questions.map(({ record }) => record!.id))
+    pageToken = page.nextPageToken
+  }
+  t.deepEqual(pages, next)
+  t.is(await reasonOf(api.orderQuestions({})), 'INVALID_ARGUMENT')
+  t.is(await reasonOf(api.orderQuestions({ questions: ['1', '#1'] })), 'INVALID_ARGUMENT')
+  t.is(await reasonOf(api.orderQuestions({ questions: ['999'] })), 'RECORD_NOT_FOUND')
+  const events = await service.registry.audit.list({ action: 'question.order', limit: 9 })
+  t.deepEqual(
+    events.map(({ reason }) => reason),
+    ['5,3', `${id},3`],
+  )
+})
+
+test('of parallel orders each holds for the questions that it names', async t => {
+  const service = await startTestService(t, settings)
+  const api = await openSignedIn(t, service)
+  await Promise.all([2, 3, 4, 5, 6].map(id => api.orderQuestions({ questions: [`#${id}`] })))
+  const ids = (await api.listQuestions({})).questions.map(({ record }) => record!.id!)
+  t.deepEqual(ids.slice(0, 5).sort(), [2, 3, 4, 5, 6])
+  t.deepEqual(ids.slice(5), [1, 7, 8])
+})
+
+test('one question is read by id or text, retired or not', async t => {
+  const service = await startTestService(t, settings)
+  const api = await openSignedIn(t, service)
+  await api.retireQuestion({ question: '#3' })
+  const listed = (await api.listQuestions({ offered: false })).questions[0]!
+  for (const question of ['3', '#3', listed.record!.question!.toUpperCase()])
+    t.deepEqual((await api.getQuestion({ question })).question, listed)
+  t.is(await reasonOf(api.getQuestion({ question: '999' })), 'RECORD_NOT_FOUND')
+})

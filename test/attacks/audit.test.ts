@@ -127,10 +127,10 @@ test('administrators’ actions and key changes leave events', async t => {
   const env = { PATH: process.env.PATH, HOME: process.env.HOME, ...service.env }
   const admin = async (...args: string[]) => run(process.execPath, [cli, ...args], { env })
   const before = (await service.registry.audit.list(everything)).length
-  await admin('users', 'suspend', username)
+  await admin('users', 'suspend', username, '--yes')
   await admin('users', 'resume', username)
   await admin('keys', 'rotate')
-  await admin('organizations', 'add', '--name', 'Defesa Civil do Brejo')
+  await admin('organizations', 'create', '--name', 'Defesa Civil do Brejo')
   const events = (await service.registry.audit.list(everything)).slice(before)
   t.is(events.length, 4)
   for (const { actor, outcome } of events) {

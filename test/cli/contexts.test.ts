@@ -7,10 +7,12 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
 import { TOTP } from 'otpauth'
+import { newServiceKey } from '../../server/models/service.js'
 import { formatAddress } from '../../server/process/settings.js'
 import { keys, openTerminal, runCli, spawnCli } from '../_helpers/cli.js'
 import { freePort } from '../_helpers/relay.js'
 import { password, serviceForFile } from '../_helpers/service.js'
+import { serviceKey } from '../_helpers/service-key.js'
 import { forge, nowInSeconds } from '../_helpers/tokens.js'
 
 const service = serviceForFile(() => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }))
@@ -36,7 +38,7 @@ test.serial('whoever signs in works at the server from then on, under their own 
   const me = JSON.parse((await run(['whoami', '--json'])).stdout)
   t.is(me.user.username, 'admin')
   t.is(me.context, 'here')
-  const added = await run(['organizations', 'add', '--name', 'Remota', '--json'])
+  const added = await run(['organizations', 'create', '--name', 'Remota', '--json'])
   t.is(added.code, 0, added.stderr)
   const { id } = JSON.parse(added.stdout)
   const [event] = await service.registry.audit.list({ action: 'organization.add', limit: 1 })
@@ -77,7 +79,13 @@ test.serial('contexts are listed, chosen and removed; --context and --local outw
   t.deepEqual(JSON.parse((await run(['contexts', 'use', 'one', '--json'])).stdout), { current: 'one' })
   t.deepEqual(await names(), ['one*', 'two'])
   t.is(JSON.parse((await run(['whoami', '--context', 'two', '--json'])).stdout).context, 'two')
-  t.deepEqual(JSON.parse((await run(['contexts', 'remove', 'two', '--json'])).stdout), { removed: 'two' })
+  t.deepEqual(JSON.parse((await run(['contexts', 'show', 'two', '--json'])).stdout), {
+    name: 'two',
+    url: url(),
+    current: false,
+  })
+  t.is(JSON.parse((await run(['contexts', 'show', '--json'])).stdout).name, 'one')
+  t.deepEqual(JSON.parse((await run(['contexts', 'delete', 'two', '--json'])).stdout), { name: 'two', deleted: true })
   t.is((await run(['whoami', '--context', 'two'])).code, 3)
   const local = await runCli({ ...service.env, XDG_CONFIG_HOME: env.XDG_CONFIG_HOME }, ['whoami', '--local', '--json'])
   t.regex(JSON.parse(local.stdout).actor, /^cli:.+@.+$/)
@@ -119,10 +127,70 @@ test.serial(
     t.is(piped.code, 4)
     t.is(JSON.parse(piped.stdout).error.reason, 'CODE_NEEDED')
 
-    const removed = await run(['totp', 'remove', 'admin', '--confirm', 'admin', '--json'])
+    const removed = await run(['totp', 'delete', 'admin', '--confirm', 'admin', '--json'])
     t.is(removed.code, 0, removed.stderr)
     t.like(JSON.parse(removed.stdout), { username: 'admin', changed: true })
     t.is((await login('--context', 'here')).code, 0)
+  },
+)
+
+test.serial(
+  'a machine signs in with the key of a service, does what its scopes say, and is told what they lack',
+  async t => {
+    const { run, config } = await somebody(t, spawnCli)
+    const name = 'rotinas'
+    const key = await serviceKey(service, ['organizations.write'], name)
+    const args = ['login', url(), '--context', 'ci', '--service-key-file', '-', '--json']
+    const signedIn = await run(args, `${key}\n`)
+    t.is(signedIn.code, 0, signedIn.stderr)
+    t.deepEqual(JSON.parse(signedIn.stdout), {
+      context: 'ci',
+      url: url(),
+      actor: `service:${name}`,
+      may: ['organizations.write'],
+    })
+    const file = join(config, 'auth-admin', 'sessions', 'ci.token')
+    t.is((await stat(file)).mode & 0o777, 0o600)
+    t.false((await readFile(join(config, 'auth-admin', 'contexts.json'), 'utf8')).includes(key))
+    t.like(JSON.parse((await run(['whoami', '--json'])).stdout), {
+      actor: `service:${name}`,
+      may: ['organizations.write'],
+    })
+    const created = await run(['organizations', 'create', '--name', 'Da rotina', '--json'])
+    t.is(created.code, 0, created.stderr)
+    const { id, activationkey } = JSON.parse(created.stdout)
+    t.is(activationkey, undefined)
+    t.is((await run(['organizations', 'edit', String(id), '--phone', '7'])).code, 0)
+    const refused = await run(['users', 'list', '--json'])
+    t.is(refused.code, 4)
+    t.like(JSON.parse(refused.stdout).error, {
+      reason: 'ACCESS_DENIED',
+      message: `The service ${name} may not do this: it needs the scope administration.read.`,
+    })
+    const deleted = await run(['organizations', 'delete', String(id), '--confirm', 'Da rotina'])
+    t.is(deleted.code, 4)
+    t.is(deleted.stderr, 'error: No service may do this: sign in as an administrator.\n')
+    t.is((await run(['logout', '--everywhere'])).code, 1)
+    t.is((await run(['logout'])).code, 0)
+  },
+)
+
+test.serial(
+  'login refuses a key that is unknown, has no scope for Administration, or is none, and keeps nothing',
+  async t => {
+    const { run } = await somebody(t)
+    const login = (key: string) => run(['login', url(), '--context', 'ci', '--service-key-file', '-'], key)
+    const unknown = await login(newServiceKey())
+    t.deepEqual(
+      [unknown.code, unknown.stderr],
+      [4, 'error: The server doesn’t accept the key: it is wrong, expired or deleted.\n'],
+    )
+    const other = await login(await serviceKey(service, ['users.read'], 'leitora'))
+    t.is(other.code, 4)
+    t.regex(other.stderr, /leitora may not do this: it needs the scope administration\.read or organizations\.write/)
+    t.is((await login(password)).code, 2)
+    t.is((await run(['login', url(), '--service-key-file', '-', '--username', 'admin'], 'x')).code, 2)
+    t.deepEqual(JSON.parse((await run(['contexts', 'list', '--json'])).stdout), [])
   },
 )
 
@@ -134,7 +202,7 @@ test.serial('a session too old for what opens a way in says which sign-in that n
   const then = nowInSeconds() - 905
   await writeFile(file, await forge(service, genuine, { auth_time: then, iat: then, exp: then + 12 * 3600 }))
   t.is((await run(['users', 'list'])).code, 0)
-  const { code, stderr } = await run(['services', 'add', 'notas', '--may', 'users.read', '--json'])
+  const { code, stderr } = await run(['services', 'create', 'notas', '--may', 'users.read', '--json'])
   t.is(code, 4)
   t.is(
     stderr,

@@ -119,7 +119,7 @@ test('why shows how long a lock lasts, and a known address only when the user si
 
 test('why tells everything in the way, with the commands that mend it, and those mend it', async t => {
   const { username } = await service.signUp('ROLE_CLIENT', { email: 'porque@example.org' })
-  await users('suspend', username)
+  await users('suspend', username, '--yes')
   const { stdout } = await users('why', username)
   t.regex(
     stdout,
@@ -149,4 +149,22 @@ test('why tells everything in the way, with the commands that mend it, and those
       ['address', ''],
     ],
   )
+})
+
+test('lockouts list shows who is locked, why and which command unlocks, until it is unlocked', async t => {
+  const { username } = await service.signUp('ROLE_CLIENT')
+  const address = anyAddress()
+  for (let failure = 0; failure < lockout.failures; failure++) await login(username, address, 'errada-errada')
+  const found = async () =>
+    (await json('lockouts', 'list')).find((each: { username: string }) => each.username === username)
+  const { id, locks } = await found()
+  t.is(locks.length, 1)
+  t.like(locks[0], { proof: 'password', scope: 'account', count: lockout.failures, limit: lockout.failures })
+  const { stdout } = await users('lockouts', 'list', '--all')
+  t.regex(
+    stdout,
+    new RegExp(`^${id} .*10 wrong passwords +this account +locked for 15 min +auth-admin users unlock ${id}$`, 'm'),
+  )
+  await json('unlock', `#${id}`)
+  t.is(await found(), undefined)
 })

@@ -26,7 +26,7 @@ const flags = {
 
 test('add, show and list print the contract’s fields of an organization; absent ones are left out', async t => {
   const given = Object.entries(flags).flatMap(([field, value]) => [`--${field.replace('_', '-')}`, value])
-  const added = await json('add', ...given)
+  const added = await json('create', ...given)
   const { id, creation_date, activationkey, etag, members, ...rest } = added
   t.is(members, 0)
   t.regex(etag, /^[\w-]{22}$/)
@@ -40,19 +40,19 @@ test('add, show and list print the contract’s fields of an organization; absen
   t.deepEqual({ ...listed, members, activationkey }, added)
   t.is(listed.activationkey, undefined)
 
-  const bare = await json('add', '--name', 'Nua')
+  const bare = await json('create', '--name', 'Nua')
   t.deepEqual(Object.keys(bare).sort(), ['activationkey', 'active', 'creation_date', 'etag', 'id', 'members', 'name'])
 })
 
 test('add prints a key that activates users until it is rotated or the organization is deactivated', async t => {
-  const { id, activationkey: old } = await json('add', '--name', 'Giratória')
+  const { id, activationkey: old } = await json('create', '--name', 'Giratória')
   const first = await service.institution({ activationkey: old })
   t.is(typeof first.providerKey, 'string')
-  const { activationkey } = await json('rotate-key', 'giratória')
+  const { activationkey } = await json('rotate-key', 'giratória', '--yes')
   t.not(activationkey, old)
   await t.throwsAsync(service.institution({ activationkey: old }), { message: /422/ })
   await service.institution({ activationkey })
-  t.is((await json('deactivate', String(id))).active, 'false')
+  t.is((await json('deactivate', String(id), '--yes')).active, 'false')
   await t.throwsAsync(service.institution({ activationkey }), { message: /422/ })
   t.is((await json('activate', `#${id}`)).active, 'true')
   await service.institution({ activationkey })
@@ -62,7 +62,7 @@ test('add prints a key that activates users until it is rotated or the organizat
 })
 
 test('edit changes the details given, clears empty ones, and keeps the rest', async t => {
-  const before = await json('add', '--name', 'Mutável', '--phone', '1', '--login', 'm', '--type', 'N')
+  const before = await json('create', '--name', 'Mutável', '--phone', '1', '--login', 'm', '--type', 'N')
   const after = await json('edit', 'mutável', '--phone', '', '--responsible', 'Bia', '--type', 'o', '--name', 'Mudada')
   const { phone: _, etag, ...rest } = before
   t.deepEqual(after, { ...rest, name: 'Mudada', responsible: 'Bia', type: 'O', etag: after.etag })
@@ -73,7 +73,7 @@ test('edit changes the details given, clears empty ones, and keeps the rest', as
 
 test('names may repeat: then a name alone is refused with the ids, and each id is understood', async t => {
   const ids = []
-  for (const name of ['Gêmea', 'GÊMEA ']) ids.push((await json('add', '--name', name)).id)
+  for (const name of ['Gêmea', 'GÊMEA ']) ids.push((await json('create', '--name', name)).id)
   const { code, stderr } = await organizations('show', 'gêmea')
   t.is(code, 2)
   t.true(stderr.includes(`#${ids[0]}, #${ids[1]}.`), stderr)
@@ -81,11 +81,11 @@ test('names may repeat: then a name alone is refused with the ids, and each id i
 })
 
 test('an INEP code is one organization’s, names it, and digits that mean two are refused', async t => {
-  const { id } = await json('add', '--name', 'Codificada', '--inep-code', '87654321')
+  const { id } = await json('create', '--name', 'Codificada', '--inep-code', '87654321')
   t.is((await json('show', '87654321')).id, id)
-  const other = await json('add', '--name', 'Outra codificada')
+  const other = await json('create', '--name', 'Outra codificada')
   for (const args of [
-    ['add', '--name', 'Terceira', '--inep-code', '87654321'],
+    ['create', '--name', 'Terceira', '--inep-code', '87654321'],
     ['edit', `#${other.id}`, '--inep-code', '87654321'],
   ]) {
     const { code, stderr } = await organizations(...args)
@@ -99,19 +99,19 @@ test('an INEP code is one organization’s, names it, and digits that mean two a
 })
 
 test('every command names a wrong or missing flag in one sentence', async t => {
-  const { id } = await json('add', '--name', 'Sentenças')
+  const { id } = await json('create', '--name', 'Sentenças')
   const cases: [RegExp, number, ...string[]][] = [
-    [/--name/, 2, 'add'],
-    [/--name/, 2, 'add', '--name', '\u200b'],
-    [/--email/, 2, 'add', '--name', 'Y', '--email', 'nobody'],
-    [/--phone/, 2, 'add', '--name', 'Y', '--phone', 'a\nb'],
-    [/--address/, 2, 'add', '--name', 'Y', '--address', 'x'.repeat(256)],
+    [/--name/, 2, 'create'],
+    [/--name/, 2, 'create', '--name', '\u200b'],
+    [/--email/, 2, 'create', '--name', 'Y', '--email', 'nobody'],
+    [/--phone/, 2, 'create', '--name', 'Y', '--phone', 'a\nb'],
+    [/--address/, 2, 'create', '--name', 'Y', '--address', 'x'.repeat(256)],
     [/--name/, 2, 'edit', String(id), '--name', ''],
     [/--name, --email/, 2, 'edit', String(id)],
     [/id or name/, 2, 'show'],
     [/no organization 999/, 3, 'show', '999'],
-    [/no organization Ninguém/, 3, 'rotate-key', 'Ninguém'],
-    [/--colour/, 2, 'add', '--name', 'Y', '--colour', 'red'],
+    [/no organization Ninguém/, 3, 'rotate-key', 'Ninguém', '--yes'],
+    [/--colour/, 2, 'create', '--name', 'Y', '--colour', 'red'],
   ]
   for (const [sentence, expected, ...args] of cases) {
     const { code, stdout, stderr } = await organizations(...args)
@@ -125,7 +125,7 @@ test('every command names a wrong or missing flag in one sentence', async t => {
 test('list never folds a cell in a pipe, and shows no key to users', async t => {
   const name = 'Associação dos Moradores do Bairro de Nossa Senhora das Graças e Adjacências'
   const email = `${'muito.comprido.'.repeat(4)}x@example.org`
-  const { activationkey } = await json('add', '--name', name, '--phone', '(11)98765-4321', '--email', email)
+  const { activationkey } = await json('create', '--name', name, '--phone', '(11)98765-4321', '--email', email)
   const { stdout } = await organizations('list', '--text', 'assoc')
   t.true(
     stdout.split('\n').some(line => line.includes(name) && line.includes(email)),
@@ -136,7 +136,7 @@ test('list never folds a cell in a pipe, and shows no key to users', async t => 
 
 test('list finds beginnings of words whatever their case and accents, in pages that miss nothing', async t => {
   const names = Array.from({ length: 7 }, (_, index) => `Colégio São Página ${index}`)
-  for (const name of names) await json('add', '--name', name)
+  for (const name of names) await json('create', '--name', name)
   const found: string[] = []
   for (let token = ''; ; ) {
     const page = await json('list', '--text', 'sao pagi', '--limit', '3', ...(token ? ['--page-token', token] : []))
@@ -154,7 +154,7 @@ test('list finds beginnings of words whatever their case and accents, in pages t
 })
 
 test('list prints the fields that are named, in their order, in columns or as JSON, and rows as they come', async t => {
-  const { id } = await json('add', '--name', 'Escolhida a dedo', '--phone', '7')
+  const { id } = await json('create', '--name', 'Escolhida a dedo', '--phone', '7')
   const list = (...args: string[]) => organizations('list', '--text', 'escolhida', ...args)
   t.deepEqual(JSON.parse((await list('--fields', 'phone,id,website', '--json')).stdout), [
     { phone: '7', id, website: null },

@@ -6,6 +6,7 @@ import test from 'ava'
 import pg from 'pg'
 import { createProgram } from '../../cli/program.js'
 import { installedRegistry, leaves, runCli, spawnCli } from '../_helpers/cli.js'
+import { ask } from '../_helpers/database.js'
 import { meetObstacles } from '../_helpers/obstacles.js'
 
 for (const { command, path } of leaves(createProgram())) {
@@ -43,12 +44,13 @@ test('help ends with the sign-in that a command needs, of each for which not any
     'keys retire',
     'keys rotate',
     'organizations delete',
-    'services add',
-    'services keys add',
-    'services keys remove',
-    'services remove',
+    'services create',
+    'services delete',
+    'services edit',
+    'services keys create',
+    'services keys delete',
+    'totp delete',
     'totp enroll',
-    'totp remove',
     'users erase',
   ])
   t.deepEqual([...needs['for administrators']].sort(), [
@@ -72,6 +74,55 @@ test('--version prints the version; a missing and an unknown command end with 2'
   const wrong = await runCli({}, ['user', 'list'])
   t.is(wrong.code, 2)
   t.regex(wrong.stderr, /^error: [^\n]*users[^\n]*\n$/)
+})
+
+test('an unknown word gets a suggestion: ours for the same thing, or one that is similar', async t => {
+  const cases = [
+    ['organizations add --name x', 'create'],
+    ['organizations new', 'create'],
+    ['services rm grades', 'delete'],
+    ['services keys remove grades 7', 'delete'],
+    ['contexts remove here', 'delete'],
+    ['users get ana', 'show'],
+    ['keys info', 'show'],
+    ['mail ls', 'list'],
+    ['questions update 1', 'edit'],
+    ['users set ana', 'edit'],
+    ['issuer update', 'set'],
+    ['orgs list', 'organizations'],
+    ['user list', 'users'],
+    ['keys rotat', 'rotate'],
+  ] as const
+  for (const [words, suggested] of cases) {
+    const { code, stdout, stderr } = await runCli({}, words.split(' '))
+    t.deepEqual([code, stdout], [2, ''], words)
+    t.regex(stderr, new RegExp(`^error: unknown command '\\w+' \\(Did you mean ${suggested}\\?\\)\n$`))
+  }
+  for (const words of ['toString', 'organizations constructor', 'xyzzy']) {
+    const { code, stderr } = await runCli({}, words.split(' '))
+    t.is(code, 2)
+    t.regex(stderr, /^error: unknown command '\w+'\n$/)
+  }
+})
+
+test('every noun takes #7 as the id 7', async t => {
+  const env = await installedRegistry(t)
+  const json = async (...args: string[]) => JSON.parse((await runCli(env, [...args, '--json'])).stdout)
+  const queue = `INSERT INTO emails (kind, parameters, locale) VALUES ('notice', '{"userId": 1}', 'en') RETURNING id`
+  const ids = {
+    users: 1,
+    organizations: (await json('organizations', 'create', '--name', 'Escola Azul')).id,
+    questions: 1,
+    mail: (await ask(env.DATABASE_URL, queue))[0]!.id,
+  }
+  for (const [noun, id] of Object.entries(ids)) {
+    const [plain, signed] = [await runCli(env, [noun, 'show', `${id}`]), await runCli(env, [noun, 'show', `#${id}`])]
+    t.deepEqual(signed, plain)
+    t.is(plain.code, 0, plain.stderr)
+  }
+  t.is((await runCli(env, ['users', 'show', '--id', '#1'])).code, 0)
+  const { keys } = await json('services', 'create', 'grades', '--may', 'users.read')
+  t.deepEqual((await json('services', 'keys', 'delete', 'grades', `#${keys[0].id}`, '--yes')).keys, [])
 })
 
 test('a command says in one sentence what stands in its way, and makes no database', t =>
@@ -111,7 +162,7 @@ test('names have no power over the terminal', async t => {
   const runs = [
     ['users', 'list'],
     ['users', 'show', '#1'],
-    ['users', 'revoke-tokens', '#1', '--reason', 'teste'],
+    ['users', 'revoke-tokens', '#1', '--yes', '--reason', 'teste'],
     ['questions', 'list'],
     ['users', 'activate', '#1'],
   ]

@@ -12,7 +12,7 @@ const json = async (...args: string[]) => {
 }
 
 test('add, list, retire, offer and edit print the contract’s fields of a question', async t => {
-  const { id, etag, ...added } = await json('add', '--question', 'Qual é a cor do mar?')
+  const { id, etag, ...added } = await json('create', '--question', 'Qual é a cor do mar?')
   t.deepEqual(added, { question: 'Qual é a cor do mar?', active: 1 })
   t.like(await json('retire', String(id)), { id, question: 'Qual é a cor do mar?', active: 0 })
   t.deepEqual(await json('offer', 'qual e a COR do mar?'), { id, question: 'Qual é a cor do mar?', active: 1, etag })
@@ -28,6 +28,22 @@ test('add, list, retire, offer and edit print the contract’s fields of a quest
   t.true((await json('list', '--offered')).some((row: { id: number }) => row.id === id))
   const served = await service.request('GET', '/forgotpasswords/findallforgotpasswordquestions')
   t.deepEqual([...Object.keys(served.json[0]), 'etag'].sort(), Object.keys(all[0]).sort())
+})
+
+test('show prints one question, and order puts questions first', async t => {
+  const { id } = await json('create', '--question', 'Primeira de todas?')
+  const all = await json('list')
+  t.deepEqual(
+    await json('show', 'PRIMEIRA de todas?'),
+    all.find((row: { id: number }) => row.id === id),
+  )
+  t.regex((await questions('show', String(id))).stdout, /^question +Primeira de todas\?\nstate +offered$/m)
+  const ids = async () => (await json('list')).map(({ id }: { id: number }) => id)
+  const ordered = await json('order', `#${id}`, '2')
+  t.true(ordered.changed)
+  t.deepEqual((await ids()).slice(0, 2), [id, 2])
+  const again = await questions('order', String(id), '#2')
+  t.regex(again.stdout, new RegExp(`^The order of the questions is already ${id}, 2, `))
 })
 
 test('edit and retire keep the answers already saved', async t => {
@@ -49,10 +65,10 @@ test('edit and retire keep the answers already saved', async t => {
 })
 
 test('add and edit refuse a text that exists in other case or accents', async t => {
-  const { id } = await json('add', '--question', 'Única pergunta?')
-  const { id: other } = await json('add', '--question', 'Outra pergunta?')
+  const { id } = await json('create', '--question', 'Única pergunta?')
+  const { id: other } = await json('create', '--question', 'Outra pergunta?')
   for (const args of [
-    ['add', '--question', 'unica  PERGUNTA?'],
+    ['create', '--question', 'unica  PERGUNTA?'],
     ['edit', String(other), '--question', 'UNICA pergunta?'],
   ]) {
     const { code, stdout, stderr } = await questions(...args)
@@ -63,17 +79,17 @@ test('add and edit refuse a text that exists in other case or accents', async t 
 })
 
 test('texts of sign-ups that are no question of ours are listed, and link has their answers count', async t => {
-  const { id } = await json('add', '--question', 'Nome do primeiro navio?')
+  const { id } = await json('create', '--question', 'Nome do primeiro navio?')
   const sail = { securityquestion: 'Qual foi o navio?', securityanswer: 'Bounty' }
   const { username, token } = await service.signUp('ROLE_CLIENT', sail)
   await service.signUp('ROLE_CLIENT', { ...sail, securityquestion: 'qual FOI o navio?' })
-  const unmatched = await json('unmatched')
+  const unmatched = await json('unmatched', 'list')
   t.is(unmatched.find(({ question }: { question: string }) => /navio/.test(question)).users, 2)
-  t.regex((await questions('unmatched')).stdout, /^2 +[Qq]ual/m)
-  t.like(await json('link', 'QUAL foi o navio?', String(id)), { id, linked: 2 })
-  t.deepEqual(await json('unmatched'), [])
-  t.is((await questions('link', 'Qual foi o navio?', '999')).code, 3)
-  t.is((await questions('link', 'Qual foi o avião?', String(id))).code, 3)
+  t.regex((await questions('unmatched', 'list')).stdout, /^2 +[Qq]ual/m)
+  t.like(await json('link', 'QUAL foi o navio?', String(id), '--yes'), { id, linked: 2 })
+  t.deepEqual(await json('unmatched', 'list'), [])
+  t.is((await questions('link', 'Qual foi o navio?', '999', '--yes')).code, 3)
+  t.is((await questions('link', 'Qual foi o avião?', String(id), '--yes')).code, 3)
 
   const saved = { forgotpasswordquestionsid: 4, answer: 'outra' }
   await service.request('POST', '/forgotpasswords/saveforgotpasswordquestionsusersanswers', { token, body: saved })
@@ -83,7 +99,7 @@ test('texts of sign-ups that are no question of ours are listed, and link has th
 })
 
 test('edit at a terminal begins with the present text, and a retired question stays so', async t => {
-  const { id } = await json('add', '--question', 'Que dia é hoje?')
+  const { id } = await json('create', '--question', 'Que dia é hoje?')
   await json('retire', String(id))
   const { shows, type, ended, screen } = openTerminal(service.env, ['questions', 'edit', String(id)])
   await shows('Que dia é hoje?')
@@ -98,8 +114,8 @@ test('edit at a terminal begins with the present text, and a retired question st
 
 test('every command says in one sentence what is wrong or missing', async t => {
   const cases: [RegExp, number, ...string[]][] = [
-    [/--question/, 2, 'add'],
-    [/--question/, 2, 'add', '--question', ' '],
+    [/--question/, 2, 'create'],
+    [/--question/, 2, 'create', '--question', ' '],
     [/--question/, 2, 'edit', '3'],
     [/id or text/, 2, 'retire'],
     [/no question 999/, 3, 'offer', '999'],

@@ -16,7 +16,7 @@ const json = async (...args: string[]) => {
 }
 
 test('add prints the key once; list and show know it by its beginning', async t => {
-  const added = await json('add', 'grades', '--may', 'users.read,tokens.verify', '--expires', '90d')
+  const added = await json('create', 'grades', '--may', 'users.read,tokens.verify', '--expires', '90d')
   const { key, ...shown } = added
   t.regex(key, /^authsvc_[\w-]{43}$/)
   const [{ id, beginning, created, expires, ...rest }] = shown.keys
@@ -36,12 +36,28 @@ test('add prints the key once; list and show know it by its beginning', async t 
   }
 })
 
+test('edit changes name and scopes, and keys list has the keys of one service', async t => {
+  const created = await json('create', 'before', '--may', 'users.read')
+  await json('keys', 'create', 'before')
+  const edited = await json('edit', 'before', '--name', 'after', '--may', 'tokens.verify,users.read')
+  t.deepEqual([edited.name, edited.may], ['after', ['tokens.verify', 'users.read']])
+  t.deepEqual(await json('show', 'after'), edited)
+  t.is((await services('show', 'before')).code, 3)
+  const keys = await json('keys', 'list', 'after')
+  t.deepEqual(keys, edited.keys)
+  t.deepEqual([keys.length, keys[0].id], [2, created.keys[0].id])
+  const { stdout } = await services('keys', 'list', 'after')
+  t.true(stdout.includes(created.keys[0].beginning) && !stdout.includes(created.key))
+  t.regex((await services('edit', 'after', '--may', 'users.read,tokens.verify')).stdout, /is saved/)
+  t.regex((await services('edit', 'after', '--may', 'users.read,tokens.verify')).stdout, /already/)
+})
+
 test('a key stands on a line by itself for users', async t => {
-  const { stdout } = await services('add', 'plain', '--may', 'USERS.READ')
+  const { stdout } = await services('create', 'plain', '--may', 'USERS.READ')
   t.regex(stdout, /^authsvc_[\w-]{43}$/m)
 })
 
-test('a key works at once, and no more once it or its service is removed', async t => {
+test('a key works at once, and no more once it or its service is deleted', async t => {
   const client = openGrpc(service.grpc)
   t.teardown(() => client.close())
   const ask = (token: string) =>
@@ -49,37 +65,43 @@ test('a key works at once, and no more once it or its service is removed', async
       () => 'OK',
       error => refusalOf(error).info?.reason,
     )
-  const { key: first } = await json('add', 'rotating', '--may', 'users.read')
-  const { key: second, keys } = await json('keys', 'add', 'rotating', '--expires', '2099-01-31')
+  const { key: first } = await json('create', 'rotating', '--may', 'users.read')
+  const { key: second, keys } = await json('keys', 'create', 'rotating', '--expires', '2099-01-31')
   t.is(keys[1].expires, '2099-01-31T00:00:00.000Z')
   t.deepEqual([await ask(first), await ask(second)], ['OK', 'OK'])
-  t.is((await json('keys', 'remove', 'rotating', String(keys[0].id))).keys.length, 1)
+  t.is((await json('keys', 'delete', 'rotating', String(keys[0].id), '--yes')).keys.length, 1)
   await waitFor(async () => (await ask(first)) === 'INVALID_TOKEN')
   t.is(await ask(second), 'OK')
-  t.deepEqual(await json('remove', 'rotating', '--confirm', 'rotating'), { name: 'rotating', deleted: true })
+  t.deepEqual(await json('delete', 'rotating', '--confirm', 'rotating'), { name: 'rotating', deleted: true })
   await waitFor(async () => (await ask(second)) === 'INVALID_TOKEN')
   t.is((await services('show', 'rotating')).code, 3)
 })
 
 test('every command names a wrong or missing word in one sentence, and changes nothing', async t => {
-  await json('add', 'steady', '--may', 'users.read')
+  await json('create', 'steady', '--may', 'users.read')
   const before = await json('list')
   const cases: [RegExp, number, ...string[]][] = [
-    [/--may/, 2, 'add', 'x'],
-    [/users\.read, tokens\.verify/, 2, 'add', 'x', '--may', 'everything'],
-    [/pass its name/, 2, 'add', '--may', 'users.read'],
-    [/lower-case letters/, 2, 'add', 'Übel', '--may', 'users.read'],
-    [/90d, 12h/, 2, 'add', 'x', '--may', 'users.read', '--expires', 'soon'],
-    [/in the future/, 2, 'add', 'x', '--may', 'users.read', '--expires', '2001-01-01'],
-    [/already/, 5, 'add', 'steady', '--may', 'users.read'],
+    [/--may/, 2, 'create', 'x'],
+    [/users\.read, tokens\.verify/, 2, 'create', 'x', '--may', 'everything'],
+    [/pass its name/, 2, 'create', '--may', 'users.read'],
+    [/lower-case letters/, 2, 'create', 'Übel', '--may', 'users.read'],
+    [/90d, 12h/, 2, 'create', 'x', '--may', 'users.read', '--expires', 'soon'],
+    [/in the future/, 2, 'create', 'x', '--may', 'users.read', '--expires', '2001-01-01'],
+    [/already/, 5, 'create', 'steady', '--may', 'users.read'],
     [/no service nobody/, 3, 'show', 'nobody'],
-    [/no service nobody/, 3, 'remove', 'nobody', '--confirm', 'nobody'],
-    [/--confirm steady\./, 2, 'remove', 'steady'],
-    [/Type steady to confirm/, 2, 'remove', 'steady', '--confirm', 'stead'],
-    [/no service nobody/, 3, 'keys', 'add', 'nobody'],
-    [/pass its number/, 2, 'keys', 'remove', 'steady'],
-    [/whole number/, 2, 'keys', 'remove', 'steady', 'one'],
-    [/no key 999999/, 3, 'keys', 'remove', 'steady', '999999'],
+    [/no service nobody/, 3, 'keys', 'list', 'nobody'],
+    [/no service nobody/, 3, 'edit', 'nobody', '--may', 'users.read'],
+    [/--name, --may/, 2, 'edit', 'steady'],
+    [/users\.read, tokens\.verify/, 2, 'edit', 'steady', '--may', 'everything'],
+    [/lower-case letters/, 2, 'edit', 'steady', '--name', 'Übel'],
+    [/no service nobody/, 3, 'delete', 'nobody', '--confirm', 'nobody'],
+    [/--confirm steady\./, 2, 'delete', 'steady'],
+    [/Type steady to confirm/, 2, 'delete', 'steady', '--confirm', 'stead'],
+    [/no service nobody/, 3, 'keys', 'create', 'nobody'],
+    [/pass its number/, 2, 'keys', 'delete', 'steady'],
+    [/whole number/, 2, 'keys', 'delete', 'steady', 'one'],
+    [/no key 999999/, 3, 'keys', 'delete', 'steady', '999999', '--yes'],
+    [/pass --yes/, 2, 'keys', 'delete', 'steady', '999999'],
   ]
   for (const [sentence, expected, ...args] of cases) {
     const { code, stdout, stderr } = await services(...args)
@@ -98,24 +120,24 @@ test('every command says as JSON what it did, or what stood in its way', async t
     const { code, stdout } = await runCli(env, ['services', ...args, '--json'])
     return { code, json: JSON.parse(stdout) }
   }
-  const { code, json: added } = await run('add', 'app', '--may', 'tokens.watch')
+  const { code, json: added } = await run('create', 'app', '--may', 'tokens.watch')
   t.is(code, 0)
   t.deepEqual(added.may, ['tokens.watch'])
   t.is((await run('list')).json.length, 1)
   t.is((await run('show', 'app')).json.keys.length, 1)
-  t.is((await run('keys', 'add', 'app')).json.keys.length, 2)
-  t.is((await run('keys', 'remove', 'app', String(added.keys[0].id))).json.keys.length, 1)
-  const refused = await run('add', 'app', '--may', 'users.read')
+  t.is((await run('keys', 'create', 'app')).json.keys.length, 2)
+  t.is((await run('keys', 'delete', 'app', `#${added.keys[0].id}`, '--yes')).json.keys.length, 1)
+  const refused = await run('create', 'app', '--may', 'users.read')
   t.is(refused.code, 5)
   t.like(refused.json.error, { reason: 'NAME_TAKEN', exitCode: 5 })
-  t.deepEqual((await run('remove', 'app', '--confirm', 'app')).json, { name: 'app', deleted: true })
+  t.deepEqual((await run('delete', 'app', '--confirm', 'app')).json, { name: 'app', deleted: true })
   t.like((await run('show', 'app')).json.error, { exitCode: 3 })
 })
 
 test('a service that may forward addresses and sends none is named in the log, once in a while', async t => {
   const env = await serviceEnv(t, { AUTH_LOG_LEVEL: 'warn', AUTH_TRUSTED_PROXIES: '192.0.2.99' })
   const other = await spawnService(t, env)
-  const added = await runCli(env, ['services', 'add', 'silent', '--may', 'clients.forward', '--json'])
+  const added = await runCli(env, ['services', 'create', 'silent', '--may', 'clients.forward', '--json'])
   t.is(added.code, 0, added.stderr)
   const { key } = JSON.parse(added.stdout)
   const client = openGrpc(other.grpc)

@@ -16,6 +16,8 @@ test('rotate publishes a key that signs later, or with --now at once, and old to
   t.deepEqual(await states(), ['signing'])
   const [first] = (await keys('list')).json
   t.deepEqual(Object.keys(first), ['kid', 'state', 'signs_at'])
+  t.deepEqual((await keys('show', first.kid)).json, first)
+  t.is((await runCli(service.env, ['keys', 'show', 'none'])).code, 3)
 
   const rotated = (await keys('rotate')).json
   t.is(rotated.signs_in_seconds, 600)
@@ -23,7 +25,9 @@ test('rotate publishes a key that signs later, or with --now at once, and old to
   t.is((await keys('list')).json[0].kid, rotated.kid)
   t.is((await service.request('GET', '/users/me', { token })).status, 200)
 
-  const now = await keys('rotate', '--now')
+  const unconfirmed = await runCli(service.env, ['keys', 'rotate', '--now'])
+  t.deepEqual([unconfirmed.code, (await states()).length], [2, 2])
+  const now = await keys('rotate', '--now', '--yes')
   t.regex(now.stderr, /^warning: [^\n]+\n$/)
   const all = (await keys('list')).json
   t.is(all.find(({ state }: { state: string }) => state === 'signing').kid, now.json.kid)

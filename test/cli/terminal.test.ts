@@ -8,8 +8,8 @@ const service = serviceForFile()
 const terminal = (...args: string[]) => openTerminal(service.env, args)
 const json = async (...args: string[]) => JSON.parse((await runCli(service.env, [...args, '--json'])).stdout)
 
-test('organizations add asks for every detail, and again for one that is wrong', async t => {
-  const { shows, type, ended, screen } = terminal('organizations', 'add', '--phone', '7')
+test('organizations create asks for every detail, and again for one that is wrong', async t => {
+  const { shows, type, ended, screen } = terminal('organizations', 'create', '--phone', '7')
   await shows('Name')
   type(keys.enter)
   await shows('Required')
@@ -229,7 +229,7 @@ test('what can’t be undone asks to type the name again', async t => {
 })
 
 test('Ctrl-C at a question changes nothing and is no error', async t => {
-  const { shows, type, ended, screen } = terminal('questions', 'add')
+  const { shows, type, ended, screen } = terminal('questions', 'create')
   await shows('Question:')
   type(`Meia pergunta${keys.ctrlC}`)
   t.is(await ended, 130)
@@ -239,7 +239,7 @@ test('Ctrl-C at a question changes nothing and is no error', async t => {
 })
 
 test('a command with --json asks nothing, even at a terminal', async t => {
-  const { ended, screen } = terminal('organizations', 'add', '--json')
+  const { ended, screen } = terminal('organizations', 'create', '--json')
   t.is(await ended, 2)
   t.regex(screen(), /^error: [^\n]*--name[^\n]*\n\{/)
   t.like(JSON.parse(screen().slice(screen().indexOf('{'))), { error: { exitCode: 2 } })

@@ -80,10 +80,10 @@ test('list filters, pages, and shows no keys', async t => {
   }
   t.deepEqual(await names('--text', 'nenhum impar'), [other.username])
   t.deepEqual(await names('--text', '%'), [])
-  await json('suspend', other.username)
+  await json('suspend', other.username, '--yes')
   t.deepEqual(await names('--suspended', '--text', 'nenhum'), [other.username])
   t.deepEqual(await names('--inactive', '--text', 'nenhum'), [])
-  await json('delete', other.username)
+  await json('delete', other.username, '--yes')
   t.deepEqual(await names('--text', 'nenhum'), [])
   t.deepEqual(await names('--deleted', '--text', 'nenhum'), [other.username])
 
@@ -132,7 +132,7 @@ test('activate activates users of each role, and gives institutions a provider k
   t.regex((await users('activate', institution.username)).stdout, /already/)
 
   const client = await service.signUp('ROLE_CLIENT')
-  await runCli(service.env, ['organizations', 'deactivate', 'Ativadora'])
+  await runCli(service.env, ['organizations', 'deactivate', 'Ativadora', '--yes'])
   const inactive = await users('activate', client.username, '--organization', String(organization.id))
   t.is(inactive.code, 5)
   t.regex(inactive.stderr, /is inactive: activate it first/)
@@ -142,10 +142,10 @@ test('activate activates users of each role, and gives institutions a provider k
 test('suspend shuts a user out at once; resume lets it in again, but not its old tokens', async t => {
   const { username, token } = await service.signUp('ROLE_CLIENT')
   t.is(await me(token), 200)
-  t.like(await json('suspend', username), { suspended: true, active: 0 })
+  t.like(await json('suspend', username, '--yes'), { suspended: true, active: 0 })
   t.is(await me(token), 500)
   t.is(await login(username), 404)
-  t.regex((await users('suspend', username)).stdout, /already/)
+  t.regex((await users('suspend', username, '--yes')).stdout, /already/)
   const { id } = await service.organization()
   t.regex(
     (await users('activate', username, '--organization', String(id))).stderr,
@@ -158,22 +158,23 @@ test('suspend shuts a user out at once; resume lets it in again, but not its old
 
 test('rotate-provider-key prints the new key of a user, which the record then has', async t => {
   const { username, token, providerKey } = await service.institution(await service.organization())
-  const { code, stdout } = await users('rotate-provider-key', username)
+  const { code, stdout } = await users('rotate-provider-key', username, '--yes')
   t.is(code, 0)
   const keyOf = async () =>
     (await service.request('GET', '/users/me', { token })).json.providerActivationKey.activationkey
   const key = await keyOf()
   t.not(key, providerKey)
   t.true(stdout.trimEnd().endsWith(`has a new provider key: ${key}`), stdout)
-  const { providerActivationKey } = await json('rotate-provider-key', username)
+  const { providerActivationKey } = await json('rotate-provider-key', username, '--yes')
   t.is(providerActivationKey.activationkey, await keyOf())
   t.not(providerActivationKey.activationkey, key)
-  t.is((await users('rotate-provider-key', (await service.signUp('ROLE_CLIENT')).username)).code, 5)
+  const client = await service.signUp('ROLE_CLIENT')
+  t.is((await users('rotate-provider-key', client.username, '--yes')).code, 5)
 })
 
 test('revoke-tokens ends every session of a user', async t => {
   const { username, token } = await service.signUp('ROLE_CLIENT')
-  const { code } = await users('revoke-tokens', username)
+  const { code } = await users('revoke-tokens', username, '--yes')
   t.is(code, 0)
   t.is(await me(token), 500)
   t.is(await login(username), 200)
@@ -255,8 +256,8 @@ test('a username from before that looks like an id never stands for another user
   t.is((await json('show', `${trap}`)).username, `#${id}`)
   const verbs: [string, ...string[]][] = [
     ['activate', '--organization', (await service.organization()).id.toString()],
-    ['set-organization', '--none'],
-    ['set-role', 'ROLE_INSTITUTION'],
+    ['set-organization', '--none', '--yes'],
+    ['set-role', 'ROLE_INSTITUTION', '--yes'],
     ['send-key'],
     ['unlock'],
     ['erase', '--confirm', target.username],
@@ -266,7 +267,7 @@ test('a username from before that looks like an id never stands for another user
     t.is(code, 0, `${verb}: ${stderr}`)
   }
   // The id of nobody is not the other's name either.
-  t.is((await users('suspend', `#${id}`)).code, 2)
+  t.is((await users('suspend', `#${id}`, '--yes')).code, 2)
   t.like(await json('show', `${trap}`), { id: trap, suspended: false })
 })
 
@@ -279,6 +280,10 @@ test('every command says in one sentence that there is no such user, or that non
       edit: ['--city', 'X'],
       'set-role': ['ROLE_CLIENT'],
       'set-organization': ['--none'],
+      suspend: ['--yes'],
+      'rotate-provider-key': ['--yes'],
+      'revoke-tokens': ['--yes'],
+      delete: ['--yes'],
     }
     const unknown = await users(verb, 'ninguém', ...(values[verb] ?? []))
     t.is(unknown.code, 3, verb)
@@ -370,14 +375,14 @@ test('edit changes the details given, clears empty ones, and keeps the rest', as
 test('set-role and set-organization move a user, by id or name, and say what is so already', async t => {
   const { id } = await service.organization({ name: 'Destino' })
   const { username } = await service.signUp('ROLE_CLIENT')
-  t.is((await json('set-role', username, 'ROLE_INSTITUTION')).role, 'ROLE_INSTITUTION')
+  t.is((await json('set-role', username, 'ROLE_INSTITUTION', '--yes')).role, 'ROLE_INSTITUTION')
   t.regex((await users('set-role', username, 'ROLE_INSTITUTION')).stdout, /already/)
-  const user = await json('set-organization', username, 'DESTINO')
+  const user = await json('set-organization', username, 'DESTINO', '--yes')
   t.is(user.partnerOrganization.id, id)
-  t.regex((await users('set-organization', '--id', String(user.id), String(id))).stdout, /already/)
-  t.false('partnerOrganization' in (await json('set-organization', username, '--none')))
+  t.regex((await users('set-organization', '--id', String(user.id), String(id), '--yes')).stdout, /already/)
+  t.false('partnerOrganization' in (await json('set-organization', username, '--none', '--yes')))
   t.is((await users('set-organization', username)).code, 2)
-  t.is((await users('set-organization', username, 'Nenhures')).code, 3)
+  t.is((await users('set-organization', username, 'Nenhures', '--yes')).code, 3)
   t.is((await users('set-role', username, 'ROLE_X')).code, 2)
   const admin = await users('set-role', username, 'ROLE_ADMIN', '--reason', 'teste')
   t.is(admin.code, 2)
@@ -387,8 +392,8 @@ test('set-role and set-organization move a user, by id or name, and say what is 
 test('the last administrator stays, whatever is said', async t => {
   const env = await installedRegistry(t)
   for (const args of [
-    ['suspend', 'admin'],
-    ['delete', 'admin'],
+    ['suspend', 'admin', '--yes'],
+    ['delete', 'admin', '--yes'],
     ['set-role', 'admin', 'ROLE_CLIENT', '--confirm', 'admin'],
     ['erase', 'admin', '--confirm', 'admin'],
   ]) {
@@ -416,10 +421,10 @@ test('send-key, delete, undelete, export and erase do what they say, as JSON and
   const { id } = await json('show', username)
   t.deepEqual(await json('send-key', username), { id, username, email })
   t.is((await users('send-key', (await service.signUp('ROLE_CLIENT')).username)).code, 5)
-  const deleted = await json('delete', username)
+  const deleted = await json('delete', username, '--yes')
   t.true(deleted.suspended && 'deleteTime' in deleted && 'purgeTime' in deleted)
   t.is(await login(username), 404)
-  t.regex((await users('delete', username)).stdout, /already/)
+  t.regex((await users('delete', username, '--yes')).stdout, /already/)
   t.false('deleteTime' in (await json('undelete', username)))
   t.is(await login(username), 200)
   const exported = await json('export', username)

@@ -158,6 +158,7 @@ test('every operation leaves an event of its action, and there are no other acti
 
     'question.add': () => api.createQuestion({ question: 'Cor preferida?' }),
     'question.edit': () => api.updateQuestion({ question: 'Cor preferida?', text: 'Cor?' }),
+    'question.order': () => api.orderQuestions({ questions: ['Cor?'] }),
     'question.retire': () => api.retireQuestion({ question: 'Cor?' }),
     'question.restore': () => api.offerQuestion({ question: 'Cor?' }),
     async 'question.link'() {
@@ -166,6 +167,12 @@ test('every operation leaves an event of its action, and there are no other acti
     },
 
     'service.add': () => api.createService({ name: 'alertas', scopes: [Scope.USERS_READ] }),
+    'service.edit': () =>
+      api.updateService({
+        name: 'alertas',
+        form: { scopes: [Scope.TOKENS_VERIFY] },
+        updateMask: { paths: ['scopes'] },
+      }),
     'service.add-key': () => api.createServiceKey({ name: 'alertas' }),
     async 'service.delete-key'() {
       const { services } = await api.listServices({})

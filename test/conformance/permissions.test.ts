@@ -177,6 +177,8 @@ async function everybody() {
       'tokens.verify': await serviceKey(service, ['tokens.verify']),
       'tokens.watch': await serviceKey(service, ['tokens.watch']),
       'clients.forward': await serviceKey(service, ['clients.forward']),
+      'administration.read': await serviceKey(service, ['administration.read']),
+      'organizations.write': await serviceKey(service, ['organizations.write']),
     },
   }
 }
@@ -298,6 +300,7 @@ interface Rule {
   readonly administrator?: string
   readonly restricted?: readonly string[]
   readonly scope?: string
+  readonly scopes?: readonly string[]
   readonly signIn?: string
 }
 
@@ -308,7 +311,7 @@ function ruleOf(policy: Policy): Rule {
     case 'service':
       return { caller: 'service', scope: policy.scope }
     case 'administrator':
-      return { caller: 'administrator', signIn: policy.signIn }
+      return { caller: 'administrator', signIn: policy.signIn, ...(policy.scopes && { scopes: policy.scopes }) }
     case 'user':
       return {
         caller: 'user',
@@ -345,7 +348,8 @@ function administrationRule(row: ReadonlyMap<string, Mark>): Rule {
   if (row.get('none') === '+') return { caller: 'anyone' }
   const [user, admin = user] = [row.get('old, user'), row.get('old, ROLE_ADMIN')]
   const signIn = user === '^' ? 'recent' : admin === '^' ? 'recent for administrators' : 'session'
-  return { caller: 'administrator', signIn }
+  const scopes = administrationColumns.services.filter(column => row.get(column) === '+')
+  return { caller: 'administrator', signIn, ...(scopes.length > 0 && { scopes }) }
 }
 
 test('every row of the access policy has the permissions of the matrix, and there is no other row', t => {

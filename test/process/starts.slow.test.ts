@@ -260,7 +260,7 @@ test('processes whose clocks are a minute behind or ahead of the database’s st
     t.is(exp - iat, 60)
   }
   // Also with a key that takes over signing at once.
-  const rotated = await runCli(await serviceEnv(t, { DATABASE_URL }), ['keys', 'rotate', '--now'])
+  const rotated = await runCli(await serviceEnv(t, { DATABASE_URL }), ['keys', 'rotate', '--now', '--yes'])
   t.is(rotated.code, 0, rotated.stderr)
   for (const from of [behind, ahead, right]) {
     const token = await loginAt(from)

@@ -1,15 +1,16 @@
 // Why a user can't sign in, and how to unlock it.
 import { type Command, InvalidArgumentError, Option } from 'commander'
-import type { FailureCount, Obstacle } from '../../../proto/gen/auth/v1/administration_pb.js'
+import type { FailureCount, Lockout, Obstacle } from '../../../proto/gen/auth/v1/administration_pb.js'
 import { canonicalAddress } from '../../../server/requests/client-address.js'
 import { administering, withSignIn } from '../../administration.js'
 import { printJson, printTable, say } from '../../terminal/output.js'
+import { inFields, type ListOptions, printList, readPages, withPages } from '../../terminal/pages.js'
 import { type Named, readUser, userName, withUser } from './name.js'
 import { userOutput } from './output.js'
 
 type Options = Named & { readonly address?: string }
 
-/** Adds `auth-admin users why` and `unlock`. */
+/** Adds `auth-admin users why`, `unlock` and `lockouts`. */
 export function addLockouts(users: Command): void {
   withAddress(withUser(users.command('why')))
     .description('Show what keeps a user from signing in, activating or recovering, and which command fixes it.')
@@ -79,6 +80,49 @@ Example:
         say(`${what} for user ${id} (${username}).`)
       }),
     )
+  addLockoutList(users)
+}
+
+/** Adds `auth-admin users lockouts`. */
+function addLockoutList(users: Command): void {
+  const lockouts = users.command('lockouts').description('Users that are locked because of failed sign-ins')
+  withPages(lockouts.command('list'))
+    .description('List the users that are locked now, by id, why and for how long.')
+    .addHelpText(
+      'after',
+      `
+A lock ends by itself 15 minutes after the first failure, except that of
+one-time codes. \`users why\` shows everything that keeps a user from signing in.
+
+Example:
+  $ auth-admin users lockouts list`,
+    )
+    .action(
+      administering(async (api, options: ListOptions) => {
+        const listed = await readPages(options, async page => {
+          const { lockouts, nextPageToken } = await api.listLockouts(page)
+          return { rows: lockouts.map(toOutput), nextPageToken }
+        })
+        if (inFields(options)) return printList('lockouts', listed, options)
+        const cells = listed.rows.flatMap(({ id, username, locks }) =>
+          locks.map(lock => [
+            id,
+            username,
+            `${lock.count} wrong ${labels[lock.proof]}`,
+            wheres[lock.scope],
+            verdict({ ...lock, locked: true }),
+            `auth-admin users unlock ${id}`,
+          ]),
+        )
+        printTable(['id', 'username', 'why', 'counted for', 'state', 'fix'], cells, 'No user is locked.', listed)
+      }),
+    )
+}
+
+/** A locked user in plain words. */
+function toOutput({ user: id, username, failures }: Lockout) {
+  const locks = failures.map(({ proof, scope, count, limit, seconds }) => ({ proof, scope, count, limit, seconds }))
+  return { id, username, locks }
 }
 
 /** What was wrong, by proof. */
@@ -128,7 +172,7 @@ function readAddress(value: string): string {
   return address
 }
 
-function verdict({ locked, seconds }: FailureCount): string {
+function verdict({ locked, seconds }: Pick<FailureCount, 'locked' | 'seconds'>): string {
   if (locked && seconds === 0) return 'locked until unlocked'
   if (locked) return `locked for ${duration(seconds)}`
   return `open, expires in ${duration(seconds)}`

@@ -3,7 +3,7 @@ import type { AdministeredUser } from '../../../proto/gen/auth/v1/administration
 import type { Api } from '../../administration.js'
 import { readReference } from '../../arguments.js'
 import { misuse } from '../../exit-codes.js'
-import { askText, canAsk, confirm, readId } from '../../terminal/ask.js'
+import { askText, canAsk, confirm, missingYes, readId } from '../../terminal/ask.js'
 import { jsonOption, printJson, say } from '../../terminal/output.js'
 import { userOutput } from './output.js'
 
@@ -50,8 +50,8 @@ export async function readUser(
 }
 
 /**
- * The user that a command names, for a change that needs confirmation at a terminal; then with the etag of the user as it
- * was shown.
+ * The user that a command names, for a change that needs confirmation: --yes, or the answer at a terminal, and then with the
+ * etag of the user as it was shown.
  */
 export async function confirmUser(
   api: Api,
@@ -60,7 +60,8 @@ export async function confirmUser(
   sentence: (who: string) => string,
 ): Promise<{ user: string; etag: string }> {
   const reference = await userName(name, options)
-  if (options.yes || !canAsk(options)) return { user: reference, etag: '' }
+  if (options.yes) return { user: reference, etag: '' }
+  if (!canAsk(options)) misuse(missingYes)
   const { record, etag } = (await api.getUser({ user: reference, omitKeys: true })).user!
   await confirm(sentence(`User ${record!.id} (${record!.username})`), options)
   return { user: reference, etag }

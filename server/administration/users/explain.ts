@@ -180,12 +180,18 @@ function recoveryObstacles(row: AdministeredUserRow, standing: Standing, quotaWa
   return found
 }
 
+/** What `readFailures` reads from. */
+export type FailureDeps = Pick<
+  Parameters<typeof explainUser>[0],
+  'attempts' | 'buckets' | 'counterKeys' | 'totpSecrets' | 'settings'
+>
+
 /**
  * The counts that sign-ins ask for: of networks and devices that the account doesn't know, of the network of the address that
  * it knows, and, where there are failures, the highest of its other networks and devices.
  */
-async function readFailures(
-  deps: Pick<Parameters<typeof explainUser>[0], 'attempts' | 'buckets' | 'counterKeys' | 'totpSecrets' | 'settings'>,
+export async function readFailures(
+  deps: FailureDeps,
   { id, usernameKey, role }: AdministeredUserRow,
   address: string | undefined,
 ): Promise<Count[]> {

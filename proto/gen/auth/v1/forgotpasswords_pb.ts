@@ -279,7 +279,7 @@ export const SendKeyByEmailResponseSchema: GenMessage<SendKeyByEmailResponse> = 
  */
 export const ForgotPasswords: GenService<{
   /**
-   * Lists all security questions, including retired ones, by id.
+   * Lists all security questions, including retired ones, in the order that administrators set, at first by id.
    *
    * @generated from rpc auth.v1.ForgotPasswords.FindAllForgotPasswordQuestions
    */
