@@ -54,7 +54,7 @@ deletes them only after the new backup is complete.
 
 Examples:
   $ auth-admin backup registry.age
-  $ auth-admin backup /var/backups/auth --recipient "$(cat backup.pub)" --keep 30`,
+  $ auth-admin backup backups --recipient "$(cat backup.pub)" --keep 30`,
     )
     .action(async (target: string, options: Options) => {
       if (options.recipient && options.passphraseFile !== undefined)

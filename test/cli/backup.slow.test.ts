@@ -603,7 +603,10 @@ test('the systemd unit and the chart start backups with valid arguments', async 
     let line = text.replace('{{ .keep }}', '2')
     for (const [from, to] of Object.entries(values)) line = line.replace(from, to)
     const args = line.trim().split(/\s+/)
-    t.true(args.some(each => each.startsWith('--keep')), line)
+    t.true(
+      args.some(each => each.startsWith('--keep')),
+      line,
+    )
     t.regex(done(await runCli(env, args)), /registry-.*Z\.age holds the registry/)
     // The name has the time to the second.
     for (const name of await readdir(folder)) if (name.startsWith('registry-')) await unlink(join(folder, name))

@@ -9,7 +9,7 @@ import { scrape } from '../_helpers/metrics.js'
 import { refused } from '../_helpers/problem.js'
 import { password, signUpForm, startTestService } from '../_helpers/service.js'
 import { spawnService } from '../_helpers/spawned.js'
-import { waitFor, waitForValue } from '../_helpers/wait.js'
+import { waitForValue } from '../_helpers/wait.js'
 
 const scraped = { AUTH_METRICS_ADDRESS: '127.0.0.1:0' }
 
@@ -51,18 +51,26 @@ async function mountVolume(t: Teardown): Promise<string | undefined> {
   return volume
 }
 
-test('an embedded database on a volume that is really full serves reads, and writes again once there is space', async t => {
+test('an embedded database on a volume that is really full serves reads, loses no user, and writes again once there is space', async t => {
   const volume = await mountVolume(t)
   // The test above makes the same errors without a volume.
   if (!volume) return t.pass('no right to mount a volume')
   const service = await spawnService(t, { ...scraped, DATABASE_URL: '', AUTH_DATA_DIR: join(volume, 'auth') })
   const metrics = /metrics +(http\S+)/.exec(service.output())![1]!
-  const signUp = () => {
+  const tokens: string[] = []
+  const signUp = async () => {
     const headers = { 'content-type': 'application/json' }
-    return fetch(`${service.http}/users/signup`, { method: 'POST', headers, body: JSON.stringify(signUpForm()) })
+    const answer = await fetch(`${service.http}/users/signup`, {
+      method: 'POST',
+      headers,
+      body: JSON.stringify(signUpForm()),
+    })
+    if (answer.status === 200) tokens.push(await answer.text())
+    return answer.status
   }
-  const token = await (await signUp()).text()
-  const me = () => fetch(`${service.http}/users/me`, { headers: { authorization: `Bearer ${token}` } })
+  t.is(await signUp(), 200)
+  const me = async (token: string) =>
+    (await fetch(`${service.http}/users/me`, { headers: { authorization: `Bearer ${token}` } })).status
   const ready = () => fetch(metrics.replace('/metrics', '/readyz'))
   const before = await scrape(metrics)
   const size = before.value('auth_data_volume_size_bytes')!
@@ -72,14 +80,15 @@ test('an embedded database on a volume that is really full serves reads, and wri
   const filler = join(volume, 'filler')
   await t.throwsAsync(writeFile(filler, Buffer.alloc(size)), { code: 'ENOSPC' })
   // PostgreSQL has some free space in its files.
-  await waitForValue(async () => (await signUp()).status, 503)
-  t.is((await me()).status, 200)
+  await waitForValue(signUp, 503)
+  t.is(await me(tokens[0]!), 200)
   t.is((await ready()).status, 200)
   const full = await scrape(metrics)
   t.true(full.value('auth_database_errors_total', { class: '53' })! > 0)
   t.true(full.value('auth_data_volume_free_bytes')! < size / 100)
 
   await rm(filler)
-  await waitFor(async () => (await signUp()).status === 200)
+  await waitForValue(signUp, 200)
   t.is((await ready()).status, 200)
+  for (const token of tokens) t.is(await me(token), 200)
 })
