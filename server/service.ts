@@ -93,6 +93,7 @@ export async function startService(
     await registry.signingKeys.raiseTtl(settings.tokenTtl)
     const ready = async () => !draining && (await registry.database.isWritable())
     metrics.watchDatabase(registry, ready)
+    if (!settings.databaseUrl) metrics.watchVolume(settings.dataDir)
     const scheduler = createScheduler(schedulerLimits, () => pool.stats().running > 0)
     endpoint.watchScheduler(scheduler.stats)
     // Calls that wait for their turn when the stop begins get it at once.

@@ -7,19 +7,20 @@ import { spawnSync } from 'node:child_process'
 import { fileURLToPath } from 'node:url'
 
 /** A fault: the tests that make it, and what stands in for a tool that is missing. */
-interface HttpError {
+interface Fault {
   readonly file: string
   /** Titles of the tests; all of the file unless told. */
   readonly match?: string
   readonly tool?: string
 }
 
-const faults: Readonly<Record<string, HttpError>> = {
+const faults: Readonly<Record<string, Fault>> = {
   'frozen-replica': { file: 'races/frozen.slow', match: 'a replica that freezes*' },
   'frozen-holder': { file: 'faults/locks.slow' },
   'silent-connections': { file: 'faults/blackhole.slow' },
-  'read-only': { file: 'faults/readonly.slow' },
-  'other-port': { file: 'faults/otherport.slow' },
+  'full-volume': { file: 'faults/full-volume.slow' },
+  'read-only': { file: 'faults/read-only.slow' },
+  'other-port': { file: 'faults/other-port.slow' },
   promotion: {
     file: 'faults/promotion.slow',
     ...(!process.env.HAPROXY && { tool: 'HAProxy (HAPROXY=path); several hosts in DATABASE_URL are tried alone' }),

@@ -1,18 +1,20 @@
 // `auth-admin backup` runs on the machine itself, never on a remote service: it reads whole tables and the master key, and
 // writes a local file.
 import { existsSync } from 'node:fs'
-import { writeFile } from 'node:fs/promises'
+import { stat, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
 import { type Command, Option } from 'commander'
 import type { Lock } from '../../server/backup/envelope.js'
 import { fail, misuse } from '../exit-codes.js'
 import { withRegistry } from '../session.js'
-import { readSecret } from '../terminal/ask.js'
+import { readNumber, readSecret } from '../terminal/ask.js'
 import { jsonOption, printJson, say } from '../terminal/output.js'
 import { withProgress } from '../terminal/progress.js'
 
 interface Options {
   readonly recipient?: readonly string[]
   readonly passphraseFile?: string
+  readonly keep?: number
   readonly json?: boolean
 }
 
@@ -21,7 +23,7 @@ export function addBackup(program: Command): void {
   program
     .command('backup')
     .description('Write the registry, with its master key, to one encrypted file. The service can keep running.')
-    .argument('<file>', 'file to create; an existing file is never overwritten')
+    .argument('<file>', 'file to create, never overwritten; in an existing folder, its name is the time')
     .addOption(
       new Option('--recipient <key>', 'public key of age (age1…) that can open it; can be repeated').argParser(
         addRecipient,
@@ -30,6 +32,11 @@ export function addBackup(program: Command): void {
     .option(
       '--passphrase-file <file>',
       'file with the passphrase, created with a new one if missing; - for standard input',
+    )
+    .addOption(
+      new Option('--keep <number>', 'in a folder: then keep only so many of the newest backups').argParser(
+        readNumber(1),
+      ),
     )
     .addOption(jsonOption())
     .addHelpText(
@@ -41,16 +48,28 @@ also open it. Keep the key or passphrase apart from the file. Without
 at a terminal only. The backup is a consistent snapshot, without signing keys,
 mailed keys and queued e-mails.
 
+In a folder, the name of the file is registry-2026-11-22T030000Z.age, in UTC.
+--keep deletes only files with such names: use one folder for each registry. It
+deletes them only after the new backup is complete.
+
 Examples:
   $ auth-admin backup registry.age
-  $ auth-admin backup "registry-$(date +%F).age" --recipient "$(cat backup.pub)"`,
+  $ auth-admin backup backups --recipient "$(cat backup.pub)" --keep 30`,
     )
-    .action(async (file: string, options: Options) => {
+    .action(async (target: string, options: Options) => {
       if (options.recipient && options.passphraseFile !== undefined)
         misuse('Pass --recipient or --passphrase-file, not both.')
       const shows = !options.recipient && options.passphraseFile === undefined
       if (shows && (options.json || !process.stderr.isTTY))
         misuse('Without a terminal, pass --recipient or --passphrase-file.')
+      const { removeOldest, timedName } = await import('../../server/backup/folder.js')
+      const inFolder = await stat(target).then(
+        found => found.isDirectory(),
+        () => false,
+      )
+      const { keep } = options
+      if (keep !== undefined && !inFolder) misuse('--keep needs an existing folder instead of a file.')
+      const file = inFolder ? join(target, timedName()) : target
       if (existsSync(file)) fail(`${file} exists already: choose another file.`)
       const lock = await chooseLock(options)
       const made = await withRegistry(async ({ registry, change }) => {
@@ -61,10 +80,12 @@ Examples:
           })
         return withProgress('Writing the backup', () => makeBackup(registry, file, lock, record)).catch(explainFile)
       })
-      if (options.json) return printJson({ file, ...made })
-      say(`${file} holds the registry as of ${made.madeAt}; users: ${made.rows.users}.`)
+      if (!options.json) say(`${file} holds the registry as of ${made.madeAt}; users: ${made.rows.users}.`)
       if (shows && 'passphrase' in lock)
         process.stderr.write(`Passphrase, shown only once; the file can’t be opened without it: ${lock.passphrase}\n`)
+      const deleted = keep === undefined ? undefined : await removeOldest(target, keep).catch(explainOld)
+      if (options.json) return printJson({ file, ...made, ...(deleted && { deleted }) })
+      for (const name of deleted ?? []) say(`${join(target, name)} is deleted.`)
     })
 }
 
@@ -93,7 +114,12 @@ async function chooseLock({ recipient, passphraseFile }: Options): Promise<Lock>
 
 /** What the system says of the file, as a sentence. */
 function explainFile(error: NodeJS.ErrnoException): never {
-  if (error.syscall && /^(open|write|rename|fsync|close)$/.test(error.syscall))
+  if (error.syscall && /^(open|write|rename|fsync|close|scandir|unlink)$/.test(error.syscall))
     fail(`The backup can’t be written (${error.code}).`)
   throw error
+}
+
+/** The backup is complete, and the exit code says that something remains to be done. */
+function explainOld({ code }: NodeJS.ErrnoException): never {
+  fail(`The backup is complete, but older ones can’t be deleted (${code}).`, 6)
 }

@@ -1,12 +1,13 @@
 // Creates a backup: reads the database in one snapshot, while the service runs.
-import { randomBytes } from 'node:crypto'
 import { createWriteStream, existsSync, rmSync } from 'node:fs'
 import { rename } from 'node:fs/promises'
+import { dirname } from 'node:path'
 import { pipeline } from 'node:stream/promises'
 import type { Database, Statement, Transaction } from '../database/connection.js'
 import { checkMigrations, listMade, readMigrations } from '../database/migrate.js'
 import type { Registry } from '../models/define-models.js'
 import { encrypt, type Lock } from './envelope.js'
+import { keepCurrent, partialPath, removeAbandoned } from './folder.js'
 import { type TableHeader, type TableRead, writeBackup } from './format.js'
 
 /**
@@ -68,7 +69,8 @@ export function copied({ table, columns }: Pick<TableHeader, 'table' | 'columns'
 
 /**
  * Writes a backup of a registry to a new file that only its owner can read. When the backup is complete, calls `record`, which
- * records an event, and then renames the temporary file. Throws an Error on failure.
+ * records an event, and then renames the temporary file. First deletes temporary files of crashed backups from the folder.
+ * Throws an Error on failure.
  */
 export async function makeBackup(
   { database, masterKey }: Pick<Registry, 'database' | 'masterKey'>,
@@ -76,10 +78,12 @@ export async function makeBackup(
   lock: Lock,
   record: (made: Made) => Promise<void>,
 ): Promise<Made> {
-  const partial = `${file}.${randomBytes(6).toString('hex')}.partial`
+  await removeAbandoned(dirname(file))
+  const partial = partialPath(file)
   const discard = () => rmSync(partial, { force: true })
   // Deletes the temporary file when this process exits, except by SIGKILL.
   process.once('exit', discard)
+  const release = keepCurrent(partial)
   try {
     const made = await database.transact(
       async t => {
@@ -106,6 +110,7 @@ export async function makeBackup(
     await rename(partial, file)
     return made
   } finally {
+    release()
     process.off('exit', discard)
     discard()
   }

@@ -58,6 +58,8 @@ export interface AuditList {
   ends(fromId: number): Promise<{ newest: number; oldest: number; from: Date | null }>
   /** Counts sign-ins, their users and their addresses among the newest 1,000 events, and returns one of the addresses. */
   signInAddresses(): Promise<{ signIns: number; users: number; addresses: number; address: string | null }>
+  /** Returns the time of the last backup, in seconds since 1970; 0 if the log has none. */
+  lastBackup(): Promise<number>
 }
 
 /** Returns the SQL conditions of a filter, and appends their parameters to `values`. `e` is the alias of the event. */
@@ -150,6 +152,11 @@ const signInAddresses: Statement = {
     WHERE action = 'session.login' AND outcome = 'ok' AND address IS NOT NULL`,
 }
 
+const lastBackup: Statement = {
+  name: 'audit-last-backup',
+  text: `SELECT coalesce(extract(epoch FROM max(at)), 0)::float8 AS at FROM audit_events WHERE action = 'registry.backup'`,
+}
+
 /** Creates the methods that read the audit log in a database. */
 export function createAuditList(database: Database): AuditList {
   return {
@@ -170,5 +177,6 @@ export function createAuditList(database: Database): AuditList {
           [],
         )
       )[0]!,
+    lastBackup: async () => (await database.read<{ at: number }>(lastBackup, []))[0]!.at,
   }
 }

@@ -3,6 +3,7 @@
  * server, which docs/observability.md lists. It declares the interfaces that it needs of the folders above, and imports none
  * of them.
  */
+import { statfs } from 'node:fs/promises'
 import type { DescMethodUnary } from '@bufbuild/protobuf'
 import { Counter, Gauge, Histogram } from 'prom-client'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
@@ -21,6 +22,8 @@ export interface Metrics {
   watchHashing(stats: () => { readonly waiting: number; readonly running: number; readonly shed: number }): void
   /** Exports the state of the database and of its queues, and whether the process is ready. */
   watchDatabase(registry: Watched, ready: () => Promise<boolean>): void
+  /** Exports the size and the free bytes of the volume of a folder, which has the embedded database. */
+  watchVolume(folder: string): void
 }
 
 /** The database and its queues. */
@@ -39,7 +42,10 @@ interface Watched {
     }
   }
   readonly emails: { backlog(): Promise<{ waiting: number; oldestSeconds: number; failed: number }> }
-  readonly audit: { backlog(): Promise<{ staged: number; oldestSeconds: number }> }
+  readonly audit: {
+    backlog(): Promise<{ staged: number; oldestSeconds: number }>
+    lastBackup(): Promise<number>
+  }
   readonly signingKeys: { signerAge(): Promise<number | undefined> }
 }
 
@@ -144,6 +150,8 @@ export function createMetrics({ registry, beforeScrape }: Pick<MetricsEndpoint, 
         registers,
         collect() {
           this.reset()
+          // Exported from the start, so that the first error of a full disk is an increase.
+          this.inc({ class: '53' }, 0)
           for (const [kind, count] of database.stats().errors) this.inc({ class: kind }, count)
         },
       })
@@ -179,6 +187,13 @@ export function createMetrics({ registry, beforeScrape }: Pick<MetricsEndpoint, 
           ),
         ),
         latest(
+          async () => ({ at: await audit.lastBackup() }),
+          setAll([
+            gauge('auth_backup_timestamp_seconds', 'Time of the last backup, in seconds since 1970; 0 without one.'),
+            ({ at }) => at,
+          ]),
+        ),
+        latest(
           async () => ({ age: await signingKeys.signerAge() }),
           setAll([
             gauge('auth_signing_key_age_seconds', 'Time since the signing key began to sign, in seconds.'),
@@ -187,6 +202,27 @@ export function createMetrics({ registry, beforeScrape }: Pick<MetricsEndpoint, 
         ),
       ])
         beforeScrape(collect)
+    },
+    watchVolume(folder) {
+      const read = async () => {
+        const { bsize, blocks, bavail } = await statfs(folder)
+        return { size: blocks * bsize, free: bavail * bsize }
+      }
+      beforeScrape(
+        latest(
+          read,
+          setAll(
+            [
+              gauge('auth_data_volume_size_bytes', 'Size of the volume that has the embedded database.'),
+              ({ size }) => size,
+            ],
+            [
+              gauge('auth_data_volume_free_bytes', 'Free bytes of the volume that has the embedded database.'),
+              ({ free }) => free,
+            ],
+          ),
+        ),
+      )
     },
   }
 }

@@ -1,5 +1,5 @@
 /** `auth-admin backup` and `restore`: what comes back, what doesn't, and that it is all or nothing. */
-import { readdir, readFile, stat, writeFile } from 'node:fs/promises'
+import { readdir, readFile, stat, unlink, utimes, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
 import { contents, done, newIdentity, temporaryFolder, textOf, writeText } from '../_helpers/backups.js'
@@ -526,6 +526,91 @@ test('a backup that is stopped leaves no file behind', async t => {
   child.kill('SIGINT')
   t.is(await new Promise(resolve => child.once('close', resolve)), 130)
   t.deepEqual((await readdir(folder)).sort(), names)
+})
+
+test('a backup in a folder has the time as its name, and --keep deletes the oldest ones once it is complete', async t => {
+  const { env, file, folder, recipient, identity } = await backedUp(t)
+  const old = ['registry-2025-12-31T235959Z.age', 'registry-2026-01-01T000000Z.age', 'registry-2026-02-01T000000Z.age']
+  const others = ['registry-2026-01-01.age', 'notes.txt', 'registry-2026-01-01T000000Z.age.txt', 'registry.age']
+  for (const name of [...old, ...others.slice(0, 3)]) await writeFile(join(folder, name), '')
+  const all = (await readdir(folder)).sort()
+  await ask(env.DATABASE_URL, 'ALTER TABLE audit_staged ADD CONSTRAINT closed CHECK (seq < 0) NOT VALID')
+  const backup = ['backup', folder, '--recipient', recipient, '--keep', '2', '--json']
+  t.is((await runCli(env, backup)).code, 1)
+  t.deepEqual((await readdir(folder)).sort(), all)
+
+  await ask(env.DATABASE_URL, 'ALTER TABLE audit_staged DROP CONSTRAINT closed')
+  const before = new Date().toISOString().slice(0, 10)
+  const made = JSON.parse(done(await runCli(env, backup)))
+  const name = made.file.slice(folder.length + 1)
+  t.regex(name, /^registry-\d{4}-\d\d-\d\dT\d{6}Z\.age$/)
+  t.true(name >= `registry-${before}`)
+  t.is(
+    JSON.parse(done(await runCli(await elsewhere(t), ['restore', made.file, '--identity', identity, '--json']))).rows
+      .users,
+    1,
+  )
+  t.deepEqual(made.deleted, old.slice(0, 2))
+  t.deepEqual((await readdir(folder)).sort(), [...all.filter(each => !made.deleted.includes(each)), name].sort())
+  for (const wrong of [
+    [file, '--keep', '2'],
+    [join(folder, 'none'), '--keep', '2'],
+    [folder, '--keep', '0'],
+  ]) {
+    const { code, stderr } = await runCli(env, ['backup', ...wrong, '--recipient', recipient])
+    t.is(code, 2, wrong.join(' '))
+    t.regex(stderr, /--keep/)
+  }
+})
+
+test('a later backup deletes what a killed one left, and nothing of one that is running', async t => {
+  const { env, folder, recipient } = await backedUp(t)
+  const other = await backedUp(t)
+  const later = () => runCli(other.env, ['backup', folder, '--recipient', recipient])
+  const partials = async () => (await readdir(folder)).filter(name => name.endsWith('.partial'))
+  const started = async (name: string) => {
+    const child = startCli(env, ['backup', join(folder, name), '--recipient', recipient])
+    const ended = new Promise(resolve => child.once('close', resolve))
+    const partial = await waitFor(async () => (await partials()).find(each => each.startsWith(name)))
+    return { child, ended, path: join(folder, partial) }
+  }
+  const longAgo = new Date(Date.now() - 3_600_000)
+  const holder = await hold(t, env.DATABASE_URL)
+  await holder.query('BEGIN; LOCK TABLE users IN ACCESS EXCLUSIVE MODE')
+  const killed = await started('killed.age')
+  killed.child.kill('SIGKILL')
+  await killed.ended
+  const running = await started('running.age')
+  for (const { path } of [killed, running]) await utimes(path, longAgo, longAgo)
+  await waitFor(async () => (await stat(running.path)).mtimeMs > Date.now() - 60_000)
+  done(await later())
+  t.deepEqual(
+    (await partials()).map(name => join(folder, name)),
+    [running.path],
+  )
+  await holder.query('COMMIT')
+  t.is(await running.ended, 0)
+  t.true((await readdir(folder)).includes('running.age'))
+})
+
+test('the systemd unit and the chart start backups with valid arguments', async t => {
+  const { env, folder, recipient } = await backedUp(t)
+  const fileOf = (name: string) => readFile(new URL(`../../../deploy/${name}`, import.meta.url), 'utf8')
+  const unit = /^ExecStart=\S+ dist\/cli\/main\.js (.*)$/m.exec(await fileOf('systemd/auth-backup.service'))![1]!
+  const chart = /^ +args:\n(.*)^ +env:/ms.exec(await fileOf('helm/auth-registry/templates/backup.yaml'))![1]!
+  const values = { '%S/auth-backups': folder, '/backups': folder, '${RECIPIENT}': recipient, '{{ . }}': recipient }
+  for (const text of [unit, chart.replace('- dist/cli/main.js', '').replace(/^ +(?:- |\{\{.*$)/gm, '')]) {
+    let line = text.replace('{{ .keep }}', '2')
+    for (const [from, to] of Object.entries(values)) line = line.replace(from, to)
+    const args = line.trim().split(/\s+/)
+    t.true(
+      args.some(each => each.startsWith('--keep')),
+      line,
+    )
+    t.regex(done(await runCli(env, args)), /registry-.*Z\.age holds the registry/)
+    // The name has the time to the second.
+    for (const name of await readdir(folder)) if (name.startsWith('registry-')) await unlink(join(folder, name))
+  }
 })
 
 test('wrong words on the command line are refused before anything is done', async t => {

@@ -275,6 +275,7 @@ const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<
     m => m.userData.export(9, 'owner'),
   ],
   'the newest of the audit log': [['audit_events_pkey'], m => m.audit.list({ limit: 10 })],
+  'the last backup': [['audit_events_backup'], m => m.audit.lastBackup()],
   'what a user did': [['audit_events_actor', 'audit_events_subject'], m => m.audit.list({ actorId: 9, limit: 10 })],
   'a page of the audit log': [
     ['audit_events_pkey'],
@@ -413,6 +414,7 @@ test.serial('every index serves an operation or a constraint', async t => {
   await own.audit.list({ subjectId: user.id, limit: 10 })
   await own.audit.list({ actorId: user.id, limit: 10 })
   await own.audit.list({ limit: 10 })
+  await own.audit.lastBackup()
   await own.database.transact(transaction => own.questions.link('q9', 1, transaction))
   await own.questions.offered({ key: 'no such question' })
   const { id: serviceId } = (await own.services.find('s9'))!

@@ -42,6 +42,12 @@ test('a tool that reports a fault fails the check, and its output is shown', t =
   t.is(lines.at(-1), '1 passed, 1 failed, 12 not run')
 })
 
+test('a check that needs two tools is not run if either is missing', t => {
+  const { status, lines } = run(t, { kubeconform: 'exit 0' })
+  t.is(status, 0)
+  t.true(lines.includes('not run  Helm chart (kubeconform): there is no helm'))
+})
+
 test('a warning from a tool that exits with 0 fails the check', t => {
   const said = run(t, {
     'systemd-analyze': 'echo "Unknown key"',

@@ -370,6 +370,8 @@ CREATE TABLE audit_events (
 CREATE INDEX audit_events_subject ON audit_events (subject_id, id) WHERE subject_id IS NOT NULL;
 CREATE INDEX audit_events_actor ON audit_events (actor_id, id)
   WHERE actor_id IS NOT NULL AND actor_id IS DISTINCT FROM subject_id;
+-- Each scrape of the metrics reads the time of the last backup.
+CREATE INDEX audit_events_backup ON audit_events (at) WHERE action = 'registry.backup';
 
 -- Events that aren't in the chain yet. Rows live for less than a second, so that autovacuum counts rows, not a share of them.
 CREATE TABLE audit_staged (
