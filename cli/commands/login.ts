@@ -1,12 +1,12 @@
 import { timestampDate } from '@bufbuild/protobuf/wkt'
 import { type Command, InvalidArgumentError, Option } from 'commander'
-import { Administration, type SignInResponse } from '../../proto/gen/auth/v1/administration_pb.js'
-import { ErrorInfoSchema } from '../../proto/gen/google/rpc/error_details_pb.js'
 import { administering, type GlobalOptions } from '../administration.js'
 import {
   type Context,
   chooseContext,
   contextOf,
+  contextOfEnvironment,
+  local,
   readContexts,
   removeToken,
   tokenFileOf,
@@ -14,17 +14,17 @@ import {
   writeToken,
 } from '../contexts.js'
 import { fail, misuse } from '../exit-codes.js'
-import { openRemote, readUrl } from '../remote.js'
-import { askKnownSecret, askText, canAsk, codeProblem, given, readSecret } from '../terminal/ask.js'
-import { jsonOption, printFields, printJson, printTable, say } from '../terminal/output.js'
+import { readUrl } from '../remote.js'
+import { type Secrets, signIn } from '../sign-in.js'
+import { canAsk, given } from '../terminal/ask.js'
+import { jsonOption, printFields, printJson, printTable, say, warn } from '../terminal/output.js'
 import { userOutput } from './users/output.js'
 
-interface LoginOptions extends GlobalOptions {
-  readonly ca?: string
-  readonly username?: string
-  readonly passwordFile?: string
-  readonly codeFile?: string
-}
+type LoginOptions = GlobalOptions &
+  Secrets & {
+    readonly ca?: string
+    readonly username?: string
+  }
 
 /** Adds `auth-admin login`, `logout`, `whoami` and `contexts`. */
 export function addLogin(program: Command): void {
@@ -40,9 +40,9 @@ export function addLogin(program: Command): void {
     .addHelpText(
       'after',
       `
-A terminal prompts for password and one-time code. The token is kept in a file
-of your configuration folder, and all commands use it from then on. Pass --local
-to work on the database itself.
+A terminal prompts for the URL, the username, the password and the one-time
+code. The token is kept in a file of your configuration folder, and all commands
+use it from then on. Pass --local to work on the database itself.
 
 Examples:
   $ auth-admin login https://auth.example.org:50052 --context production
@@ -52,14 +52,18 @@ Examples:
       const options = command.optsWithGlobals<LoginOptions>()
       const { name, context } = await contextFor(url, options)
       const username = await given(options.username, 'Username:', 'Without a terminal, pass --username.', options)
-      const password = await secretOf('password', options.passwordFile, options)
-      const session = await signIn(context, { username, password }, options)
+      const session = await signIn(
+        name === new URL(context.url).host ? context : { name, ...context },
+        username,
+        options,
+      )
       await writeToken(context.tokenFile, session.token)
       const { contexts } = await readContexts()
       await writeContexts({ current: name, contexts: { ...contexts, [name]: context } })
       const expires = timestampDate(session.expireTime!)
       if (options.json) printJson({ context: name, url: context.url, username, expires })
       else say(`You are signed in to ${name} (${context.url}) until ${expires.toLocaleString()}.`)
+      warnOfEnvironment(name)
     })
 
   program
@@ -110,7 +114,8 @@ Examples:
     .addHelpText('after', '\nExample:\n  $ auth-admin contexts list')
     .action(async (options: GlobalOptions) => {
       const { current, contexts } = await readContexts()
-      const rows = Object.entries(contexts).map(([name, { url, ca }]) => ({ name, url, ca, current: name === current }))
+      const used = contextOfEnvironment() ?? current
+      const rows = Object.entries(contexts).map(([name, { url, ca }]) => ({ name, url, ca, current: name === used }))
       if (options.json) return printJson(rows)
       const cells = rows.map(row => [row.current ? '*' : '', row.name, row.url])
       printTable(['', 'name', 'url'], cells, 'No contexts: commands work on the database itself.')
@@ -123,10 +128,11 @@ Examples:
     .addHelpText('after', '\nExample:\n  $ auth-admin contexts use production')
     .action(async (name: string, options: GlobalOptions) => {
       const { contexts } = await readContexts()
-      if (name !== 'local') await chooseContext(name)
-      await writeContexts({ ...(name !== 'local' && { current: name }), contexts })
+      await chooseContext(name)
+      await writeContexts({ ...(name !== local && { current: name }), contexts })
       if (options.json) printJson({ current: name })
-      else say(name === 'local' ? 'Commands work on the database itself.' : `Commands work at ${name}.`)
+      else say(name === local ? 'Commands work on the database itself.' : `Commands work at ${name}.`)
+      warnOfEnvironment(name)
     })
   contexts
     .command('remove')
@@ -135,7 +141,7 @@ Examples:
     .addOption(jsonOption())
     .addHelpText('after', '\nExample:\n  $ auth-admin contexts remove production')
     .action(async (name: string, options: GlobalOptions) => {
-      const chosen = (await chooseContext(name))!
+      const chosen = (await chooseContext(name)) ?? misuse('`local` is the database itself, and can’t be removed.')
       await removeToken(chosen.context)
       const { current, contexts } = await readContexts()
       const { [name]: _, ...others } = contexts
@@ -145,58 +151,36 @@ Examples:
     })
 }
 
+/** AUTH_CONTEXT outweighs the context that a command made current. */
+function warnOfEnvironment(current: string): void {
+  const used = contextOfEnvironment()
+  if (used !== undefined && used !== current) warn(`AUTH_CONTEXT is set: commands still work at ${used}.`)
+}
+
+const urlProblem = (text: string) =>
+  readUrl(text) === undefined
+    ? 'Use https://host:port; http:// works for this machine only, because it exposes the token.'
+    : undefined
+
 function parseUrl(text: string): string {
-  const url = readUrl(text)
-  if (url !== undefined) return url
-  throw new InvalidArgumentError(
-    'Use https://host:port; http:// works for this machine only, because it exposes the token.',
-  )
+  const problem = urlProblem(text)
+  if (problem !== undefined) throw new InvalidArgumentError(problem)
+  return readUrl(text)!
 }
 
 /** The context to sign in to: for a URL, a new one under the given name or the host; otherwise an existing one. */
-async function contextFor(url: string | undefined, { context: named, ca }: LoginOptions) {
-  if (url === undefined) {
+async function contextFor(url: string | undefined, options: LoginOptions) {
+  const { context: named, ca } = options
+  const isNew = named !== undefined && !Object.hasOwn((await readContexts()).contexts, named)
+  if (url === undefined && !(isNew && canAsk(options))) {
     const chosen = await chooseContext(named)
-    if (!chosen) misuse('Pass the URL of the server to sign in to.')
-    return { ...chosen, context: { ...chosen.context, ...(ca && { ca }) } }
+    if (chosen) return { ...chosen, context: { ...chosen.context, ...(ca && { ca }) } }
   }
-  const name = named ?? new URL(url).host
-  if (name === 'local') misuse('`local` is the database itself: choose another name for the context.')
-  const context: Context = { url, ...(ca && { ca }), tokenFile: tokenFileOf(name) }
+  const question = 'URL of the administration listener (https://host:port):'
+  const missing = 'Pass the URL of the server to sign in to.'
+  const origin = parseUrl(await given(url, question, missing, options, urlProblem))
+  const name = named ?? new URL(origin).host
+  if (name === local) misuse('`local` is the database itself: choose another name for the context.')
+  const context: Context = { url: origin, ...(ca && { ca }), tokenFile: tokenFileOf(name) }
   return { name, context }
-}
-
-/** Signs in; prompts for a one-time code only if it is needed. */
-async function signIn(
-  context: Context,
-  form: { username: string; password: string },
-  options: LoginOptions,
-): Promise<SignInResponse> {
-  const [{ ConnectError, createClient }, { transport, close }] = await Promise.all([
-    import('@connectrpc/connect'),
-    openRemote(context),
-  ])
-  try {
-    const api = createClient(Administration, transport)
-    const code = options.codeFile === undefined ? undefined : await readSecret(options.codeFile, '--code-file')
-    try {
-      return await api.signIn({ ...form, ...(code && { code }) })
-    } catch (error) {
-      const needed = ConnectError.from(error).findDetails(ErrorInfoSchema)[0]?.reason === 'CODE_NEEDED'
-      if (!needed || !canAsk(options)) throw error
-      return await api.signIn({
-        ...form,
-        code: await askText('One-time code:', { required: true, check: codeProblem }),
-      })
-    }
-  } finally {
-    await close()
-  }
-}
-
-/** A secret from its file, or from a prompt. */
-function secretOf(name: string, file: string | undefined, options: GlobalOptions): Promise<string> {
-  if (file !== undefined) return readSecret(file, `--${name}-file`)
-  if (!canAsk(options)) misuse(`Without a terminal, pass --${name}-file; - is standard input.`)
-  return askKnownSecret(`${name[0]!.toUpperCase()}${name.slice(1)}`)
 }

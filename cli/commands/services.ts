@@ -5,8 +5,8 @@ import type { Scope } from '../../proto/gen/auth/v1/scopes_pb.js'
 import { scopeName, scopeNames, scopeOf } from '../../server/rules/scopes.js'
 import { type Api, administering, withSignIn } from '../administration.js'
 import { withReference } from '../arguments.js'
-import { fail } from '../exit-codes.js'
-import { confirm, confirmName, given, readId, readTime, yesOption } from '../terminal/ask.js'
+import { fail, misuse } from '../exit-codes.js'
+import { askChoices, canAsk, confirm, confirmName, given, readId, readTime, yesOption } from '../terminal/ask.js'
 import { jsonOption, printFields, printJson, printTable, say } from '../terminal/output.js'
 import { inFields, type ListOptions, printList, readPages, withPages } from '../terminal/pages.js'
 
@@ -23,15 +23,13 @@ export function addServices(program: Command): void {
   withExpiry(withName(withSignIn(services.command('add'), 'createService')))
     .description('Register a service, and print its first key, which is shown only once.')
     .addOption(
-      new Option('--may <scopes>', `scopes, separated by commas: ${scopeNames.join(', ')}`)
-        .argParser(readScopes)
-        .makeOptionMandatory(),
+      new Option('--may <scopes>', `scopes, separated by commas: ${scopeNames.join(', ')}`).argParser(readScopes),
     )
     .addHelpText('after', '\nExample:\n  $ auth-admin services add grades --may users.read,tokens.verify --expires 90d')
     .action(
-      administering(async (api, name: string | undefined, options: Options & { may: Scope[]; expires?: Date }) => {
-        const { may: scopes, expires } = options
-        const form = { name: await nameOf(name, options), scopes, ...expiry(expires) }
+      administering(async (api, given: string | undefined, options: Options & { may?: Scope[]; expires?: Date }) => {
+        const name = await nameOf(given, options)
+        const form = { name, scopes: options.may ?? (await askScopes(options)), ...expiry(options.expires) }
         const { service, key } = await api.createService(form)
         showKey(service!, key, options, `Service ${service!.name} is registered.`)
       }),
@@ -140,6 +138,11 @@ function readScopes(value: string): Scope[] {
     throw new InvalidArgumentError(`Use one or more of ${scopeNames.join(', ')}, separated by commas.`)
   }
   return known.map(name => scopeOf(name!))
+}
+
+async function askScopes(options: Options): Promise<Scope[]> {
+  if (!canAsk(options)) misuse(`Without a terminal, pass the scopes with --may: ${scopeNames.join(', ')}.`)
+  return (await askChoices('What may it do?', scopeNames)).map(scopeOf)
 }
 
 const expiry = (at: Date | undefined) => at && { expireTime: timestampFromDate(at) }

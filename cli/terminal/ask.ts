@@ -94,6 +94,13 @@ export async function askChoice<T extends string | number>(
   return ((await inquirer.prompt([question])) as { choice: T }).choice
 }
 
+/** Asks to choose one or more of several. */
+export async function askChoices<T extends string>(message: string, choices: readonly T[]): Promise<T[]> {
+  const { default: inquirer } = await import('inquirer')
+  const question = { type: 'checkbox', name: 'chosen', message, choices: [...choices], required: true } as const
+  return ((await inquirer.prompt([question])) as unknown as { chosen: T[] }).chosen
+}
+
 /** Asks to choose an active organization, found by the beginnings of its words; `#id` of the chosen one. */
 export async function askOrganization(api: Pick<Api, 'listOrganizations'>, message: string): Promise<string> {
   const search = async (text: string | undefined) => {

@@ -364,7 +364,7 @@ test('restore refuses a registry that holds users without --replace, and without
   const restore = (...more: string[]) => runCli(there, ['restore', file, '--identity', identity, ...more])
   const refusal = await restore('--yes')
   t.is(refusal.code, 1)
-  t.regex(refusal.stderr, /^error: The existing registry has 1 user: [^\n]*--replace\.\n$/)
+  t.regex(refusal.stderr, /^error: The registry in the database \w+ at [\w.:-]+ has 1 user: [^\n]*--replace\.\n$/)
   const unsure = await restore('--replace')
   t.is(unsure.code, 2)
   t.regex(unsure.stderr, /--yes/)
