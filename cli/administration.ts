@@ -128,9 +128,9 @@ async function connectRemotely(chosen: NamedContext): Promise<Connection> {
   return {
     transport,
     async remedy(reason) {
-      if (reason !== 'SIGN_IN_AGAIN') return false
-      await signInAgain((await api.getSession({})).user!)
-      return true
+      const { user } = reason === 'SIGN_IN_AGAIN' ? await api.getSession({}) : {}
+      if (user) await signInAgain(user)
+      return user !== undefined
     },
     async refresh() {
       const { user, signInTime } = await api.getSession({})

@@ -4,15 +4,11 @@ import { chmod, mkdir, readFile, rename, rm, stat, writeFile } from 'node:fs/pro
 import { join } from 'node:path'
 import envPaths from 'env-paths'
 import { fail } from './exit-codes.js'
-import { loginTo } from './remote-failures.js'
+import { loginTo, type Server } from './remote-failures.js'
 import { warn } from './terminal/output.js'
 
 /** A server and how to reach it. */
-export interface Context {
-  /** `https://host:port`, or `http://` on this machine. */
-  readonly url: string
-  /** PEM file of the authority that its certificate comes from, instead of those that the system trusts. */
-  readonly ca?: string
+export interface Context extends Omit<Server, 'name'> {
   /** File that holds the token of a session. */
   readonly tokenFile: string
 }

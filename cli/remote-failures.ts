@@ -2,12 +2,16 @@
 import type { ConnectError } from '@connectrpc/connect'
 import { isLoopback } from '../server/process/settings.js'
 import { quote } from '../server/rules/shell.js'
-import type { Context } from './contexts.js'
 import { type ExitCode, fail } from './exit-codes.js'
 
-/** A server to connect to; `name` is that of its context. */
-export interface Server extends Pick<Context, 'url' | 'ca'> {
+/** A server to connect to. */
+export interface Server {
+  /** Name of its context. */
   readonly name?: string
+  /** `https://host:port`, or `http://` on this machine. */
+  readonly url: string
+  /** PEM file of the authority that its certificate comes from, instead of those that the system trusts. */
+  readonly ca?: string
 }
 
 /** A server, to begin a sentence with. */

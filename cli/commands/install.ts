@@ -1,6 +1,6 @@
 import type { Command } from 'commander'
 import { announce, type Session, withRegistry, worksLocally } from '../session.js'
-import { confirm, yesOption } from '../terminal/ask.js'
+import { canAsk, confirm, yesOption } from '../terminal/ask.js'
 import { jsonOption, printFields, printJson, say, warn } from '../terminal/output.js'
 import { withProgress } from '../terminal/progress.js'
 
@@ -34,7 +34,8 @@ Examples:
           import('../../server/database/migrate.js'),
         ])
         const { done, pending } = await readMigrations(registry.database)
-        if (done.length > 0 && pending.length > 0) {
+        // A pipeline has decided already.
+        if (done.length > 0 && pending.length > 0 && canAsk(options)) {
           const names = pending.map(({ name }) => name).join(', ')
           await confirm(`It holds a registry. Update its tables (${names})?`, options)
         }

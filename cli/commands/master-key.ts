@@ -40,7 +40,8 @@ Examples:
       }
       const database = await announce('Rotating the master key of', options)
       await withRegistry(async ({ registry, change }) => {
-        await confirm('Every process needs the new key from its next start on. Rotate?', options)
+        // A script that has the new key can rotate back.
+        if (canAsk(options)) await confirm('Every process needs the new key from its next start on. Rotate?', options)
         const key = await chooseKey(options.newKeyFile)
         const rotate = () =>
           change(async t => {

@@ -62,7 +62,7 @@ Examples:
       const done = await withRegistry(
         async ({ registry, settings, actor }) => {
           const users = await countUsers(registry)
-          if (users > 0) await makeSure(database, users, madeAt, options)
+          if (users > 0) await makeSure(users, madeAt, options)
           const how = { replace: options.replace === true, erasures, tokenTtl: settings.tokenTtl, actor }
           return withProgress('Restoring', () => restoreBackup(registry, file, key, how))
         },
@@ -96,8 +96,8 @@ async function readText(file: string): Promise<string> {
 }
 
 /** Ends the command unless existing users may be replaced. */
-async function makeSure(database: string, users: number, madeAt: string, options: Options): Promise<void> {
-  const held = `The registry in ${database} has ${users} ${users === 1 ? 'user' : 'users'}`
+async function makeSure(users: number, madeAt: string, options: Options): Promise<void> {
+  const held = `The existing registry has ${users} ${users === 1 ? 'user' : 'users'}`
   if (!options.replace) fail(`${held}: to replace it, pass --replace.`)
   if (options.yes) return
   if (!canAsk(options)) misuse(`${held}: without a terminal, pass --yes to replace it.`)

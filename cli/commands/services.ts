@@ -71,7 +71,8 @@ export function addServices(program: Command): void {
       administering(async (api, given: string | undefined, options: Options & { confirm?: string }) => {
         const { name } = await find(api, await nameOf(given, options))
         const sentence = `This permanently removes service ${name} and its keys.`
-        await api.deleteService({ name, confirm: await confirmName(sentence, name, options) })
+        const validate = (confirm: string) => api.deleteService({ name, confirm, validateOnly: true })
+        await api.deleteService({ name, confirm: await confirmName(sentence, name, options, validate) })
         if (options.json) printJson({ name, deleted: true })
         else say(`Service ${name} is removed.`)
       }),

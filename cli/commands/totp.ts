@@ -67,8 +67,11 @@ Example:
         )
         const { user } = await api.getUser({ user: wanted, omitKeys: true })
         const { id, username = '' } = user!.record!
-        const confirm = await confirmName(`${username} will sign in with the password only.`, username, options)
-        const { changed } = await api.removeTotp({ user: `#${id}`, confirm })
+        const request = { user: `#${id}` }
+        const sentence = `${username} will sign in with the password only.`
+        const validate = (confirm: string) => api.removeTotp({ ...request, confirm, validateOnly: true })
+        const confirm = await confirmName(sentence, username, options, validate)
+        const { changed } = await api.removeTotp({ ...request, confirm })
         if (options.json) printJson({ id, username, changed })
         else say(changed ? `${username} signs in with the password only.` : `${username} had no one-time codes.`)
       }),

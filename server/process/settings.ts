@@ -276,11 +276,8 @@ function lookUp({ name, secret }: Setting<unknown>, env: Readonly<Record<string,
 /** Names of variables that are settings, or that name the file of a setting. */
 const known = Object.values(table).flatMap(({ name, secret }) => (secret ? [name, `${name}_FILE`] : [name]))
 
-/** Variables of the command line, which aren't settings of the service. */
-const ofCommandLine = ['AUTH_CONTEXT']
-
 function isKnown(name: string): boolean {
-  return known.includes(name) || ofCommandLine.includes(name)
+  return known.includes(name) || name === 'AUTH_CONTEXT' // Read by auth-admin.
 }
 
 /** Finds mistyped names, whose defaults would silently apply. Names that resemble no setting belong to other programs. */

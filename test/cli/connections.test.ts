@@ -149,14 +149,17 @@ test('files that can’t be read or written are named, without a stack trace', a
   }
   const settings = await installedRegistry(t)
   const file = join(folder, 'registry.age')
-  const backup = ['-c', 'ulimit -f 1 && exec "$@"', 'sh', process.execPath, program, 'backup', file]
-  const full = spawnSync('sh', [...backup, '--passphrase-file', '-'], {
-    env: { PATH: process.env.PATH, ...settings },
-    input: 'umas 16 letras ou mais',
-    encoding: 'utf8',
-  })
+  const shell = (script: string, ...args: string[]) =>
+    spawnSync('sh', ['-c', script, 'sh', process.execPath, program, ...args], {
+      env: { PATH: process.env.PATH, ...settings },
+      input: 'umas 16 letras ou mais',
+      encoding: 'utf8',
+    })
+  const full = shell('ulimit -f 1 && exec "$@"', 'backup', file, '--passphrase-file', '-')
   t.deepEqual([full.status, full.stderr], [1, 'error: The backup can’t be written (EFBIG).\n'])
   t.deepEqual(await readdir(folder), [])
+  const output = shell('exec "$@" >/dev/full', 'users', 'list', '--json')
+  t.deepEqual([output.status, output.stderr], [1, 'error: Standard output can’t be written (ENOSPC).\n'])
   await writeFile(join(folder, 'auth-admin'), 'a file where a folder should be')
   const { code, stderr } = await spawnCli({ XDG_CONFIG_HOME: folder }, ['contexts', 'list'])
   t.is(code, 1)

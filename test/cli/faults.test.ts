@@ -70,7 +70,7 @@ const faults: {
     code: 7,
     local: /holds a lock on this record: try again/,
     remote: /can’t answer now/,
-    sql: ['BEGIN; SELECT FROM organizations FOR UPDATE', 'ROLLBACK'],
+    sql: ['SET idle_in_transaction_session_timeout = 0; BEGIN; SELECT FROM organizations FOR UPDATE', 'ROLLBACK'],
   },
   {
     what: 'a table that is missing',

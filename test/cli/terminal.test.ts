@@ -225,10 +225,10 @@ test('a missing reason is asked, before a password is typed; without a terminal 
   t.is(event.reason, 'ligou')
 
   const role = terminal('users', 'set-role', username, 'ROLE_ADMIN')
-  await role.shows('to confirm:')
-  role.type(`${username}${keys.enter}`)
   await role.shows('Reason, for the audit log:')
   role.type(`ajuda${keys.enter}`)
+  await role.shows('to confirm:')
+  role.type(`${username}${keys.enter}`)
   t.is(await role.ended, 0, role.screen())
   await runCli(service.env, ['users', 'set-role', username, 'ROLE_CLIENT', '--confirm', username, '--reason', 'fim'])
   const piped = await runCli(service.env, ['users', 'set-password', username, '--password-file', '-'], 'oito girafas')
@@ -236,11 +236,18 @@ test('a missing reason is asked, before a password is typed; without a terminal 
   t.regex(piped.stderr, /Pass --reason\./)
 })
 
-test('a full disk under the output is named, without a stack trace', async t => {
-  const { shows, ended, screen } = openTerminal(service.env, ['users', 'list', '--json'], { into: '/dev/full' })
-  await shows('error: Standard output can’t be written (ENOSPC).')
-  t.is(await ended, 1)
-  t.notRegex(screen(), / {4}at /)
+test('what stands in the way of what can’t be undone is found before the name is typed', async t => {
+  const { id, activationkey } = await service.organization({ name: 'Com gente' })
+  await service.institution({ activationkey })
+  for (const [sentence, ...args] of [
+    ['has 1 members', 'organizations', 'delete', String(id)],
+    ['There is no key none', 'keys', 'retire', 'none', '--now'],
+  ] as const) {
+    const { ended, screen } = terminal(...args)
+    t.not(await ended, 0)
+    t.notRegex(screen(), /to confirm/)
+    t.true(screen().includes(sentence), screen())
+  }
 })
 
 test('what others feel is asked first, says what will happen, and is left alone with exit 1 when declined', async t => {
