@@ -1,10 +1,13 @@
 // The way to Administration: remote, by a context that `auth-admin login` made, or local, on the database itself.
 import type { Client, Transport } from '@connectrpc/connect'
 import type { Command } from 'commander'
-import type { Administration } from '../proto/gen/auth/v1/administration_pb.js'
+import type { AdministeredUser, Administration } from '../proto/gen/auth/v1/administration_pb.js'
 import { administrationPolicies } from '../server/policy/administration.js'
 import type { AdministrationPolicy } from '../server/policy/policy.js'
+import type { NamedContext } from './contexts.js'
+import { explain } from './exit-codes.js'
 import { type Opening, openSession } from './session.js'
+import { askText, canAsk } from './terminal/ask.js'
 
 /** The RPCs of Administration, as functions. */
 export type Api = Client<typeof Administration>
@@ -32,14 +35,22 @@ On a server this requires, for an administrator, a sign-in within the last 15
 minutes, with a one-time code if codes are enrolled.`,
 } as const satisfies Record<AdministrationPolicy['signIn'], string>
 
+/** The rows of the RPCs that need more than a session, by the commands that call them. */
+const policies = new WeakMap<Command, AdministrationPolicy>()
+
 /** Ends the help of a command with the sign-in that its RPC requires, unless any session suffices. */
 export function withSignIn(command: Command, rpc: Exclude<keyof typeof administrationPolicies, 'signIn'>): Command {
+  policies.set(command, administrationPolicies[rpc])
   return command.addHelpText('afterAll', signIns[administrationPolicies[rpc].signIn])
 }
 
 /** A connection, and how it ends. */
 interface Connection {
   readonly transport: Transport
+  /** Prompts for what a call was refused for the lack of. Whether it did: then the call can be made again. */
+  remedy(reason: string | undefined): Promise<boolean>
+  /** Prompts for a new sign-in if the present one isn't recent. */
+  refresh(): Promise<void>
   close(): Promise<void>
 }
 
@@ -47,6 +58,8 @@ interface Connection {
  * The action of a command that administers: `work` gets the RPCs, then arguments, options (those of every command, too) and
  * command. The connection is made with the first call, so that questions and mistakes on the command line cost nothing,
  * and ends with the command. `opening` is for commands that work on a database that isn't installed.
+ *
+ * At a terminal it prompts for a recent sign-in as soon as it is known to be necessary, and for a missing reason.
  */
 export function administering<A extends readonly unknown[]>(
   work: (api: Api, ...args: A) => Promise<void>,
@@ -59,16 +72,28 @@ export function administering<A extends readonly unknown[]>(
       import('@connectrpc/connect'),
       import('../proto/gen/auth/v1/administration_pb.js'),
     ])
+    const asks = canAsk(options)
+    const signIn = asks ? policies.get(command)?.signIn : undefined
     let connecting: Promise<Connection> | undefined
     const transport: Transport = {
       async unary(...call) {
         connecting ??= connect(options, opening)
         const connection = await connecting
-        return connection.transport.unary(...call)
+        const answer = await connection.transport.unary(...call).catch(async error => {
+          if (!asks || !(await connection.remedy((await explain(error)).reason))) throw error
+          return connection.transport.unary(...call)
+        })
+        const { user } = answer.message as { user?: AdministeredUser }
+        if (signIn === 'recent for administrators' && user?.record?.role === 'ROLE_ADMIN') await connection.refresh()
+        return answer
       },
       stream: () => Promise.reject(new Error('There are no streams.')),
     }
     try {
+      if (signIn === 'recent') {
+        connecting = connect(options, opening)
+        await (await connecting).refresh()
+      }
       const given = [...args.slice(0, -2), options, command]
       await work(createClient(Administration, transport), ...(given as unknown as A))
     } finally {
@@ -78,18 +103,57 @@ export function administering<A extends readonly unknown[]>(
 }
 
 async function connect(options: GlobalOptions, opening: Opening): Promise<Connection> {
-  const { contextOf, readToken } = await import('./contexts.js')
+  const { contextOf } = await import('./contexts.js')
   const chosen = await contextOf(options)
-  if (!chosen) return connectLocally(options, opening)
-  const { openRemote } = await import('./remote.js')
-  return openRemote(chosen.context, await readToken(chosen))
+  return chosen ? connectRemotely(chosen) : connectLocally(options, opening)
+}
+
+/** Seconds after which a sign-in is renewed before it is needed: the service accepts one of 15 minutes. */
+const recentSeconds = 14 * 60
+
+async function connectRemotely(chosen: NamedContext): Promise<Connection> {
+  const [{ openRemote }, { readToken }, { createClient }, { Administration }] = await Promise.all([
+    import('./remote.js'),
+    import('./contexts.js'),
+    import('@connectrpc/connect'),
+    import('../proto/gen/auth/v1/administration_pb.js'),
+  ])
+  let token = await readToken(chosen)
+  const { transport, close } = await openRemote({ name: chosen.name, ...chosen.context }, () => token)
+  const api = createClient(Administration, transport)
+  const signInAgain = async (user: AdministeredUser) => {
+    const again = await import('./sign-in.js')
+    token = await again.signInAgain(chosen, user.record!.username!)
+  }
+  return {
+    transport,
+    async remedy(reason) {
+      const { user } = reason === 'SIGN_IN_AGAIN' ? await api.getSession({}) : {}
+      if (user) await signInAgain(user)
+      return user !== undefined
+    },
+    async refresh() {
+      const { user, signInTime } = await api.getSession({})
+      if (user && signInTime && Date.now() / 1000 - Number(signInTime.seconds) > recentSeconds) await signInAgain(user)
+    },
+    close,
+  }
 }
 
 async function connectLocally({ reason }: GlobalOptions, opening: Opening): Promise<Connection> {
   const { administer, seal, close } = await openSession(opening)
   try {
+    let transport = await administer(reason)
     return {
-      transport: await administer(reason),
+      get transport() {
+        return transport
+      },
+      async remedy(missing) {
+        if (missing !== 'JUSTIFICATION_NEEDED') return false
+        transport = await administer(await askText('Reason, for the audit log:', { required: true }))
+        return true
+      },
+      async refresh() {},
       async close() {
         await seal()
         await close()

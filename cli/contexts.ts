@@ -4,14 +4,11 @@ import { chmod, mkdir, readFile, rename, rm, stat, writeFile } from 'node:fs/pro
 import { join } from 'node:path'
 import envPaths from 'env-paths'
 import { fail } from './exit-codes.js'
+import { loginTo, type Server } from './remote-failures.js'
 import { warn } from './terminal/output.js'
 
 /** A server and how to reach it. */
-export interface Context {
-  /** `https://host:port`, or `http://` on this machine. */
-  readonly url: string
-  /** PEM file of the authority that its certificate comes from, instead of those that the system trusts. */
-  readonly ca?: string
+export interface Context extends Omit<Server, 'name'> {
   /** File that holds the token of a session. */
   readonly tokenFile: string
 }
@@ -49,14 +46,23 @@ export async function writeContexts(contexts: Contexts): Promise<void> {
   await writePrivately(file(), `${JSON.stringify(contexts, null, 2)}\n`)
 }
 
-/** The context that is named, by an option or by AUTH_ADMIN_CONTEXT, or the current one. */
-export async function chooseContext(
-  named: string | undefined,
-): Promise<{ name: string; context: Context } | undefined> {
-  const wanted = named ?? (process.env.AUTH_ADMIN_CONTEXT || undefined)
+/** A context with its name. */
+export interface NamedContext {
+  readonly name: string
+  readonly context: Context
+}
+
+/** The name of the database itself among contexts. */
+export const local = 'local'
+
+/** The context that AUTH_CONTEXT names, if it is set. */
+export const contextOfEnvironment = () => process.env.AUTH_CONTEXT || undefined
+
+/** The context that is named, by an option or by AUTH_CONTEXT, or the current one; undefined for the database itself. */
+export async function chooseContext(named: string | undefined): Promise<NamedContext | undefined> {
   const { current, contexts } = await readContexts()
-  const name = wanted ?? current
-  if (name === undefined) return undefined
+  const name = named ?? contextOfEnvironment() ?? current
+  if (name === undefined || name === local) return undefined
   const context = Object.hasOwn(contexts, name) ? contexts[name] : undefined
   if (!context) {
     fail(`There is no context ${name}: see \`auth-admin contexts list\`, or create one with \`auth-admin login\`.`, 3)
@@ -70,10 +76,10 @@ export async function contextOf({ local, context }: { readonly local?: boolean; 
 }
 
 /** The token of a session. */
-export async function readToken({ name, context }: { name: string; context: Context }): Promise<string> {
+export async function readToken({ name, context }: NamedContext): Promise<string> {
   const { tokenFile } = context
   const text = await readFile(tokenFile, 'utf8').catch(() => undefined)
-  if (!text?.trim()) fail(`You are not signed in to ${name}: run \`auth-admin login --context ${name}\`.`, 4)
+  if (!text?.trim()) fail(`You are not signed in to ${name}: run \`${loginTo({ name, ...context })}\`.`, 4)
   const { mode } = await stat(tokenFile)
   if (process.platform !== 'win32' && (mode & 0o077) !== 0)
     warn(`${tokenFile} is readable by other users: run chmod 600 on it.`)

@@ -1,7 +1,16 @@
+import { getSystemErrorMap } from 'node:util'
 import type { ConnectError } from '@connectrpc/connect'
 import { CommanderError } from 'commander'
 import type { BadRequest, ErrorInfo, RetryInfo } from '../proto/gen/google/rpc/error_details_pb.js'
-import { ConnectionError, causeOf, type Meaning, meaningOf } from '../server/database/failures.js'
+import {
+  ConnectionError,
+  causeOf,
+  isSchemaError,
+  isUnreachable,
+  type Meaning,
+  meaningOf,
+  SchemaError,
+} from '../server/database/failures.js'
 import { flagOf } from './arguments.js'
 
 /**
@@ -66,12 +75,24 @@ export async function explain(error: unknown): Promise<Explanation> {
   }
   const { name, message } = error as Error
   if (name === 'ExitPromptError') return { exitCode: 130 }
-  if (name === 'ConnectError') return explainRefusal(error as ConnectError)
-  return { message: databaseFailure(error) ?? (isOurs(error) ? message : unforeseen(error)), exitCode: 1 }
+  if (name === 'ConnectError') return explainRefusal(error as RemoteRefusal)
+  const ofSystem = systemFailure(error)
+  if (ofSystem !== undefined) return { message: ofSystem, exitCode: 1 }
+  return {
+    message: databaseFailure(error) ?? (isOurs(error) ? message : unforeseen(error)),
+    // As a server refuses for the same fault: UNAVAILABLE, WRONG_STATE, INTERNAL.
+    exitCode: isUnreachable(error) ? 7 : isSchemaError(error) ? 5 : 1,
+  }
+}
+
+/** A refusal, and where it comes from if that isn't this process. */
+type RemoteRefusal = ConnectError & {
+  /** The server as messages name it, and how to sign in to it. */
+  readonly server?: { readonly where: string; readonly login: string }
 }
 
 /** What the service says of its refusal. */
-async function explainRefusal(error: ConnectError): Promise<Explanation> {
+async function explainRefusal(error: RemoteRefusal): Promise<Explanation> {
   const [{ Code }, { BadRequestSchema, ErrorInfoSchema, RetryInfoSchema }] = await Promise.all([
     import('@connectrpc/connect'),
     import('../proto/gen/google/rpc/error_details_pb.js'),
@@ -98,16 +119,20 @@ async function explainRefusal(error: ConnectError): Promise<Explanation> {
   const wrongOnes = fields?.map(({ field, message }) =>
     field.startsWith('form.') ? `${flagOf({ field: field.slice('form.'.length) })}: ${message}` : message,
   )
+  const { where, login } = error.server ?? { where: undefined, login: 'auth-admin login' }
   const refusal = wrongOnes?.length
     ? wrongOnes.join(' ')
     : // The only tokens here are those of sessions.
       info?.reason === 'INVALID_TOKEN'
-      ? 'Your session has ended: run `auth-admin login`.'
+      ? `Your session has ended: run \`${login}\`.`
       : error.rawMessage
-  const how =
-    { JUSTIFICATION_NEEDED: ' Pass --reason.', SIGN_IN_AGAIN: ' Run `auth-admin login`.' }[info?.reason ?? ''] ?? ''
+  const how = { JUSTIFICATION_NEEDED: ' Pass --reason.', SIGN_IN_AGAIN: ` Run \`${login}\`.` }[info?.reason ?? ''] ?? ''
+  const ofServer = {
+    UNAVAILABLE: `${where} can’t answer now; its database may be unreachable. Try again later.`,
+    INTERNAL: `${where} failed. Its log has the cause, under request ${info?.metadata.requestId}.`,
+  }[where === undefined ? '' : (info?.reason ?? '')]
   return {
-    message: database ?? (info ? refusal + how + later : unreachable(error)),
+    message: database ?? ofServer ?? refusal + how + later,
     exitCode: exitCodes[error.code] ?? 1,
     ...(info && { reason: info.reason }),
     ...(fields?.length && { fields }),
@@ -115,15 +140,18 @@ async function explainRefusal(error: ConnectError): Promise<Explanation> {
   }
 }
 
-/** For an error without our details: it comes from the connection. */
-function unreachable({ rawMessage }: ConnectError): string {
-  return `The server can’t be reached: ${rawMessage}`
-}
-
 /** Our own errors are plain; others may quote what they were given. */
 function isOurs(error: unknown): boolean {
   const { name, code } = error as { name?: string; code?: unknown }
   return name === 'Error' && (code === undefined || typeof code === 'number')
+}
+
+/** What the system says of a file or a full disk, as a sentence; undefined for other errors. */
+function systemFailure(error: unknown): string | undefined {
+  const { code = '', errno, path, syscall } = error as NodeJS.ErrnoException
+  const ofFile = path !== undefined && syscall !== 'connect'
+  if (errno === undefined || !(ofFile || /^E(NOSPC|DQUOT|FBIG|IO|ROFS|ISDIR|MFILE|NFILE)$/.test(code))) return undefined
+  return `${path ?? 'A file'}: ${getSystemErrorMap().get(errno)?.[1]} (${code}).`
 }
 
 function unforeseen(error: unknown): string {
@@ -148,6 +176,7 @@ function databaseFailure(error: unknown): string | undefined {
   const meaning = meaningOf(error)
   const sentence = meaning && sentences[meaning]
   if (sentence) return sentence
+  if (error instanceof SchemaError) return error.message
   const { message = '' } = causeOf(error)
   if (error instanceof ConnectionError || /^Connection terminated|timeout exceeded when/.test(message)) {
     return sentences.unreachable

@@ -5,11 +5,19 @@ import module from 'node:module'
 // Compiled code is kept for the next command, by versions of Node.js that can (22.8 and newer).
 ;(module as { enableCompileCache?: () => void }).enableCompileCache?.()
 
-// The reader of a pipe may stop early (`auth-admin audit list | head`).
-process.stdout.on('error', (error: NodeJS.ErrnoException) => {
-  if (error.code !== 'EPIPE') throw error
-  process.exit()
-})
+const args = process.argv.slice(2)
 
-const { run } = await import('./program.js')
-process.exitCode = await run(process.argv.slice(2))
+process.stdout.on('error', (error: NodeJS.ErrnoException) => {
+  // The reader of a pipe may stop early (`auth-admin audit list | head`).
+  if (error.code === 'EPIPE') process.exit()
+  // A full disk, for example.
+  process.stderr.write(`error: Standard output can’t be written (${error.code}).\n`)
+  process.exit(1)
+})
+// Nothing is left to report to.
+process.stderr.on('error', () => process.exit(1))
+
+const { report, run } = await import('./program.js')
+// Errors of sockets and streams that no call waits for.
+process.on('uncaughtException', async error => process.exit(await report(error, args)))
+process.exitCode = await run(args)

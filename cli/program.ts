@@ -34,15 +34,21 @@ export async function run(args: readonly string[]): Promise<ExitCode> {
     await createProgram().parseAsync(args, { from: 'user' })
     return 0
   } catch (error) {
-    const { exitCode, ...failure } = await explain(error)
-    const { message } = failure
-    if (message !== undefined) {
-      process.stderr.write(`error: ${message.split('\n').map(printable).join('\n')}\n`)
-      if (args.includes('--json')) printJson({ error: { ...failure, exitCode } })
-    }
-    if (process.env.AUTH_LOG_LEVEL === 'debug' && exitCode === 1) process.stderr.write(`${(error as Error).stack}\n`)
-    return exitCode
+    return report(error, args)
   }
+}
+
+/** Prints why a command line failed, and returns the exit code. */
+export async function report(error: unknown, args: readonly string[]): Promise<ExitCode> {
+  const { exitCode, ...failure } = await explain(error)
+  const { message } = failure
+  if (message !== undefined) {
+    process.stderr.write(`error: ${message.split('\n').map(printable).join('\n')}\n`)
+    if (args.includes('--json')) printJson({ error: { ...failure, exitCode } })
+  }
+  if (process.env.AUTH_LOG_LEVEL === 'debug' && message !== undefined)
+    process.stderr.write(`${(error as Error).stack}\n`)
+  return exitCode
 }
 
 /** Assembles `auth-admin`. Parsing throws instead of ending the process. */
@@ -53,9 +59,10 @@ export function createProgram(): Command {
     .helpOption('-h, --help', 'print help for a command')
     .addOption(new Option('--local', 'work on the database itself, with the settings of the service'))
     .addOption(
-      new Option('--context <name>', 'work on the server of this context; see `auth-admin contexts`').conflicts(
-        'local',
-      ),
+      new Option(
+        '--context <name>',
+        'work on the server of this context instead of AUTH_CONTEXT or the current one',
+      ).conflicts('local'),
     )
     .addOption(
       new Option(
@@ -70,9 +77,11 @@ export function createProgram(): Command {
       'after',
       `
 It reads the settings of the service from the environment (DATABASE_URL,
-AUTH_DATA_DIR, AUTH_MASTER_KEY, …) and may run while the service runs. At a
-terminal it prompts for missing arguments, unless you pass --json. Every change
-adds an event to the audit log: see \`auth-admin audit list\`.
+AUTH_DATA_DIR, AUTH_MASTER_KEY, …) and may run while the service runs. After
+\`auth-admin login\` it works on that server instead: in the context of --context,
+else of the variable AUTH_CONTEXT, else in the current one. --local outweighs
+all. At a terminal it prompts for missing arguments, unless you pass --json.
+Every change adds an event to the audit log: see \`auth-admin audit list\`.
 
 Exit codes: 0 done, 1 failed or declined, 2 usage or a wrong field, 3 not found,
 4 not signed in or not allowed, 5 refused by the current state, 6 done in part,

@@ -1,33 +1,79 @@
 import { readFile } from 'node:fs/promises'
+import type { ClientHttp2Session } from 'node:http2'
 import type { Transport } from '@connectrpc/connect'
+import type { GrpcTransportOptions } from '@connectrpc/connect-node'
 import { isLoopback } from '../server/process/settings.js'
-import type { Context } from './contexts.js'
 import { fail } from './exit-codes.js'
+import { explainFailure, loginTo, nameOf, type Server } from './remote-failures.js'
+
+/** A connection to a server. */
+export interface Remote {
+  readonly transport: Transport
+  close(): Promise<void>
+}
 
 /**
  * Connects to Administration on a server, over gRPC. Calls carry the token, if there is one, and time out after `timeout`
- * milliseconds.
+ * milliseconds. Refusals name the server; when it can't be reached, or something else answers, the command ends with what
+ * to do about it.
  */
 export async function openRemote(
-  { url, ca }: Pick<Context, 'url' | 'ca'>,
-  token?: string,
+  server: Server,
+  tokenOf: () => string | undefined = () => undefined,
   { timeout = 30_000 }: { readonly timeout?: number } = {},
-): Promise<{ transport: Transport; close(): Promise<void> }> {
-  const { createGrpcTransport, Http2SessionManager } = await import('@connectrpc/connect-node')
-  const authority = ca ? { ca: await readFile(ca).catch(() => fail(`The file ${ca} can’t be read.`)) } : {}
-  const sessionManager = new Http2SessionManager(url, {}, authority)
+): Promise<Remote> {
+  const [{ createGrpcTransport }, { connect }, { ConnectError }, { ErrorInfoSchema }] = await Promise.all([
+    import('@connectrpc/connect-node'),
+    import('node:http2'),
+    import('@connectrpc/connect'),
+    import('../proto/gen/google/rpc/error_details_pb.js'),
+  ])
+  const { url, ca } = server
+  const authority = ca ? { ca: await readFile(ca).catch(({ code }) => fail(`${ca} can’t be read (${code}).`)) } : {}
+  let session: ClientHttp2Session | undefined
+  let failure: NodeJS.ErrnoException | undefined
+  // Connect's own manager stops listening to a session that failed, whose later errors then end the process.
+  const sessionManager: NonNullable<GrpcTransportOptions['sessionManager']> = {
+    authority: url,
+    async request(method, path, headers, options) {
+      if (!session || session.closed || session.destroyed) {
+        failure = undefined
+        session = connect(url, authority).on('error', error => {
+          failure ??= error
+        })
+      }
+      return session.request({ ...headers, ':method': method, ':path': path }, options)
+    },
+    notifyResponseByteRead() {},
+  }
   const transport = createGrpcTransport({
     baseUrl: url,
     sessionManager,
     defaultTimeoutMs: timeout,
     interceptors: [
       next => request => {
+        const token = tokenOf()
         if (token) request.header.set('authorization', `Bearer ${token}`)
         return next(request)
       },
     ],
   })
-  return { transport, close: async () => sessionManager.abort() }
+  return {
+    transport: {
+      async unary(...call) {
+        try {
+          return await transport.unary(...call)
+        } catch (thrown) {
+          const error = ConnectError.from(thrown)
+          if (error.findDetails(ErrorInfoSchema).length > 0)
+            throw Object.assign(error, { server: { where: nameOf(server), login: loginTo(server) } })
+          return explainFailure(server, error, failure ?? (error.cause as typeof failure))
+        }
+      },
+      stream: transport.stream,
+    },
+    close: async () => session?.destroy(),
+  }
 }
 
 /** A URL of a server, without a path. Only a loopback address may use http. Undefined for any other text. */

@@ -1,9 +1,12 @@
 import { existsSync } from 'node:fs'
 import { hostname, userInfo } from 'node:os'
-import { join } from 'node:path'
+import { join, resolve } from 'node:path'
+import type { Command } from 'commander'
 import type { LocalApplication } from '../server/local-application.js'
 import type { Settings } from '../server/process/settings.js'
-import { fail } from './exit-codes.js'
+import { fail, misuse } from './exit-codes.js'
+import { say } from './terminal/output.js'
+import { withProgress } from './terminal/progress.js'
 
 /** A command's work on the database itself. */
 export interface Session extends LocalApplication {
@@ -23,6 +26,41 @@ export interface Opening {
   readonly installed?: boolean
 }
 
+/** Marks a command that always works on the database itself: `--context` is refused. AUTH_CONTEXT is a default only. */
+export function worksLocally(command: Command): Command {
+  return command.hook('preAction', (_, called) => {
+    const { context } = called.optsWithGlobals<{ context?: string }>()
+    if (context !== undefined)
+      misuse(
+        `\`${called.name()}\` works on the database that the settings of this environment name, never on a server: omit --context.`,
+      )
+  })
+}
+
+/**
+ * Names the database that a command is about to change, without secrets: its folder, or name, host and port. Prints it after
+ * `doing`, unless the command prints JSON.
+ */
+export async function announce(doing: string, { json }: { readonly json?: boolean }): Promise<string> {
+  const [{ formatAddress, readSettings }, { readDatabaseUrl }] = await Promise.all([
+    import('../server/process/settings.js'),
+    import('../server/process/database-url.js'),
+  ])
+  const { databaseUrl, dataDir } = readSettings(process.env)
+  const { PGDATABASE, PGHOST = 'localhost', PGPORT, PGUSER } = process.env
+  let database = `the embedded database in ${resolve(dataDir)}`
+  if (databaseUrl) {
+    const target = readDatabaseUrl(databaseUrl)
+    const name = target.database ?? PGDATABASE ?? target.user ?? PGUSER ?? systemUser()
+    const addresses = target.hosts.map(({ host = PGHOST, port }) =>
+      formatAddress({ host, port: port ?? Number(PGPORT ?? 5432) }),
+    )
+    database = `the database ${name} at ${addresses.join(', ')}`
+  }
+  if (!json) say(`${doing} ${database}.`)
+  return database
+}
+
 /** Opens the registry that the settings name, whether the service runs or not. The caller closes it. */
 export async function openSession(opening: Opening = {}): Promise<Session> {
   const { create = false, installed = !create } = opening
@@ -31,6 +69,7 @@ export async function openSession(opening: Opening = {}): Promise<Session> {
   if (!create && !settings.databaseUrl && !existsSync(join(settings.dataDir, 'postgres'))) {
     fail(
       `There is no registry in ${settings.dataDir}: run \`auth-admin install\` first, or set DATABASE_URL or AUTH_DATA_DIR.`,
+      5,
     )
   }
   const [{ openLocalApplication }, { createLog }] = await Promise.all([
@@ -66,7 +105,7 @@ export async function openSession(opening: Opening = {}): Promise<Session> {
 
 /** Opens the registry for `work`, and closes it when the work has ended. */
 export async function withRegistry<T>(work: (session: Session) => Promise<T>, opening?: Opening): Promise<T> {
-  const session = await openSession(opening)
+  const session = await withProgress('Opening the database', () => openSession(opening))
   try {
     const result = await work(session)
     await session.seal()

@@ -6,7 +6,7 @@ import { join } from 'node:path'
 import { type Command, Option } from 'commander'
 import type { Lock } from '../../server/backup/envelope.js'
 import { fail, misuse } from '../exit-codes.js'
-import { withRegistry } from '../session.js'
+import { withRegistry, worksLocally } from '../session.js'
 import { readNumber, readSecret } from '../terminal/ask.js'
 import { jsonOption, printJson, say } from '../terminal/output.js'
 import { withProgress } from '../terminal/progress.js'
@@ -20,8 +20,7 @@ interface Options {
 
 /** Adds `auth-admin backup`. */
 export function addBackup(program: Command): void {
-  program
-    .command('backup')
+  worksLocally(program.command('backup'))
     .description('Write the registry, with its master key, to one encrypted file. The service can keep running.')
     .argument('<file>', 'file to create, never overwritten; in an existing folder, its name is the time')
     .addOption(

@@ -113,7 +113,8 @@ async function names(context: string | undefined, ask: (api: Api) => Promise<str
     import('../../proto/gen/auth/v1/administration_pb.js'),
     import('../remote.js'),
   ])
-  const { transport, close } = await openRemote(chosen.context, await readToken(chosen), { timeout })
+  const token = await readToken(chosen)
+  const { transport, close } = await openRemote(chosen.context, () => token, { timeout })
   try {
     // Control characters would break the list, or move the cursor.
     return (await ask(createClient(Administration, transport))).filter(name => !/\p{Cc}/u.test(name))

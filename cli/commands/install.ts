@@ -1,13 +1,14 @@
 import type { Command } from 'commander'
-import { type Session, withRegistry } from '../session.js'
+import { announce, type Session, withRegistry, worksLocally } from '../session.js'
+import { canAsk, confirm, yesOption } from '../terminal/ask.js'
 import { jsonOption, printFields, printJson, say, warn } from '../terminal/output.js'
 import { withProgress } from '../terminal/progress.js'
 
 /** Adds `auth-admin install`. */
 export function addInstall(program: Command): void {
-  program
-    .command('install')
+  worksLocally(program.command('install'))
     .description('Install the registry, or update its tables. It keeps existing data, and you can run it again.')
+    .addOption(yesOption())
     .addOption(jsonOption())
     .addHelpText(
       'after',
@@ -19,20 +20,32 @@ with AUTH_ADMIN_PASSWORD. If that isn't set, it generates a password, keeps it
 in the file initial-admin-password of AUTH_DATA_DIR, and prints it only at a
 terminal.
 
+It names the database first. A terminal asks before it updates existing tables.
+
 Examples:
   $ auth-admin install
   $ AUTH_ADMIN_PASSWORD_FILE=/run/secrets/admin auth-admin install`,
     )
-    .action(async (options: { json?: boolean }) => {
+    .action(async (options: { yes?: boolean; json?: boolean }) => {
+      const database = await announce('Installing in', options)
       const work = async ({ registry, settings, actor, passwords }: Session) => {
-        const { install } = await import('../../server/installation.js')
-        return install(registry, { ...settings, migrate: 'on' }, passwords, actor)
+        const [{ install }, { readMigrations }] = await Promise.all([
+          import('../../server/installation.js'),
+          import('../../server/database/migrate.js'),
+        ])
+        const { done, pending } = await readMigrations(registry.database)
+        // A pipeline has decided already.
+        if (done.length > 0 && pending.length > 0 && canAsk(options)) {
+          const names = pending.map(({ name }) => name).join(', ')
+          await confirm(`It holds a registry. Update its tables (${names})?`, options)
+        }
+        return withProgress('Installing', () => install(registry, { ...settings, migrate: 'on' }, passwords, actor))
       }
-      const done = await withProgress('Installing', () => withRegistry(work, { create: true }))
+      const done = await withRegistry(work, { create: true })
       const { migrations, signingKey, questions, administrator, password, weakness } = done
       if (weakness) warn(`AUTH_ADMIN_PASSWORD is weak: ${weakness}`)
       if (options.json) {
-        printJson({ migrations, signingKey, questions, administrator, passwordFile: password?.file })
+        printJson({ database, migrations, signingKey, questions, administrator, passwordFile: password?.file })
         return
       }
       printFields({

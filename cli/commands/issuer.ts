@@ -49,8 +49,10 @@ Example:
         const issuer = asked.issuer || now.issuer
         const sentence =
           'After all processes restart, all tokens in use are invalid, and all users have to sign in again.'
-        const confirm = await confirmAtServer(sentence, issuer, options)
-        const set = await api.setIssuer({ issuer, ...(asked.audience && { audience: asked.audience }), confirm })
+        const request = { issuer, ...(asked.audience && { audience: asked.audience }) }
+        const validate = (confirm: string) => api.setIssuer({ ...request, confirm, validateOnly: true })
+        const confirm = await confirmAtServer(sentence, issuer, options, validate)
+        const set = await api.setIssuer({ ...request, confirm })
         if (set.changed && !options.json)
           warn(
             'Restart all processes of the service: then earlier tokens are invalid, and all users have to sign in again.',

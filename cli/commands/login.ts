@@ -1,32 +1,32 @@
 import { timestampDate } from '@bufbuild/protobuf/wkt'
 import { type Command, InvalidArgumentError, Option } from 'commander'
-import { Administration, type SignInResponse } from '../../proto/gen/auth/v1/administration_pb.js'
-import { ErrorInfoSchema } from '../../proto/gen/google/rpc/error_details_pb.js'
 import { scopeName } from '../../server/rules/scopes.js'
 import { administering, type GlobalOptions } from '../administration.js'
 import {
   type Context,
   chooseContext,
   contextOf,
+  contextOfEnvironment,
+  local,
   readContexts,
   removeToken,
   tokenFileOf,
   writeContexts,
   writeToken,
 } from '../contexts.js'
-import { fail, misuse } from '../exit-codes.js'
+import { explain, fail, misuse } from '../exit-codes.js'
 import { openRemote, readUrl } from '../remote.js'
-import { askKnownSecret, askText, canAsk, codeProblem, given, readSecret } from '../terminal/ask.js'
-import { jsonOption, printFields, printJson, printTable, say } from '../terminal/output.js'
+import { type Secrets, signIn } from '../sign-in.js'
+import { canAsk, given, readSecret } from '../terminal/ask.js'
+import { jsonOption, printFields, printJson, printTable, say, warn } from '../terminal/output.js'
 import { userOutput } from './users/output.js'
 
-interface LoginOptions extends GlobalOptions {
-  readonly ca?: string
-  readonly username?: string
-  readonly passwordFile?: string
-  readonly codeFile?: string
-  readonly serviceKeyFile?: string
-}
+type LoginOptions = GlobalOptions &
+  Secrets & {
+    readonly ca?: string
+    readonly username?: string
+    readonly serviceKeyFile?: string
+  }
 
 /** Adds `auth-admin login`, `logout`, `whoami` and `contexts`. */
 export function addLogin(program: Command): void {
@@ -48,9 +48,9 @@ export function addLogin(program: Command): void {
     .addHelpText(
       'after',
       `
-A terminal prompts for password and one-time code. The token is kept in a file
-of your configuration folder, and all commands use it from then on. Pass --local
-to work on the database itself.
+A terminal prompts for the URL, the username, the password and the one-time
+code. The token is kept in a file of your configuration folder, and all commands
+use it from then on. Pass --local to work on the database itself.
 
 Machines, such as a CI job, sign in with the key of a service that has the scope
 administration.read or organizations.write. It is valid until it expires.
@@ -66,12 +66,12 @@ Examples:
       const { name, context } = await contextFor(url, options)
       if (options.serviceKeyFile !== undefined) return signInService(name, context, options)
       const username = await given(options.username, 'Username:', 'Without a terminal, pass --username.', options)
-      const password = await secretOf('password', options.passwordFile, options)
-      const session = await signIn(context, { username, password }, options)
+      const session = await signIn(serverOf(name, context), username, options)
       await keep(name, context, session.token)
       const expires = timestampDate(session.expireTime!)
       if (options.json) printJson({ context: name, url: context.url, username, expires })
       else say(`You are signed in to ${name} (${context.url}) until ${expires.toLocaleString()}.`)
+      warnOfEnvironment(name)
     })
 
   program
@@ -131,7 +131,8 @@ Examples:
     .addHelpText('after', '\nExample:\n  $ auth-admin contexts list')
     .action(async (options: GlobalOptions) => {
       const { current, contexts } = await readContexts()
-      const rows = Object.entries(contexts).map(([name, { url, ca }]) => ({ name, url, ca, current: name === current }))
+      const used = contextOfEnvironment() ?? current
+      const rows = Object.entries(contexts).map(([name, { url, ca }]) => ({ name, url, ca, current: name === used }))
       if (options.json) return printJson(rows)
       const cells = rows.map(row => [row.current ? '*' : '', row.name, row.url])
       printTable(['', 'name', 'url'], cells, 'No contexts: commands work on the database itself.')
@@ -159,10 +160,11 @@ Examples:
     .addHelpText('after', '\nExample:\n  $ auth-admin contexts use production')
     .action(async (name: string, options: GlobalOptions) => {
       const { contexts } = await readContexts()
-      if (name !== 'local') await chooseContext(name)
-      await writeContexts({ ...(name !== 'local' && { current: name }), contexts })
+      await chooseContext(name)
+      await writeContexts({ ...(name !== local && { current: name }), contexts })
       if (options.json) printJson({ current: name })
-      else say(name === 'local' ? 'Commands work on the database itself.' : `Commands work at ${name}.`)
+      else say(name === local ? 'Commands work on the database itself.' : `Commands work at ${name}.`)
+      warnOfEnvironment(name)
     })
   contexts
     .command('delete')
@@ -171,7 +173,7 @@ Examples:
     .addOption(jsonOption())
     .addHelpText('after', '\nExample:\n  $ auth-admin contexts delete production')
     .action(async (name: string, options: GlobalOptions) => {
-      const chosen = (await chooseContext(name))!
+      const chosen = (await chooseContext(name)) ?? misuse('`local` is the database itself, and can’t be deleted.')
       await removeToken(chosen.context)
       const { current, contexts } = await readContexts()
       const { [name]: _, ...others } = contexts
@@ -181,63 +183,53 @@ Examples:
     })
 }
 
+/** AUTH_CONTEXT outweighs the context that a command made current. */
+function warnOfEnvironment(current: string): void {
+  const used = contextOfEnvironment()
+  if (used !== undefined && used !== current) warn(`AUTH_CONTEXT is set: commands still work at ${used}.`)
+}
+
+const urlProblem = (text: string) =>
+  readUrl(text) === undefined
+    ? 'Use https://host:port; http:// works for this machine only, because it exposes the token.'
+    : undefined
+
 function parseUrl(text: string): string {
-  const url = readUrl(text)
-  if (url !== undefined) return url
-  throw new InvalidArgumentError(
-    'Use https://host:port; http:// works for this machine only, because it exposes the token.',
-  )
+  const problem = urlProblem(text)
+  if (problem !== undefined) throw new InvalidArgumentError(problem)
+  return readUrl(text)!
 }
 
 /** The context to sign in to: for a URL, a new one under the given name or the host; otherwise an existing one. */
-async function contextFor(url: string | undefined, { context: named, ca }: LoginOptions) {
-  if (url === undefined) {
+async function contextFor(url: string | undefined, options: LoginOptions) {
+  const { context: named, ca } = options
+  const isNew = named !== undefined && !Object.hasOwn((await readContexts()).contexts, named)
+  if (url === undefined && !(isNew && canAsk(options))) {
     const chosen = await chooseContext(named)
-    if (!chosen) misuse('Pass the URL of the server to sign in to.')
-    return { ...chosen, context: { ...chosen.context, ...(ca && { ca }) } }
+    if (chosen) return { ...chosen, context: { ...chosen.context, ...(ca && { ca }) } }
   }
-  const name = named ?? new URL(url).host
-  if (name === 'local') misuse('`local` is the database itself: choose another name for the context.')
-  const context: Context = { url, ...(ca && { ca }), tokenFile: tokenFileOf(name) }
+  const question = 'URL of the administration listener (https://host:port):'
+  const missing = 'Pass the URL of the server to sign in to.'
+  const origin = parseUrl(await given(url, question, missing, options, urlProblem))
+  const name = named ?? new URL(origin).host
+  if (name === local) misuse('`local` is the database itself: choose another name for the context.')
+  const context: Context = { url: origin, ...(ca && { ca }), tokenFile: tokenFileOf(name) }
   return { name, context }
 }
 
-/** Signs in; prompts for a one-time code only if it is needed. */
-async function signIn(
-  context: Context,
-  form: { username: string; password: string },
-  options: LoginOptions,
-): Promise<SignInResponse> {
-  const [{ ConnectError, createClient }, { transport, close }] = await Promise.all([
-    import('@connectrpc/connect'),
-    openRemote(context),
-  ])
-  try {
-    const api = createClient(Administration, transport)
-    const code = options.codeFile === undefined ? undefined : await readSecret(options.codeFile, '--code-file')
-    try {
-      return await api.signIn({ ...form, ...(code && { code }) })
-    } catch (error) {
-      const needed = ConnectError.from(error).findDetails(ErrorInfoSchema)[0]?.reason === 'CODE_NEEDED'
-      if (!needed || !canAsk(options)) throw error
-      return await api.signIn({
-        ...form,
-        code: await askText('One-time code:', { required: true, check: codeProblem }),
-      })
-    }
-  } finally {
-    await close()
-  }
-}
+/** A server for messages: a context that has the name of its host needs no other. */
+const serverOf = (name: string, context: Context) =>
+  name === new URL(context.url).host ? context : { name, ...context }
 
 /** Signs in with the key of a service, which needs a scope of Administration. */
 async function signInService(name: string, context: Context, options: LoginOptions): Promise<void> {
   const key = (await readSecret(options.serviceKeyFile!, '--service-key-file')).trim()
   if (!key.startsWith('authsvc_'))
     misuse('The file of --service-key-file has no key of a service: it begins with authsvc_.')
-  const [{ ConnectError, createClient }, { transport, close }] = await Promise.all([
+  const [{ createClient }, { Administration }, { transport, close }] = await Promise.all([
     import('@connectrpc/connect'),
-    openRemote(context, key),
+    import('../../proto/gen/auth/v1/administration_pb.js'),
+    openRemote(serverOf(name, context), () => key),
   ])
   try {
     const { actor, scopes } = await createClient(Administration, transport).getSession({})
@@ -245,9 +237,10 @@ async function signInService(name: string, context: Context, options: LoginOptio
     const may = scopes.map(scope => scopeName(scope) ?? String(scope))
     if (options.json) printJson({ context: name, url: context.url, actor, may })
     else say(`You are signed in to ${name} (${context.url}) as ${actor}, with ${may.join(', ')}.`)
+    warnOfEnvironment(name)
   } catch (error) {
-    const { reason } = ConnectError.from(error).findDetails(ErrorInfoSchema)[0] ?? {}
-    if (reason === 'INVALID_TOKEN') fail('The server doesn’t accept the key: it is wrong, expired or deleted.', 4)
+    if ((await explain(error)).reason === 'INVALID_TOKEN')
+      fail('The server doesn’t accept the key: it is wrong, expired or deleted.', 4)
     throw error
   } finally {
     await close()
@@ -259,11 +252,4 @@ async function keep(name: string, context: Context, token: string): Promise<void
   await writeToken(context.tokenFile, token)
   const { contexts } = await readContexts()
   await writeContexts({ current: name, contexts: { ...contexts, [name]: context } })
-}
-
-/** A secret from its file, or from a prompt. */
-function secretOf(name: string, file: string | undefined, options: GlobalOptions): Promise<string> {
-  if (file !== undefined) return readSecret(file, `--${name}-file`)
-  if (!canAsk(options)) misuse(`Without a terminal, pass --${name}-file; - is standard input.`)
-  return askKnownSecret(`${name[0]!.toUpperCase()}${name.slice(1)}`)
 }

@@ -1,8 +1,8 @@
 import type { Command } from 'commander'
 import { readMasterKey } from '../../server/process/settings.js'
 import { fail, misuse } from '../exit-codes.js'
-import { withRegistry } from '../session.js'
-import { askSecret, canAsk, readSecret } from '../terminal/ask.js'
+import { announce, withRegistry, worksLocally } from '../session.js'
+import { askSecret, canAsk, confirm, readSecret, yesOption } from '../terminal/ask.js'
 import { jsonOption, printJson, say } from '../terminal/output.js'
 import { withProgress } from '../terminal/progress.js'
 
@@ -10,10 +10,10 @@ import { withProgress } from '../terminal/progress.js'
 export function addMasterKey(program: Command): void {
   const masterKey = program.command('master-key').description('The key that wraps the data keys of the registry')
 
-  masterKey
-    .command('rotate')
+  worksLocally(masterKey.command('rotate'))
     .description('Wrap the data keys with a new master key. All users stay signed in; no hash or seal changes.')
     .option('--new-key-file <file>', 'file with the new key; - for standard input')
+    .addOption(yesOption())
     .addOption(jsonOption())
     .addHelpText(
       'after',
@@ -34,11 +34,14 @@ Examples:
   $ openssl rand -base64 32 | tee new-key | auth-admin master-key rotate \\
       --new-key-file -`,
     )
-    .action(async (options: { newKeyFile?: string; json?: boolean }) => {
+    .action(async (options: { newKeyFile?: string; yes?: boolean; json?: boolean }) => {
       if (options.newKeyFile === undefined && !canAsk(options)) {
         misuse('Without a terminal, pass --new-key-file; - is standard input.')
       }
+      const database = await announce('Rotating the master key of', options)
       await withRegistry(async ({ registry, change }) => {
+        // A script that has the new key can rotate back.
+        if (canAsk(options)) await confirm('Every process needs the new key from its next start on. Rotate?', options)
         const key = await chooseKey(options.newKeyFile)
         const rotate = () =>
           change(async t => {
@@ -47,7 +50,7 @@ Examples:
           })
         await withProgress('Wrapping the data keys', rotate)
       })
-      if (options.json) return printJson({ rotated: true })
+      if (options.json) return printJson({ database, rotated: true })
       say('The data keys are wrapped with the new master key: set AUTH_MASTER_KEY to it before the next start.')
     })
 }

@@ -1,7 +1,7 @@
 import { timestampDate } from '@bufbuild/protobuf/wkt'
 import type { Command } from 'commander'
 import { type Api, administering } from '../administration.js'
-import { withRegistry } from '../session.js'
+import { withRegistry, worksLocally } from '../session.js'
 import { jsonOption, printJson, printTable, say } from '../terminal/output.js'
 import { withProgress } from '../terminal/progress.js'
 
@@ -72,8 +72,7 @@ Example:
       }, opening),
     )
 
-  migrate
-    .command('up', { isDefault: true })
+  worksLocally(migrate.command('up', { isDefault: true }))
     .description('Run all pending migrations. It works on the database itself.')
     .addOption(jsonOption())
     .addHelpText(

@@ -195,13 +195,11 @@ export function addOrganizations(program: Command): void {
       administering(async (api, name: string | undefined, options: Options & { confirm?: string }) => {
         const found = await find(api, name, options)
         const { id, name: itsName = '' } = found.record!
-        const organization = `#${id}`
-        const confirm = await confirmName(
-          `This permanently deletes organization ${itsName} and its key.`,
-          itsName,
-          options,
-        )
-        await api.deleteOrganization({ organization, confirm, etag: found.etag })
+        const request = { organization: `#${id}`, etag: found.etag }
+        const sentence = `This permanently deletes organization ${itsName} and its key.`
+        const validate = (confirm: string) => api.deleteOrganization({ ...request, confirm, validateOnly: true })
+        const confirm = await confirmName(sentence, itsName, options, validate)
+        await api.deleteOrganization({ ...request, confirm })
         if (options.json) printJson({ id, deleted: true })
         else say(`Organization ${id} (${itsName}) is deleted.`)
       }),

@@ -5,7 +5,7 @@ import type { Command } from 'commander'
 import type { Key } from '../../server/backup/envelope.js'
 import type { Erased } from '../../server/backup/restore.js'
 import { fail, misuse } from '../exit-codes.js'
-import { withRegistry } from '../session.js'
+import { announce, withRegistry, worksLocally } from '../session.js'
 import { askChoice, askKnownSecret, canAsk, readSecret, yesOption } from '../terminal/ask.js'
 import { jsonOption, printJson, say } from '../terminal/output.js'
 import { withProgress } from '../terminal/progress.js'
@@ -21,8 +21,7 @@ interface Options {
 
 /** Adds `auth-admin restore`. */
 export function addRestore(program: Command): void {
-  program
-    .command('restore')
+  worksLocally(program.command('restore'))
     .description('Restore the registry from a backup, completely or not at all. Stop the service first.')
     .argument('<file>', 'backup, as `auth-admin backup` made it')
     .option('--identity <file>', 'age identity file that opens the backup; - for standard input')
@@ -55,6 +54,7 @@ Examples:
       if (options.identity !== undefined && options.passphraseFile !== undefined)
         misuse('Pass --identity or --passphrase-file, not both.')
       const { countUsers, inspectBackup, readErasures, restoreBackup } = await import('../../server/backup/restore.js')
+      const database = await announce('Restoring into', options)
       const key = await chooseKey(file, options)
       const erasures = options.erasures === undefined ? [] : readErasures(await readText(options.erasures))
       // Completely, before anything changes.
@@ -68,7 +68,7 @@ Examples:
         },
         { create: true },
       )
-      if (options.json) return printJson(done)
+      if (options.json) return printJson({ database, ...done })
       say(`The registry is as of ${madeAt}; users: ${done.rows.users}.`)
       if (erasures.length > 0) say(erasedAgain(erasures, done.erased.length))
       say(

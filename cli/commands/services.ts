@@ -6,7 +6,8 @@ import type { Scope } from '../../proto/gen/auth/v1/scopes_pb.js'
 import { scopeName, scopeNames, scopeOf } from '../../server/rules/scopes.js'
 import { type Api, administering, withSignIn } from '../administration.js'
 import { withReference } from '../arguments.js'
-import { confirm, confirmName, given, readId, readTime, yesOption } from '../terminal/ask.js'
+import { misuse } from '../exit-codes.js'
+import { askChoices, canAsk, confirm, confirmName, given, readId, readTime, yesOption } from '../terminal/ask.js'
 import { askEdits, type Field, type Values, withFields } from '../terminal/form.js'
 import { jsonOption, printFields, printJson, printTable, say } from '../terminal/output.js'
 import { inFields, type ListOptions, printList, readPages, withPages } from '../terminal/pages.js'
@@ -39,15 +40,13 @@ export function addServices(program: Command): void {
   withExpiry(withName(withSignIn(services.command('create'), 'createService')))
     .description('Register a service, and print its first key, which is shown only once.')
     .addOption(
-      new Option('--may <scopes>', `scopes, separated by commas: ${scopeNames.join(', ')}`)
-        .argParser(readScopes)
-        .makeOptionMandatory(),
+      new Option('--may <scopes>', `scopes, separated by commas: ${scopeNames.join(', ')}`).argParser(readScopes),
     )
     .addHelpText('after', '\nExample:\n  $ auth-admin services create grades --may users.read --expires 90d')
     .action(
-      administering(async (api, name: string | undefined, options: Options & { may: Scope[]; expires?: Date }) => {
-        const { may: scopes, expires } = options
-        const form = { name: await nameOf(name, options), scopes, ...expiry(expires) }
+      administering(async (api, given: string | undefined, options: Options & { may?: Scope[]; expires?: Date }) => {
+        const name = await nameOf(given, options)
+        const form = { name, scopes: options.may ?? (await askScopes(options)), ...expiry(options.expires) }
         const { service, key } = await api.createService(form)
         showKey(service!, key, options, `Service ${service!.name} is registered.`)
       }),
@@ -118,7 +117,8 @@ Example:
       administering(async (api, given: string | undefined, options: Options & { confirm?: string }) => {
         const { name } = (await api.getService({ name: await nameOf(given, options) })).service!
         const sentence = `This permanently deletes service ${name} and its keys.`
-        await api.deleteService({ name, confirm: await confirmName(sentence, name, options) })
+        const validate = (confirm: string) => api.deleteService({ name, confirm, validateOnly: true })
+        await api.deleteService({ name, confirm: await confirmName(sentence, name, options, validate) })
         if (options.json) printJson({ name, deleted: true })
         else say(`Service ${name} is deleted.`)
       }),
@@ -200,6 +200,11 @@ function readScopes(value: string): Scope[] {
     throw new InvalidArgumentError(`Use one or more of ${scopeNames.join(', ')}, separated by commas.`)
   }
   return known.map(name => scopeOf(name!))
+}
+
+async function askScopes(options: Options): Promise<Scope[]> {
+  if (!canAsk(options)) misuse(`Without a terminal, pass the scopes with --may: ${scopeNames.join(', ')}.`)
+  return (await askChoices('What may it do?', scopeNames)).map(scopeOf)
 }
 
 const expiry = (at: Date | undefined) => at && { expireTime: timestampFromDate(at) }

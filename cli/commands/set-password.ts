@@ -2,7 +2,7 @@ import { type Command, Option } from 'commander'
 import { administering, withSignIn } from '../administration.js'
 import { explain, misuse } from '../exit-codes.js'
 import { askSecret, canAsk, readSecret } from '../terminal/ask.js'
-import { type Named, printUser, readUser, userName, withUser } from './users/name.js'
+import { type Named, printUser, userName, withUser } from './users/name.js'
 
 /** Adds `auth-admin users set-password`. */
 export function addSetPassword(users: Command): void {
@@ -30,8 +30,10 @@ Examples:
         const user = await userName(name, options)
         let password: string
         if (file === undefined) {
-          // An unknown user is refused before the prompt.
-          await readUser(api, user, {})
+          // What no password could change is refused, or asked, before the prompt.
+          await api.setPassword({ user, password: '', validateOnly: true }).catch(async error => {
+            if ((await explain(error)).reason !== 'INVALID_PASSWORD') throw error
+          })
           password = await askSecret('password', text =>
             problemOf(api.setPassword({ user, password: text, validateOnly: true })),
           )

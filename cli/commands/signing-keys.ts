@@ -98,7 +98,8 @@ Example:
       administering(async (api, kid: string, options: { now?: boolean; confirm?: string; json?: boolean }) => {
         if (!options.now) misuse('Keys expire after `keys rotate`. To drop one at once, pass --now.')
         const sentence = 'All users whose tokens the key signed have to sign in again.'
-        const confirm = await confirmAtServer(sentence, kid, options)
+        const validate = (confirm: string) => api.retireSigningKey({ kid, confirm, validateOnly: true })
+        const confirm = await confirmAtServer(sentence, kid, options, validate)
         const { successor } = await api.retireSigningKey({ kid, confirm })
         if (options.json) return printJson({ kid, successor })
         say(`Key ${kid} is dropped${successor ? `; key ${successor} signs from now on` : ''}.`)

@@ -3,7 +3,8 @@ import { Option } from 'commander'
 import { administering, type GlobalOptions, withSignIn } from '../administration.js'
 import { withReference } from '../arguments.js'
 import { misuse } from '../exit-codes.js'
-import { askText, canAsk, codeProblem, confirmName, given, readSecret } from '../terminal/ask.js'
+import { askCodes } from '../sign-in.js'
+import { canAsk, confirmName, given, readSecret } from '../terminal/ask.js'
 import { jsonOption, printJson, say } from '../terminal/output.js'
 
 /** Adds `auth-admin totp`. */
@@ -43,10 +44,9 @@ Example:
           process.stdout.write(`${renderUnicodeCompact(uri)}\n`)
           say(secret.replace(/(.{4})(?=.)/g, '$1 '))
         }
-        const code = codeFile
-          ? await readSecret(codeFile, '--code-file')
-          : await askText('One-time code:', { required: true, check: codeProblem })
-        await api.confirmTotp({ code })
+        const confirm = (code: string) => api.confirmTotp({ code })
+        if (codeFile === undefined) await askCodes(confirm, 'INVALID_ARGUMENT')
+        else await confirm(await readSecret(codeFile, '--code-file'))
         if (options.json) printJson({ enrolled: true })
         else say('Enrolled: a sign-in now needs a code. Your sessions have ended: run `auth-admin login`.')
       }),
@@ -67,8 +67,11 @@ Example:
         )
         const { user } = await api.getUser({ user: wanted, omitKeys: true })
         const { id, username = '' } = user!.record!
-        const confirm = await confirmName(`${username} will sign in with the password only.`, username, options)
-        const { changed } = await api.removeTotp({ user: `#${id}`, confirm })
+        const request = { user: `#${id}` }
+        const sentence = `${username} will sign in with the password only.`
+        const validate = (confirm: string) => api.removeTotp({ ...request, confirm, validateOnly: true })
+        const confirm = await confirmName(sentence, username, options, validate)
+        const { changed } = await api.removeTotp({ ...request, confirm })
         if (options.json) printJson({ id, username, changed })
         else say(changed ? `${username} signs in with the password only.` : `${username} had no one-time codes.`)
       }),

@@ -1,10 +1,11 @@
 import { readFile } from 'node:fs/promises'
 import { text as readAll } from 'node:stream/consumers'
+import type { Client } from '@connectrpc/connect'
 import { InvalidArgumentError, Option } from 'commander'
+import type { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
 import { isEmailAddress, isOneLine } from '../../server/rules/names.js'
 import { quote } from '../../server/rules/shell.js'
 import { limits, tooLong } from '../../server/rules/sizes.js'
-import type { Api } from '../administration.js'
 import { fail, misuse } from '../exit-codes.js'
 import { say } from './output.js'
 import type { Check } from './prompt.js'
@@ -94,8 +95,18 @@ export async function askChoice<T extends string | number>(
   return ((await inquirer.prompt([question])) as { choice: T }).choice
 }
 
+/** Asks to choose one or more of several. */
+export async function askChoices<T extends string>(message: string, choices: readonly T[]): Promise<T[]> {
+  const { default: inquirer } = await import('inquirer')
+  const question = { type: 'checkbox', name: 'chosen', message, choices: [...choices], required: true } as const
+  return ((await inquirer.prompt([question])) as unknown as { chosen: T[] }).chosen
+}
+
 /** Asks to choose an active organization, found by the beginnings of its words; `#id` of the chosen one. */
-export async function askOrganization(api: Pick<Api, 'listOrganizations'>, message: string): Promise<string> {
+export async function askOrganization(
+  api: Pick<Client<typeof Administration>, 'listOrganizations'>,
+  message: string,
+): Promise<string> {
   const search = async (text: string | undefined) => {
     const { organizations } = await api.listOrganizations({ active: true, pageSize: 20, ...(text?.trim() && { text }) })
     return organizations.map(({ record }) => ({ name: `${record!.name} (#${record!.id})`, value: `#${record!.id}` }))
@@ -160,14 +171,19 @@ export async function confirm(sentence: string, options: { yes?: boolean; json?:
   if (!sure) fail('Nothing was done.')
 }
 
-/** The name that confirms what can't be undone: from --confirm, or as typed at a terminal. */
+/**
+ * The name that confirms what can't be undone: from --confirm, or as typed at a terminal, after `validate` has found that
+ * nothing else is in the way.
+ */
 export async function confirmName(
   sentence: string,
   name: string,
   options: { confirm?: string; json?: boolean },
+  validate?: (confirm: string) => Promise<unknown>,
 ): Promise<string> {
   if (options.confirm !== undefined) return options.confirm
   if (!canAsk(options)) misuse(`${sentence} To confirm, pass --confirm ${quote(name)}.`)
+  await validate?.(name)
   say(sentence)
   const typed = await askText(`Type ${name.trim()} to confirm:`, {
     hint: text => (text === name.trim() ? undefined : 'Doesn’t match yet.'),
@@ -194,8 +210,9 @@ export async function confirmAtServer(
   sentence: string,
   name: string,
   options: { confirm?: string; json?: boolean; local?: boolean; context?: string },
+  validate: (confirm: string) => Promise<unknown>,
 ): Promise<string> {
   const { contextOf } = await import('../contexts.js')
   const scripted = options.confirm === undefined && !canAsk(options) && !(await contextOf(options))
-  return scripted ? name : confirmName(sentence, name, options)
+  return scripted ? name : confirmName(sentence, name, options, validate)
 }

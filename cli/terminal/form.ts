@@ -38,10 +38,11 @@ export async function askFields<K extends string>(
   given: Values<K>,
   now?: Values<K>,
 ): Promise<Values<K>> {
-  say(now ? 'Enter keeps a value, Tab edits it, Backspace clears it.' : 'Leave optional fields empty.')
   const values: Values<K> = { ...given }
-  for (const { key, about, needed, check, read = readText } of fields) {
-    if (values[key] !== undefined) continue
+  const open = fields.filter(({ key }) => given[key] === undefined)
+  if (now) say('Enter keeps a value, Tab edits it, Backspace clears it.')
+  else if (open.some(({ needed }) => needed !== 'always')) say('Leave optional fields empty.')
+  for (const { key, about, needed, check, read = readText } of open) {
     const answer = await askText(`${about[0]!.toUpperCase()}${about.slice(1)}:`, {
       required: needed === 'always' || (needed === 'when edited' && now !== undefined),
       check: text => (text === '' ? undefined : (textProblem(text) ?? check?.(text))),

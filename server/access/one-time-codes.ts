@@ -62,11 +62,14 @@ export function createOneTimeCodes(deps: {
       }
       const verdict = await compare(attempt, account, code, call)
       if (verdict === 'locked') throw codesLocked(account)
-      if (verdict === 'wrong') await attempt.failSecond(Reason.INVALID_CREDENTIALS)
+      if (verdict === 'wrong') await attempt.failSecond(new Refusal(Reason.INVALID_CREDENTIALS, { text: wrongCode }))
       return true
     },
   }
 }
+
+/** It reveals nothing: a sign-in without a code tells a right password by CODE_NEEDED. */
+const wrongCode = 'The one-time code is wrong or already used. Wait for the next code.'
 
 /** Without `retryAfter`: this lock doesn't expire. */
 function codesLocked({ id }: Account): Refusal {

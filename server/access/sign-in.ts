@@ -62,9 +62,9 @@ export interface Attempt extends AsyncDisposable {
   fail(reason: Reason): Promise<never>
   /**
    * Ends the attempt when the second factor was wrong, whose failures one-time-codes.ts counts and records: counts a
-   * failure of the client address only, and refuses.
+   * failure of the client address only, and throws `refusal`.
    */
-  failSecond(reason: Reason): Promise<never>
+  failSecond(refusal: Refusal): Promise<never>
   /** Appends an audit event of a refusal with this reason. Doesn't end the attempt and counts nothing. */
   record(reason: Reason, t?: Transaction): Promise<void>
 }
@@ -183,11 +183,11 @@ export function createSignIns(deps: {
           end()
         },
         record,
-        async failSecond(reason) {
+        async failSecond(refusal) {
           end()
           await undo()
           await addFailureOfAddress()
-          return refuse(reason)
+          throw refusal
         },
         async fail(reason) {
           // Before the first await: `return attempt.fail(…)` ends the caller's scope before this promise settles.

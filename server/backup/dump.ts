@@ -4,6 +4,7 @@ import { rename } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import { pipeline } from 'node:stream/promises'
 import type { Database, Statement, Transaction } from '../database/connection.js'
+import { SchemaError } from '../database/failures.js'
 import { checkMigrations, listMade, readMigrations } from '../database/migrate.js'
 import type { Registry } from '../models/define-models.js'
 import { encrypt, type Lock } from './envelope.js'
@@ -91,7 +92,9 @@ export async function makeBackup(
         const status = await readMigrations(database, t)
         checkMigrations(status)
         if (status.newer.length > 0)
-          throw new Error('The database is of a newer version, whose tables this one doesn’t know: use that version.')
+          throw new SchemaError(
+            'The database is of a newer version, whose tables this one doesn’t know: use that version.',
+          )
         const key = await masterKey.reveal(t)
         const headers = await describeTables(database, t)
         async function* tables(): AsyncGenerator<TableRead> {

@@ -1,6 +1,7 @@
 // Restores a backup: one transaction replaces the registry in the database with the registry of the backup.
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Database, Statement, Transaction } from '../database/connection.js'
+import { SchemaError } from '../database/failures.js'
 import { checkMigrations, compareLedger, dropSchema, migrateWithin, readMigrations } from '../database/migrate.js'
 import type { AuditEvent } from '../models/audit.js'
 import type { Registry } from '../models/define-models.js'
@@ -94,7 +95,7 @@ export async function restoreBackup(
     if (status.done.length === 0 && (await describeTables(database, t)).length > 0)
       throw new Error('The database holds tables of another program: use an empty database.')
     if (status.newer.length > 0)
-      throw new Error(
+      throw new SchemaError(
         `The database is of a newer version (${status.newer[0]!.name}): restore the backup with that version.`,
       )
     await refuseOthers(database, t)

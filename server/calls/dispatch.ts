@@ -9,7 +9,7 @@ import { Code } from '@connectrpc/connect'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { Health, HealthCheckResponse_ServingStatus } from '../../proto/gen/health/v1/health_pb.js'
 import type { ServiceKeys } from '../access/service-keys.js'
-import { isUnreachable } from '../database/failures.js'
+import { isSchemaError, isUnreachable } from '../database/failures.js'
 import type { Scheduler } from '../limits/scheduler.js'
 import { Turn } from '../limits/turn.js'
 import { flatLog, type Log } from '../observability/log.js'
@@ -98,13 +98,13 @@ export function createCalls(deps: CallsDeps): Calls {
       })
       return create(method.output, response)
     } catch (error) {
-      refusal = toRefusal(error)
+      refusal = toRefusal(error, rpc.policy)
       const { reason, more } = refusal
       if (more.limit) deps.refused(more.limit)
       // The documentation and the gateway rely on the reasons and limits of the rows.
-      if (!namesRefusal(rpc.policy, refusal))
+      if (refusal === error && !namesRefusal(rpc.policy, refusal))
         deps.log.error({ rpc: method.name, reason: Reason[reason] }, unnamedRefusal)
-      if (reason === Reason.INTERNAL || reason === Reason.UNAVAILABLE) {
+      if (refusal !== error || reason === Reason.INTERNAL || reason === Reason.UNAVAILABLE) {
         const { requestId, traceparent } = call
         const traceId = traceIdOf(traceparent)
         deps.log.error({ rpc: method.name, requestId, traceId, err: error }, 'call failed')
@@ -191,12 +191,17 @@ function inTime<T>(call: Call, work: () => Promise<T>): Promise<T> {
   })
 }
 
+/** Text for administrators when the tables aren't those of this version. */
+const unmigrated = 'The database of the service has tables of another version: run `auth-admin migrate` there.'
+
 /** Returns the refusal that the caller sees for an error. */
-function toRefusal(error: unknown): Refusal {
+function toRefusal(error: unknown, { caller }: Policy): Refusal {
   if (error instanceof Refusal) return error
   const refusal = isUnreachable(error)
     ? new Refusal(Reason.UNAVAILABLE, { retryAfter: 1 })
-    : new Refusal(Reason.INTERNAL)
+    : caller === 'administrator' && isSchemaError(error)
+      ? new Refusal(Reason.WRONG_STATE, { text: unmigrated })
+      : new Refusal(Reason.INTERNAL)
   // The command line on the database itself prints the cause. No endpoint sends it.
   return Object.assign(refusal, { cause: error })
 }

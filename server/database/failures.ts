@@ -10,6 +10,9 @@ export class ConnectionError extends Error {
   }
 }
 
+/** The tables aren't those of this version, or aren't there; the message says what to do. */
+export class SchemaError extends Error {}
+
 /** Returns the error of the driver. */
 export function causeOf(error: unknown): { code?: string; message?: string; constraint?: string } {
   return (error as { original?: object } | undefined)?.original ?? (error as object)
@@ -60,6 +63,11 @@ export function meaningOf(error: unknown): Meaning | undefined {
 /** Returns the unique constraint that a statement violated; undefined for other errors. */
 export function brokenConstraint(error: unknown): string | undefined {
   return meaningOf(error) === 'taken' ? causeOf(error).constraint : undefined
+}
+
+/** Whether the tables aren't those of this version, or aren't there. */
+export function isSchemaError(error: unknown): boolean {
+  return error instanceof SchemaError || ['not installed', 'outdated'].includes(meaningOf(error) ?? '')
 }
 
 /**

@@ -11,6 +11,7 @@
 import { createHash } from 'node:crypto'
 import { readdir, readFile } from 'node:fs/promises'
 import type { Database, Transaction } from './connection.js'
+import { SchemaError } from './failures.js'
 
 /** The SQL files of this version. */
 const ownFolder = new URL('server/database/migrations/', import.meta.resolve('#package'))
@@ -131,13 +132,13 @@ export async function listMade(): Promise<{
   }
 }
 
-/** Throws an Error when this version isn't compatible with the schema. */
+/** Throws a SchemaError when this version isn't compatible with the schema. */
 export function checkMigrations(status: MigrationStatus): void {
   const difference = describeDifference(status)
-  if (difference !== undefined) throw new Error(difference)
+  if (difference !== undefined) throw new SchemaError(difference)
   const contracts = status.newer.filter(({ kind }) => kind === 'contract')
   if (contracts.length > 0)
-    throw new Error(
+    throw new SchemaError(
       `The database is of a newer version that this one can’t work with (${namesOf(contracts)}): run that version instead.`,
     )
 }

@@ -1,6 +1,7 @@
 import type { Transaction } from 'sequelize'
 import { bytes, defineTable, hasDefault, key, text, time } from '../database/attributes.js'
 import type { Database, Statement } from '../database/connection.js'
+import { SchemaError } from '../database/failures.js'
 import {
   createMasterKey,
   type DataKeys,
@@ -72,7 +73,7 @@ export function createStoredKeys(database: Database, masterKey: Buffer): StoredK
     ...operations,
     find,
     async load() {
-      if (!(await find())) throw new Error('The registry is not installed yet: run `auth-admin install` first.')
+      if (!(await find())) throw new SchemaError('The registry is not installed yet: run `auth-admin install` first.')
     },
     async install(transaction) {
       await database.run(lock, [], transaction)

@@ -277,7 +277,7 @@ function lookUp({ name, secret }: Setting<unknown>, env: Readonly<Record<string,
 const known = Object.values(table).flatMap(({ name, secret }) => (secret ? [name, `${name}_FILE`] : [name]))
 
 function isKnown(name: string): boolean {
-  return known.includes(name)
+  return known.includes(name) || name === 'AUTH_CONTEXT' // Read by auth-admin.
 }
 
 /** Finds mistyped names, whose defaults would silently apply. Names that resemble no setting belong to other programs. */

@@ -8,7 +8,8 @@ import type { Command } from 'commander'
 import { run } from '../../cli/program.js'
 import { databaseFor, ownSettings } from './installed.js'
 
-const program = fileURLToPath(new URL('../../cli/main.js', import.meta.url))
+/** The program that users start. */
+export const program = fileURLToPath(new URL('../../cli/main.js', import.meta.url))
 
 /** How a run ended. */
 export interface Run {
@@ -118,13 +119,13 @@ export interface Terminal {
 /** Keys as a terminal sends them. */
 export const keys = { enter: '\r', down: '\x1b[B', ctrlC: '\x03', ctrlT: '\x14', clearLine: '\x15' }
 
-/** Runs a command at a terminal; `into` is a file for its standard output. */
+/** Runs a command at a terminal; `into` is a file for its standard output, `main` the program of another version. */
 export function openTerminal(
   env: Record<string, string>,
   args: readonly string[],
-  { into = '/dev/stdout' } = {},
+  { into = '/dev/stdout', main = program } = {},
 ): Terminal {
-  const shell = ['-c', 'out=$1; shift; exec "$@" >"$out"', 'sh', into, process.execPath, program, ...args]
+  const shell = ['-c', 'out=$1; shift; exec "$@" >"$out"', 'sh', into, process.execPath, main, ...args]
   const terminal = spawnTerminal('sh', shell, {
     cols: 80,
     rows: 40,

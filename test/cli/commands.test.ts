@@ -207,7 +207,7 @@ const missing = (...args: string[]): Failing => ({ args, code: 3, reason: 'RECOR
 const stranger = (...args: string[]): Failing => ({ args: ['nobody', ...args], code: 3, reason: 'USER_NOT_FOUND' })
 const misused = (...args: string[]): Failing => ({ args, code: 2 })
 const wrong = (...args: string[]): Failing => ({ args, code: 2, reason: 'INVALID_ARGUMENT' })
-const unreached: Failing = { args: [], code: 1, away: true }
+const unreached: Failing = { args: [], code: 7, away: true }
 
 /** Of every command one way to fail. */
 const failures: Record<string, Failing> = {
@@ -222,7 +222,7 @@ const failures: Record<string, Failing> = {
   'contexts delete': { args: ['nowhere'], code: 3 },
   'contexts show': { args: ['nowhere'], code: 3 },
   'contexts use': { args: ['nowhere'], code: 3 },
-  doctor: unreached,
+  doctor: { ...unreached, code: 1 },
   install: unreached,
   'issuer set': {
     args: ['--issuer', 'https://b.example', '--confirm', 'https://c.example'],
@@ -243,8 +243,8 @@ const failures: Record<string, Failing> = {
   'mail test': wrong('nobody'),
   manual: misused('extra'),
   'master-key rotate': { args: ['--new-key-file', '-'], code: 1 },
-  'migrate plan': { ...unreached, code: 7, reason: 'UNAVAILABLE' },
-  'migrate status': { ...unreached, code: 7, reason: 'UNAVAILABLE' },
+  'migrate plan': { ...unreached, reason: 'UNAVAILABLE' },
+  'migrate status': { ...unreached, reason: 'UNAVAILABLE' },
   'migrate up': unreached,
   'organizations activate': missing('Nenhuma'),
   'organizations create': misused(),

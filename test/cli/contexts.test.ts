@@ -91,7 +91,7 @@ test.serial('contexts are listed, chosen and removed; --context and --local outw
   t.regex(JSON.parse(local.stdout).actor, /^cli:.+@.+$/)
   await run(['contexts', 'use', 'local'])
   const none = await run(['users', 'list'])
-  t.is(none.code, 1)
+  t.is(none.code, 5)
   t.regex(none.stderr, /no registry in/)
 })
 
@@ -112,16 +112,25 @@ test.serial(
     t.regex(enrolling.screen(), /sessions have ended: run `auth-admin login`/)
     const after = openTerminal(env, ['users', 'list'])
     t.is(await after.ended, 4, after.screen())
-    t.is(after.screen().trim(), 'error: Your session has ended: run `auth-admin login`.')
+    t.is(after.screen().trim(), 'error: Your session has ended: run `auth-admin login --context here`.')
 
-    const terminal = openTerminal(env, ['login'])
+    const terminal = openTerminal(env, ['login', '--context', 'new'])
+    await terminal.shows('URL of the administration listener')
+    terminal.type(`auth.example.org${keys.enter}`)
+    await terminal.shows('Use https://')
+    terminal.type(`${keys.clearLine}${url()}${keys.enter}`)
     await terminal.shows('Username')
     terminal.type(`admin${keys.enter}`)
     await terminal.shows('Password')
     terminal.type(`${password}${keys.enter}`)
     await terminal.shows('One-time code')
+    // It was used for the enrolment.
+    terminal.type(`${totp.generate({ timestamp: now })}${keys.enter}`)
+    await terminal.shows('The one-time code is wrong or already used')
+    await terminal.shows('One-time code')
     terminal.type(`${totp.generate({ timestamp: now + 30_000 })}${keys.enter}`)
     t.is(await terminal.ended, 0, terminal.screen())
+    t.notRegex(terminal.screen(), /Invalid username or password/)
     t.false(terminal.screen().includes(password))
     const piped = await login('--context', 'here', '--json')
     t.is(piped.code, 4)
@@ -206,8 +215,90 @@ test.serial('a session too old for what opens a way in says which sign-in that n
   t.is(code, 4)
   t.is(
     stderr,
-    'error: This requires a sign-in in the last 15 minutes, with a one-time code if codes are enrolled. Sign in again. Run `auth-admin login`.\n',
+    'error: This requires a sign-in in the last 15 minutes, with a one-time code if codes are enrolled. Sign in again. Run `auth-admin login --context here`.\n',
   )
+})
+
+test.serial('at a terminal a sign-in that is too old is renewed before anything else is typed', async t => {
+  const { run, login, config, env } = await somebody(t)
+  await login('--context', 'here')
+  const file = join(config, 'auth-admin', 'sessions', 'here.token')
+  const genuine = (await readFile(file, 'utf8')).trim()
+  const then = nowInSeconds() - 905
+  const age = async () =>
+    writeFile(file, await forge(service, genuine, { auth_time: then, iat: then, exp: then + 12 * 3600 }))
+  const { username } = await service.signUp('ROLE_CLIENT')
+  await age()
+  const erasing = openTerminal(env, ['users', 'erase', username])
+  await erasing.shows(`Context here (${url()}): sign in again as admin.`)
+  await erasing.shows('Password')
+  t.notRegex(erasing.screen(), /to confirm/)
+  erasing.type(`${password}${keys.enter}`)
+  await erasing.shows('to confirm:')
+  erasing.type(`${username}${keys.enter}`)
+  t.is(await erasing.ended, 0, erasing.screen())
+  t.is((await run(['services', 'list'])).code, 0)
+
+  // Here it depends on the user who is changed.
+  await service.signUp('ROLE_CLIENT', { username: 'colega' })
+  await run(['users', 'activate', 'colega'])
+  await age()
+  const suspending = openTerminal(env, ['users', 'suspend', 'colega'])
+  await suspending.shows('can no longer sign in')
+  suspending.type(`y${keys.enter}`)
+  t.is(await suspending.ended, 0, suspending.screen())
+  const setting = openTerminal(env, ['users', 'set-password', 'admin'])
+  await setting.shows('sign in again as admin')
+  await setting.shows('Password')
+  setting.type(`${password}${keys.enter}`)
+  await setting.shows('New password')
+  setting.type(keys.ctrlC)
+  t.is(await setting.ended, 130)
+})
+
+test.serial('AUTH_CONTEXT names the context unless --context or --local does, and is no setting', async t => {
+  const { run, login, env } = await somebody(t)
+  await login('--context', 'one')
+  await login('--context', 'two')
+  const contextOf = async (more: Record<string, string>, ...args: string[]) =>
+    JSON.parse((await runCli({ ...env, ...more }, ['whoami', '--json', ...args])).stdout).context
+  t.is(await contextOf({}), 'two')
+  t.is(await contextOf({ AUTH_CONTEXT: 'one' }), 'one')
+  t.is(await contextOf({ AUTH_CONTEXT: 'one' }, '--context', 'two'), 'two')
+  const settings = { ...service.env, AUTH_CONTEXT: 'one' }
+  t.is(await contextOf(settings, '--local'), 'local')
+  t.is(await contextOf({ ...service.env, AUTH_CONTEXT: 'local' }), 'local')
+  t.is((await runCli({ ...env, AUTH_CONTEXT: 'three' }, ['whoami'])).code, 3)
+  const config = await runCli(settings, ['config', '--local', '--json'])
+  t.deepEqual(JSON.parse(config.stdout).unknown, [])
+  const used = await runCli({ ...env, AUTH_CONTEXT: 'one' }, ['contexts', 'use', 'two'])
+  t.is(used.stderr, 'warning: AUTH_CONTEXT is set: commands still work at one.\n')
+  t.regex((await run(['--help'])).stdout, /AUTH_CONTEXT/)
+})
+
+test.serial('a command that is only local refuses --context, and does nothing; AUTH_CONTEXT is a default', async t => {
+  const { run, login, env } = await somebody(t)
+  await login('--context', 'prod')
+  for (const args of [
+    ['install'],
+    ['migrate', 'up'],
+    ['migrate'],
+    ['backup', join(env.AUTH_DATA_DIR, 'registry.age'), '--passphrase-file', '-'],
+    ['restore', 'registry.age', '--passphrase-file', '-'],
+    ['master-key', 'rotate', '--new-key-file', '-'],
+  ]) {
+    for (const words of [
+      ['--context', 'prod', ...args],
+      [...args, '--context', 'prod'],
+    ]) {
+      const { code, stderr } = await run(words, 'x'.repeat(32))
+      t.is(code, 2, words.join(' '))
+      t.regex(stderr, /^error: `[\w-]+` works on the database that the settings of this environment name/)
+    }
+  }
+  t.deepEqual(await readdir(join(env.AUTH_DATA_DIR, '..')), ['auth-admin'])
+  const installed = await runCli({ ...service.env, ...env, AUTH_CONTEXT: 'prod' }, ['install'])
+  t.is(installed.code, 0, installed.stderr)
 })
 
 test.serial('a wrong password, a token in the clear, a server that isn’t there: each says what to do', async t => {

@@ -3,9 +3,10 @@ import { mkdtemp, readFile, rm, stat } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
-import { openTerminal, runCli, spawnCli } from '../_helpers/cli.js'
+import { keys, openTerminal, runCli, spawnCli } from '../_helpers/cli.js'
 import { ask, freshDatabase } from '../_helpers/database.js'
 import { spawnService } from '../_helpers/spawned.js'
+import { nextVersion, runVersion } from '../_helpers/versions.js'
 import { waitFor } from '../_helpers/wait.js'
 
 async function emptyDatabase(t: ExecutionContext, env: Record<string, string> = {}) {
@@ -32,7 +33,11 @@ test('install gives an empty database tables, a signing key, questions and the a
 
   const second = await runCli(env, ['install'])
   t.is(second.code, 0, second.stderr)
-  t.is(second.stdout, 'The registry is installed already; nothing changed.\n')
+  const { pathname, host } = new URL(env.DATABASE_URL)
+  t.is(
+    second.stdout,
+    `Installing in the database ${pathname.slice(1)} at ${host}.\nThe registry is installed already; nothing changed.\n`,
+  )
 
   const questions = JSON.parse((await runCli(env, ['questions', 'list', '--json'])).stdout)
   t.true(questions.length >= 5)
@@ -48,6 +53,27 @@ test('at a terminal install shows the password that it made', async t => {
   t.is(await terminal.ended, 0)
   const password = await readFile(join(env.AUTH_DATA_DIR, 'initial-admin-password'), 'utf8')
   t.regex(terminal.screen(), new RegExp(`password +${password}`))
+})
+
+test('at a terminal install asks before it updates the tables of an existing registry; elsewhere it goes on', async t => {
+  const env = await emptyDatabase(t)
+  await runCli(env, ['install'])
+  const next = await nextVersion(t, '-- expand\nCREATE TABLE next ()')
+  const declined = openTerminal(env, ['install'], { main: join(next, 'dist/cli/main.js') })
+  await declined.shows('Update its tables (9999-next.sql)?')
+  declined.type(`n${keys.enter}`)
+  t.is(await declined.ended, 1)
+  const tables = () => ask(env.DATABASE_URL, "SELECT FROM pg_tables WHERE tablename = 'next'")
+  t.is((await tables()).length, 0)
+  const { code, stderr } = runVersion(next, env, ['install'])
+  t.is(code, 0, stderr)
+  t.is((await tables()).length, 1)
+})
+
+test('install names the folder of an embedded database', async t => {
+  const { AUTH_DATA_DIR } = await emptyDatabase(t)
+  const { stdout } = await runCli({ AUTH_DATA_DIR: join(AUTH_DATA_DIR, 'new') }, ['install'])
+  t.true(stdout.startsWith(`Installing in the embedded database in ${join(AUTH_DATA_DIR, 'new')}.\n`), stdout)
 })
 
 test('the default administrator is made once: erased or renamed, no installation and no start brings it back', async t => {
@@ -100,7 +126,7 @@ test('install makes anew what is missing of a registry: questions, a signing key
   for (const [what, sql] of Object.entries(missing)) {
     await ask(env.DATABASE_URL, sql)
     const { stdout, stderr } = await runCli(env, ['install', '--json'])
-    const { tokens, migrations, ...made } = JSON.parse(stdout)
+    const { database, tokens, migrations, ...made } = JSON.parse(stdout)
     const some = Object.keys(made).filter(each => made[each] && made[each] !== 0)
     t.deepEqual([some, stderr], [[what], ''], what)
   }

@@ -58,11 +58,11 @@ test('a database of another baseline is refused in one sentence that says what t
     t.is((await runCli(env, ['install'])).code, 0)
     await ask(env.DATABASE_URL, sql)
     for (const [exitCode, ...args] of [
-      [1, 'migrate'],
+      [5, 'migrate'],
       [5, 'migrate', 'plan'],
       [5, 'migrate', 'status'],
-      [1, 'install'],
-      [1, 'backup', join(folder, 'registry.age'), '--recipient', recipient],
+      [5, 'install'],
+      [5, 'backup', join(folder, 'registry.age'), '--recipient', recipient],
     ] as const) {
       const { code, stderr } = await runCli(env, args)
       t.is(code, exitCode, args.join(' '))

@@ -187,6 +187,69 @@ test('users create asks for what no flag gives, again for what is wrong, and for
   t.is(user.partnerOrganization.id, id)
 })
 
+test('users create with a username asks only for what is necessary and missing', async t => {
+  const { shows, type, ended, screen } = terminal('users', 'create', '--username', 'resumida', '--role', 'ROLE_CLIENT')
+  await shows('Code of the federative unit')
+  type(`SP${keys.enter}`)
+  await shows('City or town')
+  type(`Campinas${keys.enter}`)
+  t.is(await ended, 0, screen())
+  t.notRegex(screen(), /E-mail address|optional/)
+  t.like(await json('users', 'show', 'resumida'), { city: 'Campinas', state: 'SP' })
+})
+
+test('services create asks for the scopes', async t => {
+  const { shows, type, ended, screen } = terminal('services', 'add', 'perguntado')
+  await shows('What may it do?')
+  await shows('clients.forward')
+  type(` ${keys.down} ${keys.enter}`)
+  t.is(await ended, 0, screen())
+  t.deepEqual((await json('services', 'show', 'perguntado')).may, ['users.read', 'tokens.verify'])
+  const { code, stderr } = await runCli(service.env, ['services', 'add', 'calado'])
+  t.is(code, 2)
+  t.regex(stderr, /pass the scopes with --may/)
+})
+
+test('a missing reason is asked, before a password is typed; without a terminal it is refused', async t => {
+  const { username } = await service.signUp('ROLE_CLIENT')
+  const setting = terminal('users', 'set-password', username)
+  await setting.shows('Reason, for the audit log:')
+  t.notRegex(setting.screen(), /New password/)
+  setting.type(`ligou${keys.enter}`)
+  await setting.shows('New password')
+  setting.type(`sete girafas azuis${keys.enter}`)
+  await setting.shows('Repeat the password')
+  setting.type(`sete girafas azuis${keys.enter}`)
+  t.is(await setting.ended, 0, setting.screen())
+  const [event] = await json('audit', 'list', '--action', 'user.set-password', '--user', username)
+  t.is(event.reason, 'ligou')
+
+  const role = terminal('users', 'set-role', username, 'ROLE_ADMIN')
+  await role.shows('Reason, for the audit log:')
+  role.type(`ajuda${keys.enter}`)
+  await role.shows('to confirm:')
+  role.type(`${username}${keys.enter}`)
+  t.is(await role.ended, 0, role.screen())
+  await runCli(service.env, ['users', 'set-role', username, 'ROLE_CLIENT', '--confirm', username, '--reason', 'fim'])
+  const piped = await runCli(service.env, ['users', 'set-password', username, '--password-file', '-'], 'oito girafas')
+  t.is(piped.code, 2)
+  t.regex(piped.stderr, /Pass --reason\./)
+})
+
+test('what stands in the way of what can’t be undone is found before the name is typed', async t => {
+  const { id, activationkey } = await service.organization({ name: 'Com gente' })
+  await service.institution({ activationkey })
+  for (const [sentence, ...args] of [
+    ['has 1 members', 'organizations', 'delete', String(id)],
+    ['There is no key none', 'keys', 'retire', 'none', '--now'],
+  ] as const) {
+    const { ended, screen } = terminal(...args)
+    t.not(await ended, 0)
+    t.notRegex(screen(), /to confirm/)
+    t.true(screen().includes(sentence), screen())
+  }
+})
+
 test('what others feel is asked first, says what will happen, and is left alone with exit 1 when declined', async t => {
   const { username } = await service.signUp('ROLE_CLIENT')
   for (const [sentence, ...args] of [

@@ -33,13 +33,11 @@ export function addUserChanges(users: Command): void {
         const { username = '', role, active } = found.record!
         const organization = await chooseOrganization(api, found, options)
         const makes = role === 'ROLE_ADMIN' && (active !== 1 || organization !== undefined)
-        const confirmed = makes && (await confirmName(`${username} becomes an administrator.`, username, options))
-        const { user, changed } = await api.activateUser({
-          user: reference,
-          ...(organization !== undefined && { organization }),
-          ...(confirmed && { confirm: confirmed }),
-          etag: found.etag,
-        })
+        const request = { user: reference, ...(organization !== undefined && { organization }), etag: found.etag }
+        const sentence = `${username} becomes an administrator.`
+        const validate = (confirm: string) => api.activateUser({ ...request, confirm, validateOnly: true })
+        const confirmed = makes && (await confirmName(sentence, username, options, validate))
+        const { user, changed } = await api.activateUser({ ...request, ...(confirmed && { confirm: confirmed }) })
         printUser(user!, options, `is active${changed ? '' : ' already'}.`)
       }),
     )
@@ -91,14 +89,11 @@ Examples:
         const role = given ?? (await askRole(options))
         const final = role !== before && [role, before].includes('ROLE_ADMIN')
         const sentence = `${username} becomes a ${role} instead of a ${before}, and is signed out everywhere.`
-        const confirmed = final && (await confirmName(sentence, username, options))
+        const request = { user: reference, role, etag: found.etag }
+        const validate = (confirm: string) => api.setRole({ ...request, confirm, validateOnly: true })
+        const confirmed = final && (await confirmName(sentence, username, options, validate))
         if (!final && role !== before) await confirm(`${sentence} Continue?`, options)
-        const { user, changed } = await api.setRole({
-          user: reference,
-          role,
-          ...(confirmed && { confirm: confirmed }),
-          etag: found.etag,
-        })
+        const { user, changed } = await api.setRole({ ...request, ...(confirmed && { confirm: confirmed }) })
         printUser(user!, options, `is a ${role}${changed ? '' : ' already'}.`)
       }),
     )

@@ -31,7 +31,8 @@ export function addUserData(users: Command): void {
         const { reference, user: found } = await readUser(api, name, options)
         const { username = '' } = found.record!
         const sentence = `This permanently erases all data stored about ${username}.`
-        const confirm = await confirmName(sentence, username, options)
+        const validate = (confirm: string) => api.eraseUser({ user: reference, confirm, validateOnly: true })
+        const confirm = await confirmName(sentence, username, options, validate)
         const erase = () => api.eraseUser({ user: reference, confirm })
         const { user, eraseTime, rows } = await withProgress('Erasing', erase)
         const erasedAt = timestampDate(eraseTime!)

@@ -102,8 +102,7 @@ Example:
     )
     .action(
       administering(async (api, options: Creation) => {
-        const asks = options.username === undefined && canAsk(options)
-        const { active, organization, ...form } = asks ? await askForUser(api, options) : options
+        const { active, organization, ...form } = canAsk(options) ? await askForUser(api, options) : options
         const { username } = form
         if (!username) misuse('Pass the name of the user with --username.')
         if (!form.role) misuse(`Pass the role of the user with --role: ${roles.join(', ')}.`)
@@ -163,12 +162,13 @@ interface Creation extends UserFields, Named {
   readonly confirm?: string
 }
 
-/** Prompts for each field of a new user without a flag. */
+/** Prompts for each field of a new user without a flag; if the username has one, only for what is necessary. */
 async function askForUser(api: Api, options: Creation): Promise<Creation> {
-  const username = await askText('Username:', { required: true })
+  const username = options.username ?? (await askText('Username:', { required: true }))
   const role = options.role ?? (await askRole(options))
-  const values = await askFields(fields, options)
-  if (!options.active || options.organization !== undefined || role === 'ROLE_ADMIN')
+  const necessary = fields.filter(field => 'needed' in field && field.needed === 'always')
+  const values = await askFields<keyof UserFields>(options.username === undefined ? fields : necessary, options)
+  if (options.username !== undefined || !options.active || options.organization !== undefined || role === 'ROLE_ADMIN')
     return { ...options, ...values, username, role }
   const organization = await askOrganization(api, 'Which organization does the user belong to?')
   return { ...options, ...values, username, role, organization }

@@ -1,0 +1,167 @@
+/** What `auth-admin` says of a server that it can't work with: where it is, what is wrong, and what to do about it. */
+import { spawnSync } from 'node:child_process'
+import { mkdir, mkdtemp, readdir, rm, writeFile } from 'node:fs/promises'
+import { createServer as createHttp } from 'node:http'
+import { createSecureServer } from 'node:http2'
+import { createServer as createHttps } from 'node:https'
+import { type AddressInfo, createServer, type Server, type Socket } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import test, { type ExecutionContext } from 'ava'
+import { formatAddress } from '../../server/process/settings.js'
+import { createAuthority, writePems } from '../_helpers/certificates.js'
+import { installedRegistry, program, spawnCli } from '../_helpers/cli.js'
+import { freePort } from '../_helpers/relay.js'
+import { password, serviceForFile } from '../_helpers/service.js'
+
+const service = serviceForFile(() => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0', AUTH_METRICS_ADDRESS: '127.0.0.1:0' }))
+const authority = createAuthority('Known')
+const issue = (dnsNames: string[], until?: Date) => authority.issue({ name: 'auth', dnsNames, ...(until && { until }) })
+
+/** Port of a server that stops with the test. */
+async function listen(t: ExecutionContext, server: Server): Promise<number> {
+  const sockets = new Set<Socket>()
+  server.on('connection', socket => sockets.add(socket.on('error', () => {})))
+  await new Promise<void>(resolve => server.listen(0, '127.0.0.1', resolve))
+  t.teardown(() => {
+    server.close()
+    for (const socket of sockets) socket.destroy()
+  })
+  return (server.address() as AddressInfo).port
+}
+
+/** A command in a context named `prod`, with a session, at a URL; nothing else is set. */
+async function inContext(t: ExecutionContext, url: string, ca?: string) {
+  const config = await mkdtemp(join(tmpdir(), 'auth-contexts-'))
+  t.teardown(() => rm(config, { recursive: true, force: true }))
+  const tokenFile = join(config, 'token')
+  await writeFile(tokenFile, 'token', { mode: 0o600 })
+  const contexts = { current: 'prod', contexts: { prod: { url, ...(ca && { ca }), tokenFile } } }
+  await mkdir(join(config, 'auth-admin'))
+  await writeFile(join(config, 'auth-admin', 'contexts.json'), JSON.stringify(contexts))
+  return (...args: string[]) => spawnCli({ XDG_CONFIG_HOME: config, AUTH_DATA_DIR: join(config, 'none') }, args)
+}
+
+/** Runs a command at a URL: it ends with `code` and one sentence, which names the context, the URL and what matches. */
+async function says(t: ExecutionContext, url: string, code: number, pattern: RegExp, ca?: string) {
+  const run = await inContext(t, url, ca)
+  const { stderr, ...rest } = await run('users', 'list')
+  t.regex(stderr, pattern)
+  t.deepEqual({ code: rest.code, stdout: rest.stdout }, { code, stdout: '' }, stderr)
+  t.true(stderr.startsWith(`error: Context prod (${url})`), stderr)
+  t.regex(stderr, /^error: [^\n]+\n$/)
+  t.notRegex(stderr, /DATABASE_URL|ERR_|Protocol error/)
+  return stderr
+}
+
+test('a server that isn’t there, and a host that doesn’t exist, end with 7', async t => {
+  await says(t, `http://127.0.0.1:${await freePort()}`, 7, /can’t be reached: connection refused\. Check the address/)
+  await says(t, 'https://nowhere.invalid:50052', 7, /can’t be reached: (there is no host nowhere\.invalid|EAI_AGAIN)/)
+})
+
+test('a wrong port of the service is named, with the right one and the command that uses it', async t => {
+  const { grpc, http, metrics } = service.service.addresses
+  const fix = /AUTH_ADMIN_ADDRESS, by default port 50052.*`auth-admin login http:\/\/127\.0\.0\.1:50052 --context prod`/
+  for (const [address, what] of [
+    [metrics!, /speaks HTTP\/1\.1, as the HTTP gateway and the metrics do/],
+    [http!, /speaks HTTP\/1\.1, as the HTTP gateway and the metrics do/],
+    [grpc, /another gRPC listener, such as the public one \(AUTH_GRPC_ADDRESS\)/],
+  ] as const) {
+    t.regex(await says(t, `http://${formatAddress(address)}`, 1, fix), what)
+  }
+})
+
+test('login names the URL, and what answers there', async t => {
+  const run = await inContext(t, 'http://127.0.0.1:1')
+  const url = `http://${formatAddress(service.service.addresses.metrics!)}`
+  const file = join(await mkdtemp(join(tmpdir(), 'auth-contexts-')), 'password')
+  t.teardown(() => rm(join(file, '..'), { recursive: true, force: true }))
+  await writeFile(file, password)
+  const { code, stderr } = await run('login', url, '--username', 'admin', '--password-file', file)
+  t.is(code, 1)
+  t.true(stderr.startsWith(`error: ${url} is not the administration listener`), stderr)
+})
+
+test('what is no HTTP/2 is named, without a stack trace', async t => {
+  const talker = createServer(socket => socket.write('SSH-2.0-OpenSSH_9.6\r\n'))
+  await says(t, `http://127.0.0.1:${await listen(t, talker)}`, 1, /it doesn’t speak HTTP\/2/)
+  const closer = createServer(socket => socket.destroy())
+  await says(t, `http://127.0.0.1:${await listen(t, closer)}`, 7, /closed the connection/)
+  const html = createHttp((_request, response) => response.end('<html>'))
+  await says(t, `http://127.0.0.1:${await listen(t, html)}`, 1, /speaks HTTP\/1\.1/)
+})
+
+test('TLS on one side only is named, each way', async t => {
+  const { cert, key } = issue(['localhost'])
+  const encrypted = createSecureServer({ cert, key }).on('sessionError', () => {})
+  const port = await listen(t, encrypted as unknown as Server)
+  const toTls = new RegExp(
+    `speaks TLS\\. Use https: \`auth-admin login https://127\\.0\\.0\\.1:${port} --context prod\``,
+  )
+  await says(t, `http://127.0.0.1:${port}`, 1, toTls)
+  const clear = `https://${formatAddress(service.service.addresses.admin!)}`
+  await says(t, clear, 1, /doesn’t speak TLS\. Check the port .*use http:\/\/127\.0\.0\.1:\d+\.\n/)
+})
+
+test('a certificate of an unknown authority, for another name, or expired: each says so', async t => {
+  const { ca } = await writePems(t, { ca: authority.certificate })
+  const { ca: another } = await writePems(t, { ca: createAuthority('Another').certificate })
+  const serve = async (dnsNames: string[], until?: Date) => {
+    const server = createSecureServer(issue(dnsNames, until)).on('sessionError', () => {})
+    return `https://localhost:${await listen(t, server as unknown as Server)}`
+  }
+  const good = await serve(['localhost'])
+  const fix = new RegExp(`\`auth-admin login ${good} --context prod --ca FILE\``)
+  t.regex(await says(t, good, 1, /authority that this system doesn’t trust/), fix)
+  t.regex(await says(t, good, 1, /authority that isn’t in \//, another), fix)
+  await says(
+    t,
+    await serve(['auth.example.org', 'auth.test']),
+    1,
+    /certificate for auth\.example\.org, auth\.test\./,
+    ca,
+  )
+  await says(t, await serve(['localhost'], new Date(Date.now() - 86_400_000)), 1, /certificate that has expired/, ca)
+})
+
+test('an HTTP/1.1 server behind TLS is named', async t => {
+  const { ca } = await writePems(t, { ca: authority.certificate })
+  const server = createHttps(issue(['localhost']), (_request, response) => response.end('<html>'))
+  await says(t, `https://localhost:${await listen(t, server)}`, 1, /speaks HTTP\/1\.1/, ca)
+})
+
+test('files that can’t be read or written are named, without a stack trace', async t => {
+  const run = await inContext(t, 'https://localhost:1')
+  const folder = await mkdtemp(join(tmpdir(), 'auth-contexts-'))
+  t.teardown(() => rm(folder, { recursive: true, force: true }))
+  const login = ['login', 'https://localhost:1', '--username', 'admin', '--password-file']
+  for (const [args, pattern] of [
+    [[...login, folder], /^error: The file of --password-file can’t be read \(EISDIR\)\.\n$/],
+    [[...login, '-', '--ca', join(folder, 'none')], /^error: \/.*none can’t be read \(ENOENT\)\.\n$/],
+    [
+      ['users', 'set-password', 'ana', '--password-file', join(folder, 'none')],
+      /--password-file can’t be read \(ENOENT\)/,
+    ],
+  ] as const) {
+    const { code, stderr } = await run(...args)
+    t.is(code, 1, stderr)
+    t.regex(stderr, pattern)
+  }
+  const settings = await installedRegistry(t)
+  const file = join(folder, 'registry.age')
+  const shell = (script: string, ...args: string[]) =>
+    spawnSync('sh', ['-c', script, 'sh', process.execPath, program, ...args], {
+      env: { PATH: process.env.PATH, ...settings },
+      input: 'umas 16 letras ou mais',
+      encoding: 'utf8',
+    })
+  const full = shell('ulimit -f 1 && exec "$@"', 'backup', file, '--passphrase-file', '-')
+  t.deepEqual([full.status, full.stderr], [1, 'error: The backup can’t be written (EFBIG).\n'])
+  t.deepEqual(await readdir(folder), [])
+  const output = shell('exec "$@" >/dev/full', 'users', 'list', '--json')
+  t.deepEqual([output.status, output.stderr], [1, 'error: Standard output can’t be written (ENOSPC).\n'])
+  await writeFile(join(folder, 'auth-admin'), 'a file where a folder should be')
+  const { code, stderr } = await spawnCli({ XDG_CONFIG_HOME: folder }, ['contexts', 'list'])
+  t.is(code, 1)
+  t.regex(stderr, /^error: \/.*contexts\.json can’t be read \(ENOTDIR\)\.\n$/)
+})
