@@ -288,6 +288,8 @@ export function createRemoteTransport(options: RemoteOptions): RemoteTransport {
     servers: () => countServers(servers),
     close() {
       clearInterval(checking)
+      // Ends their checks without a line in the log.
+      servers.clear()
       client.close()
     },
   }

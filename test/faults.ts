@@ -18,8 +18,8 @@ const faults: Readonly<Record<string, HttpError>> = {
   'frozen-replica': { file: 'races/frozen.slow', match: 'a replica that freezes*' },
   'frozen-holder': { file: 'faults/locks.slow' },
   'silent-connections': { file: 'faults/blackhole.slow' },
-  'read-only': { file: 'faults/readonly.slow' },
-  'other-port': { file: 'faults/otherport.slow' },
+  'read-only': { file: 'faults/read-only.slow' },
+  'other-port': { file: 'faults/other-port.slow' },
   promotion: {
     file: 'faults/promotion.slow',
     ...(!process.env.HAPROXY && { tool: 'HAProxy (HAPROXY=path); several hosts in DATABASE_URL are tried alone' }),
@@ -42,7 +42,10 @@ const faults: Readonly<Record<string, HttpError>> = {
   'hanging-stop': { file: 'process/stops.slow', match: '*keeps no process from ending*' },
   'server-killed': { file: 'gateway/balancing.slow', match: 'one server is killed*' },
   'server-hangs': { file: 'gateway/balancing.slow', match: 'one server hangs*' },
-  'servers-restarted': { file: 'gateway/balancing.slow', match: 'servers are restarted*' },
+  'servers-hang': { file: 'gateway/balancing.slow', match: 'a gateway is ready*' },
+  'servers-restarted': { file: 'gateway/balancing.slow', match: 'during a rolling restart*' },
+  upgrade: { file: 'process/upgrade.slow', match: 'an upgrade*' },
+  outage: { file: 'faults/outage.slow' },
   'full-mail-folder': { file: 'outbox/folder' },
 }
 

@@ -1,5 +1,4 @@
 /** A gateway in front of several servers: what its clients see when one dies, hangs or stops. */
-import { randomUUID } from 'node:crypto'
 import { once } from 'node:events'
 import { createServer as createHttp2Server, type ServerHttp2Session } from 'node:http2'
 import type { AddressInfo } from 'node:net'
@@ -10,11 +9,12 @@ import test, { type ExecutionContext } from 'ava'
 import { createRemoteTransport } from '../../gateway/remote.js'
 import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
-import { type ServerProcess, spawnGateway, spawnServer } from '../_helpers/apart.js'
+import { spawnGateway, spawnServer } from '../_helpers/apart.js'
 import { freshDatabase } from '../_helpers/database.js'
+import { callsOf, type Load, login, readsOf, toldOf, usesAll, writesOf } from '../_helpers/load.js'
 import { startNames } from '../_helpers/names.js'
 import { freePort } from '../_helpers/relay.js'
-import { type Answer, createRequest, password, type TestService } from '../_helpers/service.js'
+import { createRequest } from '../_helpers/service.js'
 import { waitFor, waitForValue, within } from '../_helpers/wait.js'
 
 /** Two servers on one database, a gateway that uses both, and a token. */
@@ -27,87 +27,6 @@ async function twoServers(t: ExecutionContext) {
   await usesAll(request, token, servers)
   return { servers, gateway, request, token }
 }
-
-type Request = TestService['request']
-
-async function login(request: Request): Promise<string> {
-  const { status, text } = await request('POST', '/users/login', { body: { username: 'admin', password } })
-  if (status !== 200) throw new Error(`${status} ${text}`)
-  return text
-}
-
-/** How many calls a server has answered, besides the checks of gateways. */
-async function callsOf({ metrics }: ServerProcess): Promise<number> {
-  const text = await (await fetch(metrics)).text()
-  return [...text.matchAll(/^auth_calls_total\{(?!rpc="Check").*\} (\d+)$/gm)].reduce(
-    (sum, [, count]) => sum + Number(count),
-    0,
-  )
-}
-
-/** Waits until reads reach every one of the servers. */
-async function usesAll(request: Request, token: string, servers: readonly ServerProcess[]): Promise<void> {
-  const before = await Promise.all(servers.map(callsOf))
-  await waitFor(async () => {
-    await request('GET', '/users/me', { token })
-    const now = await Promise.all(servers.map(callsOf))
-    return now.every((count, index) => count > before[index]!)
-  })
-}
-
-/** Repeats a call, 16 at a time, until `end` or the end of the test; `statuses` holds the status of each answer. */
-function load(t: ExecutionContext, call: () => Promise<Answer>) {
-  const statuses: number[] = []
-  const reasons = new Set<string>()
-  let slowest = 0
-  let ended = false
-  const one = async () => {
-    while (!ended) {
-      const from = performance.now()
-      const { status, json } = await call()
-      statuses.push(status)
-      if (status !== 200) reasons.add(`${status} ${json?.reason}`)
-      slowest = Math.max(slowest, performance.now() - from)
-    }
-  }
-  const all = Promise.all(Array.from({ length: 16 }, one))
-  const end = async () => {
-    ended = true
-    await all
-  }
-  t.teardown(end)
-  return {
-    statuses,
-    /** What clients saw, in a sentence. */
-    slowest: () => slowest,
-    told: () =>
-      `${statuses.length}, ${toldOf(statuses)} × 503 (${[...reasons]}), the slowest after ${(slowest / 1000).toFixed(1)} s`,
-    /** Waits for so many answers more. */
-    more: (count: number) => {
-      const until = statuses.length + count
-      return waitFor(
-        () => statuses.length >= until,
-        () => statuses.length,
-      )
-    },
-    end,
-  }
-}
-
-const readsOf = (t: ExecutionContext, request: Request, token: string) =>
-  load(t, () => request('GET', '/users/me', { token, once: true }))
-/** Sign-ups: writes that have nothing to do with each other. */
-function writesOf(t: ExecutionContext, request: Request) {
-  const fields = { password, state: 'CE', city: 'Crato', termsofusage: true, roles: ['ROLE_CLIENT'] }
-  return load(t, () => {
-    const body = { username: randomUUID(), nickname: randomUUID(), ...fields }
-    return request('POST', '/users/signup', { body, once: true })
-  })
-}
-
-const toldOf = (statuses: readonly number[]) => statuses.filter(status => status === 503).length
-
-type Load = ReturnType<typeof load>
 
 /** Asserts that every read was answered, and every write but for a few, which were told to try again. */
 function fewTold(t: ExecutionContext, reads: Load, writes: Load) {
