@@ -43,7 +43,7 @@ async function main(): Promise<void> {
   const certificates = cert || ca ? followCertificates({ cert, key, ca }, log) : undefined
   const httpCertificates = httpTlsCert ? followCertificates({ cert: httpTlsCert, key: httpTlsKey }, log) : undefined
   // Without an authority servers can't be authenticated: then there is no TLS.
-  const transport = createRemoteTransport({ target, serverName, ...(ca && certificates && { certificates }) })
+  const transport = createRemoteTransport({ target, serverName, log, ...(ca && certificates && { certificates }) })
   const endpoint = createMetricsEndpoint()
   const metrics = createGatewayMetrics(endpoint.registry)
   metrics.watchServers(transport.servers)

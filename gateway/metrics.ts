@@ -73,7 +73,7 @@ export function createGatewayMetrics(registry: Registry): GatewayMetrics {
     watchServers(stats) {
       new Gauge({
         name: 'auth_servers',
-        help: 'Servers of a separate gateway: connected, which receive calls, and away.',
+        help: 'Servers of a separate gateway: connected, which answer, and away.',
         labelNames: ['state'],
         registers,
         collect() {

@@ -1,10 +1,12 @@
 /**
- * Transport to services in other processes, over gRPC. Calls are balanced over all connected servers. A server that dies is
- * skipped at once, one that hangs when a ping times out; the channel reconnects to both. A call that no server has begun
- * goes to the next server; a call that a server may have begun is retried only if its definition is idempotent, and once.
- * gRPC's own retries (proposal A6) don't cover answers that begin and break off.
+ * Transport to services in other processes, over gRPC. Calls are balanced over all servers that answer (servers.ts). A
+ * server that dies is skipped at once, one that hangs when it answers neither a health check nor a call in time; the channel
+ * reconnects to both. A call that no server has begun goes to the next server; a call that a server may have begun is
+ * retried only if its definition is idempotent, and once. gRPC's own retries (proposal A6) don't cover answers that begin
+ * and break off.
  */
 import { setTimeout as sleep } from 'node:timers/promises'
+import { promisify } from 'node:util'
 import {
   create,
   type DescMessage,
@@ -17,13 +19,28 @@ import {
 } from '@bufbuild/protobuf'
 import { MethodOptions_IdempotencyLevel } from '@bufbuild/protobuf/wkt'
 import { Code, ConnectError, type Transport, type UnaryResponse } from '@connectrpc/connect'
-import { type CallOptions, Client, credentials, experimental, Metadata, type ServiceError } from '@grpc/grpc-js'
+import { type CallOptions, Client, credentials, experimental, type ServiceError } from '@grpc/grpc-js'
 import { ForgotPasswords } from '../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../proto/gen/auth/v1/users_pb.js'
 import { StatusSchema } from '../proto/gen/google/rpc/status_pb.js'
-import { Health } from '../proto/gen/health/v1/health_pb.js'
+import {
+  Health,
+  type HealthCheckResponse,
+  HealthCheckResponse_ServingStatus,
+} from '../proto/gen/health/v1/health_pb.js'
 import { inSpan, SpanKind, traceHeaders, tracing } from '../server/observability/tracing.js'
-import { roundRobin, type ServerStats, statsOption } from './servers.js'
+import {
+  type BalancedCall,
+  CallMetadata,
+  countServers,
+  isConnected,
+  roundRobin,
+  type Server,
+  type Health as ServerHealth,
+  type ServerStats,
+  type Servers,
+  serversOption,
+} from './servers.js'
 
 /** Options of the transport. */
 interface RemoteOptions {
@@ -39,11 +56,19 @@ interface RemoteOptions {
   readonly certificates?: experimental.CertificateProvider & { readonly identified: boolean }
   /** Name in the servers' certificates; default: the (first) host of the target. */
   readonly serverName?: string | undefined
+  /** Gets a line when a server is lost, and when it is back. */
+  readonly log?: Log
 }
 
-/** A transport that holds connections. */
+/** A pino logger fits. */
+interface Log {
+  info(fields: object, message: string): void
+  warn(fields: object, message: string): void
+}
+
+/** A transport that holds connections. Its health check answers for all servers: SERVING while one of them is ready. */
 type RemoteTransport = Transport & {
-  /** Number of known and of connected servers. */
+  /** Number of known servers, and of those that are connected and answer. */
   servers(): ServerStats
   /** Closes the connections after the calls in progress. */
   close(): void
@@ -56,12 +81,20 @@ const publicMessages: Partial<Record<Code, string>> = {
 }
 
 /**
+ * Each server is checked a second after its last check, and has so many ms to answer; it needs at most 2 s. A server that
+ * answers nothing meanwhile, neither the check nor a call, is lost.
+ */
+const checkInterval = 1_000
+const checkTimeout = 2_500
+
+/**
  * During calls, servers are pinged; a server that doesn't answer within the timeout is disconnected, with all its calls. A
- * busy server answers in time, and a read has time left for another server.
+ * busy server answers in time.
  */
 const keepalive = { 'grpc.keepalive_time_ms': 2_000, 'grpc.keepalive_timeout_ms': 8_000 }
 
 const { IDEMPOTENT } = MethodOptions_IdempotencyLevel
+const { SERVING, NOT_SERVING } = HealthCheckResponse_ServingStatus
 
 /**
  * The service config (gRPC proposal A2), without outlier detection: grpc-js counts refusals as failures, so a client could
@@ -70,10 +103,9 @@ const { IDEMPOTENT } = MethodOptions_IdempotencyLevel
 const serviceConfig = { loadBalancingConfig: [roundRobin] }
 
 /** RPCs that may be retried. */
-const idempotent: ReadonlySet<DescMethodUnary> = new Set([
-  ...[...Users.methods, ...ForgotPasswords.methods].filter(rpc => rpc.idempotency === IDEMPOTENT),
-  Health.method.check,
-] as DescMethodUnary[])
+const idempotent: ReadonlySet<DescMethodUnary> = new Set(
+  ([...Users.methods, ...ForgotPasswords.methods] as DescMethodUnary[]).filter(rpc => rpc.idempotency === IDEMPOTENT),
+)
 
 /** Milliseconds before a retry: by then a lost server is skipped. */
 const pause = 10
@@ -81,12 +113,20 @@ const pause = 10
 /** Maximum lost calls that are retried, enough for the failure of a server. Each answered call reduces the count by one. */
 const maxLost = 500
 
+/** A call in progress. */
+interface Attempt extends BalancedCall {
+  /** Ends a call that may be retried, as lost. */
+  readonly abandon?: () => void
+}
+
 /**
- * Creates a transport to services in other processes over gRPC. It connects at the first call. Answers have no headers and
- * trailers, because the services send no relevant ones.
+ * Creates a transport to services in other processes over gRPC, and connects. Answers have no headers and trailers, because
+ * the services send no relevant ones.
  */
-export function createRemoteTransport({ target, certificates, serverName }: RemoteOptions): RemoteTransport {
-  let servers: ServerStats = { known: 0, connected: 0 }
+export function createRemoteTransport(options: RemoteOptions): RemoteTransport {
+  const { target, certificates, serverName, log } = options
+  const servers: Servers = new Map()
+  const inFlight = new Set<Attempt>()
   const client = new Client(
     target,
     certificates
@@ -101,9 +141,7 @@ export function createRemoteTransport({ target, certificates, serverName }: Remo
       'grpc.service_config_disable_resolution': 1,
       'grpc.enable_channelz': 0,
       ...keepalive,
-      [statsOption]: (now: ServerStats) => {
-        servers = now
-      },
+      [serversOption]: servers,
       // Reconnects to a restarted server within seconds, not minutes.
       'grpc.max_reconnect_backoff_ms': 5_000,
       // Resolves the name again within seconds after a lost connection.
@@ -115,31 +153,89 @@ export function createRemoteTransport({ target, certificates, serverName }: Remo
   function callOnce(
     method: DescMethodUnary,
     request: Message,
-    headers: Metadata,
+    headers: HeadersInit | undefined,
     options: CallOptions,
     signal?: AbortSignal,
+    only?: Server,
   ) {
     const { path, serialize, deserialize } = wireOf(method)
     return new Promise<Message>((resolve, reject) => {
       if (signal?.aborted) return reject(reasonOf(signal))
+      let abandoned = false
+      const cancel = () => call.cancel()
+      const abandon = () => {
+        abandoned = true
+        cancel()
+      }
+      const attempt: Attempt = { ...(only && { only }), ...(idempotent.has(method) && { abandon }) }
       const call = client.makeUnaryRequest<Message, Message>(
         path,
         serialize,
         deserialize,
         request,
-        headers,
+        metadataOf(headers, attempt),
         options,
         (error, message) => {
+          inFlight.delete(attempt)
           signal?.removeEventListener('abort', cancel)
+          if (attempt.server && (!error || detailsOf(error))) attempt.server.answeredAt = performance.now()
           if (signal?.aborted) reject(reasonOf(signal))
+          else if (abandoned) reject(new ConnectError(publicMessages[Code.Unavailable]!, Code.Unavailable))
           else if (error) reject(connectErrorOf(error))
           else resolve(message!)
         },
       )
-      const cancel = () => call.cancel()
+      inFlight.add(attempt)
       signal?.addEventListener('abort', cancel)
     })
   }
+
+  const checks = new Map<Server, Promise<void>>()
+
+  /** Asks a server for its health, unless it is being asked already. */
+  function check(server: Server): Promise<void> {
+    const running = checks.get(server)
+    if (running) return running
+    const from = performance.now()
+    const { check: rpc } = Health.method
+    const made = callOnce(rpc, create(rpc.input), undefined, { deadline: Date.now() + checkTimeout }, undefined, server)
+      .then(
+        response => note(server, (response as HealthCheckResponse).status === SERVING ? 'ready' : 'not ready'),
+        () => server.answeredAt < from && note(server, 'lost'),
+      )
+      .then(() => void checks.delete(server))
+    checks.set(server, made)
+    return made
+  }
+
+  /** Notes the health of a server. Calls in progress at a lost server go to another one if they may be repeated. */
+  function note(server: Server, health: ServerHealth): void {
+    const { health: before = 'ready', address } = server
+    server.health = health
+    if (health === before || servers.get(address) !== server) return
+    if (health === 'ready') log?.info({ server: address }, 'a server is back')
+    else if (health === 'not ready') log?.warn({ server: address }, 'a server is not ready: others get its calls')
+    else log?.warn({ server: address }, 'a server is lost: others get its calls')
+    if (health !== 'lost') return
+    for (const attempt of inFlight) if (attempt.server === server) attempt.abandon?.()
+  }
+
+  const checkAll = () => Promise.all([...servers.values()].map(check))
+  const isReady = () => [...servers.values()].some(server => server.health === 'ready' && isConnected(server))
+
+  /** The health of all servers together. What isn't known yet, or was bad, is asked now. */
+  async function health(): Promise<Message> {
+    if (!isReady()) {
+      if (servers.size === 0)
+        await promisify(client.waitForReady.bind(client))(Date.now() + checkTimeout).catch(() => {})
+      await checkAll()
+    }
+    return create(Health.method.check.output, { status: isReady() ? SERVING : NOT_SERVING })
+  }
+
+  // Connects.
+  client.getChannel().getConnectivityState(true)
+  const checking = setInterval(checkAll, checkInterval).unref()
 
   let lost = 0
 
@@ -172,7 +268,8 @@ export function createRemoteTransport({ target, certificates, serverName }: Remo
     const options = timeoutMs === undefined || timeoutMs <= 0 ? {} : { deadline: Date.now() + timeoutMs }
     const request = create(method.input, input)
     const call = idempotent.has(method) ? callWithRetry : callOnce
-    const message = await call(method, request, metadataOf(headers), options, signal)
+    const isCheck = (method as DescMethodUnary) === Health.method.check
+    const message = isCheck ? await health() : await call(method, request, headers, options, signal)
     return {
       stream: false,
       service: method.parent,
@@ -188,8 +285,13 @@ export function createRemoteTransport({ target, certificates, serverName }: Remo
     stream: async () => {
       throw new ConnectError('Streams are not supported.', Code.Unimplemented)
     },
-    servers: () => servers,
-    close: () => client.close(),
+    servers: () => countServers(servers),
+    close() {
+      clearInterval(checking)
+      // Ends their checks without a line in the log.
+      servers.clear()
+      client.close()
+    },
   }
 }
 
@@ -231,8 +333,8 @@ function wireOf(method: DescMethodUnary): Wire {
 }
 
 /** Headers as metadata, which is ASCII only: other characters don't occur in valid values. */
-function metadataOf(headers: HeadersInit = {}): Metadata {
-  const metadata = new Metadata()
+function metadataOf(headers: HeadersInit = {}, call: BalancedCall): CallMetadata {
+  const metadata = new CallMetadata(call)
   const pairs = Symbol.iterator in headers ? headers : Object.entries(headers)
   for (const [name = '', value = ''] of pairs) metadata.add(name, value.replace(/[^ -~]/g, '?'))
   // Replaces the incoming trace headers, because this is the next hop.
@@ -242,8 +344,8 @@ function metadataOf(headers: HeadersInit = {}): Metadata {
 
 function connectErrorOf(error: ServiceError): ConnectError {
   const code: Code = error.code as number
-  const [bytes] = error.metadata?.get('grpc-status-details-bin') ?? []
-  const status = Buffer.isBuffer(bytes) ? readStatus(bytes) : undefined
+  const bytes = detailsOf(error)
+  const status = bytes && readStatus(bytes)
   // The cause is for the log, which omits its message.
   if (!status)
     return new ConnectError(publicMessages[code] ?? 'Something went wrong.', code, undefined, undefined, error)
@@ -253,6 +355,12 @@ function connectErrorOf(error: ServiceError): ConnectError {
     value,
   }))
   return result
+}
+
+/** The details of a refusal, which only a server sends. */
+function detailsOf(error: ServiceError): Buffer | undefined {
+  const [bytes] = error.metadata?.get('grpc-status-details-bin') ?? []
+  return Buffer.isBuffer(bytes) ? bytes : undefined
 }
 
 function readStatus(bytes: Buffer) {

@@ -6,7 +6,7 @@ import { randomInt } from 'node:crypto'
 import { chmod, mkdir, writeFile } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import { adminPasswordFile } from './database/database-choice.js'
-import { checkMigrations, migrate, readMigrations } from './database/migrate.js'
+import { checkMigrations, dueMigrations, migrate, readMigrations } from './database/migrate.js'
 import type { AuditEvent } from './models/audit.js'
 import type { Registry } from './models/define-models.js'
 import { publishLead, rotateAfter } from './models/signing-key.js'
@@ -139,9 +139,10 @@ export async function install(
 async function refusePending(database: Registry['database']): Promise<readonly string[]> {
   const status = await readMigrations(database)
   checkMigrations(status)
-  if (status.pending.length === 0) return []
+  const due = dueMigrations(status)
+  if (due.length === 0) return []
   throw new Error(
-    `The database is behind this version (${status.pending.map(({ name }) => name).join(', ')}), and AUTH_MIGRATE=off leaves it so: run \`auth-admin migrate\`.`,
+    `The database is behind this version (${due.map(({ name }) => name).join(', ')}), and AUTH_MIGRATE=off leaves it so: run \`auth-admin migrate\`.`,
   )
 }
 

@@ -7,6 +7,7 @@ import { createInProcessTransport } from './calls/in-process.js'
 import { followClock } from './database/clock.js'
 import { awaitDatabase, type Source } from './database/database-choice.js'
 import { type Installation, install } from './installation.js'
+import { startHeartbeat } from './jobs/heartbeat.js'
 import { startMaintenance } from './jobs/maintenance.js'
 import { startSealing } from './jobs/sealing.js'
 import { createScheduler, schedulerLimits } from './limits/scheduler.js'
@@ -81,8 +82,13 @@ export async function startService(
     const { pool, passwords } = hashing
     undo.push({ what: 'hashes in flight', run: pool.close })
     metrics.watchHashing(pool.stats)
-    const work = () => install(registry, settings, passwords, 'service')
-    const installation = await (settings.databaseUrl ? awaitDatabase(work, settings, log, signal) : work())
+    const work = async () => {
+      const installation = await install(registry, settings, passwords, 'service')
+      const self = await registry.processes.add(settings.httpAddress ? 'all-in-one' : 'server', installation.tokens)
+      return { installation, self }
+    }
+    const { installation, self } = await (settings.databaseUrl ? awaitDatabase(work, settings, log, signal) : work())
+    undo.push({ what: 'the record of this process', run: startHeartbeat(registry, self, log).stop })
     if (installation.weakness) log.warn(`AUTH_ADMIN_PASSWORD is weak: ${installation.weakness}`)
     const { administrators } = await registry.totpSecrets.coverage()
     if (administrators === 0) log.warn(`there is no active administrator: run \`${makeAdministrator}\``)

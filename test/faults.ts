@@ -43,7 +43,10 @@ const faults: Readonly<Record<string, Fault>> = {
   'hanging-stop': { file: 'process/stops.slow', match: '*keeps no process from ending*' },
   'server-killed': { file: 'gateway/balancing.slow', match: 'one server is killed*' },
   'server-hangs': { file: 'gateway/balancing.slow', match: 'one server hangs*' },
-  'servers-restarted': { file: 'gateway/balancing.slow', match: 'servers are restarted*' },
+  'servers-hang': { file: 'gateway/balancing.slow', match: 'a gateway is ready*' },
+  'servers-restarted': { file: 'gateway/balancing.slow', match: 'during a rolling restart*' },
+  upgrade: { file: 'process/upgrade.slow', match: 'an upgrade*' },
+  outage: { file: 'faults/outage.slow' },
   'full-mail-folder': { file: 'outbox/folder' },
 }
 

@@ -33,7 +33,8 @@ export function addIssuer(program: Command): void {
 A process reads both values when it starts. Until you restart it, it issues and
 accepts tokens with the former values. After the restart, it accepts only tokens
 with the new values. Restart all processes, and update AUTH_ISSUER and
-AUTH_AUDIENCE if they are set. All users then have to sign in again. Services
+AUTH_AUDIENCE if they are set; \`auth-admin doctor\` names processes that still
+have the former values. All users then have to sign in again. Services
 that verify tokens themselves must expect the new values. If you set the former
 values again, their tokens are valid again.
 

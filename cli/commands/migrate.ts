@@ -1,8 +1,9 @@
 import { timestampDate } from '@bufbuild/protobuf/wkt'
 import type { Command } from 'commander'
 import { type Api, administering } from '../administration.js'
+import { fail } from '../exit-codes.js'
 import { withRegistry, worksLocally } from '../session.js'
-import { jsonOption, printJson, printTable, say } from '../terminal/output.js'
+import { jsonOption, printJson, printTable, say, warn } from '../terminal/output.js'
 import { withProgress } from '../terminal/progress.js'
 
 interface Options {
@@ -21,11 +22,13 @@ export function addMigrate(program: Command): void {
       'after',
       `
 Without a command it runs \`migrate up\`. The service does the same at its start,
-unless AUTH_MIGRATE=off: then it refuses a database with pending migrations.
+unless AUTH_MIGRATE=off: then it refuses a database that \`migrate up\` would change.
+After all processes are updated, run \`migrate up --contract\`.
 
 Examples:
   $ auth-admin migrate plan
-  $ auth-admin migrate up`,
+  $ auth-admin migrate up
+  $ auth-admin migrate up --contract`,
     )
 
   migrate
@@ -54,7 +57,7 @@ Example:
 
   migrate
     .command('plan')
-    .description('List what `migrate up` would run, and whether the previous version can run during it.')
+    .description('List pending migrations, and which command runs them.')
     .addOption(jsonOption())
     .addHelpText('after', '\nExample:\n  $ auth-admin migrate plan')
     .action(
@@ -64,38 +67,54 @@ Example:
         const cells = pending.map(({ name, kind }) => [
           name,
           kind,
-          kind === 'expand'
-            ? 'processes of the previous version can run'
-            : 'stop all processes of the previous version first',
+          kind === 'expand' ? 'migrate up, before the update' : 'migrate up --contract, after the update',
         ])
-        printTable(['migration', 'kind', 'meanwhile'], cells, 'The tables are up to date.')
+        printTable(['migration', 'kind', 'run by'], cells, 'The tables are up to date.')
       }, opening),
     )
 
   worksLocally(migrate.command('up', { isDefault: true }))
-    .description('Run all pending migrations. It works on the database itself.')
+    .description('Run pending migrations. It works on the database itself.')
+    .option('--contract', 'also those that processes of the previous version can’t work with')
     .addOption(jsonOption())
     .addHelpText(
       'after',
       `
 It uses no context, because a service doesn't start with pending migrations. It
 applies all migrations or none. If you run it several times at once, only one
-run applies them. Processes of the previous version can continue, unless
-a pending migration is a \`contract\`. In that case, stop them first.
+run applies them.
 
-Example:
-  $ auth-admin migrate up`,
+Without --contract it runs only \`expand\` migrations, during which processes of
+the previous version continue. Run it with --contract after you have updated all
+processes: it runs the rest, and refuses with exit code 5, naming them, while
+processes that don't know these migrations run or have run in the last 30 s.
+In an empty database it runs all migrations.
+
+Examples:
+  $ auth-admin migrate up
+  $ auth-admin migrate up --contract`,
     )
     .action(bringUp)
 }
 
-async function bringUp({ json }: Options): Promise<void> {
-  const migrations = await withRegistry(async ({ registry }) => {
-    const { migrate } = await import('../../server/database/migrate.js')
-    return withProgress('Migrating', () => migrate(registry.database))
+async function bringUp({ contract, json }: Options & { contract?: boolean }): Promise<void> {
+  const { migrations, left } = await withRegistry(async ({ registry: { database, processes } }) => {
+    const { migrate, readMigrations } = await import('../../server/database/migrate.js')
+    const permit = async (name: string, t: Parameters<typeof processes.without>[1]) => {
+      const older = await processes.without(name, t)
+      if (older.length > 0)
+        fail(
+          `Processes of an older version would break by ${name}: ${older.join(', ')}. Update or stop them first; one that crashed counts for 30 s.`,
+          5,
+        )
+    }
+    const migrations = await withProgress('Migrating', () => migrate(database, contract ? { permit } : {}))
+    return { migrations, left: (await readMigrations(database)).pending.map(({ name }) => name) }
   }, opening)
+  if (left.length > 0) warn(`${left.join(', ')} is left: run \`migrate up --contract\` once all processes are updated.`)
   if (json) return printJson({ migrations })
-  say(migrations.length > 0 ? `Done: ${migrations.join(', ')}.` : 'The tables are up to date; nothing changed.')
+  if (migrations.length > 0) return say(`Done: ${migrations.join(', ')}.`)
+  say(left.length > 0 ? 'Nothing changed.' : 'The tables are up to date; nothing changed.')
 }
 
 /** Migrations by their state. */

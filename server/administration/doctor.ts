@@ -5,6 +5,7 @@ import { adminPasswordFile } from '../database/database-choice.js'
 import { causeOf } from '../database/failures.js'
 import { readMigrations } from '../database/migrate.js'
 import type { Registry } from '../models/define-models.js'
+import { describeProcess } from '../models/process.js'
 import { rotateAfter } from '../models/signing-key.js'
 import type { UndeclaredProxies } from '../observability/undeclared-proxy.js'
 import { describe, within } from '../outbox/sender.js'
@@ -66,6 +67,7 @@ const foundations: readonly Examination[] = [
 const registry: readonly Examination[] = [
   ['clocks', examineClocks],
   ['connections', examineConnections],
+  ['processes', examineProcesses],
   ['signing key', examineSigningKey],
   ['audit log', examineAuditLog],
   ['e-mails', examineEmails],
@@ -115,7 +117,13 @@ async function examineMigrations({ database }: Deps): Promise<Found> {
   if (done.length === 0) return failed('The registry is not installed yet.', 'Run `auth-admin install`.')
   if (newer.some(({ kind }) => kind === 'contract'))
     return failed(`The database is of a newer version (${names(newer)}).`, 'Run that version.')
-  if (pending.length > 0) return failed(`Migrations are pending: ${names(pending)}.`, 'Run `auth-admin migrate up`.')
+  const expand = pending.filter(({ kind }) => kind === 'expand')
+  if (expand.length > 0) return failed(`Migrations are pending: ${names(expand)}.`, 'Run `auth-admin migrate up`.')
+  if (pending.length > 0)
+    return warning(
+      `Migrations wait for the end of the upgrade: ${names(pending)}.`,
+      'Once no process of an older version runs, run `auth-admin migrate up --contract`.',
+    )
   if (newer.length > 0)
     return warning(`A newer version has run ${names(newer)}; this one still works.`, 'Update this process.')
   return ok(`All ${done.length} migrations were run.`)
@@ -149,6 +157,17 @@ async function examineConnections({ database }: Deps): Promise<Found> {
   if (most < connectionsOfProcess || most - used < connectionsOfProcess)
     return warning(detail, 'Raise max_connections, or put a pooler before the database.')
   return ok(detail)
+}
+
+async function examineProcesses({ processes, tokenIssuers }: Deps): Promise<Found> {
+  const [running, registry] = [await processes.running(), await tokenIssuers.find()]
+  const former = running.filter(({ issuer, audience }) => issuer !== registry?.issuer || audience !== registry.audience)
+  if (former.length > 0)
+    return warning(
+      `Processes still issue and accept tokens of a former issuer or audience: ${former.map(describeProcess).join(', ')}.`,
+      'Restart them.',
+    )
+  return ok(`Processes that serve this registry: ${running.length}. All have its issuer.`)
 }
 
 async function examineSigningKey({ signingKeys }: Deps): Promise<Found> {

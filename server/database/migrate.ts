@@ -3,7 +3,8 @@
  * compatibility with processes of the previous version, which may still be running:
  *
  * - `-- expand`: the previous version runs and starts on the new schema;
- * - `-- contract`: it doesn't. Such a file is released one version later, when no process of the previous version runs.
+ * - `-- contract`: it doesn't. Such a file runs only on request, when no process of the previous version runs: the version
+ *   that brings it works with and without it. In a release, `contract` files come last.
  *
  * The ledger (the table `migrations`) stores the name, kind and digest of each file that ran. The kind shows a process
  * whether it is compatible with newer files. The digest detects a schema that other files created.
@@ -70,27 +71,85 @@ export async function compareLedger(ledger: readonly Migration[], folder = ownFo
   }
 }
 
+/** Options of `migrate`. */
+interface MigrateOptions {
+  /**
+   * Allows `contract` migrations, up to the newest one given, or throws. It is called while no process can begin to use the
+   * database. Absent: such migrations stay pending.
+   */
+  readonly permit?: (contract: string, transaction: Transaction) => Promise<void>
+  readonly folder?: URL
+}
+
 /**
- * Runs all pending migrations and returns their names. They run atomically, in one transaction under a lock: of concurrent
- * processes, one migrates and the others wait. Throws an Error when this version isn't compatible with the schema.
+ * Runs the pending migrations that are due and returns their names. They run atomically, in one transaction under a lock: of
+ * concurrent processes, one migrates and the others wait. Throws an Error when this version isn't compatible with the schema.
  */
-export async function migrate(database: Database, folder = ownFolder): Promise<readonly string[]> {
+export async function migrate(
+  database: Database,
+  { permit, folder = ownFolder }: MigrateOptions = {},
+): Promise<readonly string[]> {
+  const choose = (status: MigrationStatus) => (permit ? status.pending : dueMigrations(status))
   // Checked first: without pending migrations, a role needs no more rights than to read and write rows.
-  if ((await readPending(database, undefined, folder)).length === 0) return []
+  if (choose(await readCompatible(database, undefined, folder)).length === 0) return []
+  const work = async (transaction: Transaction) => {
+    await claimLedger(database, transaction)
+    const status = await readCompatible(database, transaction, folder)
+    const chosen = choose(status)
+    const contract = chosen.filter(({ kind }) => kind === 'contract').at(-1)
+    // No process uses an empty database.
+    if (contract && status.done.length > 0) await permit?.(contract.name, transaction)
+    return runFiles(database, transaction, chosen)
+  }
   // Unlimited, because to rewrite a table, or to wait for another process that does, can take long.
-  return database.transact(transaction => migrateWithin(database, transaction, undefined, folder), { unlimited: true })
+  return database.transact(work, { unlimited: true })
+}
+
+/**
+ * Returns the pending migrations that a start runs: those before the first `contract`, or all in an empty database. Throws
+ * an Error when an `expand` waits for a `contract`.
+ */
+export function dueMigrations({ done, pending }: MigrationStatus): readonly MigrationFile[] {
+  const first = pending.findIndex(({ kind }) => kind === 'contract')
+  if (first < 0 || done.length === 0) return pending
+  const behind = pending.slice(first).filter(({ kind }) => kind === 'expand')
+  if (behind.length > 0)
+    throw new Error(
+      `${behind[0]!.name} needs ${pending[first]!.name}, a migration of an earlier version: run \`auth-admin migrate up --contract\` of that version first.`,
+    )
+  return pending.slice(0, first)
 }
 
 /**
  * Runs pending migrations in an unlimited transaction, which holds the lock until its end. `names` limits them to these
- * migrations.
+ * migrations. No other process may use the database.
  */
 export async function migrateWithin(
   database: Database,
   transaction: Transaction,
   names?: readonly string[],
-  folder = ownFolder,
-): Promise<readonly string[]> {
+): Promise<void> {
+  await claimLedger(database, transaction)
+  const { pending } = await readCompatible(database, transaction, ownFolder)
+  await runFiles(database, transaction, names ? pending.filter(({ name }) => names.includes(name)) : pending)
+}
+
+/**
+ * Keeps migrations from running until the end of an unlimited transaction; waits for one that runs. Throws an Error when
+ * this version isn't compatible with the schema.
+ */
+export async function holdSchema(database: Database, transaction: Transaction): Promise<void> {
+  await database.run(share, [lock], transaction)
+  await readCompatible(database, transaction, ownFolder)
+}
+
+/** Returns the name of the newest migration of this version. */
+export async function newestMigration(): Promise<string> {
+  return (await readFiles(ownFolder)).at(-1)!.name
+}
+
+/** Claims the lock of migrations, and creates the ledger if it is missing. */
+async function claimLedger(database: Database, transaction: Transaction): Promise<void> {
   await database.run(claim, [lock], transaction)
   await runText(
     transaction,
@@ -101,14 +160,20 @@ export async function migrateWithin(
       run_at timestamptz NOT NULL DEFAULT now()
     )`,
   )
-  const pending = await readPending(database, transaction, folder)
-  const chosen = names ? pending.filter(({ name }) => names.includes(name)) : pending
-  for (const { name, kind, digest, text } of chosen) {
+}
+
+/** Runs migrations, and returns their names. */
+async function runFiles(
+  database: Database,
+  transaction: Transaction,
+  files: readonly MigrationFile[],
+): Promise<readonly string[]> {
+  for (const { name, kind, digest, text } of files) {
     // A query without parameters can contain several statements.
     await runText(transaction, text)
     await database.run(record, [name, kind, digest], transaction)
   }
-  return chosen.map(({ name }) => name)
+  return files.map(({ name }) => name)
 }
 
 /** Drops all objects that migrations create, and the ledger. The transaction holds the lock of migrations until its end. */
@@ -153,10 +218,10 @@ function namesOf(migrations: readonly Migration[]): string {
   return migrations.map(({ name }) => name).join(', ')
 }
 
-async function readPending(database: Database, transaction: Transaction | undefined, folder: URL) {
+async function readCompatible(database: Database, transaction: Transaction | undefined, folder: URL) {
   const status = await readMigrations(database, transaction, folder)
   checkMigrations(status)
-  return status.pending
+  return status
 }
 
 /** Runs SQL that takes no parameters. */
@@ -186,6 +251,8 @@ const readAll = {
 }
 
 const claim = { name: 'migrations-claim', text: 'SELECT pg_advisory_xact_lock($1)' }
+
+const share = { name: 'migrations-share', text: 'SELECT pg_advisory_xact_lock_shared($1)' }
 
 const record = {
   name: 'migrations-record',

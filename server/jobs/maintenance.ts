@@ -41,6 +41,7 @@ export function startMaintenance(
     erasure,
     formerUsernames,
     mailedKeys,
+    processes,
     signingKeys,
   }: Models,
   {
@@ -82,6 +83,7 @@ export function startMaintenance(
     await emails.prune()
     await emailQuotas.prune()
     await formerUsernames.prune()
+    await processes.prune()
     while (await eraseOne('deleted', administeredUsers.lockForPurge));
     await signingKeys.prune()
     await database.transact(async t => {

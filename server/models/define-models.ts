@@ -20,6 +20,7 @@ import { createErasure } from './erasure.js'
 import { createFormerUsernames } from './former-username.js'
 import { createMailedKeys } from './mailed-key.js'
 import { createOrganizations } from './organization.js'
+import { createProcesses } from './process.js'
 import { createQuestions } from './question.js'
 import { createServices } from './service.js'
 import { createSigningKeys } from './signing-key.js'
@@ -61,6 +62,7 @@ export function defineModels(database: Database, masterKey: StoredKeys) {
     tokenIssuers: createTokenIssuers(database),
     attempts,
     buckets: createBuckets(database),
+    processes: createProcesses(database),
     erasure: createErasure(database, counterKeys),
     userData: createUserData(database),
     audit,

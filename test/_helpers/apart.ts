@@ -15,14 +15,19 @@ export interface ServerProcess extends Program {
   readonly grpc: string
   /** URL of its metrics. */
   readonly metrics: string
+  readonly databaseUrl: string
 }
 
-/** Starts an `auth-server`, on a new database unless one is given; it ends with the test. */
-export async function spawnServer(t: Teardown, env: Record<string, string> = {}): Promise<ServerProcess> {
+/** Starts an `auth-server`, on a new database unless one is given, or its program of another version; it ends with the test. */
+export async function spawnServer(
+  t: Teardown,
+  env: Record<string, string> = {},
+  program = programs.server,
+): Promise<ServerProcess> {
   const all = await serviceEnv(t, { AUTH_METRICS_ADDRESS: '127.0.0.1:0', AUTH_LIMIT_FACTOR: '1000', ...env })
-  const program = launch(t, all, { program: programs.server })
-  const [, grpc = '', metrics = ''] = await said(program, /gRPC +(\S+:\d+)\nmetrics +(\S+)\n/)
-  return { ...program, grpc, metrics }
+  const launched = launch(t, all, { program })
+  const [, grpc = '', metrics = ''] = await said(launched, /gRPC +(\S+:\d+)\nmetrics +(\S+)\n/)
+  return { ...launched, grpc, metrics, databaseUrl: all.DATABASE_URL! }
 }
 
 /** Starts an `auth-gateway` in front of a target; it ends with the test. */

@@ -1,5 +1,5 @@
 /** Other versions of the programs: copies of the bundle whose migrations differ. */
-import { spawnSync } from 'node:child_process'
+import { execFile } from 'node:child_process'
 import { cp, mkdir, symlink, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -10,22 +10,26 @@ import type { Teardown } from './database.js'
 /** The folder of this version. */
 export const root = fileURLToPath(new URL('../../..', import.meta.url))
 
-/** A folder with the next version: this one, and a migration `9999-next.sql`. */
-export async function nextVersion(t: Teardown, migration: string): Promise<string> {
+/** A folder with the next version: this one, and a migration `9999-next.sql`, or migrations by their names. */
+export async function nextVersion(t: Teardown, given: string | Readonly<Record<string, string>>): Promise<string> {
+  const migrations = typeof given === 'string' ? { '9999-next.sql': given } : given
   const folder = await temporaryFolder(t)
   await mkdir(join(folder, 'server/database'), { recursive: true })
   for (const part of ['package.json', 'dist/cli', 'dist/server', 'dist/chunks', 'server/database/migrations'])
     await cp(join(root, part), join(folder, part), { recursive: true })
   await symlink(join(root, 'node_modules'), join(folder, 'node_modules'))
-  await writeFile(join(folder, 'server/database/migrations/9999-next.sql'), migration)
+  for (const [name, text] of Object.entries(migrations))
+    await writeFile(join(folder, 'server/database/migrations', name), text)
   return folder
 }
 
 /** Runs `auth-admin` of the version in a folder. */
-export function runVersion(folder: string, env: Record<string, string>, args: readonly string[]): Run {
-  const { status, stdout, stderr } = spawnSync(process.execPath, [join(folder, 'dist/cli/main.js'), ...args], {
-    env: { PATH: process.env.PATH, ...env },
-    encoding: 'utf8',
+export function runVersion(folder: string, env: Record<string, string>, args: readonly string[]): Promise<Run> {
+  const options = { env: { PATH: process.env.PATH, ...env } }
+  return new Promise(resolve => {
+    const program = [join(folder, 'dist/cli/main.js'), ...args]
+    const child = execFile(process.execPath, program, options, (_, stdout, stderr) =>
+      resolve({ code: child.exitCode, stdout, stderr }),
+    )
   })
-  return { code: status, stdout, stderr }
 }

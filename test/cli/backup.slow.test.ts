@@ -395,15 +395,15 @@ test('a newer version restores a backup and brings it up to date; this one refus
   const next = await nextVersion(t, '-- expand\nALTER TABLE users ADD COLUMN extra text;')
   for (const from of ['template0', undefined]) {
     const there = await elsewhere(t, from)
-    done(runVersion(next, there, ['restore', file, '--identity', identity]))
+    done(await runVersion(next, there, ['restore', file, '--identity', identity]))
     t.deepEqual(await ask(there.DATABASE_URL, 'SELECT username, extra FROM users'), [{ username: 'ana0', extra: null }])
-    t.deepEqual(JSON.parse(done(runVersion(next, there, ['migrate', 'status', '--json']))).pending, [])
+    t.deepEqual(JSON.parse(done(await runVersion(next, there, ['migrate', 'status', '--json']))).pending, [])
     done(await runCli(there, ['audit', 'verify']))
   }
 
-  done(runVersion(next, env, ['migrate']))
+  done(await runVersion(next, env, ['migrate']))
   const newer = join(folder, 'newer.age')
-  done(runVersion(next, env, ['backup', newer, '--recipient', recipient]))
+  done(await runVersion(next, env, ['backup', newer, '--recipient', recipient]))
   const there = await elsewhere(t)
   const before = await contents(there.DATABASE_URL)
   const restored = await runCli(there, ['restore', newer, '--identity', identity])

@@ -1,10 +1,11 @@
 /** `auth-admin doctor`: it works when nothing else does. */
 import { chmod, mkdtemp, rm, writeFile } from 'node:fs/promises'
-import { tmpdir } from 'node:os'
+import { hostname, tmpdir } from 'node:os'
 import { join } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
 import { installedRegistry, runCli } from '../_helpers/cli.js'
 import { ask, freshDatabase } from '../_helpers/database.js'
+import { startTestService } from '../_helpers/service.js'
 
 const masterKey = Buffer.alloc(32, 7).toString('base64')
 
@@ -82,6 +83,22 @@ test('usernames from before that look like ids are listed by id, up to 10', asyn
   t.regex(fix, /`auth-admin users erase ID`/)
   const erased = await runCli(env, ['users', 'erase', `${ids[0]}`, '--confirm', '#1', '--local'])
   t.is(erased.code, 0, erased.stderr)
+})
+
+test('after `issuer set`, doctor names the processes that still have the former issuer or audience, until they stop', async t => {
+  const { env, service } = await startTestService(t, { AUTH_BCRYPT_COST: '4' })
+  const own = { DATABASE_URL: env.DATABASE_URL!, AUTH_MASTER_KEY: env.AUTH_MASTER_KEY! }
+  const settings = { ...own, AUTH_DATA_DIR: await folder(t) }
+  const examine = async () => (await doctor(settings)).checks.find(({ check }) => check === 'processes')
+  t.like(await examine(), { status: 'ok', detail: 'Processes that serve this registry: 1. All have its issuer.' })
+  const set = await runCli(settings, ['issuer', 'set', '--audience', 'other', '--confirm', 'http://auth.test'])
+  t.is(set.code, 0, set.stderr)
+  const { status, detail, fix } = (await examine())!
+  t.deepEqual([status, fix], ['warning', 'Restart them.'])
+  const name = `all-in-one ${hostname()}/${process.pid}/`
+  t.true(detail.startsWith(`Processes still issue and accept tokens of a former issuer or audience: ${name}`), detail)
+  await service.stop()
+  t.like(await examine(), { status: 'ok', detail: 'Processes that serve this registry: 0. All have its issuer.' })
 })
 
 test('a database that is away is a check that failed, and the rest is examined', async t => {

@@ -4,6 +4,7 @@ import test from 'ava'
 import { newIdentity, temporaryFolder } from '../_helpers/backups.js'
 import { runCli } from '../_helpers/cli.js'
 import { ask, freshDatabase } from '../_helpers/database.js'
+import { nextVersion, runVersion } from '../_helpers/versions.js'
 
 const AUTH_MASTER_KEY = Buffer.alloc(32, 7).toString('base64')
 
@@ -13,14 +14,11 @@ test('migrate makes the tables and nothing in them; status and plan say before a
   const before = await status()
   t.deepEqual(before, { done: [], pending: [{ name: '0001-baseline.sql', kind: 'expand' }], newer: [] })
   t.deepEqual(JSON.parse((await runCli(env, ['migrate', 'plan', '--json'])).stdout), before.pending)
-  t.regex(
-    (await runCli(env, ['migrate', 'plan'])).stdout,
-    /0001-baseline\.sql +expand +processes of the previous version/,
-  )
+  t.regex((await runCli(env, ['migrate', 'plan'])).stdout, /0001-baseline\.sql +expand +migrate up, before the update/)
   t.deepEqual(await status(), before)
 
-  const { code, stdout } = await runCli(env, ['migrate', '--json'])
-  t.is(code, 0)
+  const { code, stdout, stderr } = await runCli(env, ['migrate', '--json'])
+  t.is(code, 0, stderr)
   t.deepEqual(JSON.parse(stdout), { migrations: ['0001-baseline.sql'] })
   const after = await status()
   t.like(after, { done: before.pending, pending: [], newer: [] })
@@ -42,6 +40,42 @@ test('migrate makes the tables and nothing in them; status and plan say before a
   ]) {
     t.regex((await runCli(env, command)).stderr, /not installed yet: run `auth-admin install`/)
   }
+})
+
+test('migrate up --contract refuses with 5 while a process that doesn’t know the migration has been seen in 30 s', async t => {
+  const next = await nextVersion(t, {
+    '9998-next.sql': '-- expand\nALTER TABLE users ADD COLUMN extra text;',
+    '9999-last.sql': '-- contract\nALTER TABLE users DROP COLUMN extra;',
+  })
+  const env = { DATABASE_URL: await freshDatabase(t), AUTH_MASTER_KEY }
+  const migrate = (...args: string[]) => runVersion(next, env, ['migrate', 'up', ...args])
+  const seen = (id: string, migration: string, ago: string) =>
+    ask(
+      env.DATABASE_URL,
+      `INSERT INTO processes VALUES ('${id}', 'server', '1.2.3', '${migration}', 'i', 'a', now() - interval '${ago}')
+       ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at`,
+    )
+  await seen('web-1/7/abc', '0001-baseline.sql', '15 s')
+  await seen('web-2/7/abc', '9998-next.sql', '15 s')
+  await seen('web-3/7/abc', '9999-last.sql', '0 s')
+  await seen('web-4/7/abc', '0001-baseline.sql', '31 s')
+  t.deepEqual(await migrate('--contract'), {
+    code: 5,
+    stdout: '',
+    stderr:
+      'error: Processes of an older version would break by 9999-last.sql: server web-1/7/abc (version 1.2.3), ' +
+      'server web-2/7/abc (version 1.2.3). Update or stop them first; one that crashed counts for 30 s.\n',
+  })
+  const left = 'warning: 9999-last.sql is left: run `migrate up --contract` once all processes are updated.\n'
+  t.deepEqual(await migrate(), { code: 0, stdout: 'Done: 9998-next.sql.\n', stderr: left })
+  t.deepEqual(await migrate(), { code: 0, stdout: 'Nothing changed.\n', stderr: left })
+  t.regex(
+    (await runVersion(next, env, ['migrate', 'plan'])).stdout,
+    /9999-last\.sql +contract +migrate up --contract, after the update/,
+  )
+  t.is((await migrate('--contract')).code, 5)
+  for (const id of ['web-1', 'web-2']) await seen(`${id}/7/abc`, '', '31 s')
+  t.deepEqual(await migrate('--contract'), { code: 0, stdout: 'Done: 9999-last.sql.\n', stderr: '' })
 })
 
 test('a database of another baseline is refused in one sentence that says what to do', async t => {

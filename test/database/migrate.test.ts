@@ -24,6 +24,9 @@ async function folderOf(t: ExecutionContext, files: Record<string, string>): Pro
   return pathToFileURL(`${folder}/`)
 }
 
+/** Allows `contract` migrations. */
+const permit = async () => {}
+
 const rows = async ({ sequelize }: Database, sql: string) => (await sequelize.query(sql))[0]
 const ledger = (database: Database) => rows(database, 'SELECT * FROM migrations ORDER BY name')
 
@@ -66,32 +69,68 @@ test('of 8 processes that start at once one migrates, and none fails', async t =
 
 test('a newer version runs what is new, in order, and keeps the rows', async t => {
   const database = await empty(t)
-  await migrate(database, await folderOf(t, first))
+  await migrate(database, { folder: await folderOf(t, first) })
   await rows(database, `INSERT INTO fruits (name) VALUES ('fig')`)
-  t.deepEqual(await migrate(database, await folderOf(t, third)), ['0002-second.sql', '0003-third.sql'])
+  const folder = await folderOf(t, third)
+  t.deepEqual(await migrate(database, { folder, permit }), ['0002-second.sql', '0003-third.sql'])
   t.deepEqual(await rows(database, 'SELECT * FROM fruits'), [{ color: null }])
+})
+
+test('a `contract` runs only on request, and if that is refused nothing does', async t => {
+  const database = await empty(t)
+  await migrate(database, { folder: await folderOf(t, first) })
+  const folder = await folderOf(t, third)
+  const asked: string[] = []
+  const refuse = async (contract: string) => {
+    asked.push(contract)
+    throw new Error('An older process runs.')
+  }
+  await t.throwsAsync(migrate(database, { folder, permit: refuse }), { message: 'An older process runs.' })
+  t.deepEqual(asked, ['0003-third.sql'])
+  t.is((await ledger(database)).length, 1)
+
+  t.deepEqual(await migrate(database, { folder }), ['0002-second.sql'])
+  t.deepEqual(await migrate(database, { folder }), [])
+  t.deepEqual(await migrate(database, { folder, permit }), ['0003-third.sql'])
+})
+
+test('an empty database gets all migrations at once', async t => {
+  const database = await empty(t)
+  t.deepEqual(await migrate(database, { folder: await folderOf(t, third) }), Object.keys(third))
+})
+
+test('an `expand` doesn’t run before a `contract` of an earlier version, and the error names both', async t => {
+  const database = await empty(t)
+  await migrate(database, { folder: await folderOf(t, first) })
+  const skipped = { ...third, '0004-fourth.sql': '-- expand\nALTER TABLE fruits ADD COLUMN size text;' }
+  const folder = await folderOf(t, skipped)
+  await t.throwsAsync(migrate(database, { folder }), {
+    message: /^0004-fourth\.sql needs 0003-third\.sql, .*`auth-admin migrate up --contract`/,
+  })
+  t.is((await ledger(database)).length, 1)
+  t.is((await migrate(database, { folder, permit })).length, 3)
 })
 
 test('a migration that fails leaves nothing of itself, nor of those before it', async t => {
   const database = await empty(t)
-  await migrate(database, await folderOf(t, first))
+  await migrate(database, { folder: await folderOf(t, first) })
   const before = await ledger(database)
   const broken = await folderOf(t, {
     ...second,
     '0003-third.sql': '-- expand\nALTER TABLE nuts ADD COLUMN color text;',
   })
-  await t.throwsAsync(migrate(database, broken), { message: /"nuts" does not exist/ })
+  await t.throwsAsync(migrate(database, { folder: broken }), { message: /"nuts" does not exist/ })
   t.deepEqual(await ledger(database), before)
   await rows(database, `INSERT INTO fruits (name) VALUES ('fig')`)
   t.deepEqual(await rows(database, 'SELECT * FROM fruits'), [{ name: 'fig' }])
-  t.deepEqual(await migrate(database, await folderOf(t, second)), ['0002-second.sql'])
+  t.deepEqual(await migrate(database, { folder: await folderOf(t, second) }), ['0002-second.sql'])
 })
 
 test('a version goes on with the schema of a newer one that only expanded it', async t => {
   const database = await empty(t)
-  await migrate(database, await folderOf(t, second))
+  await migrate(database, { folder: await folderOf(t, second) })
   const folder = await folderOf(t, first)
-  t.deepEqual(await migrate(database, folder), [])
+  t.deepEqual(await migrate(database, { folder }), [])
   const { done, pending, newer, different } = await readMigrations(database, undefined, folder)
   t.deepEqual([done.length, pending, different], [1, [], []])
   t.like(newer, [{ name: '0002-second.sql', kind: 'expand' }])
@@ -100,9 +139,11 @@ test('a version goes on with the schema of a newer one that only expanded it', a
 test('a version refuses the schema of a newer one that contracted it, and names the migration', async t => {
   for (const text of ['-- contract\nSELECT 1;', 'SELECT 1;']) {
     const database = await empty(t)
-    await migrate(database, await folderOf(t, { ...second, '0003-third.sql': text }))
-    await t.throwsAsync(migrate(database, await folderOf(t, first)), { message: /newer version .*\(0003-third\.sql\)/ })
-    await t.throwsAsync(migrate(database, await folderOf(t, second)), {
+    await migrate(database, { folder: await folderOf(t, { ...second, '0003-third.sql': text }) })
+    await t.throwsAsync(migrate(database, { folder: await folderOf(t, first) }), {
+      message: /newer version .*\(0003-third\.sql\)/,
+    })
+    await t.throwsAsync(migrate(database, { folder: await folderOf(t, second) }), {
       message: /newer version .*\(0003-third\.sql\)/,
     })
   }
@@ -113,9 +154,9 @@ test('a schema that other files made is refused and left alone, even if the file
   const renamed = { ...first, '0002-other.sql': second['0002-second.sql'] }
   for (const other of [comment, renamed]) {
     const database = await empty(t)
-    await migrate(database, await folderOf(t, other))
+    await migrate(database, { folder: await folderOf(t, other) })
     const before = await ledger(database)
-    await t.throwsAsync(migrate(database, await folderOf(t, third)), {
+    await t.throwsAsync(migrate(database, { folder: await folderOf(t, third) }), {
       message: /another baseline .*\(0002-\w+\.sql\): run /,
     })
     t.deepEqual(await ledger(database), before)

@@ -148,6 +148,18 @@ test('every supervisor in deploy/ waits longer for a process than it takes to st
   for (const [file, pattern] of places) t.true(numberIn(file, pattern) >= least, file)
 })
 
+test('pods of the chart report not ready for longer than their probes take to notice', t => {
+  const drain = numberIn('deploy/helm/auth-registry/values.yaml', /AUTH_DRAIN: (\d+)s/)
+  for (const name of ['server', 'gateway']) {
+    const file = `deploy/helm/auth-registry/templates/${name}.yaml`
+    const probe = (field: string) =>
+      numberIn(file, new RegExp(`readinessProbe:\\n(?: +\\w+:.*\\n)*? +${field}: (\\d+)\\n`))
+    t.is(probe('failureThreshold'), 3)
+    t.true(drain > probe('failureThreshold') * probe('periodSeconds'), file)
+    t.true(numberIn(file, /terminationGracePeriodSeconds: (\d+)/) >= drain + grace / 1000 + 10, file)
+  }
+})
+
 test('proxies wait longer than a call may take, accept bodies as large as the service does, and reuse no closed connection', t => {
   const nginx = 'deploy/nginx/auth-registry.conf'
   const envoy = 'deploy/envoy/envoy.yaml'

@@ -1,20 +1,21 @@
 /** A gateway in front of several servers: what its clients see when one dies, hangs or stops. */
-import { randomUUID } from 'node:crypto'
 import { once } from 'node:events'
 import { createServer as createHttp2Server, type ServerHttp2Session } from 'node:http2'
 import type { AddressInfo } from 'node:net'
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { DescMethodUnary } from '@bufbuild/protobuf'
 import { Code, type ConnectError } from '@connectrpc/connect'
 import test, { type ExecutionContext } from 'ava'
 import { createRemoteTransport } from '../../gateway/remote.js'
 import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
-import { type ServerProcess, spawnGateway, spawnServer } from '../_helpers/apart.js'
+import { spawnGateway, spawnServer } from '../_helpers/apart.js'
 import { freshDatabase } from '../_helpers/database.js'
+import { callsOf, type Load, login, readsOf, toldOf, usesAll, writesOf } from '../_helpers/load.js'
 import { startNames } from '../_helpers/names.js'
 import { freePort } from '../_helpers/relay.js'
-import { type Answer, createRequest, password, type TestService } from '../_helpers/service.js'
-import { waitFor, within } from '../_helpers/wait.js'
+import { createRequest } from '../_helpers/service.js'
+import { waitFor, waitForValue, within } from '../_helpers/wait.js'
 
 /** Two servers on one database, a gateway that uses both, and a token. */
 async function twoServers(t: ExecutionContext) {
@@ -24,85 +25,8 @@ async function twoServers(t: ExecutionContext) {
   const request = createRequest(gateway.http)
   const token = await login(request)
   await usesAll(request, token, servers)
-  return { servers, request, token }
+  return { servers, gateway, request, token }
 }
-
-type Request = TestService['request']
-
-async function login(request: Request): Promise<string> {
-  const { status, text } = await request('POST', '/users/login', { body: { username: 'admin', password } })
-  if (status !== 200) throw new Error(`${status} ${text}`)
-  return text
-}
-
-/** How many calls a server has answered. */
-async function callsOf({ metrics }: ServerProcess): Promise<number> {
-  const text = await (await fetch(metrics)).text()
-  return [...text.matchAll(/^auth_calls_total\{.*\} (\d+)$/gm)].reduce((sum, [, count]) => sum + Number(count), 0)
-}
-
-/** Waits until reads reach every one of the servers. */
-async function usesAll(request: Request, token: string, servers: readonly ServerProcess[]): Promise<void> {
-  const before = await Promise.all(servers.map(callsOf))
-  await waitFor(async () => {
-    await request('GET', '/users/me', { token })
-    const now = await Promise.all(servers.map(callsOf))
-    return now.every((count, index) => count > before[index]!)
-  })
-}
-
-/** Repeats a call, 16 at a time, until `end` or the end of the test; `statuses` holds the status of each answer. */
-function load(t: ExecutionContext, call: () => Promise<Answer>) {
-  const statuses: number[] = []
-  const reasons = new Set<string>()
-  let slowest = 0
-  let ended = false
-  const one = async () => {
-    while (!ended) {
-      const from = performance.now()
-      const { status, json } = await call()
-      statuses.push(status)
-      if (status !== 200) reasons.add(`${status} ${json?.reason}`)
-      slowest = Math.max(slowest, performance.now() - from)
-    }
-  }
-  const all = Promise.all(Array.from({ length: 16 }, one))
-  const end = async () => {
-    ended = true
-    await all
-  }
-  t.teardown(end)
-  return {
-    statuses,
-    /** What clients saw, in a sentence. */
-    told: () =>
-      `${statuses.length}, ${toldOf(statuses)} × 503 (${[...reasons]}), the slowest after ${(slowest / 1000).toFixed(1)} s`,
-    /** Waits for so many answers more. */
-    more: (count: number) => {
-      const until = statuses.length + count
-      return waitFor(
-        () => statuses.length >= until,
-        () => statuses.length,
-      )
-    },
-    end,
-  }
-}
-
-const readsOf = (t: ExecutionContext, request: Request, token: string) =>
-  load(t, () => request('GET', '/users/me', { token, once: true }))
-/** Sign-ups: writes that have nothing to do with each other. */
-function writesOf(t: ExecutionContext, request: Request) {
-  const fields = { password, state: 'CE', city: 'Crato', termsofusage: true, roles: ['ROLE_CLIENT'] }
-  return load(t, () => {
-    const body = { username: randomUUID(), nickname: randomUUID(), ...fields }
-    return request('POST', '/users/signup', { body, once: true })
-  })
-}
-
-const toldOf = (statuses: readonly number[]) => statuses.filter(status => status === 503).length
-
-type Load = ReturnType<typeof load>
 
 /** Asserts that every read was answered, and every write but for a few, which were told to try again. */
 function fewTold(t: ExecutionContext, reads: Load, writes: Load) {
@@ -131,6 +55,8 @@ test.serial('one server hangs: no read fails, the server is soon avoided, and us
   await Promise.all([reads.more(300), writes.more(100)])
   await Promise.all([reads.end(), writes.end()])
   fewTold(t, reads, writes)
+  // Reads don't wait until the connection is cut, after 8 s.
+  t.true(reads.slowest() < 7_500)
   // Through it each second one would take as long as a call may.
   const after = async () => {
     for (let index = 0; index < 20; index++)
@@ -139,6 +65,64 @@ test.serial('one server hangs: no read fails, the server is soon avoided, and us
   t.true(await within(30_000, after()))
   servers[0].child.kill('SIGCONT')
   await usesAll(request, token, servers)
+})
+
+test.serial('a gateway is ready while any server answers, and logs once which server is lost and back', async t => {
+  const { servers, gateway, request, token } = await twoServers(t)
+  const readyz = async (url: string) => (await fetch(new URL('/readyz', url))).status
+  const stop = (index: 0 | 1, signal: 'SIGSTOP' | 'SIGCONT') => servers[index].child.kill(signal)
+  t.teardown(() => [stop(0, 'SIGCONT'), stop(1, 'SIGCONT')])
+  const logged = () =>
+    [...gateway.output().matchAll(/^.*"server":.*$/gm)].map(([line]) => {
+      const { level, server, msg } = JSON.parse(line)
+      return [level, server, msg]
+    })
+  t.deepEqual(logged(), [])
+
+  stop(0, 'SIGSTOP')
+  // Longer than it takes until the connection is cut and made again.
+  const statuses = new Set<number>()
+  for (const end = performance.now() + 15_000; performance.now() < end; await sleep(100))
+    for (const url of [gateway.metrics, gateway.http]) statuses.add(await readyz(url))
+  t.deepEqual([...statuses], [200])
+  const before = await callsOf(servers[1])
+  for (let index = 0; index < 20; index++) t.is((await request('GET', '/users/me', { token, once: true })).status, 200)
+  t.is((await callsOf(servers[1])) - before, 20)
+  const lost = (index: 0 | 1) => ['warn', servers[index].grpc, 'a server is lost: others get its calls']
+  t.deepEqual(logged(), [lost(0)])
+
+  stop(1, 'SIGSTOP')
+  await waitForValue(() => readyz(gateway.metrics), 503)
+  t.is(await readyz(gateway.http), 503)
+  t.deepEqual(logged(), [lost(0), lost(1)])
+
+  stop(1, 'SIGCONT')
+  await waitForValue(() => readyz(gateway.metrics), 200)
+  stop(0, 'SIGCONT')
+  await usesAll(request, token, servers)
+  await waitForValue(() => logged().length, 4)
+  const back = servers.map(({ grpc }) => ['info', grpc, 'a server is back']).sort()
+  t.deepEqual(logged().slice(2).sort(), back)
+})
+
+test.serial('a server that reports not ready gets no calls while another is ready', async t => {
+  const DATABASE_URL = await freshDatabase(t)
+  const draining = await spawnServer(t, { DATABASE_URL, AUTH_DRAIN: '10m' })
+  const other = await spawnServer(t, { DATABASE_URL })
+  const gateway = await spawnGateway(t, `${draining.grpc},${other.grpc}`)
+  const request = createRequest(gateway.http)
+  const token = await login(request)
+  await usesAll(request, token, [draining, other])
+  draining.child.kill('SIGTERM')
+  await waitFor(() => gateway.output().includes('a server is not ready'), gateway.output)
+  const [before, after] = [await callsOf(draining), await callsOf(other)]
+  for (let index = 0; index < 20; index++) t.is((await request('GET', '/users/me', { token, once: true })).status, 200)
+  t.deepEqual([await callsOf(draining), await callsOf(other)], [before, after + 20])
+  // It still serves calls while no other server is left.
+  other.child.kill('SIGKILL')
+  await other.ended
+  t.is((await request('GET', '/users/me', { token })).status, 200)
+  t.true((await callsOf(draining)) > before)
 })
 
 test.serial('during a rolling restart of the servers no call fails, read or write', async t => {
@@ -190,7 +174,10 @@ async function breakingServer(t: ExecutionContext, late = false) {
   })
   server.on('stream', (stream, headers) => {
     stream.on('error', () => {})
-    paths.push(headers[':path'])
+    const path = headers[':path']!
+    // Health checks stay without an answer.
+    if (path.startsWith('/grpc.health.v1.')) return
+    paths.push(path)
     if (!late) return stream.session?.destroy()
     stream.respond({ ':status': 200, 'content-type': 'application/grpc' })
     setTimeout(() => stream.session?.destroy(), 100)

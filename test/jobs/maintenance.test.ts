@@ -53,6 +53,8 @@ test('a maintenance run deletes expired rows, and nothing else', async t => {
       VALUES (${user}, 'recovery', '', now() - interval '1 second'), (${user}, 'activation', '', now() + interval '1 minute');
     INSERT INTO former_usernames VALUES ('lapsed', '', ${user}, now() - interval '1 second'),
       ('good', '', ${user}, now() + interval '1 minute');
+    INSERT INTO processes VALUES ('lapsed', '', '', '', '', '', now() - interval '61 minutes'),
+      ('good', '', '', '', '', '', now() - interval '59 minutes');
     UPDATE signing_keys SET verifies_until = now() - interval '1 second' WHERE kid = '${old}'`)
   await maintenance(t, models).round()
   for (const table of ['attempts', 'buckets', 'email_quotas']) {
@@ -60,6 +62,7 @@ test('a maintenance run deletes expired rows, and nothing else', async t => {
   }
   t.deepEqual(await texts(models, `SELECT convert_from(address, 'UTF8') AS text FROM known_addresses`), ['good'])
   t.deepEqual(await texts(models, 'SELECT username_key AS text FROM former_usernames'), ['good'])
+  t.deepEqual(await texts(models, 'SELECT id AS text FROM processes'), ['good'])
   t.deepEqual(await texts(models, 'SELECT purpose AS text FROM mailed_keys'), ['activation'])
   t.deepEqual(await texts(models, 'SELECT kid AS text FROM signing_keys'), [newer!])
 })

@@ -165,7 +165,7 @@ async function runTogether(t: ExecutionContext, older: string, newer: string): P
   const before = await start(older)
   const earlier = await loginAt(before)
   const { migrations } = JSON.parse(
-    done(runVersion(newer, await serviceEnv(t, { DATABASE_URL }), ['migrate', '--json'])),
+    done(await runVersion(newer, await serviceEnv(t, { DATABASE_URL }), ['migrate', '--json'])),
   )
   t.deepEqual(migrations, ['9999-next.sql'])
   const later = await loginAt(before)
@@ -187,7 +187,7 @@ test('a version works beside the next one and starts on its database if that onl
 test('a version refuses to start on an incompatible database of the next version, with a one-sentence message', async t => {
   for (const text of ['-- contract\nALTER TABLE users DROP COLUMN city;', 'ALTER TABLE users DROP COLUMN city;']) {
     const env = await serviceEnv(t)
-    done(runVersion(await nextVersion(t, text), env, ['migrate']))
+    done(await runVersion(await nextVersion(t, text), env, ['migrate', 'up', '--contract']))
     const { code, said } = await failedStart(t, { DATABASE_URL: env.DATABASE_URL! })
     t.is(code, 1)
     t.is(

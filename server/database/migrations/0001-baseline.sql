@@ -289,6 +289,21 @@ CREATE TABLE token_issuer (
   audience text NOT NULL
 );
 
+-- Processes that serve the registry. Each writes its row every 10 s while it runs.
+CREATE TABLE processes (
+  -- Host, process id and random characters.
+  id text PRIMARY KEY,
+  kind text NOT NULL,
+  -- Version of the package.
+  version text NOT NULL,
+  -- The newest migration that the process knows: a newer `contract` would break it.
+  migration text NOT NULL,
+  -- Issuer and audience of its tokens, which it read when it started.
+  issuer text NOT NULL,
+  audience text NOT NULL,
+  seen_at timestamptz NOT NULL
+);
+
 -- Secrets of one-time codes (RFC 6238).
 CREATE TABLE totp_secrets (
   user_id integer PRIMARY KEY REFERENCES users ON DELETE CASCADE,

@@ -1,0 +1,91 @@
+/** Clients that call a gateway all the time, and what they saw. */
+import { randomUUID } from 'node:crypto'
+import type { ServerProcess } from './apart.js'
+import type { Teardown } from './database.js'
+import { type Answer, password, type TestService } from './service.js'
+import { waitFor } from './wait.js'
+
+type Request = TestService['request']
+
+/** Logs the administrator in, and returns the token. */
+export async function login(request: Request): Promise<string> {
+  const { status, text } = await request('POST', '/users/login', { body: { username: 'admin', password } })
+  if (status !== 200) throw new Error(`${status} ${text}`)
+  return text
+}
+
+/** How many calls a server has answered, besides the checks of gateways. */
+export async function callsOf({ metrics }: ServerProcess): Promise<number> {
+  const text = await (await fetch(metrics)).text()
+  return [...text.matchAll(/^auth_calls_total\{(?!rpc="Check").*\} (\d+)$/gm)].reduce(
+    (sum, [, count]) => sum + Number(count),
+    0,
+  )
+}
+
+/** Waits until reads reach every one of the servers. */
+export async function usesAll(request: Request, token: string, servers: readonly ServerProcess[]): Promise<void> {
+  const before = await Promise.all(servers.map(callsOf))
+  await waitFor(async () => {
+    await request('GET', '/users/me', { token })
+    const now = await Promise.all(servers.map(callsOf))
+    return now.every((count, index) => count > before[index]!)
+  })
+}
+
+/** Repeats a call, 16 at a time, until `end` or the end of the test; `statuses` holds the status of each answer. */
+function load(t: Teardown, call: () => Promise<Answer>) {
+  const statuses: number[] = []
+  const reasons = new Set<string>()
+  let slowest = 0
+  let ended = false
+  const one = async () => {
+    while (!ended) {
+      const from = performance.now()
+      const { status, json } = await call()
+      statuses.push(status)
+      if (status !== 200) reasons.add(`${status} ${json?.reason}`)
+      slowest = Math.max(slowest, performance.now() - from)
+    }
+  }
+  const all = Promise.all(Array.from({ length: 16 }, one))
+  const end = async () => {
+    ended = true
+    await all
+  }
+  t.teardown(end)
+  return {
+    statuses,
+    /** Milliseconds of the slowest answer. */
+    slowest: () => slowest,
+    /** What clients saw, in a sentence. */
+    told: () =>
+      `${statuses.length}, ${toldOf(statuses)} × 503 (${[...reasons]}), the slowest after ${(slowest / 1000).toFixed(1)} s`,
+    /** Waits for so many answers more. */
+    more: (count: number) => {
+      const until = statuses.length + count
+      return waitFor(
+        () => statuses.length >= until,
+        () => statuses.length,
+      )
+    },
+    end,
+  }
+}
+
+/** Reads. */
+export const readsOf = (t: Teardown, request: Request, token: string) =>
+  load(t, () => request('GET', '/users/me', { token, once: true }))
+/** Sign-ups: writes that have nothing to do with each other. */
+export function writesOf(t: Teardown, request: Request) {
+  const fields = { password, state: 'CE', city: 'Crato', termsofusage: true, roles: ['ROLE_CLIENT'] }
+  return load(t, () => {
+    const body = { username: randomUUID(), nickname: randomUUID(), ...fields }
+    return request('POST', '/users/signup', { body, once: true })
+  })
+}
+
+/** How many were told to try again. */
+export const toldOf = (statuses: readonly number[]) => statuses.filter(status => status === 503).length
+
+export type Load = ReturnType<typeof load>

@@ -1,0 +1,105 @@
+/** An upgrade under load: old and new processes side by side, and migrations before and after the rollout. */
+import { hostname } from 'node:os'
+import { join } from 'node:path'
+import test from 'ava'
+import { spawnGateway, spawnServer } from '../_helpers/apart.js'
+import { done } from '../_helpers/backups.js'
+import { ask, freshDatabase, hold, patiently } from '../_helpers/database.js'
+import { login, readsOf, usesAll, writesOf } from '../_helpers/load.js'
+import { freePort } from '../_helpers/relay.js'
+import { createRequest } from '../_helpers/service.js'
+import { launch, serviceEnv } from '../_helpers/spawned.js'
+import { nextVersion, root, runVersion } from '../_helpers/versions.js'
+import { waitFor, waitForValue } from '../_helpers/wait.js'
+
+const version = { '9998-next.sql': '-- expand\nALTER TABLE users ADD COLUMN extra text;' }
+const contract = { '9999-last.sql': '-- contract\nALTER TABLE users DROP COLUMN extra;' }
+
+test('an upgrade under load fails no call: `expand` before the rollout, `contract` after it, and not before', async t => {
+  const DATABASE_URL = patiently(await freshDatabase(t))
+  const next = await nextVersion(t, { ...version, ...contract })
+  const env = await serviceEnv(t, { DATABASE_URL })
+  const ports = [await freePort(), await freePort()]
+  const start = (folder: string, port: number) =>
+    spawnServer(
+      t,
+      { DATABASE_URL, AUTH_DRAIN: '', AUTH_GRPC_ADDRESS: `127.0.0.1:${port}` },
+      join(folder, 'dist/server/auth-server.js'),
+    )
+  const servers = [await start(root, ports[0]!), await start(root, ports[1]!)]
+  const request = createRequest((await spawnGateway(t, servers.map(({ grpc }) => grpc).join(','))).http)
+  const token = await login(request)
+  await usesAll(request, token, servers)
+  const known = async () =>
+    (await ask(DATABASE_URL, 'SELECT kind, migration FROM processes ORDER BY migration')).map(
+      ({ kind, migration }) => `${kind} ${migration}`,
+    )
+  t.deepEqual(await known(), ['server 0001-baseline.sql', 'server 0001-baseline.sql'])
+
+  const [reads, writes] = [readsOf(t, request, token), writesOf(t, request)]
+  const more = () => Promise.all([reads.more(50), writes.more(20)])
+  const up = (...args: string[]) => runVersion(next, env, ['migrate', 'up', '--json', ...args])
+  const refused = async (older: readonly { pid: number }[]) => {
+    const { code, stderr } = await up('--contract')
+    t.is(code, 5, stderr)
+    for (const { pid } of older) t.true(stderr.includes(`server ${hostname()}/${pid}/`), stderr)
+    t.is(stderr.split('server ').length - 1, older.length)
+  }
+  await more()
+  t.deepEqual(JSON.parse(done(await up())), { migrations: ['9998-next.sql'] })
+  await refused(servers)
+  for (const [index, port] of ports.entries()) {
+    await more()
+    servers[index]!.child.kill('SIGTERM')
+    t.is(await servers[index]!.ended, 0)
+    t.is((await known()).length, 1)
+    servers[index] = await start(next, port)
+    await usesAll(request, token, servers)
+    if (index === 0) await refused([servers[1]!])
+  }
+  t.deepEqual(await known(), ['server 9999-last.sql', 'server 9999-last.sql'])
+  t.deepEqual(await ask(DATABASE_URL, `SELECT name FROM migrations WHERE kind = 'contract'`), [])
+  await more()
+  t.deepEqual(JSON.parse(done(await up('--contract'))), { migrations: ['9999-last.sql'] })
+  await more()
+  await Promise.all([reads.end(), writes.end()])
+  t.log(`reads: ${reads.told()}; sign-ups: ${writes.told()}`)
+  t.deepEqual([...new Set([...reads.statuses, ...writes.statuses])], [200])
+
+  const late = launch(t, env)
+  t.is(await late.ended, 1)
+  t.regex(late.output(), /newer version .*\(9999-last\.sql\): run that version instead/)
+})
+
+test('a process that starts while a `contract` runs waits for it, and refuses', async t => {
+  const env = await serviceEnv(t)
+  const holder = await hold(t, env.DATABASE_URL!)
+  // As a migration does.
+  await holder.query('BEGIN; SELECT pg_advisory_xact_lock(7264001)')
+  const program = launch(t, env)
+  const waiting = `SELECT FROM pg_locks WHERE locktype = 'advisory' AND objid = 7264001 AND NOT granted`
+  await waitFor(async () => (await ask(env.DATABASE_URL!, waiting)).length > 0 || !program.alive(), program.output)
+  await holder.query(`INSERT INTO migrations (name, kind, digest) VALUES ('9999-next.sql', 'contract', ''); COMMIT`)
+  t.is(await program.ended, 1)
+  t.regex(program.output(), /newer version .*\(9999-next\.sql\): run that version instead/)
+  t.deepEqual(await ask(env.DATABASE_URL!, 'SELECT id FROM processes'), [])
+})
+
+test('a process renews its row, also after a fault of the database, and removes it when it stops', async t => {
+  const server = await spawnServer(t)
+  const url = server.databaseUrl
+  const rows = () => ask(url, 'SELECT id, seen_at > now() AS renewed FROM processes')
+  const later = `UPDATE processes SET seen_at = now() - interval '1 hour'`
+  const [{ id }] = (await rows()) as [{ id: string }]
+  t.true(id.startsWith(`${hostname()}/${server.pid}/`), id)
+  await ask(url, later)
+  const renewed = `SELECT count(*)::int AS n FROM processes WHERE seen_at > now() - interval '30 s'`
+  await waitForValue(async () => (await ask(url, renewed))[0]!.n, 1)
+  await ask(url, `ALTER TABLE processes RENAME TO away`)
+  await waitFor(() => server.output().includes('can’t record that it runs'), server.output)
+  await ask(url, `ALTER TABLE away RENAME TO processes; ${later}`)
+  await waitForValue(async () => (await ask(url, renewed))[0]!.n, 1)
+  server.child.kill('SIGTERM')
+  t.is(await server.ended, 0)
+  t.deepEqual(await rows(), [])
+})
