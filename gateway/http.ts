@@ -224,7 +224,7 @@ export function createGateway(options: GatewayOptions): Gateway {
   }
 
   async function answer(visit: Visit<Action>): Promise<void> {
-    const { request, response } = visit
+    const { request, response, resource } = visit
     try {
       const given = await act(visit)
       if (!given) {
@@ -235,7 +235,7 @@ export function createGateway(options: GatewayOptions): Gateway {
       send(request, response, given)
       endVisit(log, visit, given.status)
     } catch (error) {
-      refuse(visit, error)
+      refuse(visit, error, resource?.actions.get(request.method ?? '')?.challenges)
     }
   }
 
@@ -305,7 +305,7 @@ export function createGateway(options: GatewayOptions): Gateway {
     handleRpc(visit)
   }
 
-  function refuseUnknown(visit: Visit<Action>): void {
+  function refuseUnknown(visit: Visit): void {
     const { request, response } = visit
     visit.isRpc = false
     const grpcWebType = /^application\/grpc-web[\w+-]*/i.exec(request.headers['content-type'] ?? '')?.[0]
@@ -322,9 +322,8 @@ export function createGateway(options: GatewayOptions): Gateway {
     endVisit(log, visit, 200, 'UNIMPLEMENTED')
   }
 
-  function refuse(visit: Visit<Action>, error: unknown): void {
-    const { request, response, resource } = visit
-    const { challenges } = resource?.actions.get(request.method ?? '') ?? {}
+  function refuse(visit: Visit, error: unknown, challenges = false): void {
+    const { request, response } = visit
     const problem = challenges ? challenged(problemOf(error), request.headers.authorization) : problemOf(error)
     // The call that checked the token has a separate line.
     if (error instanceof HttpError) visit.logged = false
