@@ -212,7 +212,7 @@ test('a call that may have taken effect is retried once, and only if it reads', 
     const error = await t.throwsAsync<ConnectError>(call)
     transport.close()
     t.is(error.code, Code.Unavailable, rpc.name)
-    const isRead = /^(Get|BatchGet|List|Exists|FindAll|VerifyToken)/.test(rpc.name)
+    const isRead = /^(Get|BatchGet|List|Exists|FindAll|VerifyToken|Introspect|Poll)/.test(rpc.name)
     const path = `/${rpc.parent.typeName}/${rpc.name}`
     // With one server, which is away for a moment, the retry may find no server.
     if (isRead) t.true(paths.length <= 2 && paths.every(each => each === path))
