@@ -3,6 +3,7 @@
  * request, `translate.ts` converts the request to the RPC's message and the answer back.
  */
 import type { DescMethodUnary, Message } from '@bufbuild/protobuf'
+import { Changes } from '../proto/gen/auth/v1/changes_pb.js'
 import { ForgotPasswords } from '../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../proto/gen/auth/v1/users_pb.js'
 import {
@@ -10,6 +11,7 @@ import {
   type HealthCheckResponse,
   HealthCheckResponse_ServingStatus,
 } from '../proto/gen/health/v1/health_pb.js'
+import { changesPolicies } from '../server/policy/changes.js'
 import { forgotPasswordsPolicies } from '../server/policy/forgotpasswords.js'
 import { type HttpPath, type Policy, type ReasonName, type Revision, usualCost } from '../server/policy/policy.js'
 import { reasonsOf } from '../server/policy/reasons.js'
@@ -52,6 +54,8 @@ export interface Route extends HttpPath {
   readonly timeout?: number
   /** Whether the caller must send `Authorization: Bearer …`. */
   readonly protected?: boolean
+  /** Whether clients authenticate and are refused as in OAuth 2.0 (client-authentication.ts). */
+  readonly challenges?: boolean
   /** Reasons for which the RPC refuses. */
   readonly refusals: readonly ReasonName[]
 }
@@ -168,6 +172,19 @@ const operations: readonly (Omit<Route, keyof HttpPath | 'protected' | 'refusals
     result: 'exists',
   },
   {
+    rpc: Users.method.introspect,
+    parameters: { token: 'required' },
+    result: 'json',
+    mediaType: 'application/json',
+    challenges: true,
+  },
+  {
+    rpc: Users.method.getServerMetadata,
+    result: 'json',
+    mediaType: 'application/json',
+    cache: 'public, max-age=300',
+  },
+  {
     rpc: Users.method.getKeys,
     result: '*',
     mediaType: 'application/jwk-set+json',
@@ -194,6 +211,13 @@ const probes: readonly Route[] = [
   readiness,
 ]
 
+/** The rows of each service for clients. */
+const rows: ReadonlyMap<unknown, Readonly<Record<string, Policy>>> = new Map<unknown, Record<string, Policy>>([
+  [Users, usersPolicies],
+  [ForgotPasswords, forgotPasswordsPolicies],
+  [Changes, changesPolicies],
+])
+
 /** Every operation of both revisions, then those that exist only at `/`. */
 export const routes: readonly Route[] = [
   ...operations.map(operation => {
@@ -205,10 +229,9 @@ export const routes: readonly Route[] = [
   ...probes,
 ]
 
-/** The row of an RPC of users. */
+/** The row of an RPC for clients. */
 function rowOf({ parent, localName }: DescMethodUnary): Policy {
-  const rows: Record<string, Policy> = parent === Users ? usersPolicies : forgotPasswordsPolicies
-  return rows[localName]!
+  return rows.get(parent)![localName]!
 }
 
 /** Cost of an RPC in ms of main thread and database; the health check has no row. */

@@ -2,11 +2,12 @@
 // and the command line on the database itself (local-application.ts) both make it here. It starts nothing and listens
 // nowhere.
 import { Administration } from '../proto/gen/auth/v1/administration_pb.js'
+import { Changes } from '../proto/gen/auth/v1/changes_pb.js'
 import { ForgotPasswords } from '../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../proto/gen/auth/v1/users_pb.js'
 import { createAdmission } from './access/admission.js'
 import { createCallers } from './access/caller.js'
-import type { ForgotPasswordsRpc, UsersRpc } from './access/context.js'
+import type { ChangesRpc, ForgotPasswordsRpc, UsersRpc } from './access/context.js'
 import { createKeyring, type Keyring } from './access/keyring.js'
 import { createServiceKeys, type ServiceKeys } from './access/service-keys.js'
 import { createSignIns } from './access/sign-in.js'
@@ -15,6 +16,8 @@ import { type AdministrationDeps, createAdministration } from './administration/
 import { bindAdministration } from './calls/administration.js'
 import { type Calls, type CallsDeps, createCalls } from './calls/dispatch.js'
 import { bindUserCalls, type UserCallsDeps } from './calls/users.js'
+import { createHub, type Hub } from './changes/hub.js'
+import { poll } from './changes/poll.js'
 import { loginByUsernameAndAnswers, saveForgotPasswordQuestionsUsersAnswers } from './forgotpasswords/answers.js'
 import { passwordUpdateByUsername } from './forgotpasswords/password.js'
 import { findAllForgotPasswordQuestions } from './forgotpasswords/questions.js'
@@ -29,6 +32,7 @@ import { createPasswords } from './passwords/hash.js'
 import { createPasswordPolicy } from './passwords/policy.js'
 import { createPool, type PoolOptions } from './passwords/pool.js'
 import { createRenewals } from './passwords/renewal.js'
+import { changesPolicies } from './policy/changes.js'
 import { forgotPasswordsPolicies } from './policy/forgotpasswords.js'
 import { usersPolicies } from './policy/users.js'
 import type { Settings } from './process/settings.js'
@@ -49,16 +53,18 @@ import { refresh } from './users/refresh.js'
 import { revokeMyTokens } from './users/revoke-my-tokens.js'
 import { signUp } from './users/sign-up.js'
 import { setUsername } from './users/username.js'
-import { getKeys, verifyToken } from './users/verify-token.js'
+import { getKeys, getServerMetadata, introspect, verifyToken } from './users/verify-token.js'
 
 /** The RPCs of a process. */
 export interface Application {
-  /** `Users` and `ForgotPasswords`, for clients. */
+  /** `Users`, `ForgotPasswords` and `Changes`, for clients. */
   readonly calls: Calls
   /** `Administration`, for administrators. */
   readonly administration: Calls
   readonly serviceKeys: ServiceKeys
   readonly keyring: Keyring
+  /** What calls wait for changes with. */
+  readonly hub: Hub
 }
 
 /** What an application is made from. */
@@ -110,15 +116,16 @@ export function createApplication(deps: ApplicationDeps): Application {
     renewals: createRenewals({ passwords, users, log: common.log }),
     policy: createPasswordPolicy({ minLength, denylistFile }),
     openPage: createPaging(registry.masterKey),
+    hub: createHub(registry.changeFeed),
     chooseLocale: localeOf,
     notifyOwner: createNotifyOwner(emails, localeOf),
     quotas: createQuotas(emailQuotas, counterKeys, factor, now),
     timeZone,
     factor,
     now,
+    issuer: tokenIssuer.issuer,
   }
-  const { issuer } = tokenIssuer
-  const administration = createAdministration({ ...parts, settings, issuer, undeclaredProxies })
+  const administration = createAdministration({ ...parts, settings, undeclaredProxies })
   const serviceKeys = createServiceKeys({ ...registry, ...settings, admission, log: common.log, now: processNow })
   return {
     calls: createCalls({ ...common, services: bindServices(parts), serviceKeys }),
@@ -129,6 +136,7 @@ export function createApplication(deps: ApplicationDeps): Application {
     }),
     serviceKeys,
     keyring,
+    hub: parts.hub,
   }
 }
 
@@ -158,6 +166,8 @@ function bindServices(parts: Parts) {
     existsByUsername: existsByUsername(parts),
     existsByNickname: existsByNickname(parts),
     verifyToken: verifyToken(parts),
+    introspect: introspect(parts),
+    getServerMetadata: getServerMetadata(parts),
     getKeys: getKeys(parts),
   }
   const forgotPasswords: { readonly [K in keyof typeof forgotPasswordsPolicies]: ForgotPasswordsRpc<K> } = {
@@ -168,9 +178,11 @@ function bindServices(parts: Parts) {
     saveForgotPasswordQuestionsUsersAnswers: saveForgotPasswordQuestionsUsersAnswers(parts),
     sendKeyByEmail: sendKeyByEmail(parts),
   }
+  const changes: { readonly [K in keyof typeof changesPolicies]: ChangesRpc<K> } = { poll: poll(parts) }
   return [
     [Users, bindUserCalls(parts, Users, usersPolicies, users)],
     [ForgotPasswords, bindUserCalls(parts, ForgotPasswords, forgotPasswordsPolicies, forgotPasswords)],
+    [Changes, bindUserCalls(parts, Changes, changesPolicies, changes)],
   ] as const
 }
 
@@ -195,7 +207,9 @@ type Parts = UserCallsDeps &
   Parameters<typeof listMyEvents>[0] &
   Parameters<typeof sendAdminKeyByEmailPartner>[0] &
   Parameters<typeof getKeys>[0] &
+  Parameters<typeof getServerMetadata>[0] &
   Parameters<typeof loginByUsernameAndAnswers>[0] &
   Parameters<typeof loginByUsernameAndKey>[0] &
   Parameters<typeof passwordUpdateByUsername>[0] &
-  Parameters<typeof sendKeyByEmail>[0]
+  Parameters<typeof sendKeyByEmail>[0] &
+  Parameters<typeof poll>[0]

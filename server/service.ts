@@ -105,7 +105,7 @@ export async function startService(
     // Calls that wait for their turn when the stop begins get it at once.
     endpoints.push(async () => scheduler.open())
     const proxies = createUndeclaredProxies({ registry: endpoint.registry, log, now: processNow })
-    const { calls, administration, serviceKeys, keyring } = createApplication({
+    const { calls, administration, serviceKeys, keyring, hub } = createApplication({
       registry,
       settings,
       hashing,
@@ -119,6 +119,8 @@ export async function startService(
       refused: metrics.refused,
       undeclaredProxies: proxies.found,
     })
+    metrics.watchFeed(hub.waiting)
+    endpoints.push(async () => hub.close())
     // Without a key no user could sign in: the start fails instead.
     await keyring.signer()
 
@@ -210,6 +212,7 @@ export async function startService(
     const drain = () => {
       draining = true
       setServing(false)
+      hub.close()
       gateway?.drain()
     }
     return { addresses, installation, drain, stop }

@@ -8,6 +8,7 @@ export const scopeNames = [
   'clients.forward',
   'administration.read',
   'organizations.write',
+  'users.watch',
 ] as const
 
 /** The name of a scope. */

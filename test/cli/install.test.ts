@@ -65,7 +65,7 @@ test('at a terminal install asks before it updates the tables of an existing reg
   t.is(await declined.ended, 1)
   const tables = () => ask(env.DATABASE_URL, "SELECT FROM pg_tables WHERE tablename = 'next'")
   t.is((await tables()).length, 0)
-  const { code, stderr } = runVersion(next, env, ['install'])
+  const { code, stderr } = await runVersion(next, env, ['install'])
   t.is(code, 0, stderr)
   t.is((await tables()).length, 1)
 })

@@ -25,6 +25,7 @@ export const publicColumns = {
     'clients.forward',
     'administration.read',
     'organizations.write',
+    'users.watch',
   ],
   // Sessions of a ROLE_ADMIN by password, by mailed key, by answers; with one-time codes enrolled; suspended meanwhile.
   password: ['password, own', 'password, other', 'password, another ROLE_ADMIN'],
@@ -36,39 +37,42 @@ export const publicColumns = {
   administration: ['administration'],
 } as const
 
-/** `auth.v1.Users` and `auth.v1.ForgotPasswords`. */
+/** `auth.v1.Users`, `auth.v1.ForgotPasswords` and `auth.v1.Changes`. */
 export const publicMatrix = `
                        none inactive client institution services password key answers enrolled suspended administration
-signUp                    + +..      +.     +..         ++++++   +..      +.  +.      +.       +.        +
-activate                  - +--      +-     +--         ------   +++      +-  --      --       !!        !
-login                     + +..      +.     +..         ++++++   +..      +.  +.      +.       +.        +
-getMe                     - +..      +.     +..         ------   +..      +.  +.      +.       !.        !
-updateMe                  - +..      +.     +..         ------   +..      +.  -.      -.       !.        !
-refresh                   - +..      +.     +..         ------   +..      +.  -.      +.       !.        !
-getUser                   - +--      +-     ++-         +-----   +++      +-  +-      +-       !!        !
-batchGetUsers             - -..      -.     -..         +-----   -..      -.  -.      -.       !.        !
-listUsers                 - -..      -.     -..         +-----   -..      -.  -.      -.       !.        !
-setEmail                  - +..      +.     +..         ------   +..      +.  -.      -.       !.        !
-confirmEmail              - +..      +.     +..         ------   +..      +.  -.      -.       !.        !
-setUsername               - +..      +.     +..         ------   +..      +.  -.      -.       !.        !
-sendAdminKeyByEmailPartner - +--     --     +--         ------   +++      --  --      --       !!        !
-rotateProviderKey         - +..      -.     +..         ------   -..      -.  -.      -.       !.        !
-listMembers               - -..      -.     +..         ------   -..      -.  -.      -.       !.        !
-existsByUsername          + +..      +.     +..         ++++++   +..      +.  +.      +.       +.        +
-existsByNickname          + +..      +.     +..         ++++++   +..      +.  +.      +.       +.        +
-verifyToken               + +..      +.     +..         ++++++   +..      +.  +.      +.       +.        +
-getKeys                   + +..      +.     +..         ++++++   +..      +.  +.      +.       +.        +
-findAllForgotPasswordQuestions + +.. +.     +..         ++++++   +..      +.  +.      +.       +.        +
-loginByUsernameAndAnswers + +..      +.     +..         ++++++   +..      +.  +.      +.       +.        +
-loginByUsernameAndKey     + +..      +.     +..         ++++++   +..      +.  +.      +.       +.        +
-passwordUpdateByUsername  - +--      +-     +--         ------   ++-      +-  --      --       !!        !
-saveForgotPasswordQuestionsUsersAnswers - +-- +- +--     ------   ++-      +-  --      --       !!        !
-sendKeyByEmail            + +..      +.     +..         ++++++   +..      +.  +.      +.       +.        +
-deleteMe                  - +..      +.     +..         ------   +..      +.  -.      -.       !.        !
-exportMe                  - +..      +.     +..         ------   +..      +.  -.      -.       !.        !
-listMyEvents              - +..      +.     +..         ------   +..      +.  -.      -.       !.        !
-deactivateMember          - ---      --     +++         ------   ---      --  --      --       !!        !
-revokeMyTokens            - +..      +.     +..         ------   +..      +.  -.      +.       !.        !
+signUp                    + +..      +.     +..         +++++++  +..      +.  +.      +.       +.        +
+activate                  - +--      +-     +--         -------  +++      +-  --      --       !!        !
+login                     + +..      +.     +..         +++++++  +..      +.  +.      +.       +.        +
+getMe                     - +..      +.     +..         -------  +..      +.  +.      +.       !.        !
+updateMe                  - +..      +.     +..         -------  +..      +.  -.      -.       !.        !
+refresh                   - +..      +.     +..         -------  +..      +.  -.      +.       !.        !
+getUser                   - +--      +-     ++-         +------  +++      +-  +-      +-       !!        !
+batchGetUsers             - -..      -.     -..         +------  -..      -.  -.      -.       !.        !
+listUsers                 - -..      -.     -..         +------  -..      -.  -.      -.       !.        !
+setEmail                  - +..      +.     +..         -------  +..      +.  -.      -.       !.        !
+confirmEmail              - +..      +.     +..         -------  +..      +.  -.      -.       !.        !
+setUsername               - +..      +.     +..         -------  +..      +.  -.      -.       !.        !
+sendAdminKeyByEmailPartner - +--     --     +--         -------  +++      --  --      --       !!        !
+rotateProviderKey         - +..      -.     +..         -------  -..      -.  -.      -.       !.        !
+listMembers               - -..      -.     +..         -------  -..      -.  -.      -.       !.        !
+existsByUsername          + +..      +.     +..         +++++++  +..      +.  +.      +.       +.        +
+existsByNickname          + +..      +.     +..         +++++++  +..      +.  +.      +.       +.        +
+verifyToken               + +..      +.     +..         +++++++  +..      +.  +.      +.       +.        +
+introspect                - -..      -.     -..         -+-----  -..      -.  -.      -.       !.        !
+getServerMetadata         + +..      +.     +..         +++++++  +..      +.  +.      +.       +.        +
+getKeys                   + +..      +.     +..         +++++++  +..      +.  +.      +.       +.        +
+findAllForgotPasswordQuestions + +.. +.     +..         +++++++  +..      +.  +.      +.       +.        +
+loginByUsernameAndAnswers + +..      +.     +..         +++++++  +..      +.  +.      +.       +.        +
+loginByUsernameAndKey     + +..      +.     +..         +++++++  +..      +.  +.      +.       +.        +
+passwordUpdateByUsername  - +--      +-     +--         -------  ++-      +-  --      --       !!        !
+saveForgotPasswordQuestionsUsersAnswers - +-- +- +--     -------  ++-      +-  --      --       !!        !
+sendKeyByEmail            + +..      +.     +..         +++++++  +..      +.  +.      +.       +.        +
+deleteMe                  - +..      +.     +..         -------  +..      +.  -.      -.       !.        !
+exportMe                  - +..      +.     +..         -------  +..      +.  -.      -.       !.        !
+listMyEvents              - +..      +.     +..         -------  +..      +.  -.      -.       !.        !
+deactivateMember          - ---      --     +++         -------  ---      --  --      --       !!        !
+poll                      - -..      -.     -..         --+---+  -..      -.  -.      -.       !.        !
+revokeMyTokens            - +..      +.     +..         -------  +..      +.  -.      +.       !.        !
 `
 
 /** The kinds of credential at Administration. Its own sessions have two columns: on an ordinary user, on a ROLE_ADMIN. */
@@ -82,6 +86,7 @@ export const administrationColumns = {
     'clients.forward',
     'administration.read',
     'organizations.write',
+    'users.watch',
   ],
   // Sessions of a ROLE_ADMIN at the public services.
   public: ['password', 'key', 'answers', 'enrolled', 'suspended'],
@@ -95,72 +100,72 @@ export const administrationColumns = {
 /** `auth.v1.Administration`. */
 export const administrationMatrix = `
                        none users services public recent old codeless suspended
-signIn                    + +++   ++++++   +++++  +.     +.  +.       +.
-getSession                - !!!   ----++   !!!!!  +.     +.  +.       !.
-enrollTotp                - !!!   ------   !!!!!  +.     ^.  ^.       !.
-confirmTotp               - !!!   ------   !!!!!  +.     ^.  ^.       !.
-removeTotp                - !!!   ------   !!!!!  ++     ^^  ^^       !!
-listUsers                 - !!!   ----+-   !!!!!  +.     +.  +.       !.
-getUser                   - !!!   ----+-   !!!!!  ++     ++  ++       !!
-createUser                - !!!   ------   !!!!!  ++     +^  +^       !!
-updateUser                - !!!   ------   !!!!!  ++     +^  +^       !!
-activateUser              - !!!   ------   !!!!!  ++     +^  +^       !!
-suspendUser               - !!!   ------   !!!!!  ++     +^  +^       !!
-resumeUser                - !!!   ------   !!!!!  ++     +^  +^       !!
-unlockUser                - !!!   ------   !!!!!  ++     +^  +^       !!
-setPassword               - !!!   ------   !!!!!  ++     +^  +^       !!
-setRole                   - !!!   ------   !!!!!  ++     +^  +^       !!
-setOrganization           - !!!   ------   !!!!!  ++     ++  ++       !!
-rotateProviderKey         - !!!   ------   !!!!!  ++     ++  ++       !!
-revokeTokens              - !!!   ------   !!!!!  ++     ++  ++       !!
-sendRecoveryKey           - !!!   ------   !!!!!  ++     +^  +^       !!
-deleteUser                - !!!   ------   !!!!!  ++     +^  +^       !!
-undeleteUser              - !!!   ------   !!!!!  ++     +^  +^       !!
-eraseUser                 - !!!   ------   !!!!!  ++     ^^  ^^       !!
-eraseUnactivatedUsers     - !!!   ------   !!!!!  +.     ^.  ^.       !.
-explainUser               - !!!   ----+-   !!!!!  ++     ++  ++       !!
-listLockouts              - !!!   ----+-   !!!!!  +.     +.  +.       !.
-exportUser                - !!!   ------   !!!!!  ++     ++  ++       !!
-listOrganizations         - !!!   ----++   !!!!!  +.     +.  +.       !.
-getOrganization           - !!!   ----++   !!!!!  +.     +.  +.       !.
-createOrganization        - !!!   -----+   !!!!!  +.     +.  +.       !.
-updateOrganization        - !!!   -----+   !!!!!  +.     +.  +.       !.
-activateOrganization      - !!!   ------   !!!!!  +.     +.  +.       !.
-deactivateOrganization    - !!!   ------   !!!!!  +.     +.  +.       !.
-rotateOrganizationKey     - !!!   ------   !!!!!  +.     +.  +.       !.
-deleteOrganization        - !!!   ------   !!!!!  +.     ^.  ^.       !.
-listQuestions             - !!!   ----+-   !!!!!  +.     +.  +.       !.
-getQuestion               - !!!   ----+-   !!!!!  +.     +.  +.       !.
-createQuestion            - !!!   ------   !!!!!  +.     +.  +.       !.
-updateQuestion            - !!!   ------   !!!!!  +.     +.  +.       !.
-offerQuestion             - !!!   ------   !!!!!  +.     +.  +.       !.
-retireQuestion            - !!!   ------   !!!!!  +.     +.  +.       !.
-orderQuestions            - !!!   ------   !!!!!  +.     +.  +.       !.
-listUnmatchedQuestions    - !!!   ----+-   !!!!!  +.     +.  +.       !.
-linkQuestion              - !!!   ------   !!!!!  +.     +.  +.       !.
-listServices              - !!!   ----+-   !!!!!  +.     +.  +.       !.
-getService                - !!!   ----+-   !!!!!  +.     +.  +.       !.
-createService             - !!!   ------   !!!!!  +.     ^.  ^.       !.
-updateService             - !!!   ------   !!!!!  +.     ^.  ^.       !.
-deleteService             - !!!   ------   !!!!!  +.     ^.  ^.       !.
-createServiceKey          - !!!   ------   !!!!!  +.     ^.  ^.       !.
-deleteServiceKey          - !!!   ------   !!!!!  +.     ^.  ^.       !.
-listSigningKeys           - !!!   ----+-   !!!!!  +.     +.  +.       !.
-rotateSigningKey          - !!!   ------   !!!!!  +.     ^.  ^.       !.
-retireSigningKey          - !!!   ------   !!!!!  +.     ^.  ^.       !.
-getIssuer                 - !!!   ----+-   !!!!!  +.     +.  +.       !.
-setIssuer                 - !!!   ------   !!!!!  +.     ^.  ^.       !.
-listEmails                - !!!   ----+-   !!!!!  +.     +.  +.       !.
-getEmail                  - !!!   ----+-   !!!!!  +.     +.  +.       !.
-retryEmail                - !!!   ------   !!!!!  +.     +.  +.       !.
-retryFailedEmails         - !!!   ------   !!!!!  +.     +.  +.       !.
-discardEmail              - !!!   ------   !!!!!  +.     +.  +.       !.
-sendTestEmail             - !!!   ------   !!!!!  +.     +.  +.       !.
-listAuditEvents           - !!!   ----+-   !!!!!  +.     +.  +.       !.
-verifyAuditLog            - !!!   ----+-   !!!!!  +.     +.  +.       !.
-getMigrations             - !!!   ----+-   !!!!!  +.     +.  +.       !.
-getConfiguration          - !!!   ----+-   !!!!!  +.     +.  +.       !.
-diagnose                  - !!!   ----+-   !!!!!  +.     +.  +.       !.
+signIn                    + +++   +++++++  +++++  +.     +.  +.       +.
+getSession                - !!!   ----++-  !!!!!  +.     +.  +.       !.
+enrollTotp                - !!!   -------  !!!!!  +.     ^.  ^.       !.
+confirmTotp               - !!!   -------  !!!!!  +.     ^.  ^.       !.
+removeTotp                - !!!   -------  !!!!!  ++     ^^  ^^       !!
+listUsers                 - !!!   ----+--  !!!!!  +.     +.  +.       !.
+getUser                   - !!!   ----+--  !!!!!  ++     ++  ++       !!
+createUser                - !!!   -------  !!!!!  ++     +^  +^       !!
+updateUser                - !!!   -------  !!!!!  ++     +^  +^       !!
+activateUser              - !!!   -------  !!!!!  ++     +^  +^       !!
+suspendUser               - !!!   -------  !!!!!  ++     +^  +^       !!
+resumeUser                - !!!   -------  !!!!!  ++     +^  +^       !!
+unlockUser                - !!!   -------  !!!!!  ++     +^  +^       !!
+setPassword               - !!!   -------  !!!!!  ++     +^  +^       !!
+setRole                   - !!!   -------  !!!!!  ++     +^  +^       !!
+setOrganization           - !!!   -------  !!!!!  ++     ++  ++       !!
+rotateProviderKey         - !!!   -------  !!!!!  ++     ++  ++       !!
+revokeTokens              - !!!   -------  !!!!!  ++     ++  ++       !!
+sendRecoveryKey           - !!!   -------  !!!!!  ++     +^  +^       !!
+deleteUser                - !!!   -------  !!!!!  ++     +^  +^       !!
+undeleteUser              - !!!   -------  !!!!!  ++     +^  +^       !!
+eraseUser                 - !!!   -------  !!!!!  ++     ^^  ^^       !!
+eraseUnactivatedUsers     - !!!   -------  !!!!!  +.     ^.  ^.       !.
+explainUser               - !!!   ----+--  !!!!!  ++     ++  ++       !!
+listLockouts              - !!!   ----+--  !!!!!  +.     +.  +.       !.
+exportUser                - !!!   -------  !!!!!  ++     ++  ++       !!
+listOrganizations         - !!!   ----++-  !!!!!  +.     +.  +.       !.
+getOrganization           - !!!   ----++-  !!!!!  +.     +.  +.       !.
+createOrganization        - !!!   -----+-  !!!!!  +.     +.  +.       !.
+updateOrganization        - !!!   -----+-  !!!!!  +.     +.  +.       !.
+activateOrganization      - !!!   -------  !!!!!  +.     +.  +.       !.
+deactivateOrganization    - !!!   -------  !!!!!  +.     +.  +.       !.
+rotateOrganizationKey     - !!!   -------  !!!!!  +.     +.  +.       !.
+deleteOrganization        - !!!   -------  !!!!!  +.     ^.  ^.       !.
+listQuestions             - !!!   ----+--  !!!!!  +.     +.  +.       !.
+getQuestion               - !!!   ----+--  !!!!!  +.     +.  +.       !.
+createQuestion            - !!!   -------  !!!!!  +.     +.  +.       !.
+updateQuestion            - !!!   -------  !!!!!  +.     +.  +.       !.
+offerQuestion             - !!!   -------  !!!!!  +.     +.  +.       !.
+retireQuestion            - !!!   -------  !!!!!  +.     +.  +.       !.
+orderQuestions            - !!!   -------  !!!!!  +.     +.  +.       !.
+listUnmatchedQuestions    - !!!   ----+--  !!!!!  +.     +.  +.       !.
+linkQuestion              - !!!   -------  !!!!!  +.     +.  +.       !.
+listServices              - !!!   ----+--  !!!!!  +.     +.  +.       !.
+getService                - !!!   ----+--  !!!!!  +.     +.  +.       !.
+createService             - !!!   -------  !!!!!  +.     ^.  ^.       !.
+updateService             - !!!   -------  !!!!!  +.     ^.  ^.       !.
+deleteService             - !!!   -------  !!!!!  +.     ^.  ^.       !.
+createServiceKey          - !!!   -------  !!!!!  +.     ^.  ^.       !.
+deleteServiceKey          - !!!   -------  !!!!!  +.     ^.  ^.       !.
+listSigningKeys           - !!!   ----+--  !!!!!  +.     +.  +.       !.
+rotateSigningKey          - !!!   -------  !!!!!  +.     ^.  ^.       !.
+retireSigningKey          - !!!   -------  !!!!!  +.     ^.  ^.       !.
+getIssuer                 - !!!   ----+--  !!!!!  +.     +.  +.       !.
+setIssuer                 - !!!   -------  !!!!!  +.     ^.  ^.       !.
+listEmails                - !!!   ----+--  !!!!!  +.     +.  +.       !.
+getEmail                  - !!!   ----+--  !!!!!  +.     +.  +.       !.
+retryEmail                - !!!   -------  !!!!!  +.     +.  +.       !.
+retryFailedEmails         - !!!   -------  !!!!!  +.     +.  +.       !.
+discardEmail              - !!!   -------  !!!!!  +.     +.  +.       !.
+sendTestEmail             - !!!   -------  !!!!!  +.     +.  +.       !.
+listAuditEvents           - !!!   ----+--  !!!!!  +.     +.  +.       !.
+verifyAuditLog            - !!!   ----+--  !!!!!  +.     +.  +.       !.
+getMigrations             - !!!   ----+--  !!!!!  +.     +.  +.       !.
+getConfiguration          - !!!   ----+--  !!!!!  +.     +.  +.       !.
+diagnose                  - !!!   ----+--  !!!!!  +.     +.  +.       !.
 `
 
 /** What a mark means; that of no cell is left out. */

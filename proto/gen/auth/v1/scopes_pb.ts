@@ -11,7 +11,7 @@ import { file_google_protobuf_descriptor } from "@bufbuild/protobuf/wkt";
  * Describes the file auth/v1/scopes.proto.
  */
 export const file_auth_v1_scopes: GenFile = /*@__PURE__*/
-  fileDesc("ChRhdXRoL3YxL3Njb3Blcy5wcm90bxIHYXV0aC52MSq+AQoFU2NvcGUSFQoRU0NPUEVfVU5TUEVDSUZJRUQQABIUChBTQ09QRV9VU0VSU19SRUFEEAESFwoTU0NPUEVfVE9LRU5TX1ZFUklGWRACEhYKElNDT1BFX1RPS0VOU19XQVRDSBADEhkKFVNDT1BFX0NMSUVOVFNfRk9SV0FSRBAEEh0KGVNDT1BFX0FETUlOSVNUUkFUSU9OX1JFQUQQBRIdChlTQ09QRV9PUkdBTklaQVRJT05TX1dSSVRFEAY6SQoFc2NvcGUSHi5nb29nbGUucHJvdG9idWYuTWV0aG9kT3B0aW9ucxi0hwMgASgOMg4uYXV0aC52MS5TY29wZVIFc2NvcGWIAQFiBnByb3RvMw", [file_google_protobuf_descriptor]);
+  fileDesc("ChRhdXRoL3YxL3Njb3Blcy5wcm90bxIHYXV0aC52MSrVAQoFU2NvcGUSFQoRU0NPUEVfVU5TUEVDSUZJRUQQABIUChBTQ09QRV9VU0VSU19SRUFEEAESFwoTU0NPUEVfVE9LRU5TX1ZFUklGWRACEhYKElNDT1BFX1RPS0VOU19XQVRDSBADEhkKFVNDT1BFX0NMSUVOVFNfRk9SV0FSRBAEEh0KGVNDT1BFX0FETUlOSVNUUkFUSU9OX1JFQUQQBRIdChlTQ09QRV9PUkdBTklaQVRJT05TX1dSSVRFEAYSFQoRU0NPUEVfVVNFUlNfV0FUQ0gQBzpJCgVzY29wZRIeLmdvb2dsZS5wcm90b2J1Zi5NZXRob2RPcHRpb25zGLSHAyABKA4yDi5hdXRoLnYxLlNjb3BlUgVzY29wZYgBAWIGcHJvdG8z", [file_google_protobuf_descriptor]);
 
 /**
  * A permission of a service. A service authenticates with a key as its bearer token; administrators assign keys and scopes.
@@ -69,6 +69,13 @@ export enum Scope {
    * @generated from enum value: SCOPE_ORGANIZATIONS_WRITE = 6;
    */
   ORGANIZATIONS_WRITE = 6,
+
+  /**
+   * `users.watch`: watch which users change.
+   *
+   * @generated from enum value: SCOPE_USERS_WATCH = 7;
+   */
+  USERS_WATCH = 7,
 }
 
 /**
