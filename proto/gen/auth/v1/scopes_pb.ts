@@ -11,7 +11,7 @@ import { file_google_protobuf_descriptor } from "@bufbuild/protobuf/wkt";
  * Describes the file auth/v1/scopes.proto.
  */
 export const file_auth_v1_scopes: GenFile = /*@__PURE__*/
-  fileDesc("ChRhdXRoL3YxL3Njb3Blcy5wcm90bxIHYXV0aC52MSqAAQoFU2NvcGUSFQoRU0NPUEVfVU5TUEVDSUZJRUQQABIUChBTQ09QRV9VU0VSU19SRUFEEAESFwoTU0NPUEVfVE9LRU5TX1ZFUklGWRACEhYKElNDT1BFX1RPS0VOU19XQVRDSBADEhkKFVNDT1BFX0NMSUVOVFNfRk9SV0FSRBAEOkkKBXNjb3BlEh4uZ29vZ2xlLnByb3RvYnVmLk1ldGhvZE9wdGlvbnMYtIcDIAEoDjIOLmF1dGgudjEuU2NvcGVSBXNjb3BliAEBYgZwcm90bzM", [file_google_protobuf_descriptor]);
+  fileDesc("ChRhdXRoL3YxL3Njb3Blcy5wcm90bxIHYXV0aC52MSqXAQoFU2NvcGUSFQoRU0NPUEVfVU5TUEVDSUZJRUQQABIUChBTQ09QRV9VU0VSU19SRUFEEAESFwoTU0NPUEVfVE9LRU5TX1ZFUklGWRACEhYKElNDT1BFX1RPS0VOU19XQVRDSBADEhkKFVNDT1BFX0NMSUVOVFNfRk9SV0FSRBAEEhUKEVNDT1BFX1VTRVJTX1dBVENIEAU6SQoFc2NvcGUSHi5nb29nbGUucHJvdG9idWYuTWV0aG9kT3B0aW9ucxi0hwMgASgOMg4uYXV0aC52MS5TY29wZVIFc2NvcGWIAQFiBnByb3RvMw", [file_google_protobuf_descriptor]);
 
 /**
  * A permission of a service. A service authenticates with a key as its bearer token; administrators assign keys and scopes.
@@ -54,6 +54,13 @@ export enum Scope {
    * @generated from enum value: SCOPE_CLIENTS_FORWARD = 4;
    */
   CLIENTS_FORWARD = 4,
+
+  /**
+   * `users.watch`: watch which users change.
+   *
+   * @generated from enum value: SCOPE_USERS_WATCH = 5;
+   */
+  USERS_WATCH = 5,
 }
 
 /**
