@@ -39,7 +39,7 @@ import { type Answer, createRead, createWrite, textAnswer } from './translate.js
 
 /** Options of a gateway. */
 export interface GatewayOptions {
-  /** Transport to the services `auth.v1.Users` and `auth.v1.ForgotPasswords`. */
+  /** Transport to the services `auth.v1.Users`, `auth.v1.ForgotPasswords` and `auth.v1.Changes`. */
   readonly transport: Transport
   /** Decides when requests begin. */
   readonly scheduler: Scheduler

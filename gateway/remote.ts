@@ -18,6 +18,7 @@ import {
 import { MethodOptions_IdempotencyLevel } from '@bufbuild/protobuf/wkt'
 import { Code, ConnectError, type Transport, type UnaryResponse } from '@connectrpc/connect'
 import { type CallOptions, Client, credentials, experimental, Metadata, type ServiceError } from '@grpc/grpc-js'
+import { Changes } from '../proto/gen/auth/v1/changes_pb.js'
 import { ForgotPasswords } from '../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../proto/gen/auth/v1/users_pb.js'
 import { StatusSchema } from '../proto/gen/google/rpc/status_pb.js'
@@ -71,7 +72,7 @@ const serviceConfig = { loadBalancingConfig: [roundRobin] }
 
 /** RPCs that may be retried. */
 const idempotent: ReadonlySet<DescMethodUnary> = new Set([
-  ...[...Users.methods, ...ForgotPasswords.methods].filter(rpc => rpc.idempotency === IDEMPOTENT),
+  ...[...Users.methods, ...ForgotPasswords.methods, ...Changes.methods].filter(rpc => rpc.idempotency === IDEMPOTENT),
   Health.method.check,
 ] as DescMethodUnary[])
 

@@ -3,6 +3,7 @@
  * request, `translate.ts` converts the request to the RPC's message and the answer back.
  */
 import type { DescMethodUnary, Message } from '@bufbuild/protobuf'
+import { Changes } from '../proto/gen/auth/v1/changes_pb.js'
 import { ForgotPasswords } from '../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../proto/gen/auth/v1/users_pb.js'
 import {
@@ -10,6 +11,7 @@ import {
   type HealthCheckResponse,
   HealthCheckResponse_ServingStatus,
 } from '../proto/gen/health/v1/health_pb.js'
+import { changesPolicies } from '../server/policy/changes.js'
 import { forgotPasswordsPolicies } from '../server/policy/forgotpasswords.js'
 import { type HttpPath, type Policy, type ReasonName, type Revision, usualCost } from '../server/policy/policy.js'
 import { reasonsOf } from '../server/policy/reasons.js'
@@ -205,10 +207,15 @@ export const routes: readonly Route[] = [
   ...probes,
 ]
 
-/** The row of an RPC of users. */
+const rows: ReadonlyMap<unknown, Readonly<Record<string, Policy>>> = new Map<unknown, Record<string, Policy>>([
+  [Users, usersPolicies],
+  [ForgotPasswords, forgotPasswordsPolicies],
+  [Changes, changesPolicies],
+])
+
+/** The row of an RPC for clients. */
 function rowOf({ parent, localName }: DescMethodUnary): Policy {
-  const rows: Record<string, Policy> = parent === Users ? usersPolicies : forgotPasswordsPolicies
-  return rows[localName]!
+  return rows.get(parent)![localName]!
 }
 
 /** Cost of an RPC in ms of main thread and database; the health check has no row. */

@@ -2,6 +2,7 @@
 import type { DescMethodUnary } from '@bufbuild/protobuf'
 import { createContextValues, type Interceptor, type Transport } from '@connectrpc/connect'
 import { connectNodeAdapter } from '@connectrpc/connect-node'
+import { Changes } from '../proto/gen/auth/v1/changes_pb.js'
 import { ForgotPasswords } from '../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../proto/gen/auth/v1/users_pb.js'
 import { workKey } from '../server/limits/work-key.js'
@@ -42,7 +43,7 @@ export function forwardedHeaders(header: (name: string) => string | string[] | n
   return headers
 }
 
-const rpcs = [...Users.methods, ...ForgotPasswords.methods] as DescMethodUnary[]
+const rpcs = [...Users.methods, ...ForgotPasswords.methods, ...Changes.methods] as DescMethodUnary[]
 
 const costs = new Map(rpcs.map(rpc => [`/${rpc.parent.typeName}/${rpc.name}`, costOf(rpc)]))
 

@@ -2,11 +2,12 @@
 // and the command line on the database itself (local-application.ts) both make it here. It starts nothing and listens
 // nowhere.
 import { Administration } from '../proto/gen/auth/v1/administration_pb.js'
+import { Changes } from '../proto/gen/auth/v1/changes_pb.js'
 import { ForgotPasswords } from '../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../proto/gen/auth/v1/users_pb.js'
 import { createAdmission } from './access/admission.js'
 import { createCallers } from './access/caller.js'
-import type { ForgotPasswordsRpc, UsersRpc } from './access/context.js'
+import type { ChangesRpc, ForgotPasswordsRpc, UsersRpc } from './access/context.js'
 import { createKeyring, type Keyring } from './access/keyring.js'
 import { createServiceKeys, type ServiceKeys } from './access/service-keys.js'
 import { createSignIns } from './access/sign-in.js'
@@ -15,6 +16,8 @@ import { type AdministrationDeps, createAdministration } from './administration/
 import { bindAdministration } from './calls/administration.js'
 import { type Calls, type CallsDeps, createCalls } from './calls/dispatch.js'
 import { bindUserCalls, type UserCallsDeps } from './calls/users.js'
+import { createHub } from './changes/hub.js'
+import { poll } from './changes/poll.js'
 import { loginByUsernameAndAnswers, saveForgotPasswordQuestionsUsersAnswers } from './forgotpasswords/answers.js'
 import { passwordUpdateByUsername } from './forgotpasswords/password.js'
 import { findAllForgotPasswordQuestions } from './forgotpasswords/questions.js'
@@ -29,6 +32,7 @@ import { createPasswords } from './passwords/hash.js'
 import { createPasswordPolicy } from './passwords/policy.js'
 import { createPool, type PoolOptions } from './passwords/pool.js'
 import { createRenewals } from './passwords/renewal.js'
+import { changesPolicies } from './policy/changes.js'
 import { forgotPasswordsPolicies } from './policy/forgotpasswords.js'
 import { usersPolicies } from './policy/users.js'
 import type { Settings } from './process/settings.js'
@@ -53,12 +57,14 @@ import { getKeys, verifyToken } from './users/verify-token.js'
 
 /** The RPCs of a process. */
 export interface Application {
-  /** `Users` and `ForgotPasswords`, for clients. */
+  /** `Users`, `ForgotPasswords` and `Changes`, for clients. */
   readonly calls: Calls
   /** `Administration`, for administrators. */
   readonly administration: Calls
   readonly serviceKeys: ServiceKeys
   readonly keyring: Keyring
+  /** Ends the calls that wait for changes. */
+  endWaits(): void
 }
 
 /** What an application is made from. */
@@ -110,6 +116,7 @@ export function createApplication(deps: ApplicationDeps): Application {
     renewals: createRenewals({ passwords, users, log: common.log }),
     policy: createPasswordPolicy({ minLength, denylistFile }),
     openPage: createPaging(registry.masterKey),
+    hub: createHub(registry.changeFeed),
     chooseLocale: localeOf,
     notifyOwner: createNotifyOwner(emails, localeOf),
     quotas: createQuotas(emailQuotas, counterKeys, factor, now),
@@ -128,6 +135,7 @@ export function createApplication(deps: ApplicationDeps): Application {
     }),
     serviceKeys,
     keyring,
+    endWaits: parts.hub.close,
   }
 }
 
@@ -167,9 +175,11 @@ function bindServices(parts: Parts) {
     saveForgotPasswordQuestionsUsersAnswers: saveForgotPasswordQuestionsUsersAnswers(parts),
     sendKeyByEmail: sendKeyByEmail(parts),
   }
+  const changes: { readonly [K in keyof typeof changesPolicies]: ChangesRpc<K> } = { poll: poll(parts) }
   return [
     [Users, bindUserCalls(parts, Users, usersPolicies, users)],
     [ForgotPasswords, bindUserCalls(parts, ForgotPasswords, forgotPasswordsPolicies, forgotPasswords)],
+    [Changes, bindUserCalls(parts, Changes, changesPolicies, changes)],
   ] as const
 }
 
@@ -197,4 +207,5 @@ type Parts = UserCallsDeps &
   Parameters<typeof loginByUsernameAndAnswers>[0] &
   Parameters<typeof loginByUsernameAndKey>[0] &
   Parameters<typeof passwordUpdateByUsername>[0] &
-  Parameters<typeof sendKeyByEmail>[0]
+  Parameters<typeof sendKeyByEmail>[0] &
+  Parameters<typeof poll>[0]

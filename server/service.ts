@@ -98,7 +98,7 @@ export async function startService(
     // Calls that wait for their turn when the stop begins get it at once.
     endpoints.push(async () => scheduler.open())
     const proxies = createUndeclaredProxies({ registry: endpoint.registry, log, now: processNow })
-    const { calls, administration, serviceKeys, keyring } = createApplication({
+    const { calls, administration, serviceKeys, keyring, endWaits } = createApplication({
       registry,
       settings,
       hashing,
@@ -112,6 +112,7 @@ export async function startService(
       refused: metrics.refused,
       undeclaredProxies: proxies.found,
     })
+    endpoints.push(async () => endWaits())
     // Without a key no user could sign in: the start fails instead.
     await keyring.signer()
 
@@ -203,6 +204,7 @@ export async function startService(
     const drain = () => {
       draining = true
       setServing(false)
+      endWaits()
       gateway?.drain()
     }
     return { addresses, installation, drain, stop }

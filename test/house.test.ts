@@ -6,11 +6,13 @@ import { getOption, hasOption } from '@bufbuild/protobuf'
 import test from 'ava'
 import { statuses } from '../gateway/problem.js'
 import { revisions, routes } from '../gateway/routes.js'
+import { Changes } from '../proto/gen/auth/v1/changes_pb.js'
 import { ForgotPasswords } from '../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Reason } from '../proto/gen/auth/v1/reason_pb.js'
 import { scope } from '../proto/gen/auth/v1/scopes_pb.js'
 import { Users } from '../proto/gen/auth/v1/users_pb.js'
 import { administrationPolicies } from '../server/policy/administration.js'
+import { changesPolicies } from '../server/policy/changes.js'
 import { forgotPasswordsPolicies } from '../server/policy/forgotpasswords.js'
 import type { Policy } from '../server/policy/policy.js'
 import { reasonsOf } from '../server/policy/reasons.js'
@@ -116,7 +118,7 @@ const floors: readonly (readonly RegExp[])[] = [
   [/^server\/passwords\//],
   [/^server\/access\//],
   [/^server\/outbox\//],
-  [/^server\/users\//, /^server\/forgotpasswords\//],
+  [/^server\/users\//, /^server\/forgotpasswords\//, /^server\/changes\//],
   [/^server\/administration\//],
   [/^server\/calls\//],
   [/^server\/jobs\//, /^server\/backup\//, /^server\/installation\.ts$/, /^server\/application\.ts$/],
@@ -196,6 +198,7 @@ test('each folder states at its head what it owns', async t => {
     'server/administration': 'mutations.ts',
     'server/backup': 'format.ts',
     'server/calls': 'dispatch.ts',
+    'server/changes': 'hub.ts',
     'server/database': 'connection.ts',
     'server/embedded': 'start.ts',
     'server/forgotpasswords': 'answers.ts',
@@ -224,12 +227,14 @@ test('each folder states at its head what it owns', async t => {
 })
 
 test('every RPC has a row in the table of routes, but for those that are gRPC only', t => {
-  const rpcs = [...Users.methods, ...ForgotPasswords.methods].map(({ parent, name }) => `${parent.typeName}.${name}`)
+  const rpcs = [...Users.methods, ...ForgotPasswords.methods, ...Changes.methods].map(
+    ({ parent, name }) => `${parent.typeName}.${name}`,
+  )
   const routed = routes.flatMap(({ rpc, text }) => (rpc && !text ? [`${rpc.parent.typeName}.${rpc.name}`] : []))
   t.is(new Set(routed).size, routed.length)
   t.deepEqual(
     rpcs.filter(name => !routed.includes(name)),
-    ['auth.v1.Users.BatchGetUsers', 'auth.v1.Users.ListUsers', 'auth.v1.Users.VerifyToken'],
+    ['auth.v1.Users.BatchGetUsers', 'auth.v1.Users.ListUsers', 'auth.v1.Users.VerifyToken', 'auth.v1.Changes.Poll'],
   )
 })
 
@@ -245,7 +250,7 @@ test('every word of a path under /users is a reserved username, in any spelling,
 })
 
 test('a row of the access policy lists each of its own reasons once, and no shared one', t => {
-  for (const rows of [usersPolicies, forgotPasswordsPolicies, administrationPolicies]) {
+  for (const rows of [usersPolicies, forgotPasswordsPolicies, changesPolicies, administrationPolicies]) {
     for (const [rpc, policy] of Object.entries<Policy>(rows)) {
       const all = reasonsOf(policy)
       t.is(new Set(all).size, all.length, rpc)
@@ -255,10 +260,11 @@ test('a row of the access policy lists each of its own reasons once, and no shar
 })
 
 test('the definitions name the scope with which a row permits services', t => {
-  const rows: Record<string, Policy> = { ...usersPolicies, ...forgotPasswordsPolicies }
-  for (const rpc of [...Users.methods, ...ForgotPasswords.methods]) {
+  const rows: Record<string, Policy> = { ...usersPolicies, ...forgotPasswordsPolicies, ...changesPolicies }
+  for (const rpc of [...Users.methods, ...ForgotPasswords.methods, ...Changes.methods]) {
     const policy = rows[rpc.localName]!
-    const asked = 'scope' in policy ? policy.scope : undefined
+    // Where the scope depends on the request, the fields have it.
+    const asked = 'scope' in policy && typeof policy.scope === 'string' ? policy.scope : undefined
     // With this one services ask what is open to all.
     const expected = rpc === Users.method.verifyToken ? 'tokens.verify' : asked
     t.is(hasOption(rpc, scope) ? scopeName(getOption(rpc, scope)) : undefined, expected, rpc.name)

@@ -1,12 +1,14 @@
 // What the handler of an RPC gets in addition to its request, by its row of the access policy: caller, target, and a
 // transaction that checks both again. A handler has no other access to them.
 import type { DescMethodUnary, MessageInitShape, MessageShape } from '@bufbuild/protobuf'
+import type { Changes } from '../../proto/gen/auth/v1/changes_pb.js'
 import type { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import type { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import type { Transaction } from '../database/connection.js'
 import type { Device } from '../models/attempt.js'
 import type { AuditEvent } from '../models/audit.js'
 import type { User } from '../models/user.js'
+import type { changesPolicies } from '../policy/changes.js'
 import type { forgotPasswordsPolicies } from '../policy/forgotpasswords.js'
 import type { Policy, UserPolicy } from '../policy/policy.js'
 import type { usersPolicies } from '../policy/users.js'
@@ -84,4 +86,10 @@ export type UsersRpc<K extends keyof typeof usersPolicies> = Rpc<(typeof Users.m
 export type ForgotPasswordsRpc<K extends keyof typeof forgotPasswordsPolicies> = Rpc<
   (typeof ForgotPasswords.method)[K],
   (typeof forgotPasswordsPolicies)[K]
+>
+
+/** The implementation of an RPC of `auth.v1.Changes`, by its name. */
+export type ChangesRpc<K extends keyof typeof changesPolicies> = Rpc<
+  (typeof Changes.method)[K],
+  (typeof changesPolicies)[K]
 >

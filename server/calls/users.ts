@@ -119,8 +119,11 @@ async function findBoth(
   return { caller, target: id === undefined || id === caller.user.id ? caller.user : await users.byId(id) }
 }
 
-function permitService({ scope }: Pick<ServicePolicy, 'scope'> | UserPolicy, service?: CallingService): CallingService {
-  if (!scope || !service?.scopes.includes(scope)) refuse(Reason.ACCESS_DENIED)
+function permitService(
+  { scope = [] }: Pick<ServicePolicy, 'scope'> | UserPolicy,
+  service?: CallingService,
+): CallingService {
+  if (!service?.scopes.some(each => scope.includes(each))) refuse(Reason.ACCESS_DENIED)
   return service
 }
 

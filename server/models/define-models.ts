@@ -12,6 +12,7 @@ import { createAdministeredUsers } from './administered-user.js'
 import { createAttempts, createCounterKeys } from './attempt.js'
 import { createAudit } from './audit.js'
 import { createBuckets } from './bucket.js'
+import { createChangeFeed } from './change-feed.js'
 import { createCreationRequests } from './creation-request.js'
 import { createStoredKeys, type StoredKeys } from './data-key.js'
 import { createEmails } from './email.js'
@@ -63,6 +64,7 @@ export function defineModels(database: Database, masterKey: StoredKeys) {
     buckets: createBuckets(database),
     erasure: createErasure(database, counterKeys),
     userData: createUserData(database),
+    changeFeed: createChangeFeed(database),
     audit,
   }
 }

@@ -68,3 +68,35 @@ export const auditActions = [
 
 /** What was done. */
 export type AuditAction = (typeof auditActions)[number]
+
+/**
+ * What an action changes for the feed (auth.v1.Changes): the tokens of its user, the record of its user or the organization
+ * as services read them, or a key that no longer verifies tokens. Others change nothing there. The index
+ * `audit_events_changes` has the same actions.
+ */
+export const changedBy = {
+  'organization.activate': ['organization'],
+  'organization.deactivate': ['organization'],
+  'organization.edit': ['organization'],
+  'signing-key.retire': ['key'],
+  'user.activate': ['record'],
+  'user.add': ['record'],
+  'user.change-password': ['tokens'],
+  'user.deactivate': ['tokens', 'record'],
+  'user.delete': ['tokens', 'record'],
+  'user.delete-own': ['tokens', 'record'],
+  'user.edit': ['record'],
+  'user.edit-own': ['record'],
+  'user.enroll-totp': ['tokens'],
+  'user.erase': ['tokens', 'record'],
+  'user.resume': ['record'],
+  'user.revoke-own-tokens': ['tokens'],
+  'user.revoke-tokens': ['tokens'],
+  'user.set-organization': ['tokens', 'record'],
+  'user.set-own-username': ['record'],
+  'user.set-password': ['tokens'],
+  'user.set-role': ['tokens', 'record'],
+  'user.sign-up': ['record'],
+  'user.suspend': ['tokens', 'record'],
+  'user.undelete': ['record'],
+} as const satisfies { readonly [A in AuditAction]?: readonly ('tokens' | 'record' | 'organization' | 'key')[] }

@@ -1,5 +1,5 @@
 // The access policy: one row for each RPC, with everything that the service decides about a call besides its request. The
-// tables are users.ts, forgotpasswords.ts and administration.ts; an RPC without a row does not compile.
+// tables are users.ts, forgotpasswords.ts, changes.ts and administration.ts; an RPC without a row does not compile.
 //
 // This room owns the rows and nothing else: it holds data and types, imports no other code of ours but generated code, and
 // may be used everywhere. calls/ applies the rows, access/permissions.ts decides by them, the gateway takes its paths from
@@ -81,7 +81,8 @@ export interface UserPolicy extends Row {
 /** An RPC for services alone. */
 export interface ServicePolicy extends Row {
   readonly caller: 'service'
-  readonly scope: ScopeName
+  /** The scope that a service needs. Of several, it needs one: the RPC requires the others for parts of what it returns. */
+  readonly scope: ScopeName | readonly ScopeName[]
 }
 
 /** An RPC of Administration, for an active ROLE_ADMIN by a token of that audience, or on the database itself. */

@@ -61,7 +61,7 @@ const catalogue: Record<Reason, { code: Code; text: string }> = {
  * The limits, as metrics name them: failed sign-ins of an account; failures, sign-ups, look-ups and requests for
  * recovery keys of a client address; activation keys of a user; capacity of the hash threads; e-mails with activation
  * keys of an account and to an organization; e-mails with recovery keys of an account, to a recipient, and with codes
- * for a new address; users that a service reads; exports of an account.
+ * for a new address; users that a service reads; exports of an account; calls of a service that wait for changes.
  */
 export const limits = [
   'account',
@@ -78,6 +78,7 @@ export const limits = [
   'change',
   'serviceReads',
   'exports',
+  'watchers',
 ] as const
 
 /** The name of a limit. */

@@ -1,7 +1,7 @@
 import { Scope } from '../../proto/gen/auth/v1/scopes_pb.js'
 
 /** What services may be allowed to do, as it is written and stored: `users.read` is SCOPE_USERS_READ. */
-export const scopeNames = ['users.read', 'tokens.verify', 'tokens.watch', 'clients.forward'] as const
+export const scopeNames = ['users.read', 'tokens.verify', 'tokens.watch', 'clients.forward', 'users.watch'] as const
 
 /** The name of a scope. */
 export type ScopeName = (typeof scopeNames)[number]

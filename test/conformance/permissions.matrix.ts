@@ -18,7 +18,7 @@ export const publicColumns = {
   inactive: ['inactive, own', 'inactive, member', 'inactive ROLE_ADMIN, other'],
   client: ['client, own', 'client, other'],
   institution: ['institution, own', 'institution, member', 'institution, other organization'],
-  services: ['users.read', 'tokens.verify', 'tokens.watch', 'clients.forward'],
+  services: ['users.read', 'tokens.verify', 'tokens.watch', 'clients.forward', 'users.watch'],
   // Sessions of a ROLE_ADMIN by password, by mailed key, by answers; with one-time codes enrolled; suspended meanwhile.
   password: ['password, own', 'password, other', 'password, another ROLE_ADMIN'],
   key: ['key, own', 'key, other'],
@@ -29,46 +29,47 @@ export const publicColumns = {
   administration: ['administration'],
 } as const
 
-/** `auth.v1.Users` and `auth.v1.ForgotPasswords`. */
+/** `auth.v1.Users`, `auth.v1.ForgotPasswords` and `auth.v1.Changes`. */
 export const publicMatrix = `
                        none inactive client institution services password key answers enrolled suspended administration
-signUp                    + +..      +.     +..         ++++     +..      +.  +.      +.       +.        +
-activate                  - +--      +-     +--         ----     +++      +-  --      --       !!        !
-login                     + +..      +.     +..         ++++     +..      +.  +.      +.       +.        +
-getMe                     - +..      +.     +..         ----     +..      +.  +.      +.       !.        !
-updateMe                  - +..      +.     +..         ----     +..      +.  -.      -.       !.        !
-refresh                   - +..      +.     +..         ----     +..      +.  -.      +.       !.        !
-getUser                   - +--      +-     ++-         +---     +++      +-  +-      +-       !!        !
-batchGetUsers             - -..      -.     -..         +---     -..      -.  -.      -.       !.        !
-listUsers                 - -..      -.     -..         +---     -..      -.  -.      -.       !.        !
-setEmail                  - +..      +.     +..         ----     +..      +.  -.      -.       !.        !
-confirmEmail              - +..      +.     +..         ----     +..      +.  -.      -.       !.        !
-setUsername               - +..      +.     +..         ----     +..      +.  -.      -.       !.        !
-sendAdminKeyByEmailPartner - +--     --     +--         ----     +++      --  --      --       !!        !
-rotateProviderKey         - +..      -.     +..         ----     -..      -.  -.      -.       !.        !
-listMembers               - -..      -.     +..         ----     -..      -.  -.      -.       !.        !
-existsByUsername          + +..      +.     +..         ++++     +..      +.  +.      +.       +.        +
-existsByNickname          + +..      +.     +..         ++++     +..      +.  +.      +.       +.        +
-verifyToken               + +..      +.     +..         ++++     +..      +.  +.      +.       +.        +
-getKeys                   + +..      +.     +..         ++++     +..      +.  +.      +.       +.        +
-findAllForgotPasswordQuestions + +.. +.     +..         ++++     +..      +.  +.      +.       +.        +
-loginByUsernameAndAnswers + +..      +.     +..         ++++     +..      +.  +.      +.       +.        +
-loginByUsernameAndKey     + +..      +.     +..         ++++     +..      +.  +.      +.       +.        +
-passwordUpdateByUsername  - +--      +-     +--         ----     ++-      +-  --      --       !!        !
-saveForgotPasswordQuestionsUsersAnswers - +-- +- +--     ----     ++-      +-  --      --       !!        !
-sendKeyByEmail            + +..      +.     +..         ++++     +..      +.  +.      +.       +.        +
-deleteMe                  - +..      +.     +..         ----     +..      +.  -.      -.       !.        !
-exportMe                  - +..      +.     +..         ----     +..      +.  -.      -.       !.        !
-listMyEvents              - +..      +.     +..         ----     +..      +.  -.      -.       !.        !
-deactivateMember          - ---      --     +++         ----     ---      --  --      --       !!        !
-revokeMyTokens            - +..      +.     +..         ----     +..      +.  -.      +.       !.        !
+signUp                    + +..      +.     +..         +++++    +..      +.  +.      +.       +.        +
+activate                  - +--      +-     +--         -----    +++      +-  --      --       !!        !
+login                     + +..      +.     +..         +++++    +..      +.  +.      +.       +.        +
+getMe                     - +..      +.     +..         -----    +..      +.  +.      +.       !.        !
+updateMe                  - +..      +.     +..         -----    +..      +.  -.      -.       !.        !
+refresh                   - +..      +.     +..         -----    +..      +.  -.      +.       !.        !
+getUser                   - +--      +-     ++-         +----    +++      +-  +-      +-       !!        !
+batchGetUsers             - -..      -.     -..         +----    -..      -.  -.      -.       !.        !
+listUsers                 - -..      -.     -..         +----    -..      -.  -.      -.       !.        !
+setEmail                  - +..      +.     +..         -----    +..      +.  -.      -.       !.        !
+confirmEmail              - +..      +.     +..         -----    +..      +.  -.      -.       !.        !
+setUsername               - +..      +.     +..         -----    +..      +.  -.      -.       !.        !
+sendAdminKeyByEmailPartner - +--     --     +--         -----    +++      --  --      --       !!        !
+rotateProviderKey         - +..      -.     +..         -----    -..      -.  -.      -.       !.        !
+listMembers               - -..      -.     +..         -----    -..      -.  -.      -.       !.        !
+existsByUsername          + +..      +.     +..         +++++    +..      +.  +.      +.       +.        +
+existsByNickname          + +..      +.     +..         +++++    +..      +.  +.      +.       +.        +
+verifyToken               + +..      +.     +..         +++++    +..      +.  +.      +.       +.        +
+getKeys                   + +..      +.     +..         +++++    +..      +.  +.      +.       +.        +
+findAllForgotPasswordQuestions + +.. +.     +..         +++++    +..      +.  +.      +.       +.        +
+loginByUsernameAndAnswers + +..      +.     +..         +++++    +..      +.  +.      +.       +.        +
+loginByUsernameAndKey     + +..      +.     +..         +++++    +..      +.  +.      +.       +.        +
+passwordUpdateByUsername  - +--      +-     +--         -----    ++-      +-  --      --       !!        !
+saveForgotPasswordQuestionsUsersAnswers - +-- +- +--     -----    ++-      +-  --      --       !!        !
+sendKeyByEmail            + +..      +.     +..         +++++    +..      +.  +.      +.       +.        +
+deleteMe                  - +..      +.     +..         -----    +..      +.  -.      -.       !.        !
+exportMe                  - +..      +.     +..         -----    +..      +.  -.      -.       !.        !
+listMyEvents              - +..      +.     +..         -----    +..      +.  -.      -.       !.        !
+deactivateMember          - ---      --     +++         -----    ---      --  --      --       !!        !
+poll                      - -..      -.     -..         --+-+    -..      -.  -.      -.       !.        !
+revokeMyTokens            - +..      +.     +..         -----    +..      +.  -.      +.       !.        !
 `
 
 /** The kinds of credential at Administration. Its own sessions have two columns: on an ordinary user, on a ROLE_ADMIN. */
 export const administrationColumns = {
   none: ['none'],
   users: ['inactive', 'client', 'institution'],
-  services: ['users.read', 'tokens.verify', 'tokens.watch', 'clients.forward'],
+  services: ['users.read', 'tokens.verify', 'tokens.watch', 'clients.forward', 'users.watch'],
   // Sessions of a ROLE_ADMIN at the public services.
   public: ['password', 'key', 'answers', 'enrolled', 'suspended'],
   // Of one with one-time codes: a sign-in of the last 15 minutes with a code, one of longer ago, a recent one without.
@@ -81,66 +82,66 @@ export const administrationColumns = {
 /** `auth.v1.Administration`. */
 export const administrationMatrix = `
                        none users services public recent old codeless suspended
-signIn                    + +++   ++++     +++++  +.     +.  +.       +.
-getSession                - !!!   !!!!     !!!!!  +.     +.  +.       !.
-enrollTotp                - !!!   !!!!     !!!!!  +.     ^.  ^.       !.
-confirmTotp               - !!!   !!!!     !!!!!  +.     ^.  ^.       !.
-removeTotp                - !!!   !!!!     !!!!!  ++     ^^  ^^       !!
-listUsers                 - !!!   !!!!     !!!!!  +.     +.  +.       !.
-getUser                   - !!!   !!!!     !!!!!  ++     ++  ++       !!
-createUser                - !!!   !!!!     !!!!!  ++     +^  +^       !!
-updateUser                - !!!   !!!!     !!!!!  ++     +^  +^       !!
-activateUser              - !!!   !!!!     !!!!!  ++     +^  +^       !!
-suspendUser               - !!!   !!!!     !!!!!  ++     +^  +^       !!
-resumeUser                - !!!   !!!!     !!!!!  ++     +^  +^       !!
-unlockUser                - !!!   !!!!     !!!!!  ++     +^  +^       !!
-setPassword               - !!!   !!!!     !!!!!  ++     +^  +^       !!
-setRole                   - !!!   !!!!     !!!!!  ++     +^  +^       !!
-setOrganization           - !!!   !!!!     !!!!!  ++     ++  ++       !!
-rotateProviderKey         - !!!   !!!!     !!!!!  ++     ++  ++       !!
-revokeTokens              - !!!   !!!!     !!!!!  ++     ++  ++       !!
-sendRecoveryKey           - !!!   !!!!     !!!!!  ++     +^  +^       !!
-deleteUser                - !!!   !!!!     !!!!!  ++     +^  +^       !!
-undeleteUser              - !!!   !!!!     !!!!!  ++     +^  +^       !!
-eraseUser                 - !!!   !!!!     !!!!!  ++     ^^  ^^       !!
-eraseUnactivatedUsers     - !!!   !!!!     !!!!!  +.     ^.  ^.       !.
-explainUser               - !!!   !!!!     !!!!!  ++     ++  ++       !!
-exportUser                - !!!   !!!!     !!!!!  ++     ++  ++       !!
-listOrganizations         - !!!   !!!!     !!!!!  +.     +.  +.       !.
-getOrganization           - !!!   !!!!     !!!!!  +.     +.  +.       !.
-createOrganization        - !!!   !!!!     !!!!!  +.     +.  +.       !.
-updateOrganization        - !!!   !!!!     !!!!!  +.     +.  +.       !.
-activateOrganization      - !!!   !!!!     !!!!!  +.     +.  +.       !.
-deactivateOrganization    - !!!   !!!!     !!!!!  +.     +.  +.       !.
-rotateOrganizationKey     - !!!   !!!!     !!!!!  +.     +.  +.       !.
-deleteOrganization        - !!!   !!!!     !!!!!  +.     ^.  ^.       !.
-listQuestions             - !!!   !!!!     !!!!!  +.     +.  +.       !.
-createQuestion            - !!!   !!!!     !!!!!  +.     +.  +.       !.
-updateQuestion            - !!!   !!!!     !!!!!  +.     +.  +.       !.
-offerQuestion             - !!!   !!!!     !!!!!  +.     +.  +.       !.
-retireQuestion            - !!!   !!!!     !!!!!  +.     +.  +.       !.
-listUnmatchedQuestions    - !!!   !!!!     !!!!!  +.     +.  +.       !.
-linkQuestion              - !!!   !!!!     !!!!!  +.     +.  +.       !.
-listServices              - !!!   !!!!     !!!!!  +.     +.  +.       !.
-createService             - !!!   !!!!     !!!!!  +.     ^.  ^.       !.
-deleteService             - !!!   !!!!     !!!!!  +.     ^.  ^.       !.
-createServiceKey          - !!!   !!!!     !!!!!  +.     ^.  ^.       !.
-deleteServiceKey          - !!!   !!!!     !!!!!  +.     ^.  ^.       !.
-listSigningKeys           - !!!   !!!!     !!!!!  +.     +.  +.       !.
-rotateSigningKey          - !!!   !!!!     !!!!!  +.     ^.  ^.       !.
-retireSigningKey          - !!!   !!!!     !!!!!  +.     ^.  ^.       !.
-getIssuer                 - !!!   !!!!     !!!!!  +.     +.  +.       !.
-setIssuer                 - !!!   !!!!     !!!!!  +.     ^.  ^.       !.
-listEmails                - !!!   !!!!     !!!!!  +.     +.  +.       !.
-getEmail                  - !!!   !!!!     !!!!!  +.     +.  +.       !.
-retryEmail                - !!!   !!!!     !!!!!  +.     +.  +.       !.
-discardEmail              - !!!   !!!!     !!!!!  +.     +.  +.       !.
-sendTestEmail             - !!!   !!!!     !!!!!  +.     +.  +.       !.
-listAuditEvents           - !!!   !!!!     !!!!!  +.     +.  +.       !.
-verifyAuditLog            - !!!   !!!!     !!!!!  +.     +.  +.       !.
-getMigrations             - !!!   !!!!     !!!!!  +.     +.  +.       !.
-getConfiguration          - !!!   !!!!     !!!!!  +.     +.  +.       !.
-diagnose                  - !!!   !!!!     !!!!!  +.     +.  +.       !.
+signIn                    + +++   +++++    +++++  +.     +.  +.       +.
+getSession                - !!!   !!!!!    !!!!!  +.     +.  +.       !.
+enrollTotp                - !!!   !!!!!    !!!!!  +.     ^.  ^.       !.
+confirmTotp               - !!!   !!!!!    !!!!!  +.     ^.  ^.       !.
+removeTotp                - !!!   !!!!!    !!!!!  ++     ^^  ^^       !!
+listUsers                 - !!!   !!!!!    !!!!!  +.     +.  +.       !.
+getUser                   - !!!   !!!!!    !!!!!  ++     ++  ++       !!
+createUser                - !!!   !!!!!    !!!!!  ++     +^  +^       !!
+updateUser                - !!!   !!!!!    !!!!!  ++     +^  +^       !!
+activateUser              - !!!   !!!!!    !!!!!  ++     +^  +^       !!
+suspendUser               - !!!   !!!!!    !!!!!  ++     +^  +^       !!
+resumeUser                - !!!   !!!!!    !!!!!  ++     +^  +^       !!
+unlockUser                - !!!   !!!!!    !!!!!  ++     +^  +^       !!
+setPassword               - !!!   !!!!!    !!!!!  ++     +^  +^       !!
+setRole                   - !!!   !!!!!    !!!!!  ++     +^  +^       !!
+setOrganization           - !!!   !!!!!    !!!!!  ++     ++  ++       !!
+rotateProviderKey         - !!!   !!!!!    !!!!!  ++     ++  ++       !!
+revokeTokens              - !!!   !!!!!    !!!!!  ++     ++  ++       !!
+sendRecoveryKey           - !!!   !!!!!    !!!!!  ++     +^  +^       !!
+deleteUser                - !!!   !!!!!    !!!!!  ++     +^  +^       !!
+undeleteUser              - !!!   !!!!!    !!!!!  ++     +^  +^       !!
+eraseUser                 - !!!   !!!!!    !!!!!  ++     ^^  ^^       !!
+eraseUnactivatedUsers     - !!!   !!!!!    !!!!!  +.     ^.  ^.       !.
+explainUser               - !!!   !!!!!    !!!!!  ++     ++  ++       !!
+exportUser                - !!!   !!!!!    !!!!!  ++     ++  ++       !!
+listOrganizations         - !!!   !!!!!    !!!!!  +.     +.  +.       !.
+getOrganization           - !!!   !!!!!    !!!!!  +.     +.  +.       !.
+createOrganization        - !!!   !!!!!    !!!!!  +.     +.  +.       !.
+updateOrganization        - !!!   !!!!!    !!!!!  +.     +.  +.       !.
+activateOrganization      - !!!   !!!!!    !!!!!  +.     +.  +.       !.
+deactivateOrganization    - !!!   !!!!!    !!!!!  +.     +.  +.       !.
+rotateOrganizationKey     - !!!   !!!!!    !!!!!  +.     +.  +.       !.
+deleteOrganization        - !!!   !!!!!    !!!!!  +.     ^.  ^.       !.
+listQuestions             - !!!   !!!!!    !!!!!  +.     +.  +.       !.
+createQuestion            - !!!   !!!!!    !!!!!  +.     +.  +.       !.
+updateQuestion            - !!!   !!!!!    !!!!!  +.     +.  +.       !.
+offerQuestion             - !!!   !!!!!    !!!!!  +.     +.  +.       !.
+retireQuestion            - !!!   !!!!!    !!!!!  +.     +.  +.       !.
+listUnmatchedQuestions    - !!!   !!!!!    !!!!!  +.     +.  +.       !.
+linkQuestion              - !!!   !!!!!    !!!!!  +.     +.  +.       !.
+listServices              - !!!   !!!!!    !!!!!  +.     +.  +.       !.
+createService             - !!!   !!!!!    !!!!!  +.     ^.  ^.       !.
+deleteService             - !!!   !!!!!    !!!!!  +.     ^.  ^.       !.
+createServiceKey          - !!!   !!!!!    !!!!!  +.     ^.  ^.       !.
+deleteServiceKey          - !!!   !!!!!    !!!!!  +.     ^.  ^.       !.
+listSigningKeys           - !!!   !!!!!    !!!!!  +.     +.  +.       !.
+rotateSigningKey          - !!!   !!!!!    !!!!!  +.     ^.  ^.       !.
+retireSigningKey          - !!!   !!!!!    !!!!!  +.     ^.  ^.       !.
+getIssuer                 - !!!   !!!!!    !!!!!  +.     +.  +.       !.
+setIssuer                 - !!!   !!!!!    !!!!!  +.     ^.  ^.       !.
+listEmails                - !!!   !!!!!    !!!!!  +.     +.  +.       !.
+getEmail                  - !!!   !!!!!    !!!!!  +.     +.  +.       !.
+retryEmail                - !!!   !!!!!    !!!!!  +.     +.  +.       !.
+discardEmail              - !!!   !!!!!    !!!!!  +.     +.  +.       !.
+sendTestEmail             - !!!   !!!!!    !!!!!  +.     +.  +.       !.
+listAuditEvents           - !!!   !!!!!    !!!!!  +.     +.  +.       !.
+verifyAuditLog            - !!!   !!!!!    !!!!!  +.     +.  +.       !.
+getMigrations             - !!!   !!!!!    !!!!!  +.     +.  +.       !.
+getConfiguration          - !!!   !!!!!    !!!!!  +.     +.  +.       !.
+diagnose                  - !!!   !!!!!    !!!!!  +.     +.  +.       !.
 `
 
 /** What a mark means; that of no cell is left out. */

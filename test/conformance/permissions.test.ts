@@ -4,9 +4,11 @@ import type { DescMessage, DescMethodUnary, DescService, MessageInitShape } from
 import test from 'ava'
 import { TOTP } from 'otpauth'
 import { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
+import { Changes } from '../../proto/gen/auth/v1/changes_pb.js'
 import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { administrationPolicies } from '../../server/policy/administration.js'
+import { changesPolicies } from '../../server/policy/changes.js'
 import { forgotPasswordsPolicies } from '../../server/policy/forgotpasswords.js'
 import type { Policy } from '../../server/policy/policy.js'
 import { usersPolicies } from '../../server/policy/users.js'
@@ -177,6 +179,7 @@ async function everybody() {
       'tokens.verify': await serviceKey(service, ['tokens.verify']),
       'tokens.watch': await serviceKey(service, ['tokens.watch']),
       'clients.forward': await serviceKey(service, ['clients.forward']),
+      'users.watch': await serviceKey(service, ['users.watch']),
     },
   }
 }
@@ -208,7 +211,7 @@ test('every user RPC permits the callers that the matrix lists, and refuses all 
   const own = (user: SignedUp) => [user.token, self(user)] as const
   const on = (user: SignedUp, target: Target) => [user.token, target] as const
   const keys = Object.entries(services).map(([scope, key]) => [scope, [key, other] as const])
-  const found = await run('public', [Users, ForgotPasswords], {
+  const found = await run('public', [Users, ForgotPasswords, Changes], {
     none: [undefined, other],
     'inactive, own': own(inactive),
     'inactive, member': on(inactive, self(client)),
@@ -306,7 +309,7 @@ function ruleOf(policy: Policy): Rule {
     case 'anyone':
       return { caller: 'anyone' }
     case 'service':
-      return { caller: 'service', scope: policy.scope }
+      return { caller: 'service', scope: [policy.scope].flat().join() }
     case 'administrator':
       return { caller: 'administrator', signIn: policy.signIn }
     case 'user':
@@ -349,7 +352,7 @@ function administrationRule(row: ReadonlyMap<string, Mark>): Rule {
 }
 
 test('every row of the access policy has the permissions of the matrix, and there is no other row', t => {
-  const policies = { ...usersPolicies, ...forgotPasswordsPolicies }
+  const policies = { ...usersPolicies, ...forgotPasswordsPolicies, ...changesPolicies }
   const rules = (rows: Record<string, Policy>) =>
     Object.fromEntries(Object.entries(rows).map(([rpc, row]) => [rpc, ruleOf(row)]))
   const wanted = (kind: keyof typeof matrices, rule: (row: ReadonlyMap<string, Mark>) => Rule) =>
@@ -357,6 +360,6 @@ test('every row of the access policy has the permissions of the matrix, and ther
   t.deepEqual(rules(policies), wanted('public', publicRule))
   t.deepEqual(rules(administrationPolicies), wanted('administration', administrationRule))
   const names = (...services: DescService[]) => services.flatMap(({ methods }) => methods.map(m => m.localName)).sort()
-  t.deepEqual(names(Users, ForgotPasswords), [...matrices.public.keys()].sort())
+  t.deepEqual(names(Users, ForgotPasswords, Changes), [...matrices.public.keys()].sort())
   t.deepEqual(names(Administration), [...matrices.administration.keys()].sort())
 })

@@ -1,0 +1,137 @@
+// Follows the end of the feed for all calls that wait in this process: while there are such calls, one statement reads what
+// was sealed since the last one.
+//
+// This folder owns the feed of changes (auth.v1.Changes): the RPC (poll.ts) and what it shares (here). The audit log seals
+// the events that the feed consists of, models/change-feed.ts reads them, and policy/audit-actions.ts says which they are.
+// Only application.ts imports this folder.
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { ChangeFeed, FeedChange, FeedEnd, Link } from '../models/change-feed.js'
+
+/** The end of the feed, with the links and the changes before it that this process has read. */
+export interface Recent extends FeedEnd {
+  /** Consecutive links; the last one is the head. */
+  readonly links: readonly Link[]
+  readonly changes: readonly FeedChange[]
+  /** When the statement began, by `performance.now()`. */
+  readonly readAt: number
+}
+
+/** A call that waits. */
+export interface Wait {
+  /** Whether a change ends the wait. */
+  readonly wants: (change: FeedChange) => boolean
+  /** Maximum milliseconds. */
+  readonly ms: number
+  readonly signal: AbortSignal
+}
+
+/** Follows the end of the feed. */
+export interface Hub {
+  /** Returns the end of the feed, from a statement that began an interval ago at most. */
+  latest(): Promise<Recent>
+  /**
+   * Waits for a change that was read after `from`, at most until the time is over, the caller disconnects or the hub is
+   * closed. Returns what was read last.
+   */
+  wait(from: Recent, wait: Wait): Promise<Recent>
+  /** Whether it is closed. */
+  readonly closed: boolean
+  /** Ends all waits. */
+  close(): void
+}
+
+/** Minimum milliseconds between two statements. */
+const interval = 200
+
+/** Additional milliseconds for each waiting call beyond 300: one change ends all waits, and each answer takes time. */
+const perWait = 0.6
+
+/** Milliseconds before the next statement after a failed one. */
+const afterFailure = 1_000
+
+/** Maximum number of links kept. Calls with an older cursor read by index. */
+const maxLinks = 20_000
+
+/** Creates a hub. It sends no statement before its first call. */
+export function createHub(feed: Pick<ChangeFeed, 'tail'>): Hub {
+  let recent: Recent | undefined
+  let startedAt = Number.NEGATIVE_INFINITY
+  let last: Promise<unknown> = Promise.resolve()
+  let next: Promise<Recent> | undefined
+  let following = false
+  let closed = false
+  const waits = new Set<{ readonly wants: Wait['wants']; end(): void }>()
+
+  const pause = () => Math.max(interval, waits.size * perWait)
+
+  async function read(): Promise<Recent> {
+    startedAt = performance.now()
+    const readAt = startedAt
+    const before = recent
+    const { links, changes, ...end } = await feed.tail(before?.head)
+    if (!before || !links) {
+      recent = { ...end, links: [end.head], changes: [], readAt }
+      // What these calls wait for may be among what was skipped.
+      for (const wait of waits) wait.end()
+      return recent
+    }
+    const kept = [...before.links, ...links].slice(-maxLinks)
+    // What was sealed at an earlier time still is; but a database may take over whose clock is behind.
+    const asOf = end.now < before.now || end.asOf > before.asOf ? end.asOf : before.asOf
+    const all = changes.length === 0 ? before.changes : [...before.changes, ...changes]
+    recent = { ...end, asOf, links: kept, changes: all.filter(({ id }) => id > kept[0]!.id), readAt }
+    if (changes.length > 0) for (const wait of waits) if (changes.some(wait.wants)) wait.end()
+    return recent
+  }
+
+  /** Returns what the next statement reads. Statements follow one another, and callers share the next one. */
+  function readNext(): Promise<Recent> {
+    if (!next) {
+      next = last.then(async () => {
+        const early = startedAt + pause() - performance.now()
+        if (early > 0) await sleep(early)
+        next = undefined
+        return read()
+      })
+      last = next.catch(() => {})
+    }
+    return next
+  }
+
+  /** Reads while calls wait. */
+  async function follow(): Promise<void> {
+    following = true
+    while (waits.size > 0) await readNext().catch(() => sleep(afterFailure))
+    following = false
+  }
+
+  return {
+    async latest() {
+      return recent && performance.now() - recent.readAt < pause() ? recent : readNext()
+    },
+    async wait(from, { wants, ms, signal }) {
+      if (ms <= 0 || closed || signal.aborted || recent !== from) return recent ?? from
+      await new Promise<void>(resolve => {
+        const end = () => {
+          clearTimeout(timer)
+          signal.removeEventListener('abort', end)
+          waits.delete(wait)
+          resolve()
+        }
+        const timer = setTimeout(end, ms)
+        const wait = { wants, end }
+        signal.addEventListener('abort', end)
+        waits.add(wait)
+        if (!following) void follow()
+      })
+      return recent ?? from
+    },
+    get closed() {
+      return closed
+    },
+    close() {
+      closed = true
+      for (const wait of waits) wait.end()
+    },
+  }
+}

@@ -1,0 +1,161 @@
+import type { MessageInitShape } from '@bufbuild/protobuf'
+import { durationMs, timestampFromDate } from '@bufbuild/protobuf/wkt'
+import { ChangeKind, type PollResponseSchema, Restart } from '../../proto/gen/auth/v1/changes_pb.js'
+import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import { tooManyAttempts } from '../access/admission.js'
+import type { ChangesRpc } from '../access/context.js'
+import type { ChangeFeed, FeedChange, FeedEnd, Link } from '../models/change-feed.js'
+import { type Call, checkPresence } from '../requests/call.js'
+import { type FieldViolation, refuse } from '../requests/refusal.js'
+import { wrongFields } from '../requests/wrong-fields.js'
+import type { ScopeName } from '../rules/scopes.js'
+import type { Hub, Recent } from './hub.js'
+
+/** Maximum changes of a page. Each has less than 100 bytes, as JSON too. */
+const pageSize = 1_000
+
+/** Maximum milliseconds of a wait. */
+const maxWait = 10_000
+
+/** Milliseconds before the deadline of the caller at which a wait ends. */
+const lead = 500
+
+/** Maximum milliseconds since the statement whose result ends a wait: beyond it the database is unavailable. */
+const maxAge = 2_000
+
+/** Maximum calls of a service that wait in this process. */
+const maxWaits = 2_000
+
+type Kind = Exclude<ChangeKind, ChangeKind.UNSPECIFIED>
+
+/** The scope that each kind of change needs. */
+const scopes: Readonly<Record<Kind, ScopeName>> = {
+  [ChangeKind.REVOCATIONS]: 'tokens.watch',
+  [ChangeKind.USERS]: 'users.watch',
+}
+
+/** Where an answer ends, and what it has. */
+interface Page extends Pick<FeedEnd, 'asOf'> {
+  readonly link: Link
+  readonly changes: readonly FeedChange[]
+  readonly more: boolean
+}
+
+/** Returns the changes after a cursor, and waits for one. */
+export function poll({ changeFeed, hub }: { changeFeed: ChangeFeed; hub: Hub }): ChangesRpc<'poll'> {
+  /** Number of calls of each service that wait. */
+  const waiting = new Map<string, number>()
+
+  async function wait(service: string, call: Call, work: () => Promise<Recent>): Promise<Recent> {
+    const others = waiting.get(service) ?? 0
+    if (others >= maxWaits) throw tooManyAttempts(10, 'watchers')
+    waiting.set(service, others + 1)
+    try {
+      return await (call.work ? call.work.releaseDuring(work) : work())
+    } finally {
+      waiting.set(service, waiting.get(service)! - 1)
+    }
+  }
+
+  /** Reads a page by index; undefined if the log doesn't have the link, with the reason. */
+  async function read(link: Link): Promise<Page | Restart> {
+    const found = await changeFeed.page(link, pageSize + 1)
+    if (found.link === 'lost') return Restart.CURSOR_LOST
+    if (found.link === 'expired') return Restart.CURSOR_EXPIRED
+    return cut(found.changes, found)
+  }
+
+  return async ({ cursor, kinds, wait: duration }, { call, service }) => {
+    const asked = [...new Set(kinds)]
+    for (const kind of asked) {
+      const scope = scopes[kind as Kind]
+      if (scope && !service.scopes.includes(scope)) refuse(Reason.ACCESS_DENIED)
+    }
+    const wanted = duration === undefined ? 0 : durationMs(duration)
+    const given = cursor === '' ? undefined : readCursor(cursor)
+    const wrong: FieldViolation[] = []
+    if (asked.length === 0 || asked.some(kind => !scopes[kind as Kind]))
+      wrong.push({ field: 'kinds', message: 'Give one or more of CHANGE_KIND_REVOCATIONS and CHANGE_KIND_USERS.' })
+    if (wanted < 0) wrong.push({ field: 'wait', message: 'Must not be negative.' })
+    if (given === 'malformed') wrong.push({ field: 'cursor', message: 'Must be the cursor of a response, or empty.' })
+    if (wrong.length > 0 || given === 'malformed') wrongFields(wrong)
+
+    const wants = wantsOf(asked)
+    const snapshot = async (restart: Restart) => {
+      if (!asked.includes(ChangeKind.REVOCATIONS)) {
+        const { head, asOf } = await hub.latest()
+        return { ...toResponse({ link: head, asOf, changes: [], more: false }, asked), restart }
+      }
+      const page = await read(await changeFeed.start())
+      // Retention may just have deleted the event of the start.
+      if (typeof page === 'number') refuse(Reason.UNAVAILABLE, { retryAfter: 1 })
+      return { ...toResponse(page, asked), restart }
+    }
+    if (!given) return snapshot(Restart.UNSPECIFIED)
+
+    const until = performance.now() + Math.min(wanted, maxWait, call.deadline - Date.now() - lead)
+    let link = given
+    for (let recent = await hub.latest(); ; ) {
+      const page = after(recent, link) ?? (await read(link))
+      if (typeof page === 'number') return snapshot(page)
+      const left = until - performance.now()
+      if (page.more || left <= 0 || page.changes.some(wants)) return toResponse(page, asked)
+      // Another process doesn't end.
+      if (hub.closed) refuse(Reason.UNAVAILABLE, { retryAfter: 1 })
+      link = page.link
+      recent = await wait(service.name, call, () => hub.wait(recent, { wants, ms: left, signal: call.signal }))
+      checkPresence(call)
+      if (recent.readAt + maxAge < performance.now()) refuse(Reason.UNAVAILABLE, { retryAfter: 1 })
+      if (hub.closed) return toResponse(after(recent, link) ?? page, asked)
+    }
+  }
+}
+
+/** Reads a cursor, `id:hash`. */
+function readCursor(text: string): Link | 'malformed' {
+  const [, id, hash] = /^(\d{1,15}):([0-9a-f]{0,64})$/.exec(text) ?? []
+  return id === undefined || hash === undefined ? 'malformed' : { id: Number(id), hash }
+}
+
+/** The changes after a link that this process has read; undefined if it has not read them all, or not that link. */
+function after({ links, changes, head, asOf }: Recent, { id, hash }: Link): Page | undefined {
+  if (links[id - links[0]!.id]?.hash !== hash) return undefined
+  return cut(changes.slice(changes.findLastIndex(change => change.id <= id) + 1), { head, asOf })
+}
+
+function cut(changes: readonly FeedChange[], { head, asOf }: Pick<FeedEnd, 'head' | 'asOf'>): Page {
+  const more = changes.length > pageSize
+  return { link: more ? changes[pageSize - 1]! : head, changes: changes.slice(0, pageSize), asOf, more }
+}
+
+/** Whether a change is of one of the kinds. */
+function wantsOf(kinds: readonly ChangeKind[]): (change: FeedChange) => boolean {
+  const [revocations, users] = [kinds.includes(ChangeKind.REVOCATIONS), kinds.includes(ChangeKind.USERS)]
+  return ({ revocation, retiredKey, userId, organizationId }) =>
+    (revocations && (revocation !== undefined || retiredKey !== undefined)) ||
+    (users && (userId !== undefined || organizationId !== undefined))
+}
+
+/** Of each user the latest revocation, and each id once. */
+function toResponse(
+  { link, changes, asOf, more }: Page,
+  kinds: readonly ChangeKind[],
+): MessageInitShape<typeof PollResponseSchema> {
+  const response = { cursor: `${link.id}:${link.hash}`, more, ...(!more && { asOf: timestampFromDate(asOf) }) }
+  const revoked = new Map<number, number>()
+  const [keys, users, organizations] = [new Set<string>(), new Set<number>(), new Set<number>()]
+  for (const { revocation, retiredKey, userId, organizationId } of changes) {
+    if (revocation) revoked.set(revocation.userId, revocation.minGeneration)
+    if (retiredKey !== undefined) keys.add(retiredKey)
+    if (userId !== undefined) users.add(userId)
+    if (organizationId !== undefined) organizations.add(organizationId)
+  }
+  return {
+    ...response,
+    ...(kinds.includes(ChangeKind.REVOCATIONS) && {
+      revocations: [...revoked].map(([userId, minGeneration]) => ({ sub: String(userId), minGeneration })),
+      retiredKeys: [...keys],
+    }),
+    ...(kinds.includes(ChangeKind.USERS) && { userIds: [...users], organizationIds: [...organizations] }),
+  }
+}

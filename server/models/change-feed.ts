@@ -1,0 +1,187 @@
+// The feed of changes, as the sealed events of the audit log tell them.
+import type { Database, Statement } from '../database/connection.js'
+import { type AuditAction, changedBy } from '../policy/audit-actions.js'
+
+/** A link of the audit log, which is a position in the feed. Its hash is in hexadecimal, and empty before the first event. */
+export interface Link {
+  readonly id: number
+  readonly hash: string
+}
+
+/** A change, at the link of its event. */
+export interface FeedChange extends Link {
+  /** A user whose tokens of an earlier generation are invalid. */
+  readonly revocation?: { readonly userId: number; readonly minGeneration: number }
+  /** A key that no longer verifies tokens. */
+  readonly retiredKey?: string
+  /** A user, or an organization, whose record changed. */
+  readonly userId?: number
+  readonly organizationId?: number
+}
+
+/** The end of the feed. */
+export interface FeedEnd {
+  /** The newest link. */
+  readonly head: Link
+  /** Every change that was acknowledged before this time is sealed up to the head. */
+  readonly asOf: Date
+  /** The time of the database. */
+  readonly now: Date
+}
+
+/** Links that follow another one. */
+export interface FeedTail extends FeedEnd {
+  /** All links, by id, and the changes at them; undefined if the given link is none, or too many follow it. */
+  readonly links?: readonly Link[]
+  readonly changes: readonly FeedChange[]
+}
+
+/** Changes after a link. */
+export interface FeedPage extends FeedEnd {
+  /**
+   * Whether the log still has the given link: it is `lost` if the log never had it, and `expired` if retention deleted its
+   * event.
+   */
+  readonly link: 'known' | 'lost' | 'expired'
+  /** By id. */
+  readonly changes: readonly FeedChange[]
+}
+
+/** Reads the feed. */
+export interface ChangeFeed {
+  /** Returns what follows a link, or just the end. */
+  tail(after?: Link): Promise<FeedTail>
+  /** Returns at most `limit` changes after a link, by index. */
+  page(after: Link, limit: number): Promise<FeedPage>
+  /** Returns a link before every revocation that can concern a token that hasn't expired. */
+  start(): Promise<Link>
+}
+
+/** The generation of an erased user: no token has a greater one. */
+const greatest = 2 ** 31 - 1
+
+/** Maximum number of links in a tail. */
+const maxTail = 2_000
+
+/**
+ * Seconds for which revocations are in a snapshot, in addition to the lifetime of tokens: a minute for clocks, and the time
+ * between an event and the end of its transaction, at most ten minutes.
+ */
+const margin = 900
+
+const marks: { readonly [action: string]: readonly string[] } = changedBy
+const changing = `e.outcome = 'ok' AND e.action IN (${Object.keys(changedBy)
+  .map(action => `'${action}'`)
+  .join(', ')})`
+
+const hex = (bytes: string) => `encode(${bytes}, 'hex')`
+
+/**
+ * The end of the feed, in one snapshot. Without staged events, all that was committed before the snapshot, which is no
+ * earlier than `now()`, is sealed. Otherwise, whatever isn't sealed was committed after the earliest time of a staged event,
+ * since an event is written before its transaction commits. Of many staged events the first 10,000 have that time: to be
+ * earlier than all of them, a later one would need as many open transactions.
+ */
+const end = `h.id::float8 AS "headId", ${hex('h.hash')} AS "headHash",
+    coalesce((SELECT min(at) FROM (SELECT at FROM audit_staged ORDER BY seq LIMIT 10000) s), now()) AS "asOf", now() AS now`
+
+const columns = `e.id::float8 AS id, ${hex('e.hash')} AS hash, e.action, e.subject_id AS subject, e.object,
+      coalesce(u.token_generation, ${greatest}) AS generation`
+
+const tail: Statement = {
+  name: 'feed-tail',
+  text: `SELECT ${end}, ${hex('k.hash')} AS known, e.*
+    FROM audit_head h LEFT JOIN audit_events k ON k.id = $1 LEFT JOIN LATERAL (
+      SELECT ${columns}, ${changing} AS changing FROM audit_events e LEFT JOIN users u ON ${changing} AND u.id = e.subject_id
+      WHERE e.id > $1 ORDER BY e.id LIMIT $2
+    ) e ON true ORDER BY e.id`,
+}
+
+const page: Statement = {
+  name: 'feed-page',
+  text: `SELECT ${end}, c.id::float8 AS "checkpointId", ${hex('c.hash')} AS "checkpointHash", ${hex('k.hash')} AS known, e.*
+    FROM audit_head h CROSS JOIN audit_checkpoint c LEFT JOIN audit_events k ON k.id = $1 LEFT JOIN LATERAL (
+      SELECT ${columns} FROM audit_events e LEFT JOIN users u ON u.id = e.subject_id
+      WHERE ${changing} AND e.id > $1 ORDER BY e.id LIMIT $2
+    ) e ON true ORDER BY e.id`,
+}
+
+const start: Statement = {
+  name: 'feed-start',
+  text: `SELECT coalesce(e.id, c.id)::float8 AS id, ${hex('coalesce(e.hash, c.hash)')} AS hash
+    FROM audit_checkpoint c LEFT JOIN LATERAL (
+      SELECT id, hash FROM audit_events e WHERE ${changing}
+        AND at < now() - make_interval(secs => (SELECT max(token_ttl) FROM signing_keys) + ${margin})
+      ORDER BY id DESC LIMIT 1
+    ) e ON true`,
+}
+
+interface EndRow {
+  readonly headId: number
+  readonly headHash: string
+  readonly asOf: Date
+  readonly now: Date
+  /** Hash of the given link; null if there is no such event. */
+  readonly known: string | null
+}
+
+interface EventRow {
+  /** Null in the only row of a result without events. */
+  readonly id: number | null
+  readonly hash: string
+  readonly action: AuditAction
+  readonly subject: number | null
+  readonly object: string | null
+  readonly generation: number
+}
+
+interface PageRow extends EndRow, EventRow {
+  readonly checkpointId: number
+  readonly checkpointHash: string
+}
+
+/** Creates the reader of the feed in a database. */
+export function createChangeFeed(database: Pick<Database, 'read'>): ChangeFeed {
+  return {
+    async tail(after) {
+      const rows = await database.read<EndRow & EventRow & { changing: boolean }>(tail, [after?.id ?? null, maxTail])
+      const [first] = rows
+      const result = { ...endOf(first!), changes: eventsOf(rows.filter(row => row.changing)).map(toChange) }
+      const links = eventsOf(rows).map(({ id, hash }) => ({ id, hash }))
+      const follows = after?.hash === (first!.known ?? '') && links.length === result.head.id - after.id
+      return follows ? { ...result, links } : result
+    },
+    async page(after, limit) {
+      const rows = await database.read<PageRow>(page, [after.id, limit])
+      const { known, checkpointId, checkpointHash, ...first } = rows[0]!
+      const hash = after.id === checkpointId ? checkpointHash : known
+      const link = hash === after.hash ? 'known' : after.id < checkpointId ? 'expired' : 'lost'
+      return { ...endOf({ known, ...first }), link, changes: link === 'known' ? eventsOf(rows).map(toChange) : [] }
+    },
+    start: async () => (await database.read<Link>(start, []))[0]!,
+  }
+}
+
+function endOf({ headId, headHash, asOf, now }: EndRow): FeedEnd {
+  return { head: { id: headId, hash: headHash }, asOf, now }
+}
+
+function eventsOf<Row extends EventRow>(rows: readonly Row[]): (Row & { readonly id: number })[] {
+  return rows.filter((row): row is Row & { readonly id: number } => row.id !== null)
+}
+
+function toChange({ id, hash, action, subject, object, generation }: EventRow & { readonly id: number }): FeedChange {
+  const has = (mark: string) => marks[action]?.includes(mark) ?? false
+  const named = object?.slice(object.indexOf(':') + 1)
+  return {
+    id,
+    hash,
+    // A user of generation 0 has no revoked tokens.
+    ...(has('tokens') &&
+      subject !== null &&
+      generation > 0 && { revocation: { userId: subject, minGeneration: generation } }),
+    ...(has('record') && subject !== null && { userId: subject }),
+    ...(has('key') && named !== undefined && { retiredKey: named }),
+    ...(has('organization') && named !== undefined && { organizationId: Number(named) }),
+  }
+}
