@@ -18,6 +18,7 @@ import { describeSpan, inSpan, readParent, SpanKind, traceHeaders, tracing } fro
 import { createSenderOf, network, type Sender } from '../server/requests/client-address.js'
 import { endVisit, type Log, methodOf, Visit } from './access-log.js'
 import { type Body, bodyLimit, isArriving, readBody } from './body.js'
+import { asBearer, challenged } from './client-authentication.js'
 import { isGone, type Request, type Response, refusedPause } from './connection.js'
 import { type Address, createListener, listenerLimits, type Secure } from './listener.js'
 import type { GatewayMetrics, Result } from './metrics.js'
@@ -106,6 +107,8 @@ interface CallOptions {
 interface Action {
   /** Milliseconds of main thread and database, without the body. */
   readonly cost: number
+  /** See `Route`. */
+  readonly challenges?: boolean | undefined
   act(exchange: Exchange): Promise<Answer>
 }
 
@@ -152,11 +155,11 @@ export function createGateway(options: GatewayOptions): Gateway {
     const mark = target.indexOf('?')
     const path = mark < 0 ? target : target.slice(0, mark)
     const resource = lookup(path)
-    const operationCost =
-      resource?.actions.get(request.method ?? '')?.cost ?? (resource ? trivialCost : costOfRpc(path)) ?? trivialCost
+    const action = resource?.actions.get(request.method ?? '')
+    const operationCost = action?.cost ?? (resource ? trivialCost : costOfRpc(path)) ?? trivialCost
     const cost = operationCost + costOfBody(headers)
     const deadline = Date.now() + callTimeout
-    const service = serviceOf(headers.authorization)
+    const service = serviceOf(action?.challenges ? asBearer(headers.authorization) : headers.authorization)
     const networks = service === undefined ? sender.networks : [`service ${service}`]
     const visit = new Visit(hooks, request, response, target, path, resource, sender.proxied, networks, cost, deadline)
     request.visit = visit
@@ -221,7 +224,7 @@ export function createGateway(options: GatewayOptions): Gateway {
   }
 
   async function answer(visit: Visit<Action>): Promise<void> {
-    const { request, response } = visit
+    const { request, response, resource } = visit
     try {
       const given = await act(visit)
       if (!given) {
@@ -232,7 +235,7 @@ export function createGateway(options: GatewayOptions): Gateway {
       send(request, response, given)
       endVisit(log, visit, given.status)
     } catch (error) {
-      refuse(visit, error)
+      refuse(visit, error, resource?.actions.get(request.method ?? '')?.challenges)
     }
   }
 
@@ -250,10 +253,10 @@ export function createGateway(options: GatewayOptions): Gateway {
     if (!action)
       throw new HttpError('METHOD_NOT_ALLOWED', `Allowed methods: ${resource.allow}.`, { allow: resource.allow })
     if (draining && path === '/readyz') return answerStopping(headers['x-request-id'] as string)
-    return action.act(exchangeOf(visit, resource))
+    return action.act(exchangeOf(visit, resource, action))
   }
 
-  function exchangeOf(visit: Visit<Action>, { variable }: Resource<Action>): Exchange {
+  function exchangeOf(visit: Visit<Action>, { variable }: Resource<Action>, { challenges }: Action): Exchange {
     const { request, target, path } = visit
     const { headers } = request
     return {
@@ -262,7 +265,9 @@ export function createGateway(options: GatewayOptions): Gateway {
       segment: variable ? path.slice(path.lastIndexOf('/') + 1) : undefined,
       body: () => (isArriving(request) ? visit.releaseDuring(() => readBody(request)) : readBody(request)),
       async call(rpc, message, { timeout = callTimeout, malformed } = {}) {
-        const passedOn = forwardedHeaders(name => headers[name])
+        const passedOn = forwardedHeaders(name =>
+          challenges && name === 'authorization' ? asBearer(headers.authorization) : headers[name],
+        )
         if (malformed) passedOn['x-malformed-fields'] = malformed
         if (tracing) Object.assign(passedOn, traceHeaders())
         const values = createContextValues().set(workKey, visit)
@@ -317,9 +322,9 @@ export function createGateway(options: GatewayOptions): Gateway {
     endVisit(log, visit, 200, 'UNIMPLEMENTED')
   }
 
-  function refuse(visit: Visit, error: unknown): void {
+  function refuse(visit: Visit, error: unknown, challenges = false): void {
     const { request, response } = visit
-    const problem = problemOf(error)
+    const problem = challenges ? challenged(problemOf(error), request.headers.authorization) : problemOf(error)
     // The call that checked the token has a separate line.
     if (error instanceof HttpError) visit.logged = false
     const requestId = request.headers['x-request-id'] as string
@@ -411,7 +416,7 @@ function createAction(route: Route, revision: Revision): Action {
     }
     return write(result, exchange.request.headers.accept)
   }
-  return { cost: costOf(rpc), act }
+  return { cost: costOf(rpc), challenges: route.challenges, act }
 }
 
 function options204(allow?: string): Answer {

@@ -54,6 +54,8 @@ export interface Route extends HttpPath {
   readonly timeout?: number
   /** Whether the caller must send `Authorization: Bearer …`. */
   readonly protected?: boolean
+  /** Whether clients authenticate and are refused as in OAuth 2.0 (client-authentication.ts). */
+  readonly challenges?: boolean
   /** Reasons for which the RPC refuses. */
   readonly refusals: readonly ReasonName[]
 }
@@ -170,6 +172,19 @@ const operations: readonly (Omit<Route, keyof HttpPath | 'protected' | 'refusals
     result: 'exists',
   },
   {
+    rpc: Users.method.introspect,
+    parameters: { token: 'required' },
+    result: 'json',
+    mediaType: 'application/json',
+    challenges: true,
+  },
+  {
+    rpc: Users.method.getServerMetadata,
+    result: 'json',
+    mediaType: 'application/json',
+    cache: 'public, max-age=300',
+  },
+  {
     rpc: Users.method.getKeys,
     result: '*',
     mediaType: 'application/jwk-set+json',
@@ -196,6 +211,13 @@ const probes: readonly Route[] = [
   readiness,
 ]
 
+/** The rows of each service for clients. */
+const rows: ReadonlyMap<unknown, Readonly<Record<string, Policy>>> = new Map<unknown, Record<string, Policy>>([
+  [Users, usersPolicies],
+  [ForgotPasswords, forgotPasswordsPolicies],
+  [Changes, changesPolicies],
+])
+
 /** Every operation of both revisions, then those that exist only at `/`. */
 export const routes: readonly Route[] = [
   ...operations.map(operation => {
@@ -206,12 +228,6 @@ export const routes: readonly Route[] = [
   }),
   ...probes,
 ]
-
-const rows: ReadonlyMap<unknown, Readonly<Record<string, Policy>>> = new Map<unknown, Record<string, Policy>>([
-  [Users, usersPolicies],
-  [ForgotPasswords, forgotPasswordsPolicies],
-  [Changes, changesPolicies],
-])
 
 /** The row of an RPC for clients. */
 function rowOf({ parent, localName }: DescMethodUnary): Policy {

@@ -16,7 +16,7 @@ import { type AdministrationDeps, createAdministration } from './administration/
 import { bindAdministration } from './calls/administration.js'
 import { type Calls, type CallsDeps, createCalls } from './calls/dispatch.js'
 import { bindUserCalls, type UserCallsDeps } from './calls/users.js'
-import { createHub } from './changes/hub.js'
+import { createHub, type Hub } from './changes/hub.js'
 import { poll } from './changes/poll.js'
 import { loginByUsernameAndAnswers, saveForgotPasswordQuestionsUsersAnswers } from './forgotpasswords/answers.js'
 import { passwordUpdateByUsername } from './forgotpasswords/password.js'
@@ -53,7 +53,7 @@ import { refresh } from './users/refresh.js'
 import { revokeMyTokens } from './users/revoke-my-tokens.js'
 import { signUp } from './users/sign-up.js'
 import { setUsername } from './users/username.js'
-import { getKeys, verifyToken } from './users/verify-token.js'
+import { getKeys, getServerMetadata, introspect, verifyToken } from './users/verify-token.js'
 
 /** The RPCs of a process. */
 export interface Application {
@@ -63,8 +63,8 @@ export interface Application {
   readonly administration: Calls
   readonly serviceKeys: ServiceKeys
   readonly keyring: Keyring
-  /** Ends the calls that wait for changes. */
-  endWaits(): void
+  /** What calls wait for changes with. */
+  readonly hub: Hub
 }
 
 /** What an application is made from. */
@@ -123,9 +123,9 @@ export function createApplication(deps: ApplicationDeps): Application {
     timeZone,
     factor,
     now,
+    issuer: tokenIssuer.issuer,
   }
-  const { issuer } = tokenIssuer
-  const administration = createAdministration({ ...parts, settings, issuer, undeclaredProxies })
+  const administration = createAdministration({ ...parts, settings, undeclaredProxies })
   const serviceKeys = createServiceKeys({ ...registry, ...settings, admission, log: common.log, now: processNow })
   return {
     calls: createCalls({ ...common, services: bindServices(parts), serviceKeys }),
@@ -135,7 +135,7 @@ export function createApplication(deps: ApplicationDeps): Application {
     }),
     serviceKeys,
     keyring,
-    endWaits: parts.hub.close,
+    hub: parts.hub,
   }
 }
 
@@ -165,6 +165,8 @@ function bindServices(parts: Parts) {
     existsByUsername: existsByUsername(parts),
     existsByNickname: existsByNickname(parts),
     verifyToken: verifyToken(parts),
+    introspect: introspect(parts),
+    getServerMetadata: getServerMetadata(parts),
     getKeys: getKeys(parts),
   }
   const forgotPasswords: { readonly [K in keyof typeof forgotPasswordsPolicies]: ForgotPasswordsRpc<K> } = {
@@ -204,6 +206,7 @@ type Parts = UserCallsDeps &
   Parameters<typeof listMyEvents>[0] &
   Parameters<typeof sendAdminKeyByEmailPartner>[0] &
   Parameters<typeof getKeys>[0] &
+  Parameters<typeof getServerMetadata>[0] &
   Parameters<typeof loginByUsernameAndAnswers>[0] &
   Parameters<typeof loginByUsernameAndKey>[0] &
   Parameters<typeof passwordUpdateByUsername>[0] &

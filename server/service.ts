@@ -98,7 +98,7 @@ export async function startService(
     // Calls that wait for their turn when the stop begins get it at once.
     endpoints.push(async () => scheduler.open())
     const proxies = createUndeclaredProxies({ registry: endpoint.registry, log, now: processNow })
-    const { calls, administration, serviceKeys, keyring, endWaits } = createApplication({
+    const { calls, administration, serviceKeys, keyring, hub } = createApplication({
       registry,
       settings,
       hashing,
@@ -112,7 +112,8 @@ export async function startService(
       refused: metrics.refused,
       undeclaredProxies: proxies.found,
     })
-    endpoints.push(async () => endWaits())
+    metrics.watchFeed(hub.waiting)
+    endpoints.push(async () => hub.close())
     // Without a key no user could sign in: the start fails instead.
     await keyring.signer()
 
@@ -204,7 +205,7 @@ export async function startService(
     const drain = () => {
       draining = true
       setServing(false)
-      endWaits()
+      hub.close()
       gateway?.drain()
     }
     return { addresses, installation, drain, stop }

@@ -34,6 +34,8 @@ export interface Hub {
    * closed. Returns what was read last.
    */
   wait(from: Recent, wait: Wait): Promise<Recent>
+  /** Number of waits. */
+  waiting(): number
   /** Whether it is closed. */
   readonly closed: boolean
   /** Ends all waits. */
@@ -126,6 +128,7 @@ export function createHub(feed: Pick<ChangeFeed, 'tail'>): Hub {
       })
       return recent ?? from
     },
+    waiting: () => waits.size,
     get closed() {
       return closed
     },

@@ -64,10 +64,10 @@ const greatest = 2 ** 31 - 1
 const maxTail = 2_000
 
 /**
- * Seconds for which revocations are in a snapshot, in addition to the lifetime of tokens: a minute for clocks, and the time
- * between an event and the end of its transaction, at most ten minutes.
+ * Seconds for which revocations are in a snapshot, in addition to the lifetime of tokens: a minute for clocks, and an hour
+ * because events are sealed in the order in which their transactions end.
  */
-const margin = 900
+const margin = 3_660
 
 const marks: { readonly [action: string]: readonly string[] } = changedBy
 const changing = `e.outcome = 'ok' AND e.action IN (${Object.keys(changedBy)

@@ -19,6 +19,8 @@ export interface Metrics {
   observeWait(ms: number): void
   /** Exports the state of the hash queue. */
   watchHashing(stats: () => { readonly waiting: number; readonly running: number; readonly shed: number }): void
+  /** Exports the number of calls that wait for changes. */
+  watchFeed(waiting: () => number): void
   /** Exports the state of the database and of its queues, and whether the process is ready. */
   watchDatabase(registry: Watched, ready: () => Promise<boolean>): void
 }
@@ -104,6 +106,16 @@ export function createMetrics({ registry, beforeScrape }: Pick<MetricsEndpoint, 
         collect() {
           this.reset()
           this.inc(stats().shed)
+        },
+      })
+    },
+    watchFeed(waiting) {
+      new Gauge({
+        name: 'auth_feed_waiting',
+        help: 'Calls of services that wait for changes.',
+        registers,
+        collect() {
+          this.set(waiting())
         },
       })
     },

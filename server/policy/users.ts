@@ -202,6 +202,23 @@ export const usersPolicies = {
     http: { method: 'POST', path: '/users/existsByNickname' },
   },
   verifyToken: { caller: 'anyone', reasons: [], audit: [], limits: [], cost: 0.5 },
+  introspect: {
+    cost: 0.5,
+    caller: 'service',
+    scope: 'tokens.verify',
+    reasons: ['MISSING_PARAMETER'],
+    audit: [],
+    limits: [],
+    http: { method: 'POST', path: '/introspect', revisions: [] },
+  },
+  getServerMetadata: {
+    cost: 0.1,
+    caller: 'anyone',
+    reasons: [],
+    audit: [],
+    limits: [],
+    http: { method: 'GET', path: '/.well-known/oauth-authorization-server', revisions: [] },
+  },
   getKeys: {
     cost: 0.1,
     caller: 'anyone',

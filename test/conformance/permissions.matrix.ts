@@ -50,6 +50,8 @@ listMembers               - -..      -.     +..         -----    -..      -.  -.
 existsByUsername          + +..      +.     +..         +++++    +..      +.  +.      +.       +.        +
 existsByNickname          + +..      +.     +..         +++++    +..      +.  +.      +.       +.        +
 verifyToken               + +..      +.     +..         +++++    +..      +.  +.      +.       +.        +
+introspect                - -..      -.     -..         -+---    -..      -.  -.      -.       !.        !
+getServerMetadata         + +..      +.     +..         +++++    +..      +.  +.      +.       +.        +
 getKeys                   + +..      +.     +..         +++++    +..      +.  +.      +.       +.        +
 findAllForgotPasswordQuestions + +.. +.     +..         +++++    +..      +.  +.      +.       +.        +
 loginByUsernameAndAnswers + +..      +.     +..         +++++    +..      +.  +.      +.       +.        +

@@ -1,0 +1,350 @@
+/** The feed of changes: what it returns, to whom, and from where it continues. */
+import { randomUUID } from 'node:crypto'
+import test from 'ava'
+import { TOTP } from 'otpauth'
+import { ChangeKind, Restart } from '../../proto/gen/auth/v1/changes_pb.js'
+import { openAdministration, signedInForFile } from '../_helpers/administration.js'
+import { grpcForFile, refusalOf } from '../_helpers/grpc.js'
+import { openSchool } from '../_helpers/school.js'
+import { password, type SignedUp, serviceForFile } from '../_helpers/service.js'
+import { serviceKey } from '../_helpers/service-key.js'
+import { claimsOf, idOf } from '../_helpers/tokens.js'
+import { waitForValue } from '../_helpers/wait.js'
+import { asOf, pollWith, readPages, sizeOf } from '../_helpers/watcher.js'
+
+const service = serviceForFile(() => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0', AUTH_LIMIT_FACTOR: '1000' }))
+const client = grpcForFile(service)
+const api = signedInForFile(service)
+const { REVOCATIONS, USERS } = ChangeKind
+let key: string
+let poll: ReturnType<typeof pollWith>
+test.before(async () => {
+  key = await serviceKey(service, ['tokens.watch', 'users.watch'])
+  poll = pollWith(client, key)
+})
+
+const must = async (path: string, more: object) => {
+  const { status, text } = await service.request('POST', path, more)
+  if (status !== 200) throw new Error(`${path}: ${text}`)
+}
+
+/** Begins at the end of the feed. */
+const end = async (kinds: ChangeKind[]) => (await readPages(poll, { kinds })).at(-1)!.cursor
+
+/** The reason of a refusal, with the fields that are wrong. */
+const refusalBy = (call: Promise<unknown>) =>
+  call.then(
+    () => 'OK',
+    error => {
+      const { info, badRequest } = refusalOf(error)
+      return [info?.reason, ...(badRequest?.fieldViolations ?? []).map(({ field }) => field)].join(' ')
+    },
+  )
+
+/** Everything that ends tokens: returns the user whose tokens it ends. */
+const revocations: Record<string, () => Promise<SignedUp>> = {
+  async 'a password update'() {
+    const user = await service.signUp('ROLE_CLIENT')
+    const query = { newPassword: `${password}!` }
+    await must('/forgotpasswords/passwordupdatebyusername', { token: user.token, query })
+    return user
+  },
+  async 'a password set by an administrator'() {
+    const user = await service.signUp('ROLE_CLIENT')
+    await api.setPassword({ user: user.username, password: `${password}!` })
+    return user
+  },
+  async 'a log-out everywhere'() {
+    const user = await service.signUp('ROLE_CLIENT')
+    await must('/users/revokemytokens', { token: user.token })
+    return user
+  },
+  async 'a log-out by an administrator'() {
+    const user = await service.signUp('ROLE_CLIENT')
+    await api.revokeTokens({ user: user.username })
+    return user
+  },
+  async 'a suspension'() {
+    const user = await service.signUp('ROLE_CLIENT')
+    await api.suspendUser({ user: user.username })
+    return user
+  },
+  async 'another role'() {
+    const user = await service.signUp('ROLE_CLIENT')
+    await api.setRole({ user: user.username, role: 'ROLE_INSTITUTION' })
+    return user
+  },
+  async 'another organization'() {
+    const { id } = await service.organization()
+    const user = await service.signUp('ROLE_CLIENT')
+    await api.setOrganization({ user: user.username, organization: `#${id}` })
+    return user
+  },
+  async 'a deactivation'() {
+    const school = await openSchool(service)
+    const user = await school.member()
+    const query = { username: user.username }
+    await must('/users/me/members/deactivate', { token: school.institution.token, query })
+    return user
+  },
+  async 'a deletion'() {
+    const user = await service.signUp('ROLE_CLIENT')
+    await api.deleteUser({ user: user.username })
+    return user
+  },
+  async 'a deletion by the user'() {
+    const user = await service.signUp('ROLE_CLIENT')
+    await must('/users/me/delete', { token: user.token, body: { password } })
+    return user
+  },
+  async 'an enrolment of one-time codes'() {
+    const username = randomUUID()
+    const form = { username, role: 'ROLE_ADMIN', state: 'SP', city: 'Bauru', password }
+    await api.createUser({ form, active: true, confirm: username })
+    const token = await service.login(username)
+    const session = openAdministration(
+      { teardown: () => {} },
+      service,
+      (await openAdministration({ teardown: () => {} }, service).signIn({ username, password })).token,
+    )
+    const { secret } = await session.enrollTotp({})
+    await session.confirmTotp({ code: new TOTP({ secret }).generate() })
+    return { username, nickname: username, token }
+  },
+}
+
+test('every kind of revocation arrives, within a second as a rule', async t => {
+  const delays: number[] = []
+  for (const [what, revoke] of Object.entries(revocations)) {
+    const cursor = await end([REVOCATIONS])
+    const waiting = poll({ cursor, ms: 10_000 })
+    const user = await revoke()
+    const done = performance.now()
+    const { revocations: found, ...rest } = await waiting
+    delays.push(performance.now() - done)
+    const { sub, ver } = claimsOf(user.token)
+    t.deepEqual(
+      found.map(({ sub, minGeneration }) => [sub, minGeneration]),
+      [[sub, ver + 1]],
+      what,
+    )
+    t.deepEqual([rest.userIds, rest.retiredKeys, rest.more, rest.restart], [[], [], false, 0], what)
+  }
+  t.true(delays.sort((a, b) => a - b)[Math.floor(delays.length / 2)]! < 1_000, String(delays))
+})
+
+test('erasure sends the greatest generation', async t => {
+  const { username, token } = await service.signUp('ROLE_CLIENT')
+  const cursor = await end([REVOCATIONS])
+  await api.eraseUser({ user: username, confirm: username })
+  const { revocations } = await poll({ cursor, ms: 10_000 })
+  t.like(revocations, [{ sub: String(idOf(token)), minGeneration: 2_147_483_647 }])
+})
+
+test.serial('a key that is retired at once is named, to watchers of revocations alone', async t => {
+  const { key: added } = await api.rotateSigningKey({})
+  const both = await end([REVOCATIONS, USERS])
+  await api.retireSigningKey({ kid: added!.kid, confirm: added!.kid })
+  const { retiredKeys, revocations } = await poll({ cursor: both, ms: 10_000 })
+  t.deepEqual([retiredKeys, revocations], [[added!.kid], []])
+  t.like(await poll({ cursor: both, kinds: [USERS] }), { retiredKeys: [], revocations: [] })
+  // A key that is rotated still verifies.
+  await api.rotateSigningKey({})
+  t.deepEqual((await poll({ cursor: (await poll({ cursor: both })).cursor, ms: 1_000 })).retiredKeys, [])
+})
+
+test('a watcher of users gets the ids of users whose record was created, changed or deleted, and no other', async t => {
+  const of = (user: SignedUp) => idOf(user.token)
+  const kinds = [USERS]
+  const changes: Record<string, () => Promise<number>> = {
+    'a sign-up': async () => of(await service.signUp('ROLE_CLIENT')),
+    async 'a user made by an administrator'() {
+      const form = { username: randomUUID(), role: 'ROLE_CLIENT', state: 'SP', city: 'Bauru', password }
+      return (await api.createUser({ form })).user!.record!.id!
+    },
+  }
+  const user = await service.signUp('ROLE_INSTITUTION')
+  const { id, activationkey } = await service.organization()
+  const token = () => service.login(user.username)
+  const query = { username: user.username, activationkey }
+  const on: Record<string, () => Promise<unknown>> = {
+    activation: async () => must('/users/activate', { token: await token(), query }),
+    'an edit': () =>
+      api.updateUser({ user: user.username, form: { city: 'Marília' }, updateMask: { paths: ['city'] } }),
+    'an edit by the user': async () => {
+      const body = { record: { city: 'Assis' } }
+      const { status, text } = await service.request('PATCH', '/users/me', { token: await token(), body })
+      t.is(status, 200, text)
+    },
+    'another username': async () => {
+      const username = randomUUID()
+      await must('/users/me/username', { token: await token(), body: { username, password } })
+      Object.assign(user, { username })
+    },
+    suspension: () => api.suspendUser({ user: user.username }),
+    'its end': () => api.resumeUser({ user: user.username }),
+    'another role': () => api.setRole({ user: user.username, role: 'ROLE_CLIENT' }),
+    'another organization': () => api.setOrganization({ user: user.username, organization: '' }),
+    deletion: () => api.deleteUser({ user: user.username }),
+    'its end, too': () => api.undeleteUser({ user: user.username }),
+    erasure: () => api.eraseUser({ user: user.username, confirm: user.username }),
+  }
+  for (const [what, change] of Object.entries(on))
+    changes[what] = async () => {
+      await change()
+      return of(user)
+    }
+  for (const [what, change] of Object.entries(changes)) {
+    const cursor = await end(kinds)
+    const waiting = poll({ cursor, kinds, ms: 10_000 })
+    const changed = await change()
+    const { userIds, organizationIds, revocations } = await waiting
+    t.deepEqual([userIds, organizationIds, revocations], [[changed], [], []], what)
+  }
+  t.true(id > 0)
+
+  const other = await service.signUp('ROLE_CLIENT')
+  const cursor = await end(kinds)
+  await service.login(other.username)
+  await api.revokeTokens({ user: other.username })
+  t.deepEqual((await poll({ cursor, kinds, ms: 1_500 })).userIds, [])
+})
+
+test('a change of an organization names the organization', async t => {
+  const kinds = [USERS]
+  const { id } = await service.organization()
+  const organization = `#${id}`
+  const changes = {
+    edit: () => api.updateOrganization({ organization, form: { phone: '1' }, updateMask: { paths: ['phone'] } }),
+    deactivation: () => api.deactivateOrganization({ organization }),
+    activation: () => api.activateOrganization({ organization }),
+  }
+  for (const [what, change] of Object.entries(changes)) {
+    const cursor = await end(kinds)
+    const waiting = poll({ cursor, kinds, ms: 10_000 })
+    await change()
+    t.like(await waiting, { organizationIds: [id], userIds: [] }, what)
+  }
+})
+
+test('a watcher of users begins at the end of the feed, without waiting', async t => {
+  const { token } = await service.signUp('ROLE_CLIENT')
+  const first = await poll({ kinds: [USERS], ms: 10_000 })
+  t.deepEqual([first.userIds, first.revocations, first.more], [[], [], false])
+  await must('/users/revokemytokens', { token })
+  t.like(await poll({ kinds: [USERS], cursor: first.cursor }), { userIds: [], revocations: [] })
+})
+
+test('without a change a poll waits as long as it was asked to, at most 10 seconds, and as_of moves on', async t => {
+  const quiet = await serviceKey(service, ['users.watch'])
+  const ask = pollWith(client, quiet)
+  const first = await ask({ kinds: [USERS] })
+  const from = performance.now()
+  const second = await ask({ kinds: [USERS], cursor: first.cursor, ms: 1_200 })
+  const took = performance.now() - from
+  // Another test may change a user meanwhile.
+  if (second.userIds.length + second.organizationIds.length === 0) t.true(took > 1_100, `${took}`)
+  t.true(asOf(second) - asOf(first) > took - 700, `${asOf(second) - asOf(first)} in ${took}`)
+  t.is((await ask({ kinds: [USERS], cursor: second.cursor })).restart, Restart.UNSPECIFIED)
+})
+
+test('a poll whose caller has less time ends before the deadline', async t => {
+  const cursor = await end([REVOCATIONS])
+  await t.notThrowsAsync(poll({ cursor, ms: 10_000 }, { deadline: Date.now() + 2_500 }))
+})
+
+test('each kind needs its scope', async t => {
+  const [tokens, users, other] = [
+    await serviceKey(service, ['tokens.watch']),
+    await serviceKey(service, ['users.watch']),
+    await serviceKey(service, ['users.read', 'tokens.verify', 'clients.forward']),
+  ]
+  const outcome = (key: string, kinds: ChangeKind[]) => refusalBy(pollWith(client, key)({ kinds }))
+  t.is(await outcome(tokens, [REVOCATIONS]), 'OK')
+  t.is(await outcome(users, [USERS]), 'OK')
+  t.is(await outcome(key, [USERS, REVOCATIONS]), 'OK')
+  t.is(await outcome(tokens, [USERS]), 'ACCESS_DENIED')
+  t.is(await outcome(users, [REVOCATIONS]), 'ACCESS_DENIED')
+  t.is(await outcome(users, [USERS, REVOCATIONS]), 'ACCESS_DENIED')
+  t.is(await outcome(other, [REVOCATIONS]), 'ACCESS_DENIED')
+  t.is(await outcome(await service.adminToken(), [REVOCATIONS]), 'ACCESS_DENIED')
+  t.is(await outcome('authsvc_unknown', [REVOCATIONS]), 'INVALID_TOKEN')
+})
+
+test('a request that is malformed is refused, with all its wrong fields', async t => {
+  t.is(await refusalBy(poll({ kinds: [] })), 'INVALID_ARGUMENT kinds')
+  t.is(await refusalBy(poll({ kinds: [REVOCATIONS, 7 as ChangeKind] })), 'INVALID_ARGUMENT kinds')
+  t.is(await refusalBy(poll({ kinds: [0] })), 'INVALID_ARGUMENT kinds')
+  t.is(await refusalBy(poll({ ms: -1 })), 'INVALID_ARGUMENT wait')
+  for (const cursor of ['1', ':', '1:x', '-1:00', '1:00 ', `1:${'0'.repeat(65)}`, `${'1'.repeat(400)}:00`, '1:AB']) {
+    t.is(await refusalBy(poll({ cursor })), 'INVALID_ARGUMENT cursor', cursor)
+  }
+  t.is(await refusalBy(poll({ kinds: [], ms: -1, cursor: 'x' })), 'INVALID_ARGUMENT kinds wait cursor')
+})
+
+test('over Connect a poll is plain JSON', async t => {
+  const { username, token } = await service.signUp('ROLE_CLIENT')
+  const ask = async (body: object) =>
+    (await service.request('POST', '/auth.v1.Changes/Poll', { token: key, body })).json as Record<string, unknown>
+  const cursor = await end([REVOCATIONS])
+  await must('/users/revokemytokens', { token })
+  const body = { cursor, wait: '10s', kinds: ['CHANGE_KIND_REVOCATIONS'] }
+  const { asOf, cursor: next, revocations, ...rest } = await ask(body)
+  t.deepEqual(
+    (revocations as object[]).find(each => (each as { sub: string }).sub === claimsOf(token).sub),
+    { sub: claimsOf(token).sub, minGeneration: 1 },
+  )
+  t.regex(String(asOf), /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d/)
+  t.regex(String(next), /^\d+:[0-9a-f]{64}$/)
+  t.deepEqual(rest, {})
+  const lost = await ask({ ...body, cursor: `${next}`.replace(/.$/, last => (last === '0' ? '1' : '0')) })
+  t.is(lost.restart, 'RESTART_CURSOR_LOST')
+  t.is((await ask({ cursor: next, kinds: ['CHANGE_KIND_USERS'] })).restart, undefined)
+  t.is((await service.request('POST', '/auth.v1.Changes/Poll', { body })).status, 403)
+  t.truthy(username)
+})
+
+test.serial('pages have at most 1,000 changes and 1 MB, in the order of sealing', async t => {
+  const cursor = await end([REVOCATIONS])
+  const { audit, database } = service.registry
+  const count = 2_500
+  await database.transact(async t => {
+    for (let n = 0; n < count; n++) {
+      const event = { action: 'user.revoke-tokens', outcome: 'ok', actor: 'service', subject_id: 1e9 + n } as const
+      await audit.append(event, t)
+    }
+  })
+  await waitForValue(async () => (await audit.backlog()).staged, 0)
+  for (const from of [cursor, '']) {
+    const pages = await readPages(poll, { cursor: from })
+    const ours = pages.map(({ revocations }) => revocations.filter(({ sub }) => Number(sub) >= 1e9))
+    t.deepEqual(
+      ours.flat().map(({ sub }) => Number(sub) - 1e9),
+      Array.from({ length: count }, (_, n) => n),
+    )
+    t.true(pages.length >= 3)
+    for (const page of pages) t.true(page.revocations.length <= 1_000 && sizeOf(page) <= 1e6)
+    t.deepEqual(
+      pages.map(({ more, asOf }) => [more, asOf === undefined]),
+      pages.map((_, index) => [index < pages.length - 1, index < pages.length - 1]),
+    )
+  }
+})
+
+test('the snapshot has every revocation that can concern a valid token, and no older one', async t => {
+  const [old, recent] = [await service.signUp('ROLE_CLIENT'), await service.signUp('ROLE_CLIENT')]
+  const subs = async () => {
+    const found = (await readPages(poll)).flatMap(({ revocations }) => revocations)
+    return [old, recent].filter(({ token }) => found.some(({ sub }) => sub === claimsOf(token).sub))
+  }
+  const age = (user: SignedUp, hours: number) =>
+    service.registry.database.sequelize.query(
+      `UPDATE audit_events SET at = at - interval '${hours} hours' WHERE subject_id = ${idOf(user.token)}`,
+    )
+  for (const { token } of [old, recent]) await must('/users/revokemytokens', { token })
+  await waitForValue(async () => (await subs()).length, 2)
+  // Tokens are valid for an hour.
+  await age(old, 3)
+  await age(recent, 1)
+  t.deepEqual(await subs(), [recent])
+})

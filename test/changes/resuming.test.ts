@@ -1,0 +1,234 @@
+/** Where the feed continues: nothing is lost while many write, and a past that changed is noticed. */
+import { randomInt } from 'node:crypto'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import test from 'ava'
+import pg from 'pg'
+import { ChangeKind, Restart } from '../../proto/gen/auth/v1/changes_pb.js'
+import { done, newIdentity, temporaryFolder } from '../_helpers/backups.js'
+import { runCli } from '../_helpers/cli.js'
+import { freshDatabase, hold } from '../_helpers/database.js'
+import { openGrpc } from '../_helpers/grpc.js'
+import { suspend } from '../_helpers/models.js'
+import { replicasForFile } from '../_helpers/replicas.js'
+import { startTestService, type TestService } from '../_helpers/service.js'
+import { serviceKey } from '../_helpers/service-key.js'
+import { idOf } from '../_helpers/tokens.js'
+import { waitFor, waitForValue } from '../_helpers/wait.js'
+import { asOf, pollWith, readPages, watch } from '../_helpers/watcher.js'
+
+const replicas = replicasForFile(2)
+const [service, other] = replicas as [TestService, TestService]
+const polls: ReturnType<typeof pollWith>[] = []
+const clients: { close(): void }[] = []
+test.before(async () => {
+  const key = await serviceKey(service, ['tokens.watch', 'users.watch'])
+  for (const { grpc } of replicas) {
+    const client = openGrpc(grpc)
+    clients.push(client)
+    polls.push(pollWith(client, key))
+  }
+})
+test.after.always(() => {
+  for (const client of clients) client.close()
+})
+
+/** A user with a revocation. */
+async function revoked({ signUp, registry }: TestService): Promise<string> {
+  const { token } = await signUp('ROLE_CLIENT')
+  await suspend(registry, idOf(token))
+  return String(idOf(token))
+}
+
+/** The lock that a process holds while it seals events. */
+const sealer = 7264004
+
+test('two hundred writers at once: no watcher misses a revocation that was acknowledged before as_of', async t => {
+  const [writers, rounds, width] = [200, 4, 40]
+  const { sequelize } = service.registry.database
+  const [rows] = await sequelize.query(
+    `INSERT INTO users (username, username_key, username_skeleton, nickname, nickname_key, nickname_skeleton,
+      password_hash, state, city, terms_of_usage, role)
+    SELECT 'f' || n, 'f' || n, 'f' || n, 'f' || n, 'f' || n, 'f' || n, '', 'SP', 'Bauru', true, 'ROLE_CLIENT'
+    FROM generate_series(1, ${writers}) n RETURNING id`,
+  )
+  const ids = (rows as { id: number }[]).map(({ id }) => id)
+
+  /** Revocations that were acknowledged: the generation of a user, and the time of the database after that. */
+  const acknowledged: { id: number; generation: number; at: number }[] = []
+  const faults: string[] = []
+  const watchers = await Promise.all(
+    [[polls[0]!], [polls[1]!], polls, [...polls].reverse(), polls].map((polls, index) =>
+      watch(polls, {
+        kinds: index === 4 ? [ChangeKind.REVOCATIONS, ChangeKind.USERS] : [ChangeKind.REVOCATIONS],
+        onResponse(response, { generations }) {
+          if (response.restart !== Restart.UNSPECIFIED) faults.push(`restart ${response.restart}`)
+          if (response.more) return
+          for (const { id, generation, at } of acknowledged)
+            if (at < asOf(response) && (generations.get(id) ?? 0) < generation)
+              faults.push(`${index}: ${id} has ${generations.get(id)}, not ${generation}, at ${asOf(response) - at}`)
+        },
+      }),
+    ),
+  )
+
+  const pool = new pg.Pool({ connectionString: service.env.DATABASE_URL!, max: width })
+  t.teardown(() => pool.end())
+  async function write(id: number) {
+    const client = await pool.connect()
+    try {
+      const event = { action: 'user.revoke-tokens', outcome: 'ok', actor: 'service', subject_id: id } as const
+      await client.query('BEGIN')
+      await client.query('SELECT audit_append($1)', [service.registry.audit.stamp(event)])
+      const { rows } = await client.query(
+        'UPDATE users SET token_generation = token_generation + 1 WHERE id = $1 RETURNING token_generation AS n',
+        [id],
+      )
+      // Transactions end in another order than they wrote their events.
+      await sleep(randomInt(0, 60))
+      await client.query('COMMIT')
+      const now = await client.query<{ at: Date }>('SELECT clock_timestamp() AS at')
+      acknowledged.push({ id, generation: rows[0]!.n, at: now.rows[0]!.at.getTime() })
+    } finally {
+      client.release()
+    }
+  }
+  await Promise.all(
+    ids.map(async id => {
+      for (let round = 0; round < rounds; round++) await write(id)
+    }),
+  )
+  const expected = new Map(ids.map(id => [id, rounds]))
+  for (const { generations } of watchers) {
+    const seen = () => new Map(ids.map(id => [id, generations.get(id) ?? 0]))
+    await waitForValue(seen, expected)
+  }
+  const users = watchers[4]!.users
+  t.deepEqual(
+    ids.filter(id => !users.has(id)),
+    [],
+  )
+  for (const { stop } of watchers) await stop()
+  t.is(acknowledged.length, writers * rounds)
+  t.deepEqual(faults, [])
+})
+
+test('a cursor of one server continues at another one, from before its start too', async t => {
+  const before = (await readPages(polls[0]!)).at(-1)!.cursor
+  const sub = await revoked(service)
+  const third = await startTestService(t, { DATABASE_URL: service.env.DATABASE_URL! })
+  const client = openGrpc(third.grpc)
+  t.teardown(async () => client.close())
+  const poll = pollWith(client, await serviceKey(service, ['tokens.watch']))
+  for (const ask of [...polls, poll]) {
+    const { revocations, restart } = await ask({ cursor: before, ms: 10_000 })
+    t.true(revocations.some(each => each.sub === sub))
+    t.is(restart, Restart.UNSPECIFIED)
+  }
+})
+
+test('a cursor that the registry doesn’t know is lost, and the answer is a new snapshot', async t => {
+  const sub = await revoked(other)
+  const pages = await readPages(polls[0]!)
+  const { cursor } = pages.at(-1)!
+  t.true(pages.some(({ revocations }) => revocations.some(each => each.sub === sub)))
+  const [id = '', hash = ''] = cursor.split(':')
+  const unknown = {
+    'another hash': `${id}:${hash.replace(/^./, first => (first === '0' ? '1' : '0'))}`,
+    'no hash': `${id}:`,
+    'of the future': `${Number(id) + 1_000_000}:${hash}`,
+  }
+  for (const [what, cursor] of Object.entries(unknown)) {
+    for (const poll of polls) {
+      const { restart, revocations } = await poll({ cursor, ms: 10_000 })
+      t.is(restart, Restart.CURSOR_LOST, what)
+      t.true(
+        revocations.some(each => each.sub === sub),
+        what,
+      )
+    }
+  }
+})
+
+test('after a restore from a backup, later cursors are lost, and earlier ones are good', async t => {
+  const first = await startTestService(t)
+  const connect = async (service: TestService) => {
+    const client = openGrpc(service.grpc)
+    t.teardown(async () => client.close())
+    return pollWith(client, await serviceKey(service, ['tokens.watch']))
+  }
+  const poll = await connect(first)
+  const kept = await revoked(first)
+  await waitFor(async () => (await readPages(poll)).flatMap(({ revocations }) => revocations).length > 0)
+  const early = (await readPages(poll)).at(-1)!.cursor
+  const folder = await temporaryFolder(t)
+  const { recipient, identity } = await newIdentity(folder)
+  const file = join(folder, 'registry.age')
+  done(await runCli(first.env, ['backup', file, '--recipient', recipient]))
+  const lost = await revoked(first)
+  const { cursor: late, revocations } = await poll({ cursor: early, ms: 10_000 })
+  t.true(revocations.some(({ sub }) => sub === lost))
+
+  const url = await freshDatabase(t, { from: 'template0' })
+  const env = { DATABASE_URL: url, AUTH_MASTER_KEY: first.env.AUTH_MASTER_KEY! }
+  done(await runCli(env, ['restore', file, '--identity', identity]))
+  const again = await startTestService(t, { ...env, AUTH_ISSUER: first.settings.issuer ?? first.http })
+  const ask = await connect(again)
+  // Those that are sealed after the restore have other hashes.
+  for (let n = 0; n < 3; n++) await revoked(again)
+  const answer = await ask({ cursor: late })
+  t.is(answer.restart, Restart.CURSOR_LOST)
+  t.true(answer.revocations.some(({ sub }) => sub === kept))
+  t.false(answer.revocations.some(({ sub }) => sub === lost))
+  t.is((await ask({ cursor: early })).restart, Restart.UNSPECIFIED)
+  t.is((await ask({ cursor: answer.cursor })).restart, Restart.UNSPECIFIED)
+})
+
+test('a cursor behind the retention of the audit log is expired, and the newest one is not', async t => {
+  const service = await startTestService(t)
+  const client = openGrpc(service.grpc)
+  t.teardown(async () => client.close())
+  const poll = pollWith(client, await serviceKey(service, ['tokens.watch']))
+  const old = (await readPages(poll)).at(-1)!.cursor
+  await revoked(service)
+  const { cursor } = await poll({ cursor: old, ms: 10_000 })
+  const { audit } = service.registry
+  await waitForValue(async () => (await audit.backlog()).staged, 0)
+  const newest = (await poll({ cursor })).cursor
+  await sleep(1_100)
+  t.is(await audit.prune(1), undefined)
+  // This process still has the links in memory; another one reads them.
+  const another = await startTestService(t, { DATABASE_URL: service.env.DATABASE_URL! })
+  const fresh = openGrpc(another.grpc)
+  t.teardown(async () => fresh.close())
+  const ask = pollWith(fresh, await serviceKey(service, ['tokens.watch']))
+  t.is((await ask({ cursor: old })).restart, Restart.CURSOR_EXPIRED)
+  t.is((await ask({ cursor: newest })).restart, Restart.UNSPECIFIED)
+})
+
+test('while the audit log isn’t sealed, as_of stands still before the first event that waits', async t => {
+  const service = await startTestService(t)
+  const client = openGrpc(service.grpc)
+  t.teardown(async () => client.close())
+  const poll = pollWith(client, await serviceKey(service, ['tokens.watch']))
+  const { token } = await service.signUp('ROLE_CLIENT')
+  const { audit, database } = service.registry
+  await waitForValue(async () => (await audit.backlog()).staged, 0)
+  const lock = await hold(t, service.env.DATABASE_URL!)
+  await lock.query(`SELECT pg_advisory_lock(${sealer})`)
+  // Without events that wait, all is sealed.
+  const first = (await readPages(poll)).at(-1)!
+  const second = await poll({ cursor: first.cursor, ms: 1_000 })
+  t.true(asOf(second) > asOf(first) + 300)
+  await suspend(service.registry, idOf(token))
+  const [{ now }] = (await database.sequelize.query('SELECT now()'))[0] as [{ now: Date }]
+  const third = await poll({ cursor: second.cursor, ms: 1_000 })
+  const fourth = await poll({ cursor: third.cursor, ms: 1_000 })
+  t.true(asOf(third) < now.getTime())
+  t.is(asOf(fourth), asOf(third))
+  t.deepEqual([third.revocations, fourth.revocations], [[], []])
+  await lock.query(`SELECT pg_advisory_unlock(${sealer})`)
+  const fifth = await poll({ cursor: fourth.cursor, ms: 10_000 })
+  t.is(fifth.revocations[0]?.sub, String(idOf(token)))
+  t.true(asOf(fifth) >= now.getTime())
+})
