@@ -40,7 +40,8 @@ export function createIntrospection(
     if (calls === maxCalls) await new Promise<void>(resolve => waiting.push(resolve))
     else calls++
     try {
-      const timeoutMs = deadline - performance.now()
+      // Connect sends whole numbers only.
+      const timeoutMs = Math.floor(deadline - performance.now())
       if (timeoutMs <= 0) throw new Error('The registry was busy with other questions.')
       const { active, iss, aud } = await users.verifyToken({ token }, { timeoutMs, signal })
       return active && iss === issuer && aud === audience

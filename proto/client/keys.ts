@@ -108,7 +108,9 @@ export function createKeys(
       if (retired.has(kid)) return undefined
       // While the registry is away, callers get their answer at once.
       if (failures > 0 && remaining() > 0) throw new Error('The verification keys can’t be read.')
-      await read()
+      // The request in progress may bring it.
+      await last?.catch(() => {})
+      if (!keys.has(kid)) await read()
       const key = keys.get(kid)
       if (!key && retiredAt && elapsedSince(retiredAt) < settlingTime)
         throw new Error('The new key may not be published yet.')

@@ -2,6 +2,7 @@
  * Verifies tokens without a call: signature, type, issuer, audience and times by the published keys, revocation by the feed of
  * changes. When what it knows is too old, it asks the registry.
  */
+import { setMaxListeners } from 'node:events'
 import { decodeJwt, errors, type JWTPayload, jwtVerify } from 'jose'
 import { Changes } from '../gen/auth/v1/changes_pb.js'
 import { Users } from '../gen/auth/v1/users_pb.js'
@@ -131,6 +132,8 @@ export function createVerifier(options: VerifierOptions): Verifier {
   if (!(maxStaleMs >= 0)) throw new TypeError('`maxStaleMs` must be a number of milliseconds, 0 or more.')
   const closing = new AbortController()
   const { signal } = closing
+  // Each call in progress listens to it.
+  setMaxListeners(0, signal)
   const keys = createKeys(registry, { maxStaleMs, signal })
   keys.renew()
   const { onWarning } = registry

@@ -1,10 +1,12 @@
 /** What verifiers do while something is away: the registry, sealing, the right time, the past. */
 import test from 'ava'
 import type { Warning } from '../../proto/client/index.js'
+import { openLocal } from '../_helpers/administration.js'
 import { freshDatabase, hold, installed } from '../_helpers/database.js'
+import { serviceKey } from '../_helpers/service-key.js'
 import { type SignedUp, startTestService, type TestService } from '../_helpers/service.js'
 import { spawnService } from '../_helpers/spawned.js'
-import { forge, nowInSeconds } from '../_helpers/tokens.js'
+import { forge, headerOf, nowInSeconds } from '../_helpers/tokens.js'
 import { createNetwork, outcome, paths, revoke, verifierOf, withClocks } from '../_helpers/verifiers.js'
 import { waitFor, waitForValue } from '../_helpers/wait.js'
 
@@ -116,6 +118,7 @@ serial('a registry that was restored is noticed, and its state counts from then 
   const url = await freshDatabase(t, { from: installed })
   const ends: (() => Promise<void>)[] = []
   const yesterday = await startTestService({ teardown: end => void ends.push(end) }, { DATABASE_URL: url })
+  const key = await serviceKey(yesterday, ['tokens.watch'])
   const revokedBefore = await yesterday.signUp('ROLE_CLIENT')
   const revokedAfter = await yesterday.signUp('ROLE_CLIENT')
   const other = await yesterday.signUp('ROLE_CLIENT')
@@ -127,7 +130,7 @@ serial('a registry that was restored is noticed, and its state counts from then 
   const network = createNetwork()
   const warnings: Warning['code'][] = []
   const onWarning = ({ code }: Warning) => void warnings.push(code)
-  const verifier = await verifierOf(t, service, { fetch: network.fetch, onWarning })
+  const verifier = await verifierOf(t, service, { key, fetch: network.fetch, onWarning })
   t.is(await outcome(verifier, revokedBefore.token), 'INVALID_TOKEN')
   t.is(await outcome(verifier, other.token), 'signature')
   await revoke(service.http, revokedAfter.token)
@@ -143,4 +146,20 @@ serial('a registry that was restored is noticed, and its state counts from then 
   await revoke(restored.http, other.token)
   await waitForValue(() => outcome(verifier, other.token), 'INVALID_TOKEN')
   t.is(warnings.filter(code => code === 'CURSOR_LOST').length, 1)
+})
+
+serial('tokens of a key that was retired at once are refused, and those of the next key accepted', async t => {
+  const service = await startTestService(t, { AUTH_LIMIT_FACTOR: '1000' })
+  const verifier = await verifierOf(t, service)
+  const { token, username } = await service.signUp('ROLE_CLIENT')
+  const { kid } = headerOf(token)
+  t.is(await outcome(verifier, token), 'signature')
+  await (await openLocal(t, service, { reason: 'a test' })).retireSigningKey({ kid, confirm: kid })
+  const startedAt = performance.now()
+  const next = await service.login(username)
+  t.not(headerOf(next).kid, kid)
+  t.regex(await outcome(verifier, next), /signature|registry/)
+  await waitForValue(() => outcome(verifier, token), 'INVALID_TOKEN')
+  t.true(performance.now() - startedAt < 5_000)
+  t.is(await outcome(verifier, await forge(service, next, {}, { kid: 'unknown' })), 'INVALID_TOKEN')
 })

