@@ -13,19 +13,8 @@ async function introspection(callers: Introspecting, token: string | undefined) 
   const { sub, exp, iat, iss, aud, jti, auth_time, amr } = claims
   const { username, role, organizationId, active: user_active } = caller.user
   const user = { username, roles: [role], org: organizationId ?? undefined, user_active }
-  return {
-    active: true,
-    token_type: 'Bearer',
-    sub,
-    exp,
-    iat,
-    iss,
-    aud,
-    jti,
-    auth_time,
-    amr: [...amr],
-    ...user,
-  } as const
+  const of = { sub, exp, iat, iss, aud, jti, auth_time, amr: [...amr] }
+  return { active: true as const, token_type: 'Bearer', ...of, ...user }
 }
 
 /** Returns the claims of a token, or that it is invalid. */
