@@ -5,7 +5,11 @@ import type { TestService } from './service.js'
 let last = 0
 
 /** The key of a new service that may do something, good for an hour. */
-export async function serviceKey({ registry }: TestService, scopes: ScopeName[], name?: string): Promise<string> {
+export async function serviceKey(
+  { registry }: Pick<TestService, 'registry'>,
+  scopes: ScopeName[],
+  name?: string,
+): Promise<string> {
   const key = newServiceKey()
   await registry.database.transact(async t => {
     const row = await registry.services.add({ name: name ?? `service-${++last}`, scopes }, t)

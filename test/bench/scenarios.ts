@@ -11,6 +11,7 @@ import { memory, type ServiceProcess, startBaseline, startGateway, startLoad } f
 import { replicas } from './replicas.js'
 import { type Scenarios, underLoad } from './segments.js'
 import { soak } from './soak.js'
+import { verifying } from './verifying.js'
 import { type Bench, serviceOn } from './world.js'
 
 export const scenarios: Scenarios = {
@@ -23,6 +24,7 @@ export const scenarios: Scenarios = {
   start: { about: 'time and memory of a start on an existing database', prepare: start },
   memory: { about: '10 minutes of 80% me, 15% refresh, 5% login', byDefault: false, prepare: memoryOverTime },
   replicas: { about: 'logins by 1, 2 and 4 replicas, commits 5 ms slower', byDefault: false, prepare: replicas },
+  verifying: { about: 'tokens verified by the client package, and revocations', byDefault: false, prepare: verifying },
   soak: { about: '15 minutes of three servers, one killed each minute', byDefault: false, prepare: soak },
 }
 

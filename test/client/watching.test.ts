@@ -11,7 +11,7 @@ const service = serviceForFile(() => ({ AUTH_LIMIT_FACTOR: '1000' }))
 
 /** Moves a user to another city. */
 async function change({ request }: TestService, { token }: SignedUp): Promise<void> {
-  const { status } = await request('PATCH', '/users/me', { token, body: { city: 'Palmas' } })
+  const { status } = await request('PATCH', '/users/me', { token, body: { record: { city: 'Palmas' } } })
   if (status !== 200) throw new Error(String(status))
 }
 
