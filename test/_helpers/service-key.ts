@@ -4,7 +4,7 @@ import type { TestService } from './service.js'
 
 let last = 0
 
-/** The key of a new service that may do something, good for an hour. */
+/** The key of a new service that may do something, good for two days. */
 export async function serviceKey(
   { registry }: Pick<TestService, 'registry'>,
   scopes: ScopeName[],
@@ -13,7 +13,7 @@ export async function serviceKey(
   const key = newServiceKey()
   await registry.database.transact(async t => {
     const row = await registry.services.add({ name: name ?? `service-${++last}`, scopes }, t)
-    await registry.services.addKey(row!.id, key, new Date(Date.now() + 3_600_000), t)
+    await registry.services.addKey(row!.id, key, new Date(Date.now() + 172_800_000), t)
   })
   return key
 }

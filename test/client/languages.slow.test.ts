@@ -10,7 +10,7 @@ import { temporaryFolder } from '../_helpers/backups.js'
 import { startRelay } from '../_helpers/relay.js'
 import { startTestService } from '../_helpers/service.js'
 import { serviceKey } from '../_helpers/service-key.js'
-import { forge, headerOf, nowInSeconds } from '../_helpers/tokens.js'
+import { createForger, headerOf, nowInSeconds } from '../_helpers/tokens.js'
 import { revoke } from '../_helpers/verifiers.js'
 import { root } from '../_helpers/versions.js'
 import { waitFor } from '../_helpers/wait.js'
@@ -79,20 +79,21 @@ async function follows(t: ExecutionContext, make: (folder: string) => Promise<[s
   t.teardown(() => void child.kill('SIGKILL'))
   const ask = dialogue(child)
   await waitFor(async () => (await ask(token)).startsWith('valid'))
+  const forged = await createForger(service, token)
   for (const [what, wrong] of Object.entries({
     'no token': 'x',
-    expired: await forge(service, token, { exp: nowInSeconds() - 2 }),
-    issuer: await forge(service, token, { iss: 'http://other.test' }),
-    audience: await forge(service, token, { aud: 'auth-admin' }),
-    type: await forge(service, token, {}, { typ: 'JWT' }),
-    key: await forge(service, token, {}, { kid: 'unknown' }),
+    expired: forged({ exp: nowInSeconds() - 2 }),
+    issuer: forged({ iss: 'http://other.test' }),
+    audience: forged({ aud: 'auth-admin' }),
+    type: forged({}, { typ: 'JWT' }),
+    key: forged({}, { kid: 'unknown' }),
     signature: `${token.slice(0, -8)}AAAAAAAA`,
   }))
     t.regex(await ask(wrong), /^invalid/, what)
   await revoke(service.http, token)
   const startedAt = performance.now()
   await waitFor(async () => (await ask(token)).startsWith('invalid'))
-  t.true(performance.now() - startedAt < 1_000)
+  t.true(performance.now() - startedAt < 5_000)
   const again = await service.login(username)
   t.regex(await ask(again), /^valid/)
 

@@ -5,7 +5,7 @@ import jwt from 'jsonwebtoken'
 import { createVerifier } from '../../proto/client/verify.js'
 import { serviceForFile } from '../_helpers/service.js'
 import { serviceKey } from '../_helpers/service-key.js'
-import { claimsOf, forge, headerOf, nowInSeconds } from '../_helpers/tokens.js'
+import { claimsOf, createForger, forge, headerOf, nowInSeconds } from '../_helpers/tokens.js'
 import { createNetwork, outcome, paths, revoke, verifierOf } from '../_helpers/verifiers.js'
 import { waitFor, waitForValue } from '../_helpers/wait.js'
 
@@ -36,6 +36,7 @@ test('what isn’t a token of this registry is refused with 401, and VerifyToken
   const [head, body, signature] = token.split('.') as [string, string, string]
   const foreign = generateKeyPairSync('ec', { namedCurve: 'P-256' }).privateKey
   const encode = (value: object) => Buffer.from(JSON.stringify(value)).toString('base64url')
+  const forged = await createForger(service, token)
   const wrong: Record<string, string> = {
     empty: '',
     'no token': 'x',
@@ -46,31 +47,31 @@ test('what isn’t a token of this registry is refused with 401, and VerifyToken
       header: { alg: 'ES256', typ: 'at+jwt', kid },
     }),
     'an HMAC': jwt.sign(claimsOf(token), 'secret', { header: { alg: 'HS256', typ: 'at+jwt', kid } }),
-    'another type': await forge(service, token, {}, { typ: 'JWT' }),
-    'no type': await forge(service, token, {}, { typ: undefined }),
-    'a critical header': await forge(service, token, {}, { crit: ['more'], more: 1 }),
-    'another issuer': await forge(service, token, { iss: 'http://other.test' }),
-    'another audience': await forge(service, token, { aud: 'auth-admin' }),
-    'no expiry': await forge(service, token, { exp: undefined }),
-    expired: await forge(service, token, { exp: nowInSeconds() - 2 }),
-    'no generation': await forge(service, token, { ver: undefined }),
-    'no user': await forge(service, token, { sub: 'ana' }),
-    'an unknown key': await forge(service, token, {}, { kid: 'unknown' }),
-    'no key': await forge(service, token, {}, { kid: undefined }),
-    'too long': await forge(service, token, { more: 'x'.repeat(5_000) }),
+    'another type': forged({}, { typ: 'JWT' }),
+    'no type': forged({}, { typ: undefined }),
+    'a critical header': forged({}, { crit: ['more'], more: 1 }),
+    'another issuer': forged({ iss: 'http://other.test' }),
+    'another audience': forged({ aud: 'auth-admin' }),
+    'no expiry': forged({ exp: undefined }),
+    expired: forged({ exp: nowInSeconds() - 2 }),
+    'no generation': forged({ ver: undefined }),
+    'no user': forged({ sub: 'ana' }),
+    'an unknown key': forged({}, { kid: 'unknown' }),
+    'no key': forged({}, { kid: undefined }),
+    'too long': forged({ more: 'x'.repeat(5_000) }),
   }
   for (const [what, text] of Object.entries(wrong)) t.is(await outcome(verifier, text), 'INVALID_TOKEN', what)
   const error = await t.throwsAsync(verifier.verify(wrong.expired!))
   t.is((error as unknown as { status: number }).status, 401)
   t.is(verifier.counts.invalid, Object.keys(wrong).length + 1)
   t.false(calls.includes(paths.verify))
-  t.is(await outcome(verifier, await forge(service, token, {})), 'signature')
+  t.is(await outcome(verifier, forged({})), 'signature')
 })
 
 test('a token expires in the cache, by the clock of the registry', async t => {
   const verifier = await verifierOf(t, service)
   const { token } = await service.signUp('ROLE_CLIENT')
-  const short = await forge(service, token, { exp: nowInSeconds() + 3 })
+  const short = await forge(service, token, { exp: nowInSeconds() + 10 })
   t.is(await outcome(verifier, short), 'signature')
   t.is(await outcome(verifier, short), 'cache')
   await waitFor(async () => (await outcome(verifier, short)) === 'INVALID_TOKEN')
@@ -115,14 +116,13 @@ test('unknown key ids ask for the keys at most once a second, and valid tokens d
   const verifier = await verifierOf(t, service, { fetch })
   const { token } = await service.signUp('ROLE_CLIENT')
   t.is(await outcome(verifier, token), 'signature')
+  const forged = await createForger(service, token)
   const before = calls.filter(path => path === paths.keys).length
   const startedAt = performance.now()
   let most = 0
   for (let round = 0; round < 3; round++) {
-    const flood = Array.from({ length: 50 }, (_, index) =>
-      forge(service, token, {}, { kid: `unknown ${round} ${index}` }),
-    )
-    const refused = Promise.all((await Promise.all(flood)).map(each => outcome(verifier, each)))
+    const flood = Array.from({ length: 50 }, (_, index) => forged({}, { kid: `unknown ${round} ${index}` }))
+    const refused = Promise.all(flood.map(each => outcome(verifier, each)))
     const from = performance.now()
     t.is(await outcome(verifier, token), 'cache')
     most = Math.max(most, performance.now() - from)
@@ -138,14 +138,15 @@ test('VerifyToken is asked at most 32 times at once, and once in 10 s for each t
   // What is known is always older.
   const verifier = await verifierOf(t, service, { fetch: network.fetch, maxStaleMs: 0 })
   const { token } = await service.signUp('ROLE_CLIENT')
-  const tokens = await Promise.all(Array.from({ length: 100 }, () => forge(service, token, {})))
+  const forged = await createForger(service, token)
+  const tokens = Array.from({ length: 60 }, () => forged({}))
   const twice = [...tokens, ...tokens].map(each => outcome(verifier, each))
   t.deepEqual(new Set(await Promise.all(twice)), new Set(['registry']))
-  t.is(network.calls.filter(path => path === paths.verify).length, 100)
+  t.is(network.calls.filter(path => path === paths.verify).length, 60)
   t.is(network.most.get(paths.verify), 32)
   t.is(await outcome(verifier, tokens[0]!), 'registry')
-  t.is(network.calls.filter(path => path === paths.verify).length, 100)
-  t.is(verifier.counts.registry, 201)
+  t.is(network.calls.filter(path => path === paths.verify).length, 60)
+  t.is(verifier.counts.registry, 121)
 })
 
 test('when VerifyToken fails the answer is 503, never 401', async t => {
