@@ -77,12 +77,15 @@ test('a watcher that was away for a day misses no change, suspension or erasure'
   const registry = await registryOf(clocked)
   const names = ['changed', 'suspended', 'erased', 'untouched'] as const
   const users = {} as Record<(typeof names)[number], SignedUp>
-  for (const name of names) users[name] = await clocked.signUp('ROLE_CLIENT')
   let cursor = ''
+  const seen: number[] = []
   const first = registry.watchUsers(change => {
     cursor = change.cursor
+    seen.push(...change.ids)
   })
   await waitFor(() => cursor !== '')
+  for (const name of names) users[name] = await clocked.signUp('ROLE_CLIENT')
+  await waitFor(() => names.every(name => seen.includes(idOf(users[name].token))))
   await first.close()
 
   await clocked.clock.pass(40_000)
