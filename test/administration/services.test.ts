@@ -202,7 +202,7 @@ test('pages list every service by name', async t => {
 })
 
 test('a service opens nothing of Administration, whatever it may do', async t => {
-  const all = [Scope.USERS_READ, Scope.TOKENS_VERIFY, Scope.TOKENS_WATCH, Scope.CLIENTS_FORWARD]
+  const all = [Scope.USERS_READ, Scope.TOKENS_VERIFY, Scope.TOKENS_WATCH, Scope.CLIENTS_FORWARD, Scope.USERS_WATCH]
   const { key } = await open.createService({ name: newName(), scopes: all })
   const foreign = openAdministration(t, service, key)
   t.is(await outcome(foreign.listServices({})), 'INVALID_TOKEN')

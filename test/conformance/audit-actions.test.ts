@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import test from 'ava'
 import { TOTP } from 'otpauth'
 import { Scope } from '../../proto/gen/auth/v1/scopes_pb.js'
-import { auditActions } from '../../server/policy/audit-actions.js'
+import { auditActions, changedBy } from '../../server/policy/audit-actions.js'
 import { openAdministration, openSignedIn } from '../_helpers/administration.js'
 import { done, newIdentity, temporaryFolder } from '../_helpers/backups.js'
 import { runCli } from '../_helpers/cli.js'
@@ -21,7 +21,46 @@ async function count(url: string, action: string): Promise<number> {
   return Number((await ask(url, text))[0]!.count)
 }
 
-test('every operation leaves an event of its action, and there are no other actions', async t => {
+/** Columns that a service doesn't see in a record. */
+const unseen = {
+  users: `username_key,username_skeleton,nickname_key,nickname_skeleton,password_hash,password_updated_at,email,
+    suspended_before_deletion,activated_at,activated_by,token_generation,created_at,unactivated_seen_at`,
+  organizations: 'name_key,activation_key_digest,activation_key_sealed',
+}
+
+/** SQL condition: what a service sees of a row of a table changes. */
+function shownChanges(table: keyof typeof unseen): string {
+  const [before, after] = ['OLD', 'NEW'].map(
+    row => `to_jsonb(${row}) - '{${unseen[table].replace(/\s/g, '')}}'::text[]`,
+  )
+  return `(${before}) IS DISTINCT FROM (${after})`
+}
+
+/** Notes what changes that the feed is about, with the events of the same transactions. */
+const recorder = `
+  CREATE TABLE recorded_events AS SELECT 1::bigint AS tx, action, subject_id, object FROM audit_staged WHERE false;
+  CREATE TABLE recorded_changes (tx bigint, id int, what text);
+  CREATE FUNCTION record_event() RETURNS trigger LANGUAGE plpgsql AS
+    'BEGIN INSERT INTO recorded_events VALUES (NEW.tx, NEW.action, NEW.subject_id, NEW.object); RETURN NULL; END';
+  CREATE TRIGGER record_event AFTER INSERT ON audit_staged FOR EACH ROW EXECUTE FUNCTION record_event();
+  CREATE FUNCTION record_change() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+      INSERT INTO recorded_changes VALUES (pg_current_xact_id()::text::bigint,
+        (to_jsonb(coalesce(NEW, OLD)) ->> 'id')::int, TG_ARGV[0]);
+      RETURN NULL;
+    END $$;
+  CREATE TRIGGER record_tokens AFTER UPDATE ON users FOR EACH ROW
+    WHEN (OLD.token_generation <> NEW.token_generation) EXECUTE FUNCTION record_change('tokens');
+  CREATE TRIGGER record_erasure AFTER DELETE ON users FOR EACH ROW EXECUTE FUNCTION record_change('tokens');
+  CREATE TRIGGER record_end AFTER INSERT OR DELETE ON users FOR EACH ROW EXECUTE FUNCTION record_change('record');
+  CREATE TRIGGER record_record AFTER UPDATE ON users FOR EACH ROW
+    WHEN (${shownChanges('users')}) EXECUTE FUNCTION record_change('record');
+  CREATE TRIGGER record_organization AFTER UPDATE ON organizations FOR EACH ROW
+    WHEN (${shownChanges('organizations')}) EXECUTE FUNCTION record_change('organization');
+  CREATE TRIGGER record_key AFTER DELETE ON signing_keys FOR EACH ROW EXECUTE FUNCTION record_change('key')
+`
+
+test('every operation leaves an event of its action, marked with what it changes, and there are no other actions', async t => {
   const mailbox = await openMailbox(t)
   const service = await startTestService(t, { AUTH_ADMIN_ADDRESS: '127.0.0.1:0', SMTP_URL: mailbox.url })
   const api = await openSignedIn(t, service)
@@ -210,10 +249,34 @@ test('every operation leaves an event of its action, and there are no other acti
     'signing-key.add': async () => empty,
   }
   t.deepEqual(Object.keys(acts).sort(), [...auditActions].sort())
+  await ask(url, recorder)
   for (const [action, act] of Object.entries(acts)) {
     const before = await count(url, action)
     const elsewhere = await act()
     const isElsewhere = typeof elsewhere === 'string' && elsewhere.startsWith('postgres')
     t.true((await count(isElsewhere ? elsewhere : url, action)) > (isElsewhere ? 0 : before), action)
   }
+
+  // Each change of what the feed is about has an event in its transaction that is marked so.
+  const changes = await ask(
+    url,
+    `SELECT c.what, array_agg(DISTINCT e.action) AS actions FROM recorded_changes c
+    JOIN recorded_events e ON e.tx = c.tx AND (e.subject_id = c.id OR e.object LIKE '%:' || c.id OR c.id IS NULL)
+    GROUP BY c.tx, c.id, c.what`,
+  )
+  const [{ unmarked }] = (await ask(
+    url,
+    'SELECT count(*)::int AS unmarked FROM recorded_changes c WHERE NOT EXISTS (SELECT FROM recorded_events e WHERE e.tx = c.tx)',
+  )) as [{ unmarked: number }]
+  t.is(unmarked, 0)
+  const marks: Record<string, readonly string[]> = changedBy
+  const seen = new Set<string>()
+  for (const { what, actions } of changes as { what: string; actions: string[] }[]) {
+    const marked = actions.filter(action => marks[action]?.includes(what))
+    t.true(marked.length > 0, `${what}: ${actions}`)
+    for (const action of marked) seen.add(`${action} ${what}`)
+  }
+  // And no mark is there without a change.
+  const all = Object.entries(marks).flatMap(([action, whats]) => whats.map(what => `${action} ${what}`))
+  t.deepEqual(all.filter(mark => !seen.has(mark)).sort(), [])
 })

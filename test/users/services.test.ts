@@ -417,7 +417,13 @@ test('a recovery key that a service requests is recorded with the service as act
 })
 
 test('a service’s key is not a user’s token: it opens nothing that belongs to a user', async t => {
-  const all = await serviceKey(service, ['users.read', 'tokens.verify', 'tokens.watch', 'clients.forward'])
+  const all = await serviceKey(service, [
+    'users.read',
+    'tokens.verify',
+    'tokens.watch',
+    'clients.forward',
+    'users.watch',
+  ])
   t.is(await reasonOf(client.call(getMe, {}, { token: all })), 'ACCESS_DENIED')
   t.is(await reasonOf(client.call(Users.method.revokeMyTokens, {}, { token: all })), 'ACCESS_DENIED')
   t.is((await client.call(verifyToken, { token: all }, { token: all })).active, false)
