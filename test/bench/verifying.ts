@@ -6,9 +6,8 @@ import { createVerifier, type Verifier } from '../../proto/client/verify.js'
 import { openRegistry } from '../../server/models/define-models.js'
 import { createLog } from '../../server/observability/log.js'
 import { readSettings } from '../../server/process/settings.js'
-import { createRequest } from '../_helpers/service.js'
 import { serviceKey } from '../_helpers/service-key.js'
-import { claimsOf, headerOf } from '../_helpers/tokens.js'
+import { claimsOf, headerOf, idOf } from '../_helpers/tokens.js'
 import type { Prepared, Sample, Segment } from './measure.js'
 import { startLoad } from './processes.js'
 import { underLoad } from './segments.js'
@@ -61,7 +60,13 @@ export async function verifying(bench: Bench): Promise<Prepared> {
   const jwks = createLocalJWKSet(await (await fetch(`http://127.0.0.1:${service.http}/.well-known/jwks.json`)).json())
   const jose = (token: string) => jwtVerify(token, jwks, { algorithms: ['ES256'], typ: 'at+jwt', issuer, audience })
   const seen = world.holders.map(({ token }) => token)
-  const unseen = Array.from({ length: many }, (_, index) => mint(1 + (index % users), ver))
+  // Users whose tokens aren't revoked, and others whose are.
+  const held = new Set(seen.map(idOf))
+  const first = Math.min(...held)
+  const unseen = Array.from({ length: many }, (_, index) => mint(first + (index % (users / 2)), ver))
+  const revocable = Array.from({ length: users / 2 - 100 }, (_, index) => first + users / 2 + index).filter(
+    id => !held.has(id),
+  )
 
   let crowd: Promise<Verifier[]> | undefined
   /** Generation of each user's tokens. */
@@ -69,16 +74,18 @@ export async function verifying(bench: Bench): Promise<Prepared> {
   let next = 0
 
   async function revoke(): Promise<number[]> {
-    const sub = 1 + (next++ % users)
+    const sub = revocable[next++ % revocable.length]!
     const generation = generations.get(sub) ?? ver
     const token = mint(sub, generation)
     const all = await crowd!
     const watching = Array.from({ length: looks }, (_, index) => all[(next * looks + index) % verifiers]!)
     for (const each of watching) await each.verify(token)
-    const request = createRequest(`http://127.0.0.1:${replicas[next % 2]!.http}`)
     const sentAt = performance.now()
-    const { status, text } = await request('POST', '/users/revokemytokens', { token })
-    if (status !== 200) throw new Error(`${status} ${text}`)
+    const { status } = await fetch(`http://127.0.0.1:${replicas[next % 2]!.http}/users/revokemytokens`, {
+      method: 'POST',
+      headers: { authorization: `Bearer ${token}` },
+    })
+    if (status !== 200) throw new Error(`revoking: ${status}`)
     generations.set(sub, generation + 1)
     const refused = async (verifier: Verifier) => {
       for (;;) {
