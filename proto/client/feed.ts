@@ -24,6 +24,9 @@ export interface Page
   readonly asOf: number | undefined
 }
 
+/** ms between a change and the next poll, so that changes that follow one another closely cost one poll. */
+const spacing = 200
+
 /** What follows a feed. */
 export interface Follower {
   readonly changes: Client<typeof Changes>
@@ -81,8 +84,10 @@ export async function follow({
     behind = page.more
     const { revocations, retiredKeys, userIds, organizationIds } = page
     const empty = [revocations, retiredKeys, userIds, organizationIds].every(({ length }) => length === 0)
+    if (seconds === 0 || behind) continue
+    if (!empty) await pause(spacing, signal)
     // A server that shuts down answers at once until the connection has moved to another one.
-    if (seconds > 0 && empty && elapsedSince(startedAt) < early) await pause(backOff(0), signal)
+    else if (elapsedSince(startedAt) < early) await pause(backOff(0), signal)
   }
 }
 

@@ -61,6 +61,8 @@ function dialogue(child: ChildProcess): (token: string) => Promise<string> {
 }
 
 async function follows(t: ExecutionContext, make: (folder: string) => Promise<[string, ...string[]]>) {
+  // Installs packages.
+  t.timeout(600_000)
   // First, because compilers keep this process from answering.
   const [command, ...args] = await make(await temporaryFolder(t))
   const service = await startTestService(t, { AUTH_LIMIT_FACTOR: '1000' })

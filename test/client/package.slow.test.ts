@@ -48,6 +48,8 @@ export const more = [connect(verifier), verifiedKey, VerifyError]
 `
 
 test('a project made from nothing by the README verifies tokens, and has types', async t => {
+  // Installs packages.
+  t.timeout(600_000)
   const folder = await temporaryFolder(t)
   const TARBALL = await pack(folder)
   const project = join(folder, 'grades')
