@@ -143,6 +143,7 @@ const units: Record<string, string> = {
   perSecond: '/s',
   logins: 'logins/s',
   processor: 'µs CPU',
+  core: 'cores',
   cost: 'ms',
   off: '',
   time: 'µs',

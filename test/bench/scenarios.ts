@@ -2,6 +2,7 @@
 import { spawnSync } from 'node:child_process'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { administration } from './administration.js'
+import { feed } from './feed.js'
 import { front } from './front.js'
 import type { Job } from './load.js'
 import { logins } from './logins.js'
@@ -23,6 +24,11 @@ export const scenarios: Scenarios = {
   logins: { about: 'logins and sign-ups, me beside logins, five times the capacity', prepare: logins },
   start: { about: 'time and memory of a start on an existing database', prepare: start },
   memory: { about: '10 minutes of 80% me, 15% refresh, 5% login', byDefault: false, prepare: memoryOverTime },
+  feed: {
+    about: '1,000 watchers of the feed, and revocations to 100 watchers of two replicas',
+    byDefault: false,
+    prepare: feed,
+  },
   replicas: { about: 'logins by 1, 2 and 4 replicas, commits 5 ms slower', byDefault: false, prepare: replicas },
   verifying: { about: 'tokens verified by the client package, and revocations', byDefault: false, prepare: verifying },
   soak: { about: '15 minutes of three servers, one killed each minute', byDefault: false, prepare: soak },

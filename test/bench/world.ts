@@ -30,7 +30,7 @@ const holders = 20
 /** The user whose hashes everybody has. */
 const model = usernameOf(0, 19)
 
-const masterKey = randomBytes(32)
+export const masterKey = randomBytes(32)
 
 /**
  * Starts a service (`again` starts another one on the same database) with hashes of the cost on a new database of active clients, users 1 to `population` (a multiple of

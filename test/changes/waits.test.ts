@@ -70,10 +70,10 @@ test('calls that wait hold no place in the scheduler', async t => {
     })
   // Each kind of them would take all places, of which there are 32.
   const all = Promise.all([
-    ...Array.from({ length: 40 }, () => poll({ cursor, kinds, ms: 10_000 })),
-    ...Array.from({ length: 40 }, http),
+    ...Array.from({ length: 33 }, () => poll({ cursor, kinds, ms: 10_000 })),
+    ...Array.from({ length: 33 }, http),
   ])
-  await waitForValue(() => waiting(service), 80)
+  await waitForValue(() => waiting(service), 66)
   const { value } = await scrape(service)
   t.is(value('auth_requests', { state: 'running' }), 0)
   t.is((await service.request('GET', '/users/me', { token: await service.adminToken() })).status, 200)

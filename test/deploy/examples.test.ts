@@ -4,6 +4,7 @@ import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import test from 'ava'
 import { gatewayLimits } from '../../gateway/http.js'
+import { Changes } from '../../proto/gen/auth/v1/changes_pb.js'
 import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { readSettings, settingNames } from '../../server/process/settings.js'
@@ -191,7 +192,9 @@ test('Envoy retries after a response only for RPCs that read', t => {
   const [again = '', once = ''] = [
     ...read('deploy/envoy/envoy.yaml').matchAll(/regex: (\/?\S+?\w\+?\)?(?:\/\\w\+)?)(?= |$)/gm),
   ].map(([, pattern = '']) => pattern)
-  const rpcs = [...Users.methods, ...ForgotPasswords.methods].map(({ parent, name }) => `/${parent.typeName}/${name}`)
+  const rpcs = [...Users.methods, ...ForgotPasswords.methods, ...Changes.methods].map(
+    ({ parent, name }) => `/${parent.typeName}/${name}`,
+  )
   t.deepEqual(
     rpcs.filter(path => new RegExp(`^(?:${again})$`).test(path)).map(path => path.replace(/.*\//, '')),
     [
@@ -202,6 +205,8 @@ test('Envoy retries after a response only for RPCs that read', t => {
       'ExistsByUsername',
       'ExistsByNickname',
       'VerifyToken',
+      'Introspect',
+      'GetServerMetadata',
       'GetKeys',
       'FindAllForgotPasswordQuestions',
     ],

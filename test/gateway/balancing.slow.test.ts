@@ -7,6 +7,7 @@ import type { DescMethodUnary } from '@bufbuild/protobuf'
 import { Code, type ConnectError } from '@connectrpc/connect'
 import test, { type ExecutionContext } from 'ava'
 import { createRemoteTransport } from '../../gateway/remote.js'
+import { Changes } from '../../proto/gen/auth/v1/changes_pb.js'
 import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { type ServerProcess, spawnGateway, spawnServer } from '../_helpers/apart.js'
@@ -205,14 +206,14 @@ async function breakingServer(t: ExecutionContext, late = false) {
 
 test('a call that may have taken effect is retried once, and only if it reads', async t => {
   const { paths, target } = await breakingServer(t)
-  for (const rpc of [...Users.methods, ...ForgotPasswords.methods] as DescMethodUnary[]) {
+  for (const rpc of [...Users.methods, ...ForgotPasswords.methods, ...Changes.methods] as DescMethodUnary[]) {
     const transport = createRemoteTransport({ target })
     paths.length = 0
     const call = transport.unary(rpc, undefined, 30_000, undefined, {})
     const error = await t.throwsAsync<ConnectError>(call)
     transport.close()
     t.is(error.code, Code.Unavailable, rpc.name)
-    const isRead = /^(Get|BatchGet|List|Exists|FindAll|VerifyToken)/.test(rpc.name)
+    const isRead = /^(Get|BatchGet|List|Exists|FindAll|VerifyToken|Introspect|Poll)/.test(rpc.name)
     const path = `/${rpc.parent.typeName}/${rpc.name}`
     // With one server, which is away for a moment, the retry may find no server.
     if (isRead) t.true(paths.length <= 2 && paths.every(each => each === path))

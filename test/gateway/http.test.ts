@@ -7,6 +7,7 @@ import pg from 'pg'
 import { routes } from '../../gateway/routes.js'
 import { refused, wrongFields } from '../_helpers/problem.js'
 import { type Answer, createRequest, password, serviceForFile, startTestService, waitOut } from '../_helpers/service.js'
+import { serviceKey } from '../_helpers/service-key.js'
 import { spawnService } from '../_helpers/spawned.js'
 import { waitFor, waitForValue } from '../_helpers/wait.js'
 
@@ -417,10 +418,11 @@ test('the text of a refusal comes from the service', async t => {
 
 test('a refusal names a missing required parameter, and asks for a missing required body', async t => {
   const admin = await service.adminToken()
+  const verifier = await serviceKey(service, ['tokens.verify'])
   const institution = await service.institution(await service.organization())
   let asked = 0
   for (const { method, path, parameters = {}, body, revisions } of routes) {
-    const token = path.startsWith('/users/me/members') ? institution.token : admin
+    const token = path === '/introspect' ? verifier : path.startsWith('/users/me/members') ? institution.token : admin
     const target = `${revisions?.length ? `/${revisions[0]}` : ''}${path.replace('{username}', '%20')}`
     const { username } = await service.signUp('ROLE_INSTITUTION')
     const all = Object.fromEntries(Object.keys(parameters).map(name => [name, name === 'username' ? username : 'x']))
@@ -437,7 +439,7 @@ test('a refusal names a missing required parameter, and asks for a missing requi
     t.is(answer.json.reason === 'MALFORMED_REQUEST', body.required, path)
     asked++
   }
-  t.is(asked, 18)
+  t.is(asked, 19)
 })
 
 test('an internal error is answered with 503 and logged once, with its request id', async t => {
