@@ -144,6 +144,23 @@ test('every file of the server belongs to a layer, and no import leads up or to 
   t.deepEqual(wrong, [])
 })
 
+test('the client package imports the generated code, its dependencies and Node.js, and has the versions of this project', async t => {
+  const read = async (path: string) => JSON.parse(await readFile(join(root, path), 'utf8'))
+  const [own, project] = [await read('proto/client/package.json'), await read('package.json')]
+  t.is(own.version, project.version)
+  t.deepEqual(Object.keys(own.dependencies), ['@bufbuild/protobuf', '@connectrpc/connect', 'jose'])
+  t.deepEqual(own.engines, project.engines)
+  const names = (await readdir(join(root, 'proto/client'))).filter(name => name.endsWith('.ts'))
+  t.true(names.length > 10)
+  for (const name of names) {
+    const text = await readFile(join(root, 'proto/client', name), 'utf8')
+    for (const [, target = ''] of text.matchAll(/\bfrom '([^']+)'/g)) {
+      const isOwn = /^\.\/[\w-]+\.js$|^\.\.\/gen\/auth\/v1\/\w+_pb\.js$|^node:/.test(target)
+      t.true(isOwn || isPackage(target, ...Object.keys(own.dependencies)), `${name} -> ${target}`)
+    }
+  }
+})
+
 test('imports form no cycle', t => {
   const done = new Set<string>()
   const circles: string[] = []

@@ -4,12 +4,16 @@ import type { TestService } from './service.js'
 
 let last = 0
 
-/** The key of a new service that may do something, good for an hour. */
-export async function serviceKey({ registry }: TestService, scopes: ScopeName[], name?: string): Promise<string> {
+/** The key of a new service that may do something, good for two days. */
+export async function serviceKey(
+  { registry }: Pick<TestService, 'registry'>,
+  scopes: ScopeName[],
+  name?: string,
+): Promise<string> {
   const key = newServiceKey()
   await registry.database.transact(async t => {
     const row = await registry.services.add({ name: name ?? `service-${++last}`, scopes }, t)
-    await registry.services.addKey(row!.id, key, new Date(Date.now() + 3_600_000), t)
+    await registry.services.addKey(row!.id, key, new Date(Date.now() + 172_800_000), t)
   })
   return key
 }

@@ -22,17 +22,27 @@ export function idOf(token: string): number {
 
 /** A token with the claims of a genuine one but for those given, signed with the key of the service. */
 export async function forge(
-  { registry }: TestService,
+  service: TestService,
   genuine: string,
   claims: Record<string, unknown>,
   header: Record<string, unknown> = {},
 ): Promise<string> {
+  return (await createForger(service, genuine))(claims, header)
+}
+
+/** Makes many such tokens. */
+export async function createForger(
+  { registry }: TestService,
+  genuine: string,
+): Promise<(claims: Record<string, unknown>, header?: Record<string, unknown>) => string> {
   const { kid } = headerOf(genuine)
   const key = (await registry.signingKeys.all()).find(each => each.kid === kid)
-  const payload = { ...claimsOf(genuine), jti: randomUUID(), ...claims }
-  for (const name of Object.keys(payload)) if (payload[name] === undefined) delete payload[name]
-  const all = { alg: 'ES256' as const, typ: 'at+jwt', kid, ...header }
-  return jwt.sign(payload, key!.privateKey, { algorithm: 'ES256', header: all })
+  return (claims, header = {}) => {
+    const payload = { ...claimsOf(genuine), jti: randomUUID(), ...claims }
+    for (const name of Object.keys(payload)) if (payload[name] === undefined) delete payload[name]
+    const all = { alg: 'ES256' as const, typ: 'at+jwt', kid, ...header }
+    return jwt.sign(payload, key!.privateKey, { algorithm: 'ES256', header: all })
+  }
 }
 
 /** Seconds since 1970. */

@@ -12,6 +12,7 @@ import { memory, type ServiceProcess, startBaseline, startGateway, startLoad } f
 import { replicas } from './replicas.js'
 import { type Scenarios, underLoad } from './segments.js'
 import { soak } from './soak.js'
+import { verifying } from './verifying.js'
 import { type Bench, serviceOn } from './world.js'
 
 export const scenarios: Scenarios = {
@@ -29,6 +30,7 @@ export const scenarios: Scenarios = {
     prepare: feed,
   },
   replicas: { about: 'logins by 1, 2 and 4 replicas, commits 5 ms slower', byDefault: false, prepare: replicas },
+  verifying: { about: 'tokens verified by the client package, and revocations', byDefault: false, prepare: verifying },
   soak: { about: '15 minutes of three servers, one killed each minute', byDefault: false, prepare: soak },
 }
 

@@ -46,6 +46,8 @@ export async function serviceOn(
   url: string
   world: World
   again: (more?: Record<string, string>) => Promise<ServiceProcess>
+  /** Settings of the service. */
+  env: Record<string, string>
 }> {
   const name = `users_${randomBytes(6).toString('hex')}`
   await query(bench.server, [[`CREATE DATABASE ${name}`]])
@@ -58,7 +60,8 @@ export async function serviceOn(
     AUTH_ADMIN_PASSWORD: password,
     AUTH_BCRYPT_COST: String(cost),
   }
-  const again = (more = {}) => startService({ ...settings, ...env, ...more }, folder)
+  const all = { ...settings, ...env }
+  const again = (more = {}) => startService({ ...all, ...more }, folder)
   const service = await again()
   const tls = env.AUTH_HTTP_TLS_CERT !== undefined
   const client = createClient({ endpoint: 'http', port: service.http, tls, connections: 1 })
@@ -89,7 +92,7 @@ export async function serviceOn(
     series: 0,
   }
   client.close()
-  return { service, url: url.href, world, again }
+  return { service, url: url.href, world, again, env: all }
 }
 
 /** Copies the model: names and e-mail address differ, and everybody is active in one of 20 organizations. */

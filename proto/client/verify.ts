@@ -1,0 +1,246 @@
+/**
+ * Verifies tokens without a call: signature, type, issuer, audience and times by the published keys, revocation by the feed of
+ * changes. When what it knows is too old, it asks the registry.
+ */
+import { setMaxListeners } from 'node:events'
+import { decodeJwt, errors, type JWTPayload, jwtVerify } from 'jose'
+import { Changes } from '../gen/auth/v1/changes_pb.js'
+import { Users } from '../gen/auth/v1/users_pb.js'
+import { elapsedSince } from './clock.js'
+import { createIntrospection } from './introspection.js'
+import { createKeys } from './keys.js'
+import { clientOf, completed, type RegistryOptions } from './registry.js'
+import { followRevocations, type State } from './revocations.js'
+import { invalid, unavailable, type VerifyError } from './verify-error.js'
+
+export type { RegistryOptions } from './registry.js'
+export { VerifyError } from './verify-error.js'
+export type { Warning } from './warning.js'
+
+/** Claims of a token (RFC 9068), as they were when it was issued. */
+export interface Claims {
+  /** Issuer. */
+  readonly iss: string
+  /** Audience. */
+  readonly aud: string
+  /** Id of the user: a whole number in decimal. It never changes; usernames do. */
+  readonly sub: string
+  /** Time of issue, seconds since 1970. */
+  readonly iat: number
+  /** Expiration time, seconds since 1970. */
+  readonly exp: number
+  /** Unique id of the token. */
+  readonly jti: string
+  /** Start of the session, seconds since 1970. */
+  readonly auth_time: number
+  /** How the user signed in (RFC 8176): `pwd` password, `kba` answers, `otp` mailed key. */
+  readonly amr: readonly string[]
+  /** The role of the user, one value: `ROLE_CLIENT`, `ROLE_INSTITUTION` or `ROLE_ADMIN`. */
+  readonly roles: readonly string[]
+  readonly username: string
+  /** Whether the user was activated. An inactive user may only read and activate its own record: refuse it elsewhere. */
+  readonly active: boolean
+  /** Id of the user’s organization, if any. */
+  readonly org?: number
+  /** Generation of the user’s tokens. */
+  readonly ver: number
+}
+
+/** A token that was accepted. */
+export interface Verified {
+  readonly claims: Claims
+  /**
+   * The time up to which revocations are known: of the registry’s database, or by this machine’s clock where `source` is
+   * `registry`.
+   */
+  readonly asOf: Date
+  /** ms since `asOf`. */
+  readonly ageMs: number
+  /**
+   * How it was verified:
+   * - `cache`: its signature was verified before;
+   * - `signature`: its signature was verified now;
+   * - `registry`: the registry said so, at most 10 s ago.
+   */
+  readonly source: 'cache' | 'signature' | 'registry'
+}
+
+/** Options of a verifier. */
+export interface VerifierOptions extends RegistryOptions {
+  /** The registry’s `AUTH_ISSUER`. Tokens of another issuer are invalid. */
+  readonly issuer: string
+  /** The registry’s `AUTH_AUDIENCE`. Tokens for another audience are invalid. */
+  readonly audience: string
+  /**
+   * Maximum age of what is known, in ms, before the registry is asked about each token. Default 60,000. Usually the age is
+   * below 11,000. More lets a longer outage of the registry go unnoticed, during which tokens stay valid that were revoked in
+   * it.
+   */
+  readonly maxStaleMs?: number
+}
+
+/** How many tokens were verified, by how that ended; for metrics. */
+export interface Counts {
+  /** Accepted: the signature was verified before. */
+  cache: number
+  /** Accepted: the signature was verified then. */
+  signature: number
+  /** Accepted: the registry said so. */
+  registry: number
+  /** Refused with `INVALID_TOKEN`. */
+  invalid: number
+  /** Refused with `UNAVAILABLE`. */
+  unavailable: number
+}
+
+/** Verifies tokens of one registry. */
+export interface Verifier {
+  /**
+   * Resolves with the claims of a valid token; rejects with a `VerifyError` otherwise. Calls the registry only when what is
+   * known is older than `maxStaleMs`, or the key of the token is unknown.
+   */
+  verify(token: string): Promise<Verified>
+  /** Resolves once revocations are known. Rejects if the registry refuses the key, or the key lacks `tokens.watch`. */
+  ready(): Promise<void>
+  /** Age of what is known, in ms, for a metric; infinite until `ready`. Alert when it exceeds 30,000. */
+  readonly ageMs: number
+  readonly counts: Readonly<Counts>
+  /** Stops following revocations. From then on, `verify` rejects with `UNAVAILABLE`. */
+  close(): void
+}
+
+/** Maximum verified tokens in the cache. */
+const maxCached = 10_000
+
+/** Maximum characters of a token. */
+const maxLength = 4_096
+
+/** A verified token. */
+interface Entry {
+  readonly claims: Claims
+  readonly kid: string
+}
+
+/** The key of a token isn’t known, and it can’t be told here whether it exists. */
+class NoKey extends Error {}
+
+/** Creates a verifier, which begins to follow revocations at once. Create one for each process, and close it at the end. */
+export function createVerifier(options: VerifierOptions): Verifier {
+  const { issuer, audience, maxStaleMs = 60_000 } = options
+  const registry = completed(options)
+  if (!issuer || !audience) throw new TypeError('`issuer` and `audience` are required.')
+  if (!(maxStaleMs >= 0)) throw new TypeError('`maxStaleMs` must be a number of milliseconds, 0 or more.')
+  const closing = new AbortController()
+  const { signal } = closing
+  // Each call in progress listens to it.
+  setMaxListeners(0, signal)
+  const keys = createKeys(registry, { maxStaleMs, signal })
+  keys.renew()
+  const { onWarning } = registry
+  const revocations = followRevocations({ changes: clientOf(Changes, registry), keys, onWarning, signal })
+  const introspect = createIntrospection(clientOf(Users, registry), { issuer, audience, signal })
+  /** In the order of last use. */
+  const cache = new Map<string, Entry>()
+  const counts: Counts = { cache: 0, signature: 0, registry: 0, invalid: 0, unavailable: 0 }
+
+  /** What is known, if it is recent enough. */
+  function recent(): State | undefined {
+    const state = revocations.state()
+    return state && state.ageMs <= maxStaleMs ? state : undefined
+  }
+
+  async function keyOf({ kid }: { kid?: string }): Promise<CryptoKey> {
+    if (!kid) throw new errors.JWKSNoMatchingKey()
+    const find = () =>
+      keys.find(kid).catch(cause => {
+        throw new NoKey('', { cause })
+      })
+    const key = keys.known(kid) ?? (await find())
+    if (!key) throw new errors.JWKSNoMatchingKey()
+    return key
+  }
+
+  /** Verifies the signature; undefined if its key can’t be had. */
+  async function verifySignature(token: string): Promise<Entry | undefined> {
+    const state = revocations.state()
+    const time = state ? state.asOf + (recent() ? state.ageMs : 0) : 0
+    try {
+      const { payload, protectedHeader } = await jwtVerify(token, keyOf, {
+        algorithms: ['ES256'],
+        typ: 'at+jwt',
+        issuer,
+        audience,
+        requiredClaims: ['iat', 'exp'],
+        // Of old knowledge only its own time counts: nothing is expired that wasn’t then.
+        currentDate: new Date(time),
+      })
+      return { claims: claimsOf(payload), kid: protectedHeader.kid! }
+    } catch (error) {
+      if (error instanceof NoKey) return undefined
+      throw invalid(error)
+    }
+  }
+
+  async function ask(token: string, claims: Claims): Promise<Verified> {
+    const { active, at } = introspect(token)
+    const isActive = await active.catch(error => {
+      throw unavailable(error)
+    })
+    if (!isActive) throw invalid()
+    const ageMs = elapsedSince(at)
+    return { claims, asOf: new Date(Date.now() - ageMs), ageMs, source: 'registry' }
+  }
+
+  async function verify(token: string): Promise<Verified> {
+    if (typeof token !== 'string' || token.length > maxLength) throw invalid()
+    if (signal.aborted) throw unavailable(signal.reason)
+    const cached = cache.get(token)
+    const isCached = cached !== undefined && keys.known(cached.kid) !== undefined
+    const entry = isCached ? cached : await verifySignature(token)
+    // After the wait for the signature, so that a revocation that came meanwhile counts.
+    const state = recent()
+    if (!entry || !state || !keys.known(entry.kid)) return ask(token, entry?.claims ?? read(token))
+    const { claims } = entry
+    const { asOf, ageMs } = state
+    cache.delete(token)
+    if (claims.exp * 1000 <= asOf + ageMs || revocations.isRevoked(claims.sub, claims.ver)) throw invalid()
+    cache.set(token, entry)
+    if (cache.size > maxCached) cache.delete(cache.keys().next().value!)
+    return { claims, asOf: new Date(asOf), ageMs, source: isCached ? 'cache' : 'signature' }
+  }
+
+  return {
+    async verify(token) {
+      try {
+        const verified = await verify(token)
+        counts[verified.source]++
+        return verified
+      } catch (error) {
+        counts[(error as VerifyError).code === 'INVALID_TOKEN' ? 'invalid' : 'unavailable']++
+        throw error
+      }
+    },
+    ready: () => revocations.ready,
+    get ageMs() {
+      return revocations.state()?.ageMs ?? Number.POSITIVE_INFINITY
+    },
+    counts,
+    close: () => closing.abort(),
+  }
+}
+
+/** The claims of a token whose signature isn’t verified here. */
+function read(token: string): Claims {
+  try {
+    return claimsOf(decodeJwt(token))
+  } catch (error) {
+    throw invalid(error)
+  }
+}
+
+/** Claims that this module reads have their types; the registry issues no others. */
+function claimsOf(payload: JWTPayload): Claims {
+  const { sub, exp, ver } = payload
+  if (!/^[1-9]\d{0,9}$/.test(sub ?? '') || !Number.isInteger(exp) || !Number.isInteger(ver)) throw invalid()
+  return payload as unknown as Claims
+}

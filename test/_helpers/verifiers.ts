@@ -1,0 +1,127 @@
+/** Verifiers and watchers of the client package, the network between them and a service, and the clock of their machine. */
+import { setTimeout as sleep } from 'node:timers/promises'
+import {
+  createRegistry,
+  createVerifier,
+  type Registry,
+  type Verifier,
+  type VerifierOptions,
+  VerifyError,
+} from '../../proto/client/index.js'
+import type { Teardown } from './database.js'
+import { createRequest, type TestService } from './service.js'
+import { serviceKey } from './service-key.js'
+
+/** The way from a client to a service. */
+export interface Network {
+  readonly fetch: typeof fetch
+  /** Paths of all requests so far. */
+  readonly calls: string[]
+  /** Most requests at a time to a path. */
+  readonly most: Map<string, number>
+  /** Whether every request fails. Requests in progress end, too. */
+  away(is: boolean): void
+  /** Paths that fail. */
+  readonly broken: Set<string>
+  /** Replaces the beginning of each URL, after requests in progress have ended. */
+  redirect(to: string): void
+}
+
+export const paths = {
+  keys: '/.well-known/jwks.json',
+  poll: '/auth.v1.Changes/Poll',
+  verify: '/auth.v1.Users/VerifyToken',
+} as const
+
+/** A network; `delay` is added to each request, in ms. */
+export function createNetwork({ delay = 0 } = {}): Network {
+  const calls: string[] = []
+  const most = new Map<string, number>()
+  const broken = new Set<string>()
+  const now = new Map<string, number>()
+  let cut = new AbortController()
+  let target: string | undefined
+  return {
+    calls,
+    most,
+    broken,
+    away(is) {
+      if (is) cut.abort(new Error('the network is away'))
+      else cut = new AbortController()
+    },
+    redirect(to) {
+      target = to
+      cut.abort(new Error('the service is gone'))
+      cut = new AbortController()
+    },
+    async fetch(input, init) {
+      const { pathname } = new URL(String(input))
+      calls.push(pathname)
+      const inFlight = (now.get(pathname) ?? 0) + 1
+      now.set(pathname, inFlight)
+      most.set(pathname, Math.max(inFlight, most.get(pathname) ?? 0))
+      try {
+        const signal = init?.signal ? AbortSignal.any([init.signal, cut.signal]) : cut.signal
+        signal.throwIfAborted()
+        if (broken.has(pathname)) throw new TypeError('fetch failed')
+        if (delay > 0) await sleep(delay)
+        return await fetch(target ? `${target}${pathname}` : input, { ...init, signal })
+      } finally {
+        now.set(pathname, now.get(pathname)! - 1)
+      }
+    },
+  }
+}
+
+/** A verifier that is ready; it is closed with the test. */
+export async function verifierOf(
+  t: Teardown,
+  service: TestService,
+  options: Partial<VerifierOptions> = {},
+): Promise<Verifier> {
+  const verifier = createVerifier({
+    url: service.http,
+    key: options.key ?? (await serviceKey(service, ['tokens.watch', 'tokens.verify'])),
+    issuer: 'http://auth.test',
+    audience: 'work-packages',
+    onWarning() {},
+    ...options,
+  })
+  t.teardown(async () => verifier.close())
+  await verifier.ready()
+  return verifier
+}
+
+/** A client of the registry with the scopes of a service that keeps a copy of users. */
+export async function registryOf(service: TestService, network = createNetwork()): Promise<Registry> {
+  const key = await serviceKey(service, ['users.watch', 'users.read'])
+  return createRegistry({ url: service.http, key, fetch: network.fetch, onWarning() {} })
+}
+
+/** How `verify` ends: its source, or the code of its refusal. */
+export async function outcome(verifier: Verifier, token: string): Promise<string> {
+  return verifier.verify(token).then(
+    ({ source }) => source,
+    error => (error instanceof VerifyError ? error.code : String(error?.stack)),
+  )
+}
+
+/** Ends all tokens of a user. */
+export async function revoke(http: string, token: string): Promise<void> {
+  const { status, text } = await createRequest(http)('POST', '/users/revokemytokens', { token })
+  if (status !== 200) throw new Error(`${status} ${text}`)
+}
+
+const real = { wall: Date.now, monotonic: performance.now.bind(performance) }
+
+/** Moves the clocks of this process by so many ms until `work` has ended: `wall` that of the day, `monotonic` the other. */
+export async function withClocks<T>(by: { wall?: number; monotonic?: number }, work: () => Promise<T>): Promise<T> {
+  Date.now = () => real.wall() + (by.wall ?? 0)
+  performance.now = () => real.monotonic() + (by.monotonic ?? 0)
+  try {
+    return await work()
+  } finally {
+    Date.now = real.wall
+    performance.now = real.monotonic
+  }
+}

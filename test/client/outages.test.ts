@@ -1,0 +1,165 @@
+/** What verifiers do while something is away: the registry, sealing, the right time, the past. */
+import test from 'ava'
+import type { Warning } from '../../proto/client/index.js'
+import { openLocal } from '../_helpers/administration.js'
+import { freshDatabase, hold, installed } from '../_helpers/database.js'
+import { type SignedUp, startTestService, type TestService } from '../_helpers/service.js'
+import { serviceKey } from '../_helpers/service-key.js'
+import { spawnService } from '../_helpers/spawned.js'
+import { forge, headerOf, nowInSeconds } from '../_helpers/tokens.js'
+import { createNetwork, outcome, paths, revoke, verifierOf, withClocks } from '../_helpers/verifiers.js'
+import { waitFor, waitForValue } from '../_helpers/wait.js'
+
+// These tests turn the clock of this process.
+const serial = test.serial
+
+/** A service, and another process of it as the issuer, whose clock the tests don’t turn. */
+async function issuerOf(t: Parameters<typeof startTestService>[0]): Promise<TestService & { issuer: string }> {
+  const service = await startTestService(t, { AUTH_LIMIT_FACTOR: '1000' })
+  const { http } = await spawnService(t, { DATABASE_URL: service.env.DATABASE_URL!, AUTH_LIMIT_FACTOR: '1000' })
+  return { ...service, issuer: http }
+}
+
+serial('while the registry is away for 50 s, valid tokens are accepted and revoked ones refused', async t => {
+  const service = await issuerOf(t)
+  const network = createNetwork()
+  const verifier = await verifierOf(t, service, { url: service.issuer, fetch: network.fetch })
+  const users: SignedUp[] = []
+  for (let number = 0; number < 4; number++) users.push(await service.signUp('ROLE_CLIENT'))
+  const [seen, unseen, revoked, late] = users.map(({ token }) => token) as [string, string, string, string]
+  t.is(await outcome(verifier, seen), 'signature')
+  t.is(await outcome(verifier, late), 'signature')
+  await revoke(service.issuer, revoked)
+  await waitForValue(() => outcome(verifier, revoked), 'INVALID_TOKEN')
+
+  network.away(true)
+  await revoke(service.issuer, late)
+  await withClocks({ wall: 45_000, monotonic: 45_000 }, async () => {
+    t.is((await verifier.verify(seen)).source, 'cache')
+    t.true(verifier.ageMs >= 45_000)
+    t.is(await outcome(verifier, unseen), 'signature')
+    t.is(await outcome(verifier, revoked), 'INVALID_TOKEN')
+    // Its revocation isn’t known yet.
+    t.is(await outcome(verifier, late), 'cache')
+  })
+  await withClocks({ wall: 61_000, monotonic: 61_000 }, async () => {
+    for (const token of [seen, unseen, revoked, late]) t.is(await outcome(verifier, token), 'UNAVAILABLE')
+    t.is(await outcome(verifier, 'x'), 'INVALID_TOKEN')
+  })
+  network.away(false)
+  await waitForValue(() => outcome(verifier, late), 'INVALID_TOKEN')
+  t.is(await outcome(verifier, seen), 'cache')
+  t.true(verifier.ageMs < 20_000)
+})
+
+serial('while nothing is sealed the age grows, and beyond the limit the registry is asked', async t => {
+  const service = await issuerOf(t)
+  const network = createNetwork()
+  const verifier = await verifierOf(t, service, { url: service.issuer, fetch: network.fetch, maxStaleMs: 15_000 })
+  const { token } = await service.signUp('ROLE_CLIENT')
+  const other = await service.signUp('ROLE_CLIENT')
+  t.is(await outcome(verifier, token), 'signature')
+  const sealer = await hold(t, service.env.DATABASE_URL!)
+  await sealer.query('SELECT pg_advisory_lock(7264004)')
+  await revoke(service.issuer, other.token)
+  // Polls go on and are answered, but tell nothing newer.
+  await waitFor(
+    () => verifier.ageMs > 15_000,
+    () => verifier.ageMs,
+  )
+  t.is(await outcome(verifier, token), 'registry')
+  t.is(await outcome(verifier, other.token), 'INVALID_TOKEN')
+  await sealer.query('SELECT pg_advisory_unlock(7264004)')
+  await waitFor(
+    () => verifier.ageMs < 15_000,
+    () => verifier.ageMs,
+  )
+  t.is(await outcome(verifier, token), 'cache')
+  t.is(await outcome(verifier, other.token), 'INVALID_TOKEN')
+})
+
+serial('a clock that is an hour wrong refuses no valid token and accepts no expired one', async t => {
+  const service = await issuerOf(t)
+  const network = createNetwork()
+  const { token } = await service.signUp('ROLE_CLIENT')
+  const expired = await forge(service, token, { exp: nowInSeconds() - 5, iat: nowInSeconds() - 3_600 })
+  const brief = await forge(service, token, { exp: nowInSeconds() + 1_800 })
+  const options = { url: service.issuer, fetch: network.fetch }
+  const verifier = await verifierOf(t, service, options)
+  for (const by of [3_600_000, -3_600_000]) {
+    await withClocks({ wall: by }, async () => {
+      // Ahead, it looks like a machine that slept: the registry is asked until the next answer of the feed.
+      t.regex(await outcome(verifier, brief), by > 0 ? /registry/ : /signature|cache/)
+      t.is(await outcome(verifier, expired), 'INVALID_TOKEN')
+      await waitFor(async () => /signature|cache/.test(await outcome(verifier, brief)))
+      t.is(await outcome(verifier, expired), 'INVALID_TOKEN')
+      const another = await verifierOf(t, service, options)
+      t.is(await outcome(another, brief), 'signature')
+      t.is(await outcome(another, expired), 'INVALID_TOKEN')
+    })
+    await waitFor(async () => /signature|cache/.test(await outcome(verifier, brief)))
+  }
+  t.is(await outcome(verifier, token), 'signature')
+})
+
+serial('a machine that slept asks the registry: the wall clock counts where the other stood still', async t => {
+  const service = await issuerOf(t)
+  const network = createNetwork()
+  const verifier = await verifierOf(t, service, { url: service.issuer, fetch: network.fetch })
+  const { token } = await service.signUp('ROLE_CLIENT')
+  t.is(await outcome(verifier, token), 'signature')
+  await withClocks({ wall: 90_000 }, async () => {
+    t.is(await outcome(verifier, token), 'registry')
+    t.true(network.calls.includes(paths.verify))
+  })
+})
+
+serial('a registry that was restored is noticed, and its state counts from then on', async t => {
+  const url = await freshDatabase(t, { from: installed })
+  const ends: (() => Promise<void>)[] = []
+  const yesterday = await startTestService({ teardown: end => void ends.push(end) }, { DATABASE_URL: url })
+  const key = await serviceKey(yesterday, ['tokens.watch'])
+  const revokedBefore = await yesterday.signUp('ROLE_CLIENT')
+  const revokedAfter = await yesterday.signUp('ROLE_CLIENT')
+  const other = await yesterday.signUp('ROLE_CLIENT')
+  await revoke(yesterday.http, revokedBefore.token)
+  for (const end of ends.reverse()) await end()
+  const copy = await freshDatabase(t, { from: new URL(url).pathname.slice(1) })
+
+  const service = await startTestService(t, { DATABASE_URL: url })
+  const network = createNetwork()
+  const warnings: Warning['code'][] = []
+  const onWarning = ({ code }: Warning) => void warnings.push(code)
+  const verifier = await verifierOf(t, service, { key, fetch: network.fetch, onWarning })
+  t.is(await outcome(verifier, revokedBefore.token), 'INVALID_TOKEN')
+  t.is(await outcome(verifier, other.token), 'signature')
+  await revoke(service.http, revokedAfter.token)
+  await waitForValue(() => outcome(verifier, revokedAfter.token), 'INVALID_TOKEN')
+  t.deepEqual(warnings, [])
+
+  const restored = await startTestService(t, { DATABASE_URL: copy })
+  network.redirect(restored.http)
+  await waitFor(() => warnings.includes('CURSOR_LOST'))
+  await waitForValue(() => outcome(verifier, revokedAfter.token), 'signature')
+  t.is(await outcome(verifier, revokedBefore.token), 'INVALID_TOKEN')
+  t.regex(await outcome(verifier, other.token), /cache|signature/)
+  await revoke(restored.http, other.token)
+  await waitForValue(() => outcome(verifier, other.token), 'INVALID_TOKEN')
+  t.is(warnings.filter(code => code === 'CURSOR_LOST').length, 1)
+})
+
+serial('tokens of a key that was retired at once are refused, and those of the next key accepted', async t => {
+  const service = await startTestService(t, { AUTH_LIMIT_FACTOR: '1000' })
+  const verifier = await verifierOf(t, service)
+  const { token, username } = await service.signUp('ROLE_CLIENT')
+  const { kid } = headerOf(token)
+  t.is(await outcome(verifier, token), 'signature')
+  await (await openLocal(t, service, { reason: 'a test' })).retireSigningKey({ kid, confirm: kid })
+  const startedAt = performance.now()
+  const next = await service.login(username)
+  t.not(headerOf(next).kid, kid)
+  t.regex(await outcome(verifier, next), /signature|registry/)
+  await waitForValue(() => outcome(verifier, token), 'INVALID_TOKEN')
+  t.true(performance.now() - startedAt < 5_000)
+  t.is(await outcome(verifier, await forge(service, next, {}, { kid: 'unknown' })), 'INVALID_TOKEN')
+})

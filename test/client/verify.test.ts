@@ -1,0 +1,173 @@
+/** Tokens are verified without a call, by the client package on a real service. */
+import { generateKeyPairSync } from 'node:crypto'
+import test from 'ava'
+import jwt from 'jsonwebtoken'
+import { createVerifier } from '../../proto/client/verify.js'
+import { serviceForFile } from '../_helpers/service.js'
+import { serviceKey } from '../_helpers/service-key.js'
+import { claimsOf, createForger, forge, headerOf, nowInSeconds } from '../_helpers/tokens.js'
+import { createNetwork, outcome, paths, revoke, verifierOf } from '../_helpers/verifiers.js'
+import { waitFor, waitForValue } from '../_helpers/wait.js'
+
+const service = serviceForFile(() => ({ AUTH_LIMIT_FACTOR: '1000' }))
+
+test('a valid token is accepted with its claims, and costs no call', async t => {
+  const { fetch, calls } = createNetwork()
+  const verifier = await verifierOf(t, service, { fetch })
+  const { token, username } = await service.signUp('ROLE_CLIENT')
+  const first = await verifier.verify(token)
+  t.deepEqual(first.claims, claimsOf(token))
+  t.is(first.claims.username, username)
+  t.is(first.source, 'signature')
+  const again = await verifier.verify(token)
+  t.deepEqual([again.source, again.claims], ['cache', first.claims])
+  t.true(again.ageMs >= 0 && again.ageMs < 20_000)
+  t.true(Math.abs(again.asOf.getTime() + again.ageMs - Date.now()) < 2_000)
+  t.deepEqual(verifier.counts, { cache: 1, signature: 1, registry: 0, invalid: 0, unavailable: 0 })
+  t.is(calls.filter(path => path === paths.keys).length, 1)
+  t.false(calls.includes(paths.verify))
+})
+
+test('what isn’t a token of this registry is refused with 401, and VerifyToken isn’t asked', async t => {
+  const { fetch, calls } = createNetwork()
+  const verifier = await verifierOf(t, service, { fetch })
+  const { token } = await service.signUp('ROLE_CLIENT')
+  const { kid } = headerOf(token)
+  const [head, body, signature] = token.split('.') as [string, string, string]
+  const foreign = generateKeyPairSync('ec', { namedCurve: 'P-256' }).privateKey
+  const encode = (value: object) => Buffer.from(JSON.stringify(value)).toString('base64url')
+  const forged = await createForger(service, token)
+  const wrong: Record<string, string> = {
+    empty: '',
+    'no token': 'x',
+    'another body': `${head}.${encode({ ...claimsOf(token), sub: '1' })}.${signature}`,
+    'no signature': `${encode({ alg: 'none', typ: 'at+jwt', kid })}.${body}.`,
+    'a foreign key': jwt.sign(claimsOf(token), foreign, {
+      algorithm: 'ES256',
+      header: { alg: 'ES256', typ: 'at+jwt', kid },
+    }),
+    'an HMAC': jwt.sign(claimsOf(token), 'secret', { header: { alg: 'HS256', typ: 'at+jwt', kid } }),
+    'another type': forged({}, { typ: 'JWT' }),
+    'no type': forged({}, { typ: undefined }),
+    'a critical header': forged({}, { crit: ['more'], more: 1 }),
+    'another issuer': forged({ iss: 'http://other.test' }),
+    'another audience': forged({ aud: 'auth-admin' }),
+    'no expiry': forged({ exp: undefined }),
+    expired: forged({ exp: nowInSeconds() - 2 }),
+    'no generation': forged({ ver: undefined }),
+    'no user': forged({ sub: 'ana' }),
+    'an unknown key': forged({}, { kid: 'unknown' }),
+    'no key': forged({}, { kid: undefined }),
+    'too long': forged({ more: 'x'.repeat(5_000) }),
+  }
+  for (const [what, text] of Object.entries(wrong)) t.is(await outcome(verifier, text), 'INVALID_TOKEN', what)
+  const error = await t.throwsAsync(verifier.verify(wrong.expired!))
+  t.is((error as unknown as { status: number }).status, 401)
+  t.is(verifier.counts.invalid, Object.keys(wrong).length + 1)
+  t.false(calls.includes(paths.verify))
+  t.is(await outcome(verifier, forged({})), 'signature')
+})
+
+test('a token expires in the cache, by the clock of the registry', async t => {
+  const verifier = await verifierOf(t, service)
+  const { token } = await service.signUp('ROLE_CLIENT')
+  const short = await forge(service, token, { exp: nowInSeconds() + 10 })
+  t.is(await outcome(verifier, short), 'signature')
+  t.is(await outcome(verifier, short), 'cache')
+  await waitFor(async () => (await outcome(verifier, short)) === 'INVALID_TOKEN')
+})
+
+test('a revoked token is refused before a poll would end, also one that was accepted before', async t => {
+  const verifier = await verifierOf(t, service)
+  const users = [await service.signUp('ROLE_CLIENT'), await service.signUp('ROLE_CLIENT')]
+  const [revoked, other] = users as [(typeof users)[0], (typeof users)[0]]
+  const unseen = await forge(service, revoked.token, {})
+  for (const { token } of users) t.is(await outcome(verifier, token), 'signature')
+  await revoke(service.http, revoked.token)
+  const startedAt = performance.now()
+  await waitFor(async () => (await outcome(verifier, revoked.token)) === 'INVALID_TOKEN')
+  t.true(performance.now() - startedAt < 5_000)
+  t.is(await outcome(verifier, unseen), 'INVALID_TOKEN')
+  t.is(await outcome(verifier, other.token), 'cache')
+  t.is(await outcome(verifier, await service.login(revoked.username)), 'signature')
+})
+
+test('a verifier that starts later knows the revocations from before', async t => {
+  const { token } = await service.signUp('ROLE_CLIENT')
+  await revoke(service.http, token)
+  const sealed = await verifierOf(t, service)
+  await waitForValue(() => outcome(sealed, token), 'INVALID_TOKEN')
+  t.is(await outcome(await verifierOf(t, service), token), 'INVALID_TOKEN')
+})
+
+test('a key that the registry doesn’t know, or without the scope, is refused with a reason', async t => {
+  const stranger = `authsvc_${'x'.repeat(43)}`
+  await t.throwsAsync(verifierOf(t, service, { key: stranger }), { message: /unauthenticated/ })
+  const without = await serviceKey(service, ['tokens.verify'])
+  await t.throwsAsync(verifierOf(t, service, { key: without }), { message: /permission_denied/ })
+  const options = { url: service.http, key: stranger, issuer: 'i', audience: 'a' }
+  t.throws(() => createVerifier({ ...options, url: 'auth.example.org' }), { message: /`url`/ })
+  t.throws(() => createVerifier({ ...options, key: 'eyJ' }), { message: /`key`/ })
+  t.throws(() => createVerifier({ ...options, audience: '' }), { message: /`audience`/ })
+})
+
+test('unknown key ids ask for the keys at most once a second, and valid tokens don’t wait for them', async t => {
+  const { fetch, calls } = createNetwork()
+  const verifier = await verifierOf(t, service, { fetch })
+  const { token } = await service.signUp('ROLE_CLIENT')
+  t.is(await outcome(verifier, token), 'signature')
+  const forged = await createForger(service, token)
+  const before = calls.filter(path => path === paths.keys).length
+  const startedAt = performance.now()
+  let most = 0
+  for (let round = 0; round < 3; round++) {
+    const flood = Array.from({ length: 50 }, (_, index) => forged({}, { kid: `unknown ${round} ${index}` }))
+    const refused = Promise.all(flood.map(each => outcome(verifier, each)))
+    const from = performance.now()
+    t.is(await outcome(verifier, token), 'cache')
+    most = Math.max(most, performance.now() - from)
+    t.deepEqual(new Set(await refused), new Set(['INVALID_TOKEN']))
+  }
+  const asked = calls.filter(path => path === paths.keys).length - before
+  t.true(asked >= 1 && asked <= Math.ceil((performance.now() - startedAt) / 1000) + 1, String(asked))
+  t.true(most < 500, String(most))
+})
+
+test('VerifyToken is asked at most 32 times at once, and once in 10 s for each token', async t => {
+  const network = createNetwork({ delay: 20 })
+  // What is known is always older.
+  const verifier = await verifierOf(t, service, { fetch: network.fetch, maxStaleMs: 0 })
+  const { token } = await service.signUp('ROLE_CLIENT')
+  const forged = await createForger(service, token)
+  const tokens = Array.from({ length: 60 }, () => forged({}))
+  const twice = [...tokens, ...tokens].map(each => outcome(verifier, each))
+  t.deepEqual(new Set(await Promise.all(twice)), new Set(['registry']))
+  t.is(network.calls.filter(path => path === paths.verify).length, 60)
+  t.is(network.most.get(paths.verify), 32)
+  t.is(await outcome(verifier, tokens[0]!), 'registry')
+  t.is(network.calls.filter(path => path === paths.verify).length, 60)
+  t.is(verifier.counts.registry, 121)
+})
+
+test('when VerifyToken fails the answer is 503, never 401', async t => {
+  const network = createNetwork()
+  const verifier = await verifierOf(t, service, { fetch: network.fetch, maxStaleMs: 0 })
+  const { token } = await service.signUp('ROLE_CLIENT')
+  network.broken.add(paths.verify)
+  const error = await t.throwsAsync(verifier.verify(token))
+  t.is((error as unknown as { status: number }).status, 503)
+  t.is(await outcome(verifier, 'x'), 'INVALID_TOKEN')
+  network.broken.clear()
+  t.is(await outcome(verifier, token), 'registry')
+  await revoke(service.http, token)
+  const other = await forge(service, token, {})
+  t.is(await outcome(verifier, other), 'INVALID_TOKEN')
+})
+
+test('a closed verifier answers 503', async t => {
+  const verifier = await verifierOf(t, service)
+  const { token } = await service.signUp('ROLE_CLIENT')
+  t.is(await outcome(verifier, token), 'signature')
+  verifier.close()
+  t.is(await outcome(verifier, token), 'UNAVAILABLE')
+})
