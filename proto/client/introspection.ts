@@ -1,5 +1,6 @@
 import type { Client } from '@connectrpc/connect'
 import type { Users } from '../gen/auth/v1/users_pb.js'
+import { createCache } from './cache.js'
 import { elapsedSince, type Moment, present } from './clock.js'
 
 /** Maximum calls at a time. */
@@ -30,7 +31,7 @@ export function createIntrospection(
   users: Client<typeof Users>,
   { issuer, audience, signal }: { issuer: string; audience: string; signal: AbortSignal },
 ): (token: string) => Answer {
-  const answers = new Map<string, Answer>()
+  const answers = createCache<Answer>(maxAnswers)
   const waiting: (() => void)[] = []
   let calls = 0
 
@@ -56,9 +57,7 @@ export function createIntrospection(
     const known = answers.get(token)
     if (known && elapsedSince(known.at) < believedFor) return known
     const answer = { active: ask(token), at: present() }
-    answers.delete(token)
     answers.set(token, answer)
-    if (answers.size > maxAnswers) answers.delete(answers.keys().next().value!)
     answer.active.catch(() => {
       if (answers.get(token) === answer) answers.delete(token)
     })

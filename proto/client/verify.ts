@@ -6,6 +6,7 @@ import { setMaxListeners } from 'node:events'
 import { decodeJwt, errors, type JWTPayload, jwtVerify } from 'jose'
 import { Changes } from '../gen/auth/v1/changes_pb.js'
 import { Users } from '../gen/auth/v1/users_pb.js'
+import { createCache } from './cache.js'
 import { elapsedSince } from './clock.js'
 import { createIntrospection } from './introspection.js'
 import { createKeys } from './keys.js'
@@ -139,8 +140,7 @@ export function createVerifier(options: VerifierOptions): Verifier {
   const { onWarning } = registry
   const revocations = followRevocations({ changes: clientOf(Changes, registry), keys, onWarning, signal })
   const introspect = createIntrospection(clientOf(Users, registry), { issuer, audience, signal })
-  /** In the order of last use. */
-  const cache = new Map<string, Entry>()
+  const cache = createCache<Entry>(maxCached)
   const counts: Counts = { cache: 0, signature: 0, registry: 0, invalid: 0, unavailable: 0 }
 
   /** What is known, if it is recent enough. */
@@ -149,13 +149,15 @@ export function createVerifier(options: VerifierOptions): Verifier {
     return state && state.ageMs <= maxStaleMs ? state : undefined
   }
 
-  async function keyOf({ kid }: { kid?: string }): Promise<CryptoKey> {
+  function keyOf({ kid }: { kid?: string }): CryptoKey | Promise<CryptoKey> {
     if (!kid) throw new errors.JWKSNoMatchingKey()
-    const find = () =>
-      keys.find(kid).catch(cause => {
-        throw new NoKey('', { cause })
-      })
-    const key = keys.known(kid) ?? (await find())
+    return keys.known(kid) ?? findKey(kid)
+  }
+
+  async function findKey(kid: string): Promise<CryptoKey> {
+    const key = await keys.find(kid).catch(cause => {
+      throw new NoKey('', { cause })
+    })
     if (!key) throw new errors.JWKSNoMatchingKey()
     return key
   }
@@ -202,10 +204,11 @@ export function createVerifier(options: VerifierOptions): Verifier {
     if (!entry || !state || !keys.known(entry.kid)) return ask(token, entry?.claims ?? read(token))
     const { claims } = entry
     const { asOf, ageMs } = state
-    cache.delete(token)
-    if (claims.exp * 1000 <= asOf + ageMs || revocations.isRevoked(claims.sub, claims.ver)) throw invalid()
-    cache.set(token, entry)
-    if (cache.size > maxCached) cache.delete(cache.keys().next().value!)
+    if (claims.exp * 1000 <= asOf + ageMs || revocations.isRevoked(claims.sub, claims.ver)) {
+      cache.delete(token)
+      throw invalid()
+    }
+    if (!isCached) cache.set(token, entry)
     return { claims, asOf: new Date(asOf), ageMs, source: isCached ? 'cache' : 'signature' }
   }
 

@@ -151,6 +151,8 @@ serial('a registry that was restored is noticed, and its state counts from then 
 serial('tokens of a key that was retired at once are refused, and those of the next key accepted', async t => {
   const service = await startTestService(t, { AUTH_LIMIT_FACTOR: '1000' })
   const verifier = await verifierOf(t, service)
+  // This one meets the next key before it knows of the retirement.
+  const other = await verifierOf(t, service)
   const { token, username } = await service.signUp('ROLE_CLIENT')
   const { kid } = headerOf(token)
   t.is(await outcome(verifier, token), 'signature')
@@ -158,8 +160,9 @@ serial('tokens of a key that was retired at once are refused, and those of the n
   const startedAt = performance.now()
   const next = await service.login(username)
   t.not(headerOf(next).kid, kid)
-  t.regex(await outcome(verifier, next), /signature|registry/)
+  t.regex(await outcome(other, next), /signature|registry/)
   await waitForValue(() => outcome(verifier, token), 'INVALID_TOKEN')
   t.true(performance.now() - startedAt < 5_000)
+  t.regex(await outcome(verifier, next), /signature|registry/)
   t.is(await outcome(verifier, await forge(service, next, {}, { kid: 'unknown' })), 'INVALID_TOKEN')
 })
