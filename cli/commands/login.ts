@@ -1,3 +1,4 @@
+import { resolve } from 'node:path'
 import { timestampDate } from '@bufbuild/protobuf/wkt'
 import { type Command, InvalidArgumentError, Option } from 'commander'
 import { Administration, type SignInResponse } from '../../proto/gen/auth/v1/administration_pb.js'
@@ -16,7 +17,8 @@ import {
 import { fail, misuse } from '../exit-codes.js'
 import { openRemote, readUrl } from '../remote.js'
 import { askKnownSecret, askText, canAsk, codeProblem, given, readSecret } from '../terminal/ask.js'
-import { jsonOption, printFields, printJson, printTable, say } from '../terminal/output.js'
+import { jsonOption, printFields, printJson, say, timeText } from '../terminal/output.js'
+import { type List, type ListOptions, pagesOf, printPages, withPages } from '../terminal/pages.js'
 import { userOutput } from './users/output.js'
 
 interface LoginOptions extends GlobalOptions {
@@ -57,9 +59,9 @@ Examples:
       await writeToken(context.tokenFile, session.token)
       const { contexts } = await readContexts()
       await writeContexts({ current: name, contexts: { ...contexts, [name]: context } })
-      const expires = timestampDate(session.expireTime!)
-      if (options.json) printJson({ context: name, url: context.url, username, expires })
-      else say(`You are signed in to ${name} (${context.url}) until ${expires.toLocaleString()}.`)
+      const expireTime = timestampDate(session.expireTime!)
+      if (options.json) printJson({ context: name, url: context.url, username, expireTime })
+      else say(`You are signed in to ${name} (${context.url}) until ${timeText(expireTime)}.`)
     })
 
   program
@@ -93,27 +95,24 @@ Examples:
         const { user, actor, signInTime, expireTime, totp } = await api.getSession({})
         const where = chosen ? { context: chosen.name, url: chosen.context.url } : { context: 'local' }
         const times = {
-          signedIn: signInTime && timestampDate(signInTime),
-          expires: expireTime && timestampDate(expireTime),
+          ...(signInTime && { signInTime: timestampDate(signInTime) }),
+          ...(expireTime && { expireTime: timestampDate(expireTime) }),
         }
         if (options.json) return printJson({ ...where, actor, ...(user && { user: userOutput(user), totp }), ...times })
         const who = user ? `${user.record!.username} (#${user.record!.id})` : actor
-        printFields({ who, ...where, ...times, ...(user && { 'one-time codes': totp }) })
+        const { signInTime: signedIn, expireTime: expires } = times
+        printFields({ who, ...where, 'signed in': signedIn, expires, ...(user && { 'one-time codes': totp }) })
       }),
     )
 
   const contexts = program.command('contexts').description('Servers that you signed in to')
-  contexts
-    .command('list')
+  withPages(contexts.command('list'), contextList)
     .description('List the contexts; * marks the current one.')
-    .addOption(jsonOption())
     .addHelpText('after', '\nExample:\n  $ auth-admin contexts list')
-    .action(async (options: GlobalOptions) => {
+    .action(async (options: ListOptions) => {
       const { current, contexts } = await readContexts()
       const rows = Object.entries(contexts).map(([name, { url, ca }]) => ({ name, url, ca, current: name === current }))
-      if (options.json) return printJson(rows)
-      const cells = rows.map(row => [row.current ? '*' : '', row.name, row.url])
-      printTable(['', 'name', 'url'], cells, 'No contexts: commands work on the database itself.')
+      await printPages(contextList, options, pagesOf(rows))
     })
   contexts
     .command('use')
@@ -145,6 +144,15 @@ Examples:
     })
 }
 
+const contextList: List<{ name: string; url: string; ca: string | undefined; current: boolean }> = {
+  name: 'contexts',
+  fields: ['name', 'url', 'ca', 'current'],
+  toOutput: context => context,
+  head: { titles: ['', 'name', 'url'], whole: ['name'] },
+  toCells: ({ name, url, current }) => [current ? '*' : '', name, url],
+  empty: 'No contexts: commands work on the database itself.',
+}
+
 function parseUrl(text: string): string {
   const url = readUrl(text)
   if (url !== undefined) return url
@@ -158,11 +166,11 @@ async function contextFor(url: string | undefined, { context: named, ca }: Login
   if (url === undefined) {
     const chosen = await chooseContext(named)
     if (!chosen) misuse('Pass the URL of the server to sign in to.')
-    return { ...chosen, context: { ...chosen.context, ...(ca && { ca }) } }
+    return { ...chosen, context: { ...chosen.context, ...(ca && { ca: resolve(ca) }) } }
   }
   const name = named ?? new URL(url).host
   if (name === 'local') misuse('`local` is the database itself: choose another name for the context.')
-  const context: Context = { url, ...(ca && { ca }), tokenFile: tokenFileOf(name) }
+  const context: Context = { url, ...(ca && { ca: resolve(ca) }), tokenFile: tokenFileOf(name) }
   return { name, context }
 }
 

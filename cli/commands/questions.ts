@@ -1,11 +1,11 @@
 import { type Command, Option } from 'commander'
-import type { AdministeredQuestion } from '../../proto/gen/auth/v1/administration_pb.js'
+import type { AdministeredQuestion, UnmatchedQuestion } from '../../proto/gen/auth/v1/administration_pb.js'
 import { type Api, administering } from '../administration.js'
 import { withReference } from '../arguments.js'
-import { misuse } from '../exit-codes.js'
+import { fail, misuse } from '../exit-codes.js'
 import { askText, canAsk, given, readText } from '../terminal/ask.js'
-import { jsonOption, printJson, printTable, say } from '../terminal/output.js'
-import { inFields, type ListOptions, printList, readPages, withPages } from '../terminal/pages.js'
+import { jsonOption, printJson, say } from '../terminal/output.js'
+import { type List, type ListOptions, printPages, readPages, withPages } from '../terminal/pages.js'
 
 interface Options {
   readonly json?: boolean
@@ -31,7 +31,7 @@ export function addQuestions(program: Command): void {
       }),
     )
 
-  withPages(questions.command('list'))
+  withPages(questions.command('list'), questionList)
     .description('List questions by id, including retired ones.')
     .addOption(new Option('--offered', 'only those that users may answer').conflicts('retired'))
     .option('--retired', 'only those that take no new answers')
@@ -39,21 +39,11 @@ export function addQuestions(program: Command): void {
     .action(
       administering(async (api, options: ListOptions & { offered?: boolean; retired?: boolean }) => {
         const { offered, retired } = options
-        const listed = await readPages(
-          options,
-          async page => {
-            const filter = (offered || retired) && { offered: !retired }
-            const { questions, nextPageToken } = await api.listQuestions({ ...filter, ...page })
-            return { rows: questions, nextPageToken }
-          },
-          toOutput,
-        )
-        if (inFields(options)) return printList('questions', { ...listed, rows: listed.rows.map(toOutput) }, options)
-        const cells = listed.rows.map(({ record }) => {
-          const { id, question, active } = record!
-          return [id, question, active === 1 ? 'offered' : 'retired']
+        const filter = (offered || retired) && { offered: !retired }
+        await printPages(questionList, options, async page => {
+          const { questions, nextPageToken } = await api.listQuestions({ ...filter, ...page })
+          return { rows: questions, nextPageToken }
         })
-        printTable(['id', 'question', 'state'], cells, 'No questions match.', listed)
       }),
     )
 
@@ -94,7 +84,7 @@ export function addQuestions(program: Command): void {
       }),
     )
 
-  withPages(questions.command('unmatched'))
+  withPages(questions.command('unmatched'), unmatchedList)
     .description('List questions of sign-ups that aren’t in the registry, with the number of users of each.')
     .addHelpText(
       'after',
@@ -107,13 +97,10 @@ Example:
     )
     .action(
       administering(async (api, options: ListOptions) => {
-        const listed = await readPages(options, async page => {
+        await printPages(unmatchedList, options, async page => {
           const { questions, nextPageToken } = await api.listUnmatchedQuestions(page)
-          return { rows: questions.map(({ question, users }) => ({ question, users })), nextPageToken }
+          return { rows: questions, nextPageToken }
         })
-        if (inFields(options)) return printList('questions', listed, options)
-        const cells = listed.rows.map(({ question, users }) => [users, question])
-        printTable(['users', 'question'], cells, 'Every question of a sign-up is in the registry.', listed)
       }),
     )
 
@@ -146,11 +133,15 @@ Example:
 async function seen(api: Api, question: string): Promise<AdministeredQuestion> {
   // Only says which one is meant.
   const { id } = (await api.offerQuestion({ question, validateOnly: true })).question!.record!
-  const { rows } = await readPages({ all: true }, async page => {
+  const pages = readPages({ all: true }, async page => {
     const { questions, nextPageToken } = await api.listQuestions(page)
     return { rows: questions, nextPageToken }
   })
-  return rows.find(({ record }) => record!.id === id)!
+  for await (const { rows } of pages) {
+    const found = rows.find(({ record }) => record!.id === id)
+    if (found) return found
+  }
+  return fail(`There is no question ${question}.`, 3)
 }
 
 function withName(command: Command): Command {
@@ -165,6 +156,27 @@ function nameOf(name: string | undefined, options: Options): Promise<string> {
 function toOutput({ record, etag }: AdministeredQuestion) {
   const { id, question, active } = record!
   return { id, question, active, etag }
+}
+
+const questionList: List<AdministeredQuestion> = {
+  name: 'questions',
+  fields: ['id', 'question', 'active', 'etag'],
+  toOutput,
+  head: { titles: ['id', 'status', 'question'] },
+  toCells({ record }) {
+    const { id, question, active } = record!
+    return [id, active === 1 ? 'offered' : 'retired', question]
+  },
+  empty: 'No questions match.',
+}
+
+const unmatchedList: List<UnmatchedQuestion> = {
+  name: 'questions',
+  fields: ['question', 'users'],
+  toOutput: ({ question, users }) => ({ question, users }),
+  head: { titles: ['users', 'question'], whole: ['question'] },
+  toCells: ({ question, users }) => [users, question],
+  empty: 'Every question of a sign-up is in the registry.',
 }
 
 function show(question: AdministeredQuestion, { json }: Options, sentence: string): void {

@@ -8,7 +8,7 @@ import { withReference } from '../arguments.js'
 import { fail } from '../exit-codes.js'
 import { confirm, confirmName, given, readId, readTime, yesOption } from '../terminal/ask.js'
 import { jsonOption, printFields, printJson, printTable, say } from '../terminal/output.js'
-import { inFields, type ListOptions, printList, readPages, withPages } from '../terminal/pages.js'
+import { type List, type ListOptions, printPages, readPages, withPages } from '../terminal/pages.js'
 
 interface Options {
   readonly json?: boolean
@@ -37,22 +37,12 @@ export function addServices(program: Command): void {
       }),
     )
 
-  withPages(services.command('list'))
+  withPages(services.command('list'), serviceList)
     .description('List services by name. Only --json shows their keys, each by its first characters.')
     .addHelpText('after', '\nExample:\n  $ auth-admin services list --json')
     .action(
       administering(async (api, options: ListOptions) => {
-        const listed = await readServices(api, options)
-        if (inFields(options)) {
-          return printList('services', { ...listed, rows: listed.rows.map(toOutput) }, options)
-        }
-        const cells = listed.rows.map(service => {
-          const { name, may, keys } = toOutput(service)
-          const expires = keys.map(key => key.expires.slice(0, 10)).sort()
-          const used = keys.map(key => key.last_used ?? '').sort()
-          return [name, may.join(','), keys.length, expires.at(-1), used.at(-1)]
-        })
-        printTable(['name', 'may', 'keys', 'expires', 'last used'], cells, 'There are no services.', listed)
+        await printPages(serviceList, options, page => readServices(api, page))
       }),
     )
 
@@ -148,38 +138,48 @@ function nameOf(name: string | undefined, options: Options): Promise<string> {
   return given(name, 'Which service (name)?', 'Name the service: pass its name.', options)
 }
 
-function readServices(api: Api, options: ListOptions & { readonly all?: boolean }) {
-  return readPages(
-    options,
-    async page => {
-      const { services, nextPageToken } = await api.listServices(page)
-      return { rows: services, nextPageToken }
-    },
-    toOutput,
-  )
+async function readServices(api: Api, page: { pageSize: number; pageToken: string }) {
+  const { services, nextPageToken } = await api.listServices(page)
+  return { rows: services, nextPageToken }
 }
 
 /** There are few services: reads the whole list. */
 async function find(api: Api, wanted: string): Promise<Service> {
-  const { rows } = await readServices(api, { all: true })
-  return rows.find(({ name }) => name === wanted.trim()) ?? fail(`There is no service ${wanted.trim()}.`, 3)
+  for await (const { rows } of readPages({ all: true }, page => readServices(api, page))) {
+    const found = rows.find(({ name }) => name === wanted.trim())
+    if (found) return found
+  }
+  return fail(`There is no service ${wanted.trim()}.`, 3)
 }
 
 /** A service in plain words, without the keys themselves. */
 function toOutput({ name, scopes, keys, createTime }: Service) {
-  const time = (at: typeof createTime) => timestampDate(at!).toISOString()
   return {
     name,
-    may: scopes.map(scope => scopeName(scope) ?? String(scope)),
-    created: time(createTime),
+    scopes: scopes.map(scope => scopeName(scope) ?? String(scope)),
+    createTime: timestampDate(createTime!),
     keys: keys.map(({ id, beginning, createTime, expireTime, lastUsed }) => ({
       id,
       beginning,
-      created: time(createTime),
-      expires: time(expireTime),
-      ...(lastUsed && { last_used: lastUsed }),
+      createTime: timestampDate(createTime!),
+      expireTime: timestampDate(expireTime!),
+      ...(lastUsed && { lastUsed }),
     })),
   }
+}
+
+const serviceList: List<Service> = {
+  name: 'services',
+  fields: ['name', 'scopes', 'createTime', 'keys'],
+  toOutput,
+  head: { titles: ['name', 'scopes', 'keys', 'expires', 'last used'] },
+  toCells(service) {
+    const { name, scopes, keys } = toOutput(service)
+    const expire = Math.max(...keys.map(({ expireTime }) => expireTime.getTime()))
+    const used = keys.map(({ lastUsed }) => lastUsed ?? '').sort()
+    return [name, scopes.join(', '), keys.length, keys.length > 0 ? new Date(expire) : '', used.at(-1)]
+  },
+  empty: 'There are no services.',
 }
 
 function showKey(service: Service, key: string, options: Options, sentence: string): void {
@@ -198,13 +198,8 @@ function show(service: Service, options: Options): void {
     printJson(output)
     return
   }
-  printFields({ name: output.name, may: output.may.join(', '), created: new Date(output.created) })
-  const cells = output.keys.map(key => [
-    key.id,
-    key.beginning,
-    new Date(key.created),
-    new Date(key.expires),
-    key.last_used,
-  ])
-  printTable(['key', 'beginning', 'created', 'expires', 'last used'], cells, 'It has no keys.')
+  const { name, scopes, createTime, keys } = output
+  printFields({ name, scopes: scopes.join(', '), created: createTime })
+  const cells = keys.map(key => [key.id, key.beginning, key.createTime, key.expireTime, key.lastUsed])
+  printTable({ titles: ['key', 'beginning', 'created', 'expires', 'last used'] }, cells, 'It has no keys.')
 }

@@ -6,6 +6,7 @@ import {
 import type { Audit } from '../models/audit.js'
 import type { VerifiedLink } from '../models/audit-chain.js'
 import type { AuditFilter, RecordedEvent } from '../models/audit-list.js'
+import type { UserNames } from '../models/user-names.js'
 import type { OpenPage } from '../requests/paging.js'
 import { checkText } from '../requests/texts.js'
 import { wrongFields } from '../requests/wrong-fields.js'
@@ -15,6 +16,7 @@ import type { References } from './references.js'
 interface Deps {
   references: References
   audit: Audit
+  users: Pick<UserNames, 'usernames'>
   openPage: OpenPage
 }
 
@@ -36,14 +38,16 @@ const disorder = 3_600_000
 
 /** Lists events of the audit log. A page may hold fewer than asked for, or none, before the end. */
 export function listAuditEvents(deps: Deps): Handler<'listAuditEvents'> {
-  const { audit, openPage } = deps
+  const { audit, users, openPage } = deps
   return async request => {
     const page = openPage<Place>(AdministrationService.method.listAuditEvents, request)
     const filter = await readFilter(deps, request, page.size)
     const { events, next } = request.follow
       ? await follow(audit, filter, page.after)
       : await listNewest(audit, filter, page.after ?? {})
-    return { events: events.map(toEvent), ...(next && { nextPageToken: page.next(next) }) }
+    const ids = events.flatMap(({ actor_id, subject_id }) => [actor_id, subject_id].filter(id => id !== null))
+    const names = await users.usernames([...new Set(ids)])
+    return { events: events.map(event => toEvent(event, names)), ...(next && { nextPageToken: page.next(next) }) }
   }
 }
 
@@ -122,8 +126,10 @@ async function readFilter(
   }
 }
 
-function toEvent({ id, at, seq: _, ...event }: RecordedEvent) {
+function toEvent({ id, at, seq: _, ...event }: RecordedEvent, names: ReadonlyMap<number, string>) {
   const { actor_id, subject_id, request_id, reason, object, address, ...rest } = event
+  const actorUsername = names.get(actor_id ?? 0)
+  const subjectUsername = names.get(subject_id ?? 0)
   return {
     ...rest,
     ...(id !== null && { id: BigInt(id) }),
@@ -134,5 +140,7 @@ function toEvent({ id, at, seq: _, ...event }: RecordedEvent) {
     ...(object !== null && { object }),
     ...(address !== null && { address }),
     ...(request_id !== null && { requestId: request_id }),
+    ...(actorUsername !== undefined && { actorUsername }),
+    ...(subjectUsername !== undefined && { subjectUsername }),
   }
 }

@@ -14,15 +14,15 @@ test('mail lists, shows, retries and discards e-mails of the queue, and shows no
     `INSERT INTO emails (kind, parameters, locale, next_attempt_at, last_error) VALUES
       ('recovery-key', '${parameters}', 'en', NULL, 'Error ECONNREFUSED'), ('notice', '{"userId": 1}', 'en', now(), NULL)`,
   )
-  const [failed, waiting] = await json('list')
+  const [failed, waiting] = (await json('list')).emails
   t.like(failed, { id: 1, kind: 'recovery-key', user: 1, attempts: 0, error: 'Error ECONNREFUSED' })
-  t.is(failed.due, undefined)
-  t.deepEqual(await json('list', '--failed'), [failed])
-  t.deepEqual(await json('list', '--waiting'), [waiting])
+  t.is(failed.dueTime, undefined)
+  t.deepEqual((await json('list', '--failed')).emails, [failed])
+  t.deepEqual((await json('list', '--waiting')).emails, [waiting])
   t.deepEqual(await json('show', '1'), failed)
   t.regex((await mail('show', '1')).stdout, /^due +failed permanently$/m)
   t.notRegex((await mail('list')).stdout + (await mail('list', '--jsonl')).stdout, /hidden/)
-  t.false(Number.isNaN(Date.parse((await json('retry', '1')).due)))
+  t.false(Number.isNaN(Date.parse((await json('retry', '1')).dueTime)))
   t.is((await mail('discard', '1')).stdout, 'E-mail 1 is discarded.\n')
   t.is((await mail('discard', '1')).code, 3)
   t.is((await mail('show', 'x')).code, 2)

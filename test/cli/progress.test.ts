@@ -1,10 +1,11 @@
 /** What takes long says so on standard error, at a terminal only, and leaves nothing behind. */
+import { once } from 'node:events'
 import { mkdtemp, readFile, rm } from 'node:fs/promises'
 import { type AddressInfo, connect, createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
-import { keys, openTerminal, runCli } from '../_helpers/cli.js'
+import { keys, openTerminal, runCli, startCli } from '../_helpers/cli.js'
 import { ask, hold } from '../_helpers/database.js'
 import { password, serviceForFile } from '../_helpers/service.js'
 
@@ -68,6 +69,19 @@ test('a list that takes long tells at the terminal how far it is; its output is 
   const piped = await runCli(env, list)
   t.deepEqual([piped.code, piped.stderr], [0, ''])
   t.is(JSON.parse(piped.stdout).users.length, 1001)
+})
+
+test('a list is printed page by page, in each form', async t => {
+  const { env } = await farAway(t)
+  for (const form of [['--json'], ['--jsonl'], []]) {
+    const child = startCli(env, ['users', 'list', '--all', ...form])
+    await once(child.stdout, 'data')
+    const begun = Date.now()
+    child.stdout.resume()
+    await once(child, 'close')
+    // The second page is a call of its own.
+    t.true(Date.now() - begun > delay / 2, form.join())
+  }
 })
 
 test('rows that appear at the terminal as they come are progress enough', async t => {

@@ -42,7 +42,7 @@ Examples:
           command,
         ])
         const nothing = `Nothing keeps user ${id} (${username}) from signing in, activating or recovering.`
-        printTable(['prevents', 'why', 'fix'], cells, nothing)
+        printTable({ titles: ['prevents', 'why', 'fix'], whole: ['fix'] }, cells, nothing)
         const counted = failures.filter(({ count }) => count > 0)
         if (counted.length === 0) return
         say('')
@@ -52,7 +52,7 @@ Examples:
           `${count.count} of ${count.limit}`,
           verdict(count),
         ])
-        printTable(['wrong', 'counted for', 'count', 'state'], counts, '')
+        printTable({ titles: ['wrong', 'counted for', 'count', 'state'] }, counts, '')
       }),
     )
 
