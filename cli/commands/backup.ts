@@ -61,7 +61,7 @@ Examples:
           })
         return withProgress('Writing the backup', () => makeBackup(registry, file, lock, record)).catch(explainFile)
       })
-      if (options.json) return printJson({ file, ...made })
+      if (options.json) return printJson({ file, backupTime: made.madeAt, rows: made.rows })
       say(`${file} holds the registry as of ${made.madeAt}; users: ${made.rows.users}.`)
       if (shows && 'passphrase' in lock)
         process.stderr.write(`Passphrase, shown only once; the file can’t be opened without it: ${lock.passphrase}\n`)

@@ -114,7 +114,7 @@ test('a registry comes back elsewhere, under another master key: everybody logs 
 
   const there = await elsewhere(t)
   const restored = JSON.parse(done(await spawnCli(there, ['restore', file, '--identity', identity, '--json'])))
-  t.deepEqual([restored.madeAt, restored.rows], [made.madeAt, made.rows])
+  t.deepEqual([restored.backupTime, restored.rows], [made.backupTime, made.rows])
   const after = await contents(there.DATABASE_URL)
   for (const table of [
     'users',
@@ -154,7 +154,7 @@ test('a registry comes back elsewhere, under another master key: everybody logs 
   done(await runCli(there, ['audit', 'verify']))
   const { events } = JSON.parse(done(await runCli(there, ['audit', 'list', '--action', 'registry.*', '--json'])))
   const restore = events.find(({ action }: { action: string }) => action === 'registry.restore')
-  t.is(restore.object, `backup:${made.madeAt}`)
+  t.is(restore.object, `backup:${made.backupTime}`)
   t.regex(restore.actor, /^cli:/)
   const { events: taken } = JSON.parse(
     done(await runCli(service.env, ['audit', 'list', '--action', 'registry.backup', '--json'])),

@@ -119,7 +119,10 @@ test('e-mails that failed, or whose last attempt did, are never ok', async t => 
       `INSERT INTO emails (kind, parameters, locale, next_attempt_at, last_error) VALUES ('notice', '{}', 'en', ${due}, 'Error ECONNREFUSED')`,
     )
   await queue('now()')
-  t.like(await found(), { status: 'warning', detail: 'The last attempt of 1 waiting e-mails failed; they are retried.' })
+  t.like(await found(), {
+    status: 'warning',
+    detail: 'The last attempt of 1 waiting e-mails failed; they are retried.',
+  })
   await queue('NULL')
   t.like(await found(), { status: 'warning', detail: '1 e-mails failed permanently.' })
 })

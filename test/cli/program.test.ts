@@ -17,7 +17,8 @@ for (const { command, path } of leaves(createProgram())) {
     t.not(command.description(), '')
     for (const { description, long } of command.options) t.true(description.length > 5, String(long))
     // What prints for a shell or for man has no other form, and what never ends is no document.
-    if (!['completion', 'manual', 'audit tail'].includes(path)) t.true(command.options.some(({ long }) => long === '--json'))
+    if (!['completion', 'manual', 'audit tail'].includes(path))
+      t.true(command.options.some(({ long }) => long === '--json'))
     t.regex(stdout, new RegExp(`\\nExamples?:\\n(  .*\\n)*.*auth-admin ${path}`))
     t.deepEqual(
       stdout.split('\n').filter(line => line.length > 80),
