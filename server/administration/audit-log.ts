@@ -3,11 +3,13 @@ import {
   Administration as AdministrationService,
   type ListAuditEventsRequest,
 } from '../../proto/gen/auth/v1/administration_pb.js'
+import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Audit } from '../models/audit.js'
 import type { VerifiedLink } from '../models/audit-chain.js'
 import type { AuditFilter, RecordedEvent } from '../models/audit-list.js'
 import type { UserNames } from '../models/user-names.js'
 import type { OpenPage } from '../requests/paging.js'
+import { Refusal } from '../requests/refusal.js'
 import { checkText } from '../requests/texts.js'
 import { wrongFields } from '../requests/wrong-fields.js'
 import type { Handler } from './context.js'
@@ -105,6 +107,17 @@ async function follow(audit: Audit, filter: AuditFilter, place: Place | undefine
   return { events, next: { afterId: Math.max(afterId, last) } }
 }
 
+/** Returns the id of the user that a reference names. `#id` also names an erased user, whose events stay under its id. */
+async function userIdOf(references: References, reference: string, field: string): Promise<number> {
+  try {
+    return (await references.user(reference, field)).id
+  } catch (error) {
+    const { id } = /^#(?<id>\d{1,9})$/.exec(reference.trim())?.groups ?? {}
+    if (id === undefined || !(error instanceof Refusal && error.reason === Reason.USER_NOT_FOUND)) throw error
+    return Number(id)
+  }
+}
+
 async function readFilter(
   { references }: Pick<Deps, 'references'>,
   request: ListAuditEventsRequest,
@@ -117,8 +130,8 @@ async function readFilter(
     wrongFields([{ field: 'outcome', message: 'Use ok or refused.' }])
   return {
     limit,
-    ...(user && { subjectId: (await references.user(user)).id }),
-    ...(actor && { actorId: (await references.user(actor, 'actor')).id }),
+    ...(user && { subjectId: await userIdOf(references, user, 'user') }),
+    ...(actor && { actorId: await userIdOf(references, actor, 'actor') }),
     ...(action && { action }),
     ...(outcome && { outcome }),
     ...(timeFrom && { since: timestampDate(timeFrom) }),

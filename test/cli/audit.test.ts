@@ -66,6 +66,8 @@ test('list names users who exist beside their ids, and shows who was erased by i
   const [event] = JSON.parse((await audit('list', '--action', 'user.set-role', '--json')).stdout).events
   t.like(event, { actor: 'user', actorId: 1, actorUsername: 'admin', subjectId: 7 })
   t.false('subjectUsername' in event)
+  t.is(JSON.parse((await audit('list', '--user', '#7', '--json')).stdout).events.length, 1)
+  t.is((await audit('list', '--user', '7')).code, 3)
   const { stdout } = await audit('list', '--limit', '1')
   t.regex(stdout, / admin #1 +#7 role:ROLE_CLIENT->ROLE_ADMIN +192\.0\.2\.7\n$/)
   t.regex(stdout, /^\d+ +\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ +user\.set-role /m)

@@ -6,6 +6,7 @@ import test from 'ava'
 import { createProgram } from '../../cli/program.js'
 import { installedRegistry, leaves, openTerminal, runCli } from '../_helpers/cli.js'
 import { ask } from '../_helpers/database.js'
+import { openModels } from '../_helpers/models.js'
 
 const lists = leaves(createProgram())
   .filter(({ path, command }) => / list$/.test(path) || /^List /.test(command.description()))
@@ -41,9 +42,6 @@ const plenty = `
     FROM generate_series(1, 150) n, format('ana%s', n) name;
   INSERT INTO questions (question, question_key) SELECT 'Qual ' || n, 'qual ' || n FROM generate_series(1, 150) n;
   INSERT INTO unmatched_answers SELECT id, 'Onde ' || id, 'onde ' || id, '' FROM users;
-  INSERT INTO signing_keys
-    SELECT kid || n, public_jwk, private_sealed, created_at, signs_at - n * interval '1 hour', now() + interval '1 day', token_ttl
-    FROM signing_keys, generate_series(1, 150) n;
   INSERT INTO emails (kind, parameters, locale, next_attempt_at, last_error)
     SELECT 'notice', '{"userId": 1}', 'en', CASE WHEN n % 2 = 0 THEN now() END, 'Error ECONNREFUSED' FROM generate_series(1, 150) n;
   INSERT INTO services (name, scopes) SELECT 'notas-' || n, '{users.read}' FROM generate_series(1, 150) n;
@@ -70,10 +68,13 @@ test.before('a registry with plenty of everything', async () => {
   await writeFile(join(config, 'auth-admin', 'contexts.json'), JSON.stringify({ contexts }))
   env = { ...(await installedRegistry(t)), XDG_CONFIG_HOME: config }
   await ask(env.DATABASE_URL!, plenty)
+  const { database, signingKeys } = await openModels(t, env.DATABASE_URL)
+  for (let times = 0; times < 150; times++)
+    await database.transact(each => signingKeys.rotate({ force: true, lead: 0, tokenTtl: 3_600 }, each))
 })
 
 test.after.always(async () => {
-  for (const work of cleanUps) await work()
+  for (const work of cleanUps.reverse()) await work()
 })
 
 const command = (path: string) => [...path.split(' '), ...(named[path] ?? [])]
@@ -139,10 +140,7 @@ for (const path of lists) {
     t.is(wrong.code, 2)
     const { message } = JSON.parse(wrong.stdout).error
     const valid = /Use one or more of (?<names>.*), separated by commas\.$/.exec(message)?.groups?.names?.split(', ')
-    t.deepEqual(
-      new Set(valid!.filter(name => !rare.includes(name))),
-      new Set([...fields, ...inner].filter(name => !rare.includes(name))),
-    )
+    t.deepEqual(valid!.filter(name => !rare.includes(name)).sort(), [...fields, ...inner].sort())
     const chosen = fields.slice(0, 2).reverse()
     const picked = await run('--fields', chosen.join(','), '--jsonl', '--limit', '1')
     t.deepEqual(
@@ -194,5 +192,5 @@ test('at a terminal no word is broken, and what is copied stands whole on its li
   t.false(screen.includes(name))
   for (const word of [...name.split(' '), email]) t.true(screen.split(/\s+/).includes(word), screen)
   t.regex(await show('users', 'list'), /^1 +Ana Maria da Silva Souza de Oliveira /m)
-  t.regex(await show('users', 'why', '1'), /auth-admin users activate 'Ana Maria da Silva Souza de Oliveira'/)
+  t.regex(await show('users', 'why', '1'), / auth-admin users edit 1 --email ADDRESS$/m)
 })

@@ -54,7 +54,10 @@ test('show prints the contract’s fields of a user, keys included, and no secre
   t.regex(columns, new RegExp(`^state +${user.state}$`, 'm'))
   t.regex(columns, /^status +inactive$/m)
   t.regex(columns, /^created +\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$/m)
-  t.regex((await users('list', '--text', client.username)).stdout, new RegExp(` ROLE_CLIENT +inactive +${user.state}$`, 'm'))
+  t.regex(
+    (await users('list', '--text', client.username)).stdout,
+    new RegExp(` ROLE_CLIENT +inactive +${user.state}$`, 'm'),
+  )
   for (const run of [
     await users('show', digits),
     await users('show', digits, '--json'),

@@ -4011,14 +4011,14 @@ export type ListAuditEventsRequest = Message<"auth.v1.ListAuditEventsRequest"> &
   pageToken: string;
 
   /**
-   * Reference of the affected user.
+   * Reference of the affected user; `#id` also names an erased user.
    *
    * @generated from field: optional string user = 3;
    */
   user?: string | undefined;
 
   /**
-   * Reference of the acting administrator or user.
+   * Reference of the acting administrator or user; `#id` also names an erased user.
    *
    * @generated from field: optional string actor = 4;
    */
