@@ -4,7 +4,7 @@
  */
 import { mkdtemp, readdir, readFile, rm, stat, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
-import { join } from 'node:path'
+import { join, relative } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
 import { TOTP } from 'otpauth'
 import { newServiceKey } from '../../server/models/service.js'
@@ -72,7 +72,7 @@ test.serial('contexts are listed, chosen and removed; --context and --local outw
   await login('--context', 'one')
   await login('--context', 'two')
   const names = async () =>
-    JSON.parse((await run(['contexts', 'list', '--json'])).stdout).map(
+    JSON.parse((await run(['contexts', 'list', '--json'])).stdout).contexts.map(
       ({ name, current }: { name: string; current: boolean }) => (current ? `${name}*` : name),
     )
   t.deepEqual(await names(), ['one', 'two*'])
@@ -93,6 +93,15 @@ test.serial('contexts are listed, chosen and removed; --context and --local outw
   const none = await run(['users', 'list'])
   t.is(none.code, 5)
   t.regex(none.stderr, /no registry in/)
+})
+
+test.serial('the certificate authority of a context is found from every folder', async t => {
+  const { run, login, config } = await somebody(t)
+  const ca = join(config, 'ca.pem')
+  await writeFile(ca, '')
+  const signedIn = await login('--context', 'here', '--ca', relative(process.cwd(), ca))
+  t.is(signedIn.code, 0, signedIn.stderr)
+  t.like(JSON.parse((await run(['contexts', 'list', '--json'])).stdout).contexts, [{ name: 'here', ca }])
 })
 
 test.serial(
@@ -339,7 +348,7 @@ test.serial(
   async t => {
     const { run, login } = await somebody(t)
     await login('--context', 'here')
-    const [key] = JSON.parse((await run(['keys', 'list', '--json'])).stdout)
+    const [key] = JSON.parse((await run(['keys', 'list', '--json'])).stdout).keys
     const refused = await run(['keys', 'retire', key.kid, '--now', '--json'])
     t.is(refused.code, 2)
     t.regex(refused.stderr, /--confirm/)

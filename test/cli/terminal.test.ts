@@ -150,7 +150,7 @@ test('a new password is checked while it is typed, both times, and no key shows 
   type(keys.enter)
   t.is(await ended, 0, screen())
   t.notRegex(screen(), /curta|demais|\*/)
-  t.is((await json('audit', 'list', '--action', 'user.set-password', '--user', username)).length, 1)
+  t.is((await json('audit', 'list', '--action', 'user.set-password', '--user', username)).events.length, 1)
   t.is((await service.login(username, 'curta demais não')).split('.').length, 3)
 })
 
@@ -297,7 +297,7 @@ test('Ctrl-C at a question changes nothing and is no error', async t => {
   type(`Meia pergunta${keys.ctrlC}`)
   t.is(await ended, 130)
   t.notRegex(screen(), /error| {4}at /i)
-  const all: { question: string }[] = await json('questions', 'list')
+  const { questions: all }: { questions: { question: string }[] } = await json('questions', 'list')
   t.false(all.some(({ question }) => question.startsWith('Meia')))
 })
 
