@@ -164,8 +164,8 @@ test('every command with --yes is run below, without it too', t => {
   )
   t.deepEqual(
     asking.map(({ path }) => path).filter(path => !confirmed.some(run => run.startsWith(`${path} `))),
-    // The first asks only with --now, which warns.
-    ['keys rotate', 'restore'],
+    // `install` and `master-key rotate` ask at a terminal only, `keys rotate` only with --now, `restore` only to replace.
+    ['install', 'keys rotate', 'master-key rotate', 'restore'],
   )
 })
 

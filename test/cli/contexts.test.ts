@@ -165,14 +165,14 @@ test.serial(
       context: 'ci',
       url: url(),
       actor: `service:${name}`,
-      may: ['organizations.write'],
+      scopes: ['organizations.write'],
     })
     const file = join(config, 'auth-admin', 'sessions', 'ci.token')
     t.is((await stat(file)).mode & 0o777, 0o600)
     t.false((await readFile(join(config, 'auth-admin', 'contexts.json'), 'utf8')).includes(key))
     t.like(JSON.parse((await run(['whoami', '--json'])).stdout), {
       actor: `service:${name}`,
-      may: ['organizations.write'],
+      scopes: ['organizations.write'],
     })
     const created = await run(['organizations', 'create', '--name', 'Da rotina', '--json'])
     t.is(created.code, 0, created.stderr)
@@ -208,7 +208,7 @@ test.serial(
     t.regex(other.stderr, /leitora may not do this: it needs the scope administration\.read or organizations\.write/)
     t.is((await login(password)).code, 2)
     t.is((await run(['login', url(), '--service-key-file', '-', '--username', 'admin'], 'x')).code, 2)
-    t.deepEqual(JSON.parse((await run(['contexts', 'list', '--json'])).stdout), [])
+    t.deepEqual(JSON.parse((await run(['contexts', 'list', '--json'])).stdout).contexts, [])
   },
 )
 

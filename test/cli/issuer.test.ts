@@ -59,7 +59,8 @@ test('install with other settings than the registry’s changes nothing, and say
   const env = await install(t)
   const before = await runCli(env, ['audit', 'list', '--json'])
   const { code, stdout, stderr } = await runCli({ ...env, AUTH_AUDIENCE: "l'app de São Paulo" }, ['install'])
-  t.deepEqual([code, stdout], [1, ''])
+  t.is(code, 1)
+  t.regex(stdout, /^Installing in the database [^\n]+\n$/)
   t.is(
     stderr,
     "error: AUTH_AUDIENCE is l'app de São Paulo, but the tokens of this registry have issuer http://127.0.0.1:8080 and " +

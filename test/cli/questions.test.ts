@@ -32,13 +32,13 @@ test('add, list, retire, offer and edit print the contract’s fields of a quest
 
 test('show prints one question, and order puts questions first', async t => {
   const { id } = await json('create', '--question', 'Primeira de todas?')
-  const all = await json('list')
+  const { questions: all } = await json('list')
   t.deepEqual(
     await json('show', 'PRIMEIRA de todas?'),
     all.find((row: { id: number }) => row.id === id),
   )
-  t.regex((await questions('show', String(id))).stdout, /^question +Primeira de todas\?\nstate +offered$/m)
-  const ids = async () => (await json('list')).map(({ id }: { id: number }) => id)
+  t.regex((await questions('show', String(id))).stdout, /^question +Primeira de todas\?\nstatus +offered$/m)
+  const ids = async () => (await json('list')).questions.map(({ id }: { id: number }) => id)
   const ordered = await json('order', `#${id}`, '2')
   t.true(ordered.changed)
   t.deepEqual((await ids()).slice(0, 2), [id, 2])

@@ -15,7 +15,7 @@ const json = async (...args: string[]) => {
   return JSON.parse(stdout)
 }
 
-test('add prints the key once; list and show know it by its beginning', async t => {
+test('create prints the key once; list and show know it by its beginning', async t => {
   const added = await json('create', 'grades', '--may', 'users.read,tokens.verify', '--expires', '90d')
   const { key, ...shown } = added
   t.regex(key, /^authsvc_[\w-]{43}$/)
@@ -40,10 +40,10 @@ test('edit changes name and scopes, and keys list has the keys of one service', 
   const created = await json('create', 'before', '--may', 'users.read')
   await json('keys', 'create', 'before')
   const edited = await json('edit', 'before', '--name', 'after', '--may', 'tokens.verify,users.read')
-  t.deepEqual([edited.name, edited.may], ['after', ['tokens.verify', 'users.read']])
+  t.deepEqual([edited.name, edited.scopes], ['after', ['tokens.verify', 'users.read']])
   t.deepEqual(await json('show', 'after'), edited)
   t.is((await services('show', 'before')).code, 3)
-  const keys = await json('keys', 'list', 'after')
+  const { keys } = await json('keys', 'list', 'after')
   t.deepEqual(keys, edited.keys)
   t.deepEqual([keys.length, keys[0].id], [2, created.keys[0].id])
   const { stdout } = await services('keys', 'list', 'after')
