@@ -5,14 +5,14 @@ import type { AuditLogEvent } from '../../proto/gen/auth/v1/administration_pb.js
 import { type Api, administering } from '../administration.js'
 import { end, fail } from '../exit-codes.js'
 import { readNumber, readText, readTime } from '../terminal/ask.js'
-import { jsonOption, printable, printJson, printTable, say, warn } from '../terminal/output.js'
-import { type ListOptions, printList, readPages } from '../terminal/pages.js'
+import { jsonOption, printable, printJson, say, timeText, warn } from '../terminal/output.js'
+import { type List, type ListOptions, printPages, readPages, withPages } from '../terminal/pages.js'
 import { withProgress } from '../terminal/progress.js'
 
 /** Milliseconds between two polls for new events. */
 const pollEvery = 1000
 
-/** Events of a page of an export. */
+/** Events of a page that follows the log. */
 const pageSize = 1000
 
 interface Filter {
@@ -28,58 +28,29 @@ interface Filter {
 export function addAudit(program: Command): void {
   const audit = program.command('audit').description('Events of sign-ins and changes')
 
-  withFilter(audit.command('list'))
-    .description('List the newest matching events, oldest first. Times are in UTC.')
-    .addOption(limitOption(50))
-    .addOption(new Option('--all', 'all events').conflicts('limit'))
-    .addOption(new Option('--page-token <token>', 'continue with older events where an earlier list ended'))
-    .addOption(jsonOption())
-    .addOption(new Option('--jsonl', 'print one JSON document per line').conflicts('json'))
+  withPages(withFilter(audit.command('list')), eventList)
+    .description('List events, newest first.')
     .addHelpText(
       'after',
       `
-Events that aren't sealed into the chain yet have no id. For many events, use
-\`audit export\`.
+Events that aren't sealed into the chain yet have no id. A change is shown as
+before->after, and a user who was erased by id alone.
 
 Examples:
   $ auth-admin audit list --user '(11)98765-4321' --since 7d
   $ auth-admin audit list --action 'session.*' --outcome refused --json`,
     )
     .action(
-      administering(async (api, options: Filter & ListOptions & { all?: boolean }) => {
-        const { limit, all, ...rest } = options
-        const filter = toRequest(options)
-        const listed = await readPages({ ...rest, ...(all ? { all } : { limit: limit! }) }, async page => {
-          const { events, nextPageToken } = await api.listAuditEvents({ ...filter, ...page })
-          return { rows: events, nextPageToken }
-        })
-        const events = { ...listed, rows: listed.rows.toReversed() }
-        if (options.json) return printList('events', { ...events, rows: events.rows.map(toOutput) }, options)
-        const head = ['id', 'time (utc)', 'what', 'by', 'whom', 'from']
-        const cells = events.rows.map(event => {
-          const { id, time, address } = event
-          return [
-            id === undefined ? '-' : String(id),
-            timestampDate(time!),
-            what(event),
-            by(event),
-            whom(event),
-            address,
-          ]
-        })
-        printTable(head, cells, 'No events match.', events)
-      }),
+      administering((api, options: Filter & ListOptions) => printPages(eventList, options, readEvents(api, options))),
     )
 
   withFilter(audit.command('tail'))
-    .description(
-      'Print the newest matching events, then each new one, until Ctrl-C. With --json, one document per line.',
-    )
-    .addOption(limitOption(10))
-    .addOption(jsonOption())
+    .description('Print the newest matching events, oldest first, then each new one, until Ctrl-C.')
+    .addOption(new Option('--limit <number>', 'maximum number of earlier events').argParser(readNumber(1)).default(10))
+    .addOption(new Option('--jsonl', 'print each event as a JSON document on its own line'))
     .addHelpText('after', "\nExample:\n  $ auth-admin audit tail --action 'user.*'")
     .action(
-      administering(async (api, options: Filter & { limit: number; json?: boolean }) => {
+      administering(async (api, options: Filter & { limit: number; jsonl?: boolean }) => {
         const filter = { ...toRequest(options), pageSize }
         const ended = new AbortController()
         const stop = () => ended.abort()
@@ -87,20 +58,18 @@ Examples:
         let { nextPageToken: pageToken } = await api.listAuditEvents({ ...filter, follow: true })
         // Replaces the handlers of a connection: Ctrl-C is how this command is meant to end.
         process.removeAllListeners('SIGINT').on('SIGINT', stop)
-        const newest = await readPages({ limit: options.limit }, async page => {
-          const { events, nextPageToken } = await api.listAuditEvents({ ...filter, ...page })
-          return { rows: events, nextPageToken }
-        })
+        const newest: AuditLogEvent[] = []
+        for await (const { rows } of readPages({ limit: options.limit }, readEvents(api, options))) newest.push(...rows)
         let last = 0n
         const report = (events: readonly AuditLogEvent[]) => {
           for (const event of events) {
             // What isn't sealed yet follows once it is.
             if (event.id === undefined || event.id <= last) continue
             last = event.id
-            process.stdout.write(`${options.json ? JSON.stringify(toOutput(event)) : line(event)}\n`)
+            process.stdout.write(`${options.jsonl ? JSON.stringify(toOutput(event)) : line(event)}\n`)
           }
         }
-        report(newest.rows.toReversed())
+        report(newest.toReversed())
         while (!ended.signal.aborted) {
           const { events, nextPageToken } = await api.listAuditEvents({ ...filter, follow: true, pageToken })
           report(events)
@@ -112,28 +81,13 @@ Examples:
     )
 
   withFilter(audit.command('export'))
-    .description('Print all matching events, newest first, one JSON document per line; with --json, one document.')
+    .description('Print all matching events, newest first, as JSON: one event per line; with --json, one document.')
     .addOption(jsonOption())
     .addHelpText('after', '\nExample:\n  $ auth-admin audit export --since 2026-01-01 --until 2026-02-01')
     .action(
-      administering(async (api, options: Filter & { json?: boolean }) => {
-        const filter = toRequest(options)
-        let count = 0
-        const printAll = async (report: (done: string) => void) => {
-          let pageToken = ''
-          do {
-            const { events, nextPageToken } = await api.listAuditEvents({ ...filter, pageSize, pageToken })
-            for (const event of events) {
-              const text = JSON.stringify(toOutput(event))
-              await write(options.json ? `${count === 0 ? '[' : ','}\n${text}` : `${text}\n`)
-              count++
-            }
-            report(`${count} so far`)
-            pageToken = nextPageToken
-          } while (pageToken !== '')
-        }
-        await withProgress('Exporting', printAll, { prints: true })
-        if (options.json) await write(count === 0 ? '[]\n' : '\n]\n')
+      administering((api, options: Filter & { json?: boolean }) => {
+        const form = { all: true, ...(options.json ? { json: true } : { jsonl: true }) }
+        return printPages(eventList, form, readEvents(api, options))
       }),
     )
 
@@ -183,11 +137,6 @@ async function verify(api: Api, known: string | undefined, report: (done: string
   }
 }
 
-/** Writes, and waits while the reader has too much of it. */
-async function write(text: string): Promise<void> {
-  if (!process.stdout.write(text)) await new Promise(resolve => process.stdout.once('drain', resolve))
-}
-
 /** Where the audit log is broken, in words. */
 function place(broken: string): string {
   if (broken === 'checkpoint') return 'the checkpoint that it begins with'
@@ -199,16 +148,18 @@ function readLink(text: string): string {
   return text
 }
 
-function limitOption(limit: number): Option {
-  return new Option('--limit <number>', 'maximum number of events, newest first')
-    .argParser(readNumber(1))
-    .default(limit)
-}
-
 function withFilter(command: Command): Command {
   return command
-    .addOption(new Option('--user <name>', 'only events about this user: username or #id').argParser(readText))
-    .addOption(new Option('--actor <name>', 'only events caused by this user: username or #id').argParser(readText))
+    .addOption(
+      new Option('--user <name>', 'only events about this user: username, or #id, also once erased').argParser(
+        readText,
+      ),
+    )
+    .addOption(
+      new Option('--actor <name>', 'only events caused by this user: username, or #id, also once erased').argParser(
+        readText,
+      ),
+    )
     .addOption(new Option('--action <name>', 'only this action; * matches any text, as in user.*').argParser(readText))
     .addOption(new Option('--outcome <outcome>', 'only events with this outcome').choices(['ok', 'refused']))
     .addOption(
@@ -230,38 +181,53 @@ function toRequest({ user, actor, action, outcome, since, until }: Filter) {
   }
 }
 
-/** An event in the names of its columns; what is absent is left out. */
-function toOutput(event: AuditLogEvent) {
-  const { id, time, action, outcome, reason, actor, actorId, subjectId, object, address, requestId } = event
-  return {
-    id: id === undefined ? undefined : String(id),
-    at: timestampDate(time!),
-    action,
-    outcome,
-    reason,
-    actor,
-    actor_id: actorId,
-    subject_id: subjectId,
-    object,
-    address,
-    request_id: requestId,
+function readEvents(api: Api, filter: Filter) {
+  const request = toRequest(filter)
+  return async (page: { pageSize: number; pageToken: string }) => {
+    const { events, nextPageToken } = await api.listAuditEvents({ ...request, ...page })
+    return { rows: events, nextPageToken }
   }
+}
+
+/** An event as documents have it; what is absent is left out. */
+function toOutput({ $typeName: _, $unknown: __, id, time, ...rest }: AuditLogEvent) {
+  return { ...(id !== undefined && { id: Number(id) }), time: timestampDate(time!), ...rest }
+}
+
+const eventList: List<AuditLogEvent> = {
+  name: 'events',
+  fields: [
+    ...['id', 'time', 'action', 'outcome', 'reason', 'actor', 'actorId', 'actorUsername', 'subjectId'],
+    ...['subjectUsername', 'object', 'address', 'requestId'],
+  ],
+  toOutput,
+  head: { titles: ['id', 'time', 'what', 'by', 'whom', 'from'] },
+  toCells(event) {
+    const { id, time, address } = event
+    return [id === undefined ? '-' : String(id), timestampDate(time!), what(event), by(event), whom(event), address]
+  },
+  empty: 'No events match.',
 }
 
 function what({ action, outcome, reason }: AuditLogEvent): string {
   return `${action}${outcome === 'ok' ? '' : ` ${outcome}`}${reason ? ` (${reason})` : ''}`
 }
 
-function by({ actor, actorId }: AuditLogEvent): string {
-  return actorId ? `${actor} #${actorId}` : actor
+function by({ actor, actorId, actorUsername }: AuditLogEvent): string {
+  return actorId === undefined ? actor : who(actorId, actorUsername)
 }
 
-function whom({ subjectId, object }: AuditLogEvent): string {
-  return [subjectId && `#${subjectId}`, object].filter(Boolean).join(' ')
+function whom({ subjectId, subjectUsername, object }: AuditLogEvent): string {
+  return [subjectId && who(subjectId, subjectUsername), object].filter(Boolean).join(' ')
+}
+
+/** A user by username and id, or by id alone once erased. */
+function who(id: number, username: string | undefined): string {
+  return username === undefined ? `#${id}` : `${username} #${id}`
 }
 
 function line(event: AuditLogEvent): string {
-  const time = timestampDate(event.time!).toISOString()
+  const time = timeText(timestampDate(event.time!))
   const parts = [event.id, time, what(event), 'by', by(event), whom(event), event.address]
   return printable(parts.filter(Boolean).join(' '))
 }

@@ -83,7 +83,8 @@ Examples:
       if (shows && 'passphrase' in lock)
         process.stderr.write(`Passphrase, shown only once; the file can’t be opened without it: ${lock.passphrase}\n`)
       const deleted = keep === undefined ? undefined : await removeOldest(target, keep).catch(explainOld)
-      if (options.json) return printJson({ file, ...made, ...(deleted && { deleted }) })
+      if (options.json)
+        return printJson({ file, backupTime: made.madeAt, rows: made.rows, ...(deleted && { deleted }) })
       for (const name of deleted ?? []) say(`${join(target, name)} is deleted.`)
     })
 }

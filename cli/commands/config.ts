@@ -7,12 +7,12 @@ import { jsonOption, printJson, printTable, warn } from '../terminal/output.js'
 export function addConfig(program: Command): void {
   program
     .command('config')
-    .description('List the settings: value, origin, default. Secrets only show whether they are set.')
+    .description('Show the settings: value, origin, default. Secrets only show whether they are set.')
     .addOption(jsonOption())
     .addHelpText(
       'after',
       `
-With a context, it lists the settings of the server. Otherwise it reads this
+With a context, it shows the settings of the server. Otherwise it reads this
 environment as a process of the service would, and needs no database. It also
 names unknown variables that begin with AUTH_.
 
@@ -29,7 +29,7 @@ Example:
         })
         if (options.json) return printJson({ settings: rows, unknown })
         const cells = rows.map(row => [row.name, row.value, row.origin, row.origin === 'default' ? '' : row.default])
-        printTable(['setting', 'value', 'origin', 'default'], cells, 'There are no settings.')
+        printTable({ titles: ['setting', 'value', 'origin', 'default'] }, cells, 'There are no settings.')
         for (const name of unknown) warn(`${name} is not a setting.`)
       }),
     )

@@ -37,7 +37,7 @@ Example:
         async (api, options: GlobalOptions) => {
           const here = !(await contextOf(options)) ? await examineHere() : []
           const checks = [...here, ...(await withProgress('Checking the service', () => examineService(api)))]
-          if (options.json) printJson(checks)
+          if (options.json) printJson({ checks })
           else for (const check of checks) print(check)
           if (checks.some(({ status }) => status === 'failed')) end(1)
         },
@@ -92,11 +92,12 @@ async function examineFiles(env: NodeJS.ProcessEnv): Promise<Check> {
   for (const path of secret) {
     // Other checks report missing files.
     const found = await stat(path).catch(() => undefined)
-    if (found && (found.mode & 0o007) !== 0) open.push(path)
+    // A folder that others may only pass through is not readable: a service that root starts opens its data folder so.
+    if (found && (found.mode & 0o006) !== 0) open.push(path)
   }
   const check = 'secret files'
   if (open.length === 0)
     return { check, status: 'ok', detail: 'No other user of this machine can read the secret files.', fix: '' }
   const detail = `Every user of this machine can read ${open.join(', ')}.`
-  return { check, status: 'warning', detail, fix: `chmod o-rwx ${open.join(' ')}` }
+  return { check, status: 'warning', detail, fix: `chmod o-rw ${open.join(' ')}` }
 }

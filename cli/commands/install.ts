@@ -1,6 +1,6 @@
 import type { Command } from 'commander'
 import { announce, type Session, withRegistry, worksLocally } from '../session.js'
-import { canAsk, confirm, yesOption } from '../terminal/ask.js'
+import { canAsk, confirm } from '../terminal/ask.js'
 import { jsonOption, printFields, printJson, say, warn } from '../terminal/output.js'
 import { withProgress } from '../terminal/progress.js'
 
@@ -8,7 +8,7 @@ import { withProgress } from '../terminal/progress.js'
 export function addInstall(program: Command): void {
   worksLocally(program.command('install'))
     .description('Install the registry, or update its tables. It keeps existing data, and you can run it again.')
-    .addOption(yesOption())
+    .option('--yes', 'don’t ask at a terminal')
     .addOption(jsonOption())
     .addHelpText(
       'after',

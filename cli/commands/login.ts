@@ -1,3 +1,4 @@
+import { resolve } from 'node:path'
 import { timestampDate } from '@bufbuild/protobuf/wkt'
 import { type Command, InvalidArgumentError, Option } from 'commander'
 import { scopeName } from '../../server/rules/scopes.js'
@@ -18,7 +19,8 @@ import { explain, fail, misuse } from '../exit-codes.js'
 import { openRemote, readUrl } from '../remote.js'
 import { type Secrets, signIn } from '../sign-in.js'
 import { canAsk, given, readSecret } from '../terminal/ask.js'
-import { jsonOption, printFields, printJson, printTable, say, warn } from '../terminal/output.js'
+import { jsonOption, printFields, printJson, say, timeText, warn } from '../terminal/output.js'
+import { type List, type ListOptions, pagesOf, printPages, withPages } from '../terminal/pages.js'
 import { userOutput } from './users/output.js'
 
 type LoginOptions = GlobalOptions &
@@ -68,9 +70,9 @@ Examples:
       const username = await given(options.username, 'Username:', 'Without a terminal, pass --username.', options)
       const session = await signIn(serverOf(name, context), username, options)
       await keep(name, context, session.token)
-      const expires = timestampDate(session.expireTime!)
-      if (options.json) printJson({ context: name, url: context.url, username, expires })
-      else say(`You are signed in to ${name} (${context.url}) until ${expires.toLocaleString()}.`)
+      const expireTime = timestampDate(session.expireTime!)
+      if (options.json) printJson({ context: name, url: context.url, username, expireTime })
+      else say(`You are signed in to ${name} (${context.url}) until ${timeText(expireTime)}.`)
       warnOfEnvironment(name)
     })
 
@@ -104,38 +106,36 @@ Examples:
       administering(async (api, options: GlobalOptions) => {
         const chosen = await contextOf(options)
         const { user, actor, signInTime, expireTime, totp, scopes } = await api.getSession({})
-        const may = scopes.length > 0 ? { may: scopes.map(scope => scopeName(scope) ?? String(scope)) } : {}
+        const may = scopes.length > 0 ? { scopes: scopes.map(scope => scopeName(scope) ?? String(scope)) } : {}
         const where = chosen ? { context: chosen.name, url: chosen.context.url } : { context: 'local' }
         const times = {
-          signedIn: signInTime && timestampDate(signInTime),
-          expires: expireTime && timestampDate(expireTime),
+          ...(signInTime && { signInTime: timestampDate(signInTime) }),
+          ...(expireTime && { expireTime: timestampDate(expireTime) }),
         }
         if (options.json)
           return printJson({ ...where, actor, ...(user && { user: userOutput(user), totp }), ...may, ...times })
         const who = user ? `${user.record!.username} (#${user.record!.id})` : actor
+        const { signInTime: signedIn, expireTime: expires } = times
         printFields({
           who,
           ...where,
-          ...times,
+          'signed in': signedIn,
+          expires,
           ...(user && { 'one-time codes': totp }),
-          ...(may.may && { may: may.may.join(', ') }),
+          ...(may.scopes && { scopes: may.scopes.join(', ') }),
         })
       }),
     )
 
   const contexts = program.command('contexts').description('Servers that you signed in to')
-  contexts
-    .command('list')
+  withPages(contexts.command('list'), contextList)
     .description('List the contexts; * marks the current one.')
-    .addOption(jsonOption())
     .addHelpText('after', '\nExample:\n  $ auth-admin contexts list')
-    .action(async (options: GlobalOptions) => {
+    .action(async (options: ListOptions) => {
       const { current, contexts } = await readContexts()
       const used = contextOfEnvironment() ?? current
       const rows = Object.entries(contexts).map(([name, { url, ca }]) => ({ name, url, ca, current: name === used }))
-      if (options.json) return printJson(rows)
-      const cells = rows.map(row => [row.current ? '*' : '', row.name, row.url])
-      printTable(['', 'name', 'url'], cells, 'No contexts: commands work on the database itself.')
+      await printPages(contextList, options, pagesOf(rows))
     })
   contexts
     .command('show')
@@ -144,11 +144,11 @@ Examples:
     .addOption(jsonOption())
     .addHelpText('after', '\nExample:\n  $ auth-admin contexts show production')
     .action(async (wanted: string | undefined, options: GlobalOptions) => {
-      const { current } = await readContexts()
+      const used = contextOfEnvironment() ?? (await readContexts()).current
       const chosen = await chooseContext(wanted)
       if (!chosen) return fail('There is no current context: commands work on the database itself.', 3)
       const { name, context } = chosen
-      const output = { name, url: context.url, ca: context.ca, current: name === current }
+      const output = { name, url: context.url, ca: context.ca, current: name === used }
       if (options.json) printJson(output)
       else printFields(output)
     })
@@ -189,6 +189,15 @@ function warnOfEnvironment(current: string): void {
   if (used !== undefined && used !== current) warn(`AUTH_CONTEXT is set: commands still work at ${used}.`)
 }
 
+const contextList: List<{ name: string; url: string; ca: string | undefined; current: boolean }> = {
+  name: 'contexts',
+  fields: ['name', 'url', 'ca', 'current'],
+  toOutput: context => context,
+  head: { titles: ['', 'name', 'url'], whole: ['name'] },
+  toCells: ({ name, url, current }) => [current ? '*' : '', name, url],
+  empty: 'No contexts: commands work on the database itself.',
+}
+
 const urlProblem = (text: string) =>
   readUrl(text) === undefined
     ? 'Use https://host:port; http:// works for this machine only, because it exposes the token.'
@@ -206,14 +215,14 @@ async function contextFor(url: string | undefined, options: LoginOptions) {
   const isNew = named !== undefined && !Object.hasOwn((await readContexts()).contexts, named)
   if (url === undefined && !(isNew && canAsk(options))) {
     const chosen = await chooseContext(named)
-    if (chosen) return { ...chosen, context: { ...chosen.context, ...(ca && { ca }) } }
+    if (chosen) return { ...chosen, context: { ...chosen.context, ...(ca && { ca: resolve(ca) }) } }
   }
   const question = 'URL of the administration listener (https://host:port):'
   const missing = 'Pass the URL of the server to sign in to.'
   const origin = parseUrl(await given(url, question, missing, options, urlProblem))
   const name = named ?? new URL(origin).host
   if (name === local) misuse('`local` is the database itself: choose another name for the context.')
-  const context: Context = { url: origin, ...(ca && { ca }), tokenFile: tokenFileOf(name) }
+  const context: Context = { url: origin, ...(ca && { ca: resolve(ca) }), tokenFile: tokenFileOf(name) }
   return { name, context }
 }
 
@@ -235,7 +244,7 @@ async function signInService(name: string, context: Context, options: LoginOptio
     const { actor, scopes } = await createClient(Administration, transport).getSession({})
     await keep(name, context, key)
     const may = scopes.map(scope => scopeName(scope) ?? String(scope))
-    if (options.json) printJson({ context: name, url: context.url, actor, may })
+    if (options.json) printJson({ context: name, url: context.url, actor, scopes: may })
     else say(`You are signed in to ${name} (${context.url}) as ${actor}, with ${may.join(', ')}.`)
     warnOfEnvironment(name)
   } catch (error) {

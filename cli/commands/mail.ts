@@ -4,8 +4,8 @@ import type { QueuedEmail } from '../../proto/gen/auth/v1/administration_pb.js'
 import { administering } from '../administration.js'
 import { fail, misuse } from '../exit-codes.js'
 import { confirm, readId, yesOption } from '../terminal/ask.js'
-import { jsonOption, printFields, printJson, printTable, say } from '../terminal/output.js'
-import { inFields, type ListOptions, printList, readPages, withPages } from '../terminal/pages.js'
+import { jsonOption, printFields, printJson, say } from '../terminal/output.js'
+import { type List, type ListOptions, printPages, withPages } from '../terminal/pages.js'
 import { withProgress } from '../terminal/progress.js'
 
 interface Options {
@@ -16,7 +16,7 @@ interface Options {
 export function addMail(program: Command): void {
   const mail = program.command('mail').description('Queued and failed e-mails')
 
-  withPages(mail.command('list'))
+  withPages(mail.command('list'), emailList)
     .description('List queued e-mails, oldest first. Texts, keys and addresses are never shown.')
     .addOption(new Option('--failed', 'only those that failed permanently').conflicts('waiting'))
     .option('--waiting', 'only those that are still to be sent or retried')
@@ -24,19 +24,11 @@ export function addMail(program: Command): void {
     .action(
       administering(async (api, options: ListOptions & { failed?: boolean; waiting?: boolean }) => {
         const { failed, waiting } = options
-        const listed = await readPages(options, async page => {
-          const { emails, nextPageToken } = await api.listEmails({
-            ...((failed || waiting) && { failed: !waiting }),
-            ...page,
-          })
-          return { rows: emails.map(toOutput), nextPageToken }
+        const filter = (failed || waiting) && { failed: !waiting }
+        await printPages(emailList, options, async page => {
+          const { emails, nextPageToken } = await api.listEmails({ ...filter, ...page })
+          return { rows: emails, nextPageToken }
         })
-        if (inFields(options)) return printList('emails', listed, options)
-        const cells = listed.rows.map(({ id, kind, user, created, attempts, due, error }) => {
-          return [id, kind, user && `#${user}`, created, attempts, due ?? 'failed', error]
-        })
-        const head = ['id', 'kind', 'user', 'queued (utc)', 'attempts', 'due (utc)', 'error']
-        printTable(head, cells, 'No e-mails match.', listed)
       }),
     )
 
@@ -46,8 +38,9 @@ export function addMail(program: Command): void {
     .action(
       administering(async (api, id: number, options: Options) => {
         const email = toOutput((await api.getEmail({ id: BigInt(id) })).email!)
-        if (options.json) printJson(email)
-        else printFields({ ...email, due: email.due ?? 'failed permanently' })
+        if (options.json) return printJson(email)
+        const { createTime, dueTime, ...rest } = email
+        printFields({ ...rest, queued: createTime, due: dueTime ?? 'failed permanently' })
       }),
     )
 
@@ -119,9 +112,21 @@ function toOutput({ id, kind, user, createTime, attempts, dueTime, error }: Queu
     id: Number(id),
     kind,
     ...(user !== undefined && { user }),
-    created: timestampDate(createTime!),
+    createTime: timestampDate(createTime!),
     attempts,
-    ...(dueTime && { due: timestampDate(dueTime) }),
+    ...(dueTime && { dueTime: timestampDate(dueTime) }),
     ...(error !== undefined && { error }),
   }
+}
+
+const emailList: List<QueuedEmail> = {
+  name: 'emails',
+  fields: ['id', 'kind', 'user', 'createTime', 'attempts', 'dueTime', 'error'],
+  toOutput,
+  head: { titles: ['id', 'kind', 'user', 'queued', 'attempts', 'due', 'error'] },
+  toCells(email) {
+    const { id, kind, user, createTime, attempts, dueTime, error } = toOutput(email)
+    return [id, kind, user && `#${user}`, createTime, attempts, dueTime ?? 'failed', error]
+  },
+  empty: 'No e-mails match.',
 }

@@ -2,7 +2,7 @@ import type { Command } from 'commander'
 import { readMasterKey } from '../../server/process/settings.js'
 import { fail, misuse } from '../exit-codes.js'
 import { announce, withRegistry, worksLocally } from '../session.js'
-import { askSecret, canAsk, confirm, readSecret, yesOption } from '../terminal/ask.js'
+import { askSecret, canAsk, confirm, readSecret } from '../terminal/ask.js'
 import { jsonOption, printJson, say } from '../terminal/output.js'
 import { withProgress } from '../terminal/progress.js'
 
@@ -13,7 +13,7 @@ export function addMasterKey(program: Command): void {
   worksLocally(masterKey.command('rotate'))
     .description('Wrap the data keys with a new master key. All users stay signed in; no hash or seal changes.')
     .option('--new-key-file <file>', 'file with the new key; - for standard input')
-    .addOption(yesOption())
+    .option('--yes', 'don’t ask at a terminal')
     .addOption(jsonOption())
     .addHelpText(
       'after',

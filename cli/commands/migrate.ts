@@ -33,13 +33,13 @@ Examples:
 
   migrate
     .command('status')
-    .description('List the migrations that ran and those that are pending.')
+    .description('Show the migrations that ran and those that are pending.')
     .addOption(jsonOption())
     .addHelpText(
       'after',
       `
 States: done, pending, newer (run by a newer version; this version starts after
-an \`expand\`, and refuses to start after a \`contract\`). Times are in UTC.
+an \`expand\`, and refuses to start after a \`contract\`).
 
 Example:
   $ auth-admin migrate status`,
@@ -49,27 +49,27 @@ Example:
         const found = await read(api)
         if (json) return printJson(found)
         const cells = Object.entries(found).flatMap(([state, migrations]) =>
-          migrations.map(({ name, kind, run_at }) => [name, kind, state, run_at]),
+          migrations.map(({ name, kind, runTime }) => [name, kind, state, runTime]),
         )
-        printTable(['migration', 'kind', 'state', 'run at'], cells, 'There are no migrations.')
+        printTable({ titles: ['migration', 'kind', 'state', 'run at'] }, cells, 'There are no migrations.')
       }, opening),
     )
 
   migrate
     .command('plan')
-    .description('List pending migrations, and which command runs them.')
+    .description('Show the pending migrations, and which command runs them.')
     .addOption(jsonOption())
     .addHelpText('after', '\nExample:\n  $ auth-admin migrate plan')
     .action(
       administering(async (api, { json }: Options) => {
         const { pending } = await read(api)
-        if (json) return printJson(pending)
+        if (json) return printJson({ pending })
         const cells = pending.map(({ name, kind }) => [
           name,
           kind,
           kind === 'expand' ? 'migrate up, before the update' : 'migrate up --contract, after the update',
         ])
-        printTable(['migration', 'kind', 'run by'], cells, 'The tables are up to date.')
+        printTable({ titles: ['migration', 'kind', 'run by'] }, cells, 'The tables are up to date.')
       }, opening),
     )
 
@@ -121,7 +121,7 @@ async function bringUp({ contract, json }: Options & { contract?: boolean }): Pr
 async function read(api: Api) {
   const all = (await api.getMigrations({})).migrations.map(({ name, kind, runTime, known }) => ({
     state: !known ? 'newer' : runTime ? 'done' : 'pending',
-    row: { name, kind, ...(runTime && { run_at: timestampDate(runTime) }) },
+    row: { name, kind, ...(runTime && { runTime: timestampDate(runTime) }) },
   }))
   const those = (wanted: string) => all.filter(({ state }) => state === wanted).map(({ row }) => row)
   return { done: those('done'), pending: those('pending'), newer: those('newer') }

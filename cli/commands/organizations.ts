@@ -5,14 +5,15 @@ import {
   OrganizationFormSchema,
   OrganizationSchema,
 } from '../../proto/gen/auth/v1/administration_pb.js'
+import { PartnerOrganizationSchema } from '../../proto/gen/auth/v1/records_pb.js'
 import { type Api, administering, withSignIn } from '../administration.js'
 import { withReference } from '../arguments.js'
 import { misuse } from '../exit-codes.js'
 import { canAsk, confirm, confirmName, emailProblem, given, readText, yesOption } from '../terminal/ask.js'
 import { askEdits, askFields, type Field, filled, type Values, withFields } from '../terminal/form.js'
-import { jsonOption, printFields, printJson, printTable, say } from '../terminal/output.js'
-import { inFields, type ListOptions, printList, readPages, withPages } from '../terminal/pages.js'
-import { printUsers, userOutput } from './users/output.js'
+import { jsonOption, printFields, printJson, say } from '../terminal/output.js'
+import { type List, type ListOptions, printPages, withPages } from '../terminal/pages.js'
+import { listedFields, userList } from './users/output.js'
 
 /** The fields of an organization. */
 const fields = [
@@ -60,7 +61,7 @@ export function addOrganizations(program: Command): void {
       }),
     )
 
-  withPages(organizations.command('list'))
+  withPages(organizations.command('list'), organizationList)
     .description('List organizations by id. Only --json has every field.')
     .addOption(new Option('--active', 'only those with enabled keys').conflicts('inactive'))
     .option('--inactive', 'only those with disabled keys')
@@ -78,23 +79,10 @@ export function addOrganizations(program: Command): void {
       administering(async (api, options: ListOptions & ListFilter) => {
         const { active, inactive, type, text } = options
         const filter = { ...((active || inactive) && { active: !inactive }), type, text }
-        const listed = await readPages(
-          options,
-          async page => {
-            const { organizations, nextPageToken } = await api.listOrganizations({ ...filter, ...page })
-            return { rows: organizations, nextPageToken }
-          },
-          toOutput,
-        )
-        if (inFields(options)) {
-          return printList('organizations', { ...listed, rows: listed.rows.map(toOutput) }, options)
-        }
-        const cells = listed.rows.map(({ record }) => {
-          const { id, name, type, active, phone, email } = record!
-          return [id, name, type, active === 'true', phone, email]
+        await printPages(organizationList, options, async page => {
+          const { organizations, nextPageToken } = await api.listOrganizations({ ...filter, ...page })
+          return { rows: organizations, nextPageToken }
         })
-        const head = ['id', 'name', 'type', 'active', 'phone', 'email']
-        printTable(head, cells, 'No organizations match.', listed)
       }),
     )
 
@@ -172,18 +160,16 @@ export function addOrganizations(program: Command): void {
     )
 
   const members = organizations.command('members').description('Users who belong to an organization')
-  withName(members.command('list'))
+  withPages(withReference(members.command('list'), 'organization', reference), userList)
     .description('List the users who belong to an organization.')
     .addHelpText('after', "\nExample:\n  $ auth-admin organizations members list 'Escola Azul'")
     .action(
-      administering(async (api, name: string | undefined, options: Options) => {
+      administering(async (api, name: string | undefined, options: ListOptions) => {
         const organization = await nameOf(name, options)
-        const listed = await readPages({ all: true }, async page => {
+        await printPages(userList, options, async page => {
           const { users, nextPageToken } = await api.listUsers({ organization, ...page })
           return { rows: users, nextPageToken }
         })
-        if (options.json) return printJson(listed.rows.map(userOutput))
-        printUsers(listed)
       }),
     )
 
@@ -222,8 +208,11 @@ function nameOf(name: string | undefined, options: Options): Promise<string> {
   return given(name, 'Which organization (id or name)?', 'Name the organization: pass its id or name.', options)
 }
 
+/** What names an organization. */
+const reference = 'id, INEP code or name'
+
 function withName(command: Command): Command {
-  return withReference(command, 'organization', 'id, INEP code or name').addOption(jsonOption())
+  return withReference(command, 'organization', reference).addOption(jsonOption())
 }
 
 /** Reads a kind of organization; the letters of the contract in any case. */
@@ -236,6 +225,18 @@ function readType(value: string): string {
 function toOutput({ record, members, etag }: Organization) {
   const json = toJson(OrganizationSchema, create(OrganizationSchema, { record: record! })) as { record: object }
   return { ...json.record, ...(members !== undefined && { members }), etag }
+}
+
+const organizationList: List<Organization> = {
+  name: 'organizations',
+  fields: [...listedFields(PartnerOrganizationSchema), 'etag'],
+  toOutput,
+  head: { titles: ['id', 'name', 'type', 'active', 'phone', 'email'], whole: ['phone'] },
+  toCells({ record }) {
+    const { id, name, type, active, phone, email } = record!
+    return [id, name, type, active === 'true', phone, email]
+  },
+  empty: 'No organizations match.',
 }
 
 function show(organization: Organization, { json }: Options, sentence?: string): void {

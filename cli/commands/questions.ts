@@ -1,11 +1,11 @@
 import { type Command, Option } from 'commander'
-import type { AdministeredQuestion } from '../../proto/gen/auth/v1/administration_pb.js'
+import type { AdministeredQuestion, UnmatchedQuestion } from '../../proto/gen/auth/v1/administration_pb.js'
 import { administering } from '../administration.js'
 import { readReference, withReference } from '../arguments.js'
 import { misuse } from '../exit-codes.js'
 import { askText, canAsk, confirm, given, readText, yesOption } from '../terminal/ask.js'
-import { jsonOption, printFields, printJson, printTable, say } from '../terminal/output.js'
-import { inFields, type ListOptions, printList, readPages, withPages } from '../terminal/pages.js'
+import { jsonOption, printFields, printJson, say } from '../terminal/output.js'
+import { type List, type ListOptions, printPages, withPages } from '../terminal/pages.js'
 
 interface Options {
   readonly json?: boolean
@@ -31,7 +31,7 @@ export function addQuestions(program: Command): void {
       }),
     )
 
-  withPages(questions.command('list'))
+  withPages(questions.command('list'), questionList)
     .description('List questions in their order, including retired ones.')
     .addOption(new Option('--offered', 'only those that users may answer').conflicts('retired'))
     .option('--retired', 'only those that take no new answers')
@@ -39,21 +39,11 @@ export function addQuestions(program: Command): void {
     .action(
       administering(async (api, options: ListOptions & { offered?: boolean; retired?: boolean }) => {
         const { offered, retired } = options
-        const listed = await readPages(
-          options,
-          async page => {
-            const filter = (offered || retired) && { offered: !retired }
-            const { questions, nextPageToken } = await api.listQuestions({ ...filter, ...page })
-            return { rows: questions, nextPageToken }
-          },
-          toOutput,
-        )
-        if (inFields(options)) return printList('questions', { ...listed, rows: listed.rows.map(toOutput) }, options)
-        const cells = listed.rows.map(({ record }) => {
-          const { id, question, active } = record!
-          return [id, question, stateOf(active)]
+        const filter = (offered || retired) && { offered: !retired }
+        await printPages(questionList, options, async page => {
+          const { questions, nextPageToken } = await api.listQuestions({ ...filter, ...page })
+          return { rows: questions, nextPageToken }
         })
-        printTable(['id', 'question', 'state'], cells, 'No questions match.', listed)
       }),
     )
 
@@ -65,7 +55,7 @@ export function addQuestions(program: Command): void {
         const question = (await api.getQuestion({ question: await nameOf(name, options) })).question!
         if (options.json) return printJson(toOutput(question))
         const { id, question: text, active } = question.record!
-        printFields({ id, question: text, state: stateOf(active) })
+        printFields({ id, question: text, status: stateOf(active) })
       }),
     )
 
@@ -133,7 +123,7 @@ Example:
     )
 
   const unmatched = questions.command('unmatched').description('Questions of sign-ups that aren’t in the registry')
-  withPages(unmatched.command('list'))
+  withPages(unmatched.command('list'), unmatchedList)
     .description('List questions of sign-ups that aren’t in the registry, with the number of users of each.')
     .addHelpText(
       'after',
@@ -146,13 +136,10 @@ Example:
     )
     .action(
       administering(async (api, options: ListOptions) => {
-        const listed = await readPages(options, async page => {
+        await printPages(unmatchedList, options, async page => {
           const { questions, nextPageToken } = await api.listUnmatchedQuestions(page)
-          return { rows: questions.map(({ question, users }) => ({ question, users })), nextPageToken }
+          return { rows: questions, nextPageToken }
         })
-        if (inFields(options)) return printList('questions', listed, options)
-        const cells = listed.rows.map(({ question, users }) => [users, question])
-        printTable(['users', 'question'], cells, 'Every question of a sign-up is in the registry.', listed)
       }),
     )
 
@@ -199,6 +186,27 @@ function stateOf(active: number | undefined): string {
 function toOutput({ record, etag }: AdministeredQuestion) {
   const { id, question, active } = record!
   return { id, question, active, etag }
+}
+
+const questionList: List<AdministeredQuestion> = {
+  name: 'questions',
+  fields: ['id', 'question', 'active', 'etag'],
+  toOutput,
+  head: { titles: ['id', 'status', 'question'] },
+  toCells({ record }) {
+    const { id, question, active } = record!
+    return [id, stateOf(active), question]
+  },
+  empty: 'No questions match.',
+}
+
+const unmatchedList: List<UnmatchedQuestion> = {
+  name: 'questions',
+  fields: ['question', 'users'],
+  toOutput: ({ question, users }) => ({ question, users }),
+  head: { titles: ['users', 'question'], whole: ['question'] },
+  toCells: ({ question, users }) => [users, question],
+  empty: 'Every question of a sign-up is in the registry.',
 }
 
 function show(question: AdministeredQuestion, { json }: Options, sentence: string): void {

@@ -68,7 +68,8 @@ Examples:
         },
         { create: true },
       )
-      if (options.json) return printJson({ database, ...done })
+      const { madeAt: backupTime, ...rest } = done
+      if (options.json) return printJson({ database, backupTime, ...rest })
       say(`The registry is as of ${madeAt}; users: ${done.rows.users}.`)
       if (erasures.length > 0) say(erasedAgain(erasures, done.erased.length))
       say(

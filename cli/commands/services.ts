@@ -4,13 +4,13 @@ import { type Command, InvalidArgumentError, Option } from 'commander'
 import { type Service, ServiceFormSchema } from '../../proto/gen/auth/v1/administration_pb.js'
 import type { Scope } from '../../proto/gen/auth/v1/scopes_pb.js'
 import { scopeName, scopeNames, scopeOf } from '../../server/rules/scopes.js'
-import { type Api, administering, withSignIn } from '../administration.js'
+import { administering, withSignIn } from '../administration.js'
 import { withReference } from '../arguments.js'
 import { misuse } from '../exit-codes.js'
 import { askChoices, canAsk, confirm, confirmName, given, readId, readTime, yesOption } from '../terminal/ask.js'
 import { askEdits, type Field, type Values, withFields } from '../terminal/form.js'
 import { jsonOption, printFields, printJson, printTable, say } from '../terminal/output.js'
-import { inFields, type ListOptions, printList, readPages, withPages } from '../terminal/pages.js'
+import { type List, type ListOptions, pagesOf, printPages, withPages } from '../terminal/pages.js'
 
 /** The fields of a service that can change. */
 const fields = [
@@ -52,22 +52,15 @@ export function addServices(program: Command): void {
       }),
     )
 
-  withPages(services.command('list'))
+  withPages(services.command('list'), serviceList)
     .description('List services by name. Only --json shows their keys, each by its first characters.')
     .addHelpText('after', '\nExample:\n  $ auth-admin services list --json')
     .action(
       administering(async (api, options: ListOptions) => {
-        const listed = await readServices(api, options)
-        if (inFields(options)) {
-          return printList('services', { ...listed, rows: listed.rows.map(toOutput) }, options)
-        }
-        const cells = listed.rows.map(service => {
-          const { name, may, keys } = toOutput(service)
-          const expires = keys.map(key => key.expires.slice(0, 10)).sort()
-          const used = keys.map(key => key.last_used ?? '').sort()
-          return [name, may.join(','), keys.length, expires.at(-1), used.at(-1)]
+        await printPages(serviceList, options, async page => {
+          const { services, nextPageToken } = await api.listServices(page)
+          return { rows: services, nextPageToken }
         })
-        printTable(['name', 'may', 'keys', 'expires', 'last used'], cells, 'There are no services.', listed)
       }),
     )
 
@@ -95,7 +88,7 @@ Example:
         const name = await nameOf(given, options)
         const read = async () => {
           const service = (await api.getService({ name })).service!
-          return { etag: service.etag, now: { name: service.name, may: toOutput(service).may.join(',') } }
+          return { etag: service.etag, now: { name: service.name, may: toOutput(service).scopes.join(',') } }
         }
         const { values, updateMask, etag } = await askEdits(fields, options, read)
         const form = create(ServiceFormSchema, {
@@ -126,18 +119,13 @@ Example:
 
   const keys = services.command('keys').description('Keys of a service, each with its own expiry')
 
-  withPages(withReference(keys.command('list'), 'service', 'name of the service'))
+  withPages(withReference(keys.command('list'), 'service', reference), keyList)
     .description('List the keys of a service, each by its first characters.')
     .addHelpText('after', '\nExample:\n  $ auth-admin services keys list grades')
     .action(
       administering(async (api, given: string | undefined, options: ListOptions) => {
-        const name = await nameOf(given, options)
-        const listed = await readPages(options, async ({ pageSize }) => {
-          const { service } = await api.getService({ name })
-          return { rows: toOutput(service!).keys.slice(0, pageSize), nextPageToken: '' }
-        })
-        if (inFields(options)) return printList('keys', listed, options)
-        printKeys(listed.rows)
+        const { service } = await api.getService({ name: await nameOf(given, options) })
+        await printPages(keyList, options, pagesOf(toOutput(service!).keys))
       }),
     )
 
@@ -173,8 +161,11 @@ Example:
     )
 }
 
+/** What names a service. */
+const reference = 'name: lower-case letters, digits and hyphens'
+
 function withName(command: Command): Command {
-  return withReference(command, 'service', 'name: lower-case letters, digits and hyphens').addOption(jsonOption())
+  return withReference(command, 'service', reference).addOption(jsonOption())
 }
 
 function withExpiry(command: Command): Command {
@@ -213,32 +204,45 @@ function nameOf(name: string | undefined, options: Options): Promise<string> {
   return given(name, 'Which service (name)?', 'Name the service: pass its name.', options)
 }
 
-function readServices(api: Api, options: ListOptions & { readonly all?: boolean }) {
-  return readPages(
-    options,
-    async page => {
-      const { services, nextPageToken } = await api.listServices(page)
-      return { rows: services, nextPageToken }
-    },
-    toOutput,
-  )
-}
-
 /** A service in plain words, without the keys themselves. */
 function toOutput({ name, scopes, keys, createTime }: Service) {
-  const time = (at: typeof createTime) => timestampDate(at!).toISOString()
   return {
     name,
-    may: scopes.map(scope => scopeName(scope) ?? String(scope)),
-    created: time(createTime),
+    scopes: scopes.map(scope => scopeName(scope) ?? String(scope)),
+    createTime: timestampDate(createTime!),
     keys: keys.map(({ id, beginning, createTime, expireTime, lastUsed }) => ({
       id,
       beginning,
-      created: time(createTime),
-      expires: time(expireTime),
-      ...(lastUsed && { last_used: lastUsed }),
+      createTime: timestampDate(createTime!),
+      expireTime: timestampDate(expireTime!),
+      ...(lastUsed && { lastUsed }),
     })),
   }
+}
+
+const serviceList: List<Service> = {
+  name: 'services',
+  fields: ['name', 'scopes', 'createTime', 'keys'],
+  toOutput,
+  head: { titles: ['name', 'scopes', 'keys', 'expires', 'last used'] },
+  toCells(service) {
+    const { name, scopes, keys } = toOutput(service)
+    const expire = Math.max(...keys.map(({ expireTime }) => expireTime.getTime()))
+    const used = keys.map(({ lastUsed }) => lastUsed ?? '').sort()
+    return [name, scopes.join(', '), keys.length, keys.length > 0 ? new Date(expire) : '', used.at(-1)]
+  },
+  empty: 'There are no services.',
+}
+
+type Key = ReturnType<typeof toOutput>['keys'][number]
+
+const keyList: List<Key> = {
+  name: 'keys',
+  fields: ['id', 'beginning', 'createTime', 'expireTime', 'lastUsed'],
+  toOutput: key => key,
+  head: { titles: ['key', 'beginning', 'created', 'expires', 'last used'] },
+  toCells: key => [key.id, key.beginning, key.createTime, key.expireTime, key.lastUsed],
+  empty: 'It has no keys.',
 }
 
 function showKey(service: Service, key: string, options: Options, sentence: string): void {
@@ -257,11 +261,7 @@ function show(service: Service, options: Options): void {
     printJson(output)
     return
   }
-  printFields({ name: output.name, may: output.may.join(', '), created: new Date(output.created) })
-  printKeys(output.keys)
-}
-
-function printKeys(keys: Readonly<ReturnType<typeof toOutput>['keys']>): void {
-  const cells = keys.map(key => [key.id, key.beginning, new Date(key.created), new Date(key.expires), key.last_used])
-  printTable(['key', 'beginning', 'created', 'expires', 'last used'], cells, 'It has no keys.')
+  const { name, scopes, createTime, keys } = output
+  printFields({ name, scopes: scopes.join(', '), created: createTime })
+  printTable(keyList.head, keys.map(keyList.toCells), keyList.empty)
 }

@@ -3,31 +3,27 @@ import { type Command, Option } from 'commander'
 import { type Api, administering, withSignIn } from '../administration.js'
 import { fail, misuse } from '../exit-codes.js'
 import { confirm, confirmAtServer, yesOption } from '../terminal/ask.js'
-import { jsonOption, printFields, printJson, printTable, say, warn } from '../terminal/output.js'
+import { jsonOption, printFields, printJson, say, timeText, warn } from '../terminal/output.js'
+import { type List, type ListOptions, pagesOf, printPages, withPages } from '../terminal/pages.js'
 
 /** Adds `auth-admin keys`. */
 export function addSigningKeys(program: Command): void {
   const keys = program.command('keys').description('Keys that sign tokens')
 
-  keys
-    .command('list')
+  withPages(keys.command('list'), keyList)
     .description('List the keys that verify tokens, newest first. Private keys are never shown.')
-    .addOption(jsonOption())
     .addHelpText(
       'after',
       `
 States: published (known to verifiers, doesn't sign yet), signing, retiring
-(verifies the tokens it signed). Times are in UTC.
+(verifies the tokens it signed).
 
 Example:
   $ auth-admin keys list`,
     )
     .action(
-      administering(async (api, options: { json?: boolean }) => {
-        const rows = await readKeys(api)
-        if (options.json) return printJson(rows)
-        const cells = rows.map(row => [row.kid, `${row.state} ${when(row)}`])
-        printTable(['kid', 'state (UTC)'], cells, 'There are no keys: run `auth-admin install`.')
+      administering(async (api, options: ListOptions) => {
+        await printPages(keyList, options, pagesOf(await readKeys(api)))
       }),
     )
 
@@ -40,8 +36,9 @@ Example:
     .action(
       administering(async (api, kid: string, options: { json?: boolean }) => {
         const key = (await readKeys(api)).find(each => each.kid === kid) ?? fail(`There is no key ${kid}.`, 3)
-        if (options.json) printJson(key)
-        else printFields(key)
+        if (options.json) return printJson(key)
+        const { state, signTime, expireTime } = key
+        printFields({ kid, state, 'signs from': signTime, 'verifies until': expireTime })
       }),
     )
 
@@ -65,10 +62,10 @@ Example:
         const { json } = options
         if (now) await confirm('Verifiers may refuse new tokens for some minutes. Rotate at once?', options)
         const { kid, signTime } = (await api.rotateSigningKey({ now })).key!
-        const lead = Math.round((timestampDate(signTime!).getTime() - Date.now()) / 60_000) * 60
+        const time = timestampDate(signTime!)
         if (now) warn('Verifiers with an older key set may refuse new tokens for some minutes.')
-        if (json) return printJson({ kid, signs_in_seconds: lead })
-        const from = now ? 'from now on' : `from ${minute(timestampDate(signTime!))} (UTC) on`
+        if (json) return printJson({ kid, signTime: time })
+        const from = now ? 'from now on' : `from ${timeText(time)} on`
         say(`Key ${kid} is published and signs ${from}.`)
       }),
     )
@@ -108,24 +105,29 @@ Example:
 }
 
 /** All keys, the newest first, each with its state. */
-async function readKeys(api: Api) {
+async function readKeys(api: Api): Promise<Key[]> {
   const { keys } = await api.listSigningKeys({})
   const signing = keys.findIndex(({ signs }) => signs)
   return keys.map(({ kid, signTime, expireTime }, place) => ({
     kid,
     state: place === signing ? 'signing' : place < signing ? 'published' : 'retiring',
-    signs_at: timestampDate(signTime!),
-    ...(expireTime && { verifies_until: timestampDate(expireTime) }),
+    signTime: timestampDate(signTime!),
+    ...(expireTime && { expireTime: timestampDate(expireTime) }),
   }))
 }
 
-/** Until when a key is in its state, or since when it signs. */
-function when({ state, signs_at, verifies_until }: { state: string; signs_at: Date; verifies_until?: Date }): string {
-  return state === 'signing'
-    ? `since ${minute(signs_at)}`
-    : `until ${minute(state === 'published' ? signs_at : verifies_until)}`
+interface Key {
+  readonly kid: string
+  readonly state: string
+  readonly signTime: Date
+  readonly expireTime?: Date
 }
 
-function minute(time?: Date): string | undefined {
-  return time?.toISOString().slice(0, 16).replace('T', ' ')
+const keyList: List<Key> = {
+  name: 'keys',
+  fields: ['kid', 'state', 'signTime', 'expireTime'],
+  toOutput: key => key,
+  head: { titles: ['state', 'signs from', 'verifies until', 'kid'] },
+  toCells: ({ kid, state, signTime, expireTime }) => [state, signTime, expireTime, kid],
+  empty: 'There are no keys: run `auth-admin install`.',
 }

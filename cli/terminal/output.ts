@@ -1,7 +1,6 @@
 // The terminal owns how commands prompt and print: forms, secrets, confirmations, tables, JSON, pages and progress.
 // It knows no command. Without a terminal, or with --json, nothing prompts: then a missing argument is an error. What
 // a terminal obeys never reaches it from the registry.
-import Table from 'cli-table3'
 import { Option } from 'commander'
 
 /** The option of every command that answers. */
@@ -12,11 +11,6 @@ export function jsonOption(): Option {
 /** Prints a value as one JSON document. */
 export function printJson(value: unknown): void {
   process.stdout.write(`${JSON.stringify(value, null, 2)}\n`)
-}
-
-/** Prints a value as a JSON document on one line. */
-export function printLine(value: unknown): void {
-  process.stdout.write(`${JSON.stringify(value)}\n`)
 }
 
 /** Prints a line. */
@@ -40,89 +34,122 @@ export function printable(text: string): string {
 /** What a cell can hold; absent is empty. */
 export type Cell = string | number | boolean | Date | null | undefined
 
-/** A cell as text: yes or no for a boolean, UTC to the second for a time. */
-function write(cell: Cell): string {
+/** A time as text: RFC 3339 in UTC, to the second, in JSON as in columns. It has no space, so it is never folded. */
+export function timeText(time: Date): string {
+  return time.toISOString().replace(/\.\d+Z$/, 'Z')
+}
+
+/** A cell as text: yes or no for a boolean. */
+function cellText(cell: Cell): string {
   if (cell === null || cell === undefined) return ''
   if (cell === true) return 'yes'
   if (cell === false) return 'no'
-  return cell instanceof Date ? cell.toISOString().slice(0, 19).replace('T', ' ') : printable(String(cell))
+  return cell instanceof Date ? timeText(cell) : printable(String(cell))
+}
+
+/** Writes to standard output, and waits while its reader is behind. */
+export async function write(text: string): Promise<void> {
+  if (!process.stdout.write(text)) await new Promise(resolve => process.stdout.once('drain', resolve))
+}
+
+/** Columns of a table: their titles, and those that are never folded because users copy them. */
+export interface Head {
+  readonly titles: readonly string[]
+  readonly whole?: readonly string[]
 }
 
 /**
- * Prints rows under a head, or `empty` when there are none, and says when there are more. Long cells are folded to fit the
- * terminal.
+ * A table that grows: returns a function that lays out more rows. The first rows decide how wide the columns are, and come
+ * with the head.
  */
-export function printTable(
-  head: readonly string[],
-  rows: readonly (readonly Cell[])[],
-  empty: string,
-  { nextPageToken = '' }: { readonly nextPageToken?: string } = {},
-): void {
-  const cells = rows.map(row => row.map(write))
-  const times = head.map((_, column) => rows.some(row => row[column] instanceof Date))
+export function startTable({ titles, whole = [] }: Head): (rows: readonly (readonly Cell[])[]) => string {
+  let layOut: Layout | undefined
+  return rows => {
+    const cells = rows.map(row => row.map(cellText))
+    const head = titles.map(title => title.toUpperCase())
+    const all = layOut ? cells : [head, ...cells]
+    layOut ??= columnsOf(
+      all,
+      titles.map(title => whole.includes(title)),
+    )
+    return all.map(layOut).join('')
+  }
+}
+
+/** Prints rows under a head, or `empty` when there are none. */
+export function printTable(head: Head, rows: readonly (readonly Cell[])[], empty: string): void {
   if (rows.length === 0) say(empty)
-  else printColumns([head.map(title => title.toUpperCase()), ...cells], times)
-  if (nextPageToken !== '') process.stderr.write(`There are more: pass --all, or --page-token ${nextPageToken}\n`)
+  else process.stdout.write(startTable(head)(rows))
 }
 
 /** Prints fields, one a line; absent ones are left out. */
 export function printFields(fields: Readonly<Record<string, Cell>>): void {
   const present = Object.entries(fields).filter(([, value]) => value !== null && value !== undefined)
-  if (present.length > 0)
-    printColumns(
-      present.map(([name, value]) => [name, write(value)]),
-      [true, false],
-    )
+  const rows = present.map(([name, value]) => [name, cellText(value)])
+  if (rows.length > 0) process.stdout.write(rows.map(columnsOf(rows, [true, false])).join(''))
 }
 
-/** Columns side by side, without rules between them, so that a key can be copied whole. `whole` ones are never folded. */
-function printColumns(rows: readonly (readonly string[])[], whole: readonly boolean[]): void {
-  const columns = process.stdout.columns
-  const natural = rows[0]!.map((_, column) => Math.max(...rows.map(row => width(row[column] ?? ''))))
-  const table = new Table({
-    chars: Object.fromEntries(rules.map(rule => [rule, ''])),
-    // In a pipe, cells aren't folded.
-    ...(columns !== undefined && {
-      colWidths: narrow(natural, whole, Math.max(40, columns) - gap * natural.length).map(width => width + gap),
-      wordWrap: true,
-      wrapOnWordBoundary: false,
-    }),
-    style: { head: [], border: [], 'padding-left': 0, 'padding-right': gap },
-  })
-  for (const row of rows) table.push([...row])
-  const lines = table.toString().split('\n')
-  process.stdout.write(`${lines.map(line => line.trimEnd()).join('\n')}\n`)
+/** A row as lines, each with its line break. */
+type Layout = (row: readonly string[]) => string
+
+/**
+ * Columns side by side, without rules between them, as wide as a sample of rows needs. At a terminal, columns are narrowed
+ * to fit it: a cell is folded at spaces, and never in a word, so that ids, keys and addresses can be copied. A cell that
+ * is too wide moves the rest of its line.
+ */
+function columnsOf(sample: readonly (readonly string[])[], whole: readonly boolean[]): Layout {
+  const widest = (widthOf: (cell: string, column: number) => number) =>
+    sample[0]!.map((_, column) => Math.max(...sample.map(row => widthOf(row[column]!, column))))
+  const widths = widest(width)
+  const least = widest((cell, column) => (whole[column] ? width(cell) : Math.max(...cell.split(' ').map(width))))
+  // In a pipe, cells aren't folded.
+  const { columns } = process.stdout
+  if (columns !== undefined) narrow(widths, least, columns - gap * (widths.length - 1))
+  const foldable = (column: number) => columns !== undefined && !whole[column]
+  return row => {
+    const cells = row.map((cell, column) => (foldable(column) ? fold(cell, widths[column]!) : [cell]))
+    const height = Math.max(...cells.map(({ length }) => length))
+    const lines = Array.from({ length: height }, (_, line) =>
+      cells.map((parts, column) => pad(parts[line] ?? '', widths[column]! + gap)).join(''),
+    )
+    return lines.map(line => `${line.trimEnd()}\n`).join('')
+  }
 }
 
 /** Spaces between columns. */
 const gap = 2
 
-const rules = [
-  ...['top', 'top-mid', 'top-left', 'top-right', 'bottom', 'bottom-mid', 'bottom-left', 'bottom-right'],
-  ...['left', 'left-mid', 'mid', 'mid-mid', 'right', 'right-mid', 'middle'],
-]
+/** Narrows the widest columns until all fit together, none below what its longest word takes. */
+function narrow(widths: number[], least: readonly number[], available: number): void {
+  for (let excess = widths.reduce((a, b) => a + b, 0) - available; excess > 0; excess--) {
+    const narrowable = widths.filter((width, column) => width > least[column]!)
+    if (narrowable.length === 0) return
+    const widest = Math.max(...narrowable)
+    widths[widths.findIndex((width, column) => width === widest && width > least[column]!)]! -= 1
+  }
+}
+
+/** A text in lines of at most so many columns, unless a word takes more. */
+function fold(text: string, columns: number): string[] {
+  if (width(text) <= columns) return [text]
+  const lines: string[] = []
+  for (const word of text.split(' ')) {
+    const last = lines.at(-1)
+    if (last !== undefined && width(last) + 1 + width(word) <= columns) lines[lines.length - 1] = `${last} ${word}`
+    else lines.push(word)
+  }
+  return lines
+}
+
+function pad(text: string, columns: number): string {
+  return text + ' '.repeat(Math.max(gap, columns - width(text)))
+}
+
+const wide =
+  /[\p{Emoji_Presentation}\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff00-\uff60\uffe0-\uffe6]/u
 
 /** Columns that a text takes, wide characters counted as two. */
 function width(text: string): number {
-  return [...text].reduce(
-    (sum, sign) =>
-      sum +
-      (/\p{Emoji_Presentation}|[\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff00-\uff60\uffe0-\uffe6]/u.test(
-        sign,
-      )
-        ? 2
-        : 1),
-    0,
-  )
-}
-
-/** Narrows the widest columns until all fit together. */
-function narrow(natural: readonly number[], whole: readonly boolean[], available: number): number[] {
-  const widths = [...natural]
-  while (widths.reduce((a, b) => a + b, 0) > available) {
-    const widest = Math.max(...widths.filter((_, column) => !whole[column]))
-    if (widest <= 4) break
-    widths[widths.findIndex((columns, column) => columns === widest && !whole[column])] = widest - 1
-  }
-  return widths
+  if (/^[ -~]*$/.test(text)) return text.length
+  return [...text].reduce((sum, sign) => sum + (wide.test(sign) ? 2 : 1), 0)
 }

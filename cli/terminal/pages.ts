@@ -1,17 +1,44 @@
+// Lists, all in one shape: the same flags, documents, defaults and hints. A list is printed page by page as it arrives, so
+// that none is too long for the memory.
 import { type Command, InvalidArgumentError, Option } from 'commander'
+import { misuse } from '../exit-codes.js'
 import { readNumber } from './ask.js'
-import { type Cell, jsonOption, printJson, printLine, printTable } from './output.js'
+import { type Cell, type Head, jsonOption, say, startTable, write } from './output.js'
 import { withProgress } from './progress.js'
+
+/** A list of records. */
+export interface List<Row> {
+  /** The plural of its noun: the name of its records in the document. */
+  readonly name: string
+  /** All fields that a record can have in the document; `a.b` is one within another. */
+  readonly fields: readonly string[]
+  toOutput(row: Row): object
+  /** Columns that it has for users. */
+  readonly head: Head
+  toCells(row: Row): readonly Cell[]
+  /** What users see instead of no rows. */
+  readonly empty: string
+}
 
 /** Options of a list. */
 export interface ListOptions {
   readonly limit?: number
+  readonly all?: boolean
   readonly pageToken?: string
   readonly json?: boolean
   readonly jsonl?: boolean
-  /** Names of fields, as `--json` has them; `a.b` is one within another. */
   readonly fields?: readonly string[]
 }
+
+/** The part of a list that a call returns. */
+export interface Page<Row> {
+  readonly rows: readonly Row[]
+  /** Where it continues; empty at the end. */
+  readonly nextPageToken: string
+}
+
+/** Reads a page of at most so many rows; the first one if the token is empty. */
+type Read<Row> = (page: { pageSize: number; pageToken: string }) => Promise<Page<Row>>
 
 /** Rows that a list shows by default. */
 const shownAtOnce = 100
@@ -20,75 +47,103 @@ const shownAtOnce = 100
 const most = 1_000
 
 /** Adds the options of a list to a command. */
-export function withPages(command: Command): Command {
+export function withPages(command: Command, { fields }: Pick<List<never>, 'fields'>): Command {
   return command
-    .addOption(new Option('--limit <number>', 'maximum number of rows').argParser(readNumber(1)))
+    .addOption(
+      new Option('--limit <number>', `maximum number of rows, instead of ${shownAtOnce}`).argParser(readNumber(1)),
+    )
     .addOption(new Option('--all', `all rows, instead of ${shownAtOnce}`).conflicts('limit'))
     .addOption(new Option('--page-token <token>', 'continue where an earlier list ended'))
     .addOption(jsonOption())
-    .addOption(new Option('--jsonl', 'print one JSON document per line, as rows arrive').conflicts('json'))
+    .addOption(new Option('--jsonl', 'print each row as a JSON document on its own line').conflicts('json'))
     .addOption(
       new Option('--fields <names>', 'only these fields, as --json names them, separated by commas').argParser(
-        readNames,
+        readNames(fields),
       ),
     )
 }
 
-/** The part of a list that was asked for. */
-export interface Listed<T> {
-  readonly rows: readonly T[]
-  /** Where it continues; empty at the end. */
-  readonly nextPageToken: string
-}
-
-/** Whether a list is printed in its fields rather than in the columns that it has for users. */
-export function inFields({ json, jsonl, fields }: ListOptions): boolean {
-  return Boolean(json || jsonl || fields)
-}
-
-/**
- * Reads pages until there are as many rows as were asked for: by default 100, all with `--json`. With
- * `--jsonl` rows are printed as they arrive, as `toOutput` returns them, and none are kept.
- */
-export async function readPages<T>(
-  options: ListOptions & { readonly all?: boolean },
-  read: (page: { pageSize: number; pageToken: string }) => Promise<{ rows: readonly T[]; nextPageToken: string }>,
-  toOutput: (row: T) => object = row => row as object,
-): Promise<Listed<T>> {
-  const { limit, all, pageToken = '', json, jsonl, fields } = options
-  const wanted = limit ?? (all || json || jsonl ? Number.POSITIVE_INFINITY : shownAtOnce)
-  const rows: T[] = []
+/** Reads the pages of a list until there are as many rows as were asked for. */
+export async function* readPages<Row>(
+  { limit, all, pageToken = '' }: ListOptions,
+  read: Read<Row>,
+): AsyncGenerator<Page<Row>> {
+  const wanted = limit ?? (all ? Number.POSITIVE_INFINITY : shownAtOnce)
   let count = 0
   let next = pageToken
-  const readAll = async (report: (done: string) => void) => {
-    do {
-      const page = await read({ pageSize: Math.min(most, wanted - count), pageToken: next })
-      if (jsonl) for (const row of page.rows) printLine(pick(toOutput(row), fields))
-      else rows.push(...page.rows)
-      count += page.rows.length
-      report(`${count} so far`)
-      next = page.nextPageToken
-    } while (next !== '' && count < wanted)
+  do {
+    const page = await read({ pageSize: Math.min(most, wanted - count), pageToken: next })
+    yield page
+    count += page.rows.length
+    next = page.nextPageToken
+  } while (next !== '' && count < wanted)
+}
+
+/** Reads pages of a list that is there as a whole. */
+export function pagesOf<Row>(all: readonly Row[]): Read<Row> {
+  return async ({ pageSize, pageToken }) => {
+    const start = pageToken === '' ? 0 : Number(pageToken)
+    const isPlace = /^[1-9]\d{0,8}$/.test(pageToken) && start < all.length
+    if (pageToken !== '' && !isPlace) misuse('Not a page token of this list: start without one.')
+    const end = start + pageSize
+    return { rows: all.slice(start, end), nextPageToken: end < all.length ? String(end) : '' }
   }
-  await withProgress('Reading', readAll, { prints: jsonl === true })
-  return { rows, nextPageToken: next }
 }
 
 /**
- * Prints a list in its fields: as one JSON array or, if it continues, as an object that says where; for `--jsonl`, whose rows
- * are printed already, only where it continues; otherwise in columns.
+ * Prints a list as its pages arrive: with `--json` as one document, with `--jsonl` each row on a line, otherwise in
+ * columns. A list that fails on the way ends with where it continues.
  */
-export function printList(
-  name: string,
-  { rows, nextPageToken }: Listed<object>,
-  { json, jsonl, fields }: ListOptions,
-): void {
-  const picked = rows.map(row => pick(row, fields))
-  if (json) printJson(nextPageToken === '' ? picked : { [name]: picked, nextPageToken })
-  else if (jsonl && nextPageToken !== '') printLine({ nextPageToken })
-  else if (!jsonl) {
-    const cells = picked.map(row => Object.values(row).map(toCell))
-    printTable(fields ?? [], cells, 'None.', { nextPageToken })
+export async function printPages<Row>(list: List<Row>, options: ListOptions, read: Read<Row>): Promise<void> {
+  const printer = printerOf(list, options)
+  let next: string | undefined
+  const printAll = async (report: (done: string) => void) => {
+    let count = 0
+    for await (const { rows, nextPageToken } of readPages(options, read)) {
+      await write(printer.rows(rows))
+      count += rows.length
+      next = nextPageToken
+      report(`${count} so far`)
+    }
+    if (count === 0 && !options.json && !options.jsonl) say(list.empty)
+  }
+  try {
+    await withProgress('Reading', printAll, { prints: true })
+  } finally {
+    if (next !== undefined) await write(printer.end?.(next) ?? '')
+    if (next && !options.json) process.stderr.write(`There are more: pass --all, or --page-token ${next}\n`)
+  }
+}
+
+/** How a list is printed: more rows, and its end. */
+interface Printer<Row> {
+  rows(rows: readonly Row[]): string
+  end?(nextPageToken: string): string
+}
+
+function printerOf<Row>(list: List<Row>, { json, jsonl, fields }: ListOptions): Printer<Row> {
+  const output = (row: Row) => pick(list.toOutput(row), fields)
+  if (json) return documentOf(list.name, output)
+  if (jsonl) return { rows: rows => rows.map(row => `${JSON.stringify(output(row))}\n`).join('') }
+  const toCells = fields ? (row: Row) => Object.values(output(row)).map(toCell) : list.toCells
+  const table = startTable(fields ? { titles: fields } : list.head)
+  return { rows: rows => (rows.length > 0 ? table(rows.map(toCells)) : '') }
+}
+
+/** One document, `{"users": […], "nextPageToken": ""}`. */
+function documentOf<Row>(name: string, output: (row: Row) => object): Printer<Row> {
+  let before = `{\n  ${JSON.stringify(name)}: [`
+  return {
+    rows: rows =>
+      rows
+        .map(row => {
+          const text = `${before}\n${JSON.stringify(output(row), null, 2).replace(/^/gm, '    ')}`
+          before = ','
+          return text
+        })
+        .join(''),
+    end: nextPageToken =>
+      `${before === ',' ? '\n  ' : before}],\n  "nextPageToken": ${JSON.stringify(nextPageToken)}\n}\n`,
   }
 }
 
@@ -101,11 +156,14 @@ function pick(row: object, fields: readonly string[] | undefined): Record<string
 }
 
 function toCell(value: unknown): Cell {
-  return typeof value === 'object' && value !== null ? JSON.stringify(value) : (value as Cell)
+  const isPlain = typeof value !== 'object' || value === null || value instanceof Date
+  return isPlain ? (value as Cell) : JSON.stringify(value)
 }
 
-function readNames(value: string): string[] {
-  const names = value.split(',').map(name => name.trim())
-  if (names.some(name => !/^\w+(\.\w+)*$/.test(name))) throw new InvalidArgumentError('Use names such as id,username.')
-  return names
+function readNames(valid: readonly string[]) {
+  return (value: string): string[] => {
+    const names = value.split(',').map(name => name.trim())
+    if (names.every(name => valid.includes(name))) return names
+    throw new InvalidArgumentError(`Use one or more of ${valid.join(', ')}, separated by commas.`)
+  }
 }

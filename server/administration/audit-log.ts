@@ -3,10 +3,13 @@ import {
   Administration as AdministrationService,
   type ListAuditEventsRequest,
 } from '../../proto/gen/auth/v1/administration_pb.js'
+import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Audit } from '../models/audit.js'
 import type { VerifiedLink } from '../models/audit-chain.js'
 import type { AuditFilter, RecordedEvent } from '../models/audit-list.js'
+import type { UserNames } from '../models/user-names.js'
 import type { OpenPage } from '../requests/paging.js'
+import { Refusal } from '../requests/refusal.js'
 import { checkText } from '../requests/texts.js'
 import { wrongFields } from '../requests/wrong-fields.js'
 import type { Handler } from './context.js'
@@ -15,6 +18,7 @@ import type { References } from './references.js'
 interface Deps {
   references: References
   audit: Audit
+  users: Pick<UserNames, 'usernames'>
   openPage: OpenPage
 }
 
@@ -36,14 +40,16 @@ export const disorder = 3_600_000
 
 /** Lists events of the audit log. A page may hold fewer than asked for, or none, before the end. */
 export function listAuditEvents(deps: Deps): Handler<'listAuditEvents'> {
-  const { audit, openPage } = deps
+  const { audit, users, openPage } = deps
   return async request => {
     const page = openPage<Place>(AdministrationService.method.listAuditEvents, request)
     const filter = await readFilter(deps, request, page.size)
     const { events, next } = request.follow
       ? await follow(audit, filter, page.after)
       : await listNewest(audit, filter, page.after ?? {})
-    return { events: events.map(toEvent), ...(next && { nextPageToken: page.next(next) }) }
+    const ids = events.flatMap(({ actor_id, subject_id }) => [actor_id, subject_id].filter(id => id !== null))
+    const names = await users.usernames([...new Set(ids)])
+    return { events: events.map(event => toEvent(event, names)), ...(next && { nextPageToken: page.next(next) }) }
   }
 }
 
@@ -101,6 +107,17 @@ async function follow(audit: Audit, filter: AuditFilter, place: Place | undefine
   return { events, next: { afterId: Math.max(afterId, last) } }
 }
 
+/** Returns the id of the user that a reference names. `#id` also names an erased user, whose events stay under its id. */
+async function userIdOf(references: References, reference: string, field: string): Promise<number> {
+  try {
+    return (await references.user(reference, field)).id
+  } catch (error) {
+    const { id } = /^#(?<id>\d{1,9})$/.exec(reference.trim())?.groups ?? {}
+    if (id === undefined || !(error instanceof Refusal && error.reason === Reason.USER_NOT_FOUND)) throw error
+    return Number(id)
+  }
+}
+
 async function readFilter(
   { references }: Pick<Deps, 'references'>,
   request: ListAuditEventsRequest,
@@ -113,8 +130,8 @@ async function readFilter(
     wrongFields([{ field: 'outcome', message: 'Use ok or refused.' }])
   return {
     limit,
-    ...(user && { subjectId: (await references.user(user)).id }),
-    ...(actor && { actorId: (await references.user(actor, 'actor')).id }),
+    ...(user && { subjectId: await userIdOf(references, user, 'user') }),
+    ...(actor && { actorId: await userIdOf(references, actor, 'actor') }),
     ...(action && { action }),
     ...(outcome && { outcome }),
     ...(timeFrom && { since: timestampDate(timeFrom) }),
@@ -122,8 +139,10 @@ async function readFilter(
   }
 }
 
-function toEvent({ id, at, seq: _, ...event }: RecordedEvent) {
+function toEvent({ id, at, seq: _, ...event }: RecordedEvent, names: ReadonlyMap<number, string>) {
   const { actor_id, subject_id, request_id, reason, object, address, ...rest } = event
+  const actorUsername = names.get(actor_id ?? 0)
+  const subjectUsername = names.get(subject_id ?? 0)
   return {
     ...rest,
     ...(id !== null && { id: BigInt(id) }),
@@ -134,5 +153,7 @@ function toEvent({ id, at, seq: _, ...event }: RecordedEvent) {
     ...(object !== null && { object }),
     ...(address !== null && { address }),
     ...(request_id !== null && { requestId: request_id }),
+    ...(actorUsername !== undefined && { actorUsername }),
+    ...(subjectUsername !== undefined && { subjectUsername }),
   }
 }

@@ -193,7 +193,7 @@ async function examineAuditLog({ audit }: Deps): Promise<Found> {
 }
 
 async function examineEmails({ emails }: Deps): Promise<Found> {
-  const { failed, oldestSeconds } = await emails.backlog()
+  const { failed, retried, oldestSeconds } = await emails.backlog()
   if (failed > 0)
     return warning(
       `${failed} e-mails failed permanently.`,
@@ -203,6 +203,11 @@ async function examineEmails({ emails }: Deps): Promise<Found> {
     return warning(
       `The oldest unsent e-mail is ${Math.round(oldestSeconds / 60)} minutes old.`,
       'Start the service, which sends e-mails, or see the errors in `auth-admin mail list`.',
+    )
+  if (retried > 0)
+    return warning(
+      `The last attempt of ${retried} waiting e-mails failed; they are retried.`,
+      'Fix the cause that `auth-admin mail list --waiting` shows.',
     )
   return ok('E-mails are sent without delay.')
 }

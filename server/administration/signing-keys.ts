@@ -88,7 +88,7 @@ export function setIssuer(deps: Pick<Deps, 'tokenIssuers'>): Handler<'setIssuer'
       const changed = to.issuer !== from.issuer || to.audience !== from.audience
       if (changed) {
         await tokenIssuers.change(to, t)
-        await record({ action: 'registry.set-issuer', object: issuerObject(to) })
+        await record({ action: 'registry.set-issuer', object: issuerObject(to, from) })
       }
       return { ...to, changed }
     })

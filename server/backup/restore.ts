@@ -19,7 +19,7 @@ import {
 } from './format.js'
 
 /** The fields of an erasure receipt that a restore needs. */
-export type Erased = Pick<Receipt, 'user' | 'erasedAt'>
+export type Erased = Pick<Receipt, 'user' | 'eraseTime'>
 
 /** The result of a restore. */
 interface Restored extends Made {
@@ -143,10 +143,10 @@ export function readErasures(text: string): Erased[] {
     throw new Error('The file of erasures is not a list of JSON documents, one on a line.')
   }
   return all.map((each, index) => {
-    const { user, erasedAt } = (each ?? {}) as Partial<Erased>
-    if (!(Number.isInteger(user) && user! > 0 && typeof erasedAt === 'string' && !Number.isNaN(Date.parse(erasedAt))))
-      throw new Error(`The file of erasures: document ${index + 1} is not a receipt with "user" and "erasedAt".`)
-    return { user: user!, erasedAt }
+    const { user, eraseTime } = (each ?? {}) as Partial<Erased>
+    if (!(Number.isInteger(user) && user! > 0 && typeof eraseTime === 'string' && !Number.isNaN(Date.parse(eraseTime))))
+      throw new Error(`The file of erasures: document ${index + 1} is not a receipt with "user" and "eraseTime".`)
+    return { user: user!, eraseTime }
   })
 }
 
@@ -180,8 +180,8 @@ function isSame(one: TableHeader, other: TableHeader): boolean {
 }
 
 /** Erases a user of the backup that was erased after the backup, but not another user with the same id. */
-async function eraseAgain({ database, erasure }: Registry, { user, erasedAt }: Erased, t: Transaction) {
-  const [found] = await database.run<{ older: boolean }>(isOlder, [user, erasedAt], t)
+async function eraseAgain({ database, erasure }: Registry, { user, eraseTime }: Erased, t: Transaction) {
+  const [found] = await database.run<{ older: boolean }>(isOlder, [user, eraseTime], t)
   return found?.older ? erasure.erase(user, t) : undefined
 }
 

@@ -20,7 +20,10 @@ export interface AuditEvent {
   readonly actor_id?: number
   /** The user that the event concerns. */
   readonly subject_id?: number
-  /** Another resource that the event concerns, such as `organization:3`; or the count that reached a limit, `failures:10`. */
+  /**
+   * Another resource that the event concerns, such as `organization:3`, or what a change replaced and by what, `of:before->after`;
+   * or the count that reached a limit, `failures:10`.
+   */
   readonly object?: string
   /** Client address. */
   readonly address?: string

@@ -223,9 +223,9 @@ export interface Emails {
   failed(id: string, error: string, delay: number | undefined): Promise<void>
   /**
    * Returns the number of waiting e-mails, excluding held notices, with the age of the oldest one in seconds, and the number
-   * of permanent failures. Counts up to 10,000 e-mails.
+   * of those whose last attempt failed, and the number of permanent failures. Counts up to 10,000 e-mails.
    */
-  backlog(): Promise<{ waiting: number; oldestSeconds: number; failed: number }>
+  backlog(): Promise<{ waiting: number; oldestSeconds: number; retried: number; failed: number }>
   /** Deletes e-mails that failed permanently, 7 days after their creation. */
   prune(): Promise<void>
 }
@@ -305,8 +305,9 @@ const backlog: Statement = {
   text: `SELECT count(*) FILTER (WHERE next_attempt_at IS NOT NULL AND kind <> 'held-notice')::int AS "waiting",
       coalesce(extract(epoch FROM now() - min(created_at)
         FILTER (WHERE next_attempt_at IS NOT NULL AND kind <> 'held-notice')), 0)::float8 AS "oldestSeconds",
+      count(*) FILTER (WHERE next_attempt_at IS NOT NULL AND last_error IS NOT NULL)::int AS "retried",
       count(*) FILTER (WHERE next_attempt_at IS NULL)::int AS "failed"
-    FROM (SELECT kind, created_at, next_attempt_at FROM emails ORDER BY id LIMIT 10000) e`,
+    FROM (SELECT kind, created_at, next_attempt_at, last_error FROM emails ORDER BY id LIMIT 10000) e`,
 }
 
 const queued = `SELECT id, kind, attempts, created_at AS "createdAt", (parameters ->> 'userId')::int AS "userId",

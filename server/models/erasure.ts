@@ -8,7 +8,7 @@ export interface Receipt {
   /** Id of the user. Ids are never reused. */
   readonly user: number
   /** Time of the erasure by the clock of the database (ISO 8601). */
-  readonly erasedAt: string
+  readonly eraseTime: string
   /**
    * Number of rows deleted from each table; for `audit_events` and `audit_staged`, rows whose client address and salt were
    * erased.
@@ -146,7 +146,7 @@ export function createErasure(database: Database, counterKeys: CounterKeys): Era
       rows.emails = await count(deleteEmails, [id, usernameKey], t)
       rows.audit_staged = await count(forgetAddresses('audit_staged'), [id], t)
       rows.audit_events = await count(forgetAddresses('audit_events'), [id], t)
-      return { user: id, erasedAt: at.toISOString(), rows }
+      return { user: id, eraseTime: at.toISOString(), rows }
     },
   }
 }

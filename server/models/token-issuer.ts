@@ -8,9 +8,10 @@ export interface TokenIssuer {
   readonly audience: string
 }
 
-/** Returns the `object` of an issuer in the audit log. */
-export function issuerObject({ issuer, audience }: TokenIssuer): string {
-  return `issuer:${issuer} audience:${audience}`
+/** Returns the `object` of an issuer in the audit log, `before->after` for a value that changed. */
+export function issuerObject(to: TokenIssuer, from = to): string {
+  const change = (of: keyof TokenIssuer) => (from[of] === to[of] ? to[of] : `${from[of]}->${to[of]}`)
+  return `issuer:${change('issuer')} audience:${change('audience')}`
 }
 
 /** The issuer of the registry, which all replicas share. */

@@ -7,6 +7,8 @@ import { nicknameKey, usernameKey } from '../rules/names.js'
 export interface UserNames {
   /** Whether the names are taken by another user than `userId`; a former username is, while it is reserved. */
   taken(usernameKey: string, nicknameKey: string, userId?: number): Promise<{ username: boolean; nickname: boolean }>
+  /** Returns the usernames of those of the users that exist, by id. */
+  usernames(ids: readonly number[]): Promise<Map<number, string>>
   /** Returns the nicknames that are taken. */
   takenNicknames(keys: readonly string[]): Promise<Set<string>>
   /**
@@ -25,6 +27,11 @@ const exists: Statement = {
   text: `SELECT EXISTS (SELECT FROM users WHERE username_key = $1 AND id <> $3)
       OR EXISTS (SELECT FROM former_usernames WHERE username_key = $1 AND user_id <> $3 AND reserved_until > now()) AS username,
     EXISTS (SELECT FROM users WHERE nickname_key = $2 AND id <> $3) AS nickname`,
+}
+
+const usernames: Statement = {
+  name: 'user-usernames',
+  text: 'SELECT id, username FROM users WHERE id = ANY($1)',
 }
 
 const takenNicknames: Statement = {
@@ -64,6 +71,10 @@ export function createUserNames(database: Database): UserNames {
     async taken(usernameKey, nicknameKey, userId = 0) {
       const values = [usernameKey, nicknameKey, userId]
       return (await database.read<{ username: boolean; nickname: boolean }>(exists, values))[0]!
+    },
+    async usernames(ids) {
+      const rows = await database.read<{ id: number; username: string }>(usernames, [ids])
+      return new Map(rows.map(({ id, username }) => [id, username]))
     },
     async takenNicknames(keys) {
       return new Set((await database.read<{ key: string }>(takenNicknames, [keys])).map(row => row.key))

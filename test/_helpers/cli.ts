@@ -3,9 +3,9 @@ import { type ChildProcessWithoutNullStreams, spawn } from 'node:child_process'
 import { PassThrough } from 'node:stream'
 import { fileURLToPath } from 'node:url'
 import { spawn as spawnTerminal } from '@lydell/node-pty'
-import type { ExecutionContext } from 'ava'
 import type { Command } from 'commander'
 import { run } from '../../cli/program.js'
+import type { Teardown } from './database.js'
 import { databaseFor, ownSettings } from './installed.js'
 
 /** The program that users start. */
@@ -69,7 +69,7 @@ export function runCli(env: Record<string, string>, args: readonly string[], inp
 }
 
 /** Environment of a separate, installed registry. */
-export async function installedRegistry(t: ExecutionContext) {
+export async function installedRegistry(t: Teardown) {
   const { AUTH_MASTER_KEY, AUTH_ADMIN_PASSWORD } = ownSettings
   return { DATABASE_URL: await databaseFor(t), AUTH_MASTER_KEY, AUTH_ADMIN_PASSWORD }
 }

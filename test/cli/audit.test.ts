@@ -30,18 +30,18 @@ async function eventful(t: ExecutionContext) {
 test('list filters by user, action, outcome and time, and shows the newest', async t => {
   const { env, audit } = await eventful(t)
   await runCli({ ...env, AUTH_ADMIN_PASSWORD: password }, ['install'])
-  const list = async (...args: string[]) => JSON.parse((await audit('list', '--json', ...args)).stdout)
+  const list = async (...args: string[]) => JSON.parse((await audit('list', '--json', ...args)).stdout).events
   const all = await list()
   t.deepEqual(
-    all.map(({ id }: { id: string }) => Number(id)),
-    all.map((_: unknown, index: number) => index + 1),
+    all.map(({ id }: { id: number }) => id),
+    all.map((_: unknown, index: number) => all.length - index),
   )
   t.is((await list('--action', 'session.login')).length, 3)
   t.is((await list('--action', 'session.*', '--outcome', 'refused')).length, 1)
   t.true((await list('--user', 'ADMIN')).length >= 3)
-  const { events, nextPageToken } = await list('--limit', '2')
-  t.deepEqual(events, all.slice(-2))
-  t.deepEqual(await list('--all', '--page-token', nextPageToken), all.slice(0, -2))
+  const { events, nextPageToken } = JSON.parse((await audit('list', '--limit', '2', '--json')).stdout)
+  t.deepEqual(events, all.slice(0, 2))
+  t.deepEqual(await list('--all', '--page-token', nextPageToken), all.slice(2))
   t.deepEqual(await list('--since', '5m'), all)
   t.deepEqual(await list('--since', '2999-01-01'), [])
   t.true(all.every((event: object) => !Object.values(event).includes(null)))
@@ -57,6 +57,20 @@ test('list filters by user, action, outcome and time, and shows the newest', asy
     t.is(code, 2)
     t.regex(stderr, /^error: [^\n]+\n$/)
   }
+})
+
+test('list names users who exist beside their ids, and shows who was erased by id alone', async t => {
+  const { env, audit, append } = await eventful(t)
+  await runCli({ ...env, AUTH_ADMIN_PASSWORD: password }, ['install'])
+  await append('user.set-role', { actor: 'user', actor_id: 1, subject_id: 7, object: 'role:ROLE_CLIENT->ROLE_ADMIN' })
+  const [event] = JSON.parse((await audit('list', '--action', 'user.set-role', '--json')).stdout).events
+  t.like(event, { actor: 'user', actorId: 1, actorUsername: 'admin', subjectId: 7 })
+  t.false('subjectUsername' in event)
+  t.is(JSON.parse((await audit('list', '--user', '#7', '--json')).stdout).events.length, 1)
+  t.is((await audit('list', '--user', '7')).code, 3)
+  const { stdout } = await audit('list', '--limit', '1')
+  t.regex(stdout, / admin #1 +#7 role:ROLE_CLIENT->ROLE_ADMIN +192\.0\.2\.7\n$/)
+  t.regex(stdout, /^\d+ +\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ +user\.set-role /m)
 })
 
 test('list --since counts in seconds, minutes, hours and days', async t => {
@@ -76,7 +90,7 @@ test('list --since counts in seconds, minutes, hours and days', async t => {
     '2d': 2,
   }
   for (const [since, count] of Object.entries(shown)) {
-    const events = JSON.parse((await audit('list', '--since', since, '--action', 'old.*', '--json')).stdout)
+    const { events } = JSON.parse((await audit('list', '--since', since, '--action', 'old.*', '--json')).stdout)
     t.is(events.length, count, since)
   }
 })
@@ -97,23 +111,23 @@ test('verify counts the events of an intact audit log', async t => {
   t.is(JSON.parse(stdout).events, 3)
 })
 
-test('list shows events that are not sealed yet last and without an id, and verify says how many there are', async t => {
+test('list shows events that are not sealed yet first and without an id, and verify says how many there are', async t => {
   const { audit, stage, models } = await eventful(t)
   await stage('session.last')
-  const listed = JSON.parse((await audit('list', '--json')).stdout)
+  const listed = JSON.parse((await audit('list', '--json')).stdout).events
   t.deepEqual(
-    listed.map(({ id, action }: { id?: string; action: string }) => [id, action]),
-    [...['1', '2', '3'].map(id => [id, 'session.login']), [undefined, 'session.last']],
+    listed.map(({ id, action }: { id?: number; action: string }) => [id, action]),
+    [[undefined, 'session.last'], ...[3, 2, 1].map(id => [id, 'session.login'])],
   )
   // What waits is sealed when a command ends: perhaps no service runs that would do it.
   await stage('session.first')
   const newest = JSON.parse((await audit('list', '--json', '--limit', '1')).stdout).events
   t.deepEqual(
-    newest.map(({ id, action }: { id?: string; action: string }) => [id, action]),
+    newest.map(({ id, action }: { id?: number; action: string }) => [id, action]),
     [[undefined, 'session.first']],
   )
   await stage('session.last')
-  t.regex((await audit('list')).stdout, /^ *- .*session\.last/m)
+  t.regex((await audit('list')).stdout, /^- .*session\.last/m)
   await stage('session.last')
   t.regex((await audit('verify')).stdout, /^6 events, 1 not sealed yet, all intact\./)
   await models.audit.seal()
@@ -169,7 +183,7 @@ for (const [what, sql, broken] of tampering) {
 test('export prints all events that match, one on a line or all as one document, the newest first', async t => {
   const { env, audit, append } = await eventful(t)
   for (let each = 0; each < 3; each++) await append('user.edit', { actor_id: 7, subject_id: each })
-  const all = JSON.parse((await audit('list', '--all', '--json')).stdout).toReversed()
+  const all = JSON.parse((await audit('list', '--all', '--json')).stdout).events
   const lines = (await audit('export')).stdout
   t.deepEqual(
     lines
@@ -181,16 +195,19 @@ test('export prints all events that match, one on a line or all as one document,
   const own = await runCli(env, ['audit', 'export', '--action', 'user.*', '--json'])
   t.is(own.code, 0, own.stderr)
   t.deepEqual(
-    JSON.parse(own.stdout),
+    JSON.parse(own.stdout).events,
     all.filter(({ action }: { action: string }) => action === 'user.edit'),
   )
-  t.deepEqual(JSON.parse((await audit('export', '--until', '2020-01-01', '--json')).stdout), [])
+  t.deepEqual(JSON.parse((await audit('export', '--until', '2020-01-01', '--json')).stdout), {
+    events: [],
+    nextPageToken: '',
+  })
   t.is((await audit('export', '--until', '2020-01-01')).stdout, '')
 })
 
 test('tail prints each event once as it happens, until Ctrl-C', async t => {
   const { env, append } = await eventful(t)
-  const child = startCli(env, ['audit', 'tail', '--action', 'session.*', '--limit', '1', '--json'])
+  const child = startCli(env, ['audit', 'tail', '--action', 'session.*', '--limit', '1', '--jsonl'])
   t.teardown(() => void child.kill('SIGKILL'))
   const actions: string[] = []
   const lines = createInterface({ input: child.stdout })

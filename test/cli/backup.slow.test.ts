@@ -114,7 +114,7 @@ test('a registry comes back elsewhere, under another master key: everybody logs 
 
   const there = await elsewhere(t)
   const restored = JSON.parse(done(await spawnCli(there, ['restore', file, '--identity', identity, '--json'])))
-  t.deepEqual([restored.madeAt, restored.rows], [made.madeAt, made.rows])
+  t.deepEqual([restored.backupTime, restored.rows], [made.backupTime, made.rows])
   const after = await contents(there.DATABASE_URL)
   for (const table of [
     'users',
@@ -152,11 +152,13 @@ test('a registry comes back elsewhere, under another master key: everybody logs 
   t.true(idOf(partner.token) > idOf(user.token) + 1000)
 
   done(await runCli(there, ['audit', 'verify']))
-  const events = JSON.parse(done(await runCli(there, ['audit', 'list', '--action', 'registry.*', '--json'])))
+  const { events } = JSON.parse(done(await runCli(there, ['audit', 'list', '--action', 'registry.*', '--json'])))
   const restore = events.find(({ action }: { action: string }) => action === 'registry.restore')
-  t.is(restore.object, `backup:${made.madeAt}`)
+  t.is(restore.object, `backup:${made.backupTime}`)
   t.regex(restore.actor, /^cli:/)
-  const taken = JSON.parse(done(await runCli(service.env, ['audit', 'list', '--action', 'registry.backup', '--json'])))
+  const { events: taken } = JSON.parse(
+    done(await runCli(service.env, ['audit', 'list', '--action', 'registry.backup', '--json'])),
+  )
   t.is(taken.length, 1)
 })
 
@@ -467,9 +469,9 @@ test('users who were erased since the backup are erased again by their receipts,
   const receipt = await database.transact(transaction => erasure.erase(idOf(erased.token), transaction))
   const receipts = join(folder, 'erasures.jsonl')
   const others = [
-    { user: 4_000_000, erasedAt: receipt!.erasedAt },
+    { user: 4_000_000, eraseTime: receipt!.eraseTime },
     // Somebody who had the id of another registry's life.
-    { user: idOf(kept.token), erasedAt: '2020-01-01T00:00:00Z' },
+    { user: idOf(kept.token), eraseTime: '2020-01-01T00:00:00Z' },
   ]
   await writeFile(receipts, [JSON.stringify(receipt, null, 2), ...others.map(each => JSON.stringify(each))].join('\n'))
 
@@ -483,9 +485,9 @@ test('users who were erased since the backup are erased again by their receipts,
   const everything = JSON.stringify(await contents(there.DATABASE_URL))
   for (const text of [erased.username, ...Object.values(planted)]) t.false(everything.includes(text), text)
   done(await runCli(there, ['audit', 'verify']))
-  const events = JSON.parse(done(await runCli(there, ['audit', 'list', '--action', 'user.erase', '--json'])))
+  const { events } = JSON.parse(done(await runCli(there, ['audit', 'list', '--action', 'user.erase', '--json'])))
   t.deepEqual(
-    events.map(({ subject_id }: { subject_id: number }) => subject_id),
+    events.map(({ subjectId }: { subjectId: number }) => subjectId),
     [idOf(erased.token)],
   )
   const again = await startTestService(t, there)
@@ -655,7 +657,7 @@ test('the embedded database: backed up while the service runs, restored at a ter
   done(await spawnCli(there, ['restore', file, ...words], passphrase))
   const list = JSON.parse(done(await spawnCli(there, ['users', 'list', '--json'])))
   t.deepEqual(
-    list.map(({ username }: { username: string }) => username),
+    list.users.map(({ username }: { username: string }) => username),
     ['admin', form.username],
   )
   const again = openTerminal(there, ['restore', file, '--replace'])

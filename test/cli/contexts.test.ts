@@ -4,7 +4,7 @@
  */
 import { mkdtemp, readdir, readFile, rm, stat, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
-import { join } from 'node:path'
+import { join, relative } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
 import { TOTP } from 'otpauth'
 import { newServiceKey } from '../../server/models/service.js'
@@ -72,7 +72,7 @@ test.serial('contexts are listed, chosen and removed; --context and --local outw
   await login('--context', 'one')
   await login('--context', 'two')
   const names = async () =>
-    JSON.parse((await run(['contexts', 'list', '--json'])).stdout).map(
+    JSON.parse((await run(['contexts', 'list', '--json'])).stdout).contexts.map(
       ({ name, current }: { name: string; current: boolean }) => (current ? `${name}*` : name),
     )
   t.deepEqual(await names(), ['one', 'two*'])
@@ -93,6 +93,15 @@ test.serial('contexts are listed, chosen and removed; --context and --local outw
   const none = await run(['users', 'list'])
   t.is(none.code, 5)
   t.regex(none.stderr, /no registry in/)
+})
+
+test.serial('the certificate authority of a context is found from every folder', async t => {
+  const { run, login, config } = await somebody(t)
+  const ca = join(config, 'ca.pem')
+  await writeFile(ca, '')
+  const signedIn = await login('--context', 'here', '--ca', relative(process.cwd(), ca))
+  t.is(signedIn.code, 0, signedIn.stderr)
+  t.like(JSON.parse((await run(['contexts', 'list', '--json'])).stdout).contexts, [{ name: 'here', ca }])
 })
 
 test.serial(
@@ -156,14 +165,14 @@ test.serial(
       context: 'ci',
       url: url(),
       actor: `service:${name}`,
-      may: ['organizations.write'],
+      scopes: ['organizations.write'],
     })
     const file = join(config, 'auth-admin', 'sessions', 'ci.token')
     t.is((await stat(file)).mode & 0o777, 0o600)
     t.false((await readFile(join(config, 'auth-admin', 'contexts.json'), 'utf8')).includes(key))
     t.like(JSON.parse((await run(['whoami', '--json'])).stdout), {
       actor: `service:${name}`,
-      may: ['organizations.write'],
+      scopes: ['organizations.write'],
     })
     const created = await run(['organizations', 'create', '--name', 'Da rotina', '--json'])
     t.is(created.code, 0, created.stderr)
@@ -199,7 +208,7 @@ test.serial(
     t.regex(other.stderr, /leitora may not do this: it needs the scope administration\.read or organizations\.write/)
     t.is((await login(password)).code, 2)
     t.is((await run(['login', url(), '--service-key-file', '-', '--username', 'admin'], 'x')).code, 2)
-    t.deepEqual(JSON.parse((await run(['contexts', 'list', '--json'])).stdout), [])
+    t.deepEqual(JSON.parse((await run(['contexts', 'list', '--json'])).stdout).contexts, [])
   },
 )
 
@@ -339,7 +348,7 @@ test.serial(
   async t => {
     const { run, login } = await somebody(t)
     await login('--context', 'here')
-    const [key] = JSON.parse((await run(['keys', 'list', '--json'])).stdout)
+    const [key] = JSON.parse((await run(['keys', 'list', '--json'])).stdout).keys
     const refused = await run(['keys', 'retire', key.kid, '--now', '--json'])
     t.is(refused.code, 2)
     t.regex(refused.stderr, /--confirm/)

@@ -18,7 +18,7 @@ interface Check {
 
 async function doctor(env: Record<string, string>) {
   const { code, stdout } = await runCli(env, ['doctor', '--json'])
-  const checks: Check[] = JSON.parse(stdout)
+  const { checks }: { checks: Check[] } = JSON.parse(stdout)
   return { code, checks, statusOf: (name: string) => checks.find(({ check }) => check === name)?.status }
 }
 
@@ -105,7 +105,7 @@ test('a database that is away is a check that failed, and the rest is examined',
   const env = { DATABASE_URL: 'postgres://ana:secret-of-ana@127.0.0.1:1/none', AUTH_MASTER_KEY: masterKey }
   const { code, stdout, stderr } = await runCli({ ...env, AUTH_DATA_DIR: await folder(t) }, ['doctor', '--json'])
   t.is(code, 1, stderr)
-  const checks: Check[] = JSON.parse(stdout)
+  const { checks }: { checks: Check[] } = JSON.parse(stdout)
   const database = checks.find(({ check }) => check === 'database')
   t.is(database?.status, 'failed')
   t.regex(database!.detail, /ECONNREFUSED/)
@@ -126,6 +126,24 @@ test('a database without tables, one that nobody installed, and wrong settings a
   t.is(wrong.statusOf('settings'), 'failed')
 })
 
+test('e-mails that failed, or whose last attempt did, are never ok', async t => {
+  const env = { ...(await installedRegistry(t)), AUTH_DATA_DIR: await folder(t) }
+  const found = async () => (await doctor(env)).checks.find(({ check }) => check === 'e-mails')
+  t.is((await found())?.status, 'ok')
+  const queue = (due: string) =>
+    ask(
+      env.DATABASE_URL,
+      `INSERT INTO emails (kind, parameters, locale, next_attempt_at, last_error) VALUES ('notice', '{}', 'en', ${due}, 'Error ECONNREFUSED')`,
+    )
+  await queue('now()')
+  t.like(await found(), {
+    status: 'warning',
+    detail: 'The last attempt of 1 waiting e-mails failed; they are retried.',
+  })
+  await queue('NULL')
+  t.like(await found(), { status: 'warning', detail: '1 e-mails failed permanently.' })
+})
+
 test('secret files that every user of the machine can read are named', async t => {
   const env = await installedRegistry(t)
   const dataDir = await folder(t)
@@ -139,4 +157,10 @@ test('secret files that every user of the machine can read are named', async t =
   t.true(open.checks.find(({ check }) => check === 'secret files')!.fix.includes(file))
   await chmod(file, 0o600)
   t.is((await doctor(settings)).statusOf('secret files'), 'ok')
+  // A service that root starts opens its data folder to the user of PostgreSQL, who may only pass through.
+  await chmod(dataDir, 0o711)
+  t.is((await doctor(settings)).statusOf('secret files'), 'ok')
+  await chmod(dataDir, 0o755)
+  const { fix } = (await doctor(settings)).checks.find(({ check }) => check === 'secret files')!
+  t.is(fix, `chmod o-rw ${dataDir}`)
 })

@@ -39,10 +39,10 @@ test('install gives an empty database tables, a signing key, questions and the a
     `Installing in the database ${pathname.slice(1)} at ${host}.\nThe registry is installed already; nothing changed.\n`,
   )
 
-  const questions = JSON.parse((await runCli(env, ['questions', 'list', '--json'])).stdout)
+  const { questions } = JSON.parse((await runCli(env, ['questions', 'list', '--json'])).stdout)
   t.true(questions.length >= 5)
   t.regex(questions[0].question, /^Qual é/)
-  const users = JSON.parse((await runCli(env, ['users', 'list', '--json'])).stdout)
+  const { users } = JSON.parse((await runCli(env, ['users', 'list', '--json'])).stdout)
   t.like(users, [{ username: 'admin', role: 'ROLE_ADMIN', active: 1, suspended: false }])
   t.is(users.length, 1)
 })
@@ -145,7 +145,7 @@ test('several installations at once make each thing once, and all succeed', asyn
   t.is(row!.keys, 1)
   const added = runs.map(({ stdout }) => JSON.parse(stdout).questions)
   t.deepEqual([...added].sort(), [0, 0, 0, row!.questions])
-  const audit = JSON.parse((await runCli(env, ['audit', 'list', '--json'])).stdout)
+  const { events: audit } = JSON.parse((await runCli(env, ['audit', 'list', '--json'])).stdout)
   t.true(audit.every((event: { actor: string }) => event.actor.startsWith('cli:')))
   t.is(audit.filter((event: { action: string }) => event.action === 'user.add').length, 1)
 })

@@ -23,14 +23,16 @@ test('install takes issuer and audience from the settings, or the defaults; set 
   t.deepEqual(await show(), { issuer: 'https://b.example', audience: 'apps' })
   const { stdout } = await runCli(env, ['issuer', 'show'])
   t.regex(stdout, /^issuer +https:\/\/b\.example\naudience +apps\n$/)
-  const events = JSON.parse((await runCli(env, ['audit', 'list', '--action', 'registry.set-issuer', '--json'])).stdout)
+  const { events } = JSON.parse(
+    (await runCli(env, ['audit', 'list', '--action', 'registry.set-issuer', '--json'])).stdout,
+  )
   t.deepEqual(
     events.map(({ object }: { object: string }) => object),
     [
+      'issuer:https://a.example->https://b.example audience:apps',
+      'issuer:https://a.example audience:work-packages->apps',
+      'issuer:http://127.0.0.1:8080->https://a.example audience:work-packages',
       'issuer:http://127.0.0.1:8080 audience:work-packages',
-      'issuer:https://a.example audience:work-packages',
-      'issuer:https://a.example audience:apps',
-      'issuer:https://b.example audience:apps',
     ],
   )
 })
@@ -57,7 +59,8 @@ test('install with other settings than the registry’s changes nothing, and say
   const env = await install(t)
   const before = await runCli(env, ['audit', 'list', '--json'])
   const { code, stdout, stderr } = await runCli({ ...env, AUTH_AUDIENCE: "l'app de São Paulo" }, ['install'])
-  t.deepEqual([code, stdout], [1, ''])
+  t.is(code, 1)
+  t.regex(stdout, /^Installing in the database [^\n]+\n$/)
   t.is(
     stderr,
     "error: AUTH_AUDIENCE is l'app de São Paulo, but the tokens of this registry have issuer http://127.0.0.1:8080 and " +

@@ -156,14 +156,14 @@ test('lockouts list shows who is locked, why and which command unlocks, until it
   const address = anyAddress()
   for (let failure = 0; failure < lockout.failures; failure++) await login(username, address, 'errada-errada')
   const found = async () =>
-    (await json('lockouts', 'list')).find((each: { username: string }) => each.username === username)
+    (await json('lockouts', 'list', '--all')).lockouts.find((each: { username: string }) => each.username === username)
   const { id, locks } = await found()
   t.is(locks.length, 1)
   t.like(locks[0], { proof: 'password', scope: 'account', count: lockout.failures, limit: lockout.failures })
   const { stdout } = await users('lockouts', 'list', '--all')
   t.regex(
     stdout,
-    new RegExp(`^${id} .*10 wrong passwords +this account +locked for 15 min +auth-admin users unlock ${id}$`, 'm'),
+    new RegExp(`^${id} .*10 wrong passwords for this account: locked for 15 min +auth-admin users unlock ${id}$`, 'm'),
   )
   await json('unlock', `#${id}`)
   t.is(await found(), undefined)

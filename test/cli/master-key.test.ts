@@ -25,7 +25,7 @@ test('rotate wraps the keys anew: the old master key opens nothing any more, and
   )
   const after = { ...env, AUTH_MASTER_KEY: next }
   t.is((await runCli(after, ['keys', 'list'])).code, 0)
-  const events = JSON.parse((await runCli(after, ['audit', 'list', '--json', '--action', 'master-key.*'])).stdout)
+  const { events } = JSON.parse((await runCli(after, ['audit', 'list', '--json', '--action', 'master-key.*'])).stdout)
   t.is(events.length, 1)
   t.is((await runCli(after, ['audit', 'verify'])).code, 0)
   // And back, from standard input.

@@ -13,7 +13,7 @@ test('migrate makes the tables and nothing in them; status and plan say before a
   const status = async () => JSON.parse((await runCli(env, ['migrate', 'status', '--json'])).stdout)
   const before = await status()
   t.deepEqual(before, { done: [], pending: [{ name: '0001-baseline.sql', kind: 'expand' }], newer: [] })
-  t.deepEqual(JSON.parse((await runCli(env, ['migrate', 'plan', '--json'])).stdout), before.pending)
+  t.deepEqual(JSON.parse((await runCli(env, ['migrate', 'plan', '--json'])).stdout), { pending: before.pending })
   t.regex((await runCli(env, ['migrate', 'plan'])).stdout, /0001-baseline\.sql +expand +migrate up, before the update/)
   t.deepEqual(await status(), before)
 
@@ -22,7 +22,7 @@ test('migrate makes the tables and nothing in them; status and plan say before a
   t.deepEqual(JSON.parse(stdout), { migrations: ['0001-baseline.sql'] })
   const after = await status()
   t.like(after, { done: before.pending, pending: [], newer: [] })
-  for (const { run_at } of after.done) t.true(Math.abs(Date.parse(run_at) - Date.now()) < 600_000)
+  for (const { runTime } of after.done) t.true(Math.abs(Date.parse(runTime) - Date.now()) < 600_000)
   t.deepEqual(JSON.parse((await runCli(env, ['migrate', 'up', '--json'])).stdout), { migrations: [] })
   t.is((await runCli(env, ['migrate', 'plan'])).stdout, 'The tables are up to date.\n')
   t.deepEqual(await runCli(env, ['migrate']), {
@@ -109,7 +109,7 @@ test('a database of another baseline is refused in one sentence that says what t
     const { code, stdout } = await runCli(env, ['doctor', '--json'])
     t.is(code, 1)
     t.like(
-      JSON.parse(stdout).find(({ check }: { check: string }) => check === 'migrations'),
+      JSON.parse(stdout).checks.find(({ check }: { check: string }) => check === 'migrations'),
       {
         status: 'failed',
         detail: `The database has another baseline than this version (${name}).`,

@@ -1,10 +1,11 @@
 /** What takes long says so on standard error, at a terminal only, and leaves nothing behind. */
+import { once } from 'node:events'
 import { mkdtemp, readFile, rm } from 'node:fs/promises'
-import { type AddressInfo, connect, createServer } from 'node:net'
+import { type AddressInfo, connect, createServer, type Socket } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
-import { keys, openTerminal, runCli } from '../_helpers/cli.js'
+import { keys, openTerminal, runCli, startCli } from '../_helpers/cli.js'
 import { ask, hold } from '../_helpers/database.js'
 import { password, serviceForFile } from '../_helpers/service.js'
 
@@ -22,7 +23,9 @@ async function emptyFolder(t: ExecutionContext): Promise<string> {
 /** The environment of somebody who is signed in at the service over a slow network. */
 async function farAway(t: ExecutionContext) {
   const { host, port } = service.service.addresses.admin!
+  const connections = new Set<Socket>()
   const relay = createServer(incoming => {
+    connections.add(incoming)
     const outgoing = connect(port, host)
     incoming.on('data', bytes => setTimeout(() => outgoing.write(bytes), delay))
     outgoing.pipe(incoming)
@@ -39,7 +42,11 @@ async function farAway(t: ExecutionContext) {
   const url = `http://127.0.0.1:${(relay.address() as AddressInfo).port}`
   const { code, stderr } = await runCli(env, ['login', url, '--username', 'admin', '--password-file', '-'], password)
   t.is(code, 0, stderr)
-  return { env, folder }
+  /** Breaks what goes on now. */
+  const cut = () => {
+    for (const connection of connections) connection.destroy()
+  }
+  return { env, folder, cut }
 }
 
 test.before('more users than a call returns', async () => {
@@ -68,6 +75,38 @@ test('a list that takes long tells at the terminal how far it is; its output is 
   const piped = await runCli(env, list)
   t.deepEqual([piped.code, piped.stderr], [0, ''])
   t.is(JSON.parse(piped.stdout).users.length, 1001)
+})
+
+test('a list is printed page by page, in each form', async t => {
+  const { env } = await farAway(t)
+  for (const form of [['--json'], ['--jsonl'], []]) {
+    const child = startCli(env, ['users', 'list', '--all', ...form])
+    await once(child.stdout, 'data')
+    const begun = Date.now()
+    child.stdout.resume()
+    await once(child, 'close')
+    // The second page is a call of its own.
+    t.true(Date.now() - begun > delay / 2, form.join())
+  }
+})
+
+test('a list that fails on the way ends with where it continues, and then says why', async t => {
+  const { env, cut } = await farAway(t)
+  const list = ['users', 'list', '--all', '--json', '--fields', 'id']
+  const child = startCli(env, list)
+  let stdout = ''
+  child.stdout.setEncoding('utf8').on('data', text => {
+    stdout += text
+  })
+  await once(child.stdout, 'data')
+  cut()
+  const [code] = await once(child, 'close')
+  t.not(code, 0)
+  const end = stdout.indexOf('\n}\n') + 3
+  const { users, nextPageToken } = JSON.parse(stdout.slice(0, end))
+  t.is(JSON.parse(stdout.slice(end)).error.exitCode, code)
+  const rest = JSON.parse((await runCli(env, [...list, '--page-token', nextPageToken])).stdout)
+  t.deepEqual([...users, ...rest.users], JSON.parse((await runCli(service.env, list)).stdout).users)
 })
 
 test('rows that appear at the terminal as they come are progress enough', async t => {

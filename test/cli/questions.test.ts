@@ -19,26 +19,26 @@ test('add, list, retire, offer and edit print the contract’s fields of a quest
   const edited = await json('edit', `#${id}`, '--question', 'Qual era?')
   t.like(edited, { id, question: 'Qual era?', active: 1 })
   t.not(edited.etag, etag)
-  const all = await json('list')
+  const { questions: all } = await json('list')
   t.deepEqual(
     all.find((row: { id: number }) => row.id === id),
     edited,
   )
-  t.false((await json('list', '--retired')).some((row: { id: number }) => row.id === id))
-  t.true((await json('list', '--offered')).some((row: { id: number }) => row.id === id))
+  t.false((await json('list', '--retired')).questions.some((row: { id: number }) => row.id === id))
+  t.true((await json('list', '--offered')).questions.some((row: { id: number }) => row.id === id))
   const served = await service.request('GET', '/forgotpasswords/findallforgotpasswordquestions')
   t.deepEqual([...Object.keys(served.json[0]), 'etag'].sort(), Object.keys(all[0]).sort())
 })
 
 test('show prints one question, and order puts questions first', async t => {
   const { id } = await json('create', '--question', 'Primeira de todas?')
-  const all = await json('list')
+  const { questions: all } = await json('list')
   t.deepEqual(
     await json('show', 'PRIMEIRA de todas?'),
     all.find((row: { id: number }) => row.id === id),
   )
-  t.regex((await questions('show', String(id))).stdout, /^question +Primeira de todas\?\nstate +offered$/m)
-  const ids = async () => (await json('list')).map(({ id }: { id: number }) => id)
+  t.regex((await questions('show', String(id))).stdout, /^question +Primeira de todas\?\nstatus +offered$/m)
+  const ids = async () => (await json('list')).questions.map(({ id }: { id: number }) => id)
   const ordered = await json('order', `#${id}`, '2')
   t.true(ordered.changed)
   t.deepEqual((await ids()).slice(0, 2), [id, 2])
@@ -83,11 +83,11 @@ test('texts of sign-ups that are no question of ours are listed, and link has th
   const sail = { securityquestion: 'Qual foi o navio?', securityanswer: 'Bounty' }
   const { username, token } = await service.signUp('ROLE_CLIENT', sail)
   await service.signUp('ROLE_CLIENT', { ...sail, securityquestion: 'qual FOI o navio?' })
-  const unmatched = await json('unmatched', 'list')
+  const { questions: unmatched } = await json('unmatched', 'list')
   t.is(unmatched.find(({ question }: { question: string }) => /navio/.test(question)).users, 2)
   t.regex((await questions('unmatched', 'list')).stdout, /^2 +[Qq]ual/m)
   t.like(await json('link', 'QUAL foi o navio?', String(id), '--yes'), { id, linked: 2 })
-  t.deepEqual(await json('unmatched', 'list'), [])
+  t.deepEqual((await json('unmatched', 'list')).questions, [])
   t.is((await questions('link', 'Qual foi o navio?', '999', '--yes')).code, 3)
   t.is((await questions('link', 'Qual foi o avião?', String(id), '--yes')).code, 3)
 
@@ -105,7 +105,7 @@ test('edit at a terminal begins with the present text, and a retired question st
   await shows('Que dia é hoje?')
   type(keys.enter)
   t.is(await ended, 0, screen())
-  const all = await json('list', '--retired')
+  const { questions: all } = await json('list', '--retired')
   t.like(
     all.find((row: { id: number }) => row.id === id),
     { question: 'Que dia é hoje?', active: 0 },

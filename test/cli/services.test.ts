@@ -15,18 +15,18 @@ const json = async (...args: string[]) => {
   return JSON.parse(stdout)
 }
 
-test('add prints the key once; list and show know it by its beginning', async t => {
+test('create prints the key once; list and show know it by its beginning', async t => {
   const added = await json('create', 'grades', '--may', 'users.read,tokens.verify', '--expires', '90d')
   const { key, ...shown } = added
   t.regex(key, /^authsvc_[\w-]{43}$/)
-  const [{ id, beginning, created, expires, ...rest }] = shown.keys
+  const [{ id, beginning, createTime, expireTime, ...rest }] = shown.keys
   t.deepEqual(rest, {})
   t.true(Number.isInteger(id) && key.startsWith(beginning))
-  t.is(Math.round((Date.parse(expires) - Date.parse(created)) / 86_400_000), 90)
-  t.deepEqual(shown.may, ['users.read', 'tokens.verify'])
+  t.is(Math.round((Date.parse(expireTime) - Date.parse(createTime)) / 86_400_000), 90)
+  t.deepEqual(shown.scopes, ['users.read', 'tokens.verify'])
   t.deepEqual(await json('show', ' grades '), shown)
   t.deepEqual(
-    (await json('list')).find(({ name }: { name: string }) => name === 'grades'),
+    (await json('list')).services.find(({ name }: { name: string }) => name === 'grades'),
     shown,
   )
   for (const args of [['list'], ['show', 'grades'], ['list', '--jsonl']]) {
@@ -40,10 +40,10 @@ test('edit changes name and scopes, and keys list has the keys of one service', 
   const created = await json('create', 'before', '--may', 'users.read')
   await json('keys', 'create', 'before')
   const edited = await json('edit', 'before', '--name', 'after', '--may', 'tokens.verify,users.read')
-  t.deepEqual([edited.name, edited.may], ['after', ['tokens.verify', 'users.read']])
+  t.deepEqual([edited.name, edited.scopes], ['after', ['tokens.verify', 'users.read']])
   t.deepEqual(await json('show', 'after'), edited)
   t.is((await services('show', 'before')).code, 3)
-  const keys = await json('keys', 'list', 'after')
+  const { keys } = await json('keys', 'list', 'after')
   t.deepEqual(keys, edited.keys)
   t.deepEqual([keys.length, keys[0].id], [2, created.keys[0].id])
   const { stdout } = await services('keys', 'list', 'after')
@@ -67,7 +67,7 @@ test('a key works at once, and no more once it or its service is deleted', async
     )
   const { key: first } = await json('create', 'rotating', '--may', 'users.read')
   const { key: second, keys } = await json('keys', 'create', 'rotating', '--expires', '2099-01-31')
-  t.is(keys[1].expires, '2099-01-31T00:00:00.000Z')
+  t.is(keys[1].expireTime, '2099-01-31T00:00:00.000Z')
   t.deepEqual([await ask(first), await ask(second)], ['OK', 'OK'])
   t.is((await json('keys', 'delete', 'rotating', String(keys[0].id), '--yes')).keys.length, 1)
   await waitFor(async () => (await ask(first)) === 'INVALID_TOKEN')
@@ -79,7 +79,7 @@ test('a key works at once, and no more once it or its service is deleted', async
 
 test('every command names a wrong or missing word in one sentence, and changes nothing', async t => {
   await json('create', 'steady', '--may', 'users.read')
-  const before = await json('list')
+  const { services: before } = await json('list')
   const cases: [RegExp, number, ...string[]][] = [
     [/--may/, 2, 'create', 'x'],
     [/users\.read, tokens\.verify/, 2, 'create', 'x', '--may', 'everything'],
@@ -111,7 +111,7 @@ test('every command names a wrong or missing word in one sentence, and changes n
     t.regex(stderr, /^error: [^\n]+\n$/)
   }
   const steady = (all: { name: string }[]) => all.filter(({ name }) => ['steady', 'x', 'Übel'].includes(name))
-  t.deepEqual(steady(await json('list')), steady(before))
+  t.deepEqual(steady((await json('list')).services), steady(before))
 })
 
 test('every command says as JSON what it did, or what stood in its way', async t => {
@@ -122,8 +122,8 @@ test('every command says as JSON what it did, or what stood in its way', async t
   }
   const { code, json: added } = await run('create', 'app', '--may', 'tokens.watch')
   t.is(code, 0)
-  t.deepEqual(added.may, ['tokens.watch'])
-  t.is((await run('list')).json.length, 1)
+  t.deepEqual(added.scopes, ['tokens.watch'])
+  t.is((await run('list')).json.services.length, 1)
   t.is((await run('show', 'app')).json.keys.length, 1)
   t.is((await run('keys', 'create', 'app')).json.keys.length, 2)
   t.is((await run('keys', 'delete', 'app', `#${added.keys[0].id}`, '--yes')).json.keys.length, 1)

@@ -150,7 +150,7 @@ test('a new password is checked while it is typed, both times, and no key shows 
   type(keys.enter)
   t.is(await ended, 0, screen())
   t.notRegex(screen(), /curta|demais|\*/)
-  t.is((await json('audit', 'list', '--action', 'user.set-password', '--user', username)).length, 1)
+  t.is((await json('audit', 'list', '--action', 'user.set-password', '--user', username)).events.length, 1)
   t.is((await service.login(username, 'curta demais não')).split('.').length, 3)
 })
 
@@ -199,13 +199,13 @@ test('users create with a username asks only for what is necessary and missing',
 })
 
 test('services create asks for the scopes', async t => {
-  const { shows, type, ended, screen } = terminal('services', 'add', 'perguntado')
+  const { shows, type, ended, screen } = terminal('services', 'create', 'perguntado')
   await shows('What may it do?')
   await shows('clients.forward')
   type(` ${keys.down} ${keys.enter}`)
   t.is(await ended, 0, screen())
-  t.deepEqual((await json('services', 'show', 'perguntado')).may, ['users.read', 'tokens.verify'])
-  const { code, stderr } = await runCli(service.env, ['services', 'add', 'calado'])
+  t.deepEqual((await json('services', 'show', 'perguntado')).scopes, ['users.read', 'tokens.verify'])
+  const { code, stderr } = await runCli(service.env, ['services', 'create', 'calado'])
   t.is(code, 2)
   t.regex(stderr, /pass the scopes with --may/)
 })
@@ -221,8 +221,8 @@ test('a missing reason is asked, before a password is typed; without a terminal 
   await setting.shows('Repeat the password')
   setting.type(`sete girafas azuis${keys.enter}`)
   t.is(await setting.ended, 0, setting.screen())
-  const [event] = await json('audit', 'list', '--action', 'user.set-password', '--user', username)
-  t.is(event.reason, 'ligou')
+  const { events } = await json('audit', 'list', '--action', 'user.set-password', '--user', username)
+  t.is(events[0].reason, 'ligou')
 
   const role = terminal('users', 'set-role', username, 'ROLE_ADMIN')
   await role.shows('Reason, for the audit log:')
@@ -297,7 +297,7 @@ test('Ctrl-C at a question changes nothing and is no error', async t => {
   type(`Meia pergunta${keys.ctrlC}`)
   t.is(await ended, 130)
   t.notRegex(screen(), /error| {4}at /i)
-  const all: { question: string }[] = await json('questions', 'list')
+  const { questions: all }: { questions: { question: string }[] } = await json('questions', 'list')
   t.false(all.some(({ question }) => question.startsWith('Meia')))
 })
 

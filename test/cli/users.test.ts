@@ -50,6 +50,14 @@ test('show prints the contract’s fields of a user, keys included, and no secre
   t.is(user.email, 'cliente@example.org')
   for (const id of [`#${user.id}`, String(user.id)]) t.deepEqual(await json('show', id), user)
   t.deepEqual(await json('show', '--id', String(user.id)), user)
+  const columns = (await users('show', digits)).stdout
+  t.regex(columns, new RegExp(`^state +${user.state}$`, 'm'))
+  t.regex(columns, /^status +inactive$/m)
+  t.regex(columns, /^created +\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$/m)
+  t.regex(
+    (await users('list', '--text', client.username)).stdout,
+    new RegExp(` ROLE_CLIENT +inactive +${user.state}$`, 'm'),
+  )
   for (const run of [
     await users('show', digits),
     await users('show', digits, '--json'),
@@ -65,9 +73,9 @@ test('list filters, pages, and shows no keys', async t => {
   const head = await service.institution(organization)
   const other = await service.signUp('ROLE_CLIENT', { nickname: 'Nenhum Ímpar', email: 'Filtro@example.org' })
   const names = async (...args: string[]) =>
-    (await json('list', ...args)).map(({ username }: { username: string }) => username)
+    (await json('list', ...args)).users.map(({ username }: { username: string }) => username)
 
-  const members = await json('list', '--organization', 'filtrada')
+  const { users: members } = await json('list', '--organization', 'filtrada')
   t.is(members.length, 1)
   t.deepEqual(Object.keys(members[0]).sort(), [...fields, 'partnerOrganization'].sort())
   t.false('activationkey' in members[0].partnerOrganization)
@@ -87,10 +95,9 @@ test('list filters, pages, and shows no keys', async t => {
   t.deepEqual(await names('--text', 'nenhum'), [])
   t.deepEqual(await names('--deleted', '--text', 'nenhum'), [other.username])
 
-  t.true(Array.isArray(await json('list')))
   for (const nickname of ['Paginada A', 'Paginada B', 'Paginada C']) await service.signUp('ROLE_CLIENT', { nickname })
   const paged = ['--text', 'paginada']
-  const all = await json('list', ...paged)
+  const { users: all } = await json('list', ...paged)
   t.is(all.length, 3)
   const first = await json('list', ...paged, '--limit', '1')
   t.deepEqual(first.users, [all[0]])
@@ -384,6 +391,11 @@ test('set-role and set-organization move a user, by id or name, and say what is 
   t.is((await users('set-organization', username)).code, 2)
   t.is((await users('set-organization', username, 'Nenhures', '--yes')).code, 3)
   t.is((await users('set-role', username, 'ROLE_X')).code, 2)
+  const events = await service.registry.audit.list({ action: 'user.set-*', subjectId: user.id, limit: 9 })
+  t.deepEqual(
+    events.map(({ object }) => object),
+    ['role:ROLE_CLIENT->ROLE_INSTITUTION', `organization:none->${id}`, `organization:${id}->none`],
+  )
   const admin = await users('set-role', username, 'ROLE_ADMIN', '--reason', 'teste')
   t.is(admin.code, 2)
   t.true(admin.stderr.includes(`--confirm '${username}'.`), admin.stderr)
@@ -432,9 +444,9 @@ test('send-key, delete, undelete, export and erase do what they say, as JSON and
   const unconfirmed = await users('erase', username)
   t.is(unconfirmed.code, 2)
   t.true(unconfirmed.stderr.includes('--confirm'))
-  const { user, erasedAt, rows } = await json('erase', String(id), '--confirm', username)
+  const { user, eraseTime, rows } = await json('erase', String(id), '--confirm', username)
   t.is(user, id)
-  t.is(new Date(erasedAt).toISOString(), erasedAt)
+  t.is(new Date(eraseTime).toISOString(), eraseTime)
   t.is(rows.users, 1)
   t.is((await users('show', username)).code, 3)
 })

@@ -78,7 +78,7 @@ test('an erased user is in no table, its address in no event, and the audit log 
   }))!
 
   t.is(receipt.user, id)
-  t.true(Math.abs(Date.now() - Date.parse(receipt.erasedAt)) < 600_000)
+  t.true(Math.abs(Date.now() - Date.parse(receipt.eraseTime)) < 600_000)
   const { audit_events, audit_staged, ...rows } = receipt.rows
   t.is(audit_staged, 1)
   t.true(audit_events! >= 4)

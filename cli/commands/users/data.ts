@@ -34,11 +34,11 @@ export function addUserData(users: Command): void {
         const validate = (confirm: string) => api.eraseUser({ user: reference, confirm, validateOnly: true })
         const confirm = await confirmName(sentence, username, options, validate)
         const erase = () => api.eraseUser({ user: reference, confirm })
-        const { user, eraseTime, rows } = await withProgress('Erasing', erase)
-        const erasedAt = timestampDate(eraseTime!)
-        if (options.json) return printJson({ user, erasedAt: erasedAt.toISOString(), rows })
+        const { user, rows, ...at } = await withProgress('Erasing', erase)
+        const eraseTime = timestampDate(at.eraseTime!)
+        if (options.json) return printJson({ user, eraseTime, rows })
         say(`User ${user} (${username}) is erased.`)
-        printFields({ erased: erasedAt, ...rows })
+        printFields({ erased: eraseTime, ...rows })
       }),
     )
 }

@@ -5,13 +5,13 @@ import { type Role, roles } from '../../../server/rules/roles.js'
 import { administering } from '../../administration.js'
 import { readText, readTime } from '../../terminal/ask.js'
 import { printFields, printJson } from '../../terminal/output.js'
-import { inFields, type ListOptions, printList, readPages, withPages } from '../../terminal/pages.js'
+import { type ListOptions, printPages, withPages } from '../../terminal/pages.js'
 import { type Named, userName, withUser } from './name.js'
-import { printUsers, stateOf, userOutput } from './output.js'
+import { statusOf, userList, userOutput } from './output.js'
 
 /** Adds `users list` and `users show`. */
 export function addUserLists(users: Command): void {
-  withPages(users.command('list'))
+  withPages(users.command('list'), userList)
     .description('List users by id. Only --json has every field. Passwords, answers and keys are never listed.')
     .addOption(new Option('--role <role>', 'only this role').choices(roles))
     .addOption(new Option('--active', 'only active users').conflicts(['inactive', 'suspended', 'deleted']))
@@ -51,16 +51,10 @@ Examples:
           ...(createdFrom && { createTimeFrom: timestampFromDate(createdFrom) }),
           ...(createdTo && { createTimeTo: timestampFromDate(createdTo) }),
         }
-        const listed = await readPages(
-          options,
-          async page => {
-            const { users, nextPageToken } = await api.listUsers({ ...filter, ...page })
-            return { rows: users, nextPageToken }
-          },
-          userOutput,
-        )
-        if (!inFields(options)) return printUsers(listed)
-        printList('users', { ...listed, rows: listed.rows.map(userOutput) }, options)
+        await printPages(userList, options, async page => {
+          const { users, nextPageToken } = await api.listUsers({ ...filter, ...page })
+          return { rows: users, nextPageToken }
+        })
       }),
     )
 
@@ -79,7 +73,7 @@ Examples:
         printFields({
           ...fields,
           email: user.email,
-          state: stateOf(user),
+          status: statusOf(user),
           created: user.createTime && timestampDate(user.createTime),
           partnerOrganization: organization && `${organization.name} (#${organization.id})`,
           'partnerOrganization.activationkey': organization?.activationkey,

@@ -4,7 +4,7 @@ import type { FailureCount, Lockout, Obstacle } from '../../../proto/gen/auth/v1
 import { canonicalAddress } from '../../../server/requests/client-address.js'
 import { administering, withSignIn } from '../../administration.js'
 import { printJson, printTable, say } from '../../terminal/output.js'
-import { inFields, type ListOptions, printList, readPages, withPages } from '../../terminal/pages.js'
+import { type List, type ListOptions, printPages, withPages } from '../../terminal/pages.js'
 import { type Named, readUser, userName, withUser } from './name.js'
 import { userOutput } from './output.js'
 
@@ -43,7 +43,7 @@ Examples:
           command,
         ])
         const nothing = `Nothing keeps user ${id} (${username}) from signing in, activating or recovering.`
-        printTable(['prevents', 'why', 'fix'], cells, nothing)
+        printTable({ titles: ['prevents', 'why', 'fix'], whole: ['fix'] }, cells, nothing)
         const counted = failures.filter(({ count }) => count > 0)
         if (counted.length === 0) return
         say('')
@@ -53,7 +53,7 @@ Examples:
           `${count.count} of ${count.limit}`,
           verdict(count),
         ])
-        printTable(['wrong', 'counted for', 'count', 'state'], counts, '')
+        printTable({ titles: ['wrong', 'counted for', 'count', 'state'] }, counts, '')
       }),
     )
 
@@ -86,7 +86,7 @@ Example:
 /** Adds `auth-admin users lockouts`. */
 function addLockoutList(users: Command): void {
   const lockouts = users.command('lockouts').description('Users that are locked because of failed sign-ins')
-  withPages(lockouts.command('list'))
+  withPages(lockouts.command('list'), lockoutList)
     .description('List the users that are locked now, by id, why and for how long.')
     .addHelpText(
       'after',
@@ -99,22 +99,10 @@ Example:
     )
     .action(
       administering(async (api, options: ListOptions) => {
-        const listed = await readPages(options, async page => {
+        await printPages(lockoutList, options, async page => {
           const { lockouts, nextPageToken } = await api.listLockouts(page)
-          return { rows: lockouts.map(toOutput), nextPageToken }
+          return { rows: lockouts, nextPageToken }
         })
-        if (inFields(options)) return printList('lockouts', listed, options)
-        const cells = listed.rows.flatMap(({ id, username, locks }) =>
-          locks.map(lock => [
-            id,
-            username,
-            `${lock.count} wrong ${labels[lock.proof]}`,
-            wheres[lock.scope],
-            verdict({ ...lock, locked: true }),
-            `auth-admin users unlock ${id}`,
-          ]),
-        )
-        printTable(['id', 'username', 'why', 'counted for', 'state', 'fix'], cells, 'No user is locked.', listed)
       }),
     )
 }
@@ -123,6 +111,20 @@ Example:
 function toOutput({ user: id, username, failures }: Lockout) {
   const locks = failures.map(({ proof, scope, count, limit, seconds }) => ({ proof, scope, count, limit, seconds }))
   return { id, username, locks }
+}
+
+const lockoutList: List<Lockout> = {
+  name: 'lockouts',
+  fields: ['id', 'username', 'locks'],
+  toOutput,
+  head: { titles: ['id', 'username', 'why', 'fix'], whole: ['username', 'fix'] },
+  toCells({ user, username, failures }) {
+    const why = failures.map(
+      failure => `${failure.count} wrong ${labels[failure.proof]} for ${wheres[failure.scope]}: ${verdict(failure)}`,
+    )
+    return [user, username, why.join('; '), `auth-admin users unlock ${user}`]
+  },
+  empty: 'No user is locked.',
 }
 
 /** What was wrong, by proof. */

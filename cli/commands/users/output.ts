@@ -1,8 +1,7 @@
-import { create, toJson } from '@bufbuild/protobuf'
-import { timestampDate } from '@bufbuild/protobuf/wkt'
+import { create, type DescMessage, toJson } from '@bufbuild/protobuf'
 import { type AdministeredUser, AdministeredUserSchema } from '../../../proto/gen/auth/v1/administration_pb.js'
-import { printTable } from '../../terminal/output.js'
-import type { Listed } from '../../terminal/pages.js'
+import { UserSchema } from '../../../proto/gen/auth/v1/records_pb.js'
+import type { List } from '../../terminal/pages.js'
 
 /** A user in the fields of the contract, and what else administrators see; what is absent is left out. */
 export function userOutput(user: AdministeredUser) {
@@ -14,19 +13,34 @@ interface Json {
   record: object
 }
 
-/** State of a user in a word. */
-export function stateOf({ record, suspended, deleteTime }: AdministeredUser): string {
+/** The fields that a record of the contract has in a list, as JSON names them; `a.b` is one within another. */
+export function listedFields({ fields }: DescMessage): string[] {
+  return fields
+    .flatMap(({ jsonName, message }) => [
+      jsonName,
+      ...(message?.file.proto.package === 'auth.v1' ? listedFields(message).map(name => `${jsonName}.${name}`) : []),
+    ])
+    .filter(name => !/securityanswer|activationkey/i.test(name))
+}
+
+/** Whether a user can sign in, in a word. */
+export function statusOf({ record, suspended, deleteTime }: AdministeredUser): string {
   if (deleteTime) return 'deleted'
   return suspended ? 'suspended' : record?.active === 1 ? 'active' : 'inactive'
 }
 
-/** Prints users in columns. */
-export function printUsers(listed: Listed<AdministeredUser>): void {
-  const cells = listed.rows.map(user => {
-    const { id, username, nickname, role, partnerOrganization } = user.record!
-    const created = user.createTime && timestampDate(user.createTime).toISOString().slice(0, 10)
-    return [id, username, nickname, role, stateOf(user), partnerOrganization?.name, created]
-  })
-  const head = ['id', 'username', 'nickname', 'role', 'state', 'organization', 'created']
-  printTable(head, cells, 'No users match.', listed)
+/** Users as lists show them. */
+export const userList: List<AdministeredUser> = {
+  name: 'users',
+  fields: [...listedFields(UserSchema), 'email', 'suspended', 'createTime', 'deleteTime', 'purgeTime', 'etag'],
+  toOutput: userOutput,
+  head: {
+    titles: ['id', 'username', 'nickname', 'role', 'status', 'state', 'organization'],
+    whole: ['username'],
+  },
+  toCells(user) {
+    const { id, username, nickname, role, state, partnerOrganization } = user.record!
+    return [id, username, nickname, role, statusOf(user), state, partnerOrganization?.name]
+  },
+  empty: 'No users match.',
 }

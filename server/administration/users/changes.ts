@@ -44,7 +44,11 @@ export function activateUser(deps: UserChangeDeps): Handler<'activateUser'> {
       if (moved && (row.active || row.organizationId !== null)) await users.setOrganization(row.id, id, t)
       await users.activate(row, id ?? null, t, administrator.user?.id)
       const organization = id ?? row.organizationId
-      return { action: 'user.activate', ...(organization !== null && { object: `organization:${organization}` }) }
+      const former = moved && row.organizationId !== null ? `${row.organizationId}->` : ''
+      return {
+        action: 'user.activate',
+        ...(organization !== null && { object: `organization:${former}${organization}` }),
+      }
     })
   }
 }
@@ -84,7 +88,7 @@ export function setRole(deps: UserChangeDeps): Checked<'setRole', Role> {
         if ([row.role, role].includes('ROLE_ADMIN')) context.administrator.confirm(row.username, request.confirm)
         await keepAnAdministrator(deps.administeredUsers, row, t)
         await deps.users.setRole(row, role, t)
-        return { action: 'user.set-role', object: `role:${role}` }
+        return { action: 'user.set-role', object: `role:${row.role}->${role}` }
       })
     },
   }
@@ -99,7 +103,10 @@ export function setOrganization(deps: UserChangeDeps): Handler<'setOrganization'
       if (row.organizationId === id) return undefined
       if (id !== null) await checkOrganization(organizations, id, t)
       await users.setOrganization(row.id, id, t)
-      return { action: 'user.set-organization', object: `organization:${id ?? 'none'}` }
+      return {
+        action: 'user.set-organization',
+        object: `organization:${row.organizationId ?? 'none'}->${id ?? 'none'}`,
+      }
     })
   }
 }

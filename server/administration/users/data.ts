@@ -42,7 +42,7 @@ export function eraseUser(deps: UserChangeDeps & { erasure: Erasure }): Handler<
       return receipt
     }
     // It reads the whole audit log.
-    const { user, erasedAt, rows } = await change(request, erase, { unlimited: true })
-    return { user, eraseTime: timestampFromDate(new Date(erasedAt)), rows: { ...rows } }
+    const { user, eraseTime, rows } = await change(request, erase, { unlimited: true })
+    return { user, eraseTime: timestampFromDate(new Date(eraseTime)), rows: { ...rows } }
   }
 }

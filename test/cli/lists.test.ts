@@ -1,0 +1,203 @@
+/** Every list of `auth-admin` in one shape. They are found among the commands: a new one is held to it, too. */
+import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import test from 'ava'
+import { createProgram } from '../../cli/program.js'
+import { installedRegistry, leaves, openTerminal, runCli } from '../_helpers/cli.js'
+import { ask } from '../_helpers/database.js'
+import { openModels } from '../_helpers/models.js'
+
+const lists = leaves(createProgram())
+  .filter(({ path, command }) => / list$/.test(path) || /^List /.test(command.description()))
+  .map(({ path }) => path)
+
+/** Names of those that list something of a record. */
+const named: Record<string, readonly string[]> = {
+  'organizations members list': ['Escola 1'],
+  'services keys list': ['notas-1'],
+}
+
+/** Fields whose names and types are the contract’s, by the noun of the list. */
+const contract: Record<string, readonly string[]> = {
+  users: [
+    ...['id', 'username', 'nickname', 'dateofborn', 'gender', 'state', 'city', 'institutiontype', 'institution'],
+    ...['securityquestion', 'termsofusage', 'active', 'role', 'partnerOrganization'],
+  ],
+  organizations: [
+    ...['id', 'active', 'address', 'creation_date', 'inep_code', 'login', 'name', 'phone', 'responsible', 'type'],
+    ...['website', 'email'],
+  ],
+  questions: ['id', 'question', 'active'],
+}
+
+/** More rows of everything than a list shows, and every field with a value. */
+const plenty = `
+  INSERT INTO organizations (name, name_key, address, inep_code, login, phone, responsible, type, website, email,
+      activation_key_digest, activation_key_sealed)
+    SELECT 'Escola ' || n, 'escola ' || n, 'Rua A, 1', n, 'l', '(11) 3222-1000', 'Ana Lima', 'E', 'https://e.example',
+      'e@e.example', sha256(n::text::bytea), '' FROM generate_series(1, 150) n;
+  INSERT INTO users (username, username_key, username_skeleton, nickname, nickname_key, nickname_skeleton, password_hash,
+      email, date_of_birth, gender, state, city, institution_type, institution, security_question, terms_of_usage, role,
+      active, organization_id)
+    SELECT name, name, name, name, name, name, '', 'ana@example.org', '1990-02-01', 'F', 'SP', 'Bauru', 'E', 'Escola', 'Qual?',
+      true, 'ROLE_CLIENT', true, (SELECT min(id) FROM organizations)
+    FROM generate_series(1, 150) n, format('ana%s', n) name;
+  INSERT INTO questions (question, question_key) SELECT 'Qual ' || n, 'qual ' || n FROM generate_series(1, 150) n;
+  INSERT INTO unmatched_answers SELECT id, 'Onde ' || id, 'onde ' || id, '' FROM users;
+  INSERT INTO emails (kind, parameters, locale, next_attempt_at, last_error)
+    SELECT 'notice', '{"userId": 1}', 'en', CASE WHEN n % 2 = 0 THEN now() END, 'Error ECONNREFUSED' FROM generate_series(1, 150) n;
+  INSERT INTO services (name, scopes) SELECT 'notas-' || n, '{users.read}' FROM generate_series(1, 150) n;
+  INSERT INTO service_keys (service_id, beginning, digest, expires_at, last_used_on)
+    SELECT id, 'authsvc_', sha256(name::bytea), now(), now() FROM services;
+  INSERT INTO service_keys (service_id, beginning, digest, expires_at, last_used_on)
+    SELECT id, 'authsvc_', sha256(n::text::bytea), now(), now() FROM services, generate_series(1, 150) n WHERE name = 'notas-1';
+  INSERT INTO totp_secrets (user_id, secret_sealed, failures, locked_at) SELECT id, '', 10, now() FROM users;
+  INSERT INTO audit_events SELECT 1000 + n, now(), 'user.edit', 'ok', 'porque', 'user', 1, 1, 'fields:city', '192.0.2.7', 'id',
+      NULL, NULL, '', '' FROM generate_series(1, 150) n;
+  UPDATE audit_head SET id = 1150;`
+
+const contexts = Object.fromEntries(
+  Array.from({ length: 150 }, (_, index) => [
+    `c${index}`,
+    { url: 'https://auth.example:50052', ca: '/ca.pem', tokenFile: '/none' },
+  ]),
+)
+
+let env: Record<string, string>
+const cleanUps: (() => Promise<void>)[] = []
+test.before('a registry with plenty of everything', async () => {
+  const t = { teardown: (work: () => Promise<void>) => void cleanUps.push(work) }
+  const config = await mkdtemp(join(tmpdir(), 'auth-lists-'))
+  t.teardown(() => rm(config, { recursive: true, force: true }))
+  await mkdir(join(config, 'auth-admin'))
+  await writeFile(join(config, 'auth-admin', 'contexts.json'), JSON.stringify({ contexts }))
+  env = { ...(await installedRegistry(t)), XDG_CONFIG_HOME: config }
+  await ask(env.DATABASE_URL!, plenty)
+  const { database, signingKeys } = await openModels(t, env.DATABASE_URL)
+  for (let times = 0; times < 150; times++)
+    await database.transact(each => signingKeys.rotate({ force: true, lead: 0, tokenTtl: 3_600 }, each))
+})
+
+test.after.always(async () => {
+  for (const work of cleanUps.reverse()) await work()
+})
+
+const command = (path: string) => [...path.split(' '), ...(named[path] ?? [])]
+type Row = Record<string, unknown>
+
+test('lists are found', t => {
+  for (const path of ['users list', 'audit list', 'questions unmatched list', 'contexts list'])
+    t.true(lists.includes(path))
+})
+
+for (const path of lists) {
+  const run = (...more: string[]) => runCli(env, [...command(path), ...more])
+
+  test(`${path} shows 100 rows and where it continues, in a document, on lines and in columns`, async t => {
+    const read = async (...more: string[]) => {
+      const { code, stdout, stderr } = await run('--json', ...more)
+      t.deepEqual([code, stderr], [0, ''])
+      const { nextPageToken, ...rest } = JSON.parse(stdout)
+      const [[noun, rows], ...others] = Object.entries(rest) as [[string, Row[]]]
+      t.deepEqual(others, [])
+      t.regex(noun, /^[a-z]+s$/)
+      return { rows, nextPageToken }
+    }
+    const first = await read()
+    t.is(first.rows.length, 100)
+    t.regex(first.nextPageToken, /./)
+    const second = await read('--all', '--page-token', first.nextPageToken)
+    t.true(second.rows.length >= 50)
+    t.is(second.nextPageToken, '')
+    const all = [...first.rows, ...second.rows]
+    t.is(new Set(all.map(row => JSON.stringify(row))).size, all.length)
+    t.deepEqual(await read('--all'), { rows: all, nextPageToken: '' })
+    t.deepEqual((await read('--limit', '101')).rows, all.slice(0, 101))
+
+    const lines = await run('--jsonl')
+    t.deepEqual(
+      lines.stdout
+        .trim()
+        .split('\n')
+        .map(line => JSON.parse(line)),
+      first.rows,
+    )
+    const columns = await run()
+    t.is(columns.stdout.split('\n').length, 1 + 100 + 1, columns.stdout)
+    for (const { code, stderr } of [lines, columns]) {
+      t.is(code, 0)
+      const { token } = /^There are more: pass --all, or --page-token (?<token>\S+)\n$/.exec(stderr)?.groups ?? {}
+      t.deepEqual(await read('--all', '--page-token', token!), second)
+    }
+    t.is((await run('--page-token', 'forged')).code, 2)
+  })
+
+  test(`${path} shows the fields that are named, and refuses others with the names that there are`, async t => {
+    const { stdout } = await run('--jsonl', '--all')
+    const rows: Row[] = stdout
+      .trim()
+      .split('\n')
+      .map(line => JSON.parse(line))
+    const fields = [...new Set(rows.flatMap(row => Object.keys(row)))]
+    const inner = Object.entries(rows.at(-1)!).flatMap(([name, value]) =>
+      typeof value === 'object' && !Array.isArray(value) ? Object.keys(value!).map(key => `${name}.${key}`) : [],
+    )
+    const wrong = await run('--fields', `${fields[0]},nothing`, '--json')
+    t.is(wrong.code, 2)
+    const { message } = JSON.parse(wrong.stdout).error
+    const valid = /Use one or more of (?<names>.*), separated by commas\.$/.exec(message)?.groups?.names?.split(', ')
+    t.deepEqual(valid!.filter(name => !rare.includes(name)).sort(), [...fields, ...inner].sort())
+    const chosen = fields.slice(0, 2).reverse()
+    const picked = await run('--fields', chosen.join(','), '--jsonl', '--limit', '1')
+    t.deepEqual(
+      Object.entries(JSON.parse(picked.stdout)),
+      chosen.map(name => [name, rows[0]![name]]),
+    )
+    const inColumns = await run('--fields', chosen.join(','), '--limit', '1')
+    t.regex(inColumns.stdout, new RegExp(`^${chosen.join(' +').toUpperCase()}\n`))
+  })
+
+  test(`${path} has names and types of one style, or those of the contract`, async t => {
+    const document = JSON.parse((await run('--json')).stdout)
+    const noun = Object.keys(document)[0]!
+    const check = (row: Row, exempt: readonly string[] = []) => {
+      for (const [name, value] of Object.entries(row)) {
+        if (exempt.includes(name)) continue
+        t.regex(name, /^[a-z]+([A-Z][a-z]+)*$/)
+        t.not(value, null, name)
+        if (name === 'id') t.is(typeof value, 'number')
+        if (/time$/i.test(name)) t.regex(String(value), /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$/, name)
+        else t.notRegex(String(value), /^\d{4}-\d\d-\d\dT/, name)
+        if (typeof value === 'string') t.notRegex(value, /^(true|false|yes|no)$/, name)
+        for (const each of [value].flat()) if (typeof each === 'object') check(each as Row)
+      }
+    }
+    for (const row of document[noun]) check(row, contract[noun])
+  })
+}
+
+/** Fields that only some records have, none of these. */
+const rare = ['deleteTime', 'purgeTime']
+
+test('at a terminal no word is broken, and what is copied stands whole on its line', async t => {
+  const own = await installedRegistry(t)
+  const name = 'Associação dos Moradores do Bairro de Nossa Senhora das Graças e Adjacências'
+  const email = `${'muito.comprido.'.repeat(3)}x@example.org`
+  await ask(
+    own.DATABASE_URL,
+    `INSERT INTO organizations (name, name_key, email, activation_key_digest, activation_key_sealed)
+       VALUES ('${name}', 'associacao', '${email}', '', '');
+     UPDATE users SET username = 'Ana Maria da Silva Souza de Oliveira', active = false`,
+  )
+  const show = async (...args: string[]) => {
+    const terminal = openTerminal(own, args)
+    t.is(await terminal.ended, 0, terminal.screen())
+    return terminal.screen().replaceAll('\r', '')
+  }
+  const screen = await show('organizations', 'list')
+  t.false(screen.includes(name))
+  for (const word of [...name.split(' '), email]) t.true(screen.split(/\s+/).includes(word), screen)
+  t.regex(await show('users', 'list'), /^1 +Ana Maria da Silva Souza de Oliveira /m)
+  t.regex(await show('users', 'why', '1'), / auth-admin users edit 1 --email ADDRESS$/m)
+})
