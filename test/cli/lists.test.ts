@@ -8,13 +8,15 @@ import { installedRegistry, leaves, openTerminal, runCli } from '../_helpers/cli
 import { ask } from '../_helpers/database.js'
 import { openModels } from '../_helpers/models.js'
 
-const lists = leaves(createProgram())
+const all = leaves(createProgram())
+const paths = all.map(({ path }) => path)
+const lists = all
   .filter(({ path, command }) => / list$/.test(path) || /^List /.test(command.description()))
   .map(({ path }) => path)
 
 /** Names of those that list something of a record. */
 const named: Record<string, readonly string[]> = {
-  'organizations members list': ['Escola 1'],
+  'organizations members list': ['Escola Azul'],
   'services keys list': ['notas-1'],
 }
 
@@ -41,8 +43,9 @@ const plenty = `
       email, date_of_birth, gender, state, city, institution_type, institution, security_question, terms_of_usage, role,
       active, organization_id)
     SELECT name, name, name, name, name, name, '', 'ana@example.org', '1990-02-01', 'F', 'SP', 'Bauru', 'E', 'Escola', 'Qual?',
-      true, 'ROLE_CLIENT', true, (SELECT min(id) FROM organizations)
+      true, 'ROLE_CLIENT', true, NULL
     FROM generate_series(1, 150) n, format('ana%s', n) name;
+  UPDATE users SET organization_id = (SELECT min(id) FROM organizations);
   INSERT INTO questions (question, question_key) SELECT 'Qual ' || n, 'qual ' || n FROM generate_series(1, 150) n;
   INSERT INTO unmatched_answers SELECT id, 'Onde ' || id, 'onde ' || id, '' FROM users;
   INSERT INTO emails (kind, parameters, locale, next_attempt_at, last_error)
@@ -73,6 +76,21 @@ test.before('a registry with plenty of everything', async () => {
   await mkdir(join(config, 'auth-admin'))
   await writeFile(join(config, 'auth-admin', 'contexts.json'), JSON.stringify({ contexts }))
   env = { ...(await installedRegistry(t)), XDG_CONFIG_HOME: config }
+  const fields = [
+    '--email',
+    'e@e.example',
+    '--address',
+    'Rua A, 1',
+    '--inep-code',
+    '12345678',
+    '--login',
+    'l',
+    '--phone',
+    '7',
+  ]
+  const more = ['--responsible', 'Ana Lima', '--type', 'E', '--website', 'https://e.example']
+  const created = await runCli(env, ['organizations', 'create', '--name', 'Escola Azul', ...fields, ...more])
+  if (created.code !== 0) throw new Error(created.stderr)
   await ask(env.DATABASE_URL!, plenty)
   const { database, signingKeys } = await openModels(t, env.DATABASE_URL)
   for (let times = 0; times < 150; times++)
@@ -174,6 +192,18 @@ for (const path of lists) {
       }
     }
     for (const row of document[noun]) check(row, contract[noun])
+  })
+}
+
+for (const path of paths.filter(path => path.endsWith(' show') && lists.includes(path.replace('show', 'list')))) {
+  // Before the lists: it is an event of the audit log to show keys.
+  test.serial(`${path} prints a record in the fields and values of the list`, async t => {
+    const noun = path.split(' ')[0]!
+    const row: Row = JSON.parse((await runCli(env, [noun, 'list', '--jsonl', '--limit', '1'])).stdout)
+    const name = row.id === undefined ? String(row.kid ?? row.name) : `#${row.id}`
+    const { code, stdout, stderr } = await runCli(env, [noun, 'show', name, '--json'])
+    t.is(code, 0, stderr)
+    t.like(JSON.parse(stdout), row)
   })
 }
 
