@@ -548,6 +548,8 @@ function judgeResult({ route, path, base }: HttpRequest, { headers, text, json }
     case '*':
       return Array.isArray(json.keys ?? json.events)
     case 'json':
+      if (path === '/introspect') return json.active === false || Number.isInteger(Number(json.sub))
+      if (path === '/.well-known/oauth-authorization-server') return json.issuer === 'http://auth.test'
       return Number.isInteger(json.users.id)
     case 'questions':
       return (

@@ -358,7 +358,7 @@ const leaving = {
     options: {},
     leave: async () => (await started).cancel(),
   }),
-  'takes no answer any more': () => ({ options: { deadline: Date.now() + 1000 }, leave: async () => {} }),
+  'takes no answer any more': () => ({ options: { deadline: Date.now() + 4000 }, leave: async () => {} }),
 }
 
 for (const [how, leave] of Object.entries(leaving)) {

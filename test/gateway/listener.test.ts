@@ -268,7 +268,7 @@ test('a client that keeps a connection open after its bytes were refused is disc
 })
 
 test('a silent connection is closed without a response, one with a partial request with 408', async t => {
-  const { port } = await open(t, answer, { headersTimeout: 1_000 })
+  const { port } = await open(t, answer, { headersTimeout: 3_000 })
   const cases = [
     ['', []],
     ['P', ['408']],
