@@ -499,7 +499,7 @@ export async function judgeHttp(sent: HttpRequest, answer: Answer, cast: Cast): 
   // A username may be a word of another path, which has other methods.
   if (status === 405 && sent.path === route.path && known && sent.method === route.method)
     return 'its method was refused'
-  if (status === 415 && sent.method !== 'POST') return 'it has no body whose type could be wrong'
+  if (status === 415 && !['POST', 'PATCH'].includes(sent.method)) return 'it has no body whose type could be wrong'
 
   if (status === 204) return text === '' ? undefined : 'it has a body'
   if (status === 200)
