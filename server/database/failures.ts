@@ -81,7 +81,7 @@ export function isUnreachable(error: unknown): boolean {
 /** Whether an error is transient. Not every unreachable database is: a wrong host name or certificate needs a correction. */
 export function isPassing(error: unknown): boolean {
   if (failureOf(error)?.passing) return true
-  return /Connection terminated|not queryable|pool is draining|manager was closed|timeout/.test(
+  return /Connection terminated|not queryable|pool is draining|manager was closed|\btimeout\b/.test(
     String(causeOf(error).message),
   )
 }
