@@ -129,6 +129,7 @@ check 'nginx example (nginx -t)' nginx check_nginx
 check 'Envoy example (envoy --mode validate)' envoy check_envoy
 check 'nginx example before a service (test/deploy)' nginx check_proxied nginx
 check 'Envoy example before a service (test/deploy)' envoy check_proxied envoy
+check 'Envoy example of docs/verifying.md (test/deploy)' envoy check_proxied jwt-authn
 check 'alerts and their tests (promtool)' promtool ./check-alerts.sh
 check 'Prometheus example (promtool)' promtool promtool check config --syntax-only prometheus.yaml
 check 'Helm chart (helm lint)' helm check_helm

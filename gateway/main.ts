@@ -82,6 +82,7 @@ async function main(): Promise<void> {
   process.stderr.write(`HTTP     ${http}\n${shown ?? ''}services ${target}\n`)
   stopOnSignals(async ({ drain, hurry }) => {
     draining = true
+    transport.endWaits()
     const { drain: seconds = 5 } = settings
     if (drain && seconds > 0) {
       gateway.drain()

@@ -40,7 +40,7 @@ export function followRevocations(deps: {
   let snapshot: typeof current | undefined
   /** Size from which the revocations are read anew, to drop those whose tokens have expired. */
   let renewal = minRenewal
-  let anchor: { readonly asOf: number; readonly at: Moment } | undefined
+  let anchor: { readonly asOf: number; readonly lag: number; readonly at: Moment } | undefined
   let settle: { resolve(): void; reject(error: Error): void }
   const ready = new Promise<void>((resolve, reject) => {
     settle = { resolve, reject }
@@ -54,11 +54,13 @@ export function followRevocations(deps: {
         each.set(sub, Math.max(minGeneration, each.get(sub) ?? 0))
     }
     for (const kid of page.retiredKeys) keys.retire(kid)
-    if (page.asOf === undefined) return page.cursor
+    const { asOf, now } = page
+    if (asOf === undefined || now === undefined) return page.cursor
     // A restored database may be behind the one before, and has other keys.
     const restored = page.snapshot === 'CURSOR_LOST'
     if (restored) keys.renew()
-    if (!anchor || restored || page.asOf > anchor.asOf) anchor = { asOf: page.asOf, at: present() }
+    // Not of an earlier time: a server may be slower than another one was.
+    if (!anchor || restored || asOf >= anchor.asOf) anchor = { asOf, lag: Math.max(0, now - asOf), at: present() }
     if (snapshot) {
       current = snapshot
       snapshot = undefined
@@ -81,7 +83,7 @@ export function followRevocations(deps: {
   })
 
   return {
-    state: () => anchor && { asOf: anchor.asOf, ageMs: elapsedSince(anchor.at) },
+    state: () => anchor && { asOf: anchor.asOf, ageMs: anchor.lag + elapsedSince(anchor.at) },
     isRevoked: (sub, ver) => ver < (current.get(sub) ?? 0) || ver < (snapshot?.get(sub) ?? 0),
     ready,
   }
