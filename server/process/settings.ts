@@ -116,6 +116,11 @@ const table = {
   timeZone: setting('AUTH_TIME_ZONE', timeZone, 'America/Sao_Paulo'),
   /** Revision of the interface that the base path serves. */
   defaultRevision: setting('AUTH_DEFAULT_REVISION', oneOf('1.0.0', '1.0.2'), '1.0.2'),
+  /**
+   * `predecessor`: the gateway also reads and writes what clients of the older implementation expect: `roles` as a list
+   * beside `role`, institution `X` as none, midnight anywhere in Brazil as the day of birth, unescaped query parameters.
+   */
+  compatibility: optional('AUTH_COMPATIBILITY', oneOf('predecessor')),
   /** Certificate and key, PEM files: of the gRPC server and of metrics, or of a gateway to servers. Unset: no TLS. */
   tlsCert: optional('AUTH_TLS_CERT', pem('CERTIFICATE')),
   tlsKey: optional('AUTH_TLS_KEY', pem('PRIVATE KEY')),
