@@ -100,6 +100,8 @@ export interface Imports {
   findBatch(importId: number, firstRow: number, t: Transaction): Promise<ImportBatchRow | undefined>
   /** Returns what a dry run saw for each of these rows, in order; undefined unless it saw all of them. */
   seen(dryRunId: number, firstRow: number, rowCount: number, t: Transaction): Promise<Buffer[] | undefined>
+  /** Returns the answer of the newest batch. */
+  lastAnswer(importId: number): Promise<Buffer | undefined>
   /** Returns the first row of each staged batch, in order. */
   stagedBatches(importId: number, t: Transaction): Promise<number[]>
   /** Deletes the staged rows of an import. */
@@ -156,6 +158,11 @@ const findBatch: Statement = {
   text: `SELECT ${batchColumns} FROM import_batches b WHERE import_id = $1 AND first_row = $2`,
 }
 
+const lastAnswer: Statement = {
+  name: 'import-batch-last',
+  text: 'SELECT answer FROM import_batches WHERE import_id = $1 ORDER BY first_row DESC LIMIT 1',
+}
+
 const addBatch: Statement = {
   name: 'import-batch-add',
   text: `INSERT INTO import_batches (import_id, first_row, row_count, answer, seen, staged_sealed)
@@ -210,6 +217,7 @@ export function createImports(database: Database): Imports {
     async addBatch({ importId, firstRow, rowCount, answer, seen, stagedSealed }, t) {
       await database.run(addBatch, [importId, firstRow, rowCount, answer, seen, stagedSealed], t)
     },
+    lastAnswer: async importId => (await database.run<{ answer: Buffer }>(lastAnswer, [importId]))[0]?.answer,
     findBatch: async (importId, firstRow, t) =>
       (await database.run<ImportBatchRow>(findBatch, [importId, firstRow], t))[0],
     async seen(dryRunId, firstRow, rowCount, t) {

@@ -116,6 +116,8 @@ const table = {
   timeZone: setting('AUTH_TIME_ZONE', timeZone, 'America/Sao_Paulo'),
   /** Revision of the interface that the base path serves. */
   defaultRevision: setting('AUTH_DEFAULT_REVISION', oneOf('1.0.0', '1.0.2'), '1.0.2'),
+  /** `predecessor`: the gateway also reads and writes what clients of the older implementation expect. */
+  compatibility: optional('AUTH_COMPATIBILITY', oneOf('predecessor')),
   /** Certificate and key, PEM files: of the gRPC server and of metrics, or of a gateway to servers. Unset: no TLS. */
   tlsCert: optional('AUTH_TLS_CERT', pem('CERTIFICATE')),
   tlsKey: optional('AUTH_TLS_KEY', pem('PRIVATE KEY')),
@@ -134,10 +136,7 @@ const table = {
   unactivatedRetention: setting('AUTH_UNACTIVATED_RETENTION', orOff(duration(86_400, 36_500 * 86_400)), '90d'),
   /** Whether a start migrates the tables, or (`off`) refuses tables that `auth-admin migrate` hasn't migrated. */
   migrate: setting('AUTH_MIGRATE', oneOf('on', 'off'), 'on'),
-  /**
-   * How long a process that got SIGTERM reports not ready before it takes no more work, in seconds. Unset: 5, or 0 with the
-   * embedded database, whose single process is behind no load balancer.
-   */
+  /** How long a process reports not ready after SIGTERM before it takes no more work, in seconds. Unset: 5; embedded: 0. */
   drain: optional('AUTH_DRAIN', duration(0, 600)),
   /** Least severe level that is logged. */
   logLevel: setting('AUTH_LOG_LEVEL', oneOf('trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'), 'info'),
