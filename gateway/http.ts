@@ -36,6 +36,7 @@ import { createLookup, type Resource } from './router.js'
 import { costOf, type Revision, type Route } from './routes.js'
 import { costOfRpc, createRpcHandler, forwardedHeaders } from './rpcs.js'
 import { createSender } from './send.js'
+import { createFileAnswer } from './static-file.js'
 import { type Answer, type Compatibility, createRead, createWrite, textAnswer } from './translate.js'
 
 /** Options of a gateway. */
@@ -391,7 +392,11 @@ function check({ httpVersion, headers, url = '' }: Request): void {
 }
 
 function createAction(route: Route, revision: Revision, compatibility: Compatibility): Action {
-  const { rpc, timeout } = route
+  const { rpc, timeout, file } = route
+  if (file !== undefined) {
+    const answer = createFileAnswer(file, route.mediaType!, route.cache!)
+    return { cost: trivialCost, act: async ({ request }) => answer(request.headers['if-none-match']) }
+  }
   if (!rpc) return { cost: trivialCost, act: async () => textAnswer(route.text ?? '') }
   const read = createRead(route, rpc, compatibility)
   const write = createWrite(route, rpc, revision, compatibility)

@@ -43,7 +43,7 @@ export interface Translated {
 export interface Answer {
   readonly status: number
   readonly headers: Readonly<Record<string, string>>
-  readonly body: string
+  readonly body: string | Buffer
 }
 
 /** Creates the message of a request. Throws `HttpError` if the request can't be read. */
@@ -249,8 +249,8 @@ export function createWrite(
   }
 }
 
-/** Removes them from all organizations in a value. */
-function hideFields(value: JsonValue, revision: Revision): JsonValue {
+/** Removes the fields that a revision doesn't have from all organizations in a value. */
+export function hideFields(value: JsonValue, revision: Revision): JsonValue {
   if (Array.isArray(value)) for (const each of value) hideFields(each, revision)
   else if (isObject(value)) {
     for (const [name, each] of Object.entries(value)) {
@@ -261,7 +261,7 @@ function hideFields(value: JsonValue, revision: Revision): JsonValue {
   return value
 }
 
-/** Removes the fields of an organization that the revision doesn't have. */
+/** Likewise from one. */
 function removeHiddenFields(organization: JsonObject, revision: Revision): void {
   for (const [name, only] of Object.entries(organizationFields)) {
     if (only !== revision) delete organization[name]
