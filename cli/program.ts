@@ -57,6 +57,7 @@ export function createProgram(): Command {
     .description('Administers the registry: organizations, security questions, users, services, keys, audit log.')
     .version(version, '--version', 'print the version')
     .helpOption('-h, --help', 'print help for a command')
+    .configureHelp({ showGlobalOptions: true })
     .addOption(new Option('--local', 'work on the database itself, with the settings of the service'))
     .addOption(
       new Option(

@@ -68,7 +68,7 @@ export async function openSession(opening: Opening = {}): Promise<Session> {
   const settings = readSettings(process.env)
   if (!create && !settings.databaseUrl && !existsSync(join(settings.dataDir, 'postgres'))) {
     fail(
-      `There is no registry in ${settings.dataDir}: run \`auth-admin install\` first, or set DATABASE_URL or AUTH_DATA_DIR.`,
+      `There is no registry in ${settings.dataDir}: sign in to a server with \`auth-admin login\`, set DATABASE_URL or AUTH_DATA_DIR, or create a registry with \`auth-admin install\`.`,
       5,
     )
   }

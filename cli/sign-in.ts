@@ -19,7 +19,7 @@ const maxCodes = 3
 
 /** Signs in. A terminal prompts for a one-time code only if it is needed, and again after a wrong one. */
 export async function signIn(server: Server, username: string, options: Secrets): Promise<SignInResponse> {
-  const password = await passwordOf(options)
+  const password = await passwordOf(username, options)
   const code = options.codeFile === undefined ? undefined : await readSecret(options.codeFile, '--code-file')
   const [{ createClient }, { Administration }, { transport, close }] = await Promise.all([
     import('@connectrpc/connect'),
@@ -51,17 +51,17 @@ export async function askCodes<T>(call: (code: string) => Promise<T>, wrong: str
   }
 }
 
-/** Signs the administrator of a session in again at a terminal. Keeps and returns the new token. */
-export async function signInAgain({ name, context }: NamedContext, username: string): Promise<string> {
+/** Signs the administrator of a session in again at a terminal, after saying why. Keeps and returns the new token. */
+export async function signInAgain({ name, context }: NamedContext, username: string, why: string): Promise<string> {
   const server = { name, ...context }
-  say(`This requires a sign-in in the last 15 minutes. ${nameOf(server)}: sign in again as ${username}.`)
+  say(`${why} ${nameOf(server)}: sign in again as ${username}.`)
   const { token } = await signIn(server, username, {})
   await writeToken(context.tokenFile, token)
   return token
 }
 
-function passwordOf({ passwordFile, ...options }: Secrets): Promise<string> {
+function passwordOf(username: string, { passwordFile, ...options }: Secrets): Promise<string> {
   if (passwordFile !== undefined) return readSecret(passwordFile, '--password-file')
   if (!canAsk(options)) misuse('Without a terminal, pass --password-file; - is standard input.')
-  return askKnownSecret('Password')
+  return askKnownSecret(`Password of ${username}`)
 }

@@ -5,7 +5,7 @@ import type { AuditLogEvent } from '../../proto/gen/auth/v1/administration_pb.js
 import { type Api, administering } from '../administration.js'
 import { end, fail } from '../exit-codes.js'
 import { readNumber, readText, readTime } from '../terminal/ask.js'
-import { jsonOption, printable, printJson, say, timeText, warn } from '../terminal/output.js'
+import { jsonOption, printable, printFields, printJson, say, timeText, warn } from '../terminal/output.js'
 import { type List, type ListOptions, printPages, readPages, withPages } from '../terminal/pages.js'
 import { withProgress } from '../terminal/progress.js'
 
@@ -42,6 +42,31 @@ Examples:
     )
     .action(
       administering((api, options: Filter & ListOptions) => printPages(eventList, options, readEvents(api, options))),
+    )
+
+  audit
+    .command('show')
+    .description('Show an event.')
+    .argument('<id>', 'id of the event, as `audit list` shows it', readEventId)
+    .addOption(jsonOption())
+    .addHelpText('after', '\nExample:\n  $ auth-admin audit show 12')
+    .action(
+      administering(async (api, id: number, options: { json?: boolean }) => {
+        const event = (await api.getAuditEvent({ id: BigInt(id) })).event!
+        if (options.json) return printJson(toOutput(event))
+        const { time, action, outcome, reason, address, requestId } = event
+        printFields({
+          id,
+          time: timestampDate(time!),
+          what: action,
+          outcome,
+          reason,
+          by: by(event),
+          whom: whom(event) || undefined,
+          from: address,
+          request: requestId,
+        })
+      }),
     )
 
   withFilter(audit.command('tail'))
@@ -141,6 +166,11 @@ async function verify(api: Api, known: string | undefined, report: (done: string
 function place(broken: string): string {
   if (broken === 'checkpoint') return 'the checkpoint that it begins with'
   return broken.startsWith('staged:') ? `the unsealed event ${broken.slice(7)}` : `event ${broken}`
+}
+
+/** Reads the id of an event, `12` or `#12`: more digits than other ids. */
+function readEventId(text: string): number {
+  return readNumber(1, 15)(text.replace(/^#/, ''))
 }
 
 function readLink(text: string): string {

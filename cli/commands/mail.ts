@@ -46,7 +46,7 @@ export function addMail(program: Command): void {
 
   mail
     .command('retry')
-    .argument('[id]', 'number of the e-mail, as `mail list` shows it', readId)
+    .argument('[id]', 'id of the e-mail, as `mail list` shows it', readId)
     .description('Make a waiting or failed e-mail due now, or all that failed permanently.')
     .option('--failed', 'all that failed permanently, as after an outage of the mail server')
     .addOption(jsonOption())
@@ -58,7 +58,7 @@ export function addMail(program: Command): void {
           if (options.json) return printJson({ retried: emails })
           return say(emails === 0 ? 'No e-mail has failed permanently.' : `E-mails that are due now: ${emails}.`)
         }
-        if (options.failed || id === undefined) misuse('Pass the number of an e-mail, or --failed.')
+        if (options.failed || id === undefined) misuse('Pass the id of an e-mail, or --failed.')
         const { email } = await api.retryEmail({ id: BigInt(id) })
         if (options.json) printJson(toOutput(email!))
         else say(`E-mail ${id} is due now: the service sends it.`)
@@ -103,7 +103,7 @@ Example:
 }
 
 function withId(command: Command): Command {
-  return command.argument('<id>', 'number of the e-mail, as `mail list` shows it', readId).addOption(jsonOption())
+  return command.argument('<id>', 'id of the e-mail, as `mail list` shows it', readId).addOption(jsonOption())
 }
 
 /** An e-mail of the queue; what is absent is left out. */

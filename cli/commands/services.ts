@@ -141,7 +141,7 @@ Example:
     )
 
   withName(withSignIn(keys.command('delete'), 'deleteServiceKey'))
-    .argument('[id]', 'number of the key', readId)
+    .argument('[id]', 'id of the key, as `services keys list` shows it', readId)
     .description('Delete a key of a service: all processes refuse it within a second.')
     .addOption(yesOption())
     .addHelpText('after', '\nExample:\n  $ auth-admin services keys delete grades 7 --yes')
@@ -149,9 +149,9 @@ Example:
       administering(
         async (api, name: string | undefined, id: number | undefined, options: Options & { yes?: boolean }) => {
           const service = await nameOf(name, options)
-          const missing = 'Name the key: pass its number.'
-          const check = (text: string) => (/^#?\d{1,9}$/.test(text) ? undefined : 'Use a number.')
-          const key = id ?? readId(await given(undefined, 'Which key (its number)?', missing, options, check))
+          const missing = 'Name the key: pass its id.'
+          const check = (text: string) => (/^#?\d{1,9}$/.test(text) ? undefined : 'Use an id, such as 7.')
+          const key = id ?? readId(await given(undefined, 'Which key (its id)?', missing, options, check))
           await confirm(`Calls with key ${key} are refused from now on. Delete it?`, options)
           const left = await api.deleteServiceKey({ name: service, id: key })
           if (options.json) printJson(toOutput(left.service!))
@@ -240,7 +240,7 @@ const keyList: List<Key> = {
   name: 'keys',
   fields: ['id', 'beginning', 'createTime', 'expireTime', 'lastUsed'],
   toOutput: key => key,
-  head: { titles: ['key', 'beginning', 'created', 'expires', 'last used'] },
+  head: { titles: ['id', 'beginning', 'created', 'expires', 'last used'] },
   toCells: key => [key.id, key.beginning, key.createTime, key.expireTime, key.lastUsed],
   empty: 'It has no keys.',
 }

@@ -39,10 +39,10 @@ export function readText(value: string): string {
   return value.trim()
 }
 
-/** Reads the value of an option that is a whole number of at least `least`. */
-export function readNumber(least: number): (value: string) => number {
+/** Reads the value of an option that is a whole number of at least `least`, in at most `digits` digits. */
+export function readNumber(least: number, digits = 9): (value: string) => number {
   return value => {
-    const number = /^\d{1,9}$/.test(value) ? Number(value) : -1
+    const number = /^\d+$/.test(value) && value.length <= digits ? Number(value) : -1
     if (number < least) throw new InvalidArgumentError(`Use a whole number, ${least} or more.`)
     return number
   }

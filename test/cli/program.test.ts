@@ -17,6 +17,8 @@ for (const { command, path } of leaves(createProgram())) {
     t.true(stdout.startsWith(`Usage: auth-admin ${path} `))
     t.not(command.description(), '')
     for (const { description, long } of command.options) t.true(description.length > 5, String(long))
+    for (const flags of ['--local', '--context <name>', '--reason <text>'])
+      t.true(stdout.includes(`  ${flags} `), flags)
     // What prints for a shell or for man has no other form, and what never ends is no document.
     if (!['completion', 'manual', 'audit tail'].includes(path))
       t.true(command.options.some(({ long }) => long === '--json'))

@@ -151,6 +151,7 @@ deleteService             - !!!   -------  !!!!!  +.     ^.  ^.       !.
 createServiceKey          - !!!   -------  !!!!!  +.     ^.  ^.       !.
 deleteServiceKey          - !!!   -------  !!!!!  +.     ^.  ^.       !.
 listSigningKeys           - !!!   ----+--  !!!!!  +.     +.  +.       !.
+getSigningKey             - !!!   ----+--  !!!!!  +.     +.  +.       !.
 rotateSigningKey          - !!!   -------  !!!!!  +.     ^.  ^.       !.
 retireSigningKey          - !!!   -------  !!!!!  +.     ^.  ^.       !.
 getIssuer                 - !!!   ----+--  !!!!!  +.     +.  +.       !.
@@ -162,6 +163,7 @@ retryFailedEmails         - !!!   -------  !!!!!  +.     +.  +.       !.
 discardEmail              - !!!   -------  !!!!!  +.     +.  +.       !.
 sendTestEmail             - !!!   -------  !!!!!  +.     +.  +.       !.
 listAuditEvents           - !!!   ----+--  !!!!!  +.     +.  +.       !.
+getAuditEvent             - !!!   ----+--  !!!!!  +.     +.  +.       !.
 verifyAuditLog            - !!!   ----+--  !!!!!  +.     +.  +.       !.
 getMigrations             - !!!   ----+--  !!!!!  +.     +.  +.       !.
 getConfiguration          - !!!   ----+--  !!!!!  +.     +.  +.       !.
