@@ -26,7 +26,7 @@ interface Filter {
 
 /** Adds `auth-admin audit`. */
 export function addAudit(program: Command): void {
-  const audit = program.command('audit').description('Events of sign-ins and changes')
+  const audit = program.command('audit').description('Read and verify the audit log: events of sign-ins and changes.')
 
   withPages(withFilter(audit.command('list')), eventList)
     .description('List events, newest first.')

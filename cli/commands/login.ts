@@ -128,7 +128,7 @@ Examples:
       }),
     )
 
-  const contexts = program.command('contexts').description('Servers that you signed in to')
+  const contexts = program.command('contexts').description('Manage the servers that you signed in to.')
   withPages(contexts.command('list'), contextList)
     .description('List the contexts; * marks the current one.')
     .addHelpText('after', '\nExample:\n  $ auth-admin contexts list')

@@ -14,7 +14,7 @@ interface Options {
 
 /** Adds `auth-admin mail`. */
 export function addMail(program: Command): void {
-  const mail = program.command('mail').description('Queued and failed e-mails')
+  const mail = program.command('mail').description('Manage queued and failed e-mails.')
 
   withPages(mail.command('list'), emailList)
     .description('List queued e-mails, oldest first. Texts, keys and addresses are never shown.')

@@ -17,7 +17,7 @@ const opening = { installed: false }
 export function addMigrate(program: Command): void {
   const migrate = program
     .command('migrate')
-    .description('Migrate the tables in a separate step. You can run it again.')
+    .description('Show and run the migrations of the tables.')
     .addHelpText(
       'after',
       `
@@ -81,8 +81,9 @@ Example:
       'after',
       `
 It names the database first. It uses no context, because a service doesn't start
-with pending migrations. It applies all migrations or none. If you run it several times at once, only one
-run applies them.
+with pending migrations. It applies all migrations or none. If you run it
+several times at once, only one run applies them. While a long transaction holds
+a table, it lets calls continue, and tries again for 5 minutes.
 
 Without --contract it runs only \`expand\` migrations, during which processes of
 the previous version continue. Run it with --contract after you have updated all

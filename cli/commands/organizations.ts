@@ -45,7 +45,9 @@ interface Options {
 
 /** Adds `auth-admin organizations`. */
 export function addOrganizations(program: Command): void {
-  const organizations = program.command('organizations').description('Partner organizations and their activation keys')
+  const organizations = program
+    .command('organizations')
+    .description('Manage partner organizations and their activation keys.')
 
   withFields(organizations.command('create'), fields)
     .description('Register an active organization, and print it with its activation key.')
@@ -159,7 +161,7 @@ export function addOrganizations(program: Command): void {
       }),
     )
 
-  const members = organizations.command('members').description('Users who belong to an organization')
+  const members = organizations.command('members').description('Show the users who belong to an organization.')
   withPages(withReference(members.command('list'), 'organization', reference), userList)
     .description('List the users who belong to an organization.')
     .addHelpText('after', "\nExample:\n  $ auth-admin organizations members list 'Escola Azul'")

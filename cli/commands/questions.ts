@@ -13,7 +13,7 @@ interface Options {
 
 /** Adds `auth-admin questions`. */
 export function addQuestions(program: Command): void {
-  const questions = program.command('questions').description('Security questions that users may answer')
+  const questions = program.command('questions').description('Manage the security questions that users may answer.')
 
   questions
     .command('create')
@@ -122,7 +122,9 @@ Example:
       }),
     )
 
-  const unmatched = questions.command('unmatched').description('Questions of sign-ups that aren’t in the registry')
+  const unmatched = questions
+    .command('unmatched')
+    .description('Show questions of sign-ups that aren’t in the registry.')
   withPages(unmatched.command('list'), unmatchedList)
     .description('List questions of sign-ups that aren’t in the registry, with the number of users of each.')
     .addHelpText(

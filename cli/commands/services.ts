@@ -35,7 +35,7 @@ interface Options {
 export function addServices(program: Command): void {
   const services = program
     .command('services')
-    .description('Services that call with their own keys, and what they may do')
+    .description('Manage services that call with their own keys, and what they may do.')
 
   withExpiry(withName(withSignIn(services.command('create'), 'createService')))
     .description('Register a service, and print its first key, which is shown only once.')
@@ -117,7 +117,7 @@ Example:
       }),
     )
 
-  const keys = services.command('keys').description('Keys of a service, each with its own expiry')
+  const keys = services.command('keys').description('Manage the keys of a service, each with its own expiry.')
 
   withPages(withReference(keys.command('list'), 'service', reference), keyList)
     .description('List the keys of a service, each by its first characters.')

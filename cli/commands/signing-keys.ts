@@ -9,7 +9,7 @@ import { type List, type ListOptions, pagesOf, printPages, withPages } from '../
 
 /** Adds `auth-admin keys`. */
 export function addSigningKeys(program: Command): void {
-  const keys = program.command('keys').description('Keys that sign tokens')
+  const keys = program.command('keys').description('Manage the keys that sign tokens.')
 
   withPages(keys.command('list'), keyList)
     .description('List the keys that verify tokens, newest first. Private keys are never shown.')

@@ -79,6 +79,23 @@ test('--version prints the version; a missing and an unknown command end with 2'
   t.regex(wrong.stderr, /^error: [^\n]*users[^\n]*\n$/)
 })
 
+test('help finds a command at any depth, and the list of commands fits a terminal', async t => {
+  for (const words of [['users'], ['keys', 'show'], ['services', 'keys', 'list']]) {
+    const { code, stdout } = await runCli({}, ['help', ...words])
+    t.deepEqual([code, stdout], [0, (await runCli({}, [...words, '--help'])).stdout])
+  }
+  t.is((await runCli({}, ['help'])).stdout, (await runCli({}, ['--help'])).stdout)
+  const unknown = await runCli({}, ['help', 'keys', 'xyzzy'])
+  t.deepEqual(unknown, { code: 2, stdout: '', stderr: "error: unknown command 'keys xyzzy'\n" })
+  for (const group of ['', 'users', 'services', 'organizations']) {
+    const { stdout } = await runCli({}, [...group.split(' ').filter(Boolean), '--help'])
+    t.deepEqual(
+      stdout.split('\n').filter(line => line.length > 80),
+      [],
+    )
+  }
+})
+
 test('an unknown word gets a suggestion: ours for the same thing, or one that is similar', async t => {
   const cases = [
     ['organizations add --name x', 'create'],
