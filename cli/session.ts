@@ -32,9 +32,15 @@ export function worksLocally(command: Command): Command {
     const { context } = called.optsWithGlobals<{ context?: string }>()
     if (context !== undefined)
       misuse(
-        `\`${called.name()}\` works on the database that the settings of this environment name, never on a server: omit --context.`,
+        `\`${pathOf(called)}\` works on the database that the settings of this environment name, never on a server: omit --context.`,
       )
   })
+}
+
+/** The words of a command, without the program. */
+function pathOf(command: Command): string {
+  const { parent } = command
+  return parent?.parent ? `${pathOf(parent)} ${command.name()}` : command.name()
 }
 
 /**

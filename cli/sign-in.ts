@@ -17,6 +17,23 @@ export interface Secrets {
 /** One-time codes that a terminal prompts for in a sign-in: wrong ones count, and lock. */
 const maxCodes = 3
 
+/** Ends the command if a server can't be reached, or if something else answers there: before a password is typed. */
+export async function checkServer(server: Server): Promise<void> {
+  const [{ createClient }, { Administration }, { transport, close }] = await Promise.all([
+    import('@connectrpc/connect'),
+    import('../proto/gen/auth/v1/administration_pb.js'),
+    openRemote(server),
+  ])
+  try {
+    await createClient(Administration, transport).getSession({})
+  } catch (error) {
+    // Without a token, Administration refuses this.
+    if ((await explain(error)).reason !== 'ACCESS_DENIED') throw error
+  } finally {
+    await close()
+  }
+}
+
 /** Signs in. A terminal prompts for a one-time code only if it is needed, and again after a wrong one. */
 export async function signIn(server: Server, username: string, options: Secrets): Promise<SignInResponse> {
   const password = await passwordOf(username, options)

@@ -231,7 +231,7 @@ const eventList: List<AuditLogEvent> = {
     ...['subjectUsername', 'object', 'address', 'requestId'],
   ],
   toOutput,
-  head: { titles: ['id', 'time', 'what', 'by', 'whom', 'from'] },
+  head: { titles: ['id', 'time', 'what', 'by', 'whom', 'from'], whole: ['by'] },
   toCells(event) {
     const { id, time, address } = event
     return [id === undefined ? '-' : String(id), timestampDate(time!), what(event), by(event), whom(event), address]

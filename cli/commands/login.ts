@@ -17,7 +17,7 @@ import {
 } from '../contexts.js'
 import { explain, fail, misuse } from '../exit-codes.js'
 import { openRemote, readUrl } from '../remote.js'
-import { type Secrets, signIn } from '../sign-in.js'
+import { checkServer, type Secrets, signIn } from '../sign-in.js'
 import { canAsk, given, readSecret } from '../terminal/ask.js'
 import { jsonOption, printFields, printJson, say, timeText, warn } from '../terminal/output.js'
 import { type List, type ListOptions, pagesOf, printPages, withPages } from '../terminal/pages.js'
@@ -67,9 +67,11 @@ Examples:
       const options = command.optsWithGlobals<LoginOptions>()
       const { name, context } = await contextFor(url, options)
       if (options.serviceKeyFile !== undefined) return signInService(name, context, options)
+      const server = serverOf(name, context)
+      if (canAsk(options)) await checkServer(server)
       const known = options.username ?? context.username
       const username = await given(known, 'Username:', 'Without a terminal, pass --username.', options)
-      const session = await signIn(serverOf(name, context), username, options)
+      const session = await signIn(server, username, options)
       await keep(name, { ...context, username }, session.token)
       const expireTime = timestampDate(session.expireTime!)
       if (options.json) printJson({ context: name, url: context.url, username, expireTime })

@@ -71,8 +71,11 @@ export function addMail(program: Command): void {
     .addHelpText('after', '\nExample:\n  $ auth-admin mail delete 12')
     .action(
       administering(async (api, id: number, options: Options & { yes?: boolean }) => {
-        await confirm(`E-mail ${id} is never sent. Delete it?`, options)
-        await api.discardEmail({ id: BigInt(id) })
+        const request = { id: BigInt(id) }
+        await confirm(`E-mail ${id} is never sent. Delete it?`, options, () =>
+          api.discardEmail({ ...request, validateOnly: true }),
+        )
+        await api.discardEmail(request)
         if (options.json) printJson({ id, deleted: true })
         else say(`E-mail ${id} is deleted.`)
       }),

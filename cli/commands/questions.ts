@@ -163,8 +163,13 @@ Example:
     )
     .action(
       administering(async (api, text: string, name: string, options: Options & { yes?: boolean }) => {
-        await confirm(`The answers to “${text}” count for question ${name} from now on, for good. Link it?`, options)
-        const { question, linked } = await api.linkQuestion({ text, question: name })
+        const request = { text, question: name }
+        await confirm(
+          `The answers to “${text}” count for question ${name} from now on, for good. Link it?`,
+          options,
+          () => api.linkQuestion({ ...request, validateOnly: true }),
+        )
+        const { question, linked } = await api.linkQuestion(request)
         if (options.json) return printJson({ ...toOutput(question!), linked })
         const who = linked === 1 ? 'The answer of 1 user counts' : `The answers of ${linked} users count`
         say(`${who} for question ${question!.record!.id} from now on.`)

@@ -152,8 +152,11 @@ Example:
           const missing = 'Name the key: pass its id.'
           const check = (text: string) => (/^#?\d{1,9}$/.test(text) ? undefined : 'Use an id, such as 7.')
           const key = id ?? readId(await given(undefined, 'Which key (its id)?', missing, options, check))
-          await confirm(`Calls with key ${key} are refused from now on. Delete it?`, options)
-          const left = await api.deleteServiceKey({ name: service, id: key })
+          const request = { name: service, id: key }
+          await confirm(`Calls with key ${key} are refused from now on. Delete it?`, options, () =>
+            api.deleteServiceKey({ ...request, validateOnly: true }),
+          )
+          const left = await api.deleteServiceKey(request)
           if (options.json) printJson(toOutput(left.service!))
           else say(`Key ${key} of service ${service} is deleted. Keys left: ${left.service!.keys.length}.`)
         },
@@ -251,7 +254,7 @@ function showKey(service: Service, key: string, options: Options, sentence: stri
     return
   }
   say(sentence)
-  say('Its key, which is shown this once:')
+  say('Its key, shown only once:')
   say(key)
 }
 

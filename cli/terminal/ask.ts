@@ -159,12 +159,17 @@ export const yesOption = () => new Option('--yes', 'confirm; required without a 
 export const missingYes = 'This needs a confirmation: pass --yes.'
 
 /**
- * Asks for confirmation at a terminal, with a sentence that says what happens; declining ends the command with 1. Where
- * nothing can be asked, --yes is required.
+ * Asks for confirmation at a terminal, with a sentence that says what happens, after `validate` has found that nothing else
+ * is in the way; declining ends the command with 1. Where nothing can be asked, --yes is required.
  */
-export async function confirm(sentence: string, options: { yes?: boolean; json?: boolean }): Promise<void> {
+export async function confirm(
+  sentence: string,
+  options: { yes?: boolean; json?: boolean },
+  validate?: () => Promise<unknown>,
+): Promise<void> {
   if (options.yes) return
   if (!canAsk(options)) misuse(missingYes)
+  await validate?.()
   const { default: inquirer } = await import('inquirer')
   const question = { type: 'confirm', name: 'sure', message: sentence, default: false } as const
   const { sure } = (await inquirer.prompt([question])) as { sure: boolean }

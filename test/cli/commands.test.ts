@@ -165,7 +165,7 @@ test('every command with --yes is run below, without it too', t => {
   t.deepEqual(
     asking.map(({ path }) => path).filter(path => !confirmed.some(run => run.startsWith(`${path} `))),
     // `install` and `master-key rotate` ask at a terminal only, `keys rotate` only with --now, `restore` only to replace.
-    ['install', 'keys rotate', 'master-key rotate', 'restore'],
+    ['keys rotate', 'install', 'master-key rotate', 'restore'],
   )
 })
 
