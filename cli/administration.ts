@@ -8,6 +8,7 @@ import type { NamedContext } from './contexts.js'
 import { explain } from './exit-codes.js'
 import { type Opening, openSession } from './session.js'
 import { askText, canAsk } from './terminal/ask.js'
+import { interruptProgress } from './terminal/progress.js'
 
 /** The RPCs of Administration, as functions. */
 export type Api = Client<typeof Administration>
@@ -80,11 +81,14 @@ export function administering<A extends readonly unknown[]>(
         connecting ??= connect(options, opening)
         const connection = await connecting
         const answer = await connection.transport.unary(...call).catch(async error => {
-          if (!asks || !(await connection.remedy((await explain(error)).reason))) throw error
+          if (!asks) throw error
+          const { reason } = await explain(error)
+          if (!(await interruptProgress(() => connection.remedy(reason)))) throw error
           return connection.transport.unary(...call)
         })
         const { user } = answer.message as { user?: AdministeredUser }
-        if (signIn === 'recent for administrators' && user?.record?.role === 'ROLE_ADMIN') await connection.refresh()
+        if (signIn === 'recent for administrators' && user?.record?.role === 'ROLE_ADMIN')
+          await interruptProgress(() => connection.refresh())
         return answer
       },
       stream: () => Promise.reject(new Error('There are no streams.')),
@@ -111,6 +115,9 @@ async function connect(options: GlobalOptions, opening: Opening): Promise<Connec
 /** Seconds after which a sign-in is renewed before it is needed: the service accepts one of 15 minutes. */
 const recentSeconds = 14 * 60
 
+/** What a prompt for a new sign-in says when the present one isn't recent. */
+const tooOld = 'This requires a sign-in in the last 15 minutes.'
+
 async function connectRemotely(chosen: NamedContext): Promise<Connection> {
   const [{ openRemote }, { readToken }, { createClient }, { Administration }] = await Promise.all([
     import('./remote.js'),
@@ -121,20 +128,29 @@ async function connectRemotely(chosen: NamedContext): Promise<Connection> {
   let token = await readToken(chosen)
   const { transport, close } = await openRemote({ name: chosen.name, ...chosen.context }, () => token)
   const api = createClient(Administration, transport)
-  const signInAgain = async (user: AdministeredUser) => {
+  const signInAgain = async (username: string | undefined, why: string) => {
+    // A service has no username.
+    if (username === undefined) return false
     const again = await import('./sign-in.js')
-    token = await again.signInAgain(chosen, user.record!.username!)
+    token = await again.signInAgain(chosen, username, why)
+    return true
+  }
+  const remedy = async (reason: string | undefined) => {
+    if (reason === 'INVALID_TOKEN') return signInAgain(chosen.context.username, 'Your session has ended.')
+    if (reason !== 'SIGN_IN_AGAIN') return false
+    return signInAgain((await api.getSession({})).user?.record?.username, tooOld)
   }
   return {
     transport,
-    async remedy(reason) {
-      const { user } = reason === 'SIGN_IN_AGAIN' ? await api.getSession({}) : {}
-      if (user) await signInAgain(user)
-      return user !== undefined
-    },
+    remedy,
     async refresh() {
-      const { user, signInTime } = await api.getSession({})
-      if (user && signInTime && Date.now() / 1000 - Number(signInTime.seconds) > recentSeconds) await signInAgain(user)
+      try {
+        const { user, signInTime } = await api.getSession({})
+        const age = Date.now() / 1000 - Number(signInTime?.seconds ?? 0)
+        if (age > recentSeconds) await signInAgain(user?.record?.username, tooOld)
+      } catch (error) {
+        if (!(await remedy((await explain(error)).reason))) throw error
+      }
     },
     close,
   }

@@ -11,6 +11,8 @@ import { warn } from './terminal/output.js'
 export interface Context extends Omit<Server, 'name'> {
   /** File that holds the token of a session. */
   readonly tokenFile: string
+  /** Username of the administrator who signed in; absent for a service. */
+  readonly username?: string
 }
 
 /** All contexts of the user. */

@@ -9,6 +9,7 @@ import { addBackup } from './commands/backup.js'
 import { addCompletion } from './commands/completion.js'
 import { addConfig } from './commands/config.js'
 import { addDoctor } from './commands/doctor.js'
+import { addHelp } from './commands/help.js'
 import { addImport } from './commands/import.js'
 import { addInstall } from './commands/install.js'
 import { addIssuer } from './commands/issuer.js'
@@ -56,9 +57,12 @@ export async function report(error: unknown, args: readonly string[]): Promise<E
 /** Assembles `auth-admin`. Parsing throws instead of ending the process. */
 export function createProgram(): Command {
   const program = new Command('auth-admin')
-    .description('Administers the registry: organizations, security questions, users, services, keys, audit log.')
+    .description('Administer the registry: users, organizations, security questions, services, keys, audit log.')
     .version(version, '--version', 'print the version')
     .helpOption('-h, --help', 'print help for a command')
+    .configureHelp({ showGlobalOptions: true, subcommandTerm: command => command.name() })
+    // `help` of every depth is below.
+    .helpCommand(false)
     .addOption(new Option('--local', 'work on the database itself, with the settings of the service'))
     .addOption(
       new Option(
@@ -81,9 +85,10 @@ export function createProgram(): Command {
 It reads the settings of the service from the environment (DATABASE_URL,
 AUTH_DATA_DIR, AUTH_MASTER_KEY, …) and may run while the service runs. After
 \`auth-admin login\` it works on that server instead: in the context of --context,
-else of the variable AUTH_CONTEXT, else in the current one. --local outweighs
-all. At a terminal it prompts for missing arguments, unless you pass --json.
-Every change adds an event to the audit log: see \`auth-admin audit list\`.
+else of the variable AUTH_CONTEXT, else in the current one. --local takes
+precedence. At a terminal it prompts for missing arguments, unless you pass
+--json. Every change adds an event to the audit log: see
+\`auth-admin audit list\`.
 
 Exit codes: 0 done, 1 failed or declined, 2 usage or a wrong field, 3 not found,
 4 not signed in or not allowed, 5 refused by the current state, 6 done in part,
@@ -95,26 +100,31 @@ Examples:
   $ auth-admin users activate '(11)98765-4321' --organization 'Escola Azul'
   $ auth-admin users list --role ROLE_INSTITUTION --json`,
     )
+  program.commandsGroup('Session:')
   addLogin(program)
   addTotp(program)
-  addInstall(program)
-  addMigrate(program)
+  program.commandsGroup('Registry:')
+  addUsers(program)
   addOrganizations(program)
   addQuestions(program)
-  addUsers(program)
   addImports(program)
   addServices(program)
   addSigningKeys(program)
   addIssuer(program)
   addMail(program)
   addAudit(program)
+  program.commandsGroup('Operation:')
+  addInstall(program)
+  addMigrate(program)
   addMasterKey(program)
   addBackup(program)
   addRestore(program)
   addImport(program)
-  addManual(program)
-  addCompletion(program)
   addConfig(program)
   addDoctor(program)
+  program.commandsGroup('Help:')
+  addHelp(program)
+  addManual(program)
+  addCompletion(program)
   return withSuggestions(program)
 }

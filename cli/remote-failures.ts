@@ -32,15 +32,21 @@ const listener = 'AUTH_ADMIN_ADDRESS, by default port 50052'
 /** Milliseconds for each attempt to find out what answers. */
 const timeout = 3_000
 
-/** Ends the command. `error` is that of the call, `failure` that of the connection. */
+/**
+ * Ends the command. `error` is that of the call, `failure` that of the connection. What speaks HTTP/2 and breaks off is a
+ * server that stops, or the network.
+ */
 export async function explainFailure(
   server: Server,
   error: ConnectError,
   failure: NodeJS.ErrnoException | undefined,
+  speaksHttp2: boolean,
 ): Promise<never> {
   const { Code } = await import('@connectrpc/connect')
   const { message, exitCode = 1 } =
-    ofConnection(server, failure) ?? ofAnswer(server, error, Code) ?? (await ofProbe(server, error, failure))
+    ofConnection(server, failure) ??
+    ofAnswer(server, error, Code) ??
+    (speaksHttp2 ? closed(server, error) : await ofProbe(server, error, failure))
   return fail(message, exitCode)
 }
 
@@ -113,7 +119,7 @@ function ofAnswer(
 /** What answers where HTTP/2 failed. */
 async function ofProbe(
   server: Server,
-  { rawMessage }: ConnectError,
+  error: ConnectError,
   failure: NodeJS.ErrnoException | undefined,
 ): Promise<Found> {
   const where = nameOf(server)
@@ -125,7 +131,11 @@ async function ofProbe(
     return wrongPort(server, 'it speaks HTTP/1.1, as the HTTP gateway and the metrics do')
   }
   if (failure?.code && failure.code !== 'ECONNRESET') return wrongPort(server, `it doesn’t speak HTTP/2`)
-  return { message: `${where} closed the connection (${rawMessage}). Try again later.`, exitCode: 7 }
+  return closed(server, error)
+}
+
+function closed(server: Server, { rawMessage }: ConnectError): Found {
+  return { message: `${nameOf(server)} closed the connection (${rawMessage}). Try again later.`, exitCode: 7 }
 }
 
 function wrongPort(server: Server, what: string): Found {

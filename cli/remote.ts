@@ -32,15 +32,20 @@ export async function openRemote(
   const authority = ca ? { ca: await readFile(ca).catch(({ code }) => fail(`${ca} can’t be read (${code}).`)) } : {}
   let session: ClientHttp2Session | undefined
   let failure: NodeJS.ErrnoException | undefined
+  let speaksHttp2 = false
   // Connect's own manager stops listening to a session that failed, whose later errors then end the process.
   const sessionManager: NonNullable<GrpcTransportOptions['sessionManager']> = {
     authority: url,
     async request(method, path, headers, options) {
       if (!session || session.closed || session.destroyed) {
         failure = undefined
-        session = connect(url, authority).on('error', error => {
-          failure ??= error
-        })
+        session = connect(url, authority)
+          .on('error', error => {
+            failure ??= error
+          })
+          .on('remoteSettings', () => {
+            speaksHttp2 = true
+          })
       }
       return session.request({ ...headers, ':method': method, ':path': path }, options)
     },
@@ -67,7 +72,7 @@ export async function openRemote(
           const error = ConnectError.from(thrown)
           if (error.findDetails(ErrorInfoSchema).length > 0)
             throw Object.assign(error, { server: { where: nameOf(server), login: loginTo(server) } })
-          return explainFailure(server, error, failure ?? (error.cause as typeof failure))
+          return explainFailure(server, error, failure ?? (error.cause as typeof failure), speaksHttp2)
         }
       },
       stream: transport.stream,

@@ -32,9 +32,15 @@ export function worksLocally(command: Command): Command {
     const { context } = called.optsWithGlobals<{ context?: string }>()
     if (context !== undefined)
       misuse(
-        `\`${called.name()}\` works on the database that the settings of this environment name, never on a server: omit --context.`,
+        `\`${pathOf(called)}\` works on the database that the settings of this environment name, never on a server: omit --context.`,
       )
   })
+}
+
+/** The words of a command, without the program. */
+function pathOf(command: Command): string {
+  const { parent } = command
+  return parent?.parent ? `${pathOf(parent)} ${command.name()}` : command.name()
 }
 
 /**
@@ -68,7 +74,7 @@ export async function openSession(opening: Opening = {}): Promise<Session> {
   const settings = readSettings(process.env)
   if (!create && !settings.databaseUrl && !existsSync(join(settings.dataDir, 'postgres'))) {
     fail(
-      `There is no registry in ${settings.dataDir}: run \`auth-admin install\` first, or set DATABASE_URL or AUTH_DATA_DIR.`,
+      `There is no registry in ${settings.dataDir}: sign in to a server with \`auth-admin login\`, set DATABASE_URL or AUTH_DATA_DIR, or create a registry with \`auth-admin install\`.`,
       5,
     )
   }

@@ -17,9 +17,26 @@ export interface Secrets {
 /** One-time codes that a terminal prompts for in a sign-in: wrong ones count, and lock. */
 const maxCodes = 3
 
+/** Ends the command if a server can't be reached, or if something else answers there: before a password is typed. */
+export async function checkServer(server: Server): Promise<void> {
+  const [{ createClient }, { Administration }, { transport, close }] = await Promise.all([
+    import('@connectrpc/connect'),
+    import('../proto/gen/auth/v1/administration_pb.js'),
+    openRemote(server),
+  ])
+  try {
+    await createClient(Administration, transport).getSession({})
+  } catch (error) {
+    // Without a token, Administration refuses this.
+    if ((await explain(error)).reason !== 'ACCESS_DENIED') throw error
+  } finally {
+    await close()
+  }
+}
+
 /** Signs in. A terminal prompts for a one-time code only if it is needed, and again after a wrong one. */
 export async function signIn(server: Server, username: string, options: Secrets): Promise<SignInResponse> {
-  const password = await passwordOf(options)
+  const password = await passwordOf(username, options)
   const code = options.codeFile === undefined ? undefined : await readSecret(options.codeFile, '--code-file')
   const [{ createClient }, { Administration }, { transport, close }] = await Promise.all([
     import('@connectrpc/connect'),
@@ -51,17 +68,17 @@ export async function askCodes<T>(call: (code: string) => Promise<T>, wrong: str
   }
 }
 
-/** Signs the administrator of a session in again at a terminal. Keeps and returns the new token. */
-export async function signInAgain({ name, context }: NamedContext, username: string): Promise<string> {
+/** Signs the administrator of a session in again at a terminal, after saying why. Keeps and returns the new token. */
+export async function signInAgain({ name, context }: NamedContext, username: string, why: string): Promise<string> {
   const server = { name, ...context }
-  say(`This requires a sign-in in the last 15 minutes. ${nameOf(server)}: sign in again as ${username}.`)
+  say(`${why} ${nameOf(server)}: sign in again as ${username}.`)
   const { token } = await signIn(server, username, {})
   await writeToken(context.tokenFile, token)
   return token
 }
 
-function passwordOf({ passwordFile, ...options }: Secrets): Promise<string> {
+function passwordOf(username: string, { passwordFile, ...options }: Secrets): Promise<string> {
   if (passwordFile !== undefined) return readSecret(passwordFile, '--password-file')
   if (!canAsk(options)) misuse('Without a terminal, pass --password-file; - is standard input.')
-  return askKnownSecret('Password')
+  return askKnownSecret(`Password of ${username}`)
 }

@@ -165,7 +165,7 @@ function checkIssuer(registry: TokenIssuer, { issuer, audience }: Pick<Settings,
   throw new Error(
     `${wanted.filter(Boolean).join(' and ')}, but the tokens of this registry have issuer ${registry.issuer} and audience ` +
       `${registry.audience}: leave both unset, or change the registry with \`auth-admin issuer set --issuer ` +
-      `${quote(other.issuer)} --audience ${quote(other.audience)}\`.`,
+      `${quote(other.issuer)} --audience ${quote(other.audience)} --confirm ${quote(other.issuer)}\`.`,
   )
 }
 

@@ -76,6 +76,8 @@ function greeting({ addresses, installation }: Service, settings: Settings): str
     `gRPC     ${formatAddress(addresses.grpc)}`,
     http && `HTTP     ${http}`,
     addresses.metrics && `metrics  ${metricsUrl(settings, addresses.metrics)}`,
+    addresses.admin &&
+      `login    auth-admin login ${settings.tlsCert ? 'https' : 'http'}://${formatAddress(addresses.admin)}`,
     // Without a terminal, a log may keep what is written here.
     password && process.stderr.isTTY
       ? `admin    ${administrator}, password ${password.text} (kept in ${password.file})`

@@ -5,7 +5,7 @@ import type { AuditLogEvent } from '../../proto/gen/auth/v1/administration_pb.js
 import { type Api, administering } from '../administration.js'
 import { end, fail } from '../exit-codes.js'
 import { readNumber, readText, readTime } from '../terminal/ask.js'
-import { jsonOption, printable, printJson, say, timeText, warn } from '../terminal/output.js'
+import { jsonOption, printable, printFields, printJson, say, timeText, warn } from '../terminal/output.js'
 import { type List, type ListOptions, printPages, readPages, withPages } from '../terminal/pages.js'
 import { withProgress } from '../terminal/progress.js'
 
@@ -26,7 +26,7 @@ interface Filter {
 
 /** Adds `auth-admin audit`. */
 export function addAudit(program: Command): void {
-  const audit = program.command('audit').description('Events of sign-ins and changes')
+  const audit = program.command('audit').description('Read and verify the audit log: events of sign-ins and changes.')
 
   withPages(withFilter(audit.command('list')), eventList)
     .description('List events, newest first.')
@@ -42,6 +42,31 @@ Examples:
     )
     .action(
       administering((api, options: Filter & ListOptions) => printPages(eventList, options, readEvents(api, options))),
+    )
+
+  audit
+    .command('show')
+    .description('Show an event.')
+    .argument('<id>', 'id of the event, as `audit list` shows it', readEventId)
+    .addOption(jsonOption())
+    .addHelpText('after', '\nExample:\n  $ auth-admin audit show 12')
+    .action(
+      administering(async (api, id: number, options: { json?: boolean }) => {
+        const event = (await api.getAuditEvent({ id: BigInt(id) })).event!
+        if (options.json) return printJson(toOutput(event))
+        const { time, action, outcome, reason, address, requestId } = event
+        printFields({
+          id,
+          time: timestampDate(time!),
+          what: action,
+          outcome,
+          reason,
+          by: by(event),
+          whom: whom(event) || undefined,
+          from: address,
+          request: requestId,
+        })
+      }),
     )
 
   withFilter(audit.command('tail'))
@@ -143,6 +168,11 @@ function place(broken: string): string {
   return broken.startsWith('staged:') ? `the unsealed event ${broken.slice(7)}` : `event ${broken}`
 }
 
+/** Reads the id of an event, `12` or `#12`: more digits than other ids. */
+function readEventId(text: string): number {
+  return readNumber(1, 15)(text.replace(/^#/, ''))
+}
+
 function readLink(text: string): string {
   if (!/^\d{1,15}:[\da-f]{64}$/.test(text)) throw new InvalidArgumentError('Use a link that `audit verify` printed.')
   return text
@@ -201,7 +231,7 @@ const eventList: List<AuditLogEvent> = {
     ...['subjectUsername', 'object', 'address', 'requestId'],
   ],
   toOutput,
-  head: { titles: ['id', 'time', 'what', 'by', 'whom', 'from'] },
+  head: { titles: ['id', 'time', 'what', 'by', 'whom', 'from'], whole: ['by'] },
   toCells(event) {
     const { id, time, address } = event
     return [id === undefined ? '-' : String(id), timestampDate(time!), what(event), by(event), whom(event), address]

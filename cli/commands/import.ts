@@ -25,7 +25,7 @@ const maxPrinted = 20
 
 /** Adds `auth-admin import`. */
 export function addImport(program: Command): void {
-  const group = program.command('import').description('Import a whole registry from another system')
+  const group = program.command('import').description('Import a whole registry from another system.')
   worksLocally(group.command('database'))
     .description('Import the database of the older implementation. It works on the database itself.')
     .argument('<url>', 'database to read, postgres://user@host/name; - for standard input. PGPASSWORD has its password')

@@ -6,7 +6,7 @@ import { jsonOption, printFields, printJson, say, warn } from '../terminal/outpu
 
 /** Adds `auth-admin issuer`. */
 export function addIssuer(program: Command): void {
-  const issuer = program.command('issuer').description('Issuer and audience of tokens: `iss` and `aud`')
+  const issuer = program.command('issuer').description('Show or change issuer and audience of tokens: `iss` and `aud`.')
 
   issuer
     .command('show')

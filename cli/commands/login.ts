@@ -17,7 +17,7 @@ import {
 } from '../contexts.js'
 import { explain, fail, misuse } from '../exit-codes.js'
 import { openRemote, readUrl } from '../remote.js'
-import { type Secrets, signIn } from '../sign-in.js'
+import { checkServer, type Secrets, signIn } from '../sign-in.js'
 import { canAsk, given, readSecret } from '../terminal/ask.js'
 import { jsonOption, printFields, printJson, say, timeText, warn } from '../terminal/output.js'
 import { type List, type ListOptions, pagesOf, printPages, withPages } from '../terminal/pages.js'
@@ -37,7 +37,7 @@ export function addLogin(program: Command): void {
     .description('Sign in to a server as an administrator. The session lasts 12 hours.')
     .argument('[url]', 'https://host:port of its administration listener; by default that of the context', parseUrl)
     .addOption(new Option('--ca <file>', 'PEM file of the certificate authority of the server'))
-    .addOption(new Option('--username <name>', 'username of the administrator'))
+    .addOption(new Option('--username <name>', 'username of the administrator; by default that of the context'))
     .addOption(new Option('--password-file <file>', 'file with the password; - for standard input'))
     .addOption(new Option('--code-file <file>', 'file with the one-time code, if you enrolled an authenticator'))
     .addOption(
@@ -67,9 +67,12 @@ Examples:
       const options = command.optsWithGlobals<LoginOptions>()
       const { name, context } = await contextFor(url, options)
       if (options.serviceKeyFile !== undefined) return signInService(name, context, options)
-      const username = await given(options.username, 'Username:', 'Without a terminal, pass --username.', options)
-      const session = await signIn(serverOf(name, context), username, options)
-      await keep(name, context, session.token)
+      const server = serverOf(name, context)
+      if (canAsk(options)) await checkServer(server)
+      const known = options.username ?? context.username
+      const username = await given(known, 'Username:', 'Without a terminal, pass --username.', options)
+      const session = await signIn(server, username, options)
+      await keep(name, { ...context, username }, session.token)
       const expireTime = timestampDate(session.expireTime!)
       if (options.json) printJson({ context: name, url: context.url, username, expireTime })
       else say(`You are signed in to ${name} (${context.url}) until ${timeText(expireTime)}.`)
@@ -127,7 +130,7 @@ Examples:
       }),
     )
 
-  const contexts = program.command('contexts').description('Servers that you signed in to')
+  const contexts = program.command('contexts').description('Manage the servers that you signed in to.')
   withPages(contexts.command('list'), contextList)
     .description('List the contexts; * marks the current one.')
     .addHelpText('after', '\nExample:\n  $ auth-admin contexts list')
@@ -242,7 +245,8 @@ async function signInService(name: string, context: Context, options: LoginOptio
   ])
   try {
     const { actor, scopes } = await createClient(Administration, transport).getSession({})
-    await keep(name, context, key)
+    const { username: _, ...server } = context
+    await keep(name, server, key)
     const may = scopes.map(scope => scopeName(scope) ?? String(scope))
     if (options.json) printJson({ context: name, url: context.url, actor, scopes: may })
     else say(`You are signed in to ${name} (${context.url}) as ${actor}, with ${may.join(', ')}.`)

@@ -14,7 +14,7 @@ interface Options {
 
 /** Adds `auth-admin mail`. */
 export function addMail(program: Command): void {
-  const mail = program.command('mail').description('Queued and failed e-mails')
+  const mail = program.command('mail').description('Manage queued and failed e-mails.')
 
   withPages(mail.command('list'), emailList)
     .description('List queued e-mails, oldest first. Texts, keys and addresses are never shown.')
@@ -46,7 +46,7 @@ export function addMail(program: Command): void {
 
   mail
     .command('retry')
-    .argument('[id]', 'number of the e-mail, as `mail list` shows it', readId)
+    .argument('[id]', 'id of the e-mail, as `mail list` shows it', readId)
     .description('Make a waiting or failed e-mail due now, or all that failed permanently.')
     .option('--failed', 'all that failed permanently, as after an outage of the mail server')
     .addOption(jsonOption())
@@ -58,7 +58,7 @@ export function addMail(program: Command): void {
           if (options.json) return printJson({ retried: emails })
           return say(emails === 0 ? 'No e-mail has failed permanently.' : `E-mails that are due now: ${emails}.`)
         }
-        if (options.failed || id === undefined) misuse('Pass the number of an e-mail, or --failed.')
+        if (options.failed || id === undefined) misuse('Pass the id of an e-mail, or --failed.')
         const { email } = await api.retryEmail({ id: BigInt(id) })
         if (options.json) printJson(toOutput(email!))
         else say(`E-mail ${id} is due now: the service sends it.`)
@@ -71,8 +71,11 @@ export function addMail(program: Command): void {
     .addHelpText('after', '\nExample:\n  $ auth-admin mail delete 12')
     .action(
       administering(async (api, id: number, options: Options & { yes?: boolean }) => {
-        await confirm(`E-mail ${id} is never sent. Delete it?`, options)
-        await api.discardEmail({ id: BigInt(id) })
+        const request = { id: BigInt(id) }
+        await confirm(`E-mail ${id} is never sent. Delete it?`, options, () =>
+          api.discardEmail({ ...request, validateOnly: true }),
+        )
+        await api.discardEmail(request)
         if (options.json) printJson({ id, deleted: true })
         else say(`E-mail ${id} is deleted.`)
       }),
@@ -103,7 +106,7 @@ Example:
 }
 
 function withId(command: Command): Command {
-  return command.argument('<id>', 'number of the e-mail, as `mail list` shows it', readId).addOption(jsonOption())
+  return command.argument('<id>', 'id of the e-mail, as `mail list` shows it', readId).addOption(jsonOption())
 }
 
 /** An e-mail of the queue; what is absent is left out. */

@@ -8,7 +8,9 @@ import { withProgress } from '../terminal/progress.js'
 
 /** Adds `auth-admin master-key`. */
 export function addMasterKey(program: Command): void {
-  const masterKey = program.command('master-key').description('The key that wraps the data keys of the registry')
+  const masterKey = program
+    .command('master-key')
+    .description('Manage the key that wraps the data keys of the registry.')
 
   worksLocally(masterKey.command('rotate'))
     .description('Wrap the data keys with a new master key. All users stay signed in; no hash or seal changes.')

@@ -2,7 +2,7 @@ import { timestampDate } from '@bufbuild/protobuf/wkt'
 import type { Command } from 'commander'
 import { type Api, administering } from '../administration.js'
 import { fail } from '../exit-codes.js'
-import { withRegistry, worksLocally } from '../session.js'
+import { announce, withRegistry, worksLocally } from '../session.js'
 import { jsonOption, printJson, printTable, say, warn } from '../terminal/output.js'
 import { withProgress } from '../terminal/progress.js'
 
@@ -17,7 +17,7 @@ const opening = { installed: false }
 export function addMigrate(program: Command): void {
   const migrate = program
     .command('migrate')
-    .description('Migrate the tables in a separate step. You can run it again.')
+    .description('Show and run the migrations of the tables.')
     .addHelpText(
       'after',
       `
@@ -80,9 +80,10 @@ Example:
     .addHelpText(
       'after',
       `
-It uses no context, because a service doesn't start with pending migrations. It
-applies all migrations or none. If you run it several times at once, only one
-run applies them.
+It names the database first. It uses no context, because a service doesn't start
+with pending migrations. It applies all migrations or none. If you run it
+several times at once, only one run applies them. While a long transaction holds
+a table, it lets calls continue, and tries again for 5 minutes.
 
 Without --contract it runs only \`expand\` migrations, during which processes of
 the previous version continue. Run it with --contract after you have updated all
@@ -98,6 +99,7 @@ Examples:
 }
 
 async function bringUp({ contract, json }: Options & { contract?: boolean }): Promise<void> {
+  const where = await announce('Migrating', { json })
   const { migrations, left } = await withRegistry(async ({ registry: { database, processes } }) => {
     const { migrate, readMigrations } = await import('../../server/database/migrate.js')
     const permit = async (name: string, t: Parameters<typeof processes.without>[1]) => {
@@ -108,11 +110,16 @@ async function bringUp({ contract, json }: Options & { contract?: boolean }): Pr
           5,
         )
     }
-    const migrations = await withProgress('Migrating', () => migrate(database, contract ? { permit } : {}))
+    const migrations = await withProgress('Migrating', report =>
+      migrate(database, {
+        ...(contract && { permit }),
+        onLocked: () => report('waiting for another transaction'),
+      }),
+    )
     return { migrations, left: (await readMigrations(database)).pending.map(({ name }) => name) }
   }, opening)
   if (left.length > 0) warn(`${left.join(', ')} is left: run \`migrate up --contract\` once all processes are updated.`)
-  if (json) return printJson({ migrations })
+  if (json) return printJson({ database: where, migrations })
   if (migrations.length > 0) return say(`Done: ${migrations.join(', ')}.`)
   say(left.length > 0 ? 'Nothing changed.' : 'The tables are up to date; nothing changed.')
 }

@@ -47,7 +47,9 @@ interface Options {
 
 /** Adds `auth-admin organizations`. */
 export function addOrganizations(program: Command): void {
-  const organizations = program.command('organizations').description('Partner organizations and their activation keys')
+  const organizations = program
+    .command('organizations')
+    .description('Manage partner organizations and their activation keys.')
 
   withFields(organizations.command('create'), fields)
     .description('Register an active organization, and print it with its activation key.')
@@ -134,12 +136,13 @@ export function addOrganizations(program: Command): void {
     .addHelpText('after', "\nExample:\n  $ auth-admin organizations deactivate 'Escola Azul'")
     .action(
       administering(async (api, wanted: string | undefined, options: Options & { yes?: boolean }) => {
-        const name = await nameOf(wanted, options)
+        const request = { organization: await nameOf(wanted, options) }
         await confirm(
           'The activation keys of the organization and of its users stop working at once. Continue?',
           options,
+          () => api.deactivateOrganization({ ...request, validateOnly: true }),
         )
-        const { organization, changed } = await api.deactivateOrganization({ organization: name })
+        const { organization, changed } = await api.deactivateOrganization(request)
         report(organization!, options, `is inactive${changed ? '' : ' already'}.`)
       }),
     )
@@ -150,9 +153,11 @@ export function addOrganizations(program: Command): void {
     .addHelpText('after', "\nExample:\n  $ auth-admin organizations rotate-key 'Escola Azul'")
     .action(
       administering(async (api, name: string | undefined, options: Options & { yes?: boolean }) => {
-        const organization = await nameOf(name, options)
-        await confirm('The present key stops working at once. Replace it?', options)
-        const rotated = await api.rotateOrganizationKey({ organization })
+        const request = { organization: await nameOf(name, options) }
+        await confirm('The present key stops working at once. Replace it?', options, () =>
+          api.rotateOrganizationKey({ ...request, validateOnly: true }),
+        )
+        const rotated = await api.rotateOrganizationKey(request)
         show(
           rotated.organization!,
           options,
@@ -161,7 +166,7 @@ export function addOrganizations(program: Command): void {
       }),
     )
 
-  const members = organizations.command('members').description('Users who belong to an organization')
+  const members = organizations.command('members').description('Show the users who belong to an organization.')
   withPages(withReference(members.command('list'), 'organization', reference), userList)
     .description('List the users who belong to an organization.')
     .addHelpText('after', "\nExample:\n  $ auth-admin organizations members list 'Escola Azul'")

@@ -13,7 +13,7 @@ interface Options {
 
 /** Adds `auth-admin questions`. */
 export function addQuestions(program: Command): void {
-  const questions = program.command('questions').description('Security questions that users may answer')
+  const questions = program.command('questions').description('Manage the security questions that users may answer.')
 
   questions
     .command('create')
@@ -122,7 +122,9 @@ Example:
       }),
     )
 
-  const unmatched = questions.command('unmatched').description('Questions of sign-ups that aren’t in the registry')
+  const unmatched = questions
+    .command('unmatched')
+    .description('Show questions of sign-ups that aren’t in the registry.')
   withPages(unmatched.command('list'), unmatchedList)
     .description('List questions of sign-ups that aren’t in the registry, with the number of users of each.')
     .addHelpText(
@@ -161,8 +163,13 @@ Example:
     )
     .action(
       administering(async (api, text: string, name: string, options: Options & { yes?: boolean }) => {
-        await confirm(`The answers to “${text}” count for question ${name} from now on, for good. Link it?`, options)
-        const { question, linked } = await api.linkQuestion({ text, question: name })
+        const request = { text, question: name }
+        await confirm(
+          `The answers to “${text}” count for question ${name} from now on, for good. Link it?`,
+          options,
+          () => api.linkQuestion({ ...request, validateOnly: true }),
+        )
+        const { question, linked } = await api.linkQuestion(request)
         if (options.json) return printJson({ ...toOutput(question!), linked })
         const who = linked === 1 ? 'The answer of 1 user counts' : `The answers of ${linked} users count`
         say(`${who} for question ${question!.record!.id} from now on.`)

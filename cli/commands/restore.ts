@@ -28,7 +28,7 @@ export function addRestore(program: Command): void {
     .option('--passphrase-file <file>', 'file with the passphrase that opens the backup; - for standard input')
     .option(
       '--erasures <file>',
-      'receipts of users erased after the backup, one JSON document per line; they are erased again',
+      'receipts that `users erase --json` printed since the backup; these users are erased again',
     )
     .option('--replace', 'replace an existing registry that has users')
     .addOption(yesOption())

@@ -35,7 +35,7 @@ interface Options {
 export function addServices(program: Command): void {
   const services = program
     .command('services')
-    .description('Services that call with their own keys, and what they may do')
+    .description('Manage services that call with their own keys, and what they may do.')
 
   withExpiry(withName(withSignIn(services.command('create'), 'createService')))
     .description('Register a service, and print its first key, which is shown only once.')
@@ -117,7 +117,7 @@ Example:
       }),
     )
 
-  const keys = services.command('keys').description('Keys of a service, each with its own expiry')
+  const keys = services.command('keys').description('Manage the keys of a service, each with its own expiry.')
 
   withPages(withReference(keys.command('list'), 'service', reference), keyList)
     .description('List the keys of a service, each by its first characters.')
@@ -141,7 +141,7 @@ Example:
     )
 
   withName(withSignIn(keys.command('delete'), 'deleteServiceKey'))
-    .argument('[id]', 'number of the key', readId)
+    .argument('[id]', 'id of the key, as `services keys list` shows it', readId)
     .description('Delete a key of a service: all processes refuse it within a second.')
     .addOption(yesOption())
     .addHelpText('after', '\nExample:\n  $ auth-admin services keys delete grades 7 --yes')
@@ -149,11 +149,14 @@ Example:
       administering(
         async (api, name: string | undefined, id: number | undefined, options: Options & { yes?: boolean }) => {
           const service = await nameOf(name, options)
-          const missing = 'Name the key: pass its number.'
-          const check = (text: string) => (/^#?\d{1,9}$/.test(text) ? undefined : 'Use a number.')
-          const key = id ?? readId(await given(undefined, 'Which key (its number)?', missing, options, check))
-          await confirm(`Calls with key ${key} are refused from now on. Delete it?`, options)
-          const left = await api.deleteServiceKey({ name: service, id: key })
+          const missing = 'Name the key: pass its id.'
+          const check = (text: string) => (/^#?\d{1,9}$/.test(text) ? undefined : 'Use an id, such as 7.')
+          const key = id ?? readId(await given(undefined, 'Which key (its id)?', missing, options, check))
+          const request = { name: service, id: key }
+          await confirm(`Calls with key ${key} are refused from now on. Delete it?`, options, () =>
+            api.deleteServiceKey({ ...request, validateOnly: true }),
+          )
+          const left = await api.deleteServiceKey(request)
           if (options.json) printJson(toOutput(left.service!))
           else say(`Key ${key} of service ${service} is deleted. Keys left: ${left.service!.keys.length}.`)
         },
@@ -240,7 +243,7 @@ const keyList: List<Key> = {
   name: 'keys',
   fields: ['id', 'beginning', 'createTime', 'expireTime', 'lastUsed'],
   toOutput: key => key,
-  head: { titles: ['key', 'beginning', 'created', 'expires', 'last used'] },
+  head: { titles: ['id', 'beginning', 'created', 'expires', 'last used'] },
   toCells: key => [key.id, key.beginning, key.createTime, key.expireTime, key.lastUsed],
   empty: 'It has no keys.',
 }
@@ -251,7 +254,7 @@ function showKey(service: Service, key: string, options: Options, sentence: stri
     return
   }
   say(sentence)
-  say('Its key, which is shown this once:')
+  say('Its key, shown only once:')
   say(key)
 }
 

@@ -1,14 +1,15 @@
 import { timestampDate } from '@bufbuild/protobuf/wkt'
 import { type Command, Option } from 'commander'
-import { type Api, administering, withSignIn } from '../administration.js'
-import { fail, misuse } from '../exit-codes.js'
+import type { SigningKey } from '../../proto/gen/auth/v1/administration_pb.js'
+import { administering, withSignIn } from '../administration.js'
+import { misuse } from '../exit-codes.js'
 import { confirm, confirmAtServer, yesOption } from '../terminal/ask.js'
 import { jsonOption, printFields, printJson, say, timeText, warn } from '../terminal/output.js'
 import { type List, type ListOptions, pagesOf, printPages, withPages } from '../terminal/pages.js'
 
 /** Adds `auth-admin keys`. */
 export function addSigningKeys(program: Command): void {
-  const keys = program.command('keys').description('Keys that sign tokens')
+  const keys = program.command('keys').description('Manage the keys that sign tokens.')
 
   withPages(keys.command('list'), keyList)
     .description('List the keys that verify tokens, newest first. Private keys are never shown.')
@@ -23,7 +24,8 @@ Example:
     )
     .action(
       administering(async (api, options: ListOptions) => {
-        await printPages(keyList, options, pagesOf(await readKeys(api)))
+        const { keys } = await api.listSigningKeys({})
+        await printPages(keyList, options, pagesOf(keys))
       }),
     )
 
@@ -35,10 +37,10 @@ Example:
     .addHelpText('after', '\nExample:\n  $ auth-admin keys show iPEMZ8dz3Yl1pTtBxhYvYbDlN6CmTkUHzLzwP1zEYDU')
     .action(
       administering(async (api, kid: string, options: { json?: boolean }) => {
-        const key = (await readKeys(api)).find(each => each.kid === kid) ?? fail(`There is no key ${kid}.`, 3)
+        const key = toOutput((await api.getSigningKey({ kid })).key!)
         if (options.json) return printJson(key)
         const { state, signTime, expireTime } = key
-        printFields({ kid, state, 'signs from': signTime, 'verifies until': expireTime })
+        printFields({ kid: key.kid, state, 'signs from': signTime, 'verifies until': expireTime })
       }),
     )
 
@@ -104,30 +106,24 @@ Example:
     )
 }
 
-/** All keys, the newest first, each with its state. */
-async function readKeys(api: Api): Promise<Key[]> {
-  const { keys } = await api.listSigningKeys({})
-  const signing = keys.findIndex(({ signs }) => signs)
-  return keys.map(({ kid, signTime, expireTime }, place) => ({
+function toOutput({ kid, signs, signTime, expireTime }: SigningKey) {
+  const from = timestampDate(signTime!)
+  return {
     kid,
-    state: place === signing ? 'signing' : place < signing ? 'published' : 'retiring',
-    signTime: timestampDate(signTime!),
+    state: signs ? 'signing' : from.getTime() > Date.now() ? 'published' : 'retiring',
+    signTime: from,
     ...(expireTime && { expireTime: timestampDate(expireTime) }),
-  }))
+  }
 }
 
-interface Key {
-  readonly kid: string
-  readonly state: string
-  readonly signTime: Date
-  readonly expireTime?: Date
-}
-
-const keyList: List<Key> = {
+const keyList: List<SigningKey> = {
   name: 'keys',
   fields: ['kid', 'state', 'signTime', 'expireTime'],
-  toOutput: key => key,
+  toOutput,
   head: { titles: ['state', 'signs from', 'verifies until', 'kid'] },
-  toCells: ({ kid, state, signTime, expireTime }) => [state, signTime, expireTime, kid],
+  toCells(key) {
+    const { kid, state, signTime, expireTime } = toOutput(key)
+    return [state, signTime, expireTime, kid]
+  },
   empty: 'There are no keys: run `auth-admin install`.',
 }

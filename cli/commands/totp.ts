@@ -9,7 +9,7 @@ import { jsonOption, printJson, say } from '../terminal/output.js'
 
 /** Adds `auth-admin totp`. */
 export function addTotp(program: Command): void {
-  const totp = program.command('totp').description('One-time codes (RFC 6238) for administrators')
+  const totp = program.command('totp').description('Manage one-time codes (RFC 6238) of administrators.')
 
   withSignIn(totp.command('enroll'), 'enrollTotp')
     .description('Enroll an authenticator by a QR code. From then on, a sign-in also requires a code.')

@@ -11,7 +11,7 @@ import { addLockouts } from './users/lockouts.js'
 export function addUsers(program: Command): void {
   const users = program
     .command('users')
-    .description('Users: look-up, registration, activation, roles, suspension, passwords, locks, data, files')
+    .description('Manage users: look-up, registration, activation, roles, suspension, passwords, locks, data, files.')
     .addHelpText('after', '\nName a user by username in any spelling, or by id: 7, #7 or --id 7.')
   addUserLists(users)
   addUserForms(users)

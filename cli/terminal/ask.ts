@@ -39,10 +39,10 @@ export function readText(value: string): string {
   return value.trim()
 }
 
-/** Reads the value of an option that is a whole number of at least `least`. */
-export function readNumber(least: number): (value: string) => number {
+/** Reads the value of an option that is a whole number of at least `least`, in at most `digits` digits. */
+export function readNumber(least: number, digits = 9): (value: string) => number {
   return value => {
-    const number = /^\d{1,9}$/.test(value) ? Number(value) : -1
+    const number = /^\d+$/.test(value) && value.length <= digits ? Number(value) : -1
     if (number < least) throw new InvalidArgumentError(`Use a whole number, ${least} or more.`)
     return number
   }
@@ -159,12 +159,17 @@ export const yesOption = () => new Option('--yes', 'confirm; required without a 
 export const missingYes = 'This needs a confirmation: pass --yes.'
 
 /**
- * Asks for confirmation at a terminal, with a sentence that says what happens; declining ends the command with 1. Where
- * nothing can be asked, --yes is required.
+ * Asks for confirmation at a terminal, with a sentence that says what happens, after `validate` has found that nothing else
+ * is in the way; declining ends the command with 1. Where nothing can be asked, --yes is required.
  */
-export async function confirm(sentence: string, options: { yes?: boolean; json?: boolean }): Promise<void> {
+export async function confirm(
+  sentence: string,
+  options: { yes?: boolean; json?: boolean },
+  validate?: () => Promise<unknown>,
+): Promise<void> {
   if (options.yes) return
   if (!canAsk(options)) misuse(missingYes)
+  await validate?.()
   const { default: inquirer } = await import('inquirer')
   const question = { type: 'confirm', name: 'sure', message: sentence, default: false } as const
   const { sure } = (await inquirer.prompt([question])) as { sure: boolean }

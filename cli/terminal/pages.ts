@@ -50,9 +50,9 @@ const most = 1_000
 export function withPages(command: Command, { fields }: Pick<List<never>, 'fields'>): Command {
   return command
     .addOption(
-      new Option('--limit <number>', `maximum number of rows, instead of ${shownAtOnce}`).argParser(readNumber(1)),
+      new Option('--limit <number>', `maximum number of rows (default: ${shownAtOnce})`).argParser(readNumber(1)),
     )
-    .addOption(new Option('--all', `all rows, instead of ${shownAtOnce}`).conflicts('limit'))
+    .addOption(new Option('--all', 'all rows').conflicts('limit'))
     .addOption(new Option('--page-token <token>', 'continue where an earlier list ended'))
     .addOption(jsonOption())
     .addOption(new Option('--jsonl', 'print each row as a JSON document on its own line').conflicts('json'))

@@ -5,10 +5,29 @@ const every = 1_000
 
 const clearLine = '\r\x1b[K'
 
+/** Whether the line stands at the terminal, and whether a prompt keeps it away. */
+const line = { shown: false, held: false }
+
+function clear(): void {
+  if (line.shown) process.stderr.write(clearLine)
+  line.shown = false
+}
+
+/** Runs a prompt, during which no line appears. */
+export async function interruptProgress<T>(prompt: () => Promise<T>): Promise<T> {
+  clear()
+  line.held = true
+  try {
+    return await prompt()
+  } finally {
+    line.held = false
+  }
+}
+
 /**
  * Runs `work`. At a terminal, once it has taken a second, a line says what it is doing, since when, and what it last reported
- * of itself, such as `2000 so far`; the line is gone when the work ends. The work asks nothing meanwhile. `prints` is for
- * work that prints its results: at a terminal, these show the progress.
+ * of itself, such as `2000 so far`; the line is gone when the work ends. What the work prompts for is within
+ * `interruptProgress`. `prints` is for work that prints its results: at a terminal, these show the progress.
  */
 export async function withProgress<T>(
   doing: string,
@@ -23,19 +42,18 @@ export async function withProgress<T>(
   if (!stderr.isTTY || (prints && stdout.isTTY)) return work(report)
   const started = Date.now()
   const timer = setInterval(() => {
-    const line = `${doing}: ${reported}${Math.round((Date.now() - started) / 1000)} s`
-    stderr.write(`${clearLine}${line.slice(0, stderr.columns - 1)}`)
+    if (line.held) return
+    const text = `${doing}: ${reported}${Math.round((Date.now() - started) / 1000)} s`
+    stderr.write(`${clearLine}${text.slice(0, stderr.columns - 1)}`)
+    line.shown = true
   }, every)
-  const clear = () => {
-    clearInterval(timer)
-    if (Date.now() - started >= every) stderr.write(clearLine)
-  }
   // At Ctrl-C the process ends before the work does.
   process.once('exit', clear)
   try {
     return await work(report)
   } finally {
     process.off('exit', clear)
+    clearInterval(timer)
     clear()
   }
 }

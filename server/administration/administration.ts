@@ -15,7 +15,7 @@ import type { PasswordPolicy } from '../passwords/policy.js'
 import type { Pool } from '../passwords/pool.js'
 import { administrationAudience, type Settings } from '../process/settings.js'
 import type { OpenPage } from '../requests/paging.js'
-import { listAuditEvents, verifyAuditLog } from './audit-log.js'
+import { getAuditEvent, listAuditEvents, verifyAuditLog } from './audit-log.js'
 import { getConfiguration } from './configuration.js'
 import type { Rpc } from './context.js'
 import { diagnose } from './doctor.js'
@@ -60,7 +60,14 @@ import {
   updateService,
 } from './services.js'
 import { confirmTotp, enrollTotp, getSession, removeTotp, signIn } from './session.js'
-import { getIssuer, listSigningKeys, retireSigningKey, rotateSigningKey, setIssuer } from './signing-keys.js'
+import {
+  getIssuer,
+  getSigningKey,
+  listSigningKeys,
+  retireSigningKey,
+  rotateSigningKey,
+  setIssuer,
+} from './signing-keys.js'
 import {
   activateUser,
   deleteUser,
@@ -168,6 +175,7 @@ export function createAdministration(deps: AdministrationDeps) {
     linkQuestion: linkQuestion(all),
 
     listSigningKeys: listSigningKeys(all),
+    getSigningKey: getSigningKey(all),
     rotateSigningKey: rotateSigningKey(all),
     retireSigningKey: retireSigningKey(all),
     getIssuer: getIssuer(all),
@@ -190,6 +198,7 @@ export function createAdministration(deps: AdministrationDeps) {
     getOrganizationSecrets: getOrganizationSecrets(all),
 
     listAuditEvents: listAuditEvents(all),
+    getAuditEvent: getAuditEvent(all),
     verifyAuditLog: verifyAuditLog(all),
 
     getMigrations: getMigrations(all),

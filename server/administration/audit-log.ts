@@ -9,7 +9,7 @@ import type { VerifiedLink } from '../models/audit-chain.js'
 import type { AuditFilter, RecordedEvent } from '../models/audit-list.js'
 import type { UserNames } from '../models/user-names.js'
 import type { OpenPage } from '../requests/paging.js'
-import { Refusal } from '../requests/refusal.js'
+import { Refusal, refuse } from '../requests/refusal.js'
 import { checkText } from '../requests/texts.js'
 import { wrongFields } from '../requests/wrong-fields.js'
 import type { Handler } from './context.js'
@@ -47,9 +47,19 @@ export function listAuditEvents(deps: Deps): Handler<'listAuditEvents'> {
     const { events, next } = request.follow
       ? await follow(audit, filter, page.after)
       : await listNewest(audit, filter, page.after ?? {})
-    const ids = events.flatMap(({ actor_id, subject_id }) => [actor_id, subject_id].filter(id => id !== null))
-    const names = await users.usernames([...new Set(ids)])
+    const names = await namesIn(users, events)
     return { events: events.map(event => toEvent(event, names)), ...(next && { nextPageToken: page.next(next) }) }
+  }
+}
+
+/** Returns a sealed event. */
+export function getAuditEvent({ audit, users }: Pick<Deps, 'audit' | 'users'>): Handler<'getAuditEvent'> {
+  return async request => {
+    const id = Number(request.id ?? 0n)
+    if (!Number.isSafeInteger(id) || id < 1) wrongFields([{ field: 'id', message: 'Specify the id of an event.' }])
+    const [event] = await audit.list({ limit: 1 }, { fromId: id, beforeId: id + 1 })
+    if (!event) return refuse(Reason.RECORD_NOT_FOUND, { text: `There is no event ${id}.` })
+    return { event: toEvent(event, await namesIn(users, [event])) }
   }
 }
 
@@ -69,6 +79,12 @@ export function verifyAuditLog(deps: Pick<Deps, 'audit' | 'openPage'>): Handler<
       ...(next && { nextPageToken: page.next(next) }),
     }
   }
+}
+
+/** The usernames of actors and subjects, by id. */
+function namesIn(users: Deps['users'], events: readonly RecordedEvent[]) {
+  const ids = events.flatMap(({ actor_id, subject_id }) => [actor_id, subject_id].filter(id => id !== null))
+  return users.usernames([...new Set(ids)])
 }
 
 /** The newest events before a place, newest first. */

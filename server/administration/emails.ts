@@ -125,7 +125,7 @@ export function sendTestEmail(deps: Pick<Deps, 'settings'>): Handler<'sendTestEm
 }
 
 function checkId(id: bigint | undefined): string {
-  if (id === undefined || id < 1n) wrongFields([{ field: 'id', message: 'Specify the number of an e-mail.' }])
+  if (id === undefined || id < 1n) wrongFields([{ field: 'id', message: 'Specify the id of an e-mail.' }])
   return String(id)
 }
 

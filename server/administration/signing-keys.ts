@@ -23,6 +23,16 @@ export function listSigningKeys(deps: Pick<Deps, 'signingKeys'>): Handler<'listS
   }
 }
 
+/** Returns a key that signs or verifies tokens. */
+export function getSigningKey(deps: Pick<Deps, 'signingKeys'>): Handler<'getSigningKey'> {
+  const { signingKeys } = deps
+  return async request => {
+    const kid = readKid(request.kid)
+    const key = (await signingKeys.all()).find(key => key.kid === kid) ?? missing(kid)
+    return { key: toSigningKey(key, await signingKeys.signer()) }
+  }
+}
+
 /** Publishes a new signing key. The former key verifies until its last token expires. */
 export function rotateSigningKey(deps: Pick<Deps, 'signingKeys' | 'settings'>): Handler<'rotateSigningKey'> {
   const { signingKeys, settings } = deps
@@ -41,13 +51,11 @@ export function rotateSigningKey(deps: Pick<Deps, 'signingKeys' | 'settings'>): 
 export function retireSigningKey(deps: Pick<Deps, 'signingKeys'>): Handler<'retireSigningKey'> {
   const { signingKeys } = deps
   return async (request, { administrator, change }) => {
-    const kid = (request.kid ?? '').trim()
-    if (kid === '' || tooLong(kid, 'key')) wrongFields([{ field: 'kid', message: 'Specify the id of a key.' }])
-    const missing = () => refuse(Reason.RECORD_NOT_FOUND, { text: `There is no key ${kid}.` })
-    if (!(await signingKeys.all()).some(key => key.kid === kid)) missing()
+    const kid = readKid(request.kid)
+    if (!(await signingKeys.all()).some(key => key.kid === kid)) missing(kid)
     administrator.confirm(kid, request.confirm)
     return change(request, async ({ t, record }) => {
-      const retired = (await signingKeys.retire(kid, t)) || missing()
+      const retired = (await signingKeys.retire(kid, t)) || missing(kid)
       await record({ action: 'signing-key.retire', object: `signing-key:${kid}` })
       return retired
     })
@@ -93,6 +101,16 @@ export function setIssuer(deps: Pick<Deps, 'tokenIssuers'>): Handler<'setIssuer'
       return { ...to, changed }
     })
   }
+}
+
+function readKid(given: string | undefined): string {
+  const kid = (given ?? '').trim()
+  if (kid === '' || tooLong(kid, 'key')) wrongFields([{ field: 'kid', message: 'Specify the id of a key.' }])
+  return kid
+}
+
+function missing(kid: string): never {
+  return refuse(Reason.RECORD_NOT_FOUND, { text: `There is no key ${kid}.` })
 }
 
 function toSigningKey({ kid, signsAt, verifiesUntil, tokenTtl }: SigningKey, signer: string | undefined) {

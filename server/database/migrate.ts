@@ -11,14 +11,22 @@
  */
 import { createHash } from 'node:crypto'
 import { readdir, readFile } from 'node:fs/promises'
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { Database, Transaction } from './connection.js'
-import { SchemaError } from './failures.js'
+import { meaningOf, SchemaError } from './failures.js'
 
 /** The SQL files of this version. */
 const ownFolder = new URL('server/database/migrations/', import.meta.resolve('#package'))
 
 /** Key of an advisory lock, unique in this database. */
 const lock = 7_264_001
+
+/**
+ * Milliseconds that a statement of a migration waits for a lock, and between two attempts; how many attempts there are, in
+ * about 5 minutes. Calls that need the same table queue behind the waiting statement, even if they only read: it waits less
+ * than their own limit (timeouts.ts). It waits longer than `deadlock_timeout`, after which autovacuum gives way.
+ */
+const waits = { lock: 1_500, between: 3_500, attempts: 60 }
 
 /** A migration, and its compatibility with the previous version. */
 export interface Migration {
@@ -78,16 +86,19 @@ interface MigrateOptions {
    * database. Absent: such migrations stay pending.
    */
   readonly permit?: (contract: string, transaction: Transaction) => Promise<void>
+  /** Called when another transaction holds a table, before each further attempt. */
+  readonly onLocked?: () => void
   readonly folder?: URL
 }
 
 /**
  * Runs the pending migrations that are due and returns their names. They run atomically, in one transaction under a lock: of
- * concurrent processes, one migrates and the others wait. Throws an Error when this version isn't compatible with the schema.
+ * concurrent processes, one migrates and the others wait. While another transaction holds a table, it tries again for some
+ * minutes. Throws an Error when this version isn't compatible with the schema.
  */
 export async function migrate(
   database: Database,
-  { permit, folder = ownFolder }: MigrateOptions = {},
+  { permit, onLocked, folder = ownFolder }: MigrateOptions = {},
 ): Promise<readonly string[]> {
   const choose = (status: MigrationStatus) => (permit ? status.pending : dueMigrations(status))
   // Checked first: without pending migrations, a role needs no more rights than to read and write rows.
@@ -99,10 +110,19 @@ export async function migrate(
     const contract = chosen.filter(({ kind }) => kind === 'contract').at(-1)
     // No process uses an empty database.
     if (contract && status.done.length > 0) await permit?.(contract.name, transaction)
+    await database.run(limitLocks, [String(waits.lock)], transaction)
     return runFiles(database, transaction, chosen)
   }
-  // Unlimited, because to rewrite a table, or to wait for another process that does, can take long.
-  return database.transact(work, { unlimited: true })
+  for (let attempt = 1; ; attempt++) {
+    try {
+      // Unlimited, because to rewrite a table, or to wait for another process that does, can take long.
+      return await database.transact(work, { unlimited: true })
+    } catch (error) {
+      if (meaningOf(error) !== 'locked' || attempt === waits.attempts) throw error
+      onLocked?.()
+      await sleep(waits.between)
+    }
+  }
 }
 
 /**
@@ -251,6 +271,8 @@ const readAll = {
 }
 
 const claim = { name: 'migrations-claim', text: 'SELECT pg_advisory_xact_lock($1)' }
+
+const limitLocks = { name: 'migrations-limit-locks', text: `SELECT set_config('lock_timeout', $1, true)` }
 
 const share = { name: 'migrations-share', text: 'SELECT pg_advisory_xact_lock_shared($1)' }
 

@@ -225,6 +225,7 @@ export const administrationPolicies = {
     audit: ['service.delete-key'],
   },
   listSigningKeys: read,
+  getSigningKey: { ...read, reasons: ['INVALID_ARGUMENT', 'RECORD_NOT_FOUND'] },
   rotateSigningKey: { ...byAdministrator, signIn: 'recent', audit: ['signing-key.rotate'] },
   retireSigningKey: {
     ...byAdministrator,
@@ -285,6 +286,7 @@ export const administrationPolicies = {
     audit: ['organization.export-secrets'],
   },
   listAuditEvents: { ...read, reasons: ['INVALID_ARGUMENT', 'USER_NOT_FOUND'] },
+  getAuditEvent: { ...read, reasons: ['INVALID_ARGUMENT', 'RECORD_NOT_FOUND'] },
   verifyAuditLog: { ...read, reasons: ['INVALID_ARGUMENT'], seconds: long },
   getMigrations: { ...read, reasons: ['WRONG_STATE'] },
   getConfiguration: read,

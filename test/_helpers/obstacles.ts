@@ -29,7 +29,7 @@ export async function meetObstacles(
     AUTH_DATA_DIR,
   })
   const obstacles: [what: string, env: Record<string, string>, code: number, says: RegExp][] = [
-    ['no data folder', { AUTH_DATA_DIR }, 5, /auth-admin install/],
+    ['no data folder', { AUTH_DATA_DIR }, 5, /`auth-admin login`.*`auth-admin install`/],
     ['no tables', at(empty), 5, /auth-admin install/],
     ['no server', at(`postgres://u:${secret}@127.0.0.1:1/x`), 7, /can’t be reached/],
     ['no database', at(empty, { pathname: '/there_is_none' }), 7, /does not exist/],

@@ -73,6 +73,43 @@ test('list names users who exist beside their ids, and shows who was erased by i
   t.regex(stdout, /^\d+ +\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ +user\.set-role /m)
 })
 
+test('show prints one event, with the names beside the ids, and knows no other', async t => {
+  const { env, audit, append, stage } = await eventful(t)
+  await runCli({ ...env, AUTH_ADMIN_PASSWORD: password }, ['install'])
+  await append('user.set-role', { actor: 'user', actor_id: 1, subject_id: 7, object: 'role:ROLE_CLIENT->ROLE_ADMIN' })
+  const { events } = JSON.parse((await audit('list', '--json')).stdout)
+  for (const event of events) t.deepEqual(JSON.parse((await audit('show', `#${event.id}`, '--json')).stdout), event)
+  const [{ id }] = events
+  const { code, stdout } = await audit('show', String(id))
+  t.is(code, 0)
+  t.deepEqual(
+    stdout
+      .trimEnd()
+      .split('\n')
+      .map(line => line.split(/ {2,}/))
+      .filter(([name]) => name !== 'time'),
+    [
+      ['id', String(id)],
+      ['what', 'user.set-role'],
+      ['outcome', 'ok'],
+      ['by', 'admin #1'],
+      ['whom', '#7 role:ROLE_CLIENT->ROLE_ADMIN'],
+      ['from', '192.0.2.7'],
+    ],
+  )
+  await stage('user.edit')
+  for (const [given, exitCode] of [
+    [String(id + 1), 3],
+    ['1234567890123', 3],
+    ['0', 2],
+    ['ana', 2],
+  ] as const) {
+    const refused = await audit('show', given)
+    t.deepEqual([refused.code, refused.stdout], [exitCode, ''], given)
+    t.regex(refused.stderr, /^error: [^\n]+\n$/)
+  }
+})
+
 test('list --since counts in seconds, minutes, hours and days', async t => {
   const { audit, client, append } = await eventful(t)
   for (const hours of [1.5, 36]) {

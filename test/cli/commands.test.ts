@@ -101,7 +101,7 @@ const commands: Record<string, readonly Run[]> = {
     { args: ['delete', '1', '--yes'], action: 'email.discard' },
     { args: ['test', 'ana@example.org'], action: 'email.test' },
   ],
-  audit: [{ args: ['list'] }, { args: ['verify'] }, { args: ['export'] }],
+  audit: [{ args: ['list'] }, { args: ['show', '1'] }, { args: ['verify'] }, { args: ['export'] }],
   contexts: [{ args: ['list'] }],
   imports: [{ args: ['list'] }],
   whoami: [{ args: [] }],
@@ -173,7 +173,7 @@ test('every command with --yes is run below, without it too', t => {
     asking.map(({ path }) => path).filter(path => !confirmed.some(run => run.startsWith(`${path} `))),
     // `install` and `master-key rotate` ask at a terminal only, `keys rotate` only with --now, `restore` only to replace;
     // `import database` reads another database.
-    ['install', 'keys rotate', 'master-key rotate', 'restore', 'import database'],
+    ['keys rotate', 'install', 'master-key rotate', 'restore', 'import database'],
   )
 })
 
@@ -222,6 +222,7 @@ const unreached: Failing = { args: [], code: 7, away: true }
 const failures: Record<string, Failing> = {
   'audit export': { args: ['--user', 'nobody'], code: 3, reason: 'USER_NOT_FOUND' },
   'audit list': wrong('--page-token', 'forged'),
+  'audit show': missing('999999'),
   'audit tail': misused('--limit', '0'),
   'audit verify': misused('--known', `1:${'0'.repeat(63)}g`),
   backup: { ...unreached, args: ['registry.age', '--passphrase-file', '-'] },
@@ -245,7 +246,7 @@ const failures: Record<string, Failing> = {
   'keys list': unreached,
   'keys retire': misused('none', '--confirm', 'other'),
   'keys rotate': unreached,
-  'keys show': { args: ['none'], code: 3 },
+  'keys show': missing('none'),
   login: misused('ftp://server'),
   logout: { args: [], code: 4 },
   'mail delete': missing('99', '--yes'),

@@ -10,7 +10,7 @@ import { join } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
 import { formatAddress } from '../../server/process/settings.js'
 import { createAuthority, writePems } from '../_helpers/certificates.js'
-import { installedRegistry, program, spawnCli } from '../_helpers/cli.js'
+import { installedRegistry, openTerminal, program, spawnCli } from '../_helpers/cli.js'
 import { freePort } from '../_helpers/relay.js'
 import { password, serviceForFile } from '../_helpers/service.js'
 
@@ -80,6 +80,22 @@ test('login names the URL, and what answers there', async t => {
   const { code, stderr } = await run('login', url, '--username', 'admin', '--password-file', file)
   t.is(code, 1)
   t.true(stderr.startsWith(`error: ${url} is not the administration listener`), stderr)
+})
+
+test('at a terminal, login finds what is wrong with the server before it asks for a password', async t => {
+  const config = await mkdtemp(join(tmpdir(), 'auth-contexts-'))
+  t.teardown(() => rm(config, { recursive: true, force: true }))
+  const { grpc, admin } = service.service.addresses
+  for (const [url, code, said] of [
+    [`http://127.0.0.1:${await freePort()}`, 7, 'connection refused'],
+    [`http://${formatAddress(grpc)}`, 1, 'is not the administration listener'],
+    [`https://${formatAddress(admin!)}`, 1, 'doesn’t speak TLS'],
+  ] as const) {
+    const terminal = openTerminal({ XDG_CONFIG_HOME: config }, ['login', url])
+    t.is(await terminal.ended, code, terminal.screen())
+    t.true(terminal.screen().startsWith('error: '), terminal.screen())
+    t.true(terminal.screen().includes(said), terminal.screen())
+  }
 })
 
 test('what is no HTTP/2 is named, without a stack trace', async t => {

@@ -119,9 +119,9 @@ test.serial(
     enrolling.type(`${totp.generate({ timestamp: now })}${keys.enter}`)
     t.is(await enrolling.ended, 0, enrolling.screen())
     t.regex(enrolling.screen(), /sessions have ended: run `auth-admin login`/)
-    const after = openTerminal(env, ['users', 'list'])
-    t.is(await after.ended, 4, after.screen())
-    t.is(after.screen().trim(), 'error: Your session has ended: run `auth-admin login --context here`.')
+    const after = await run(['users', 'list'])
+    t.is(after.code, 4)
+    t.is(after.stderr, 'error: Your session has ended: run `auth-admin login --context here`.\n')
 
     const terminal = openTerminal(env, ['login', '--context', 'new'])
     await terminal.shows('URL of the administration listener')
@@ -265,6 +265,55 @@ test.serial('at a terminal a sign-in that is too old is renewed before anything 
   t.is(await setting.ended, 130)
 })
 
+test.serial('at a terminal a session that has ended is renewed in place, and the command goes on', async t => {
+  const { run, login, config, env } = await somebody(t)
+  await login('--context', 'here')
+  const file = join(config, 'auth-admin', 'sessions', 'here.token')
+  const genuine = (await readFile(file, 'utf8')).trim()
+  const then = nowInSeconds() - 13 * 3600
+  const end = async () =>
+    writeFile(file, await forge(service, genuine, { auth_time: then, iat: then, exp: then + 12 * 3600 }))
+  for (const args of [
+    ['users', 'list'],
+    // It requires a recent sign-in.
+    ['services', 'create', 'renovada', '--may', 'users.read'],
+    // Its progress is shown meanwhile.
+    ['doctor'],
+  ]) {
+    await end()
+    const refused = await run([...args, '--json'])
+    t.is(JSON.parse(refused.stdout).error?.exitCode ?? refused.code, args[0] === 'doctor' ? 1 : 4)
+    const terminal = openTerminal(env, args)
+    await terminal.shows(`Your session has ended. Context here (${url()}): sign in again as admin.`)
+    await terminal.shows('Password of admin (not shown):')
+    const before = terminal.screen().length
+    await new Promise(resolve => setTimeout(resolve, 1_500))
+    t.is(terminal.screen().slice(before), '')
+    terminal.type(`${password}${keys.enter}`)
+    await terminal.shows({ users: 'ROLE_ADMIN', services: 'authsvc_', doctor: 'PostgreSQL' }[args[0]!]!)
+    await terminal.ended
+  }
+  t.is((await run(['whoami'])).code, 0)
+
+  const key = await serviceKey(service, ['administration.read'])
+  t.is((await run(['login', '--context', 'here', '--service-key-file', '-'], key)).code, 0)
+  await writeFile(file, newServiceKey(), { mode: 0o600 })
+  const ofService = openTerminal(env, ['users', 'list'])
+  t.is(await ofService.ended, 4)
+  t.notRegex(ofService.screen(), /Password/)
+})
+
+test.serial('a context knows the username that signed in, and --username is for another', async t => {
+  const { run, login, env } = await somebody(t)
+  await login('--context', 'here')
+  const again = await run(['login', '--context', 'here', '--password-file', '-', '--json'], password)
+  t.is(JSON.parse(again.stdout).username, 'admin', again.stderr)
+  const terminal = openTerminal(env, ['login', '--context', 'here', '--username', 'bruna'])
+  await terminal.shows('Password of bruna (not shown):')
+  terminal.type(keys.ctrlC)
+  t.is(await terminal.ended, 130)
+})
+
 test.serial('AUTH_CONTEXT names the context unless --context or --local does, and is no setting', async t => {
   const { run, login, env } = await somebody(t)
   await login('--context', 'one')
@@ -302,7 +351,8 @@ test.serial('a command that is only local refuses --context, and does nothing; A
     ]) {
       const { code, stderr } = await run(words, 'x'.repeat(32))
       t.is(code, 2, words.join(' '))
-      t.regex(stderr, /^error: `[\w-]+` works on the database that the settings of this environment name/)
+      const name = { migrate: 'migrate up', 'master-key': 'master-key rotate' }[args[0]!] ?? args[0]
+      t.true(stderr.startsWith(`error: \`${name}\` works on the database that the settings of this environment name`))
     }
   }
   t.deepEqual(await readdir(join(env.AUTH_DATA_DIR, '..')), ['auth-admin'])

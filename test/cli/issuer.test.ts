@@ -65,7 +65,7 @@ test('install with other settings than the registry’s changes nothing, and say
     stderr,
     "error: AUTH_AUDIENCE is l'app de São Paulo, but the tokens of this registry have issuer http://127.0.0.1:8080 and " +
       'audience work-packages: leave both unset, or change the registry with `auth-admin issuer set --issuer ' +
-      "http://127.0.0.1:8080 --audience 'l'\\''app de São Paulo'`.\n",
+      "http://127.0.0.1:8080 --audience 'l'\\''app de São Paulo' --confirm http://127.0.0.1:8080`.\n",
   )
   t.deepEqual(await runCli(env, ['audit', 'list', '--json']), before)
 })

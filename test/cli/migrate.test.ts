@@ -19,16 +19,17 @@ test('migrate makes the tables and nothing in them; status and plan say before a
 
   const { code, stdout, stderr } = await runCli(env, ['migrate', '--json'])
   t.is(code, 0, stderr)
-  t.deepEqual(JSON.parse(stdout), { migrations: ['0001-baseline.sql'] })
+  const database = `the database ${new URL(env.DATABASE_URL).pathname.slice(1)} at ${new URL(env.DATABASE_URL).host}`
+  t.deepEqual(JSON.parse(stdout), { database, migrations: ['0001-baseline.sql'] })
   const after = await status()
   t.like(after, { done: before.pending, pending: [], newer: [] })
   for (const { runTime } of after.done) t.true(Math.abs(Date.parse(runTime) - Date.now()) < 600_000)
-  t.deepEqual(JSON.parse((await runCli(env, ['migrate', 'up', '--json'])).stdout), { migrations: [] })
+  t.deepEqual(JSON.parse((await runCli(env, ['migrate', 'up', '--json'])).stdout), { database, migrations: [] })
   t.is((await runCli(env, ['migrate', 'plan'])).stdout, 'The tables are up to date.\n')
   t.deepEqual(await runCli(env, ['migrate']), {
     code: 0,
     stderr: '',
-    stdout: 'The tables are up to date; nothing changed.\n',
+    stdout: `Migrating ${database}.\nThe tables are up to date; nothing changed.\n`,
   })
   t.regex(
     (await runCli(env, ['migrate', 'status'])).stdout,
@@ -48,7 +49,10 @@ test('migrate up --contract refuses with 5 while a process that doesn’t know t
     '9999-last.sql': '-- contract\nALTER TABLE users DROP COLUMN extra;',
   })
   const env = { DATABASE_URL: await freshDatabase(t), AUTH_MASTER_KEY }
-  const migrate = (...args: string[]) => runVersion(next, env, ['migrate', 'up', ...args])
+  const migrate = async (...args: string[]) => {
+    const { stdout, ...rest } = await runVersion(next, env, ['migrate', 'up', ...args])
+    return { ...rest, stdout: stdout.replace(/^Migrating the database [^\n]+\.\n/, '') }
+  }
   const seen = (id: string, migration: string, ago: string) =>
     ask(
       env.DATABASE_URL,

@@ -17,6 +17,8 @@ for (const { command, path } of leaves(createProgram())) {
     t.true(stdout.startsWith(`Usage: auth-admin ${path} `))
     t.not(command.description(), '')
     for (const { description, long } of command.options) t.true(description.length > 5, String(long))
+    for (const flags of ['--local', '--context <name>', '--reason <text>'])
+      t.true(stdout.includes(`  ${flags} `), flags)
     // What prints for a shell or for man has no other form, and what never ends is no document.
     if (!['completion', 'manual', 'audit tail'].includes(path))
       t.true(command.options.some(({ long }) => long === '--json'))
@@ -77,6 +79,23 @@ test('--version prints the version; a missing and an unknown command end with 2'
   const wrong = await runCli({}, ['user', 'list'])
   t.is(wrong.code, 2)
   t.regex(wrong.stderr, /^error: [^\n]*users[^\n]*\n$/)
+})
+
+test('help finds a command at any depth, and the list of commands fits a terminal', async t => {
+  for (const words of [['users'], ['keys', 'show'], ['services', 'keys', 'list']]) {
+    const { code, stdout } = await runCli({}, ['help', ...words])
+    t.deepEqual([code, stdout], [0, (await runCli({}, [...words, '--help'])).stdout])
+  }
+  t.is((await runCli({}, ['help'])).stdout, (await runCli({}, ['--help'])).stdout)
+  const unknown = await runCli({}, ['help', 'keys', 'xyzzy'])
+  t.deepEqual(unknown, { code: 2, stdout: '', stderr: "error: unknown command 'keys xyzzy'\n" })
+  for (const group of ['', 'users', 'services', 'organizations']) {
+    const { stdout } = await runCli({}, [...group.split(' ').filter(Boolean), '--help'])
+    t.deepEqual(
+      stdout.split('\n').filter(line => line.length > 80),
+      [],
+    )
+  }
 })
 
 test('an unknown word gets a suggestion: ours for the same thing, or one that is similar', async t => {

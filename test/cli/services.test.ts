@@ -98,7 +98,7 @@ test('every command names a wrong or missing word in one sentence, and changes n
     [/--confirm steady\./, 2, 'delete', 'steady'],
     [/Type steady to confirm/, 2, 'delete', 'steady', '--confirm', 'stead'],
     [/no service nobody/, 3, 'keys', 'create', 'nobody'],
-    [/pass its number/, 2, 'keys', 'delete', 'steady'],
+    [/pass its id/, 2, 'keys', 'delete', 'steady'],
     [/whole number/, 2, 'keys', 'delete', 'steady', 'one'],
     [/no key 999999/, 3, 'keys', 'delete', 'steady', '999999', '--yes'],
     [/pass --yes/, 2, 'keys', 'delete', 'steady', '999999'],

@@ -236,16 +236,24 @@ test('a missing reason is asked, before a password is typed; without a terminal 
   t.regex(piped.stderr, /Pass --reason\./)
 })
 
-test('what stands in the way of what can’t be undone is found before the name is typed', async t => {
+test('what stands in the way of a change is found before it is confirmed', async t => {
   const { id, activationkey } = await service.organization({ name: 'Com gente' })
   await service.institution({ activationkey })
   for (const [sentence, ...args] of [
     ['has 1 members', 'organizations', 'delete', String(id)],
     ['There is no key none', 'keys', 'retire', 'none', '--now'],
+    ['last active administrator', 'users', 'suspend', 'admin', '--reason', 'teste'],
+    ['last active administrator', 'users', 'delete', 'admin', '--reason', 'teste'],
+    ['no organization Nenhuma', 'users', 'set-organization', 'admin', 'Nenhuma', '--reason', 'teste'],
+    ['no organization Nenhuma', 'organizations', 'deactivate', 'Nenhuma'],
+    ['no organization Nenhuma', 'organizations', 'rotate-key', 'Nenhuma'],
+    ['No sign-up has the question Qual mar?', 'questions', 'link', 'Qual mar?', '1'],
+    ['There is no e-mail 999', 'mail', 'delete', '999'],
+    ['There is no service nenhum', 'services', 'keys', 'delete', 'nenhum', '1'],
   ] as const) {
     const { ended, screen } = terminal(...args)
     t.not(await ended, 0)
-    t.notRegex(screen(), /to confirm/)
+    t.notRegex(screen(), /to confirm|y\/N/)
     t.true(screen().includes(sentence), screen())
   }
 })
@@ -257,7 +265,6 @@ test('what others feel is asked first, says what will happen, and is left alone 
     ['has to sign in again', 'revoke-tokens'],
     ['erased 30 days from now', 'delete'],
     ['becomes a ROLE_INSTITUTION', 'set-role', 'ROLE_INSTITUTION'],
-    ['stops working at once', 'rotate-provider-key'],
     ['is moved', 'set-organization', '--none'],
   ] as const) {
     const [verb, ...rest] = args
@@ -266,6 +273,12 @@ test('what others feel is asked first, says what will happen, and is left alone 
     type(`n${keys.enter}`)
     t.is(await ended, 1, screen())
   }
+  const { activationkey } = await service.organization()
+  const institution = await service.institution({ activationkey })
+  const rotating = terminal('users', 'rotate-provider-key', institution.username)
+  await rotating.shows('stops working at once')
+  rotating.type(`n${keys.enter}`)
+  t.is(await rotating.ended, 1, rotating.screen())
   t.like(await json('users', 'show', username), { suspended: false, role: 'ROLE_CLIENT' })
   const { shows, type, ended } = terminal('users', 'suspend', username)
   await shows('Suspend it?')

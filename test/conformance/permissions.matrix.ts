@@ -151,6 +151,7 @@ deleteService             - !!!   -------  !!!!!  +.     ^.  ^.       !.
 createServiceKey          - !!!   -------  !!!!!  +.     ^.  ^.       !.
 deleteServiceKey          - !!!   -------  !!!!!  +.     ^.  ^.       !.
 listSigningKeys           - !!!   ----+--  !!!!!  +.     +.  +.       !.
+getSigningKey             - !!!   ----+--  !!!!!  +.     +.  +.       !.
 rotateSigningKey          - !!!   -------  !!!!!  +.     ^.  ^.       !.
 retireSigningKey          - !!!   -------  !!!!!  +.     ^.  ^.       !.
 getIssuer                 - !!!   ----+--  !!!!!  +.     +.  +.       !.
@@ -170,6 +171,7 @@ listImports               - !!!   ----+--  !!!!!  +.     +.  +.       !.
 getUserSecrets            - !!!   -------  !!!!!  +.     ^.  ^.       !.
 getOrganizationSecrets    - !!!   -------  !!!!!  +.     ^.  ^.       !.
 listAuditEvents           - !!!   ----+--  !!!!!  +.     +.  +.       !.
+getAuditEvent             - !!!   ----+--  !!!!!  +.     +.  +.       !.
 verifyAuditLog            - !!!   ----+--  !!!!!  +.     +.  +.       !.
 getMigrations             - !!!   ----+--  !!!!!  +.     +.  +.       !.
 getConfiguration          - !!!   ----+--  !!!!!  +.     +.  +.       !.

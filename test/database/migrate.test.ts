@@ -94,6 +94,26 @@ test('a `contract` runs only on request, and if that is refused nothing does', a
   t.deepEqual(await migrate(database, { folder, permit }), ['0003-third.sql'])
 })
 
+test('a migration lets calls go on while a long transaction holds its table, and runs once that has ended', async t => {
+  const url = await freshDatabase(t, { from: 'template0' })
+  const [database, other] = [openDatabase(url, 1), openDatabase(url, 2)]
+  t.teardown(() => Promise.all([database.close(), other.close()]).then(() => {}))
+  await migrate(database, { folder: await folderOf(t, first) })
+  const reader = await other.sequelize.transaction()
+  await other.sequelize.query('SELECT * FROM fruits', { transaction: reader })
+  // From now on, blocked calls fail after 2 s.
+  await other.limitStatements()
+  let attempts = 0
+  const migrated = migrate(database, { folder: await folderOf(t, second), onLocked: () => attempts++ })
+  for (const end = Date.now() + 4_000; Date.now() < end; ) {
+    await rows(other, 'SELECT * FROM fruits')
+    await new Promise(resolve => setTimeout(resolve, 50))
+  }
+  t.is(attempts, 1)
+  await reader.rollback()
+  t.deepEqual(await migrated, ['0002-second.sql'])
+})
+
 test('an empty database gets all migrations at once', async t => {
   const database = await empty(t)
   t.deepEqual(await migrate(database, { folder: await folderOf(t, third) }), Object.keys(third))

@@ -13,7 +13,7 @@ interface Options {
 
 /** Adds `auth-admin imports`. */
 export function addImports(program: Command): void {
-  const imports = program.command('imports').description('Imports of files and databases, and how far they are')
+  const imports = program.command('imports').description('Show the progress of imports, and abort them.')
 
   withPages(imports.command('list'), importList)
     .description('List imports, newest first. They are deleted 30 days after their last change.')

@@ -6,7 +6,7 @@ import { type Api, administering, withSignIn } from '../../administration.js'
 import { misuse } from '../../exit-codes.js'
 import { askChoice, askOrganization, canAsk, confirm, confirmName, readText, yesOption } from '../../terminal/ask.js'
 import { printJson, say } from '../../terminal/output.js'
-import { confirmUser, type Named, printUser, readUser, userAnd, userName, withUser } from './name.js'
+import { changeConfirmed, type Named, printUser, readUser, userAnd, userName, withUser } from './name.js'
 import { areUnactivated, eraseUnactivated, type Unactivated, withUnactivated } from './unactivated.js'
 
 type Confirmed = Named & { readonly confirm?: string }
@@ -48,13 +48,13 @@ export function addUserChanges(users: Command): void {
     .addHelpText('after', "\nExample:\n  $ auth-admin users suspend '(11)98765-4321'")
     .action(
       administering(async (api, name: string | undefined, options: Asked) => {
-        const wanted = await confirmUser(
+        const { user, changed } = await changeConfirmed(
           api,
           name,
           options,
           who => `${who} can no longer sign in, and its tokens are revoked at once. Suspend it?`,
+          api.suspendUser,
         )
-        const { user, changed } = await api.suspendUser(wanted)
         printUser(user!, options, `is suspended${changed ? '' : ' already'}.`)
       }),
     )
@@ -92,7 +92,8 @@ Examples:
         const request = { user: reference, role, etag: found.etag }
         const validate = (confirm: string) => api.setRole({ ...request, confirm, validateOnly: true })
         const confirmed = final && (await confirmName(sentence, username, options, validate))
-        if (!final && role !== before) await confirm(`${sentence} Continue?`, options)
+        if (!final && role !== before)
+          await confirm(`${sentence} Continue?`, options, () => api.setRole({ ...request, validateOnly: true }))
         const { user, changed } = await api.setRole({ ...request, ...(confirmed && { confirm: confirmed }) })
         printUser(user!, options, `is a ${role}${changed ? '' : ' already'}.`)
       }),
@@ -122,8 +123,11 @@ Examples:
           const { username, partnerOrganization: before } = found.record!
           const organization = options.none ? '' : (given ?? (await askOrganization(api, 'To which organization?')))
           const from = before ? ` from ${before.name}` : ''
-          await confirm(`${username} is moved${from}, and signed out everywhere. Continue?`, options)
-          const { user, changed } = await api.setOrganization({ user: reference, organization, etag: found.etag })
+          const request = { user: reference, organization, etag: found.etag }
+          await confirm(`${username} is moved${from}, and signed out everywhere. Continue?`, options, () =>
+            api.setOrganization({ ...request, validateOnly: true }),
+          )
+          const { user, changed } = await api.setOrganization(request)
           const now = user!.record!.partnerOrganization
           const where = now ? `belongs to ${now.name} (#${now.id})` : 'belongs to no organization'
           printUser(user!, options, `${where}${changed ? '' : ' already'}.`)
@@ -139,13 +143,13 @@ Examples:
     .addHelpText('after', "\nExample:\n  $ auth-admin users rotate-provider-key '(11)98765-4321'")
     .action(
       administering(async (api, name: string | undefined, options: Asked) => {
-        const wanted = await confirmUser(
+        const { user } = await changeConfirmed(
           api,
           name,
           options,
           who => `The provider key of ${who} stops working at once. Replace it?`,
+          api.rotateProviderKey,
         )
-        const { user } = await api.rotateProviderKey(wanted)
         const { activationkey } = user!.record!.providerActivationKey!
         printUser(user!, options, `has a new provider key: ${activationkey}`)
       }),
@@ -157,13 +161,13 @@ Examples:
     .addHelpText('after', "\nExample:\n  $ auth-admin users revoke-tokens '(11)98765-4321'")
     .action(
       administering(async (api, name: string | undefined, options: Asked) => {
-        const { user: wanted } = await confirmUser(
+        const { user } = await changeConfirmed(
           api,
           name,
           options,
           who => `${who} has to sign in again everywhere. Sign it out?`,
+          ({ user, validateOnly }) => api.revokeTokens({ user, validateOnly }),
         )
-        const { user } = await api.revokeTokens({ user: wanted })
         printUser(user!, options, 'is signed out everywhere.')
       }),
     )
@@ -191,13 +195,13 @@ Examples:
     .action(
       administering(async (api, name: string | undefined, options: Asked & Unactivated) => {
         if (areUnactivated(name, options)) return eraseUnactivated(api, options)
-        const wanted = await confirmUser(
+        const { user, changed } = await changeConfirmed(
           api,
           name,
           options,
           who => `${who} can no longer sign in, and is erased 30 days from now. Delete it?`,
+          api.deleteUser,
         )
-        const { user, changed } = await api.deleteUser(wanted)
         printUser(user!, options, `is deleted${changed ? '' : ' already'}.`)
       }),
     )

@@ -54,13 +54,13 @@ const fields = [
   {
     field: 'gender',
     key: 'gender',
-    about: 'M, F or N (not informed)',
+    about: 'gender: M, F or N (not informed)',
     check: matches(/^[MFN]$/, 'Use M, F or N.'),
   },
   {
     field: 'institutiontype',
     key: 'institutiontype',
-    about: 'E school, D civil defense, N non-governmental, O others',
+    about: 'type of the institution: E school, D civil defense, N non-governmental, O others',
     check: matches(/^[EDNO]$/, 'Use E, D, N or O.'),
   },
   { field: 'institution', key: 'institution', about: 'name of the institution' },

@@ -85,7 +85,7 @@ Example:
 
 /** Adds `auth-admin users lockouts`. */
 function addLockoutList(users: Command): void {
-  const lockouts = users.command('lockouts').description('Users that are locked because of failed sign-ins')
+  const lockouts = users.command('lockouts').description('Show users that are locked because of failed sign-ins.')
   withPages(lockouts.command('list'), lockoutList)
     .description('List the users that are locked now, by id, why and for how long.')
     .addHelpText(

@@ -50,21 +50,24 @@ export async function readUser(
 }
 
 /**
- * The user that a command names, for a change that needs confirmation: --yes, or the answer at a terminal, and then with the
- * etag of the user as it was shown.
+ * Changes the user that a command names, after a confirmation: --yes, or the answer at a terminal, where nothing else may be
+ * in the way of the change, which is then for the etag of the user as it was shown.
  */
-export async function confirmUser(
+export async function changeConfirmed<T>(
   api: Api,
   name: string | undefined,
   options: Named & { yes?: boolean },
   sentence: (who: string) => string,
-): Promise<{ user: string; etag: string }> {
-  const reference = await userName(name, options)
-  if (options.yes) return { user: reference, etag: '' }
+  change: (request: { user: string; etag: string; validateOnly: boolean }) => Promise<T>,
+): Promise<T> {
+  const user = await userName(name, options)
+  if (options.yes) return change({ user, etag: '', validateOnly: false })
   if (!canAsk(options)) misuse(missingYes)
-  const { record, etag } = (await api.getUser({ user: reference, omitKeys: true })).user!
-  await confirm(sentence(`User ${record!.id} (${record!.username})`), options)
-  return { user: reference, etag }
+  const { record, etag } = (await api.getUser({ user, omitKeys: true })).user!
+  await confirm(sentence(`User ${record!.id} (${record!.username})`), options, () =>
+    change({ user, etag, validateOnly: true }),
+  )
+  return change({ user, etag, validateOnly: false })
 }
 
 /** Prints a user as JSON, or a sentence that begins with its name. */
