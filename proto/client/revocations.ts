@@ -29,7 +29,7 @@ export interface State {
 /** Follows the revocations until the signal aborts. */
 export function followRevocations(deps: {
   changes: Client<typeof Changes>
-  keys: Pick<Keys, 'retire' | 'renew'>
+  keys: Pick<Keys, 'retire' | 'restart'>
   onWarning: (warning: Warning) => void
   signal: AbortSignal
 }): Revocations {
@@ -37,7 +37,7 @@ export function followRevocations(deps: {
   /** Lowest valid generation by user. */
   let current = new Map<string, number>()
   /** A snapshot whose pages still come; until it is complete, `current` stays in force, too. */
-  let snapshot: typeof current | undefined
+  let snapshot: { readonly revocations: typeof current; readonly restored: boolean } | undefined
   /** Size from which the revocations are read anew, to drop those whose tokens have expired. */
   let renewal = minRenewal
   let anchor: { readonly asOf: number; readonly lag: number; readonly at: Moment } | undefined
@@ -48,21 +48,22 @@ export function followRevocations(deps: {
   ready.catch(() => {})
 
   function onPage(page: Page): string {
-    if (page.snapshot) snapshot = new Map()
+    if (page.snapshot) {
+      snapshot = { revocations: new Map(), restored: page.snapshot === 'CURSOR_LOST' }
+      if (snapshot.restored) keys.restart()
+    }
     for (const { sub, minGeneration } of page.revocations) {
-      for (const each of snapshot ? [current, snapshot] : [current])
+      for (const each of snapshot ? [current, snapshot.revocations] : [current])
         each.set(sub, Math.max(minGeneration, each.get(sub) ?? 0))
     }
     for (const kid of page.retiredKeys) keys.retire(kid)
     const { asOf, now } = page
     if (asOf === undefined || now === undefined) return page.cursor
-    // A restored database may be behind the one before, and has other keys.
-    const restored = page.snapshot === 'CURSOR_LOST'
-    if (restored) keys.renew()
-    // Not of an earlier time: a server may be slower than another one was.
-    if (!anchor || restored || asOf >= anchor.asOf) anchor = { asOf, lag: Math.max(0, now - asOf), at: present() }
+    // Not of an earlier time: a server may be slower than another one was. But a restored database may be behind the former.
+    if (!anchor || snapshot?.restored || asOf >= anchor.asOf)
+      anchor = { asOf, lag: Math.max(0, now - asOf), at: present() }
     if (snapshot) {
-      current = snapshot
+      current = snapshot.revocations
       snapshot = undefined
       renewal = Math.max(minRenewal, 2 * current.size)
     }
@@ -84,7 +85,7 @@ export function followRevocations(deps: {
 
   return {
     state: () => anchor && { asOf: anchor.asOf, ageMs: anchor.lag + elapsedSince(anchor.at) },
-    isRevoked: (sub, ver) => ver < (current.get(sub) ?? 0) || ver < (snapshot?.get(sub) ?? 0),
+    isRevoked: (sub, ver) => ver < (current.get(sub) ?? 0) || ver < (snapshot?.revocations.get(sub) ?? 0),
     ready,
   }
 }

@@ -136,7 +136,7 @@ export function createVerifier(options: VerifierOptions): Verifier {
   // Each call in progress listens to it.
   setMaxListeners(0, signal)
   const keys = createKeys(registry, { maxStaleMs, signal })
-  keys.renew()
+  keys.restart()
   const { onWarning } = registry
   const revocations = followRevocations({ changes: clientOf(Changes, registry), keys, onWarning, signal })
   const introspect = createIntrospection(clientOf(Users, registry), { issuer, audience, signal })

@@ -172,6 +172,10 @@ serial('a registry that was restored is noticed, and its state counts from then 
   t.is(await outcome(verifier, other.token), 'signature')
   await revoke(today.http, revokedAfter.token)
   await waitForValue(() => outcome(verifier, revokedAfter.token), 'INVALID_TOKEN')
+  // The backup still has the key that signed them all.
+  const { kid } = headerOf(other.token)
+  await (await openLocal(t, today, { reason: 'a test' })).retireSigningKey({ kid, confirm: kid })
+  await waitForValue(() => outcome(verifier, other.token), 'INVALID_TOKEN')
   t.deepEqual(warnings, [])
 
   const restored = await startTestService(t, { DATABASE_URL: copy })
