@@ -36,6 +36,7 @@ import { createLookup, type Resource } from './router.js'
 import { costOf, type Revision, type Route } from './routes.js'
 import { costOfRpc, createRpcHandler, forwardedHeaders } from './rpcs.js'
 import { createSender } from './send.js'
+import { createFileAnswer } from './static-file.js'
 import { type Answer, createRead, createWrite, textAnswer } from './translate.js'
 
 /** Options of a gateway. */
@@ -387,7 +388,11 @@ function check({ httpVersion, headers, url = '' }: Request): void {
 }
 
 function createAction(route: Route, revision: Revision): Action {
-  const { rpc, timeout } = route
+  const { rpc, timeout, file } = route
+  if (file !== undefined) {
+    const answer = createFileAnswer(file, route.mediaType!, route.cache!)
+    return { cost: trivialCost, act: async ({ request }) => answer(request.headers['if-none-match']) }
+  }
   if (!rpc) return { cost: trivialCost, act: async () => textAnswer(route.text ?? '') }
   const read = createRead(route, rpc)
   const write = createWrite(route, rpc, revision)

@@ -40,7 +40,7 @@ export interface Translated {
 export interface Answer {
   readonly status: number
   readonly headers: Readonly<Record<string, string>>
-  readonly body: string
+  readonly body: string | Buffer
 }
 
 /** Creates the message of a request. Throws `HttpError` if the request can't be read. */

@@ -78,7 +78,7 @@ export function createMetrics({ registry, beforeScrape }: Pick<MetricsEndpoint, 
     registers,
   })
   // Exported from the start, so that the first refusal is an increase.
-  for (const limit of limits) refusals.inc({ limit }, 0)
+  for (const limit of Object.keys(limits)) refusals.inc({ limit }, 0)
   const wait = new Histogram({
     name: 'auth_hash_wait_seconds',
     help: 'Time that a password or answer waited for a hash thread, in seconds.',

@@ -536,6 +536,7 @@ function judgeResult({ route, path, base }: HttpRequest, { headers, text, json }
   if (!isKnown(route, base)) return true
   if (route.text) return text === route.text
   const type = headers.get('content-type')
+  if (route.file) return type === route.mediaType
   switch (route.result) {
     case undefined:
       return text === '' && type === null

@@ -87,7 +87,7 @@ export function createRequest(http: string): TestService['request'] {
       ...(body !== undefined && { body: typeof body === 'string' ? body : JSON.stringify(body) }),
     })
     const text = await response.text()
-    const isJson = /json/.test(response.headers.get('content-type') ?? '')
+    const isJson = text !== '' && /json/.test(response.headers.get('content-type') ?? '')
     return { status: response.status, headers: response.headers, text, json: isJson ? JSON.parse(text) : undefined }
   }
   return (method, path, options) =>

@@ -12,7 +12,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file auth/v1/changes.proto.
  */
 export const file_auth_v1_changes: GenFile = /*@__PURE__*/
-  fileDesc("ChVhdXRoL3YxL2NoYW5nZXMucHJvdG8SB2F1dGgudjEiagoLUG9sbFJlcXVlc3QSDgoGY3Vyc29yGAEgASgJEicKBHdhaXQYAiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SIgoFa2luZHMYAyADKA4yEy5hdXRoLnYxLkNoYW5nZUtpbmQi5gEKDFBvbGxSZXNwb25zZRIOCgZjdXJzb3IYASABKAkSKQoFYXNfb2YYAiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEigKC3Jldm9jYXRpb25zGAMgAygLMhMuYXV0aC52MS5SZXZvY2F0aW9uEhQKDHJldGlyZWRfa2V5cxgEIAMoCRIQCgh1c2VyX2lkcxgFIAMoBRIYChBvcmdhbml6YXRpb25faWRzGAYgAygFEgwKBG1vcmUYByABKAgSIQoHcmVzdGFydBgIIAEoDjIQLmF1dGgudjEuUmVzdGFydCIxCgpSZXZvY2F0aW9uEgsKA3N1YhgBIAEoCRIWCg5taW5fZ2VuZXJhdGlvbhgCIAEoBSpdCgpDaGFuZ2VLaW5kEhsKF0NIQU5HRV9LSU5EX1VOU1BFQ0lGSUVEEAASGwoXQ0hBTkdFX0tJTkRfUkVWT0NBVElPTlMQARIVChFDSEFOR0VfS0lORF9VU0VSUxACKlcKB1Jlc3RhcnQSFwoTUkVTVEFSVF9VTlNQRUNJRklFRBAAEhcKE1JFU1RBUlRfQ1VSU09SX0xPU1QQARIaChZSRVNUQVJUX0NVUlNPUl9FWFBJUkVEEAIyQwoHQ2hhbmdlcxI4CgRQb2xsEhQuYXV0aC52MS5Qb2xsUmVxdWVzdBoVLmF1dGgudjEuUG9sbFJlc3BvbnNlIgOQAgJiBnByb3RvMw", [file_google_protobuf_duration, file_google_protobuf_timestamp]);
+  fileDesc("ChVhdXRoL3YxL2NoYW5nZXMucHJvdG8SB2F1dGgudjEiagoLUG9sbFJlcXVlc3QSDgoGY3Vyc29yGAEgASgJEicKBHdhaXQYAiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SIgoFa2luZHMYAyADKA4yEy5hdXRoLnYxLkNoYW5nZUtpbmQi5gEKDFBvbGxSZXNwb25zZRIOCgZjdXJzb3IYASABKAkSKQoFYXNfb2YYAiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEigKC3Jldm9jYXRpb25zGAMgAygLMhMuYXV0aC52MS5SZXZvY2F0aW9uEhQKDHJldGlyZWRfa2V5cxgEIAMoCRIQCgh1c2VyX2lkcxgFIAMoBRIYChBvcmdhbml6YXRpb25faWRzGAYgAygFEgwKBG1vcmUYByABKAgSIQoHcmVzdGFydBgIIAEoDjIQLmF1dGgudjEuUmVzdGFydCIxCgpSZXZvY2F0aW9uEgsKA3N1YhgBIAEoCRIWCg5taW5fZ2VuZXJhdGlvbhgCIAEoBSpdCgpDaGFuZ2VLaW5kEhsKF0NIQU5HRV9LSU5EX1VOU1BFQ0lGSUVEEAASGwoXQ0hBTkdFX0tJTkRfUkVWT0NBVElPTlMQARIVChFDSEFOR0VfS0lORF9VU0VSUxACKlcKB1Jlc3RhcnQSFwoTUkVTVEFSVF9VTlNQRUNJRklFRBAAEhcKE1JFU1RBUlRfQ1VSU09SX0xPU1QQARIaChZSRVNUQVJUX0NVUlNPUl9FWFBJUkVEEAIyQwoHQ2hhbmdlcxI4CgRQb2xsEhQuYXV0aC52MS5Qb2xsUmVxdWVzdBoVLmF1dGgudjEuUG9sbFJlc3BvbnNlIgOQAgJCOQoHYXV0aC52MVABWiJhdXRoLXJlZ2lzdHJ5L3Byb3RvL2F1dGgvdjE7YXV0aHYxqgIHQXV0aC5WMWIGcHJvdG8z", [file_google_protobuf_duration, file_google_protobuf_timestamp]);
 
 /**
  * Where to continue, and what to return.
@@ -223,7 +223,8 @@ export const RestartSchema: GenEnum<Restart> = /*@__PURE__*/
  * A feed of what changes in the registry, for services: revocations of tokens, so that a service can verify tokens without a
  * call, and changed users, for services that keep copies of records.
  *
- * A service authenticates with a key: `authorization: Bearer authsvc_…`. Each kind of change needs its own scope.
+ * A service authenticates with a key: `authorization: Bearer authsvc_…`. Each kind of change needs its own scope:
+ * `tokens.watch` or `users.watch`. The comment of Users on refusals also applies here.
  *
  * @generated from service auth.v1.Changes
  */
@@ -244,6 +245,9 @@ export const Changes: GenService<{
    * Use a deadline that is some seconds longer than `wait`.
    *
    * When `restart` is set, the cursor of the request couldn't be used, and the response begins a snapshot.
+   *
+   * Errors: INVALID_ARGUMENT (INVALID_ARGUMENT), TOO_MANY_ATTEMPTS (RESOURCE_EXHAUSTED), ACCESS_DENIED (PERMISSION_DENIED),
+   * INVALID_TOKEN (UNAUTHENTICATED)
    *
    * @generated from rpc auth.v1.Changes.Poll
    */
