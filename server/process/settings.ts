@@ -67,10 +67,7 @@ const table = {
   httpAddress: setting('AUTH_HTTP_ADDRESS', orOff(address), '127.0.0.1:8080'),
   /** Where metrics and probes are served, not for the public; undefined (`off`) when they aren't. `auth-gateway` has 9091. */
   metricsAddress: setting('AUTH_METRICS_ADDRESS', orOff(address), '127.0.0.1:9090'),
-  /**
-   * Where administrators are served over gRPC, never for the public; undefined (`off`) when they aren't. With TLS unless
-   * it is a loopback address.
-   */
+  /** Where administrators are served over gRPC, never for the public; `off` disables it. TLS unless it is loopback. */
   adminAddress: setting('AUTH_ADMIN_ADDRESS', orOff(address), '127.0.0.1:50052'),
   /** Certificate and key that the HTTP gateway presents to clients, PEM files. Unset: no TLS. */
   httpTlsCert: optional('AUTH_HTTP_TLS_CERT', pem('CERTIFICATE')),
