@@ -67,10 +67,7 @@ const table = {
   httpAddress: setting('AUTH_HTTP_ADDRESS', orOff(address), '127.0.0.1:8080'),
   /** Where metrics and probes are served, not for the public; undefined (`off`) when they aren't. `auth-gateway` has 9091. */
   metricsAddress: setting('AUTH_METRICS_ADDRESS', orOff(address), '127.0.0.1:9090'),
-  /**
-   * Where administrators are served over gRPC, never for the public; undefined (`off`) when they aren't. With TLS unless
-   * it is a loopback address.
-   */
+  /** Where administrators are served over gRPC, never for the public; `off` disables it. TLS unless it is loopback. */
   adminAddress: setting('AUTH_ADMIN_ADDRESS', orOff(address), '127.0.0.1:50052'),
   /** Certificate and key that the HTTP gateway presents to clients, PEM files. Unset: no TLS. */
   httpTlsCert: optional('AUTH_HTTP_TLS_CERT', pem('CERTIFICATE')),
@@ -118,6 +115,8 @@ const table = {
   defaultRevision: setting('AUTH_DEFAULT_REVISION', oneOf('1.0.0', '1.0.2'), '1.0.2'),
   /** `predecessor`: the gateway also reads and writes what clients of the older implementation expect. */
   compatibility: optional('AUTH_COMPATIBILITY', oneOf('predecessor')),
+  /** Whether the gateway serves its start page, the reference at `/docs`, the OpenAPI documents and the definitions. */
+  docs: setting('AUTH_DOCS', oneOf('on', 'off'), 'on'),
   /** Certificate and key, PEM files: of the gRPC server and of metrics, or of a gateway to servers. Unset: no TLS. */
   tlsCert: optional('AUTH_TLS_CERT', pem('CERTIFICATE')),
   tlsKey: optional('AUTH_TLS_KEY', pem('PRIVATE KEY')),
