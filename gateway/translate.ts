@@ -231,8 +231,8 @@ export function createWrite(route: Route, { output }: DescMethodUnary, revision:
   }
 }
 
-/** Removes them from all organizations in a value. */
-function hideFields(value: JsonValue, revision: Revision): JsonValue {
+/** Removes the fields that a revision doesn't have from all organizations in a value. */
+export function hideFields(value: JsonValue, revision: Revision): JsonValue {
   if (Array.isArray(value)) for (const each of value) hideFields(each, revision)
   else if (isObject(value)) {
     for (const [name, each] of Object.entries(value)) {
@@ -243,7 +243,7 @@ function hideFields(value: JsonValue, revision: Revision): JsonValue {
   return value
 }
 
-/** Removes the fields of an organization that the revision doesn't have. */
+/** Likewise from one. */
 function removeHiddenFields(organization: JsonObject, revision: Revision): void {
   for (const [name, only] of Object.entries(organizationFields)) {
     if (only !== revision) delete organization[name]

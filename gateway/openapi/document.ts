@@ -3,7 +3,7 @@
  * `routes.ts`, callers, reasons and limits those of the access policy, texts the comments in proto/. The build makes it
  * (deploy/openapi.mjs); no program loads this folder.
  */
-import { type DescField, ScalarType } from '@bufbuild/protobuf'
+import { type DescField, type JsonValue, ScalarType } from '@bufbuild/protobuf'
 import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
@@ -11,6 +11,7 @@ import type { Policy, Revision } from '../../server/policy/policy.js'
 import { limits, Refusal } from '../../server/requests/refusal.js'
 import { gatewayReasons, type Problem, problemDocument, problemOfReason, statuses } from '../problem.js'
 import { type Route, refusalsOf, routes, rowOf } from '../routes.js'
+import { hideFields } from '../translate.js'
 import { type Comments, firstSentence } from './comments.js'
 import { grpcCode, withoutLastParagraph } from './rpc-comments.js'
 import { createSchemas, type Schema, type Schemas } from './schemas.js'
@@ -20,7 +21,7 @@ export interface Examples {
   readonly operations: Readonly<
     Record<
       string,
-      { readonly parameters?: Readonly<Record<string, string>>; readonly body?: unknown; readonly result?: unknown }
+      { readonly parameters?: Readonly<Record<string, string>>; readonly body?: unknown; readonly result?: JsonValue }
     >
   >
   readonly problems: Readonly<Record<string, { readonly status: number }>>
@@ -294,8 +295,9 @@ function responsesOf(route: Route, context: Context): Schema {
     const name = reasons.map(reason =>
       reason.toLowerCase().replace(/(^|_)(.)/g, (_, _mark, first) => first.toUpperCase()),
     )
-    const key = `${name.join('')}${status === 401 ? 'Challenge' : ''}`
-    context.responses[key] ??= refusalOf(status, reasons, context)
+    const hasChallenge = (route.challenges ?? false) && (status === 401 || status === 403)
+    const key = `${name.join('')}${hasChallenge ? 'Challenge' : ''}`
+    context.responses[key] ??= refusalOf(status, reasons, hasChallenge, context)
     return [status, { $ref: `#/components/responses/${key}` }]
   })
   return { 200: resultOf(route, context), ...Object.fromEntries(refusals) }
@@ -309,10 +311,10 @@ function resultOf(route: Route, context: Context): Schema {
 }
 
 /** Schema and example of a result, by media type. */
-function contentOf(route: Route, { schemas, examples }: Context): Schema {
+function contentOf(route: Route, { schemas, examples, revision }: Context): Schema {
   const { rpc, result, text, mediaType = 'application/json', json } = route
   if (text !== undefined) return { 'text/plain': { schema: { type: 'string', const: text } } }
-  const example = exampleOf(examples, route, ({ result }) => result)
+  const example = exampleOf(examples, route, ({ result }) => result && hideFields(structuredClone(result), revision))
   const { output } = rpc!
   if (result === '*') return { [mediaType]: { schema: schemas.of(output, 'answer'), ...example } }
   const field = output.fields.find(({ jsonName }) => jsonName === result)!
@@ -334,7 +336,12 @@ function exampleOf(
   return example === undefined ? {} : { example }
 }
 
-function refusalOf(status: number, reasons: readonly string[], { comments, examples }: Context): Schema {
+function refusalOf(
+  status: number,
+  reasons: readonly string[],
+  hasChallenge: boolean,
+  { comments, examples }: Context,
+): Schema {
   const schema = {
     allOf: [
       { $ref: '#/components/schemas/Problem' },
@@ -350,7 +357,7 @@ function refusalOf(status: number, reasons: readonly string[], { comments, examp
     headers: headersOf(
       'X-Request-Id',
       ...(status === 429 || status === 503 ? (['Retry-After'] as const) : []),
-      ...(status === 401 ? (['WWW-Authenticate'] as const) : []),
+      ...(hasChallenge ? (['WWW-Authenticate'] as const) : []),
     ),
     content: { 'application/problem+json': { schema, examples: Object.fromEntries(values) } },
   }

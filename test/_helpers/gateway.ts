@@ -35,7 +35,7 @@ export async function openGateway(
   })
   const { port } = await gateway.listen()
   t.teardown(() => gateway.close(0))
-  const send = createRequest(`http://127.0.0.1:${port}`)
+  const send = createRequest(`http://127.0.0.1:${port}`, 'none')
   const request: typeof send = (method, path, options) => send(method, path, { once: true, ...options })
   const post = (rpc: string, headers: Record<string, string> = {}) =>
     request('POST', `/auth.v1.Users/${rpc}`, { body: {}, headers })
