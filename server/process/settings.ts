@@ -6,10 +6,23 @@
 import { readFileSync } from 'node:fs'
 import { isIP, isIPv4 } from 'node:net'
 import { createSecureContext, type SecureContextOptions } from 'node:tls'
-import { canonicalBlock } from '../requests/client-address.js'
 import { isReservedUsername, nicknameKey } from '../rules/names.js'
 import { readDatabaseUrl } from './database-url.js'
 import { readPem } from './pem.js'
+import {
+  block,
+  checked,
+  duration,
+  factor,
+  integer,
+  list,
+  mailbox,
+  oneOf,
+  origin,
+  SettingError,
+  timeZone,
+  url,
+} from './setting-values.js'
 
 /** Where a server listens. Port 0 means any free port. */
 export interface Address {
@@ -28,9 +41,6 @@ export const firstAudience = 'work-packages'
 export function isAdministrationAudience(text: string): boolean {
   return nicknameKey(text) === administrationAudience
 }
-
-/** An invalid value. The message says what is expected and never quotes the value. */
-class SettingError extends Error {}
 
 interface Setting<T> {
   readonly name: string
@@ -116,6 +126,11 @@ const table = {
   timeZone: setting('AUTH_TIME_ZONE', timeZone, 'America/Sao_Paulo'),
   /** Revision of the interface that the base path serves: `1.0.0` or `1.0.2`. */
   defaultRevision: setting('AUTH_DEFAULT_REVISION', oneOf('1.0.0', '1.0.2'), '1.0.2'),
+  /**
+   * `predecessor`: the gateway also reads and writes what clients of the older implementation expect: `roles` as a list
+   * beside `role`, institution `X` as none, midnight anywhere in Brazil as the day of birth, unescaped query parameters.
+   */
+  compatibility: optional('AUTH_COMPATIBILITY', oneOf('predecessor')),
   /** PEM files: certificate and key of the gRPC server and of metrics, or of `auth-gateway` to servers. Unset: no TLS. */
   tlsCert: optional('AUTH_TLS_CERT', pem('CERTIFICATE')),
   tlsKey: optional('AUTH_TLS_KEY', pem('PRIVATE KEY')),
@@ -302,18 +317,6 @@ function distance(a: string, b: string): number {
   return row[b.length]!
 }
 
-/** Accepts a value unless `check` throws: its message then says what is expected. */
-function checked(check: (value: string) => unknown) {
-  return (value: string): string => {
-    try {
-      check(value)
-    } catch (error) {
-      throw new SettingError((error as Error).message)
-    }
-    return value
-  }
-}
-
 /** The path of a PEM file (RFC 7468), which must hold a block of this kind. */
 function pem(kind: Parameters<typeof readPem>[1]) {
   return checked(path => readPem(path, kind))
@@ -387,22 +390,6 @@ function target(value: string): string {
   )
 }
 
-function url(expected: string, ...protocols: string[]) {
-  return (value: string): string => {
-    const parsed = URL.canParse(value) ? new URL(value) : undefined
-    if (!parsed || !protocols.includes(parsed.protocol)) throw new SettingError(`expected ${expected}`)
-    return value
-  }
-}
-
-function mailbox(value: string): string {
-  const { named, bare } =
-    /^(?:[^<>\u0000-\u001f\u007f]*<(?<named>[^<>\s]+)>|(?<bare>[^<>\s]+))$/.exec(value)?.groups ?? {}
-  if (!/^[^@,;:"()\\]+@[^@,;:"()\\]+$/.test(named ?? bare ?? ''))
-    throw new SettingError('expected an address, or Name <address>')
-  return value
-}
-
 /** Reads a master key. Throws an Error whose message says what is expected. */
 export function readMasterKey(value: string): Buffer {
   const hexadecimal = /^(?:[0-9a-f]{2}){32,}$/i.test(value)
@@ -413,87 +400,4 @@ export function readMasterKey(value: string): Buffer {
       'expected at least 32 bytes in base64 or hexadecimal; make them with `openssl rand -base64 32`',
     )
   return bytes
-}
-
-function integer(min: number, max: number) {
-  return (value: string): number => {
-    if (!/^\d{1,9}$/.test(value) || Number(value) < min || Number(value) > max)
-      throw new SettingError(`expected a whole number from ${min} to ${max}`)
-    return Number(value)
-  }
-}
-
-function factor(value: string): number {
-  if (!/^\d{1,6}(\.\d{1,3})?$/.test(value) || !(Number(value) > 0))
-    throw new SettingError('expected a number above 0, such as 2')
-  return Number(value)
-}
-
-const units = { s: 1, m: 60, h: 3600, d: 86_400 }
-
-/** A duration in the largest unit that divides it. */
-function formatDuration(seconds: number): string {
-  const [unit, length] = Object.entries(units).findLast(
-    ([, length]) => seconds >= length && seconds % length === 0,
-  ) ?? ['s', 1]
-  return `${seconds / length}${unit}`
-}
-
-/** A duration with a unit, or in seconds; the value is in seconds. */
-function duration(min: number, max: number) {
-  return (value: string): number => {
-    const { digits, unit = 's' } = /^(?<digits>\d{1,9})(?<unit>[smhd])?$/.exec(value)?.groups ?? {}
-    const seconds = Number(digits) * units[unit as keyof typeof units]
-    if (!(seconds >= min && seconds <= max))
-      throw new SettingError(
-        `expected a time from ${formatDuration(min)} to ${formatDuration(max)}, such as 1m, 15s or 15 (seconds)`,
-      )
-    return seconds
-  }
-}
-
-function timeZone(value: string): string {
-  try {
-    // Newer versions of Node.js take offsets, too, which know no daylight saving time.
-    if (!/^[A-Za-z]/.test(value)) throw new RangeError()
-    // Aliases such as UTC are in no list. Creating the first formatter takes longer than reading all other settings.
-    if (!Intl.supportedValuesOf('timeZone').includes(value)) new Intl.DateTimeFormat('en', { timeZone: value })
-  } catch {
-    throw new SettingError('expected the name of a time zone, such as America/Sao_Paulo')
-  }
-  return value
-}
-
-function list<T>(read: (item: string) => T, separator: string | RegExp = ',') {
-  return (value: string): readonly T[] =>
-    Object.freeze(
-      value
-        .split(separator)
-        .map(item => item.trim())
-        .filter(item => item !== '')
-        .map(read),
-    )
-}
-
-function origin(value: string): string {
-  const parsed = URL.canParse(value) ? new URL(value) : undefined
-  if (!parsed || !/^https?:$/.test(parsed.protocol) || parsed.origin !== value.toLowerCase().replace(/\/$/, ''))
-    throw new SettingError('expected origins separated by commas, such as https://app.example.org')
-  return parsed.origin
-}
-
-function block(value: string): string {
-  if (canonicalBlock(value) === undefined)
-    throw new SettingError(
-      'expected IP addresses or CIDR blocks, such as 10.0.0.0/8, ::1; write 127.0.0.0/8, ::1 for a proxy on this machine, ' +
-        'and the addresses of a proxy instead of its name',
-    )
-  return value
-}
-
-function oneOf<const T extends string>(...allowed: readonly T[]) {
-  return (value: string): T => {
-    if (!(allowed as readonly string[]).includes(value)) throw new SettingError(`expected ${allowed.join(' or ')}`)
-    return value as T
-  }
 }
