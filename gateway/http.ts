@@ -33,7 +33,7 @@ import {
   problemOfReason,
 } from './problem.js'
 import { createLookup, type Resource } from './router.js'
-import { costOf, type Revision, type Route } from './routes.js'
+import { costOf, type Revision, type Route, routes } from './routes.js'
 import { costOfRpc, createRpcHandler, forwardedHeaders } from './rpcs.js'
 import { createSender } from './send.js'
 import { createFileAnswer } from './static-file.js'
@@ -60,6 +60,8 @@ export interface GatewayOptions {
   readonly onSender?: (sender: Sender, forwardedFor: string | undefined) => void
   /** Origins (RFC 6454) whose scripts may read answers, exactly as browsers send them. */
   readonly corsOrigins: readonly string[]
+  /** Whether to serve the files of the build: pages, OpenAPI documents and definitions. */
+  readonly docs: boolean
   readonly log: Log
   /** Counts requests and connections; absent: no metrics. */
   readonly metrics?: GatewayMetrics
@@ -127,7 +129,8 @@ export function createGateway(options: GatewayOptions): Gateway {
   const limits = { ...gatewayLimits, ...options.limits }
   const { callTimeout } = limits
   const senderOf = createSenderOf(options.trustedProxies)
-  const lookup = createLookup<Action>(options.defaultRevision, (route, revision) =>
+  const served = options.docs ? routes : routes.filter(({ file }) => file === undefined)
+  const lookup = createLookup<Action>(served, options.defaultRevision, (route, revision) =>
     createAction(route, revision, options.compatibility),
   )
   const { send, commonHeaders, isPreflight } = createSender(options.corsOrigins, limits.lingerTimeout)
@@ -394,8 +397,8 @@ function check({ httpVersion, headers, url = '' }: Request): void {
 function createAction(route: Route, revision: Revision, compatibility: Compatibility): Action {
   const { rpc, timeout, file } = route
   if (file !== undefined) {
-    const answer = createFileAnswer(file, route.mediaType!, route.cache!)
-    return { cost: trivialCost, act: async ({ request }) => answer(request.headers['if-none-match']) }
+    const answer = createFileAnswer(file.replace('{revision}', revision), route.mediaType!, route.cache!)
+    return { cost: trivialCost, act: async ({ request }) => answer(request.headers) }
   }
   if (!rpc) return { cost: trivialCost, act: async () => textAnswer(route.text ?? '') }
   const read = createRead(route, rpc, compatibility)

@@ -53,7 +53,10 @@ export interface Route extends HttpPath {
   readonly mediaType?: string
   /** `Cache-Control` of a result without token and user; absent means `no-store`. */
   readonly cache?: string
-  /** File of the build that is the answer, as `imports` in package.json names it. */
+  /**
+   * File of the build that is the answer, as `imports` in package.json names it: with `{revision}` that of the default
+   * revision, with `{locale}` that in the language of the client.
+   */
   readonly file?: string
   /** What the operation does, if no RPC has a comment that says it. */
   readonly about?: string
@@ -220,17 +223,41 @@ const probes: readonly Route[] = [
   readiness,
 ]
 
-/** The descriptions of both revisions, which `openapi/document.ts` makes during the build. */
-const documents: readonly Route[] = revisions.map(revision => ({
-  method: 'GET',
-  path: `/openapi/${revision}.json`,
-  revisions: [],
-  about: `Returns the OpenAPI document of revision ${revision}.`,
-  file: `#openapi/${revision}.json`,
-  mediaType: 'application/json',
-  cache: 'public, max-age=300',
-  refusals: [],
-}))
+const file = { method: 'GET', revisions: [], cache: 'public, max-age=300', refusals: [] } as const
+// Asks each time: a page, its script and its style belong to one version.
+const page = { ...file, mediaType: 'text/html; charset=utf-8', cache: 'no-cache' } as const
+
+/** Paths of the definitions of the RPCs that this port has. */
+export const definitions: readonly string[] = [
+  'users',
+  'forgotpasswords',
+  'changes',
+  'records',
+  'reason',
+  'scopes',
+].map(name => `/proto/auth/v1/${name}.proto`)
+
+/** What the build makes: the OpenAPI documents (`openapi/document.ts`), and the pages (`reference/page.ts`). */
+const files: readonly Route[] = [
+  ...revisions.map(revision => ({
+    ...file,
+    path: `/openapi/${revision}.json`,
+    file: `#openapi/${revision}.json`,
+    mediaType: 'application/json',
+  })),
+  { ...page, path: '/', file: '#pages/start.{locale}.html' },
+  { ...page, path: '/docs', file: '#pages/{revision}.{locale}.html' },
+  ...revisions.flatMap(revision =>
+    ['en', 'pt-BR'].map(locale => ({
+      ...page,
+      path: `/docs/${revision}/${locale}`,
+      file: `#pages/${revision}.${locale}.html`,
+    })),
+  ),
+  { ...page, path: '/docs/reference.css', file: '#pages/reference.css', mediaType: 'text/css' },
+  { ...page, path: '/docs/reference.js', file: '#pages/reference.js', mediaType: 'text/javascript' },
+  ...definitions.map(path => ({ ...file, path, file: `#pages${path}`, mediaType: 'text/plain; charset=utf-8' })),
+]
 
 /** The rows of each service for clients. */
 const rows: ReadonlyMap<unknown, Readonly<Record<string, Policy>>> = new Map<unknown, Record<string, Policy>>([
@@ -248,7 +275,7 @@ export const routes: readonly Route[] = [
     return { ...http, protected: caller !== 'anyone', refusals: reasonsOf(row), ...operation }
   }),
   ...probes,
-  ...documents,
+  ...files,
 ]
 
 /** The row of an RPC for clients. */

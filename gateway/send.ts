@@ -47,7 +47,9 @@ export function createSender(corsOrigins: readonly string[], linger: number): Se
       const bytes = Buffer.byteLength(body)
       const length: Record<string, string> = status === 204 || status === 304 ? {} : { 'content-length': String(bytes) }
       // Faster than spreads on Node.js 20 (docs/measurements-log.md).
-      const all = Object.assign(length, headers, commonHeaders(request))
+      const common = commonHeaders(request)
+      const all = Object.assign(length, common, headers)
+      if (headers.vary && common.vary) all.vary = `${common.vary}, ${headers.vary}`
       if (status === 413) {
         sendAndClose(request, response, all, body, linger)
         return

@@ -196,6 +196,7 @@ export async function startService(
         trustedProxies,
         onSender: proxies.watch('http'),
         corsOrigins: settings.corsOrigins,
+        docs: settings.docs === 'on',
         ...(httpCertificates && { secure: httpCertificates.secure }),
         log,
         metrics: createGatewayMetrics(endpoint.registry),

@@ -8,11 +8,12 @@ import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import type { Policy, Revision } from '../../server/policy/policy.js'
-import { limits, Refusal } from '../../server/requests/refusal.js'
+import { limits } from '../../server/requests/refusal.js'
 import { gatewayReasons, type Problem, problemDocument, problemOfReason, statuses } from '../problem.js'
 import { type Route, refusalsOf, routes, rowOf } from '../routes.js'
 import { hideFields } from '../translate.js'
 import { type Comments, firstSentence } from './comments.js'
+import { remedies } from './remedies.js'
 import { grpcCode, withoutLastParagraph } from './rpc-comments.js'
 import { createSchemas, type Schema, type Schemas } from './schemas.js'
 
@@ -157,11 +158,11 @@ function reasonSchema(comments: Comments): Schema {
 function reasonsOf(comments: Comments): Schema {
   return Object.fromEntries(
     reasonNames.map(name => {
+      const remedy = remedies[name]
+      if (!remedy) throw new Error(`The reason ${name} has no remedy: add it to gateway/openapi/remedies.ts.`)
       const reason = Reason[name as keyof typeof Reason] as Reason | undefined
-      if (reason === undefined) return [name, gatewayReasons[name as keyof typeof gatewayReasons]]
-      const { message } = new Refusal(reason)
-      const meaning = meaningOf(name, comments)
-      return [name, { status: statuses[reason], code: grpcCode(reason), meaning, remedy: message }]
+      if (reason === undefined) return [name, { ...gatewayReasons[name as keyof typeof gatewayReasons], remedy }]
+      return [name, { status: statuses[reason], code: grpcCode(reason), meaning: meaningOf(name, comments), remedy }]
     }),
   )
 }

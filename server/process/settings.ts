@@ -131,6 +131,8 @@ const table = {
    * beside `role`, institution `X` as none, midnight anywhere in Brazil as the day of birth, unescaped query parameters.
    */
   compatibility: optional('AUTH_COMPATIBILITY', oneOf('predecessor')),
+  /** Whether the gateway serves its start page, the reference at `/docs`, the OpenAPI documents and the definitions. */
+  docs: setting('AUTH_DOCS', oneOf('on', 'off'), 'on'),
   /** PEM files: certificate and key of the gRPC server and of metrics, or of `auth-gateway` to servers. Unset: no TLS. */
   tlsCert: optional('AUTH_TLS_CERT', pem('CERTIFICATE')),
   tlsKey: optional('AUTH_TLS_KEY', pem('PRIVATE KEY')),

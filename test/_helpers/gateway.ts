@@ -20,6 +20,7 @@ export async function openGateway(
     transport?: Transport
     metrics?: GatewayMetrics
     serviceOf?: GatewayOptions['serviceOf']
+    docs?: boolean
   } = {},
 ) {
   const log: { fields: Record<string, unknown>; message: string }[] = []
@@ -30,6 +31,7 @@ export async function openGateway(
     defaultRevision: '1.0.2',
     trustedProxies: ['127.0.0.1'],
     corsOrigins: [],
+    docs: true,
     log: { error: (fields, message) => void log.push({ fields: { ...fields }, message }), info() {} },
     ...options,
   })

@@ -83,7 +83,7 @@ test('the package installs with an empty HOME on each version of Node.js, and it
     const body = new URLSearchParams({ username: 'admin', password })
     const answer = await fetch(`${gateway.address}/users/login`, { method: 'POST', body })
     t.is(answer.status, 200, name)
-    const paths = ['/openapi/1.0.2.json', '/.well-known/jwks.json']
+    const paths = ['/docs', '/openapi/1.0.2.json', '/.well-known/jwks.json']
     for (const path of paths) t.is((await fetch(gateway.address + path)).status, 200, path)
     const list = ['organizations', 'create', '--name', 'Escola Azul', '--json']
     const organization = execFileSync('auth-admin', list, { env: settings, cwd: home, encoding: 'utf8' })
