@@ -1,10 +1,10 @@
 /** The tables of the documentation, in Markdown, from the code: routes, access policy, reasons, settings and metrics. */
 import { readFile } from 'node:fs/promises'
 import { ScalarType } from '@bufbuild/protobuf'
-import { Code } from '@connectrpc/connect'
 import { createGatewayMetrics } from '../dist/gateway/metrics.js'
+import { remedies } from '../dist/gateway/openapi/remedies.js'
+import { grpcCode } from '../dist/gateway/openapi/rpc-comments.js'
 import { gatewayReasons, statuses } from '../dist/gateway/problem.js'
-import { guidance } from '../dist/gateway/reference/reasons.js'
 import { refusalsOf, routes, rowOf } from '../dist/gateway/routes.js'
 import { Reason } from '../dist/proto/gen/auth/v1/reason_pb.js'
 import { createMetrics } from '../dist/server/observability/metrics.js'
@@ -84,10 +84,8 @@ function ownStatuses(route) {
   return own.map(status => `, ${status}`).join('')
 }
 
-const codeName = number => Code[number].replace(/(?<=[a-z])[A-Z]/g, '_$&').toUpperCase()
-
 const reasonNames = Object.keys(Reason).filter(name => Number.isNaN(Number(name)) && name !== 'UNSPECIFIED')
-const grpcCode = name => codeName(new Refusal(Reason[name]).code)
+const codeOf = name => grpcCode(Reason[name])
 
 /** Reasons by HTTP status and gRPC code. */
 export function reasonsByStatus() {
@@ -96,7 +94,7 @@ export function reasonsByStatus() {
     const key = `${status} ${grpc}`
     groups.set(key, [...(groups.get(key) ?? []), code(name)])
   }
-  for (const name of reasonNames) add(statuses[Reason[name]], code(grpcCode(name)), name)
+  for (const name of reasonNames) add(statuses[Reason[name]], code(codeOf(name)), name)
   for (const [name, { status }] of Object.entries(gatewayReasons)) if (!(name in Reason)) add(status, '', name)
   const rows = [...groups].sort(([a], [b]) => Number.parseInt(a, 10) - Number.parseInt(b, 10))
   return table(
@@ -111,17 +109,17 @@ export async function reasons() {
   const comments = new Map(
     [...text.matchAll(/((?: +\/\/.*\n)+) +REASON_(\w+) = /g)].map(([, text, name]) => [name, unwrap(text)]),
   )
-  const remedy = name => guidance[name]?.en ?? new Refusal(Reason[name]).message
+  const remedy = name => remedies[name] ?? new Refusal(Reason[name]).message
   const rows = reasonNames.map(name => [
     code(name),
     comments.get(name).replace(/ \[[^\]]*\]$/, ''),
     remedy(name),
     statuses[Reason[name]],
-    code(grpcCode(name)),
+    code(codeOf(name)),
   ])
   const ofGateway = Object.entries(gatewayReasons)
     .filter(([name]) => !(name in Reason))
-    .map(([name, { status, meaning }]) => [code(name), meaning, guidance[name].en, status, ''])
+    .map(([name, { status, meaning }]) => [code(name), meaning, remedies[name], status, ''])
   return table(['reason', 'meaning', 'what to do', 'HTTP', 'gRPC'], [...rows, ...ofGateway])
 }
 

@@ -26,7 +26,10 @@ test('SECURITY.md names tests for every attack, and each of them exists', t => {
   )
   for (const [, number, list = ''] of named) {
     const titles = [...list.matchAll(/([\w/-]+): (\*[^*]+\*(?:; \*[^*]+\*)*)/g)].flatMap(([, file, titles = '']) =>
-      titles.split('; ').map(title => ({ file, title: title.slice(1, -1) })),
+      titles
+        .slice(1, -1)
+        .split('*; *')
+        .map(title => ({ file, title })),
     )
     t.true(titles.length > 0, number)
     for (const { file, title } of titles) {
