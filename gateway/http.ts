@@ -293,7 +293,7 @@ export function createGateway(options: GatewayOptions): Gateway {
 
   /**
    * Passes a request to Connect's adapter, whose fallback is `refuseUnknown`. The adapter needs the headers of its answer in
-   * advance, which is expensive: so the table of routes comes first (docs/performance.md).
+   * advance, which is expensive: so the table of routes comes first (docs/measurements-log.md).
    */
   function delegate(visit: Visit<Action>): undefined {
     const { request, response, target } = visit

@@ -25,8 +25,8 @@ Environment variables:
   AUTH_HTTP_TLS_CERT, AUTH_HTTP_TLS_KEY   certificate of the gateway for clients: enables HTTPS
   AUTH_METRICS_ADDRESS                    address of metrics for Prometheus, and of /healthz and /readyz
                                           for probes; default 127.0.0.1:9091
-  AUTH_TRUSTED_PROXIES, AUTH_CORS_ORIGINS, AUTH_DEFAULT_REVISION, AUTH_COMPATIBILITY, AUTH_DOCS,
-  AUTH_DRAIN, AUTH_LOG_LEVEL
+  AUTH_TRUSTED_PROXIES, AUTH_CORS_ORIGINS, AUTH_DEFAULT_REVISION, AUTH_COMPATIBILITY, AUTH_DOCS, AUTH_DRAIN,
+  AUTH_LOG_LEVEL
 `
 
 /** Default address of metrics: a server on the same machine uses the previous port. */

@@ -6873,6 +6873,10 @@ export const Administration: GenService<{
    * nothing, sends no e-mails, and changes neither a ROLE_ADMIN nor the role of an existing user. Refuses with
    * JUSTIFICATION_NEEDED on the database itself if it sets passwords.
    *
+   * Errors: INVALID_ARGUMENT (INVALID_ARGUMENT), RECORD_NOT_FOUND (NOT_FOUND), WRONG_STATE (FAILED_PRECONDITION),
+   * JUSTIFICATION_NEEDED (INVALID_ARGUMENT), ACCESS_DENIED (PERMISSION_DENIED), INVALID_TOKEN (UNAUTHENTICATED), SIGN_IN_AGAIN
+   * (UNAUTHENTICATED)
+   *
    * @generated from rpc auth.v1.Administration.StartImport
    */
   startImport: {
@@ -6886,6 +6890,9 @@ export const Administration: GenService<{
    * this caller started or resumed the import, and its tokens weren’t revoked since. A repeated batch changes nothing and
    * returns the first answer: to resume, send all batches again. Refuses with WRONG_STATE rows that don’t follow those before.
    *
+   * Errors: INVALID_ARGUMENT (INVALID_ARGUMENT), RECORD_NOT_FOUND (NOT_FOUND), WRONG_STATE (FAILED_PRECONDITION), ACCESS_DENIED
+   * (PERMISSION_DENIED), INVALID_TOKEN (UNAUTHENTICATED)
+   *
    * @generated from rpc auth.v1.Administration.ImportBatch
    */
   importBatch: {
@@ -6898,6 +6905,9 @@ export const Administration: GenService<{
    * if any row is rejected it is aborted instead, and nothing is applied. Refuses with WRONG_STATE if `rows` isn’t the number of
    * judged rows.
    *
+   * Errors: INVALID_ARGUMENT (INVALID_ARGUMENT), RECORD_NOT_FOUND (NOT_FOUND), WRONG_STATE (FAILED_PRECONDITION), ACCESS_DENIED
+   * (PERMISSION_DENIED), INVALID_TOKEN (UNAUTHENTICATED)
+   *
    * @generated from rpc auth.v1.Administration.FinishImport
    */
   finishImport: {
@@ -6907,6 +6917,9 @@ export const Administration: GenService<{
   },
   /**
    * Ends an import before all its rows are judged. What it applied stays.
+   *
+   * Errors: INVALID_ARGUMENT (INVALID_ARGUMENT), RECORD_NOT_FOUND (NOT_FOUND), ACCESS_DENIED (PERMISSION_DENIED), INVALID_TOKEN
+   * (UNAUTHENTICATED)
    *
    * @generated from rpc auth.v1.Administration.AbortImport
    */
@@ -6918,6 +6931,9 @@ export const Administration: GenService<{
   /**
    * Returns an import.
    *
+   * Errors: INVALID_ARGUMENT (INVALID_ARGUMENT), RECORD_NOT_FOUND (NOT_FOUND), ACCESS_DENIED (PERMISSION_DENIED), INVALID_TOKEN
+   * (UNAUTHENTICATED)
+   *
    * @generated from rpc auth.v1.Administration.GetImport
    */
   getImport: {
@@ -6927,6 +6943,8 @@ export const Administration: GenService<{
   },
   /**
    * Lists imports, the newest first. Imports are deleted 30 days after their last change.
+   *
+   * Errors: INVALID_ARGUMENT (INVALID_ARGUMENT), ACCESS_DENIED (PERMISSION_DENIED), INVALID_TOKEN (UNAUTHENTICATED)
    *
    * @generated from rpc auth.v1.Administration.ListImports
    */
@@ -6938,6 +6956,9 @@ export const Administration: GenService<{
   /**
    * Returns stored password hashes and provider keys, and records an event that names the users.
    *
+   * Errors: INVALID_ARGUMENT (INVALID_ARGUMENT), ACCESS_DENIED (PERMISSION_DENIED), INVALID_TOKEN (UNAUTHENTICATED),
+   * SIGN_IN_AGAIN (UNAUTHENTICATED)
+   *
    * @generated from rpc auth.v1.Administration.GetUserSecrets
    */
   getUserSecrets: {
@@ -6947,6 +6968,9 @@ export const Administration: GenService<{
   },
   /**
    * Returns activation keys, and records an event that names the organizations.
+   *
+   * Errors: INVALID_ARGUMENT (INVALID_ARGUMENT), ACCESS_DENIED (PERMISSION_DENIED), INVALID_TOKEN (UNAUTHENTICATED),
+   * SIGN_IN_AGAIN (UNAUTHENTICATED)
    *
    * @generated from rpc auth.v1.Administration.GetOrganizationSecrets
    */
