@@ -106,7 +106,10 @@ export interface Imports {
   stagedBatches(importId: number, t: Transaction): Promise<number[]>
   /** Deletes the staged rows of an import. */
   discardStaged(importId: number, t: Transaction): Promise<void>
-  /** Runs `work`, and takes back all that it did in the transaction unless `keeps` accepts its result, which it returns. */
+  /**
+   * Runs `work`, and takes back all that it did in the transaction unless `keeps` accepts its result, which it returns. Can't
+   * be nested.
+   */
   tryOut<T>(work: () => Promise<T>, keeps: (result: T) => boolean, t: Transaction): Promise<T>
   /** Deletes imports, with their batches, 30 days after their last change. */
   prune(): Promise<void>
@@ -169,7 +172,7 @@ const addBatch: Statement = {
 const seen: Statement = {
   name: 'import-seen',
   text: `SELECT first_row AS "firstRow", seen FROM import_batches
-    WHERE import_id = $1 AND first_row < $2 + $3 AND first_row + row_count > $2 AND seen IS NOT NULL ORDER BY first_row`,
+    WHERE import_id = $1 AND first_row < $2::int + $3::int AND first_row + row_count > $2 AND seen IS NOT NULL ORDER BY first_row`,
 }
 
 const stagedBatches: Statement = {

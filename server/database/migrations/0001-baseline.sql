@@ -415,7 +415,6 @@ CREATE TABLE imports (
 CREATE UNIQUE INDEX imports_running
   ON imports (kind, source_digest, dry_run, all_or_nothing, set_passwords, (coalesce(after_dry_run, 0)))
   WHERE state = 'running';
-CREATE INDEX imports_updated ON imports (updated_at);
 
 -- The batches of an import: a repeated batch gets the answer of the first one.
 CREATE TABLE import_batches (
