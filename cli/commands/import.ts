@@ -4,7 +4,7 @@ import { readFile } from 'node:fs/promises'
 import { finished } from 'node:stream/promises'
 import type { Command } from 'commander'
 import type { Choice } from '../../server/predecessor/decide.js'
-import type { Found, Imported } from '../../server/predecessor/import.js'
+import type { Found, Imported, ReportLine } from '../../server/predecessor/import.js'
 import { type ExitCode, end, fail, misuse } from '../exit-codes.js'
 import { announce, withRegistry, worksLocally } from '../session.js'
 import { askText, canAsk, confirm, missingYes, readSecret, yesOption } from '../terminal/ask.js'
@@ -31,7 +31,7 @@ export function addImport(program: Command): void {
     .argument('<url>', 'database to read, postgres://user@host/name; - for standard input. PGPASSWORD has its password')
     .option('--on-collision <choice>', 'skip, suffix, or a file with a decision for each user')
     .option('--dry-run', 'analyze and compare only')
-    .option('--report <file>', 'new file for everything that is left out or listed, one JSON document per line')
+    .option('--report <file>', 'file for everything that is left out or listed, one JSON document per line')
     .addOption(yesOption())
     .addOption(jsonOption())
     .addHelpText(
@@ -79,25 +79,21 @@ Examples:
         const reason = options.dryRun
           ? undefined
           : (options.reason ?? (await askText('Reason, for the audit log:', { required: true })))
-        const run = (report: (done: string) => void) =>
-          importPredecessor(
-            { registry, passwords },
-            {
-              url: source,
-              choice,
-              dryRun: options.dryRun === true,
-              timeZone: settings.timeZone,
-              actor,
-              reason,
-              report: line => void out?.write(`${JSON.stringify(line)}\n`),
-              progress: (doing, done, of) => report(`${done} of ${of} ${doing}`),
-              async confirm(found) {
-                if (!options.json) printFound(found)
-                await confirm(`Import ${found.users} users into ${database}?`, options)
-              },
-            },
-          )
-        return withProgress('Importing', run).catch(error => {
+        const how = {
+          url: source,
+          choice,
+          dryRun: options.dryRun === true,
+          timeZone: settings.timeZone,
+          actor,
+          reason,
+          report: (line: ReportLine) => void out?.write(`${JSON.stringify(line)}\n`),
+          withProgress,
+          async confirm(found: Found) {
+            if (!options.json) printFound(found)
+            await confirm(`Import ${found.users} users into ${database}?`, options)
+          },
+        }
+        return importPredecessor({ registry, passwords }, how).catch(error => {
           if (error instanceof ImportRefused) fail(error.message, 5)
           throw error
         })
@@ -117,9 +113,9 @@ async function readChoice(given: string | undefined): Promise<Choice | undefined
   )
 }
 
-/** Opens a new file that only its owner can read: it holds names of users. */
+/** Opens a file that only its owner can read, if it is new: it holds names of users. */
 async function openReport(file: string) {
-  const stream = createWriteStream(file, { flags: 'wx', mode: 0o600 })
+  const stream = createWriteStream(file, { mode: 0o600 })
   await new Promise((resolve, reject) => stream.once('open', resolve).once('error', reject)).catch(({ code }) =>
     fail(`The file of --report can’t be made (${code}).`),
   )

@@ -32,7 +32,7 @@ export interface BatchDeps {
   readonly registry: Registry
   readonly passwords: Pick<Passwords, 'key'>
   readonly convert: Convert
-  readonly analysis: Pick<Analysis, 'decisions' | 'administratorThere'>
+  readonly analysis: Analysis
   /** Ids of questions by their keys. */
   readonly questionIds: ReadonlyMap<string, number>
   readonly event: EventBasis

@@ -76,8 +76,15 @@ const roleNumbers: readonly Role[] = ['ROLE_ADMIN', 'ROLE_INSTITUTION', 'ROLE_CL
 /** The policy for passwords isn't asked: passwords come as hashes. */
 const noPolicy: PasswordPolicy = { minLength: 0, denylist: { has: () => false } }
 
-/** Creates the conversion of users. */
-export function createConversion(clock: { readonly now: Date; readonly timeZone: string }) {
+/** Creates the conversion of users into a registry with these organizations. */
+export function createConversion({
+  organizationIds,
+  ...clock
+}: {
+  readonly now: Date
+  readonly timeZone: string
+  readonly organizationIds: ReadonlySet<number>
+}) {
   return (user: SourceUser, decision: Decision = {}): Converted => {
     const notes: Note[] = []
     const problems: Problem[] = []
@@ -102,7 +109,10 @@ export function createConversion(clock: { readonly now: Date; readonly timeZone:
     }
 
     const role = roleOf(user, decision, problems)
-    const organizationId = organizationOf(user.memberships ?? [], decision, problems, notes)
+    const { organization } = decision
+    const isChosen = organization === null || (organization !== undefined && organizationIds.has(organization))
+    const chosen = isChosen ? organization : undefined
+    const organizationId = organizationOf(user.memberships ?? [], chosen, problems, notes)
     const wasActive = user.active === 1
     if (user.active !== 1 && user.active !== 0) changed('active', `It was ${user.active}, and is 0.`)
     const active = wasActive && role !== 'ROLE_ADMIN'
@@ -197,13 +207,13 @@ function roleOf({ roles }: SourceUser, { role }: Decision, problems: Problem[]):
 
 function organizationOf(
   memberships: readonly Membership[],
-  { organization }: Decision,
+  chosen: number | null | undefined,
   problems: Problem[],
   notes: Note[],
 ): number | null {
   const [first, ...others] = new Set(memberships.flatMap(({ exists, organization }) => (exists ? [organization!] : [])))
   if (memberships.length === 0 || (first !== undefined && others.length === 0)) return first ?? null
-  if (organization !== undefined) return organization
+  if (chosen !== undefined) return chosen
   const owners = [...new Set(memberships.flatMap(({ keyOf }) => keyOf ?? []))]
   if (first !== undefined) problems.push({ field: 'organization', problem: 'several', by: [first, ...others] })
   else problems.push({ field: 'organization', problem: 'missing', ...(owners.length > 0 && { by: owners }) })

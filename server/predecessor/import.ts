@@ -15,7 +15,7 @@ import { questionKey } from '../rules/names.js'
 import { dayIn } from '../users/sign-up-form.js'
 import { type Batch, type BatchDeps, judge, writeBatch } from './batch.js'
 import { createConversion } from './convert.js'
-import { type Analysis, analyze, type Choice, type Listing, type NoteLine } from './decide.js'
+import { analyze, type Choice, type Listing, type NoteLine } from './decide.js'
 import { type Counts, type Prepared, prepare, type RowNote, write } from './organizations.js'
 import { type Source, type SourceUser, withSource } from './source.js'
 
@@ -37,8 +37,8 @@ export interface ImportOptions {
   /** Why, for the audit log. */
   readonly reason: string | undefined
   readonly report: (line: ReportLine) => void
-  /** What it is doing, and how many of the users are done. */
-  readonly progress: (doing: 'analyzed' | 'imported', done: number, of: number) => void
+  /** Runs a part of the work, which tells how far it is. It asks nothing meanwhile. */
+  readonly withProgress: <T>(doing: string, work: (report: (done: string) => void) => Promise<T>) => Promise<T>
   /** Asks whether to write; throws to end the import. */
   readonly confirm: (found: Found) => Promise<void>
 }
@@ -74,21 +74,17 @@ type Deps = { readonly registry: Registry; readonly passwords: Pick<Passwords, '
 export async function importPredecessor(deps: Deps, options: ImportOptions): Promise<Imported> {
   const administrator = await findAdministrator(deps.registry)
   const now = new Date()
-  const convert = createConversion({ now, timeZone: options.timeZone })
   return withSource(options.url, async source => {
+    const organizationIds = new Set(source.organizations.map(({ id }) => id))
+    const convert = createConversion({ now, timeZone: options.timeZone, organizationIds })
     const { database } = deps.registry
     const prepared = prepare(source, deps.registry, dayIn(options.timeZone, now))
     for (const note of prepared.notes) options.report(note)
-    const analysis = await analyze(
-      {
-        database,
-        convert,
-        report: options.report,
-        progress: done => options.progress('analyzed', done, source.userCount),
-      },
-      source,
-      { choice: options.choice, administrator },
-    )
+    const { choice, report, withProgress } = options
+    const analysis = await withProgress('Analyzing', tell => {
+      const progress = (done: number) => tell(`${done} of ${source.userCount}`)
+      return analyze({ database, convert, report, progress }, source, { choice, administrator })
+    })
     const found: Found = {
       users: source.userCount,
       organizations: source.organizations.length,
@@ -101,9 +97,12 @@ export async function importPredecessor(deps: Deps, options: ImportOptions): Pro
     const { actor, reason } = options
     const event = { outcome: 'ok', actor, ...(reason && { reason }) } as const
     const batches = { ...deps, convert, analysis, event }
-    if (options.dryRun) return { ...found, counts: await compare(batches, source) }
+    if (options.dryRun) return { ...found, counts: await withProgress('Comparing', () => compare(batches, source)) }
     await options.confirm(found)
-    return { ...found, ...(await writeAll(batches, source, prepared, { ...options, analysis })) }
+    const written = await withProgress('Importing', tell =>
+      writeAll(batches, source, prepared, { actor, progress: done => tell(`${done} of ${source.userCount}`) }),
+    )
+    return { ...found, ...written }
   })
 }
 
@@ -141,9 +140,9 @@ async function writeAll(
   comparing: Comparing,
   source: Source,
   prepared: Prepared,
-  { actor, progress, analysis }: Pick<ImportOptions, 'actor' | 'progress'> & { analysis: Analysis },
+  { actor, progress }: { actor: string; progress: (done: number) => void },
 ): Promise<Pick<Imported, 'import' | 'counts' | 'organizationCounts' | 'questionCounts'>> {
-  const { event, registry } = comparing
+  const { event, registry, analysis } = comparing
   const { database, imports, predecessor, questions } = registry
   const own = await predecessor.ownOrganizations(prepared.organizations.map(({ id }) => id as number))
   if (own.length > 0)
@@ -176,7 +175,7 @@ async function writeAll(
   let writing: Promise<void> = Promise.resolve()
   const writeNext = async (batch: Batch) => {
     current = await writeBatch(deps, current, batch)
-    progress('imported', current.nextRow, source.userCount)
+    progress(current.nextRow)
   }
   for await (const users of source.users(lastId)) {
     read += users.length

@@ -205,9 +205,10 @@ test('skip leaves users out, and a file of decisions settles each', async t => {
     { id: 31, role: 'ROLE_INSTITUTION' },
     { id: 41, organization: 8 },
   ]
-  await writeFile(file, [...rest, ...decisions.slice(1)].map(line => JSON.stringify(line)).join('\n'))
+  const missing = decisions.map(line => (line.id === 41 ? { ...line, organization: 9999 } : line))
+  await writeFile(file, [...rest, ...missing.slice(1)].map(line => JSON.stringify(line)).join('\n'))
   const refused = await moveIn('--on-collision', file)
-  t.deepEqual([refused.code, printed(refused).unsettled.map(({ id }: { id: number }) => id)], [5, [7]])
+  t.deepEqual([refused.code, printed(refused).unsettled.map(({ id }: { id: number }) => id)], [5, [7, 41]])
   await writeFile(file, [...rest, ...decisions].map(line => JSON.stringify(line)).join('\n'))
   const run = await moveIn('--on-collision', file)
   t.deepEqual([run.code, outcome(printed(run))], [6, [count - 1 - rest.length, 0, 1, rest.length]])
