@@ -69,16 +69,18 @@ type InstallationSettings = Pick<
  * Makes a database ready for use: schema, issuer of tokens, first signing key, first security questions, default
  * administrator. What exists already stays unchanged, so it may be repeated, and run by several processes at once. The
  * default administrator is created with the issuer, once in the life of a registry, and not again after its deletion.
- * Throws an Error that says what to do where settings contradict the registry.
+ * Throws an Error that says what to do where settings contradict the registry. `onLocked` is that of migrations.
  */
 export async function install(
   registry: Registry,
   settings: InstallationSettings,
   passwords: Pick<Passwords, 'hash'>,
   actor: string,
+  onLocked?: () => void,
 ): Promise<Installation> {
   const { database, masterKey, users, questions, signingKeys, tokenIssuers, audit } = registry
-  const migrations = settings.migrate === 'on' ? await migrate(database) : await refusePending(database)
+  const migrations =
+    settings.migrate === 'on' ? await migrate(database, onLocked && { onLocked }) : await refusePending(database)
   await database.limitStatements()
   // Before any change: a process with other settings changes nothing.
   const before = await tokenIssuers.find()

@@ -84,7 +84,9 @@ export async function startService(
     undo.push({ what: 'hashes in flight', run: pool.close })
     metrics.watchHashing(pool.stats)
     const work = async () => {
-      const installation = await install(registry, settings, passwords, 'service')
+      const installation = await install(registry, settings, passwords, 'service', () =>
+        log.warn('a migration waits for a transaction that holds its table'),
+      )
       const self = await registry.processes.add(settings.httpAddress ? 'all-in-one' : 'server', installation.tokens)
       return { installation, self }
     }

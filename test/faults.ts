@@ -40,7 +40,7 @@ const faults: Readonly<Record<string, Fault>> = {
   'database-down': { file: 'process/starts.slow', match: 'a start*' },
   'rolling-restart': { file: 'process/processes.long', match: 'a rolling restart*' },
   signals: { file: 'process/stops.slow', match: '*SIG*' },
-  'hanging-stop': { file: 'process/stops.slow', match: '*keeps no process from ending*' },
+  'hanging-stop': { file: 'process/stops.slow', match: '*keep a process from ending*' },
   'server-killed': { file: 'gateway/balancing.slow', match: 'one server is killed*' },
   'server-hangs': { file: 'gateway/balancing.slow', match: 'one server hangs*' },
   'servers-hang': { file: 'gateway/balancing.slow', match: 'a gateway is ready*' },

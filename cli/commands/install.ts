@@ -39,7 +39,11 @@ Examples:
           const names = pending.map(({ name }) => name).join(', ')
           await confirm(`It holds a registry. Update its tables (${names})?`, options)
         }
-        return withProgress('Installing', () => install(registry, { ...settings, migrate: 'on' }, passwords, actor))
+        return withProgress('Installing', report =>
+          install(registry, { ...settings, migrate: 'on' }, passwords, actor, () =>
+            report('waiting for another transaction'),
+          ),
+        )
       }
       const done = await withRegistry(work, { create: true })
       const { migrations, signingKey, questions, administrator, password, weakness } = done

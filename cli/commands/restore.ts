@@ -6,7 +6,7 @@ import type { Key } from '../../server/backup/envelope.js'
 import type { Erased } from '../../server/backup/restore.js'
 import { fail, misuse } from '../exit-codes.js'
 import { announce, withRegistry, worksLocally } from '../session.js'
-import { askChoice, askKnownSecret, canAsk, readSecret, yesOption } from '../terminal/ask.js'
+import { askKnownSecret, canAsk, confirm, readSecret, yesOption } from '../terminal/ask.js'
 import { jsonOption, printJson, say } from '../terminal/output.js'
 import { withProgress } from '../terminal/progress.js'
 
@@ -100,13 +100,8 @@ async function readText(file: string): Promise<string> {
 async function makeSure(users: number, madeAt: string, options: Options): Promise<void> {
   const held = `The existing registry has ${users} ${users === 1 ? 'user' : 'users'}`
   if (!options.replace) fail(`${held}: to replace it, pass --replace.`)
-  if (options.yes) return
-  if (!canAsk(options)) misuse(`${held}: without a terminal, pass --yes to replace it.`)
-  const answer = await askChoice(`${held}. Replace it with the backup of ${madeAt}?`, [
-    { name: 'no', value: 'no' },
-    { name: 'yes', value: 'yes' },
-  ])
-  if (answer === 'no') fail('Nothing changed.')
+  if (!options.yes && !canAsk(options)) misuse(`${held}: without a terminal, pass --yes to replace it.`)
+  await confirm(`${held}. Replace it with the backup of ${madeAt}?`, options)
 }
 
 function erasedAgain(erasures: readonly Erased[], erased: number): string {

@@ -1,8 +1,8 @@
 /** What `auth-admin` says of a server that it can't work with: where it is, what is wrong, and what to do about it. */
-import { spawnSync } from 'node:child_process'
+import { execFile } from 'node:child_process'
 import { mkdir, mkdtemp, readdir, rm, writeFile } from 'node:fs/promises'
 import { createServer as createHttp } from 'node:http'
-import { createSecureServer } from 'node:http2'
+import { constants, createServer as createHttp2, createSecureServer } from 'node:http2'
 import { createServer as createHttps } from 'node:https'
 import { type AddressInfo, createServer, type Server, type Socket } from 'node:net'
 import { tmpdir } from 'node:os'
@@ -107,6 +107,16 @@ test('what is no HTTP/2 is named, without a stack trace', async t => {
   await says(t, `http://127.0.0.1:${await listen(t, html)}`, 1, /speaks HTTP\/1\.1/)
 })
 
+test('a server that breaks a call off is to be tried again, and is not taken for another one', async t => {
+  for (const code of [constants.NGHTTP2_NO_ERROR, constants.NGHTTP2_INTERNAL_ERROR]) {
+    const server = createHttp2().on('stream', ({ session }) => {
+      session!.goaway(code)
+      setTimeout(() => session!.destroy(), 50)
+    })
+    await says(t, `http://127.0.0.1:${await listen(t, server as unknown as Server)}`, 7, /closed the connection/)
+  }
+})
+
 test('TLS on one side only is named, each way', async t => {
   const { cert, key } = issue(['localhost'])
   const encrypted = createSecureServer({ cert, key }).on('sessionError', () => {})
@@ -165,16 +175,19 @@ test('files that can’t be read or written are named, without a stack trace', a
   }
   const settings = await installedRegistry(t)
   const file = join(folder, 'registry.age')
+  // Doesn't block this process, whose servers other tests use.
   const shell = (script: string, ...args: string[]) =>
-    spawnSync('sh', ['-c', script, 'sh', process.execPath, program, ...args], {
-      env: { PATH: process.env.PATH, ...settings },
-      input: 'umas 16 letras ou mais',
-      encoding: 'utf8',
+    new Promise<{ status: number | null; stderr: string }>(resolve => {
+      const env = { PATH: process.env.PATH, ...settings }
+      const child = execFile('sh', ['-c', script, 'sh', process.execPath, program, ...args], { env }, (_, __, stderr) =>
+        resolve({ status: child.exitCode, stderr }),
+      )
+      child.stdin!.on('error', () => {}).end('umas 16 letras ou mais')
     })
-  const full = shell('ulimit -f 1 && exec "$@"', 'backup', file, '--passphrase-file', '-')
+  const full = await shell('ulimit -f 1 && exec "$@"', 'backup', file, '--passphrase-file', '-')
   t.deepEqual([full.status, full.stderr], [1, 'error: The backup can’t be written (EFBIG).\n'])
   t.deepEqual(await readdir(folder), [])
-  const output = shell('exec "$@" >/dev/full', 'users', 'list', '--json')
+  const output = await shell('exec "$@" >/dev/full', 'users', 'list', '--json')
   t.deepEqual([output.status, output.stderr], [1, 'error: Standard output can’t be written (ENOSPC).\n'])
   await writeFile(join(folder, 'auth-admin'), 'a file where a folder should be')
   const { code, stderr } = await spawnCli({ XDG_CONFIG_HOME: folder }, ['contexts', 'list'])

@@ -106,13 +106,14 @@ test('the default administrator is made once: erased or renamed, no installation
   t.regex(warnings()[0]!, /"level":"warn".*`auth-admin users create .*--role ROLE_ADMIN --active/)
 })
 
-test('a service that is started without a terminal says where the password is, not the password', async t => {
+test('a service that is started without a terminal says where to sign in and where the password is, not the password', async t => {
   const env = await emptyDatabase(t)
-  const service = await spawnService(t, { ...env, AUTH_ADMIN_PASSWORD: '' })
+  const service = await spawnService(t, { ...env, AUTH_ADMIN_PASSWORD: '', AUTH_ADMIN_ADDRESS: '127.0.0.1:0' })
   const file = join(env.AUTH_DATA_DIR, 'initial-admin-password')
   const password = await readFile(file, 'utf8')
   t.is(password.length, 20)
   await waitFor(() => service.output().includes(`admin    admin, password kept in ${file}`), service.output)
+  t.regex(service.output(), /^login {4}auth-admin login http:\/\/127\.0\.0\.1:[1-9]\d*$/m)
   t.false(service.output().includes(password))
 })
 

@@ -218,7 +218,10 @@ test('at a terminal no word is broken, and what is copied stands whole on its li
     own.DATABASE_URL,
     `INSERT INTO organizations (name, name_key, email, activation_key_digest, activation_key_sealed)
        VALUES ('${name}', 'associacao', '${email}', '', '');
-     UPDATE users SET username = 'Ana Maria da Silva Souza de Oliveira', active = false`,
+     UPDATE users SET username = 'Ana Maria da Silva Souza de Oliveira', active = false;
+     INSERT INTO audit_events SELECT id + 1, now(), 'organization.rotate-key', 'ok', NULL, 'user', 1, NULL, 'organization:1',
+       '192.0.2.7', 'id', NULL, NULL, '', '' FROM audit_head;
+     UPDATE audit_head SET id = id + 1`,
   )
   const show = async (...args: string[]) => {
     const terminal = openTerminal(own, args)
@@ -229,5 +232,6 @@ test('at a terminal no word is broken, and what is copied stands whole on its li
   t.false(screen.includes(name))
   for (const word of [...name.split(' '), email]) t.true(screen.split(/\s+/).includes(word), screen)
   t.regex(await show('users', 'list'), /^1 +Ana Maria da Silva Souza de Oliveira /m)
+  t.regex(await show('audit', 'list', '--limit', '1'), / Ana Maria da Silva Souza de Oliveira #1 /)
   t.regex(await show('users', 'why', '1'), / auth-admin users edit 1 --email ADDRESS$/m)
 })
