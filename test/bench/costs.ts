@@ -168,20 +168,20 @@ let serial = 0
 function busyMs(pid: number, folder: string): number {
   const nanoseconds = (path: string) => Number(readFileSync(path, 'utf8').split(' ', 1)[0])
   let sum = nanoseconds(`/proc/${pid}/task/${pid}/schedstat`)
-  const postmaster = processes().find(
-    ({ pid, name }) => name === 'postgres' && readFileSync(`/proc/${pid}/cmdline`, 'utf8').includes(folder),
-  )
-  for (const each of processes()) if (each.parent === postmaster?.pid) sum += nanoseconds(`/proc/${each.pid}/schedstat`)
+  const all = processes()
+  const postmaster = all.find(({ name, line }) => name === 'postgres' && line.includes(folder))
+  for (const each of all) if (each.parent === postmaster?.pid) sum += nanoseconds(`/proc/${each.pid}/schedstat`)
   return sum / 1e6
 }
 
-function processes(): { pid: number; name: string; parent: number }[] {
+function processes(): { pid: number; name: string; parent: number; line: string }[] {
   return readdirSync('/proc')
     .filter(name => /^\d+$/.test(name))
     .flatMap(name => {
       try {
         const [, command = '', parent = ''] = /\((.*)\) \S (\d+)/.exec(readFileSync(`/proc/${name}/stat`, 'utf8')) ?? []
-        return [{ pid: Number(name), name: command, parent: Number(parent) }]
+        const line = readFileSync(`/proc/${name}/cmdline`, 'utf8')
+        return [{ pid: Number(name), name: command, parent: Number(parent), line }]
       } catch {
         // It has ended.
         return []
