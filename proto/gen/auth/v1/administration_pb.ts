@@ -6732,6 +6732,9 @@ export const Administration: GenService<{
   /**
    * Returns a key that signs or verifies tokens.
    *
+   * Errors: INVALID_ARGUMENT (INVALID_ARGUMENT), RECORD_NOT_FOUND (NOT_FOUND), ACCESS_DENIED (PERMISSION_DENIED), INVALID_TOKEN
+   * (UNAUTHENTICATED)
+   *
    * @generated from rpc auth.v1.Administration.GetSigningKey
    */
   getSigningKey: {
@@ -6994,6 +6997,9 @@ export const Administration: GenService<{
   },
   /**
    * Returns a sealed event.
+   *
+   * Errors: INVALID_ARGUMENT (INVALID_ARGUMENT), RECORD_NOT_FOUND (NOT_FOUND), ACCESS_DENIED (PERMISSION_DENIED), INVALID_TOKEN
+   * (UNAUTHENTICATED)
    *
    * @generated from rpc auth.v1.Administration.GetAuditEvent
    */
