@@ -1,4 +1,5 @@
 // The rows of imports of files: each batch is one transaction with the counts of its import.
+import { setTimeout as sleep } from 'node:timers/promises'
 import { create, fromBinary, toBinary } from '@bufbuild/protobuf'
 import {
   type ImportBatchRequest,
@@ -14,6 +15,7 @@ import type { Administrator } from '../../access/administrator.js'
 import type { Change } from '../../access/context.js'
 import type { ImportRow, Imports, Outcomes } from '../../models/import.js'
 import type { MasterKey } from '../../models/master-key.js'
+import type { Pool } from '../../passwords/pool.js'
 import { refuse } from '../../requests/refusal.js'
 import { wrongFields } from '../../requests/wrong-fields.js'
 import { formatIds } from '../../rules/id-ranges.js'
@@ -27,8 +29,12 @@ const maxBatch = 250
 /** Maximum rows of an import that is all or nothing, which are applied in one transaction. */
 const maxAtOnce = 10_000
 
+/** Milliseconds for which a batch leaves the processors to sign-ins, and between two looks whether any are hashed. */
+const courtesy = { most: 500, interval: 20 }
+
 interface Deps {
   readonly imports: Imports
+  readonly pool: Pick<Pool, 'stats'>
   readonly masterKey: Pick<MasterKey, 'seal' | 'open'>
   readonly rowsOf: {
     readonly organizations: Rows<ImportedOrganization>
@@ -42,12 +48,14 @@ const stagedUse = 'import-rows'
 /** Judges the next rows of an import, and applies those that aren't rejected. */
 export function importBatch(deps: Deps): Handler<'importBatch'> {
   const { imports } = deps
-  return async (request, { administrator, change }) => {
+  return async (request, { call, administrator, change }) => {
     const id = checkId(request.id)
     const { firstRow } = request
     const of = (await imports.find(id)) ?? missing(id)
     checkStarter(of, administrator)
     const rows = rowsIn(of, request, deps)
+    const wait = () => giveWay(deps.pool)
+    await (call.work ? call.work.releaseDuring(wait) : wait())
     // The rows of a repeated batch aren't needed.
     const given = of.nextRow > firstRow ? undefined : await rows.read()
     const hashes = (await given?.hash(of)) ?? new Map<number, string>()
@@ -89,6 +97,16 @@ export function importBatch(deps: Deps): Handler<'importBatch'> {
       return { ...answer, import: toImport(await imports.advance(id, outcomes, t)) }
     })
   }
+}
+
+/** Waits while passwords are hashed: an import takes more of the processors than the scheduler charges for a call. */
+async function giveWay(pool: Pick<Pool, 'stats'>): Promise<void> {
+  const isHashing = () => {
+    const { running, waiting } = pool.stats()
+    return running + waiting > 0
+  }
+  const until = performance.now() + courtesy.most
+  while (isHashing() && performance.now() < until) await sleep(courtesy.interval)
 }
 
 /** Ends an import when all its rows are judged. */
