@@ -8,7 +8,7 @@ import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import type { Policy, Revision } from '../../server/policy/policy.js'
-import { limits, Refusal } from '../../server/requests/refusal.js'
+import { limits } from '../../server/requests/refusal.js'
 import { gatewayReasons, type Problem, problemDocument, problemOfReason, statuses } from '../problem.js'
 import { type Route, refusalsOf, routes, rowOf } from '../routes.js'
 import { hideFields } from '../translate.js'
@@ -157,18 +157,29 @@ function reasonSchema(comments: Comments): Schema {
 function reasonsOf(comments: Comments): Schema {
   return Object.fromEntries(
     reasonNames.map(name => {
-      const reason = Reason[name as keyof typeof Reason] as Reason | undefined
-      if (reason === undefined) return [name, gatewayReasons[name as keyof typeof gatewayReasons]]
-      const { message } = new Refusal(reason)
-      const meaning = meaningOf(name, comments)
-      return [name, { status: statuses[reason], code: grpcCode(reason), meaning, remedy: message }]
+      const reason = asReason(name)
+      const about = aboutReason(name, comments)
+      const meaning = firstSentence(about)
+      const remedy = about.slice(meaning.length).trim()
+      if (reason === undefined) return [name, { status: asOfGateway(name).status, meaning, remedy }]
+      return [name, { status: statuses[reason], code: grpcCode(reason), meaning, remedy }]
     }),
   )
 }
 
-function meaningOf(name: string, comments: Comments): string {
+/** The reason of a service with this name; undefined for one of the gateway alone. */
+function asReason(name: string): Reason | undefined {
+  return Reason[name as keyof typeof Reason]
+}
+
+function asOfGateway(name: string) {
+  return gatewayReasons[name as keyof typeof gatewayReasons]
+}
+
+/** Meaning and remedy of a reason. */
+function aboutReason(name: string, comments: Comments): string {
   const comment = comments.get(`auth.v1.Reason.REASON_${name}`)
-  return comment?.replace(/ \[[^\]]*\]$/, '') ?? gatewayReasons[name as keyof typeof gatewayReasons].meaning
+  return comment?.replace(/ \[[^\]]*\]$/, '') ?? asOfGateway(name).about
 }
 
 function operationOf(route: Route, context: Context): Schema {
@@ -183,7 +194,7 @@ function operationOf(route: Route, context: Context): Schema {
   return {
     operationId: isRpc ? rpc.localName : path.replace(/\W/g, ''),
     tags: [isRpc ? rpc.parent.name.toLowerCase() : 'gateway'],
-    summary: firstSentence(comment),
+    summary: firstSentence(comment).replace(/\.$/, ''),
     description: [comment, ...(row ? remarksOf(row) : [])].join('\n\n'),
     ...(revisions?.length === 0 && { servers: [{ url: '/' }] }),
     security: row ? securityOf(row, route) : [],
@@ -353,7 +364,7 @@ function refusalOf(
     return [name, { value: recorded?.status === status ? recorded : problemOf(status, name, comments) }]
   })
   return {
-    description: reasons.map(name => `\`${name}\`: ${meaningOf(name, comments)}`).join('\n\n'),
+    description: reasons.map(name => `\`${name}\`: ${aboutReason(name, comments)}`).join('\n\n'),
     headers: headersOf(
       'X-Request-Id',
       ...(status === 429 || status === 503 ? (['Retry-After'] as const) : []),
@@ -365,12 +376,12 @@ function refusalOf(
 
 /** The problem document of a reason, as the gateway writes it. */
 function problemOf(status: number, name: string, comments: Comments): unknown {
-  const reason = Reason[name as keyof typeof Reason] as Reason | undefined
+  const reason = asReason(name)
   const problem: Problem =
     reason === undefined
-      ? { status, reason: name, detail: meaningOf(name, comments), headers: {} }
+      ? { status, reason: name, detail: firstSentence(aboutReason(name, comments)), headers: {} }
       : { ...problemOfReason(reason), status }
-  return JSON.parse(problemDocument(problem, 'b3a7e0f4-6c1d-4e57-9a55-0d6f2c8f1f0e'))
+  return JSON.parse(problemDocument(problem, '0f8fad5b-d9cb-469f-a165-70867728950e'))
 }
 
 function headersOf(...names: (keyof typeof headers)[]): Schema {
