@@ -11,6 +11,7 @@ import { addConfig } from './commands/config.js'
 import { addDoctor } from './commands/doctor.js'
 import { addInstall } from './commands/install.js'
 import { addIssuer } from './commands/issuer.js'
+import { addImports } from './commands/lists/imports.js'
 import { addLogin } from './commands/login.js'
 import { addMail } from './commands/mail.js'
 import { addManual } from './commands/manual.js'
@@ -100,6 +101,7 @@ Examples:
   addOrganizations(program)
   addQuestions(program)
   addUsers(program)
+  addImports(program)
   addServices(program)
   addSigningKeys(program)
   addIssuer(program)

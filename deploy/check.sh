@@ -133,7 +133,7 @@ check 'alerts and their tests (promtool)' promtool ./check-alerts.sh
 check 'Prometheus example (promtool)' promtool promtool check config --syntax-only prometheus.yaml
 check 'Helm chart (helm lint)' helm check_helm
 check 'Helm chart (kubeconform)' 'helm kubeconform' check_kubernetes
-check 'these scripts (shellcheck)' shellcheck shellcheck check.sh check-alerts.sh
+check 'these scripts (shellcheck)' shellcheck shellcheck check.sh check-alerts.sh release.sh
 
 echo "$passed passed, $failed failed, $missing not run"
 [ "${1-}" != --all ] || failed=$((failed + missing))

@@ -37,7 +37,7 @@ import { costOf, type Revision, type Route, routes } from './routes.js'
 import { costOfRpc, createRpcHandler, forwardedHeaders } from './rpcs.js'
 import { createSender } from './send.js'
 import { createFileAnswer } from './static-file.js'
-import { type Answer, createRead, createWrite, textAnswer } from './translate.js'
+import { type Answer, type Compatibility, createRead, createWrite, textAnswer } from './translate.js'
 
 /** Options of a gateway. */
 export interface GatewayOptions {
@@ -52,6 +52,8 @@ export interface GatewayOptions {
   readonly secure?: Secure
   /** Revision served at the base path `/`. */
   readonly defaultRevision: Revision
+  /** Other clients than those of the contract to adapt to. */
+  readonly compatibility?: Compatibility
   /** Addresses or CIDR blocks of proxies whose `X-Forwarded-For` and `X-Request-Id` are trusted. */
   readonly trustedProxies: readonly string[]
   /** Called with the sender of each request and its `X-Forwarded-For`, trusted or not. */
@@ -128,7 +130,9 @@ export function createGateway(options: GatewayOptions): Gateway {
   const { callTimeout } = limits
   const senderOf = createSenderOf(options.trustedProxies)
   const served = options.docs ? routes : routes.filter(({ file }) => file === undefined)
-  const lookup = createLookup<Action>(served, options.defaultRevision, createAction)
+  const lookup = createLookup<Action>(served, options.defaultRevision, (route, revision) =>
+    createAction(route, revision, options.compatibility),
+  )
   const { send, commonHeaders, isPreflight } = createSender(options.corsOrigins, limits.lingerTimeout)
   const handleRpc = createRpcHandler({ transport, log, callTimeout, fallback: refuseUnknown })
   const listener = createListener(options.address, onRequest, limits, {
@@ -289,7 +293,7 @@ export function createGateway(options: GatewayOptions): Gateway {
 
   /**
    * Passes a request to Connect's adapter, whose fallback is `refuseUnknown`. The adapter needs the headers of its answer in
-   * advance, which is expensive: so the table of routes comes first (docs/performance.md).
+   * advance, which is expensive: so the table of routes comes first (docs/measurements-log.md).
    */
   function delegate(visit: Visit<Action>): undefined {
     const { request, response, target } = visit
@@ -403,15 +407,15 @@ function check({ httpVersion, headers, url = '' }: Request): void {
   if (httpVersion === '1.1' && !headers.host) throw badHost()
 }
 
-function createAction(route: Route, revision: Revision): Action {
+function createAction(route: Route, revision: Revision, compatibility: Compatibility): Action {
   const { rpc, timeout, file } = route
   if (file !== undefined) {
     const answer = createFileAnswer(file.replace('{revision}', revision), route.mediaType!, route.cache!)
     return { cost: trivialCost, act: async ({ request }) => answer(request.headers) }
   }
   if (!rpc) return { cost: trivialCost, act: async () => textAnswer(route.text ?? '') }
-  const read = createRead(route, rpc)
-  const write = createWrite(route, rpc, revision)
+  const read = createRead(route, rpc, compatibility)
+  const write = createWrite(route, rpc, revision, compatibility)
 
   async function translate({ segment, query, body, call }: Exchange) {
     try {

@@ -46,7 +46,7 @@ export function createSender(corsOrigins: readonly string[], linger: number): Se
       if (response.headersSent || response.destroyed) return
       const bytes = Buffer.byteLength(body)
       const length: Record<string, string> = status === 204 || status === 304 ? {} : { 'content-length': String(bytes) }
-      // Faster than spreads on Node.js 20 (docs/performance.md).
+      // Faster than spreads on Node.js 20 (docs/measurements-log.md).
       const common = commonHeaders(request)
       const all = Object.assign(length, common, headers)
       if (headers.vary && common.vary) all.vary = `${common.vary}, ${headers.vary}`

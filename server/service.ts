@@ -192,6 +192,7 @@ export async function startService(
         serviceOf: serviceKeys.cachedName,
         address: httpAddress,
         defaultRevision: settings.defaultRevision,
+        compatibility: settings.compatibility,
         trustedProxies,
         onSender: proxies.watch('http'),
         corsOrigins: settings.corsOrigins,

@@ -123,17 +123,23 @@ function after({ links, changes, head, asOf }: Recent, { id, hash }: Link): Page
   return cut(changes.slice(changes.findLastIndex(change => change.id <= id) + 1), { head, asOf })
 }
 
+/** Cuts changes at the size of a page: an event of an import is as many changes as it has ids. */
 function cut(changes: readonly FeedChange[], { head, asOf }: Pick<FeedEnd, 'head' | 'asOf'>): Page {
-  const more = changes.length > pageSize
-  return { link: more ? changes[pageSize - 1]! : head, changes: changes.slice(0, pageSize), asOf, more }
+  let size = 0
+  const end = changes.findIndex(({ userIds = [], organizationIds = [] }, index) => {
+    size += Math.max(1, userIds.length, organizationIds.length)
+    return size > pageSize && index > 0
+  })
+  if (end < 0) return { link: head, changes, asOf, more: false }
+  return { link: changes[end - 1]!, changes: changes.slice(0, end), asOf, more: true }
 }
 
 /** Whether a change is of one of the kinds. */
 function wantsOf(kinds: readonly ChangeKind[]): (change: FeedChange) => boolean {
   const [revocations, users] = [kinds.includes(ChangeKind.REVOCATIONS), kinds.includes(ChangeKind.USERS)]
-  return ({ revocation, retiredKey, userId, organizationId }) =>
+  return ({ revocation, retiredKey, userIds, organizationIds }) =>
     (revocations && (revocation !== undefined || retiredKey !== undefined)) ||
-    (users && (userId !== undefined || organizationId !== undefined))
+    (users && (userIds !== undefined || organizationIds !== undefined))
 }
 
 /** Of each user the latest revocation, and each id once. */
@@ -144,11 +150,11 @@ function toResponse(
   const response = { cursor: `${link.id}:${link.hash}`, more, ...(!more && { asOf: timestampFromDate(asOf) }) }
   const revoked = new Map<number, number>()
   const [keys, users, organizations] = [new Set<string>(), new Set<number>(), new Set<number>()]
-  for (const { revocation, retiredKey, userId, organizationId } of changes) {
+  for (const { revocation, retiredKey, userIds = [], organizationIds = [] } of changes) {
     if (revocation) revoked.set(revocation.userId, revocation.minGeneration)
     if (retiredKey !== undefined) keys.add(retiredKey)
-    if (userId !== undefined) users.add(userId)
-    if (organizationId !== undefined) organizations.add(organizationId)
+    for (const id of userIds) users.add(id)
+    for (const id of organizationIds) organizations.add(id)
   }
   return {
     ...response,

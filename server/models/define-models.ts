@@ -19,6 +19,8 @@ import { createEmails } from './email.js'
 import { createEmailQuotas } from './email-quota.js'
 import { createErasure } from './erasure.js'
 import { createFormerUsernames } from './former-username.js'
+import { createImports } from './import.js'
+import { createImportedUsers } from './imported-user.js'
 import { createMailedKeys } from './mailed-key.js'
 import { createOrganizations } from './organization.js'
 import { createProcesses } from './process.js'
@@ -54,6 +56,8 @@ export function defineModels(database: Database, masterKey: StoredKeys) {
     totpSecrets: createTotpSecrets(database, masterKey),
     creationRequests: createCreationRequests(database),
     organizations: createOrganizations(database, masterKey),
+    imports: createImports(database),
+    importedUsers: createImportedUsers(database, masterKey),
     questions: createQuestions(database),
     mailedKeys,
     emails,

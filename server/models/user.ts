@@ -64,7 +64,8 @@ const shown = {
   passwordUpdatedAt: hasDefault(nullable(time)),
 }
 
-const userAttributes = {
+/** All attributes of a user. */
+export const userAttributes = {
   ...shown,
   nicknameKey: text,
   passwordHash: text,
@@ -255,23 +256,24 @@ export interface Users extends UserNames {
   revokeTokens(id: number, t: Transaction): Promise<void>
   /**
    * Sets or removes the recovery address and voids mailed recovery keys and codes for a new address. Notifies the former
-   * address, in the language `locale`, of the client address of the change. The caller must lock the user's row.
+   * address, in the language `locale`, of the client address of the change, unless that is undefined. The caller must lock the
+   * user's row.
    */
   setEmail(
     { id, email }: Pick<Owner, 'id' | 'email'>,
     to: string | null,
-    change: { readonly address: string; readonly locale: string },
+    change: { readonly address: string; readonly locale: string } | undefined,
     t: Transaction,
   ): Promise<void>
   /**
    * Changes the username, reserves the former one for the user for 30 days, and notifies the user of the client address of
-   * the change, in the language `locale`. The caller must lock the user's row. Counts of failed sign-ins remain. Throws a
-   * unique violation of `users_username_key_key`.
+   * the change, in the language `locale`, unless that is undefined. The caller must lock the user's row. Counts of failed
+   * sign-ins remain. Throws a unique violation of `users_username_key_key`.
    */
   rename(
     id: number,
     username: string,
-    change: { readonly address: string; readonly locale: string },
+    change: { readonly address: string; readonly locale: string } | undefined,
     t: Transaction,
   ): Promise<void>
   /** Changes the profile of a user. Throws a unique violation of `users_nickname_key_key`. */
@@ -420,7 +422,7 @@ export function createUsers(
     async setEmail({ id, email: former }, to, change, transaction) {
       await users().update({ email: to }, { where: { id }, transaction })
       await voidKeys(id, accessPurposes, transaction)
-      if (former === null) return
+      if (former === null || !change) return
       await emails.notify('email-changed', { id, email: former }, { ...change, to: former }, transaction)
     },
     async rename(id, username, change, transaction) {
@@ -433,7 +435,7 @@ export function createUsers(
         await formerUsernames.reserve(id, next.usernameKey, transaction)
       }
       await users().update(next, { where: { id }, transaction })
-      await emails.notify('username-changed', { id, email: before.email }, change, transaction)
+      if (change) await emails.notify('username-changed', { id, email: before.email }, change, transaction)
     },
     async edit(id, { name, ...details }, transaction) {
       const named = name && { ...name, nicknameSkeleton: nicknameSkeleton(name.nickname) }

@@ -1,6 +1,6 @@
 /**
  * Observability owns what operators see of a process: its log, spans, metrics and probes. This file has the metrics of a
- * server, which docs/observability.md lists. It declares the interfaces that it needs of the folders above, and imports none
+ * server, which docs/metrics.md lists. It declares the interfaces that it needs of the folders above, and imports none
  * of them.
  */
 import { statfs } from 'node:fs/promises'

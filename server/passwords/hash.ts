@@ -107,6 +107,11 @@ function readBcrypt(stored: string | undefined): string | undefined {
   return match ? `$2b${match[1]}` : undefined
 }
 
+/** Whether a text is a bcrypt hash that passwords compare with, as imports bring. A greater cost would occupy a thread for long. */
+export function isImportableHash(text: string): boolean {
+  return !text.startsWith(scheme) && readBcrypt(text) !== undefined
+}
+
 function prepare(text: string, context: HashContext): string | undefined {
   return context === 'password' ? preparePassword(text) : answerKey(text) || undefined
 }

@@ -28,10 +28,16 @@ const attributes = {
 } as const satisfies Record<keyof Omit<Profile, '$typeName' | '$unknown'>, keyof User>
 
 /** A field of a profile. */
-type ProfileField = keyof typeof attributes
+export type ProfileField = keyof typeof attributes
 
 /** The fields of a profile. */
 export const profileFields = Object.keys(attributes) as ProfileField[]
+
+/** Returns those of the fields whose values differ from the user's. */
+export function changedFields(user: User, fields: readonly ProfileField[], texts: SignUpTexts): ProfileField[] {
+  const shown = { ...texts, dateofborn: texts.dateofborn && formatDateOfBirth(texts.dateofborn) }
+  return fields.filter(field => (shown[field] ?? null) !== user[attributes[field]])
+}
 
 /**
  * Changes those of the fields whose values differ from the user's, and returns them. The user's row is locked, and the texts
@@ -44,8 +50,7 @@ export async function editProfile(
   texts: SignUpTexts,
   t: Transaction,
 ): Promise<ProfileField[]> {
-  const shown = { ...texts, dateofborn: texts.dateofborn && formatDateOfBirth(texts.dateofborn) }
-  const changed = fields.filter(field => (shown[field] ?? null) !== user[attributes[field]])
+  const changed = changedFields(user, fields, texts)
   if (changed.length === 0) return changed
   const nickname = changed.includes('nickname') ? texts.nickname : undefined
   if (nickname) await checkFree(users, { nickname }, t, user.id)

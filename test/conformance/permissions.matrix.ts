@@ -161,6 +161,14 @@ retryEmail                - !!!   -------  !!!!!  +.     +.  +.       !.
 retryFailedEmails         - !!!   -------  !!!!!  +.     +.  +.       !.
 discardEmail              - !!!   -------  !!!!!  +.     +.  +.       !.
 sendTestEmail             - !!!   -------  !!!!!  +.     +.  +.       !.
+startImport               - !!!   -------  !!!!!  +.     ^.  ^.       !.
+importBatch               - !!!   -------  !!!!!  +.     +.  +.       !.
+finishImport              - !!!   -------  !!!!!  +.     +.  +.       !.
+abortImport               - !!!   -------  !!!!!  +.     +.  +.       !.
+getImport                 - !!!   ----+--  !!!!!  +.     +.  +.       !.
+listImports               - !!!   ----+--  !!!!!  +.     +.  +.       !.
+getUserSecrets            - !!!   -------  !!!!!  +.     ^.  ^.       !.
+getOrganizationSecrets    - !!!   -------  !!!!!  +.     ^.  ^.       !.
 listAuditEvents           - !!!   ----+--  !!!!!  +.     +.  +.       !.
 verifyAuditLog            - !!!   ----+--  !!!!!  +.     +.  +.       !.
 getMigrations             - !!!   ----+--  !!!!!  +.     +.  +.       !.

@@ -22,7 +22,6 @@ test('an empty environment gives the documented defaults, frozen', t => {
   t.true(origins.settings.every(({ origin, value, default: fallback }) => origin === 'default' && value === fallback))
   t.deepEqual(settings, {
     databaseUrl: undefined,
-    docs: 'on',
     dataDir: './.auth',
     grpcAddress: { host: '127.0.0.1', port: 50051 },
     adminAddress: { host: '127.0.0.1', port: 50052 },
@@ -51,6 +50,8 @@ test('an empty environment gives the documented defaults, frozen', t => {
     mailLocale: 'pt-BR',
     timeZone: 'America/Sao_Paulo',
     defaultRevision: '1.0.2',
+    compatibility: undefined,
+    docs: 'on',
     logLevel: 'info',
     httpTlsCert: undefined,
     httpTlsKey: undefined,
@@ -116,6 +117,7 @@ test('all invalid settings are reported together, and no message repeats a secre
     AUTH_RECOVERY_EMAIL: 'all',
     AUTH_MAIL_LOCALE: 'fr',
     AUTH_DEFAULT_REVISION: '2',
+    AUTH_COMPATIBILITY: '1.0.4',
     AUTH_LOG_LEVEL: 'loud',
     AUTH_MAIL_FROM: 'a@b\nBcc: c@d',
     AUTH_BCRIPT_COST: 'hunter2',
@@ -134,6 +136,7 @@ test('all invalid settings are reported together, and no message repeats a secre
     'AUTH_RECOVERY_EMAIL: ',
     'AUTH_MAIL_LOCALE: ',
     'AUTH_DEFAULT_REVISION: ',
+    'AUTH_COMPATIBILITY: ',
     'AUTH_LOG_LEVEL: ',
     'AUTH_MAIL_FROM: ',
     'did you mean AUTH_BCRYPT_COST?',
