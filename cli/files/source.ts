@@ -5,7 +5,9 @@ import { open, stat } from 'node:fs/promises'
 import { createInterface } from 'node:readline'
 import { type Duplex, pipeline, type Readable } from 'node:stream'
 import { fail, misuse } from '../exit-codes.js'
-import { errorColumns } from './columns.js'
+
+/** Columns of a report of rejected rows: ignored when it is imported. */
+export const errorColumns = ['error_line', 'error_field', 'error_reason'] as const
 
 /** A cell: a text, or what JSON has; null is `NULL`. */
 export type CellValue = string | number | boolean | null | undefined

@@ -154,11 +154,13 @@ async function judge(
   if (afterDryRun !== null && !seen)
     refuse(Reason.WRONG_STATE, { text: `Dry run ${afterDryRun} has no longer what it saw: run it again.` })
   const batch = { of: row, t, record, hashes, seen, administratorId: administrator.user?.id }
-  const judged = await imports.tryOut(
-    () => given.apply(batch),
-    () => keeps,
-    t,
-  )
+  const judged = keeps
+    ? await given.apply(batch)
+    : await imports.tryOut(
+        () => given.apply(batch),
+        () => false,
+        t,
+      )
   const ids = (kind: 'created' | 'updated') => {
     const all = judged.flatMap(({ outcome }) => (outcome.kind === kind ? [outcome.id] : []))
     return all.length > 0 ? ` ${kind}:${formatIds(all)}` : ''

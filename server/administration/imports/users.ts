@@ -12,7 +12,7 @@ import { refuse } from '../../requests/refusal.js'
 import { nicknameSkeleton, usernameSkeleton } from '../../rules/look-alikes.js'
 import { isOneLine, nicknameKey, usernameKey } from '../../rules/names.js'
 import type { Role } from '../../rules/roles.js'
-import { changedFields, editProfile, type ProfileField, profileFields } from '../../users/profile.js'
+import { changedFields, detailsOf, type ProfileField, profileFields } from '../../users/profile.js'
 import { checkFields, profileOf, type SignUpTexts } from '../../users/sign-up-form.js'
 import { nameMessage } from '../../users/taken-names.js'
 import {
@@ -258,7 +258,6 @@ export function createUserRows(deps: Deps): Rows<ImportedUser> {
     const { id } = user
     if (change.email) await users.setEmail(user, texts.email ?? null, undefined, t)
     if (change.username) await users.rename(id, change.username, undefined, t)
-    await editProfile(users, user, change.profile, texts, t)
     const { organization: next } = change
     if (next !== undefined && (user.active || user.organizationId !== null || !change.activate)) {
       await users.setOrganization(id, next, t)
@@ -285,6 +284,12 @@ export function createUserRows(deps: Deps): Rows<ImportedUser> {
     const decisions = await checkNames(first, group, batch)
     const creations = decisions.flatMap(decision => (decision.kind === 'create' ? [decision.user] : []))
     const ids = creations.length > 0 ? await importedUsers.add(creations, batch.t) : []
+    const edits = decisions.flatMap((decision, index) =>
+      decision.kind === 'update' && decision.profile.length > 0
+        ? [{ id: decision.user.id, details: detailsOf(decision.profile, group[index]!.texts) }]
+        : [],
+    )
+    if (edits.length > 0) await importedUsers.edit(edits, batch.t)
     const judged: Judged[] = []
     for (const [index, decision] of decisions.entries()) {
       const outcome =
