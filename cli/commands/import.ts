@@ -39,9 +39,9 @@ export function addImport(program: Command): void {
       `
 It imports users with their ids, passwords, answers and keys, organizations and
 security questions into a registry that has no user but its default
-administrator. It reads one snapshot and changes nothing there, so that the older
-service may go on. Until its last import ends, keep this registry closed to
-clients. After an interruption, run it again: it goes on where it was.
+administrator. It reads one snapshot and changes nothing there, so that the
+older service may go on. Until its last import ends, keep this registry closed
+to clients. After an interruption, run it again: it goes on where it was.
 
 It first analyzes all users. Some need a decision: names that are taken here in
 another spelling, look like taken ones, or are refused; no role or several;
@@ -54,8 +54,8 @@ Without --on-collision it lists them, writes nothing, and ends with exit code 5.
   FILE    the lines of a report, with other names, or with "skip": true,
           "role": "ROLE_CLIENT", "organization": 3 (null for none)
 
-Administrators arrive inactive. Users who are active without an organization stay
-active, and are listed. Exit code 6 says that users were left out.
+Administrators arrive inactive. Users who are active without an organization
+stay active, and are listed. Exit code 6 says that users were left out.
 
 Run again, it imports what is new or has changed there since. It refuses with
 exit code 5 if users were added or changed here. See docs/moving-in.md.

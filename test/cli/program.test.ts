@@ -74,7 +74,7 @@ test('help ends with the sign-in that a command needs, of each for which not any
 })
 
 test('--version prints the version; a missing and an unknown command end with 2', async t => {
-  t.regex((await runCli({}, ['--version'])).stdout, /^\d+\.\d+\.\d+\n$/)
+  t.regex((await runCli({}, ['--version'])).stdout, /^\d+\.\d+\.\d+(-rc\.\d+)?\n$/)
   t.is((await runCli({}, [])).code, 2)
   const wrong = await runCli({}, ['user', 'list'])
   t.is(wrong.code, 2)

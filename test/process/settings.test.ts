@@ -51,6 +51,7 @@ test('an empty environment gives the documented defaults, frozen', t => {
     timeZone: 'America/Sao_Paulo',
     defaultRevision: '1.0.2',
     compatibility: undefined,
+    docs: 'on',
     logLevel: 'info',
     httpTlsCert: undefined,
     httpTlsKey: undefined,
