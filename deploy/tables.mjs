@@ -2,7 +2,7 @@
 import { readFile } from 'node:fs/promises'
 import { ScalarType } from '@bufbuild/protobuf'
 import { createGatewayMetrics } from '../dist/gateway/metrics.js'
-import { remedies } from '../dist/gateway/openapi/remedies.js'
+import { firstSentence } from '../dist/gateway/openapi/comments.js'
 import { grpcCode } from '../dist/gateway/openapi/rpc-comments.js'
 import { gatewayReasons, statuses } from '../dist/gateway/problem.js'
 import { refusalsOf, routes, rowOf } from '../dist/gateway/routes.js'
@@ -11,7 +11,7 @@ import { createMetrics } from '../dist/server/observability/metrics.js'
 import { createMetricsEndpoint } from '../dist/server/observability/metrics-endpoint.js'
 import { createUndeclaredProxies } from '../dist/server/observability/undeclared-proxy.js'
 import { describeSettings } from '../dist/server/process/settings.js'
-import { limits, Refusal } from '../dist/server/requests/refusal.js'
+import { limits } from '../dist/server/requests/refusal.js'
 
 const read = name => readFile(new URL(`../${name}`, import.meta.url), 'utf8')
 
@@ -107,20 +107,22 @@ export function reasonsByStatus() {
 export async function reasons() {
   const text = await read('proto/auth/v1/reason.proto')
   const comments = new Map(
-    [...text.matchAll(/((?: +\/\/.*\n)+) +REASON_(\w+) = /g)].map(([, text, name]) => [name, unwrap(text)]),
+    [...text.matchAll(/((?: +\/\/.*\n)+) +REASON_(\w+) = /g)].map(([, text, name]) => [
+      name,
+      unwrap(text).replace(/ \[[^\]]*\]$/, ''),
+    ]),
   )
-  const remedy = name => remedies[name] ?? new Refusal(Reason[name]).message
-  const rows = reasonNames.map(name => [
-    code(name),
-    comments.get(name).replace(/ \[[^\]]*\]$/, ''),
-    remedy(name),
-    statuses[Reason[name]],
-    code(codeOf(name)),
-  ])
+  const row = (name, about, status, grpc) => {
+    const meaning = firstSentence(about)
+    return [code(name), meaning, about.slice(meaning.length).trim(), status, grpc]
+  }
+  const ofServices = reasonNames.map(name =>
+    row(name, comments.get(name), statuses[Reason[name]], code(codeOf(name))),
+  )
   const ofGateway = Object.entries(gatewayReasons)
     .filter(([name]) => !(name in Reason))
-    .map(([name, { status, meaning }]) => [code(name), meaning, remedies[name], status, ''])
-  return table(['reason', 'meaning', 'what to do', 'HTTP', 'gRPC'], [...rows, ...ofGateway])
+    .map(([name, { status, about }]) => row(name, about, status, ''))
+  return table(['reason', 'meaning', 'what to do', 'HTTP', 'gRPC'], [...ofServices, ...ofGateway])
 }
 
 /** Every setting with its default and the comment in settings.ts, or only the named ones. */

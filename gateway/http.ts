@@ -313,9 +313,15 @@ export function createGateway(options: GatewayOptions): Gateway {
   function refuseUnknown(visit: Visit): void {
     const { request, response } = visit
     visit.isRpc = false
-    const grpcWebType = /^application\/grpc-web[\w+-]*/i.exec(request.headers['content-type'] ?? '')?.[0]
+    const { 'content-type': type = '', 'connect-protocol-version': connectVersion } = request.headers
+    const grpcWebType = /^application\/grpc-web[\w+-]*/i.exec(type)?.[0]
     if (request.method !== 'POST' || grpcWebType === undefined) {
       response.removeHeader('allow')
+      if (request.method === 'POST' && connectVersion !== undefined) {
+        send(request, response, unimplemented)
+        endVisit(log, visit, unimplemented.status, 'UNIMPLEMENTED')
+        return
+      }
       refuse(visit, new HttpError('NOT_FOUND', 'The path does not exist.'))
       return
     }
@@ -346,6 +352,13 @@ export function createGateway(options: GatewayOptions): Gateway {
     },
     close: (graceMs = 10_000) => listener.close(graceMs),
   }
+}
+
+/** Connect's answer to a client that calls an RPC that doesn't exist. */
+const unimplemented: Answer = {
+  status: 501,
+  headers: { 'content-type': 'application/json', 'cache-control': 'no-store' },
+  body: JSON.stringify({ code: 'unimplemented', message: 'The method does not exist.' }),
 }
 
 /** The answer of `/readyz` while draining. */

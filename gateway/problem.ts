@@ -43,17 +43,17 @@ export const statuses: Readonly<Record<Reason, number>> = {
 /** Headers of every answer that prevent browsers from sniffing its type or loading content. */
 export const securityHeaders = { 'x-content-type-options': 'nosniff', 'content-security-policy': "default-src 'none'" }
 
-/** HTTP status of each reason of the gateway itself, and its meaning. */
+/** HTTP status of each reason of the gateway itself, with its meaning and what to do. */
 export const gatewayReasons = {
-  MALFORMED_REQUEST: { status: 400, meaning: 'A parameter or the body can’t be read.' },
-  NOT_FOUND: { status: 404, meaning: 'The path does not exist.' },
-  METHOD_NOT_ALLOWED: { status: 405, meaning: 'The path has other methods; `Allow` lists them.' },
-  REQUEST_TIMEOUT: { status: 408, meaning: 'The request did not arrive in time.' },
-  PAYLOAD_TOO_LARGE: { status: 413, meaning: 'The body is too large.' },
-  URI_TOO_LONG: { status: 414, meaning: 'The URL is too long.' },
-  UNSUPPORTED_MEDIA_TYPE: { status: 415, meaning: 'The body is neither JSON nor a form, or not in UTF-8.' },
-  HEADERS_TOO_LARGE: { status: 431, meaning: 'The headers are too large.' },
-  UNAVAILABLE: { status: 503, meaning: 'The service can’t answer; retry after the given time.' },
+  MALFORMED_REQUEST: { status: 400, about: 'A parameter or the body can’t be read. Correct the request.' },
+  NOT_FOUND: { status: 404, about: 'The path does not exist. Check the path and the revision.' },
+  METHOD_NOT_ALLOWED: { status: 405, about: 'The path has other methods. Use one that `Allow` lists.' },
+  REQUEST_TIMEOUT: { status: 408, about: 'The request did not arrive in time. Send it again.' },
+  PAYLOAD_TOO_LARGE: { status: 413, about: 'The body is too large. Send at most 64 KiB.' },
+  URI_TOO_LONG: { status: 414, about: 'The URL is too long. Send the parameters in the body.' },
+  UNSUPPORTED_MEDIA_TYPE: { status: 415, about: 'The media type of the body is not accepted. Send JSON in UTF-8.' },
+  HEADERS_TOO_LARGE: { status: 431, about: 'The headers are too large. Send fewer or shorter headers.' },
+  UNAVAILABLE: { status: 503, about: 'The service can’t answer. Retry after the given time.' },
 } as const
 
 /** A refusal of the gateway itself. The client gets the message. */

@@ -44,7 +44,7 @@ function unwrap(comment: string): string {
     .join('\n\n')
 }
 
-/** First sentence of a text, without Markdown's line breaks and the full stop. */
+/** First sentence of a text. */
 export function firstSentence(text: string): string {
-  return /^.*?(?=\.(\s|$))/.exec(text)?.[0] ?? text
+  return /^.*?\.(?=\s|$)/.exec(text)?.[0] ?? text
 }

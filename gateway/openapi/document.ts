@@ -13,7 +13,6 @@ import { gatewayReasons, type Problem, problemDocument, problemOfReason, statuse
 import { type Route, refusalsOf, routes, rowOf } from '../routes.js'
 import { hideFields } from '../translate.js'
 import { type Comments, firstSentence } from './comments.js'
-import { remedies } from './remedies.js'
 import { grpcCode, withoutLastParagraph } from './rpc-comments.js'
 import { createSchemas, type Schema, type Schemas } from './schemas.js'
 
@@ -158,18 +157,29 @@ function reasonSchema(comments: Comments): Schema {
 function reasonsOf(comments: Comments): Schema {
   return Object.fromEntries(
     reasonNames.map(name => {
-      const remedy = remedies[name]
-      if (!remedy) throw new Error(`The reason ${name} has no remedy: add it to gateway/openapi/remedies.ts.`)
-      const reason = Reason[name as keyof typeof Reason] as Reason | undefined
-      if (reason === undefined) return [name, { ...gatewayReasons[name as keyof typeof gatewayReasons], remedy }]
-      return [name, { status: statuses[reason], code: grpcCode(reason), meaning: meaningOf(name, comments), remedy }]
+      const reason = asReason(name)
+      const about = aboutReason(name, comments)
+      const meaning = firstSentence(about)
+      const remedy = about.slice(meaning.length).trim()
+      if (reason === undefined) return [name, { status: asOfGateway(name).status, meaning, remedy }]
+      return [name, { status: statuses[reason], code: grpcCode(reason), meaning, remedy }]
     }),
   )
 }
 
-function meaningOf(name: string, comments: Comments): string {
+/** The reason of a service with this name; undefined for one of the gateway alone. */
+function asReason(name: string): Reason | undefined {
+  return Reason[name as keyof typeof Reason]
+}
+
+function asOfGateway(name: string) {
+  return gatewayReasons[name as keyof typeof gatewayReasons]
+}
+
+/** Meaning and remedy of a reason. */
+function aboutReason(name: string, comments: Comments): string {
   const comment = comments.get(`auth.v1.Reason.REASON_${name}`)
-  return comment?.replace(/ \[[^\]]*\]$/, '') ?? gatewayReasons[name as keyof typeof gatewayReasons].meaning
+  return comment?.replace(/ \[[^\]]*\]$/, '') ?? asOfGateway(name).about
 }
 
 function operationOf(route: Route, context: Context): Schema {
@@ -184,7 +194,7 @@ function operationOf(route: Route, context: Context): Schema {
   return {
     operationId: isRpc ? rpc.localName : path.replace(/\W/g, ''),
     tags: [isRpc ? rpc.parent.name.toLowerCase() : 'gateway'],
-    summary: firstSentence(comment),
+    summary: firstSentence(comment).replace(/\.$/, ''),
     description: [comment, ...(row ? remarksOf(row) : [])].join('\n\n'),
     ...(revisions?.length === 0 && { servers: [{ url: '/' }] }),
     security: row ? securityOf(row, route) : [],
@@ -354,7 +364,7 @@ function refusalOf(
     return [name, { value: recorded?.status === status ? recorded : problemOf(status, name, comments) }]
   })
   return {
-    description: reasons.map(name => `\`${name}\`: ${meaningOf(name, comments)}`).join('\n\n'),
+    description: reasons.map(name => `\`${name}\`: ${aboutReason(name, comments)}`).join('\n\n'),
     headers: headersOf(
       'X-Request-Id',
       ...(status === 429 || status === 503 ? (['Retry-After'] as const) : []),
@@ -366,12 +376,12 @@ function refusalOf(
 
 /** The problem document of a reason, as the gateway writes it. */
 function problemOf(status: number, name: string, comments: Comments): unknown {
-  const reason = Reason[name as keyof typeof Reason] as Reason | undefined
+  const reason = asReason(name)
   const problem: Problem =
     reason === undefined
-      ? { status, reason: name, detail: meaningOf(name, comments), headers: {} }
+      ? { status, reason: name, detail: firstSentence(aboutReason(name, comments)), headers: {} }
       : { ...problemOfReason(reason), status }
-  return JSON.parse(problemDocument(problem, 'b3a7e0f4-6c1d-4e57-9a55-0d6f2c8f1f0e'))
+  return JSON.parse(problemDocument(problem, '0f8fad5b-d9cb-469f-a165-70867728950e'))
 }
 
 function headersOf(...names: (keyof typeof headers)[]): Schema {

@@ -1,5 +1,5 @@
 /** The script of the reference: signs in, tries calls, and copies them as commands of curl. It runs in browsers. */
-import { type Call, toCurl } from './curl.js'
+import { type Call, callOf, toCurl } from './call.js'
 
 const texts = document.body.dataset
 const signIn = document.getElementById('sign-in') as HTMLFormElement
@@ -9,42 +9,35 @@ const credential = document.getElementById('credential') as HTMLInputElement
 const fieldsOf = (form: HTMLFormElement) =>
   [...form.querySelectorAll('input')].map(({ name, value }) => [name, value] as const)
 
-/** The call that a form describes. */
-function callOf(form: HTMLFormElement, authorization: string): Call {
-  const { method = '', base = '', path = '', token, body } = form.dataset
-  const fields = fieldsOf(form)
-  const value = (name: string) => fields.find(([each]) => each === name)?.[1] ?? ''
-  const filled = path.replace(/\{(\w+)\}/, (_, name) => encodeURIComponent(value(name)))
-  const given = fields.filter(([name, value]) => value !== '' && !path.includes(`{${name}}`))
-  const query = body === 'form' || given.length === 0 ? '' : `?${new URLSearchParams(given.map(pair => [...pair]))}`
-  const json = form.querySelector('textarea')?.value
-  return {
+/** The call that a form describes. Empty fields aren't sent. */
+function read(form: HTMLFormElement, token: string): Call {
+  const { method = '', base = '', path = '', token: needsToken, form: inForm } = form.dataset
+  return callOf({
     method,
-    url: location.origin + base + filled + query,
-    ...(token === 'true' && authorization !== '' && { authorization: `Bearer ${authorization}` }),
-    ...(body === 'form' && { form: given }),
-    ...(json !== undefined && { json }),
-  }
+    base: location.origin + base,
+    path,
+    values: fieldsOf(form).filter(([, value]) => value !== ''),
+    inForm: inForm === 'true',
+    token: needsToken === 'true' ? token : undefined,
+    json: form.querySelector('textarea')?.value,
+  })
 }
 
 /** Sends a request, and shows the answer, or that there is none. Returns the body of a 200. */
-async function send({ method, url, authorization, form, json }: Call, output: Element): Promise<string | undefined> {
+async function send({ method, url, headers, form, json }: Call, output: Element): Promise<string | undefined> {
   output.textContent = '…'
   try {
     const response = await fetch(url, {
       method,
-      headers: {
-        ...(authorization && { authorization }),
-        ...(json !== undefined && { 'content-type': 'application/json' }),
-      },
+      headers,
       ...(form && { body: new URLSearchParams(form.map(pair => [...pair])) }),
       ...(json !== undefined && { body: json }),
     })
-    const { status, statusText, headers, ok } = response
+    const { status, statusText, ok } = response
     const text = await response.text()
-    const isJson = /json/.test(headers.get('content-type') ?? '') && text !== ''
+    const isJson = /json/.test(response.headers.get('content-type') ?? '') && text !== ''
     const shown = isJson ? JSON.stringify(JSON.parse(text), undefined, 2) : text
-    output.textContent = `${status} ${statusText}\nx-request-id: ${headers.get('x-request-id')}\n\n${shown}`
+    output.textContent = `${status} ${statusText}\nx-request-id: ${response.headers.get('x-request-id')}\n\n${shown}`
     return ok ? text : undefined
   } catch {
     output.textContent = texts.unreachable ?? ''
@@ -55,7 +48,8 @@ async function send({ method, url, authorization, form, json }: Call, output: El
 signIn.addEventListener('submit', async event => {
   event.preventDefault()
   const output = signIn.querySelector('output')!
-  const token = await send({ method: 'POST', url: `${location.origin}/users/login`, form: fieldsOf(signIn) }, output)
+  const login = { method: 'POST', base: location.origin, path: '/users/login', values: fieldsOf(signIn), inForm: true }
+  const token = await send(callOf(login), output)
   if (token === undefined) return
   credential.value = token
   output.textContent = texts.signedIn ?? ''
@@ -66,11 +60,11 @@ for (const form of document.querySelectorAll<HTMLFormElement>('form.try')) {
   const command = form.parentElement!.querySelector('.curl')!
   command.textContent = command.textContent.replace('http://127.0.0.1:8080', location.origin)
   form.addEventListener('input', () => {
-    command.textContent = toCurl(callOf(form, '$TOKEN'))
+    command.textContent = toCurl(read(form, '$TOKEN'))
   })
   form.addEventListener('submit', event => {
     event.preventDefault()
-    void send(callOf(form, credential.value), form.querySelector('output')!)
+    void send(read(form, credential.value), form.querySelector('output')!)
   })
   form.querySelector('.copy')!.addEventListener('click', async () => {
     const status = form.querySelector('[role=status]')!

@@ -4,7 +4,7 @@
  * `client.ts` adds calls.
  */
 import { definitions, type Revision, revisions } from '../routes.js'
-import { toCurl } from './curl.js'
+import { callOf, toCurl } from './call.js'
 import { type Html, html, inline, paragraphs } from './html.js'
 import { portugueseReasons } from './reasons.js'
 import { type Locale, localeNames, locales, type Texts, texts } from './texts.js'
@@ -20,7 +20,6 @@ interface Schema {
   readonly items?: Schema
   readonly properties?: Readonly<Record<string, Schema>>
   readonly required?: readonly string[]
-  readonly examples?: readonly unknown[]
 }
 
 interface Parameter {
@@ -235,20 +234,26 @@ function article(
   const { operationId, description, parameters = [], requestBody, responses, security } = operation
   const [json, form] = ['application/json', 'application/x-www-form-urlencoded'].map(type => requestBody?.content[type])
   const needsToken = security.length > 0 && security.every(each => Object.keys(each).length > 0)
-  const jsonText = json && !form ? JSON.stringify(exampleOf(json, context), undefined, 2) : undefined
+  const jsonText = json && !form ? JSON.stringify(json.example, undefined, 2) : undefined
   const own = parameters.filter(({ name, in: place }) => place === 'path' || !parameters.some(isPath(name)))
   const base = operation.servers ? '' : `/${context.document.info.version}`
-  const values = own.map(
-    parameter => [parameter.name, String(parameter.example ?? parameter.name.toUpperCase())] as const,
-  )
+  const example = callOf({
+    method,
+    base: `http://127.0.0.1:8080${base}`,
+    path,
+    values: own.flatMap(({ name, example }) => (example === undefined ? [] : [[name, String(example)]])),
+    inForm: form !== undefined,
+    token: needsToken ? '$TOKEN' : undefined,
+    json: jsonText,
+  })
   return html`<article id="${operationId}">
 <h3><span class="method">${method}</span> <code>${breakable(path)}</code>${needsToken && html` <small>${text.token}</small>`}</h3>
 <div lang="en">${paragraphs(description, reasonLink(context))}</div>
 ${parameters.length > 0 && html`<h4>${text.parameters}</h4><dl>${parameters.map(parameter => parameterItem(parameter, form !== undefined, context))}</dl>`}
 ${json && !form && html`<h4>${text.body}</h4><p><code>application/json</code>: ${typeOf(json.schema, context)}</p>`}
 <h4>${text.answers}</h4><dl class="answers">${Object.entries(responses).map(([status, response]) => answerItem(status, response, context))}</dl>
-<pre class="curl">${toCurl(callOf({ method, base, path, values, needsToken, inForm: form !== undefined, json: jsonText }))}</pre>
-<form class="try" method="post" hidden data-script data-method="${method}" data-base="${base}" data-path="${path}" data-token="${String(needsToken)}" data-body="${form ? 'form' : 'query'}">
+<pre class="curl">${toCurl(example)}</pre>
+<form class="try" method="post" hidden data-script data-method="${method}" data-base="${base}" data-path="${path}" data-token="${String(needsToken)}" data-form="${String(form !== undefined)}">
 <button type="button" class="copy">${text.copy}</button> <span role="status"></span>
 <details><summary>${text.try}</summary>
 ${own.map(
@@ -264,29 +269,6 @@ ${own.map(
 }
 
 const isPath = (name: string) => (parameter: Parameter) => parameter.name === name && parameter.in === 'path'
-
-/** The example of an operation as a request. `HTTP` is the URL of the gateway. */
-function callOf(given: {
-  method: string
-  base: string
-  path: string
-  values: readonly (readonly [string, string])[]
-  needsToken: boolean
-  inForm: boolean
-  json: string | undefined
-}) {
-  const { method, base, path, values, needsToken, inForm, json } = given
-  const filled = path.replace(/\{(\w+)\}/, (_, name) => values.find(([each]) => each === name)?.[1] ?? name)
-  const others = values.filter(([name]) => !path.includes(`{${name}}`))
-  const query = !inForm && others.length > 0 ? `?${new URLSearchParams(others.map(each => [...each]))}` : ''
-  return {
-    method,
-    url: `http://127.0.0.1:8080${base}${filled}${query}`,
-    ...(needsToken && { authorization: 'Bearer $TOKEN' }),
-    ...(inForm && { form: others }),
-    ...(json !== undefined && { json }),
-  }
-}
 
 /** A description of a field whose presence is shown apart. */
 const withoutRequired = (description = '') => description.replace(/^Required\.\s*/, '')
@@ -321,7 +303,9 @@ function answerItem(status: string, given: Response, context: Context) {
   const types = Object.entries(content).map(
     ([type, { schema }]) => html`<code>${type}</code>: ${typeOf(schema, context)} `,
   )
-  return html`<dt>${status}</dt><dd>${types.length > 0 ? types : text.noBody} <span lang="en">${inline(description)}</span></dd>`
+  const example = Object.values(content)[0]?.example
+  const shown = typeof example === 'string' ? example : JSON.stringify(example, undefined, 2)
+  return html`<dt>${status}</dt><dd>${types.length > 0 ? types : text.noBody} <span lang="en">${inline(description)}</span>${shown !== undefined && html`<pre>${shown}</pre>`}</dd>`
 }
 
 function reasonItem(name: string, { status, code, meaning, remedy }: Reason, locale: Locale) {
@@ -343,18 +327,4 @@ function typeOf({ $ref, type, format, items, enum: values, const: only }: Schema
   const kind = [type ?? 'object'].flat().join(' | ')
   const one = only ?? values?.join(' | ')
   return html`<span class="type">${kind}${format && ` (${format})`}${one && `: ${one}`}</span>`
-}
-
-/** The example of a body, or one with the type of each field. */
-function exampleOf({ example, examples, schema }: Media, context: Context): unknown {
-  return example ?? Object.values(examples ?? {})[0]?.value ?? sampleOf(schema, context)
-}
-
-function sampleOf({ $ref, type, items, properties, examples }: Schema, context: Context): unknown {
-  if (examples) return examples[0]
-  if ($ref) return sampleOf(context.document.components.schemas[nameIn($ref)]!, context)
-  if (items) return [sampleOf(items, context)]
-  if (properties)
-    return Object.fromEntries(Object.entries(properties).map(([name, each]) => [name, sampleOf(each, context)]))
-  return { boolean: true, integer: 0 }[String([type].flat()[0])] ?? ''
 }

@@ -503,7 +503,7 @@ export async function judgeHttp(sent: HttpRequest, answer: Answer, cast: Cast): 
     return 'its method was refused'
   if (status === 415 && !['POST', 'PATCH'].includes(sent.method)) return 'it has no body whose type could be wrong'
 
-  if (status === 204) return text === '' ? undefined : 'it has a body'
+  if (status === 204 || status === 304) return text === '' ? undefined : 'it has a body'
   if (status === 200)
     return sent.method === 'HEAD' || judgeResult(sent, answer) ? undefined : 'its body isn’t the documented one'
   if (sent.method === 'HEAD') return undefined

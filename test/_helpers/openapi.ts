@@ -2,6 +2,7 @@
 import { readFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import { Ajv2020, type ValidateFunction } from 'ajv/dist/2020.js'
+import { routes } from '../../gateway/routes.js'
 import type { Revision } from '../../server/policy/policy.js'
 
 // biome-ignore lint/suspicious/noExplicitAny: a JSON document
@@ -47,6 +48,8 @@ function read(revision: string) {
   return { document, errorsOf }
 }
 
+/** Paths of files of the build. */
+const files = new Set(routes.filter(({ file }) => file !== undefined).map(({ path }) => path))
 const documents = new Map<string, ReturnType<typeof read>>()
 
 /** Escapes a part of a JSON pointer in a URI (RFC 6901). */
@@ -63,11 +66,11 @@ export function checkAnswer(exchange: Exchange, defaultRevision: Revision): void
   )
 }
 
-/** How an answer differs from the document; undefined if it does not. RPCs and the documents are in no document. */
+/** How an answer differs from the document; undefined if it does not. RPCs and the files of the build are in no document. */
 function differenceOf({ method, path, response: { status, headers }, text }: Exchange, defaultRevision: Revision) {
   const { pathname } = new URL(path, 'http://localhost')
   const [, base = '', revision = defaultRevision, rest = ''] = /^(\/(1\.0\.[02])(?=\/))?(.*)$/.exec(pathname)!
-  if (/^\/(auth|grpc)\.[\w.]+\/\w+$/.test(rest) || rest.startsWith('/openapi/')) return undefined
+  if (/^\/\w+\.[\w.]+\/\w+$/.test(rest) || files.has(rest)) return undefined
   if (!documents.has(revision)) documents.set(revision, read(revision))
   const { document, errorsOf } = documents.get(revision)!
 

@@ -4,7 +4,7 @@ import type { Answer } from './service.js'
 
 /** Every status that a request of a route may be answered with, as its row says. */
 export function statusesOf(route: Route): Set<number> {
-  return new Set([200, ...refusalsOf(route).keys()])
+  return new Set([200, ...(route.file ? [304] : []), ...refusalsOf(route).keys()])
 }
 
 /** Asserts that an answer is a problem document (RFC 9457) with a status and, where given, a reason. */

@@ -57,7 +57,7 @@ test('/docs is the reference of the default revision', async t => {
   t.not((await get('/docs')).text, (await get('/docs/1.0.0/en')).text)
 })
 
-test('no page has a script or style within, or refers to another host; its policy allows its own files alone', async t => {
+test('no page has a script or style within, or refers to another host, and its policy allows its own files alone', async t => {
   for (const path of ['/', '/docs', ...references]) {
     const { headers, text } = await get(path)
     const policy = headers.get('content-security-policy') ?? ''

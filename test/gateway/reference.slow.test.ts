@@ -120,7 +120,7 @@ browserTest('without script the reference is readable, and has no controls that 
   for (const text of [
     'Exchanges username and password for a token.',
     "Username and password don't match.",
-    'Ask for username and password again.',
+    'Enter them again, or recover the account.',
     "curl -sS 'http://127.0.0.1:8080/1.0.2/users/login'",
   ])
     t.true(await page.getByText(text).first().isVisible(), text)
