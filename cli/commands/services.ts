@@ -18,7 +18,7 @@ const fields = [
   {
     field: 'may',
     key: 'may',
-    about: 'scopes, separated by commas',
+    about: `scopes, separated by commas: ${scopeNames.join(', ')}`,
     needed: 'always',
     read(text: string) {
       readScopes(text)
@@ -39,9 +39,7 @@ export function addServices(program: Command): void {
 
   withExpiry(withName(withSignIn(services.command('create'), 'createService')))
     .description('Register a service, and print its first key, which is shown only once.')
-    .addOption(
-      new Option('--may <scopes>', `scopes, separated by commas: ${scopeNames.join(', ')}`).argParser(readScopes),
-    )
+    .addOption(new Option('--may <scopes>', fields[1].about).argParser(readScopes))
     .addHelpText('after', '\nExample:\n  $ auth-admin services create grades --may users.read --expires 90d')
     .action(
       administering(async (api, given: string | undefined, options: Options & { may?: Scope[]; expires?: Date }) => {

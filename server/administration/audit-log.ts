@@ -128,8 +128,9 @@ async function userIdOf(references: References, reference: string, field: string
   try {
     return (await references.user(reference, field)).id
   } catch (error) {
-    const { id } = /^#(?<id>\d{1,9})$/.exec(reference.trim())?.groups ?? {}
+    const { sign, id } = /^(?<sign>#?)(?<id>\d{1,9})$/.exec(reference.trim())?.groups ?? {}
     if (id === undefined || !(error instanceof Refusal && error.reason === Reason.USER_NOT_FOUND)) throw error
+    if (!sign) refuse(Reason.USER_NOT_FOUND, { text: `There is no user ${id}. For an erased user, use #${id}.` })
     return Number(id)
   }
 }
