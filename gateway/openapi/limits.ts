@@ -1,5 +1,5 @@
 /** The limits of the access policy in words. AUTH_LIMIT_FACTOR multiplies them. */
-import { addressLimits, lockout, maxWaits, quotaLimits } from '../../server/policy/limits.js'
+import { addressLimits, lockout, quotaLimits } from '../../server/policy/limits.js'
 import { type Limit, limits } from '../../server/requests/refusal.js'
 
 /** What a limit counts, and how many it permits. */
@@ -10,7 +10,6 @@ export function describeLimit(limit: Limit): string {
 
 function amountOf(limit: Limit): string | undefined {
   if (limit === 'account' || limit === 'activation') return inTime(lockout.failures, lockout.seconds)
-  if (limit === 'watchers') return maxWaits.toLocaleString('en')
   const bucket = (addressLimits as Partial<Record<Limit, { capacity: number; perSecond: number }>>)[limit]
   if (bucket) return `${bucket.capacity.toLocaleString('en')} at once, then ${rateOf(bucket.perSecond)}`
   const quotas = (quotaLimits as Partial<Record<Limit, readonly { max: number; seconds: number }[]>>)[limit]

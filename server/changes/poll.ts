@@ -5,7 +5,6 @@ import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { tooManyAttempts } from '../access/admission.js'
 import type { ChangesRpc } from '../access/context.js'
 import type { ChangeFeed, FeedChange, FeedEnd, Link } from '../models/change-feed.js'
-import { maxWaits } from '../policy/limits.js'
 import { type Call, checkPresence, inTime } from '../requests/call.js'
 import { type FieldViolation, refuse } from '../requests/refusal.js'
 import { wrongFields } from '../requests/wrong-fields.js'
@@ -23,6 +22,9 @@ const lead = 500
 
 /** Maximum milliseconds that a statement may take beyond the wait: then the database is unavailable. */
 const maxAge = 2_000
+
+/** Maximum calls of a service that wait in this process. */
+const maxWaits = 2_000
 
 type Kind = Exclude<ChangeKind, ChangeKind.UNSPECIFIED>
 

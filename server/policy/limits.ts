@@ -51,6 +51,3 @@ export const quotaLimits = {
   /** Exports of an account by its user: 5 a day. */
   exports: [{ max: 5, seconds: day }],
 } as const satisfies Partial<Record<Limit, readonly { max: number; seconds: number }[]>>
-
-/** Maximum calls of a service that wait in a process. */
-export const maxWaits = 2_000
