@@ -54,17 +54,17 @@ const takenNicknames: Statement = {
 }
 
 /**
- * Advisory locks by skeleton: only the holder gives a user names with these skeletons. Every transaction takes those of
- * usernames first, in order, so that two can't wait for each other.
+ * Advisory locks by skeleton: only the holder gives a user names with these skeletons. Every transaction takes them in the
+ * same order, so that two can't wait for each other.
  */
-const lockLooks = (of: string, key: number): Statement => ({
-  name: `user-lock-${of}`,
-  text: `SELECT pg_advisory_xact_lock(${key}, hash) FROM (
-    SELECT DISTINCT hashtext(skeleton) AS hash FROM unnest($1::text[]) AS skeleton WHERE skeleton IS NOT NULL ORDER BY 1
+const lockLooks: Statement = {
+  name: 'user-lock-looks',
+  text: `SELECT pg_advisory_xact_lock(kind, hash) FROM (
+    SELECT 7264002 AS kind, hashtext(skeleton) AS hash FROM unnest($1::text[]) AS skeleton WHERE skeleton IS NOT NULL
+    UNION SELECT 7264003, hashtext(skeleton) FROM unnest($2::text[]) AS skeleton WHERE skeleton IS NOT NULL
+    ORDER BY 1, 2
   ) s`,
-})
-const lockUsernames = lockLooks('usernames', 7264002)
-const lockNicknames = lockLooks('nicknames', 7264003)
+}
 
 /** Maximum names with the same skeleton. With so many, a new name is refused without a comparison. */
 const maxAlike = 100
@@ -100,8 +100,7 @@ export function createUserNames(database: Database): UserNames {
   const lookalikesMany: UserNames['lookalikesMany'] = async (all, t) => {
     const usernames = all.map(({ username }) => (username ? usernameSkeleton(username) : null))
     const nicknames = all.map(({ nickname }) => (nickname ? nicknameSkeleton(nickname) : null))
-    if (t) await database.run(lockUsernames, [usernames], t)
-    if (t) await database.run(lockNicknames, [nicknames], t)
+    if (t) await database.run(lockLooks, [usernames, nicknames], t)
     const keys = all.map(({ username = '', nickname = '' }) => [usernameKey(username), nicknameKey(nickname)] as const)
     const ids = all.map(({ userId = 0 }) => userId)
     const values = [usernames, nicknames, keys.map(([username]) => username), keys.map(([, nickname]) => nickname), ids]

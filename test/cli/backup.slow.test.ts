@@ -25,6 +25,8 @@ const tables = {
     'data_keys',
     'email_quotas',
     'former_usernames',
+    'import_batches',
+    'imports',
     'known_addresses',
     'organizations',
     'predecessor_organizations',
