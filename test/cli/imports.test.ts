@@ -146,6 +146,8 @@ test.serial('rejected rows are counted, reported as they were, and can be import
       'rep-ana;SP;Bauru;ROLE_CLIENT;a',
       'rep-bia;SPX;"Ba""u;ru";ROLE_CLIENT;b',
       '"rep-\ncaio";SP;NULL;ROLE_CLIENT;c',
+      '',
+      '',
       'rep-duda;SP;Bauru',
       'rep-eva;SP;Bauru;ROLE_KING;d',
     ].join('\n'),
@@ -158,8 +160,8 @@ test.serial('rejected rows are counted, reported as they were, and can be import
     'Username;State;City;Role;nota;error_line;error_field;error_reason',
     'rep-bia;SPX;"Ba""u;ru";ROLE_CLIENT;b;3;state;Give the code of the state, exactly 2 characters.',
     '"rep-\ncaio";SP;;ROLE_CLIENT;c;4;city;Fill in this field.',
-    'rep-duda;SP;Bauru;;;6;;The row has 3 cells, the head 5.',
-    'rep-eva;SP;Bauru;ROLE_KING;d;7;role;Give exactly one of ROLE_ADMIN, ROLE_INSTITUTION, ROLE_CLIENT.',
+    'rep-duda;SP;Bauru;;;8;;The row has 3 cells, the head 5.',
+    'rep-eva;SP;Bauru;ROLE_KING;d;9;role;Give exactly one of ROLE_ADMIN, ROLE_INSTITUTION, ROLE_CLIENT.',
     '',
   ])
   const mended = (await readFile(report, 'utf8'))

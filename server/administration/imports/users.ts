@@ -23,6 +23,7 @@ import {
   type Outcome,
   type Problem,
   type Rows,
+  readInSlices,
   rejected,
   stale,
 } from './rows.js'
@@ -48,6 +49,8 @@ interface Read {
   readonly wrong: readonly Problem[]
   /** Key of the username; undefined without a valid one. */
   readonly key: string | undefined
+  /** What it has in common with rows that depend on it. */
+  readonly keys: readonly string[]
 }
 
 /** What is to be done for a row. */
@@ -83,7 +86,8 @@ export function createUserRows(deps: Deps): Rows<ImportedUser> {
     const wrong = fields.map(({ field, message }) => ({ field: field === 'roles' ? 'role' : field, message }))
     const { username } = texts
     const isWrong = wrong.some(({ field }) => field === 'username')
-    return { index, row, form, texts, wrong, key: username && !isWrong ? usernameKey(username) : undefined }
+    const key = username && !isWrong ? usernameKey(username) : undefined
+    return { index, row, form, texts, wrong, key, keys: keysOf(row.id, texts) }
   }
 
   /** Reads the users that rows mean, and returns the one of a row. */
@@ -303,32 +307,35 @@ export function createUserRows(deps: Deps): Rows<ImportedUser> {
     return judged
   }
 
-  return {
-    async hash(rows, of) {
-      if (of.dryRun) return new Map()
-      const given = rows.map(read).filter(({ row, form, wrong }) => {
-        const isWrong = row.problems.length > 0 || row.passwordHash || wrong.some(({ field }) => field === 'password')
-        return Boolean(form.password) && !isWrong
-      })
-      const userOf = await find(given, importedUsers.find)
-      const hashes = given
-        .filter(each => of.setPasswords || (!userOf(each) && each.wrong.length === 0))
-        .map(async ({ index, form }): Promise<[number, string]> => {
-          const hash = await passwords.renew({ context: 'password', text: form.password! })
-          return [index, hash ?? refuse(Reason.OVERLOADED, { retryAfter: 1, limit: 'hashing' })]
+  return async rows => {
+    const all = await readInSlices(rows, read)
+    return {
+      async hash(of) {
+        if (of.dryRun) return new Map()
+        const given = all.filter(({ row, form, wrong }) => {
+          const isWrong = row.problems.length > 0 || row.passwordHash || wrong.some(({ field }) => field === 'password')
+          return Boolean(form.password) && !isWrong
         })
-      return new Map(await Promise.all(hashes))
-    },
-    async apply(rows, batch) {
-      const judged: Judged[] = []
-      for (const group of groupsOf(rows.map(read), keysOf)) judged.push(...(await applyGroup(group, batch)))
-      return judged
-    },
+        const userOf = await find(given, importedUsers.find)
+        const hashes = given
+          .filter(each => of.setPasswords || (!userOf(each) && each.wrong.length === 0))
+          .map(async ({ index, form }): Promise<[number, string]> => {
+            const hash = await passwords.renew({ context: 'password', text: form.password! })
+            return [index, hash ?? refuse(Reason.OVERLOADED, { retryAfter: 1, limit: 'hashing' })]
+          })
+        return new Map(await Promise.all(hashes))
+      },
+      async apply(batch) {
+        const judged: Judged[] = []
+        for (const group of groupsOf(all, ({ keys }) => keys)) judged.push(...(await applyGroup(group, batch)))
+        return judged
+      },
+    }
   }
 }
 
 /** What a row has in common with rows that depend on it. */
-function keysOf({ row: { id }, texts: { username, nickname } }: Read): string[] {
+function keysOf(id: number | undefined, { username, nickname }: SignUpTexts): string[] {
   return [
     ...(id === undefined ? [] : [`#${id}`]),
     ...(username ? [`u ${usernameKey(username)}`, `u ${usernameSkeleton(username)}`] : []),
