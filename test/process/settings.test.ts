@@ -22,7 +22,6 @@ test('an empty environment gives the documented defaults, frozen', t => {
   t.true(origins.settings.every(({ origin, value, default: fallback }) => origin === 'default' && value === fallback))
   t.deepEqual(settings, {
     databaseUrl: undefined,
-    docs: 'on',
     dataDir: './.auth',
     grpcAddress: { host: '127.0.0.1', port: 50051 },
     adminAddress: { host: '127.0.0.1', port: 50052 },
