@@ -9,6 +9,7 @@ import { addBackup } from './commands/backup.js'
 import { addCompletion } from './commands/completion.js'
 import { addConfig } from './commands/config.js'
 import { addDoctor } from './commands/doctor.js'
+import { addImport } from './commands/import.js'
 import { addInstall } from './commands/install.js'
 import { addIssuer } from './commands/issuer.js'
 import { addImports } from './commands/lists/imports.js'
@@ -110,6 +111,7 @@ Examples:
   addMasterKey(program)
   addBackup(program)
   addRestore(program)
+  addImport(program)
   addManual(program)
   addCompletion(program)
   addConfig(program)

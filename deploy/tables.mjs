@@ -107,19 +107,20 @@ export function reasonsByStatus() {
 export async function reasons() {
   const text = await read('proto/auth/v1/reason.proto')
   const comments = new Map(
-    [...text.matchAll(/((?: +\/\/.*\n)+) +REASON_(\w+) = /g)].map(([, text, name]) => [name, unwrap(text)]),
+    [...text.matchAll(/((?: +\/\/.*\n)+) +REASON_(\w+) = /g)].map(([, text, name]) => [
+      name,
+      unwrap(text).replace(/ \[[^\]]*\]$/, ''),
+    ]),
   )
   const row = (name, about, status, grpc) => {
     const meaning = firstSentence(about)
     return [code(name), meaning, about.slice(meaning.length).trim(), status, grpc]
   }
-  const rows = reasonNames.map(name =>
-    row(name, comments.get(name).replace(/ \[[^\]]*\]$/, ''), statuses[Reason[name]], code(codeOf(name))),
-  )
+  const ofServices = reasonNames.map(name => row(name, comments.get(name), statuses[Reason[name]], code(codeOf(name))))
   const ofGateway = Object.entries(gatewayReasons)
     .filter(([name]) => !(name in Reason))
     .map(([name, { status, about }]) => row(name, about, status, ''))
-  return table(['reason', 'meaning', 'what to do', 'HTTP', 'gRPC'], [...rows, ...ofGateway])
+  return table(['reason', 'meaning', 'what to do', 'HTTP', 'gRPC'], [...ofServices, ...ofGateway])
 }
 
 /** Every setting with its default and the comment in settings.ts, or only the named ones. */

@@ -63,9 +63,6 @@ export const userColumns: Readonly<Record<string, Column>> = {
   password_hash: { kind: 'secret', field: 'passwordHash' },
 }
 
-/** Columns of a report of rejected rows: ignored when it is imported. */
-export const errorColumns = ['error_line', 'error_field', 'error_reason'] as const
-
 /** The cells of a row by column; a missing column has none. */
 export type Cells = Readonly<Record<string, CellValue>>
 

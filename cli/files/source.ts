@@ -5,7 +5,9 @@ import { open, stat } from 'node:fs/promises'
 import { createInterface } from 'node:readline'
 import { type Duplex, pipeline, type Readable } from 'node:stream'
 import { fail, misuse } from '../exit-codes.js'
-import { errorColumns } from './columns.js'
+
+/** Columns of a report of rejected rows: ignored when it is imported. */
+export const errorColumns = ['error_line', 'error_field', 'error_reason'] as const
 
 /** A cell: a text, or what JSON has; null is `NULL`. */
 export type CellValue = string | number | boolean | null | undefined
@@ -106,31 +108,40 @@ async function textOf({ path, encoding }: Pick<Source, 'path' | 'encoding'>): Pr
 /** The records of a CSV file: an unquoted `NULL` is null. */
 async function* parseCsv(source: Omit<Source, 'head'>): AsyncGenerator<{ record: (string | null)[]; line: number }> {
   const { parse } = await import('csv-parse')
-  const text = await textOf(source)
+  const { path, delimiter } = source
+  // `raw` instead of `info` and `cast`, which take twice the memory and eight times as long.
   const parser = parse({
-    delimiter: source.delimiter,
+    delimiter,
     relax_column_count: true,
     skip_empty_lines: true,
     max_record_size: maxRow,
-    info: true,
-    cast: (value, { quoting }) => (value === 'NULL' && !quoting ? null : value),
+    raw: true,
   })
   let line = 1
   try {
-    for await (const { record, info } of pipeline(text, parser, () => {}) as unknown as AsyncIterable<{
-      record: (string | null)[]
-      info: { lines: number }
-    }>) {
-      yield { record, line }
-      line = info.lines + 1
+    const text = pipeline(await textOf(source), parser, () => {})
+    for await (const { record, raw } of text as unknown as AsyncIterable<{ record: string[]; raw: string }>) {
+      // It begins with the empty lines that were skipped.
+      const first = line + breaksIn(/^[\r\n]*/.exec(raw)![0])
+      line += breaksIn(raw)
+      yield { record: record.includes('NULL') ? withNulls(record, raw, delimiter) : record, line: first }
     }
   } catch (error) {
-    const { code, message, lines } = error as { code?: string; message: string; lines?: number }
-    if (code?.startsWith('CSV_')) fail(`${source.path}, line ${lines ?? line}: ${message}.`)
+    const { code, message } = error as { code?: string; message: string }
+    if (code?.startsWith('CSV_')) fail(`${path}, line ${line}: ${message}.`)
     throw error
-  } finally {
-    text.destroy()
   }
+}
+
+/** Line breaks; `raw` has one character of each. */
+function breaksIn(raw: string): number {
+  return raw.match(/\r\n|\r|\n/g)?.length ?? 0
+}
+
+/** The cells of a record, null where `NULL` is unquoted. */
+function withNulls(record: readonly string[], raw: string, delimiter: string): (string | null)[] {
+  const bare = raw.replace(/"(?:[^"]|"")*"/g, '""').split(delimiter)
+  return record.map((cell, index) => (cell === 'NULL' && !bare[index]?.includes('"') ? null : cell))
 }
 
 /** Reads the rows of a file. */

@@ -23,6 +23,7 @@ import { createImports } from './import.js'
 import { createImportedUsers } from './imported-user.js'
 import { createMailedKeys } from './mailed-key.js'
 import { createOrganizations } from './organization.js'
+import { createPredecessor } from './predecessor.js'
 import { createProcesses } from './process.js'
 import { createQuestions } from './question.js'
 import { createServices } from './service.js'
@@ -59,6 +60,7 @@ export function defineModels(database: Database, masterKey: StoredKeys) {
     imports: createImports(database),
     importedUsers: createImportedUsers(database, masterKey),
     questions: createQuestions(database),
+    predecessor: createPredecessor(database),
     mailedKeys,
     emails,
     emailQuotas: createEmailQuotas(database),

@@ -100,11 +100,16 @@ export interface Imports {
   findBatch(importId: number, firstRow: number, t: Transaction): Promise<ImportBatchRow | undefined>
   /** Returns what a dry run saw for each of these rows, in order; undefined unless it saw all of them. */
   seen(dryRunId: number, firstRow: number, rowCount: number, t: Transaction): Promise<Buffer[] | undefined>
+  /** Returns the answer of the newest batch. */
+  lastAnswer(importId: number): Promise<Buffer | undefined>
   /** Returns the first row of each staged batch, in order. */
   stagedBatches(importId: number, t: Transaction): Promise<number[]>
   /** Deletes the staged rows of an import. */
   discardStaged(importId: number, t: Transaction): Promise<void>
-  /** Runs `work`, and takes back all that it did in the transaction unless `keeps` accepts its result, which it returns. */
+  /**
+   * Runs `work`, and takes back all that it did in the transaction unless `keeps` accepts its result, which it returns. Can't
+   * be nested.
+   */
   tryOut<T>(work: () => Promise<T>, keeps: (result: T) => boolean, t: Transaction): Promise<T>
   /** Deletes imports, with their batches, 30 days after their last change. */
   prune(): Promise<void>
@@ -153,6 +158,11 @@ const findBatch: Statement = {
   text: `SELECT ${batchColumns} FROM import_batches b WHERE import_id = $1 AND first_row = $2`,
 }
 
+const lastAnswer: Statement = {
+  name: 'import-batch-last',
+  text: 'SELECT answer FROM import_batches WHERE import_id = $1 ORDER BY first_row DESC LIMIT 1',
+}
+
 const addBatch: Statement = {
   name: 'import-batch-add',
   text: `INSERT INTO import_batches (import_id, first_row, row_count, answer, seen, staged_sealed)
@@ -162,7 +172,7 @@ const addBatch: Statement = {
 const seen: Statement = {
   name: 'import-seen',
   text: `SELECT first_row AS "firstRow", seen FROM import_batches
-    WHERE import_id = $1 AND first_row < $2 + $3 AND first_row + row_count > $2 AND seen IS NOT NULL ORDER BY first_row`,
+    WHERE import_id = $1 AND first_row < $2::int + $3::int AND first_row + row_count > $2 AND seen IS NOT NULL ORDER BY first_row`,
 }
 
 const stagedBatches: Statement = {
@@ -207,6 +217,7 @@ export function createImports(database: Database): Imports {
     async addBatch({ importId, firstRow, rowCount, answer, seen, stagedSealed }, t) {
       await database.run(addBatch, [importId, firstRow, rowCount, answer, seen, stagedSealed], t)
     },
+    lastAnswer: async importId => (await database.run<{ answer: Buffer }>(lastAnswer, [importId]))[0]?.answer,
     findBatch: async (importId, firstRow, t) =>
       (await database.run<ImportBatchRow>(findBatch, [importId, firstRow], t))[0],
     async seen(dryRunId, firstRow, rowCount, t) {

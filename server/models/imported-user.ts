@@ -5,7 +5,7 @@ import { nicknameSkeleton, usernameSkeleton } from '../rules/look-alikes.js'
 import { type AdministeredUserRow, readAdministered } from './administered-user.js'
 import type { MasterKey } from './master-key.js'
 import { activationKeyUse, newActivationKey } from './organization.js'
-import { type NewUser, userAttributes } from './user.js'
+import { type NewUser, type UserDetails, userAttributes } from './user.js'
 
 /** A user that exists, perhaps deleted. */
 export interface ImportedUserRow extends AdministeredUserRow {
@@ -30,6 +30,8 @@ export interface ImportedUsers {
    * ROLE_INSTITUTION gets a provider key.
    */
   add(rows: readonly NewUser[], t: Transaction): Promise<(number | undefined)[]>
+  /** Changes profiles. Rows are locked, and nicknames free. */
+  edit(changes: readonly { readonly id: number; readonly details: UserDetails }[], t: Transaction): Promise<void>
   /** Returns the password hashes and provider keys of users, by id. */
   secrets(ids: readonly number[]): Promise<UserSecrets[]>
 }
@@ -68,6 +70,32 @@ const addKeys: Statement = {
   text: 'INSERT INTO provider_keys (user_id, key_digest, key_sealed) SELECT * FROM unnest($1::int[], $2::bytea[], $3::bytea[])',
 }
 
+/** Attributes of a profile, each with its type. */
+const editable = Object.entries(userAttributes).filter(([name]) =>
+  [
+    'nickname',
+    'nicknameKey',
+    'nicknameSkeleton',
+    'dateOfBirth',
+    'gender',
+    'state',
+    'city',
+    'institutionType',
+    'institution',
+  ].includes(name),
+)
+
+const edit: Statement = {
+  name: 'imported-users-edit',
+  text: `UPDATE users u SET ${editable
+    .map(([name, { type }]) => {
+      const [column, value] = [snakeCase(name), `(r.details ->> '${name}')::${types[type] ?? type}`]
+      return `${column} = CASE WHEN r.details ? '${name}' THEN ${value} ELSE u.${column} END`
+    })
+    .join(', ')}
+    FROM jsonb_to_recordset($1::jsonb) AS r (id integer, details jsonb) WHERE u.id = r.id`,
+}
+
 const secrets: Statement = {
   name: 'imported-users-secrets',
   text: `SELECT u.id, u.password_hash AS "passwordHash", k.key_sealed AS sealed
@@ -99,6 +127,13 @@ export function createImportedUsers(database: Database, masterKey: MasterKey): I
         await database.run(addKeys, [providers, keys.map(({ digest }) => digest), keys.map(({ sealed }) => sealed)], t)
       }
       return rows.map(({ usernameKey }) => ids.get(usernameKey))
+    },
+    async edit(changes, t) {
+      const all = changes.map(({ id, details: { name, ...details } }) => ({
+        id,
+        details: { ...details, ...name, ...(name && { nicknameSkeleton: nicknameSkeleton(name.nickname) }) },
+      }))
+      await database.run(edit, [JSON.stringify(all)], t)
     },
     async secrets(ids) {
       const rows = await database.run<{ id: number; passwordHash: string; sealed: Buffer | null }>(secrets, [ids])

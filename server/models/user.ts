@@ -85,6 +85,8 @@ export const userAttributes = {
    * other accounts: those that were activated, and those that administrators, installations and imports created.
    */
   unactivatedSeenAt: hasDefault(nullable(time)),
+  /** Kept from the older implementation, for exports. */
+  avatar: hasDefault(nullable(text)),
   /** Skeletons of the names: names that look alike have the same skeleton. */
   usernameSkeleton: text,
   nicknameSkeleton: text,
@@ -93,7 +95,13 @@ export const userAttributes = {
 /** Attributes of a user's provider key that queries read. The key is sealed. */
 const shownKey = { id: hasDefault(key(integer)), sealed: column('key_sealed', bytes) }
 
-const keyAttributes = { ...shownKey, userId: integer, digest: column('key_digest', bytes) }
+const keyAttributes = {
+  ...shownKey,
+  userId: integer,
+  digest: column('key_digest', bytes),
+  /** Whether it works beside the key that the record shows. */
+  additional: hasDefault(flag),
+}
 
 /** The profile of a user. Add a new attribute to the sign-up form and the record, too. */
 export interface Profile extends Row<typeof profile> {}
@@ -128,7 +136,7 @@ const columns = [
 
 /** Selects users. Every condition must state whether it includes deleted users. */
 export const readUser = `SELECT ${columns} FROM users u LEFT JOIN organizations o ON o.id = u.organization_id
-  LEFT JOIN provider_keys k ON k.user_id = u.id`
+  LEFT JOIN provider_keys k ON k.user_id = u.id AND NOT k.additional`
 
 const byId: Statement = { name: 'user-by-id', text: `${readUser} WHERE u.id = $1 AND u.deleted_at IS NULL` }
 
@@ -230,6 +238,8 @@ export interface Users extends UserNames {
    * provider key it used, or the administrator.
    */
   activate(user: LockedUser, organizationId: number | null, t: Transaction, by?: number | null): Promise<void>
+  /** Creates the provider key of a ROLE_INSTITUTION without one. */
+  addProviderKey(id: number, t: Transaction): Promise<void>
   /** Makes a user inactive and a member of no organization, revokes every token and voids mailed activation keys. */
   deactivate(id: number, t: Transaction): Promise<void>
   /**
@@ -394,12 +404,14 @@ export function createUsers(
       await users().update({ ...activated, ...member }, { where: { id }, transaction })
       if (role === 'ROLE_INSTITUTION') await addProviderKey(id, transaction)
     },
+    addProviderKey,
     async deactivate(id, transaction) {
       const inactive = { active: false, organizationId: null, activatedAt: null, activatedBy: null }
       await revoke(id, inactive, allPurposes, transaction)
     },
     async rotateProviderKey(user, change, transaction) {
       const { digest, sealed } = newActivationKey(masterKey)
+      await providerKeys().destroy({ where: { userId: user.id, additional: true }, transaction })
       const [rotated] = await providerKeys().update({ digest, sealed }, { where: { userId: user.id }, transaction })
       if (rotated === 0) return false
       await emails.notify('provider-key-rotated', user, change, transaction)

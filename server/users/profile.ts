@@ -54,10 +54,16 @@ export async function editProfile(
   if (changed.length === 0) return changed
   const nickname = changed.includes('nickname') ? texts.nickname : undefined
   if (nickname) await checkFree(users, { nickname }, t, user.id)
-  const details = changed.flatMap(field => (field === 'nickname' ? [] : [[attributes[field], texts[field] ?? null]]))
-  const name = nickname && { name: { nickname, nicknameKey: nicknameKey(nickname) } }
-  await users.edit(user.id, { ...(Object.fromEntries(details) as UserDetails), ...name }, t)
+  await users.edit(user.id, detailsOf(changed, texts), t)
   return changed
+}
+
+/** The new values of fields as attributes. */
+export function detailsOf(changed: readonly ProfileField[], texts: SignUpTexts): UserDetails {
+  const { nickname } = texts
+  const details = changed.flatMap(field => (field === 'nickname' ? [] : [[attributes[field], texts[field] ?? null]]))
+  const name = changed.includes('nickname') && nickname && { name: { nickname, nicknameKey: nicknameKey(nickname) } }
+  return { ...(Object.fromEntries(details) as UserDetails), ...name }
 }
 
 /** Changes the profile of the caller. Refuses with INVALID_SIGN_UP and all invalid fields. */

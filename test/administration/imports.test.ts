@@ -60,7 +60,7 @@ async function eventsOf(id: number): Promise<string[]> {
 const problems = (rows: readonly { row: number; reason: string; problems: readonly { field: string }[] }[]) =>
   rows.map(({ row, reason, problems }) => `${row} ${reason} ${problems.map(({ field }) => field).join(',')}`)
 
-test('rows are created, changed, left as they are and rejected, and one event names the ids', async t => {
+test.serial('rows are created, changed, left as they are and rejected, and one event names the ids', async t => {
   const known = await service.signUp('ROLE_CLIENT')
   const same = await service.signUp('ROLE_CLIENT')
   const users = [
@@ -86,63 +86,69 @@ test('rows are created, changed, left as they are and rejected, and one event na
   t.is((await rowOf(known.username))!.city, 'Marília')
 })
 
-test('a new user is as sign-up would make it, but for terms and password, and isn’t erased as never activated', async t => {
-  const organization = await service.organization()
-  const nickname = `N ${randomUUID()}`
-  const form = newUser({ nickname, dateofborn: '01/02/1990', email: 'a@example.org' })
-  const provider = newUser({ role: 'ROLE_INSTITUTION' })
-  const rows = [{ form }, { form: provider, active: true, organizationId: organization.id, termsofusage: true }]
-  await importUsers(rows)
-  const made = (await rowOf(form.username))!
-  t.like(made, { nickname, email: 'a@example.org', active: false, password_hash: '', terms_of_usage: false })
-  t.is(made.unactivated_seen_at, null)
-  const { user } = await api.getUser({ user: provider.username })
-  t.like(user!.record, { active: 1, termsofusage: true })
-  t.is(user!.record!.partnerOrganization!.id, organization.id)
-  t.regex(user!.record!.providerActivationKey!.activationkey!, /^[\da-f-]{36}$/)
-  const { activated_at } = (await rowOf(provider.username))!
-  t.truthy(activated_at)
-})
+test.serial(
+  'a new user is as sign-up would make it, but for terms and password, and isn’t erased as never activated',
+  async t => {
+    const organization = await service.organization()
+    const nickname = `N ${randomUUID()}`
+    const form = newUser({ nickname, dateofborn: '01/02/1990', email: 'a@example.org' })
+    const provider = newUser({ role: 'ROLE_INSTITUTION' })
+    const rows = [{ form }, { form: provider, active: true, organizationId: organization.id, termsofusage: true }]
+    await importUsers(rows)
+    const made = (await rowOf(form.username))!
+    t.like(made, { nickname, email: 'a@example.org', active: false, password_hash: '', terms_of_usage: false })
+    t.is(made.unactivated_seen_at, null)
+    const { user } = await api.getUser({ user: provider.username })
+    t.like(user!.record, { active: 1, termsofusage: true })
+    t.is(user!.record!.partnerOrganization!.id, organization.id)
+    t.regex(user!.record!.providerActivationKey!.activationkey!, /^[\da-f-]{36}$/)
+    const { activated_at } = (await rowOf(provider.username))!
+    t.truthy(activated_at)
+  },
+)
 
-test('a missing field is left as it is, an empty one is cleared where it may be', async t => {
+test.serial('a missing field is left as it is, an empty one is cleared where it may be', async t => {
   const { username } = await service.signUp('ROLE_CLIENT', { institution: 'Escola', gender: 'F' })
   const { answer } = await importUsers([{ form: { username, institution: '' } }, { form: { username, city: '' } }])
   t.like(await rowOf(username), { institution: null, gender: 'F', city: 'São Paulo' })
   t.deepEqual(problems(answer.rejected), ['1 INVALID_SIGN_UP city'])
 })
 
-test('an import changes neither administrators, nor roles, nor suspensions, nor deleted users, nor the spelling of a name', async t => {
-  const admin = (await rowOf('admin'))!
-  const client = await service.signUp('ROLE_CLIENT', {
-    username: `(11)9${randomInt(1000, 9999)}-${randomInt(1000, 9999)}`,
-  })
-  const [suspended, deleted] = [await service.signUp('ROLE_CLIENT'), await service.signUp('ROLE_CLIENT')]
-  await api.suspendUser({ user: suspended.username })
-  await api.deleteUser({ user: deleted.username })
-  const before = await stored()
-  const { answer, finished } = await importUsers([
-    { id: Number(admin.id), form: { city: 'Nova' } },
-    { form: { username: 'ADMIN', role: 'ROLE_CLIENT' } },
-    { form: newUser({ role: 'ROLE_ADMIN' }) },
-    { form: { username: client.username, role: 'ROLE_INSTITUTION', city: 'Nova' } },
-    { form: { username: suspended.username }, active: true },
-    { form: { username: deleted.username, city: 'Nova' } },
-    { form: { username: client.username.replace(/\D/g, '') } },
-    { id: Number(admin.id), form: { username: 'admin', role: 'ROLE_ADMIN' }, active: true },
-  ])
-  t.deepEqual(problems(answer.rejected), [
-    '0 WRONG_STATE ',
-    '1 INVALID_SIGN_UP role',
-    '2 INVALID_SIGN_UP role',
-    '3 INVALID_SIGN_UP role',
-    '4 INVALID_SIGN_UP active',
-    '5 WRONG_STATE ',
-  ])
-  t.is(finished.import!.unchanged, 2)
-  t.is(await stored(), before)
-})
+test.serial(
+  'an import changes neither administrators, nor roles, nor suspensions, nor deleted users, nor the spelling of a name',
+  async t => {
+    const admin = (await rowOf('admin'))!
+    const client = await service.signUp('ROLE_CLIENT', {
+      username: `(11)9${randomInt(1000, 9999)}-${randomInt(1000, 9999)}`,
+    })
+    const [suspended, deleted] = [await service.signUp('ROLE_CLIENT'), await service.signUp('ROLE_CLIENT')]
+    await api.suspendUser({ user: suspended.username })
+    await api.deleteUser({ user: deleted.username })
+    const before = await stored()
+    const { answer, finished } = await importUsers([
+      { id: Number(admin.id), form: { city: 'Nova' } },
+      { form: { username: 'ADMIN', role: 'ROLE_CLIENT' } },
+      { form: newUser({ role: 'ROLE_ADMIN' }) },
+      { form: { username: client.username, role: 'ROLE_INSTITUTION', city: 'Nova' } },
+      { form: { username: suspended.username }, active: true },
+      { form: { username: deleted.username, city: 'Nova' } },
+      { form: { username: client.username.replace(/\D/g, '') } },
+      { id: Number(admin.id), form: { username: 'admin', role: 'ROLE_ADMIN' }, active: true },
+    ])
+    t.deepEqual(problems(answer.rejected), [
+      '0 WRONG_STATE ',
+      '1 INVALID_SIGN_UP role',
+      '2 INVALID_SIGN_UP role',
+      '3 INVALID_SIGN_UP role',
+      '4 INVALID_SIGN_UP active',
+      '5 WRONG_STATE ',
+    ])
+    t.is(finished.import!.unchanged, 2)
+    t.is(await stored(), before)
+  },
+)
 
-test('an import sends no e-mails, whatever it changes', async t => {
+test.serial('an import sends no e-mails, whatever it changes', async t => {
   const { username, token } = await service.signUp('ROLE_INSTITUTION', { email: `${randomUUID()}@example.org` })
   const organization = await service.organization()
   const emails = () => sql('SELECT * FROM emails')
@@ -160,7 +166,7 @@ test('an import sends no e-mails, whatever it changes', async t => {
   t.truthy(await service.login(next, `${password}!`))
 })
 
-test('the password of an existing user is set only when asked for, and revokes its tokens', async t => {
+test.serial('the password of an existing user is set only when asked for, and revokes its tokens', async t => {
   const { username, token } = await service.signUp('ROLE_CLIENT')
   const form = { username, password: `${password} nova` }
   t.is((await importUsers([{ form }])).finished.import!.unchanged, 1)
@@ -173,7 +179,7 @@ test('the password of an existing user is set only when asked for, and revokes i
   t.deepEqual(problems(weak.answer.rejected), ['0 INVALID_SIGN_UP password'])
 })
 
-test('bcrypt hashes are judged one by one and kept; a new user signs in with either', async t => {
+test.serial('bcrypt hashes are judged one by one and kept; a new user signs in with either', async t => {
   const [a, b, y, clear] = [newUser(), newUser(), newUser(), newUser({ password: 'uma girafa bem alta 7' })]
   const hash = await bcrypt.hash('senha de antes', 4)
   const users = [
@@ -199,25 +205,28 @@ test('bcrypt hashes are judged one by one and kept; a new user signs in with eit
   t.regex(String((await rowOf(clear.username))!.password_hash), /^hmac1:/)
 })
 
-test('a repeated batch changes nothing and gets the first answer, one that doesn’t follow is refused', async t => {
-  const id = await start(ImportKind.USERS)
-  const users = [{ form: newUser() }, { form: newUser({ state: '' }) }]
-  const first = await api.importBatch({ id, users })
-  const before = await stored()
-  const again = await api.importBatch({ id, users })
-  t.deepEqual(again, { ...first, import: again.import! })
-  t.is(await stored(), before)
-  t.is((await eventsOf(id)).length, 1)
-  t.is(await reasonOf(api.importBatch({ id, firstRow: 3, users })), 'WRONG_STATE')
-  t.is(await reasonOf(api.importBatch({ id, firstRow: 1, users })), 'WRONG_STATE')
-  t.is(await reasonOf(api.finishImport({ id, rows: 3 })), 'WRONG_STATE')
-  t.is(await reasonOf(api.importBatch({ id, firstRow: 2, organizations: [{ form: { name: 'x' } }] })), 'WRONG_STATE')
-  t.like((await api.finishImport({ id, rows: 2 })).import, { created: 1, rejected: 1, nextRow: 2 })
-  t.is(await reasonOf(api.importBatch({ id, firstRow: 2, users })), 'WRONG_STATE')
-  t.deepEqual((await api.importBatch({ id, users })).rejected, first.rejected)
-})
+test.serial(
+  'a repeated batch changes nothing and gets the first answer, one that doesn’t follow is refused',
+  async t => {
+    const id = await start(ImportKind.USERS)
+    const users = [{ form: newUser() }, { form: newUser({ state: '' }) }]
+    const first = await api.importBatch({ id, users })
+    const before = await stored()
+    const again = await api.importBatch({ id, users })
+    t.deepEqual(again, { ...first, import: again.import! })
+    t.is(await stored(), before)
+    t.is((await eventsOf(id)).length, 1)
+    t.is(await reasonOf(api.importBatch({ id, firstRow: 3, users })), 'WRONG_STATE')
+    t.is(await reasonOf(api.importBatch({ id, firstRow: 1, users })), 'WRONG_STATE')
+    t.is(await reasonOf(api.finishImport({ id, rows: 3 })), 'WRONG_STATE')
+    t.is(await reasonOf(api.importBatch({ id, firstRow: 2, organizations: [{ form: { name: 'x' } }] })), 'WRONG_STATE')
+    t.like((await api.finishImport({ id, rows: 2 })).import, { created: 1, rejected: 1, nextRow: 2 })
+    t.is(await reasonOf(api.importBatch({ id, firstRow: 2, users })), 'WRONG_STATE')
+    t.deepEqual((await api.importBatch({ id, users })).rejected, first.rejected)
+  },
+)
 
-test('the same batch from several callers at once is applied once', async t => {
+test.serial('the same batch from several callers at once is applied once', async t => {
   const id = await start(ImportKind.USERS)
   const users = Array.from({ length: 20 }, () => ({ form: newUser() }))
   const answers = await Promise.all(Array.from({ length: 6 }, () => api.importBatch({ id, users })))
@@ -226,7 +235,7 @@ test('the same batch from several callers at once is applied once', async t => {
   t.is((await eventsOf(id)).length, 1)
 })
 
-test('starting the import of the same source again resumes it until it ends', async t => {
+test.serial('starting the import of the same source again resumes it until it ends', async t => {
   const source = newSource()
   const id = await start(ImportKind.USERS, {}, source)
   await api.importBatch({ id, users: [{ form: newUser() }] })
@@ -240,7 +249,7 @@ test('starting the import of the same source again resumes it until it ends', as
   t.true(listed.indexOf(id) > 0)
 })
 
-test('an import belongs to the session that started it, and ends with its tokens', async t => {
+test.serial('an import belongs to the session that started it, and ends with its tokens', async t => {
   const other = `adm-${randomUUID()}`
   await api.createUser({
     form: newUser({ username: other, role: 'ROLE_ADMIN', password }),
@@ -266,7 +275,7 @@ test('an import belongs to the session that started it, and ends with its tokens
   t.is((await second.importBatch({ id, users })).created, 1)
 })
 
-test('on the database itself an import works alike, and needs a reason to set passwords', async t => {
+test.serial('on the database itself an import works alike, and needs a reason to set passwords', async t => {
   const local = await openLocal(t, service)
   const id = await start(ImportKind.USERS, {}, newSource(), local)
   t.is((await local.importBatch({ id, users: [{ form: newUser() }] })).created, 1)
@@ -276,74 +285,80 @@ test('on the database itself an import works alike, and needs a reason to set pa
   t.truthy(await start(ImportKind.USERS, { setPasswords: true }, newSource(), withReason))
 })
 
-test('a dry run changes nothing and counts what would change; after it, rows whose record has changed are stale', async t => {
-  const [one, two] = [await service.signUp('ROLE_CLIENT'), await service.signUp('ROLE_CLIENT')]
-  const source = newSource()
-  const users = [
-    { form: { username: one.username, city: 'Bauru', gender: 'F' } },
-    { form: { username: two.username, city: 'Bauru' } },
-    { form: newUser() },
-    { form: newUser() },
-    { form: newUser({ city: '' }) },
-  ]
-  const before = await stored()
-  const dry = await start(ImportKind.USERS, { dryRun: true }, source)
-  const judged = await api.importBatch({ id: dry, users })
-  t.is(await stored(), before)
-  t.like(judged, { created: 2, updated: 2, unchanged: 0 })
-  t.deepEqual(judged.changes, { city: 2, gender: 1 })
-  const after = { afterDryRun: dry }
-  t.is(await reasonOf(start(ImportKind.USERS, after, source)), 'WRONG_STATE')
-  await api.finishImport({ id: dry, rows: users.length })
-  t.deepEqual(await eventsOf(dry), [])
-  t.is(await reasonOf(start(ImportKind.USERS, after)), 'WRONG_STATE')
-
-  await api.updateUser({ user: two.username, form: { city: 'Assis' }, updateMask: { paths: ['city'] } })
-  await api.createUser({ form: users[3]!.form })
-  const id = await start(ImportKind.USERS, after, source)
-  const answer = await api.importBatch({ id, users })
-  t.deepEqual(problems(answer.rejected), ['1 STALE_ETAG ', '3 STALE_ETAG ', '4 INVALID_SIGN_UP city'])
-  t.like(answer, { created: 1, updated: 1 })
-  t.is((await rowOf(two.username))!.city, 'Assis')
-})
-
-test('all or nothing: no row is applied before the end, and none if one is rejected, even by a row of another batch', async t => {
-  const good = [newUser({ password }), newUser(), newUser()].map(form => ({ form }))
-  const run = async (batches: object[][]) => {
-    const id = await start(ImportKind.USERS, { allOrNothing: true })
+test.serial(
+  'a dry run changes nothing and counts what would change; after it, rows whose record has changed are stale',
+  async t => {
+    const [one, two] = [await service.signUp('ROLE_CLIENT'), await service.signUp('ROLE_CLIENT')]
+    const source = newSource()
+    const users = [
+      { form: { username: one.username, city: 'Bauru', gender: 'F' } },
+      { form: { username: two.username, city: 'Bauru' } },
+      { form: newUser() },
+      { form: newUser() },
+      { form: newUser({ city: '' }) },
+    ]
     const before = await stored()
-    let firstRow = 0
-    for (const users of batches) {
-      await api.importBatch({ id, firstRow, users })
-      firstRow += users.length
-    }
+    const dry = await start(ImportKind.USERS, { dryRun: true }, source)
+    const judged = await api.importBatch({ id: dry, users })
     t.is(await stored(), before)
-    const sealed = await sql(
-      `SELECT encode(staged_sealed, 'escape') AS text FROM import_batches WHERE import_id = ${id}`,
-    )
-    for (const { text } of sealed) t.false(String(text).includes(good[0]!.form.username))
-    return { id, before, finished: await api.finishImport({ id, rows: firstRow }) }
-  }
-  const nickname = `dup ${randomUUID()}`
-  for (const batches of [
-    [good, [{ form: newUser({ state: '' }) }]],
-    [[...good, { form: newUser({ nickname }) }], [{ form: newUser({ nickname }) }]],
-  ]) {
-    const { finished, before } = await run(batches)
-    t.like(finished.import, { state: ImportState.ABORTED, rejected: 1, nextRow: batches.flat().length })
-    t.is(await stored(), before)
-  }
-  const { id, finished } = await run([good.slice(0, 2), good.slice(2)])
-  t.like(finished.import, { state: ImportState.FINISHED, created: 3, nextRow: 3 })
-  t.is((await eventsOf(id)).length, 2)
-  t.truthy(await service.login(good[0]!.form.username))
-  t.deepEqual(await sql('SELECT 1 FROM import_batches WHERE staged_sealed IS NOT NULL'), [])
-  const big = await start(ImportKind.USERS, { allOrNothing: true })
-  await sql(`UPDATE imports SET unchanged = 9999, next_row = 9999 WHERE id = ${big}`)
-  t.is(await reasonOf(api.importBatch({ id: big, firstRow: 9999, users: good })), 'INVALID_ARGUMENT')
-})
+    t.like(judged, { created: 2, updated: 2, unchanged: 0 })
+    t.deepEqual(judged.changes, { city: 2, gender: 1 })
+    const after = { afterDryRun: dry }
+    t.is(await reasonOf(start(ImportKind.USERS, after, source)), 'WRONG_STATE')
+    await api.finishImport({ id: dry, rows: users.length })
+    t.deepEqual(await eventsOf(dry), [])
+    t.is(await reasonOf(start(ImportKind.USERS, after)), 'WRONG_STATE')
 
-test('rows that depend on earlier rows of the same batch are judged after them', async t => {
+    await api.updateUser({ user: two.username, form: { city: 'Assis' }, updateMask: { paths: ['city'] } })
+    await api.createUser({ form: users[3]!.form })
+    const id = await start(ImportKind.USERS, after, source)
+    const answer = await api.importBatch({ id, users })
+    t.deepEqual(problems(answer.rejected), ['1 STALE_ETAG ', '3 STALE_ETAG ', '4 INVALID_SIGN_UP city'])
+    t.like(answer, { created: 1, updated: 1 })
+    t.is((await rowOf(two.username))!.city, 'Assis')
+  },
+)
+
+test.serial(
+  'all or nothing: no row is applied before the end, and none if one is rejected, even by a row of another batch',
+  async t => {
+    const good = [newUser({ password }), newUser(), newUser()].map(form => ({ form }))
+    const run = async (batches: object[][]) => {
+      const id = await start(ImportKind.USERS, { allOrNothing: true })
+      const before = await stored()
+      let firstRow = 0
+      for (const users of batches) {
+        await api.importBatch({ id, firstRow, users })
+        firstRow += users.length
+      }
+      t.is(await stored(), before)
+      const sealed = await sql(
+        `SELECT encode(staged_sealed, 'escape') AS text FROM import_batches WHERE import_id = ${id}`,
+      )
+      for (const { text } of sealed) t.false(String(text).includes(good[0]!.form.username))
+      return { id, before, finished: await api.finishImport({ id, rows: firstRow }) }
+    }
+    const nickname = `dup ${randomUUID()}`
+    for (const batches of [
+      [good, [{ form: newUser({ state: '' }) }]],
+      [[...good, { form: newUser({ nickname }) }], [{ form: newUser({ nickname }) }]],
+    ]) {
+      const { finished, before } = await run(batches)
+      t.like(finished.import, { state: ImportState.ABORTED, rejected: 1, nextRow: batches.flat().length })
+      t.is(await stored(), before)
+    }
+    const { id, finished } = await run([good.slice(0, 2), good.slice(2)])
+    t.like(finished.import, { state: ImportState.FINISHED, created: 3, nextRow: 3 })
+    t.is((await eventsOf(id)).length, 2)
+    t.truthy(await service.login(good[0]!.form.username))
+    t.deepEqual(await sql('SELECT 1 FROM import_batches WHERE staged_sealed IS NOT NULL'), [])
+    const big = await start(ImportKind.USERS, { allOrNothing: true })
+    await sql(`UPDATE imports SET unchanged = 9999, next_row = 9999 WHERE id = ${big}`)
+    t.is(await reasonOf(api.importBatch({ id: big, firstRow: 9999, users: good })), 'INVALID_ARGUMENT')
+  },
+)
+
+test.serial('rows that depend on earlier rows of the same batch are judged after them', async t => {
   const [first, nickname] = [newUser(), `dup ${randomUUID()}`]
   const { answer } = await importUsers([
     { form: { ...first, nickname } },
@@ -355,26 +370,29 @@ test('rows that depend on earlier rows of the same batch are judged after them',
   t.deepEqual(problems(answer.rejected), ['2 INVALID_SIGN_UP nickname'])
 })
 
-test('a name that a sign-up takes at the same time is rejected as a row, or refused at the sign-up, never both taken', async t => {
-  for (let round = 0; round < 5; round++) {
-    const users = Array.from({ length: 10 }, () => ({ form: newUser() }))
-    const taken = users[5]!.form.username
-    const [signedUp, { answer }] = await Promise.all([
-      service.signUp('ROLE_CLIENT', { username: taken }).then(
-        () => true,
-        () => false,
-      ),
-      importUsers(users),
-    ])
-    const has = await sql(`SELECT id FROM users WHERE username = '${taken}'`)
-    t.is(has.length, 1)
-    // A row that finds the user by its name changes it, like any other.
-    t.is(answer.created + answer.updated + answer.unchanged + answer.rejected.length, 10)
-    t.is(answer.created, signedUp ? 9 : 10)
-  }
-})
+test.serial(
+  'a name that a sign-up takes at the same time is rejected as a row, or refused at the sign-up, never both taken',
+  async t => {
+    for (let round = 0; round < 5; round++) {
+      const users = Array.from({ length: 10 }, () => ({ form: newUser() }))
+      const taken = users[5]!.form.username
+      const [signedUp, { answer }] = await Promise.all([
+        service.signUp('ROLE_CLIENT', { username: taken }).then(
+          () => true,
+          () => false,
+        ),
+        importUsers(users),
+      ])
+      const has = await sql(`SELECT id FROM users WHERE username = '${taken}'`)
+      t.is(has.length, 1)
+      // A row that finds the user by its name changes it, like any other.
+      t.is(answer.created + answer.updated + answer.unchanged + answer.rejected.length, 10)
+      t.is(answer.created, signedUp ? 9 : 10)
+    }
+  },
+)
 
-test('organizations are known by id, else by INEP code; names repeat', async t => {
+test.serial('organizations are known by id, else by INEP code; names repeat', async t => {
   const code = String(randomInt(10_000_000, 99_999_999))
   const id = await start(ImportKind.ORGANIZATIONS)
   const name = `Escola ${randomUUID()}`
@@ -409,30 +427,33 @@ test('organizations are known by id, else by INEP code; names repeat', async t =
   t.is(answer.updated, 1)
 })
 
-test('users join active organizations by id or INEP code; leaving or changing one revokes their tokens', async t => {
-  const code = String(randomInt(10_000_000, 99_999_999))
-  const organization = await service.organization()
-  const edit = { form: { inepCode: code }, updateMask: { paths: ['inep_code'] } }
-  await api.updateOrganization({ organization: `#${organization.id}`, ...edit })
-  const closed = await service.organization()
-  await api.deactivateOrganization({ organization: `#${closed.id}` })
-  const member = await service.institution(organization)
-  const [form] = [newUser()]
-  const { answer } = await importUsers([
-    { form, organizationInepCode: code, active: true },
-    { form: newUser(), organizationId: closed.id },
-    { form: newUser(), organizationId: 2 ** 30 },
-    { form: { username: member.username }, organizationInepCode: code },
-    { form: { username: member.username }, organizationId: 0 },
-  ])
-  t.like(answer, { created: 1, updated: 1, unchanged: 1 })
-  t.deepEqual(problems(answer.rejected), ['1 INVALID_SIGN_UP organization', '2 INVALID_SIGN_UP organization_id'])
-  t.is((await rowOf(form.username))!.organization_id, organization.id)
-  t.is((await rowOf(member.username))!.organization_id, null)
-  t.is((await service.request('GET', '/users/me', { token: member.token })).status, 500)
-})
+test.serial(
+  'users join active organizations by id or INEP code; leaving or changing one revokes their tokens',
+  async t => {
+    const code = String(randomInt(10_000_000, 99_999_999))
+    const organization = await service.organization()
+    const edit = { form: { inepCode: code }, updateMask: { paths: ['inep_code'] } }
+    await api.updateOrganization({ organization: `#${organization.id}`, ...edit })
+    const closed = await service.organization()
+    await api.deactivateOrganization({ organization: `#${closed.id}` })
+    const member = await service.institution(organization)
+    const [form] = [newUser()]
+    const { answer } = await importUsers([
+      { form, organizationInepCode: code, active: true },
+      { form: newUser(), organizationId: closed.id },
+      { form: newUser(), organizationId: 2 ** 30 },
+      { form: { username: member.username }, organizationInepCode: code },
+      { form: { username: member.username }, organizationId: 0 },
+    ])
+    t.like(answer, { created: 1, updated: 1, unchanged: 1 })
+    t.deepEqual(problems(answer.rejected), ['1 INVALID_SIGN_UP organization', '2 INVALID_SIGN_UP organization_id'])
+    t.is((await rowOf(form.username))!.organization_id, organization.id)
+    t.is((await rowOf(member.username))!.organization_id, null)
+    t.is((await service.request('GET', '/users/me', { token: member.token })).status, 500)
+  },
+)
 
-test('the feed of changes returns every imported user and organization', async t => {
+test.serial('the feed of changes returns every imported user and organization', async t => {
   const poll = pollWith(client, await serviceKey(service, ['tokens.watch', 'users.watch']))
   await waitForValue(async () => (await service.registry.audit.backlog()).staged, 0)
   const { cursor } = (await readPages(poll)).at(-1)!
@@ -455,7 +476,7 @@ test('the feed of changes returns every imported user and organization', async t
   t.true(organizations.includes(organization.id))
 })
 
-test('secrets are returned with an event that names their owners', async t => {
+test.serial('secrets are returned with an event that names their owners', async t => {
   const organization = await service.organization()
   const institution = await service.institution(organization)
   const id = idOf(institution.token)
@@ -472,7 +493,7 @@ test('secrets are returned with an event that names their owners', async t => {
   t.is(await reasonOf(api.getUserSecrets({})), 'INVALID_ARGUMENT')
 })
 
-test('an aborted import takes no more rows, and what it applied stays', async t => {
+test.serial('an aborted import takes no more rows, and what it applied stays', async t => {
   const id = await start(ImportKind.USERS)
   const form = newUser()
   await api.importBatch({ id, users: [{ form }] })
@@ -485,7 +506,7 @@ test('an aborted import takes no more rows, and what it applied stays', async t 
   t.is(await reasonOf(api.getImport({ id: 2 ** 30 })), 'RECORD_NOT_FOUND')
 })
 
-test('two administrators who import each other’s records at once don’t wait for each other', async t => {
+test.serial('two administrators who import each other’s records at once don’t wait for each other', async t => {
   const other = await openSignedIn(t, service)
   const users = Array.from({ length: 50 }, () => newUser())
   await importUsers(users.map(form => ({ form })))

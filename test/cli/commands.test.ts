@@ -149,6 +149,7 @@ const elsewhere = [
   'master-key rotate',
   'organizations export',
   'organizations import',
+  'import database',
   'restore',
   'totp enroll',
   'totp delete',
@@ -170,8 +171,9 @@ test('every command with --yes is run below, without it too', t => {
   )
   t.deepEqual(
     asking.map(({ path }) => path).filter(path => !confirmed.some(run => run.startsWith(`${path} `))),
-    // `install` and `master-key rotate` ask at a terminal only, `keys rotate` only with --now, `restore` only to replace.
-    ['install', 'keys rotate', 'master-key rotate', 'restore'],
+    // `install` and `master-key rotate` ask at a terminal only, `keys rotate` only with --now, `restore` only to replace;
+    // `import database` reads another database.
+    ['install', 'keys rotate', 'master-key rotate', 'restore', 'import database'],
   )
 })
 
@@ -276,6 +278,7 @@ const failures: Record<string, Failing> = {
   'questions retire': missing('99'),
   'questions show': missing('99'),
   'questions unmatched list': unreached,
+  'import database': { args: ['postgres://127.0.0.1:1/none', '--yes', '--reason', 'teste'], code: 1 },
   restore: { args: ['none.age', '--passphrase-file', '-'], code: 1 },
   'services create': wrong('gr ades', '--may', 'users.read'),
   'services keys create': missing('none'),

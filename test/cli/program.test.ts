@@ -45,6 +45,7 @@ test('help ends with the sign-in that a command needs, of each for which not any
     'keys retire',
     'keys rotate',
     'organizations delete',
+    'organizations import',
     'services create',
     'services delete',
     'services edit',
@@ -53,6 +54,7 @@ test('help ends with the sign-in that a command needs, of each for which not any
     'totp delete',
     'totp enroll',
     'users erase',
+    'users import',
   ])
   t.deepEqual([...needs['for administrators']].sort(), [
     'users activate',
@@ -93,6 +95,9 @@ test('an unknown word gets a suggestion: ours for the same thing, or one that is
     ['orgs list', 'organizations'],
     ['user list', 'users'],
     ['keys rotat', 'rotate'],
+    ['users load', 'import'],
+    ['organizations dump', 'export'],
+    ['imports cancel 7', 'abort'],
   ] as const
   for (const [words, suggested] of cases) {
     const { code, stdout, stderr } = await runCli({}, words.split(' '))

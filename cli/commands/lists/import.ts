@@ -15,11 +15,19 @@ import {
 } from '../../../proto/gen/auth/v1/administration_pb.js'
 import { type Api, administering, withSignIn } from '../../administration.js'
 import { end, explain, fail, misuse } from '../../exit-codes.js'
-import { errorColumns, organizationColumns, toOrganizationRow, toUserRow, userColumns } from '../../files/columns.js'
+import { organizationColumns, toOrganizationRow, toUserRow, userColumns } from '../../files/columns.js'
 import { openSink, type Sink } from '../../files/sink.js'
-import { type Format, openSource, readRows, type Source, type SourceRow, unknownColumns } from '../../files/source.js'
+import {
+  errorColumns,
+  type Format,
+  openSource,
+  readRows,
+  type Source,
+  type SourceRow,
+  unknownColumns,
+} from '../../files/source.js'
 import { readId } from '../../terminal/ask.js'
-import { jsonOption, printJson, say } from '../../terminal/output.js'
+import { jsonOption, printable, printJson, say } from '../../terminal/output.js'
 import { withProgress } from '../../terminal/progress.js'
 import { importOutput } from './imports.js'
 
@@ -45,7 +53,7 @@ const nouns = {
 An organization is known by its id, or else by its INEP code. A row without
 either registers a new one.
 
-Columns: ${Object.keys(organizationColumns).join(', ')}.`,
+Columns: ${fold(Object.keys(organizationColumns))}.`,
   },
   users: {
     kind: ImportKind.USERS,
@@ -57,9 +65,21 @@ never changes an administrator or the role of an existing user, sends no
 e-mails, and changes the password of an existing user only with --set-passwords.
 password_hash takes bcrypt hashes. A password is hashed by the service.
 
-Columns: ${Object.keys(userColumns).join(', ')}.`,
+Columns: ${fold(Object.keys(userColumns))}.`,
   },
 } as const satisfies Record<Noun, object>
+
+/** Names behind `Columns: `, in lines of at most 80 characters. */
+function fold(names: readonly string[]): string {
+  let [text, length] = ['', 'Columns:'.length]
+  for (const [index, name] of names.entries()) {
+    const word = index < names.length - 1 ? `${name},` : name
+    const breaks = length + word.length + 2 > 80
+    text += `${breaks ? '\n' : text === '' ? '' : ' '}${word}`
+    length = breaks ? word.length : length + word.length + 1
+  }
+  return text
+}
 
 /** Adds `import` to a noun. */
 export function addImport(parent: Command, noun: Noun): void {
@@ -95,8 +115,8 @@ Examples:
     .action(administering((api, file: string, options: Options) => importFile(api, noun, file, options)))
 }
 
-/** Most encoded bytes and rows of a batch, and passwords to hash in it. */
-const most = { bytes: 60_000, rows: 250, passwords: 16 }
+/** Most encoded bytes and rows of a batch, and passwords to hash in it: its transaction must be short on a busy machine, too. */
+const most = { bytes: 60_000, rows: 100, passwords: 16 }
 
 /** A batch of rows. */
 interface Batch {
@@ -120,7 +140,7 @@ async function importFile(api: Api, noun: Noun, file: string, options: Options):
   if (options.report !== undefined && options.report === file) misuse('Choose another file for --report.')
   const source = await openSource(file, options.format)
   const survey = await withProgress('Reading', () => look(source, noun))
-  const note = (text: string) => process.stderr.write(`${text}\n`)
+  const note = (text: string) => process.stderr.write(`${printable(text)}\n`)
   if (survey.unknown.length > 0) note(`Columns left out: ${survey.unknown.join(', ')}.`)
   if (source.encoding === 'win1252') note('The file is not UTF-8: it is read as Windows-1252.')
 

@@ -22,10 +22,10 @@ export function addUserData(users: Command): void {
     .addHelpText(
       'after',
       `
-A file has the columns of \`users import\`, without deleted users. The data of one
-user has no secrets. Options other than --id and --json are for files; for a user
-whose name ends like a file, pass --id. On a server --with-secrets requires a
-sign-in within the last 15 minutes.
+A file has the columns of \`users import\`, without deleted users. The data of
+one user has no secrets. Options other than --id and --json are for files; for a
+user whose name ends like a file, pass --id. On a server --with-secrets requires
+a sign-in within the last 15 minutes.
 
 Examples:
   $ auth-admin users export users.csv

@@ -1,4 +1,5 @@
 // The rows of imports of files: each batch is one transaction with the counts of its import.
+import { setTimeout as sleep } from 'node:timers/promises'
 import { create, fromBinary, toBinary } from '@bufbuild/protobuf'
 import {
   type ImportBatchRequest,
@@ -14,12 +15,13 @@ import type { Administrator } from '../../access/administrator.js'
 import type { Change } from '../../access/context.js'
 import type { ImportRow, Imports, Outcomes } from '../../models/import.js'
 import type { MasterKey } from '../../models/master-key.js'
+import type { Pool } from '../../passwords/pool.js'
 import { refuse } from '../../requests/refusal.js'
 import { wrongFields } from '../../requests/wrong-fields.js'
 import { formatIds } from '../../rules/id-ranges.js'
 import type { Handler } from '../context.js'
 import { checkId, checkStarter, missing, toImport } from './imports.js'
-import type { Judged, Rows } from './rows.js'
+import type { Judged, ReadRows, Rows } from './rows.js'
 
 /** Maximum rows of a batch. */
 const maxBatch = 250
@@ -27,8 +29,12 @@ const maxBatch = 250
 /** Maximum rows of an import that is all or nothing, which are applied in one transaction. */
 const maxAtOnce = 10_000
 
+/** Milliseconds for which a batch leaves the processors to sign-ins, and between two looks whether any are hashed. */
+const courtesy = { most: 500, interval: 20 }
+
 interface Deps {
   readonly imports: Imports
+  readonly pool: Pick<Pool, 'stats'>
   readonly masterKey: Pick<MasterKey, 'seal' | 'open'>
   readonly rowsOf: {
     readonly organizations: Rows<ImportedOrganization>
@@ -42,28 +48,35 @@ const stagedUse = 'import-rows'
 /** Judges the next rows of an import, and applies those that aren't rejected. */
 export function importBatch(deps: Deps): Handler<'importBatch'> {
   const { imports } = deps
-  return async (request, { administrator, change }) => {
+  return async (request, { call, administrator, change }) => {
     const id = checkId(request.id)
     const { firstRow } = request
     const of = (await imports.find(id)) ?? missing(id)
-    const given = rowsIn(of, request, deps)
-    // The rows of a repeated batch need no hashes.
-    const hashes = of.nextRow > firstRow ? new Map<number, string>() : await given.hash(of)
+    checkStarter(of, administrator)
+    const rows = rowsIn(of, request, deps)
+    const wait = () => giveWay(deps.pool)
+    await (call.work ? call.work.releaseDuring(wait) : wait())
+    // The rows of a repeated batch aren't needed.
+    const given = of.nextRow > firstRow ? undefined : await rows.read()
+    const hashes = (await given?.hash(of)) ?? new Map<number, string>()
     return change({ validateOnly: false }, async ({ t, record }) => {
       const row = (await imports.lock(id, t)) ?? missing(id)
       checkStarter(row, administrator)
       const before = row.nextRow > firstRow ? await imports.findBatch(id, firstRow, t) : undefined
-      if (before?.rowCount === given.count)
+      if (before?.rowCount === rows.count)
         return { ...fromBinary(ImportBatchResponseSchema, before.answer), import: toImport(row) }
       if (row.state !== 'running') refuse(Reason.WRONG_STATE, { text: `Import ${id} is ${row.state}.` })
-      if (row.nextRow !== firstRow)
+      if (row.nextRow !== firstRow || !given)
         refuse(Reason.WRONG_STATE, {
           text: `Import ${id} continues with row ${row.nextRow}, not with row ${firstRow}.`,
         })
-      if (row.allOrNothing && firstRow + given.count > maxAtOnce)
+      if (row.allOrNothing && firstRow + rows.count > maxAtOnce)
         wrongFields([{ field: 'first_row', message: `All or nothing is for at most ${maxAtOnce} rows.` }])
       const keeps = !row.dryRun && !row.allOrNothing
-      const judged = await judge(deps, { row, firstRow, given, hashes, keeps }, administrator, { t, record })
+      const judged = await judge(deps, { row, firstRow, rowCount: rows.count, given, hashes, keeps }, administrator, {
+        t,
+        record,
+      })
       const outcomes = count(judged)
       const answer = create(ImportBatchResponseSchema, {
         ...outcomes,
@@ -74,7 +87,7 @@ export function importBatch(deps: Deps): Handler<'importBatch'> {
         {
           importId: id,
           firstRow,
-          rowCount: given.count,
+          rowCount: rows.count,
           answer: Buffer.from(toBinary(ImportBatchResponseSchema, answer)),
           seen: row.dryRun ? Buffer.concat(judged.map(({ seen }) => seen)) : null,
           stagedSealed: row.allOrNothing ? deps.masterKey.seal(stagedUse, stage(request, hashes)) : null,
@@ -84,6 +97,16 @@ export function importBatch(deps: Deps): Handler<'importBatch'> {
       return { ...answer, import: toImport(await imports.advance(id, outcomes, t)) }
     })
   }
+}
+
+/** Waits while passwords are hashed: an import takes more of the processors than the scheduler charges for a call. */
+async function giveWay(pool: Pick<Pool, 'stats'>): Promise<void> {
+  const isHashing = () => {
+    const { running, waiting } = pool.stats()
+    return running + waiting > 0
+  }
+  const until = performance.now() + courtesy.most
+  while (isHashing() && performance.now() < until) await sleep(courtesy.interval)
 }
 
 /** Ends an import when all its rows are judged. */
@@ -117,7 +140,8 @@ async function applyStaged(deps: Deps, row: ImportRow, administrator: Administra
     for (const firstRow of await imports.stagedBatches(row.id, t)) {
       const { stagedSealed } = (await imports.findBatch(row.id, firstRow, t))!
       const { request, hashes } = unstage(masterKey.open(stagedUse, stagedSealed!))
-      const batch = { row, firstRow, given: rowsIn(row, request, deps), hashes, keeps: true }
+      const rows = rowsIn(row, request, deps)
+      const batch = { row, firstRow, rowCount: rows.count, given: await rows.read(), hashes, keeps: true }
       judged.push(...(await judge(deps, batch, administrator, change)))
     }
     return judged
@@ -136,13 +160,15 @@ async function judge(
   {
     row,
     firstRow,
+    rowCount,
     given,
     hashes,
     keeps,
   }: {
     row: ImportRow
     firstRow: number
-    given: ReturnType<typeof rowsIn>
+    rowCount: number
+    given: ReadRows
     hashes: ReadonlyMap<number, string>
     keeps: boolean
   },
@@ -150,15 +176,17 @@ async function judge(
   { t, record }: Change,
 ): Promise<Judged[]> {
   const { afterDryRun } = row
-  const seen = afterDryRun === null ? undefined : await imports.seen(afterDryRun, firstRow, given.count, t)
+  const seen = afterDryRun === null ? undefined : await imports.seen(afterDryRun, firstRow, rowCount, t)
   if (afterDryRun !== null && !seen)
     refuse(Reason.WRONG_STATE, { text: `Dry run ${afterDryRun} has no longer what it saw: run it again.` })
   const batch = { of: row, t, record, hashes, seen, administratorId: administrator.user?.id }
-  const judged = await imports.tryOut(
-    () => given.apply(batch),
-    () => keeps,
-    t,
-  )
+  const judged = keeps
+    ? await given.apply(batch)
+    : await imports.tryOut(
+        () => given.apply(batch),
+        () => false,
+        t,
+      )
   const ids = (kind: 'created' | 'updated') => {
     const all = judged.flatMap(({ outcome }) => (outcome.kind === kind ? [outcome.id] : []))
     return all.length > 0 ? ` ${kind}:${formatIds(all)}` : ''
@@ -177,11 +205,7 @@ function rowsIn(of: ImportRow, { organizations, users }: ImportBatchRequest, { r
     refuse(Reason.WRONG_STATE, { text: `Import ${of.id} doesn’t take rows of this kind.` })
   if (rows.length === 0 || rows.length > maxBatch) wrongFields([{ field, message: `Send 1 to ${maxBatch} rows.` }])
   const own = rowsOf[field] as Rows<ImportedOrganization | ImportedUser>
-  return {
-    count: rows.length,
-    hash: (row: ImportRow) => own.hash(rows, row),
-    apply: (batch: Parameters<typeof own.apply>[1]) => own.apply(rows, batch),
-  }
+  return { count: rows.length, read: () => own(rows) }
 }
 
 function count(judged: readonly Judged[]): Outcomes {

@@ -68,9 +68,9 @@ export function createOrganizationRows({
     return { kind: 'updated', id: found.id, fields: changed }
   }
 
-  return {
+  return async rows => ({
     hash: async () => new Map(),
-    async apply(rows, { t, seen: before }: Batch) {
+    async apply({ t, seen: before }: Batch) {
       const judged: Judged[] = []
       for (const [index, row] of rows.entries()) {
         const found = await find(row, t)
@@ -80,7 +80,7 @@ export function createOrganizationRows({
       }
       return judged
     },
-  }
+  })
 }
 
 function taken(other: number): Problem {

@@ -1,5 +1,6 @@
 // What the rows of all files have in common: how they are judged, and what they leave.
 import { createHash } from 'node:crypto'
+import { setImmediate } from 'node:timers/promises'
 import type { ImportProblem } from '../../../proto/gen/auth/v1/administration_pb.js'
 import type { Change } from '../../access/context.js'
 import type { ImportRow } from '../../models/import.js'
@@ -34,12 +35,31 @@ export interface Batch extends Change {
   readonly seen: readonly Buffer[] | undefined
 }
 
-/** The rows of a kind of file. */
-export interface Rows<Row> {
+/** The rows of a batch, read by the rules of their fields. */
+export interface ReadRows {
   /** Hashes the clear passwords that rows will need. Takes long, so it precedes the transaction. */
-  hash(rows: readonly Row[], of: ImportRow): Promise<ReadonlyMap<number, string>>
-  /** Judges rows one after the other, and applies those that aren't rejected. */
-  apply(rows: readonly Row[], batch: Batch): Promise<Judged[]>
+  hash(of: ImportRow): Promise<ReadonlyMap<number, string>>
+  /** Judges the rows one after the other, and applies those that aren't rejected. */
+  apply(batch: Batch): Promise<Judged[]>
+}
+
+/** Reads rows of a kind of file. */
+export type Rows<Row> = (rows: readonly Row[]) => Promise<ReadRows>
+
+/** Rows after which other work of the process has its turn. */
+const slice = 25
+
+/** Reads rows without keeping the process from other work for more than some milliseconds. */
+export async function readInSlices<Row, Read>(
+  rows: readonly Row[],
+  read: (row: Row, index: number) => Read,
+): Promise<Read[]> {
+  const all: Read[] = []
+  for (const [index, row] of rows.entries()) {
+    if (index % slice === slice - 1) await setImmediate()
+    all.push(read(row, index))
+  }
+  return all
 }
 
 /** Rejects a row. */

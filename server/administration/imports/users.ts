@@ -12,7 +12,7 @@ import { refuse } from '../../requests/refusal.js'
 import { nicknameSkeleton, usernameSkeleton } from '../../rules/look-alikes.js'
 import { isOneLine, nicknameKey, usernameKey } from '../../rules/names.js'
 import type { Role } from '../../rules/roles.js'
-import { changedFields, editProfile, type ProfileField, profileFields } from '../../users/profile.js'
+import { changedFields, detailsOf, type ProfileField, profileFields } from '../../users/profile.js'
 import { checkFields, profileOf, type SignUpTexts } from '../../users/sign-up-form.js'
 import { nameMessage } from '../../users/taken-names.js'
 import {
@@ -23,6 +23,7 @@ import {
   type Outcome,
   type Problem,
   type Rows,
+  readInSlices,
   rejected,
   stale,
 } from './rows.js'
@@ -48,6 +49,8 @@ interface Read {
   readonly wrong: readonly Problem[]
   /** Key of the username; undefined without a valid one. */
   readonly key: string | undefined
+  /** What it has in common with rows that depend on it. */
+  readonly keys: readonly string[]
 }
 
 /** What is to be done for a row. */
@@ -83,7 +86,8 @@ export function createUserRows(deps: Deps): Rows<ImportedUser> {
     const wrong = fields.map(({ field, message }) => ({ field: field === 'roles' ? 'role' : field, message }))
     const { username } = texts
     const isWrong = wrong.some(({ field }) => field === 'username')
-    return { index, row, form, texts, wrong, key: username && !isWrong ? usernameKey(username) : undefined }
+    const key = username && !isWrong ? usernameKey(username) : undefined
+    return { index, row, form, texts, wrong, key, keys: keysOf(row.id, texts) }
   }
 
   /** Reads the users that rows mean, and returns the one of a row. */
@@ -258,7 +262,6 @@ export function createUserRows(deps: Deps): Rows<ImportedUser> {
     const { id } = user
     if (change.email) await users.setEmail(user, texts.email ?? null, undefined, t)
     if (change.username) await users.rename(id, change.username, undefined, t)
-    await editProfile(users, user, change.profile, texts, t)
     const { organization: next } = change
     if (next !== undefined && (user.active || user.organizationId !== null || !change.activate)) {
       await users.setOrganization(id, next, t)
@@ -285,6 +288,12 @@ export function createUserRows(deps: Deps): Rows<ImportedUser> {
     const decisions = await checkNames(first, group, batch)
     const creations = decisions.flatMap(decision => (decision.kind === 'create' ? [decision.user] : []))
     const ids = creations.length > 0 ? await importedUsers.add(creations, batch.t) : []
+    const edits = decisions.flatMap((decision, index) =>
+      decision.kind === 'update' && decision.profile.length > 0
+        ? [{ id: decision.user.id, details: detailsOf(decision.profile, group[index]!.texts) }]
+        : [],
+    )
+    if (edits.length > 0) await importedUsers.edit(edits, batch.t)
     const judged: Judged[] = []
     for (const [index, decision] of decisions.entries()) {
       const outcome =
@@ -298,32 +307,35 @@ export function createUserRows(deps: Deps): Rows<ImportedUser> {
     return judged
   }
 
-  return {
-    async hash(rows, of) {
-      if (of.dryRun) return new Map()
-      const given = rows.map(read).filter(({ row, form, wrong }) => {
-        const isWrong = row.problems.length > 0 || row.passwordHash || wrong.some(({ field }) => field === 'password')
-        return Boolean(form.password) && !isWrong
-      })
-      const userOf = await find(given, importedUsers.find)
-      const hashes = given
-        .filter(each => of.setPasswords || (!userOf(each) && each.wrong.length === 0))
-        .map(async ({ index, form }): Promise<[number, string]> => {
-          const hash = await passwords.renew({ context: 'password', text: form.password! })
-          return [index, hash ?? refuse(Reason.OVERLOADED, { retryAfter: 1, limit: 'hashing' })]
+  return async rows => {
+    const all = await readInSlices(rows, read)
+    return {
+      async hash(of) {
+        if (of.dryRun) return new Map()
+        const given = all.filter(({ row, form, wrong }) => {
+          const isWrong = row.problems.length > 0 || row.passwordHash || wrong.some(({ field }) => field === 'password')
+          return Boolean(form.password) && !isWrong
         })
-      return new Map(await Promise.all(hashes))
-    },
-    async apply(rows, batch) {
-      const judged: Judged[] = []
-      for (const group of groupsOf(rows.map(read), keysOf)) judged.push(...(await applyGroup(group, batch)))
-      return judged
-    },
+        const userOf = await find(given, importedUsers.find)
+        const hashes = given
+          .filter(each => of.setPasswords || (!userOf(each) && each.wrong.length === 0))
+          .map(async ({ index, form }): Promise<[number, string]> => {
+            const hash = await passwords.renew({ context: 'password', text: form.password! })
+            return [index, hash ?? refuse(Reason.OVERLOADED, { retryAfter: 1, limit: 'hashing' })]
+          })
+        return new Map(await Promise.all(hashes))
+      },
+      async apply(batch) {
+        const judged: Judged[] = []
+        for (const group of groupsOf(all, ({ keys }) => keys)) judged.push(...(await applyGroup(group, batch)))
+        return judged
+      },
+    }
   }
 }
 
 /** What a row has in common with rows that depend on it. */
-function keysOf({ row: { id }, texts: { username, nickname } }: Read): string[] {
+function keysOf(id: number | undefined, { username, nickname }: SignUpTexts): string[] {
   return [
     ...(id === undefined ? [] : [`#${id}`]),
     ...(username ? [`u ${usernameKey(username)}`, `u ${usernameSkeleton(username)}`] : []),
