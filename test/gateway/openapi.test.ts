@@ -15,6 +15,7 @@ for (const revision of ['1.0.0', '1.0.2']) {
     t.is(headers.get('content-type'), 'application/json')
     t.is(headers.get('cache-control'), 'public, max-age=300')
     t.is(headers.get('access-control-allow-origin'), origin)
+    t.is(headers.get('vary'), 'origin, accept-encoding')
     t.is(json.openapi, '3.1.0')
     t.is(json.info.version, revision)
     const head = await service.request('HEAD', path)
