@@ -80,6 +80,12 @@ test('the client address module imports nothing of ours, and no other module rea
   t.deepEqual(others, [])
 })
 
+test('only the build and tests load what describes the interface', t => {
+  const describing = /^gateway\/(openapi|reference)\//
+  const wrong = breaches((file, target) => describing.test(target) && !describing.test(file))
+  t.deepEqual(wrong, [])
+})
+
 test('in the server only the wiring imports the gateway', t => {
   const wrong = breaches(
     (file, target) => file.startsWith('server/') && target.startsWith('gateway/') && file !== 'server/service.ts',

@@ -8,11 +8,11 @@ import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import type { Policy, Revision } from '../../server/policy/policy.js'
-import { limits } from '../../server/requests/refusal.js'
 import { gatewayReasons, type Problem, problemDocument, problemOfReason, statuses } from '../problem.js'
 import { type Route, refusalsOf, routes, rowOf } from '../routes.js'
 import { hideFields } from '../translate.js'
 import { type Comments, firstSentence } from './comments.js'
+import { describeLimit } from './limits.js'
 import { grpcCode, withoutLastParagraph } from './rpc-comments.js'
 import { createSchemas, type Schema, type Schemas } from './schemas.js'
 
@@ -207,7 +207,7 @@ function operationOf(route: Route, context: Context): Schema {
 
 /** Callers and limits of a row, in Markdown. */
 function remarksOf(row: Policy): string[] {
-  const counted = row.limits.map(limit => limits[limit])
+  const counted = row.limits.map(describeLimit)
   return [`Callers: ${callersOf(row)}.`, ...(counted.length > 0 ? [`Limits: ${counted.join('; ')}.`] : [])]
 }
 

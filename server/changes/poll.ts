@@ -5,6 +5,7 @@ import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { tooManyAttempts } from '../access/admission.js'
 import type { ChangesRpc } from '../access/context.js'
 import type { ChangeFeed, FeedChange, FeedEnd, Link } from '../models/change-feed.js'
+import { maxWaits } from '../policy/limits.js'
 import { type Call, checkPresence } from '../requests/call.js'
 import { type FieldViolation, refuse } from '../requests/refusal.js'
 import { wrongFields } from '../requests/wrong-fields.js'
@@ -22,9 +23,6 @@ const lead = 500
 
 /** Maximum milliseconds since the statement whose result ends a wait: beyond it the database is unavailable. */
 const maxAge = 2_000
-
-/** Maximum calls of a service that wait in this process. */
-const maxWaits = 2_000
 
 type Kind = Exclude<ChangeKind, ChangeKind.UNSPECIFIED>
 

@@ -15,6 +15,7 @@ for (const revision of ['1.0.0', '1.0.2']) {
     t.is(headers.get('content-type'), 'application/json')
     t.is(headers.get('cache-control'), 'public, max-age=300')
     t.is(headers.get('access-control-allow-origin'), origin)
+    t.is(headers.get('vary'), 'origin, accept-encoding')
     t.is(json.openapi, '3.1.0')
     t.is(json.info.version, revision)
     const head = await service.request('HEAD', path)
@@ -85,7 +86,12 @@ test('an operation has its parameters in query, form and JSON, its callers, limi
   t.deepEqual(reasonsOf(login.responses[429]), ['TOO_MANY_ATTEMPTS'])
   t.deepEqual(paths['/users/{username}'].get.security, [{ token: [] }, { serviceKey: ['users.read'] }])
   t.regex(paths['/users/{username}'].get.description, /Callers: the user itself; .*ROLE_ADMIN for any user;/)
-  t.regex(paths['/users/signup'].post.description, /Limits: sign-ups of a client address/)
+  t.regex(paths['/users/login'].post.description, /Limits: failed sign-ins of an account \(10 in 15 minutes\); /)
+  t.regex(paths['/users/me/export'].get.description, /Limits: exports of an account \(5 a day\)\./)
+  t.regex(
+    paths['/users/signup'].post.description,
+    /Limits: sign-ups of a client address \(600 at once, then 5 a minute\); /,
+  )
   t.deepEqual(components.schemas.SignUpRequest.required, [
     'username',
     'nickname',
