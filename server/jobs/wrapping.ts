@@ -1,5 +1,7 @@
 import { randomInt } from 'node:crypto'
 import { availableParallelism } from 'node:os'
+import { performance } from 'node:perf_hooks'
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { Models } from '../models/define-models.js'
 import type { Log } from '../observability/log.js'
 import type { Passwords } from '../passwords/hash.js'
@@ -22,6 +24,12 @@ const batch = 20
 
 /** Hashes in flight: one thread stays free for sign-ins, where there is more than one. */
 const atOnce = Math.max(1, availableParallelism() - 1)
+
+/**
+ * The share of the time for which the main thread may be busy. If it was busier during a batch, the next batch waits several
+ * times as long as that one took: calls need the processors themselves.
+ */
+const busy = { share: 0.25, pause: 4 }
 
 /** Starts the rounds. */
 export function startWrapping(
@@ -50,8 +58,11 @@ export function startWrapping(
     for (;;) {
       const last = signal.aborted ? 0 : await questions.lastKeyed()
       if (last === 0) return interval
+      const [begun, usage] = [performance.now(), performance.eventLoopUtilization()]
       // Replicas begin anywhere, so that they seldom take the same answer.
       if (!(await wrapFrom(randomInt(last) + 1, signal))) return afterFailure
+      if (performance.eventLoopUtilization(usage).utilization > busy.share)
+        await sleep(busy.pause * (performance.now() - begun), undefined, { signal, ref: false })
     }
   }
 

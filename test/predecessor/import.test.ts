@@ -157,6 +157,17 @@ test('everybody moves in: passwords, answers, organizations, keys and ids work a
     t.is((await request('POST', path, { body: wrong })).status, 422)
   }
 
+  // Nobody who moved in is new: an answer that is saved now counts a day later.
+  const token = await login(usernameOf(6), passwordOf(6))
+  for (const question of [1, 2]) {
+    const body = { forgotpasswordquestionsid: question, answer: 'Jacareí' }
+    const path = '/forgotpasswords/saveforgotpasswordquestionsusersanswers'
+    t.is((await request('POST', path, { token, body })).status, 200)
+  }
+  const saved = [1, 2].map(question => ({ forgotpasswordquestionsid: question, answer: 'Jacareí' }))
+  const byAnswers = { query: { username: usernameOf(6) }, body: saved }
+  t.is((await request('POST', '/forgotpasswords/loginbyusernameandanswers', byAnswers)).status, 404)
+
   // The keys that people hold activate others: a provider's, its further one, an organization's.
   for (const [role, activationkey, organization] of [
     ['ROLE_CLIENT', providerKey(2), 3],
