@@ -116,9 +116,7 @@ export async function reasons() {
     const meaning = firstSentence(about)
     return [code(name), meaning, about.slice(meaning.length).trim(), status, grpc]
   }
-  const ofServices = reasonNames.map(name =>
-    row(name, comments.get(name), statuses[Reason[name]], code(codeOf(name))),
-  )
+  const ofServices = reasonNames.map(name => row(name, comments.get(name), statuses[Reason[name]], code(codeOf(name))))
   const ofGateway = Object.entries(gatewayReasons)
     .filter(([name]) => !(name in Reason))
     .map(([name, { status, about }]) => row(name, about, status, ''))
