@@ -113,6 +113,9 @@ export interface Verifier {
 /** Maximum verified tokens in the cache. */
 const maxCached = 10_000
 
+/** Maximum decoded headers in the cache. */
+const maxHeaders = 100
+
 /** Maximum characters of a token. */
 const maxLength = 4_096
 
@@ -141,6 +144,7 @@ export function createVerifier(options: VerifierOptions): Verifier {
   const revocations = followRevocations({ changes: clientOf(Changes, registry), keys, onWarning, signal })
   const introspect = createIntrospection(clientOf(Users, registry), { issuer, audience, signal })
   const cache = createCache<Entry>(maxCached)
+  const kids = createCache<string>(maxHeaders)
   const counts: Counts = { cache: 0, signature: 0, registry: 0, invalid: 0, unavailable: 0 }
 
   /** What is known, if it is recent enough. */
@@ -149,12 +153,21 @@ export function createVerifier(options: VerifierOptions): Verifier {
     return state && state.ageMs <= maxStaleMs ? state : undefined
   }
 
+  /** The id of a token’s key. All tokens of a key have the same header: it is decoded once. */
+  function kidOf(token: string): string {
+    const header = token.slice(0, token.indexOf('.'))
+    const known = kids.get(header)
+    if (known !== undefined) return known
+    const { alg, kid } = decodeProtectedHeader(token)
+    if (alg !== algorithm || typeof kid !== 'string') throw invalid()
+    kids.set(header, kid)
+    return kid
+  }
+
   /** Verifies the signature; undefined if it can’t be told whether its key exists. */
   async function verifySignature(token: string): Promise<Entry | undefined> {
     try {
-      const { alg, kid } = decodeProtectedHeader(token)
-      if (alg !== algorithm || typeof kid !== 'string') throw invalid()
-      // Not found by jose: a function as the key costs it a copy of the result.
+      const kid = kidOf(token)
       const key = keys.known(kid) ?? (await keys.find(kid).catch(() => 'unavailable' as const))
       if (key === 'unavailable') return undefined
       if (!key) throw invalid()

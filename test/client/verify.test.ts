@@ -1,5 +1,5 @@
 /** Tokens are verified without a call, by the client package on a real service. */
-import { generateKeyPairSync } from 'node:crypto'
+import { generateKeyPairSync, randomBytes } from 'node:crypto'
 import test from 'ava'
 import jwt from 'jsonwebtoken'
 import { createCache } from '../../proto/client/cache.js'
@@ -165,18 +165,19 @@ test('when VerifyToken fails the answer is 503, never 401', async t => {
   t.is(await outcome(verifier, other), 'INVALID_TOKEN')
 })
 
-test('of many tokens the ones used last are remembered, and no more than the maximum', t => {
-  const cache = createCache<number>(10)
-  const found = (from: number, to: number) =>
-    Array.from({ length: to - from }, (_, index) => cache.get(String(from + index))).filter(each => each !== undefined)
-  for (let number = 0; number < 1_000; number++) {
-    cache.set(String(number), number)
-    t.is(cache.get('0'), 0)
+test('of many tokens newer ones are remembered, and no more than the maximum', t => {
+  const cache = createCache<number>(1_000)
+  const tokens = Array.from({ length: 20_000 }, () => randomBytes(64).toString('base64url'))
+  for (const [number, token] of tokens.entries()) {
+    cache.set(token, number)
+    t.is(cache.get(token), number)
   }
-  t.true(found(990, 1_000).length >= 4)
-  t.true(found(0, 1_000).length <= 10)
-  cache.delete('0')
-  t.is(cache.get('0'), undefined)
+  const remembered = tokens.map(token => cache.get(token)).filter(number => number !== undefined)
+  t.true(remembered.length <= 1_000)
+  // The last 300 of them are spread over places for 1,000.
+  t.true(remembered.filter(number => number >= 19_700).length > 280)
+  for (const token of tokens) cache.delete(token)
+  t.true(tokens.every(token => cache.get(token) === undefined))
 })
 
 test('a closed verifier answers 503', async t => {
