@@ -10,8 +10,10 @@ import { addCompletion } from './commands/completion.js'
 import { addConfig } from './commands/config.js'
 import { addDoctor } from './commands/doctor.js'
 import { addHelp } from './commands/help.js'
+import { addImport } from './commands/import.js'
 import { addInstall } from './commands/install.js'
 import { addIssuer } from './commands/issuer.js'
+import { addImports } from './commands/lists/imports.js'
 import { addLogin } from './commands/login.js'
 import { addMail } from './commands/mail.js'
 import { addManual } from './commands/manual.js'
@@ -105,6 +107,7 @@ Examples:
   addUsers(program)
   addOrganizations(program)
   addQuestions(program)
+  addImports(program)
   addServices(program)
   addSigningKeys(program)
   addIssuer(program)
@@ -116,6 +119,7 @@ Examples:
   addMasterKey(program)
   addBackup(program)
   addRestore(program)
+  addImport(program)
   addConfig(program)
   addDoctor(program)
   program.commandsGroup('Help:')

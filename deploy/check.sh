@@ -129,11 +129,12 @@ check 'nginx example (nginx -t)' nginx check_nginx
 check 'Envoy example (envoy --mode validate)' envoy check_envoy
 check 'nginx example before a service (test/deploy)' nginx check_proxied nginx
 check 'Envoy example before a service (test/deploy)' envoy check_proxied envoy
+check 'Envoy example of docs/verifying.md (test/deploy)' envoy check_proxied jwt-authn
 check 'alerts and their tests (promtool)' promtool ./check-alerts.sh
 check 'Prometheus example (promtool)' promtool promtool check config --syntax-only prometheus.yaml
 check 'Helm chart (helm lint)' helm check_helm
 check 'Helm chart (kubeconform)' 'helm kubeconform' check_kubernetes
-check 'these scripts (shellcheck)' shellcheck shellcheck check.sh check-alerts.sh
+check 'these scripts (shellcheck)' shellcheck shellcheck check.sh check-alerts.sh release.sh
 
 echo "$passed passed, $failed failed, $missing not run"
 [ "${1-}" != --all ] || failed=$((failed + missing))

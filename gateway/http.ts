@@ -33,10 +33,11 @@ import {
   problemOfReason,
 } from './problem.js'
 import { createLookup, type Resource } from './router.js'
-import { costOf, type Revision, type Route } from './routes.js'
+import { costOf, type Revision, type Route, routes } from './routes.js'
 import { costOfRpc, createRpcHandler, forwardedHeaders } from './rpcs.js'
 import { createSender } from './send.js'
-import { type Answer, createRead, createWrite, textAnswer } from './translate.js'
+import { createFileAnswer } from './static-file.js'
+import { type Answer, type Compatibility, createRead, createWrite, textAnswer } from './translate.js'
 
 /** Options of a gateway. */
 export interface GatewayOptions {
@@ -51,12 +52,16 @@ export interface GatewayOptions {
   readonly secure?: Secure
   /** Revision served at the base path `/`. */
   readonly defaultRevision: Revision
+  /** Other clients than those of the contract to adapt to. */
+  readonly compatibility?: Compatibility
   /** Addresses or CIDR blocks of proxies whose `X-Forwarded-For` and `X-Request-Id` are trusted. */
   readonly trustedProxies: readonly string[]
   /** Called with the sender of each request and its `X-Forwarded-For`, trusted or not. */
   readonly onSender?: (sender: Sender, forwardedFor: string | undefined) => void
   /** Origins (RFC 6454) whose scripts may read answers, exactly as browsers send them. */
   readonly corsOrigins: readonly string[]
+  /** Whether to serve the files of the build: pages, OpenAPI documents and definitions. */
+  readonly docs: boolean
   readonly log: Log
   /** Counts requests and connections; absent: no metrics. */
   readonly metrics?: GatewayMetrics
@@ -124,7 +129,10 @@ export function createGateway(options: GatewayOptions): Gateway {
   const limits = { ...gatewayLimits, ...options.limits }
   const { callTimeout } = limits
   const senderOf = createSenderOf(options.trustedProxies)
-  const lookup = createLookup<Action>(options.defaultRevision, createAction)
+  const served = options.docs ? routes : routes.filter(({ file }) => file === undefined)
+  const lookup = createLookup<Action>(served, options.defaultRevision, (route, revision) =>
+    createAction(route, revision, options.compatibility),
+  )
   const { send, commonHeaders, isPreflight } = createSender(options.corsOrigins, limits.lingerTimeout)
   const handleRpc = createRpcHandler({ transport, log, callTimeout, fallback: refuseUnknown })
   const listener = createListener(options.address, onRequest, limits, {
@@ -285,7 +293,7 @@ export function createGateway(options: GatewayOptions): Gateway {
 
   /**
    * Passes a request to Connect's adapter, whose fallback is `refuseUnknown`. The adapter needs the headers of its answer in
-   * advance, which is expensive: so the table of routes comes first (docs/performance.md).
+   * advance, which is expensive: so the table of routes comes first (docs/measurements-log.md).
    */
   function delegate(visit: Visit<Action>): undefined {
     const { request, response, target } = visit
@@ -305,9 +313,15 @@ export function createGateway(options: GatewayOptions): Gateway {
   function refuseUnknown(visit: Visit): void {
     const { request, response } = visit
     visit.isRpc = false
-    const grpcWebType = /^application\/grpc-web[\w+-]*/i.exec(request.headers['content-type'] ?? '')?.[0]
+    const { 'content-type': type = '', 'connect-protocol-version': connectVersion } = request.headers
+    const grpcWebType = /^application\/grpc-web[\w+-]*/i.exec(type)?.[0]
     if (request.method !== 'POST' || grpcWebType === undefined) {
       response.removeHeader('allow')
+      if (request.method === 'POST' && connectVersion !== undefined) {
+        send(request, response, unimplemented)
+        endVisit(log, visit, unimplemented.status, 'UNIMPLEMENTED')
+        return
+      }
       refuse(visit, new HttpError('NOT_FOUND', 'The path does not exist.'))
       return
     }
@@ -338,6 +352,13 @@ export function createGateway(options: GatewayOptions): Gateway {
     },
     close: (graceMs = 10_000) => listener.close(graceMs),
   }
+}
+
+/** Connect's answer to a client that calls an RPC that doesn't exist. */
+const unimplemented: Answer = {
+  status: 501,
+  headers: { 'content-type': 'application/json', 'cache-control': 'no-store' },
+  body: JSON.stringify({ code: 'unimplemented', message: 'The method does not exist.' }),
 }
 
 /** The answer of `/readyz` while draining. */
@@ -386,11 +407,15 @@ function check({ httpVersion, headers, url = '' }: Request): void {
   if (httpVersion === '1.1' && !headers.host) throw badHost()
 }
 
-function createAction(route: Route, revision: Revision): Action {
-  const { rpc, timeout } = route
+function createAction(route: Route, revision: Revision, compatibility: Compatibility): Action {
+  const { rpc, timeout, file } = route
+  if (file !== undefined) {
+    const answer = createFileAnswer(file.replace('{revision}', revision), route.mediaType!, route.cache!)
+    return { cost: trivialCost, act: async ({ request }) => answer(request.headers) }
+  }
   if (!rpc) return { cost: trivialCost, act: async () => textAnswer(route.text ?? '') }
-  const read = createRead(route, rpc)
-  const write = createWrite(route, rpc, revision)
+  const read = createRead(route, rpc, compatibility)
+  const write = createWrite(route, rpc, revision, compatibility)
 
   async function translate({ segment, query, body, call }: Exchange) {
     try {

@@ -25,7 +25,8 @@ Environment variables:
   AUTH_HTTP_TLS_CERT, AUTH_HTTP_TLS_KEY   certificate of the gateway for clients: enables HTTPS
   AUTH_METRICS_ADDRESS                    address of metrics for Prometheus, and of /healthz and /readyz
                                           for probes; default 127.0.0.1:9091
-  AUTH_TRUSTED_PROXIES, AUTH_CORS_ORIGINS, AUTH_DEFAULT_REVISION, AUTH_DRAIN, AUTH_LOG_LEVEL
+  AUTH_TRUSTED_PROXIES, AUTH_CORS_ORIGINS, AUTH_DEFAULT_REVISION, AUTH_COMPATIBILITY, AUTH_DOCS, AUTH_DRAIN,
+  AUTH_LOG_LEVEL
 `
 
 /** Default address of metrics: a server on the same machine uses the previous port. */
@@ -49,7 +50,7 @@ async function main(): Promise<void> {
   metrics.watchServers(transport.servers)
   if (certificates) endpoint.watchCertificate('servers', certificates.endsAt)
   if (httpCertificates) endpoint.watchCertificate('http', httpCertificates.endsAt)
-  const { defaultRevision, trustedProxies, corsOrigins } = settings
+  const { defaultRevision, compatibility, trustedProxies, corsOrigins, docs } = settings
   // Calls to a server need no slots here, because the server schedules them.
   const scheduler = createScheduler({ ...schedulerLimits, slots: Number.POSITIVE_INFINITY }, () => false)
   endpoint.watchScheduler(scheduler.stats)
@@ -59,9 +60,11 @@ async function main(): Promise<void> {
     address,
     ...(httpCertificates && { secure: httpCertificates.secure }),
     defaultRevision,
+    compatibility,
     trustedProxies,
     onSender: createUndeclaredProxies({ registry: endpoint.registry, log, now: Date.now }).watch('http'),
     corsOrigins,
+    docs: docs === 'on',
     log,
     metrics,
   })
@@ -82,6 +85,7 @@ async function main(): Promise<void> {
   process.stderr.write(`HTTP     ${http}\n${shown ?? ''}services ${target}\n`)
   stopOnSignals(async ({ drain, hurry }) => {
     draining = true
+    transport.endWaits()
     const { drain: seconds = 5 } = settings
     if (drain && seconds > 0) {
       gateway.drain()

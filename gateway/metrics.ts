@@ -1,4 +1,4 @@
-/** Metrics of a gateway, which docs/observability.md lists. No label contains input of clients. */
+/** Metrics of a gateway, which docs/metrics.md lists. No label contains input of clients. */
 import { Counter, Gauge, Histogram, type Registry } from 'prom-client'
 
 /** The result of a request. */

@@ -43,23 +43,23 @@ export const statuses: Readonly<Record<Reason, number>> = {
 /** Headers of every answer that prevent browsers from sniffing its type or loading content. */
 export const securityHeaders = { 'x-content-type-options': 'nosniff', 'content-security-policy': "default-src 'none'" }
 
-/** HTTP status of each reason of the gateway itself. */
-export const gatewayStatuses = {
-  MALFORMED_REQUEST: 400,
-  NOT_FOUND: 404,
-  METHOD_NOT_ALLOWED: 405,
-  REQUEST_TIMEOUT: 408,
-  PAYLOAD_TOO_LARGE: 413,
-  URI_TOO_LONG: 414,
-  UNSUPPORTED_MEDIA_TYPE: 415,
-  HEADERS_TOO_LARGE: 431,
-  UNAVAILABLE: 503,
+/** HTTP status of each reason of the gateway itself, with its meaning and what to do. */
+export const gatewayReasons = {
+  MALFORMED_REQUEST: { status: 400, about: 'A parameter or the body can’t be read. Correct the request.' },
+  NOT_FOUND: { status: 404, about: 'The path does not exist. Check the path and the revision.' },
+  METHOD_NOT_ALLOWED: { status: 405, about: 'The path has other methods. Use one that `Allow` lists.' },
+  REQUEST_TIMEOUT: { status: 408, about: 'The request did not arrive in time. Send it again.' },
+  PAYLOAD_TOO_LARGE: { status: 413, about: 'The body is too large. Send at most 64 KiB.' },
+  URI_TOO_LONG: { status: 414, about: 'The URL is too long. Send the parameters in the body.' },
+  UNSUPPORTED_MEDIA_TYPE: { status: 415, about: 'The media type of the body is not accepted. Send JSON in UTF-8.' },
+  HEADERS_TOO_LARGE: { status: 431, about: 'The headers are too large. Send fewer or shorter headers.' },
+  UNAVAILABLE: { status: 503, about: 'The service can’t answer. Retry after the given time.' },
 } as const
 
 /** A refusal of the gateway itself. The client gets the message. */
 export class HttpError extends Error {
   constructor(
-    readonly reason: keyof typeof gatewayStatuses,
+    readonly reason: keyof typeof gatewayReasons,
     message: string,
     /** Headers that the status calls for, such as `allow`. */
     readonly headers: Readonly<Record<string, string>> = {},
@@ -71,7 +71,7 @@ export class HttpError extends Error {
 /** Description of a refusal. */
 export interface Problem {
   readonly status: number
-  /** Stable code in upper snake case: a `Reason` without its prefix, or one of `gatewayStatuses`. */
+  /** Stable code in upper snake case: a `Reason` without its prefix, or one of `gatewayReasons`. */
   readonly reason: string
   /** Cause and suggested action. */
   readonly detail: string
@@ -85,7 +85,7 @@ export interface Problem {
 export function problemOf(error: unknown): Problem {
   if (error instanceof HttpError) {
     return {
-      status: gatewayStatuses[error.reason],
+      status: gatewayReasons[error.reason].status,
       reason: error.reason,
       detail: error.message,
       headers: error.headers,

@@ -19,7 +19,7 @@ import {
 } from '@bufbuild/protobuf'
 import { MethodOptions_IdempotencyLevel } from '@bufbuild/protobuf/wkt'
 import { Code, ConnectError, type Transport, type UnaryResponse } from '@connectrpc/connect'
-import { type CallOptions, Client, credentials, experimental, type ServiceError } from '@grpc/grpc-js'
+import { Client, credentials, experimental, type ServiceError } from '@grpc/grpc-js'
 import { Changes } from '../proto/gen/auth/v1/changes_pb.js'
 import { ForgotPasswords } from '../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../proto/gen/auth/v1/users_pb.js'
@@ -71,6 +71,8 @@ interface Log {
 type RemoteTransport = Transport & {
   /** Number of known servers, and of those that are connected and answer. */
   servers(): ServerStats
+  /** Ends the waits of `Changes.Poll`: servers answer these calls now, and later ones without a wait. */
+  endWaits(): void
   /** Closes the connections after the calls in progress. */
   close(): void
 }
@@ -103,6 +105,12 @@ const { SERVING, NOT_SERVING } = HealthCheckResponse_ServingStatus
  */
 const serviceConfig = { loadBalancingConfig: [roundRobin] }
 
+/** The RPC that waits at a server, which ends the wait half a second before the deadline. */
+const { poll } = Changes.method
+
+/** Milliseconds that a poll may take once waits have ended. */
+const endedWait = 1_000
+
 /** RPCs that may be retried. */
 const idempotent: ReadonlySet<DescMethodUnary> = new Set(
   ([...Users.methods, ...ForgotPasswords.methods, ...Changes.methods] as DescMethodUnary[]).filter(
@@ -118,6 +126,7 @@ const maxLost = 500
 
 /** A call in progress. */
 interface Attempt extends BalancedCall {
+  readonly method: DescMethodUnary
   /** Ends a call that may be retried, as lost. */
   readonly abandon?: () => void
 }
@@ -130,6 +139,7 @@ export function createRemoteTransport(options: RemoteOptions): RemoteTransport {
   const { target, certificates, serverName, log } = options
   const servers: Servers = new Map()
   const inFlight = new Set<Attempt>()
+  let waitsEnded = false
   const client = new Client(
     target,
     certificates
@@ -157,7 +167,7 @@ export function createRemoteTransport(options: RemoteOptions): RemoteTransport {
     method: DescMethodUnary,
     request: Message,
     headers: HeadersInit | undefined,
-    options: CallOptions,
+    deadline: number,
     signal?: AbortSignal,
     only?: Server,
   ) {
@@ -170,14 +180,15 @@ export function createRemoteTransport(options: RemoteOptions): RemoteTransport {
         abandoned = true
         cancel()
       }
-      const attempt: Attempt = { ...(only && { only }), ...(idempotent.has(method) && { abandon }) }
+      const attempt: Attempt = { method, ...(only && { only }), ...(idempotent.has(method) && { abandon }) }
+      const isBrief = waitsEnded && method === poll
       const call = client.makeUnaryRequest<Message, Message>(
         path,
         serialize,
         deserialize,
         request,
         metadataOf(headers, attempt),
-        options,
+        { deadline: isBrief ? Math.min(deadline, Date.now() + endedWait) : deadline },
         (error, message) => {
           inFlight.delete(attempt)
           signal?.removeEventListener('abort', cancel)
@@ -201,7 +212,7 @@ export function createRemoteTransport(options: RemoteOptions): RemoteTransport {
     if (running) return running
     const from = performance.now()
     const { check: rpc } = Health.method
-    const made = callOnce(rpc, create(rpc.input), undefined, { deadline: Date.now() + checkTimeout }, undefined, server)
+    const made = callOnce(rpc, create(rpc.input), undefined, Date.now() + checkTimeout, undefined, server)
       .then(
         response => note(server, (response as HealthCheckResponse).status === SERVING ? 'ready' : 'not ready'),
         () => server.answeredAt < from && note(server, 'lost'),
@@ -254,7 +265,7 @@ export function createRemoteTransport(options: RemoteOptions): RemoteTransport {
     } catch (error) {
       const isLost = (error as ConnectError).code === Code.Unavailable
       if (!isLost) answered()
-      if (!isLost || lost >= maxLost) throw error
+      if (!isLost || (lost >= maxLost && !waitsEnded)) throw error
       lost++
       await sleep(pause)
       return callOnce(...given)
@@ -268,11 +279,11 @@ export function createRemoteTransport(options: RemoteOptions): RemoteTransport {
     headers: HeadersInit | undefined,
     input: MessageInitShape<I>,
   ): Promise<UnaryResponse<I, O>> {
-    const options = timeoutMs === undefined || timeoutMs <= 0 ? {} : { deadline: Date.now() + timeoutMs }
+    const deadline = timeoutMs === undefined || timeoutMs <= 0 ? Number.POSITIVE_INFINITY : Date.now() + timeoutMs
     const request = create(method.input, input)
     const call = idempotent.has(method) ? callWithRetry : callOnce
     const isCheck = (method as DescMethodUnary) === Health.method.check
-    const message = isCheck ? await health() : await call(method, request, headers, options, signal)
+    const message = isCheck ? await health() : await call(method, request, headers, deadline, signal)
     return {
       stream: false,
       service: method.parent,
@@ -289,6 +300,10 @@ export function createRemoteTransport(options: RemoteOptions): RemoteTransport {
       throw new ConnectError('Streams are not supported.', Code.Unimplemented)
     },
     servers: () => countServers(servers),
+    endWaits() {
+      waitsEnded = true
+      for (const { method, abandon } of inFlight) if (method === poll) abandon?.()
+    },
     close() {
       clearInterval(checking)
       // Ends their checks without a line in the log.

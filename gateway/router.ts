@@ -1,4 +1,4 @@
-import { type Revision, type Route, revisions, routes } from './routes.js'
+import { type Revision, type Route, revisions } from './routes.js'
 
 /** The resource of a path: an action for each method. */
 export interface Resource<Action> {
@@ -19,6 +19,7 @@ type Lookup<Action> = (path: string) => Resource<Action> | undefined
  * is a path of any revision is never the value of a variable.
  */
 export function createLookup<Action>(
+  routes: readonly Route[],
   defaultRevision: Revision,
   action: (route: Route, revision: Revision) => Action,
 ): Lookup<Action> {

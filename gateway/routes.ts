@@ -2,10 +2,11 @@
  * The HTTP interface as one table: paths, callers and reasons are those of the access policy. `router.ts` finds the row of a
  * request, `translate.ts` converts the request to the RPC's message and the answer back.
  */
-import type { DescMethodUnary, Message } from '@bufbuild/protobuf'
+import type { DescMessage, DescMethodUnary, Message } from '@bufbuild/protobuf'
 import { Changes } from '../proto/gen/auth/v1/changes_pb.js'
 import { ForgotPasswords } from '../proto/gen/auth/v1/forgotpasswords_pb.js'
-import { Users } from '../proto/gen/auth/v1/users_pb.js'
+import { Reason } from '../proto/gen/auth/v1/reason_pb.js'
+import { Users, VerifyTokenResponseSchema } from '../proto/gen/auth/v1/users_pb.js'
 import {
   Health,
   type HealthCheckResponse,
@@ -16,7 +17,7 @@ import { forgotPasswordsPolicies } from '../server/policy/forgotpasswords.js'
 import { type HttpPath, type Policy, type ReasonName, type Revision, usualCost } from '../server/policy/policy.js'
 import { reasonsOf } from '../server/policy/reasons.js'
 import { usersPolicies } from '../server/policy/users.js'
-import type { gatewayStatuses } from './problem.js'
+import { gatewayReasons, statuses } from './problem.js'
 
 export type { Revision }
 
@@ -42,6 +43,8 @@ export interface Route extends HttpPath {
    * types as JSON. Absent: the answer is `text`, or empty.
    */
   readonly result?: string
+  /** Message with the fields of a result that is itself JSON. */
+  readonly json?: DescMessage
   /** Plain text of the answer, instead of a result. */
   readonly text?: string
   /** Whether `text` is the answer to a response; otherwise the request is refused with UNAVAILABLE. */
@@ -50,6 +53,13 @@ export interface Route extends HttpPath {
   readonly mediaType?: string
   /** `Cache-Control` of a result without token and user; absent means `no-store`. */
   readonly cache?: string
+  /**
+   * File of the build that is the answer, as `imports` in package.json names it: with `{revision}` that of the default
+   * revision, with `{locale}` that in the language of the client.
+   */
+  readonly file?: string
+  /** What the operation does, if no RPC has a comment that says it. */
+  readonly about?: string
   /** Time limit of the RPC in ms, if shorter than that of other calls. */
   readonly timeout?: number
   /** Whether the caller must send `Authorization: Bearer …`. */
@@ -175,6 +185,7 @@ const operations: readonly (Omit<Route, keyof HttpPath | 'protected' | 'refusals
     rpc: Users.method.introspect,
     parameters: { token: 'required' },
     result: 'json',
+    json: VerifyTokenResponseSchema,
     mediaType: 'application/json',
     challenges: true,
   },
@@ -198,6 +209,7 @@ export const readiness = {
   path: '/readyz',
   rpc: Health.method.check,
   revisions: [],
+  about: 'Reports whether the service can answer requests.',
   text: 'ok',
   holds: (response: Message) => (response as HealthCheckResponse).status === HealthCheckResponse_ServingStatus.SERVING,
   // The services check for at most 2 s.
@@ -207,8 +219,44 @@ export const readiness = {
 
 /** Liveness of the gateway, and readiness of the services. */
 const probes: readonly Route[] = [
-  { method: 'GET', path: '/healthz', revisions: [], text: 'ok', refusals: [] },
+  { method: 'GET', path: '/healthz', revisions: [], about: 'Reports that the gateway runs.', text: 'ok', refusals: [] },
   readiness,
+]
+
+const file = { method: 'GET', revisions: [], cache: 'public, max-age=300', refusals: [] } as const
+// Asks each time: a page, its script and its style belong to one version.
+const page = { ...file, mediaType: 'text/html; charset=utf-8', cache: 'no-cache' } as const
+
+/** Paths of the definitions of the RPCs that this port has. */
+export const definitions: readonly string[] = [
+  'users',
+  'forgotpasswords',
+  'changes',
+  'records',
+  'reason',
+  'scopes',
+].map(name => `/proto/auth/v1/${name}.proto`)
+
+/** What the build makes: the OpenAPI documents (`openapi/document.ts`), and the pages (`reference/page.ts`). */
+const files: readonly Route[] = [
+  ...revisions.map(revision => ({
+    ...file,
+    path: `/openapi/${revision}.json`,
+    file: `#openapi/${revision}.json`,
+    mediaType: 'application/json',
+  })),
+  { ...page, path: '/', file: '#pages/start.{locale}.html' },
+  { ...page, path: '/docs', file: '#pages/{revision}.{locale}.html' },
+  ...revisions.flatMap(revision =>
+    ['en', 'pt-BR'].map(locale => ({
+      ...page,
+      path: `/docs/${revision}/${locale}`,
+      file: `#pages/${revision}.${locale}.html`,
+    })),
+  ),
+  { ...page, path: '/docs/reference.css', file: '#pages/reference.css', mediaType: 'text/css' },
+  { ...page, path: '/docs/reference.js', file: '#pages/reference.js', mediaType: 'text/javascript' },
+  ...definitions.map(path => ({ ...file, path, file: `#pages${path}`, mediaType: 'text/plain; charset=utf-8' })),
 ]
 
 /** The rows of each service for clients. */
@@ -227,10 +275,11 @@ export const routes: readonly Route[] = [
     return { ...http, protected: caller !== 'anyone', refusals: reasonsOf(row), ...operation }
   }),
   ...probes,
+  ...files,
 ]
 
 /** The row of an RPC for clients. */
-function rowOf({ parent, localName }: DescMethodUnary): Policy {
+export function rowOf({ parent, localName }: DescMethodUnary): Policy {
   return rows.get(parent)![localName]!
 }
 
@@ -239,18 +288,23 @@ export function costOf(rpc: DescMethodUnary): number {
   return (rpc === Health.method.check ? undefined : rowOf(rpc).cost) ?? usualCost
 }
 
-/** Every reason of refusals of an operation: those of its RPC, and those of the gateway. */
-export function refusalsOf({ method, refusals }: Route): readonly (ReasonName | keyof typeof gatewayStatuses)[] {
-  return [
-    ...new Set([
-      ...refusals,
-      'MALFORMED_REQUEST' as const,
-      'REQUEST_TIMEOUT' as const,
-      'URI_TOO_LONG' as const,
-      'HEADERS_TOO_LARGE' as const,
-      ...(method !== 'GET' ? (['PAYLOAD_TOO_LARGE', 'UNSUPPORTED_MEDIA_TYPE'] as const) : []),
-    ]),
-  ]
+/** Every reason of refusals of an operation, by HTTP status: those of its RPC, and those of the gateway. */
+export function refusalsOf({ method, refusals, challenges }: Route): ReadonlyMap<number, readonly string[]> {
+  const reasons = new Map<number, Set<string>>()
+  const add = (status: number, reason: string) => {
+    const others = reasons.get(status)
+    if (others) others.add(reason)
+    else reasons.set(status, new Set([reason]))
+  }
+  for (const reason of refusals) {
+    if (challenges && reason === 'INVALID_TOKEN') add(401, reason)
+    else add(statuses[Reason[reason]], reason)
+    if (challenges && reason === 'ACCESS_DENIED') add(401, reason)
+  }
+  const ofGateway = ['MALFORMED_REQUEST', 'REQUEST_TIMEOUT', 'URI_TOO_LONG', 'HEADERS_TOO_LARGE'] as const
+  const ofBody = ['PAYLOAD_TOO_LARGE', 'UNSUPPORTED_MEDIA_TYPE'] as const
+  for (const reason of [...ofGateway, ...(method === 'GET' ? [] : ofBody)]) add(gatewayReasons[reason].status, reason)
+  return new Map([...reasons].sort(([a], [b]) => a - b).map(([status, names]) => [status, [...names]]))
 }
 
 /** Fields of an organization that only one revision has. */

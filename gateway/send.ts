@@ -45,9 +45,11 @@ export function createSender(corsOrigins: readonly string[], linger: number): Se
     send(request, response, { status, headers, body }) {
       if (response.headersSent || response.destroyed) return
       const bytes = Buffer.byteLength(body)
-      const length: Record<string, string> = status === 204 ? {} : { 'content-length': String(bytes) }
-      // Faster than spreads on Node.js 20 (docs/performance.md).
-      const all = Object.assign(length, headers, commonHeaders(request))
+      const length: Record<string, string> = status === 204 || status === 304 ? {} : { 'content-length': String(bytes) }
+      // Faster than spreads on Node.js 20 (docs/measurements-log.md).
+      const common = commonHeaders(request)
+      const all = Object.assign(length, common, headers)
+      if (headers.vary && common.vary) all.vary = `${common.vary}, ${headers.vary}`
       if (status === 413) {
         sendAndClose(request, response, all, body, linger)
         return
@@ -67,7 +69,7 @@ function sendAndClose(
   request: Request,
   response: Response,
   headers: Record<string, string>,
-  body: string,
+  body: string | Buffer,
   linger: number,
 ): void {
   request.on('error', () => {})

@@ -13,7 +13,10 @@ import {
   toJson,
 } from '@bufbuild/protobuf'
 import { FieldMaskSchema } from '@bufbuild/protobuf/wkt'
+import { UserSchema } from '../proto/gen/auth/v1/records_pb.js'
+import { Users } from '../proto/gen/auth/v1/users_pb.js'
 import type { Body } from './body.js'
+import { adaptQuery, adaptSignUp, addRoles } from './compatibility.js'
 import { HttpError } from './problem.js'
 import { organizationFields, type Revision, type Route } from './routes.js'
 
@@ -40,7 +43,7 @@ export interface Translated {
 export interface Answer {
   readonly status: number
   readonly headers: Readonly<Record<string, string>>
-  readonly body: string
+  readonly body: string | Buffer
 }
 
 /** Creates the message of a request. Throws `HttpError` if the request can't be read. */
@@ -49,8 +52,16 @@ export type Read = (input: Input) => Translated
 /** Creates the answer of an RPC's result; `accept` is the request's header. */
 export type Write = (message: Message, accept: string | undefined) => Answer
 
+/** Clients other than those of the contract. */
+export type Compatibility = 'predecessor' | undefined
+
 /** Creates the reader of a route, with everything that doesn't depend on the request. */
-export function createRead({ path, parameters = {}, body: bodyRule }: Route, { input }: DescMethodUnary): Read {
+export function createRead(
+  { path, parameters = {}, body: bodyRule }: Route,
+  rpc: DescMethodUnary,
+  compatibility?: Compatibility,
+): Read {
+  const { input } = rpc
   // As in protobuf's JSON, a parameter has either name of its field.
   const fields = new Map(
     Object.keys(parameters).flatMap(name => {
@@ -80,13 +91,14 @@ export function createRead({ path, parameters = {}, body: bodyRule }: Route, { i
       if (!setField(message, field, value)) malformed = String(new URLSearchParams({ [name]: 'must be an integer' }))
     }
 
-    if (query) eachPair(query, setParameter)
+    if (query) eachPair(compatibility ? adaptQuery(query) : query, setParameter)
     if (body && !bodyRule) readParameters(body, fields, setParameter)
     if (variable && segment !== undefined) {
       const name = decode(segment)
       // Clients that are generated from the interface may send the template itself, and the value in the query.
       if (name !== `{${variable}}` || values[variable] === undefined) setParameter(variable, name)
     }
+    if (compatibility && rpc === Users.method.signUp) adaptSignUp(message)
     return malformed === undefined ? { message } : { message, malformed }
   }
 }
@@ -203,7 +215,12 @@ export function textAnswer(body: string): Answer {
 }
 
 /** Creates the writer of a route for a revision, likewise. */
-export function createWrite(route: Route, { output }: DescMethodUnary, revision: Revision): Write {
+export function createWrite(
+  route: Route,
+  { output }: DescMethodUnary,
+  revision: Revision,
+  compatibility?: Compatibility,
+): Write {
   const { result, text: fixed, cache = 'no-store', mediaType } = route
   if (fixed !== undefined) return () => textAnswer(fixed)
   const empty = { status: 200, headers: { 'cache-control': cache }, body: '' }
@@ -227,12 +244,13 @@ export function createWrite(route: Route, { output }: DescMethodUnary, revision:
   return message => {
     const value = toJsonObject(message)[field.jsonName] as JsonObject
     if (isObject(value?.partnerOrganization)) removeHiddenFields(value.partnerOrganization, revision)
+    if (compatibility && field.message === UserSchema) addRoles(value)
     return write(value)
   }
 }
 
-/** Removes them from all organizations in a value. */
-function hideFields(value: JsonValue, revision: Revision): JsonValue {
+/** Removes the fields that a revision doesn't have from all organizations in a value. */
+export function hideFields(value: JsonValue, revision: Revision): JsonValue {
   if (Array.isArray(value)) for (const each of value) hideFields(each, revision)
   else if (isObject(value)) {
     for (const [name, each] of Object.entries(value)) {
@@ -243,7 +261,7 @@ function hideFields(value: JsonValue, revision: Revision): JsonValue {
   return value
 }
 
-/** Removes the fields of an organization that the revision doesn't have. */
+/** Likewise from one. */
 function removeHiddenFields(organization: JsonObject, revision: Revision): void {
   for (const [name, only] of Object.entries(organizationFields)) {
     if (only !== revision) delete organization[name]

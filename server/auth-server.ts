@@ -13,7 +13,8 @@ Environment variables:
   AUTH_TLS_CA                    authority of the certificates that its callers must present
   AUTH_GATEWAY_NAMES             names in certificates of gateways
   AUTH_TRUSTED_PROXIES           addresses of gateways that present no certificate
-and all other settings except AUTH_HTTP_*, AUTH_SERVER_*, AUTH_CORS_ORIGINS and AUTH_DEFAULT_REVISION.
+and all other settings except AUTH_HTTP_*, AUTH_SERVER_*, AUTH_CORS_ORIGINS, AUTH_DEFAULT_REVISION and
+AUTH_COMPATIBILITY.
 `
 
 if (!answerArguments(usage)) {

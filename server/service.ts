@@ -10,6 +10,7 @@ import { type Installation, install } from './installation.js'
 import { startHeartbeat } from './jobs/heartbeat.js'
 import { startMaintenance } from './jobs/maintenance.js'
 import { startSealing } from './jobs/sealing.js'
+import { startWrapping } from './jobs/wrapping.js'
 import { createScheduler, schedulerLimits } from './limits/scheduler.js'
 import { openRegistry } from './models/define-models.js'
 import type { Log } from './observability/log.js'
@@ -133,6 +134,7 @@ export async function startService(
     undo.push({ what: 'e-mails in flight', run: sender.close })
     const maintenance = startMaintenance(registry, settings, log)
     undo.push({ what: 'maintenance', run: maintenance.stop })
+    undo.push({ what: 'hashing imported answers', run: startWrapping(registry, passwords, log).stop })
 
     const { tlsCert: cert, tlsKey: key, tlsCa: ca, httpTlsCert, httpTlsKey } = settings
     const certificates = cert ? followCertificates({ cert, key, ca }, log) : undefined
@@ -194,9 +196,11 @@ export async function startService(
         serviceOf: serviceKeys.cachedName,
         address: httpAddress,
         defaultRevision: settings.defaultRevision,
+        compatibility: settings.compatibility,
         trustedProxies,
         onSender: proxies.watch('http'),
         corsOrigins: settings.corsOrigins,
+        docs: settings.docs === 'on',
         ...(httpCertificates && { secure: httpCertificates.secure }),
         log,
         metrics: createGatewayMetrics(endpoint.registry),

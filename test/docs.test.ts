@@ -1,19 +1,19 @@
 /** The documents are up to date: tests, settings and files that they name exist. */
+import { spawnSync } from 'node:child_process'
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import test from 'ava'
-import { createProgram } from '../cli/program.js'
-import { toMarkdown } from '../cli/reference.js'
 import { settingNames } from '../server/process/settings.js'
 
 const root = fileURLToPath(new URL('../..', import.meta.url))
 const read = (name: string) => readFileSync(`${root}/${name}`, 'utf8')
-const documents = ['.', 'docs', 'deploy'].flatMap(folder =>
-  readdirSync(join(root, folder))
-    .filter(name => name.endsWith('.md'))
-    .map(name => (folder === '.' ? name : `${folder}/${name}`)),
-)
+const documents = [
+  ...readdirSync(root),
+  ...['docs', 'deploy', 'proto/client'].flatMap(folder =>
+    readdirSync(join(root, folder), { recursive: true }).map(name => `${folder}/${String(name).replaceAll('\\', '/')}`),
+  ),
+].filter(name => name.endsWith('.md'))
 
 test('SECURITY.md names tests for every attack, and each of them exists', t => {
   const [before = '', appendix = ''] = read('SECURITY.md').split('## Appendix: tests')
@@ -26,7 +26,10 @@ test('SECURITY.md names tests for every attack, and each of them exists', t => {
   )
   for (const [, number, list = ''] of named) {
     const titles = [...list.matchAll(/([\w/-]+): (\*[^*]+\*(?:; \*[^*]+\*)*)/g)].flatMap(([, file, titles = '']) =>
-      titles.split('; ').map(title => ({ file, title: title.slice(1, -1) })),
+      titles
+        .slice(1, -1)
+        .split('*; *')
+        .map(title => ({ file, title })),
     )
     t.true(titles.length > 0, number)
     for (const { file, title } of titles) {
@@ -42,20 +45,51 @@ test('SECURITY.md names tests for every attack, and each of them exists', t => {
   }
 })
 
-test('README.md describes every setting, and no other', t => {
-  const rows = [...read('README.md').matchAll(/^\| ((?:`[A-Z_]+`(?:, )?)+) \|/gm)]
-  const described = rows.flatMap(([, names = '']) => names.replaceAll('`', '').split(', '))
-  t.deepEqual(described.sort(), [...settingNames].sort())
+test('docs/settings.md describes every setting, and README.md ten of them', t => {
+  const rowsOf = (name: string) => [...read(name).matchAll(/^\| `([A-Z_]+)` \| .* \| (\S.*) \|$/gm)]
+  const described = rowsOf('docs/settings.md')
+  t.deepEqual(described.map(([, name]) => name!).sort(), [...settingNames].sort())
+  const first = rowsOf('README.md').filter(([, name]) => settingNames.includes(name!))
+  t.is(first.length, 10)
 })
 
-test('every link within the repository leads to a file', t => {
+test('what the code determines is up to date; `npm run docs` regenerates it', t => {
+  const { status, stderr } = spawnSync(process.execPath, [`${root}/deploy/reference.mjs`, '--check'], {
+    encoding: 'utf8',
+  })
+  t.is(status, 0, stderr)
+})
+
+/** The anchors of a document's headings, as GitHub makes them. */
+function anchorsOf(name: string): string[] {
+  const headings = read(name)
+    .replace(/^```.*?^```$/gms, '')
+    .matchAll(/^#+ (.*)$/gm)
+  return [...headings].map(([, title = '']) =>
+    title
+      .toLowerCase()
+      .replace(/[^\p{L}\p{N}\s_-]/gu, '')
+      .replaceAll(' ', '-'),
+  )
+}
+
+test('every link within the repository leads to a file, and to a heading in it', t => {
   for (const name of documents) {
-    const links = [...read(name).matchAll(/\]\((?!https?:|#)([^)#]+)[^)]*\)/g)].map(([, path]) => path!)
-    for (const path of links) t.true(existsSync(join(root, dirname(name), path)), `${name}: ${path}`)
+    for (const [, path = '', anchor] of read(name).matchAll(/\]\((?!https?:)([^)#]*)(?:#([^)]+))?\)/g)) {
+      const target = path === '' ? name : join(dirname(name), path)
+      t.true(existsSync(join(root, target)), `${name}: ${path}`)
+      if (anchor) t.true(anchorsOf(target).includes(anchor), `${name}: ${path}#${anchor}`)
+    }
   }
 })
 
-test('the reference of commands equals their help; `npm run docs` regenerates it', t => {
-  const [, reference] = read('docs/administration.md').split(/^<!-- Below this line .*\n/m)
-  t.is(reference?.trim(), toMarkdown(createProgram()).trim())
+test('every file that shows the version shows that of the package', t => {
+  const { version } = JSON.parse(read('package.json'))
+  t.is(JSON.parse(read('package-lock.json')).version, version)
+  t.is(JSON.parse(read('proto/client/package.json')).version, version)
+  t.is(/^## (\S+)/m.exec(read('CHANGELOG.md'))?.[1], version)
+  const shown = documents.filter(name => name !== 'RELEASING.md')
+  const tarballs = shown.flatMap(name => [...read(name).matchAll(/auth-registry(?:-client)?-(\d\S*)\.tgz/g)])
+  t.true(tarballs.length > 1)
+  for (const [name, given] of tarballs) t.is(given, version, name)
 })

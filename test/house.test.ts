@@ -2,24 +2,23 @@
 import { readdir, readFile } from 'node:fs/promises'
 import { dirname, join, normalize } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { getOption, hasOption } from '@bufbuild/protobuf'
+import { status } from '@grpc/grpc-js'
 import test from 'ava'
+import { definitions, withCode, withLastParagraphs } from '../gateway/openapi/rpc-comments.js'
 import { statuses } from '../gateway/problem.js'
 import { revisions, routes } from '../gateway/routes.js'
 import { Changes } from '../proto/gen/auth/v1/changes_pb.js'
 import { ForgotPasswords } from '../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Reason } from '../proto/gen/auth/v1/reason_pb.js'
-import { scope } from '../proto/gen/auth/v1/scopes_pb.js'
 import { Users } from '../proto/gen/auth/v1/users_pb.js'
 import { administrationPolicies } from '../server/policy/administration.js'
 import { changesPolicies } from '../server/policy/changes.js'
 import { forgotPasswordsPolicies } from '../server/policy/forgotpasswords.js'
 import type { Policy } from '../server/policy/policy.js'
-import { reasonsOf } from '../server/policy/reasons.js'
+import { reasonsOf, sharedReasons } from '../server/policy/reasons.js'
 import { usersPolicies } from '../server/policy/users.js'
 import { Refusal } from '../server/requests/refusal.js'
 import { isReservedUsername } from '../server/rules/names.js'
-import { scopeName } from '../server/rules/scopes.js'
 import { statusesOf } from './_helpers/problem.js'
 
 const root = fileURLToPath(new URL('../..', import.meta.url))
@@ -81,6 +80,12 @@ test('the client address module imports nothing of ours, and no other module rea
   t.deepEqual(others, [])
 })
 
+test('only the build and tests load what describes the interface', t => {
+  const describing = /^gateway\/(openapi|reference)\//
+  const wrong = breaches((file, target) => describing.test(target) && !describing.test(file))
+  t.deepEqual(wrong, [])
+})
+
 test('in the server only the wiring imports the gateway', t => {
   const wrong = breaches(
     (file, target) => file.startsWith('server/') && target.startsWith('gateway/') && file !== 'server/service.ts',
@@ -121,7 +126,13 @@ const floors: readonly (readonly RegExp[])[] = [
   [/^server\/users\//, /^server\/forgotpasswords\//, /^server\/changes\//],
   [/^server\/administration\//],
   [/^server\/calls\//],
-  [/^server\/jobs\//, /^server\/backup\//, /^server\/installation\.ts$/, /^server\/application\.ts$/],
+  [
+    /^server\/jobs\//,
+    /^server\/backup\//,
+    /^server\/predecessor\//,
+    /^server\/installation\.ts$/,
+    /^server\/application\.ts$/,
+  ],
   [/^server\/service\.ts$/, /^server\/local-application\.ts$/],
   [/^server\/main\.ts$/],
   [/^server\/auth-server\.ts$/],
@@ -201,7 +212,7 @@ test('rules, requests and settings import nothing of ours but each other and the
       (low.test(file) || file === 'server/process/settings.ts') &&
       /^(server|gateway|cli|proto)\//.test(target) &&
       !low.test(target) &&
-      !/^server\/process\/(database-url|pem)\.ts$/.test(target),
+      !/^server\/process\/(database-url|pem|setting-values)\.ts$/.test(target),
   )
   t.deepEqual(wrong, [])
 })
@@ -226,6 +237,7 @@ test('each folder states at its head what it owns', async t => {
     'server/outbox': 'compose.ts',
     'server/passwords': 'hash.ts',
     'server/policy': 'policy.ts',
+    'server/predecessor': 'import.ts',
     'server/process': 'settings.ts',
     'server/requests': 'call.ts',
     'server/rules': 'names.ts',
@@ -276,16 +288,34 @@ test('a row of the access policy lists each of its own reasons once, and no shar
   for (const route of routes) t.true(statusesOf(route).size > 1)
 })
 
-test('the definitions name the scope with which a row permits services', t => {
-  const rows: Record<string, Policy> = { ...usersPolicies, ...forgotPasswordsPolicies, ...changesPolicies }
-  for (const rpc of [...Users.methods, ...ForgotPasswords.methods, ...Changes.methods]) {
-    const policy = rows[rpc.localName]!
-    // Where the scope depends on the request, the fields have it.
-    const asked = 'scope' in policy && typeof policy.scope === 'string' ? policy.scope : undefined
-    // With this one services ask what is open to all.
-    const expected = rpc === Users.method.verifyToken ? 'tokens.verify' : asked
-    t.is(hasOption(rpc, scope) ? scopeName(getOption(rpc, scope)) : undefined, expected, rpc.name)
+test('the comment of an RPC names the scopes with which its row permits services', async t => {
+  for (const [name, service, rows] of definitions) {
+    const text = await readFile(join(root, `proto/auth/v1/${name}.proto`), 'utf8')
+    // Administration names its scopes once, for all RPCs.
+    const head = /(?:^\/\/.*\n)*(?=^service )/m.exec(text)![0]
+    for (const rpc of service.methods) {
+      const policy = rows[rpc.localName]!
+      const scopes = 'scopes' in policy ? policy.scopes : 'scope' in policy ? [policy.scope].flat() : []
+      const comment = new RegExp(`(?:  //.*\\n)*(?=  rpc ${rpc.name}\\()`).exec(text)![0]
+      for (const scope of scopes ?? []) t.true(`${head}${comment}`.includes(`\`${scope}\``), `${rpc.name} ${scope}`)
+    }
   }
+})
+
+test('the last paragraph of an RPC’s comment has its path and the codes of its reasons; `npm run docs` writes it', async t => {
+  for (const [name, service, rows] of definitions) {
+    const text = await readFile(join(root, `proto/auth/v1/${name}.proto`), 'utf8')
+    t.true(withLastParagraphs(text, service, rows) === text, name)
+    if (/^(users|administration)$/.test(name))
+      for (const reason of sharedReasons)
+        t.true(text.replaceAll(/\s+(\/\/ )?/g, ' ').includes(withCode(reason)), `${name} ${reason}`)
+  }
+  const users = await readFile(join(root, 'proto/auth/v1/users.proto'), 'utf8')
+  t.true(
+    users.includes(
+      '  // HTTP: POST /users/login\n  // Errors: MISSING_PARAMETER (INVALID_ARGUMENT), INVALID_CREDENTIALS (UNAUTHENTICATED)',
+    ),
+  )
 })
 
 test('only RPCs that begin a session look up their caller or open a change themselves', async t => {
@@ -303,15 +333,16 @@ test('only RPCs that begin a session look up their caller or open a change thems
   ])
 })
 
-test('every reason has the HTTP status that its comment says', async t => {
+test('every reason has the HTTP status and the gRPC code that its comment says', async t => {
   const text = await readFile(join(root, 'proto/auth/v1/reason.proto'), 'utf8')
   const documented = new Map(
-    [...text.matchAll(/\[(\d{3})\]\n\s+REASON_(\w+) = \d+;/g)].map(([, status, name]) => [name, Number(status)]),
+    [...text.matchAll(/\[(\d{3}, [A-Z_]+)\]\n\s+REASON_(\w+) = \d+;/g)].map(([, both, name]) => [name, both]),
   )
   const names = Object.keys(Reason).filter(name => Number.isNaN(Number(name)) && name !== 'UNSPECIFIED')
   t.true(names.length > 15)
   for (const name of names) {
-    t.is(statuses[Reason[name as keyof typeof Reason]], documented.get(name) ?? 0, name)
+    const reason = Reason[name as keyof typeof Reason]
+    t.is(documented.get(name), `${statuses[reason]}, ${status[new Refusal(reason).code]}`, name)
   }
 })
 

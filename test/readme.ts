@@ -52,6 +52,15 @@ const answers: readonly { readonly step: string; check(output: string, exitCode:
     check: output => assert.match(output, new RegExp(`"city":"Campinas".*}${token.source}$`)),
   },
   {
+    step: 'a key is created for a service, which starts',
+    check: (output, exitCode) =>
+      assert.deepEqual([/^auth-registry-client-\S+\.tgz$/.test(output), exitCode], [true, 0]),
+  },
+  {
+    step: 'the service accepts the token, and refuses it after a suspension',
+    check: output => assert.match(output, /^Hello, ana\.souza\.\n[\s\S]*\n401$/),
+  },
+  {
     step: 'gRPC signs up, logs in, reads the user, and refuses a wrong password',
     check(output, exitCode) {
       const [signedUp, read] = output.split(/(?<=^})\n/m).map(text => JSON.parse(text))

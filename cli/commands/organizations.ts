@@ -13,6 +13,8 @@ import { canAsk, confirm, confirmName, emailProblem, given, readText, yesOption 
 import { askEdits, askFields, type Field, filled, type Values, withFields } from '../terminal/form.js'
 import { jsonOption, printFields, printJson, say } from '../terminal/output.js'
 import { type List, type ListOptions, printPages, withPages } from '../terminal/pages.js'
+import { type ExportOptions, exportAll, withExport } from './lists/export.js'
+import { addImport } from './lists/import.js'
 import { listedFields, userList } from './users/output.js'
 
 /** The fields of an organization. */
@@ -194,6 +196,29 @@ export function addOrganizations(program: Command): void {
         if (options.json) printJson({ id, deleted: true })
         else say(`Organization ${id} (${itsName}) is deleted.`)
       }),
+    )
+
+  addImport(organizations, 'organizations')
+  withExport(
+    organizations
+      .command('export')
+      .argument('<file>', 'file to write, which ends in .csv or .jsonl; - for standard output'),
+    'activation keys',
+  )
+    .addOption(jsonOption())
+    .description('Write all organizations to a file.')
+    .addHelpText(
+      'after',
+      `
+The file has the columns of \`organizations import\`. On a server --with-secrets
+requires a sign-in within the last 15 minutes.
+
+Examples:
+  $ auth-admin organizations export organizations.csv
+  $ auth-admin organizations export - --format jsonl`,
+    )
+    .action(
+      administering((api, file: string, options: ExportOptions) => exportAll(api, 'organizations', file, options)),
     )
 }
 

@@ -1,4 +1,5 @@
 import type { Command } from 'commander'
+import { addImport } from './lists/import.js'
 import { addSetPassword } from './set-password.js'
 import { addUserChanges } from './users/changes.js'
 import { addUserData } from './users/data.js'
@@ -10,7 +11,7 @@ import { addLockouts } from './users/lockouts.js'
 export function addUsers(program: Command): void {
   const users = program
     .command('users')
-    .description('Manage users: registration, activation, roles, suspension, passwords, locks, data.')
+    .description('Manage users: look-up, registration, activation, roles, suspension, passwords, locks, data, files.')
     .addHelpText('after', '\nName a user by username in any spelling, or by id: 7, #7 or --id 7.')
   addUserLists(users)
   addUserForms(users)
@@ -18,4 +19,5 @@ export function addUsers(program: Command): void {
   addSetPassword(users)
   addLockouts(users)
   addUserData(users)
+  addImport(users, 'users')
 }

@@ -22,6 +22,8 @@ export interface Page
   readonly more: boolean
   /** Database time in ms since 1970 up to which this page and those before it tell everything; undefined if `more`. */
   readonly asOf: number | undefined
+  /** Database time when it was asked for `asOf`. */
+  readonly now: number | undefined
 }
 
 /** ms between a change and the next poll, so that changes that follow one another closely cost one poll. */
@@ -107,7 +109,7 @@ function explain({ code, rawMessage }: ConnectError): string {
   return `The feed of changes doesn’t answer: ${rawMessage}`
 }
 
-function pageOf(cursor: string, { restart, asOf, more, ...rest }: PollResponse): Page {
+function pageOf(cursor: string, { restart, asOf, now, more, ...rest }: PollResponse): Page {
   const snapshot =
     restart === Restart.CURSOR_LOST
       ? 'CURSOR_LOST'
@@ -116,5 +118,5 @@ function pageOf(cursor: string, { restart, asOf, more, ...rest }: PollResponse):
         : cursor === ''
           ? 'START'
           : undefined
-  return { ...rest, snapshot, more, asOf: asOf && !more ? timestampMs(asOf) : undefined }
+  return { ...rest, snapshot, more, asOf: asOf && timestampMs(asOf), now: now && timestampMs(now) }
 }

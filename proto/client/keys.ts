@@ -28,8 +28,11 @@ export interface Keys {
   find(kid: string): Promise<CryptoKey | undefined>
   /** Stops using a key at once, and reads the keys again. */
   retire(kid: string): void
-  /** Reads the keys again. */
-  renew(): void
+  /**
+   * Reads the keys, at the start and after the registry was restored: what was retired since its backup is retired no more,
+   * and may sign again.
+   */
+  restart(): void
 }
 
 /** Creates the cache of the keys, empty. */
@@ -122,7 +125,11 @@ export function createKeys(
       retiredAt = present()
       inBackground()
     },
-    renew: inBackground,
+    restart() {
+      retired.clear()
+      retiredAt = undefined
+      inBackground()
+    },
   }
 }
 

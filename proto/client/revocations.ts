@@ -29,7 +29,7 @@ export interface State {
 /** Follows the revocations until the signal aborts. */
 export function followRevocations(deps: {
   changes: Client<typeof Changes>
-  keys: Pick<Keys, 'retire' | 'renew'>
+  keys: Pick<Keys, 'retire' | 'restart'>
   onWarning: (warning: Warning) => void
   signal: AbortSignal
 }): Revocations {
@@ -37,10 +37,10 @@ export function followRevocations(deps: {
   /** Lowest valid generation by user. */
   let current = new Map<string, number>()
   /** A snapshot whose pages still come; until it is complete, `current` stays in force, too. */
-  let snapshot: typeof current | undefined
+  let snapshot: { readonly revocations: typeof current; readonly restored: boolean } | undefined
   /** Size from which the revocations are read anew, to drop those whose tokens have expired. */
   let renewal = minRenewal
-  let anchor: { readonly asOf: number; readonly at: Moment } | undefined
+  let anchor: { readonly asOf: number; readonly lag: number; readonly at: Moment } | undefined
   let settle: { resolve(): void; reject(error: Error): void }
   const ready = new Promise<void>((resolve, reject) => {
     settle = { resolve, reject }
@@ -48,19 +48,22 @@ export function followRevocations(deps: {
   ready.catch(() => {})
 
   function onPage(page: Page): string {
-    if (page.snapshot) snapshot = new Map()
+    if (page.snapshot) {
+      snapshot = { revocations: new Map(), restored: page.snapshot === 'CURSOR_LOST' }
+      if (snapshot.restored) keys.restart()
+    }
     for (const { sub, minGeneration } of page.revocations) {
-      for (const each of snapshot ? [current, snapshot] : [current])
+      for (const each of snapshot ? [current, snapshot.revocations] : [current])
         each.set(sub, Math.max(minGeneration, each.get(sub) ?? 0))
     }
     for (const kid of page.retiredKeys) keys.retire(kid)
-    if (page.asOf === undefined) return page.cursor
-    // A restored database may be behind the one before, and has other keys.
-    const restored = page.snapshot === 'CURSOR_LOST'
-    if (restored) keys.renew()
-    if (!anchor || restored || page.asOf > anchor.asOf) anchor = { asOf: page.asOf, at: present() }
+    const { asOf, now } = page
+    if (asOf === undefined || now === undefined) return page.cursor
+    // Not of an earlier time: a server may be slower than another one was. But a restored database may be behind the former.
+    if (!anchor || snapshot?.restored || asOf >= anchor.asOf)
+      anchor = { asOf, lag: Math.max(0, now - asOf), at: present() }
     if (snapshot) {
-      current = snapshot
+      current = snapshot.revocations
       snapshot = undefined
       renewal = Math.max(minRenewal, 2 * current.size)
     }
@@ -81,8 +84,8 @@ export function followRevocations(deps: {
   })
 
   return {
-    state: () => anchor && { asOf: anchor.asOf, ageMs: elapsedSince(anchor.at) },
-    isRevoked: (sub, ver) => ver < (current.get(sub) ?? 0) || ver < (snapshot?.get(sub) ?? 0),
+    state: () => anchor && { asOf: anchor.asOf, ageMs: anchor.lag + elapsedSince(anchor.at) },
+    isRevoked: (sub, ver) => ver < (current.get(sub) ?? 0) || ver < (snapshot?.revocations.get(sub) ?? 0),
     ready,
   }
 }

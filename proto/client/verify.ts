@@ -3,7 +3,7 @@
  * changes. When what it knows is too old, it asks the registry.
  */
 import { setMaxListeners } from 'node:events'
-import { decodeJwt, errors, type JWTPayload, jwtVerify } from 'jose'
+import { decodeJwt, decodeProtectedHeader, type JWTPayload, jwtVerify } from 'jose'
 import { Changes } from '../gen/auth/v1/changes_pb.js'
 import { Users } from '../gen/auth/v1/users_pb.js'
 import { createCache } from './cache.js'
@@ -116,14 +116,14 @@ const maxCached = 10_000
 /** Maximum characters of a token. */
 const maxLength = 4_096
 
+/** The algorithm of all signatures. */
+const algorithm = 'ES256'
+
 /** A verified token. */
 interface Entry {
   readonly claims: Claims
   readonly kid: string
 }
-
-/** The key of a token isn’t known, and it can’t be told here whether it exists. */
-class NoKey extends Error {}
 
 /** Creates a verifier, which begins to follow revocations at once. Create one for each process, and close it at the end. */
 export function createVerifier(options: VerifierOptions): Verifier {
@@ -136,7 +136,7 @@ export function createVerifier(options: VerifierOptions): Verifier {
   // Each call in progress listens to it.
   setMaxListeners(0, signal)
   const keys = createKeys(registry, { maxStaleMs, signal })
-  keys.renew()
+  keys.restart()
   const { onWarning } = registry
   const revocations = followRevocations({ changes: clientOf(Changes, registry), keys, onWarning, signal })
   const introspect = createIntrospection(clientOf(Users, registry), { issuer, audience, signal })
@@ -149,26 +149,19 @@ export function createVerifier(options: VerifierOptions): Verifier {
     return state && state.ageMs <= maxStaleMs ? state : undefined
   }
 
-  function keyOf({ kid }: { kid?: string }): CryptoKey | Promise<CryptoKey> {
-    if (!kid) throw new errors.JWKSNoMatchingKey()
-    return keys.known(kid) ?? findKey(kid)
-  }
-
-  async function findKey(kid: string): Promise<CryptoKey> {
-    const key = await keys.find(kid).catch(cause => {
-      throw new NoKey('', { cause })
-    })
-    if (!key) throw new errors.JWKSNoMatchingKey()
-    return key
-  }
-
-  /** Verifies the signature; undefined if its key can’t be had. */
+  /** Verifies the signature; undefined if it can’t be told whether its key exists. */
   async function verifySignature(token: string): Promise<Entry | undefined> {
-    const state = revocations.state()
-    const time = state ? state.asOf + (recent() ? state.ageMs : 0) : 0
     try {
-      const { payload, protectedHeader } = await jwtVerify(token, keyOf, {
-        algorithms: ['ES256'],
+      const { alg, kid } = decodeProtectedHeader(token)
+      if (alg !== algorithm || typeof kid !== 'string') throw invalid()
+      // Not found by jose: a function as the key costs it a copy of the result.
+      const key = keys.known(kid) ?? (await keys.find(kid).catch(() => 'unavailable' as const))
+      if (key === 'unavailable') return undefined
+      if (!key) throw invalid()
+      const state = revocations.state()
+      const time = state ? state.asOf + (recent() ? state.ageMs : 0) : 0
+      const { payload } = await jwtVerify(token, key, {
+        algorithms: [algorithm],
         typ: 'at+jwt',
         issuer,
         audience,
@@ -176,9 +169,8 @@ export function createVerifier(options: VerifierOptions): Verifier {
         // Of old knowledge only its own time counts: nothing is expired that wasn’t then.
         currentDate: new Date(time),
       })
-      return { claims: claimsOf(payload), kid: protectedHeader.kid! }
+      return { claims: claimsOf(payload), kid }
     } catch (error) {
-      if (error instanceof NoKey) return undefined
       throw invalid(error)
     }
   }

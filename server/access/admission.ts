@@ -4,30 +4,12 @@ import { LRUCache } from 'lru-cache'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { type Attempts, type CounterKeys, knowableNetworks } from '../models/attempt.js'
 import type { BucketLimit, Buckets } from '../models/bucket.js'
+import { addressLimits } from '../policy/limits.js'
 import { maxEntries } from '../process/cache-size.js'
 import { network } from '../requests/client-address.js'
 import { type Limit, Refusal } from '../requests/refusal.js'
 import { knownAddressDays } from './lockout.js'
 import { createRecentCounts } from './recent-counts.js'
-
-/**
- * Rate limits of a client address (an IPv6 client is its /64) or a service, as leaky buckets: each has room for `capacity`
- * operations, and drains `perSecond`.
- */
-export const addressLimits = {
-  /** Failed sign-ins, answers, mailed keys and activation keys, shared by all replicas: 300 in 15 minutes. */
-  failures: { capacity: 300, perSecond: 300 / 900 },
-  /** Sign-ups, shared by all replicas: 600 at once, then 300 an hour. */
-  signUps: { capacity: 600, perSecond: 300 / 3600 },
-  /** Requests for recovery keys, shared by all replicas: 60 an hour. */
-  recoveryRequests: { capacity: 60, perSecond: 60 / 3600 },
-  /** Availability look-ups, per process: 300 at once, then 60 a minute. */
-  lookUps: { capacity: 300, perSecond: 1 },
-  /** Service keys that a process hasn't seen before, per process: 300 in 15 minutes. */
-  serviceKeys: { capacity: 300, perSecond: 300 / 900 },
-  /** Users that a service reads, per process and service: 10,000 at once, then 2,000 a second. */
-  serviceReads: { capacity: 10_000, perSecond: 2_000 },
-} as const satisfies Record<string, BucketLimit>
 
 /** Returns the limits multiplied by `factor`. Each capacity is at least 1: a smaller bucket would refuse everything. */
 export function limitsOf(factor: number): Record<keyof typeof addressLimits, BucketLimit> {

@@ -1,10 +1,5 @@
 // When failures lock an account. The limits of client addresses are in admission.ts, the counters in models/attempt.ts.
-
-/**
- * Failed attempts that lock a proof of an account, in the seconds after the first of them. Each network and device that
- * the account knows has a count apart.
- */
-export const lockout = { failures: 10, seconds: 900 } as const
+import { lockout } from '../policy/limits.js'
 
 /** Returns the number of failures that lock, multiplied by `factor`: a whole number, at least 1. */
 export function failuresThatLock(factor: number): number {

@@ -4,6 +4,7 @@
 // (lockout.ts), tokens and their keys (tokens.ts, keyring.ts), callers (caller.ts, service-keys.ts) and permissions
 // (permissions.ts). models/ stores counters and keys, passwords/ computes hashes. Only the RPCs and the dispatch of
 // calls use this folder.
+
 import { LRUCache } from 'lru-cache'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Transaction } from '../database/connection.js'
@@ -11,13 +12,14 @@ import type { Account, AttemptStart, Attempts, CounterKeys, Device, Proof } from
 import type { AuditEvent } from '../models/audit.js'
 import type { Passwords, Verdict } from '../passwords/hash.js'
 import { type Pool, type Waiter, waiterOf } from '../passwords/pool.js'
+import { lockout } from '../policy/limits.js'
 import { maxEntries } from '../process/cache-size.js'
 import type { Call } from '../requests/call.js'
 import { network } from '../requests/client-address.js'
 import { Refusal, refuse } from '../requests/refusal.js'
 import { type Admission, limitsOf, tooManyAttempts } from './admission.js'
 import { auditContext } from './caller.js'
-import { failuresThatLock, inFlightSeconds, knownAddressDays, lockout } from './lockout.js'
+import { failuresThatLock, inFlightSeconds, knownAddressDays } from './lockout.js'
 
 /**
  * The ways to sign in, by the action of their audit events: the proof whose failures an account counts, and the reason

@@ -12,6 +12,7 @@ import type { UndeclaredProxies } from '../observability/undeclared-proxy.js'
 import { createQuotas } from '../outbox/quotas.js'
 import type { Passwords } from '../passwords/hash.js'
 import type { PasswordPolicy } from '../passwords/policy.js'
+import type { Pool } from '../passwords/pool.js'
 import { administrationAudience, type Settings } from '../process/settings.js'
 import type { OpenPage } from '../requests/paging.js'
 import { getAuditEvent, listAuditEvents, verifyAuditLog } from './audit-log.js'
@@ -19,6 +20,10 @@ import { getConfiguration } from './configuration.js'
 import type { Rpc } from './context.js'
 import { diagnose } from './doctor.js'
 import { discardEmail, getEmail, listEmails, retryEmail, retryFailedEmails, sendTestEmail } from './emails.js'
+import { finishImport, importBatch } from './imports/batch.js'
+import { abortImport, getImport, listImports, startImport } from './imports/imports.js'
+import { createOrganizationRows } from './imports/organizations.js'
+import { createUserRows } from './imports/users.js'
 import { getMigrations } from './migrations.js'
 import { createChanges } from './mutations.js'
 import {
@@ -43,6 +48,7 @@ import {
   updateQuestion,
 } from './questions.js'
 import { createReferences } from './references.js'
+import { getOrganizationSecrets, getUserSecrets } from './secrets.js'
 import { createNotifyAdministrators, createNotifyConcerned } from './security-notices.js'
 import {
   createService,
@@ -90,6 +96,7 @@ export interface AdministrationDeps extends Registry {
   readonly signIns: SignIns
   readonly passwords: Passwords
   readonly policy: PasswordPolicy
+  readonly pool: Pick<Pool, 'stats'>
   readonly openPage: OpenPage
   readonly admission: Pick<Admission, 'takeServiceReads' | 'refundServiceReads'>
   readonly now: () => number
@@ -117,6 +124,7 @@ export function createAdministration(deps: AdministrationDeps) {
     references: createReferences(deps),
     quotas: createQuotas(deps.emailQuotas, deps.counterKeys, settings.limitFactor, now),
     notifyAdministrators: createNotifyAdministrators(deps),
+    rowsOf: { organizations: createOrganizationRows(deps), users: createUserRows(deps) },
   }
   const rpcs: { readonly [K in keyof typeof Administration.method]: Rpc<K> } = {
     signIn: signIn(all),
@@ -179,6 +187,15 @@ export function createAdministration(deps: AdministrationDeps) {
     retryFailedEmails: retryFailedEmails(all),
     discardEmail: discardEmail(all),
     sendTestEmail: sendTestEmail(all),
+
+    startImport: startImport(all),
+    importBatch: importBatch(all),
+    finishImport: finishImport(all),
+    abortImport: abortImport(all),
+    getImport: getImport(all),
+    listImports: listImports(all),
+    getUserSecrets: getUserSecrets(all),
+    getOrganizationSecrets: getOrganizationSecrets(all),
 
     listAuditEvents: listAuditEvents(all),
     getAuditEvent: getAuditEvent(all),

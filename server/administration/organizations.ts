@@ -9,33 +9,25 @@ import type { Administrator } from '../access/administrator.js'
 import type { Transaction } from '../database/connection.js'
 import type { OrganizationDetails, OrganizationRow, Organizations } from '../models/organization.js'
 import type { OpenPage } from '../requests/paging.js'
-import { type FieldViolation, refuse } from '../requests/refusal.js'
+import { refuse } from '../requests/refusal.js'
 import { checkText } from '../requests/texts.js'
 import { readMask } from '../requests/update-mask.js'
 import { wrongFields } from '../requests/wrong-fields.js'
-import { isEmailAddress, isOneLine, nicknameKey } from '../rules/names.js'
-import { limits, tooLong } from '../rules/sizes.js'
+import { nicknameKey } from '../rules/names.js'
 import { changeRecord, type Done, type Kind, lockRecord, setActive } from './change-record.js'
 import type { Checked, Handler } from './context.js'
 import { withEtag } from './etag.js'
+import {
+  type OrganizationField,
+  organizationAttributes,
+  organizationFields,
+  readOrganization,
+} from './organization-form.js'
 
 interface Deps {
   organizations: Organizations
   openPage: OpenPage
 }
-
-/** Fields of the form, each beside its attribute. */
-const attributes = {
-  name: 'name',
-  email: 'email',
-  address: 'address',
-  inep_code: 'inepCode',
-  login: 'login',
-  phone: 'phone',
-  responsible: 'responsible',
-  type: 'type',
-  website: 'website',
-} as const satisfies Record<string, keyof OrganizationDetails & keyof OrganizationForm>
 
 /** Lists organizations by id. */
 export function listOrganizations(deps: Deps): Handler<'listOrganizations'> {
@@ -76,9 +68,8 @@ export function createOrganization(deps: Deps): Handler<'createOrganization'> {
   const { organizations } = deps
   return async (request, { administrator, create }) => {
     const form = request.form ?? ({} as Partial<OrganizationForm>)
-    const details = checkForm(form, Object.keys(attributes) as Field[])
-    const { name } = details
-    if (!name) wrongFields([{ field: 'form.name', message: 'Required.' }])
+    const details = checkForm(form, organizationFields)
+    const name = details.name!
     return create(AdministrationService.method.createOrganization, request, async change => {
       await checkInepCode(organizations, details, undefined, change.t)
       const row = await organizations.add({ ...details, name, nameKey: nicknameKey(name) }, change.t)
@@ -90,7 +81,7 @@ export function createOrganization(deps: Deps): Handler<'createOrganization'> {
 
 /** The fields that a request changes, and their new values. */
 interface Update {
-  readonly fields: readonly Field[]
+  readonly fields: readonly OrganizationField[]
   readonly details: Partial<OrganizationDetails>
 }
 
@@ -98,12 +89,14 @@ interface Update {
 export function updateOrganization({ organizations }: Deps): Checked<'updateOrganization', Update> {
   return {
     check({ updateMask, form }) {
-      const fields = readMask(updateMask, Object.keys(attributes) as Field[])
+      const fields = readMask(updateMask, organizationFields)
       return { fields, details: checkForm(form ?? {}, fields) }
     },
     handle: (request, context, { fields, details }) =>
       changeRecord(kindOf(organizations, context.administrator), context, request, async (row, t) => {
-        const changed = fields.filter(field => details[attributes[field]] !== row[attributes[field]])
+        const changed = fields.filter(
+          field => details[organizationAttributes[field]] !== row[organizationAttributes[field]],
+        )
         if (changed.length === 0) return undefined
         await checkInepCode(organizations, details, row.id, t)
         const { name } = details
@@ -152,8 +145,6 @@ export function deleteOrganization(deps: Deps): Handler<'deleteOrganization'> {
   }
 }
 
-type Field = keyof typeof attributes
-
 function kindOf(
   organizations: Organizations,
   { seesKeys }: Administrator,
@@ -169,23 +160,14 @@ function kindOf(
   }
 }
 
-/** The named fields of a form as attributes, null where they are cleared. Refuses with every wrong one. */
-function checkForm(form: Partial<OrganizationForm>, fields: readonly Field[]): Partial<OrganizationDetails> {
-  const wrong: FieldViolation[] = []
-  const details = fields.map(field => {
-    const attribute = attributes[field]
-    const text = (form[attribute] ?? '').trim()
-    if (tooLong(text, 'text') || !isOneLine(text)) {
-      wrong.push({ field: `form.${field}`, message: `Use at most ${limits.text} characters, and no line breaks.` })
-    } else if (field === 'name' && nicknameKey(text) === '' && (text !== '' || fields.length < 9)) {
-      wrong.push({ field: 'form.name', message: 'Required.' })
-    } else if (field === 'email' && text !== '' && !isEmailAddress(text)) {
-      wrong.push({ field: 'form.email', message: 'Not a valid e-mail address.' })
-    }
-    return [attribute, text || null]
-  })
-  if (wrong.length > 0) wrongFields(wrong)
-  return Object.fromEntries(details)
+/** The named fields of a form as attributes. Refuses with every wrong one. */
+function checkForm(
+  form: Partial<OrganizationForm>,
+  fields: readonly OrganizationField[],
+): Partial<OrganizationDetails> {
+  const { wrong, details } = readOrganization(form, fields)
+  if (wrong.length > 0) wrongFields(wrong.map(({ field, message }) => ({ field: `form.${field}`, message })))
+  return details
 }
 
 async function checkInepCode(
@@ -200,7 +182,7 @@ async function checkInepCode(
 
 /** An organization as administrators see it, without its key. */
 function toOrganization(row: OrganizationRow): Organization {
-  const texts = Object.values(attributes).flatMap(name => (row[name] === null ? [] : [[name, row[name]]]))
+  const texts = Object.values(organizationAttributes).flatMap(name => (row[name] === null ? [] : [[name, row[name]]]))
   return withEtag(OrganizationSchema, {
     record: {
       id: row.id,

@@ -16,7 +16,7 @@ import { flatLog, type Log } from '../observability/log.js'
 import { describeSpan, inSpan, readParent, SpanKind, traceIdOf, tracing } from '../observability/tracing.js'
 import { type Policy, usualCost } from '../policy/policy.js'
 import { reasonsOf } from '../policy/reasons.js'
-import { type Call, checkPresence, type IncomingCall } from '../requests/call.js'
+import { type Call, checkPresence, type IncomingCall, inTime } from '../requests/call.js'
 import { network } from '../requests/client-address.js'
 import { type Limit, Refusal } from '../requests/refusal.js'
 
@@ -90,7 +90,7 @@ export function createCalls(deps: CallsDeps): Calls {
         call.work = turn
         await turn.take(call)
       }
-      const response = await inTime(call, async () => {
+      const response = await beforeDeadline(call, async () => {
         const key = serviceKeys?.read(call)
         if (key !== undefined) await serviceKeys!.authenticate(call, key)
         checkPresence(call)
@@ -180,15 +180,10 @@ const statusNames = Object.fromEntries(
 )
 
 /** Rejects at the call's deadline, but doesn't stop the work. Long waits also watch the call's signal. */
-function inTime<T>(call: Call, work: () => Promise<T>): Promise<T> {
-  const left = call.deadline - Date.now()
+function beforeDeadline<T>({ deadline }: Call, work: () => Promise<T>): Promise<T> {
+  const left = deadline - Date.now()
   if (left <= 0) throw new Refusal(Reason.DEADLINE_EXCEEDED, { retryAfter: 1 })
-  return new Promise((resolve, reject) => {
-    const timer = setTimeout(() => reject(new Refusal(Reason.DEADLINE_EXCEEDED, { retryAfter: 1 })), left)
-    work()
-      .then(resolve, reject)
-      .finally(() => clearTimeout(timer))
-  })
+  return inTime(left, Reason.DEADLINE_EXCEEDED, work())
 }
 
 /** Text for administrators when the tables aren't those of this version. */

@@ -96,7 +96,7 @@ export async function startGrpcServer(address: Address, deps: GrpcDeps): Promise
   )
   server.addService(definitionOf(Health), health.handlers as Record<string, UntypedHandleCall>)
 
-  const reflect = createReflection(services)
+  const reflect = createReflection([...services, Health, ServerReflection])
   for (const typeName of reflectionNames)
     server.addService(definitionOf({ typeName, methods: ServerReflection.methods }), {
       serverReflectionInfo(stream: ServerDuplexStream<ServerReflectionRequest, ServerReflectionResponse>) {

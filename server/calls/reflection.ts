@@ -12,6 +12,8 @@ import {
 } from '@bufbuild/protobuf'
 import { FileDescriptorProtoSchema } from '@bufbuild/protobuf/wkt'
 import { status as Status } from '@grpc/grpc-js'
+import { file_google_rpc_error_details } from '../../proto/gen/google/rpc/error_details_pb.js'
+import { file_google_rpc_status } from '../../proto/gen/google/rpc/status_pb.js'
 import {
   type ServerReflectionRequest,
   type ServerReflectionResponse,
@@ -24,20 +26,22 @@ type Response = MessageInitShape<typeof ServerReflectionResponseSchema>['message
 /** Names under which the service is served. */
 export const reflectionNames = ['grpc.reflection.v1.ServerReflection', 'grpc.reflection.v1alpha.ServerReflection']
 
-/** Creates a function that answers requests about services. */
+/** Creates a function that answers requests about services, and about error details, which no service imports. */
 export function createReflection(
   services: readonly DescService[],
 ): (request: ServerReflectionRequest) => ServerReflectionResponse {
-  const files = withImports(services.map(({ file }) => file))
+  const files = withImports([
+    ...services.map(({ file }) => file),
+    file_google_rpc_error_details,
+    file_google_rpc_status,
+  ])
   const types = createRegistry(...files)
 
   function fileOf({ case: kind, value }: Request): DescFile | undefined {
     if (kind === 'fileByFilename') return files.find(({ name }) => `${name}.proto` === value)
     // A method, field or enum value is in the file of its parent.
     if (kind === 'fileContainingSymbol') return (types.get(value) ?? types.get(value.replace(/\.[^.]*$/, '')))?.file
-    if (kind !== 'fileContainingExtension') return undefined
-    const message = types.getMessage(value.containingType)
-    return message && types.getExtensionFor(message, value.extensionNumber)?.file
+    return undefined
   }
 
   function answer(request: Request): Response {
@@ -46,13 +50,9 @@ export function createReflection(
         case: 'listServicesResponse',
         value: { service: services.map(({ typeName }) => ({ name: typeName })) },
       }
-    if (request.case === 'allExtensionNumbersOfType' && types.getMessage(request.value)) {
-      const extensions = [...types].filter(
-        type => type.kind === 'extension' && type.extendee.typeName === request.value,
-      )
-      const extensionNumber = extensions.map(extension => (extension as { number: number }).number)
-      return { case: 'allExtensionNumbersResponse', value: { baseTypeName: request.value, extensionNumber } }
-    }
+    // Nothing here has extensions.
+    if (request.case === 'allExtensionNumbersOfType' && types.getMessage(request.value))
+      return { case: 'allExtensionNumbersResponse', value: { baseTypeName: request.value } }
     const file = fileOf(request)
     if (!file) return { case: 'errorResponse', value: { errorCode: Status.NOT_FOUND, errorMessage: 'Not found.' } }
     const fileDescriptorProto = withImports([file]).map(({ proto }) => toBinary(FileDescriptorProtoSchema, proto))

@@ -5,7 +5,8 @@ import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { tooManyAttempts } from '../access/admission.js'
 import type { ChangesRpc } from '../access/context.js'
 import type { ChangeFeed, FeedChange, FeedEnd, Link } from '../models/change-feed.js'
-import { type Call, checkPresence } from '../requests/call.js'
+import { maxWaits } from '../policy/limits.js'
+import { type Call, checkPresence, inTime } from '../requests/call.js'
 import { type FieldViolation, refuse } from '../requests/refusal.js'
 import { wrongFields } from '../requests/wrong-fields.js'
 import type { ScopeName } from '../rules/scopes.js'
@@ -20,11 +21,8 @@ const maxWait = 10_000
 /** Milliseconds before the deadline of the caller at which a wait ends. */
 const lead = 500
 
-/** Maximum milliseconds since the statement whose result ends a wait: beyond it the database is unavailable. */
+/** Maximum milliseconds that a statement may take beyond the wait: then the database is unavailable. */
 const maxAge = 2_000
-
-/** Maximum calls of a service that wait in this process. */
-const maxWaits = 2_000
 
 type Kind = Exclude<ChangeKind, ChangeKind.UNSPECIFIED>
 
@@ -35,7 +33,7 @@ const scopes: Readonly<Record<Kind, ScopeName>> = {
 }
 
 /** Where an answer ends, and what it has. */
-interface Page extends Pick<FeedEnd, 'asOf'> {
+interface Page extends Pick<FeedEnd, 'asOf' | 'now'> {
   readonly link: Link
   readonly changes: readonly FeedChange[]
   readonly more: boolean
@@ -83,8 +81,8 @@ export function poll({ changeFeed, hub }: { changeFeed: ChangeFeed; hub: Hub }):
     const wants = wantsOf(asked)
     const snapshot = async (restart: Restart) => {
       if (!asked.includes(ChangeKind.REVOCATIONS)) {
-        const { head, asOf } = await hub.latest()
-        return { ...toResponse({ link: head, asOf, changes: [], more: false }, asked), restart }
+        const { head, asOf, now } = await hub.latest()
+        return { ...toResponse({ link: head, asOf, now, changes: [], more: false }, asked), restart }
       }
       const page = await read(await changeFeed.start())
       // Retention may just have deleted the event of the start.
@@ -93,9 +91,10 @@ export function poll({ changeFeed, hub }: { changeFeed: ChangeFeed; hub: Hub }):
     }
     if (!given) return snapshot(Restart.UNSPECIFIED)
 
-    const until = performance.now() + Math.min(wanted, maxWait, call.deadline - Date.now() - lead)
+    const limit = Math.max(0, Math.min(wanted, maxWait, call.deadline - Date.now() - lead))
+    const until = performance.now() + limit
     let link = given
-    for (let recent = await hub.latest(); ; ) {
+    for (let recent = await inTime(limit + maxAge, Reason.UNAVAILABLE, hub.latest()); ; ) {
       const page = after(recent, link) ?? (await read(link))
       if (typeof page === 'number') return snapshot(page)
       const left = until - performance.now()
@@ -118,37 +117,44 @@ function readCursor(text: string): Link | 'malformed' {
 }
 
 /** The changes after a link that this process has read; undefined if it has not read them all, or not that link. */
-function after({ links, changes, head, asOf }: Recent, { id, hash }: Link): Page | undefined {
+function after({ links, changes, ...end }: Recent, { id, hash }: Link): Page | undefined {
   if (links[id - links[0]!.id]?.hash !== hash) return undefined
-  return cut(changes.slice(changes.findLastIndex(change => change.id <= id) + 1), { head, asOf })
+  return cut(changes.slice(changes.findLastIndex(change => change.id <= id) + 1), end)
 }
 
-function cut(changes: readonly FeedChange[], { head, asOf }: Pick<FeedEnd, 'head' | 'asOf'>): Page {
-  const more = changes.length > pageSize
-  return { link: more ? changes[pageSize - 1]! : head, changes: changes.slice(0, pageSize), asOf, more }
+/** Cuts changes at the size of a page: an event of an import is as many changes as it has ids. */
+function cut(changes: readonly FeedChange[], { head, asOf, now }: FeedEnd): Page {
+  let size = 0
+  const end = changes.findIndex(({ userIds = [], organizationIds = [] }, index) => {
+    size += Math.max(1, userIds.length, organizationIds.length)
+    return size > pageSize && index > 0
+  })
+  if (end < 0) return { link: head, changes, asOf, now, more: false }
+  return { link: changes[end - 1]!, changes: changes.slice(0, end), asOf, now, more: true }
 }
 
 /** Whether a change is of one of the kinds. */
 function wantsOf(kinds: readonly ChangeKind[]): (change: FeedChange) => boolean {
   const [revocations, users] = [kinds.includes(ChangeKind.REVOCATIONS), kinds.includes(ChangeKind.USERS)]
-  return ({ revocation, retiredKey, userId, organizationId }) =>
+  return ({ revocation, retiredKey, userIds, organizationIds }) =>
     (revocations && (revocation !== undefined || retiredKey !== undefined)) ||
-    (users && (userId !== undefined || organizationId !== undefined))
+    (users && (userIds !== undefined || organizationIds !== undefined))
 }
 
 /** Of each user the latest revocation, and each id once. */
 function toResponse(
-  { link, changes, asOf, more }: Page,
+  { link, changes, asOf, now, more }: Page,
   kinds: readonly ChangeKind[],
 ): MessageInitShape<typeof PollResponseSchema> {
-  const response = { cursor: `${link.id}:${link.hash}`, more, ...(!more && { asOf: timestampFromDate(asOf) }) }
+  const times = { asOf: timestampFromDate(asOf), now: timestampFromDate(now) }
+  const response = { cursor: `${link.id}:${link.hash}`, more, ...(!more && times) }
   const revoked = new Map<number, number>()
   const [keys, users, organizations] = [new Set<string>(), new Set<number>(), new Set<number>()]
-  for (const { revocation, retiredKey, userId, organizationId } of changes) {
+  for (const { revocation, retiredKey, userIds = [], organizationIds = [] } of changes) {
     if (revocation) revoked.set(revocation.userId, revocation.minGeneration)
     if (retiredKey !== undefined) keys.add(retiredKey)
-    if (userId !== undefined) users.add(userId)
-    if (organizationId !== undefined) organizations.add(organizationId)
+    for (const id of userIds) users.add(id)
+    for (const id of organizationIds) organizations.add(id)
   }
   return {
     ...response,

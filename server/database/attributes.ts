@@ -126,6 +126,7 @@ export function fromNow(seconds: number): Date {
   return orm().literal(`now() + make_interval(secs => ${seconds})`) as unknown as Date
 }
 
-function snakeCase(name: string): string {
+/** Returns the column name of an attribute that sets none. */
+export function snakeCase(name: string): string {
   return name.replace(/[A-Z]/g, letter => `_${letter.toLowerCase()}`)
 }

@@ -40,6 +40,7 @@ export function startMaintenance(
     emails,
     erasure,
     formerUsernames,
+    imports,
     mailedKeys,
     processes,
     signingKeys,
@@ -83,6 +84,7 @@ export function startMaintenance(
     await emails.prune()
     await emailQuotas.prune()
     await formerUsernames.prune()
+    await imports.prune()
     await processes.prune()
     while (await eraseOne('deleted', administeredUsers.lockForPurge));
     await signingKeys.prune()

@@ -27,7 +27,7 @@ export interface SchedulerLimits {
   readonly waiting: QueueBounds
 }
 
-/** The limits of a service. For the measurements behind them, see docs/performance.md. */
+/** The limits of a service. For the measurements behind them, see docs/measurements-log.md. */
 export const schedulerLimits: SchedulerLimits = {
   light: [0.0035, 0.01, 0.016],
   peer: 0.025,

@@ -76,15 +76,19 @@ interface SignUpFilter extends Pick<UserFilter, 'afterId' | 'createdFrom' | 'cre
 }
 
 const columns = selectList(administered, 'u').replace(/^u\.id, /, '')
-const read = readUser.replace(' FROM users u', `, ${columns} FROM users u`)
+/** Selects users for administration. Every condition must state whether it includes deleted users. */
+export const readAdministered = readUser.replace(' FROM users u', `, ${columns} FROM users u`)
 
-const byId: Statement = { name: 'administered-user-by-id', text: `${read} WHERE u.id = $1` }
+const byId: Statement = { name: 'administered-user-by-id', text: `${readAdministered} WHERE u.id = $1` }
 
-const byUsername: Statement = { name: 'administered-user-by-username', text: `${read} WHERE u.username_key = $1` }
+const byUsername: Statement = {
+  name: 'administered-user-by-username',
+  text: `${readAdministered} WHERE u.username_key = $1`,
+}
 
 const locked: Statement = {
   name: 'administered-user-locked',
-  text: `${read} WHERE u.id = $1 FOR NO KEY UPDATE OF u`,
+  text: `${readAdministered} WHERE u.id = $1 FOR NO KEY UPDATE OF u`,
 }
 
 const states = {
@@ -176,7 +180,10 @@ function listOf(filter: UserFilter): { statement: Statement; values: unknown[] }
     return { statement: { name: '', text: searchFor(conditions.join(' AND ')) }, values }
   }
   const name = ['administered-users', filter.state ?? 'any', ...parts].join('-')
-  return { statement: { name, text: `${read} WHERE ${conditions.join(' AND ')} ORDER BY u.id LIMIT $2` }, values }
+  return {
+    statement: { name, text: `${readAdministered} WHERE ${conditions.join(' AND ')} ORDER BY u.id LIMIT $2` },
+    values,
+  }
 }
 
 /**
@@ -191,7 +198,7 @@ function searchFor(conditions: string): string {
     ), far AS MATERIALIZED (
       SELECT u.id FROM users u WHERE (SELECT count(*) FROM near) < $2 AND ${conditions}
     )
-    ${read} WHERE u.id IN (SELECT id FROM near UNION SELECT id FROM far ORDER BY id LIMIT $2) ORDER BY u.id`
+    ${readAdministered} WHERE u.id IN (SELECT id FROM near UNION SELECT id FROM far ORDER BY id LIMIT $2) ORDER BY u.id`
 }
 
 /** Creates the methods for the users in a database. */

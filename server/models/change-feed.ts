@@ -1,6 +1,7 @@
 // The feed of changes, as the sealed events of the audit log tell them.
 import type { Database, Statement } from '../database/connection.js'
 import { type AuditAction, changedBy } from '../policy/audit-actions.js'
+import { readIds } from '../rules/id-ranges.js'
 
 /** A link of the audit log, which is a position in the feed. Its hash is in hexadecimal, and empty before the first event. */
 export interface Link {
@@ -14,9 +15,9 @@ export interface FeedChange extends Link {
   readonly revocation?: { readonly userId: number; readonly minGeneration: number }
   /** A key that no longer verifies tokens. */
   readonly retiredKey?: string
-  /** A user, or an organization, whose record changed. */
-  readonly userId?: number
-  readonly organizationId?: number
+  /** Users, or organizations, whose records changed: an import changes up to 250. */
+  readonly userIds?: readonly number[]
+  readonly organizationIds?: readonly number[]
 }
 
 /** The end of the feed. */
@@ -173,6 +174,14 @@ function eventsOf<Row extends EventRow>(rows: readonly Row[]): (Row & { readonly
 function toChange({ id, hash, action, subject, object, generation }: EventRow & { readonly id: number }): FeedChange {
   const has = (mark: string) => marks[action]?.includes(mark) ?? false
   const named = object?.slice(object.indexOf(':') + 1)
+  const imported = action === 'user.import' || action === 'organization.import'
+  // `import:7 created:1-20 updated:25`
+  const ids = imported
+    ? (object ?? '')
+        .split(' ')
+        .slice(1)
+        .flatMap(part => readIds(part.split(':')[1]!))
+    : []
   return {
     id,
     hash,
@@ -180,8 +189,9 @@ function toChange({ id, hash, action, subject, object, generation }: EventRow & 
     ...(has('tokens') &&
       subject !== null &&
       generation > 0 && { revocation: { userId: subject, minGeneration: generation } }),
-    ...(has('record') && subject !== null && { userId: subject }),
+    ...(has('record') && (imported ? { userIds: ids } : subject !== null && { userIds: [subject] })),
     ...(has('key') && named !== undefined && { retiredKey: named }),
-    ...(has('organization') && named !== undefined && { organizationId: Number(named) }),
+    ...(has('organization') &&
+      (imported ? { organizationIds: ids } : named !== undefined && { organizationIds: [Number(named)] })),
   }
 }

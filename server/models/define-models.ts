@@ -19,8 +19,11 @@ import { createEmails } from './email.js'
 import { createEmailQuotas } from './email-quota.js'
 import { createErasure } from './erasure.js'
 import { createFormerUsernames } from './former-username.js'
+import { createImports } from './import.js'
+import { createImportedUsers } from './imported-user.js'
 import { createMailedKeys } from './mailed-key.js'
 import { createOrganizations } from './organization.js'
+import { createPredecessor } from './predecessor.js'
 import { createProcesses } from './process.js'
 import { createQuestions } from './question.js'
 import { createServices } from './service.js'
@@ -54,7 +57,10 @@ export function defineModels(database: Database, masterKey: StoredKeys) {
     totpSecrets: createTotpSecrets(database, masterKey),
     creationRequests: createCreationRequests(database),
     organizations: createOrganizations(database, masterKey),
+    imports: createImports(database),
+    importedUsers: createImportedUsers(database, masterKey),
     questions: createQuestions(database),
+    predecessor: createPredecessor(database),
     mailedKeys,
     emails,
     emailQuotas: createEmailQuotas(database),

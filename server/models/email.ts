@@ -81,10 +81,10 @@ interface Merged extends Happened {
 
 type Rows = typeof administrationPolicies
 
-/** Administrative actions on users that cause notices: all audited actions except those that only read. */
+/** Administrative actions on users that cause notices: all audited actions except imports and those that only read. */
 export type Administered = Exclude<
   Extract<Rows[keyof Rows]['audit'][number], `user.${string}`>,
-  'user.export' | 'user.show-key'
+  'user.export' | 'user.export-secrets' | 'user.import' | 'user.show-key'
 >
 
 /** An administrative action on the user `subjectId`, of which `userId` is notified. */

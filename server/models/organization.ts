@@ -50,6 +50,9 @@ const attributes = {
 /** Attributes of an organization that can be edited. */
 export interface OrganizationDetails extends Row<typeof details> {}
 
+/** Attributes that only imports set. */
+type Registration = Pick<OrganizationRow, 'active' | 'creationDate'>
+
 /** The row of an organization. */
 export interface OrganizationRow extends Row<typeof attributes> {}
 
@@ -84,13 +87,21 @@ export interface Organizations {
   members(id: number, t?: Transaction): Promise<number>
   /** Locks an organization until the end of the transaction. */
   lock(id: number, t: Transaction): Promise<OrganizationRow | undefined>
-  /** Registers an active organization with a new activation key. */
+  /** Returns the organizations with these ids or INEP codes. */
+  findMany(ids: readonly number[], inepCodes: readonly string[], t: Transaction): Promise<OrganizationRow[]>
+  /** Returns the sealed activation keys of organizations, by id. */
+  keys(ids: readonly number[]): Promise<Pick<OrganizationRow, 'id' | 'keySealed'>[]>
+  /** Registers an organization, active and of today unless the details say otherwise, with a new activation key. */
   add(
-    details: Partial<OrganizationDetails> & { name: string; nameKey: string },
+    details: Partial<OrganizationDetails & Registration> & { name: string; nameKey: string },
     t: Transaction,
   ): Promise<OrganizationRow>
   /** Changes attributes of an organization. */
-  edit(id: number, details: Partial<OrganizationDetails> & { nameKey?: string }, t?: Transaction): Promise<void>
+  edit(
+    id: number,
+    details: Partial<OrganizationDetails & Registration> & { nameKey?: string },
+    t?: Transaction,
+  ): Promise<void>
   /** Returns another organization with the INEP code. Locks the code, so the result holds until the transaction ends. */
   withInepCode(inepCode: string, id: number | undefined, t: Transaction): Promise<number | undefined>
   /** Deletes an organization, which must have no members. */
@@ -194,6 +205,15 @@ export function createOrganizations(database: Database, masterKey: MasterKey): O
       })
       return rows.map(row => row.get())
     },
+    async findMany(ids, inepCodes, transaction) {
+      const { Op } = orm()
+      const where = { [Op.or]: [{ id: { [Op.in]: ids } }, { inepCode: { [Op.in]: inepCodes } }] }
+      return (await table().findAll({ where, order: ['id'], transaction })).map(row => row.get())
+    },
+    async keys(ids) {
+      const where = { id: { [orm().Op.in]: ids } }
+      return (await table().findAll({ attributes: ['id', 'keySealed'], where, order: ['id'] })).map(row => row.get())
+    },
     async members(id, transaction) {
       return (await database.run<{ count: number }>(members, [id], transaction))[0]!.count
     },
@@ -209,7 +229,7 @@ export function createOrganizations(database: Database, masterKey: MasterKey): O
       (await table().findByPk(id, { transaction, lock: transaction.LOCK.UPDATE }))?.get(),
     async add(details, transaction) {
       const { digest, sealed } = newActivationKey(masterKey)
-      const row = { ...details, active: true, keyDigest: digest, keySealed: sealed }
+      const row = { active: true, ...details, keyDigest: digest, keySealed: sealed }
       return (await table().create(row, { transaction })).get()
     },
     async edit(id, details, transaction) {

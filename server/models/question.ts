@@ -51,6 +51,14 @@ export interface StoredAnswer {
   readonly answerHash: string
 }
 
+/** An answer that is stored as a keyed digest. */
+export interface KeyedAnswer {
+  readonly userId: number
+  /** Null for an answer to a question that isn't in the registry. */
+  readonly questionId: number | null
+  readonly keyed: string
+}
+
 /** The text of a question and its key for comparison. */
 type QuestionText = Pick<NewRow<typeof questionAttributes>, 'question' | 'questionKey'>
 
@@ -103,6 +111,15 @@ export interface Questions {
   saveAnswer(userId: number, questionId: number, answerHash: string, t: Transaction): Promise<boolean>
   /** Deletes the pending answers of a user, so that the thief of a token can't regain access by them. */
   discardNext(userId: number, t: Transaction): Promise<void>
+  /**
+   * Returns at most `limit` answers from the older implementation that no hash thread has wrapped yet, of users with ids from
+   * `fromUserId` on.
+   */
+  keyed(fromUserId: number, limit: number): Promise<KeyedAnswer[]>
+  /** Returns an upper bound of the ids of users with such answers; 0 if there are none. */
+  lastKeyed(): Promise<number>
+  /** Replaces such an answer with its hash, unless it was replaced meanwhile. */
+  wrap(answer: KeyedAnswer, hash: string): Promise<void>
   /** Stores the answer of a new user to a question that isn't in the registry. */
   keepUnmatched(userId: number, text: QuestionText, answerHash: string, t: Transaction): Promise<void>
   /** Returns texts that match no question of the registry, by descending number of users. */
@@ -186,7 +203,8 @@ const answers: Statement = {
 
 const saveAnswer: Statement = {
   name: 'answers-save',
-  text: `WITH who AS (SELECT created_at > now() - interval '1 day' AS new FROM users WHERE id = $1)
+  text: `WITH who AS (SELECT created_at > now() - interval '1 day'
+        AND NOT EXISTS (SELECT FROM predecessor_users WHERE user_id = id) AS new FROM users WHERE id = $1)
     INSERT INTO answers AS a (user_id, question_id, answer_hash, next_hash, next_counts_at)
     SELECT $1, $2, CASE WHEN new THEN $3 END, CASE WHEN NOT new THEN $3 END,
       CASE WHEN NOT new THEN now() + interval '1 day' END FROM who
@@ -202,6 +220,33 @@ const discardNext: Statement = {
   text: `WITH removed AS (DELETE FROM answers WHERE user_id = $1 AND next_counts_at > now() AND answer_hash IS NULL)
     UPDATE answers SET next_hash = NULL, next_counts_at = NULL
     WHERE user_id = $1 AND next_counts_at > now() AND answer_hash IS NOT NULL`,
+}
+
+const isKeyed = "answer_hash LIKE 'keyed1:%'"
+
+const keyed: Statement = {
+  name: 'answers-keyed',
+  text: `(SELECT user_id AS "userId", question_id AS "questionId", answer_hash AS keyed FROM answers
+      WHERE ${isKeyed} AND user_id >= $1 ORDER BY user_id, question_id LIMIT $2)
+    UNION ALL (SELECT user_id, NULL, answer_hash FROM unmatched_answers
+      WHERE ${isKeyed} AND user_id >= $1 ORDER BY user_id LIMIT $2)
+    LIMIT $2`,
+}
+
+const lastKeyed: Statement = {
+  name: 'answers-last-keyed',
+  text: `SELECT coalesce(greatest((SELECT max(user_id) FROM answers WHERE ${isKeyed}),
+    (SELECT max(user_id) FROM unmatched_answers WHERE ${isKeyed})), 0) AS id`,
+}
+
+const wrapAnswer: Statement = {
+  name: 'answers-wrap',
+  text: 'UPDATE answers SET answer_hash = $4 WHERE user_id = $1 AND question_id = $2 AND answer_hash = $3',
+}
+
+const wrapUnmatched: Statement = {
+  name: 'answers-wrap-unmatched',
+  text: 'UPDATE unmatched_answers SET answer_hash = $3 WHERE user_id = $1 AND answer_hash = $2',
 }
 
 /** Creates the questions in a database. */
@@ -246,6 +291,12 @@ export function createQuestions(database: Database): Questions {
     },
     async discardNext(userId, transaction) {
       await database.run(discardNext, [userId], transaction)
+    },
+    keyed: (fromUserId, limit) => database.run<KeyedAnswer>(keyed, [fromUserId, limit]),
+    lastKeyed: async () => (await database.run<{ id: number }>(lastKeyed, []))[0]!.id,
+    async wrap({ userId, questionId, keyed }, hash) {
+      if (questionId === null) await database.run(wrapUnmatched, [userId, keyed, hash])
+      else await database.run(wrapAnswer, [userId, questionId, keyed, hash])
     },
     async keepUnmatched(userId, text, answerHash, transaction) {
       await unmatchedAnswers().create({ userId, ...text, answerHash }, { transaction })

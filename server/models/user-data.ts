@@ -169,7 +169,7 @@ const userColumns: Record<Reader, string> = {
   administrator: `to_jsonb(u) - ARRAY['password_hash', 'username_key', 'nickname_key', 'username_skeleton', 'nickname_skeleton']`,
   owner: `(SELECT to_jsonb(t) FROM (SELECT u.id, u.username, u.nickname, u.password_updated_at, u.email, u.date_of_birth,
       u.gender, u.state, u.city, u.institution_type, u.institution, u.security_question, u.terms_of_usage, u.role, u.active,
-      u.suspended, u.organization_id, u.created_at, u.unactivated_seen_at, u.activated_at) t)`,
+      u.suspended, u.organization_id, u.created_at, u.unactivated_seen_at, u.activated_at, u.avatar) t)`,
 }
 
 /** The export of a table with data of the user `u`: columns for every reader, and `more` for administrators only. */
@@ -212,6 +212,7 @@ const exportedTables: Readonly<Record<string, ExportedTable>> = {
     columns: 'secret_sealed IS NOT NULL AS enrolled, locked_at',
     order: 't.enrolled',
   },
+  predecessor_users: { from: 'predecessor_users WHERE user_id = $1', columns: 'true AS imported', order: 't.imported' },
   creation_requests: { from: 'creation_requests WHERE user_id = $1', more: 'created_at', order: 't.created_at' },
   emails: {
     from: `emails WHERE coalesce(parameters ->> 'userId', parameters ->> 'usernameKey') IN ($1::int::text, u.username_key)

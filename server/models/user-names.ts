@@ -3,6 +3,15 @@ import type { Database, Statement, Transaction } from '../database/connection.js
 import { nicknameSkeleton, shareScript, usernameSkeleton } from '../rules/look-alikes.js'
 import { nicknameKey, usernameKey } from '../rules/names.js'
 
+/** Names of a user. */
+interface Names {
+  readonly username?: string | undefined
+  readonly nickname?: string | undefined
+}
+
+/** Why a user can't have a name: another one has it, or has one that it looks like. */
+export type NameProblem = 'taken' | 'alike'
+
 /** Looks names up. */
 export interface UserNames {
   /** Whether the names are taken by another user than `userId`; a former username is, while it is reserved. */
@@ -17,9 +26,14 @@ export interface UserNames {
    * and `rename`.
    */
   lookalikes(
-    names: { readonly username?: string | undefined; readonly nickname?: string | undefined },
+    names: Names,
     by?: { readonly t?: Transaction; readonly userId?: number },
   ): Promise<{ username: boolean; nickname: boolean }>
+  /** The same for many users, in order, and how a name can't be had. */
+  lookalikesMany(
+    all: readonly (Names & { readonly userId?: number })[],
+    t?: Transaction,
+  ): Promise<{ readonly username: NameProblem | undefined; readonly nickname: NameProblem | undefined }[]>
 }
 
 const exists: Statement = {
@@ -39,11 +53,18 @@ const takenNicknames: Statement = {
   text: 'SELECT nickname_key AS key FROM users WHERE nickname_key = ANY($1)',
 }
 
-/** Advisory locks by skeleton: only the holder gives a user names with these skeletons. A NULL locks nothing. */
-const lockLooks: Statement = {
-  name: 'user-lock-looks',
-  text: 'SELECT pg_advisory_xact_lock(7264002, hashtext($1)), pg_advisory_xact_lock(7264003, hashtext($2))',
-}
+/**
+ * Advisory locks by skeleton: only the holder gives a user names with these skeletons. Every transaction takes those of
+ * usernames first, in order, so that two can't wait for each other.
+ */
+const lockLooks = (of: string, key: number): Statement => ({
+  name: `user-lock-${of}`,
+  text: `SELECT pg_advisory_xact_lock(${key}, hash) FROM (
+    SELECT DISTINCT hashtext(skeleton) AS hash FROM unnest($1::text[]) AS skeleton WHERE skeleton IS NOT NULL ORDER BY 1
+  ) s`,
+})
+const lockUsernames = lockLooks('usernames', 7264002)
+const lockNicknames = lockLooks('nicknames', 7264003)
 
 /** Maximum names with the same skeleton. With so many, a new name is refused without a comparison. */
 const maxAlike = 100
@@ -52,21 +73,45 @@ const maxAlike = 100
 const alike: Statement = {
   name: 'user-alike',
   text: `SELECT ARRAY (
-      SELECT username_key FROM users WHERE (username_skeleton = $1 OR username_key = $3) AND id <> $5
+      SELECT username_key FROM users
+        WHERE (username_skeleton = n.username_skeleton OR username_key = n.username_key) AND id <> n.user_id
       UNION ALL SELECT username_key FROM former_usernames
-        WHERE (username_skeleton = $1 OR username_key = $3) AND user_id <> $5 AND reserved_until > now()
+        WHERE (username_skeleton = n.username_skeleton OR username_key = n.username_key) AND user_id <> n.user_id
+          AND reserved_until > now()
       LIMIT ${maxAlike}) AS usernames,
-    ARRAY (SELECT nickname_key FROM users WHERE (nickname_skeleton = $2 OR nickname_key = $4) AND id <> $5
-      LIMIT ${maxAlike}) AS nicknames`,
+    ARRAY (SELECT nickname_key FROM users
+      WHERE (nickname_skeleton = n.nickname_skeleton OR nickname_key = n.nickname_key) AND id <> n.user_id
+      LIMIT ${maxAlike}) AS nicknames
+    FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::int[]) WITH ORDINALITY
+      AS n (username_skeleton, nickname_skeleton, username_key, nickname_key, user_id, place)
+    ORDER BY place`,
 }
 
 /** Whether a key equals one of the keys that look like it, or uses other letters. */
-function isAlike(key: string, others: readonly string[]): boolean {
-  return others.length === maxAlike || others.some(other => other === key || !shareScript(key, other))
+function problemOf(key: string, others: readonly string[]): NameProblem | undefined {
+  if (others.includes(key)) return 'taken'
+  return others.length === maxAlike || others.some(other => !shareScript(key, other)) ? 'alike' : undefined
 }
 
 /** Creates the look-up of names in a database. */
 export function createUserNames(database: Database): UserNames {
+  type Problems = Awaited<ReturnType<UserNames['lookalikesMany']>>[number]
+
+  const lookalikesMany: UserNames['lookalikesMany'] = async (all, t) => {
+    const usernames = all.map(({ username }) => (username ? usernameSkeleton(username) : null))
+    const nicknames = all.map(({ nickname }) => (nickname ? nicknameSkeleton(nickname) : null))
+    if (t) await database.run(lockUsernames, [usernames], t)
+    if (t) await database.run(lockNicknames, [nicknames], t)
+    const keys = all.map(({ username = '', nickname = '' }) => [usernameKey(username), nicknameKey(nickname)] as const)
+    const ids = all.map(({ userId = 0 }) => userId)
+    const values = [usernames, nicknames, keys.map(([username]) => username), keys.map(([, nickname]) => nickname), ids]
+    const rows = await database.run<{ usernames: string[]; nicknames: string[] }>(alike, values, t)
+    return rows.map(({ usernames, nicknames }, index) => ({
+      username: problemOf(keys[index]![0], usernames),
+      nickname: problemOf(keys[index]![1], nicknames),
+    }))
+  }
+
   return {
     async taken(usernameKey, nicknameKey, userId = 0) {
       const values = [usernameKey, nicknameKey, userId]
@@ -79,14 +124,10 @@ export function createUserNames(database: Database): UserNames {
     async takenNicknames(keys) {
       return new Set((await database.read<{ key: string }>(takenNicknames, [keys])).map(row => row.key))
     },
-    async lookalikes({ username, nickname }, { t, userId = 0 } = {}) {
-      const skeletons = [username ? usernameSkeleton(username) : null, nickname ? nicknameSkeleton(nickname) : null]
-      const keys = [usernameKey(username ?? ''), nicknameKey(nickname ?? '')] as const
-      if (t) await database.run(lockLooks, skeletons, t)
-      const values = [...skeletons, ...keys, userId]
-      const [row] = await database.run<{ usernames: string[]; nicknames: string[] }>(alike, values, t)
-      const { usernames, nicknames } = row!
-      return { username: isAlike(keys[0], usernames), nickname: isAlike(keys[1], nicknames) }
+    async lookalikes(names, { t, userId = 0 } = {}) {
+      const [{ username, nickname }] = (await lookalikesMany([{ ...names, userId }], t)) as [Problems]
+      return { username: username !== undefined, nickname: nickname !== undefined }
     },
+    lookalikesMany,
   }
 }

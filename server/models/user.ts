@@ -64,7 +64,8 @@ const shown = {
   passwordUpdatedAt: hasDefault(nullable(time)),
 }
 
-const userAttributes = {
+/** All attributes of a user. */
+export const userAttributes = {
   ...shown,
   nicknameKey: text,
   passwordHash: text,
@@ -84,6 +85,8 @@ const userAttributes = {
    * other accounts: those that were activated, and those that administrators, installations and imports created.
    */
   unactivatedSeenAt: hasDefault(nullable(time)),
+  /** Kept from the older implementation, for exports. */
+  avatar: hasDefault(nullable(text)),
   /** Skeletons of the names: names that look alike have the same skeleton. */
   usernameSkeleton: text,
   nicknameSkeleton: text,
@@ -92,7 +95,13 @@ const userAttributes = {
 /** Attributes of a user's provider key that queries read. The key is sealed. */
 const shownKey = { id: hasDefault(key(integer)), sealed: column('key_sealed', bytes) }
 
-const keyAttributes = { ...shownKey, userId: integer, digest: column('key_digest', bytes) }
+const keyAttributes = {
+  ...shownKey,
+  userId: integer,
+  digest: column('key_digest', bytes),
+  /** Whether it works beside the key that the record shows. */
+  additional: hasDefault(flag),
+}
 
 /** The profile of a user. Add a new attribute to the sign-up form and the record, too. */
 export interface Profile extends Row<typeof profile> {}
@@ -127,7 +136,7 @@ const columns = [
 
 /** Selects users. Every condition must state whether it includes deleted users. */
 export const readUser = `SELECT ${columns} FROM users u LEFT JOIN organizations o ON o.id = u.organization_id
-  LEFT JOIN provider_keys k ON k.user_id = u.id`
+  LEFT JOIN provider_keys k ON k.user_id = u.id AND NOT k.additional`
 
 const byId: Statement = { name: 'user-by-id', text: `${readUser} WHERE u.id = $1 AND u.deleted_at IS NULL` }
 
@@ -229,6 +238,8 @@ export interface Users extends UserNames {
    * provider key it used, or the administrator.
    */
   activate(user: LockedUser, organizationId: number | null, t: Transaction, by?: number | null): Promise<void>
+  /** Creates the provider key of a ROLE_INSTITUTION without one. */
+  addProviderKey(id: number, t: Transaction): Promise<void>
   /** Makes a user inactive and a member of no organization, revokes every token and voids mailed activation keys. */
   deactivate(id: number, t: Transaction): Promise<void>
   /**
@@ -255,23 +266,24 @@ export interface Users extends UserNames {
   revokeTokens(id: number, t: Transaction): Promise<void>
   /**
    * Sets or removes the recovery address and voids mailed recovery keys and codes for a new address. Notifies the former
-   * address, in the language `locale`, of the client address of the change. The caller must lock the user's row.
+   * address, in the language `locale`, of the client address of the change, unless that is undefined. The caller must lock the
+   * user's row.
    */
   setEmail(
     { id, email }: Pick<Owner, 'id' | 'email'>,
     to: string | null,
-    change: { readonly address: string; readonly locale: string },
+    change: { readonly address: string; readonly locale: string } | undefined,
     t: Transaction,
   ): Promise<void>
   /**
    * Changes the username, reserves the former one for the user for 30 days, and notifies the user of the client address of
-   * the change, in the language `locale`. The caller must lock the user's row. Counts of failed sign-ins remain. Throws a
-   * unique violation of `users_username_key_key`.
+   * the change, in the language `locale`, unless that is undefined. The caller must lock the user's row. Counts of failed
+   * sign-ins remain. Throws a unique violation of `users_username_key_key`.
    */
   rename(
     id: number,
     username: string,
-    change: { readonly address: string; readonly locale: string },
+    change: { readonly address: string; readonly locale: string } | undefined,
     t: Transaction,
   ): Promise<void>
   /** Changes the profile of a user. Throws a unique violation of `users_nickname_key_key`. */
@@ -392,12 +404,14 @@ export function createUsers(
       await users().update({ ...activated, ...member }, { where: { id }, transaction })
       if (role === 'ROLE_INSTITUTION') await addProviderKey(id, transaction)
     },
+    addProviderKey,
     async deactivate(id, transaction) {
       const inactive = { active: false, organizationId: null, activatedAt: null, activatedBy: null }
       await revoke(id, inactive, allPurposes, transaction)
     },
     async rotateProviderKey(user, change, transaction) {
       const { digest, sealed } = newActivationKey(masterKey)
+      await providerKeys().destroy({ where: { userId: user.id, additional: true }, transaction })
       const [rotated] = await providerKeys().update({ digest, sealed }, { where: { userId: user.id }, transaction })
       if (rotated === 0) return false
       await emails.notify('provider-key-rotated', user, change, transaction)
@@ -420,7 +434,7 @@ export function createUsers(
     async setEmail({ id, email: former }, to, change, transaction) {
       await users().update({ email: to }, { where: { id }, transaction })
       await voidKeys(id, accessPurposes, transaction)
-      if (former === null) return
+      if (former === null || !change) return
       await emails.notify('email-changed', { id, email: former }, { ...change, to: former }, transaction)
     },
     async rename(id, username, change, transaction) {
@@ -433,7 +447,7 @@ export function createUsers(
         await formerUsernames.reserve(id, next.usernameKey, transaction)
       }
       await users().update(next, { where: { id }, transaction })
-      await emails.notify('username-changed', { id, email: before.email }, change, transaction)
+      if (change) await emails.notify('username-changed', { id, email: before.email }, change, transaction)
     },
     async edit(id, { name, ...details }, transaction) {
       const named = name && { ...name, nicknameSkeleton: nicknameSkeleton(name.nickname) }

@@ -1,6 +1,6 @@
 /**
  * Observability owns what operators see of a process: its log, spans, metrics and probes. This file has the metrics of a
- * server, which docs/observability.md lists. It declares the interfaces that it needs of the folders above, and imports none
+ * server, which docs/metrics.md lists. It declares the interfaces that it needs of the folders above, and imports none
  * of them.
  */
 import { statfs } from 'node:fs/promises'
@@ -78,7 +78,7 @@ export function createMetrics({ registry, beforeScrape }: Pick<MetricsEndpoint, 
     registers,
   })
   // Exported from the start, so that the first refusal is an increase.
-  for (const limit of limits) refusals.inc({ limit }, 0)
+  for (const limit of Object.keys(limits)) refusals.inc({ limit }, 0)
   const wait = new Histogram({
     name: 'auth_hash_wait_seconds',
     help: 'Time that a password or answer waited for a hash thread, in seconds.',

@@ -2,36 +2,10 @@
 import { LRUCache } from 'lru-cache'
 import type { Transaction } from '../database/connection.js'
 import type { CounterKeys } from '../models/attempt.js'
-import type { EmailLimit, EmailQuotas } from '../models/email-quota.js'
+import type { EmailQuotas } from '../models/email-quota.js'
+import { quotaLimits } from '../policy/limits.js'
 import { maxEntries } from '../process/cache-size.js'
 import { emailKey } from '../rules/names.js'
-
-const [minute, hour, day] = [60, 3600, 86_400]
-
-/** Maximum numbers of e-mails and exports, each in a sliding window of that length. */
-const quotaLimits = {
-  /** Recovery keys for an account: 1 a minute and 5 an hour. */
-  recovery: [
-    { max: 1, seconds: minute },
-    { max: 5, seconds: hour },
-  ],
-  /** Codes for another e-mail address of an account: 1 a minute and 5 an hour. */
-  change: [
-    { max: 1, seconds: minute },
-    { max: 5, seconds: hour },
-  ],
-  /** E-mails to one recipient, across accounts: 5 an hour and 20 a day. */
-  recipient: [
-    { max: 5, seconds: hour },
-    { max: 20, seconds: day },
-  ],
-  /** Activation keys that an account requests from its organization: 10 a day. */
-  partner: [{ max: 10, seconds: day }],
-  /** Activation keys to one organization: 60 an hour. */
-  organization: [{ max: 60, seconds: hour }],
-  /** Exports of an account by its user: 5 a day. */
-  exports: [{ max: 5, seconds: day }],
-} as const satisfies Record<string, readonly EmailLimit[]>
 
 /** Milliseconds for which a refusal is cached. */
 const cachedFor = 60_000

@@ -1,7 +1,7 @@
 // Passwords and answers are stored as bcrypt hashes of keyed digests (OWASP Password Storage Cheat Sheet: peppering).
 // This folder owns the password policy (policy.ts, denylist.ts), the stored form (here, renewal.ts), and the threads
 // that compute it (pool.ts, queue.ts, threads.ts). access/ limits attempts.
-import { createHmac } from 'node:crypto'
+import { createHmac, timingSafeEqual } from 'node:crypto'
 import { answerKey } from '../rules/names.js'
 import { preparePassword } from './policy.js'
 import type { Pool, Waiter } from './pool.js'
@@ -42,9 +42,19 @@ export interface Passwords {
   verify(claims: readonly Claim[], waiter: Waiter): Promise<Verdict[]>
   /** Returns a new hash, computed when no other job waits; undefined when too many renewals wait. */
   renew(secret: Secret): Promise<string | undefined>
+  /**
+   * Returns the keyed digest of an imported answer, to store until `wrap` has hashed it: a million hashes take hours. It
+   * compares like a hash. Undefined for an answer without a letter or digit.
+   */
+  key(answer: string): string | undefined
+  /** Returns the hash of a keyed digest, computed like that of `renew`. */
+  wrap(keyed: string): Promise<string | undefined>
 }
 
 const scheme = 'hmac1:'
+
+/** Scheme of a keyed digest that isn't wrapped in bcrypt yet. The indexes of unwrapped answers have it, too. */
+const keyedScheme = 'keyed1:'
 
 /**
  * Creates the hashing of passwords. A hash is `hmac1:` and the bcrypt hash of the base64 HMAC-SHA-384 of context and
@@ -67,12 +77,19 @@ export function createPasswords(deps: { pepper: () => Buffer; cost: number; pool
   }
 
   function compareJob({ text, context, stored }: Claim) {
-    const keyed = isKeyed(stored)
+    const keyed = hasDigest(stored)
     const hash = readBcrypt(stored)
     const prepared = prepare(text, context)
     // Truncated here: some bcrypt versions compute the length of longer texts modulo 256.
     const data = keyed ? digest(prepared ?? '', context) : Buffer.from(text).subarray(0, 72)
     return { kind: 'compare', text: data, hash: prepared === undefined ? undefined : hash, cost } as const
+  }
+
+  /** Whether a keyed digest is that of a text, in constant time. */
+  function isDigest(stored: string, text: string, context: HashContext): boolean {
+    const prepared = prepare(text, context)
+    const [one, other] = [Buffer.from(stored.slice(keyedScheme.length)), Buffer.from(digest(prepared ?? '', context))]
+    return prepared !== undefined && one.length === other.length && timingSafeEqual(one, other)
   }
 
   return {
@@ -83,10 +100,20 @@ export function createPasswords(deps: { pepper: () => Buffer; cost: number; pool
     async verify(claims, waiter) {
       const outcomes = await pool.run(claims.map(compareJob), waiter)
       return outcomes.map((correct, index) => {
-        const { stored } = claims[index]!
-        const outdated = !isKeyed(stored) || Number(readBcrypt(stored)?.slice(4, 6)) !== cost
+        const { stored, text, context } = claims[index]!
+        // Its job has no hash, and takes the time of a comparison.
+        if (stored?.startsWith(keyedScheme)) return { correct: isDigest(stored, text, context), renew: false }
+        const outdated = !hasDigest(stored) || Number(readBcrypt(stored)?.slice(4, 6)) !== cost
         return { correct, renew: correct && outdated }
       })
+    },
+    key(answer) {
+      const prepared = prepare(answer, 'answer')
+      return prepared === undefined ? undefined : keyedScheme + digest(prepared, 'answer')
+    },
+    async wrap(keyed) {
+      const hash = await pool.whenIdle({ kind: 'hash', text: keyed.slice(keyedScheme.length), cost })
+      return hash && scheme + hash
     },
     async renew(secret) {
       const hash = await pool.whenIdle(hashJob(secret))
@@ -95,7 +122,13 @@ export function createPasswords(deps: { pepper: () => Buffer; cost: number; pool
   }
 }
 
-function isKeyed(stored: string | undefined): boolean {
+/** Whether a text is a bcrypt hash that was imported, and that passwords can be compared with. */
+export function isBareBcrypt(text: string): boolean {
+  return !text.startsWith(scheme) && readBcrypt(text) !== undefined
+}
+
+/** Whether a hash is that of a keyed digest, not of the text itself. */
+function hasDigest(stored: string | undefined): boolean {
   return stored?.startsWith(scheme) ?? true
 }
 
@@ -105,6 +138,11 @@ function readBcrypt(stored: string | undefined): string | undefined {
   // A greater cost would occupy a thread for many seconds.
   const match = /^\$2[aby](\$(?:0[4-9]|1[0-6])\$[./A-Za-z\d]{53})$/.exec(bare ?? '')
   return match ? `$2b${match[1]}` : undefined
+}
+
+/** Whether a text is a bcrypt hash that passwords compare with, as imports bring. A greater cost would occupy a thread for long. */
+export function isImportableHash(text: string): boolean {
+  return !text.startsWith(scheme) && readBcrypt(text) !== undefined
 }
 
 function prepare(text: string, context: HashContext): string | undefined {

@@ -42,6 +42,8 @@ interface PoolStats {
   readonly shed: number
   /** Moving average duration of a job of the configured cost, in ms. */
   readonly averageMs: number
+  /** Number of threads. */
+  readonly threads: number
 }
 
 /** Settings of a pool. */
@@ -186,8 +188,8 @@ export function createPool(options: PoolOptions): Pool {
       return task.result as Promise<string>
     },
     stats() {
-      const { running, averageMs } = threads
-      return { waiting: queue.size, running, shed, averageMs }
+      const { running, averageMs, count } = threads
+      return { waiting: queue.size, running, shed, averageMs, threads: count }
     },
     async close() {
       closed = true

@@ -1,5 +1,6 @@
 // The access policy: one row for each RPC, with everything that the service decides about a call besides its request. The
-// tables are users.ts, forgotpasswords.ts, changes.ts and administration.ts; an RPC without a row does not compile.
+// tables are users.ts, forgotpasswords.ts, changes.ts and administration.ts; an RPC without a row does not compile. limits.ts
+// has the numbers of the limits that rows name.
 //
 // This room owns the rows and nothing else: it holds data and types, imports no other code of ours but generated code, and
 // may be used everywhere. calls/ applies the rows, access/permissions.ts decides by them, the gateway takes its paths from

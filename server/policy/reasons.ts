@@ -1,7 +1,13 @@
 import type { AdministrationPolicy, Policy, ReasonName } from './policy.js'
 
-/** Why any RPC may refuse. */
-const always = ['MALFORMED_REQUEST', 'OVERLOADED', 'UNAVAILABLE', 'DEADLINE_EXCEEDED', 'INTERNAL'] as const
+/** Why any RPC may refuse, whatever its row says. */
+export const sharedReasons = [
+  'MALFORMED_REQUEST',
+  'OVERLOADED',
+  'UNAVAILABLE',
+  'DEADLINE_EXCEEDED',
+  'INTERNAL',
+] as const
 
 /** Why an RPC with a caller may refuse. */
 const withCaller = ['ACCESS_DENIED', 'INVALID_TOKEN'] as const
@@ -18,7 +24,7 @@ export function reasonsOf(policy: Policy): readonly ReasonName[] {
   const administration = policy.caller === 'administrator' ? policy : undefined
   return [
     ...policy.reasons,
-    ...always,
+    ...sharedReasons,
     ...(policy.caller === 'anyone' ? [] : withCaller),
     ...(administration?.target ? withTarget[administration.target] : []),
     ...(administration && administration.signIn !== 'session' ? (['SIGN_IN_AGAIN'] as const) : []),

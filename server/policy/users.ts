@@ -203,7 +203,7 @@ export const usersPolicies = {
   },
   verifyToken: { caller: 'anyone', reasons: [], audit: [], limits: [], cost: 0.5 },
   introspect: {
-    cost: 0.5,
+    cost: 0.3,
     caller: 'service',
     scope: 'tokens.verify',
     reasons: ['MISSING_PARAMETER'],

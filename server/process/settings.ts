@@ -6,10 +6,23 @@
 import { readFileSync } from 'node:fs'
 import { isIP, isIPv4 } from 'node:net'
 import { createSecureContext, type SecureContextOptions } from 'node:tls'
-import { canonicalBlock } from '../requests/client-address.js'
 import { isReservedUsername, nicknameKey } from '../rules/names.js'
 import { readDatabaseUrl } from './database-url.js'
 import { readPem } from './pem.js'
+import {
+  block,
+  checked,
+  duration,
+  factor,
+  integer,
+  list,
+  mailbox,
+  oneOf,
+  origin,
+  SettingError,
+  timeZone,
+  url,
+} from './setting-values.js'
 
 /** Where a server listens. Port 0 means any free port. */
 export interface Address {
@@ -28,9 +41,6 @@ export const firstAudience = 'work-packages'
 export function isAdministrationAudience(text: string): boolean {
   return nicknameKey(text) === administrationAudience
 }
-
-/** An invalid value. The message says what is expected and never quotes the value. */
-class SettingError extends Error {}
 
 interface Setting<T> {
   readonly name: string
@@ -55,29 +65,29 @@ function secret<T>(name: string, read: (text: string) => T): Setting<T | undefin
 
 const table = {
   /**
-   * PostgreSQL to use, `postgres://user:password@host:port/database`, with several hosts and parameters as libpq has
-   * them (database-url.ts). Unset: an embedded one in the data folder.
+   * PostgreSQL to use, as a URL of libpq with one or more hosts: `postgres://user:password@host:port,host:port/database`.
+   * Unset: an embedded one in the data folder.
    */
   databaseUrl: secret('DATABASE_URL', checked(readDatabaseUrl)),
   /** Folder of the embedded database, of its secrets, and of e-mails when there is no mail server. */
   dataDir: setting('AUTH_DATA_DIR', text, './.auth'),
   /** Where the gRPC server listens. */
   grpcAddress: setting('AUTH_GRPC_ADDRESS', address, '127.0.0.1:50051'),
-  /** Where the HTTP gateway listens; undefined (`off`) when this process has none. */
+  /** Where the HTTP gateway listens; `off` disables it. */
   httpAddress: setting('AUTH_HTTP_ADDRESS', orOff(address), '127.0.0.1:8080'),
-  /** Where metrics and probes are served, not for the public; undefined (`off`) when they aren't. `auth-gateway` has 9091. */
+  /** Where metrics and probes are served, not for the public; `off` disables them. `auth-gateway` has port 9091. */
   metricsAddress: setting('AUTH_METRICS_ADDRESS', orOff(address), '127.0.0.1:9090'),
   /**
-   * Where administrators are served over gRPC, never for the public; undefined (`off`) when they aren't. With TLS unless
-   * it is a loopback address.
+   * Where administrators are served over gRPC, never for the public; `off` disables it. An address other than loopback
+   * requires TLS, and with Node.js before 24 the start logs a warning.
    */
   adminAddress: setting('AUTH_ADMIN_ADDRESS', orOff(address), '127.0.0.1:50052'),
-  /** Certificate and key that the HTTP gateway presents to clients, PEM files. Unset: no TLS. */
+  /** PEM files: certificate and key that the HTTP gateway presents to clients. Unset: no TLS. */
   httpTlsCert: optional('AUTH_HTTP_TLS_CERT', pem('CERTIFICATE')),
   httpTlsKey: optional('AUTH_HTTP_TLS_KEY', pem('PRIVATE KEY')),
   /**
-   * Where `auth-gateway` finds the gRPC servers: host:port, several IP addresses with ports, or a gRPC
-   * target. Unset: `AUTH_GRPC_ADDRESS`.
+   * Servers that `auth-gateway` calls: `host:port`, several IP addresses with ports, or a gRPC target such as
+   * `dns:///name:port`. Unset: `AUTH_GRPC_ADDRESS`.
    */
   serverUrl: optional('AUTH_SERVER_URL', target),
   /** DNS name in the certificates of the gRPC servers. Unset: the host of `AUTH_SERVER_URL`, the first one. */
@@ -86,60 +96,67 @@ const table = {
   smtpUrl: secret('SMTP_URL', url('a URL smtp://host:port or smtps://user:password@host:port', 'smtp:', 'smtps:')),
   /** Sender of e-mails, `address` or `Name <address>`. */
   mailFrom: setting('AUTH_MAIL_FROM', mailbox, 'auth@localhost'),
-  /** Key that wraps the keys of the registry: 32 bytes or more, in base64 or hexadecimal. */
+  /** Wraps the keys of the registry: 32 bytes or more, in base64 or hexadecimal. Required with `DATABASE_URL`. */
   masterKey: secret('AUTH_MASTER_KEY', readMasterKey),
   /** Username of the administrator made at installation. */
   adminUsername: setting('AUTH_ADMIN_USERNAME', username, 'admin'),
   /** Password of the administrator made at installation. Unset: a random one. */
   adminPassword: secret('AUTH_ADMIN_PASSWORD', text),
-  /** Work factor of password hashes: each step doubles the time. */
+  /** Work factor of password hashes: each step doubles the time. Hashes of another cost are renewed at login. */
   bcryptCost: setting('AUTH_BCRYPT_COST', integer(4, 16), '12'),
   /** Shortest password accepted, in characters. */
   passwordMinLength: setting('AUTH_PASSWORD_MIN_LENGTH', integer(1, 256), '8'),
-  /** Path of a file of passwords to refuse, one a line, instead of the built-in list. */
+  /** Path of a file of passwords to refuse, one a line, instead of the 49,000 built-in ones. */
   passwordDenylist: optional('AUTH_PASSWORD_DENYLIST', text),
-  /** Lifetime of a token, in seconds. */
+  /** Lifetime of a token. */
   tokenTtl: setting('AUTH_TOKEN_TTL', duration(1, 30 * 86_400), '1h'),
-  /** `iss` of tokens. Unset: the registry's; at installation `http://` and the address of the HTTP gateway. */
+  /** `iss` of tokens, the registry's (`auth-admin issuer`). Unset at installation: `http://` and the HTTP address. */
   issuer: optional('AUTH_ISSUER', text),
-  /** `aud` of tokens, not `auth-admin`. Unset: the registry's; at installation `work-packages`. */
+  /** `aud` of tokens, the registry's, not `auth-admin`. Unset at installation: `work-packages`. */
   audience: optional('AUTH_AUDIENCE', audience),
   /** Origins (RFC 6454) whose pages may call the gateway from a browser. */
   corsOrigins: setting('AUTH_CORS_ORIGINS', list(origin), ''),
-  /** Addresses and CIDR blocks of proxies whose `X-Forwarded-For` counts. */
+  /** Addresses and CIDR blocks of proxies whose `X-Forwarded-For` is trusted. */
   trustedProxies: setting('AUTH_TRUSTED_PROXIES', list(block, /[\s,;]+/), ''),
-  /** Whether recovery keys go to the `registered` address only, or to `any` address the caller gives (unsafe). */
+  /** Whether recovery keys go to the `registered` address only, or to `any` address that the caller gives: unsafe. */
   recoveryEmail: setting('AUTH_RECOVERY_EMAIL', oneOf('registered', 'any'), 'registered'),
-  /** Language of e-mails to users who ask for none. */
+  /** Language of e-mails to users without a language preference: `pt-BR` or `en`. */
   mailLocale: setting('AUTH_MAIL_LOCALE', oneOf('pt-BR', 'en'), 'pt-BR'),
   /** Time zone (IANA name) in which a date-time of birth is read, and a date of birth must not be in the future. */
   timeZone: setting('AUTH_TIME_ZONE', timeZone, 'America/Sao_Paulo'),
-  /** Revision of the interface that the base path serves. */
+  /** Revision of the interface that the base path serves: `1.0.0` or `1.0.2`. */
   defaultRevision: setting('AUTH_DEFAULT_REVISION', oneOf('1.0.0', '1.0.2'), '1.0.2'),
-  /** Certificate and key, PEM files: of the gRPC server and of metrics, or of a gateway to servers. Unset: no TLS. */
+  /**
+   * `predecessor`: the gateway also reads and writes what clients of the older implementation expect: `roles` as a list
+   * beside `role`, institution `X` as none, midnight anywhere in Brazil as the day of birth, unescaped query parameters.
+   */
+  compatibility: optional('AUTH_COMPATIBILITY', oneOf('predecessor')),
+  /** Whether the gateway serves its start page, the reference at `/docs`, the OpenAPI documents and the definitions. */
+  docs: setting('AUTH_DOCS', oneOf('on', 'off'), 'on'),
+  /** PEM files: certificate and key of the gRPC server and of metrics, or of `auth-gateway` to servers. Unset: no TLS. */
   tlsCert: optional('AUTH_TLS_CERT', pem('CERTIFICATE')),
   tlsKey: optional('AUTH_TLS_KEY', pem('PRIVATE KEY')),
-  /** Authority that must have issued the peer's certificate, PEM file. With it, callers must present a certificate. */
+  /** PEM file: authority that must have issued the peer's certificate. With it, callers must present a certificate. */
   tlsCa: optional('AUTH_TLS_CA', pem('CERTIFICATE')),
-  /** Names in certificates (common name or DNS name) of gateways, which are believed on the addresses of their clients. */
+  /** Names in certificates (DNS names, else common name) of gateways, which may specify the addresses of their clients. */
   gatewayNames: setting('AUTH_GATEWAY_NAMES', list(text), 'auth-gateway'),
-  /** Multiplies the limits on attempts, requests and e-mails. */
+  /** Multiplies the limits on attempts, sign-ups, look-ups and recovery requests. */
   limitFactor: setting('AUTH_LIMIT_FACTOR', factor, '1'),
-  /** How long the audit log is kept, in seconds. */
+  /** How long the audit log is kept. */
   auditRetention: setting('AUTH_AUDIT_RETENTION', duration(1, 36_500 * 86_400), '400d'),
   /**
-   * How long after the last sign-in an account is erased that its user signed up and never activated, in seconds;
-   * undefined (`off`) to keep it.
+   * How long after the last sign-in an account is erased that its user signed up and never activated, at least `1d`;
+   * `off` keeps it.
    */
   unactivatedRetention: setting('AUTH_UNACTIVATED_RETENTION', orOff(duration(86_400, 36_500 * 86_400)), '90d'),
-  /** Whether a start migrates the tables, or (`off`) refuses tables that `auth-admin migrate` hasn't migrated. */
+  /** Whether a start migrates the tables; with `off` it fails until `auth-admin migrate` has migrated them. */
   migrate: setting('AUTH_MIGRATE', oneOf('on', 'off'), 'on'),
   /**
-   * How long a process that got SIGTERM reports not ready before it takes no more work, in seconds. Unset: 5, or 0 with the
-   * embedded database, whose single process is behind no load balancer.
+   * How long a process reports not ready after SIGTERM before it closes its ports. Unset: `5s`, or 0 with the embedded
+   * database, whose single process is behind no load balancer.
    */
   drain: optional('AUTH_DRAIN', duration(0, 600)),
-  /** Least severe level that is logged. */
+  /** Least severe level that is logged: `trace`, `debug`, `info` (each call), `warn`, `error`, `fatal` or `silent`. */
   logLevel: setting('AUTH_LOG_LEVEL', oneOf('trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'), 'info'),
 }
 
@@ -302,18 +319,6 @@ function distance(a: string, b: string): number {
   return row[b.length]!
 }
 
-/** Accepts a value unless `check` throws: its message then says what is expected. */
-function checked(check: (value: string) => unknown) {
-  return (value: string): string => {
-    try {
-      check(value)
-    } catch (error) {
-      throw new SettingError((error as Error).message)
-    }
-    return value
-  }
-}
-
 /** The path of a PEM file (RFC 7468), which must hold a block of this kind. */
 function pem(kind: Parameters<typeof readPem>[1]) {
   return checked(path => readPem(path, kind))
@@ -387,22 +392,6 @@ function target(value: string): string {
   )
 }
 
-function url(expected: string, ...protocols: string[]) {
-  return (value: string): string => {
-    const parsed = URL.canParse(value) ? new URL(value) : undefined
-    if (!parsed || !protocols.includes(parsed.protocol)) throw new SettingError(`expected ${expected}`)
-    return value
-  }
-}
-
-function mailbox(value: string): string {
-  const { named, bare } =
-    /^(?:[^<>\u0000-\u001f\u007f]*<(?<named>[^<>\s]+)>|(?<bare>[^<>\s]+))$/.exec(value)?.groups ?? {}
-  if (!/^[^@,;:"()\\]+@[^@,;:"()\\]+$/.test(named ?? bare ?? ''))
-    throw new SettingError('expected an address, or Name <address>')
-  return value
-}
-
 /** Reads a master key. Throws an Error whose message says what is expected. */
 export function readMasterKey(value: string): Buffer {
   const hexadecimal = /^(?:[0-9a-f]{2}){32,}$/i.test(value)
@@ -413,87 +402,4 @@ export function readMasterKey(value: string): Buffer {
       'expected at least 32 bytes in base64 or hexadecimal; make them with `openssl rand -base64 32`',
     )
   return bytes
-}
-
-function integer(min: number, max: number) {
-  return (value: string): number => {
-    if (!/^\d{1,9}$/.test(value) || Number(value) < min || Number(value) > max)
-      throw new SettingError(`expected a whole number from ${min} to ${max}`)
-    return Number(value)
-  }
-}
-
-function factor(value: string): number {
-  if (!/^\d{1,6}(\.\d{1,3})?$/.test(value) || !(Number(value) > 0))
-    throw new SettingError('expected a number above 0, such as 2')
-  return Number(value)
-}
-
-const units = { s: 1, m: 60, h: 3600, d: 86_400 }
-
-/** A duration in the largest unit that divides it. */
-function formatDuration(seconds: number): string {
-  const [unit, length] = Object.entries(units).findLast(
-    ([, length]) => seconds >= length && seconds % length === 0,
-  ) ?? ['s', 1]
-  return `${seconds / length}${unit}`
-}
-
-/** A duration with a unit, or in seconds. */
-function duration(min: number, max: number) {
-  return (value: string): number => {
-    const { digits, unit = 's' } = /^(?<digits>\d{1,9})(?<unit>[smhd])?$/.exec(value)?.groups ?? {}
-    const seconds = Number(digits) * units[unit as keyof typeof units]
-    if (!(seconds >= min && seconds <= max))
-      throw new SettingError(
-        `expected a time from ${formatDuration(min)} to ${formatDuration(max)}, such as 1m, 15s or 15 (seconds)`,
-      )
-    return seconds
-  }
-}
-
-function timeZone(value: string): string {
-  try {
-    // Newer versions of Node.js take offsets, too, which know no daylight saving time.
-    if (!/^[A-Za-z]/.test(value)) throw new RangeError()
-    // Aliases such as UTC are in no list. Creating the first formatter takes longer than reading all other settings.
-    if (!Intl.supportedValuesOf('timeZone').includes(value)) new Intl.DateTimeFormat('en', { timeZone: value })
-  } catch {
-    throw new SettingError('expected the name of a time zone, such as America/Sao_Paulo')
-  }
-  return value
-}
-
-function list<T>(read: (item: string) => T, separator: string | RegExp = ',') {
-  return (value: string): readonly T[] =>
-    Object.freeze(
-      value
-        .split(separator)
-        .map(item => item.trim())
-        .filter(item => item !== '')
-        .map(read),
-    )
-}
-
-function origin(value: string): string {
-  const parsed = URL.canParse(value) ? new URL(value) : undefined
-  if (!parsed || !/^https?:$/.test(parsed.protocol) || parsed.origin !== value.toLowerCase().replace(/\/$/, ''))
-    throw new SettingError('expected origins separated by commas, such as https://app.example.org')
-  return parsed.origin
-}
-
-function block(value: string): string {
-  if (canonicalBlock(value) === undefined)
-    throw new SettingError(
-      'expected IP addresses or CIDR blocks, such as 10.0.0.0/8, ::1; write 127.0.0.0/8, ::1 for a proxy on this machine, ' +
-        'and the addresses of a proxy instead of its name',
-    )
-  return value
-}
-
-function oneOf<const T extends string>(...allowed: readonly T[]) {
-  return (value: string): T => {
-    if (!(allowed as readonly string[]).includes(value)) throw new SettingError(`expected ${allowed.join(' or ')}`)
-    return value as T
-  }
 }

@@ -10,7 +10,7 @@ export function answerArguments(usage: string): boolean {
   const options = { help: { type: 'boolean', short: 'h' }, version: { type: 'boolean', short: 'V' } } as const
   try {
     const { help, version } = parseArgs({ options }).values
-    if (help) process.stdout.write(`${usage}\nThe README describes every setting.\n`)
+    if (help) process.stdout.write(`${usage}\ndocs/settings.md describes every setting.\n`)
     else if (version) process.stdout.write(`${packageVersion}\n`)
     return Boolean(help || version)
   } catch (error) {

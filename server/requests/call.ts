@@ -5,7 +5,7 @@
  */
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { ScopeName } from '../rules/scopes.js'
-import { type FieldViolation, refuse } from './refusal.js'
+import { type FieldViolation, Refusal, refuse } from './refusal.js'
 
 /**
  * The metadata of a call that an RPC gets in addition to its request. It has no credentials: the RPC gets its caller from the
@@ -94,6 +94,14 @@ export function readMalformedFields(header: string | undefined): FieldViolation[
 /** Refuses with DEADLINE_EXCEEDED when the caller has disconnected or the deadline has passed. */
 export function checkPresence(call: Pick<Call, 'gone' | 'deadline'>): void {
   if (call.gone || call.deadline <= Date.now()) refuse(Reason.DEADLINE_EXCEEDED, { retryAfter: 1 })
+}
+
+/** Refuses with a reason if the work takes longer than `ms`, but doesn't stop it. */
+export function inTime<T>(ms: number, reason: Reason, work: Promise<T>): Promise<T> {
+  return new Promise((resolve, reject) => {
+    const timer = setTimeout(() => reject(new Refusal(reason, { retryAfter: 1 })), ms)
+    work.then(resolve, reject).finally(() => clearTimeout(timer))
+  })
 }
 
 /** Refuses with MALFORMED_REQUEST when the gateway left fields of a wrong type out of the request. */

@@ -57,32 +57,27 @@ const catalogue: Record<Reason, { code: Code; text: string }> = {
   },
 }
 
-/**
- * The limits, as metrics name them: failed sign-ins of an account; failures, sign-ups, look-ups and requests for
- * recovery keys of a client address; activation keys of a user; capacity of the hash threads; e-mails with activation
- * keys of an account and to an organization; e-mails with recovery keys of an account, to a recipient, and with codes
- * for a new address; users that a service reads; exports of an account; calls of a service that wait for changes.
- */
-export const limits = [
-  'account',
-  'failures',
-  'signUps',
-  'lookUps',
-  'recoveryRequests',
-  'activation',
-  'hashing',
-  'partner',
-  'organization',
-  'recovery',
-  'recipient',
-  'change',
-  'serviceReads',
-  'exports',
-  'watchers',
-] as const
+/** The limits, as metrics name them, and what each of them counts. */
+export const limits = {
+  account: 'failed sign-ins of an account',
+  failures: 'failed sign-ins, answers and keys of a client address',
+  signUps: 'sign-ups of a client address',
+  lookUps: 'look-ups of names by a client address',
+  recoveryRequests: 'requests for recovery keys by a client address',
+  activation: 'failed activation keys of a user',
+  hashing: 'capacity of the threads that hash passwords',
+  partner: 'e-mails with activation keys of an account',
+  organization: 'e-mails with activation keys to an organization',
+  recovery: 'e-mails with recovery keys of an account',
+  recipient: 'e-mails with recovery keys to a recipient',
+  change: 'e-mails with codes for a new address',
+  serviceReads: 'users that a service reads',
+  exports: 'exports of an account',
+  watchers: 'calls of a service that wait for changes',
+} as const
 
 /** The name of a limit. */
-export type Limit = (typeof limits)[number]
+export type Limit = keyof typeof limits
 
 /** The refusal of a call. The caller may see everything in it. */
 export class Refusal extends Error {

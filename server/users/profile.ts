@@ -28,10 +28,16 @@ const attributes = {
 } as const satisfies Record<keyof Omit<Profile, '$typeName' | '$unknown'>, keyof User>
 
 /** A field of a profile. */
-type ProfileField = keyof typeof attributes
+export type ProfileField = keyof typeof attributes
 
 /** The fields of a profile. */
 export const profileFields = Object.keys(attributes) as ProfileField[]
+
+/** Returns those of the fields whose values differ from the user's. */
+export function changedFields(user: User, fields: readonly ProfileField[], texts: SignUpTexts): ProfileField[] {
+  const shown = { ...texts, dateofborn: texts.dateofborn && formatDateOfBirth(texts.dateofborn) }
+  return fields.filter(field => (shown[field] ?? null) !== user[attributes[field]])
+}
 
 /**
  * Changes those of the fields whose values differ from the user's, and returns them. The user's row is locked, and the texts
@@ -44,15 +50,20 @@ export async function editProfile(
   texts: SignUpTexts,
   t: Transaction,
 ): Promise<ProfileField[]> {
-  const shown = { ...texts, dateofborn: texts.dateofborn && formatDateOfBirth(texts.dateofborn) }
-  const changed = fields.filter(field => (shown[field] ?? null) !== user[attributes[field]])
+  const changed = changedFields(user, fields, texts)
   if (changed.length === 0) return changed
   const nickname = changed.includes('nickname') ? texts.nickname : undefined
   if (nickname) await checkFree(users, { nickname }, t, user.id)
-  const details = changed.flatMap(field => (field === 'nickname' ? [] : [[attributes[field], texts[field] ?? null]]))
-  const name = nickname && { name: { nickname, nicknameKey: nicknameKey(nickname) } }
-  await users.edit(user.id, { ...(Object.fromEntries(details) as UserDetails), ...name }, t)
+  await users.edit(user.id, detailsOf(changed, texts), t)
   return changed
+}
+
+/** The new values of fields as attributes. */
+export function detailsOf(changed: readonly ProfileField[], texts: SignUpTexts): UserDetails {
+  const { nickname } = texts
+  const details = changed.flatMap(field => (field === 'nickname' ? [] : [[attributes[field], texts[field] ?? null]]))
+  const name = changed.includes('nickname') && nickname && { name: { nickname, nicknameKey: nicknameKey(nickname) } }
+  return { ...(Object.fromEntries(details) as UserDetails), ...name }
 }
 
 /** Changes the profile of the caller. Refuses with INVALID_SIGN_UP and all invalid fields. */

@@ -3,6 +3,7 @@ import { randomInt } from 'node:crypto'
 import type { Transaction } from '../database/connection.js'
 import { brokenConstraint } from '../database/failures.js'
 import type { Users } from '../models/user.js'
+import type { NameProblem } from '../models/user-names.js'
 import type { FieldViolation } from '../requests/refusal.js'
 import { nicknameKey, usernameKey } from '../rules/names.js'
 
@@ -31,6 +32,12 @@ export function isTaken(error: unknown): boolean {
   return error instanceof Taken || brokenConstraint(error)?.startsWith('users_') === true
 }
 
+/** Says why a user can't have a name. */
+export function nameMessage(field: 'username' | 'nickname', problem: NameProblem): string {
+  const why = { taken: 'is taken', alike: 'looks like one that is taken' }[problem]
+  return `Choose another ${field}: this one ${why}.`
+}
+
 /** Returns as invalid fields the names that users other than `userId` have, or that look like such names. */
 export async function takenNames(
   users: Pick<Users, 'taken' | 'lookalikes' | 'takenNicknames'>,
@@ -41,16 +48,14 @@ export async function takenNames(
     users.taken(usernameKey(username), nicknameKey(nickname), userId),
     users.lookalikes({ username, nickname }, { ...(userId !== undefined && { userId }) }),
   ])
-  const problemOf = (field: 'username' | 'nickname') =>
-    taken[field] ? 'is taken' : alike[field] ? 'looks like one that is taken' : undefined
+  const problemOf = (field: 'username' | 'nickname'): NameProblem | undefined =>
+    taken[field] ? 'taken' : alike[field] ? 'alike' : undefined
   const fields: FieldViolation[] = []
   const [usernameProblem, nicknameProblem] = [problemOf('username'), problemOf('nickname')]
-  if (usernameProblem) {
-    fields.push({ field: 'username', message: `Choose another username: this one ${usernameProblem}.` })
-  }
+  if (usernameProblem) fields.push({ field: 'username', message: nameMessage('username', usernameProblem) })
   if (nicknameProblem) {
     const free = await freeNickname(users, nickname.trim())
-    const message = `Choose another nickname: this one ${nicknameProblem}, ${free} is free.`
+    const message = nameMessage('nickname', nicknameProblem).replace(/\.$/, `, ${free} is free.`)
     fields.push({ field: 'nickname', message })
   }
   return fields

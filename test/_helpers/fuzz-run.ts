@@ -30,7 +30,7 @@ export async function fuzzHttp(t: ExecutionContext, service: TestService, { seed
         `${fault}: ${request.method} ${request.base}${request.path} answered ${answer.status} ${answer.text.slice(0, 300)}`,
       )
   })
-  await fc.assert(property, { seed, numRuns: requests, endOnFailure: true })
+  await fc.assert(property, { seed, numRuns: requests, endOnFailure: true, includeErrorInReport: true })
   t.log(counts)
   // Most of them get somewhere.
   for (const status of [200, 400, 403, 404, 422, 500]) t.true((counts[status] ?? 0) > requests / 200, String(status))

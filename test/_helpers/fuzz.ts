@@ -14,15 +14,18 @@ import {
 } from '@bufbuild/protobuf'
 import fc from 'fast-check'
 import { type Route, routes } from '../../gateway/routes.js'
+import { Changes } from '../../proto/gen/auth/v1/changes_pb.js'
 import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { anyCharacter } from './characters.js'
+import { checkAnswer } from './openapi.js'
 import { statusesOf } from './problem.js'
 import { type Answer, password, type TestService } from './service.js'
+import { serviceKey } from './service-key.js'
 import { claimsOf, forge } from './tokens.js'
 
 /** Who sends a request. */
-export const roles = ['nobody', 'stranger', 'client', 'member', 'institution', 'admin'] as const
+export const roles = ['nobody', 'stranger', 'client', 'member', 'institution', 'admin', 'service'] as const
 export type Role = (typeof roles)[number]
 
 /** A request over HTTP before it is sent. Values in braces stand for what only the running service knows. */
@@ -167,6 +170,7 @@ const meaningful = [
   '{provider key}',
   '{fresh}',
   '{email}',
+  '{cursor}',
 ]
 
 const text = fc.oneof(
@@ -199,7 +203,18 @@ const good: Record<string, fc.Arbitrary<unknown>> = {
   answer: fc.constantFrom('azul', 'verde'),
   forgotpasswordquestionsid: fc.integer({ min: 0, max: 9 }),
   usersid: fc.integer({ min: 0, max: 9 }),
+  token: fc.constantFrom('{token}', '{token}x'),
+  cursor: fc.constantFrom('', '0:', '{cursor}', '{cursor}', `1:${'0'.repeat(64)}`),
+  kinds: fc.constantFrom([1], [2], [1, 2], [2, 2], [0], [3], []),
 }
+
+/** Short ones, because the requests follow one another. */
+const durations = fc.constantFrom<object>(
+  { nanos: 100_000_000 },
+  { nanos: 2 ** 31 - 1 },
+  { nanos: -1 },
+  { seconds: '-9223372036854775808' },
+)
 
 const anyJson = fc.oneof(
   fc.constantFrom<unknown>(null, true, false, 0, -1, 1.5, 1e21, 2 ** 31, [], {}, [[]], { a: { b: 1 } }),
@@ -355,12 +370,17 @@ export const httpRequests: fc.Arbitrary<HttpRequest> = fc
     })
   })
 
-const rpcs = [...Users.methods, ...ForgotPasswords.methods] as DescMethodUnary[]
+const rpcs = [...Users.methods, ...ForgotPasswords.methods, ...Changes.methods] as DescMethodUnary[]
 
 function fieldValue(field: DescField): fc.Arbitrary<unknown> {
-  if (field.fieldKind === 'message') return messageValue(field.message)
+  if (field.fieldKind === 'message')
+    return field.message.typeName === 'google.protobuf.Duration' ? durations : messageValue(field.message)
   if (field.fieldKind === 'list') {
-    const item: fc.Arbitrary<unknown> = field.message ? messageValue(field.message) : text
+    const item: fc.Arbitrary<unknown> = field.message
+      ? messageValue(field.message)
+      : field.enum
+        ? fc.integer({ min: -1, max: 4 })
+        : text
     const list = fc.array(item, { maxLength: 12 })
     return good[field.jsonName] ? fc.oneof(good[field.jsonName]!, list) : list
   }
@@ -387,7 +407,7 @@ export const grpcRequests: fc.Arbitrary<GrpcRequest> = fc.constantFrom(...rpcs).
       { weight: 6, arbitrary: fc.constant(undefined) },
       { weight: 1, arbitrary: fc.uint8Array({ maxLength: 60 }) },
     ),
-    role: fc.constantFrom(...roles),
+    role: rpc.parent === Changes ? fc.constantFrom<Role>('service', 'service', 'admin') : fc.constantFrom(...roles),
   }),
 )
 
@@ -426,7 +446,9 @@ export async function createCast(service: TestService): Promise<Cast> {
     member: member.token,
     institution: institution.token,
     admin: await adminToken(service, client.token),
+    service: await serviceKey(service, ['tokens.verify', 'tokens.watch', 'users.watch', 'users.read']),
   }
+  const { head } = await service.registry.changeFeed.tail()
   const values: Record<string, string> = {
     client: client.username,
     member: member.username,
@@ -437,6 +459,8 @@ export async function createCast(service: TestService): Promise<Cast> {
     'organization email': organization.email,
     email,
     password,
+    token: client.token,
+    cursor: `${head.id}:${head.hash}`,
   }
   const fill = (text: string) =>
     text.replace(/\{([a-z ]+)\}/g, (whole, name: string) =>
@@ -458,6 +482,7 @@ export async function createCast(service: TestService): Promise<Cast> {
     async isGood(role) {
       const token = tokens[role]
       if (!token || role === 'stranger') return false
+      if (role === 'service') return true
       const { sub, ver } = claimsOf(token)
       const { database, users } = service.registry
       let user = await users.byId(Number(sub))
@@ -484,7 +509,8 @@ export async function judgeHttp(sent: HttpRequest, answer: Answer, cast: Cast): 
   const { status, json, headers, text } = answer
   const { route, role } = sent
   const reason = json?.reason
-  if (inside.test(text)) return 'it shows what is inside'
+  // The text of the documents isn’t made by a request.
+  if (!route.file && inside.test(text)) return 'it shows what is inside'
   for (const secret of cast.secrets) if (text.includes(secret)) return 'it shows a secret'
   if (headers.get('x-content-type-options') !== 'nosniff' || !headers.get('x-request-id')) return 'a header is missing'
 
@@ -501,7 +527,7 @@ export async function judgeHttp(sent: HttpRequest, answer: Answer, cast: Cast): 
     return 'its method was refused'
   if (status === 415 && !['POST', 'PATCH'].includes(sent.method)) return 'it has no body whose type could be wrong'
 
-  if (status === 204) return text === '' ? undefined : 'it has a body'
+  if (status === 204 || status === 304) return text === '' ? undefined : 'it has a body'
   if (status === 200)
     return sent.method === 'HEAD' || judgeResult(sent, answer) ? undefined : 'its body isn’t the documented one'
   if (sent.method === 'HEAD') return undefined
@@ -536,6 +562,7 @@ function judgeResult({ route, path, base }: HttpRequest, { headers, text, json }
   if (!isKnown(route, base)) return true
   if (route.text) return text === route.text
   const type = headers.get('content-type')
+  if (route.file) return type === route.mediaType
   switch (route.result) {
     case undefined:
       return text === '' && type === null
@@ -588,6 +615,7 @@ export async function sendHttp(service: TestService, sent: HttpRequest, cast: Ca
     redirect: 'manual',
   })
   const text = await response.text()
+  checkAnswer({ method: sent.method, path: `${sent.base}${path}`, response, text }, '1.0.2')
   const isJson = /json/.test(response.headers.get('content-type') ?? '') && text !== ''
   return { status: response.status, headers: response.headers, text, json: isJson ? JSON.parse(text) : undefined }
 }

@@ -20,6 +20,7 @@ export async function openGateway(
     transport?: Transport
     metrics?: GatewayMetrics
     serviceOf?: GatewayOptions['serviceOf']
+    docs?: boolean
   } = {},
 ) {
   const log: { fields: Record<string, unknown>; message: string }[] = []
@@ -30,12 +31,13 @@ export async function openGateway(
     defaultRevision: '1.0.2',
     trustedProxies: ['127.0.0.1'],
     corsOrigins: [],
+    docs: true,
     log: { error: (fields, message) => void log.push({ fields: { ...fields }, message }), info() {} },
     ...options,
   })
   const { port } = await gateway.listen()
   t.teardown(() => gateway.close(0))
-  const send = createRequest(`http://127.0.0.1:${port}`)
+  const send = createRequest(`http://127.0.0.1:${port}`, 'none')
   const request: typeof send = (method, path, options) => send(method, path, { once: true, ...options })
   const post = (rpc: string, headers: Record<string, string> = {}) =>
     request('POST', `/auth.v1.Users/${rpc}`, { body: {}, headers })

@@ -7,6 +7,7 @@ import test from 'ava'
 import { isUnreachable } from '../../server/database/failures.js'
 import { openRegistry, type Registry } from '../../server/models/define-models.js'
 import { createLog, type Log } from '../../server/observability/log.js'
+import type { Revision } from '../../server/policy/policy.js'
 import { readSettings, type Settings } from '../../server/process/settings.js'
 import { nicknameKey } from '../../server/rules/names.js'
 import { type Service, startService } from '../../server/service.js'
@@ -14,6 +15,7 @@ import { type Clock, createStillClock } from './clock.js'
 import { clocked, freshDatabase, patiently, type Teardown } from './database.js'
 import { databaseFor, ownSettings } from './installed.js'
 import { keepLog, plantSecret } from './logged.js'
+import { checkAnswer } from './openapi.js'
 import { password } from './secrets.js'
 import { patience } from './wait.js'
 
@@ -72,8 +74,11 @@ export interface TestService {
   institution(organization: { activationkey: string }): Promise<SignedUp & { providerKey: string }>
 }
 
-/** What sends requests to a gateway at `http`, such as `http://127.0.0.1:8080`. */
-export function createRequest(http: string): TestService['request'] {
+/**
+ * What sends requests to a gateway at `http`, such as `http://127.0.0.1:8080`. Throws if an answer isn't as the OpenAPI
+ * documents say; `defaultRevision` is the one at the base path, `none` for a gateway before no real service.
+ */
+export function createRequest(http: string, defaultRevision: Revision | 'none' = '1.0.2'): TestService['request'] {
   const send: TestService['request'] = async (method, path, options = {}) => {
     const { query, body, token, headers } = options
     const search = query ? `?${new URLSearchParams(query)}` : ''
@@ -87,7 +92,8 @@ export function createRequest(http: string): TestService['request'] {
       ...(body !== undefined && { body: typeof body === 'string' ? body : JSON.stringify(body) }),
     })
     const text = await response.text()
-    const isJson = /json/.test(response.headers.get('content-type') ?? '')
+    if (defaultRevision !== 'none') checkAnswer({ method, path, response, text }, defaultRevision)
+    const isJson = text !== '' && /json/.test(response.headers.get('content-type') ?? '')
     return { status: response.status, headers: response.headers, text, json: isJson ? JSON.parse(text) : undefined }
   }
   return (method, path, options) =>
@@ -163,7 +169,7 @@ export async function startTestService(
   })
   const http = `http://127.0.0.1:${service.addresses.http?.port}`
 
-  const request = createRequest(http)
+  const request = createRequest(http, settings.defaultRevision)
 
   const must = async (answer: Promise<Answer>) => {
     const { status, text } = await answer

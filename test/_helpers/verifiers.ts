@@ -4,12 +4,13 @@ import {
   createRegistry,
   createVerifier,
   type Registry,
+  type RegistryOptions,
   type Verifier,
   type VerifierOptions,
   VerifyError,
 } from '../../proto/client/index.js'
 import type { Teardown } from './database.js'
-import { createRequest, type TestService } from './service.js'
+import { createRequest, type SignedUp, type TestService } from './service.js'
 import { serviceKey } from './service-key.js'
 
 /** The way from a client to a service. */
@@ -93,9 +94,9 @@ export async function verifierOf(
 }
 
 /** A client of the registry with the scopes of a service that keeps a copy of users. */
-export async function registryOf(service: TestService, network = createNetwork()): Promise<Registry> {
+export async function registryOf(service: TestService, options: Partial<RegistryOptions> = {}): Promise<Registry> {
   const key = await serviceKey(service, ['users.watch', 'users.read'])
-  return createRegistry({ url: service.http, key, fetch: network.fetch, onWarning() {} })
+  return createRegistry({ url: service.http, key, onWarning() {}, ...options })
 }
 
 /** How `verify` ends: its source, or the code of its refusal. */
@@ -104,6 +105,12 @@ export async function outcome(verifier: Verifier, token: string): Promise<string
     ({ source }) => source,
     error => (error instanceof VerifyError ? error.code : String(error?.stack)),
   )
+}
+
+/** Moves a user to another city. */
+export async function move({ request }: TestService, { token }: SignedUp): Promise<void> {
+  const { status, text } = await request('PATCH', '/users/me', { token, body: { record: { city: 'Palmas' } } })
+  if (status !== 200) throw new Error(`${status} ${text}`)
 }
 
 /** Ends all tokens of a user. */

@@ -4,11 +4,17 @@
  */
 import { randomUUID } from 'node:crypto'
 import { readdirSync, readFileSync } from 'node:fs'
+import { Changes } from '../../proto/gen/auth/v1/changes_pb.js'
 import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
+import { openRegistry } from '../../server/models/define-models.js'
+import { createLog } from '../../server/observability/log.js'
+import { changesPolicies } from '../../server/policy/changes.js'
 import { forgotPasswordsPolicies } from '../../server/policy/forgotpasswords.js'
 import { type Policy, usualCost } from '../../server/policy/policy.js'
 import { usersPolicies } from '../../server/policy/users.js'
+import { readSettings } from '../../server/process/settings.js'
+import { serviceKey } from '../_helpers/service-key.js'
 import { createClient } from './clients.js'
 import type { Prepared, Segment } from './measure.js'
 import { emailOf, formOf, password, usernameOf, type Wire } from './operations.js'
@@ -25,19 +31,32 @@ const connections = 8
 /** What is charged for an answer that the gateway gives by itself. */
 const trivial = 0.1
 
-const rows: Record<string, Policy> = { ...usersPolicies, ...forgotPasswordsPolicies }
+const rows: Record<string, Policy> = { ...usersPolicies, ...forgotPasswordsPolicies, ...changesPolicies }
 const charged = (name: string) => rows[name]!.cost ?? usualCost
 
 type Request = (index: number) => Omit<Wire, 'expected' | 'refusable'>
 
 async function prepare(bench: Bench): Promise<Prepared> {
-  const { service, world } = await serviceOn(bench, 1000, 4, { AUTH_LIMIT_FACTOR: '1000' })
+  const { service, world, env } = await serviceOn(bench, 1000, 4, { AUTH_LIMIT_FACTOR: '1000' })
   const { holders } = world
+  const registry = await openRegistry(readSettings(env), { log: createLog('silent'), connections: 1 })
+  await registry.masterKey.load()
+  const key = await serviceKey({ registry }, ['tokens.verify', 'tokens.watch', 'users.watch'])
+  const { head } = await registry.changeFeed.tail()
+  await registry.close()
   const own = (index: number) => holders[index % holders.length]!
   const get = (path: string, token?: string) => ({ method: 'GET', path, ...(token && { token }) }) as const
   const post = (path: string, content: object, token?: string) => {
     const body = Buffer.from(JSON.stringify(content))
     return { method: 'POST', path, contentType: 'application/json', body, ...(token && { token }) } as const
+  }
+  const introspection = (token: string) => {
+    const body = Buffer.from(new URLSearchParams({ token }).toString())
+    return { ...post('/introspect', {}, key), contentType: 'application/x-www-form-urlencoded', body } as const
+  }
+  const pollFrom = (cursor: string) => {
+    const kinds = ['CHANGE_KIND_REVOCATIONS', 'CHANGE_KIND_USERS']
+    return post(rpc(Changes, 'Poll'), { cursor, kinds }, key)
   }
   const rpc = (parent: { typeName: string }, name: string) => `/${parent.typeName}/${name}`
   const user = (index: number) => usernameOf(1 + (index % 900))
@@ -62,6 +81,9 @@ async function prepare(bench: Bench): Promise<Prepared> {
       charged('verifyToken'),
       index => post(rpc(Users, 'VerifyToken'), { token: own(index).token }),
     ],
+    'introspection of a token': [charged('introspect'), index => introspection(own(index).token)],
+    'a poll without changes': [charged('poll'), () => pollFrom(`${head.id}:${head.hash}`)],
+    'a poll for a snapshot': [charged('poll'), () => pollFrom('')],
     existsByUsername: [
       charged('existsByUsername'),
       index => post('/users/existsByUsername', { username: user(index) }),
@@ -146,20 +168,20 @@ let serial = 0
 function busyMs(pid: number, folder: string): number {
   const nanoseconds = (path: string) => Number(readFileSync(path, 'utf8').split(' ', 1)[0])
   let sum = nanoseconds(`/proc/${pid}/task/${pid}/schedstat`)
-  const postmaster = processes().find(
-    ({ pid, name }) => name === 'postgres' && readFileSync(`/proc/${pid}/cmdline`, 'utf8').includes(folder),
-  )
-  for (const each of processes()) if (each.parent === postmaster?.pid) sum += nanoseconds(`/proc/${each.pid}/schedstat`)
+  const all = processes()
+  const postmaster = all.find(({ name, line }) => name === 'postgres' && line.includes(folder))
+  for (const each of all) if (each.parent === postmaster?.pid) sum += nanoseconds(`/proc/${each.pid}/schedstat`)
   return sum / 1e6
 }
 
-function processes(): { pid: number; name: string; parent: number }[] {
+function processes(): { pid: number; name: string; parent: number; line: string }[] {
   return readdirSync('/proc')
     .filter(name => /^\d+$/.test(name))
     .flatMap(name => {
       try {
         const [, command = '', parent = ''] = /\((.*)\) \S (\d+)/.exec(readFileSync(`/proc/${name}/stat`, 'utf8')) ?? []
-        return [{ pid: Number(name), name: command, parent: Number(parent) }]
+        const line = readFileSync(`/proc/${name}/cmdline`, 'utf8')
+        return [{ pid: Number(name), name: command, parent: Number(parent), line }]
       } catch {
         // It has ended.
         return []

@@ -1,5 +1,5 @@
 /**
- * The benchmark: runs scenarios, prints their tables, keeps everything in a file. docs/performance.md explains it.
+ * The benchmark: runs scenarios, prints their tables, keeps everything in a file. docs/performance.md and docs/measurements-log.md explain it.
  *
  * Every figure stands beside a baseline that is measured in the same run and on the same build, and what counts is their
  * ratio. scenarios.ts, crowds.ts and abuse.ts say what is measured, measure.ts how; load.ts and flood.ts are the clients,

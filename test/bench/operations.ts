@@ -31,6 +31,10 @@ export interface World {
   readonly meFrom?: string
   /** Whether trusted proxies tell the addresses, as `forwardedOf` has them. */
   readonly forwarded?: boolean
+  /** Whom to look up and to search for, if not users 1 to `population`. */
+  readonly people?: readonly { readonly username: string; readonly text: string }[]
+  /** What the first page of the list of users holds, if not the model. */
+  readonly listed?: string
   /** Where the second page of the list of users begins; only for Administration, whose token `adminToken` is then. */
   readonly pageToken?: string
 }
@@ -138,8 +142,8 @@ const rules: Record<Operation, (index: number, world: World) => Rule> = {
     const { token } = holders[index % holders.length]!
     return { rpc: Users.method.refresh, http: { method: 'GET', path: '/users/refresh' }, token, expected: 'eyJ' }
   },
-  'look-up'(index, { population, adminToken }) {
-    const username = usernameOf(((index * 7_919) % population) + 1)
+  'look-up'(index, { population, adminToken, people }) {
+    const username = people?.[index % people.length]?.username ?? usernameOf(((index * 7_919) % population) + 1)
     const http = { method: 'GET', path: `/users/${encodeURIComponent(username)}` } as const
     return { rpc: Users.method.getUser, fields: { username }, http, token: adminToken, expected: username }
   },
@@ -162,14 +166,16 @@ const rules: Record<Operation, (index: number, world: World) => Rule> = {
     const http = { method: 'POST', path: '/users/signup' } as const
     return { rpc: Users.method.signUp, fields, http, address: addressOf(index, world), expected: 'eyJ' }
   },
-  'user list': (_index, { adminToken: token }) => ({ ...list, token, expected: 'Modelo' }),
+  'user list': (_index, { adminToken: token, listed = 'Modelo' }) => ({ ...list, token, expected: listed }),
   'second page': (_index, { adminToken: token, pageToken }) => ({
     ...list,
     fields: { pageToken },
     token,
     expected: usernameOf(60),
   }),
-  'text search'(index, { population, adminToken: token }) {
+  'text search'(index, { population, adminToken: token, people }) {
+    const { text, username } = people?.[index % people.length] ?? {}
+    if (text) return { ...list, fields: { text }, token, expected: username! }
     const number = ((index * 7_919) % population) + 1
     return { ...list, fields: { text: `pessoa${number}` }, token, expected: usernameOf(number) }
   },

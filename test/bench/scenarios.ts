@@ -7,6 +7,7 @@ import { front } from './front.js'
 import type { Job } from './load.js'
 import { logins } from './logins.js'
 import { levelOf, type Prepared, type Row, type Segment } from './measure.js'
+import { moving } from './moving.js'
 import type { Endpoint, Operation } from './operations.js'
 import { memory, type ServiceProcess, startBaseline, startGateway, startLoad } from './processes.js'
 import { replicas } from './replicas.js'
@@ -21,6 +22,11 @@ export const scenarios: Scenarios = {
   gateway: { about: 'me through a gateway in a process of its own', prepare: gateway },
   users: { about: 'light operations at 1,000 and 1,000,000 users', prepare: users },
   administration: { about: 'lists and searches of users at 1,000 and 1,000,000', prepare: administration },
+  moving: {
+    about: 'the older implementation with 1,000,000 users moves in, and what its registry costs',
+    byDefault: false,
+    prepare: moving,
+  },
   logins: { about: 'logins and sign-ups, me beside logins, five times the capacity', prepare: logins },
   start: { about: 'time and memory of a start on an existing database', prepare: start },
   memory: { about: '10 minutes of 80% me, 15% refresh, 5% login', byDefault: false, prepare: memoryOverTime },

@@ -2,8 +2,10 @@
 import { randomInt } from 'node:crypto'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { timestampMs } from '@bufbuild/protobuf/wkt'
 import test from 'ava'
 import pg from 'pg'
+import type { Registry, User } from '../../proto/client/index.js'
 import { ChangeKind, Restart } from '../../proto/gen/auth/v1/changes_pb.js'
 import { done, newIdentity, temporaryFolder } from '../_helpers/backups.js'
 import { runCli } from '../_helpers/cli.js'
@@ -14,6 +16,7 @@ import { replicasForFile } from '../_helpers/replicas.js'
 import { startTestService, type TestService } from '../_helpers/service.js'
 import { serviceKey } from '../_helpers/service-key.js'
 import { idOf } from '../_helpers/tokens.js'
+import { move, registryOf } from '../_helpers/verifiers.js'
 import { waitFor, waitForValue } from '../_helpers/wait.js'
 import { asOf, pollWith, readPages, watch } from '../_helpers/watcher.js'
 
@@ -43,77 +46,80 @@ async function revoked({ signUp, registry }: TestService): Promise<string> {
 /** The lock that a process holds while it seals events. */
 const sealer = 7264004
 
-test('two hundred writers at once: no watcher misses a revocation that was acknowledged before as_of', async t => {
-  const [writers, rounds, width] = [200, 4, 40]
-  const { sequelize } = service.registry.database
-  const [rows] = await sequelize.query(
-    `INSERT INTO users (username, username_key, username_skeleton, nickname, nickname_key, nickname_skeleton,
+test.serial(
+  'two hundred writers at once: no watcher misses a revocation that was acknowledged before as_of',
+  async t => {
+    const [writers, rounds, width] = [200, 4, 40]
+    const { sequelize } = service.registry.database
+    const [rows] = await sequelize.query(
+      `INSERT INTO users (username, username_key, username_skeleton, nickname, nickname_key, nickname_skeleton,
       password_hash, state, city, terms_of_usage, role)
     SELECT 'f' || n, 'f' || n, 'f' || n, 'f' || n, 'f' || n, 'f' || n, '', 'SP', 'Bauru', true, 'ROLE_CLIENT'
     FROM generate_series(1, ${writers}) n RETURNING id`,
-  )
-  const ids = (rows as { id: number }[]).map(({ id }) => id)
+    )
+    const ids = (rows as { id: number }[]).map(({ id }) => id)
 
-  /** Revocations that were acknowledged: the generation of a user, and the time of the database after that. */
-  const acknowledged: { id: number; generation: number; at: number }[] = []
-  const faults: string[] = []
-  const watchers = await Promise.all(
-    [[polls[0]!], [polls[1]!], polls, [...polls].reverse(), polls].map((polls, index) =>
-      watch(polls, {
-        kinds: index === 4 ? [ChangeKind.REVOCATIONS, ChangeKind.USERS] : [ChangeKind.REVOCATIONS],
-        onResponse(response, { generations }) {
-          if (response.restart !== Restart.UNSPECIFIED) faults.push(`restart ${response.restart}`)
-          if (response.more) return
-          for (const { id, generation, at } of acknowledged)
-            if (at < asOf(response) && (generations.get(id) ?? 0) < generation)
-              faults.push(`${index}: ${id} has ${generations.get(id)}, not ${generation}, at ${asOf(response) - at}`)
-        },
-      }),
-    ),
-  )
+    /** Revocations that were acknowledged: the generation of a user, and the time of the database after that. */
+    const acknowledged: { id: number; generation: number; at: number }[] = []
+    const faults: string[] = []
+    const watchers = await Promise.all(
+      [[polls[0]!], [polls[1]!], polls, [...polls].reverse(), polls].map((polls, index) =>
+        watch(polls, {
+          kinds: index === 4 ? [ChangeKind.REVOCATIONS, ChangeKind.USERS] : [ChangeKind.REVOCATIONS],
+          onResponse(response, { generations }) {
+            if (response.restart !== Restart.UNSPECIFIED) faults.push(`restart ${response.restart}`)
+            if (response.more) return
+            for (const { id, generation, at } of acknowledged)
+              if (at < asOf(response) && (generations.get(id) ?? 0) < generation)
+                faults.push(`${index}: ${id} has ${generations.get(id)}, not ${generation}, at ${asOf(response) - at}`)
+          },
+        }),
+      ),
+    )
 
-  const pool = new pg.Pool({ connectionString: service.env.DATABASE_URL!, max: width })
-  t.teardown(() => pool.end())
-  async function write(id: number) {
-    const client = await pool.connect()
-    try {
-      const event = { action: 'user.suspend', outcome: 'ok', actor: 'service', subject_id: id } as const
-      await client.query('BEGIN')
-      await client.query('SELECT audit_append($1)', [service.registry.audit.stamp(event)])
-      const { rows } = await client.query(
-        'UPDATE users SET token_generation = token_generation + 1 WHERE id = $1 RETURNING token_generation AS n',
-        [id],
-      )
-      // Transactions end in another order than they wrote their events.
-      await sleep(randomInt(0, 60))
-      await client.query('COMMIT')
-      const now = await client.query<{ at: Date }>('SELECT clock_timestamp() AS at')
-      acknowledged.push({ id, generation: rows[0]!.n, at: now.rows[0]!.at.getTime() })
-    } finally {
-      client.release()
+    const pool = new pg.Pool({ connectionString: service.env.DATABASE_URL!, max: width })
+    t.teardown(() => pool.end())
+    async function write(id: number) {
+      const client = await pool.connect()
+      try {
+        const event = { action: 'user.suspend', outcome: 'ok', actor: 'service', subject_id: id } as const
+        await client.query('BEGIN')
+        await client.query('SELECT audit_append($1)', [service.registry.audit.stamp(event)])
+        const { rows } = await client.query(
+          'UPDATE users SET token_generation = token_generation + 1 WHERE id = $1 RETURNING token_generation AS n',
+          [id],
+        )
+        // Transactions end in another order than they wrote their events.
+        await sleep(randomInt(0, 60))
+        await client.query('COMMIT')
+        const now = await client.query<{ at: Date }>('SELECT clock_timestamp() AS at')
+        acknowledged.push({ id, generation: rows[0]!.n, at: now.rows[0]!.at.getTime() })
+      } finally {
+        client.release()
+      }
     }
-  }
-  await Promise.all(
-    ids.map(async id => {
-      for (let round = 0; round < rounds; round++) await write(id)
-    }),
-  )
-  const expected = new Map(ids.map(id => [id, rounds]))
-  for (const { generations } of watchers) {
-    const seen = () => new Map(ids.map(id => [id, generations.get(id) ?? 0]))
-    await waitForValue(seen, expected)
-  }
-  const users = watchers[4]!.users
-  t.deepEqual(
-    ids.filter(id => !users.has(id)),
-    [],
-  )
-  for (const { stop } of watchers) await stop()
-  t.is(acknowledged.length, writers * rounds)
-  t.deepEqual(faults, [])
-})
+    await Promise.all(
+      ids.map(async id => {
+        for (let round = 0; round < rounds; round++) await write(id)
+      }),
+    )
+    const expected = new Map(ids.map(id => [id, rounds]))
+    for (const { generations } of watchers) {
+      const seen = () => new Map(ids.map(id => [id, generations.get(id) ?? 0]))
+      await waitForValue(seen, expected)
+    }
+    const users = watchers[4]!.users
+    t.deepEqual(
+      ids.filter(id => !users.has(id)),
+      [],
+    )
+    for (const { stop } of watchers) await stop()
+    t.is(acknowledged.length, writers * rounds)
+    t.deepEqual(faults, [])
+  },
+)
 
-test('a cursor of one server continues at another one, from before its start too', async t => {
+test.serial('a cursor of one server continues at another one, from before its start too', async t => {
   const before = (await readPages(polls[0]!)).at(-1)!.cursor
   const sub = await revoked(service)
   const third = await startTestService(t, { DATABASE_URL: service.env.DATABASE_URL! })
@@ -127,7 +133,7 @@ test('a cursor of one server continues at another one, from before its start too
   }
 })
 
-test('a cursor that the registry doesn’t know is lost, and the answer is a new snapshot', async t => {
+test.serial('a cursor that the registry doesn’t know is lost, and the answer is a new snapshot', async t => {
   const sub = await revoked(other)
   const { cursor } = await waitFor(async () => {
     const pages = await readPages(polls[0]!)
@@ -151,7 +157,26 @@ test('a cursor that the registry doesn’t know is lost, and the answer is a new
   }
 })
 
-test('after a restore from a backup, later cursors are lost, and earlier ones are good', async t => {
+/** Keeps a copy of users as the README of the client package has it, from a stored cursor on. */
+function keepCopy(registry: Registry, copy: Map<number, User>, stored: string) {
+  const alls: boolean[] = []
+  let cursor = stored
+  const watch = registry.watchUsers(
+    async change => {
+      const ids = change.all ? [...copy.keys()] : change.ids
+      const references = ids.map(value => ({ user: { case: 'id' as const, value } }))
+      const { users, missing } = await registry.users.batchGetUsers({ references })
+      for (const user of users) copy.set(user.id!, user)
+      for (const { user } of missing) copy.delete(Number(user.value))
+      alls.push(change.all)
+      cursor = change.cursor
+    },
+    { cursor },
+  )
+  return { ...watch, alls, cursor: () => cursor }
+}
+
+test('after a restore from a backup, later cursors are lost, earlier ones are good, and copies are read anew', async t => {
   const first = await startTestService(t)
   const connect = async (service: TestService) => {
     const client = openGrpc(service.grpc)
@@ -162,11 +187,21 @@ test('after a restore from a backup, later cursors are lost, and earlier ones ar
   const kept = await revoked(first)
   await waitFor(async () => (await readPages(poll)).flatMap(({ revocations }) => revocations).length > 0)
   const early = (await readPages(poll)).at(-1)!.cursor
+  const copy = new Map<number, User>()
+  const before = keepCopy(await registryOf(first), copy, '')
+  await waitForValue(() => before.alls, [true])
+  const user = await first.signUp('ROLE_CLIENT')
+  const id = idOf(user.token)
+  const { city } = await waitFor(() => copy.get(id))
   const folder = await temporaryFolder(t)
   const { recipient, identity } = await newIdentity(folder)
   const file = join(folder, 'registry.age')
   done(await runCli(first.env, ['backup', file, '--recipient', recipient]))
+  await move(first, user)
+  const gone = idOf((await first.signUp('ROLE_CLIENT')).token)
   const lost = await revoked(first)
+  await waitFor(() => copy.get(id)?.city !== city && copy.has(gone))
+  await before.close()
   const { cursor: late, revocations } = await poll({ cursor: early, ms: 10_000 })
   t.true(revocations.some(({ sub }) => sub === lost))
 
@@ -183,35 +218,20 @@ test('after a restore from a backup, later cursors are lost, and earlier ones ar
   t.false(answer.revocations.some(({ sub }) => sub === lost))
   t.is((await ask({ cursor: early })).restart, Restart.UNSPECIFIED)
   t.is((await ask({ cursor: answer.cursor })).restart, Restart.UNSPECIFIED)
+
+  const warnings: string[] = []
+  const registry = await registryOf(again, { onWarning: ({ code }) => void warnings.push(code) })
+  const after = keepCopy(registry, copy, before.cursor())
+  await waitForValue(() => after.alls, [true])
+  t.deepEqual([warnings, copy.get(id)?.city, copy.has(gone)], [['CURSOR_LOST'], city, false])
+  const next = idOf((await again.signUp('ROLE_CLIENT')).token)
+  await waitFor(() => copy.has(next))
+  t.deepEqual(new Set(after.alls.slice(1)), new Set([false]))
+  await after.close()
 })
 
-test('a cursor behind the retention of the audit log is expired, and the newest one is not', async t => {
-  const service = await startTestService(t)
-  const client = openGrpc(service.grpc)
-  t.teardown(async () => client.close())
-  const poll = pollWith(client, await serviceKey(service, ['tokens.watch']))
-  const old = (await readPages(poll)).at(-1)!.cursor
-  await revoked(service)
-  const { cursor } = await poll({ cursor: old, ms: 10_000 })
-  const { audit } = service.registry
-  await waitForValue(async () => (await audit.backlog()).staged, 0)
-  const newest = (await poll({ cursor })).cursor
-  await sleep(1_100)
-  t.is(await audit.prune(1), undefined)
-  // This process still has the links in memory; another one reads them.
-  const another = await startTestService(t, { DATABASE_URL: service.env.DATABASE_URL! })
-  const fresh = openGrpc(another.grpc)
-  t.teardown(async () => fresh.close())
-  const ask = pollWith(fresh, await serviceKey(service, ['tokens.watch']))
-  t.is((await ask({ cursor: old })).restart, Restart.CURSOR_EXPIRED)
-  t.is((await ask({ cursor: newest })).restart, Restart.UNSPECIFIED)
-})
-
-test('while the audit log isn’t sealed, as_of stands still before the first event that waits', async t => {
-  const service = await startTestService(t)
-  const client = openGrpc(service.grpc)
-  t.teardown(async () => client.close())
-  const poll = pollWith(client, await serviceKey(service, ['tokens.watch']))
+test.serial('while the audit log isn’t sealed, as_of stands still before the first event that waits', async t => {
+  const poll = polls[0]!
   const { token } = await service.signUp('ROLE_CLIENT')
   const { audit, database } = service.registry
   await waitForValue(async () => (await audit.backlog()).staged, 0)
@@ -227,9 +247,34 @@ test('while the audit log isn’t sealed, as_of stands still before the first ev
   const fourth = await poll({ cursor: third.cursor, ms: 1_000 })
   t.true(asOf(third) < now.getTime())
   t.is(asOf(fourth), asOf(third))
+  t.true(timestampMs(fourth.now!) >= timestampMs(third.now!) + 900)
   t.deepEqual([third.revocations, fourth.revocations], [[], []])
   await lock.query(`SELECT pg_advisory_unlock(${sealer})`)
   const fifth = await poll({ cursor: fourth.cursor, ms: 10_000 })
   t.is(fifth.revocations[0]?.sub, String(idOf(token)))
   t.true(asOf(fifth) >= now.getTime())
+})
+
+// The last one with these services.
+test.serial('a cursor behind the retention of the audit log is expired, and the newest one is not', async t => {
+  const poll = polls[0]!
+  const old = (await readPages(poll)).at(-1)!.cursor
+  await revoked(service)
+  const { cursor } = await poll({ cursor: old, ms: 10_000 })
+  const { audit } = service.registry
+  await waitForValue(async () => (await audit.backlog()).staged, 0)
+  const newest = (await poll({ cursor })).cursor
+  await sleep(1_100)
+  t.is(await audit.prune(1), undefined)
+  // This process still has the links in memory; another one reads them.
+  const another = await startTestService(t, { DATABASE_URL: service.env.DATABASE_URL! })
+  const fresh = openGrpc(another.grpc)
+  t.teardown(async () => fresh.close())
+  const ask = pollWith(fresh, await serviceKey(service, ['tokens.watch']))
+  t.is((await ask({ cursor: old })).restart, Restart.CURSOR_EXPIRED)
+  t.is((await ask({ cursor: newest })).restart, Restart.UNSPECIFIED)
+  // A watcher of users reads them anew, without an alarm.
+  const late = keepCopy(await registryOf(another, { onWarning: ({ code }) => t.fail(code) }), new Map(), old)
+  await waitForValue(() => late.alls, [true])
+  await late.close()
 })

@@ -27,6 +27,8 @@ const tables = {
     'former_usernames',
     'known_addresses',
     'organizations',
+    'predecessor_organizations',
+    'predecessor_users',
     'provider_keys',
     'question_aliases',
     'questions',

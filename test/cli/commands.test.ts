@@ -103,6 +103,7 @@ const commands: Record<string, readonly Run[]> = {
   ],
   audit: [{ args: ['list'] }, { args: ['show', '1'] }, { args: ['verify'] }, { args: ['export'] }],
   contexts: [{ args: ['list'] }],
+  imports: [{ args: ['list'] }],
   whoami: [{ args: [] }],
   config: [{ args: [] }],
 }
@@ -138,15 +139,21 @@ const elsewhere = [
   'contexts show',
   'contexts use',
   'doctor',
+  'imports abort',
+  'imports show',
   'keys retire',
   'keys show',
   'login',
   'logout',
   'manual',
   'master-key rotate',
+  'organizations export',
+  'organizations import',
+  'import database',
   'restore',
   'totp enroll',
   'totp delete',
+  'users import',
 ]
 
 test('every command is run below', t => {
@@ -164,8 +171,9 @@ test('every command with --yes is run below, without it too', t => {
   )
   t.deepEqual(
     asking.map(({ path }) => path).filter(path => !confirmed.some(run => run.startsWith(`${path} `))),
-    // `install` and `master-key rotate` ask at a terminal only, `keys rotate` only with --now, `restore` only to replace.
-    ['keys rotate', 'install', 'master-key rotate', 'restore'],
+    // `install` and `master-key rotate` ask at a terminal only, `keys rotate` only with --now, `restore` only to replace;
+    // `import database` reads another database.
+    ['keys rotate', 'install', 'master-key rotate', 'restore', 'import database'],
   )
 })
 
@@ -225,6 +233,9 @@ const failures: Record<string, Failing> = {
   'contexts show': { args: ['nowhere'], code: 3 },
   'contexts use': { args: ['nowhere'], code: 3 },
   doctor: { ...unreached, code: 1 },
+  'imports abort': missing('99'),
+  'imports list': wrong('--page-token', 'forged'),
+  'imports show': missing('99'),
   install: unreached,
   'issuer set': {
     args: ['--issuer', 'https://b.example', '--confirm', 'https://c.example'],
@@ -253,6 +264,8 @@ const failures: Record<string, Failing> = {
   'organizations deactivate': missing('Nenhuma', '--yes'),
   'organizations delete': missing('Nenhuma', '--confirm', 'Nenhuma'),
   'organizations edit': missing('Nenhuma', '--phone', '7'),
+  'organizations export': misused('-'),
+  'organizations import': { args: ['none.csv'], code: 1 },
   'organizations list': wrong('--page-token', 'forged'),
   'organizations members list': missing('Nenhuma'),
   'organizations rotate-key': missing('Nenhuma', '--yes'),
@@ -266,6 +279,7 @@ const failures: Record<string, Failing> = {
   'questions retire': missing('99'),
   'questions show': missing('99'),
   'questions unmatched list': unreached,
+  'import database': { args: ['postgres://127.0.0.1:1/none', '--yes', '--reason', 'teste'], code: 1 },
   restore: { args: ['none.age', '--passphrase-file', '-'], code: 1 },
   'services create': wrong('gr ades', '--may', 'users.read'),
   'services keys create': missing('none'),
@@ -287,6 +301,7 @@ const failures: Record<string, Failing> = {
   'users edit': stranger('--city', 'Bauru'),
   'users erase': { args: ['admin', '--confirm', 'outro', '--reason', 'teste'], code: 2, reason: 'CONFIRMATION_NEEDED' },
   'users export': stranger(),
+  'users import': { args: ['none.csv'], code: 1 },
   'users list': wrong('--page-token', 'forged'),
   'users lockouts list': wrong('--page-token', 'forged'),
   'users resume': stranger(),

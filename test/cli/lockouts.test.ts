@@ -1,7 +1,6 @@
 /** `auth-admin users why` and `unlock`: what locks a user out, and how it ends. */
 import test from 'ava'
-import { addressLimits } from '../../server/access/admission.js'
-import { lockout } from '../../server/access/lockout.js'
+import { addressLimits, lockout } from '../../server/policy/limits.js'
 import { usernameKey } from '../../server/rules/names.js'
 import { runCli } from '../_helpers/cli.js'
 import { anyAddress } from '../_helpers/crowd.js'

@@ -47,6 +47,7 @@ test('help ends with the sign-in that a command needs, of each for which not any
     'keys retire',
     'keys rotate',
     'organizations delete',
+    'organizations import',
     'services create',
     'services delete',
     'services edit',
@@ -55,6 +56,7 @@ test('help ends with the sign-in that a command needs, of each for which not any
     'totp delete',
     'totp enroll',
     'users erase',
+    'users import',
   ])
   t.deepEqual([...needs['for administrators']].sort(), [
     'users activate',
@@ -72,7 +74,7 @@ test('help ends with the sign-in that a command needs, of each for which not any
 })
 
 test('--version prints the version; a missing and an unknown command end with 2', async t => {
-  t.regex((await runCli({}, ['--version'])).stdout, /^\d+\.\d+\.\d+\n$/)
+  t.regex((await runCli({}, ['--version'])).stdout, /^\d+\.\d+\.\d+(-rc\.\d+)?\n$/)
   t.is((await runCli({}, [])).code, 2)
   const wrong = await runCli({}, ['user', 'list'])
   t.is(wrong.code, 2)
@@ -112,6 +114,9 @@ test('an unknown word gets a suggestion: ours for the same thing, or one that is
     ['orgs list', 'organizations'],
     ['user list', 'users'],
     ['keys rotat', 'rotate'],
+    ['users load', 'import'],
+    ['organizations dump', 'export'],
+    ['imports cancel 7', 'abort'],
   ] as const
   for (const [words, suggested] of cases) {
     const { code, stdout, stderr } = await runCli({}, words.split(' '))

@@ -3,7 +3,7 @@ import test from 'ava'
 import type { Warning } from '../../proto/client/index.js'
 import { openLocal } from '../_helpers/administration.js'
 import { freshDatabase, hold, installed } from '../_helpers/database.js'
-import { type SignedUp, startTestService, type TestService } from '../_helpers/service.js'
+import { type SignedUp, serviceForFile, startTestService } from '../_helpers/service.js'
 import { serviceKey } from '../_helpers/service-key.js'
 import { spawnService } from '../_helpers/spawned.js'
 import { forge, headerOf, nowInSeconds } from '../_helpers/tokens.js'
@@ -13,27 +13,32 @@ import { waitFor, waitForValue } from '../_helpers/wait.js'
 // These tests turn the clock of this process.
 const serial = test.serial
 
-/** A service, and another process of it as the issuer, whose clock the tests don’t turn. */
-async function issuerOf(t: Parameters<typeof startTestService>[0]): Promise<TestService & { issuer: string }> {
-  const service = await startTestService(t, { AUTH_LIMIT_FACTOR: '1000' })
+const service = serviceForFile(() => ({ AUTH_LIMIT_FACTOR: '1000' }))
+/** Another process of it, whose clock the tests don’t turn. */
+let issuer = ''
+const cleanUps: (() => Promise<void>)[] = []
+serial.before(async () => {
+  const t = { teardown: (work: () => Promise<void>) => void cleanUps.push(work) }
   const { http } = await spawnService(t, { DATABASE_URL: service.env.DATABASE_URL!, AUTH_LIMIT_FACTOR: '1000' })
-  return { ...service, issuer: http }
-}
+  issuer = http
+})
+test.after.always(async () => {
+  for (const work of cleanUps.reverse()) await work()
+})
 
 serial('while the registry is away for 50 s, valid tokens are accepted and revoked ones refused', async t => {
-  const service = await issuerOf(t)
   const network = createNetwork()
-  const verifier = await verifierOf(t, service, { url: service.issuer, fetch: network.fetch })
+  const verifier = await verifierOf(t, service, { url: issuer, fetch: network.fetch })
   const users: SignedUp[] = []
   for (let number = 0; number < 4; number++) users.push(await service.signUp('ROLE_CLIENT'))
   const [seen, unseen, revoked, late] = users.map(({ token }) => token) as [string, string, string, string]
   t.is(await outcome(verifier, seen), 'signature')
   t.is(await outcome(verifier, late), 'signature')
-  await revoke(service.issuer, revoked)
+  await revoke(issuer, revoked)
   await waitForValue(() => outcome(verifier, revoked), 'INVALID_TOKEN')
 
   network.away(true)
-  await revoke(service.issuer, late)
+  await revoke(issuer, late)
   await withClocks({ wall: 45_000, monotonic: 45_000 }, async () => {
     t.is((await verifier.verify(seen)).source, 'cache')
     t.true(verifier.ageMs >= 45_000)
@@ -53,25 +58,28 @@ serial('while the registry is away for 50 s, valid tokens are accepted and revok
 })
 
 serial('while nothing is sealed the age grows, and beyond the limit the registry is asked', async t => {
-  const service = await issuerOf(t)
   const network = createNetwork()
-  const verifier = await verifierOf(t, service, { url: service.issuer, fetch: network.fetch, maxStaleMs: 15_000 })
+  const verifier = await verifierOf(t, service, { url: issuer, fetch: network.fetch, maxStaleMs: 11_000 })
   const { token } = await service.signUp('ROLE_CLIENT')
   const other = await service.signUp('ROLE_CLIENT')
   t.is(await outcome(verifier, token), 'signature')
   const sealer = await hold(t, service.env.DATABASE_URL!)
   await sealer.query('SELECT pg_advisory_lock(7264004)')
-  await revoke(service.issuer, other.token)
+  await revoke(issuer, other.token)
   // Polls go on and are answered, but tell nothing newer.
   await waitFor(
-    () => verifier.ageMs > 15_000,
+    () => verifier.ageMs > 11_000,
     () => verifier.ageMs,
   )
   t.is(await outcome(verifier, token), 'registry')
   t.is(await outcome(verifier, other.token), 'INVALID_TOKEN')
+  // One that starts now knows no more.
+  const another = await verifierOf(t, service, { url: issuer, maxStaleMs: 11_000 })
+  t.true(another.ageMs > 11_000, String(another.ageMs))
+  t.is(await outcome(another, other.token), 'INVALID_TOKEN')
   await sealer.query('SELECT pg_advisory_unlock(7264004)')
   await waitFor(
-    () => verifier.ageMs < 15_000,
+    () => verifier.ageMs < 11_000,
     () => verifier.ageMs,
   )
   t.is(await outcome(verifier, token), 'cache')
@@ -79,12 +87,11 @@ serial('while nothing is sealed the age grows, and beyond the limit the registry
 })
 
 serial('a clock that is an hour wrong refuses no valid token and accepts no expired one', async t => {
-  const service = await issuerOf(t)
   const network = createNetwork()
   const { token } = await service.signUp('ROLE_CLIENT')
   const expired = await forge(service, token, { exp: nowInSeconds() - 5, iat: nowInSeconds() - 3_600 })
   const brief = await forge(service, token, { exp: nowInSeconds() + 1_800 })
-  const options = { url: service.issuer, fetch: network.fetch }
+  const options = { url: issuer, fetch: network.fetch }
   const verifier = await verifierOf(t, service, options)
   for (const by of [3_600_000, -3_600_000]) {
     await withClocks({ wall: by }, async () => {
@@ -102,10 +109,40 @@ serial('a clock that is an hour wrong refuses no valid token and accepts no expi
   t.is(await outcome(verifier, token), 'signature')
 })
 
-serial('a machine that slept asks the registry: the wall clock counts where the other stood still', async t => {
-  const service = await issuerOf(t)
+serial('keys that can’t be read again are used for a minute beyond their max-age, and no longer', async t => {
   const network = createNetwork()
-  const verifier = await verifierOf(t, service, { url: service.issuer, fetch: network.fetch })
+  const verifier = await verifierOf(t, service, { url: issuer, fetch: network.fetch })
+  const users: SignedUp[] = []
+  for (let number = 0; number < 4; number++) users.push(await service.signUp('ROLE_CLIENT'))
+  const [seen, unseen, ...revoked] = users.map(({ token }) => token) as [string, string, ...string[]]
+  t.is(await outcome(verifier, seen), 'signature')
+  const reads = () => network.calls.filter(path => path === paths.keys).length
+  network.broken.add(paths.keys)
+  const before = reads()
+  const after = (ms: number, work: () => Promise<void>) =>
+    withClocks({ wall: ms, monotonic: ms }, async () => {
+      // Ends the poll, whose answer makes the revocations recent.
+      await revoke(issuer, revoked.pop()!)
+      await waitFor(() => verifier.ageMs < 20_000)
+      await work()
+    })
+  // The registry says 300 s.
+  await after(330_000, async () => {
+    t.is(await outcome(verifier, seen), 'cache')
+    t.is(await outcome(verifier, unseen), 'signature')
+  })
+  await after(390_000, async () => {
+    for (const token of [seen, unseen]) t.is(await outcome(verifier, token), 'registry')
+    await waitFor(() => reads() > before)
+    network.broken.clear()
+    await waitFor(async () => /cache|signature/.test(await outcome(verifier, unseen)))
+  })
+  t.true(reads() - before < 10, String(reads() - before))
+})
+
+serial('a machine that slept asks the registry: the wall clock counts where the other stood still', async t => {
+  const network = createNetwork()
+  const verifier = await verifierOf(t, service, { url: issuer, fetch: network.fetch })
   const { token } = await service.signUp('ROLE_CLIENT')
   t.is(await outcome(verifier, token), 'signature')
   await withClocks({ wall: 90_000 }, async () => {
@@ -126,15 +163,19 @@ serial('a registry that was restored is noticed, and its state counts from then 
   for (const end of ends.reverse()) await end()
   const copy = await freshDatabase(t, { from: new URL(url).pathname.slice(1) })
 
-  const service = await startTestService(t, { DATABASE_URL: url })
+  const today = await startTestService(t, { DATABASE_URL: url })
   const network = createNetwork()
   const warnings: Warning['code'][] = []
   const onWarning = ({ code }: Warning) => void warnings.push(code)
-  const verifier = await verifierOf(t, service, { key, fetch: network.fetch, onWarning })
+  const verifier = await verifierOf(t, today, { key, fetch: network.fetch, onWarning })
   t.is(await outcome(verifier, revokedBefore.token), 'INVALID_TOKEN')
   t.is(await outcome(verifier, other.token), 'signature')
-  await revoke(service.http, revokedAfter.token)
+  await revoke(today.http, revokedAfter.token)
   await waitForValue(() => outcome(verifier, revokedAfter.token), 'INVALID_TOKEN')
+  // The backup still has the key that signed them all.
+  const { kid } = headerOf(other.token)
+  await (await openLocal(t, today, { reason: 'a test' })).retireSigningKey({ kid, confirm: kid })
+  await waitForValue(() => outcome(verifier, other.token), 'INVALID_TOKEN')
   t.deepEqual(warnings, [])
 
   const restored = await startTestService(t, { DATABASE_URL: copy })
@@ -149,7 +190,6 @@ serial('a registry that was restored is noticed, and its state counts from then 
 })
 
 serial('tokens of a key that was retired at once are refused, and those of the next key accepted', async t => {
-  const service = await startTestService(t, { AUTH_LIMIT_FACTOR: '1000' })
   const verifier = await verifierOf(t, service)
   // This one meets the next key before it knows of the retirement.
   const other = await verifierOf(t, service)

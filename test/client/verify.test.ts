@@ -2,6 +2,7 @@
 import { generateKeyPairSync } from 'node:crypto'
 import test from 'ava'
 import jwt from 'jsonwebtoken'
+import { createCache } from '../../proto/client/cache.js'
 import { createVerifier } from '../../proto/client/verify.js'
 import { serviceForFile } from '../_helpers/service.js'
 import { serviceKey } from '../_helpers/service-key.js'
@@ -162,6 +163,20 @@ test('when VerifyToken fails the answer is 503, never 401', async t => {
   await revoke(service.http, token)
   const other = await forge(service, token, {})
   t.is(await outcome(verifier, other), 'INVALID_TOKEN')
+})
+
+test('of many tokens the ones used last are remembered, and no more than the maximum', t => {
+  const cache = createCache<number>(10)
+  const found = (from: number, to: number) =>
+    Array.from({ length: to - from }, (_, index) => cache.get(String(from + index))).filter(each => each !== undefined)
+  for (let number = 0; number < 1_000; number++) {
+    cache.set(String(number), number)
+    t.is(cache.get('0'), 0)
+  }
+  t.true(found(990, 1_000).length >= 4)
+  t.true(found(0, 1_000).length <= 10)
+  cache.delete('0')
+  t.is(cache.get('0'), undefined)
 })
 
 test('a closed verifier answers 503', async t => {

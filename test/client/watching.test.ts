@@ -2,18 +2,12 @@
 import test from 'ava'
 import type { UsersChange } from '../../proto/client/index.js'
 import { openLocal } from '../_helpers/administration.js'
-import { type SignedUp, serviceForFile, serviceWithClock, type TestService } from '../_helpers/service.js'
+import { type SignedUp, serviceForFile, serviceWithClock } from '../_helpers/service.js'
 import { idOf } from '../_helpers/tokens.js'
-import { createNetwork, paths, registryOf } from '../_helpers/verifiers.js'
+import { createNetwork, move, paths, registryOf } from '../_helpers/verifiers.js'
 import { waitFor } from '../_helpers/wait.js'
 
 const service = serviceForFile(() => ({ AUTH_LIMIT_FACTOR: '1000' }))
-
-/** Moves a user to another city. */
-async function change({ request }: TestService, { token }: SignedUp): Promise<void> {
-  const { status } = await request('PATCH', '/users/me', { token, body: { record: { city: 'Palmas' } } })
-  if (status !== 200) throw new Error(String(status))
-}
 
 test('the first change asks for all users, and each later one has the ids that changed', async t => {
   const registry = await registryOf(service)
@@ -26,7 +20,7 @@ test('the first change asks for all users, and each later one has the ids that c
   t.false(changes.at(-1)!.all)
   await watch.close()
   const before = changes.length
-  await change(service, user)
+  await move(service, user)
   await new Promise(resolve => setTimeout(resolve, 700))
   t.is(changes.length, before)
   const { users } = await registry.users.batchGetUsers({
@@ -50,14 +44,14 @@ test('a change comes again until it is applied', async t => {
   await waitFor(() => started)
   const user = await service.signUp('ROLE_CLIENT')
   awaited = idOf(user.token)
-  await change(service, user)
+  await move(service, user)
   await waitFor(() => applied)
   t.is(times, 3)
 })
 
 test('polls that fail are repeated, and nothing is lost', async t => {
   const network = createNetwork()
-  const registry = await registryOf(service, network)
+  const registry = await registryOf(service, { fetch: network.fetch })
   const ids: number[] = []
   const watch = registry.watchUsers(change => void ids.push(...change.ids))
   t.teardown(() => watch.close())
@@ -91,9 +85,9 @@ test('a watcher that was away for a day misses no change, suspension or erasure'
   await clocked.clock.pass(40_000)
   const administration = await openLocal(t, clocked, { reason: 'a test' })
   const late = { ...users.changed, token: await clocked.login(users.changed.username) }
-  await change(clocked, late)
+  await move(clocked, late)
   await administration.suspendUser({ user: users.suspended.username })
-  await administration.deleteUser({ user: users.erased.username })
+  await administration.eraseUser({ user: users.erased.username, confirm: users.erased.username })
   await clocked.clock.pass(46_400)
 
   const changes: UsersChange[] = []

@@ -3,6 +3,7 @@ import { randomUUID } from 'node:crypto'
 import { join } from 'node:path'
 import test from 'ava'
 import { TOTP } from 'otpauth'
+import { ImportKind } from '../../proto/gen/auth/v1/administration_pb.js'
 import { Scope } from '../../proto/gen/auth/v1/scopes_pb.js'
 import { auditActions, changedBy } from '../../server/policy/audit-actions.js'
 import { openAdministration, openSignedIn } from '../_helpers/administration.js'
@@ -86,6 +87,9 @@ test('every operation leaves an event of its action, marked with what it changes
   const file = join(folder, 'registry.age')
   const there = { DATABASE_URL: await freshDatabase(t), AUTH_MASTER_KEY: Buffer.alloc(32, 9).toString('base64') }
   const empty = await freshDatabase(t)
+
+  const startImport = (kind: ImportKind, source: number) =>
+    api.startImport({ kind, sourceDigest: String(source).padStart(64, '0') })
 
   /** By action, in this order; an act elsewhere returns the database. */
   const acts: Record<string, () => Promise<unknown>> = {
@@ -193,6 +197,19 @@ test('every operation leaves an event of its action, marked with what it changes
     'organization.rotate-key': () => api.rotateOrganizationKey({ organization: name }),
     'organization.deactivate': () => api.deactivateOrganization({ organization: name }),
     'organization.activate': () => api.activateOrganization({ organization: name }),
+    'import.start': () => startImport(ImportKind.ORGANIZATIONS, 1),
+    async 'organization.import'() {
+      const { id } = (await startImport(ImportKind.ORGANIZATIONS, 1)).import!
+      await api.importBatch({ id, organizations: [{ id: partner.id, form: { phone: '2' } }] })
+    },
+    async 'user.import'() {
+      const { id } = (await startImport(ImportKind.USERS, 2)).import!
+      const form = { username: randomUUID(), role: 'ROLE_CLIENT', state: 'SP', city: 'Bauru' }
+      await api.importBatch({ id, users: [{ form }] })
+    },
+    'import.abort': async () => api.abortImport({ id: (await startImport(ImportKind.USERS, 3)).import!.id }),
+    'user.export-secrets': () => api.getUserSecrets({ ids: [1] }),
+    'organization.export-secrets': () => api.getOrganizationSecrets({ ids: [partner.id] }),
     'organization.delete': () => api.deleteOrganization({ organization: name, confirm: name }),
 
     'question.add': () => api.createQuestion({ question: 'Cor preferida?' }),

@@ -162,6 +162,14 @@ retryEmail                - !!!   -------  !!!!!  +.     +.  +.       !.
 retryFailedEmails         - !!!   -------  !!!!!  +.     +.  +.       !.
 discardEmail              - !!!   -------  !!!!!  +.     +.  +.       !.
 sendTestEmail             - !!!   -------  !!!!!  +.     +.  +.       !.
+startImport               - !!!   -------  !!!!!  +.     ^.  ^.       !.
+importBatch               - !!!   -------  !!!!!  +.     +.  +.       !.
+finishImport              - !!!   -------  !!!!!  +.     +.  +.       !.
+abortImport               - !!!   -------  !!!!!  +.     +.  +.       !.
+getImport                 - !!!   ----+--  !!!!!  +.     +.  +.       !.
+listImports               - !!!   ----+--  !!!!!  +.     +.  +.       !.
+getUserSecrets            - !!!   -------  !!!!!  +.     ^.  ^.       !.
+getOrganizationSecrets    - !!!   -------  !!!!!  +.     ^.  ^.       !.
 listAuditEvents           - !!!   ----+--  !!!!!  +.     +.  +.       !.
 getAuditEvent             - !!!   ----+--  !!!!!  +.     +.  +.       !.
 verifyAuditLog            - !!!   ----+--  !!!!!  +.     +.  +.       !.

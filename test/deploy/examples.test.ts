@@ -79,8 +79,8 @@ test('images run one version of Node.js, which the package supports', t => {
 })
 
 test('chart and image have the version of the package', t => {
-  const versions = findAll(/(?:^version: |^appVersion: "|auth-registry:)(\d+\.\d+\.\d+)/gm)
-  t.true(versions.length >= 4)
+  const versions = findAll(/(?:^version: |^appVersion: "|auth-registry:|image\.version=")(\d+\.\d+\.\d+(?:-[\w.]+)?)/gm)
+  t.true(versions.length >= 5)
   for (const [file, version] of versions) t.is(version, manifest.version, file)
 })
 
@@ -126,7 +126,8 @@ test('the build context of the image holds exactly its inputs', t => {
   const copied = [...read('deploy/Dockerfile').matchAll(/^COPY (?:--from=build \/app\/)?([^-\s]\S*)/gm)].map(
     ([, path]) => path!,
   )
-  for (const path of [...include, ...copied, 'deploy/bundle.mjs']) {
+  const scripts = JSON.parse(read('package.json')).scripts.build.match(/\bdeploy\/\w+\.mjs\b/g)
+  for (const path of [...include, ...copied, ...scripts, 'buf.yaml']) {
     if (path === '.' || path === 'dist') continue
     t.true(
       let_in.some(each => path === each || path.startsWith(`${each}/`)),

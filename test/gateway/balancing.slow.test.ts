@@ -13,9 +13,12 @@ import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { spawnGateway, spawnServer } from '../_helpers/apart.js'
 import { freshDatabase } from '../_helpers/database.js'
 import { callsOf, type Load, login, readsOf, toldOf, usesAll, writesOf } from '../_helpers/load.js'
+import { scrape } from '../_helpers/metrics.js'
 import { startNames } from '../_helpers/names.js'
 import { freePort } from '../_helpers/relay.js'
-import { createRequest } from '../_helpers/service.js'
+import { createRequest, startTestService } from '../_helpers/service.js'
+import { serviceKey } from '../_helpers/service-key.js'
+import { idOf } from '../_helpers/tokens.js'
 import { waitFor, waitForValue, within } from '../_helpers/wait.js'
 
 /** Two servers on one database, a gateway that uses both, and a token. */
@@ -146,6 +149,49 @@ test.serial('during a rolling restart of the servers no call fails, read or writ
   t.log(`reads: ${reads.told()}; sign-ups: ${writes.told()}`)
   t.deepEqual([...new Set([...reads.statuses, ...writes.statuses])], [200])
 })
+
+test.serial(
+  'polls wait at each server, go on at another when theirs is killed, and are answered when theirs stops',
+  async t => {
+    const service = await startTestService(t, { AUTH_LIMIT_FACTOR: '1000' })
+    const { DATABASE_URL = '' } = service.env
+    const servers = [await spawnServer(t, { DATABASE_URL }), await spawnServer(t, { DATABASE_URL })] as const
+    const gateway = await spawnGateway(t, servers.map(({ grpc }) => grpc).join(','))
+    const request = createRequest(gateway.http)
+    const token = await serviceKey(service, ['users.watch'])
+    const poll = (cursor: string) =>
+      request('POST', '/auth.v1.Changes/Poll', {
+        token,
+        body: { cursor, kinds: ['CHANGE_KIND_USERS'], wait: '10s' },
+        once: true,
+      })
+    const waiting = (index: 0 | 1) => async () => (await scrape(servers[index].metrics)).value('auth_feed_waiting')
+    let { cursor } = (await poll('')).json
+    await usesAll(request, await login(request), servers)
+
+    const first = Promise.all(Array.from({ length: 8 }, () => poll(cursor)))
+    await waitForValue(waiting(0), 4)
+    await waitForValue(waiting(1), 4)
+    servers[0].child.kill('SIGKILL')
+    await waitForValue(waiting(1), 8)
+    const { token: changed } = await service.signUp('ROLE_CLIENT')
+    for (const { status, json } of await first) {
+      t.deepEqual([status, json.userIds], [200, [idOf(changed)]])
+      cursor = json.cursor
+    }
+
+    const successor = await spawnServer(t, { DATABASE_URL, AUTH_GRPC_ADDRESS: servers[0].grpc })
+    await usesAll(request, await login(request), [successor, servers[1]])
+    const second = Array.from({ length: 8 }, () => poll(cursor))
+    await waitForValue(waiting(1), 4)
+    servers[1].child.kill('SIGTERM')
+    const { status, json } = await Promise.race(second)
+    t.deepEqual([status, json.restart, json.userIds], [200, undefined, undefined])
+    t.is(await servers[1].ended, 0)
+    await service.signUp('ROLE_CLIENT')
+    for (const { status } of await Promise.all(second)) t.is(status, 200)
+  },
+)
 
 test.serial('a DNS name stands for all its addresses, including those added after one is lost', async t => {
   const DATABASE_URL = await freshDatabase(t)

@@ -162,7 +162,6 @@ for (const [method, path, allow] of [
 }
 
 for (const path of [
-  '/',
   '/user',
   '/users',
   '/users/',

@@ -7,6 +7,7 @@ import test from 'ava'
 import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { BadRequestSchema, ErrorInfoSchema, RetryInfoSchema } from '../../proto/gen/google/rpc/error_details_pb.js'
+import { refused } from '../_helpers/problem.js'
 import { password, serviceForFile } from '../_helpers/service.js'
 import { claimsOf } from '../_helpers/tokens.js'
 
@@ -114,6 +115,17 @@ test('an RPC that does not exist, asked for over gRPC-Web, is answered with trai
       `200 ${type} 12`,
     )
     t.is(await answer.text(), '')
+  }
+})
+
+test('a Connect client that calls an RPC that does not exist gets Connect’s error, and a plain request a problem', async t => {
+  const headers = { 'connect-protocol-version': '1' }
+  for (const path of ['/auth.v1.Users/Nope', '/unknown.Service/X']) {
+    const { status, json } = await service.request('POST', path, { body: {}, headers })
+    t.is(status, 501)
+    t.deepEqual(json, { code: 'unimplemented', message: 'The method does not exist.' })
+    refused(t, await service.request('POST', path, { body: {} }), 404, 'NOT_FOUND')
+    refused(t, await service.request('GET', path, { headers }), 404, 'NOT_FOUND')
   }
 })
 

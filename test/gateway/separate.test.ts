@@ -382,6 +382,7 @@ test('while no server answers, the gateway answers 503 with Retry-After', async 
     defaultRevision: '1.0.2',
     trustedProxies: [],
     corsOrigins: [],
+    docs: true,
     scheduler: createScheduler(schedulerLimits, () => false),
     log: { error() {}, info() {} },
   } as const

@@ -107,20 +107,21 @@ test.serial('every alert names its section of the runbook', t => {
   for (const [, name = '', url] of rules) t.is(url, `https://docs.example.org/operations.md#${name.toLowerCase()}`)
 })
 
-test.serial('docs/observability.md lists every metric of ours with its labels and meaning', async t => {
+test.serial('docs/metrics.md lists every metric of ours with its labels and meaning', async t => {
   const all = await scrapeAll(t)
   const samples = all.flatMap(({ samples }) => samples)
   const helps = all.flatMap(({ text }) => [...text.matchAll(/^# HELP (auth_\w+) (.*)$/gm)])
   const exported = [...new Map(helps.map(help => [help[1], help])).values()].map(([, name = '', help]) => {
     const own = samples.filter(sample => sample.name.replace(/_(bucket|sum|count)$/, '') === name)
     const labels = [...new Set(own.flatMap(({ labels }) => Object.keys(labels)))].filter(label => label !== 'le')
-    return `| \`${name}\` | ${labels.map(label => `\`${label}\``).join(', ')} | ${help} |`
+    const type = new RegExp(`^# TYPE ${name} (\\w+)$`, 'm').exec(all.map(({ text }) => text).join('\n'))?.[1]
+    return `| \`${name}\` | ${type} | ${labels.map(label => `\`${label}\``).join(', ')} | ${help} |`
   })
-  const listed = read('docs/observability.md').match(/^\| `auth_.*$/gm) ?? []
+  const listed = read('docs/metrics.md').match(/^\| `auth_.*$/gm) ?? []
   t.deepEqual(listed.sort(), exported.sort())
   const limits = new Set(samples.flatMap(({ labels }) => labels.limit ?? []))
   t.true(limits.size > 13)
-  for (const limit of limits) t.true(read('docs/observability.md').includes(`\`${limit}\``), limit)
+  for (const limit of limits) t.true(read('docs/metrics.md').includes(`\`${limit}\``), limit)
 })
 
 test.serial('no label holds caller input, and a metric shows the build', async t => {

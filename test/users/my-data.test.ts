@@ -111,6 +111,7 @@ test('an export has what administrators export of the user, without other people
     ...[
       'activated_at',
       'active',
+      'avatar',
       'city',
       'created_at',
       'date_of_birth',

@@ -2,18 +2,38 @@
 import { timestampDate } from '@bufbuild/protobuf/wkt'
 import { type Command, Option } from 'commander'
 import { type Api, administering, withSignIn } from '../../administration.js'
-import { confirmName } from '../../terminal/ask.js'
-import { printFields, printJson, say } from '../../terminal/output.js'
+import { readReference } from '../../arguments.js'
+import { misuse } from '../../exit-codes.js'
+import { confirmName, readId } from '../../terminal/ask.js'
+import { jsonOption, printFields, printJson, say } from '../../terminal/output.js'
 import { withProgress } from '../../terminal/progress.js'
+import { type ExportOptions, exportAll, withExport } from '../lists/export.js'
 import { type Named, readUser, userName, withUser } from './name.js'
 
 /** Adds `auth-admin users export` and `erase`. */
 export function addUserData(users: Command): void {
-  withUser(users.command('export'))
-    .description('Print all data stored about a user as one JSON document (LGPD, article 18), without secrets.')
-    .addHelpText('after', "\nExample:\n  $ auth-admin users export '(11)98765-4321' > user.json")
+  const data = users
+    .command('export')
+    .argument('[file-or-user]', 'file to write, which ends in .csv or .jsonl; or username or id', readReference)
+    .addOption(new Option('--id <id>', 'id of the user, instead of a username').argParser(readId))
+  withExport(data, 'password hashes and provider keys')
+    .addOption(jsonOption())
+    .description('Write all users to a file; or print all data stored about one user as JSON (LGPD, article 18).')
+    .addHelpText(
+      'after',
+      `
+A file has the columns of \`users import\`, without deleted users. The data of
+one user has no secrets. Options other than --id and --json are for files; for a
+user whose name ends like a file, pass --id. On a server --with-secrets requires
+a sign-in within the last 15 minutes.
+
+Examples:
+  $ auth-admin users export users.csv
+  $ auth-admin users export '(11)98765-4321' > user.json`,
+    )
     .action(
-      administering(async (api, name: string | undefined, options: Named) => {
+      administering(async (api, name: string | undefined, options: Named & ExportOptions) => {
+        if (isFile(name, options)) return exportAll(api, 'users', name, options)
         const user = await userName(name, options)
         printJson(await withProgress('Reading', report => readAll(api, user, report)))
       }),
@@ -41,6 +61,17 @@ export function addUserData(users: Command): void {
         printFields({ erased: eraseTime, ...rows })
       }),
     )
+}
+
+/** Whether an export is of all users, to a file. */
+function isFile(
+  name: string | undefined,
+  { id, format, spreadsheet, withSecrets }: Named & ExportOptions,
+): name is string {
+  const named = name !== undefined && id === undefined && (format !== undefined || /\.(csv|jsonl|ndjson)$/i.test(name))
+  if (!named && (format ?? spreadsheet ?? withSecrets) !== undefined)
+    misuse('Pass a file that ends in .csv or .jsonl, or --format.')
+  return named
 }
 
 /** All pages of an export as one document, events the oldest first. */

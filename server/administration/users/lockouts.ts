@@ -1,9 +1,9 @@
 // Which users are locked now. A counter's name is a keyed digest, which names no user: the audit log has an event for each
 // lock, and the counters then tell whether it still holds.
 import { Administration as AdministrationService } from '../../../proto/gen/auth/v1/administration_pb.js'
-import { lockout } from '../../access/lockout.js'
 import type { AdministeredUsers } from '../../models/administered-user.js'
 import type { Audit } from '../../models/audit.js'
+import { lockout } from '../../policy/limits.js'
 import type { OpenPage } from '../../requests/paging.js'
 import { disorder, stretch } from '../audit-log.js'
 import type { Handler } from '../context.js'

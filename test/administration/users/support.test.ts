@@ -2,7 +2,7 @@
 import { randomInt } from 'node:crypto'
 import test from 'ava'
 import { UserState } from '../../../proto/gen/auth/v1/administration_pb.js'
-import { lockout } from '../../../server/access/lockout.js'
+import { lockout } from '../../../server/policy/limits.js'
 import { usernameKey } from '../../../server/rules/names.js'
 import { openLocal, openSignedIn, reasonOf, signedInForFile, wrongFieldsOf } from '../../_helpers/administration.js'
 import { anyAddress } from '../../_helpers/crowd.js'

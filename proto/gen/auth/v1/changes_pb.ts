@@ -12,7 +12,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file auth/v1/changes.proto.
  */
 export const file_auth_v1_changes: GenFile = /*@__PURE__*/
-  fileDesc("ChVhdXRoL3YxL2NoYW5nZXMucHJvdG8SB2F1dGgudjEiagoLUG9sbFJlcXVlc3QSDgoGY3Vyc29yGAEgASgJEicKBHdhaXQYAiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SIgoFa2luZHMYAyADKA4yEy5hdXRoLnYxLkNoYW5nZUtpbmQi5gEKDFBvbGxSZXNwb25zZRIOCgZjdXJzb3IYASABKAkSKQoFYXNfb2YYAiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEigKC3Jldm9jYXRpb25zGAMgAygLMhMuYXV0aC52MS5SZXZvY2F0aW9uEhQKDHJldGlyZWRfa2V5cxgEIAMoCRIQCgh1c2VyX2lkcxgFIAMoBRIYChBvcmdhbml6YXRpb25faWRzGAYgAygFEgwKBG1vcmUYByABKAgSIQoHcmVzdGFydBgIIAEoDjIQLmF1dGgudjEuUmVzdGFydCIxCgpSZXZvY2F0aW9uEgsKA3N1YhgBIAEoCRIWCg5taW5fZ2VuZXJhdGlvbhgCIAEoBSpdCgpDaGFuZ2VLaW5kEhsKF0NIQU5HRV9LSU5EX1VOU1BFQ0lGSUVEEAASGwoXQ0hBTkdFX0tJTkRfUkVWT0NBVElPTlMQARIVChFDSEFOR0VfS0lORF9VU0VSUxACKlcKB1Jlc3RhcnQSFwoTUkVTVEFSVF9VTlNQRUNJRklFRBAAEhcKE1JFU1RBUlRfQ1VSU09SX0xPU1QQARIaChZSRVNUQVJUX0NVUlNPUl9FWFBJUkVEEAIyQwoHQ2hhbmdlcxI4CgRQb2xsEhQuYXV0aC52MS5Qb2xsUmVxdWVzdBoVLmF1dGgudjEuUG9sbFJlc3BvbnNlIgOQAgJiBnByb3RvMw", [file_google_protobuf_duration, file_google_protobuf_timestamp]);
+  fileDesc("ChVhdXRoL3YxL2NoYW5nZXMucHJvdG8SB2F1dGgudjEiagoLUG9sbFJlcXVlc3QSDgoGY3Vyc29yGAEgASgJEicKBHdhaXQYAiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SIgoFa2luZHMYAyADKA4yEy5hdXRoLnYxLkNoYW5nZUtpbmQijwIKDFBvbGxSZXNwb25zZRIOCgZjdXJzb3IYASABKAkSKQoFYXNfb2YYAiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEigKC3Jldm9jYXRpb25zGAMgAygLMhMuYXV0aC52MS5SZXZvY2F0aW9uEhQKDHJldGlyZWRfa2V5cxgEIAMoCRIQCgh1c2VyX2lkcxgFIAMoBRIYChBvcmdhbml6YXRpb25faWRzGAYgAygFEgwKBG1vcmUYByABKAgSIQoHcmVzdGFydBgIIAEoDjIQLmF1dGgudjEuUmVzdGFydBInCgNub3cYCSABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wIjEKClJldm9jYXRpb24SCwoDc3ViGAEgASgJEhYKDm1pbl9nZW5lcmF0aW9uGAIgASgFKl0KCkNoYW5nZUtpbmQSGwoXQ0hBTkdFX0tJTkRfVU5TUEVDSUZJRUQQABIbChdDSEFOR0VfS0lORF9SRVZPQ0FUSU9OUxABEhUKEUNIQU5HRV9LSU5EX1VTRVJTEAIqVwoHUmVzdGFydBIXChNSRVNUQVJUX1VOU1BFQ0lGSUVEEAASFwoTUkVTVEFSVF9DVVJTT1JfTE9TVBABEhoKFlJFU1RBUlRfQ1VSU09SX0VYUElSRUQQAjJDCgdDaGFuZ2VzEjgKBFBvbGwSFC5hdXRoLnYxLlBvbGxSZXF1ZXN0GhUuYXV0aC52MS5Qb2xsUmVzcG9uc2UiA5ACAkI5CgdhdXRoLnYxUAFaImF1dGgtcmVnaXN0cnkvcHJvdG8vYXV0aC92MTthdXRodjGqAgdBdXRoLlYxYgZwcm90bzM", [file_google_protobuf_duration, file_google_protobuf_timestamp]);
 
 /**
  * Where to continue, and what to return.
@@ -111,6 +111,13 @@ export type PollResponse = Message<"auth.v1.PollResponse"> & {
    * @generated from field: auth.v1.Restart restart = 8;
    */
   restart: Restart;
+
+  /**
+   * The time of the database when it was asked for `as_of`. The changes between the two aren't known. Absent as `as_of` is.
+   *
+   * @generated from field: google.protobuf.Timestamp now = 9;
+   */
+  now?: Timestamp | undefined;
 };
 
 /**
@@ -223,7 +230,8 @@ export const RestartSchema: GenEnum<Restart> = /*@__PURE__*/
  * A feed of what changes in the registry, for services: revocations of tokens, so that a service can verify tokens without a
  * call, and changed users, for services that keep copies of records.
  *
- * A service authenticates with a key: `authorization: Bearer authsvc_…`. Each kind of change needs its own scope.
+ * A service authenticates with a key: `authorization: Bearer authsvc_…`. Each kind of change needs its own scope:
+ * `tokens.watch` or `users.watch`. The comment of Users on refusals also applies here.
  *
  * @generated from service auth.v1.Changes
  */
@@ -241,9 +249,13 @@ export const Changes: GenService<{
    * A change is returned at least once, and can be returned again. When changes follow each other closely, a response has
    * only the latest state. A change is returned about 300 milliseconds after it is committed, later with more than 300
    * waiting calls at a server. A server that shuts down answers waiting calls at once, and refuses new ones with UNAVAILABLE.
-   * Use a deadline that is some seconds longer than `wait`.
+   * While the database doesn't answer, a call ends with UNAVAILABLE within some seconds of `wait`. Use a deadline that is some
+   * seconds longer than `wait`.
    *
    * When `restart` is set, the cursor of the request couldn't be used, and the response begins a snapshot.
+   *
+   * Errors: INVALID_ARGUMENT (INVALID_ARGUMENT), TOO_MANY_ATTEMPTS (RESOURCE_EXHAUSTED), ACCESS_DENIED (PERMISSION_DENIED),
+   * INVALID_TOKEN (UNAUTHENTICATED)
    *
    * @generated from rpc auth.v1.Changes.Poll
    */

@@ -12,7 +12,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file auth/v1/forgotpasswords.proto.
  */
 export const file_auth_v1_forgotpasswords: GenFile = /*@__PURE__*/
-  fileDesc("Ch1hdXRoL3YxL2ZvcmdvdHBhc3N3b3Jkcy5wcm90bxIHYXV0aC52MSInCiVGaW5kQWxsRm9yZ290UGFzc3dvcmRRdWVzdGlvbnNSZXF1ZXN0Ik4KJkZpbmRBbGxGb3Jnb3RQYXNzd29yZFF1ZXN0aW9uc1Jlc3BvbnNlEiQKCXF1ZXN0aW9ucxgBIAMoCzIRLmF1dGgudjEuUXVlc3Rpb24iaAogTG9naW5CeVVzZXJuYW1lQW5kQW5zd2Vyc1JlcXVlc3QSFQoIdXNlcm5hbWUYASABKAlIAIgBARIgCgdhbnN3ZXJzGAIgAygLMg8uYXV0aC52MS5BbnN3ZXJCCwoJX3VzZXJuYW1lIjIKIUxvZ2luQnlVc2VybmFtZUFuZEFuc3dlcnNSZXNwb25zZRINCgV0b2tlbhgBIAEoCSJcChxMb2dpbkJ5VXNlcm5hbWVBbmRLZXlSZXF1ZXN0EhAKA2tleRgBIAEoCUgAiAEBEhUKCHVzZXJuYW1lGAIgASgJSAGIAQFCBgoEX2tleUILCglfdXNlcm5hbWUiLgodTG9naW5CeVVzZXJuYW1lQW5kS2V5UmVzcG9uc2USDQoFdG9rZW4YASABKAkicQofUGFzc3dvcmRVcGRhdGVCeVVzZXJuYW1lUmVxdWVzdBIZCgxuZXdfcGFzc3dvcmQYASABKAlIAIgBARIVCgh1c2VybmFtZRgCIAEoCUgBiAEBQg8KDV9uZXdfcGFzc3dvcmRCCwoJX3VzZXJuYW1lIiIKIFBhc3N3b3JkVXBkYXRlQnlVc2VybmFtZVJlc3BvbnNlImEKLlNhdmVGb3Jnb3RQYXNzd29yZFF1ZXN0aW9uc1VzZXJzQW5zd2Vyc1JlcXVlc3QSJAoGYW5zd2VyGAEgASgLMg8uYXV0aC52MS5BbnN3ZXJIAIgBAUIJCgdfYW5zd2VyIjEKL1NhdmVGb3Jnb3RQYXNzd29yZFF1ZXN0aW9uc1VzZXJzQW5zd2Vyc1Jlc3BvbnNlIlkKFVNlbmRLZXlCeUVtYWlsUmVxdWVzdBISCgVlbWFpbBgBIAEoCUgAiAEBEhUKCHVzZXJuYW1lGAIgASgJSAGIAQFCCAoGX2VtYWlsQgsKCV91c2VybmFtZSIYChZTZW5kS2V5QnlFbWFpbFJlc3BvbnNlMtkFCg9Gb3Jnb3RQYXNzd29yZHMShgEKHkZpbmRBbGxGb3Jnb3RQYXNzd29yZFF1ZXN0aW9ucxIuLmF1dGgudjEuRmluZEFsbEZvcmdvdFBhc3N3b3JkUXVlc3Rpb25zUmVxdWVzdBovLmF1dGgudjEuRmluZEFsbEZvcmdvdFBhc3N3b3JkUXVlc3Rpb25zUmVzcG9uc2UiA5ACAhJyChlMb2dpbkJ5VXNlcm5hbWVBbmRBbnN3ZXJzEikuYXV0aC52MS5Mb2dpbkJ5VXNlcm5hbWVBbmRBbnN3ZXJzUmVxdWVzdBoqLmF1dGgudjEuTG9naW5CeVVzZXJuYW1lQW5kQW5zd2Vyc1Jlc3BvbnNlEmYKFUxvZ2luQnlVc2VybmFtZUFuZEtleRIlLmF1dGgudjEuTG9naW5CeVVzZXJuYW1lQW5kS2V5UmVxdWVzdBomLmF1dGgudjEuTG9naW5CeVVzZXJuYW1lQW5kS2V5UmVzcG9uc2USbwoYUGFzc3dvcmRVcGRhdGVCeVVzZXJuYW1lEiguYXV0aC52MS5QYXNzd29yZFVwZGF0ZUJ5VXNlcm5hbWVSZXF1ZXN0GikuYXV0aC52MS5QYXNzd29yZFVwZGF0ZUJ5VXNlcm5hbWVSZXNwb25zZRKcAQonU2F2ZUZvcmdvdFBhc3N3b3JkUXVlc3Rpb25zVXNlcnNBbnN3ZXJzEjcuYXV0aC52MS5TYXZlRm9yZ290UGFzc3dvcmRRdWVzdGlvbnNVc2Vyc0Fuc3dlcnNSZXF1ZXN0GjguYXV0aC52MS5TYXZlRm9yZ290UGFzc3dvcmRRdWVzdGlvbnNVc2Vyc0Fuc3dlcnNSZXNwb25zZRJRCg5TZW5kS2V5QnlFbWFpbBIeLmF1dGgudjEuU2VuZEtleUJ5RW1haWxSZXF1ZXN0Gh8uYXV0aC52MS5TZW5kS2V5QnlFbWFpbFJlc3BvbnNlYgZwcm90bzM", [file_auth_v1_records]);
+  fileDesc("Ch1hdXRoL3YxL2ZvcmdvdHBhc3N3b3Jkcy5wcm90bxIHYXV0aC52MSInCiVGaW5kQWxsRm9yZ290UGFzc3dvcmRRdWVzdGlvbnNSZXF1ZXN0Ik4KJkZpbmRBbGxGb3Jnb3RQYXNzd29yZFF1ZXN0aW9uc1Jlc3BvbnNlEiQKCXF1ZXN0aW9ucxgBIAMoCzIRLmF1dGgudjEuUXVlc3Rpb24iaAogTG9naW5CeVVzZXJuYW1lQW5kQW5zd2Vyc1JlcXVlc3QSFQoIdXNlcm5hbWUYASABKAlIAIgBARIgCgdhbnN3ZXJzGAIgAygLMg8uYXV0aC52MS5BbnN3ZXJCCwoJX3VzZXJuYW1lIjIKIUxvZ2luQnlVc2VybmFtZUFuZEFuc3dlcnNSZXNwb25zZRINCgV0b2tlbhgBIAEoCSJcChxMb2dpbkJ5VXNlcm5hbWVBbmRLZXlSZXF1ZXN0EhAKA2tleRgBIAEoCUgAiAEBEhUKCHVzZXJuYW1lGAIgASgJSAGIAQFCBgoEX2tleUILCglfdXNlcm5hbWUiLgodTG9naW5CeVVzZXJuYW1lQW5kS2V5UmVzcG9uc2USDQoFdG9rZW4YASABKAkicQofUGFzc3dvcmRVcGRhdGVCeVVzZXJuYW1lUmVxdWVzdBIZCgxuZXdfcGFzc3dvcmQYASABKAlIAIgBARIVCgh1c2VybmFtZRgCIAEoCUgBiAEBQg8KDV9uZXdfcGFzc3dvcmRCCwoJX3VzZXJuYW1lIiIKIFBhc3N3b3JkVXBkYXRlQnlVc2VybmFtZVJlc3BvbnNlImEKLlNhdmVGb3Jnb3RQYXNzd29yZFF1ZXN0aW9uc1VzZXJzQW5zd2Vyc1JlcXVlc3QSJAoGYW5zd2VyGAEgASgLMg8uYXV0aC52MS5BbnN3ZXJIAIgBAUIJCgdfYW5zd2VyIjEKL1NhdmVGb3Jnb3RQYXNzd29yZFF1ZXN0aW9uc1VzZXJzQW5zd2Vyc1Jlc3BvbnNlIlkKFVNlbmRLZXlCeUVtYWlsUmVxdWVzdBISCgVlbWFpbBgBIAEoCUgAiAEBEhUKCHVzZXJuYW1lGAIgASgJSAGIAQFCCAoGX2VtYWlsQgsKCV91c2VybmFtZSIYChZTZW5kS2V5QnlFbWFpbFJlc3BvbnNlMtkFCg9Gb3Jnb3RQYXNzd29yZHMShgEKHkZpbmRBbGxGb3Jnb3RQYXNzd29yZFF1ZXN0aW9ucxIuLmF1dGgudjEuRmluZEFsbEZvcmdvdFBhc3N3b3JkUXVlc3Rpb25zUmVxdWVzdBovLmF1dGgudjEuRmluZEFsbEZvcmdvdFBhc3N3b3JkUXVlc3Rpb25zUmVzcG9uc2UiA5ACAhJyChlMb2dpbkJ5VXNlcm5hbWVBbmRBbnN3ZXJzEikuYXV0aC52MS5Mb2dpbkJ5VXNlcm5hbWVBbmRBbnN3ZXJzUmVxdWVzdBoqLmF1dGgudjEuTG9naW5CeVVzZXJuYW1lQW5kQW5zd2Vyc1Jlc3BvbnNlEmYKFUxvZ2luQnlVc2VybmFtZUFuZEtleRIlLmF1dGgudjEuTG9naW5CeVVzZXJuYW1lQW5kS2V5UmVxdWVzdBomLmF1dGgudjEuTG9naW5CeVVzZXJuYW1lQW5kS2V5UmVzcG9uc2USbwoYUGFzc3dvcmRVcGRhdGVCeVVzZXJuYW1lEiguYXV0aC52MS5QYXNzd29yZFVwZGF0ZUJ5VXNlcm5hbWVSZXF1ZXN0GikuYXV0aC52MS5QYXNzd29yZFVwZGF0ZUJ5VXNlcm5hbWVSZXNwb25zZRKcAQonU2F2ZUZvcmdvdFBhc3N3b3JkUXVlc3Rpb25zVXNlcnNBbnN3ZXJzEjcuYXV0aC52MS5TYXZlRm9yZ290UGFzc3dvcmRRdWVzdGlvbnNVc2Vyc0Fuc3dlcnNSZXF1ZXN0GjguYXV0aC52MS5TYXZlRm9yZ290UGFzc3dvcmRRdWVzdGlvbnNVc2Vyc0Fuc3dlcnNSZXNwb25zZRJRCg5TZW5kS2V5QnlFbWFpbBIeLmF1dGgudjEuU2VuZEtleUJ5RW1haWxSZXF1ZXN0Gh8uYXV0aC52MS5TZW5kS2V5QnlFbWFpbFJlc3BvbnNlQjkKB2F1dGgudjFQAVoiYXV0aC1yZWdpc3RyeS9wcm90by9hdXRoL3YxO2F1dGh2MaoCB0F1dGguVjFiBnByb3RvMw", [file_auth_v1_records]);
 
 /**
  * Empty.
@@ -281,6 +281,8 @@ export const ForgotPasswords: GenService<{
   /**
    * Lists all security questions, including retired ones, in the order that administrators set, at first by id.
    *
+   * HTTP: GET /forgotpasswords/findallforgotpasswordquestions
+   *
    * @generated from rpc auth.v1.ForgotPasswords.FindAllForgotPasswordQuestions
    */
   findAllForgotPasswordQuestions: {
@@ -292,6 +294,10 @@ export const ForgotPasswords: GenService<{
    * Signs in with answers to at least 2 different security questions.
    * Refuses with TOO_MANY_ANSWERS (more than 10), INVALID_ANSWERS (none given, or fewer than 2 correct),
    * USER_NOT_FOUND, ANSWER_NOT_FOUND (the user has no answer to a given question), and TOO_MANY_ATTEMPTS.
+   *
+   * HTTP: POST /forgotpasswords/loginbyusernameandanswers
+   * Errors: MISSING_PARAMETER (INVALID_ARGUMENT), TOO_MANY_ANSWERS (INVALID_ARGUMENT), USER_NOT_FOUND (NOT_FOUND),
+   * ANSWER_NOT_FOUND (NOT_FOUND), INVALID_ANSWERS (UNAUTHENTICATED), TOO_MANY_ATTEMPTS (RESOURCE_EXHAUSTED)
    *
    * @generated from rpc auth.v1.ForgotPasswords.LoginByUsernameAndAnswers
    */
@@ -305,6 +311,9 @@ export const ForgotPasswords: GenService<{
    * Refuses with INVALID_KEY, without distinction, for an unknown user and for a wrong, used or expired key, and with
    * TOO_MANY_ATTEMPTS when the client address has failed too often: failures of the account don’t count against a key.
    *
+   * HTTP: POST /forgotpasswords/loginbyusernameandkey
+   * Errors: INVALID_KEY (UNAUTHENTICATED), TOO_MANY_ATTEMPTS (RESOURCE_EXHAUSTED)
+   *
    * @generated from rpc auth.v1.ForgotPasswords.LoginByUsernameAndKey
    */
   loginByUsernameAndKey: {
@@ -315,6 +324,10 @@ export const ForgotPasswords: GenService<{
   /**
    * Sets a new password and revokes every earlier token of the user. Protected: the user itself or an active
    * ROLE_ADMIN. Refuses with INVALID_PASSWORD when the password violates the policy of sign-up, and USER_NOT_FOUND.
+   *
+   * HTTP: POST /forgotpasswords/passwordupdatebyusername
+   * Errors: MISSING_PARAMETER (INVALID_ARGUMENT), INVALID_PASSWORD (INVALID_ARGUMENT), USER_NOT_FOUND (NOT_FOUND),
+   * ACCESS_DENIED (PERMISSION_DENIED), INVALID_TOKEN (UNAUTHENTICATED)
    *
    * @generated from rpc auth.v1.ForgotPasswords.PasswordUpdateByUsername
    */
@@ -329,6 +342,10 @@ export const ForgotPasswords: GenService<{
    * answer counts, and a password update discards the new one. The owner is notified by e-mail.
    * Refuses with MISSING_PARAMETER (no or empty answer), USER_NOT_FOUND, and QUESTION_NOT_FOUND (unknown or retired).
    *
+   * HTTP: POST /forgotpasswords/saveforgotpasswordquestionsusersanswers
+   * Errors: MISSING_PARAMETER (INVALID_ARGUMENT), USER_NOT_FOUND (NOT_FOUND), QUESTION_NOT_FOUND (NOT_FOUND), ACCESS_DENIED
+   * (PERMISSION_DENIED), INVALID_TOKEN (UNAUTHENTICATED)
+   *
    * @generated from rpc auth.v1.ForgotPasswords.SaveForgotPasswordQuestionsUsersAnswers
    */
   saveForgotPasswordQuestionsUsersAnswers: {
@@ -341,6 +358,9 @@ export const ForgotPasswords: GenService<{
    * the user. The answer is the same whether or not an e-mail is sent; at most 1 a minute and 5 an hour are sent per user.
    * Refuses with INVALID_EMAIL when the text is not a valid e-mail address, and TOO_MANY_ATTEMPTS after 60 requests an
    * hour from one client address.
+   *
+   * HTTP: POST /forgotpasswords/sendkeybyemail
+   * Errors: INVALID_EMAIL (INVALID_ARGUMENT), TOO_MANY_ATTEMPTS (RESOURCE_EXHAUSTED)
    *
    * @generated from rpc auth.v1.ForgotPasswords.SendKeyByEmail
    */

@@ -9,11 +9,12 @@ import { enumDesc, fileDesc } from "@bufbuild/protobuf/codegenv2";
  * Describes the file auth/v1/reason.proto.
  */
 export const file_auth_v1_reason: GenFile = /*@__PURE__*/
-  fileDesc("ChRhdXRoL3YxL3JlYXNvbi5wcm90bxIHYXV0aC52MSqFBwoGUmVhc29uEhYKElJFQVNPTl9VTlNQRUNJRklFRBAAEhgKFFJFQVNPTl9BQ0NFU1NfREVOSUVEEAESGAoUUkVBU09OX0lOVkFMSURfVE9LRU4QAhIcChhSRUFTT05fTUlTU0lOR19QQVJBTUVURVIQAxIcChhSRUFTT05fTUFMRk9STUVEX1JFUVVFU1QQBBIaChZSRUFTT05fSU5WQUxJRF9TSUdOX1VQEAUSHgoaUkVBU09OX0lOVkFMSURfQ1JFREVOVElBTFMQBhIdChlSRUFTT05fQUNUSVZBVElPTl9SRUZVU0VEEAcSGQoVUkVBU09OX1VTRVJfTk9UX0ZPVU5EEAgSHQoZUkVBU09OX1FVRVNUSU9OX05PVF9GT1VORBAJEhsKF1JFQVNPTl9BTlNXRVJfTk9UX0ZPVU5EEAoSGgoWUkVBU09OX0lOVkFMSURfQU5TV0VSUxALEhsKF1JFQVNPTl9UT09fTUFOWV9BTlNXRVJTEAwSFgoSUkVBU09OX0lOVkFMSURfS0VZEA0SGAoUUkVBU09OX0lOVkFMSURfRU1BSUwQDhIbChdSRUFTT05fSU5WQUxJRF9QQVNTV09SRBAPEicKI1JFQVNPTl9PUkdBTklaQVRJT05fRU1BSUxfTk9UX0ZPVU5EEBASHAoYUkVBU09OX1RPT19NQU5ZX0FUVEVNUFRTEBESFQoRUkVBU09OX09WRVJMT0FERUQQEhIWChJSRUFTT05fVU5BVkFJTEFCTEUQExIcChhSRUFTT05fREVBRExJTkVfRVhDRUVERUQQFBITCg9SRUFTT05fSU5URVJOQUwQFRIbChdSRUFTT05fUkVDT1JEX05PVF9GT1VORBAWEhUKEVJFQVNPTl9OQU1FX1RBS0VOEBcSFQoRUkVBU09OX1NUQUxFX0VUQUcQGBIWChJSRUFTT05fV1JPTkdfU1RBVEUQGRIbChdSRUFTT05fSU5WQUxJRF9BUkdVTUVOVBAaEhYKElJFQVNPTl9DT0RFX05FRURFRBAbEhgKFFJFQVNPTl9TSUdOX0lOX0FHQUlOEBwSHgoaUkVBU09OX0NPTkZJUk1BVElPTl9ORUVERUQQHRIdChlSRUFTT05fTEFTVF9BRE1JTklTVFJBVE9SEB4SHwobUkVBU09OX0pVU1RJRklDQVRJT05fTkVFREVEEB9iBnByb3RvMw");
+  fileDesc("ChRhdXRoL3YxL3JlYXNvbi5wcm90bxIHYXV0aC52MSqFBwoGUmVhc29uEhYKElJFQVNPTl9VTlNQRUNJRklFRBAAEhgKFFJFQVNPTl9BQ0NFU1NfREVOSUVEEAESGAoUUkVBU09OX0lOVkFMSURfVE9LRU4QAhIcChhSRUFTT05fTUlTU0lOR19QQVJBTUVURVIQAxIcChhSRUFTT05fTUFMRk9STUVEX1JFUVVFU1QQBBIaChZSRUFTT05fSU5WQUxJRF9TSUdOX1VQEAUSHgoaUkVBU09OX0lOVkFMSURfQ1JFREVOVElBTFMQBhIdChlSRUFTT05fQUNUSVZBVElPTl9SRUZVU0VEEAcSGQoVUkVBU09OX1VTRVJfTk9UX0ZPVU5EEAgSHQoZUkVBU09OX1FVRVNUSU9OX05PVF9GT1VORBAJEhsKF1JFQVNPTl9BTlNXRVJfTk9UX0ZPVU5EEAoSGgoWUkVBU09OX0lOVkFMSURfQU5TV0VSUxALEhsKF1JFQVNPTl9UT09fTUFOWV9BTlNXRVJTEAwSFgoSUkVBU09OX0lOVkFMSURfS0VZEA0SGAoUUkVBU09OX0lOVkFMSURfRU1BSUwQDhIbChdSRUFTT05fSU5WQUxJRF9QQVNTV09SRBAPEicKI1JFQVNPTl9PUkdBTklaQVRJT05fRU1BSUxfTk9UX0ZPVU5EEBASHAoYUkVBU09OX1RPT19NQU5ZX0FUVEVNUFRTEBESFQoRUkVBU09OX09WRVJMT0FERUQQEhIWChJSRUFTT05fVU5BVkFJTEFCTEUQExIcChhSRUFTT05fREVBRExJTkVfRVhDRUVERUQQFBITCg9SRUFTT05fSU5URVJOQUwQFRIbChdSRUFTT05fUkVDT1JEX05PVF9GT1VORBAWEhUKEVJFQVNPTl9OQU1FX1RBS0VOEBcSFQoRUkVBU09OX1NUQUxFX0VUQUcQGBIWChJSRUFTT05fV1JPTkdfU1RBVEUQGRIbChdSRUFTT05fSU5WQUxJRF9BUkdVTUVOVBAaEhYKElJFQVNPTl9DT0RFX05FRURFRBAbEhgKFFJFQVNPTl9TSUdOX0lOX0FHQUlOEBwSHgoaUkVBU09OX0NPTkZJUk1BVElPTl9ORUVERUQQHRIdChlSRUFTT05fTEFTVF9BRE1JTklTVFJBVE9SEB4SHwobUkVBU09OX0pVU1RJRklDQVRJT05fTkVFREVEEB9COQoHYXV0aC52MVABWiJhdXRoLXJlZ2lzdHJ5L3Byb3RvL2F1dGgvdjE7YXV0aHYxqgIHQXV0aC5WMWIGcHJvdG8z");
 
 /**
  * Reason why a call is refused: the `reason` of `google.rpc.ErrorInfo` (without the prefix `REASON_`) and of the HTTP
- * problem documents. The HTTP status is in brackets.
+ * problem documents. The first sentence of each comment says why, the second what to do; the HTTP status and the gRPC code
+ * are in brackets.
  *
  * @generated from enum auth.v1.Reason
  */
@@ -26,218 +27,223 @@ export enum Reason {
   UNSPECIFIED = 0,
 
   /**
-   * The bearer token is missing, or the caller lacks permission. [403]
+   * The bearer token is missing, or the caller lacks permission. Send a token or key that has the permission.
+   * [403, PERMISSION_DENIED]
    *
    * @generated from enum value: REASON_ACCESS_DENIED = 1;
    */
   ACCESS_DENIED = 1,
 
   /**
-   * The token is malformed, wrongly signed, expired or revoked, or its user is deleted or suspended. [500]
+   * The token is malformed, wrongly signed, expired or revoked, or its user is deleted or suspended. Sign in again.
+   * [500, UNAUTHENTICATED]
    *
    * @generated from enum value: REASON_INVALID_TOKEN = 2;
    */
   INVALID_TOKEN = 2,
 
   /**
-   * A required parameter is missing or empty. [400]
+   * A required parameter is missing or empty. Send the listed parameters. [400, INVALID_ARGUMENT]
    *
    * @generated from enum value: REASON_MISSING_PARAMETER = 3;
    */
   MISSING_PARAMETER = 3,
 
   /**
-   * A parameter or the body can't be read. [400]
+   * A parameter or the body can't be read. Correct the request: a retry would fail, too. [400, INVALID_ARGUMENT]
    *
    * @generated from enum value: REASON_MALFORMED_REQUEST = 4;
    */
   MALFORMED_REQUEST = 4,
 
   /**
-   * Fields of the sign-up form are missing or wrong; all are listed. [422]
+   * Fields of the sign-up form are missing or wrong; all are listed. Correct the listed fields. [422, INVALID_ARGUMENT]
    *
    * @generated from enum value: REASON_INVALID_SIGN_UP = 5;
    */
   INVALID_SIGN_UP = 5,
 
   /**
-   * Username and password don't match. [404]
+   * Username and password don't match. Enter them again, or recover the account. [404, UNAUTHENTICATED]
    *
    * @generated from enum value: REASON_INVALID_CREDENTIALS = 6;
    */
   INVALID_CREDENTIALS = 6,
 
   /**
-   * The user can't be activated, or not with this key. [422]
+   * The user can't be activated, or not with this key. Check username, role and key. [422, FAILED_PRECONDITION]
    *
    * @generated from enum value: REASON_ACTIVATION_REFUSED = 7;
    */
   ACTIVATION_REFUSED = 7,
 
   /**
-   * The user does not exist. [404]
+   * The user does not exist. Check the username. [404, NOT_FOUND]
    *
    * @generated from enum value: REASON_USER_NOT_FOUND = 8;
    */
   USER_NOT_FOUND = 8,
 
   /**
-   * The security question does not exist, or is retired. [404]
+   * The security question does not exist, or is retired. Choose an offered one. [404, NOT_FOUND]
    *
    * @generated from enum value: REASON_QUESTION_NOT_FOUND = 9;
    */
   QUESTION_NOT_FOUND = 9,
 
   /**
-   * The user has no answer to one of the given questions. [404]
+   * The user has no answer to one of the given questions. Answer questions for which the user saved an answer.
+   * [404, NOT_FOUND]
    *
    * @generated from enum value: REASON_ANSWER_NOT_FOUND = 10;
    */
   ANSWER_NOT_FOUND = 10,
 
   /**
-   * Fewer than 2 answers are correct. [422]
+   * Fewer than 2 answers are correct. Answer again. [422, UNAUTHENTICATED]
    *
    * @generated from enum value: REASON_INVALID_ANSWERS = 11;
    */
   INVALID_ANSWERS = 11,
 
   /**
-   * More than 10 answers. [400]
+   * There are more than 10 answers. Send at most 10. [400, INVALID_ARGUMENT]
    *
    * @generated from enum value: REASON_TOO_MANY_ANSWERS = 12;
    */
   TOO_MANY_ANSWERS = 12,
 
   /**
-   * Username and mailed key don't match, or the key is used or expired. [422]
+   * Username and mailed key don't match, or the key is used or expired. Request a new key. [422, UNAUTHENTICATED]
    *
    * @generated from enum value: REASON_INVALID_KEY = 13;
    */
   INVALID_KEY = 13,
 
   /**
-   * The text is not a valid e-mail address. [422]
+   * The text is not a valid e-mail address. Correct it. [422, INVALID_ARGUMENT]
    *
    * @generated from enum value: REASON_INVALID_EMAIL = 14;
    */
   INVALID_EMAIL = 14,
 
   /**
-   * The new password violates the policy. [400]
+   * The new password violates the policy. Choose another one. [400, INVALID_ARGUMENT]
    *
    * @generated from enum value: REASON_INVALID_PASSWORD = 15;
    */
   INVALID_PASSWORD = 15,
 
   /**
-   * No organization has the address. [404]
+   * No organization has the address. Ask an administrator for the registered one. [404, NOT_FOUND]
    *
    * @generated from enum value: REASON_ORGANIZATION_EMAIL_NOT_FOUND = 16;
    */
   ORGANIZATION_EMAIL_NOT_FOUND = 16,
 
   /**
-   * Too many failures or requests; retry after the given time. [429]
+   * There were too many failures or requests. Retry after the given time. [429, RESOURCE_EXHAUSTED]
    *
    * @generated from enum value: REASON_TOO_MANY_ATTEMPTS = 17;
    */
   TOO_MANY_ATTEMPTS = 17,
 
   /**
-   * The service is overloaded; retry after the given time. [503]
+   * The service is overloaded. Retry after the given time. [503, RESOURCE_EXHAUSTED]
    *
    * @generated from enum value: REASON_OVERLOADED = 18;
    */
   OVERLOADED = 18,
 
   /**
-   * The database is unavailable; retry after the given time. [503]
+   * The database is unavailable. Retry after the given time. [503, UNAVAILABLE]
    *
    * @generated from enum value: REASON_UNAVAILABLE = 19;
    */
   UNAVAILABLE = 19,
 
   /**
-   * The deadline of the caller passed, or the time limit of the call. [503]
+   * The deadline of the caller passed, or the time limit of the call. Retry; first find out whether a change took effect.
+   * [503, DEADLINE_EXCEEDED]
    *
    * @generated from enum value: REASON_DEADLINE_EXCEEDED = 20;
    */
   DEADLINE_EXCEEDED = 20,
 
   /**
-   * An internal error; the log has it under the request id. [503]
+   * An internal error occurred. Report the request id, under which the log has the error. [503, INTERNAL]
    *
    * @generated from enum value: REASON_INTERNAL = 21;
    */
   INTERNAL = 21,
 
   /**
-   * The organization, question, service, key or e-mail does not exist. [404]
+   * The organization, question, service, key or e-mail does not exist. Check the reference. [404, NOT_FOUND]
    *
    * @generated from enum value: REASON_RECORD_NOT_FOUND = 22;
    */
   RECORD_NOT_FOUND = 22,
 
   /**
-   * Another record already has the name. [409]
+   * Another record already has the name. Choose another one. [409, ALREADY_EXISTS]
    *
    * @generated from enum value: REASON_NAME_TAKEN = 23;
    */
   NAME_TAKEN = 23,
 
   /**
-   * The record has changed since it was read; read it again. [409]
+   * The record has changed since it was read. Read it again. [409, ABORTED]
    *
    * @generated from enum value: REASON_STALE_ETAG = 24;
    */
   STALE_ETAG = 24,
 
   /**
-   * The state of the record does not allow the operation. [409]
+   * The state of the record does not allow the operation. The text of the refusal says what has to change first.
+   * [409, FAILED_PRECONDITION]
    *
    * @generated from enum value: REASON_WRONG_STATE = 25;
    */
   WRONG_STATE = 25,
 
   /**
-   * Fields of the request are missing or wrong; all are listed. [400]
+   * Fields of the request are missing or wrong; all are listed. Correct the listed fields. [400, INVALID_ARGUMENT]
    *
    * @generated from enum value: REASON_INVALID_ARGUMENT = 26;
    */
   INVALID_ARGUMENT = 26,
 
   /**
-   * The password is right; a one-time code is also required. [401]
+   * The password is right; a one-time code is also required. Send the code of the authenticator app. [401, UNAUTHENTICATED]
    *
    * @generated from enum value: REASON_CODE_NEEDED = 27;
    */
   CODE_NEEDED = 27,
 
   /**
-   * The operation requires a sign-in within the last 15 minutes, with a one-time code if codes are enrolled: it is
-   * irreversible, or creates access to an account or to the registry. [401]
+   * The operation is irreversible, or creates access to an account or to the registry: it requires a sign-in within the last
+   * 15 minutes, with a one-time code if codes are enrolled. Sign in again. [401, UNAUTHENTICATED]
    *
    * @generated from enum value: REASON_SIGN_IN_AGAIN = 28;
    */
   SIGN_IN_AGAIN = 28,
 
   /**
-   * The operation is irreversible: `confirm` must repeat the name of its target. [400]
+   * The operation is irreversible. Repeat the name of its target in `confirm`. [400, INVALID_ARGUMENT]
    *
    * @generated from enum value: REASON_CONFIRMATION_NEEDED = 29;
    */
   CONFIRMATION_NEEDED = 29,
 
   /**
-   * The user is the last active administrator. [409]
+   * The user is the last active administrator. Add another one first. [409, FAILED_PRECONDITION]
    *
    * @generated from enum value: REASON_LAST_ADMINISTRATOR = 30;
    */
   LAST_ADMINISTRATOR = 30,
 
   /**
-   * Changes of administrators or passwords on the database itself require a justification. [400]
+   * Changes of administrators or passwords on the database itself require a justification. Give one. [400, INVALID_ARGUMENT]
    *
    * @generated from enum value: REASON_JUSTIFICATION_NEEDED = 31;
    */

@@ -12,7 +12,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file auth/v1/records.proto.
  */
 export const file_auth_v1_records: GenFile = /*@__PURE__*/
-  fileDesc("ChVhdXRoL3YxL3JlY29yZHMucHJvdG8SB2F1dGgudjEizAUKBFVzZXISDwoCaWQYASABKAVIAIgBARIVCgh1c2VybmFtZRgCIAEoCUgBiAEBEhUKCG5pY2tuYW1lGAMgASgJSAKIAQESFwoKZGF0ZW9mYm9ybhgEIAEoCUgDiAEBEhMKBmdlbmRlchgFIAEoCUgEiAEBEhIKBXN0YXRlGAYgASgJSAWIAQESEQoEY2l0eRgHIAEoCUgGiAEBEhwKD2luc3RpdHV0aW9udHlwZRgIIAEoCUgHiAEBEhgKC2luc3RpdHV0aW9uGAkgASgJSAiIAQESHQoQc2VjdXJpdHlxdWVzdGlvbhgKIAEoCUgJiAEBEhsKDnNlY3VyaXR5YW5zd2VyGAsgASgJSAqIAQESGQoMdGVybXNvZnVzYWdlGAwgASgISAuIAQESEwoGYWN0aXZlGA0gASgFSAyIAQESEQoEcm9sZRgOIAEoCUgNiAEBEj8KFHBhcnRuZXJfb3JnYW5pemF0aW9uGA8gASgLMhwuYXV0aC52MS5QYXJ0bmVyT3JnYW5pemF0aW9uSA6IAQESRAoXcHJvdmlkZXJfYWN0aXZhdGlvbl9rZXkYECABKAsyHi5hdXRoLnYxLlByb3ZpZGVyQWN0aXZhdGlvbktleUgPiAEBQgUKA19pZEILCglfdXNlcm5hbWVCCwoJX25pY2tuYW1lQg0KC19kYXRlb2Zib3JuQgkKB19nZW5kZXJCCAoGX3N0YXRlQgcKBV9jaXR5QhIKEF9pbnN0aXR1dGlvbnR5cGVCDgoMX2luc3RpdHV0aW9uQhMKEV9zZWN1cml0eXF1ZXN0aW9uQhEKD19zZWN1cml0eWFuc3dlckIPCg1fdGVybXNvZnVzYWdlQgkKB19hY3RpdmVCBwoFX3JvbGVCFwoVX3BhcnRuZXJfb3JnYW5pemF0aW9uQhoKGF9wcm92aWRlcl9hY3RpdmF0aW9uX2tleSLpAwoTUGFydG5lck9yZ2FuaXphdGlvbhIPCgJpZBgBIAEoBUgAiAEBEhMKBmFjdGl2ZRgCIAEoCUgBiAEBEhQKB2FkZHJlc3MYAyABKAlIAogBARIpCg1jcmVhdGlvbl9kYXRlGAQgASgJSANSDWNyZWF0aW9uX2RhdGWIAQESIQoJaW5lcF9jb2RlGAUgASgJSARSCWluZXBfY29kZYgBARISCgVsb2dpbhgGIAEoCUgFiAEBEhEKBG5hbWUYByABKAlIBogBARISCgVwaG9uZRgIIAEoCUgHiAEBEhgKC3Jlc3BvbnNpYmxlGAkgASgJSAiIAQESEQoEdHlwZRgKIAEoCUgJiAEBEhQKB3dlYnNpdGUYCyABKAlICogBARISCgVlbWFpbBgMIAEoCUgLiAEBEhoKDWFjdGl2YXRpb25rZXkYDSABKAlIDIgBAUIFCgNfaWRCCQoHX2FjdGl2ZUIKCghfYWRkcmVzc0IQCg5fY3JlYXRpb25fZGF0ZUIMCgpfaW5lcF9jb2RlQggKBl9sb2dpbkIHCgVfbmFtZUIICgZfcGhvbmVCDgoMX3Jlc3BvbnNpYmxlQgcKBV90eXBlQgoKCF93ZWJzaXRlQggKBl9lbWFpbEIQCg5fYWN0aXZhdGlvbmtleSJ/ChVQcm92aWRlckFjdGl2YXRpb25LZXkSDwoCaWQYASABKAVIAIgBARIUCgd1c2Vyc2lkGAIgASgFSAGIAQESGgoNYWN0aXZhdGlvbmtleRgDIAEoCUgCiAEBQgUKA19pZEIKCghfdXNlcnNpZEIQCg5fYWN0aXZhdGlvbmtleSJmCghRdWVzdGlvbhIPCgJpZBgBIAEoBUgAiAEBEhUKCHF1ZXN0aW9uGAIgASgJSAGIAQESEwoGYWN0aXZlGAMgASgFSAKIAQFCBQoDX2lkQgsKCV9xdWVzdGlvbkIJCgdfYWN0aXZlIqgBCgZBbnN3ZXISDwoCaWQYASABKAVIAIgBARImChlmb3Jnb3RwYXNzd29yZHF1ZXN0aW9uc2lkGAIgASgFSAGIAQESFAoHdXNlcnNpZBgDIAEoBUgCiAEBEhMKBmFuc3dlchgEIAEoCUgDiAEBQgUKA19pZEIcChpfZm9yZ290cGFzc3dvcmRxdWVzdGlvbnNpZEIKCghfdXNlcnNpZEIJCgdfYW5zd2VyYgZwcm90bzM");
+  fileDesc("ChVhdXRoL3YxL3JlY29yZHMucHJvdG8SB2F1dGgudjEizAUKBFVzZXISDwoCaWQYASABKAVIAIgBARIVCgh1c2VybmFtZRgCIAEoCUgBiAEBEhUKCG5pY2tuYW1lGAMgASgJSAKIAQESFwoKZGF0ZW9mYm9ybhgEIAEoCUgDiAEBEhMKBmdlbmRlchgFIAEoCUgEiAEBEhIKBXN0YXRlGAYgASgJSAWIAQESEQoEY2l0eRgHIAEoCUgGiAEBEhwKD2luc3RpdHV0aW9udHlwZRgIIAEoCUgHiAEBEhgKC2luc3RpdHV0aW9uGAkgASgJSAiIAQESHQoQc2VjdXJpdHlxdWVzdGlvbhgKIAEoCUgJiAEBEhsKDnNlY3VyaXR5YW5zd2VyGAsgASgJSAqIAQESGQoMdGVybXNvZnVzYWdlGAwgASgISAuIAQESEwoGYWN0aXZlGA0gASgFSAyIAQESEQoEcm9sZRgOIAEoCUgNiAEBEj8KFHBhcnRuZXJfb3JnYW5pemF0aW9uGA8gASgLMhwuYXV0aC52MS5QYXJ0bmVyT3JnYW5pemF0aW9uSA6IAQESRAoXcHJvdmlkZXJfYWN0aXZhdGlvbl9rZXkYECABKAsyHi5hdXRoLnYxLlByb3ZpZGVyQWN0aXZhdGlvbktleUgPiAEBQgUKA19pZEILCglfdXNlcm5hbWVCCwoJX25pY2tuYW1lQg0KC19kYXRlb2Zib3JuQgkKB19nZW5kZXJCCAoGX3N0YXRlQgcKBV9jaXR5QhIKEF9pbnN0aXR1dGlvbnR5cGVCDgoMX2luc3RpdHV0aW9uQhMKEV9zZWN1cml0eXF1ZXN0aW9uQhEKD19zZWN1cml0eWFuc3dlckIPCg1fdGVybXNvZnVzYWdlQgkKB19hY3RpdmVCBwoFX3JvbGVCFwoVX3BhcnRuZXJfb3JnYW5pemF0aW9uQhoKGF9wcm92aWRlcl9hY3RpdmF0aW9uX2tleSLpAwoTUGFydG5lck9yZ2FuaXphdGlvbhIPCgJpZBgBIAEoBUgAiAEBEhMKBmFjdGl2ZRgCIAEoCUgBiAEBEhQKB2FkZHJlc3MYAyABKAlIAogBARIpCg1jcmVhdGlvbl9kYXRlGAQgASgJSANSDWNyZWF0aW9uX2RhdGWIAQESIQoJaW5lcF9jb2RlGAUgASgJSARSCWluZXBfY29kZYgBARISCgVsb2dpbhgGIAEoCUgFiAEBEhEKBG5hbWUYByABKAlIBogBARISCgVwaG9uZRgIIAEoCUgHiAEBEhgKC3Jlc3BvbnNpYmxlGAkgASgJSAiIAQESEQoEdHlwZRgKIAEoCUgJiAEBEhQKB3dlYnNpdGUYCyABKAlICogBARISCgVlbWFpbBgMIAEoCUgLiAEBEhoKDWFjdGl2YXRpb25rZXkYDSABKAlIDIgBAUIFCgNfaWRCCQoHX2FjdGl2ZUIKCghfYWRkcmVzc0IQCg5fY3JlYXRpb25fZGF0ZUIMCgpfaW5lcF9jb2RlQggKBl9sb2dpbkIHCgVfbmFtZUIICgZfcGhvbmVCDgoMX3Jlc3BvbnNpYmxlQgcKBV90eXBlQgoKCF93ZWJzaXRlQggKBl9lbWFpbEIQCg5fYWN0aXZhdGlvbmtleSJ/ChVQcm92aWRlckFjdGl2YXRpb25LZXkSDwoCaWQYASABKAVIAIgBARIUCgd1c2Vyc2lkGAIgASgFSAGIAQESGgoNYWN0aXZhdGlvbmtleRgDIAEoCUgCiAEBQgUKA19pZEIKCghfdXNlcnNpZEIQCg5fYWN0aXZhdGlvbmtleSJmCghRdWVzdGlvbhIPCgJpZBgBIAEoBUgAiAEBEhUKCHF1ZXN0aW9uGAIgASgJSAGIAQESEwoGYWN0aXZlGAMgASgFSAKIAQFCBQoDX2lkQgsKCV9xdWVzdGlvbkIJCgdfYWN0aXZlIqgBCgZBbnN3ZXISDwoCaWQYASABKAVIAIgBARImChlmb3Jnb3RwYXNzd29yZHF1ZXN0aW9uc2lkGAIgASgFSAGIAQESFAoHdXNlcnNpZBgDIAEoBUgCiAEBEhMKBmFuc3dlchgEIAEoCUgDiAEBQgUKA19pZEIcChpfZm9yZ290cGFzc3dvcmRxdWVzdGlvbnNpZEIKCghfdXNlcnNpZEIJCgdfYW5zd2VyQjkKB2F1dGgudjFQAVoiYXV0aC1yZWdpc3RyeS9wcm90by9hdXRoL3YxO2F1dGh2MaoCB0F1dGguVjFiBnByb3RvMw");
 
 /**
  * A user in the registry. No field ever holds a password or the answer to a security question.
@@ -22,21 +22,21 @@ export const file_auth_v1_records: GenFile = /*@__PURE__*/
  */
 export type User = Message<"auth.v1.User"> & {
   /**
-   * Serial number of the user.
+   * Serial number of the user. Always present.
    *
    * @generated from field: optional int32 id = 1;
    */
   id?: number | undefined;
 
   /**
-   * Unique sign-in name as given at sign-up, by convention a telephone number `(DD)DDDDD-DDDD`.
+   * Unique sign-in name as given at sign-up, by convention a telephone number `(DD)DDDDD-DDDD`. Always present.
    *
    * @generated from field: optional string username = 2;
    */
   username?: string | undefined;
 
   /**
-   * Unique display name as given at sign-up.
+   * Unique display name as given at sign-up. Always present.
    *
    * @generated from field: optional string nickname = 3;
    */
@@ -57,14 +57,14 @@ export type User = Message<"auth.v1.User"> & {
   gender?: string | undefined;
 
   /**
-   * Code of the federative unit, exactly 2 characters.
+   * Code of the federative unit, exactly 2 characters. Always present.
    *
    * @generated from field: optional string state = 6;
    */
   state?: string | undefined;
 
   /**
-   * City.
+   * City. Always present.
    *
    * @generated from field: optional string city = 7;
    */
@@ -99,14 +99,14 @@ export type User = Message<"auth.v1.User"> & {
   securityanswer?: string | undefined;
 
   /**
-   * Whether the user accepted the terms of usage.
+   * Whether the user accepted the terms of usage. Always present.
    *
    * @generated from field: optional bool termsofusage = 12;
    */
   termsofusage?: boolean | undefined;
 
   /**
-   * 1: active. 0: not activated, or suspended by an administrator.
+   * 1: active. 0: not activated, or suspended by an administrator. Always present.
    *
    * @generated from field: optional int32 active = 13;
    */

@@ -2,16 +2,14 @@
 // @generated from file auth/v1/scopes.proto (package auth.v1, syntax proto3)
 /* eslint-disable */
 
-import type { GenEnum, GenExtension, GenFile } from "@bufbuild/protobuf/codegenv2";
-import { enumDesc, extDesc, fileDesc } from "@bufbuild/protobuf/codegenv2";
-import type { MethodOptions } from "@bufbuild/protobuf/wkt";
-import { file_google_protobuf_descriptor } from "@bufbuild/protobuf/wkt";
+import type { GenEnum, GenFile } from "@bufbuild/protobuf/codegenv2";
+import { enumDesc, fileDesc } from "@bufbuild/protobuf/codegenv2";
 
 /**
  * Describes the file auth/v1/scopes.proto.
  */
 export const file_auth_v1_scopes: GenFile = /*@__PURE__*/
-  fileDesc("ChRhdXRoL3YxL3Njb3Blcy5wcm90bxIHYXV0aC52MSrVAQoFU2NvcGUSFQoRU0NPUEVfVU5TUEVDSUZJRUQQABIUChBTQ09QRV9VU0VSU19SRUFEEAESFwoTU0NPUEVfVE9LRU5TX1ZFUklGWRACEhYKElNDT1BFX1RPS0VOU19XQVRDSBADEhkKFVNDT1BFX0NMSUVOVFNfRk9SV0FSRBAEEh0KGVNDT1BFX0FETUlOSVNUUkFUSU9OX1JFQUQQBRIdChlTQ09QRV9PUkdBTklaQVRJT05TX1dSSVRFEAYSFQoRU0NPUEVfVVNFUlNfV0FUQ0gQBzpJCgVzY29wZRIeLmdvb2dsZS5wcm90b2J1Zi5NZXRob2RPcHRpb25zGLSHAyABKA4yDi5hdXRoLnYxLlNjb3BlUgVzY29wZYgBAWIGcHJvdG8z", [file_google_protobuf_descriptor]);
+  fileDesc("ChRhdXRoL3YxL3Njb3Blcy5wcm90bxIHYXV0aC52MSrVAQoFU2NvcGUSFQoRU0NPUEVfVU5TUEVDSUZJRUQQABIUChBTQ09QRV9VU0VSU19SRUFEEAESFwoTU0NPUEVfVE9LRU5TX1ZFUklGWRACEhYKElNDT1BFX1RPS0VOU19XQVRDSBADEhkKFVNDT1BFX0NMSUVOVFNfRk9SV0FSRBAEEh0KGVNDT1BFX0FETUlOSVNUUkFUSU9OX1JFQUQQBRIdChlTQ09QRV9PUkdBTklaQVRJT05TX1dSSVRFEAYSFQoRU0NPUEVfVVNFUlNfV0FUQ0gQB0I5CgdhdXRoLnYxUAFaImF1dGgtcmVnaXN0cnkvcHJvdG8vYXV0aC92MTthdXRodjGqAgdBdXRoLlYxYgZwcm90bzM");
 
 /**
  * A permission of a service. A service authenticates with a key as its bearer token; administrators assign keys and scopes.
@@ -83,12 +81,4 @@ export enum Scope {
  */
 export const ScopeSchema: GenEnum<Scope> = /*@__PURE__*/
   enumDesc(file_auth_v1_scopes, 0);
-
-/**
- * The scope that a service needs to call the RPC.
- *
- * @generated from extension: optional auth.v1.Scope scope = 50100;
- */
-export const scope: GenExtension<MethodOptions, Scope> = /*@__PURE__*/
-  extDesc(file_auth_v1_scopes, 0);
 

@@ -6,7 +6,6 @@ import type { GenFile, GenMessage, GenService } from "@bufbuild/protobuf/codegen
 import { fileDesc, messageDesc, serviceDesc } from "@bufbuild/protobuf/codegenv2";
 import type { User } from "./records_pb.js";
 import { file_auth_v1_records } from "./records_pb.js";
-import { file_auth_v1_scopes } from "./scopes_pb.js";
 import type { FieldMask, Timestamp } from "@bufbuild/protobuf/wkt";
 import { file_google_protobuf_field_mask, file_google_protobuf_timestamp } from "@bufbuild/protobuf/wkt";
 import type { Message } from "@bufbuild/protobuf";
@@ -15,7 +14,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file auth/v1/users.proto.
  */
 export const file_auth_v1_users: GenFile = /*@__PURE__*/
-  fileDesc("ChNhdXRoL3YxL3VzZXJzLnByb3RvEgdhdXRoLnYxIpYECg1TaWduVXBSZXF1ZXN0EhUKCHVzZXJuYW1lGAEgASgJSACIAQESFQoIbmlja25hbWUYAiABKAlIAYgBARIVCghwYXNzd29yZBgDIAEoCUgCiAEBEhcKCmRhdGVvZmJvcm4YBCABKAlIA4gBARITCgZnZW5kZXIYBSABKAlIBIgBARISCgVzdGF0ZRgGIAEoCUgFiAEBEhEKBGNpdHkYByABKAlIBogBARIcCg9pbnN0aXR1dGlvbnR5cGUYCCABKAlIB4gBARIYCgtpbnN0aXR1dGlvbhgJIAEoCUgIiAEBEh0KEHNlY3VyaXR5cXVlc3Rpb24YCiABKAlICYgBARIbCg5zZWN1cml0eWFuc3dlchgLIAEoCUgKiAEBEhkKDHRlcm1zb2Z1c2FnZRgMIAEoCEgLiAEBEg0KBXJvbGVzGA0gAygJEhIKBWVtYWlsGA4gASgJSAyIAQFCCwoJX3VzZXJuYW1lQgsKCV9uaWNrbmFtZUILCglfcGFzc3dvcmRCDQoLX2RhdGVvZmJvcm5CCQoHX2dlbmRlckIICgZfc3RhdGVCBwoFX2NpdHlCEgoQX2luc3RpdHV0aW9udHlwZUIOCgxfaW5zdGl0dXRpb25CEwoRX3NlY3VyaXR5cXVlc3Rpb25CEQoPX3NlY3VyaXR5YW5zd2VyQg8KDV90ZXJtc29mdXNhZ2VCCAoGX2VtYWlsIh8KDlNpZ25VcFJlc3BvbnNlEg0KBXRva2VuGAEgASgJImMKD0FjdGl2YXRlUmVxdWVzdBIaCg1hY3RpdmF0aW9ua2V5GAEgASgJSACIAQESFQoIdXNlcm5hbWUYAiABKAlIAYgBAUIQCg5fYWN0aXZhdGlvbmtleUILCglfdXNlcm5hbWUiJAoQQWN0aXZhdGVSZXNwb25zZRIQCgh1c2VybmFtZRgBIAEoCSJWCgxMb2dpblJlcXVlc3QSFQoIdXNlcm5hbWUYASABKAlIAIgBARIVCghwYXNzd29yZBgCIAEoCUgBiAEBQgsKCV91c2VybmFtZUILCglfcGFzc3dvcmQiHgoNTG9naW5SZXNwb25zZRINCgV0b2tlbhgBIAEoCSItCgxHZXRNZVJlcXVlc3QSHQoVd2l0aF9wcmV2aW91c19zaWduX2luGAEgASgIInEKDUdldE1lUmVzcG9uc2USGwoEdXNlchgBIAEoCzINLmF1dGgudjEuVXNlchIuChBwcmV2aW91c19zaWduX2luGAIgASgLMg8uYXV0aC52MS5TaWduSW5IAIgBAUITChFfcHJldmlvdXNfc2lnbl9pbiJUCgZTaWduSW4SKAoEdGltZRgBIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASFAoHbmV0d29yaxgCIAEoCUgAiAEBQgoKCF9uZXR3b3JrIosCCgdQcm9maWxlEhUKCG5pY2tuYW1lGAEgASgJSACIAQESFwoKZGF0ZW9mYm9ybhgCIAEoCUgBiAEBEhMKBmdlbmRlchgDIAEoCUgCiAEBEhIKBXN0YXRlGAQgASgJSAOIAQESEQoEY2l0eRgFIAEoCUgEiAEBEhwKD2luc3RpdHV0aW9udHlwZRgGIAEoCUgFiAEBEhgKC2luc3RpdHV0aW9uGAcgASgJSAaIAQFCCwoJX25pY2tuYW1lQg0KC19kYXRlb2Zib3JuQgkKB19nZW5kZXJCCAoGX3N0YXRlQgcKBV9jaXR5QhIKEF9pbnN0aXR1dGlvbnR5cGVCDgoMX2luc3RpdHV0aW9uImQKD1VwZGF0ZU1lUmVxdWVzdBIgCgZyZWNvcmQYASABKAsyEC5hdXRoLnYxLlByb2ZpbGUSLwoLdXBkYXRlX21hc2sYAiABKAsyGi5nb29nbGUucHJvdG9idWYuRmllbGRNYXNrIi8KEFVwZGF0ZU1lUmVzcG9uc2USGwoEdXNlchgBIAEoCzINLmF1dGgudjEuVXNlciIQCg5SZWZyZXNoUmVxdWVzdCIgCg9SZWZyZXNoUmVzcG9uc2USDQoFdG9rZW4YASABKAkiTAoOR2V0VXNlclJlcXVlc3QSFQoIdXNlcm5hbWUYASABKAlIAIgBARIPCgJpZBgCIAEoBUgBiAEBQgsKCV91c2VybmFtZUIFCgNfaWQiLgoPR2V0VXNlclJlc3BvbnNlEhsKBHVzZXIYASABKAsyDS5hdXRoLnYxLlVzZXIiOQoNVXNlclJlZmVyZW5jZRIMCgJpZBgBIAEoBUgAEhIKCHVzZXJuYW1lGAIgASgJSABCBgoEdXNlciJCChRCYXRjaEdldFVzZXJzUmVxdWVzdBIqCgpyZWZlcmVuY2VzGAEgAygLMhYuYXV0aC52MS5Vc2VyUmVmZXJlbmNlIl4KFUJhdGNoR2V0VXNlcnNSZXNwb25zZRIcCgV1c2VycxgBIAMoCzINLmF1dGgudjEuVXNlchInCgdtaXNzaW5nGAIgAygLMhYuYXV0aC52MS5Vc2VyUmVmZXJlbmNlIowBChVVc2Vyc0xpc3RVc2Vyc1JlcXVlc3QSHAoPb3JnYW5pemF0aW9uX2lkGAEgASgFSACIAQESEQoEcm9sZRgCIAEoCUgBiAEBEhEKCXBhZ2Vfc2l6ZRgDIAEoBRISCgpwYWdlX3Rva2VuGAQgASgJQhIKEF9vcmdhbml6YXRpb25faWRCBwoFX3JvbGUiTwoWVXNlcnNMaXN0VXNlcnNSZXNwb25zZRIcCgV1c2VycxgBIAMoCzINLmF1dGgudjEuVXNlchIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkiUwoPU2V0RW1haWxSZXF1ZXN0EhIKBWVtYWlsGAEgASgJSACIAQESFQoIcGFzc3dvcmQYAiABKAlIAYgBAUIICgZfZW1haWxCCwoJX3Bhc3N3b3JkIhIKEFNldEVtYWlsUmVzcG9uc2UiMQoTQ29uZmlybUVtYWlsUmVxdWVzdBIRCgRjb2RlGAEgASgJSACIAQFCBwoFX2NvZGUiFgoUQ29uZmlybUVtYWlsUmVzcG9uc2UiXAoSU2V0VXNlcm5hbWVSZXF1ZXN0EhUKCHVzZXJuYW1lGAEgASgJSACIAQESFQoIcGFzc3dvcmQYAiABKAlIAYgBAUILCglfdXNlcm5hbWVCCwoJX3Bhc3N3b3JkIhUKE1NldFVzZXJuYW1lUmVzcG9uc2UiFwoVUmV2b2tlTXlUb2tlbnNSZXF1ZXN0IhgKFlJldm9rZU15VG9rZW5zUmVzcG9uc2UiNQoPRGVsZXRlTWVSZXF1ZXN0EhUKCHBhc3N3b3JkGAEgASgJSACIAQFCCwoJX3Bhc3N3b3JkIhIKEERlbGV0ZU1lUmVzcG9uc2UiEQoPRXhwb3J0TWVSZXF1ZXN0IiAKEEV4cG9ydE1lUmVzcG9uc2USDAoEanNvbhgBIAEoCSI8ChNMaXN0TXlFdmVudHNSZXF1ZXN0EhEKCXBhZ2Vfc2l6ZRgBIAEoBRISCgpwYWdlX3Rva2VuGAIgASgJIlYKFExpc3RNeUV2ZW50c1Jlc3BvbnNlEiUKBmV2ZW50cxgBIAMoCzIVLmF1dGgudjEuQWNjb3VudEV2ZW50EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSKHAQoMQWNjb3VudEV2ZW50EigKBHRpbWUYASABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEg4KBmFjdGlvbhgCIAEoCRIPCgdyZWZ1c2VkGAMgASgIEgoKAmJ5GAQgASgJEhQKB2FkZHJlc3MYBSABKAlIAIgBAUIKCghfYWRkcmVzcyIaChhSb3RhdGVQcm92aWRlcktleVJlcXVlc3QiOAoZUm90YXRlUHJvdmlkZXJLZXlSZXNwb25zZRIbCgR1c2VyGAEgASgLMg0uYXV0aC52MS5Vc2VyIlcKEkxpc3RNZW1iZXJzUmVxdWVzdBIRCgR0ZXh0GAEgASgJSACIAQESEQoJcGFnZV9zaXplGAIgASgFEhIKCnBhZ2VfdG9rZW4YAyABKAlCBwoFX3RleHQiUAoTTGlzdE1lbWJlcnNSZXNwb25zZRIgCgdtZW1iZXJzGAEgAygLMg8uYXV0aC52MS5NZW1iZXISFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJItUBCgZNZW1iZXISGwoEdXNlchgBIAEoCzINLmF1dGgudjEuVXNlchIRCglzdXNwZW5kZWQYAiABKAgSMQoNYWN0aXZhdGVfdGltZRgDIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASGQoMYWN0aXZhdGVkX2J5GAQgASgFSACIAQESIgoVYWN0aXZhdGVkX2J5X3VzZXJuYW1lGAUgASgJSAGIAQFCDwoNX2FjdGl2YXRlZF9ieUIYChZfYWN0aXZhdGVkX2J5X3VzZXJuYW1lIj0KF0RlYWN0aXZhdGVNZW1iZXJSZXF1ZXN0EhUKCHVzZXJuYW1lGAEgASgJSACIAQFCCwoJX3VzZXJuYW1lIhoKGERlYWN0aXZhdGVNZW1iZXJSZXNwb25zZSJzCiFTZW5kQWRtaW5LZXlCeUVtYWlsUGFydG5lclJlcXVlc3QSGQoMZW1haWxwYXJ0bmVyGAEgASgJSACIAQESFQoIdXNlcm5hbWUYAiABKAlIAYgBAUIPCg1fZW1haWxwYXJ0bmVyQgsKCV91c2VybmFtZSIkCiJTZW5kQWRtaW5LZXlCeUVtYWlsUGFydG5lclJlc3BvbnNlIj0KF0V4aXN0c0J5VXNlcm5hbWVSZXF1ZXN0EhUKCHVzZXJuYW1lGAEgASgJSACIAQFCCwoJX3VzZXJuYW1lIioKGEV4aXN0c0J5VXNlcm5hbWVSZXNwb25zZRIOCgZleGlzdHMYASABKAgiPQoXRXhpc3RzQnlOaWNrbmFtZVJlcXVlc3QSFQoIbmlja25hbWUYASABKAlIAIgBAUILCglfbmlja25hbWUiKgoYRXhpc3RzQnlOaWNrbmFtZVJlc3BvbnNlEg4KBmV4aXN0cxgBIAEoCCIyChJWZXJpZnlUb2tlblJlcXVlc3QSEgoFdG9rZW4YASABKAlIAIgBAUIICgZfdG9rZW4itwMKE1ZlcmlmeVRva2VuUmVzcG9uc2USDgoGYWN0aXZlGAEgASgIEhAKA3N1YhgCIAEoCUgAiAEBEhUKCHVzZXJuYW1lGAMgASgJSAGIAQESIwoKdG9rZW5fdHlwZRgEIAEoCUgCUgp0b2tlbl90eXBliAEBEhAKA2V4cBgFIAEoA0gDiAEBEhAKA2lhdBgGIAEoA0gEiAEBEhAKA2lzcxgHIAEoCUgFiAEBEhAKA2F1ZBgIIAEoCUgGiAEBEhAKA2p0aRgJIAEoCUgHiAEBEiEKCWF1dGhfdGltZRgKIAEoA0gIUglhdXRoX3RpbWWIAQESCwoDYW1yGAsgAygJEg0KBXJvbGVzGAwgAygJEhAKA29yZxgNIAEoBUgJiAEBEiUKC3VzZXJfYWN0aXZlGA4gASgISApSC3VzZXJfYWN0aXZliAEBQgYKBF9zdWJCCwoJX3VzZXJuYW1lQg0KC190b2tlbl90eXBlQgYKBF9leHBCBgoEX2lhdEIGCgRfaXNzQgYKBF9hdWRCBgoEX2p0aUIMCgpfYXV0aF90aW1lQgYKBF9vcmdCDgoMX3VzZXJfYWN0aXZlIjEKEUludHJvc3BlY3RSZXF1ZXN0EhIKBXRva2VuGAEgASgJSACIAQFCCAoGX3Rva2VuIiIKEkludHJvc3BlY3RSZXNwb25zZRIMCgRqc29uGAEgASgJIhoKGEdldFNlcnZlck1ldGFkYXRhUmVxdWVzdCIpChlHZXRTZXJ2ZXJNZXRhZGF0YVJlc3BvbnNlEgwKBGpzb24YASABKAkiEAoOR2V0S2V5c1JlcXVlc3QiLQoPR2V0S2V5c1Jlc3BvbnNlEhoKBGtleXMYASADKAsyDC5hdXRoLnYxLktleSJcCgNLZXkSCwoDa3R5GAEgASgJEgsKA2tpZBgCIAEoCRILCgN1c2UYAyABKAkSCwoDYWxnGAQgASgJEgsKA2NydhgFIAEoCRIJCgF4GAYgASgJEgkKAXkYByABKAky6w8KBVVzZXJzEjkKBlNpZ25VcBIWLmF1dGgudjEuU2lnblVwUmVxdWVzdBoXLmF1dGgudjEuU2lnblVwUmVzcG9uc2USPwoIQWN0aXZhdGUSGC5hdXRoLnYxLkFjdGl2YXRlUmVxdWVzdBoZLmF1dGgudjEuQWN0aXZhdGVSZXNwb25zZRI2CgVMb2dpbhIVLmF1dGgudjEuTG9naW5SZXF1ZXN0GhYuYXV0aC52MS5Mb2dpblJlc3BvbnNlEjsKBUdldE1lEhUuYXV0aC52MS5HZXRNZVJlcXVlc3QaFi5hdXRoLnYxLkdldE1lUmVzcG9uc2UiA5ACAhI/CghVcGRhdGVNZRIYLmF1dGgudjEuVXBkYXRlTWVSZXF1ZXN0GhkuYXV0aC52MS5VcGRhdGVNZVJlc3BvbnNlEjwKB1JlZnJlc2gSFy5hdXRoLnYxLlJlZnJlc2hSZXF1ZXN0GhguYXV0aC52MS5SZWZyZXNoUmVzcG9uc2USRQoHR2V0VXNlchIXLmF1dGgudjEuR2V0VXNlclJlcXVlc3QaGC5hdXRoLnYxLkdldFVzZXJSZXNwb25zZSIHkAICoLsYARJXCg1CYXRjaEdldFVzZXJzEh0uYXV0aC52MS5CYXRjaEdldFVzZXJzUmVxdWVzdBoeLmF1dGgudjEuQmF0Y2hHZXRVc2Vyc1Jlc3BvbnNlIgeQAgKguxgBElUKCUxpc3RVc2VycxIeLmF1dGgudjEuVXNlcnNMaXN0VXNlcnNSZXF1ZXN0Gh8uYXV0aC52MS5Vc2Vyc0xpc3RVc2Vyc1Jlc3BvbnNlIgeQAgKguxgBEj8KCFNldEVtYWlsEhguYXV0aC52MS5TZXRFbWFpbFJlcXVlc3QaGS5hdXRoLnYxLlNldEVtYWlsUmVzcG9uc2USSwoMQ29uZmlybUVtYWlsEhwuYXV0aC52MS5Db25maXJtRW1haWxSZXF1ZXN0Gh0uYXV0aC52MS5Db25maXJtRW1haWxSZXNwb25zZRJICgtTZXRVc2VybmFtZRIbLmF1dGgudjEuU2V0VXNlcm5hbWVSZXF1ZXN0GhwuYXV0aC52MS5TZXRVc2VybmFtZVJlc3BvbnNlElEKDlJldm9rZU15VG9rZW5zEh4uYXV0aC52MS5SZXZva2VNeVRva2Vuc1JlcXVlc3QaHy5hdXRoLnYxLlJldm9rZU15VG9rZW5zUmVzcG9uc2USPwoIRGVsZXRlTWUSGC5hdXRoLnYxLkRlbGV0ZU1lUmVxdWVzdBoZLmF1dGgudjEuRGVsZXRlTWVSZXNwb25zZRI/CghFeHBvcnRNZRIYLmF1dGgudjEuRXhwb3J0TWVSZXF1ZXN0GhkuYXV0aC52MS5FeHBvcnRNZVJlc3BvbnNlElAKDExpc3RNeUV2ZW50cxIcLmF1dGgudjEuTGlzdE15RXZlbnRzUmVxdWVzdBodLmF1dGgudjEuTGlzdE15RXZlbnRzUmVzcG9uc2UiA5ACAhJaChFSb3RhdGVQcm92aWRlcktleRIhLmF1dGgudjEuUm90YXRlUHJvdmlkZXJLZXlSZXF1ZXN0GiIuYXV0aC52MS5Sb3RhdGVQcm92aWRlcktleVJlc3BvbnNlEk0KC0xpc3RNZW1iZXJzEhsuYXV0aC52MS5MaXN0TWVtYmVyc1JlcXVlc3QaHC5hdXRoLnYxLkxpc3RNZW1iZXJzUmVzcG9uc2UiA5ACAhJXChBEZWFjdGl2YXRlTWVtYmVyEiAuYXV0aC52MS5EZWFjdGl2YXRlTWVtYmVyUmVxdWVzdBohLmF1dGgudjEuRGVhY3RpdmF0ZU1lbWJlclJlc3BvbnNlEnUKGlNlbmRBZG1pbktleUJ5RW1haWxQYXJ0bmVyEiouYXV0aC52MS5TZW5kQWRtaW5LZXlCeUVtYWlsUGFydG5lclJlcXVlc3QaKy5hdXRoLnYxLlNlbmRBZG1pbktleUJ5RW1haWxQYXJ0bmVyUmVzcG9uc2USXAoQRXhpc3RzQnlVc2VybmFtZRIgLmF1dGgudjEuRXhpc3RzQnlVc2VybmFtZVJlcXVlc3QaIS5hdXRoLnYxLkV4aXN0c0J5VXNlcm5hbWVSZXNwb25zZSIDkAICElwKEEV4aXN0c0J5Tmlja25hbWUSIC5hdXRoLnYxLkV4aXN0c0J5Tmlja25hbWVSZXF1ZXN0GiEuYXV0aC52MS5FeGlzdHNCeU5pY2tuYW1lUmVzcG9uc2UiA5ACAhJRCgtWZXJpZnlUb2tlbhIbLmF1dGgudjEuVmVyaWZ5VG9rZW5SZXF1ZXN0GhwuYXV0aC52MS5WZXJpZnlUb2tlblJlc3BvbnNlIgeQAgKguxgCEk4KCkludHJvc3BlY3QSGi5hdXRoLnYxLkludHJvc3BlY3RSZXF1ZXN0GhsuYXV0aC52MS5JbnRyb3NwZWN0UmVzcG9uc2UiB5ACAqC7GAISXwoRR2V0U2VydmVyTWV0YWRhdGESIS5hdXRoLnYxLkdldFNlcnZlck1ldGFkYXRhUmVxdWVzdBoiLmF1dGgudjEuR2V0U2VydmVyTWV0YWRhdGFSZXNwb25zZSIDkAICEkEKB0dldEtleXMSFy5hdXRoLnYxLkdldEtleXNSZXF1ZXN0GhguYXV0aC52MS5HZXRLZXlzUmVzcG9uc2UiA5ACAmIGcHJvdG8z", [file_auth_v1_records, file_auth_v1_scopes, file_google_protobuf_field_mask, file_google_protobuf_timestamp]);
+  fileDesc("ChNhdXRoL3YxL3VzZXJzLnByb3RvEgdhdXRoLnYxIpYECg1TaWduVXBSZXF1ZXN0EhUKCHVzZXJuYW1lGAEgASgJSACIAQESFQoIbmlja25hbWUYAiABKAlIAYgBARIVCghwYXNzd29yZBgDIAEoCUgCiAEBEhcKCmRhdGVvZmJvcm4YBCABKAlIA4gBARITCgZnZW5kZXIYBSABKAlIBIgBARISCgVzdGF0ZRgGIAEoCUgFiAEBEhEKBGNpdHkYByABKAlIBogBARIcCg9pbnN0aXR1dGlvbnR5cGUYCCABKAlIB4gBARIYCgtpbnN0aXR1dGlvbhgJIAEoCUgIiAEBEh0KEHNlY3VyaXR5cXVlc3Rpb24YCiABKAlICYgBARIbCg5zZWN1cml0eWFuc3dlchgLIAEoCUgKiAEBEhkKDHRlcm1zb2Z1c2FnZRgMIAEoCEgLiAEBEg0KBXJvbGVzGA0gAygJEhIKBWVtYWlsGA4gASgJSAyIAQFCCwoJX3VzZXJuYW1lQgsKCV9uaWNrbmFtZUILCglfcGFzc3dvcmRCDQoLX2RhdGVvZmJvcm5CCQoHX2dlbmRlckIICgZfc3RhdGVCBwoFX2NpdHlCEgoQX2luc3RpdHV0aW9udHlwZUIOCgxfaW5zdGl0dXRpb25CEwoRX3NlY3VyaXR5cXVlc3Rpb25CEQoPX3NlY3VyaXR5YW5zd2VyQg8KDV90ZXJtc29mdXNhZ2VCCAoGX2VtYWlsIh8KDlNpZ25VcFJlc3BvbnNlEg0KBXRva2VuGAEgASgJImMKD0FjdGl2YXRlUmVxdWVzdBIaCg1hY3RpdmF0aW9ua2V5GAEgASgJSACIAQESFQoIdXNlcm5hbWUYAiABKAlIAYgBAUIQCg5fYWN0aXZhdGlvbmtleUILCglfdXNlcm5hbWUiJAoQQWN0aXZhdGVSZXNwb25zZRIQCgh1c2VybmFtZRgBIAEoCSJWCgxMb2dpblJlcXVlc3QSFQoIdXNlcm5hbWUYASABKAlIAIgBARIVCghwYXNzd29yZBgCIAEoCUgBiAEBQgsKCV91c2VybmFtZUILCglfcGFzc3dvcmQiHgoNTG9naW5SZXNwb25zZRINCgV0b2tlbhgBIAEoCSItCgxHZXRNZVJlcXVlc3QSHQoVd2l0aF9wcmV2aW91c19zaWduX2luGAEgASgIInEKDUdldE1lUmVzcG9uc2USGwoEdXNlchgBIAEoCzINLmF1dGgudjEuVXNlchIuChBwcmV2aW91c19zaWduX2luGAIgASgLMg8uYXV0aC52MS5TaWduSW5IAIgBAUITChFfcHJldmlvdXNfc2lnbl9pbiJUCgZTaWduSW4SKAoEdGltZRgBIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASFAoHbmV0d29yaxgCIAEoCUgAiAEBQgoKCF9uZXR3b3JrIosCCgdQcm9maWxlEhUKCG5pY2tuYW1lGAEgASgJSACIAQESFwoKZGF0ZW9mYm9ybhgCIAEoCUgBiAEBEhMKBmdlbmRlchgDIAEoCUgCiAEBEhIKBXN0YXRlGAQgASgJSAOIAQESEQoEY2l0eRgFIAEoCUgEiAEBEhwKD2luc3RpdHV0aW9udHlwZRgGIAEoCUgFiAEBEhgKC2luc3RpdHV0aW9uGAcgASgJSAaIAQFCCwoJX25pY2tuYW1lQg0KC19kYXRlb2Zib3JuQgkKB19nZW5kZXJCCAoGX3N0YXRlQgcKBV9jaXR5QhIKEF9pbnN0aXR1dGlvbnR5cGVCDgoMX2luc3RpdHV0aW9uImQKD1VwZGF0ZU1lUmVxdWVzdBIgCgZyZWNvcmQYASABKAsyEC5hdXRoLnYxLlByb2ZpbGUSLwoLdXBkYXRlX21hc2sYAiABKAsyGi5nb29nbGUucHJvdG9idWYuRmllbGRNYXNrIi8KEFVwZGF0ZU1lUmVzcG9uc2USGwoEdXNlchgBIAEoCzINLmF1dGgudjEuVXNlciIQCg5SZWZyZXNoUmVxdWVzdCIgCg9SZWZyZXNoUmVzcG9uc2USDQoFdG9rZW4YASABKAkiTAoOR2V0VXNlclJlcXVlc3QSFQoIdXNlcm5hbWUYASABKAlIAIgBARIPCgJpZBgCIAEoBUgBiAEBQgsKCV91c2VybmFtZUIFCgNfaWQiLgoPR2V0VXNlclJlc3BvbnNlEhsKBHVzZXIYASABKAsyDS5hdXRoLnYxLlVzZXIiOQoNVXNlclJlZmVyZW5jZRIMCgJpZBgBIAEoBUgAEhIKCHVzZXJuYW1lGAIgASgJSABCBgoEdXNlciJCChRCYXRjaEdldFVzZXJzUmVxdWVzdBIqCgpyZWZlcmVuY2VzGAEgAygLMhYuYXV0aC52MS5Vc2VyUmVmZXJlbmNlIl4KFUJhdGNoR2V0VXNlcnNSZXNwb25zZRIcCgV1c2VycxgBIAMoCzINLmF1dGgudjEuVXNlchInCgdtaXNzaW5nGAIgAygLMhYuYXV0aC52MS5Vc2VyUmVmZXJlbmNlIowBChVVc2Vyc0xpc3RVc2Vyc1JlcXVlc3QSHAoPb3JnYW5pemF0aW9uX2lkGAEgASgFSACIAQESEQoEcm9sZRgCIAEoCUgBiAEBEhEKCXBhZ2Vfc2l6ZRgDIAEoBRISCgpwYWdlX3Rva2VuGAQgASgJQhIKEF9vcmdhbml6YXRpb25faWRCBwoFX3JvbGUiTwoWVXNlcnNMaXN0VXNlcnNSZXNwb25zZRIcCgV1c2VycxgBIAMoCzINLmF1dGgudjEuVXNlchIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkiUwoPU2V0RW1haWxSZXF1ZXN0EhIKBWVtYWlsGAEgASgJSACIAQESFQoIcGFzc3dvcmQYAiABKAlIAYgBAUIICgZfZW1haWxCCwoJX3Bhc3N3b3JkIhIKEFNldEVtYWlsUmVzcG9uc2UiMQoTQ29uZmlybUVtYWlsUmVxdWVzdBIRCgRjb2RlGAEgASgJSACIAQFCBwoFX2NvZGUiFgoUQ29uZmlybUVtYWlsUmVzcG9uc2UiXAoSU2V0VXNlcm5hbWVSZXF1ZXN0EhUKCHVzZXJuYW1lGAEgASgJSACIAQESFQoIcGFzc3dvcmQYAiABKAlIAYgBAUILCglfdXNlcm5hbWVCCwoJX3Bhc3N3b3JkIhUKE1NldFVzZXJuYW1lUmVzcG9uc2UiFwoVUmV2b2tlTXlUb2tlbnNSZXF1ZXN0IhgKFlJldm9rZU15VG9rZW5zUmVzcG9uc2UiNQoPRGVsZXRlTWVSZXF1ZXN0EhUKCHBhc3N3b3JkGAEgASgJSACIAQFCCwoJX3Bhc3N3b3JkIhIKEERlbGV0ZU1lUmVzcG9uc2UiEQoPRXhwb3J0TWVSZXF1ZXN0IiAKEEV4cG9ydE1lUmVzcG9uc2USDAoEanNvbhgBIAEoCSI8ChNMaXN0TXlFdmVudHNSZXF1ZXN0EhEKCXBhZ2Vfc2l6ZRgBIAEoBRISCgpwYWdlX3Rva2VuGAIgASgJIlYKFExpc3RNeUV2ZW50c1Jlc3BvbnNlEiUKBmV2ZW50cxgBIAMoCzIVLmF1dGgudjEuQWNjb3VudEV2ZW50EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSKHAQoMQWNjb3VudEV2ZW50EigKBHRpbWUYASABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEg4KBmFjdGlvbhgCIAEoCRIPCgdyZWZ1c2VkGAMgASgIEgoKAmJ5GAQgASgJEhQKB2FkZHJlc3MYBSABKAlIAIgBAUIKCghfYWRkcmVzcyIaChhSb3RhdGVQcm92aWRlcktleVJlcXVlc3QiOAoZUm90YXRlUHJvdmlkZXJLZXlSZXNwb25zZRIbCgR1c2VyGAEgASgLMg0uYXV0aC52MS5Vc2VyIlcKEkxpc3RNZW1iZXJzUmVxdWVzdBIRCgR0ZXh0GAEgASgJSACIAQESEQoJcGFnZV9zaXplGAIgASgFEhIKCnBhZ2VfdG9rZW4YAyABKAlCBwoFX3RleHQiUAoTTGlzdE1lbWJlcnNSZXNwb25zZRIgCgdtZW1iZXJzGAEgAygLMg8uYXV0aC52MS5NZW1iZXISFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJItUBCgZNZW1iZXISGwoEdXNlchgBIAEoCzINLmF1dGgudjEuVXNlchIRCglzdXNwZW5kZWQYAiABKAgSMQoNYWN0aXZhdGVfdGltZRgDIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASGQoMYWN0aXZhdGVkX2J5GAQgASgFSACIAQESIgoVYWN0aXZhdGVkX2J5X3VzZXJuYW1lGAUgASgJSAGIAQFCDwoNX2FjdGl2YXRlZF9ieUIYChZfYWN0aXZhdGVkX2J5X3VzZXJuYW1lIj0KF0RlYWN0aXZhdGVNZW1iZXJSZXF1ZXN0EhUKCHVzZXJuYW1lGAEgASgJSACIAQFCCwoJX3VzZXJuYW1lIhoKGERlYWN0aXZhdGVNZW1iZXJSZXNwb25zZSJzCiFTZW5kQWRtaW5LZXlCeUVtYWlsUGFydG5lclJlcXVlc3QSGQoMZW1haWxwYXJ0bmVyGAEgASgJSACIAQESFQoIdXNlcm5hbWUYAiABKAlIAYgBAUIPCg1fZW1haWxwYXJ0bmVyQgsKCV91c2VybmFtZSIkCiJTZW5kQWRtaW5LZXlCeUVtYWlsUGFydG5lclJlc3BvbnNlIj0KF0V4aXN0c0J5VXNlcm5hbWVSZXF1ZXN0EhUKCHVzZXJuYW1lGAEgASgJSACIAQFCCwoJX3VzZXJuYW1lIioKGEV4aXN0c0J5VXNlcm5hbWVSZXNwb25zZRIOCgZleGlzdHMYASABKAgiPQoXRXhpc3RzQnlOaWNrbmFtZVJlcXVlc3QSFQoIbmlja25hbWUYASABKAlIAIgBAUILCglfbmlja25hbWUiKgoYRXhpc3RzQnlOaWNrbmFtZVJlc3BvbnNlEg4KBmV4aXN0cxgBIAEoCCIyChJWZXJpZnlUb2tlblJlcXVlc3QSEgoFdG9rZW4YASABKAlIAIgBAUIICgZfdG9rZW4itwMKE1ZlcmlmeVRva2VuUmVzcG9uc2USDgoGYWN0aXZlGAEgASgIEhAKA3N1YhgCIAEoCUgAiAEBEhUKCHVzZXJuYW1lGAMgASgJSAGIAQESIwoKdG9rZW5fdHlwZRgEIAEoCUgCUgp0b2tlbl90eXBliAEBEhAKA2V4cBgFIAEoA0gDiAEBEhAKA2lhdBgGIAEoA0gEiAEBEhAKA2lzcxgHIAEoCUgFiAEBEhAKA2F1ZBgIIAEoCUgGiAEBEhAKA2p0aRgJIAEoCUgHiAEBEiEKCWF1dGhfdGltZRgKIAEoA0gIUglhdXRoX3RpbWWIAQESCwoDYW1yGAsgAygJEg0KBXJvbGVzGAwgAygJEhAKA29yZxgNIAEoBUgJiAEBEiUKC3VzZXJfYWN0aXZlGA4gASgISApSC3VzZXJfYWN0aXZliAEBQgYKBF9zdWJCCwoJX3VzZXJuYW1lQg0KC190b2tlbl90eXBlQgYKBF9leHBCBgoEX2lhdEIGCgRfaXNzQgYKBF9hdWRCBgoEX2p0aUIMCgpfYXV0aF90aW1lQgYKBF9vcmdCDgoMX3VzZXJfYWN0aXZlIjEKEUludHJvc3BlY3RSZXF1ZXN0EhIKBXRva2VuGAEgASgJSACIAQFCCAoGX3Rva2VuIiIKEkludHJvc3BlY3RSZXNwb25zZRIMCgRqc29uGAEgASgJIhoKGEdldFNlcnZlck1ldGFkYXRhUmVxdWVzdCIpChlHZXRTZXJ2ZXJNZXRhZGF0YVJlc3BvbnNlEgwKBGpzb24YASABKAkiEAoOR2V0S2V5c1JlcXVlc3QiLQoPR2V0S2V5c1Jlc3BvbnNlEhoKBGtleXMYASADKAsyDC5hdXRoLnYxLktleSJcCgNLZXkSCwoDa3R5GAEgASgJEgsKA2tpZBgCIAEoCRILCgN1c2UYAyABKAkSCwoDYWxnGAQgASgJEgsKA2NydhgFIAEoCRIJCgF4GAYgASgJEgkKAXkYByABKAky1w8KBVVzZXJzEjkKBlNpZ25VcBIWLmF1dGgudjEuU2lnblVwUmVxdWVzdBoXLmF1dGgudjEuU2lnblVwUmVzcG9uc2USPwoIQWN0aXZhdGUSGC5hdXRoLnYxLkFjdGl2YXRlUmVxdWVzdBoZLmF1dGgudjEuQWN0aXZhdGVSZXNwb25zZRI2CgVMb2dpbhIVLmF1dGgudjEuTG9naW5SZXF1ZXN0GhYuYXV0aC52MS5Mb2dpblJlc3BvbnNlEjsKBUdldE1lEhUuYXV0aC52MS5HZXRNZVJlcXVlc3QaFi5hdXRoLnYxLkdldE1lUmVzcG9uc2UiA5ACAhI/CghVcGRhdGVNZRIYLmF1dGgudjEuVXBkYXRlTWVSZXF1ZXN0GhkuYXV0aC52MS5VcGRhdGVNZVJlc3BvbnNlEjwKB1JlZnJlc2gSFy5hdXRoLnYxLlJlZnJlc2hSZXF1ZXN0GhguYXV0aC52MS5SZWZyZXNoUmVzcG9uc2USQQoHR2V0VXNlchIXLmF1dGgudjEuR2V0VXNlclJlcXVlc3QaGC5hdXRoLnYxLkdldFVzZXJSZXNwb25zZSIDkAICElMKDUJhdGNoR2V0VXNlcnMSHS5hdXRoLnYxLkJhdGNoR2V0VXNlcnNSZXF1ZXN0Gh4uYXV0aC52MS5CYXRjaEdldFVzZXJzUmVzcG9uc2UiA5ACAhJRCglMaXN0VXNlcnMSHi5hdXRoLnYxLlVzZXJzTGlzdFVzZXJzUmVxdWVzdBofLmF1dGgudjEuVXNlcnNMaXN0VXNlcnNSZXNwb25zZSIDkAICEj8KCFNldEVtYWlsEhguYXV0aC52MS5TZXRFbWFpbFJlcXVlc3QaGS5hdXRoLnYxLlNldEVtYWlsUmVzcG9uc2USSwoMQ29uZmlybUVtYWlsEhwuYXV0aC52MS5Db25maXJtRW1haWxSZXF1ZXN0Gh0uYXV0aC52MS5Db25maXJtRW1haWxSZXNwb25zZRJICgtTZXRVc2VybmFtZRIbLmF1dGgudjEuU2V0VXNlcm5hbWVSZXF1ZXN0GhwuYXV0aC52MS5TZXRVc2VybmFtZVJlc3BvbnNlElEKDlJldm9rZU15VG9rZW5zEh4uYXV0aC52MS5SZXZva2VNeVRva2Vuc1JlcXVlc3QaHy5hdXRoLnYxLlJldm9rZU15VG9rZW5zUmVzcG9uc2USPwoIRGVsZXRlTWUSGC5hdXRoLnYxLkRlbGV0ZU1lUmVxdWVzdBoZLmF1dGgudjEuRGVsZXRlTWVSZXNwb25zZRI/CghFeHBvcnRNZRIYLmF1dGgudjEuRXhwb3J0TWVSZXF1ZXN0GhkuYXV0aC52MS5FeHBvcnRNZVJlc3BvbnNlElAKDExpc3RNeUV2ZW50cxIcLmF1dGgudjEuTGlzdE15RXZlbnRzUmVxdWVzdBodLmF1dGgudjEuTGlzdE15RXZlbnRzUmVzcG9uc2UiA5ACAhJaChFSb3RhdGVQcm92aWRlcktleRIhLmF1dGgudjEuUm90YXRlUHJvdmlkZXJLZXlSZXF1ZXN0GiIuYXV0aC52MS5Sb3RhdGVQcm92aWRlcktleVJlc3BvbnNlEk0KC0xpc3RNZW1iZXJzEhsuYXV0aC52MS5MaXN0TWVtYmVyc1JlcXVlc3QaHC5hdXRoLnYxLkxpc3RNZW1iZXJzUmVzcG9uc2UiA5ACAhJXChBEZWFjdGl2YXRlTWVtYmVyEiAuYXV0aC52MS5EZWFjdGl2YXRlTWVtYmVyUmVxdWVzdBohLmF1dGgudjEuRGVhY3RpdmF0ZU1lbWJlclJlc3BvbnNlEnUKGlNlbmRBZG1pbktleUJ5RW1haWxQYXJ0bmVyEiouYXV0aC52MS5TZW5kQWRtaW5LZXlCeUVtYWlsUGFydG5lclJlcXVlc3QaKy5hdXRoLnYxLlNlbmRBZG1pbktleUJ5RW1haWxQYXJ0bmVyUmVzcG9uc2USXAoQRXhpc3RzQnlVc2VybmFtZRIgLmF1dGgudjEuRXhpc3RzQnlVc2VybmFtZVJlcXVlc3QaIS5hdXRoLnYxLkV4aXN0c0J5VXNlcm5hbWVSZXNwb25zZSIDkAICElwKEEV4aXN0c0J5Tmlja25hbWUSIC5hdXRoLnYxLkV4aXN0c0J5Tmlja25hbWVSZXF1ZXN0GiEuYXV0aC52MS5FeGlzdHNCeU5pY2tuYW1lUmVzcG9uc2UiA5ACAhJNCgtWZXJpZnlUb2tlbhIbLmF1dGgudjEuVmVyaWZ5VG9rZW5SZXF1ZXN0GhwuYXV0aC52MS5WZXJpZnlUb2tlblJlc3BvbnNlIgOQAgISSgoKSW50cm9zcGVjdBIaLmF1dGgudjEuSW50cm9zcGVjdFJlcXVlc3QaGy5hdXRoLnYxLkludHJvc3BlY3RSZXNwb25zZSIDkAICEl8KEUdldFNlcnZlck1ldGFkYXRhEiEuYXV0aC52MS5HZXRTZXJ2ZXJNZXRhZGF0YVJlcXVlc3QaIi5hdXRoLnYxLkdldFNlcnZlck1ldGFkYXRhUmVzcG9uc2UiA5ACAhJBCgdHZXRLZXlzEhcuYXV0aC52MS5HZXRLZXlzUmVxdWVzdBoYLmF1dGgudjEuR2V0S2V5c1Jlc3BvbnNlIgOQAgJCOQoHYXV0aC52MVABWiJhdXRoLXJlZ2lzdHJ5L3Byb3RvL2F1dGgvdjE7YXV0aHYxqgIHQXV0aC5WMWIGcHJvdG8z", [file_auth_v1_records, file_google_protobuf_field_mask, file_google_protobuf_timestamp]);
 
 /**
  * The form of a new user. Text fields hold at most 255 characters and no control characters.
@@ -1652,11 +1651,17 @@ export const KeySchema: GenMessage<Key> = /*@__PURE__*/
  * target again.
  *
  * A service authenticates with a key instead of a token: `authorization: Bearer authsvc_…`. An unknown, removed or expired key
- * is refused with INVALID_TOKEN, and a protected call without the scope of its option `auth.v1.scope` with ACCESS_DENIED. RPCs
- * that are open without a token are also open with a key.
+ * is refused with INVALID_TOKEN, and a protected call without the scope that its comment names with ACCESS_DENIED. RPCs that
+ * are open without a token are also open with a key.
  *
  * Every refusal carries `google.rpc.ErrorInfo` with a `reason` of auth.v1.Reason and the domain `auth.v1`; invalid fields
- * are listed in `google.rpc.BadRequest`; temporary refusals carry `google.rpc.RetryInfo`.
+ * are listed in `google.rpc.BadRequest`; temporary refusals carry `google.rpc.RetryInfo`. The last paragraph of the comment of
+ * an RPC lists its reasons with their gRPC codes; reason.proto also has their HTTP statuses. Every RPC can refuse with
+ * MALFORMED_REQUEST (INVALID_ARGUMENT), OVERLOADED (RESOURCE_EXHAUSTED), UNAVAILABLE (UNAVAILABLE), DEADLINE_EXCEEDED
+ * (DEADLINE_EXCEEDED) and INTERNAL (INTERNAL), too.
+ *
+ * The last paragraph also has the method and path over HTTP, below `/1.0.0`, `/1.0.2` and the base path, which serves the
+ * default revision. Over Connect and gRPC-Web, each RPC is a POST to a path such as `/auth.v1.Users/Login`.
  *
  * You can retry RPCs that are marked IDEMPOTENT when no answer arrives. They aren't marked NO_SIDE_EFFECTS, although they have
  * none, because Connect would also accept such calls by GET, with tokens and names in the URL.
@@ -1669,6 +1674,9 @@ export const Users: GenService<{
    * Refuses with INVALID_SIGN_UP and lists every invalid field: missing required fields, values outside their allowed set,
    * length or format, terms not accepted, username or nickname taken (with a suggestion for the nickname).
    *
+   * HTTP: POST /users/signup
+   * Errors: INVALID_SIGN_UP (INVALID_ARGUMENT), TOO_MANY_ATTEMPTS (RESOURCE_EXHAUSTED)
+   *
    * @generated from rpc auth.v1.Users.SignUp
    */
   signUp: {
@@ -1680,6 +1688,10 @@ export const Users: GenService<{
    * Activates a user with a key. Protected: the user itself or an active ROLE_ADMIN.
    * Refuses with ACTIVATION_REFUSED for an unknown, active or suspended user, for a ROLE_ADMIN, and for a key that
    * is unknown, malformed, of the wrong kind, or of an inactive organization.
+   *
+   * HTTP: POST /users/activate
+   * Errors: MISSING_PARAMETER (INVALID_ARGUMENT), ACTIVATION_REFUSED (FAILED_PRECONDITION), TOO_MANY_ATTEMPTS
+   * (RESOURCE_EXHAUSTED), ACCESS_DENIED (PERMISSION_DENIED), INVALID_TOKEN (UNAUTHENTICATED)
    *
    * @generated from rpc auth.v1.Users.Activate
    */
@@ -1695,6 +1707,9 @@ export const Users: GenService<{
    * An earlier token of the user in `Authorization`, expired or not, identifies the device: it has a separate count, to which
    * failures elsewhere don’t add. Any other value there is ignored.
    *
+   * HTTP: POST /users/login
+   * Errors: MISSING_PARAMETER (INVALID_ARGUMENT), INVALID_CREDENTIALS (UNAUTHENTICATED), TOO_MANY_ATTEMPTS (RESOURCE_EXHAUSTED)
+   *
    * @generated from rpc auth.v1.Users.Login
    */
   login: {
@@ -1704,6 +1719,9 @@ export const Users: GenService<{
   },
   /**
    * Returns the token's user and, on request, its previous sign-in. Protected.
+   *
+   * HTTP: GET /users/me
+   * Errors: ACCESS_DENIED (PERMISSION_DENIED), INVALID_TOKEN (UNAUTHENTICATED)
    *
    * @generated from rpc auth.v1.Users.GetMe
    */
@@ -1718,6 +1736,10 @@ export const Users: GenService<{
    * values break the rules of SignUp, with every invalid field, or when the nickname is taken (with a suggestion). Nothing
    * changes then. Refuses with TOO_MANY_ATTEMPTS when nicknames are tried faster than ExistsByNickname permits.
    *
+   * HTTP: PATCH /users/me, at the base path only
+   * Errors: INVALID_ARGUMENT (INVALID_ARGUMENT), INVALID_SIGN_UP (INVALID_ARGUMENT), TOO_MANY_ATTEMPTS (RESOURCE_EXHAUSTED),
+   * ACCESS_DENIED (PERMISSION_DENIED), INVALID_TOKEN (UNAUTHENTICATED)
+   *
    * @generated from rpc auth.v1.Users.UpdateMe
    */
   updateMe: {
@@ -1730,6 +1752,9 @@ export const Users: GenService<{
    * Refuses with INVALID_TOKEN after the end of the session: 30 days after a sign-in by password, 1 hour after a
    * sign-in by recovery.
    *
+   * HTTP: GET /users/refresh
+   * Errors: ACCESS_DENIED (PERMISSION_DENIED), INVALID_TOKEN (UNAUTHENTICATED)
+   *
    * @generated from rpc auth.v1.Users.Refresh
    */
   refresh: {
@@ -1741,6 +1766,10 @@ export const Users: GenService<{
    * Returns a user. Protected: the user itself, an active ROLE_INSTITUTION for users of its organization, an active
    * ROLE_ADMIN for any user; or a service with the scope `users.read`, also by id, for any user, without activation and
    * provider keys. Refuses with USER_NOT_FOUND when the user does not exist.
+   *
+   * HTTP: GET /users/{username}
+   * Errors: MISSING_PARAMETER (INVALID_ARGUMENT), USER_NOT_FOUND (NOT_FOUND), TOO_MANY_ATTEMPTS (RESOURCE_EXHAUSTED),
+   * ACCESS_DENIED (PERMISSION_DENIED), INVALID_TOKEN (UNAUTHENTICATED)
    *
    * @generated from rpc auth.v1.Users.GetUser
    */
@@ -1755,6 +1784,8 @@ export const Users: GenService<{
    * id and username; with TOO_MANY_ATTEMPTS when the service exceeds its limit of users. A reference without a user is not an
    * error: it is listed in `missing`.
    *
+   * Errors: TOO_MANY_ATTEMPTS (RESOURCE_EXHAUSTED), ACCESS_DENIED (PERMISSION_DENIED), INVALID_TOKEN (UNAUTHENTICATED)
+   *
    * @generated from rpc auth.v1.Users.BatchGetUsers
    */
   batchGetUsers: {
@@ -1768,6 +1799,9 @@ export const Users: GenService<{
    * `active` 0, deleted users are not. Refuses with INVALID_ARGUMENT without a filter, for an unknown role, and for a page
    * token of another list, filter or service; with TOO_MANY_ATTEMPTS when a whole page would exceed the service's limit of
    * users. Only users that are returned count against it.
+   *
+   * Errors: INVALID_ARGUMENT (INVALID_ARGUMENT), TOO_MANY_ATTEMPTS (RESOURCE_EXHAUSTED), ACCESS_DENIED (PERMISSION_DENIED),
+   * INVALID_TOKEN (UNAUTHENTICATED)
    *
    * @generated from rpc auth.v1.Users.ListUsers
    */
@@ -1784,6 +1818,11 @@ export const Users: GenService<{
    * INVALID_CREDENTIALS for a wrong password; TOO_MANY_ATTEMPTS as Login does, and beyond 1 code a minute and 5 an hour. The
    * answer doesn’t reveal whether another user has the address.
    *
+   * HTTP: POST /users/setemail
+   * Errors: MISSING_PARAMETER (INVALID_ARGUMENT), INVALID_EMAIL (INVALID_ARGUMENT), WRONG_STATE (FAILED_PRECONDITION),
+   * INVALID_CREDENTIALS (UNAUTHENTICATED), TOO_MANY_ATTEMPTS (RESOURCE_EXHAUSTED), ACCESS_DENIED (PERMISSION_DENIED),
+   * INVALID_TOKEN (UNAUTHENTICATED)
+   *
    * @generated from rpc auth.v1.Users.SetEmail
    */
   setEmail: {
@@ -1795,6 +1834,10 @@ export const Users: GenService<{
    * Confirms the address of SetEmail, which takes effect. Recovery keys mailed earlier are void, and the former address is
    * notified. Protected: the user itself. Refuses with INVALID_KEY for a code that is wrong, used, expired (15 minutes), not
    * the newest, tried 5 times, or issued before a revocation of the tokens.
+   *
+   * HTTP: POST /users/confirmemail
+   * Errors: MISSING_PARAMETER (INVALID_ARGUMENT), INVALID_KEY (UNAUTHENTICATED), TOO_MANY_ATTEMPTS (RESOURCE_EXHAUSTED),
+   * ACCESS_DENIED (PERMISSION_DENIED), INVALID_TOKEN (UNAUTHENTICATED)
    *
    * @generated from rpc auth.v1.Users.ConfirmEmail
    */
@@ -1813,6 +1856,11 @@ export const Users: GenService<{
    * former usernames are reserved for the user, and for a day after PasswordUpdateByUsername by a session that did not begin
    * with a mailed key; the text has the time from which the change is possible (ISO 8601).
    *
+   * HTTP: POST /users/me/username, at the base path only
+   * Errors: MISSING_PARAMETER (INVALID_ARGUMENT), INVALID_SIGN_UP (INVALID_ARGUMENT), WRONG_STATE (FAILED_PRECONDITION),
+   * INVALID_CREDENTIALS (UNAUTHENTICATED), TOO_MANY_ATTEMPTS (RESOURCE_EXHAUSTED), ACCESS_DENIED (PERMISSION_DENIED),
+   * INVALID_TOKEN (UNAUTHENTICATED)
+   *
    * @generated from rpc auth.v1.Users.SetUsername
    */
   setUsername: {
@@ -1822,6 +1870,9 @@ export const Users: GenService<{
   },
   /**
    * Logs the user out everywhere: all tokens are void, including the one of this call. Protected: the user itself.
+   *
+   * HTTP: POST /users/revokemytokens
+   * Errors: ACCESS_DENIED (PERMISSION_DENIED), INVALID_TOKEN (UNAUTHENTICATED)
    *
    * @generated from rpc auth.v1.Users.RevokeMyTokens
    */
@@ -1838,6 +1889,10 @@ export const Users: GenService<{
    * session that did not begin with a mailed key, with the time from which deletion is possible in its text (ISO 8601);
    * INVALID_CREDENTIALS for a wrong password; TOO_MANY_ATTEMPTS as Login does.
    *
+   * HTTP: POST /users/me/delete, at the base path only
+   * Errors: MISSING_PARAMETER (INVALID_ARGUMENT), WRONG_STATE (FAILED_PRECONDITION), INVALID_CREDENTIALS (UNAUTHENTICATED),
+   * TOO_MANY_ATTEMPTS (RESOURCE_EXHAUSTED), ACCESS_DENIED (PERMISSION_DENIED), INVALID_TOKEN (UNAUTHENTICATED)
+   *
    * @generated from rpc auth.v1.Users.DeleteMe
    */
   deleteMe: {
@@ -1848,6 +1903,9 @@ export const Users: GenService<{
   /**
    * Returns the stored data of the user (LGPD, article 18, II), without secrets and without data of other people. Protected:
    * the user itself. Refuses with TOO_MANY_ATTEMPTS beyond 5 exports in 24 hours.
+   *
+   * HTTP: GET /users/me/export, at the base path only
+   * Errors: TOO_MANY_ATTEMPTS (RESOURCE_EXHAUSTED), ACCESS_DENIED (PERMISSION_DENIED), INVALID_TOKEN (UNAUTHENTICATED)
    *
    * @generated from rpc auth.v1.Users.ExportMe
    */
@@ -1861,6 +1919,9 @@ export const Users: GenService<{
    * user itself. Refuses with INVALID_ARGUMENT for a negative page size, and for a page token that isn't from an answer to
    * the same account.
    *
+   * HTTP: GET /users/me/events, at the base path only
+   * Errors: INVALID_ARGUMENT (INVALID_ARGUMENT), ACCESS_DENIED (PERMISSION_DENIED), INVALID_TOKEN (UNAUTHENTICATED)
+   *
    * @generated from rpc auth.v1.Users.ListMyEvents
    */
   listMyEvents: {
@@ -1873,6 +1934,9 @@ export const Users: GenService<{
    * stay active. Protected: a ROLE_INSTITUTION for itself. Refuses with WRONG_STATE when the user has no provider key, because
    * it was never activated.
    *
+   * HTTP: POST /users/me/providerkey, at the base path only
+   * Errors: WRONG_STATE (FAILED_PRECONDITION), ACCESS_DENIED (PERMISSION_DENIED), INVALID_TOKEN (UNAUTHENTICATED)
+   *
    * @generated from rpc auth.v1.Users.RotateProviderKey
    */
   rotateProviderKey: {
@@ -1884,6 +1948,9 @@ export const Users: GenService<{
    * Lists the members of the caller's organization by id, except deleted ones. Protected: an active ROLE_INSTITUTION with an
    * organization. Refuses with INVALID_ARGUMENT for a text that is too long, and for a page token of another list, text or
    * organization.
+   *
+   * HTTP: GET /users/me/members, at the base path only
+   * Errors: INVALID_ARGUMENT (INVALID_ARGUMENT), ACCESS_DENIED (PERMISSION_DENIED), INVALID_TOKEN (UNAUTHENTICATED)
    *
    * @generated from rpc auth.v1.Users.ListMembers
    */
@@ -1898,6 +1965,10 @@ export const Users: GenService<{
    * ROLE_INSTITUTION. Refuses with MISSING_PARAMETER; with USER_NOT_FOUND for a user who doesn't exist and, likewise, for one
    * who isn't a ROLE_CLIENT of the organization, the caller included.
    *
+   * HTTP: POST /users/me/members/deactivate, at the base path only
+   * Errors: MISSING_PARAMETER (INVALID_ARGUMENT), USER_NOT_FOUND (NOT_FOUND), ACCESS_DENIED (PERMISSION_DENIED), INVALID_TOKEN
+   * (UNAUTHENTICATED)
+   *
    * @generated from rpc auth.v1.Users.DeactivateMember
    */
   deactivateMember: {
@@ -1911,6 +1982,10 @@ export const Users: GenService<{
    * Refuses with USER_NOT_FOUND, and with ORGANIZATION_EMAIL_NOT_FOUND when no active organization has the address, or, for
    * a member of an organization, when that organization doesn't have it.
    *
+   * HTTP: POST /users/sendadminkeybyemailpartner, revision 1.0.0 only
+   * Errors: MISSING_PARAMETER (INVALID_ARGUMENT), USER_NOT_FOUND (NOT_FOUND), ORGANIZATION_EMAIL_NOT_FOUND (NOT_FOUND),
+   * TOO_MANY_ATTEMPTS (RESOURCE_EXHAUSTED), ACCESS_DENIED (PERMISSION_DENIED), INVALID_TOKEN (UNAUTHENTICATED)
+   *
    * @generated from rpc auth.v1.Users.SendAdminKeyByEmailPartner
    */
   sendAdminKeyByEmailPartner: {
@@ -1921,6 +1996,9 @@ export const Users: GenService<{
   /**
    * Returns whether a username is taken or reserved as the former one of a user, compared as at sign-up.
    *
+   * HTTP: POST /users/existsByUsername
+   * Errors: MISSING_PARAMETER (INVALID_ARGUMENT), TOO_MANY_ATTEMPTS (RESOURCE_EXHAUSTED)
+   *
    * @generated from rpc auth.v1.Users.ExistsByUsername
    */
   existsByUsername: {
@@ -1930,6 +2008,9 @@ export const Users: GenService<{
   },
   /**
    * Returns whether a nickname is taken, compared as at sign-up.
+   *
+   * HTTP: POST /users/existsByNickname
+   * Errors: MISSING_PARAMETER (INVALID_ARGUMENT), TOO_MANY_ATTEMPTS (RESOURCE_EXHAUSTED)
    *
    * @generated from rpc auth.v1.Users.ExistsByNickname
    */
@@ -1951,8 +2032,11 @@ export const Users: GenService<{
   },
   /**
    * Returns the response of RFC 7662 (token introspection) for a token, with the same claims as VerifyToken. Only for services
-   * with the scope `tokens.verify`; refuses all other callers with ACCESS_DENIED. Over HTTP it is `POST /introspect`. An invalid
-   * token is not an error.
+   * with the scope `tokens.verify`; refuses all other callers with ACCESS_DENIED. An invalid token
+   * is not an error.
+   *
+   * HTTP: POST /introspect, at the base path only
+   * Errors: MISSING_PARAMETER (INVALID_ARGUMENT), ACCESS_DENIED (PERMISSION_DENIED), INVALID_TOKEN (UNAUTHENTICATED)
    *
    * @generated from rpc auth.v1.Users.Introspect
    */
@@ -1962,8 +2046,9 @@ export const Users: GenService<{
     output: typeof IntrospectResponseSchema;
   },
   /**
-   * Returns the metadata of RFC 8414 (authorization server metadata). Over HTTP it is
-   * `GET /.well-known/oauth-authorization-server`. Open to all callers.
+   * Returns the metadata of RFC 8414 (authorization server metadata). Open to all callers.
+   *
+   * HTTP: GET /.well-known/oauth-authorization-server, at the base path only
    *
    * @generated from rpc auth.v1.Users.GetServerMetadata
    */
@@ -1976,6 +2061,8 @@ export const Users: GenService<{
    * Returns the public keys that verify tokens, as a JSON Web Key Set (RFC 7517). A key is published before it signs and
    * until the last token that it signed has expired; fetch the set again at least every 5 minutes.
    * The set is at most 5 seconds old; while the database is unavailable, at most 5 minutes.
+   *
+   * HTTP: GET /.well-known/jwks.json, at the base path only
    *
    * @generated from rpc auth.v1.Users.GetKeys
    */

@@ -1,41 +1,54 @@
-/** The programs of docs/verifying.md, where their languages are installed. */
-import { type ChildProcess, execFileSync, spawn, spawnSync } from 'node:child_process'
-import { readFileSync } from 'node:fs'
-import { mkdir, writeFile } from 'node:fs/promises'
+/** The programs of docs/examples that verify tokens, where their languages are installed. */
+import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
+import { copyFile, mkdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import test, { type ExecutionContext } from 'ava'
+import { build } from 'esbuild'
 import { openLocal } from '../_helpers/administration.js'
 import { temporaryFolder } from '../_helpers/backups.js'
+import { example, runs } from '../_helpers/examples.js'
 import { startRelay } from '../_helpers/relay.js'
-import { startTestService } from '../_helpers/service.js'
+import { startTestService, type TestService } from '../_helpers/service.js'
 import { serviceKey } from '../_helpers/service-key.js'
-import { createForger, headerOf, nowInSeconds } from '../_helpers/tokens.js'
+import { claimsOf, createForger, headerOf, nowInSeconds } from '../_helpers/tokens.js'
 import { revoke } from '../_helpers/verifiers.js'
 import { root } from '../_helpers/versions.js'
 import { waitFor } from '../_helpers/wait.js'
 
-const guide = readFileSync(join(root, 'docs/verifying.md'), 'utf8')
-const programOf = (language: string) => new RegExp(`^\`\`\`${language}\n(.*?)^\`\`\`$`, 'ms').exec(guide)![1]!
-const has = (command: string, ...args: string[]) => spawnSync(command, args).status === 0
-
-/** Writes a program and installs what it needs; returns the command that runs it. */
+/** Installs what a program needs; returns the command that runs it. */
 const languages: Record<string, { there: boolean; make(folder: string): Promise<[string, ...string[]]> }> = {
-  python: {
-    there: has('python3', '-c', 'import sys, venv; sys.exit(sys.version_info < (3, 11))'),
+  TypeScript: {
+    there: true,
     async make(folder) {
-      await writeFile(join(folder, 'verify.py'), programOf('python'))
-      execFileSync('python3', ['-m', 'venv', 'venv'], { cwd: folder, stdio: 'pipe' })
-      execFileSync('venv/bin/pip', ['install', '--quiet', 'PyJWT[crypto]==2.10.1'], { cwd: folder, stdio: 'pipe' })
-      return [join(folder, 'venv/bin/python'), join(folder, 'verify.py')]
+      // The client from its sources: package.slow.test.ts installs its package.
+      const outfile = join(folder, 'verify.mjs')
+      await build({
+        entryPoints: [example('verify.ts')],
+        outfile,
+        bundle: true,
+        format: 'esm',
+        platform: 'node',
+        alias: { 'auth-registry-client/verify': join(root, 'proto/client/verify.ts') },
+        logLevel: 'error',
+      })
+      return [process.execPath, outfile]
     },
   },
-  go: {
-    there: has('go', 'version'),
+  Python: {
+    there: runs('python3', '-c', 'import sys, venv; sys.exit(sys.version_info < (3, 11))'),
+    async make(folder) {
+      execFileSync('python3', ['-m', 'venv', 'venv'], { cwd: folder, stdio: 'pipe' })
+      execFileSync('venv/bin/pip', ['install', '--quiet', 'PyJWT[crypto]==2.10.1'], { cwd: folder, stdio: 'pipe' })
+      return [join(folder, 'venv/bin/python'), example('verify.py')]
+    },
+  },
+  Go: {
+    there: runs('go', 'version'),
     async make(folder) {
       await mkdir(join(folder, 'verify'))
       const cwd = join(folder, 'verify')
-      await writeFile(join(cwd, 'main.go'), programOf('go'))
+      await copyFile(example('verify.go'), join(cwd, 'main.go'))
       const env = { ...process.env, GOFLAGS: '-mod=mod' }
       for (const args of [
         ['mod', 'init', 'verify'],
@@ -47,6 +60,23 @@ const languages: Record<string, { there: boolean; make(folder: string): Promise<
       return [join(cwd, 'verify')]
     },
   },
+}
+
+const encode = (part: unknown) => Buffer.from(JSON.stringify(part)).toString('base64url')
+
+/** Tokens that a verifier must refuse, each for another reason. */
+async function invalidTokens(service: TestService, token: string): Promise<Record<string, string>> {
+  const forged = await createForger(service, token)
+  return {
+    'no token': 'x',
+    expired: forged({ exp: nowInSeconds() - 2 }),
+    issuer: forged({ iss: 'http://other.test' }),
+    audience: forged({ aud: 'auth-admin' }),
+    type: forged({}, { typ: 'JWT' }),
+    algorithm: `${encode({ ...headerOf(token), alg: 'none' })}.${encode(claimsOf(token))}.`,
+    key: forged({}, { kid: 'unknown' }),
+    signature: `${token.slice(0, -8)}AAAAAAAA`,
+  }
 }
 
 /** Sends a program one token after another. */
@@ -82,16 +112,7 @@ async function follows(t: ExecutionContext, make: (folder: string) => Promise<[s
   t.teardown(() => void child.kill('SIGKILL'))
   const ask = dialogue(child)
   await waitFor(async () => (await ask(token)).startsWith('valid'))
-  const forged = await createForger(service, token)
-  for (const [what, wrong] of Object.entries({
-    'no token': 'x',
-    expired: forged({ exp: nowInSeconds() - 2 }),
-    issuer: forged({ iss: 'http://other.test' }),
-    audience: forged({ aud: 'auth-admin' }),
-    type: forged({}, { typ: 'JWT' }),
-    key: forged({}, { kid: 'unknown' }),
-    signature: `${token.slice(0, -8)}AAAAAAAA`,
-  }))
+  for (const [what, wrong] of Object.entries(await invalidTokens(service, token)))
     t.regex(await ask(wrong), /^invalid/, what)
   await revoke(service.http, token)
   const startedAt = performance.now()
@@ -116,7 +137,24 @@ async function follows(t: ExecutionContext, make: (folder: string) => Promise<[s
 }
 
 for (const [language, { there, make }] of Object.entries(languages)) {
-  const title = `the program in ${language} verifies tokens offline and follows revocations`
+  const title = `the example in ${language} verifies tokens offline and follows revocations`
   if (there) test.serial(title, t => follows(t, make))
   else test.skip(title, () => {})
 }
+
+const inShell = ['curl', 'jq', 'openssl'].every(command =>
+  runs(command, command === 'openssl' ? 'version' : '--version'),
+)
+;(inShell ? test : test.skip)('the example in shell verifies tokens offline', async t => {
+  const service = await startTestService(t)
+  const { token } = await service.signUp('ROLE_CLIENT')
+  const child = spawn('sh', [example('verify.sh')], {
+    env: { PATH: process.env.PATH, AUTH_URL: service.http, AUTH_ISSUER: 'http://auth.test' },
+    stdio: ['pipe', 'pipe', 'inherit'],
+  })
+  t.teardown(() => void child.kill('SIGKILL'))
+  const ask = dialogue(child)
+  t.is(await ask(token), `valid ${claimsOf(token).sub}`)
+  for (const [what, wrong] of Object.entries(await invalidTokens(service, token)))
+    t.regex(await ask(wrong), /^invalid/, what)
+})

@@ -1,0 +1,161 @@
+// `auth-admin import database` runs on the machine itself, never on a remote service: it reads one database and fills another.
+import { createWriteStream } from 'node:fs'
+import { readFile } from 'node:fs/promises'
+import { finished } from 'node:stream/promises'
+import type { Command } from 'commander'
+import type { Choice } from '../../server/predecessor/decide.js'
+import type { Found, Imported, ReportLine } from '../../server/predecessor/import.js'
+import { type ExitCode, end, fail, misuse } from '../exit-codes.js'
+import { announce, withRegistry, worksLocally } from '../session.js'
+import { askText, canAsk, confirm, missingYes, readSecret, yesOption } from '../terminal/ask.js'
+import { jsonOption, printFields, printJson, say, warn } from '../terminal/output.js'
+import { withProgress } from '../terminal/progress.js'
+
+interface Options {
+  readonly onCollision?: string
+  readonly dryRun?: boolean
+  readonly report?: string
+  readonly yes?: boolean
+  readonly json?: boolean
+  readonly reason?: string
+}
+
+/** Users that are printed one by one; a report has all. */
+const maxPrinted = 20
+
+/** Adds `auth-admin import`. */
+export function addImport(program: Command): void {
+  const group = program.command('import').description('Import a whole registry from another system.')
+  worksLocally(group.command('database'))
+    .description('Import the database of the older implementation. It works on the database itself.')
+    .argument('<url>', 'database to read, postgres://user@host/name; - for standard input. PGPASSWORD has its password')
+    .option('--on-collision <choice>', 'skip, suffix, or a file with a decision for each user')
+    .option('--dry-run', 'analyze and compare only')
+    .option('--report <file>', 'file for everything that is left out or listed, one JSON document per line')
+    .addOption(yesOption())
+    .addOption(jsonOption())
+    .addHelpText(
+      'after',
+      `
+It imports users with their ids, passwords, answers and keys, organizations and
+security questions into a registry that has no user but its default
+administrator. It reads one snapshot and changes nothing there, so that the
+older service may go on. Until its last import ends, keep this registry closed
+to clients. After an interruption, run it again: it goes on where it was.
+
+It first analyzes all users. Some need a decision: names that are taken here in
+another spelling, look like taken ones, or are refused; no role or several;
+organizations that are missing, or several; the id of the administrator here.
+Without --on-collision it lists them, writes nothing, and ends with exit code 5.
+
+  skip    leaves these users out; of equal names, that of an active user stays
+  suffix  adds the id to names, takes the role that permits least, and the
+          organization of the key that was used, or none
+  FILE    the lines of a report, with other names, or with "skip": true,
+          "role": "ROLE_CLIENT", "organization": 3 (null for none)
+
+Administrators arrive inactive. Users who are active without an organization
+stay active, and are listed. Exit code 6 says that users were left out.
+
+Run again, it imports what is new or has changed there since. It refuses with
+exit code 5 if users were added or changed here. See docs/moving-in.md.
+
+Examples:
+  $ export PGPASSWORD
+  $ auth-admin import database postgres://reader@old.example.org/auth --dry-run
+  $ auth-admin import database postgres://reader@old.example.org/auth \\
+      --on-collision suffix --report report.jsonl --reason 'moving in'`,
+    )
+    .action(async (url: string, _: Options, command: Command) => {
+      const options = command.optsWithGlobals<Options>()
+      const choice = await readChoice(options.onCollision)
+      const source = url === '-' ? (await readSecret('-', '')).trim() : url
+      if (!options.dryRun && !options.yes && !canAsk(options)) misuse(missingYes)
+      if (!options.dryRun && !options.reason && !canAsk(options)) misuse('This changes passwords: pass --reason.')
+      const database = await announce('Importing into', options)
+      const { importPredecessor, ImportRefused } = await import('../../server/predecessor/import.js')
+      const out = options.report === undefined ? undefined : await openReport(options.report)
+      const done = await withRegistry(async ({ registry, passwords, settings, actor }) => {
+        const reason = options.dryRun
+          ? undefined
+          : (options.reason ?? (await askText('Reason, for the audit log:', { required: true })))
+        const how = {
+          url: source,
+          choice,
+          dryRun: options.dryRun === true,
+          timeZone: settings.timeZone,
+          actor,
+          reason,
+          report: (line: ReportLine) => void out?.write(`${JSON.stringify(line)}\n`),
+          withProgress,
+          async confirm(found: Found) {
+            if (!options.json) printFound(found)
+            await confirm(`Import ${found.users} users into ${database}?`, options)
+          },
+        }
+        return importPredecessor({ registry, passwords }, how).catch(error => {
+          if (error instanceof ImportRefused) fail(error.message, 5)
+          throw error
+        })
+      })
+      if (out) await finished(out.end())
+      printDone(done, options)
+      const exitCode: ExitCode = done.unsettled.length > 0 ? 5 : done.counts!.rejected > 0 ? 6 : 0
+      if (exitCode !== 0) end(exitCode)
+    })
+}
+
+async function readChoice(given: string | undefined): Promise<Choice | undefined> {
+  if (given === undefined || given === 'skip' || given === 'suffix') return given
+  const { readDecisions } = await import('../../server/predecessor/decide.js')
+  return readDecisions(
+    await readFile(given, 'utf8').catch(({ code }) => fail(`The file of --on-collision can’t be read (${code}).`)),
+  )
+}
+
+/** Opens a file that only its owner can read, if it is new: it holds names of users. */
+async function openReport(file: string) {
+  const stream = createWriteStream(file, { mode: 0o600 })
+  await new Promise((resolve, reject) => stream.once('open', resolve).once('error', reject)).catch(({ code }) =>
+    fail(`The file of --report can’t be made (${code}).`),
+  )
+  return stream
+}
+
+function printFound({ users, organizations, questions, administrator, listed, unsettled }: Found): void {
+  printFields({ 'users there': users, organizations, questions, ...listed })
+  if (administrator !== undefined)
+    say(`User #${administrator} there has the name of the administrator here: it stays as it is here.`)
+  for (const { id, username, problems } of unsettled.slice(0, maxPrinted)) {
+    const why = problems.map(({ field, problem, by }) => `${field} ${problem}${by ? ` (#${by.join(', #')})` : ''}`)
+    say(`#${id} ${username}: ${why.join(', ')}`)
+  }
+  if (unsettled.length > maxPrinted) say(`… and ${unsettled.length - maxPrinted} more: --report has all.`)
+}
+
+function printDone(done: Imported, { json, dryRun }: Options): void {
+  const { import: row, counts, organizationCounts, questionCounts, unsettled, ...found } = done
+  if (json) {
+    printJson({
+      ...(row && { id: row.id, state: row.state, source_digest: row.sourceDigest, next_row: row.nextRow }),
+      kind: 'predecessor',
+      dry_run: dryRun === true,
+      ...counts,
+      users: found.users,
+      organizations: organizationCounts ?? found.organizations,
+      questions: questionCounts ?? found.questions,
+      administrator: found.administrator ?? null,
+      listed: found.listed,
+      unsettled,
+    })
+    return
+  }
+  if (unsettled.length > 0) {
+    printFound(done)
+    warn(`${unsettled.length} users need a decision: nothing was written. Pass --on-collision.`)
+    return
+  }
+  if (dryRun) printFound(done)
+  say(dryRun ? 'An import would do this:' : `Import ${row!.id} is finished.`)
+  printFields({ ...counts })
+}

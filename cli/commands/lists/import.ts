@@ -1,0 +1,346 @@
+// `organizations import` and `users import`: send the rows of a file in batches. Each batch is applied once, and answers a
+// repetition as it answered first: so a command that is run again sends all rows, and continues where it was stopped.
+import { setTimeout as sleep } from 'node:timers/promises'
+import { create, toBinary } from '@bufbuild/protobuf'
+import { type Command, Option } from 'commander'
+import {
+  type Import,
+  ImportBatchRequestSchema,
+  ImportedOrganizationSchema,
+  ImportedUserSchema,
+  ImportKind,
+  ImportProblemSchema,
+  ImportState,
+  type RejectedRow,
+} from '../../../proto/gen/auth/v1/administration_pb.js'
+import { type Api, administering, withSignIn } from '../../administration.js'
+import { end, explain, fail, misuse } from '../../exit-codes.js'
+import { organizationColumns, toOrganizationRow, toUserRow, userColumns } from '../../files/columns.js'
+import { openSink, type Sink } from '../../files/sink.js'
+import {
+  errorColumns,
+  type Format,
+  openSource,
+  readRows,
+  type Source,
+  type SourceRow,
+  unknownColumns,
+} from '../../files/source.js'
+import { readId } from '../../terminal/ask.js'
+import { jsonOption, printable, printJson, say } from '../../terminal/output.js'
+import { withProgress } from '../../terminal/progress.js'
+import { importOutput } from './imports.js'
+
+interface Options {
+  readonly report?: string
+  readonly dryRun?: boolean
+  readonly afterDryRun?: number
+  readonly allOrNothing?: boolean
+  readonly setPasswords?: boolean
+  readonly format?: Format
+  readonly json?: boolean
+}
+
+type Noun = 'organizations' | 'users'
+
+/** What is known by what, and what else an import leaves alone. */
+const nouns = {
+  organizations: {
+    kind: ImportKind.ORGANIZATIONS,
+    columns: organizationColumns,
+    identifying: ['id', 'inep_code', 'name'],
+    remarks: `
+An organization is known by its id, or else by its INEP code. A row without
+either registers a new one.
+
+Columns: ${fold(Object.keys(organizationColumns))}.`,
+  },
+  users: {
+    kind: ImportKind.USERS,
+    columns: userColumns,
+    identifying: ['id', 'username'],
+    remarks: `
+A user is known by its id, or else by its username in any spelling. An import
+never changes an administrator or the role of an existing user, sends no
+e-mails, and changes the password of an existing user only with --set-passwords.
+password_hash takes bcrypt hashes. A password is hashed by the service.
+
+Columns: ${fold(Object.keys(userColumns))}.`,
+  },
+} as const satisfies Record<Noun, object>
+
+/** Names behind `Columns: `, in lines of at most 80 characters. */
+function fold(names: readonly string[]): string {
+  let [text, length] = ['', 'Columns:'.length]
+  for (const [index, name] of names.entries()) {
+    const word = index < names.length - 1 ? `${name},` : name
+    const breaks = length + word.length + 2 > 80
+    text += `${breaks ? '\n' : text === '' ? '' : ' '}${word}`
+    length = breaks ? word.length : length + word.length + 1
+  }
+  return text
+}
+
+/** Adds `import` to a noun. */
+export function addImport(parent: Command, noun: Noun): void {
+  const command = withSignIn(parent.command('import'), 'startImport')
+    .argument('<file>', 'CSV with a head, or JSON lines (.jsonl)')
+    .description(`Create and change ${noun} from a file. Nothing is deleted. Run it again to resume it.`)
+    .addOption(
+      new Option('--dry-run', 'judge every row, and change nothing').conflicts(['allOrNothing', 'afterDryRun']),
+    )
+    .addOption(
+      new Option('--after-dry-run <id>', 'reject rows whose record has changed since this dry run').argParser(readId),
+    )
+    .addOption(new Option('--all-or-nothing', 'apply all rows in one transaction, or none; at most 10,000 rows'))
+    .option('--report <file>', 'write rejected rows to this file, with the reasons; mend them and import it')
+    .addOption(new Option('--format <format>', 'instead of what the name of the file says').choices(['csv', 'jsonl']))
+  if (noun === 'users') command.option('--set-passwords', 'set the passwords of existing users, too')
+  command
+    .addOption(jsonOption())
+    .addHelpText(
+      'after',
+      `${nouns[noun].remarks}
+
+A missing column leaves the field as it is; an empty cell or NULL clears it.
+Cells are separated by commas, semicolons or tabs. Booleans are True, False, t,
+f, 1 or 0; dates are yyyy-mm-dd, with or without a time, or dd/MM/yyyy. The file
+is UTF-8 or Windows-1252. Other columns are named and left out. The exit code is
+6 if rows were rejected.
+
+Examples:
+  $ auth-admin ${noun} import ${noun}.csv --dry-run
+  $ auth-admin ${noun} import ${noun}.csv --report rejected.csv`,
+    )
+    .action(administering((api, file: string, options: Options) => importFile(api, noun, file, options)))
+}
+
+/** Most encoded bytes and rows of a batch, and passwords to hash in it: its transaction must be short on a busy machine, too. */
+const most = { bytes: 60_000, rows: 100, passwords: 16 }
+
+/** A batch of rows. */
+interface Batch {
+  readonly firstRow: number
+  readonly rows: readonly {
+    readonly source: SourceRow
+    readonly message: ReturnType<typeof toUserRow | typeof toOrganizationRow>
+  }[]
+}
+
+/** What the rows of a file are, as far as the command says it beforehand. */
+interface Survey {
+  readonly rows: number
+  readonly passwords: number
+  /** Number of hashes by their cost. */
+  readonly costs: ReadonlyMap<string, number>
+  readonly unknown: readonly string[]
+}
+
+async function importFile(api: Api, noun: Noun, file: string, options: Options): Promise<void> {
+  if (options.report !== undefined && options.report === file) misuse('Choose another file for --report.')
+  const source = await openSource(file, options.format)
+  const survey = await withProgress('Reading', () => look(source, noun))
+  const note = (text: string) => process.stderr.write(`${printable(text)}\n`)
+  if (survey.unknown.length > 0) note(`Columns left out: ${survey.unknown.join(', ')}.`)
+  if (source.encoding === 'win1252') note('The file is not UTF-8: it is read as Windows-1252.')
+
+  const { dryRun = false, allOrNothing = false, setPasswords = false, afterDryRun } = options
+  const { import: started, hashMilliseconds } = await api.startImport({
+    kind: nouns[noun].kind,
+    sourceDigest: source.digest,
+    ...{ dryRun, allOrNothing, setPasswords },
+    ...(afterDryRun !== undefined && { afterDryRun }),
+  })
+  const { id } = started!
+  if (started!.nextRow > 0) note(`Import ${id} is resumed: ${started!.nextRow} of ${survey.rows} rows are judged.`)
+  if (survey.costs.size > 0) {
+    const costs = [...survey.costs].sort().map(([cost, count]) => `${cost}: ${count}`)
+    note(`Password hashes by bcrypt cost: ${costs.join(', ')}.`)
+  }
+  if (survey.passwords > 0 && !dryRun)
+    note(`Passwords to hash: ${survey.passwords}, at most ${duration((survey.passwords * hashMilliseconds) / 1000)}.`)
+
+  const report = options.report === undefined ? undefined : await openReport(options.report, source)
+  const folded = new Map<string, number>()
+  const changes: Record<string, number> = {}
+  let rows = 0
+  const send = async (tell: (done: string) => void) => {
+    const startedAt = Date.now()
+    for await (const batch of readBatches(source, noun, folded)) {
+      const answer = await untilAnswered(() => api.importBatch(toRequest(id, noun, batch)))
+      rows += batch.rows.length
+      for (const [field, count] of Object.entries(answer.changes)) changes[field] = (changes[field] ?? 0) + count
+      await report?.write(
+        batch.rows.map(row => row.source),
+        batch.firstRow,
+        answer.rejected,
+      )
+      tell(progressOf(rows, survey.rows, Date.now() - startedAt))
+    }
+    return untilAnswered(() => api.finishImport({ id, rows }))
+  }
+  const finished = await withProgress(dryRun ? 'Judging' : 'Importing', send).catch(error => {
+    note(`Import ${id} is not finished: run the command again to resume it.`)
+    throw error
+  })
+  const made = finished.import!
+  if (finished.rejected.length > 0) await report?.writeAll(finished.rejected)
+  await report?.close()
+  for (const [column, count] of folded) note(`Line breaks became spaces in ${column}: ${count} cells.`)
+  const { created, updated, unchanged, rejected } = made
+  if (made.nextRow !== rows || rows !== created + updated + unchanged + rejected)
+    fail(`Import ${id} counts ${made.nextRow} rows, but the file has ${rows}.`)
+  print(made, changes, options)
+  if (made.state === ImportState.ABORTED) end(1)
+  if (rejected > 0) end(6)
+}
+
+/** Looks through all rows: the file is valid, and has a column that identifies records. */
+async function look(source: Source, noun: Noun): Promise<Survey> {
+  const { columns, identifying } = nouns[noun]
+  const names = new Set<string>(source.head.map(name => name.toLowerCase()))
+  const costs = new Map<string, number>()
+  let [rows, passwords] = [0, 0]
+  for await (const { cells } of readRows(source)) {
+    rows++
+    if (source.format === 'jsonl') for (const name of Object.keys(cells)) names.add(name)
+    const { password, password_hash: hash } = cells
+    if (noun === 'users' && typeof password === 'string' && password !== '') passwords++
+    const cost = typeof hash === 'string' ? /^\$2[aby]\$(\d\d)\$/.exec(hash)?.[1] : undefined
+    if (noun === 'users' && cost !== undefined) costs.set(cost, (costs.get(cost) ?? 0) + 1)
+  }
+  if (rows > 0 && !identifying.some(name => names.has(name)))
+    misuse(`${source.path} has no column ${identifying.join(' or ')}: its first line must name the columns.`)
+  return { rows, passwords, costs, unknown: unknownColumns(names, columns) }
+}
+
+/** Cuts the rows of a file into batches, always in the same way. */
+async function* readBatches(source: Source, noun: Noun, folded: Map<string, number>): AsyncGenerator<Batch> {
+  const count = (column: string) => folded.set(column, (folded.get(column) ?? 0) + 1)
+  let [firstRow, bytes, passwords] = [0, 0, 0]
+  let rows: Batch['rows'][number][] = []
+  for await (const row of readRows(source)) {
+    let message = noun === 'users' ? toUserRow(row.cells, count) : toOrganizationRow(row.cells, count)
+    if (row.problem) message = withProblem(message, row.problem)
+    let size = sizeOf(message)
+    if (size > most.bytes) {
+      message = withProblem(message, 'The row is too long.')
+      size = sizeOf(message)
+    }
+    const hasPassword = noun === 'users' && Boolean((message as ReturnType<typeof toUserRow>).form?.password)
+    if (rows.length > 0 && (bytes + size > most.bytes || rows.length === most.rows || passwords === most.passwords)) {
+      yield { firstRow, rows }
+      firstRow += rows.length
+      ;[rows, bytes, passwords] = [[], 0, 0]
+    }
+    rows.push({ source: row, message })
+    bytes += size
+    passwords += Number(hasPassword)
+  }
+  if (rows.length > 0) yield { firstRow, rows }
+}
+
+type Message = Batch['rows'][number]['message']
+
+/** A row that can't be read has nothing but the reason. */
+function withProblem({ $typeName }: Message, message: string): Message {
+  const problems = [create(ImportProblemSchema, { field: '', message })]
+  return $typeName === ImportedUserSchema.typeName
+    ? create(ImportedUserSchema, { problems })
+    : create(ImportedOrganizationSchema, { problems })
+}
+
+/** Encoded bytes of a row in a request, with its tag and length. */
+function sizeOf(message: Message): number {
+  const isUser = message.$typeName === ImportedUserSchema.typeName
+  const request = create(ImportBatchRequestSchema, { [isUser ? 'users' : 'organizations']: [message] })
+  return toBinary(ImportBatchRequestSchema, request).length
+}
+
+function toRequest(id: number, noun: Noun, { firstRow, rows }: Batch) {
+  return { id, firstRow, [noun]: rows.map(({ message }) => message) }
+}
+
+/** Attempts of a call that fails because the service is busy or away, and seconds between two of them. */
+const attempts = { most: 8, seconds: 15 }
+
+/** Repeats a call that can succeed later: a repeated batch is applied once. */
+async function untilAnswered<T>(call: () => Promise<T>): Promise<T> {
+  for (let attempt = 1; ; attempt++) {
+    try {
+      return await call()
+    } catch (error) {
+      const { exitCode, retryAfter = 0 } = await explain(error)
+      if (exitCode !== 7 || attempt === attempts.most) throw error
+      await sleep(1000 * Math.min(Math.max(retryAfter, attempt), attempts.seconds))
+    }
+  }
+}
+
+/** The report of rejected rows, in the format of the source. */
+async function openReport(path: string, source: Source) {
+  const { format, delimiter, head } = source
+  const columns = [
+    ...head.filter(name => !(errorColumns as readonly string[]).includes(name.toLowerCase())),
+    ...errorColumns,
+  ]
+  const sink: Sink = await openSink(path, { format, columns, delimiter, secret: true })
+  const toReport = (row: SourceRow, { problems }: RejectedRow) => {
+    const { original } = row
+    const cells = Array.isArray(original)
+      ? Object.fromEntries(original.map((cell, index) => [head[index], cell]))
+      : (original as Readonly<Record<string, unknown>>)
+    return {
+      ...cells,
+      error_line: row.line,
+      error_field: problems
+        .map(({ field }) => field)
+        .filter(Boolean)
+        .join(', '),
+      error_reason: problems.map(({ message }) => message).join(' '),
+    }
+  }
+  return {
+    /** Writes those of consecutive rows that are rejected. */
+    async write(rows: readonly SourceRow[], firstRow: number, rejected: readonly RejectedRow[]) {
+      await sink.write(rejected.map(each => toReport(rows[each.row - firstRow]!, each)))
+    },
+    /** Writes rows that are known by their numbers alone. */
+    async writeAll(rejected: readonly RejectedRow[]) {
+      const byRow = new Map(rejected.map(each => [each.row, each]))
+      let number = 0
+      for await (const row of readRows(source)) {
+        const found = byRow.get(number++)
+        if (found) await sink.write([toReport(row, found)])
+      }
+    },
+    close: () => sink.close(),
+  }
+}
+
+/** Rows so far, their rate, and the time that is left. */
+function progressOf(rows: number, total: number, ms: number): string {
+  const rate = rows / Math.max(0.001, ms / 1000)
+  return `${rows} of ${total} rows, ${Math.round(rate)} a second, ${duration((total - rows) / rate)} left`
+}
+
+function duration(seconds: number): string {
+  if (seconds < 90) return `${Math.ceil(seconds)} s`
+  return seconds < 5400 ? `${Math.ceil(seconds / 60)} min` : `${Math.ceil(seconds / 3600)} h`
+}
+
+function print(made: Import, changes: Readonly<Record<string, number>>, { json, report, dryRun }: Options): void {
+  if (json) {
+    printJson({ ...importOutput(made), changes })
+    return
+  }
+  const { id, created, updated, unchanged, rejected, state } = made
+  const counts = `${created} created, ${updated} updated, ${unchanged} unchanged, ${rejected} rejected`
+  if (state === ImportState.ABORTED) say(`Import ${id} is aborted, and nothing is changed: ${counts}.`)
+  else say(`${dryRun ? `Dry run ${id}, nothing is changed` : `Import ${id} is finished`}: ${counts}.`)
+  const fields = Object.entries(changes).map(([field, count]) => `${field} ${count}`)
+  if (fields.length > 0) say(`Changes by field: ${fields.join(', ')}.`)
+  if (rejected > 0)
+    say(report === undefined ? 'Pass --report FILE for the rejected rows.' : `${report} has the rejected rows.`)
+  if (dryRun) say(`To import only what is as it was judged, pass --after-dry-run ${id}.`)
+}

@@ -1,0 +1,94 @@
+// `auth-admin imports`: the imports of files, and of the database of the older implementation.
+import { timestampDate } from '@bufbuild/protobuf/wkt'
+import type { Command } from 'commander'
+import { type Import, ImportKind, ImportState } from '../../../proto/gen/auth/v1/administration_pb.js'
+import { administering } from '../../administration.js'
+import { readId } from '../../terminal/ask.js'
+import { jsonOption, printFields, printJson, say, timeText } from '../../terminal/output.js'
+import { type List, type ListOptions, printPages, withPages } from '../../terminal/pages.js'
+
+interface Options {
+  readonly json?: boolean
+}
+
+/** Adds `auth-admin imports`. */
+export function addImports(program: Command): void {
+  const imports = program.command('imports').description('Show the progress of imports, and abort them.')
+
+  withPages(imports.command('list'), importList)
+    .description('List imports, newest first. They are deleted 30 days after their last change.')
+    .addHelpText('after', '\nExample:\n  $ auth-admin imports list')
+    .action(
+      administering(async (api, options: ListOptions) => {
+        await printPages(importList, options, async page => {
+          const { imports, nextPageToken } = await api.listImports(page)
+          return { rows: imports, nextPageToken }
+        })
+      }),
+    )
+
+  imports
+    .command('show')
+    .argument('<id>', 'id of the import', readId)
+    .description('Show an import.')
+    .addOption(jsonOption())
+    .addHelpText('after', '\nExample:\n  $ auth-admin imports show 7')
+    .action(
+      administering(async (api, id: number, { json }: Options) => {
+        const output = importOutput((await api.getImport({ id })).import!)
+        if (json) printJson(output)
+        else printFields(output)
+      }),
+    )
+
+  imports
+    .command('abort')
+    .argument('<id>', 'id of the import', readId)
+    .description('End an import that isn’t finished. What it has imported stays.')
+    .addOption(jsonOption())
+    .addHelpText('after', '\nExample:\n  $ auth-admin imports abort 7')
+    .action(
+      administering(async (api, id: number, { json }: Options) => {
+        const { import: aborted, changed } = await api.abortImport({ id })
+        const output = importOutput(aborted!)
+        if (json) printJson(output)
+        else say(changed ? `Import ${id} is aborted.` : `Import ${id} is ${output.state} already.`)
+      }),
+    )
+}
+
+/** An import in plain words. */
+export function importOutput(of: Import) {
+  const { id, sourceDigest, nextRow, created, updated, unchanged, rejected, actor, actorId, afterDryRun } = of
+  return {
+    id,
+    kind: ImportKind[of.kind].toLowerCase(),
+    state: ImportState[of.state].toLowerCase(),
+    source_digest: sourceDigest,
+    next_row: nextRow,
+    ...{ created, updated, unchanged, rejected },
+    dry_run: of.dryRun,
+    all_or_nothing: of.allOrNothing,
+    set_passwords: of.setPasswords,
+    ...(afterDryRun !== undefined && { after_dry_run: afterDryRun }),
+    createTime: timeText(timestampDate(of.createTime!)),
+    updateTime: timeText(timestampDate(of.updateTime!)),
+    actor,
+    ...(actorId !== undefined && { actor_id: actorId }),
+  }
+}
+
+const importList: List<Import> = {
+  name: 'imports',
+  fields: [
+    ...['id', 'kind', 'state', 'source_digest', 'next_row', 'created', 'updated', 'unchanged', 'rejected', 'dry_run'],
+    ...['all_or_nothing', 'set_passwords', 'after_dry_run', 'createTime', 'updateTime', 'actor', 'actor_id'],
+  ],
+  toOutput: importOutput,
+  head: { titles: ['id', 'kind', 'state', 'rows', 'created', 'updated', 'unchanged', 'rejected', 'changed'] },
+  toCells(of) {
+    const { id, kind, state, next_row, created, updated, unchanged, rejected, dry_run, updateTime } = importOutput(of)
+    return [id, dry_run ? `${kind}, dry run` : kind, state, next_row, created, updated, unchanged, rejected, updateTime]
+  },
+  empty: 'There are no imports.',
+}

@@ -1,0 +1,169 @@
+// The columns of files of organizations and users, by name: how a cell becomes a field of a row, and back. This folder owns the
+// files of lists: their columns (here), reading (source.ts) and writing (sink.ts). What a row may be, the server judges.
+import { create } from '@bufbuild/protobuf'
+import {
+  type AdministeredUser,
+  type ImportedOrganization,
+  ImportedOrganizationSchema,
+  type ImportedUser,
+  ImportedUserSchema,
+  ImportProblemSchema,
+  type Organization,
+  OrganizationFormSchema,
+  UserFormSchema,
+} from '../../proto/gen/auth/v1/administration_pb.js'
+import type { CellValue } from './source.js'
+
+/** How the cells of a column are read. */
+type Kind = 'text' | 'lines' | 'secret' | 'day' | 'number' | 'flag'
+
+/** A column: the kind of its cells, and the field of a row or of the form in it. */
+interface Column {
+  readonly kind: Kind
+  readonly field: string
+  readonly inForm?: true
+}
+
+const text = (field: string) => ({ kind: 'text', field, inForm: true }) as const
+
+/** The columns of files of organizations. */
+export const organizationColumns: Readonly<Record<string, Column>> = {
+  id: { kind: 'number', field: 'id' },
+  name: text('name'),
+  active: { kind: 'flag', field: 'active' },
+  address: { kind: 'lines', field: 'address', inForm: true },
+  creation_date: { kind: 'day', field: 'creationDate' },
+  inep_code: text('inepCode'),
+  login: text('login'),
+  phone: text('phone'),
+  responsible: text('responsible'),
+  type: text('type'),
+  website: text('website'),
+  email: text('email'),
+}
+
+/** The columns of files of users. */
+export const userColumns: Readonly<Record<string, Column>> = {
+  id: { kind: 'number', field: 'id' },
+  username: text('username'),
+  nickname: text('nickname'),
+  dateofborn: { kind: 'day', field: 'dateofborn', inForm: true },
+  gender: text('gender'),
+  state: text('state'),
+  city: text('city'),
+  institutiontype: text('institutiontype'),
+  institution: text('institution'),
+  email: text('email'),
+  termsofusage: { kind: 'flag', field: 'termsofusage' },
+  role: text('role'),
+  active: { kind: 'flag', field: 'active' },
+  organization_id: { kind: 'number', field: 'organizationId' },
+  organization_inep_code: { kind: 'text', field: 'organizationInepCode' },
+  password: { kind: 'secret', field: 'password', inForm: true },
+  password_hash: { kind: 'secret', field: 'passwordHash' },
+}
+
+/** The cells of a row by column; a missing column has none. */
+export type Cells = Readonly<Record<string, CellValue>>
+
+/** Reads the cells of a row, with the problems of those that can't be read. `folded` gets columns whose line breaks became spaces. */
+function readCells(cells: Cells, columns: Readonly<Record<string, Column>>, folded: (column: string) => void) {
+  const row: Record<string, unknown> = {}
+  const form: Record<string, string> = {}
+  const problems: { field: string; message: string }[] = []
+  for (const [name, { kind, field, inForm }] of Object.entries(columns)) {
+    const cell = cells[name]
+    if (cell === undefined) continue
+    const value = readers[kind](cell)
+    if (value instanceof Error) problems.push({ field: name, message: value.message })
+    else if (value !== undefined) {
+      if (kind === 'text' && typeof cell === 'string' && /[\r\n]/.test(cell.trim())) folded(name)
+      if (inForm) form[field] = value as string
+      else row[field] = value
+    }
+  }
+  return { row, form, problems: problems.map(problem => create(ImportProblemSchema, problem)) }
+}
+
+/** How each kind of cell is read: undefined if the field is left as it is, an error if the cell makes no sense. */
+const readers: Readonly<Record<Kind, (cell: CellValue) => string | number | boolean | undefined | Error>> = {
+  text: cell =>
+    typeof cell === 'boolean'
+      ? new Error('Use a text.')
+      : String(cell ?? '')
+          .trim()
+          .replace(/\s*(?:\r\n?|\n)\s*/g, ' '),
+  lines: cell => (typeof cell === 'boolean' ? new Error('Use a text.') : String(cell ?? '')),
+  secret: cell => (typeof cell === 'string' || cell === null ? (cell ?? '') : new Error('Use a text.')),
+  day(cell) {
+    if (typeof cell !== 'string' && cell !== null) return new Error('Use yyyy-mm-dd or dd/MM/yyyy.')
+    return (cell ?? '').trim().replace(/^(\d{4}-\d\d-\d\d) \d\d:\d\d(?::\d\d(?:\.\d+)?)?$/, '$1')
+  },
+  number(cell) {
+    const digits = String(cell ?? '').trim()
+    if (digits === '') return undefined
+    return /^\d{1,10}$/.test(digits) && Number(digits) < 2 ** 31 ? Number(digits) : new Error('Use a number.')
+  },
+  flag(cell) {
+    const word = String(cell ?? '')
+      .trim()
+      .toLowerCase()
+    if (word === '') return undefined
+    if (['true', 't', '1'].includes(word)) return true
+    return ['false', 'f', '0'].includes(word) ? false : new Error('Use True or False.')
+  },
+}
+
+/** Makes a row of a file of organizations. */
+export function toOrganizationRow(cells: Cells, folded: (column: string) => void): ImportedOrganization {
+  const { row, form, problems } = readCells(cells, organizationColumns, folded)
+  // A date can't be cleared.
+  if (row.creationDate === '') delete row.creationDate
+  return create(ImportedOrganizationSchema, { ...row, form: create(OrganizationFormSchema, form), problems })
+}
+
+/** Makes a row of a file of users. */
+export function toUserRow(cells: Cells, folded: (column: string) => void): ImportedUser {
+  const { row, form, problems } = readCells(cells, userColumns, folded)
+  // Without a number the column clears the organization.
+  if (cells.organization_id !== undefined && row.organizationId === undefined) row.organizationId = 0
+  return create(ImportedUserSchema, { ...row, form: create(UserFormSchema, form), problems })
+}
+
+/** The cells of an organization. */
+export function organizationCells({ record }: Organization, activationkey?: string): Cells {
+  const { id, name, active, address, creationDate, inepCode, login, phone, responsible, type, website, email } = record!
+  return {
+    ...{ id, name, active: active === 'true', address, creation_date: creationDate, inep_code: inepCode, login },
+    ...{ phone, responsible, type, website, email },
+    ...(activationkey !== undefined && { activationkey }),
+  } as Cells
+}
+
+/** The cells of a user. */
+export function userCells(
+  { record, email }: AdministeredUser,
+  secrets?: { readonly passwordHash?: string; readonly providerKey?: string },
+): Cells {
+  const { id, username, nickname, dateofborn, gender, state, city, institutiontype, institution } = record!
+  const { termsofusage, role, active, partnerOrganization } = record!
+  return {
+    ...{ id, username, nickname, dateofborn, gender, state, city, institutiontype, institution, email },
+    ...{ termsofusage, role, active: active === 1, organization_id: partnerOrganization?.id },
+    ...(secrets && { password_hash: secrets.passwordHash, provider_key: secrets.providerKey }),
+  } as Cells
+}
+
+/** The columns of an export; secrets at the end. */
+export const exportColumns = {
+  organizations: {
+    plain: Object.keys(organizationColumns),
+    secret: ['activationkey'],
+  },
+  users: {
+    plain: Object.keys(userColumns).filter(
+      name => !['organization_inep_code', 'password', 'password_hash'].includes(name),
+    ),
+    secret: ['password_hash', 'provider_key'],
+  },
+} as const

@@ -1,0 +1,170 @@
+/** The tables of the documentation, in Markdown, from the code: routes, access policy, reasons, settings and metrics. */
+import { readFile } from 'node:fs/promises'
+import { ScalarType } from '@bufbuild/protobuf'
+import { createGatewayMetrics } from '../dist/gateway/metrics.js'
+import { firstSentence } from '../dist/gateway/openapi/comments.js'
+import { grpcCode } from '../dist/gateway/openapi/rpc-comments.js'
+import { gatewayReasons, statuses } from '../dist/gateway/problem.js'
+import { refusalsOf, routes, rowOf } from '../dist/gateway/routes.js'
+import { Reason } from '../dist/proto/gen/auth/v1/reason_pb.js'
+import { createMetrics } from '../dist/server/observability/metrics.js'
+import { createMetricsEndpoint } from '../dist/server/observability/metrics-endpoint.js'
+import { createUndeclaredProxies } from '../dist/server/observability/undeclared-proxy.js'
+import { describeSettings } from '../dist/server/process/settings.js'
+import { limits } from '../dist/server/requests/refusal.js'
+
+const read = name => readFile(new URL(`../${name}`, import.meta.url), 'utf8')
+
+/** A table with these titles. */
+function table(titles, rows) {
+  const line = cells => `| ${cells.join(' | ')} |`
+  return [line(titles), `|${'---|'.repeat(titles.length)}`, ...rows.map(line)].join('\n')
+}
+
+const code = text => `\`${text}\``
+
+/** A doc comment or a comment of a definition as one line. */
+const unwrap = comment =>
+  comment
+    .replace(/^\s*(\/\*\*|\*\/|\*|\/\/)[ ]?/gm, '')
+    .replace(/\*\/\s*$/, '')
+    .replace(/\s+/g, ' ')
+    .trim()
+
+/** The operations over HTTP of the contract, or its extensions. */
+export function endpoints(isExtension) {
+  const rows = routes
+    .filter(({ rpc, file, text, revisions }) => rpc && !file && !text && (revisions?.length === 0) === isExtension)
+    .map(route => {
+      const { method, path, rpc, revisions } = route
+      const only = revisions?.length === 1 ? `, ${revisions[0]} only` : ''
+      return [
+        method,
+        `${code(path)}${only}`,
+        rpc.name,
+        callersOf(rowOf(rpc)),
+        `200 ${resultOf(route)}${ownStatuses(route)}`,
+      ]
+    })
+  return table(['method', 'path', 'RPC', 'permitted callers', 'answers'], rows)
+}
+
+/** Who may call an RPC, on whose record. */
+function callersOf(row) {
+  const { caller, own, institution, administrator, scope } = row
+  if (caller === 'anyone') return 'anyone'
+  const scopes = [scope].flat().filter(Boolean)
+  return [
+    own === 'every role' && 'the user',
+    own === 'ROLE_INSTITUTION' && 'a ROLE_INSTITUTION',
+    institution && `an active ROLE_INSTITUTION: ${institution}`,
+    administrator && `a ROLE_ADMIN: ${administrator}`,
+    scopes.length > 0 && `a service with ${scopes.map(code).join(' or ')}`,
+  ]
+    .filter(Boolean)
+    .join('; ')
+}
+
+/** What an operation answers. */
+function resultOf({ rpc, result, mediaType }) {
+  if (result === undefined) return 'empty'
+  if (result === '*' || mediaType) return 'JSON'
+  const field = rpc.output.fields.find(({ jsonName, name }) => [jsonName, name].includes(result))
+  if (field.fieldKind === 'list') return `list of ${result}`
+  if (field.fieldKind === 'message') return result
+  return field.scalar === ScalarType.BOOL ? '`true` or `false`' : `${result} (text)`
+}
+
+/** Statuses of every operation, which the text names. */
+const common = [400, 408, 413, 414, 415, 431, 503]
+
+/** The other statuses of an operation. */
+function ownStatuses(route) {
+  const own = [...refusalsOf(route).keys()].filter(status => !common.includes(status))
+  return own.map(status => `, ${status}`).join('')
+}
+
+const reasonNames = Object.keys(Reason).filter(name => Number.isNaN(Number(name)) && name !== 'UNSPECIFIED')
+const codeOf = name => grpcCode(Reason[name])
+
+/** Reasons by HTTP status and gRPC code. */
+export function reasonsByStatus() {
+  const groups = new Map()
+  const add = (status, grpc, name) => {
+    const key = `${status} ${grpc}`
+    groups.set(key, [...(groups.get(key) ?? []), code(name)])
+  }
+  for (const name of reasonNames) add(statuses[Reason[name]], code(codeOf(name)), name)
+  for (const [name, { status }] of Object.entries(gatewayReasons)) if (!(name in Reason)) add(status, '', name)
+  const rows = [...groups].sort(([a], [b]) => Number.parseInt(a, 10) - Number.parseInt(b, 10))
+  return table(
+    ['HTTP', 'gRPC', 'reasons'],
+    rows.map(([key, names]) => [...key.split(' '), names.join(', ')]),
+  )
+}
+
+/** Every reason with its meaning and what to do. */
+export async function reasons() {
+  const text = await read('proto/auth/v1/reason.proto')
+  const comments = new Map(
+    [...text.matchAll(/((?: +\/\/.*\n)+) +REASON_(\w+) = /g)].map(([, text, name]) => [
+      name,
+      unwrap(text).replace(/ \[[^\]]*\]$/, ''),
+    ]),
+  )
+  const row = (name, about, status, grpc) => {
+    const meaning = firstSentence(about)
+    return [code(name), meaning, about.slice(meaning.length).trim(), status, grpc]
+  }
+  const ofServices = reasonNames.map(name => row(name, comments.get(name), statuses[Reason[name]], code(codeOf(name))))
+  const ofGateway = Object.entries(gatewayReasons)
+    .filter(([name]) => !(name in Reason))
+    .map(([name, { status, about }]) => row(name, about, status, ''))
+  return table(['reason', 'meaning', 'what to do', 'HTTP', 'gRPC'], [...ofServices, ...ofGateway])
+}
+
+/** Every setting with its default and the comment in settings.ts, or only the named ones. */
+export async function settings(names) {
+  const text = await read('server/process/settings.ts')
+  const entries = text.matchAll(/(?:(\/\*\*(?:(?!\*\/)[\s\S])*\*\/)\s+)?\w+: (?:setting|optional|secret)\('([A-Z_]+)'/g)
+  const described = new Map()
+  for (const [, comment, name] of entries) {
+    // A comment is about all settings below it.
+    const [last] = [...described].at(-1) ?? []
+    described.set(name, comment === undefined ? described.get(last) : unwrap(comment))
+  }
+  const all = describeSettings({}).settings.filter(({ name }) => names?.includes(name) ?? true)
+  const rows = all.map(({ name, default: fallback, secret }) => [
+    code(name),
+    fallback ? code(fallback) : '',
+    `${described.get(name)}${secret && !names ? ' Secret.' : ''}`,
+  ])
+  return table(['setting', 'default', 'meaning'], rows)
+}
+
+/** Every metric of ours with its labels and help. */
+export async function metrics() {
+  const endpoint = createMetricsEndpoint()
+  const server = createMetrics(endpoint)
+  const gateway = createGatewayMetrics(endpoint.registry)
+  // Nothing is read before a scrape.
+  const none = () => {}
+  endpoint.watchScheduler(none)
+  server.watchHashing(none)
+  server.watchFeed(none)
+  server.watchDatabase({}, none)
+  server.watchVolume('.')
+  gateway.watch(none)
+  gateway.watchServers(none)
+  createUndeclaredProxies({ registry: endpoint.registry, log: {}, now: Date.now })
+  const all = endpoint.registry.getMetricsAsArray().sort((a, b) => (a.name < b.name ? -1 : 1))
+  const rows = all.map(({ name, type, labelNames, help }) => [code(name), type, labelNames.map(code).join(', '), help])
+  return table(['name', 'type', 'labels', 'meaning'], rows)
+}
+
+/** What each limit counts. */
+export const limitTable = () =>
+  table(
+    ['limit', 'counts'],
+    Object.entries(limits).map(([name, about]) => [code(name), about]),
+  )

@@ -1,0 +1,389 @@
+/**
+ * The OpenAPI 3.1 document of a revision. It owns nothing that it says: paths, parameters and results are those of
+ * `routes.ts`, callers, reasons and limits those of the access policy, texts the comments in proto/. The build makes it
+ * (deploy/openapi.mjs); no program loads this folder.
+ */
+import { type DescField, type JsonValue, ScalarType } from '@bufbuild/protobuf'
+import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
+import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import { Users } from '../../proto/gen/auth/v1/users_pb.js'
+import type { Policy, Revision } from '../../server/policy/policy.js'
+import { gatewayReasons, type Problem, problemDocument, problemOfReason, statuses } from '../problem.js'
+import { type Route, refusalsOf, routes, rowOf } from '../routes.js'
+import { hideFields } from '../translate.js'
+import { type Comments, firstSentence } from './comments.js'
+import { describeLimit } from './limits.js'
+import { grpcCode, withoutLastParagraph } from './rpc-comments.js'
+import { createSchemas, type Schema, type Schemas } from './schemas.js'
+
+/** Requests of operations and their answers, by RPC, and problem documents by reason (examples.json). */
+export interface Examples {
+  readonly operations: Readonly<
+    Record<
+      string,
+      { readonly parameters?: Readonly<Record<string, string>>; readonly body?: unknown; readonly result?: JsonValue }
+    >
+  >
+  readonly problems: Readonly<Record<string, { readonly status: number }>>
+}
+
+/** What a document is made from. */
+export interface Sources {
+  readonly comments: Comments
+  readonly examples: Examples
+  /** Version of the program. */
+  readonly version: string
+}
+
+/** What the document of a revision needs for its operations. */
+interface Context {
+  readonly revision: Revision
+  readonly comments: Comments
+  readonly examples: Examples
+  readonly schemas: Schemas
+  /** Responses that operations share, by name. */
+  readonly responses: Record<string, Schema>
+}
+
+/** Creates the document of a revision: a JSON value. */
+export function createDocument(revision: Revision, { comments, examples, version }: Sources): Schema {
+  const schemas = createSchemas(revision, comments)
+  const responses: Record<string, Schema> = {}
+  const context = { revision, comments, examples, schemas, responses }
+  const paths: Record<string, Record<string, Schema>> = {}
+  for (const route of routes) {
+    const { revisions, path, method, file } = route
+    if (file || !(revisions === undefined || revisions.length === 0 || revisions.includes(revision))) continue
+    paths[path] = { ...paths[path], [method.toLowerCase()]: operationOf(route, context) }
+  }
+  const tags = [Users, ForgotPasswords].map(({ name, typeName }) => ({
+    name: name.toLowerCase(),
+    description: comments.get(typeName),
+  }))
+  return {
+    openapi: '3.1.0',
+    info: {
+      title: 'Authentication and user registry',
+      version: revision,
+      summary: `HTTP interface, revision ${revision}`,
+      description: `${about}\n\nMade by version ${version} of the service.`,
+      license: { name: 'Apache 2.0', identifier: 'Apache-2.0' },
+    },
+    servers: [
+      { url: `/${revision}`, description: `Revision ${revision}` },
+      { url: '/', description: `The default revision, if the setting AUTH_DEFAULT_REVISION is ${revision}` },
+    ],
+    tags: [...tags, { name: 'gateway', description: 'Probes, which the gateway answers.' }],
+    paths,
+    components: {
+      securitySchemes,
+      headers,
+      schemas: { ...schemas.components, Problem: problemSchema, Reason: reasonSchema(comments) },
+      responses,
+    },
+    'x-reasons': reasonsOf(comments),
+  }
+}
+
+const about = [
+  'Every path also accepts HEAD where it has GET, and OPTIONS.',
+  'A parameter can be sent in the query, and for POST instead in a form or a JSON object, which keeps passwords and keys out of URLs.',
+  'A text result is sent as JSON if the request accepts `application/json` and neither `text/*` nor `*/*`.',
+  'Refusals are problem documents (RFC 9457) with a stable `reason`.',
+].join(' ')
+
+const securitySchemes = {
+  token: {
+    type: 'http',
+    scheme: 'bearer',
+    bearerFormat: 'JWT',
+    description: 'The token of a user, from sign-up, a login or refresh.',
+  },
+  serviceKey: {
+    type: 'http',
+    scheme: 'bearer',
+    bearerFormat: 'authsvc_…',
+    description: 'The key of a service, with the scope that the operation names.',
+  },
+  clientSecret: {
+    type: 'http',
+    scheme: 'basic',
+    description: 'The key of a service as client secret (RFC 6749, 2.3.1). The client id is ignored.',
+  },
+}
+
+const headers = {
+  'X-Request-Id': { description: 'Id of the request, as the log has it.', schema: { type: 'string' } },
+  'Retry-After': {
+    description: 'Seconds after which a retry can succeed. Absent if no time is known.',
+    schema: { type: 'integer', minimum: 1 },
+  },
+  'WWW-Authenticate': { description: 'The challenge (RFC 9110, 11.6.1).', schema: { type: 'string' } },
+}
+
+const problemSchema: Schema = {
+  type: 'object',
+  description: 'Why a request is refused (RFC 9457).',
+  properties: {
+    type: { type: 'string', format: 'uri', description: 'The reason as a URI.' },
+    title: { type: 'string', description: 'The reason in words.' },
+    status: { type: 'integer', description: 'HTTP status.' },
+    detail: { type: 'string', description: 'Cause and suggested action.' },
+    reason: { $ref: '#/components/schemas/Reason' },
+    requestId: { type: 'string', description: 'Id of the request, as the log has it.' },
+    errors: {
+      type: 'array',
+      description: 'Every invalid field.',
+      items: {
+        type: 'object',
+        properties: { field: { type: 'string' }, message: { type: 'string' } },
+        required: ['field', 'message'],
+      },
+    },
+  },
+  required: ['type', 'title', 'status', 'detail', 'reason', 'requestId'],
+}
+
+/** Names of reasons over HTTP. */
+const reasonNames = [
+  ...new Set([...routes.flatMap(route => [...refusalsOf(route).values()].flat()), ...Object.keys(gatewayReasons)]),
+].sort()
+
+function reasonSchema(comments: Comments): Schema {
+  return { type: 'string', description: comments.get('auth.v1.Reason'), enum: reasonNames }
+}
+
+/** Status, gRPC code, meaning and remedy of each reason. */
+function reasonsOf(comments: Comments): Schema {
+  return Object.fromEntries(
+    reasonNames.map(name => {
+      const reason = asReason(name)
+      const about = aboutReason(name, comments)
+      const meaning = firstSentence(about)
+      const remedy = about.slice(meaning.length).trim()
+      if (reason === undefined) return [name, { status: asOfGateway(name).status, meaning, remedy }]
+      return [name, { status: statuses[reason], code: grpcCode(reason), meaning, remedy }]
+    }),
+  )
+}
+
+/** The reason of a service with this name; undefined for one of the gateway alone. */
+function asReason(name: string): Reason | undefined {
+  return Reason[name as keyof typeof Reason]
+}
+
+function asOfGateway(name: string) {
+  return gatewayReasons[name as keyof typeof gatewayReasons]
+}
+
+/** Meaning and remedy of a reason. */
+function aboutReason(name: string, comments: Comments): string {
+  const comment = comments.get(`auth.v1.Reason.REASON_${name}`)
+  return comment?.replace(/ \[[^\]]*\]$/, '') ?? asOfGateway(name).about
+}
+
+function operationOf(route: Route, context: Context): Schema {
+  const { rpc, path, revisions, method, about: given } = route
+  const { comments } = context
+  const isRpc = rpc !== undefined && given === undefined
+  const comment = isRpc ? withoutLastParagraph(comments.get(`${rpc.parent.typeName}.${rpc.name}`)) : given
+  if (!comment) throw new Error(`${method} ${path} has no description.`)
+  const row = isRpc ? rowOf(rpc) : undefined
+  const parameters = parametersOf(route, context)
+  const body = bodyOf(route, context)
+  return {
+    operationId: isRpc ? rpc.localName : path.replace(/\W/g, ''),
+    tags: [isRpc ? rpc.parent.name.toLowerCase() : 'gateway'],
+    summary: firstSentence(comment).replace(/\.$/, ''),
+    description: [comment, ...(row ? remarksOf(row) : [])].join('\n\n'),
+    ...(revisions?.length === 0 && { servers: [{ url: '/' }] }),
+    security: row ? securityOf(row, route) : [],
+    ...(parameters.length > 0 && { parameters }),
+    ...(body && { requestBody: body }),
+    responses: responsesOf(route, context),
+    ...(row && { 'x-rpc': `${rpc!.parent.typeName}.${rpc!.name}`, 'x-limits': row.limits }),
+  }
+}
+
+/** Callers and limits of a row, in Markdown. */
+function remarksOf(row: Policy): string[] {
+  const counted = row.limits.map(describeLimit)
+  return [`Callers: ${callersOf(row)}.`, ...(counted.length > 0 ? [`Limits: ${counted.join('; ')}.`] : [])]
+}
+
+/** Who may call an RPC, in words. */
+export function callersOf(row: Policy): string {
+  switch (row.caller) {
+    case 'anyone':
+      return 'everyone'
+    case 'service':
+      return `a service with the scope ${[row.scope]
+        .flat()
+        .map(scope => `\`${scope}\``)
+        .join(' or ')}`
+    case 'administrator':
+      return ['an active ROLE_ADMIN', ...(row.scopes ?? []).map(scope => `a service with the scope \`${scope}\``)].join(
+        '; ',
+      )
+    case 'user':
+      return [
+        row.own === 'every role' ? 'the user itself' : '',
+        row.own === 'ROLE_INSTITUTION' ? 'a ROLE_INSTITUTION for itself' : '',
+        row.institution ? `an active ROLE_INSTITUTION for ${row.institution}` : '',
+        row.administrator ? `an active ROLE_ADMIN for ${row.administrator}` : '',
+        row.scope ? `a service with the scope \`${row.scope}\` for any user` : '',
+      ]
+        .filter(Boolean)
+        .join('; ')
+  }
+}
+
+function securityOf(row: Policy, { challenges }: Route): Schema[] {
+  if (row.caller === 'anyone') return row.device ? [{}, { token: [] }] : []
+  const scopes = 'scope' in row && row.scope !== undefined ? [row.scope].flat() : []
+  return [
+    ...(row.caller === 'user' ? [{ token: [] }] : []),
+    ...scopes.map(scope => ({ serviceKey: [scope] })),
+    ...(challenges ? scopes.map(scope => ({ clientSecret: [scope] })) : []),
+  ]
+}
+
+/** The field of a request that a parameter sets. */
+function inputOf({ rpc, path }: Route, name: string): DescField {
+  const field = rpc?.input.fields.find(({ jsonName }) => jsonName === name)
+  if (!field) throw new Error(`${path} has no parameter ${name}.`)
+  return field
+}
+
+/** Parameters of path and query. One that the body may have instead isn't required in the query. */
+function parametersOf(route: Route, { schemas, examples }: Context): Schema[] {
+  const variable = /\{(\w+)\}$/.exec(route.path)?.[1]
+  return Object.entries(route.parameters ?? {}).flatMap(([name, presence]) => {
+    const { description, ...schema } = schemas.ofField(inputOf(route, name), 'request')
+    const common = { name, description, schema, ...exampleOf(examples, route, ({ parameters }) => parameters?.[name]) }
+    const literally = `For clients that send the path as it is written here, with \`{${variable}}\`.`
+    if (name === variable)
+      return [
+        { ...common, in: 'path', required: true },
+        { ...common, in: 'query', description: literally },
+      ]
+    const inBody = route.method !== 'GET'
+    return [
+      {
+        ...common,
+        in: 'query',
+        ...(presence === 'required' && (inBody ? { 'x-required': true } : { required: true })),
+      },
+    ]
+  })
+}
+
+function bodyOf(route: Route, { schemas, examples }: Context): Schema | undefined {
+  const { method, rpc, body, parameters } = route
+  if (method === 'GET' || !rpc) return undefined
+  if (body) {
+    const schema =
+      body.field === '*' ? schemas.of(rpc.input, 'request') : schemas.ofField(inputOf(route, body.field), 'request')
+    const example = exampleOf(examples, route, ({ body }) => body)
+    return { required: body.required, content: { 'application/json': { schema, ...example } } }
+  }
+  if (!parameters) return undefined
+  const properties = Object.fromEntries(
+    Object.keys(parameters).map(name => [name, schemas.ofField(inputOf(route, name), 'request')]),
+  )
+  const content = {
+    schema: { type: 'object', properties },
+    ...exampleOf(examples, route, ({ parameters }) => parameters),
+  }
+  return {
+    description: 'The parameters, instead of the query.',
+    content: { 'application/x-www-form-urlencoded': content, 'application/json': content },
+  }
+}
+
+function responsesOf(route: Route, context: Context): Schema {
+  const refusals = [...refusalsOf(route)].map(([status, reasons]) => {
+    const name = reasons.map(reason =>
+      reason.toLowerCase().replace(/(^|_)(.)/g, (_, _mark, first) => first.toUpperCase()),
+    )
+    const hasChallenge = (route.challenges ?? false) && (status === 401 || status === 403)
+    const key = `${name.join('')}${hasChallenge ? 'Challenge' : ''}`
+    context.responses[key] ??= refusalOf(status, reasons, hasChallenge, context)
+    return [status, { $ref: `#/components/responses/${key}` }]
+  })
+  return { 200: resultOf(route, context), ...Object.fromEntries(refusals) }
+}
+
+function resultOf(route: Route, context: Context): Schema {
+  const { rpc, result, text } = route
+  const description = text === undefined ? context.comments.get(rpc!.output.typeName) : 'It does.'
+  const content = text === undefined && result === undefined ? undefined : contentOf(route, context)
+  return { description, headers: headersOf('X-Request-Id'), ...(content && { content }) }
+}
+
+/** Schema and example of a result, by media type. */
+function contentOf(route: Route, { schemas, examples, revision }: Context): Schema {
+  const { rpc, result, text, mediaType = 'application/json', json } = route
+  if (text !== undefined) return { 'text/plain': { schema: { type: 'string', const: text } } }
+  const example = exampleOf(examples, route, ({ result }) => result && hideFields(structuredClone(result), revision))
+  const { output } = rpc!
+  if (result === '*') return { [mediaType]: { schema: schemas.of(output, 'answer'), ...example } }
+  const field = output.fields.find(({ jsonName }) => jsonName === result)!
+  if (route.mediaType)
+    return { [mediaType]: { schema: json ? schemas.of(json, 'text') : { type: 'object' }, ...example } }
+  const content = { schema: schemas.ofField(field, 'answer'), ...example }
+  const isText = field.fieldKind === 'scalar' && field.scalar === ScalarType.STRING
+  return { ...(isText && { 'text/plain': content }), 'application/json': content }
+}
+
+/** The example of a part of an operation, if there is one. */
+function exampleOf(
+  { operations }: Examples,
+  { rpc }: Route,
+  part: (operation: Examples['operations'][string]) => unknown,
+): { example?: unknown } {
+  const operation = operations[rpc?.localName ?? '']
+  const example = operation && part(operation)
+  return example === undefined ? {} : { example }
+}
+
+function refusalOf(
+  status: number,
+  reasons: readonly string[],
+  hasChallenge: boolean,
+  { comments, examples }: Context,
+): Schema {
+  const schema = {
+    allOf: [
+      { $ref: '#/components/schemas/Problem' },
+      { type: 'object', properties: { status: { const: status }, reason: { enum: reasons } } },
+    ],
+  }
+  const values = reasons.map(name => {
+    const recorded = examples.problems[name]
+    return [name, { value: recorded?.status === status ? recorded : problemOf(status, name, comments) }]
+  })
+  return {
+    description: reasons.map(name => `\`${name}\`: ${aboutReason(name, comments)}`).join('\n\n'),
+    headers: headersOf(
+      'X-Request-Id',
+      ...(status === 429 || status === 503 ? (['Retry-After'] as const) : []),
+      ...(hasChallenge ? (['WWW-Authenticate'] as const) : []),
+    ),
+    content: { 'application/problem+json': { schema, examples: Object.fromEntries(values) } },
+  }
+}
+
+/** The problem document of a reason, as the gateway writes it. */
+function problemOf(status: number, name: string, comments: Comments): unknown {
+  const reason = asReason(name)
+  const problem: Problem =
+    reason === undefined
+      ? { status, reason: name, detail: firstSentence(aboutReason(name, comments)), headers: {} }
+      : { ...problemOfReason(reason), status }
+  return JSON.parse(problemDocument(problem, '0f8fad5b-d9cb-469f-a165-70867728950e'))
+}
+
+function headersOf(...names: (keyof typeof headers)[]): Schema {
+  return Object.fromEntries(names.map(name => [name, { $ref: `#/components/headers/${name}` }]))
+}

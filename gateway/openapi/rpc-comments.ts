@@ -1,0 +1,85 @@
+/** The last paragraph of each RPC's comment in proto/: where HTTP has it, and why it refuses, with the gRPC codes. */
+import type { DescService } from '@bufbuild/protobuf'
+import { Code } from '@connectrpc/connect'
+import { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
+import { Changes } from '../../proto/gen/auth/v1/changes_pb.js'
+import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
+import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import { Users } from '../../proto/gen/auth/v1/users_pb.js'
+import { administrationPolicies } from '../../server/policy/administration.js'
+import { changesPolicies } from '../../server/policy/changes.js'
+import { forgotPasswordsPolicies } from '../../server/policy/forgotpasswords.js'
+import type { Policy, ReasonName } from '../../server/policy/policy.js'
+import { reasonsOf, sharedReasons } from '../../server/policy/reasons.js'
+import { usersPolicies } from '../../server/policy/users.js'
+import { Refusal } from '../../server/requests/refusal.js'
+
+/** The services, the files that define them, and their rows. */
+export const definitions: readonly (readonly [
+  file: string,
+  service: DescService,
+  rows: Readonly<Record<string, Policy>>,
+])[] = [
+  ['users', Users, usersPolicies],
+  ['forgotpasswords', ForgotPasswords, forgotPasswordsPolicies],
+  ['changes', Changes, changesPolicies],
+  ['administration', Administration, administrationPolicies],
+]
+
+/** Maximum characters of a line of a definition. */
+const width = 128
+
+/** Gives each RPC in the text of a definition its last paragraph, in place of the one that it has. */
+export function withLastParagraphs(text: string, service: DescService, rows: Readonly<Record<string, Policy>>): string {
+  return service.methods.reduce((all, { name, localName }) => {
+    const paragraph = lastParagraph(rows[localName]!)
+      .flatMap(line => wrap(line, width - '  // '.length))
+      .map(line => `  // ${line}\n`)
+      .join('')
+    const comment = new RegExp(
+      `((?:  //.*\\n)*?)(?:  //\\n  // (?:HTTP|Errors): .*\\n(?:  //.*\\n)*)?(?=  rpc ${name}\\()`,
+    )
+    return all.replace(comment, (_, rest: string) => (paragraph ? `${rest}  //\n${paragraph}` : rest))
+  }, text)
+}
+
+/** The lines of the paragraph. */
+function lastParagraph(row: Policy): string[] {
+  const own = reasonsOf(row).filter(reason => !(sharedReasons as readonly string[]).includes(reason))
+  return [
+    ...(row.http ? [`HTTP: ${placeOf(row.http)}`] : []),
+    ...(own.length > 0 ? [`Errors: ${own.map(withCode).join(', ')}`] : []),
+  ]
+}
+
+function placeOf({ method, path, revisions }: NonNullable<Policy['http']>): string {
+  if (revisions === undefined) return `${method} ${path}`
+  return `${method} ${path}, ${revisions.length === 0 ? 'at the base path only' : `revision ${revisions.join()} only`}`
+}
+
+/** A reason with its gRPC code. */
+export function withCode(reason: ReasonName): string {
+  return `${reason} (${grpcCode(Reason[reason])})`
+}
+
+/** The gRPC code of a reason, as the specification writes it. */
+export function grpcCode(reason: Reason): string {
+  return Code[new Refusal(reason).code].replace(/(?<=[a-z])(?=[A-Z])/g, '_').toUpperCase()
+}
+
+/** A comment without the paragraph, for documents that have it as data. */
+export function withoutLastParagraph(comment: string | undefined): string | undefined {
+  return comment?.replace(/\n\n(?:HTTP|Errors): .*$/, '')
+}
+
+/** Breaks a text into lines. */
+function wrap(text: string, limit: number): string[] {
+  const lines = ['']
+  for (const word of text.split(' ')) {
+    const line = lines.at(-1)!
+    if (line === '') lines[lines.length - 1] = word
+    else if (line.length + 1 + word.length <= limit) lines[lines.length - 1] = `${line} ${word}`
+    else lines.push(word)
+  }
+  return lines
+}

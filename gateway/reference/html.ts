@@ -1,0 +1,39 @@
+// HTML from templates: every value is escaped, unless it is HTML itself.
+
+/** A piece of HTML. */
+export class Html {
+  constructor(readonly text: string) {}
+}
+
+/** What a template can contain; undefined and false are left out. */
+type Value = Html | string | number | undefined | false | readonly Value[]
+
+const escapes: Readonly<Record<string, string>> = {
+  '&': '&amp;',
+  '<': '&lt;',
+  '>': '&gt;',
+  '"': '&quot;',
+  "'": '&#39;',
+}
+
+function write(value: Value): string {
+  if (value === undefined || value === false) return ''
+  if (value instanceof Html) return value.text
+  if (typeof value === 'object') return value.map(write).join('')
+  return String(value).replace(/[&<>"']/g, character => escapes[character] ?? '')
+}
+
+/** Makes HTML from a template. Attributes must be quoted. */
+export function html(parts: TemplateStringsArray, ...values: Value[]): Html {
+  return new Html(parts.map((part, at) => part + write(values[at])).join(''))
+}
+
+/** The paragraphs of a text, with `code` between backticks; `mark` marks up the rest. */
+export function paragraphs(text = '', mark?: (text: string) => Html): Html[] {
+  return text.split('\n\n').map(paragraph => html`<p>${inline(paragraph, mark)}</p>`)
+}
+
+/** A text with `code` between backticks; `mark` marks up the rest. */
+export function inline(text = '', mark = (plain: string) => html`${plain}`): Html[] {
+  return text.split('`').map((part, at) => (at % 2 === 0 ? mark(part) : html`<code>${part}</code>`))
+}

@@ -1,0 +1,82 @@
+/** Files of the build that the gateway sends as they are, or compressed. */
+import { createHash } from 'node:crypto'
+import { readFileSync } from 'node:fs'
+import type { IncomingHttpHeaders } from 'node:http'
+import { createRequire } from 'node:module'
+import { gzipSync } from 'node:zlib'
+import type { Answer } from './translate.js'
+
+const { resolve } = createRequire(import.meta.url)
+
+/** What a page may load and call: what the gateway itself serves. Only scripts send forms. */
+const pagePolicy = [
+  "default-src 'none'",
+  "script-src 'self'",
+  "style-src 'self'",
+  "connect-src 'self'",
+  'img-src data:',
+  "base-uri 'none'",
+  "form-action 'none'",
+  "frame-ancestors 'none'",
+].join('; ')
+
+/** Answers a request with these headers. */
+export type AnswerFile = (headers: IncomingHttpHeaders) => Answer
+
+/**
+ * Creates the answer of a file, as `imports` in package.json names it: with `{locale}` in its name, the one in the language
+ * that the client prefers. A file is read, and compressed, at the first request. A request with its ETag is answered without
+ * the body (RFC 9110, 13.1.2).
+ */
+export function createFileAnswer(name: string, mediaType: string, cache: string): AnswerFile {
+  const isLocalized = name.includes('{locale}')
+  const answers = new Map<string, Answer>()
+
+  return headers => {
+    const locale = isLocalized ? preferredLocale(headers['accept-language']) : undefined
+    const isPacked = (weightsOf(headers['accept-encoding']).get('gzip') ?? 0) > 0
+    const key = `${locale} ${isPacked}`
+    const answer = answers.get(key) ?? read(locale, isPacked)
+    answers.set(key, answer)
+    const tags = headers['if-none-match']?.split(',').map(tag => tag.trim().replace(/^W\//, ''))
+    const isCurrent = tags?.some(tag => tag === '*' || tag === answer.headers.etag)
+    return isCurrent ? { ...answer, status: 304, body: '' } : answer
+  }
+
+  function read(locale: string | undefined, isPacked: boolean): Answer {
+    const file = readFileSync(resolve(locale ? name.replace('{locale}', locale) : name))
+    const body = isPacked ? gzipSync(file, { level: 9 }) : file
+    const etag = `"${createHash('sha256').update(body).digest('base64url').slice(0, 22)}"`
+    const headers = {
+      'content-type': mediaType,
+      'cache-control': cache,
+      etag,
+      vary: isLocalized ? 'accept-encoding, accept-language' : 'accept-encoding',
+      ...(locale && { 'content-language': locale }),
+      ...(isPacked && { 'content-encoding': 'gzip' }),
+      ...(mediaType.startsWith('text/html') && { 'content-security-policy': pagePolicy }),
+    }
+    return { status: 200, headers, body }
+  }
+}
+
+/** The language of the pages that a client prefers. */
+function preferredLocale(acceptLanguage: string | undefined): 'en' | 'pt-BR' {
+  const weights = [...weightsOf(acceptLanguage)]
+  const weightOf = (language: string) =>
+    Math.max(0, ...weights.filter(([range]) => range.split('-', 1)[0] === language).map(([, weight]) => weight))
+  return weightOf('pt') > weightOf('en') ? 'pt-BR' : 'en'
+}
+
+/** The weight of each range in a header such as Accept-Language (RFC 9110, 12.4.2). */
+function weightsOf(header = ''): Map<string, number> {
+  return new Map(
+    header
+      .toLowerCase()
+      .split(',')
+      .map(range => {
+        const [name = '', weight = 'q=1'] = range.split(';').map(part => part.trim())
+        return [name, Number(weight.replace('q=', '')) || 0]
+      }),
+  )
+}

@@ -1,0 +1,242 @@
+// The rows of imports of files: each batch is one transaction with the counts of its import.
+import { setTimeout as sleep } from 'node:timers/promises'
+import { create, fromBinary, toBinary } from '@bufbuild/protobuf'
+import {
+  type ImportBatchRequest,
+  ImportBatchRequestSchema,
+  ImportBatchResponseSchema,
+  type ImportedOrganization,
+  type ImportedUser,
+  type RejectedRow,
+  RejectedRowSchema,
+} from '../../../proto/gen/auth/v1/administration_pb.js'
+import { Reason } from '../../../proto/gen/auth/v1/reason_pb.js'
+import type { Administrator } from '../../access/administrator.js'
+import type { Change } from '../../access/context.js'
+import type { ImportRow, Imports, Outcomes } from '../../models/import.js'
+import type { MasterKey } from '../../models/master-key.js'
+import type { Pool } from '../../passwords/pool.js'
+import { refuse } from '../../requests/refusal.js'
+import { wrongFields } from '../../requests/wrong-fields.js'
+import { formatIds } from '../../rules/id-ranges.js'
+import type { Handler } from '../context.js'
+import { checkId, checkStarter, missing, toImport } from './imports.js'
+import type { Judged, ReadRows, Rows } from './rows.js'
+
+/** Maximum rows of a batch. */
+const maxBatch = 250
+
+/** Maximum rows of an import that is all or nothing, which are applied in one transaction. */
+const maxAtOnce = 10_000
+
+/** Milliseconds for which a batch leaves the processors to sign-ins, and between two looks whether any are hashed. */
+const courtesy = { most: 500, interval: 20 }
+
+interface Deps {
+  readonly imports: Imports
+  readonly pool: Pick<Pool, 'stats'>
+  readonly masterKey: Pick<MasterKey, 'seal' | 'open'>
+  readonly rowsOf: {
+    readonly organizations: Rows<ImportedOrganization>
+    readonly users: Rows<ImportedUser>
+  }
+}
+
+/** The `use` under which staged rows are sealed: they hold hashes of passwords. */
+const stagedUse = 'import-rows'
+
+/** Judges the next rows of an import, and applies those that aren't rejected. */
+export function importBatch(deps: Deps): Handler<'importBatch'> {
+  const { imports } = deps
+  return async (request, { call, administrator, change }) => {
+    const id = checkId(request.id)
+    const { firstRow } = request
+    const of = (await imports.find(id)) ?? missing(id)
+    checkStarter(of, administrator)
+    const rows = rowsIn(of, request, deps)
+    const wait = () => giveWay(deps.pool)
+    await (call.work ? call.work.releaseDuring(wait) : wait())
+    // The rows of a repeated batch aren't needed.
+    const given = of.nextRow > firstRow ? undefined : await rows.read()
+    const hashes = (await given?.hash(of)) ?? new Map<number, string>()
+    return change({ validateOnly: false }, async ({ t, record }) => {
+      const row = (await imports.lock(id, t)) ?? missing(id)
+      checkStarter(row, administrator)
+      const before = row.nextRow > firstRow ? await imports.findBatch(id, firstRow, t) : undefined
+      if (before?.rowCount === rows.count)
+        return { ...fromBinary(ImportBatchResponseSchema, before.answer), import: toImport(row) }
+      if (row.state !== 'running') refuse(Reason.WRONG_STATE, { text: `Import ${id} is ${row.state}.` })
+      if (row.nextRow !== firstRow || !given)
+        refuse(Reason.WRONG_STATE, {
+          text: `Import ${id} continues with row ${row.nextRow}, not with row ${firstRow}.`,
+        })
+      if (row.allOrNothing && firstRow + rows.count > maxAtOnce)
+        wrongFields([{ field: 'first_row', message: `All or nothing is for at most ${maxAtOnce} rows.` }])
+      const keeps = !row.dryRun && !row.allOrNothing
+      const judged = await judge(deps, { row, firstRow, rowCount: rows.count, given, hashes, keeps }, administrator, {
+        t,
+        record,
+      })
+      const outcomes = count(judged)
+      const answer = create(ImportBatchResponseSchema, {
+        ...outcomes,
+        rejected: rejectedRows(judged, firstRow),
+        changes: changesOf(judged),
+      })
+      await imports.addBatch(
+        {
+          importId: id,
+          firstRow,
+          rowCount: rows.count,
+          answer: Buffer.from(toBinary(ImportBatchResponseSchema, answer)),
+          seen: row.dryRun ? Buffer.concat(judged.map(({ seen }) => seen)) : null,
+          stagedSealed: row.allOrNothing ? deps.masterKey.seal(stagedUse, stage(request, hashes)) : null,
+        },
+        t,
+      )
+      return { ...answer, import: toImport(await imports.advance(id, outcomes, t)) }
+    })
+  }
+}
+
+/** Waits while passwords are hashed: an import takes more of the processors than the scheduler charges for a call. */
+async function giveWay(pool: Pick<Pool, 'stats'>): Promise<void> {
+  const isHashing = () => {
+    const { running, waiting } = pool.stats()
+    return running + waiting > 0
+  }
+  const until = performance.now() + courtesy.most
+  while (isHashing() && performance.now() < until) await sleep(courtesy.interval)
+}
+
+/** Ends an import when all its rows are judged. */
+export function finishImport(deps: Deps): Handler<'finishImport'> {
+  const { imports } = deps
+  return async (request, { administrator, change }) => {
+    const id = checkId(request.id)
+    const work = async ({ t, record }: Change) => {
+      const row = (await imports.lock(id, t)) ?? missing(id)
+      checkStarter(row, administrator)
+      if (row.nextRow !== request.rows)
+        refuse(Reason.WRONG_STATE, { text: `Import ${id} has judged ${row.nextRow} rows, not ${request.rows}.` })
+      if (row.state !== 'running') return { import: toImport(row) }
+      if (!row.allOrNothing) return { import: toImport(await imports.end(id, 'finished', t)) }
+      if (row.rejected > 0) {
+        await imports.discardStaged(id, t)
+        return { import: toImport(await imports.end(id, 'aborted', t)) }
+      }
+      return applyStaged(deps, row, administrator, { t, record })
+    }
+    return change({ validateOnly: false }, work, { unlimited: true })
+  }
+}
+
+/** Applies all staged rows, or none if one is rejected. */
+async function applyStaged(deps: Deps, row: ImportRow, administrator: Administrator, change: Change) {
+  const { imports, masterKey } = deps
+  const { t } = change
+  const work = async () => {
+    const judged: Judged[] = []
+    for (const firstRow of await imports.stagedBatches(row.id, t)) {
+      const { stagedSealed } = (await imports.findBatch(row.id, firstRow, t))!
+      const { request, hashes } = unstage(masterKey.open(stagedUse, stagedSealed!))
+      const rows = rowsIn(row, request, deps)
+      const batch = { row, firstRow, rowCount: rows.count, given: await rows.read(), hashes, keeps: true }
+      judged.push(...(await judge(deps, batch, administrator, change)))
+    }
+    return judged
+  }
+  // What depends on rows of other batches shows only now.
+  const judged = await imports.tryOut(work, all => count(all).rejected === 0, t)
+  const outcomes = count(judged)
+  await imports.discardStaged(row.id, t)
+  const state = outcomes.rejected > 0 ? 'aborted' : 'finished'
+  return { import: toImport(await imports.end(row.id, state, t, outcomes)), rejected: rejectedRows(judged, 0) }
+}
+
+/** Judges the rows of a batch; `keeps` what it applies, with an event that names the ids, or takes it back. */
+async function judge(
+  { imports }: Deps,
+  {
+    row,
+    firstRow,
+    rowCount,
+    given,
+    hashes,
+    keeps,
+  }: {
+    row: ImportRow
+    firstRow: number
+    rowCount: number
+    given: ReadRows
+    hashes: ReadonlyMap<number, string>
+    keeps: boolean
+  },
+  administrator: Administrator,
+  { t, record }: Change,
+): Promise<Judged[]> {
+  const { afterDryRun } = row
+  const seen = afterDryRun === null ? undefined : await imports.seen(afterDryRun, firstRow, rowCount, t)
+  if (afterDryRun !== null && !seen)
+    refuse(Reason.WRONG_STATE, { text: `Dry run ${afterDryRun} has no longer what it saw: run it again.` })
+  const batch = { of: row, t, record, hashes, seen, administratorId: administrator.user?.id }
+  const judged = keeps
+    ? await given.apply(batch)
+    : await imports.tryOut(
+        () => given.apply(batch),
+        () => false,
+        t,
+      )
+  const ids = (kind: 'created' | 'updated') => {
+    const all = judged.flatMap(({ outcome }) => (outcome.kind === kind ? [outcome.id] : []))
+    return all.length > 0 ? ` ${kind}:${formatIds(all)}` : ''
+  }
+  const named = `${ids('created')}${ids('updated')}`
+  const action = row.kind === 'organizations' ? 'organization.import' : 'user.import'
+  if (keeps && named !== '') await record({ action, object: `import:${row.id}${named}` })
+  return judged
+}
+
+/** The rows of a request, which are of the kind of the import. */
+function rowsIn(of: ImportRow, { organizations, users }: ImportBatchRequest, { rowsOf }: Deps) {
+  const [rows, others] = of.kind === 'organizations' ? [organizations, users] : [users, organizations]
+  const field = of.kind === 'organizations' ? 'organizations' : 'users'
+  if (of.kind === 'predecessor' || others.length > 0)
+    refuse(Reason.WRONG_STATE, { text: `Import ${of.id} doesn’t take rows of this kind.` })
+  if (rows.length === 0 || rows.length > maxBatch) wrongFields([{ field, message: `Send 1 to ${maxBatch} rows.` }])
+  const own = rowsOf[field] as Rows<ImportedOrganization | ImportedUser>
+  return { count: rows.length, read: () => own(rows) }
+}
+
+function count(judged: readonly Judged[]): Outcomes {
+  const outcomes = { created: 0, updated: 0, unchanged: 0, rejected: 0 }
+  for (const { outcome } of judged) outcomes[outcome.kind]++
+  return outcomes
+}
+
+function rejectedRows(judged: readonly Judged[], firstRow: number): RejectedRow[] {
+  return judged.flatMap(({ outcome }, index) => {
+    if (outcome.kind !== 'rejected') return []
+    const { reason, problems } = outcome
+    return [create(RejectedRowSchema, { row: firstRow + index, reason, problems: [...problems] })]
+  })
+}
+
+function changesOf(judged: readonly Judged[]): Record<string, number> {
+  const changes: Record<string, number> = {}
+  for (const { outcome } of judged)
+    for (const field of outcome.kind === 'updated' ? outcome.fields : []) changes[field] = (changes[field] ?? 0) + 1
+  return changes
+}
+
+/** Rows to seal: with hashes instead of clear passwords. */
+function stage(request: ImportBatchRequest, hashes: ReadonlyMap<number, string>): string {
+  const users = request.users.map(row => ({ ...row, form: row.form && { ...row.form, password: undefined } }))
+  const rows = toBinary(ImportBatchRequestSchema, create(ImportBatchRequestSchema, { ...request, users }))
+  return JSON.stringify({ rows: Buffer.from(rows).toString('base64'), hashes: [...hashes] })
+}
+
+function unstage(text: string): { request: ImportBatchRequest; hashes: ReadonlyMap<number, string> } {
+  const { rows, hashes } = JSON.parse(text)
+  return { request: fromBinary(ImportBatchRequestSchema, Buffer.from(rows, 'base64')), hashes: new Map(hashes) }
+}

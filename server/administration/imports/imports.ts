@@ -1,0 +1,140 @@
+// Imports as resources: their start and end. batch.ts judges their rows.
+import { create } from '@bufbuild/protobuf'
+import { timestampFromDate } from '@bufbuild/protobuf/wkt'
+import {
+  Administration as AdministrationService,
+  type Import,
+  ImportKind,
+  ImportSchema,
+  ImportState,
+} from '../../../proto/gen/auth/v1/administration_pb.js'
+import { Reason } from '../../../proto/gen/auth/v1/reason_pb.js'
+import type { Administrator } from '../../access/administrator.js'
+import type { ImportRow, Imports, ImportKind as KindName } from '../../models/import.js'
+import type { Pool } from '../../passwords/pool.js'
+import type { OpenPage } from '../../requests/paging.js'
+import { refuse } from '../../requests/refusal.js'
+import { wrongFields } from '../../requests/wrong-fields.js'
+import type { Handler } from '../context.js'
+
+const kinds: Readonly<Record<KindName, ImportKind>> = {
+  organizations: ImportKind.ORGANIZATIONS,
+  users: ImportKind.USERS,
+  predecessor: ImportKind.PREDECESSOR,
+}
+
+const states: Readonly<Record<ImportRow['state'], ImportState>> = {
+  running: ImportState.RUNNING,
+  finished: ImportState.FINISHED,
+  aborted: ImportState.ABORTED,
+}
+
+/** Starts or resumes an import. */
+export function startImport(deps: { imports: Imports; pool: Pick<Pool, 'stats'> }): Handler<'startImport'> {
+  const { imports, pool } = deps
+  return async (request, { administrator, change }) => {
+    const kind = (Object.keys(kinds) as KindName[]).find(name => kinds[name] === request.kind)
+    const sourceDigest = request.sourceDigest ?? ''
+    const { dryRun, allOrNothing, setPasswords, afterDryRun = null } = request
+    if (!kind) wrongFields([{ field: 'kind', message: 'Specify what the import reads.' }])
+    if (!/^[0-9a-f]{64}$/.test(sourceDigest))
+      wrongFields([{ field: 'source_digest', message: 'Use a SHA-256 digest, 64 lower-case hexadecimal digits.' }])
+    if (dryRun && (allOrNothing || afterDryRun !== null))
+      wrongFields([{ field: 'dry_run', message: 'A dry run applies nothing: leave out the other options.' }])
+    if (setPasswords && !dryRun) administrator.justify()
+    if (afterDryRun !== null) {
+      const before = (await imports.find(afterDryRun)) ?? missing(afterDryRun)
+      const isSame = before.kind === kind && before.sourceDigest === sourceDigest && before.dryRun
+      if (!isSame || before.state !== 'finished')
+        refuse(Reason.WRONG_STATE, { text: `Import ${afterDryRun} is not a finished dry run of the same source.` })
+    }
+    const of = { kind, sourceDigest, dryRun, allOrNothing, setPasswords, afterDryRun }
+    const { actor } = administrator.auditContext
+    const by = { actor, actorId: administrator.user?.id ?? null }
+    const tokenGeneration = administrator.user?.tokenGeneration ?? null
+    const row = await change({ validateOnly: false }, async ({ t, record }) => {
+      const started = await imports.start({ ...of, ...by, tokenGeneration }, t)
+      await record({ action: 'import.start', object: `import:${started.id}` })
+      return started
+    })
+    const { averageMs, threads } = pool.stats()
+    return { import: toImport(row), hashMilliseconds: Math.ceil(averageMs / threads) }
+  }
+}
+
+/** Ends an import before all its rows are judged. */
+export function abortImport({ imports }: { imports: Imports }): Handler<'abortImport'> {
+  return async (request, { change }) => {
+    const id = checkId(request.id)
+    return change(request, async ({ t, record }) => {
+      const row = (await imports.lock(id, t)) ?? missing(id)
+      if (row.state !== 'running') return { import: toImport(row), changed: false }
+      await imports.discardStaged(id, t)
+      await record({ action: 'import.abort', object: `import:${id}` })
+      return { import: toImport(await imports.end(id, 'aborted', t)), changed: true }
+    })
+  }
+}
+
+/** Returns an import. */
+export function getImport({ imports }: { imports: Imports }): Handler<'getImport'> {
+  return async request => {
+    const id = checkId(request.id)
+    return { import: toImport((await imports.find(id)) ?? missing(id)) }
+  }
+}
+
+/** Lists imports, the newest first. */
+export function listImports(deps: { imports: Imports; openPage: OpenPage }): Handler<'listImports'> {
+  const { imports, openPage } = deps
+  return async request => {
+    const page = openPage<number>(AdministrationService.method.listImports, request)
+    const rows = await imports.list({
+      limit: page.limit,
+      ...(page.after !== undefined && { beforeId: page.after }),
+    })
+    const { shown, ...next } = page.cut(rows, ({ id }) => id)
+    return { imports: shown.map(toImport), ...next }
+  }
+}
+
+/** Returns the id that a request must have. */
+export function checkId(id: number | undefined): number {
+  return id ?? wrongFields([{ field: 'id', message: 'Specify the id of the import.' }])
+}
+
+/** Refuses with RECORD_NOT_FOUND. */
+export function missing(id: number): never {
+  refuse(Reason.RECORD_NOT_FOUND, { text: `There is no import ${id}.` })
+}
+
+/** Refuses with WRONG_STATE unless the caller started or resumed the import, with tokens that are still valid. */
+export function checkStarter(row: ImportRow, { user }: Administrator): void {
+  if ((user?.id ?? null) === row.actorId && (user?.tokenGeneration ?? null) === row.tokenGeneration) return
+  refuse(Reason.WRONG_STATE, { text: `Import ${row.id} belongs to another session: start it again to resume it.` })
+}
+
+/** An import as a message. */
+export function toImport(row: ImportRow): Import {
+  const { id, kind, state, sourceDigest, nextRow, created, updated, unchanged, rejected } = row
+  const { dryRun, allOrNothing, setPasswords, afterDryRun, createdAt, updatedAt, actor, actorId } = row
+  return create(ImportSchema, {
+    id,
+    kind: kinds[kind],
+    state: states[state],
+    sourceDigest,
+    nextRow,
+    created,
+    updated,
+    unchanged,
+    rejected,
+    dryRun,
+    allOrNothing,
+    setPasswords,
+    ...(afterDryRun !== null && { afterDryRun }),
+    createTime: timestampFromDate(createdAt),
+    updateTime: timestampFromDate(updatedAt),
+    actor,
+    ...(actorId !== null && { actorId }),
+  })
+}

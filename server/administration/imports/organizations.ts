@@ -1,0 +1,93 @@
+// The rows of a file of organizations.
+import type { ImportedOrganization } from '../../../proto/gen/auth/v1/administration_pb.js'
+import type { Transaction } from '../../database/connection.js'
+import type { OrganizationRow, Organizations } from '../../models/organization.js'
+import type { Settings } from '../../process/settings.js'
+import { nicknameKey } from '../../rules/names.js'
+import { readDateOfBirth } from '../../users/sign-up-form.js'
+import { organizationAttributes, organizationFields, readOrganization } from '../organization-form.js'
+import { type Batch, digestOf, type Judged, type Outcome, type Problem, type Rows, rejected, stale } from './rows.js'
+
+/** First date of registration that is accepted; an earlier one is a typing error. */
+const firstDate = '1500'
+
+/** Creates the rows of organizations. */
+export function createOrganizationRows({
+  organizations,
+  settings,
+}: {
+  organizations: Organizations
+  settings: Pick<Settings, 'timeZone'>
+}): Rows<ImportedOrganization> {
+  /** Locks the organization that a row means. Its INEP code stays free, or its own, until the transaction ends. */
+  async function find({ id, form }: ImportedOrganization, t: Transaction): Promise<OrganizationRow | undefined> {
+    if (id !== undefined) return organizations.lock(id, t)
+    const { wrong, details } = readOrganization(form ?? {}, ['inep_code'])
+    const code = wrong.length === 0 ? details.inepCode : null
+    const known = code ? await organizations.withInepCode(code, undefined, t) : undefined
+    return known === undefined ? undefined : organizations.lock(known, t)
+  }
+
+  async function apply(
+    row: ImportedOrganization,
+    found: OrganizationRow | undefined,
+    t: Transaction,
+  ): Promise<Outcome> {
+    const { form, problems } = row
+    if (problems.length > 0) return rejected('INVALID_ARGUMENT', ...problems)
+    if (row.id !== undefined && !found)
+      return rejected('RECORD_NOT_FOUND', { field: 'id', message: 'There is no organization with this id.' })
+    const given = organizationFields.filter(field => form?.[organizationAttributes[field]] !== undefined)
+    const fields = found ? given : [...new Set(['name' as const, ...given])]
+    const { wrong, details } = readOrganization(form ?? {}, fields)
+    const creationDate = row.creationDate ? readDateOfBirth(row.creationDate, settings.timeZone) : undefined
+    if (row.creationDate !== undefined && (!creationDate || creationDate < firstDate))
+      wrong.push({ field: 'creation_date', message: 'Use yyyy-MM-dd or dd/MM/yyyy.' })
+    const { inepCode, name } = details
+    const other = inepCode && wrong.length === 0 ? await organizations.withInepCode(inepCode, found?.id, t) : undefined
+    if (other !== undefined) wrong.push(taken(other))
+    if (wrong.length > 0) return rejected('INVALID_ARGUMENT', ...wrong)
+
+    const all = {
+      ...details,
+      ...(creationDate && { creationDate }),
+      ...(row.active !== undefined && { active: row.active }),
+      ...(name && { nameKey: nicknameKey(name) }),
+    }
+    if (!found) {
+      const { id } = await organizations.add({ ...all, name: name!, nameKey: nicknameKey(name!) }, t)
+      return { kind: 'created', id }
+    }
+    const changed = [
+      ...given.filter(field => details[organizationAttributes[field]] !== found[organizationAttributes[field]]),
+      ...(creationDate && creationDate !== found.creationDate ? ['creation_date'] : []),
+      ...(row.active !== undefined && row.active !== found.active ? ['active'] : []),
+    ]
+    if (changed.length === 0) return { kind: 'unchanged' }
+    await organizations.edit(found.id, all, t)
+    return { kind: 'updated', id: found.id, fields: changed }
+  }
+
+  return async rows => ({
+    hash: async () => new Map(),
+    async apply({ t, seen: before }: Batch) {
+      const judged: Judged[] = []
+      for (const [index, row] of rows.entries()) {
+        const found = await find(row, t)
+        const seen = digestOf(found && seenOf(found))
+        const isStale = before && !before[index]!.equals(seen)
+        judged.push({ seen, outcome: isStale ? stale : await apply(row, found, t) })
+      }
+      return judged
+    },
+  })
+}
+
+function taken(other: number): Problem {
+  return { field: 'inep_code', message: `Organization #${other} already has this INEP code.` }
+}
+
+/** What a change of an organization changes. */
+function seenOf(row: OrganizationRow): unknown[] {
+  return [row.active, row.creationDate, ...organizationFields.map(field => row[organizationAttributes[field]])]
+}

@@ -1,0 +1,96 @@
+// What the rows of all files have in common: how they are judged, and what they leave.
+import { createHash } from 'node:crypto'
+import { setImmediate } from 'node:timers/promises'
+import type { ImportProblem } from '../../../proto/gen/auth/v1/administration_pb.js'
+import type { Change } from '../../access/context.js'
+import type { ImportRow } from '../../models/import.js'
+import { seenBytes } from '../../models/import.js'
+import type { ReasonName } from '../../policy/policy.js'
+
+/** Why a field of a row is rejected. */
+export type Problem = Pick<ImportProblem, 'field' | 'message'>
+
+/** The outcome of a row. */
+export type Outcome =
+  | { readonly kind: 'created'; readonly id: number }
+  | { readonly kind: 'updated'; readonly id: number; readonly fields: readonly string[] }
+  | { readonly kind: 'unchanged' }
+  | { readonly kind: 'rejected'; readonly reason: ReasonName; readonly problems: readonly Problem[] }
+
+/** A judged row. */
+export interface Judged {
+  readonly outcome: Outcome
+  /** Digest of the record as the row found it. */
+  readonly seen: Buffer
+}
+
+/** The batch of a row. */
+export interface Batch extends Change {
+  readonly of: ImportRow
+  /** Id of the administrator; absent on the database itself. */
+  readonly administratorId: number | undefined
+  /** Hashes of the clear passwords, by the index of the row. */
+  readonly hashes: ReadonlyMap<number, string>
+  /** What a dry run saw for each row, if the import follows one. */
+  readonly seen: readonly Buffer[] | undefined
+}
+
+/** The rows of a batch, read by the rules of their fields. */
+export interface ReadRows {
+  /** Hashes the clear passwords that rows will need. Takes long, so it precedes the transaction. */
+  hash(of: ImportRow): Promise<ReadonlyMap<number, string>>
+  /** Judges the rows one after the other, and applies those that aren't rejected. */
+  apply(batch: Batch): Promise<Judged[]>
+}
+
+/** Reads rows of a kind of file. */
+export type Rows<Row> = (rows: readonly Row[]) => Promise<ReadRows>
+
+/** Rows after which other work of the process has its turn. */
+const slice = 25
+
+/** Reads rows without keeping the process from other work for more than some milliseconds. */
+export async function readInSlices<Row, Read>(
+  rows: readonly Row[],
+  read: (row: Row, index: number) => Read,
+): Promise<Read[]> {
+  const all: Read[] = []
+  for (const [index, row] of rows.entries()) {
+    if (index % slice === slice - 1) await setImmediate()
+    all.push(read(row, index))
+  }
+  return all
+}
+
+/** Rejects a row. */
+export function rejected(reason: ReasonName, ...problems: readonly Problem[]): Outcome {
+  return { kind: 'rejected', reason, problems }
+}
+
+/** A row whose record differs from what the dry run saw. */
+export const stale = rejected('STALE_ETAG', {
+  field: '',
+  message: 'STALE: the record has changed since the dry run. Run it again.',
+})
+
+/** Digest of a record; without one, zeros. */
+export function digestOf(record: readonly unknown[] | undefined): Buffer {
+  if (!record) return Buffer.alloc(seenBytes)
+  return createHash('sha256').update(JSON.stringify(record)).digest().subarray(0, seenBytes)
+}
+
+/** Cuts rows into groups without common keys, in order: the rows of a group don't depend on each other. */
+export function groupsOf<Row>(rows: readonly Row[], keysOf: (row: Row) => readonly string[]): Row[][] {
+  const groups: Row[][] = [[]]
+  let taken = new Set<string>()
+  for (const row of rows) {
+    const keys = keysOf(row)
+    if (keys.some(key => taken.has(key))) {
+      groups.push([])
+      taken = new Set()
+    }
+    for (const key of keys) taken.add(key)
+    groups.at(-1)!.push(row)
+  }
+  return groups
+}

@@ -1,0 +1,73 @@
+import { randomInt } from 'node:crypto'
+import { availableParallelism } from 'node:os'
+import type { Models } from '../models/define-models.js'
+import type { Log } from '../observability/log.js'
+import type { Passwords } from '../passwords/hash.js'
+import { startLoop } from './intervals.js'
+
+/**
+ * Hashes answers that were imported from the older implementation, which are stored as keyed digests until then. Every replica
+ * runs it; two that take the same answer store one hash.
+ */
+interface Wrapping {
+  /** Starts no more hashes, and waits for those in progress. */
+  stop(): Promise<void>
+}
+
+/** Delays in ms: before the first round, between two rounds, and after a failed one. A round ends when no answer is left. */
+const times = { first: 5_000, interval: 10 * 60_000, afterFailure: 10_000 }
+
+/** Answers that a round reads at once. */
+const batch = 20
+
+/** Hashes in flight: one thread stays free for sign-ins, where there is more than one. */
+const atOnce = Math.max(1, availableParallelism() - 1)
+
+/** Starts the rounds. */
+export function startWrapping(
+  { questions }: Pick<Models, 'questions'>,
+  passwords: Pick<Passwords, 'wrap'>,
+  log: Pick<Log, 'warn'>,
+  { first, interval, afterFailure }: typeof times = times,
+): Wrapping {
+  /** Hashes some answers of users from an id on. Returns whether the hash threads took them. */
+  async function wrapFrom(userId: number, signal: AbortSignal): Promise<boolean> {
+    const waiting = await questions.keyed(userId, batch)
+    let taken = true
+    const work = async () => {
+      for (let answer = waiting.shift(); answer && taken && !signal.aborted; answer = waiting.shift()) {
+        const hash = await passwords.wrap(answer.keyed)
+        if (hash === undefined) taken = false
+        else await questions.wrap(answer, hash)
+      }
+    }
+    await Promise.all(Array.from({ length: atOnce }, work))
+    return taken
+  }
+
+  /** Hashes answers until none is left, and returns the delay of the next round. */
+  async function round(signal: AbortSignal): Promise<number> {
+    for (;;) {
+      const last = signal.aborted ? 0 : await questions.lastKeyed()
+      if (last === 0) return interval
+      // Replicas begin anywhere, so that they seldom take the same answer.
+      if (!(await wrapFrom(randomInt(last) + 1, signal))) return afterFailure
+    }
+  }
+
+  let failing = false
+  const stop = startLoop(first, async signal => {
+    try {
+      const delay = await round(signal)
+      failing = false
+      return delay
+    } catch (error) {
+      // Logs once for each outage.
+      if (!failing && !signal.aborted)
+        log.warn({ err: error }, 'imported answers can’t be hashed; the next round goes on')
+      failing = true
+      return afterFailure
+    }
+  })
+  return { stop }
+}

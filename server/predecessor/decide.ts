@@ -1,0 +1,226 @@
+// Analyses all users before any is written: what collides here, what our rules refuse, what needs a decision, and the decisions.
+import type { Database } from '../database/connection.js'
+import { usernameKey, visible } from '../rules/names.js'
+import { type Convert, type Decision, isRefused, type Note, oneLine, type Problem } from './convert.js'
+import { type Collision, createNameTable, type Named, type NameTable } from './names.js'
+import type { Source, SourceUser } from './source.js'
+
+/** How collisions are settled: all others but one are left out, or get other names; or as a file decides. */
+export type Choice = 'skip' | 'suffix' | ReadonlyMap<number, Decision>
+
+/** A user that needs a decision, with the one that was made. */
+export interface Listing {
+  readonly id: number
+  readonly username: string
+  readonly nickname: string
+  readonly problems: readonly Problem[]
+  readonly decision?: Decision
+}
+
+/** A user that is imported otherwise than it was, or needs attention. */
+export interface NoteLine extends Note {
+  readonly id: number
+  readonly username: string
+}
+
+/** What the analysis found. */
+export interface Analysis {
+  /** Id there of the user that is the administrator here, of whom nothing is imported. */
+  readonly administratorThere: number | undefined
+  /** Decisions about users, by id. */
+  readonly decisions: ReadonlyMap<number, Decision>
+  /** Users that need a decision and have none. */
+  readonly unsettled: readonly Listing[]
+  /** Number of users by what was listed of them. */
+  readonly listed: Readonly<Record<string, number>>
+  /** Users here whose name another user takes, because it has changed there. */
+  readonly occupied: readonly number[]
+}
+
+/** The administrator here. */
+export interface Administrator {
+  readonly id: number
+  readonly username: string
+  readonly usernameKey: string
+}
+
+interface Deps {
+  readonly database: Database
+  readonly convert: Convert
+  /** Receives everything that is listed. */
+  readonly report: (line: Listing | NoteLine) => void
+  readonly progress: (done: number) => void
+}
+
+/** A name that stands in for one of which nothing is left. */
+const standIn = 'usuario'
+
+/** Analyses a snapshot. Writes nothing but a temporary table. */
+export async function analyze(
+  deps: Deps,
+  source: Source,
+  { choice, administrator }: { choice: Choice | undefined; administrator: Administrator | undefined },
+): Promise<Analysis> {
+  return deps.database.transact(
+    async t => {
+      const names = await createNameTable(deps.database, t, administrator?.id)
+      return analyzeWithin(deps, source, names, choice, administrator)
+    },
+    { unlimited: true },
+  )
+}
+
+async function analyzeWithin(
+  { convert, report, progress }: Deps,
+  source: Source,
+  names: NameTable,
+  choice: Choice | undefined,
+  administrator: Administrator | undefined,
+): Promise<Analysis> {
+  const given = choice instanceof Map ? (choice as ReadonlyMap<number, Decision>) : new Map<number, Decision>()
+  const listed: Record<string, number> = {}
+  const count = (what: string) => {
+    listed[what] = (listed[what] ?? 0) + 1
+  }
+  const namesakes: SourceUser[] = []
+  const troubles = new Map<number, { problems: Problem[]; suggested: Decision }>()
+  let done = 0
+  const read = async (users: readonly SourceUser[], isOurs: (user: SourceUser, key: string) => boolean) => {
+    const named: Named[] = []
+    for (const user of users) {
+      const decision = given.get(user.id)
+      if (decision?.skip) continue
+      const converted = convert(user, decision)
+      if (isOurs(user, converted.names.usernameKey)) continue
+      const problems = [...converted.problems]
+      if (user.id === administrator?.id)
+        problems.push({ field: 'id', problem: 'administrator’s', by: [administrator.id] })
+      const { role, organization_id: organization } = converted.row
+      if (problems.length > 0) troubles.set(user.id, { problems, suggested: { role, organization } as Decision })
+      for (const note of converted.notes) {
+        count(note.note)
+        report({ id: user.id, username: converted.names.username, ...note })
+      }
+      const active = converted.row.active === true
+      named.push({ id: user.id, names: converted.names, active, troubled: problems.length > 0 })
+    }
+    await names.add(named)
+  }
+  for await (const batch of source.users(0)) {
+    await read(batch, (user, key) => key === administrator?.usernameKey && namesakes.push(user) > 0)
+    done += batch.length
+    progress(done)
+  }
+  // Of several, the one with the same spelling.
+  const ours = namesakes.find(({ username }) => username === administrator?.username) ?? namesakes[0]
+  await read(namesakes, user => user === ours)
+  for (const { id, ...problem } of await names.collisions()) {
+    const trouble = troubles.get(id) ?? { problems: [], suggested: {} }
+    trouble.problems.push(problem)
+    troubles.set(id, trouble)
+  }
+
+  const listings: Listing[] = []
+  for (const { id, username, nickname } of await source.names([...troubles.keys()]))
+    listings.push({ id, username: username ?? '', nickname: nickname ?? '', problems: troubles.get(id)!.problems })
+  const decisions = new Map(given)
+  if (choice === 'skip') for (const { id } of listings) decisions.set(id, { skip: true })
+  if (choice === 'suffix') {
+    const renamed = {
+      username: await rename('username', listings, names),
+      nickname: await rename('nickname', listings, names),
+    }
+    for (const { id, problems } of listings) {
+      const has = (field: Problem['field']) => problems.some(problem => problem.field === field)
+      const { role, organization } = troubles.get(id)!.suggested
+      decisions.set(
+        id,
+        has('id')
+          ? { skip: true }
+          : {
+              ...(has('username') && { username: renamed.username.get(id)! }),
+              ...(has('nickname') && { nickname: renamed.nickname.get(id)! }),
+              ...(has('role') && role && { role }),
+              ...(has('organization') && organization !== undefined && { organization }),
+            },
+      )
+    }
+  }
+  const settled = choice === 'skip' || choice === 'suffix'
+  const occupied = await names.occupied()
+  // A user that is left out keeps its former name here, which another one has got there.
+  const stuck = settled ? occupied.filter(id => decisions.get(id)?.skip) : []
+  for (const listing of listings) {
+    for (const what of new Set(listing.problems.map(({ field, problem }) => `${field} ${problem}`))) count(what)
+    const decision = decisions.get(listing.id)
+    report({ ...listing, ...(decision && { decision }) })
+  }
+  return {
+    administratorThere: ours?.id,
+    decisions,
+    unsettled: settled ? listings.filter(({ id }) => stuck.includes(id)) : listings,
+    listed,
+    occupied,
+  }
+}
+
+/** Returns a free name for each user whose name is a problem: with its id, or cleaned of what our rules refuse. */
+async function rename(
+  field: Collision['field'],
+  listings: readonly Listing[],
+  names: NameTable,
+): Promise<Map<number, string>> {
+  const renamed = new Map<number, string>()
+  const used = new Set<string>()
+  let open = listings.filter(({ problems }) => problems.some(problem => problem.field === field))
+  for (let round = 0; open.length > 0; round++) {
+    const candidates = open.map(listing => ({ id: listing.id, listing, name: candidate(listing, field, round) }))
+    const taken = await names.taken(field, candidates)
+    open = candidates.flatMap(({ id, listing, name }) => {
+      const free = !taken.has(id) && !used.has(usernameKey(name))
+      if (free) {
+        used.add(usernameKey(name))
+        renamed.set(id, name)
+      }
+      return free ? [] : [listing]
+    })
+  }
+  return renamed
+}
+
+function candidate({ id, ...given }: Listing, field: Collision['field'], round: number): string {
+  const plain = [...visible(oneLine(given[field])).trim()].slice(0, 200).join('')
+  // Cleaned, a name may be free: its owner goes on writing it as before.
+  if (round === 0 && plain !== given[field].trim() && !isRefused(field, plain)) return plain
+  const suffixed = `${plain}-${id}`
+  const base = plain === '' || isRefused(field, suffixed) ? `${standIn}-${id}` : suffixed
+  return round < 2 ? base : `${base}-${round}`
+}
+
+/** Reads decisions: one JSON document on a line, such as a report has. Throws an Error that names the first invalid line. */
+export function readDecisions(text: string): Map<number, Decision> {
+  const decisions = new Map<number, Decision>()
+  for (const [index, line] of text.split('\n').entries()) {
+    if (line.trim() === '') continue
+    const wrong = (what: string) => new Error(`The file of --on-collision: line ${index + 1} ${what}.`)
+    let read: Record<string, unknown>
+    try {
+      read = JSON.parse(line)
+    } catch {
+      throw wrong('is no JSON document')
+    }
+    const { id, skip, username, nickname, role, organization } = read ?? {}
+    const isText = (value: unknown) => value === undefined || typeof value === 'string'
+    const isRole = role === undefined || role === 'ROLE_ADMIN' || role === 'ROLE_INSTITUTION' || role === 'ROLE_CLIENT'
+    const isOrganization = organization === undefined || organization === null || Number.isInteger(organization)
+    if (!Number.isInteger(id)) throw wrong('has no "id"')
+    if (!isText(username) || !isText(nickname)) throw wrong('has a name that is no text')
+    if (!isRole) throw wrong('has an unknown "role"')
+    if (!isOrganization) throw wrong('has an "organization" that is no id')
+    if (skip !== undefined && typeof skip !== 'boolean') throw wrong('has a "skip" that is neither true nor false')
+    const chosen = { username, nickname, role, organization }
+    const named = Object.fromEntries(Object.entries(chosen).filter(([, value]) => value !== undefined))
+    decisions.set(id as number, skip ? { skip: true } : (named as Decision))
+  }
+  return decisions
+}

@@ -1,0 +1,216 @@
+// Reads the database of the older implementation, in one snapshot of a read-only transaction.
+import { createHash } from 'node:crypto'
+import { type Database, openDatabase, type Statement, type Transaction } from '../database/connection.js'
+import { type Meaning, meaningOf } from '../database/failures.js'
+
+/** An organization there; all but id and key are free text. */
+export interface SourceOrganization {
+  readonly id: number
+  readonly active: string | null
+  readonly name: string | null
+  readonly creation_date: string | null
+  readonly inep_code: string | null
+  readonly phone: string | null
+  readonly type: string | null
+  readonly website: string | null
+  readonly login: string | null
+  readonly address: string | null
+  readonly responsible: string | null
+  readonly activationkey: string | null
+}
+
+/** A security question there. */
+export interface SourceQuestion {
+  readonly id: number
+  readonly question: string | null
+  readonly active: number | null
+}
+
+/** A membership there. */
+export interface Membership {
+  readonly organization: number | null
+  /** Whether that organization exists. */
+  readonly exists: boolean
+  /** The organization whose key, or whose provider's key, was used. */
+  readonly keyOf: number | null
+  /** The user whose provider key was used. */
+  readonly provider: number | null
+}
+
+/** A user there, with the rows of other tables that belong to it, each in the order of ids. */
+export interface SourceUser {
+  readonly id: number
+  readonly username: string | null
+  readonly nickname: string | null
+  readonly password: string | null
+  readonly dateofborn: string | null
+  readonly gender: string | null
+  readonly state: string | null
+  readonly city: string | null
+  readonly institutiontype: string | null
+  readonly institution: string | null
+  readonly securityquestion: string | null
+  readonly securityanswer: string | null
+  readonly termsofusage: boolean | null
+  readonly avatar: string | null
+  readonly active: number | null
+  /** Different ones. */
+  readonly roles: readonly number[] | null
+  readonly memberships: readonly Membership[] | null
+  readonly keys: readonly { readonly id: number; readonly key: string }[] | null
+  readonly answers: readonly { readonly question: number; readonly answer: string | null }[] | null
+}
+
+/** The greatest ids there, also of rows that are gone. */
+export interface LastIds {
+  readonly users: number
+  readonly organizations: number
+  readonly questions: number
+  readonly provider_keys: number
+}
+
+/** A snapshot. */
+export interface Source {
+  /** Digest of what tells this database from others, in hexadecimal. */
+  readonly digest: string
+  readonly lastIds: LastIds
+  readonly organizations: readonly SourceOrganization[]
+  readonly questions: readonly SourceQuestion[]
+  /** Number of users. */
+  readonly userCount: number
+  /** Reads the names of users. */
+  names(ids: readonly number[]): Promise<Pick<SourceUser, 'id' | 'username' | 'nickname'>[]>
+  /** Reads users with ids above `afterId`, in batches by id. */
+  users(afterId: number): AsyncGenerator<readonly SourceUser[]>
+}
+
+/** Users of a batch. */
+const batch = 1_000
+
+const identity = unnamed(`SELECT oid::text AS oid, datname AS name FROM pg_database WHERE datname = current_database()`)
+
+const count = unnamed('SELECT count(*)::int AS count FROM auth.users')
+
+const last = (table: string) => `(SELECT greatest(coalesce(max(id), 0), coalesce(CASE
+  WHEN has_sequence_privilege(pg_get_serial_sequence('auth.${table}', 'id'), 'USAGE, SELECT')
+  THEN pg_sequence_last_value(pg_get_serial_sequence('auth.${table}', 'id')) END, 0))::int FROM auth.${table})`
+
+const lastIds = unnamed(`SELECT ${last('users')} AS users, ${last('forgotpassword_questions')} AS questions,
+  (SELECT greatest(coalesce(max(id), 0), 0) FROM auth.educemaden_organizations) AS organizations,
+  ${last('users_provider_activationkey')} AS provider_keys`)
+
+const organizations = unnamed(`SELECT id, active, name, creation_date, inep_code, phone, type, website, login, address,
+  responsible, activationkey::text AS activationkey FROM auth.educemaden_organizations ORDER BY id`)
+
+const questions = unnamed('SELECT id, question, active FROM auth.forgotpassword_questions ORDER BY id')
+
+// Grouped before they are joined: those tables have no index by user. `char` columns come with their blanks.
+const users = `SELECT u.id, u.username, u.nickname, u.password, u.dateofborn::text AS dateofborn, u.gender::text AS gender,
+    u.state::text AS state, u.city, u.institutiontype::text AS institutiontype, u.institution, u.securityquestion,
+    u.securityanswer, u.termsofusage, u.avatar, u.active, r.roles, m.memberships, k.keys, a.answers
+  FROM auth.users u
+  LEFT JOIN (
+    SELECT users_id, array_agg(DISTINCT roles ORDER BY roles) AS roles FROM auth.users_roles GROUP BY users_id
+  ) r ON r.users_id = u.id
+  LEFT JOIN (
+    SELECT users_id, jsonb_agg(jsonb_build_object('id', id, 'key', activationkey) ORDER BY id) AS keys
+    FROM auth.users_provider_activationkey GROUP BY users_id
+  ) k ON k.users_id = u.id
+  LEFT JOIN (
+    SELECT users_id, jsonb_agg(jsonb_build_object('question', forgotpassword_questions_id, 'answer', answer) ORDER BY id)
+      AS answers
+    FROM auth.forgotpassword_questions_users_answers GROUP BY users_id
+  ) a ON a.users_id = u.id
+  LEFT JOIN (
+    SELECT given.users_id, jsonb_agg(jsonb_build_object('organization', given.educemaden_organizations_id,
+        'exists', o.id IS NOT NULL, 'keyOf', coalesce(owner.id, provided.organization), 'provider', p.users_id)
+        ORDER BY given.id) AS memberships
+    FROM auth.users_educemaden_organizations given
+    LEFT JOIN auth.educemaden_organizations o ON o.id = given.educemaden_organizations_id
+    LEFT JOIN auth.educemaden_organizations owner ON owner.activationkey = given.activationkey
+    LEFT JOIN auth.users_provider_activationkey p ON p.activationkey = given.activationkey
+    LEFT JOIN (
+      SELECT users_id, min(educemaden_organizations_id) AS organization
+      FROM auth.users_educemaden_organizations JOIN auth.educemaden_organizations e ON e.id = educemaden_organizations_id
+      GROUP BY users_id
+    ) provided ON provided.users_id = p.users_id
+    GROUP BY given.users_id
+  ) m ON m.users_id = u.id
+  ORDER BY u.id`
+
+/** Opens a snapshot of the database at a URL for `work`. Throws an Error that says what is wrong with the database. */
+export async function withSource<T>(url: string, work: (source: Source) => Promise<T>): Promise<T> {
+  const database = openDatabase(url, 1)
+  try {
+    await database.run(unnamed('SELECT 1'), []).catch(refuse)
+    return await database.transact(async t => work(await openSource(database, t)), { snapshot: true, unlimited: true })
+  } finally {
+    await database.close()
+  }
+}
+
+/** An error of the other database, whose failures must not be taken for those of ours. */
+class SourceError extends Error {
+  override readonly name = 'Error'
+}
+
+function refuse(error: unknown): never {
+  throw new SourceError(problemOf(error), { cause: error })
+}
+
+async function openSource(database: Database, t: Transaction): Promise<Source> {
+  const all = <Row>(statement: Statement) => database.run<Row>(statement, [], t).catch(refuse)
+  await all(unnamed('SET TRANSACTION READ ONLY'))
+  // A cursor is planned for its first rows otherwise.
+  await all(unnamed('SET LOCAL cursor_tuple_fraction = 1'))
+  await all(unnamed('SET LOCAL jit = off'))
+  const [database_] = await all<{ oid: string; name: string }>(identity)
+  const [ids] = await all<LastIds>(lastIds)
+  const [counted] = await all<{ count: number }>(count)
+  return {
+    digest: createHash('sha256').update(`${database_!.oid} ${database_!.name}`).digest('hex'),
+    lastIds: ids!,
+    organizations: await all<SourceOrganization>(organizations),
+    questions: await all<SourceQuestion>(questions),
+    userCount: counted!.count,
+    names: ids =>
+      database
+        .run<Pick<SourceUser, 'id' | 'username' | 'nickname'>>(
+          unnamed('SELECT id, username, nickname FROM auth.users WHERE id = ANY($1::int[]) ORDER BY id'),
+          [ids],
+          t,
+        )
+        .catch(refuse),
+    async *users(afterId) {
+      const where = `WHERE u.id > ${Math.trunc(afterId)}`
+      await all(
+        unnamed(`DECLARE moving NO SCROLL CURSOR FOR ${users.replace('ORDER BY u.id', `${where} ORDER BY u.id`)}`),
+      )
+      try {
+        for (;;) {
+          const rows = await all<SourceUser>(unnamed(`FETCH ${batch} FROM moving`))
+          if (rows.length > 0) yield rows
+          if (rows.length < batch) return
+        }
+      } finally {
+        await all(unnamed('CLOSE moving')).catch(() => {})
+      }
+    },
+  }
+}
+
+function unnamed(text: string): Statement {
+  return { name: '', text }
+}
+
+/** What is wrong with the other database. */
+function problemOf(error: unknown): string {
+  const meaning = meaningOf(error)
+  return `The other database can’t be read: ${(meaning && problems[meaning]) ?? (error as Error).message}.`
+}
+
+const problems: { readonly [M in Meaning]?: string } = {
+  'not installed': 'it has no schema `auth` with the tables of the older implementation',
+  outdated: 'its tables aren’t those of the older implementation',
+  'no rights': 'its user may not read the tables of schema `auth`',
+}

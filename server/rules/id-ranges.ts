@@ -1,0 +1,21 @@
+// Lists of ids in events of the audit log, such as `1-20,25`.
+
+/** Writes ids, in their order; consecutive ones as a range. */
+export function formatIds(ids: readonly number[]): string {
+  const sorted = [...new Set(ids)].sort((a, b) => a - b)
+  const ranges: [first: number, last: number][] = []
+  for (const id of sorted) {
+    const range = ranges.at(-1)
+    if (range?.[1] === id - 1) range[1] = id
+    else ranges.push([id, id])
+  }
+  return ranges.map(([first, last]) => (first === last ? `${first}` : `${first}-${last}`)).join(',')
+}
+
+/** Reads ids as `formatIds` writes them. */
+export function readIds(text: string): number[] {
+  return text.split(',').flatMap(range => {
+    const [first = 0, last = first] = range.split('-').map(Number)
+    return Array.from({ length: last - first + 1 }, (_, index) => first + index)
+  })
+}

@@ -1,0 +1,14 @@
+/** The programs of docs/examples. */
+import { spawnSync } from 'node:child_process'
+import { join } from 'node:path'
+import { root } from './versions.js'
+
+/** The path of an example. */
+export function example(name: string): string {
+  return join(root, 'docs/examples', name)
+}
+
+/** Whether a command runs here, by its exit code. */
+export function runs(command: string, ...args: string[]): boolean {
+  return spawnSync(command, args).status === 0
+}

@@ -1,0 +1,523 @@
+/** Imports: each row is judged by the rules of sign-up, applied exactly once, and counted; what an import must not touch stays. */
+import { createHash, randomInt, randomUUID } from 'node:crypto'
+import test from 'ava'
+import bcrypt from 'bcrypt'
+import { ImportKind, ImportState } from '../../proto/gen/auth/v1/administration_pb.js'
+import { ChangeKind } from '../../proto/gen/auth/v1/changes_pb.js'
+import { openAdministration, openLocal, openSignedIn, reasonOf, signedInForFile } from '../_helpers/administration.js'
+import { ask } from '../_helpers/database.js'
+import { grpcForFile } from '../_helpers/grpc.js'
+import { password, serviceForFile } from '../_helpers/service.js'
+import { serviceKey } from '../_helpers/service-key.js'
+import { idOf } from '../_helpers/tokens.js'
+import { waitForValue } from '../_helpers/wait.js'
+import { pollWith, readPages } from '../_helpers/watcher.js'
+
+const service = serviceForFile(() => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0', AUTH_LIMIT_FACTOR: '1000' }))
+const api = signedInForFile(service)
+const client = grpcForFile(service)
+
+const sql = (text: string) => ask(service.env.DATABASE_URL!, text)
+
+/** A source that no other test has. */
+const newSource = () => createHash('sha256').update(randomUUID()).digest('hex')
+
+type Options = { dryRun?: boolean; allOrNothing?: boolean; setPasswords?: boolean; afterDryRun?: number }
+
+async function start(kind: ImportKind, options: Options = {}, sourceDigest = newSource(), by = api): Promise<number> {
+  return (await by.startImport({ kind, sourceDigest, ...options })).import!.id
+}
+
+/** The form of a user that can be created. */
+function newUser(fields: object = {}) {
+  const username = `u${randomUUID()}`
+  return { username, role: 'ROLE_CLIENT', state: 'SP', city: 'Bauru', ...fields }
+}
+
+/** Imports rows of users in one batch. */
+async function importUsers(users: object[], options: Options = {}) {
+  const id = await start(ImportKind.USERS, options)
+  const answer = await api.importBatch({ id, users })
+  return { id, answer, finished: await api.finishImport({ id, rows: users.length }) }
+}
+
+const rowOf = async (username: string) => (await sql(`SELECT * FROM users WHERE username = '${username}'`))[0]
+
+/** Everything that is stored but for imports and the audit log. */
+async function stored(): Promise<string> {
+  const tables = ['users', 'organizations', 'provider_keys', 'emails', 'mailed_keys', 'former_usernames']
+  const parts = tables.map(table => `SELECT '${table}' || t::text AS row FROM ${table} t`).join(' UNION ALL ')
+  return JSON.stringify(await sql(`${parts} ORDER BY 1`))
+}
+
+/** The objects of the events of an import, in no order. */
+async function eventsOf(id: number): Promise<string[]> {
+  await waitForValue(async () => (await service.registry.audit.backlog()).staged, 0)
+  const text = `SELECT object FROM audit_events WHERE action IN ('user.import', 'organization.import') AND object LIKE 'import:${id} %'`
+  return (await sql(text)).map(({ object }) => String(object))
+}
+
+const problems = (rows: readonly { row: number; reason: string; problems: readonly { field: string }[] }[]) =>
+  rows.map(({ row, reason, problems }) => `${row} ${reason} ${problems.map(({ field }) => field).join(',')}`)
+
+test.serial('rows are created, changed, left as they are and rejected, and one event names the ids', async t => {
+  const known = await service.signUp('ROLE_CLIENT')
+  const same = await service.signUp('ROLE_CLIENT')
+  const users = [
+    { form: newUser() },
+    { form: { username: known.username, city: 'Marília' } },
+    { form: { username: same.username, city: 'São Paulo' } },
+    { form: newUser({ state: 'SPX', gender: 'X' }) },
+    { id: 2 ** 30, form: { city: 'Bauru' } },
+    { form: newUser() },
+  ]
+  const { id, answer, finished } = await importUsers(users)
+  const counts = { created: 2, updated: 1, unchanged: 1, rejected: 2, nextRow: 6 }
+  t.like(finished.import, { ...counts, state: ImportState.FINISHED })
+  t.like((await api.getImport({ id })).import, counts)
+  t.deepEqual(answer.changes, { city: 1 })
+  t.deepEqual(problems(answer.rejected), ['3 INVALID_SIGN_UP state,gender', '4 USER_NOT_FOUND id'])
+  const ids = await sql(
+    `SELECT id FROM users WHERE username IN ('${users[0]!.form.username}', '${users[5]!.form.username}') ORDER BY id`,
+  )
+  const [first, second] = ids.map(({ id }) => Number(id))
+  t.is(second, first! + 1)
+  t.deepEqual(await eventsOf(id), [`import:${id} created:${first}-${second} updated:${idOf(known.token)}`])
+  t.is((await rowOf(known.username))!.city, 'Marília')
+})
+
+test.serial(
+  'a new user is as sign-up would make it, but for terms and password, and isn’t erased as never activated',
+  async t => {
+    const organization = await service.organization()
+    const nickname = `N ${randomUUID()}`
+    const form = newUser({ nickname, dateofborn: '01/02/1990', email: 'a@example.org' })
+    const provider = newUser({ role: 'ROLE_INSTITUTION' })
+    const rows = [{ form }, { form: provider, active: true, organizationId: organization.id, termsofusage: true }]
+    await importUsers(rows)
+    const made = (await rowOf(form.username))!
+    t.like(made, { nickname, email: 'a@example.org', active: false, password_hash: '', terms_of_usage: false })
+    t.is(made.unactivated_seen_at, null)
+    const { user } = await api.getUser({ user: provider.username })
+    t.like(user!.record, { active: 1, termsofusage: true })
+    t.is(user!.record!.partnerOrganization!.id, organization.id)
+    t.regex(user!.record!.providerActivationKey!.activationkey!, /^[\da-f-]{36}$/)
+    const { activated_at } = (await rowOf(provider.username))!
+    t.truthy(activated_at)
+  },
+)
+
+test.serial('a missing field is left as it is, an empty one is cleared where it may be', async t => {
+  const { username } = await service.signUp('ROLE_CLIENT', { institution: 'Escola', gender: 'F' })
+  const { answer } = await importUsers([{ form: { username, institution: '' } }, { form: { username, city: '' } }])
+  t.like(await rowOf(username), { institution: null, gender: 'F', city: 'São Paulo' })
+  t.deepEqual(problems(answer.rejected), ['1 INVALID_SIGN_UP city'])
+})
+
+test.serial(
+  'an import changes neither administrators, nor roles, nor suspensions, nor deleted users, nor the spelling of a name',
+  async t => {
+    const admin = (await rowOf('admin'))!
+    const client = await service.signUp('ROLE_CLIENT', {
+      username: `(11)9${randomInt(1000, 9999)}-${randomInt(1000, 9999)}`,
+    })
+    const [suspended, deleted] = [await service.signUp('ROLE_CLIENT'), await service.signUp('ROLE_CLIENT')]
+    await api.suspendUser({ user: suspended.username })
+    await api.deleteUser({ user: deleted.username })
+    const before = await stored()
+    const { answer, finished } = await importUsers([
+      { id: Number(admin.id), form: { city: 'Nova' } },
+      { form: { username: 'ADMIN', role: 'ROLE_CLIENT' } },
+      { form: newUser({ role: 'ROLE_ADMIN' }) },
+      { form: { username: client.username, role: 'ROLE_INSTITUTION', city: 'Nova' } },
+      { form: { username: suspended.username }, active: true },
+      { form: { username: deleted.username, city: 'Nova' } },
+      { form: { username: client.username.replace(/\D/g, '') } },
+      { id: Number(admin.id), form: { username: 'admin', role: 'ROLE_ADMIN' }, active: true },
+    ])
+    t.deepEqual(problems(answer.rejected), [
+      '0 WRONG_STATE ',
+      '1 INVALID_SIGN_UP role',
+      '2 INVALID_SIGN_UP role',
+      '3 INVALID_SIGN_UP role',
+      '4 INVALID_SIGN_UP active',
+      '5 WRONG_STATE ',
+    ])
+    t.is(finished.import!.unchanged, 2)
+    t.is(await stored(), before)
+  },
+)
+
+test.serial('an import sends no e-mails, whatever it changes', async t => {
+  const { username, token } = await service.signUp('ROLE_INSTITUTION', { email: `${randomUUID()}@example.org` })
+  const organization = await service.organization()
+  const emails = () => sql('SELECT * FROM emails')
+  const before = await emails()
+  const next = `n${randomUUID()}`
+  const row = { id: idOf(token), form: { username: next, email: 'novo@example.org', password: `${password}!` } }
+  const { finished } = await importUsers([{ ...row, active: true, organizationId: organization.id }], {
+    setPasswords: true,
+  })
+  t.is(finished.import!.updated, 1)
+  t.like(await rowOf(next), { email: 'novo@example.org', active: true, organization_id: organization.id })
+  t.deepEqual(await emails(), before)
+  // The former name stays reserved, as after any other change of it.
+  t.is(await reasonOf(api.createUser({ form: newUser({ username }) })), 'INVALID_SIGN_UP')
+  t.truthy(await service.login(next, `${password}!`))
+})
+
+test.serial('the password of an existing user is set only when asked for, and revokes its tokens', async t => {
+  const { username, token } = await service.signUp('ROLE_CLIENT')
+  const form = { username, password: `${password} nova` }
+  t.is((await importUsers([{ form }])).finished.import!.unchanged, 1)
+  t.truthy(await service.login(username))
+  const { answer } = await importUsers([{ form }], { setPasswords: true })
+  t.deepEqual(answer.changes, { password: 1 })
+  t.truthy(await service.login(username, form.password))
+  t.is((await service.request('GET', '/users/me', { token })).status, 500)
+  const weak = await importUsers([{ form: { username, password: '12345678' } }], { setPasswords: true })
+  t.deepEqual(problems(weak.answer.rejected), ['0 INVALID_SIGN_UP password'])
+})
+
+test.serial('bcrypt hashes are judged one by one and kept; a new user signs in with either', async t => {
+  const [a, b, y, clear] = [newUser(), newUser(), newUser(), newUser({ password: 'uma girafa bem alta 7' })]
+  const hash = await bcrypt.hash('senha de antes', 4)
+  const users = [
+    { form: a, passwordHash: hash.replace('$2b$', '$2a$') },
+    { form: b, passwordHash: hash },
+    { form: y, passwordHash: hash.replace('$2b$', '$2y$') },
+    { form: clear },
+    { form: newUser(), passwordHash: hash.replace('$04$', '$31$') },
+    { form: newUser(), passwordHash: hash.slice(0, -1) },
+    { form: newUser(), passwordHash: `hmac1:${hash}` },
+    { form: newUser({ password }), passwordHash: hash },
+    { form: newUser({ password: '12345678' }) },
+  ]
+  const { answer } = await importUsers(users)
+  const fields = ['password_hash', 'password_hash', 'password_hash', 'password_hash', 'password']
+  t.deepEqual(
+    problems(answer.rejected),
+    fields.map((field, index) => `${index + 4} INVALID_SIGN_UP ${field}`),
+  )
+  t.is((await rowOf(a.username))!.password_hash, users[0]!.passwordHash)
+  for (const { username } of [a, b, y]) t.truthy(await service.login(username, 'senha de antes'))
+  t.truthy(await service.login(clear.username, 'uma girafa bem alta 7'))
+  t.regex(String((await rowOf(clear.username))!.password_hash), /^hmac1:/)
+})
+
+test.serial(
+  'a repeated batch changes nothing and gets the first answer, one that doesn’t follow is refused',
+  async t => {
+    const id = await start(ImportKind.USERS)
+    const users = [{ form: newUser() }, { form: newUser({ state: '' }) }]
+    const first = await api.importBatch({ id, users })
+    const before = await stored()
+    const again = await api.importBatch({ id, users })
+    t.deepEqual(again, { ...first, import: again.import! })
+    t.is(await stored(), before)
+    t.is((await eventsOf(id)).length, 1)
+    t.is(await reasonOf(api.importBatch({ id, firstRow: 3, users })), 'WRONG_STATE')
+    t.is(await reasonOf(api.importBatch({ id, firstRow: 1, users })), 'WRONG_STATE')
+    t.is(await reasonOf(api.finishImport({ id, rows: 3 })), 'WRONG_STATE')
+    t.is(await reasonOf(api.importBatch({ id, firstRow: 2, organizations: [{ form: { name: 'x' } }] })), 'WRONG_STATE')
+    t.like((await api.finishImport({ id, rows: 2 })).import, { created: 1, rejected: 1, nextRow: 2 })
+    t.is(await reasonOf(api.importBatch({ id, firstRow: 2, users })), 'WRONG_STATE')
+    t.deepEqual((await api.importBatch({ id, users })).rejected, first.rejected)
+  },
+)
+
+test.serial('the same batch from several callers at once is applied once', async t => {
+  const id = await start(ImportKind.USERS)
+  const users = Array.from({ length: 20 }, () => ({ form: newUser() }))
+  const answers = await Promise.all(Array.from({ length: 6 }, () => api.importBatch({ id, users })))
+  for (const { created, rejected } of answers) t.deepEqual([created, rejected.length], [20, 0])
+  t.like((await api.finishImport({ id, rows: 20 })).import, { created: 20, nextRow: 20 })
+  t.is((await eventsOf(id)).length, 1)
+})
+
+test.serial('starting the import of the same source again resumes it until it ends', async t => {
+  const source = newSource()
+  const id = await start(ImportKind.USERS, {}, source)
+  await api.importBatch({ id, users: [{ form: newUser() }] })
+  const { import: resumed } = await api.startImport({ kind: ImportKind.USERS, sourceDigest: source })
+  t.like(resumed, { id, nextRow: 1, state: ImportState.RUNNING })
+  t.not(await start(ImportKind.USERS, { setPasswords: true }, source), id)
+  t.not(await start(ImportKind.ORGANIZATIONS, {}, source), id)
+  await api.finishImport({ id, rows: 1 })
+  t.not(await start(ImportKind.USERS, {}, source), id)
+  const listed = (await api.listImports({})).imports.map(each => each.id)
+  t.true(listed.indexOf(id) > 0)
+})
+
+test.serial('an import belongs to the session that started it, and ends with its tokens', async t => {
+  const other = `adm-${randomUUID()}`
+  await api.createUser({
+    form: newUser({ username: other, role: 'ROLE_ADMIN', password }),
+    active: true,
+    confirm: other,
+  })
+  const signIn = async () => {
+    const { token } = await openAdministration(t, service).signIn({ username: other, password })
+    return openAdministration(t, service, token)
+  }
+  const source = newSource()
+  const id = await start(ImportKind.USERS, {}, source)
+  const users = [{ form: newUser() }]
+  const first = await signIn()
+  t.is(await reasonOf(first.importBatch({ id, users })), 'WRONG_STATE')
+  t.is(await start(ImportKind.USERS, {}, source, first), id)
+  t.is(await reasonOf(api.importBatch({ id, users })), 'WRONG_STATE')
+  await api.revokeTokens({ user: other })
+  t.is(await reasonOf(first.importBatch({ id, users })), 'INVALID_TOKEN')
+  const second = await signIn()
+  t.is(await reasonOf(second.importBatch({ id, users })), 'WRONG_STATE')
+  t.is(await start(ImportKind.USERS, {}, source, second), id)
+  t.is((await second.importBatch({ id, users })).created, 1)
+})
+
+test.serial('on the database itself an import works alike, and needs a reason to set passwords', async t => {
+  const local = await openLocal(t, service)
+  const id = await start(ImportKind.USERS, {}, newSource(), local)
+  t.is((await local.importBatch({ id, users: [{ form: newUser() }] })).created, 1)
+  t.is(await reasonOf(api.importBatch({ id, firstRow: 1, users: [{ form: newUser() }] })), 'WRONG_STATE')
+  t.is(await reasonOf(start(ImportKind.USERS, { setPasswords: true }, newSource(), local)), 'JUSTIFICATION_NEEDED')
+  const withReason = await openLocal(t, service, { reason: 'mudança' })
+  t.truthy(await start(ImportKind.USERS, { setPasswords: true }, newSource(), withReason))
+})
+
+test.serial(
+  'a dry run changes nothing and counts what would change; after it, rows whose record has changed are stale',
+  async t => {
+    const [one, two] = [await service.signUp('ROLE_CLIENT'), await service.signUp('ROLE_CLIENT')]
+    const source = newSource()
+    const users = [
+      { form: { username: one.username, city: 'Bauru', gender: 'F' } },
+      { form: { username: two.username, city: 'Bauru' } },
+      { form: newUser() },
+      { form: newUser() },
+      { form: newUser({ city: '' }) },
+    ]
+    const before = await stored()
+    const dry = await start(ImportKind.USERS, { dryRun: true }, source)
+    const judged = await api.importBatch({ id: dry, users })
+    t.is(await stored(), before)
+    t.like(judged, { created: 2, updated: 2, unchanged: 0 })
+    t.deepEqual(judged.changes, { city: 2, gender: 1 })
+    const after = { afterDryRun: dry }
+    t.is(await reasonOf(start(ImportKind.USERS, after, source)), 'WRONG_STATE')
+    await api.finishImport({ id: dry, rows: users.length })
+    t.deepEqual(await eventsOf(dry), [])
+    t.is(await reasonOf(start(ImportKind.USERS, after)), 'WRONG_STATE')
+
+    await api.updateUser({ user: two.username, form: { city: 'Assis' }, updateMask: { paths: ['city'] } })
+    await api.createUser({ form: users[3]!.form })
+    const id = await start(ImportKind.USERS, after, source)
+    const answer = await api.importBatch({ id, users })
+    t.deepEqual(problems(answer.rejected), ['1 STALE_ETAG ', '3 STALE_ETAG ', '4 INVALID_SIGN_UP city'])
+    t.like(answer, { created: 1, updated: 1 })
+    t.is((await rowOf(two.username))!.city, 'Assis')
+  },
+)
+
+test.serial(
+  'all or nothing: no row is applied before the end, and none if one is rejected, even by a row of another batch',
+  async t => {
+    const good = [newUser({ password }), newUser(), newUser()].map(form => ({ form }))
+    const run = async (batches: object[][]) => {
+      const id = await start(ImportKind.USERS, { allOrNothing: true })
+      const before = await stored()
+      let firstRow = 0
+      for (const users of batches) {
+        await api.importBatch({ id, firstRow, users })
+        firstRow += users.length
+      }
+      t.is(await stored(), before)
+      const sealed = await sql(
+        `SELECT encode(staged_sealed, 'escape') AS text FROM import_batches WHERE import_id = ${id}`,
+      )
+      for (const { text } of sealed) t.false(String(text).includes(good[0]!.form.username))
+      return { id, before, finished: await api.finishImport({ id, rows: firstRow }) }
+    }
+    const nickname = `dup ${randomUUID()}`
+    for (const batches of [
+      [good, [{ form: newUser({ state: '' }) }]],
+      [[...good, { form: newUser({ nickname }) }], [{ form: newUser({ nickname }) }]],
+    ]) {
+      const { finished, before } = await run(batches)
+      t.like(finished.import, { state: ImportState.ABORTED, rejected: 1, nextRow: batches.flat().length })
+      t.is(await stored(), before)
+    }
+    const { id, finished } = await run([good.slice(0, 2), good.slice(2)])
+    t.like(finished.import, { state: ImportState.FINISHED, created: 3, nextRow: 3 })
+    t.is((await eventsOf(id)).length, 2)
+    t.truthy(await service.login(good[0]!.form.username))
+    t.deepEqual(await sql('SELECT 1 FROM import_batches WHERE staged_sealed IS NOT NULL'), [])
+    const big = await start(ImportKind.USERS, { allOrNothing: true })
+    await sql(`UPDATE imports SET unchanged = 9999, next_row = 9999 WHERE id = ${big}`)
+    t.is(await reasonOf(api.importBatch({ id: big, firstRow: 9999, users: good })), 'INVALID_ARGUMENT')
+  },
+)
+
+test.serial('rows that depend on earlier rows of the same batch are judged after them', async t => {
+  const [first, nickname] = [newUser(), `dup ${randomUUID()}`]
+  const { answer } = await importUsers([
+    { form: { ...first, nickname } },
+    { form: { username: first.username.toUpperCase(), city: 'Assis' } },
+    { form: newUser({ nickname }) },
+    { form: { username: first.username, city: 'Assis' } },
+  ])
+  t.like(answer, { created: 1, updated: 1, unchanged: 1 })
+  t.deepEqual(problems(answer.rejected), ['2 INVALID_SIGN_UP nickname'])
+})
+
+test.serial(
+  'a name that a sign-up takes at the same time is rejected as a row, or refused at the sign-up, never both taken',
+  async t => {
+    for (let round = 0; round < 5; round++) {
+      const users = Array.from({ length: 10 }, () => ({ form: newUser() }))
+      const taken = users[5]!.form.username
+      const [signedUp, { answer }] = await Promise.all([
+        service.signUp('ROLE_CLIENT', { username: taken }).then(
+          () => true,
+          () => false,
+        ),
+        importUsers(users),
+      ])
+      const has = await sql(`SELECT id FROM users WHERE username = '${taken}'`)
+      t.is(has.length, 1)
+      // A row that finds the user by its name changes it, like any other.
+      t.is(answer.created + answer.updated + answer.unchanged + answer.rejected.length, 10)
+      t.is(answer.created, signedUp ? 9 : 10)
+    }
+  },
+)
+
+test.serial('organizations are known by id, else by INEP code; names repeat', async t => {
+  const code = String(randomInt(10_000_000, 99_999_999))
+  const id = await start(ImportKind.ORGANIZATIONS)
+  const name = `Escola ${randomUUID()}`
+  const organizations = [
+    { form: { name, inepCode: code, address: 'Rua A, 1\r\nCentro' }, active: false, creationDate: '2020-02-29' },
+    { form: { name } },
+    { form: { inepCode: code, phone: '(14) 3235-0000' }, creationDate: '29/02/2020' },
+    { form: { inepCode: code, phone: '(14) 3235-0000', name } },
+    { form: { phone: '1' } },
+    { id: 2 ** 30, form: { name } },
+    { form: { name: `${name}\nx`, email: 'x' }, creationDate: '2020-02-30' },
+  ]
+  const { created, updated, unchanged, rejected, changes } = await api.importBatch({ id, organizations })
+  t.deepEqual([created, updated, unchanged, changes], [2, 1, 1, { phone: 1 }])
+  t.deepEqual(problems(rejected), [
+    '4 INVALID_ARGUMENT name',
+    '5 RECORD_NOT_FOUND id',
+    '6 INVALID_ARGUMENT name,email,creation_date',
+  ])
+  const [made] = await sql(`SELECT * FROM organizations WHERE inep_code = '${code}'`)
+  t.like(made, { active: false, address: 'Rua A, 1\nCentro', phone: '(14) 3235-0000' })
+  const second = (await sql(`SELECT id FROM organizations WHERE name = '${name}' AND inep_code IS NULL`))[0]!
+  const next = await start(ImportKind.ORGANIZATIONS)
+  const answer = await api.importBatch({
+    id: next,
+    organizations: [
+      { id: Number(second.id), form: { inepCode: code } },
+      { id: Number(second.id), form: { name: 'Nova' } },
+    ],
+  })
+  t.deepEqual(problems(answer.rejected), ['0 INVALID_ARGUMENT inep_code'])
+  t.is(answer.updated, 1)
+})
+
+test.serial(
+  'users join active organizations by id or INEP code; leaving or changing one revokes their tokens',
+  async t => {
+    const code = String(randomInt(10_000_000, 99_999_999))
+    const organization = await service.organization()
+    const edit = { form: { inepCode: code }, updateMask: { paths: ['inep_code'] } }
+    await api.updateOrganization({ organization: `#${organization.id}`, ...edit })
+    const closed = await service.organization()
+    await api.deactivateOrganization({ organization: `#${closed.id}` })
+    const member = await service.institution(organization)
+    const [form] = [newUser()]
+    const { answer } = await importUsers([
+      { form, organizationInepCode: code, active: true },
+      { form: newUser(), organizationId: closed.id },
+      { form: newUser(), organizationId: 2 ** 30 },
+      { form: { username: member.username }, organizationInepCode: code },
+      { form: { username: member.username }, organizationId: 0 },
+    ])
+    t.like(answer, { created: 1, updated: 1, unchanged: 1 })
+    t.deepEqual(problems(answer.rejected), ['1 INVALID_SIGN_UP organization', '2 INVALID_SIGN_UP organization_id'])
+    t.is((await rowOf(form.username))!.organization_id, organization.id)
+    t.is((await rowOf(member.username))!.organization_id, null)
+    t.is((await service.request('GET', '/users/me', { token: member.token })).status, 500)
+  },
+)
+
+test.serial('the feed of changes returns every imported user and organization', async t => {
+  const poll = pollWith(client, await serviceKey(service, ['tokens.watch', 'users.watch']))
+  await waitForValue(async () => (await service.registry.audit.backlog()).staged, 0)
+  const { cursor } = (await readPages(poll)).at(-1)!
+  const organization = await service.organization()
+  const users = Array.from({ length: 250 }, () => ({ form: newUser() }))
+  for (let batch = 0; batch < 5; batch++) await importUsers(users.map(() => ({ form: newUser() })))
+  const id = await start(ImportKind.ORGANIZATIONS)
+  await api.importBatch({ id, organizations: [{ id: organization.id, form: { phone: '1' } }] })
+  await waitForValue(async () => (await service.registry.audit.backlog()).staged, 0)
+  const [pages, organizations, seen] = [[] as number[], [] as number[], new Set<number>()]
+  for (let next = cursor, more = true; more; ) {
+    const page = await poll({ cursor: next, kinds: [ChangeKind.USERS] })
+    pages.push(page.userIds.length)
+    for (const user of page.userIds) seen.add(user)
+    organizations.push(...page.organizationIds)
+    ;({ cursor: next, more } = page)
+  }
+  t.true(seen.size >= 1250)
+  t.true(Math.max(...pages) <= 1000)
+  t.true(organizations.includes(organization.id))
+})
+
+test.serial('secrets are returned with an event that names their owners', async t => {
+  const organization = await service.organization()
+  const institution = await service.institution(organization)
+  const id = idOf(institution.token)
+  const { secrets } = await api.getUserSecrets({ ids: [id, 2 ** 30] })
+  t.is(secrets.length, 1)
+  t.like(secrets[0], { id, providerKey: institution.providerKey })
+  t.regex(secrets[0]!.passwordHash!, /^hmac1:\$2b\$/)
+  t.like((await api.getOrganizationSecrets({ ids: [organization.id] })).secrets[0], {
+    id: organization.id,
+    activationkey: organization.activationkey,
+  })
+  const events = await service.registry.audit.list({ action: '*.export-secrets', limit: 2 })
+  t.deepEqual(events.map(({ object }) => object).sort(), [`organizations:${organization.id}`, `users:${id}`])
+  t.is(await reasonOf(api.getUserSecrets({})), 'INVALID_ARGUMENT')
+})
+
+test.serial('an aborted import takes no more rows, and what it applied stays', async t => {
+  const id = await start(ImportKind.USERS)
+  const form = newUser()
+  await api.importBatch({ id, users: [{ form }] })
+  t.like(await api.abortImport({ id, validateOnly: true }), { changed: true })
+  t.like((await api.getImport({ id })).import, { state: ImportState.RUNNING })
+  t.like(await api.abortImport({ id }), { changed: true })
+  t.like(await api.abortImport({ id }), { changed: false })
+  t.is(await reasonOf(api.importBatch({ id, firstRow: 1, users: [{ form: newUser() }] })), 'WRONG_STATE')
+  t.truthy(await rowOf(form.username))
+  t.is(await reasonOf(api.getImport({ id: 2 ** 30 })), 'RECORD_NOT_FOUND')
+})
+
+test.serial('two administrators who import each other’s records at once don’t wait for each other', async t => {
+  const other = await openSignedIn(t, service)
+  const users = Array.from({ length: 50 }, () => newUser())
+  await importUsers(users.map(form => ({ form })))
+  const rows = (city: string) => users.map(({ username }) => ({ form: { username, city } }))
+  const run = async (by: typeof api, all: object[]) => {
+    const id = await start(ImportKind.USERS, {}, newSource(), by)
+    return (await by.importBatch({ id, users: all })).updated
+  }
+  for (let round = 0; round < 3; round++) {
+    const cities = [`A${round}`, `B${round}`] as const
+    const counts = await Promise.all([run(api, rows(cities[0])), run(other, rows(cities[1]).reverse())])
+    t.deepEqual(counts, [50, 50])
+  }
+})

@@ -1,0 +1,44 @@
+/** An import that is killed in the middle continues with the same command: no row is lost, none is applied twice. */
+import { once } from 'node:events'
+import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import test from 'ava'
+import { installedRegistry, spawnCli, startCli } from '../_helpers/cli.js'
+import { ask } from '../_helpers/database.js'
+
+test('an import that is killed again and again ends with each row applied once and each rejected row reported', async t => {
+  const env = await installedRegistry(t)
+  const folder = await mkdtemp(join(tmpdir(), 'auth-test-'))
+  t.teardown(() => rm(folder, { recursive: true, force: true }))
+  const [source, report] = [join(folder, 'users.csv'), join(folder, 'report.csv')]
+  const total = 20_000
+  const lines = ['username,state,city,role']
+  for (let number = 0; number < total; number++)
+    lines.push(`kill-${number},${number % 100 === 7 ? 'SPX' : 'SP'},Bauru,ROLE_CLIENT`)
+  await writeFile(source, lines.join('\n'))
+  const args = ['users', 'import', source, '--report', report]
+  const judged = async () =>
+    Number((await ask(env.DATABASE_URL, 'SELECT coalesce(max(next_row), 0)::int AS n FROM imports'))[0]!.n)
+  for (const goal of [1, 5_000, 12_000]) {
+    const child = startCli(env, args)
+    const ended = once(child, 'exit')
+    while ((await judged()) < goal) await sleep(20)
+    child.kill('SIGKILL')
+    await ended
+  }
+  const before = await judged()
+  t.true(before < total, `${before}`)
+  const { code, stdout, stderr } = await spawnCli(env, args)
+  t.is(code, 6, stderr)
+  t.true(stderr.startsWith(`Import 1 is resumed: ${before} of ${total} rows are judged.\n`), stderr)
+  t.true(stdout.startsWith('Import 1 is finished: 19800 created, 0 updated, 0 unchanged, 200 rejected.\n'), stdout)
+  t.deepEqual(await ask(env.DATABASE_URL, `SELECT count(*)::int AS n FROM users WHERE username LIKE 'kill-%'`), [
+    { n: 19_800 },
+  ])
+  t.is((await readFile(report, 'utf8')).split('\r\n').length, 202)
+  const events = await ask(env.DATABASE_URL, `SELECT count(*)::int AS n FROM audit_events WHERE action = 'user.import'`)
+  const batches = await ask(env.DATABASE_URL, 'SELECT count(*)::int AS n FROM import_batches')
+  t.deepEqual(events, batches)
+})

@@ -1,0 +1,395 @@
+/** Files of organizations and users: in, out and in again unchanged, whatever their encoding, separator and texts. */
+import { mkdtemp, readFile, rm, stat, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import test from 'ava'
+import bcrypt from 'bcrypt'
+import fc from 'fast-check'
+import iconv from 'iconv-lite'
+import { organizationColumns, userColumns } from '../../cli/files/columns.js'
+import { openSink } from '../../cli/files/sink.js'
+import { openSource, readRows } from '../../cli/files/source.js'
+import { runCli, spawnCli } from '../_helpers/cli.js'
+import { ask } from '../_helpers/database.js'
+import { password, serviceForFile } from '../_helpers/service.js'
+
+const service = serviceForFile()
+const cli = (...args: string[]) => runCli(service.env, args)
+const sql = (text: string) => ask(service.env.DATABASE_URL!, text)
+
+let folder: string
+test.before(async () => {
+  folder = await mkdtemp(join(tmpdir(), 'auth-test-'))
+})
+test.after.always(() => rm(folder, { recursive: true, force: true }))
+
+let files = 0
+/** Writes a file with a new name. */
+async function file(content: string | Buffer, extension = 'csv'): Promise<string> {
+  const path = join(folder, `${++files}.${extension}`)
+  await writeFile(path, content)
+  return path
+}
+
+/** Imports a file, and returns the document with the exit code. */
+async function imported(noun: string, path: string, ...options: string[]) {
+  const { code, stdout, stderr } = await cli(noun, 'import', path, '--json', ...options)
+  const document = stdout === '' ? {} : JSON.parse(stdout)
+  return { code, stderr, ...document }
+}
+
+/** A list of schools as a ministry publishes it. */
+function schools(): string {
+  const lines = ['INEP_CODE;name;active;Address;phone;responsible;creation_date;município']
+  for (let number = 0; number < 207; number++) {
+    const name = number % 3 === 0 ? 'ESCOLA MUNICIPAL SÃO JOÃO' : `Escola "Nova" ${number}`
+    const address = number % 5 === 0 ? `Rua ${number};\r\nCentro` : number % 7 === 0 ? 'NULL' : `Av. ${number}`
+    const cells = [
+      number % 2 === 0 ? String(11_000_000 + number) : '',
+      name,
+      ['True', 'False', 't', 'f', '1', '0'][number % 6]!,
+      address,
+      number % 4 === 0 ? 'NULL' : `(14) 3235-${1000 + number}`,
+      number % 11 === 0 ? 'Ana\nLima' : '',
+      number % 2 === 0 ? '2001-03-04 00:00:00' : '04/03/2001',
+      'Bauru',
+    ]
+    lines.push(cells.map(cell => (/[";\n]/.test(cell) ? `"${cell.replaceAll('"', '""')}"` : cell)).join(';'))
+  }
+  return `${lines.join('\r\n')}\r\n`
+}
+
+test.serial(
+  '207 organizations with repeated names, NULL, True/False and quoted line breaks go in, out and in again unchanged',
+  async t => {
+    const source = await file(iconv.encode(schools(), 'win1252'))
+    const first = await imported('organizations', source)
+    t.like(first, { code: 0, kind: 'organizations', state: 'finished', created: 207, rejected: 0, next_row: 207 })
+    t.regex(first.source_digest, /^[\da-f]{64}$/)
+    t.is(
+      first.stderr,
+      'Columns left out: município.\nThe file is not UTF-8: it is read as Windows-1252.\nLine breaks became spaces in responsible: 19 cells.\n',
+    )
+    const rows = await sql('SELECT * FROM organizations ORDER BY id')
+    t.is(rows.length, 207)
+    t.is(rows.filter(({ active }) => active).length, 104)
+    t.is(rows.filter(({ name }) => name === 'ESCOLA MUNICIPAL SÃO JOÃO').length, 69)
+    t.like(rows[0], {
+      inep_code: '11000000',
+      address: 'Rua 0;\nCentro',
+      phone: null,
+      responsible: 'Ana Lima',
+      active: true,
+    })
+    t.like(rows[7], { inep_code: null, address: null, name: 'Escola "Nova" 7' })
+    const dates = await sql(`SELECT DISTINCT creation_date::text AS day FROM organizations`)
+    t.deepEqual(dates, [{ day: '2001-03-04' }])
+
+    const out = join(folder, 'organizations.csv')
+    t.is((await cli('organizations', 'export', out)).code, 0)
+    const [head, ...lines] = (await readFile(out, 'utf8')).split('\r\n')
+    t.is(head, 'id,name,active,address,creation_date,inep_code,login,phone,responsible,type,website,email')
+    t.is(lines.length, 208)
+    t.like(await imported('organizations', out), { code: 0, unchanged: 207, created: 0, updated: 0, changes: {} })
+    const before = await readFile(out, 'utf8')
+    await cli('organizations', 'export', out)
+    t.is(await readFile(out, 'utf8'), before)
+    t.deepEqual(await sql('SELECT * FROM organizations ORDER BY id'), rows)
+  },
+)
+
+test.serial('users go out and in again unchanged, with an organization and without, in CSV and JSON lines', async t => {
+  const organization = await service.organization()
+  await service.institution(organization)
+  await service.signUp('ROLE_CLIENT', {
+    dateofborn: '01/02/1990',
+    gender: 'F',
+    institution: 'NULL',
+    email: 'a@example.org',
+  })
+  for (const extension of ['csv', 'jsonl']) {
+    const out = join(folder, `users.${extension}`)
+    t.is((await cli('users', 'export', out)).code, 0)
+    const { users } = JSON.parse((await cli('users', 'list', '--all', '--json')).stdout)
+    const result = await imported('users', out)
+    t.like(result, { code: 0, unchanged: users.length, created: 0, updated: 0, rejected: 0 })
+    t.false((await readFile(out, 'utf8')).includes('$2b$'))
+  }
+})
+
+test.serial('exports hold secrets only if asked for, in a file of their owner, with an event', async t => {
+  await service.institution(await service.organization())
+  const count = async () =>
+    (await sql(`SELECT count(*)::int AS n FROM audit_events WHERE action LIKE '%.export-secrets'`))[0]!.n
+  const before = Number(await count())
+  const out = join(folder, 'secrets.csv')
+  t.is((await cli('users', 'export', out, '--with-secrets')).code, 0)
+  const text = await readFile(out, 'utf8')
+  t.regex(text.split('\r\n')[0]!, /password_hash,provider_key$/)
+  t.regex(text, /hmac1:\$2b\$/)
+  t.is((await stat(out)).mode & 0o777, 0o600)
+  t.is((await cli('organizations', 'export', out, '--with-secrets')).code, 0)
+  t.is(Number(await count()), before + 2)
+  // What only this registry can read is left out when it is imported.
+  t.like(await imported('organizations', out), {
+    code: 0,
+    stderr: 'Columns left out: activationkey.\n',
+    updated: 0,
+    created: 0,
+  })
+})
+
+test.serial('rejected rows are counted, reported as they were, and can be imported once they are mended', async t => {
+  const source = await file(
+    [
+      'Username;State;City;Role;nota',
+      'rep-ana;SP;Bauru;ROLE_CLIENT;a',
+      'rep-bia;SPX;"Ba""u;ru";ROLE_CLIENT;b',
+      '"rep-\ncaio";SP;NULL;ROLE_CLIENT;c',
+      '',
+      '',
+      'rep-duda;SP;Bauru',
+      'rep-eva;SP;Bauru;ROLE_KING;d',
+    ].join('\n'),
+  )
+  const report = join(folder, 'report.csv')
+  const { code, ...rest } = await imported('users', source, '--report', report)
+  t.like({ code, ...rest }, { code: 6, created: 1, rejected: 4, next_row: 5 })
+  t.is(rest.stderr, 'Columns left out: nota.\nLine breaks became spaces in username: 1 cells.\n')
+  t.deepEqual((await readFile(report, 'utf8')).split(/\r\n/), [
+    'Username;State;City;Role;nota;error_line;error_field;error_reason',
+    'rep-bia;SPX;"Ba""u;ru";ROLE_CLIENT;b;3;state;Give the code of the state, exactly 2 characters.',
+    '"rep-\ncaio";SP;;ROLE_CLIENT;c;4;city;Fill in this field.',
+    'rep-duda;SP;Bauru;;;8;;The row has 3 cells, the head 5.',
+    'rep-eva;SP;Bauru;ROLE_KING;d;9;role;Give exactly one of ROLE_ADMIN, ROLE_INSTITUTION, ROLE_CLIENT.',
+    '',
+  ])
+  const mended = (await readFile(report, 'utf8'))
+    .replace('SPX', 'SP')
+    .replace('SP;;', 'SP;Jaú;')
+    .replace('Bauru;;;', 'Bauru;ROLE_CLIENT;;')
+    .replace('ROLE_KING', 'ROLE_CLIENT')
+  const again = await imported('users', await file(mended))
+  t.like(again, { code: 0, created: 4, rejected: 0 })
+  t.is((await sql(`SELECT 1 FROM users WHERE username LIKE 'rep-%'`)).length, 5)
+})
+
+test.serial(
+  'a dry run says what would change by field, and an import after it leaves what has changed since',
+  async t => {
+    await service.signUp('ROLE_CLIENT', { username: 'dry-ana' })
+    await service.signUp('ROLE_CLIENT', { username: 'dry-bia' })
+    const source = await file('username,city,gender\ndry-ana,Jaú,F\ndry-bia,Jaú,F\n')
+    const dry = await imported('users', source, '--dry-run')
+    t.like(dry, { code: 0, dry_run: true, updated: 2, changes: { city: 2, gender: 2 } })
+    const { stdout } = await cli('users', 'import', source, '--dry-run')
+    t.regex(
+      stdout,
+      /^Dry run \d+, nothing is changed: 0 created, 2 updated, 0 unchanged, 0 rejected\.\nChanges by field: gender 2, city 2\.\n/,
+    )
+    await cli('users', 'edit', 'dry-bia', '--city', 'Assis')
+    const report = join(folder, 'stale.csv')
+    const after = await imported('users', source, '--after-dry-run', String(dry.id), '--report', report)
+    t.is(after.stderr, '')
+    t.like(after, { code: 6, updated: 1, rejected: 1, after_dry_run: dry.id })
+    t.regex(await readFile(report, 'utf8'), /dry-bia,Jaú,F,3,,STALE: /)
+  },
+)
+
+test.serial('all or nothing applies nothing when a row is rejected, and reports it', async t => {
+  const report = join(folder, 'all.csv')
+  const wrong = await file('username,state,city,role\nall-a,SP,Bauru,ROLE_CLIENT\nall-b,SPX,Bauru,ROLE_CLIENT\n')
+  t.like(await imported('users', wrong, '--all-or-nothing', '--report', report), {
+    code: 1,
+    state: 'aborted',
+    rejected: 1,
+  })
+  t.regex(await readFile(report, 'utf8'), /all-b,SPX/)
+  t.deepEqual(await sql(`SELECT 1 FROM users WHERE username LIKE 'all-%'`), [])
+  // Only the last of these rows shows that the first is wrong, in a later batch.
+  const rows = Array.from(
+    { length: 251 },
+    (_, n) => `all-${n},${n === 250 ? 'all-0' : `all-${n}`},SP,Bauru,ROLE_CLIENT`,
+  )
+  const late = await file(['username,nickname,state,city,role', ...rows].join('\n'))
+  t.like(await imported('users', late, '--all-or-nothing', '--report', report), { code: 1, rejected: 1, next_row: 251 })
+  t.regex(await readFile(report, 'utf8'), /\r\nall-250,all-0,SP,Bauru,ROLE_CLIENT,252,nickname,/)
+  const good = await file('username,state,city,role\nall-a,SP,Bauru,ROLE_CLIENT\n')
+  t.like(await imported('users', good, '--all-or-nothing'), { code: 0, state: 'finished', created: 1 })
+})
+
+test.serial('hashes are counted by cost, and the time of passwords is said beforehand', async t => {
+  const hash = await bcrypt.hash('senha de antes', 4)
+  const lines = [`has-a,,${hash}`, `has-b,,${hash}`, `has-c,${password},`].map(line => `${line},SP,Bauru,ROLE_CLIENT`)
+  const source = await file(['username,password,password_hash,state,city,role', ...lines].join('\n'))
+  const { code, stderr } = await cli('users', 'import', source)
+  t.is(code, 0)
+  t.regex(stderr, /^Password hashes by bcrypt cost: 04: 2\.\nPasswords to hash: 1, at most \d+ s\.\n$/)
+  for (const name of ['has-a', 'has-b']) t.truthy(await service.login(name, 'senha de antes'))
+  t.truthy(await service.login('has-c', password))
+})
+
+test.serial('a formula is written as it is, or prefixed for a spreadsheet', async t => {
+  const formula = '=HYPERLINK("http://example.org","x")'
+  await service.organization({ name: formula })
+  const out = join(folder, 'formulas.csv')
+  await cli('organizations', 'export', out)
+  t.true((await readFile(out, 'utf8')).includes(',"=HYPERLINK(""http://example.org"",""x"")",'))
+  await cli('organizations', 'export', out, '--spreadsheet')
+  t.true((await readFile(out, 'utf8')).includes(`,"'=HYPERLINK(""http://example.org"",""x"")",`))
+})
+
+test.serial('two commands that import the same file at once apply each row once', async t => {
+  const rows = Array.from({ length: 600 }, (_, number) => `two-${number},SP,Bauru,ROLE_CLIENT`)
+  const source = await file(['username,state,city,role', ...rows].join('\n'))
+  const runs = await Promise.all([1, 2].map(() => spawnCli(service.env, ['users', 'import', source, '--json'])))
+  for (const { code, stderr } of runs) t.is(code, 0, stderr)
+  const [one, two] = runs.map(({ stdout }) => JSON.parse(stdout))
+  t.is(one.created + (one.id === two.id ? 0 : two.created), 600)
+  t.is((await sql(`SELECT 1 FROM users WHERE username LIKE 'two-%'`)).length, 600)
+})
+
+test.serial('a file that makes no sense is refused before anything is imported', async t => {
+  const cases: [content: string, sentence: RegExp, code: number][] = [
+    ['username,Username\na,b\n', /two columns username/, 2],
+    ['nome,cidade\na,b\n', /no column id or username/, 2],
+    ['username,city\na,"b\n', /line \d/, 1],
+  ]
+  for (const [content, sentence, expected] of cases) {
+    const path = await file(content)
+    const { code, stderr } = await cli('users', 'import', path)
+    t.is(code, expected, content)
+    t.regex(stderr, sentence)
+    const digest = (await openSource(path, undefined).catch(() => undefined))?.digest
+    t.deepEqual(await sql(`SELECT 1 FROM imports WHERE source_digest = '${digest}'`), [])
+  }
+  const empty = await file('username,city\n')
+  t.like(await imported('users', empty), { code: 0, next_row: 0, state: 'finished' })
+})
+
+test.serial('imports are listed, shown and aborted', async t => {
+  const source = await file('username,state,city,role\nlis-a,SP,Bauru,ROLE_CLIENT\n')
+  const { id } = await imported('users', source)
+  const { imports } = JSON.parse((await cli('imports', 'list', '--json')).stdout)
+  t.like(
+    imports.find((each: { id: number }) => each.id === id),
+    { kind: 'users', state: 'finished', created: 1 },
+  )
+  t.like(JSON.parse((await cli('imports', 'show', String(id), '--json')).stdout), { id, rejected: 0 })
+  t.is((await cli('imports', 'abort', String(id))).stdout, `Import ${id} is finished already.\n`)
+})
+
+test.serial('the documentation lists the columns of both nouns', async t => {
+  const text = await readFile(new URL('../../../docs/imports.md', import.meta.url), 'utf8')
+  for (const [noun, columns] of Object.entries({ Organizations: organizationColumns, Users: userColumns })) {
+    const section = text.split(`## Columns: ${noun}`)[1]!.split('\n## ')[0]!
+    t.deepEqual(
+      [...section.matchAll(/^\| `(\w+)` /gm)].map(([, name]) => name),
+      Object.keys(columns),
+    )
+  }
+})
+
+/** Texts that a file can hold. */
+const texts = fc.oneof(
+  fc.string({ unit: 'grapheme' }),
+  fc.string({ unit: fc.constantFrom(',', ';', '\t', '"', '\n', '\r', ' ', 'a', 'é', "'", '=', '\\') }),
+  fc.constantFrom('NULL', 'null', '', ' ', '"', '""', '\ufeff', 'True', '-1', '+1', '@a', '=A1', '😀'),
+)
+
+/** Cells as an export writes them, and as they are read. */
+const read = (value: string | null) => value ?? ''
+
+test.serial('whatever texts a file is written with are read again, with every separator, in UTF-8', async t => {
+  const property = fc.asyncProperty(
+    fc.array(fc.tuple(texts, texts, fc.option(texts)), { minLength: 1, maxLength: 20 }),
+    fc.constantFrom(',', ';', '\t'),
+    fc.boolean(),
+    async (rows, delimiter, hasMark) => {
+      const path = join(folder, `property-${++files}.csv`)
+      const columns = ['a', 'b', 'c']
+      const sink = await openSink(path, { format: 'csv', columns, delimiter })
+      await sink.write(rows.map(([a, b, c]) => ({ a, b, c })))
+      await sink.close()
+      if (hasMark) await writeFile(path, Buffer.concat([Buffer.from('\ufeff'), await readFile(path)]))
+      const source = await openSource(path, undefined)
+      t.deepEqual([source.delimiter, source.encoding, source.head], [delimiter, 'utf8', columns])
+      const cells: unknown[] = []
+      for await (const row of readRows(source)) {
+        t.is(row.problem, undefined)
+        cells.push(Object.values(row.cells))
+      }
+      t.deepEqual(
+        cells,
+        rows.map(row => row.map(read)),
+      )
+    },
+  )
+  await fc.assert(property, { numRuns: 150 })
+})
+
+test.serial('a file in Windows-1252 is read with its own characters', async t => {
+  const all = Array.from({ length: 256 }, (_, byte) => byte).filter(
+    byte => ![0x81, 0x8d, 0x8f, 0x90, 0x9d, 0x22].includes(byte),
+  )
+  const cell = iconv.decode(Buffer.from(all), 'win1252')
+  const source = await openSource(await file(iconv.encode(`a;b\r\n"${cell}";€\r\n`, 'win1252')), undefined)
+  t.is(source.encoding, 'win1252')
+  for await (const { cells } of readRows(source)) t.deepEqual(cells, { a: cell, b: '€' })
+})
+
+test.serial('JSON lines are read as they are written, null as NULL, a missing field as a missing column', async t => {
+  const property = fc.asyncProperty(
+    fc.array(fc.dictionary(fc.constantFrom('a', 'b', 'c'), fc.option(texts)), { minLength: 1, maxLength: 10 }),
+    async rows => {
+      const path = join(folder, `property-${++files}.jsonl`)
+      const sink = await openSink(path, { format: 'jsonl', columns: [] })
+      await sink.write(rows)
+      await sink.close()
+      const cells: unknown[] = []
+      for await (const row of readRows(await openSource(path, undefined))) cells.push({ ...row.cells })
+      t.deepEqual(
+        cells,
+        rows.map(row => ({ ...row })),
+      )
+    },
+  )
+  await fc.assert(property, { numRuns: 50 })
+  const broken = await openSource(await file('{"a":1}\n[1]\n{"a":{}}\n\n{', 'jsonl'), undefined)
+  const problems: unknown[] = []
+  for await (const { line, problem } of readRows(broken)) problems.push([line, problem])
+  t.deepEqual(problems, [
+    [1, undefined],
+    [2, 'The line is not a JSON object.'],
+    [3, 'a must not be an object or an array.'],
+    [5, 'The line is not a JSON object.'],
+  ])
+})
+
+test.serial('organizations with arbitrary texts go in, out and in again unchanged', async t => {
+  const field = texts.filter(text => text.trim() !== '' && !/[\p{Cc}\p{Cs}\p{Zl}\p{Zp}]/u.test(text))
+  const names = fc.sample(
+    field.filter(text => /\p{L}/u.test(text)),
+    60,
+  )
+  const rows = names.map((name, number) => ({
+    name,
+    inep_code: `prop-${number}`,
+    login: fc.sample(field, 1)[0]!,
+    phone: null,
+  }))
+  const source = await file(rows.map(row => JSON.stringify(row)).join('\n'), 'jsonl')
+  t.like(await imported('organizations', source), { code: 0, created: rows.length })
+  const stored = await sql(
+    `SELECT name, inep_code, login, phone FROM organizations WHERE inep_code LIKE 'prop-%' ORDER BY id`,
+  )
+  t.deepEqual(
+    stored,
+    rows.map(({ name, login, ...rest }) => ({ ...rest, name: name.trim(), login: login.trim() })),
+  )
+  for (const extension of ['csv', 'jsonl']) {
+    const out = join(folder, `arbitrary.${extension}`)
+    await cli('organizations', 'export', out)
+    t.like(await imported('organizations', out), { code: 0, created: 0, updated: 0, rejected: 0 })
+  }
+})

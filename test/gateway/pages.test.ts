@@ -1,0 +1,127 @@
+/** The start page, the reference and the files that belong to them, as the gateway serves them. */
+import test from 'ava'
+import { openGateway } from '../_helpers/gateway.js'
+import { refused } from '../_helpers/problem.js'
+import { serviceForFile } from '../_helpers/service.js'
+
+const service = serviceForFile()
+const get = (path: string, headers: Record<string, string> = {}) => service.request('GET', path, { headers })
+
+const references = ['1.0.0', '1.0.2'].flatMap(revision => ['en', 'pt-BR'].map(locale => `/docs/${revision}/${locale}`))
+
+test('the start page leads to the reference, documents, definitions, keys and health, all of which answer', async t => {
+  const { status, headers, text } = await get('/')
+  t.is(status, 200)
+  t.is(headers.get('content-type'), 'text/html; charset=utf-8')
+  const links = [...text.matchAll(/href="(\/[^"]*)"/g)].map(([, path = '']) => path)
+  for (const path of [
+    ...references,
+    '/openapi/1.0.0.json',
+    '/openapi/1.0.2.json',
+    '/proto/auth/v1/users.proto',
+    '/.well-known/jwks.json',
+    '/healthz',
+    '/readyz',
+  ])
+    t.true(links.includes(path), path)
+  for (const path of links) t.is((await get(path)).status, 200, path)
+  t.regex((await get('/proto/auth/v1/users.proto')).text, /^service Users \{$/m)
+})
+
+test('start page and /docs are in the language that the client prefers, the others in theirs', async t => {
+  for (const [accepted, locale] of [
+    [undefined, 'en'],
+    ['en-US,en;q=0.9,pt;q=0.8', 'en'],
+    ['pt-BR,pt;q=0.9,en;q=0.8', 'pt-BR'],
+    ['fr, en;q=0.1, pt;q=0.5', 'pt-BR'],
+    ['fr', 'en'],
+    ['pt;q=0, *', 'en'],
+    ['nonsense;;q=', 'en'],
+  ] as const) {
+    for (const path of ['/', '/docs']) {
+      const { status, headers, text } = await get(path, accepted === undefined ? {} : { 'accept-language': accepted })
+      t.is(status, 200)
+      t.true(text.includes(`<html lang="${locale}">`), `${path} for ${accepted}`)
+      t.is(headers.get('content-language'), locale)
+      t.regex(headers.get('vary') ?? '', /accept-language/)
+    }
+  }
+  for (const path of references) {
+    const { text } = await get(path, { 'accept-language': path.endsWith('en') ? 'pt-BR' : 'en' })
+    t.true(text.includes(`<html lang="${path.split('/')[3]}">`), path)
+  }
+})
+
+test('/docs is the reference of the default revision', async t => {
+  t.is((await get('/docs')).text, (await get('/docs/1.0.2/en')).text)
+  t.not((await get('/docs')).text, (await get('/docs/1.0.0/en')).text)
+})
+
+test('no page has a script or style within, or refers to another host, and its policy allows its own files alone', async t => {
+  for (const path of ['/', '/docs', ...references]) {
+    const { headers, text } = await get(path)
+    const policy = headers.get('content-security-policy') ?? ''
+    t.regex(policy, /^default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'/)
+    t.notRegex(policy, /unsafe|\*|https?:/)
+    t.regex(policy, /frame-ancestors 'none'/)
+    t.notRegex(text, /<style|\sstyle=|<script(?! type="module" src="\/)|\son\w+="/)
+    t.notRegex(text, /(?:src|href|action)="(?![/#]|data:,)/)
+  }
+  // What isn't a page loads nothing.
+  for (const path of ['/docs/reference.js', '/openapi/1.0.2.json', '/proto/auth/v1/users.proto'])
+    t.is((await get(path)).headers.get('content-security-policy'), "default-src 'none'", path)
+})
+
+test('every operation and every reason of the OpenAPI document is in the text of the reference', async t => {
+  for (const revision of ['1.0.0', '1.0.2']) {
+    const { paths, 'x-reasons': reasons } = (await get(`/openapi/${revision}.json`)).json
+    for (const locale of ['en', 'pt-BR']) {
+      const { text } = await get(`/docs/${revision}/${locale}`)
+      const plain = text.replaceAll('<wbr>', '')
+      for (const [path, operations] of Object.entries<object>(paths)) {
+        t.true(plain.includes(`<code>${path}</code>`), path)
+        for (const { operationId } of Object.values(operations)) t.true(text.includes(`<article id="${operationId}">`))
+      }
+      t.true(Object.keys(reasons).length > 20)
+      for (const reason of Object.keys(reasons)) {
+        const remedy = locale === 'en' ? 'What to do:' : 'O que fazer:'
+        t.regex(text, new RegExp(`<dt id="reason-${reason}">[^]*?${remedy} \\S`), reason)
+      }
+    }
+  }
+  t.true((await get('/docs/1.0.0/en')).text.includes('sendadminkeybyemailpartner'))
+  t.false((await get('/docs/1.0.2/en')).text.includes('sendadminkeybyemailpartner'))
+})
+
+test('files are compressed for clients that accept it, and not sent again to those that have them', async t => {
+  for (const path of ['/', '/docs/1.0.2/en', '/docs/reference.js', '/docs/reference.css', '/openapi/1.0.2.json']) {
+    const plain = await get(path, { 'accept-encoding': 'identity' })
+    const packed = await get(path, { 'accept-encoding': 'br;q=0.5, gzip' })
+    t.is(plain.headers.get('content-encoding'), null)
+    t.is(packed.headers.get('content-encoding'), 'gzip')
+    t.is(packed.text, plain.text)
+    t.true(Number(packed.headers.get('content-length')) < Number(plain.headers.get('content-length')))
+    t.is((await get(path, { 'accept-encoding': 'gzip;q=0' })).headers.get('content-encoding'), null)
+    for (const { headers } of [plain, packed]) t.regex(headers.get('vary') ?? '', /accept-encoding/)
+    const [etag = '', other = ''] = [packed, plain].map(({ headers }) => headers.get('etag') ?? '')
+    t.not(etag, other)
+    const again = await get(path, { 'accept-encoding': 'gzip', 'if-none-match': etag })
+    t.is(`${again.status}${again.text}`, '304')
+    t.is((await get(path, { 'accept-encoding': 'gzip', 'if-none-match': other })).status, 200)
+  }
+  t.is((await get('/docs/1.0.2/en')).headers.get('cache-control'), 'no-cache')
+})
+
+test('with AUTH_DOCS=off there are no pages, documents and definitions, and all else is served', async t => {
+  const { request } = await openGateway(t, {}, { docs: false })
+  for (const path of [
+    '/',
+    '/docs',
+    ...references,
+    '/docs/reference.js',
+    '/openapi/1.0.2.json',
+    '/proto/auth/v1/users.proto',
+  ])
+    refused(t, await request('GET', path), 404, 'NOT_FOUND')
+  t.is((await request('GET', '/healthz')).status, 200)
+})

@@ -1,0 +1,140 @@
+/** The reference in a browser. */
+import { execFile } from 'node:child_process'
+import { promisify } from 'node:util'
+import { barriers, browserTest, openPage } from '../_helpers/browser.js'
+import { password, serviceForFile } from '../_helpers/service.js'
+
+const service = serviceForFile()
+
+const pages = [
+  '/',
+  ...['1.0.0', '1.0.2'].flatMap(revision => ['en', 'pt-BR'].map(locale => `/docs/${revision}/${locale}`)),
+]
+
+for (const colorScheme of ['light', 'dark'] as const) {
+  browserTest(`no page has an error, a barrier or a request to another host, in ${colorScheme} colors`, async t => {
+    // The axe-core library looks at all colors of a page for seconds.
+    t.timeout(300_000)
+    for (const [locale, paths] of [
+      ['en', pages],
+      ['pt-BR', ['/']],
+    ] as const) {
+      const { page, faults } = await openPage(t, [service.http], { colorScheme, locale })
+      for (const path of paths) {
+        await page.goto(service.http + path)
+        for (const each of await page.locator('details').all()) await each.evaluate('(each) => { each.open = true }')
+        t.deepEqual(await barriers(page), [], path)
+      }
+      t.deepEqual(faults, [])
+    }
+  })
+}
+
+browserTest('a reader signs in and calls me in the page', async t => {
+  const { username } = await service.signUp('ROLE_CLIENT')
+  const { page, faults } = await openPage(t, [service.http], { expected: /status of (403|404)/ })
+  await page.goto(`${service.http}/docs/1.0.0/pt-BR`)
+  const me = page.locator('#getMe')
+  const result = me.locator('output')
+  await me.getByText('Experimentar').click()
+  await me.getByRole('button', { name: 'Enviar' }).click()
+  await result.getByText('ACCESS_DENIED').waitFor()
+
+  const session = page.locator('#session')
+  await session.getByLabel('Nome de usuário').fill(username)
+  await session.getByLabel('Senha').fill('wrong')
+  await session.getByRole('button', { name: 'Entrar' }).click()
+  await session.getByText('INVALID_CREDENTIALS').waitFor()
+  await session.getByLabel('Senha').fill(password)
+  await session.getByRole('button', { name: 'Entrar' }).click()
+  await session.getByText('Sessão iniciada.').waitFor()
+  t.false((await session.innerText()).includes('eyJ'), 'the token isn’t shown')
+
+  const request = page.waitForRequest(/users\/me/)
+  await me.getByRole('button', { name: 'Enviar' }).click()
+  t.is(new URL((await request).url()).pathname, '/1.0.0/users/me')
+  await result.getByText(`"username": "${username}"`).waitFor()
+  t.deepEqual(faults, [])
+})
+
+browserTest('a reader without a pointer signs in and calls me', async t => {
+  const { username } = await service.signUp('ROLE_CLIENT')
+  const { page, faults } = await openPage(t, [service.http])
+  await page.goto(`${service.http}/docs`)
+  await page.keyboard.press('Tab')
+  t.is(await page.evaluate('document.activeElement.textContent'), 'Skip to the content')
+  await page.keyboard.press('Enter')
+  await page.keyboard.press('Tab')
+  t.is(await page.evaluate('document.activeElement.name'), 'username')
+  await page.keyboard.type(username)
+  await page.keyboard.press('Tab')
+  await page.keyboard.type(password)
+  await page.keyboard.press('Enter')
+  await page.getByText('Signed in.').waitFor()
+  // Down to the operation, by nothing but Tab.
+  for (let times = 0; times < 200; times++) {
+    await page.keyboard.press('Tab')
+    if (await page.evaluate('document.activeElement.matches("#getMe summary")')) break
+  }
+  const outline = await page.evaluate('getComputedStyle(document.activeElement).outlineStyle')
+  t.not(outline, 'none', 'the focus is visible')
+  await page.keyboard.press('Enter')
+  await page.keyboard.press('Tab')
+  await page.keyboard.press('Enter')
+  await page.locator('#getMe output').getByText(`"username": "${username}"`).waitFor()
+  t.deepEqual(faults, [])
+})
+
+browserTest('a call is copied as a command of curl, which does the same', async t => {
+  const { username, token } = await service.signUp('ROLE_CLIENT', { nickname: `d'Ávila $(id) ${Date.now()}` })
+  const { page } = await openPage(t, [service.http], { permissions: ['clipboard-read', 'clipboard-write'] })
+  await page.goto(`${service.http}/docs/1.0.2/en`)
+  const copied = async (operation: string) => {
+    await page.locator(`#${operation} .copy`).click()
+    await page.locator(`#${operation}`).getByText('Copied.').waitFor()
+    return (await page.evaluate('navigator.clipboard.readText()')) as string
+  }
+  const run = async (command: string) =>
+    (await promisify(execFile)('sh', ['-c', command], { env: { PATH: process.env.PATH, TOKEN: token } })).stdout
+
+  t.like(JSON.parse(await run(await copied('getMe'))), { username })
+  await page.locator('#login summary').click()
+  await page.locator('#login [name=username]').fill(username)
+  await page.locator('#login [name=password]').fill(password)
+  t.regex(await run(await copied('login')), /^eyJ/)
+  const nickname = (await service.request('GET', '/users/me', { token })).json.nickname
+  await page.locator('#existsByNickname summary').click()
+  await page.locator('#existsByNickname [name=nickname]').fill(nickname)
+  t.is(await run(await copied('existsByNickname')), 'true')
+  await page.locator('#updateMe summary').click()
+  await page.locator('#updateMe textarea').fill(JSON.stringify({ record: { city: "Olho d'Água" } }))
+  t.like(JSON.parse(await run(await copied('updateMe'))), { city: "Olho d'Água" })
+  await page.locator('#getUser summary').click()
+  await page.locator('#getUser [name=username]').fill(username)
+  t.like(JSON.parse(await run(await copied('getUser'))), { username })
+})
+
+browserTest('without script the reference is readable, and has no controls that do nothing', async t => {
+  const { page, faults } = await openPage(t, [service.http], { javaScriptEnabled: false })
+  await page.goto(`${service.http}/docs/1.0.2/en`)
+  for (const text of [
+    'Exchanges username and password for a token.',
+    "Username and password don't match.",
+    'Enter them again, or recover the account.',
+    "curl -sS 'http://127.0.0.1:8080/1.0.2/users/login'",
+  ])
+    t.true(await page.getByText(text).first().isVisible(), text)
+  t.true(await page.getByRole('link', { name: 'POST /users/login' }).isVisible())
+  for (const control of await page.locator('form, input, button, textarea').all()) t.false(await control.isVisible())
+  t.deepEqual(faults, [])
+})
+
+browserTest('on a narrow screen nothing is cut off, and the contents are closed', async t => {
+  const { page } = await openPage(t, [service.http], { viewport: { width: 320, height: 640 } })
+  for (const path of pages) {
+    await page.goto(service.http + path)
+    for (const each of await page.locator('form details').all()) await each.evaluate('(each) => { each.open = true }')
+    t.is(await page.evaluate('document.documentElement.scrollWidth'), 320, path)
+    t.is(await page.locator('nav details[open]').count(), 0)
+  }
+})
