@@ -213,6 +213,7 @@ test('Envoy retries after a response only for RPCs that read', t => {
     [
       'GetMe',
       'GetUser',
+      'ListUsers',
       'ListMyEvents',
       'ListMembers',
       'ExistsByUsername',
