@@ -27,7 +27,7 @@ export interface Page
 }
 
 /** ms between a change and the next poll, so that changes that follow one another closely cost one poll. */
-const spacing = 200
+const spacing = 300
 
 /** What follows a feed. */
 export interface Follower {

@@ -169,7 +169,7 @@ export async function startTestService(
   })
   const http = `http://127.0.0.1:${service.addresses.http?.port}`
 
-  const request = createRequest(http, settings.defaultRevision)
+  const request = createRequest(http, settings.compatibility ? 'none' : settings.defaultRevision)
 
   const must = async (answer: Promise<Answer>) => {
     const { status, text } = await answer

@@ -14,6 +14,7 @@ import { openDatabase } from '../../server/database/connection.js'
 import { createStoredKeys } from '../../server/models/data-key.js'
 import { defineModels, type Models } from '../../server/models/define-models.js'
 import { newServiceKey } from '../../server/models/service.js'
+import { idOf } from '../_helpers/tokens.js'
 import type { Prepared, Segment } from './measure.js'
 import { processorSeconds, type ServiceProcess, startLoad } from './processes.js'
 import { underLoad } from './segments.js'
@@ -31,6 +32,9 @@ export async function feed(bench: Bench): Promise<Prepared> {
   const models = defineModels(database, createStoredKeys(database, masterKey))
   await models.masterKey.load()
   const key = await addService(models)
+  // Not those whose tokens the load uses.
+  const held = new Set(world.holders.map(({ token }) => idOf(token)))
+  const revocable = Array.from({ length: 990 }, (_, index) => 2 + index).filter(id => !held.has(id))
   const load = startLoad()
   const job = { world, endpoint: 'http', mix: { me: 1 }, connections: 64, seconds: 4, rate: 300 } as const
 
@@ -69,7 +73,7 @@ export async function feed(bench: Bench): Promise<Prepared> {
     const count = Math.round(10 * scale * revocationsPerSecond)
     // Each revocation of another user: of several ones between two responses a watcher gets the latest.
     for (let index = 0; index < count; index++) {
-      const id = 2 + (index % 990)
+      const id = revocable[index % revocable.length]!
       all.push(
         database.transact(async t => {
           await models.users.revokeTokens(id, t)
