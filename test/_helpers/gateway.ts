@@ -20,7 +20,6 @@ export async function openGateway(
     transport?: Transport
     metrics?: GatewayMetrics
     serviceOf?: GatewayOptions['serviceOf']
-    docs?: boolean
   } = {},
 ) {
   const log: { fields: Record<string, unknown>; message: string }[] = []

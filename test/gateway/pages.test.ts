@@ -1,8 +1,7 @@
 /** The start page, the reference and the files that belong to them, as the gateway serves them. */
 import test from 'ava'
-import { openGateway } from '../_helpers/gateway.js'
 import { refused } from '../_helpers/problem.js'
-import { serviceForFile } from '../_helpers/service.js'
+import { serviceForFile, startTestService } from '../_helpers/service.js'
 
 const service = serviceForFile()
 const get = (path: string, headers: Record<string, string> = {}) => service.request('GET', path, { headers })
@@ -113,7 +112,7 @@ test('files are compressed for clients that accept it, and not sent again to tho
 })
 
 test('with AUTH_DOCS=off there are no pages, documents and definitions, and all else is served', async t => {
-  const { request } = await openGateway(t, {}, { docs: false })
+  const { request } = await startTestService(t, { AUTH_DOCS: 'off' })
   for (const path of [
     '/',
     '/docs',
