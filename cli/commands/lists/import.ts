@@ -1,6 +1,7 @@
 // `organizations import` and `users import`: send the rows of a file in batches. Each batch is applied once, and answers a
 // repetition as it answered first: so a command that is run again sends all rows, and continues where it was stopped.
 import { setTimeout as sleep } from 'node:timers/promises'
+import { setFlagsFromString } from 'node:v8'
 import { create, toBinary } from '@bufbuild/protobuf'
 import { type Command, Option } from 'commander'
 import {
@@ -137,6 +138,8 @@ interface Survey {
 }
 
 async function importFile(api: Api, noun: Noun, file: string, options: Options): Promise<void> {
+  // Rows live for a moment: without this, those of a second fill the memory before they are collected.
+  setFlagsFromString('--semi-space-growth-factor=1')
   if (options.report !== undefined && options.report === file) misuse('Choose another file for --report.')
   const source = await openSource(file, options.format)
   const survey = await withProgress('Reading', () => look(source, noun))
