@@ -86,6 +86,8 @@ test('each call has 15 seconds, or more where much is read or changed or a mail 
     'ExportUser 600000',
     'LinkQuestion 600000',
     'SendTestEmail 30000',
+    'ImportBatch 600000',
+    'FinishImport 600000',
     'VerifyAuditLog 600000',
     'Diagnose 600000',
   ]
