@@ -66,7 +66,7 @@ export async function startService(
     const steps = undo.splice(0).reverse()
     const closing = endpoints.splice(0)
     // All at once, and before what their calls need.
-    steps.unshift({ what: 'calls in flight', run: () => Promise.all(closing.map(close => close())) })
+    steps.unshift({ what: 'calls and jobs in flight', run: () => Promise.all(closing.map(close => close())) })
     return runSteps(steps, { hurry, onFault: (err, what) => log.error({ err, what }, 'a step of the stop failed') })
   }
   try {
@@ -91,7 +91,7 @@ export async function startService(
       return { installation, self }
     }
     const { installation, self } = await (settings.databaseUrl ? awaitDatabase(work, settings, log, signal) : work())
-    undo.push({ what: 'the record of this process', run: startHeartbeat(registry, self, log).stop })
+    undo.push({ what: 'the record of this process', run: startHeartbeat(registry, self, log).stop, least: 2_500 })
     if (installation.weakness) log.warn(`AUTH_ADMIN_PASSWORD is weak: ${installation.weakness}`)
     const { administrators } = await registry.totpSecrets.coverage()
     if (administrators === 0) log.warn(`there is no active administrator: run \`${makeAdministrator}\``)
@@ -129,12 +129,13 @@ export async function startService(
 
     // It stops after everything that appends events.
     const sealing = startSealing(registry, log)
-    undo.push({ what: 'sealing the audit log', run: sealing.stop })
+    undo.push({ what: 'sealing the audit log', run: sealing.stop, least: 2_500 })
     const sender = startMail(registry, settings, log, now, metrics.refused)
     undo.push({ what: 'e-mails in flight', run: sender.close })
     const maintenance = startMaintenance(registry, settings, log)
-    undo.push({ what: 'maintenance', run: maintenance.stop })
-    undo.push({ what: 'hashing imported answers', run: startWrapping(registry, passwords, log).stop })
+    const wrapping = startWrapping(registry, passwords, log)
+    // They serve no call, and stop with the endpoints: without a database, each would take its time.
+    endpoints.push(maintenance.stop, wrapping.stop)
 
     const { tlsCert: cert, tlsKey: key, tlsCa: ca, httpTlsCert, httpTlsKey } = settings
     const certificates = cert ? followCertificates({ cert, key, ca }, log) : undefined

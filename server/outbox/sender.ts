@@ -6,6 +6,7 @@
  * when the process ends before it settles a sent e-mail, the e-mail is sent again with the same Message-ID.
  */
 import { availableParallelism } from 'node:os'
+import { isUnreachable } from '../database/failures.js'
 import { emailRate } from '../limits/email-requests.js'
 import { createTokenBucket } from '../limits/token-bucket.js'
 import type { Mail } from './transport.js'
@@ -90,8 +91,10 @@ export function startSender<L extends Queued>(parts: {
 
   async function deliver(entry: L): Promise<void> {
     const { id, kind, attempts, createdAt } = entry
+    let composed = false
     try {
       const mail = await compose(entry)
+      composed = true
       if (mail === 'held') return
       if (mail === 'expired') {
         log.warn({ entry: id, kind, attempts }, 'e-mail dropped: too old to be of use')
@@ -101,6 +104,8 @@ export function startSender<L extends Queued>(parts: {
         log.info({ entry: id, kind, attempts }, 'e-mail sent')
       }
     } catch (error) {
+      // Without the database the attempt can't be settled either.
+      if (!composed && isUnreachable(error)) throw error
       const reason = describe(error)
       const delay = delayAfter(error, attempts, (now() - createdAt.getTime()) / 1000)
       log.warn({ entry: id, kind, attempts, reason, delay }, delay ? 'e-mail delayed' : 'e-mail failed for good')

@@ -66,7 +66,8 @@ test('the first process sets the registry’s issuer; others use it, or refuse t
   t.is(
     said,
     'AUTH_ISSUER is https://b.example, but the tokens of this registry have issuer https://a.example and audience apps: ' +
-      'leave both unset, or change the registry with `auth-admin issuer set --issuer https://b.example --audience apps`.',
+      'leave both unset, or change the registry with `auth-admin issuer set --issuer https://b.example --audience apps ' +
+      '--confirm https://b.example`.',
   )
 
   // The command that it names, and the start that failed.
