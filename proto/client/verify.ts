@@ -164,7 +164,7 @@ export function createVerifier(options: VerifierOptions): Verifier {
     return kid
   }
 
-  /** Verifies the signature; undefined if it can’t be told whether its key exists. */
+  /** Verifies the signature; undefined if it is unknown whether its key exists. */
   async function verifySignature(token: string): Promise<Entry | undefined> {
     try {
       const kid = kidOf(token)

@@ -68,7 +68,7 @@ export function createOneTimeCodes(deps: {
   }
 }
 
-/** It reveals nothing: a sign-in without a code tells a right password by CODE_NEEDED. */
+/** It reveals nothing new: CODE_NEEDED reveals a right password to a sign-in without a code. */
 const wrongCode = 'The one-time code is wrong or already used. Wait for the next code.'
 
 /** Without `retryAfter`: this lock doesn't expire. */

@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Process, Processes } from '../models/process.js'
 import type { Log } from '../observability/log.js'
-import { startLoop } from './intervals.js'
+import { startJob } from './intervals.js'
 
 /** The row of this process in the table of processes. */
 interface Heartbeat {
@@ -17,18 +17,12 @@ const times = { interval: 10_000, afterFailure: 1_000, last: 2_000 }
 
 /** Keeps the row of a process up to date. */
 export function startHeartbeat({ processes }: { processes: Processes }, self: Process, log: Log): Heartbeat {
-  let failing = false
-  const stop = startLoop(times.interval, async () => {
-    try {
-      await processes.renew(self)
-      failing = false
-    } catch (error) {
-      // Logs once for each outage.
-      if (!failing) log.warn({ err: error }, 'this process can’t record that it runs')
-      failing = true
-    }
-    return failing ? times.afterFailure : times.interval
-  })
+  const renew = async () => {
+    await processes.renew(self)
+    return times.interval
+  }
+  const message = 'this process can’t record that it runs'
+  const stop = startJob(times.interval, renew, { log, message, delay: times.afterFailure })
   return {
     async stop() {
       const removed = stop()

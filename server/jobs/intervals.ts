@@ -1,4 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises'
+import type { Log } from '../observability/log.js'
 
 /**
  * Runs `round` after `first` ms, and repeats it after the ms that each round returns. A round must not throw. Returns a
@@ -16,4 +17,31 @@ export function startLoop(first: number, round: (signal: AbortSignal) => Promise
     stopping.abort()
     return running
   }
+}
+
+/** What a job does when a round fails: it logs the first failure of each outage, and repeats the round after some ms. */
+interface OnFailure {
+  readonly log: Pick<Log, 'warn'>
+  readonly message: string
+  readonly delay: number
+}
+
+/** As `startLoop`, for a round that may throw. */
+export function startJob(
+  first: number,
+  round: (signal: AbortSignal) => Promise<number>,
+  { log, message, delay }: OnFailure,
+): () => Promise<void> {
+  let failing = false
+  return startLoop(first, async signal => {
+    try {
+      const next = await round(signal)
+      failing = false
+      return next
+    } catch (error) {
+      if (!failing) log.warn({ err: error }, message)
+      failing = true
+      return delay
+    }
+  })
 }

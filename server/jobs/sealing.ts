@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Models } from '../models/define-models.js'
 import type { Log } from '../observability/log.js'
-import { startLoop } from './intervals.js'
+import { startJob } from './intervals.js'
 
 /** Seals staged events into the chain of the audit log. Every replica runs it; one replica seals at a time. */
 interface Sealing {
@@ -14,18 +14,12 @@ const times = { interval: 100, afterFailure: 1000, last: 2000 }
 
 /** Starts the rounds. Any running replica seals a staged event within about 100 ms. */
 export function startSealing({ audit }: Pick<Models, 'audit'>, log: Log): Sealing {
-  let failing = false
-  const stop = startLoop(times.interval, async signal => {
-    try {
-      while ((await audit.seal()) && !signal.aborted);
-      failing = false
-    } catch (error) {
-      // Logs once for each outage.
-      if (!failing) log.warn({ err: error }, 'events of the audit log can’t be sealed; they stay staged')
-      failing = true
-    }
-    return failing ? times.afterFailure : times.interval
-  })
+  const seal = async (signal: AbortSignal) => {
+    while ((await audit.seal()) && !signal.aborted);
+    return times.interval
+  }
+  const message = 'events of the audit log can’t be sealed; they stay staged'
+  const stop = startJob(times.interval, seal, { log, message, delay: times.afterFailure })
   return {
     async stop() {
       const last = stop()

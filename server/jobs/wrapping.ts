@@ -5,7 +5,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { Models } from '../models/define-models.js'
 import type { Log } from '../observability/log.js'
 import type { Passwords } from '../passwords/hash.js'
-import { startLoop } from './intervals.js'
+import { startJob } from './intervals.js'
 
 /**
  * Hashes answers that were imported from the older implementation, which are stored as keyed digests until then. Every replica
@@ -62,23 +62,10 @@ export function startWrapping(
       // Replicas begin anywhere, so that they seldom take the same answer.
       if (!(await wrapFrom(randomInt(last) + 1, signal))) return afterFailure
       if (performance.eventLoopUtilization(usage).utilization > busy.share)
-        await sleep(busy.pause * (performance.now() - begun), undefined, { signal, ref: false })
+        await sleep(busy.pause * (performance.now() - begun), undefined, { signal, ref: false }).catch(() => {})
     }
   }
 
-  let failing = false
-  const stop = startLoop(first, async signal => {
-    try {
-      const delay = await round(signal)
-      failing = false
-      return delay
-    } catch (error) {
-      // Logs once for each outage.
-      if (!failing && !signal.aborted)
-        log.warn({ err: error }, 'imported answers can’t be hashed; the next round goes on')
-      failing = true
-      return afterFailure
-    }
-  })
-  return { stop }
+  const message = 'imported answers can’t be hashed; the next round goes on'
+  return { stop: startJob(first, round, { log, message, delay: afterFailure }) }
 }

@@ -1,7 +1,7 @@
 // The feed of changes, as the sealed events of the audit log tell them.
 import type { Database, Statement } from '../database/connection.js'
 import { type AuditAction, changedBy } from '../policy/audit-actions.js'
-import { readIds } from '../rules/id-ranges.js'
+import { readImported } from '../rules/id-ranges.js'
 
 /** A link of the audit log, which is a position in the feed. Its hash is in hexadecimal, and empty before the first event. */
 export interface Link {
@@ -175,13 +175,7 @@ function toChange({ id, hash, action, subject, object, generation }: EventRow & 
   const has = (mark: string) => marks[action]?.includes(mark) ?? false
   const named = object?.slice(object.indexOf(':') + 1)
   const imported = action === 'user.import' || action === 'organization.import'
-  // `import:7 created:1-20 updated:25`
-  const ids = imported
-    ? (object ?? '')
-        .split(' ')
-        .slice(1)
-        .flatMap(part => readIds(part.split(':')[1]!))
-    : []
+  const ids = imported ? readImported(object ?? '') : []
   return {
     id,
     hash,

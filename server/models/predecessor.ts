@@ -87,7 +87,7 @@ export interface Predecessor {
   removeSecrets(userIds: readonly number[], providerIds: readonly number[], t: Transaction): Promise<void>
   /** Returns which of the users have a provider key. */
   withProviderKey(userIds: readonly number[], t: Transaction): Promise<Set<number>>
-  /** Replaces all questions that nobody has answered. Returns false, and changes nothing, if answers refer to them. */
+  /** Replaces all questions. Returns false, and changes nothing, if answers refer to them. */
   replaceQuestions(rows: readonly MovedQuestion[], t: Transaction): Promise<boolean>
   /** Adds or changes a question. */
   putQuestion(row: MovedQuestion, t: Transaction): Promise<void>

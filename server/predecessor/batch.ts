@@ -5,7 +5,7 @@ import type { ImportRow, Outcomes } from '../models/import.js'
 import { activationKeyUse } from '../models/organization.js'
 import { importObject, type MovedRow } from '../models/predecessor.js'
 import type { Passwords } from '../passwords/hash.js'
-import { formatIds } from '../rules/id-ranges.js'
+import { nameImported } from '../rules/id-ranges.js'
 import { questionKey } from '../rules/names.js'
 import type { Convert, Converted, Decision } from './convert.js'
 import type { Analysis } from './decide.js'
@@ -81,11 +81,9 @@ export function writeBatch(deps: BatchDeps, before: ImportRow, batch: Batch): Pr
         { importId: before.id, firstRow: before.nextRow, rowCount, answer, seen: null, stagedSealed: null },
         t,
       )
-      const named = (['created', 'updated'] as const).map(outcome =>
-        batch[outcome].length > 0 ? ` ${outcome}:${formatIds(batch[outcome].map(({ id }) => id))}` : '',
-      )
-      if (named.join('') !== '')
-        await audit.append({ ...deps.event, action: 'user.import', object: `${object}${named.join('')}` }, t)
+      const ids = (judged: readonly Judged[]) => judged.map(({ id }) => id)
+      const named = nameImported(object, { created: ids(batch.created), updated: ids(batch.updated) })
+      if (named !== undefined) await audit.append({ ...deps.event, action: 'user.import', object: named }, t)
       return after
     },
     { unlimited: true },

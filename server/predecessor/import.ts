@@ -5,7 +5,7 @@
  *
  * An import reads one snapshot twice. The first reading analyses all users and writes nothing. The second one writes batches in
  * the order of ids, each in one transaction with the counts of the import: after a kill, the next run goes on behind the last
- * one. A digest of each row there tells a later import what has changed.
+ * one. By a digest of each row there, a later import finds what has changed.
  */
 import type { Registry } from '../models/define-models.js'
 import type { ImportRow } from '../models/import.js'
@@ -37,7 +37,7 @@ export interface ImportOptions {
   /** Why, for the audit log. */
   readonly reason: string | undefined
   readonly report: (line: ReportLine) => void
-  /** Runs a part of the work, which tells how far it is. It asks nothing meanwhile. */
+  /** Runs a part of the work, which reports its progress. It prompts for nothing meanwhile. */
   readonly withProgress: <T>(doing: string, work: (report: (done: string) => void) => Promise<T>) => Promise<T>
   /** Asks whether to write; throws to end the import. */
   readonly confirm: (found: Found) => Promise<void>

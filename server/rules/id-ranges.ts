@@ -19,3 +19,22 @@ export function readIds(text: string): number[] {
     return Array.from({ length: last - first + 1 }, (_, index) => first + index)
   })
 }
+
+/** Names in the object of an event what an import created and updated: `import:7 created:1-20 updated:25`. Undefined if nothing. */
+export function nameImported(
+  object: string,
+  changed: Readonly<Record<'created' | 'updated', readonly number[]>>,
+): string | undefined {
+  const named = (['created', 'updated'] as const)
+    .filter(outcome => changed[outcome].length > 0)
+    .map(outcome => `${outcome}:${formatIds(changed[outcome])}`)
+  return named.length > 0 ? [object, ...named].join(' ') : undefined
+}
+
+/** Reads the ids that `nameImported` names. */
+export function readImported(object: string): number[] {
+  return object
+    .split(' ')
+    .slice(1)
+    .flatMap(part => readIds(part.split(':')[1]!))
+}

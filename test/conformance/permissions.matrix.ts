@@ -11,6 +11,17 @@
  *     .  no such cell: the RPC concerns no user, or no other one than its caller
  */
 
+/** Services by their only scope. */
+const services = [
+  'users.read',
+  'tokens.verify',
+  'tokens.watch',
+  'clients.forward',
+  'administration.read',
+  'organizations.write',
+  'users.watch',
+]
+
 /** The kinds of credential at the public services, each with its columns. */
 export const publicColumns = {
   none: ['none'],
@@ -18,15 +29,7 @@ export const publicColumns = {
   inactive: ['inactive, own', 'inactive, member', 'inactive ROLE_ADMIN, other'],
   client: ['client, own', 'client, other'],
   institution: ['institution, own', 'institution, member', 'institution, other organization'],
-  services: [
-    'users.read',
-    'tokens.verify',
-    'tokens.watch',
-    'clients.forward',
-    'administration.read',
-    'organizations.write',
-    'users.watch',
-  ],
+  services,
   // Sessions of a ROLE_ADMIN by password, by mailed key, by answers; with one-time codes enrolled; suspended meanwhile.
   password: ['password, own', 'password, other', 'password, another ROLE_ADMIN'],
   key: ['key, own', 'key, other'],
@@ -79,15 +82,7 @@ revokeMyTokens            - +..      +.     +..         -------  +..      +.  -.
 export const administrationColumns = {
   none: ['none'],
   users: ['inactive', 'client', 'institution'],
-  services: [
-    'users.read',
-    'tokens.verify',
-    'tokens.watch',
-    'clients.forward',
-    'administration.read',
-    'organizations.write',
-    'users.watch',
-  ],
+  services,
   // Sessions of a ROLE_ADMIN at the public services.
   public: ['password', 'key', 'answers', 'enrolled', 'suspended'],
   // Of one with one-time codes: a sign-in of the last 15 minutes with a code, one of longer ago, a recent one without.

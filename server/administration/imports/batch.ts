@@ -18,7 +18,7 @@ import type { MasterKey } from '../../models/master-key.js'
 import type { Pool } from '../../passwords/pool.js'
 import { refuse } from '../../requests/refusal.js'
 import { wrongFields } from '../../requests/wrong-fields.js'
-import { formatIds } from '../../rules/id-ranges.js'
+import { nameImported } from '../../rules/id-ranges.js'
 import type { Handler } from '../context.js'
 import { checkId, checkStarter, missing, toImport } from './imports.js'
 import type { Judged, ReadRows, Rows } from './rows.js'
@@ -187,13 +187,11 @@ async function judge(
         () => false,
         t,
       )
-  const ids = (kind: 'created' | 'updated') => {
-    const all = judged.flatMap(({ outcome }) => (outcome.kind === kind ? [outcome.id] : []))
-    return all.length > 0 ? ` ${kind}:${formatIds(all)}` : ''
-  }
-  const named = `${ids('created')}${ids('updated')}`
+  const ids = (kind: 'created' | 'updated') =>
+    judged.flatMap(({ outcome }) => (outcome.kind === kind ? [outcome.id] : []))
+  const object = nameImported(`import:${row.id}`, { created: ids('created'), updated: ids('updated') })
   const action = row.kind === 'organizations' ? 'organization.import' : 'user.import'
-  if (keeps && named !== '') await record({ action, object: `import:${row.id}${named}` })
+  if (keeps && object !== undefined) await record({ action, object })
   return judged
 }
 
