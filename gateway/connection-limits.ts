@@ -1,6 +1,7 @@
 /** Limits on the connections of client networks. */
 
 import { LRUCache } from 'lru-cache'
+import { maxEntries } from '../server/limits/cache-size.js'
 import { createTokenBucket, type TokenBucket } from '../server/limits/token-bucket.js'
 import { canonicalAddress, networksOf } from '../server/requests/client-address.js'
 import type { Connection } from './connection.js'
@@ -35,7 +36,7 @@ export function createConnectionLimits(
   { perAddress, perNetwork, newPerSecond, newAtOnce }: typeof connectionLimits,
   isTrusted: (address: string) => boolean,
 ): ConnectionLimits {
-  const opened = new LRUCache<string, TokenBucket>({ max: trackedAddresses })
+  const opened = new LRUCache<string, TokenBucket>(maxEntries(trackedAddresses))
   const open = new Map<string, Set<Connection>>()
 
   return {

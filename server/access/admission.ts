@@ -2,10 +2,10 @@
 // refusal needs no statement, no hash and no row.
 import { LRUCache } from 'lru-cache'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import { maxEntries } from '../limits/cache-size.js'
 import { type Attempts, type CounterKeys, knowableNetworks } from '../models/attempt.js'
 import type { BucketLimit, Buckets } from '../models/bucket.js'
 import { addressLimits } from '../policy/limits.js'
-import { maxEntries } from '../process/cache-size.js'
 import { network } from '../requests/client-address.js'
 import { type Limit, Refusal } from '../requests/refusal.js'
 import { knownAddressDays } from './lockout.js'

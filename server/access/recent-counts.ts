@@ -1,6 +1,6 @@
 // Recent failures, sign-ups and refusals of each network, as this process counted them. They rank networks in the hash queue.
 import { LRUCache } from 'lru-cache'
-import { maxEntries } from '../process/cache-size.js'
+import { maxEntries } from '../limits/cache-size.js'
 import { networksOf } from '../requests/client-address.js'
 
 /** Counts that decay exponentially. But for refusals, the count of an outer network is the sum of its inner ones. */

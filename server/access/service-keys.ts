@@ -1,8 +1,8 @@
 // Authenticates services, by the key that they send as `Authorization: Bearer` instead of a token.
 import { LRUCache } from 'lru-cache'
+import { maxEntries } from '../limits/cache-size.js'
 import { type KeyHolder, keyPrefix, type Services } from '../models/service.js'
 import type { Log } from '../observability/log.js'
-import { maxEntries } from '../process/cache-size.js'
 import type { CallingService, IncomingCall } from '../requests/call.js'
 import { createSenderOf } from '../requests/client-address.js'
 import { tooLong } from '../rules/sizes.js'

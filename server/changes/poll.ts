@@ -20,6 +20,9 @@ const maxWait = 10_000
 /** Milliseconds before the deadline of the caller at which a wait ends. */
 const lead = 500
 
+/** Milliseconds between the times at which waits of two seconds or more end. */
+const endsEvery = 200
+
 /** Maximum milliseconds that a statement may take beyond the wait: then the database is unavailable. */
 const maxAge = 2_000
 
@@ -94,12 +97,12 @@ export function poll({ changeFeed, hub }: { changeFeed: ChangeFeed; hub: Hub }):
     if (!given) return snapshot(Restart.UNSPECIFIED)
 
     const limit = Math.max(0, Math.min(wanted, maxWait, call.deadline - Date.now() - lead))
-    const until = performance.now() + limit
+    const until = endOfWait(limit)
     let link = given
     for (let recent = await inTime(limit + maxAge, Reason.UNAVAILABLE, hub.latest()); ; ) {
       const page = after(recent, link) ?? (await read(link))
       if (typeof page === 'number') return snapshot(page)
-      const left = until - performance.now()
+      const left = Math.ceil(until - performance.now())
       if (page.more || left <= 0 || page.changes.some(wants)) return toResponse(page, asked)
       // Another process doesn't end.
       if (hub.closed) refuse(Reason.UNAVAILABLE, { retryAfter: 1 })
@@ -110,6 +113,15 @@ export function poll({ changeFeed, hub }: { changeFeed: ChangeFeed; hub: Hub }):
       if (hub.closed) return toResponse(after(recent, link) ?? page, asked)
     }
   }
+}
+
+/**
+ * When a wait of so many milliseconds ends, by `performance.now()`. Long waits end together: 20 responses at once take half
+ * the processor time of 20 responses one by one.
+ */
+function endOfWait(ms: number): number {
+  const end = performance.now() + ms
+  return ms < 2_000 ? end : end - (end % endsEvery)
 }
 
 /** Reads a cursor, `id:hash`. */

@@ -4,6 +4,7 @@
 import { availableParallelism } from 'node:os'
 import { LRUCache } from 'lru-cache'
 import type { Slot } from '../requests/call.js'
+import { maxEntries } from './cache-size.js'
 import { createFairQueue, type QueueBounds } from './fair-queue.js'
 import { createTokenBucket, type TokenBucket } from './token-bucket.js'
 
@@ -119,7 +120,7 @@ export function createScheduler(
   const lightQueue = createFairQueue<Work>(waiting)
   const heavyQueue = createFairQueue<Work>(waiting)
   const heavyShare = createTokenBucket(turn, heavy * cores * 1000)
-  const shares = new LRUCache<string, TokenBucket>({ max: maxNetworks })
+  const shares = new LRUCache<string, TokenBucket>(maxEntries(maxNetworks))
   let [running, heavyRunning, shed, spentInTurn] = [0, 0, 0, 0]
   let [isOpen, draining, turnEnds] = [false, false, false]
   let drainTimer: NodeJS.Timeout | undefined

@@ -1,10 +1,10 @@
 // Quotas of e-mails and exports. Refused ones don’t count.
 import { LRUCache } from 'lru-cache'
 import type { Transaction } from '../database/connection.js'
+import { maxEntries } from '../limits/cache-size.js'
 import type { CounterKeys } from '../models/attempt.js'
 import type { EmailQuotas } from '../models/email-quota.js'
 import { quotaLimits } from '../policy/limits.js'
-import { maxEntries } from '../process/cache-size.js'
 import { emailKey } from '../rules/names.js'
 
 /** Milliseconds for which a refusal is cached. */

@@ -33,7 +33,13 @@ function read(revision: string) {
     if (schema.properties && !schema.properties.requestId) schema.additionalProperties = false
   for (const response of Object.values<Json>(strict.components.responses))
     response.content['application/problem+json'].schema.unevaluatedProperties = false
-  const ajv = new Ajv2020({ strict: false, allErrors: true, formats: { ...formats, int32: true, int64: true } })
+  const ajv = new Ajv2020({
+    strict: false,
+    allErrors: true,
+    formats: { ...formats, int32: true, int64: true },
+    meta: false,
+    validateSchema: false,
+  })
   ajv.addSchema(strict, 'document')
   const validators = new Map<string, ValidateFunction>()
   /** Errors of a value by the schema at a JSON pointer. */
