@@ -62,7 +62,7 @@ export interface CallsDeps {
 export function createCalls(deps: CallsDeps): Calls {
   const runs = new Map(deps.services.flatMap(([, rpcs]) => [...rpcs]))
   runs.set(Health.method.check, {
-    policy: { caller: 'anyone', reasons: [], audit: [], limits: [] },
+    policy: { caller: 'anyone', repeated: true, reasons: [], audit: [], limits: [] },
     async run() {
       const { SERVING, NOT_SERVING } = HealthCheckResponse_ServingStatus
       return { status: (await deps.ready()) ? SERVING : NOT_SERVING }
@@ -113,8 +113,7 @@ export function createCalls(deps: CallsDeps): Calls {
     } finally {
       const elapsed = performance.now() - startedAt
       deps.observe(method, refusal?.reason, elapsed / 1000)
-      // A probe calls every few seconds.
-      const level = method === Health.method.check ? 'debug' : 'info'
+      const level = rpc.policy.repeated && !refusal ? 'debug' : 'info'
       if (accessLog.isLevelEnabled(level)) accessLog[level](accessEntry(method, call, refusal, elapsed), 'call')
     }
   }

@@ -21,7 +21,7 @@ const maxWait = 10_000
 const lead = 500
 
 /** Milliseconds between the times at which waits of two seconds or more end. */
-const endsEvery = 200
+const endsEvery = 500
 
 /** Maximum milliseconds that a statement may take beyond the wait: then the database is unavailable. */
 const maxAge = 2_000
@@ -107,7 +107,7 @@ export function poll({ changeFeed, hub }: { changeFeed: ChangeFeed; hub: Hub }):
       // Another process doesn't end.
       if (hub.closed) refuse(Reason.UNAVAILABLE, { retryAfter: 1 })
       link = page.link
-      recent = await wait(service.name, call, () => hub.wait(recent, { wants, ms: left, signal: call.signal }))
+      recent = await wait(service.name, call, () => hub.wait(recent, { wants, ms: left, caller: call }))
       checkPresence(call)
       if (recent.readAt + maxAge < performance.now()) refuse(Reason.UNAVAILABLE, { retryAfter: 1 })
       if (hub.closed) return toResponse(after(recent, link) ?? page, asked)
@@ -116,8 +116,8 @@ export function poll({ changeFeed, hub }: { changeFeed: ChangeFeed; hub: Hub }):
 }
 
 /**
- * When a wait of so many milliseconds ends, by `performance.now()`. Long waits end together: 20 responses at once take half
- * the processor time of 20 responses one by one.
+ * When a wait of so many milliseconds ends, by `performance.now()`. Long waits end together: 50 responses at once take half
+ * the processor time of 50 responses one by one.
  */
 function endOfWait(ms: number): number {
   const end = performance.now() + ms

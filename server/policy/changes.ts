@@ -5,6 +5,7 @@ import type { Policy } from './policy.js'
 export const changesPolicies = {
   poll: {
     cost: 0.3,
+    repeated: true,
     caller: 'service',
     scope: ['tokens.watch', 'users.watch'],
     reasons: ['INVALID_ARGUMENT', 'TOO_MANY_ATTEMPTS'],

@@ -42,6 +42,8 @@ interface Row {
    * `usualCost`. The scheduler goes by it; the benchmark `costs` holds it within a factor of two of what is measured.
    */
   readonly cost?: number
+  /** Set where clients repeat the call every few seconds: its successes are logged at `debug` instead of `info`. */
+  readonly repeated?: true
 }
 
 /** Milliseconds of main thread and database that most calls take: they read little and change nothing. */
