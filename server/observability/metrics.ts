@@ -96,7 +96,7 @@ export function createMetrics({ registry, beforeScrape }: Pick<MetricsEndpoint, 
     watchHashing(stats) {
       new Gauge({
         name: 'auth_hash_queue',
-        help: 'Hashes waiting and running.',
+        help: 'Hashes that calls wait for, waiting and running.',
         labelNames: ['state'],
         registers,
         collect() {

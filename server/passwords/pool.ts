@@ -36,7 +36,7 @@ export function waiterOf(
 interface PoolStats {
   /** Jobs in the queue. */
   readonly waiting: number
-  /** Jobs on a thread. */
+  /** Jobs on a thread, without those of `whenIdle`: no caller waits for them. */
   readonly running: number
   /** Calls refused for lack of time or room since the start. */
   readonly shed: number
@@ -105,6 +105,7 @@ export function createPool(options: PoolOptions): Pool {
   const threads = createThreads(options)
   const queue = createQueue<Task & { readonly turn: Turn }>(recentCount)
   const idleTasks: Task[] = []
+  let idleRunning = 0
   let shed = 0
   let closed = false
 
@@ -114,7 +115,13 @@ export function createPool(options: PoolOptions): Pool {
       const next = task ?? idleTasks.shift()
       if (!next) return
       if (task) onWait?.(performance.now() - task.since)
-      run(next).then(next.resolve, next.reject).finally(start)
+      else idleRunning++
+      run(next)
+        .then(next.resolve, next.reject)
+        .finally(() => {
+          if (!task) idleRunning--
+          start()
+        })
     }
   }
 
@@ -189,7 +196,7 @@ export function createPool(options: PoolOptions): Pool {
     },
     stats() {
       const { running, averageMs, count } = threads
-      return { waiting: queue.size, running, shed, averageMs, threads: count }
+      return { waiting: queue.size, running: running - idleRunning, shed, averageMs, threads: count }
     },
     async close() {
       closed = true

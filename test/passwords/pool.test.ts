@@ -207,10 +207,14 @@ test.serial('a sign-in at a known address precedes unknown ones', async t => {
   t.is(order[0], 'owner')
 })
 
-test.serial('a low-priority job runs when nothing else waits', async t => {
+test.serial('a low-priority job runs when nothing else waits, and doesn’t count as running', async t => {
   const pool = create()
+  const alone = pool.whenIdle(quick)
+  t.is(pool.stats().running, 0)
+  await alone
   const order: string[] = []
   const busy = pool.run([slow], turn('busy'))
+  t.is(pool.stats().running, 1)
   const later = pool.whenIdle(quick).then(() => order.push('later'))
   const now = pool.run([quick], turn('a')).then(() => order.push('now'))
   await Promise.all([busy, later, now])
