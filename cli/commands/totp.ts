@@ -52,7 +52,7 @@ Example:
       }),
     )
 
-  withReference(withSignIn(totp.command('delete'), 'removeTotp'), 'user', 'username in any spelling, or id')
+  withReference(withSignIn(totp.command('delete'), 'removeTotp'), 'user', 'username or id')
     .description('Delete the one-time codes of an administrator who lost the authenticator.')
     .addOption(new Option('--confirm <name>', 'the username again; a terminal prompts for it'))
     .addOption(jsonOption())

@@ -65,7 +65,12 @@ export function createReferences(deps: {
           return user ? [user] : []
         },
       })
-      return found ?? refuse(Reason.USER_NOT_FOUND, { text: `There is no user ${(reference ?? '').trim()}.` })
+      return (
+        found ??
+        refuse(Reason.USER_NOT_FOUND, {
+          text: `There is no user ${(reference ?? '').trim()}. To search for a part of a name, run \`auth-admin users list --text\`.`,
+        })
+      )
     },
     async organization(reference, field = 'organization') {
       const found = await find(reference, field, 'organization by #id, INEP code or name', {

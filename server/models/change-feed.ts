@@ -15,7 +15,7 @@ export interface FeedChange extends Link {
   readonly revocation?: { readonly userId: number; readonly minGeneration: number }
   /** A key that no longer verifies tokens. */
   readonly retiredKey?: string
-  /** Users, or organizations, whose records changed: an import changes up to 250. */
+  /** Users, or organizations, whose records changed: an import changes up to 1,000. */
   readonly userIds?: readonly number[]
   readonly organizationIds?: readonly number[]
 }

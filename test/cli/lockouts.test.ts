@@ -110,7 +110,7 @@ test('why shows how long a lock lasts, and a known address only when the user si
   t.regex(stdout, /^passwords +this account +10 of 10 +locked for 1[45] min$/m)
   t.regex(
     stdout,
-    /^passwords +this account, from another known network or device +1 of 10 +open, expires in \d+ (s|min)$/m,
+    /^passwords +this account, from a known network or device +1 of 10 +not locked, expires in \d+ (s|min)$/m,
   )
   t.notRegex(stdout, /^answers /m)
   t.regex((await users('unlock', username, '--address', 'here')).stderr, /^error: .*--address.*\n$/)

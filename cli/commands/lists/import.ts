@@ -61,10 +61,10 @@ Columns: ${fold(Object.keys(organizationColumns))}.`,
     columns: userColumns,
     identifying: ['id', 'username'],
     remarks: `
-A user is known by its id, or else by its username in any spelling. An import
-never changes an administrator or the role of an existing user, sends no
-e-mails, and changes the password of an existing user only with --set-passwords.
-password_hash takes bcrypt hashes. A password is hashed by the service.
+A user is known by its id, or else by its username. An import never changes an
+administrator or the role of an existing user, sends no e-mails, and changes the
+password of an existing user only with --set-passwords. password_hash takes
+bcrypt hashes. A password is hashed by the service.
 
 Columns: ${fold(Object.keys(userColumns))}.`,
   },
@@ -213,7 +213,9 @@ async function look(source: Source, noun: Noun): Promise<Survey> {
     if (noun === 'users' && cost !== undefined) costs.set(cost, (costs.get(cost) ?? 0) + 1)
   }
   if (rows > 0 && !identifying.some(name => names.has(name)))
-    misuse(`${source.path} has no column ${identifying.join(' or ')}: its first line must name the columns.`)
+    misuse(
+      `${source.path} has no column ${identifying.join(' or ')}: its first line must name columns among ${Object.keys(columns).join(', ')}.`,
+    )
   return { rows, passwords, costs, unknown: unknownColumns(names, columns) }
 }
 

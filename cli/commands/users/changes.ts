@@ -26,7 +26,10 @@ export function addUserChanges(users: Command): void {
       ).argParser(readText),
     )
     .addOption(confirmOption())
-    .addHelpText('after', "\nExample:\n  $ auth-admin users activate '(11)98765-4321' --organization 3")
+    .addHelpText(
+      'after',
+      "\nWithout --organization, the user stays in its organization, or in none.\n\nExample:\n  $ auth-admin users activate '(11)98765-4321' --organization 3",
+    )
     .action(
       administering(async (api, name: string | undefined, options: Confirmed & { organization?: string }) => {
         const { reference, user: found } = await readUser(api, name, options)
@@ -38,7 +41,11 @@ export function addUserChanges(users: Command): void {
         const validate = (confirm: string) => api.activateUser({ ...request, confirm, validateOnly: true })
         const confirmed = makes && (await confirmName(sentence, username, options, validate))
         const { user, changed } = await api.activateUser({ ...request, ...(confirmed && { confirm: confirmed }) })
-        printUser(user!, options, `is active${changed ? '' : ' already'}.`)
+        printUser(
+          user!,
+          options,
+          changed ? 'is active. Its tokens say so from the next sign-in or refresh on.' : 'is active already.',
+        )
       }),
     )
 

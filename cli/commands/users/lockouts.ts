@@ -42,7 +42,10 @@ Examples:
           seconds === undefined ? reason : `${reason} For ${duration(seconds)}.`,
           command,
         ])
-        const nothing = `Nothing keeps user ${id} (${username}) from signing in, activating or recovering.`
+        const who = `user ${id} (${username})`
+        const nothing = `Nothing keeps ${who} from signing in, activating or recovering.`
+        const signsIn = !obstacles.some(({ prevents }) => prevents === 'sign in')
+        if (signsIn && obstacles.length > 0) say(`Nothing keeps ${who} from signing in with the password.\n`)
         printTable({ titles: ['prevents', 'why', 'fix'], whole: ['fix'] }, cells, nothing)
         const counted = failures.filter(({ count }) => count > 0)
         if (counted.length === 0) return
@@ -141,7 +144,7 @@ const wheres: Record<string, string> = {
   'account, in a day': 'this account, in a day',
   'known address': 'this account, from this known address',
   'known network': 'this account, from new addresses of this known network',
-  'other known': 'this account, from another known network or device',
+  'other known': 'this account, from a known network or device',
   address: 'any account, from this address',
 }
 
@@ -177,7 +180,7 @@ function readAddress(value: string): string {
 function verdict({ locked, seconds }: Pick<FailureCount, 'locked' | 'seconds'>): string {
   if (locked && seconds === 0) return 'locked until unlocked'
   if (locked) return `locked for ${duration(seconds)}`
-  return `open, expires in ${duration(seconds)}`
+  return `not locked, expires in ${duration(seconds)}`
 }
 
 function duration(seconds: number): string {

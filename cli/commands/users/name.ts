@@ -16,7 +16,7 @@ export interface Named {
 /** Adds what names a user to a command. */
 export function withUser(command: Command): Command {
   return command
-    .argument('[user]', 'username in any spelling, or id', readReference)
+    .argument('[user]', 'username or id', readReference)
     .addOption(new Option('--id <id>', 'id of the user, instead of a username').argParser(readId))
     .addOption(jsonOption())
 }

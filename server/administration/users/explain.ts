@@ -107,7 +107,7 @@ const places = {
   unknown: ' from networks and devices that it doesn’t know',
   'known address': ' from this address',
   'known network': ' from other addresses of this network',
-  'other known': ' from one of the other networks and devices that it knows',
+  'other known': ' from one of the networks and devices that it knows',
   address: '',
 } as const
 
@@ -132,13 +132,16 @@ function activationObstacles(row: AdministeredUserRow, { provider }: Standing): 
   const command = users('activate', row, organizationId === null ? ' --organization ORGANIZATION' : '')
   if (role === 'ROLE_INSTITUTION') {
     return [
-      ...obstacle('It isn’t active yet: it needs the activation key of its organization.', command),
+      ...obstacle(
+        'It isn’t active, so services may refuse it: it needs the activation key of its organization.',
+        command,
+      ),
       ...inactiveOrganization,
     ]
   }
   const reason = provider
-    ? 'It isn’t active yet: it needs the key of an active ROLE_INSTITUTION user.'
-    : 'It isn’t active yet, and there is no active ROLE_INSTITUTION user of an active organization whose key it could use.'
+    ? 'It isn’t active, so services may refuse it: it needs the key of an active ROLE_INSTITUTION user.'
+    : 'It isn’t active, so services may refuse it: no organization has an active ROLE_INSTITUTION user whose key it could use.'
   return [...obstacle(reason, command), ...inactiveOrganization]
 }
 
@@ -149,7 +152,7 @@ function recoveryObstacles(row: AdministeredUserRow, standing: Standing, quotaWa
   const add = (prevents: Obstacle['prevents'], reason: string, command: string, seconds?: number) =>
     found.push(...inTheWay([prevents], reason, command, seconds))
 
-  const byEmail = email === null ? users('set-password', row) : users('send-key', row)
+  const byEmail = email === null ? users('set-password', row, ' --reason REASON') : users('send-key', row)
   if (!password) add('sign in', 'It has no password yet.', byEmail)
   if (email === null) add('recover by e-mail', 'It has no e-mail address.', users('edit', row, ' --email ADDRESS'))
   const failed = failedEmails.at(-1)
@@ -170,8 +173,8 @@ function recoveryObstacles(row: AdministeredUserRow, standing: Standing, quotaWa
   const waits = answers.flatMap(({ counts, waits }) => (counts || waits === null ? [] : [waits])).sort((a, b) => a - b)
   if (counting.length < answersNeeded) {
     const later = waits.length > 0 ? `, ${waits.length} more later` : ''
-    const reason = `${counting.length} of ${answersNeeded} required answers count${later}.`
-    add('recover by answers', reason, byEmail, waits[answersNeeded - 1 - counting.length])
+    const reason = `${counting.length} of ${answersNeeded} required answers count${later}: the user saves them when signed in.`
+    add('recover by answers', reason, '', waits[answersNeeded - 1 - counting.length])
   } else if (counting.filter(({ offered }) => offered).length < answersNeeded) {
     const { questionId, question } = counting.find(({ offered }) => !offered)!
     const reason = `Fewer than ${answersNeeded} of its questions are offered: “${question}” is retired.`

@@ -1723,7 +1723,7 @@ export type Obstacle = Message<"auth.v1.Obstacle"> & {
   reason: string;
 
   /**
-   * The command that fixes it; empty if it only ends with time.
+   * The command that fixes it, with placeholders in capitals; empty if it ends with time, or only the user can fix it.
    *
    * @generated from field: string command = 3;
    */
@@ -6015,9 +6015,10 @@ export const ImportStateSchema: GenEnum<ImportState> = /*@__PURE__*/
  * service never contain activation and provider keys, as if they were omitted. No RPC that a service can call requires a
  * recent sign-in. The users that a service reads count as in Users (TOO_MANY_ATTEMPTS).
  *
- * References: a user is identified by username in any spelling or by `#id`; an organization by `#id`, INEP code or name; a
- * question by `#id` or text. Digits alone are an id, unless another record has that name; `#id` is an id, unless another
- * record has that name with its `#`: then INVALID_ARGUMENT reports the ambiguity, and how to refer to each record.
+ * References: a user is identified by username (any case and telephone format) or by `#id`; an organization by `#id`,
+ * INEP code or name; a question by `#id` or text. Digits alone are an id, unless another record has that name; `#id` is
+ * an id, unless another record has that name with its `#`: then INVALID_ARGUMENT reports the ambiguity, and how to refer
+ * to each record.
  *
  * Changes: with `validate_only` (AIP-163) the call checks and answers everything, and changes nothing. An `etag` (AIP-154)
  * must be that of the current record, otherwise STALE_ETAG. A creation that is repeated with the same `request_id` (AIP-155,

@@ -28,7 +28,8 @@ export type PollRequest = Message<"auth.v1.PollRequest"> & {
   cursor: string;
 
   /**
-   * How long to wait for a change: at most 10 seconds, longer times count as 10. Absent or 0: not at all.
+   * How long to wait for a change: at most 10 seconds, longer times count as 10. Absent or 0: not at all. A wait of two
+   * seconds or more may end up to half a second earlier, so that waits end together.
    *
    * @generated from field: google.protobuf.Duration wait = 2;
    */
