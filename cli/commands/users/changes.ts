@@ -72,7 +72,7 @@ export function addUserChanges(users: Command): void {
     .action(
       administering(async (api, name: string | undefined, options: Named) => {
         const { user, changed } = await api.resumeUser({ user: await userName(name, options) })
-        printUser(user!, options, `is not suspended${changed ? '' : ' already'}.`)
+        printUser(user!, options, changed ? 'is no longer suspended.' : 'is not suspended.')
       }),
     )
 
