@@ -105,7 +105,7 @@ export function createPool(options: PoolOptions): Pool {
   const threads = createThreads(options)
   const queue = createQueue<Task & { readonly turn: Turn }>(recentCount)
   const idleTasks: Task[] = []
-  let idleRunning = 0
+  let running = 0
   let shed = 0
   let closed = false
 
@@ -114,14 +114,14 @@ export function createPool(options: PoolOptions): Pool {
       const task = queue.take()
       const next = task ?? idleTasks.shift()
       if (!next) return
-      if (task) onWait?.(performance.now() - task.since)
-      else idleRunning++
+      if (task) {
+        running++
+        onWait?.(performance.now() - task.since)
+      }
       run(next)
+        .finally(() => task && running--)
         .then(next.resolve, next.reject)
-        .finally(() => {
-          if (!task) idleRunning--
-          start()
-        })
+        .finally(start)
     }
   }
 
@@ -195,8 +195,8 @@ export function createPool(options: PoolOptions): Pool {
       return task.result as Promise<string>
     },
     stats() {
-      const { running, averageMs, count } = threads
-      return { waiting: queue.size, running: running - idleRunning, shed, averageMs, threads: count }
+      const { averageMs, count } = threads
+      return { waiting: queue.size, running, shed, averageMs, threads: count }
     },
     async close() {
       closed = true

@@ -40,8 +40,6 @@ export interface ThreadsOptions {
 /** Threads that start with the first jobs. Idle threads don't keep the process alive. */
 interface Threads {
   readonly count: number
-  /** Running jobs. */
-  readonly running: number
   /** Idle or unstarted threads. */
   readonly free: number
   /** Moving average duration of a job of the configured cost, in ms. */
@@ -111,9 +109,6 @@ export function createThreads({ cost, count = availableParallelism(), onFault }:
 
   return {
     count,
-    get running() {
-      return tasks().length
-    },
     get free() {
       return closed ? 0 : count - tasks().length
     },

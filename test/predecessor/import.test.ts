@@ -157,7 +157,7 @@ test('everybody moves in: passwords, answers, organizations, keys and ids work a
     t.is((await request('POST', path, { body: wrong })).status, 422)
   }
 
-  // Nobody who moved in is new: an answer that is saved now counts a day later.
+  // No imported user is new: an answer that is saved now counts a day later.
   const token = await login(usernameOf(6), passwordOf(6))
   for (const question of [1, 2]) {
     const body = { forgotpasswordquestionsid: question, answer: 'Jacareí' }
