@@ -1,14 +1,15 @@
 /**
  * Bundles each program with its dependencies into a few files and overwrites the compiler's output: loading 900 small files
- * took most of a start. Names are kept, and with `node --enable-source-maps` stack traces show the sources. The tests, each
- * file a process, are bundled in the same way: all, or those given as arguments.
+ * took most of a start. Names are kept, and with `node --enable-source-maps` stack traces show the sources. The tests
+ * are bundled in the same way: all, several files of a folder together, or each of those given as arguments.
  */
 import { rm, writeFile } from 'node:fs/promises'
 import { createRequire } from 'node:module'
 import { fileURLToPath } from 'node:url'
 import { build } from 'esbuild'
+import { removeTests, testBundles } from './test-bundles.mjs'
 
-const root = fileURLToPath(new URL('..', import.meta.url))
+const root = fileURLToPath(new URL('..', import.meta.url)).replace(/\/$/, '')
 
 const programs = [
   ['server/main.ts', 'server/auth-server.ts'],
@@ -16,20 +17,20 @@ const programs = [
   ['gateway/main.ts'],
   ['cli/main.ts'],
 ]
-const tests = process.argv.slice(2).filter(argument => argument.endsWith('.test.ts'))
+const given = process.argv.slice(2).filter(argument => argument.endsWith('.test.ts'))
+const tests = await testBundles(root, given)
 const bundles = [
   // Bundled separately, so that each needs few files; together they would share many small ones.
   ...programs.map(entryPoints => ({ entryPoints, chunks: 'chunks' })),
   // As deep as the test helpers, which refer to files relative to their own path.
-  { entryPoints: tests.length > 0 ? tests : ['test/**/*.test.ts'], chunks: 'test/chunks' },
+  { entryPoints: tests.entryPoints, chunks: 'test/chunks', plugin: tests.plugin },
 ]
-
+await rm(`${root}/dist/chunks`, { recursive: true, force: true })
 // The other tests keep theirs when only some are bundled.
-const made = bundles.filter(({ chunks }) => chunks === 'chunks' || tests.length === 0)
-for (const { chunks } of made) await rm(`${root}/dist/${chunks}`, { recursive: true, force: true })
+if (given.length === 0) await removeTests(root)
 /** What the programs are made from, for deploy/sbom.mjs. */
 const inputs = []
-for (const { entryPoints, chunks } of bundles) {
+for (const { entryPoints, chunks, plugin } of bundles) {
   const { metafile } = await build({
     absWorkingDir: root,
     metafile: true,
@@ -43,7 +44,7 @@ for (const { entryPoints, chunks } of bundles) {
     format: 'esm',
     platform: 'node',
     target: 'node20.19',
-    sourcemap: 'linked',
+    sourcemap: chunks === 'chunks' ? 'linked' : false,
     sourcesContent: false,
     legalComments: 'linked',
     logLevel: 'warning',
@@ -63,6 +64,7 @@ for (const { entryPoints, chunks } of bundles) {
           }))
         },
       },
+      ...(plugin ? [plugin] : []),
     ],
     external: [
       // They have native code or additional files.

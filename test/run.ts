@@ -18,7 +18,7 @@ import { makeInstalled } from './_helpers/installed.js'
 import { searchOutput } from './_helpers/secrets.js'
 
 const ava = fileURLToPath(new URL('node_modules/ava/cli.js', import.meta.url))
-const sources = fileURLToPath(new URL('../../test', import.meta.url))
+const bundles = fileURLToPath(new URL('.', import.meta.url))
 
 const given = process.argv.slice(2)
 const kinds = ['slow', 'long', 'deploy']
@@ -63,12 +63,12 @@ async function roomInMemory(): Promise<string> {
   return bavail * bsize > 2 * 2 ** 30 ? '/dev/shm' : tmpdir()
 }
 
-/** The compiled form of every test there is a source of: dist may hold some that are gone. */
+/** The bundles of all tests of the kind (deploy/test-bundles.mjs). */
 async function testFiles(): Promise<string[]> {
-  const names = await readdir(sources, { recursive: true })
+  const names = await readdir(bundles, { recursive: true })
   return names
-    .filter(name => name.endsWith('.test.ts') && kinds.find(kind => name.endsWith(`.${kind}.test.ts`)) === kind)
-    .map(name => `dist/test/${name.replaceAll('\\', '/').replace(/\.ts$/, '.js')}`)
+    .filter(name => name.endsWith('.test.js') && kinds.find(kind => name.endsWith(`.${kind}.test.js`)) === kind)
+    .map(name => `dist/test/${name.replaceAll('\\', '/')}`)
     .sort()
 }
 

@@ -48,7 +48,8 @@ export async function initialize(
     const options = { cwd: draft, env: environment(), windowsHide: true }
     const authentication = ['--username=auth', '--auth=scram-sha-256', `--pwfile=${passwordFile}`]
     const locale = ['--encoding=UTF8', '--locale=C', '--locale-provider=builtin', '--builtin-locale=C.UTF-8']
-    await succeed(start(initdb, ['-D', data, ...authentication, ...locale, '--no-sync'], options))
+    const iterations = durable ? [] : ['--set=scram_iterations=1']
+    await succeed(start(initdb, ['-D', data, ...authentication, ...iterations, ...locale, '--no-sync'], options))
     await succeed(start(postgres, ['--single', '-D', data, '-F', 'template1'], options), 'CREATE DATABASE auth\n')
     if (durable) await succeed(start(initdb, ['-D', data, '--sync-only'], options))
     await rename(data, folder)

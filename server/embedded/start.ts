@@ -163,7 +163,7 @@ async function leave(cluster: Cluster, client: pg.Client): Promise<void> {
     // PostgreSQL ended, or another process stopped it.
     if (await findPostmaster(cluster.folder)) throw error
   } finally {
-    await Promise.race([client.end().catch(() => {}), sleep(1000)])
+    await Promise.race([client.end().catch(() => {}), sleep(1000, undefined, { ref: false })])
   }
 }
 

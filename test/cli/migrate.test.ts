@@ -77,6 +77,8 @@ test('migrate up --contract refuses with 5 while a process that doesn’t know t
     (await runVersion(next, env, ['migrate', 'plan'])).stdout,
     /9999-last\.sql +contract +migrate up --contract, after the update/,
   )
+  // Again, because the commands may take a while.
+  await seen('web-1/7/abc', '0001-baseline.sql', '15 s')
   t.is((await migrate('--contract')).code, 5)
   for (const id of ['web-1', 'web-2']) await seen(`${id}/7/abc`, '', '31 s')
   t.deepEqual(await migrate('--contract'), { code: 0, stdout: 'Done: 9999-last.sql.\n', stderr: '' })

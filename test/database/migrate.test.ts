@@ -1,5 +1,6 @@
 /** Migrations: from nothing, again, by several processes at once, and beside other versions. */
-import { readdir, readFile, writeFile } from 'node:fs/promises'
+import { readdirSync } from 'node:fs'
+import { readFile, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { pathToFileURL } from 'node:url'
 import test, { type ExecutionContext } from 'ava'
@@ -9,7 +10,9 @@ import { temporaryFolder } from '../_helpers/backups.js'
 import { freshDatabase } from '../_helpers/database.js'
 
 const own = new URL('../../../server/database/migrations/', import.meta.url)
-const names = (await readdir(own)).filter(name => name.endsWith('.sql')).sort()
+const names = readdirSync(own)
+  .filter(name => name.endsWith('.sql'))
+  .sort()
 
 async function empty(t: ExecutionContext): Promise<Database> {
   const database = openDatabase(await freshDatabase(t, { from: 'template0' }), 10)

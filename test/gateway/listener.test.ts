@@ -1,6 +1,6 @@
 /**
  * The port itself: what a connection may take of it, and how it closes. Run on every version of Node.js supported, and
- * within TLS as well (listenertls.test.ts).
+ * within TLS as well (listener-tls.alone.test.ts).
  */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { createSecureContext } from 'node:tls'

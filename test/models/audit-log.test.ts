@@ -20,11 +20,12 @@ const event = (more: Partial<AuditEvent> = {}): AuditEvent => ({
   ...more,
 })
 
-/** Appends so many events and seals them. */
+/** Appends so many events, in transactions that are short on a busy machine, too, and seals them. */
 async function append({ audit, database }: Pick<Models, 'audit' | 'database'>, count: number, more = {}) {
-  await database.transact(async t => {
-    for (let index = 0; index < count; index++) await audit.append(event(more), t)
-  })
+  for (let left = count; left > 0; left -= 400)
+    await database.transact(async t => {
+      for (let index = 0; index < Math.min(left, 400); index++) await audit.append(event(more), t)
+    })
   await waitFor(async () => !(await audit.seal()))
 }
 
