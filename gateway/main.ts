@@ -6,6 +6,7 @@ import { createLog } from '../server/observability/log.js'
 import { createMetricsEndpoint } from '../server/observability/metrics-endpoint.js'
 import { createUndeclaredProxies } from '../server/observability/undeclared-proxy.js'
 import { followCertificates } from '../server/process/certificates.js'
+import { checkPorts } from '../server/process/ports.js'
 import { httpUrl, metricsUrl, readSettings } from '../server/process/settings.js'
 import { grace, pause, runSteps, stopOnSignals } from '../server/process/stopping.js'
 import { answerArguments } from '../server/process/usage.js'
@@ -37,8 +38,9 @@ async function main(): Promise<void> {
     ...process.env,
     AUTH_METRICS_ADDRESS: process.env.AUTH_METRICS_ADDRESS || defaultMetricsAddress,
   })
-  const { httpAddress: address, serverUrl: target, serverName } = settings
+  const { httpAddress: address, metricsAddress, serverUrl: target, serverName } = settings
   if (!address) throw new Error('AUTH_HTTP_ADDRESS is off, but a gateway needs an HTTP port.')
+  await checkPorts({ AUTH_HTTP_ADDRESS: address, AUTH_METRICS_ADDRESS: metricsAddress })
   const log = createLog(settings.logLevel)
   const { tlsCert: cert, tlsKey: key, tlsCa: ca, httpTlsCert, httpTlsKey } = settings
   const certificates = cert || ca ? followCertificates({ cert, key, ca }, log) : undefined
@@ -76,7 +78,6 @@ async function main(): Promise<void> {
     const { message } = await transport.unary(rpc, undefined, timeout, undefined, create(rpc.input))
     return holds(message)
   })
-  const { metricsAddress } = settings
   const secure = cert ? certificates?.secure : undefined
   const http = httpUrl(settings, await gateway.listen())
   // Opened last, because its `/readyz` reports that the HTTP port is open.

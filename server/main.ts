@@ -2,6 +2,7 @@ import { existsSync } from 'node:fs'
 import module from 'node:module'
 import { adminPasswordFile, resolveDatabase } from './database/database-choice.js'
 import { createLog } from './observability/log.js'
+import { checkPorts } from './process/ports.js'
 import { formatAddress, httpUrl, isLoopback, metricsUrl, readSettings, type Settings } from './process/settings.js'
 import { grace, pause, stopOnSignals } from './process/stopping.js'
 import type { Service } from './service.js'
@@ -20,13 +21,19 @@ async function main(): Promise<void> {
     )
   }
   if (settings.bcryptCost < 10) log.warn('AUTH_BCRYPT_COST is below 10: passwords are cheap to guess from their hashes')
-  const { adminAddress } = settings
+  const { grpcAddress, httpAddress, metricsAddress, adminAddress } = settings
   if (adminAddress && !isLoopback(adminAddress.host) && Number.parseInt(process.versions.node, 10) < 24) {
     log.warn(
       'AUTH_ADMIN_ADDRESS is reachable from other machines, and HTTP/2 frames can end a process with this version of Node.js: keep it in a private network, or behind a proxy that asks for client certificates',
     )
   }
 
+  await checkPorts({
+    AUTH_GRPC_ADDRESS: grpcAddress,
+    AUTH_HTTP_ADDRESS: httpAddress,
+    AUTH_METRICS_ADDRESS: metricsAddress,
+    AUTH_ADMIN_ADDRESS: adminAddress,
+  })
   const stopping = new AbortController()
   // An embedded database starts while the rest is loaded. Loading blocks this thread, so the launch goes first.
   let launched = () => {}
@@ -67,7 +74,7 @@ async function main(): Promise<void> {
 
 /** What a user needs first: addresses, administrator, and a request to try. */
 function greeting({ addresses, installation }: Service, settings: Settings): string {
-  const { password, administrator } = installation
+  const { password, administrator, tokens } = installation
   const admin = settings.adminUsername
   const made = adminPasswordFile(settings.dataDir)
   const file = existsSync(made) ? made : undefined
@@ -76,6 +83,7 @@ function greeting({ addresses, installation }: Service, settings: Settings): str
     `gRPC     ${formatAddress(addresses.grpc)}`,
     http && `HTTP     ${http}`,
     addresses.metrics && `metrics  ${metricsUrl(settings, addresses.metrics)}`,
+    http && tokens.issuer !== http && `issuer   ${tokens.issuer} (see auth-admin issuer)`,
     addresses.admin &&
       `login    auth-admin login ${settings.tlsCert ? 'https' : 'http'}://${formatAddress(addresses.admin)}`,
     // Without a terminal, a log may keep what is written here.

@@ -62,23 +62,28 @@ async function examineService(api: Api): Promise<Check[]> {
   }
 }
 
+/** Which settings the checks use: nothing tells a command which ones the service was started with. */
+const whose =
+  'The checks use the settings of this environment; after `auth-admin login URL`, they use those of the service there.'
+
 /** The settings of this process, and the files that they name. */
 async function examineHere(): Promise<Check[]> {
   const { describeSettings, readSettings } = await import('../../server/process/settings.js')
   const { unknown } = describeSettings(process.env)
   const names = unknown.join(', ')
-  const settings = (): Check => {
+  const examine = () => {
     try {
       readSettings(process.env)
     } catch (error) {
       const detail = (error as Error).message.replaceAll('\n', ' ')
-      return { check: 'settings', status: 'failed', detail, fix: 'Fix them; `auth-admin config` lists all.' }
+      return { status: 'failed', detail: `${detail}.`, fix: 'Fix them; `auth-admin config` lists all.' }
     }
     return unknown.length > 0
-      ? { check: 'settings', status: 'warning', detail: `Unknown settings: ${names}.`, fix: 'Unset or correct them.' }
-      : { check: 'settings', status: 'ok', detail: 'The settings are valid.', fix: '' }
+      ? { status: 'warning', detail: `Unknown settings: ${names}.`, fix: 'Unset or correct them.' }
+      : { status: 'ok', detail: 'All are valid.', fix: '' }
   }
-  return [settings(), await examineFiles(process.env)]
+  const { detail, ...found } = examine()
+  return [{ check: 'settings', detail: `${detail} ${whose}`, ...found }, await examineFiles(process.env)]
 }
 
 /** Whether others on this machine can read what is secret. */
@@ -97,7 +102,7 @@ async function examineFiles(env: NodeJS.ProcessEnv): Promise<Check> {
   }
   const check = 'secret files'
   if (open.length === 0)
-    return { check, status: 'ok', detail: 'No other user of this machine can read the secret files.', fix: '' }
+    return { check, status: 'ok', detail: 'No other user of this machine can read the files of the settings.', fix: '' }
   const detail = `Every user of this machine can read ${open.join(', ')}.`
   return { check, status: 'warning', detail, fix: `chmod o-rw ${open.join(' ')}` }
 }

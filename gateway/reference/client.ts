@@ -3,7 +3,7 @@ import { type Call, callOf, toCurl } from './call.js'
 
 const texts = document.body.dataset
 const signIn = document.getElementById('sign-in') as HTMLFormElement
-/** A token or the key of a service, in this page only. */
+/** A token or the key of a service, in this page only: its form has the method `dialog`, which sends nothing. */
 const credential = document.getElementById('credential') as HTMLInputElement
 
 const fieldsOf = (form: HTMLFormElement) =>

@@ -131,7 +131,9 @@ ${text.language && html`<p>${text.language}</p>`}
 <button>${text.signIn}</button>
 <output></output>
 </form>
+<form method="dialog">
 <label>${text.credential} <input id="credential" type="password" autocomplete="off"></label>
+</form>
 </section>
 ${groups.map(
   ({ name, description, operations }) => html`<section id="tag-${name}">

@@ -76,7 +76,10 @@ const registry: readonly Examination[] = [
   ['client addresses', examineClientAddresses],
 ]
 
-/** Checks that need no database. */
+/**
+ * Checks that need no database, of the settings of this process: each names its setting, because a command line on the
+ * database itself may have others than the service.
+ */
 const surroundings: readonly Examination[] = [
   ['mail server', examineMailServer],
   ['initial password', examineInitialPassword],
@@ -242,7 +245,7 @@ async function examineClientAddresses({ audit, settings, undeclaredProxies }: De
   }
   const { signIns, users, addresses, address } = await audit.signInAddresses()
   const trusted = settings.trustedProxies.length
-  const proxies = trusted > 0 ? `${trusted} trusted proxies are set` : 'No trusted proxies are set'
+  const proxies = `AUTH_TRUSTED_PROXIES ${trusted > 0 ? `has ${trusted} entries` : 'is not set'}`
   if (users >= 10 && addresses === 1)
     return warning(
       `${proxies}, and the last ${signIns} sign-ins of ${users} users all came from ${address}.`,
@@ -254,8 +257,8 @@ async function examineClientAddresses({ audit, settings, undeclaredProxies }: De
 async function examineMailServer({ settings }: Deps): Promise<Found> {
   const transport = createMailTransport(settings, { error() {} })
   const [where, fix] = settings.smtpUrl
-    ? ['The mail server', 'Check host, port, user and password of SMTP_URL; then run `auth-admin mail test ADDRESS`.']
-    : ['The folder for e-mails', 'Let the user of the service write to the folder mail in AUTH_DATA_DIR.']
+    ? ['The mail server of SMTP_URL', 'Check host, port, user and password; then run `auth-admin mail test ADDRESS`.']
+    : ['The folder for e-mails in AUTH_DATA_DIR', 'Let the user of the service write to its folder mail.']
   try {
     await within(timeout - 1, transport.verify())
     if (!settings.smtpUrl)
@@ -276,17 +279,18 @@ async function examineInitialPassword({ settings }: Deps): Promise<Found> {
     () => true,
     () => false,
   )
-  if (!there) return ok('No file contains the password of the first administrator.')
+  if (!there) return ok('AUTH_DATA_DIR has no file with the password of the first administrator.')
   return warning(
-    'The initial password of the first administrator is still in the file initial-admin-password.',
-    'Set another one with `auth-admin users set-password`, and delete the file from AUTH_DATA_DIR.',
+    'AUTH_DATA_DIR still has the initial password of the first administrator, in the file initial-admin-password.',
+    'Set another one with `auth-admin users set-password`, and delete the file.',
   )
 }
 
 async function examineRecovery({ settings }: Deps): Promise<Found> {
-  if (settings.recoveryEmail !== 'any') return ok('Recovery keys go to registered addresses only.')
+  if (settings.recoveryEmail !== 'any')
+    return ok('AUTH_RECOVERY_EMAIL is registered: recovery keys go to registered addresses only.')
   return warning(
-    'Recovery keys go to any address: anyone who knows a username can take over the account.',
+    'AUTH_RECOVERY_EMAIL is any: anyone who knows a username can take over the account.',
     'Unset AUTH_RECOVERY_EMAIL.',
   )
 }
@@ -295,7 +299,7 @@ async function examineHashing({ settings: { bcryptCost: cost } }: Deps): Promise
   const { milliseconds, atOnce } = await measureHashing(cost)
   const each = Math.max(1, Math.round(milliseconds))
   const logins = (atOnce * 1000) / milliseconds
-  const detail = `A hash of cost ${cost} takes ${each} ms here: about ${logins < 10 ? logins.toFixed(1) : Math.round(logins)} logins a second by ${atOnce} cores.`
+  const detail = `AUTH_BCRYPT_COST is ${cost}: a hash takes ${each} ms here, about ${logins < 10 ? logins.toFixed(1) : Math.round(logins)} logins a second by ${atOnce} cores.`
   if (cost < 10) return warning(detail, 'Set AUTH_BCRYPT_COST to 10 or more: hashes of this cost are cheap to guess.')
   if (milliseconds > 1000) return warning(detail, 'Use faster cores, or lower AUTH_BCRYPT_COST.')
   return ok(detail)
@@ -314,8 +318,8 @@ async function examineCertificate({ settings: { tlsCert } }: Deps): Promise<Foun
 
 async function examineListener({ settings: { adminAddress, tlsCert } }: Deps): Promise<Found> {
   if (!adminAddress) return ok('AUTH_ADMIN_ADDRESS is off: administration works on the database itself.')
-  const at = formatAddress(adminAddress)
-  if (tlsCert) return ok(`Administration listens on ${at} with TLS.`)
+  const detail = `AUTH_ADMIN_ADDRESS is ${formatAddress(adminAddress)}`
+  if (tlsCert) return ok(`${detail}, with TLS.`)
   // Without TLS, the settings allow only a loopback address.
-  return ok(`Administration listens on ${at}, which only this machine can reach.`)
+  return ok(`${detail}, which only this machine can reach.`)
 }

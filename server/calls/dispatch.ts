@@ -20,8 +20,8 @@ import { type Call, checkPresence, type IncomingCall, inTime } from '../requests
 import { network } from '../requests/client-address.js'
 import { type Limit, Refusal } from '../requests/refusal.js'
 
-/** Receives the outcome of each call, for metrics. */
-export type Observe = (method: DescMethodUnary, reason: Reason | undefined, seconds: number) => void
+/** Receives the outcome of each call, for metrics: OK, the reason of its refusal, or CANCELLED. */
+export type Observe = (method: DescMethodUnary, outcome: string, seconds: number) => void
 
 /** Runs calls. */
 export interface Calls {
@@ -112,9 +112,11 @@ export function createCalls(deps: CallsDeps): Calls {
       throw refusal
     } finally {
       const elapsed = performance.now() - startedAt
-      deps.observe(method, refusal?.reason, elapsed / 1000)
+      const outcome = outcomeOf(call, refusal)
+      if (tracing && refusal) describeSpan({ 'auth.reason': outcome.reason })
+      deps.observe(method, outcome.reason ?? outcome.status, elapsed / 1000)
       const level = rpc.policy.repeated && !refusal ? 'debug' : 'info'
-      if (accessLog.isLevelEnabled(level)) accessLog[level](accessEntry(method, call, refusal, elapsed), 'call')
+      if (accessLog.isLevelEnabled(level)) accessLog[level](accessEntry(method, call, outcome, elapsed), 'call')
     }
   }
   return { services: deps.services.map(([service]) => service), run: tracing ? inCallSpan(run) : run }
@@ -140,26 +142,39 @@ function inCallSpan(run: Calls['run']): Calls['run'] {
       'auth.request_id': call.requestId,
     }
     const parent = readParent(name => (name === 'traceparent' || name === 'tracestate' ? call[name] : undefined))
-    return inSpan({ name: `${typeName}/${method.name}`, kind: SpanKind.SERVER, attributes, parent }, async () => {
-      try {
-        return await run(method, request, call)
-      } catch (refusal) {
-        describeSpan({ 'auth.reason': Reason[(refusal as Refusal).reason] })
-        throw refusal
-      }
-    })
+    const span = { name: `${typeName}/${method.name}`, kind: SpanKind.SERVER, attributes, parent }
+    return inSpan(span, () => run(method, request, call))
   }
+}
+
+/** How a call ended: its gRPC status, and the reason of its refusal. */
+interface Outcome {
+  readonly status: string
+  readonly reason: string | undefined
+}
+
+/** Milliseconds by which callers disconnect at their deadline before it passes here. */
+const margin = 100
+
+/** Returns the outcome of a call: CANCELLED if it ended because its caller disconnected before the deadline. */
+function outcomeOf({ gone, deadline }: Call, refusal: Refusal | undefined): Outcome {
+  if (!refusal) return { status: 'OK', reason: undefined }
+  const { code, reason } = refusal
+  // No caller gets this refusal, so it needs no reason of its own.
+  if (reason === Reason.DEADLINE_EXCEEDED && gone && Date.now() < deadline - margin)
+    return { status: 'CANCELLED', reason: undefined }
+  return { status: statusNames[code]!, reason: Reason[reason]! }
 }
 
 /**
  * Returns the entry of a call in the access log: RPC, outcome, duration in ms, caller and network. It contains no free
  * text from the caller: the endpoints validate ids.
  */
-function accessEntry(method: DescMethodUnary, call: Call, refusal: Refusal | undefined, elapsed: number) {
+function accessEntry(method: DescMethodUnary, call: Call, { status, reason }: Outcome, elapsed: number) {
   return {
     rpc: method.name,
-    status: refusal ? statusNames[refusal.code] : 'OK',
-    reason: refusal && Reason[refusal.reason],
+    status,
+    reason,
     ms: Math.round(elapsed * 10) / 10,
     requestId: call.requestId,
     traceId: traceIdOf(call.traceparent),

@@ -6,14 +6,13 @@
 import { statfs } from 'node:fs/promises'
 import type { DescMethodUnary } from '@bufbuild/protobuf'
 import { Counter, Gauge, Histogram } from 'prom-client'
-import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { type Limit, limits } from '../requests/refusal.js'
 import type { MetricsEndpoint } from './metrics-endpoint.js'
 
 /** The metrics of a server. */
 export interface Metrics {
   /** Counts a call by its outcome. */
-  observe(method: DescMethodUnary, reason: Reason | undefined, seconds: number): void
+  observe(method: DescMethodUnary, outcome: string, seconds: number): void
   /** Counts a refusal by the limit that was reached. */
   refused(limit: Limit): void
   /** Records how long a hash waited for its turn, in ms. */
@@ -60,7 +59,7 @@ export function createMetrics({ registry, beforeScrape }: Pick<MetricsEndpoint, 
   const gauge = (name: string, help: string) => new Gauge({ name, help, registers })
   const calls = new Counter({
     name: 'auth_calls_total',
-    help: 'Calls by RPC and outcome: OK, or the reason of the refusal.',
+    help: 'Calls by RPC and outcome: OK, the reason of the refusal, or CANCELLED if the caller disconnected.',
     labelNames: ['rpc', 'outcome'],
     registers,
   })
@@ -87,8 +86,8 @@ export function createMetrics({ registry, beforeScrape }: Pick<MetricsEndpoint, 
   })
 
   return {
-    observe(method, reason, seconds) {
-      calls.inc({ rpc: method.name, outcome: reason === undefined ? 'OK' : Reason[reason]! })
+    observe(method, outcome, seconds) {
+      calls.inc({ rpc: method.name, outcome })
       duration.observe({ rpc: method.name }, seconds)
     },
     refused: limit => refusals.inc({ limit }),

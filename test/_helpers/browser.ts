@@ -19,7 +19,7 @@ export const browserTest: TestFn['serial'] | TestFn['skip'] = executablePath ? t
 /** A page, and what went wrong in it. */
 export interface Watched {
   readonly page: Page
-  /** Errors on its console, violations of its policy, and requests to other origins than those allowed. */
+  /** Errors and hints on its console, violations of its policy, and requests to other origins than those allowed. */
   readonly faults: string[]
 }
 
@@ -42,7 +42,7 @@ export async function openPage(
   const faults: string[] = []
   page.on('console', message => {
     const text = message.text()
-    if (['error', 'warning'].includes(message.type()) && !expected?.test(text)) faults.push(text)
+    if (['error', 'warning', 'verbose'].includes(message.type()) && !expected?.test(text)) faults.push(text)
   })
   page.on('pageerror', error => faults.push(String(error)))
   page.on('request', request => {

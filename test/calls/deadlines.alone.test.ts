@@ -6,7 +6,7 @@ import test, { type ExecutionContext } from 'ava'
 import { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
 import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
-import { createCalls } from '../../server/calls/dispatch.js'
+import { createCalls, type Observe } from '../../server/calls/dispatch.js'
 import { startGrpcServer } from '../../server/calls/grpc.js'
 import { createScheduler, type Scheduler, schedulerLimits } from '../../server/limits/scheduler.js'
 import { createLog } from '../../server/observability/log.js'
@@ -28,7 +28,12 @@ const rows: Record<string, Record<string, Policy>> = {
 type Handle = (method: DescMethodUnary, request: Message, call: Call) => Promise<Record<string, unknown>>
 
 /** A client of a server on which one function does the work of all RPCs. */
-async function serverOf(t: ExecutionContext, services: readonly DescService[], handle: Handle, scheduler?: Scheduler) {
+async function serverOf(
+  t: ExecutionContext,
+  services: readonly DescService[],
+  handle: Handle,
+  { scheduler, observe = () => {} }: { scheduler?: Scheduler; observe?: Observe } = {},
+) {
   const log = createLog('silent')
   const rpcs = services.map(service => {
     const methods = service.methods as DescMethodUnary[]
@@ -43,7 +48,7 @@ async function serverOf(t: ExecutionContext, services: readonly DescService[], h
     ...(scheduler && { scheduler }),
     ready: async () => true,
     log,
-    observe() {},
+    observe,
     refused() {},
   })
   const address = { host: '127.0.0.1', port: 0 }
@@ -97,7 +102,7 @@ test('each call has 15 seconds, or more where much is read or changed or a mail 
   )
 })
 
-test('a call whose caller leaves, or comes to its deadline, while it waits in the scheduler never starts, and the next one does', async t => {
+test('a call whose caller leaves, or comes to its deadline, while it waits in the scheduler never starts, counts as that, and the next one starts', async t => {
   // One call at a time, and none beside it.
   const none = { light: [0, 0, 0], burst: 0, slots: 1 }
   const scheduler = createScheduler({ ...schedulerLimits, ...none }, () => false)
@@ -111,7 +116,9 @@ test('a call whose caller leaves, or comes to its deadline, while it waits in th
     await ended
     return {}
   }
-  const client = await serverOf(t, [Users], handle, scheduler)
+  const outcomes: string[] = []
+  const observe: Observe = (_method, outcome) => void outcomes.push(outcome)
+  const client = await serverOf(t, [Users], handle, { scheduler, observe })
   const ask = (username: string, options = {}) =>
     codeOf(client.call(Users.method.existsByUsername, { username }, options))
   const waiting = (count: number) => waitFor(() => scheduler.stats().waiting === count)
@@ -127,6 +134,7 @@ test('a call whose caller leaves, or comes to its deadline, while it waits in th
   cancel()
   t.deepEqual(await Promise.all([leaving, late]), ['CANCELLED', 'DEADLINE_EXCEEDED'])
   await waiting(1)
+  t.deepEqual(outcomes, ['CANCELLED', 'DEADLINE_EXCEEDED'])
   end()
   t.deepEqual(await Promise.all([working, next]), ['OK', 'OK'])
   t.deepEqual(worked, ['working', 'next'])

@@ -62,6 +62,40 @@ test.serial('a client that leaves frees its wait, over gRPC and Connect', async 
   t.deepEqual(await Promise.all(all), Array(8).fill('gone'))
 })
 
+test('a call that waits is logged and counted as CANCELLED when its client leaves, over gRPC and Connect', async t => {
+  const lines: Record<string, unknown>[] = []
+  const onLine = (line: string) => void lines.push(JSON.parse(line))
+  const { service, key, poll, cursor } = await open(
+    t,
+    await startTestService(t, { AUTH_METRICS_ADDRESS: '127.0.0.1:0' }, { onLine }),
+  )
+  const gone = new AbortController()
+  const calls = [
+    poll(
+      { cursor, kinds, ms: 10_000 },
+      { once: true, started: call => gone.signal.addEventListener('abort', () => call.cancel()) },
+    ),
+    fetch(`${service.http}/auth.v1.Changes/Poll`, {
+      method: 'POST',
+      headers: { authorization: `Bearer ${key}`, 'content-type': 'application/json' },
+      body: JSON.stringify({ cursor, kinds: ['CHANGE_KIND_USERS'], wait: '10s' }),
+      signal: gone.signal,
+    }),
+  ].map(call => call.catch(() => 'gone'))
+  await waitForValue(() => waiting(service), 2)
+  gone.abort()
+  await Promise.all(calls)
+  const logged = () => lines.filter(({ msg, rpc }) => msg === 'call' && rpc === 'Poll')
+  await waitFor(() => logged().length === 2)
+  t.deepEqual(
+    logged()
+      .map(({ endpoint, status, reason }) => `${endpoint} ${status} ${reason}`)
+      .sort(),
+    ['grpc CANCELLED undefined', 'http CANCELLED undefined'],
+  )
+  t.is((await scrape(service)).value('auth_calls_total', { rpc: 'Poll', outcome: 'CANCELLED' }), 2)
+})
+
 test.serial('calls that wait hold no place in the scheduler', async t => {
   const { service, key, poll, cursor } = await open(t)
   const http = () =>

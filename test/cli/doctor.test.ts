@@ -40,6 +40,31 @@ test('doctor ends with 0 where nothing failed, whatever it warns of', async t =>
   t.regex(stdout, /^warning {2}administrators: [^\n]+\n {9}-> Have each/m)
 })
 
+test('doctor says that it checks the settings of its own environment, and names each of them, whatever the service has', async t => {
+  const other = { AUTH_RECOVERY_EMAIL: 'any', AUTH_ADMIN_ADDRESS: '127.0.0.1:0', AUTH_BCRYPT_COST: '5' }
+  const { env } = await startTestService(t, { ...other, AUTH_TRUSTED_PROXIES: '127.0.0.1, 10.0.0.0/8' })
+  const own = { DATABASE_URL: env.DATABASE_URL!, AUTH_MASTER_KEY: env.AUTH_MASTER_KEY!, AUTH_DATA_DIR: await folder(t) }
+  const of = ({ checks }: { checks: Check[] }, name: string) => checks.find(({ check }) => check === name)!.detail
+  const environment = /settings of this environment/
+  const bare = await doctor(own)
+  t.regex(of(bare, 'settings'), environment)
+  for (const [check, setting] of [
+    ['client addresses', 'AUTH_TRUSTED_PROXIES is not set'],
+    ['mail server', 'SMTP_URL is not set'],
+    ['initial password', 'AUTH_DATA_DIR has no'],
+    ['recovery e-mails', 'AUTH_RECOVERY_EMAIL is registered'],
+    ['password hashes', 'AUTH_BCRYPT_COST is 4'],
+    ['certificate', 'AUTH_TLS_CERT is not set'],
+    ['administration', 'AUTH_ADMIN_ADDRESS is 127.0.0.1:50052'],
+  ] as const)
+    t.true(of(bare, check).startsWith(setting), of(bare, check))
+  t.regex(of(await doctor({ ...own, AUTH_SOMETHING: 'x' }), 'settings'), environment)
+  t.regex(of(await doctor({ ...own, AUTH_TOKEN_TTL: 'x' }), 'settings'), environment)
+  const same = await doctor({ ...own, AUTH_RECOVERY_EMAIL: 'any', AUTH_TRUSTED_PROXIES: env.AUTH_TRUSTED_PROXIES! })
+  t.regex(of(same, 'recovery e-mails'), /^AUTH_RECOVERY_EMAIL is any: /)
+  t.regex(of(same, 'client addresses'), /^AUTH_TRUSTED_PROXIES has 2 entries; /)
+})
+
 test('a registry without an active administrator fails, and the command that is told makes one', async t => {
   const env = { ...(await installedRegistry(t)), DATABASE_URL: await freshDatabase(t), AUTH_DATA_DIR: await folder(t) }
   t.is((await runCli(env, ['install'])).code, 0)

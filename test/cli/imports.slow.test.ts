@@ -14,9 +14,9 @@ test('an import that is killed again and again ends with each row applied once a
   t.teardown(() => rm(folder, { recursive: true, force: true }))
   const [source, report] = [join(folder, 'users.csv'), join(folder, 'report.csv')]
   const total = 20_000
-  const lines = ['username,state,city,role']
+  const lines = ['username,state,city,role,termsofusage']
   for (let number = 0; number < total; number++)
-    lines.push(`kill-${number},${number % 100 === 7 ? 'SPX' : 'SP'},Bauru,ROLE_CLIENT`)
+    lines.push(`kill-${number},${number % 100 === 7 ? 'SPX' : 'SP'},Bauru,ROLE_CLIENT,1`)
   await writeFile(source, lines.join('\n'))
   const args = ['users', 'import', source, '--report', report]
   const judged = async () =>

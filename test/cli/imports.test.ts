@@ -38,6 +38,8 @@ async function imported(noun: string, path: string, ...options: string[]) {
   return { code, stderr, ...document }
 }
 
+const withoutTerms = 'No column termsofusage: new users are registered as not having accepted the terms.\n'
+
 /** A list of schools as a ministry publishes it. */
 function schools(): string {
   const lines = ['INEP_CODE;name;active;Address;phone;responsible;creation_date;município']
@@ -155,7 +157,7 @@ test.serial('rejected rows are counted, reported as they were, and can be import
   const report = join(folder, 'report.csv')
   const { code, ...rest } = await imported('users', source, '--report', report)
   t.like({ code, ...rest }, { code: 6, created: 1, rejected: 4, next_row: 5 })
-  t.is(rest.stderr, 'Columns left out: nota.\nLine breaks became spaces in username: 1 cells.\n')
+  t.is(rest.stderr, `Columns left out: nota.\n${withoutTerms}Line breaks became spaces in username: 1 cells.\n`)
   t.deepEqual((await readFile(report, 'utf8')).split(/\r\n/), [
     'Username;State;City;Role;nota;error_line;error_field;error_reason',
     'rep-bia;SPX;"Ba""u;ru";ROLE_CLIENT;b;3;state;Give the code of the state, exactly 2 characters.',
@@ -196,6 +198,24 @@ test.serial(
   },
 )
 
+test.serial('an import of new users without a column termsofusage warns once, also in a dry run', async t => {
+  const user = (username: string) => ({ username, state: 'SP', city: 'Bauru', role: 'ROLE_CLIENT' })
+  const users = [user('terms-a'), user('terms-b')]
+  const csv = await file(`username,state,city,role\n${users.map(each => Object.values(each).join(',')).join('\n')}\n`)
+  const jsonl = await file(users.map(each => JSON.stringify(each)).join('\n'), 'jsonl')
+  for (const [path, ...options] of [[csv, '--dry-run'], [jsonl, '--dry-run'], [csv]] as const) {
+    t.like(await imported('users', path, ...options), { code: 0, created: 2, stderr: withoutTerms })
+  }
+  const accepted = await sql(`SELECT terms_of_usage FROM users WHERE username LIKE 'terms-%'`)
+  t.deepEqual(accepted, [{ terms_of_usage: false }, { terms_of_usage: false }])
+
+  const [first, second] = [user('terms-c'), { ...user('terms-d'), TermsOfUsage: true }]
+  const some = await file([first, second].map(each => JSON.stringify(each)).join('\n'), 'jsonl')
+  t.like(await imported('users', some, '--dry-run'), { code: 0, created: 2, stderr: '' })
+  const all = await file('username,state,city,role,TERMSOFUSAGE\nterms-c,SP,Bauru,ROLE_CLIENT,1\n')
+  t.like(await imported('users', all, '--dry-run'), { code: 0, created: 1, stderr: '' })
+})
+
 test.serial('all or nothing applies nothing when a row is rejected, and reports it', async t => {
   const report = join(folder, 'all.csv')
   const wrong = await file('username,state,city,role\nall-a,SP,Bauru,ROLE_CLIENT\nall-b,SPX,Bauru,ROLE_CLIENT\n')
@@ -220,8 +240,8 @@ test.serial('all or nothing applies nothing when a row is rejected, and reports 
 
 test.serial('hashes are counted by cost, and the time of passwords is said beforehand', async t => {
   const hash = await bcrypt.hash('senha de antes', 4)
-  const lines = [`has-a,,${hash}`, `has-b,,${hash}`, `has-c,${password},`].map(line => `${line},SP,Bauru,ROLE_CLIENT`)
-  const source = await file(['username,password,password_hash,state,city,role', ...lines].join('\n'))
+  const lines = [`has-a,,${hash}`, `has-b,,${hash}`, `has-c,${password},`].map(line => `${line},SP,Bauru,ROLE_CLIENT,1`)
+  const source = await file(['username,password,password_hash,state,city,role,termsofusage', ...lines].join('\n'))
   const { code, stderr } = await cli('users', 'import', source)
   t.is(code, 0)
   t.regex(stderr, /^Password hashes by bcrypt cost: 04: 2\.\nPasswords to hash: 1, at most \d+ s\.\n$/)

@@ -57,6 +57,20 @@ browserTest('a reader signs in and calls me in the page', async t => {
   t.deepEqual(faults, [])
 })
 
+browserTest('a reader who has a token enters it, and Enter leaves the page as it is', async t => {
+  const { username, token } = await service.signUp('ROLE_CLIENT')
+  const { page, faults } = await openPage(t, [service.http])
+  await page.goto(`${service.http}/docs/1.0.2/en`)
+  const me = page.locator('#getMe')
+  await me.getByText('Try it').click()
+  await page.getByLabel('Token, or key of a service').fill(token)
+  await page.keyboard.press('Enter')
+  await me.getByRole('button', { name: 'Send' }).click()
+  await me.locator('output').getByText(`"username": "${username}"`).waitFor()
+  t.is(page.url(), `${service.http}/docs/1.0.2/en`)
+  t.deepEqual(faults, [])
+})
+
 browserTest('a reader without a pointer signs in and calls me', async t => {
   const { username } = await service.signUp('ROLE_CLIENT')
   const { page, faults } = await openPage(t, [service.http])

@@ -1,16 +1,21 @@
-/** The programs other than the service: their help and version, and what they run. */
+/** The programs: their help and version, what they run, and the ports that they need. */
 import { execFile, spawnSync } from 'node:child_process'
+import { once } from 'node:events'
 import { readFileSync } from 'node:fs'
+import { readdir } from 'node:fs/promises'
+import { type AddressInfo, createServer } from 'node:net'
 import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
-import test from 'ava'
+import test, { type ExecutionContext } from 'ava'
 import { settingNames } from '../../server/process/settings.js'
 import { programs, spawnGateway, spawnServer } from '../_helpers/apart.js'
 import { writePems } from '../_helpers/certificates.js'
+import { freshDatabase } from '../_helpers/database.js'
 import { issue } from '../_helpers/over-tls.js'
 import { freePort } from '../_helpers/relay.js'
 import { createRequest, password } from '../_helpers/service.js'
-import { spawnService } from '../_helpers/spawned.js'
+import { launch, serviceEnv, spawnService } from '../_helpers/spawned.js'
+import { claimsOf } from '../_helpers/tokens.js'
 import { waitForValue } from '../_helpers/wait.js'
 
 const run = promisify(execFile)
@@ -65,4 +70,56 @@ test('with Node.js before 24, exposing Administration beyond this machine logs a
     const warned = /"level":"warn".*AUTH_ADMIN_ADDRESS.*private network.*client certificates/.test(output())
     t.is(warned, beyond && Number.parseInt(process.versions.node, 10) < 24, output())
   }
+})
+
+/** An address at which another program listens. */
+async function takenAddress(t: ExecutionContext): Promise<string> {
+  const other = createServer().listen(0, '127.0.0.1')
+  await once(other, 'listening')
+  t.teardown(async () => void other.close())
+  return `127.0.0.1:${(other.address() as AddressInfo).port}`
+}
+
+const inUse = (setting: string, address: string) =>
+  `${setting}: ${address} is in use. Choose another address, or stop the program that uses it.\n`
+
+test('a start on taken ports names the setting of each, and creates nothing', async t => {
+  const settings = ['AUTH_GRPC_ADDRESS', 'AUTH_HTTP_ADDRESS', 'AUTH_METRICS_ADDRESS', 'AUTH_ADMIN_ADDRESS']
+  const taken = await Promise.all(settings.map(async setting => [setting, await takenAddress(t)] as const))
+  const env = await serviceEnv(t, { DATABASE_URL: '', AUTH_LOG_LEVEL: 'error', ...Object.fromEntries(taken) })
+  for (const [program, lacks] of [
+    [{}, []],
+    [{ program: programs.server }, ['AUTH_HTTP_ADDRESS']],
+    [{ program: programs.gateway }, ['AUTH_GRPC_ADDRESS', 'AUTH_ADMIN_ADDRESS']],
+  ] as const) {
+    const { ended, output } = launch(t, env, program)
+    t.is(await ended, 1)
+    const named = taken.filter(([setting]) => !lacks.some(lack => lack === setting))
+    t.is(output(), named.map(([setting, address]) => inUse(setting, address)).join(''))
+  }
+  t.deepEqual(await readdir(env.AUTH_DATA_DIR!), [])
+
+  // TEST-NET-1 (RFC 5737): an address of no machine.
+  const elsewhere = { ...env, AUTH_HTTP_ADDRESS: '192.0.2.1:80' }
+  const { ended, output } = launch(t, elsewhere, { program: programs.gateway })
+  t.is(await ended, 1)
+  t.regex(output(), /^AUTH_HTTP_ADDRESS: 192\.0\.2\.1:80 can’t be opened \(E[A-Z]+\)\. Choose another address\.\n/)
+})
+
+test('after a first start on a taken port, the next one installs the registry with its own address', async t => {
+  const DATABASE_URL = await freshDatabase(t, { from: 'template0' })
+  const taken = await takenAddress(t)
+  const env = await serviceEnv(t, { DATABASE_URL, AUTH_HTTP_ADDRESS: taken, AUTH_LOG_LEVEL: 'error' })
+  const first = launch(t, env)
+  t.is(await first.ended, 1)
+  t.is(first.output(), inUse('AUTH_HTTP_ADDRESS', taken))
+
+  const address = `127.0.0.1:${await freePort()}`
+  const next = await spawnService(t, { DATABASE_URL, AUTH_HTTP_ADDRESS: address })
+  const login = await createRequest(next.http)('POST', '/users/login', { body: { username: 'admin', password } })
+  t.is(claimsOf(login.text).iss, `http://${address}`)
+  t.notRegex(next.output(), /^issuer/m)
+  // A registry keeps its issuer.
+  const moved = await spawnService(t, { DATABASE_URL })
+  t.regex(moved.output(), new RegExp(`^issuer   http://${address} \\(see auth-admin issuer\\)$`, 'm'))
 })

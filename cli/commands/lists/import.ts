@@ -135,6 +135,8 @@ interface Survey {
   /** Number of hashes by their cost. */
   readonly costs: ReadonlyMap<string, number>
   readonly unknown: readonly string[]
+  /** Whether no new user of the file has accepted the terms. */
+  readonly withoutTerms: boolean
 }
 
 async function importFile(api: Api, noun: Noun, file: string, options: Options): Promise<void> {
@@ -145,6 +147,7 @@ async function importFile(api: Api, noun: Noun, file: string, options: Options):
   const survey = await withProgress('Reading', () => look(source, noun))
   const note = (text: string) => process.stderr.write(`${printable(text)}\n`)
   if (survey.unknown.length > 0) note(`Columns left out: ${survey.unknown.join(', ')}.`)
+  if (survey.withoutTerms) note('No column termsofusage: new users are registered as not having accepted the terms.')
   if (source.encoding === 'win1252') note('The file is not UTF-8: it is read as Windows-1252.')
 
   const { dryRun = false, allOrNothing = false, setPasswords = false, afterDryRun } = options
@@ -216,7 +219,9 @@ async function look(source: Source, noun: Noun): Promise<Survey> {
     misuse(
       `${source.path} has no column ${identifying.join(' or ')}: its first line must name columns among ${Object.keys(columns).join(', ')}.`,
     )
-  return { rows, passwords, costs, unknown: unknownColumns(names, columns) }
+  // A row without a role changes users only.
+  const withoutTerms = noun === 'users' && names.has('role') && !names.has('termsofusage')
+  return { rows, passwords, costs, unknown: unknownColumns(names, columns), withoutTerms }
 }
 
 /** Cuts the rows of a file into batches, always in the same way. */
