@@ -12,6 +12,7 @@ import {
   OrganizationFormSchema,
   UserFormSchema,
 } from '../../proto/gen/auth/v1/administration_pb.js'
+import { profileFields } from '../../server/rules/profile.js'
 import type { CellValue } from './source.js'
 
 /** How the cells of a column are read. */
@@ -46,13 +47,8 @@ export const organizationColumns: Readonly<Record<string, Column>> = {
 export const userColumns: Readonly<Record<string, Column>> = {
   id: { kind: 'number', field: 'id' },
   username: text('username'),
-  nickname: text('nickname'),
+  ...Object.fromEntries(profileFields.map(field => [field, text(field)])),
   dateofborn: { kind: 'day', field: 'dateofborn', inForm: true },
-  gender: text('gender'),
-  state: text('state'),
-  city: text('city'),
-  institutiontype: text('institutiontype'),
-  institution: text('institution'),
   email: text('email'),
   termsofusage: { kind: 'flag', field: 'termsofusage' },
   role: text('role'),
@@ -145,11 +141,10 @@ export function userCells(
   { record, email }: AdministeredUser,
   secrets?: { readonly passwordHash?: string; readonly providerKey?: string },
 ): Cells {
-  const { id, username, nickname, dateofborn, gender, state, city, institutiontype, institution } = record!
-  const { termsofusage, role, active, partnerOrganization } = record!
+  const { id, username, termsofusage, role, active, partnerOrganization } = record!
   return {
-    ...{ id, username, nickname, dateofborn, gender, state, city, institutiontype, institution, email },
-    ...{ termsofusage, role, active: active === 1, organization_id: partnerOrganization?.id },
+    ...{ id, username, email, termsofusage, role, active: active === 1, organization_id: partnerOrganization?.id },
+    ...Object.fromEntries(profileFields.map(field => [field, record![field]])),
     ...(secrets && { password_hash: secrets.passwordHash, provider_key: secrets.providerKey }),
   } as Cells
 }

@@ -2,10 +2,11 @@
 import { snakeCase } from '../database/attributes.js'
 import type { Database, Statement, Transaction } from '../database/connection.js'
 import { nicknameSkeleton, usernameSkeleton } from '../rules/look-alikes.js'
+import { type ProfileValues, profile, profileFields } from '../rules/profile.js'
 import { type AdministeredUserRow, readAdministered } from './administered-user.js'
 import type { MasterKey } from './master-key.js'
 import { activationKeyUse, newActivationKey } from './organization.js'
-import { type NewUser, type UserDetails, userAttributes } from './user.js'
+import { type NewUser, userAttributes, withNicknameKeys } from './user.js'
 
 /** A user that exists, perhaps deleted. */
 export interface ImportedUserRow extends AdministeredUserRow {
@@ -31,7 +32,10 @@ export interface ImportedUsers {
    */
   add(rows: readonly NewUser[], t: Transaction): Promise<(number | undefined)[]>
   /** Changes profiles. Rows are locked, and nicknames free. */
-  edit(changes: readonly { readonly id: number; readonly details: UserDetails }[], t: Transaction): Promise<void>
+  edit(
+    changes: readonly { readonly id: number; readonly details: Partial<ProfileValues> }[],
+    t: Transaction,
+  ): Promise<void>
   /** Returns the password hashes and provider keys of users, by id. */
   secrets(ids: readonly number[]): Promise<UserSecrets[]>
 }
@@ -70,25 +74,17 @@ const addKeys: Statement = {
   text: 'INSERT INTO provider_keys (user_id, key_digest, key_sealed) SELECT * FROM unnest($1::int[], $2::bytea[], $3::bytea[])',
 }
 
-/** Attributes of a profile, each with its type. */
-const editable = Object.entries(userAttributes).filter(([name]) =>
-  [
-    'nickname',
-    'nicknameKey',
-    'nicknameSkeleton',
-    'dateOfBirth',
-    'gender',
-    'state',
-    'city',
-    'institutionType',
-    'institution',
-  ].includes(name),
-)
+/** Attributes that changes of profiles set. */
+const edited = [
+  ...profileFields.map(field => profile[field].attribute),
+  ...(['nicknameKey', 'nicknameSkeleton'] as const),
+]
 
 const edit: Statement = {
   name: 'imported-users-edit',
-  text: `UPDATE users u SET ${editable
-    .map(([name, { type }]) => {
+  text: `UPDATE users u SET ${edited
+    .map(name => {
+      const { type } = userAttributes[name]
       const [column, value] = [snakeCase(name), `(r.details ->> '${name}')::${types[type] ?? type}`]
       return `${column} = CASE WHEN r.details ? '${name}' THEN ${value} ELSE u.${column} END`
     })
@@ -129,10 +125,7 @@ export function createImportedUsers(database: Database, masterKey: MasterKey): I
       return rows.map(({ usernameKey }) => ids.get(usernameKey))
     },
     async edit(changes, t) {
-      const all = changes.map(({ id, details: { name, ...details } }) => ({
-        id,
-        details: { ...details, ...name, ...(name && { nicknameSkeleton: nicknameSkeleton(name.nickname) }) },
-      }))
+      const all = changes.map(({ id, details }) => ({ id, details: withNicknameKeys(details) }))
       await database.run(edit, [JSON.stringify(all)], t)
     },
     async secrets(ids) {

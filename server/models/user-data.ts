@@ -1,6 +1,8 @@
 // Reads the stored data of a user from all tables: to diagnose problems of the account, and to export the data (LGPD).
+import { snakeCase } from '../database/attributes.js'
 import type { Database, Statement, Transaction } from '../database/connection.js'
 import type { AuditAction } from '../policy/audit-actions.js'
+import { profile, profileFields } from '../rules/profile.js'
 
 /** Metadata of a user's answer to a question. */
 interface SavedAnswer {
@@ -164,12 +166,15 @@ const signIns: readonly AuditAction[] = [
   'session.admin-login',
 ]
 
-/** The exported columns of the user `u`, by reader. A new column is for administrators until it is listed for the owner. */
+/**
+ * The exported columns of the user `u`, by reader. A new column that isn’t of the profile is for administrators until it is listed
+ * for the owner.
+ */
 const userColumns: Record<Reader, string> = {
   administrator: `to_jsonb(u) - ARRAY['password_hash', 'username_key', 'nickname_key', 'username_skeleton', 'nickname_skeleton']`,
-  owner: `(SELECT to_jsonb(t) FROM (SELECT u.id, u.username, u.nickname, u.password_updated_at, u.email, u.date_of_birth,
-      u.gender, u.state, u.city, u.institution_type, u.institution, u.security_question, u.terms_of_usage, u.role, u.active,
-      u.suspended, u.organization_id, u.created_at, u.unactivated_seen_at, u.activated_at, u.avatar) t)`,
+  owner: `(SELECT to_jsonb(t) FROM (SELECT u.id, u.username, u.password_updated_at, u.email, u.security_question,
+      u.terms_of_usage, u.role, u.active, u.suspended, u.organization_id, u.created_at, u.unactivated_seen_at, u.activated_at,
+      u.avatar, ${profileFields.map(field => `u.${snakeCase(profile[field].attribute)}`).join(', ')}) t)`,
 }
 
 /** The export of a table with data of the user `u`: columns for every reader, and `more` for administrators only. */

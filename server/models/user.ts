@@ -1,5 +1,6 @@
 import type { Transaction } from 'sequelize'
 import {
+  type Attribute,
   attribute,
   bytes,
   column,
@@ -21,7 +22,8 @@ import {
 import type { Database, Statement } from '../database/connection.js'
 import { orm } from '../database/sequelize.js'
 import { nicknameSkeleton, usernameSkeleton } from '../rules/look-alikes.js'
-import { usernameKey } from '../rules/names.js'
+import { nicknameKey, usernameKey } from '../rules/names.js'
+import type { ProfileValues } from '../rules/profile.js'
 import type { Role } from '../rules/roles.js'
 import type { Attempts } from './attempt.js'
 import type { Emails } from './email.js'
@@ -31,9 +33,8 @@ import type { MasterKey } from './master-key.js'
 import { newActivationKey, shownOfOrganization } from './organization.js'
 import { createUserNames, type UserNames } from './user-names.js'
 
-/** Attributes that users enter at sign-up and read in their record. */
+/** Attributes of a profile. */
 const profile = {
-  username: text,
   nickname: text,
   /** Written as yyyy-MM-dd, read as dd/MM/yyyy. */
   dateOfBirth: nullable(day('DD/MM/YYYY')),
@@ -42,16 +43,17 @@ const profile = {
   city: text,
   institutionType: nullable(text),
   institution: nullable(text),
-  securityQuestion: nullable(text),
-  termsOfUsage: flag,
-  role: attribute<Role>('TEXT'),
-}
+} satisfies { readonly [A in keyof ProfileValues]: Attribute<ProfileValues[A]> }
 
 /** Attributes of a user that queries read. */
 const shown = {
   id: hasDefault(key(integer)),
-  ...profile,
+  username: text,
   usernameKey: text,
+  ...profile,
+  securityQuestion: nullable(text),
+  termsOfUsage: flag,
+  role: attribute<Role>('TEXT'),
   email: nullable(text),
   active: hasDefault(flag),
   suspended: hasDefault(flag),
@@ -102,9 +104,6 @@ const keyAttributes = {
   /** Whether it works beside the key that the record shows. */
   additional: hasDefault(flag),
 }
-
-/** The profile of a user. Add a new attribute to the sign-up form and the record, too. */
-export interface Profile extends Row<typeof profile> {}
 
 /** A user with its organization and provider key, read by one statement. Keys are sealed. */
 export interface User
@@ -287,7 +286,7 @@ export interface Users extends UserNames {
     t: Transaction,
   ): Promise<void>
   /** Changes the profile of a user. Throws a unique violation of `users_nickname_key_key`. */
-  edit(id: number, details: UserDetails, t: Transaction): Promise<void>
+  edit(id: number, details: Partial<ProfileValues>, t: Transaction): Promise<void>
   /**
    * Changes the role of a user, revokes every token and voids mailed activation keys. Only an active ROLE_INSTITUTION has a
    * provider key.
@@ -301,10 +300,12 @@ export interface Users extends UserNames {
   undelete(id: number, t: Transaction): Promise<void>
 }
 
-/** Changes of a profile; `name` is the nickname with its key. */
-export type UserDetails = Partial<
-  Omit<Profile, 'username' | 'securityQuestion' | 'termsOfUsage' | 'role' | 'nickname'>
-> & { readonly name?: { readonly nickname: string; readonly nicknameKey: string } }
+/** Changes of a profile with the keys of a new nickname. */
+export function withNicknameKeys(details: Partial<ProfileValues>) {
+  const { nickname } = details
+  if (nickname === undefined) return details
+  return { ...details, nicknameKey: nicknameKey(nickname), nicknameSkeleton: nicknameSkeleton(nickname) }
+}
 
 /** Purposes of mailed keys that sign in to an account or change its e-mail address. */
 const accessPurposes: readonly Purpose[] = ['recovery', 'email']
@@ -449,9 +450,8 @@ export function createUsers(
       await users().update(next, { where: { id }, transaction })
       if (change) await emails.notify('username-changed', { id, email: before.email }, change, transaction)
     },
-    async edit(id, { name, ...details }, transaction) {
-      const named = name && { ...name, nicknameSkeleton: nicknameSkeleton(name.nickname) }
-      await users().update({ ...details, ...named }, { where: { id }, transaction })
+    async edit(id, details, transaction) {
+      await users().update(withNicknameKeys(details), { where: { id }, transaction })
     },
     async setRole({ id, active }, role, transaction) {
       await revoke(id, { role }, allPurposes, transaction)

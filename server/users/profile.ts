@@ -1,42 +1,25 @@
 // Changes of profiles under the rules of sign-up: by users of their own (UpdateMe), and by administrators.
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import type { Profile } from '../../proto/gen/auth/v1/users_pb.js'
 import { type Admission, tooManyAttempts } from '../access/admission.js'
 import type { UsersRpc } from '../access/context.js'
 import type { Transaction } from '../database/connection.js'
 import type { AdministeredUsers } from '../models/administered-user.js'
 import type { MasterKey } from '../models/master-key.js'
-import type { User, UserDetails, Users } from '../models/user.js'
+import type { User, Users } from '../models/user.js'
 import type { PasswordPolicy } from '../passwords/policy.js'
 import { checkShape } from '../requests/call.js'
 import { type FieldViolation, refuse } from '../requests/refusal.js'
 import { readMask } from '../requests/update-mask.js'
-import { nicknameKey } from '../rules/names.js'
-import { checkFields, formatDateOfBirth, type SignUpTexts } from './sign-up-form.js'
+import { formatDateOfBirth } from '../rules/dates.js'
+import { attributesOf, type ProfileField, profile, profileFields } from '../rules/profile.js'
+import { checkFields, type SignUpTexts } from './sign-up-form.js'
 import { checkFree, isTaken, takenNames } from './taken-names.js'
 import { toUserRecord } from './user-record.js'
-
-/** Fields of a profile, each beside its attribute. */
-const attributes = {
-  nickname: 'nickname',
-  dateofborn: 'dateOfBirth',
-  gender: 'gender',
-  state: 'state',
-  city: 'city',
-  institutiontype: 'institutionType',
-  institution: 'institution',
-} as const satisfies Record<keyof Omit<Profile, '$typeName' | '$unknown'>, keyof User>
-
-/** A field of a profile. */
-export type ProfileField = keyof typeof attributes
-
-/** The fields of a profile. */
-export const profileFields = Object.keys(attributes) as ProfileField[]
 
 /** Returns those of the fields whose values differ from the user's. */
 export function changedFields(user: User, fields: readonly ProfileField[], texts: SignUpTexts): ProfileField[] {
   const shown = { ...texts, dateofborn: texts.dateofborn && formatDateOfBirth(texts.dateofborn) }
-  return fields.filter(field => (shown[field] ?? null) !== user[attributes[field]])
+  return fields.filter(field => (shown[field] ?? null) !== user[profile[field].attribute])
 }
 
 /**
@@ -54,16 +37,8 @@ export async function editProfile(
   if (changed.length === 0) return changed
   const nickname = changed.includes('nickname') ? texts.nickname : undefined
   if (nickname) await checkFree(users, { nickname }, t, user.id)
-  await users.edit(user.id, detailsOf(changed, texts), t)
+  await users.edit(user.id, attributesOf(changed, texts), t)
   return changed
-}
-
-/** The new values of fields as attributes. */
-export function detailsOf(changed: readonly ProfileField[], texts: SignUpTexts): UserDetails {
-  const { nickname } = texts
-  const details = changed.flatMap(field => (field === 'nickname' ? [] : [[attributes[field], texts[field] ?? null]]))
-  const name = changed.includes('nickname') && nickname && { name: { nickname, nicknameKey: nicknameKey(nickname) } }
-  return { ...(Object.fromEntries(details) as UserDetails), ...name }
 }
 
 /** Changes the profile of the caller. Refuses with INVALID_SIGN_UP and all invalid fields. */

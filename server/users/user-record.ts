@@ -1,15 +1,13 @@
 import type { MessageInitShape } from '@bufbuild/protobuf'
-import type { User as UserMessage, UserSchema } from '../../proto/gen/auth/v1/records_pb.js'
+import type { UserSchema } from '../../proto/gen/auth/v1/records_pb.js'
 import type { Caller } from '../access/caller.js'
 import type { MasterKey } from '../models/master-key.js'
 import { activationKeyUse } from '../models/organization.js'
-import type { Profile, User } from '../models/user.js'
+import type { User } from '../models/user.js'
+import { profile, profileFields } from '../rules/profile.js'
 
-/** The field of the contract for an attribute: the name in lower case, with one exception. */
-type FieldOf<A extends string> = A extends 'dateOfBirth' ? 'dateofborn' : Lowercase<A>
-
-/** The fields of a profile: an attribute without a field in the contract or in `toUserRecord` is a compile error. */
-type ProfileFields = { readonly [F in FieldOf<keyof Profile>]: UserMessage[F] }
+/** Each field of a profile with its attribute, read once: a call has some microseconds for a record. */
+const profilePairs = profileFields.map(field => [field, profile[field].attribute] as const)
 
 /**
  * Returns the record of a user, with absent fields where there is no value. Active ROLE_INSTITUTION members and
@@ -27,21 +25,12 @@ export function toUserRecord(
     viewer?.role === 'ROLE_INSTITUTION' && viewer.active && viewer.organizationId === user.organizationId
   const open = (sealed: Buffer | null, visible: boolean) =>
     sealed && visible ? masterKey.open(activationKeyUse, sealed) : undefined
-  const profile: ProfileFields = {
+  const record: MessageInitShape<typeof UserSchema> = {
+    id: user.id,
     username: user.username,
-    nickname: user.nickname,
-    dateofborn: user.dateOfBirth ?? undefined,
-    gender: user.gender ?? undefined,
-    state: user.state,
-    city: user.city,
-    institutiontype: user.institutionType ?? undefined,
-    institution: user.institution ?? undefined,
     securityquestion: user.securityQuestion ?? undefined,
     termsofusage: user.termsOfUsage,
     role: user.role,
-  }
-  return {
-    id: user.id,
     active: user.active && !user.suspended ? 1 : 0,
     partnerOrganization:
       user.organizationId === null
@@ -69,7 +58,7 @@ export function toUserRecord(
             activationkey: open(user.providerKeySealed, true),
           }
         : undefined,
-    // The spread is last: in Node.js 20 each property after a spread costs 4 µs.
-    ...profile,
   }
+  for (const [field, attribute] of profilePairs) record[field] = user[attribute] ?? undefined
+  return record
 }

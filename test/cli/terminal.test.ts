@@ -56,7 +56,7 @@ test('what is wrong with a line stands below it while it is typed, and goes once
     ['Code of', 'Ab\x7f', /2 characters/, 'M'],
     ['City or town', `B${'b'.repeat(255)}`, /at most 255/, '\x7f'],
     ['E-mail address', 'ana', /Not a valid e-mail/, '@example.org'],
-    ['Date of birth', '1.2.1990', /dd\/MM\/yyyy/, `${keys.clearLine}01/02/1990`],
+    ['Date of birth', '31/02/1990', /a day of the calendar/, `${keys.clearLine}01/02/1990`],
     ['M, F or N', 'X', /M, F or N\./, '\x7fF'],
     ['E school', 'Z', /E, D, N or O\./, '\x7fD'],
   ] as const) {

@@ -96,7 +96,8 @@ test('a run with collisions lists them all, and writes nothing', async t => {
 })
 
 test('everybody moves in: passwords, answers, organizations, keys and ids work as before', async t => {
-  const { env, moveIn, report } = await open(t)
+  const { from, env, moveIn, report } = await open(t)
+  await ask(from, `UPDATE auth.users SET dateofborn = '2999-01-01' WHERE id = 4`)
   const run = await moveIn('--on-collision', 'suffix', '--report', report)
   t.is(run.code, 0, run.stderr)
   const done = printed(run)
@@ -135,6 +136,8 @@ test('everybody moves in: passwords, answers, organizations, keys and ids work a
     [none.active, none.gender, none.institutiontype, none.securityquestion],
     [0, undefined, undefined, undefined],
   )
+  // A date that sign-up refuses is left out.
+  t.is(none.dateofborn, undefined)
   t.is((await record(17)).institutiontype, undefined)
   t.like(await record(31), { role: 'ROLE_CLIENT' })
   t.like(await record(32), { role: 'ROLE_CLIENT' })

@@ -1,7 +1,8 @@
 import test from 'ava'
 import fc from 'fast-check'
 import { createPasswordPolicy } from '../../server/passwords/policy.js'
-import { checkSignUp, dayIn, formatDateOfBirth, readDateOfBirth } from '../../server/users/sign-up-form.js'
+import { dayIn, formatDateOfBirth, readDateOfBirth } from '../../server/rules/dates.js'
+import { checkSignUp } from '../../server/users/sign-up-form.js'
 import { anyCharacter } from '../_helpers/characters.js'
 
 const policy = createPasswordPolicy({ minLength: 8 })

@@ -2,6 +2,7 @@
 import { create } from '@bufbuild/protobuf'
 import { type Command, Option } from 'commander'
 import { UserFormSchema } from '../../../proto/gen/auth/v1/administration_pb.js'
+import { optionalFields, type ProfileField, profile, requiredFields } from '../../../server/rules/profile.js'
 import { roles } from '../../../server/rules/roles.js'
 import { type Api, administering, withSignIn } from '../../administration.js'
 import { misuse } from '../../exit-codes.js'
@@ -19,60 +20,27 @@ import { jsonOption } from '../../terminal/output.js'
 import { askRole } from './changes.js'
 import { type Named, printUser, readUser, userName, withUser } from './name.js'
 
-/** A check of a text by a pattern. */
-const matches = (pattern: RegExp, message: string) => (text: string) => (pattern.test(text) ? undefined : message)
+function ofProfile(field: ProfileField): Field<ProfileField> {
+  const { about, required, check } = profile[field]
+  // A new user without a nickname gets its username.
+  const needed = required && (field === 'nickname' ? 'when edited' : 'always')
+  return { field, key: field, about, needed, check }
+}
 
-/** The fields of a profile, and the e-mail address. */
-const fields = [
-  {
-    field: 'nickname',
-    key: 'nickname',
-    about: 'display name; by default the username of a new user',
-    needed: 'when edited',
-  },
-  {
-    field: 'state',
-    key: 'state',
-    about: 'code of the federative unit, such as SP',
-    needed: 'always',
-    check: matches(/^..$/u, 'Use 2 characters.'),
-  },
-  { field: 'city', key: 'city', about: 'city or town', needed: 'always' },
-  {
-    field: 'email',
-    key: 'email',
-    about: 'e-mail address that recovery keys go to (RFC 5321)',
-    check: emailProblem,
-  },
-  {
-    field: 'dateofborn',
-    key: 'dateofborn',
-    about: 'date of birth, dd/MM/yyyy',
-    // The service takes dates of ISO 8601, too.
-    check: matches(/^(?:\d\d\/\d\d\/\d{4}|\d{4}-\d\d-\d\d.*)$/, 'Use dd/MM/yyyy.'),
-  },
-  {
-    field: 'gender',
-    key: 'gender',
-    about: 'gender: M, F or N (not informed)',
-    check: matches(/^[MFN]$/, 'Use M, F or N.'),
-  },
-  {
-    field: 'institutiontype',
-    key: 'institutiontype',
-    about: 'type of the institution: E school, D civil defense, N non-governmental, O others',
-    check: matches(/^[EDNO]$/, 'Use E, D, N or O.'),
-  },
-  { field: 'institution', key: 'institution', about: 'name of the institution' },
-] as const satisfies readonly Field<string>[]
+/** The fields of a profile, and the e-mail address; those that every user has come first. */
+const fields: readonly Field<ProfileField | 'email'>[] = [
+  ...requiredFields.map(ofProfile),
+  { field: 'email', key: 'email', about: 'e-mail address that recovery keys go to (RFC 5321)', check: emailProblem },
+  ...optionalFields.map(ofProfile),
+]
 
 /** The fields of a user that can change. */
-const editedFields = [
+const editedFields: readonly Field<keyof UserFields>[] = [
   { field: 'username', key: 'username', about: 'sign-in name', needed: 'when edited' },
   ...fields,
-] as const satisfies readonly Field<string>[]
+]
 
-type UserFields = Values<(typeof editedFields)[number]['key']>
+type UserFields = Values<'username' | ProfileField | 'email'>
 
 /** Adds `auth-admin users create` and `edit`. */
 export function addUserForms(users: Command): void {
@@ -145,7 +113,7 @@ Examples:
         const user = await userName(name, options)
         const read = async () => {
           const { record, email, etag } = (await readUser(api, user, {})).user
-          return { etag, now: { ...record, email } as UserFields }
+          return { etag, now: { ...record, email } }
         }
         const { values, ...update } = await askEdits(editedFields, options, read)
         const edited = await api.updateUser({ user, form: create(UserFormSchema, values), ...update })
@@ -166,7 +134,7 @@ interface Creation extends UserFields, Named {
 async function askForUser(api: Api, options: Creation): Promise<Creation> {
   const username = options.username ?? (await askText('Username:', { required: true }))
   const role = options.role ?? (await askRole(options))
-  const necessary = fields.filter(field => 'needed' in field && field.needed === 'always')
+  const necessary = fields.filter(({ needed }) => needed === 'always')
   const values = await askFields<keyof UserFields>(options.username === undefined ? fields : necessary, options)
   if (options.username !== undefined || !options.active || options.organization !== undefined || role === 'ROLE_ADMIN')
     return { ...options, ...values, username, role }

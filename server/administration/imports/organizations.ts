@@ -3,8 +3,8 @@ import type { ImportedOrganization } from '../../../proto/gen/auth/v1/administra
 import type { Transaction } from '../../database/connection.js'
 import type { OrganizationRow, Organizations } from '../../models/organization.js'
 import type { Settings } from '../../process/settings.js'
+import { readDateOfBirth } from '../../rules/dates.js'
 import { nicknameKey } from '../../rules/names.js'
-import { readDateOfBirth } from '../../users/sign-up-form.js'
 import { organizationAttributes, organizationFields, readOrganization } from '../organization-form.js'
 import { type Batch, digestOf, type Judged, type Outcome, type Problem, type Rows, rejected, stale } from './rows.js'
 

@@ -11,9 +11,10 @@ import type { Settings } from '../../process/settings.js'
 import { refuse } from '../../requests/refusal.js'
 import { nicknameSkeleton, usernameSkeleton } from '../../rules/look-alikes.js'
 import { isOneLine, nicknameKey, usernameKey } from '../../rules/names.js'
+import { attributesOf, type ProfileField, profile, profileFields } from '../../rules/profile.js'
 import type { Role } from '../../rules/roles.js'
-import { changedFields, detailsOf, type ProfileField, profileFields } from '../../users/profile.js'
-import { checkFields, profileOf, type SignUpTexts } from '../../users/sign-up-form.js'
+import { changedFields } from '../../users/profile.js'
+import { type CompleteTexts, checkFields, profileOf, type SignUpTexts } from '../../users/sign-up-form.js'
 import { nameMessage } from '../../users/taken-names.js'
 import {
   type Batch,
@@ -149,9 +150,8 @@ export function createUserRows(deps: Deps): Rows<ImportedUser> {
     if (organization && 'message' in organization) problems.push(organization)
     else if (organization && !organization.active) problems.push(inactive(organization))
     if (problems.length > 0) return rejected('INVALID_SIGN_UP', ...problems)
-    const { username, nickname, state, city } = texts as Required<SignUpTexts>
     const user = {
-      ...profileOf({ ...texts, username: username!, nickname: nickname!, state: state!, city: city! }),
+      ...profileOf(texts as CompleteTexts),
       passwordHash: (passwordHash as string | undefined) ?? '',
       securityQuestion: null,
       termsOfUsage: row.termsofusage ?? false,
@@ -290,7 +290,7 @@ export function createUserRows(deps: Deps): Rows<ImportedUser> {
     const ids = creations.length > 0 ? await importedUsers.add(creations, batch.t) : []
     const edits = decisions.flatMap((decision, index) =>
       decision.kind === 'update' && decision.profile.length > 0
-        ? [{ id: decision.user.id, details: detailsOf(decision.profile, group[index]!.texts) }]
+        ? [{ id: decision.user.id, details: attributesOf(decision.profile, group[index]!.texts) }]
         : [],
     )
     if (edits.length > 0) await importedUsers.edit(edits, batch.t)
@@ -358,9 +358,8 @@ function inactive({ id }: OrganizationRow): Problem {
 function seenOf(user: ImportedUserRow | undefined): unknown[] | undefined {
   if (!user) return undefined
   const { username, role, active, suspended, deletedAt, organizationId, tokenGeneration, termsOfUsage, email } = user
-  const { nickname, dateOfBirth, gender, state, city, institutionType, institution } = user
   return [
     ...[username, role, active, suspended, deletedAt, organizationId, tokenGeneration, termsOfUsage, email],
-    ...[nickname, dateOfBirth, gender, state, city, institutionType, institution],
+    ...profileFields.map(field => user[profile[field].attribute]),
   ]
 }

@@ -10,8 +10,9 @@ import { checkRole } from '../../requests/texts.js'
 import { readMask } from '../../requests/update-mask.js'
 import { wrongFields } from '../../requests/wrong-fields.js'
 import { usernameKey } from '../../rules/names.js'
-import { editProfile, profileFields } from '../../users/profile.js'
-import { checkFields, profileOf } from '../../users/sign-up-form.js'
+import { profileFields } from '../../rules/profile.js'
+import { editProfile } from '../../users/profile.js'
+import { type CompleteTexts, checkFields, profileOf } from '../../users/sign-up-form.js'
 import { checkFree, isTaken, takenNames } from '../../users/taken-names.js'
 import type { Checked, Handler } from '../context.js'
 import { changeUser, checkOrganization, lockUser, type UserChangeDeps } from './changes.js'
@@ -43,8 +44,8 @@ export function createUser(deps: Deps): Handler<'createUser'> {
     }
     const role = checkRole('form.role', form.role)
     administrator.permitSignIn([role])
-    const username = texts.username!
-    const shownName = texts.nickname!
+    const complete = texts as CompleteTexts
+    const { username } = complete
     if (request.organization && !request.active) {
       wrongFields([{ field: 'organization', message: 'Only a user that is created active can belong to one.' }])
     }
@@ -58,7 +59,7 @@ export function createUser(deps: Deps): Handler<'createUser'> {
         ? []
         : await passwords.hash([{ context: 'password', text: password }], waiterOf(call, key, 'administration'))
     const row = {
-      ...profileOf({ ...texts, username, nickname: shownName, state: texts.state!, city: texts.city! }),
+      ...profileOf(complete),
       passwordHash,
       securityQuestion: null,
       // Only users themselves accept terms.

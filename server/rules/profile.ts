@@ -1,0 +1,87 @@
+// The profile of a user, a row for each field. Sign-up, records, changes, exports, imports, and the flags and columns of files of
+// the command line derive from it. Messages and attributes are checked against it.
+import type { UserForm } from '../../proto/gen/auth/v1/administration_pb.js'
+import type { User } from '../../proto/gen/auth/v1/records_pb.js'
+import type { Profile, SignUpRequest } from '../../proto/gen/auth/v1/users_pb.js'
+import { readDateOfBirth } from './dates.js'
+
+/** A field of a profile: a text of one line, as long as sizes.ts allows. */
+interface Row<A extends string> {
+  /** The name of its attribute; the column has the same name in snake case. */
+  readonly attribute: A
+  /** What it is, for the help of commands. */
+  readonly about: string
+  /** Whether every user has it. */
+  readonly required?: true
+  /** Returns what is wrong with a text that isn't blank, as a sentence. */
+  readonly check?: (text: string) => string | undefined
+}
+
+/** Fields of messages that aren't of the profile. */
+type OtherField =
+  | ('$typeName' | '$unknown' | 'id' | 'username' | 'email' | 'password' | 'role' | 'roles' | 'active' | 'termsofusage')
+  | ('securityquestion' | 'securityanswer' | 'partnerOrganization' | 'providerActivationKey')
+
+/** A field that at least one of the messages has: without a row it is a compile error. */
+type AnyField = Exclude<keyof User | keyof SignUpRequest | keyof Profile | keyof UserForm, OtherField>
+
+const oneOf =
+  (...allowed: readonly string[]) =>
+  (text: string) =>
+    allowed.includes(text) ? undefined : `Leave it empty, or use ${allowed.join(', ').replace(/, (\S+)$/, ' or $1')}.`
+
+const rows = {
+  nickname: { attribute: 'nickname', about: 'display name; by default the username of a new user', required: true },
+  dateofborn: {
+    attribute: 'dateOfBirth',
+    about: 'date of birth, dd/MM/yyyy',
+    check: text => (readDateOfBirth(text, 'UTC') ? undefined : 'Give a day of the calendar as dd/MM/yyyy.'),
+  },
+  gender: { attribute: 'gender', about: 'gender: M, F or N (not informed)', check: oneOf('M', 'F', 'N') },
+  state: {
+    attribute: 'state',
+    about: 'code of the federative unit, such as SP',
+    required: true,
+    check: text => ([...text].length === 2 ? undefined : 'Give the code of the state, exactly 2 characters.'),
+  },
+  city: { attribute: 'city', about: 'city or town', required: true },
+  institutiontype: {
+    attribute: 'institutionType',
+    about: 'type of the institution: E school, D civil defense, N non-governmental, O others',
+    check: oneOf('E', 'D', 'N', 'O'),
+  },
+  institution: { attribute: 'institution', about: 'name of the institution' },
+} as const satisfies Record<AnyField, Row<string>>
+
+type Rows = typeof rows
+
+/** The name of a field in JSON, protocol buffers and files. */
+export type ProfileField = keyof Rows
+
+/** A field that every user has. */
+export type RequiredField = { [F in ProfileField]: Rows[F] extends { required: true } ? F : never }[ProfileField]
+
+/** The values of a profile by attribute: null where an optional field is empty. */
+export type ProfileValues = {
+  readonly [F in ProfileField as Rows[F]['attribute']]: F extends RequiredField ? string : string | null
+}
+
+/** The rows by field. */
+export const profile: Readonly<Record<ProfileField, Row<keyof ProfileValues>>> = rows
+
+/** All fields. */
+export const profileFields = Object.keys(rows) as ProfileField[]
+
+/** The fields that every user has. */
+export const requiredFields = profileFields.filter(field => profile[field].required) as RequiredField[]
+
+/** The other fields. */
+export const optionalFields = profileFields.filter(field => !profile[field].required)
+
+/** Returns the texts of these fields by attribute. */
+export function attributesOf(
+  fields: readonly ProfileField[],
+  texts: { readonly [F in ProfileField]?: string | undefined },
+): Partial<ProfileValues> {
+  return Object.fromEntries(fields.map(field => [profile[field].attribute, texts[field] ?? null]))
+}
