@@ -166,8 +166,9 @@ test('an attempt in progress is not a failure: forty users behind one address th
       await sleep(1000 * Number(headers.get('retry-after')))
     }
   }
-  // The last three at once: one attempt of an account may be in progress.
-  await Promise.all([...users, users[0]!, users[0]!].map(({ username }) => enter(username)))
+  // Again, where a busy machine spread the first attempts over time. One attempt of an account may be in progress: some wait.
+  for (let rounds = 5; rounds > 0 && waited === 0; rounds--)
+    await Promise.all([...users, users[0]!, users[0]!].map(({ username }) => enter(username)))
   t.true(waited > 0)
   for (const { username } of users) t.is((await login(service, username, anyAddress())).status, 200)
 })
