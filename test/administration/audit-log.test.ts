@@ -49,7 +49,7 @@ async function list(api: AdministrationClient, filter: Filter = {}, pageSize = 1
   return all
 }
 
-test('events are listed the newest first, by user, actor, action, outcome and time, and pages hold each once', async t => {
+test('events are listed newest first, filter by user, actor, action, outcome and time, and appear on exactly one page', async t => {
   const service = await startTestService(t, settings)
   const api = await openLocal(t, service)
   const { username } = await service.signUp('ROLE_CLIENT')
@@ -91,7 +91,7 @@ test('events are listed the newest first, by user, actor, action, outcome and ti
   t.is(await reasonOf(api.listAuditEvents({ user: 'nobody at all' })), 'USER_NOT_FOUND')
 })
 
-test('a list goes on past a hundred thousand events that don’t match, in calls of their own', async t => {
+test('one call reads at most 100,000 events, and a list continues past them on the next page', async t => {
   const service = await startTestService(t, settings)
   const api = await openLocal(t, service)
   await append(service, { action: 'user.delete' })
@@ -110,7 +110,7 @@ test('a list goes on past a hundred thousand events that don’t match, in calls
   t.is((await api.listAuditEvents(late)).nextPageToken, '')
 })
 
-test('neither a list nor what follows loses an event where a hundred thousand end', async t => {
+test('neither a list nor a follow request loses an event at the boundary of 100,000 events', async t => {
   const service = await startTestService(t, settings)
   const api = await openLocal(t, service)
   await sealAll(service.registry)
@@ -145,7 +145,7 @@ test('neither a list nor what follows loses an event where a hundred thousand en
   t.deepEqual(followed, marked)
 })
 
-test('what follows a token comes once, oldest first, and only once it is sealed', async t => {
+test('a follow request returns each event after its token once, oldest first, as soon as the event is sealed', async t => {
   const service = await startTestService(t, settings)
   const api = await openSignedIn(t, service)
   await append(service, { action: 'user.edit' })
@@ -168,7 +168,7 @@ test('what follows a token comes once, oldest first, and only once it is sealed'
   )
 })
 
-test('a long log is checked in stretches, with what is written and deleted meanwhile, and a link that is known', async t => {
+test('a long log is verified in several calls, despite concurrent writes and deletions, and against a known link', async t => {
   const service = await startTestService(t, settings)
   const api = await openSignedIn(t, service)
   await appendMany(service, 25_000)

@@ -23,7 +23,7 @@ async function mailServer(t: ExecutionContext, ...says: string[]): Promise<strin
   return `smtp://ana:secret-of-ana@127.0.0.1:${(server.address() as { port: number }).port}`
 }
 
-test('the queue shows kind, user, attempts and codes, and nothing of what is in an e-mail', async t => {
+test('the queue shows kind, user, attempts and codes, and no content of an e-mail', async t => {
   const service = await startTestService(t, { ...settings, SMTP_URL: 'smtp://127.0.0.1:1' })
   const { emails, database, users } = service.registry
   const api = await openSignedIn(t, service)
@@ -77,7 +77,7 @@ test('the queue shows kind, user, attempts and codes, and nothing of what is in 
   )
 })
 
-test('an e-mail that is only checked is neither due nor gone, and leaves no event', async t => {
+test('with validate_only, retrying or discarding an e-mail changes nothing and leaves no event', async t => {
   const service = await startTestService(t, { ...settings, SMTP_URL: 'smtp://127.0.0.1:1' })
   const api = await openSignedIn(t, service)
   const stored = async () => ({
@@ -98,7 +98,7 @@ test('an e-mail that is only checked is neither due nor gone, and leaves no even
   t.deepEqual(await stored(), before)
 })
 
-test('a test e-mail goes into the folder at once where there is no mail server', async t => {
+test('without a mail server, a test e-mail is written to the folder at once', async t => {
   const service = await startTestService(t, settings)
   const api = await openSignedIn(t, service)
   const { sent, answer } = await api.sendTestEmail({ email: 'ana@example.org' })
@@ -111,7 +111,7 @@ test('a test e-mail goes into the folder at once where there is no mail server',
   t.is((await service.registry.audit.list({ action: 'email.test', limit: 9 })).length, 1)
 })
 
-test('a test e-mail that the mail server refuses is told by codes, without a secret or what it quotes', async t => {
+test('if the mail server refuses a test e-mail, the error contains its codes, but no secret and no text of the server', async t => {
   const SMTP_URL = await mailServer(
     t,
     '220 hello',
@@ -126,7 +126,7 @@ test('a test e-mail that the mail server refuses is told by codes, without a sec
   t.notRegex(answer, /secret|AHNl/)
 })
 
-test('all e-mails that failed permanently are due again at once, however many, and the others stay as they are', async t => {
+test('a retry of all makes every permanently failed e-mail due at once, and changes no other', async t => {
   const service = await startTestService(t, settings)
   const api = await openSignedIn(t, service)
   const url = service.env.DATABASE_URL!

@@ -16,7 +16,7 @@ async function examine(api: AdministrationClient): Promise<Record<string, string
   return Object.fromEntries(checks.map(({ check, status, detail }) => [check, `${status} ${detail}`]))
 }
 
-test('migrations are told with their kind and when they were run, newer ones as unknown', async t => {
+test('migrations are listed with kind and time, and those of a newer version as unknown', async t => {
   const service = await startTestService(t, settings)
   const api = await openSignedIn(t, service)
   const { migrations } = await api.getMigrations({})
@@ -30,7 +30,7 @@ test('migrations are told with their kind and when they were run, newer ones as 
   t.regex((await examine(api)).migrations!, /^failed .*9999-later\.sql/)
 })
 
-test('settings are told with value, origin and default, and of a secret only whether it is set', async t => {
+test('settings are listed with value, origin and default, and a secret only as set or not set', async t => {
   const secret = 'a very secret password 7'
   const service = await startTestService(t, { ...settings, AUTH_ADMIN_PASSWORD: secret, AUTH_SOMETHING_ELSE: 'x' })
   const api = await openLocal(t, service)
@@ -46,7 +46,7 @@ test('settings are told with value, origin and default, and of a secret only whe
   for (const hidden of [secret, service.env.AUTH_MASTER_KEY!, service.env.DATABASE_URL!]) t.false(text.includes(hidden))
 })
 
-test('the examination finds nothing wrong with a service that works, and says what could be better', async t => {
+test('diagnosis of a working service reports no failure, and warns about possible improvements', async t => {
   const service = await startTestService(t, settings)
   const found = await examine(await openSignedIn(t, service))
   for (const check of ['database', 'migrations', 'data keys', 'clocks', 'connections', 'signing key', 'audit log'])
@@ -62,7 +62,7 @@ test('the examination finds nothing wrong with a service that works, and says wh
   t.regex(found.administration!, /^ok .*127\.0\.0\.1:0/)
 })
 
-test('the examination finds each thing that is wrong', async t => {
+test('diagnosis reports each fault', async t => {
   const service = await startTestService(t, {
     ...settings,
     SMTP_URL: 'smtp://ana:secret-of-ana@127.0.0.1:1',
@@ -98,7 +98,7 @@ test('the examination finds each thing that is wrong', async t => {
   t.regex(worse['recovery e-mails']!, /^warning /)
 })
 
-test('the certificate of the service is examined by the day it ends', async t => {
+test('diagnosis checks when the certificate of the service expires', async t => {
   const authority = createAuthority('Operations')
   const day = 86_400_000
   for (const [days, says] of [

@@ -56,7 +56,7 @@ interface Request {
 }
 
 for (const [what, { active, call, says }] of Object.entries(changes)) {
-  test(`to ${what} an organization holds to the etag that was seen, and changes nothing when only checked`, async t => {
+  test(`to ${what} an organization needs the current etag, and changes nothing with validate_only`, async t => {
     const { id, name, organization, etag: first, activationkey } = await add()
     const { organization: now } = active
       ? await api.getOrganization({ organization, omitKeys: true })
@@ -83,7 +83,7 @@ for (const [what, { active, call, says }] of Object.entries(changes)) {
   })
 }
 
-test('an organization that is only checked is not made, and the same form makes one after that', async t => {
+test('validate_only creates no organization, and the same form creates one afterwards', async t => {
   const form = { name: `Defesa Civil ${randomUUID()}` }
   const { organization } = await api.createOrganization({ form, validateOnly: true })
   t.is(organization!.record!.name, form.name)

@@ -6,7 +6,7 @@ import { serviceForFile } from '../_helpers/service.js'
 
 const service = serviceForFile(() => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }))
 
-test('a list is read page by page to an empty token, each row once; sizes are 50, and 1,000 at most', async t => {
+test('a list returns each row once, in pages of 50 by default and at most 1,000, until the page token is empty', async t => {
   const { id } = await service.organization({ name: 'Modelo' })
   await ask(
     service.env.DATABASE_URL!,
@@ -31,7 +31,7 @@ test('a list is read page by page to an empty token, each row once; sizes are 50
   t.deepEqual(await wrongFieldsOf(api.listOrganizations({ pageSize: -1 })), ['page_size'])
 })
 
-test('a page token opens nothing with another filter or RPC, nor altered', async t => {
+test('a page token is refused if it is altered or used with another filter or RPC', async t => {
   await service.organization({ name: 'Uma' })
   await service.organization({ name: 'Outra' })
   const api = await openSignedIn(t, service)

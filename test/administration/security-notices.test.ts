@@ -98,13 +98,17 @@ const tellsAll = test.macro(async (t, where: 'server' | 'database') => {
 })
 
 test(
-  'what is done to an administrator at the server is told to it by one e-mail, at once, whatever its quota',
+  'each change of an administrator through the server notifies that administrator by one e-mail, at once, despite its quota',
   tellsAll,
   'server',
 )
-test('what is done to an administrator on the database itself is told to it by one e-mail', tellsAll, 'database')
+test(
+  'each change of an administrator on the database itself notifies that administrator by one e-mail',
+  tellsAll,
+  'database',
+)
 
-test('what the session suffices for, what is only checked, and what is done to others is told to nobody so', async t => {
+test('operations that any session permits, dry runs, and changes of other users send no such notice', async t => {
   const to = 'bia.outra@example.org'
   const { own, admin } = await scene(t, to)
   await mailbox.nextEmail(to)
@@ -121,7 +125,7 @@ test('what the session suffices for, what is only checked, and what is done to o
   t.deepEqual(toldTo(other), ['Your password was changed'])
 })
 
-test('who is made an administrator, gets an address or enrolls one-time codes is told in the language of the service', async t => {
+test('a new administrator, address or one-time code causes a notice in the language of the service', async t => {
   const { own, admin } = await scene(t, 'bia.terceira@example.org', 'pt-BR')
   const made = 'feita@example.org'
   const { username } = await own.signUp('ROLE_CLIENT', { email: made })
@@ -138,7 +142,7 @@ test('who is made an administrator, gets an address or enrolls one-time codes is
   t.true((await mailbox.nextEmail(chief)).text?.includes('precisa agora de um código de uso único para entrar'))
 })
 
-test('an administrator who is erased gets no e-mail: nothing is kept of it', async t => {
+test('the erasure of an administrator sends no e-mail, as no data remains', async t => {
   const to = 'bia.apagada@example.org'
   const { own, admin } = await scene(t, to)
   await mailbox.nextEmail(to)

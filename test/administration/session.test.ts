@@ -7,7 +7,7 @@ import { password, startTestService } from '../_helpers/service.js'
 
 const settings = { AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }
 
-test('an administrator signs in, and everybody else is refused alike', async t => {
+test('only administrators sign in, and all other users get the same refusal', async t => {
   const service = await startTestService(t, settings)
   const open = openAdministration(t, service)
   const member = await service.signUp('ROLE_CLIENT')
@@ -26,7 +26,7 @@ test('an administrator signs in, and everybody else is refused alike', async t =
   t.false(totp)
 })
 
-test('a token of work packages opens nothing of Administration, and the other way round', async t => {
+test('Administration refuses tokens of the public API, and the public API those of Administration', async t => {
   const service = await startTestService(t, settings)
   const foreign = openAdministration(t, service, await service.adminToken())
   t.is(await reasonOf(foreign.listUsers({})), 'INVALID_TOKEN')
@@ -36,7 +36,7 @@ test('a token of work packages opens nothing of Administration, and the other wa
   refused(t, answer, 500, 'INVALID_TOKEN')
 })
 
-test('once enrolled, a one-time code is needed besides the password, and each is good once', async t => {
+test('after enrolment a sign-in needs a one-time code in addition to the password, and each code is valid once', async t => {
   const service = await startTestService(t, settings)
   const session = await openSignedIn(t, service)
   const { secret, uri } = await session.enrollTotp({})

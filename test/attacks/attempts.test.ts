@@ -329,7 +329,7 @@ test('eleven simultaneous correct logins all succeed, including those that wait 
   t.deepEqual(statuses, Array(11).fill(200))
 })
 
-test('an attempt that arrives while others are in progress gets a short Retry-After, whatever failed before', async t => {
+test('an attempt that arrives while others are in progress gets a short Retry-After, regardless of earlier failures', async t => {
   const { username } = await first.signUp('ROLE_CLIENT')
   const address = anyAddress()
   t.is((await guess(first, username, address)).status, 404)

@@ -18,7 +18,7 @@ async function stillServes(): Promise<boolean> {
   return status === 200 && performance.now() - startedAt < 5000
 }
 
-test('a body holds at most 64 KiB, whatever its Content-Length says', async t => {
+test('a body holds at most 64 KiB, regardless of its Content-Length', async t => {
   const large = 'x'.repeat(64 * 1024 + 1)
   const json = { 'content-type': 'application/json' }
   refused(

@@ -73,7 +73,7 @@ const told = (emails: readonly Email[]) =>
 const keyIn = ({ text }: Email) => /: ([2-9A-HJ-NP-Z]{8})\n/.exec(text ?? '')?.[1] ?? ''
 
 test.serial(
-  'of a hundred notices to one victim, 5 are sent within an hour and 20 within a day, and none is lost',
+  'of 100 notices to one victim, 5 are sent within an hour and 20 within a day, and none is lost',
   async t => {
     const on = await scene(t)
     const victim = 'vitima@example.org'
@@ -248,7 +248,7 @@ test.serial(
 )
 
 test.serial(
-  'an owner at a known address or network recovers by e-mail although strangers used up the quota and the attempts',
+  'an owner at a known address or network recovers by e-mail although unknown clients used up the quota and the attempts',
   async t => {
     const on = await scene(t)
     const email = 'ana@example.org'

@@ -85,7 +85,7 @@ async function saveAnswers(token: string): Promise<{ forgotpasswordquestionsid: 
 
 const answersOf = (id: number) => ask(service.env.DATABASE_URL!, `SELECT * FROM answers WHERE user_id = ${id}`)
 
-test('a password without its code permits reading the own record, refresh and logout at the public endpoints, and nothing else', async t => {
+test('a password without its code permits only reading the own record, refresh and logout at the public endpoints', async t => {
   const { username, id } = await administrator()
   await enroll(t, await session(t, username))
   t.is(await reasonOf(openAdministration(t, service).signIn({ username, password })), 'CODE_NEEDED')

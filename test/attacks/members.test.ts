@@ -37,7 +37,7 @@ async function administrator(): Promise<SignedUp> {
   return { username, nickname: username, token: await service.login(username) }
 }
 
-test('an institution deactivates clients of its organization only, and all other users are like missing ones to it', async t => {
+test('an institution deactivates only clients of its organization, and gets the same refusal for all others as for missing users', async t => {
   const [school, other] = [await openSchool(service), await openSchool(service)]
   const stranger = await other.member()
   const colleague = await colleagueIn(school)

@@ -104,7 +104,7 @@ test('of a deletion and another change with the same token, at once, one succeed
   }
 })
 
-test('a request whose caller is suspended or logged out meanwhile deletes and exports nothing', async t => {
+test('a request deletes and exports nothing if its caller is suspended or logged out meanwhile', async t => {
   const { database, users } = service.registry
   for (const revoke of [users.suspend, users.revokeTokens]) {
     for (const [what, begin] of Object.entries({ deleteMe, exportMe })) {
@@ -126,7 +126,7 @@ test('a request whose caller is suspended or logged out meanwhile deletes and ex
   }
 })
 
-test('an account has five exports a day over all replicas, whatever other accounts do', async t => {
+test('an account has five exports a day over all replicas, independent of other accounts', async t => {
   const [one, other] = [replicas[0]!, replicas[1]! as TestService]
   const { token, username } = await one.signUp('ROLE_CLIENT')
   const stranger = await one.signUp('ROLE_CLIENT')

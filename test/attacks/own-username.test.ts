@@ -78,7 +78,7 @@ test('a stolen token that sets a new password can’t set a username for a day',
   t.is((await setUsername(session, newName(), { secret, on: service })).status, 200)
 })
 
-test('a former username and its look-alikes are taken for everybody else for 30 days, and for its user at no time', async t => {
+test('a former username and its look-alikes are taken for all other users for 30 days, and never for its user', async t => {
   const service = await serviceWithClock(t, { AUTH_ADMIN_ADDRESS: '127.0.0.1:0' })
   const former = newName()
   const owner = await service.signUp('ROLE_CLIENT', { username: former })
@@ -126,7 +126,7 @@ test('a former username and its look-alikes are taken for everybody else for 30 
   refused(t, await setUsername(late, name, { on: service }), 422, 'INVALID_SIGN_UP')
 })
 
-test('a former username that expired is free before it is forgotten, and is its next user’s when that one gives it up', async t => {
+test('an expired former username is free before its row is deleted, and is reserved for its next user when that user changes it', async t => {
   const service = await serviceWithClock(t)
   const former = newName()
   const [first, second] = [
@@ -143,7 +143,7 @@ test('a former username that expired is free before it is forgotten, and is its 
   t.is((await setUsername(session, former, { on: service })).status, 200)
 })
 
-test('a user takes a former username back at once', async t => {
+test('a user can return to a former username at once', async t => {
   const { token, username } = await service.signUp('ROLE_CLIENT')
   const name = newName()
   t.is((await setUsername(token, name)).status, 200)
@@ -152,7 +152,7 @@ test('a user takes a former username back at once', async t => {
   t.deepEqual(await formerOf(token), [{ key: name }])
 })
 
-test('a user keeps at most ten former usernames from others', async t => {
+test('a user has at most ten reserved former usernames', async t => {
   const { token } = await service.signUp('ROLE_CLIENT')
   const names = Array.from({ length: 11 }, newName)
   for (const name of names.slice(0, 10)) t.is((await setUsername(token, name)).status, 200)
@@ -197,7 +197,7 @@ test.serial('a change waits for another one that is about to take a look-alike, 
   t.is(await nameOf(one.token), one.username)
 })
 
-test.serial('a username is taken at every moment while its user gives it up', async t => {
+test.serial('a username stays taken at every moment while its user changes it', async t => {
   const name = newName()
   const { token } = await service.signUp('ROLE_CLIENT', { username: name })
   const strangers = await Promise.all(Array.from({ length: 20 }, () => service.signUp('ROLE_CLIENT')))
@@ -210,7 +210,7 @@ test.serial('a username is taken at every moment while its user gives it up', as
   t.is(count(answers, 422), answers.length)
 })
 
-test('of a user’s changes at once each is a change of the one before', async t => {
+test('concurrent changes of a user are applied one after another', async t => {
   const { token, username } = await service.signUp('ROLE_CLIENT')
   const names = Array.from({ length: 5 }, newName)
   const answers = await Promise.all(names.map(name => setUsername(token, name)))

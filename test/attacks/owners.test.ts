@@ -55,7 +55,7 @@ function evaluated(answers: readonly Answer[]): { evaluated: number; unanswered:
 
 const block = () => `2001:db8:${randomInt(1, 0xffff).toString(16)}`
 
-test('an owner at a new address of a known /24 or /48 still signs in while strangers lock the account', async t => {
+test('an owner at a new address of a known /24 or /48 still signs in while unknown clients lock the account', async t => {
   const [net, near] = [anyAddress().replace(/\d+$/, ''), block()]
   for (const [home, neighbour, elsewhere] of [
     [`${net}7`, `${net}201`, anyAddress()],

@@ -9,7 +9,7 @@ import { startGrpcServer } from '../../server/calls/grpc.js'
 const age = 10 * 60_000
 const jitter = 0.1
 
-test('a connection is told to end after 10 minutes, give or take one, however busy it is', async t => {
+test('a connection gets GOAWAY after 10 minutes, plus or minus one, however busy it is', async t => {
   mock.timers.enable({ apis: ['setTimeout'] })
   t.teardown(() => mock.timers.reset())
   const grpc = await startGrpcServer(

@@ -47,7 +47,7 @@ async function revoked({ signUp, registry }: TestService): Promise<string> {
 const sealer = 7264004
 
 test.serial(
-  'two hundred writers at once: no watcher misses a revocation that was acknowledged before as_of',
+  'with 200 concurrent writers, no watcher misses a revocation that was acknowledged before as_of',
   async t => {
     const [writers, rounds, width] = [200, 4, 40]
     const { sequelize } = service.registry.database
@@ -119,7 +119,7 @@ test.serial(
   },
 )
 
-test.serial('a cursor of one server continues at another one, from before its start too', async t => {
+test.serial('a cursor of one server is valid at another, even at one that started later', async t => {
   const before = (await readPages(polls[0]!)).at(-1)!.cursor
   const sub = await revoked(service)
   const third = await startTestService(t, { DATABASE_URL: service.env.DATABASE_URL! })
@@ -133,7 +133,7 @@ test.serial('a cursor of one server continues at another one, from before its st
   }
 })
 
-test.serial('a cursor that the registry doesn’t know is lost, and the answer is a new snapshot', async t => {
+test.serial('for an unknown cursor the response is CURSOR_LOST and a new snapshot', async t => {
   const sub = await revoked(other)
   const { cursor } = await waitFor(async () => {
     const pages = await readPages(polls[0]!)
@@ -176,7 +176,7 @@ function keepCopy(registry: Registry, copy: Map<number, User>, stored: string) {
   return { ...watch, alls, cursor: () => cursor }
 }
 
-test('after a restore from a backup, later cursors are lost, earlier ones are good, and copies are read anew', async t => {
+test('after a restore from a backup, later cursors are lost, earlier ones are valid, and copies start from a new snapshot', async t => {
   const first = await startTestService(t)
   const connect = async (service: TestService) => {
     const client = openGrpc(service.grpc)
@@ -230,7 +230,7 @@ test('after a restore from a backup, later cursors are lost, earlier ones are go
   await after.close()
 })
 
-test.serial('while the audit log isn’t sealed, as_of stands still before the first event that waits', async t => {
+test.serial('while the audit log isn’t sealed, as_of stays before the first unsealed event', async t => {
   const poll = polls[0]!
   const { token } = await service.signUp('ROLE_CLIENT')
   const { audit, database } = service.registry
@@ -256,7 +256,7 @@ test.serial('while the audit log isn’t sealed, as_of stands still before the f
 })
 
 // The last one with these services.
-test.serial('a cursor behind the retention of the audit log is expired, and the newest one is not', async t => {
+test.serial('a cursor older than the retention of the audit log is expired, and the newest one is not', async t => {
   const poll = polls[0]!
   const old = (await readPages(poll)).at(-1)!.cursor
   await revoked(service)

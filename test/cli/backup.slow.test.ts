@@ -79,7 +79,7 @@ async function backedUp(t: ExecutionContext, count = 1) {
 const post = ({ request }: TestService, path: string, query: Record<string, string>, token?: string) =>
   request('POST', path, { query, ...(token !== undefined && { token }) })
 
-test('a registry comes back elsewhere, under another master key: everybody logs in, nobody’s token or mailed key works', async t => {
+test('after a restore into another database with another master key all users can log in, and no earlier token or mailed key is valid', async t => {
   const folder = await temporaryFolder(t)
   const service = await startTestService(t)
   const organization = await service.organization()
@@ -166,7 +166,7 @@ test('a registry comes back elsewhere, under another master key: everybody logs 
   t.is(taken.length, 1)
 })
 
-test('texts come back sign by sign, also those that look like the end of something', async t => {
+test('restored texts equal the originals exactly, even if they contain delimiters of the format', async t => {
   const { env, folder, recipient, identity } = await backedUp(t)
   const odd = ['\\.', '\\N', 'a\tb\nc\\', '"};{', '{"end":true}', '\u{1f9a5} ção', `\n${'x'.repeat(200_000)}\n\\.\n`]
   const client = await hold(t, env.DATABASE_URL)
@@ -183,7 +183,7 @@ test('texts come back sign by sign, also those that look like the end of somethi
   t.true(after.token_issuer![0]!.includes('\\.'))
 })
 
-test('the audit log shows by a link kept elsewhere that events after the backup are gone', async t => {
+test('after a restore, comparing with a link kept elsewhere reveals that events after the backup are missing', async t => {
   const { env, models, file, identity } = await backedUp(t)
   for (const subject_id of [1, 2, 3])
     await models.audit.append({ action: 'session.login', outcome: 'ok', actor: 'user', subject_id })
@@ -197,7 +197,7 @@ test('the audit log shows by a link kept elsewhere that events after the backup 
   t.regex(stderr, /broken at event/)
 })
 
-test('a backup is of one moment, though users sign up while it is made', async t => {
+test('a backup is a consistent snapshot, even if users sign up meanwhile', async t => {
   const folder = await temporaryFolder(t)
   const service = await startTestService(t)
   await service.signUp('ROLE_CLIENT')
@@ -227,7 +227,7 @@ test('a backup is of one moment, though users sign up while it is made', async t
   t.is((await ask(service.env.DATABASE_URL!, 'SELECT FROM users')).length, 5)
 })
 
-test('nothing of what is in a backup can be read without its key, and neither command prints a secret', async t => {
+test('a backup can’t be read without its key, and neither command prints a secret', async t => {
   const { env, file, folder, models } = await backedUp(t)
   const planted = ['ana0', 'ana0@example.org', env.AUTH_MASTER_KEY, 'Escola Plantada']
   await models.database.transact(transaction =>
@@ -261,7 +261,7 @@ test('nothing of what is in a backup can be read without its key, and neither co
   t.is((await readFile(words, 'utf8')).trim(), passphrase)
 })
 
-test('a backup that is cut off, altered, or opened by another key changes nothing, and makes no database', async t => {
+test('restore changes nothing and creates no database if the backup is truncated or altered, or the key is wrong', async t => {
   const { file, folder, identity, secret, recipient } = await backedUp(t, 2500)
   const there = await elsewhere(t)
   done(await runCli({ ...there, AUTH_ADMIN_PASSWORD: password }, ['install']))
@@ -336,7 +336,7 @@ test('a backup that is cut off, altered, or opened by another key changes nothin
   t.is((await ask(there.DATABASE_URL, 'SELECT FROM users')).length, 2500)
 })
 
-test('a wrong passphrase, none, or a file that is no backup: one sentence, and nothing is changed', async t => {
+test('a wrong or missing passphrase, or a file that isn’t a backup, gives a one-sentence error and changes nothing', async t => {
   const { env, folder } = await backedUp(t)
   const file = join(folder, 'words.age')
   const words = join(folder, 'words')
@@ -363,7 +363,7 @@ test('a wrong passphrase, none, or a file that is no backup: one sentence, and n
   t.false((await readdir(folder)).includes('x.age'))
 })
 
-test('restore refuses a registry that holds users without --replace, and without being sure', async t => {
+test('restore into a registry with users needs `--replace` and a confirmation', async t => {
   const { file, identity } = await backedUp(t)
   const there = await installedRegistry(t)
   const before = await contents(there.DATABASE_URL)
@@ -385,7 +385,7 @@ test('restore refuses a registry that holds users without --replace, and without
   done(await runCli(there, ['audit', 'verify']))
 })
 
-test('restore refuses a database that somebody uses, and disturbs nobody', async t => {
+test('restore refuses a database in use, and doesn’t affect its users', async t => {
   const { file, identity } = await backedUp(t)
   const service = await startTestService(t)
   const user = await service.signUp('ROLE_CLIENT')
@@ -396,7 +396,7 @@ test('restore refuses a database that somebody uses, and disturbs nobody', async
   t.is((await service.request('GET', '/users/me', { token: user.token })).status, 200)
 })
 
-test('a newer version restores a backup and brings it up to date; this one refuses a backup of the newer one', async t => {
+test('a newer version restores and migrates a backup, and this version refuses a backup of a newer one', async t => {
   const { env, folder, file, recipient, identity } = await backedUp(t)
   const next = await nextVersion(t, '-- expand\nALTER TABLE users ADD COLUMN extra text;')
   for (const from of ['template0', undefined]) {
@@ -426,7 +426,7 @@ test('a newer version restores a backup and brings it up to date; this one refus
   t.false((await readdir(folder)).includes('x.age'))
 })
 
-test('a backup of another baseline, of another format, or into a database of another baseline, is refused in one sentence', async t => {
+test('another baseline of the backup or the database, or another format, is refused with a one-sentence error', async t => {
   const { file, recipient, identity, secret } = await backedUp(t)
   const text = await textOf(file, secret)
   const there = await elsewhere(t)
@@ -460,7 +460,7 @@ test('a backup of another baseline, of another format, or into a database of ano
   t.regex(stderr, /^error: The database has another baseline than this version \(0001-baseline\.sql\): [^\n]*\n$/)
 })
 
-test('users who were erased since the backup are erased again by their receipts, and nobody else is', async t => {
+test('users who were erased since the backup are erased again by their receipts, and no other users are', async t => {
   const folder = await temporaryFolder(t)
   const service = await startTestService(t)
   const planted = { nickname: 'plantada-no-apelido', email: 'plantada@example.org', city: 'Plantada da Serra' }
@@ -507,7 +507,7 @@ test('users who were erased since the backup are erased again by their receipts,
   }
 })
 
-test('a backup whose event can’t be written, or that would overwrite a file, isn’t made', async t => {
+test('no backup is made if its event can’t be written or a file would be overwritten', async t => {
   const { env, file, folder, recipient } = await backedUp(t)
   const first = await readFile(file)
   const there = await runCli(env, ['backup', file, '--recipient', recipient])
@@ -522,7 +522,7 @@ test('a backup whose event can’t be written, or that would overwrite a file, i
   t.deepEqual((await readdir(folder)).sort(), names)
 })
 
-test('a backup that is stopped leaves no file behind', async t => {
+test('an interrupted backup leaves no file', async t => {
   const { env, folder, recipient } = await backedUp(t)
   const holder = await hold(t, env.DATABASE_URL)
   await holder.query('BEGIN; LOCK TABLE users IN ACCESS EXCLUSIVE MODE')
@@ -534,7 +534,7 @@ test('a backup that is stopped leaves no file behind', async t => {
   t.deepEqual((await readdir(folder)).sort(), names)
 })
 
-test('a backup in a folder has the time as its name, and --keep deletes the oldest ones once it is complete', async t => {
+test('a backup in a folder is named by time, and `--keep` deletes the oldest ones once it is complete', async t => {
   const { env, file, folder, recipient, identity } = await backedUp(t)
   const old = ['registry-2025-12-31T235959Z.age', 'registry-2026-01-01T000000Z.age', 'registry-2026-02-01T000000Z.age']
   const others = ['registry-2026-01-01.age', 'notes.txt', 'registry-2026-01-01T000000Z.age.txt', 'registry.age']
@@ -569,7 +569,7 @@ test('a backup in a folder has the time as its name, and --keep deletes the olde
   }
 })
 
-test('a later backup deletes what a killed one left, and nothing of one that is running', async t => {
+test('a backup deletes partial files of killed backups, and none of a running one', async t => {
   const { env, folder, recipient } = await backedUp(t)
   const other = await backedUp(t)
   const later = () => runCli(other.env, ['backup', folder, '--recipient', recipient])
@@ -619,7 +619,7 @@ test('the systemd unit and the chart start backups with valid arguments', async 
   }
 })
 
-test('wrong words on the command line are refused before anything is done', async t => {
+test('invalid arguments are refused before any work starts', async t => {
   for (const [args, says] of [
     [['backup', 'x.age', '--recipient', 'AGE-SECRET-KEY-1NOBODY'], /^error: --recipient: (?!.*NOBODY).*age public key/],
     [['backup', 'x.age', '--recipient', `age1${'q'.repeat(58)}`], /age public key/],
@@ -634,7 +634,7 @@ test('wrong words on the command line are refused before anything is done', asyn
   }
 })
 
-test('the embedded database: backed up while the service runs, restored at a terminal elsewhere, and not under a service', async t => {
+test('the embedded database can be backed up while the service runs, and restored only while it doesn’t', async t => {
   const service = await spawnService(t, { DATABASE_URL: '' })
   const env = { AUTH_DATA_DIR: service.dataDir }
   const form = signUpForm()

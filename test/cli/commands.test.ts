@@ -164,7 +164,7 @@ test('every command is run below', t => {
   t.deepEqual([...new Set(run), ...elsewhere].sort(), all.sort())
 })
 
-test('every command with --yes is run below, without it too', t => {
+test('every command with `--yes` is also run without it below', t => {
   const asking = leaves(createProgram()).filter(({ command }) => command.options.some(({ long }) => long === '--yes'))
   const confirmed = Object.entries(commands).flatMap(([noun, runs]) =>
     runs.filter(({ args }) => args.includes('--yes')).map(({ args }) => [noun, ...args, ''].join(' ')),
@@ -178,7 +178,7 @@ test('every command with --yes is run below, without it too', t => {
 })
 
 for (const [noun, runs] of Object.entries(commands)) {
-  test(`${noun} prints one JSON document; each change leaves one event, and none when nothing is left to do`, async t => {
+  test(`${noun} prints one JSON document, and leaves one event if it changes something, otherwise none`, async t => {
     const { env, ask } = await installed(t)
     const newest = async () => (await ask('SELECT max(id)::int AS id FROM audit_events'))[0]!.id as number
     for (const { args, action, once } of runs) {
@@ -319,7 +319,7 @@ const failures: Record<string, Failing> = {
   whoami: unreached,
 }
 
-test('every command says why it failed: a sentence, and with --json a document of the same, the exit code and the reason', async t => {
+test('every failed command prints a sentence, and with `--json` a document with that sentence, the exit code and the reason', async t => {
   t.deepEqual(
     Object.keys(failures).sort(),
     leaves(createProgram())
@@ -347,7 +347,7 @@ test('every command says why it failed: a sentence, and with --json a document o
   }
 })
 
-test('a change whose event can’t be written doesn’t happen', async t => {
+test('a change whose event can’t be written is rolled back', async t => {
   const { env, ask } = await installed(t)
   const tables = await ask("SELECT tablename AS name FROM pg_tables WHERE schemaname = 'public' ORDER BY 1")
   const contents = tables.map(({ name }) => `SELECT '${name}' AS name, t::text FROM ${name} t`).join(' UNION ALL ')

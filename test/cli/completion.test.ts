@@ -113,7 +113,7 @@ async function tab(t: ExecutionContext, shell: Shell, env: Record<string, string
   return ran.split('\0').slice(0, -1)
 }
 
-test('commands, options and choices are offered by what is typed of them', async t => {
+test('commands, options and choices are completed from their beginning', async t => {
   const env = { AUTH_DATA_DIR: await emptyFolder(t) }
   t.deepEqual(await offers(env, 'organ'), ['organizations'])
   t.true((await offers(env, 'users', '')).includes('show'))
@@ -124,7 +124,7 @@ test('commands, options and choices are offered by what is typed of them', async
   t.false((await offers(env, '')).includes('__complete'))
 })
 
-test('names of users and organizations come from the server where somebody is signed in', async t => {
+test('names of users and organizations are completed by the server of the current session', async t => {
   const env = await signedIn(t)
   const { username } = await service.signUp('ROLE_CLIENT')
   await service.organization({ name: 'Completa do Sul' })
@@ -135,7 +135,7 @@ test('names of users and organizations come from the server where somebody is si
   t.deepEqual(await offers(env, 'users', 'show', '--context', 'h'), ['here'])
 })
 
-test('nothing is started for a name: without a session there are none', async t => {
+test('completion starts no service: without a session it offers no names', async t => {
   const folder = await emptyFolder(t)
   t.deepEqual(await offers({ AUTH_DATA_DIR: folder, XDG_CONFIG_HOME: folder }, 'users', 'show', 'a'), [])
   t.deepEqual(await readdir(folder), [])

@@ -30,7 +30,7 @@ async function somebody(t: ExecutionContext, start = runCli) {
   return { env, config, run, login }
 }
 
-test.serial('whoever signs in works at the server from then on, under their own name', async t => {
+test.serial('after a login commands use the server, as the user who signed in', async t => {
   const { run, login, config } = await somebody(t, spawnCli)
   const signedIn = await login('--context', 'here', '--json')
   t.is(signedIn.code, 0, signedIn.stderr)
@@ -52,7 +52,7 @@ test.serial('whoever signs in works at the server from then on, under their own 
   t.deepEqual(await readdir(join(folder, 'sessions')), ['here.token'])
 })
 
-test.serial('logout forgets the session, and --everywhere ends it for whoever has a copy', async t => {
+test.serial('logout deletes the session, and `--everywhere` also revokes its copies', async t => {
   const first = await somebody(t)
   const second = await somebody(t)
   for (const { login } of [first, second]) await login('--context', 'here')
@@ -67,35 +67,42 @@ test.serial('logout forgets the session, and --everywhere ends it for whoever ha
   t.is(JSON.parse(refused.stdout).error.reason, 'INVALID_TOKEN')
 })
 
-test.serial('contexts are listed, chosen and removed; --context and --local outweigh the current one', async t => {
-  const { run, login, env } = await somebody(t)
-  await login('--context', 'one')
-  await login('--context', 'two')
-  const names = async () =>
-    JSON.parse((await run(['contexts', 'list', '--json'])).stdout).contexts.map(
-      ({ name, current }: { name: string; current: boolean }) => (current ? `${name}*` : name),
-    )
-  t.deepEqual(await names(), ['one', 'two*'])
-  t.deepEqual(JSON.parse((await run(['contexts', 'use', 'one', '--json'])).stdout), { current: 'one' })
-  t.deepEqual(await names(), ['one*', 'two'])
-  t.is(JSON.parse((await run(['whoami', '--context', 'two', '--json'])).stdout).context, 'two')
-  t.deepEqual(JSON.parse((await run(['contexts', 'show', 'two', '--json'])).stdout), {
-    name: 'two',
-    url: url(),
-    current: false,
-  })
-  t.is(JSON.parse((await run(['contexts', 'show', '--json'])).stdout).name, 'one')
-  t.deepEqual(JSON.parse((await run(['contexts', 'delete', 'two', '--json'])).stdout), { name: 'two', deleted: true })
-  t.is((await run(['whoami', '--context', 'two'])).code, 3)
-  const local = await runCli({ ...service.env, XDG_CONFIG_HOME: env.XDG_CONFIG_HOME }, ['whoami', '--local', '--json'])
-  t.regex(JSON.parse(local.stdout).actor, /^cli:.+@.+$/)
-  await run(['contexts', 'use', 'local'])
-  const none = await run(['users', 'list'])
-  t.is(none.code, 5)
-  t.regex(none.stderr, /no registry in/)
-})
+test.serial(
+  'contexts are listed, chosen and deleted, and `--context` and `--local` override the current one',
+  async t => {
+    const { run, login, env } = await somebody(t)
+    await login('--context', 'one')
+    await login('--context', 'two')
+    const names = async () =>
+      JSON.parse((await run(['contexts', 'list', '--json'])).stdout).contexts.map(
+        ({ name, current }: { name: string; current: boolean }) => (current ? `${name}*` : name),
+      )
+    t.deepEqual(await names(), ['one', 'two*'])
+    t.deepEqual(JSON.parse((await run(['contexts', 'use', 'one', '--json'])).stdout), { current: 'one' })
+    t.deepEqual(await names(), ['one*', 'two'])
+    t.is(JSON.parse((await run(['whoami', '--context', 'two', '--json'])).stdout).context, 'two')
+    t.deepEqual(JSON.parse((await run(['contexts', 'show', 'two', '--json'])).stdout), {
+      name: 'two',
+      url: url(),
+      current: false,
+    })
+    t.is(JSON.parse((await run(['contexts', 'show', '--json'])).stdout).name, 'one')
+    t.deepEqual(JSON.parse((await run(['contexts', 'delete', 'two', '--json'])).stdout), { name: 'two', deleted: true })
+    t.is((await run(['whoami', '--context', 'two'])).code, 3)
+    const local = await runCli({ ...service.env, XDG_CONFIG_HOME: env.XDG_CONFIG_HOME }, [
+      'whoami',
+      '--local',
+      '--json',
+    ])
+    t.regex(JSON.parse(local.stdout).actor, /^cli:.+@.+$/)
+    await run(['contexts', 'use', 'local'])
+    const none = await run(['users', 'list'])
+    t.is(none.code, 5)
+    t.regex(none.stderr, /no registry in/)
+  },
+)
 
-test.serial('the certificate authority of a context is found from every folder', async t => {
+test.serial('the certificate authority of a context is found from every working directory', async t => {
   const { run, login, config } = await somebody(t)
   const ca = join(config, 'ca.pem')
   await writeFile(ca, '')
@@ -105,7 +112,7 @@ test.serial('the certificate authority of a context is found from every folder',
 })
 
 test.serial(
-  'at a terminal, login asks for what is missing and shows none of it; a code once one is enrolled',
+  'at a terminal, login asks for missing credentials without echo, and for a one-time code if enrolled',
   async t => {
     const { env, run, login } = await somebody(t)
     await login('--context', 'here')
@@ -153,7 +160,7 @@ test.serial(
 )
 
 test.serial(
-  'a machine signs in with the key of a service, does what its scopes say, and is told what they lack',
+  'a machine signs in with a service key, has the access of its scopes, and errors name the missing scope',
   async t => {
     const { run, config } = await somebody(t, spawnCli)
     const name = 'rotinas'
@@ -194,7 +201,7 @@ test.serial(
 )
 
 test.serial(
-  'login refuses a key that is unknown, has no scope for Administration, or is none, and keeps nothing',
+  'login refuses a key that is unknown, malformed or without a scope for Administration, and stores nothing',
   async t => {
     const { run } = await somebody(t)
     const login = (key: string) => run(['login', url(), '--context', 'ci', '--service-key-file', '-'], key)
@@ -212,7 +219,7 @@ test.serial(
   },
 )
 
-test.serial('a session too old for what opens a way in says which sign-in that needs', async t => {
+test.serial('the error for a session that is too old says which sign-in the command needs', async t => {
   const { run, login, config } = await somebody(t)
   await login('--context', 'here')
   const file = join(config, 'auth-admin', 'sessions', 'here.token')
@@ -228,7 +235,7 @@ test.serial('a session too old for what opens a way in says which sign-in that n
   )
 })
 
-test.serial('at a terminal a sign-in that is too old is renewed before anything else is typed', async t => {
+test.serial('at a terminal, a sign-in that is too old is renewed before other questions', async t => {
   const { run, login, config, env } = await somebody(t)
   await login('--context', 'here')
   const file = join(config, 'auth-admin', 'sessions', 'here.token')
@@ -265,7 +272,7 @@ test.serial('at a terminal a sign-in that is too old is renewed before anything 
   t.is(await setting.ended, 130)
 })
 
-test.serial('at a terminal a session that has ended is renewed in place, and the command goes on', async t => {
+test.serial('at a terminal, an expired session is renewed, and the command continues', async t => {
   const { run, login, config, env } = await somebody(t)
   await login('--context', 'here')
   const file = join(config, 'auth-admin', 'sessions', 'here.token')
@@ -303,7 +310,7 @@ test.serial('at a terminal a session that has ended is renewed in place, and the
   t.notRegex(ofService.screen(), /Password/)
 })
 
-test.serial('a context knows the username that signed in, and --username is for another', async t => {
+test.serial('a context remembers the username of its sign-in, and `--username` overrides it', async t => {
   const { run, login, env } = await somebody(t)
   await login('--context', 'here')
   const again = await run(['login', '--context', 'here', '--password-file', '-', '--json'], password)
@@ -314,27 +321,30 @@ test.serial('a context knows the username that signed in, and --username is for 
   t.is(await terminal.ended, 130)
 })
 
-test.serial('AUTH_CONTEXT names the context unless --context or --local does, and is no setting', async t => {
-  const { run, login, env } = await somebody(t)
-  await login('--context', 'one')
-  await login('--context', 'two')
-  const contextOf = async (more: Record<string, string>, ...args: string[]) =>
-    JSON.parse((await runCli({ ...env, ...more }, ['whoami', '--json', ...args])).stdout).context
-  t.is(await contextOf({}), 'two')
-  t.is(await contextOf({ AUTH_CONTEXT: 'one' }), 'one')
-  t.is(await contextOf({ AUTH_CONTEXT: 'one' }, '--context', 'two'), 'two')
-  const settings = { ...service.env, AUTH_CONTEXT: 'one' }
-  t.is(await contextOf(settings, '--local'), 'local')
-  t.is(await contextOf({ ...service.env, AUTH_CONTEXT: 'local' }), 'local')
-  t.is((await runCli({ ...env, AUTH_CONTEXT: 'three' }, ['whoami'])).code, 3)
-  const config = await runCli(settings, ['config', '--local', '--json'])
-  t.deepEqual(JSON.parse(config.stdout).unknown, [])
-  const used = await runCli({ ...env, AUTH_CONTEXT: 'one' }, ['contexts', 'use', 'two'])
-  t.is(used.stderr, 'warning: AUTH_CONTEXT is set: commands still work at one.\n')
-  t.regex((await run(['--help'])).stdout, /AUTH_CONTEXT/)
-})
+test.serial(
+  'AUTH_CONTEXT selects the context unless `--context` or `--local` does, and isn’t a setting of the service',
+  async t => {
+    const { run, login, env } = await somebody(t)
+    await login('--context', 'one')
+    await login('--context', 'two')
+    const contextOf = async (more: Record<string, string>, ...args: string[]) =>
+      JSON.parse((await runCli({ ...env, ...more }, ['whoami', '--json', ...args])).stdout).context
+    t.is(await contextOf({}), 'two')
+    t.is(await contextOf({ AUTH_CONTEXT: 'one' }), 'one')
+    t.is(await contextOf({ AUTH_CONTEXT: 'one' }, '--context', 'two'), 'two')
+    const settings = { ...service.env, AUTH_CONTEXT: 'one' }
+    t.is(await contextOf(settings, '--local'), 'local')
+    t.is(await contextOf({ ...service.env, AUTH_CONTEXT: 'local' }), 'local')
+    t.is((await runCli({ ...env, AUTH_CONTEXT: 'three' }, ['whoami'])).code, 3)
+    const config = await runCli(settings, ['config', '--local', '--json'])
+    t.deepEqual(JSON.parse(config.stdout).unknown, [])
+    const used = await runCli({ ...env, AUTH_CONTEXT: 'one' }, ['contexts', 'use', 'two'])
+    t.is(used.stderr, 'warning: AUTH_CONTEXT is set: commands still work at one.\n')
+    t.regex((await run(['--help'])).stdout, /AUTH_CONTEXT/)
+  },
+)
 
-test.serial('a command that is only local refuses --context, and does nothing; AUTH_CONTEXT is a default', async t => {
+test.serial('a local-only command refuses `--context` without effect, and ignores AUTH_CONTEXT', async t => {
   const { run, login, env } = await somebody(t)
   await login('--context', 'prod')
   for (const args of [
@@ -360,28 +370,34 @@ test.serial('a command that is only local refuses --context, and does nothing; A
   t.is(installed.code, 0, installed.stderr)
 })
 
-test.serial('a wrong password, a token in the clear, a server that isn’t there: each says what to do', async t => {
-  const { run, login } = await somebody(t)
-  const wrong = await run(['login', url(), '--username', 'admin', '--password-file', '-', '--json'], 'not-the-password')
-  t.is(wrong.code, 4)
-  t.is(JSON.parse(wrong.stdout).error.reason, 'INVALID_CREDENTIALS')
-  const clear = await run(
-    ['login', 'http://auth.example.org:50052', '--username', 'admin', '--password-file', '-'],
-    'x',
-  )
-  t.is(clear.code, 2)
-  t.regex(clear.stderr, /https:\/\//)
-  t.is((await run(['login', '--username', 'admin', '--password-file', '-'], 'x')).code, 2)
-  await login('--context', 'here')
-  const nowhere = `http://127.0.0.1:${await freePort()}`
-  const away = await run(['login', nowhere, '--username', 'admin', '--password-file', '-'], password)
-  t.is(away.code, 7)
-  t.regex(away.stderr, /can’t be reached/)
-  const flag = await run(['login', url(), '--username', 'admin', '--password', password])
-  t.is(flag.code, 2)
-})
+test.serial(
+  'errors for a wrong password, a connection without TLS and an unreachable server say what to do',
+  async t => {
+    const { run, login } = await somebody(t)
+    const wrong = await run(
+      ['login', url(), '--username', 'admin', '--password-file', '-', '--json'],
+      'not-the-password',
+    )
+    t.is(wrong.code, 4)
+    t.is(JSON.parse(wrong.stdout).error.reason, 'INVALID_CREDENTIALS')
+    const clear = await run(
+      ['login', 'http://auth.example.org:50052', '--username', 'admin', '--password-file', '-'],
+      'x',
+    )
+    t.is(clear.code, 2)
+    t.regex(clear.stderr, /https:\/\//)
+    t.is((await run(['login', '--username', 'admin', '--password-file', '-'], 'x')).code, 2)
+    await login('--context', 'here')
+    const nowhere = `http://127.0.0.1:${await freePort()}`
+    const away = await run(['login', nowhere, '--username', 'admin', '--password-file', '-'], password)
+    t.is(away.code, 7)
+    t.regex(away.stderr, /can’t be reached/)
+    const flag = await run(['login', url(), '--username', 'admin', '--password', password])
+    t.is(flag.code, 2)
+  },
+)
 
-test.serial('a session file that others may read is warned about', async t => {
+test.serial('a session file that other users can read causes a warning', async t => {
   const { run, login, config } = await somebody(t)
   await login('--context', 'here')
   const file = join(config, 'auth-admin', 'sessions', 'here.token')
@@ -394,7 +410,7 @@ test.serial('a session file that others may read is warned about', async t => {
 })
 
 test.serial(
-  'what can’t be undone is confirmed at a server, though scripts on the database itself may go on',
+  'an irreversible command needs a confirmation at a server, but not in scripts on the database itself',
   async t => {
     const { run, login } = await somebody(t)
     await login('--context', 'here')

@@ -100,7 +100,7 @@ const faults: {
   },
 ]
 
-test('the same fault has the same exit code on the database itself and on a server, which never names DATABASE_URL', async t => {
+test('a fault has the same exit code on the database itself and at a server, whose error never mentions DATABASE_URL', async t => {
   const service = await startTestService(t, { AUTH_ADMIN_ADDRESS: '127.0.0.1:0', AUTH_LOG_LEVEL: 'silent' })
   const config = await mkdtemp(join(tmpdir(), 'auth-contexts-'))
   t.teardown(() => rm(config, { recursive: true, force: true }))

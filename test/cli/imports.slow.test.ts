@@ -8,7 +8,7 @@ import test from 'ava'
 import { installedRegistry, spawnCli, startCli } from '../_helpers/cli.js'
 import { ask } from '../_helpers/database.js'
 
-test('an import that is killed again and again ends with each row applied once and each rejected row reported', async t => {
+test('an import that is killed repeatedly and resumed applies each row once and reports each rejected row', async t => {
   const env = await installedRegistry(t)
   const folder = await mkdtemp(join(tmpdir(), 'auth-test-'))
   t.teardown(() => rm(folder, { recursive: true, force: true }))

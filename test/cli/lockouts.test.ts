@@ -54,7 +54,7 @@ const counts = [
 ]
 
 for (const { scope, limit, kept } of counts) {
-  test(`why calls the count "${scope}" locked where sign-in does, and unlock ends the lock`, async t => {
+  test(`why shows the count "${scope}" as locked exactly when sign-in is refused, and unlock ends the lock`, async t => {
     /** A user, and an address from which sign-ins failed so often. */
     const failed = async (count: number) => {
       const { username } = await service.signUp('ROLE_CLIENT')
@@ -116,7 +116,7 @@ test('why shows how long a lock lasts, and a known address only when the user si
   t.regex((await users('unlock', username, '--address', 'here')).stderr, /^error: .*--address.*\n$/)
 })
 
-test('why tells everything in the way, with the commands that mend it, and those mend it', async t => {
+test('why lists all obstacles, and the suggested commands remove them', async t => {
   const { username } = await service.signUp('ROLE_CLIENT', { email: 'porque@example.org' })
   await users('suspend', username, '--yes')
   const { stdout } = await users('why', username)
@@ -150,7 +150,7 @@ test('why tells everything in the way, with the commands that mend it, and those
   )
 })
 
-test('lockouts list shows who is locked, why and which command unlocks, until it is unlocked', async t => {
+test('`lockouts list` shows locked users, the cause and the command to unlock, until they are unlocked', async t => {
   const { username } = await service.signUp('ROLE_CLIENT')
   const address = anyAddress()
   for (let failure = 0; failure < lockout.failures; failure++) await login(username, address, 'errada-errada')

@@ -30,7 +30,7 @@ test('the manual has every command with its options, as a man page and as Markdo
   t.notRegex(page, /[^\0-\x7f]/)
 })
 
-test('man reads the page without a complaint', async t => {
+test('man renders the page without warnings', async t => {
   const { stdout: page } = await runCli({}, ['manual'])
   t.true(page.startsWith('.'))
   const complaints =

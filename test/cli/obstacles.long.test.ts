@@ -16,6 +16,6 @@ const commands = [
 ]
 
 for (const args of commands) {
-  test(`${args.join(' ')} says in one sentence what stands in its way, and makes no database`, t =>
+  test(`${args.join(' ')} reports each obstacle in one sentence, and creates no database`, t =>
     meetObstacles(t, env => spawnCli(env, [...args, '--json'])))
 }

@@ -51,7 +51,7 @@ const changes = [
 /** Without what is of the moment. */
 const still = (text: string) => text.replace(/"(etag|newest|events|seconds|token)": ("[^"]*"|\d+)/g, '"$1"')
 
-test.serial('each command says the same on the database itself and at a server, failures included', async t => {
+test.serial('each command has the same output on the database itself and at a server, including errors', async t => {
   await service.organization({ name: 'Escola Igual' })
   const config = await mkdtemp(join(tmpdir(), 'auth-places-'))
   t.teardown(() => rm(config, { recursive: true, force: true }))

@@ -49,7 +49,7 @@ async function farAway(t: ExecutionContext) {
   return { env, folder, cut }
 }
 
-test.before('more users than a call returns', async () => {
+test.before('prepare more users than one call returns', async () => {
   await service.signUp('ROLE_CLIENT')
   const columns = 'password_hash, state, city, terms_of_usage, role'
   await ask(
@@ -60,7 +60,7 @@ test.before('more users than a call returns', async () => {
   )
 })
 
-test('a list that takes long tells at the terminal how far it is; its output is clean, and the line is gone', async t => {
+test('a slow list shows its progress at the terminal only, and erases the line at the end', async t => {
   const { env, folder } = await farAway(t)
   const list = ['users', 'list', '--limit', '1001', '--json', '--fields', 'id']
   const file = join(folder, 'users.json')
@@ -90,7 +90,7 @@ test('a list is printed page by page, in each form', async t => {
   }
 })
 
-test('a list that fails on the way ends with where it continues, and then says why', async t => {
+test('a list that fails midway prints how to continue, and then the error', async t => {
   const { env, cut } = await farAway(t)
   const list = ['users', 'list', '--all', '--json', '--fields', 'id']
   const child = startCli(env, list)
@@ -109,7 +109,7 @@ test('a list that fails on the way ends with where it continues, and then says w
   t.deepEqual([...users, ...rest.users], JSON.parse((await runCli(service.env, list)).stdout).users)
 })
 
-test('rows that appear at the terminal as they come are progress enough', async t => {
+test('a list that prints rows at the terminal shows no progress line', async t => {
   const { env, folder } = await farAway(t)
   const list = ['users', 'list', '--limit', '1', '--jsonl', '--fields', 'id']
   const seen = openTerminal(env, list)
@@ -120,7 +120,7 @@ test('rows that appear at the terminal as they come are progress enough', async 
   t.regex(unseen.screen(), /Reading: .*\d s/)
 })
 
-test('Ctrl-C takes the line away, too', async t => {
+test('Ctrl-C also erases the progress line', async t => {
   const holder = await hold(t, service.env.DATABASE_URL!)
   await holder.query('BEGIN; LOCK TABLE questions IN ACCESS EXCLUSIVE MODE')
   const file = join(await emptyFolder(t), 'registry.age')
@@ -134,7 +134,7 @@ test('Ctrl-C takes the line away, too', async t => {
   t.regex(backup.raw(), /Writing the backup: \d+ s(\^C)?\r\x1b\[K$/)
 })
 
-test('what is done at once says nothing of it', async t => {
+test('a fast command shows no progress', async t => {
   const { ended, screen } = openTerminal(service.env, ['issuer', 'show'])
   t.is(await ended, 0, screen())
   t.notRegex(screen(), /: \d+ s/)

@@ -4,7 +4,7 @@ import { runCli } from '../_helpers/cli.js'
 import { startTestService } from '../_helpers/service.js'
 import { headerOf } from '../_helpers/tokens.js'
 
-test('rotate publishes a key that signs later, or with --now at once, and old tokens stay good', async t => {
+test('rotate publishes a key that signs later, or with `--now` at once, and old tokens stay valid', async t => {
   const service = await startTestService(t)
   const keys = async (...args: string[]) => {
     const { code, stdout, stderr } = await runCli(service.env, ['keys', ...args, '--json'])
@@ -45,7 +45,7 @@ test('rotate publishes a key that signs later, or with --now at once, and old to
   )
 })
 
-test('retire drops a key at once, on every replica, with all that it signed, and the next one signs', async t => {
+test('retire voids a key and its signatures at once on every replica, and the next key signs', async t => {
   const service = await startTestService(t)
   const other = await startTestService(t, { DATABASE_URL: service.env.DATABASE_URL! })
   const retire = (kid: string, ...more: string[]) => runCli(service.env, ['keys', 'retire', kid, ...more])

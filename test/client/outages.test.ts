@@ -26,7 +26,7 @@ test.after.always(async () => {
   for (const work of cleanUps.reverse()) await work()
 })
 
-serial('while the registry is away for 50 s, valid tokens are accepted and revoked ones refused', async t => {
+serial('while the registry is unavailable for 50 s, valid tokens are accepted and revoked ones refused', async t => {
   const network = createNetwork()
   const verifier = await verifierOf(t, service, { url: issuer, fetch: network.fetch })
   const users: SignedUp[] = []
@@ -57,7 +57,7 @@ serial('while the registry is away for 50 s, valid tokens are accepted and revok
   t.true(verifier.ageMs < 20_000)
 })
 
-serial('while nothing is sealed the age grows, and beyond the limit the registry is asked', async t => {
+serial('while no event is sealed the age grows, and beyond the limit the verifier asks the registry', async t => {
   const network = createNetwork()
   const verifier = await verifierOf(t, service, { url: issuer, fetch: network.fetch, maxStaleMs: 11_000 })
   const { token } = await service.signUp('ROLE_CLIENT')
@@ -86,7 +86,7 @@ serial('while nothing is sealed the age grows, and beyond the limit the registry
   t.is(await outcome(verifier, other.token), 'INVALID_TOKEN')
 })
 
-serial('a clock that is an hour wrong refuses no valid token and accepts no expired one', async t => {
+serial('a verifier whose clock is off by an hour refuses no valid token and accepts no expired one', async t => {
   const network = createNetwork()
   const { token } = await service.signUp('ROLE_CLIENT')
   const expired = await forge(service, token, { exp: nowInSeconds() - 5, iat: nowInSeconds() - 3_600 })
@@ -109,7 +109,7 @@ serial('a clock that is an hour wrong refuses no valid token and accepts no expi
   t.is(await outcome(verifier, token), 'signature')
 })
 
-serial('keys that can’t be read again are used for a minute beyond their max-age, and no longer', async t => {
+serial('if keys can’t be refreshed, they are used for a minute beyond their max-age, and no longer', async t => {
   const network = createNetwork()
   const verifier = await verifierOf(t, service, { url: issuer, fetch: network.fetch })
   const users: SignedUp[] = []
@@ -140,18 +140,21 @@ serial('keys that can’t be read again are used for a minute beyond their max-a
   t.true(reads() - before < 10, String(reads() - before))
 })
 
-serial('a machine that slept asks the registry: the wall clock counts where the other stood still', async t => {
-  const network = createNetwork()
-  const verifier = await verifierOf(t, service, { url: issuer, fetch: network.fetch })
-  const { token } = await service.signUp('ROLE_CLIENT')
-  t.is(await outcome(verifier, token), 'signature')
-  await withClocks({ wall: 90_000 }, async () => {
-    t.is(await outcome(verifier, token), 'registry')
-    t.true(network.calls.includes(paths.verify))
-  })
-})
+serial(
+  'after a suspension of the machine, in which only the wall clock advances, the verifier asks the registry',
+  async t => {
+    const network = createNetwork()
+    const verifier = await verifierOf(t, service, { url: issuer, fetch: network.fetch })
+    const { token } = await service.signUp('ROLE_CLIENT')
+    t.is(await outcome(verifier, token), 'signature')
+    await withClocks({ wall: 90_000 }, async () => {
+      t.is(await outcome(verifier, token), 'registry')
+      t.true(network.calls.includes(paths.verify))
+    })
+  },
+)
 
-serial('a registry that was restored is noticed, and its state counts from then on', async t => {
+serial('a restore of the registry is detected, and its state applies from then on', async t => {
   const url = await freshDatabase(t, { from: installed })
   const ends: (() => Promise<void>)[] = []
   const yesterday = await startTestService({ teardown: end => void ends.push(end) }, { DATABASE_URL: url })

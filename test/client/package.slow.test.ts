@@ -47,7 +47,7 @@ export const watch = createRegistry({ url: '', key: '' }).watchUsers((change: Us
 export const more = [connect(verifier), verifiedKey, VerifyError]
 `
 
-test('a project made from nothing by the README verifies tokens, and has types', async t => {
+test('a new project that follows the README verifies tokens, and has types', async t => {
   // Installs packages.
   t.timeout(600_000)
   const folder = await temporaryFolder(t)

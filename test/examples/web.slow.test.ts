@@ -40,7 +40,7 @@ async function scene(t: ExecutionContext) {
 
 const password = 'tuiuiú no brejo 8'
 
-browserTest('the web page of the examples signs up, activates and logs in, and shows what is wrong', async t => {
+browserTest('the web page of the examples signs up, activates and logs in, and shows errors', async t => {
   const { service, page, form, faults } = await scene(t)
   const { providerKey } = await service.institution(await service.organization())
   const username = randomUUID()

@@ -13,7 +13,7 @@ import { waitForValue } from '../_helpers/wait.js'
 
 const scraped = { AUTH_METRICS_ADDRESS: '127.0.0.1:0' }
 
-test('writes that a full volume refuses are answered with 503 and counted; reads go on, and the service stays ready', async t => {
+test('writes that fail on a full volume are answered with 503 and counted; reads continue, and the service stays ready', async t => {
   const { env, request, signUp, service } = await startTestService(t, scraped)
   const { username, token } = await signUp('ROLE_CLIENT')
   const login = () => request('POST', '/users/login', { query: { username, password }, once: true })

@@ -26,7 +26,7 @@ test('a user record has the roles as a list beside the role, only with the setti
   t.false('roles' in (await signUp(plain, {})))
 })
 
-test('institution X is none, only with the setting', async t => {
+test('institution X means no institution, only with the setting', async t => {
   const given = { institution: 'X', institutiontype: 'X' }
   const user = await signUp(service, given)
   t.is(user.institution, undefined)
@@ -36,7 +36,7 @@ test('institution X is none, only with the setting', async t => {
   t.is((await signUp(plain, { institution: 'X' })).institution, 'X')
 })
 
-test('a birth date is the day whose midnight in Brazil was sent, whatever the zone of the device', async t => {
+test('a birth date is the day whose midnight in Brazil was sent, in any time zone of the device', async t => {
   for (const dateofborn of [
     '2001-05-10T03:00:00.000Z',
     '2001-05-10T02:00:00.000Z',

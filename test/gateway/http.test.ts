@@ -487,7 +487,7 @@ test('X-Forwarded-For counts from trusted proxies only', async t => {
   t.is(await seen(believing, 'admin', '192.0.2.7, unknown'), '127.0.0.1')
 })
 
-test('while the database is away answers are 503 with Retry-After, and afterwards calls succeed', async t => {
+test('while the database is unavailable answers are 503 with Retry-After, and afterwards calls succeed', async t => {
   const other = await startTestService(t)
   const { token } = await other.signUp('ROLE_CLIENT')
   const name = new URL(other.env.DATABASE_URL!).pathname.slice(1)

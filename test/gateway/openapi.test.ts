@@ -24,7 +24,7 @@ for (const revision of ['1.0.0', '1.0.2']) {
     t.is(head.headers.get('etag'), headers.get('etag'))
   })
 
-  test(`${path} is not sent again to a client that has it`, async t => {
+  test(`${path} is not sent again to a client that has it cached`, async t => {
     const etag = (await service.request('GET', path)).headers.get('etag')!
     t.regex(etag, /^"[\w-]{22}"$/)
     for (const known of [etag, `W/${etag}`, `"other", ${etag}`, '*']) {

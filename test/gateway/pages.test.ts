@@ -56,7 +56,7 @@ test('/docs is the reference of the default revision', async t => {
   t.not((await get('/docs')).text, (await get('/docs/1.0.0/en')).text)
 })
 
-test('no page has a script or style within, or refers to another host, and its policy allows its own files alone', async t => {
+test('no page has an inline script or style or refers to another host, and its policy allows only its own files', async t => {
   for (const path of ['/', '/docs', ...references]) {
     const { headers, text } = await get(path)
     const policy = headers.get('content-security-policy') ?? ''
@@ -92,7 +92,7 @@ test('every operation and every reason of the OpenAPI document is in the text of
   t.false((await get('/docs/1.0.2/en')).text.includes('sendadminkeybyemailpartner'))
 })
 
-test('files are compressed for clients that accept it, and not sent again to those that have them', async t => {
+test('files are compressed for clients that accept it, and not sent again to clients that have them cached', async t => {
   for (const path of ['/', '/docs/1.0.2/en', '/docs/reference.js', '/docs/reference.css', '/openapi/1.0.2.json']) {
     const plain = await get(path, { 'accept-encoding': 'identity' })
     const packed = await get(path, { 'accept-encoding': 'br;q=0.5, gzip' })
@@ -111,7 +111,7 @@ test('files are compressed for clients that accept it, and not sent again to tho
   t.is((await get('/docs/1.0.2/en')).headers.get('cache-control'), 'no-cache')
 })
 
-test('with AUTH_DOCS=off there are no pages, documents and definitions, and all else is served', async t => {
+test('with AUTH_DOCS=off there are no pages, documents and definitions, and everything else is served', async t => {
   const { request } = await startTestService(t, { AUTH_DOCS: 'off' })
   for (const path of [
     '/',

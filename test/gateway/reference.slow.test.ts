@@ -12,22 +12,25 @@ const pages = [
 ]
 
 for (const colorScheme of ['light', 'dark'] as const) {
-  browserTest(`no page has an error, a barrier or a request to another host, in ${colorScheme} colors`, async t => {
-    // The axe-core library looks at all colors of a page for seconds.
-    t.timeout(300_000)
-    for (const [locale, paths] of [
-      ['en', pages],
-      ['pt-BR', ['/']],
-    ] as const) {
-      const { page, faults } = await openPage(t, [service.http], { colorScheme, locale })
-      for (const path of paths) {
-        await page.goto(service.http + path)
-        for (const each of await page.locator('details').all()) await each.evaluate('(each) => { each.open = true }')
-        t.deepEqual(await barriers(page), [], path)
+  browserTest(
+    `no page has an error, an accessibility violation or a request to another host, in ${colorScheme} colors`,
+    async t => {
+      // The axe-core library looks at all colors of a page for seconds.
+      t.timeout(300_000)
+      for (const [locale, paths] of [
+        ['en', pages],
+        ['pt-BR', ['/']],
+      ] as const) {
+        const { page, faults } = await openPage(t, [service.http], { colorScheme, locale })
+        for (const path of paths) {
+          await page.goto(service.http + path)
+          for (const each of await page.locator('details').all()) await each.evaluate('(each) => { each.open = true }')
+          t.deepEqual(await barriers(page), [], path)
+        }
+        t.deepEqual(faults, [])
       }
-      t.deepEqual(faults, [])
-    }
-  })
+    },
+  )
 }
 
 browserTest('a reader signs in and calls me in the page', async t => {

@@ -140,7 +140,7 @@ class Served {
   }
 }
 
-test('of two networks that always wait, at any level and whatever others do, neither leads by more than the sum of their greatest costs', t => {
+test('of two networks that always wait, at any level and with any others, neither leads by more than the sum of their greatest costs', t => {
   const leaves = [
     ['a1', 'a'],
     ['a2', 'a'],

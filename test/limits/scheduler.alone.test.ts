@@ -73,7 +73,7 @@ function simulated(
   })
 }
 
-test('a request starts at once, whatever waits, while each of its networks has a share left: 0.35, 1 and 1.6% of all cores, with a burst of 0.5 s', t => {
+test('a request starts at once, regardless of waiting ones, while each of its networks has a share left: 0.35, 1 and 1.6% of all cores, with a burst of 0.5 s', t => {
   simulated(
     ({ loop, scheduler, submit }) => {
       // As many as may are in progress and wait.
@@ -494,7 +494,7 @@ test('many requests that end as soon as they start don’t deepen the stack', t 
   )
 })
 
-test('suspended work gives its place to another, and gets one again when it resumes, whatever the outcome of its wait', async t => {
+test('suspended work frees its place, and gets one again when it resumes, for any outcome of its wait', async t => {
   const scheduler = createScheduler({ ...heavyOnly, slots: 1 }, () => false, cores)
   const [first, second] = [new Job(['a']), new Job(['b'])]
   scheduler.submit(first)

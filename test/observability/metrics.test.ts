@@ -107,7 +107,7 @@ test.serial('every alert names its section of the runbook', t => {
   for (const [, name = '', url] of rules) t.is(url, `https://docs.example.org/operations.md#${name.toLowerCase()}`)
 })
 
-test.serial('docs/metrics.md lists every metric of ours with its labels and meaning', async t => {
+test.serial('docs/metrics.md lists every metric of the project with its labels and meaning', async t => {
   const all = await scrapeAll(t)
   const samples = all.flatMap(({ samples }) => samples)
   const helps = all.flatMap(({ text }) => [...text.matchAll(/^# HELP (auth_\w+) (.*)$/gm)])
@@ -204,7 +204,7 @@ test('metrics show when the last backup was made', async t => {
   t.true(at > before - 1 && at < Date.now() / 1000 + 1, `${at}`)
 })
 
-test('a scrape is answered while the database is away or silent, without the database’s metrics', async t => {
+test('a scrape is answered while the database is unavailable or silent, without the database’s metrics', async t => {
   const url = await freshDatabase(t)
   const relay = await startRelay(t, url)
   const { service } = await startTestService(t, { ...scraped, DATABASE_URL: relay.url })

@@ -66,7 +66,7 @@ function start(t: ExecutionContext, parts: Omit<Parts, 'log'> & Partial<Pick<Par
 const to = 'maria@example.org'
 const entry: Mail = { to, subject: 'Açaí', text: 'Olá, Maria.\n', name: 'auth.7.1', users: [] }
 
-test('an e-mail that is first refused and then undeliverable arrives once the server is back', async t => {
+test('an e-mail that is first refused and then undeliverable arrives once the server is available again', async t => {
   const mailbox = await openMailbox(t)
   const queue = createQueue()
   const transport = createMailTransport(

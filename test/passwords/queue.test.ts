@@ -76,7 +76,7 @@ test('accounts take turns among known sign-ins, and within a network', t => {
 
 const addresses = fc.array(fc.ipV6(), { minLength: 1, maxLength: 30 })
 
-test('two waiting networks get equal turns, whatever else waits and however many accounts they name', t => {
+test('two waiting networks get equal turns, regardless of other jobs and of the number of their accounts', t => {
   const [one, two] = ['192.0.2.1', '198.51.100.1']
   fc.assert(
     fc.property(fc.integer({ min: 1, max: 40 }), addresses, fc.nat(60), (accounts, others, count) => {

@@ -62,7 +62,7 @@ const usersHere = (url: string) =>
      FROM users u ORDER BY id`,
   )
 
-test('a run with collisions lists them all, and writes nothing', async t => {
+test('a run with collisions lists all of them, and writes nothing', async t => {
   const { env, moveIn, report } = await open(t)
   const before = await usersHere(env.DATABASE_URL)
   const run = await moveIn('--report', report)
@@ -95,7 +95,7 @@ test('a run with collisions lists them all, and writes nothing', async t => {
   t.true(lines.some(line => line.id === 5 && line.note === 'active without organization'))
 })
 
-test('everybody moves in: passwords, answers, organizations, keys and ids work as before', async t => {
+test('all users are imported: passwords, answers, organizations, keys and ids work as before', async t => {
   const { from, env, moveIn, report } = await open(t)
   await ask(from, `UPDATE auth.users SET dateofborn = '2999-01-01' WHERE id = 4`)
   const run = await moveIn('--on-collision', 'suffix', '--report', report)
@@ -200,7 +200,7 @@ test('everybody moves in: passwords, answers, organizations, keys and ids work a
   }
 })
 
-test('skip leaves users out, and a file of decisions settles each', async t => {
+test('`skip` omits users with collisions, and a file of decisions resolves each collision', async t => {
   const skipping = await open(t)
   const skipped = await skipping.moveIn('--on-collision', 'skip')
   t.is(skipped.code, 6)
@@ -239,7 +239,7 @@ test('skip leaves users out, and a file of decisions settles each', async t => {
   )
 })
 
-test('a dry run counts, and writes nothing', async t => {
+test('a dry run reports counts, and writes nothing', async t => {
   const { env, from } = await open(t)
   const before = await usersHere(env.DATABASE_URL)
   const run = await runCli(env, ['import', 'database', from, '--json', '--dry-run', '--on-collision', 'suffix'])
@@ -248,7 +248,7 @@ test('a dry run counts, and writes nothing', async t => {
   t.deepEqual(await ask(env.DATABASE_URL, 'SELECT id FROM imports'), [])
 })
 
-test('a second run takes what is new or has changed there, and nothing else', async t => {
+test('a second run imports only records that are new or changed at the source', async t => {
   const { env, from, moveIn } = await open(t)
   t.is((await moveIn('--on-collision', 'suffix')).code, 0)
   const before = await usersHere(env.DATABASE_URL)
@@ -293,7 +293,7 @@ test('a second run takes what is new or has changed there, and nothing else', as
   t.regex(refused.stderr, /has users that were not imported/)
 })
 
-test('an import refuses once a user was changed here, and into a registry with users of its own', async t => {
+test('an import is refused once a user was changed in the registry, or if the registry has users that weren’t imported', async t => {
   const { env, moveIn } = await open(t)
   t.is((await moveIn('--on-collision', 'suffix')).code, 0)
   const service = await startTestService(t, env)
@@ -305,7 +305,7 @@ test('an import refuses once a user was changed here, and into a registry with u
   t.regex(refused.stderr, /Users were changed here/)
 })
 
-test('the id of the administrator here is a collision, unless the name is the same', async t => {
+test('the id of the registry’s administrator is a collision, unless the username is the same', async t => {
   const { env, from, moveIn } = await open(t)
   await ask(
     from,
@@ -320,7 +320,7 @@ test('the id of the administrator here is a collision, unless the name is the sa
   t.deepEqual(await ask(env.DATABASE_URL, 'SELECT username FROM users WHERE id IN (1, 4)'), [{ username: 'admin' }])
 })
 
-test('clear answers never reach the registry', async t => {
+test('answers in the clear never reach the registry', async t => {
   const { env, moveIn } = await open(t)
   const { code, stderr } = await moveIn('--on-collision', 'suffix')
   t.is(code, 0, stderr)

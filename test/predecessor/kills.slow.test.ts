@@ -9,7 +9,7 @@ import { makePredecessor } from '../_helpers/predecessor.js'
 
 const count = 12_000
 
-test('an import that is killed again and again loses and doubles nothing', async t => {
+test('an import that is killed repeatedly loses and duplicates no record', async t => {
   const from = await createDatabase({ from: 'template0' })
   t.teardown(async () => void (await from.drop()))
   await makePredecessor(from.url, count)

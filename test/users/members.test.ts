@@ -186,7 +186,7 @@ test('keys that were mailed to a member are void once it is deactivated', async 
   refused(t, answer, 422, 'INVALID_KEY')
 })
 
-test('the paths of members exist at / alone', async t => {
+test('the paths of members exist only at /', async t => {
   const { token, username } = (await openSchool(service)).institution
   for (const base of ['/1.0.0', '/1.0.2']) {
     t.is((await service.request('GET', `${base}/users/me/members`, { token })).status, 404)

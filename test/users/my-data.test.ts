@@ -77,7 +77,7 @@ async function aLife(t: { teardown(work: () => Promise<void>): void }) {
   return { ...user, id, token, organization, foreign }
 }
 
-test('an export has what administrators export of the user, without other people’s data, keys and bookkeeping', async t => {
+test('an export has what administrators export of the user, without other people’s data, keys and internal columns', async t => {
   const { token, username, id, organization, foreign } = await aLife(t)
   const answer = await service.request('GET', '/users/me/export', { token, headers: from(home) })
   t.is(answer.status, 200, answer.text)
@@ -198,7 +198,7 @@ test('a user lists its events, the newest first, with who acted in plain words a
   )
 })
 
-test('an administrator’s events on others are its own, and say nothing of the others', async t => {
+test('an administrator lists its events on other users, without data about those users', async t => {
   const { username } = await chief()
   const other = await service.signUp('ROLE_CLIENT')
   const { token } = await openAdministration(t, service).signIn({ username, password })

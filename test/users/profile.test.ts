@@ -109,7 +109,7 @@ test('every invalid field is named as at sign-up, and nothing changes', async t 
   t.deepEqual(await edits(token), [])
 })
 
-test('a mask with a field that isn’t of the profile is refused, and other fields of a record are ignored', async t => {
+test('an update mask with a field outside the profile is refused, and other fields of a record are ignored', async t => {
   const values = profile()
   const { token } = await service.signUp('ROLE_CLIENT', values)
   const before = await recordOf(token)
@@ -128,7 +128,7 @@ test('a mask with a field that isn’t of the profile is refused, and other fiel
   t.deepEqual(whole.json, { ...before, city: 'Recife' })
 })
 
-test('a body that isn’t the documented one is refused, and a caller without a token first of all', async t => {
+test('an undocumented body is refused, after the check of the token', async t => {
   const { token } = await service.signUp('ROLE_CLIENT')
   for (const body of ['{', '[]', undefined, { record: 7 }, { record: { city: 7 } }, { updateMask: ['city'] }]) {
     refused(t, await patch(token, body), 400, 'MALFORMED_REQUEST')

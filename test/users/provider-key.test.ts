@@ -146,7 +146,7 @@ test('an administrator replaces the provider key of a user, who is notified; a d
   t.is(await reasonOf(openAdministration(t, service, owner.token).rotateProviderKey({ user })), 'INVALID_TOKEN')
 })
 
-test('a provider key stands in no table in the clear', async t => {
+test('no table has a provider key in the clear', async t => {
   const { token } = await institution()
   const key = (await rotate(token)).json.providerActivationKey.activationkey
   const { database } = service.registry

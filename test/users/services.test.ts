@@ -347,7 +347,7 @@ test('listed users count against the limit of users that a service reads, and pl
   for (let index = 0; index < 3; index++) t.is(await page(90), 4)
 })
 
-test('a service reads a limited number of users, whatever others read, and then gets the seconds until a retry', async t => {
+test('a service reads a limited number of users, independent of other services, and then gets the seconds until a retry', async t => {
   const service = await serviceWithClock(t, { AUTH_LIMIT_FACTOR: '0.01' })
   const client = openClient(t, service)
   const [greedy, modest] = [await serviceKey(service, ['users.read']), await serviceKey(service, ['users.read'])]

@@ -15,7 +15,7 @@ const service = serviceForFile()
 const me = (token: string) => service.request('GET', '/users/me', { token })
 const refresh = (token: string) => service.request('GET', '/users/refresh', { token })
 
-test('a login’s token has the claims of RFC 9068 and our own, and no others', async t => {
+test('a login’s token has the claims of RFC 9068 and those of the project, and no others', async t => {
   const organization = await service.organization()
   const { username } = await service.institution(organization)
   const before = nowInSeconds()
@@ -41,7 +41,7 @@ test('a login’s token has the claims of RFC 9068 and our own, and no others', 
   })
 })
 
-test('a user without an organization has no claim org, and every token its own id', async t => {
+test('a user without an organization has no claim org, and every token has a unique id', async t => {
   const { username, token } = await service.signUp('ROLE_CLIENT')
   t.false('org' in claimsOf(token))
   t.not(claimsOf(await service.login(username)).jti, claimsOf(token).jti)

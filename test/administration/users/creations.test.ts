@@ -32,7 +32,7 @@ async function another(t: ExecutionContext): Promise<AdministrationClient> {
   return openAdministration(t, service, token)
 }
 
-test('two administrators who use one request id get each a creation of its own', async t => {
+test('if two administrators use the same request id, each creates a separate record', async t => {
   const other = await another(t)
   const [requestId, name] = [randomUUID(), `Defesa Civil ${randomUUID()}`]
   const one = await api.createOrganization({ form: { name }, requestId })
@@ -46,7 +46,7 @@ test('two administrators who use one request id get each a creation of its own',
   t.is(await count(`SELECT count(*) FROM organizations WHERE name = '${name}'`), 2)
 })
 
-test('of eight creations at once with one request id one is made, and all get the same answer, but one alone a key of a service', async t => {
+test('eight concurrent creations with one request id create one record and get the same response, and only one gets the service key', async t => {
   const name = randomUUID().slice(0, 8)
   const given = `s-${name}`
   await api.createService({ name: `k-${name}`, scopes: [Scope.USERS_READ] })

@@ -42,7 +42,7 @@ async function aLife(address: string) {
   return { ...user, id, email, organization }
 }
 
-test('an export holds every table and column that tells of the user, and nothing secret', async t => {
+test('an export holds every table and column with data about the user, and no secret', async t => {
   const { username, id, email, organization } = await aLife('198.51.100.8')
   const { json } = await admin.exportUser({ user: username, pageSize: 1000 })
   const data = JSON.parse(json)
@@ -82,7 +82,7 @@ test('an export holds every table and column that tells of the user, and nothing
   t.is(asked.length, 1)
 })
 
-test('of an account with 20,000 events an export has each once, in pages of at most 1 MB', async t => {
+test('an export of an account with 20,000 events has each once, in pages of at most 1 MB', async t => {
   const own = await startTestService(t, { AUTH_ADMIN_ADDRESS: '127.0.0.1:0' })
   const chief = await openSignedIn(t, own)
   const { username, token } = await own.signUp('ROLE_CLIENT')
@@ -128,7 +128,7 @@ test('of an account with 20,000 events an export has each once, in pages of at m
   )
 })
 
-test('the answer of a creation, kept for whoever repeats it, is erased with the user who was created', async t => {
+test('the stored response to a creation is erased with the created user', async t => {
   const username = `criada${randomInt(1e9)}`
   const form = { username, nickname: username, state: 'SP', city: 'Mauá', role: 'ROLE_CLIENT' }
   const requestId = randomUUID()
@@ -142,7 +142,7 @@ test('the answer of a creation, kept for whoever repeats it, is erased with the 
   t.is((await kept()).length, 0)
 })
 
-test('an erased user is gone from every table, its receipt says how many rows, and the audit log verifies', async t => {
+test('erasure removes a user from every table and returns a receipt with the number of rows, and the audit log verifies', async t => {
   const { username, nickname, id, email, token } = await aLife('198.51.100.9')
   t.is(await reasonOf(admin.eraseUser({ user: username })), 'CONFIRMATION_NEEDED')
   const checked = await admin.eraseUser({ user: username, confirm: username, validateOnly: true })
@@ -167,7 +167,7 @@ test('an erased user is gone from every table, its receipt says how many rows, a
   await service.signUp('ROLE_CLIENT', { username, nickname })
 })
 
-test('a deleted user is erased after 30 days, and not before', async t => {
+test('a deleted user is erased after 30 days, and no earlier', async t => {
   const models = await openModels(t)
   const { database, users, administeredUsers, audit } = models
   const [young, old, present] = [

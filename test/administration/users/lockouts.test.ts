@@ -6,7 +6,7 @@ import { anyAddress } from '../../_helpers/crowd.js'
 import { ask } from '../../_helpers/database.js'
 import { password, startTestService } from '../../_helpers/service.js'
 
-test('users are listed while failures lock them, with what locks them, and no longer once they are unlocked', async t => {
+test('users locked by failures are listed with the cause until they are unlocked', async t => {
   const service = await startTestService(t, { AUTH_ADMIN_ADDRESS: '127.0.0.1:0', AUTH_LIMIT_FACTOR: '0.3' })
   const api = await openSignedIn(t, service)
   const login = async (username: string, secret: string, address: string) => {
@@ -63,7 +63,7 @@ test('users are listed while failures lock them, with what locks them, and no lo
   t.deepEqual(await locks(), [])
 })
 
-test('an administrator whose one-time codes are locked stays in the list until it is unlocked', async t => {
+test('an administrator with locked one-time codes is listed until it is unlocked', async t => {
   const service = await startTestService(t, { AUTH_ADMIN_ADDRESS: '127.0.0.1:0' })
   const api = await openSignedIn(t, service)
   const username = 'ana'

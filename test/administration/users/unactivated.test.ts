@@ -28,7 +28,7 @@ async function present<T extends string>({ registry }: TestService, users: Recor
   return (await Promise.all(there)).filter(name => name !== undefined)
 }
 
-test('accounts of an address, an IPv4 block or an IPv6 block are counted and erased, and those beside it stay', async t => {
+test('accounts from an address, an IPv4 block or an IPv6 block are counted and erased, and those outside stay', async t => {
   const service = await start(t)
   const { registry, request } = service
   const administration = await openSignedIn(t, service)
@@ -74,7 +74,7 @@ test('accounts of an address, an IPv4 block or an IPv6 block are counted and era
   )
 })
 
-test('only accounts that were never activated go, of any role, and only of the time that is given', async t => {
+test('only never activated accounts are erased, of any role, and only those in the given time range', async t => {
   const service = await start(t)
   const { database } = service.registry
   const administration = await openSignedIn(t, service)
@@ -125,7 +125,7 @@ test('only accounts that were never activated go, of any role, and only of the t
   t.truthy(await service.registry.administeredUsers.find({ usernameKey: form.username }))
 })
 
-test('a network that is none is refused, and nothing goes without the network once more', async t => {
+test('an invalid network is refused, and erasure needs the network as confirmation', async t => {
   const service = await start(t)
   const administration = await openSignedIn(t, service)
   const users = { one: await signUp(service, '203.0.113.7') }
@@ -141,7 +141,7 @@ test('a network that is none is refused, and nothing goes without the network on
   t.deepEqual(await present(service, users), ['one'])
 })
 
-test('a flood goes in calls of 100 accounts, and a call after one that was the last goes on with the rest', async t => {
+test('each call erases at most 100 accounts, and further calls erase the rest', async t => {
   const service = await start(t)
   const administration = await openLocal(t, service)
   const stays = { stays: await signUp(service, '198.51.100.1') }
@@ -161,7 +161,7 @@ test('a flood goes in calls of 100 accounts, and a call after one that was the l
   t.deepEqual(await wrongFieldsOf(administration.eraseUnactivatedUsers(other)), ['page_token'])
 })
 
-test('two calls at once erase each account once, and none that is activated meanwhile', async t => {
+test('concurrent calls erase each account once, and none that is activated meanwhile', async t => {
   const service = await start(t)
   const { registry } = service
   const { database, users } = registry
@@ -190,7 +190,7 @@ test('two calls at once erase each account once, and none that is activated mean
   t.deepEqual(await present(service, { activated }), ['activated'])
 })
 
-test('where an account was signed up from is known at once, and as long as the audit log keeps it', async t => {
+test('the network of a sign-up is known at once, and as long as the audit log keeps its event', async t => {
   const service = await start(t)
   const { database, audit } = service.registry
   const administration = await openLocal(t, service)
@@ -214,7 +214,7 @@ test('where an account was signed up from is known at once, and as long as the a
   t.is((await administration.eraseUnactivatedUsers({ network: '127.0.0.0/8', validateOnly: true })).users, 0)
 })
 
-test('users delete --unactivated tells how many there are, asks for the network once more, and erases them', async t => {
+test('`users delete --unactivated` shows the number of accounts, asks for the network as confirmation, and erases them', async t => {
   const service = await start(t)
   const users = {
     one: await signUp(service, '203.0.113.7'),
