@@ -26,19 +26,19 @@ export interface Answer {
   readonly status: number
   readonly headers: Headers
   readonly text: string
-  /** The body as JSON; undefined when it is none. */
+  /** The body as JSON; undefined if it isn't JSON. */
   // biome-ignore lint/suspicious/noExplicitAny: tests look into whatever comes
   readonly json: any
 }
 
-/** What a request may carry. */
+/** The parts of a request. */
 export interface RequestOptions {
   readonly query?: Record<string, string>
-  /** Sent as JSON, unless it is a string: then as it is. */
+  /** Sent as JSON, or unchanged if it is a string. */
   readonly body?: unknown
   readonly token?: string
   readonly headers?: Record<string, string>
-  /** Takes a 503 for the answer, for tests of one. Otherwise it is waited out as its Retry-After says. */
+  /** Returns a 503, for tests of it. Otherwise the request is retried after the time in its Retry-After. */
   readonly once?: boolean
 }
 
@@ -57,7 +57,7 @@ export interface TestService {
   readonly settings: Settings
   /** Environment that `auth-admin` needs to work on the same database. */
   readonly env: Record<string, string>
-  /** For setting the scene, not for what is tested. */
+  /** For the preparation of tests, not for what they test. */
   readonly registry: Registry
   readonly service: Service
   request(method: string, path: string, options?: RequestOptions): Promise<Answer>
@@ -75,8 +75,8 @@ export interface TestService {
 }
 
 /**
- * What sends requests to a gateway at `http`, such as `http://127.0.0.1:8080`. Throws if an answer isn't as the OpenAPI
- * documents say; `defaultRevision` is the one at the base path, `none` for a gateway before no real service.
+ * A function that sends requests to a gateway at `http`, such as `http://127.0.0.1:8080`. It throws if a response violates
+ * the OpenAPI documents; `defaultRevision` is the one at the base path, `none` for a gateway before no real service.
  */
 export function createRequest(http: string, defaultRevision: Revision | 'none' = '1.0.2'): TestService['request'] {
   const send: TestService['request'] = async (method, path, options = {}) => {
@@ -100,7 +100,7 @@ export function createRequest(http: string, defaultRevision: Revision | 'none' =
     options?.once ? send(method, path, options) : waitOut(() => send(method, path, options))
 }
 
-/** Retries after Retry-After as long as the service says that it is busy. */
+/** Retries after Retry-After while the service is busy. */
 export async function waitOut(send: () => Promise<Answer>): Promise<Answer> {
   for (let times = 1; ; times++) {
     const answer = await send()
@@ -110,11 +110,11 @@ export async function waitOut(send: () => Promise<Answer>): Promise<Answer> {
   }
 }
 
-/** One service for all tests of the calling file; there once the tests run. `env` is asked for when it starts. */
+/** One service for all tests of the calling file, available once the tests run. `env` is called when it starts. */
 export function serviceForFile(env: () => Record<string, string> = () => ({})): TestService {
   const service = {} as TestService
   const cleanUps: (() => Promise<void>)[] = []
-  // Serial, so that the hooks of the file find it running.
+  // Serial, so that it runs before the hooks of the file.
   test.serial.before(async () => {
     Object.assign(service, await startTestService({ teardown: work => void cleanUps.push(work) }, env()))
   })
@@ -158,7 +158,7 @@ export async function startTestService(
     onLine?.(line)
   })
   const service = await startPatiently(settings, log, clock)
-  // Calls that prepare a test have longer time limits than a service has.
+  // Calls that prepare a test have longer time limits than those of a service.
   const databaseUrl = patiently(settings.databaseUrl!)
   const registry = await openRegistry({ ...settings, databaseUrl }, { log, connections: 2 })
   await registry.masterKey.load()
@@ -235,7 +235,7 @@ export async function serviceWithClock(
   return { ...(await startTestService(t, { ...env, DATABASE_URL: url }, { clock })), clock }
 }
 
-/** The form of a sign-up under unique names. */
+/** A sign-up form with unique names. */
 export function signUpForm(fields: Record<string, unknown> = {}) {
   return {
     username: randomUUID(),

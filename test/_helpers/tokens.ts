@@ -20,7 +20,7 @@ export function idOf(token: string): number {
   return Number(claimsOf(token).sub)
 }
 
-/** A token with the claims of a genuine one but for those given, signed with the key of the service. */
+/** A token with the claims of a genuine one except those given, signed with the key of the service. */
 export async function forge(
   service: TestService,
   genuine: string,

@@ -1,4 +1,4 @@
-/** E-mails of administrators: the queue without anything that is in the e-mails, and a test past it. */
+/** E-mails of administrators: the queue without the contents of e-mails, and a test e-mail that bypasses it. */
 import { readdir, readFile } from 'node:fs/promises'
 import { createServer } from 'node:net'
 import { join } from 'node:path'
@@ -10,7 +10,7 @@ import { waitFor } from '../_helpers/wait.js'
 
 const settings = { AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }
 
-/** A mail server that says the same to every command but the first. */
+/** A mail server with the same reply to every command except the first. */
 async function mailServer(t: ExecutionContext, ...says: string[]): Promise<string> {
   const server = createServer(socket => {
     socket.on('error', () => {})
@@ -107,7 +107,7 @@ test('without a mail server, a test e-mail is written to the folder at once', as
   const [file, ...others] = await readdir(folder)
   t.deepEqual(others, [])
   t.regex(await readFile(join(folder, file!), 'utf8'), /^To: ana@example\.org$/m)
-  t.is(await reasonOf(api.sendTestEmail({ email: 'nobody' })), 'INVALID_ARGUMENT')
+  t.is(await reasonOf(api.sendTestEmail({ email: 'invalid' })), 'INVALID_ARGUMENT')
   t.is((await service.registry.audit.list({ action: 'email.test', limit: 9 })).length, 1)
 })
 
@@ -130,7 +130,7 @@ test('a retry of all makes every permanently failed e-mail due at once, and chan
   const service = await startTestService(t, settings)
   const api = await openSignedIn(t, service)
   const url = service.env.DATABASE_URL!
-  // The sender takes what is due: it finds nothing that it could send.
+  // The sender takes due e-mails: it finds none that it could send.
   await ask(
     url,
     `INSERT INTO emails (kind, parameters, locale, priority, next_attempt_at)

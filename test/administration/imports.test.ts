@@ -1,4 +1,4 @@
-/** Imports: each row is judged by the rules of sign-up, applied exactly once, and counted; what an import must not touch stays. */
+/** Imports: each row is validated by the rules of sign-up, applied exactly once, and counted; protected records stay unchanged. */
 import { createHash, randomInt, randomUUID } from 'node:crypto'
 import test from 'ava'
 import bcrypt from 'bcrypt'
@@ -19,7 +19,7 @@ const client = grpcForFile(service)
 
 const sql = (text: string) => ask(service.env.DATABASE_URL!, text)
 
-/** A source that no other test has. */
+/** A source that is unique to a test. */
 const newSource = () => createHash('sha256').update(randomUUID()).digest('hex')
 
 type Options = { dryRun?: boolean; allOrNothing?: boolean; setPasswords?: boolean; afterDryRun?: number }
@@ -43,7 +43,7 @@ async function importUsers(users: object[], options: Options = {}) {
 
 const rowOf = async (username: string) => (await sql(`SELECT * FROM users WHERE username = '${username}'`))[0]
 
-/** Everything that is stored but for imports and the audit log. */
+/** All stored data except imports and the audit log. */
 async function stored(): Promise<string> {
   const tables = ['users', 'organizations', 'provider_keys', 'emails', 'mailed_keys', 'former_usernames']
   const parts = tables.map(table => `SELECT '${table}' || t::text AS row FROM ${table} t`).join(' UNION ALL ')
@@ -151,7 +151,7 @@ test.serial(
 test.serial('no change by an import sends an e-mail', async t => {
   const { username, token } = await service.signUp('ROLE_INSTITUTION', { email: `${randomUUID()}@example.org` })
   const organization = await service.organization()
-  // Noted as they are queued: the sender deletes them.
+  // Recorded when they are queued, because the sender deletes them.
   await sql(`CREATE TABLE queued (kind text);
     CREATE FUNCTION note_queued() RETURNS trigger LANGUAGE plpgsql AS
       'BEGIN INSERT INTO queued VALUES (NEW.kind); RETURN NULL; END';

@@ -1,4 +1,4 @@
-/** Services that call Administration with their keys: what their scopes open, and what stays hidden from them. */
+/** Services that call Administration with their keys: what their scopes permit, and what stays hidden from them. */
 import { randomUUID } from 'node:crypto'
 import { type DescMessage, type DescMethodUnary, type MessageInitShape, toJsonString } from '@bufbuild/protobuf'
 import type { ConnectError } from '@connectrpc/connect'
@@ -73,7 +73,7 @@ test('a service with administration.read reads everything that administrators re
     actor: `service:${name}`,
     scopes: ['SCOPE_ADMINISTRATION_READ'],
   })
-  // A key that isn't shown is no event.
+  // A key that isn't shown causes no event.
   const events = await service.registry.audit.list({ action: '*.show-key', limit: 10 })
   t.deepEqual(
     events.filter(({ actor }) => actor === `service:${name}`),

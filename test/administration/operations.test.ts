@@ -1,4 +1,4 @@
-/** Operations of administrators: migrations, settings without secrets, and an examination of the service. */
+/** Operations of administrators: migrations, settings without secrets, and diagnosis of the service. */
 import { writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import test from 'ava'
@@ -9,7 +9,7 @@ import { startTestService } from '../_helpers/service.js'
 
 const settings = { AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }
 
-/** Checks by their names, each with its status and what it says. */
+/** Checks by their names, each with status and detail. */
 async function examine(api: AdministrationClient): Promise<Record<string, string>> {
   const { checks } = await api.diagnose({})
   for (const { status, fix } of checks) if ((status === 'ok') !== (fix === '')) throw new Error(`${status} ${fix}`)
@@ -34,15 +34,15 @@ test('settings are listed with value, origin and default, and a secret only as s
   const secret = 'a very secret password 7'
   const service = await startTestService(t, { ...settings, AUTH_ADMIN_PASSWORD: secret, AUTH_SOMETHING_ELSE: 'x' })
   const api = await openLocal(t, service)
-  const { settings: told, unknown } = await api.getConfiguration({})
-  const named = (name: string) => told.find(setting => setting.name === name)
+  const { settings: listed, unknown } = await api.getConfiguration({})
+  const named = (name: string) => listed.find(setting => setting.name === name)
   t.like(named('AUTH_BCRYPT_COST'), { value: '4', origin: 'environment', default: '12', secret: false })
   t.like(named('AUTH_TOKEN_TTL'), { value: '1h', origin: 'default', default: '1h' })
   t.like(named('AUTH_MASTER_KEY'), { value: 'set', origin: 'environment', secret: true, default: undefined })
   t.like(named('AUTH_ADMIN_PASSWORD'), { value: 'set', origin: 'environment', secret: true })
   t.like(named('SMTP_URL'), { value: undefined, origin: 'default', secret: true })
   t.deepEqual(unknown, ['AUTH_SOMETHING_ELSE'])
-  const text = JSON.stringify(told, (_, value) => (typeof value === 'bigint' ? String(value) : value))
+  const text = JSON.stringify(listed, (_, value) => (typeof value === 'bigint' ? String(value) : value))
   for (const hidden of [secret, service.env.AUTH_MASTER_KEY!, service.env.DATABASE_URL!]) t.false(text.includes(hidden))
 })
 
@@ -93,7 +93,7 @@ test('diagnosis reports each fault', async t => {
   await ask(url, `UPDATE data_keys SET wrapped = '\\x00'::bytea || wrapped`)
   const worse = await examine(api)
   t.regex(worse['data keys']!, /^failed AUTH_MASTER_KEY is not the key/)
-  // What rests on them is left out, what doesn't isn't.
+  // Checks that depend on them are omitted, others aren't.
   t.is(worse['signing key'], undefined)
   t.regex(worse['recovery e-mails']!, /^warning /)
 })

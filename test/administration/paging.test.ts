@@ -1,4 +1,4 @@
-/** Pages (AIP-158): sizes, the one sign of the end, and tokens that go with their RPC and filter alone. */
+/** Pages (AIP-158): sizes, the empty token at the end, and tokens that are bound to RPC and filter. */
 import test from 'ava'
 import { openSignedIn, reasonOf, wrongFieldsOf } from '../_helpers/administration.js'
 import { ask } from '../_helpers/database.js'
@@ -25,7 +25,7 @@ test('a list returns each row once, in pages of 50 by default and at most 1,000,
   t.is(rest.nextPageToken, '')
   const ids = [...first.organizations, ...rest.organizations].map(({ record }) => record!.id!)
   t.is(new Set(ids).size, 1005)
-  // The page that ends the list exactly says so, too.
+  // Also if the last page is full.
   const exact = await api.listOrganizations({ type, pageSize: 5, pageToken: first.nextPageToken })
   t.is(exact.nextPageToken, '')
   t.deepEqual(await wrongFieldsOf(api.listOrganizations({ pageSize: -1 })), ['page_size'])

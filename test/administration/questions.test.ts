@@ -1,4 +1,4 @@
-/** Questions of administrators: what users answered outlives every change, and what matched nothing can be linked. */
+/** Questions of administrators: answers survive every change, and custom questions can be linked. */
 import test from 'ava'
 import { openSignedIn, reasonOf } from '../_helpers/administration.js'
 import { ask } from '../_helpers/database.js'
@@ -31,10 +31,10 @@ test('answers to an application’s custom question count for login once it is l
     securityanswer: 'Totó',
   })
   await service.signUp('ROLE_CLIENT', { securityquestion: 'Outra?', securityanswer: 'x' })
-  // Without an answer there is nothing to link.
+  // Without an answer there is no question to link.
   await service.signUp('ROLE_CLIENT', { securityquestion: 'Sem resposta?' })
   for (const { token } of [ana, bia]) await saveAnswer(service, token, 2, 'Recife')
-  // Bia has answered the question itself, too: that one stays.
+  // Bia has also answered the question itself: that answer stays.
   await saveAnswer(service, bia.token, 1, 'Fofinho')
 
   const { questions } = await api.listUnmatchedQuestions({})
@@ -61,7 +61,7 @@ test('answers to an application’s custom question count for login once it is l
     (await api.listUnmatchedQuestions({})).questions.map(({ question, users }) => [question, users]),
     [['Outra?', 1]],
   )
-  // Once more is no mistake.
+  // A repetition is not an error.
   t.is((await api.linkQuestion({ text: 'Nome do seu pet?', question: '1' })).linked, 0)
 
   const clara = await service.signUp('ROLE_CLIENT', { securityquestion: 'nome do seu pet?', securityanswer: 'Mimi' })
@@ -69,7 +69,7 @@ test('answers to an application’s custom question count for login once it is l
   t.is(await signIn(service, clara.username, { 1: 'mimi', 2: 'olinda' }), 200)
   t.is((await api.listUnmatchedQuestions({})).questions.length, 1)
 
-  // The text of a question itself comes before what is linked to another.
+  // The text of a question takes precedence over a text that is linked to another.
   const { question: own } = await api.createQuestion({ question: 'Nome do seu pet?' })
   const dora = await service.signUp('ROLE_CLIENT', { securityquestion: 'nome do seu pet?', securityanswer: 'Lulu' })
   await saveAnswer(service, dora.token, 2, 'Natal')

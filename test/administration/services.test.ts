@@ -1,4 +1,4 @@
-/** Services over Administration: who has an identity, what it may do, and its keys. */
+/** Services in Administration: identities, scopes and keys. */
 import { randomUUID } from 'node:crypto'
 import { timestampDate, timestampFromDate } from '@bufbuild/protobuf/wkt'
 import type { ConnectError } from '@connectrpc/connect'
@@ -22,7 +22,7 @@ test.after.always(() => Promise.all(undo.map(work => work())))
 const scopes = [Scope.USERS_READ]
 const newName = () => `s-${randomUUID().slice(0, 8)}`
 
-/** What a call was refused for: `OK`, or the reason and the wrong fields. */
+/** The outcome of a call: `OK`, or the reason and the invalid fields. */
 async function outcome(call: Promise<unknown>): Promise<string> {
   const error = await call.then(
     () => undefined,
@@ -33,7 +33,7 @@ async function outcome(call: Promise<unknown>): Promise<string> {
   return [error.findDetails(ErrorInfoSchema)[0]?.reason, ...fields].join(' ')
 }
 
-/** Whether a key opens `GetUser`. */
+/** The outcome of `GetUser` with a key. */
 async function ask(key: string): Promise<string> {
   const client = openGrpc(service.grpc)
   try {
@@ -114,7 +114,7 @@ test('keys rotate without downtime: a service has two keys until the first is re
   )
   await waitFor(async () => (await ask(first)) === 'INVALID_TOKEN')
   t.is(await ask(second), 'OK')
-  // The key of one service isn't another's to remove.
+  // A key can't be deleted through another service.
   const other = newName()
   await open.createService({ name: other, scopes })
   t.is(await outcome(open.deleteServiceKey({ name: other, id: both!.keys[1]!.id })), 'RECORD_NOT_FOUND')

@@ -1,4 +1,4 @@
-/** Sessions of administrators: who gets a token, what it opens, and for how long. */
+/** Sessions of administrators: who gets a token, its access, and its lifetime. */
 import test from 'ava'
 import { TOTP } from 'otpauth'
 import { openAdministration, openSignedIn, reasonOf } from '../_helpers/administration.js'
@@ -14,7 +14,7 @@ test('only administrators sign in, and all other users get the same refusal', as
   for (const form of [
     { username: 'admin', password: 'wrong-password-1' },
     { username: member.username, password },
-    { username: 'nobody at all', password },
+    { username: 'no such user', password },
   ]) {
     t.is(await reasonOf(open.signIn(form)), 'INVALID_CREDENTIALS')
   }
@@ -42,7 +42,7 @@ test('after enrolment a sign-in needs a one-time code in addition to the passwor
   const { secret, uri } = await session.enrollTotp({})
   t.regex(uri, /^otpauth:\/\/totp\/.*secret=/)
   const totp = new TOTP({ secret })
-  // Nothing is asked for before a code was seen.
+  // No code is required before one was confirmed.
   await openAdministration(t, service).signIn({ username: 'admin', password })
   t.is(await reasonOf(session.confirmTotp({ code: '12345' })), 'INVALID_ARGUMENT')
   const now = Date.now()
@@ -50,7 +50,7 @@ test('after enrolment a sign-in needs a one-time code in addition to the passwor
   const open = openAdministration(t, service)
   t.is(await reasonOf(open.signIn({ username: 'admin', password })), 'CODE_NEEDED')
   t.is(await reasonOf(open.signIn({ username: 'admin', password: 'wrong-password-1' })), 'INVALID_CREDENTIALS')
-  // The code that ended the enrolment is spent.
+  // The code that confirmed the enrolment is already used.
   const spent = totp.generate({ timestamp: now })
   t.is(await reasonOf(open.signIn({ username: 'admin', password, code: spent })), 'INVALID_CREDENTIALS')
   const next = totp.generate({ timestamp: now + 30_000 })

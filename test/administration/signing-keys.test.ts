@@ -1,4 +1,4 @@
-/** Signing keys and issuer of administrators: rotating asks nothing of anybody, what can't be undone a confirmation. */
+/** Signing keys and issuer of administrators: rotation needs no confirmation, irreversible changes do. */
 import test from 'ava'
 import fc from 'fast-check'
 import { newKeyPair } from '../../server/models/signing-key.js'
@@ -61,7 +61,7 @@ test('after an immediate rotation and the retirement of the new key hours later,
   await service.clock.pass(3 * hour)
   const { successor } = await (await openSignedIn(t, service)).retireSigningKey({ kid, confirm: kid })
   t.is(headerOf(await service.login(username)).kid, successor)
-  // Past the end of the first key, which the rotation set.
+  // After the expiry of the first key, which the rotation set.
   await service.clock.pass(10 * hour)
   t.is(headerOf(await service.login(username)).kid, successor)
   const [key, ...others] = (await (await openSignedIn(t, service)).listSigningKeys({})).keys
@@ -89,7 +89,7 @@ test('in any order of rotations and retirements, one key has no expiry, and the 
     fc.nat(4).map(index => ({ what: 'retire' as const, index })),
     fc.constantFrom(1, 300, 601, hour, 11 * hour, 13 * hour).map(seconds => ({ what: 'pass' as const, seconds })),
   )
-  // The signer is dropped while two are published: the newer one signs at once, and the other one never.
+  // The signing key is retired while two are published: the newer one signs at once, and the other one never.
   const twoPublished = [
     { what: 'rotate' as const },
     { what: 'rotate' as const },

@@ -34,7 +34,7 @@ async function twoServers(t: ExecutionContext) {
 
 /** Asserts that every read was answered, and every write but for a few, which were told to try again. */
 function fewTold(t: ExecutionContext, reads: Load, writes: Load) {
-  t.log(`reads: ${reads.told()}; sign-ups: ${writes.told()}`)
+  t.log(`reads: ${reads.summary()}; sign-ups: ${writes.summary()}`)
   t.deepEqual([...new Set(reads.statuses)], [200])
   t.true(writes.statuses.every(status => status === 200 || status === 503))
   t.true(toldOf(writes.statuses) <= 16)
@@ -146,7 +146,7 @@ test.serial('during a rolling restart of the servers no call fails, read or writ
     await usesAll(request, token, servers)
   }
   await Promise.all([reads.end(), writes.end()])
-  t.log(`reads: ${reads.told()}; sign-ups: ${writes.told()}`)
+  t.log(`reads: ${reads.summary()}; sign-ups: ${writes.summary()}`)
   t.deepEqual([...new Set([...reads.statuses, ...writes.statuses])], [200])
 })
 

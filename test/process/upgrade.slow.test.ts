@@ -63,7 +63,7 @@ test('an upgrade under load fails no call: `expand` before the rollout, `contrac
   t.deepEqual(JSON.parse(done(await up('--contract'))).migrations, ['9999-last.sql'])
   await more()
   await Promise.all([reads.end(), writes.end()])
-  t.log(`reads: ${reads.told()}; sign-ups: ${writes.told()}`)
+  t.log(`reads: ${reads.summary()}; sign-ups: ${writes.summary()}`)
   t.deepEqual([...new Set([...reads.statuses, ...writes.statuses])], [200])
 
   const late = launch(t, env)

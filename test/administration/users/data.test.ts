@@ -1,4 +1,4 @@
-/** What is stored of a user: all of it is handed out but secrets, and all of it is erased. */
+/** Stored data of a user: an export has all of it except secrets, and an erasure deletes all of it. */
 import { randomInt, randomUUID } from 'node:crypto'
 import test from 'ava'
 import { startMaintenance } from '../../../server/jobs/maintenance.js'
@@ -16,7 +16,7 @@ const admin = signedInForFile(service)
 const run = async (text: string) =>
   (await service.registry.database.sequelize.query(text))[0] as Record<string, string>[]
 
-/** A user of whom every table holds something. */
+/** A user with a row in every table. */
 async function aLife(address: string) {
   const organization = await service.organization()
   const email = `vida${organization.id}@example.org`
@@ -57,7 +57,7 @@ test('an export holds every table and column with data about the user, and no se
   const events = [...data.audit_events, ...data.audit_staged] as Record<string, unknown>[]
   const own = events.find(({ action, address }) => action === 'session.login' && address === '198.51.100.8')
   t.is(own?.actor_id, id)
-  // Where administrators come from is theirs.
+  // The addresses of administrators are omitted.
   const suspended = events.filter(({ action }) => action === 'user.suspend')
   t.is(suspended.length, 1)
   t.is(suspended[0]!.address, null)
@@ -70,11 +70,11 @@ test('an export holds every table and column with data about the user, and no se
   t.notRegex(json, /hmac1|\$2b\$|segredo-totp|Rexresposta|_hash"|_sealed"|_digest"/i)
   t.false(json.includes(organization.activationkey))
 
-  // A table or column that comes later has to be told of, or kept out on purpose.
+  // A new table or column must be exported, or excluded on purpose.
   const kept = ['password_hash', 'username_key', 'nickname_key', 'username_skeleton', 'nickname_skeleton']
   const columns = await run(`SELECT column_name AS name FROM information_schema.columns WHERE table_name = 'users'`)
-  const told = columns.map(({ name }) => name!).filter(name => !kept.includes(name))
-  t.deepEqual(Object.keys(data.users).sort(), [...told, 'has_password'].sort())
+  const exported = columns.map(({ name }) => name!).filter(name => !kept.includes(name))
+  t.deepEqual(Object.keys(data.users).sort(), [...exported, 'has_password'].sort())
   const tables = await run(`SELECT DISTINCT table_name AS name FROM information_schema.columns
     WHERE column_name IN ('user_id', 'subject_id') AND table_schema = 'public'`)
   for (const { name } of tables) t.true(name! in data, name)
@@ -88,7 +88,7 @@ test('an export of an account with 20,000 events has each once, in pages of at m
   const { username, token } = await own.signUp('ROLE_CLIENT')
   const id = idOf(token)
   while ((await own.registry.audit.backlog()).staged > 0) await own.registry.audit.seal()
-  // Before all others, so that the sealer goes on. Of every ten one was done by the user to somebody else.
+  // Before all others, so that sealing continues. The user is the actor of every tenth, on another user.
   await own.registry.database.sequelize.query(`INSERT INTO audit_events
       (id, at, action, outcome, reason, actor, actor_id, subject_id, object, address, request_id, mac, hash)
     SELECT -n, now(), 'session.login', 'refused', repeat('r', 100), 'user', CASE WHEN n % 10 = 0 THEN ${id} END,
@@ -163,7 +163,7 @@ test('erasure removes a user from every table and returns a receipt with the num
   t.is((await service.registry.audit.verify()).broken, undefined)
   const events = await service.registry.audit.list({ subjectId: id, action: 'user.erase', limit: 5 })
   t.like(events[0], { actor: 'user', subject_id: id })
-  // The names are free again.
+  // The names are available again.
   await service.signUp('ROLE_CLIENT', { username, nickname })
 })
 
@@ -186,7 +186,7 @@ test('a deleted user is erased after 30 days, and no earlier', async t => {
     never,
   )
   t.teardown(() => rounds.stop())
-  // Replicas do it side by side.
+  // Replicas run concurrently.
   await Promise.all([rounds.round(), rounds.round()])
   t.is(await administeredUsers.find({ id: old }), undefined)
   t.is((await administeredUsers.find({ id: young }))?.username, 'nova')

@@ -1,4 +1,4 @@
-/** The list of locked users: who is locked now, by which failures, and nobody else. */
+/** The list of locked users: exactly those who are locked now, with the failures. */
 import test from 'ava'
 import { TOTP } from 'otpauth'
 import { openAdministration, openSignedIn } from '../../_helpers/administration.js'
@@ -27,7 +27,7 @@ test('users locked by failures are listed with the cause until they are unlocked
   await fail(ana.username, 3)
   await fail(bia.username, 2)
   await fail('ninguém', 3)
-  // Locked only where it is known.
+  // Locked only at the known address.
   const home = anyAddress()
   t.is(await login(clara.username, password, home), 200)
   await fail(clara.username, 3, home)

@@ -1,4 +1,4 @@
-/** Helping users who can't get in: why they can't, and what administrators do about it. */
+/** Support of users who can't sign in: the obstacles, and how administrators remove them. */
 import { randomInt } from 'node:crypto'
 import test from 'ava'
 import { UserState } from '../../../proto/gen/auth/v1/administration_pb.js'
@@ -32,20 +32,20 @@ const setAnswer = (token: string, question: number, answer: string, { request }:
     body: { forgotpasswordquestionsid: question, answer },
   })
 
-/** What stands in the way of a user, as `what: why [command]`. */
+/** The obstacles of a user, as `what: why [command]`. */
 async function why(user: string, address?: string, of = admin): Promise<string[]> {
   const { obstacles } = await of.explainUser({ user, ...(address && { address }) })
   return obstacles.map(({ prevents, reason, command }) => `${prevents}: ${reason} [${command}]`)
 }
 
-/** A user in whose way nothing stands. */
+/** A user without obstacles. */
 async function free(of = service, fields: Record<string, unknown> = {}) {
   const email = `u${randomInt(1e9)}@example.org`
   const { activationkey } = await of.organization()
   const { providerKey } = await of.institution({ activationkey })
   const user = await of.signUp('ROLE_CLIENT', { email, securityquestion: '1', securityanswer: 'Rex', ...fields })
   await setAnswer(user.token, 2, 'Assis', of)
-  // It is told of the answer.
+  // The notice about the answer.
   await mailbox.nextEmail(email)
   const query = { username: user.username, activationkey: providerKey }
   await of.request('POST', '/users/activate', { token: user.token, query })
@@ -115,7 +115,7 @@ test('a lock appears exactly where sign-in is refused, with its seconds, and unl
   t.is(await login(service, username, password, home), 429)
   t.is((await admin.unlockUser({ user: username, address: home })).cleared, 3)
   t.is((await admin.unlockUser({ user: username })).cleared, 0)
-  // A process believes a lock for a moment.
+  // A process caches a lock for a moment.
   for (const address of [home, elsewhere]) {
     await waitFor(async () => (await login(service, username, password, address)) === 200)
   }
@@ -217,7 +217,7 @@ test('the obstacles to recovery by answers are listed: too few that count, when 
   }
   const saved = ': the user saves them when signed in.'
   t.deepEqual(await byAnswers(), [[`1 of 2 required answers count${saved}`, '', undefined]])
-  // Answers that are saved long after sign-up wait for a day.
+  // Answers saved long after sign-up count after a day.
   await own.clock.pass(25 * 3600)
   await setAnswer(await own.login(user.username), 2, 'Assis', own)
   await own.clock.pass(3600)

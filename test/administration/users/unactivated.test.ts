@@ -1,4 +1,4 @@
-/** After a flood of sign-ups: what was signed up from a network and never activated is erased, and nothing else. */
+/** After a flood of sign-ups: erasure of only the accounts that were signed up from a network and never activated. */
 import { timestampFromDate } from '@bufbuild/protobuf/wkt'
 import test, { type ExecutionContext } from 'ava'
 import { openLocal, openSignedIn, reasonOf, wrongFieldsOf } from '../../_helpers/administration.js'
@@ -9,7 +9,7 @@ import { waitFor } from '../../_helpers/wait.js'
 
 const start = (t: ExecutionContext) => startTestService(t, { AUTH_ADMIN_ADDRESS: '127.0.0.1:0' })
 
-/** Signs somebody up from an address; the username. */
+/** Signs a user up from an address; returns the username. */
 async function signUp({ request }: TestService, address: string, role = 'ROLE_CLIENT'): Promise<string> {
   const form = signUpForm({ roles: [role] })
   const { status, text } = await request('POST', '/users/signup', {
@@ -20,7 +20,7 @@ async function signUp({ request }: TestService, address: string, role = 'ROLE_CL
   return form.username
 }
 
-/** Which of the users are there, deleted or not. */
+/** Which of the users exist, deleted or not. */
 async function present<T extends string>({ registry }: TestService, users: Record<T, string>): Promise<string[]> {
   const there = Object.entries<string>(users).map(async ([name, username]) =>
     (await registry.administeredUsers.find({ usernameKey: username })) ? name : undefined,
@@ -92,7 +92,7 @@ test('only never activated accounts are erased, of any role, and only those in t
   const { termsofusage: _, roles: __, ...form } = signUpForm()
   await administration.createUser({ form: { ...form, role: 'ROLE_CLIENT' } })
   for (const user of [users.active, users.activeOnce]) await administration.activateUser({ user })
-  // As it may be some day: nothing makes an active account inactive now.
+  // For the future: currently nothing makes an active account inactive.
   await database.run({ name: 'inactive', text: 'UPDATE users SET active = false WHERE username_key = $1' }, [
     users.activeOnce,
   ])
@@ -153,7 +153,7 @@ test('each call erases at most 100 accounts, and further calls erase the rest', 
   t.is(first.users, 100)
   const second = await erase(first.nextPageToken)
   t.is(second.users, 100)
-  // The rest, by somebody who begins anew.
+  // The rest, by a new call without a token.
   const last = await erase()
   t.deepEqual([last.users, last.nextPageToken], [20, ''])
   t.deepEqual(await present(service, stays), ['stays'])
@@ -196,12 +196,12 @@ test('the network of a sign-up is known at once, and as long as the audit log ke
   const administration = await openLocal(t, service)
   const network = '203.0.113.7'
   const count = async () => (await administration.eraseUnactivatedUsers({ network, validateOnly: true })).users
-  // While somebody holds the lock under which events are sealed, they wait.
+  // While another session holds the sealing lock, events stay unsealed.
   await database.transact(
     async transaction => {
       await database.run({ name: 'head', text: 'SELECT FROM audit_head FOR UPDATE' }, [], transaction)
       const username = await signUp(service, network)
-      // What its user did from elsewhere says nothing of it.
+      // Events of the user from other networks don't matter.
       await service.login(username)
       t.is(await count(), 1)
     },

@@ -1,4 +1,4 @@
-/** What administrators change of users, as RPCs: what each changes, refuses, and leaves in the audit log. */
+/** RPCs by which administrators change users: their effects, refusals, and events in the audit log. */
 import { randomUUID } from 'node:crypto'
 import test, { type ExecutionContext } from 'ava'
 import { UserState } from '../../../proto/gen/auth/v1/administration_pb.js'
@@ -37,13 +37,13 @@ const form = (fields: Record<string, unknown> = {}) => ({
   city: 'Campinas',
   ...fields,
 })
-/** The newest events about a user: action, and what it was changed to. */
+/** The newest events about a user: action, object and reason. */
 const events = async ({ registry }: TestService, subjectId: number) =>
   (await registry.audit.list({ subjectId, limit: 20 })).map(({ action, object, reason }) =>
     [action, object, reason].filter(Boolean).join(' '),
   )
 
-/** A service of its own with a second active administrator, `ana`. */
+/** A separate service with a second active administrator, `ana`. */
 async function withTwo(t: ExecutionContext, more: Record<string, string> = {}) {
   const own = await startTestService(t, { ...settings(), ...more })
   const admin = await openSignedIn(t, own)
@@ -98,7 +98,7 @@ test('a new user without a password can’t sign in until one is set', async t =
 test('all invalid fields of a new user are listed together, including taken names and look-alikes', async t => {
   const taken = await service.signUp('ROLE_CLIENT', { nickname: 'Apelido já tomado' })
   const wrong = (fields: Record<string, unknown>) => wrongFieldsOf(admin.createUser({ form: form(fields) }))
-  t.deepEqual(await wrong({ username: '', state: 'SPX', city: '', gender: 'X', email: 'nobody', role: 'ROLE_X' }), [
+  t.deepEqual(await wrong({ username: '', state: 'SPX', city: '', gender: 'X', email: 'invalid', role: 'ROLE_X' }), [
     'form.city',
     'form.email',
     'form.gender',
@@ -290,10 +290,10 @@ test('a deleted user is hidden from every public look-up, keeps its names, and c
   t.false((await admin.deleteUser({ user: username })).changed)
 
   t.is(await me(token), 500)
-  const nobody = await service.request('POST', '/users/login', { query: { username: 'ninguém', password } })
+  const unknown = await service.request('POST', '/users/login', { query: { username: 'ninguém', password } })
   const gone = await service.request('POST', '/users/login', { query: { username, password } })
-  t.is(gone.status, nobody.status)
-  t.is(gone.json.detail, nobody.json.detail)
+  t.is(gone.status, unknown.status)
+  t.is(gone.json.detail, unknown.json.detail)
   const adminToken = await service.adminToken()
   const show = () => service.request('GET', `/users/${encodeURIComponent(username)}`, { token: adminToken })
   t.is((await show()).json.reason, 'USER_NOT_FOUND')
@@ -397,7 +397,7 @@ test('the last active administrator can’t be suspended, deleted, erased or giv
     t.is(await reasonOf(call(ana, 'ana')), 'LAST_ADMINISTRATOR', verb)
     t.is(await reasonOf(call(await openLocal(t, own, { reason: 'teste' }), 'ana')), 'LAST_ADMINISTRATOR', verb)
   }
-  // Who isn't active yet is none.
+  // An inactive administrator doesn't count.
   const waiting = await own.signUp('ROLE_ADMIN')
   t.is(await reasonOf(ana.suspendUser({ user: 'ana' })), 'LAST_ADMINISTRATOR')
   t.is(await reasonOf(ana.suspendUser({ user: waiting.username })), 'none')
@@ -415,7 +415,7 @@ test('if two replicas suspend one each of the last two administrators, only one 
     reasonOf(admin.suspendUser({ user: 'ana' })),
     reasonOf(there.suspendUser({ user: 'admin' })),
   ])
-  // Who is late may find its own token void by then.
+  // The token of the later caller may already be void.
   t.deepEqual(outcomes.map(reason => reason === 'none').sort(), [false, true], outcomes.join())
   const { users } = await (await openLocal(t, own)).listUsers({ role: 'ROLE_ADMIN', state: UserState.ACTIVE })
   t.is(users.length, 1)
@@ -464,7 +464,7 @@ test('other active administrators are notified by e-mail of changes on the datab
   await admin.updateUser({ user: 'admin', form: { email: 'chefe@example.org' }, updateMask: { paths: ['email'] } })
   const { username } = await own.signUp('ROLE_CLIENT', { email: 'cliente@example.org' })
   await admin.createUser({ form: form({ role: 'ROLE_ADMIN', email: 'inativo@example.org' }) })
-  // They are told otherwise of what is done to themselves.
+  // Changes of their own accounts cause another notice.
   const seen = new Set<unknown>()
   const next = (address: string) =>
     waitFor(
@@ -490,7 +490,7 @@ test('other active administrators are notified by e-mail of changes on the datab
   }
   t.is((await mailbox.nextEmail('cliente@example.org')).subject, 'Your password was changed')
 
-  // The one it was done to isn't asked to judge it.
+  // The changed administrator gets no such notice.
   await local.suspendUser({ user: 'ana' })
   t.true((await next('chefe@example.org')).text!.includes(`ana (id ${id}) was suspended`))
   await local.resumeUser({ user: 'ana' })
@@ -498,8 +498,8 @@ test('other active administrators are notified by e-mail of changes on the datab
   await admin.revokeTokens({ user: 'ana' })
   await local.setRole({ user: username, role: 'ROLE_ADMIN', confirm: username })
   t.true((await next('chefe@example.org')).text!.includes('was given another role: ROLE_ADMIN'))
-  const told = mailbox.emails.filter(({ subject }) => subject === 'A change made on the database itself')
-  const recipients = new Set(told.flatMap(({ to = [] }) => to.map(({ address }) => address)))
+  const notices = mailbox.emails.filter(({ subject }) => subject === 'A change made on the database itself')
+  const recipients = new Set(notices.flatMap(({ to = [] }) => to.map(({ address }) => address)))
   t.deepEqual([...recipients].sort(), ['ana@example.org', 'chefe@example.org'])
   t.true((await events(own, id)).includes('user.suspend chamado 42: http://example.org/perdeu'))
 })
