@@ -25,7 +25,7 @@ import { serviceKey } from './service-key.js'
 import { claimsOf, forge } from './tokens.js'
 
 /** The caller of a request. */
-export const roles = ['nobody', 'stranger', 'client', 'member', 'institution', 'admin', 'service'] as const
+export const roles = ['anonymous', 'forged', 'client', 'member', 'institution', 'admin', 'service'] as const
 export type Role = (typeof roles)[number]
 
 /** A request over HTTP before it is sent. Values in braces are placeholders for values of the running service. */
@@ -441,7 +441,7 @@ export async function createCast(service: TestService): Promise<Cast> {
   })
   const client = await service.signUp('ROLE_CLIENT')
   const tokens: Partial<Record<Role, string>> = {
-    stranger: `${client.token.slice(0, -8)}AAAAAAAA`,
+    forged: `${client.token.slice(0, -8)}AAAAAAAA`,
     client: client.token,
     member: member.token,
     institution: institution.token,
@@ -481,7 +481,7 @@ export async function createCast(service: TestService): Promise<Cast> {
     secrets: [password, ...Object.values(tokens)],
     async isGood(role) {
       const token = tokens[role]
-      if (!token || role === 'stranger') return false
+      if (!token || role === 'forged') return false
       if (role === 'service') return true
       const { sub, ver } = claimsOf(token)
       const { database, users } = service.registry

@@ -60,7 +60,7 @@ function load(t: Teardown, call: () => Promise<Answer>) {
     slowest: () => slowest,
     /** A summary of the results. */
     summary: () =>
-      `${statuses.length}, ${toldOf(statuses)} × 503 (${[...reasons]}), the slowest after ${(slowest / 1000).toFixed(1)} s`,
+      `${statuses.length}, ${retriesOf(statuses)} × 503 (${[...reasons]}), the slowest after ${(slowest / 1000).toFixed(1)} s`,
     /** Waits for so many further responses. */
     more: (count: number) => {
       const until = statuses.length + count
@@ -86,6 +86,6 @@ export function writesOf(t: Teardown, request: Request) {
 }
 
 /** How many were answered with a request to retry. */
-export const toldOf = (statuses: readonly number[]) => statuses.filter(status => status === 503).length
+export const retriesOf = (statuses: readonly number[]) => statuses.filter(status => status === 503).length
 
 export type Load = ReturnType<typeof load>

@@ -1,4 +1,4 @@
-/** Imports: each row is validated by the rules of sign-up, applied exactly once, and counted; protected records stay unchanged. */
+/** Imports: each row is validated by the rules of sign-up, applied exactly once, and counted; protected records stay. */
 import { createHash, randomInt, randomUUID } from 'node:crypto'
 import test from 'ava'
 import bcrypt from 'bcrypt'

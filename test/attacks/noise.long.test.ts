@@ -1,6 +1,6 @@
 /**
- * A minute of bytes that no client means, on each port. At those for the public and for metrics the process outlives it,
- * its memory level and no connection left; of those for trusted networks it is only said what became of the process.
+ * A minute of meaningless bytes on each port. At the public and metrics ports the process survives it,
+ * with stable memory and no connection left; for ports in trusted networks the test only reports how the process ended.
  */
 import { createRequire } from 'node:module'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -27,7 +27,7 @@ async function start(t: Parameters<typeof spawnService>[0]) {
     {
       AUTH_METRICS_ADDRESS: `127.0.0.1:${metrics}`,
       AUTH_ADMIN_ADDRESS: `127.0.0.1:${administration}`,
-      // Each refusal would be a line.
+      // Otherwise each refusal is logged.
       AUTH_LOG_LEVEL: 'error',
     },
     { flags },
@@ -36,12 +36,12 @@ async function start(t: Parameters<typeof spawnService>[0]) {
   return { service, ports: { HTTP: portOf(service.http), metrics, gRPC, Administration: administration } }
 }
 
-/** The line in what a process wrote that says why it ended. */
+/** The line of a process's output that says why it ended. */
 function causeIn(output: string): string {
   return /^.*(?:Error|Assertion|FATAL|corrupt|free\(\)).*$/m.exec(output)?.[0].slice(0, 300) ?? 'without a word'
 }
 
-/** Makes noise for the time, or until the process has ended. */
+/** Sends noise for the given time, or until the process has ended. */
 async function besiege(service: Spawned, port: number, kind: keyof typeof noises) {
   const from = performance.now()
   const lasted = () => (performance.now() - from) / 1000
@@ -49,7 +49,7 @@ async function besiege(service: Spawned, port: number, kind: keyof typeof noises
   return { connections, lasted: lasted() }
 }
 
-/** What a process holds: megabytes that the garbage collector knows of and in all, and files (sockets) where they are counted. */
+/** Resources of a process: megabytes of the heap and in all, and open files (sockets) where the system counts them. */
 async function readUsage(metrics: number) {
   const { value } = await scrape(`http://127.0.0.1:${metrics}/metrics`)
   const megabytes = (name: string) => (value(name) ?? Number.NaN) / 2 ** 20
@@ -85,7 +85,7 @@ for (const port of ['HTTP', 'metrics'] as const) {
       if (!service.alive()) t.fail(`it ended after ${lasted.toFixed(1)} s: ${causeIn(service.output())}`)
       t.is(failed, undefined)
 
-      // Between two collections it grows; what counts is what a collection leaves.
+      // The heap grows between two collections; only its size after one matters.
       const third = Math.floor(usages.length / 3)
       const floor = (part: typeof usages) => Math.round(Math.min(...part.map(({ heap }) => heap)))
       const [second, last] = [floor(usages.slice(third, 2 * third)), floor(usages.slice(-third))]

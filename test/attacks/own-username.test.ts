@@ -47,7 +47,7 @@ test('a stolen token without the password changes no username, and guessing the 
   for (let index = 0; index < 10; index++) {
     refused(t, await setUsername(victim.token, newName(), { secret: `guess ${index}` }), 404, 'INVALID_CREDENTIALS')
   }
-  // Now even the right one is refused, there and at login.
+  // Now even the correct password is refused, there and at login.
   refused(t, await setUsername(victim.token, newName()), 429, 'TOO_MANY_ATTEMPTS')
   refused(t, await login(victim.username), 429, 'TOO_MANY_ATTEMPTS')
   t.is(await nameOf(victim.token), victim.username)
@@ -114,7 +114,7 @@ test('a former username and its look-alikes are taken for all other users for 30
   await isTaken()
   await service.clock.pass(30 * day - 3)
   await isTaken()
-  // It holds the name again, and gave up the other one at that moment.
+  // It has the name again, and released the other one at that moment.
   const session = await service.login(name)
   t.is((await setUsername(session, cyrillic, { on: service })).status, 200)
   t.is((await setUsername(session, name, { on: service })).status, 200)
@@ -160,7 +160,7 @@ test('a user has at most ten reserved former usernames', async t => {
   refused(t, answer, 409, 'WRONG_STATE')
   t.regex(answer.json.detail, /\d{4}-\d\d-\d\dT/)
   t.is((await formerOf(token)).length, 10)
-  // One of them isn’t a further one.
+  // One of them isn’t an additional one.
   t.is((await setUsername(token, names[0]!)).status, 200)
   t.is((await formerOf(token)).length, 10)
 })
@@ -200,11 +200,11 @@ test.serial('a change waits for another one that is about to take a look-alike, 
 test.serial('a username stays taken at every moment while its user changes it', async t => {
   const name = newName()
   const { token } = await service.signUp('ROLE_CLIENT', { username: name })
-  const strangers = await Promise.all(Array.from({ length: 20 }, () => service.signUp('ROLE_CLIENT')))
+  const others = await Promise.all(Array.from({ length: 20 }, () => service.signUp('ROLE_CLIENT')))
   const [own, ...answers] = await Promise.all([
     setUsername(token, newName()),
-    ...strangers.map(stranger => setUsername(stranger.token, name)),
-    ...strangers.map(() => service.request('POST', '/users/signup', { body: signUpForm({ username: name }) })),
+    ...others.map(other => setUsername(other.token, name)),
+    ...others.map(() => service.request('POST', '/users/signup', { body: signUpForm({ username: name }) })),
   ])
   t.is(own.status, 200)
   t.is(count(answers, 422), answers.length)
@@ -244,7 +244,7 @@ test.serial('a change waits for a sign-in of its user, and holds nothing that th
   const { token } = await service.signUp('ROLE_CLIENT')
   const at = anyAddress()
   const signIn = await hold(t, service.env.DATABASE_URL!)
-  // Shorter than PostgreSQL waits before it looks for a deadlock, which the service would survive by a retry.
+  // Shorter than the deadlock_timeout of PostgreSQL, because the service would retry after a deadlock.
   await signIn.query(`SET lock_timeout = '500ms'`)
   await signIn.query('BEGIN')
   await signIn.query('SELECT FROM users WHERE id = $1 FOR KEY SHARE', [idOf(token)])
@@ -301,7 +301,7 @@ test('a new username resets no count of failures: of passwords and answers, at u
     await fail(1, () => attempt(name))
     t.is((await attempt(name)).status, 429, what)
   }
-  // Unlocking finds all of them.
+  // An unlock ends all of them.
   const { counterKeys, attempts: counts } = service.registry
   await counts.clear([counterKeys.account('password', name)])
   // Locks are cached for a moment.

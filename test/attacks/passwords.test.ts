@@ -88,7 +88,7 @@ test('a login renews a hash of another cost, once', async t => {
   t.is(await loginStatus(username, 'not the password', dearer), 404)
   t.is(await storedHash(token), first)
   t.is(await loginStatus(username, password, dearer), 200)
-  // Behind the answer, when a thread is idle.
+  // After the response, when a thread is idle.
   await waitFor(async () => (await storedHash(token)) !== first)
   const second = await storedHash(token)
   t.regex(second, /^hmac1:\$2b\$05\$/)
@@ -105,7 +105,7 @@ test('a bare hash of another system lets its owner sign in, and is replaced', as
     t.is(await loginStatus(username, `${start}1`), 200)
     await waitFor(async () => !(await storedHash(token)).startsWith('$2'))
     t.regex(await storedHash(token), /^hmac1:\$2b\$04\$/)
-    // What the other system cut off counts from now on.
+    // The part that the other system truncated is significant from now on.
     t.is(await loginStatus(username, `${start}1`), 200)
     t.is(await loginStatus(username, `${start}2`), 404)
   }
@@ -195,7 +195,7 @@ test('a stolen table of hashes can’t be guessed at without the master key', as
       )
     }
     for (const guess of guesses) t.false(await bcrypt.compare(guess, hash))
-    // With the key, the same guess would be right: the comparison is of the right thing.
+    // With the key, the same guess is right, which shows that the comparison works.
     const context = text === password ? 'password' : 'answer'
     const keyed = createHmac('sha384', service.registry.masterKey.pepper())
       .update(`${context}\0${text}`)
