@@ -1,4 +1,4 @@
-/** Logins, which are nearly all hashing: as fast as they come, beside light calls, beside busy neighbours, too many. */
+/** Logins, which are mostly hashing: at full speed, beside light calls, beside other CPU load, and too many. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Prepared, Row, Segment } from './measure.js'
 import { startBaseline, startLoad } from './processes.js'
@@ -13,7 +13,7 @@ function loginSegments(
 ) {
   const common = { endpoint: 'http', port: service.http } as const
   const crowd = { ...world, accounts: world.accounts.slice(0, 400), addresses: 200 }
-  // Until then 200 logins begin while none ends.
+  // Until then 200 logins start while none ends.
   const lead = 1.5
   const storm = (seconds: number) =>
     underLoad(load, [service], { ...common, world: crowd, mix: { login: 1 }, connections: 200, seconds, lead })
