@@ -1,4 +1,4 @@
-/** How long a call may take, whatever its caller allows. */
+/** The time limits of calls, independent of the deadline of the caller. */
 import { mock } from 'node:test'
 import type { DescMethodUnary, DescService, Message } from '@bufbuild/protobuf'
 import { status } from '@grpc/grpc-js'
@@ -27,7 +27,7 @@ const rows: Record<string, Record<string, Policy>> = {
 
 type Handle = (method: DescMethodUnary, request: Message, call: Call) => Promise<Record<string, unknown>>
 
-/** A client of a server on which one function does the work of all RPCs. */
+/** A client of a server with one function as the handler of all RPCs. */
 async function serverOf(
   t: ExecutionContext,
   services: readonly DescService[],
@@ -103,7 +103,7 @@ test('each call has 15 seconds, or more if it reads or changes much or waits for
 })
 
 test('a call that waits in the scheduler never starts once it is canceled or past its deadline, is counted as such, and the next one starts', async t => {
-  // One call at a time, and none beside it.
+  // One call at a time.
   const none = { light: [0, 0, 0], burst: 0, slots: 1 }
   const scheduler = createScheduler({ ...schedulerLimits, ...none }, () => false)
   const worked: string[] = []

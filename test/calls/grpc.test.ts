@@ -1,4 +1,4 @@
-/** The gRPC server, met by a bare client: RPCs, typed refusals, deadlines, health, reflection. */
+/** The gRPC server, with a bare client: RPCs, typed refusals, deadlines, health, reflection. */
 import { randomUUID } from 'node:crypto'
 import { create, type Message } from '@bufbuild/protobuf'
 import { Client, credentials, Metadata, status } from '@grpc/grpc-js'
@@ -178,7 +178,7 @@ test('the request id of an untrusted peer is ignored, over gRPC and over HTTP', 
   const strict = await startTestService(t, { AUTH_TRUSTED_PROXIES: '' })
   const own = openGrpc(strict.grpc)
   t.teardown(async () => own.close())
-  const given = 'from-a-stranger'
+  const given = 'from-an-untrusted-peer'
   const { info } = await refusal(own.call(users.getMe, {}, { metadata: { 'x-request-id': given } }))
   t.regex(info?.metadata.requestId ?? '', /^[\w-]{36}$/)
   const headers = { 'x-request-id': given }
@@ -282,7 +282,7 @@ test('a message over 64 KiB is refused', async t => {
   t.is(code, status.RESOURCE_EXHAUSTED)
 })
 
-/** Calls by path alone, with bytes in and out. */
+/** Calls by path, with bytes as request and response. */
 function ask(path: string, request: Buffer, client = bare): Promise<Buffer> {
   const same = (bytes: Buffer) => bytes
   return new Promise((resolve, reject) => {
@@ -306,7 +306,7 @@ test('a method or a service that does not exist is unimplemented', async t => {
 test('the health check reports SERVING for the server and both services, and knows no others', async t => {
   const serving = Buffer.from([0x08, 1])
   for (const name of ['', 'auth.v1.Users', 'auth.v1.ForgotPasswords']) {
-    // Not at once on a busy machine.
+    // Not immediately on a busy machine.
     t.true(await waitFor(async () => serving.equals(await ask('/grpc.health.v1.Health/Check', field(1, name)))), name)
   }
   const error = await t.throwsAsync(ask('/grpc.health.v1.Health/Check', field(1, 'other.Service')))
@@ -325,9 +325,9 @@ test('the health check reports NOT_SERVING while the database is unavailable', a
   })
   const says = async (state: number) => (await ask('/grpc.health.v1.Health/Check', field(1, ''), probe))[1] === state
   t.true(await says(1))
-  // Who watches is told.
-  const told: Record<string, number[]> = { '': [], 'other.Service': [] }
-  for (const [service, states] of Object.entries(told)) {
+  // Watchers are notified.
+  const received: Record<string, number[]> = { '': [], 'other.Service': [] }
+  for (const [service, states] of Object.entries(received)) {
     const watch = probe.makeServerStreamRequest(
       '/grpc.health.v1.Health/Watch',
       (bytes: Buffer) => bytes,
@@ -341,12 +341,12 @@ test('the health check reports NOT_SERVING while the database is unavailable', a
   await database.query('SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1', [name])
   await waitFor(() => says(2))
   // Watchers receive the change at the next check.
-  await waitFor(() => told['']!.length >= 2)
+  await waitFor(() => received['']!.length >= 2)
   await database.query(`ALTER DATABASE ${name} ALLOW_CONNECTIONS true`)
   await waitFor(() => says(1))
-  await waitFor(() => told['']!.length >= 3)
+  await waitFor(() => received['']!.length >= 3)
   // SERVING, NOT_SERVING and SERVING; SERVICE_UNKNOWN.
-  t.deepEqual(told, { '': [1, 2, 1], 'other.Service': [3] })
+  t.deepEqual(received, { '': [1, 2, 1], 'other.Service': [3] })
   const listed = (await ask('/grpc.health.v1.Health/List', Buffer.alloc(0), probe)).toString('latin1')
   for (const service of ['auth.v1.Users', 'auth.v1.ForgotPasswords']) t.true(listed.includes(service))
 })
@@ -383,7 +383,7 @@ test('a client that watches health is notified when the service stops, and doesn
   t.deepEqual(order, ['ended', 'ended', 'stopped'])
 })
 
-/** A gRPC server of which calls end when they are told to. */
+/** A gRPC server whose calls end when the test ends them. */
 async function heldServer(t: ExecutionContext) {
   const ends: (() => void)[] = []
   const run = () => new Promise<Message>(resolve => ends.push(() => resolve(create(users.getMe.output))))

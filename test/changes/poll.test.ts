@@ -1,4 +1,4 @@
-/** The feed of changes: what it returns, to whom, and from where it continues. */
+/** The feed of changes: contents, permissions, and cursors. */
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import { TOTP } from 'otpauth'
@@ -28,13 +28,13 @@ const must = async (path: string, more: object) => {
   if (status !== 200) throw new Error(`${path}: ${text}`)
 }
 
-/** The cursor behind all that was done: those of a snapshot of revocations are good for users, too. */
+/** The cursor after all changes: the one of a snapshot of revocations is also valid for users. */
 async function end(): Promise<string> {
   await waitForValue(async () => (await service.registry.audit.backlog()).staged, 0)
   return (await readPages(poll)).at(-1)!.cursor
 }
 
-/** The reason of a refusal, with the fields that are wrong. */
+/** The reason of a refusal, with the invalid fields. */
 const refusalBy = (call: Promise<unknown>) =>
   call.then(
     () => 'OK',
@@ -44,7 +44,7 @@ const refusalBy = (call: Promise<unknown>) =>
     },
   )
 
-/** Everything that ends tokens: returns the user whose tokens it ends. */
+/** Every change that revokes tokens: returns the user. */
 const revocations: Record<string, () => Promise<SignedUp>> = {
   async 'a password update'() {
     const user = await service.signUp('ROLE_CLIENT')

@@ -1,4 +1,4 @@
-/** Calls that wait for changes: what ends them, and what they cost. */
+/** Calls that wait for changes: what ends them, and their costs. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { create } from '@bufbuild/protobuf'
 import test, { type ExecutionContext } from 'ava'
@@ -103,7 +103,7 @@ test.serial('waiting calls occupy no place in the scheduler', async t => {
       token: key,
       body: { cursor, kinds: ['CHANGE_KIND_USERS'], wait: '10s' },
     })
-  // Each kind of them would take all places, of which there are 32.
+  // Each kind would occupy all 32 places.
   const all = Promise.all([
     ...Array.from({ length: 33 }, () => poll({ cursor, kinds, ms: 10_000 })),
     ...Array.from({ length: 33 }, http),
@@ -144,7 +144,7 @@ test('while the database is unavailable, polls end with UNAVAILABLE in time, and
   await sleep(500)
   const later = endOf(200).then(reason => ends.push(`begun later: ${reason}`))
   await Promise.all([begun, later])
-  // Before a statement without an answer does.
+  // Before an unanswered statement does.
   t.deepEqual(ends, ['begun later: UNAVAILABLE', 'begun before: UNAVAILABLE'])
   relay.lightUp()
   const restart = await waitFor(async () => {

@@ -1,4 +1,4 @@
-/** `auth-admin audit`: events can be listed and followed, and tampering with them is found. */
+/** `auth-admin audit`: events can be listed and followed, and tampering is detected. */
 import { once } from 'node:events'
 import { createInterface } from 'node:readline'
 import { text } from 'node:stream/consumers'
@@ -46,7 +46,7 @@ test('list filters by user, action, outcome and time, and shows the newest', asy
   t.deepEqual(await list('--since', '2999-01-01'), [])
   t.true(all.every((event: object) => !Object.values(event).includes(null)))
   const { stdout } = await audit('list')
-  // In a pipe an event is a line.
+  // In a pipe, an event is a line.
   t.is(stdout.trimEnd().split('\n').length, all.length + 1)
   for (const args of [
     ['--since', 'yesterday'],
@@ -157,7 +157,7 @@ test('list shows unsealed events first and without an id, and verify counts them
     listed.map(({ id, action }: { id?: number; action: string }) => [id, action]),
     [[undefined, 'session.last'], ...[3, 2, 1].map(id => [id, 'session.login'])],
   )
-  // What waits is sealed when a command ends: perhaps no service runs that would do it.
+  // A command seals staged events when it ends, because possibly no service runs.
   await stage('session.first')
   const newest = JSON.parse((await audit('list', '--json', '--limit', '1')).stdout).events
   t.deepEqual(

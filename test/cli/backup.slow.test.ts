@@ -1,4 +1,4 @@
-/** `auth-admin backup` and `restore`: what comes back, what doesn't, and that it is all or nothing. */
+/** `auth-admin backup` and `restore`: what is restored and what isn't, always entirely or not at all. */
 import { readdir, readFile, stat, unlink, utimes, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
@@ -12,7 +12,7 @@ import { idOf } from '../_helpers/tokens.js'
 import { nextVersion, runVersion } from '../_helpers/versions.js'
 import { waitFor } from '../_helpers/wait.js'
 
-/** Every table there is: those that a backup holds, and those that none does. */
+/** All tables: those in a backup, and those that are excluded. */
 const tables = {
   held: [
     'answers',
@@ -40,15 +40,15 @@ const tables = {
     'unmatched_answers',
     'users',
   ],
-  // Whoever steals a backup must not sign in or call with it; what is spent must not come back.
+  // A stolen backup must contain no usable credentials, and a restore must not bring back used ones.
   excludedTables: ['creation_requests', 'emails', 'mailed_keys', 'processes', 'service_keys', 'signing_keys'],
-  // It is told in the head of a backup.
+  // The header of a backup contains it.
   ledger: ['migrations'],
 }
 
 const otherMasterKey = Buffer.alloc(32, 9).toString('base64')
 
-/** An empty database elsewhere, under another master key. */
+/** Another empty database, with another master key. */
 async function elsewhere(
   t: ExecutionContext,
   from?: string,
@@ -56,13 +56,13 @@ async function elsewhere(
   return { DATABASE_URL: await freshDatabase(t, from ? { from } : {}), AUTH_MASTER_KEY: otherMasterKey }
 }
 
-/** A registry with users in it, a backup of it, and what opens that. */
+/** A registry with users, a backup of it, and the key of the backup. */
 async function backedUp(t: ExecutionContext, count = 1) {
   const folder = await temporaryFolder(t)
   const env = { DATABASE_URL: await freshDatabase(t), AUTH_MASTER_KEY: Buffer.alloc(32, 7).toString('base64') }
   const models = await openModels(t, env.DATABASE_URL)
   await addUser(models, 'ana0', 'ROLE_CLIENT', 'ana0@example.org')
-  // The others are like her.
+  // The others are copies of that user.
   const columns = 'password_hash, state, city, terms_of_usage, role'
   await ask(
     env.DATABASE_URL,
@@ -111,7 +111,7 @@ test('after a restore into another database with another master key all users ca
   const made = JSON.parse(done(await spawnCli(service.env, ['backup', file, '--recipient', recipient, '--json'])))
   t.deepEqual([made.file, made.rows.users], [file, 3])
   t.deepEqual(Object.keys(made.rows).sort(), tables.held)
-  // Whoever adds a table says here which it is.
+  // A new table must be added to one of the lists.
   t.deepEqual(Object.keys(before).sort(), Object.values(tables).flat().sort())
   t.is((await stat(file)).mode & 0o777, 0o600)
   t.is(JSON.parse((await textOf(file, secret)).split('\n')[1]!).masterKey, service.env.AUTH_MASTER_KEY)
@@ -146,13 +146,13 @@ test('after a restore into another database with another master key all users ca
   const query = { username: user.username }
   const byAnswers = { query, body: answers }
   t.is((await restoredService.request('POST', '/forgotpasswords/loginbyusernameandanswers', byAnswers)).status, 200)
-  // The keys of organization and provider were sealed; both open.
+  // The sealed keys of organization and provider still work.
   const activation = { username: user.username, activationkey: provider.providerKey }
   t.is((await post(restoredService, '/users/activate', activation, token)).status, 200)
   const partner = await restoredService.signUp('ROLE_INSTITUTION')
   const own = { username: partner.username, activationkey: organization.activationkey }
   t.is((await post(restoredService, '/users/activate', own, partner.token)).status, 200)
-  // Ids of those who signed up after the backup stay theirs.
+  // Ids of users who signed up after the backup aren't reused.
   t.true(idOf(partner.token) > idOf(user.token) + 1000)
 
   done(await runCli(there, ['audit', 'verify']))
@@ -204,7 +204,7 @@ test('a backup is a consistent snapshot, even if users sign up meanwhile', async
   const { recipient, identity } = await newIdentity(folder)
   const file = join(folder, 'registry.age')
   const holder = await hold(t, service.env.DATABASE_URL!)
-  // Behind the users, in front of the events; no sign-up needs it.
+  // After the users, before the events; no sign-up needs it.
   await holder.query('BEGIN; LOCK TABLE answers IN ACCESS EXCLUSIVE MODE')
   const backup = spawnCli(service.env, ['backup', file, '--recipient', recipient, '--json'])
   const stuck = `SELECT FROM pg_locks l JOIN pg_stat_activity a USING (pid)
@@ -256,7 +256,7 @@ test('a backup can’t be read without its key, and neither command prints a sec
     for (const secret of [passphrase, env.AUTH_MASTER_KEY]) t.false((text.stdout + text.stderr).includes(secret))
   }
   t.is((await ask(there.DATABASE_URL, "SELECT FROM organizations WHERE name = 'Escola Plantada'")).length, 1)
-  // The same passphrase another time: the file stays as it is.
+  // With the same passphrase again, the file stays unchanged.
   done(await runCli(env, ['backup', join(folder, 'third.age'), '--passphrase-file', words]))
   t.is((await readFile(words, 'utf8')).trim(), passphrase)
 })
@@ -289,7 +289,7 @@ test('restore changes nothing and creates no database if the backup is truncated
     altered[at]! ^= 1
     tried.push([`bit at ${at}`, altered, /damaged|doesn’t open|not a backup/])
   }
-  // The encryption is whole, the text in it isn't.
+  // The encryption is valid, its text isn't.
   const ends = [...text.matchAll(/\n\\\.\n/g)].map(({ index }) => index + 4)
   for (const length of [
     5,
@@ -301,7 +301,7 @@ test('restore changes nothing and creates no database if the backup is truncated
   ])
     tried.push([`text cut off at ${length}`, text.slice(0, length), /damaged|not a backup/])
   tried.push(['a row less', text.replace(/\n\d+\tana7\t.*/, ''), /damaged/])
-  tried.push(['something behind', `${text}more\n`, /damaged/])
+  tried.push(['trailing data', `${text}more\n`, /damaged/])
   tried.push(['a row twice', text.replace(/(\n\d+\tana7\t.*)/, '$1$1').replace('"users":2500', '"users":2501'), /./])
   tried.push(['a table of another name', text.replaceAll('"users"', '"migrations"'), /damaged/])
   tried.push([
@@ -331,7 +331,7 @@ test('restore changes nothing and creates no database if the backup is truncated
   t.is(embedded.code, 1)
   t.deepEqual(await readdir(nowhere), [])
   t.deepEqual(await contents(there.DATABASE_URL), before)
-  // And the whole one is as good as ever.
+  // The undamaged backup still works.
   done(await runCli(there, ['restore', file, '--identity', identity, '--replace', '--yes']))
   t.is((await ask(there.DATABASE_URL, 'SELECT FROM users')).length, 2500)
 })
@@ -418,7 +418,7 @@ test('a newer version restores and migrates a backup, and this version refuses a
     [1, 'error: The backup is of a newer version (9999-next.sql): restore it with that version.\n'],
   )
   t.deepEqual(await contents(there.DATABASE_URL), before)
-  // Neither into a newer database, nor from one.
+  // Neither a restore into a newer database, nor a backup of it.
   const into = await runCli(env, ['restore', file, '--identity', identity, '--replace', '--yes'])
   t.regex(into.stderr, /^error: The database is of a newer version[^\n]*\n$/)
   const from = await runCli(env, ['backup', join(folder, 'x.age'), '--recipient', recipient])
@@ -474,7 +474,7 @@ test('users who were erased since the backup are erased again by their receipts,
   const receipts = join(folder, 'erasures.jsonl')
   const others = [
     { user: 4_000_000, eraseTime: receipt!.eraseTime },
-    // Somebody who had the id of another registry's life.
+    // Another user with the same id, of an earlier registry.
     { user: idOf(kept.token), eraseTime: '2020-01-01T00:00:00Z' },
   ]
   await writeFile(receipts, [JSON.stringify(receipt, null, 2), ...others.map(each => JSON.stringify(each))].join('\n'))
@@ -614,14 +614,17 @@ test('the systemd unit and the chart start backups with valid arguments', async 
       line,
     )
     t.regex(done(await runCli(env, args)), /registry-.*Z\.age holds the registry/)
-    // The name has the time to the second.
+    // The name has a resolution of one second.
     for (const name of await readdir(folder)) if (name.startsWith('registry-')) await unlink(join(folder, name))
   }
 })
 
 test('invalid arguments are refused before any work starts', async t => {
   for (const [args, says] of [
-    [['backup', 'x.age', '--recipient', 'AGE-SECRET-KEY-1NOBODY'], /^error: --recipient: (?!.*NOBODY).*age public key/],
+    [
+      ['backup', 'x.age', '--recipient', 'AGE-SECRET-KEY-1UNKNOWN'],
+      /^error: --recipient: (?!.*UNKNOWN).*age public key/,
+    ],
     [['backup', 'x.age', '--recipient', `age1${'q'.repeat(58)}`], /age public key/],
     [['backup', 'x.age', '--recipient', `age1${'q'.repeat(58)}`, '--passphrase-file', 'y'], /not both/],
     [['backup', 'x.age', '--json'], /--recipient or --passphrase-file/],

@@ -1,4 +1,4 @@
-/** Every command of `auth-admin` as the program that users start; and each change with its event, or not at all. */
+/** Every command of `auth-admin` as a separate program, and each change atomic with its event. */
 import { mkdtemp, rm } from 'node:fs/promises'
 import { hostname, tmpdir, userInfo } from 'node:os'
 import { join } from 'node:path'
@@ -21,7 +21,7 @@ interface Run {
 const newPassword = 'uma girafa bem alta 7'
 const why = ['--reason', 'teste']
 
-/** Every command but those named below, in an order in which each change finds something to do. */
+/** Every command except those below, in an order in which each change has an effect. */
 const commands: Record<string, readonly Run[]> = {
   install: [{ args: [] }],
   migrate: [{ args: ['status'] }, { args: ['plan'] }, { args: ['up'] }],
@@ -108,7 +108,7 @@ const commands: Record<string, readonly Run[]> = {
   config: [{ args: [] }],
 }
 
-/** An installed registry whose administrator waits to be activated and unlocked. */
+/** An installed registry whose administrator is inactive and locked. */
 async function installed(t: ExecutionContext) {
   const env = await installedRegistry(t)
   const client = new pg.Client({ connectionString: env.DATABASE_URL })
@@ -130,7 +130,7 @@ async function installed(t: ExecutionContext) {
   return { env, ask }
 }
 
-/** They have tests of their own. */
+/** They have separate tests. */
 const elsewhere = [
   'audit tail',
   'backup',
@@ -190,7 +190,7 @@ for (const [noun, runs] of Object.entries(commands)) {
       }
       const { code, stdout, stderr } = await spawnCli(env, [noun, ...args, '--json'], newPassword)
       t.deepEqual([code, stderr], [0, ''], args.join(' '))
-      // Never an array: a list has its noun, and where it continues.
+      // Never an array: a list has its noun, and how it continues.
       t.is(Object.prototype.toString.call(JSON.parse(stdout)), '[object Object]', args.join(' '))
       const left = await ask('SELECT action, outcome, actor FROM audit_events WHERE id > $1', [before])
       const actor = `cli:${userInfo().username}@${hostname()}`
@@ -206,21 +206,21 @@ for (const [noun, runs] of Object.entries(commands)) {
 interface Failing {
   readonly args: readonly string[]
   readonly code: 1 | 2 | 3 | 4 | 5 | 7
-  /** Where the service refuses. */
+  /** For errors of the service. */
   readonly reason?: string
-  /** Where no database answers. */
+  /** Without a reachable database. */
   readonly away?: true
 }
 
 const missing = (...args: string[]): Failing => ({ args, code: 3, reason: 'RECORD_NOT_FOUND' })
-const stranger = (...args: string[]): Failing => ({ args: ['nobody', ...args], code: 3, reason: 'USER_NOT_FOUND' })
+const unknownUser = (...args: string[]): Failing => ({ args: ['unknown', ...args], code: 3, reason: 'USER_NOT_FOUND' })
 const misused = (...args: string[]): Failing => ({ args, code: 2 })
 const wrong = (...args: string[]): Failing => ({ args, code: 2, reason: 'INVALID_ARGUMENT' })
 const unreached: Failing = { args: [], code: 7, away: true }
 
-/** Of every command one way to fail. */
+/** One failure of every command. */
 const failures: Record<string, Failing> = {
-  'audit export': { args: ['--user', 'nobody'], code: 3, reason: 'USER_NOT_FOUND' },
+  'audit export': { args: ['--user', 'unknown'], code: 3, reason: 'USER_NOT_FOUND' },
   'audit list': wrong('--page-token', 'forged'),
   'audit show': missing('999999'),
   'audit tail': misused('--limit', '0'),
@@ -253,7 +253,7 @@ const failures: Record<string, Failing> = {
   'mail list': wrong('--page-token', 'forged'),
   'mail retry': missing('99'),
   'mail show': missing('99'),
-  'mail test': wrong('nobody'),
+  'mail test': wrong('invalid'),
   manual: misused('extra'),
   'master-key rotate': { args: ['--new-key-file', '-'], code: 1 },
   'migrate plan': { ...unreached, reason: 'UNAVAILABLE' },
@@ -290,32 +290,32 @@ const failures: Record<string, Failing> = {
   'services delete': missing('none', '--confirm', 'none'),
   'services show': missing('none'),
   'totp enroll': { args: ['--code-file', 'none'], code: 5, reason: 'WRONG_STATE' },
-  'totp delete': stranger('--confirm', 'nobody'),
-  'users activate': stranger(),
+  'totp delete': unknownUser('--confirm', 'unknown'),
+  'users activate': unknownUser(),
   'users create': {
     args: ['--username', 'ADMIN', '--role', 'ROLE_CLIENT', '--state', 'SP', '--city', 'Bauru'],
     code: 2,
     reason: 'INVALID_SIGN_UP',
   },
   'users delete': { args: ['admin', '--yes', '--reason', 'teste'], code: 5, reason: 'LAST_ADMINISTRATOR' },
-  'users edit': stranger('--city', 'Bauru'),
+  'users edit': unknownUser('--city', 'Bauru'),
   'users erase': { args: ['admin', '--confirm', 'outro', '--reason', 'teste'], code: 2, reason: 'CONFIRMATION_NEEDED' },
-  'users export': stranger(),
+  'users export': unknownUser(),
   'users import': { args: ['none.csv'], code: 1 },
   'users list': wrong('--page-token', 'forged'),
   'users lockouts list': wrong('--page-token', 'forged'),
-  'users resume': stranger(),
-  'users revoke-tokens': stranger('--yes'),
+  'users resume': unknownUser(),
+  'users revoke-tokens': unknownUser('--yes'),
   'users rotate-provider-key': { args: ['admin', '--yes'], code: 5, reason: 'WRONG_STATE' },
   'users send-key': { args: ['admin'], code: 5, reason: 'WRONG_STATE' },
-  'users set-organization': stranger('--none'),
+  'users set-organization': unknownUser('--none'),
   'users set-password': { args: ['admin', '--password-file', '-'], code: 2, reason: 'JUSTIFICATION_NEEDED' },
   'users set-role': misused('admin', 'ROLE_KING'),
-  'users show': stranger(),
+  'users show': unknownUser(),
   'users suspend': { args: ['admin', '--yes'], code: 5, reason: 'LAST_ADMINISTRATOR' },
-  'users undelete': stranger(),
-  'users unlock': stranger(),
-  'users why': stranger(),
+  'users undelete': unknownUser(),
+  'users unlock': unknownUser(),
+  'users why': unknownUser(),
   whoami: unreached,
 }
 
@@ -332,15 +332,15 @@ test('every failed command prints a sentence, and with `--json` a document with 
   const here = { ...env, XDG_CONFIG_HOME: folder, AUTH_DATA_DIR: join(folder, 'none') }
   const away = { ...here, DATABASE_URL: 'postgres://127.0.0.1:1/none' }
   for (const [path, { args, away: isAway, ...expected }] of Object.entries(failures)) {
-    // Those that are run above have been started as a program there.
+    // The commands above already ran as a separate program.
     const start = elsewhere.includes(path) ? spawnCli : runCli
     const words = [...path.split(' '), ...args, '--json']
     const { code, stdout, stderr } = await start(isAway ? away : here, words, 'umas 16 letras ou mais')
     const document = JSON.parse(stdout)
-    // It tells of failures in its own way: they are what it was asked for.
+    // It reports failures as checks.
     if (path === 'doctor') t.true(document.checks.some(({ status }: { status: string }) => status === 'failed'))
     const { error = { exitCode: code } } = document
-    // The service in process logs what it can't foresee, before the command tells it.
+    // The service in the same process logs unexpected errors before the command prints them.
     if (path !== 'doctor') t.is(stderr.replace('error: call failed\n', ''), `error: ${error.message}\n`, path)
     t.is(error.exitCode, code, path)
     t.deepEqual({ code, reason: error.reason }, { reason: undefined, ...expected }, path)
@@ -362,7 +362,7 @@ test('a change whose event can’t be written is rolled back', async t => {
     t.deepEqual([code, stdout], [1, ''], command.join(' '))
     t.deepEqual(await rows(), before, command.join(' '))
     await ask('ALTER TABLE audit_staged DROP CONSTRAINT closed')
-    // Now it happens, and the next one has something to do.
+    // Now it succeeds, so that the next command has an effect.
     t.is((await runCli(env, command, newPassword)).code, 0, command.join(' '))
     t.notDeepEqual(await rows(), before, command.join(' '))
   }

@@ -1,4 +1,4 @@
-/** What `auth-admin` says of a server that it can't work with: where it is, what is wrong, and what to do about it. */
+/** Errors of `auth-admin` for a server that it can't use: the URL, the cause, and the remedy. */
 import { execFile } from 'node:child_process'
 import { mkdir, mkdtemp, readdir, rm, writeFile } from 'node:fs/promises'
 import { createServer as createHttp } from 'node:http'
@@ -175,7 +175,7 @@ test('files that can’t be read or written are reported without a stack trace',
   }
   const settings = await installedRegistry(t)
   const file = join(folder, 'registry.age')
-  // Doesn't block this process, whose servers other tests use.
+  // Asynchronous, because other tests use servers of this process.
   const shell = (script: string, ...args: string[]) =>
     new Promise<{ status: number | null; stderr: string }>(resolve => {
       const env = { PATH: process.env.PATH, ...settings }

@@ -1,6 +1,6 @@
 /**
- * `auth-admin` from anywhere: contexts, sessions in files of one's own, one-time codes, and what goes wrong on the way. One
- * after another, as all are the same administrator.
+ * Remote use of `auth-admin`: contexts, sessions in private files, one-time codes, and errors. Serial,
+ * because all tests use the same administrator.
  */
 import { mkdtemp, readdir, readFile, rm, stat, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
@@ -18,11 +18,11 @@ import { forge, nowInSeconds } from '../_helpers/tokens.js'
 const service = serviceForFile(() => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }))
 const url = () => `http://${formatAddress(service.service.addresses.admin!)}`
 
-/** A user of the command line who has nothing: no settings of the service, an empty configuration folder. */
+/** A user of the command line without settings of the service, and with an empty configuration folder. */
 async function somebody(t: ExecutionContext, start = runCli) {
   const config = await mkdtemp(join(tmpdir(), 'auth-contexts-'))
   t.teardown(() => rm(config, { recursive: true, force: true }))
-  // A data folder without a registry: what reaches one reaches it by the server.
+  // A data folder without a registry: only the server has one.
   const env = { XDG_CONFIG_HOME: config, AUTH_DATA_DIR: join(config, 'none') }
   const run = (args: readonly string[], input = '') => start(env, args, input)
   const login = (...args: string[]) =>
@@ -43,7 +43,7 @@ test.serial('after a login commands use the server, as the user who signed in', 
   const { id } = JSON.parse(added.stdout)
   const [event] = await service.registry.audit.list({ action: 'organization.add', limit: 1 })
   t.deepEqual([event?.actor, event?.object, event?.address], ['user', `organization:${id}`, '127.0.0.1'])
-  // The session is its owner's alone.
+  // Only its owner can read the session.
   const folder = join(config, 'auth-admin')
   for (const file of ['contexts.json', join('sessions', 'here.token')]) {
     t.is((await stat(join(folder, file))).mode & 0o777, 0o600, file)
@@ -140,7 +140,7 @@ test.serial(
     await terminal.shows('Password')
     terminal.type(`${password}${keys.enter}`)
     await terminal.shows('One-time code')
-    // It was used for the enrolment.
+    // It was already used for the enrolment.
     terminal.type(`${totp.generate({ timestamp: now })}${keys.enter}`)
     await terminal.shows('The one-time code is wrong or already used')
     await terminal.shows('One-time code')
@@ -255,7 +255,7 @@ test.serial('at a terminal, a sign-in that is too old is renewed before other qu
   t.is(await erasing.ended, 0, erasing.screen())
   t.is((await run(['services', 'list'])).code, 0)
 
-  // Here it depends on the user who is changed.
+  // Here it depends on the changed user.
   await service.signUp('ROLE_CLIENT', { username: 'colega' })
   await run(['users', 'activate', 'colega'])
   await age()
@@ -284,7 +284,7 @@ test.serial('at a terminal, an expired session is renewed, and the command conti
     ['users', 'list'],
     // It requires a recent sign-in.
     ['services', 'create', 'renovada', '--may', 'users.read'],
-    // Its progress is shown meanwhile.
+    // It shows its progress meanwhile.
     ['doctor'],
   ]) {
     await end()

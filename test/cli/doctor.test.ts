@@ -1,4 +1,4 @@
-/** `auth-admin doctor`: it works when nothing else does. */
+/** `auth-admin doctor`: it works even if nothing else does. */
 import { chmod, mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { hostname, tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -182,7 +182,7 @@ test('secret files that every user of the machine can read are listed', async t 
   t.true(open.checks.find(({ check }) => check === 'secret files')!.fix.includes(file))
   await chmod(file, 0o600)
   t.is((await doctor(settings)).statusOf('secret files'), 'ok')
-  // A service that root starts opens its data folder to the user of PostgreSQL, who may only pass through.
+  // A service that root starts gives the user of PostgreSQL only search permission on its data folder.
   await chmod(dataDir, 0o711)
   t.is((await doctor(settings)).statusOf('secret files'), 'ok')
   await chmod(dataDir, 0o755)

@@ -8,7 +8,7 @@ import { formatAddress } from '../../server/process/settings.js'
 import { runCli } from '../_helpers/cli.js'
 import { password, startTestService } from '../_helpers/service.js'
 
-/** What is wrong; the exit code; which failures a command tells of, here and there. */
+/** The fault, the exit code, and the error locally and at a server. */
 const faults: {
   readonly what: string
   readonly code: number

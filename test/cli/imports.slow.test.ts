@@ -1,4 +1,4 @@
-/** An import that is killed in the middle continues with the same command: no row is lost, none is applied twice. */
+/** A killed import continues with the same command: no row is lost, none is applied twice. */
 import { once } from 'node:events'
 import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'

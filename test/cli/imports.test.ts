@@ -1,4 +1,4 @@
-/** Files of organizations and users: in, out and in again unchanged, whatever their encoding, separator and texts. */
+/** Import and export of organizations and users are lossless, with any encoding, separator and text. */
 import { mkdtemp, readFile, rm, stat, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -135,7 +135,7 @@ test.serial('exports hold secrets only on request, in a file that only its owner
   t.is((await stat(out)).mode & 0o777, 0o600)
   t.is((await cli('organizations', 'export', out, '--with-secrets')).code, 0)
   t.is(Number(await count()), before + 2)
-  // What only this registry can read is left out when it is imported.
+  // Columns that only this registry can read are ignored by an import.
   t.like(await imported('organizations', out), {
     code: 0,
     stderr: 'Columns left out: activationkey.\n',

@@ -1,4 +1,4 @@
-/** `auth-admin install`: a usable registry, however often it runs, and however many run at once. */
+/** `auth-admin install`: a usable registry, even if it runs repeatedly or concurrently. */
 import { mkdtemp, readFile, rm, stat } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -77,7 +77,7 @@ test('install prints the folder of an embedded database', async t => {
 })
 
 test('the default administrator is created once: no installation or start recreates an erased or renamed one', async t => {
-  const env = await emptyDatabase(t, { AUTH_ADMIN_PASSWORD: 'several words that nobody guesses' })
+  const env = await emptyDatabase(t, { AUTH_ADMIN_PASSWORD: 'several words that are hard to guess' })
   await runCli(env, ['install'])
   const names = async () => (await ask(env.DATABASE_URL, 'SELECT username FROM users')).map(row => row.username)
   for (const [sql, left] of [
@@ -85,7 +85,7 @@ test('the default administrator is created once: no installation or start recrea
     ['DELETE FROM users', []],
   ] as const) {
     await ask(env.DATABASE_URL, sql)
-    // Something else is missing, too, so that there is something to do.
+    // Something else is also missing, so that it has work to do.
     await ask(env.DATABASE_URL, 'DELETE FROM questions')
     const { stdout, code } = await runCli(env, ['install', '--json'])
     t.is(code, 0)
@@ -93,14 +93,14 @@ test('the default administrator is created once: no installation or start recrea
     t.false('administrator' in JSON.parse(stdout))
     t.deepEqual(await names(), left)
   }
-  const service = await spawnService(t, { ...env, AUTH_ADMIN_PASSWORD: 'several words that nobody guesses' })
+  const service = await spawnService(t, { ...env, AUTH_ADMIN_PASSWORD: 'several words that are hard to guess' })
   t.deepEqual(await names(), [])
   const warnings = () =>
     service
       .output()
       .split('\n')
       .filter(line => line.includes('no active administrator'))
-  // The log comes by another pipe than what a start prints.
+  // Log and standard output use different pipes.
   await waitFor(() => warnings().length > 0, service.output)
   t.is(warnings().length, 1)
   t.regex(warnings()[0]!, /"level":"warn".*`auth-admin users create .*--role ROLE_ADMIN --active/)
@@ -118,7 +118,7 @@ test('a service that is started without a terminal says where to sign in and whe
 })
 
 test('install restores missing questions, and rotates a signing key that is due', async t => {
-  const env = await emptyDatabase(t, { AUTH_ADMIN_PASSWORD: 'several words that nobody guesses' })
+  const env = await emptyDatabase(t, { AUTH_ADMIN_PASSWORD: 'several words that are hard to guess' })
   await runCli(env, ['install'])
   const missing = {
     questions: 'DELETE FROM questions',

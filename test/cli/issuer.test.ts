@@ -1,4 +1,4 @@
-/** `auth-admin issuer`: whose tokens the registry's are. */
+/** `auth-admin issuer`: issuer and audience of the registry's tokens. */
 import test, { type ExecutionContext } from 'ava'
 import { installedRegistry, keys, openTerminal, runCli } from '../_helpers/cli.js'
 import { ask, freshDatabase } from '../_helpers/database.js'

@@ -1,4 +1,4 @@
-/** Every list of `auth-admin` in one shape. They are found among the commands: a new one is held to it, too. */
+/** All lists of `auth-admin` have one format. The tests find them among the commands, including new ones. */
 import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -14,13 +14,13 @@ const lists = all
   .filter(({ path, command }) => / list$/.test(path) || /^List /.test(command.description()))
   .map(({ path }) => path)
 
-/** Names of those that list something of a record. */
+/** The record of lists that belong to one. */
 const named: Record<string, readonly string[]> = {
   'organizations members list': ['Escola Azul'],
   'services keys list': ['notas-1'],
 }
 
-/** Fields whose names and types are the contract’s, or are named as the columns of files, by the noun of the list. */
+/** Fields with names and types of the contract, or names of file columns, by the noun of the list. */
 const contract: Record<string, readonly string[]> = {
   users: [
     ...['id', 'username', 'nickname', 'dateofborn', 'gender', 'state', 'city', 'institutiontype', 'institution'],
@@ -36,7 +36,7 @@ const contract: Record<string, readonly string[]> = {
   ],
 }
 
-/** More rows of everything than a list shows, and every field with a value. */
+/** More rows of each kind than a list shows, with a value in every field. */
 const plenty = `
   INSERT INTO organizations (name, name_key, address, inep_code, login, phone, responsible, type, website, email,
       activation_key_digest, activation_key_sealed)
@@ -201,7 +201,7 @@ for (const path of lists) {
 }
 
 for (const path of paths.filter(path => path.endsWith(' show') && lists.includes(path.replace('show', 'list')))) {
-  // Before the lists: it is an event of the audit log to show keys.
+  // Before the lists, because showing keys adds an event to the audit log.
   test.serial(`${path} prints a record with the same fields and values as the list`, async t => {
     const noun = path.split(' ')[0]!
     const row: Row = JSON.parse((await runCli(env, [noun, 'list', '--jsonl', '--limit', '1'])).stdout)

@@ -1,4 +1,4 @@
-/** `auth-admin users why` and `unlock`: what locks a user out, and how it ends. */
+/** `auth-admin users why` and `unlock`: what locks a user, and how a lock ends. */
 import test from 'ava'
 import { addressLimits, lockout } from '../../server/policy/limits.js'
 import { usernameKey } from '../../server/rules/names.js'
@@ -33,7 +33,7 @@ interface Found {
 const countOf = ({ failures }: { failures: Found[] }, scope: string) =>
   failures.find(each => each.scope === scope && each.proof === (scope === 'address' ? '' : 'password'))
 
-/** Each count that can keep a user from logging in, and what it is kept under. */
+/** Each count that can lock a user, and its key. */
 const counts = [
   {
     scope: 'account',
@@ -98,12 +98,12 @@ test('why shows how long a lock lasts, and a known address only when the user si
   for (let i = 0; i < lockout.failures; i++) t.is(await login(username, elsewhere, 'errada-errada'), 404)
   t.is(await login(username, home, 'errada-errada'), 404)
 
-  const stranger = await json('why', username, '--address', elsewhere)
-  t.like(stranger.user, { username, suspended: false })
-  const { locked, seconds } = countOf(stranger, 'account')!
+  const atUnknown = await json('why', username, '--address', elsewhere)
+  t.like(atUnknown.user, { username, suspended: false })
+  const { locked, seconds } = countOf(atUnknown, 'account')!
   t.true(locked && seconds > 800 && seconds <= 900)
-  t.false(countOf(stranger, 'address')!.locked)
-  t.is(countOf(stranger, 'known address'), undefined)
+  t.false(countOf(atUnknown, 'address')!.locked)
+  t.is(countOf(atUnknown, 'known address'), undefined)
   const there = await json('why', username, '--address', `::ffff:${home}`)
   t.like(countOf(there, 'known address'), { count: 1, locked: false })
   const { stdout } = await users('why', username)

@@ -1,10 +1,10 @@
-/** The manual: every command is in it, and man reads it without a complaint. */
+/** The manual: it has every command, and man renders it without warnings. */
 import { spawn } from 'node:child_process'
 import test from 'ava'
 import { createProgram } from '../../cli/program.js'
 import { leaves, runCli } from '../_helpers/cli.js'
 
-/** Runs a program of the system with an input; undefined where there is none of that name. */
+/** Runs a program of the system with an input; undefined if it isn't installed. */
 async function filter(name: string, args: string[], input: string): Promise<string | undefined> {
   const child = spawn(name, args)
   let out = ''

@@ -1,4 +1,4 @@
-/** `auth-admin master-key`: the registry gets a new master key, and says so. */
+/** `auth-admin master-key`: the registry gets a new master key. */
 import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'

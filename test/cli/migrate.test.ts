@@ -1,4 +1,4 @@
-/** `auth-admin migrate`: the tables, as a step of its own. */
+/** `auth-admin migrate`: migrations as a separate step. */
 import { join } from 'node:path'
 import test from 'ava'
 import { newIdentity, temporaryFolder } from '../_helpers/backups.js'

@@ -1,4 +1,4 @@
-/** Every look-up of `auth-admin` before every obstacle, as the program that users start. */
+/** Every look-up of `auth-admin` against every obstacle, as a separate program. */
 import test from 'ava'
 import { spawnCli } from '../_helpers/cli.js'
 import { meetObstacles } from '../_helpers/obstacles.js'

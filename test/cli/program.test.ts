@@ -1,4 +1,4 @@
-/** `auth-admin` as a whole: help, failures and what a terminal must not obey. */
+/** `auth-admin` as a whole: help, failures and control characters. */
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -19,7 +19,7 @@ for (const { command, path } of leaves(createProgram())) {
     for (const { description, long } of command.options) t.true(description.length > 5, String(long))
     for (const flags of ['--local', '--context <name>', '--reason <text>'])
       t.true(stdout.includes(`  ${flags} `), flags)
-    // What prints for a shell or for man has no other form, and what never ends is no document.
+    // Output for a shell or for man has no other form, and endless output isn't a document.
     if (!['completion', 'manual', 'audit tail'].includes(path))
       t.true(command.options.some(({ long }) => long === '--json'))
     t.regex(stdout, new RegExp(`\\nExamples?:\\n(  .*\\n)*.*auth-admin ${path}`))

@@ -1,4 +1,4 @@
-/** What takes long says so on standard error, at a terminal only, and leaves nothing behind. */
+/** Slow commands show their progress on standard error, at a terminal only, and erase it. */
 import { once } from 'node:events'
 import { mkdtemp, readFile, rm } from 'node:fs/promises'
 import { type AddressInfo, connect, createServer, type Socket } from 'node:net'
@@ -11,7 +11,7 @@ import { password, serviceForFile } from '../_helpers/service.js'
 
 const service = serviceForFile(() => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }))
 
-/** Milliseconds by which the network holds back what is asked: any call takes longer than the line waits. */
+/** The network delay in milliseconds: longer than the delay of the progress line. */
 const delay = 1_100
 
 async function emptyFolder(t: ExecutionContext): Promise<string> {
@@ -20,7 +20,7 @@ async function emptyFolder(t: ExecutionContext): Promise<string> {
   return folder
 }
 
-/** The environment of somebody who is signed in at the service over a slow network. */
+/** The environment of a user who is signed in at the service over a slow network. */
 async function farAway(t: ExecutionContext) {
   const { host, port } = service.service.addresses.admin!
   const connections = new Set<Socket>()
@@ -42,7 +42,7 @@ async function farAway(t: ExecutionContext) {
   const url = `http://127.0.0.1:${(relay.address() as AddressInfo).port}`
   const { code, stderr } = await runCli(env, ['login', url, '--username', 'admin', '--password-file', '-'], password)
   t.is(code, 0, stderr)
-  /** Breaks what goes on now. */
+  /** Breaks all connections. */
   const cut = () => {
     for (const connection of connections) connection.destroy()
   }
@@ -85,7 +85,7 @@ test('a list is printed page by page, in each form', async t => {
     const begun = Date.now()
     child.stdout.resume()
     await once(child, 'close')
-    // The second page is a call of its own.
+    // The second page is a separate call.
     t.true(Date.now() - begun > delay / 2, form.join())
   }
 })

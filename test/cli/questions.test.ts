@@ -1,4 +1,4 @@
-/** `auth-admin questions`: questions change, and answers outlive every change. */
+/** `auth-admin questions`: questions change, and answers survive every change. */
 import test from 'ava'
 import { keys, openTerminal, runCli } from '../_helpers/cli.js'
 import { serviceForFile } from '../_helpers/service.js'

@@ -15,7 +15,7 @@ test('`organizations create` asks for every field, and again for an invalid one'
   await shows('Required')
   type(`Perguntada${keys.enter}`)
   await shows('E-mail')
-  type(`nobody${keys.enter}`)
+  type(`contact${keys.enter}`)
   await shows('Not a valid e-mail')
   type(`@example.org${keys.enter}`)
   for (const detail of ['Postal', 'INEP', 'Login', 'responsible']) {
@@ -35,11 +35,11 @@ test('`organizations create` asks for every field, and again for an invalid one'
     members: _members,
     ...rest
   } = await json('organizations', 'show', 'Perguntada')
-  t.deepEqual(rest, { active: 'true', name: 'Perguntada', email: 'nobody@example.org', phone: '7', type: 'D' })
+  t.deepEqual(rest, { active: 'true', name: 'Perguntada', email: 'contact@example.org', phone: '7', type: 'D' })
   t.true(screen().includes(key))
 })
 
-/** Waits until the question as it stands on the screen now has, or hasn't, a text. */
+/** Waits until the current question on the screen contains, or doesn't contain, a text. */
 const stands = ({ screen }: Terminal, question: string, text: RegExp, there = true) =>
   waitFor(() => text.test(screen().slice(screen().lastIndexOf(question))) === there, screen)
 
@@ -170,7 +170,7 @@ test('`users create` asks for missing fields, again for invalid ones, and search
   await shows('Required')
   type(`Campinas${keys.enter}`)
   await shows('E-mail address')
-  type(`nobody${keys.enter}`)
+  type(`contact${keys.enter}`)
   await shows('Not a valid e-mail')
   type(`@example.org${keys.enter}`)
   for (const detail of ['Date of birth', 'M, F or N', 'E school', 'Name of the institution']) {
@@ -183,7 +183,7 @@ test('`users create` asks for missing fields, again for invalid ones, and search
   type(keys.enter)
   t.is(await ended, 0, screen())
   const user = await json('users', 'show', 'perguntada')
-  t.like(user, { city: 'Campinas', state: 'SP', email: 'nobody@example.org', active: 1, role: 'ROLE_INSTITUTION' })
+  t.like(user, { city: 'Campinas', state: 'SP', email: 'contact@example.org', active: 1, role: 'ROLE_INSTITUTION' })
   t.is(user.partnerOrganization.id, id)
 })
 

@@ -1,4 +1,4 @@
-/** `auth-admin users`: what each verb changes for the user, as the service shows it. */
+/** `auth-admin users`: the effect of each verb on the user, as the service shows it. */
 import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -196,7 +196,7 @@ test('`edit --email` sets or removes a validated address, and voids a key mailed
   t.is(await service.registry.mailedKeys.attempt(id, 'recovery', '192.0.2.1'), undefined)
   const same = await users('edit', String(id), '--email', 'bia@example.org')
   t.regex(same.stdout, /already/)
-  const { code, stdout, stderr } = await users('edit', username, '--email', 'nobody')
+  const { code, stdout, stderr } = await users('edit', username, '--email', 'invalid')
   t.deepEqual([code, stdout], [2, ''])
   t.regex(stderr, /^error: --email: [^\n]+\n$/)
   t.false('email' in (await json('edit', username, '--email', '')))
@@ -273,7 +273,7 @@ test('an existing username that looks like an id never identifies another user, 
     const { code, stderr } = await users(verb, `${id}`, ...more)
     t.is(code, 0, `${verb}: ${stderr}`)
   }
-  // The id of nobody is not the other's name either.
+  // An unknown id isn't the other user's name either.
   t.is((await users('suspend', `#${id}`, '--yes')).code, 2)
   t.like(await json('show', `${trap}`), { id: trap, suspended: false })
 })
