@@ -1,4 +1,4 @@
-/** What verifiers do while something is away: the registry, sealing, the right time, the past. */
+/** Verifiers during faults: no registry, no sealing, a wrong clock, a restored registry. */
 import test from 'ava'
 import type { Warning } from '../../proto/client/index.js'
 import { openLocal } from '../_helpers/administration.js'
@@ -10,11 +10,11 @@ import { forge, headerOf, nowInSeconds } from '../_helpers/tokens.js'
 import { createNetwork, outcome, paths, revoke, verifierOf, withClocks } from '../_helpers/verifiers.js'
 import { waitFor, waitForValue } from '../_helpers/wait.js'
 
-// These tests turn the clock of this process.
+// These tests move the clock of this process.
 const serial = test.serial
 
 const service = serviceForFile(() => ({ AUTH_LIMIT_FACTOR: '1000' }))
-/** Another process of it, whose clock the tests don’t turn. */
+/** Another process of it, whose clock the tests don’t move. */
 let issuer = ''
 const cleanUps: (() => Promise<void>)[] = []
 serial.before(async () => {
@@ -66,14 +66,14 @@ serial('while no event is sealed the age grows, and beyond the limit the verifie
   const sealer = await hold(t, service.env.DATABASE_URL!)
   await sealer.query('SELECT pg_advisory_lock(7264004)')
   await revoke(issuer, other.token)
-  // Polls go on and are answered, but tell nothing newer.
+  // Polls are still answered, but as_of doesn't advance.
   await waitFor(
     () => verifier.ageMs > 11_000,
     () => verifier.ageMs,
   )
   t.is(await outcome(verifier, token), 'registry')
   t.is(await outcome(verifier, other.token), 'INVALID_TOKEN')
-  // One that starts now knows no more.
+  // A verifier that starts now has the same state.
   const another = await verifierOf(t, service, { url: issuer, maxStaleMs: 11_000 })
   t.true(another.ageMs > 11_000, String(another.ageMs))
   t.is(await outcome(another, other.token), 'INVALID_TOKEN')
@@ -95,7 +95,7 @@ serial('a verifier whose clock is off by an hour refuses no valid token and acce
   const verifier = await verifierOf(t, service, options)
   for (const by of [3_600_000, -3_600_000]) {
     await withClocks({ wall: by }, async () => {
-      // Ahead, it looks like a machine that slept: the registry is asked until the next answer of the feed.
+      // A clock ahead looks like a suspended machine: the verifier asks the registry until the next response of the feed.
       t.regex(await outcome(verifier, brief), by > 0 ? /registry/ : /signature|cache/)
       t.is(await outcome(verifier, expired), 'INVALID_TOKEN')
       await waitFor(async () => /signature|cache/.test(await outcome(verifier, brief)))
@@ -175,7 +175,7 @@ serial('a restore of the registry is detected, and its state applies from then o
   t.is(await outcome(verifier, other.token), 'signature')
   await revoke(today.http, revokedAfter.token)
   await waitForValue(() => outcome(verifier, revokedAfter.token), 'INVALID_TOKEN')
-  // The backup still has the key that signed them all.
+  // The backup still has the key that signed all of them.
   const { kid } = headerOf(other.token)
   await (await openLocal(t, today, { reason: 'a test' })).retireSigningKey({ kid, confirm: kid })
   await waitForValue(() => outcome(verifier, other.token), 'INVALID_TOKEN')
@@ -194,7 +194,7 @@ serial('a restore of the registry is detected, and its state applies from then o
 
 serial('tokens of a key that was retired at once are refused, and those of the next key accepted', async t => {
   const verifier = await verifierOf(t, service)
-  // This one meets the next key before it knows of the retirement.
+  // This one gets a token of the next key before it knows of the retirement.
   const other = await verifierOf(t, service)
   const { token, username } = await service.signUp('ROLE_CLIENT')
   const { kid } = headerOf(token)

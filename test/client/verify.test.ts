@@ -1,4 +1,4 @@
-/** Tokens are verified without a call, by the client package on a real service. */
+/** The client package verifies tokens without a call, on a real service. */
 import { generateKeyPairSync, randomBytes } from 'node:crypto'
 import test from 'ava'
 import jwt from 'jsonwebtoken'
@@ -102,11 +102,11 @@ test('a verifier knows the revocations from before its start', async t => {
 })
 
 test('a key that the registry doesn’t know, or without the scope, is refused with a reason', async t => {
-  const stranger = `authsvc_${'x'.repeat(43)}`
-  await t.throwsAsync(verifierOf(t, service, { key: stranger }), { message: /unauthenticated/ })
+  const unknown = `authsvc_${'x'.repeat(43)}`
+  await t.throwsAsync(verifierOf(t, service, { key: unknown }), { message: /unauthenticated/ })
   const without = await serviceKey(service, ['tokens.verify'])
   await t.throwsAsync(verifierOf(t, service, { key: without }), { message: /permission_denied/ })
-  const options = { url: service.http, key: stranger, issuer: 'i', audience: 'a' }
+  const options = { url: service.http, key: unknown, issuer: 'i', audience: 'a' }
   t.throws(() => createVerifier({ ...options, url: 'auth.example.org' }), { message: /`url`/ })
   t.throws(() => createVerifier({ ...options, key: 'eyJ' }), { message: /`key`/ })
   t.throws(() => createVerifier({ ...options, audience: '' }), { message: /`audience`/ })
@@ -136,7 +136,7 @@ test('unknown key ids cause at most one request for keys per second, which valid
 
 test('at most 32 calls of VerifyToken are in progress, and at most one in 10 s for each token', async t => {
   const network = createNetwork({ delay: 20 })
-  // What is known is always older.
+  // The known state is always older.
   const verifier = await verifierOf(t, service, { fetch: network.fetch, maxStaleMs: 0 })
   const { token } = await service.signUp('ROLE_CLIENT')
   const forged = await createForger(service, token)
@@ -174,7 +174,7 @@ test('the cache keeps the newest tokens, up to its maximum', t => {
   }
   const remembered = tokens.map(token => cache.get(token)).filter(number => number !== undefined)
   t.true(remembered.length <= 1_000)
-  // The last 300 of them are spread over places for 1,000.
+  // The cache keeps the last 300 of them, with a maximum of 1,000.
   t.true(remembered.filter(number => number >= 19_700).length > 280)
   for (const token of tokens) cache.delete(token)
   t.true(tokens.every(token => cache.get(token) === undefined))

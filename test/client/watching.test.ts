@@ -1,4 +1,4 @@
-/** Copies of users are kept in step, by the client package on a real service. */
+/** The client package keeps copies of users up to date, on a real service. */
 import test from 'ava'
 import type { UsersChange } from '../../proto/client/index.js'
 import { openLocal } from '../_helpers/administration.js'

@@ -1,4 +1,4 @@
-/** Migrations: from nothing, again, by several processes at once, and beside other versions. */
+/** Migrations: of an empty database, repeated, by concurrent processes, and beside other versions. */
 import { readdirSync } from 'node:fs'
 import { readFile, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
@@ -134,7 +134,7 @@ test('an `expand` doesn’t run before a `contract` of an earlier version, and t
   t.is((await migrate(database, { folder, permit })).length, 3)
 })
 
-test('a migration that fails leaves nothing of itself, nor of those before it', async t => {
+test('a failed migration is rolled back, together with those before it in the same run', async t => {
   const database = await empty(t)
   await migrate(database, { folder: await folderOf(t, first) })
   const before = await ledger(database)

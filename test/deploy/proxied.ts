@@ -1,4 +1,4 @@
-/** Promises of a service behind any of the proxies in deploy/, with the limits of their files. */
+/** Promises of a service behind each of the proxies in deploy/, with the limits of their files. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { credentials } from '@grpc/grpc-js'
 import test from 'ava'
@@ -14,7 +14,7 @@ import { patience, waitFor, within } from '../_helpers/wait.js'
 /** An address that a client claims to have. */
 const claimed = { 'x-forwarded-for': '203.0.113.9', forwarded: 'for=203.0.113.9', 'x-real-ip': '203.0.113.9' }
 
-/** What the answer of a proxy that limits says, and no answer of the service. */
+/** Text in the refusals of the proxy, and in no response of the service. */
 const limited = 'came from this network'
 
 /** Networks of the calls that a service logged. */
@@ -76,13 +76,13 @@ export function testFront(start: (t: Teardown) => Promise<Front>): Front {
     const line = await waitFor(() => accessLines(front.service).find(({ rpc }) => String(rpc).endsWith('GetKeys')))
     t.is(line.network, '127.0.0.1')
 
-    const stranger = openHttp2(front.grpc, '127.0.0.2').then(async foreign => {
+    const outsider = openHttp2(front.grpc, '127.0.0.2').then(async foreign => {
       const headers = { 'content-type': 'application/grpc', te: 'trailers' }
       const { status } = await foreign.ask('POST', '/auth.v1.Users/GetKeys', { headers })
       foreign.close()
       return status
     })
-    t.true([403, 'refused'].includes(await stranger.catch(() => 'refused')))
+    t.true([403, 'refused'].includes(await outsider.catch(() => 'refused')))
   })
 
   const flooders: Record<string, [burst: number, addressOf: (connection: number) => string]> = {
@@ -113,7 +113,7 @@ export function testFront(start: (t: Teardown) => Promise<Front>): Front {
         flooding = false
         await visiting
         t.log(answers, { honest: seen.length })
-        // What the bucket holds was let through, and what came too fast after that was not.
+        // Requests up to the burst passed, and faster ones after it didn't.
         t.true([...answers].reduce((sum, [status, count]) => sum + (status === 429 ? 0 : count), 0) >= burst)
         t.is(refused?.headers['retry-after'], '5')
         t.is(refused?.headers['content-type'], 'application/problem+json')
@@ -141,7 +141,7 @@ export function testFront(start: (t: Teardown) => Promise<Front>): Front {
         answers.set(status, (answers.get(status) ?? 0) + 1)
         if (text.includes(limited)) cut++
         if (status === 200 || times === patience) return status
-        // The service has its own limits on what is in progress, and says when to come again.
+        // The service has separate limits on requests in progress, and sends Retry-After.
         await sleep(Number(headers['retry-after'] ?? 1) * 1000)
       }
     }
@@ -170,7 +170,7 @@ export function testFront(start: (t: Teardown) => Promise<Front>): Front {
   return front
 }
 
-/** Adds so many active users with the usual password, quicker than they could sign up. */
+/** Adds so many active users with the usual password, faster than by sign-up. */
 async function addPupils({ service }: Front, count: number): Promise<{ username(index: number): string }> {
   const form = signUpForm()
   const { status, text } = await createRequest(service.http)('POST', '/users/signup', { body: form })
@@ -186,7 +186,7 @@ async function addPupils({ service }: Front, count: number): Promise<{ username(
   return { username: index => `aluno ${index}` }
 }
 
-/** Sends on 4 connections, with 32 requests each in progress, until 200 were refused with 429, or so many answered. */
+/** Sends on 4 connections, with 32 requests each in progress, until 200 are refused with 429, or so many are answered. */
 async function flood(open: (connection: number) => Promise<Http2Client>, most: number) {
   const answers = new Map<number, number>()
   let refused: Http2Answer | undefined

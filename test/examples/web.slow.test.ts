@@ -1,4 +1,4 @@
-/** The page of a work package in docs/examples/web, from another origin than the gateway's. */
+/** The page of a work package in docs/examples/web, from a different origin than the gateway. */
 import { randomUUID } from 'node:crypto'
 import { once } from 'node:events'
 import { readFile } from 'node:fs/promises'
@@ -89,7 +89,7 @@ browserTest('the web page of the examples recovers an account by e-mail', async 
   await form.getByLabel('Key', { exact: true }).fill(key)
   await form.getByLabel('New password').fill('12345678')
   await form.getByRole('button', { name: 'Set the password' }).click()
-  // The key is spent, and needn't be typed again.
+  // The key is used, and needn't be typed again.
   await form.locator('[name=key]:disabled').waitFor()
   await form.getByLabel('New password').fill(password)
   await form.getByRole('button', { name: 'Set the password' }).click()

@@ -30,7 +30,7 @@ interface Line {
   readonly err?: object
 }
 
-/** Asserts that the log beside the access log has a line a second and reason, and that all failed calls are counted in it. */
+/** Asserts that the log without access lines has a line for each second and reason, and that it counts all failed calls. */
 function quiet(t: ExecutionContext, what: string, { output }: Program, from: number, failed: number) {
   const lines = output()
     .split('\n')

@@ -14,7 +14,7 @@ import { waitFor, waitForValue } from '../_helpers/wait.js'
 const service = serviceForFile()
 const request: typeof service.request = (...all) => service.request(...all)
 
-/** A request as it stands, where fetch would tidy it up. A busy service is asked again when it says. */
+/** An unmodified request, which fetch would normalize. It is retried after the Retry-After of a busy service. */
 function raw(
   method: string,
   path: string,
@@ -226,7 +226,7 @@ for (const [what, body] of [
 }
 
 test('JSON may be nested 32 levels deep', async t => {
-  // The object is a level, too.
+  // The object is also a level.
   const nested = (levels: number) => `{"x":${'['.repeat(levels - 1)}${']'.repeat(levels - 1)}}`
   const objects = (levels: number) => `${'{"x":'.repeat(levels)}1${'}'.repeat(levels)}`
   for (const make of [nested, objects]) {
@@ -249,7 +249,7 @@ test('a compressed body is answered with 415', async t => {
     ['gzip', gzipSync(body)],
     ['deflate', deflateSync(body)],
     ['br', brotliCompressSync(body)],
-    // Nor is one believed that says so and isn't.
+    // Nor is one accepted that isn't compressed but claims to be.
     ['gzip', Buffer.from(body)],
   ] as const) {
     const headers = { ...type, 'content-encoding': coding }
@@ -483,7 +483,7 @@ test('X-Forwarded-For counts from trusted proxies only', async t => {
   t.is(await seen(strict, 'admin'), '127.0.0.1')
   t.is(await seen(believing, 'admin'), '192.0.2.7')
   t.is(await seen(believing, 'admin', '192.0.2.7, ::ffff:c000:208'), '192.0.2.8')
-  // What stands left of an entry that can't be read may be anybody's.
+  // Entries to the left of an unreadable one can't be trusted.
   t.is(await seen(believing, 'admin', '192.0.2.7, unknown'), '127.0.0.1')
 })
 
@@ -507,7 +507,7 @@ test('while the database is unavailable answers are 503 with Retry-After, and af
     t.regex(answer.headers.get('retry-after') ?? '', /^[1-9]\d*$/)
   }
   t.is((await other.request('GET', '/healthz')).status, 200)
-  // What one who asked learned holds for others a moment longer.
+  // The result of one caller is cached for others for a moment.
   await waitForValue(async () => (await other.request('GET', '/readyz', { once: true })).status, 503)
   await client.query(`ALTER DATABASE ${name} ALLOW_CONNECTIONS true`)
   t.is((await other.request('GET', '/users/me', { token })).status, 200)

@@ -1,4 +1,4 @@
-/** Introspection (RFC 7662) and metadata (RFC 8414), as clients of OAuth 2.0 use them. */
+/** Introspection (RFC 7662) and metadata (RFC 8414) for clients of OAuth 2.0. */
 import test from 'ava'
 import { newServiceKey } from '../../server/models/service.js'
 import { spawnGateway } from '../_helpers/apart.js'
@@ -18,7 +18,7 @@ const form = (fields: Record<string, string>) => ({
   body: new URLSearchParams(fields),
 })
 
-/** Introspects a token with a form, as RFC 7662 has it. */
+/** Introspects a token with a form, as in RFC 7662. */
 const introspect = (token: string, authorization?: string, http = service.http) =>
   fetch(`${http}/introspect`, {
     ...form({ token, token_type_hint: 'access_token' }),

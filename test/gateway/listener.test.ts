@@ -1,5 +1,5 @@
 /**
- * The port itself: what a connection may take of it, and how it closes. Run on every version of Node.js supported, and
+ * The port itself: the limits of connections, and how it closes. Run on every supported version of Node.js, and
  * within TLS as well (listener-tls.alone.test.ts).
  */
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -150,7 +150,7 @@ test('a client that reads no responses is read no further, and gets all of them 
   })
   const connection = await connect(t, port)
   connection.pause()
-  // With so many lines few are parsed at a time: Node pauses while there is room for more of them.
+  // With so many lines few are parsed at a time: Node.js pauses even while more would fit.
   connection.write(`GET / HTTP/1.1\r\n${'A: b\r\n'.repeat(10)}\r\n`.repeat(5000))
   await waitFor(() => begun > 30)
   let before = -1
@@ -200,7 +200,7 @@ test('bytes after an invalid request are discarded', async t => {
   const connection = await connect(t, port)
   connection.write(get('/'))
   await waitForValue(() => held.length, 1)
-  // Whatever error it makes waits for the request's end.
+  // Any error that it causes waits for the end of the request.
   const waiting = () => held[0]!.listenerCount('close')
   const before = waiting()
   connection.write('what is this\r\n\r\n')
@@ -313,7 +313,7 @@ test('an idle connection is closed after its time limit', async t => {
   t.pass()
 })
 
-/** Starts to close; throws when that takes as long as an idle connection may stay, or the time given to requests. */
+/** Starts to close; throws if that takes as long as the time limit of idle connections or of requests. */
 async function closes(t: ExecutionContext, listener: Listener): Promise<void> {
   t.true(await within(10_000, listener.close(60_000)), 'it did not close')
 }
@@ -364,7 +364,7 @@ test('closing lets requests end, accepts pipelined ones, and then ends their con
   await Promise.all([one.end(), two.end()])
   t.regex(one.text(), /^HTTP\/1\.1 200 OK\r\n(.*\r\n)+\r\nok$/)
   const [first, second] = two.text().split(/(?=HTTP\/1\.1)/)
-  // The last answer says that there won't be another.
+  // The last response has Connection: close.
   t.regex(first ?? '', /connection: keep-alive/i)
   t.regex(second ?? '', /connection: close/i)
 })

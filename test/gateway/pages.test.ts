@@ -66,7 +66,7 @@ test('no page has an inline script or style or refers to another host, and its p
     t.notRegex(text, /<style|\sstyle=|<script(?! type="module" src="\/)|\son\w+="/)
     t.notRegex(text, /(?:src|href|action)="(?![/#]|data:,)/)
   }
-  // What isn't a page loads nothing.
+  // Other files load no resources.
   for (const path of ['/docs/reference.js', '/openapi/1.0.2.json', '/proto/auth/v1/users.proto'])
     t.is((await get(path)).headers.get('content-security-policy'), "default-src 'none'", path)
 })

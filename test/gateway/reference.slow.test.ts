@@ -88,7 +88,7 @@ browserTest('a reader without a pointer signs in and calls me', async t => {
   await page.keyboard.type(password)
   await page.keyboard.press('Enter')
   await page.getByText('Signed in.').waitFor()
-  // Down to the operation, by nothing but Tab.
+  // To the operation, with only the Tab key.
   for (let times = 0; times < 200; times++) {
     await page.keyboard.press('Tab')
     if (await page.evaluate('document.activeElement.matches("#getMe summary")')) break
