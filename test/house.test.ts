@@ -23,7 +23,7 @@ import { statusesOf } from './_helpers/problem.js'
 
 const root = fileURLToPath(new URL('../..', import.meta.url))
 
-/** What each source file imports: files of ours as paths from the root, packages by name. */
+/** The imports of each source file: files of the project as paths from the root, packages by name. */
 const imports = new Map<string, string[]>()
 test.before(async () => {
   for (const folder of ['server', 'gateway', 'cli']) {
@@ -107,8 +107,8 @@ test('only the gRPC server and the remote transport import grpc-js', t => {
 })
 
 /**
- * The floors of the server, from the bottom. A file imports from its own place and from floors below; what stands on one
- * floor in several rooms is apart. `embedded` stands beside `database`, which loads it where no DATABASE_URL is set.
+ * The layers of the server, from the bottom. A file imports from its own folder and from layers below, and not from other
+ * folders of its layer. `embedded` is beside `database`, which loads it if no DATABASE_URL is set.
  */
 const floors: readonly (readonly RegExp[])[] = [
   [/^proto\//],
@@ -138,7 +138,7 @@ const floors: readonly (readonly RegExp[])[] = [
   [/^server\/auth-server\.ts$/],
 ]
 
-/** Floor and room of a file. */
+/** Layer and folder of a file. */
 function placeOf(file: string): { floor: number; room: number } | undefined {
   const floor = floors.findIndex(rooms => rooms.some(room => room.test(file)))
   return floor < 0 ? undefined : { floor, room: floors[floor]!.findIndex(room => room.test(file)) }
@@ -278,7 +278,7 @@ test('every word of a path under /users is a reserved username, in any spelling,
   }
 })
 
-test('a row of the access policy lists each of its own reasons once, and no shared one', t => {
+test('a row of the access policy lists each of its specific reasons once, and no shared one', t => {
   for (const rows of [usersPolicies, forgotPasswordsPolicies, changesPolicies, administrationPolicies]) {
     for (const [rpc, policy] of Object.entries<Policy>(rows)) {
       const all = reasonsOf(policy)

@@ -27,7 +27,7 @@ export interface Answer {
   readonly headers: Headers
   readonly text: string
   /** The body as JSON; undefined if it isn't JSON. */
-  // biome-ignore lint/suspicious/noExplicitAny: tests look into whatever comes
+  // biome-ignore lint/suspicious/noExplicitAny: tests read arbitrary JSON
   readonly json: any
 }
 

@@ -221,7 +221,7 @@ test.serial(
   },
 )
 
-test('a success clears only the failures of its own kind of proof, at known and unknown addresses', async t => {
+test('a success clears only the failures of the same kind of proof, at known and unknown addresses', async t => {
   const home = anyAddress()
   for (const at of [anyAddress, () => home]) {
     const { username, byAnswers } = await withAnswers()

@@ -62,42 +62,45 @@ async function readUsage(metrics: number) {
 
 for (const port of ['HTTP', 'metrics'] as const) {
   for (const kind of Object.keys(noises)) {
-    test.serial(`${kind} on the ${port} port: the process survives, serves others and keeps nothing of it`, async t => {
-      t.timeout(seconds * 1000 + 400_000)
-      const { service, ports } = await start(t)
-      const before = await readUsage(ports.metrics)
-      const usages: (typeof before)[] = []
-      let over = false
-      t.teardown(() => {
-        over = true
-      })
-      async function watch() {
-        while (!over && service.alive()) {
-          usages.push(await readUsage(ports.metrics))
-          t.is((await fetch(`${service.http}/healthz`)).status, 200)
-          await sleep((seconds * 1000) / 60)
+    test.serial(
+      `${kind} on the ${port} port: the process survives, serves other clients and leaks no memory or connection`,
+      async t => {
+        t.timeout(seconds * 1000 + 400_000)
+        const { service, ports } = await start(t)
+        const before = await readUsage(ports.metrics)
+        const usages: (typeof before)[] = []
+        let over = false
+        t.teardown(() => {
+          over = true
+        })
+        async function watch() {
+          while (!over && service.alive()) {
+            usages.push(await readUsage(ports.metrics))
+            t.is((await fetch(`${service.http}/healthz`)).status, 200)
+            await sleep((seconds * 1000) / 60)
+          }
         }
-      }
-      const watching = watch().catch(error => error)
-      const { connections, lasted } = await besiege(service, ports[port], kind)
-      over = true
-      const failed = await watching
-      if (!service.alive()) t.fail(`it ended after ${lasted.toFixed(1)} s: ${causeIn(service.output())}`)
-      t.is(failed, undefined)
+        const watching = watch().catch(error => error)
+        const { connections, lasted } = await besiege(service, ports[port], kind)
+        over = true
+        const failed = await watching
+        if (!service.alive()) t.fail(`it ended after ${lasted.toFixed(1)} s: ${causeIn(service.output())}`)
+        t.is(failed, undefined)
 
-      // The heap grows between two collections; only its size after one matters.
-      const third = Math.floor(usages.length / 3)
-      const floor = (part: typeof usages) => Math.round(Math.min(...part.map(({ heap }) => heap)))
-      const [second, last] = [floor(usages.slice(third, 2 * third)), floor(usages.slice(-third))]
-      const most = Math.round(Math.max(...usages.map(({ resident }) => resident)))
-      t.log(`${connections} connections; ${second} MB in use in the second third of the time, ${last} MB in the last`)
-      t.log(`at most ${most} MB in all, and ${Math.max(...usages.map(({ files }) => files))} files`)
-      t.true(last - second < 25, `${second} MB, then ${last} MB`)
+        // The heap grows between two collections; only its size after one matters.
+        const third = Math.floor(usages.length / 3)
+        const floor = (part: typeof usages) => Math.round(Math.min(...part.map(({ heap }) => heap)))
+        const [second, last] = [floor(usages.slice(third, 2 * third)), floor(usages.slice(-third))]
+        const most = Math.round(Math.max(...usages.map(({ resident }) => resident)))
+        t.log(`${connections} connections; ${second} MB in use in the second third of the time, ${last} MB in the last`)
+        t.log(`at most ${most} MB in all, and ${Math.max(...usages.map(({ files }) => files))} files`)
+        t.true(last - second < 25, `${second} MB, then ${last} MB`)
 
-      const filesNow = async () => (await readUsage(ports.metrics)).files
-      await waitFor(async () => (await filesNow()) < before.files + 40, filesNow)
-      t.is(/"level":"(?:error|fatal)".*/.exec(service.output())?.[0], undefined)
-    })
+        const filesNow = async () => (await readUsage(ports.metrics)).files
+        await waitFor(async () => (await filesNow()) < before.files + 40, filesNow)
+        t.is(/"level":"(?:error|fatal)".*/.exec(service.output())?.[0], undefined)
+      },
+    )
   }
 }
 

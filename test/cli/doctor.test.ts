@@ -40,7 +40,7 @@ test('doctor exits with 0 if no check failed, even with warnings', async t => {
   t.regex(stdout, /^warning {2}administrators: [^\n]+\n {9}-> Have each/m)
 })
 
-test('doctor says that it checks the settings of its own environment, not of the service, and lists each', async t => {
+test('doctor says that it checks the settings of its environment, not of the service, and lists each', async t => {
   const other = { AUTH_RECOVERY_EMAIL: 'any', AUTH_ADMIN_ADDRESS: '127.0.0.1:0', AUTH_BCRYPT_COST: '5' }
   const { env } = await startTestService(t, { ...other, AUTH_TRUSTED_PROXIES: '127.0.0.1, 10.0.0.0/8' })
   const own = { DATABASE_URL: env.DATABASE_URL!, AUTH_MASTER_KEY: env.AUTH_MASTER_KEY!, AUTH_DATA_DIR: await folder(t) }

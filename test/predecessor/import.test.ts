@@ -1,4 +1,4 @@
-/** The database of the older implementation moves in: nobody is lost, and what people hold goes on working. */
+/** Import of the database of the older implementation: no user is lost, and passwords, answers and keys still work. */
 import { mkdtemp, readFile, rm, stat, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -19,7 +19,7 @@ import {
 } from '../_helpers/predecessor.js'
 import { password, startTestService } from '../_helpers/service.js'
 
-/** Users there. */
+/** Users of the source. */
 const count = 120
 
 let model: Awaited<ReturnType<typeof createDatabase>>
@@ -53,7 +53,7 @@ const outcome = ({ created, updated, unchanged, rejected }: Record<string, numbe
   rejected,
 ]
 
-/** All that the registry holds of imported users, but for what differs with each import. */
+/** All stored data of imported users, except values that differ with each import. */
 const usersHere = (url: string) =>
   ask(
     url,
@@ -101,7 +101,7 @@ test('all users are imported: passwords, answers, organizations, keys and ids wo
   const run = await moveIn('--on-collision', 'suffix', '--report', report)
   t.is(run.code, 0, run.stderr)
   const done = printed(run)
-  // The administrator there is the one here.
+  // The administrator of the source is the administrator of the registry.
   t.deepEqual(outcome(done), [count - 1, 0, 1, 0])
   t.deepEqual([done.next_row, done.state, done.administrator], [count, 'finished', 1])
   const [sizes] = await ask(env.DATABASE_URL, 'SELECT count(*)::int AS users, max(id) AS last FROM users')
@@ -111,7 +111,7 @@ test('all users are imported: passwords, answers, organizations, keys and ids wo
   t.is((await request('POST', '/users/login', { query: { username: 'admin', password } })).status, 200)
   t.is((await request('POST', '/users/login', { query: { username: 'admin', password: passwordOf(1) } })).status, 404)
   for (const id of [2, 3, 6, 56, 57, 99, 100, 120]) await login(usernameOf(id), passwordOf(id))
-  // A user writes a telephone number in any way, one who lost a collision with the id.
+  // A telephone number can be written in any way; a renamed user appends the id.
   await login('11 90000-0006', passwordOf(6))
   const renamed = await login('11900000006-7', passwordOf(7))
   t.is((await request('GET', '/users/me', { token: renamed })).json.id, 7)
@@ -171,7 +171,7 @@ test('all users are imported: passwords, answers, organizations, keys and ids wo
   const byAnswers = { query: { username: usernameOf(6) }, body: saved }
   t.is((await request('POST', '/forgotpasswords/loginbyusernameandanswers', byAnswers)).status, 404)
 
-  // The keys that people hold activate others: a provider's, its further one, an organization's.
+  // Existing keys activate other users: a provider's, its second one, an organization's.
   for (const [role, activationkey, organization] of [
     ['ROLE_CLIENT', providerKey(2), 3],
     ['ROLE_CLIENT', providerKey(2, true), 3],
@@ -187,11 +187,11 @@ test('all users are imported: passwords, answers, organizations, keys and ids wo
       String(organization),
     )
   }
-  // The next id is behind all of them.
+  // The next id is greater than all of them.
   const [after] = await ask(env.DATABASE_URL, 'SELECT min(id) AS id FROM users WHERE activated_at IS NOT NULL')
   t.is(after!.id, count + 1)
 
-  // Rotating the key ends the further one, too.
+  // A rotation also voids the second key.
   const owner = await login(usernameOf(2), passwordOf(2))
   t.is((await request('POST', '/users/me/providerkey', { token: owner })).status, 200)
   for (const activationkey of [providerKey(2), providerKey(2, true)]) {
@@ -256,7 +256,7 @@ test('a second run imports only records that are new or changed at the source', 
   t.deepEqual(outcome(again), [0, 0, count, 0])
   t.deepEqual(await usersHere(env.DATABASE_URL), before)
 
-  // A login here renews the hash; a change there wins over it.
+  // A login renews the hash in the registry; a change at the source takes precedence.
   const service = await startTestService(t, { ...env, AUTH_BCRYPT_COST: '5' })
   await service.login(usernameOf(2), passwordOf(2))
   const token = await service.login(usernameOf(3), passwordOf(3))

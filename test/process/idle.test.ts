@@ -6,7 +6,7 @@ import { createRequest, password } from '../_helpers/service.js'
 import { insist, type Spawned, spawnService } from '../_helpers/spawned.js'
 import { waitForValue } from '../_helpers/wait.js'
 
-/** What calls bring, each by a file of it as Node.js tells of loading them. */
+/** Modules that only calls need, each by one of its files. */
 const brought = {
   sequelize: /node_modules\/sequelize(\.js|\/lib\/)/,
   'a second protobuf library': /node_modules\/protobufjs\//,
@@ -21,7 +21,7 @@ const loadedBy = (service: Spawned) =>
     .filter(([, file]) => file.test(service.output()))
     .map(([what]) => what)
 
-/** Starts a service on a database that one was on before. It tells of each file that it loads. */
+/** Starts a service on a database that another one used before. It reports each file that it loads. */
 async function startTelling(t: ExecutionContext) {
   const DATABASE_URL = await freshDatabase(t)
   // The first start hashes the password of the administrator.
@@ -29,7 +29,7 @@ async function startTelling(t: ExecutionContext) {
   const client = new pg.Client(DATABASE_URL)
   await client.connect()
   t.teardown(() => client.end())
-  // Upkeep has run once this is gone.
+  // Maintenance has run once this row is deleted.
   await client.query(`INSERT INTO signing_keys (kid, public_jwk, private_sealed, signs_at, verifies_until, token_ttl)
     SELECT 'lapsed', public_jwk, private_sealed, signs_at - interval '9 days', now() - interval '1 day', token_ttl
     FROM signing_keys`)

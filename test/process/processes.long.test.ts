@@ -10,7 +10,7 @@ import { waitFor, waitForValue } from '../_helpers/wait.js'
 test('a rolling restart of 3 replicas fails no request of a client that checks /readyz twice a second and never retries', async t => {
   const DATABASE_URL = await freshDatabase(t)
   const replicas: Spawned[] = []
-  // What a proxy does: who said ready last gets requests.
+  // As a proxy does: replicas that last reported ready get requests.
   const ready = new Set<string>()
   const [failures, served] = [[] as string[], new Map<string, number>()]
   let over = false

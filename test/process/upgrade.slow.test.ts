@@ -74,7 +74,7 @@ test('an upgrade under load fails no call: `expand` before the rollout, `contrac
 test('a process that starts while a `contract` runs waits for it, and refuses', async t => {
   const env = await serviceEnv(t)
   const holder = await hold(t, env.DATABASE_URL!)
-  // As a migration does.
+  // As in a migration.
   await holder.query('BEGIN; SELECT pg_advisory_xact_lock(7264001)')
   const program = launch(t, env)
   const waiting = `SELECT FROM pg_locks WHERE locktype = 'advisory' AND objid = 7264001 AND NOT granted`

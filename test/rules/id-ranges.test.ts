@@ -1,4 +1,4 @@
-/** Lists of ids in events: short where they follow each other, and read as they were written. */
+/** Lists of ids in events: consecutive ids are abbreviated, and lists are read back as written. */
 import test from 'ava'
 import fc from 'fast-check'
 import { formatIds, readIds } from '../../server/rules/id-ranges.js'

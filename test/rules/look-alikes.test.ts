@@ -5,7 +5,7 @@ import { nicknameSkeleton, shareScript, usernameSkeleton } from '../../server/ru
 import { nicknameKey, usernameKey } from '../../server/rules/names.js'
 import { anyCharacter, everyCharacter } from '../_helpers/characters.js'
 
-/** Whether a reader can mistake one name for the other. */
+/** Whether a reader can confuse two names. */
 const alike = (one: string, other: string) =>
   usernameSkeleton(one) === usernameSkeleton(other) && !shareScript(usernameKey(one), usernameKey(other))
 

@@ -162,7 +162,7 @@ test('a phone’s life: sign-up, activation, new number, corrected city, log-out
   const { changed, user } = await (await openSignedIn(t, life)).undeleteUser({ user: username })
   t.true(changed)
   t.like(user!.record, { id, username, nickname, active: 1 })
-  // The deletion that was undone leads to no erasure.
+  // The undone deletion causes no erasure.
   await clock.pass(2 * 86_400)
   await maintenance.round()
   await remove()
@@ -190,7 +190,7 @@ test('a phone’s life: sign-up, activation, new number, corrected city, log-out
       'user.erase service',
     ],
   )
-  // The names are free again.
+  // The names are available again.
   await life.signUp('ROLE_CLIENT', { username, nickname })
   await life.signUp('ROLE_CLIENT', { username: former })
 })

@@ -1,4 +1,4 @@
-/** What an institution sees and changes of the members of its organization. */
+/** How an institution reads and changes the members of its organization. */
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
@@ -122,7 +122,7 @@ test('a search finds nothing by the e-mail address, which an institution doesnâ€
   const { username } = await school.member({ email: `${part}@example.org` })
   t.deepEqual(namesIn((await list(school.institution.token, { text: part })).json), [])
   t.deepEqual(namesIn((await list(school.institution.token, { text: `${part} ${username}` })).json), [])
-  // Administrators find it.
+  // Administrators do find it.
   t.is((await api.listUsers({ text: part })).users.length, 1)
 })
 

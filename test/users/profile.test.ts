@@ -56,7 +56,7 @@ test('the update mask decides which fields change, and clears those without a va
   t.like(answer.json, { city: 'Recife', nickname, state, institutiontype })
   for (const field of ['gender', 'dateofborn', 'institution']) t.false(field in answer.json, field)
   t.deepEqual(await edits(token), [['fields:city,gender,dateofborn,institution', 'ok', idOf(token)]])
-  // Without a mask a field that is present and blank is cleared, too.
+  // Without a mask, a field that is present and blank is also cleared.
   const cleared = await patch(token, { record: { institutiontype: ' ' } })
   t.is(cleared.status, 200, cleared.text)
   t.false('institutiontype' in cleared.json)
@@ -155,7 +155,7 @@ test('a nickname that another user has, or that looks like one, is refused with 
     t.regex(answer.json.errors[0].message, /is free/)
   }
   t.not((await recordOf(token)).city, 'Recife')
-  // The user’s own name in other letters is free for it.
+  // The user’s own name in another case is available to it.
   for (const own of [nickname.toUpperCase(), nickname.replace('a', 'а')]) {
     t.is((await patch(other.token, { record: { nickname: own } })).json.nickname, own)
   }
@@ -170,7 +170,7 @@ test('of 20 users who take one nickname at once, one succeeds', async t => {
 })
 
 test('trying nicknames is limited as looking them up is', async t => {
-  // Its clock stands still, so that no look-up is given back.
+  // Its clock is stopped, so that no look-up is refunded.
   const service = await serviceWithClock(t)
   const { token } = await service.signUp('ROLE_CLIENT')
   const headers = { 'x-forwarded-for': '203.0.113.77' }
